@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <ckpt/box.h>
+#include <ckpt/dtype.h>
+#include <ckpt/export.h>
+
+namespace ckpt {
+
+enum class Format : uint8_t { Torch, TorchDist, Safetensors };
+CKPT_EXPORT std::string_view name(Format format);  // "torch", "torch_dist", "safetensors"
+
+struct ByteRange {
+  uint64_t offset_bytes = 0;
+  uint64_t count_bytes = 0;
+  uint64_t end_bytes() const { return offset_bytes + count_bytes; }
+  bool operator==(const ByteRange&) const = default;
+};
+
+// How a payload lies in its region.
+enum class Wrapping : uint8_t {
+  None,       // the region is the storage itself
+  TorchSave,  // the region is a torch.save archive that holds one tensor (a .distcp entry)
+};
+
+// Bytes of one file of the checkpoint. `crc32` is the archive's checksum of the whole region, where it has one.
+struct StorageRegion {
+  uint32_t file = 0;  // index into Catalog::files
+  ByteRange bytes;
+  Wrapping wrapping = Wrapping::None;
+  std::optional<uint32_t> crc32 = std::nullopt;
+};
+
+// How a chunk views its storage, in elements. Only torch.save files hold views that are not row-major.
+struct StridedView {
+  uint64_t offset = 0;
+  Extents strides;
+};
+
+// A stored box of a tensor. Without `view` the payload is row-major without holes; `payload_offset_bytes` is then
+// where the box starts in the unwrapped payload.
+struct Chunk {
+  Box box;
+  StorageRegion region;
+  uint64_t payload_offset_bytes = 0;
+  std::optional<StridedView> view = std::nullopt;
+};
+
+// A tensor. Replicas were dropped at the door, so chunks are disjoint: they cover the tensor when their element
+// counts add up to its own.
+struct TensorEntry {
+  std::string file;  // set where a key is unique only within its file (a `torch` folder, common.pt)
+  std::string key;
+  DType dtype = DType::Float32;
+  Extents shape;
+  std::vector<Chunk> chunks;
+};
+
+// A value that is no tensor: a torch.save archive of its own in torch_dist, a part of a file's value tree in torch.
+struct ObjectEntry {
+  std::string file;
+  std::string key;
+  std::optional<StorageRegion> region = std::nullopt;  // torch_dist only
+};
+
+struct FileEntry {
+  std::string path;  // relative to the opened folder
+  uint64_t count_bytes = 0;
+};
+
+// What a checkpoint holds: a value, no open files behind it. Order is that of the files.
+struct CKPT_EXPORT Catalog {
+  Format format = Format::Torch;
+  std::optional<int64_t> iteration;
+  std::vector<FileEntry> files;
+  std::vector<TensorEntry> tensors;
+  std::vector<ObjectEntry> objects;
+
+  const TensorEntry* find_tensor(std::string_view key, std::string_view file = {}) const;
+  const ObjectEntry* find_object(std::string_view key, std::string_view file = {}) const;
+  void index();  // builds the lookup tables; call after the last change
+
+ private:
+  std::unordered_map<std::string, uint32_t> tensor_index_;
+  std::unordered_map<std::string, uint32_t> object_index_;
+};
+
+inline uint64_t count_bytes(const TensorEntry& tensor) {
+  return element_count(tensor.shape) * bytes_per_element(tensor.dtype);
+}
+
+}  // namespace ckpt
