@@ -1,0 +1,52 @@
+#include "base/byte_reader.h"
+
+#include <ckpt/error.h>
+
+#include <bit>
+#include <cstring>
+#include <utility>
+
+namespace ckpt {
+
+double ByteReader::f64_le() { return std::bit_cast<double>(u64()); }
+
+double ByteReader::f64_be() { return std::bit_cast<double>(__builtin_bswap64(u64())); }
+
+std::string_view ByteReader::text(uint64_t count) {
+  const auto content = bytes(count);
+  return {reinterpret_cast<const char*>(content.data()), content.size()};
+}
+
+std::string_view ByteReader::line() {
+  const void* start = bytes_.data() + position_;
+  const void* end = left_bytes() == 0 ? nullptr : std::memchr(start, '\n', left_bytes());
+  if (end == nullptr) fail("a line that does not end");
+  const auto count = static_cast<const std::byte*>(end) - static_cast<const std::byte*>(start);
+  const std::string_view content = text(static_cast<uint64_t>(count));
+  ++position_;
+  return content;
+}
+
+uint64_t ByteReader::count_of(uint64_t count, uint64_t item_bytes) const {
+  if (item_bytes != 0 && count > left_bytes() / item_bytes) {
+    fail("a count of " + std::to_string(count) + ", but only " + std::to_string(left_bytes()) +
+         " bytes are left");
+  }
+  return count;
+}
+
+void ByteReader::seek(size_t position) {
+  if (position > bytes_.size()) fail("an offset beyond the end");
+  position_ = position;
+}
+
+void ByteReader::fail_at(size_t position, std::string problem) const {
+  throw Error(ErrorCode::Corrupt, {file_, base_offset_bytes_ + position}, std::move(problem));
+}
+
+void ByteReader::fail_short(uint64_t count) const {
+  fail("ends early: " + std::to_string(count) + " bytes wanted, " + std::to_string(left_bytes()) +
+       " left");
+}
+
+}  // namespace ckpt

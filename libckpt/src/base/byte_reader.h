@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace ckpt {
+
+// A bounds-checked cursor over bytes that came from a file. It knows which file and where in it, so
+// that every failure is Error{Corrupt, {file, offset of the offending byte}}. The bytes must
+// outlive the reader and all that it returns. Multi-byte numbers are little-endian unless the name
+// says otherwise.
+class ByteReader {
+ public:
+  explicit ByteReader(std::span<const std::byte> bytes, std::string file = {},
+                      uint64_t base_offset_bytes = 0)
+      : bytes_(bytes), file_(std::move(file)), base_offset_bytes_(base_offset_bytes) {}
+
+  size_t position() const { return position_; }        // from the start of the span
+  size_t size_bytes() const { return bytes_.size(); }  // of the span
+  size_t left_bytes() const { return bytes_.size() - position_; }
+  bool at_end() const { return position_ == bytes_.size(); }
+  uint64_t file_offset_bytes() const { return base_offset_bytes_ + position_; }
+  const std::string& file() const { return file_; }
+
+  uint8_t u8() { return unsigned_le<uint8_t>(); }
+  uint16_t u16() { return unsigned_le<uint16_t>(); }
+  uint32_t u32() { return unsigned_le<uint32_t>(); }
+  uint64_t u64() { return unsigned_le<uint64_t>(); }
+  int8_t i8() { return static_cast<int8_t>(u8()); }
+  int32_t i32() { return static_cast<int32_t>(u32()); }
+  int64_t i64() { return static_cast<int64_t>(u64()); }
+  double f64_le();
+  double f64_be();
+
+  uint8_t peek_u8() const {
+    require(1);
+    return static_cast<uint8_t>(bytes_[position_]);
+  }
+
+  // The next `count` bytes, as they are.
+  std::span<const std::byte> bytes(uint64_t count) {
+    require(count);
+    const auto result = bytes_.subspan(position_, static_cast<size_t>(count));
+    position_ += static_cast<size_t>(count);
+    return result;
+  }
+  std::string_view text(uint64_t count);
+  // Up to the next '\n', which is consumed but not returned. Fails where no '\n' follows.
+  std::string_view line();
+  // A length of `count` items of at least `item_bytes` each that must fit into what is left: the
+  // check to make before anything is allocated for them.
+  uint64_t count_of(uint64_t count, uint64_t item_bytes) const;
+
+  void skip(uint64_t count) { bytes(count); }
+  void seek(size_t position);  // from the start of the span; fails beyond its end
+
+  // Throws Error{Corrupt} at the cursor, or at a position of the span.
+  [[noreturn]] void fail(std::string problem) const { fail_at(position_, std::move(problem)); }
+  [[noreturn]] void fail_at(size_t position, std::string problem) const;
+
+ private:
+  void require(uint64_t count) const {
+    if (count > left_bytes()) fail_short(count);
+  }
+  [[noreturn]] void fail_short(uint64_t count) const;
+
+  template <typename T>
+  T unsigned_le() {
+    require(sizeof(T));
+    T value = 0;
+    for (size_t i = 0; i < sizeof(T); ++i) {  // compiles to one load on little-endian machines
+      value =
+          static_cast<T>(value | static_cast<T>(static_cast<T>(bytes_[position_ + i]) << (8 * i)));
+    }
+    position_ += sizeof(T);
+    return value;
+  }
+
+  std::span<const std::byte> bytes_;
+  std::string file_;
+  uint64_t base_offset_bytes_;
+  size_t position_ = 0;
+};
+
+}  // namespace ckpt

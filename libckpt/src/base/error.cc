@@ -1,0 +1,79 @@
+#include <ckpt/error.h>
+
+#include <utility>
+
+#include "base/text.h"
+
+namespace ckpt {
+
+namespace {
+
+// Control characters (C0, DEL, C1), and the code points that a terminal may obey or hide: line and
+// paragraph separators, bidirectional overrides and isolates, zero-width characters, the byte order
+// mark.
+bool is_unprintable(uint32_t c) {
+  return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x200B && c <= 0x200F) ||
+         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
+}
+
+void append_hex_byte(std::string& out, uint32_t byte) {
+  static constexpr std::string_view kDigits = "0123456789abcdef";
+  out += "\\x";
+  out += kDigits[byte >> 4 & 15];
+  out += kDigits[byte & 15];
+}
+
+void append_code_point(std::string& out, uint32_t c) {
+  if (c < 0x100) return append_hex_byte(out, c);
+  out += "\\u" + hex(c).substr(4);
+}
+
+// `reserved`: printable characters that are escaped as well.
+std::string escape(std::string_view text, std::string_view reserved) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const Utf8Char next = first_utf8_char(text);
+    if (next.count_bytes == 0) {
+      append_hex_byte(out, static_cast<uint8_t>(text[0]));
+    } else if (is_unprintable(next.code_point) ||
+               reserved.find(text[0]) != std::string_view::npos) {
+      append_code_point(out, next.code_point);
+    } else {
+      out.append(text.substr(0, next.count_bytes));
+    }
+    text.remove_prefix(next.count_bytes == 0 ? 1 : next.count_bytes);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string escaped(std::string_view name) { return escape(name, "'\"\\"); }
+
+Error::Error(ErrorCode code, Where where, std::string problem, std::string hint)
+    : code_(code), where_(std::move(where)), problem_(std::move(problem)), hint_(std::move(hint)) {
+  compose();
+}
+
+Error& Error::within(const Where& outer) {
+  if (where_.file.empty()) {
+    where_.file = outer.file;
+    if (!where_.offset_bytes) where_.offset_bytes = outer.offset_bytes;
+  }
+  if (where_.key.empty()) where_.key = outer.key;
+  compose();
+  return *this;
+}
+
+void Error::compose() {
+  std::string place = escaped(where_.file);
+  if (where_.offset_bytes)
+    place += (place.empty() ? "@" : " @") + std::to_string(*where_.offset_bytes);
+  if (!where_.key.empty()) place += (place.empty() ? "'" : " '") + escaped(where_.key) + "'";
+  if (!place.empty()) place += ": ";
+  line_ = place +
+          escape(problem_, "");  // a problem quotes names itself; here it is only kept on one line
+}
+
+}  // namespace ckpt

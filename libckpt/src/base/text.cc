@@ -1,0 +1,54 @@
+#include "base/text.h"
+
+namespace ckpt {
+
+namespace {
+
+std::string hex_digits(uint64_t value, int count) {
+  static constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text(static_cast<size_t>(count), '0');
+  for (int i = count - 1; i >= 0; --i, value >>= 4)
+    text[static_cast<size_t>(i)] = kDigits[value & 15];
+  return text;
+}
+
+// Lead byte -> length and the bits that it carries (Unicode 15, table 3-6).
+Utf8Char lead(uint8_t byte) {
+  if (byte < 0x80) return {byte, 1};
+  if (byte >= 0xC2 && byte <= 0xDF) return {byte & 0x1Fu, 2};
+  if (byte >= 0xE0 && byte <= 0xEF) return {byte & 0x0Fu, 3};
+  if (byte >= 0xF0 && byte <= 0xF4) return {byte & 0x07u, 4};
+  return {};
+}
+
+}  // namespace
+
+std::string hex(uint32_t value) { return hex_digits(value, 8); }
+std::string hex(uint64_t value) { return hex_digits(value, 16); }
+
+Utf8Char first_utf8_char(std::string_view text) {
+  static constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800,
+                                           0x10000};  // by length: no overlong forms
+  Utf8Char result = lead(static_cast<uint8_t>(text[0]));
+  if (result.count_bytes == 0 || result.count_bytes > text.size()) return {};
+  for (unsigned i = 1; i < result.count_bytes; ++i) {
+    const auto byte = static_cast<uint8_t>(text[i]);
+    if ((byte & 0xC0) != 0x80) return {};
+    result.code_point = result.code_point << 6 | (byte & 0x3Fu);
+  }
+  const uint32_t c = result.code_point;
+  const bool surrogate = c >= 0xD800 && c <= 0xDFFF;
+  if (c < kSmallest[result.count_bytes] || surrogate || c > 0x10FFFF) return {};
+  return result;
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8Char next = first_utf8_char(text);
+    if (next.count_bytes == 0) return false;
+    text.remove_prefix(next.count_bytes);
+  }
+  return true;
+}
+
+}  // namespace ckpt
