@@ -1,0 +1,107 @@
+#include "common/console.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <iostream>
+#include <thread>
+
+namespace tools {
+
+// Waits for SIGINT and SIGTERM in a thread of its own: request_stop() is not allowed in a signal
+// handler.
+class Console::SignalWatch {
+ public:
+  SignalWatch() {
+    sigemptyset(&signals_);
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR2}) sigaddset(&signals_, signal);
+    pthread_sigmask(SIG_BLOCK, &signals_, &previous_);
+    thread_ = std::thread([this] { wait(); });
+  }
+  ~SignalWatch() {
+    ended_ = true;
+    pthread_kill(thread_.native_handle(), SIGUSR2);  // wakes sigwait()
+    thread_.join();
+    pthread_sigmask(SIG_SETMASK, &previous_, nullptr);
+  }
+
+  std::stop_token token() const { return source_.get_token(); }
+  int signal() const { return signal_; }
+
+ private:
+  void wait() {
+    int signal = 0;
+    while (sigwait(&signals_, &signal) == 0 && !ended_) {
+      if (signal == SIGUSR2) continue;
+      if (signal_ != 0) _exit(128 + signal);
+      signal_ = signal;
+      source_.request_stop();
+    }
+  }
+
+  sigset_t signals_ = {};
+  sigset_t previous_ = {};
+  std::atomic<bool> ended_ = false;
+  std::atomic<int> signal_ = 0;
+  std::stop_source source_;
+  std::thread thread_;
+};
+
+namespace {
+
+// no-color.org: set and not empty means no colour, whatever the value.
+bool shows_color(ColorMode mode) {
+  if (mode != ColorMode::Auto) return mode == ColorMode::Always;
+  const char* no_color = std::getenv("NO_COLOR");
+  if (no_color != nullptr && *no_color != '\0') return false;
+  const char* terminal = std::getenv("TERM");
+  const bool is_dumb = terminal == nullptr || std::string_view(terminal) == "dumb";
+  return !is_dumb && isatty(STDOUT_FILENO) == 1;
+}
+
+const char* escape_code(Paint paint) {
+  switch (paint) {
+    case Paint::Plain: return "";
+    case Paint::Bold: return "\033[1m";
+    case Paint::Dim: return "\033[2m";
+    case Paint::Red: return "\033[31m";
+    case Paint::Green: return "\033[32m";
+    case Paint::Yellow: return "\033[33m";
+    case Paint::Cyan: return "\033[36m";
+  }
+  return "";
+}
+
+}  // namespace
+
+Console::Console(std::string tool, CommonOptions options)
+    : tool_(std::move(tool)), options_(options), has_color_(shows_color(options.color)) {}
+
+Console::~Console() = default;
+
+std::ostream& Console::out() { return std::cout; }
+
+void Console::warn(std::string_view text) {
+  if (!options_.quiet) std::cerr << tool_ << ": warning: " << text << '\n';
+}
+
+void Console::note(std::string_view text) {
+  if (!options_.quiet) std::cerr << tool_ << ": " << text << '\n';
+}
+
+std::string Console::paint(Paint paint, std::string_view text) const {
+  if (!has_color_ || paint == Paint::Plain) return std::string(text);
+  return escape_code(paint) + std::string(text) + "\033[0m";
+}
+
+std::stop_token Console::stop_token() {
+  if (!watch_) watch_ = std::make_unique<SignalWatch>();
+  return watch_->token();
+}
+
+int Console::stop_signal() const { return watch_ ? watch_->signal() : 0; }
+
+}  // namespace tools

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <string_view>
+
+namespace tools {
+
+enum class ColorMode : uint8_t { Auto, Always, Never };
+
+// What every command of every tool takes.
+struct CommonOptions {
+  bool json = false;     // one JSON document on stdout
+  bool quiet = false;    // no warnings, notes or progress
+  bool verbose = false;  // more notes
+  bool progress = true;  // --no-progress clears it
+  ColorMode color = ColorMode::Auto;
+  unsigned threads = 0;  // 0: one per core
+};
+
+enum class Paint : uint8_t { Plain, Bold, Dim, Red, Green, Yellow, Cyan };
+
+// Where a command writes: data to stdout, everything else to stderr. Used from one thread.
+class Console {
+ public:
+  Console(std::string tool, CommonOptions options);
+  ~Console();
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  const CommonOptions& options() const { return options_; }
+  const std::string& tool() const { return tool_; }
+  std::ostream& out();
+
+  // One line on stderr, "TOOL: warning: TEXT" and "TOOL: TEXT"; nothing under --quiet.
+  void warn(std::string_view text);
+  void note(std::string_view text);
+
+  // `text` in a colour if stdout shows colours: --color always, or auto on a terminal without
+  // NO_COLOR.
+  std::string paint(Paint paint, std::string_view text) const;
+  bool has_color() const { return has_color_; }
+
+  // Is stopped by SIGINT and SIGTERM from the first call on; a second signal ends the process at
+  // once. For commands that have something to undo: without this call the signals do what they
+  // always do. Call it before any thread starts. The exit code after a stop is 128 + signal (130,
+  // 143).
+  std::stop_token stop_token();
+  int stop_signal() const;  // 0 if none arrived
+
+ private:
+  class SignalWatch;
+  std::string tool_;
+  CommonOptions options_;
+  bool has_color_;
+  std::unique_ptr<SignalWatch> watch_;
+};
+
+}  // namespace tools

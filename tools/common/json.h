@@ -1,0 +1,21 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace tools {
+
+class Console;
+
+// A name from a file as JSON can hold it: unchanged if it is UTF-8, else escaped like in the text
+// output.
+std::string json_text(std::string_view name);
+
+// {"schema_version": 1}: what every document starts from. Keys come out sorted.
+nlohmann::json json_document();
+
+// The document and a line end on stdout.
+void print_json(Console& console, const nlohmann::json& document);
+
+}  // namespace tools

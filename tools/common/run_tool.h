@@ -1,0 +1,60 @@
+#pragma once
+
+#include <common/console.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace tools {
+
+// A tool, or one subcommand of a tool, for --help.
+struct ToolInfo {
+  std::string name;         // "reshard"; of a subcommand "ls", or "" for the one without a word
+  std::string description;  // one sentence
+  std::vector<std::string> examples = {};  // three whole command lines
+  // What the command-line contract names and this build has not: subcommands of a tool, options of
+  // a command. They are not in --help and exit 4.
+  std::vector<std::string> unbuilt = {};
+};
+
+// One subcommand, its type erased: declare() adds its options to the parser and returns what runs
+// it.
+struct Command {
+  ToolInfo info;
+  std::function<std::function<int(Console&)>(CLI::App&)> declare;
+};
+
+// `Options` has `void declare(CLI::App&)`, which adds its own options (the common ones are there
+// already). `run` returns the exit code: 0, or 1 for "compared and different"; everything else is
+// thrown.
+template <class Options>
+Command make_command(ToolInfo info, int (*run)(const Options&, Console&)) {
+  return {std::move(info), [run](CLI::App& app) -> std::function<int(Console&)> {
+            auto options = std::make_shared<Options>();
+            options->declare(app);
+            return [run, options](Console& console) { return run(*options, console); };
+          }};
+}
+
+// The whole of a main(): parses, runs, prints what was thrown, returns the exit code of the
+// contract. ckpt::Error: 2 InvalidArgument, 3 Corrupt, 4 Unsupported, 5 NotFound, AlreadyExists,
+// IoFailure. CLI11's errors 2. A bug of ours, out of memory included: 70. A signal, where the
+// command asked for a stop token: 130, 143.
+int run_commands(const ToolInfo& tool, int argc, char** argv, const std::vector<Command>& commands);
+
+template <class Options>
+int run_tool(const ToolInfo& tool, int argc, char** argv, int (*run)(const Options&, Console&)) {
+  ToolInfo only = tool;
+  only.name.clear();
+  return run_commands({tool.name, tool.description, tool.examples}, argc, argv,
+                      {make_command<Options>(only, run)});
+}
+
+}  // namespace tools
