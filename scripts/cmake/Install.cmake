@@ -1,0 +1,62 @@
+# cmake --install: programs, libraries, headers, the CMake package `shardwise` with a component per library, and
+# pkg-config files. The tree may be moved: nothing in it names the prefix it was installed to.
+include(CMakePackageConfigHelpers)
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/shardwise")
+
+string(REGEX REPLACE "[^/]+" ".." PC_UP "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+
+# shardwise_install_library(TARGET REQUIRES DESCRIPTION [VARIABLES CFLAGS LIBS]): all but TARGET is for pkg-config.
+function(shardwise_install_library target requires description)
+  set(PC_TARGET ${target})
+  set(PC_REQUIRES "${requires}")
+  set(PC_DESCRIPTION "${description}")
+  set(PC_VARIABLES "${ARGV3}")
+  set(PC_CFLAGS "${ARGV4}")
+  set(PC_LIBS "${ARGV5}")
+  install(TARGETS ${target} EXPORT shardwise-${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT shardwise-${target} NAMESPACE shardwise:: DESTINATION ${package_dir})
+  set(name shardwise-${target}.pc)
+  configure_file("${PROJECT_SOURCE_DIR}/scripts/cmake/library.pc.in" ${name} @ONLY)
+  install(FILES "${CMAKE_CURRENT_BINARY_DIR}/${name}"
+          DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN"
+                                             INSTALL_RPATH_USE_LINK_PATH ON)
+endfunction()
+
+shardwise_install_library(ckpt "" "Readers and writers of training checkpoints")
+shardwise_install_library(optim_layout shardwise-ckpt
+  "Grouping, ownership and names of distributed optimizer state, without LibTorch")
+install(DIRECTORY libckpt/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES "${PROJECT_BINARY_DIR}/libckpt/include/ckpt/export.h"
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ckpt)
+install(DIRECTORY liboptim/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES "${PROJECT_BINARY_DIR}/liboptim/include/optim/layout_export.h"
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/optim)
+
+if(SHARDWISE_TORCH)
+  shardwise_install_library(optim shardwise-optim_layout
+    "Distributed optimizers on LibTorch" "torch=${TorchWheel_DIR}"
+    "-I\${torch}/include -I\${torch}/include/torch/csrc/api/include -DUSE_DISTRIBUTED -DUSE_C10D_GLOO"
+    "-L\${torch}/lib -Wl,-rpath,\${torch}/lib -ltorch_cpu -lc10")
+  install(FILES "${PROJECT_BINARY_DIR}/liboptim/include/optim/export.h"
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/optim)
+  install(FILES scripts/cmake/FindTorchWheel.cmake DESTINATION ${package_dir})
+endif()
+
+configure_package_config_file(scripts/cmake/shardwiseConfig.cmake.in shardwiseConfig.cmake
+  INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(shardwiseConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/shardwiseConfig.cmake"
+              "${CMAKE_CURRENT_BINARY_DIR}/shardwiseConfigVersion.cmake"
+        DESTINATION ${package_dir})
+
+# The two programs with everyday names are installed under a longer one as well.
+foreach(pair reshard:ckpt-reshard step-replay:ckpt-step-replay)
+  string(REPLACE ":" ";" pair "${pair}")
+  list(GET pair 0 program)
+  list(GET pair 1 other_name)
+  if(TARGET ${program})
+    set(bin "\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}")
+    install(CODE "file(CREATE_LINK ${program} \"${bin}/${other_name}\" SYMBOLIC)")
+  endif()
+endforeach()
