@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <optim/layout_export.h>
+#include <optim/param_group.h>
+
+namespace optim {
+
+// Sizes of the process grid, in ranks; all at least 1.
+struct OPTIM_LAYOUT_EXPORT ParallelSizes {
+  uint32_t data_parallel = 1;
+  uint32_t context_parallel = 1;
+  uint32_t tensor_parallel = 1;
+  uint32_t pipeline_parallel = 1;
+  uint32_t virtual_pipeline_parallel = 1;  // model chunks per pipeline rank
+  uint32_t expert_parallel = 1;
+  uint32_t expert_tensor_parallel = 1;
+
+  uint64_t world() const;  // tensor * context * data * pipeline
+  uint32_t dp_cp() const;  // ranks over which whole parameters are dealt
+  // Ranks over which experts are dealt: world / (expert_tensor * expert * pipeline). Throws
+  // Error(InvalidArgument) when that is no whole number. All three throw it for a size of 0.
+  uint32_t expt_dp() const;
+  bool operator==(const ParallelSizes&) const = default;
+};
+
+enum class OwnershipPolicy : uint8_t {
+  PingPong,  // the reference (April 2026): by element count, dealt 0..N-1, N-1..0, ...
+  Balanced,  // ours: by Newton-Schulz cost, longest first to the least loaded rank
+};
+
+// One rank's place in the two groups that share parameters.
+struct RankInGroups {
+  uint32_t dp_cp = 0;
+  uint32_t expt_dp = 0;
+};
+
+// Where a parameter lives: `rank` counts in its sharing group (dp_cp, or expt_dp for experts),
+// `group` within the optimizer, `index` over all groups of that optimizer on that rank, as the
+// state of a LayerWise checkpoint is numbered.
+struct ParamPlace {
+  uint32_t rank = 0;
+  uint32_t optimizer = 0;
+  uint32_t group = 0;
+  uint32_t index = 0;
+  bool operator==(const ParamPlace&) const = default;
+};
+
+// Who updates what. A parameter is its id: its place in the concatenation of all groups.
+struct OPTIM_LAYOUT_EXPORT Ownership {
+  // The reference's lists: [rank] -> ids in the order dealt. Empty where the reference has None:
+  // both with dp_cp = 1, expt_dp_params_list also without experts or with expt_dp = 1.
+  std::vector<std::vector<uint32_t>> dp_cp_params_list;
+  std::vector<std::vector<uint32_t>> expt_dp_params_list;
+
+  std::vector<uint32_t> owner;     // [id] -> rank in the sharing group of that parameter
+  std::vector<uint32_t> dealt;     // ids in the order in which they were dealt
+  std::vector<uint32_t> group_of;  // [id] -> group, counted over all optimizers
+  std::vector<bool> is_expert;     // [id]
+  uint32_t group_count = 0;
+
+  // The ids of each group that a rank keeps, in the order of its optimizer.
+  std::vector<std::vector<uint32_t>> groups_on(RankInGroups rank) const;
+};
+
+// Pure: the same answer on every rank. With dp_cp = 1 nothing is sharded, groups keep model order.
+// Throws Error(InvalidArgument) for a size of 0 and for more than 2^32 - 1 parameters.
+OPTIM_LAYOUT_EXPORT Ownership shard_params(std::span<const ParamGroup> groups,
+                                           const ParallelSizes& sizes, OwnershipPolicy policy);
+
+// [id] -> place, for every id of `groups`.
+OPTIM_LAYOUT_EXPORT std::vector<ParamPlace> param_places(std::span<const ParamGroup> groups,
+                                                         const Ownership& ownership);
+
+// The rank that gets the `turn`-th parameter of a ping-pong deal over rank_count >= 1 ranks.
+OPTIM_LAYOUT_EXPORT uint32_t ping_pong_rank(uint64_t turn, uint32_t rank_count);
+
+// Cost that Balanced evens out: rows and columns by Newton-Schulz, max * min^2; all else by
+// element count. Proportional to time, no unit.
+OPTIM_LAYOUT_EXPORT double update_cost(const ParamInfo& param, bool orthogonalised);
+
+}  // namespace optim

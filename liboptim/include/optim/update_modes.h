@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include <optim/layout_export.h>
+
+namespace optim {
+
+enum class MuonScaleMode : uint8_t { Spectral, UnitRmsNorm, ShapeScaling };
+enum class MatmulPrecision : uint8_t {
+  Highest,
+  High,
+  Medium
+};  // torch.set_float32_matmul_precision
+enum class MuonTpMode : uint8_t { Blockwise, Duplicated, Distributed };
+enum class NsCoefficients : uint8_t { Simple, Quintic, PolarExpress, Cans, Aol, DeepseekV4 };
+enum class Moment2Method : uint8_t { AdaMuon, NorMuon, Namo };
+
+// The reference's spelling: "spectral", "unit_rms_norm", "polar_express", "deepseekv4", ...
+OPTIM_LAYOUT_EXPORT std::string_view name(MuonScaleMode mode);
+OPTIM_LAYOUT_EXPORT std::string_view name(MatmulPrecision precision);
+OPTIM_LAYOUT_EXPORT std::string_view name(MuonTpMode mode);
+OPTIM_LAYOUT_EXPORT std::string_view name(NsCoefficients type);
+OPTIM_LAYOUT_EXPORT std::string_view name(Moment2Method method);
+
+}  // namespace optim
