@@ -38,15 +38,14 @@ struct RankInGroups {
   uint32_t expt_dp = 0;
 };
 
-// Where a parameter lives: `rank` counts in its sharing group (dp_cp, or expt_dp for experts),
-// `group` within the optimizer, `index` over all groups of that optimizer on that rank, as the
-// state of a LayerWise checkpoint is numbered.
-struct ParamPlace {
-  uint32_t rank = 0;
+// A parameter that a rank keeps. `group` counts within the optimizer, `index` over all groups of
+// that optimizer on that rank: how the state of a LayerWise checkpoint is numbered.
+struct LocalParam {
+  uint32_t id = 0;
   uint32_t optimizer = 0;
   uint32_t group = 0;
   uint32_t index = 0;
-  bool operator==(const ParamPlace&) const = default;
+  bool operator==(const LocalParam&) const = default;
 };
 
 // Who updates what. A parameter is its id: its place in the concatenation of all groups.
@@ -71,15 +70,16 @@ struct OPTIM_LAYOUT_EXPORT Ownership {
 OPTIM_LAYOUT_EXPORT Ownership shard_params(std::span<const ParamGroup> groups,
                                            const ParallelSizes& sizes, OwnershipPolicy policy);
 
-// [id] -> place, for every id of `groups`.
-OPTIM_LAYOUT_EXPORT std::vector<ParamPlace> param_places(std::span<const ParamGroup> groups,
-                                                         const Ownership& ownership);
+// What a rank keeps, by optimizer and index. `groups` are those that were sharded.
+OPTIM_LAYOUT_EXPORT std::vector<LocalParam> local_params(std::span<const ParamGroup> groups,
+                                                         const Ownership& ownership,
+                                                         RankInGroups rank);
 
 // The rank that gets the `turn`-th parameter of a ping-pong deal over rank_count >= 1 ranks.
 OPTIM_LAYOUT_EXPORT uint32_t ping_pong_rank(uint64_t turn, uint32_t rank_count);
 
-// Cost that Balanced evens out: rows and columns by Newton-Schulz, max * min^2; all else by
-// element count. Proportional to time, no unit.
-OPTIM_LAYOUT_EXPORT double update_cost(const ParamInfo& param, bool orthogonalised);
+// Cost that Balanced evens out, proportional to time, without a unit: max * min^2 of the sizes of a
+// matrix in a group that Muon, SOAP or adaptive Muon updates, else the element count.
+OPTIM_LAYOUT_EXPORT double update_cost(const ParamInfo& param, const ParamGroup& group);
 
 }  // namespace optim

@@ -36,7 +36,7 @@ OPTIM_LAYOUT_EXPORT ConfigOverrides get_standard_config_overrides(const Optimize
 
 // What makes two parameters share a group. `overrides` nullopt: no key matched, sorts first.
 struct GroupKey {
-  std::optional<ParamGroupOverride> overrides = std::nullopt;
+  std::optional<ParamGroupOverride> overrides = {};
   bool is_expert_parallel = false;
 };
 
@@ -52,18 +52,13 @@ struct ParamGroup {
   bool is_expert_parallel = false;
   bool default_config = true;  // no override touches the learning rate
   double wd_mult = 1.0;
-  double lr_mult = 1.0;          // stored for old checkpoints, never used
-  bool is_decoupled_lr = false;  // the same
-  std::optional<double> max_lr =
-      std::nullopt;  // of the schedule; the config's lr unless overridden
-  std::optional<double> min_lr = std::nullopt;
-  std::optional<std::string> optimizer = std::nullopt;  // only where overridden: "adam" beside Muon
-  ParamGroupOverride others = {};  // further overridden keys: start_wd, end_wd, eps, ...
-
-  // What updates this group: `optimizer`, or the config's.
-  std::string_view optimizer_name(const OptimizerConfig& config) const {
-    return optimizer ? std::string_view(*optimizer) : std::string_view(config.optimizer);
-  }
+  double lr_mult = 1.0;               // stored for old checkpoints, never used
+  bool is_decoupled_lr = false;       // the same
+  std::optional<double> max_lr = {};  // of the schedule; the config's lr unless overridden
+  std::optional<double> min_lr = {};
+  std::optional<std::string> optimizer = {};  // only where overridden: "adam" beside Muon
+  ParamGroupOverride others = {};             // further overridden keys: start_wd, end_wd, eps, ...
+  std::string updated_by = {};                // "muon", "adam", ...: `optimizer`, or the config's
 };
 
 // The groups of all chained optimizers, concatenated in the order of the chain (optimizer_index
@@ -74,8 +69,9 @@ struct ParamGroup {
 // layer-wise.
 // `keys_of_all_ranks`: the keys of other ranks in rank order, so that every rank has the same
 // groups. Throws Error(InvalidArgument) when two overrides of a parameter set a key to different
-// values, when one sets `params` or a field to a wrong type, and when an override changes the
-// config's optimizer, optimizer_cpu_offload or overlap_param_gather_with_optimizer_step.
+// values; when one sets `params`, `is_expert_parallel` or `default_config`, or a field to a wrong
+// type; and when one changes the config's optimizer, optimizer_cpu_offload or
+// overlap_param_gather_with_optimizer_step.
 OPTIM_LAYOUT_EXPORT std::vector<ParamGroup> get_param_groups(
     std::span<const ParamInfo> params, const OptimizerConfig& config,
     const ConfigOverrides& overrides, std::span<const GroupKey> keys_of_all_ranks = {});

@@ -24,7 +24,7 @@ struct OPTIM_LAYOUT_EXPORT ParamAttributes {
   int partition_dim = -1;             // -1: none
   std::set<std::string> others = {};  // names of further attributes that are true
 
-  // Python's truth of getattr(param, name, False): partition_dim counts unless it is 0.
+  // getattr(param, name, False) as Python sees it: partition_dim is true when it is above 0.
   bool truthy(std::string_view name) const;
   bool operator==(const ParamAttributes&) const = default;
 };
@@ -42,7 +42,8 @@ OPTIM_LAYOUT_EXPORT uint64_t element_count(const ParamInfo& param);
 
 // The attributes that Megatron's GPTModel and its optimizer factory give a parameter of this name
 // ("decoder.layers.0.mlp.linear_fc1.weight") and dimension count. Learned position embeddings are
-// not is_embedding_or_output_parameter, as in the reference.
+// not is_embedding_or_output_parameter, as in the reference. `allreduce` stays true: experts have
+// it false only where expert_parallel is above 1.
 OPTIM_LAYOUT_EXPORT ParamAttributes megatron_attributes(std::string_view name, size_t dim_count);
 
 // Wrapped matching functions: callable; equal, and equal in hash, when their names are.

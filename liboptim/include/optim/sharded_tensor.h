@@ -43,16 +43,16 @@ struct RankOffset {
 // The mapping between a local tensor and a global one. Fields as the reference's.
 struct OPTIM_LAYOUT_EXPORT ShardedTensor {
   std::string key = {};
-  std::optional<TensorHandle> data = std::nullopt;
+  std::optional<TensorHandle> data = {};
   ckpt::DType dtype = ckpt::DType::Float32;
   Shape local_shape = {};  // elements, like all shapes and offsets
   Shape global_shape = {};
   Shape global_offset = {};
-  std::optional<Shape> axis_fragmentations = std::nullopt;
+  std::optional<Shape> axis_fragmentations = {};
   ReplicaId replica_id = int64_t{0};
   int64_t prepend_axis_num = 0;  // leading axes that the global tensor has and the local has not
   bool allow_shape_mismatch = false;
-  std::optional<FlattenedRange> flattened_range = std::nullopt;
+  std::optional<FlattenedRange> flattened_range = {};
 
   // Throws Error(InvalidArgument) with the key when dtype, shapes or offsets disagree, and
   // Error(Unsupported) for a flattened_range, which Megatron-Core dropped.

@@ -31,11 +31,11 @@ using FactoryBuildFn = std::function<StateValue(const std::string& key, const Te
 using FactoryMergeFn = std::function<TensorHandle(const StateValue& built)>;
 struct ShardedTensorFactory {
   std::string key = {};
-  std::optional<TensorHandle> data = std::nullopt;
+  std::optional<TensorHandle> data = {};
   FactoryBuildFn build_fn = nullptr;
   FactoryMergeFn merge_fn = nullptr;
   ReplicaId replica_id = int64_t{0};
-  std::optional<FlattenedRange> flattened_range = std::nullopt;
+  std::optional<FlattenedRange> flattened_range = {};
 };
 
 // A value that is saved whole, one per cell of a global grid of objects.
