@@ -48,8 +48,8 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
 
   // The value tree of a torch.save file of the checkpoint (`torch` files, common.pt); nullptr if there is none.
   const Document* document(std::string_view file) const;
-  // PyTorch DCP: flattened key -> path into the nested state dict; nullopt where the writer stored none (Megatron).
-  std::optional<Value> planner_data() const;
+  // A torch_dist folder's .metadata as it is stored; nullptr for other formats.
+  const ValueTree* dist_metadata() const;
   // Reads an object of a torch_dist folder: the archive's tree as it is stored (Megatron: a list of one).
   Document read_object(const ObjectEntry& object) const;
 

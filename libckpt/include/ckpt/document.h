@@ -20,7 +20,7 @@ struct StorageRecord {
 // A torch.save archive, opened: the value tree and the storages that its tensors view. No payload was read.
 struct CKPT_EXPORT Document {
   ValueTree tree;
-  std::vector<StorageRecord> storages;
+  std::vector<StorageRecord> storages;  // sorted by key
   const StorageRecord* find_storage(std::string_view key) const;
 };
 

@@ -101,12 +101,15 @@ class CKPT_EXPORT ValueTree {
   NodeId persistent_id(NodeId id);
 
   void append(NodeId container, NodeId element);                  // List, Tuple, Set, FrozenSet, Object
+  void replace(NodeId list, size_t index, NodeId element);        // List; index < its size
   void set_item(NodeId container, NodeId key, NodeId value);      // Dict, Object; no search for an equal key
   void put(NodeId container, std::string_view key, NodeId value); // replaces the value of a Str key, or adds it
   bool erase(NodeId container, std::string_view key);             // true if the Str key was there
   void set_state(NodeId object, NodeId state);
+  void set_persistent_id(NodeId persistent_id, NodeId id);
 
   // Copies a value of another tree with all that it refers to, sharing and cycles kept. No recursion.
+  // The new nodes are those from the returned one up to node_count().
   NodeId copy(Value value);
 
  private:

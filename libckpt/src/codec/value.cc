@@ -345,6 +345,12 @@ void ValueTree::append(NodeId container, NodeId element) {
   }
 }
 
+void ValueTree::replace(NodeId list, size_t index, NodeId element) {
+  const auto& node = (*nodes_)[list];
+  if (node.kind != Kind::List) wrong_kind("a list", node.kind);
+  nodes_->lists[node.extra].at(index) = element;
+}
+
 void ValueTree::set_item(NodeId container, NodeId key, NodeId value) {
   auto& items = nodes_->items_to_change(container);
   items.push_back(key);
@@ -374,6 +380,12 @@ void ValueTree::set_state(NodeId object, NodeId state) {
     throw Error(ErrorCode::Unsupported, {}, "an object whose state is set twice");
   }
   parts.state = state;
+}
+
+void ValueTree::set_persistent_id(NodeId persistent_id, NodeId id) {
+  auto& node = nodes_->nodes[persistent_id];
+  if (node.kind != Kind::PersistentId) wrong_kind("a persistent id", node.kind);
+  node.extra = id;
 }
 
 NodeId ValueTree::copy(Value value) {

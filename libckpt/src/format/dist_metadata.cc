@@ -1,0 +1,194 @@
+// .metadata of torch.distributed.checkpoint, as a value tree:
+//
+//   Metadata.state = {state_dict_metadata: {fqn: TensorStorageMetadata | BytesStorageMetadata},
+//                     planner_data, storage_data: {MetadataIndex: _StorageInfo}, storage_meta, version}
+//   TensorStorageMetadata.state = {properties, size, chunks: [ChunkStorageMetadata {offsets, sizes}]}
+//   TensorProperties.state      = (dtype, layout, requires_grad, memory_format, pin_memory)
+//   MetadataIndex.state         = {fqn, offset?, index?}      offset is absent for objects
+//   _StorageInfo.state          = {relative_path, offset, length, transform_descriptors?}
+//
+// MetadataIndex.index is a hint and takes no part in equality (torch: compare=False).
+#include "format/dist_metadata.h"
+
+#include <unordered_map>
+
+#include <ckpt/error.h>
+#include <ckpt/limits.h>
+
+#include "base/checked_math.h"
+#include "format/torch_types.h"
+#include "model/check_catalog.h"
+
+namespace ckpt {
+namespace {
+
+constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
+
+[[noreturn]] void corrupt(std::string_view key, std::string problem) {
+  throw Error(ErrorCode::Corrupt, {.file = {}, .key = std::string(key)}, std::move(problem));
+}
+
+// The instance dictionary of an object of this class.
+Value fields_of(const Value& value, std::string_view class_name, std::string_view key) {
+  if (!value.is(Kind::Object) || !value.callable().is(Kind::Global) ||
+      value.callable().name() != class_name || !value.state()) {
+    corrupt(key, "no " + std::string(class_name) + " in .metadata");
+  }
+  return *value.state();
+}
+
+bool is_instance(const Value& value, std::string_view class_name) {
+  return value.is(Kind::Object) && value.callable().is_global(kMetadataModule, class_name);
+}
+
+uint64_t as_count(const Value& value, std::string_view key, const char* what) {
+  if (!value.is(Kind::Int) || value.as_int() < 0) corrupt(key, std::string(what) + " is no count");
+  return static_cast<uint64_t>(value.as_int());
+}
+
+// torch.Size((...)).
+Extents as_size(const Value& value, std::string_view key) {
+  if (!value.is(Kind::Object) || !value.callable().is_global("torch", "Size") ||
+      value.args().size() != 1 || !value.args()[0].is(Kind::Tuple) ||
+      value.args()[0].size() > Limits().dims_max) {
+    corrupt(key, "a size or offset is no torch.Size of at most 64 numbers");
+  }
+  const Value numbers = value.args()[0];
+  Extents extents;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    extents.push_back(as_count(numbers[i], key, "a size or offset"));
+  }
+  return extents;
+}
+
+// What makes a place in storage_data unique: the key and, for a chunk, its offsets.
+std::string place_key(std::string_view fqn, const Extents* offsets) {
+  std::string text(fqn);
+  text += '\0';
+  if (offsets == nullptr) return text;
+  text += '@';
+  for (const uint64_t offset : *offsets) text += std::to_string(offset) + ',';
+  return text;
+}
+
+class Interpreter {
+ public:
+  explicit Interpreter(const ValueTree& tree) : root_(fields_of(tree.root(), "Metadata", {})) {}
+
+  DistMetadata run() {
+    read_places();
+    const Value entries = root_.at("state_dict_metadata");
+    for (size_t i = 0; i < entries.item_count(); ++i) {
+      const auto [key, value] = entries.item(i);
+      if (!key.is(Kind::Str)) corrupt({}, "a key in .metadata is no string");
+      read_entry(key.text(), value);
+    }
+    if (!places_.empty()) {
+      const std::string& left = places_.begin()->first;
+      corrupt(left.substr(0, left.find('\0')), "storage_data places a chunk that no tensor has");
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void read_places() {
+    const Value storage = root_.at("storage_data");
+    for (size_t i = 0; i < storage.item_count(); ++i) {
+      const auto [index, info] = storage.item(i);
+      const Value fields = fields_of(index, "MetadataIndex", {});
+      const Value fqn = fields.at("fqn");
+      if (!fqn.is(Kind::Str)) corrupt({}, "a MetadataIndex has no name");
+      const auto offset = fields.find("offset");
+      const bool has_offset = offset && !offset->is_none();
+      const Extents offsets = has_offset ? as_size(*offset, fqn.text()) : Extents{};
+      const auto [place, added] = places_.emplace(
+          place_key(fqn.text(), has_offset ? &offsets : nullptr), read_region(info, fqn.text()));
+      if (!added) corrupt(fqn.text(), "storage_data places the same chunk twice");
+    }
+  }
+
+  StorageRegion read_region(const Value& info, std::string_view key) {
+    const Value fields = fields_of(info, "_StorageInfo", key);
+    const auto transforms = fields.find("transform_descriptors");
+    if (transforms && !transforms->is_none() && transforms->size() > 0) {
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = std::string(key)},
+                  "stored through '" + escaped((*transforms)[0].text()) +
+                      "', which this version does not read");
+    }
+    StorageRegion region;
+    region.file = file_index(fields.at("relative_path"), key);
+    region.bytes = {as_count(fields.at("offset"), key, "an offset"),
+                    as_count(fields.at("length"), key, "a length")};
+    region.wrapping = Wrapping::TorchSave;
+    return region;
+  }
+
+  uint32_t file_index(const Value& path, std::string_view key) {
+    if (!path.is(Kind::Str)) corrupt(key, "relative_path is no string");
+    const std::string_view name = path.text();
+    if (name.empty() || name == "." || name == ".." ||
+        name.find_first_of(std::string_view("/\\\0", 3)) != name.npos) {
+      corrupt(key, "relative_path '" + escaped(name) + "' is no plain file name");
+    }
+    const auto [found, added] =
+        file_indices_.emplace(std::string(name), static_cast<uint32_t>(result_.files.size()));
+    if (added) result_.files.emplace_back(name);
+    return found->second;
+  }
+
+  void read_entry(std::string_view key, const Value& value) {
+    if (is_instance(value, "BytesStorageMetadata")) {
+      result_.objects.push_back({{}, std::string(key), take_place(key, nullptr)});
+    } else if (is_instance(value, "TensorStorageMetadata")) {
+      result_.tensors.push_back(read_tensor(key, value));
+    } else {
+      corrupt(key, "neither a tensor nor bytes in .metadata");
+    }
+  }
+
+  StorageRegion take_place(std::string_view key, const Extents* offsets) {
+    const auto found = places_.find(place_key(key, offsets));
+    if (found == places_.end()) corrupt(key, "storage_data has no place for a chunk of it");
+    const StorageRegion region = found->second;
+    places_.erase(found);
+    return region;
+  }
+
+  TensorEntry read_tensor(std::string_view key, const Value& value) {
+    const Value fields = fields_of(value, "TensorStorageMetadata", key);
+    TensorEntry tensor;
+    tensor.key = key;
+    tensor.dtype = read_dtype(fields.at("properties"), key);
+    tensor.shape = as_size(fields.at("size"), key);
+    const Value chunks = fields.at("chunks");
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      const Value chunk = fields_of(chunks[i], "ChunkStorageMetadata", key);
+      Box box{as_size(chunk.at("offsets"), key), as_size(chunk.at("sizes"), key)};
+      const StorageRegion region = take_place(key, &box.offsets);
+      tensor.chunks.push_back({std::move(box), region});
+    }
+    check_chunks(tensor);
+    return tensor;
+  }
+
+  DType read_dtype(const Value& properties, std::string_view key) {
+    const Value fields = fields_of(properties, "TensorProperties", key);
+    const Value dtype = fields.is(Kind::Dict) ? fields.at("dtype") : fields[0];
+    if (const auto known = as_dtype(dtype)) return *known;
+    if (!dtype.is(Kind::Global)) corrupt(key, "the element type is no torch.dtype");
+    throw Error(ErrorCode::Corrupt, {.file = {}, .key = std::string(key)},
+                "element type " + escaped(dtype.module()) + "." + escaped(dtype.name()) +
+                    " is unknown");
+  }
+
+  Value root_;
+  DistMetadata result_;
+  std::unordered_map<std::string, StorageRegion> places_;
+  std::unordered_map<std::string, uint32_t> file_indices_;
+};
+
+}  // namespace
+
+DistMetadata interpret_dist_metadata(const ValueTree& tree) { return Interpreter(tree).run(); }
+
+}  // namespace ckpt

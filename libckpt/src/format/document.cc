@@ -1,0 +1,176 @@
+#include <ckpt/document.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <unordered_set>
+
+#include <ckpt/error.h>
+
+#include "format/torch_types.h"
+
+namespace ckpt {
+namespace {
+
+constexpr int kKeyDepthMax = 8;
+
+// Python's repr() of a float: the shortest digits that read back, with a point or an exponent.
+std::string float_text(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  char buffer[32];
+  const double magnitude = std::fabs(value);
+  const bool scientific = magnitude != 0 && (magnitude < 1e-4 || magnitude >= 1e16);
+  const auto [end, error] =
+      scientific ? std::to_chars(buffer, std::end(buffer), value, std::chars_format::scientific)
+                 : std::to_chars(buffer, std::end(buffer), value, std::chars_format::fixed);
+  std::string text(buffer, end);
+  if (!scientific && text.find('.') == text.npos) text += ".0";
+  return text;
+}
+
+std::string global_text(const Value& value) {
+  const std::string full = std::string(value.module()) + "." + std::string(value.name());
+  return as_dtype(value) ? full : "<class '" + full + "'>";
+}
+
+std::string text_of(const Value& value, int depth) {
+  switch (value.kind()) {
+    case Kind::None: return "None";
+    case Kind::Bool: return value.as_bool() ? "True" : "False";
+    case Kind::Int: return std::to_string(value.as_int());
+    case Kind::BigInt: return std::string(value.text());
+    case Kind::Float: return float_text(value.as_float());
+    case Kind::Str:
+      return depth == 0 ? std::string(value.text()) : "'" + std::string(value.text()) + "'";
+    case Kind::Global: return global_text(value);
+    case Kind::Tuple: {
+      if (depth == kKeyDepthMax) return "(...)";
+      std::string text = "(";
+      for (size_t i = 0; i < value.size(); ++i) {
+        text += (i ? ", " : "") + text_of(value[i], depth + 1);
+      }
+      return text + (value.size() == 1 ? ",)" : ")");
+    }
+    case Kind::Object:
+      if (value.callable().is(Kind::Global)) {
+        return "<" + std::string(value.callable().module()) + "." +
+               std::string(value.callable().name()) + ">";
+      }
+      [[fallthrough]];
+    default: return "<key>";
+  }
+}
+
+// RFC 6901: '~' and '/' inside a step are written ~0 and ~1.
+std::string pointer_step(std::string_view text) {
+  std::string step = "/";
+  for (const char c : text) {
+    if (c == '~') step += "~0";
+    else if (c == '/') step += "~1";
+    else step += c;
+  }
+  return step;
+}
+
+// Depth-first search for tensors with a stack of its own; a value that contains itself is not entered
+// again, and sharing that multiplies the work without bound is refused.
+class TensorSearch {
+ public:
+  explicit TensorSearch(const Document& document)
+      : document_(document), visits_left_(16 * document.tree.node_count() + (1U << 20)) {}
+
+  std::vector<TensorAt> run() {
+    open_.push_back({document_.tree.root().id(), "", false});
+    while (!open_.empty()) {
+      const Step step = std::move(open_.back());
+      open_.pop_back();
+      if (step.leave) {
+        path_.erase(step.id);
+      } else {
+        enter(step);
+      }
+    }
+    return std::move(found_);
+  }
+
+ private:
+  struct Step {
+    NodeId id;
+    std::string pointer;
+    bool leave;
+  };
+
+  void enter(const Step& step) {
+    const Value value = document_.tree.value(step.id);
+    if (!holds_values(value.kind())) return;
+    if (visits_left_-- == 0) {
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = step.pointer},
+                  "values are shared so often that listing them does not end");
+    }
+    if (auto view = tensor_at(value, step.pointer)) {
+      found_.push_back({step.pointer, step.id, std::move(*view)});
+      return;
+    }
+    if (!path_.insert(step.id).second) return;
+    open_.push_back({step.id, {}, true});
+    open_children(value, step.pointer);
+  }
+
+  static bool holds_values(Kind kind) {
+    return kind == Kind::List || kind == Kind::Tuple || kind == Kind::Dict || kind == Kind::Object;
+  }
+
+  static std::optional<TensorView> tensor_at(const Value& value, const std::string& pointer) {
+    try {
+      return as_tensor(value);
+    } catch (Error& error) {
+      throw error.within({.file = {}, .key = pointer});
+    }
+  }
+
+  void open_children(const Value& value, const std::string& pointer) {
+    const size_t first = open_.size();
+    if (!value.is(Kind::Dict)) {
+      for (size_t i = 0; i < value.size(); ++i) {
+        open_.push_back({value[i].id(), pointer + "/" + std::to_string(i), false});
+      }
+    }
+    if (value.is(Kind::Dict) || value.is(Kind::Object)) open_items(value, pointer, "");
+    if (value.is(Kind::Object) && value.state() && value.state()->is(Kind::Dict)) {
+      open_items(*value.state(), pointer, "@");
+    }
+    std::reverse(open_.begin() + static_cast<ptrdiff_t>(first), open_.end());
+  }
+
+  void open_items(const Value& value, const std::string& pointer, const char* mark) {
+    for (size_t i = 0; i < value.item_count(); ++i) {
+      const auto [key, child] = value.item(i);
+      if (!holds_values(child.kind())) continue;
+      open_.push_back({child.id(), pointer + pointer_step(mark + key_text(key)), false});
+    }
+  }
+
+  const Document& document_;
+  uint64_t visits_left_;
+  std::vector<Step> open_;
+  std::unordered_set<NodeId> path_;
+  std::vector<TensorAt> found_;
+};
+
+}  // namespace
+
+const StorageRecord* Document::find_storage(std::string_view key) const {
+  const auto found =
+      std::lower_bound(storages.begin(), storages.end(), key,
+                       [](const StorageRecord& record, std::string_view k) { return record.key < k; });
+  return found != storages.end() && found->key == key ? &*found : nullptr;
+}
+
+std::string key_text(const Value& key) { return text_of(key, 0); }
+
+std::vector<TensorAt> tensors_in(const Document& document) {
+  return TensorSearch(document).run();
+}
+
+}  // namespace ckpt

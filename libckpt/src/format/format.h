@@ -1,0 +1,45 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include <ckpt/catalog.h>
+#include <ckpt/document.h>
+#include <ckpt/limits.h>
+
+namespace ckpt {
+
+// What a path turned out to be: the folder (or file) to read, after roots and trackers were followed.
+struct Location {
+  Format format = Format::Torch;
+  std::filesystem::path folder;          // what relative file names start from
+  std::optional<std::string> only_file;  // a single-file checkpoint: its name in `folder`
+  std::optional<int64_t> iteration;      // from the folder's name
+  bool was_root = false;
+};
+
+// What reading the metadata of a checkpoint gives.
+struct Contents {
+  Catalog catalog;
+  std::map<std::string, Document> documents;  // torch.save files by name
+  std::optional<ValueTree> dist_metadata;     // .metadata
+};
+
+// One row a format: nothing else in the house knows its name.
+struct FormatReader {
+  Format format;
+  Contents (*read_contents)(const Location&, const Limits&);
+};
+const FormatReader& reader_of(Format format);
+
+// Follows roots, trackers and --iteration; tells formats apart by content. Throws NotFound, Corrupt
+// (a tracker that holds junk) or Unsupported (a format that is known and not read).
+Location find_checkpoint(const std::filesystem::path& path, std::optional<int64_t> iteration);
+
+Contents read_torch_contents(const Location& location, const Limits& limits);
+Contents read_torch_dist_contents(const Location& location, const Limits& limits);
+Contents read_safetensors_contents(const Location& location, const Limits& limits);
+
+}  // namespace ckpt

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <ckpt/catalog.h>
+
+namespace ckpt {
+
+// Throws Corrupt, with the key, unless the tensor's chunks lie inside it, do not overlap and cover it.
+// Sorts and sweeps: n log n for the chunk grids that real writers make.
+void check_chunks(const TensorEntry& tensor);
+
+// Throws Corrupt, with the key, unless every region lies inside its file and no two share a byte.
+// (Chunks of torch.save files may: tied tensors. Call it for torch_dist and safetensors only.)
+void check_regions(const Catalog& catalog);
+
+}  // namespace ckpt
