@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace ckpt {
+
+// CRC-32 as zip uses it (polynomial 0x04C11DB7, reflected). `crc` is that of the bytes before.
+uint32_t crc32(std::span<const std::byte> bytes, uint32_t crc = 0);
+
+// The checksum of two byte strings, one after the other, from the checksums of both: parts of one
+// record may be read by different threads.
+uint32_t crc32_of_both(uint32_t first, uint32_t second, uint64_t second_count_bytes);
+
+}  // namespace ckpt
