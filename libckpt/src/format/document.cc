@@ -7,6 +7,7 @@
 
 #include <ckpt/error.h>
 
+#include "format/json_pointer.h"
 #include "format/torch_types.h"
 
 namespace ckpt {
@@ -60,17 +61,6 @@ std::string text_of(const Value& value, int depth) {
       [[fallthrough]];
     default: return "<key>";
   }
-}
-
-// RFC 6901: '~' and '/' inside a step are written ~0 and ~1.
-std::string pointer_step(std::string_view text) {
-  std::string step = "/";
-  for (const char c : text) {
-    if (c == '~') step += "~0";
-    else if (c == '/') step += "~1";
-    else step += c;
-  }
-  return step;
 }
 
 // Depth-first search for tensors with a stack of its own; a value that contains itself is not entered

@@ -11,7 +11,7 @@
 #include <ckpt/archive_builder.h>
 #include <ckpt/error.h>
 
-#include "base/text.h"
+#include "format/json_pointer.h"
 
 namespace ckpt {
 namespace {
@@ -146,14 +146,7 @@ class Flattener {
 
   std::string pointer_of_path() const {
     std::string pointer;
-    for (const PathItem& item : path_) {
-      pointer += '/';
-      for (const char c : item.text) {
-        if (c == '~') pointer += "~0";
-        else if (c == '/') pointer += "~1";
-        else pointer += c;
-      }
-    }
+    for (const PathItem& item : path_) pointer += pointer_step(item.text);
     return pointer;
   }
 

@@ -1,0 +1,179 @@
+#include <ckpt/checkpoint.h>
+
+#include <mutex>
+#include <unordered_map>
+
+#include <ckpt/error.h>
+
+#include "base/text.h"
+#include "codec/crc32.h"
+#include "execute/payload_reader.h"
+#include "format/format.h"
+#include "format/torch_save.h"
+#include "io/file.h"
+
+namespace ckpt {
+
+PayloadSource::~PayloadSource() = default;
+
+namespace {
+
+// What .metadata says that an entry of a .distcp file holds.
+struct Expected {
+  const TensorEntry* tensor;
+  const Chunk* chunk;
+};
+
+uint64_t region_key(const StorageRegion& region) {
+  return uint64_t{region.file} << 40 ^ region.bytes.offset_bytes;
+}
+
+std::string shape_text(const Extents& shape) {
+  std::string text = "(";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + ")";
+}
+
+}  // namespace
+
+struct Checkpoint::State {
+  Location location;
+  Limits limits;
+  Contents contents;
+  std::unordered_map<uint64_t, Expected> expected;  // torch_dist: by place
+  mutable std::mutex mutex;                         // guards files
+  mutable std::vector<std::unique_ptr<File>> files;
+
+  const File& file(uint32_t index) const {
+    const std::lock_guard lock(mutex);
+    if (!files[index]) {
+      const FileEntry& entry = contents.catalog.files[index];
+      files[index] = std::make_unique<File>(File::open(location.folder / entry.path, entry.path));
+      if (files[index]->size_bytes() != entry.count_bytes) {
+        throw Error(ErrorCode::Corrupt, {.file = entry.path, .key = {}},
+                    "changed its size while it was read");
+      }
+    }
+    return *files[index];
+  }
+
+  void expect_chunks() {
+    for (const TensorEntry& tensor : contents.catalog.tensors) {
+      for (const Chunk& chunk : tensor.chunks) {
+        if (chunk.region.wrapping == Wrapping::TorchSave) {
+          expected.emplace(region_key(chunk.region), Expected{&tensor, &chunk});
+        }
+      }
+    }
+  }
+
+  // The tensor in an entry must be the one that .metadata promises.
+  void check_entry(const StorageRegion& region, const TensorView& view) const {
+    const auto found = expected.find(region_key(region));
+    if (found == expected.end()) return;
+    const auto& [tensor, chunk] = found->second;
+    const Where where{file_path(region.file), region.bytes.offset_bytes, tensor->key};
+    if (view.dtype != tensor->dtype || view.shape != chunk->box.sizes) {
+      throw Error(ErrorCode::Corrupt, where,
+                  "the entry holds " + std::string(ckpt::name(view.dtype)) + " " +
+                      shape_text(view.shape) + ", .metadata says " +
+                      std::string(ckpt::name(tensor->dtype)) + " " +
+                      shape_text(chunk->box.sizes));
+    }
+    if (view.strides != row_major_strides(view.shape)) {
+      throw Error(ErrorCode::Unsupported, where, "the entry's tensor is not row-major");
+    }
+  }
+
+  const std::string& file_path(uint32_t index) const { return contents.catalog.files[index].path; }
+
+  StorageRegion unwrap(const StorageRegion& region) const {
+    const Document document =
+        read_torch_save(file(region.file), region.file, region.bytes, limits);
+    const auto view = as_tensor(document.tree.root());
+    const Where where{file_path(region.file), region.bytes.offset_bytes, {}};
+    if (!view) throw Error(ErrorCode::Corrupt, where, "the entry holds no tensor");
+    check_entry(region, *view);
+    const TensorEntry entry = make_tensor_entry(document, {"", 0, *view}, file_path(region.file));
+    StorageRegion storage = entry.chunks[0].region;
+    const uint64_t offset = entry.chunks[0].payload_offset_bytes;
+    if (offset != 0) {  // the checksum is that of the whole storage, of which this is a part
+      storage.crc32.reset();
+      storage.bytes.offset_bytes += offset;
+      storage.bytes.count_bytes -= offset;
+    }
+    return storage;
+  }
+};
+
+Checkpoint::Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+Checkpoint::~Checkpoint() = default;
+
+Checkpoint Checkpoint::open(const std::filesystem::path& path, OpenOptions options) {
+  auto state = std::make_unique<State>();
+  state->location = find_checkpoint(path, options.iteration);
+  state->limits = options.limits;
+  state->contents =
+      reader_of(state->location.format).read_contents(state->location, options.limits);
+  state->files.resize(state->contents.catalog.files.size());
+  state->expect_chunks();
+  return Checkpoint(std::move(state));
+}
+
+const Catalog& Checkpoint::catalog() const { return state_->contents.catalog; }
+const std::filesystem::path& Checkpoint::folder() const { return state_->location.folder; }
+bool Checkpoint::was_root() const { return state_->location.was_root; }
+const Limits& Checkpoint::limits() const { return state_->limits; }
+
+const Document* Checkpoint::document(std::string_view file) const {
+  const auto found = state_->contents.documents.find(std::string(file));
+  return found == state_->contents.documents.end() ? nullptr : &found->second;
+}
+
+const ValueTree* Checkpoint::dist_metadata() const {
+  const auto& metadata = state_->contents.dist_metadata;
+  return metadata ? &*metadata : nullptr;
+}
+
+Document Checkpoint::read_object(const ObjectEntry& object) const {
+  if (!object.region) {
+    throw Error(ErrorCode::InvalidArgument, {object.file, std::nullopt, object.key},
+                "the object is part of a file's value tree");
+  }
+  const uint32_t file = object.region->file;
+  try {
+    return read_torch_save(state_->file(file), file, object.region->bytes, state_->limits);
+  } catch (Error& error) {
+    throw error.within({.file = {}, .key = object.key});
+  }
+}
+
+void Checkpoint::read(const TensorEntry& tensor, const Box& box, std::span<std::byte> out) const {
+  BoxReader reader(tensor, box, *this);
+  reader.read(out);
+}
+
+void Checkpoint::check_crc(const TensorEntry& tensor) const {
+  for (const Chunk& chunk : tensor.chunks) {
+    try {
+      check_storage_crc(locate(chunk.region), *this);
+    } catch (Error& error) {
+      throw error.within({.file = {}, .key = tensor.key});
+    }
+  }
+}
+
+StorageRegion Checkpoint::locate(const StorageRegion& region) const {
+  return region.wrapping == Wrapping::None ? region : state_->unwrap(region);
+}
+
+void Checkpoint::read_bytes(const StorageRegion& located, uint64_t offset_bytes,
+                            std::span<std::byte> out) const {
+  state_->file(located.file).read_at(located.bytes.offset_bytes + offset_bytes, out);
+}
+
+std::string Checkpoint::file_name(uint32_t file) const { return state_->file_path(file); }
+
+}  // namespace ckpt

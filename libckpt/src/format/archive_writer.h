@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <ckpt/target.h>
+
+#include "codec/zip.h"
+
+namespace ckpt {
+
+// A torch.save archive as torch 2.11 writes it, but for the payloads: every byte that does not come
+// from a record, and the place of those that do.
+//
+//   NAME/data.pkl  NAME/.format_version  NAME/.storage_alignment  NAME/byteorder
+//   NAME/data/0 ... NAME/data/n-1  NAME/version  NAME/.data/serialization_id
+//
+// Pure, immutable, safe to share between threads. Throws as archive_layout() does.
+class ArchiveImage {
+ public:
+  explicit ArchiveImage(const TargetArchive& archive);
+
+  const zip::Layout& layout() const { return layout_; }
+  size_t member_count() const { return layout_.places().size(); }
+  const zip::Place& place(size_t member) const { return layout_.places()[member]; }
+
+  size_t record_count() const { return member_count() - kFixedMemberCount; }
+  bool is_record(size_t member) const {
+    return member >= kFirstRecord && member - kFirstRecord < record_count();
+  }
+  static size_t record_of(size_t member) { return member - kFirstRecord; }
+  static size_t member_of(size_t record) { return record + kFirstRecord; }
+
+  // The last member. Its content is known only once all others are: it is made from their
+  // checksums.
+  size_t id_member() const { return member_count() - 1; }
+  // 40 digits, made from names, sizes and checksums, so that equal content gives equal archives.
+  // `crcs`: of all members before it.
+  std::string serialization_id(std::span<const uint32_t> crcs) const;
+
+  // The content of a member that is neither a record nor the serialization id.
+  std::string_view fixed_content(size_t member) const;
+
+ private:
+  static constexpr size_t kFirstRecord = 4;
+  static constexpr size_t kFixedMemberCount = 6;
+
+  std::string pickle_;
+  zip::Layout layout_;
+};
+
+}  // namespace ckpt

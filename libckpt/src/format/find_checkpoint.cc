@@ -1,0 +1,149 @@
+#include <charconv>
+
+#include <ckpt/error.h>
+
+#include "base/byte_reader.h"
+#include "format/format.h"
+#include "io/file.h"
+
+namespace ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kTrackerName = "latest_checkpointed_iteration.txt";
+constexpr std::string_view kIterationPrefix = "iter_";
+constexpr uint64_t kTrackerBytesMax = 64;
+
+[[noreturn]] void not_found(const fs::path& path, std::string problem, std::string hint = {}) {
+  throw Error(ErrorCode::NotFound, {.file = path.string(), .key = {}}, std::move(problem),
+              std::move(hint));
+}
+
+std::optional<int64_t> as_number(std::string_view text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
+  return number;
+}
+
+// iter_0000003 -> 3.
+std::optional<int64_t> iteration_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kIterationPrefix)) return std::nullopt;
+  return as_number(std::string_view(name).substr(kIterationPrefix.size()));
+}
+
+std::string iteration_folder(int64_t iteration) {
+  std::string digits = std::to_string(iteration);
+  if (digits.size() < 7) digits.insert(0, 7 - digits.size(), '0');
+  return std::string(kIterationPrefix) + digits;
+}
+
+// "3" or "release"; Megatron writes no newline, people do.
+std::string tracked_folder(const fs::path& root) {
+  const File file = File::open(root / kTrackerName, kTrackerName);
+  std::string text(std::min(file.size_bytes(), kTrackerBytesMax), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) {
+    text.pop_back();
+  }
+  if (text == "release") return text;
+  const auto iteration = as_number(text);
+  if (!iteration) {
+    throw Error(ErrorCode::Corrupt, {kTrackerName, 0, {}},
+                "expected an iteration or 'release', found '" + escaped(text) + "'");
+  }
+  return iteration_folder(*iteration);
+}
+
+bool holds_rank_folders(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().filename().string().starts_with("mp_rank_") && entry.is_directory()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::optional<Location> find_in_folder(const fs::path& folder) {
+  Location location;
+  location.folder = folder;
+  location.iteration = iteration_of(fs::weakly_canonical(folder));
+  if (fs::exists(folder / ".metadata")) {
+    location.format = Format::TorchDist;
+  } else if (holds_rank_folders(folder)) {
+    location.format = Format::Torch;
+  } else {
+    return std::nullopt;
+  }
+  return location;
+}
+
+Location find_in_root(const fs::path& root, std::optional<int64_t> iteration) {
+  const std::string name = iteration ? iteration_folder(*iteration) : tracked_folder(root);
+  const fs::path folder = root / name;
+  if (!fs::is_directory(folder)) {
+    not_found(folder, iteration ? "the root holds no such iteration"
+                                : std::string("the folder that ") + kTrackerName + " names is missing");
+  }
+  auto location = find_in_folder(folder);
+  if (!location) not_found(folder, "holds no checkpoint (no .metadata, no mp_rank_ folder)");
+  location->was_root = true;
+  return *location;
+}
+
+Location find_in_directory(const fs::path& path, std::optional<int64_t> iteration) {
+  if (fs::exists(path / kTrackerName) || iteration) return find_in_root(path, iteration);
+  if (auto location = find_in_folder(path)) return *location;
+  not_found(path, "holds no checkpoint: no .metadata, no mp_rank_ folder, no " +
+                      std::string(kTrackerName));
+}
+
+bool is_zip(std::string_view head) { return head.starts_with("PK\x03\x04"); }
+
+// A u64 header length, then JSON.
+bool is_safetensors(std::string_view head, uint64_t file_bytes) {
+  if (head.size() < 9 || head[8] != '{') return false;
+  ByteReader reader(std::as_bytes(std::span(head)));
+  const uint64_t header_bytes = reader.u64();
+  return header_bytes <= file_bytes - 8;
+}
+
+// PROTO 2, then LONG1 of ten bytes: torch.save's magic number from before it wrote zip archives.
+bool is_legacy_torch(std::string_view head) { return head.starts_with("\x80\x02\x8a\x0al\xfc"); }
+
+Location find_in_file(const fs::path& path) {
+  const std::string name = path.filename().string();
+  const File file = File::open(path, name);
+  std::string head(std::min<uint64_t>(file.size_bytes(), 16), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(head)));
+  Location location;
+  location.folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  location.only_file = name;
+  if (is_zip(head)) {
+    location.format = Format::Torch;
+  } else if (is_safetensors(head, file.size_bytes())) {
+    location.format = Format::Safetensors;
+  } else if (is_legacy_torch(head)) {
+    throw Error(ErrorCode::Unsupported, {name, 0, {}},
+                "a torch.save file from before zip archives (torch 1.5) is not read");
+  } else {
+    throw Error(ErrorCode::Corrupt, {name, 0, {}},
+                "neither a torch.save archive nor a safetensors file");
+  }
+  return location;
+}
+
+}  // namespace
+
+Location find_checkpoint(const fs::path& path, std::optional<int64_t> iteration) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) not_found(path, "no such file or folder");
+  if (fs::is_directory(status)) return find_in_directory(path, iteration);
+  if (fs::is_regular_file(status)) return find_in_file(path);
+  throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
+              "neither a file nor a folder");
+}
+
+}  // namespace ckpt

@@ -1,0 +1,78 @@
+// Format `torch`: torch.save files. One file, or an iteration folder of Megatron-LM:
+//   mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt, layer_wise_optimizer_R.pt, distrib_optim.pt
+#include <algorithm>
+
+#include <ckpt/error.h>
+
+#include "format/format.h"
+#include "format/json_pointer.h"
+#include "format/torch_save.h"
+#include "io/file.h"
+
+namespace ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> torch_files(const Location& location) {
+  if (location.only_file) return {*location.only_file};
+  std::vector<std::string> names;
+  for (const auto& folder : fs::directory_iterator(location.folder)) {
+    const std::string folder_name = folder.path().filename().string();
+    if (!folder_name.starts_with("mp_rank_") || !folder.is_directory()) continue;
+    for (const auto& file : fs::directory_iterator(folder.path())) {
+      if (file.path().extension() == ".pt") {
+        names.push_back(folder_name + "/" + file.path().filename().string());
+      }
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// What is no tensor: every entry of the file's root mapping that is none, or the root itself.
+void list_objects(const Document& document, const std::string& file, Catalog& catalog) {
+  const Value root = document.tree.root();
+  if (!root.is(Kind::Dict)) {
+    if (!as_tensor(root)) catalog.objects.push_back({file, "", std::nullopt});
+    return;
+  }
+  for (size_t i = 0; i < root.item_count(); ++i) {
+    const auto [key, value] = root.item(i);
+    if (as_tensor(value)) continue;
+    catalog.objects.push_back({file, pointer_step(key_text(key)), std::nullopt});
+  }
+}
+
+void read_file(const Location& location, const std::string& name, const Limits& limits,
+               Contents& contents) {
+  const auto index = static_cast<uint32_t>(contents.catalog.files.size());
+  const File file = File::open(location.folder / name, name);
+  contents.catalog.files.push_back({name, file.size_bytes()});
+  Document document = read_torch_save(file, index, {0, file.size_bytes()}, limits);
+  const std::string shown = location.only_file ? "" : name;
+  try {
+    for (const TensorAt& tensor : tensors_in(document)) {
+      contents.catalog.tensors.push_back(make_tensor_entry(document, tensor, shown));
+    }
+    list_objects(document, shown, contents.catalog);
+  } catch (Error& error) {
+    throw error.within({.file = name, .key = {}});
+  }
+  contents.documents.emplace(name, std::move(document));
+}
+
+}  // namespace
+
+Contents read_torch_contents(const Location& location, const Limits& limits) {
+  Contents contents;
+  contents.catalog.format = Format::Torch;
+  contents.catalog.iteration = location.iteration;
+  for (const std::string& name : torch_files(location)) {
+    read_file(location, name, limits, contents);
+  }
+  contents.catalog.index();
+  return contents;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,105 @@
+// Format `torch_dist`: PyTorch distributed checkpoint (DCP), and Megatron-Core's folder around it.
+//   .metadata        pickle: what is stored where (dist_metadata.cc)
+//   __R_I.distcp     torch.save archives, back to back, one per chunk or object
+//   common.pt        Megatron: torch.save of the state that is not sharded
+//   metadata.json    Megatron: {"sharded_backend": "torch_dist", ...}; written last
+#include <ckpt/error.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/byte_reader.h"
+#include "codec/pickle_reader.h"
+#include "format/dist_metadata.h"
+#include "format/format.h"
+#include "format/torch_save.h"
+#include "io/file.h"
+#include "model/check_catalog.h"
+
+namespace ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kMetadataName = ".metadata";
+constexpr const char* kCommonName = "common.pt";
+constexpr const char* kBackendName = "metadata.json";
+
+std::vector<std::byte> read_whole(const File& file, uint64_t bytes_max) {
+  if (file.size_bytes() > bytes_max) {
+    throw Error(ErrorCode::Unsupported, {.file = file.file_name(), .key = {}},
+                std::to_string(file.size_bytes()) + " bytes, the limit is " +
+                    std::to_string(bytes_max));
+  }
+  std::vector<std::byte> bytes(file.size_bytes());
+  file.read_at(0, bytes);
+  return bytes;
+}
+
+ValueTree read_metadata(const Location& location, const Limits& limits) {
+  const File file = File::open(location.folder / kMetadataName, kMetadataName);
+  const auto bytes = read_whole(file, limits.pickle_bytes_max);
+  ByteReader reader(bytes, kMetadataName);
+  ValueTree tree = pickle::read(reader, limits);
+  if (!reader.at_end()) reader.fail("bytes follow the pickle's end");
+  return tree;
+}
+
+void check_backend(const Location& location, const Limits& limits) {
+  if (!fs::exists(location.folder / kBackendName)) return;
+  const File file = File::open(location.folder / kBackendName, kBackendName);
+  const auto bytes = read_whole(file, limits.small_file_bytes_max);
+  const auto json = nlohmann::json::parse(bytes.begin(), bytes.end(), nullptr, false);
+  const Where where{.file = kBackendName, .key = "sharded_backend"};
+  if (!json.is_object() || !json.contains("sharded_backend") ||
+      !json["sharded_backend"].is_string()) {
+    throw Error(ErrorCode::Corrupt, where, "names no backend");
+  }
+  const auto backend = json["sharded_backend"].get<std::string>();
+  if (backend != "torch_dist") {
+    throw Error(ErrorCode::Unsupported, where, "backend '" + escaped(backend) + "' is not read");
+  }
+}
+
+void read_common(const Location& location, const Limits& limits, Contents& contents) {
+  if (!fs::exists(location.folder / kCommonName)) return;
+  const auto index = static_cast<uint32_t>(contents.catalog.files.size());
+  const File file = File::open(location.folder / kCommonName, kCommonName);
+  contents.catalog.files.push_back({kCommonName, file.size_bytes()});
+  Document document = read_torch_save(file, index, {0, file.size_bytes()}, limits);
+  try {
+    for (const TensorAt& tensor : tensors_in(document)) {
+      contents.catalog.tensors.push_back(make_tensor_entry(document, tensor, kCommonName));
+    }
+  } catch (Error& error) {
+    throw error.within({.file = kCommonName, .key = {}});
+  }
+  contents.catalog.objects.push_back({kCommonName, "", std::nullopt});
+  contents.documents.emplace(kCommonName, std::move(document));
+}
+
+}  // namespace
+
+Contents read_torch_dist_contents(const Location& location, const Limits& limits) {
+  Contents contents;
+  contents.catalog.format = Format::TorchDist;
+  contents.catalog.iteration = location.iteration;
+  check_backend(location, limits);
+  contents.dist_metadata = read_metadata(location, limits);
+  DistMetadata metadata;
+  try {
+    metadata = interpret_dist_metadata(*contents.dist_metadata);
+  } catch (Error& error) {
+    throw error.within({.file = kMetadataName, .key = {}});
+  }
+  for (const std::string& name : metadata.files) {
+    const File file = File::open(location.folder / name, name);
+    contents.catalog.files.push_back({name, file.size_bytes()});
+  }
+  contents.catalog.tensors = std::move(metadata.tensors);
+  contents.catalog.objects = std::move(metadata.objects);
+  check_regions(contents.catalog);
+  read_common(location, limits, contents);
+  contents.catalog.index();
+  return contents;
+}
+
+}  // namespace ckpt

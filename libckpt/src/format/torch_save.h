@@ -1,0 +1,28 @@
+#pragma once
+
+#include <ckpt/catalog.h>
+#include <ckpt/document.h>
+#include <ckpt/limits.h>
+
+#include "base/random_access.h"
+
+namespace ckpt {
+
+// One torch.save archive, wherever it lies: a .pt file, or an entry of a .distcp file.
+//
+//   NAME/data.pkl               the value tree; tensors refer to storages by persistent id
+//   NAME/byteorder              "little"; absent in old files
+//   NAME/data/KEY               a storage, stored, not compressed
+//   NAME/.format_version, NAME/.storage_alignment, NAME/version, NAME/.data/serialization_id
+//
+// Reads the directory and data.pkl (whose CRC-32 is checked), no storage. Throws Corrupt, or
+// Unsupported for TorchScript archives and big-endian files.
+Document read_torch_save(const RandomAccess& file, uint32_t file_index, ByteRange archive,
+                         const Limits& limits);
+
+// The catalog entry of a tensor of a document. Throws Corrupt where its storage is missing or has
+// another size than the pickle says.
+TensorEntry make_tensor_entry(const Document& document, const TensorAt& tensor,
+                              std::string_view file);
+
+}  // namespace ckpt
