@@ -1,0 +1,134 @@
+#include <ckpt/archive_layout.h>
+#include <ckpt/error.h>
+#include <ckpt/plan.h>
+
+#include <unordered_map>
+
+#include "base/checked_math.h"
+#include "plan/overlap_index.h"
+
+namespace ckpt {
+
+namespace {
+
+// One index for each tensor of the source: many records are cut from one tensor.
+class ChunkIndices {
+ public:
+  const OverlapIndex& of(const TensorEntry& tensor) {
+    const auto found = indices_.find(&tensor);
+    if (found != indices_.end()) return found->second;
+    std::vector<Box> boxes;
+    boxes.reserve(tensor.chunks.size());
+    for (const Chunk& chunk : tensor.chunks) boxes.push_back(chunk.box);
+    return indices_.emplace(&tensor, OverlapIndex(std::move(boxes))).first->second;
+  }
+
+ private:
+  std::unordered_map<const TensorEntry*, OverlapIndex> indices_;
+};
+
+[[noreturn]] void refuse(const TensorEntry& tensor, ErrorCode code, std::string problem) {
+  throw Error(code, {.file = tensor.file, .key = tensor.key}, std::move(problem));
+}
+
+bool lies_inside(const Box& box, const Extents& shape) {
+  if (box.offsets.size() != shape.size() || box.sizes.size() != shape.size()) return false;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (!fits(box.offsets[d], box.sizes[d], shape[d])) return false;
+  }
+  return true;
+}
+
+// Chunks are disjoint, so a record is covered when what it shares with them adds up to its size.
+std::vector<CopyOp> plan_copies(const TensorSource& source, ChunkIndices& indices) {
+  const TensorEntry& tensor = *source.tensor;
+  if (!lies_inside(source.box, tensor.shape)) {
+    refuse(tensor, ErrorCode::InvalidArgument, "a box that leaves the tensor is asked for");
+  }
+  const uint64_t wanted = element_count(source.box.sizes);
+  std::vector<CopyOp> copies;
+  if (wanted == 0) return copies;
+  uint64_t covered = 0;
+  for (Overlap& overlap : indices.of(tensor).find(source.box)) {
+    covered += element_count(overlap.part.sizes);
+    copies.push_back({overlap.box, std::move(overlap.part)});
+  }
+  if (covered < wanted) {
+    refuse(tensor, ErrorCode::Corrupt,
+           std::to_string(wanted - covered) + " of " + std::to_string(wanted) +
+               " elements are in no chunk of the checkpoint");
+  }
+  if (covered > wanted) refuse(tensor, ErrorCode::Corrupt, "chunks of the tensor overlap");
+  return copies;
+}
+
+void check_count(const std::string& what, uint64_t actual_bytes, uint64_t stated_bytes) {
+  if (actual_bytes == stated_bytes) return;
+  throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = what},
+              "a record of " + std::to_string(stated_bytes) + " bytes is to hold " +
+                  std::to_string(actual_bytes));
+}
+
+class Planner {
+ public:
+  explicit Planner(const Target& target) : target_(target) {}
+
+  Plan plan() {
+    for (uint32_t f = 0; f < target_.files.size(); ++f) add_file(f);
+    return std::move(plan_);
+  }
+
+ private:
+  void add_file(uint32_t file) {
+    const TargetFile& target = target_.files[file];
+    uint64_t offset_bytes = target.archives.empty() ? target.bytes.size() : 0;
+    for (uint32_t a = 0; a < target.archives.size(); ++a) {
+      offset_bytes += add_archive(file, a, offset_bytes);
+    }
+    plan_.files.push_back({target.path, offset_bytes});
+    plan_.total_bytes += offset_bytes;
+  }
+
+  // Returns how long the archive is.
+  uint64_t add_archive(uint32_t file, uint32_t index, uint64_t archive_offset_bytes) {
+    const TargetArchive& archive = target_.files[file].archives[index];
+    const ArchiveLayout layout = archive_layout(archive);
+    for (uint32_t r = 0; r < archive.records.size(); ++r) {
+      const uint64_t offset_bytes = archive_offset_bytes + layout.records[r].offset_bytes;
+      plan_.records.push_back(
+          {file, index, r, offset_bytes, copies_of(archive, archive.records[r])});
+      plan_.payload_bytes += archive.records[r].count_bytes;
+    }
+    return layout.count_bytes;
+  }
+
+  std::vector<CopyOp> copies_of(const TargetArchive& archive, const TargetRecord& record) {
+    if (const auto* bytes = std::get_if<std::string>(&record.source)) {
+      check_count(archive.name, bytes->size(), record.count_bytes);
+      return {};
+    }
+    if (const auto* storage = std::get_if<StorageSource>(&record.source)) {
+      // How long a wrapped storage is shows only when the archive around it is opened.
+      if (storage->region.wrapping == Wrapping::None) {
+        check_count(archive.name, storage->region.bytes.count_bytes, record.count_bytes);
+      }
+      return {};
+    }
+    const auto& source = std::get<TensorSource>(record.source);
+    std::vector<CopyOp> copies = plan_copies(source, indices_);
+    check_count(source.tensor->key,
+                element_count(source.box.sizes) * bytes_per_element(source.tensor->dtype),
+                record.count_bytes);
+    return copies;
+  }
+
+  const Target& target_;
+  ChunkIndices indices_;
+  Plan plan_;
+};
+
+}  // namespace
+
+Plan make_plan(const Target& target) { return Planner(target).plan(); }
+
+}  // namespace ckpt
