@@ -1,0 +1,129 @@
+#include "io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "base/checked_math.h"
+
+namespace ckpt {
+
+namespace {
+
+ErrorCode code_of(int error_number) {
+  switch (error_number) {
+    case ENOENT:
+    case ENOTDIR:
+      return ErrorCode::NotFound;
+    case EEXIST:
+      return ErrorCode::AlreadyExists;
+    default:
+      return ErrorCode::IoFailure;
+  }
+}
+
+// One system call moves at most 0x7FFFF000 bytes on Linux; 1 GiB keeps requests aligned.
+constexpr size_t kCallBytesMax = size_t{1} << 30;
+
+// fallocate() gives contiguous room, and ENOSPC now rather than in the middle. Where the file
+// system has no such thing, the size alone is set (glibc's posix_fallocate would write every
+// block).
+void reserve(int fd, const std::string& name, uint64_t count_bytes) {
+  if (count_bytes == 0) return;
+  int result = 0;
+  do {
+    result = fallocate(fd, 0, 0, static_cast<off_t>(count_bytes));
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return;
+  if (errno != EOPNOTSUPP && errno != ENOSYS) throw_errno(name, "reserve room", errno);
+  if (ftruncate(fd, static_cast<off_t>(count_bytes)) != 0) throw_errno(name, "set the size", errno);
+}
+
+}  // namespace
+
+void throw_errno(const std::string& file, std::string_view doing, int error_number) {
+  throw Error(
+      code_of(error_number), {file},
+      "cannot " + std::string(doing) + ": " + std::generic_category().message(error_number));
+}
+
+FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)) {}
+
+FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+File::File(FileDescriptor descriptor, std::string name)
+    : descriptor_(std::move(descriptor)), name_(std::move(name)) {
+  struct stat status = {};
+  if (fstat(descriptor_.get(), &status) != 0) throw_errno(name_, "look at the file", errno);
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ErrorCode::IoFailure, {name_}, "is not a regular file");
+  }
+  size_bytes_ = static_cast<uint64_t>(status.st_size);
+}
+
+File File::open(const std::filesystem::path& path, std::string name) {
+  if (name.empty()) name = path.string();
+  // O_NONBLOCK: a pipe must not make us wait for its writer.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) throw_errno(name, "open", errno);
+  return File(FileDescriptor(fd), std::move(name));
+}
+
+File File::create(const std::filesystem::path& path, uint64_t count_bytes) {
+  const std::string name = path.string();
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) throw_errno(name, "create", errno);
+  FileDescriptor descriptor(fd);
+  reserve(fd, name, count_bytes);
+  return File(std::move(descriptor), name);
+}
+
+void File::read_at(uint64_t offset_bytes, std::span<std::byte> out) const {
+  if (!fits(offset_bytes, out.size(), size_bytes_)) {
+    throw Error(ErrorCode::Corrupt, {name_, offset_bytes},
+                std::to_string(out.size()) + " bytes are wanted here, but the file ends at " +
+                    std::to_string(size_bytes_));
+  }
+  while (!out.empty()) {
+    const ssize_t count =
+        ::pread(descriptor_.get(), out.data(), std::min(out.size(), kCallBytesMax),
+                static_cast<off_t>(offset_bytes));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw_errno(name_, "read", errno);
+    if (count == 0) throw Error(ErrorCode::IoFailure, {name_, offset_bytes}, "the file has shrunk");
+    offset_bytes += static_cast<uint64_t>(count);
+    out = out.subspan(static_cast<size_t>(count));
+  }
+}
+
+void File::write_at(uint64_t offset_bytes, std::span<const std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t count =
+        ::pwrite(descriptor_.get(), bytes.data(), std::min(bytes.size(), kCallBytesMax),
+                 static_cast<off_t>(offset_bytes));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw_errno(name_, "write", errno);
+    offset_bytes += static_cast<uint64_t>(count);
+    bytes = bytes.subspan(static_cast<size_t>(count));
+  }
+}
+
+void File::start_writing_back(uint64_t offset_bytes, uint64_t count_bytes) const {
+  // Only a hint: what fails here fails again, and is reported, when the file is synchronised.
+  (void)sync_file_range(descriptor_.get(), static_cast<off_t>(offset_bytes),
+                        static_cast<off_t>(count_bytes), SYNC_FILE_RANGE_WRITE);
+}
+
+}  // namespace ckpt

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include <ckpt/error.h>
+
+#include "base/random_access.h"
+
+namespace ckpt {
+
+// Throws Error for the errno of a failed system call: NotFound for ENOENT and ENOTDIR,
+// AlreadyExists for EEXIST, IoFailure for the rest. `doing` completes "cannot ...".
+[[noreturn]] void throw_errno(const std::string& file, std::string_view doing, int error_number);
+
+// Owns a file descriptor.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept;
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
+  ~FileDescriptor();
+
+  int get() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+// A regular file. Reads and writes go to stated places, so that threads can share it.
+class File final : public RandomAccess {
+ public:
+  // `name` is what errors call it; default: the path. Throws NotFound, IoFailure; anything that is
+  // no regular file (a folder, a pipe, a device) is refused as IoFailure.
+  static File open(const std::filesystem::path& path, std::string name = {});
+  // A new file; throws AlreadyExists. Room for `count_bytes` is reserved where the file system can.
+  static File create(const std::filesystem::path& path, uint64_t count_bytes);
+  // Takes over a descriptor that was opened for reading.
+  File(FileDescriptor descriptor, std::string name);
+
+  uint64_t size_bytes() const override { return size_bytes_; }
+  const std::string& file_name() const override { return name_; }
+  void read_at(uint64_t offset_bytes, std::span<std::byte> out) const override;
+
+  void write_at(uint64_t offset_bytes, std::span<const std::byte> bytes) const;
+  // Asks the system to start writing a range to the device, without waiting for it.
+  void start_writing_back(uint64_t offset_bytes, uint64_t count_bytes) const;
+
+ private:
+  FileDescriptor descriptor_;
+  std::string name_;
+  uint64_t size_bytes_ = 0;
+};
+
+}  // namespace ckpt
