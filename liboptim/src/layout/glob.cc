@@ -1,0 +1,152 @@
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <optim/param_key.h>
+
+namespace optim {
+namespace {
+
+using Characters = std::u32string;
+
+// Bytes of the UTF-8 sequence that starts with `lead`; 0 if none does.
+size_t sequence_bytes(uint8_t lead) {
+  if (lead < 0x80) return 1;
+  if (lead < 0xC2 || lead > 0xF4) return 0;
+  return lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+}
+
+// Code points of UTF-8. A byte that is not UTF-8 becomes a unit of its own (Python's
+// surrogateescape), so that every name can be matched.
+Characters decode(std::string_view text) {
+  Characters characters;
+  characters.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<uint8_t>(text[i]);
+    const size_t bytes = sequence_bytes(lead);
+    char32_t point = bytes <= 1 ? lead : lead & (0xFF >> (bytes + 1));
+    size_t taken = 1;
+    while (taken < bytes && i + taken < text.size() && (text[i + taken] & 0xC0) == 0x80) {
+      point = (point << 6) | (static_cast<uint8_t>(text[i + taken++]) & 0x3F);
+    }
+    const bool whole = bytes != 0 && taken == bytes;
+    characters.push_back(whole ? point : 0xDC00 + lead);
+    i += whole ? bytes : 1;
+  }
+  return characters;
+}
+
+struct Token {
+  enum class Kind : uint8_t { Literal, AnyOne, AnyRun, Set } kind = Kind::Literal;
+  char32_t character = 0;
+  bool negated = false;
+  std::vector<std::pair<char32_t, char32_t>> ranges = {};  // inclusive
+};
+
+bool accepts(const Token& token, char32_t character) {
+  if (token.kind == Token::Kind::AnyOne) return true;
+  if (token.kind == Token::Kind::Literal) return token.character == character;
+  for (const auto& [low, high] : token.ranges) {
+    if (low <= character && character <= high) return !token.negated;
+  }
+  return token.negated;
+}
+
+struct SetItem {
+  char32_t low = 0, high = 0;
+  bool is_range = false;
+};
+
+// A hyphen makes a range unless it comes first, last or right after a range; a range that runs
+// backwards vanishes.
+std::vector<SetItem> read_items(const Characters& body) {
+  std::vector<SetItem> items;
+  size_t hyphen_from = !body.empty() && body[0] == U'!' ? 2 : 1;
+  for (size_t i = 0; i < body.size(); ++i) {
+    const bool is_range = i + 2 < body.size() && body[i + 1] == U'-' && i + 1 >= hyphen_from;
+    if (!is_range) {
+      items.push_back({body[i], body[i], false});
+      continue;
+    }
+    if (body[i] <= body[i + 2]) items.push_back({body[i], body[i + 2], true});
+    i += 2;
+    hyphen_from = i + 2;
+  }
+  return items;
+}
+
+// The inside of brackets, as fnmatch.translate() reads it. What starts with '!' once backward
+// ranges are gone is negated, even where the '!' began a range: "[b-a!-z]" is "neither - nor z".
+Token read_set(const Characters& body) {
+  Token token{.kind = Token::Kind::Set};
+  for (const SetItem& item : read_items(body)) {
+    const bool is_first = token.ranges.empty() && !token.negated;
+    if (!is_first || item.low != U'!') {
+      token.ranges.emplace_back(item.low, item.high);
+      continue;
+    }
+    token.negated = true;
+    if (!item.is_range) continue;
+    token.ranges.emplace_back(U'-', U'-');
+    token.ranges.emplace_back(item.high, item.high);
+  }
+  return token;
+}
+
+// Where the set that begins after the '[' at `open` ends; nullopt: the bracket is a literal.
+std::optional<size_t> closing_bracket(const Characters& glob, size_t open) {
+  size_t i = open + 1;
+  if (i < glob.size() && glob[i] == U'!') ++i;
+  if (i < glob.size() && glob[i] == U']') ++i;
+  const size_t close = glob.find(U']', i);
+  if (close == Characters::npos) return std::nullopt;
+  return close;
+}
+
+std::vector<Token> tokenize(const Characters& glob) {
+  std::vector<Token> tokens;
+  for (size_t i = 0; i < glob.size(); ++i) {
+    if (glob[i] == U'*') {
+      if (tokens.empty() || tokens.back().kind != Token::Kind::AnyRun) {
+        tokens.push_back({.kind = Token::Kind::AnyRun});
+      }
+    } else if (glob[i] == U'?') {
+      tokens.push_back({.kind = Token::Kind::AnyOne});
+    } else if (const auto close = glob[i] == U'[' ? closing_bracket(glob, i) : std::nullopt) {
+      tokens.push_back(read_set(glob.substr(i + 1, *close - i - 1)));
+      i = *close;
+    } else {
+      tokens.push_back({.kind = Token::Kind::Literal, .character = glob[i]});
+    }
+  }
+  return tokens;
+}
+
+}  // namespace
+
+// Greedy: only the last '*' is ever extended, since any match of the tokens before it will do.
+bool glob_matches(std::string_view glob, std::string_view text) {
+  const std::vector<Token> tokens = tokenize(decode(glob));
+  const Characters characters = decode(text);
+  size_t token = 0, at = 0;
+  std::optional<std::pair<size_t, size_t>> last_run;  // token after it, where it ends for now
+  while (at < characters.size()) {
+    if (token < tokens.size() && tokens[token].kind == Token::Kind::AnyRun) {
+      last_run = {++token, at};
+    } else if (token < tokens.size() && accepts(tokens[token], characters[at])) {
+      ++token, ++at;
+    } else if (last_run) {
+      token = last_run->first;
+      at = ++last_run->second;
+    } else {
+      return false;
+    }
+  }
+  while (token < tokens.size() && tokens[token].kind == Token::Kind::AnyRun) ++token;
+  return token == tokens.size();
+}
+
+}  // namespace optim

@@ -1,0 +1,286 @@
+#include <optim/param_group.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include <ckpt/error.h>
+
+namespace optim {
+namespace {
+
+[[noreturn]] void refuse(std::string_view key, std::string problem) {
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::string(key)},
+                    std::move(problem));
+}
+
+bool is_emerging(std::string_view optimizer) {
+  return optimizer == "muon" || optimizer == "soap" || optimizer == "adaptive_muon";
+}
+
+std::optional<double> as_number(const OverrideValue& value) {
+  return std::visit(
+      [](const auto& v) -> std::optional<double> {
+        if constexpr (std::is_same_v<std::decay_t<decltype(v)>, std::string>)
+          return std::nullopt;
+        else
+          return static_cast<double>(v);
+      },
+      value);
+}
+
+std::string text(const OverrideValue& value) {
+  if (const auto* words = std::get_if<std::string>(&value)) return "'" + *words + "'";
+  if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "true" : "false";
+  if (const auto* whole = std::get_if<int64_t>(&value)) return std::to_string(*whole);
+  return std::to_string(std::get<double>(value));
+}
+
+// Python's order of two values under the same key: -1, 0 or 1.
+int compare(std::string_view key, const OverrideValue& a, const OverrideValue& b) {
+  const std::optional<double> x = as_number(a), y = as_number(b);
+  if (x.has_value() != y.has_value()) {
+    refuse(key, "groups override it with " + text(a) + " and " + text(b) + ": no common order");
+  }
+  if (x) return *x < *y ? -1 : *x > *y ? 1 : 0;
+  const int order = std::get<std::string>(a).compare(std::get<std::string>(b));
+  return order < 0 ? -1 : order > 0 ? 1 : 0;
+}
+
+// The order of sorted item tuples; a prefix comes first.
+int compare(const ParamGroupOverride& a, const ParamGroupOverride& b) {
+  auto x = a.begin(), y = b.begin();
+  for (; x != a.end() && y != b.end(); ++x, ++y) {
+    if (const int order = x->first.compare(y->first); order != 0) return order;
+    if (const int order = compare(x->first, x->second, y->second); order != 0) return order;
+  }
+  return (x != a.end()) - (y != b.end());
+}
+
+bool comes_before(const GroupKey& a, const GroupKey& b) {
+  if (!a.overrides || !b.overrides) return !a.overrides && b.overrides;
+  return compare(*a.overrides, *b.overrides) < 0;
+}
+
+bool same_key(const GroupKey& a, const GroupKey& b) {
+  const auto same_item = [](const auto& x, const auto& y) {
+    return x.first == y.first && same_value(x.second, y.second);
+  };
+  if (a.is_expert_parallel != b.is_expert_parallel) return false;
+  if (!a.overrides || !b.overrides) return a.overrides.has_value() == b.overrides.has_value();
+  return std::ranges::equal(*a.overrides, *b.overrides, same_item);
+}
+
+size_t find_or_add(std::vector<GroupKey>& keys, const GroupKey& key) {
+  const auto at = std::ranges::find_if(keys, [&](const GroupKey& k) { return same_key(k, key); });
+  if (at != keys.end()) return static_cast<size_t>(at - keys.begin());
+  keys.push_back(key);
+  return keys.size() - 1;
+}
+
+// The base config chooses these for all parameters; an override may only repeat its choice.
+void check_overrides(const OptimizerConfig& config, const ConfigOverrides& overrides) {
+  const std::array<std::pair<std::string_view, OverrideValue>, 3> fixed = {
+      {{"overlap_param_gather_with_optimizer_step",
+        config.overlap_param_gather_with_optimizer_step},
+       {"optimizer", config.optimizer},
+       {"optimizer_cpu_offload", config.optimizer_cpu_offload}}};
+  for (const auto& [key, override] : overrides) {
+    for (const auto& [field, base] : fixed) {
+      const auto at = override.find(std::string(field));
+      if (at == override.end() || same_value(at->second, base)) continue;
+      refuse(field, "an override sets " + text(at->second) + " where the configuration has " +
+                        text(base) + "; it cannot differ between groups");
+    }
+    for (const char* own : {"params", "is_expert_parallel", "default_config"}) {
+      if (override.contains(own)) refuse(own, "an override cannot set this: grouping computes it");
+    }
+  }
+}
+
+// The caller's overrides and what an emerging optimizer adds: matrices are its own, the rest goes
+// to the scalar optimizer. The reference hard-codes adam; we read muon_scalar_optimizer, as
+// documented.
+ConfigOverrides all_overrides(const OptimizerConfig& config, const ConfigOverrides& overrides) {
+  check_overrides(config, overrides);
+  ConfigOverrides all = overrides;
+  if (!is_emerging(config.optimizer)) return all;
+  ParamPredicate is_scalar{"nonlinear_or_embedding", [](const ParamInfo& param) {
+                             return param.attributes.is_embedding_or_output_parameter ||
+                                    !param.attributes.use_muon || param.shape.size() != 2;
+                           }};
+  set_override(all, {.predicate = {std::move(is_scalar)}},
+               {{"optimizer", config.muon_scalar_optimizer}});
+  return all;
+}
+
+// All overrides that match, merged.
+GroupKey key_of(const ParamInfo& param, const ConfigOverrides& overrides) {
+  GroupKey key{.is_expert_parallel = !param.attributes.allreduce};
+  for (const auto& [param_key, override] : overrides) {
+    if (!param_key.matches(param, param.name)) continue;
+    if (!key.overrides) key.overrides.emplace();
+    for (const auto& [field, value] : override) {
+      const auto [at, is_new] = key.overrides->emplace(field, value);
+      if (is_new || same_value(at->second, value)) continue;
+      refuse(param.name, "conflicting overrides of '" + field + "': " + text(at->second) + " and " +
+                             text(value));
+    }
+  }
+  return key;
+}
+
+double number(std::string_view field, const OverrideValue& value) {
+  if (const auto real = as_number(value)) return *real;
+  refuse(field, "an override sets it to " + text(value) + "; it is a number");
+}
+
+void apply(ParamGroup& group, const std::string& field, const OverrideValue& value) {
+  if (field == "wd_mult")
+    group.wd_mult = number(field, value);
+  else if (field == "lr_mult")
+    group.lr_mult = number(field, value);
+  else if (field == "max_lr")
+    group.max_lr = number(field, value);
+  else if (field == "min_lr")
+    group.min_lr = number(field, value);
+  else if (field == "is_decoupled_lr")
+    group.is_decoupled_lr = number(field, value) != 0;
+  else if (field != "optimizer")
+    group.others.emplace(field, value);
+  else if (const auto* name = std::get_if<std::string>(&value))
+    group.optimizer = *name;
+  else
+    refuse(field, "an override sets it to " + text(value) + "; it is a name");
+}
+
+ParamGroup make_group(const GroupKey& key, const OptimizerConfig& config) {
+  ParamGroup group{
+      .is_expert_parallel = key.is_expert_parallel, .max_lr = config.lr, .min_lr = config.min_lr};
+  if (key.overrides) {
+    for (const auto& [field, value] : *key.overrides) {
+      apply(group, field, value);
+      // The reference's test: any key with these two letters, so also `is_decoupled_lr`.
+      if (field.find("lr") != std::string::npos) group.default_config = false;
+    }
+  }
+  group.updated_by = group.optimizer.value_or(config.optimizer);
+  return group;
+}
+
+// Which chained optimizer each group goes to. Emerging: one per name in order of first use. Else:
+// dense, then expert. Layer-wise sharding deals experts itself, so they need no optimizer of their
+// own.
+void chain(std::vector<ParamGroup>& groups, const OptimizerConfig& config) {
+  const bool emerging = is_emerging(config.optimizer);
+  std::vector<std::pair<std::string, bool>> chained;
+  if (!emerging) chained.emplace_back(config.optimizer, false);
+  for (ParamGroup& group : groups) {
+    const bool apart = group.is_expert_parallel && !config.use_layer_wise_distributed_optimizer;
+    const std::pair<std::string, bool> owner{group.updated_by, apart};
+    auto at = std::ranges::find(chained, owner);
+    if (at == chained.end()) at = chained.insert(at, owner);
+    group.optimizer_index = static_cast<uint32_t>(at - chained.begin());
+  }
+  std::ranges::stable_sort(groups, {}, &ParamGroup::optimizer_index);
+}
+
+struct Keyed {
+  std::vector<GroupKey> keys;                          // in order of first use
+  std::vector<std::vector<GroupedParam>> params = {};  // [key]
+};
+
+Keyed sort_by_key(std::span<const ParamInfo> params, const OptimizerConfig& config,
+                  const ConfigOverrides& overrides) {
+  const ConfigOverrides all = all_overrides(config, overrides);
+  const bool emerging = is_emerging(config.optimizer);
+  Keyed keyed;
+  for (size_t index = 0; index < params.size(); ++index) {
+    if (!params[index].requires_grad) continue;
+    GroupedParam param{index, params[index]};
+    if (emerging) {
+      const ParamAttributes tags = megatron_attributes(param.info.name, param.info.shape.size());
+      param.info.attributes.expert_tp |= tags.expert_tp;
+      param.info.attributes.is_qkv |= tags.is_qkv;
+    }
+    const size_t at = find_or_add(keyed.keys, key_of(param.info, all));
+    keyed.params.resize(keyed.keys.size());
+    keyed.params[at].push_back(std::move(param));
+  }
+  return keyed;
+}
+
+}  // namespace
+
+bool same_value(const OverrideValue& a, const OverrideValue& b) {
+  const std::optional<double> x = as_number(a), y = as_number(b);
+  if (x.has_value() != y.has_value()) return false;
+  return x ? *x == *y : std::get<std::string>(a) == std::get<std::string>(b);
+}
+
+void set_override(ConfigOverrides& overrides, ParamKey key, ParamGroupOverride value) {
+  const auto at = std::ranges::find(overrides, key, &ConfigOverrides::value_type::first);
+  if (at != overrides.end())
+    at->second = std::move(value);
+  else
+    overrides.emplace_back(std::move(key), std::move(value));
+}
+
+ConfigOverrides get_standard_config_overrides(const OptimizerConfig& config) {
+  ConfigOverrides overrides;
+  if (config.apply_wd_to_qk_layernorm) {
+    ParamWithNamePredicate not_decayed{
+        "s1_not_qkln", [](const ParamInfo& param, std::string_view name) {
+          const auto has = [name](std::string_view part) { return name.find(part) != name.npos; };
+          return (param.shape.size() == 1 || name.ends_with(".bias")) && !has("q_layernorm.") &&
+                 !has("k_layernorm.");
+        }};
+    set_override(overrides, {.with_name_predicate = {std::move(not_decayed)}}, {{"wd_mult", 0.0}});
+  } else {
+    ParamPredicate is_vector{"param_len_1",
+                             [](const ParamInfo& param) { return param.shape.size() == 1; }};
+    set_override(overrides, {.name = {"*.bias"}, .predicate = {std::move(is_vector)}},
+                 {{"wd_mult", 0.0}});
+  }
+  if (config.decoupled_lr) {
+    ParamGroupOverride decoupled{{"max_lr", *config.decoupled_lr}};
+    if (config.decoupled_min_lr) decoupled.emplace("min_lr", *config.decoupled_min_lr);
+    set_override(overrides, {.attr = {"is_embedding_or_output_parameter"}}, std::move(decoupled));
+  }
+  return overrides;
+}
+
+std::vector<GroupKey> get_group_keys(std::span<const ParamInfo> params,
+                                     const OptimizerConfig& config,
+                                     const ConfigOverrides& overrides) {
+  return sort_by_key(params, config, overrides).keys;
+}
+
+std::vector<ParamGroup> get_param_groups(std::span<const ParamInfo> params,
+                                         const OptimizerConfig& config,
+                                         const ConfigOverrides& overrides,
+                                         std::span<const GroupKey> keys_of_all_ranks) {
+  Keyed keyed = sort_by_key(params, config, overrides);
+  for (const GroupKey& key : keys_of_all_ranks) find_or_add(keyed.keys, key);
+  keyed.params.resize(keyed.keys.size());
+  std::vector<size_t> order(keyed.keys.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::stable_sort(
+      order, [&](size_t a, size_t b) { return comes_before(keyed.keys[a], keyed.keys[b]); });
+  std::vector<ParamGroup> groups;
+  for (const size_t at : order) {
+    groups.push_back(make_group(keyed.keys[at], config));
+    groups.back().params = std::move(keyed.params[at]);
+  }
+  chain(groups, config);
+  return groups;
+}
+
+std::vector<ParamGroup> get_param_groups(std::span<const ParamInfo> params,
+                                         const OptimizerConfig& config) {
+  return get_param_groups(params, config, get_standard_config_overrides(config));
+}
+
+}  // namespace optim
