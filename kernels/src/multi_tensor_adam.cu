@@ -19,6 +19,13 @@ struct Scalars {
   float root_correction2;  // sqrt(1 - beta2^step)
   float eps;
   float minus_step_size;  // -lr / (1 - beta1^step)
+
+  __device__ void update(float& p, float g, float& m, float& v) const {
+    p = p * decay;
+    m = m + one_minus_beta1 * (g - m);
+    v = v * beta2 + one_minus_beta2 * g * g;
+    p = p + minus_step_size * m / (sqrtf(v) / root_correction2 + eps);
+  }
 };
 
 struct Batch {
@@ -27,13 +34,6 @@ struct Batch {
   int tensor_count;
 };
 static_assert(sizeof(Batch) + sizeof(Scalars) <= 4096);
-
-__device__ void update(float& p, float g, float& m, float& v, const Scalars& s) {
-  p = p * s.decay;
-  m = m + s.one_minus_beta1 * (g - m);
-  v = v * s.beta2 + s.one_minus_beta2 * g * g;
-  p = p + s.minus_step_size * m / (sqrtf(v) / s.root_correction2 + s.eps);
-}
 
 // The tensor that block `chunk` works on: the last one whose first chunk is not after it.
 __device__ int tensor_of(const Batch& batch, int chunk) {
@@ -70,17 +70,17 @@ __global__ void __launch_bounds__(kThreads)
       const float4 g = *reinterpret_cast<const float4*>(tensor.grad + i);
       float4 m = *reinterpret_cast<const float4*>(tensor.exp_avg + i);
       float4 v = *reinterpret_cast<const float4*>(tensor.exp_avg_sq + i);
-      update(p.x, g.x, m.x, v.x, scalars);
-      update(p.y, g.y, m.y, v.y, scalars);
-      update(p.z, g.z, m.z, v.z, scalars);
-      update(p.w, g.w, m.w, v.w, scalars);
+      scalars.update(p.x, g.x, m.x, v.x);
+      scalars.update(p.y, g.y, m.y, v.y);
+      scalars.update(p.z, g.z, m.z, v.z);
+      scalars.update(p.w, g.w, m.w, v.w);
       *reinterpret_cast<float4*>(tensor.param + i) = p;
       *reinterpret_cast<float4*>(tensor.exp_avg + i) = m;
       *reinterpret_cast<float4*>(tensor.exp_avg_sq + i) = v;
     }
   }
   for (int64_t i = scalar_begin + threadIdx.x; i < end; i += kThreads) {
-    update(tensor.param[i], tensor.grad[i], tensor.exp_avg[i], tensor.exp_avg_sq[i], scalars);
+    scalars.update(tensor.param[i], tensor.grad[i], tensor.exp_avg[i], tensor.exp_avg_sq[i]);
   }
 }
 

@@ -1,6 +1,7 @@
-# Finds the LibTorch inside a torch wheel without TorchConfig.cmake, which insists on a CUDA toolkit for the wheel that
-# PyPI serves, even for CPU-only use.
-#   input   TORCH_WHEEL_DIR (.../site-packages/torch), or TORCH_WHEEL_PYTHON: a python whose site-packages has it
+# Finds the LibTorch inside a torch wheel without TorchConfig.cmake, which insists on a CUDA toolkit
+# for the wheel that PyPI serves, even for CPU-only use.
+#   input   TORCH_WHEEL_DIR (.../site-packages/torch), or
+#           TORCH_WHEEL_PYTHON: a python whose site-packages hold the wheel
 #   output  TorchWheel::cpu: libtorch_cpu, libc10 and their headers, as SYSTEM
 if(TORCH_WHEEL_DIR)
   set(_torch_dir "${TORCH_WHEEL_DIR}")
@@ -10,7 +11,9 @@ else()
   endif()
   execute_process(
     COMMAND "${TORCH_WHEEL_PYTHON}" -c
-      "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
+      "import importlib.util, os
+spec = importlib.util.find_spec('torch')
+print(os.path.dirname(spec.origin) if spec else '')"
     OUTPUT_VARIABLE _torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 endif()
 
@@ -19,7 +22,8 @@ set(TorchWheel_DIR "")
 set(_torch_version_header "${_torch_dir}/include/torch/headeronly/version.h")
 if(EXISTS "${_torch_dir}/lib/libtorch_cpu.so" AND EXISTS "${_torch_version_header}")
   set(TorchWheel_DIR "${_torch_dir}")
-  file(STRINGS "${_torch_version_header}" _torch_lines REGEX "TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
+  file(STRINGS "${_torch_version_header}" _torch_lines
+       REGEX "TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
   string(REGEX MATCHALL "[0-9]+" _torch_numbers "${_torch_lines}")
   list(JOIN _torch_numbers "." TorchWheel_VERSION)
 endif()
@@ -31,7 +35,8 @@ find_package_handle_standard_args(TorchWheel
 or set TORCH_WHEEL_PYTHON or TORCH_WHEEL_DIR")
 
 if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
-  set(_torch_includes "${TorchWheel_DIR}/include" "${TorchWheel_DIR}/include/torch/csrc/api/include")
+  set(_torch_includes "${TorchWheel_DIR}/include"
+                      "${TorchWheel_DIR}/include/torch/csrc/api/include")
   get_filename_component(_torch_site "${TorchWheel_DIR}" DIRECTORY)
   add_library(TorchWheel::c10 SHARED IMPORTED)
   set_target_properties(TorchWheel::c10 PROPERTIES
@@ -44,5 +49,6 @@ if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
     IMPORTED_LOCATION "${TorchWheel_DIR}/lib/libtorch_cpu.so"
     INTERFACE_LINK_LIBRARIES TorchWheel::c10
     INTERFACE_COMPILE_DEFINITIONS "USE_DISTRIBUTED;USE_C10D_GLOO"
-    INTERFACE_LINK_OPTIONS "LINKER:-rpath-link,${_torch_site}/nvidia/cu13/lib:${TorchWheel_DIR}/lib")
+    INTERFACE_LINK_OPTIONS
+      "LINKER:-rpath-link,${_torch_site}/nvidia/cu13/lib:${TorchWheel_DIR}/lib")
 endif()

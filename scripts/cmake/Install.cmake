@@ -1,11 +1,13 @@
-# cmake --install: programs, libraries, headers, the CMake package `shardwise` with a component per library, and
-# pkg-config files. The tree may be moved: nothing in it names the prefix it was installed to.
+# cmake --install: programs, libraries, headers, the CMake package `shardwise` with a component per
+# library, and pkg-config files. The tree may be moved: nothing in it names the prefix it was
+# installed to.
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/shardwise")
 
 string(REGEX REPLACE "[^/]+" ".." PC_UP "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 
-# shardwise_install_library(TARGET REQUIRES DESCRIPTION [VARIABLES CFLAGS LIBS]): all but TARGET is for pkg-config.
+# shardwise_install_library(TARGET REQUIRES DESCRIPTION [VARIABLES CFLAGS LIBS]): all but TARGET is
+# for pkg-config.
 function(shardwise_install_library target requires description)
   set(PC_TARGET ${target})
   set(PC_REQUIRES "${requires}")
@@ -29,16 +31,15 @@ shardwise_install_library(optim_layout shardwise-ckpt
 install(DIRECTORY libckpt/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES "${PROJECT_BINARY_DIR}/libckpt/include/ckpt/export.h"
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ckpt)
-install(DIRECTORY liboptim/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES "${PROJECT_BINARY_DIR}/liboptim/include/optim/layout_export.h"
+install(FILES ${optim_layout_headers} "${PROJECT_BINARY_DIR}/liboptim/include/optim/layout_export.h"
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/optim)
 
 if(SHARDWISE_TORCH)
   shardwise_install_library(optim shardwise-optim_layout
     "Distributed optimizers on LibTorch" "torch=${TorchWheel_DIR}"
-    "-I\${torch}/include -I\${torch}/include/torch/csrc/api/include -DUSE_DISTRIBUTED -DUSE_C10D_GLOO"
+    "-I\${torch}/include -I\${torch}/include/torch/csrc/api/include"
     "-L\${torch}/lib -Wl,-rpath,\${torch}/lib -ltorch_cpu -lc10")
-  install(FILES "${PROJECT_BINARY_DIR}/liboptim/include/optim/export.h"
+  install(FILES ${optim_headers} "${PROJECT_BINARY_DIR}/liboptim/include/optim/export.h"
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/optim)
   install(FILES scripts/cmake/FindTorchWheel.cmake DESTINATION ${package_dir})
 endif()

@@ -1,7 +1,8 @@
-# shardwise_export_only(TARGET NAMESPACE): the shared library exports nothing but symbols of this C++ namespace.
-# Hidden visibility alone is not enough: libstdc++ gives its templates default visibility, so that each library would
-# export the instantiations that it happens to use. Patterns are mangled names of the Itanium ABI: functions and
-# objects (_ZN, _ZNK), vtables, type information and thunks.
+# shardwise_export_only(TARGET NAMESPACE): the shared library exports nothing but symbols of this
+# C++ namespace. Hidden visibility alone is not enough: libstdc++ gives its templates default
+# visibility, so that each library would export the instantiations that it happens to use. Patterns
+# are mangled names of the Itanium ABI: functions and objects (_ZN, _ZNK), vtables, type
+# information and thunks.
 function(shardwise_export_only target namespace)
   string(LENGTH "${namespace}" length)
   set(name "${length}${namespace}")

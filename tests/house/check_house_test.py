@@ -1,0 +1,116 @@
+"""check_house.py: a sound tree passes, and the same tree with one fault planted does not."""
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+import check_house  # noqa: E402
+
+TABLE = """
+| room | folder | may include | owns | must never |
+|---|---|---|---|---|
+| api | libckpt/include/ckpt | api | words | include more |
+| plan | libckpt/src/plan | api | plans | read |
+| format | libckpt/src/format | api, zstd | formats | plan |
+| kernels | kernels | CUDA | pointers | allocate |
+| tools | tools | api | arguments | think |
+"""
+SOUND = {
+    "docs/ARCHITECTURE.md": TABLE,
+    "README.md": "read docs/ARCHITECTURE.md",
+    "libckpt/include/ckpt/box.h": "#pragma once\nnamespace ckpt { int area(int a, int b); }\n",
+    "libckpt/src/plan/runs.h": "#pragma once\n",
+    "libckpt/src/plan/runs.cc": '#include "plan/runs.h"\n#include <ckpt/box.h>\n',
+    "libckpt/src/format/zip.cc": "#include <zstd.h>\n",
+    "kernels/src/adam.cu": "#include <cuda_runtime_api.h>\n",
+    "tools/show.cc": '#include <ckpt/box.h>\nint main() { return ckpt::area(1, 2); }\n',
+}
+
+
+def function_of(line_count, head="int big()"):
+    return head + " {\n" + "  ++counter;\n" * (line_count - 2) + "}\n"
+
+
+# name of the fact: (file, its content, a part of the expected message)
+PLANTED = {
+    "an include upwards": ("libckpt/src/format/x.cc", '#include "plan/runs.h"\n',
+                           "may not include plan/runs.h"),
+    "a third party in the wrong room": ("libckpt/src/plan/x.cc", "#include <zstd.h>\n", "(zstd)"),
+    "a file in no room": ("libckpt/src/zoo/x.cc", "int x;\n", "lies in no room"),
+    "a long file": ("tools/x.cc", "int x;\n" * 401, "401 lines"),
+    "a long line": ("tools/x.cc", "int " + "x" * 97 + ";\n", "102 columns"),
+    "a letter that is not ASCII": ("tools/x.cc", "// \u00e9\n", "not ASCII"),
+    "a long function": ("tools/x.cc", function_of(61), "big: 61 lines"),
+    "a long method": ("tools/x.cc", "struct S {\n public:\n" + function_of(61) + "};\n",
+                      "big: 61 lines"),
+    "a long constructor": ("tools/x.cc", function_of(61, "S::S(int a) : a_{a}, b_(0)"),
+                           "S::S: 61 lines"),
+    "a long kernel": ("kernels/src/x.cu", function_of(81, "__global__ void k(int* p)"),
+                      "k: 81 lines"),
+    "five parameters": ("tools/x.cc", "void f(int a, M<int, int> b, int c, int d, int e) {}\n",
+                        "5 parameters"),
+    "a banned identifier": ("tools/x.cc", "int dst = 0;\n", "'dst'"),
+    "printing in a library": ("libckpt/src/plan/x.cc", "void f() { std::cerr << 1; }\n",
+                              "do not print"),
+    "the environment in a library": ("libckpt/src/plan/x.cc", 'auto x = std::getenv("X");\n',
+                                     "environment"),
+    "unfinished work": ("tools/x.cc", "// TO" "DO: finish\n", "unfinished"),
+    "a path of one machine": ("tools/x.cc", '// see /wo' 'rk/main\n', "one machine"),
+    "a vague name": ("tools/utils.cc", "int x;\n", "'utils' says nothing"),
+    "a vague folder": ("tools/misc/x.cc", "int x;\n", "'misc' says nothing"),
+    "a name that is not snake_case": ("tools/BigName.cc", "int x;\n", "snake_case"),
+    "a header without guard": ("libckpt/include/ckpt/x.h", "int x;\n", "pragma once"),
+    "a header that nothing includes": ("libckpt/src/plan/x.h", "#pragma once\n",
+                                       "no file includes it"),
+    "a script that nothing mentions": ("scripts/dance", "echo\n", "nothing mentions it"),
+    "a stranger at the top level": ("notes.txt", "x\n", "top level"),
+    "a row of the table without its folder": (
+        "docs/ARCHITECTURE.md", TABLE + "| x | nowhere | api | a | b |\n", "no nowhere"),
+}
+# What looks like a fault and is none.
+HARMLESS = {
+    "a long function's worth of table": "const int kTable[] = {\n" + "1,\n" * 100 + "};\n",
+    "a namespace is no function": "namespace tools {\n" + "int f();\n" * 100 + "}\n",
+    "a class is no function": "class C final : public B {\n" + "int f();\n" * 100 + "};\n",
+    "banned words in text and comments": '// dst\nconst char* s = "src"; /* tmp */\n',
+    "separators in numbers": "int a = 1'000; int b = 2'000'000;\n" + function_of(60),
+    "braces in strings": 'const char* s = "{{{"; char c = \'{\';\n' + function_of(60),
+    "raw strings": 'const char* s = R"(dst { " )";\n' + function_of(60),
+    "sixty lines": function_of(59, "template <class T>\nvoid big(std::vector<T> v = {}) noexcept"),
+}
+
+
+def faults_of(files):
+    with tempfile.TemporaryDirectory() as root:
+        for name, content in files.items():
+            path = Path(root, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+        house = check_house.House(root)
+        for check in check_house.CHECKS:
+            check(house)
+        return house.faults
+
+
+class CheckHouse(unittest.TestCase):
+    def test_a_sound_tree_has_no_fault(self):
+        self.assertEqual(faults_of(SOUND), [])
+
+    def test_each_planted_fault_is_found_alone(self):
+        for fact, (name, content, expected) in PLANTED.items():
+            with self.subTest(fact):
+                faults = faults_of({**SOUND, name: content})
+                self.assertEqual(len(faults), 1, faults)
+                self.assertIn(expected, faults[0])
+                self.assertTrue(faults[0].startswith(name + ":"), faults[0])
+
+    def test_what_only_looks_like_a_fault_passes(self):
+        for fact, content in HARMLESS.items():
+            with self.subTest(fact):
+                self.assertEqual(faults_of({**SOUND, "tools/x.cc": content}), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
