@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ckpt/execute.h>
+#include <ckpt/inventory.h>
+
+namespace ckpt {
+
+struct DiffOptions {
+  // Elements a and b are equal if their bits are, or if |a - b| <= atol + rtol * |b| with a
+  // tolerance above 0. Tolerances are for tensors; objects must be equal.
+  double atol = 0;
+  double rtol = 0;
+  bool keys_only = false;    // names, shapes and dtypes; reads no payload and no object
+  size_t details_max = 100;  // ObjectDifference::details
+  ExecuteOptions execution;
+};
+
+// How the elements of two tensors differ. The maxima are over differing elements with finite
+// values.
+struct ValueDifference {
+  uint64_t element_count = 0;
+  uint64_t different_count = 0;
+  double max_abs = 0;             // max |a - b|
+  double max_rel = 0;             // max |a - b| / |b|, over b != 0
+  std::optional<double> max_ulp;  // max distance in representable values; none for integers
+  Extents first_index;            // of the first differing element
+  std::string first_a, first_b;   // its values, as text
+};
+
+enum class DifferenceKind : uint8_t { OnlyInA, OnlyInB, DType, Shape, Value };
+CKPT_EXPORT std::string_view name(DifferenceKind kind);  // "only_in_a", ..., "value"
+
+struct TensorDifference {
+  DifferenceKind kind = DifferenceKind::Value;
+  std::string file;
+  std::string key;
+  const TensorEntry* a = nullptr;  // into the inventories; nullptr where it is missing
+  const TensorEntry* b = nullptr;
+  std::optional<ValueDifference> value;  // of kind Value
+};
+
+// Two values at one place of two objects' trees; nullopt where one side has nothing there.
+struct PlaceDifference {
+  std::string pointer;
+  std::optional<Value> a, b;
+};
+
+struct ObjectDifference {
+  DifferenceKind kind = DifferenceKind::Value;
+  std::string file;
+  std::string key;
+  uint64_t place_count = 0;              // differing places
+  std::vector<PlaceDifference> details;  // the first of them
+};
+
+// Sorted by file, then key. Points into the inventories that were compared.
+struct Differences {
+  uint64_t tensor_count = 0;  // names in a or b
+  uint64_t object_count = 0;
+  std::vector<TensorDifference> tensors;
+  std::vector<ObjectDifference> objects;
+  bool none() const { return tensors.empty() && objects.empty(); }
+};
+
+struct DiffSide {
+  const Inventory& inventory;
+  const PayloadSource& source;
+};
+
+// Matches by file and key; entries that are listed twice are matched in order. Streams both sides;
+// memory as hash(). Throws what hash() throws.
+CKPT_EXPORT Differences diff(const DiffSide& a, const DiffSide& b, const DiffOptions& options = {});
+
+}  // namespace ckpt

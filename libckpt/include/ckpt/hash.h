@@ -1,0 +1,47 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ckpt/execute.h>
+#include <ckpt/inventory.h>
+
+namespace ckpt {
+
+struct Sha256 {
+  std::array<uint8_t, 32> bytes = {};
+  auto operator<=>(const Sha256&) const = default;
+};
+CKPT_EXPORT std::string hex(const Sha256& digest);  // 64 lower-case digits
+
+struct TensorHash {
+  std::string file;
+  std::string key;
+  DType dtype = DType::Float32;
+  Extents shape;
+  Sha256 sha256;  // of the row-major little-endian bytes
+};
+
+struct ObjectHash {
+  std::string file;
+  std::string key;
+  Sha256 sha256;                    // docs/formats/canonical_encoding.md
+  std::vector<TensorHash> tensors;  // key: JSON pointer inside the object
+};
+
+// Sorted by file, then key.
+struct Hashes {
+  std::vector<TensorHash> tensors;
+  std::vector<ObjectHash> objects;
+  Sha256 digest;  // of everything above: names, types, shapes, hashes
+};
+
+// Streams every tensor once, in row-major order whatever the order of its chunks. Memory: a slab
+// per thread, together at most options.memory_bytes_max, and the value trees. Throws Corrupt where
+// chunks leave a hole; Error(IoFailure, "cancelled") after a stop.
+CKPT_EXPORT Hashes hash(const Inventory& inventory, const PayloadSource& source,
+                        const ExecuteOptions& options = {});
+
+}  // namespace ckpt

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ckpt/catalog.h>
+#include <ckpt/checkpoint.h>
+#include <ckpt/document.h>
+
+namespace ckpt {
+
+// A value that is no tensor, with the storages that the tensors inside it view.
+struct ObjectTree {
+  std::string file;  // as ObjectEntry::file
+  std::string key;
+  std::shared_ptr<const Document> document;
+  NodeId root = 0;            // the object inside the document's tree
+  bool lists_tensors = true;  // false where Inventory::tensors has the tensors inside it already
+};
+
+// What hash() and diff() look at, under the names by which they are to be listed or matched: what
+// is stored (native), or what it means (canonical names). Chunks lie in the files of one
+// PayloadSource.
+struct Inventory {
+  std::vector<TensorEntry> tensors;
+  std::vector<ObjectTree> objects;
+};
+
+// Everything that is stored, under the names by which it is stored, duplicates included. Objects of
+// torch.save files point into the checkpoint, which must outlive the inventory.
+CKPT_EXPORT Inventory native_inventory(const Checkpoint& checkpoint);
+
+}  // namespace ckpt

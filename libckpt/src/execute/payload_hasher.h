@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include <ckpt/document.h>
+#include <ckpt/execute.h>
+#include <ckpt/hash.h>
+
+namespace ckpt {
+
+// SHA-256 of many tensors' row-major bytes: largest first, on all threads, a slab of memory each.
+// A payload that is stored once and listed twice is read once.
+class PayloadHasher {
+ public:
+  // Gives the number under which digest() will have the answer.
+  size_t add(TensorEntry tensor);
+  void run(const PayloadSource& source, const ExecuteOptions& options);
+  const Sha256& digest(size_t number) const { return digests_[number]; }
+
+ private:
+  std::vector<TensorEntry> tensors_;
+  std::vector<Sha256> digests_;
+  std::unordered_map<std::string, size_t> known_;  // by identity of the payload
+};
+
+// The bytes of a storage that is no tensor's, as a tensor of uint8.
+TensorEntry entry_of_storage(const Document& document, const Value& persistent_id);
+
+}  // namespace ckpt

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include <ckpt/hash.h>
+
+struct evp_md_ctx_st;
+
+namespace ckpt {
+
+// SHA-256 of bytes that arrive in pieces. finish() gives the digest and starts anew.
+class Sha256Stream {
+ public:
+  Sha256Stream();
+  void update(std::span<const std::byte> bytes);
+  void update(std::string_view bytes) { update(std::as_bytes(std::span(bytes))); }
+  Sha256 finish();
+
+ private:
+  struct Free {
+    void operator()(evp_md_ctx_st* context) const;
+  };
+  void start();
+  std::unique_ptr<evp_md_ctx_st, Free> context_;
+};
+
+}  // namespace ckpt

@@ -1,0 +1,42 @@
+#include "execute/slab_workers.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <ckpt/error.h>
+
+#include "io/worker_pool.h"
+
+namespace ckpt {
+namespace {
+
+constexpr uint64_t kSlabUnitBytes = 4096;
+constexpr uint64_t kSlabBytesMax = uint64_t{4} << 20;  // more makes no read faster
+
+uint64_t slab_bytes(size_t threads, const ExecuteOptions& options) {
+  const uint64_t share = options.memory_bytes_max / threads / kSlabUnitBytes * kSlabUnitBytes;
+  return std::clamp(share, kSlabUnitBytes, kSlabBytesMax);
+}
+
+}  // namespace
+
+void WorkMeter::advance(uint64_t bytes) {
+  if (options_.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
+  if (!options_.on_progress) return;
+  const std::scoped_lock lock(mutex_);
+  progress_.done_bytes += bytes;
+  options_.on_progress(progress_);
+}
+
+void run_with_slabs(size_t job_count, const ExecuteOptions& options,
+                    const std::function<void(size_t job, std::span<std::byte> slab)>& work) {
+  const unsigned threads = thread_count(options.threads);
+  const uint64_t bytes = slab_bytes(threads, options);
+  std::vector<std::vector<std::byte>> slabs(threads);
+  run_jobs(job_count, threads, [&](size_t job, unsigned worker) {
+    slabs[worker].resize(bytes);  // once per thread, and only by threads that get a job
+    work(job, slabs[worker]);
+  });
+}
+
+}  // namespace ckpt
