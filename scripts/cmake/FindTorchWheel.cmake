@@ -31,7 +31,7 @@ endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(TorchWheel
   REQUIRED_VARS TorchWheel_DIR VERSION_VAR TorchWheel_VERSION
-  REASON_FAILURE_MESSAGE "no torch wheel at '${TORCH_WHEEL_PYTHON}'; run scripts/setup, \
+  REASON_FAILURE_MESSAGE "no torch wheel at '${TORCH_WHEEL_PYTHON}': run scripts/setup, \
 or set TORCH_WHEEL_PYTHON or TORCH_WHEEL_DIR")
 
 if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
