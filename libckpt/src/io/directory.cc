@@ -108,11 +108,12 @@ std::vector<std::string> Directory::list() const {
   return names;
 }
 
-uint64_t free_bytes(const fs::path& path) {
+std::optional<uint64_t> free_bytes(const fs::path& path) {
   struct statvfs status = {};
   if (::statvfs(path.c_str(), &status) != 0) {
     throw_errno(path.string(), "ask for free room", errno);
   }
+  if (status.f_blocks == 0) return std::nullopt;
   return static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
 }
 

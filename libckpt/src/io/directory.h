@@ -35,8 +35,9 @@ class Directory {
   std::filesystem::path path_;
 };
 
-// Bytes that a process without privileges can still write where `path` is.
-uint64_t free_bytes(const std::filesystem::path& path);
+// Bytes that a process without privileges can still write where `path` is; nullopt where the file
+// system does not say.
+std::optional<uint64_t> free_bytes(const std::filesystem::path& path);
 
 // Writes a file, or a folder with everything below it, to the device. Links are not followed.
 void sync_tree(const std::filesystem::path& path);

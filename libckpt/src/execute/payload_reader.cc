@@ -1,0 +1,272 @@
+#include "execute/payload_reader.h"
+
+#include <algorithm>
+
+#include <ckpt/error.h>
+
+#include "base/checked_math.h"
+#include "base/text.h"
+#include "codec/crc32.h"
+#include "model/flat_range.h"
+
+namespace ckpt {
+
+namespace {
+
+// Runs of at least this length are read one by one, straight to where they belong.
+constexpr uint64_t kDirectRunBytes = 64 << 10;
+// Holes of at most this length are cheaper to read than to skip with another system call.
+constexpr uint64_t kHoleBytesMax = 64 << 10;
+
+// The first byte behind the last element that a chunk can touch; nullopt where that overflows.
+std::optional<uint64_t> end_bytes(const Extents& sizes, const Extents& strides,
+                                  uint64_t start_bytes, uint64_t element_bytes) {
+  std::optional<uint64_t> elements = 1;
+  for (size_t d = 0; d < sizes.size() && elements; ++d) {
+    if (sizes[d] == 0) return start_bytes;
+    const auto reach = checked_mul(sizes[d] - 1, strides[d]);
+    elements = reach ? checked_add(*elements, *reach) : std::nullopt;
+  }
+  const auto bytes = elements ? checked_mul(*elements, element_bytes) : std::nullopt;
+  return bytes ? checked_add(start_bytes, *bytes) : std::nullopt;
+}
+
+std::vector<CopyOp> find_copies(const TensorEntry& tensor, const Box& box) {
+  std::vector<CopyOp> copies;
+  for (uint32_t i = 0; i < tensor.chunks.size(); ++i) {
+    if (auto overlap = intersect(tensor.chunks[i].box, box)) copies.push_back({i, *overlap});
+  }
+  return copies;
+}
+
+// Whether a box with these strides lies row-major without holes. The stride of a dimension of one
+// element says nothing.
+bool is_row_major(const Extents& sizes, const Extents& strides) {
+  const Extents expected = row_major_strides(sizes);
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] > 1 && strides[d] != expected[d]) return false;
+  }
+  return true;
+}
+
+// How much of a strided block one enclosing read takes: all of dims[first..], and `step` indices of
+// the dimension before.
+struct Enclosing {
+  size_t first;
+  uint64_t step = 1;
+};
+
+Enclosing choose_enclosing(std::span<const StridedDim> dims, uint64_t element_bytes,
+                           uint64_t scratch_bytes) {
+  const uint64_t room = scratch_bytes / element_bytes;
+  Enclosing chosen{dims.size()};
+  while (chosen.first > 0) {
+    const StridedDim& dim = dims[chosen.first - 1];
+    const uint64_t inner = source_span(dims.subspan(chosen.first));
+    const uint64_t hole = dim.source_stride > inner ? dim.source_stride - inner : 0;
+    if (hole * element_bytes > kHoleBytesMax) break;
+    if (inner + (dim.size - 1) * dim.source_stride > room) {
+      chosen.step = 1 + (room - inner) / dim.source_stride;
+      break;
+    }
+    --chosen.first;
+  }
+  return chosen;
+}
+
+}  // namespace
+
+std::span<std::byte> ScratchBuffer::bytes() {
+  if (!memory_) memory_ = std::make_unique_for_overwrite<std::byte[]>(count_bytes_);
+  return {memory_.get(), count_bytes_};
+}
+
+BoxReader::BoxReader(const TensorEntry& tensor, const Box& box, const PayloadSource& source,
+                     BoxReaderOptions options)
+    : tensor_(tensor),
+      box_(box),
+      source_(source),
+      options_(std::move(options)),
+      element_bytes_(bytes_per_element(tensor.dtype)),
+      count_bytes_(element_count(box.sizes) * element_bytes_) {
+  if (count_bytes_ == 0) return;
+  const std::vector<CopyOp> found =
+      options_.copies ? std::vector<CopyOp>() : find_copies(tensor, box);
+  const std::span<const CopyOp> copies = options_.copies ? *options_.copies : found;
+  parts_.reserve(copies.size());
+  std::vector<Box> overlaps;
+  overlaps.reserve(copies.size());
+  for (const CopyOp& copy : copies) {
+    add_part(copy);
+    overlaps.push_back(copy.overlap);
+  }
+  index_.emplace(std::move(overlaps));
+}
+
+void BoxReader::add_part(const CopyOp& copy) {
+  const Chunk& chunk = tensor_.chunks[copy.chunk];
+  Part part{&chunk, {}, chunk.payload_offset_bytes};
+  if (chunk.view) {
+    part.strides = chunk.view->strides;
+    part.start_bytes += chunk.view->offset * element_bytes_;
+  } else {
+    part.strides = row_major_strides(chunk.box.sizes);
+  }
+  parts_.push_back(std::move(part));
+}
+
+const StorageRegion& BoxReader::located(Part& part) {
+  if (part.storage) return *part.storage;
+  const StorageRegion storage = source_.locate(part.chunk->region);
+  const auto end = end_bytes(part.chunk->box.sizes, part.strides, part.start_bytes, element_bytes_);
+  if (!end || *end > storage.bytes.count_bytes) {
+    throw Error(ErrorCode::Corrupt,
+                {source_.file_name(storage.file), storage.bytes.offset_bytes, tensor_.key},
+                "the tensor needs more than the " + std::to_string(storage.bytes.count_bytes) +
+                    " bytes of its storage");
+  }
+  if (options_.before_read) options_.before_read(storage);
+  part.storage = storage;
+  return *part.storage;
+}
+
+void BoxReader::seek(uint64_t offset_bytes) {
+  if (offset_bytes > count_bytes_ || offset_bytes % element_bytes_ != 0) {
+    throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = tensor_.key},
+                "there is no element at byte " + std::to_string(offset_bytes));
+  }
+  position_bytes_ = offset_bytes;
+}
+
+void BoxReader::read(std::span<std::byte> out) {
+  if (out.size() > left_bytes() || out.size() % element_bytes_ != 0) {
+    throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = tensor_.key},
+                std::to_string(out.size()) + " bytes are asked for, " +
+                    std::to_string(left_bytes()) + " are left");
+  }
+  if (out.empty()) return;
+  try {
+    std::byte* target = out.data();
+    for (const Box& part :
+         boxes_of_flat_range(box_, position_bytes_ / element_bytes_, out.size() / element_bytes_)) {
+      read_box(part, target);
+      target += element_count(part.sizes) * element_bytes_;
+    }
+  } catch (Error& error) {
+    throw error.within({.file = {}, .key = tensor_.key});
+  }
+  position_bytes_ += out.size();
+}
+
+void BoxReader::read_box(const Box& box, std::byte* out) {
+  uint64_t missing = element_count(box.sizes);
+  for (const Overlap& overlap : index_->find(box)) {
+    read_overlap(parts_[overlap.box], overlap.part, box, out);
+    missing -= std::min(missing, element_count(overlap.part.sizes));
+  }
+  if (missing != 0) {
+    throw Error(ErrorCode::Corrupt, {.file = tensor_.file, .key = tensor_.key},
+                std::to_string(missing) + " elements are in no chunk of the checkpoint");
+  }
+}
+
+void BoxReader::read_overlap(Part& part, const Box& overlap, const Box& box, std::byte* out) {
+  const StorageRegion& storage = located(part);
+  const Extents target_strides = row_major_strides(box.sizes);
+  std::vector<StridedDim> dims(overlap.sizes.size());
+  uint64_t start_bytes = part.start_bytes;
+  for (size_t d = 0; d < dims.size(); ++d) {
+    dims[d] = {overlap.sizes[d], part.strides[d], target_strides[d]};
+    start_bytes +=
+        (overlap.offsets[d] - part.chunk->box.offsets[d]) * part.strides[d] * element_bytes_;
+    out += (overlap.offsets[d] - box.offsets[d]) * target_strides[d] * element_bytes_;
+  }
+  dims = joined(std::move(dims));
+  if (dims.empty()) dims.push_back({1, 1, 1});
+  const StridedDim& run = dims.back();
+  const bool is_run = run.source_stride == 1 && run.target_stride == 1;
+  if (is_run && (dims.size() == 1 || run.size * element_bytes_ >= kDirectRunBytes)) {
+    read_runs(storage, start_bytes, dims, out);
+  } else {
+    read_strided(storage, start_bytes, dims, out);
+  }
+}
+
+void BoxReader::read_runs(const StorageRegion& storage, uint64_t start_bytes,
+                          std::span<const StridedDim> dims, std::byte* out) {
+  const auto run_bytes = static_cast<size_t>(dims.back().size * element_bytes_);
+  StridedWalk walk(dims.first(dims.size() - 1));
+  do {
+    source_.read_bytes(storage, start_bytes + walk.source_offset() * element_bytes_,
+                       {out + walk.target_offset() * element_bytes_, run_bytes});
+  } while (walk.next());
+}
+
+void BoxReader::read_strided(const StorageRegion& storage, uint64_t start_bytes,
+                             std::span<const StridedDim> dims, std::byte* out) {
+  const std::span<std::byte> buffer = scratch();
+  const Enclosing enclosing = choose_enclosing(dims, element_bytes_, buffer.size());
+  // A block is `step` indices of the dimension before the enclosed ones, which is walked by steps.
+  const size_t stepped = enclosing.first == 0 ? 0 : enclosing.first - 1;
+  std::vector<StridedDim> block(dims.begin() + static_cast<ptrdiff_t>(stepped), dims.end());
+  const StridedDim whole = block[0];
+  const uint64_t step = enclosing.first == 0 ? whole.size : enclosing.step;
+  StridedWalk walk(dims.first(stepped));
+  do {
+    for (uint64_t i = 0; i < whole.size; i += step) {
+      block[0].size = std::min(step, whole.size - i);
+      const uint64_t source_offset = walk.source_offset() + i * whole.source_stride;
+      const uint64_t target_offset = walk.target_offset() + i * whole.target_stride;
+      const auto bytes = buffer.first(static_cast<size_t>(source_span(block) * element_bytes_));
+      source_.read_bytes(storage, start_bytes + source_offset * element_bytes_, bytes);
+      copy_strided(block, element_bytes_, {bytes.data(), out + target_offset * element_bytes_});
+    }
+  } while (walk.next());
+}
+
+std::span<std::byte> BoxReader::scratch() {
+  return options_.scratch ? options_.scratch->bytes() : own_scratch_.bytes();
+}
+
+std::optional<StorageRegion> BoxReader::sole_storage() {
+  if (parts_.size() != 1) return std::nullopt;
+  Part& part = parts_[0];
+  const Chunk& chunk = *part.chunk;
+  const bool in_order =
+      chunk.box == box_ && part.start_bytes == 0 && is_row_major(box_.sizes, part.strides);
+  if (!in_order) return std::nullopt;
+  const StorageRegion storage = source_.locate(chunk.region);
+  if (storage.bytes.count_bytes != count_bytes_) return std::nullopt;
+  part.storage = storage;
+  return storage;
+}
+
+std::optional<uint32_t> stated_crc(const StorageRegion& located) {
+  if (located.bytes.count_bytes == 0 || located.crc32.value_or(0) == 0) return std::nullopt;
+  return located.crc32;
+}
+
+void throw_crc_mismatch(const StorageRegion& located, uint32_t actual,
+                        const PayloadSource& source) {
+  throw Error(ErrorCode::Corrupt, {source.file_name(located.file), located.bytes.offset_bytes},
+              "CRC-32 is " + hex(actual) + ", the archive says " + hex(located.crc32.value_or(0)));
+}
+
+void check_storage_crc(const StorageRegion& located, const PayloadSource& source,
+                       std::span<std::byte> buffer) {
+  const auto stated = stated_crc(located);
+  if (!stated) return;
+  ScratchBuffer own;
+  if (buffer.empty()) buffer = own.bytes();
+  uint32_t crc = 0;
+  for (uint64_t offset = 0; offset < located.bytes.count_bytes;) {
+    const auto part = buffer.first(
+        static_cast<size_t>(std::min<uint64_t>(buffer.size(), located.bytes.count_bytes - offset)));
+    source.read_bytes(located, offset, part);
+    crc = crc32(part, crc);
+    offset += part.size();
+  }
+  if (crc != *stated) throw_crc_mismatch(located, crc, source);
+}
+
+}  // namespace ckpt

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/plan.h>
+
+#include "execute/strided_copy.h"
+#include "plan/overlap_index.h"
+
+namespace ckpt {
+
+// Memory that is taken when it is first needed, and used again.
+class ScratchBuffer {
+ public:
+  explicit ScratchBuffer(size_t count_bytes = size_t{1} << 20) : count_bytes_(count_bytes) {}
+  std::span<std::byte> bytes();
+
+ private:
+  size_t count_bytes_;
+  std::unique_ptr<std::byte[]> memory_;
+};
+
+struct BoxReaderOptions {
+  // What make_plan() found; default: looked up among all chunks of the tensor.
+  std::optional<std::span<const CopyOp>> copies = std::nullopt;
+  // For chunks that do not lie in memory as the box does; default: 1 MiB of its own.
+  ScratchBuffer* scratch = nullptr;
+  // Called once for each storage before its first byte is read.
+  std::function<void(const StorageRegion& located)> before_read = {};
+};
+
+// Reads a box of a tensor as consecutive row-major bytes, whatever chunks it is stored in: runs
+// that are contiguous on both sides go straight into the caller's memory, others through long reads
+// that enclose many short runs. Tensor, source and copies must outlive it. For one thread at a
+// time.
+class BoxReader {
+ public:
+  BoxReader(const TensorEntry& tensor, const Box& box, const PayloadSource& source,
+            BoxReaderOptions options = {});
+
+  uint64_t count_bytes() const { return count_bytes_; }
+  uint64_t left_bytes() const { return count_bytes_ - position_bytes_; }
+  void seek(uint64_t offset_bytes);  // to an element of the box
+
+  // The next out.size() bytes: whole elements, at most left_bytes(). Throws Corrupt where no chunk
+  // has an element, or a chunk leaves its storage.
+  void read(std::span<std::byte> out);
+
+  // The storage that holds exactly the box's bytes in their order, if there is such a one.
+  std::optional<StorageRegion> sole_storage();
+
+ private:
+  // A chunk that shares elements with the box.
+  struct Part {
+    const Chunk* chunk;
+    Extents strides;       // of its storage, in elements
+    uint64_t start_bytes;  // of the chunk's first element in its storage
+    std::optional<StorageRegion> storage = std::nullopt;  // once it was located
+  };
+
+  void add_part(const CopyOp& copy);
+  const StorageRegion& located(Part& part);
+  void read_box(const Box& box, std::byte* out);
+  void read_overlap(Part& part, const Box& overlap, const Box& box, std::byte* out);
+  // Reads a strided block of a storage, the first element of which is `start_bytes` into it.
+  void read_strided(const StorageRegion& storage, uint64_t start_bytes,
+                    std::span<const StridedDim> dims, std::byte* out);
+  void read_runs(const StorageRegion& storage, uint64_t start_bytes,
+                 std::span<const StridedDim> dims, std::byte* out);
+  std::span<std::byte> scratch();
+
+  const TensorEntry& tensor_;
+  Box box_;
+  const PayloadSource& source_;
+  BoxReaderOptions options_;
+  uint64_t element_bytes_;
+  uint64_t count_bytes_;
+  uint64_t position_bytes_ = 0;
+  std::vector<Part> parts_;
+  std::optional<OverlapIndex> index_;  // of the parts' overlaps
+  ScratchBuffer own_scratch_;
+};
+
+// The checksum that an archive states for a storage; nullopt where it states none.
+std::optional<uint32_t> stated_crc(const StorageRegion& located);
+
+// Error(Corrupt) with the storage's place: its bytes have another checksum than the archive says.
+[[noreturn]] void throw_crc_mismatch(const StorageRegion& located, uint32_t actual,
+                                     const PayloadSource& source);
+
+// Streams a located storage and compares its CRC-32 with the archive's, if that states one.
+// `buffer`: memory to stream through; default: 1 MiB of its own.
+void check_storage_crc(const StorageRegion& located, const PayloadSource& source,
+                       std::span<std::byte> buffer = {});
+
+}  // namespace ckpt
