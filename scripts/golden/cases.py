@@ -116,11 +116,17 @@ MEGATRON_CASES = (
         fresh=True,
     ),
     Case(
+        "gpt2l_one_writer",
+        "--no-ckpt-fully-parallel-save: rank 0 writes all model parameters",
+        formats=("torch_dist",),
+        dp_sizes=(2,),
+        fully_parallel_save=False,
+    ),
+    Case(
         "gpt2l_rng_per_rank",
-        "one random-number state per data-parallel rank; no fully parallel save",
+        "one random-number state per data-parallel rank (--data-parallel-random-init)",
         dp_sizes=(2,),
         rng_per_rank=True,
-        fully_parallel_save=False,
     ),
     Case(
         "gpt2l_rerun",

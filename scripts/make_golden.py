@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Writes checkpoints with PyTorch and Megatron-Core alone, for programs that must read them.
+
+Megatron cases: names, shapes and order from megatron-core's GPTModel, owners from its
+LayerWiseDistributedOptimizer, files from torch.save and dist_checkpointing.save. Every folder of a
+case holds the same state, in another format or for another number of data-parallel ranks:
+
+    OUT/<case>_torch_dp<N>/        OUT/<case>_torch_dist_dp<N>/
+
+Plain cases: a torch.save file and the DCP folder that PyTorch makes of it:
+
+    OUT/<case>.pt                  OUT/<case>_dcp/
+
+The same arguments give the same tensors. Needs torch, megatron-core 0.16.1 and numpy; no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+from golden.cases import MEGATRON_CASES, Case
+
+PLAIN_ABOUT = {
+    "plain_nested": "nested dictionaries and lists; keys with dots, slashes, spaces, other letters",
+    "plain_dtypes": "every element type: matrix, scalar, empty",
+    "plain_views": "tied, sliced, transposed, expanded tensors",
+    "plain_leaves": "values that are no tensors; parameters",
+    "plain_module": "the state dict of a torch.nn.Module",
+    "plain_objects": "instances of classes that a reader does not know",
+    "plain_sharded": "DTensors saved by two processes (OUT/<case>.pt is the same state, whole)",
+}
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, help="folder to write into; made if absent")
+    parser.add_argument("--case", action="append", metavar="NAME", help="only this one; repeatable")
+    parser.add_argument("--list", action="store_true", help="names of the cases, and exit")
+    arguments = parser.parse_args()
+    known = [case.name for case in MEGATRON_CASES] + list(PLAIN_ABOUT)
+    for name in arguments.case or ():
+        if name not in known:
+            parser.error(f"no case is called {name!r}; --list shows them")
+    if not arguments.list and arguments.out is None:
+        parser.error("--out is needed")
+    return arguments
+
+
+def list_cases() -> None:
+    for case in MEGATRON_CASES:
+        sizes = ", ".join(map(str, case.dp_sizes))
+        print(f"{case.name:20} {' '.join(case.formats):18} dp {sizes:20} {case.about}")
+    for name, about in PLAIN_ABOUT.items():
+        print(f"{name:20} {about}")
+
+
+def write_megatron_world(cases: list[Case], dp_size: int, out: Path) -> None:
+    """All folders of one data-parallel size; called by every process of that world."""
+    from megatron.core import parallel_state
+
+    from golden.write import write_case
+
+    parallel_state.initialize_model_parallel()
+    for case in cases:
+        for checkpoint_format in case.formats:
+            write_case(case, checkpoint_format, out / case.folder(checkpoint_format, dp_size))
+    parallel_state.destroy_model_parallel()
+
+
+def write_megatron(cases: list[Case], out: Path) -> None:
+    import golden.write  # noqa: F401  (before the fork: the children share the imports)
+    from golden.processes import in_processes
+
+    for dp_size in sorted({size for case in cases for size in case.dp_sizes}):
+        of_this_size = [case for case in cases if dp_size in case.dp_sizes]
+        in_processes(dp_size, write_megatron_world, of_this_size, dp_size, out)
+
+
+def write_plain(names: list[str], out: Path) -> None:
+    from golden import plain
+    from golden.processes import in_processes
+
+    for name in names:
+        if name == plain.SHARDED_CASE:
+            in_processes(plain.SHARDED_WORLD, plain.write_sharded, out)
+        else:
+            plain.write_plain(name, out)
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    if arguments.list:
+        list_cases()
+        return 0
+    warnings.filterwarnings("ignore")  # of a machine without CUDA and TransformerEngine
+    logging.disable(logging.WARNING)
+    out = arguments.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    wanted = set(arguments.case or [case.name for case in MEGATRON_CASES] + list(PLAIN_ABOUT))
+    write_plain([name for name in PLAIN_ABOUT if name in wanted], out)
+    write_megatron([case for case in MEGATRON_CASES if case.name in wanted], out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

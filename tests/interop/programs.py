@@ -1,0 +1,74 @@
+"""Runs the programs under test and checks what the command line promises about every run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BIN = Path(os.environ.get("SHARDWISE_BIN", REPOSITORY / "build/bin")).resolve()
+SHARED = Path(os.environ.get("SHARDWISE_SHARED", REPOSITORY / "../shared")).resolve()
+FIXTURES = SHARED / "fixtures"
+GOLDEN = REPOSITORY / "tests/golden"
+
+ERROR_LINE = re.compile(r"^(ckpt-inspect|ckpt-convert|reshard|step-replay): error: \S.*$")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    command: tuple[str, ...]
+    code: int
+    stdout: str
+    stderr: str
+
+    def __str__(self) -> str:
+        return f"{' '.join(self.command)}\nexit {self.code}\n{self.stdout}\n{self.stderr}"
+
+    def json(self) -> dict:
+        return json.loads(self.stdout)
+
+    @property
+    def text(self) -> str:
+        """What a person sees: data and messages."""
+        return self.stdout + self.stderr
+
+
+def run(program: str, *arguments: object, timeout_s: float = 60) -> Outcome:
+    command = (str(BIN / program), *map(str, arguments))
+    finished = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    return Outcome(command, finished.returncode, finished.stdout, finished.stderr)
+
+
+def succeed(program: str, *arguments: object, timeout_s: float = 60) -> Outcome:
+    outcome = run(program, *arguments, timeout_s=timeout_s)
+    assert outcome.code == 0, outcome
+    return outcome
+
+
+def refuse(codes: int | set[int], program: str, *arguments: object) -> str:
+    """Runs a command that must fail: one `error:` line, at most one `hint:` line, nothing else.
+
+    Returns the error line.
+    """
+    outcome = run(program, *arguments)
+    allowed = {codes} if isinstance(codes, int) else codes
+    assert outcome.code in allowed, f"want exit {allowed}\n{outcome}"
+    lines = outcome.stderr.splitlines()
+    assert lines and ERROR_LINE.match(lines[0]), outcome
+    assert len(lines) == 1 or (len(lines) == 2 and lines[1].lstrip().startswith("hint: ")), outcome
+    assert outcome.stdout == "", outcome
+    return lines[0]
+
+
+def hash_of(path: Path, *options: str) -> dict:
+    return succeed("ckpt-inspect", "hash", path, "--json", *options).json()
+
+
+def logical_digest(path: Path) -> str:
+    return hash_of(path, "--logical")["digest"]
