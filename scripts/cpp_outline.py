@@ -122,14 +122,19 @@ def _without_templates(head):
 
 
 def _parameter_count(head):
+    """How many parameters a head declares; a last one called `options` is not counted."""
     begin = re.search(r"(?:operator\s*\(\s*\)|\w|operator[^\w\s(]+)\s*(\()", head)
     if not begin:
         return 0
-    depth, count, empty = 0, 1, True
+    depth, parameters = 0, [""]
     for mark in head[begin.end():]:
         if mark == ")" and depth == 0:
             break
-        empty = empty and mark.isspace()
         depth += {"(": 1, "<": 1, "[": 1, ")": -1, ">": -1, "]": -1}.get(mark, 0)
-        count += mark == "," and depth == 0
-    return 0 if empty else count
+        if mark == "," and depth == 0:
+            parameters.append("")
+        else:
+            parameters[-1] += mark
+    if not parameters[-1].strip() or re.search(r"\boptions\b", parameters[-1]):
+        parameters.pop()
+    return len(parameters)

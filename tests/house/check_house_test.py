@@ -78,6 +78,7 @@ HARMLESS = {
     "separators in numbers": "int a = 1'000; int b = 2'000'000;\n" + function_of(60),
     "braces in strings": 'const char* s = "{{{"; char c = \'{\';\n' + function_of(60),
     "raw strings": 'const char* s = R"(dst { " )";\n' + function_of(60),
+    "options beside four parameters": "void f(int a, int b, M<int, int> c, int d, O options) {}\n",
     "sixty lines": function_of(59, "template <class T>\nvoid big(std::vector<T> v = {}) noexcept"),
 }
 
