@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/optim_layout: what the real megatron-core answers, for liboptim's layout tests.
+"""Writes tests/golden/optim_layout: what the real megatron-core answers, for liboptim's tests.
 
 usage: make_layout_golden.py FOLDER        (needs torch and megatron-core==0.16.1; CPU, one process)
 
@@ -154,7 +154,7 @@ def groupings():
     return rows
 
 
-# --- real models: names, order, attributes, owners -------------------------------------------------
+# --- real models: names, order, attributes, owners ---------------------------------------------
 
 MODELS = {
     "gpt_5_layers": {"num_layers": 5},
@@ -240,7 +240,7 @@ def deals(rng):
     return rows
 
 
-# --- optimizer state to sharded state ---------------------------------------------------------------
+# --- optimizer state to sharded state -----------------------------------------------------------
 
 
 def tensor_json(t):
@@ -323,7 +323,8 @@ def grid_cases(rng):
 
 
 def object_cases():
-    cases = [("rng_state", (1, 1), (0, 0)), ("common_state", (1,), (0,)), ("x._extra_state", (12,), (3,))]
+    cases = [("rng_state", (1, 1), (0, 0)), ("common_state", (1,), (0,)),
+             ("x._extra_state", (12,), (3,))]
     return [{"key": k, "shape": s, "offset": o,
              "unique_key": mapping.ShardedObject(k, None, s, o).unique_key} for k, s, o in cases]
 

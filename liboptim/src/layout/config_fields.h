@@ -2,6 +2,27 @@
 
 namespace optim {
 
+// The second half of for_each_field: how the optimizer runs, not what it computes.
+template <typename Config, typename Visit>
+void for_each_running_field(Config& config, Visit& visit) {
+  visit("use_distributed_optimizer", config.use_distributed_optimizer);
+  visit("use_layer_wise_distributed_optimizer", config.use_layer_wise_distributed_optimizer);
+  visit("overlap_param_gather", config.overlap_param_gather);
+  visit("overlap_param_gather_with_optimizer_step",
+        config.overlap_param_gather_with_optimizer_step);
+  visit("optimizer_cpu_offload", config.optimizer_cpu_offload);
+  visit("optimizer_offload_fraction", config.optimizer_offload_fraction);
+  visit("use_torch_optimizer_for_cpu_offload", config.use_torch_optimizer_for_cpu_offload);
+  visit("overlap_cpu_optimizer_d2h_h2d", config.overlap_cpu_optimizer_d2h_h2d);
+  visit("pin_cpu_grads", config.pin_cpu_grads);
+  visit("pin_cpu_params", config.pin_cpu_params);
+  visit("clip_grad", config.clip_grad);
+  visit("log_num_zeros_in_grad", config.log_num_zeros_in_grad);
+  visit("barrier_with_L1_time", config.barrier_with_L1_time);
+  visit("config_logger_dir", config.config_logger_dir);
+  visit("optimizer_cuda_graph", config.optimizer_cuda_graph);
+}
+
 // Calls visit(name, field) for every field of an OptimizerConfig but `timers`, which is code.
 template <typename Config, typename Visit>
 void for_each_field(Config& config, Visit&& visit) {
@@ -51,22 +72,7 @@ void for_each_field(Config& config, Visit&& visit) {
   visit("adaptive_muon_moment2_method", config.adaptive_muon_moment2_method);
   visit("adaptive_muon_beta2", config.adaptive_muon_beta2);
   visit("adaptive_muon_eps", config.adaptive_muon_eps);
-  visit("use_distributed_optimizer", config.use_distributed_optimizer);
-  visit("use_layer_wise_distributed_optimizer", config.use_layer_wise_distributed_optimizer);
-  visit("overlap_param_gather", config.overlap_param_gather);
-  visit("overlap_param_gather_with_optimizer_step",
-        config.overlap_param_gather_with_optimizer_step);
-  visit("optimizer_cpu_offload", config.optimizer_cpu_offload);
-  visit("optimizer_offload_fraction", config.optimizer_offload_fraction);
-  visit("use_torch_optimizer_for_cpu_offload", config.use_torch_optimizer_for_cpu_offload);
-  visit("overlap_cpu_optimizer_d2h_h2d", config.overlap_cpu_optimizer_d2h_h2d);
-  visit("pin_cpu_grads", config.pin_cpu_grads);
-  visit("pin_cpu_params", config.pin_cpu_params);
-  visit("clip_grad", config.clip_grad);
-  visit("log_num_zeros_in_grad", config.log_num_zeros_in_grad);
-  visit("barrier_with_L1_time", config.barrier_with_L1_time);
-  visit("config_logger_dir", config.config_logger_dir);
-  visit("optimizer_cuda_graph", config.optimizer_cuda_graph);
+  for_each_running_field(config, visit);
 }
 
 }  // namespace optim
