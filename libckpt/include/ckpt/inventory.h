@@ -31,4 +31,9 @@ struct Inventory {
 // torch.save files point into the checkpoint, which must outlive the inventory.
 CKPT_EXPORT Inventory native_inventory(const Checkpoint& checkpoint);
 
+// Plain state dicts under the same names in every format: JSON pointers to where a tensor or object
+// is in the nested state dict. DCP's planner_data gives them, and a torch.save file is entered as
+// DCP would flatten it. Throws Unsupported for checkpoints that are no plain state dict.
+CKPT_EXPORT Inventory plain_inventory(const Checkpoint& checkpoint);
+
 }  // namespace ckpt

@@ -1,15 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <stop_token>
 #include <string>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
-#include <ckpt/execute.h>
+#include <ckpt/convert.h>
 #include <ckpt/target.h>
 #include <optim/layout_export.h>
 #include <optim/ownership.h>
@@ -28,7 +26,7 @@ namespace optim {
 
 // What the model's state dict holds under a name, in its order.
 struct ModelEntry {
-  enum class What : uint8_t { Param, Buffer, ExtraState } what = What::Param;
+  enum class What : uint8_t { Param, ExtraState } what = What::Param;
   std::string name;
   uint32_t param = 0;                 // Param: index into params
   std::optional<uint32_t> object;     // ExtraState that is not None: index into extra_states
@@ -40,7 +38,7 @@ struct LayerWiseParam {
   uint32_t optimizer = 0;             // place in the chain
   uint32_t group = 0;                 // within that optimizer
   std::vector<std::string> states;    // names of the state tensors, in the file's order
-  std::optional<ckpt::NodeId> attributes;  // of the wrapped master, in `common` (torch sources only)
+  std::optional<ckpt::NodeId> attributes;  // of the wrapped master, in `common` (torch sources)
 };
 
 // Where torch's AdamW or a fused Adam keeps its step count.
@@ -68,6 +66,7 @@ struct LayerWiseCheckpoint {
   // {args, checkpoint_version, iteration, opt_param_scheduler, rng_state: [...], ...} in the order of
   // the file; no model, no optimizer, no content_metadata.
   ckpt::Document common;
+  std::optional<ckpt::NodeId> model_metadata;  // `_metadata` of the model's OrderedDict, in `common`
   std::vector<std::shared_ptr<const ckpt::Document>> extra_states;
 
   ParallelSizes sizes;                        // from args
@@ -75,7 +74,7 @@ struct LayerWiseCheckpoint {
   bool gated_linear_unit = false;             // SwiGLU: torch_dist stores linear_fc1 in two halves
   bool layer_norm_renamed = false;            // transformer_impl 'local', see megatron_keys
   std::string folder_name;                    // iter_0000003, release
-  std::vector<ckpt::NotCarried> not_carried;  // of the source, whatever the target
+  std::vector<ckpt::NotCarried> not_carried;  // by any target
 
   ckpt::Value args() const;                   // the attributes of args, a Dict
 };
@@ -112,35 +111,27 @@ struct LayerWiseTargetSpec {
 OPTIM_LAYOUT_EXPORT ckpt::Target make_layer_wise_target(const LayerWiseCheckpoint& source,
                                                         const LayerWiseTargetSpec& spec);
 
-struct ConvertOptions {
-  std::optional<ckpt::Format> format;          // default: the source's
-  std::optional<uint32_t> data_parallel;       // default: the source's
+struct ConvertOptions : ckpt::ConvertOptions {
+  std::optional<uint32_t> data_parallel;  // default: the source's
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;
-  std::optional<int64_t> iteration;            // of a root
-  bool strict = false;                         // refuse what cannot be carried or is ambiguous
-  bool force = false;                          // replace the destination
-  bool dry_run = false;                        // plan only
-  ckpt::ExecuteOptions execute;
 };
 
-struct ConvertReport {
-  ckpt::Plan plan;
-  ckpt::ExecuteStats stats;
-  ckpt::Format source_format = ckpt::Format::Torch, target_format = ckpt::Format::Torch;
-  uint32_t source_data_parallel = 1, target_data_parallel = 1;
-  std::vector<AmbiguousParam> ambiguous;
-  std::vector<ckpt::NotCarried> not_carried;
-  std::vector<std::string> warnings;
+struct ConvertReport : ckpt::ConvertReport {
+  bool layer_wise = false;
+  uint32_t source_data_parallel = 0, target_data_parallel = 0;  // layer-wise only
+  std::vector<AmbiguousParam> ambiguous;                        // layer-wise only
 };
 
 // The one call that ckpt-convert makes: Megatron LayerWise checkpoints here, plain state dicts through
-// ckpt::make_target. The destination is absent or complete, the source never touched.
+// ckpt::make_target. The destination is absent or complete, the source never touched. Throws what
+// the functions above throw; Unsupported under options.strict where something is not carried or a
+// parameter is ambiguous; AlreadyExists.
 OPTIM_LAYOUT_EXPORT ConvertReport convert(const std::filesystem::path& source,
                                           const std::filesystem::path& destination,
                                           const ConvertOptions& options);
 
-// The one call that `reshard` makes. Refuses what is not LayerWise (Unsupported) and data_parallel 0
-// (InvalidArgument).
+// The one call that `reshard` makes: options.data_parallel is required, options.format must stay the
+// source's. Refuses what is not LayerWise (Unsupported) and data_parallel 0 (InvalidArgument).
 OPTIM_LAYOUT_EXPORT ConvertReport reshard(const std::filesystem::path& source,
                                           const std::filesystem::path& destination,
                                           const ConvertOptions& options);

@@ -1,0 +1,81 @@
+#include <ckpt/convert.h>
+#include <ckpt/error.h>
+#include <optim/layer_wise_checkpoint.h>
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+
+void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous) {
+  if (ambiguous.empty()) return;
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = ambiguous[0].name},
+              "its master rounds to the weight of '" + ckpt::escaped(ambiguous[0].also_fits[0]) +
+                  "', too: content does not prove its name",
+              "without --strict the deal alone decides, and such parameters are listed");
+}
+
+uint32_t checked_data_parallel(const ConvertOptions& options) {
+  if (options.data_parallel && *options.data_parallel == 0) {
+    throw Error(ErrorCode::InvalidArgument, {}, "the data-parallel size must be at least 1");
+  }
+  return options.data_parallel.value_or(0);
+}
+
+ConvertReport convert_layer_wise(const ckpt::Checkpoint& source,
+                                 const std::filesystem::path& destination,
+                                 const ConvertOptions& options) {
+  const uint32_t data_parallel = checked_data_parallel(options);
+  const LayerWiseCheckpoint view = name_layer_wise(source);
+  std::vector<AmbiguousParam> ambiguous;
+  if (view.format == ckpt::Format::Torch) ambiguous = prove_assignment(view, source);
+  if (options.strict) refuse_ambiguity(ambiguous);
+  LayerWiseTargetSpec spec;
+  spec.format = options.format.value_or(view.format);
+  spec.data_parallel = data_parallel;
+  spec.ownership = options.ownership;
+  spec.as_root = source.was_root();
+  ckpt::Target target = make_layer_wise_target(view, spec);
+  ConvertReport report{
+      ckpt::write_target(source, std::move(target), destination, options), true,
+      view.sizes.data_parallel, data_parallel != 0 ? data_parallel : view.sizes.data_parallel,
+      std::move(ambiguous)};
+  return report;
+}
+
+ConvertReport convert_plain(const ckpt::Checkpoint& source,
+                            const std::filesystem::path& destination,
+                            const ConvertOptions& options) {
+  if (options.data_parallel) {
+    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+                "a data-parallel size was asked for, but this is no LayerWise checkpoint");
+  }
+  const ckpt::Format format = options.format.value_or(source.catalog().format);
+  return {ckpt::write_target(source, ckpt::make_target(source, {format}), destination, options)};
+}
+
+}  // namespace
+
+ConvertReport convert(const std::filesystem::path& source,
+                      const std::filesystem::path& destination, const ConvertOptions& options) {
+  const ckpt::Checkpoint opened = ckpt::Checkpoint::open(source, {options.iteration, {}});
+  return is_layer_wise(opened) ? convert_layer_wise(opened, destination, options)
+                               : convert_plain(opened, destination, options);
+}
+
+ConvertReport reshard(const std::filesystem::path& source,
+                      const std::filesystem::path& destination, const ConvertOptions& options) {
+  if (!options.data_parallel) {
+    throw Error(ErrorCode::InvalidArgument, {}, "resharding needs a data-parallel size");
+  }
+  checked_data_parallel(options);
+  const ckpt::Checkpoint opened = ckpt::Checkpoint::open(source, {options.iteration, {}});
+  if (!is_layer_wise(opened)) {
+    throw Error(ErrorCode::Unsupported, {.file = opened.folder().string(), .key = {}},
+                "holds no LayerWise optimizer to reshard");
+  }
+  return convert_layer_wise(opened, destination, options);
+}
+
+}  // namespace optim

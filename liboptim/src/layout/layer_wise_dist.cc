@@ -1,0 +1,382 @@
+// The canonical view of a torch_dist folder: keys name the parameters, stacked over layers; the common
+// state lies in common.pt.
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "layout/layer_wise_view.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Document;
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::Kind;
+using ckpt::TensorEntry;
+using ckpt::Value;
+
+constexpr const char* kCommonFile = "common.pt";
+constexpr std::string_view kRngKey = "rng_state/shard_0.0_1.1";
+constexpr std::string_view kCommonStep = "common_step";
+
+// Order of the states of one parameter, as the optimizers create them.
+constexpr std::string_view kStateOrder[] = {"momentum_buffer", "exp_avg", "exp_avg_sq"};
+
+size_t state_place(const std::string& state) {
+  return static_cast<size_t>(
+      std::find(std::begin(kStateOrder), std::end(kStateOrder), state) - std::begin(kStateOrder));
+}
+
+// "X._extra_state/shard_1_2" -> X._extra_state, layer 1 of 2.
+struct ObjectShard {
+  std::string key;
+  uint32_t index = 0, count = 0;
+};
+
+std::optional<ObjectShard> parse_object_key(const std::string& text) {
+  const size_t slash = text.rfind("/shard_");
+  if (slash == text.npos) return std::nullopt;
+  ObjectShard shard{text.substr(0, slash), 0, 0};
+  const char* const end = text.data() + text.size();
+  const auto [middle, error] = std::from_chars(text.data() + slash + 7, end, shard.index);
+  if (error != std::errc() || middle == end || *middle != '_') return std::nullopt;
+  const auto [last, second_error] = std::from_chars(middle + 1, end, shard.count);
+  if (second_error != std::errc() || last != end) return std::nullopt;
+  return shard;
+}
+
+// Layer `layer` of a stacked tensor: the leading dimension is taken off.
+TensorEntry layer_of(const TensorEntry& stacked, uint32_t layer, std::string key) {
+  TensorEntry tensor{{}, std::move(key), stacked.dtype, {}, {}};
+  tensor.shape.assign(stacked.shape.begin() + 1, stacked.shape.end());
+  for (const ckpt::Chunk& chunk : stacked.chunks) {
+    const ckpt::Box& box = chunk.box;
+    if (layer < box.offsets[0] || layer >= box.offsets[0] + box.sizes[0]) continue;
+    ckpt::Chunk part{{{box.offsets.begin() + 1, box.offsets.end()},
+                      {box.sizes.begin() + 1, box.sizes.end()}},
+                     chunk.region};
+    part.payload_offset_bytes = chunk.payload_offset_bytes +
+                                (layer - box.offsets[0]) * ckpt::element_count(part.box.sizes) *
+                                    ckpt::bytes_per_element(stacked.dtype);
+    tensor.chunks.push_back(std::move(part));
+  }
+  return tensor;
+}
+
+[[noreturn]] void corrupt(const std::string& key, std::string problem) {
+  throw Error(ErrorCode::Corrupt, {".metadata", std::nullopt, key}, std::move(problem));
+}
+[[noreturn]] void unsupported(const std::string& key, std::string problem) {
+  throw Error(ErrorCode::Unsupported, {".metadata", std::nullopt, key}, std::move(problem));
+}
+
+class Reader {
+ public:
+  explicit Reader(const ckpt::Checkpoint& source) : source_(source), document_(common_document()) {}
+
+  LayerWiseCheckpoint run() {
+    view_.format = ckpt::Format::TorchDist;
+    view_.folder_name = source_.folder().filename().string();
+    const Value args = attributes_of_args(document_.tree.root(), kCommonFile);
+    read_args(args, kCommonFile, view_);
+    read_tensors();
+    read_objects();
+    order_model();
+    read_params();
+    const std::vector<ParamGroup> groups = group_params(args, view_.params);
+    carry_common();
+    read_optimizers(groups);
+    check_states();
+    view_.common = common_.finish();
+    view_.tensors.format = ckpt::Format::TorchDist;
+    view_.tensors.iteration = source_.catalog().iteration;
+    view_.tensors.files = source_.catalog().files;
+    view_.tensors.index();
+    return std::move(view_);
+  }
+
+ private:
+  const Document& common_document() const {
+    if (const Document* document = source_.document(kCommonFile)) return *document;
+    throw Error(ErrorCode::Unsupported, {.file = source_.folder().string(), .key = {}},
+                "no common.pt; checkpoints that keep their common state in the store are not handled");
+  }
+
+  // --- tensors ---
+
+  void read_tensors() {
+    for (const TensorEntry& tensor : source_.catalog().tensors) {
+      if (!tensor.file.empty()) continue;  // of common.pt
+      if (tensor.key.starts_with("chained_") || tensor.key.starts_with("optimizer.distributed")) {
+        unsupported(tensor.key, "this layout of optimizer state is not handled");
+      }
+      if (tensor.key.starts_with(kStatePrefix)) {
+        read_state_tensor(tensor);
+      } else {
+        add_by_layer(tensor, "", tensor.key);
+      }
+    }
+  }
+
+  void read_state_tensor(const TensorEntry& tensor) {
+    const std::string_view rest = std::string_view(tensor.key).substr(kStatePrefix.size());
+    const size_t dot = rest.find('.');
+    if (dot == rest.npos) corrupt(tensor.key, "names no parameter");
+    add_by_layer(tensor, std::string(rest.substr(0, dot)), std::string(rest.substr(dot + 1)));
+  }
+
+  void add_by_layer(const TensorEntry& tensor, const std::string& state, const std::string& key) {
+    if (!is_stacked_key(key)) return add(tensor, state, {key, std::nullopt});
+    if (tensor.shape.empty() || tensor.shape[0] != view_.layer_count) {
+      corrupt(tensor.key, "is not stacked over the " + std::to_string(view_.layer_count) +
+                              " layers that args.num_layers says");
+    }
+    for (uint32_t layer = 0; layer < view_.layer_count; ++layer) {
+      add(layer_of(tensor, layer, {}), state, {key, layer});
+    }
+  }
+
+  void add(TensorEntry tensor, const std::string& state, const ShardedName& sharded) {
+    const std::string name = state_dict_name(sharded, key_rules(view_));
+    if (state.empty()) {
+      view_.model.push_back({ModelEntry::What::Param, name, 0, std::nullopt});
+      tensor.key = name;
+    } else {
+      if (state != kMasterState) states_[name].push_back(state);
+      tensor.key = state_key(state, name);
+    }
+    view_.tensors.tensors.push_back(std::move(tensor));
+  }
+
+  // --- objects ---
+
+  void read_objects() {
+    for (const ckpt::ObjectEntry& object : source_.catalog().objects) {
+      if (!object.file.empty()) continue;  // of common.pt
+      if (object.key == kRngKey) {
+        rng_ = source_.read_object(object);
+        continue;
+      }
+      const auto shard = parse_object_key(object.key);
+      if (!shard) unsupported(object.key, "this object is not known");
+      if (is_extra_state(shard->key)) {
+        read_extra_state(object, *shard);
+      } else if (shard->key.starts_with("rerun_state_machine")) {
+        rerun_objects_ = true;
+      } else {
+        unsupported(object.key, "this object is not known");
+      }
+    }
+    if (rerun_objects_) {
+      view_.not_carried.push_back({"rerun_state_machine_state", "one object for each rank of the run"});
+    }
+  }
+
+  void read_extra_state(const ckpt::ObjectEntry& object, const ObjectShard& shard) {
+    const bool stacked = is_stacked_key(shard.key);
+    if (stacked && (shard.count != view_.layer_count || shard.index >= shard.count)) {
+      corrupt(object.key, "is not one of " + std::to_string(view_.layer_count) + " layers");
+    }
+    const std::optional<uint32_t> layer = stacked ? std::optional(shard.index) : std::nullopt;
+    const std::string name = state_dict_name({shard.key, layer}, key_rules(view_));
+    auto document = std::make_shared<Document>(source_.read_object(object));
+    const Value root = document->tree.root();
+    if (!root.is(Kind::List) || root.size() != 1) corrupt(object.key, "is no list of one object");
+    ModelEntry entry{ModelEntry::What::ExtraState, name, 0, std::nullopt};
+    if (!root[0].is_none()) {
+      document->tree.set_root(root[0].id());
+      entry.object = static_cast<uint32_t>(view_.extra_states.size());
+      view_.extra_states.push_back(std::move(document));
+    }
+    view_.model.push_back(std::move(entry));
+  }
+
+  // --- the model in its order ---
+
+  void order_model() {
+    if (has_output_layer()) {
+      view_.model.push_back(
+          {ModelEntry::What::ExtraState, std::string(kOutputExtraState), 0, std::nullopt});
+    }
+    for (const ModelEntry& entry : view_.model) {
+      if (!model_position(entry.name)) {
+        unsupported(entry.name, "its place in the model's order is not known");
+      }
+    }
+    std::sort(view_.model.begin(), view_.model.end(), [](const auto& a, const auto& b) {
+      return *model_position(a.name) < *model_position(b.name);
+    });
+  }
+
+  // Megatron drops the output layer's extra state, which is None, from sharded state dicts; a local
+  // model's own state dict has it, with tied embeddings, too.
+  bool has_output_layer() const { return view_.layer_norm_renamed; }
+
+  void read_params() {
+    std::map<std::string_view, const TensorEntry*> tensors;
+    for (const TensorEntry& tensor : view_.tensors.tensors) tensors.emplace(tensor.key, &tensor);
+    for (ModelEntry& entry : view_.model) {
+      if (entry.what != ModelEntry::What::Param) continue;
+      const TensorEntry& weight = *tensors.at(entry.name);
+      LayerWiseParam param = make_param(weight, entry.name);
+      check_state(tensors, state_key(kMasterState, entry.name), weight);
+      const auto states = states_.find(entry.name);
+      if (states == states_.end()) corrupt(entry.name, "has no optimizer state");
+      param.states = std::move(states->second);
+      states_.erase(states);
+      std::stable_sort(param.states.begin(), param.states.end(), [](const auto& a, const auto& b) {
+        return state_place(a) < state_place(b);
+      });
+      for (const std::string& state : param.states) {
+        check_state(tensors, state_key(state, entry.name), weight);
+      }
+      entry.param = static_cast<uint32_t>(view_.params.size());
+      view_.params.push_back(std::move(param));
+    }
+    if (!states_.empty()) {
+      corrupt(state_key(states_.begin()->second[0], states_.begin()->first),
+              "belongs to no parameter of the model");
+    }
+    const size_t masters = static_cast<size_t>(
+        std::count_if(tensors.begin(), tensors.end(), [](const auto& tensor) {
+          return tensor.first.starts_with(state_key(kMasterState, ""));
+        }));
+    if (masters != view_.params.size()) refuse_lone_master(tensors);
+  }
+
+  template <class Tensors>
+  void refuse_lone_master(const Tensors& tensors) const {
+    const std::string prefix = state_key(kMasterState, "");
+    for (const auto& [key, tensor] : tensors) {
+      if (key.starts_with(prefix) && !tensors.contains(key.substr(prefix.size()))) {
+        corrupt(std::string(key), "belongs to no parameter of the model");
+      }
+    }
+  }
+
+  template <class Tensors>
+  static void check_state(const Tensors& tensors, const std::string& key,
+                          const TensorEntry& weight) {
+    const auto state = tensors.find(key);
+    if (state == tensors.end()) corrupt(key, "is missing");
+    if (state->second->shape != weight.shape) corrupt(key, "has another shape than its parameter");
+    if (state->second->dtype != ckpt::DType::Float32) {
+      unsupported(key, "optimizer state that is not float32");
+    }
+  }
+
+  // --- the common state ---
+
+  void carry_common() {
+    const Value root = document_.tree.root();
+    for (size_t i = 0; i < root.item_count(); ++i) {
+      const auto [key, value] = root.item(i);
+      if (!key.is(Kind::Str)) throw_common("/" + ckpt::key_text(key), "a key is no string");
+      if (key.text() == "optimizer" || key.text() == "content_metadata") continue;
+      common_.put(key.text(), common_.carry(value, document_));
+      if (key.text() == "opt_param_scheduler") carry_rng();
+    }
+    carry_rng();
+  }
+
+  // Stored as a list of one object, which is the list over data-parallel ranks.
+  void carry_rng() {
+    if (!rng_) return;
+    const Value root = rng_->tree.root();
+    if (!root.is(Kind::List) || root.size() != 1) {
+      corrupt(std::string(kRngKey), "is no list of one object");
+    }
+    common_.put("rng_state", common_.carry(root[0], *rng_));
+    rng_.reset();
+  }
+
+  [[noreturn]] static void throw_common(const std::string& pointer, std::string problem) {
+    throw Error(ErrorCode::Corrupt, {kCommonFile, std::nullopt, pointer}, std::move(problem));
+  }
+
+  // {0: {...}, 1: {...}} for a chain, the state itself for one optimizer.
+  void read_optimizers(const std::vector<ParamGroup>& groups) {
+    const auto optimizer = document_.tree.root().find("optimizer");
+    if (!optimizer || !optimizer->is(Kind::Dict)) throw_common("/optimizer", "is missing");
+    const size_t count = groups.empty() ? 0 : groups.back().optimizer_index + 1;
+    view_.optimizers.resize(count);
+    const bool chained = optimizer->find(int64_t{0}).has_value();
+    if ((chained ? optimizer->item_count() : 1) != count) {
+      throw_common("/optimizer", "the chain has not " + std::to_string(count) + " optimizers");
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const auto state = chained ? optimizer->find(static_cast<int64_t>(i)) : optimizer;
+      const std::string pointer = "/optimizer" + (chained ? "/" + std::to_string(i) : "");
+      if (!state || !state->is(Kind::Dict)) throw_common(pointer, "is missing");
+      read_optimizer(*state, pointer, view_.optimizers[i]);
+      const auto expected = static_cast<size_t>(
+          std::count_if(groups.begin(), groups.end(),
+                        [&](const ParamGroup& group) { return group.optimizer_index == i; }));
+      if (view_.optimizers[i].groups.size() != expected) {
+        throw_common(pointer + "/optimizer/param_groups",
+                     "holds " + std::to_string(view_.optimizers[i].groups.size()) +
+                         " groups, the model's parameters make " + std::to_string(expected));
+      }
+    }
+  }
+
+  void read_optimizer(const Value& state, const std::string& pointer, LayerWiseOptimizer& out) {
+    for (size_t i = 0; i < state.item_count(); ++i) {
+      const auto [key, value] = state.item(i);
+      if (key.is(Kind::Str) && key.text() == "optimizer") continue;
+      out.others.emplace_back(ckpt::key_text(key), common_.carry(value, document_));
+    }
+    const auto inner = state.find("optimizer");
+    if (!inner || !inner->is(Kind::Dict)) throw_common(pointer + "/optimizer", "is missing");
+    const auto groups = inner->find("param_groups");
+    if (!groups || !groups->is(Kind::List)) {
+      throw_common(pointer + "/optimizer/param_groups", "is missing");
+    }
+    for (size_t i = 0; i < groups->size(); ++i) {
+      if (!(*groups)[i].is(Kind::Dict)) throw_common(pointer + "/optimizer/param_groups", "no dict");
+      out.groups.push_back(common_.carry((*groups)[i], document_));
+      if ((*groups)[i].find("step")) out.step_layout = StepLayout::PerGroup;
+    }
+    read_common_step(*inner, pointer + "/optimizer/state/" + std::string(kCommonStep), out);
+  }
+
+  void read_common_step(const Value& inner, const std::string& pointer, LayerWiseOptimizer& out) {
+    const auto state = inner.find("state");
+    if (!state || !state->is(Kind::Dict) || !state->find(kCommonStep)) return;
+    const TensorEntry* tensor = source_.catalog().find_tensor(pointer, kCommonFile);
+    if (tensor == nullptr || !tensor->shape.empty()) throw_common(pointer, "is no single number");
+    out.step_layout = StepLayout::PerParam;
+    out.step_dtype = tensor->dtype;
+    out.step_bytes.resize(ckpt::count_bytes(*tensor));
+    source_.read(*tensor, ckpt::whole({}), std::as_writable_bytes(std::span(out.step_bytes)));
+  }
+
+  // All parameters of one optimizer have the same kinds of state.
+  void check_states() const {
+    std::map<uint32_t, const LayerWiseParam*> first;
+    for (const LayerWiseParam& param : view_.params) {
+      const auto [known, added] = first.emplace(param.optimizer, &param);
+      if (!added && known->second->states != param.states) {
+        corrupt(param.info.name, "has other optimizer states than '" +
+                                     ckpt::escaped(known->second->info.name) + "'");
+      }
+    }
+  }
+
+  const ckpt::Checkpoint& source_;
+  const Document& document_;
+  LayerWiseCheckpoint view_;
+  CommonBuilder common_;
+  std::map<std::string, std::vector<std::string>> states_;  // by name; masters apart
+  std::optional<Document> rng_;
+  bool rerun_objects_ = false;
+};
+
+}  // namespace
+
+LayerWiseCheckpoint name_layer_wise_dist(const ckpt::Checkpoint& checkpoint) {
+  return Reader(checkpoint).run();
+}
+
+}  // namespace optim

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/archive_builder.h>
+#include <optim/layer_wise_checkpoint.h>
+
+#include "layout/layer_wise_view.h"
+
+// What the writers of both formats share.
+namespace optim {
+
+// A LayerWise checkpoint on its way to a target: the source, where it goes, what is lost.
+struct TargetJob {
+  const LayerWiseCheckpoint& source;
+  const LayerWiseTargetSpec& spec;
+  uint32_t data_parallel;
+  RankGroups deal;           // of the target
+  ckpt::Target target;
+
+  bool size_changes() const { return data_parallel != source.sizes.data_parallel; }
+  bool format_changes() const { return spec.format != source.format; }
+  void lose(std::string what, std::string reason) {
+    target.not_carried.push_back({std::move(what), std::move(reason)});
+  }
+};
+
+// The canonical tensor of this key, whole or a part of it.
+ckpt::TensorSource tensor_source(const LayerWiseCheckpoint& source, const std::string& key);
+
+// Which parameters the `optimizer`-th optimizer has in each of its groups on a rank.
+std::vector<std::vector<uint32_t>> groups_of_optimizer(const TargetJob& job, uint32_t rank,
+                                                       uint32_t optimizer);
+
+// What the common state of the target holds under `key`; nullopt where it is not carried, which is
+// noted. args get the target's sizes and format.
+std::optional<ckpt::NodeId> carry_common_item(TargetJob& job, std::string_view key,
+                                              const ckpt::Value& value,
+                                              ckpt::ArchiveBuilder& archive);
+
+// Both add the files in the iteration's folder, without prefix.
+void add_torch_files(TargetJob& job);
+void add_torch_dist_files(TargetJob& job);
+
+}  // namespace optim

@@ -1,0 +1,231 @@
+// Writes what layer_wise_dist.cc reads: each owner's optimizer chunks and a share of the model's in
+// __R_0.distcp, the common state in common.pt.
+#include <algorithm>
+#include <numeric>
+
+#include <ckpt/error.h>
+
+#include "layout/layer_wise_target.h"
+
+namespace optim {
+namespace {
+
+using ckpt::ArchiveBuilder;
+using ckpt::DistChunk;
+using ckpt::NodeId;
+using ckpt::Value;
+using ckpt::ValueTree;
+
+constexpr const char* kBackendJson =
+    R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, )"
+    R"("common_backend": "torch", "common_backend_version": 1})";
+
+class DistWriter {
+ public:
+  explicit DistWriter(TargetJob& job) : job_(job), source_(job.source) {
+    spec_.rank_count = job.data_parallel;
+  }
+
+  void run() {
+    add_extra_states();
+    ckpt::TargetFile common = common_file();
+    add_model_chunks();
+    add_optimizer_chunks();
+    balance_model_chunks();
+    auto& files = job_.target.files;
+    files = ckpt::make_torch_dist_files(spec_);
+    files.insert(files.end() - 1, std::move(common));
+    files.push_back({"metadata.json", {}, kBackendJson});
+  }
+
+ private:
+  // --- tensors ---
+
+  // One chunk per layer, as Megatron stores them; two for the halves of a gated linear unit.
+  void add_chunks(const std::string& prefix, const std::string& name, uint32_t rank) {
+    const ShardedName sharded = sharded_name(name, key_rules(source_));
+    const ckpt::TensorSource source = tensor_source(source_, prefix + name);
+    const ckpt::Extents& shape = source.tensor->shape;
+    const bool halves = source_.gated_linear_unit && is_gated_half(name) && shape[0] % 2 == 0;
+    const uint64_t parts = halves ? 2 : 1;
+    for (uint64_t part = 0; part < parts; ++part) {
+      ckpt::Box box = ckpt::whole(shape);
+      if (halves) {
+        box.sizes[0] = shape[0] / 2;
+        box.offsets[0] = part * box.sizes[0];
+      }
+      DistChunk chunk{prefix + sharded.key, source.tensor->dtype, shape, box,
+                      {source.tensor, box}, rank};
+      if (sharded.layer) stack(chunk, *sharded.layer);
+      spec_.chunks.push_back(std::move(chunk));
+    }
+  }
+
+  void stack(DistChunk& chunk, uint32_t layer) const {
+    chunk.global_shape.insert(chunk.global_shape.begin(), source_.layer_count);
+    chunk.box.offsets.insert(chunk.box.offsets.begin(), layer);
+    chunk.box.sizes.insert(chunk.box.sizes.begin(), 1);
+  }
+
+  void add_model_chunks() {
+    for (const LayerWiseParam& param : source_.params) add_chunks("", param.info.name, 0);
+    model_chunk_count_ = spec_.chunks.size();
+  }
+
+  void add_optimizer_chunks() {
+    for (uint32_t rank = 0; rank < job_.data_parallel; ++rank) {
+      for (const auto& group : job_.deal[rank]) {
+        for (const uint32_t index : group) add_param_states(source_.params[index], rank);
+      }
+    }
+  }
+
+  void add_param_states(const LayerWiseParam& param, uint32_t rank) {
+    for (const std::string& state : param.states) {
+      add_chunks(state_key(state, ""), param.info.name, rank);
+    }
+    add_chunks(state_key(kMasterState, ""), param.info.name, rank);
+  }
+
+  static uint64_t chunk_bytes(const DistChunk& chunk) {
+    return ckpt::element_count(chunk.box.sizes) * ckpt::bytes_per_element(chunk.dtype);
+  }
+
+  // Every rank holds the whole model: the largest chunks first, each to the rank that has least.
+  void balance_model_chunks() {
+    std::vector<uint64_t> loads(job_.data_parallel);
+    for (size_t i = model_chunk_count_; i < spec_.chunks.size(); ++i) {
+      loads[spec_.chunks[i].rank] += chunk_bytes(spec_.chunks[i]);
+    }
+    std::vector<size_t> order(model_chunk_count_);
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return chunk_bytes(spec_.chunks[a]) > chunk_bytes(spec_.chunks[b]);
+    });
+    for (const size_t i : order) {
+      const auto least = std::min_element(loads.begin(), loads.end());
+      spec_.chunks[i].rank = static_cast<uint32_t>(least - loads.begin());
+      *least += chunk_bytes(spec_.chunks[i]);
+    }
+  }
+
+  // --- objects ---
+
+  // torch.save is given a list of one object.
+  void add_object(std::string key, ArchiveBuilder& archive, NodeId object) {
+    const NodeId list = archive.tree().list({object});
+    ckpt::TargetArchive made = archive.finish("archive", list);
+    spec_.objects.push_back({std::move(key), std::get<1>(std::move(made.content)),
+                             std::move(made.records), 0});
+  }
+
+  void add_extra_states() {
+    for (const ModelEntry& entry : source_.model) {
+      if (entry.what != ModelEntry::What::ExtraState) continue;
+      if (entry.name == kOutputExtraState) {
+        if (entry.object) job_.lose(entry.name, "Megatron keeps none of the output layer's");
+        continue;
+      }
+      ArchiveBuilder archive;
+      NodeId object = ckpt::kNoNode;
+      if (entry.object) {
+        const ckpt::Document& document = *source_.extra_states[*entry.object];
+        object = archive.carry(document.tree.root(), document);
+      } else {
+        object = archive.tree().none();
+      }
+      add_object(extra_state_key(entry.name), archive, object);
+    }
+  }
+
+  std::string extra_state_key(const std::string& name) const {
+    const ShardedName sharded = sharded_name(name, key_rules(source_));
+    const std::string index = std::to_string(sharded.layer.value_or(0));
+    const std::string count = std::to_string(sharded.layer ? source_.layer_count : 1);
+    return sharded.key + "/shard_" + index + "_" + count;
+  }
+
+  // --- the common state ---
+
+  ckpt::TargetFile common_file() {
+    ArchiveBuilder archive;
+    ValueTree& tree = archive.tree();
+    const NodeId root = tree.dict();
+    bool written = false;
+    const auto add_optimizer = [&] {  // Megatron's order: behind the iteration
+      if (!std::exchange(written, true)) tree.put(root, "optimizer", write_optimizers(archive));
+    };
+    const Value common = source_.common.tree.root();
+    for (size_t i = 0; i < common.item_count(); ++i) {
+      const auto [key, value] = common.item(i);
+      if (key.text() == "rng_state") {
+        add_rng_state(value);
+      } else if (const auto carried = carry_common_item(job_, key.text(), value, archive)) {
+        tree.put(root, key.text(), *carried);
+      }
+      if (key.text() == "iteration") add_optimizer();
+    }
+    add_optimizer();
+    const NodeId content = tree.dict();
+    tree.put(content, "singleton_local_shards", tree.boolean(false));
+    tree.put(content, "chained_optim_avoid_prefix", tree.boolean(true));
+    tree.put(root, "content_metadata", content);
+    return {"common.pt", {archive.finish("common", root)}, {}};
+  }
+
+  void add_rng_state(const Value& value) {
+    ArchiveBuilder archive;
+    if (const auto carried = carry_common_item(job_, "rng_state", value, archive)) {
+      add_object("rng_state/shard_0.0_1.1", archive, *carried);
+    }
+  }
+
+  // {0: {...}, 1: {...}}, or the state itself if there is one optimizer.
+  NodeId write_optimizers(ArchiveBuilder& archive) {
+    if (source_.optimizers.size() == 1) return write_optimizer(archive, source_.optimizers[0]);
+    const NodeId chain = archive.tree().dict();
+    for (size_t i = 0; i < source_.optimizers.size(); ++i) {
+      const NodeId key = archive.tree().integer(static_cast<int64_t>(i));
+      archive.tree().set_item(chain, key, write_optimizer(archive, source_.optimizers[i]));
+    }
+    return chain;
+  }
+
+  NodeId write_optimizer(ArchiveBuilder& archive, const LayerWiseOptimizer& optimizer) {
+    ValueTree& tree = archive.tree();
+    const auto carry = [&](NodeId node) {
+      return archive.carry(source_.common.tree.value(node), source_.common);
+    };
+    const NodeId inner = tree.dict();
+    if (optimizer.step_layout == StepLayout::PerParam) {
+      const NodeId state = tree.dict();
+      tree.put(state, "common_step",
+               archive.add_tensor(optimizer.step_dtype, {}, optimizer.step_bytes));
+      tree.put(inner, "state", state);
+    }
+    const NodeId groups = tree.list();
+    for (const NodeId group : optimizer.groups) tree.append(groups, carry(group));
+    tree.put(inner, "param_groups", groups);
+    const NodeId result = tree.dict();
+    tree.put(result, "optimizer", inner);
+    for (const auto& [key, node] : optimizer.others) tree.put(result, key, carry(node));
+    return result;
+  }
+
+  TargetJob& job_;
+  const LayerWiseCheckpoint& source_;
+  ckpt::DistSpec spec_;
+  size_t model_chunk_count_ = 0;
+};
+
+}  // namespace
+
+void add_torch_dist_files(TargetJob& job) {
+  if (job.source.model_metadata) {
+    job.lose("_metadata of the model's state dict",
+             "versions of modules: torch_dist has no place for them, Megatron does not need them");
+  }
+  DistWriter(job).run();
+}
+
+}  // namespace optim

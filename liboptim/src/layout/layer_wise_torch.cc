@@ -1,0 +1,448 @@
+// The canonical view of a `torch` folder: mp_rank_00/model_optim_rng.pt and one
+// layer_wise_optimizer_R.pt per data-parallel rank. Those files number their parameters; the names
+// come from replaying Megatron's deal over the model's ordered state dict, and every count and shape
+// must agree with what the files hold.
+#include <algorithm>
+#include <charconv>
+
+#include <ckpt/tensor_stream.h>
+
+#include "layout/layer_wise_view.h"
+#include "layout/value_compare.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Document;
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::Kind;
+using ckpt::TensorEntry;
+using ckpt::Value;
+
+constexpr std::string_view kRankFolder = "mp_rank_00/";
+constexpr std::string_view kModelFile = "mp_rank_00/model_optim_rng.pt";
+constexpr std::string_view kRankFilePrefix = "mp_rank_00/layer_wise_optimizer_";
+
+std::string rank_file(uint32_t rank) {
+  return std::string(kRankFilePrefix) + std::to_string(rank) + ".pt";
+}
+
+// "mp_rank_00/layer_wise_optimizer_7.pt" -> 7.
+std::optional<uint32_t> rank_of(std::string_view path) {
+  if (!path.starts_with(kRankFilePrefix) || !path.ends_with(".pt")) return std::nullopt;
+  const std::string_view digits =
+      path.substr(kRankFilePrefix.size(), path.size() - kRankFilePrefix.size() - 3);
+  uint32_t rank = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return rank;
+}
+
+std::string escaped_step(std::string_view text) {
+  std::string step = "/";
+  for (const char c : text) step += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
+  return step;
+}
+
+// Where a value lies in a rank file, for errors and for the catalog's pointers.
+struct Place {
+  std::string file;
+  std::string pointer;
+  Place operator/(std::string_view step) const { return {file, pointer + escaped_step(step)}; }
+  Place operator/(size_t index) const { return *this / std::string_view(std::to_string(index)); }
+
+  [[noreturn]] void corrupt(std::string problem, std::string hint = {}) const {
+    throw Error(ErrorCode::Corrupt, {file, std::nullopt, pointer}, std::move(problem),
+                std::move(hint));
+  }
+  [[noreturn]] void unsupported(std::string problem) const {
+    throw Error(ErrorCode::Unsupported, {file, std::nullopt, pointer}, std::move(problem));
+  }
+};
+
+constexpr const char* kMixedFilesHint =
+    "the rank files may come from different iterations, models or data-parallel sizes";
+
+Value member(const Value& value, std::string_view key, const Place& place) {
+  const auto found = value.is(Kind::Dict) ? value.find(key) : std::nullopt;
+  if (!found) place.corrupt("has no '" + std::string(key) + "'");
+  return *found;
+}
+
+Value list_member(const Value& value, std::string_view key, const Place& place) {
+  const Value found = member(value, key, place);
+  if (!found.is(Kind::List)) (place / key).corrupt("is no list");
+  return found;
+}
+
+// The optimizers of one rank: a list, or the one optimizer itself.
+struct RankOptimizers {
+  std::vector<Value> states;
+  std::vector<Place> places;
+};
+
+RankOptimizers optimizers_of(const Value& root, const Place& place) {
+  if (root.is(Kind::Dict)) return {{root}, {place}};
+  if (!root.is(Kind::List)) place.corrupt("is neither an optimizer's state nor a list of them");
+  RankOptimizers result;
+  for (size_t i = 0; i < root.size(); ++i) {
+    result.states.push_back(root[i]);
+    result.places.push_back(place / i);
+  }
+  return result;
+}
+
+class Reader {
+ public:
+  explicit Reader(const ckpt::Checkpoint& source)
+      : source_(source), model_(require_document(std::string(kModelFile))) {}
+
+  LayerWiseCheckpoint run() {
+    view_.format = ckpt::Format::Torch;
+    view_.folder_name = source_.folder().filename().string();
+    refuse_other_rank_folders();
+    const Value args = attributes_of_args(model_.tree.root(), std::string(kModelFile));
+    read_args(args, std::string(kModelFile), view_);
+    check_rank_files();
+    read_model();
+    groups_ = group_params(args, view_.params);
+    view_.optimizers.resize(groups_.empty() ? 0 : groups_.back().optimizer_index + 1);
+    carry_common();
+    read_ranks();
+    check_duplicate();
+    finish_steps();
+    view_.common = common_.finish();
+    view_.tensors.format = ckpt::Format::Torch;
+    view_.tensors.iteration = source_.catalog().iteration;
+    view_.tensors.files = source_.catalog().files;
+    view_.tensors.index();
+    return std::move(view_);
+  }
+
+ private:
+  const Document& require_document(const std::string& file) const {
+    if (const Document* document = source_.document(file)) return *document;
+    throw Error(ErrorCode::NotFound, {.file = file, .key = {}},
+                "this file of the checkpoint is missing");
+  }
+
+  void refuse_other_rank_folders() const {
+    for (const ckpt::FileEntry& file : source_.catalog().files) {
+      if (!file.path.starts_with(kRankFolder)) {
+        throw Error(ErrorCode::Unsupported, {.file = file.path, .key = {}},
+                    "belongs to another model-parallel rank; only data parallelism is handled");
+      }
+    }
+  }
+
+  void check_rank_files() const {
+    const uint32_t ranks = view_.sizes.data_parallel;
+    for (uint32_t rank = 0; rank < ranks; ++rank) require_document(rank_file(rank));
+    for (const ckpt::FileEntry& file : source_.catalog().files) {
+      const auto rank = rank_of(file.path);
+      if (rank && *rank >= ranks) {
+        throw Error(ErrorCode::Corrupt, {.file = file.path, .key = {}},
+                    "a rank file too many: args.data_parallel_size is " + std::to_string(ranks),
+                    "left over from a run with more data-parallel ranks");
+      }
+    }
+  }
+
+  const TensorEntry& tensor_at(const Place& place) const {
+    const TensorEntry* tensor = source_.catalog().find_tensor(place.pointer, place.file);
+    if (tensor == nullptr) place.corrupt("is no tensor");
+    return *tensor;
+  }
+
+  void add_tensor(std::string key, const TensorEntry& tensor) {
+    view_.tensors.tensors.push_back(tensor);
+    view_.tensors.tensors.back().file.clear();
+    view_.tensors.tensors.back().key = std::move(key);
+  }
+
+  // --- the model ---
+
+  void read_model() {
+    const Place place = Place{std::string(kModelFile), ""} / "model";
+    const auto model = model_.tree.root().find("model");
+    if (!model) place.corrupt("the model's state dict is missing");
+    if (model->is(Kind::Object) && model->state()) {
+      view_.model_metadata = common_.carry(*model->state(), model_);
+    }
+    for (size_t i = 0; i < model->item_count(); ++i) {
+      const auto [key, value] = model->item(i);
+      if (!key.is(Kind::Str)) place.corrupt("a name is no string");
+      read_model_entry(std::string(key.text()), value, place / key.text());
+    }
+  }
+
+  void read_model_entry(std::string name, const Value& value, const Place& place) {
+    ModelEntry entry;
+    entry.name = name;
+    if (is_extra_state(name)) {
+      entry.what = ModelEntry::What::ExtraState;
+      if (!value.is_none()) entry.object = add_extra_state(value);
+    } else {
+      const TensorEntry& tensor = tensor_at(place);
+      entry.param = static_cast<uint32_t>(view_.params.size());
+      view_.params.push_back(make_param(tensor, name));
+      add_tensor(name, tensor);
+    }
+    view_.model.push_back(std::move(entry));
+  }
+
+  // An extra state that holds something (fp8 scales) becomes a document of its own.
+  uint32_t add_extra_state(const Value& value) {
+    auto document = std::make_shared<Document>();
+    document->tree.set_root(document->tree.copy(value));
+    document->storages = model_.storages;
+    view_.extra_states.push_back(std::move(document));
+    return static_cast<uint32_t>(view_.extra_states.size() - 1);
+  }
+
+  void carry_common() {
+    const Value root = model_.tree.root();
+    for (size_t i = 0; i < root.item_count(); ++i) {
+      const auto [key, value] = root.item(i);
+      if (!key.is(Kind::Str) || key.text() == "model" || key.text() == "optimizer") continue;
+      common_.put(key.text(), common_.carry(value, model_));
+    }
+  }
+
+  // --- the optimizer ---
+
+  void read_ranks() {
+    const RankGroups deal =
+        deal_params(groups_, view_.sizes.data_parallel, OwnershipPolicy::PingPong);
+    for (uint32_t rank = 0; rank < deal.size(); ++rank) {
+      const Document& document = require_document(rank_file(rank));
+      read_rank(document, {rank_file(rank), ""}, deal[rank]);
+    }
+  }
+
+  void read_rank(const Document& document, const Place& place,
+                 const std::vector<std::vector<uint32_t>>& dealt) {
+    const RankOptimizers rank = optimizers_of(document.tree.root(), place);
+    if (rank.states.size() != view_.optimizers.size()) {
+      place.corrupt("holds " + std::to_string(rank.states.size()) + " optimizers, expected " +
+                    std::to_string(view_.optimizers.size()));
+    }
+    size_t group = 0;
+    for (size_t i = 0; i < rank.states.size(); ++i) {
+      std::vector<std::vector<uint32_t>> own;
+      for (; group < groups_.size() && groups_[group].optimizer_index == i; ++group) {
+        own.push_back(dealt[group]);
+      }
+      read_optimizer(document, rank.states[i], rank.places[i], {i, own});
+    }
+  }
+
+  struct Dealt {
+    size_t optimizer;
+    std::vector<std::vector<uint32_t>> groups;  // parameters in local order
+  };
+
+  void read_optimizer(const Document& document, const Value& state, const Place& place,
+                      const Dealt& dealt) {
+    const Value inner = member(state, "optimizer", place);
+    const Place inner_place = place / "optimizer";
+    const Value groups = list_member(inner, "param_groups", inner_place);
+    const Value masters = list_member(state, "fp32_from_fp16_params", place);
+    const Value states = member(inner, "state", inner_place);
+    if (groups.size() != dealt.groups.size() || masters.size() != dealt.groups.size()) {
+      inner_place.corrupt("holds " + std::to_string(groups.size()) + " parameter groups, expected " +
+                          std::to_string(dealt.groups.size()));
+    }
+    size_t local_index = 0;
+    for (size_t g = 0; g < dealt.groups.size(); ++g) {
+      check_group_counts(groups[g], masters[g], dealt.groups[g].size(),
+                         inner_place / "param_groups" / g);
+      for (size_t i = 0; i < dealt.groups[g].size(); ++i, ++local_index) {
+        const uint32_t param = dealt.groups[g][i];
+        check_index(groups[g].at("params")[i], local_index, inner_place / "param_groups" / g);
+        read_master(document, masters[g][i], param, place / "fp32_from_fp16_params" / g / i);
+        read_states(states, local_index, param, inner_place / "state" / local_index);
+      }
+      merge_group({dealt.optimizer, g}, document, groups[g], inner_place / "param_groups" / g);
+    }
+    if (states.item_count() != local_index) {
+      (inner_place / "state")
+          .corrupt("holds the state of " + std::to_string(states.item_count()) +
+                   " parameters, the groups have " + std::to_string(local_index));
+    }
+    carry_others(document, state, dealt.optimizer);
+  }
+
+  void check_group_counts(const Value& group, const Value& masters, size_t expected,
+                          const Place& place) const {
+    const Value params = list_member(group, "params", place);
+    if (!masters.is(Kind::List)) place.corrupt("its fp32_from_fp16_params are no list");
+    if (params.size() == expected && masters.size() == expected) return;
+    place.corrupt("holds " + std::to_string(params.size()) + " parameters and " +
+                      std::to_string(masters.size()) + " masters, the ping-pong deal gives it " +
+                      std::to_string(expected),
+                  kMixedFilesHint);
+  }
+
+  static void check_index(const Value& index, size_t expected, const Place& place) {
+    if (index.is(Kind::Int) && index.as_int() == static_cast<int64_t>(expected)) return;
+    (place / "params").corrupt("is not numbered on from the group before");
+  }
+
+  void read_master(const Document& document, const Value& value, uint32_t param,
+                   const Place& place) {
+    const TensorEntry& tensor = tensor_at(place);
+    LayerWiseParam& owner = view_.params[param];
+    if (tensor.dtype != ckpt::DType::Float32) place.unsupported("the master is not float32");
+    check_shape(tensor, param, place);
+    const auto attributes = ckpt::as_tensor(value)->attributes;
+    if (attributes) {
+      owner.attributes = common_.carry(document.tree.value(*attributes), document);
+    }
+    add_tensor(state_key(kMasterState, owner.info.name), tensor);
+  }
+
+  void check_shape(const TensorEntry& tensor, uint32_t param, const Place& place) const {
+    const auto& expected = view_.params[param].info.shape;
+    if (std::equal(tensor.shape.begin(), tensor.shape.end(), expected.begin(), expected.end())) {
+      return;
+    }
+    place.corrupt("has another shape than '" + ckpt::escaped(view_.params[param].info.name) +
+                      "', which the ping-pong deal puts here",
+                  kMixedFilesHint);
+  }
+
+  // --- the state of one parameter ---
+
+  void read_states(const Value& states, size_t local_index, uint32_t param, const Place& place) {
+    const auto state = states.is(Kind::Dict) ? states.find(static_cast<int64_t>(local_index))
+                                             : std::nullopt;
+    if (!state || !state->is(Kind::Dict)) place.corrupt("the parameter has no state");
+    for (size_t i = 0; i < state->item_count(); ++i) {
+      const auto [key, value] = state->item(i);
+      if (!key.is(Kind::Str)) place.corrupt("the name of a state is no string");
+      read_state(std::string(key.text()), value, param, place / key.text());
+    }
+  }
+
+  void read_state(const std::string& name, const Value& value, uint32_t param,
+                  const Place& place) {
+    LayerWiseParam& owner = view_.params[param];
+    if (!ckpt::as_tensor(value)) {
+      place.unsupported("a state that is no tensor (as SOAP's step) is not handled");
+    }
+    const TensorEntry& tensor = tensor_at(place);
+    if (name == "step") return read_step(tensor, owner.optimizer, place);
+    check_shape(tensor, param, place);
+    owner.states.push_back(name);
+    add_tensor(state_key(name, owner.info.name), tensor);
+  }
+
+  // torch's AdamW counts per parameter; torch_dist has one count for all.
+  void read_step(const TensorEntry& tensor, uint32_t optimizer, const Place& place) {
+    if (!tensor.shape.empty()) place.corrupt("a step count is no single number");
+    std::string bytes(ckpt::count_bytes(tensor), '\0');
+    source_.read(tensor, ckpt::whole(tensor.shape), std::as_writable_bytes(std::span(bytes)));
+    LayerWiseOptimizer& owner = view_.optimizers[optimizer];
+    if (owner.step_layout == StepLayout::None) {
+      owner.step_layout = StepLayout::PerParam;
+      owner.step_dtype = tensor.dtype;
+      owner.step_bytes = bytes;
+    } else if (owner.step_bytes != bytes || owner.step_dtype != tensor.dtype) {
+      place.unsupported("its step count differs from that of the parameters before");
+    }
+  }
+
+  // --- groups and the rest ---
+
+  struct GroupPlace {
+    size_t optimizer, group;
+  };
+
+  // All ranks state the same groups; only `params`, and `step` where a group is empty, differ.
+  void merge_group(const GroupPlace& where, const Document& document, const Value& group,
+                   const Place& place) {
+    LayerWiseOptimizer& owner = view_.optimizers[where.optimizer];
+    const ckpt::NodeId own = common_.carry(group, document);
+    common_.tree().erase(own, "params");
+    if (owner.groups.size() == where.group) return owner.groups.push_back(own);
+    const ckpt::NodeId known = owner.groups[where.group];
+    const auto step = common_.tree().value(own).find("step");
+    const auto known_step = common_.tree().value(known).find("step");
+    if (step && !known_step) {
+      common_.tree().put(known, "step", step->id());
+    } else if (step && known_step && first_difference(*step, *known_step)) {
+      (place / "step").unsupported("its step count differs between ranks");
+    }
+    compare_groups(common_.tree().value(known), common_.tree().value(own), place);
+  }
+
+  static void compare_groups(const Value& known, const Value& own, const Place& place) {
+    for (size_t i = 0; i < own.item_count(); ++i) {
+      const auto [key, value] = own.item(i);
+      const auto expected = known.find(key.is(Kind::Str) ? key.text() : "");
+      if (!expected || first_difference(*expected, value)) {
+        (place / ckpt::key_text(key)).corrupt("differs from the other ranks", kMixedFilesHint);
+      }
+    }
+  }
+
+  void carry_others(const Document& document, const Value& state, size_t optimizer) {
+    auto& others = view_.optimizers[optimizer].others;
+    for (size_t i = 0; i < state.item_count(); ++i) {
+      const auto [key, value] = state.item(i);
+      const std::string name = ckpt::key_text(key);
+      if (name == "optimizer" || name == "fp32_from_fp16_params") continue;
+      const auto known = std::find_if(others.begin(), others.end(),
+                                      [&](const auto& other) { return other.first == name; });
+      if (known == others.end()) others.emplace_back(name, common_.carry(value, document));
+    }
+  }
+
+  void finish_steps() {
+    for (LayerWiseOptimizer& optimizer : view_.optimizers) {
+      const bool in_group = std::any_of(
+          optimizer.groups.begin(), optimizer.groups.end(),
+          [&](ckpt::NodeId group) { return common_.tree().value(group).find("step").has_value(); });
+      if (in_group) optimizer.step_layout = StepLayout::PerGroup;
+    }
+  }
+
+  // model_optim_rng.pt repeats rank 0's state: two copies that differ are of different moments.
+  void check_duplicate() const {
+    const auto copy = model_.tree.root().find("optimizer");
+    if (!copy) return;
+    const Place place = Place{std::string(kModelFile), ""} / "optimizer";
+    const Document& original = require_document(rank_file(0));
+    std::vector<TensorPair> tensors;
+    if (const auto where = first_difference(*copy, original.tree.root(), &tensors)) {
+      Place{place.file, place.pointer + *where}.corrupt(
+          "differs from layer_wise_optimizer_0.pt, which it should repeat", kMixedFilesHint);
+    }
+    const auto& catalog = source_.catalog().tensors;
+    const std::string first_file = rank_file(0);
+    for (const TensorEntry& tensor : catalog) {
+      if (tensor.file != first_file) continue;
+      const Place own{place.file, place.pointer + tensor.key};
+      if (!ckpt::same_bytes(tensor_at(own), source_, tensor, source_)) {
+        own.corrupt("its values differ from layer_wise_optimizer_0.pt, which it should repeat",
+                    kMixedFilesHint);
+      }
+    }
+  }
+
+  const ckpt::Checkpoint& source_;
+  const Document& model_;
+  LayerWiseCheckpoint view_;
+  CommonBuilder common_;
+  std::vector<ParamGroup> groups_;
+};
+
+}  // namespace
+
+LayerWiseCheckpoint name_layer_wise_torch(const ckpt::Checkpoint& checkpoint) {
+  return Reader(checkpoint).run();
+}
+
+}  // namespace optim

@@ -1,0 +1,195 @@
+#include "layout/layer_wise_view.h"
+
+#include <algorithm>
+
+#include <optim/checkpoint_args.h>
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::Kind;
+using ckpt::Value;
+
+constexpr std::string_view kLayerWiseArg = "use_layer_wise_distributed_optimizer";
+
+// A positive number that may be absent or None.
+uint32_t size_arg(const Value& args, const std::string& file, std::string_view name) {
+  const auto value = args.find(name);
+  if (!value || value->is_none()) return 1;
+  if (!value->is(Kind::Int) || value->as_int() < 1 || value->as_int() > INT32_MAX) {
+    throw Error(ErrorCode::Corrupt, {file, std::nullopt, "/args/@" + std::string(name)},
+                "is no size");
+  }
+  return static_cast<uint32_t>(value->as_int());
+}
+
+bool is_true(const Value& args, std::string_view name) {
+  const auto value = args.find(name);
+  return value && value->is(Kind::Bool) && value->as_bool();
+}
+
+[[noreturn]] void unsupported(const std::string& file, std::string_view name,
+                              const std::string& problem) {
+  throw Error(ErrorCode::Unsupported, {file, std::nullopt, "/args/@" + std::string(name)},
+              problem);
+}
+
+void refuse_other_parallelism(const Value& args, const std::string& file) {
+  constexpr std::string_view kSizes[] = {
+      "tensor_model_parallel_size", "pipeline_model_parallel_size",
+      "virtual_pipeline_model_parallel_size", "context_parallel_size",
+      "expert_model_parallel_size", "expert_tensor_parallel_size",
+      "num_distributed_optimizer_instances"};
+  for (const std::string_view name : kSizes) {
+    const uint32_t size = size_arg(args, file, name);
+    if (size > 1) {
+      unsupported(file, name, "is " + std::to_string(size) + "; only data parallelism is handled");
+    }
+  }
+}
+
+// Arguments that change which parameters there are or how they are stored.
+void refuse_other_models(const Value& args, const std::string& file) {
+  for (const std::string_view name :
+       {"num_experts", "heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json",
+        "mtp_num_layers", "hybrid_override_pattern"}) {
+    const auto value = args.find(name);
+    if (value && !value->is_none()) unsupported(file, name, "is set; this kind of model is not handled");
+  }
+  for (const std::string_view name : {"use_distributed_optimizer", "multi_latent_attention"}) {
+    if (is_true(args, name)) unsupported(file, name, "is set; this is not handled");
+  }
+}
+
+bool has_local_layers(const Value& args, const std::string& file) {
+  const auto implementation = args.find("transformer_impl");
+  if (!implementation || !implementation->is(Kind::Str)) {
+    unsupported(file, "transformer_impl", "is missing: names of layer norms cannot be told");
+  }
+  if (implementation->text() == "local") return true;
+  if (implementation->text() == "transformer_engine") return false;
+  unsupported(file, "transformer_impl",
+              "'" + ckpt::escaped(implementation->text()) + "' is not known");
+}
+
+}  // namespace
+
+std::string state_key(std::string_view state, std::string_view name) {
+  return std::string(kStatePrefix) + std::string(state) + "." + std::string(name);
+}
+
+Value LayerWiseCheckpoint::args() const {
+  return attributes_of_args(common.tree.root(), "common state");
+}
+
+Value attributes_of_args(const Value& common_root, const std::string& file) {
+  const auto args = common_root.is(Kind::Dict) ? common_root.find("args") : std::nullopt;
+  if (!args || !args->is(Kind::Object) || !args->state() || !args->state()->is(Kind::Dict)) {
+    throw Error(ErrorCode::Corrupt, {file, std::nullopt, "/args"},
+                "no argparse.Namespace with the training arguments");
+  }
+  return *args->state();
+}
+
+void read_args(const Value& args, const std::string& file, LayerWiseCheckpoint& view) {
+  if (!is_true(args, kLayerWiseArg)) {
+    unsupported(file, kLayerWiseArg, "is not set; only LayerWise optimizers are handled");
+  }
+  refuse_other_parallelism(args, file);
+  refuse_other_models(args, file);
+  view.sizes = {};
+  view.sizes.data_parallel = size_arg(args, file, "data_parallel_size");
+  view.layer_count = size_arg(args, file, "num_layers");
+  view.gated_linear_unit = is_true(args, "swiglu");
+  view.layer_norm_renamed = has_local_layers(args, file);
+}
+
+KeyRules key_rules(const LayerWiseCheckpoint& view) {
+  return {view.layer_norm_renamed, view.layer_count};
+}
+
+LayerWiseParam make_param(const ckpt::TensorEntry& tensor, std::string name) {
+  LayerWiseParam param;
+  param.info.attributes = megatron_attributes(name, tensor.shape.size());
+  param.info.name = std::move(name);
+  param.info.shape.assign(tensor.shape.begin(), tensor.shape.end());
+  param.info.dtype = tensor.dtype;
+  return param;
+}
+
+std::vector<ParamGroup> group_params(const Value& args, std::vector<LayerWiseParam>& params) {
+  std::vector<ParamInfo> infos;
+  for (const LayerWiseParam& param : params) infos.push_back(param.info);
+  std::vector<ParamGroup> groups = get_param_groups(infos, config_from_args(args));
+  uint32_t group = 0;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    group = i > 0 && groups[i].optimizer_index == groups[i - 1].optimizer_index ? group + 1 : 0;
+    for (const GroupedParam& grouped : groups[i].params) {
+      params[grouped.index].optimizer = groups[i].optimizer_index;
+      params[grouped.index].group = group;
+    }
+  }
+  return groups;
+}
+
+RankGroups deal_params(const std::vector<ParamGroup>& groups, uint32_t data_parallel,
+                       OwnershipPolicy policy) {
+  std::vector<uint32_t> param_of_id;
+  for (const ParamGroup& group : groups) {
+    for (const GroupedParam& grouped : group.params) {
+      param_of_id.push_back(static_cast<uint32_t>(grouped.index));
+    }
+  }
+  ParallelSizes sizes;
+  sizes.data_parallel = data_parallel;
+  const Ownership ownership = shard_params(groups, sizes, policy);
+  RankGroups ranks;
+  for (uint32_t rank = 0; rank < data_parallel; ++rank) {
+    ranks.push_back(ownership.groups_on({rank, 0}));
+    for (auto& ids : ranks.back()) {
+      for (uint32_t& id : ids) id = param_of_id[id];
+    }
+  }
+  return ranks;
+}
+
+ckpt::Document CommonBuilder::finish() {
+  const ckpt::TargetArchive archive = builder_.finish("common", root_);
+  ckpt::Document document{*std::get<1>(archive.content), {}};
+  for (size_t i = 0; i < archive.records.size(); ++i) {
+    document.storages.push_back(
+        {std::to_string(i), std::get<ckpt::StorageSource>(archive.records[i].source).region});
+  }
+  std::sort(document.storages.begin(), document.storages.end(),
+            [](const auto& a, const auto& b) { return a.key < b.key; });
+  return document;
+}
+
+bool is_layer_wise(const ckpt::Checkpoint& checkpoint) {
+  const bool torch = checkpoint.catalog().format == ckpt::Format::Torch;
+  if (torch) {
+    return std::any_of(checkpoint.catalog().files.begin(), checkpoint.catalog().files.end(),
+                       [](const ckpt::FileEntry& file) {
+                         return file.path.find("/layer_wise_optimizer_") != file.path.npos;
+                       });
+  }
+  const ckpt::Document* common = checkpoint.document("common.pt");
+  if (common == nullptr || !common->tree.root().is(Kind::Dict)) return false;
+  const auto args = common->tree.root().find("args");
+  return args && args->is(Kind::Object) && args->state() && args->state()->is(Kind::Dict) &&
+         is_true(*args->state(), kLayerWiseArg);
+}
+
+LayerWiseCheckpoint name_layer_wise(const ckpt::Checkpoint& checkpoint) {
+  switch (checkpoint.catalog().format) {
+    case ckpt::Format::Torch: return name_layer_wise_torch(checkpoint);
+    case ckpt::Format::TorchDist: return name_layer_wise_dist(checkpoint);
+    default:
+      throw Error(ErrorCode::Unsupported, {.file = checkpoint.folder().string(), .key = {}},
+                  "holds no LayerWise optimizer");
+  }
+}
+
+}  // namespace optim

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/archive_builder.h>
+#include <ckpt/checkpoint.h>
+#include <ckpt/error.h>
+#include <optim/layer_wise_checkpoint.h>
+
+#include "layout/megatron_keys.h"
+
+// What both readers of LayerWise checkpoints share: args, parameters and groups, the common state.
+namespace optim {
+
+inline constexpr std::string_view kStatePrefix = "optimizer.state.";
+inline constexpr std::string_view kMasterState = "fp32_param";
+
+std::string state_key(std::string_view state, std::string_view name);
+
+// The attributes of the argparse.Namespace `args` of a common state; Corrupt where there are none.
+ckpt::Value attributes_of_args(const ckpt::Value& common_root, const std::string& file);
+
+// Reads sizes, layer count and the model's kind from args into `view`. Throws Unsupported, by the
+// name of the argument, for what this layout does not handle.
+void read_args(const ckpt::Value& args, const std::string& file, LayerWiseCheckpoint& view);
+KeyRules key_rules(const LayerWiseCheckpoint& view);
+
+// A model's tensor as a parameter, with the attributes that Megatron gives that name.
+LayerWiseParam make_param(const ckpt::TensorEntry& tensor, std::string name);
+
+// The groups that Megatron makes of these parameters; sets optimizer and group of each.
+std::vector<ParamGroup> group_params(const ckpt::Value& args, std::vector<LayerWiseParam>& params);
+
+// For each rank the parameters of each group (counted over all optimizers) in their local order.
+using RankGroups = std::vector<std::vector<std::vector<uint32_t>>>;
+RankGroups deal_params(const std::vector<ParamGroup>& groups, uint32_t data_parallel,
+                       OwnershipPolicy policy);
+
+// Collects `common`: values are carried from several documents into one.
+class CommonBuilder {
+ public:
+  CommonBuilder() : root_(builder_.tree().dict()) {}
+  ckpt::ArchiveBuilder& archive() { return builder_; }
+  ckpt::ValueTree& tree() { return builder_.tree(); }
+  void put(std::string_view key, ckpt::NodeId value) { tree().put(root_, key, value); }
+  ckpt::NodeId carry(const ckpt::Value& value, const ckpt::Document& document) {
+    return builder_.carry(value, document);
+  }
+  ckpt::Document finish();
+
+ private:
+  ckpt::ArchiveBuilder builder_;
+  ckpt::NodeId root_;
+};
+
+LayerWiseCheckpoint name_layer_wise_torch(const ckpt::Checkpoint& checkpoint);
+LayerWiseCheckpoint name_layer_wise_dist(const ckpt::Checkpoint& checkpoint);
+
+}  // namespace optim
