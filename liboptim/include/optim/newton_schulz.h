@@ -1,0 +1,39 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include <optim/export.h>
+#include <optim/update_modes.h>
+
+namespace optim {
+
+// One step of the iteration: A = X X^T, B = b A + c A A, X = a X + B X.
+struct NewtonSchulzStep {
+  double a = 0, b = 0, c = 0;
+  bool operator==(const NewtonSchulzStep&) const = default;
+};
+
+// The coefficients of step `index` >= 0. Past the end of its table a type repeats its last row
+// (polar_express, cans, deepseekv4) or starts again (simple, quintic, aol).
+OPTIM_EXPORT NewtonSchulzStep newton_schulz_step(NsCoefficients type, int64_t index);
+
+struct NewtonSchulzOptions {
+  int64_t steps = 5;
+  NsCoefficients coefficients = NsCoefficients::Quintic;
+  // Highest and High: fp32 products. Medium: one cast to bf16, then bf16 products that accumulate
+  // in fp32 and round once each, the scaled addend included.
+  MatmulPrecision precision = MatmulPrecision::Medium;
+};
+
+// Pushes the singular values of a matrix towards 1 (Muon's orthogonalisation, as
+// emerging_optimizers 0.3 computes it): divides by the Frobenius norm, iterates on the wide
+// orientation, gives back fp32 of the same shape.
+//
+// `x`: fp32, 2-D, on the CPU. Throws Error(InvalidArgument) for anything else and for steps < 1.
+// The same matrix gives the same bits whatever it is a view of; LibTorch's matrix products may
+// depend on at::get_num_threads() and on the processor.
+OPTIM_EXPORT at::Tensor newton_schulz(const at::Tensor& x, const NewtonSchulzOptions& options = {});
+
+}  // namespace optim

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <ckpt/error.h>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <optim/process_groups.h>
+
+namespace optim {
+
+// LibTorch's errors end in a C++ stack trace; the first line says what happened.
+[[noreturn]] void throw_c10d_error(const char* operation, const std::exception& error);
+
+// Runs `body`; what LibTorch throws becomes Error(IoFailure) that names the operation.
+template <class Body>
+auto translate_c10d_errors(const char* operation, Body&& body) {
+  try {
+    return body();
+  } catch (const ckpt::Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw_c10d_error(operation, error);
+  }
+}
+
+// The collective operations that the optimizer uses, over one group; on a null group they change
+// nothing. Blocking: all ranks must call in the same order. After a failure ranks no longer agree,
+// so that the object refuses every further operation and says why (IoFailure).
+class Collectives {
+ public:
+  explicit Collectives(ProcessGroupPtr group);
+
+  int rank() const { return rank_.rank; }
+  int size() const { return rank_.size; }
+
+  // In place. Sums of values of which all but one are zero are exact whatever the order.
+  void all_reduce_sum(at::Tensor& tensor);
+
+  // `all` has size() times the bytes of `mine`; both contiguous, of type uint8.
+  void all_gather(at::Tensor& all, at::Tensor& mine);
+  std::vector<std::string> all_gather(const std::string& mine);
+
+  void broadcast(at::Tensor& tensor, int root);
+
+ private:
+  template <class Body>
+  void run(const char* operation, Body&& body);
+
+  ProcessGroupPtr group_;
+  ProcessRank rank_;
+  std::string failure_;
+};
+
+}  // namespace optim

@@ -1,0 +1,106 @@
+#include <optim/process_groups.h>
+
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <exception>
+#include <thread>
+
+#include "step/collectives.h"
+
+namespace optim {
+namespace {
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+ProcessGroupPtr make_gloo_group(const StorePtr& store, ProcessRank rank,
+                                const GlooOptions& options) {
+  auto gloo_options = c10d::ProcessGroupGloo::Options::create();
+  gloo_options->timeout = options.timeout;
+  gloo_options->devices.push_back(
+      options.network_interface.empty()
+          ? c10d::ProcessGroupGloo::createDefaultDevice()
+          : c10d::ProcessGroupGloo::createDeviceForInterface(options.network_interface));
+  auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank.rank, rank.size,
+                                                             std::move(gloo_options));
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank.rank, rank.size);
+  group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, backend);
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+  return group;
+}
+
+StorePtr join_tcp_store(const TcpRendezvous& rendezvous, ProcessRank rank,
+                        const GlooOptions& options) {
+  c10d::TCPStoreOptions store_options;
+  store_options.port = rendezvous.port;
+  store_options.isServer = rank.rank == 0 && !rendezvous.store_is_hosted;
+  store_options.waitWorkers = false;
+  store_options.timeout = options.timeout;
+  StorePtr store = c10::make_intrusive<c10d::TCPStore>(rendezvous.address, store_options);
+  if (rendezvous.prefix.empty()) return store;
+  return c10::make_intrusive<c10d::PrefixStore>(rendezvous.prefix, std::move(store));
+}
+
+}  // namespace
+
+ProcessGroupCollection::ProcessGroupCollection() = default;
+ProcessGroupCollection::ProcessGroupCollection(const ProcessGroupCollection&) = default;
+ProcessGroupCollection::ProcessGroupCollection(ProcessGroupCollection&&) noexcept = default;
+ProcessGroupCollection& ProcessGroupCollection::operator=(const ProcessGroupCollection&) = default;
+ProcessGroupCollection& ProcessGroupCollection::operator=(ProcessGroupCollection&&) noexcept =
+    default;
+ProcessGroupCollection::~ProcessGroupCollection() = default;
+
+ProcessGroupPtr join_gloo_group(const TcpRendezvous& rendezvous, ProcessRank rank,
+                                const GlooOptions& options) {
+  return translate_c10d_errors("rendezvous", [&] {
+    return make_gloo_group(join_tcp_store(rendezvous, rank, options), rank, options);
+  });
+}
+
+ProcessGroupPtr join_gloo_group(const std::string& store_file, ProcessRank rank,
+                                const GlooOptions& options) {
+  return translate_c10d_errors("rendezvous", [&] {
+    const StorePtr store = c10::make_intrusive<c10d::FileStore>(store_file, rank.size);
+    store->setTimeout(options.timeout);
+    return make_gloo_group(store, rank, options);
+  });
+}
+
+std::vector<ProcessGroupPtr> make_in_process_groups(int size, const GlooOptions& options) {
+  const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<ProcessGroupPtr> groups(static_cast<size_t>(size));
+  std::vector<std::exception_ptr> errors(groups.size());
+  std::vector<std::jthread> threads;  // each constructor waits for all others
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto at = static_cast<size_t>(rank);
+      try {
+        groups[at] = translate_c10d_errors(
+            "rendezvous", [&] { return make_gloo_group(store, {rank, size}, options); });
+      } catch (...) {
+        errors[at] = std::current_exception();
+      }
+    });
+  }
+  threads.clear();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return groups;
+}
+
+ProcessRank rank_in(const ProcessGroupPtr& group) {
+  if (!group) return {};
+  return {group->getRank(), group->getSize()};
+}
+
+std::vector<std::string> all_gather(const ProcessGroupPtr& group, const std::string& mine) {
+  return Collectives(group).all_gather(mine);
+}
+
+}  // namespace optim
