@@ -38,6 +38,13 @@ std::string pickle_of(const TargetArchive& archive) {
                        kPickleProtocol);
 }
 
+std::vector<uint64_t> record_bytes_of(const TargetArchive& archive) {
+  std::vector<uint64_t> result;
+  result.reserve(archive.records.size());
+  for (const TargetRecord& record : archive.records) result.push_back(record.count_bytes);
+  return result;
+}
+
 // FNV-1a, 64 bits (Fowler, Noll, Vo): spreads content over the serialization id.
 class Fnv1a {
  public:
@@ -61,14 +68,19 @@ std::string digits(uint64_t value, size_t width) {
 
 }  // namespace
 
-ArchiveImage::ArchiveImage(const TargetArchive& archive) : pickle_(pickle_of(archive)) {
-  const std::string folder = archive.name + "/";
+ArchiveImage::ArchiveImage(const TargetArchive& archive)
+    : ArchiveImage(archive.name, pickle_of(archive), record_bytes_of(archive)) {}
+
+ArchiveImage::ArchiveImage(const std::string& name, std::string pickle,
+                           std::span<const uint64_t> record_bytes)
+    : pickle_(std::move(pickle)) {
+  const std::string folder = name + "/";
   layout_.add(folder + "data.pkl", pickle_.size());
   layout_.add(folder + ".format_version", kFormatVersion.size());
   layout_.add(folder + ".storage_alignment", kStorageAlignment.size());
   layout_.add(folder + "byteorder", kByteOrder.size());
-  for (size_t i = 0; i < archive.records.size(); ++i) {
-    layout_.add(folder + "data/" + std::to_string(i), archive.records[i].count_bytes);
+  for (size_t i = 0; i < record_bytes.size(); ++i) {
+    layout_.add(folder + "data/" + std::to_string(i), record_bytes[i]);
   }
   layout_.add(folder + "version", kVersion.size());
   layout_.add(folder + ".data/serialization_id", kIdDigits);

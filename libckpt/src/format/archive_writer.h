@@ -21,6 +21,8 @@ namespace ckpt {
 class ArchiveImage {
  public:
   explicit ArchiveImage(const TargetArchive& archive);
+  // `pickle`: data.pkl as it is; `record_bytes`: sizes of the storages.
+  ArchiveImage(const std::string& name, std::string pickle, std::span<const uint64_t> record_bytes);
 
   const zip::Layout& layout() const { return layout_; }
   size_t member_count() const { return layout_.places().size(); }
