@@ -64,13 +64,20 @@ bool shows_color(ColorMode mode) {
 
 const char* escape_code(Paint paint) {
   switch (paint) {
-    case Paint::Plain: return "";
-    case Paint::Bold: return "\033[1m";
-    case Paint::Dim: return "\033[2m";
-    case Paint::Red: return "\033[31m";
-    case Paint::Green: return "\033[32m";
-    case Paint::Yellow: return "\033[33m";
-    case Paint::Cyan: return "\033[36m";
+    case Paint::Plain:
+      return "";
+    case Paint::Bold:
+      return "\033[1m";
+    case Paint::Dim:
+      return "\033[2m";
+    case Paint::Red:
+      return "\033[31m";
+    case Paint::Green:
+      return "\033[32m";
+    case Paint::Yellow:
+      return "\033[33m";
+    case Paint::Cyan:
+      return "\033[36m";
   }
   return "";
 }

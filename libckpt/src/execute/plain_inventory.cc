@@ -1,0 +1,183 @@
+// Plain state dicts under names that do not depend on the format. The rules are those by which
+// torch.distributed.checkpoint flattens (flatten_state_dict): mappings are always entered, lists
+// where they hold a tensor, a mapping or a list that is entered, tuples and other objects never.
+#include <algorithm>
+#include <unordered_map>
+
+#include <ckpt/error.h>
+#include <ckpt/inventory.h>
+
+#include "format/json_pointer.h"
+
+namespace ckpt {
+namespace {
+
+bool is_mapping(const Value& value) {
+  return value.is(Kind::Dict) ||
+         (value.is(Kind::Object) && value.callable().is_global("collections", "OrderedDict"));
+}
+
+class FileWalk {
+ public:
+  FileWalk(const Checkpoint& checkpoint, const Document& document)
+      : catalog_(checkpoint.catalog()),
+        document_(std::shared_ptr<const Document>(), &document),
+        visits_left_(16 * document.tree.node_count() + (1U << 20)) {}
+
+  Inventory run() {
+    open_.push_back({document_->tree.root(), ""});
+    while (!open_.empty()) {
+      const Step step = std::move(open_.back());
+      open_.pop_back();
+      visit(step);
+    }
+    return std::move(inventory_);
+  }
+
+ private:
+  struct Step {
+    Value value;
+    std::string pointer;
+  };
+
+  void visit(const Step& step) {
+    if (visits_left_-- == 0) {
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = step.pointer},
+                  "values are shared so often that listing them does not end");
+    }
+    if (is_mapping(step.value)) {
+      open_items(step);
+    } else if (step.value.is(Kind::List) && is_entered(step.value)) {
+      for (size_t i = step.value.size(); i-- > 0;) {
+        open_.push_back({step.value[i], step.pointer + "/" + std::to_string(i)});
+      }
+    } else if (as_tensor(step.value)) {
+      inventory_.tensors.push_back(*find_tensor(step.pointer));
+      inventory_.tensors.back().file.clear();
+    } else {
+      inventory_.objects.push_back({"", step.pointer, document_, step.value.id(), false});
+    }
+  }
+
+  void open_items(const Step& step) {
+    for (size_t i = step.value.item_count(); i-- > 0;) {
+      const auto [key, value] = step.value.item(i);
+      open_.push_back({value, step.pointer + pointer_step(key_text(key))});
+    }
+  }
+
+  const TensorEntry* find_tensor(const std::string& pointer) const {
+    const TensorEntry* tensor = catalog_.find_tensor(pointer);
+    if (tensor == nullptr) {
+      throw Error(ErrorCode::NotFound, {.file = {}, .key = pointer}, "is not in the catalog");
+    }
+    return tensor;
+  }
+
+  // Asked for every list in a file: the answer is kept, and nested lists are searched with a stack
+  // of our own. A list that is being searched counts as not entered until something in it says so.
+  bool is_entered(const Value& list) {
+    std::vector<std::pair<Value, size_t>> path = {{list, 0}};
+    while (!path.empty()) {
+      auto& [value, next] = path.back();
+      const auto [known, is_new] = entered_.try_emplace(value.id(), false);
+      if (is_new) known->second = holds_leaf(value);
+      bool& entered = known->second;
+      while (!entered && next < value.size()) {
+        const Value child = value[next];
+        if (!child.is(Kind::List)) {
+          ++next;
+        } else if (const auto child_known = entered_.find(child.id());
+                   child_known == entered_.end()) {
+          break;
+        } else {
+          ++next;
+          entered = child_known->second;
+        }
+      }
+      if (entered || next == value.size()) {
+        path.pop_back();
+      } else {
+        const Value child = value[next];
+        path.emplace_back(child, 0);
+      }
+    }
+    return entered_.at(list.id());
+  }
+
+  static bool holds_leaf(const Value& list) {
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (is_mapping(list[i]) || as_tensor(list[i])) return true;
+    }
+    return false;
+  }
+
+  const Catalog& catalog_;
+  std::shared_ptr<const Document> document_;
+  uint64_t visits_left_;
+  std::vector<Step> open_;
+  std::unordered_map<NodeId, bool> entered_;  // lists
+  Inventory inventory_;
+};
+
+// planner_data: flattened key -> path of names and indices; nullopt or None where the writer had none.
+std::optional<Value> planner_data_of(const Checkpoint& checkpoint) {
+  const ValueTree* metadata = checkpoint.dist_metadata();
+  const auto fields = metadata != nullptr ? metadata->root().state() : std::nullopt;
+  return fields && fields->is(Kind::Dict) ? fields->find("planner_data") : std::nullopt;
+}
+
+std::string pointer_of(const Value& planner_data, const std::string& key) {
+  const auto path = planner_data.find(key);
+  if (!path || !path->is(Kind::Tuple)) {
+    throw Error(ErrorCode::Corrupt, {".metadata", std::nullopt, key}, "planner_data has no path");
+  }
+  std::string pointer;
+  for (size_t i = 0; i < path->size(); ++i) pointer += pointer_step(key_text((*path)[i]));
+  return pointer;
+}
+
+Inventory dist_inventory(const Checkpoint& checkpoint) {
+  const auto planner_data = planner_data_of(checkpoint);
+  if (!planner_data || !planner_data->is(Kind::Dict)) {
+    throw Error(ErrorCode::Unsupported, {".metadata", std::nullopt, ""},
+                "holds no planner_data: no plain state dict, and no Megatron checkpoint whose "
+                "names are known");
+  }
+  Inventory inventory = native_inventory(checkpoint);
+  for (TensorEntry& tensor : inventory.tensors) tensor.key = pointer_of(*planner_data, tensor.key);
+  for (ObjectTree& object : inventory.objects) {
+    object.key = pointer_of(*planner_data, object.key);
+    object.lists_tensors = false;
+  }
+  return inventory;
+}
+
+Inventory flat_inventory(const Checkpoint& checkpoint) {
+  Inventory inventory = native_inventory(checkpoint);
+  for (TensorEntry& tensor : inventory.tensors) tensor.key = pointer_step(tensor.key);
+  return inventory;
+}
+
+}  // namespace
+
+Inventory plain_inventory(const Checkpoint& checkpoint) {
+  const Catalog& catalog = checkpoint.catalog();
+  switch (catalog.format) {
+    case Format::TorchDist:
+      return dist_inventory(checkpoint);
+    case Format::Safetensors:
+      return flat_inventory(checkpoint);
+    case Format::Torch:
+      break;
+  }
+  const Document* document =
+      catalog.files.size() == 1 ? checkpoint.document(catalog.files[0].path) : nullptr;
+  if (document == nullptr) {
+    throw Error(ErrorCode::Unsupported, {.file = checkpoint.folder().string(), .key = {}},
+                "the files of this Megatron checkpoint have no names in common with other formats");
+  }
+  return FileWalk(checkpoint, *document).run();
+}
+
+}  // namespace ckpt

@@ -1,0 +1,82 @@
+#include <optim/logical_inventory.h>
+
+#include <algorithm>
+#include <string_view>
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+using ckpt::NodeId;
+using ckpt::Value;
+using ckpt::ValueTree;
+
+// Where the run wrote to, in which format, and on how many ranks.
+constexpr std::string_view kArgsLeftOut[] = {"save",          "ckpt_format",
+                                             "use_dist_ckpt", "data_parallel_size",
+                                             "world_size",    "inprocess_active_world_size"};
+
+// One random state for each rank is indexed by data-parallel rank, and has no meaning at another
+// size.
+bool is_per_rank(const Value& rng_state, const Value& args) {
+  const auto flag = args.find("data_parallel_random_init");
+  const bool random_init = flag && flag->is(Kind::Bool) && flag->as_bool();
+  return random_init || (rng_state.is(Kind::List) && rng_state.size() > 1);
+}
+
+bool is_left_out(std::string_view key, const Value& value, const Value& args) {
+  return key == "rerun_state_machine" || (key == "rng_state" && is_per_rank(value, args));
+}
+
+NodeId add_groups(ValueTree& tree, const LayerWiseOptimizer& optimizer) {
+  const NodeId groups = tree.list();
+  for (const NodeId group : optimizer.groups) tree.append(groups, group);
+  return groups;
+}
+
+// {param_groups, step (its bytes, where parameters count steps), further keys}.
+NodeId add_optimizer(ValueTree& tree, const LayerWiseOptimizer& optimizer) {
+  const NodeId object = tree.dict();
+  tree.put(object, "param_groups", add_groups(tree, optimizer));
+  if (optimizer.step_layout == StepLayout::PerParam) {
+    const NodeId dtype = tree.str(ckpt::name(optimizer.step_dtype));
+    tree.put(object, "step", tree.tuple({dtype, tree.bytes(optimizer.step_bytes)}));
+  }
+  for (const auto& [key, value] : optimizer.others) tree.put(object, key, value);
+  return object;
+}
+
+}  // namespace
+
+ckpt::Inventory logical_inventory(const LayerWiseCheckpoint& checkpoint) {
+  auto common = std::make_shared<ckpt::Document>(checkpoint.common);
+  ValueTree& tree = common->tree;
+  const NodeId args = checkpoint.args().id();  // a copy keeps its ids
+  for (const std::string_view key : kArgsLeftOut) tree.erase(args, key);
+
+  ckpt::Inventory inventory{checkpoint.tensors.tensors, {}};
+  const auto add = [&](std::string key, NodeId root) {
+    inventory.objects.push_back({"", std::move(key), common, root, false});
+  };
+  for (size_t i = 0; i < tree.root().item_count(); ++i) {
+    const auto [key, value] = tree.root().item(i);
+    if (is_left_out(key.text(), value, tree.value(args))) continue;
+    add(std::string(key.text()), value.id());
+  }
+  for (size_t i = 0; i < checkpoint.optimizers.size(); ++i) {
+    add("optimizer." + std::to_string(i), add_optimizer(tree, checkpoint.optimizers[i]));
+  }
+  for (const ModelEntry& entry : checkpoint.model) {
+    if (!entry.object) continue;
+    const auto& state = checkpoint.extra_states[*entry.object];
+    inventory.objects.push_back({"", entry.name, state, state->tree.root().id(), false});
+  }
+  return inventory;
+}
+
+ckpt::Inventory logical_inventory(const ckpt::Checkpoint& checkpoint) {
+  if (is_layer_wise(checkpoint)) return logical_inventory(name_layer_wise(checkpoint));
+  return ckpt::plain_inventory(checkpoint);
+}
+
+}  // namespace optim

@@ -1,0 +1,133 @@
+#include <common/conversion.h>
+
+#include <ostream>
+
+#include <ckpt/error.h>
+#include <common/console.h>
+#include <common/json.h>
+#include <common/progress.h>
+#include <common/table.h>
+#include <common/text.h>
+#include <CLI/CLI.hpp>
+
+namespace tools {
+namespace {
+
+using nlohmann::json;
+
+json losses_json(const std::vector<ckpt::NotCarried>& losses) {
+  json list = json::array();
+  for (const auto& [what, reason] : losses) {
+    list.push_back({{"what", json_text(what)}, {"reason", json_text(reason)}});
+  }
+  return list;
+}
+
+json ambiguous_json(const std::vector<optim::AmbiguousParam>& params) {
+  json list = json::array();
+  for (const auto& param : params) {
+    json others = json::array();
+    for (const std::string& name : param.also_fits) others.push_back(json_text(name));
+    list.push_back({{"key", json_text(param.name)}, {"also_fits", others}});
+  }
+  return list;
+}
+
+json report_json(const ConversionOptions& options, const optim::ConvertReport& report) {
+  json document = json_document();
+  document["destination"] = json_text(options.destination);
+  document["dry_run"] = options.dry_run;
+  document["source_format"] = name(report.source_format);
+  document["target_format"] = name(report.target_format);
+  document["payload_bytes"] = report.plan.payload_bytes;
+  document["total_bytes"] = report.plan.total_bytes;
+  document["files"] = json::array();
+  for (const ckpt::PlannedFile& file : report.plan.files) {
+    document["files"].push_back({{"path", json_text(file.path)}, {"bytes", file.count_bytes}});
+  }
+  document["not_carried"] = losses_json(report.not_carried);
+  document["warnings"] = json::array();
+  for (const std::string& warning : report.warnings) {
+    document["warnings"].push_back(json_text(warning));
+  }
+  if (report.layer_wise) {
+    document["source_data_parallel_size"] = report.source_data_parallel;
+    document["target_data_parallel_size"] = report.target_data_parallel;
+    document["ambiguous"] = ambiguous_json(report.ambiguous);
+  }
+  return document;
+}
+
+void print_files(const ckpt::Plan& plan, Console& console) {
+  Table table({{"file", Align::Left}, {"bytes", Align::Right}});
+  for (const ckpt::PlannedFile& file : plan.files) {
+    const std::string path = file.path.empty() ? "(the file)" : file.path;
+    table.add_row({{ckpt::escaped(path)}, {size_text(file.count_bytes)}});
+  }
+  table.print(console);
+}
+
+void print_text(const ConversionOptions& options, const optim::ConvertReport& report,
+                Console& console) {
+  if (options.dry_run || console.options().verbose) print_files(report.plan, console);
+  std::string what = std::string(name(report.source_format)) + " -> " +
+                     std::string(name(report.target_format));
+  if (report.layer_wise) {
+    what += ", data parallel " + std::to_string(report.source_data_parallel) + " -> " +
+            std::to_string(report.target_data_parallel);
+  }
+  console.out() << (options.dry_run ? "would write " : "wrote ")
+                << ckpt::escaped(options.destination) << ": " << what << ", "
+                << count_text(report.plan.files.size(), "file") << ", "
+                << size_text(report.plan.total_bytes) << "\n";
+  for (const auto& [lost, reason] : report.not_carried) {
+    console.out() << "not carried: " << ckpt::escaped(lost) << ": " << reason << "\n";
+  }
+  for (const auto& param : report.ambiguous) {
+    console.out() << "not proven by content: " << ckpt::escaped(param.name)
+                  << ": its master rounds to the weight of " << ckpt::escaped(param.also_fits[0])
+                  << (param.also_fits.size() > 1 ? " and others" : "") << ", too\n";
+  }
+}
+
+}  // namespace
+
+void ConversionOptions::declare(CLI::App& app) {
+  app.add_option("SOURCE", source, "Checkpoint root, iteration folder, DCP folder or file")
+      ->required();
+  app.add_option("DESTINATION", destination, "What to write; must not exist")->required();
+  app.add_option("--iteration", iteration, "Iteration of a checkpoint root");
+  app.add_option("--ownership", ownership, "Who owns which parameter (torch_dist only)")
+      ->check(CLI::IsMember({"ping-pong", "balanced"}))
+      ->capture_default_str();
+  app.add_flag("--strict", strict, "Refuse when something cannot be carried or proven");
+  app.add_flag("--force", force, "Replace an existing destination");
+  app.add_flag("--dry-run", dry_run, "Show the plan, write nothing");
+}
+
+optim::OwnershipPolicy ConversionOptions::policy() const {
+  return ownership == "balanced" ? optim::OwnershipPolicy::Balanced
+                                 : optim::OwnershipPolicy::PingPong;
+}
+
+int run_conversion(Conversion run, const ConversionOptions& options,
+                   optim::ConvertOptions conversion, Console& console) {
+  ProgressLine progress(console, "writing");
+  conversion.execute = make_execute_options(console, progress);
+  conversion.execute.stop = console.stop_token();
+  conversion.iteration = options.iteration;
+  conversion.ownership = options.policy();
+  conversion.strict = options.strict;
+  conversion.force = options.force;
+  conversion.dry_run = options.dry_run;
+  const optim::ConvertReport report = run(options.source, options.destination, conversion);
+  for (const std::string& warning : report.warnings) console.warn(warning);
+  if (console.options().json) {
+    print_json(console, report_json(options, report));
+  } else {
+    print_text(options, report, console);
+  }
+  return 0;
+}
+
+}  // namespace tools

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <optim/layer_wise_checkpoint.h>
+
+namespace CLI {
+class App;
+}
+
+namespace tools {
+
+class Console;
+
+// What ckpt-convert and reshard have in common.
+struct ConversionOptions {
+  std::string source, destination;
+  std::optional<int64_t> iteration;
+  std::string ownership = "ping-pong";
+  bool strict = false, force = false, dry_run = false;
+
+  void declare(CLI::App& app);
+  optim::OwnershipPolicy policy() const;
+};
+
+// Runs one conversion with progress and signals, and prints what was done, what was not carried and
+// why. `run` is optim::convert or optim::reshard. Returns the exit code.
+using Conversion = optim::ConvertReport (*)(const std::filesystem::path&,
+                                            const std::filesystem::path&,
+                                            const optim::ConvertOptions&);
+int run_conversion(Conversion run, const ConversionOptions& options,
+                   optim::ConvertOptions conversion, Console& console);
+
+}  // namespace tools

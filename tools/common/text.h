@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <ckpt/box.h>
+
+namespace tools {
+
+std::string size_text(uint64_t count_bytes);           // "512 B", "1.5 KiB", "2.0 GiB"
+std::string shape_text(const ckpt::Extents& extents);  // "[2, 16]", "[]"
+
+// A number of things: "1 tensor", "3 tensors".
+std::string count_text(uint64_t count, std::string_view thing);
+
+// The shortest digits that read back as this double; "nan", "inf", "-inf".
+std::string number_text(double value);
+
+// Columns that UTF-8 text takes: its code points.
+size_t display_width(std::string_view utf8);
+
+// At most `width_max` columns; what was cut off is shown as "...".
+std::string shortened(std::string_view utf8, size_t width_max);
+
+}  // namespace tools

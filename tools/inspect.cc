@@ -1,0 +1,16 @@
+// ckpt-inspect: what a checkpoint holds. One file per subcommand in inspect/.
+#include <inspect/commands.h>
+
+int main(int argc, char** argv) {
+  using namespace tools::inspect;
+  const tools::ToolInfo tool = {
+      "ckpt-inspect",
+      "Shows what a checkpoint holds, without PyTorch and without running anything in it.",
+      {"ckpt-inspect ckpt/",
+       "ckpt-inspect ls ckpt/iter_0000003 --include '*linear_fc1*' --sort size",
+       "ckpt-inspect diff ckpt_a/ ckpt_b/ --json"},
+      {"tree", "verify", "groups", "latest"}};
+  return tools::run_commands(tool, argc, argv,
+                             {make_summary_command(), make_ls_command(), make_show_command(),
+                              make_hash_command(), make_diff_command()});
+}

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <common/run_tool.h>
+
+namespace tools::inspect {
+
+Command make_summary_command();  // the one without a word
+Command make_ls_command();
+Command make_show_command();
+Command make_hash_command();
+Command make_diff_command();
+
+}  // namespace tools::inspect

@@ -1,0 +1,213 @@
+// ckpt-inspect diff: what two checkpoints do not have in common. Exit code 1 if they differ.
+#include <cmath>
+#include <ostream>
+
+#include <ckpt/diff.h>
+#include <ckpt/error.h>
+#include <common/json.h>
+#include <common/progress.h>
+#include <common/source_options.h>
+#include <common/table.h>
+#include <common/text.h>
+#include <CLI/CLI.hpp>
+
+#include "inspect/commands.h"
+#include "inspect/names.h"
+#include "inspect/value_text.h"
+
+namespace tools::inspect {
+namespace {
+
+using ckpt::DifferenceKind;
+
+struct DiffOptions {
+  std::string a, b;
+  ckpt::DiffOptions diff;
+
+  void declare(CLI::App& app) {
+    app.add_option("A", a, "A checkpoint, as for `ckpt-inspect PATH`")
+        ->required()
+        ->option_text(" ");
+    app.add_option("B", b, "Another one, of any format")->required()->option_text(" ");
+    const CLI::Range not_negative(0.0, HUGE_VAL);
+    app.add_option("--atol", diff.atol, "Equal if |a - b| <= atol + rtol * |b|")
+        ->check(not_negative.description(""))
+        ->option_text("X");
+    app.add_option("--rtol", diff.rtol, "Default of both: 0, bit for bit")
+        ->check(not_negative.description(""))
+        ->option_text("Y");
+    app.add_flag("--keys-only", diff.keys_only, "Names, shapes and dtypes; reads no tensor");
+  }
+};
+
+std::string qualified_name(const std::string& file, const std::string& key) {
+  return file.empty() ? ckpt::escaped(key) : ckpt::escaped(file) + ":" + ckpt::escaped(key);
+}
+
+std::string type_text(const ckpt::TensorEntry& tensor) {
+  return std::string(name(tensor.dtype)) + " " + shape_text(tensor.shape);
+}
+
+std::string value_difference_text(const ckpt::ValueDifference& value) {
+  std::string text = std::to_string(value.different_count) + " of " +
+                     std::to_string(value.element_count) + " differ, max abs " +
+                     number_text(value.max_abs) + ", max rel " + number_text(value.max_rel);
+  if (value.max_ulp) text += ", max ULP " + number_text(*value.max_ulp);
+  return text + ", first at " + shape_text(value.first_index) + ": " + value.first_a + " | " +
+         value.first_b;
+}
+
+std::string detail_of(const ckpt::TensorDifference& difference) {
+  switch (difference.kind) {
+    case DifferenceKind::OnlyInA:
+      return type_text(*difference.a);
+    case DifferenceKind::OnlyInB:
+      return type_text(*difference.b);
+    case DifferenceKind::DType:
+    case DifferenceKind::Shape:
+      return type_text(*difference.a) + " | " + type_text(*difference.b);
+    case DifferenceKind::Value:
+      return value_difference_text(*difference.value);
+  }
+  return {};
+}
+
+Cell kind_cell(DifferenceKind kind) {
+  static const char* kTexts[] = {"only in A", "only in B", "dtype", "shape", "value"};
+  return {kTexts[static_cast<size_t>(kind)], Paint::Yellow};
+}
+
+std::string place_text(const std::optional<ckpt::Value>& value) {
+  return value ? value_text(*value, 60) : "(absent)";
+}
+
+void add_object(Table& table, const ckpt::ObjectDifference& object) {
+  const std::string object_name = qualified_name(object.file, object.key);
+  if (object.details.empty()) {
+    table.add_row({kind_cell(object.kind), {object_name, Paint::Bold}, {"object"}});
+  }
+  for (const ckpt::PlaceDifference& place : object.details) {
+    table.add_row({kind_cell(object.kind),
+                   {object_name + " " + ckpt::escaped(place.pointer), Paint::Bold},
+                   {place_text(place.a) + " | " + place_text(place.b)}});
+  }
+  if (object.place_count > object.details.size()) {
+    table.add_row(
+        {kind_cell(object.kind),
+         {object_name, Paint::Bold},
+         {"and " + std::to_string(object.place_count - object.details.size()) + " more places"}});
+  }
+}
+
+void print_differences(Console& console, const ckpt::Differences& differences) {
+  if (console.options().quiet) return;
+  Table table({{""}, {""}, {""}});
+  for (const ckpt::TensorDifference& tensor : differences.tensors) {
+    table.add_row({kind_cell(tensor.kind),
+                   {qualified_name(tensor.file, tensor.key), Paint::Bold},
+                   {detail_of(tensor)}});
+  }
+  for (const ckpt::ObjectDifference& object : differences.objects) add_object(table, object);
+  table.print(console);
+  const std::string tensors = count_text(differences.tensor_count, "tensor");
+  const std::string objects = count_text(differences.object_count, "object");
+  if (differences.none()) {
+    console.out() << console.paint(Paint::Green, "equal") << ": " << tensors << ", " << objects
+                  << '\n';
+  } else {
+    console.out() << console.paint(Paint::Red, "different") << ": " << differences.tensors.size()
+                  << " of " << tensors << ", " << differences.objects.size() << " of " << objects
+                  << '\n';
+  }
+}
+
+nlohmann::json to_json(const ckpt::ValueDifference& value) {
+  nlohmann::json json = {{"elements", value.element_count},  {"different", value.different_count},
+                         {"max_abs", value.max_abs},         {"max_rel", value.max_rel},
+                         {"first_index", value.first_index}, {"first_a", value.first_a},
+                         {"first_b", value.first_b}};
+  if (value.max_ulp) json["max_ulp"] = *value.max_ulp;
+  return json;
+}
+
+template <class Difference>
+nlohmann::json name_and_kind(const Difference& difference) {
+  nlohmann::json json = {{"kind", name(difference.kind)}, {"key", json_text(difference.key)}};
+  if (!difference.file.empty()) json["file"] = json_text(difference.file);
+  return json;
+}
+
+nlohmann::json to_json(const ckpt::TensorDifference& tensor) {
+  nlohmann::json json = name_and_kind(tensor);
+  if (tensor.a != nullptr)
+    json["a"] = {{"dtype", name(tensor.a->dtype)}, {"shape", tensor.a->shape}};
+  if (tensor.b != nullptr)
+    json["b"] = {{"dtype", name(tensor.b->dtype)}, {"shape", tensor.b->shape}};
+  if (tensor.value) json["value"] = to_json(*tensor.value);
+  return json;
+}
+
+nlohmann::json to_json(const ckpt::ObjectDifference& object) {
+  nlohmann::json json = name_and_kind(object);
+  json["places"] = object.place_count;
+  json["details"] = nlohmann::json::array();
+  for (const ckpt::PlaceDifference& place : object.details) {
+    nlohmann::json detail = {{"pointer", json_text(place.pointer)}};
+    if (place.a) detail["a"] = json_text(value_text(*place.a, SIZE_MAX));
+    if (place.b) detail["b"] = json_text(value_text(*place.b, SIZE_MAX));
+    json["details"].push_back(std::move(detail));
+  }
+  return json;
+}
+
+void print_differences_as_json(Console& console, const ckpt::Differences& differences,
+                               const std::string& names) {
+  nlohmann::json document = json_document();
+  document["equal"] = differences.none();
+  document["names"] = names;
+  document["tensors"] = {{"compared", differences.tensor_count},
+                         {"different", nlohmann::json::array()}};
+  document["objects"] = {{"compared", differences.object_count},
+                         {"different", nlohmann::json::array()}};
+  for (const auto& tensor : differences.tensors) {
+    document["tensors"]["different"].push_back(to_json(tensor));
+  }
+  for (const auto& object : differences.objects) {
+    document["objects"]["different"].push_back(to_json(object));
+  }
+  print_json(console, document);
+}
+
+int run(const DiffOptions& options, Console& console) {
+  const ckpt::Checkpoint a = ckpt::Checkpoint::open(options.a);
+  const ckpt::Checkpoint b = ckpt::Checkpoint::open(options.b);
+  const NamedPair named = names_in_common(a, b, console);
+  ckpt::Differences differences;
+  {
+    ProgressLine line(console, "comparing");
+    ckpt::DiffOptions diff_options = options.diff;
+    diff_options.execution = make_execute_options(console, line);
+    differences = diff({named.a, a}, {named.b, b}, diff_options);
+  }
+  if (console.options().json) {
+    print_differences_as_json(console, differences, named.names);
+  } else {
+    print_differences(console, differences);
+  }
+  return differences.none() ? 0 : 1;
+}
+
+}  // namespace
+
+Command make_diff_command() {
+  return make_command<DiffOptions>({"diff",
+                                    "Compares two checkpoints across formats and data-parallel "
+                                    "sizes; exit code 1 if they differ "
+                                    "(--quiet: nothing else).",
+                                    {"ckpt-inspect diff ckpt_a/ ckpt_b/",
+                                     "ckpt-inspect diff model.pt dcp/ --atol 1e-6 --rtol 1e-5",
+                                     "ckpt-inspect diff old/ new/ --keys-only --json"}},
+                                   run);
+}
+
+}  // namespace tools::inspect

@@ -1,0 +1,87 @@
+// ckpt-inspect ls: one row per tensor and object.
+#include <map>
+#include <ostream>
+
+#include <common/json.h>
+#include <common/source_options.h>
+#include <common/text.h>
+#include <CLI/CLI.hpp>
+
+#include "inspect/commands.h"
+#include "inspect/listing.h"
+
+namespace tools::inspect {
+namespace {
+
+struct LsOptions {
+  SourceOptions source;
+  KeyFilter filter;
+  Sort sort = Sort::Stored;
+  size_t limit = SIZE_MAX;
+
+  void declare(CLI::App& app) {
+    const std::map<std::string, Sort> sorts = {{"key", Sort::Key}, {"size", Sort::Size}};
+    source.declare(app);
+    filter.declare(app);
+    app.add_option("--sort", sort, "key, or size (largest first); default: as stored")
+        ->transform(CLI::CheckedTransformer(sorts).description(""))
+        ->option_text("key|size");
+    app.add_option("--limit", limit, "At most this many rows")->option_text("N");
+  }
+};
+
+uint64_t total_bytes(const std::vector<Row>& rows) {
+  uint64_t total = 0;
+  for (const Row& row : rows) total += row.count_bytes.value_or(0);
+  return total;
+}
+
+uint64_t tensor_count(const std::vector<Row>& rows) {
+  uint64_t count = 0;
+  for (const Row& row : rows) count += row.tensor != nullptr ? 1 : 0;
+  return count;
+}
+
+void print_json_rows(Console& console, std::vector<Row>& rows, const LsOptions& options,
+                     ckpt::Format format) {
+  if (options.sort == Sort::Stored) sort_rows(rows, Sort::Key);
+  nlohmann::json document = json_document();
+  document.update(rows_to_json(rows, options.limit));
+  document["format"] = name(format);
+  document["total"] = {{"tensors", tensor_count(rows)},
+                       {"objects", rows.size() - tensor_count(rows)},
+                       {"bytes", total_bytes(rows)}};
+  print_json(console, document);
+}
+
+int run(const LsOptions& options, Console& console) {
+  const ckpt::Checkpoint checkpoint = options.source.open();
+  std::vector<Row> rows = list_rows(checkpoint.catalog(), options.filter);
+  sort_rows(rows, options.sort);
+  if (console.options().json) {
+    print_json_rows(console, rows, options, checkpoint.catalog().format);
+    return 0;
+  }
+  print_rows(console, rows, options.limit);
+  if (console.options().quiet) return 0;
+  std::string total = count_text(tensor_count(rows), "tensor") + ", " +
+                      count_text(rows.size() - tensor_count(rows), "object") + ", " +
+                      size_text(total_bytes(rows));
+  if (rows.size() > options.limit) total += ", " + std::to_string(options.limit) + " shown";
+  console.out() << console.paint(Paint::Dim, total) << '\n';
+  return 0;
+}
+
+}  // namespace
+
+Command make_ls_command() {
+  return make_command<LsOptions>(
+      {"ls",
+       "Lists tensors and objects: key, dtype, shape, bytes, chunks, where.",
+       {"ckpt-inspect ls ckpt/",
+        "ckpt-inspect ls ckpt/ --include '*exp_avg*' --sort size --limit 10",
+        "ckpt-inspect ls model.pt --exclude '/optimizer/*' --json"}},
+      run);
+}
+
+}  // namespace tools::inspect

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include <ckpt/inventory.h>
+#include <common/console.h>
+
+namespace tools::inspect {
+
+// Two checkpoints under names that both have.
+struct NamedPair {
+  ckpt::Inventory a, b;
+  const char* names = "stored";  // or "canonical"
+};
+
+// Canonical names where both are LayerWise checkpoints or the formats differ, else those by which
+// they are stored. Two checkpoints of one format whose canonical names are not known are compared
+// under their stored names, with a warning. Throws Unsupported for formats that cannot be brought
+// together.
+NamedPair names_in_common(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, Console& console);
+
+}  // namespace tools::inspect

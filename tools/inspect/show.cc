@@ -1,0 +1,231 @@
+// ckpt-inspect show: chunks, statistics and first values of a tensor; the tree of an object.
+#include <ostream>
+
+#include <ckpt/error.h>
+#include <ckpt/statistics.h>
+#include <common/json.h>
+#include <common/source_options.h>
+#include <common/table.h>
+#include <common/text.h>
+#include <CLI/CLI.hpp>
+
+#include "inspect/commands.h"
+#include "inspect/listing.h"
+#include "inspect/value_at.h"
+#include "inspect/value_text.h"
+
+namespace tools::inspect {
+namespace {
+
+struct ShowOptions {
+  SourceOptions source;
+  std::vector<std::string> keys;
+
+  void declare(CLI::App& app) {
+    source.declare(app);
+    app.add_option("KEY", keys,
+                   "Key as in ls, FILE:KEY where files share keys, or a pointer into a file's tree")
+        ->required()
+        ->option_text("...");
+  }
+};
+
+// What a KEY argument names: a row of the catalog, or a value inside a torch.save file.
+struct Subject {
+  std::string file;
+  std::string key;
+  const ckpt::TensorEntry* tensor = nullptr;
+  const ckpt::ObjectEntry* object = nullptr;
+  std::optional<ckpt::Value> value = std::nullopt;
+};
+
+bool is_named(const std::string& file, const std::string& key, const std::string& argument) {
+  return key == argument || (!file.empty() && file + ":" + key == argument);
+}
+
+// Pointers deeper than the objects that the catalog lists.
+void find_values(const ckpt::Checkpoint& checkpoint, const std::string& argument,
+                 std::vector<Subject>& found) {
+  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
+    const ckpt::Document* document = checkpoint.document(file.path);
+    if (document == nullptr) continue;
+    const bool is_qualified = argument.starts_with(file.path + ":");
+    const std::string pointer = is_qualified ? argument.substr(file.path.size() + 1) : argument;
+    if (const auto value = value_at(document->tree.root(), pointer)) {
+      found.push_back({file.path, pointer, nullptr, nullptr, value});
+    }
+  }
+}
+
+[[noreturn]] void throw_not_found(const ckpt::Catalog& catalog, const std::string& argument) {
+  std::string hint;
+  for (const ckpt::TensorEntry& tensor : catalog.tensors) {
+    if (tensor.key.find(argument) == std::string::npos || argument.empty()) continue;
+    hint = "there is '" + ckpt::escaped(tensor.key) + "'; see ls --include '*" +
+           ckpt::escaped(argument) + "*'";
+    break;
+  }
+  throw ckpt::Error(ckpt::ErrorCode::NotFound, {"", std::nullopt, argument},
+                    "no tensor or object has this key", hint);
+}
+
+std::vector<Subject> find_subjects(const ckpt::Checkpoint& checkpoint,
+                                   const std::string& argument) {
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  std::vector<Subject> found;
+  for (const ckpt::TensorEntry& tensor : catalog.tensors) {
+    if (!is_named(tensor.file, tensor.key, argument)) continue;
+    found.push_back({tensor.file, tensor.key, &tensor});
+  }
+  for (const ckpt::ObjectEntry& object : catalog.objects) {
+    if (!object.region || !is_named(object.file, object.key, argument)) continue;
+    found.push_back({object.file, object.key, nullptr, &object});
+  }
+  if (found.empty()) find_values(checkpoint, argument, found);
+  if (found.empty()) throw_not_found(catalog, argument);
+  return found;
+}
+
+std::string box_text(const ckpt::Box& box) {
+  std::string text = "[";
+  for (size_t i = 0; i < box.sizes.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(box.offsets[i]) + ":" +
+            std::to_string(box.offsets[i] + box.sizes[i]);
+  }
+  return text + "]";
+}
+
+void print_chunks(Console& console, const ckpt::TensorEntry& tensor, const ckpt::Catalog& catalog) {
+  constexpr size_t kChunksMax = 20;
+  const size_t limit = console.options().verbose ? SIZE_MAX : kChunksMax;
+  Table table({{"CHUNK"}, {"FILE"}, {"OFFSET", Align::Right}, {"BYTES", Align::Right}});
+  for (size_t i = 0; i < std::min(limit, tensor.chunks.size()); ++i) {
+    const ckpt::Chunk& chunk = tensor.chunks[i];
+    table.add_row({{box_text(chunk.box)},
+                   {ckpt::escaped(catalog.files[chunk.region.file].path)},
+                   {std::to_string(chunk.region.bytes.offset_bytes)},
+                   {std::to_string(chunk.region.bytes.count_bytes)}});
+  }
+  table.print(console, "  ");
+  if (tensor.chunks.size() > limit) {
+    console.out() << "  ... " << tensor.chunks.size() - limit << " more (--verbose)\n";
+  }
+}
+
+std::string values_text(const ckpt::Statistics& statistics) {
+  std::string text;
+  for (const std::string& value : statistics.first_values)
+    text += (text.empty() ? "" : ", ") + value;
+  const bool has_more = statistics.first_values.size() < statistics.element_count;
+  return has_more ? text + ", ..." : text;
+}
+
+void print_tensor(Console& console, const Subject& subject, const ckpt::Checkpoint& checkpoint) {
+  const ckpt::TensorEntry& tensor = *subject.tensor;
+  const ckpt::Statistics statistics = make_statistics(tensor, checkpoint);
+  Table facts({{""}, {""}});
+  if (!tensor.file.empty()) facts.add_row({{"file"}, {ckpt::escaped(tensor.file)}});
+  facts.add_row({{"dtype"}, {std::string(name(tensor.dtype))}});
+  facts.add_row({{"shape"}, {shape_text(tensor.shape)}});
+  facts.add_row({{"bytes"}, {std::to_string(count_bytes(tensor))}});
+  facts.add_row({{"elements"}, {std::to_string(statistics.element_count)}});
+  if (const auto& moments = statistics.moments) {
+    facts.add_row({{"min"}, {number_text(moments->min)}});
+    facts.add_row({{"max"}, {number_text(moments->max)}});
+    facts.add_row({{"mean"}, {number_text(moments->mean)}});
+    facts.add_row({{"std"}, {number_text(moments->std)}});
+  }
+  facts.add_row({{"zeros"}, {std::to_string(statistics.zero_count)}});
+  facts.add_row({{"NaN"}, {std::to_string(statistics.nan_count)}});
+  facts.add_row({{"Inf"}, {std::to_string(statistics.inf_count)}});
+  facts.add_row({{"values"}, {values_text(statistics)}});
+  facts.print(console, "  ");
+  print_chunks(console, tensor, checkpoint.catalog());
+}
+
+nlohmann::json tensor_to_json(const ckpt::TensorEntry& tensor, const ckpt::Checkpoint& checkpoint) {
+  const ckpt::Statistics statistics = make_statistics(tensor, checkpoint);
+  nlohmann::json json = {
+      {"dtype", name(tensor.dtype)},      {"shape", tensor.shape},
+      {"bytes", count_bytes(tensor)},     {"elements", statistics.element_count},
+      {"zeros", statistics.zero_count},   {"nan", statistics.nan_count},
+      {"inf", statistics.inf_count},      {"first_values", statistics.first_values},
+      {"chunks", nlohmann::json::array()}};
+  if (const auto& moments = statistics.moments) {
+    json.update({{"min", moments->min},
+                 {"max", moments->max},
+                 {"mean", moments->mean},
+                 {"std", moments->std}});
+  }
+  for (const ckpt::Chunk& chunk : tensor.chunks) {
+    const ckpt::FileEntry& file = checkpoint.catalog().files[chunk.region.file];
+    json["chunks"].push_back({{"offsets", chunk.box.offsets},
+                              {"sizes", chunk.box.sizes},
+                              {"file", json_text(file.path)},
+                              {"offset_bytes", chunk.region.bytes.offset_bytes},
+                              {"bytes", chunk.region.bytes.count_bytes}});
+  }
+  return json;
+}
+
+// The archive of an object must live as long as the value that is shown.
+template <class Use>
+void with_value(const Subject& subject, const ckpt::Checkpoint& checkpoint, Use use) {
+  if (subject.object == nullptr) return use(*subject.value);
+  const ckpt::Document document = checkpoint.read_object(*subject.object);
+  use(document.tree.root());
+}
+
+void print_subject(Console& console, const Subject& subject, const ckpt::Checkpoint& checkpoint) {
+  console.out() << console.paint(Paint::Bold, ckpt::escaped(subject.key)) << '\n';
+  if (subject.tensor != nullptr) return print_tensor(console, subject, checkpoint);
+  TreeLimits limits;
+  if (console.options().verbose) limits = {SIZE_MAX, SIZE_MAX};
+  with_value(subject, checkpoint,
+             [&](const ckpt::Value& value) { print_tree(console, value, limits); });
+}
+
+nlohmann::json subject_to_json(const Subject& subject, const ckpt::Checkpoint& checkpoint) {
+  nlohmann::json json = {{"key", json_text(subject.key)}};
+  if (!subject.file.empty()) json["file"] = json_text(subject.file);
+  if (subject.tensor != nullptr) {
+    json["tensor"] = tensor_to_json(*subject.tensor, checkpoint);
+  } else {
+    with_value(subject, checkpoint,
+               [&](const ckpt::Value& value) { json["object"] = value_to_json(value); });
+  }
+  return json;
+}
+
+int run(const ShowOptions& options, Console& console) {
+  const ckpt::Checkpoint checkpoint = options.source.open();
+  std::vector<Subject> subjects;
+  for (const std::string& key : options.keys) {
+    const std::vector<Subject> found = find_subjects(checkpoint, key);
+    subjects.insert(subjects.end(), found.begin(), found.end());
+  }
+  if (!console.options().json) {
+    for (const Subject& subject : subjects) print_subject(console, subject, checkpoint);
+    return 0;
+  }
+  nlohmann::json document = json_document();
+  document["entries"] = nlohmann::json::array();
+  for (const Subject& subject : subjects) {
+    document["entries"].push_back(subject_to_json(subject, checkpoint));
+  }
+  print_json(console, document);
+  return 0;
+}
+
+}  // namespace
+
+Command make_show_command() {
+  return make_command<ShowOptions>(
+      {"show",
+       "Shows tensors with chunks, statistics and first values, and objects as trees.",
+       {"ckpt-inspect show ckpt/ embedding.word_embeddings.weight",
+        "ckpt-inspect show ckpt/ common.pt:/args", "ckpt-inspect show model.pt /model --json"}},
+      run);
+}
+
+}  // namespace tools::inspect

@@ -1,0 +1,234 @@
+// ckpt-inspect PATH: one page about a checkpoint.
+#include <map>
+#include <ostream>
+
+#include <ckpt/error.h>
+#include <common/json.h>
+#include <common/source_options.h>
+#include <common/table.h>
+#include <common/text.h>
+#include <CLI/CLI.hpp>
+
+#include "inspect/commands.h"
+#include "inspect/listing.h"
+#include "inspect/value_at.h"
+#include "inspect/value_text.h"
+
+namespace tools::inspect {
+namespace {
+
+constexpr size_t kRowsShown = 20;
+constexpr size_t kFilesShown = 12;
+
+struct SummaryOptions {
+  SourceOptions source;
+  void declare(CLI::App& app) { source.declare(app); }
+};
+
+struct Total {
+  uint64_t count = 0;
+  uint64_t count_bytes = 0;
+  void add(uint64_t bytes) {
+    ++count;
+    count_bytes += bytes;
+  }
+};
+
+// What the page says; empty where the checkpoint does not say.
+struct Summary {
+  std::vector<std::pair<std::string, std::string>> writer;  // name and version of what wrote it
+  std::vector<std::pair<std::string, int64_t>> sizes;  // parallel sizes, under the names of args
+  std::map<std::string, Total> kinds;
+  std::map<std::string, Total> dtypes;
+};
+
+// Where a tensor belongs, by the names that Megatron and the usual training loops give.
+std::string kind_of(const ckpt::TensorEntry& tensor) {
+  const auto contains = [&](std::string_view text) {
+    return tensor.key.find(text) != std::string::npos;
+  };
+  const bool is_optimizer_file = tensor.file.find("layer_wise_optimizer_") != std::string::npos ||
+                                 tensor.file.find("distrib_optim") != std::string::npos;
+  if (is_optimizer_file || tensor.key.starts_with("/optimizer") ||
+      tensor.key.starts_with("optimizer.") || contains(".optimizer.")) {
+    return "optimizer state";
+  }
+  if (contains("rng_state") || contains("rng_tracker")) return "rng state";
+  return tensor.file == "common.pt" ? "common state" : "model";
+}
+
+const ckpt::Value* args_of(const ckpt::Checkpoint& checkpoint, std::optional<ckpt::Value>& args) {
+  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
+    const ckpt::Document* document = checkpoint.document(file.path);
+    if (document == nullptr || !document->tree.root().is(ckpt::Kind::Dict)) continue;
+    const auto found = document->tree.root().find("args");
+    if (!found || !found->is(ckpt::Kind::Object)) continue;
+    args = found->state();
+    if (args && args->is(ckpt::Kind::Dict)) return &*args;
+  }
+  return nullptr;
+}
+
+void add_sizes(const ckpt::Value& args, Summary& summary) {
+  for (const char* name : {"tensor_model_parallel_size", "pipeline_model_parallel_size",
+                           "virtual_pipeline_model_parallel_size", "context_parallel_size",
+                           "expert_model_parallel_size", "expert_tensor_parallel_size",
+                           "data_parallel_size", "world_size"}) {
+    const auto size = args.find(name);
+    if (size && size->is(ckpt::Kind::Int)) summary.sizes.emplace_back(name, size->as_int());
+  }
+}
+
+void add_writer(const ckpt::Checkpoint& checkpoint, bool has_args, Summary& summary) {
+  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
+    const ckpt::Document* document = checkpoint.document(file.path);
+    if (document == nullptr || !has_args || !summary.writer.empty()) continue;
+    const auto version = value_at(document->tree.root(), "/checkpoint_version");
+    summary.writer.emplace_back("Megatron-LM checkpoint_version",
+                                version ? value_text(*version) : "unknown");
+  }
+  if (const ckpt::ValueTree* metadata = checkpoint.dist_metadata()) {
+    const auto version = value_at(metadata->root(), "/@version");
+    summary.writer.emplace_back("torch.distributed.checkpoint metadata",
+                                version ? value_text(*version) : "unknown");
+  }
+}
+
+Summary summarize(const ckpt::Checkpoint& checkpoint) {
+  Summary summary;
+  std::optional<ckpt::Value> holder;
+  const ckpt::Value* args = args_of(checkpoint, holder);
+  if (args != nullptr) add_sizes(*args, summary);
+  add_writer(checkpoint, args != nullptr, summary);
+  for (const ckpt::TensorEntry& tensor : checkpoint.catalog().tensors) {
+    summary.kinds[kind_of(tensor)].add(count_bytes(tensor));
+    summary.dtypes[std::string(name(tensor.dtype))].add(count_bytes(tensor));
+  }
+  for (const ckpt::ObjectEntry& object : checkpoint.catalog().objects) {
+    summary.kinds["objects"].add(object.region ? object.region->bytes.count_bytes : 0);
+  }
+  return summary;
+}
+
+Total total_of_files(const ckpt::Catalog& catalog) {
+  Total total;
+  for (const ckpt::FileEntry& file : catalog.files) total.add(file.count_bytes);
+  return total;
+}
+
+// "data_parallel_size" is shown as "data".
+std::string short_name(std::string name) {
+  for (const std::string_view suffix : {"_model_parallel_size", "_parallel_size", "_size"}) {
+    if (!name.ends_with(suffix)) continue;
+    name.resize(name.size() - suffix.size());
+    break;
+  }
+  for (char& character : name) character = character == '_' ? ' ' : character;
+  return name;
+}
+
+std::string sizes_text(const Summary& summary) {
+  std::string text;
+  for (const auto& [name, size] : summary.sizes) {
+    text += (text.empty() ? "" : ", ") + short_name(name) + " " + std::to_string(size);
+  }
+  return text;
+}
+
+void print_facts(Console& console, const ckpt::Checkpoint& checkpoint, const Summary& summary) {
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  const Total files = total_of_files(catalog);
+  Table table({{""}, {""}});
+  const auto add = [&](const char* what, const std::string& text) {
+    table.add_row({{what, Paint::Bold}, {text}});
+  };
+  add("checkpoint", ckpt::escaped(checkpoint.folder().string()));
+  add("format", std::string(name(catalog.format)));
+  if (catalog.iteration) add("iteration", std::to_string(*catalog.iteration));
+  for (const auto& [writer, version] : summary.writer) add("writer", writer + " " + version);
+  if (!summary.sizes.empty()) add("parallel", sizes_text(summary));
+  add("files", count_text(files.count, "file") + ", " + size_text(files.count_bytes));
+  table.print(console);
+}
+
+void print_totals(Console& console, const std::string& title,
+                  const std::map<std::string, Total>& totals) {
+  Table table({{title}, {"COUNT", Align::Right}, {"BYTES", Align::Right}});
+  for (const auto& [name, total] : totals) {
+    table.add_row({{name}, {std::to_string(total.count)}, {size_text(total.count_bytes)}});
+  }
+  console.out() << '\n';
+  table.print(console);
+}
+
+void print_files(Console& console, const ckpt::Catalog& catalog) {
+  Table table({{"FILE"}, {"BYTES", Align::Right}});
+  for (size_t i = 0; i < std::min(kFilesShown, catalog.files.size()); ++i) {
+    table.add_row(
+        {{ckpt::escaped(catalog.files[i].path)}, {size_text(catalog.files[i].count_bytes)}});
+  }
+  console.out() << '\n';
+  table.print(console);
+  if (catalog.files.size() > kFilesShown) {
+    console.out() << "... " << catalog.files.size() - kFilesShown << " more files\n";
+  }
+}
+
+void print_summary(Console& console, const ckpt::Checkpoint& checkpoint, const std::string& path) {
+  const Summary summary = summarize(checkpoint);
+  print_facts(console, checkpoint, summary);
+  print_totals(console, "KIND", summary.kinds);
+  print_totals(console, "DTYPE", summary.dtypes);
+  print_files(console, checkpoint.catalog());
+  const std::vector<Row> rows = list_rows(checkpoint.catalog(), {});
+  console.out() << '\n';
+  print_rows(console, rows, kRowsShown);
+  if (rows.size() > kRowsShown) {
+    console.out() << "... " << rows.size() - kRowsShown << " more: ckpt-inspect ls "
+                  << ckpt::escaped(path) << '\n';
+  }
+}
+
+nlohmann::json totals_to_json(const std::map<std::string, Total>& totals) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [name, total] : totals) {
+    json[name] = {{"count", total.count}, {"bytes", total.count_bytes}};
+  }
+  return json;
+}
+
+void print_summary_as_json(Console& console, const ckpt::Checkpoint& checkpoint) {
+  const Summary summary = summarize(checkpoint);
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  nlohmann::json document = json_document();
+  document["path"] = json_text(checkpoint.folder().string());
+  document["format"] = name(catalog.format);
+  if (catalog.iteration) document["iteration"] = *catalog.iteration;
+  document["writer"] = nlohmann::json::object();
+  for (const auto& [writer, version] : summary.writer) document["writer"][writer] = version;
+  document["parallel"] = nlohmann::json::object();
+  for (const auto& [size_name, size] : summary.sizes) document["parallel"][size_name] = size;
+  document["kinds"] = totals_to_json(summary.kinds);
+  document["dtypes"] = totals_to_json(summary.dtypes);
+  document["files"] = nlohmann::json::array();
+  for (const ckpt::FileEntry& file : catalog.files) {
+    document["files"].push_back({{"path", json_text(file.path)}, {"bytes", file.count_bytes}});
+  }
+  print_json(console, document);
+}
+
+int run(const SummaryOptions& options, Console& console) {
+  const ckpt::Checkpoint checkpoint = options.source.open();
+  if (console.options().json) {
+    print_summary_as_json(console, checkpoint);
+  } else {
+    print_summary(console, checkpoint, options.source.path);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command make_summary_command() { return make_command<SummaryOptions>({"", "Summary."}, run); }
+
+}  // namespace tools::inspect

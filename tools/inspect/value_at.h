@@ -1,0 +1,13 @@
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include <ckpt/document.h>
+
+namespace tools::inspect {
+
+// The value that a JSON pointer names below `root`: "/args/@lr", "/0/optimizer/param_groups/1", "".
+std::optional<ckpt::Value> value_at(const ckpt::Value& root, std::string_view pointer);
+
+}  // namespace tools::inspect

@@ -1,0 +1,256 @@
+#include "inspect/value_text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ostream>
+#include <unordered_set>
+
+#include <ckpt/error.h>
+#include <common/text.h>
+
+namespace tools::inspect {
+namespace {
+
+using ckpt::Kind;
+using ckpt::Value;
+
+constexpr size_t kInlineElementsMax = 8;
+constexpr size_t kHexBytesMax = 16;
+
+// Python writes 3.0, not 3.
+std::string float_text(double value) {
+  std::string text = number_text(value);
+  if (std::isfinite(value) && text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string bytes_text(const Value& value) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  const std::string_view bytes = value.text();
+  std::string text = value.is(Kind::Bytes) ? "bytes of " : "bytearray of ";
+  text += std::to_string(bytes.size());
+  for (size_t i = 0; i < std::min(bytes.size(), kHexBytesMax); ++i) {
+    const auto byte = static_cast<unsigned char>(bytes[i]);
+    text += i == 0 ? ": " : " ";
+    text += {kDigits[byte >> 4], kDigits[byte & 15]};
+  }
+  return bytes.size() > kHexBytesMax ? text + " ..." : text;
+}
+
+std::string global_text(const Value& value) {
+  return ckpt::escaped(value.module()) + "." + ckpt::escaped(value.name());
+}
+
+bool is_scalar(const Value& value) {
+  switch (value.kind()) {
+    case Kind::None:
+    case Kind::Bool:
+    case Kind::Int:
+    case Kind::BigInt:
+    case Kind::Float:
+    case Kind::Str:
+    case Kind::Global:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Like 6 numbers: all in one line; nullopt if there are more, or something that is no scalar.
+std::optional<std::string> inline_sequence(const Value& value) {
+  if (value.size() > kInlineElementsMax) return std::nullopt;
+  std::string text;
+  for (size_t i = 0; i < value.size(); ++i) {
+    if (!is_scalar(value[i])) return std::nullopt;
+    text += (i == 0 ? "" : ", ") + value_text(value[i]);
+  }
+  if (value.is(Kind::List)) return "[" + text + "]";
+  return "(" + text + (value.size() == 1 ? ",)" : ")");
+}
+
+std::string object_text(const Value& value) {
+  if (const auto tensor = ckpt::as_tensor(value)) {
+    return "tensor " + std::string(name(tensor->dtype)) + " " + shape_text(tensor->shape);
+  }
+  const Value callable = value.callable();
+  const std::string made_by = callable.is(Kind::Global) ? global_text(callable) : "(call)";
+  if (value.item_count() != 0) return made_by + " of " + std::to_string(value.item_count());
+  const Value args = value.args();
+  const auto short_args = args.is(Kind::Tuple) ? inline_sequence(args) : std::nullopt;
+  const bool has_state = value.state().has_value();
+  if (short_args && !has_state && args.size() != 0) {
+    return made_by + "(" + short_args->substr(1, short_args->size() - (args.size() == 1 ? 3 : 2)) +
+           ")";
+  }
+  return made_by + " object";
+}
+
+std::string container_text(const char* what, size_t count) {
+  return std::string(what) + " of " + std::to_string(count);
+}
+
+std::string full_text(const Value& value) {
+  switch (value.kind()) {
+    case Kind::None:
+      return "None";
+    case Kind::Bool:
+      return value.as_bool() ? "True" : "False";
+    case Kind::Int:
+      return std::to_string(value.as_int());
+    case Kind::BigInt:
+      return std::string(value.text());
+    case Kind::Float:
+      return float_text(value.as_float());
+    case Kind::Str:
+      return "'" + ckpt::escaped(value.text()) + "'";
+    case Kind::Bytes:
+    case Kind::ByteArray:
+      return bytes_text(value);
+    case Kind::List:
+      return inline_sequence(value).value_or(container_text("list", value.size()));
+    case Kind::Tuple:
+      return inline_sequence(value).value_or(container_text("tuple", value.size()));
+    case Kind::Dict:
+      return container_text("dict", value.item_count());
+    case Kind::Set:
+      return container_text("set", value.size());
+    case Kind::FrozenSet:
+      return container_text("frozenset", value.size());
+    case Kind::Global:
+      return global_text(value);
+    case Kind::Object:
+      return object_text(value);
+    case Kind::PersistentId:
+      return "storage";
+  }
+  return "?";
+}
+
+struct Child {
+  std::string label;
+  Value value;
+};
+
+void add_elements(const Value& value, size_t count_max, std::vector<Child>& children) {
+  for (size_t i = 0; i < std::min(value.size(), count_max); ++i) {
+    children.push_back({"[" + std::to_string(i) + "]", value[i]});
+  }
+}
+
+void add_items(const Value& value, const char* mark, std::vector<Child>& children) {
+  for (size_t i = 0; i < value.item_count(); ++i) {
+    const auto [key, item] = value.item(i);
+    children.push_back({mark + ckpt::escaped(key_text(key)), item});
+  }
+}
+
+bool is_shown_whole(const Value& value) {
+  if (is_scalar(value) || ckpt::as_tensor(value)) return true;
+  return (value.is(Kind::List) || value.is(Kind::Tuple)) && inline_sequence(value).has_value();
+}
+
+// What a tree shows below a value; `left_out` counts elements beyond the limit.
+std::vector<Child> children_of(const Value& value, size_t elements_max, size_t& left_out) {
+  std::vector<Child> children;
+  left_out = 0;
+  if (is_shown_whole(value)) return children;
+  switch (value.kind()) {
+    case Kind::Dict:
+      add_items(value, "", children);
+      break;
+    case Kind::List:
+    case Kind::Tuple:
+    case Kind::Set:
+    case Kind::FrozenSet:
+    case Kind::Object: {
+      add_elements(value, elements_max, children);
+      left_out = value.size() - std::min(value.size(), elements_max);
+      if (!value.is(Kind::Object)) break;
+      add_items(value, "", children);
+      const auto state = value.state();
+      const bool has_args = !value.args().is(Kind::Tuple) || value.args().size() != 0;
+      if (has_args && !is_shown_whole(value.args())) children.push_back({"(args)", value.args()});
+      if (state && state->is(Kind::Dict)) add_items(*state, "@", children);
+      if (state && !state->is(Kind::Dict)) children.push_back({"(state)", *state});
+      break;
+    }
+    default:
+      break;
+  }
+  return children;
+}
+
+class TreePrinter {
+ public:
+  TreePrinter(Console& console, const TreeLimits& limits) : console_(console), limits_(limits) {}
+
+  void run(const Value& root) {
+    open_.push_back({"", root, 0, false});
+    while (!open_.empty() && lines_ < limits_.lines_max) {
+      const Line line = std::move(open_.back());
+      open_.pop_back();
+      if (line.is_end) {
+        path_.erase(line.value.id());
+      } else if (line.note.empty()) {
+        print(line);
+      } else {
+        print_text(line.depth, "", line.note);
+      }
+    }
+    if (!open_.empty()) print_text(0, "", "... (all of it with --verbose)");
+  }
+
+ private:
+  struct Line {
+    std::string label;
+    Value value;
+    size_t depth;
+    bool is_end = false;  // all below `value` was printed
+    std::string note = {};
+  };
+
+  void print(const Line& line) {
+    const bool contains_itself = path_.contains(line.value.id());
+    print_text(line.depth, line.label,
+               contains_itself ? "(contains itself)" : value_text(line.value));
+    if (contains_itself) return;
+    size_t left_out = 0;
+    std::vector<Child> children = children_of(line.value, limits_.elements_max, left_out);
+    if (children.empty()) return;
+    path_.insert(line.value.id());
+    open_.push_back({"", line.value, 0, true});
+    if (left_out != 0) {
+      open_.push_back(
+          {"", line.value, line.depth + 1, false, "... " + std::to_string(left_out) + " more"});
+    }
+    for (size_t i = children.size(); i-- > 0;) {
+      open_.push_back({std::move(children[i].label), children[i].value, line.depth + 1});
+    }
+  }
+
+  void print_text(size_t depth, const std::string& label, const std::string& text) {
+    // Indentation stops growing where no screen would show it.
+    console_.out() << std::string(2 * std::min<size_t>(depth, 40), ' ');
+    if (!label.empty()) console_.out() << console_.paint(Paint::Bold, label) << ": ";
+    console_.out() << text << '\n';
+    ++lines_;
+  }
+
+  Console& console_;
+  TreeLimits limits_;
+  size_t lines_ = 0;
+  std::vector<Line> open_;
+  std::unordered_set<ckpt::NodeId> path_;
+};
+
+}  // namespace
+
+std::string value_text(const Value& value, size_t width_max) {
+  return shortened(full_text(value), width_max);
+}
+
+void print_tree(Console& console, const Value& root, const TreeLimits& limits) {
+  TreePrinter(console, limits).run(root);
+}
+
+}  // namespace tools::inspect
