@@ -52,7 +52,10 @@ ConvertReport convert_plain(const ckpt::Checkpoint& source,
                 "a data-parallel size was asked for, but this is no LayerWise checkpoint");
   }
   const ckpt::Format format = options.format.value_or(source.catalog().format);
-  return {ckpt::write_target(source, ckpt::make_target(source, {format}), destination, options)};
+  ConvertReport report;
+  static_cast<ckpt::ConvertReport&>(report) =
+      ckpt::write_target(source, ckpt::make_target(source, {format}), destination, options);
+  return report;
 }
 
 }  // namespace

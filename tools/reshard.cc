@@ -1,0 +1,37 @@
+// reshard: the same checkpoint for another data-parallel size.
+#include <common/conversion.h>
+#include <common/run_tool.h>
+#include <CLI/CLI.hpp>
+
+namespace {
+
+struct ReshardOptions {
+  tools::ConversionOptions common;
+  uint32_t data_parallel = 0;
+
+  void declare(CLI::App& app) {
+    common.declare(app);
+    app.add_option("--dp", data_parallel, "Data-parallel size of the destination")
+        ->required()
+        ->check(CLI::PositiveNumber);
+  }
+};
+
+int reshard(const ReshardOptions& options, tools::Console& console) {
+  optim::ConvertOptions conversion;
+  conversion.data_parallel = options.data_parallel;
+  return tools::run_conversion(optim::reshard, options.common, conversion, console);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const tools::ToolInfo tool = {
+      "reshard",
+      "Deals the optimizer state of a LayerWise checkpoint to another number of ranks.",
+      {"reshard ckpt/ ckpt_dp4/ --dp 4", "reshard ckpt/iter_0000003 out/iter_0000003 --dp 1",
+       "reshard ckpt/ ckpt_dp8/ --dp 8 --ownership balanced --dry-run"},
+      {"--cp", "--ep", "--etp", "--link", "--into", "--verify", "--max-memory", "--resume",
+       "--finish", "--clean", "--distributed", "--rank", "--world-size"}};
+  return tools::run_tool<ReshardOptions>(tool, argc, argv, reshard);
+}
