@@ -19,6 +19,7 @@ namespace {
 //   .NAME.shardwise-partial/content   becomes NAME
 //   .NAME.shardwise-partial/replaced  what NAME was before, for an instant, under force
 struct Paths {
+  std::string shown;  // the destination as the caller wrote it, for errors
   fs::path destination, holder, lock, content, replaced;
 };
 
@@ -31,7 +32,8 @@ Paths paths_for(const fs::path& destination) {
   // ".NAME.shardwise-partial", shortened for a name that leaves no room (255 bytes on Linux).
   const std::string name = absolute.filename().string().substr(0, 200);
   const fs::path holder = absolute.parent_path() / ("." + name + ".shardwise-partial");
-  return {absolute, holder, holder / "lock", holder / "content", holder / "replaced"};
+  return {destination.string(), absolute,           holder,
+          holder / "lock",      holder / "content", holder / "replaced"};
 }
 
 bool is_there(const fs::path& path) { return fs::exists(fs::symlink_status(path)); }
@@ -40,18 +42,23 @@ bool is_in(const fs::path& inner, const fs::path& outer) {
   return std::ranges::mismatch(outer, inner).in1 == outer.end();
 }
 
-void refuse_overlap(const fs::path& destination, const std::string& source) {
+void refuse_overlap(const Paths& paths, const std::string& source) {
   if (source.empty()) return;
-  const fs::path to = fs::weakly_canonical(destination);
+  const fs::path to = fs::weakly_canonical(paths.destination);
   const fs::path from = fs::weakly_canonical(source);
   if (is_in(to, from)) {
-    throw Error(ErrorCode::InvalidArgument, {destination.string()},
-                "the destination lies in the source");
+    throw Error(ErrorCode::InvalidArgument, {paths.shown}, "the destination lies in the source");
   }
   if (is_in(from, to)) {
-    throw Error(ErrorCode::InvalidArgument, {destination.string()},
+    throw Error(ErrorCode::InvalidArgument, {paths.shown},
                 "the destination lies around the source");
   }
+}
+
+void refuse_existing(const Paths& paths, const StagingOptions& options) {
+  if (options.force || !is_there(paths.destination)) return;
+  throw Error(ErrorCode::AlreadyExists, {paths.shown}, "the destination exists",
+              "--force replaces it");
 }
 
 // True if it was not there. A holder that is there is left over, or in use.
@@ -126,11 +133,8 @@ Staging Staging::create(const fs::path& destination, StagingOptions options) {
   auto state = std::make_unique<State>(paths_for(destination), std::move(options));
   const Paths& paths = state->paths;
   try {
-    refuse_overlap(paths.destination, state->options.source);
-    if (!state->options.force && is_there(paths.destination)) {
-      throw Error(ErrorCode::AlreadyExists, {destination.string()}, "the destination exists",
-                  "--force replaces it");
-    }
+    refuse_overlap(paths, state->options.source);
+    refuse_existing(paths, state->options);
     state->made_holder = make_holder(paths.holder);
     state->lock = lock_holder(paths);
     fs::remove_all(paths.content);  // left over from a process that ended without its destructors
@@ -138,9 +142,10 @@ Staging Staging::create(const fs::path& destination, StagingOptions options) {
       fs::rename(paths.replaced, paths.destination);  // it ended between its two renames
     }
     fs::remove_all(paths.replaced);
+    refuse_existing(paths, state->options);  // it may have come back, or come meanwhile
     if (!state->options.single_file) fs::create_directory(paths.content);
   } catch (const fs::filesystem_error& error) {
-    throw_errno(destination.string(), "write there", error.code().value());
+    throw_errno(paths.shown, "write there", error.code().value());
   }
   return Staging(std::move(state));
 }
@@ -149,15 +154,14 @@ const fs::path& Staging::folder() const { return state_->paths.content; }
 
 void Staging::commit() {
   if (std::exchange(state_->committed, true)) {
-    throw Error(ErrorCode::InvalidArgument, {state_->paths.destination.string()},
-                "was committed before");
+    throw Error(ErrorCode::InvalidArgument, {state_->paths.shown}, "was committed before");
   }
   try {
     sync_tree(state_->paths.content);
     state_->publish();
     sync_directory(state_->paths.destination.parent_path());
   } catch (const fs::filesystem_error& error) {
-    throw_errno(state_->paths.destination.string(), "publish", error.code().value());
+    throw_errno(state_->paths.shown, "publish", error.code().value());
   }
 }
 

@@ -1,0 +1,116 @@
+#include "io/file.h"
+
+#include <sys/stat.h>
+
+#include <boost/test/unit_test.hpp>
+
+#include "io/directory.h"
+#include "support/errors.h"
+#include "support/memory_payloads.h"
+#include "support/temporary_folder.h"
+
+namespace fs = std::filesystem;
+
+using ckpt::Directory;
+using ckpt::ErrorCode;
+using ckpt::File;
+using test::error_of;
+using test::TemporaryFolder;
+
+BOOST_AUTO_TEST_SUITE(file)
+
+BOOST_AUTO_TEST_CASE(what_is_written_at_a_place_is_read_there) {
+  const TemporaryFolder temporary;
+  {
+    const File file = File::create(temporary / "f", 10);
+    file.write_at(5, test::bytes_of("56789"));
+    file.write_at(0, test::bytes_of("01234"));
+  }
+  const File file = File::open(temporary / "f", "shown");
+  BOOST_TEST(file.size_bytes() == 10);
+  BOOST_TEST(file.file_name() == "shown");
+  std::string content(4, '\0');
+  file.read_at(3, std::as_writable_bytes(std::span(content)));
+  BOOST_TEST(content == "3456");
+}
+
+BOOST_AUTO_TEST_CASE(reading_behind_the_end_is_corrupt_with_file_and_offset) {
+  const TemporaryFolder temporary;
+  test::write_file(temporary / "f", "abc");
+  const File file = File::open(temporary / "f", "f");
+  std::string content(2, '\0');
+  const auto error = error_of([&] { file.read_at(2, std::as_writable_bytes(std::span(content))); });
+  BOOST_REQUIRE(error);
+  BOOST_TEST((error->code() == ErrorCode::Corrupt));
+  BOOST_TEST(error->what() == "f @2: 2 bytes are wanted here, but the file ends at 3");
+}
+
+BOOST_AUTO_TEST_CASE(an_existing_file_is_never_overwritten) {
+  const TemporaryFolder temporary;
+  test::write_file(temporary / "f", "abc");
+  const auto error = error_of([&] { File::create(temporary / "f", 1); });
+  BOOST_REQUIRE(error);
+  BOOST_TEST((error->code() == ErrorCode::AlreadyExists));
+  BOOST_TEST(test::read_file(temporary / "f") == "abc");
+}
+
+BOOST_AUTO_TEST_CASE(only_regular_files_are_opened) {
+  const TemporaryFolder temporary;
+  const auto absent = error_of([&] { File::open(temporary / "no"); });
+  BOOST_REQUIRE(absent);
+  BOOST_TEST((absent->code() == ErrorCode::NotFound));
+  BOOST_TEST(error_of([&] { File::open(temporary.path()); }).has_value());
+  BOOST_REQUIRE(mkfifo((temporary / "pipe").c_str(), 0600) == 0);
+  BOOST_TEST(error_of([&] { File::open(temporary / "pipe"); }).has_value());  // does not wait
+  BOOST_TEST(error_of([&] { File::open("/dev/zero"); }).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_opens_files_below_it_and_nothing_else) {
+  const TemporaryFolder temporary;
+  test::write_file(temporary / "outside", "secret");
+  test::write_file(temporary / "in/deep/f", "content");
+  fs::create_symlink("../outside", temporary / "in/out");
+  fs::create_symlink("/etc/passwd", temporary / "in/absolute");
+  fs::create_directory_symlink("..", temporary / "in/up");
+  const Directory folder = Directory::open(temporary / "in");
+  BOOST_TEST(folder.open_file("deep/f").size_bytes() == 7);
+  BOOST_TEST(folder.open_file("deep/f").file_name() == "deep/f");
+  BOOST_TEST(folder.contains("deep/f"));
+  BOOST_TEST(!folder.contains("deep/g"));
+  for (const std::string& name :
+       {std::string("out"), std::string("absolute"), std::string("up/outside"),
+        std::string("../outside"), (temporary / "outside").string(), std::string(""),
+        std::string("deep/../../outside")}) {
+    const auto error = error_of([&] { folder.open_file(name); });
+    BOOST_TEST_REQUIRE(error.has_value(), name);
+    BOOST_TEST((error->code() == ErrorCode::Corrupt), name << ": " << error->what());
+    BOOST_TEST(!folder.contains(name), name);
+  }
+  const auto absent = error_of([&] { folder.open_file("deep/g"); });
+  BOOST_REQUIRE(absent);
+  BOOST_TEST((absent->code() == ErrorCode::NotFound));
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_lists_its_entries_sorted_and_again) {
+  const TemporaryFolder temporary;
+  for (const std::string name : {"b", "a", ".metadata", "B"})
+    test::write_file(temporary / name, "");
+  const Directory folder = Directory::open(temporary.path());
+  const std::vector<std::string> expected = {".metadata", "B", "a", "b"};
+  BOOST_TEST((folder.list() == expected));
+  BOOST_TEST((folder.list() == expected));
+}
+
+BOOST_AUTO_TEST_CASE(paths_that_leave_a_folder_are_told_from_those_that_stay) {
+  for (const std::string safe : {"a", "a/b", ".metadata", "..a", "a..", "a b/c\n"}) {
+    BOOST_TEST(ckpt::is_safe_relative(safe), safe);
+  }
+  for (const std::string& unsafe :
+       {std::string(""), std::string("/a"), std::string(".."), std::string("a/../b"),
+        std::string("a/.."), std::string("."), std::string("a/"), std::string("./a"),
+        std::string("a\0b", 3)}) {
+    BOOST_TEST(!ckpt::is_safe_relative(unsafe), unsafe);
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()

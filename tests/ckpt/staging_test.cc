@@ -1,0 +1,222 @@
+#include <ckpt/staging.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+
+#include "support/errors.h"
+#include "support/temporary_folder.h"
+
+namespace fs = std::filesystem;
+
+using ckpt::ErrorCode;
+using ckpt::Staging;
+using test::error_of;
+using test::TemporaryFolder;
+using test::tree_of;
+using test::write_file;
+using Tree = std::map<std::string, std::string>;
+
+namespace {
+
+std::optional<ckpt::Error> create_error(const fs::path& destination,
+                                        ckpt::StagingOptions options = {}) {
+  return error_of([&] { Staging::create(destination, std::move(options)); });
+}
+
+void stage(const fs::path& destination, const std::string& content,
+           ckpt::StagingOptions options = {}) {
+  const bool single_file = options.single_file;
+  Staging staging = Staging::create(destination, std::move(options));
+  write_file(single_file ? staging.folder() : staging.folder() / "f", content);
+  staging.commit();
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(staging)
+
+BOOST_AUTO_TEST_CASE(a_commit_publishes_a_folder_with_all_below_it_and_leaves_nothing_else) {
+  const TemporaryFolder temporary;
+  {
+    Staging staging = Staging::create(temporary / "out");
+    write_file(staging.folder() / "a", "1");
+    write_file(staging.folder() / "deep" / "er" / "b", "2");
+    BOOST_TEST(!fs::exists(temporary / "out"));
+    BOOST_TEST(fs::exists(temporary / ".out.shardwise-partial"));
+    staging.commit();
+    BOOST_TEST(fs::exists(temporary / "out"));
+  }
+  const Tree expected = {{"out", "/"},
+                         {"out/a", "1"},
+                         {"out/deep", "/"},
+                         {"out/deep/er", "/"},
+                         {"out/deep/er/b", "2"}};
+  BOOST_TEST((tree_of(temporary.path()) == expected));
+}
+
+BOOST_AUTO_TEST_CASE(a_commit_publishes_a_single_file) {
+  const TemporaryFolder temporary;
+  stage(temporary / "out.pt", "content", {.single_file = true, .source = {}});
+  BOOST_TEST((tree_of(temporary.path()) == Tree{{"out.pt", "content"}}));
+}
+
+BOOST_AUTO_TEST_CASE(without_a_commit_nothing_is_left) {
+  const TemporaryFolder temporary;
+  {
+    Staging staging = Staging::create(temporary / "out");
+    write_file(staging.folder() / "deep" / "b", "2");
+    Staging moved = std::move(staging);
+    BOOST_TEST(fs::exists(moved.folder() / "deep" / "b"));
+  }
+  BOOST_TEST(tree_of(temporary.path()).empty());
+}
+
+BOOST_AUTO_TEST_CASE(an_existing_destination_is_refused_and_untouched) {
+  const TemporaryFolder temporary;
+  write_file(temporary / "out/f", "old");
+  fs::create_symlink("nowhere", temporary / "link");
+  for (const std::string name : {"out", "out/", "link"}) {
+    const auto error = create_error(temporary / name);
+    BOOST_REQUIRE(error);
+    BOOST_TEST((error->code() == ErrorCode::AlreadyExists));
+    BOOST_TEST(!error->hint().empty());
+  }
+  fs::remove(temporary / "link");
+  BOOST_TEST((tree_of(temporary.path()) == Tree{{"out", "/"}, {"out/f", "old"}}));
+}
+
+BOOST_AUTO_TEST_CASE(force_replaces_what_was_there_by_what_is_complete) {
+  const TemporaryFolder temporary;
+  write_file(temporary / "out/old/f", "old");
+  {
+    Staging staging = Staging::create(temporary / "out", {.force = true, .source = {}});
+    write_file(staging.folder() / "f", "new");
+    BOOST_TEST(test::read_file(temporary / "out/old/f") == "old");  // until the commit
+  }
+  BOOST_TEST(test::read_file(temporary / "out/old/f") == "old");  // and without one
+  stage(temporary / "out", "new", {.force = true, .source = {}});
+  BOOST_TEST((tree_of(temporary.path()) == Tree{{"out", "/"}, {"out/f", "new"}}));
+  stage(temporary / "out", "a file", {.force = true, .single_file = true, .source = {}});
+  BOOST_TEST((tree_of(temporary.path()) == Tree{{"out", "a file"}}));
+  fs::remove(temporary / "out");
+  stage(temporary / "out", "newer", {.force = true, .source = {}});  // nothing to replace
+  BOOST_TEST((tree_of(temporary.path()) == Tree{{"out", "/"}, {"out/f", "newer"}}));
+}
+
+BOOST_AUTO_TEST_CASE(a_destination_that_appears_meanwhile_is_not_overwritten) {
+  const TemporaryFolder temporary;
+  {
+    Staging staging = Staging::create(temporary / "out");
+    write_file(staging.folder() / "f", "mine");
+    fs::create_directory(temporary / "out");
+    const auto error = error_of([&] { staging.commit(); });
+    BOOST_REQUIRE(error);
+    BOOST_TEST((error->code() == ErrorCode::AlreadyExists));
+  }
+  BOOST_TEST((tree_of(temporary.path()) == Tree{{"out", "/"}}));
+}
+
+BOOST_AUTO_TEST_CASE(a_destination_in_or_around_the_source_is_refused) {
+  const TemporaryFolder temporary;
+  write_file(temporary / "root/iter/f", "x");
+  fs::create_directory_symlink(temporary / "root", temporary / "link");
+  const std::string source = (temporary / "root/iter").string();
+  for (const std::string name :
+       {"root/iter", "root/iter/out", "root/iter/../iter/out", "link/iter/out", "root", ""}) {
+    for (const bool force : {false, true}) {
+      const auto error = create_error(temporary / name, {.force = force, .source = source});
+      BOOST_TEST_REQUIRE(error.has_value(), name);
+      BOOST_TEST((error->code() == ErrorCode::InvalidArgument), name);
+    }
+  }
+  const std::string file = (temporary / "root/iter/f").string();
+  BOOST_TEST(create_error(temporary / "root/iter/f", {.force = true, .source = file}).has_value());
+  // Beside it, also under a name that it starts with, there is room.
+  stage(temporary / "root/iter2", "y", {.source = source});
+  stage(temporary / "root/it", "y", {.source = source});
+}
+
+BOOST_AUTO_TEST_CASE(names_that_are_no_destination_are_refused) {
+  const TemporaryFolder temporary;
+  for (const fs::path& path : {fs::path("/"), temporary / ".", temporary / ".."}) {
+    const auto error = create_error(path);
+    BOOST_REQUIRE(error);
+    BOOST_TEST((error->code() == ErrorCode::InvalidArgument));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_that_is_not_there_or_not_writable_is_an_error) {
+  const TemporaryFolder temporary;
+  const auto absent = create_error(temporary / "no" / "out");
+  BOOST_REQUIRE(absent);
+  BOOST_TEST((absent->code() == ErrorCode::NotFound));
+  BOOST_TEST(tree_of(temporary.path()).empty());
+  write_file(temporary / "file", "x");
+  BOOST_TEST(create_error(temporary / "file/out").has_value());
+  const fs::path unwritable = "/sys/kernel/out";  // also for root
+  if (fs::exists("/sys/kernel")) {
+    const auto error = create_error(unwritable);
+    BOOST_REQUIRE(error);
+    BOOST_TEST((error->code() == ErrorCode::IoFailure));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(two_writers_of_one_destination_exclude_each_other) {
+  const TemporaryFolder temporary;
+  {
+    Staging first = Staging::create(temporary / "out");
+    write_file(first.folder() / "f", "first");
+    const auto error = create_error(temporary / "out");
+    BOOST_REQUIRE(error);
+    BOOST_TEST((error->code() == ErrorCode::AlreadyExists));
+    BOOST_TEST(test::contains(error->problem(), "another process"));
+    BOOST_TEST(test::read_file(first.folder() / "f") == "first");
+    first.commit();
+  }
+  BOOST_TEST(test::read_file(temporary / "out/f") == "first");
+}
+
+BOOST_AUTO_TEST_CASE(what_a_killed_process_left_is_removed) {
+  const TemporaryFolder temporary;
+  const pid_t child = fork();
+  if (child == 0) {
+    Staging staging = Staging::create(temporary / "out");
+    write_file(staging.folder() / "left over", "x");
+    kill(getpid(), SIGKILL);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  BOOST_REQUIRE(WIFSIGNALED(status));
+  BOOST_TEST(fs::exists(temporary / ".out.shardwise-partial"));
+  stage(temporary / "out", "new");
+  BOOST_TEST((tree_of(temporary.path()) == Tree{{"out", "/"}, {"out/f", "new"}}));
+}
+
+BOOST_AUTO_TEST_CASE(a_replaced_folder_is_put_back_if_the_process_ended_between_two_renames) {
+  const TemporaryFolder temporary;
+  write_file(temporary / ".out.shardwise-partial/replaced/f", "old");
+  write_file(temporary / ".out.shardwise-partial/content/f", "new");
+  const auto error = create_error(temporary / "out");
+  BOOST_TEST(test::read_file(temporary / "out/f") == "old");
+  // It is there again, so that whoever comes is told.
+  BOOST_REQUIRE(error);
+  BOOST_TEST((error->code() == ErrorCode::AlreadyExists));
+}
+
+BOOST_AUTO_TEST_CASE(a_long_name_leaves_room_for_the_staging_folder) {
+  const TemporaryFolder temporary;
+  const std::string name(250, 'n');
+  stage(temporary / name, "x");
+  BOOST_TEST(fs::exists(temporary / name / "f"));
+}
+
+BOOST_AUTO_TEST_CASE(a_second_commit_is_refused) {
+  const TemporaryFolder temporary;
+  Staging staging = Staging::create(temporary / "out");
+  staging.commit();
+  BOOST_TEST(error_of([&] { staging.commit(); }).has_value());
+  BOOST_TEST(fs::exists(temporary / "out"));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
