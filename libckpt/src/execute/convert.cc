@@ -14,18 +14,18 @@ void refuse_losses(const std::vector<NotCarried>& losses) {
 
 }  // namespace
 
-ConvertReport write_target(const Checkpoint& source, Target target,
+ConvertReport write_target(Target target, const PayloadSource& source,
+                           const std::filesystem::path& source_folder,
                            const std::filesystem::path& destination,
                            const ConvertOptions& options) {
   if (options.strict) refuse_losses(target.not_carried);
   ConvertReport report;
-  report.source_format = source.catalog().format;
   report.target_format = target.format;
   report.plan = make_plan(target);
   if (!options.dry_run) {
     const bool single_file = target.files.size() == 1 && target.files[0].path.empty();
     Staging staging = Staging::create(
-        destination, {options.force, single_file, source.folder().string()});
+        destination, {options.force, single_file, source_folder.string()});
     report.stats = execute(target, report.plan, source, staging, options.execute);
     staging.commit();
   }
@@ -38,7 +38,10 @@ ConvertReport convert(const std::filesystem::path& source,
                       const std::filesystem::path& destination, const ConvertOptions& options) {
   const Checkpoint opened = Checkpoint::open(source, {options.iteration, {}});
   const Format format = options.format.value_or(opened.catalog().format);
-  return write_target(opened, make_target(opened, {format}), destination, options);
+  ConvertReport report =
+      write_target(make_target(opened, {format}), opened, opened.folder(), destination, options);
+  report.source_format = opened.catalog().format;
+  return report;
 }
 
 }  // namespace ckpt

@@ -23,6 +23,15 @@ uint32_t checked_data_parallel(const ConvertOptions& options) {
   return options.data_parallel.value_or(0);
 }
 
+ConvertReport write(const ckpt::Checkpoint& source, ckpt::Target target,
+                    const std::filesystem::path& destination, const ConvertOptions& options) {
+  ConvertReport report;
+  static_cast<ckpt::ConvertReport&>(report) =
+      ckpt::write_target(std::move(target), source, source.folder(), destination, options);
+  report.source_format = source.catalog().format;
+  return report;
+}
+
 ConvertReport convert_layer_wise(const ckpt::Checkpoint& source,
                                  const std::filesystem::path& destination,
                                  const ConvertOptions& options) {
@@ -37,10 +46,11 @@ ConvertReport convert_layer_wise(const ckpt::Checkpoint& source,
   spec.ownership = options.ownership;
   spec.as_root = source.was_root();
   ckpt::Target target = make_layer_wise_target(view, spec);
-  ConvertReport report{
-      ckpt::write_target(source, std::move(target), destination, options), true,
-      view.sizes.data_parallel, data_parallel != 0 ? data_parallel : view.sizes.data_parallel,
-      std::move(ambiguous)};
+  ConvertReport report = write(source, std::move(target), destination, options);
+  report.layer_wise = true;
+  report.source_data_parallel = view.sizes.data_parallel;
+  report.target_data_parallel = data_parallel != 0 ? data_parallel : view.sizes.data_parallel;
+  report.ambiguous = std::move(ambiguous);
   return report;
 }
 
@@ -52,10 +62,7 @@ ConvertReport convert_plain(const ckpt::Checkpoint& source,
                 "a data-parallel size was asked for, but this is no LayerWise checkpoint");
   }
   const ckpt::Format format = options.format.value_or(source.catalog().format);
-  ConvertReport report;
-  static_cast<ckpt::ConvertReport&>(report) =
-      ckpt::write_target(source, ckpt::make_target(source, {format}), destination, options);
-  return report;
+  return write(source, ckpt::make_target(source, {format}), destination, options);
 }
 
 }  // namespace

@@ -222,7 +222,7 @@ class DistWriter {
 
 void add_torch_dist_files(TargetJob& job) {
   if (job.source.model_metadata) {
-    job.lose("_metadata of the model's state dict",
+    job.lose("_metadata of the model state dict",
              "versions of modules: torch_dist has no place for them, Megatron does not need them");
   }
   DistWriter(job).run();

@@ -1,0 +1,134 @@
+#include <optim/layer_wise_update.h>
+
+#include <cstring>
+
+#include <ckpt/error.h>
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::Kind;
+
+// The files of a checkpoint, and behind them one more for each tensor in memory.
+class UpdatedPayloads final : public ckpt::PayloadSource {
+ public:
+  explicit UpdatedPayloads(const ckpt::Checkpoint& files)
+      : files_(files), first_(static_cast<uint32_t>(files.catalog().files.size())) {}
+
+  ckpt::StorageRegion add(std::span<const std::byte> bytes) {
+    memory_.push_back(bytes);
+    return {first_ + static_cast<uint32_t>(memory_.size() - 1), {0, bytes.size()}};
+  }
+
+  ckpt::StorageRegion locate(const ckpt::StorageRegion& region) const override {
+    return region.file < first_ ? files_.locate(region) : region;
+  }
+  void read_bytes(const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                  std::span<std::byte> out) const override {
+    if (located.file < first_) return files_.read_bytes(located, offset_bytes, out);
+    const auto bytes = memory_[located.file - first_].subspan(offset_bytes, out.size());
+    std::memcpy(out.data(), bytes.data(), bytes.size());
+  }
+  std::string file_name(uint32_t file) const override {
+    return file < first_ ? files_.file_name(file) : "memory";
+  }
+
+ private:
+  const ckpt::Checkpoint& files_;
+  uint32_t first_;
+  std::vector<std::span<const std::byte>> memory_;
+};
+
+void replace_tensors(LayerWiseCheckpoint& view, const LayerWiseUpdate& update,
+                     UpdatedPayloads& payloads) {
+  for (ckpt::TensorEntry& tensor : view.tensors.tensors) {
+    const auto bytes = update.tensors.find(tensor.key);
+    if (bytes == update.tensors.end() || bytes->second.size() != ckpt::count_bytes(tensor)) {
+      throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = tensor.key},
+                  "the update has not the " + std::to_string(ckpt::count_bytes(tensor)) +
+                      " bytes of this tensor");
+    }
+    tensor.chunks = {{ckpt::whole(tensor.shape), payloads.add(bytes->second)}};
+  }
+  view.tensors.index();
+}
+
+std::string step_bytes(ckpt::DType dtype, int64_t step) {
+  const auto bytes_of = [](auto number) {
+    return std::string(reinterpret_cast<const char*>(&number), sizeof number);
+  };
+  switch (dtype) {
+    case ckpt::DType::Float32: return bytes_of(static_cast<float>(step));
+    case ckpt::DType::Float64: return bytes_of(static_cast<double>(step));
+    case ckpt::DType::Int32: return bytes_of(static_cast<int32_t>(step));
+    case ckpt::DType::Int64: return bytes_of(step);
+    default:
+      throw Error(ErrorCode::Unsupported, {},
+                  "a step count of type " + std::string(ckpt::name(dtype)));
+  }
+}
+
+void set_numbers(ckpt::ValueTree& tree, ckpt::NodeId group,
+                 const std::map<std::string, double>& numbers) {
+  for (const auto& [key, number] : numbers) tree.put(group, key, tree.real(number));
+}
+
+void update_optimizers(LayerWiseCheckpoint& view, const LayerWiseUpdate& update) {
+  ckpt::ValueTree& tree = view.common.tree;
+  for (size_t i = 0; i < view.optimizers.size() && i < update.optimizers.size(); ++i) {
+    LayerWiseOptimizer& optimizer = view.optimizers[i];
+    const LayerWiseUpdate::Optimizer& values = update.optimizers[i];
+    if (optimizer.step_layout == StepLayout::PerParam) {
+      optimizer.step_bytes = step_bytes(optimizer.step_dtype, values.step);
+    }
+    for (size_t g = 0; g < optimizer.groups.size(); ++g) {
+      if (optimizer.step_layout == StepLayout::PerGroup) {
+        tree.put(optimizer.groups[g], "step", tree.integer(values.step));
+      }
+      if (g < values.groups.size()) set_numbers(tree, optimizer.groups[g], values.groups[g]);
+    }
+  }
+}
+
+void update_common(LayerWiseCheckpoint& view, const LayerWiseUpdate& update) {
+  ckpt::ValueTree& tree = view.common.tree;
+  const ckpt::NodeId root = tree.root().id();
+  tree.put(root, "iteration", tree.integer(update.iteration));
+  const auto scheduler = tree.root().find("opt_param_scheduler");
+  if (scheduler && scheduler->is(Kind::Dict) && update.scheduler_num_steps) {
+    tree.put(scheduler->id(), "num_steps", tree.integer(*update.scheduler_num_steps));
+  }
+  const std::string digits = std::to_string(update.iteration);
+  view.folder_name = "iter_" + std::string(digits.size() < 7 ? 7 - digits.size() : 0, '0') + digits;
+}
+
+}  // namespace
+
+ConvertReport save_layer_wise(const LayerWiseCheckpoint& base, const ckpt::Checkpoint& source,
+                              const LayerWiseUpdate& update,
+                              const std::filesystem::path& destination,
+                              const ConvertOptions& options) {
+  LayerWiseCheckpoint view = base;
+  UpdatedPayloads payloads(source);
+  replace_tensors(view, update, payloads);
+  update_optimizers(view, update);
+  update_common(view, update);
+  LayerWiseTargetSpec spec;
+  spec.format = options.format.value_or(view.format);
+  spec.data_parallel = options.data_parallel.value_or(view.sizes.data_parallel);
+  spec.ownership = options.ownership;
+  spec.as_root = source.was_root();
+  ckpt::Target target = make_layer_wise_target(view, spec);
+  ConvertReport report;
+  static_cast<ckpt::ConvertReport&>(report) =
+      ckpt::write_target(std::move(target), payloads, source.folder(), destination, options);
+  report.layer_wise = true;
+  report.source_format = view.format;
+  report.source_data_parallel = view.sizes.data_parallel;
+  report.target_data_parallel = spec.data_parallel;
+  return report;
+}
+
+}  // namespace optim
