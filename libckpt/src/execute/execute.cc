@@ -21,7 +21,8 @@ namespace {
 
 constexpr uint64_t kPieceBytesMax = 4 << 20;
 constexpr uint64_t kPieceBytesMin = 64 << 10;
-constexpr uint64_t kPageBytes = 4096;  // also a multiple of every element's size
+constexpr uint64_t kWriteBackBytesMin = 1 << 20;  // shorter writes wait for the commit
+constexpr uint64_t kPageBytes = 4096;             // also a multiple of every element's size
 
 // Each worker has a buffer for the piece that it makes, and one to read through.
 struct Budget {
@@ -211,7 +212,7 @@ class Execution {
 
   void write(const File& file, uint64_t offset_bytes, std::span<const std::byte> bytes) {
     file.write_at(offset_bytes, bytes);
-    if (bytes.size() >= kPieceBytesMin) file.start_writing_back(offset_bytes, bytes.size());
+    if (bytes.size() >= kWriteBackBytesMin) file.start_writing_back(offset_bytes, bytes.size());
     const std::scoped_lock lock(progress_mutex_);
     progress_.done_bytes += bytes.size();
     progress_.total_bytes = plan_.total_bytes;
