@@ -7,6 +7,8 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <ckpt/checkpoint.h>
+
 #include "optim/expect_error.h"
 
 namespace {
@@ -138,6 +140,27 @@ BOOST_AUTO_TEST_CASE(qkv_is_split_by_query_groups_only_where_attention_is_groupe
   expect_error(ErrorCode::Corrupt, "args.num_attention_heads", split);
   args.emplace_back("attention_output_gate", flag(true));
   expect_error(ErrorCode::Unsupported, "args.attention_output_gate", split);
+}
+
+BOOST_AUTO_TEST_CASE(the_args_of_real_checkpoints_are_read_in_both_formats) {
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"lw_muon_bf16_torch_dist_dp2", "common.pt"},
+      {"lw_muon_bf16_torch_dp2", "mp_rank_00/model_optim_rng.pt"}};
+  for (const auto& [folder, file] : rows) {
+    const auto checkpoint =
+        ckpt::Checkpoint::open(std::string(SHARDWISE_GOLDEN_DIR) + "/" + folder + "/ckpt");
+    const ckpt::Document* document = checkpoint.document(file);
+    BOOST_TEST_REQUIRE(document != nullptr);
+    const ckpt::Value args = document->tree.root().at("args").state().value();
+    const auto config = optim::config_from_args(args);
+    BOOST_TEST(config.optimizer == "muon");
+    BOOST_TEST(*config.lr == 0.01);
+    BOOST_TEST(config.muon_momentum == 0.9);
+    BOOST_TEST((config.params_dtype == ckpt::DType::BFloat16));
+    config.validate();
+    config.validate(optim::ReferenceRules{});
+    BOOST_TEST((optim::qkv_split_from_args(args) == optim::QkvSplit{8, 8, 8}));
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -134,11 +134,12 @@ BOOST_AUTO_TEST_CASE(json_with_an_unknown_field_or_a_wrong_type_is_refused_by_na
 
 BOOST_AUTO_TEST_CASE(numbers_that_json_has_not_are_not_written) {
   expect_error(ErrorCode::InvalidArgument, "clip_grad",
-               [] { to_json({.clip_grad = std::numeric_limits<double>::infinity()}); });
+               [] { optim::to_json({.clip_grad = std::numeric_limits<double>::infinity()}); });
 }
 
 BOOST_AUTO_TEST_CASE(what_the_replay_of_a_layer_wise_checkpoint_needs_is_accepted) {
   OptimizerConfig{}.validate();
+  OptimizerConfig{.decoupled_weight_decay = false}.validate();
   OptimizerConfig{.lr = 0.01,
                   .min_lr = 0.001,
                   .decoupled_lr = 0.5,
@@ -202,7 +203,6 @@ BOOST_AUTO_TEST_CASE(what_this_version_cannot_do_is_refused_with_the_field) {
       {"optimizer", [](auto& c) { c.optimizer = "adaptive_muon"; }},
       {"muon_scalar_optimizer",
        [](auto& c) { c.optimizer = "muon", c.muon_scalar_optimizer = "lion"; }},
-      {"decoupled_weight_decay", [](auto& c) { c.decoupled_weight_decay = false; }},
       {"fp16", [](auto& c) { c.fp16 = true; }},
       {"loss_scale", [](auto& c) { c.loss_scale = 128; }},
       {"use_precision_aware_optimizer", [](auto& c) { c.use_precision_aware_optimizer = true; }},

@@ -39,37 +39,39 @@ std::vector<ParamGroup> groups_of(const std::vector<std::vector<int64_t>>& sizes
 // A golden list of ids per rank; null where the reference has None.
 Lists read_lists(const json& lists) { return lists.is_null() ? Lists{} : lists.get<Lists>(); }
 
-// The parameters of a golden model, in its order, with the attributes that their names imply.
+// A parameter with the attributes that its name implies.
+ParamInfo named(std::string name, std::vector<int64_t> shape) {
+  ParamInfo param{.name = std::move(name), .shape = std::move(shape)};
+  param.attributes = optim::megatron_attributes(param.name, param.shape.size());
+  return param;
+}
+
+// The parameters of a golden model, in its order.
 std::vector<ParamInfo> read_model(const json& params) {
   std::vector<ParamInfo> model;
-  for (const auto& row : params) {
-    ParamInfo param{.name = row[0], .shape = row[1]};
-    param.attributes = optim::megatron_attributes(param.name, param.shape.size());
-    model.push_back(std::move(param));
-  }
+  for (const auto& row : params) model.push_back(named(row[0], row[1]));
   return model;
 }
 
-// The two-layer GPT of the fixtures: shapes by name, in Megatron's order of registration.
+// The two-layer GPT of the fixtures, in Megatron's order of registration.
 std::vector<ParamInfo> fixture_model() {
-  json params = {{"embedding.word_embeddings.weight", {64, 16}},
-                 {"embedding.position_embeddings.weight", {32, 16}}};
+  std::vector<ParamInfo> model = {named("embedding.word_embeddings.weight", {64, 16}),
+                                  named("embedding.position_embeddings.weight", {32, 16})};
+  const auto add = [&](const std::string& name, std::vector<int64_t> weight, int64_t bias) {
+    model.push_back(named(name + ".weight", std::move(weight)));
+    model.push_back(named(name + ".bias", {bias}));
+  };
   for (const std::string layer : {"decoder.layers.0.", "decoder.layers.1."}) {
-    const auto add = [&](const std::string& name, std::vector<int> weight, int bias) {
-      params.push_back({layer + name + ".weight", weight});
-      params.push_back({layer + name + ".bias", {bias}});
-    };
-    add("input_layernorm", {16}, 16);
-    add("self_attention.linear_proj", {16, 16}, 16);
-    add("self_attention.linear_qkv", {48, 16}, 48);
-    add("pre_mlp_layernorm", {16}, 16);
-    add("mlp.linear_fc1", {64, 16}, 64);
-    add("mlp.linear_fc2", {16, 64}, 16);
+    add(layer + "input_layernorm", {16}, 16);
+    add(layer + "self_attention.linear_proj", {16, 16}, 16);
+    add(layer + "self_attention.linear_qkv", {48, 16}, 48);
+    add(layer + "pre_mlp_layernorm", {16}, 16);
+    add(layer + "mlp.linear_fc1", {64, 16}, 64);
+    add(layer + "mlp.linear_fc2", {16, 64}, 16);
   }
-  params.push_back({"decoder.final_layernorm.weight", {16}});
-  params.push_back({"decoder.final_layernorm.bias", {16}});
-  params.push_back({"output_layer.weight", {64, 16}});
-  return read_model(params);
+  add("decoder.final_layernorm", {16}, 16);
+  model.push_back(named("output_layer.weight", {64, 16}));
+  return model;
 }
 
 const optim::OptimizerConfig kLayerWiseMuon{

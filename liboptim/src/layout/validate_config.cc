@@ -135,7 +135,7 @@ void require_plain_precision(const OptimizerConfig& c) {
           ErrorCode::InvalidArgument);
 }
 
-// What exists in the reference and not (yet) here. A field that only tunes something refused here
+// What exists in the reference and not here. A field that only tunes something refused here
 // (pin_cpu_grads, lion_beta1, initial_loss_scale, ...) needs no row of its own.
 void require_supported(const OptimizerConfig& c) {
   enforce(
@@ -143,8 +143,6 @@ void require_supported(const OptimizerConfig& c) {
         "this optimizer is not implemented; adam and muon are"},
        {is_emerging(c.optimizer) && c.muon_scalar_optimizer != "adam", "muon_scalar_optimizer",
         "only adam is implemented beside muon"},
-       {!c.decoupled_weight_decay, "decoupled_weight_decay",
-        "weight decay inside the gradient is not implemented"},
        {c.fp16, "fp16", "fp16 training is not implemented"},
        {c.loss_scale.has_value(), "loss_scale", "loss scaling is not implemented"},
        {c.use_precision_aware_optimizer, "use_precision_aware_optimizer",
