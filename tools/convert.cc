@@ -15,8 +15,7 @@ struct ConvertOptions {
     app.add_option("--to", to, "Format of the destination")
         ->required()
         ->check(CLI::IsMember({"torch", "torch_dist"}));
-    app.add_option("--dp", data_parallel, "Data-parallel size of the destination")
-        ->check(CLI::PositiveNumber);
+    app.add_option("--dp", data_parallel, "Data-parallel size of the destination");
   }
 };
 

@@ -35,10 +35,10 @@ CKPT_EXPORT ConvertReport convert(const std::filesystem::path& source,
                                   const std::filesystem::path& destination,
                                   const ConvertOptions& options);
 
-// The last part of every conversion: plan, stage, execute, commit. `source_folder`: what the
+// The last part of every conversion: plan, stage, execute, commit. `source_path`: what the
 // destination must not lie in. source_format of the report is left to the caller.
 CKPT_EXPORT ConvertReport write_target(Target target, const PayloadSource& source,
-                                       const std::filesystem::path& source_folder,
+                                       const std::filesystem::path& source_path,
                                        const std::filesystem::path& destination,
                                        const ConvertOptions& options);
 

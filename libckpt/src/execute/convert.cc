@@ -15,7 +15,7 @@ void refuse_losses(const std::vector<NotCarried>& losses) {
 }  // namespace
 
 ConvertReport write_target(Target target, const PayloadSource& source,
-                           const std::filesystem::path& source_folder,
+                           const std::filesystem::path& source_path,
                            const std::filesystem::path& destination,
                            const ConvertOptions& options) {
   if (options.strict) refuse_losses(target.not_carried);
@@ -25,7 +25,7 @@ ConvertReport write_target(Target target, const PayloadSource& source,
   if (!options.dry_run) {
     const bool single_file = target.files.size() == 1 && target.files[0].path.empty();
     Staging staging = Staging::create(
-        destination, {options.force, single_file, source_folder.string()});
+        destination, {options.force, single_file, source_path.string()});
     report.stats = execute(target, report.plan, source, staging, options.execute);
     staging.commit();
   }
@@ -39,7 +39,7 @@ ConvertReport convert(const std::filesystem::path& source,
   const Checkpoint opened = Checkpoint::open(source, {options.iteration, {}});
   const Format format = options.format.value_or(opened.catalog().format);
   ConvertReport report =
-      write_target(make_target(opened, {format}), opened, opened.folder(), destination, options);
+      write_target(make_target(opened, {format}), opened, source, destination, options);
   report.source_format = opened.catalog().format;
   return report;
 }

@@ -171,9 +171,24 @@ class Interpreter {
     return tensor;
   }
 
+  // torch.serialization._get_layout('torch.strided').
+  static void check_layout(const Value& layout, std::string_view key) {
+    if (layout.is(Kind::Object) &&
+        layout.callable().is_global("torch.serialization", "_get_layout") &&
+        layout.args().size() == 1 && layout.args()[0].is(Kind::Str) &&
+        layout.args()[0].text() == "torch.strided") {
+      return;
+    }
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = std::string(key)},
+                "its layout is not torch.strided");
+  }
+
   DType read_dtype(const Value& properties, std::string_view key) {
     const Value fields = fields_of(properties, "TensorProperties", key);
-    const Value dtype = fields.is(Kind::Dict) ? fields.at("dtype") : fields[0];
+    const bool named = fields.is(Kind::Dict);
+    const Value dtype = named ? fields.at("dtype") : fields[0];
+    const auto layout = named ? fields.find("layout") : std::optional(fields[1]);
+    if (layout) check_layout(*layout, key);
     if (const auto known = as_dtype(dtype)) return *known;
     if (!dtype.is(Kind::Global)) corrupt(key, "the element type is no torch.dtype");
     throw Error(ErrorCode::Corrupt, {.file = {}, .key = std::string(key)},

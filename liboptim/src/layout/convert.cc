@@ -23,17 +23,22 @@ uint32_t checked_data_parallel(const ConvertOptions& options) {
   return options.data_parallel.value_or(0);
 }
 
-ConvertReport write(const ckpt::Checkpoint& source, ckpt::Target target,
-                    const std::filesystem::path& destination, const ConvertOptions& options) {
+// Where a conversion comes from and goes to, as the caller named them.
+struct Paths {
+  const std::filesystem::path& source;
+  const std::filesystem::path& destination;
+};
+
+ConvertReport write(const ckpt::Checkpoint& source, ckpt::Target target, const Paths& paths,
+                    const ConvertOptions& options) {
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =
-      ckpt::write_target(std::move(target), source, source.folder(), destination, options);
+      ckpt::write_target(std::move(target), source, paths.source, paths.destination, options);
   report.source_format = source.catalog().format;
   return report;
 }
 
-ConvertReport convert_layer_wise(const ckpt::Checkpoint& source,
-                                 const std::filesystem::path& destination,
+ConvertReport convert_layer_wise(const ckpt::Checkpoint& source, const Paths& paths,
                                  const ConvertOptions& options) {
   const uint32_t data_parallel = checked_data_parallel(options);
   const LayerWiseCheckpoint view = name_layer_wise(source);
@@ -46,7 +51,7 @@ ConvertReport convert_layer_wise(const ckpt::Checkpoint& source,
   spec.ownership = options.ownership;
   spec.as_root = source.was_root();
   ckpt::Target target = make_layer_wise_target(view, spec);
-  ConvertReport report = write(source, std::move(target), destination, options);
+  ConvertReport report = write(source, std::move(target), paths, options);
   report.layer_wise = true;
   report.source_data_parallel = view.sizes.data_parallel;
   report.target_data_parallel = data_parallel != 0 ? data_parallel : view.sizes.data_parallel;
@@ -54,15 +59,14 @@ ConvertReport convert_layer_wise(const ckpt::Checkpoint& source,
   return report;
 }
 
-ConvertReport convert_plain(const ckpt::Checkpoint& source,
-                            const std::filesystem::path& destination,
+ConvertReport convert_plain(const ckpt::Checkpoint& source, const Paths& paths,
                             const ConvertOptions& options) {
   if (options.data_parallel) {
     throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
                 "a data-parallel size was asked for, but this is no LayerWise checkpoint");
   }
   const ckpt::Format format = options.format.value_or(source.catalog().format);
-  return write(source, ckpt::make_target(source, {format}), destination, options);
+  return write(source, ckpt::make_target(source, {format}), paths, options);
 }
 
 }  // namespace
@@ -70,8 +74,8 @@ ConvertReport convert_plain(const ckpt::Checkpoint& source,
 ConvertReport convert(const std::filesystem::path& source,
                       const std::filesystem::path& destination, const ConvertOptions& options) {
   const ckpt::Checkpoint opened = ckpt::Checkpoint::open(source, {options.iteration, {}});
-  return is_layer_wise(opened) ? convert_layer_wise(opened, destination, options)
-                               : convert_plain(opened, destination, options);
+  return is_layer_wise(opened) ? convert_layer_wise(opened, {source, destination}, options)
+                               : convert_plain(opened, {source, destination}, options);
 }
 
 ConvertReport reshard(const std::filesystem::path& source,
@@ -85,7 +89,7 @@ ConvertReport reshard(const std::filesystem::path& source,
     throw Error(ErrorCode::Unsupported, {.file = opened.folder().string(), .key = {}},
                 "holds no LayerWise optimizer to reshard");
   }
-  return convert_layer_wise(opened, destination, options);
+  return convert_layer_wise(opened, {source, destination}, options);
 }
 
 }  // namespace optim

@@ -7,6 +7,10 @@
 
 #include <optim/param_key.h>
 
+// Unix file name patterns as Python's fnmatch module reads them, written from its documented
+// behaviour and a comparison with it (tests/golden/optim_layout/fnmatch.json):
+//   glob := ( '*' | '?' | '[' ['!'] [']'] character* ']' | character )*
+
 namespace optim {
 namespace {
 
@@ -60,20 +64,19 @@ struct SetItem {
   bool is_range = false;
 };
 
-// A hyphen makes a range unless it comes first, last or right after a range; a range that runs
-// backwards vanishes.
+// A hyphen makes a range unless it comes first (also after a '!'), last or right after a range; a
+// range that runs backwards vanishes.
 std::vector<SetItem> read_items(const Characters& body) {
   std::vector<SetItem> items;
-  size_t hyphen_from = !body.empty() && body[0] == U'!' ? 2 : 1;
   for (size_t i = 0; i < body.size(); ++i) {
-    const bool is_range = i + 2 < body.size() && body[i + 1] == U'-' && i + 1 >= hyphen_from;
+    const bool is_negation = i == 0 && body[0] == U'!';
+    const bool is_range = i + 2 < body.size() && body[i + 1] == U'-' && !is_negation;
     if (!is_range) {
       items.push_back({body[i], body[i], false});
       continue;
     }
     if (body[i] <= body[i + 2]) items.push_back({body[i], body[i + 2], true});
     i += 2;
-    hyphen_from = i + 2;
   }
   return items;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 
 #include "layout/layer_wise_view.h"
 
@@ -82,6 +83,7 @@ class Reader {
     read_args(args, kCommonFile, view_);
     read_tensors();
     read_objects();
+    check_pairs();
     order_model();
     read_params();
     const std::vector<ParamGroup> groups = group_params(args, view_.params);
@@ -195,10 +197,10 @@ class Reader {
   // --- the model in its order ---
 
   void order_model() {
-    if (has_output_layer()) {
-      view_.model.push_back(
-          {ModelEntry::What::ExtraState, std::string(kOutputExtraState), 0, std::nullopt});
-    }
+    // Dropped from sharded state dicts, where it is None; the model's own has it, with tied
+    // embeddings, too.
+    view_.model.push_back(
+        {ModelEntry::What::ExtraState, std::string(kOutputExtraState), 0, std::nullopt});
     for (const ModelEntry& entry : view_.model) {
       if (!model_position(entry.name)) {
         unsupported(entry.name, "its place in the model's order is not known");
@@ -209,9 +211,28 @@ class Reader {
     });
   }
 
-  // Megatron drops the output layer's extra state, which is None, from sharded state dicts; a local
-  // model's own state dict has it, with tied embeddings, too.
-  bool has_output_layer() const { return view_.layer_norm_renamed; }
+  // Every parameter of the model has a master and state, and they belong to no other.
+  void check_pairs() const {
+    std::set<std::string_view> keys;
+    for (const TensorEntry& tensor : view_.tensors.tensors) keys.insert(tensor.key);
+    const std::string master_prefix = state_key(kMasterState, "");
+    for (const std::string_view key : keys) {
+      if (key.starts_with(master_prefix) && !keys.contains(key.substr(master_prefix.size()))) {
+        corrupt(std::string(key), "belongs to no parameter of the model");
+      }
+    }
+    for (const auto& [name, states] : states_) {
+      if (!keys.contains(name)) {
+        corrupt(state_key(states[0], name), "belongs to no parameter of the model");
+      }
+    }
+    for (const ModelEntry& entry : view_.model) {
+      if (entry.what != ModelEntry::What::Param) continue;
+      const std::string master = state_key(kMasterState, entry.name);
+      if (!keys.contains(master)) corrupt(master, "is missing");
+      if (!states_.contains(entry.name)) corrupt(entry.name, "has no optimizer state");
+    }
+  }
 
   void read_params() {
     std::map<std::string_view, const TensorEntry*> tensors;
@@ -221,10 +242,7 @@ class Reader {
       const TensorEntry& weight = *tensors.at(entry.name);
       LayerWiseParam param = make_param(weight, entry.name);
       check_state(tensors, state_key(kMasterState, entry.name), weight);
-      const auto states = states_.find(entry.name);
-      if (states == states_.end()) corrupt(entry.name, "has no optimizer state");
-      param.states = std::move(states->second);
-      states_.erase(states);
+      param.states = states_.at(entry.name);
       std::stable_sort(param.states.begin(), param.states.end(), [](const auto& a, const auto& b) {
         return state_place(a) < state_place(b);
       });
@@ -234,34 +252,14 @@ class Reader {
       entry.param = static_cast<uint32_t>(view_.params.size());
       view_.params.push_back(std::move(param));
     }
-    if (!states_.empty()) {
-      corrupt(state_key(states_.begin()->second[0], states_.begin()->first),
-              "belongs to no parameter of the model");
-    }
-    const size_t masters = static_cast<size_t>(
-        std::count_if(tensors.begin(), tensors.end(), [](const auto& tensor) {
-          return tensor.first.starts_with(state_key(kMasterState, ""));
-        }));
-    if (masters != view_.params.size()) refuse_lone_master(tensors);
-  }
-
-  template <class Tensors>
-  void refuse_lone_master(const Tensors& tensors) const {
-    const std::string prefix = state_key(kMasterState, "");
-    for (const auto& [key, tensor] : tensors) {
-      if (key.starts_with(prefix) && !tensors.contains(key.substr(prefix.size()))) {
-        corrupt(std::string(key), "belongs to no parameter of the model");
-      }
-    }
   }
 
   template <class Tensors>
   static void check_state(const Tensors& tensors, const std::string& key,
                           const TensorEntry& weight) {
-    const auto state = tensors.find(key);
-    if (state == tensors.end()) corrupt(key, "is missing");
-    if (state->second->shape != weight.shape) corrupt(key, "has another shape than its parameter");
-    if (state->second->dtype != ckpt::DType::Float32) {
+    const TensorEntry& state = *tensors.at(key);
+    if (state.shape != weight.shape) corrupt(key, "has another shape than its parameter");
+    if (state.dtype != ckpt::DType::Float32) {
       unsupported(key, "optimizer state that is not float32");
     }
   }

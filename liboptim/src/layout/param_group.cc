@@ -8,6 +8,10 @@
 
 #include <ckpt/error.h>
 
+// The rules are those of Megatron-Core's optimizer factory (April 2026), sections "grouping" of its
+// get_megatron_optimizer and _get_param_groups; tests/golden/optim_layout/groups.json is its
+// answer.
+
 namespace optim {
 namespace {
 

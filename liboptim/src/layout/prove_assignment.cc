@@ -73,7 +73,10 @@ class Proof {
     return true;
   }
 
+  // Damage is told from a wrong name by the archives' checksums.
   [[noreturn]] void refuse(const LayerWiseParam& param, const TensorEntry& master) const {
+    source_.check_crc(master);
+    source_.check_crc(*view_.tensors.find_tensor(param.info.name));
     const ckpt::StorageRegion& region = master.chunks.at(0).region;
     throw Error(ErrorCode::Corrupt,
                 {source_.file_name(region.file), region.bytes.offset_bytes,
