@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -77,6 +78,10 @@ def write_megatron(cases: list[Case], out: Path) -> None:
     import golden.write  # noqa: F401  (before the fork: the children share the imports)
     from golden.processes import in_processes
 
+    for case in cases:  # of an earlier run, perhaps with other ranks
+        for checkpoint_format in case.formats:
+            for dp_size in case.dp_sizes:
+                shutil.rmtree(out / case.folder(checkpoint_format, dp_size), ignore_errors=True)
     for dp_size in sorted({size for case in cases for size in case.dp_sizes}):
         of_this_size = [case for case in cases if dp_size in case.dp_sizes]
         in_processes(dp_size, write_megatron_world, of_this_size, dp_size, out)
@@ -87,6 +92,7 @@ def write_plain(names: list[str], out: Path) -> None:
     from golden.processes import in_processes
 
     for name in names:
+        shutil.rmtree(out / f"{name}_dcp", ignore_errors=True)
         if name == plain.SHARDED_CASE:
             in_processes(plain.SHARDED_WORLD, plain.write_sharded, out)
         else:

@@ -79,8 +79,9 @@ def objects() -> dict:
         "dataclass": [Settings(names=names, same_names=names), Settings(0.25)],
         "slots": [Slotted(1, "two")],
         "reduced": [Reduced("word")],
-        "named_dict": [named],
-        "namespace": argparse.Namespace(learning_rate=0.1, steps=[1, 2], dtype=torch.float16),
+        "namespace": argparse.Namespace(
+            learning_rate=0.1, steps=[1, 2], dtype=torch.float16, named=named
+        ),
         "collections": [counts, Counter("abca"), deque([1, 2], maxlen=5), frozenset({1})],
         "function": [torch.nn.functional.relu, len],
         "range": [range(3), slice(1, None, 2), bytearray(b"xyz")],

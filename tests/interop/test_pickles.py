@@ -41,15 +41,21 @@ def protocol(stream: bytes) -> int:
 
 
 def global_names(stream: bytes) -> set[str]:
-    """Classes and functions that a pickle names, whichever opcode it uses."""
-    names, strings = set(), []
+    """Classes and functions that a pickle names: GLOBAL of protocol 2, STACK_GLOBAL of protocol 4,
+    whose two words may come from the memo."""
+    names, pushed, memo = set(), [], []
     for opcode, argument, _ in pickletools.genops(stream):
         if opcode.name == "GLOBAL":
             names.add(argument.replace(" ", "."))
         elif opcode.name == "STACK_GLOBAL":
-            names.add(".".join(strings[-2:]))
-        elif "UNICODE" in opcode.name:
-            strings.append(argument)
+            names.add(".".join(pushed[-2:]))
+            pushed.append(None)
+        elif opcode.name == "MEMOIZE":
+            memo.append(pushed[-1] if pushed else None)
+        elif opcode.name in ("BINGET", "LONG_BINGET") and memo:
+            pushed.append(memo[argument])
+        else:
+            pushed.append(argument if isinstance(argument, str) else None)
     return names
 
 
@@ -152,7 +158,7 @@ def test_unknown_classes_come_through_unchanged(products, generated: Path) -> No
         if key != "weight":
             assert type(back[key]) is type(value), key
             assert back[key] == value, key
-    assert vars(back["named_dict"][0]) == {"title": "with state"}
+    assert vars(back["namespace"].named) == {"title": "with state"}
     assert torch.equal(back["weight"], source["weight"])
 
 
