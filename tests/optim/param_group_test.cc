@@ -176,6 +176,17 @@ BOOST_AUTO_TEST_CASE(experts_have_an_optimizer_of_their_own_unless_sharding_is_l
   BOOST_TEST(groups.at(1).optimizer_index == 0u);
 }
 
+BOOST_AUTO_TEST_CASE(without_an_emerging_optimizer_the_dense_optimizer_is_the_first) {
+  std::vector<ParamInfo> params = {matrix("experts.0.w"), {.name = "b", .shape = {4}}};
+  params[0].attributes.allreduce = false;
+  const auto groups = optim::get_param_groups(params, {.lr = 0.1});
+  BOOST_TEST_REQUIRE(groups.size() == 2u);
+  BOOST_TEST(groups[0].params.at(0).info.name == "b");
+  BOOST_TEST(groups[0].optimizer_index == 0u);
+  BOOST_TEST(groups[1].is_expert_parallel);
+  BOOST_TEST(groups[1].optimizer_index == 1u);
+}
+
 BOOST_AUTO_TEST_CASE(keys_of_other_ranks_make_empty_groups) {
   const OptimizerConfig config{.lr = 0.1, .optimizer = "muon"};
   const auto overrides = optim::get_standard_config_overrides(config);

@@ -100,8 +100,7 @@ struct OPTIM_LAYOUT_EXPORT OptimizerConfig {
   std::string config_logger_dir = {};  // dump the configuration there
   bool optimizer_cuda_graph = false;   // replay step() as a CUDA graph
 
-  // The reference's derived flag of the same name.
-  bool use_precision_aware_optimizer_no_fp8_or_ds_fp8() const;
+  bool use_precision_aware_optimizer_no_fp8_or_ds_fp8() const;  // derived, as in the reference
 
   // Throws Error(InvalidArgument) for a value that makes no sense and Error(Unsupported) for one
   // that this library cannot do; where().key is the field. No field is silently ignored.
