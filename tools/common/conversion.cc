@@ -70,8 +70,8 @@ void print_files(const ckpt::Plan& plan, Console& console) {
 void print_text(const ConversionOptions& options, const optim::ConvertReport& report,
                 Console& console) {
   if (options.dry_run || console.options().verbose) print_files(report.plan, console);
-  std::string what = std::string(name(report.source_format)) + " -> " +
-                     std::string(name(report.target_format));
+  std::string what =
+      std::string(name(report.source_format)) + " -> " + std::string(name(report.target_format));
   if (report.layer_wise) {
     what += ", data parallel " + std::to_string(report.source_data_parallel) + " -> " +
             std::to_string(report.target_data_parallel);

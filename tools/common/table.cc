@@ -8,13 +8,10 @@
 namespace tools {
 namespace {
 
-// The cell's text with its padding; the last column of a line is not padded on the right.
-std::string aligned(const Console& console, const Cell& cell, Align align, size_t width,
-                    bool is_last) {
+std::string aligned(const Console& console, const Cell& cell, Align align, size_t width) {
   const std::string padding(width - std::min(width, display_width(cell.text)), ' ');
   const std::string text = console.paint(cell.paint, cell.text);
-  if (align == Align::Right) return padding + text;
-  return is_last ? text : text + padding;
+  return align == Align::Right ? padding + text : text + padding;
 }
 
 }  // namespace
@@ -36,7 +33,7 @@ void Table::print(Console& console, const std::string& indent) const {
     std::string line = indent;
     for (size_t i = 0; i < row.size(); ++i) {
       if (i != 0) line += "  ";
-      line += aligned(console, row[i], columns_[i].align, widths[i], i + 1 == row.size());
+      line += aligned(console, row[i], columns_[i].align, widths[i]);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     console.out() << line << '\n';

@@ -44,6 +44,12 @@ std::string number_text(double value) {
   return std::string(buffer, result.ptr);
 }
 
+std::string short_number_text(double value) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.4g", value);
+  return buffer;
+}
+
 size_t display_width(std::string_view utf8) {
   return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), starts_character));
 }

@@ -16,6 +16,7 @@ std::string count_text(uint64_t count, std::string_view thing);
 
 // The shortest digits that read back as this double; "nan", "inf", "-inf".
 std::string number_text(double value);
+std::string short_number_text(double value);  // four digits
 
 // Columns that UTF-8 text takes: its code points.
 size_t display_width(std::string_view utf8);

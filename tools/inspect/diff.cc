@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
+#include "inspect/listing.h"
 #include "inspect/names.h"
 #include "inspect/value_text.h"
 
@@ -40,10 +41,6 @@ struct DiffOptions {
   }
 };
 
-std::string qualified_name(const std::string& file, const std::string& key) {
-  return file.empty() ? ckpt::escaped(key) : ckpt::escaped(file) + ":" + ckpt::escaped(key);
-}
-
 std::string type_text(const ckpt::TensorEntry& tensor) {
   return std::string(name(tensor.dtype)) + " " + shape_text(tensor.shape);
 }
@@ -51,8 +48,9 @@ std::string type_text(const ckpt::TensorEntry& tensor) {
 std::string value_difference_text(const ckpt::ValueDifference& value) {
   std::string text = std::to_string(value.different_count) + " of " +
                      std::to_string(value.element_count) + " differ, max abs " +
-                     number_text(value.max_abs) + ", max rel " + number_text(value.max_rel);
-  if (value.max_ulp) text += ", max ULP " + number_text(*value.max_ulp);
+                     short_number_text(value.max_abs) + ", max rel " +
+                     short_number_text(value.max_rel);
+  if (value.max_ulp) text += ", max ULP " + short_number_text(*value.max_ulp);
   return text + ", first at " + shape_text(value.first_index) + ": " + value.first_a + " | " +
          value.first_b;
 }
@@ -82,7 +80,7 @@ std::string place_text(const std::optional<ckpt::Value>& value) {
 }
 
 void add_object(Table& table, const ckpt::ObjectDifference& object) {
-  const std::string object_name = qualified_name(object.file, object.key);
+  const std::string object_name = qualified_key(object.file, object.key);
   if (object.details.empty()) {
     table.add_row({kind_cell(object.kind), {object_name, Paint::Bold}, {"object"}});
   }
@@ -104,7 +102,7 @@ void print_differences(Console& console, const ckpt::Differences& differences) {
   Table table({{""}, {""}, {""}});
   for (const ckpt::TensorDifference& tensor : differences.tensors) {
     table.add_row({kind_cell(tensor.kind),
-                   {qualified_name(tensor.file, tensor.key), Paint::Bold},
+                   {qualified_key(tensor.file, tensor.key), Paint::Bold},
                    {detail_of(tensor)}});
   }
   for (const ckpt::ObjectDifference& object : differences.objects) add_object(table, object);

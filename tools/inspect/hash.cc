@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
+#include "inspect/listing.h"
 
 namespace tools::inspect {
 namespace {
@@ -29,11 +30,12 @@ struct HashOptions {
 };
 
 nlohmann::json to_json(const ckpt::TensorHash& tensor) {
-  nlohmann::json json = {{"key", json_text(tensor.key)},
-                         {"dtype", name(tensor.dtype)},
-                         {"shape", tensor.shape},
-                         {"bytes", ckpt::element_count(tensor.shape) * bytes_per_element(tensor.dtype)},
-                         {"sha256", hex(tensor.sha256)}};
+  nlohmann::json json = {
+      {"key", json_text(tensor.key)},
+      {"dtype", name(tensor.dtype)},
+      {"shape", tensor.shape},
+      {"bytes", ckpt::element_count(tensor.shape) * bytes_per_element(tensor.dtype)},
+      {"sha256", hex(tensor.sha256)}};
   if (!tensor.file.empty()) json["file"] = json_text(tensor.file);
   return json;
 }
@@ -62,22 +64,18 @@ void print_hashes_as_json(Console& console, const ckpt::Hashes& hashes, ckpt::Fo
   print_json(console, document);
 }
 
-std::string qualified_name(const std::string& file, const std::string& key) {
-  return file.empty() ? ckpt::escaped(key) : ckpt::escaped(file) + ":" + ckpt::escaped(key);
-}
-
 void add_tensor(Table& table, const ckpt::TensorHash& tensor, const std::string& owner) {
   table.add_row({{hex(tensor.sha256)},
                  {std::string(name(tensor.dtype)), Paint::Cyan},
                  {shape_text(tensor.shape)},
-                 {owner + qualified_name(tensor.file, tensor.key), Paint::Bold}});
+                 {owner + qualified_key(tensor.file, tensor.key), Paint::Bold}});
 }
 
 void print_hashes(Console& console, const ckpt::Hashes& hashes) {
   Table table({{"SHA-256"}, {"DTYPE"}, {"SHAPE"}, {"KEY"}});
   for (const ckpt::TensorHash& tensor : hashes.tensors) add_tensor(table, tensor, "");
   for (const ckpt::ObjectHash& object : hashes.objects) {
-    const std::string object_name = qualified_name(object.file, object.key);
+    const std::string object_name = qualified_key(object.file, object.key);
     table.add_row(
         {{hex(object.sha256)}, {"object", Paint::Cyan}, {"-"}, {object_name, Paint::Bold}});
     for (const ckpt::TensorHash& tensor : object.tensors)

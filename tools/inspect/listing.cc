@@ -43,9 +43,6 @@ std::string where_text(const Row& row) {
   return text;
 }
 
-// A key may be empty (a bare tensor): "" is shown as the pointer that it is.
-std::string key_cell(const std::string& key) { return key.empty() ? "(root)" : ckpt::escaped(key); }
-
 nlohmann::json to_json(const Row& row) {
   nlohmann::json json = {{"key", json_text(row.key())}, {"files", nlohmann::json::array()}};
   for (const std::string& file : row.files) json["files"].push_back(json_text(file));
@@ -59,6 +56,12 @@ nlohmann::json to_json(const Row& row) {
 }
 
 }  // namespace
+
+std::string key_text(const std::string& key) { return key.empty() ? "(root)" : ckpt::escaped(key); }
+
+std::string qualified_key(const std::string& file, const std::string& key) {
+  return file.empty() ? key_text(key) : ckpt::escaped(file) + ":" + key_text(key);
+}
 
 std::vector<Row> list_rows(const ckpt::Catalog& catalog, const KeyFilter& filter) {
   std::vector<Row> rows;
@@ -90,7 +93,7 @@ void print_rows(Console& console, const std::vector<Row>& rows, size_t limit) {
   for (size_t i = 0; i < std::min(limit, rows.size()); ++i) {
     const Row& row = rows[i];
     const bool is_tensor = row.tensor != nullptr;
-    table.add_row({{key_cell(row.key()), Paint::Bold},
+    table.add_row({{key_text(row.key()), Paint::Bold},
                    {is_tensor ? std::string(name(row.tensor->dtype)) : "object", Paint::Cyan},
                    {is_tensor ? shape_text(row.tensor->shape) : "-"},
                    {row.count_bytes ? size_text(*row.count_bytes) : "-"},

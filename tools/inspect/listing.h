@@ -29,6 +29,12 @@ enum class Sort : uint8_t { Stored, Key, Size };
 std::vector<Row> list_rows(const ckpt::Catalog& catalog, const KeyFilter& filter);
 void sort_rows(std::vector<Row>& rows, Sort sort);
 
+// A key for people: escaped, and "(root)" for the empty pointer of a bare tensor or a file's whole
+// tree.
+std::string key_text(const std::string& key);
+// "FILE:KEY", or the key alone where it has no file.
+std::string qualified_key(const std::string& file, const std::string& key);
+
 void print_rows(Console& console, const std::vector<Row>& rows, size_t limit);
 nlohmann::json rows_to_json(const std::vector<Row>& rows, size_t limit);
 

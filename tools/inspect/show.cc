@@ -177,7 +177,7 @@ void with_value(const Subject& subject, const ckpt::Checkpoint& checkpoint, Use 
 }
 
 void print_subject(Console& console, const Subject& subject, const ckpt::Checkpoint& checkpoint) {
-  console.out() << console.paint(Paint::Bold, ckpt::escaped(subject.key)) << '\n';
+  console.out() << console.paint(Paint::Bold, key_text(subject.key)) << '\n';
   if (subject.tensor != nullptr) return print_tensor(console, subject, checkpoint);
   TreeLimits limits;
   if (console.options().verbose) limits = {SIZE_MAX, SIZE_MAX};

@@ -36,7 +36,7 @@ struct Total {
 
 // What the page says; empty where the checkpoint does not say.
 struct Summary {
-  std::vector<std::pair<std::string, std::string>> writer;  // name and version of what wrote it
+  std::vector<std::pair<std::string, std::string>> writers;  // a format and its version
   std::vector<std::pair<std::string, int64_t>> sizes;  // parallel sizes, under the names of args
   std::map<std::string, Total> kinds;
   std::map<std::string, Total> dtypes;
@@ -57,49 +57,49 @@ std::string kind_of(const ckpt::TensorEntry& tensor) {
   return tensor.file == "common.pt" ? "common state" : "model";
 }
 
-const ckpt::Value* args_of(const ckpt::Checkpoint& checkpoint, std::optional<ckpt::Value>& args) {
+// The state that Megatron keeps beside the tensors: the root of the file that has `args`.
+std::optional<ckpt::Value> common_state_of(const ckpt::Checkpoint& checkpoint) {
   for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
     const ckpt::Document* document = checkpoint.document(file.path);
-    if (document == nullptr || !document->tree.root().is(ckpt::Kind::Dict)) continue;
-    const auto found = document->tree.root().find("args");
-    if (!found || !found->is(ckpt::Kind::Object)) continue;
-    args = found->state();
-    if (args && args->is(ckpt::Kind::Dict)) return &*args;
+    if (document != nullptr && value_at(document->tree.root(), "/args/@world_size")) {
+      return document->tree.root();
+    }
   }
-  return nullptr;
+  return std::nullopt;
 }
 
-void add_sizes(const ckpt::Value& args, Summary& summary) {
+void add_sizes(const ckpt::Value& common_state, Summary& summary) {
   for (const char* name : {"tensor_model_parallel_size", "pipeline_model_parallel_size",
                            "virtual_pipeline_model_parallel_size", "context_parallel_size",
                            "expert_model_parallel_size", "expert_tensor_parallel_size",
                            "data_parallel_size", "world_size"}) {
-    const auto size = args.find(name);
+    const auto size = value_at(common_state, std::string("/args/@") + name);
     if (size && size->is(ckpt::Kind::Int)) summary.sizes.emplace_back(name, size->as_int());
   }
 }
 
-void add_writer(const ckpt::Checkpoint& checkpoint, bool has_args, Summary& summary) {
-  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
-    const ckpt::Document* document = checkpoint.document(file.path);
-    if (document == nullptr || !has_args || !summary.writer.empty()) continue;
-    const auto version = value_at(document->tree.root(), "/checkpoint_version");
-    summary.writer.emplace_back("Megatron-LM checkpoint_version",
-                                version ? value_text(*version) : "unknown");
+std::string version_text(const std::optional<ckpt::Value>& version) {
+  if (!version) return "unknown";
+  return version->is(ckpt::Kind::Str) ? ckpt::escaped(version->text()) : value_text(*version);
+}
+
+void add_writers(const ckpt::Checkpoint& checkpoint, const std::optional<ckpt::Value>& common_state,
+                 Summary& summary) {
+  if (common_state) {
+    summary.writers.emplace_back("Megatron-LM checkpoint_version",
+                                 version_text(value_at(*common_state, "/checkpoint_version")));
   }
   if (const ckpt::ValueTree* metadata = checkpoint.dist_metadata()) {
-    const auto version = value_at(metadata->root(), "/@version");
-    summary.writer.emplace_back("torch.distributed.checkpoint metadata",
-                                version ? value_text(*version) : "unknown");
+    summary.writers.emplace_back("torch.distributed.checkpoint metadata",
+                                 version_text(value_at(metadata->root(), "/@version")));
   }
 }
 
 Summary summarize(const ckpt::Checkpoint& checkpoint) {
   Summary summary;
-  std::optional<ckpt::Value> holder;
-  const ckpt::Value* args = args_of(checkpoint, holder);
-  if (args != nullptr) add_sizes(*args, summary);
-  add_writer(checkpoint, args != nullptr, summary);
+  const std::optional<ckpt::Value> common_state = common_state_of(checkpoint);
+  if (common_state) add_sizes(*common_state, summary);
+  add_writers(checkpoint, common_state, summary);
   for (const ckpt::TensorEntry& tensor : checkpoint.catalog().tensors) {
     summary.kinds[kind_of(tensor)].add(count_bytes(tensor));
     summary.dtypes[std::string(name(tensor.dtype))].add(count_bytes(tensor));
@@ -145,7 +145,7 @@ void print_facts(Console& console, const ckpt::Checkpoint& checkpoint, const Sum
   add("checkpoint", ckpt::escaped(checkpoint.folder().string()));
   add("format", std::string(name(catalog.format)));
   if (catalog.iteration) add("iteration", std::to_string(*catalog.iteration));
-  for (const auto& [writer, version] : summary.writer) add("writer", writer + " " + version);
+  for (const auto& [writer, version] : summary.writers) add("writer", writer + " " + version);
   if (!summary.sizes.empty()) add("parallel", sizes_text(summary));
   add("files", count_text(files.count, "file") + ", " + size_text(files.count_bytes));
   table.print(console);
@@ -155,7 +155,9 @@ void print_totals(Console& console, const std::string& title,
                   const std::map<std::string, Total>& totals) {
   Table table({{title}, {"COUNT", Align::Right}, {"BYTES", Align::Right}});
   for (const auto& [name, total] : totals) {
-    table.add_row({{name}, {std::to_string(total.count)}, {size_text(total.count_bytes)}});
+    table.add_row({{name},
+                   {std::to_string(total.count)},
+                   {total.count_bytes != 0 ? size_text(total.count_bytes) : "-"}});
   }
   console.out() << '\n';
   table.print(console);
@@ -204,8 +206,8 @@ void print_summary_as_json(Console& console, const ckpt::Checkpoint& checkpoint)
   document["path"] = json_text(checkpoint.folder().string());
   document["format"] = name(catalog.format);
   if (catalog.iteration) document["iteration"] = *catalog.iteration;
-  document["writer"] = nlohmann::json::object();
-  for (const auto& [writer, version] : summary.writer) document["writer"][writer] = version;
+  document["writers"] = nlohmann::json::object();
+  for (const auto& [writer, version] : summary.writers) document["writers"][writer] = version;
   document["parallel"] = nlohmann::json::object();
   for (const auto& [size_name, size] : summary.sizes) document["parallel"][size_name] = size;
   document["kinds"] = totals_to_json(summary.kinds);
