@@ -8,9 +8,8 @@
 
 #include <ckpt/error.h>
 
-// The rules are those of Megatron-Core's optimizer factory (April 2026), sections "grouping" of its
-// get_megatron_optimizer and _get_param_groups; tests/golden/optim_layout/groups.json is its
-// answer.
+// The rules are those of Megatron-Core's _get_param_groups and get_megatron_optimizer (April 2026).
+// tests/golden/optim_layout/groups.json has the real function's answers.
 
 namespace optim {
 namespace {
