@@ -23,7 +23,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from golden.cases import MEGATRON_CASES, Case
+from golden.cases import ALL_CASES, Case
 
 PLAIN_ABOUT = {
     "plain_nested": "nested dictionaries and lists; keys with dots, slashes, spaces, other letters",
@@ -44,7 +44,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--case", action="append", metavar="NAME", help="only this one; repeatable")
     parser.add_argument("--list", action="store_true", help="names of the cases, and exit")
     arguments = parser.parse_args()
-    known = [case.name for case in MEGATRON_CASES] + list(PLAIN_ABOUT)
+    known = [case.name for case in ALL_CASES] + list(PLAIN_ABOUT)
     for name in arguments.case or ():
         if name not in known:
             parser.error(f"no case is called {name!r}; --list shows them")
@@ -54,7 +54,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def list_cases() -> None:
-    for case in MEGATRON_CASES:
+    for case in ALL_CASES:
         sizes = ", ".join(map(str, case.dp_sizes))
         print(f"{case.name:20} {' '.join(case.formats):18} dp {sizes:20} {case.about}")
     for name, about in PLAIN_ABOUT.items():
@@ -108,9 +108,9 @@ def main() -> int:
     logging.disable(logging.WARNING)
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    wanted = set(arguments.case or [case.name for case in MEGATRON_CASES] + list(PLAIN_ABOUT))
+    wanted = set(arguments.case or [case.name for case in ALL_CASES] + list(PLAIN_ABOUT))
     write_plain([name for name in PLAIN_ABOUT if name in wanted], out)
-    write_megatron([case for case in MEGATRON_CASES if case.name in wanted], out)
+    write_megatron([case for case in ALL_CASES if case.name in wanted], out)
     return 0
 
 

@@ -1,1 +1,1 @@
-"""Checkpoints written by PyTorch and Megatron-Core themselves, for tests of programs that are neither."""
+"""Checkpoints that PyTorch and Megatron-Core write themselves, for tests of other programs."""

@@ -23,6 +23,7 @@ class ModelShape:
     normalization: str = "LayerNorm"
     position_embedding_type: str = "learned_absolute"
     untie_embeddings_and_output_weights: bool = True
+    num_experts: int | None = None
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,15 @@ class Case:
     shape: ModelShape = field(default_factory=ModelShape)
     dp_sizes: tuple[int, ...] = (1, 2)
     formats: tuple[str, ...] = ("torch", "torch_dist")
-    adam_layout: str = "torch"  # "torch": per-parameter step; "fused": TransformerEngine's FusedAdam
+    adam_layout: str = "torch"  # "torch": a step per parameter; "fused": as TE's FusedAdam
     iteration: int = 3
     fresh: bool = False  # biases and norms at their initial values: a master fits several weights
     rng_per_rank: bool = False  # --data-parallel-random-init
     rerun_state: bool = False  # state of Megatron's rerun state machine, one shard per rank
     fully_parallel_save: bool = True
+    writer_threads: int = 1  # files per rank
+    singleton_local_shards: bool = False  # layers under keys of their own, not stacked
+    avoid_prefix: bool = True  # False: "chained_0.", as before chained_optim_avoid_prefix
 
     def folder(self, checkpoint_format: str, dp_size: int) -> str:
         return f"{self.name}_{checkpoint_format}_dp{dp_size}"
@@ -123,6 +127,12 @@ MEGATRON_CASES = (
         fully_parallel_save=False,
     ),
     Case(
+        "gpt2l_two_files",
+        "two writer threads, so two files per rank",
+        dp_sizes=(2,),
+        writer_threads=2,
+    ),
+    Case(
         "gpt2l_rng_per_rank",
         "one random-number state per data-parallel rank (--data-parallel-random-init)",
         dp_sizes=(2,),
@@ -136,3 +146,24 @@ MEGATRON_CASES = (
         rerun_state=True,
     ),
 )
+
+# States that a program may refuse by name, but must not get wrong.
+UNCOMMON_CASES = (
+    Case(
+        "gpt2l_moe",
+        "four experts per layer, on every rank",
+        ModelShape(num_experts=4, ffn_hidden_size=32, add_bias_linear=False, add_qkv_bias=False),
+    ),
+    Case(
+        "gpt2l_unstacked",
+        "singleton_local_shards: every layer and every SwiGLU half under a key of its own",
+        ModelShape(swiglu=True, ffn_hidden_size=24),
+        singleton_local_shards=True,
+    ),
+    Case(
+        "gpt2l_prefixed",
+        "optimizer keys with the prefix of the chained optimizer, as older checkpoints have them",
+        avoid_prefix=False,
+    ),
+)
+ALL_CASES = MEGATRON_CASES + UNCOMMON_CASES

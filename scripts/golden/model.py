@@ -27,6 +27,7 @@ def transformer_config(shape: ModelShape) -> TransformerConfig:
         activation_func=activation,
         bias_activation_fusion=False,
         normalization=shape.normalization,
+        num_moe_experts=shape.num_experts,
         use_cpu_initialization=True,
         bf16=True,
         params_dtype=torch.bfloat16,
@@ -37,7 +38,9 @@ def build_model(case: Case) -> GPTModel:
     """The model in bf16, each weight the rounded master of its name."""
     shape = case.shape
     spec = get_gpt_layer_local_spec(
-        qk_layernorm=shape.qk_layernorm, normalization=shape.normalization
+        num_experts=shape.num_experts,
+        qk_layernorm=shape.qk_layernorm,
+        normalization=shape.normalization,
     )
     model = GPTModel(
         config=transformer_config(shape),

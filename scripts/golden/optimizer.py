@@ -47,7 +47,7 @@ class FusedAdam(torch.optim.Optimizer):
 
 @contextlib.contextmanager
 def cpu_called_cuda():
-    """Lets Megatron's mixed-precision wrapper, which insists on CUDA tensors, take those of a CPU."""
+    """Lets Megatron's mixed-precision wrapper, which insists on CUDA tensors, take a CPU's."""
     make_tensor, type_name = torch.tensor, torch.Tensor.type
 
     def tensor(*values, **options):
@@ -158,7 +158,7 @@ def fill_state(values: torch.Tensor, kind: str, name: str, case: Case) -> None:
 
 
 def build_scheduler(optimizer: LayerWiseDistributedOptimizer, case: Case):
-    """Megatron's scheduler after `case.iteration` steps; it sets the groups' lr and weight decay."""
+    """Megatron's scheduler after `case.iteration` steps; it sets each group's lr and decay."""
     scheduler = OptimizerParamScheduler(
         optimizer,
         init_lr=0.0,

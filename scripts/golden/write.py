@@ -32,12 +32,18 @@ SAMPLE = (
     Path(__file__).resolve().parents[2]
     / "tests/golden/lw_muon_bf16_torch_dp2/ckpt/iter_0000003/mp_rank_00/model_optim_rng.pt"
 )
-CONTENT_METADATA = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
+
+
+def content_metadata(case: Case) -> dict:
+    return {
+        "singleton_local_shards": case.singleton_local_shards,
+        "chained_optim_avoid_prefix": case.avoid_prefix,
+    }
 
 
 @functools.cache
 def sample_args() -> argparse.Namespace:
-    """The 707 arguments of a checkpoint that Megatron-LM wrote; cases change what they differ in."""
+    """The 707 arguments of a checkpoint that Megatron-LM wrote; a case changes some of them."""
     return torch.load(SAMPLE, weights_only=False)["args"]
 
 
@@ -142,13 +148,14 @@ def write_torch_dist(case: Case, folder: Path, model, optimizer, scheduler) -> N
     if rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
     torch.distributed.barrier()
-    model_state = model.sharded_state_dict()
+    content = content_metadata(case)
+    model_state = model.sharded_state_dict(metadata=content)
     state = {
         "args": case_args(case, "torch_dist", dp_size),
         "checkpoint_version": 3.0,
         "iteration": case.iteration,
         "model": model_state,
-        "optimizer": optimizer.sharded_state_dict(model_state, metadata=CONTENT_METADATA),
+        "optimizer": optimizer.sharded_state_dict(model_state, metadata=content),
         "opt_param_scheduler": scheduler.state_dict(),
         "rng_state": ShardedObject(
             "rng_state", rng_states(case, dp_size), (1, 1), (0, 0), replica_id=rank
@@ -157,13 +164,13 @@ def write_torch_dist(case: Case, folder: Path, model, optimizer, scheduler) -> N
     }
     if case.rerun_state:
         state["rerun_state_machine"] = RerunStateMachine().state_dict(None, "torch_dist", True)
-    strategy = TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1)
+    strategy = TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=case.writer_threads)
     if case.fully_parallel_save:
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         strategy = FullyParallelSaveStrategyWrapper(strategy, group)
     with writer_in_this_process():
         dist_checkpointing.save(
-            state, str(folder), sharded_strategy=strategy, content_metadata=dict(CONTENT_METADATA)
+            state, str(folder), sharded_strategy=strategy, content_metadata=content
         )
 
 

@@ -48,7 +48,7 @@ def attributes(value: object) -> dict:
 def differences(
     ours: object, theirs: object, ignored: frozenset[str] = frozenset(), path: str = ""
 ) -> list[str]:
-    """What differs, one line each, as "pointer: ours | theirs"; an attribute's pointer is "@name"."""
+    """What differs, one line each: "pointer: ours | theirs"; an attribute's name follows "@"."""
     if path in ignored:
         return []
     if type(ours) is not type(theirs):

@@ -1,8 +1,11 @@
 """What the interoperability tests share: generated checkpoints, and what our programs make of them.
 
-Environment: SHARDWISE_BIN (programs; default build/bin), SHARDWISE_SHARED (real checkpoints; default
-../shared beside the repository, tests of them are skipped if it is absent), SHARDWISE_GENERATED (a
-folder that scripts/make_golden.py wrote earlier; default: generated once per run).
+Environment:
+    SHARDWISE_BIN        programs; default build/bin
+    SHARDWISE_SHARED     real checkpoints; default ../shared beside the repository, whose tests are
+                         skipped if it is absent
+    SHARDWISE_GENERATED  a folder that scripts/make_golden.py wrote earlier; default: generated
+                         once per run
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ class Products:
         self.made: dict[tuple[str, ...], Path] = {}
 
     def make(self, program: str, source: Path, *options: object) -> Path:
-        """Runs `program source TARGET options…`; fails the test that needs it if that fails."""
+        """Runs `program source TARGET options...`; fails the test that needs it if that fails."""
         key = (program, str(source), *map(str, options))
         if key not in self.made:
             target = self.folder / f"{len(self.made):03d}"

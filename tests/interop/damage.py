@@ -124,9 +124,10 @@ def move_place(**change: object) -> Callable[[Metadata], None]:
     return damage
 
 
-def point_at_other_entry(metadata: Metadata) -> None:
-    """Another tensor of the same shape and type: only its name tells them apart."""
-    other = next(i for i in metadata.storage_data if i.fqn == MOMENT.replace("exp_avg", "fp32_param"))
+def point_into_other_entry(metadata: Metadata) -> None:
+    """Starts within the entry of another tensor of the same shape and type."""
+    master = MOMENT.replace("exp_avg", "fp32_param")
+    other = next(index for index in metadata.storage_data if index.fqn == master)
     index = next(i for i in metadata.storage_data if i.fqn == MOMENT)
     place = metadata.storage_data[other]
     metadata.storage_data[index] = replace(place, offset=place.offset + 1)

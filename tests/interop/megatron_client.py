@@ -2,7 +2,7 @@
 
     megatron_client.py JOBS.json RESULTS.json
 
-JOBS is a list of {"name", "kind", "world", …}; RESULTS maps each name to a list of problems, empty
+JOBS is a list of {"name", "kind", "world", ...}; RESULTS maps each name to a list of problems, empty
 if all is well. Jobs of one world size share its processes, so that a whole test run starts a
 handful of groups. Kinds:
 
@@ -38,12 +38,12 @@ from megatron.core.dist_checkpointing.core import CheckpointingException  # noqa
 from megatron.core.dist_checkpointing.mapping import ShardedObject  # noqa: E402
 
 from comparing import bytes_of, differences  # noqa: E402
-from golden.cases import MEGATRON_CASES, Case  # noqa: E402
+from golden.cases import ALL_CASES, Case  # noqa: E402
 from golden.model import build_model  # noqa: E402
 from golden.optimizer import build_optimizer, build_scheduler  # noqa: E402
 from golden.processes import in_processes  # noqa: E402
 from golden.values import master_of, state_of  # noqa: E402
-from golden.write import CONTENT_METADATA  # noqa: E402
+from golden.write import content_metadata  # noqa: E402
 from reading import DcpFolder, rank_file  # noqa: E402
 
 
@@ -165,7 +165,7 @@ def emptied(case: Case):
     return model, build_optimizer(model, case)
 
 
-def load_torch_state(root: Path, model, optimizer) -> dict:
+def load_torch_state(root: Path, model, optimizer, case: Case) -> dict:
     """As Megatron's load_checkpoint does for --ckpt-format torch."""
     rank = torch.distributed.get_rank()
     folder = rank_file(root, rank).parent
@@ -175,14 +175,15 @@ def load_torch_state(root: Path, model, optimizer) -> dict:
     return state
 
 
-def load_torch_dist_state(root: Path, model, optimizer) -> dict:
+def load_torch_dist_state(root: Path, model, optimizer, case: Case) -> dict:
     """As Megatron's load_checkpoint does for --ckpt-format torch_dist."""
     folder = root / f"iter_{int((root / 'latest_checkpointed_iteration.txt').read_text()):07d}"
-    model_state = model.sharded_state_dict()
+    content = content_metadata(case)
+    model_state = model.sharded_state_dict(metadata=content)
     requests = {
         "model": model_state,
         "optimizer": optimizer.sharded_state_dict(
-            model_state, is_loading=True, metadata=CONTENT_METADATA
+            model_state, is_loading=True, metadata=content
         ),
         "rng_state": ShardedObject(
             "rng_state", None, (1, 1), (0, 0), replica_id=torch.distributed.get_rank()
@@ -235,7 +236,7 @@ def owned_differences(name: str, master: torch.Tensor, state: dict, case: Case) 
 
 
 def restore(job: dict) -> list[str]:
-    case = next(case for case in MEGATRON_CASES if case.name == job["case"])
+    case = next(case for case in ALL_CASES if case.name == job["case"])
     model, optimizer = emptied(case)
     scheduler = build_scheduler(optimizer, case)
     expected_groups = [
@@ -243,7 +244,7 @@ def restore(job: dict) -> list[str]:
         for group in optimizer.param_groups
     ]
     load = {"torch": load_torch_state, "torch_dist": load_torch_dist_state}[job["format"]]
-    state = load(Path(job["folder"]), model, optimizer)
+    state = load(Path(job["folder"]), model, optimizer, case)
     found = restored_differences(model, optimizer, case)
     found += differences(state["opt_param_scheduler"], scheduler.state_dict(), path="scheduler")
     for group, expected in zip(optimizer.param_groups, expected_groups, strict=True):

@@ -48,7 +48,7 @@ def rank_file(root: Path, rank: int) -> Path:
 
 
 class DcpFolder:
-    """A folder with `.metadata`: chunks and objects are read where PyTorch's metadata places them."""
+    """A folder with `.metadata`, read where PyTorch's own metadata classes place the entries."""
 
     def __init__(self, folder: Path):
         self.folder = folder

@@ -1,4 +1,4 @@
-"""The generator is a true oracle: its folders have the structure of those that Megatron-LM wrote."""
+"""The generator is a true oracle: its folders are structured as those that Megatron-LM wrote."""
 
 from __future__ import annotations
 

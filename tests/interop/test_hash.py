@@ -1,4 +1,4 @@
-"""`ckpt-inspect hash` lists every stored tensor with the SHA-256 that PyTorch's own reading gives."""
+"""`ckpt-inspect hash` lists every stored tensor with the SHA-256 of PyTorch's own reading."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from comparing import dtype_name, sha256_of, tensors_in
-from golden.cases import MEGATRON_CASES, Case
+from golden.cases import ALL_CASES, MEGATRON_CASES, Case
 from golden.plain import PLAIN_CASES, SHARDED_CASE
 from programs import BIN, GOLDEN, hash_of, logical_digest
 from reading import DcpFolder, iteration_folder, load, load_torch_folder, model_file, rank_file
@@ -124,7 +124,7 @@ def object_entries(folder: DcpFolder) -> dict[str, Counter]:
     }
 
 
-@pytest.mark.parametrize("case", MEGATRON_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.name)
 def test_hash_of_generated_checkpoints_equals_torchs_reading(case: Case, generated: Path) -> None:
     for dp_size in case.dp_sizes:
         for checkpoint_format in case.formats:

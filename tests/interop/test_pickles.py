@@ -80,7 +80,8 @@ def test_torch_files_are_pickles_as_megatron_writes_them(case, products, generat
 
 @pytest.mark.parametrize("case", ["gpt2l", "gpt5l_modern", "gpt2l_fused"])
 def test_torch_dist_folders_are_pickles_as_megatron_writes_them(case, products, generated) -> None:
-    made = DcpFolder(iteration_folder(products.convert(generated / f"{case}_torch_dp2", "torch_dist")))
+    made_root = products.convert(generated / f"{case}_torch_dp2", "torch_dist")
+    made = DcpFolder(iteration_folder(made_root))
     theirs = DcpFolder(iteration_folder(generated / f"{case}_torch_dist_dp2"))
     ours, others = ((f.folder / ".metadata").read_bytes() for f in (made, theirs))
     assert protocol(ours) == 4
@@ -133,8 +134,8 @@ def test_storages_are_aligned_as_torch_aligns_them(products, generated: Path) ->
 @pytest.mark.parametrize("case", MEGATRON_CASES, ids=lambda case: case.name)
 def test_args_come_through_unchanged(case, products, generated: Path) -> None:
     """argparse.Namespace, enums, signals and dtypes that our programs know nothing about."""
-    source = DcpFolder(iteration_folder(generated / case.folder("torch_dist", 2 if 2 in case.dp_sizes else 1)))
-    root = source.folder.parent
+    root = generated / case.folder("torch_dist", case.dp_sizes[-1])
+    source = DcpFolder(iteration_folder(root))
     expected = vars(source.common["args"])
     if "torch" in case.formats:
         args = load(model_file(products.convert(root, "torch")))["args"]

@@ -65,7 +65,7 @@ def test_a_chain_over_a_recorded_set_gives_the_start_back(name: str, products) -
 
 
 def named_state(root: Path, ownership: Path) -> dict[str, dict]:
-    """Parameter name -> everything an optimizer holds for it, by the owners that Megatron printed."""
+    """Parameter name -> what an optimizer holds for it, by the owners that Megatron printed."""
     files = load_torch_folder(root)
     found = {}
     for name, place in json.loads(ownership.read_text()).items():
@@ -190,7 +190,7 @@ def test_the_same_size_again_carries_everything(generated: Path, products) -> No
 def test_masters_that_fit_several_weights_are_listed_and_refused_under_strict(
     generated: Path, tmp_path: Path
 ) -> None:
-    """Biases of zero fit each other: the deal places them, their content alone does not prove it."""
+    """Biases of zero fit each other: the deal places them, their content does not prove it."""
     source = generated / "gpt2l_fresh_torch_dp2"
     outcome = run("reshard", source, tmp_path / "made", "--dp", 4)
     assert outcome.code == 0, outcome
