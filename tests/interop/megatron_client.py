@@ -2,9 +2,9 @@
 
     megatron_client.py JOBS.json RESULTS.json
 
-JOBS is a list of {"name", "kind", "world", ...}; RESULTS maps each name to a list of problems, empty
-if all is well. Jobs of one world size share its processes, so that a whole test run starts a
-handful of groups. Kinds:
+JOBS is a list of {"name", "kind", "world", ...}; RESULTS maps each name to a list of problems,
+empty if all is well. Jobs of one world size share its processes, so that a whole test run starts
+a handful of groups. Kinds:
 
   load      dist_checkpointing.load of every key of `folder`, tensors and objects, in two ways: each
             process asks for its shards, and each asks for all with its rank as replica_id. Values
