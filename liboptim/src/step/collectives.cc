@@ -15,8 +15,10 @@ void throw_c10d_error(const char* operation, const std::exception& error) {
                     std::string(operation) + " failed: " + text.substr(0, text.find('\n')));
 }
 
-Collectives::Collectives(ProcessGroupPtr group)
-    : group_(std::move(group)), rank_(rank_in(group_)) {}
+Collectives::Collectives(const ProcessGroupPtr& group)
+    : group_(group), rank_(rank_in(group)) {}
+Collectives::Collectives(Collectives&&) noexcept = default;
+Collectives::~Collectives() = default;
 
 template <class Body>
 void Collectives::run(const char* operation, Body&& body) {

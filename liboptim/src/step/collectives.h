@@ -32,7 +32,9 @@ auto translate_c10d_errors(const char* operation, Body&& body) {
 // so that the object refuses every further operation and says why (IoFailure).
 class Collectives {
  public:
-  explicit Collectives(ProcessGroupPtr group);
+  explicit Collectives(const ProcessGroupPtr& group);
+  Collectives(Collectives&&) noexcept;  // out of line, where c10d::ProcessGroup is complete
+  ~Collectives();
 
   int rank() const { return rank_.rank; }
   int size() const { return rank_.size; }

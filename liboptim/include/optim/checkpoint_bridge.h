@@ -1,0 +1,34 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string_view>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/dtype.h>
+#include <optim/export.h>
+#include <optim/sharded_tensor.h>
+
+namespace optim {
+
+// Between libckpt's bytes and LibTorch's tensors.
+
+OPTIM_EXPORT at::ScalarType scalar_type(ckpt::DType dtype);
+// Throws Error(Unsupported) for types that no checkpoint format holds (quantised ones).
+OPTIM_EXPORT ckpt::DType dtype_of(at::ScalarType type);
+
+// A whole tensor, contiguous, on the CPU. `entry` may have any chunks that lie in the checkpoint's
+// files. Throws what Checkpoint::read throws.
+OPTIM_EXPORT at::Tensor load_tensor(const ckpt::Checkpoint& checkpoint,
+                                    const ckpt::TensorEntry& entry);
+// The tensor with this key; nullopt if there is none.
+OPTIM_EXPORT std::optional<at::Tensor> load_tensor(const ckpt::Checkpoint& checkpoint,
+                                                   std::string_view key);
+
+// A tensor as state dicts carry it, and back. The handle keeps the tensor alive and shares its
+// storage; two handles of one tensor have one identity.
+OPTIM_EXPORT TensorHandle handle_of(const at::Tensor& tensor);
+OPTIM_EXPORT at::Tensor tensor_of(const TensorHandle& handle);
+
+}  // namespace optim

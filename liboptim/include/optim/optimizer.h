@@ -1,0 +1,116 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <optim/export.h>
+#include <optim/param_group.h>
+#include <optim/state_dict.h>
+#include <optim/update_rule.h>
+
+namespace optim {
+
+// A parameter of the model: handles, the storage stays the caller's. bf16 or fp32, contiguous, on
+// the CPU. `main_grad`: its gradient, bf16 or fp32, reduced over data-parallel ranks; undefined:
+// it has none, or bind_grads() will name it.
+struct Param {
+  ParamInfo info;
+  at::Tensor param, main_grad;
+};
+
+// A parameter as the rank that updates it keeps it.
+struct OptimizedParam {
+  uint32_t id = 0;        // its place in the concatenation of all groups of the chain, all ranks
+  Param model;
+  at::Tensor main_param;  // fp32: the master, or the model's own tensor where that is fp32
+  at::Tensor grad;        // fp32, from prepare_grads() until zero_grad()
+  ParamState state;
+  int64_t step = 0;       // updates done
+};
+
+// One of the reference's param_groups on this rank. lr and weight_decay may be written between
+// steps; weight_decay has wd_mult already in it.
+struct OptimizerGroup {
+  ParamGroup settings;  // its `params` stay empty
+  double lr = 0, weight_decay = 0;
+  RuleConfig rule_config;
+  std::shared_ptr<const UpdateRule> rule;
+  std::vector<OptimizedParam> params;
+};
+
+// A result that a device may still be computing; get() waits for it.
+template <class T>
+class Deferred {
+ public:
+  explicit Deferred(T value) : value_(value) {}
+  T get() const { return value_; }
+
+ private:
+  T value_;
+};
+
+struct StepResult {
+  bool update_successful = false;  // false: an overflow; nothing moved, no step was counted
+  std::optional<Deferred<double>> grad_norm = {};           // before clipping
+  std::optional<Deferred<int64_t>> num_zeros_in_grad = {};  // after clipping; if the config asks
+};
+
+// Megatron-Core's MegatronOptimizer: what step() is made of may be called one by one, in this
+// order: prepare_grads, get_grad_norm, clip_grad_by_total_norm, count_zeros, step_with_ready_grads.
+// Not thread-safe.
+class OPTIM_EXPORT Optimizer {
+ public:
+  explicit Optimizer(OptimizerConfig config);
+  virtual ~Optimizer();
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  const OptimizerConfig& config() const { return config_; }
+  virtual std::vector<OptimizerGroup*> param_groups() = 0;
+  std::vector<OptimizedParam*> get_parameters();  // that this rank updates, group by group
+
+  // Sets each parameter's gradient to what `grad_of` gives for it (undefined: none).
+  void bind_grads(const std::function<at::Tensor(const ParamInfo&)>& grad_of);
+  void zero_grad(bool set_to_none = true);  // of fp32 copies; main_grad is its owner's to zero
+
+  virtual bool prepare_grads() = 0;  // true: infinite or NaN under loss scaling, skip the step
+  // Global L2 norm, of gradients that are there and not `shared`: per parameter in fp64 in a fixed
+  // order, then over parameters by id, so that its bits depend on the gradients alone.
+  virtual double get_grad_norm();
+  void clip_grad_by_total_norm(double max_norm, double total_norm);
+  double clip_grad_norm(double max_norm);  // by get_grad_norm(), which it returns
+  virtual int64_t count_zeros();
+  virtual bool step_with_ready_grads() = 0;
+  virtual StepResult step();
+  virtual void reload_model_params() = 0;  // masters from the model's tensors
+
+  double get_loss_scale() const { return 1.0; }  // fp16 is refused
+  at::Tensor scale_loss(const at::Tensor& loss) const { return loss; }
+
+  // As the reference's, tensors as handles of the optimizer's own. Loading copies into them; it
+  // throws Error(InvalidArgument) when groups, counts or shapes differ, before anything changed.
+  virtual StateValue state_dict() = 0;
+  virtual void load_state_dict(const StateValue& state_dict) = 0;
+  virtual StateValue sharded_state_dict(const StateDict& model_sharded_state_dict,
+                                        bool is_loading = false) = 0;
+
+ private:
+  OptimizerConfig config_;
+};
+
+// coeff = max_norm / (total_norm + 1e-6); gradients shrink by it where it is below 1.
+OPTIM_EXPORT double clip_coefficient(double max_norm, double total_norm);
+
+// Groups with rules, without masters or state, in the order of get_param_groups().
+// Throws what get_param_groups() and rule_of_group() throw; Error(Unsupported) for fp16.
+OPTIM_EXPORT std::vector<std::vector<OptimizerGroup>> make_optimizer_groups(
+    std::vector<Param> params, const OptimizerConfig& config, const ConfigOverrides& overrides,
+    const std::optional<QkvSplit>& qkv_split);
+
+}  // namespace optim

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include <optim/comparison.h>
+#include <optim/export.h>
+
+namespace optim {
+
+// Recorded steps of one optimizer: NAME.json {name, config {class, ...}, params {name: shape},
+// qkv_params} and, beside it, NAME.safetensors with init.PARAM, grad{k}.PARAM and, after step k,
+// step{k}.param.PARAM and step{k}.STATE.PARAM.
+
+struct CheckOptions {
+  std::optional<Tolerance> tolerance = {};  // instead of the bound below
+  bool from_recorded_state = false;  // start each step from what was recorded after the one before
+};
+
+struct TraceReport {
+  std::string name;
+  bool passed = false;
+  int64_t steps = 0;
+  NamedDifference worst;  // the largest max_scaled; "param.PARAM", "momentum_buffer.PARAM", ...
+};
+
+// Replays a trace and compares every parameter and state after every step: it passes when each is
+// within the tolerance, by default max_scaled <= the algorithm's and precision's bound that
+// docs/optimizer.md argues. Throws NotFound; Corrupt for a malformed trace; Unsupported, with the
+// name, for files that are no traces and for optimizers that cannot be replayed.
+OPTIM_EXPORT TraceReport check_trace(const std::filesystem::path& json_file,
+                                     const CheckOptions& options = {});
+
+// Throws what check_trace() would throw for what the JSON file says, without replaying anything.
+OPTIM_EXPORT void validate_trace(const std::filesystem::path& json_file);
+
+}  // namespace optim

@@ -1,0 +1,147 @@
+// The state dicts of FP32Optimizer and Float16OptimizerWithFloat16Params.
+#include <optim/mixed_precision.h>
+
+#include <ATen/ops/full.h>
+
+#include <map>
+#include <optim/checkpoint_bridge.h>
+#include <optim/sharded_state.h>
+#include <utility>
+
+#include "step/optimizer_state.h"
+#include "step/state_fields.h"
+
+namespace optim {
+namespace {
+
+constexpr const char* kMasters = "fp32_from_fp16_params";
+
+bool has_master(const OptimizedParam& param) {
+  return !param.main_param.is_same(param.model.param);
+}
+
+StateList masters_of(const OptimizerGroup& group) {
+  StateList masters;
+  for (const OptimizedParam& param : group.params) {
+    if (has_master(param)) masters.push_back(handle_of(param.main_param));
+  }
+  return masters;
+}
+
+// The step that all parameters share; nullopt where the rules count none per parameter.
+std::optional<int64_t> common_step(const std::vector<OptimizerGroup>& groups) {
+  std::optional<int64_t> step;
+  for (const OptimizerGroup& group : groups) {
+    const auto* const adam = std::get_if<AdamRule>(&group.rule_config);
+    if (adam == nullptr || adam->arithmetic != AdamArithmetic::Torch) continue;
+    for (const OptimizedParam& param : group.params) {
+      if (param.state.empty()) continue;
+      if (step && *step != param.step) {
+        refuse_state(param.model.info.name, "has another step than the parameters before it");
+      }
+      step = param.step;
+    }
+  }
+  return step;
+}
+
+StateValue sharded_masters(const std::vector<OptimizerGroup>& groups,
+                           const std::map<int64_t, ShardedParam>& sharded) {
+  StateList by_group;
+  int64_t index = 0;
+  for (const OptimizerGroup& group : groups) {
+    StateList masters;
+    for (const OptimizedParam& param : group.params) {
+      const int64_t id = index++;
+      if (!has_master(param)) continue;
+      const auto found = sharded.find(id);
+      if (found == sharded.end()) {
+        refuse_state(param.model.info.name,
+                     "is not in the model's sharded state dict." + std::string(KEEP_VARS_HINT));
+      }
+      const ShardedParam master = make_sharded_optimizer_tensor(
+          found->second, handle_of(param.main_param), "optimizer.state.fp32_param");
+      masters.push_back(std::visit([](const auto& s) { return StateValue(s); }, master));
+    }
+    by_group.push_back(std::move(masters));
+  }
+  return by_group;
+}
+
+// match[g]: which saved group is the g-th of ours.
+void load_masters(std::vector<OptimizerGroup>& groups, const std::vector<size_t>& match,
+                  const StateValue& saved, StateLoad& load) {
+  const StateList& by_group = as_list(saved, kMasters);
+  if (by_group.size() != groups.size()) refuse_state(kMasters, "has another number of groups");
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const StateList& masters = as_list(by_group[match[g]], kMasters);
+    size_t next = 0;
+    for (const OptimizedParam& param : groups[g].params) {
+      if (!has_master(param)) continue;
+      if (next == masters.size()) refuse_state(kMasters, "lacks a master");
+      load.copy(param.main_param, tensor(masters[next++], kMasters), param.model.info.name);
+    }
+    if (next != masters.size()) refuse_state(kMasters, "has a master too many");
+  }
+}
+
+// Lists by group, from the dict by group that sharded checkpoints hold.
+StateValue masters_as_list(const StateValue& saved) {
+  const auto* const dict = saved.get_if<StateDict>();
+  if (dict == nullptr) return saved;
+  StateList list;
+  for (size_t g = 0; g < dict->size(); ++g) {
+    list.push_back(unwrapped(at(*dict, static_cast<int64_t>(g), kMasters)));
+  }
+  return list;
+}
+
+}  // namespace
+
+StateValue GroupOptimizer::state_dict() {
+  if (!has_masters()) return inner_state_dict(groups_);
+  StateDict dict;
+  put(dict, "optimizer", inner_state_dict(groups_));
+  StateList masters;
+  for (const OptimizerGroup& group : groups_) masters.push_back(masters_of(group));
+  put(dict, kMasters, std::move(masters));
+  return dict;
+}
+
+void GroupOptimizer::load_state_dict(const StateValue& state_dict) {
+  const StateDict& dict = as_dict(state_dict, "state_dict");
+  StateLoad load;
+  if (has_masters()) {
+    const StateDict& inner = as_dict(at(dict, "optimizer", "state_dict"), "optimizer");
+    const std::vector<size_t> match = load_inner_state(groups_, inner, load);
+    load_masters(groups_, match, masters_as_list(at(dict, kMasters, "state_dict")), load);
+  } else {
+    load_inner_state(groups_, dict, load);
+  }
+  load.commit();
+}
+
+StateValue GroupOptimizer::sharded_state_dict(const StateDict& model_sharded_state_dict,
+                                              bool is_loading) {
+  if (is_loading) init_state();
+  std::vector<TensorHandle> model_params;
+  for (const OptimizedParam* const param : get_parameters()) {
+    model_params.push_back(handle_of(param->model.param));
+  }
+  const IdToShardedParamMap sharded =
+      get_param_id_to_sharded_param_map(model_sharded_state_dict, model_params);
+  StateDict inner = inner_state_dict(groups_);
+  const std::optional<int64_t> step = common_step(groups_);
+  optim_state_to_sharding_state(inner, sharded.params, {"step"});
+  if (step) {
+    put(*find(inner, "state")->get_if<StateDict>(), "common_step",
+        handle_of(at::full({}, static_cast<double>(*step), at::kFloat)));
+  }
+  if (!has_masters()) return inner;
+  StateDict dict;
+  put(dict, "optimizer", std::move(inner));
+  put(dict, kMasters, sharded_masters(groups_, sharded.params));
+  return dict;
+}
+
+}  // namespace optim

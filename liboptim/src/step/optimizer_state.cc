@@ -1,0 +1,244 @@
+#include "step/optimizer_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+
+#include <optim/checkpoint_bridge.h>
+#include <utility>
+
+#include "step/state_fields.h"
+
+namespace optim {
+namespace {
+
+StateValue from_override(const OverrideValue& value) {
+  return std::visit([](const auto& content) { return StateValue(content); }, value);
+}
+
+StateValue optional_number(const std::optional<double>& value) {
+  return value ? StateValue(*value) : StateValue();
+}
+
+// torch.optim.Adam's defaults of options that have no effect here.
+void put_torch_adam(StateDict& fields, const OptimizerGroup& group, const AdamRule& rule) {
+  put(fields, "betas", StateList{rule.beta1, rule.beta2});
+  put(fields, "eps", rule.eps);
+  put(fields, "weight_decay", group.weight_decay);
+  for (const char* const off : {"amsgrad", "maximize"}) put(fields, off, false);
+  put(fields, "foreach", StateValue());
+  for (const char* const off : {"capturable", "differentiable"}) put(fields, off, false);
+  put(fields, "fused", StateValue());
+  put(fields, "decoupled_weight_decay", rule.decoupled_weight_decay);
+}
+
+void put_fused_adam(StateDict& fields, const OptimizerGroup& group, const AdamRule& rule) {
+  put(fields, "bias_correction", rule.bias_correction);
+  put(fields, "betas", StateList{rule.beta1, rule.beta2});
+  put(fields, "eps", rule.eps);
+  put(fields, "weight_decay", group.weight_decay);
+  if (!group.params.empty()) put(fields, "step", group.params.front().step);
+}
+
+struct RuleFields {
+  StateDict& fields;
+  const OptimizerGroup& group;
+  void operator()(const AdamRule& rule) const {
+    if (rule.arithmetic == AdamArithmetic::Torch) {
+      put_torch_adam(fields, group, rule);
+    } else {
+      put_fused_adam(fields, group, rule);
+    }
+  }
+  void operator()(const MuonRule& rule) const {
+    put(fields, "momentum", rule.momentum);
+    put(fields, "weight_decay", group.weight_decay);
+  }
+};
+
+bool has_step_tensors(const OptimizerGroup& group) {
+  const auto* const adam = std::get_if<AdamRule>(&group.rule_config);
+  return adam != nullptr && adam->arithmetic == AdamArithmetic::Torch;
+}
+
+StateDict param_state(const OptimizerGroup& group, const OptimizedParam& param) {
+  StateDict state;
+  if (has_step_tensors(group)) {
+    put(state, "step", handle_of(at::full({}, static_cast<double>(param.step), at::kFloat)));
+  }
+  for (const std::string_view name : group.rule->state_names()) {
+    const auto found = param.state.find(std::string(name));
+    if (found != param.state.end()) put(state, std::string(name), handle_of(found->second));
+  }
+  return state;
+}
+
+bool same_identity(const ParamGroup& ours, const StateDict& saved) {
+  const std::string path = "param_groups";
+  return number(at(saved, "wd_mult", path), "wd_mult") == ours.wd_mult &&
+         number(at(saved, "lr_mult", path), "lr_mult") == ours.lr_mult &&
+         (number(at(saved, "is_expert_parallel", path), "is_expert_parallel") != 0) ==
+             ours.is_expert_parallel &&
+         (number(at(saved, "is_decoupled_lr", path), "is_decoupled_lr") != 0) ==
+             ours.is_decoupled_lr;
+}
+
+// The reference matches by these four fields; groups that agree in them are taken in order.
+std::vector<size_t> match_groups(const std::vector<OptimizerGroup>& groups,
+                                 const StateList& saved) {
+  if (saved.size() != groups.size()) {
+    refuse_state("param_groups", "has " + std::to_string(saved.size()) + " groups, not " +
+                                     std::to_string(groups.size()));
+  }
+  std::vector<size_t> match;
+  std::vector<bool> taken(saved.size(), false);
+  for (const OptimizerGroup& group : groups) {
+    size_t i = 0;
+    while (i < saved.size() &&
+           (taken[i] || !same_identity(group.settings, as_dict(saved[i], "param_groups")))) {
+      ++i;
+    }
+    if (i == saved.size()) refuse_state("param_groups", "a group of the optimizer is not there");
+    taken[i] = true;
+    match.push_back(i);
+  }
+  return match;
+}
+
+void load_rule(OptimizerGroup& group, const StateDict& saved, StateLoad& load) {
+  RuleConfig config = group.rule_config;
+  if (auto* const adam = std::get_if<AdamRule>(&config)) {
+    const StateList& betas = as_list(at(saved, "betas", "param_groups"), "betas");
+    if (betas.size() != 2) refuse_state("betas", "are not two numbers");
+    adam->beta1 = number(betas[0], "betas");
+    adam->beta2 = number(betas[1], "betas");
+    adam->eps = number(at(saved, "eps", "param_groups"), "eps");
+  } else if (auto* const muon = std::get_if<MuonRule>(&config)) {
+    muon->momentum = number(at(saved, "momentum", "param_groups"), "momentum");
+  }
+  const double lr = number(at(saved, "lr", "param_groups"), "lr");
+  const double decay = number(at(saved, "weight_decay", "param_groups"), "weight_decay");
+  load.assign([&group, config, lr, decay] {
+    group.lr = lr;
+    group.weight_decay = decay;
+    group.rule_config = config;
+    group.rule = make_rule(config);
+  });
+}
+
+struct SavedParam {
+  const StateDict* group;
+  const StateDict* common;  // the whole `state` dict, for common_step
+  const StateDict* state;   // nullptr: none was saved
+  std::string path;
+};
+
+void load_step(OptimizedParam& param, const SavedParam& saved, StateLoad& load) {
+  const StateValue* step = saved.state ? find(*saved.state, "step") : nullptr;
+  if (step == nullptr) step = find(*saved.common, "common_step");
+  if (step == nullptr) step = find(*saved.group, "step");
+  if (step == nullptr) return;
+  const bool is_tensor = step->get_if<TensorHandle>() != nullptr;
+  const double count = is_tensor ? tensor(*step, saved.path).item<double>()
+                                 : number(*step, saved.path);
+  load.assign([&param, count] { param.step = static_cast<int64_t>(count); });
+}
+
+void load_param(const OptimizerGroup& group, OptimizedParam& param, const SavedParam& saved,
+                StateLoad& load) {
+  load_step(param, saved, load);
+  if (saved.state == nullptr || saved.state->empty()) {
+    load.assign([&param] { param.state.clear(); });
+    return;
+  }
+  for (const std::string_view view : group.rule->state_names()) {
+    const std::string name(view);
+    const std::string path = saved.path + "/" + name;
+    const at::Tensor source = tensor(at(*saved.state, name, saved.path), path);
+    if (source.sizes() != param.main_param.sizes()) refuse_state(path, "has another shape");
+    load.assign([&param, name, source] {
+      param.state[name] = source.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    });
+  }
+}
+
+}  // namespace
+
+StateDict group_fields(const OptimizerGroup& group) {
+  const ParamGroup& settings = group.settings;
+  StateDict fields;
+  put(fields, "is_expert_parallel", settings.is_expert_parallel);
+  put(fields, "default_config", settings.default_config);
+  put(fields, "wd_mult", settings.wd_mult);
+  put(fields, "lr_mult", settings.lr_mult);
+  put(fields, "is_decoupled_lr", settings.is_decoupled_lr);
+  put(fields, "max_lr", optional_number(settings.max_lr));
+  put(fields, "min_lr", optional_number(settings.min_lr));
+  if (settings.optimizer) put(fields, "optimizer", *settings.optimizer);
+  for (const auto& [key, value] : settings.others) put(fields, key, from_override(value));
+  put(fields, "lr", group.lr);
+  std::visit(RuleFields{fields, group}, group.rule_config);
+  return fields;
+}
+
+StateDict inner_state_dict(std::vector<OptimizerGroup>& groups) {
+  StateDict state;
+  StateList saved_groups;
+  int64_t index = 0;
+  for (OptimizerGroup& group : groups) {
+    StateDict fields = group_fields(group);
+    StateList params;
+    for (const OptimizedParam& param : group.params) {
+      StateDict of_param = param_state(group, param);
+      if (!param.state.empty()) put(state, index, std::move(of_param));
+      params.push_back(index++);
+    }
+    put(fields, "params", std::move(params));
+    saved_groups.push_back(std::move(fields));
+  }
+  StateDict inner;
+  put(inner, "state", std::move(state));
+  put(inner, "param_groups", std::move(saved_groups));
+  return inner;
+}
+
+void StateLoad::copy(at::Tensor target, at::Tensor source, const std::string& path) {
+  if (target.sizes() != source.sizes()) refuse_state(path, "has another shape");
+  copies_.emplace_back(std::move(target), std::move(source));
+}
+
+void StateLoad::assign(std::function<void()> assignment) {
+  assignments_.push_back(std::move(assignment));
+}
+
+void StateLoad::commit() {
+  const at::NoGradGuard no_grad;
+  for (auto& [target, source] : copies_) target.copy_(source);
+  for (const auto& assignment : assignments_) assignment();
+}
+
+std::vector<size_t> load_inner_state(std::vector<OptimizerGroup>& groups, const StateDict& saved,
+                                     StateLoad& load) {
+  const StateList& saved_groups = as_list(at(saved, "param_groups", "optimizer"), "param_groups");
+  const StateDict& state = as_dict(at(saved, "state", "optimizer"), "state");
+  const std::vector<size_t> match = match_groups(groups, saved_groups);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    OptimizerGroup& group = groups[g];
+    const StateDict& fields = as_dict(saved_groups[match[g]], "param_groups");
+    const StateList& ids = as_list(at(fields, "params", "param_groups"), "params");
+    if (ids.size() != group.params.size()) {
+      refuse_state("params", "a group has " + std::to_string(ids.size()) + " parameters, not " +
+                                 std::to_string(group.params.size()));
+    }
+    load_rule(group, fields, load);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const auto id = static_cast<int64_t>(number(ids[i], "params"));
+      const std::string path = "state/" + std::to_string(id);
+      const StateValue* const of_param = find(state, id);
+      const StateDict* const dict = of_param ? &as_dict(*of_param, path) : nullptr;
+      load_param(group, group.params[i], {&fields, &state, dict, path}, load);
+    }
+  }
+  return match;
+}
+
+}  // namespace optim

@@ -1,0 +1,89 @@
+#include <optim/trace.h>
+
+#include <ATen/core/grad_mode.h>
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "step/replay/trace_file.h"
+#include "step/single_thread.h"
+
+namespace optim {
+namespace {
+
+// One parameter of the trace, being replayed.
+struct TracedParam {
+  const ParamInfo* info = nullptr;
+  at::Tensor param;
+  ParamState state;
+};
+
+class TraceReplay {
+ public:
+  TraceReplay(const Trace& trace, const CheckOptions& options)
+      : trace_(trace), options_(options), rule_(make_rule(trace.header().rule)) {
+    report_.name = trace.header().name;
+    report_.steps = trace.step_count();
+    report_.passed = true;
+    for (const ParamInfo& info : trace.header().params) {
+      params_.push_back({&info, trace.initial(info), {}});
+    }
+  }
+
+  TraceReport run() {
+    for (int64_t step = 0; step < trace_.step_count(); ++step) {
+      for (TracedParam& param : params_) {
+        if (options_.from_recorded_state && step > 0) restore(step - 1, param);
+        update(step, param);
+        check(step, "param", param, param.param);
+        for (const auto& [name, tensor] : param.state) check(step, name, param, tensor);
+      }
+    }
+    return report_;
+  }
+
+ private:
+  void restore(int64_t step, TracedParam& param) {
+    param.param = trace_.after(step, "param", *param.info);
+    for (auto& [name, tensor] : param.state) tensor = trace_.after(step, name, *param.info);
+  }
+
+  void update(int64_t step, TracedParam& param) {
+    const TraceHeader& header = trace_.header();
+    rule_->update({param.info, param.param, trace_.grad(step, *param.info), &param.state},
+                  {.lr = header.lr, .weight_decay = header.weight_decay, .step = step + 1});
+  }
+
+  void check(int64_t step, const std::string& what, const TracedParam& param,
+             const at::Tensor& ours) {
+    const double rtol = options_.tolerance ? options_.tolerance->rtol : 0;
+    const Difference difference = compare(ours, trace_.after(step, what, *param.info), rtol);
+    const bool within = options_.tolerance ? difference.excess <= options_.tolerance->atol
+                                           : difference.max_scaled <= trace_.header().bound;
+    report_.passed = report_.passed && within;
+    const bool is_first = report_.worst.tensor.empty();
+    if (is_first || difference.max_scaled > report_.worst.difference.max_scaled) {
+      report_.worst = {what + "." + param.info->name, step, difference};
+    }
+  }
+
+  const Trace& trace_;
+  const CheckOptions& options_;
+  std::unique_ptr<UpdateRule> rule_;
+  std::vector<TracedParam> params_;
+  TraceReport report_;
+};
+
+}  // namespace
+
+TraceReport check_trace(const std::filesystem::path& json_file, const CheckOptions& options) {
+  const SingleThread single_thread;
+  const at::NoGradGuard no_grad;
+  const Trace trace(json_file);
+  return TraceReplay(trace, options).run();
+}
+
+void validate_trace(const std::filesystem::path& json_file) { read_trace_header(json_file); }
+
+}  // namespace optim

@@ -1,0 +1,226 @@
+#include "step/replay/trace_file.h"
+
+#include <ckpt/error.h>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optim/checkpoint_bridge.h>
+#include <sstream>
+#include <utility>
+
+namespace optim {
+namespace {
+
+using nlohmann::json;
+
+// A trace's JSON, read with errors that name the file and the field.
+class Fields {
+ public:
+  Fields(std::string file, json object) : file_(std::move(file)), object_(std::move(object)) {}
+
+  template <class T>
+  T get(const std::string& field) const {
+    const auto found = object_.find(field);
+    if (found == object_.end()) refuse(field, "is missing");
+    try {
+      return found->get<T>();
+    } catch (const json::exception&) {
+      refuse(field, "has a value of the wrong type");
+    }
+  }
+  Fields object(const std::string& field) const {
+    const auto value = get<json>(field);
+    if (!value.is_object()) refuse(field, "is no object");
+    return {file_, value};
+  }
+  const json& raw() const { return object_; }
+
+  [[noreturn]] void refuse(const std::string& field, const std::string& problem) const {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file_, .key = field}, problem);
+  }
+  [[noreturn]] void refuse_unsupported(const std::string& field, const std::string& problem) const {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = file_, .key = field}, problem);
+  }
+
+ private:
+  std::string file_;
+  json object_;
+};
+
+constexpr std::uintmax_t kHeaderBytesMax = std::uintmax_t{1} << 20;
+
+Fields read_fields(const std::filesystem::path& path) {
+  const std::string file = path.string();
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) {
+    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = file}, error.message());
+  }
+  if (size > kHeaderBytesMax) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = file}, "more than 1 MiB: no trace");
+  }
+  std::ifstream stream(path, std::ios::binary);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  if (!stream) throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = file}, "cannot be read");
+  json object = json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  if (object.is_discarded()) {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file}, "malformed JSON");
+  }
+  const bool is_trace = object.is_object() && object.contains("name") &&
+                        object.contains("config") && object.contains("params");
+  if (!is_trace) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = file},
+                      "'" + path.filename().string() + "' is no trace");
+  }
+  return {file, std::move(object)};
+}
+
+// An enumerator by the reference's spelling of it.
+template <class Enum>
+Enum enumerator(const Fields& fields, const std::string& field, std::initializer_list<Enum> all) {
+  const auto text = fields.get<std::string>(field);
+  for (const Enum value : all) {
+    if (name(value) == text) return value;
+  }
+  fields.refuse_unsupported(field, "'" + text + "' is not supported");
+}
+
+// How far a correct implementation may be from the recorded values, as max_scaled: docs/optimizer.md,
+// "Tolerances", argues each.
+constexpr double kAdamBound = 5e-7;
+constexpr double kMuonFp32Bound = 1e-5;
+constexpr double kMuonBf16Bound = 5e-4;
+
+AdamRule adam_rule(const Fields& config, bool decoupled) {
+  AdamRule rule;
+  const auto betas = config.get<std::vector<double>>("betas");
+  if (betas.size() != 2) config.refuse("betas", "are not two numbers");
+  rule.beta1 = betas[0];
+  rule.beta2 = betas[1];
+  rule.eps = config.get<double>("eps");
+  rule.decoupled_weight_decay = decoupled;
+  return rule;
+}
+
+MuonRule muon_rule(const Fields& config) {
+  using enum NsCoefficients;
+  MuonRule rule;
+  rule.momentum = config.get<double>("momentum");
+  rule.nesterov = config.get<bool>("nesterov");
+  rule.weight_decay_method = config.get<bool>("use_decoupled_weight_decay")
+                                 ? WeightDecayMethod::Decoupled
+                                 : WeightDecayMethod::L2;
+  rule.newton_schulz.steps = config.get<int64_t>("num_ns_steps");
+  rule.newton_schulz.coefficients = enumerator(
+      config, "coefficient_type", {Simple, Quintic, PolarExpress, Cans, Aol, DeepseekV4});
+  rule.newton_schulz.precision =
+      enumerator(config, "fp32_matmul_prec",
+                 {MatmulPrecision::Highest, MatmulPrecision::High, MatmulPrecision::Medium});
+  rule.scale_mode = enumerator(
+      config, "scale_mode",
+      {MuonScaleMode::Spectral, MuonScaleMode::UnitRmsNorm, MuonScaleMode::ShapeScaling});
+  rule.extra_scale_factor = config.get<double>("extra_scale_factor");
+  if (config.get<bool>("split_qkv")) {
+    const auto rows = config.get<std::vector<int64_t>>("qkv_split_shapes");
+    if (rows.size() != 3) config.refuse("qkv_split_shapes", "are not three numbers");
+    rule.qkv_split = QkvSplit{rows[0], rows[1], rows[2]};
+  }
+  return rule;
+}
+
+void read_rule(const Fields& fields, TraceHeader& header) {
+  const Fields config = fields.object("config");
+  const auto kind = config.get<std::string>("class");
+  header.lr = config.get<double>("lr");
+  header.weight_decay = config.get<double>("weight_decay");
+  if (kind == "torch.optim.AdamW" || kind == "torch.optim.Adam") {
+    header.rule = adam_rule(config, kind == "torch.optim.AdamW");
+    header.bound = kAdamBound;
+  } else if (kind == "megatron TensorParallelMuon") {
+    const MuonRule rule = muon_rule(config);
+    const bool is_bf16 = rule.newton_schulz.precision == MatmulPrecision::Medium;
+    header.rule = rule;
+    header.bound = is_bf16 ? kMuonBf16Bound : kMuonFp32Bound;
+  } else {
+    config.refuse_unsupported("class", "traces of '" + kind + "' cannot be replayed");
+  }
+}
+
+constexpr size_t kDimsMax = 8;
+constexpr int64_t kElementsMax = int64_t{1} << 31;
+
+std::vector<ParamInfo> read_params(const Fields& fields) {
+  std::vector<ParamInfo> params;
+  const auto qkv = fields.get<std::vector<std::string>>("qkv_params");
+  const Fields shapes = fields.object("params");
+  for (const auto& [name, shape] : shapes.raw().items()) {
+    ParamInfo info;
+    info.name = name;
+    const bool is_shape = shape.is_array() && shape.size() <= kDimsMax &&
+                          std::all_of(shape.begin(), shape.end(), [](const json& size) {
+                            return size.is_number_unsigned() && size.get<uint64_t>() < kElementsMax;
+                          });
+    if (!is_shape) fields.refuse("params", "'" + name + "' has no shape");
+    info.shape = shape.get<std::vector<int64_t>>();
+    info.attributes.is_qkv = std::find(qkv.begin(), qkv.end(), name) != qkv.end();
+    params.push_back(std::move(info));
+  }
+  if (params.empty()) fields.refuse("params", "are none");
+  return params;
+}
+
+std::filesystem::path tensors_path(std::filesystem::path json_file) {
+  return json_file.replace_extension(".safetensors");
+}
+
+}  // namespace
+
+TraceHeader read_trace_header(const std::filesystem::path& json_file) {
+  const Fields fields = read_fields(json_file);
+  TraceHeader header;
+  header.name = fields.get<std::string>("name");
+  read_rule(fields, header);
+  header.params = read_params(fields);
+  return header;
+}
+
+Trace::Trace(const std::filesystem::path& json_file)
+    : header_(read_trace_header(json_file)),
+      tensors_(ckpt::Checkpoint::open(tensors_path(json_file))),
+      tensors_file_(tensors_path(json_file).string()),
+      step_count_(count_steps()) {}
+
+int64_t Trace::count_steps() const {
+  int64_t count = 0;
+  const std::string& first = header_.params.front().name;
+  while (tensors_.catalog().find_tensor("grad" + std::to_string(count) + "." + first)) ++count;
+  if (count == 0) {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = tensors_file_, .key = "grad0." + first},
+                      "is missing: a trace has at least one step");
+  }
+  return count;
+}
+
+at::Tensor Trace::initial(const ParamInfo& param) const { return read("init." + param.name, param); }
+
+at::Tensor Trace::grad(int64_t step, const ParamInfo& param) const {
+  return read("grad" + std::to_string(step) + "." + param.name, param);
+}
+
+at::Tensor Trace::after(int64_t step, std::string_view what, const ParamInfo& param) const {
+  return read("step" + std::to_string(step) + "." + std::string(what) + "." + param.name, param);
+}
+
+at::Tensor Trace::read(const std::string& key, const ParamInfo& param) const {
+  const auto refuse = [&](const std::string& problem) {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = tensors_file_, .key = key}, problem);
+  };
+  const ckpt::TensorEntry* const entry = tensors_.catalog().find_tensor(key);
+  if (entry == nullptr) refuse("is missing");
+  const ckpt::Extents shape(param.shape.begin(), param.shape.end());
+  if (entry->shape != shape) refuse("has another shape than the trace's JSON says");
+  if (entry->dtype != ckpt::DType::Float32) refuse("is not float32");
+  return load_tensor(tensors_, *entry);
+}
+
+}  // namespace optim

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <optim/state_dict.h>
+
+namespace optim {
+
+// Reading state dicts: errors are InvalidArgument with the path of what is wrong.
+[[noreturn]] void refuse_state(std::string_view path, const std::string& problem);
+
+const StateDict& as_dict(const StateValue& value, std::string_view path);
+const StateList& as_list(const StateValue& value, std::string_view path);
+const StateValue& at(const StateDict& dict, const StateKey& key, std::string_view path);
+double number(const StateValue& value, std::string_view path);  // bool, int or float
+at::Tensor tensor(const StateValue& value, std::string_view path);
+
+// `value`, or what a LocalNonpersistentObject holds.
+const StateValue& unwrapped(const StateValue& value);
+
+}  // namespace optim
