@@ -78,7 +78,7 @@ class House:
             if not line.startswith("|") or len(cells) != 5 or cells[0] in ("room", "---"):
                 continue
             allowed = {word.strip() for word in cells[2].split(",")} | {cells[0]}
-            rooms.append((cells[0], re.findall(r"[^\s,]+", cells[1]), allowed))
+            rooms.append((cells[0], expand_braces(cells[1]), allowed))
         if not rooms:
             self.fault(ROOMS_FILE, 1, "has no table of rooms")
         return rooms
@@ -92,6 +92,16 @@ class House:
                 if fits and len(prefix) > len(best[0]):
                     best = (prefix, (room, allowed))
         return best[1]
+
+
+def expand_braces(folders):
+    """'a/{b,c}.h d' -> ['a/b.h', 'a/c.h', 'd']"""
+    paths = []
+    for folder in folders.split():
+        begin, brace, rest = folder.partition("{")
+        choices, _, end = rest.partition("}")
+        paths += [begin + choice + end for choice in choices.split(",")] if brace else [folder]
+    return paths
 
 
 def included_file(house, includer, path):
@@ -112,7 +122,7 @@ def word_for(house, includer, path):
         room = house.room_of(inside)
         return room[0] if room else f"the folder of {inside}"
     if path.endswith("export.h"):  # generated
-        return "api" if path.startswith("ckpt/") else "optim-api"
+        return {"ckpt/export.h": "api", "optim/export.h": "step-api"}.get(path, "optim-api")
     for pattern, name in THIRD_PARTY:
         if pattern.match(path):
             return name

@@ -96,6 +96,9 @@ def faults_of(files):
 
 
 class CheckHouse(unittest.TestCase):
+    def test_folders_may_be_listed_in_braces(self):
+        self.assertEqual(check_house.expand_braces("a/{b,c}.h d"), ["a/b.h", "a/c.h", "d"])
+
     def test_a_sound_tree_has_no_fault(self):
         self.assertEqual(faults_of(SOUND), [])
 
