@@ -1,0 +1,115 @@
+#include "format/dist_metadata.h"
+
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <ckpt/target.h>
+
+#include "codec/pickle_reader.h"
+#include "support/errors.h"
+#include "support/memory_payloads.h"
+
+namespace data = boost::unit_test::data;
+using ckpt::DistChunk;
+using ckpt::DType;
+using ckpt::ErrorCode;
+
+namespace {
+
+DistChunk chunk(std::string key, ckpt::Extents shape, ckpt::Box box, uint32_t rank = 0) {
+  return {std::move(key), DType::Float32, std::move(shape), std::move(box), {}, rank};
+}
+
+// .metadata as make_torch_dist_files() writes it, read back.
+ckpt::ValueTree metadata_of(std::vector<DistChunk> chunks, uint32_t rank_count = 1) {
+  ckpt::DistSpec spec;
+  spec.chunks = std::move(chunks);
+  spec.rank_count = rank_count;
+  const std::string bytes = ckpt::make_torch_dist_files(spec).back().bytes;
+  ckpt::ByteReader reader(test::bytes_of(bytes));
+  return ckpt::pickle::read(reader);
+}
+
+ckpt::DistMetadata read(std::vector<DistChunk> chunks, uint32_t rank_count = 1) {
+  return ckpt::interpret_dist_metadata(metadata_of(std::move(chunks), rank_count));
+}
+
+struct BadChunks {
+  const char* name;
+  std::vector<DistChunk> chunks;
+  friend std::ostream& operator<<(std::ostream& out, const BadChunks& c) { return out << c.name; }
+};
+const BadChunks kBadChunks[] = {
+    {"a hole", {chunk("k", {4}, {{0}, {3}})}},
+    {"an overlap", {chunk("k", {4}, {{0}, {3}}), chunk("k", {4}, {{2}, {1}})}},
+    {"a chunk outside", {chunk("k", {4}, {{2}, {4}})}},
+    {"a chunk of another dimension", {chunk("k", {4}, {{0, 0}, {4, 1}})}},
+    {"more elements than the tensor", {chunk("k", {4}, {{0}, {4}}), chunk("k", {4}, {{1}, {3}})}},
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(dist_metadata)
+
+BOOST_AUTO_TEST_CASE(what_is_written_is_read_back) {
+  const auto metadata = read({chunk("a", {2, 3}, {{0, 0}, {1, 3}}, 0),
+                              chunk("a", {2, 3}, {{1, 0}, {1, 3}}, 1), chunk("b", {}, {{}, {}}, 1)},
+                             2);
+  BOOST_TEST(metadata.files.size() == 2u);
+  BOOST_REQUIRE(metadata.tensors.size() == 2u);
+  BOOST_TEST(metadata.tensors[0].key == "a");
+  BOOST_TEST(metadata.tensors[0].chunks.size() == 2u);
+  BOOST_TEST(metadata.tensors[0].chunks[1].region.file == 1u);
+  BOOST_TEST(metadata.tensors[1].shape.empty());
+  const auto& second = metadata.tensors[1].chunks[0].region;
+  BOOST_TEST(second.bytes.offset_bytes ==
+             metadata.tensors[0].chunks[1].region.bytes.end_bytes());
+}
+
+BOOST_DATA_TEST_CASE(chunks_that_do_not_tile_their_tensor_are_refused, data::make(kBadChunks),
+                     bad) {
+  const auto error = test::error_of([&] { read(bad.chunks); });
+  BOOST_REQUIRE(error);
+  BOOST_TEST((error->code() == ErrorCode::Corrupt));
+  BOOST_TEST(error->where().key == "k");
+}
+
+// storage_data is a Dict of objects; its first place gets another path.
+BOOST_DATA_TEST_CASE(a_path_out_of_the_folder_is_refused,
+                     data::make({"../x", "/etc/passwd", "a/b", "..", "", "a\\b"}), path) {
+  ckpt::ValueTree tree = metadata_of({chunk("k", {4}, {{0}, {4}})});
+  const auto place = tree.root().state()->at("storage_data").item(0).second;
+  tree.put(place.state()->id(), "relative_path", tree.str(path));
+  const auto error = test::error_of([&] { ckpt::interpret_dist_metadata(tree); });
+  BOOST_REQUIRE(error);
+  BOOST_TEST((error->code() == ErrorCode::Corrupt));
+}
+
+BOOST_AUTO_TEST_CASE(a_place_that_no_chunk_has_is_refused) {
+  ckpt::ValueTree tree = metadata_of({chunk("k", {4}, {{0}, {4}})});
+  const auto index = tree.root().state()->at("storage_data").item(0).first;
+  tree.put(index.state()->id(), "fqn", tree.str("other"));
+  const auto error = test::error_of([&] { ckpt::interpret_dist_metadata(tree); });
+  BOOST_REQUIRE(error);
+  BOOST_TEST((error->code() == ErrorCode::Corrupt));
+}
+
+BOOST_AUTO_TEST_CASE(a_transformed_entry_is_refused_by_name) {
+  ckpt::ValueTree tree = metadata_of({chunk("k", {4}, {{0}, {4}})});
+  const auto place = tree.root().state()->at("storage_data").item(0).second;
+  tree.put(place.state()->id(), "transform_descriptors", tree.list({tree.str("stream.zstd/1")}));
+  const auto error = test::error_of([&] { ckpt::interpret_dist_metadata(tree); });
+  BOOST_REQUIRE(error);
+  BOOST_TEST((error->code() == ErrorCode::Unsupported));
+  BOOST_TEST(test::contains(error->problem(), "stream.zstd/1"));
+}
+
+BOOST_AUTO_TEST_CASE(the_same_checkpoint_gets_the_same_metadata) {
+  const std::vector<DistChunk> chunks = {chunk("a", {4}, {{0}, {4}})};
+  ckpt::DistSpec spec;
+  spec.chunks = chunks;
+  BOOST_TEST(ckpt::make_torch_dist_files(spec).back().bytes ==
+             ckpt::make_torch_dist_files(spec).back().bytes);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
