@@ -153,7 +153,7 @@ def check_sizes(house):
         if len(lines) > MAX_FILE_LINES:
             house.fault(name, 1, f"{len(lines)} lines, at most {MAX_FILE_LINES}")
         for number, line in enumerate(lines, 1):
-            if len(line) > MAX_COLUMNS:
+            if len(line) > MAX_COLUMNS and not name.startswith("tests/cli/"):  # whole commands
                 house.fault(name, number, f"{len(line)} columns, at most {MAX_COLUMNS}")
             if not line.isascii():
                 house.fault(name, number, "not ASCII")

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# usage: install.sh BUILD_DIR TREE. Installs, then moves the tree: nothing in it may depend on where it was made.
+# usage: install.sh BUILD_DIR TREE. Installs, then moves the tree: nothing in it may depend on where
+# it was made.
 set -euo pipefail
 build=$1 tree=$2
 rm -rf "$tree" "$tree.first"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: no_libtorch.sh FILE. Neither FILE nor a library that it loads needs LibTorch, CUDA or Python.
+# usage: no_libtorch.sh FILE. Neither FILE nor what it loads needs LibTorch, CUDA or Python.
 set -euo pipefail
 needed=$(readelf -d "$1" | grep NEEDED; ldd "$1")
 echo "$needed"
