@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """`ckpt-inspect hash --json` lists what the fixtures' manifests list: every tensor, nothing else.
 
-usage: hash_equals_manifest.py CKPT_INSPECT FIXTURES
+usage: hash_equals_manifest.py CKPT_INSPECT FOLDER...
 
-The manifests were written by PyTorch and Megatron-Core. Exit code 77 without fixtures.
+Each FOLDER holds fixtures with a manifest.json that PyTorch and Megatron-Core made; one that is
+missing is passed over.
 """
 import collections
 import fnmatch
@@ -75,19 +76,27 @@ def check_file(program, path, manifest):
     return differences(expected, tensors), sum(expected.values())
 
 
-def main():
-    program, fixtures = sys.argv[1], pathlib.Path(sys.argv[2])
-    if not fixtures.is_dir():
-        print("SKIP: no fixtures")
-        return 77
+def check_fixtures(program, fixtures):
     results = {}
     for fixture in sorted(fixtures.iterdir()):
-        if any(fnmatch.fnmatch(fixture.name, pattern) for pattern in FOLDERS):
+        is_named = any(fnmatch.fnmatch(fixture.name, pattern) for pattern in FOLDERS)
+        if is_named and (fixture / "manifest.json").exists():
             results[fixture.name] = check_folder(program, fixture)
     for name, pattern in SINGLE_FILES.items():
+        if not (fixtures / name).is_dir():
+            continue
         manifest = json.loads((fixtures / name / "manifest.json").read_text())
         for path in sorted((fixtures / name).glob(pattern)):
             results[f"{name}/{path.name}"] = check_file(program, path, manifest)
+    return results
+
+
+def main():
+    program, *folders = sys.argv[1:]
+    results = {}
+    for folder in map(pathlib.Path, folders):
+        if folder.is_dir():
+            results.update(check_fixtures(program, folder))
     for name, (found, count) in results.items():
         print(f"{name}: {count} tensors, {'equal' if not found else 'DIFFERENT'}")
         print("\n".join(found[:20]), end="\n" if found else "")

@@ -1,12 +1,12 @@
 #include "common/run_tool.h"
 
 #include <ckpt/error.h>
+#include <common/option_values.h>
 #include <common/report_error.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
-#include <map>
 #include <optional>
 
 namespace tools {
@@ -14,17 +14,28 @@ namespace {
 
 using Words = std::vector<std::string>;
 
+// CLI11's page without the second empty line between groups of options.
+class HelpPage : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override {
+    std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
+    for (size_t at = 0; (at = text.find("\n\n\n", at)) != std::string::npos;) text.erase(at, 1);
+    return text;
+  }
+};
+
 // A parser with its command's options declared. Not movable: the parser holds addresses into it.
 struct Parser {
-  explicit Parser(const ToolInfo& info) : app(info.description + "\n", info.name) {}
+  explicit Parser(const ToolInfo& info) : app(info.description + "\n", info.name) {
+    app.formatter(std::make_shared<HelpPage>());
+  }
   CLI::App app;
   CommonOptions common;
   std::function<int(Console&)> run;
 };
 
 void declare_common(CLI::App& app, CommonOptions& common) {
-  const std::map<std::string, ColorMode> colors = {
-      {"auto", ColorMode::Auto}, {"always", ColorMode::Always}, {"never", ColorMode::Never}};
   const char* group = "Common options";
   app.set_help_flag();  // taken out and added again: --help lists groups in order of declaration
   app.set_help_flag("-h,--help", "This page")->group(group);
@@ -37,12 +48,13 @@ void declare_common(CLI::App& app, CommonOptions& common) {
   app.add_flag_callback(
          "--no-progress", [&common] { common.progress = false; }, "No progress line on stderr")
       ->group(group);
-  app.add_option("--color", common.color, "auto, always or never; auto obeys NO_COLOR")
-      ->transform(CLI::Transformer(colors, CLI::ignore_case))
-      ->option_text("WHEN")
+  add_choice<ColorMode>(
+      app, "--color", common.color,
+      {{"auto", ColorMode::Auto}, {"always", ColorMode::Always}, {"never", ColorMode::Never}})
+      ->description("auto: on a terminal without NO_COLOR")
       ->group(group);
   app.add_option("-j,--threads", common.threads, "Threads (default: one per core)")
-      ->check(CLI::Range(0u, 4096u))
+      ->check(CLI::Range(0, 4096).description(""))
       ->option_text("N")
       ->group(group);
 }

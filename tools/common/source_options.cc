@@ -1,17 +1,17 @@
 #include "common/source_options.h"
 
-#include <CLI/CLI.hpp>
+#include <common/option_values.h>
 
 namespace tools {
 
 void SourceOptions::declare(CLI::App& app, const std::string& name) {
   app.add_option(name, path,
-                 "Checkpoint root, iteration folder, torch_dist or DCP folder, torch.save file, "
-                 ".safetensors file or index")
+                 "Checkpoint root, iteration or DCP folder, torch.save or safetensors file")
       ->required()
       ->option_text(" ");
   app.add_option("--iteration", iteration,
                  "Iteration of a checkpoint root (default: what the tracker names)")
+      ->check(kCount)
       ->option_text("N");
 }
 

@@ -1,15 +1,14 @@
 // ckpt-inspect diff: what two checkpoints do not have in common. Exit code 1 if they differ.
-#include <cmath>
 #include <ostream>
 
 #include <ckpt/diff.h>
 #include <ckpt/error.h>
 #include <common/json.h>
+#include <common/option_values.h>
 #include <common/progress.h>
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
 #include "inspect/listing.h"
@@ -30,12 +29,11 @@ struct DiffOptions {
         ->required()
         ->option_text(" ");
     app.add_option("B", b, "Another one, of any format")->required()->option_text(" ");
-    const CLI::Range not_negative(0.0, HUGE_VAL);
     app.add_option("--atol", diff.atol, "Equal if |a - b| <= atol + rtol * |b|")
-        ->check(not_negative.description(""))
+        ->check(kTolerance)
         ->option_text("X");
     app.add_option("--rtol", diff.rtol, "Default of both: 0, bit for bit")
-        ->check(not_negative.description(""))
+        ->check(kTolerance)
         ->option_text("Y");
     app.add_flag("--keys-only", diff.keys_only, "Names, shapes and dtypes; reads no tensor");
   }
@@ -158,11 +156,14 @@ nlohmann::json to_json(const ckpt::ObjectDifference& object) {
   return json;
 }
 
-void print_differences_as_json(Console& console, const ckpt::Differences& differences,
-                               const std::string& names) {
+nlohmann::json to_json(const ckpt::Checkpoint& checkpoint) {
+  return {{"path", json_text(checkpoint.folder().string())},
+          {"format", name(checkpoint.catalog().format)}};
+}
+
+nlohmann::json to_json(const ckpt::Differences& differences) {
   nlohmann::json document = json_document();
   document["equal"] = differences.none();
-  document["names"] = names;
   document["tensors"] = {{"compared", differences.tensor_count},
                          {"different", nlohmann::json::array()}};
   document["objects"] = {{"compared", differences.object_count},
@@ -173,7 +174,7 @@ void print_differences_as_json(Console& console, const ckpt::Differences& differ
   for (const auto& object : differences.objects) {
     document["objects"]["different"].push_back(to_json(object));
   }
-  print_json(console, document);
+  return document;
 }
 
 int run(const DiffOptions& options, Console& console) {
@@ -188,7 +189,9 @@ int run(const DiffOptions& options, Console& console) {
     differences = diff({named.a, a}, {named.b, b}, diff_options);
   }
   if (console.options().json) {
-    print_differences_as_json(console, differences, named.names);
+    nlohmann::json document = to_json(differences);
+    document.update({{"a", to_json(a)}, {"b", to_json(b)}, {"names", named.names}});
+    print_json(console, document);
   } else {
     print_differences(console, differences);
   }

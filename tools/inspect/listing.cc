@@ -57,6 +57,11 @@ nlohmann::json to_json(const Row& row) {
 
 }  // namespace
 
+bool is_single_file(const ckpt::Catalog& catalog) {
+  return catalog.format == ckpt::Format::Torch && catalog.files.size() == 1 &&
+         catalog.files[0].path.find('/') == std::string::npos;
+}
+
 std::string key_text(const std::string& key) { return key.empty() ? "(root)" : ckpt::escaped(key); }
 
 std::string qualified_key(const std::string& file, const std::string& key) {

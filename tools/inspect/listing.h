@@ -29,6 +29,9 @@ enum class Sort : uint8_t { Stored, Key, Size };
 std::vector<Row> list_rows(const ckpt::Catalog& catalog, const KeyFilter& filter);
 void sort_rows(std::vector<Row>& rows, Sort sort);
 
+// A torch.save file that was opened by itself: its entries name no file.
+bool is_single_file(const ckpt::Catalog& catalog);
+
 // A key for people: escaped, and "(root)" for the empty pointer of a bare tensor or a file's whole
 // tree.
 std::string key_text(const std::string& key);

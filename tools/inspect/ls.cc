@@ -1,11 +1,10 @@
 // ckpt-inspect ls: one row per tensor and object.
-#include <map>
 #include <ostream>
 
 #include <common/json.h>
+#include <common/option_values.h>
 #include <common/source_options.h>
 #include <common/text.h>
-#include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
 #include "inspect/listing.h"
@@ -20,13 +19,11 @@ struct LsOptions {
   size_t limit = SIZE_MAX;
 
   void declare(CLI::App& app) {
-    const std::map<std::string, Sort> sorts = {{"key", Sort::Key}, {"size", Sort::Size}};
     source.declare(app);
     filter.declare(app);
-    app.add_option("--sort", sort, "key, or size (largest first); default: as stored")
-        ->transform(CLI::CheckedTransformer(sorts).description(""))
-        ->option_text("key|size");
-    app.add_option("--limit", limit, "At most this many rows")->option_text("N");
+    add_choice<Sort>(app, "--sort", sort, {{"key", Sort::Key}, {"size", Sort::Size}})
+        ->description("By key, or largest first; default: as stored");
+    app.add_option("--limit", limit, "At most this many rows")->check(kCount)->option_text("N");
   }
 };
 

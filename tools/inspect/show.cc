@@ -52,7 +52,8 @@ void find_values(const ckpt::Checkpoint& checkpoint, const std::string& argument
     const bool is_qualified = argument.starts_with(file.path + ":");
     const std::string pointer = is_qualified ? argument.substr(file.path.size() + 1) : argument;
     if (const auto value = value_at(document->tree.root(), pointer)) {
-      found.push_back({file.path, pointer, nullptr, nullptr, value});
+      const bool is_single = is_single_file(checkpoint.catalog());
+      found.push_back({is_single ? "" : file.path, pointer, nullptr, nullptr, value});
     }
   }
 }

@@ -135,6 +135,14 @@ std::string sizes_text(const Summary& summary) {
   return text;
 }
 
+// What was opened: the file, or the folder that a root's tracker led to.
+std::string path_of(const ckpt::Checkpoint& checkpoint) {
+  const bool is_file = is_single_file(checkpoint.catalog()) ||
+                       checkpoint.catalog().format == ckpt::Format::Safetensors;
+  const auto& folder = checkpoint.folder();
+  return (is_file ? folder / checkpoint.catalog().files.at(0).path : folder).string();
+}
+
 void print_facts(Console& console, const ckpt::Checkpoint& checkpoint, const Summary& summary) {
   const ckpt::Catalog& catalog = checkpoint.catalog();
   const Total files = total_of_files(catalog);
@@ -142,7 +150,7 @@ void print_facts(Console& console, const ckpt::Checkpoint& checkpoint, const Sum
   const auto add = [&](const char* what, const std::string& text) {
     table.add_row({{what, Paint::Bold}, {text}});
   };
-  add("checkpoint", ckpt::escaped(checkpoint.folder().string()));
+  add("checkpoint", ckpt::escaped(path_of(checkpoint)));
   add("format", std::string(name(catalog.format)));
   if (catalog.iteration) add("iteration", std::to_string(*catalog.iteration));
   for (const auto& [writer, version] : summary.writers) add("writer", writer + " " + version);
@@ -203,7 +211,7 @@ void print_summary_as_json(Console& console, const ckpt::Checkpoint& checkpoint)
   const Summary summary = summarize(checkpoint);
   const ckpt::Catalog& catalog = checkpoint.catalog();
   nlohmann::json document = json_document();
-  document["path"] = json_text(checkpoint.folder().string());
+  document["path"] = json_text(path_of(checkpoint));
   document["format"] = name(catalog.format);
   if (catalog.iteration) document["iteration"] = *catalog.iteration;
   document["writers"] = nlohmann::json::object();

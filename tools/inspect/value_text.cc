@@ -24,11 +24,9 @@ std::string float_text(double value) {
   return text;
 }
 
-std::string bytes_text(const Value& value) {
+std::string bytes_text(const char* what, std::string_view bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
-  const std::string_view bytes = value.text();
-  std::string text = value.is(Kind::Bytes) ? "bytes of " : "bytearray of ";
-  text += std::to_string(bytes.size());
+  std::string text = std::string(what) + " of " + std::to_string(bytes.size());
   for (size_t i = 0; i < std::min(bytes.size(), kHexBytesMax); ++i) {
     const auto byte = static_cast<unsigned char>(bytes[i]);
     text += i == 0 ? ": " : " ";
@@ -56,19 +54,59 @@ bool is_scalar(const Value& value) {
   }
 }
 
-// Like 6 numbers: all in one line; nullopt if there are more, or something that is no scalar.
+bool holds_only_scalars(const Value& value) {
+  for (size_t i = 0; i < value.size(); ++i) {
+    if (!is_scalar(value[i])) return false;
+  }
+  return true;
+}
+
+// "tuple of 625: 3, 2147483648, ...": the first elements of a long list of scalars.
+std::string preview(const char* what, const Value& value) {
+  std::string text = std::string(what) + " of " + std::to_string(value.size());
+  if (value.size() == 0 || !holds_only_scalars(value)) return text;
+  for (size_t i = 0; i < std::min(value.size(), kInlineElementsMax); ++i) {
+    text += (i == 0 ? ": " : ", ") + value_text(value[i], 30);
+  }
+  return value.size() > kInlineElementsMax ? text + ", ..." : text;
+}
+
+// (0.9, 0.95): all in one line; nullopt if there are more, or something that is no scalar.
 std::optional<std::string> inline_sequence(const Value& value) {
-  if (value.size() > kInlineElementsMax) return std::nullopt;
+  if (value.size() > kInlineElementsMax || !holds_only_scalars(value)) return std::nullopt;
   std::string text;
   for (size_t i = 0; i < value.size(); ++i) {
-    if (!is_scalar(value[i])) return std::nullopt;
     text += (i == 0 ? "" : ", ") + value_text(value[i]);
   }
   if (value.is(Kind::List)) return "[" + text + "]";
   return "(" + text + (value.size() == 1 ? ",)" : ")");
 }
 
+// Protocol 2 has no bytes: it writes _codecs.encode(str, "latin1"), where each character is one
+// byte.
+std::optional<std::string> latin1_bytes(const Value& value) {
+  const Value args = value.args();
+  if (!value.callable().is_global("_codecs", "encode") || !args.is(Kind::Tuple))
+    return std::nullopt;
+  if (args.size() != 2 || !args[0].is(Kind::Str) || !args[1].is(Kind::Str)) return std::nullopt;
+  std::string bytes;
+  const std::string_view utf8 = args[0].text();
+  for (size_t i = 0; i < utf8.size(); ++i) {
+    const auto first = static_cast<unsigned char>(utf8[i]);
+    if (first >= 0xC4 || (first >= 0x80 && i + 1 == utf8.size()))
+      return std::nullopt;  // above 0xFF
+    if (first < 0x80) {
+      bytes += utf8[i];
+    } else {
+      bytes +=
+          static_cast<char>((first & 3u) << 6 | (static_cast<unsigned char>(utf8[++i]) & 0x3Fu));
+    }
+  }
+  return bytes;
+}
+
 std::string object_text(const Value& value) {
+  if (const auto bytes = latin1_bytes(value)) return bytes_text("bytes", *bytes);
   if (const auto tensor = ckpt::as_tensor(value)) {
     return "tensor " + std::string(name(tensor->dtype)) + " " + shape_text(tensor->shape);
   }
@@ -83,10 +121,6 @@ std::string object_text(const Value& value) {
            ")";
   }
   return made_by + " object";
-}
-
-std::string container_text(const char* what, size_t count) {
-  return std::string(what) + " of " + std::to_string(count);
 }
 
 std::string full_text(const Value& value) {
@@ -104,18 +138,19 @@ std::string full_text(const Value& value) {
     case Kind::Str:
       return "'" + ckpt::escaped(value.text()) + "'";
     case Kind::Bytes:
+      return bytes_text("bytes", value.text());
     case Kind::ByteArray:
-      return bytes_text(value);
+      return bytes_text("bytearray", value.text());
     case Kind::List:
-      return inline_sequence(value).value_or(container_text("list", value.size()));
+      return inline_sequence(value).value_or(preview("list", value));
     case Kind::Tuple:
-      return inline_sequence(value).value_or(container_text("tuple", value.size()));
+      return inline_sequence(value).value_or(preview("tuple", value));
     case Kind::Dict:
-      return container_text("dict", value.item_count());
+      return "dict of " + std::to_string(value.item_count());
     case Kind::Set:
-      return container_text("set", value.size());
+      return preview("set", value);
     case Kind::FrozenSet:
-      return container_text("frozenset", value.size());
+      return preview("frozenset", value);
     case Kind::Global:
       return global_text(value);
     case Kind::Object:
@@ -146,14 +181,21 @@ void add_items(const Value& value, const char* mark, std::vector<Child>& childre
 
 bool is_shown_whole(const Value& value) {
   if (is_scalar(value) || ckpt::as_tensor(value)) return true;
+  if (value.is(Kind::Object) && latin1_bytes(value)) return true;
   return (value.is(Kind::List) || value.is(Kind::Tuple)) && inline_sequence(value).has_value();
+}
+
+// Random states hold hundreds of numbers: their first ones say enough.
+bool is_previewed(const Value& value, size_t elements_max) {
+  const bool is_sequence = value.is(Kind::List) || value.is(Kind::Tuple);
+  return is_sequence && value.size() > elements_max && holds_only_scalars(value);
 }
 
 // What a tree shows below a value; `left_out` counts elements beyond the limit.
 std::vector<Child> children_of(const Value& value, size_t elements_max, size_t& left_out) {
   std::vector<Child> children;
   left_out = 0;
-  if (is_shown_whole(value)) return children;
+  if (is_shown_whole(value) || is_previewed(value, elements_max)) return children;
   switch (value.kind()) {
     case Kind::Dict:
       add_items(value, "", children);

@@ -15,7 +15,7 @@ std::string value_text(const ckpt::Value& value, size_t width_max = 100);
 // A value as an indented tree. Objects are shown by class and attributes; nothing in them is run.
 struct TreeLimits {
   size_t lines_max = 1000;
-  size_t elements_max = 100;  // of one container that is no dict
+  size_t elements_max = 20;  // of one container that is no dict
 };
 void print_tree(Console& console, const ckpt::Value& root, const TreeLimits& limits);
 

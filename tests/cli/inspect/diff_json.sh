@@ -1,0 +1,1 @@
+ckpt-inspect diff "$GOLDEN/lw_muon_bf16_torch_dp2/ckpt" "$GOLDEN/lw_muon_bf16_torch_dp4/ckpt" --json --atol 2e-8

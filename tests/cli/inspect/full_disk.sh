@@ -1,0 +1,1 @@
+ckpt-inspect "$GOLDEN/torch_save_zip/zip.pt" > /dev/full

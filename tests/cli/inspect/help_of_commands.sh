@@ -1,0 +1,1 @@
+for command in ls show hash diff; do ckpt-inspect $command --help; done

@@ -1,0 +1,1 @@
+ckpt-inspect ls "$GOLDEN/torch_save_zip/zip_nocrc.pt"

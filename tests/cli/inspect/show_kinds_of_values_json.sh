@@ -1,0 +1,1 @@
+ckpt-inspect show "$GOLDEN/torch_save_zip/zip.pt" "" --json

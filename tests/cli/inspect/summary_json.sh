@@ -1,0 +1,1 @@
+ckpt-inspect --json "$GOLDEN/lw_muon_bf16_torch_dp4/ckpt"

@@ -1,0 +1,1 @@
+ckpt-inspect ls --frobnicate "$GOLDEN/torch_save_zip/zip.pt"

@@ -1,0 +1,1 @@
+ckpt-inspect --version | sed "s/[0-9.]*$/VERSION/"

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+namespace tools {
+
+// An option that takes one of a few words; --help shows them as "a|b|c".
+template <class Value>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& target,
+                        const std::vector<std::pair<std::string, Value>>& choices) {
+  std::vector<std::string> words;
+  std::string shown;
+  for (const auto& [word, value] : choices) {
+    words.push_back(word);
+    shown += (shown.empty() ? "" : "|") + word;
+  }
+  const auto choose = [&target, choices](const std::string& chosen) {
+    for (const auto& [word, value] : choices) {
+      if (word == chosen) target = value;
+    }
+  };
+  return app.add_option_function<std::string>(name, choose)
+      ->check(CLI::IsMember(words))
+      ->option_text(shown);
+}
+
+// A whole number of at least 0. CLI11 alone would take -1 for the largest number.
+inline const CLI::Validator kCount(
+    [](std::string& text) {
+      const bool is_count = !text.empty() && text.size() < 19 &&
+                            text.find_first_not_of("0123456789") == std::string::npos;
+      return is_count ? std::string() : "'" + text + "' is no whole number of at least 0";
+    },
+    "");
+
+// A finite number of at least 0.
+inline const CLI::Validator kTolerance(
+    [](std::string& text) {
+      double number = -1;
+      const bool is_number = CLI::detail::lexical_cast(text, number);
+      const bool is_tolerance = is_number && number >= 0 && number <= 1e300;
+      return is_tolerance ? std::string() : "'" + text + "' is no number of at least 0";
+    },
+    "");
+
+}  // namespace tools
