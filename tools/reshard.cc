@@ -11,8 +11,7 @@ struct ReshardOptions {
 
   void declare(CLI::App& app) {
     common.declare(app);
-    app.add_option("--dp", data_parallel, "Data-parallel size of the destination")
-        ->required();
+    app.add_option("--dp", data_parallel, "Data-parallel size of the destination")->required();
   }
 };
 

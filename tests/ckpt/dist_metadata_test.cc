@@ -62,8 +62,7 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_read_back) {
   BOOST_TEST(metadata.tensors[0].chunks[1].region.file == 1u);
   BOOST_TEST(metadata.tensors[1].shape.empty());
   const auto& second = metadata.tensors[1].chunks[0].region;
-  BOOST_TEST(second.bytes.offset_bytes ==
-             metadata.tensors[0].chunks[1].region.bytes.end_bytes());
+  BOOST_TEST(second.bytes.offset_bytes == metadata.tensors[0].chunks[1].region.bytes.end_bytes());
 }
 
 BOOST_DATA_TEST_CASE(chunks_that_do_not_tile_their_tensor_are_refused, data::make(kBadChunks),

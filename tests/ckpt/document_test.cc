@@ -22,9 +22,9 @@ NodeId view(ValueTree& tree, int64_t offset, std::vector<int64_t> size,
     for (const int64_t value : values) ids.push_back(tree.integer(value));
     return tree.sequence(ckpt::Kind::Tuple, ids);
   };
-  const NodeId storage = tree.persistent_id(
-      tree.tuple({tree.str("storage"), tree.global("torch", "FloatStorage"), tree.str("0"),
-                  tree.str("cpu"), tree.integer(12)}));
+  const NodeId storage =
+      tree.persistent_id(tree.tuple({tree.str("storage"), tree.global("torch", "FloatStorage"),
+                                     tree.str("0"), tree.str("cpu"), tree.integer(12)}));
   return tree.object(ckpt::Construction::Reduce, tree.global("torch._utils", "_rebuild_tensor_v2"),
                      tree.tuple({storage, tree.integer(offset), numbers(size), numbers(stride),
                                  tree.boolean(false), ckpt::add_ordered_dict(tree)}));
@@ -100,8 +100,9 @@ BOOST_AUTO_TEST_CASE(keys_are_shown_as_python_shows_them) {
   BOOST_TEST(text(tree.real(1)) == "1.0");
   BOOST_TEST(text(tree.real(1e-8)) == "1e-08");
   BOOST_TEST(text(tree.boolean(true)) == "True");
-  BOOST_TEST(text(tree.tuple({tree.global("torch", "bfloat16"), tree.global("torch", "float32")})) ==
-             "(torch.bfloat16, torch.float32)");
+  BOOST_TEST(
+      text(tree.tuple({tree.global("torch", "bfloat16"), tree.global("torch", "float32")})) ==
+      "(torch.bfloat16, torch.float32)");
   BOOST_TEST(text(tree.tuple({tree.str("a")})) == "('a',)");
 }
 

@@ -81,7 +81,8 @@ BOOST_AUTO_TEST_CASE(a_class_is_two_names_and_a_call_is_its_arguments) {
 }
 
 BOOST_AUTO_TEST_CASE(text_opcodes_of_protocol_0_are_read) {
-  const ValueTree tree = read("(lp0\nI01\naI-12\naL123456789012345678901L\naF1.5\naS'a\\x41\\n'\nag0\na."s);
+  const ValueTree tree =
+      read("(lp0\nI01\naI-12\naL123456789012345678901L\naF1.5\naS'a\\x41\\n'\nag0\na."s);
   const auto list = tree.root();
   BOOST_TEST(list[0].as_bool());
   BOOST_TEST(list[1].as_int() == -12);
@@ -109,7 +110,14 @@ BOOST_AUTO_TEST_CASE(a_line_break_in_a_class_name_cannot_be_written_in_protocol_
   BOOST_TEST(!test::error_of([&] { ckpt::pickle::write(tree, 4); }).has_value());
 }
 
-const char* const kIntegers[] = {"0", "127", "128", "-128", "-129", "255", "256", "-32769",
+const char* const kIntegers[] = {"0",
+                                 "127",
+                                 "128",
+                                 "-128",
+                                 "-129",
+                                 "255",
+                                 "256",
+                                 "-32769",
                                  "170141183460469231731687303715884105727",
                                  "-170141183460469231731687303715884105728"};
 BOOST_DATA_TEST_CASE(integers_of_any_size_go_to_bytes_and_back, data::make(kIntegers), text) {

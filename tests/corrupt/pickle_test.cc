@@ -73,7 +73,9 @@ BOOST_DATA_TEST_CASE(is_refused_at_the_opcode_to_blame, data::make(kCases), c) {
 
 // users.md P4: a memo index far ahead must not cost memory up to it.
 BOOST_AUTO_TEST_CASE(a_sparse_memo_index_is_stored_and_found) {
-  const std::string bytes = "K\x07r\xff\xff\xff\xff" "0j\xff\xff\xff\xff."s;  // PUT, POP, GET
+  const std::string bytes =
+      "K\x07r\xff\xff\xff\xff"
+      "0j\xff\xff\xff\xff."s;  // PUT, POP, GET
   ckpt::ByteReader reader(test::bytes_of(bytes));
   BOOST_TEST(ckpt::pickle::read(reader).root().as_int() == 7);
 }

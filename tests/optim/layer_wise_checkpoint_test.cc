@@ -78,11 +78,11 @@ BOOST_AUTO_TEST_CASE(a_torch_target_has_one_file_per_rank_and_the_tracker_last) 
   optim::LayerWiseTargetSpec spec;
   spec.data_parallel = 3;
   const auto target = optim::make_layer_wise_target(view_of("lw_muon_bf16_torch_dist_dp2"), spec);
-  const std::vector<std::string> expected = {
-      "iter_0000003/mp_rank_00/layer_wise_optimizer_0.pt",
-      "iter_0000003/mp_rank_00/layer_wise_optimizer_1.pt",
-      "iter_0000003/mp_rank_00/layer_wise_optimizer_2.pt",
-      "iter_0000003/mp_rank_00/model_optim_rng.pt", "latest_checkpointed_iteration.txt"};
+  const std::vector<std::string> expected = {"iter_0000003/mp_rank_00/layer_wise_optimizer_0.pt",
+                                             "iter_0000003/mp_rank_00/layer_wise_optimizer_1.pt",
+                                             "iter_0000003/mp_rank_00/layer_wise_optimizer_2.pt",
+                                             "iter_0000003/mp_rank_00/model_optim_rng.pt",
+                                             "latest_checkpointed_iteration.txt"};
   BOOST_TEST(paths_of(target) == expected, boost::test_tools::per_element());
   BOOST_TEST(target.files.back().bytes == "3");
 }

@@ -20,8 +20,8 @@ class CKPT_EXPORT ArchiveBuilder {
   // A row-major tensor with a storage of its own.
   NodeId add_tensor(DType dtype, const Extents& shape, RecordSource source);
 
-  // Copies a value of a document with the storages that it views; a storage that several values share
-  // is carried once. Throws Corrupt where a storage is missing from the document.
+  // Copies a value of a document with the storages that it views; a storage that several values
+  // share is carried once. Throws Corrupt where a storage is missing from the document.
   NodeId carry(const Value& value, const Document& document);
 
   // Sets the root and gives everything away.

@@ -18,7 +18,8 @@ struct Box {
 };
 
 CKPT_EXPORT Box whole(const Extents& shape);
-CKPT_EXPORT std::optional<Box> intersect(const Box& a, const Box& b);  // nullopt when they share no element
+CKPT_EXPORT std::optional<Box> intersect(const Box& a,
+                                         const Box& b);  // nullopt when they share no element
 
 // Product of all sizes (1 for a 0-dim tensor). Throws Corrupt when it does not fit 63 bits.
 CKPT_EXPORT uint64_t element_count(const Extents& sizes);

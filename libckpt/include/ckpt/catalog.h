@@ -29,7 +29,8 @@ enum class Wrapping : uint8_t {
   TorchSave,  // the region is a torch.save archive that holds one tensor (a .distcp entry)
 };
 
-// Bytes of one file of the checkpoint. `crc32` is the archive's checksum of the whole region, where it has one.
+// Bytes of one file of the checkpoint. `crc32` is the archive's checksum of the whole region, where
+// it has one.
 struct StorageRegion {
   uint32_t file = 0;  // index into Catalog::files
   ByteRange bytes;
@@ -37,14 +38,15 @@ struct StorageRegion {
   std::optional<uint32_t> crc32 = std::nullopt;
 };
 
-// How a chunk views its storage, in elements. Only torch.save files hold views that are not row-major.
+// How a chunk views its storage, in elements. Only torch.save files hold views that are not
+// row-major.
 struct StridedView {
   uint64_t offset = 0;
   Extents strides;
 };
 
-// A stored box of a tensor. Without `view` the payload is row-major without holes; `payload_offset_bytes` is then
-// where the box starts in the unwrapped payload.
+// A stored box of a tensor. Without `view` the payload is row-major without holes;
+// `payload_offset_bytes` is then where the box starts in the unwrapped payload.
 struct Chunk {
   Box box;
   StorageRegion region;
@@ -52,8 +54,8 @@ struct Chunk {
   std::optional<StridedView> view = std::nullopt;
 };
 
-// A tensor. Replicas were dropped at the door, so chunks are disjoint: they cover the tensor when their element
-// counts add up to its own.
+// A tensor. Replicas were dropped at the door, so chunks are disjoint: they cover the tensor when
+// their element counts add up to its own.
 struct TensorEntry {
   std::string file;  // set where a key is unique only within its file (a `torch` folder, common.pt)
   std::string key;
@@ -62,7 +64,8 @@ struct TensorEntry {
   std::vector<Chunk> chunks;
 };
 
-// A value that is no tensor: a torch.save archive of its own in torch_dist, a part of a file's value tree in torch.
+// A value that is no tensor: a torch.save archive of its own in torch_dist, a part of a file's
+// value tree in torch.
 struct ObjectEntry {
   std::string file;
   std::string key;

@@ -17,10 +17,12 @@ namespace ckpt {
 class CKPT_EXPORT PayloadSource {
  public:
   virtual ~PayloadSource();
-  // The region of the storage itself: unwraps a torch.save entry, returns other regions as they are.
+  // The region of the storage itself: unwraps a torch.save entry, returns other regions as they
+  // are.
   virtual StorageRegion locate(const StorageRegion& region) const = 0;
   // Reads out.size() bytes that start `offset_bytes` into a located region.
-  virtual void read_bytes(const StorageRegion& located, uint64_t offset_bytes, std::span<std::byte> out) const = 0;
+  virtual void read_bytes(const StorageRegion& located, uint64_t offset_bytes,
+                          std::span<std::byte> out) const = 0;
   // The path to print in errors about a file of the catalog.
   virtual std::string file_name(uint32_t file) const = 0;
 };
@@ -30,9 +32,9 @@ struct OpenOptions {
   Limits limits;
 };
 
-// An opened checkpoint: a torch_dist folder, a `torch` iteration folder, a torch.save file or a safetensors file,
-// told apart by content. Opening reads metadata only, executes nothing, and follows no path out of the folder.
-// Immutable; safe to read from many threads.
+// An opened checkpoint: a torch_dist folder, a `torch` iteration folder, a torch.save file or a
+// safetensors file, told apart by content. Opening reads metadata only, executes nothing, and
+// follows no path out of the folder. Immutable; safe to read from many threads.
 class CKPT_EXPORT Checkpoint final : public PayloadSource {
  public:
   // Throws NotFound (no such path, no such iteration), Corrupt, Unsupported.
@@ -43,24 +45,29 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
 
   const Catalog& catalog() const;
   const std::filesystem::path& folder() const;  // what file names in the catalog are relative to
-  bool was_root() const;                        // opened through a tracker: a writer makes a root again
+  bool was_root() const;  // opened through a tracker: a writer makes a root again
   const Limits& limits() const;
 
-  // The value tree of a torch.save file of the checkpoint (`torch` files, common.pt); nullptr if there is none.
+  // The value tree of a torch.save file of the checkpoint (`torch` files, common.pt); nullptr if
+  // there is none.
   const Document* document(std::string_view file) const;
   // A torch_dist folder's .metadata as it is stored; nullptr for other formats.
   const ValueTree* dist_metadata() const;
-  // Reads an object of a torch_dist folder: the archive's tree as it is stored (Megatron: a list of one).
+  // Reads an object of a torch_dist folder: the archive's tree as it is stored (Megatron: a list of
+  // one).
   Document read_object(const ObjectEntry& object) const;
 
-  // Row-major little-endian bytes of `box` of `tensor`; out.size() must be their count. The tensor need not be in
-  // catalog(): any entry whose chunks lie in this checkpoint's files will do. Throws Corrupt where chunks leave a hole.
+  // Row-major little-endian bytes of `box` of `tensor`; out.size() must be their count. The tensor
+  // need not be in catalog(): any entry whose chunks lie in this checkpoint's files will do. Throws
+  // Corrupt where chunks leave a hole.
   void read(const TensorEntry& tensor, const Box& box, std::span<std::byte> out) const;
-  // Streams the storages of all chunks and throws Corrupt where a CRC-32 differs from the archive's.
+  // Streams the storages of all chunks and throws Corrupt where a CRC-32 differs from the
+  // archive's.
   void check_crc(const TensorEntry& tensor) const;
 
   StorageRegion locate(const StorageRegion& region) const override;
-  void read_bytes(const StorageRegion& located, uint64_t offset_bytes, std::span<std::byte> out) const override;
+  void read_bytes(const StorageRegion& located, uint64_t offset_bytes,
+                  std::span<std::byte> out) const override;
   std::string file_name(uint32_t file) const override;
 
  private:

@@ -17,7 +17,8 @@ struct StorageRecord {
   StorageRegion region;  // where its bytes are; region.bytes.count_bytes is its size
 };
 
-// A torch.save archive, opened: the value tree and the storages that its tensors view. No payload was read.
+// A torch.save archive, opened: the value tree and the storages that its tensors view. No payload
+// was read.
 struct CKPT_EXPORT Document {
   ValueTree tree;
   std::vector<StorageRecord> storages;  // sorted by key
@@ -32,29 +33,34 @@ struct TensorView {
   uint64_t storage_count_bytes = 0;  // what the persistent id says that the storage holds
   uint64_t offset = 0;               // elements
   Extents shape;
-  Extents strides;                   // elements
+  Extents strides;  // elements
   bool requires_grad = false;
   std::optional<NodeId> attributes;  // the state dict given to _rebuild_from_type_v2
 };
 
-// nullopt when `value` is no tensor; Error(Corrupt) when it says that it is one and is malformed or leaves its
-// storage; Error(Unsupported) for kinds that torch has and Shardwise has not (sparse, quantised).
+// nullopt when `value` is no tensor; Error(Corrupt) when it says that it is one and is malformed or
+// leaves its storage; Error(Unsupported) for kinds that torch has and Shardwise has not (sparse,
+// quantised).
 CKPT_EXPORT std::optional<TensorView> as_tensor(const Value& value);
 
 struct TensorAt {
-  std::string pointer;  // RFC 6901 pointer; "@b" for an attribute of an object; text of keys that are not strings
+  std::string pointer;  // RFC 6901 pointer; "@b" for an attribute of an object; text of keys that
+                        // are not strings
   NodeId node;
   TensorView view;
 };
 
-// Every tensor of the tree in the order of the file, one that is reached twice listed twice. No recursion.
+// Every tensor of the tree in the order of the file, one that is reached twice listed twice. No
+// recursion.
 CKPT_EXPORT std::vector<TensorAt> tensors_in(const Document& document);
 
-// Python's str() of a dictionary key, as pointers and listings show it: 3, (torch.bfloat16, torch.float32).
+// Python's str() of a dictionary key, as pointers and listings show it: 3, (torch.bfloat16,
+// torch.float32).
 CKPT_EXPORT std::string key_text(const Value& key);
 
 // Adds a tensor that owns the whole storage `storage_key`, row-major, as torch.save writes it.
-CKPT_EXPORT NodeId add_tensor(ValueTree& tree, DType dtype, const Extents& shape, std::string_view storage_key);
+CKPT_EXPORT NodeId add_tensor(ValueTree& tree, DType dtype, const Extents& shape,
+                              std::string_view storage_key);
 
 // torch.Size and OrderedDict, as pickles state them.
 CKPT_EXPORT NodeId add_size(ValueTree& tree, const Extents& sizes);

@@ -10,7 +10,8 @@
 
 namespace ckpt {
 
-// What went wrong, as far as a caller can act on it. The tools' exit codes follow from it (design: exit codes).
+// What went wrong, as far as a caller can act on it. The tools' exit codes follow from it (design:
+// exit codes).
 enum class ErrorCode : uint8_t {
   InvalidArgument,  // the request makes no sense, whatever the files hold     -> exit 2
   Corrupt,          // malformed, damaged or unsafe input                      -> exit 3
@@ -52,8 +53,8 @@ class CKPT_EXPORT Error : public std::exception {
   std::string line_;
 };
 
-// A name from a file, fit for a terminal: control characters, quotes, backslashes and bytes that are
-// not UTF-8 become \xNN or \uNNNN.
+// A name from a file, fit for a terminal: control characters, quotes, backslashes and bytes that
+// are not UTF-8 become \xNN or \uNNNN.
 CKPT_EXPORT std::string escaped(std::string_view name);
 
 }  // namespace ckpt

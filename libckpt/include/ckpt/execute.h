@@ -19,7 +19,7 @@ struct ExecuteOptions {
   unsigned threads = 0;                              // 0: one per core
   uint64_t memory_bytes_max = uint64_t{256} << 20;   // all buffers together
   std::function<void(const Progress&)> on_progress;  // called from any thread, one call at a time
-  std::stop_token stop;                              // a requested stop ends in Error(IoFailure, "cancelled")
+  std::stop_token stop;  // a requested stop ends in Error(IoFailure, "cancelled")
 };
 
 struct ExecuteStats {
@@ -28,9 +28,11 @@ struct ExecuteStats {
   uint64_t file_count = 0;
 };
 
-// Moves the bytes: obeys the plan, decides nothing. The same plan gives the same bytes for any number of threads.
-// Checks the CRC-32 of every source storage that it reads against the archive's (0 means that the archive has none).
-CKPT_EXPORT ExecuteStats execute(const Target& target, const Plan& plan, const PayloadSource& source, Staging& staging,
+// Moves the bytes: obeys the plan, decides nothing. The same plan gives the same bytes for any
+// number of threads. Checks the CRC-32 of every source storage that it reads against the archive's
+// (0 means that the archive has none).
+CKPT_EXPORT ExecuteStats execute(const Target& target, const Plan& plan,
+                                 const PayloadSource& source, Staging& staging,
                                  const ExecuteOptions& options = {});
 
 }  // namespace ckpt

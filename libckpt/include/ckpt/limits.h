@@ -4,15 +4,16 @@
 
 namespace ckpt {
 
-// Every bound that libckpt puts on what a file may ask for. Pass a changed copy to Checkpoint::open.
+// Every bound that libckpt puts on what a file may ask for. Pass a changed copy to
+// Checkpoint::open.
 struct Limits {
-  uint64_t pickle_bytes_max = uint64_t{8} << 30;          // one pickle stream (.metadata, data.pkl)
-  uint64_t pickle_nodes_max = uint64_t{1} << 31;          // values in one pickle stream
-  uint64_t zip_entries_max = uint64_t{1} << 26;           // members of one torch.save archive
-  uint64_t zip_directory_bytes_max = uint64_t{4} << 30;   // central directory of one archive
-  uint64_t small_file_bytes_max = uint64_t{1} << 20;      // metadata.json, tracker
-  uint64_t safetensors_header_bytes_max = 100'000'000;    // the format's own rule
-  uint64_t dims_max = 64;                                 // dimensions of one tensor (torch's own limit)
+  uint64_t pickle_bytes_max = uint64_t{8} << 30;         // one pickle stream (.metadata, data.pkl)
+  uint64_t pickle_nodes_max = uint64_t{1} << 31;         // values in one pickle stream
+  uint64_t zip_entries_max = uint64_t{1} << 26;          // members of one torch.save archive
+  uint64_t zip_directory_bytes_max = uint64_t{4} << 30;  // central directory of one archive
+  uint64_t small_file_bytes_max = uint64_t{1} << 20;     // metadata.json, tracker
+  uint64_t safetensors_header_bytes_max = 100'000'000;   // the format's own rule
+  uint64_t dims_max = 64;  // dimensions of one tensor (torch's own limit)
 };
 
 }  // namespace ckpt

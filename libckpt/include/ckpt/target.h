@@ -12,8 +12,9 @@
 
 namespace ckpt {
 
-// A checkpoint to be written, as data: which files, which archives in them, where each payload comes from.
-// Every byte offset follows from it before the first byte is written; only checksums are filled in on the way.
+// A checkpoint to be written, as data: which files, which archives in them, where each payload
+// comes from. Every byte offset follows from it before the first byte is written; only checksums
+// are filled in on the way.
 
 struct TensorSource {  // row-major bytes of a box of a tensor of the source
   std::shared_ptr<const TensorEntry> tensor;
@@ -22,14 +23,16 @@ struct TensorSource {  // row-major bytes of a box of a tensor of the source
 struct StorageSource {  // a storage of the source, as it is
   StorageRegion region;
 };
-using RecordSource = std::variant<TensorSource, StorageSource, std::string>;  // string: the bytes themselves
+using RecordSource =
+    std::variant<TensorSource, StorageSource, std::string>;  // string: the bytes themselves
 
 struct TargetRecord {
   uint64_t count_bytes = 0;
   RecordSource source;
 };
 
-struct BareTensor {  // an archive that holds one row-major tensor: made when it is written, so that 10^6 cost little
+struct BareTensor {  // an archive that holds one row-major tensor: made when it is written, so that
+                     // 10^6 cost little
   DType dtype = DType::Float32;
   Extents shape;
 };
@@ -42,19 +45,20 @@ struct TargetArchive {
 };
 
 struct TargetFile {
-  std::string path;                     // relative to the target folder; empty if the target is one file
+  std::string path;  // relative to the target folder; empty if the target is one file
   std::vector<TargetArchive> archives;  // back to back
   std::string bytes;                    // the content, if there are no archives
 };
 
 struct NotCarried {
-  std::string what;    // a key, or what the user would call it
+  std::string what;  // a key, or what the user would call it
   std::string reason;
 };
 
 struct Target {
   Format format = Format::Torch;
-  std::vector<TargetFile> files;  // in the order in which they are published: what marks completeness comes last
+  std::vector<TargetFile>
+      files;  // in the order in which they are published: what marks completeness comes last
   std::vector<NotCarried> not_carried;
   std::vector<std::string> warnings;
 };
@@ -62,15 +66,16 @@ struct Target {
 // Bytes that an archive takes, exactly as execute() writes it.
 CKPT_EXPORT uint64_t archive_count_bytes(const TargetArchive& archive);
 
-// --- torch_dist / PyTorch DCP ---------------------------------------------------------------------------------
+// --- torch_dist / PyTorch DCP
+// ---------------------------------------------------------------------------------
 
 struct DistChunk {
   std::string key;
   DType dtype = DType::Float32;
   Extents global_shape;
-  Box box;                // of the stored tensor
+  Box box;  // of the stored tensor
   TensorSource source;
-  uint32_t rank = 0;      // writes it to __{rank}_0.distcp
+  uint32_t rank = 0;  // writes it to __{rank}_0.distcp
 };
 struct DistObject {
   std::string key;
@@ -80,22 +85,26 @@ struct DistObject {
 };
 struct DistSpec {
   std::vector<DistObject> objects;
-  std::vector<DistChunk> chunks;         // in the order of their files; metadata lists keys in order of first use
+  std::vector<DistChunk>
+      chunks;  // in the order of their files; metadata lists keys in order of first use
   uint32_t rank_count = 1;
-  bool chunk_index = false;              // plain DCP numbers the chunks of a tensor, Megatron does not
-  std::optional<ValueTree> planner_data; // plain DCP
+  bool chunk_index = false;  // plain DCP numbers the chunks of a tensor, Megatron does not
+  std::optional<ValueTree> planner_data;  // plain DCP
 };
-// The .distcp files and .metadata (last). The caller adds common.pt and metadata.json where Megatron wants them.
+// The .distcp files and .metadata (last). The caller adds common.pt and metadata.json where
+// Megatron wants them.
 CKPT_EXPORT std::vector<TargetFile> make_torch_dist_files(const DistSpec& spec);
 
-// --- Plain state dicts ----------------------------------------------------------------------------------------
+// --- Plain state dicts
+// ----------------------------------------------------------------------------------------
 
 class Checkpoint;
 struct TargetSpec {
   Format format = Format::Torch;
 };
-// torch.save file -> DCP folder and back, flattened and unflattened as torch.distributed.checkpoint does it.
-// Megatron checkpoints are refused (Unsupported): liboptim's make_layer_wise_target knows their layout.
+// torch.save file -> DCP folder and back, flattened and unflattened as torch.distributed.checkpoint
+// does it. Megatron checkpoints are refused (Unsupported): liboptim's make_layer_wise_target knows
+// their layout.
 CKPT_EXPORT Target make_target(const Checkpoint& source, const TargetSpec& spec);
 
 }  // namespace ckpt

@@ -10,8 +10,8 @@
 
 namespace ckpt {
 
-// Reads a tensor from its first to its last byte, row-major and little-endian, whatever chunks it is
-// stored in; memory does not grow with the tensor. The source must outlive it. For one thread.
+// Reads a tensor from its first to its last byte, row-major and little-endian, whatever chunks it
+// is stored in; memory does not grow with the tensor. The source must outlive it. For one thread.
 class CKPT_EXPORT TensorStream {
  public:
   TensorStream(TensorEntry tensor, const PayloadSource& source);
@@ -19,7 +19,8 @@ class CKPT_EXPORT TensorStream {
   ~TensorStream();
 
   uint64_t left_bytes() const;
-  // The next out.size() bytes: whole elements, at most left_bytes(). Throws Corrupt as Checkpoint::read.
+  // The next out.size() bytes: whole elements, at most left_bytes(). Throws Corrupt as
+  // Checkpoint::read.
   void read(std::span<std::byte> out);
 
  private:

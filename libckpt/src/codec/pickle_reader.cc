@@ -1,12 +1,10 @@
 #include "codec/pickle_reader.h"
 
-#include <charconv>
-#include <unordered_map>
-
 #include <ckpt/error.h>
 
 #include "base/text.h"
 #include "codec/big_integer.h"
+#include "codec/pickle_memo.h"
 #include "codec/pickle_opcodes.h"
 #include "codec/python_text.h"
 
@@ -43,8 +41,7 @@ class Machine {
   void step(Op op) {
     if (!step_scalar(op) && !step_text(op) && !step_container(op) && !step_object(op) &&
         !step_memo(op)) {
-      fail("unknown pickle opcode 0x" +
-           hex(static_cast<uint32_t>(op)).substr(6));
+      fail("unknown pickle opcode 0x" + hex(static_cast<uint32_t>(op)).substr(6));
     }
   }
 
@@ -99,7 +96,7 @@ class Machine {
       case Op::Long1: push_long(reader_.bytes(reader_.u8())); return true;
       case Op::Long4: push_long(reader_.bytes(length_i32())); return true;
       case Op::Int: push_int_line(); return true;
-      case Op::Long: push_long_line(); return true;
+      case Op::Long: push_decimal(reader_.line()); return true;
       case Op::Float: push_float_line(); return true;
       default: return false;
     }
@@ -125,26 +122,17 @@ class Machine {
     push_decimal(line);
   }
 
-  void push_long_line() {
-    std::string_view line = reader_.line();
-    if (line.ends_with('L')) line.remove_suffix(1);
-    push_decimal(line);
-  }
-
   void push_decimal(std::string_view line) {
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), value);
-    if (error == std::errc() && end == line.data() + line.size()) return push(tree_.integer(value));
+    if (line.ends_with('L')) line.remove_suffix(1);
+    if (const auto value = number_in<int64_t>(line)) return push(tree_.integer(*value));
     if (!is_decimal(line)) fail("an integer that is no decimal number");
     push(tree_.big_integer(std::string(line)));
   }
 
   void push_float_line() {
-    const std::string_view line = reader_.line();
-    double value = 0;
-    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), value);
-    if (error != std::errc() || end != line.data() + line.size()) fail("a float that is no number");
-    push(tree_.real(value));
+    const auto value = number_in<double>(reader_.line());
+    if (!value) fail("a float that is no number");
+    push(tree_.real(*value));
   }
 
   // --- strings ---
@@ -267,8 +255,7 @@ class Machine {
 
   bool hashable(NodeId id) const {
     const Kind kind = kind_of(id);
-    return kind != Kind::List && kind != Kind::Dict && kind != Kind::Set &&
-           kind != Kind::ByteArray;
+    return kind != Kind::List && kind != Kind::Dict && kind != Kind::Set && kind != Kind::ByteArray;
   }
 
   // --- classes and objects ---
@@ -285,17 +272,17 @@ class Machine {
       case Op::Build: build(); return true;
       case Op::PersId: push(tree_.persistent_id(tree_.str(reader_.line()))); return true;
       case Op::BinPersId: push(tree_.persistent_id(pop())); return true;
-      case Op::Ext1: case Op::Ext2: case Op::Ext4:
-        unsupported("a class by its number in a registry of the writing program");
-      case Op::NextBuffer: case Op::ReadonlyBuffer:
-        unsupported("a buffer that lies outside the pickle");
+      case Op::Ext1:
+      case Op::Ext2:
+      case Op::Ext4: unsupported("a class by its number in a registry of the writing program");
+      case Op::NextBuffer:
+      case Op::ReadonlyBuffer: unsupported("a buffer that lies outside the pickle");
       default: return false;
     }
   }
 
   [[noreturn]] void unsupported(const std::string& what) const {
-    throw Error(ErrorCode::Unsupported,
-                {reader_.file(), reader_.file_offset_bytes() - 1, {}},
+    throw Error(ErrorCode::Unsupported, {reader_.file(), reader_.file_offset_bytes() - 1, {}},
                 "the pickle refers to " + what);
   }
 
@@ -360,10 +347,10 @@ class Machine {
       case Op::Get: push(recall(memo_line())); return true;
       case Op::BinGet: push(recall(reader_.u8())); return true;
       case Op::LongBinGet: push(recall(reader_.u32())); return true;
-      case Op::Put: remember(memo_line()); return true;
-      case Op::BinPut: remember(reader_.u8()); return true;
-      case Op::LongBinPut: remember(reader_.u32()); return true;
-      case Op::Memoize: remember(dense_memo_.size() + sparse_memo_.size()); return true;
+      case Op::Put: memo_.store(memo_line(), top()); return true;
+      case Op::BinPut: memo_.store(reader_.u8(), top()); return true;
+      case Op::LongBinPut: memo_.store(reader_.u32(), top()); return true;
+      case Op::Memoize: memo_.store(memo_.size(), top()); return true;
       case Op::Proto: check_protocol(reader_.u8()); return true;
       case Op::Frame: check_frame(reader_.u64()); return true;
       default: return false;
@@ -371,32 +358,14 @@ class Machine {
   }
 
   uint64_t memo_line() {
-    const std::string_view line = reader_.line();
-    uint64_t index = 0;
-    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), index);
-    if (error != std::errc() || end != line.data() + line.size()) fail("a memo index that is no number");
-    return index;
-  }
-
-  // Indices come in order from every real writer; one that jumps costs a map entry, not memory up to it.
-  void remember(uint64_t index) {
-    const NodeId id = top();
-    if (index < dense_memo_.size()) {
-      dense_memo_[index] = id;
-    } else if (index == dense_memo_.size() && sparse_memo_.empty()) {
-      dense_memo_.push_back(id);
-    } else {
-      sparse_memo_[index] = id;
-    }
+    const auto index = number_in<uint64_t>(reader_.line());
+    if (!index) fail("a memo index that is no number");
+    return *index;
   }
 
   NodeId recall(uint64_t index) const {
-    if (index < dense_memo_.size()) return dense_memo_[index];
-    const auto found = sparse_memo_.find(index);
-    if (found == sparse_memo_.end()) {
-      fail("memo index " + std::to_string(index) + " was never stored");
-    }
-    return found->second;
+    if (const auto id = memo_.find(index)) return *id;
+    fail("memo index " + std::to_string(index) + " was never stored");
   }
 
   void check_protocol(int protocol) const {
@@ -412,8 +381,7 @@ class Machine {
   ValueTree tree_;
   std::vector<NodeId> stack_;
   std::vector<size_t> marks_;  // heights of stack_
-  std::vector<NodeId> dense_memo_;
-  std::unordered_map<uint64_t, NodeId> sparse_memo_;
+  Memo memo_;
   size_t opcode_position_ = 0;
 };
 

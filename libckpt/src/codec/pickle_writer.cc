@@ -19,12 +19,13 @@ constexpr size_t kBatchItems = 1000;  // as Python: bounds the reader's stack
 template <class Visit>
 void for_each_child(const Value& value, Visit visit) {
   switch (value.kind()) {
-    case Kind::List: case Kind::Tuple: case Kind::Set: case Kind::FrozenSet:
+    case Kind::List:
+    case Kind::Tuple:
+    case Kind::Set:
+    case Kind::FrozenSet:
       for (size_t i = 0; i < value.size(); ++i) visit(value[i]);
       break;
-    case Kind::PersistentId:
-      visit(value.persistent_id());
-      break;
+    case Kind::PersistentId: visit(value.persistent_id()); break;
     case Kind::Object:
       visit(value.callable());
       visit(value.args());
@@ -38,8 +39,7 @@ void for_each_child(const Value& value, Visit visit) {
       }
       if (value.kind() == Kind::Object && value.state()) visit(*value.state());
       break;
-    default:
-      break;
+    default: break;
   }
 }
 
@@ -73,8 +73,8 @@ class Writer {
   // The steps that are still to do, the next one last: what a recursive writer keeps on its stack.
   struct Job {
     enum What : uint8_t { Save, Emit, Remember, Elements, Items } what;
-    NodeId id;      // the value; of Emit: the opcode
-    size_t next;    // Elements, Items: the first that is not written
+    NodeId id;    // the value; of Emit: the opcode
+    size_t next;  // Elements, Items: the first that is not written
   };
 
   void count_uses() {
@@ -114,18 +114,21 @@ class Writer {
       case Kind::Int: return put_int(value.as_int());
       case Kind::BigInt: return put_long(little_endian_bytes(value.text()));
       case Kind::Float: return put_float(value.as_float());
-      case Kind::Str: case Kind::Global: return save_text(value);
+      case Kind::Str:
+      case Kind::Global: return save_text(value);
       default: break;
     }
     if (const auto found = memo_.find(value.id()); found != memo_.end()) {
       return get(found->second);
     }
     switch (value.kind()) {
-      case Kind::Bytes: case Kind::ByteArray: return save_bytes(value);
+      case Kind::Bytes:
+      case Kind::ByteArray: return save_bytes(value);
       case Kind::Tuple: return save_tuple(value);
       case Kind::List: return save_mutable(value, Op::EmptyList, Job::Elements);
       case Kind::Dict: return save_mutable(value, Op::EmptyDict, Job::Items);
-      case Kind::Set: case Kind::FrozenSet: return save_set(value);
+      case Kind::Set:
+      case Kind::FrozenSet: return save_set(value);
       case Kind::PersistentId: return save_persistent_id(value);
       default: return save_object(value);
     }
@@ -133,10 +136,12 @@ class Writer {
 
   // --- memo ---
 
-  // A value that holds others and is not remembered before they are written must not contain itself.
+  // A value that holds others and is not remembered before they are written must not contain
+  // itself.
   void enter(const Value& value) {
     if (!entered_.emplace(value.id(), true).second) {
-      throw Error(ErrorCode::Unsupported, {}, "a tuple or an object's arguments contain themselves");
+      throw Error(ErrorCode::Unsupported, {},
+                  "a tuple or an object's arguments contain themselves");
     }
   }
 
@@ -257,8 +262,10 @@ class Writer {
     const std::string_view content = value.text();
     if (protocol_ >= 4 && value.kind() == Kind::Bytes) {
       put(content.size() < 256 ? Op::ShortBinBytes : Op::BinBytes);
-      if (content.size() < 256) out_ += static_cast<char>(content.size());
-      else put_u32(content.size());
+      if (content.size() < 256)
+        out_ += static_cast<char>(content.size());
+      else
+        put_u32(content.size());
       out_ += content;
     } else {
       put_encoded(content, value.kind() == Kind::ByteArray);

@@ -25,7 +25,9 @@ std::optional<uint32_t> hex_number(std::string_view text, size_t count_digits) {
 
 std::optional<char> simple_escape(char c) {
   switch (c) {
-    case '\\': case '\'': case '"': return c;
+    case '\\':
+    case '\'':
+    case '"': return c;
     case 'a': return '\a';
     case 'b': return '\b';
     case 'f': return '\f';
@@ -40,8 +42,9 @@ std::optional<char> simple_escape(char c) {
 // Reads up to three octal digits at `position` and moves it behind them.
 char octal_escape(std::string_view text, size_t& position) {
   unsigned value = 0;
-  for (int digits = 0; digits < 3 && position < text.size() && text[position] >= '0' &&
-                       text[position] <= '7'; ++digits) {
+  for (int digits = 0;
+       digits < 3 && position < text.size() && text[position] >= '0' && text[position] <= '7';
+       ++digits) {
     value = value * 8 + static_cast<unsigned>(text[position++] - '0');
   }
   return static_cast<char>(value);

@@ -77,8 +77,7 @@ struct Checkpoint::State {
       throw Error(ErrorCode::Corrupt, where,
                   "the entry holds " + std::string(ckpt::name(view.dtype)) + " " +
                       shape_text(view.shape) + ", .metadata says " +
-                      std::string(ckpt::name(tensor->dtype)) + " " +
-                      shape_text(chunk->box.sizes));
+                      std::string(ckpt::name(tensor->dtype)) + " " + shape_text(chunk->box.sizes));
     }
     if (view.strides != row_major_strides(view.shape)) {
       throw Error(ErrorCode::Unsupported, where, "the entry's tensor is not row-major");
@@ -88,8 +87,7 @@ struct Checkpoint::State {
   const std::string& file_path(uint32_t index) const { return contents.catalog.files[index].path; }
 
   StorageRegion unwrap(const StorageRegion& region) const {
-    const Document document =
-        read_torch_save(file(region.file), region.file, region.bytes, limits);
+    const Document document = read_torch_save(file(region.file), region.file, region.bytes, limits);
     const auto view = as_tensor(document.tree.root());
     const Where where{file_path(region.file), region.bytes.offset_bytes, {}};
     if (!view) throw Error(ErrorCode::Corrupt, where, "the entry holds no tensor");

@@ -7,9 +7,10 @@ namespace {
 
 void refuse_losses(const std::vector<NotCarried>& losses) {
   if (losses.empty()) return;
-  throw Error(ErrorCode::Unsupported, {.file = {}, .key = losses[0].what},
-              "cannot be carried: " + losses[0].reason,
-              losses.size() == 1 ? "" : std::to_string(losses.size()) + " things cannot be carried");
+  throw Error(
+      ErrorCode::Unsupported, {.file = {}, .key = losses[0].what},
+      "cannot be carried: " + losses[0].reason,
+      losses.size() == 1 ? "" : std::to_string(losses.size()) + " things cannot be carried");
 }
 
 }  // namespace
@@ -24,8 +25,8 @@ ConvertReport write_target(Target target, const PayloadSource& source,
   report.plan = make_plan(target);
   if (!options.dry_run) {
     const bool single_file = target.files.size() == 1 && target.files[0].path.empty();
-    Staging staging = Staging::create(
-        destination, {options.force, single_file, source_path.string()});
+    Staging staging =
+        Staging::create(destination, {options.force, single_file, source_path.string()});
     report.stats = execute(target, report.plan, source, staging, options.execute);
     staging.commit();
   }
@@ -34,8 +35,8 @@ ConvertReport write_target(Target target, const PayloadSource& source,
   return report;
 }
 
-ConvertReport convert(const std::filesystem::path& source,
-                      const std::filesystem::path& destination, const ConvertOptions& options) {
+ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
+                      const ConvertOptions& options) {
   const Checkpoint opened = Checkpoint::open(source, {options.iteration, {}});
   const Format format = options.format.value_or(opened.catalog().format);
   ConvertReport report =

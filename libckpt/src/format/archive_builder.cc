@@ -29,8 +29,7 @@ void ArchiveBuilder::renumber_storages(NodeId first, const Document& document) {
       throw Error(ErrorCode::Corrupt, {.file = {}, .key = std::string(id[2].text())},
                   "the archive has no storage of this name");
     }
-    const auto [carried, added] =
-        carried_.try_emplace({&document, storage->key}, records_.size());
+    const auto [carried, added] = carried_.try_emplace({&document, storage->key}, records_.size());
     if (added) {
       records_.push_back({storage->region.bytes.count_bytes, StorageSource{storage->region}});
     }

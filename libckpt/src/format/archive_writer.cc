@@ -99,16 +99,11 @@ std::string ArchiveImage::serialization_id(std::span<const uint32_t> crcs) const
 
 std::string_view ArchiveImage::fixed_content(size_t member) const {
   switch (member) {
-    case 0:
-      return pickle_;
-    case 1:
-      return kFormatVersion;
-    case 2:
-      return kStorageAlignment;
-    case 3:
-      return kByteOrder;
-    default:
-      return kVersion;
+    case 0: return pickle_;
+    case 1: return kFormatVersion;
+    case 2: return kStorageAlignment;
+    case 3: return kByteOrder;
+    default: return kVersion;
   }
 }
 

@@ -1,11 +1,12 @@
 // .metadata of torch.distributed.checkpoint, as a value tree:
 //
 //   Metadata.state = {state_dict_metadata: {fqn: TensorStorageMetadata | BytesStorageMetadata},
-//                     planner_data, storage_data: {MetadataIndex: _StorageInfo}, storage_meta, version}
-//   TensorStorageMetadata.state = {properties, size, chunks: [ChunkStorageMetadata {offsets, sizes}]}
-//   TensorProperties.state      = (dtype, layout, requires_grad, memory_format, pin_memory)
-//   MetadataIndex.state         = {fqn, offset?, index?}      offset is absent for objects
-//   _StorageInfo.state          = {relative_path, offset, length, transform_descriptors?}
+//                     planner_data, storage_data: {MetadataIndex: _StorageInfo}, storage_meta,
+//                     version}
+//   TensorStorageMetadata.state = {properties, size, chunks: [ChunkStorageMetadata {offsets,
+//   sizes}]} TensorProperties.state      = (dtype, layout, requires_grad, memory_format,
+//   pin_memory) MetadataIndex.state         = {fqn, offset?, index?}      offset is absent for
+//   objects _StorageInfo.state          = {relative_path, offset, length, transform_descriptors?}
 //
 // MetadataIndex.index is a hint and takes no part in equality (torch: compare=False).
 #include "format/dist_metadata.h"
@@ -191,9 +192,9 @@ class Interpreter {
     if (layout) check_layout(*layout, key);
     if (const auto known = as_dtype(dtype)) return *known;
     if (!dtype.is(Kind::Global)) corrupt(key, "the element type is no torch.dtype");
-    throw Error(ErrorCode::Corrupt, {.file = {}, .key = std::string(key)},
-                "element type " + escaped(dtype.module()) + "." + escaped(dtype.name()) +
-                    " is unknown");
+    throw Error(
+        ErrorCode::Corrupt, {.file = {}, .key = std::string(key)},
+        "element type " + escaped(dtype.module()) + "." + escaped(dtype.name()) + " is unknown");
   }
 
   Value root_;

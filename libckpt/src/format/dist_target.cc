@@ -30,9 +30,9 @@ class FileBuilder {
     }
     for (const DistChunk& chunk : spec.chunks) {
       const uint64_t bytes = element_count(chunk.box.sizes) * bytes_per_element(chunk.dtype);
-      chunk_places_.push_back(add(
-          {"archive", BareTensor{chunk.dtype, chunk.box.sizes}, {{bytes, chunk.source}}},
-          chunk.rank));
+      chunk_places_.push_back(
+          add({"archive", BareTensor{chunk.dtype, chunk.box.sizes}, {{bytes, chunk.source}}},
+              chunk.rank));
     }
   }
 
@@ -149,15 +149,16 @@ class MetadataBuilder {
   // (dtype, layout, requires_grad, memory_format, pin_memory)
   NodeId properties(DType dtype) {
     if (layout_ == kNoNode) {
-      layout_ = tree_.object(Construction::Reduce, tree_.global("torch.serialization", "_get_layout"),
-                             tree_.tuple({tree_.str("torch.strided")}));
-      memory_format_ = tree_.object(Construction::Reduce,
-                                    tree_.global(kMetadataModule, "_MEM_FORMAT_ENCODING"),
-                                    tree_.tuple({tree_.integer(0)}));
+      layout_ =
+          tree_.object(Construction::Reduce, tree_.global("torch.serialization", "_get_layout"),
+                       tree_.tuple({tree_.str("torch.strided")}));
+      memory_format_ =
+          tree_.object(Construction::Reduce, tree_.global(kMetadataModule, "_MEM_FORMAT_ENCODING"),
+                       tree_.tuple({tree_.integer(0)}));
     }
     return instance(kMetadataModule, "TensorProperties",
-                    tree_.tuple({tree_.global("torch", name(dtype)), layout_,
-                                 tree_.boolean(false), memory_format_, tree_.boolean(false)}));
+                    tree_.tuple({tree_.global("torch", name(dtype)), layout_, tree_.boolean(false),
+                                 memory_format_, tree_.boolean(false)}));
   }
 
   // torch leaves `offset` out of the instance where it has its default, None.

@@ -63,8 +63,8 @@ std::string text_of(const Value& value, int depth) {
   }
 }
 
-// Depth-first search for tensors with a stack of its own; a value that contains itself is not entered
-// again, and sharing that multiplies the work without bound is refused.
+// Depth-first search for tensors with a stack of its own; a value that contains itself is not
+// entered again, and sharing that multiplies the work without bound is refused.
 class TensorSearch {
  public:
   explicit TensorSearch(const Document& document)
@@ -151,16 +151,14 @@ class TensorSearch {
 }  // namespace
 
 const StorageRecord* Document::find_storage(std::string_view key) const {
-  const auto found =
-      std::lower_bound(storages.begin(), storages.end(), key,
-                       [](const StorageRecord& record, std::string_view k) { return record.key < k; });
+  const auto found = std::lower_bound(
+      storages.begin(), storages.end(), key,
+      [](const StorageRecord& record, std::string_view k) { return record.key < k; });
   return found != storages.end() && found->key == key ? &*found : nullptr;
 }
 
 std::string key_text(const Value& key) { return text_of(key, 0); }
 
-std::vector<TensorAt> tensors_in(const Document& document) {
-  return TensorSearch(document).run();
-}
+std::vector<TensorAt> tensors_in(const Document& document) { return TensorSearch(document).run(); }
 
 }  // namespace ckpt

@@ -83,8 +83,9 @@ Location find_in_root(const fs::path& root, std::optional<int64_t> iteration) {
   const std::string name = iteration ? iteration_folder(*iteration) : tracked_folder(root);
   const fs::path folder = root / name;
   if (!fs::is_directory(folder)) {
-    not_found(folder, iteration ? "the root holds no such iteration"
-                                : std::string("the folder that ") + kTrackerName + " names is missing");
+    not_found(folder, iteration
+                          ? "the root holds no such iteration"
+                          : std::string("the folder that ") + kTrackerName + " names is missing");
   }
   auto location = find_in_folder(folder);
   if (!location) not_found(folder, "holds no checkpoint (no .metadata, no mp_rank_ folder)");

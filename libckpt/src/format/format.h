@@ -11,7 +11,8 @@
 
 namespace ckpt {
 
-// What a path turned out to be: the folder (or file) to read, after roots and trackers were followed.
+// What a path turned out to be: the folder (or file) to read, after roots and trackers were
+// followed.
 struct Location {
   Format format = Format::Torch;
   std::filesystem::path folder;          // what relative file names start from

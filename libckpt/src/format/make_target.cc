@@ -9,8 +9,7 @@ namespace {
 void refuse_megatron(const Checkpoint& source) {
   const Catalog& catalog = source.catalog();
   const bool rank_folders = catalog.format == Format::Torch && source.document("") == nullptr &&
-                            !catalog.files.empty() &&
-                            catalog.files[0].path.starts_with("mp_rank_");
+                            !catalog.files.empty() && catalog.files[0].path.starts_with("mp_rank_");
   if (rank_folders || source.document("common.pt") != nullptr) {
     throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
                 "a Megatron checkpoint is no plain state dict");

@@ -1,7 +1,7 @@
 // A torch.save file and a DCP folder of the same state dict. The rules are those of
 // torch.distributed.checkpoint (flatten_state_dict, unflatten_state_dict): mappings are always
-// entered, lists where they hold a tensor or something that is entered, tuples never; keys are joined
-// by '.', and planner_data says how to split them again.
+// entered, lists where they hold a tensor or something that is entered, tuples never; keys are
+// joined by '.', and planner_data says how to split them again.
 #include "format/plain_target.h"
 
 #include <algorithm>
@@ -33,7 +33,8 @@ std::string storage_identity(const TensorEntry& tensor) {
   return std::to_string(region.file) + "@" + std::to_string(region.bytes.offset_bytes);
 }
 
-// --- torch.save file -> DCP --------------------------------------------------------------------------
+// --- torch.save file -> DCP
+// --------------------------------------------------------------------------
 
 class Flattener {
  public:
@@ -68,9 +69,9 @@ class Flattener {
 
   void note_what_mappings_lose(const Value& mapping, const std::string& pointer) {
     if (!mapping.is(Kind::Object)) return;
-    note(pointer.empty() ? "/" : pointer, mapping.state()
-             ? "OrderedDict becomes a dict in DCP, and its attributes are lost"
-             : "OrderedDict becomes a dict in DCP");
+    note(pointer.empty() ? "/" : pointer,
+         mapping.state() ? "OrderedDict becomes a dict in DCP, and its attributes are lost"
+                         : "OrderedDict becomes a dict in DCP");
   }
 
   void enter(const Value& value, PathItem item, const std::string& pointer) {
@@ -131,8 +132,8 @@ class Flattener {
         {key, tensor.dtype, tensor.shape, whole(tensor.shape), {entry, whole(tensor.shape)}, 0});
   }
 
-  // The catalog lists the file's tensors in the order in which this class meets them, but also those
-  // inside objects, which are skipped.
+  // The catalog lists the file's tensors in the order in which this class meets them, but also
+  // those inside objects, which are skipped.
   const TensorEntry& next_tensor(const std::string&) {
     const auto& tensors = source_.catalog().tensors;
     const std::string pointer = pointer_of_path();
@@ -154,8 +155,8 @@ class Flattener {
     ArchiveBuilder builder;
     const NodeId root = builder.carry(value, document_);
     TargetArchive archive = builder.finish("archive", root);
-    spec_.objects.push_back({add_key(), std::get<1>(std::move(archive.content)),
-                             std::move(archive.records), 0});
+    spec_.objects.push_back(
+        {add_key(), std::get<1>(std::move(archive.content)), std::move(archive.records), 0});
   }
 
   void note(std::string what, std::string reason) {
@@ -173,7 +174,8 @@ class Flattener {
   std::vector<NotCarried> not_carried_;
 };
 
-// --- DCP -> torch.save file --------------------------------------------------------------------------
+// --- DCP -> torch.save file
+// --------------------------------------------------------------------------
 
 class Unflattener {
  public:
@@ -230,8 +232,8 @@ class Unflattener {
     NodeId container = root_;
     for (size_t i = 0; i < path.size(); ++i) {
       const bool last = i + 1 == path.size();
-      container = step(key, container, path[i], last ? value : kNoNode,
-                       !last && path[i + 1].is(Kind::Int));
+      const Next next{last ? value : kNoNode, !last && path[i + 1].is(Kind::Int)};
+      container = step(key, container, path[i], next);
     }
   }
 
@@ -241,17 +243,23 @@ class Unflattener {
     return text;
   }
 
-  // Sets `value` at `at`, or returns the container there, made where it is missing.
-  NodeId step(const std::string& key, NodeId container, const Value& at, NodeId value,
-              bool list_next) {
+  // What a step leads to: the value, or a container for the step after.
+  struct Next {
+    NodeId value;
+    bool is_list;
+  };
+
+  // Sets the value at `at`, or returns the container there, made where it is missing.
+  NodeId step(const std::string& key, NodeId container, const Value& at, Next next) {
     ValueTree& tree = builder_.tree();
     const Value holder = tree.value(container);
-    NodeId& slot = slots_[std::to_string(container) + (at.is(Kind::Int) ? "#" : "'") + key_text(at)];
+    NodeId& slot =
+        slots_[std::to_string(container) + (at.is(Kind::Int) ? "#" : "'") + key_text(at)];
     if (slot != 0) {
-      if (value != kNoNode) corrupt(key, "planner_data puts two values in one place");
+      if (next.value != kNoNode) corrupt(key, "planner_data puts two values in one place");
       return slot - 1;
     }
-    slot = (value != kNoNode ? value : list_next ? tree.list() : tree.dict()) + 1;
+    slot = (next.value != kNoNode ? next.value : next.is_list ? tree.list() : tree.dict()) + 1;
     if (at.is(Kind::Int) && holder.is(Kind::List)) {
       set_element(key, container, at.as_int(), slot - 1);
     } else if (at.is(Kind::Str) && holder.is(Kind::Dict)) {
@@ -280,7 +288,7 @@ class Unflattener {
   const Checkpoint& source_;
   ArchiveBuilder builder_;
   std::unordered_map<std::string, Value> paths_;
-  std::unordered_map<std::string, NodeId> slots_;  // container and step -> child + 1
+  std::unordered_map<std::string, NodeId> slots_;   // container and step -> child + 1
   std::vector<std::unique_ptr<Document>> objects_;  // alive while storages are told apart by them
   NodeId root_ = kNoNode;
 };

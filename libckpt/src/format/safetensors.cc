@@ -1,5 +1,6 @@
 // Format `safetensors`: u64 header length, a JSON header, then the tensors' bytes back to back.
-//   {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [BEGIN, END]}, "__metadata__": {...}}
+//   {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [BEGIN, END]}, "__metadata__":
+//   {...}}
 // Offsets count from the end of the header; the tensors tile the rest of the file without holes.
 #include <algorithm>
 #include <unordered_set>
@@ -24,12 +25,15 @@ struct DTypeName {
   DType dtype;
 };
 constexpr DTypeName kDTypeNames[] = {
-    {"F64", DType::Float64},     {"F32", DType::Float32},         {"F16", DType::Float16},
-    {"BF16", DType::BFloat16},   {"I64", DType::Int64},           {"I32", DType::Int32},
-    {"I16", DType::Int16},       {"I8", DType::Int8},             {"U64", DType::UInt64},
-    {"U32", DType::UInt32},      {"U16", DType::UInt16},          {"U8", DType::UInt8},
-    {"BOOL", DType::Bool},       {"F8_E4M3", DType::Float8E4M3FN}, {"F8_E5M2", DType::Float8E5M2},
-    {"F8_E8M0", DType::Float8E8M0FNU}, {"C64", DType::Complex64},
+    {"F64", DType::Float64},        {"F32", DType::Float32},
+    {"F16", DType::Float16},        {"BF16", DType::BFloat16},
+    {"I64", DType::Int64},          {"I32", DType::Int32},
+    {"I16", DType::Int16},          {"I8", DType::Int8},
+    {"U64", DType::UInt64},         {"U32", DType::UInt32},
+    {"U16", DType::UInt16},         {"U8", DType::UInt8},
+    {"BOOL", DType::Bool},          {"F8_E4M3", DType::Float8E4M3FN},
+    {"F8_E5M2", DType::Float8E5M2}, {"F8_E8M0", DType::Float8E8M0FNU},
+    {"C64", DType::Complex64},
 };
 
 class HeaderReader {

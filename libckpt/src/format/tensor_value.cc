@@ -137,8 +137,7 @@ NodeId add_size(ValueTree& tree, const Extents& sizes) {
 }
 
 NodeId add_ordered_dict(ValueTree& tree) {
-  return tree.object(Construction::Reduce, tree.global("collections", "OrderedDict"),
-                     tree.tuple());
+  return tree.object(Construction::Reduce, tree.global("collections", "OrderedDict"), tree.tuple());
 }
 
 NodeId add_tensor(ValueTree& tree, DType dtype, const Extents& shape,
@@ -151,14 +150,17 @@ NodeId add_tensor(ValueTree& tree, DType dtype, const Extents& shape,
   const std::string_view storage_class = storage_class_name(dtype);
   const bool typed = !storage_class.empty();
   const uint64_t count = element_count(shape) * (typed ? 1 : bytes_per_element(dtype));
-  const NodeId type = typed ? tree.global("torch", storage_class)
-                            : tree.global("torch.storage", "UntypedStorage");
-  const NodeId storage = tree.persistent_id(
-      tree.tuple({tree.str("storage"), type, tree.str(storage_key), tree.str("cpu"),
-                  tree.integer(static_cast<int64_t>(count))}));
-  std::vector<NodeId> args = {storage,           tree.integer(0),
-                              numbers(shape),    numbers(row_major_strides(shape)),
-                              tree.boolean(false), add_ordered_dict(tree)};
+  const NodeId type =
+      typed ? tree.global("torch", storage_class) : tree.global("torch.storage", "UntypedStorage");
+  const NodeId storage =
+      tree.persistent_id(tree.tuple({tree.str("storage"), type, tree.str(storage_key),
+                                     tree.str("cpu"), tree.integer(static_cast<int64_t>(count))}));
+  std::vector<NodeId> args = {storage,
+                              tree.integer(0),
+                              numbers(shape),
+                              numbers(row_major_strides(shape)),
+                              tree.boolean(false),
+                              add_ordered_dict(tree)};
   if (!typed) args.push_back(tree.global("torch", name(dtype)));
   return tree.object(
       Construction::Reduce,

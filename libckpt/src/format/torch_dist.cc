@@ -25,9 +25,9 @@ constexpr const char* kBackendName = "metadata.json";
 
 std::vector<std::byte> read_whole(const File& file, uint64_t bytes_max) {
   if (file.size_bytes() > bytes_max) {
-    throw Error(ErrorCode::Unsupported, {.file = file.file_name(), .key = {}},
-                std::to_string(file.size_bytes()) + " bytes, the limit is " +
-                    std::to_string(bytes_max));
+    throw Error(
+        ErrorCode::Unsupported, {.file = file.file_name(), .key = {}},
+        std::to_string(file.size_bytes()) + " bytes, the limit is " + std::to_string(bytes_max));
   }
   std::vector<std::byte> bytes(file.size_bytes());
   file.read_at(0, bytes);

@@ -10,12 +10,18 @@ struct StorageClass {
   std::string_view name;
 };
 constexpr StorageClass kStorageClasses[] = {
-    {DType::Float32, "FloatStorage"},          {DType::Float64, "DoubleStorage"},
-    {DType::Float16, "HalfStorage"},           {DType::BFloat16, "BFloat16Storage"},
-    {DType::UInt8, "ByteStorage"},             {DType::Int8, "CharStorage"},
-    {DType::Int16, "ShortStorage"},            {DType::Int32, "IntStorage"},
-    {DType::Int64, "LongStorage"},             {DType::Bool, "BoolStorage"},
-    {DType::Complex64, "ComplexFloatStorage"}, {DType::Complex128, "ComplexDoubleStorage"},
+    {DType::Float32, "FloatStorage"},
+    {DType::Float64, "DoubleStorage"},
+    {DType::Float16, "HalfStorage"},
+    {DType::BFloat16, "BFloat16Storage"},
+    {DType::UInt8, "ByteStorage"},
+    {DType::Int8, "CharStorage"},
+    {DType::Int16, "ShortStorage"},
+    {DType::Int32, "IntStorage"},
+    {DType::Int64, "LongStorage"},
+    {DType::Bool, "BoolStorage"},
+    {DType::Complex64, "ComplexFloatStorage"},
+    {DType::Complex128, "ComplexDoubleStorage"},
 };
 
 [[noreturn]] void malformed(const std::string& problem) {

@@ -1,8 +1,8 @@
 #include "model/check_catalog.h"
 
-#include <algorithm>
-
 #include <ckpt/error.h>
+
+#include <algorithm>
 
 #include "base/checked_math.h"
 
@@ -99,7 +99,8 @@ void check_regions(const Catalog& catalog) {
     const FileEntry& file = catalog.files[region.file];
     if (!fits(region.bytes.offset_bytes, region.bytes.count_bytes, file.count_bytes)) {
       throw Error(ErrorCode::Corrupt, {file.path, region.bytes.offset_bytes, *key},
-                  std::to_string(region.bytes.count_bytes) + " bytes are said to be here, the file has " +
+                  std::to_string(region.bytes.count_bytes) +
+                      " bytes are said to be here, the file has " +
                       std::to_string(file.count_bytes));
     }
     if (i > 0 && placed[i - 1].region.file == region.file &&

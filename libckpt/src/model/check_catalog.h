@@ -4,8 +4,8 @@
 
 namespace ckpt {
 
-// Throws Corrupt, with the key, unless the tensor's chunks lie inside it, do not overlap and cover it.
-// Sorts and sweeps: n log n for the chunk grids that real writers make.
+// Throws Corrupt, with the key, unless the tensor's chunks lie inside it, do not overlap and cover
+// it. Sorts and sweeps: n log n for the chunk grids that real writers make.
 void check_chunks(const TensorEntry& tensor);
 
 // Throws Corrupt, with the key, unless every region lies inside its file and no two share a byte.

@@ -28,16 +28,16 @@ namespace optim {
 struct ModelEntry {
   enum class What : uint8_t { Param, ExtraState } what = What::Param;
   std::string name;
-  uint32_t param = 0;                 // Param: index into params
-  std::optional<uint32_t> object;     // ExtraState that is not None: index into extra_states
+  uint32_t param = 0;              // Param: index into params
+  std::optional<uint32_t> object;  // ExtraState that is not None: index into extra_states
 };
 
 // One parameter that the optimizer owns.
 struct LayerWiseParam {
-  ParamInfo info;                     // dtype of the model's tensor; attributes as Megatron sets them
-  uint32_t optimizer = 0;             // place in the chain
-  uint32_t group = 0;                 // within that optimizer
-  std::vector<std::string> states;    // names of the state tensors, in the file's order
+  ParamInfo info;                   // dtype of the model's tensor; attributes as Megatron sets them
+  uint32_t optimizer = 0;           // place in the chain
+  uint32_t group = 0;               // within that optimizer
+  std::vector<std::string> states;  // names of the state tensors, in the file's order
   std::optional<ckpt::NodeId> attributes;  // of the wrapped master, in `common` (torch sources)
 };
 
@@ -49,7 +49,7 @@ enum class StepLayout : uint8_t {
 };
 
 struct LayerWiseOptimizer {
-  std::vector<ckpt::NodeId> groups;   // in `common`: dicts without `params`, with `step` if PerGroup
+  std::vector<ckpt::NodeId> groups;  // in `common`: dicts without `params`, with `step` if PerGroup
   StepLayout step_layout = StepLayout::None;
   ckpt::DType step_dtype = ckpt::DType::Float32;  // PerParam
   std::string step_bytes;                         // PerParam: the value that all parameters share
@@ -60,50 +60,52 @@ struct LayerWiseCheckpoint {
   ckpt::Format format = ckpt::Format::Torch;  // of the source
   ckpt::Catalog tensors;                      // canonical keys; chunks lie in the source's files
   std::vector<ModelEntry> model;
-  std::vector<LayerWiseParam> params;         // in model order
+  std::vector<LayerWiseParam> params;  // in model order
   std::vector<LayerWiseOptimizer> optimizers;
 
-  // {args, checkpoint_version, iteration, opt_param_scheduler, rng_state: [...], ...} in the order of
-  // the file; no model, no optimizer, no content_metadata.
+  // {args, checkpoint_version, iteration, opt_param_scheduler, rng_state: [...], ...} in the order
+  // of the file; no model, no optimizer, no content_metadata.
   ckpt::Document common;
-  std::optional<ckpt::NodeId> model_metadata;  // `_metadata` of the model's OrderedDict, in `common`
+  std::optional<ckpt::NodeId>
+      model_metadata;  // `_metadata` of the model's OrderedDict, in `common`
   std::vector<std::shared_ptr<const ckpt::Document>> extra_states;
 
-  ParallelSizes sizes;                        // from args
+  ParallelSizes sizes;  // from args
   uint32_t layer_count = 0;
   bool gated_linear_unit = false;             // SwiGLU: torch_dist stores linear_fc1 in two halves
   bool layer_norm_renamed = false;            // transformer_impl 'local', see megatron_keys
   std::string folder_name;                    // iter_0000003, release
   std::vector<ckpt::NotCarried> not_carried;  // by any target
 
-  ckpt::Value args() const;                   // the attributes of args, a Dict
+  OPTIM_LAYOUT_EXPORT ckpt::Value args() const;  // the attributes of args, a Dict
 };
 
 // True for torch folders with layer_wise_optimizer_*.pt and torch_dist folders whose args say so.
 OPTIM_LAYOUT_EXPORT bool is_layer_wise(const ckpt::Checkpoint& checkpoint);
 
 // Computes the canonical view. `torch` files hold no names: the ping-pong deal is replayed from the
-// model's order and must give each rank file's groups, counts and shapes. Throws Corrupt where files
-// are missing, left over or of different iterations; Unsupported, by name, for parallel sizes above 1
-// other than data parallelism and for models whose layout is not known.
+// model's order and must give each rank file's groups, counts and shapes. Throws Corrupt where
+// files are missing, left over or of different iterations; Unsupported, by name, for parallel sizes
+// above 1 other than data parallelism and for models whose layout is not known.
 OPTIM_LAYOUT_EXPORT LayerWiseCheckpoint name_layer_wise(const ckpt::Checkpoint& checkpoint);
 
-// A parameter whose master rounds to the weights of others, too: its name is right by the deal alone.
+// A parameter whose master rounds to the weights of others, too: its name is right by the deal
+// alone.
 struct AmbiguousParam {
   std::string name;
   std::vector<std::string> also_fits;
 };
 
-// Proves by content that each master belongs to its name: rounded to the weight's type it equals the
-// weight bit for bit. Streams all masters and weights once. Throws Corrupt with file and key.
+// Proves by content that each master belongs to its name: rounded to the weight's type it equals
+// the weight bit for bit. Streams all masters and weights once. Throws Corrupt with file and key.
 OPTIM_LAYOUT_EXPORT std::vector<AmbiguousParam> prove_assignment(
     const LayerWiseCheckpoint& checkpoint, const ckpt::Checkpoint& source);
 
 struct LayerWiseTargetSpec {
   ckpt::Format format = ckpt::Format::Torch;
-  uint32_t data_parallel = 0;  // 0: as the source
+  uint32_t data_parallel = 0;                             // 0: as the source
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;  // `torch` knows no other
-  bool as_root = true;         // with a folder for the iteration and a tracker
+  bool as_root = true;  // with a folder for the iteration and a tracker
 };
 
 // Pure. The files as Megatron writes them at that data-parallel size. Throws Unsupported for
@@ -122,16 +124,16 @@ struct ConvertReport : ckpt::ConvertReport {
   std::vector<AmbiguousParam> ambiguous;                        // layer-wise only
 };
 
-// The one call that ckpt-convert makes: Megatron LayerWise checkpoints here, plain state dicts through
-// ckpt::make_target. The destination is absent or complete, the source never touched. Throws what
-// the functions above throw; Unsupported under options.strict where something is not carried or a
-// parameter is ambiguous; AlreadyExists.
+// The one call that ckpt-convert makes: Megatron LayerWise checkpoints here, plain state dicts
+// through ckpt::make_target. The destination is absent or complete, the source never touched.
+// Throws what the functions above throw; Unsupported under options.strict where something is not
+// carried or a parameter is ambiguous; AlreadyExists.
 OPTIM_LAYOUT_EXPORT ConvertReport convert(const std::filesystem::path& source,
                                           const std::filesystem::path& destination,
                                           const ConvertOptions& options);
 
-// The one call that `reshard` makes: options.data_parallel is required, options.format must stay the
-// source's. Refuses what is not LayerWise (Unsupported) and data_parallel 0 (InvalidArgument).
+// The one call that `reshard` makes: options.data_parallel is required, options.format must stay
+// the source's. Refuses what is not LayerWise (Unsupported) and data_parallel 0 (InvalidArgument).
 OPTIM_LAYOUT_EXPORT ConvertReport reshard(const std::filesystem::path& source,
                                           const std::filesystem::path& destination,
                                           const ConvertOptions& options);

@@ -15,8 +15,9 @@ namespace optim {
 
 // What steps change in a LayerWise checkpoint.
 struct LayerWiseUpdate {
-  int64_t iteration = 0;                          // after the steps
-  std::optional<int64_t> scheduler_num_steps = std::nullopt;  // samples, opt_param_scheduler.num_steps
+  int64_t iteration = 0;  // after the steps
+  std::optional<int64_t> scheduler_num_steps =
+      std::nullopt;  // samples, opt_param_scheduler.num_steps
 
   // Row-major little-endian bytes of every tensor of the canonical view, by its key. Only referred
   // to: they must outlive the call.
@@ -31,8 +32,8 @@ struct LayerWiseUpdate {
   std::vector<Optimizer> optimizers = {};
 };
 
-// Writes `base` with these values as a new checkpoint of the same kind. Throws InvalidArgument where
-// a tensor is missing or has another size than the view says, and what convert() throws.
+// Writes `base` with these values as a new checkpoint of the same kind. Throws InvalidArgument
+// where a tensor is missing or has another size than the view says, and what convert() throws.
 OPTIM_LAYOUT_EXPORT ConvertReport save_layer_wise(const LayerWiseCheckpoint& base,
                                                   const ckpt::Checkpoint& source,
                                                   const LayerWiseUpdate& update,

@@ -71,15 +71,15 @@ ConvertReport convert_plain(const ckpt::Checkpoint& source, const Paths& paths,
 
 }  // namespace
 
-ConvertReport convert(const std::filesystem::path& source,
-                      const std::filesystem::path& destination, const ConvertOptions& options) {
+ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
+                      const ConvertOptions& options) {
   const ckpt::Checkpoint opened = ckpt::Checkpoint::open(source, {options.iteration, {}});
   return is_layer_wise(opened) ? convert_layer_wise(opened, {source, destination}, options)
                                : convert_plain(opened, {source, destination}, options);
 }
 
-ConvertReport reshard(const std::filesystem::path& source,
-                      const std::filesystem::path& destination, const ConvertOptions& options) {
+ConvertReport reshard(const std::filesystem::path& source, const std::filesystem::path& destination,
+                      const ConvertOptions& options) {
   if (!options.data_parallel) {
     throw Error(ErrorCode::InvalidArgument, {}, "resharding needs a data-parallel size");
   }

@@ -1,5 +1,5 @@
-// The canonical view of a torch_dist folder: keys name the parameters, stacked over layers; the common
-// state lies in common.pt.
+// The canonical view of a torch_dist folder: keys name the parameters, stacked over layers; the
+// common state lies in common.pt.
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -25,8 +25,8 @@ constexpr std::string_view kCommonStep = "common_step";
 constexpr std::string_view kStateOrder[] = {"momentum_buffer", "exp_avg", "exp_avg_sq"};
 
 size_t state_place(const std::string& state) {
-  return static_cast<size_t>(
-      std::find(std::begin(kStateOrder), std::end(kStateOrder), state) - std::begin(kStateOrder));
+  return static_cast<size_t>(std::find(std::begin(kStateOrder), std::end(kStateOrder), state) -
+                             std::begin(kStateOrder));
 }
 
 // "X._extra_state/shard_1_2" -> X._extra_state, layer 1 of 2.
@@ -54,9 +54,9 @@ TensorEntry layer_of(const TensorEntry& stacked, uint32_t layer, std::string key
   for (const ckpt::Chunk& chunk : stacked.chunks) {
     const ckpt::Box& box = chunk.box;
     if (layer < box.offsets[0] || layer >= box.offsets[0] + box.sizes[0]) continue;
-    ckpt::Chunk part{{{box.offsets.begin() + 1, box.offsets.end()},
-                      {box.sizes.begin() + 1, box.sizes.end()}},
-                     chunk.region};
+    ckpt::Chunk part{
+        {{box.offsets.begin() + 1, box.offsets.end()}, {box.sizes.begin() + 1, box.sizes.end()}},
+        chunk.region};
     part.payload_offset_bytes = chunk.payload_offset_bytes +
                                 (layer - box.offsets[0]) * ckpt::element_count(part.box.sizes) *
                                     ckpt::bytes_per_element(stacked.dtype);
@@ -101,8 +101,9 @@ class Reader {
  private:
   const Document& common_document() const {
     if (const Document* document = source_.document(kCommonFile)) return *document;
-    throw Error(ErrorCode::Unsupported, {.file = source_.folder().string(), .key = {}},
-                "no common.pt; checkpoints that keep their common state in the store are not handled");
+    throw Error(
+        ErrorCode::Unsupported, {.file = source_.folder().string(), .key = {}},
+        "no common.pt; checkpoints that keep their common state in the store are not handled");
   }
 
   // --- tensors ---
@@ -171,7 +172,8 @@ class Reader {
       }
     }
     if (rerun_objects_) {
-      view_.not_carried.push_back({"rerun_state_machine_state", "one object for each rank of the run"});
+      view_.not_carried.push_back(
+          {"rerun_state_machine_state", "one object for each rank of the run"});
     }
   }
 
@@ -332,7 +334,8 @@ class Reader {
       throw_common(pointer + "/optimizer/param_groups", "is missing");
     }
     for (size_t i = 0; i < groups->size(); ++i) {
-      if (!(*groups)[i].is(Kind::Dict)) throw_common(pointer + "/optimizer/param_groups", "no dict");
+      if (!(*groups)[i].is(Kind::Dict))
+        throw_common(pointer + "/optimizer/param_groups", "no dict");
       out.groups.push_back(common_.carry((*groups)[i], document_));
       if ((*groups)[i].find("step")) out.step_layout = StepLayout::PerGroup;
     }

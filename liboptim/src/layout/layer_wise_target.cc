@@ -62,10 +62,9 @@ void warn_of_batch_size(TargetJob& job) {
   if (!global || !micro || !global->is(Kind::Int) || !micro->is(Kind::Int)) return;
   const int64_t per_step = micro->as_int() * job.data_parallel;
   if (per_step <= 0 || global->as_int() % per_step == 0) return;
-  job.target.warnings.push_back(
-      "global_batch_size " + std::to_string(global->as_int()) +
-      " is no multiple of micro_batch_size x data-parallel size = " + std::to_string(per_step) +
-      "; it is carried as it is");
+  job.target.warnings.push_back("global_batch_size " + std::to_string(global->as_int()) +
+                                " is no multiple of micro_batch_size x data-parallel size = " +
+                                std::to_string(per_step) + "; it is carried as it is");
 }
 
 std::string tracker_text(const std::string& folder_name) {
@@ -117,7 +116,8 @@ ckpt::Target make_layer_wise_target(const LayerWiseCheckpoint& source,
       spec.data_parallel != 0 ? spec.data_parallel : source.sizes.data_parallel;
   std::vector<LayerWiseParam> params = source.params;
   const std::vector<ParamGroup> groups = group_params(source.args(), params);
-  TargetJob job{source, spec, data_parallel, deal_params(groups, data_parallel, spec.ownership), {}};
+  TargetJob job{
+      source, spec, data_parallel, deal_params(groups, data_parallel, spec.ownership), {}};
   job.target.format = spec.format;
   job.target.not_carried = source.not_carried;
   warn_of_batch_size(job);

@@ -18,7 +18,7 @@ struct TargetJob {
   const LayerWiseCheckpoint& source;
   const LayerWiseTargetSpec& spec;
   uint32_t data_parallel;
-  RankGroups deal;           // of the target
+  RankGroups deal;  // of the target
   ckpt::Target target;
 
   bool size_changes() const { return data_parallel != source.sizes.data_parallel; }

@@ -54,8 +54,8 @@ class DistWriter {
         box.sizes[0] = shape[0] / 2;
         box.offsets[0] = part * box.sizes[0];
       }
-      DistChunk chunk{prefix + sharded.key, source.tensor->dtype, shape, box,
-                      {source.tensor, box}, rank};
+      DistChunk chunk{
+          prefix + sharded.key, source.tensor->dtype, shape, box, {source.tensor, box}, rank};
       if (sharded.layer) stack(chunk, *sharded.layer);
       spec_.chunks.push_back(std::move(chunk));
     }
@@ -115,8 +115,8 @@ class DistWriter {
   void add_object(std::string key, ArchiveBuilder& archive, NodeId object) {
     const NodeId list = archive.tree().list({object});
     ckpt::TargetArchive made = archive.finish("archive", list);
-    spec_.objects.push_back({std::move(key), std::get<1>(std::move(made.content)),
-                             std::move(made.records), 0});
+    spec_.objects.push_back(
+        {std::move(key), std::get<1>(std::move(made.content)), std::move(made.records), 0});
   }
 
   void add_extra_states() {

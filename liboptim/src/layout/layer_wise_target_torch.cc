@@ -39,7 +39,9 @@ class OptimizerWriter {
     return state;
   }
 
-  NodeId carry(NodeId node) { return archive_.carry(source_.common.tree.value(node), source_.common); }
+  NodeId carry(NodeId node) {
+    return archive_.carry(source_.common.tree.value(node), source_.common);
+  }
 
   NodeId write_states(const LayerWiseOptimizer& optimizer,
                       const std::vector<std::vector<uint32_t>>& groups) {
@@ -149,8 +151,8 @@ NodeId write_model(const LayerWiseCheckpoint& source, ArchiveBuilder& archive) {
     tree.set_item(model, tree.str(entry.name), value);
   }
   if (source.model_metadata) {
-    tree.set_state(model, archive.carry(source.common.tree.value(*source.model_metadata),
-                                        source.common));
+    tree.set_state(model,
+                   archive.carry(source.common.tree.value(*source.model_metadata), source.common));
   }
   return model;
 }

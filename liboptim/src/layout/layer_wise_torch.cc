@@ -1,12 +1,13 @@
 // The canonical view of a `torch` folder: mp_rank_00/model_optim_rng.pt and one
 // layer_wise_optimizer_R.pt per data-parallel rank. Those files number their parameters; the names
-// come from replaying Megatron's deal over the model's ordered state dict, and every count and shape
-// must agree with what the files hold.
+// come from replaying Megatron's deal over the model's ordered state dict, and every count and
+// shape must agree with what the files hold.
 #include <algorithm>
 #include <charconv>
 
 #include <ckpt/tensor_stream.h>
 
+#include "layout/layer_wise_place.h"
 #include "layout/layer_wise_view.h"
 #include "layout/value_compare.h"
 
@@ -37,60 +38,6 @@ std::optional<uint32_t> rank_of(std::string_view path) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
   if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
   return rank;
-}
-
-std::string escaped_step(std::string_view text) {
-  std::string step = "/";
-  for (const char c : text) step += c == '~' ? "~0" : c == '/' ? "~1" : std::string(1, c);
-  return step;
-}
-
-// Where a value lies in a rank file, for errors and for the catalog's pointers.
-struct Place {
-  std::string file;
-  std::string pointer;
-  Place operator/(std::string_view step) const { return {file, pointer + escaped_step(step)}; }
-  Place operator/(size_t index) const { return *this / std::string_view(std::to_string(index)); }
-
-  [[noreturn]] void corrupt(std::string problem, std::string hint = {}) const {
-    throw Error(ErrorCode::Corrupt, {file, std::nullopt, pointer}, std::move(problem),
-                std::move(hint));
-  }
-  [[noreturn]] void unsupported(std::string problem) const {
-    throw Error(ErrorCode::Unsupported, {file, std::nullopt, pointer}, std::move(problem));
-  }
-};
-
-constexpr const char* kMixedFilesHint =
-    "the rank files may come from different iterations, models or data-parallel sizes";
-
-Value member(const Value& value, std::string_view key, const Place& place) {
-  const auto found = value.is(Kind::Dict) ? value.find(key) : std::nullopt;
-  if (!found) place.corrupt("has no '" + std::string(key) + "'");
-  return *found;
-}
-
-Value list_member(const Value& value, std::string_view key, const Place& place) {
-  const Value found = member(value, key, place);
-  if (!found.is(Kind::List)) (place / key).corrupt("is no list");
-  return found;
-}
-
-// The optimizers of one rank: a list, or the one optimizer itself.
-struct RankOptimizers {
-  std::vector<Value> states;
-  std::vector<Place> places;
-};
-
-RankOptimizers optimizers_of(const Value& root, const Place& place) {
-  if (root.is(Kind::Dict)) return {{root}, {place}};
-  if (!root.is(Kind::List)) place.corrupt("is neither an optimizer's state nor a list of them");
-  RankOptimizers result;
-  for (size_t i = 0; i < root.size(); ++i) {
-    result.states.push_back(root[i]);
-    result.places.push_back(place / i);
-  }
-  return result;
 }
 
 class Reader {
@@ -251,8 +198,8 @@ class Reader {
     const Value masters = list_member(state, "fp32_from_fp16_params", place);
     const Value states = member(inner, "state", inner_place);
     if (groups.size() != dealt.groups.size() || masters.size() != dealt.groups.size()) {
-      inner_place.corrupt("holds " + std::to_string(groups.size()) + " parameter groups, expected " +
-                          std::to_string(dealt.groups.size()));
+      inner_place.corrupt("holds " + std::to_string(groups.size()) +
+                          " parameter groups, expected " + std::to_string(dealt.groups.size()));
     }
     size_t local_index = 0;
     for (size_t g = 0; g < dealt.groups.size(); ++g) {
@@ -316,8 +263,8 @@ class Reader {
   // --- the state of one parameter ---
 
   void read_states(const Value& states, size_t local_index, uint32_t param, const Place& place) {
-    const auto state = states.is(Kind::Dict) ? states.find(static_cast<int64_t>(local_index))
-                                             : std::nullopt;
+    const auto state =
+        states.is(Kind::Dict) ? states.find(static_cast<int64_t>(local_index)) : std::nullopt;
     if (!state || !state->is(Kind::Dict)) place.corrupt("the parameter has no state");
     for (size_t i = 0; i < state->item_count(); ++i) {
       const auto [key, value] = state->item(i);
@@ -326,8 +273,7 @@ class Reader {
     }
   }
 
-  void read_state(const std::string& name, const Value& value, uint32_t param,
-                  const Place& place) {
+  void read_state(const std::string& name, const Value& value, uint32_t param, const Place& place) {
     LayerWiseParam& owner = view_.params[param];
     if (!ckpt::as_tensor(value)) {
       place.unsupported("a state that is no tensor (as SOAP's step) is not handled");

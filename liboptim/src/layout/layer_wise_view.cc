@@ -32,15 +32,14 @@ bool is_true(const Value& args, std::string_view name) {
 
 [[noreturn]] void unsupported(const std::string& file, std::string_view name,
                               const std::string& problem) {
-  throw Error(ErrorCode::Unsupported, {file, std::nullopt, "/args/@" + std::string(name)},
-              problem);
+  throw Error(ErrorCode::Unsupported, {file, std::nullopt, "/args/@" + std::string(name)}, problem);
 }
 
 void refuse_other_parallelism(const Value& args, const std::string& file) {
   constexpr std::string_view kSizes[] = {
-      "tensor_model_parallel_size", "pipeline_model_parallel_size",
+      "tensor_model_parallel_size",           "pipeline_model_parallel_size",
       "virtual_pipeline_model_parallel_size", "context_parallel_size",
-      "expert_model_parallel_size", "expert_tensor_parallel_size",
+      "expert_model_parallel_size",           "expert_tensor_parallel_size",
       "num_distributed_optimizer_instances"};
   for (const std::string_view name : kSizes) {
     const uint32_t size = size_arg(args, file, name);
@@ -53,10 +52,11 @@ void refuse_other_parallelism(const Value& args, const std::string& file) {
 // Arguments that change which parameters there are or how they are stored.
 void refuse_other_models(const Value& args, const std::string& file) {
   for (const std::string_view name :
-       {"num_experts", "heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json",
-        "mtp_num_layers", "hybrid_override_pattern"}) {
+       {"num_experts", "heterogeneous_layers_config_path",
+        "heterogeneous_layers_config_encoded_json", "mtp_num_layers", "hybrid_override_pattern"}) {
     const auto value = args.find(name);
-    if (value && !value->is_none()) unsupported(file, name, "is set; this kind of model is not handled");
+    if (value && !value->is_none())
+      unsupported(file, name, "is set; this kind of model is not handled");
   }
   for (const std::string_view name : {"use_distributed_optimizer", "multi_latent_attention"}) {
     if (is_true(args, name)) unsupported(file, name, "is set; this is not handled");

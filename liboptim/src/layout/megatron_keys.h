@@ -8,9 +8,10 @@
 
 namespace optim {
 
-// What is known of Megatron-Core's GPTModel: how its parameters are called in a state dict (`torch`)
-// and in a sharded state dict (`torch_dist`), in which order the model registers them, and how tensor
-// parallelism would split them. docs/formats/torch_dist.md and torch.md say how this was measured.
+// What is known of Megatron-Core's GPTModel: how its parameters are called in a state dict
+// (`torch`) and in a sharded state dict (`torch_dist`), in which order the model registers them,
+// and how tensor parallelism would split them. docs/formats/torch_dist.md and torch.md say how this
+// was measured.
 //
 //   state dict        decoder.layers.3.input_layernorm.weight
 //   sharded key       decoder.layers.self_attention.linear_qkv.layer_norm_weight, layer 3
@@ -21,8 +22,8 @@ struct KeyRules {
 };
 
 struct ShardedName {
-  std::string key;                   // without the layer
-  std::optional<uint32_t> layer;     // nullopt: not stacked
+  std::string key;                // without the layer
+  std::optional<uint32_t> layer;  // nullopt: not stacked
 };
 
 ShardedName sharded_name(std::string_view name, const KeyRules& rules);
@@ -31,7 +32,8 @@ std::string state_dict_name(const ShardedName& sharded, const KeyRules& rules);
 // True for keys that Megatron stacks over layers: decoder.layers. not followed by a layer number.
 bool is_stacked_key(std::string_view key);
 
-// A place in the model's order of registration; nullopt for names that are not known. Compare pairs.
+// A place in the model's order of registration; nullopt for names that are not known. Compare
+// pairs.
 struct ModelPosition {
   uint32_t section = 0, layer = 0, position = 0;
   auto operator<=>(const ModelPosition&) const = default;

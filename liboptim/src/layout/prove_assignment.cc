@@ -78,19 +78,20 @@ class Proof {
     source_.check_crc(master);
     source_.check_crc(*view_.tensors.find_tensor(param.info.name));
     const ckpt::StorageRegion& region = master.chunks.at(0).region;
-    throw Error(ErrorCode::Corrupt,
-                {source_.file_name(region.file), region.bytes.offset_bytes,
-                 state_key(kMasterState, param.info.name)},
-                "the master does not round to the model's weight '" +
-                    ckpt::escaped(param.info.name) + "'",
-                "the optimizer state belongs to another parameter, iteration or run");
+    throw Error(
+        ErrorCode::Corrupt,
+        {source_.file_name(region.file), region.bytes.offset_bytes,
+         state_key(kMasterState, param.info.name)},
+        "the master does not round to the model's weight '" + ckpt::escaped(param.info.name) + "'",
+        "the optimizer state belongs to another parameter, iteration or run");
   }
 
   std::vector<AmbiguousParam> ambiguous() const {
     std::vector<AmbiguousParam> result;
     for (const LayerWiseParam& param : view_.params) {
       for (const auto& [what, names] : alike_) {
-        if (names.size() < 2 || std::find(names.begin(), names.end(), param.info.name) == names.end()) {
+        if (names.size() < 2 ||
+            std::find(names.begin(), names.end(), param.info.name) == names.end()) {
           continue;
         }
         AmbiguousParam entry{param.info.name, names};

@@ -24,7 +24,8 @@ uint16_t round_to_float16(float value) {
   if (magnitude > kInfinity) return sign | 0x7E00;
   if (magnitude >= kHalfOverflow) return sign | 0x7C00;
   if (magnitude >= kHalfNormalMin) {
-    constexpr uint32_t kRebias = static_cast<uint32_t>(kFloatExponentBias - kHalfExponentBias) << 23;
+    constexpr uint32_t kRebias = static_cast<uint32_t>(kFloatExponentBias - kHalfExponentBias)
+                                 << 23;
     return static_cast<uint16_t>(sign | shift_rounding(magnitude - kRebias, kMantissaShift));
   }
   const int exponent = static_cast<int>(magnitude >> 23);
