@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <optim/export.h>
@@ -55,6 +56,15 @@ OPTIM_EXPORT ProcessGroupPtr join_gloo_group(const TcpRendezvous& rendezvous, Pr
 // Processes of one host that share a file: it must not exist, or be empty, before the first joins.
 OPTIM_EXPORT ProcessGroupPtr join_gloo_group(const std::string& store_file, ProcessRank rank,
                                              const GlooOptions& options = {});
+
+// A process and how it finds its peers: at a TCP store or a store file; monostate: it has none.
+struct ProcessMesh {
+  ProcessRank rank = {};
+  std::variant<std::monostate, TcpRendezvous, std::string> rendezvous = {};
+  GlooOptions gloo = {};
+};
+// All processes of the mesh as one data-parallel group.
+OPTIM_EXPORT ProcessGroupCollection join_data_parallel(const ProcessMesh& mesh);
 
 // `size` ranks in this process: element r is rank r, to be used by a thread of its own.
 OPTIM_EXPORT std::vector<ProcessGroupPtr> make_in_process_groups(int size,

@@ -71,6 +71,16 @@ ProcessGroupPtr join_gloo_group(const std::string& store_file, ProcessRank rank,
   });
 }
 
+ProcessGroupCollection join_data_parallel(const ProcessMesh& mesh) {
+  ProcessGroupCollection groups;
+  if (const auto* const tcp = std::get_if<TcpRendezvous>(&mesh.rendezvous)) {
+    groups.dp_cp = join_gloo_group(*tcp, mesh.rank, mesh.gloo);
+  } else if (const auto* const file = std::get_if<std::string>(&mesh.rendezvous)) {
+    groups.dp_cp = join_gloo_group(*file, mesh.rank, mesh.gloo);
+  }
+  return groups;
+}
+
 std::vector<ProcessGroupPtr> make_in_process_groups(int size, const GlooOptions& options) {
   const StorePtr store = c10::make_intrusive<c10d::HashStore>();
   std::vector<ProcessGroupPtr> groups(static_cast<size_t>(size));

@@ -1,11 +1,11 @@
 #include "step/replay/trace_file.h"
 
+#include <algorithm>
 #include <ckpt/error.h>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <optim/checkpoint_bridge.h>
-#include <sstream>
 #include <utility>
+
+#include "step/replay/json_file.h"
 
 namespace optim {
 namespace {
@@ -46,26 +46,9 @@ class Fields {
   json object_;
 };
 
-constexpr std::uintmax_t kHeaderBytesMax = std::uintmax_t{1} << 20;
-
 Fields read_fields(const std::filesystem::path& path) {
   const std::string file = path.string();
-  std::error_code error;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) {
-    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = file}, error.message());
-  }
-  if (size > kHeaderBytesMax) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = file}, "more than 1 MiB: no trace");
-  }
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream text;
-  text << stream.rdbuf();
-  if (!stream) throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = file}, "cannot be read");
-  json object = json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) {
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file}, "malformed JSON");
-  }
+  json object = read_json_file(path);
   const bool is_trace = object.is_object() && object.contains("name") &&
                         object.contains("config") && object.contains("params");
   if (!is_trace) {

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <optim/comparison.h>
+#include <optim/export.h>
+#include <optim/ownership.h>
+#include <optim/process_groups.h>
+
+namespace optim {
+
+// Replays optimizer steps of a Megatron LayerWise checkpoint from recorded gradients.
+
+struct ReplayOptions {
+  std::filesystem::path checkpoint;
+  std::optional<int64_t> iteration = {};  // of a checkpoint root
+  // safetensors with grad{k}.NAME, reduced, before clipping; with from_init also init.NAME. A folder
+  // means its init_and_grads.safetensors, or the only *.safetensors in it.
+  std::filesystem::path gradients;
+  std::optional<int64_t> steps = {};  // default: all that are recorded
+  // Start from init.*: masters are their fp32 casts, states zero, the schedule at 0. The checkpoint
+  // gives names, groups and arguments.
+  bool from_init = false;
+  // Clip by steps[k].grad_norm of the run.json beside the gradients, not by a norm of our own.
+  bool recorded_grad_norm = false;
+  // A checkpoint, or safetensors with model.NAME, fp32_param.NAME, exp_avg.NAME, ...
+  std::filesystem::path expect = {};
+  std::optional<Tolerance> tolerance = {};   // of --expect, for every element; default: per kind
+  std::optional<uint32_t> data_parallel = {};  // ranks of the layout; default: the checkpoint's
+  OwnershipPolicy ownership = OwnershipPolicy::PingPong;
+  std::filesystem::path output = {};  // write the result as a checkpoint, in the format that was read
+  bool force = false;                 // replace an existing output
+
+  ProcessMesh processes = {};  // all must pass the same options above
+};
+
+struct ReplayedStep {
+  double lr = 0;                // of the first group
+  double grad_norm = 0;         // before clipping: our own
+  double grad_norm_used = 0;    // to clip: recorded, or our own
+  int64_t num_zeros = 0;        // after clipping
+};
+
+// What was compared of one kind: "model", "fp32_param", "exp_avg", "momentum_buffer", "step", ...
+struct ComparedKind {
+  std::string kind;
+  int64_t tensors = 0, equal = 0;  // equal: bit for bit
+  bool passed = true;
+  std::string worst_tensor = {};   // the one that uses most of its tolerance
+  Difference worst = {};
+};
+
+struct ReplayReport {
+  uint32_t data_parallel = 1;
+  int processes = 1;
+  int64_t first_iteration = 0;      // of the state that was loaded; 0 with from_init
+  std::vector<ReplayedStep> steps;
+  std::vector<ComparedKind> compared;  // empty without `expect`
+  bool passed = true;
+  std::vector<std::string> warnings;
+  std::vector<std::string> not_carried;  // to `output`
+};
+
+// Loads, steps, compares, writes. Collective where there are several processes: each returns the
+// same report. Computes with one LibTorch thread per operation (process-wide, restored at the end),
+// so that the result depends neither on processes and threads nor on the layout.
+// Throws Corrupt, with file and key, for gradients that lack a parameter, have one too many or
+// another shape; InvalidArgument for more steps than were recorded; what name_layer_wise() throws.
+OPTIM_EXPORT ReplayReport replay(const ReplayOptions& options);
+
+}  // namespace optim

@@ -1,0 +1,126 @@
+#include "step/replay/group_settings.h"
+
+#include <array>
+#include <ckpt/error.h>
+#include <optim/checkpoint_args.h>
+#include <string_view>
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+using ckpt::Value;
+
+[[noreturn]] void refuse(ckpt::ErrorCode code, const std::string& key, const std::string& problem) {
+  throw ckpt::Error(code, {.file = {}, .key = key}, problem);
+}
+
+bool is_true(const Value& dict, const std::string& key) {
+  const auto value = dict.find(key);
+  return value && value->is(Kind::Bool) && value->as_bool();
+}
+
+std::optional<double> optional_number(const Value& dict, const std::string& key) {
+  const auto value = dict.find(key);
+  if (!value || value->is_none()) return std::nullopt;
+  return number_field(dict, key);
+}
+
+// What restore_group() understands or may ignore; any other key is an override, kept by name.
+constexpr std::array<std::string_view, 24> kKnown = {
+    "params", "is_expert_parallel", "default_config", "wd_mult", "lr_mult", "is_decoupled_lr",
+    "max_lr", "min_lr", "optimizer", "lr", "weight_decay", "momentum", "betas", "eps", "step",
+    "bias_correction", "amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused",
+    "decoupled_weight_decay", "initial_lr"};
+
+void read_overrides(const Value& fields, ParamGroup& group) {
+  for (size_t i = 0; i < fields.item_count(); ++i) {
+    const auto [key, value] = fields.item(i);
+    if (!key.is(Kind::Str)) refuse(ckpt::ErrorCode::Corrupt, "param_groups", "has a key that is no text");
+    const std::string name(key.text());
+    if (std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end()) continue;
+    switch (value.kind()) {
+      case Kind::Bool: group.others[name] = value.as_bool(); break;
+      case Kind::Int: group.others[name] = value.as_int(); break;
+      case Kind::Float: group.others[name] = value.as_float(); break;
+      case Kind::Str: group.others[name] = std::string(value.text()); break;
+      default: refuse(ckpt::ErrorCode::Unsupported, name, "a group has this setting: not understood");
+    }
+  }
+}
+
+ParamGroup restore_settings(const GroupSource& source, const OptimizerConfig& config) {
+  const Value& fields = source.fields;
+  ParamGroup group;
+  group.optimizer_index = source.optimizer;
+  group.is_expert_parallel = is_true(fields, "is_expert_parallel");
+  group.default_config = is_true(fields, "default_config");
+  group.wd_mult = number_field(fields, "wd_mult");
+  group.lr_mult = number_field(fields, "lr_mult");
+  group.is_decoupled_lr = is_true(fields, "is_decoupled_lr");
+  group.max_lr = optional_number(fields, "max_lr");
+  group.min_lr = optional_number(fields, "min_lr");
+  if (const auto optimizer = fields.find("optimizer")) group.optimizer = optimizer->text();
+  group.updated_by = group.optimizer.value_or(config.optimizer);
+  read_overrides(fields, group);
+  return group;
+}
+
+AdamRule restore_adam(const GroupSource& source, const OptimizerConfig& config) {
+  const Value& fields = source.fields;
+  for (const char* const option : {"amsgrad", "maximize"}) {
+    if (is_true(fields, option)) refuse(ckpt::ErrorCode::Unsupported, option, "Adam's option is set");
+  }
+  AdamRule rule;
+  const Value betas = fields.at("betas");
+  if (betas.size() != 2) refuse(ckpt::ErrorCode::Corrupt, "betas", "are not two numbers");
+  rule.beta1 = betas[0].as_float();
+  rule.beta2 = betas[1].as_float();
+  rule.eps = number_field(fields, "eps");
+  rule.decoupled_weight_decay = config.decoupled_weight_decay;
+  if (fields.find("decoupled_weight_decay")) {
+    rule.decoupled_weight_decay = is_true(fields, "decoupled_weight_decay");
+  }
+  if (source.step_layout == StepLayout::PerGroup) {
+    rule.arithmetic = AdamArithmetic::FusedAdam;
+    rule.bias_correction = !fields.find("bias_correction") || is_true(fields, "bias_correction");
+  }
+  return rule;
+}
+
+}  // namespace
+
+double number_field(const Value& dict, const std::string& key) {
+  const Value value = dict.at(key);
+  const bool is_number = value.is(Kind::Float) || value.is(Kind::Int) || value.is(Kind::Bool);
+  if (!is_number) refuse(ckpt::ErrorCode::Corrupt, key, "is no number");
+  return value.as_float();
+}
+
+int64_t whole_field(const Value& dict, const std::string& key) {
+  const Value value = dict.at(key);
+  if (!value.is(Kind::Int)) refuse(ckpt::ErrorCode::Corrupt, key, "is no whole number");
+  return value.as_int();
+}
+
+OptimizerGroup restore_group(const GroupSource& source, const OptimizerConfig& config,
+                             const Value& args) {
+  OptimizerGroup group;
+  group.settings = restore_settings(source, config);
+  group.lr = number_field(source.fields, "lr");
+  group.weight_decay = number_field(source.fields, "weight_decay");
+  const bool is_muon = group.settings.updated_by == "muon";
+  const bool splits = is_muon && config.muon_split_qkv;
+  const std::optional<QkvSplit> split =
+      splits ? std::optional(qkv_split_from_args(args)) : std::nullopt;
+  group.rule_config = rule_of_group(group.settings, config, split);
+  if (auto* const muon = std::get_if<MuonRule>(&group.rule_config)) {
+    muon->momentum = number_field(source.fields, "momentum");
+  } else {
+    group.rule_config = restore_adam(source, config);
+  }
+  group.rule = make_rule(group.rule_config);
+  return group;
+}
+
+}  // namespace optim

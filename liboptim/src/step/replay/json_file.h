@@ -1,0 +1,11 @@
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace optim {
+
+// A small JSON file. Throws NotFound, IoFailure; Unsupported for more than 1 MiB; Corrupt.
+nlohmann::json read_json_file(const std::filesystem::path& path);
+
+}  // namespace optim

@@ -1,0 +1,178 @@
+#include "step/replay/restored_optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <ckpt/error.h>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <optim/checkpoint_args.h>
+#include <optim/checkpoint_bridge.h>
+#include <utility>
+
+#include "step/replay/group_settings.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+using ckpt::Value;
+
+[[noreturn]] void refuse(ckpt::ErrorCode code, const std::string& key, const std::string& problem) {
+  throw ckpt::Error(code, {.file = {}, .key = key}, problem);
+}
+
+at::Tensor load(const ReplaySource& source, const std::string& key) {
+  const ckpt::TensorEntry* const entry = source.view.tensors.find_tensor(key);
+  if (entry == nullptr) refuse(ckpt::ErrorCode::Corrupt, key, "the checkpoint lacks this tensor");
+  return load_tensor(source.checkpoint, *entry);
+}
+
+// Group by group as in the checkpoint, parameters in model order, without masters or state.
+std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& source,
+                                                        const OptimizerConfig& config,
+                                                        const Gradients* init) {
+  const LayerWiseCheckpoint& view = source.view;
+  std::vector<std::vector<OptimizerGroup>> chain;
+  for (size_t o = 0; o < view.optimizers.size(); ++o) {
+    const LayerWiseOptimizer& optimizer = view.optimizers[o];
+    for (const auto& [key, node] : optimizer.others) {
+      refuse(ckpt::ErrorCode::Unsupported, key, "the optimizer has this state: it cannot be replayed");
+    }
+    chain.emplace_back();
+    for (const ckpt::NodeId node : optimizer.groups) {
+      chain.back().push_back(restore_group(
+          {view.common.tree.value(node), static_cast<uint32_t>(o), optimizer.step_layout}, config,
+          view.args()));
+    }
+  }
+  for (const LayerWiseParam& param : view.params) {
+    OptimizedParam made;
+    made.model.info = param.info;
+    made.model.param = init ? init->initial(param.info) : load(source, param.info.name);
+    chain.at(param.optimizer).at(param.group).params.push_back(std::move(made));
+  }
+  return chain;
+}
+
+// The value that all parameters of an optimizer share, from the bytes of a 0-dim tensor.
+int64_t shared_step(const LayerWiseOptimizer& optimizer) {
+  const auto as = [&]<class T>(T value) {
+    if (optimizer.step_bytes.size() != sizeof value) {
+      refuse(ckpt::ErrorCode::Corrupt, "step", "has a wrong size");
+    }
+    std::memcpy(&value, optimizer.step_bytes.data(), sizeof value);
+    return static_cast<double>(value);
+  };
+  double step = 0;
+  switch (optimizer.step_dtype) {
+    case ckpt::DType::Float32: step = as(float{}); break;
+    case ckpt::DType::Float64: step = as(double{}); break;
+    case ckpt::DType::Int32: step = as(int32_t{}); break;
+    case ckpt::DType::Int64: step = as(int64_t{}); break;
+    default: refuse(ckpt::ErrorCode::Unsupported, "step", "has an unusual type");
+  }
+  constexpr double kStepMax = 1e15;  // exact in every type above that can hold it
+  if (!(step >= 0 && step <= kStepMax && step == std::floor(step))) {
+    refuse(ckpt::ErrorCode::Corrupt, "step", "is no count");
+  }
+  return static_cast<int64_t>(step);
+}
+
+void load_owned_state(const ReplaySource& source, LayerWiseDistributedOptimizer& optimizer) {
+  const at::NoGradGuard no_grad;
+  std::map<std::string, const LayerWiseParam*> by_name;
+  for (const LayerWiseParam& param : source.view.params) by_name[param.info.name] = &param;
+  for (OptimizedParam* const param : optimizer.get_parameters()) {
+    const std::string& name = param->model.info.name;
+    if (!param->main_param.is_same(param->model.param)) {
+      param->main_param.copy_(load(source, canonical_key("fp32_param", name)));
+    }
+    const LayerWiseParam& saved = *by_name.at(name);
+    for (const std::string& state : saved.states) {
+      param->state[state] = load(source, canonical_key(state, name)).to(at::kFloat);
+    }
+    param->step = saved_step(source.view, saved);
+  }
+}
+
+}  // namespace
+
+std::string canonical_key(const std::string& kind, const std::string& name) {
+  return kind == "model" ? name : "optimizer.state." + kind + "." + name;
+}
+
+int64_t saved_step(const LayerWiseCheckpoint& view, const LayerWiseParam& param) {
+  const LayerWiseOptimizer& optimizer = view.optimizers[param.optimizer];
+  switch (optimizer.step_layout) {
+    case StepLayout::None: return 0;
+    case StepLayout::PerParam: return shared_step(optimizer);
+    case StepLayout::PerGroup: break;
+  }
+  const int64_t step =
+      whole_field(view.common.tree.value(optimizer.groups[param.group]), "step");
+  if (step < 0) refuse(ckpt::ErrorCode::Corrupt, "step", "is negative");
+  return step;
+}
+
+std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(const ReplaySource& source,
+                                                                 const Gradients* init,
+                                                                 const ReplayOptions& options,
+                                                                 const ProcessGroupCollection& groups) {
+  OptimizerConfig config = config_from_args(source.view.args());
+  config.log_num_zeros_in_grad = true;
+  config.validate();
+  std::vector<std::unique_ptr<Optimizer>> optimizers;
+  for (std::vector<OptimizerGroup>& of_one : restore_groups(source, config, init)) {
+    optimizers.push_back(
+        std::make_unique<FP32Optimizer>(std::move(of_one), config, /*wrapped_later=*/true));
+  }
+  LayerWiseOptions layer_wise;
+  layer_wise.ownership = options.ownership;
+  layer_wise.layout_ranks = options.data_parallel.value_or(source.view.sizes.data_parallel);
+  auto optimizer = std::make_unique<LayerWiseDistributedOptimizer>(
+      std::move(optimizers), config, groups, std::move(layer_wise));
+  if (init == nullptr) load_owned_state(source, *optimizer);
+  return optimizer;
+}
+
+RestoredSchedule restore_schedule(const ReplaySource& source, bool from_init) {
+  const Value args = source.view.args();
+  const auto rampup = args.find("rampup_batch_size");
+  if (rampup && !rampup->is_none()) {
+    refuse(ckpt::ErrorCode::Unsupported, "args.rampup_batch_size", "a growing batch size is not handled");
+  }
+  const Value saved = source.view.common.tree.root().at("opt_param_scheduler");
+  RestoredSchedule schedule;
+  SchedulerSettings& settings = schedule.settings;
+  settings.max_lr = number_field(saved, "max_lr");
+  settings.min_lr = number_field(saved, "min_lr");
+  settings.lr_warmup_steps = whole_field(saved, "lr_warmup_steps");
+  settings.lr_decay_steps = whole_field(saved, "lr_decay_steps");
+  settings.lr_decay_style = saved.at("lr_decay_style").text();
+  settings.start_wd = number_field(saved, "start_wd");
+  settings.end_wd = number_field(saved, "end_wd");
+  settings.wd_incr_steps = whole_field(saved, "wd_incr_steps");
+  settings.wd_incr_style = saved.at("wd_incr_style").text();
+  schedule.increment = whole_field(args, "global_batch_size");
+  if (schedule.increment < 1) {
+    refuse(ckpt::ErrorCode::Corrupt, "args.global_batch_size", "is not positive");
+  }
+  // What only the arguments say.
+  if (args.find("lr_warmup_init")) settings.init_lr = number_field(args, "lr_warmup_init");
+  if (settings.lr_decay_style == "WSD") {
+    settings.lr_wsd_decay_style = args.at("lr_wsd_decay_style").text();
+    const auto samples = args.find("lr_wsd_decay_samples");
+    settings.wsd_decay_steps = samples && !samples->is_none()
+                                   ? whole_field(args, "lr_wsd_decay_samples")
+                                   : whole_field(args, "lr_wsd_decay_iters") * schedule.increment;
+  }
+  if (!from_init) schedule.num_steps = whole_field(saved, "num_steps");
+  return schedule;
+}
+
+int64_t saved_iteration(const ReplaySource& source) {
+  return whole_field(source.view.common.tree.root(), "iteration");
+}
+
+}  // namespace optim

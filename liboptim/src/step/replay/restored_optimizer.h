@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <ckpt/checkpoint.h>
+#include <optim/layer_wise_checkpoint.h>
+#include <optim/layer_wise_optimizer.h>
+#include <optim/optimizer_param_scheduler.h>
+#include <optim/replay.h>
+
+#include "step/replay/gradients.h"
+
+namespace optim {
+
+// A LayerWise checkpoint, opened and understood.
+struct ReplaySource {
+  const ckpt::Checkpoint& checkpoint;
+  const LayerWiseCheckpoint& view;
+};
+
+// The optimizer that the checkpoint is of: parameters of all, state of the owned, from the
+// checkpoint or, with `init`, from init.*. Groups keep their saved rates until the scheduler's turn.
+// Throws Unsupported, by name, for settings that cannot be replayed.
+std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(const ReplaySource& source,
+                                                                 const Gradients* init,
+                                                                 const ReplayOptions& options,
+                                                                 const ProcessGroupCollection& groups);
+
+// The schedule of the checkpoint, where it stands, or at 0.
+struct RestoredSchedule {
+  SchedulerSettings settings;
+  int64_t num_steps = 0;
+  int64_t increment = 1;  // num_steps per iteration: the global batch size
+};
+RestoredSchedule restore_schedule(const ReplaySource& source, bool from_init);
+
+int64_t saved_iteration(const ReplaySource& source);
+
+// How often the parameter was updated; 0 where its optimizer keeps no count (Muon).
+int64_t saved_step(const LayerWiseCheckpoint& view, const LayerWiseParam& param);
+
+// "optimizer.state.KIND.NAME"; the model's own tensor for "model".
+std::string canonical_key(const std::string& kind, const std::string& name);
+
+}  // namespace optim

@@ -1,0 +1,101 @@
+#include "step/replay/saved_result.h"
+
+#include <ATen/ops/empty.h>
+
+#include <ckpt/error.h>
+#include <optim/checkpoint_bridge.h>
+#include <optim/layer_wise_update.h>
+#include <span>
+#include <utility>
+
+#include "step/replay/outcome.h"
+
+namespace optim {
+namespace {
+
+// Every tensor of the result on process 0, by canonical key.
+using GatheredTensors = std::map<std::string, at::Tensor>;
+
+GatheredTensors gather_state(LayerWiseDistributedOptimizer& optimizer, Collectives& collectives) {
+  GatheredTensors gathered;
+  const StateTensors tensors(optimizer);
+  const auto processes = static_cast<uint32_t>(collectives.size());
+  for (const StateItem& item : state_items(optimizer)) {
+    if (item.kind == "step") continue;
+    const at::Tensor& model = optimizer.all_params()[item.id].param;
+    at::Tensor tensor = item.kind == "model"      ? model
+                        : tensors.owns(item) ? tensors.tensor(item)
+                                             : at::empty(model.sizes(), at::kFloat);
+    if (item.kind != "model") {
+      const uint32_t owner = optimizer.ownership().owner[item.id] % processes;
+      collectives.broadcast(tensor, static_cast<int>(owner));
+    }
+    if (collectives.rank() == 0) gathered[canonical_key(item.kind, item.name)] = tensor;
+  }
+  return gathered;
+}
+
+std::vector<LayerWiseUpdate::Optimizer> updated_optimizers(const ReplaySource& source,
+                                                           const ReplayResult& result,
+                                                           int64_t steps, bool from_init) {
+  const LayerWiseCheckpoint& view = source.view;
+  const std::vector<OptimizerGroup*> groups = result.optimizer.param_groups();
+  std::vector<LayerWiseUpdate::Optimizer> updated(view.optimizers.size());
+  for (const LayerWiseParam& param : view.params) {
+    const int64_t before = from_init ? 0 : saved_step(view, param);
+    updated[param.optimizer].step = before + steps;
+  }
+  for (const OptimizerGroup* const group : groups) {
+    updated[group->settings.optimizer_index].groups.push_back(
+        {{"lr", group->lr}, {"weight_decay", group->weight_decay}});
+  }
+  return updated;
+}
+
+std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+ConvertReport write(const ReplaySource& source, const ReplayResult& result,
+                    const ReplayOptions& options, GatheredTensors tensors) {
+  LayerWiseUpdate update;
+  update.iteration = result.iteration;
+  update.scheduler_num_steps = result.scheduler.num_steps();
+  update.optimizers =
+      updated_optimizers(source, result, options.steps.value_or(0), options.from_init);
+  for (const ckpt::TensorEntry& entry : source.view.tensors.tensors) {
+    at::Tensor& tensor = tensors[entry.key];
+    if (!tensor.defined()) tensor = load_tensor(source.checkpoint, entry);  // a buffer of the model
+    update.tensors[entry.key] = bytes_of(tensor);
+  }
+  ConvertOptions convert;
+  convert.force = options.force;
+  convert.data_parallel = options.data_parallel;
+  convert.ownership = options.ownership;
+  return save_layer_wise(source.view, source.checkpoint, update, options.output, convert);
+}
+
+}  // namespace
+
+std::vector<ckpt::NotCarried> save_result(const ReplaySource& source, const ReplayResult& result,
+                                          const ReplayOptions& options, Collectives& collectives) {
+  GatheredTensors tensors = gather_state(result.optimizer, collectives);
+  std::vector<ckpt::NotCarried> not_carried;
+  std::string problem;
+  if (collectives.rank() == 0) {
+    try {
+      not_carried = write(source, result, options, std::move(tensors)).not_carried;
+    } catch (const ckpt::Error& error) {
+      if (collectives.size() == 1) throw;
+      collectives.all_gather(std::string(error.what()));
+      throw;
+    }
+  }
+  const std::string failure = collectives.all_gather(problem).front();
+  if (!failure.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "process 0 could not write: " + failure);
+  }
+  return not_carried;
+}
+
+}  // namespace optim

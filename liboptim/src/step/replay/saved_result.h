@@ -1,0 +1,23 @@
+#pragma once
+
+#include <optim/layer_wise_optimizer.h>
+#include <optim/optimizer_param_scheduler.h>
+#include <optim/replay.h>
+
+#include "step/collectives.h"
+#include "step/replay/restored_optimizer.h"
+
+namespace optim {
+
+struct ReplayResult {
+  LayerWiseDistributedOptimizer& optimizer;
+  const OptimizerParamScheduler& scheduler;
+  int64_t iteration = 0;
+};
+
+// Writes options.output: the checkpoint that was read, with the state after the steps. Process 0
+// writes, the others send it what they own. Collective; throws on every process what process 0 met.
+std::vector<ckpt::NotCarried> save_result(const ReplaySource& source, const ReplayResult& result,
+                                          const ReplayOptions& options, Collectives& collectives);
+
+}  // namespace optim
