@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,6 +30,12 @@ enum class Wrapping : uint8_t {
   TorchSave,  // the region is a torch.save archive that holds one tensor (a .distcp entry)
 };
 
+// How a tensor views its storage, in elements, where that is not row-major.
+struct StridedView {
+  uint64_t offset = 0;
+  Extents strides;
+};
+
 // Bytes of one file of the checkpoint. `crc32` is the archive's checksum of the whole region, where
 // it has one.
 struct StorageRegion {
@@ -36,13 +43,8 @@ struct StorageRegion {
   ByteRange bytes;
   Wrapping wrapping = Wrapping::None;
   std::optional<uint32_t> crc32 = std::nullopt;
-};
-
-// How a chunk views its storage, in elements. Only torch.save files hold views that are not
-// row-major.
-struct StridedView {
-  uint64_t offset = 0;
-  Extents strides;
+  // Of a located entry (PayloadSource::locate): how its tensor views the storage; null: row-major.
+  std::shared_ptr<const StridedView> view = nullptr;
 };
 
 // A stored box of a tensor. Without `view` the payload is row-major without holes;

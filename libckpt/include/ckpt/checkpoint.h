@@ -47,6 +47,9 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
   const std::filesystem::path& folder() const;  // what file names in the catalog are relative to
   bool was_root() const;  // opened through a tracker: a writer makes a root again
   const Limits& limits() const;
+  // Written by Megatron: rank folders, or a torch_dist folder with common.pt or metadata.json, or
+  // of an iteration without the paths that PyTorch's own writer leaves in .metadata.
+  bool is_megatron() const;
 
   // The value tree of a torch.save file of the checkpoint (`torch` files, common.pt); nullptr if
   // there is none.

@@ -75,7 +75,8 @@ struct DistChunk {
   Extents global_shape;
   Box box;  // of the stored tensor
   TensorSource source;
-  uint32_t rank = 0;  // writes it to __{rank}_0.distcp
+  uint32_t rank = 0;           // writes it to __{rank}_0.distcp
+  bool requires_grad = false;  // what .metadata says of the tensor
 };
 struct DistObject {
   std::string key;

@@ -79,9 +79,6 @@ struct Checkpoint::State {
                       shape_text(view.shape) + ", .metadata says " +
                       std::string(ckpt::name(tensor->dtype)) + " " + shape_text(chunk->box.sizes));
     }
-    if (view.strides != row_major_strides(view.shape)) {
-      throw Error(ErrorCode::Unsupported, where, "the entry's tensor is not row-major");
-    }
   }
 
   const std::string& file_path(uint32_t index) const { return contents.catalog.files[index].path; }
@@ -94,6 +91,10 @@ struct Checkpoint::State {
     check_entry(region, *view);
     const TensorEntry entry = make_tensor_entry(document, {"", 0, *view}, file_path(region.file));
     StorageRegion storage = entry.chunks[0].region;
+    if (entry.chunks[0].view) {
+      storage.view = std::make_shared<const StridedView>(*entry.chunks[0].view);
+      return storage;
+    }
     const uint64_t offset = entry.chunks[0].payload_offset_bytes;
     if (offset != 0) {  // the checksum is that of the whole storage, of which this is a part
       storage.crc32.reset();
@@ -124,6 +125,15 @@ const Catalog& Checkpoint::catalog() const { return state_->contents.catalog; }
 const std::filesystem::path& Checkpoint::folder() const { return state_->location.folder; }
 bool Checkpoint::was_root() const { return state_->location.was_root; }
 const Limits& Checkpoint::limits() const { return state_->limits; }
+
+bool Checkpoint::is_megatron() const {
+  const Contents& contents = state_->contents;
+  if (contents.catalog.format == Format::Torch) return !state_->location.only_file;
+  if (contents.catalog.format != Format::TorchDist) return false;
+  if (contents.has_backend_file || contents.documents.contains("common.pt")) return true;
+  const auto planner_data = contents.dist_metadata->root().state()->find("planner_data");
+  return state_->location.iteration && (!planner_data || planner_data->is_none());
+}
 
 const Document* Checkpoint::document(std::string_view file) const {
   const auto found = state_->contents.documents.find(std::string(file));

@@ -115,9 +115,30 @@ void BoxReader::add_part(const CopyOp& copy) {
   parts_.push_back(std::move(part));
 }
 
+// An entry may hold a tensor that is not row-major. The chunk may be a part of it: without leading
+// dimensions, of which the payload's offset says how many rows were skipped.
+StorageRegion BoxReader::locate(Part& part) const {
+  StorageRegion storage = source_.locate(part.chunk->region);
+  if (!storage.view) return storage;
+  const Extents& strides = storage.view->strides;
+  const Extents& sizes = part.chunk->box.sizes;
+  const size_t dropped = strides.size() > sizes.size() ? strides.size() - sizes.size() : 0;
+  const uint64_t row_bytes = std::max<uint64_t>(1, element_count(sizes) * element_bytes_);
+  const uint64_t row = part.chunk->payload_offset_bytes / row_bytes;
+  if (dropped + sizes.size() != strides.size() || dropped > 1 || (dropped == 0 && row != 0)) {
+    throw Error(ErrorCode::Unsupported,
+                {source_.file_name(storage.file), storage.bytes.offset_bytes, tensor_.key},
+                "a part of an entry that is not row-major");
+  }
+  part.start_bytes =
+      (storage.view->offset + (dropped == 1 ? row * strides[0] : 0)) * element_bytes_;
+  part.strides.assign(strides.begin() + static_cast<ptrdiff_t>(dropped), strides.end());
+  return storage;
+}
+
 const StorageRegion& BoxReader::located(Part& part) {
   if (part.storage) return *part.storage;
-  const StorageRegion storage = source_.locate(part.chunk->region);
+  const StorageRegion storage = locate(part);
   const auto end = end_bytes(part.chunk->box.sizes, part.strides, part.start_bytes, element_bytes_);
   if (!end || *end > storage.bytes.count_bytes) {
     throw Error(ErrorCode::Corrupt,
@@ -235,8 +256,8 @@ std::optional<StorageRegion> BoxReader::sole_storage() {
   const bool in_order =
       chunk.box == box_ && part.start_bytes == 0 && is_row_major(box_.sizes, part.strides);
   if (!in_order) return std::nullopt;
-  const StorageRegion storage = source_.locate(chunk.region);
-  if (storage.bytes.count_bytes != count_bytes_) return std::nullopt;
+  const StorageRegion storage = locate(part);
+  if (storage.view || storage.bytes.count_bytes != count_bytes_) return std::nullopt;
   part.storage = storage;
   return storage;
 }

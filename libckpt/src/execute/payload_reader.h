@@ -66,6 +66,7 @@ class BoxReader {
   };
 
   void add_part(const CopyOp& copy);
+  StorageRegion locate(Part& part) const;
   const StorageRegion& located(Part& part);
   void read_box(const Box& box, std::byte* out);
   void read_overlap(Part& part, const Box& overlap, const Box& box, std::byte* out);

@@ -82,12 +82,11 @@ class MetadataBuilder {
   MetadataBuilder(const DistSpec& spec, const FileBuilder& files) : spec_(spec), files_(files) {}
 
   std::string run() {
-    state_dict_ = tree_.dict();
     storage_ = tree_.dict();
     for (size_t i = 0; i < spec_.objects.size(); ++i) add_object(i);
     for (size_t i = 0; i < spec_.chunks.size(); ++i) add_chunk(i);
     const NodeId fields = tree_.dict();
-    tree_.put(fields, "state_dict_metadata", state_dict_);
+    tree_.put(fields, "state_dict_metadata", state_dict());
     tree_.put(fields, "planner_data",
               spec_.planner_data ? tree_.copy(spec_.planner_data->root()) : tree_.none());
     tree_.put(fields, "storage_data", storage_);
@@ -108,8 +107,7 @@ class MetadataBuilder {
   void add_object(size_t i) {
     const DistObject& object = spec_.objects[i];
     const NodeId key = tree_.str(object.key);
-    tree_.set_item(state_dict_, key,
-                   instance(kMetadataModule, "BytesStorageMetadata", tree_.dict()));
+    add_entry(object.key, key, instance(kMetadataModule, "BytesStorageMetadata", tree_.dict()));
     add_place(index_of(key, kNoNode, tree_.none()), files_.object_places()[i]);
     content_id_.add(object.key);
   }
@@ -137,17 +135,37 @@ class MetadataBuilder {
   TensorNodes add_tensor_entry(const DistChunk& chunk) {
     const TensorNodes nodes{tree_.str(chunk.key), tree_.list()};
     const NodeId fields = tree_.dict();
-    tree_.put(fields, "properties", properties(chunk.dtype));
+    tree_.put(fields, "properties", properties(chunk));
     tree_.put(fields, "size", add_size(tree_, chunk.global_shape));
     tree_.put(fields, "chunks", nodes.chunks);
-    tree_.set_item(state_dict_, nodes.key,
-                   instance(kMetadataModule, "TensorStorageMetadata", fields));
+    add_entry(chunk.key, nodes.key, instance(kMetadataModule, "TensorStorageMetadata", fields));
     content_id_.add(chunk.key);
     return nodes;
   }
 
+  void add_entry(const std::string& name, NodeId key, NodeId value) {
+    places_of_entries_.emplace(name, entries_.size());
+    entries_.emplace_back(key, value);
+  }
+
+  // In the order of the nested state dict where that is known, else as the entries came.
+  NodeId state_dict() {
+    const NodeId dict = tree_.dict();
+    if (!spec_.planner_data) {
+      for (const auto& [key, value] : entries_) tree_.set_item(dict, key, value);
+      return dict;
+    }
+    const Value paths = spec_.planner_data->root();
+    for (size_t i = 0; i < paths.item_count(); ++i) {
+      const auto [key, value] =
+          entries_[places_of_entries_.at(std::string(paths.item(i).first.text()))];
+      tree_.set_item(dict, key, value);
+    }
+    return dict;
+  }
+
   // (dtype, layout, requires_grad, memory_format, pin_memory)
-  NodeId properties(DType dtype) {
+  NodeId properties(const DistChunk& chunk) {
     if (layout_ == kNoNode) {
       layout_ =
           tree_.object(Construction::Reduce, tree_.global("torch.serialization", "_get_layout"),
@@ -156,9 +174,10 @@ class MetadataBuilder {
           tree_.object(Construction::Reduce, tree_.global(kMetadataModule, "_MEM_FORMAT_ENCODING"),
                        tree_.tuple({tree_.integer(0)}));
     }
-    return instance(kMetadataModule, "TensorProperties",
-                    tree_.tuple({tree_.global("torch", name(dtype)), layout_, tree_.boolean(false),
-                                 memory_format_, tree_.boolean(false)}));
+    return instance(
+        kMetadataModule, "TensorProperties",
+        tree_.tuple({tree_.global("torch", name(chunk.dtype)), layout_,
+                     tree_.boolean(chunk.requires_grad), memory_format_, tree_.boolean(false)}));
   }
 
   // torch leaves `offset` out of the instance where it has its default, None.
@@ -191,7 +210,9 @@ class MetadataBuilder {
   const DistSpec& spec_;
   const FileBuilder& files_;
   ValueTree tree_;
-  NodeId state_dict_ = kNoNode, storage_ = kNoNode, layout_ = kNoNode, memory_format_ = kNoNode;
+  NodeId storage_ = kNoNode, layout_ = kNoNode, memory_format_ = kNoNode;
+  std::vector<std::pair<NodeId, NodeId>> entries_;  // key and what .metadata says of it
+  std::unordered_map<std::string, size_t> places_of_entries_;
   std::unordered_map<std::string, TensorNodes> tensors_;
   ContentId content_id_;
 };

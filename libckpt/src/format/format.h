@@ -26,6 +26,7 @@ struct Contents {
   Catalog catalog;
   std::map<std::string, Document> documents;  // torch.save files by name
   std::optional<ValueTree> dist_metadata;     // .metadata
+  bool has_backend_file = false;              // Megatron's metadata.json
 };
 
 // One row a format: nothing else in the house knows its name.

@@ -7,13 +7,14 @@ namespace {
 
 // Megatron's folders carry more than a state dict: what they lose is known to liboptim only.
 void refuse_megatron(const Checkpoint& source) {
-  const Catalog& catalog = source.catalog();
-  const bool rank_folders = catalog.format == Format::Torch && source.document("") == nullptr &&
-                            !catalog.files.empty() && catalog.files[0].path.starts_with("mp_rank_");
-  if (rank_folders || source.document("common.pt") != nullptr) {
-    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
-                "a Megatron checkpoint is no plain state dict");
-  }
+  if (!source.is_megatron()) return;
+  const bool common_missing =
+      source.catalog().format == Format::TorchDist && source.document("common.pt") == nullptr;
+  throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+              common_missing
+                  ? "a Megatron checkpoint without common.pt: it is missing, or the common "
+                    "state is kept in the store, which is not handled"
+                  : "a Megatron checkpoint without a LayerWise optimizer is not handled");
 }
 
 }  // namespace

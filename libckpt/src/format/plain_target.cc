@@ -23,9 +23,20 @@ struct PathItem {
   bool is_index;
 };
 
-bool is_mapping(const Value& value) {
-  return value.is(Kind::Dict) ||
-         (value.is(Kind::Object) && value.callable().is_global("collections", "OrderedDict"));
+// The pairs of what Python calls a Mapping: dict and the subclasses of its standard library.
+std::optional<Value> as_mapping(const Value& value) {
+  if (value.is(Kind::Dict)) return value;
+  if (!value.is(Kind::Object)) return std::nullopt;
+  const Value callable = value.callable();
+  if (callable.is_global("collections", "OrderedDict") ||
+      callable.is_global("collections", "defaultdict")) {
+    return value;
+  }
+  if (callable.is_global("collections", "Counter") && value.args().size() == 1 &&
+      value.args()[0].is(Kind::Dict)) {
+    return value.args()[0];
+  }
+  return std::nullopt;
 }
 
 std::string storage_identity(const TensorEntry& tensor) {
@@ -43,7 +54,7 @@ class Flattener {
 
   Target run() {
     const Value root = document_.tree.root();
-    if (!is_mapping(root)) {
+    if (!as_mapping(root)) {
       throw Error(ErrorCode::Unsupported, {.file = file_, .key = {}},
                   "the file holds no state dict (no mapping at its root)");
     }
@@ -51,14 +62,14 @@ class Flattener {
     spec_.planner_data.emplace();
     planner_ = spec_.planner_data->dict();
     spec_.planner_data->set_root(planner_);
-    enter_mapping(root, "");
+    enter_mapping(*as_mapping(root), "");
+    note_what_mappings_lose(root, "");
     Target target{Format::TorchDist, make_torch_dist_files(spec_), std::move(not_carried_), {}};
     return target;
   }
 
  private:
   void enter_mapping(const Value& mapping, const std::string& pointer) {
-    note_what_mappings_lose(mapping, pointer);
     for (size_t i = 0; i < mapping.item_count(); ++i) {
       const auto [key, value] = mapping.item(i);
       const std::string text = key_text(key);
@@ -70,8 +81,8 @@ class Flattener {
   void note_what_mappings_lose(const Value& mapping, const std::string& pointer) {
     if (!mapping.is(Kind::Object)) return;
     note(pointer.empty() ? "/" : pointer,
-         mapping.state() ? "OrderedDict becomes a dict in DCP, and its attributes are lost"
-                         : "OrderedDict becomes a dict in DCP");
+         std::string(mapping.callable().name()) + " becomes a dict in DCP" +
+             (mapping.state() ? ", and its attributes are lost" : ""));
   }
 
   void enter(const Value& value, PathItem item, const std::string& pointer) {
@@ -79,14 +90,15 @@ class Flattener {
       throw Error(ErrorCode::Unsupported, {.file = file_, .key = pointer}, "nested too deeply");
     }
     path_.push_back(std::move(item));
-    if (is_mapping(value)) {
-      enter_mapping(value, pointer);
+    if (const auto mapping = as_mapping(value)) {
+      note_what_mappings_lose(value, pointer);
+      enter_mapping(*mapping, pointer);
     } else if (value.is(Kind::List) && is_entered(value, 0)) {
       for (size_t i = 0; i < value.size(); ++i) {
         enter(value[i], {std::to_string(i), true}, pointer + "/" + std::to_string(i));
       }
-    } else if (as_tensor(value)) {
-      add_tensor(pointer);
+    } else if (const auto view = as_tensor(value)) {
+      add_tensor(view->requires_grad);
     } else {
       add_object(value);
     }
@@ -96,7 +108,7 @@ class Flattener {
   // A list is entered when it holds a tensor, a mapping, or a list that is entered.
   bool is_entered(const Value& list, size_t depth) const {
     for (size_t i = 0; i < list.size() && depth < kDepthMax; ++i) {
-      if (is_mapping(list[i]) || (list[i].is(Kind::List) && is_entered(list[i], depth + 1)) ||
+      if (as_mapping(list[i]) || (list[i].is(Kind::List) && is_entered(list[i], depth + 1)) ||
           as_tensor(list[i])) {
         return true;
       }
@@ -121,20 +133,25 @@ class Flattener {
     return key;
   }
 
-  void add_tensor(const std::string& pointer) {
-    const TensorEntry& tensor = next_tensor(pointer);
+  void add_tensor(bool requires_grad) {
+    const TensorEntry& tensor = next_tensor();
     const std::string key = add_key();
     auto entry = std::make_shared<const TensorEntry>(tensor);
     if (!storages_.insert(storage_identity(tensor)).second) {
       note("storage of " + key, "shared with another tensor; DCP holds a copy for each");
     }
-    spec_.chunks.push_back(
-        {key, tensor.dtype, tensor.shape, whole(tensor.shape), {entry, whole(tensor.shape)}, 0});
+    spec_.chunks.push_back({key,
+                            tensor.dtype,
+                            tensor.shape,
+                            whole(tensor.shape),
+                            {entry, whole(tensor.shape)},
+                            0,
+                            requires_grad});
   }
 
   // The catalog lists the file's tensors in the order in which this class meets them, but also
   // those inside objects, which are skipped.
-  const TensorEntry& next_tensor(const std::string&) {
+  const TensorEntry& next_tensor() {
     const auto& tensors = source_.catalog().tensors;
     const std::string pointer = pointer_of_path();
     while (tensors[next_tensor_].key != pointer) {

@@ -123,6 +123,12 @@ std::optional<TensorView> as_tensor(const Value& value) {
   const auto inner = without_parameter(value);
   if (!inner) return std::nullopt;
   const Value callable = inner->callable();
+  if (inner->id() != value.id()) {  // a Parameter: (data, requires_grad, hooks)
+    auto view = as_tensor(*inner);
+    const Value requires_grad = value.args()[1];
+    if (view) view->requires_grad = requires_grad.is(Kind::Bool) && requires_grad.as_bool();
+    return view;
+  }
   if (callable.is_global("torch._tensor", "_rebuild_from_type_v2")) {
     return rebuilt_from_type(inner->args());
   }

@@ -83,6 +83,7 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
   contents.catalog.format = Format::TorchDist;
   contents.catalog.iteration = location.iteration;
   check_backend(location, limits);
+  contents.has_backend_file = fs::exists(location.folder / kBackendName);
   contents.dist_metadata = read_metadata(location, limits);
   DistMetadata metadata;
   try {

@@ -104,6 +104,13 @@ void check_regions(const Catalog& catalog) {
                       std::to_string(file.count_bytes));
     }
     if (i > 0 && placed[i - 1].region.file == region.file &&
+        placed[i - 1].region.bytes.offset_bytes == region.bytes.offset_bytes &&
+        region.bytes.count_bytes > 0 && placed[i - 1].region.bytes.count_bytes > 0) {
+      throw Error(ErrorCode::Unsupported, {file.path, region.bytes.offset_bytes, *key},
+                  "starts where '" + escaped(*placed[i - 1].key) +
+                      "' does, as in DCP's safetensors serialization, which is not read");
+    }
+    if (i > 0 && placed[i - 1].region.file == region.file &&
         placed[i - 1].region.bytes.end_bytes() > region.bytes.offset_bytes) {
       throw Error(ErrorCode::Corrupt, {file.path, region.bytes.offset_bytes, *key},
                   "shares bytes with '" + escaped(*placed[i - 1].key) + "'");

@@ -274,6 +274,7 @@ class Reader {
       const auto [key, value] = root.item(i);
       if (!key.is(Kind::Str)) throw_common("/" + ckpt::key_text(key), "a key is no string");
       if (key.text() == "optimizer" || key.text() == "content_metadata") continue;
+      if (key.text() == "rerun_state_machine" && rerun_objects_) continue;  // goes with its objects
       common_.put(key.text(), common_.carry(value, document_));
       if (key.text() == "opt_param_scheduler") carry_rng();
     }
