@@ -30,6 +30,11 @@ ReplayOptions complete(ReplayOptions options, const Gradients& gradients,
   }
   if (!options.data_parallel) options.data_parallel = view.sizes.data_parallel;
   if (*options.data_parallel < 1) refuse("the data-parallel size must be at least 1");
+  const std::filesystem::path& output = options.output;
+  if (!options.force && !output.empty() && std::filesystem::exists(output)) {
+    throw ckpt::Error(ckpt::ErrorCode::AlreadyExists, {.file = output.string()},
+                      "the output exists");  // said before the work, not after
+  }
   return options;
 }
 

@@ -1,0 +1,94 @@
+#include <ostream>
+
+#include <ckpt/error.h>
+#include <common/json.h>
+#include <common/table.h>
+#include <common/text.h>
+#include <optim/trace.h>
+#include <step_replay/commands.h>
+#include <step_replay/tolerance_options.h>
+
+namespace tools::step_replay {
+namespace {
+
+using nlohmann::json;
+
+struct CheckOptions {
+  std::vector<std::string> traces;
+  ToleranceOptions tolerance;
+  bool from_recorded_state = false;
+
+  void declare(CLI::App& app) {
+    app.add_option("TRACE", traces, "NAME.json, with NAME.safetensors beside it")->required();
+    tolerance.declare(app);
+    app.add_flag("--from-recorded-state", from_recorded_state,
+                 "Start each step from the state recorded after the one before");
+  }
+};
+
+json trace_json(const optim::TraceReport& report) {
+  const optim::Difference& worst = report.worst.difference;
+  return {{"name", json_text(report.name)},
+          {"passed", report.passed},
+          {"steps", report.steps},
+          {"worst",
+           {{"tensor", json_text(report.worst.tensor)},
+            {"step", report.worst.step},
+            {"max_abs", worst.max_abs},
+            {"max_rel", worst.max_rel},
+            {"max_scaled", worst.max_scaled},
+            {"max_ulp", worst.max_ulp}}}};
+}
+
+void print_reports(const std::vector<optim::TraceReport>& reports, Console& console) {
+  Table table({{"trace"}, {"result"}, {"steps", Align::Right}, {"worst tensor"},
+               {"step", Align::Right}, {"max abs", Align::Right}, {"max scaled", Align::Right},
+               {"max ulp", Align::Right}});
+  for (const optim::TraceReport& report : reports) {
+    const optim::Difference& worst = report.worst.difference;
+    table.add_row({{ckpt::escaped(report.name)},
+                   {report.passed ? "passed" : "FAILED", report.passed ? Paint::Green : Paint::Red},
+                   {std::to_string(report.steps)},
+                   {ckpt::escaped(report.worst.tensor)},
+                   {std::to_string(report.worst.step)},
+                   {short_number_text(worst.max_abs)},
+                   {short_number_text(worst.max_scaled)},
+                   {short_number_text(worst.max_ulp)}});
+  }
+  table.print(console);
+}
+
+int check(const CheckOptions& options, Console& console) {
+  for (const std::string& trace : options.traces) optim::validate_trace(trace);
+  std::vector<optim::TraceReport> reports;
+  bool all_passed = true;
+  for (const std::string& trace : options.traces) {
+    reports.push_back(
+        optim::check_trace(trace, {options.tolerance.tolerance(), options.from_recorded_state}));
+    all_passed = all_passed && reports.back().passed;
+  }
+  if (console.options().json) {
+    json document = json_document();
+    document["traces"] = json::array();
+    for (const optim::TraceReport& report : reports) {
+      document["traces"].push_back(trace_json(report));
+    }
+    print_json(console, document);
+  } else {
+    print_reports(reports, console);
+  }
+  return all_passed ? 0 : 1;
+}
+
+}  // namespace
+
+Command make_check_command() {
+  return make_command<CheckOptions>(
+      {"check",
+       "Replays recorded optimizer traces and compares every parameter and state after each step.",
+       {"step-replay check traces/adamw.json", "step-replay check traces/muon_*.json --json",
+        "step-replay check traces/muon_l2.json --atol 1e-6 --rtol 1e-5"}},
+      check);
+}
+
+}  // namespace tools::step_replay

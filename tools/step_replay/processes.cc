@@ -1,0 +1,240 @@
+#include <step_replay/processes.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <thread>
+
+#include <ckpt/error.h>
+
+namespace tools::step_replay {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Set for processes that --spawn starts; the store file lies in a folder that the parent removes.
+constexpr const char* kSpawnRank = "SHARDWISE_SPAWN_RANK";
+constexpr const char* kSpawnSize = "SHARDWISE_SPAWN_SIZE";
+constexpr const char* kSpawnStore = "SHARDWISE_SPAWN_STORE";
+
+std::optional<std::string> variable(const char* name) {
+  const char* const value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+int number(const char* name, int least, int most) {
+  const std::string text = variable(name).value_or("");
+  const bool is_number = !text.empty() && text.size() < 9 &&
+                         text.find_first_not_of("0123456789") == std::string::npos;
+  const int value = is_number ? std::stoi(text) : -1;
+  if (!is_number || value < least || value > most) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      std::string("the environment variable ") + name + " is '" +
+                          ckpt::escaped(text) + "', no number from " + std::to_string(least) +
+                          " to " + std::to_string(most));
+  }
+  return value;
+}
+
+constexpr int kProcessesMax = 1 << 16;
+
+optim::ProcessRank rank_from(const char* rank_variable, const char* size_variable) {
+  optim::ProcessRank rank;
+  rank.size = number(size_variable, 1, kProcessesMax);
+  rank.rank = number(rank_variable, 0, rank.size - 1);
+  return rank;
+}
+
+bool is_this_machine(const std::string& address) {
+  return address == "localhost" || address == "::1" || address.starts_with("127.");
+}
+
+optim::ProcessMesh torchrun_mesh() {
+  optim::ProcessMesh mesh;
+  mesh.rank = rank_from("RANK", "WORLD_SIZE");
+  if (mesh.rank.size == 1) return mesh;
+  optim::TcpRendezvous rendezvous;
+  rendezvous.address = *variable("MASTER_ADDR");
+  rendezvous.port = static_cast<uint16_t>(number("MASTER_PORT", 1, 65535));
+  // torchrun's agent serves the store; restarted workers must not see the keys of the last attempt.
+  rendezvous.store_is_hosted = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  rendezvous.prefix =
+      "shardwise/" + variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  mesh.gloo.network_interface = variable("GLOO_SOCKET_IFNAME")
+                                    .value_or(is_this_machine(rendezvous.address) ? "lo" : "");
+  mesh.rendezvous = rendezvous;
+  return mesh;
+}
+
+[[noreturn]] void fail(const std::string& what, int error) {
+  throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, what + ": " + std::strerror(error));
+}
+
+// A folder of our own for the store and what processes print; gone at the end.
+class Workplace {
+ public:
+  Workplace() {
+    std::string pattern = (fs::temp_directory_path() / "shardwise-XXXXXX").string();
+    if (mkdtemp(pattern.data()) == nullptr) fail("no temporary folder", errno);
+    folder_ = pattern;
+  }
+  ~Workplace() {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+  Workplace(const Workplace&) = delete;
+  Workplace& operator=(const Workplace&) = delete;
+
+  fs::path store() const { return folder_ / "store"; }
+  fs::path output(int rank) const { return folder_ / ("out" + std::to_string(rank)); }
+  fs::path errors(int rank) const { return folder_ / ("err" + std::to_string(rank)); }
+
+ private:
+  fs::path folder_;
+};
+
+std::string content(const fs::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> all;
+  for (std::string& text : texts) all.push_back(text.data());
+  all.push_back(nullptr);
+  return all;
+}
+
+struct Child {
+  pid_t id = -1;
+  int rank = 0;
+  std::optional<int> exit_code = {};
+};
+
+Child start(std::vector<std::string> arguments, optim::ProcessRank rank, const Workplace& place) {
+  std::vector<std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
+  variables.push_back(std::string(kSpawnRank) + "=" + std::to_string(rank.rank));
+  variables.push_back(std::string(kSpawnSize) + "=" + std::to_string(rank.size));
+  variables.push_back(std::string(kSpawnStore) + "=" + place.store().string());
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, place.output(rank.rank).c_str(), kFlags,
+                                   0600);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, place.errors(rank.rank).c_str(), kFlags,
+                                   0600);
+  Child child;
+  child.rank = rank.rank;
+  const int error = posix_spawn(&child.id, "/proc/self/exe", &actions, nullptr,
+                                pointers(arguments).data(), pointers(variables).data());
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) fail("no process can be started", error);
+  return child;
+}
+
+int exit_code_of(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// The processes of one run. None outlives it.
+class Children {
+ public:
+  ~Children() {
+    for (Child& child : children_) {
+      if (child.exit_code) continue;
+      kill(child.id, SIGKILL);
+      int status = 0;
+      waitpid(child.id, &status, 0);
+    }
+  }
+
+  void add(Child child) { children_.push_back(child); }
+
+  // Waits until all have ended, or for kGrace after the first failed.
+  void wait() {
+    std::optional<std::chrono::steady_clock::time_point> deadline;
+    while (collect()) {
+      const auto now = std::chrono::steady_clock::now();
+      if (first_failed() != nullptr && !deadline) deadline = now + kGrace;
+      if (deadline && now > *deadline) return;
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+
+  // Of several failures the first that is not about a lost connection: that is what came first.
+  const Child* first_failed() const {
+    constexpr int kIoFailure = 5;
+    const Child* found = nullptr;
+    for (const Child& child : children_) {
+      if (!child.exit_code || *child.exit_code == 0) continue;
+      const bool is_cause = *child.exit_code != kIoFailure;
+      if (found == nullptr || (is_cause && *found->exit_code == kIoFailure)) found = &child;
+    }
+    return found;
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kPause{20};
+  static constexpr std::chrono::seconds kGrace{5};
+
+  bool collect() {
+    bool some_run = false;
+    for (Child& child : children_) {
+      if (child.exit_code) continue;
+      int status = 0;
+      if (waitpid(child.id, &status, WNOHANG) == child.id) {
+        child.exit_code = exit_code_of(status);
+      } else {
+        some_run = true;
+      }
+    }
+    return some_run;
+  }
+
+  std::vector<Child> children_;
+};
+
+}  // namespace
+
+bool is_spawned() { return variable(kSpawnRank).has_value(); }
+
+optim::ProcessMesh find_processes() {
+  if (is_spawned()) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a process whose parent is gone would wait for its peers
+    optim::ProcessMesh mesh;
+    mesh.rank = rank_from(kSpawnRank, kSpawnSize);
+    mesh.rendezvous = variable(kSpawnStore).value_or("");
+    mesh.gloo.network_interface = "lo";
+    return mesh;
+  }
+  const bool is_launched = variable("RANK") && variable("WORLD_SIZE") && variable("MASTER_ADDR") &&
+                           variable("MASTER_PORT");
+  return is_launched ? torchrun_mesh() : optim::ProcessMesh{};
+}
+
+SpawnResult spawn_processes(const std::vector<std::string>& arguments, int count) {
+  const Workplace place;
+  Children children;
+  for (int rank = 0; rank < count; ++rank) children.add(start(arguments, {rank, count}, place));
+  children.wait();
+  const Child* const failed = children.first_failed();
+  const int rank = failed != nullptr ? failed->rank : 0;
+  return {failed != nullptr ? *failed->exit_code : 0, content(place.output(rank)),
+          content(place.errors(rank))};
+}
+
+}  // namespace tools::step_replay
