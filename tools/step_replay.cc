@@ -10,6 +10,6 @@ int main(int argc, char** argv) {
        "step-replay run ckpt/ --grads grads.safetensors --dp 4 --spawn 2 -o stepped/",
        "step-replay check traces/muon_split_qkv.json --json"},
       {"record"}};
-  return tools::run_commands(tool, argc, argv, {make_run_command({argv, argv + argc}),
-                                                make_check_command()});
+  return tools::run_commands(tool, argc, argv,
+                             {make_run_command({argv, argv + argc}), make_check_command()});
 }

@@ -41,8 +41,13 @@ json trace_json(const optim::TraceReport& report) {
 }
 
 void print_reports(const std::vector<optim::TraceReport>& reports, Console& console) {
-  Table table({{"trace"}, {"result"}, {"steps", Align::Right}, {"worst tensor"},
-               {"step", Align::Right}, {"max abs", Align::Right}, {"max scaled", Align::Right},
+  Table table({{"trace"},
+               {"result"},
+               {"steps", Align::Right},
+               {"worst tensor"},
+               {"step", Align::Right},
+               {"max abs", Align::Right},
+               {"max scaled", Align::Right},
                {"max ulp", Align::Right}});
   for (const optim::TraceReport& report : reports) {
     const optim::Difference& worst = report.worst.difference;

@@ -37,8 +37,8 @@ std::optional<std::string> variable(const char* name) {
 
 int number(const char* name, int least, int most) {
   const std::string text = variable(name).value_or("");
-  const bool is_number = !text.empty() && text.size() < 9 &&
-                         text.find_first_not_of("0123456789") == std::string::npos;
+  const bool is_number =
+      !text.empty() && text.size() < 9 && text.find_first_not_of("0123456789") == std::string::npos;
   const int value = is_number ? std::stoi(text) : -1;
   if (!is_number || value < least || value > most) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
@@ -71,10 +71,9 @@ optim::ProcessMesh torchrun_mesh() {
   rendezvous.port = static_cast<uint16_t>(number("MASTER_PORT", 1, 65535));
   // torchrun's agent serves the store; restarted workers must not see the keys of the last attempt.
   rendezvous.store_is_hosted = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  rendezvous.prefix =
-      "shardwise/" + variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
-  mesh.gloo.network_interface = variable("GLOO_SOCKET_IFNAME")
-                                    .value_or(is_this_machine(rendezvous.address) ? "lo" : "");
+  rendezvous.prefix = "shardwise/" + variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  mesh.gloo.network_interface =
+      variable("GLOO_SOCKET_IFNAME").value_or(is_this_machine(rendezvous.address) ? "lo" : "");
   mesh.rendezvous = rendezvous;
   return mesh;
 }

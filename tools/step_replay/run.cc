@@ -38,8 +38,9 @@ struct RunOptions {
     app.add_option("--grad-norm", grad_norm,
                    "recorded: clip by the norms of the run.json beside the gradients")
         ->check(CLI::IsMember({"recorded"}));
-    app.add_option("--expect", replay.expect,
-                   "Compare with a checkpoint, or safetensors with model.NAME, fp32_param.NAME, ...");
+    app.add_option(
+        "--expect", replay.expect,
+        "Compare with a checkpoint, or safetensors with model.NAME, fp32_param.NAME, ...");
     tolerance.declare(app);
     app.add_option("--dp", replay.data_parallel,
                    "Data-parallel ranks of the layout (default: the checkpoint's)")
@@ -105,8 +106,11 @@ json report_json(const RunOptions& options, const optim::ReplayReport& report) {
 }
 
 void print_steps(const optim::ReplayReport& report, Console& console) {
-  Table table({{"iteration", Align::Right}, {"lr", Align::Right}, {"grad norm", Align::Right},
-               {"clipped by", Align::Right}, {"zeros", Align::Right}});
+  Table table({{"iteration", Align::Right},
+               {"lr", Align::Right},
+               {"grad norm", Align::Right},
+               {"clipped by", Align::Right},
+               {"zeros", Align::Right}});
   int64_t iteration = report.first_iteration;
   for (const optim::ReplayedStep& step : report.steps) {
     table.add_row({{std::to_string(++iteration)},
@@ -121,8 +125,13 @@ void print_steps(const optim::ReplayReport& report, Console& console) {
 void print_comparison(const RunOptions& options, const optim::ReplayReport& report,
                       Console& console) {
   console.out() << "\ncompared with " << ckpt::escaped(options.replay.expect.string()) << "\n";
-  Table table({{"state"}, {"tensors", Align::Right}, {"bitwise equal", Align::Right}, {"result"},
-               {"max abs", Align::Right}, {"max ulp", Align::Right}, {"worst tensor"}});
+  Table table({{"state"},
+               {"tensors", Align::Right},
+               {"bitwise equal", Align::Right},
+               {"result"},
+               {"max abs", Align::Right},
+               {"max ulp", Align::Right},
+               {"worst tensor"}});
   for (const optim::ComparedKind& kind : report.compared) {
     const bool differs = kind.equal != kind.tensors;
     table.add_row({{kind.kind},
@@ -172,12 +181,14 @@ void check_options(const RunOptions& options) {
     throw ckpt::Error(code, {}, problem);
   };
   if (options.device != "cpu") {
-    refuse(ckpt::ErrorCode::Unsupported, "--device " + options.device + " is not built into this version");
+    refuse(ckpt::ErrorCode::Unsupported,
+           "--device " + options.device + " is not built into this version");
   }
   if (options.replay.data_parallel == 0U) {
     refuse(ckpt::ErrorCode::InvalidArgument, "--dp must be at least 1");
   }
-  if (options.replay.steps == 0) refuse(ckpt::ErrorCode::InvalidArgument, "--steps must be at least 1");
+  if (options.replay.steps == 0)
+    refuse(ckpt::ErrorCode::InvalidArgument, "--steps must be at least 1");
 }
 
 int run(const RunOptions& options, Console& console) {

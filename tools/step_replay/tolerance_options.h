@@ -2,9 +2,9 @@
 
 #include <optional>
 
-#include <CLI/CLI.hpp>
 #include <common/option_values.h>
 #include <optim/comparison.h>
+#include <CLI/CLI.hpp>
 
 namespace tools::step_replay {
 

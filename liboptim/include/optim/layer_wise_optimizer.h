@@ -53,7 +53,8 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
   void allgather_params();
   void broadcast_params();  // the same, parameter by parameter: the reference's test of the other
 
-  // Collective. Groups without parameters here take the settings of the first process that has some.
+  // Collective. Groups without parameters here take the settings of the first process that has
+  // some.
   StateValue sharded_state_dict(const StateDict& model_sharded_state_dict,
                                 bool is_loading = false) override;
 

@@ -26,12 +26,12 @@ struct Param {
 
 // A parameter as the rank that updates it keeps it.
 struct OptimizedParam {
-  uint32_t id = 0;        // its place in the concatenation of all groups of the chain, all ranks
+  uint32_t id = 0;  // its place in the concatenation of all groups of the chain, all ranks
   Param model;
   at::Tensor main_param;  // fp32: the master, or the model's own tensor where that is fp32
   at::Tensor grad;        // fp32, from prepare_grads() until zero_grad()
   ParamState state;
-  int64_t step = 0;       // updates done
+  int64_t step = 0;  // updates done
 };
 
 // One of the reference's param_groups on this rank. lr and weight_decay may be written between

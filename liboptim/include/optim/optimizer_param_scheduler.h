@@ -17,8 +17,8 @@ struct SchedulerSettings {
   std::string lr_decay_style = "linear";  // constant, linear, cosine, inverse-square-root, WSD
   double start_wd = 0, end_wd = 0;
   int64_t wd_incr_steps = 1;
-  std::string wd_incr_style = "constant";  // constant, linear, cosine
-  int64_t wsd_decay_steps = 0;             // WSD: the length of the last phase
+  std::string wd_incr_style = "constant";          // constant, linear, cosine
+  int64_t wsd_decay_steps = 0;                     // WSD: the length of the last phase
   std::string lr_wsd_decay_style = "exponential";  // linear, cosine, exponential, minus_sqrt
 };
 

@@ -45,8 +45,9 @@ struct GlooOptions {
 struct TcpRendezvous {
   std::string address = "127.0.0.1";
   uint16_t port = 0;
-  bool store_is_hosted = false;  // someone else hosts the store (torchrun's agent); else rank 0 does
-  std::string prefix = {};       // of all keys in the store; torchrun: its restart count
+  bool store_is_hosted =
+      false;                // someone else hosts the store (torchrun's agent); else rank 0 does
+  std::string prefix = {};  // of all keys in the store; torchrun: its restart count
 };
 
 // Gloo groups over CPUs. Blocking; every process of the group must call. They throw
@@ -72,7 +73,8 @@ OPTIM_EXPORT std::vector<ProcessGroupPtr> make_in_process_groups(int size,
 
 OPTIM_EXPORT ProcessRank rank_in(const ProcessGroupPtr& group);  // {0, 1} for null
 
-// all[r] is what rank r passed as `mine`: for small values, such as the outcome of a run. Collective.
+// all[r] is what rank r passed as `mine`: for small values, such as the outcome of a run.
+// Collective.
 OPTIM_EXPORT std::vector<std::string> all_gather(const ProcessGroupPtr& group,
                                                  const std::string& mine);
 

@@ -18,8 +18,8 @@ namespace optim {
 struct ReplayOptions {
   std::filesystem::path checkpoint;
   std::optional<int64_t> iteration = {};  // of a checkpoint root
-  // safetensors with grad{k}.NAME, reduced, before clipping; with from_init also init.NAME. A folder
-  // means its init_and_grads.safetensors, or the only *.safetensors in it.
+  // safetensors with grad{k}.NAME, reduced, before clipping; with from_init also init.NAME. A
+  // folder means its init_and_grads.safetensors, or the only *.safetensors in it.
   std::filesystem::path gradients;
   std::optional<int64_t> steps = {};  // default: all that are recorded
   // Start from init.*: masters are their fp32 casts, states zero, the schedule at 0. The checkpoint
@@ -29,20 +29,21 @@ struct ReplayOptions {
   bool recorded_grad_norm = false;
   // A checkpoint, or safetensors with model.NAME, fp32_param.NAME, exp_avg.NAME, ...
   std::filesystem::path expect = {};
-  std::optional<Tolerance> tolerance = {};   // of --expect, for every element; default: per kind
+  std::optional<Tolerance> tolerance = {};     // of --expect, for every element; default: per kind
   std::optional<uint32_t> data_parallel = {};  // ranks of the layout; default: the checkpoint's
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;
-  std::filesystem::path output = {};  // write the result as a checkpoint, in the format that was read
-  bool force = false;                 // replace an existing output
+  std::filesystem::path output =
+      {};              // write the result as a checkpoint, in the format that was read
+  bool force = false;  // replace an existing output
 
   ProcessMesh processes = {};  // all must pass the same options above
 };
 
 struct ReplayedStep {
-  double lr = 0;                // of the first group
-  double grad_norm = 0;         // before clipping: our own
-  double grad_norm_used = 0;    // to clip: recorded, or our own
-  int64_t num_zeros = 0;        // after clipping
+  double lr = 0;              // of the first group
+  double grad_norm = 0;       // before clipping: our own
+  double grad_norm_used = 0;  // to clip: recorded, or our own
+  int64_t num_zeros = 0;      // after clipping
 };
 
 // What was compared of one kind: "model", "fp32_param", "exp_avg", "momentum_buffer", "step", ...
@@ -50,14 +51,14 @@ struct ComparedKind {
   std::string kind;
   int64_t tensors = 0, equal = 0;  // equal: bit for bit
   bool passed = true;
-  std::string worst_tensor = {};   // the one that uses most of its tolerance
+  std::string worst_tensor = {};  // the one that uses most of its tolerance
   Difference worst = {};
 };
 
 struct ReplayReport {
   uint32_t data_parallel = 1;
   int processes = 1;
-  int64_t first_iteration = 0;      // of the state that was loaded; 0 with from_init
+  int64_t first_iteration = 0;  // of the state that was loaded; 0 with from_init
   std::vector<ReplayedStep> steps;
   std::vector<ComparedKind> compared;  // empty without `expect`
   bool passed = true;

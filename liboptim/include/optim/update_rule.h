@@ -48,13 +48,14 @@ struct MuonRule {
   NewtonSchulzOptions newton_schulz = {};
   MuonScaleMode scale_mode = MuonScaleMode::Spectral;
   double extra_scale_factor = 1.0;
-  std::optional<QkvSplit> qkv_split = {};  // how parameters with is_qkv are split; none: they are not
+  std::optional<QkvSplit> qkv_split =
+      {};  // how parameters with is_qkv are split; none: they are not
 };
 
 using RuleConfig = std::variant<AdamRule, MuonRule>;
 
-// The tensors that a rule keeps for one parameter, by the name they have in checkpoints. Empty until
-// the first update.
+// The tensors that a rule keeps for one parameter, by the name they have in checkpoints. Empty
+// until the first update.
 using ParamState = std::map<std::string, at::Tensor>;
 
 struct StepContext {

@@ -2,8 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
-#include <array>
 #include <ckpt/error.h>
+#include <array>
 #include <memory>
 #include <utility>
 #include <vector>

@@ -15,8 +15,7 @@ void throw_c10d_error(const char* operation, const std::exception& error) {
                     std::string(operation) + " failed: " + text.substr(0, text.find('\n')));
 }
 
-Collectives::Collectives(const ProcessGroupPtr& group)
-    : group_(group), rank_(rank_in(group)) {}
+Collectives::Collectives(const ProcessGroupPtr& group) : group_(group), rank_(rank_in(group)) {}
 Collectives::Collectives(Collectives&&) noexcept = default;
 Collectives::~Collectives() = default;
 

@@ -2,8 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <ckpt/error.h>
+#include <cstdint>
 #include <exception>
 #include <string>
 #include <vector>

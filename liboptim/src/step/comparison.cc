@@ -1,7 +1,7 @@
 #include <optim/comparison.h>
 
-#include <algorithm>
 #include <ckpt/error.h>
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -62,8 +62,8 @@ Difference compare_elements(const at::Tensor& ours, const at::Tensor& expected, 
 
 void check_comparable(const at::Tensor& ours, const at::Tensor& expected) {
   const bool comparable = ours.sizes() == expected.sizes() &&
-                          ours.scalar_type() == expected.scalar_type() &&
-                          ours.is_contiguous() && expected.is_contiguous();
+                          ours.scalar_type() == expected.scalar_type() && ours.is_contiguous() &&
+                          expected.is_contiguous();
   if (!comparable) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
                       "tensors of different shape or type cannot be compared");

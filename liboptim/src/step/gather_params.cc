@@ -26,8 +26,7 @@ class ByteStream {
     const auto after = std::upper_bound(begins_.begin(), begins_.end(), begin);
     for (size_t i = static_cast<size_t>(after - begins_.begin()) - 1; i < tensors_.size(); ++i) {
       const int64_t from = std::max(begin, begins_[i]);
-      const int64_t to =
-          std::min(end, begins_[i] + static_cast<int64_t>(tensors_[i].nbytes()));
+      const int64_t to = std::min(end, begins_[i] + static_cast<int64_t>(tensors_[i].nbytes()));
       if (begins_[i] >= end) break;
       if (from >= to) continue;  // an empty tensor
       auto* const bytes = static_cast<std::byte*>(tensors_[i].mutable_data_ptr());

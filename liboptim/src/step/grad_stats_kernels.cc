@@ -2,9 +2,9 @@
 
 #include <ATen/Parallel.h>
 
+#include <ckpt/error.h>
 #include <algorithm>
 #include <array>
-#include <ckpt/error.h>
 #include <string>
 #include <vector>
 

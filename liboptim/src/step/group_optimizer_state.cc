@@ -3,9 +3,9 @@
 
 #include <ATen/ops/full.h>
 
-#include <map>
 #include <optim/checkpoint_bridge.h>
 #include <optim/sharded_state.h>
+#include <map>
 #include <utility>
 
 #include "step/optimizer_state.h"

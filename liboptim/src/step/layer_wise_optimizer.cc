@@ -2,8 +2,8 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <array>
 #include <ckpt/error.h>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -19,8 +19,8 @@ struct LayerWiseDistributedOptimizer::Sharding {
   Collectives collectives;
   uint32_t layout_ranks = 1;
   Ownership ownership = {};
-  std::vector<Param> params = {};        // by id
-  std::vector<int> owner_process = {};   // by id
+  std::vector<Param> params = {};       // by id
+  std::vector<int> owner_process = {};  // by id
 };
 
 namespace {
@@ -31,7 +31,9 @@ void refuse(const std::string& key, const std::string& problem) {
 
 void check_groups(const ProcessGroupCollection& groups) {
   const std::array<std::pair<const char*, const ProcessGroupPtr*>, 4> single = {
-      {{"mp", &groups.mp}, {"tp", &groups.tp}, {"expt_tp", &groups.expt_tp},
+      {{"mp", &groups.mp},
+       {"tp", &groups.tp},
+       {"expt_tp", &groups.expt_tp},
        {"tp_ep_pp", &groups.tp_ep_pp}}};
   for (const auto& [name, group] : single) {
     if (rank_in(*group).size > 1) refuse(name, "only data parallel groups may have many processes");
@@ -96,9 +98,9 @@ std::vector<std::unique_ptr<Optimizer>> LayerWiseDistributedOptimizer::shard_par
     groups_by_optimizer.push_back(released_groups(*optimizer));
   }
   Sharding& sharding = *sharding_;
-  sharding.ownership = optim::shard_params(
-      dealt_groups(groups_by_optimizer), {.data_parallel = sharding.layout_ranks},
-      options.ownership);
+  sharding.ownership =
+      optim::shard_params(dealt_groups(groups_by_optimizer),
+                          {.data_parallel = sharding.layout_ranks}, options.ownership);
   std::vector<OptimizedParam> all;  // by id
   std::vector<OptimizerGroup*> local;
   for (auto& groups : groups_by_optimizer) {

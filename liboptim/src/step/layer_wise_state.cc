@@ -65,8 +65,7 @@ std::vector<int64_t> common_steps(const StateList& groups, Collectives& collecti
     const StateDict& fields = as_dict(groups[static_cast<size_t>(g)], "param_groups");
     const StateValue* const step = find(fields, "step");
     if (step != nullptr) {
-      cells[collectives.rank() * group_count + g] =
-          static_cast<int64_t>(number(*step, "step")) + 1;
+      cells[collectives.rank() * group_count + g] = static_cast<int64_t>(number(*step, "step")) + 1;
     }
   }
   collectives.all_reduce_sum(table);

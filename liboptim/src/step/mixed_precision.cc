@@ -87,9 +87,7 @@ void GroupOptimizer::init_state() {
   }
 }
 
-std::vector<OptimizerGroup> GroupOptimizer::release_groups() {
-  return std::exchange(groups_, {});
-}
+std::vector<OptimizerGroup> GroupOptimizer::release_groups() { return std::exchange(groups_, {}); }
 
 FP32Optimizer::FP32Optimizer(std::vector<OptimizerGroup> groups, OptimizerConfig config,
                              bool wrapped_later)

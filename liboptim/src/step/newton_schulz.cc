@@ -4,8 +4,8 @@
 #include <ATen/ops/div.h>
 #include <ATen/ops/mm.h>
 
-#include <algorithm>
 #include <ckpt/error.h>
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <string>

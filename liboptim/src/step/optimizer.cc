@@ -2,8 +2,8 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <ckpt/error.h>
+#include <algorithm>
 #include <utility>
 
 #include "step/grad_stats.h"

@@ -1,8 +1,8 @@
 #include <optim/optimizer_param_scheduler.h>
 
+#include <ckpt/error.h>
 #include <algorithm>
 #include <array>
-#include <ckpt/error.h>
 #include <cmath>
 #include <numbers>
 #include <span>
@@ -39,7 +39,8 @@ void validate(const SchedulerSettings& s) {
   require(s.lr_decay_steps > 0, "lr_decay_steps", "is not positive");
   require(s.lr_warmup_steps >= 0 && s.lr_warmup_steps < s.lr_decay_steps, "lr_warmup_steps",
           "is not below lr_decay_steps");
-  require(s.start_wd >= 0 && s.end_wd >= s.start_wd, "end_wd", "is below start_wd, or that below 0");
+  require(s.start_wd >= 0 && s.end_wd >= s.start_wd, "end_wd",
+          "is below start_wd, or that below 0");
   if (s.wd_incr_style == "constant") {
     require(s.start_wd == s.end_wd, "end_wd", "differs from start_wd although decay is constant");
   } else {

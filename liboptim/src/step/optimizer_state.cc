@@ -138,8 +138,8 @@ void load_step(OptimizedParam& param, const SavedParam& saved, StateLoad& load) 
   if (step == nullptr) step = find(*saved.group, "step");
   if (step == nullptr) return;
   const bool is_tensor = step->get_if<TensorHandle>() != nullptr;
-  const double count = is_tensor ? tensor(*step, saved.path).item<double>()
-                                 : number(*step, saved.path);
+  const double count =
+      is_tensor ? tensor(*step, saved.path).item<double>() : number(*step, saved.path);
   load.assign([&param, count] { param.step = static_cast<int64_t>(count); });
 }
 

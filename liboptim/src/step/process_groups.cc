@@ -90,8 +90,9 @@ std::vector<ProcessGroupPtr> make_in_process_groups(int size, const GlooOptions&
     threads.emplace_back([&, rank] {
       const auto at = static_cast<size_t>(rank);
       try {
-        groups[at] = translate_c10d_errors(
-            "rendezvous", [&] { return make_gloo_group(store, {rank, size}, options); });
+        groups[at] = translate_c10d_errors("rendezvous", [&] {
+          return make_gloo_group(store, {rank, size}, options);
+        });
       } catch (...) {
         errors[at] = std::current_exception();
       }

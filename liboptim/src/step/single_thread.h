@@ -3,7 +3,8 @@
 namespace optim {
 
 // While it lives, LibTorch computes with one thread per operation: matrix products of more threads
-// may round differently. Process-wide: for programs, not for code that shares a process with others.
+// may round differently. Process-wide: for programs, not for code that shares a process with
+// others.
 class SingleThread {
  public:
   SingleThread();

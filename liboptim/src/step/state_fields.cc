@@ -6,8 +6,8 @@
 namespace optim {
 
 void refuse_state(std::string_view path, const std::string& problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
-                    {.file = {}, .key = std::string(path)}, problem);
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::string(path)},
+                    problem);
 }
 
 const StateDict& as_dict(const StateValue& value, std::string_view path) {

@@ -1,7 +1,7 @@
 #include "step/tensor_payloads.h"
 
-#include <algorithm>
 #include <optim/checkpoint_bridge.h>
+#include <algorithm>
 #include <utility>
 
 namespace optim {

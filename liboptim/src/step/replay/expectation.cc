@@ -1,8 +1,8 @@
 #include "step/replay/expectation.h"
 
-#include <array>
 #include <ckpt/error.h>
 #include <optim/checkpoint_bridge.h>
+#include <array>
 #include <string_view>
 
 #include "step/replay/restored_optimizer.h"
@@ -53,7 +53,8 @@ std::optional<double> Expectation::step(const std::string& name) const {
 }
 
 void Expectation::check_nothing_else(const std::set<std::string>& known) const {
-  if (view_) return;  // another checkpoint's state is as complete as ours: name_layer_wise() saw to it
+  if (view_)
+    return;  // another checkpoint's state is as complete as ours: name_layer_wise() saw to it
   for (const ckpt::TensorEntry& tensor : checkpoint_.catalog().tensors) {
     const bool is_state = std::any_of(kKinds.begin(), kKinds.end(), [&](std::string_view kind) {
       return tensor.key.starts_with(kind);

@@ -1,8 +1,8 @@
 #include "step/replay/gradients.h"
 
 #include <ckpt/error.h>
-#include <cmath>
 #include <optim/checkpoint_bridge.h>
+#include <cmath>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -25,9 +25,9 @@ fs::path gradients_file(const fs::path& path) {
   }
   if (found.size() != 1) {
     throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = path.string()},
-                      found.empty() ? "holds no *.safetensors"
-                                    : "holds several *.safetensors and no " +
-                                          std::string(kUsualName),
+                      found.empty()
+                          ? "holds no *.safetensors"
+                          : "holds several *.safetensors and no " + std::string(kUsualName),
                       "name the file with the gradients");
   }
   return *found.begin();
@@ -101,8 +101,7 @@ void Gradients::check_grad(const std::string& key, const ParamInfo& param) const
   }
 }
 
-void Gradients::check(std::span<const LayerWiseParam> params, int64_t steps,
-                      bool with_init) const {
+void Gradients::check(std::span<const LayerWiseParam> params, int64_t steps, bool with_init) const {
   std::set<std::string_view> names;
   for (const LayerWiseParam& param : params) {
     names.insert(param.info.name);

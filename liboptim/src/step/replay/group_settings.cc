@@ -1,8 +1,8 @@
 #include "step/replay/group_settings.h"
 
-#include <array>
 #include <ckpt/error.h>
 #include <optim/checkpoint_args.h>
+#include <array>
 #include <string_view>
 
 namespace optim {
@@ -27,16 +27,36 @@ std::optional<double> optional_number(const Value& dict, const std::string& key)
 }
 
 // What restore_group() understands or may ignore; any other key is an override, kept by name.
-constexpr std::array<std::string_view, 24> kKnown = {
-    "params", "is_expert_parallel", "default_config", "wd_mult", "lr_mult", "is_decoupled_lr",
-    "max_lr", "min_lr", "optimizer", "lr", "weight_decay", "momentum", "betas", "eps", "step",
-    "bias_correction", "amsgrad", "maximize", "foreach", "capturable", "differentiable", "fused",
-    "decoupled_weight_decay", "initial_lr"};
+constexpr std::array<std::string_view, 24> kKnown = {"params",
+                                                     "is_expert_parallel",
+                                                     "default_config",
+                                                     "wd_mult",
+                                                     "lr_mult",
+                                                     "is_decoupled_lr",
+                                                     "max_lr",
+                                                     "min_lr",
+                                                     "optimizer",
+                                                     "lr",
+                                                     "weight_decay",
+                                                     "momentum",
+                                                     "betas",
+                                                     "eps",
+                                                     "step",
+                                                     "bias_correction",
+                                                     "amsgrad",
+                                                     "maximize",
+                                                     "foreach",
+                                                     "capturable",
+                                                     "differentiable",
+                                                     "fused",
+                                                     "decoupled_weight_decay",
+                                                     "initial_lr"};
 
 void read_overrides(const Value& fields, ParamGroup& group) {
   for (size_t i = 0; i < fields.item_count(); ++i) {
     const auto [key, value] = fields.item(i);
-    if (!key.is(Kind::Str)) refuse(ckpt::ErrorCode::Corrupt, "param_groups", "has a key that is no text");
+    if (!key.is(Kind::Str))
+      refuse(ckpt::ErrorCode::Corrupt, "param_groups", "has a key that is no text");
     const std::string name(key.text());
     if (std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end()) continue;
     switch (value.kind()) {
@@ -44,7 +64,8 @@ void read_overrides(const Value& fields, ParamGroup& group) {
       case Kind::Int: group.others[name] = value.as_int(); break;
       case Kind::Float: group.others[name] = value.as_float(); break;
       case Kind::Str: group.others[name] = std::string(value.text()); break;
-      default: refuse(ckpt::ErrorCode::Unsupported, name, "a group has this setting: not understood");
+      default:
+        refuse(ckpt::ErrorCode::Unsupported, name, "a group has this setting: not understood");
     }
   }
 }
@@ -69,7 +90,8 @@ ParamGroup restore_settings(const GroupSource& source, const OptimizerConfig& co
 AdamRule restore_adam(const GroupSource& source, const OptimizerConfig& config) {
   const Value& fields = source.fields;
   for (const char* const option : {"amsgrad", "maximize"}) {
-    if (is_true(fields, option)) refuse(ckpt::ErrorCode::Unsupported, option, "Adam's option is set");
+    if (is_true(fields, option))
+      refuse(ckpt::ErrorCode::Unsupported, option, "Adam's option is set");
   }
   AdamRule rule;
   const Value betas = fields.at("betas");

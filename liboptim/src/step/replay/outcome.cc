@@ -16,10 +16,10 @@ namespace optim {
 namespace {
 
 // Bounds of a correct replay; docs/optimizer.md, "Tolerances", argues each.
-constexpr double kMuonUpdateBound = 3e-3;    // |a - b|_F / |b - start|_F, with the recorded norm
-constexpr double kMuonMasterBound = 5e-4;    // |a - b|, with a norm of our own
-constexpr double kAdamMasterBound = 6e-8;    // |a - b|, with a norm of our own
-constexpr double kMomentBound = 5e-7;        // |a - b|_F / |b|_F, with a norm of our own
+constexpr double kMuonUpdateBound = 3e-3;  // |a - b|_F / |b - start|_F, with the recorded norm
+constexpr double kMuonMasterBound = 5e-4;  // |a - b|, with a norm of our own
+constexpr double kAdamMasterBound = 6e-8;  // |a - b|, with a norm of our own
+constexpr double kMomentBound = 5e-7;      // |a - b|_F / |b|_F, with a norm of our own
 constexpr double kBf16RoundingBound = 1.0 / 128;  // of an element: one unit in its last place
 
 double ratio(double value, double bound) {
@@ -49,8 +49,8 @@ class Judge {
     } else if (is_model) {
       row.used = ratio(row.difference.excess, item.is_muon ? kMuonMasterBound : kAdamMasterBound);
     } else if (item.kind == "fp32_param") {
-      row.used = item.is_muon ? used_by_muon(item, row.difference, theirs)
-                              : used_by_adam(row.difference);
+      row.used =
+          item.is_muon ? used_by_muon(item, row.difference, theirs) : used_by_adam(row.difference);
     } else {
       row.used = used_by_state(row.difference, theirs);
     }
@@ -88,8 +88,8 @@ constexpr int64_t kFields = 7;
 void store(double* fields, const Row& row) {
   const Difference& d = row.difference;
   const std::array<double, kFields> values = {
-      d.max_abs, d.max_rel, d.max_scaled, d.max_ulp, d.square_sum,
-      static_cast<double>(d.differing), row.used};
+      d.max_abs, d.max_rel, d.max_scaled, d.max_ulp, d.square_sum, static_cast<double>(d.differing),
+      row.used};
   std::copy(values.begin(), values.end(), fields);
 }
 
@@ -126,7 +126,8 @@ std::vector<ComparedKind> by_kind(const std::vector<StateItem>& items, const dou
       kinds.push_back({.kind = items[i].kind});
       worst_used.push_back(0);
     }
-    add_row(kinds[at], items[i], restore(table + static_cast<int64_t>(i) * kFields), worst_used[at]);
+    add_row(kinds[at], items[i], restore(table + static_cast<int64_t>(i) * kFields),
+            worst_used[at]);
   }
   return kinds;
 }

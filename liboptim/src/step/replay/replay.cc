@@ -56,8 +56,8 @@ class Replay {
         gradients_(gradients),
         options_(options),
         groups_(join_data_parallel(options.processes)),
-        optimizer_(restore_optimizer(source, options.from_init ? &gradients : nullptr, options,
-                                     groups_)),
+        optimizer_(
+            restore_optimizer(source, options.from_init ? &gradients : nullptr, options, groups_)),
         schedule_(restore_schedule(source, options.from_init)),
         scheduler_(*optimizer_, schedule_.settings),
         collectives_(groups_.dp_cp) {

@@ -3,11 +3,11 @@
 #include <ATen/core/grad_mode.h>
 
 #include <ckpt/error.h>
+#include <optim/checkpoint_args.h>
+#include <optim/checkpoint_bridge.h>
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <optim/checkpoint_args.h>
-#include <optim/checkpoint_bridge.h>
 #include <utility>
 
 #include "step/replay/group_settings.h"
@@ -37,7 +37,8 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
   for (size_t o = 0; o < view.optimizers.size(); ++o) {
     const LayerWiseOptimizer& optimizer = view.optimizers[o];
     for (const auto& [key, node] : optimizer.others) {
-      refuse(ckpt::ErrorCode::Unsupported, key, "the optimizer has this state: it cannot be replayed");
+      refuse(ckpt::ErrorCode::Unsupported, key,
+             "the optimizer has this state: it cannot be replayed");
     }
     chain.emplace_back();
     for (const ckpt::NodeId node : optimizer.groups) {
@@ -109,16 +110,14 @@ int64_t saved_step(const LayerWiseCheckpoint& view, const LayerWiseParam& param)
     case StepLayout::PerParam: return shared_step(optimizer);
     case StepLayout::PerGroup: break;
   }
-  const int64_t step =
-      whole_field(view.common.tree.value(optimizer.groups[param.group]), "step");
+  const int64_t step = whole_field(view.common.tree.value(optimizer.groups[param.group]), "step");
   if (step < 0) refuse(ckpt::ErrorCode::Corrupt, "step", "is negative");
   return step;
 }
 
-std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(const ReplaySource& source,
-                                                                 const Gradients* init,
-                                                                 const ReplayOptions& options,
-                                                                 const ProcessGroupCollection& groups) {
+std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
+    const ReplaySource& source, const Gradients* init, const ReplayOptions& options,
+    const ProcessGroupCollection& groups) {
   OptimizerConfig config = config_from_args(source.view.args());
   config.log_num_zeros_in_grad = true;
   config.validate();
@@ -130,8 +129,8 @@ std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(const ReplaySou
   LayerWiseOptions layer_wise;
   layer_wise.ownership = options.ownership;
   layer_wise.layout_ranks = options.data_parallel.value_or(source.view.sizes.data_parallel);
-  auto optimizer = std::make_unique<LayerWiseDistributedOptimizer>(
-      std::move(optimizers), config, groups, std::move(layer_wise));
+  auto optimizer = std::make_unique<LayerWiseDistributedOptimizer>(std::move(optimizers), config,
+                                                                   groups, std::move(layer_wise));
   if (init == nullptr) load_owned_state(source, *optimizer);
   return optimizer;
 }
@@ -140,7 +139,8 @@ RestoredSchedule restore_schedule(const ReplaySource& source, bool from_init) {
   const Value args = source.view.args();
   const auto rampup = args.find("rampup_batch_size");
   if (rampup && !rampup->is_none()) {
-    refuse(ckpt::ErrorCode::Unsupported, "args.rampup_batch_size", "a growing batch size is not handled");
+    refuse(ckpt::ErrorCode::Unsupported, "args.rampup_batch_size",
+           "a growing batch size is not handled");
   }
   const Value saved = source.view.common.tree.root().at("opt_param_scheduler");
   RestoredSchedule schedule;

@@ -20,12 +20,11 @@ struct ReplaySource {
 };
 
 // The optimizer that the checkpoint is of: parameters of all, state of the owned, from the
-// checkpoint or, with `init`, from init.*. Groups keep their saved rates until the scheduler's turn.
-// Throws Unsupported, by name, for settings that cannot be replayed.
-std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(const ReplaySource& source,
-                                                                 const Gradients* init,
-                                                                 const ReplayOptions& options,
-                                                                 const ProcessGroupCollection& groups);
+// checkpoint or, with `init`, from init.*. Groups keep their saved rates until the scheduler's
+// turn. Throws Unsupported, by name, for settings that cannot be replayed.
+std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
+    const ReplaySource& source, const Gradients* init, const ReplayOptions& options,
+    const ProcessGroupCollection& groups);
 
 // The schedule of the checkpoint, where it stands, or at 0.
 struct RestoredSchedule {

@@ -23,7 +23,7 @@ GatheredTensors gather_state(LayerWiseDistributedOptimizer& optimizer, Collectiv
   for (const StateItem& item : state_items(optimizer)) {
     if (item.kind == "step") continue;
     const at::Tensor& model = optimizer.all_params()[item.id].param;
-    at::Tensor tensor = item.kind == "model"      ? model
+    at::Tensor tensor = item.kind == "model" ? model
                         : tensors.owns(item) ? tensors.tensor(item)
                                              : at::empty(model.sizes(), at::kFloat);
     if (item.kind != "model") {

@@ -1,8 +1,8 @@
 #include "step/replay/trace_file.h"
 
-#include <algorithm>
 #include <ckpt/error.h>
 #include <optim/checkpoint_bridge.h>
+#include <algorithm>
 #include <utility>
 
 #include "step/replay/json_file.h"
@@ -68,8 +68,8 @@ Enum enumerator(const Fields& fields, const std::string& field, std::initializer
   fields.refuse_unsupported(field, "'" + text + "' is not supported");
 }
 
-// How far a correct implementation may be from the recorded values, as max_scaled: docs/optimizer.md,
-// "Tolerances", argues each.
+// How far a correct implementation may be from the recorded values, as max_scaled:
+// docs/optimizer.md, "Tolerances", argues each.
 constexpr double kAdamBound = 5e-7;
 constexpr double kMuonFp32Bound = 1e-5;
 constexpr double kMuonBf16Bound = 5e-4;
@@ -184,7 +184,9 @@ int64_t Trace::count_steps() const {
   return count;
 }
 
-at::Tensor Trace::initial(const ParamInfo& param) const { return read("init." + param.name, param); }
+at::Tensor Trace::initial(const ParamInfo& param) const {
+  return read("init." + param.name, param);
+}
 
 at::Tensor Trace::grad(int64_t step, const ParamInfo& param) const {
   return read("grad" + std::to_string(step) + "." + param.name, param);

@@ -69,8 +69,9 @@ RuleConfig rule_of_group(const ParamGroup& group, const OptimizerConfig& config,
                          const std::optional<QkvSplit>& qkv_split) {
   if (group.updated_by == "adam") return adam_rule(group, config);
   if (group.updated_by == "muon") return muon_rule(config, qkv_split);
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "optimizer"},
-                    "the optimizer '" + group.updated_by + "' is not supported, only adam and muon");
+  throw ckpt::Error(
+      ckpt::ErrorCode::Unsupported, {.file = {}, .key = "optimizer"},
+      "the optimizer '" + group.updated_by + "' is not supported, only adam and muon");
 }
 
 }  // namespace optim

@@ -3,9 +3,9 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/lerp.h>
 
+#include <ckpt/error.h>
 #include <algorithm>
 #include <array>
-#include <ckpt/error.h>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -76,7 +76,8 @@ class Muon final : public UpdateRule {
     std::vector<at::Tensor> parts;
     int64_t first_row = 0;
     for (const int64_t count : rows) {
-      const at::Tensor part = by_group.narrow(1, first_row, count).reshape({groups * count, columns});
+      const at::Tensor part =
+          by_group.narrow(1, first_row, count).reshape({groups * count, columns});
       parts.push_back(orthogonalized(part).view({groups, count, columns}));
       first_row += count;
     }
