@@ -69,6 +69,8 @@ struct LayerWiseCheckpoint {
   std::optional<ckpt::NodeId>
       model_metadata;  // `_metadata` of the model's OrderedDict, in `common`
   std::vector<std::shared_ptr<const ckpt::Document>> extra_states;
+  // Objects of torch_dist that belong to the ranks of one run, by key: rerun_state_machine_state.
+  std::vector<std::pair<std::string, std::shared_ptr<const ckpt::Document>>> rank_objects;
 
   ParallelSizes sizes;  // from args
   uint32_t layer_count = 0;

@@ -85,6 +85,12 @@ ConvertReport reshard(const std::filesystem::path& source, const std::filesystem
   }
   checked_data_parallel(options);
   const ckpt::Checkpoint opened = ckpt::Checkpoint::open(source, {options.iteration, {}});
+  if (opened.is_megatron() && opened.catalog().format == ckpt::Format::TorchDist &&
+      opened.document("common.pt") == nullptr) {
+    throw Error(ErrorCode::Unsupported, {.file = opened.folder().string(), .key = {}},
+                "a Megatron checkpoint without common.pt: it is missing, or the common state is "
+                "kept in the store, which is not handled");
+  }
   if (!is_layer_wise(opened)) {
     throw Error(ErrorCode::Unsupported, {.file = opened.folder().string(), .key = {}},
                 "holds no LayerWise optimizer to reshard");

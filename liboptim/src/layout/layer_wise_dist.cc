@@ -166,14 +166,11 @@ class Reader {
       if (is_extra_state(shard->key)) {
         read_extra_state(object, *shard);
       } else if (shard->key.starts_with("rerun_state_machine")) {
-        rerun_objects_ = true;
+        view_.rank_objects.emplace_back(
+            object.key, std::make_shared<const Document>(source_.read_object(object)));
       } else {
         unsupported(object.key, "this object is not known");
       }
-    }
-    if (rerun_objects_) {
-      view_.not_carried.push_back(
-          {"rerun_state_machine_state", "one object for each rank of the run"});
     }
   }
 
@@ -274,7 +271,6 @@ class Reader {
       const auto [key, value] = root.item(i);
       if (!key.is(Kind::Str)) throw_common("/" + ckpt::key_text(key), "a key is no string");
       if (key.text() == "optimizer" || key.text() == "content_metadata") continue;
-      if (key.text() == "rerun_state_machine" && rerun_objects_) continue;  // goes with its objects
       common_.put(key.text(), common_.carry(value, document_));
       if (key.text() == "opt_param_scheduler") carry_rng();
     }
@@ -372,7 +368,6 @@ class Reader {
   CommonBuilder common_;
   std::map<std::string, std::vector<std::string>> states_;  // by name; masters apart
   std::optional<Document> rng_;
-  bool rerun_objects_ = false;
 };
 
 }  // namespace

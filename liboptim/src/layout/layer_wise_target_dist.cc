@@ -28,6 +28,7 @@ class DistWriter {
 
   void run() {
     add_extra_states();
+    add_rank_objects();
     ckpt::TargetFile common = common_file();
     add_model_chunks();
     add_optimizer_chunks();
@@ -135,6 +136,18 @@ class DistWriter {
         object = archive.tree().none();
       }
       add_object(extra_state_key(entry.name), archive, object);
+    }
+  }
+
+  // At the size that they are of, they are carried as they are; else with rerun_state_machine lost.
+  void add_rank_objects() {
+    if (job_.size_changes() || job_.format_changes()) return;
+    for (const auto& [key, document] : source_.rank_objects) {
+      ArchiveBuilder archive;
+      const NodeId root = archive.carry(document->tree.root(), *document);
+      ckpt::TargetArchive made = archive.finish("archive", root);
+      spec_.objects.push_back(
+          {key, std::get<1>(std::move(made.content)), std::move(made.records), 0});
     }
   }
 
