@@ -148,13 +148,16 @@ std::unique_ptr<Parser> choose_parser(const ToolInfo& tool, const std::vector<Co
   auto parser = make_default_parser(tool, commands);
   const std::optional<size_t> index = first_word(parser->app, words);
   const std::string word = index ? words[*index] : "";
-  const Command* command = find_command(commands, word);
-  if (index && command != nullptr) {
+  if (std::find(tool.unbuilt.begin(), tool.unbuilt.end(), word) != tool.unbuilt.end()) {
+    throw_unbuilt(word);
+  }
+  const Command* command = word.empty() ? nullptr : find_command(commands, word);
+  if (command != nullptr) {
     words.erase(words.begin() + static_cast<ptrdiff_t>(*index));
     parser = make_parser(tool, *command);
-  } else if (std::find(tool.unbuilt.begin(), tool.unbuilt.end(), word) != tool.unbuilt.end()) {
-    throw_unbuilt(word);
-  } else if (index && command == nullptr && !parser->run) {
+  } else if (parser->run) {
+    command = find_command(commands, "");
+  } else if (index) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
                       "no command '" + ckpt::escaped(word) + "'", "see " + tool.name + " --help");
   }
