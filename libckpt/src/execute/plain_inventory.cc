@@ -1,21 +1,13 @@
-// Plain state dicts under names that do not depend on the format. The rules are those by which
-// torch.distributed.checkpoint flattens (flatten_state_dict): mappings are always entered, lists
-// where they hold a tensor, a mapping or a list that is entered, tuples and other objects never.
-#include <algorithm>
-#include <unordered_map>
-
+// Plain state dicts under names that do not depend on the format: what torch.distributed.checkpoint
+// flattens (flatten_state_dict) is entered, everything else is one object.
 #include <ckpt/error.h>
 #include <ckpt/inventory.h>
 
 #include "format/json_pointer.h"
+#include "format/nesting.h"
 
 namespace ckpt {
 namespace {
-
-bool is_mapping(const Value& value) {
-  return value.is(Kind::Dict) ||
-         (value.is(Kind::Object) && value.callable().is_global("collections", "OrderedDict"));
-}
 
 class FileWalk {
  public:
@@ -45,9 +37,9 @@ class FileWalk {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = step.pointer},
                   "values are shared so often that listing them does not end");
     }
-    if (is_mapping(step.value)) {
-      open_items(step);
-    } else if (step.value.is(Kind::List) && is_entered(step.value)) {
+    if (const auto mapping = as_mapping(step.value)) {
+      open_items(*mapping, step.pointer);
+    } else if (step.value.is(Kind::List) && nesting_.is_entered(step.value)) {
       for (size_t i = step.value.size(); i-- > 0;) {
         open_.push_back({step.value[i], step.pointer + "/" + std::to_string(i)});
       }
@@ -59,10 +51,10 @@ class FileWalk {
     }
   }
 
-  void open_items(const Step& step) {
-    for (size_t i = step.value.item_count(); i-- > 0;) {
-      const auto [key, value] = step.value.item(i);
-      open_.push_back({value, step.pointer + pointer_step(key_text(key))});
+  void open_items(const Value& mapping, const std::string& pointer) {
+    for (size_t i = mapping.item_count(); i-- > 0;) {
+      const auto [key, value] = mapping.item(i);
+      open_.push_back({value, pointer + pointer_step(key_text(key))});
     }
   }
 
@@ -74,53 +66,16 @@ class FileWalk {
     return tensor;
   }
 
-  // Asked for every list in a file: the answer is kept, and nested lists are searched with a stack
-  // of our own. A list that is being searched counts as not entered until something in it says so.
-  bool is_entered(const Value& list) {
-    std::vector<std::pair<Value, size_t>> path = {{list, 0}};
-    while (!path.empty()) {
-      auto& [value, next] = path.back();
-      const auto [known, is_new] = entered_.try_emplace(value.id(), false);
-      if (is_new) known->second = holds_leaf(value);
-      bool& entered = known->second;
-      while (!entered && next < value.size()) {
-        const Value child = value[next];
-        if (!child.is(Kind::List)) {
-          ++next;
-        } else if (const auto child_known = entered_.find(child.id());
-                   child_known == entered_.end()) {
-          break;
-        } else {
-          ++next;
-          entered = child_known->second;
-        }
-      }
-      if (entered || next == value.size()) {
-        path.pop_back();
-      } else {
-        const Value child = value[next];
-        path.emplace_back(child, 0);
-      }
-    }
-    return entered_.at(list.id());
-  }
-
-  static bool holds_leaf(const Value& list) {
-    for (size_t i = 0; i < list.size(); ++i) {
-      if (is_mapping(list[i]) || as_tensor(list[i])) return true;
-    }
-    return false;
-  }
-
   const Catalog& catalog_;
   std::shared_ptr<const Document> document_;
   uint64_t visits_left_;
   std::vector<Step> open_;
-  std::unordered_map<NodeId, bool> entered_;  // lists
+  Nesting nesting_;
   Inventory inventory_;
 };
 
-// planner_data: flattened key -> path of names and indices; nullopt or None where the writer had none.
+// planner_data: flattened key -> path of names and indices; nullopt or None where the writer had
+// none.
 std::optional<Value> planner_data_of(const Checkpoint& checkpoint) {
   const ValueTree* metadata = checkpoint.dist_metadata();
   const auto fields = metadata != nullptr ? metadata->root().state() : std::nullopt;
@@ -164,12 +119,9 @@ Inventory flat_inventory(const Checkpoint& checkpoint) {
 Inventory plain_inventory(const Checkpoint& checkpoint) {
   const Catalog& catalog = checkpoint.catalog();
   switch (catalog.format) {
-    case Format::TorchDist:
-      return dist_inventory(checkpoint);
-    case Format::Safetensors:
-      return flat_inventory(checkpoint);
-    case Format::Torch:
-      break;
+    case Format::TorchDist: return dist_inventory(checkpoint);
+    case Format::Safetensors: return flat_inventory(checkpoint);
+    case Format::Torch: break;
   }
   const Document* document =
       catalog.files.size() == 1 ? checkpoint.document(catalog.files[0].path) : nullptr;

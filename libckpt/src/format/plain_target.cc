@@ -12,6 +12,7 @@
 #include <ckpt/error.h>
 
 #include "format/json_pointer.h"
+#include "format/nesting.h"
 
 namespace ckpt {
 namespace {
@@ -22,22 +23,6 @@ struct PathItem {
   std::string text;
   bool is_index;
 };
-
-// The pairs of what Python calls a Mapping: dict and the subclasses of its standard library.
-std::optional<Value> as_mapping(const Value& value) {
-  if (value.is(Kind::Dict)) return value;
-  if (!value.is(Kind::Object)) return std::nullopt;
-  const Value callable = value.callable();
-  if (callable.is_global("collections", "OrderedDict") ||
-      callable.is_global("collections", "defaultdict")) {
-    return value;
-  }
-  if (callable.is_global("collections", "Counter") && value.args().size() == 1 &&
-      value.args()[0].is(Kind::Dict)) {
-    return value.args()[0];
-  }
-  return std::nullopt;
-}
 
 std::string storage_identity(const TensorEntry& tensor) {
   const StorageRegion& region = tensor.chunks.front().region;
@@ -93,7 +78,7 @@ class Flattener {
     if (const auto mapping = as_mapping(value)) {
       note_what_mappings_lose(value, pointer);
       enter_mapping(*mapping, pointer);
-    } else if (value.is(Kind::List) && is_entered(value, 0)) {
+    } else if (value.is(Kind::List) && nesting_.is_entered(value)) {
       for (size_t i = 0; i < value.size(); ++i) {
         enter(value[i], {std::to_string(i), true}, pointer + "/" + std::to_string(i));
       }
@@ -103,17 +88,6 @@ class Flattener {
       add_object(value);
     }
     path_.pop_back();
-  }
-
-  // A list is entered when it holds a tensor, a mapping, or a list that is entered.
-  bool is_entered(const Value& list, size_t depth) const {
-    for (size_t i = 0; i < list.size() && depth < kDepthMax; ++i) {
-      if (as_mapping(list[i]) || (list[i].is(Kind::List) && is_entered(list[i], depth + 1)) ||
-          as_tensor(list[i])) {
-        return true;
-      }
-    }
-    return false;
   }
 
   std::string add_key() {
@@ -186,6 +160,7 @@ class Flattener {
   DistSpec spec_;
   NodeId planner_ = kNoNode;
   std::vector<PathItem> path_;
+  Nesting nesting_;
   std::unordered_set<std::string> keys_, storages_;
   size_t next_tensor_ = 0;
   std::vector<NotCarried> not_carried_;
