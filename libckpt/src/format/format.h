@@ -40,6 +40,16 @@ const FormatReader& reader_of(Format format);
 // (a tracker that holds junk) or Unsupported (a format that is known and not read).
 Location find_checkpoint(const std::filesystem::path& path, std::optional<int64_t> iteration);
 
+// A torch.save file of a checkpoint; `shown`: what its catalog entries call it.
+struct TorchSaveFile {
+  const Location& location;
+  const std::string& name;
+  const std::string& shown;
+};
+// Adds the file, its document and its tensors.
+const Document& add_torch_save_file(const TorchSaveFile& what, const Limits& limits,
+                                    Contents& contents);
+
 Contents read_torch_contents(const Location& location, const Limits& limits);
 Contents read_torch_dist_contents(const Location& location, const Limits& limits);
 Contents read_safetensors_contents(const Location& location, const Limits& limits);

@@ -46,23 +46,28 @@ void list_objects(const Document& document, const std::string& file, Catalog& ca
 
 void read_file(const Location& location, const std::string& name, const Limits& limits,
                Contents& contents) {
-  const auto index = static_cast<uint32_t>(contents.catalog.files.size());
-  const File file = File::open(location.folder / name, name);
-  contents.catalog.files.push_back({name, file.size_bytes()});
-  Document document = read_torch_save(file, index, {0, file.size_bytes()}, limits);
   const std::string shown = location.only_file ? "" : name;
-  try {
-    for (const TensorAt& tensor : tensors_in(document)) {
-      contents.catalog.tensors.push_back(make_tensor_entry(document, tensor, shown));
-    }
-    list_objects(document, shown, contents.catalog);
-  } catch (Error& error) {
-    throw error.within({.file = name, .key = {}});
-  }
-  contents.documents.emplace(name, std::move(document));
+  const Document& document = add_torch_save_file({location, name, shown}, limits, contents);
+  list_objects(document, shown, contents.catalog);
 }
 
 }  // namespace
+
+const Document& add_torch_save_file(const TorchSaveFile& what, const Limits& limits,
+                                    Contents& contents) {
+  const auto index = static_cast<uint32_t>(contents.catalog.files.size());
+  const File file = File::open(what.location.folder / what.name, what.name);
+  contents.catalog.files.push_back({what.name, file.size_bytes()});
+  Document document = read_torch_save(file, index, {0, file.size_bytes()}, limits);
+  try {
+    for (const TensorAt& tensor : tensors_in(document)) {
+      contents.catalog.tensors.push_back(make_tensor_entry(document, tensor, what.shown));
+    }
+  } catch (Error& error) {
+    throw error.within({.file = what.name, .key = {}});
+  }
+  return contents.documents.emplace(what.name, std::move(document)).first->second;
+}
 
 Contents read_torch_contents(const Location& location, const Limits& limits) {
   Contents contents;

@@ -11,7 +11,6 @@
 #include "codec/pickle_reader.h"
 #include "format/dist_metadata.h"
 #include "format/format.h"
-#include "format/torch_save.h"
 #include "io/file.h"
 #include "model/check_catalog.h"
 
@@ -60,20 +59,10 @@ void check_backend(const Location& location, const Limits& limits) {
 }
 
 void read_common(const Location& location, const Limits& limits, Contents& contents) {
-  if (!fs::exists(location.folder / kCommonName)) return;
-  const auto index = static_cast<uint32_t>(contents.catalog.files.size());
-  const File file = File::open(location.folder / kCommonName, kCommonName);
-  contents.catalog.files.push_back({kCommonName, file.size_bytes()});
-  Document document = read_torch_save(file, index, {0, file.size_bytes()}, limits);
-  try {
-    for (const TensorAt& tensor : tensors_in(document)) {
-      contents.catalog.tensors.push_back(make_tensor_entry(document, tensor, kCommonName));
-    }
-  } catch (Error& error) {
-    throw error.within({.file = kCommonName, .key = {}});
-  }
-  contents.catalog.objects.push_back({kCommonName, "", std::nullopt});
-  contents.documents.emplace(kCommonName, std::move(document));
+  const std::string name = kCommonName;
+  if (!fs::exists(location.folder / name)) return;
+  add_torch_save_file({location, name, name}, limits, contents);
+  contents.catalog.objects.push_back({name, "", std::nullopt});
 }
 
 }  // namespace

@@ -77,8 +77,6 @@ class Reader {
   explicit Reader(const ckpt::Checkpoint& source) : source_(source), document_(common_document()) {}
 
   LayerWiseCheckpoint run() {
-    view_.format = ckpt::Format::TorchDist;
-    view_.folder_name = source_.folder().filename().string();
     const Value args = attributes_of_args(document_.tree.root(), kCommonFile);
     read_args(args, kCommonFile, view_);
     read_tensors();
@@ -90,11 +88,7 @@ class Reader {
     carry_common();
     read_optimizers(groups);
     check_states();
-    view_.common = common_.finish();
-    view_.tensors.format = ckpt::Format::TorchDist;
-    view_.tensors.iteration = source_.catalog().iteration;
-    view_.tensors.files = source_.catalog().files;
-    view_.tensors.index();
+    finish_view(view_, common_, source_);
     return std::move(view_);
   }
 

@@ -46,8 +46,6 @@ class Reader {
       : source_(source), model_(require_document(std::string(kModelFile))) {}
 
   LayerWiseCheckpoint run() {
-    view_.format = ckpt::Format::Torch;
-    view_.folder_name = source_.folder().filename().string();
     refuse_other_rank_folders();
     const Value args = attributes_of_args(model_.tree.root(), std::string(kModelFile));
     read_args(args, std::string(kModelFile), view_);
@@ -59,11 +57,7 @@ class Reader {
     read_ranks();
     check_duplicate();
     finish_steps();
-    view_.common = common_.finish();
-    view_.tensors.format = ckpt::Format::Torch;
-    view_.tensors.iteration = source_.catalog().iteration;
-    view_.tensors.files = source_.catalog().files;
-    view_.tensors.index();
+    finish_view(view_, common_, source_);
     return std::move(view_);
   }
 

@@ -167,6 +167,16 @@ ckpt::Document CommonBuilder::finish() {
   return document;
 }
 
+void finish_view(LayerWiseCheckpoint& view, CommonBuilder& common, const ckpt::Checkpoint& source) {
+  view.common = common.finish();
+  view.format = source.catalog().format;
+  view.folder_name = source.folder().filename().string();
+  view.tensors.format = view.format;
+  view.tensors.iteration = source.catalog().iteration;
+  view.tensors.files = source.catalog().files;
+  view.tensors.index();
+}
+
 bool is_layer_wise(const ckpt::Checkpoint& checkpoint) {
   const bool torch = checkpoint.catalog().format == ckpt::Format::Torch;
   if (torch) {

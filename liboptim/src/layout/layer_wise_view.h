@@ -56,6 +56,9 @@ class CommonBuilder {
   ckpt::NodeId root_;
 };
 
+// The last step of both readers: the common state, and what the source says of itself.
+void finish_view(LayerWiseCheckpoint& view, CommonBuilder& common, const ckpt::Checkpoint& source);
+
 LayerWiseCheckpoint name_layer_wise_torch(const ckpt::Checkpoint& checkpoint);
 LayerWiseCheckpoint name_layer_wise_dist(const ckpt::Checkpoint& checkpoint);
 
