@@ -16,6 +16,7 @@ class ProcessGroup;
 
 namespace optim {
 
+// Who copies or drops one includes torch/csrc/distributed/c10d/ProcessGroup.hpp.
 using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 // The reference's groups, borrowed from the trainer. A null group is one process.
@@ -67,9 +68,9 @@ struct ProcessMesh {
 // All processes of the mesh as one data-parallel group.
 OPTIM_EXPORT ProcessGroupCollection join_data_parallel(const ProcessMesh& mesh);
 
-// `size` ranks in this process: element r is rank r, to be used by a thread of its own.
-OPTIM_EXPORT std::vector<ProcessGroupPtr> make_in_process_groups(int size,
-                                                                 const GlooOptions& options = {});
+// `size` data-parallel ranks in this process: element r is rank r, for a thread of its own.
+OPTIM_EXPORT std::vector<ProcessGroupCollection> make_in_process_groups(
+    int size, const GlooOptions& options = {});
 
 OPTIM_EXPORT ProcessRank rank_in(const ProcessGroupPtr& group);  // {0, 1} for null
 

@@ -81,16 +81,16 @@ ProcessGroupCollection join_data_parallel(const ProcessMesh& mesh) {
   return groups;
 }
 
-std::vector<ProcessGroupPtr> make_in_process_groups(int size, const GlooOptions& options) {
+std::vector<ProcessGroupCollection> make_in_process_groups(int size, const GlooOptions& options) {
   const StorePtr store = c10::make_intrusive<c10d::HashStore>();
-  std::vector<ProcessGroupPtr> groups(static_cast<size_t>(size));
+  std::vector<ProcessGroupCollection> groups(static_cast<size_t>(size));
   std::vector<std::exception_ptr> errors(groups.size());
   std::vector<std::jthread> threads;  // each constructor waits for all others
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       const auto at = static_cast<size_t>(rank);
       try {
-        groups[at] = translate_c10d_errors("rendezvous", [&] {
+        groups[at].dp_cp = translate_c10d_errors("rendezvous", [&] {
           return make_gloo_group(store, {rank, size}, options);
         });
       } catch (...) {

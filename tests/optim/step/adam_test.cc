@@ -1,0 +1,123 @@
+#include <optim/update_rule.h>
+
+#include <cmath>
+
+#include "optim/step/tensors.h"
+
+// AdamW and Adam against the formulas in plain C++, with the roundings of torch.optim on a CPU.
+BOOST_AUTO_TEST_SUITE(adam)
+
+struct Scalars {
+  std::vector<float> param, exp_avg, exp_avg_sq;
+};
+
+// One step of torch.optim's single-tensor Adam. Every fused multiply-add is one of its vector
+// kernels' (lerp, addcmul, add with alpha); every other operation rounds.
+void reference_step(Scalars& s, std::vector<float> grad, const optim::AdamRule& rule,
+                    const optim::StepContext& context) {
+  const double correction1 = 1 - std::pow(rule.beta1, static_cast<double>(context.step));
+  const double correction2 = 1 - std::pow(rule.beta2, static_cast<double>(context.step));
+  const auto root2 = static_cast<float>(std::pow(correction2, 0.5));
+  const auto step_size = static_cast<float>(-(context.lr / correction1));
+  const auto weight1 = static_cast<float>(1 - rule.beta1);
+  const auto weight2 = static_cast<float>(1 - rule.beta2);
+  for (size_t i = 0; i < grad.size(); ++i) {
+    float& p = s.param[i];
+    float& m = s.exp_avg[i];
+    float& v = s.exp_avg_sq[i];
+    float g = grad[i];
+    if (rule.decoupled_weight_decay) {
+      p *= static_cast<float>(1 - context.lr * context.weight_decay);
+    } else {
+      g = std::fma(static_cast<float>(context.weight_decay), p, g);
+    }
+    m = std::fma(weight1, g - m, m);
+    v = std::fma(weight2 * g, g, v * static_cast<float>(rule.beta2));
+    const float denominator = std::sqrt(v) / root2 + static_cast<float>(rule.eps);
+    p += step_size * m / denominator;
+  }
+}
+
+// `ours` as torch computes it where the processor has FMA; else moments may differ by a rounding.
+bool has_fma() {
+#ifdef __x86_64__
+  return __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2");
+#else
+  return false;
+#endif
+}
+
+void compare_with_reference(const optim::AdamRule& rule) {
+  const auto adam = optim::make_rule(rule);
+  const optim::ParamInfo info = {.name = "p"};
+  const at::Tensor param = random_tensor({33, 7}, 21);
+  optim::ParamState state;
+  Scalars expected = {values_of(param), std::vector<float>(231), std::vector<float>(231)};
+  for (int64_t step = 1; step <= 4; ++step) {
+    const at::Tensor grad = random_tensor({33, 7}, 100 + static_cast<uint64_t>(step), 0.1);
+    const optim::StepContext context = {0.01, 0.1, step};
+    reference_step(expected, values_of(grad), rule, context);
+    adam->update({&info, param, grad, &state}, context);
+  }
+  if (has_fma()) {
+    BOOST_TEST(values_of(state.at("exp_avg")) == expected.exp_avg,
+               boost::test_tools::per_element());
+    BOOST_TEST(values_of(state.at("exp_avg_sq")) == expected.exp_avg_sq,
+               boost::test_tools::per_element());
+  }
+  const std::vector<float> ours = values_of(param);
+  for (size_t i = 0; i < ours.size(); ++i) {  // LibTorch's sqrt may be one unit off: see the docs
+    BOOST_TEST(std::abs(ours[i] - expected.param[i]) <= 4 * 0x1p-24);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(decoupled_decay_follows_the_formula) {
+  compare_with_reference({.beta1 = 0.9, .beta2 = 0.95});
+}
+
+BOOST_AUTO_TEST_CASE(coupled_decay_follows_the_formula) {
+  compare_with_reference({.beta2 = 0.99, .decoupled_weight_decay = false});
+}
+
+BOOST_AUTO_TEST_CASE(without_decay_a_zero_gradient_moves_nothing) {
+  const auto adam = optim::make_rule(optim::AdamRule{});
+  const optim::ParamInfo info = {.name = "p"};
+  const at::Tensor param = random_tensor({10}, 1);
+  const at::Tensor before = param.clone();
+  optim::ParamState state;
+  adam->update({&info, param, random_tensor({10}, 1, 0), &state}, {.lr = 0.1, .step = 1});
+  BOOST_TEST(same_bits(param, before));
+  BOOST_TEST(state.size() == 2U);
+}
+
+// FusedAdam: the same formula, but decay and update are added up before they move the parameter.
+BOOST_AUTO_TEST_CASE(the_two_arithmetics_differ_by_roundings_only) {
+  const auto torch = optim::make_rule(optim::AdamRule{});
+  const auto fused =
+      optim::make_rule(optim::AdamRule{.arithmetic = optim::AdamArithmetic::FusedAdam});
+  const optim::ParamInfo info = {.name = "p"};
+  const at::Tensor a = random_tensor({500}, 2);
+  const at::Tensor b = a.clone();
+  optim::ParamState state_a, state_b;
+  for (int64_t step = 1; step <= 3; ++step) {
+    const at::Tensor grad = random_tensor({500}, 50 + static_cast<uint64_t>(step));
+    torch->update({&info, a, grad, &state_a}, {0.01, 0.1, step});
+    fused->update({&info, b, grad, &state_b}, {0.01, 0.1, step});
+  }
+  BOOST_TEST(largest_difference(a, b) < 1e-6);
+  BOOST_TEST(!same_bits(a, b));
+}
+
+BOOST_AUTO_TEST_CASE(fused_adam_without_bias_correction_takes_smaller_first_steps) {
+  const auto plain = optim::make_rule(
+      optim::AdamRule{.bias_correction = false, .arithmetic = optim::AdamArithmetic::FusedAdam});
+  const optim::ParamInfo info = {.name = "p"};
+  const at::Tensor param = random_tensor({1}, 1, 0);
+  optim::ParamState state;
+  const at::Tensor grad = param.clone().add_(1);
+  plain->update({&info, param, grad, &state}, {.lr = 1, .step = 1});
+  // m = 0.1, v = 0.001: p = -0.1 / sqrt(0.001)
+  BOOST_TEST(values_of(param)[0] == -0.1F / std::sqrt(0.001F), boost::test_tools::tolerance(1e-4F));
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,297 @@
+#include <ATen/Parallel.h>
+#include <optim/checkpoint_bridge.h>
+#include <optim/layer_wise_optimizer.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <array>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <stdexcept>
+#include <thread>
+
+#include "optim/expect_error.h"
+#include "optim/step/tensors.h"
+
+BOOST_AUTO_TEST_SUITE(layer_wise)
+
+constexpr optim::QkvSplit kSplit = {4, 2, 2};
+
+struct Layout {
+  uint32_t ranks = 1;
+  int processes = 1;
+  optim::OwnershipPolicy policy = optim::OwnershipPolicy::PingPong;
+};
+
+std::unique_ptr<optim::LayerWiseDistributedOptimizer> make_optimizer(
+    std::vector<optim::Param> params, const Layout& layout, optim::ProcessGroupCollection groups) {
+  optim::MegatronOptimizerOptions options;
+  options.groups = std::move(groups);
+  options.qkv_split = kSplit;
+  options.layer_wise.layout_ranks = layout.ranks;
+  options.layer_wise.ownership = layout.policy;
+  return optim::get_megatron_optimizer(muon_config(), std::move(params), options);
+}
+
+// What must be the same bits whatever the layout.
+struct Outcome {
+  std::vector<double> norms;
+  std::vector<int64_t> zeros;
+  std::map<std::string, at::Tensor> tensors;  // parameters, masters and states by name
+};
+
+void collect_owned(optim::LayerWiseDistributedOptimizer& optimizer, Outcome& outcome) {
+  for (const optim::OptimizedParam* const param : optimizer.get_parameters()) {
+    const std::string& name = param->model.info.name;
+    outcome.tensors["master." + name] = param->main_param.clone();
+    for (const auto& [state, tensor] : param->state) {
+      outcome.tensors[state + "." + name] = tensor.clone();
+    }
+  }
+}
+
+// Three steps of one process of a layout.
+Outcome run_process(const Layout& layout, const optim::ProcessGroupCollection& groups, int layers) {
+  const auto optimizer = make_optimizer(small_model(layers, 17), layout, groups);
+  Outcome outcome;
+  for (int64_t step = 0; step < 3; ++step) {
+    optimizer->bind_grads([&](const optim::ParamInfo& info) { return gradient_of(info, step); });
+    const optim::StepResult result = optimizer->step();
+    if (!result.update_successful) throw std::runtime_error("a step was skipped");
+    outcome.norms.push_back(result.grad_norm->get());
+    outcome.zeros.push_back(result.num_zeros_in_grad->get());
+    optimizer->zero_grad();
+  }
+  for (const optim::Param& param : optimizer->all_params()) {
+    outcome.tensors["model." + param.info.name] = param.param.clone();
+  }
+  collect_owned(*optimizer, outcome);
+  return outcome;
+}
+
+// All processes of a layout, each in a thread, over Gloo; then the owners' states together.
+std::vector<Outcome> run_layout(const Layout& layout, int layers) {
+  if (layout.processes == 1) return {run_process(layout, {}, layers)};
+  const std::vector<optim::ProcessGroupCollection> groups =
+      optim::make_in_process_groups(layout.processes, {.network_interface = "lo"});
+  std::vector<Outcome> outcomes(groups.size());
+  std::vector<std::exception_ptr> errors(groups.size());
+  {
+    std::vector<std::jthread> threads;
+    for (size_t process = 0; process < groups.size(); ++process) {
+      threads.emplace_back([&, process] {
+        try {
+          outcomes[process] = run_process(layout, groups[process], layers);
+        } catch (...) {
+          errors[process] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return outcomes;
+}
+
+void expect_same(const Outcome& ours, const Outcome& expected) {
+  BOOST_TEST(ours.norms == expected.norms, boost::test_tools::per_element());
+  BOOST_TEST(ours.zeros == expected.zeros, boost::test_tools::per_element());
+  for (const auto& [name, tensor] : ours.tensors) {
+    BOOST_TEST(same_bits(tensor, expected.tensors.at(name)), name);
+  }
+}
+
+struct OneThread {
+  int before = at::get_num_threads();
+  OneThread() { at::set_num_threads(1); }
+  ~OneThread() { at::set_num_threads(before); }
+};
+
+BOOST_FIXTURE_TEST_CASE(results_do_not_depend_on_ranks_processes_or_ownership, OneThread) {
+  const Outcome expected = run_layout({}, 3).front();
+  const Layout layouts[] = {{2, 1},
+                            {3, 1},
+                            {4, 1},
+                            {50, 1},  // more ranks than parameters
+                            {2, 2},
+                            {3, 3},
+                            {4, 4},
+                            {4, 3},  // process 0 holds two ranks
+                            {1, 2},  // process 1 holds none
+                            {3, 2, optim::OwnershipPolicy::Balanced}};
+  for (const Layout& layout : layouts) {
+    BOOST_TEST_CONTEXT(layout.ranks << " ranks in " << layout.processes << " processes") {
+      size_t state_count = 0;
+      for (const Outcome& outcome : run_layout(layout, 3)) {
+        expect_same(outcome, expected);
+        state_count += outcome.tensors.size() - 22;  // every process has the 22 parameters
+      }
+      BOOST_TEST(state_count == expected.tensors.size() - 22);  // and each state one owner
+    }
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(broadcast_brings_what_all_gather_brings, OneThread) {
+  const auto groups = optim::make_in_process_groups(2, {.network_interface = "lo"});
+  std::array<std::vector<at::Tensor>, 2> all_gathered, broadcast;
+  const auto run = [&](size_t process) {
+    const auto optimizer = make_optimizer(small_model(1, 3), {2, 2}, groups[process]);
+    for (const optim::Param& param : optimizer->all_params()) {
+      if (process == 1) at::Tensor(param.param).add_(1);  // processes differ everywhere
+    }
+    optimizer->allgather_params();
+    for (const optim::Param& param : optimizer->all_params()) {
+      all_gathered[process].push_back(param.param.clone());
+    }
+    optimizer->broadcast_params();
+    for (const optim::Param& param : optimizer->all_params()) {
+      broadcast[process].push_back(param.param.clone());
+    }
+  };
+  { const std::jthread first(run, 0), second(run, 1); }
+  BOOST_REQUIRE(all_gathered[0].size() == broadcast[1].size());
+  for (size_t i = 0; i < broadcast[1].size(); ++i) {
+    BOOST_TEST(same_bits(all_gathered[0][i], all_gathered[1][i]));
+    BOOST_TEST(same_bits(all_gathered[0][i], broadcast[0][i]));
+    BOOST_TEST(same_bits(all_gathered[1][i], broadcast[1][i]));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(groups_and_owners_are_the_references) {
+  const auto optimizer = make_optimizer(small_model(2, 1), {4, 1}, {});
+  const auto groups = optimizer->param_groups();
+  BOOST_REQUIRE(groups.size() == 3U);  // muon; adam with decay; adam without
+  BOOST_TEST(groups[0]->settings.updated_by == "muon");
+  BOOST_TEST(groups[1]->settings.wd_mult == 1.0);
+  BOOST_TEST(groups[2]->settings.wd_mult == 0.0);
+  BOOST_TEST(groups[1]->params.size() == 2U);  // word embeddings, output layer
+  BOOST_TEST(optimizer->all_params().size() == 16U);
+  BOOST_TEST(optimizer->ownership().owner.size() == 16U);
+}
+
+BOOST_AUTO_TEST_CASE(masters_exist_for_bf16_and_round_back_to_it) {
+  const auto optimizer = make_optimizer(small_model(1, 9), {}, {});
+  optimizer->bind_grads([](const optim::ParamInfo& info) { return gradient_of(info, 0); });
+  optimizer->step();
+  for (const optim::OptimizedParam* const param : optimizer->get_parameters()) {
+    BOOST_TEST(param->main_param.scalar_type() == at::kFloat);
+    BOOST_TEST(same_bits(param->main_param.to(at::kBFloat16), param->model.param));
+  }
+  optimizer->reload_model_params();
+  for (const optim::OptimizedParam* const param : optimizer->get_parameters()) {
+    BOOST_TEST(same_bits(param->main_param, param->model.param.to(at::kFloat)));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_parameter_without_gradient_does_not_move) {
+  const auto optimizer = make_optimizer(small_model(1, 9), {}, {});
+  const at::Tensor before = optimizer->all_params()[0].param.clone();
+  const std::string name = optimizer->all_params()[0].info.name;
+  optimizer->bind_grads([&](const optim::ParamInfo& info) {
+    return info.name == name ? at::Tensor() : gradient_of(info, 0);
+  });
+  optimizer->step();
+  BOOST_TEST(same_bits(optimizer->all_params()[0].param, before));
+  BOOST_TEST(optimizer->get_parameters()[0]->step == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_gradient_of_another_shape_is_refused) {
+  const auto optimizer = make_optimizer(small_model(1, 9), {}, {});
+  optimizer->bind_grads([](const optim::ParamInfo&) { return random_tensor({3}, 1); });
+  expect_error(ckpt::ErrorCode::InvalidArgument, "embedding.position_embeddings.weight",
+               [&] { optimizer->step(); });
+}
+
+BOOST_AUTO_TEST_CASE(other_parallelism_and_fp16_are_refused_by_name) {
+  const auto groups = optim::make_in_process_groups(2, {.network_interface = "lo"});
+  optim::MegatronOptimizerOptions options;
+  options.groups.tp = groups[0].dp_cp;
+  options.qkv_split = kSplit;
+  expect_error(ckpt::ErrorCode::Unsupported, "tp",
+               [&] { optim::get_megatron_optimizer(muon_config(), small_model(1, 1), options); });
+  expect_error(ckpt::ErrorCode::Unsupported, "fp16", [] {
+    optim::OptimizerConfig config;
+    config.fp16 = true;
+    optim::FP32Optimizer({}, config);
+  });
+}
+
+// --- state dicts ---
+
+void take_steps(optim::LayerWiseDistributedOptimizer& optimizer, int64_t first, int64_t count) {
+  for (int64_t step = first; step < first + count; ++step) {
+    optimizer.bind_grads([&](const optim::ParamInfo& info) { return gradient_of(info, step); });
+    optimizer.step();
+  }
+}
+
+std::map<std::string, at::Tensor> state_of(optim::LayerWiseDistributedOptimizer& optimizer) {
+  Outcome outcome;
+  collect_owned(optimizer, outcome);
+  return outcome.tensors;
+}
+
+BOOST_FIXTURE_TEST_CASE(a_saved_state_continues_as_if_it_had_not_stopped, OneThread) {
+  const auto file = std::filesystem::temp_directory_path() / "shardwise-layer-wise-state.pt";
+  std::filesystem::remove(file);
+  const auto whole = make_optimizer(small_model(2, 5), {}, {});
+  take_steps(*whole, 0, 2);
+  whole->save_state_dict_to_file(file);
+
+  std::vector<optim::Param> params = small_model(2, 5);
+  const auto resumed = make_optimizer(params, {}, {});
+  resumed->load_state_dict_from_file(file);
+  for (size_t id = 0; id < resumed->all_params().size(); ++id) {  // the model is saved elsewhere
+    at::Tensor(resumed->all_params()[id].param).copy_(whole->all_params()[id].param);
+  }
+  take_steps(*whole, 2, 2);
+  take_steps(*resumed, 2, 2);
+  std::filesystem::remove(file);
+  const auto expected = state_of(*whole);
+  for (const auto& [name, tensor] : state_of(*resumed)) {
+    BOOST_TEST(same_bits(tensor, expected.at(name)), name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_state_of_another_model_is_refused_and_changes_nothing) {
+  const auto ours = make_optimizer(small_model(1, 5), {}, {});
+  take_steps(*ours, 0, 1);
+  const auto before = state_of(*ours);
+  const auto other = make_optimizer(small_model(2, 5), {}, {});
+  take_steps(*other, 0, 1);
+  expect_error(ckpt::ErrorCode::InvalidArgument, "params",
+               [&] { ours->load_state_dict(other->state_dict()); });
+  for (const auto& [name, tensor] : state_of(*ours)) {
+    BOOST_TEST(same_bits(tensor, before.at(name)), name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(sharded_state_has_the_references_keys) {
+  const auto optimizer = make_optimizer(small_model(1, 5), {}, {});
+  take_steps(*optimizer, 0, 1);
+  optim::StateDict model;
+  for (const optim::Param& param : optimizer->all_params()) {
+    optim::put(
+        model, param.info.name,
+        optim::sharded_tensor_from_rank_offsets(param.info.name, optim::handle_of(param.param), {},
+                                                {.replica_id = optim::Shape{0, 0, 3}}));
+  }
+  const optim::StateValue state = optimizer->sharded_state_dict(model);
+  const auto& chain = *state.get_if<optim::StateDict>();
+  BOOST_REQUIRE(chain.size() == 2U);
+  const auto& adam = *optim::find(chain, int64_t{1})->get_if<optim::StateDict>();
+  const auto& inner = *optim::find(adam, "optimizer")->get_if<optim::StateDict>();
+  const auto& of_params = *optim::find(inner, "state")->get_if<optim::StateDict>();
+  BOOST_TEST(optim::find(of_params, "common_step") != nullptr);
+  const auto& first = *optim::find(of_params, int64_t{0})->get_if<optim::StateDict>();
+  const auto& moment = *optim::find(first, "exp_avg")->get_if<optim::ShardedTensor>();
+  BOOST_TEST(moment.key == "optimizer.state.exp_avg.embedding.word_embeddings.weight");
+  BOOST_TEST((moment.replica_id == optim::ReplicaId(optim::Shape{0, 0, 0})));
+  const auto& masters = *optim::find(adam, "fp32_from_fp16_params")->get_if<optim::StateDict>();
+  const auto& group = *optim::find(masters, int64_t{0})->get_if<optim::StateList>();
+  BOOST_TEST(group[0].get_if<optim::ShardedTensor>()->key ==
+             "optimizer.state.fp32_param.embedding.word_embeddings.weight");
+}
+
+BOOST_AUTO_TEST_SUITE_END()

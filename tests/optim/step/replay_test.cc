@@ -1,0 +1,361 @@
+#include <optim/replay.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "optim/expect_error.h"
+#include "optim/step/safetensors_file.h"
+#include "optim/step/tensors.h"
+
+namespace fs = std::filesystem;
+
+BOOST_AUTO_TEST_SUITE(replay)
+
+const fs::path kTorch = fs::path(SHARDWISE_GOLDEN_DIR) / "lw_muon_bf16_torch_dp2";
+const fs::path kTorchDist = fs::path(SHARDWISE_GOLDEN_DIR) / "lw_muon_bf16_torch_dist_dp2";
+
+// A folder of its own for every test; gone at the end.
+struct Workplace {
+  fs::path folder =
+      fs::temp_directory_path() /
+      ("shardwise-replay-" + boost::unit_test::framework::current_test_case().p_name.get());
+  Workplace() {
+    fs::remove_all(folder);
+    fs::create_directories(folder);
+  }
+  ~Workplace() { fs::remove_all(folder); }
+};
+
+optim::ReplayOptions from_init(const fs::path& sample) {
+  optim::ReplayOptions options;
+  options.checkpoint = sample / "ckpt";
+  options.gradients = sample / "expected";
+  options.from_init = true;
+  return options;
+}
+
+const optim::ComparedKind& kind_of(const optim::ReplayReport& report, const std::string& kind) {
+  for (const optim::ComparedKind& compared : report.compared) {
+    if (compared.kind == kind) return compared;
+  }
+  BOOST_FAIL("nothing was compared of the kind " << kind);
+  return report.compared.front();
+}
+
+nlohmann::json recorded_run(const fs::path& sample) {
+  std::ifstream stream(sample / "expected" / "run.json");
+  return nlohmann::json::parse(stream);
+}
+
+BOOST_AUTO_TEST_CASE(recorded_steps_with_recorded_norms_give_the_recorded_state) {
+  for (const fs::path& sample : {kTorch, kTorchDist}) {
+    optim::ReplayOptions options = from_init(sample);
+    options.recorded_grad_norm = true;
+    options.expect = sample / "expected" / "state.safetensors";
+    const optim::ReplayReport report = optim::replay(options);
+    BOOST_TEST(report.passed);
+    BOOST_TEST(report.steps.size() == 3U);
+    for (const char* const kind : {"exp_avg", "exp_avg_sq", "momentum_buffer", "step"}) {
+      BOOST_TEST(kind_of(report, kind).equal == kind_of(report, kind).tensors, kind);
+    }
+    BOOST_TEST(kind_of(report, "model").tensors == 29);
+    BOOST_TEST(kind_of(report, "fp32_param").tensors == 29);
+    BOOST_TEST(kind_of(report, "momentum_buffer").tensors == 9);
+    BOOST_TEST(kind_of(report, "exp_avg").tensors == 20);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(norms_zeros_and_rates_are_the_recorded_ones) {
+  const optim::ReplayReport report = optim::replay(from_init(kTorch));
+  const nlohmann::json recorded = recorded_run(kTorch)["steps"];
+  BOOST_REQUIRE(report.steps.size() == recorded.size());
+  for (size_t step = 0; step < recorded.size(); ++step) {
+    const double norm = recorded[step]["grad_norm"];
+    BOOST_TEST(std::abs(report.steps[step].grad_norm - norm) <= 2e-7 * norm);
+    BOOST_TEST(report.steps[step].num_zeros == recorded[step]["num_zeros"].get<int64_t>());
+    BOOST_TEST(report.steps[step].lr == recorded[step]["lr_per_group"][0].get<double>());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_norm_of_our_own_stays_within_its_tolerances) {
+  optim::ReplayOptions options = from_init(kTorchDist);
+  options.expect = kTorchDist / "expected" / "state.safetensors";
+  BOOST_TEST(optim::replay(options).passed);
+}
+
+// --- The recorded masters, element by element ---
+
+// Every value that p can have after a step whose square root is right, or one unit off either way.
+std::set<float> after_step(const std::set<float>& before, float m, float v,
+                           const std::array<float, 4>& scalars) {
+  const auto [shrink, root2, eps, step_size] = scalars;
+  const float root = std::sqrt(v);
+  std::set<float> after;
+  for (const float p : before) {
+    for (const float r : {std::nextafter(root, 0.0F), root, std::nextafter(root, 1e9F)}) {
+      after.insert(p * shrink + step_size * m / (r / root2 + eps));
+    }
+  }
+  return after;
+}
+
+struct RecordedStep {
+  double lr, clip;
+};
+
+size_t unexplained(const NamedTensors& init_and_grads, const NamedTensors& state,
+                   const std::string& name, const std::vector<RecordedStep>& steps) {
+  const at::Tensor init = init_and_grads.at("init." + name);
+  const std::vector<float> start = values_of(init.to(at::kFloat));
+  const std::vector<float> recorded = values_of(state.at("fp32_param." + name));
+  const double decay = init.dim() == 2 ? 0.1 : 0.0;
+  std::vector<std::vector<float>> grads;
+  for (size_t k = 0; k < steps.size(); ++k) {
+    grads.push_back(values_of(init_and_grads.at("grad" + std::to_string(k) + "." + name)));
+  }
+  size_t count = 0;
+  for (size_t i = 0; i < start.size(); ++i) {
+    std::set<float> possible = {start[i]};
+    float m = 0, v = 0;
+    for (size_t k = 0; k < steps.size(); ++k) {
+      const float g = grads[k][i] * static_cast<float>(steps[k].clip);
+      m = std::fma(static_cast<float>(1 - 0.9), g - m, m);
+      v = std::fma(static_cast<float>(1 - 0.999) * g, g, v * 0.999F);
+      const auto step = static_cast<double>(k + 1);
+      possible = after_step(possible, m, v,
+                            {static_cast<float>(1 - steps[k].lr * decay),
+                             static_cast<float>(std::pow(1 - std::pow(0.999, step), 0.5)), 1e-8F,
+                             static_cast<float>(-(steps[k].lr / (1 - std::pow(0.9, step))))});
+    }
+    if (!possible.contains(recorded[i])) ++count;
+  }
+  return count;
+}
+
+// The recording machine's library does not round every square root correctly, ours may differ: the
+// only freedom that the recorded masters need, in each step and element, is one unit in the last
+// place of the square root.
+BOOST_AUTO_TEST_CASE(recorded_masters_are_explained_by_the_rounding_of_square_roots) {
+  const NamedTensors init_and_grads =
+      read_safetensors(kTorch / "expected" / "init_and_grads.safetensors");
+  const NamedTensors state = read_safetensors(kTorch / "expected" / "state.safetensors");
+  std::vector<RecordedStep> steps;
+  const nlohmann::json run = recorded_run(kTorch);
+  for (const nlohmann::json& step : run["steps"]) {
+    const double norm = step["grad_norm"];
+    steps.push_back({step["lr_per_group"][0], std::min(1.0, 1.0 / (norm + 1e-6))});
+  }
+  size_t params = 0;
+  for (const auto& [key, tensor] : state) {
+    if (!key.starts_with("exp_avg.")) continue;
+    const std::string name = key.substr(8);
+    BOOST_TEST(unexplained(init_and_grads, state, name, steps) == 0U, name);
+    ++params;
+  }
+  BOOST_TEST(params == 20U);
+}
+
+// --- Layouts, output ---
+
+BOOST_AUTO_TEST_CASE(the_result_does_not_depend_on_format_or_layout) {
+  const Workplace work;
+  optim::ReplayOptions options = from_init(kTorch);
+  options.output = work.folder / "first";
+  optim::replay(options);
+  for (const fs::path& sample : {kTorch, kTorchDist}) {
+    for (const uint32_t ranks : {1U, 2U, 3U, 4U, 31U}) {
+      optim::ReplayOptions again = from_init(sample);
+      again.data_parallel = ranks;
+      again.expect = options.output;
+      again.tolerance = optim::Tolerance{0, 0};
+      const optim::ReplayReport report = optim::replay(again);
+      BOOST_TEST_CONTEXT(sample.filename() << " with " << ranks << " ranks") {
+        BOOST_TEST(report.passed);
+        for (const optim::ComparedKind& kind : report.compared) {
+          BOOST_TEST(kind.equal == kind.tensors, kind.kind);
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(steps_after_a_save_continue_as_if_there_had_been_none) {
+  const Workplace work;
+  NamedTensors last_step;
+  for (const auto& [key, tensor] :
+       read_safetensors(kTorch / "expected" / "init_and_grads.safetensors")) {
+    if (key.starts_with("grad2.")) last_step["grad0." + key.substr(6)] = tensor;
+  }
+  write_safetensors(work.folder / "last.safetensors", last_step);
+
+  optim::ReplayOptions whole = from_init(kTorch);
+  whole.output = work.folder / "three";
+  optim::replay(whole);
+  optim::ReplayOptions two = from_init(kTorch);
+  two.steps = 2;
+  two.data_parallel = 3;
+  two.output = work.folder / "two";
+  optim::replay(two);
+
+  optim::ReplayOptions third;
+  third.checkpoint = two.output;
+  third.gradients = work.folder / "last.safetensors";
+  third.expect = whole.output;
+  third.tolerance = optim::Tolerance{0, 0};
+  const optim::ReplayReport report = optim::replay(third);
+  BOOST_TEST(report.passed);
+  BOOST_TEST(report.first_iteration == 2);
+  BOOST_TEST(report.data_parallel == 3U);
+  BOOST_TEST(report.steps[0].lr == 0.009140576474687266);
+}
+
+BOOST_AUTO_TEST_CASE(the_output_of_the_recorded_steps_is_the_recorded_checkpoint) {
+  const Workplace work;
+  optim::ReplayOptions options = from_init(kTorchDist);
+  options.recorded_grad_norm = true;
+  options.output = work.folder / "out";
+  optim::replay(options);
+  const optim::ReplayOptions compare = [&] {
+    optim::ReplayOptions same = options;
+    same.output.clear();
+    same.expect = kTorchDist / "ckpt";
+    return same;
+  }();
+  BOOST_TEST(optim::replay(compare).passed);
+  const auto tracker = work.folder / "out" / "latest_checkpointed_iteration.txt";
+  std::string iteration;
+  std::ifstream(tracker) >> iteration;
+  BOOST_TEST(iteration == "3");
+}
+
+// --- What is refused ---
+
+BOOST_AUTO_TEST_CASE(gradients_that_do_not_fit_the_checkpoint_are_corrupt) {
+  const Workplace work;
+  const NamedTensors all = read_safetensors(kTorch / "expected" / "init_and_grads.safetensors");
+  const std::string name = "decoder.final_layernorm.bias";
+  const auto expect_corrupt = [&](const std::string& key, auto change) {
+    NamedTensors changed = all;
+    change(changed);
+    const fs::path file = work.folder / "changed.safetensors";
+    write_safetensors(file, changed);
+    optim::ReplayOptions options = from_init(kTorch);
+    options.gradients = file;
+    options.output = work.folder / "out";
+    expect_error(ckpt::ErrorCode::Corrupt, key, [&] { optim::replay(options); });
+    BOOST_TEST(!fs::exists(options.output));
+  };
+  expect_corrupt("grad1." + name, [&](NamedTensors& t) { t.erase("grad1." + name); });
+  expect_corrupt("grad2." + name,
+                 [&](NamedTensors& t) { t["grad2." + name] = random_tensor({15}, 1); });
+  expect_corrupt("init." + name, [&](NamedTensors& t) { t.erase("init." + name); });
+  expect_corrupt("init." + name,
+                 [&](NamedTensors& t) { t["init." + name] = random_tensor({16}, 1); });  // not bf16
+  expect_corrupt("grad0.nobody",
+                 [](NamedTensors& t) { t["grad0.nobody"] = random_tensor({1}, 1); });
+  expect_corrupt("", [&](NamedTensors& t) {
+    std::erase_if(t, [](const auto& entry) { return entry.first.starts_with("grad"); });
+  });
+}
+
+BOOST_AUTO_TEST_CASE(an_expectation_that_lacks_or_adds_a_tensor_is_corrupt) {
+  const Workplace work;
+  const NamedTensors all = read_safetensors(kTorch / "expected" / "state.safetensors");
+  const auto expect_corrupt = [&](const std::string& key, auto change) {
+    NamedTensors changed;
+    for (const auto& [name, tensor] : all) {
+      if (!name.starts_with("step.")) changed[name] = tensor;
+    }
+    change(changed);
+    write_safetensors(work.folder / "state.safetensors", changed);
+    optim::ReplayOptions options = from_init(kTorch);
+    options.steps = 1;
+    options.expect = work.folder / "state.safetensors";
+    expect_error(ckpt::ErrorCode::Corrupt, key, [&] { optim::replay(options); });
+  };
+  const std::string name = "decoder.final_layernorm.bias";
+  expect_corrupt("exp_avg." + name, [&](NamedTensors& t) { t.erase("exp_avg." + name); });
+  expect_corrupt("momentum_buffer." + name,
+                 [&](NamedTensors& t) { t["momentum_buffer." + name] = random_tensor({16}, 1); });
+}
+
+BOOST_AUTO_TEST_CASE(another_state_than_expected_does_not_pass) {
+  optim::ReplayOptions options = from_init(kTorch);
+  options.steps = 2;  // of the three that led to the expected state
+  options.expect = kTorch / "expected" / "state.safetensors";
+  const optim::ReplayReport report = optim::replay(options);
+  BOOST_TEST(!report.passed);
+  for (const optim::ComparedKind& kind : report.compared) BOOST_TEST(!kind.passed, kind.kind);
+}
+
+BOOST_AUTO_TEST_CASE(requests_that_make_no_sense_are_refused) {
+  const Workplace work;
+  const auto refuses = [](ckpt::ErrorCode code, auto change) {
+    optim::ReplayOptions options = from_init(kTorch);
+    change(options);
+    expect_error(code, "", [&] { optim::replay(options); });
+  };
+  using Options = optim::ReplayOptions;
+  const auto invalid = ckpt::ErrorCode::InvalidArgument;
+  const auto missing = ckpt::ErrorCode::NotFound;
+  refuses(invalid, [](Options& o) { o.steps = 0; });
+  refuses(invalid, [](Options& o) { o.steps = 4; });  // three are recorded
+  refuses(invalid, [](Options& o) { o.data_parallel = 0; });
+  refuses(missing, [](Options& o) { o.gradients = "nowhere"; });
+  refuses(missing, [](Options& o) { o.checkpoint = "nowhere"; });
+  refuses(missing, [](Options& o) { o.expect = "nowhere"; });
+  refuses(missing, [&](Options& o) { o.gradients = work.folder; });  // holds no safetensors
+  refuses(ckpt::ErrorCode::AlreadyExists, [&](Options& o) { o.output = work.folder; });
+}
+
+BOOST_AUTO_TEST_CASE(recorded_norms_that_are_no_norms_are_corrupt) {
+  const Workplace work;
+  fs::copy_file(kTorch / "expected" / "init_and_grads.safetensors",
+                work.folder / "init_and_grads.safetensors");
+  const auto expect_error_for = [&](const std::string& text, ckpt::ErrorCode code,
+                                    const std::string& key) {
+    std::ofstream(work.folder / "run.json") << text;
+    optim::ReplayOptions options = from_init(kTorch);
+    options.gradients = work.folder;
+    options.recorded_grad_norm = true;
+    expect_error(code, key, [&] { optim::replay(options); });
+  };
+  expect_error_for("{", ckpt::ErrorCode::Corrupt, "");
+  expect_error_for("{}", ckpt::ErrorCode::Corrupt, "/steps/0/grad_norm");
+  expect_error_for(R"({"steps": [{"grad_norm": 1}, {"grad_norm": -1}]})", ckpt::ErrorCode::Corrupt,
+                   "/steps/1/grad_norm");
+  fs::remove(work.folder / "run.json");
+  optim::ReplayOptions options = from_init(kTorch);
+  options.gradients = work.folder;
+  options.recorded_grad_norm = true;
+  expect_error(ckpt::ErrorCode::NotFound, "", [&] { optim::replay(options); });
+}
+
+// The FusedAdam layout (step in the group, other roundings) and further sizes.
+BOOST_AUTO_TEST_CASE(recorded_states_of_the_fixtures_are_reproduced) {
+  const fs::path fixtures = SHARDWISE_FIXTURES_DIR;
+  if (!fs::is_directory(fixtures)) {
+    BOOST_TEST_MESSAGE("no fixtures beside the repository");
+    return;
+  }
+  for (const char* const name :
+       {"lw_muon_bf16_torch_dp1", "lw_muon_bf16_torch_dp4", "lw_muon_bf16_torch_dist_dp1",
+        "lw_muon_bf16_torch_dist_dp4", "lw_muon_bf16_torch_dist_dp2_no_fully_parallel_save",
+        "lw_muon_bf16_fusedadam_layout_torch_dp2", "lw_muon_bf16_fusedadam_layout_torch_dist_dp2",
+        "lw_muon_bf16_fusedadam_layout_torch_dist_dp4"}) {
+    for (const bool recorded_norm : {true, false}) {
+      optim::ReplayOptions options = from_init(fixtures / name);
+      options.recorded_grad_norm = recorded_norm;
+      options.expect = fixtures / name / "expected" / "state.safetensors";
+      const optim::ReplayReport report = optim::replay(options);
+      for (const optim::ComparedKind& kind : report.compared) {
+        BOOST_TEST(kind.passed, name << " " << kind.kind << " " << kind.worst_tensor << " max_abs "
+                                     << kind.worst.max_abs);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,156 @@
+#include <optim/trace.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "optim/expect_error.h"
+
+namespace fs = std::filesystem;
+
+const fs::path kSteps = fs::path(SHARDWISE_GOLDEN_DIR) / "steps";
+
+// A folder for changed copies; gone at the end.
+struct ChangedTrace {
+  fs::path folder = fs::temp_directory_path() / "shardwise-trace-test";
+  ChangedTrace() { fs::create_directories(folder); }
+  ~ChangedTrace() { fs::remove_all(folder); }
+
+  // Copies a trace; in its JSON the first `from` becomes `to`.
+  fs::path make(const std::string& name, const std::string& from, const std::string& to) const {
+    std::ifstream stream(kSteps / (name + ".json"));
+    std::string text{std::istreambuf_iterator<char>(stream), {}};
+    const size_t at = text.find(from);
+    BOOST_REQUIRE(at != std::string::npos);
+    text.replace(at, from.size(), to);
+    std::ofstream(folder / (name + ".json")) << text;
+    fs::copy_file(kSteps / (name + ".safetensors"), folder / (name + ".safetensors"),
+                  fs::copy_options::overwrite_existing);
+    return folder / (name + ".json");
+  }
+};
+
+BOOST_AUTO_TEST_SUITE(trace)
+
+std::vector<fs::path> replayable(const fs::path& folder) {
+  std::vector<fs::path> found;
+  if (!fs::is_directory(folder)) return found;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_ours =
+        name.starts_with("adam_") || name.starts_with("adamw_") || name.starts_with("muon_");
+    if (is_ours && entry.path().extension() == ".json") found.push_back(entry.path());
+  }
+  return found;
+}
+
+void expect_all_pass(const std::vector<fs::path>& traces) {
+  for (const fs::path& file : traces) {
+    for (const bool from_recorded_state : {false, true}) {
+      optim::CheckOptions options;
+      options.from_recorded_state = from_recorded_state;
+      const optim::TraceReport report = optim::check_trace(file, options);
+      BOOST_TEST(report.passed, report.name << ": " << report.worst.tensor << " step "
+                                            << report.worst.step << " max_scaled "
+                                            << report.worst.difference.max_scaled);
+      BOOST_TEST(report.steps >= 3);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(recorded_steps_are_reproduced) {
+  const std::vector<fs::path> traces = replayable(kSteps);
+  BOOST_TEST(traces.size() == 16U);
+  expect_all_pass(traces);
+}
+
+BOOST_AUTO_TEST_CASE(every_recorded_step_of_the_fixtures_is_reproduced) {
+  const fs::path fixtures = SHARDWISE_FIXTURES_DIR;
+  for (const char* const version : {"golden_steps_eo_v0.2.0", "golden_steps_eo_v0.3.0"}) {
+    const std::vector<fs::path> traces = replayable(fixtures / version);
+    if (traces.empty()) BOOST_TEST_MESSAGE("no " << version << " beside the repository");
+    expect_all_pass(traces);
+  }
+}
+
+// Moments are computed without a square root: they are the recorded bits on any processor with FMA.
+BOOST_AUTO_TEST_CASE(moments_of_adam_are_equal_bit_for_bit) {
+  for (const char* const name : {"adamw_decoupled_b2_0.95", "adamw_decoupled_b2_0.999"}) {
+    optim::CheckOptions options;
+    options.from_recorded_state = true;  // an element that a square root moved stays its own
+    const optim::TraceReport report =
+        optim::check_trace(kSteps / (std::string(name) + ".json"), options);
+    BOOST_TEST(report.worst.tensor.starts_with("param."), report.worst.tensor);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_wrong_coefficient_is_noticed) {
+  const ChangedTrace changed;
+  struct Row {
+    const char *trace, *from, *to;
+  };
+  const Row rows[] = {
+      {"adamw_decoupled_b2_0.95", "   0.95", "   0.951"},
+      {"adamw_decoupled_b2_0.999", "\"eps\": 1e-08", "\"eps\": 2e-08"},
+      {"adam_coupled_b2_0.95", "torch.optim.Adam", "torch.optim.AdamW"},
+      {"muon_quintic_ns7", "\"num_ns_steps\": 7", "\"num_ns_steps\": 6"},
+      {"muon_cans_ns5", "\"coefficient_type\": \"cans\"", "\"coefficient_type\": \"aol\""},
+      {"muon_shape_scaling_plain", "\"shape_scaling\"", "\"unit_rms_norm\""},
+      {"muon_split_qkv_nesterov", "\"nesterov\": true", "\"nesterov\": false"},
+      {"muon_prec_medium_bf16_split_qkv", "\"split_qkv\": true", "\"split_qkv\": false"},
+      {"muon_extra_scale_0.2", "\"extra_scale_factor\": 0.2", "\"extra_scale_factor\": 0.201"},
+      {"muon_l2_nesterov", "\"use_decoupled_weight_decay\": false",
+       "\"use_decoupled_weight_decay\": true"},
+  };
+  for (const Row& row : rows) {
+    BOOST_TEST(!optim::check_trace(changed.make(row.trace, row.from, row.to)).passed,
+               row.trace << " with " << row.to);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_tolerance_of_ones_own_replaces_the_bound) {
+  const fs::path file = kSteps / "muon_quintic_ns7.json";
+  optim::CheckOptions options;
+  options.tolerance = optim::Tolerance{1e-5, 0};
+  BOOST_TEST(optim::check_trace(file, options).passed);
+  options.tolerance = optim::Tolerance{1e-9, 0};
+  BOOST_TEST(!optim::check_trace(file, options).passed);
+}
+
+BOOST_AUTO_TEST_CASE(other_optimizers_are_refused_by_name) {
+  for (const char* const name :
+       {"lion_l2", "soap_kl_qr", "adaptive_muon_namo_spectral_plain", "sgd_mom0.9_wd0.1"}) {
+    expect_error(ckpt::ErrorCode::Unsupported, "class",
+                 [&] { optim::validate_trace(kSteps / (std::string(name) + ".json")); });
+  }
+}
+
+BOOST_AUTO_TEST_CASE(files_that_are_no_traces_are_refused) {
+  const fs::path manifest =
+      fs::path(SHARDWISE_GOLDEN_DIR) / "lw_muon_bf16_torch_dp2" / "manifest.json";
+  expect_error(ckpt::ErrorCode::Unsupported, "", [&] { optim::check_trace(manifest); });
+  expect_error(ckpt::ErrorCode::NotFound, "", [] { optim::check_trace(kSteps / "none.json"); });
+  expect_error(ckpt::ErrorCode::Corrupt, "", [] { optim::check_trace(kSteps / "README.md"); });
+}
+
+BOOST_AUTO_TEST_CASE(a_trace_that_contradicts_its_tensors_is_corrupt) {
+  const ChangedTrace changed;
+  const auto corrupt = ckpt::ErrorCode::Corrupt;
+  struct Row {
+    const char *from, *to, *key;
+  };
+  const Row rows[] = {
+      {"\"w16x8\": [\n   16,", "\"w16x8\": [\n   17,", "init.w16x8"},
+      {"\"w16x8\"", "\"w16x9\"", "init.w16x9"},
+      {"16,\n   8", "16,\n   -8", "params"},
+      {"\"lr\": 0.01", "\"lr\": \"x\"", "lr"},
+      {"\"betas\": [\n   0.9,", "\"betas\": [", "betas"},
+      {"\"eps\"", "\"eps2\"", "eps"},
+  };
+  for (const Row& row : rows) {
+    expect_error(corrupt, row.key, [&] {
+      optim::check_trace(changed.make("adamw_decoupled_b2_0.95", row.from, row.to));
+    });
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
