@@ -1,4 +1,5 @@
-"""The answers in tests/golden/optim_layout are those that the installed megatron-core gives today."""
+"""The answers in tests/golden/optim_layout are those that the installed megatron-core gives
+today."""
 
 from __future__ import annotations
 
