@@ -55,15 +55,11 @@ std::string value_difference_text(const ckpt::ValueDifference& value) {
 
 std::string detail_of(const ckpt::TensorDifference& difference) {
   switch (difference.kind) {
-    case DifferenceKind::OnlyInA:
-      return type_text(*difference.a);
-    case DifferenceKind::OnlyInB:
-      return type_text(*difference.b);
+    case DifferenceKind::OnlyInA: return type_text(*difference.a);
+    case DifferenceKind::OnlyInB: return type_text(*difference.b);
     case DifferenceKind::DType:
-    case DifferenceKind::Shape:
-      return type_text(*difference.a) + " | " + type_text(*difference.b);
-    case DifferenceKind::Value:
-      return value_difference_text(*difference.value);
+    case DifferenceKind::Shape: return type_text(*difference.a) + " | " + type_text(*difference.b);
+    case DifferenceKind::Value: return value_difference_text(*difference.value);
   }
   return {};
 }
@@ -178,8 +174,8 @@ nlohmann::json to_json(const ckpt::Differences& differences) {
 }
 
 int run(const DiffOptions& options, Console& console) {
-  const ckpt::Checkpoint a = ckpt::Checkpoint::open(options.a);
-  const ckpt::Checkpoint b = ckpt::Checkpoint::open(options.b);
+  const ckpt::Checkpoint a = open_side(options.a);
+  const ckpt::Checkpoint b = open_side(options.b);
   const NamedPair named = names_in_common(a, b, console);
   ckpt::Differences differences;
   {

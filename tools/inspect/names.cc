@@ -1,20 +1,50 @@
 #include "inspect/names.h"
 
+#include <filesystem>
+
 #include <ckpt/error.h>
 #include <optim/logical_inventory.h>
 
 namespace tools::inspect {
 namespace {
 
+// Files are named relative to their checkpoint, of which there are two here: puts `path` before
+// them.
+template <class Call>
+auto of_side(std::filesystem::path path, Call call) {
+  try {
+    return call();
+  } catch (const ckpt::Error& error) {
+    ckpt::Where where = error.where();
+    const std::filesystem::path file = where.file;
+    if (!path.has_filename()) path = path.parent_path();  // "ckpt/"
+    const bool is_whole = file.empty() || file == path.filename() || file == path;
+    where.file = (is_whole ? path : path / file).string();
+    throw ckpt::Error(error.code(), where, error.problem(), error.hint());
+  }
+}
+
+ckpt::Inventory canonical(const ckpt::Checkpoint& checkpoint) {
+  return of_side(checkpoint.folder(), [&] { return optim::logical_inventory(checkpoint); });
+}
+
+ckpt::Inventory stored(const ckpt::Checkpoint& checkpoint) {
+  return of_side(checkpoint.folder(), [&] { return native_inventory(checkpoint); });
+}
+
 NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
-  return {optim::logical_inventory(a), optim::logical_inventory(b), "canonical"};
+  return {canonical(a), canonical(b), "canonical"};
 }
 
 NamedPair stored_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
-  return {native_inventory(a), native_inventory(b), "stored"};
+  return {stored(a), stored(b), "stored"};
 }
 
 }  // namespace
+
+ckpt::Checkpoint open_side(const std::string& path) {
+  return of_side(path, [&] { return ckpt::Checkpoint::open(path); });
+}
 
 NamedPair names_in_common(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, Console& console) {
   const bool is_one_format = a.catalog().format == b.catalog().format;

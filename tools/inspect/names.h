@@ -13,6 +13,9 @@ struct NamedPair {
   const char* names = "stored";  // or "canonical"
 };
 
+// Opens one of two checkpoints: an error names the checkpoint that it is about.
+ckpt::Checkpoint open_side(const std::string& path);
+
 // Canonical names where both are LayerWise checkpoints or the formats differ, else those by which
 // they are stored. Two checkpoints of one format whose canonical names are not known are compared
 // under their stored names, with a warning. Throws Unsupported for formats that cannot be brought
