@@ -46,6 +46,22 @@ CASES = (
     ("conversion", 0, ["reshard", TORCH, "OUT", "--dp", "4"]),
     ("error", 2, ["reshard", TORCH, "OUT", "--dp", "0"]),
 )
+# step-replay needs LibTorch: builds without it have no such program.
+EXPECTED = str(GOLDEN / "lw_muon_bf16_torch_dp2" / "expected")
+STATE = f"{EXPECTED}/state.safetensors"
+STEPS = str(GOLDEN / "steps")
+REPLAY = ["step-replay", "run", TORCH, "--grads", EXPECTED]
+REPLAY_CASES = (
+    ("replay_run", 0, [*REPLAY, "--from-init"]),
+    ("replay_run", 0, [*REPLAY, "--from-init", "--dp", "3", "--spawn", "2", "-o", "OUT"]),
+    ("replay_run", 1, [*REPLAY, "--from-init", "--expect", STATE, "--atol", "0"]),
+    ("replay_check", 0, ["step-replay", "check", f"{STEPS}/muon_l2_nesterov.json",
+                         f"{STEPS}/adamw_decoupled_b2_0.95.json"]),
+    ("replay_check", 1, ["step-replay", "check", f"{STEPS}/muon_quintic_ns7.json", "--atol", "0"]),
+    ("error", 4, ["step-replay", "check", f"{STEPS}/lion_l2.json"]),
+    ("error", 4, [*REPLAY, "--device", "cuda"]),
+    ("error", 5, [*REPLAY, "--spawn", "2", "--expect", "nowhere"]),
+)
 
 TYPES = {
     "object": dict, "array": list, "string": str, "integer": int, "number": (int, float),
@@ -140,13 +156,15 @@ def document_faults(schema_name, exit_code, command, bin_folder):
 def main():
     bin_folder = pathlib.Path(sys.argv[1])
     failed = 0
-    for schema_name, exit_code, command in CASES:
+    has_replay = (bin_folder / "step-replay").exists()
+    cases = CASES + (REPLAY_CASES if has_replay else ())
+    for schema_name, exit_code, command in cases:
         found = document_faults(schema_name, exit_code, command, bin_folder)
         shown = " ".join(command).replace(str(GOLDEN), "GOLDEN")
         print(f"{'ok' if not found else 'FAILED'}: {schema_name}: {shown}")
         print("\n".join(f"  {fault}" for fault in found[:20]), end="\n" if found else "")
         failed += bool(found)
-    tested = {schema_name for schema_name, _, _ in CASES}
+    tested = {schema_name for schema_name, _, _ in CASES + REPLAY_CASES}
     untested = {path.stem for path in SCHEMAS.glob("*.json")} - tested
     for name in sorted(untested):
         print(f"FAILED: no case tests docs/schema/{name}.json")

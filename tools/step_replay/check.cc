@@ -6,6 +6,7 @@
 #include <common/text.h>
 #include <optim/trace.h>
 #include <step_replay/commands.h>
+#include <step_replay/difference_json.h>
 #include <step_replay/tolerance_options.h>
 
 namespace tools::step_replay {
@@ -27,17 +28,12 @@ struct CheckOptions {
 };
 
 json trace_json(const optim::TraceReport& report) {
-  const optim::Difference& worst = report.worst.difference;
+  json worst = difference_json(report.worst.tensor, report.worst.difference);
+  worst["step"] = report.worst.step;
   return {{"name", json_text(report.name)},
           {"passed", report.passed},
           {"steps", report.steps},
-          {"worst",
-           {{"tensor", json_text(report.worst.tensor)},
-            {"step", report.worst.step},
-            {"max_abs", worst.max_abs},
-            {"max_rel", worst.max_rel},
-            {"max_scaled", worst.max_scaled},
-            {"max_ulp", worst.max_ulp}}}};
+          {"worst", std::move(worst)}};
 }
 
 void print_reports(const std::vector<optim::TraceReport>& reports, Console& console) {

@@ -8,6 +8,7 @@
 #include <common/text.h>
 #include <optim/replay.h>
 #include <step_replay/commands.h>
+#include <step_replay/difference_json.h>
 #include <step_replay/processes.h>
 #include <step_replay/tolerance_options.h>
 
@@ -61,14 +62,6 @@ struct RunOptions {
   }
 };
 
-json difference_json(const optim::ComparedKind& kind) {
-  return {{"tensor", json_text(kind.worst_tensor)},
-          {"max_abs", kind.worst.max_abs},
-          {"max_rel", kind.worst.max_rel},
-          {"max_scaled", kind.worst.max_scaled},
-          {"max_ulp", kind.worst.max_ulp}};
-}
-
 json report_json(const RunOptions& options, const optim::ReplayReport& report) {
   json document = json_document();
   document["checkpoint"] = json_text(options.replay.checkpoint.string());
@@ -89,7 +82,7 @@ json report_json(const RunOptions& options, const optim::ReplayReport& report) {
                        {"tensors", kind.tensors},
                        {"equal", kind.equal},
                        {"passed", kind.passed},
-                       {"worst", difference_json(kind)}});
+                       {"worst", difference_json(kind.worst_tensor, kind.worst)}});
     }
     document["expected"] = {{"path", json_text(options.replay.expect.string())},
                             {"passed", report.passed},

@@ -1,0 +1,3 @@
+step-replay --help
+step-replay run --help
+step-replay check --help

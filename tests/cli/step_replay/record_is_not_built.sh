@@ -1,0 +1,1 @@
+step-replay record ckpt --grads grads -o trace
