@@ -71,8 +71,8 @@ json report_json(const RunOptions& options, const optim::ReplayReport& report) {
   document["steps"] = json::array();
   for (const optim::ReplayedStep& step : report.steps) {
     document["steps"].push_back({{"lr", step.lr},
-                                 {"grad_norm", step.grad_norm},
-                                 {"grad_norm_used", step.grad_norm_used},
+                                 {"grad_norm", finite(step.grad_norm)},
+                                 {"grad_norm_used", finite(step.grad_norm_used)},
                                  {"num_zeros", step.num_zeros}});
   }
   if (!options.replay.expect.empty()) {
