@@ -63,7 +63,7 @@ struct ReplayReport {
   std::vector<ComparedKind> compared;  // empty without `expect`
   bool passed = true;
   std::vector<std::string> warnings;
-  std::vector<std::string> not_carried;  // to `output`
+  std::vector<std::string> not_carried;  // to `output`; only process 0 knows
 };
 
 // Loads, steps, compares, writes. Collective where there are several processes: each returns the

@@ -81,17 +81,15 @@ std::vector<ckpt::NotCarried> save_result(const ReplaySource& source, const Repl
                                           const ReplayOptions& options, Collectives& collectives) {
   GatheredTensors tensors = gather_state(result.optimizer, collectives);
   std::vector<ckpt::NotCarried> not_carried;
-  std::string problem;
   if (collectives.rank() == 0) {
     try {
       not_carried = write(source, result, options, std::move(tensors)).not_carried;
     } catch (const ckpt::Error& error) {
-      if (collectives.size() == 1) throw;
-      collectives.all_gather(std::string(error.what()));
+      collectives.all_gather(std::string(error.what()));  // the others wait for the outcome below
       throw;
     }
   }
-  const std::string failure = collectives.all_gather(problem).front();
+  const std::string failure = collectives.all_gather(std::string()).front();
   if (!failure.empty()) {
     throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "process 0 could not write: " + failure);
   }

@@ -16,7 +16,8 @@ struct ReplayResult {
 };
 
 // Writes options.output: the checkpoint that was read, with the state after the steps. Process 0
-// writes, the others send it what they own. Collective; throws on every process what process 0 met.
+// writes, the others send it what they own. Collective; where process 0 fails, all fail. What was
+// not carried is known to process 0.
 std::vector<ckpt::NotCarried> save_result(const ReplaySource& source, const ReplayResult& result,
                                           const ReplayOptions& options, Collectives& collectives);
 
