@@ -24,12 +24,17 @@ auto of_side(std::filesystem::path path, Call call) {
   }
 }
 
+// What errors name files relative to.
+std::filesystem::path opened_folder(const ckpt::Checkpoint& checkpoint) {
+  return checkpoint.was_root() ? checkpoint.folder().parent_path() : checkpoint.folder();
+}
+
 ckpt::Inventory canonical(const ckpt::Checkpoint& checkpoint) {
-  return of_side(checkpoint.folder(), [&] { return optim::logical_inventory(checkpoint); });
+  return of_side(opened_folder(checkpoint), [&] { return optim::logical_inventory(checkpoint); });
 }
 
 ckpt::Inventory stored(const ckpt::Checkpoint& checkpoint) {
-  return of_side(checkpoint.folder(), [&] { return native_inventory(checkpoint); });
+  return of_side(opened_folder(checkpoint), [&] { return native_inventory(checkpoint); });
 }
 
 NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {

@@ -66,6 +66,15 @@ Error& Error::within(const Where& outer) {
   return *this;
 }
 
+Error& Error::below(const std::string& folder) {
+  const std::string prefix = folder + "/";
+  const std::string& file = where_.file;
+  if (file.empty() || file.front() == '/' || file.starts_with(prefix)) return *this;
+  where_.file.insert(0, prefix);
+  compose();
+  return *this;
+}
+
 void Error::compose() {
   std::string place = escaped(where_.file);
   if (where_.offset_bytes)

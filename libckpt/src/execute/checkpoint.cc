@@ -48,9 +48,10 @@ struct Checkpoint::State {
     const std::lock_guard lock(mutex);
     if (!files[index]) {
       const FileEntry& entry = contents.catalog.files[index];
-      files[index] = std::make_unique<File>(File::open(location.folder / entry.path, entry.path));
+      const std::string name = shown_name(entry.path);
+      files[index] = std::make_unique<File>(File::open(location.folder / entry.path, name));
       if (files[index]->size_bytes() != entry.count_bytes) {
-        throw Error(ErrorCode::Corrupt, {.file = entry.path, .key = {}},
+        throw Error(ErrorCode::Corrupt, {.file = name, .key = {}},
                     "changed its size while it was read");
       }
     }
@@ -81,7 +82,12 @@ struct Checkpoint::State {
     }
   }
 
-  const std::string& file_path(uint32_t index) const { return contents.catalog.files[index].path; }
+  std::string shown_name(const std::string& path) const {
+    return location.was_root ? location.folder.filename().string() + "/" + path : path;
+  }
+  std::string file_path(uint32_t index) const {
+    return shown_name(contents.catalog.files[index].path);
+  }
 
   StorageRegion unwrap(const StorageRegion& region) const {
     const Document document = read_torch_save(file(region.file), region.file, region.bytes, limits);
@@ -114,8 +120,13 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path, OpenOptions optio
   auto state = std::make_unique<State>();
   state->location = find_checkpoint(path, options.iteration);
   state->limits = options.limits;
-  state->contents =
-      reader_of(state->location.format).read_contents(state->location, options.limits);
+  try {
+    state->contents =
+        reader_of(state->location.format).read_contents(state->location, options.limits);
+  } catch (Error& error) {
+    if (state->location.was_root) error.below(state->location.folder.filename().string());
+    throw;
+  }
   state->files.resize(state->contents.catalog.files.size());
   state->expect_chunks();
   return Checkpoint(std::move(state));
@@ -183,5 +194,8 @@ void Checkpoint::read_bytes(const StorageRegion& located, uint64_t offset_bytes,
 }
 
 std::string Checkpoint::file_name(uint32_t file) const { return state_->file_path(file); }
+std::string Checkpoint::shown_name(const std::string& path) const {
+  return state_->shown_name(path);
+}
 
 }  // namespace ckpt

@@ -193,13 +193,18 @@ bool is_layer_wise(const ckpt::Checkpoint& checkpoint) {
 }
 
 LayerWiseCheckpoint name_layer_wise(const ckpt::Checkpoint& checkpoint) {
-  switch (checkpoint.catalog().format) {
-    case ckpt::Format::Torch: return name_layer_wise_torch(checkpoint);
-    case ckpt::Format::TorchDist: return name_layer_wise_dist(checkpoint);
-    default:
-      throw Error(ErrorCode::Unsupported, {.file = checkpoint.folder().string(), .key = {}},
-                  "holds no LayerWise optimizer");
+  try {
+    switch (checkpoint.catalog().format) {
+      case ckpt::Format::Torch: return name_layer_wise_torch(checkpoint);
+      case ckpt::Format::TorchDist: return name_layer_wise_dist(checkpoint);
+      default: break;
+    }
+  } catch (Error& error) {
+    if (checkpoint.was_root()) error.below(checkpoint.folder().filename().string());
+    throw;
   }
+  throw Error(ErrorCode::Unsupported, {.file = checkpoint.folder().string(), .key = {}},
+              "holds no LayerWise optimizer");
 }
 
 }  // namespace optim
