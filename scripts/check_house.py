@@ -31,6 +31,13 @@ BANNED_WORDS = re.compile(r"\b(src|dst|tmp)\b")
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 NOISY = re.compile(
     r"std::c(?:err|out|log)\b|\b(?:f?printf|puts|exit|_exit|abort|getenv|perror)\s*\(")
+SYSTEM_CALLS = "libckpt/src/io/system_calls.cc"
+FILE_CALLS = re.compile(
+    r"(?<![\w:>)])::(?:p?read|p?write|open\w*|close\w*|\w*sync\w*|f?truncate|\w*allocate|"
+    r"f?l?stat\w*|rename\w*|(?:un)?link\w*|mkdir\w*|rmdir|f?lock\w*|ioctl|syscall|mmap)\s*\(|"
+    r"\bf(?:s|ilesystem)::(?:exists|is_\w+|\w*status|file_size|remove\w*|rename|copy\w*|"
+    r"create_\w+|\w*canonical|\w*directory_iterator|space|last_write_time)\b|"
+    r"\b[io]?fstream\b")
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|farm|root|home)/\w")
 
 # The words for third-party headers in the table's column `may include`.
@@ -189,6 +196,8 @@ def check_words(house):
                 house.fault(name, number, f"'{match.group()}' is a banned name")
             if name.startswith(LIBRARIES) and NOISY.search(line):
                 house.fault(name, number, "libraries do not print, exit or read the environment")
+            if name.startswith("libckpt/") and name != SYSTEM_CALLS and FILE_CALLS.search(line):
+                house.fault(name, number, "calls about files go through io/system_calls.h")
 
 
 def check_names(house):

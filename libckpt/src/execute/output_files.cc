@@ -28,9 +28,7 @@ std::shared_ptr<const File> OutputFiles::open(uint32_t file) {
   const std::scoped_lock lock(slot.mutex);
   if (!slot.file) {
     const fs::path path = path_of(file);
-    std::error_code error;
-    fs::create_directories(path.parent_path(), error);
-    if (error) throw_errno(path.parent_path().string(), "create", error.value());
+    make_folders(path.parent_path());
     slot.file = std::make_shared<File>(File::create(path, plan_.files[file].count_bytes));
   }
   return slot.file;

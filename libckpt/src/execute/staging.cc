@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "io/directory.h"
+#include "io/publish.h"
 
 namespace ckpt {
 
@@ -36,7 +36,13 @@ Paths paths_for(const fs::path& destination) {
           holder / "lock",      holder / "content", holder / "replaced"};
 }
 
-bool is_there(const fs::path& path) { return fs::exists(fs::symlink_status(path)); }
+bool is_there(const fs::path& path) { return kind_of_entry(path) != EntryKind::Absent; }
+
+// Without links, also where the last name is not there.
+fs::path resolved_place(const fs::path& path) {
+  if (kind_behind(path) != EntryKind::Absent) return resolved(path);
+  return resolved(path.parent_path()) / path.filename();
+}
 
 bool is_in(const fs::path& inner, const fs::path& outer) {
   return std::ranges::mismatch(outer, inner).in1 == outer.end();
@@ -44,8 +50,8 @@ bool is_in(const fs::path& inner, const fs::path& outer) {
 
 void refuse_overlap(const Paths& paths, const std::string& source) {
   if (source.empty()) return;
-  const fs::path to = fs::weakly_canonical(paths.destination);
-  const fs::path from = fs::weakly_canonical(source);
+  const fs::path to = resolved_place(paths.destination);
+  const fs::path from = resolved(source);
   if (is_in(to, from)) {
     throw Error(ErrorCode::InvalidArgument, {paths.shown}, "the destination lies in the source");
   }
@@ -63,10 +69,8 @@ void refuse_existing(const Paths& paths, const StagingOptions& options) {
 
 // True if it was not there. A holder that is there is left over, or in use.
 bool make_holder(const fs::path& holder) {
-  std::error_code error;
-  const bool made = fs::create_directory(holder, error);
-  if (error) throw_errno(holder.string(), "create", error.value());
-  if (!fs::is_directory(fs::symlink_status(holder))) {
+  const bool made = make_folder(holder);
+  if (kind_of_entry(holder) != EntryKind::Folder) {
     throw Error(ErrorCode::AlreadyExists, {holder.string()}, "is in the way of the staging folder");
   }
   return made;
@@ -88,15 +92,21 @@ struct Staging::State {
       : paths(std::move(made_paths)), options(std::move(made_options)) {}
 
   ~State() {
-    std::error_code ignored;
+    try {
+      clean_up();
+    } catch (const Error&) {  // the next run finds what is left, and removes it
+    }
+  }
+
+  void clean_up() {
     if (!lock) {  // what is in it is not ours
-      if (made_holder) fs::remove(paths.holder, ignored);
+      if (made_holder) remove_tree(paths.holder);
       return;
     }
-    fs::remove_all(paths.content, ignored);
-    fs::remove_all(paths.replaced, ignored);
-    fs::remove(paths.lock, ignored);
-    fs::remove(paths.holder, ignored);
+    remove_tree(paths.content);
+    remove_tree(paths.replaced);
+    remove_tree(paths.lock);
+    remove_tree(paths.holder);
   }
 
   void publish() {
@@ -111,9 +121,8 @@ struct Staging::State {
     rename_to_free_name(paths.destination, paths.replaced);
     try {
       rename_to_free_name(paths.content, paths.destination);
-    } catch (...) {
-      std::error_code ignored;
-      fs::rename(paths.replaced, paths.destination, ignored);
+    } catch (const Error&) {
+      rename_to_free_name(paths.replaced, paths.destination);
       throw;
     }
   }
@@ -132,21 +141,17 @@ Staging::~Staging() = default;
 Staging Staging::create(const fs::path& destination, StagingOptions options) {
   auto state = std::make_unique<State>(paths_for(destination), std::move(options));
   const Paths& paths = state->paths;
-  try {
-    refuse_overlap(paths, state->options.source);
-    refuse_existing(paths, state->options);
-    state->made_holder = make_holder(paths.holder);
-    state->lock = lock_holder(paths);
-    fs::remove_all(paths.content);  // left over from a process that ended without its destructors
-    if (is_there(paths.replaced) && !is_there(paths.destination)) {
-      fs::rename(paths.replaced, paths.destination);  // it ended between its two renames
-    }
-    fs::remove_all(paths.replaced);
-    refuse_existing(paths, state->options);  // it may have come back, or come meanwhile
-    if (!state->options.single_file) fs::create_directory(paths.content);
-  } catch (const fs::filesystem_error& error) {
-    throw_errno(paths.shown, "write there", error.code().value());
+  refuse_overlap(paths, state->options.source);
+  refuse_existing(paths, state->options);
+  state->made_holder = make_holder(paths.holder);
+  state->lock = lock_holder(paths);
+  remove_tree(paths.content);  // left over from a process that ended without its destructors
+  if (is_there(paths.replaced) && !is_there(paths.destination)) {
+    rename_to_free_name(paths.replaced, paths.destination);  // it ended between its two renames
   }
+  remove_tree(paths.replaced);
+  refuse_existing(paths, state->options);  // it may have come back, or come meanwhile
+  if (!state->options.single_file) make_folder(paths.content);
   return Staging(std::move(state));
 }
 
@@ -156,13 +161,9 @@ void Staging::commit() {
   if (std::exchange(state_->committed, true)) {
     throw Error(ErrorCode::InvalidArgument, {state_->paths.shown}, "was committed before");
   }
-  try {
-    sync_tree(state_->paths.content);
-    state_->publish();
-    sync_directory(state_->paths.destination.parent_path());
-  } catch (const fs::filesystem_error& error) {
-    throw_errno(state_->paths.shown, "publish", error.code().value());
-  }
+  sync_tree(state_->paths.content);
+  state_->publish();
+  Directory::open(state_->paths.destination.parent_path()).sync();
 }
 
 }  // namespace ckpt

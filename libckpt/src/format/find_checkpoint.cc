@@ -1,10 +1,11 @@
+#include <algorithm>
 #include <charconv>
 
 #include <ckpt/error.h>
 
 #include "base/byte_reader.h"
 #include "format/format.h"
-#include "io/file.h"
+#include "io/directory.h"
 
 namespace ckpt {
 namespace {
@@ -18,6 +19,8 @@ constexpr uint64_t kTrackerBytesMax = 64;
   throw Error(ErrorCode::NotFound, {.file = path.string(), .key = {}}, std::move(problem),
               std::move(hint));
 }
+
+bool is_there(const fs::path& path) { return kind_behind(path) != EntryKind::Absent; }
 
 std::optional<int64_t> as_number(std::string_view text) {
   int64_t number = 0;
@@ -57,19 +60,17 @@ std::string tracked_folder(const fs::path& root) {
 }
 
 bool holds_rank_folders(const fs::path& folder) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().filename().string().starts_with("mp_rank_") && entry.is_directory()) {
-      return true;
-    }
-  }
-  return false;
+  const std::vector<std::string> names = Directory::open(folder).list();
+  return std::ranges::any_of(names, [&](const std::string& name) {
+    return name.starts_with("mp_rank_") && kind_behind(folder / name) == EntryKind::Folder;
+  });
 }
 
 std::optional<Location> find_in_folder(const fs::path& folder) {
   Location location;
   location.folder = folder;
-  location.iteration = iteration_of(fs::weakly_canonical(folder));
-  if (fs::exists(folder / ".metadata")) {
+  location.iteration = iteration_of(resolved(folder));
+  if (is_there(folder / ".metadata")) {
     location.format = Format::TorchDist;
   } else if (holds_rank_folders(folder)) {
     location.format = Format::Torch;
@@ -82,7 +83,7 @@ std::optional<Location> find_in_folder(const fs::path& folder) {
 Location find_in_root(const fs::path& root, std::optional<int64_t> iteration) {
   const std::string name = iteration ? iteration_folder(*iteration) : tracked_folder(root);
   const fs::path folder = root / name;
-  if (!fs::is_directory(folder)) {
+  if (kind_behind(folder) != EntryKind::Folder) {
     not_found(folder, iteration
                           ? "the root holds no such iteration"
                           : std::string("the folder that ") + kTrackerName + " names is missing");
@@ -94,7 +95,7 @@ Location find_in_root(const fs::path& root, std::optional<int64_t> iteration) {
 }
 
 Location find_in_directory(const fs::path& path, std::optional<int64_t> iteration) {
-  if (fs::exists(path / kTrackerName) || iteration) return find_in_root(path, iteration);
+  if (is_there(path / kTrackerName) || iteration) return find_in_root(path, iteration);
   if (auto location = find_in_folder(path)) return *location;
   not_found(path, "holds no checkpoint: no .metadata, no mp_rank_ folder, no " +
                       std::string(kTrackerName));
@@ -138,11 +139,10 @@ Location find_in_file(const fs::path& path) {
 }  // namespace
 
 Location find_checkpoint(const fs::path& path, std::optional<int64_t> iteration) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) not_found(path, "no such file or folder");
-  if (fs::is_directory(status)) return find_in_directory(path, iteration);
-  if (fs::is_regular_file(status)) return find_in_file(path);
+  const EntryKind kind = kind_behind(path);
+  if (kind == EntryKind::Absent) not_found(path, "no such file or folder");
+  if (kind == EntryKind::Folder) return find_in_directory(path, iteration);
+  if (kind == EntryKind::File) return find_in_file(path);
   throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
               "neither a file nor a folder");
 }

@@ -7,7 +7,7 @@
 #include "format/format.h"
 #include "format/json_pointer.h"
 #include "format/torch_save.h"
-#include "io/file.h"
+#include "io/directory.h"
 
 namespace ckpt {
 namespace {
@@ -17,13 +17,11 @@ namespace fs = std::filesystem;
 std::vector<std::string> torch_files(const Location& location) {
   if (location.only_file) return {*location.only_file};
   std::vector<std::string> names;
-  for (const auto& folder : fs::directory_iterator(location.folder)) {
-    const std::string folder_name = folder.path().filename().string();
-    if (!folder_name.starts_with("mp_rank_") || !folder.is_directory()) continue;
-    for (const auto& file : fs::directory_iterator(folder.path())) {
-      if (file.path().extension() == ".pt") {
-        names.push_back(folder_name + "/" + file.path().filename().string());
-      }
+  for (const std::string& folder : Directory::open(location.folder).list()) {
+    const fs::path path = location.folder / folder;
+    if (!folder.starts_with("mp_rank_") || kind_behind(path) != EntryKind::Folder) continue;
+    for (const std::string& file : Directory::open(path).list()) {
+      if (fs::path(file).extension() == ".pt") names.push_back(folder + "/" + file);
     }
   }
   std::sort(names.begin(), names.end());

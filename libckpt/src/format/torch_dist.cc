@@ -11,7 +11,7 @@
 #include "codec/pickle_reader.h"
 #include "format/dist_metadata.h"
 #include "format/format.h"
-#include "io/file.h"
+#include "io/directory.h"
 #include "model/check_catalog.h"
 
 namespace ckpt {
@@ -21,6 +21,8 @@ namespace fs = std::filesystem;
 constexpr const char* kMetadataName = ".metadata";
 constexpr const char* kCommonName = "common.pt";
 constexpr const char* kBackendName = "metadata.json";
+
+bool is_there(const fs::path& path) { return kind_behind(path) != EntryKind::Absent; }
 
 std::vector<std::byte> read_whole(const File& file, uint64_t bytes_max) {
   if (file.size_bytes() > bytes_max) {
@@ -43,7 +45,7 @@ ValueTree read_metadata(const Location& location, const Limits& limits) {
 }
 
 void check_backend(const Location& location, const Limits& limits) {
-  if (!fs::exists(location.folder / kBackendName)) return;
+  if (!is_there(location.folder / kBackendName)) return;
   const File file = File::open(location.folder / kBackendName, kBackendName);
   const auto bytes = read_whole(file, limits.small_file_bytes_max);
   const auto json = nlohmann::json::parse(bytes.begin(), bytes.end(), nullptr, false);
@@ -60,7 +62,7 @@ void check_backend(const Location& location, const Limits& limits) {
 
 void read_common(const Location& location, const Limits& limits, Contents& contents) {
   const std::string name = kCommonName;
-  if (!fs::exists(location.folder / name)) return;
+  if (!is_there(location.folder / name)) return;
   add_torch_save_file({location, name, name}, limits, contents);
   contents.catalog.objects.push_back({name, "", std::nullopt});
 }
@@ -72,7 +74,7 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
   contents.catalog.format = Format::TorchDist;
   contents.catalog.iteration = location.iteration;
   check_backend(location, limits);
-  contents.has_backend_file = fs::exists(location.folder / kBackendName);
+  contents.has_backend_file = is_there(location.folder / kBackendName);
   contents.dist_metadata = read_metadata(location, limits);
   DistMetadata metadata;
   try {

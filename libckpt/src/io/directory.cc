@@ -1,18 +1,14 @@
 #include "io/directory.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
-#include <memory>
+
+#include "io/system_calls.h"
 
 namespace ckpt {
 
@@ -20,22 +16,51 @@ namespace {
 
 namespace fs = std::filesystem;
 
-FileDescriptor open_for_sync(const fs::path& path, int flags) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | flags);
-  if (fd < 0) throw_errno(path.string(), "open", errno);
-  return FileDescriptor(fd);
+EntryKind kind(const struct stat& status) {
+  if (S_ISREG(status.st_mode)) return EntryKind::File;
+  if (S_ISDIR(status.st_mode)) return EntryKind::Folder;
+  if (S_ISLNK(status.st_mode)) return EntryKind::Link;
+  return EntryKind::Other;
+}
+
+EntryKind kind_or_absent(const fs::path& path, int result, const struct stat& status) {
+  if (result == 0) return kind(status);
+  if (errno == ENOENT || errno == ENOTDIR) return EntryKind::Absent;
+  throw_errno(path.string(), "look at the file", errno);
 }
 
 void sync(const FileDescriptor& descriptor, const fs::path& path) {
+  const int result = uninterrupted([&] { return system_calls().fsync(descriptor.get()); });
   // EINVAL: a file system (a network one, say) that has nothing to synchronise here.
-  if (::fsync(descriptor.get()) != 0 && errno != EINVAL) {
-    throw_errno(path.string(), "write to the device", errno);
-  }
+  if (result != 0 && errno != EINVAL) throw_errno(path.string(), "write to the device", errno);
 }
 
-// renameat2() flags that the file system or the kernel does not know.
-bool is_not_supported(int error_number) {
-  return error_number == EINVAL || error_number == ENOSYS || error_number == EOPNOTSUPP;
+void sync_file(const fs::path& path) {
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), kFlags, 0); });
+  if (fd < 0) throw_errno(path.string(), "open", errno);
+  sync(FileDescriptor(fd), path);
+}
+
+// The folder itself and all folders below it, each before what it holds, and all files.
+struct Tree {
+  std::vector<fs::path> folders, files;
+};
+
+Tree walk(const fs::path& folder) {
+  Tree tree{{folder}, {}};
+  for (size_t i = 0; i < tree.folders.size(); ++i) {
+    const fs::path parent = tree.folders[i];
+    for (const std::string& name : Directory::open(parent).list()) {
+      const bool is_folder = kind_of_entry(parent / name) == EntryKind::Folder;
+      (is_folder ? tree.folders : tree.files).push_back(parent / name);
+    }
+  }
+  return tree;
+}
+
+void check_removed(const fs::path& path, int result) {
+  if (result != 0 && errno != ENOENT) throw_errno(path.string(), "remove", errno);
 }
 
 }  // namespace
@@ -52,7 +77,8 @@ Directory::Directory(FileDescriptor descriptor, fs::path path)
     : descriptor_(std::move(descriptor)), path_(std::move(path)) {}
 
 Directory Directory::open(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), kFlags, 0); });
   if (fd < 0) throw_errno(path.string(), "open the folder", errno);
   return Directory(FileDescriptor(fd), path);
 }
@@ -61,19 +87,22 @@ FileDescriptor Directory::open_below(const std::string& relative, int flags) con
   if (!is_safe_relative(relative)) {
     throw Error(ErrorCode::Corrupt, {relative}, "a file name that leads out of the checkpoint");
   }
+  SystemCalls& calls = system_calls();
   open_how how = {};
   how.flags = static_cast<uint64_t>(flags | O_CLOEXEC);
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
-  long fd = -1;
+  int fd = -1;
   do {
-    fd = ::syscall(SYS_openat2, descriptor_.get(), relative.c_str(), &how, sizeof(how));
-  } while (fd < 0 && errno == EAGAIN);  // a rename elsewhere raced with the look-up
+    fd = calls.openat2(descriptor_.get(), relative.c_str(), how);
+  } while (fd < 0 && (errno == EAGAIN || errno == EINTR));  // EAGAIN: a rename raced with it
   // Kernels before 5.6, and sandboxes that do not know the call: links are then not followed at
   // all.
   if (fd < 0 && (errno == ENOSYS || errno == EPERM)) {
-    fd = ::openat(descriptor_.get(), relative.c_str(), flags | O_CLOEXEC | O_NOFOLLOW);
+    fd = uninterrupted([&] {
+      return calls.openat(descriptor_.get(), relative.c_str(), flags | O_CLOEXEC | O_NOFOLLOW);
+    });
   }
-  return FileDescriptor(static_cast<int>(fd));
+  return FileDescriptor(fd);
 }
 
 File Directory::open_file(const std::string& relative) const {
@@ -92,85 +121,80 @@ bool Directory::contains(const std::string& relative) const {
 }
 
 std::vector<std::string> Directory::list() const {
-  // A descriptor of its own: readdir() moves the position that duplicates would share.
-  const int fd = ::openat(descriptor_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) throw_errno(path_.string(), "list", errno);
-  const auto close = [](DIR* stream) { ::closedir(stream); };
-  const std::unique_ptr<DIR, decltype(close)> stream(::fdopendir(fd), close);
   std::vector<std::string> names;
-  errno = 0;
-  while (const dirent* entry = ::readdir(stream.get())) {
-    const std::string_view name = entry->d_name;
-    if (name != "." && name != "..") names.emplace_back(name);
+  while (system_calls().list(descriptor_.get(), names) != 0) {
+    if (errno != EINTR) throw_errno(path_.string(), "list", errno);
+    names.clear();
   }
-  if (errno != 0) throw_errno(path_.string(), "list", errno);
   std::ranges::sort(names);
   return names;
 }
 
+void Directory::sync() const { ckpt::sync(descriptor_, path_); }
+
+EntryKind kind_of_entry(const fs::path& path) {
+  struct stat status = {};
+  const int result = uninterrupted([&] { return system_calls().lstat(path.c_str(), status); });
+  return kind_or_absent(path, result, status);
+}
+
+EntryKind kind_behind(const fs::path& path) {
+  struct stat status = {};
+  const int result = uninterrupted([&] { return system_calls().stat(path.c_str(), status); });
+  return kind_or_absent(path, result, status);
+}
+
 std::optional<uint64_t> free_bytes(const fs::path& path) {
   struct statvfs status = {};
-  if (::statvfs(path.c_str(), &status) != 0) {
-    throw_errno(path.string(), "ask for free room", errno);
-  }
+  const int result = uninterrupted([&] { return system_calls().statvfs(path.c_str(), status); });
+  if (result != 0) throw_errno(path.string(), "ask for free room", errno);
   if (status.f_blocks == 0) return std::nullopt;
   return static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
 }
 
-void sync_directory(const fs::path& path) { sync(open_for_sync(path, O_DIRECTORY), path); }
-
-void sync_tree(const fs::path& path) {
-  if (!fs::is_directory(fs::symlink_status(path))) return sync(open_for_sync(path, 0), path);
-  std::vector<fs::path> folders{path};
-  for (const auto& entry : fs::recursive_directory_iterator(path)) {
-    const fs::file_status status = entry.symlink_status();
-    if (fs::is_directory(status)) folders.push_back(entry.path());
-    if (fs::is_regular_file(status)) sync(open_for_sync(entry.path(), 0), entry.path());
-  }
-  for (const fs::path& folder : folders) sync_directory(folder);
+fs::path resolved(const fs::path& path) {
+  std::string text;
+  const int result = uninterrupted([&] { return system_calls().realpath(path.c_str(), text); });
+  if (result != 0) throw_errno(path.string(), "resolve the path", errno);
+  return text;
 }
 
-void rename_to_free_name(const fs::path& source, const fs::path& target) {
-  if (::renameat2(AT_FDCWD, source.c_str(), AT_FDCWD, target.c_str(), RENAME_NOREPLACE) == 0) {
-    return;
-  }
-  if (!is_not_supported(errno)) throw_errno(target.string(), "publish", errno);
-  // A file system without the flag: between this look and the rename somebody else may come.
-  if (fs::exists(fs::symlink_status(target))) throw_errno(target.string(), "publish", EEXIST);
-  if (::rename(source.c_str(), target.c_str()) != 0) {
-    throw_errno(target.string(), "publish", errno);
-  }
-}
-
-bool exchange_names(const fs::path& a, const fs::path& b) {
-  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
-  if (!is_not_supported(errno)) throw_errno(b.string(), "publish", errno);
+bool make_folder(const fs::path& path) {
+  if (uninterrupted([&] { return system_calls().mkdir(path.c_str(), 0777); }) == 0) return true;
+  if (errno != EEXIST) throw_errno(path.string(), "create", errno);
   return false;
 }
 
-std::optional<LockFile> LockFile::try_lock(const fs::path& path) {
-  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
-  int fd = ::open(path.c_str(), kFlags | O_EXCL, 0666);
-  const bool is_new = fd >= 0;
-  if (!is_new && errno == EEXIST) fd = ::open(path.c_str(), kFlags, 0666);
-  if (fd < 0) throw_errno(path.string(), "create", errno);
-  FileDescriptor descriptor(fd);
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) return std::nullopt;
-    const bool has_no_locks =
-        errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP || errno == EINVAL;
-    if (!has_no_locks) throw_errno(path.string(), "lock", errno);
-    // Then only who makes the file holds it, and a left-over one must be removed by hand.
-    if (!is_new) return std::nullopt;
+void make_folders(const fs::path& path) {
+  std::vector<fs::path> missing;
+  for (fs::path above = path; kind_behind(above) == EntryKind::Absent;) {
+    missing.push_back(above);
+    if (!above.has_relative_path() || above.parent_path().empty()) break;
+    above = above.parent_path();
   }
-  // Its last holder may have removed the file between our open() and our flock(): then the lock is
-  // on a file without a name, which excludes nobody.
-  struct stat held = {};
-  struct stat named = {};
-  const bool same = ::fstat(fd, &held) == 0 && ::lstat(path.c_str(), &named) == 0 &&
-                    held.st_ino == named.st_ino && held.st_dev == named.st_dev;
-  if (!same) return std::nullopt;
-  return LockFile(std::move(descriptor));
+  for (auto folder = missing.rbegin(); folder != missing.rend(); ++folder) make_folder(*folder);
+}
+
+void remove_tree(const fs::path& path) {
+  const EntryKind kind = kind_of_entry(path);
+  if (kind == EntryKind::Absent) return;
+  SystemCalls& calls = system_calls();
+  const Tree tree = kind == EntryKind::Folder ? walk(path) : Tree{{}, {path}};
+  for (const fs::path& file : tree.files) {
+    check_removed(file, uninterrupted([&] { return calls.unlink(file.c_str()); }));
+  }
+  for (auto folder = tree.folders.rbegin(); folder != tree.folders.rend(); ++folder) {
+    check_removed(*folder, uninterrupted([&] { return calls.rmdir(folder->c_str()); }));
+  }
+}
+
+void sync_tree(const fs::path& path) {
+  if (kind_of_entry(path) != EntryKind::Folder) return sync_file(path);
+  const Tree tree = walk(path);
+  for (const fs::path& file : tree.files) {
+    if (kind_of_entry(file) == EntryKind::File) sync_file(file);
+  }
+  for (const fs::path& folder : tree.folders) Directory::open(folder).sync();
 }
 
 }  // namespace ckpt

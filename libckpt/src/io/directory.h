@@ -26,6 +26,7 @@ class Directory {
   bool contains(const std::string& relative) const;
   // Names of the entries, without "." and "..", sorted by byte value.
   std::vector<std::string> list() const;
+  void sync() const;  // what was made, renamed and removed in it outlives a loss of power
 
  private:
   Directory(FileDescriptor descriptor, std::filesystem::path path);
@@ -35,28 +36,25 @@ class Directory {
   std::filesystem::path path_;
 };
 
+// What a name stands for. Functions below throw Error as throw_errno() does.
+enum class EntryKind : uint8_t { Absent, File, Folder, Link, Other };
+EntryKind kind_of_entry(const std::filesystem::path& path);  // a link is a link
+EntryKind kind_behind(const std::filesystem::path& path);    // never Link
+
 // Bytes that a process without privileges can still write where `path` is; nullopt where the file
 // system does not say.
 std::optional<uint64_t> free_bytes(const std::filesystem::path& path);
 
+// Absolute, without links and "..".
+std::filesystem::path resolved(const std::filesystem::path& path);
+
+bool make_folder(const std::filesystem::path& path);   // false if it was there
+void make_folders(const std::filesystem::path& path);  // those above it, too
+
+// Removes what is there, if anything is, with everything below it. Links are not followed.
+void remove_tree(const std::filesystem::path& path);
+
 // Writes a file, or a folder with everything below it, to the device. Links are not followed.
 void sync_tree(const std::filesystem::path& path);
-void sync_directory(const std::filesystem::path& path);
-
-// Renames; never replaces anything at `target`: throws AlreadyExists.
-void rename_to_free_name(const std::filesystem::path& source, const std::filesystem::path& target);
-// Swaps two names in one step. False where the file system cannot do that.
-bool exchange_names(const std::filesystem::path& a, const std::filesystem::path& b);
-
-// An exclusive lock that the system takes away when the process ends, however it ends.
-class LockFile {
- public:
-  // Creates the file if it is not there. nullopt where another process holds the lock.
-  static std::optional<LockFile> try_lock(const std::filesystem::path& path);
-
- private:
-  explicit LockFile(FileDescriptor descriptor) : descriptor_(std::move(descriptor)) {}
-  FileDescriptor descriptor_;
-};
 
 }  // namespace ckpt

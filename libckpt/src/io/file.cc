@@ -1,14 +1,13 @@
 #include "io/file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <system_error>
 #include <utility>
 
 #include "base/checked_math.h"
+#include "io/system_calls.h"
 
 namespace ckpt {
 
@@ -17,12 +16,9 @@ namespace {
 ErrorCode code_of(int error_number) {
   switch (error_number) {
     case ENOENT:
-    case ENOTDIR:
-      return ErrorCode::NotFound;
-    case EEXIST:
-      return ErrorCode::AlreadyExists;
-    default:
-      return ErrorCode::IoFailure;
+    case ENOTDIR: return ErrorCode::NotFound;
+    case EEXIST: return ErrorCode::AlreadyExists;
+    default: return ErrorCode::IoFailure;
   }
 }
 
@@ -34,13 +30,13 @@ constexpr size_t kCallBytesMax = size_t{1} << 30;
 // block).
 void reserve(int fd, const std::string& name, uint64_t count_bytes) {
   if (count_bytes == 0) return;
-  int result = 0;
-  do {
-    result = fallocate(fd, 0, 0, static_cast<off_t>(count_bytes));
-  } while (result != 0 && errno == EINTR);
-  if (result == 0) return;
+  SystemCalls& calls = system_calls();
+  const auto size = static_cast<off_t>(count_bytes);
+  if (uninterrupted([&] { return calls.fallocate(fd, 0, 0, size); }) == 0) return;
   if (errno != EOPNOTSUPP && errno != ENOSYS) throw_errno(name, "reserve room", errno);
-  if (ftruncate(fd, static_cast<off_t>(count_bytes)) != 0) throw_errno(name, "set the size", errno);
+  if (uninterrupted([&] { return calls.ftruncate(fd, size); }) != 0) {
+    throw_errno(name, "set the size", errno);
+  }
 }
 
 }  // namespace
@@ -60,13 +56,14 @@ FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
 }
 
 FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ >= 0) system_calls().close(fd_);
 }
 
 File::File(FileDescriptor descriptor, std::string name)
     : descriptor_(std::move(descriptor)), name_(std::move(name)) {
   struct stat status = {};
-  if (fstat(descriptor_.get(), &status) != 0) throw_errno(name_, "look at the file", errno);
+  const int result = uninterrupted([&] { return system_calls().fstat(descriptor_.get(), status); });
+  if (result != 0) throw_errno(name_, "look at the file", errno);
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorCode::IoFailure, {name_}, "is not a regular file");
   }
@@ -76,14 +73,16 @@ File::File(FileDescriptor descriptor, std::string name)
 File File::open(const std::filesystem::path& path, std::string name) {
   if (name.empty()) name = path.string();
   // O_NONBLOCK: a pipe must not make us wait for its writer.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), kFlags, 0); });
   if (fd < 0) throw_errno(name, "open", errno);
   return File(FileDescriptor(fd), std::move(name));
 }
 
 File File::create(const std::filesystem::path& path, uint64_t count_bytes) {
   const std::string name = path.string();
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
+  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), kFlags, 0666); });
   if (fd < 0) throw_errno(name, "create", errno);
   FileDescriptor descriptor(fd);
   reserve(fd, name, count_bytes);
@@ -98,8 +97,8 @@ void File::read_at(uint64_t offset_bytes, std::span<std::byte> out) const {
   }
   while (!out.empty()) {
     const ssize_t count =
-        ::pread(descriptor_.get(), out.data(), std::min(out.size(), kCallBytesMax),
-                static_cast<off_t>(offset_bytes));
+        system_calls().pread(descriptor_.get(), out.data(), std::min(out.size(), kCallBytesMax),
+                             static_cast<off_t>(offset_bytes));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw_errno(name_, "read", errno);
     if (count == 0) throw Error(ErrorCode::IoFailure, {name_, offset_bytes}, "the file has shrunk");
@@ -110,11 +109,12 @@ void File::read_at(uint64_t offset_bytes, std::span<std::byte> out) const {
 
 void File::write_at(uint64_t offset_bytes, std::span<const std::byte> bytes) const {
   while (!bytes.empty()) {
-    const ssize_t count =
-        ::pwrite(descriptor_.get(), bytes.data(), std::min(bytes.size(), kCallBytesMax),
-                 static_cast<off_t>(offset_bytes));
+    const ssize_t count = system_calls().pwrite(descriptor_.get(), bytes.data(),
+                                                std::min(bytes.size(), kCallBytesMax),
+                                                static_cast<off_t>(offset_bytes));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw_errno(name_, "write", errno);
+    if (count == 0) throw Error(ErrorCode::IoFailure, {name_, offset_bytes}, "writes nothing");
     offset_bytes += static_cast<uint64_t>(count);
     bytes = bytes.subspan(static_cast<size_t>(count));
   }
@@ -122,8 +122,8 @@ void File::write_at(uint64_t offset_bytes, std::span<const std::byte> bytes) con
 
 void File::start_writing_back(uint64_t offset_bytes, uint64_t count_bytes) const {
   // Only a hint: what fails here fails again, and is reported, when the file is synchronised.
-  (void)sync_file_range(descriptor_.get(), static_cast<off_t>(offset_bytes),
-                        static_cast<off_t>(count_bytes), SYNC_FILE_RANGE_WRITE);
+  (void)system_calls().sync_file_range(descriptor_.get(), static_cast<off_t>(offset_bytes),
+                                       static_cast<off_t>(count_bytes), SYNC_FILE_RANGE_WRITE);
 }
 
 }  // namespace ckpt

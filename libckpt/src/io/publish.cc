@@ -1,0 +1,78 @@
+#include "io/publish.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "io/directory.h"
+#include "io/system_calls.h"
+
+namespace ckpt {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// renameat2() flags that the file system or the kernel does not know.
+bool is_not_supported(int error_number) {
+  return error_number == EINVAL || error_number == ENOSYS || error_number == EOPNOTSUPP;
+}
+
+bool has_no_locks(int error_number) {
+  return error_number == ENOLCK || error_number == ENOSYS || error_number == EOPNOTSUPP ||
+         error_number == EINVAL;
+}
+
+int rename_with(const fs::path& source, const fs::path& target, unsigned flags) {
+  return uninterrupted(
+      [&] { return system_calls().renameat2(source.c_str(), target.c_str(), flags); });
+}
+
+}  // namespace
+
+void rename_to_free_name(const fs::path& source, const fs::path& target) {
+  if (rename_with(source, target, RENAME_NOREPLACE) == 0) return;
+  if (!is_not_supported(errno)) throw_errno(target.string(), "publish", errno);
+  // A file system without the flag: between this look and the rename somebody else may come.
+  if (kind_of_entry(target) != EntryKind::Absent) throw_errno(target.string(), "publish", EEXIST);
+  const int result =
+      uninterrupted([&] { return system_calls().rename(source.c_str(), target.c_str()); });
+  if (result != 0) throw_errno(target.string(), "publish", errno);
+}
+
+bool exchange_names(const fs::path& a, const fs::path& b) {
+  if (rename_with(a, b, RENAME_EXCHANGE) == 0) return true;
+  if (!is_not_supported(errno)) throw_errno(b.string(), "publish", errno);
+  return false;
+}
+
+std::optional<LockFile> LockFile::try_lock(const fs::path& path) {
+  SystemCalls& calls = system_calls();
+  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
+  const auto open = [&](int flags) {
+    return uninterrupted([&] { return calls.open(path.c_str(), flags, 0666); });
+  };
+  int fd = open(kFlags | O_EXCL);
+  const bool is_new = fd >= 0;
+  if (!is_new && errno == EEXIST) fd = open(kFlags);
+  if (fd < 0) throw_errno(path.string(), "create", errno);
+  FileDescriptor descriptor(fd);
+  if (uninterrupted([&] { return calls.flock(fd, LOCK_EX | LOCK_NB); }) != 0) {
+    if (errno == EWOULDBLOCK) return std::nullopt;
+    if (!has_no_locks(errno)) throw_errno(path.string(), "lock", errno);
+    // Then only who makes the file holds it, and a left-over one must be removed by hand.
+    if (!is_new) return std::nullopt;
+  }
+  // Its last holder may have removed the file between our open() and our flock(): then the lock is
+  // on a file without a name, which excludes nobody.
+  struct stat held = {};
+  struct stat named = {};
+  const bool same = calls.fstat(fd, held) == 0 && calls.lstat(path.c_str(), named) == 0 &&
+                    held.st_ino == named.st_ino && held.st_dev == named.st_dev;
+  if (!same) return std::nullopt;
+  return LockFile(std::move(descriptor));
+}
+
+}  // namespace ckpt

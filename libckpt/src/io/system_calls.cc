@@ -1,0 +1,111 @@
+#include "io/system_calls.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/openat2.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+
+namespace ckpt {
+
+namespace {
+
+std::atomic<SystemCalls*> installed = nullptr;
+
+}  // namespace
+
+int SystemCalls::open(const char* path, int flags, mode_t mode) {
+  return ::open(path, flags, mode);
+}
+int SystemCalls::openat(int folder, const char* path, int flags) {
+  return ::openat(folder, path, flags);
+}
+int SystemCalls::openat2(int folder, const char* path, const open_how& how) {
+  return static_cast<int>(::syscall(SYS_openat2, folder, path, &how, sizeof(how)));
+}
+int SystemCalls::close(int file) { return ::close(file); }
+
+ssize_t SystemCalls::pread(int file, void* out, size_t count_bytes, off_t offset_bytes) {
+  return ::pread(file, out, count_bytes, offset_bytes);
+}
+ssize_t SystemCalls::pwrite(int file, const void* bytes, size_t count_bytes, off_t offset_bytes) {
+  return ::pwrite(file, bytes, count_bytes, offset_bytes);
+}
+int SystemCalls::fallocate(int file, int mode, off_t offset_bytes, off_t count_bytes) {
+  return ::fallocate(file, mode, offset_bytes, count_bytes);
+}
+int SystemCalls::ftruncate(int file, off_t count_bytes) { return ::ftruncate(file, count_bytes); }
+int SystemCalls::fsync(int file) { return ::fsync(file); }
+int SystemCalls::sync_file_range(int file, off_t offset_bytes, off_t count_bytes, unsigned flags) {
+  return ::sync_file_range(file, offset_bytes, count_bytes, flags);
+}
+int SystemCalls::posix_fadvise(int file, off_t offset_bytes, off_t count_bytes, int advice) {
+  return ::posix_fadvise(file, offset_bytes, count_bytes, advice);
+}
+int SystemCalls::clone(int target, int source) { return ::ioctl(target, FICLONE, source); }
+
+int SystemCalls::fstat(int file, struct stat& status) { return ::fstat(file, &status); }
+int SystemCalls::stat(const char* path, struct stat& status) { return ::stat(path, &status); }
+int SystemCalls::lstat(const char* path, struct stat& status) { return ::lstat(path, &status); }
+int SystemCalls::statvfs(const char* path, struct statvfs& status) {
+  return ::statvfs(path, &status);
+}
+
+int SystemCalls::realpath(const char* path, std::string& resolved) {
+  const auto release = [](char* text) { std::free(text); };
+  const std::unique_ptr<char, decltype(release)> text(::realpath(path, nullptr), release);
+  if (!text) return -1;
+  resolved = text.get();
+  return 0;
+}
+
+int SystemCalls::list(int folder, std::vector<std::string>& names) {
+  // A descriptor of its own: readdir() moves the position that duplicates would share.
+  const int own = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (own < 0) return -1;
+  const auto close_stream = [](DIR* stream) { ::closedir(stream); };
+  const std::unique_ptr<DIR, decltype(close_stream)> stream(::fdopendir(own), close_stream);
+  if (!stream) {
+    ::close(own);
+    return -1;
+  }
+  errno = 0;
+  while (const dirent* entry = ::readdir(stream.get())) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  return errno == 0 ? 0 : -1;
+}
+
+int SystemCalls::mkdir(const char* path, mode_t mode) { return ::mkdir(path, mode); }
+int SystemCalls::rmdir(const char* path) { return ::rmdir(path); }
+int SystemCalls::unlink(const char* path) { return ::unlink(path); }
+int SystemCalls::link(const char* source, const char* target) { return ::link(source, target); }
+int SystemCalls::rename(const char* source, const char* target) { return ::rename(source, target); }
+int SystemCalls::renameat2(const char* source, const char* target, unsigned flags) {
+  return ::renameat2(AT_FDCWD, source, AT_FDCWD, target, flags);
+}
+int SystemCalls::flock(int file, int operation) { return ::flock(file, operation); }
+
+SystemCalls& system_calls() {
+  static SystemCalls real;
+  SystemCalls* calls = installed.load(std::memory_order_acquire);
+  return calls != nullptr ? *calls : real;
+}
+
+InstalledSystemCalls::InstalledSystemCalls(SystemCalls& calls)
+    : before_(installed.exchange(&calls)) {}
+InstalledSystemCalls::~InstalledSystemCalls() { installed = before_; }
+
+}  // namespace ckpt

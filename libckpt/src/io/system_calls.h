@@ -1,0 +1,78 @@
+#pragma once
+
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+struct open_how;
+struct statvfs;
+
+namespace ckpt {
+
+// Every call that libckpt makes to the operating system about files, and nothing else: arguments,
+// results and errno are the system's own. Members make the real calls; tests install others, to
+// fail any of them and to see what a loss of power would leave. Safe to use from many threads.
+class SystemCalls {
+ public:
+  virtual ~SystemCalls() = default;
+
+  virtual int open(const char* path, int flags, mode_t mode);
+  virtual int openat(int folder, const char* path, int flags);
+  virtual int openat2(int folder, const char* path, const open_how& how);
+  virtual int close(int file);
+
+  virtual ssize_t pread(int file, void* out, size_t count_bytes, off_t offset_bytes);
+  virtual ssize_t pwrite(int file, const void* bytes, size_t count_bytes, off_t offset_bytes);
+  virtual int fallocate(int file, int mode, off_t offset_bytes, off_t count_bytes);
+  virtual int ftruncate(int file, off_t count_bytes);
+  virtual int fsync(int file);
+  virtual int sync_file_range(int file, off_t offset_bytes, off_t count_bytes, unsigned flags);
+  virtual int posix_fadvise(int file, off_t offset_bytes, off_t count_bytes, int advice);
+  virtual int clone(int target, int source);  // ioctl(FICLONE): shares the source's blocks
+
+  virtual int fstat(int file, struct stat& status);
+  virtual int stat(const char* path, struct stat& status);
+  virtual int lstat(const char* path, struct stat& status);
+  virtual int statvfs(const char* path, struct statvfs& status);
+  virtual int realpath(const char* path, std::string& resolved);
+  // All of readdir(), without "." and "..". Leaves `folder` open.
+  virtual int list(int folder, std::vector<std::string>& names);
+
+  virtual int mkdir(const char* path, mode_t mode);
+  virtual int rmdir(const char* path);
+  virtual int unlink(const char* path);
+  virtual int link(const char* source, const char* target);
+  virtual int rename(const char* source, const char* target);
+  virtual int renameat2(const char* source, const char* target, unsigned flags);
+  virtual int flock(int file, int operation);
+};
+
+// Those that are installed: the real ones, unless a test says otherwise.
+SystemCalls& system_calls();
+
+// Repeats a call that a signal interrupted.
+template <typename Call>
+auto uninterrupted(Call call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+// Installs other calls for a scope. The process has one set; scopes may nest, not overlap.
+class InstalledSystemCalls {
+ public:
+  explicit InstalledSystemCalls(SystemCalls& calls);
+  InstalledSystemCalls(const InstalledSystemCalls&) = delete;
+  InstalledSystemCalls& operator=(const InstalledSystemCalls&) = delete;
+  ~InstalledSystemCalls();
+
+ private:
+  SystemCalls* before_;
+};
+
+}  // namespace ckpt
