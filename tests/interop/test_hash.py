@@ -28,7 +28,7 @@ RECORDED_SETS = (
 ).split()
 IN_REPOSITORY = ("lw_muon_bf16_torch_dp2", "lw_muon_bf16_torch_dist_dp2")
 ZIP_FILES = (
-    "zip.pt zip_proto4.pt zip_nocrc.pt zip_align4096.pt bare_tensor.pt empty_list.pt"
+    "zip.pt zip_proto4.pt zip_nocrc.pt zip_align4096.pt bare_tensor.pt empty_list.pt legacy.pt"
 ).split()
 
 

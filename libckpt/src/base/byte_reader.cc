@@ -20,7 +20,10 @@ std::string_view ByteReader::text(uint64_t count) {
 std::string_view ByteReader::line() {
   const void* start = bytes_.data() + position_;
   const void* end = left_bytes() == 0 ? nullptr : std::memchr(start, '\n', left_bytes());
-  if (end == nullptr) fail("a line that does not end");
+  if (end == nullptr) {
+    ran_out_ = true;
+    fail("a line that does not end");
+  }
   const auto count = static_cast<const std::byte*>(end) - static_cast<const std::byte*>(start);
   const std::string_view content = text(static_cast<uint64_t>(count));
   ++position_;
@@ -45,6 +48,7 @@ void ByteReader::fail_at(size_t position, std::string problem) const {
 }
 
 void ByteReader::fail_short(uint64_t count) const {
+  ran_out_ = true;
   fail("ends early: " + std::to_string(count) + " bytes wanted, " + std::to_string(left_bytes()) +
        " left");
 }

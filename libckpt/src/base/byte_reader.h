@@ -22,6 +22,12 @@ class ByteReader {
   size_t size_bytes() const { return bytes_.size(); }  // of the span
   size_t left_bytes() const { return bytes_.size() - position_; }
   bool at_end() const { return position_ == bytes_.size(); }
+  // Whether so many bytes are left.
+  bool has(uint64_t count) const {
+    ran_out_ = ran_out_ || count > left_bytes();
+    return count <= left_bytes();
+  }
+  bool ran_out() const { return ran_out_; }  // more bytes were wanted than there are
   uint64_t file_offset_bytes() const { return base_offset_bytes_ + position_; }
   const std::string& file() const { return file_; }
 
@@ -83,6 +89,7 @@ class ByteReader {
   std::string file_;
   uint64_t base_offset_bytes_;
   size_t position_ = 0;
+  mutable bool ran_out_ = false;
 };
 
 }  // namespace ckpt

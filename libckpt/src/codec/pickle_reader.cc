@@ -373,7 +373,7 @@ class Machine {
   }
 
   void check_frame(uint64_t length) const {
-    if (length > reader_.left_bytes()) fail("a frame that ends after the pickle");
+    if (!reader_.has(length)) fail("a frame that ends after the pickle");
   }
 
   ByteReader& reader_;

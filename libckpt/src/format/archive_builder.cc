@@ -34,7 +34,7 @@ void ArchiveBuilder::renumber_storages(NodeId first, const Document& document) {
       records_.push_back({storage->region.bytes.count_bytes, StorageSource{storage->region}});
     }
     std::vector<NodeId> parts;
-    for (size_t i = 0; i < id.size(); ++i) parts.push_back(id[i].id());
+    for (size_t i = 0; i < 5; ++i) parts.push_back(id[i].id());  // legacy files have a sixth
     parts[2] = tree_.str(std::to_string(carried->second));
     tree_.set_persistent_id(node, tree_.sequence(Kind::Tuple, parts));
   }

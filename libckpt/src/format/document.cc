@@ -127,10 +127,26 @@ class TensorSearch {
       }
     }
     if (value.is(Kind::Dict) || value.is(Kind::Object)) open_items(value, pointer, "");
-    if (value.is(Kind::Object) && value.state() && value.state()->is(Kind::Dict)) {
-      open_items(*value.state(), pointer, "@");
-    }
+    if (value.is(Kind::Object)) open_attributes(value, pointer);
     std::reverse(open_.begin() + static_cast<ptrdiff_t>(first), open_.end());
+  }
+
+  // The state is a dictionary, or a pair of them: that of the instance and that of its slots.
+  void open_attributes(const Value& value, const std::string& pointer) {
+    const auto state = state_of(value);
+    if (!state) return;
+    if (state->is(Kind::Dict)) return open_items(*state, pointer, "@");
+    for (size_t i = 0; state->is(Kind::Tuple) && i < state->size(); ++i) {
+      if ((*state)[i].is(Kind::Dict)) open_items((*state)[i], pointer, "@");
+    }
+  }
+
+  // What BUILD gave an object, or _rebuild_from_type_v2(function, type, args, state).
+  static std::optional<Value> state_of(const Value& value) {
+    if (value.state()) return value.state();
+    if (!value.callable().is_global("torch._tensor", "_rebuild_from_type_v2")) return std::nullopt;
+    const Value args = value.args();
+    return args.is(Kind::Tuple) && args.size() == 4 ? std::optional(args[3]) : std::nullopt;
   }
 
   void open_items(const Value& value, const std::string& pointer, const char* mark) {

@@ -5,6 +5,7 @@
 
 #include "base/byte_reader.h"
 #include "format/format.h"
+#include "format/torch_save.h"
 #include "io/directory.h"
 
 namespace ckpt {
@@ -14,6 +15,7 @@ namespace fs = std::filesystem;
 constexpr const char* kTrackerName = "latest_checkpointed_iteration.txt";
 constexpr std::string_view kIterationPrefix = "iter_";
 constexpr uint64_t kTrackerBytesMax = 64;
+constexpr uint64_t kHeadBytes = 512;  // enough to tell formats apart
 
 [[noreturn]] void not_found(const fs::path& path, std::string problem, std::string hint = {}) {
   throw Error(ErrorCode::NotFound, {.file = path.string(), .key = {}}, std::move(problem),
@@ -111,24 +113,27 @@ bool is_safetensors(std::string_view head, uint64_t file_bytes) {
   return header_bytes <= file_bytes - 8;
 }
 
-// PROTO 2, then LONG1 of ten bytes: torch.save's magic number from before it wrote zip archives.
-bool is_legacy_torch(std::string_view head) { return head.starts_with("\x80\x02\x8a\x0al\xfc"); }
+// torch.save wrote tar archives before torch 0.1.10 (CVE-2025-32434 came in by that door).
+bool is_tar(std::string_view head) {
+  constexpr size_t kMagicAt = 257;  // POSIX ustar
+  return head.size() > kMagicAt && head.substr(kMagicAt).starts_with("ustar");
+}
 
 Location find_in_file(const fs::path& path) {
   const std::string name = path.filename().string();
   const File file = File::open(path, name);
-  std::string head(std::min<uint64_t>(file.size_bytes(), 16), '\0');
+  std::string head(std::min<uint64_t>(file.size_bytes(), kHeadBytes), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(head)));
   Location location;
   location.folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   location.only_file = name;
-  if (is_zip(head)) {
+  if (is_zip(head) || is_legacy_torch_save(head)) {
     location.format = Format::Torch;
   } else if (is_safetensors(head, file.size_bytes())) {
     location.format = Format::Safetensors;
-  } else if (is_legacy_torch(head)) {
+  } else if (is_tar(head)) {
     throw Error(ErrorCode::Unsupported, {name, 0, {}},
-                "a torch.save file from before zip archives (torch 1.5) is not read");
+                "a tar archive, as torch.save wrote before torch 0.1.10, is not read");
   } else {
     throw Error(ErrorCode::Corrupt, {name, 0, {}},
                 "neither a torch.save archive nor a safetensors file");

@@ -52,7 +52,20 @@ void check_in_storage(const TensorView& view) {
   }
 }
 
-// (storage, offset, size, stride, requires_grad, hooks[, dtype]): _rebuild_tensor_v2 and _v3.
+// Lazy views: torch conjugates or negates what is stored, whenever it is read.
+void refuse_lazy_view(const Value& metadata) {
+  if (!metadata.is(Kind::Dict)) return;
+  for (const std::string_view bit : {"conj", "neg"}) {
+    const auto flag = metadata.find(bit);
+    if (!flag || !flag->is(Kind::Bool) || !flag->as_bool()) continue;
+    throw Error(ErrorCode::Unsupported, {},
+                "a lazy " + std::string(bit) + " view of its storage (resolve_" + std::string(bit) +
+                    "() before saving makes it a plain tensor)");
+  }
+}
+
+// (storage, offset, size, stride, requires_grad, hooks[, dtype][, metadata]): _rebuild_tensor_v2
+// and, with dtype, _v3.
 TensorView view_of_storage(const Value& args, bool dtype_given) {
   require_args(args, dtype_given ? 7 : 4);
   if (!args[0].is(Kind::PersistentId)) malformed("storage is no persistent id");
@@ -72,6 +85,8 @@ TensorView view_of_storage(const Value& args, bool dtype_given) {
   view.strides = as_extents(args[3], "stride");
   if (view.shape.size() != view.strides.size()) malformed("size and stride differ in length");
   view.requires_grad = args.size() > 4 && args[4].is(Kind::Bool) && args[4].as_bool();
+  const size_t metadata = dtype_given ? 7 : 6;
+  if (args.size() > metadata) refuse_lazy_view(args[metadata]);
   check_in_storage(view);
   return view;
 }
@@ -79,15 +94,14 @@ TensorView view_of_storage(const Value& args, bool dtype_given) {
 std::optional<TensorView> rebuilt(std::string_view module, std::string_view function,
                                   const Value& args);
 
-// (function, type, args, state): a tensor with attributes, or of a subclass.
+// (function, type, args, state): a tensor with attributes, or of a subclass. A subclass that wraps
+// other tensors (DTensor) or has a function of its own is an object: its tensors are in its state.
 std::optional<TensorView> rebuilt_from_type(const Value& args) {
   require_args(args, 4);
   if (!args[0].is(Kind::Global)) malformed("rebuilding function is no name");
+  if (args[0].is_global("torch._utils", "_rebuild_wrapper_subclass")) return std::nullopt;
   auto view = rebuilt(args[0].module(), args[0].name(), args[2]);
-  if (!view) {
-    throw Error(ErrorCode::Unsupported, {},
-                "a tensor rebuilt by " + escaped(args[0].module()) + "." + escaped(args[0].name()));
-  }
+  if (!view) return std::nullopt;
   view->attributes = args[3].id();
   return view;
 }

@@ -42,6 +42,13 @@ void list_objects(const Document& document, const std::string& file, Catalog& ca
   }
 }
 
+Document read_document(const File& file, uint32_t index, const Limits& limits) {
+  std::string head(std::min<uint64_t>(file.size_bytes(), 64), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(head)));
+  if (is_legacy_torch_save(head)) return read_legacy_torch_save(file, index, limits);
+  return read_torch_save(file, index, {0, file.size_bytes()}, limits);
+}
+
 void read_file(const Location& location, const std::string& name, const Limits& limits,
                Contents& contents) {
   const std::string shown = location.only_file ? "" : name;
@@ -56,7 +63,7 @@ const Document& add_torch_save_file(const TorchSaveFile& what, const Limits& lim
   const auto index = static_cast<uint32_t>(contents.catalog.files.size());
   const File file = File::open(what.location.folder / what.name, what.name);
   contents.catalog.files.push_back({what.name, file.size_bytes()});
-  Document document = read_torch_save(file, index, {0, file.size_bytes()}, limits);
+  Document document = read_document(file, index, limits);
   try {
     for (const TensorAt& tensor : tensors_in(document)) {
       contents.catalog.tensors.push_back(make_tensor_entry(document, tensor, what.shown));

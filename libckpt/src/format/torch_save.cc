@@ -21,6 +21,18 @@ const zip::Member* find_member(const std::vector<zip::Member>& members, std::str
   return found == members.end() ? nullptr : &*found;
 }
 
+std::vector<zip::Member> read_members(const RandomAccess& file, ByteRange archive,
+                                      const Limits& limits) {
+  try {
+    return zip::read_directory(file, archive, limits);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Unsupported || !error.hint().empty()) throw;
+    throw Error(error.code(), error.where(), error.problem(),
+                "torch.save compresses nothing; a TorchScript archive, which holds code, is not "
+                "read");
+  }
+}
+
 // NAME/ of the archive: what stands before data.pkl.
 std::string archive_prefix(const std::vector<zip::Member>& members, const RandomAccess& file,
                            ByteRange archive) {
@@ -80,7 +92,7 @@ ValueTree read_pickle(const RandomAccess& file, const zip::Member& member, const
 
 Document read_torch_save(const RandomAccess& file, uint32_t file_index, ByteRange archive,
                          const Limits& limits) {
-  const auto members = zip::read_directory(file, archive, limits);
+  const auto members = read_members(file, archive, limits);
   const std::string prefix = archive_prefix(members, file, archive);
   refuse_other_archives(file, prefix, members);
   const std::string pickle_name = prefix + std::string(kPickleName);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string_view>
+
 #include <ckpt/catalog.h>
 #include <ckpt/document.h>
 #include <ckpt/limits.h>
@@ -19,6 +21,14 @@ namespace ckpt {
 // Unsupported for TorchScript archives and big-endian files.
 Document read_torch_save(const RandomAccess& file, uint32_t file_index, ByteRange archive,
                          const Limits& limits);
+
+// The first bytes of a file that torch.save wrote before torch 1.6, or since then with
+// _use_new_zipfile_serialization=False. 64 bytes are enough.
+bool is_legacy_torch_save(std::string_view head);
+// Such a file, which is no archive (legacy_torch_save.cc tells its form). Reads the pickles, no
+// storage; there are no checksums. Throws Corrupt, or Unsupported for big-endian files.
+Document read_legacy_torch_save(const RandomAccess& file, uint32_t file_index,
+                                const Limits& limits);
 
 // The catalog entry of a tensor of a document. Throws Corrupt where its storage is missing or has
 // another size than the pickle says.
