@@ -3,6 +3,7 @@
 #include <boost/test/unit_test.hpp>
 #include <mutex>
 
+#include "codec/crc32.h"
 #include "support/target_maker.h"
 #include "support/targets.h"
 
@@ -45,6 +46,45 @@ BOOST_AUTO_TEST_CASE(sizes_and_counts_are_those_of_the_plan) {
   BOOST_TEST(stats.read_bytes == plan.payload_bytes);  // no storage is read twice
   BOOST_TEST(stats.file_count == 2);
   BOOST_TEST(std::filesystem::file_size(folder / "out/f") == plan.files[0].count_bytes);
+}
+
+BOOST_AUTO_TEST_CASE(each_finished_file_is_told_once_with_the_checksum_of_what_it_holds) {
+  Random random(27);
+  for (int round = 0; round < 10; ++round) {
+    MemoryPayloads payloads;
+    const KnownTarget known = TargetMaker(random, payloads).make();
+    std::mutex mutex;
+    std::map<uint32_t, ckpt::WrittenFile> told;
+    ExecuteOptions options = options_of(1 + random() % 4);
+    options.on_file = [&](const ckpt::WrittenFile& file) {
+      const std::scoped_lock lock(mutex);
+      BOOST_TEST(told.emplace(file.file, file).second);
+    };
+    const Files files = written(known.target, payloads, options);
+    BOOST_REQUIRE(told.size() == known.target.files.size());
+    for (const auto& [index, file] : told) {
+      const std::string& content = files.at(known.target.files[index].path);
+      BOOST_TEST(file.count_bytes == content.size());
+      BOOST_TEST(file.crc32 == ckpt::crc32(std::as_bytes(std::span(content))));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(only_the_chosen_files_are_written_and_they_are_as_in_a_whole_run) {
+  Random random(28);
+  MemoryPayloads payloads;
+  const KnownTarget known = TargetMaker(random, payloads).make();
+  const Files whole = written(known.target, payloads, options_of(1));
+  for (size_t f = 0; f < known.target.files.size(); ++f) {
+    ExecuteOptions options = options_of(2);
+    options.files.assign(known.target.files.size(), false);
+    options.files[f] = true;
+    Files one = written(known.target, payloads, options);
+    std::erase_if(one, [](const auto& file) { return file.second == "/"; });
+    BOOST_REQUIRE(one.size() == 1);
+    BOOST_TEST(one.begin()->first == known.target.files[f].path);
+    BOOST_TEST((one.begin()->second == whole.at(known.target.files[f].path)));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_single_file_is_written_where_the_staging_says) {

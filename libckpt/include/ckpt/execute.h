@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <stop_token>
+#include <vector>
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/plan.h>
@@ -15,10 +16,21 @@ struct Progress {
   uint64_t total_bytes = 0;
 };
 
+struct WrittenFile {
+  uint32_t file = 0;  // index into Target::files
+  uint64_t count_bytes = 0;
+  uint32_t crc32 = 0;  // of the whole file
+};
+
 struct ExecuteOptions {
   unsigned threads = 0;                              // 0: one per core
   uint64_t memory_bytes_max = uint64_t{256} << 20;   // all buffers together
   std::function<void(const Progress&)> on_progress;  // called from any thread, one call at a time
+  // Which files are written, by index into Target::files; empty: all. The others are not touched.
+  std::vector<bool> files;
+  // Called when all bytes of a file were handed to the system and it is closed; they need not be on
+  // the device yet. From any thread, also several calls at a time.
+  std::function<void(const WrittenFile&)> on_file;
   std::stop_token stop;  // a requested stop ends in Error(IoFailure, "cancelled")
 };
 

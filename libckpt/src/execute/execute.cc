@@ -73,6 +73,17 @@ struct SplitSlot {
   uint32_t pieces_left = 0;
 };
 
+uint64_t chosen_bytes(const Plan& plan, const std::vector<bool>& files) {
+  if (files.empty()) return plan.total_bytes;
+  uint64_t sum_bytes = 0;
+  for (size_t f = 0; f < files.size(); ++f) sum_bytes += files[f] ? plan.files[f].count_bytes : 0;
+  return sum_bytes;
+}
+
+uint64_t chosen_count(const Plan& plan, const std::vector<bool>& files) {
+  return files.empty() ? plan.files.size() : static_cast<uint64_t>(std::ranges::count(files, true));
+}
+
 class Execution {
  public:
   Execution(const Target& target, const Plan& plan, const PayloadSource& source,
@@ -88,6 +99,8 @@ class Execution {
     for (size_t i = 0; i < split_.size(); ++i) {
       split_[i].pieces_left = pieces_.split[i].piece_count;
     }
+    std::erase_if(pieces_.pieces, [&](const Piece& piece) { return !is_chosen(piece.file); });
+    progress_.total_bytes = chosen_bytes(plan, options.files);
   }
 
   ExecuteStats run(const std::filesystem::path& folder) {
@@ -102,16 +115,18 @@ class Execution {
       stop_if_requested();
       write_piece(pieces_.pieces[job], workers[worker]);
     });
-    return {source_.count_bytes(), progress_.done_bytes, plan_.files.size()};
+    return {source_.count_bytes(), progress_.done_bytes, chosen_count(plan_, options_.files)};
   }
 
  private:
+  bool is_chosen(uint32_t file) const { return options_.files.empty() || options_.files[file]; }
+
   void stop_if_requested() const {
     if (options_.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
   }
 
   void write_piece(const Piece& piece, Worker& worker) {
-    const auto file = files_->open(piece.file);
+    auto file = files_->open(piece.file);
     switch (piece.kind) {
       case Piece::Kind::Bytes:
         write_bytes(piece, *file);
@@ -124,11 +139,13 @@ class Execution {
         write_part(piece, worker, *file);
         break;
     }
-    files_->piece_done(piece.file);
+    file.reset();
+    const auto finished = files_->piece_done(piece.file);
+    if (finished && options_.on_file) options_.on_file(*finished);
   }
 
   void write_bytes(const Piece& piece, const File& file) {
-    write(file, 0, std::as_bytes(std::span(target_.files[piece.file].bytes)));
+    write(piece.file, file, 0, std::as_bytes(std::span(target_.files[piece.file].bytes)));
   }
 
   void write_archives(const Piece& piece, Worker& worker, const File& file) {
@@ -140,7 +157,7 @@ class Execution {
       compose_archive(archive_to_write(piece.file, a, image), worker, rest.first(archive_bytes));
       rest = rest.subspan(archive_bytes);
     }
-    write(file, piece.bytes.offset_bytes, buffer);
+    write(piece.file, file, piece.bytes.offset_bytes, buffer);
   }
 
   void compose_archive(const ArchiveToWrite& archive, Worker& worker, std::span<std::byte> out) {
@@ -173,14 +190,15 @@ class Execution {
             m, composer.compose(m, {}, buffer.subspan(static_cast<size_t>(offset_bytes))));
       }
     }
-    write(file, piece.bytes.offset_bytes, buffer);
+    write(piece.file, file, piece.bytes.offset_bytes, buffer);
     if (is_last_part(piece)) finish(piece, *parts, file);
   }
 
   void finish(const Piece& piece, ArchiveInParts& parts, const File& file) {
     const uint64_t archive_bytes = pieces_.archives[piece.file][piece.archive].offset_bytes;
     for (const auto& patch : parts.finish(source_)) {
-      write(file, archive_bytes + patch.offset_bytes, std::as_bytes(std::span(patch.bytes)));
+      const auto bytes = std::as_bytes(std::span(patch.bytes));
+      write(piece.file, file, archive_bytes + patch.offset_bytes, bytes);
     }
   }
 
@@ -210,12 +228,13 @@ class Execution {
     return true;
   }
 
-  void write(const File& file, uint64_t offset_bytes, std::span<const std::byte> bytes) {
+  void write(uint32_t index, const File& file, uint64_t offset_bytes,
+             std::span<const std::byte> bytes) {
     file.write_at(offset_bytes, bytes);
+    files_->bytes_written(index, offset_bytes, bytes);
     if (bytes.size() >= kWriteBackBytesMin) file.start_writing_back(offset_bytes, bytes.size());
     const std::scoped_lock lock(progress_mutex_);
     progress_.done_bytes += bytes.size();
-    progress_.total_bytes = plan_.total_bytes;
     if (options_.on_progress) options_.on_progress(progress_);
   }
 
@@ -232,21 +251,22 @@ class Execution {
   Progress progress_;
 };
 
-void check_plan(const Target& target, const Plan& plan) {
+void check_request(const Target& target, const Plan& plan, const std::vector<bool>& files) {
   size_t record_count = 0;
   for (const TargetFile& file : target.files) {
     for (const TargetArchive& archive : file.archives) record_count += archive.records.size();
   }
-  if (plan.files.size() != target.files.size() || plan.records.size() != record_count) {
+  if (plan.files.size() != target.files.size() || plan.records.size() != record_count ||
+      (!files.empty() && files.size() != plan.files.size())) {
     throw Error(ErrorCode::InvalidArgument, {}, "a plan that was made for another target");
   }
 }
 
-void check_room(const Plan& plan, const std::filesystem::path& folder) {
+void check_room(uint64_t wanted_bytes, const std::filesystem::path& folder) {
   const auto room_bytes = free_bytes(folder);
-  if (room_bytes && plan.total_bytes > *room_bytes) {
+  if (room_bytes && wanted_bytes > *room_bytes) {
     throw Error(ErrorCode::IoFailure, {folder.string()},
-                std::to_string(plan.total_bytes) + " bytes are needed, " +
+                std::to_string(wanted_bytes) + " bytes are needed, " +
                     std::to_string(*room_bytes) + " are free");
   }
 }
@@ -255,8 +275,8 @@ void check_room(const Plan& plan, const std::filesystem::path& folder) {
 
 ExecuteStats execute(const Target& target, const Plan& plan, const PayloadSource& source,
                      Staging& staging, const ExecuteOptions& options) {
-  check_plan(target, plan);
-  check_room(plan, staging.folder().parent_path());
+  check_request(target, plan, options.files);
+  check_room(chosen_bytes(plan, options.files), staging.folder().parent_path());
   return Execution(target, plan, source, options).run(staging.folder());
 }
 

@@ -1,5 +1,6 @@
 #include "execute/output_files.h"
 
+#include "codec/crc32.h"
 #include "io/directory.h"
 
 namespace ckpt {
@@ -34,10 +35,20 @@ std::shared_ptr<const File> OutputFiles::open(uint32_t file) {
   return slot.file;
 }
 
-void OutputFiles::piece_done(uint32_t file) {
+void OutputFiles::bytes_written(uint32_t file, uint64_t offset_bytes,
+                                std::span<const std::byte> bytes) {
+  const uint32_t crc = crc32(bytes);
   Slot& slot = slots_[file];
   const std::scoped_lock lock(slot.mutex);
-  if (--slot.pieces_left == 0) slot.file.reset();
+  slot.checksum.add(offset_bytes, bytes.size(), crc);
+}
+
+std::optional<WrittenFile> OutputFiles::piece_done(uint32_t file) {
+  Slot& slot = slots_[file];
+  const std::scoped_lock lock(slot.mutex);
+  if (--slot.pieces_left != 0) return std::nullopt;
+  slot.file.reset();
+  return WrittenFile{file, plan_.files[file].count_bytes, slot.checksum.whole()};
 }
 
 }  // namespace ckpt

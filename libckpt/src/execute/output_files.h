@@ -4,10 +4,14 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <vector>
 
+#include <ckpt/execute.h>
 #include <ckpt/plan.h>
 
+#include "execute/file_checksum.h"
 #include "execute/target_pieces.h"
 #include "io/file.h"
 
@@ -22,12 +26,16 @@ class OutputFiles {
   OutputFiles(std::filesystem::path folder, const Plan& plan, const TargetPieces& pieces);
 
   std::shared_ptr<const File> open(uint32_t file);
-  void piece_done(uint32_t file);
+  // For the file's checksum: each byte once, in any order.
+  void bytes_written(uint32_t file, uint64_t offset_bytes, std::span<const std::byte> bytes);
+  // The finished file after its last piece.
+  std::optional<WrittenFile> piece_done(uint32_t file);
 
  private:
   struct Slot {
     std::mutex mutex;
     std::shared_ptr<const File> file;
+    FileChecksum checksum;
     uint32_t pieces_left = 0;
   };
   std::filesystem::path path_of(uint32_t file) const;
