@@ -105,6 +105,37 @@ def test_hash_of_a_torch_save_file_equals_the_manifest(name: str, fixtures: Path
     assert listed(document["tensors"]) == listed(manifest["tensors"][name], "")
 
 
+SAFETENSORS_FILES = (
+    "safetensors_single/model.safetensors",
+    "safetensors_single/nometa.safetensors",
+    "safetensors_sharded/model-00001-of-00003.safetensors",
+    "safetensors_sharded/model-00002-of-00003.safetensors",
+    "safetensors_sharded/model-00003-of-00003.safetensors",
+    "dcp_w2_hf_writer/ckpt/shard-00001-model-00001-of-00001.safetensors",
+    "dcp_w2_hf_writer/ckpt/shard-00002-model-00001-of-00001.safetensors",
+)
+
+
+def safetensors_entries(folder: Path, name: str) -> Counter:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return listed(manifest["tensors"][name], "")
+
+
+@pytest.mark.parametrize("name", SAFETENSORS_FILES)
+def test_hash_of_a_safetensors_file_equals_the_manifest(name: str, fixtures: Path) -> None:
+    folder, inner = name.split("/", 1)
+    document = hash_of(fixtures / name)
+    check_document(document, "safetensors")
+    assert listed(document["tensors"]) == safetensors_entries(fixtures / folder, inner)
+
+
+def test_hash_of_a_set_of_safetensors_files_equals_the_manifest(fixtures: Path) -> None:
+    folder = fixtures / "safetensors_sharded"
+    files = sorted(path.name for path in folder.glob("*.safetensors"))
+    expected = sum((safetensors_entries(folder, name) for name in files), Counter())
+    assert listed(hash_of(folder)["tensors"]) == expected
+
+
 def torch_folder_entries(root: Path) -> Counter:
     return Counter(
         entry_of(file, pointer, tensor)

@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include <ckpt/catalog.h>
@@ -56,6 +58,8 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
   const Document* document(std::string_view file) const;
   // A torch_dist folder's .metadata as it is stored; nullptr for other formats.
   const ValueTree* dist_metadata() const;
+  // __metadata__ of safetensors files; empty for other formats.
+  const std::map<std::string, std::string>& header_metadata() const;
   // Reads an object of a torch_dist folder: the archive's tree as it is stored (Megatron: a list of
   // one).
   Document read_object(const ObjectEntry& object) const;

@@ -156,6 +156,10 @@ const ValueTree* Checkpoint::dist_metadata() const {
   return metadata ? &*metadata : nullptr;
 }
 
+const std::map<std::string, std::string>& Checkpoint::header_metadata() const {
+  return state_->contents.header_metadata;
+}
+
 Document Checkpoint::read_object(const ObjectEntry& object) const {
   if (!object.region) {
     throw Error(ErrorCode::InvalidArgument, {object.file, std::nullopt, object.key},

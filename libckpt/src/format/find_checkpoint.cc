@@ -68,6 +68,23 @@ bool holds_rank_folders(const fs::path& folder) {
   });
 }
 
+// A folder of safetensors files: with an index, a single one, or parts of one checkpoint.
+bool find_safetensors(const fs::path& folder, Location& location) {
+  std::vector<std::string> files, indices;
+  for (const std::string& name : Directory::open(folder).list()) {
+    if (name.ends_with(kSafetensorsSuffix)) files.push_back(name);
+    if (name.ends_with(kSafetensorsIndexSuffix)) indices.push_back(name);
+  }
+  location.format = Format::Safetensors;
+  location.is_index = indices.size() == 1;
+  if (location.is_index) {
+    location.only_file = indices[0];
+  } else if (files.size() == 1) {
+    location.only_file = files[0];
+  }
+  return location.is_index || !files.empty();
+}
+
 std::optional<Location> find_in_folder(const fs::path& folder) {
   Location location;
   location.folder = folder;
@@ -76,7 +93,7 @@ std::optional<Location> find_in_folder(const fs::path& folder) {
     location.format = Format::TorchDist;
   } else if (holds_rank_folders(folder)) {
     location.format = Format::Torch;
-  } else {
+  } else if (!find_safetensors(folder, location)) {
     return std::nullopt;
   }
   return location;
@@ -99,8 +116,9 @@ Location find_in_root(const fs::path& root, std::optional<int64_t> iteration) {
 Location find_in_directory(const fs::path& path, std::optional<int64_t> iteration) {
   if (is_there(path / kTrackerName) || iteration) return find_in_root(path, iteration);
   if (auto location = find_in_folder(path)) return *location;
-  not_found(path, "holds no checkpoint: no .metadata, no mp_rank_ folder, no " +
-                      std::string(kTrackerName));
+  not_found(path,
+            "holds no checkpoint: no .metadata, no mp_rank_ folder, no safetensors file, no " +
+                std::string(kTrackerName));
 }
 
 bool is_zip(std::string_view head) { return head.starts_with("PK\x03\x04"); }
@@ -131,6 +149,9 @@ Location find_in_file(const fs::path& path) {
     location.format = Format::Torch;
   } else if (is_safetensors(head, file.size_bytes())) {
     location.format = Format::Safetensors;
+  } else if (name.ends_with(".json") && head.find_first_not_of(" \t\r\n") == head.find('{')) {
+    location.format = Format::Safetensors;
+    location.is_index = true;
   } else if (is_tar(head)) {
     throw Error(ErrorCode::Unsupported, {name, 0, {}},
                 "a tar archive, as torch.save wrote before torch 0.1.10, is not read");

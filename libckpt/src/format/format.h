@@ -19,14 +19,19 @@ struct Location {
   std::optional<std::string> only_file;  // a single-file checkpoint: its name in `folder`
   std::optional<int64_t> iteration;      // from the folder's name
   bool was_root = false;
+  bool is_index = false;  // only_file is the index of several safetensors files
 };
+
+inline constexpr std::string_view kSafetensorsSuffix = ".safetensors";
+inline constexpr std::string_view kSafetensorsIndexSuffix = ".safetensors.index.json";
 
 // What reading the metadata of a checkpoint gives.
 struct Contents {
   Catalog catalog;
-  std::map<std::string, Document> documents;  // torch.save files by name
-  std::optional<ValueTree> dist_metadata;     // .metadata
-  bool has_backend_file = false;              // Megatron's metadata.json
+  std::map<std::string, Document> documents;           // torch.save files by name
+  std::optional<ValueTree> dist_metadata;              // .metadata
+  bool has_backend_file = false;                       // Megatron's metadata.json
+  std::map<std::string, std::string> header_metadata;  // safetensors' __metadata__
 };
 
 // One row a format: nothing else in the house knows its name.

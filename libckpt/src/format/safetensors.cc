@@ -1,18 +1,20 @@
-// Format `safetensors`: u64 header length, a JSON header, then the tensors' bytes back to back.
-//   {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [BEGIN, END]}, "__metadata__":
-//   {...}}
-// Offsets count from the end of the header; the tensors tile the rest of the file without holes.
+// Format `safetensors`: one file, several files with an index, or the files that the ranks of
+// PyTorch's HuggingFaceStorageWriter wrote, each with a part of every tensor.
+//
+//   NAME.safetensors.index.json  {"metadata": {...}, "weight_map": {KEY: FILE, ...}}
+//   shard-RRRRR-model-00001-of-00001.safetensors, with __metadata__.DCP_SHARDING_INFO =
+//                                {KEY: {"saved_offsets": [...]}, ...}
 #include <algorithm>
-#include <unordered_set>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
 #include <ckpt/error.h>
 
-#include "base/byte_reader.h"
 #include "base/checked_math.h"
 #include "format/format.h"
-#include "io/file.h"
+#include "format/safetensors_header.h"
+#include "io/directory.h"
 #include "model/check_catalog.h"
 
 namespace ckpt {
@@ -20,138 +22,172 @@ namespace {
 
 using nlohmann::json;
 
-struct DTypeName {
-  std::string_view name;
-  DType dtype;
-};
-constexpr DTypeName kDTypeNames[] = {
-    {"F64", DType::Float64},        {"F32", DType::Float32},
-    {"F16", DType::Float16},        {"BF16", DType::BFloat16},
-    {"I64", DType::Int64},          {"I32", DType::Int32},
-    {"I16", DType::Int16},          {"I8", DType::Int8},
-    {"U64", DType::UInt64},         {"U32", DType::UInt32},
-    {"U16", DType::UInt16},         {"U8", DType::UInt8},
-    {"BOOL", DType::Bool},          {"F8_E4M3", DType::Float8E4M3FN},
-    {"F8_E5M2", DType::Float8E5M2}, {"F8_E8M0", DType::Float8E8M0FNU},
-    {"C64", DType::Complex64},
-};
+constexpr std::string_view kShardingInfo = "DCP_SHARDING_INFO";
 
-class HeaderReader {
- public:
-  HeaderReader(const File& file, const Limits& limits) : file_(file), limits_(limits) {}
+[[noreturn]] void corrupt(const std::string& file, std::string_view key, std::string problem) {
+  throw Error(ErrorCode::Corrupt, {file, std::nullopt, std::string(key)}, std::move(problem));
+}
 
-  std::vector<TensorEntry> run() {
-    read_header();
-    std::vector<TensorEntry> tensors;
-    for (const auto& [key, entry] : header_.items()) {
-      if (key != "__metadata__") tensors.push_back(read_tensor(key, entry));
+SafetensorsHeader add_file(const Location& location, const std::string& name, const Limits& limits,
+                           Contents& contents) {
+  const auto index = static_cast<uint32_t>(contents.catalog.files.size());
+  const File file = File::open(location.folder / name, name);
+  contents.catalog.files.push_back({name, file.size_bytes()});
+  return read_safetensors_header(file, index, {0, file.size_bytes()}, limits);
+}
+
+void read_single(const Location& location, const Limits& limits, Contents& contents) {
+  SafetensorsHeader header = add_file(location, *location.only_file, limits, contents);
+  contents.catalog.tensors = std::move(header.tensors);
+  contents.header_metadata = std::move(header.metadata);
+}
+
+// --- several files with an index
+// ---------------------------------------------------------------------
+
+json read_index(const Location& location, const Limits& limits, Contents& contents) {
+  const std::string& name = *location.only_file;
+  const File file = File::open(location.folder / name, name);
+  contents.catalog.files.push_back({name, file.size_bytes()});
+  if (file.size_bytes() > limits.safetensors_header_bytes_max) {
+    corrupt(name, "", "an index of " + std::to_string(file.size_bytes()) + " bytes");
+  }
+  std::string text(file.size_bytes(), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  bool too_deep = false;
+  json index = json::parse(
+      text,
+      [&](int depth, json::parse_event_t, json&) {
+        too_deep = too_deep || depth > 8;
+        return !too_deep;
+      },
+      false);
+  if (too_deep || !index.is_object() || !index.contains("weight_map") ||
+      !index["weight_map"].is_object()) {
+    corrupt(name, "weight_map", "the index is no JSON object with a weight_map");
+  }
+  return index;
+}
+
+// Tensors by file, in the order of the files' names.
+std::map<std::string, std::set<std::string>> files_of(const json& index, const std::string& name) {
+  std::map<std::string, std::set<std::string>> files;
+  for (const auto& [key, value] : index["weight_map"].items()) {
+    if (!value.is_string()) corrupt(name, key, "its file is no string");
+    const auto file = value.get<std::string>();
+    if (!is_safe_relative(file) || file.find_first_of("/\\") != file.npos) {
+      corrupt(name, key, "'" + escaped(file) + "' is no plain file name");
     }
-    std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
-      return a.chunks[0].region.bytes.offset_bytes < b.chunks[0].region.bytes.offset_bytes;
-    });
-    check_tiling(tensors);
-    return tensors;
+    files[file].insert(key);
+  }
+  return files;
+}
+
+void read_indexed(const Location& location, const Limits& limits, Contents& contents) {
+  const std::string& name = *location.only_file;
+  const json index = read_index(location, limits, contents);
+  for (auto& [file, keys] : files_of(index, name)) {
+    SafetensorsHeader header = add_file(location, file, limits, contents);
+    for (TensorEntry& tensor : header.tensors) {
+      if (keys.erase(tensor.key) == 0) {
+        corrupt(file, tensor.key, "the index does not say that it is in this file");
+      }
+      contents.catalog.tensors.push_back(std::move(tensor));
+    }
+    if (!keys.empty()) corrupt(file, *keys.begin(), "the index says that it is in this file");
+    contents.header_metadata.merge(header.metadata);
+  }
+}
+
+// --- a part of every tensor in each file
+// -------------------------------------------------------------
+
+// Where the parts that a file holds lie in their tensors.
+std::map<std::string, Extents> saved_offsets(const SafetensorsHeader& header,
+                                             const std::string& file) {
+  const auto info = header.metadata.find(std::string(kShardingInfo));
+  if (info == header.metadata.end()) {
+    throw Error(ErrorCode::Unsupported, {.file = file, .key = {}},
+                "one of several safetensors files in a folder without an index",
+                "name one of the files, or the *.safetensors.index.json");
+  }
+  const json offsets = json::parse(info->second, nullptr, false);
+  if (!offsets.is_object()) corrupt(file, kShardingInfo, "is no JSON object");
+  std::map<std::string, Extents> result;
+  for (const auto& [key, entry] : offsets.items()) {
+    if (!entry.is_object() || !entry.contains("saved_offsets") ||
+        !entry["saved_offsets"].is_array()) {
+      corrupt(file, key, std::string(kShardingInfo) + " gives no saved_offsets");
+    }
+    Extents& extents = result[key];
+    for (const json& offset : entry["saved_offsets"]) {
+      if (!offset.is_number_unsigned()) corrupt(file, key, "an offset is no number");
+      extents.push_back(offset.get<uint64_t>());
+    }
+  }
+  return result;
+}
+
+// Puts tensors together from their parts; the parts tell the shape.
+class Assembler {
+ public:
+  void add(TensorEntry part, const Extents& offsets, const std::string& file) {
+    if (offsets.size() != part.shape.size()) {
+      corrupt(file, part.key, "its offsets have another number of dimensions than its shape");
+    }
+    const auto [place, added] = places_.emplace(part.key, tensors_.size());
+    if (added) tensors_.push_back({{}, part.key, part.dtype, Extents(offsets), {}});
+    TensorEntry& tensor = tensors_[place->second];
+    if (tensor.dtype != part.dtype || tensor.shape.size() != offsets.size()) {
+      corrupt(file, part.key, "has another element type or rank than in another file");
+    }
+    for (size_t d = 0; d < offsets.size(); ++d) {
+      const auto end = checked_add(offsets[d], part.shape[d]);
+      if (!end) corrupt(file, part.key, "its offsets are too large");
+      tensor.shape[d] = std::max(tensor.shape[d], *end);
+    }
+    tensor.chunks.push_back({{offsets, part.shape}, part.chunks[0].region});
+  }
+
+  std::vector<TensorEntry> finish() {
+    for (const TensorEntry& tensor : tensors_) check_chunks(tensor);
+    return std::move(tensors_);
   }
 
  private:
-  [[noreturn]] void corrupt(const std::string& key, std::string problem) const {
-    throw Error(ErrorCode::Corrupt, {file_.file_name(), std::nullopt, key}, std::move(problem));
-  }
-
-  void read_header() {
-    std::byte length[8];
-    file_.read_at(0, length);
-    const uint64_t header_bytes = ByteReader(length).u64();
-    if (header_bytes > limits_.safetensors_header_bytes_max ||
-        header_bytes > file_.size_bytes() - 8) {
-      corrupt({}, "a header of " + std::to_string(header_bytes) + " bytes");
-    }
-    std::string text(header_bytes, '\0');
-    file_.read_at(8, std::as_writable_bytes(std::span(text)));
-    header_ = json::parse(text, refuse_duplicates(), false);
-    if (!header_.is_object()) corrupt({}, "the header is no JSON object");
-    data_offset_bytes_ = 8 + header_bytes;
-  }
-
-  // nlohmann keeps the last of equal keys without a word; the format allows none.
-  json::parser_callback_t refuse_duplicates() {
-    return [this, seen = std::vector<std::unordered_set<std::string>>()](
-               int depth, json::parse_event_t event, json& parsed) mutable {
-      if (event == json::parse_event_t::object_start) {
-        if (depth > 2) corrupt({}, "the header is nested too deeply");
-        seen.emplace_back();
-      } else if (event == json::parse_event_t::object_end) {
-        seen.pop_back();
-      } else if (event == json::parse_event_t::key &&
-                 !seen.back().insert(parsed.get<std::string>()).second) {
-        corrupt(parsed.get<std::string>(), "appears twice in the header");
-      }
-      return true;
-    };
-  }
-
-  uint64_t count(const json& value, const std::string& key) const {
-    if (!value.is_number_unsigned()) corrupt(key, "holds something that is no size");
-    return value.get<uint64_t>();
-  }
-
-  DType dtype(const json& entry, const std::string& key) const {
-    const auto found = entry.find("dtype");
-    if (found == entry.end() || !found->is_string()) corrupt(key, "has no dtype");
-    const auto text = found->get<std::string>();
-    for (const DTypeName& row : kDTypeNames) {
-      if (row.name == text) return row.dtype;
-    }
-    throw Error(ErrorCode::Unsupported, {file_.file_name(), std::nullopt, key},
-                "dtype '" + escaped(text) + "' is not read");
-  }
-
-  TensorEntry read_tensor(const std::string& key, const json& entry) {
-    if (!entry.is_object() || !entry.contains("shape") || !entry["shape"].is_array() ||
-        !entry.contains("data_offsets") || !entry["data_offsets"].is_array() ||
-        entry["data_offsets"].size() != 2 || entry["shape"].size() > limits_.dims_max) {
-      corrupt(key, "its entry is not {dtype, shape, data_offsets}");
-    }
-    TensorEntry tensor{{}, key, dtype(entry, key), {}, {}};
-    for (const json& size : entry["shape"]) tensor.shape.push_back(count(size, key));
-    const uint64_t begin = count(entry["data_offsets"][0], key);
-    const uint64_t end = count(entry["data_offsets"][1], key);
-    const auto bytes = checked_mul(element_count(tensor.shape), bytes_per_element(tensor.dtype));
-    const uint64_t data_bytes = file_.size_bytes() - data_offset_bytes_;
-    if (begin > end || end > data_bytes || !bytes || *bytes != end - begin) {
-      corrupt(key, "bytes " + std::to_string(begin) + " to " + std::to_string(end) +
-                       " do not fit its shape and the file");
-    }
-    tensor.chunks.push_back(
-        {whole(tensor.shape), {0, {data_offset_bytes_ + begin, end - begin}, Wrapping::None}});
-    return tensor;
-  }
-
-  void check_tiling(const std::vector<TensorEntry>& tensors) const {
-    uint64_t expected = data_offset_bytes_;
-    for (const TensorEntry& tensor : tensors) {
-      const ByteRange bytes = tensor.chunks[0].region.bytes;
-      if (bytes.count_bytes == 0) continue;
-      if (bytes.offset_bytes != expected) corrupt(tensor.key, "leaves a hole or overlaps another");
-      expected = bytes.end_bytes();
-    }
-    if (expected != file_.size_bytes()) corrupt({}, "bytes follow the last tensor");
-  }
-
-  const File& file_;
-  const Limits& limits_;
-  json header_;
-  uint64_t data_offset_bytes_ = 0;
+  std::vector<TensorEntry> tensors_;
+  std::map<std::string, size_t> places_;
 };
+
+void read_parts(const Location& location, const Limits& limits, Contents& contents) {
+  Assembler assembler;
+  for (const std::string& name : Directory::open(location.folder).list()) {
+    if (!name.ends_with(kSafetensorsSuffix)) continue;
+    SafetensorsHeader header = add_file(location, name, limits, contents);
+    const auto offsets = saved_offsets(header, name);
+    for (TensorEntry& tensor : header.tensors) {
+      const auto found = offsets.find(tensor.key);
+      if (found == offsets.end()) {
+        corrupt(name, tensor.key, std::string(kShardingInfo) + " does not name it");
+      }
+      assembler.add(std::move(tensor), found->second, name);
+    }
+  }
+  contents.catalog.tensors = assembler.finish();
+}
 
 }  // namespace
 
 Contents read_safetensors_contents(const Location& location, const Limits& limits) {
   Contents contents;
-  const File file = File::open(location.folder / *location.only_file, *location.only_file);
   contents.catalog.format = Format::Safetensors;
-  contents.catalog.files.push_back({*location.only_file, file.size_bytes()});
-  contents.catalog.tensors = HeaderReader(file, limits).run();
+  if (!location.only_file) {
+    read_parts(location, limits, contents);
+  } else if (location.is_index) {
+    read_indexed(location, limits, contents);
+  } else {
+    read_single(location, limits, contents);
+  }
   contents.catalog.index();
   return contents;
 }

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/catalog.h>
+#include <ckpt/limits.h>
+
+#include "base/random_access.h"
+
+namespace ckpt {
+
+// safetensors' word for an element type; nullopt where it has none (complex32, complex128).
+std::optional<std::string_view> safetensors_dtype_name(DType dtype);
+
+struct SafetensorsHeader {
+  std::vector<TensorEntry> tensors;             // one chunk each, in the order of their bytes
+  std::map<std::string, std::string> metadata;  // __metadata__
+};
+
+// A safetensors file, or one inside another file:
+//
+//   u64    length of the header, little-endian, at most 100,000,000
+//   JSON   {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [BEGIN, END]}, ...,
+//           "__metadata__": {"TEXT": "TEXT", ...}}, then spaces
+//   bytes  the tensors without holes; offsets count from the end of the header
+//
+// Reads the header that starts with `blob`; the tensors must fill the rest of it. Regions are
+// places in the file. Throws Corrupt with the key; Unsupported for element types that torch has not
+// or that are smaller than a byte.
+SafetensorsHeader read_safetensors_header(const RandomAccess& file, uint32_t file_index,
+                                          ByteRange blob, const Limits& limits);
+
+}  // namespace ckpt
