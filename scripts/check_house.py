@@ -19,7 +19,7 @@ MAX_PARAMETERS = 4
 
 ROOMS_FILE = "docs/ARCHITECTURE.md"
 FOLDERS = ("libckpt", "liboptim", "kernels", "tools", "tests", "scripts", "docs", ".ci")
-CPP = (".cc", ".h", ".cu")
+CPP = (".cc", ".h", ".cu", ".cuh")
 LIBRARIES = ("libckpt/", "liboptim/", "kernels/")
 TOP_LEVEL = {
     *FOLDERS, "CMakeLists.txt", "CMakePresets.json", "README.md", "CHANGELOG.md", "LICENSE",
@@ -44,7 +44,7 @@ MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|farm|root|home)/\w")
 THIRD_PARTY = [
     (re.compile(r"(ATen|c10|torch)/"), "LibTorch"),
     (re.compile(r"gloo/"), "LibTorch"),
-    (re.compile(r"cuda|cub/|nccl"), "CUDA"),
+    (re.compile(r"cuda|cublas|cub/|nccl"), "CUDA"),
     (re.compile(r"nlohmann/"), "nlohmann"),
     (re.compile(r"CLI/"), "CLI11"),
     (re.compile(r"zstd"), "zstd"),

@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <kernels/element_type.h>
+#include <kernels/rules.h>
+#include <kernels/step_control.h>
+#include <kernels/tensor_table.h>
+
+// A whole optimizer step on one GPU, for callers that include no CUDA header and link no CUDA
+// library: they load it when the program runs, or not at all.
+namespace kernels {
+
+// Coefficients of one Newton-Schulz step.
+struct NewtonSchulzCoefficients {
+  float a, b, c;
+};
+
+// What Muon needs beyond GroupSettings.
+struct MuonSettings {
+  std::vector<NewtonSchulzCoefficients> coefficients;  // one per Newton-Schulz step
+  ElementType type = ElementType::BF16;                // of the products: BF16 or F32
+  bool tf32 = false;                                   // F32 products on TF32 tensor cores
+  std::function<double(int64_t rows, int64_t columns)> scale;
+  double extra_scale = 1;
+};
+
+struct StepGroup {
+  GroupSettings settings = {};  // `step`: updates done
+  MuonSettings muon = {};
+};
+
+// One parameter. `slot`: device pointers, count, group and stats_index; the rest is filled in.
+struct StepParam {
+  TensorSlot slot = {};
+  TensorTypes types = {};
+  int64_t rows = 0, columns = 0;  // Muon: of the weight, row-major
+  uint32_t qkv_rows[3] = {};      // Muon: rows of query, key and value per group; zeros: no split
+};
+
+struct StepPlan {
+  std::vector<StepGroup> groups;
+  std::vector<StepParam> params;
+  uint32_t stats_count = 0;                        // stats_index values are below this
+  uint64_t scratch_bytes_max = uint64_t{2} << 30;  // for one batch of Newton-Schulz matrices
+};
+
+// What the host may change between steps, or between replays of a captured one.
+struct GroupRates {
+  double lr, weight_decay;
+};
+struct ControlSettings {
+  float inverse_loss_scale = 1;
+  float max_norm = 0;  // 0: no clipping
+  bool check_finite = false;
+};
+
+// 0, or a cudaError_t.
+using DeviceStatus = int;
+// A cudaStream_t; null: the default stream.
+using DeviceStream = void*;
+
+// A step is set_rates(), set_control(), queue_stats(), then, where several processes share the
+// norm, the sum of stats() over them, then queue_update(). All of these only queue work: nothing
+// waits, nothing is allocated. Not thread-safe.
+class DeviceStep {
+ public:
+  virtual ~DeviceStep() = default;
+  // Device memory that the caller must give, beside the parameters' own.
+  virtual uint64_t device_bytes() const = 0;
+  // Takes `device_memory` (device_bytes() of it, a multiple of 256) and writes the tables there.
+  // Waits for the stream. The memory and the parameters' must stay where they are.
+  virtual DeviceStatus bind(void* device_memory, DeviceStream stream) = 0;
+  virtual DeviceStatus set_rates(const std::vector<GroupRates>& rates, DeviceStream stream) = 0;
+  virtual DeviceStatus set_control(const ControlSettings& settings, DeviceStream stream) = 0;
+  virtual DeviceStatus queue_stats(DeviceStream stream) = 0;
+  virtual DeviceStatus queue_update(DeviceStream stream) = 0;
+  // Records both as CUDA graphs, which queue_stats() and queue_update() then replay.
+  virtual DeviceStatus capture() = 0;
+  // Device memory; valid after bind().
+  virtual TensorStats* stats() const = 0;  // stats_count of them
+  virtual const StepControl* control() const = 0;
+  virtual const GroupSettings* groups() const = 0;
+};
+
+// The functions that a loaded module offers.
+struct DeviceApi {
+  // Null, or one line that says why no GPU can be used: no driver, a driver that is too old, no
+  // device, an architecture that no kernel was compiled for.
+  const char* (*problem)();
+  const char* (*status_text)(DeviceStatus status);
+  // Null and a status where the plan makes no sense or cuBLASLt has no algorithm for a shape.
+  std::unique_ptr<DeviceStep> (*make_step)(StepPlan plan, DeviceStatus& status);
+};
+const DeviceApi& device_api();
+
+}  // namespace kernels

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <kernels/element.h>
+#include <kernels/step_control.h>
+#include <kernels/tensor_table.h>
+
+namespace kernels {
+
+// Sum of squares and number of zeros of every gradient of a table, in one pass: a gradient is
+// infinite or NaN exactly if its sum is. Sums are fp64, in an order that the number of elements and
+// their type decide, so the same gradients give the same bits in every run.
+struct GradStatsRequest {
+  TensorTable table;           // of its slots: grad, count, stats_index, first_chunk, is_aligned
+  const StepControl* control;  // device memory; its inverse_loss_scale is applied first
+  TensorStats* partials;       // device memory, table.chunk_count of them
+  TensorStats* tensors;        // device memory, written at each stats_index
+  int block_count;             // from persistent_blocks()
+};
+
+// Queues on `stream`; allocates nothing, waits for nothing. cudaErrorInvalidValue for gradients
+// that are not F32, BF16 or F16.
+cudaError_t grad_stats(const GradStatsRequest& request, cudaStream_t stream);
+
+// The order of the sums, which a twin follows. A chunk's elements are dealt to kStatsThreads
+// threads, vectors of stats_vector() at a time; each adds its own in order; add_in_tree() joins 32
+// threads, then the eight warps are added in order. A tensor's chunks are dealt to 32 threads,
+// joined by add_in_tree().
+constexpr int kStatsThreads = 256;
+CKPT_HOST_DEVICE constexpr int stats_vector(ElementType grad) { return 16 / bytes_of(grad); }
+
+CKPT_HOST_DEVICE void add_element(TensorStats& stats, float value) {
+  stats.square_sum += static_cast<double>(value) * static_cast<double>(value);  // exact product
+  stats.zero_count += value == 0 ? 1 : 0;
+}
+
+CKPT_HOST_DEVICE void add_stats(TensorStats& stats, const TensorStats& other) {
+  stats.square_sum += other.square_sum;
+  stats.zero_count += other.zero_count;
+}
+
+}  // namespace kernels

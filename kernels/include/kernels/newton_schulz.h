@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <kernels/device_step.h>
+#include <kernels/element_type.h>
+
+namespace kernels {
+
+// Newton-Schulz orthogonalisation of a batch of matrices of one shape, row-major, one behind the
+// other: per step A = X X^T, B = b A + c A A, X = a X + B X; tall matrices multiply from the other
+// side (A = X^T X, X = a X + X B), so that nothing is ever transposed. Rounding points are the
+// reference's: products accumulate in fp32, and each of the three is rounded once to the type of
+// X, its scaled addend included.
+struct NewtonSchulzShape {
+  int64_t rows, columns, batch;
+  ElementType type;  // of X and all products: BF16 (precision medium) or F32 (high and highest)
+  bool tf32;         // F32 products on TF32 tensor cores (precision high)
+};
+
+// The matrices of one step, each a batch.
+enum class NsOperand : uint8_t { Iterate, Gram, Polynomial, Next };
+
+// d = alpha op(a) op(b) + beta c as BLAS says it, column-major: op(a) is m x k, d is m x n. Strides
+// are those between the matrices of a batch, in elements.
+struct NsProduct {
+  NsOperand a, b, c, d;
+  bool transpose_a, transpose_b;
+  int64_t m, n, k;
+  int64_t a_leading, b_leading, d_leading;
+  int64_t a_stride, b_stride, d_stride;
+};
+
+// A step: gram, polynomial, update. Pure; what the twin multiplies out, too.
+struct NsProducts {
+  NsProduct gram, polynomial, update;
+};
+NsProducts newton_schulz_products(const NewtonSchulzShape& shape);
+
+// Device memory of a batch. `iterate` and `next` hold batch * rows * columns elements, `gram` and
+// `polynomial` batch * min(rows, columns)^2; all begin at multiples of 256 bytes.
+struct NewtonSchulzBuffers {
+  void* iterate;  // holds X on entry, normalised
+  void* next;
+  void* gram;
+  void* polynomial;
+  void* workspace;  // of kNewtonSchulzWorkspaceBytes
+};
+constexpr uint64_t kNewtonSchulzWorkspaceBytes = uint64_t{32} << 20;
+
+// Which buffer the result of `steps` steps lies in.
+inline void* newton_schulz_result(const NewtonSchulzBuffers& buffers, int steps) {
+  return steps % 2 == 0 ? buffers.iterate : buffers.next;
+}
+
+// cuBLASLt's algorithms for one shape, chosen once. prepare() needs a device and asks cuBLASLt's
+// heuristic; run() queues 3 products a step on `stream`, allocates nothing, waits for nothing, and
+// can be captured. Split sums are added in fp32 in a fixed order, so results do not vary from run
+// to run. A kernel of our own for the symmetric products takes the place of gram and polynomial.
+class NewtonSchulz {
+ public:
+  // cudaErrorInvalidValue for sizes below 1 or a type that cannot be; cudaErrorNotSupported where
+  // cuBLASLt has no algorithm for the shape.
+  cudaError_t prepare(cublasLtHandle_t handle, const NewtonSchulzShape& shape);
+  cudaError_t run(const NewtonSchulzBuffers& buffers, const NewtonSchulzCoefficients* coefficients,
+                  int steps, cudaStream_t stream) const;
+
+ private:
+  struct Matmul {
+    NsProduct product;
+    cublasLtMatmulDescOpaque_t operation;
+    cublasLtMatrixLayoutOpaque_t a, b, d;
+    cublasLtMatmulAlgo_t algorithm;
+  };
+  struct Scaling {
+    float alpha, beta;
+  };
+  cublasStatus_t describe(const NsProduct& product, Matmul& matmul) const;
+  cublasStatus_t choose(Matmul& matmul) const;
+  // By value: cuBLASLt takes descriptors that are not const, and run() may be called from many
+  // threads.
+  cublasStatus_t multiply(Matmul matmul, Scaling scaling, const NewtonSchulzBuffers& buffers,
+                          cudaStream_t stream) const;
+
+  cublasLtHandle_t handle_ = nullptr;
+  NewtonSchulzShape shape_ = {};
+  Matmul gram_ = {}, polynomial_ = {}, update_ = {};
+};
+
+}  // namespace kernels

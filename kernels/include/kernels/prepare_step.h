@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include <kernels/device_step.h>
+#include <kernels/rules.h>
+#include <kernels/step_control.h>
+
+namespace kernels {
+
+// Adds up `tensors` (device memory) in a fixed order, fills `control`, then counts the step of
+// every group and computes its scalars, or none of that where the step is skipped. One block;
+// `group_count` may be 0. Pointers to device memory; nothing waits.
+struct StepControlRequest {
+  const TensorStats* tensors;
+  uint32_t tensor_count;
+  uint32_t group_count;
+  StepControl* control;
+  GroupSettings* groups;
+  RuleScalars* scalars;
+};
+cudaError_t finish_step_control(const StepControlRequest& request, cudaStream_t stream);
+
+// Threads whose sums finish_step_control() adds up in a tree: thread t takes tensors t, t + 256, ..
+constexpr int kControlThreads = 256;
+
+// Writes the rates of `group_count` groups, or the host's part of the control. The values travel as
+// launch arguments: `rates` is read before the call returns, and nothing waits.
+cudaError_t set_rates(GroupSettings* groups, const GroupRates* rates, uint32_t group_count,
+                      cudaStream_t stream);
+cudaError_t set_control(StepControl* control, const ControlSettings& settings, cudaStream_t stream);
+
+}  // namespace kernels

@@ -1,0 +1,130 @@
+#include <kernels/multi_tensor_update.h>
+
+#include "update_kernel.cuh"
+
+namespace kernels {
+namespace {
+
+const RuleLaunches* launches_of(RuleKind rule) {
+  switch (rule) {
+    case RuleKind::Adam: return &kAdamLaunches;
+    case RuleKind::FusedAdam: return &kFusedAdamLaunches;
+    case RuleKind::Sgd: return &kSgdLaunches;
+    case RuleKind::Lion: return &kLionLaunches;
+    case RuleKind::Muon: return nullptr;
+  }
+  return nullptr;
+}
+
+bool has_scaled(const TensorTypes& types) {
+  return is_scaled(types.main) || is_scaled(types.state[0]) || is_scaled(types.state[1]);
+}
+
+// The scales that the second pass wrote with become those that the next step reads with.
+__global__ void keep_scales(const TensorTable table, const StepControl* control) {
+  if (control->skip != 0) return;
+  const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= table.slot_count) return;
+  const ElementType stored[] = {table.types.main, table.types.state[0], table.types.state[1]};
+  for (int s = 0; s < 3; ++s) {
+    if (!is_scaled(stored[s])) continue;
+    StateScale& scale = *table.slots[i].scale[s];
+    scale.scale = scale_for(stored[s], float_of_bits(scale.absmax_bits));
+    scale.absmax_bits = 0;
+  }
+}
+
+__global__ void __launch_bounds__(kUpdateThreads) model_copy_kernel(const TensorTable table) {
+  constexpr int N = 4;
+  const ElementType type = table.types.model;
+  for (uint32_t c = blockIdx.x; c < table.chunk_count; c += gridDim.x) {
+    const Chunk chunk = table.chunks[c];
+    const TensorSlot slot = table.slots[chunk.slot];
+    if (slot.model == nullptr) continue;
+    const int64_t begin = chunk.index * kChunkElements;
+    const int64_t end = begin + kChunkElements < slot.count ? begin + kChunkElements : slot.count;
+    const int64_t vector_end = slot.is_aligned ? begin + (end - begin) / N * N : begin;
+    for (int64_t i = begin + N * threadIdx.x; i < vector_end; i += N * kUpdateThreads) {
+      Packed<N> main, model;
+      main.load(slot.main, i, 4);
+#pragma unroll
+      for (int j = 0; j < N; ++j) model.put(j, 2, encode(type, float_of_bits(main.get(j, 4))));
+      model.store(slot.model, i, 2);
+    }
+    for (int64_t i = vector_end + threadIdx.x; i < end; i += kUpdateThreads) {
+      store_one(slot.model, i, 2, encode(type, static_cast<const float*>(slot.main)[i]));
+    }
+  }
+}
+
+int blocks_for(const TensorTable& table, int block_count) {
+  const auto chunks = static_cast<int64_t>(table.chunk_count);
+  return static_cast<int>(chunks < block_count ? chunks : block_count);
+}
+
+bool is_model_type(ElementType type) {
+  return type == ElementType::None || type == ElementType::BF16 || type == ElementType::F16;
+}
+
+}  // namespace
+
+bool can_update(const TensorTypes& types, RuleKind rule) {
+  const auto is_state = [](ElementType type) {
+    return type == ElementType::F32 || type == ElementType::BF16 || is_scaled(type);
+  };
+  const bool is_adam = rule == RuleKind::Adam || rule == RuleKind::FusedAdam;
+  const bool states_fit = is_adam
+                              ? is_state(types.state[0]) && is_state(types.state[1])
+                              : (is_state(types.state[0]) ||
+                                 (types.state[0] == ElementType::None && rule == RuleKind::Sgd)) &&
+                                    types.state[1] == ElementType::None;
+  const bool grad_fits = types.grad == ElementType::F32 || types.grad == ElementType::BF16 ||
+                         types.grad == ElementType::F16;
+  const bool main_fits = types.main == ElementType::F32 || types.main == ElementType::BF16 ||
+                         types.main == ElementType::F16 || types.main == ElementType::SplitF32;
+  return launches_of(rule) != nullptr && states_fit && grad_fits && main_fits &&
+         is_model_type(types.model);
+}
+
+cudaError_t multi_tensor_update(const UpdateRequest& request, cudaStream_t stream) {
+  const TensorTable& table = request.table;
+  if (!can_update(table.types, request.rule) || request.block_count < 1) {
+    return cudaErrorInvalidValue;
+  }
+  if (table.chunk_count == 0) return cudaSuccess;
+  const RuleLaunches& launches = *launches_of(request.rule);
+  const int blocks = blocks_for(table, request.block_count);
+  if (has_scaled(table.types)) launches.absmax(request, blocks, stream);
+  launches.update(request, blocks, stream);
+  if (has_scaled(table.types)) {
+    keep_scales<<<(table.slot_count + 127) / 128, 128, 0, stream>>>(table, request.control);
+  }
+  return cudaGetLastError();
+}
+
+cudaError_t write_model_copies(const TensorTable& table, int block_count, cudaStream_t stream) {
+  if (table.types.main != ElementType::F32 || !is_model_type(table.types.model) ||
+      block_count < 1) {
+    return cudaErrorInvalidValue;
+  }
+  if (table.chunk_count == 0 || table.types.model == ElementType::None) return cudaSuccess;
+  model_copy_kernel<<<blocks_for(table, block_count), kUpdateThreads, 0, stream>>>(table);
+  return cudaGetLastError();
+}
+
+cudaError_t has_kernel_image() {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, model_copy_kernel);
+}
+
+cudaError_t persistent_blocks(int* block_count) {
+  int device = 0;
+  int processors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return error;
+  error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess) *block_count = processors * kUpdateBlocksPerSm;
+  return error;
+}
+
+}  // namespace kernels

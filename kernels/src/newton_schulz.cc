@@ -1,0 +1,259 @@
+#include <kernels/newton_schulz.h>
+
+#include <utility>
+
+namespace kernels {
+namespace {
+
+cudaError_t as_cuda_error(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_SUCCESS: return cudaSuccess;
+    case CUBLAS_STATUS_INVALID_VALUE: return cudaErrorInvalidValue;
+    case CUBLAS_STATUS_NOT_SUPPORTED: return cudaErrorNotSupported;
+    case CUBLAS_STATUS_ALLOC_FAILED: return cudaErrorMemoryAllocation;
+    case CUBLAS_STATUS_ARCH_MISMATCH: return cudaErrorNoKernelImageForDevice;
+    case CUBLAS_STATUS_NOT_INITIALIZED: return cudaErrorInitializationError;
+    default: return cudaErrorUnknown;
+  }
+}
+
+// The first failure of a row of calls.
+class Status {
+ public:
+  template <class Call>
+  Status& then(Call&& call) {
+    if (status_ == CUBLAS_STATUS_SUCCESS) status_ = std::forward<Call>(call)();
+    return *this;
+  }
+  cublasStatus_t get() const { return status_; }
+
+ private:
+  cublasStatus_t status_ = CUBLAS_STATUS_SUCCESS;
+};
+
+cudaDataType_t data_type(ElementType type) {
+  return type == ElementType::BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+struct LayoutSize {
+  int64_t rows, columns, leading, stride;
+};
+
+cublasStatus_t make_layout(cublasLtMatrixLayoutOpaque_t& layout, const NewtonSchulzShape& shape,
+                           const LayoutSize& size) {
+  const auto batch = static_cast<int32_t>(shape.batch);
+  return Status()
+      .then([&] {
+        return cublasLtMatrixLayoutInit(&layout, data_type(shape.type),
+                                        static_cast<uint64_t>(size.rows),
+                                        static_cast<uint64_t>(size.columns), size.leading);
+      })
+      .then([&] {
+        return cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
+                                                sizeof batch);
+      })
+      .then([&] {
+        return cublasLtMatrixLayoutSetAttribute(
+            &layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &size.stride, sizeof size.stride);
+      })
+      .get();
+}
+
+template <class Value>
+cublasStatus_t prefer(cublasLtMatmulPreferenceOpaque_t& preference,
+                      cublasLtMatmulPreferenceAttributes_t attribute, Value value) {
+  return cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value);
+}
+
+// The alignment that every column and every matrix of a batch has, at most 256 bytes.
+uint32_t alignment_bytes(const NewtonSchulzShape& shape, const LayoutSize& size) {
+  const int64_t bytes = bytes_of(shape.type);
+  const int64_t steps = size.leading * bytes | (shape.batch > 1 ? size.stride * bytes : 0) | 256;
+  return static_cast<uint32_t>(steps & -steps);
+}
+
+void* buffer_of(const NewtonSchulzBuffers& buffers, NsOperand operand) {
+  switch (operand) {
+    case NsOperand::Iterate: return buffers.iterate;
+    case NsOperand::Gram: return buffers.gram;
+    case NsOperand::Polynomial: return buffers.polynomial;
+    case NsOperand::Next: return buffers.next;
+  }
+  return nullptr;
+}
+
+LayoutSize size_of_a(const NsProduct& p) {
+  return {p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.a_leading, p.a_stride};
+}
+LayoutSize size_of_b(const NsProduct& p) {
+  return {p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.b_leading, p.b_stride};
+}
+LayoutSize size_of_d(const NsProduct& p) { return {p.m, p.n, p.d_leading, p.d_stride}; }
+
+bool can_run(const NewtonSchulzShape& shape) {
+  return shape.rows > 0 && shape.columns > 0 && shape.batch > 0 && shape.batch <= INT32_MAX &&
+         (shape.type == ElementType::BF16 || shape.type == ElementType::F32);
+}
+
+}  // namespace
+
+// To BLAS, the row-major rows x columns matrix X is the column-major columns x rows matrix X^T.
+NsProducts newton_schulz_products(const NewtonSchulzShape& shape) {
+  const int64_t rows = shape.rows;
+  const int64_t columns = shape.columns;
+  const bool is_tall = rows > columns;
+  const int64_t edge = is_tall ? columns : rows;
+  const int64_t square = edge * edge;
+  const int64_t whole = rows * columns;
+  NsProducts products = {};
+  products.gram = {.a = NsOperand::Iterate,
+                   .b = NsOperand::Iterate,
+                   .c = NsOperand::Gram,
+                   .d = NsOperand::Gram,
+                   .transpose_a = !is_tall,
+                   .transpose_b = is_tall,
+                   .m = edge,
+                   .n = edge,
+                   .k = is_tall ? rows : columns,
+                   .a_leading = columns,
+                   .b_leading = columns,
+                   .d_leading = edge,
+                   .a_stride = whole,
+                   .b_stride = whole,
+                   .d_stride = square};
+  products.polynomial = {.a = NsOperand::Gram,
+                         .b = NsOperand::Gram,
+                         .c = NsOperand::Gram,
+                         .d = NsOperand::Polynomial,
+                         .transpose_a = false,
+                         .transpose_b = false,
+                         .m = edge,
+                         .n = edge,
+                         .k = edge,
+                         .a_leading = edge,
+                         .b_leading = edge,
+                         .d_leading = edge,
+                         .a_stride = square,
+                         .b_stride = square,
+                         .d_stride = square};
+  products.update = {.a = is_tall ? NsOperand::Polynomial : NsOperand::Iterate,
+                     .b = is_tall ? NsOperand::Iterate : NsOperand::Polynomial,
+                     .c = NsOperand::Iterate,
+                     .d = NsOperand::Next,
+                     .transpose_a = false,
+                     .transpose_b = false,
+                     .m = columns,
+                     .n = rows,
+                     .k = edge,
+                     .a_leading = columns,
+                     .b_leading = edge,
+                     .d_leading = columns,
+                     .a_stride = is_tall ? square : whole,
+                     .b_stride = is_tall ? whole : square,
+                     .d_stride = whole};
+  if (is_tall) products.update.b_leading = columns;
+  return products;
+}
+
+cublasStatus_t NewtonSchulz::describe(const NsProduct& product, Matmul& matmul) const {
+  matmul.product = product;
+  const cublasComputeType_t compute =
+      shape_.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  const cublasOperation_t a = product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t b = product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+  return Status()
+      .then([&] { return cublasLtMatmulDescInit(&matmul.operation, compute, CUDA_R_32F); })
+      .then([&] {
+        return cublasLtMatmulDescSetAttribute(&matmul.operation, CUBLASLT_MATMUL_DESC_TRANSA, &a,
+                                              sizeof a);
+      })
+      .then([&] {
+        return cublasLtMatmulDescSetAttribute(&matmul.operation, CUBLASLT_MATMUL_DESC_TRANSB, &b,
+                                              sizeof b);
+      })
+      .then([&] { return make_layout(matmul.a, shape_, size_of_a(product)); })
+      .then([&] { return make_layout(matmul.b, shape_, size_of_b(product)); })
+      .then([&] { return make_layout(matmul.d, shape_, size_of_d(product)); })
+      .get();
+}
+
+// Sums that are split may be added in fp32 only: other schemes would round in between.
+cublasStatus_t NewtonSchulz::choose(Matmul& matmul) const {
+  const auto schemes = static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE |
+                                             CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+  const NsProduct& p = matmul.product;
+  const uint32_t of_a = alignment_bytes(shape_, size_of_a(p));
+  const uint32_t of_b = alignment_bytes(shape_, size_of_b(p));
+  const uint32_t of_d = alignment_bytes(shape_, size_of_d(p));
+  cublasLtMatmulPreferenceOpaque_t preference;
+  cublasLtMatmulHeuristicResult_t result = {};
+  int found = 0;
+  Status status;
+  status.then([&] { return cublasLtMatmulPreferenceInit(&preference); })
+      .then([&] {
+        return prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                      kNewtonSchulzWorkspaceBytes);
+      })
+      .then([&] { return prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes); })
+      .then([&] { return prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, of_a); })
+      .then([&] { return prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, of_b); })
+      .then([&] { return prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, of_d); })
+      .then([&] { return prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, of_d); })
+      .then([&] {
+        return cublasLtMatmulAlgoGetHeuristic(handle_, &matmul.operation, &matmul.a, &matmul.b,
+                                              &matmul.d, &matmul.d, &preference, 1, &result,
+                                              &found);
+      });
+  if (status.get() == CUBLAS_STATUS_SUCCESS && found == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+  matmul.algorithm = result.algo;
+  return status.get();
+}
+
+cublasStatus_t NewtonSchulz::multiply(Matmul matmul, Scaling scaling,
+                                      const NewtonSchulzBuffers& buffers,
+                                      cudaStream_t stream) const {
+  const NsProduct& p = matmul.product;
+  return cublasLtMatmul(handle_, &matmul.operation, &scaling.alpha, buffer_of(buffers, p.a),
+                        &matmul.a, buffer_of(buffers, p.b), &matmul.b, &scaling.beta,
+                        buffer_of(buffers, p.c), &matmul.d, buffer_of(buffers, p.d), &matmul.d,
+                        &matmul.algorithm, buffers.workspace, kNewtonSchulzWorkspaceBytes, stream);
+}
+
+cudaError_t NewtonSchulz::prepare(cublasLtHandle_t handle, const NewtonSchulzShape& shape) {
+  if (!can_run(shape)) return cudaErrorInvalidValue;
+  handle_ = handle;
+  shape_ = shape;
+  const NsProducts products = newton_schulz_products(shape);
+  return as_cuda_error(Status()
+                           .then([&] { return describe(products.gram, gram_); })
+                           .then([&] { return describe(products.polynomial, polynomial_); })
+                           .then([&] { return describe(products.update, update_); })
+                           .then([&] { return choose(gram_); })
+                           .then([&] { return choose(polynomial_); })
+                           .then([&] { return choose(update_); })
+                           .get());
+}
+
+cudaError_t NewtonSchulz::run(const NewtonSchulzBuffers& buffers,
+                              const NewtonSchulzCoefficients* coefficients, int steps,
+                              cudaStream_t stream) const {
+  if (handle_ == nullptr || steps < 0) return cudaErrorInvalidValue;
+  NewtonSchulzBuffers current = buffers;
+  Status status;
+  for (int i = 0; i < steps; ++i) {
+    const NewtonSchulzCoefficients& k = coefficients[i];
+    status.then([&] {
+            return multiply(gram_, {1, 0}, current, stream);
+          })
+        .then([&] {
+          return multiply(polynomial_, {k.c, k.b}, current, stream);
+        })
+        .then([&] {
+          return multiply(update_, {1, k.a}, current, stream);
+        });
+    std::swap(current.iterate, current.next);
+  }
+  return as_cuda_error(status.get());
+}
+
+}  // namespace kernels

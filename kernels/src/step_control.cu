@@ -1,0 +1,69 @@
+#include <kernels/prepare_step.h>
+
+#include "stats_sums.cuh"
+
+namespace kernels {
+namespace {
+
+static_assert(kControlThreads % 32 == 0);
+
+__global__ void __launch_bounds__(kControlThreads) finish_kernel(const StepControlRequest request) {
+  TensorStats mine = {0, 0};
+  for (uint32_t i = threadIdx.x; i < request.tensor_count; i += kControlThreads) {
+    add_stats(mine, request.tensors[i]);
+  }
+  const TensorStats total = add_over_block<kControlThreads / 32>(mine);
+  if (threadIdx.x == 0) set_control(*request.control, total);
+  __syncthreads();
+  if (request.control->skip != 0) return;
+  for (uint32_t i = threadIdx.x; i < request.group_count; i += kControlThreads) {
+    GroupSettings& group = request.groups[i];
+    group.step += 1;
+    request.scalars[i] = make_scalars(group);
+  }
+}
+
+constexpr uint32_t kRatesPerLaunch = 128;
+struct Rates {
+  GroupRates values[kRatesPerLaunch];
+};
+
+__global__ void rates_kernel(GroupSettings* groups, const Rates rates, uint32_t count) {
+  const uint32_t i = threadIdx.x;
+  if (i >= count) return;
+  groups[i].lr = rates.values[i].lr;
+  groups[i].weight_decay = rates.values[i].weight_decay;
+}
+
+__global__ void control_kernel(StepControl* control, const ControlSettings settings) {
+  control->inverse_loss_scale = settings.inverse_loss_scale;
+  control->max_norm = settings.max_norm;
+  control->check_finite = settings.check_finite ? 1 : 0;
+}
+
+}  // namespace
+
+cudaError_t set_rates(GroupSettings* groups, const GroupRates* rates, uint32_t group_count,
+                      cudaStream_t stream) {
+  for (uint32_t first = 0; first < group_count; first += kRatesPerLaunch) {
+    const uint32_t left = group_count - first;
+    const uint32_t count = left < kRatesPerLaunch ? left : kRatesPerLaunch;
+    Rates some = {};
+    for (uint32_t i = 0; i < count; ++i) some.values[i] = rates[first + i];
+    rates_kernel<<<1, kRatesPerLaunch, 0, stream>>>(groups + first, some, count);
+  }
+  return cudaGetLastError();
+}
+
+cudaError_t set_control(StepControl* control, const ControlSettings& settings,
+                        cudaStream_t stream) {
+  control_kernel<<<1, 1, 0, stream>>>(control, settings);
+  return cudaGetLastError();
+}
+
+cudaError_t finish_step_control(const StepControlRequest& request, cudaStream_t stream) {
+  finish_kernel<<<1, kControlThreads, 0, stream>>>(request);
+  return cudaGetLastError();
+}
+
+}  // namespace kernels

@@ -1,0 +1,171 @@
+#include "step_tables.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace kernels {
+namespace {
+
+bool same(const TensorTypes& a, const TensorTypes& b) {
+  return a.grad == b.grad && a.main == b.main && a.state[0] == b.state[0] &&
+         a.state[1] == b.state[1] && a.model == b.model;
+}
+
+bool is_one_of(ElementType type, std::initializer_list<ElementType> types) {
+  return std::find(types.begin(), types.end(), type) != types.end();
+}
+
+bool muon_makes_sense(const StepParam& param, const MuonSettings& muon) {
+  using enum ElementType;
+  const int64_t group_rows = int64_t{param.qkv_rows[0]} + param.qkv_rows[1] + param.qkv_rows[2];
+  return param.rows > 0 && param.columns > 0 && param.rows <= UINT32_MAX &&
+         param.rows <= INT64_MAX / param.columns &&
+         param.rows * param.columns == param.slot.count &&
+         (group_rows == 0 || param.rows % group_rows == 0) && muon.scale &&
+         is_one_of(muon.type, {BF16, F32}) && is_one_of(param.types.grad, {F32, BF16, F16}) &&
+         is_one_of(param.types.main, {F32, SplitF32}) &&
+         is_one_of(param.types.state[0], {F32, BF16}) && param.types.state[1] == None &&
+         is_one_of(param.types.model, {None, BF16, F16});
+}
+
+MuonTypes muon_types(const StepParam& param, const MuonSettings& muon) {
+  return {param.types.grad, param.types.main, param.types.state[0], param.types.model, muon.type};
+}
+
+MuonMatrix matrix_of(const StepParam& param, const MuonSettings& muon, int64_t rows) {
+  MuonMatrix m = {};
+  m.grad = param.slot.grad;
+  m.main = param.slot.main;
+  m.remainder = param.slot.remainder;
+  m.momentum = param.slot.state[0];
+  m.model = param.slot.model;
+  m.rows = rows;
+  m.columns = param.columns;
+  m.scale = static_cast<float>(muon.scale(rows, param.columns));
+  m.extra_scale = static_cast<float>(muon.extra_scale);
+  m.group = param.slot.group;
+  m.is_aligned = is_aligned(param.slot) && param.columns % 4 == 0 ? 1 : 0;
+  return m;
+}
+
+// The matrices that a weight is orthogonalised as: one, or query, key and value.
+std::vector<MuonMatrix> matrices_of(const StepParam& param, const MuonSettings& muon) {
+  const uint32_t group_rows = param.qkv_rows[0] + param.qkv_rows[1] + param.qkv_rows[2];
+  if (group_rows == 0) {
+    MuonMatrix whole = matrix_of(param, muon, param.rows);
+    whole.part_rows = whole.group_rows = static_cast<uint32_t>(param.rows);
+    return {whole};
+  }
+  std::vector<MuonMatrix> parts;
+  uint32_t first_row = 0;
+  for (const uint32_t part_rows : param.qkv_rows) {
+    if (part_rows == 0) continue;
+    MuonMatrix part = matrix_of(param, muon, param.rows / group_rows * part_rows);
+    part.part_rows = part_rows;
+    part.group_rows = group_rows;
+    part.first_row = first_row;
+    first_row += part_rows;
+    parts.push_back(part);
+  }
+  return parts;
+}
+
+// The shape's numbers in one batch buffer decide what fits together.
+bool fits_with(const MuonBatch& batch, const MuonTypes& types, const MuonMatrix& matrix,
+               const MuonSettings& settings) {
+  const auto key = [](const MuonTypes& t) {
+    return std::make_tuple(t.grad, t.main, t.momentum, t.model, t.iterate);
+  };
+  return key(batch.types) == key(types) && batch.shape.rows == matrix.rows &&
+         batch.shape.columns == matrix.columns && batch.settings == &settings;
+}
+
+bool has_room(const MuonBatch& batch, uint64_t scratch_bytes_max) {
+  const auto count = static_cast<uint64_t>(batch.shape.batch);
+  const uint64_t bytes_each = 2 * (batch.iterate_bytes() + batch.square_bytes()) / count;
+  return bytes_each <= scratch_bytes_max / (count + 1);
+}
+
+}  // namespace
+
+TensorTable ParamTable::on_device(const DeviceMemory& memory) const {
+  return {memory.at<TensorSlot>(slots_place), memory.at<Chunk>(chunks_place),
+          static_cast<uint32_t>(slots.size()), static_cast<uint32_t>(chunks.size()), types};
+}
+
+uint64_t MuonBatch::iterate_bytes() const {
+  return static_cast<uint64_t>(shape.rows * shape.columns * shape.batch * bytes_of(shape.type));
+}
+
+uint64_t MuonBatch::square_bytes() const {
+  const int64_t edge = std::min(shape.rows, shape.columns);
+  return static_cast<uint64_t>(edge * edge * shape.batch * bytes_of(shape.type));
+}
+
+bool makes_sense(const StepPlan& plan) {
+  return std::all_of(plan.params.begin(), plan.params.end(), [&](const StepParam& param) {
+    const TensorSlot& slot = param.slot;
+    if (slot.count < 0 || slot.group >= plan.groups.size()) return false;
+    if (slot.stats_index != kNoStats && slot.stats_index >= plan.stats_count) return false;
+    const StepGroup& group = plan.groups[slot.group];
+    return group.settings.rule == RuleKind::Muon ? muon_makes_sense(param, group.muon)
+                                                 : can_update(param.types, group.settings.rule);
+  });
+}
+
+std::vector<ParamTable> make_param_tables(const StepPlan& plan) {
+  std::vector<ParamTable> tables;
+  for (const StepParam& param : plan.params) {
+    const RuleKind rule = plan.groups[param.slot.group].settings.rule;
+    auto table = std::find_if(tables.begin(), tables.end(), [&](const ParamTable& t) {
+      return t.rule == rule && same(t.types, param.types);
+    });
+    if (table == tables.end()) {
+      tables.emplace_back();
+      table = std::prev(tables.end());
+      table->types = param.types;
+      table->rule = rule;
+    }
+    table->slots.push_back(param.slot);
+    table->slots.back().is_aligned = is_aligned(param.slot) ? 1 : 0;
+  }
+  for (ParamTable& table : tables) {
+    int64_t chunk_count = 0;
+    for (const TensorSlot& slot : table.slots) chunk_count += chunks_of(slot.count);
+    table.chunks.resize(static_cast<size_t>(chunk_count));
+    fill_chunks(table.slots.data(), static_cast<uint32_t>(table.slots.size()), table.chunks.data());
+  }
+  return tables;
+}
+
+std::vector<MuonBatch> make_muon_batches(const StepPlan& plan) {
+  std::vector<MuonBatch> batches;
+  for (const StepParam& param : plan.params) {
+    const StepGroup& group = plan.groups[param.slot.group];
+    if (group.settings.rule != RuleKind::Muon) continue;
+    const MuonTypes types = muon_types(param, group.muon);
+    for (const MuonMatrix& matrix : matrices_of(param, group.muon)) {
+      auto batch = std::find_if(batches.begin(), batches.end(), [&](const MuonBatch& b) {
+        return fits_with(b, types, matrix, group.muon) && has_room(b, plan.scratch_bytes_max);
+      });
+      if (batch == batches.end()) {
+        batches.emplace_back();
+        batch = std::prev(batches.end());
+        batch->types = types;
+        batch->shape = {matrix.rows, matrix.columns, 0, types.iterate, group.muon.tf32};
+        batch->settings = &group.muon;
+      }
+      batch->matrices.push_back(matrix);
+      batch->shape.batch += 1;
+    }
+  }
+  for (MuonBatch& batch : batches) {
+    const int64_t chunk_count = chunks_of(count_of(batch.matrices.front()));
+    batch.chunks.resize(static_cast<size_t>(chunk_count * batch.shape.batch));
+    fill_chunks(batch.matrices.data(), static_cast<uint32_t>(batch.matrices.size()),
+                batch.chunks.data());
+  }
+  return batches;
+}
+
+}  // namespace kernels

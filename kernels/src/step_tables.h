@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <kernels/device_step.h>
+#include <kernels/grad_stats.h>
+#include <kernels/multi_tensor_update.h>
+#include <kernels/muon.h>
+#include <kernels/newton_schulz.h>
+
+#include "device_memory.h"
+
+namespace kernels {
+
+// Parameters of equal types and rule: one launch updates all of them. Muon's are here for their
+// statistics only.
+struct ParamTable {
+  TensorTypes types;
+  RuleKind rule;
+  std::vector<TensorSlot> slots;
+  std::vector<Chunk> chunks;
+  DeviceMemory::Place slots_place = 0, chunks_place = 0, partials_place = 0;
+
+  TensorTable on_device(const DeviceMemory& memory) const;
+};
+
+// Matrices of one shape that are orthogonalised together.
+struct MuonBatch {
+  MuonTypes types;
+  NewtonSchulzShape shape;
+  const MuonSettings* settings;
+  std::vector<MuonMatrix> matrices;
+  std::vector<Chunk> chunks;
+  NewtonSchulz newton_schulz;
+  DeviceMemory::Place matrices_place = 0, chunks_place = 0, partials_place = 0, divisors_place = 0;
+
+  uint64_t iterate_bytes() const;  // of one of its two buffers
+  uint64_t square_bytes() const;
+};
+
+// Whether every parameter can be updated as its group and types say.
+bool makes_sense(const StepPlan& plan);
+
+std::vector<ParamTable> make_param_tables(const StepPlan& plan);
+
+// Batches in the order of their first matrix; none takes more scratch than the plan allows, but for
+// a single matrix that needs more. Pointers to settings lead into `plan`.
+std::vector<MuonBatch> make_muon_batches(const StepPlan& plan);
+
+}  // namespace kernels

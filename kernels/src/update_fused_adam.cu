@@ -1,0 +1,8 @@
+#include "compiled_types.cuh"
+
+namespace kernels {
+
+const RuleLaunches kFusedAdamLaunches = {&AdamUpdates<FusedAdamFormula>::launch,
+                                         &launch_absmax<FusedAdamFormula>};
+
+}  // namespace kernels

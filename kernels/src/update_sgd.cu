@@ -1,0 +1,8 @@
+#include "compiled_types.cuh"
+
+namespace kernels {
+
+const RuleLaunches kSgdLaunches = {&OneStateUpdates<SgdFormula>::launch,
+                                   &launch_absmax<SgdFormula>};
+
+}  // namespace kernels

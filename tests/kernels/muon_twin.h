@@ -1,0 +1,138 @@
+#pragma once
+
+#include <kernels/muon.h>
+#include <kernels/newton_schulz.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/stats_twin.h"
+
+namespace kernels {
+
+// muon_prepare() and muon_finish() of one matrix on the CPU; all pointers lead to host memory.
+
+struct MuonTwin {
+  MuonTypes types;
+  MuonFactors factors;
+
+  MuonElement element(const MuonMatrix& m, int64_t i) const {
+    const int64_t place = place_in_weight(m, i);
+    MuonElement e = {};
+    e.grad = decode(types.grad, stored_bits(m.grad, place, types.grad));
+    e.param = types.main == ElementType::SplitF32
+                  ? join({stored_bits(m.main, place, types.main),
+                          stored_bits(m.remainder, place, types.main)})
+                  : decode(types.main, stored_bits(m.main, place, types.main));
+    e.momentum = decode(types.momentum, stored_bits(m.momentum, place, types.momentum));
+    return e;
+  }
+
+  void prepare(const MuonMatrix& m) const {
+    std::array<TensorStats, 32> lanes = {};
+    for (int64_t c = 0; c < chunks_of(count_of(m)); ++c) {
+      add_stats(lanes[static_cast<size_t>(c % 32)], momentum_chunk(m, c * kChunkElements));
+    }
+    const auto norm = static_cast<float>(std::sqrt(add_in_tree(lanes).square_sum));
+    const float divisor = std::max(norm, kMuonNormMin);
+    for (int64_t i = 0; i < count_of(m); ++i) {
+      const float value = direction_of(factors, element(m, i)) / divisor;
+      store_bits(m.iterate, i, types.iterate, encode(types.iterate, value));
+    }
+  }
+
+  TensorStats momentum_chunk(const MuonMatrix& m, int64_t begin) const {
+    std::vector<TensorStats> threads(kStatsThreads, TensorStats{0, 0});
+    for (int64_t i = begin; i < std::min(begin + kChunkElements, count_of(m)); ++i) {
+      MuonElement e = element(m, i);
+      e.momentum = muon_momentum(factors.scalars, e.momentum, muon_grad(factors, e));
+      const uint32_t bits = encode(types.momentum, e.momentum);
+      e.momentum = decode(types.momentum, bits);
+      store_bits(m.momentum, place_in_weight(m, i), types.momentum, bits);
+      add_element(threads[static_cast<size_t>((i - begin) / 4 % kStatsThreads)],
+                  direction_of(factors, e));
+    }
+    return add_over_block(threads);
+  }
+
+  void finish(const MuonMatrix& m) const {
+    for (int64_t i = 0; i < count_of(m); ++i) {
+      const int64_t place = place_in_weight(m, i);
+      const float update = decode(types.iterate, stored_bits(m.update, i, types.iterate));
+      const float param = next_param(factors, m, element(m, i).param, update);
+      if (types.main == ElementType::SplitF32) {
+        const SplitFloat parts = split(param);
+        store_bits(m.main, place, types.main, parts.upper);
+        store_bits(m.remainder, place, types.main, parts.lower);
+      } else {
+        store_bits(m.main, place, types.main, encode(types.main, param));
+      }
+      if (types.model != ElementType::None && m.model != nullptr) {
+        store_bits(m.model, place, types.model, encode(types.model, param));
+      }
+    }
+  }
+};
+
+// d = alpha op(a) op(b) + beta c for each matrix of a batch, summed in fp32 in order of k, rounded
+// once: what cuBLASLt computes but for the order of its sums.
+struct ProductTwin {
+  ElementType type;
+  float alpha, beta;
+
+  void multiply(const NsProduct& p, const NewtonSchulzBuffers& buffers, int64_t batch) const {
+    for (int64_t matrix = 0; matrix < batch; ++matrix) {
+      for (int64_t column = 0; column < p.n; ++column) {
+        for (int64_t row = 0; row < p.m; ++row) element(p, buffers, matrix, {row, column});
+      }
+    }
+  }
+
+ private:
+  struct Place {
+    int64_t row, column;
+  };
+
+  static void* buffer(const NewtonSchulzBuffers& buffers, NsOperand operand) {
+    switch (operand) {
+      case NsOperand::Iterate: return buffers.iterate;
+      case NsOperand::Gram: return buffers.gram;
+      case NsOperand::Polynomial: return buffers.polynomial;
+      case NsOperand::Next: return buffers.next;
+    }
+    return nullptr;
+  }
+
+  void element(const NsProduct& p, const NewtonSchulzBuffers& buffers, int64_t matrix,
+               Place at) const {
+    const auto value = [&](NsOperand operand, int64_t index) {
+      return decode(type, stored_bits(buffer(buffers, operand), index, type));
+    };
+    float sum = 0;
+    for (int64_t k = 0; k < p.k; ++k) {
+      const int64_t a = p.transpose_a ? k + at.row * p.a_leading : at.row + k * p.a_leading;
+      const int64_t b = p.transpose_b ? at.column + k * p.b_leading : k + at.column * p.b_leading;
+      sum += value(p.a, matrix * p.a_stride + a) * value(p.b, matrix * p.b_stride + b);
+    }
+    const int64_t d = matrix * p.d_stride + at.row + at.column * p.d_leading;
+    const float added = beta == 0 ? 0 : beta * value(p.c, d);
+    store_bits(buffer(buffers, p.d), d, type, encode(type, alpha * sum + added));
+  }
+};
+
+// NewtonSchulz::run() on the CPU. The result lies in newton_schulz_result(buffers, steps).
+inline void newton_schulz_twin(const NewtonSchulzShape& shape, NewtonSchulzBuffers buffers,
+                               const std::vector<NewtonSchulzCoefficients>& coefficients) {
+  const NsProducts products = newton_schulz_products(shape);
+  for (const NewtonSchulzCoefficients& k : coefficients) {
+    ProductTwin{shape.type, 1, 0}.multiply(products.gram, buffers, shape.batch);
+    ProductTwin{shape.type, k.c, k.b}.multiply(products.polynomial, buffers, shape.batch);
+    ProductTwin{shape.type, 1, k.a}.multiply(products.update, buffers, shape.batch);
+    std::swap(buffers.iterate, buffers.next);
+  }
+}
+
+}  // namespace kernels
