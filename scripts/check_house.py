@@ -48,7 +48,7 @@ THIRD_PARTY = [
     (re.compile(r"nlohmann/"), "nlohmann"),
     (re.compile(r"CLI/"), "CLI11"),
     (re.compile(r"zstd"), "zstd"),
-    (re.compile(r"libdeflate"), "libdeflate"),
+    (re.compile(r"isa-l"), "ISA-L"),
     (re.compile(r"openssl/"), "OpenSSL"),
     (re.compile(r"boost/"), "Boost"),
     (re.compile(r"(sys|linux|arpa|netinet)/|(unistd|fcntl|dirent|signal|poll|dlfcn)\.h"), "POSIX"),

@@ -63,7 +63,16 @@ BOOST_AUTO_TEST_CASE(a_storage_that_many_records_are_cut_from_is_checked_once) {
   const Target target = one_file(std::move(archives));
   const TemporaryFolder folder;
   const ckpt::ExecuteStats stats = run_in(folder, target, sliced.payloads, options_of(4));
-  BOOST_TEST(stats.read_bytes == 2 * sliced.tensor.content.size());  // checked, then copied
+  // Copied and checked at once. An element on the border of two windows is read for both.
+  BOOST_TEST(stats.read_bytes - sliced.tensor.content.size() <= 4 * sizeof(float));
+}
+
+BOOST_AUTO_TEST_CASE(a_storage_of_which_a_part_is_wanted_is_read_to_its_end_once) {
+  const Sliced sliced;
+  const Target target = sliced.target({{40, 0}, {20, 512}});
+  const TemporaryFolder folder;
+  const ckpt::ExecuteStats stats = run_in(folder, target, sliced.payloads, options_of(3));
+  BOOST_TEST(stats.read_bytes == sliced.tensor.content.size());
 }
 
 BOOST_AUTO_TEST_CASE(a_checksum_of_zero_is_no_checksum) {

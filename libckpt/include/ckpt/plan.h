@@ -25,6 +25,7 @@ struct RecordPlan {
 struct PlannedFile {
   std::string path;
   uint64_t count_bytes = 0;
+  std::vector<uint64_t> archive_offsets = {};  // where each archive of the target's file starts
 };
 
 struct Plan {

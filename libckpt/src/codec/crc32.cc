@@ -1,6 +1,8 @@
 #include "codec/crc32.h"
 
-#include <libdeflate.h>
+#include <isa-l/crc.h>
+
+#include <array>
 
 namespace ckpt {
 
@@ -20,24 +22,34 @@ constexpr uint32_t multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-constexpr uint32_t x8_to_the(uint64_t exponent) {
-  uint32_t result = kOne;
-  for (uint32_t power = kX8; exponent != 0; exponent >>= 1, power = multiply(power, power)) {
-    if (exponent & 1) result = multiply(result, power);
+// x^(8 * 2^k) for every k: the steps of a fast exponentiation.
+constexpr std::array<uint32_t, 64> kPowers = [] {
+  std::array<uint32_t, 64> powers = {};
+  uint32_t power = kX8;
+  for (uint32_t& entry : powers) {
+    entry = power;
+    power = multiply(power, power);
   }
-  return result;
-}
+  return powers;
+}();
 
 }  // namespace
 
 uint32_t crc32(std::span<const std::byte> bytes, uint32_t crc) {
-  // libdeflate takes a null pointer as "give me the initial value".
-  return bytes.empty() ? crc : libdeflate_crc32(crc, bytes.data(), bytes.size());
+  if (bytes.empty()) return crc;
+  return crc32_gzip_refl(crc, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
 }
 
-// Appending n bytes multiplies what came before by x^(8n); the rest is linear.
+// Appending n bytes multiplies what came before by x^(8n).
+uint32_t crc32_before(uint32_t crc, uint64_t count_bytes) {
+  for (size_t k = 0; count_bytes != 0; count_bytes >>= 1, ++k) {
+    if (count_bytes & 1) crc = multiply(crc, kPowers[k]);
+  }
+  return crc;
+}
+
 uint32_t crc32_of_both(uint32_t first, uint32_t second, uint64_t second_count_bytes) {
-  return multiply(first, x8_to_the(second_count_bytes)) ^ second;
+  return crc32_before(first, second_count_bytes) ^ second;
 }
 
 }  // namespace ckpt

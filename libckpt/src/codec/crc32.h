@@ -9,8 +9,12 @@ namespace ckpt {
 // CRC-32 as zip uses it (polynomial 0x04C11DB7, reflected). `crc` is that of the bytes before.
 uint32_t crc32(std::span<const std::byte> bytes, uint32_t crc = 0);
 
-// The checksum of two byte strings, one after the other, from the checksums of both: parts of one
-// record may be read by different threads.
+// What bytes with this checksum contribute to that of a whole in which `count_bytes` follow them.
+// The checksum of the whole is the exclusive or of what its parts contribute, in any order: parts
+// of one record are read by different threads.
+uint32_t crc32_before(uint32_t crc, uint64_t count_bytes);
+
+// The checksum of two byte strings, one after the other, from the checksums of both.
 uint32_t crc32_of_both(uint32_t first, uint32_t second, uint64_t second_count_bytes);
 
 }  // namespace ckpt

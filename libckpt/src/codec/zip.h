@@ -52,8 +52,14 @@ class Layout {
 
   // All of these are exactly as long as the layout left room for.
   std::string local_header(size_t member) const;
-  std::string descriptor(size_t member, uint32_t crc) const;    // empty for an empty member
+  std::string descriptor(size_t member, uint32_t crc) const;  // empty for an empty member
+  uint64_t descriptor_bytes(size_t member) const;
   std::string directory(std::span<const uint32_t> crcs) const;  // with the end records
+
+  // The directory in its parts: a header for each member, then the end records.
+  uint64_t central_header_bytes(size_t member) const;
+  std::string central_header(size_t member, uint32_t crc) const;
+  std::string end_records() const;
 
  private:
   std::vector<Place> places_;

@@ -117,9 +117,9 @@ void Layout::add(std::string name, uint64_t count_bytes) {
   const uint64_t unpadded = place.header_offset_bytes + kLocalHeaderBytes + place.name.size() +
                             zip64_extra_bytes(place) + 4;  // 4: the padding field's own header
   place.data_offset_bytes = align_up(unpadded, kAlignmentBytes);
-  directory_offset_bytes_ = place.data_offset_bytes + count_bytes + descriptor_bytes(place);
-  directory_count_bytes_ += kCentralHeaderBytes + place.name.size() + zip64_extra_bytes(place);
+  directory_offset_bytes_ = place.data_offset_bytes + count_bytes + zip::descriptor_bytes(place);
   places_.push_back(std::move(place));
+  directory_count_bytes_ += central_header_bytes(places_.size() - 1);
 }
 
 uint64_t Layout::count_bytes() const {
@@ -167,10 +167,30 @@ std::string Layout::descriptor(size_t member, uint32_t crc) const {
   return out;
 }
 
+uint64_t Layout::descriptor_bytes(size_t member) const {
+  return zip::descriptor_bytes(places_[member]);
+}
+
 std::string Layout::directory(std::span<const uint32_t> crcs) const {
   std::string out;
   out.reserve(static_cast<size_t>(count_bytes() - directory_offset_bytes_));
   for (size_t i = 0; i < places_.size(); ++i) put_central_header(out, places_[i], crcs[i]);
+  return out + end_records();
+}
+
+uint64_t Layout::central_header_bytes(size_t member) const {
+  const Place& place = places_[member];
+  return kCentralHeaderBytes + place.name.size() + zip64_extra_bytes(place);
+}
+
+std::string Layout::central_header(size_t member, uint32_t crc) const {
+  std::string out;
+  put_central_header(out, places_[member], crc);
+  return out;
+}
+
+std::string Layout::end_records() const {
+  std::string out;
   put_end_records(out, places_.size(), {directory_offset_bytes_, directory_count_bytes_});
   return out;
 }

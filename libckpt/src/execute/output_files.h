@@ -11,33 +11,32 @@
 #include <ckpt/execute.h>
 #include <ckpt/plan.h>
 
-#include "execute/file_checksum.h"
-#include "execute/target_pieces.h"
-#include "io/file.h"
+#include "execute/window_map.h"
+#include "io/output_file.h"
 
 namespace ckpt {
 
-// The files of a target: each is made when its first piece is written and closed after its last, so
-// that few are open at a time however many there are. Safe to use from many threads.
+// The files of a target: each is made when its first window is written and closed after its last,
+// so that few are open at a time however many there are. Safe to use from many threads.
 class OutputFiles {
  public:
   // `folder`: of the staging, or the file itself for a plan of one file without a path. Throws
   // InvalidArgument for a path that leads out of the folder.
-  OutputFiles(std::filesystem::path folder, const Plan& plan, const TargetPieces& pieces);
+  OutputFiles(std::filesystem::path folder, const Plan& plan, const WindowMap& windows);
 
-  std::shared_ptr<const File> open(uint32_t file);
-  // For the file's checksum: each byte once, in any order.
-  void bytes_written(uint32_t file, uint64_t offset_bytes, std::span<const std::byte> bytes);
-  // The finished file after its last piece.
-  std::optional<WrittenFile> piece_done(uint32_t file);
+  // `blocks`: the window, filled up to whole blocks; `crc`: of the window alone. Returns the file
+  // if that was its last window.
+  std::optional<WrittenFile> write(const Window& window, std::span<const std::byte> blocks,
+                                   uint32_t crc);
 
  private:
   struct Slot {
     std::mutex mutex;
-    std::shared_ptr<const File> file;
-    FileChecksum checksum;
-    uint32_t pieces_left = 0;
+    std::shared_ptr<OutputFile> file;
+    size_t windows_left = 0;
+    uint32_t crc = 0;  // of what was written so far
   };
+  std::shared_ptr<OutputFile> open(uint32_t file);
   std::filesystem::path path_of(uint32_t file) const;
 
   std::filesystem::path folder_;

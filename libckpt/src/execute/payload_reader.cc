@@ -1,6 +1,8 @@
 #include "execute/payload_reader.h"
 
 #include <algorithm>
+#include <array>
+#include <new>
 
 #include <ckpt/error.h>
 
@@ -17,6 +19,8 @@ namespace {
 constexpr uint64_t kDirectRunBytes = 64 << 10;
 // Holes of at most this length are cheaper to read than to skip with another system call.
 constexpr uint64_t kHoleBytesMax = 64 << 10;
+constexpr std::align_val_t kPageAlignment{4096};
+constexpr size_t kElementBytesMax = 16;
 
 // The first byte behind the last element that a chunk can touch; nullopt where that overflows.
 std::optional<uint64_t> end_bytes(const Extents& sizes, const Extents& strides,
@@ -37,16 +41,6 @@ std::vector<CopyOp> find_copies(const TensorEntry& tensor, const Box& box) {
     if (auto overlap = intersect(tensor.chunks[i].box, box)) copies.push_back({i, *overlap});
   }
   return copies;
-}
-
-// Whether a box with these strides lies row-major without holes. The stride of a dimension of one
-// element says nothing.
-bool is_row_major(const Extents& sizes, const Extents& strides) {
-  const Extents expected = row_major_strides(sizes);
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] > 1 && strides[d] != expected[d]) return false;
-  }
-  return true;
 }
 
 // How much of a strided block one enclosing read takes: all of dims[first..], and `step` indices of
@@ -77,8 +71,12 @@ Enclosing choose_enclosing(std::span<const StridedDim> dims, uint64_t element_by
 }  // namespace
 
 std::span<std::byte> ScratchBuffer::bytes() {
-  if (!memory_) memory_ = std::make_unique_for_overwrite<std::byte[]>(count_bytes_);
+  if (!memory_) memory_.reset(new (kPageAlignment) std::byte[count_bytes_]);
   return {memory_.get(), count_bytes_};
+}
+
+void ScratchBuffer::Release::operator()(std::byte* memory) const {
+  ::operator delete[](memory, kPageAlignment);
 }
 
 BoxReader::BoxReader(const TensorEntry& tensor, const Box& box, const PayloadSource& source,
@@ -146,7 +144,6 @@ const StorageRegion& BoxReader::located(Part& part) {
                 "the tensor needs more than the " + std::to_string(storage.bytes.count_bytes) +
                     " bytes of its storage");
   }
-  if (options_.before_read) options_.before_read(storage);
   part.storage = storage;
   return *part.storage;
 }
@@ -177,6 +174,30 @@ void BoxReader::read(std::span<std::byte> out) {
     throw error.within({.file = {}, .key = tensor_.key});
   }
   position_bytes_ += out.size();
+}
+
+void BoxReader::read_at(uint64_t offset_bytes, std::span<std::byte> out) {
+  const uint64_t behind_element = offset_bytes % element_bytes_;
+  if (behind_element != 0) {
+    const size_t head = std::min<size_t>(out.size(), element_bytes_ - behind_element);
+    read_in_element(offset_bytes, out.first(head));
+    offset_bytes += head;
+    out = out.subspan(head);
+  }
+  const size_t whole_elements = out.size() - out.size() % element_bytes_;
+  seek(offset_bytes - offset_bytes % element_bytes_);
+  read(out.first(whole_elements));
+  if (whole_elements < out.size()) {
+    read_in_element(offset_bytes + whole_elements, out.subspan(whole_elements));
+  }
+}
+
+void BoxReader::read_in_element(uint64_t offset_bytes, std::span<std::byte> out) {
+  std::array<std::byte, kElementBytesMax> element;
+  const size_t skipped = offset_bytes % element_bytes_;
+  seek(offset_bytes - skipped);
+  read(std::span(element).first(element_bytes_));
+  std::ranges::copy(std::span(element).subspan(skipped, out.size()), out.begin());
 }
 
 void BoxReader::read_box(const Box& box, std::byte* out) {
@@ -218,8 +239,8 @@ void BoxReader::read_runs(const StorageRegion& storage, uint64_t start_bytes,
   const auto run_bytes = static_cast<size_t>(dims.back().size * element_bytes_);
   StridedWalk walk(dims.first(dims.size() - 1));
   do {
-    source_.read_bytes(storage, start_bytes + walk.source_offset() * element_bytes_,
-                       {out + walk.target_offset() * element_bytes_, run_bytes});
+    read_storage(storage, start_bytes + walk.source_offset() * element_bytes_,
+                 {out + walk.target_offset() * element_bytes_, run_bytes});
   } while (walk.next());
 }
 
@@ -239,27 +260,20 @@ void BoxReader::read_strided(const StorageRegion& storage, uint64_t start_bytes,
       const uint64_t source_offset = walk.source_offset() + i * whole.source_stride;
       const uint64_t target_offset = walk.target_offset() + i * whole.target_stride;
       const auto bytes = buffer.first(static_cast<size_t>(source_span(block) * element_bytes_));
-      source_.read_bytes(storage, start_bytes + source_offset * element_bytes_, bytes);
+      read_storage(storage, start_bytes + source_offset * element_bytes_, bytes);
       copy_strided(block, element_bytes_, {bytes.data(), out + target_offset * element_bytes_});
     }
   } while (walk.next());
 }
 
-std::span<std::byte> BoxReader::scratch() {
-  return options_.scratch ? options_.scratch->bytes() : own_scratch_.bytes();
+void BoxReader::read_storage(const StorageRegion& storage, uint64_t offset_bytes,
+                             std::span<std::byte> out) const {
+  source_.read_bytes(storage, offset_bytes, out);
+  if (options_.after_read) options_.after_read(storage, offset_bytes, out);
 }
 
-std::optional<StorageRegion> BoxReader::sole_storage() {
-  if (parts_.size() != 1) return std::nullopt;
-  Part& part = parts_[0];
-  const Chunk& chunk = *part.chunk;
-  const bool in_order =
-      chunk.box == box_ && part.start_bytes == 0 && is_row_major(box_.sizes, part.strides);
-  if (!in_order) return std::nullopt;
-  const StorageRegion storage = locate(part);
-  if (storage.view || storage.bytes.count_bytes != count_bytes_) return std::nullopt;
-  part.storage = storage;
-  return storage;
+std::span<std::byte> BoxReader::scratch() {
+  return options_.scratch ? options_.scratch->bytes() : own_scratch_.bytes();
 }
 
 std::optional<uint32_t> stated_crc(const StorageRegion& located) {

@@ -16,15 +16,18 @@
 
 namespace ckpt {
 
-// Memory that is taken when it is first needed, and used again.
+// Memory that is taken when it is first needed, and used again. It starts at a page.
 class ScratchBuffer {
  public:
   explicit ScratchBuffer(size_t count_bytes = size_t{1} << 20) : count_bytes_(count_bytes) {}
   std::span<std::byte> bytes();
 
  private:
+  struct Release {
+    void operator()(std::byte* memory) const;
+  };
   size_t count_bytes_;
-  std::unique_ptr<std::byte[]> memory_;
+  std::unique_ptr<std::byte[], Release> memory_;
 };
 
 struct BoxReaderOptions {
@@ -32,8 +35,10 @@ struct BoxReaderOptions {
   std::optional<std::span<const CopyOp>> copies = std::nullopt;
   // For chunks that do not lie in memory as the box does; default: 1 MiB of its own.
   ScratchBuffer* scratch = nullptr;
-  // Called once for each storage before its first byte is read.
-  std::function<void(const StorageRegion& located)> before_read = {};
+  // Called with what was read from a storage, as it is stored, and where in the storage it starts.
+  std::function<void(const StorageRegion& located, uint64_t offset_bytes,
+                     std::span<const std::byte> bytes)>
+      after_read = {};
 };
 
 // Reads a box of a tensor as consecutive row-major bytes, whatever chunks it is stored in: runs
@@ -53,8 +58,8 @@ class BoxReader {
   // has an element, or a chunk leaves its storage.
   void read(std::span<std::byte> out);
 
-  // The storage that holds exactly the box's bytes in their order, if there is such a one.
-  std::optional<StorageRegion> sole_storage();
+  // Bytes from any place in the box, which may start and end within an element.
+  void read_at(uint64_t offset_bytes, std::span<std::byte> out);
 
  private:
   // A chunk that shares elements with the box.
@@ -68,6 +73,7 @@ class BoxReader {
   void add_part(const CopyOp& copy);
   StorageRegion locate(Part& part) const;
   const StorageRegion& located(Part& part);
+  void read_in_element(uint64_t offset_bytes, std::span<std::byte> out);
   void read_box(const Box& box, std::byte* out);
   void read_overlap(Part& part, const Box& overlap, const Box& box, std::byte* out);
   // Reads a strided block of a storage, the first element of which is `start_bytes` into it.
@@ -75,6 +81,8 @@ class BoxReader {
                     std::span<const StridedDim> dims, std::byte* out);
   void read_runs(const StorageRegion& storage, uint64_t start_bytes,
                  std::span<const StridedDim> dims, std::byte* out);
+  void read_storage(const StorageRegion& storage, uint64_t offset_bytes,
+                    std::span<std::byte> out) const;
   std::span<std::byte> scratch();
 
   const TensorEntry& tensor_;

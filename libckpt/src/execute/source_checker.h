@@ -1,36 +1,65 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
-#include <tuple>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
 
 #include <ckpt/checkpoint.h>
 
 namespace ckpt {
 
-// Checks each source storage against its archive's CRC-32 once, however many records and threads
-// read parts of it. Safe to use from many threads; who comes second waits for the first.
+// Checks the storages of the source against their archives' CRC-32 with the bytes that are read
+// anyway, in whatever parts and order that happens. What nobody wanted of a storage is read at the
+// end. Safe to use from many threads.
 class SourceChecker {
  public:
   explicit SourceChecker(const PayloadSource& source) : source_(source) {}
 
-  // `buffer`: memory to stream through.
-  void check_once(const StorageRegion& located, std::span<std::byte> buffer);
+  // Takes note of bytes of a storage. Returns their CRC-32 if it had to be computed. Throws Corrupt
+  // when they complete a storage that is not sound. `key`: the tensor's; must outlive the checker.
+  std::optional<uint32_t> note(const StorageRegion& located, uint64_t offset_bytes,
+                               std::span<const std::byte> bytes, std::string_view key);
+
+  // The storages that were read in part, in the order of their places; then each is read to its
+  // end, through `buffer`, and checked.
+  size_t gather_incomplete();
+  void complete(size_t index, std::span<std::byte> buffer);
 
  private:
-  struct Storage {
-    std::mutex mutex;  // held while the storage is read
-    bool is_sound = false;
+  struct Place {
+    uint32_t file;
+    ByteRange bytes;
+    bool operator==(const Place&) const = default;
   };
-  using Place = std::tuple<uint32_t, uint64_t, uint64_t>;  // file, offset, bytes
+  struct PlaceHash {
+    size_t operator()(const Place& place) const;
+  };
+  using Ranges = std::map<uint64_t, uint64_t>;  // disjoint: from offset to end
+  struct Storage {
+    uint32_t stated_crc = 0;
+    uint32_t crc = 0;               // of what was summed, each part moved to its place
+    uint64_t summed_bytes = 0;      // each byte counts once
+    std::unique_ptr<Ranges> known;  // gone once the storage is complete
+    std::string_view key;
+  };
+  using Storages = std::unordered_map<Place, Storage, PlaceHash>;
 
-  std::shared_ptr<Storage> storage_at(const StorageRegion& located);
+  static std::vector<ByteRange> claim(Ranges& known, ByteRange part);
+  std::vector<ByteRange> claim(Storages::value_type*& storage, const StorageRegion& located,
+                               ByteRange part, std::string_view key);
+  bool add(Storages::value_type& storage, uint32_t crc, uint64_t count_bytes);
 
   const PayloadSource& source_;
   std::mutex mutex_;
-  std::map<Place, std::shared_ptr<Storage>> storages_;
+  Storages storages_;
+  std::vector<Storages::value_type*> incomplete_;
 };
 
 }  // namespace ckpt

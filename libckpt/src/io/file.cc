@@ -59,6 +59,16 @@ FileDescriptor::~FileDescriptor() {
   if (fd_ >= 0) system_calls().close(fd_);
 }
 
+FileDescriptor create_file(const std::filesystem::path& path, uint64_t count_bytes) {
+  const std::string name = path.string();
+  constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
+  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), kFlags, 0666); });
+  if (fd < 0) throw_errno(name, "create", errno);
+  FileDescriptor descriptor(fd);
+  reserve(fd, name, count_bytes);
+  return descriptor;
+}
+
 File::File(FileDescriptor descriptor, std::string name)
     : descriptor_(std::move(descriptor)), name_(std::move(name)) {
   struct stat status = {};
@@ -80,13 +90,7 @@ File File::open(const std::filesystem::path& path, std::string name) {
 }
 
 File File::create(const std::filesystem::path& path, uint64_t count_bytes) {
-  const std::string name = path.string();
-  constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
-  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), kFlags, 0666); });
-  if (fd < 0) throw_errno(name, "create", errno);
-  FileDescriptor descriptor(fd);
-  reserve(fd, name, count_bytes);
-  return File(std::move(descriptor), name);
+  return File(create_file(path, count_bytes), path.string());
 }
 
 void File::read_at(uint64_t offset_bytes, std::span<std::byte> out) const {
@@ -118,12 +122,6 @@ void File::write_at(uint64_t offset_bytes, std::span<const std::byte> bytes) con
     offset_bytes += static_cast<uint64_t>(count);
     bytes = bytes.subspan(static_cast<size_t>(count));
   }
-}
-
-void File::start_writing_back(uint64_t offset_bytes, uint64_t count_bytes) const {
-  // Only a hint: what fails here fails again, and is reported, when the file is synchronised.
-  (void)system_calls().sync_file_range(descriptor_.get(), static_cast<off_t>(offset_bytes),
-                                       static_cast<off_t>(count_bytes), SYNC_FILE_RANGE_WRITE);
 }
 
 }  // namespace ckpt

@@ -32,13 +32,17 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
+// Creates a file and reserves room for so many bytes, so that ENOSPC comes now rather than in the
+// middle; the file has that length. Throws AlreadyExists, IoFailure.
+FileDescriptor create_file(const std::filesystem::path& path, uint64_t count_bytes);
+
 // A regular file. Reads and writes go to stated places, so that threads can share it.
 class File final : public RandomAccess {
  public:
   // `name` is what errors call it; default: the path. Throws NotFound, IoFailure; anything that is
   // no regular file (a folder, a pipe, a device) is refused as IoFailure.
   static File open(const std::filesystem::path& path, std::string name = {});
-  // A new file; throws AlreadyExists. Room for `count_bytes` is reserved where the file system can.
+  // As create_file().
   static File create(const std::filesystem::path& path, uint64_t count_bytes);
   // Takes over a descriptor that was opened for reading.
   File(FileDescriptor descriptor, std::string name);
@@ -48,8 +52,6 @@ class File final : public RandomAccess {
   void read_at(uint64_t offset_bytes, std::span<std::byte> out) const override;
 
   void write_at(uint64_t offset_bytes, std::span<const std::byte> bytes) const;
-  // Asks the system to start writing a range to the device, without waiting for it.
-  void start_writing_back(uint64_t offset_bytes, uint64_t count_bytes) const;
 
  private:
   FileDescriptor descriptor_;

@@ -35,6 +35,7 @@ int SystemCalls::openat2(int folder, const char* path, const open_how& how) {
   return static_cast<int>(::syscall(SYS_openat2, folder, path, &how, sizeof(how)));
 }
 int SystemCalls::close(int file) { return ::close(file); }
+int SystemCalls::set_flags(int file, int flags) { return ::fcntl(file, F_SETFL, flags); }
 
 ssize_t SystemCalls::pread(int file, void* out, size_t count_bytes, off_t offset_bytes) {
   return ::pread(file, out, count_bytes, offset_bytes);
@@ -47,9 +48,6 @@ int SystemCalls::fallocate(int file, int mode, off_t offset_bytes, off_t count_b
 }
 int SystemCalls::ftruncate(int file, off_t count_bytes) { return ::ftruncate(file, count_bytes); }
 int SystemCalls::fsync(int file) { return ::fsync(file); }
-int SystemCalls::sync_file_range(int file, off_t offset_bytes, off_t count_bytes, unsigned flags) {
-  return ::sync_file_range(file, offset_bytes, count_bytes, flags);
-}
 int SystemCalls::posix_fadvise(int file, off_t offset_bytes, off_t count_bytes, int advice) {
   return ::posix_fadvise(file, offset_bytes, count_bytes, advice);
 }

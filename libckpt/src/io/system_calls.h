@@ -25,13 +25,13 @@ class SystemCalls {
   virtual int openat(int folder, const char* path, int flags);
   virtual int openat2(int folder, const char* path, const open_how& how);
   virtual int close(int file);
+  virtual int set_flags(int file, int flags);  // fcntl(F_SETFL)
 
   virtual ssize_t pread(int file, void* out, size_t count_bytes, off_t offset_bytes);
   virtual ssize_t pwrite(int file, const void* bytes, size_t count_bytes, off_t offset_bytes);
   virtual int fallocate(int file, int mode, off_t offset_bytes, off_t count_bytes);
   virtual int ftruncate(int file, off_t count_bytes);
   virtual int fsync(int file);
-  virtual int sync_file_range(int file, off_t offset_bytes, off_t count_bytes, unsigned flags);
   virtual int posix_fadvise(int file, off_t offset_bytes, off_t count_bytes, int advice);
   virtual int clone(int target, int source);  // ioctl(FICLONE): shares the source's blocks
 

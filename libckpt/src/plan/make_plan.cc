@@ -81,12 +81,14 @@ class Planner {
  private:
   void add_file(uint32_t file) {
     const TargetFile& target = target_.files[file];
-    uint64_t offset_bytes = target.archives.empty() ? target.bytes.size() : 0;
+    PlannedFile planned{target.path, target.archives.empty() ? target.bytes.size() : 0};
+    planned.archive_offsets.reserve(target.archives.size());
     for (uint32_t a = 0; a < target.archives.size(); ++a) {
-      offset_bytes += add_archive(file, a, offset_bytes);
+      planned.archive_offsets.push_back(planned.count_bytes);
+      planned.count_bytes += add_archive(file, a, planned.count_bytes);
     }
-    plan_.files.push_back({target.path, offset_bytes});
-    plan_.total_bytes += offset_bytes;
+    plan_.total_bytes += planned.count_bytes;
+    plan_.files.push_back(std::move(planned));
   }
 
   // Returns how long the archive is.

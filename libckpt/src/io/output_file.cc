@@ -1,0 +1,74 @@
+#include "io/output_file.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+
+#include "base/checked_math.h"
+#include "io/system_calls.h"
+
+namespace ckpt {
+
+namespace {
+
+constexpr uint64_t kDirectBytesMin = 1 << 20;      // shorter files cost less in the page cache
+constexpr size_t kCallBytesMax = size_t{1} << 30;  // Linux: at most 0x7FFFF000
+
+uint64_t room_bytes(uint64_t size_bytes) {
+  if (size_bytes < kDirectBytesMin) return size_bytes;
+  return align_up(size_bytes, OutputFile::kBlockBytes);
+}
+
+}  // namespace
+
+OutputFile::OutputFile(const std::filesystem::path& path, uint64_t count_bytes)
+    : descriptor_(create_file(path, room_bytes(count_bytes))),
+      name_(path.string()),
+      size_bytes_(count_bytes),
+      is_padded_(room_bytes(count_bytes) != count_bytes) {
+  if (count_bytes >= kDirectBytesMin) write_past_the_cache();
+}
+
+// O_DIRECT is set after the creation: open() would leave a file behind where it is refused.
+void OutputFile::write_past_the_cache() {
+  is_direct_ = system_calls().set_flags(descriptor_.get(), O_DIRECT) == 0;
+}
+
+void OutputFile::write_through_the_cache() {
+  if (system_calls().set_flags(descriptor_.get(), 0) != 0) {
+    throw_errno(name_, "write through the page cache", errno);
+  }
+  is_direct_ = false;
+}
+
+void OutputFile::write_at(uint64_t offset_bytes, std::span<const std::byte> blocks) {
+  if (size_bytes_ < kDirectBytesMin) {
+    blocks = blocks.first(std::min<size_t>(blocks.size(), size_bytes_ - offset_bytes));
+  }
+  while (!blocks.empty()) {
+    const bool was_direct = is_direct_;
+    const ssize_t count = system_calls().pwrite(descriptor_.get(), blocks.data(),
+                                                std::min(blocks.size(), kCallBytesMax),
+                                                static_cast<off_t>(offset_bytes));
+    if (count < 0 && errno == EINTR) continue;
+    // Larger blocks are wanted than ours, or an earlier write ended within one.
+    if (count < 0 && errno == EINVAL && was_direct) {
+      write_through_the_cache();
+      continue;
+    }
+    if (count < 0) throw_errno(name_, "write", errno);
+    if (count == 0) throw Error(ErrorCode::IoFailure, {name_, offset_bytes}, "writes nothing");
+    offset_bytes += static_cast<uint64_t>(count);
+    blocks = blocks.subspan(static_cast<size_t>(count));
+  }
+}
+
+void OutputFile::finish() {
+  if (!is_padded_) return;
+  const auto size = static_cast<off_t>(size_bytes_);
+  if (uninterrupted([&] { return system_calls().ftruncate(descriptor_.get(), size); }) != 0) {
+    throw_errno(name_, "set the size", errno);
+  }
+}
+
+}  // namespace ckpt

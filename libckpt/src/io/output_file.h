@@ -1,0 +1,41 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "io/file.h"
+
+namespace ckpt {
+
+// A new file that is written in long blocks past the page cache (O_DIRECT), which takes half the
+// time and leaves nothing to be flushed (docs/performance.md). Short files, and all files where the
+// file system refuses that, go through the page cache. Safe to write from many threads.
+class OutputFile {
+ public:
+  static constexpr uint64_t kBlockBytes = 4096;  // every device's block size divides it
+
+  // The file has `count_bytes` from the beginning. Throws AlreadyExists, IoFailure.
+  OutputFile(const std::filesystem::path& path, uint64_t count_bytes);
+
+  // `offset_bytes` and the address of `blocks` are multiples of kBlockBytes, and so is the length:
+  // the last block of the file is filled up with anything.
+  void write_at(uint64_t offset_bytes, std::span<const std::byte> blocks);
+  // Cuts off what fills up the last block. To be called once, after all writes.
+  void finish();
+
+ private:
+  void write_past_the_cache();
+  void write_through_the_cache();
+
+  FileDescriptor descriptor_;
+  std::string name_;
+  uint64_t size_bytes_;
+  bool is_padded_ = false;
+  std::atomic<bool> is_direct_ = false;
+};
+
+}  // namespace ckpt
