@@ -70,7 +70,9 @@ TargetArchive bare(ckpt::DType dtype, ckpt::Extents shape, std::string data) {
   TargetArchive archive;
   archive.name = "archive";
   archive.content = ckpt::BareTensor{dtype, std::move(shape)};
-  archive.records.push_back({data.size(), std::move(data)});
+  archive.records.resize(1);
+  archive.records[0].count_bytes = data.size();
+  archive.records[0].source = std::move(data);
   return archive;
 }
 

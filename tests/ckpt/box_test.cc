@@ -6,7 +6,7 @@
 #include <random>
 
 #include "model/flat_range.h"
-#include "plan/overlap_index.h"
+#include "model/overlap_index.h"
 #include "support/errors.h"
 
 using ckpt::Box;

@@ -122,7 +122,7 @@ BOOST_AUTO_TEST_CASE(every_tensor_of_a_real_file_is_found_with_its_pointer) {
   BOOST_TEST(catalog.tensors.size() == 50u);
   BOOST_TEST(catalog.find_tensor("/optimizer/state/0/exp_avg") != nullptr);
   BOOST_TEST(catalog.find_tensor("/user/@b/2/t") != nullptr);
-  BOOST_TEST(catalog.find_tensor("/model/view.T")->chunks[0].view.has_value());
+  BOOST_TEST(catalog.find_tensor("/model/view.T")->chunks[0].view != nullptr);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

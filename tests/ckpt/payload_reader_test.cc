@@ -22,6 +22,10 @@ std::string read_all(BoxReader& reader) {
   return out;
 }
 
+std::shared_ptr<const ckpt::StridedView> view_of(uint64_t offset, Extents strides) {
+  return std::make_shared<const ckpt::StridedView>(ckpt::StridedView{offset, std::move(strides)});
+}
+
 KnownTensor tensor_of(test::Random& random, Extents shape, ckpt::DType dtype) {
   KnownTensor tensor;
   tensor.entry.key = "w";
@@ -75,7 +79,7 @@ BOOST_AUTO_TEST_CASE(an_expanded_dimension_repeats_its_elements) {
   KnownTensor tensor = tensor_of(random, {3, 4}, ckpt::DType::UInt8);
   tensor.content = "abcdabcdabcd";
   tensor.entry.chunks.push_back(
-      {ckpt::whole({3, 4}), payloads.add_storage("xabcd"), 0, ckpt::StridedView{1, {0, 1}}});
+      {ckpt::whole({3, 4}), payloads.add_storage("xabcd"), 0, view_of(1, {0, 1})});
   BoxReader reader(tensor.entry, ckpt::whole({3, 4}), payloads);
   BOOST_TEST(read_all(reader) == tensor.content);
 }
@@ -121,8 +125,7 @@ BOOST_AUTO_TEST_CASE(enclosing_reads_never_exceed_the_scratch_memory) {
   KnownTensor tensor = tensor_of(random, {96, 96}, ckpt::DType::BFloat16);
   const Box box = ckpt::whole({96, 96});
   tensor.entry.chunks.push_back(test::store_as_view(random, payloads, tensor, box));
-  tensor.entry.chunks[0].view->strides = {1, 96};  // transposed
-  tensor.entry.chunks[0].view->offset = 0;
+  tensor.entry.chunks[0].view = view_of(0, {1, 96});  // transposed
   std::string transposed(tensor.content.size(), '\0');
   for (size_t r = 0; r < 96; ++r) {
     for (size_t c = 0; c < 96; ++c) {
@@ -159,7 +162,7 @@ BOOST_AUTO_TEST_CASE(a_chunk_that_leaves_its_storage_is_an_error_with_file_offse
   BOOST_TEST(error->what() ==
              "source0 @0 'w': the tensor needs more than the 15 bytes of its storage");
 
-  tensor.chunks[0].view = ckpt::StridedView{0, {~uint64_t{0} / 2}};
+  tensor.chunks[0].view = view_of(0, {~uint64_t{0} / 2});
   BoxReader far(tensor, ckpt::whole({4}), payloads);
   BOOST_TEST(test::error_of([&] { read_all(far); }).has_value());
 }

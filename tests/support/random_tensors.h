@@ -124,7 +124,7 @@ inline ckpt::Chunk store_as_view(Random& random, MemoryPayloads& payloads,
       at += i / strides[d] % box.sizes[d] * view.strides[d];
     storage.replace(at * element_bytes, element_bytes, content, i * element_bytes, element_bytes);
   }
-  return {box, payloads.add_storage(storage), 0, view};
+  return {box, payloads.add_storage(storage), 0, std::make_shared<const ckpt::StridedView>(view)};
 }
 
 // A tensor of random type, shape and bytes, cut into a random grid of chunks.

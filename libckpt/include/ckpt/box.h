@@ -2,13 +2,11 @@
 
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include <ckpt/export.h>
+#include <ckpt/extents.h>
 
 namespace ckpt {
-
-using Extents = std::vector<uint64_t>;  // one number per dimension; a 0-dim tensor has none
 
 // A rectangular part of a tensor, in elements of the whole tensor's index space.
 struct Box {

@@ -53,7 +53,7 @@ struct Chunk {
   Box box;
   StorageRegion region;
   uint64_t payload_offset_bytes = 0;
-  std::optional<StridedView> view = std::nullopt;
+  std::shared_ptr<const StridedView> view = nullptr;
 };
 
 // A tensor. Replicas were dropped at the door, so chunks are disjoint: they cover the tensor when

@@ -56,7 +56,8 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
   // The value tree of a torch.save file of the checkpoint (`torch` files, common.pt); nullptr if
   // there is none.
   const Document* document(std::string_view file) const;
-  // A torch_dist folder's .metadata as it is stored; nullptr for other formats.
+  // A torch_dist folder's .metadata without what the catalog holds: the entries of
+  // state_dict_metadata are None, storage_data is empty; nullptr for other formats.
   const ValueTree* dist_metadata() const;
   // __metadata__ of safetensors files; empty for other formats.
   const std::map<std::string, std::string>& header_metadata() const;

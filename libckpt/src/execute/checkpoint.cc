@@ -1,12 +1,12 @@
 #include <ckpt/checkpoint.h>
 
 #include <mutex>
-#include <unordered_map>
 
 #include <ckpt/error.h>
 
 #include "base/text.h"
 #include "codec/crc32.h"
+#include "execute/expected_entries.h"
 #include "execute/payload_reader.h"
 #include "format/format.h"
 #include "format/torch_save.h"
@@ -17,16 +17,6 @@ namespace ckpt {
 PayloadSource::~PayloadSource() = default;
 
 namespace {
-
-// What .metadata says that an entry of a .distcp file holds.
-struct Expected {
-  const TensorEntry* tensor;
-  const Chunk* chunk;
-};
-
-uint64_t region_key(const StorageRegion& region) {
-  return uint64_t{region.file} << 40 ^ region.bytes.offset_bytes;
-}
 
 std::string shape_text(const Extents& shape) {
   std::string text = "(";
@@ -40,8 +30,8 @@ struct Checkpoint::State {
   Location location;
   Limits limits;
   Contents contents;
-  std::unordered_map<uint64_t, Expected> expected;  // torch_dist: by place
-  mutable std::mutex mutex;                         // guards files
+  ExpectedEntries expected{contents.catalog};  // torch_dist
+  mutable std::mutex mutex;                    // guards files
   mutable std::vector<std::unique_ptr<File>> files;
 
   const File& file(uint32_t index) const {
@@ -58,21 +48,11 @@ struct Checkpoint::State {
     return *files[index];
   }
 
-  void expect_chunks() {
-    for (const TensorEntry& tensor : contents.catalog.tensors) {
-      for (const Chunk& chunk : tensor.chunks) {
-        if (chunk.region.wrapping == Wrapping::TorchSave) {
-          expected.emplace(region_key(chunk.region), Expected{&tensor, &chunk});
-        }
-      }
-    }
-  }
-
   // The tensor in an entry must be the one that .metadata promises.
   void check_entry(const StorageRegion& region, const TensorView& view) const {
-    const auto found = expected.find(region_key(region));
-    if (found == expected.end()) return;
-    const auto& [tensor, chunk] = found->second;
+    const ExpectedEntries::Entry* found = expected.find(region);
+    if (found == nullptr) return;
+    const auto& [tensor, chunk] = *found;
     const Where where{file_path(region.file), region.bytes.offset_bytes, tensor->key};
     if (view.dtype != tensor->dtype || view.shape != chunk->box.sizes) {
       throw Error(ErrorCode::Corrupt, where,
@@ -98,7 +78,7 @@ struct Checkpoint::State {
     const TensorEntry entry = make_tensor_entry(document, {"", 0, *view}, file_path(region.file));
     StorageRegion storage = entry.chunks[0].region;
     if (entry.chunks[0].view) {
-      storage.view = std::make_shared<const StridedView>(*entry.chunks[0].view);
+      storage.view = entry.chunks[0].view;
       return storage;
     }
     const uint64_t offset = entry.chunks[0].payload_offset_bytes;
@@ -128,7 +108,6 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path, OpenOptions optio
     throw;
   }
   state->files.resize(state->contents.catalog.files.size());
-  state->expect_chunks();
   return Checkpoint(std::move(state));
 }
 

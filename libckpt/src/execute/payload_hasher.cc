@@ -86,7 +86,7 @@ TensorEntry entry_of_storage(const Document& document, const Value& persistent_i
     throw Error(ErrorCode::Corrupt, {}, "storage " + escaped(id.key) + " is not in the archive");
   }
   const Extents shape = {storage->region.bytes.count_bytes};
-  return {"", "", DType::UInt8, shape, {{whole(shape), storage->region, 0, std::nullopt}}};
+  return {"", "", DType::UInt8, shape, {{whole(shape), storage->region}}};
 }
 
 }  // namespace ckpt

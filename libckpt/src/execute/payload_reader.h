@@ -12,7 +12,7 @@
 #include <ckpt/plan.h>
 
 #include "execute/strided_copy.h"
-#include "plan/overlap_index.h"
+#include "model/overlap_index.h"
 
 namespace ckpt {
 

@@ -62,6 +62,14 @@ Extents as_size(const Value& value, std::string_view key) {
   return extents;
 }
 
+// torch.serialization._get_layout('torch.strided').
+bool is_strided(const Value& layout) {
+  return layout.is(Kind::Object) &&
+         layout.callable().is_global("torch.serialization", "_get_layout") &&
+         layout.args().size() == 1 && layout.args()[0].is(Kind::Str) &&
+         layout.args()[0].text() == "torch.strided";
+}
+
 // What makes a place in storage_data unique: the key and, for a chunk, its offsets.
 std::string place_key(std::string_view fqn, const Extents* offsets) {
   std::string text(fqn);
@@ -76,7 +84,7 @@ class Interpreter {
  public:
   explicit Interpreter(const ValueTree& tree) : root_(fields_of(tree.root(), "Metadata", {})) {}
 
-  DistMetadata run() {
+  DistMetadata run(const ValueTree& tree) {
     read_places();
     const Value entries = root_.at("state_dict_metadata");
     for (size_t i = 0; i < entries.item_count(); ++i) {
@@ -88,10 +96,32 @@ class Interpreter {
       const std::string& left = places_.begin()->first;
       corrupt(left.substr(0, left.find('\0')), "storage_data places a chunk that no tensor has");
     }
+    result_.rest = rest_of(tree);
     return std::move(result_);
   }
 
  private:
+  ValueTree rest_of(const ValueTree& tree) const {
+    ValueTree rest;
+    const NodeId fields = rest.dict();
+    for (size_t i = 0; i < root_.item_count(); ++i) {
+      const auto [key, value] = root_.item(i);
+      const bool is_storage = key.is(Kind::Str) && key.text() == "storage_data";
+      const bool is_entries = key.is(Kind::Str) && key.text() == "state_dict_metadata";
+      const NodeId key_node = rest.copy(key);
+      const NodeId node = is_storage || is_entries ? rest.dict() : rest.copy(value);
+      for (size_t e = 0; is_entries && e < value.item_count(); ++e) {
+        rest.set_item(node, rest.copy(value.item(e).first), rest.none());
+      }
+      rest.set_item(fields, key_node, node);
+    }
+    const Value metadata = tree.root();
+    rest.set_root(rest.object(metadata.construction(), rest.copy(metadata.callable()),
+                              rest.copy(metadata.args())));
+    rest.set_state(rest.root().id(), fields);
+    return rest;
+  }
+
   void read_places() {
     const Value storage = root_.at("storage_data");
     for (size_t i = 0; i < storage.item_count(); ++i) {
@@ -127,8 +157,7 @@ class Interpreter {
   uint32_t file_index(const Value& path, std::string_view key) {
     if (!path.is(Kind::Str)) corrupt(key, "relative_path is no string");
     const std::string_view name = path.text();
-    if (name.empty() || name == "." || name == ".." ||
-        name.find_first_of(std::string_view("/\\\0", 3)) != name.npos) {
+    if (!is_plain_file_name(name)) {
       corrupt(key, "relative_path '" + escaped(name) + "' is no plain file name");
     }
     const auto [found, added] =
@@ -172,24 +201,15 @@ class Interpreter {
     return tensor;
   }
 
-  // torch.serialization._get_layout('torch.strided').
-  static void check_layout(const Value& layout, std::string_view key) {
-    if (layout.is(Kind::Object) &&
-        layout.callable().is_global("torch.serialization", "_get_layout") &&
-        layout.args().size() == 1 && layout.args()[0].is(Kind::Str) &&
-        layout.args()[0].text() == "torch.strided") {
-      return;
-    }
-    throw Error(ErrorCode::Unsupported, {.file = {}, .key = std::string(key)},
-                "its layout is not torch.strided");
-  }
-
   DType read_dtype(const Value& properties, std::string_view key) {
     const Value fields = fields_of(properties, "TensorProperties", key);
     const bool named = fields.is(Kind::Dict);
     const Value dtype = named ? fields.at("dtype") : fields[0];
     const auto layout = named ? fields.find("layout") : std::optional(fields[1]);
-    if (layout) check_layout(*layout, key);
+    if (layout && !is_strided(*layout)) {
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = std::string(key)},
+                  "its layout is not torch.strided");
+    }
     if (const auto known = as_dtype(dtype)) return *known;
     if (!dtype.is(Kind::Global)) corrupt(key, "the element type is no torch.dtype");
     throw Error(
@@ -205,6 +225,16 @@ class Interpreter {
 
 }  // namespace
 
-DistMetadata interpret_dist_metadata(const ValueTree& tree) { return Interpreter(tree).run(); }
+std::optional<DType> strided_dtype(const Value& state) {
+  if (!state.is(Kind::Tuple) || state.size() != 5 || !is_strided(state[1])) return std::nullopt;
+  return as_dtype(state[0]);
+}
+
+bool is_plain_file_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
+}
+
+DistMetadata interpret_dist_metadata(const ValueTree& tree) { return Interpreter(tree).run(tree); }
 
 }  // namespace ckpt

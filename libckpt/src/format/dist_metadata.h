@@ -1,6 +1,8 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ckpt/catalog.h>
@@ -14,10 +16,20 @@ struct DistMetadata {
   std::vector<std::string> files;
   std::vector<TensorEntry> tensors;
   std::vector<ObjectEntry> objects;
+  // The Metadata object without what the catalog has: the entries of state_dict_metadata are None,
+  // storage_data is empty.
+  ValueTree rest;
 };
 
 // Throws Corrupt with the key; the caller adds the file. Unsupported for transformed (zstd)
 // entries.
 DistMetadata interpret_dist_metadata(const ValueTree& tree);
+
+// What TensorProperties' state says: the element type, where that is known and the layout is
+// torch.strided.
+std::optional<DType> strided_dtype(const Value& state);
+
+// A name of a file in the folder, and of nothing else.
+bool is_plain_file_name(std::string_view name);
 
 }  // namespace ckpt

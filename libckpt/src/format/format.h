@@ -29,7 +29,7 @@ inline constexpr std::string_view kSafetensorsIndexSuffix = ".safetensors.index.
 struct Contents {
   Catalog catalog;
   std::map<std::string, Document> documents;           // torch.save files by name
-  std::optional<ValueTree> dist_metadata;              // .metadata
+  std::optional<ValueTree> dist_metadata;              // .metadata: DistMetadata::rest
   bool has_backend_file = false;                       // Megatron's metadata.json
   std::map<std::string, std::string> header_metadata;  // safetensors' __metadata__
 };

@@ -10,6 +10,7 @@
 #include "base/byte_reader.h"
 #include "codec/pickle_reader.h"
 #include "format/dist_metadata.h"
+#include "format/dist_stream.h"
 #include "format/format.h"
 #include "io/directory.h"
 #include "model/check_catalog.h"
@@ -35,13 +36,16 @@ std::vector<std::byte> read_whole(const File& file, uint64_t bytes_max) {
   return bytes;
 }
 
-ValueTree read_metadata(const Location& location, const Limits& limits) {
+// In one pass where the file is as real writers make it, else as a tree of values, which says what
+// is wrong with it.
+DistMetadata read_metadata(const Location& location, const Limits& limits) {
   const File file = File::open(location.folder / kMetadataName, kMetadataName);
+  if (auto metadata = stream_dist_metadata(file, limits)) return std::move(*metadata);
   const auto bytes = read_whole(file, limits.pickle_bytes_max);
   ByteReader reader(bytes, kMetadataName);
-  ValueTree tree = pickle::read(reader, limits);
+  const ValueTree tree = pickle::read(reader, limits);
   if (!reader.at_end()) reader.fail("bytes follow the pickle's end");
-  return tree;
+  return interpret_dist_metadata(tree);
 }
 
 void check_backend(const Location& location, const Limits& limits) {
@@ -75,10 +79,9 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
   contents.catalog.iteration = location.iteration;
   check_backend(location, limits);
   contents.has_backend_file = is_there(location.folder / kBackendName);
-  contents.dist_metadata = read_metadata(location, limits);
   DistMetadata metadata;
   try {
-    metadata = interpret_dist_metadata(*contents.dist_metadata);
+    metadata = read_metadata(location, limits);
   } catch (Error& error) {
     throw error.within({.file = kMetadataName, .key = {}});
   }
@@ -88,6 +91,7 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
   }
   contents.catalog.tensors = std::move(metadata.tensors);
   contents.catalog.objects = std::move(metadata.objects);
+  contents.dist_metadata = std::move(metadata.rest);
   check_regions(contents.catalog);
   read_common(location, limits, contents);
   contents.catalog.index();

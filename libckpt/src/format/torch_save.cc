@@ -126,7 +126,7 @@ TensorEntry make_tensor_entry(const Document& document, const TensorAt& tensor,
   if (view.strides == row_major_strides(view.shape)) {
     chunk.payload_offset_bytes = view.offset * bytes_per_element(view.dtype);
   } else {
-    chunk.view = StridedView{view.offset, view.strides};
+    chunk.view = std::make_shared<const StridedView>(StridedView{view.offset, view.strides});
   }
   return {std::string(file), tensor.pointer, view.dtype, view.shape, {std::move(chunk)}};
 }

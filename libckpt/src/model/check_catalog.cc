@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/checked_math.h"
+#include "model/overlap_index.h"
 
 namespace ckpt {
 namespace {
@@ -35,34 +36,84 @@ void check_inside(const TensorEntry& tensor, const Box& box) {
   }
 }
 
-// Pairs that could overlap lie next to each other once sorted by the first offset; a chunk is
-// compared with those whose first dimension it reaches.
-void check_disjoint(const TensorEntry& tensor) {
-  std::vector<const Box*> boxes;
-  for (const Chunk& chunk : tensor.chunks) {
-    if (element_count(chunk.box.sizes) > 0) boxes.push_back(&chunk.box);
+// Chunks in the order of one dimension, none of which starts before the one before it ends.
+bool follow_each_other(const std::vector<Chunk>& chunks, size_t dim) {
+  uint64_t end = 0;
+  for (const Chunk& chunk : chunks) {
+    const Box& box = chunk.box;
+    if (box.offsets[dim] < end) return false;
+    end = box.offsets[dim] + box.sizes[dim];
   }
-  std::sort(boxes.begin(), boxes.end(),
-            [](const Box* a, const Box* b) { return a->offsets < b->offsets; });
-  for (size_t i = 0; i < boxes.size(); ++i) {
-    for (size_t j = i + 1; j < boxes.size(); ++j) {
-      if (tensor.shape.empty() ||
-          boxes[j]->offsets[0] < boxes[i]->offsets[0] + boxes[i]->sizes[0]) {
-        if (intersect(*boxes[i], *boxes[j])) {
-          corrupt(tensor.key, "the chunks at " + text(boxes[i]->offsets) + " and " +
-                                  text(boxes[j]->offsets) + " overlap");
-        }
-      } else {
-        break;
-      }
-    }
+  return true;
+}
+
+void check_disjoint(const TensorEntry& tensor) {
+  for (size_t d = 0; d < tensor.shape.size(); ++d) {
+    if (follow_each_other(tensor.chunks, d)) return;
+  }
+  const OverlapIndex index(tensor.chunks);
+  for (const Chunk& chunk : tensor.chunks) {
+    const auto found = index.find(chunk.box);
+    if (found.size() < 2) continue;
+    const Box *first = &tensor.chunks[found[0].box].box, *second = &tensor.chunks[found[1].box].box;
+    if (second->offsets < first->offsets) std::swap(first, second);
+    corrupt(tensor.key,
+            "the chunks at " + text(first->offsets) + " and " + text(second->offsets) + " overlap");
   }
 }
 
 struct Placed {
-  StorageRegion region;
+  const StorageRegion* region;
   const std::string* key;
 };
+
+template <class Visit>
+void for_each_region(const Catalog& catalog, Visit visit) {
+  for (const ObjectEntry& object : catalog.objects) {
+    if (object.region) visit(Placed{&*object.region, &object.key});
+  }
+  for (const TensorEntry& tensor : catalog.tensors) {
+    for (const Chunk& chunk : tensor.chunks) visit(Placed{&chunk.region, &tensor.key});
+  }
+}
+
+// Regions that follow each other in every file, as a writer that appends leaves them: the check
+// that costs neither memory nor sorting.
+bool regions_follow_each_other(const Catalog& catalog) {
+  std::vector<uint64_t> ends(catalog.files.size());
+  bool follow = true;
+  for_each_region(catalog, [&](const Placed& placed) {
+    const uint32_t file = placed.region->file;
+    const ByteRange bytes = placed.region->bytes;
+    follow = follow && bytes.offset_bytes >= ends[file] && bytes.count_bytes > 0 &&
+             fits(bytes.offset_bytes, bytes.count_bytes, catalog.files[file].count_bytes);
+    if (follow) ends[file] = bytes.end_bytes();
+  });
+  return follow;
+}
+
+void check_region(const Placed& placed, const FileEntry& file) {
+  const ByteRange bytes = placed.region->bytes;
+  if (fits(bytes.offset_bytes, bytes.count_bytes, file.count_bytes)) return;
+  throw Error(ErrorCode::Corrupt, {file.path, bytes.offset_bytes, *placed.key},
+              std::to_string(bytes.count_bytes) + " bytes are said to be here, the file has " +
+                  std::to_string(file.count_bytes));
+}
+
+// Two neighbours of one file, the one that starts first first.
+void check_neighbours(const Placed& before, const Placed& placed, const FileEntry& file) {
+  const ByteRange first = before.region->bytes, second = placed.region->bytes;
+  if (first.offset_bytes == second.offset_bytes && first.count_bytes > 0 &&
+      second.count_bytes > 0) {
+    throw Error(ErrorCode::Unsupported, {file.path, second.offset_bytes, *placed.key},
+                "starts where '" + escaped(*before.key) +
+                    "' does, as in DCP's safetensors serialization, which is not read");
+  }
+  if (first.end_bytes() > second.offset_bytes) {
+    throw Error(ErrorCode::Corrupt, {file.path, second.offset_bytes, *placed.key},
+                "shares bytes with '" + escaped(*before.key) + "'");
+  }
+}
 
 }  // namespace
 
@@ -83,37 +134,18 @@ void check_chunks(const TensorEntry& tensor) {
 }
 
 void check_regions(const Catalog& catalog) {
+  if (regions_follow_each_other(catalog)) return;
   std::vector<Placed> placed;
-  for (const TensorEntry& tensor : catalog.tensors) {
-    for (const Chunk& chunk : tensor.chunks) placed.push_back({chunk.region, &tensor.key});
-  }
-  for (const ObjectEntry& object : catalog.objects) {
-    if (object.region) placed.push_back({*object.region, &object.key});
-  }
+  for_each_region(catalog, [&](const Placed& each) { placed.push_back(each); });
   std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
-    return std::pair(a.region.file, a.region.bytes.offset_bytes) <
-           std::pair(b.region.file, b.region.bytes.offset_bytes);
+    return std::pair(a.region->file, a.region->bytes.offset_bytes) <
+           std::pair(b.region->file, b.region->bytes.offset_bytes);
   });
   for (size_t i = 0; i < placed.size(); ++i) {
-    const auto& [region, key] = placed[i];
-    const FileEntry& file = catalog.files[region.file];
-    if (!fits(region.bytes.offset_bytes, region.bytes.count_bytes, file.count_bytes)) {
-      throw Error(ErrorCode::Corrupt, {file.path, region.bytes.offset_bytes, *key},
-                  std::to_string(region.bytes.count_bytes) +
-                      " bytes are said to be here, the file has " +
-                      std::to_string(file.count_bytes));
-    }
-    if (i > 0 && placed[i - 1].region.file == region.file &&
-        placed[i - 1].region.bytes.offset_bytes == region.bytes.offset_bytes &&
-        region.bytes.count_bytes > 0 && placed[i - 1].region.bytes.count_bytes > 0) {
-      throw Error(ErrorCode::Unsupported, {file.path, region.bytes.offset_bytes, *key},
-                  "starts where '" + escaped(*placed[i - 1].key) +
-                      "' does, as in DCP's safetensors serialization, which is not read");
-    }
-    if (i > 0 && placed[i - 1].region.file == region.file &&
-        placed[i - 1].region.bytes.end_bytes() > region.bytes.offset_bytes) {
-      throw Error(ErrorCode::Corrupt, {file.path, region.bytes.offset_bytes, *key},
-                  "shares bytes with '" + escaped(*placed[i - 1].key) + "'");
+    const uint32_t file = placed[i].region->file;
+    check_region(placed[i], catalog.files[file]);
+    if (i > 0 && placed[i - 1].region->file == file) {
+      check_neighbours(placed[i - 1], placed[i], catalog.files[file]);
     }
   }
 }

@@ -5,7 +5,7 @@
 namespace ckpt {
 
 // Throws Corrupt, with the key, unless the tensor's chunks lie inside it, do not overlap and cover
-// it. Sorts and sweeps: n log n for the chunk grids that real writers make.
+// it. Linear for chunks in order, n log n for other grids.
 void check_chunks(const TensorEntry& tensor);
 
 // Throws Corrupt, with the key, unless every region lies inside its file and no two share a byte.

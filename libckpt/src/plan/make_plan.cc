@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "base/checked_math.h"
-#include "plan/overlap_index.h"
+#include "model/overlap_index.h"
 
 namespace ckpt {
 
@@ -17,10 +17,7 @@ class ChunkIndices {
   const OverlapIndex& of(const TensorEntry& tensor) {
     const auto found = indices_.find(&tensor);
     if (found != indices_.end()) return found->second;
-    std::vector<Box> boxes;
-    boxes.reserve(tensor.chunks.size());
-    for (const Chunk& chunk : tensor.chunks) boxes.push_back(chunk.box);
-    return indices_.emplace(&tensor, OverlapIndex(std::move(boxes))).first->second;
+    return indices_.emplace(&tensor, OverlapIndex(tensor.chunks)).first->second;
   }
 
  private:

@@ -111,7 +111,8 @@ class Unpickler {
     ckpt::Chunk chunk;
     chunk.box = ckpt::whole(view.shape);
     chunk.region = storage->region;
-    chunk.view = ckpt::StridedView{view.offset, view.strides};
+    chunk.view =
+        std::make_shared<const ckpt::StridedView>(ckpt::StridedView{view.offset, view.strides});
     entry.chunks.push_back(std::move(chunk));
     return load_tensor(checkpoint_, entry);
   }

@@ -1,0 +1,46 @@
+#include "base/forward_reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace ckpt {
+
+namespace {
+
+constexpr size_t kWindowBytes = size_t{1} << 20;
+
+}  // namespace
+
+ForwardReader::ForwardReader(const RandomAccess& file)
+    : file_(file),
+      window_(std::min<uint64_t>(kWindowBytes, file.size_bytes())),
+      left_bytes_(file.size_bytes()) {}
+
+bool ForwardReader::fill(size_t count) {
+  if (count > window_.size() || count > left_bytes()) return false;
+  std::memmove(window_.data(), window_.data() + at_, end_ - at_);
+  end_ -= at_;
+  at_ = 0;
+  const auto more = static_cast<size_t>(std::min<uint64_t>(window_.size() - end_, left_bytes_));
+  file_.read_at(file_.size_bytes() - left_bytes_, {window_.data() + end_, more});
+  end_ += more;
+  left_bytes_ -= more;
+  return true;
+}
+
+bool ForwardReader::take_line(std::string_view& line) {
+  for (int round = 0; round < 2; ++round) {
+    const auto* start = reinterpret_cast<const char*>(window_.data() + at_);
+    const auto* end =
+        static_cast<const char*>(at_ == end_ ? nullptr : std::memchr(start, '\n', end_ - at_));
+    if (end != nullptr) {
+      line = {start, static_cast<size_t>(end - start)};
+      at_ += line.size() + 1;
+      return true;
+    }
+    if (round == 0) fill(static_cast<size_t>(std::min<uint64_t>(window_.size(), left_bytes())));
+  }
+  return false;
+}
+
+}  // namespace ckpt

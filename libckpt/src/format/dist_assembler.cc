@@ -1,0 +1,325 @@
+#include "format/dist_assembler.h"
+
+#include <ckpt/limits.h>
+
+#include <algorithm>
+
+namespace ckpt {
+namespace {
+
+using Tag = DistItem::Tag;
+
+// The names of fields, interned first: their ids are their places in this list.
+enum FieldName : uint32_t {
+  kOffsets,
+  kSizes,
+  kFqn,
+  kOffset,
+  kIndex,
+  kRelativePath,
+  kLength,
+  kTransformDescriptors,
+  kProperties,
+  kSize,
+  kChunks,
+  kStateDictMetadata,
+  kPlannerData,
+  kStorageData,
+  kStorageMeta,
+  kVersion,
+};
+constexpr std::string_view kFieldNames[] = {
+    "offsets",      "sizes",         "fqn",          "offset",
+    "index",        "relative_path", "length",       "transform_descriptors",
+    "properties",   "size",          "chunks",       "state_dict_metadata",
+    "planner_data", "storage_data",  "storage_meta", "version",
+};
+
+bool is_count(const DistItem& item) {
+  return item.is(Tag::Int) && static_cast<int64_t>(item.number) >= 0;
+}
+
+bool is_number_or_none(const DistItem& item) { return item.is(Tag::Int) || item.is(Tag::None); }
+
+bool is_instance_of(const DistItem& item, DistClass what) {
+  return item.is(Tag::Instance) && item.id == static_cast<uint32_t>(what);
+}
+
+}  // namespace
+
+DistAssembler::DistAssembler() : collector_(values_.texts, values_.extents) {
+  for (const std::string_view name : kFieldNames) values_.texts.intern(name);
+  empty_tuple_ = values_.extents.intern({});
+}
+
+std::optional<DistItem> DistAssembler::tuple(std::span<const DistItem> elements) {
+  if (elements.size() == 1 && elements[0].is(Tag::Numbers)) {
+    return DistItem{Tag::Wrapped, elements[0].id};
+  }
+  if (elements.size() <= Limits().dims_max && std::ranges::all_of(elements, is_count)) {
+    numbers_.clear();
+    for (const DistItem& element : elements) numbers_.push_back(element.number);
+    return DistItem{Tag::Numbers, values_.extents.intern(numbers_)};
+  }
+  std::vector<NodeId> nodes;
+  for (const DistItem& element : elements) {
+    const auto node = to_node(element);
+    if (!node) return std::nullopt;
+    nodes.push_back(*node);
+  }
+  return DistItem{Tag::Node, values_.tree.sequence(Kind::Tuple, nodes)};
+}
+
+std::optional<DistItem> DistAssembler::object(Construction construction, const DistItem& callable,
+                                              const DistItem& args) {
+  const DistClass known = values_.known_class(callable);
+  if (known == DistClass::Size) {
+    if (construction != Construction::Reduce || !args.is(Tag::Wrapped)) return std::nullopt;
+    return DistItem{Tag::Size, args.id};
+  }
+  if (known != DistClass::Other) {
+    const bool plain =
+        construction == Construction::NewObj && args.is(Tag::Numbers) && args.id == empty_tuple_;
+    if (!plain) return std::nullopt;
+    return DistItem{Tag::Instance, static_cast<uint32_t>(known)};
+  }
+  const auto callable_node = to_node(callable), args_node = to_node(args);
+  if (!callable_node || !args_node) return std::nullopt;
+  if (values_.tree.value(*args_node).kind() != Kind::Tuple) return std::nullopt;
+  return DistItem{Tag::Node, values_.tree.object(construction, *callable_node, *args_node)};
+}
+
+std::span<const DistItem> DistAssembler::pairs_of(const DistItem& dict) const {
+  if (!dict.is(Tag::Dict) || dict.id + 2 * dict.number > pairs_.size()) return {};
+  return std::span(pairs_).subspan(dict.id, 2 * dict.number);
+}
+
+// The pairs of a dict that became something else; false where those of another dict follow.
+bool DistAssembler::drop_pairs(const DistItem& dict) {
+  if (!dict.is(Tag::Dict) || dict.number == 0) return true;
+  if (dict.id + 2 * dict.number != pairs_.size()) return false;
+  pairs_.resize(dict.id);
+  return true;
+}
+
+std::optional<NodeId> DistAssembler::to_node(const DistItem& item) {
+  return values_.to_node(item, pairs_of(item));
+}
+
+bool DistAssembler::make_storable(DistItem& item) {
+  if (!item.is(Tag::Dict) && !(item.is(Tag::List) && item.number == 0)) return true;
+  const auto node = to_node(item);
+  if (!node || !drop_pairs(item)) return false;
+  item = {Tag::Node, *node};
+  return true;
+}
+
+// --- containers ---
+
+bool DistAssembler::append(DistItem& list, std::span<const DistItem> elements) {
+  if (!list.is(Tag::List)) return false;
+  if (list.number == 0) list.id = static_cast<uint32_t>(chunks_.size());
+  if (list.id + list.number != chunks_.size()) return false;
+  for (const DistItem& element : elements) {
+    if (!element.is(Tag::Chunk)) return false;
+    chunks_.push_back({element.id, static_cast<uint32_t>(element.number)});
+  }
+  list.number += elements.size();
+  return true;
+}
+
+bool DistAssembler::set_items(DistItem& dict, std::span<DistItem> keys_and_values) {
+  if (keys_and_values.size() % 2 != 0) return false;
+  if (keys_and_values.empty()) {  // Python writes this after every multiple of 1000 pairs
+    return dict.is(Tag::Dict) || dict.is(Tag::Entries) || dict.is(Tag::Places);
+  }
+  const DistItem& value = keys_and_values[1];
+  if (value.is(Tag::Info)) return add_places(dict, keys_and_values);
+  if (value.is(Tag::Tensor) || is_instance_of(value, DistClass::Bytes)) {
+    return add_entries(dict, keys_and_values);
+  }
+  return dict.is(Tag::Dict) && store_pairs(dict, keys_and_values);
+}
+
+// A dict's pairs lie at the end of pairs_ while they are added: those of the values are taken off
+// first, and of several the last lie last.
+bool DistAssembler::store_pairs(DistItem& dict, std::span<DistItem> keys_and_values) {
+  for (size_t i = keys_and_values.size(); i >= 2; i -= 2) {
+    if (!keys_and_values[i - 2].is(Tag::Text) && !keys_and_values[i - 2].is(Tag::Int)) return false;
+    if (!make_storable(keys_and_values[i - 1])) return false;
+  }
+  if (dict.number == 0) dict.id = static_cast<uint32_t>(pairs_.size());
+  if (dict.id + 2 * dict.number != pairs_.size()) return false;
+  pairs_.insert(pairs_.end(), keys_and_values.begin(), keys_and_values.end());
+  dict.number += keys_and_values.size() / 2;
+  return true;
+}
+
+bool DistAssembler::add_entries(DistItem& dict, std::span<const DistItem> keys_and_values) {
+  const bool is_first = dict.is(Tag::Dict) && dict.number == 0 && collector_.keys().empty();
+  if (!is_first && !dict.is(Tag::Entries)) return false;
+  dict = {Tag::Entries};
+  for (size_t i = 0; i < keys_and_values.size(); i += 2) {
+    const DistItem &key = keys_and_values[i], &value = keys_and_values[i + 1];
+    if (!key.is(Tag::Text)) return false;
+    const bool named = value.is(Tag::Tensor) ? collector_.name_tensor(value.id, key.id)
+                                             : is_instance_of(value, DistClass::Bytes) &&
+                                                   collector_.name_object(key.id);
+    if (!named) return false;
+  }
+  return true;
+}
+
+bool DistAssembler::add_places(DistItem& dict, std::span<const DistItem> keys_and_values) {
+  const bool is_first = dict.is(Tag::Dict) && dict.number == 0 && !has_places_;
+  if (!is_first && !dict.is(Tag::Places)) return false;
+  if (ranges_.size() != keys_and_values.size() / 2) return false;
+  has_places_ = true;
+  dict = {Tag::Places};
+  for (size_t i = 0; i < keys_and_values.size(); i += 2) {
+    const DistItem &index = keys_and_values[i], &info = keys_and_values[i + 1];
+    if (!index.is(Tag::Index) || !info.is(Tag::Info) || info.number != i / 2) return false;
+    const DistCollector::Place place{info.id, ranges_[info.number]};
+    const bool placed =
+        index.number == 0
+            ? collector_.place_object(index.id, place)
+            : collector_.place_chunk(index.id, static_cast<uint32_t>(index.number - 1), place);
+    if (!placed) return false;
+  }
+  ranges_.clear();
+  return true;
+}
+
+// --- known classes ---
+
+std::optional<std::array<DistItem, 5>> DistAssembler::fields(const DistItem& dict, Names names) {
+  if (!dict.is(Tag::Dict)) return std::nullopt;
+  std::array<DistItem, 5> found{};
+  uint32_t seen = 0;
+  const auto pairs = pairs_of(dict);
+  for (size_t i = 0; i < pairs.size(); i += 2) {
+    const auto* name = std::ranges::find(names, pairs[i].id);
+    if (!pairs[i].is(Tag::Text) || name == names.end()) return std::nullopt;
+    const auto place = static_cast<uint32_t>(name - names.begin());
+    if ((seen >> place & 1) != 0) return std::nullopt;
+    seen |= 1u << place;
+    found[place] = pairs[i + 1];
+  }
+  if (pairs.size() != 2 * dict.number || !drop_pairs(dict)) return std::nullopt;
+  return found;
+}
+
+bool DistAssembler::build(DistItem& object, const DistItem& state) {
+  if (object.is(Tag::Node)) {
+    const Value value = values_.tree.value(object.id);
+    const auto node = to_node(state);
+    if (!node || !value.is(Kind::Object) || value.state()) return false;
+    values_.tree.set_state(object.id, *node);
+    return drop_pairs(state);
+  }
+  if (!object.is(Tag::Instance)) return false;
+  switch (static_cast<DistClass>(object.id)) {
+    case DistClass::Chunk: return build_chunk(object, state);
+    case DistClass::Index: return build_index(object, state);
+    case DistClass::Info: return build_info(object, state);
+    case DistClass::Properties: return build_properties(object, state);
+    case DistClass::Tensor: return build_tensor(object, state);
+    case DistClass::Bytes: return fields(state, {}).has_value();
+    case DistClass::Metadata: return build_metadata(object, state);
+    default: return false;
+  }
+}
+
+bool DistAssembler::build_chunk(DistItem& object, const DistItem& state) {
+  const auto found = fields(state, {kOffsets, kSizes});
+  if (!found) return false;
+  const auto& [offsets, sizes, a, b, c] = *found;
+  if (!offsets.is(Tag::Size) || !sizes.is(Tag::Size)) return false;
+  object = {Tag::Chunk, offsets.id, sizes.id};
+  return true;
+}
+
+bool DistAssembler::build_index(DistItem& object, const DistItem& state) {
+  const auto found = fields(state, {kFqn, kOffset, kIndex});
+  if (!found) return false;
+  const auto& [fqn, offset, index, a, b] = *found;
+  const bool has_offset = offset.is(Tag::Size);
+  if (!fqn.is(Tag::Text) || !is_number_or_none(index)) return false;
+  if (!has_offset && !offset.is(Tag::None)) return false;
+  object = {Tag::Index, fqn.id, has_offset ? uint64_t{offset.id} + 1 : 0};
+  return true;
+}
+
+bool DistAssembler::build_info(DistItem& object, const DistItem& state) {
+  const auto found = fields(state, {kRelativePath, kOffset, kLength, kTransformDescriptors});
+  if (!found) return false;
+  const auto& [path, offset, length, transforms, a] = *found;
+  if (!path.is(Tag::Text) || !is_count(offset) || !is_count(length)) return false;
+  if (!transforms.is(Tag::None)) return false;
+  object = {Tag::Info, path.id, ranges_.size()};
+  ranges_.push_back({offset.number, length.number});
+  return true;
+}
+
+bool DistAssembler::build_properties(DistItem& object, const DistItem& state) {
+  const auto node = to_node(state);
+  if (!node || !drop_pairs(state)) return false;
+  const auto dtype = strided_dtype(values_.tree.value(*node));
+  if (!dtype) return false;
+  object = {Tag::Properties, 0, static_cast<uint64_t>(*dtype)};
+  return true;
+}
+
+bool DistAssembler::build_tensor(DistItem& object, const DistItem& state) {
+  const auto found = fields(state, {kProperties, kSize, kChunks});
+  if (!found) return false;
+  const auto& [properties, size, list, a, b] = *found;
+  if (!properties.is(Tag::Properties) || !size.is(Tag::Size) || !list.is(Tag::List)) return false;
+  if (list.id + list.number != chunks_.size()) return false;
+  const auto chunks = std::span(chunks_).subspan(list.id);
+  const auto dtype = static_cast<DType>(properties.number);
+  object = {Tag::Tensor, collector_.add_tensor(dtype, size.id, chunks)};
+  chunks_.resize(list.id);
+  return true;
+}
+
+// The root: its state, without what went to the collector.
+bool DistAssembler::build_metadata(DistItem& object, const DistItem& state) {
+  ValueTree& tree = values_.tree;
+  const NodeId fields = tree.dict();
+  int collected = 0;
+  for (size_t i = 0; i < pairs_of(state).size(); i += 2) {
+    const DistItem key = pairs_of(state)[i], value = pairs_of(state)[i + 1];
+    const bool entries = value.is(Tag::Entries) && key.id == kStateDictMetadata;
+    const bool places = value.is(Tag::Places) && key.id == kStorageData;
+    const auto key_node = to_node(key);
+    const auto node = entries ? keys() : places ? tree.dict() : to_node(value);
+    if (!key.is(Tag::Text) || !key_node || !node) return false;
+    tree.set_item(fields, *key_node, *node);
+    collected += entries ? 1 : places ? 2 : 0;
+  }
+  if (collected != 3 || !drop_pairs(state)) return false;
+  root_ = tree.object(Construction::NewObj, tree.global(kMetadataModule, "Metadata"), tree.tuple());
+  tree.set_state(*root_, fields);
+  object = {Tag::Node, *root_};
+  return true;
+}
+
+std::optional<NodeId> DistAssembler::keys() {
+  const NodeId dict = values_.tree.dict();
+  for (const uint32_t key : collector_.keys()) {
+    values_.tree.set_item(dict, *to_node({Tag::Text, key}), values_.tree.none());
+  }
+  return dict;
+}
+
+std::optional<DistMetadata> DistAssembler::finish(const DistItem& root) {
+  if (!root_ || !root.is(Tag::Node) || root.id != *root_) return std::nullopt;
+  if (!collector_.is_complete()) return std::nullopt;
+  DistMetadata metadata = collector_.take();
+  values_.tree.set_root(*root_);
+  metadata.rest = std::move(values_.tree);
+  return metadata;
+}
+
+}  // namespace ckpt

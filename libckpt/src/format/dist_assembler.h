@@ -1,0 +1,68 @@
+#pragma once
+
+#include <array>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "format/dist_collector.h"
+#include "format/dist_items.h"
+
+namespace ckpt {
+
+// What the opcodes of a .metadata build, in terms of items. nullopt or false: not as real writers
+// have it.
+class DistAssembler {
+ public:
+  DistAssembler();
+
+  DistValues& values() { return values_; }
+  uint32_t empty_tuple() const { return empty_tuple_; }
+
+  std::optional<DistItem> tuple(std::span<const DistItem> elements);
+  std::optional<DistItem> object(Construction construction, const DistItem& callable,
+                                 const DistItem& args);
+  bool append(DistItem& list, std::span<const DistItem> elements);
+  bool set_items(DistItem& dict, std::span<DistItem> keys_and_values);  // changes its values
+  // Gives the object its state; a known class's object becomes what it means.
+  bool build(DistItem& object, const DistItem& state);
+
+  std::optional<DistMetadata> finish(const DistItem& root);
+
+ private:
+  using Names = std::initializer_list<uint32_t>;
+
+  // The values that a known class's dict has under these names (ids of texts), None where it has
+  // none; nullopt where it has another name, or one twice.
+  std::optional<std::array<DistItem, 5>> fields(const DistItem& dict, Names names);
+  std::span<const DistItem> pairs_of(const DistItem& dict) const;
+  std::optional<NodeId> to_node(const DistItem& item);
+  bool drop_pairs(const DistItem& dict);
+  // As a dict can hold it: a dict becomes a node.
+  bool make_storable(DistItem& item);
+  std::optional<NodeId> keys();
+
+  bool store_pairs(DistItem& dict, std::span<DistItem> keys_and_values);
+  bool add_entries(DistItem& dict, std::span<const DistItem> keys_and_values);
+  bool add_places(DistItem& dict, std::span<const DistItem> keys_and_values);
+
+  bool build_chunk(DistItem& object, const DistItem& state);
+  bool build_index(DistItem& object, const DistItem& state);
+  bool build_info(DistItem& object, const DistItem& state);
+  bool build_properties(DistItem& object, const DistItem& state);
+  bool build_tensor(DistItem& object, const DistItem& state);
+  bool build_metadata(DistItem& object, const DistItem& state);
+
+  DistValues values_;
+  DistCollector collector_;
+  uint32_t empty_tuple_ = 0;
+  std::vector<DistItem> pairs_;                  // keys and values of Dict items
+  std::vector<DistCollector::ChunkBox> chunks_;  // of List items
+  std::vector<ByteRange> ranges_;                // of Info items
+  std::vector<uint64_t> numbers_;                // of a tuple
+  bool has_places_ = false;
+  std::optional<NodeId> root_;
+};
+
+}  // namespace ckpt

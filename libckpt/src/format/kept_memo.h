@@ -1,0 +1,48 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+namespace ckpt {
+
+// A pickle's memo whose indices come in order, of which only what may be asked for again is kept:
+// a bit for each index, a number for each that was kept.
+class KeptMemo {
+ public:
+  uint64_t size() const { return size_; }
+
+  void keep(uint64_t value) {
+    skip();
+    words_.back().bits |= uint64_t{1} << ((size_ - 1) % 64);
+    values_.push_back(value);
+  }
+
+  void skip() {
+    if (size_ % 64 == 0) words_.push_back({0, static_cast<uint32_t>(values_.size())});
+    ++size_;
+  }
+
+  // nullopt where the index was never stored, or not kept.
+  std::optional<uint64_t> find(uint64_t index) const {
+    if (index >= size_) return std::nullopt;
+    const Word& word = words_[index / 64];
+    const uint64_t bit = uint64_t{1} << (index % 64);
+    if ((word.bits & bit) == 0) return std::nullopt;
+    return values_[word.before + static_cast<uint32_t>(std::popcount(word.bits & (bit - 1)))];
+  }
+
+ private:
+  struct Word {
+    uint64_t bits;
+    uint32_t before;  // kept values of all words before
+  };
+
+  uint64_t size_ = 0;
+  std::deque<Word> words_;
+  std::deque<uint64_t> values_;
+};
+
+}  // namespace ckpt
