@@ -61,16 +61,17 @@ inline ElementType scaled_type(const TensorTypes& types, int i) {
 template <class Formula>
 void find_absmax(const TensorTypes& types, const TensorSlot& slot, const RuleScalars& scalars,
                  TensorFactors& factors) {
-  float absmax[3] = {0, 0, 0};
+  uint32_t absmax[3] = {0, 0, 0};  // bits: those of NaN are the largest
   for (int64_t i = 0; i < slot.count; ++i) {
     Element e = decode_element(AnyTypes{types}, factors, stored_element(types, slot, i));
     Formula::update(scalars, e);
     const float values[] = {e.param, e.state[0], e.state[1]};
-    for (int k = 0; k < 3; ++k) absmax[k] = std::max(absmax[k], std::fabs(values[k]));
+    for (int k = 0; k < 3; ++k)
+      absmax[k] = std::max(absmax[k], bits_of_float(std::fabs(values[k])));
   }
   for (int k = 0; k < 3; ++k) {
     if (!is_scaled(scaled_type(types, k))) continue;
-    const float scale = scale_for(scaled_type(types, k), absmax[k]);
+    const float scale = scale_for(scaled_type(types, k), float_of_bits(absmax[k]));
     factors.inverse[k] = inverse_of(scale);
     slot.scale[k]->scale = scale;
   }

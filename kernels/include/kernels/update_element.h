@@ -23,7 +23,8 @@ struct TensorFactors {
 CKPT_HOST_DEVICE float scale_for(ElementType type, float absmax) {
   return absmax / stored_max(type);
 }
-CKPT_HOST_DEVICE float inverse_of(float scale) { return scale > 0 ? 1 / scale : 0.0F; }
+// Of zero: zero; NaN stays.
+CKPT_HOST_DEVICE float inverse_of(float scale) { return scale > 0 ? 1 / scale : scale; }
 
 template <class Types>
 CKPT_HOST_DEVICE Element decode_element(const Types& types, const TensorFactors& factors,

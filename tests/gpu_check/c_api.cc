@@ -1,0 +1,193 @@
+// The kernels as C functions, for ctypes: bench.py and golden.py call them on tensors of torch.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+
+#include <kernels/device_step.h>
+#include <kernels/newton_schulz.h>
+
+#include "bandwidth.cuh"
+
+#define CKPT_C_API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using namespace kernels;
+
+constexpr int kStepsMax = 16;
+
+// Fields as ctypes sees them; kernels.py has the same in the same order.
+struct CGroup {
+  double lr, weight_decay, beta1, beta2, eps, extra_scale;
+  int64_t step;
+  int32_t rule, decay, bias_correction, nesterov;
+  int32_t ns_steps, ns_type, tf32, scale_mode;
+  float coefficients[kStepsMax][3];
+};
+
+struct CParam {
+  void *grad, *main, *remainder, *state[2], *model, *scale[3];
+  int64_t count, rows, columns;
+  uint32_t group, stats_index, qkv_rows[3];
+  uint8_t grad_type, main_type, state_type[2], model_type;
+};
+
+struct Session {
+  StepPlan plan;
+  std::unique_ptr<DeviceStep> step;
+};
+
+double muon_scale(int32_t mode, int64_t rows, int64_t columns) {
+  const auto out = static_cast<double>(rows), in = static_cast<double>(columns);
+  if (mode == 1) return std::sqrt(out / in);
+  if (mode == 2) return std::sqrt(std::max(1.0, out / in));
+  return std::sqrt(std::max(out, in));
+}
+
+StepGroup group_of(const CGroup& c) {
+  StepGroup group;
+  group.settings = {c.lr,
+                    c.weight_decay,
+                    c.beta1,
+                    c.beta2,
+                    c.eps,
+                    c.step,
+                    static_cast<RuleKind>(c.rule),
+                    static_cast<Decay>(c.decay),
+                    c.bias_correction != 0,
+                    c.nesterov != 0};
+  for (int i = 0; i < std::min(c.ns_steps, kStepsMax); ++i) {
+    const auto& k = c.coefficients[i];
+    group.muon.coefficients.push_back({k[0], k[1], k[2]});
+  }
+  group.muon.type = static_cast<ElementType>(c.ns_type);
+  group.muon.tf32 = c.tf32 != 0;
+  group.muon.extra_scale = c.extra_scale;
+  const int32_t mode = c.scale_mode;
+  group.muon.scale = [mode](int64_t rows, int64_t columns) {
+    return muon_scale(mode, rows, columns);
+  };
+  return group;
+}
+
+StepParam param_of(const CParam& c) {
+  StepParam param = {};
+  param.slot.grad = c.grad;
+  param.slot.main = c.main;
+  param.slot.remainder = c.remainder;
+  param.slot.model = c.model;
+  for (int i = 0; i < 2; ++i) param.slot.state[i] = c.state[i];
+  for (int i = 0; i < 3; ++i) param.slot.scale[i] = static_cast<StateScale*>(c.scale[i]);
+  param.slot.count = c.count;
+  param.slot.group = c.group;
+  param.slot.stats_index = c.stats_index;
+  param.types.grad = static_cast<ElementType>(c.grad_type);
+  param.types.main = static_cast<ElementType>(c.main_type);
+  for (int i = 0; i < 2; ++i) param.types.state[i] = static_cast<ElementType>(c.state_type[i]);
+  param.types.model = static_cast<ElementType>(c.model_type);
+  param.rows = c.rows;
+  param.columns = c.columns;
+  std::copy(c.qkv_rows, c.qkv_rows + 3, param.qkv_rows);
+  return param;
+}
+
+struct NsSession {
+  NewtonSchulz newton_schulz;
+  NewtonSchulzShape shape;
+  cublasLtHandle_t blas = nullptr;
+  ~NsSession() {
+    if (blas != nullptr) cublasLtDestroy(blas);
+  }
+};
+
+}  // namespace
+
+CKPT_C_API const char* sw_problem() { return device_api().problem(); }
+CKPT_C_API const char* sw_status_text(int status) { return device_api().status_text(status); }
+
+CKPT_C_API uint64_t sw_group_bytes() { return sizeof(CGroup); }
+CKPT_C_API uint64_t sw_param_bytes() { return sizeof(CParam); }
+
+CKPT_C_API Session* sw_new() { return new Session; }
+CKPT_C_API void sw_free(Session* session) { delete session; }
+CKPT_C_API void sw_add_group(Session* session, const CGroup* group) {
+  session->plan.groups.push_back(group_of(*group));
+}
+CKPT_C_API void sw_add_param(Session* session, const CParam* param) {
+  session->plan.params.push_back(param_of(*param));
+  if (param->stats_index != kNoStats) {
+    session->plan.stats_count = std::max(session->plan.stats_count, param->stats_index + 1);
+  }
+}
+CKPT_C_API int sw_make(Session* session, uint64_t* bytes) {
+  DeviceStatus status = 0;
+  session->step = device_api().make_step(session->plan, status);
+  if (session->step) *bytes = session->step->device_bytes();
+  return status;
+}
+CKPT_C_API int sw_bind(Session* session, void* memory, void* stream) {
+  return session->step->bind(memory, stream);
+}
+CKPT_C_API int sw_set_rates(Session* session, double lr, double weight_decay, void* stream) {
+  return session->step->set_rates(
+      std::vector<GroupRates>(session->plan.groups.size(), {lr, weight_decay}), stream);
+}
+CKPT_C_API int sw_set_control(Session* session, float inverse_scale, float max_norm, void* stream) {
+  return session->step->set_control({inverse_scale, max_norm, false}, stream);
+}
+CKPT_C_API int sw_stats(Session* session, void* stream) {
+  return session->step->queue_stats(stream);
+}
+CKPT_C_API int sw_update(Session* session, void* stream) {
+  return session->step->queue_update(stream);
+}
+CKPT_C_API int sw_capture(Session* session) { return session->step->capture(); }
+CKPT_C_API int sw_grad_norm(Session* session, double* norm) {
+  StepControl control;
+  const cudaError_t error =
+      cudaMemcpy(&control, session->step->control(), sizeof control, cudaMemcpyDeviceToHost);
+  *norm = control.grad_norm;
+  return error;
+}
+
+CKPT_C_API NsSession* sw_ns_new(const int64_t* rows_columns_batch, int type, int* status) {
+  auto session = std::make_unique<NsSession>();
+  session->shape = {rows_columns_batch[0], rows_columns_batch[1], rows_columns_batch[2],
+                    static_cast<ElementType>(type), false};
+  *status = cublasLtCreate(&session->blas) == CUBLAS_STATUS_SUCCESS
+                ? session->newton_schulz.prepare(session->blas, session->shape)
+                : cudaErrorInitializationError;
+  return session.release();
+}
+CKPT_C_API void sw_ns_free(NsSession* session) { delete session; }
+CKPT_C_API uint64_t sw_ns_workspace_bytes() { return kNewtonSchulzWorkspaceBytes; }
+// buffers: iterate, next, gram, polynomial, workspace
+CKPT_C_API int sw_ns_run(NsSession* session, void** buffers, const CGroup* group, void* stream) {
+  const StepGroup settings = group_of(*group);
+  const auto& coefficients = settings.muon.coefficients;
+  return session->newton_schulz.run({buffers[0], buffers[1], buffers[2], buffers[3], buffers[4]},
+                                    coefficients.data(), static_cast<int>(coefficients.size()),
+                                    static_cast<cudaStream_t>(stream));
+}
+
+// bytes: grad, main, remainder, state 0, state 1, model; streams in the same order.
+CKPT_C_API int sw_move_mix(const int32_t* bytes, void** streams, int64_t count, void* stream) {
+  return gpu_check::move_mix(
+      {bytes[0], bytes[1], bytes[2], {bytes[3], bytes[4]}, bytes[5]},
+      {streams[0], streams[1], streams[2], {streams[3], streams[4]}, streams[5]}, count,
+      static_cast<cudaStream_t>(stream));
+}
+CKPT_C_API int sw_read_only(const void* from, int64_t bytes, void* sink, void* stream) {
+  return gpu_check::read_only(from, bytes, static_cast<uint32_t*>(sink),
+                              static_cast<cudaStream_t>(stream));
+}
+CKPT_C_API int sw_copy(void** streams, int64_t count, void* stream) {
+  return gpu_check::copy(static_cast<float*>(streams[0]), static_cast<const float*>(streams[1]),
+                         count, static_cast<cudaStream_t>(stream));
+}
+CKPT_C_API int sw_triad(void** streams, int64_t count, void* stream) {
+  return gpu_check::triad({static_cast<float*>(streams[0]), static_cast<const float*>(streams[1]),
+                           static_cast<const float*>(streams[2])},
+                          count, static_cast<cudaStream_t>(stream));
+}
