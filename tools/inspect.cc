@@ -8,9 +8,9 @@ int main(int argc, char** argv) {
       "Shows what a checkpoint holds, without PyTorch and without running anything in it.",
       {"ckpt-inspect ckpt/",
        "ckpt-inspect ls ckpt/iter_0000003 --include '*linear_fc1*' --sort size",
-       "ckpt-inspect diff ckpt_a/ ckpt_b/ --json"},
-      {"tree", "verify", "groups", "latest"}};
+       "ckpt-inspect diff ckpt_a/ ckpt_b/ --json"}};
   return tools::run_commands(tool, argc, argv,
                              {make_summary_command(), make_ls_command(), make_show_command(),
-                              make_hash_command(), make_diff_command()});
+                              make_tree_command(), make_verify_command(), make_hash_command(),
+                              make_diff_command(), make_groups_command(), make_latest_command()});
 }

@@ -18,6 +18,8 @@ GOLDEN = ROOT / "tests" / "golden"
 TORCH = str(GOLDEN / "lw_muon_bf16_torch_dp2" / "ckpt")
 TORCH_DP4 = str(GOLDEN / "lw_muon_bf16_torch_dp4" / "ckpt")
 DIST = str(GOLDEN / "lw_muon_bf16_torch_dist_dp2" / "ckpt")
+BARE_TENSOR = str(GOLDEN / "torch_save_zip" / "bare_tensor.pt")
+RECORD = str(ROOT / "tests" / "cli" / "inspect" / "hash_json.stdout")
 FILE = str(GOLDEN / "torch_save_zip" / "zip.pt")
 
 # schema, exit code, command; "OUT" is a path that does not exist.
@@ -37,9 +39,20 @@ CASES = (
     ("diff", 0, ["ckpt-inspect", "diff", TORCH, DIST]),
     ("diff", 1, ["ckpt-inspect", "diff", TORCH, TORCH_DP4]),
     ("diff", 1, ["ckpt-inspect", "diff", FILE, DIST]),
+    ("verify", 0, ["ckpt-inspect", "verify", TORCH]),
+    ("verify", 0, ["ckpt-inspect", "verify", DIST, "--quick"]),
+    ("verify", 1, ["ckpt-inspect", "verify", DIST, "--require-checksums"]),
+    ("verify", 0, ["ckpt-inspect", "verify", FILE]),
+    ("groups", 0, ["ckpt-inspect", "groups", TORCH]),
+    ("groups", 0, ["ckpt-inspect", "groups", DIST, "--limit", "3"]),
+    ("tree", 0, ["ckpt-inspect", "tree", DIST]),
+    ("tree", 0, ["ckpt-inspect", "tree", FILE, "--depth", "2"]),
+    ("latest", 0, ["ckpt-inspect", "latest", DIST]),
+    ("hash_check", 0, ["ckpt-inspect", "hash", BARE_TENSOR, "-c", RECORD]),
+    ("hash_check", 1, ["ckpt-inspect", "hash", FILE, "-c", RECORD]),
     ("error", 2, ["ckpt-inspect"]),
     ("error", 3, ["ckpt-inspect", __file__]),
-    ("error", 4, ["ckpt-inspect", "verify", TORCH]),
+    ("error", 5, ["ckpt-inspect", "latest", str(GOLDEN / "steps")]),
     ("error", 5, ["ckpt-inspect", "show", TORCH, "no such key"]),
     ("conversion", 0, ["ckpt-convert", TORCH, "OUT", "--to", "torch_dist"]),
     ("conversion", 0, ["ckpt-convert", FILE, "OUT", "--to", "torch_dist", "--dry-run"]),
@@ -109,7 +122,17 @@ def fails(is_wrong, text):
         [f"{where}: {value!r} {text} {wanted!r}"] if is_wrong(value, wanted) else [])
 
 
+definitions = {}  # of the schema that is being checked
+
+
+def check_reference(value, reference, _, where):
+    prefix = "#/$defs/"
+    assert reference.startswith(prefix), reference
+    yield from faults(value, definitions[reference.removeprefix(prefix)], where)
+
+
 KEYWORDS = {
+    "$ref": check_reference,
     "type": check_type,
     "properties": check_properties,
     "additionalProperties": check_additional,
@@ -121,7 +144,7 @@ KEYWORDS = {
     "minimum": fails(lambda value, wanted: value < wanted, "is below"),
     "pattern": fails(lambda value, wanted: not re.search(wanted, value), "does not match"),
 }
-NOTES = {"$schema", "$defs", "$ref", "title", "description"}  # $ref: only to a value of any kind
+NOTES = {"$schema", "$defs", "title", "description"}
 
 
 def faults(value, schema, where):
@@ -150,6 +173,8 @@ def document_faults(schema_name, exit_code, command, bin_folder):
     keys = list(document)
     sorted_faults = [] if keys == sorted(keys) else ["keys are not sorted"]
     schema = json.loads((SCHEMAS / f"{schema_name}.json").read_text())
+    definitions.clear()
+    definitions.update(schema.get("$defs", {}))
     return sorted_faults + list(faults(document, schema, ""))
 
 

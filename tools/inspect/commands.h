@@ -7,7 +7,11 @@ namespace tools::inspect {
 Command make_summary_command();  // the one without a word
 Command make_ls_command();
 Command make_show_command();
+Command make_tree_command();
+Command make_verify_command();
 Command make_hash_command();
 Command make_diff_command();
+Command make_groups_command();
+Command make_latest_command();
 
 }  // namespace tools::inspect

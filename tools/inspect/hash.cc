@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
+#include "inspect/hash_record.h"
 #include "inspect/listing.h"
 
 namespace tools::inspect {
@@ -20,12 +21,17 @@ namespace {
 struct HashOptions {
   SourceOptions source;
   bool logical = false;
+  std::string record;
 
   void declare(CLI::App& app) {
     source.declare(app);
     app.add_flag("--logical", logical,
                  "Under canonical names: the same state hashes equal in every format and at every "
                  "data-parallel size");
+    app.add_option("-c,--check", record,
+                   "Compare with the recorded output (text or JSON) of an earlier run; exit code 1 "
+                   "if they differ")
+        ->option_text("FILE");
   }
 };
 
@@ -96,6 +102,9 @@ int run(const HashOptions& options, Console& console) {
     ProgressLine line(console, "hashing");
     hashes = hash(inventory, checkpoint, make_execute_options(console, line));
   }
+  if (!options.record.empty()) {
+    return print_comparison(console, record_of(hashes), read_record(options.record));
+  }
   if (console.options().json) {
     print_hashes_as_json(console, hashes, checkpoint.catalog().format);
   } else {
@@ -112,8 +121,8 @@ Command make_hash_command() {
        "SHA-256 of each tensor and object, and one digest of the whole (--quiet: the digest "
        "alone).",
        {"ckpt-inspect hash ckpt/", "ckpt-inspect hash ckpt/ --logical --quiet",
-        "ckpt-inspect hash model.pt --json > model.hashes.json"},
-       {"-c"}},
+        "ckpt-inspect hash model.pt --json > model.hashes.json && ckpt-inspect hash copy.pt -c "
+        "model.hashes.json"}},
       run);
 }
 

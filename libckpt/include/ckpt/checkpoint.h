@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ckpt/catalog.h>
 #include <ckpt/document.h>
@@ -33,6 +34,14 @@ struct OpenOptions {
   std::optional<int64_t> iteration;  // of a checkpoint root; default: what the tracker names
   Limits limits;
 };
+
+// The iteration folders (iter_0000003) in a checkpoint root, the newest first, whether they are
+// complete or not. Throws NotFound, IoFailure.
+struct IterationFolder {
+  int64_t iteration = 0;
+  std::filesystem::path path;
+};
+CKPT_EXPORT std::vector<IterationFolder> list_iterations(const std::filesystem::path& root);
 
 // An opened checkpoint: a torch_dist folder, a `torch` iteration folder, a torch.save file or a
 // safetensors file, told apart by content. Opening reads metadata only, executes nothing, and

@@ -20,8 +20,9 @@ namespace ckpt::zip {
 
 struct Member {
   std::string name;
-  ByteRange data;                 // in the file, not in the archive
-  std::optional<uint32_t> crc32;  // absent: 0 beside data (torch.save without checksums)
+  ByteRange data;                    // in the file, not in the archive
+  std::optional<uint32_t> crc32;     // absent: 0 beside data (torch.save without checksums)
+  uint64_t header_offset_bytes = 0;  // of its local header, in the file
 };
 
 // Reads the central directory of the archive that fills `archive` of the file, in its order, and
@@ -30,6 +31,9 @@ struct Member {
 // behind the end), Error(Unsupported) for compressed or encrypted members.
 std::vector<Member> read_directory(const RandomAccess& file, ByteRange archive,
                                    const Limits& limits = {});
+
+// Where the central directory of such an archive starts in the file.
+uint64_t directory_offset_bytes(const RandomAccess& file, ByteRange archive);
 
 // Where the members of an archive in the making go. Offsets count from the start of the archive.
 struct Place {

@@ -339,9 +339,15 @@ std::vector<Member> read_directory(const RandomAccess& file, ByteRange archive,
     const bool checksum_absent = entry.crc == 0 && entry.count_bytes != 0;
     members.push_back({std::string(entry.name),
                        {archive.offset_bytes + entry.data_offset_bytes, entry.count_bytes},
-                       checksum_absent ? std::nullopt : std::optional(entry.crc)});
+                       checksum_absent ? std::nullopt : std::optional(entry.crc),
+                       archive.offset_bytes + entry.header_offset_bytes});
   }
   return members;
+}
+
+uint64_t directory_offset_bytes(const RandomAccess& file, ByteRange archive) {
+  Window window(file, archive);
+  return archive.offset_bytes + read_end(window).bytes.offset_bytes;
 }
 
 }  // namespace ckpt::zip

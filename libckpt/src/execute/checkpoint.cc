@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "codec/crc32.h"
+#include "execute/entry_check.h"
 #include "execute/expected_entries.h"
 #include "execute/payload_reader.h"
 #include "format/format.h"
@@ -15,16 +16,6 @@
 namespace ckpt {
 
 PayloadSource::~PayloadSource() = default;
-
-namespace {
-
-std::string shape_text(const Extents& shape) {
-  std::string text = "(";
-  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + ")";
-}
-
-}  // namespace
 
 struct Checkpoint::State {
   Location location;
@@ -53,13 +44,8 @@ struct Checkpoint::State {
     const ExpectedEntries::Entry* found = expected.find(region);
     if (found == nullptr) return;
     const auto& [tensor, chunk] = *found;
-    const Where where{file_path(region.file), region.bytes.offset_bytes, tensor->key};
-    if (view.dtype != tensor->dtype || view.shape != chunk->box.sizes) {
-      throw Error(ErrorCode::Corrupt, where,
-                  "the entry holds " + std::string(ckpt::name(view.dtype)) + " " +
-                      shape_text(view.shape) + ", .metadata says " +
-                      std::string(ckpt::name(tensor->dtype)) + " " + shape_text(chunk->box.sizes));
-    }
+    ckpt::check_entry(view, *tensor, *chunk,
+                      {file_path(region.file), region.bytes.offset_bytes, tensor->key});
   }
 
   std::string shown_name(const std::string& path) const {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
 
 #include "base/byte_reader.h"
@@ -171,6 +172,18 @@ Location find_checkpoint(const fs::path& path, std::optional<int64_t> iteration)
   if (kind == EntryKind::File) return find_in_file(path);
   throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
               "neither a file nor a folder");
+}
+
+std::vector<IterationFolder> list_iterations(const fs::path& root) {
+  if (kind_behind(root) != EntryKind::Folder) not_found(root, "no such folder");
+  std::vector<IterationFolder> folders;
+  for (const std::string& name : Directory::open(root).list()) {
+    const auto iteration = iteration_of(root / name);
+    const bool is_folder = iteration && kind_behind(root / name) == EntryKind::Folder;
+    if (is_folder) folders.push_back({*iteration, root / name});
+  }
+  std::ranges::sort(folders, std::ranges::greater(), &IterationFolder::iteration);
+  return folders;
 }
 
 }  // namespace ckpt

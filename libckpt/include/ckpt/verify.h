@@ -1,0 +1,96 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/error.h>
+#include <ckpt/execute.h>
+
+namespace ckpt {
+
+// What would notice if a byte of a checkpoint's files changed. Every byte has one label.
+enum class ByteLabel : uint8_t {
+  Checksummed,  // a CRC-32 or a manifest's hash covers it
+  Repeated,     // a constant, or said a second time elsewhere: both are compared
+  Unprotected,  // it has a meaning, and nothing would notice
+  Padding,      // no reader looks at it
+  Unclaimed,    // it belongs to nothing that the checkpoint names: always a finding
+};
+inline constexpr size_t kByteLabelCount = 5;
+CKPT_EXPORT std::string_view name(ByteLabel label);  // "checksummed", ...
+
+enum class Severity : uint8_t { Note, Damage };
+enum class CheckKind : uint8_t {
+  Structure,  // files, archives, metadata: what is where
+  Content,    // checksums
+  Meaning,    // what state must be like; added by liboptim
+};
+CKPT_EXPORT std::string_view name(CheckKind check);  // "structure", ...
+
+struct Finding {
+  CheckKind check = CheckKind::Structure;
+  Severity severity = Severity::Damage;
+  Where where;
+  std::string problem;
+  std::string hint = {};
+};
+
+struct FileAccount {
+  std::string path;  // as errors name it
+  uint64_t count_bytes = 0;
+  std::array<uint64_t, kByteLabelCount> labelled_bytes = {};  // by ByteLabel; their sum is all
+  bool has_manifest_hash = false;                             // integrity.json lists it
+};
+
+struct Findings {
+  std::vector<Finding> findings;    // sorted by file, offset, key
+  std::vector<FileAccount> files;   // in the order of their names
+  uint64_t compared_checksums = 0;  // CRC-32 and hashes; 0 after a quick look
+  uint64_t read_bytes = 0;          // of payload and manifests
+
+  CKPT_EXPORT bool damaged() const;
+  CKPT_EXPORT uint64_t labelled_bytes(ByteLabel label) const;  // of all files
+  CKPT_EXPORT void sort();
+};
+
+// Bytes of a storage, as they pass by: pieces of one storage come in any order, from any thread,
+// each byte once. A piece starts at a multiple of 16 bytes of the storage, and ends at one or with
+// the storage.
+struct StoragePiece {
+  uint32_t file = 0;          // index into Catalog::files
+  ByteRange region;           // the catalog's: an entry of a .distcp file, else the storage itself
+  ByteRange storage;          // in the file
+  uint64_t offset_bytes = 0;  // of the piece in the storage
+  std::span<const std::byte> bytes;
+};
+
+struct LabelledRange {
+  std::string_view path;  // as FileAccount::path
+  ByteRange bytes;
+  ByteLabel label = ByteLabel::Padding;
+};
+
+struct VerifyOptions {
+  bool quick = false;              // structure alone: reads no payload
+  bool require_checksums = false;  // unprotected bytes are damage; but for a root's tracker
+  ExecuteOptions execution;
+  // Both are called from several threads at once.
+  std::function<void(const StoragePiece&)> on_storage = {};
+  std::function<void(const LabelledRange&)> on_range = {};
+};
+
+// Checks an opened checkpoint: each archive's headers against its directory, each entry against
+// .metadata, files that nothing names or that are missing from the manifest (integrity.json), every
+// CRC-32 and every hash of the manifest; and accounts for each byte of each file. Reads every file
+// once, in large sequential pieces (files that the manifest lists: their small entries twice).
+// What is damaged is returned; thrown is what keeps it from looking: IoFailure, "cancelled".
+CKPT_EXPORT Findings verify(const Checkpoint& checkpoint, const VerifyOptions& options = {});
+
+}  // namespace ckpt

@@ -1,0 +1,56 @@
+#include <ckpt/verify.h>
+
+#include <filesystem>
+
+#include "execute/verify_account.h"
+#include "execute/verify_files.h"
+#include "execute/verify_items.h"
+#include "execute/verify_payload.h"
+#include "format/integrity.h"
+#include "io/directory.h"
+#include "io/file.h"
+
+namespace ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+void read_manifest(const Checkpoint& checkpoint, VerifyAccount& account) {
+  const fs::path path = checkpoint.folder() / kIntegrityName;
+  if (!checkpoint.is_megatron() || kind_behind(path) != EntryKind::File) return;
+  const std::string shown = checkpoint.shown_name(kIntegrityName);
+  try {
+    const File file = File::open(path, shown);
+    account.take_manifest(read_integrity(file, checkpoint.limits()), shown);
+  } catch (const Error& error) {
+    account.find(error, CheckKind::Content);
+  }
+}
+
+uint64_t set_sizes(const Checkpoint& checkpoint, VerifyAccount& account) {
+  uint64_t total_bytes = 0;
+  for (size_t i = 0; i < account.files().size(); ++i) {
+    const File file =
+        File::open(checkpoint.folder() / account.files()[i].path, account.files()[i].shown);
+    account.set_size(i, file.size_bytes());
+    total_bytes += file.size_bytes();
+  }
+  return total_bytes;
+}
+
+}  // namespace
+
+Findings verify(const Checkpoint& checkpoint, const VerifyOptions& options) {
+  std::vector<Finding> strays;
+  VerifyAccount account(list_files(checkpoint, strays), options);
+  for (Finding& finding : strays) account.find(std::move(finding));
+  read_manifest(checkpoint, account);
+  WorkMeter meter(options.execution, set_sizes(checkpoint, account));
+  PayloadVerifier payloads(checkpoint, account, meter);
+  const std::vector<VerifiedItem> items = list_items(checkpoint, account);
+  check_items(checkpoint, items, account, payloads);
+  if (!options.quick) payloads.run();
+  return account.finish();
+}
+
+}  // namespace ckpt

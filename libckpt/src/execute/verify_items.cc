@@ -1,0 +1,263 @@
+#include "execute/verify_items.h"
+
+#include <algorithm>
+
+#include <ckpt/error.h>
+
+#include "base/checked_math.h"
+#include "codec/zip.h"
+#include "execute/entry_check.h"
+#include "format/torch_save.h"
+#include "io/file.h"
+
+namespace ckpt {
+namespace {
+
+constexpr uint64_t kBatchBytes = uint64_t{1} << 20;
+constexpr uint64_t kSmallMemberBytes = uint64_t{64} << 10;  // read where its archive is looked at
+
+// A part of a file that was read already.
+class HeldBytes final : public RandomAccess {
+ public:
+  HeldBytes(const File& file, uint64_t offset_bytes, std::span<const std::byte> bytes)
+      : file_(file), offset_bytes_(offset_bytes), bytes_(bytes) {}
+
+  uint64_t size_bytes() const override { return file_.size_bytes(); }
+  const std::string& file_name() const override { return file_.file_name(); }
+  void read_at(uint64_t offset_bytes, std::span<std::byte> out) const override {
+    const bool is_held = offset_bytes >= offset_bytes_ &&
+                         fits(offset_bytes - offset_bytes_, out.size(), bytes_.size());
+    if (!is_held) return file_.read_at(offset_bytes, out);
+    const auto start = static_cast<size_t>(offset_bytes - offset_bytes_);
+    std::ranges::copy(bytes_.subspan(start, out.size()), out.begin());
+  }
+
+ private:
+  const File& file_;
+  uint64_t offset_bytes_;
+  std::span<const std::byte> bytes_;
+};
+
+const std::string* key_of(const VerifiedItem& item) {
+  if (item.tensor != nullptr) return &item.tensor->key;
+  return item.object != nullptr ? &item.object->key : nullptr;
+}
+
+class ItemChecker {
+ public:
+  ItemChecker(const Checkpoint& checkpoint, VerifyAccount& account, PayloadVerifier& payloads)
+      : checkpoint_(checkpoint), account_(account), payloads_(payloads) {}
+
+  // `in_memory`: reading from `file` costs nothing.
+  void check(const VerifiedItem& item, const RandomAccess& file, bool in_memory) {
+    try {
+      const auto members = zip::read_directory(file, item.bytes, checkpoint_.limits());
+      const auto ranges = zip::account_archive(file, item.bytes, members);
+      account_.label(item.file, ranges);
+      if (!account_.options().quick) {
+        for (const zip::AccountedRange& range : ranges) {
+          if (range.member == zip::kNoMember) continue;
+          check_member(item, members[range.member], file, in_memory);
+        }
+      }
+    } catch (Error& error) {
+      find(error, item);
+      return account_.label(item.file, item.bytes, ByteLabel::Unclaimed);
+    }
+    if (item.is_entry) check_entry_of(item, file);
+  }
+
+ private:
+  void find(Error& error, const VerifiedItem& item) {
+    const std::string* key = key_of(item);
+    account_.find(error.within({.file = {}, .key = key ? *key : std::string()}),
+                  CheckKind::Structure);
+  }
+
+  // What the entry holds is what .metadata says. Megatron's objects may hold tensors, too.
+  void check_entry_of(const VerifiedItem& item, const RandomAccess& file) {
+    const VerifiedFile& shown = account_.files()[item.file];
+    try {
+      const Document document =
+          read_torch_save(file, shown.index.value_or(0), item.bytes, checkpoint_.limits());
+      for (const TensorAt& tensor : tensors_in(document)) {
+        make_tensor_entry(document, tensor, shown.shown);
+      }
+      if (item.tensor == nullptr) return;
+      const Where where{shown.shown, item.bytes.offset_bytes, item.tensor->key};
+      const auto view = as_tensor(document.tree.root());
+      if (!view) throw Error(ErrorCode::Corrupt, where, "the entry holds no tensor");
+      check_entry(*view, *item.tensor, *item.chunk, where);
+    } catch (Error& error) {
+      find(error, item);
+    }
+  }
+
+  void check_member(const VerifiedItem& item, const zip::Member& member, const RandomAccess& file,
+                    bool in_memory) {
+    VerifiedPayload payload{item.file, member.data, member.crc32};
+    if (is_storage(member)) payload.region = item.is_entry ? item.bytes : member.data;
+    payload.key = key_of(item) ? *key_of(item) : is_storage(member) ? "" : member.name;
+    if (!in_memory && member.data.count_bytes > kSmallMemberBytes) {
+      return payloads_.add(std::move(payload));
+    }
+    std::vector<std::byte> bytes(static_cast<size_t>(member.data.count_bytes));
+    file.read_at(member.data.offset_bytes, bytes);
+    payloads_.check(payload, bytes);
+    if (!in_memory) payloads_.passed(bytes.size());
+  }
+
+  // NAME/data/KEY.
+  static bool is_storage(const zip::Member& member) {
+    const size_t slash = member.name.find('/');
+    return slash != member.name.npos &&
+           std::string_view(member.name).substr(slash + 1).starts_with("data/");
+  }
+
+  const Checkpoint& checkpoint_;
+  VerifyAccount& account_;
+  PayloadVerifier& payloads_;
+};
+
+// Consecutive small items of one file, or one item.
+struct Batch {
+  size_t first = 0;
+  size_t count = 0;
+  ByteRange bytes;
+};
+
+std::vector<Batch> make_batches(std::span<const VerifiedItem> items) {
+  std::vector<Batch> batches;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const ByteRange& bytes = items[i].bytes;
+    if (!batches.empty()) {
+      Batch& last = batches.back();
+      const uint64_t span_bytes = bytes.end_bytes() - last.bytes.offset_bytes;
+      const bool joins = items[last.first].file == items[i].file &&
+                         last.bytes.count_bytes <= kBatchBytes && span_bytes <= kBatchBytes &&
+                         bytes.offset_bytes >= last.bytes.offset_bytes;
+      if (joins) {
+        ++last.count;
+        last.bytes.count_bytes = std::max(last.bytes.count_bytes, span_bytes);
+        continue;
+      }
+    }
+    batches.push_back({i, 1, bytes});
+  }
+  return batches;
+}
+
+class ItemLister {
+ public:
+  ItemLister(const Checkpoint& checkpoint, VerifyAccount& account)
+      : catalog_(checkpoint.catalog()), account_(account), by_file_(catalog_.files.size()) {
+    for (const TensorEntry& tensor : catalog_.tensors) {
+      for (const Chunk& chunk : tensor.chunks) {
+        if (tensor.file.empty()) add({0, {}, true, true, &tensor, &chunk, nullptr}, chunk.region);
+      }
+    }
+    for (const ObjectEntry& object : catalog_.objects) {
+      if (object.region) add({0, {}, true, true, nullptr, nullptr, &object}, *object.region);
+    }
+  }
+
+  std::vector<VerifiedItem> run() {
+    for (size_t file = 0; file < account_.files().size(); ++file) list(file);
+    return std::move(items_);
+  }
+
+ private:
+  void add(VerifiedItem item, const StorageRegion& region) {
+    item.bytes = region.bytes;
+    item.is_archive = region.wrapping == Wrapping::TorchSave;
+    by_file_[region.file].push_back(item);
+  }
+
+  void list(size_t file) {
+    const VerifiedFile& what = account_.files()[file];
+    const ByteRange all{0, account_.size_bytes(file)};
+    switch (what.role) {
+      case FileRole::Archive: items_.push_back({file, all}); break;
+      case FileRole::Entries: list_entries(file); break;
+      case FileRole::Safetensors:  // the header's length agrees with the file's, or it is refused
+        account_.label(file, ByteRange{0, 8}, ByteLabel::Repeated);
+        account_.label(file, ByteRange{8, all.count_bytes - 8}, ByteLabel::Unprotected);
+        items_.push_back({file, all, false});
+        break;
+      case FileRole::Manifest:
+        account_.label(file, all,
+                       account_.has_manifest() ? ByteLabel::Repeated : ByteLabel::Unprotected);
+        break;
+      case FileRole::Plain:
+      case FileRole::Tracker:
+        account_.label(file, all, ByteLabel::Unprotected);
+        items_.push_back({file, all, false});
+        break;
+      case FileRole::Stray: account_.label(file, all, ByteLabel::Unclaimed); break;
+    }
+  }
+
+  void list_entries(size_t file) {
+    auto& entries = by_file_[*account_.files()[file].index];
+    std::ranges::stable_sort(entries, {},
+                             [](const VerifiedItem& item) { return item.bytes.offset_bytes; });
+    uint64_t position = 0;
+    for (VerifiedItem& item : entries) {
+      item.file = file;
+      claim(file, {position, std::max(item.bytes.offset_bytes, position) - position});
+      position = std::max(position, item.bytes.end_bytes());
+      if (!item.is_archive) account_.label(file, item.bytes, ByteLabel::Unprotected);
+      items_.push_back(item);
+    }
+    claim(file, {position, account_.size_bytes(file) - position});
+    entries = {};
+  }
+
+  void claim(size_t file, ByteRange hole) {
+    if (hole.count_bytes == 0) return;
+    account_.label(file, hole, ByteLabel::Unclaimed);
+    account_.find({CheckKind::Structure,
+                   Severity::Damage,
+                   {account_.files()[file].shown, hole.offset_bytes, {}},
+                   std::to_string(hole.count_bytes) + " bytes that .metadata gives to nothing"});
+  }
+
+  const Catalog& catalog_;
+  VerifyAccount& account_;
+  std::vector<std::vector<VerifiedItem>> by_file_;  // entries
+  std::vector<VerifiedItem> items_;
+};
+
+}  // namespace
+
+std::vector<VerifiedItem> list_items(const Checkpoint& checkpoint, VerifyAccount& account) {
+  return ItemLister(checkpoint, account).run();
+}
+
+void check_items(const Checkpoint& checkpoint, std::span<const VerifiedItem> items,
+                 VerifyAccount& account, PayloadVerifier& payloads) {
+  const std::vector<Batch> batches = make_batches(items);
+  ItemChecker checker(checkpoint, account, payloads);
+  const auto check_batch = [&](size_t number, std::span<std::byte> slab) {
+    const Batch& batch = batches[number];
+    const VerifiedFile& name = account.files()[items[batch.first].file];
+    const File file = File::open(checkpoint.folder() / name.path, name.shown);
+    const bool in_memory = !account.options().quick && batch.bytes.count_bytes <= slab.size() &&
+                           batch.bytes.end_bytes() <= file.size_bytes();
+    const auto held = in_memory ? slab.first(static_cast<size_t>(batch.bytes.count_bytes))
+                                : std::span<std::byte>();
+    file.read_at(batch.bytes.offset_bytes, held);
+    payloads.passed(held.size());
+    const HeldBytes bytes(file, batch.bytes.offset_bytes, held);
+    for (const VerifiedItem& item : items.subspan(batch.first, batch.count)) {
+      if (item.is_archive) {
+        checker.check(item, bytes, in_memory);
+      } else if (!account.options().quick) {
+        payloads.add({item.file, item.bytes});
+      }
+    }
+  };
+  run_with_slabs(batches.size(), account.options().execution, check_batch);
+}
+
+}  // namespace ckpt

@@ -1,0 +1,180 @@
+#include "execute/verify_payload.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/text.h"
+#include "codec/crc32.h"
+#include "execute/sha256.h"
+#include "io/file.h"
+
+namespace ckpt {
+namespace {
+
+constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
+
+// The first tensor of a torch.save file that views this storage, for errors.
+std::string key_of_storage(const Catalog& catalog, uint32_t file, uint64_t offset_bytes) {
+  for (const TensorEntry& tensor : catalog.tensors) {
+    for (const Chunk& chunk : tensor.chunks) {
+      const StorageRegion& region = chunk.region;
+      if (region.file == file && region.bytes.offset_bytes == offset_bytes) return tensor.key;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+void PayloadVerifier::check(const VerifiedPayload& payload, std::span<const std::byte> bytes) {
+  watch(payload, 0, bytes);
+  if (payload.crc32) compare(payload, crc32(bytes));
+}
+
+void PayloadVerifier::passed(uint64_t bytes) {
+  account_.count(0, bytes);
+  meter_.advance(bytes);
+}
+
+void PayloadVerifier::add(VerifiedPayload payload) {
+  const std::scoped_lock lock(mutex_);
+  payloads_.push_back(std::move(payload));
+}
+
+void PayloadVerifier::run() {
+  std::ranges::sort(payloads_, {}, [](const VerifiedPayload& payload) {
+    return std::pair(payload.file, payload.bytes.offset_bytes);
+  });
+  parts_.resize(payloads_.size());
+  const std::vector<Job> jobs = make_jobs();
+  run_with_slabs(jobs.size(), account_.options().execution,
+                 [&](size_t job, std::span<std::byte> slab) { run_job(jobs[job], slab); });
+  compare_all();
+}
+
+// Files that the manifest lists are read by one thread each, whole; of the others the payloads, cut
+// into pieces that threads take in the order of the file.
+std::vector<PayloadVerifier::Job> PayloadVerifier::make_jobs() {
+  std::vector<Job> jobs;
+  std::vector<size_t> order(payloads_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  size_t next = 0;
+  for (size_t file = 0; file < account_.files().size(); ++file) {
+    const size_t first = next;
+    while (next < order.size() && payloads_[next].file == file) ++next;
+    const std::span<const size_t> own = std::span(order).subspan(first, next - first);
+    if (account_.manifest_hash(file) != nullptr) {
+      jobs.push_back(whole_file(file, own));
+    } else {
+      for (const size_t payload : own) add_pieces(payload, kPieceBytes, jobs);
+    }
+  }
+  return jobs;
+}
+
+void PayloadVerifier::add_pieces(size_t payload, uint64_t piece_bytes,
+                                 std::vector<Job>& jobs) const {
+  const ByteRange& bytes = payloads_[payload].bytes;
+  for (uint64_t offset = 0; offset < bytes.count_bytes; offset += piece_bytes) {
+    const uint64_t count = std::min(piece_bytes, bytes.count_bytes - offset);
+    jobs.push_back(
+        {payloads_[payload].file, nullptr, {{payload, {bytes.offset_bytes + offset, count}}}});
+  }
+}
+
+PayloadVerifier::Job PayloadVerifier::whole_file(size_t file,
+                                                 std::span<const size_t> payloads) const {
+  Job job{file, account_.manifest_hash(file), {}};
+  uint64_t position = 0;
+  const auto pass_until = [&](uint64_t offset) {
+    if (offset > position) job.runs.push_back({std::nullopt, {position, offset - position}});
+    position = std::max(position, offset);
+  };
+  for (const size_t payload : payloads) {
+    const ByteRange& bytes = payloads_[payload].bytes;
+    pass_until(bytes.offset_bytes);
+    job.runs.push_back({payload, bytes});
+    position = bytes.end_bytes();
+  }
+  pass_until(account_.size_bytes(file));
+  return job;
+}
+
+void PayloadVerifier::run_job(const Job& job, std::span<std::byte> slab) {
+  const VerifiedFile& shown = account_.files()[job.file];
+  try {
+    const File file = File::open(checkpoint_.folder() / shown.path, shown.shown);
+    Sha256Stream hash;
+    for (const Run& run : job.runs) {
+      for (uint64_t offset = 0; offset < run.bytes.count_bytes; offset += slab.size()) {
+        const auto piece = slab.first(
+            static_cast<size_t>(std::min<uint64_t>(slab.size(), run.bytes.count_bytes - offset)));
+        const uint64_t place = run.bytes.offset_bytes + offset;
+        file.read_at(place, piece);
+        if (job.expected != nullptr) hash.update(piece);
+        if (run.payload) take(*run.payload, place, piece);
+        passed(piece.size());
+      }
+    }
+    if (job.expected == nullptr) return;
+    account_.count(1, 0);
+    const Sha256 actual = hash.finish();
+    if (actual == *job.expected) return;
+    account_.find(
+        {CheckKind::Content,
+         Severity::Damage,
+         {.file = shown.shown, .key = {}},
+         "SHA-256 is " + hex(actual) + ", " + kIntegrityName + " says " + hex(*job.expected)});
+  } catch (const Error& error) {
+    account_.find(error, CheckKind::Content);
+  }
+}
+
+void PayloadVerifier::take(size_t payload, uint64_t offset_bytes,
+                           std::span<const std::byte> bytes) {
+  const uint64_t offset_in_payload = offset_bytes - payloads_[payload].bytes.offset_bytes;
+  watch(payloads_[payload], offset_in_payload, bytes);
+  if (!payloads_[payload].crc32) return;
+  const Part part{offset_in_payload, bytes.size(), crc32(bytes)};
+  const std::scoped_lock lock(mutex_);
+  parts_[payload].push_back(part);
+}
+
+void PayloadVerifier::watch(const VerifiedPayload& payload, uint64_t offset_bytes,
+                            std::span<const std::byte> bytes) const {
+  const auto index = account_.files()[payload.file].index;
+  if (!payload.region || !index || !account_.options().on_storage) return;
+  account_.options().on_storage({*index, *payload.region, payload.bytes, offset_bytes, bytes});
+}
+
+void PayloadVerifier::compare(const VerifiedPayload& payload, uint32_t actual) {
+  account_.count(1, 0);
+  if (actual == *payload.crc32) return;
+  const VerifiedFile& file = account_.files()[payload.file];
+  std::string key = payload.key;
+  if (key.empty() && file.index) {
+    key = key_of_storage(checkpoint_.catalog(), *file.index, payload.bytes.offset_bytes);
+  }
+  account_.find({CheckKind::Content,
+                 Severity::Damage,
+                 {file.shown, payload.bytes.offset_bytes, std::move(key)},
+                 "CRC-32 is " + hex(actual) + ", the archive says " + hex(*payload.crc32)});
+}
+
+void PayloadVerifier::compare_all() {
+  for (size_t i = 0; i < payloads_.size(); ++i) {
+    std::vector<Part>& parts = parts_[i];
+    if (!payloads_[i].crc32) continue;
+    std::ranges::sort(parts, {}, &Part::offset_bytes);
+    uint32_t crc = 0;
+    uint64_t read_bytes = 0;
+    for (const Part& part : parts) {
+      crc = crc32_of_both(crc, part.crc, part.count_bytes);
+      read_bytes += part.count_bytes;
+    }
+    // Less where reading failed, which is a finding of its own.
+    if (read_bytes == payloads_[i].bytes.count_bytes) compare(payloads_[i], crc);
+  }
+}
+
+}  // namespace ckpt

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/verify.h>
+
+#include "execute/slab_workers.h"
+#include "execute/verify_account.h"
+
+namespace ckpt {
+
+// Bytes to read for verify(): a member of an archive, or a file's bytes without a checksum.
+struct VerifiedPayload {
+  size_t file = 0;  // into VerifyAccount::files()
+  ByteRange bytes;
+  std::optional<uint32_t> crc32 = std::nullopt;
+  std::optional<ByteRange> region = std::nullopt;  // of a storage: as StoragePiece::region
+  std::string key = {};                            // for errors
+};
+
+// Reads payloads and compares their CRC-32; hashes the files that the manifest lists on the way.
+class PayloadVerifier {
+ public:
+  PayloadVerifier(const Checkpoint& checkpoint, VerifyAccount& account, WorkMeter& meter)
+      : checkpoint_(checkpoint), account_(account), meter_(meter) {}
+
+  // One that is in memory already. Thread-safe.
+  void check(const VerifiedPayload& payload, std::span<const std::byte> bytes);
+  // Bytes that were read: for progress, and for the end after a stop. Thread-safe.
+  void passed(uint64_t bytes);
+  // One for run(). Thread-safe.
+  void add(VerifiedPayload payload);
+  void run();
+
+ private:
+  struct Part {  // of a payload that is read in parts
+    uint64_t offset_bytes, count_bytes;
+    uint32_t crc;
+  };
+  struct Run {  // consecutive bytes of one payload, or of none: then they are only hashed
+    std::optional<size_t> payload;
+    ByteRange bytes;
+  };
+  struct Job {
+    size_t file;
+    const Sha256* expected;  // of the whole file, or nullptr
+    std::vector<Run> runs;   // in the order of the file
+  };
+
+  std::vector<Job> make_jobs();
+  void add_pieces(size_t payload, uint64_t piece_bytes, std::vector<Job>& jobs) const;
+  Job whole_file(size_t file, std::span<const size_t> payloads) const;
+  void run_job(const Job& job, std::span<std::byte> slab);
+  void take(size_t payload, uint64_t offset_bytes, std::span<const std::byte> bytes);
+  void watch(const VerifiedPayload& payload, uint64_t offset_bytes,
+             std::span<const std::byte> bytes) const;
+  void compare(const VerifiedPayload& payload, uint32_t actual);
+  void compare_all();
+
+  const Checkpoint& checkpoint_;
+  VerifyAccount& account_;
+  WorkMeter& meter_;
+  std::mutex mutex_;
+  std::vector<VerifiedPayload> payloads_;
+  std::vector<std::vector<Part>> parts_;  // of each
+};
+
+}  // namespace ckpt

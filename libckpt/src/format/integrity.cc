@@ -1,0 +1,88 @@
+#include "format/integrity.h"
+
+#include <charconv>
+#include <unordered_set>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <ckpt/error.h>
+
+namespace ckpt {
+namespace {
+
+using nlohmann::json;
+
+// Lower case, as Python writes it: one spelling for one hash.
+std::optional<Sha256> parse_digest(std::string_view text) {
+  Sha256 digest;
+  if (text.size() != 2 * digest.bytes.size() ||
+      text.find_first_not_of("0123456789abcdef") != text.npos) {
+    return std::nullopt;
+  }
+  for (size_t i = 0; i < digest.bytes.size(); ++i) {
+    const char* const begin = text.data() + 2 * i;
+    std::from_chars(begin, begin + 2, digest.bytes[i], 16);
+  }
+  return digest;
+}
+
+[[noreturn]] void corrupt(const RandomAccess& file, std::string key, std::string problem) {
+  throw Error(ErrorCode::Corrupt, {file.file_name(), std::nullopt, std::move(key)},
+              std::move(problem));
+}
+
+// nlohmann keeps the last of equal keys without a word; Python does, too, and the others are lost.
+json::parser_callback_t refuse_duplicates(const RandomAccess& file) {
+  return [&file, seen = std::vector<std::unordered_set<std::string>>()](
+             int, json::parse_event_t event, json& parsed) mutable {
+    if (event == json::parse_event_t::object_start) {
+      seen.emplace_back();
+    } else if (event == json::parse_event_t::object_end) {
+      seen.pop_back();
+    } else if (event == json::parse_event_t::key &&
+               !seen.back().insert(parsed.get<std::string>()).second) {
+      corrupt(file, parsed.get<std::string>(), "appears twice");
+    }
+    return true;
+  };
+}
+
+json parse(const RandomAccess& file, const Limits& limits) {
+  if (file.size_bytes() > limits.manifest_bytes_max) {
+    throw Error(ErrorCode::Unsupported, {.file = file.file_name(), .key = {}},
+                std::to_string(file.size_bytes()) + " bytes, the limit is " +
+                    std::to_string(limits.manifest_bytes_max));
+  }
+  std::string text(file.size_bytes(), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  const json document = json::parse(text, refuse_duplicates(file), false);
+  if (!document.is_object()) corrupt(file, {}, "is no JSON object");
+  return document;
+}
+
+}  // namespace
+
+FileHashes read_integrity(const RandomAccess& file, const Limits& limits) {
+  const json document = parse(file, limits);
+  const auto algorithm = document.find("algorithm");
+  const auto files = document.find("files");
+  if (algorithm == document.end() || !algorithm->is_string()) {
+    corrupt(file, "algorithm", "names no algorithm");
+  }
+  if (algorithm->get<std::string>() != "sha256") {
+    throw Error(ErrorCode::Unsupported, {file.file_name(), std::nullopt, "algorithm"},
+                "'" + escaped(algorithm->get<std::string>()) + "' is not handled");
+  }
+  if (files == document.end() || !files->is_object()) corrupt(file, "files", "lists no files");
+  FileHashes hashes;
+  for (const auto& [name, value] : files->items()) {
+    const auto digest =
+        value.is_string() ? parse_digest(value.get_ref<const std::string&>()) : std::nullopt;
+    if (!digest) corrupt(file, name, "its hash is not 64 hexadecimal digits");
+    hashes.emplace(name, *digest);
+  }
+  return hashes;
+}
+
+}  // namespace ckpt

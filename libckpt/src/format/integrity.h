@@ -1,0 +1,23 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include <ckpt/hash.h>
+#include <ckpt/limits.h>
+
+#include "base/random_access.h"
+
+namespace ckpt {
+
+// Megatron-Core's manifest of an iteration folder (--verify-integrity, since 0.20):
+//   integrity.json   {"algorithm": "sha256", "files": {"NAME": "64 hex digits", ...}}
+inline constexpr const char* kIntegrityName = "integrity.json";
+
+using FileHashes = std::map<std::string, Sha256>;  // by path relative to the folder
+
+// Throws Corrupt for anything else than that, Unsupported for another algorithm.
+FileHashes read_integrity(const RandomAccess& file, const Limits& limits);
+
+}  // namespace ckpt

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <optim/layer_wise_checkpoint.h>
+#include <optim/layout_export.h>
+
+namespace optim {
+
+// A parameter group as it is stored, without its parameters.
+struct StoredGroup {
+  std::string file;        // where it stands; empty for a single file
+  uint32_t optimizer = 0;  // place in the chain, or among the optimizers of the file
+  uint32_t group = 0;
+  std::vector<std::pair<std::string, ckpt::Value>> settings;  // in the order of the file
+  std::optional<uint64_t> param_count;                        // none where the file does not say
+  std::optional<uint64_t> element_count;                      // of LayerWise checkpoints
+};
+
+// Optimizer state that a rank wrote.
+struct OwnedParam {
+  std::string name;
+  std::vector<uint64_t> shape;  // of the part that the rank owns
+  uint32_t rank = 0;
+  uint32_t optimizer = 0, group = 0;  // of LayerWise checkpoints
+};
+
+struct RankLoad {
+  uint32_t rank = 0;
+  uint64_t param_count = 0;
+  uint64_t element_count = 0;
+  uint64_t state_bytes = 0;    // masters and states
+  std::optional<double> cost;  // of a step, see update_cost(); of LayerWise checkpoints
+};
+
+struct GroupReport {
+  std::vector<StoredGroup> groups;
+  std::vector<OwnedParam> params;  // sorted by rank, then in the model's or the file's order
+  std::vector<RankLoad> ranks;
+  std::string unnamed_reason;  // why parameters have no groups; empty for LayerWise checkpoints
+
+  std::shared_ptr<const LayerWiseCheckpoint> view;  // what `settings` may point into
+};
+
+// Groups, their settings, and who owns what. LayerWise checkpoints give parameters by name with
+// group and owner; others the groups that are stored, and in torch_dist which rank wrote which
+// state. Values point into the checkpoint or `view`. Throws NotFound where no groups are stored.
+OPTIM_LAYOUT_EXPORT GroupReport describe_groups(const ckpt::Checkpoint& checkpoint);
+
+}  // namespace optim

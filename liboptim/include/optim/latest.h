@@ -1,0 +1,28 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <optim/layout_export.h>
+
+namespace optim {
+
+struct SkippedIteration {
+  ckpt::IterationFolder folder;
+  std::string reason;  // the first thing that is wrong with it
+};
+
+struct LatestReport {
+  std::optional<ckpt::IterationFolder> latest;  // the newest that is complete
+  std::vector<SkippedIteration> skipped;        // newer ones, the newest first
+};
+
+// The newest iteration of a checkpoint root that is complete: a quick verify() finds no damage, and
+// what Megatron writes last is there. Trackers are not asked: a crash leaves them behind. Throws
+// NotFound where there is no such folder.
+OPTIM_LAYOUT_EXPORT LatestReport find_latest(const std::filesystem::path& root);
+
+}  // namespace optim

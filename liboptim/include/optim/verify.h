@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ckpt/verify.h>
+#include <optim/layout_export.h>
+
+namespace optim {
+
+struct NotChecked {
+  std::string what;
+  std::string reason;
+};
+
+struct VerifyReport {
+  ckpt::Format format = ckpt::Format::Torch;
+  std::optional<int64_t> iteration;
+  ckpt::Findings findings;
+  uint64_t master_count = 0;  // masters that were compared with their weights
+  uint64_t state_count = 0;   // tensors of optimizer state whose values were looked at
+  uint64_t group_count = 0;   // parameter groups
+  std::vector<NotChecked> not_checked;
+};
+
+struct VerifyOptions : ckpt::VerifyOptions {
+  std::optional<int64_t> iteration;  // of a root
+};
+
+// ckpt::verify(), and what optimizer state must be like: each master rounds to its weight, second
+// moments are not negative, nothing is NaN or infinite, one step count per group, each parameter
+// owned once, no two groups that Megatron could take for each other. Values are looked at while
+// their bytes pass by for the checksums: nothing is read twice. Throws what Checkpoint::open()
+// throws; a file that the checkpoint names and that is missing is Corrupt.
+OPTIM_LAYOUT_EXPORT VerifyReport verify(const std::filesystem::path& path,
+                                        const VerifyOptions& options);
+
+}  // namespace optim

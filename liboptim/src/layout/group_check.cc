@@ -1,0 +1,128 @@
+#include "layout/group_check.h"
+
+#include <map>
+
+#include <ckpt/error.h>
+
+#include "layout/group_search.h"
+#include "layout/layer_wise_place.h"
+#include "layout/value_compare.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+using ckpt::Value;
+
+class GroupCheck {
+ public:
+  GroupCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report)
+      : checkpoint_(checkpoint), report_(report) {}
+
+  void run(const FoundOptimizer& found) {
+    const uint32_t number = optimizers_[found.file]++;
+    std::map<std::string, size_t> identities;
+    for (size_t i = 0; i < found.groups.size(); ++i) {
+      const Value group = found.groups[i];
+      if (!group.is(Kind::Dict)) continue;
+      ++report_.group_count;
+      const auto identity = group_identity(group);
+      // Megatron's optimizers have one count, on all ranks; others may have one for each group.
+      FirstSteps own;
+      check_steps(found, i, identity ? steps_[number] : own);
+      if (!identity) continue;
+      const auto [known, is_new] = identities.try_emplace(*identity, i);
+      if (!is_new && differ(found.groups[known->second], group)) {
+        find(found, i,
+             "Megatron cannot tell it from group " + std::to_string(known->second) + " (" +
+                 *identity + ")",
+             "when loaded, both take the settings of the later one");
+      }
+    }
+  }
+
+ private:
+  struct Step {
+    std::string whose;
+    std::optional<std::string> text;  // none where it could not be read
+  };
+  // Of groups and of parameters, which may count in different types.
+  struct FirstSteps {
+    std::optional<std::string> group, param;
+  };
+
+  // Settings that both have: all but the parameters.
+  static bool differ(const Value& a, const Value& b) {
+    for (size_t i = 0; i < a.item_count(); ++i) {
+      const auto [key, value] = a.item(i);
+      if (!key.is(Kind::Str) || key.text() == "params" || key.text() == "step") continue;
+      const auto other = b.find(key.text());
+      if (!other || first_difference(value, *other)) return true;
+    }
+    return false;
+  }
+
+  // The steps that torch's AdamW keeps for each parameter, and fused optimizers in the group.
+  void check_steps(const FoundOptimizer& found, size_t group, FirstSteps& first) {
+    if (const auto step = found.groups[group].find("step")) {
+      compare(found, group, {"the group", step_text(found, *step, {})}, first.group);
+    }
+    const auto state = found.state();
+    const auto params = found.groups[group].find("params");
+    if (!state || !state->is(Kind::Dict) || !params || !params->is(Kind::List)) return;
+    for (size_t i = 0; i < params->size(); ++i) {
+      const Value param = (*params)[i];
+      const auto own = param.is(Kind::Int) ? state->find(param.as_int()) : std::nullopt;
+      const auto step = own && own->is(Kind::Dict) ? own->find("step") : std::nullopt;
+      if (!step) continue;
+      const std::string number = std::to_string(param.as_int());
+      auto text = step_text(found, *step, found.pointer + "/state/" + number + "/step");
+      if (!compare(found, group, {"parameter " + number, std::move(text)}, first.param)) return;
+    }
+  }
+
+  // Remembers the first step; false, and a finding, where one differs from it.
+  bool compare(const FoundOptimizer& found, size_t group, const Step& step,
+               std::optional<std::string>& first) {
+    if (!first) first = step.text;
+    if (!step.text || *first == *step.text) return true;
+    find(found, group, step.whose + " has another step count than those before it",
+         "state of different iterations");
+    return false;
+  }
+
+  std::optional<std::string> step_text(const FoundOptimizer& found, const Value& step,
+                                       const std::string& pointer) const {
+    if (!ckpt::as_tensor(step)) return ckpt::key_text(step);
+    const ckpt::TensorEntry* tensor = checkpoint_.catalog().find_tensor(pointer, found.file);
+    if (tensor == nullptr || ckpt::element_count(tensor->shape) != 1) return std::nullopt;
+    std::string bytes(ckpt::count_bytes(*tensor), '\0');
+    checkpoint_.read(*tensor, ckpt::whole(tensor->shape), std::as_writable_bytes(std::span(bytes)));
+    return bytes;
+  }
+
+  void find(const FoundOptimizer& found, size_t group, std::string problem, std::string hint) {
+    const std::string file =
+        found.file.empty() ? checkpoint_.file_name(0) : checkpoint_.shown_name(found.file);
+    report_.findings.findings.push_back(
+        {ckpt::CheckKind::Meaning,
+         ckpt::Severity::Damage,
+         {file, std::nullopt, found.pointer + "/param_groups/" + std::to_string(group)},
+         std::move(problem),
+         std::move(hint)});
+  }
+
+  const ckpt::Checkpoint& checkpoint_;
+  VerifyReport& report_;
+  std::map<std::string, uint32_t> optimizers_;  // found in a file
+  std::map<uint32_t, FirstSteps> steps_;        // of each optimizer of the chain
+};
+
+}  // namespace
+
+void check_groups(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+  GroupCheck check(checkpoint, report);
+  for (const FoundOptimizer& found : find_optimizers(checkpoint)) check.run(found);
+}
+
+}  // namespace optim

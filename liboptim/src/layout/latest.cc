@@ -1,0 +1,55 @@
+#include <optim/latest.h>
+
+#include <algorithm>
+
+#include <ckpt/error.h>
+#include <optim/verify.h>
+
+namespace optim {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Written after all else in a torch_dist folder of Megatron's.
+constexpr const char* kWrittenLast = "metadata.json";
+
+std::string place_of(const ckpt::Where& where) {
+  return where.file.empty() ? "" : ckpt::escaped(where.file) + ": ";
+}
+
+// Why an iteration is not complete; nullopt where it is.
+std::optional<std::string> fault_of(const fs::path& folder) {
+  try {
+    VerifyOptions options;
+    options.quick = true;
+    const VerifyReport report = verify(folder, options);
+    for (const ckpt::Finding& finding : report.findings.findings) {
+      if (finding.severity == ckpt::Severity::Damage) {
+        return place_of(finding.where) + finding.problem;
+      }
+    }
+    if (report.format == ckpt::Format::TorchDist && !fs::exists(folder / kWrittenLast)) {
+      return std::string(kWrittenLast) + ", which is written last, is missing";
+    }
+    return std::nullopt;
+  } catch (const ckpt::Error& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+LatestReport find_latest(const fs::path& root) {
+  LatestReport report;
+  for (const ckpt::IterationFolder& folder : ckpt::list_iterations(root)) {
+    auto fault = fault_of(folder.path);
+    if (!fault) {
+      report.latest = folder;
+      break;
+    }
+    report.skipped.push_back({folder, std::move(*fault)});
+  }
+  return report;
+}
+
+}  // namespace optim

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <ckpt/catalog.h>
+
+// What stored keys say about optimizer state, in files of any optimizer.
+namespace optim {
+
+// A tensor of optimizer state: "/1/optimizer/state/3/exp_avg", "/1/fp32_from_fp16_params/0/2",
+// "optimizer.state.exp_avg.NAME", "optim.state.NAME.exp_avg". Not the flat buffers of Megatron's
+// DistributedOptimizer, whose gaps hold memory that nobody wrote.
+bool is_state(const ckpt::TensorEntry& tensor);
+bool is_flat_buffer(const ckpt::TensorEntry& tensor);
+
+// Sums of squares: exp_avg_sq, max_exp_avg_sq, moment2_buffer.
+bool is_second_moment(const ckpt::TensorEntry& tensor);
+
+// "optimizer.state.fp32_param.NAME" and "optimizer.state.param.NAME", also behind "chained_N.":
+// NAME.
+std::optional<std::string> master_of(std::string_view key);
+
+// The rank that wrote a file: of __3_0.distcp and layer_wise_optimizer_3.pt 3, of
+// model_optim_rng.pt 0.
+std::optional<uint32_t> writer_of(std::string_view path);
+
+}  // namespace optim

@@ -1,0 +1,53 @@
+#include <optim/verify.h>
+
+#include <ckpt/error.h>
+
+#include "layout/group_check.h"
+#include "layout/state_check.h"
+
+namespace optim {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A file that the checkpoint names and that is missing makes the checkpoint corrupt; a path that is
+// not there does not.
+ckpt::Checkpoint open(const fs::path& path, const VerifyOptions& options) {
+  try {
+    return ckpt::Checkpoint::open(path, {.iteration = options.iteration, .limits = {}});
+  } catch (const ckpt::Error& error) {
+    const bool is_inside = error.code() == ckpt::ErrorCode::NotFound && fs::exists(path) &&
+                           !error.where().file.empty() && error.where().file.front() != '/' &&
+                           !fs::path(error.where().file).has_root_path() &&
+                           !error.where().file.starts_with(path.string());
+    if (!is_inside) throw;
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, error.where(), error.problem(),
+                      "the checkpoint names this file");
+  }
+}
+
+}  // namespace
+
+VerifyReport verify(const fs::path& path, const VerifyOptions& options) {
+  const ckpt::Checkpoint checkpoint = open(path, options);
+  VerifyReport report;
+  report.format = checkpoint.catalog().format;
+  report.iteration = checkpoint.catalog().iteration;
+  StateCheck states(checkpoint, report);
+  ckpt::VerifyOptions with_watch = options;
+  with_watch.on_storage = [&states](const ckpt::StoragePiece& piece) { states.see(piece); };
+  ckpt::Findings findings = ckpt::verify(checkpoint, with_watch);
+  if (options.quick) {
+    report.not_checked.assign(1, {"checksums and values", "a quick look reads no payload"});
+  } else {
+    states.finish();
+  }
+  check_groups(checkpoint, report);
+  std::vector<ckpt::Finding>& meaning = report.findings.findings;
+  findings.findings.insert(findings.findings.end(), meaning.begin(), meaning.end());
+  findings.sort();
+  report.findings = std::move(findings);
+  return report;
+}
+
+}  // namespace optim

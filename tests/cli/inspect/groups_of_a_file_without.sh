@@ -1,0 +1,1 @@
+ckpt-inspect groups "$GOLDEN/torch_save_zip/zip.pt" || echo $?

@@ -1,0 +1,180 @@
+// ckpt-inspect groups: parameter groups, their settings, who owns what, and the balance.
+#include <algorithm>
+#include <ostream>
+
+#include <ckpt/error.h>
+#include <common/json.h>
+#include <common/option_values.h>
+#include <common/source_options.h>
+#include <common/table.h>
+#include <common/text.h>
+#include <optim/groups.h>
+
+#include "inspect/commands.h"
+#include "inspect/value_text.h"
+
+namespace tools::inspect {
+namespace {
+
+struct GroupsOptions {
+  SourceOptions source;
+  size_t limit = SIZE_MAX;
+
+  void declare(CLI::App& app) {
+    source.declare(app);
+    app.add_option("--limit", limit, "At most this many parameters")
+        ->check(kCount)
+        ->option_text("N");
+  }
+};
+
+std::string group_name(const optim::StoredGroup& group) {
+  const std::string file = group.file.empty() ? "" : ckpt::escaped(group.file) + ": ";
+  return file + "optimizer " + std::to_string(group.optimizer) + ", group " +
+         std::to_string(group.group);
+}
+
+void print_group(Console& console, const optim::StoredGroup& group) {
+  console.out() << console.paint(Paint::Bold, group_name(group));
+  if (group.param_count) console.out() << ": " << count_text(*group.param_count, "parameter");
+  if (group.element_count) {
+    console.out() << ", " << count_text(*group.element_count, "element");
+  }
+  console.out() << '\n';
+  Table table({{""}, {""}});
+  for (const auto& [setting, value] : group.settings) {
+    table.add_row({{ckpt::escaped(setting), Paint::Cyan}, {value_text(value)}});
+  }
+  table.print(console, "  ");
+}
+
+double mean_of(const std::vector<optim::RankLoad>& ranks, double (*part)(const optim::RankLoad&)) {
+  double total = 0;
+  for (const optim::RankLoad& load : ranks) total += part(load);
+  return total / static_cast<double>(ranks.size());
+}
+
+double bytes_of(const optim::RankLoad& load) { return static_cast<double>(load.state_bytes); }
+double cost_of(const optim::RankLoad& load) { return load.cost.value_or(0); }
+
+// 1 is what all ranks would have if they had the same.
+std::string share_text(double part, double mean) {
+  return mean > 0 ? short_number_text(part / mean) : "-";
+}
+
+void print_ranks(Console& console, const std::vector<optim::RankLoad>& ranks) {
+  if (ranks.empty()) return;
+  Table table({{"RANK", Align::Right},
+               {"PARAMETERS", Align::Right},
+               {"ELEMENTS", Align::Right},
+               {"STATE", Align::Right},
+               {"/ MEAN", Align::Right},
+               {"COST / MEAN", Align::Right}});
+  for (const optim::RankLoad& load : ranks) {
+    table.add_row({{std::to_string(load.rank), Paint::Bold},
+                   {std::to_string(load.param_count)},
+                   {std::to_string(load.element_count)},
+                   {size_text(load.state_bytes)},
+                   {share_text(bytes_of(load), mean_of(ranks, bytes_of))},
+                   {load.cost ? share_text(*load.cost, mean_of(ranks, cost_of)) : "-"}});
+  }
+  console.out() << '\n';
+  table.print(console);
+}
+
+void print_params(Console& console, const optim::GroupReport& report, size_t limit) {
+  if (report.params.empty()) return;
+  const bool is_named = report.unnamed_reason.empty();
+  Table table({{"RANK", Align::Right}, {"GROUP"}, {"SHAPE"}, {is_named ? "PARAMETER" : "STATE"}});
+  for (size_t i = 0; i < std::min(limit, report.params.size()); ++i) {
+    const optim::OwnedParam& param = report.params[i];
+    table.add_row(
+        {{std::to_string(param.rank), Paint::Bold},
+         {is_named ? std::to_string(param.optimizer) + "." + std::to_string(param.group) : "-"},
+         {shape_text({param.shape.begin(), param.shape.end()})},
+         {ckpt::escaped(param.name)}});
+  }
+  console.out() << '\n';
+  table.print(console);
+  if (report.params.size() > limit) {
+    console.out() << "... " << report.params.size() - limit << " more\n";
+  }
+}
+
+void print_report(Console& console, const optim::GroupReport& report, size_t limit) {
+  for (const optim::StoredGroup& group : report.groups) print_group(console, group);
+  print_ranks(console, report.ranks);
+  print_params(console, report, limit);
+  if (!report.unnamed_reason.empty()) {
+    console.note("parameters are not told by group: " + report.unnamed_reason);
+  }
+}
+
+nlohmann::json to_json(const optim::StoredGroup& group) {
+  nlohmann::json json = {{"optimizer", group.optimizer},
+                         {"group", group.group},
+                         {"settings", nlohmann::json::object()}};
+  if (!group.file.empty()) json["file"] = json_text(group.file);
+  if (group.param_count) json["parameters"] = *group.param_count;
+  if (group.element_count) json["elements"] = *group.element_count;
+  for (const auto& [setting, value] : group.settings) {
+    json["settings"][json_text(setting)] = value_to_json(value);
+  }
+  return json;
+}
+
+nlohmann::json to_json(const optim::RankLoad& load) {
+  nlohmann::json json = {{"rank", load.rank},
+                         {"parameters", load.param_count},
+                         {"elements", load.element_count},
+                         {"state_bytes", load.state_bytes}};
+  if (load.cost) json["cost"] = *load.cost;
+  return json;
+}
+
+void print_report_as_json(Console& console, const optim::GroupReport& report, size_t limit) {
+  nlohmann::json document = json_document();
+  for (const char* list : {"groups", "ranks", "parameters"}) {
+    document[list] = nlohmann::json::array();
+  }
+  for (const auto& group : report.groups) document["groups"].push_back(to_json(group));
+  for (const auto& load : report.ranks) document["ranks"].push_back(to_json(load));
+  for (size_t i = 0; i < std::min(limit, report.params.size()); ++i) {
+    const optim::OwnedParam& param = report.params[i];
+    nlohmann::json json = {
+        {"key", json_text(param.name)}, {"rank", param.rank}, {"shape", param.shape}};
+    if (report.unnamed_reason.empty()) {
+      json["optimizer"] = param.optimizer;
+      json["group"] = param.group;
+    }
+    document["parameters"].push_back(std::move(json));
+  }
+  if (!report.unnamed_reason.empty()) {
+    document["unnamed_reason"] = json_text(report.unnamed_reason);
+  }
+  print_json(console, document);
+}
+
+int run(const GroupsOptions& options, Console& console) {
+  const ckpt::Checkpoint checkpoint = options.source.open();
+  const optim::GroupReport report = optim::describe_groups(checkpoint);
+  if (console.options().json) {
+    print_report_as_json(console, report, options.limit);
+  } else {
+    print_report(console, report, options.limit);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command make_groups_command() {
+  return make_command<GroupsOptions>(
+      {"groups",
+       "Parameter groups, their settings, who owns what on each rank, and the balance.",
+       {"ckpt-inspect groups ckpt/", "ckpt-inspect groups ckpt/ --limit 0",
+        "ckpt-inspect groups ckpt/ --json"}},
+      run);
+}
+
+}  // namespace tools::inspect

@@ -1,0 +1,73 @@
+// ckpt-inspect latest: the newest iteration of a root that is complete. Exit code 5 if none is.
+#include <ostream>
+
+#include <ckpt/error.h>
+#include <common/json.h>
+#include <optim/latest.h>
+#include <CLI/CLI.hpp>
+
+#include "inspect/commands.h"
+
+namespace tools::inspect {
+namespace {
+
+struct LatestOptions {
+  std::string root;
+
+  void declare(CLI::App& app) {
+    app.add_option("ROOT", root, "A folder of iterations: iter_0000100, iter_0000200, ...")
+        ->required()
+        ->option_text(" ");
+  }
+};
+
+void print_report(Console& console, const optim::LatestReport& report) {
+  for (const optim::SkippedIteration& skipped : report.skipped) {
+    console.warn(ckpt::escaped(skipped.folder.path.filename().string()) +
+                 " is not complete: " + skipped.reason);
+  }
+  console.out() << ckpt::escaped(report.latest->path.string()) << '\n';
+}
+
+void print_report_as_json(Console& console, const optim::LatestReport& report) {
+  nlohmann::json document = json_document();
+  document["iteration"] = report.latest->iteration;
+  document["path"] = json_text(report.latest->path.string());
+  document["skipped"] = nlohmann::json::array();
+  for (const optim::SkippedIteration& skipped : report.skipped) {
+    document["skipped"].push_back({{"iteration", skipped.folder.iteration},
+                                   {"path", json_text(skipped.folder.path.string())},
+                                   {"reason", json_text(skipped.reason)}});
+  }
+  print_json(console, document);
+}
+
+int run(const LatestOptions& options, Console& console) {
+  const optim::LatestReport report = optim::find_latest(options.root);
+  if (!report.latest) {
+    const std::string problem = report.skipped.empty() ? "holds no iteration"
+                                                       : "no iteration is complete; the newest: " +
+                                                             report.skipped.front().reason;
+    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = options.root, .key = {}}, problem);
+  }
+  if (console.options().json) {
+    print_report_as_json(console, report);
+  } else {
+    print_report(console, report);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command make_latest_command() {
+  return make_command<LatestOptions>(
+      {"latest",
+       "The newest iteration that is complete, whatever the tracker says; exit code 5 if there is "
+       "none.",
+       {"ckpt-inspect latest ckpt/", "ckpt-inspect latest ckpt/ --quiet",
+        "ckpt-inspect latest ckpt/ --json"}},
+      run);
+}
+
+}  // namespace tools::inspect

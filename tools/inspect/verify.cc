@@ -1,0 +1,233 @@
+// ckpt-inspect verify: is everything there, undamaged, and what it must be? Exit code 1 if not.
+#include <filesystem>
+#include <ostream>
+
+#include <ckpt/error.h>
+#include <common/json.h>
+#include <common/option_values.h>
+#include <common/progress.h>
+#include <common/table.h>
+#include <common/text.h>
+#include <optim/verify.h>
+
+#include "inspect/commands.h"
+
+namespace tools::inspect {
+namespace {
+
+using ckpt::ByteLabel;
+using ckpt::Severity;
+
+constexpr ByteLabel kLabels[] = {ByteLabel::Checksummed, ByteLabel::Repeated,
+                                 ByteLabel::Unprotected, ByteLabel::Padding, ByteLabel::Unclaimed};
+
+struct VerifyOptions {
+  std::string path;
+  optim::VerifyOptions verify;
+
+  void declare(CLI::App& app) {
+    app.add_option("PATH", path,
+                   "Checkpoint root, iteration or DCP folder, torch.save or safetensors file")
+        ->required()
+        ->option_text(" ");
+    app.add_option("--iteration", verify.iteration,
+                   "Iteration of a checkpoint root (default: what the tracker names)")
+        ->check(kCount)
+        ->option_text("N");
+    app.add_flag("--quick", verify.quick, "Structure alone: reads no tensor");
+    app.add_flag("--require-checksums", verify.require_checksums,
+                 "Bytes that no checksum covers are damage");
+  }
+};
+
+const char* meaning_of(ByteLabel label) {
+  switch (label) {
+    case ByteLabel::Checksummed: return "a CRC-32 or a manifest's hash covers them";
+    case ByteLabel::Repeated: return "said twice, and compared";
+    case ByteLabel::Unprotected: return "no checksum: a change would not be noticed";
+    case ByteLabel::Padding: return "no reader looks at them";
+    case ByteLabel::Unclaimed: return "belong to nothing";
+  }
+  return "";
+}
+
+std::string place_text(const ckpt::Where& where) {
+  std::string text = ckpt::escaped(where.file);
+  if (where.offset_bytes) text += " @" + std::to_string(*where.offset_bytes);
+  if (!where.key.empty()) text += " '" + ckpt::escaped(where.key) + "'";
+  return text;
+}
+
+void print_findings(Console& console, const optim::VerifyReport& report) {
+  for (const ckpt::Finding& finding : report.findings.findings) {
+    const bool is_damage = finding.severity == Severity::Damage;
+    if (!is_damage && console.options().quiet) continue;
+    console.out() << (is_damage ? console.paint(Paint::Red, "damage")
+                                : console.paint(Paint::Yellow, "note"))
+                  << ": " << name(finding.check) << ": "
+                  << console.paint(Paint::Bold, place_text(finding.where)) << ": "
+                  << ckpt::escaped(finding.problem) << '\n';
+    if (!finding.hint.empty()) {
+      console.out() << console.paint(Paint::Dim, "  " + ckpt::escaped(finding.hint)) << '\n';
+    }
+  }
+}
+
+void print_bytes(Console& console, const ckpt::Findings& findings) {
+  Table table({{"BYTES"}, {"", Align::Right}, {""}});
+  for (const ByteLabel label : kLabels) {
+    const uint64_t bytes = findings.labelled_bytes(label);
+    if (bytes == 0) continue;
+    table.add_row({{std::string(name(label)), Paint::Bold},
+                   {size_text(bytes)},
+                   {meaning_of(label), Paint::Dim}});
+  }
+  table.print(console);
+}
+
+uint64_t unprotected_bytes(const ckpt::FileAccount& file) {
+  return file.labelled_bytes[static_cast<size_t>(ByteLabel::Unprotected)];
+}
+
+void print_unprotected(Console& console, const ckpt::Findings& findings) {
+  Table table({{"UNPROTECTED"}, {"", Align::Right}, {""}});
+  for (const ckpt::FileAccount& file : findings.files) {
+    if (unprotected_bytes(file) == 0) continue;
+    table.add_row({{ckpt::escaped(file.path), Paint::Bold},
+                   {size_text(unprotected_bytes(file))},
+                   {"of " + size_text(file.count_bytes), Paint::Dim}});
+  }
+  console.out() << '\n';
+  table.print(console);
+}
+
+void print_meaning(Console& console, const optim::VerifyReport& report, bool quick) {
+  console.out() << '\n';
+  if (!quick && report.findings.compared_checksums != 0) {
+    console.out() << count_text(report.findings.compared_checksums, "checksum") << " compared\n";
+  }
+  if (report.master_count != 0) {
+    console.out() << count_text(report.master_count, "fp32 master")
+                  << " compared with what the model holds\n";
+  }
+  if (report.state_count != 0) {
+    console.out() << "the values of " << count_text(report.state_count, "state tensor")
+                  << " looked at\n";
+  }
+  if (report.group_count != 0) {
+    console.out() << count_text(report.group_count, "parameter group") << " looked at\n";
+  }
+  for (const optim::NotChecked& left : report.not_checked) {
+    console.out() << console.paint(Paint::Yellow, "not checked") << ": " << left.what << ": "
+                  << left.reason << '\n';
+  }
+}
+
+uint64_t total_bytes(const ckpt::Findings& findings) {
+  uint64_t total = 0;
+  for (const ckpt::FileAccount& file : findings.files) total += file.count_bytes;
+  return total;
+}
+
+uint64_t damage_count(const ckpt::Findings& findings) {
+  uint64_t count = 0;
+  for (const ckpt::Finding& finding : findings.findings) {
+    count += finding.severity == Severity::Damage ? 1 : 0;
+  }
+  return count;
+}
+
+void print_report(Console& console, const optim::VerifyReport& report, bool quick) {
+  const ckpt::Findings& findings = report.findings;
+  print_findings(console, report);
+  if (console.options().quiet) return;
+  if (!findings.findings.empty()) console.out() << '\n';
+  print_bytes(console, findings);
+  if (findings.labelled_bytes(ByteLabel::Unprotected) != 0) print_unprotected(console, findings);
+  print_meaning(console, report, quick);
+  console.out() << (findings.damaged() ? console.paint(Paint::Red, "damaged")
+                                       : console.paint(Paint::Green, "sound"))
+                << ": " << count_text(findings.files.size(), "file") << ", "
+                << size_text(total_bytes(findings));
+  if (findings.damaged()) console.out() << ", " << count_text(damage_count(findings), "finding");
+  console.out() << '\n';
+}
+
+nlohmann::json to_json(const ckpt::Finding& finding) {
+  nlohmann::json json = {{"check", name(finding.check)},
+                         {"severity", finding.severity == Severity::Damage ? "damage" : "note"},
+                         {"problem", json_text(finding.problem)}};
+  if (!finding.where.file.empty()) json["file"] = json_text(finding.where.file);
+  if (finding.where.offset_bytes) json["offset_bytes"] = *finding.where.offset_bytes;
+  if (!finding.where.key.empty()) json["key"] = json_text(finding.where.key);
+  if (!finding.hint.empty()) json["hint"] = json_text(finding.hint);
+  return json;
+}
+
+nlohmann::json to_json(const ckpt::FileAccount& file) {
+  nlohmann::json labels = nlohmann::json::object();
+  for (const ByteLabel label : kLabels) {
+    labels[std::string(name(label))] = file.labelled_bytes[static_cast<size_t>(label)];
+  }
+  return {{"path", json_text(file.path)},
+          {"bytes", file.count_bytes},
+          {"labels", labels},
+          {"in_manifest", file.has_manifest_hash}};
+}
+
+void print_report_as_json(Console& console, const optim::VerifyReport& report, bool quick) {
+  nlohmann::json document = json_document();
+  document["format"] = name(report.format);
+  if (report.iteration) document["iteration"] = *report.iteration;
+  document["quick"] = quick;
+  document["sound"] = !report.findings.damaged();
+  document["findings"] = nlohmann::json::array();
+  for (const auto& finding : report.findings.findings) {
+    document["findings"].push_back(to_json(finding));
+  }
+  document["files"] = nlohmann::json::array();
+  for (const auto& file : report.findings.files) document["files"].push_back(to_json(file));
+  for (const ByteLabel label : kLabels) {
+    document["bytes"][std::string(name(label))] = report.findings.labelled_bytes(label);
+  }
+  document["checked"] = {{"checksums", report.findings.compared_checksums},
+                         {"masters", report.master_count},
+                         {"states", report.state_count},
+                         {"groups", report.group_count}};
+  document["not_checked"] = nlohmann::json::array();
+  for (const optim::NotChecked& left : report.not_checked) {
+    document["not_checked"].push_back(
+        {{"what", json_text(left.what)}, {"reason", json_text(left.reason)}});
+  }
+  print_json(console, document);
+}
+
+int run(const VerifyOptions& options, Console& console) {
+  optim::VerifyReport report;
+  {
+    ProgressLine line(console, "verifying");
+    optim::VerifyOptions verify_options = options.verify;
+    verify_options.execution = make_execute_options(console, line);
+    report = optim::verify(options.path, verify_options);
+  }
+  if (console.options().json) {
+    print_report_as_json(console, report, options.verify.quick);
+  } else {
+    print_report(console, report, options.verify.quick);
+  }
+  return report.findings.damaged() ? 1 : 0;
+}
+
+}  // namespace
+
+Command make_verify_command() {
+  return make_command<VerifyOptions>(
+      {"verify",
+       "Checks structure, every checksum, and what optimizer state must be like; exit code 1 if "
+       "something is damaged, 3 if it cannot be read.",
+       {"ckpt-inspect verify ckpt/", "ckpt-inspect verify ckpt/iter_0000100 --quick",
+        "ckpt-inspect verify ckpt/ --require-checksums --json"}},
+      run);
+}
+
+}  // namespace tools::inspect
