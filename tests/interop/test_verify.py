@@ -69,6 +69,40 @@ def test_every_master_is_compared_and_every_state_looked_at(root: Path) -> None:
     assert checked["groups"] >= 3 and checked["states"] > 40 and checked["checksums"] > 100
 
 
+@pytest.mark.parametrize(
+    "path", checkpoints_of_fixtures(), ids=lambda path: str(path.relative_to(FIXTURES))
+)
+def test_what_verify_passes_is_equal_unless_it_says_unprotected(path: Path, tmp_path: Path) -> None:
+    """Flips bits all over a copy: verify finds damage, or diff finds nothing, or the file has no
+    checksums."""
+    code, document = verify(path)
+    if code == UNSUPPORTED:
+        return
+    copy = tmp_path / path.name
+    if path.is_dir():
+        shutil.copytree(path, copy, copy_function=shutil.copyfile)
+    else:
+        shutil.copyfile(path, copy)
+    unprotected = {f["path"] for f in document["files"] if f["labels"]["unprotected"]}
+    found = 0
+    parts = max(3, 40 // len(document["files"]))
+    for file in document["files"]:
+        damaged = copy if copy.is_file() else copy / file["path"]
+        content = damaged.read_bytes()
+        for part in range(parts):
+            place = len(content) * (2 * part + 1) // (2 * parts)
+            changed = bytearray(content)
+            changed[place] ^= 1 << (place % 8)
+            damaged.write_bytes(changed)
+            is_found = run("ckpt-inspect", "verify", copy).code != SOUND
+            found += is_found
+            if not is_found and file["path"] not in unprotected:
+                assert run("ckpt-inspect", "diff", path, copy).code == SOUND, (file["path"], place)
+        damaged.write_bytes(content)
+    all_unprotected = document["bytes"]["checksummed"] == 0
+    assert found > 0 or all_unprotected
+
+
 # --- damage of every kind ------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ namespace optim {
 
 // A parameter group as it is stored, without its parameters.
 struct StoredGroup {
-  std::string file;        // where it stands; empty for a single file
+  std::string file;        // where it stands: a file or an object's key; empty for a single file
   uint32_t optimizer = 0;  // place in the chain, or among the optimizers of the file
   uint32_t group = 0;
   std::vector<std::pair<std::string, ckpt::Value>> settings;  // in the order of the file
@@ -45,12 +45,14 @@ struct GroupReport {
   std::vector<RankLoad> ranks;
   std::string unnamed_reason;  // why parameters have no groups; empty for LayerWise checkpoints
 
-  std::shared_ptr<const LayerWiseCheckpoint> view;  // what `settings` may point into
+  std::shared_ptr<const LayerWiseCheckpoint> view;  // what `settings` may point into, and:
+  std::vector<std::shared_ptr<const ckpt::Document>> documents;
 };
 
 // Groups, their settings, and who owns what. LayerWise checkpoints give parameters by name with
 // group and owner; others the groups that are stored, and in torch_dist which rank wrote which
-// state. Values point into the checkpoint or `view`. Throws NotFound where no groups are stored.
+// state. Values point into the checkpoint, `view` or `documents`. Throws NotFound where no groups
+// are stored.
 OPTIM_LAYOUT_EXPORT GroupReport describe_groups(const ckpt::Checkpoint& checkpoint);
 
 }  // namespace optim

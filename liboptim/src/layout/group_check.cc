@@ -20,7 +20,7 @@ class GroupCheck {
       : checkpoint_(checkpoint), report_(report) {}
 
   void run(const FoundOptimizer& found) {
-    const uint32_t number = optimizers_[found.file]++;
+    const uint32_t number = optimizers_[found.file + found.object]++;
     std::map<std::string, size_t> identities;
     for (size_t i = 0; i < found.groups.size(); ++i) {
       const Value group = found.groups[i];
@@ -102,12 +102,13 @@ class GroupCheck {
   }
 
   void find(const FoundOptimizer& found, size_t group, std::string problem, std::string hint) {
-    const std::string file =
-        found.file.empty() ? checkpoint_.file_name(0) : checkpoint_.shown_name(found.file);
+    std::string file = checkpoint_.shown_name(found.file);
+    if (found.file.empty()) file = found.object.empty() ? checkpoint_.file_name(0) : "";
     report_.findings.findings.push_back(
         {ckpt::CheckKind::Meaning,
          ckpt::Severity::Damage,
-         {file, std::nullopt, found.pointer + "/param_groups/" + std::to_string(group)},
+         {file, std::nullopt,
+          found.object + found.pointer + "/param_groups/" + std::to_string(group)},
          std::move(problem),
          std::move(hint)});
   }

@@ -46,6 +46,13 @@ void push_children(const Step& step, std::vector<Step>& open) {
   std::reverse(open.begin() + static_cast<ptrdiff_t>(first), open.end());
 }
 
+// Objects that Megatron puts optimizers into: common_state/shard_0_1,
+// chained_1.optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1.
+bool may_hold_optimizers(const ckpt::ObjectEntry& object) {
+  return object.region && (object.key.starts_with("common_state/shard_") ||
+                           object.key.find(".optimizer/shard_") != object.key.npos);
+}
+
 void search(const ckpt::Document& document, const std::string& file,
             std::vector<FoundOptimizer>& found) {
   std::vector<Step> open{{document.tree.root(), "", 0}};
@@ -57,7 +64,7 @@ void search(const ckpt::Document& document, const std::string& file,
     if (step.value.is(Kind::Dict)) {
       const auto groups = step.value.find("param_groups");
       if (groups && groups->is(Kind::List)) {
-        found.push_back({file, step.pointer, step.value, *groups});
+        found.push_back({file, {}, step.pointer, step.value, *groups});
         continue;
       }
     }
@@ -75,6 +82,16 @@ std::vector<FoundOptimizer> find_optimizers(const ckpt::Checkpoint& checkpoint) 
     const bool is_only = checkpoint.catalog().format == ckpt::Format::Torch && files.size() == 1 &&
                          file.path.find('/') == file.path.npos;
     if (document != nullptr) search(*document, is_only ? "" : file.path, found);
+  }
+  for (const ckpt::ObjectEntry& object : checkpoint.catalog().objects) {
+    if (!may_hold_optimizers(object)) continue;
+    const auto document = std::make_shared<const ckpt::Document>(checkpoint.read_object(object));
+    const size_t first = found.size();
+    search(*document, "", found);
+    for (size_t i = first; i < found.size(); ++i) {
+      found[i].object = object.key;
+      found[i].document = document;
+    }
   }
   return found;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,15 +13,18 @@ namespace optim {
 // An optimizer's state as torch and Megatron save it: a dict with `param_groups` and mostly
 // `state`, somewhere near the root of a file.
 struct FoundOptimizer {
-  std::string file;       // as the catalog's entries name it; of an object: empty
+  std::string file;       // as the catalog's entries name it; empty for a single file and an object
+  std::string object;     // key of the object in a torch_dist folder that holds it, else empty
   std::string pointer;    // to the dict
   ckpt::Value optimizer;  // the dict
   ckpt::Value groups;     // its list `param_groups`
+  std::shared_ptr<const ckpt::Document> document = nullptr;  // of an object: what keeps it alive
 
   std::optional<ckpt::Value> state() const { return optimizer.find("state"); }
 };
 
-// All of them, in the order of files. They point into the checkpoint.
+// All of them, in the order of files; then those in objects of a torch_dist folder (the common
+// state of Megatron since August 2026, and DistributedOptimizers). They point into the checkpoint.
 std::vector<FoundOptimizer> find_optimizers(const ckpt::Checkpoint& checkpoint);
 
 // The name by which a group's settings are to be told apart when Megatron loads it: wd_mult,

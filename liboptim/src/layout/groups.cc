@@ -117,9 +117,11 @@ class NamedGroups {
 void add_stored_groups(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
   std::map<std::string, uint32_t> optimizers;  // of each file
   for (const FoundOptimizer& found : find_optimizers(checkpoint)) {
-    const uint32_t optimizer = optimizers[found.file]++;
+    const std::string& place = found.object.empty() ? found.file : found.object;
+    const uint32_t optimizer = optimizers[place]++;
+    if (found.document) report.documents.push_back(found.document);
     for (uint32_t i = 0; i < found.groups.size(); ++i) {
-      StoredGroup stored{found.file, optimizer, i, settings_of(found.groups[i]), {}, {}};
+      StoredGroup stored{place, optimizer, i, settings_of(found.groups[i]), {}, {}};
       const auto params =
           found.groups[i].is(Kind::Dict) ? found.groups[i].find("params") : std::nullopt;
       if (params && params->is(Kind::List)) stored.param_count = params->size();
