@@ -33,10 +33,25 @@ json ambiguous_json(const std::vector<optim::AmbiguousParam>& params) {
   return list;
 }
 
+const char* outcome_name(ckpt::Outcome outcome) {
+  switch (outcome) {
+    case ckpt::Outcome::Planned:
+      return "planned";
+    case ckpt::Outcome::PartWritten:
+      return "part_written";
+    case ckpt::Outcome::Published:
+      return "published";
+  }
+  return "";
+}
+
 json report_json(const ConversionOptions& options, const optim::ConvertReport& report) {
   json document = json_document();
   document["destination"] = json_text(options.destination);
   document["dry_run"] = options.dry_run;
+  document["outcome"] = outcome_name(report.outcome);
+  document["kept_bytes"] = report.kept_bytes;
+  document["verified_bytes"] = report.verified_bytes;
   document["source_format"] = name(report.source_format);
   document["target_format"] = name(report.target_format);
   document["payload_bytes"] = report.plan.payload_bytes;
@@ -67,6 +82,18 @@ void print_files(const ckpt::Plan& plan, Console& console) {
   table.print(console);
 }
 
+const char* opening_of(ckpt::Outcome outcome) {
+  switch (outcome) {
+    case ckpt::Outcome::Planned:
+      return "would write ";
+    case ckpt::Outcome::PartWritten:
+      return "wrote this process's part of ";
+    case ckpt::Outcome::Published:
+      return "wrote ";
+  }
+  return "";
+}
+
 void print_text(const ConversionOptions& options, const optim::ConvertReport& report,
                 Console& console) {
   if (options.dry_run || console.options().verbose) print_files(report.plan, console);
@@ -76,10 +103,16 @@ void print_text(const ConversionOptions& options, const optim::ConvertReport& re
     what += ", data parallel " + std::to_string(report.source_data_parallel) + " -> " +
             std::to_string(report.target_data_parallel);
   }
-  console.out() << (options.dry_run ? "would write " : "wrote ")
-                << ckpt::escaped(options.destination) << ": " << what << ", "
+  console.out() << opening_of(report.outcome) << ckpt::escaped(options.destination) << ": " << what
+                << ", "
                 << count_text(report.plan.files.size(), "file") << ", "
                 << size_text(report.plan.total_bytes) << "\n";
+  if (report.kept_bytes != 0) {
+    console.out() << "kept " << size_text(report.kept_bytes) << " of an interrupted run\n";
+  }
+  if (report.verified_bytes != 0) {
+    console.out() << "read back " << size_text(report.verified_bytes) << ": as written\n";
+  }
   for (const auto& [lost, reason] : report.not_carried) {
     console.out() << "not carried: " << ckpt::escaped(lost) << ": " << reason << "\n";
   }
@@ -103,6 +136,13 @@ void ConversionOptions::declare(CLI::App& app) {
   app.add_flag("--strict", strict, "Refuse when something cannot be carried or proven");
   app.add_flag("--force", force, "Replace an existing destination");
   app.add_flag("--dry-run", dry_run, "Show the plan, write nothing");
+  app.add_flag("--verify", verify, "Read back what was written before it is published");
+  app.add_flag("--resume", resume,
+               "Continue what an interrupted run left, and leave what is finished to the next");
+  app.add_flag("--clean", clean, "Remove what an interrupted run left, and end");
+  share.declare(app);
+  app.add_flag("--finish", finish, "Publish what the processes of a share have left, and end")
+      ->group("Several processes");
 }
 
 optim::OwnershipPolicy ConversionOptions::policy() const {
@@ -110,8 +150,24 @@ optim::OwnershipPolicy ConversionOptions::policy() const {
                                  : optim::OwnershipPolicy::PingPong;
 }
 
+int clean(const std::string& destination, Console& console) {
+  const bool removed = ckpt::Staging::clean(destination);
+  if (console.options().json) {
+    json document = json_document();
+    document["destination"] = json_text(destination);
+    document["removed"] = removed;
+    print_json(console, document);
+  } else {
+    console.out() << (removed ? "removed what an interrupted run left of "
+                              : "no interrupted run has left anything of ")
+                  << ckpt::escaped(destination) << "\n";
+  }
+  return 0;
+}
+
 int run_conversion(Conversion run, const ConversionOptions& options,
                    optim::ConvertOptions conversion, Console& console) {
+  if (options.clean) return clean(options.destination, console);
   ProgressLine progress(console, "writing");
   conversion.execute = make_execute_options(console, progress);
   conversion.execute.stop = console.stop_token();
@@ -120,6 +176,10 @@ int run_conversion(Conversion run, const ConversionOptions& options,
   conversion.strict = options.strict;
   conversion.force = options.force;
   conversion.dry_run = options.dry_run;
+  conversion.verify = options.verify;
+  conversion.resume = options.resume;
+  conversion.finish = options.finish;
+  conversion.share = options.share.share();
   const optim::ConvertReport report = run(options.source, options.destination, conversion);
   for (const std::string& warning : report.warnings) console.warn(warning);
   if (console.options().json) {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include <common/share_options.h>
 #include <optim/layer_wise_checkpoint.h>
 
 namespace CLI {
@@ -20,6 +21,8 @@ struct ConversionOptions {
   std::optional<int64_t> iteration;
   std::string ownership = "ping-pong";
   bool strict = false, force = false, dry_run = false;
+  bool verify = false, resume = false, finish = false, clean = false;
+  ShareOptions share;
 
   void declare(CLI::App& app);
   optim::OwnershipPolicy policy() const;

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include <ckpt/error.h>
+#include <common/environment.h>
 
 namespace tools::step_replay {
 namespace {
@@ -29,32 +30,12 @@ constexpr const char* kSpawnRank = "SHARDWISE_SPAWN_RANK";
 constexpr const char* kSpawnSize = "SHARDWISE_SPAWN_SIZE";
 constexpr const char* kSpawnStore = "SHARDWISE_SPAWN_STORE";
 
-std::optional<std::string> variable(const char* name) {
-  const char* const value = std::getenv(name);
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return value;
-}
-
-int number(const char* name, int least, int most) {
-  const std::string text = variable(name).value_or("");
-  const bool is_number =
-      !text.empty() && text.size() < 9 && text.find_first_not_of("0123456789") == std::string::npos;
-  const int value = is_number ? std::stoi(text) : -1;
-  if (!is_number || value < least || value > most) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      std::string("the environment variable ") + name + " is '" +
-                          ckpt::escaped(text) + "', no number from " + std::to_string(least) +
-                          " to " + std::to_string(most));
-  }
-  return value;
-}
-
 constexpr int kProcessesMax = 1 << 16;
 
 optim::ProcessRank rank_from(const char* rank_variable, const char* size_variable) {
   optim::ProcessRank rank;
-  rank.size = number(size_variable, 1, kProcessesMax);
-  rank.rank = number(rank_variable, 0, rank.size - 1);
+  rank.size = number_variable(size_variable, 1, kProcessesMax);
+  rank.rank = number_variable(rank_variable, 0, rank.size - 1);
   return rank;
 }
 
@@ -68,7 +49,7 @@ optim::ProcessMesh torchrun_mesh() {
   if (mesh.rank.size == 1) return mesh;
   optim::TcpRendezvous rendezvous;
   rendezvous.address = *variable("MASTER_ADDR");
-  rendezvous.port = static_cast<uint16_t>(number("MASTER_PORT", 1, 65535));
+  rendezvous.port = static_cast<uint16_t>(number_variable("MASTER_PORT", 1, 65535));
   // torchrun's agent serves the store; restarted workers must not see the keys of the last attempt.
   rendezvous.store_is_hosted = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
   rendezvous.prefix = "shardwise/" + variable("TORCHELASTIC_RESTART_COUNT").value_or("0");

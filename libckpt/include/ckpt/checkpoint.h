@@ -56,6 +56,8 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
 
   const Catalog& catalog() const;
   const std::filesystem::path& folder() const;  // what file names in the catalog are relative to
+  // Every file that was read or may still be, as paths that can be opened, without duplicates.
+  std::vector<std::filesystem::path> files() const;
   bool was_root() const;  // opened through a tracker: a writer makes a root again
   const Limits& limits() const;
   // Written by Megatron: rank folders, or a torch_dist folder with common.pt or metadata.json, or

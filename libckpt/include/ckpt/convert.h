@@ -7,6 +7,7 @@
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/execute.h>
+#include <ckpt/staging.h>
 #include <ckpt/target.h>
 
 namespace ckpt {
@@ -17,13 +18,27 @@ struct ConvertOptions {
   bool strict = false;               // refuse when something cannot be carried
   bool force = false;                // replace the destination
   bool dry_run = false;              // plan, write nothing
+  bool verify = false;  // read back what was written, from the device, before it is published
+  bool resume = false;  // continue what an interrupted attempt left; see StagingOptions
+  // With a world_size above 1 this process writes its share of the files; the last one publishes.
+  Share share;
+  bool finish = false;  // write no payload: publish what the processes of a share have left
   ExecuteOptions execute;
 };
 
+enum class Outcome : uint8_t {
+  Planned,      // a dry run
+  PartWritten,  // this process's share; another process publishes
+  Published,
+};
+
 struct ConvertReport {
+  Outcome outcome = Outcome::Planned;
   Format source_format = Format::Torch, target_format = Format::Torch;
-  Plan plan;           // files, bytes and where each payload comes from
-  ExecuteStats stats;  // zero after a dry run
+  Plan plan;                // files, bytes and where each payload comes from
+  ExecuteStats stats;       // zero after a dry run
+  uint64_t kept_bytes = 0;  // under options.resume: found finished and sound
+  uint64_t verified_bytes = 0;
   std::vector<NotCarried> not_carried;
   std::vector<std::string> warnings;
 };
@@ -35,10 +50,18 @@ CKPT_EXPORT ConvertReport convert(const std::filesystem::path& source,
                                   const std::filesystem::path& destination,
                                   const ConvertOptions& options);
 
-// The last part of every conversion: plan, stage, execute, commit. `source_path`: what the
-// destination must not lie in. source_format of the report is left to the caller.
-CKPT_EXPORT ConvertReport write_target(Target target, const PayloadSource& source,
-                                       const std::filesystem::path& source_path,
+struct ConversionSource {
+  const PayloadSource& payloads;
+  std::filesystem::path path;  // the destination must not lie in it
+  // Where all payload comes from its files. Without it options.resume, share and finish are refused
+  // (Unsupported): nobody could tell whether two attempts write the same.
+  const Checkpoint* checkpoint = nullptr;
+};
+
+// The last part of every conversion: plan, stage, execute, commit. source_format of the report is
+// left to the caller. Throws Corrupt where the source changes meanwhile, IoFailure where
+// options.verify reads back something else than was written.
+CKPT_EXPORT ConvertReport write_target(Target target, const ConversionSource& source,
                                        const std::filesystem::path& destination,
                                        const ConvertOptions& options);
 

@@ -1,31 +1,59 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
 
-#include <ckpt/export.h>
 #include <ckpt/target.h>
 
 namespace ckpt {
 
+// Which part of the work is this process's.
+struct Share {
+  uint32_t rank = 0;
+  uint32_t world_size = 1;
+};
+
 struct StagingOptions {
   bool force = false;        // replace an existing destination
   bool single_file = false;  // the target is one file, not a folder
-  std::string source;  // path of the source: a destination inside it, or around it, is refused
+  std::string source = {};  // path of the source: a destination inside it, or around it, is refused
+  // What is being written, equal for every attempt and every process. Empty: an attempt that was
+  // interrupted cannot be continued, and what it left is removed without being asked for.
+  std::string job = {};
+  // Continue what an interrupted attempt at the same job left, if one did; and without commit()
+  // leave to the next one what is finished.
+  bool resume = false;
+  // With a world_size above 1 several processes fill one staging folder; it stays until one of them
+  // commits.
+  Share share = {};
 };
 
 // A destination in the making: a folder (or file) beside it on the same file system,
-// ".NAME.shardwise-partial". commit() fsyncs and renames it into place; without commit() the
-// destructor removes it. A destination is absent, the old one, or complete.
+// ".NAME.shardwise-partial". commit() syncs and renames it into place; without commit() the
+// destructor removes it, but for what StagingOptions keeps. A destination is absent, the old one,
+// or complete, whenever the process or the machine stops; see docs/durability.md.
 class CKPT_EXPORT Staging {
  public:
-  // Throws AlreadyExists, InvalidArgument (destination in source or around it), IoFailure.
+  // Throws AlreadyExists (the destination; what an interrupted attempt at a job left; another
+  // process at work), InvalidArgument (destination in source or around it), IoFailure.
   static Staging create(const std::filesystem::path& destination, StagingOptions options = {});
+  // To commit what the processes of a job left: throws NotFound where nothing is.
+  static Staging attach(const std::filesystem::path& destination, StagingOptions options);
+  // Removes what interrupted attempts left, and undoes one that ended while it replaced the
+  // destination. False where nothing was. Throws AlreadyExists where a process is at work.
+  static bool clean(const std::filesystem::path& destination);
+
   Staging(Staging&&) noexcept;
   ~Staging();
 
   const std::filesystem::path& folder() const;  // write here (the file itself, for a single file)
+  // For what a job notes down beside folder(): names that start with "part-".
+  const std::filesystem::path& notes() const;
+
+  // Of several processes the one that may commit: false where another one is at it, or has been.
+  bool try_lead();
   void commit();
 
  private:

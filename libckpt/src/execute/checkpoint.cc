@@ -1,5 +1,6 @@
 #include <ckpt/checkpoint.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include <ckpt/error.h>
@@ -99,6 +100,16 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path, OpenOptions optio
 
 const Catalog& Checkpoint::catalog() const { return state_->contents.catalog; }
 const std::filesystem::path& Checkpoint::folder() const { return state_->location.folder; }
+std::vector<std::filesystem::path> Checkpoint::files() const {
+  std::vector<std::filesystem::path> paths;
+  for (const FileEntry& file : catalog().files) paths.push_back(folder() / file.path);
+  for (const std::string& name : state_->contents.metadata_files) paths.push_back(folder() / name);
+  std::ranges::sort(paths);
+  const auto repeated = std::ranges::unique(paths);
+  paths.erase(repeated.begin(), repeated.end());
+  return paths;
+}
+
 bool Checkpoint::was_root() const { return state_->location.was_root; }
 const Limits& Checkpoint::limits() const { return state_->limits; }
 

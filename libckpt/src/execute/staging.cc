@@ -1,10 +1,11 @@
 #include <ckpt/error.h>
 #include <ckpt/staging.h>
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "execute/job_record.h"
+#include "execute/staging_place.h"
 #include "io/directory.h"
 #include "io/publish.h"
 
@@ -14,124 +15,165 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Beside the destination NAME, on the same file system:
-//   .NAME.shardwise-partial/lock      held by the process that writes
-//   .NAME.shardwise-partial/content   becomes NAME
-//   .NAME.shardwise-partial/replaced  what NAME was before, for an instant, under force
-struct Paths {
-  std::string shown;  // the destination as the caller wrote it, for errors
-  fs::path destination, holder, lock, content, replaced;
-};
-
-Paths paths_for(const fs::path& destination) {
-  fs::path absolute = fs::absolute(destination);
-  if (!absolute.has_filename()) absolute = absolute.parent_path();  // "DST/"
-  if (!absolute.has_filename() || absolute.filename() == "." || absolute.filename() == "..") {
-    throw Error(ErrorCode::InvalidArgument, {destination.string()}, "cannot be a destination");
-  }
-  // ".NAME.shardwise-partial", shortened for a name that leaves no room (255 bytes on Linux).
-  const std::string name = absolute.filename().string().substr(0, 200);
-  const fs::path holder = absolute.parent_path() / ("." + name + ".shardwise-partial");
-  return {destination.string(), absolute,           holder,
-          holder / "lock",      holder / "content", holder / "replaced"};
-}
-
 bool is_there(const fs::path& path) { return kind_of_entry(path) != EntryKind::Absent; }
 
-// Without links, also where the last name is not there.
-fs::path resolved_place(const fs::path& path) {
-  if (kind_behind(path) != EntryKind::Absent) return resolved(path);
-  return resolved(path.parent_path()) / path.filename();
+[[noreturn]] void throw_busy(const fs::path& holder) {
+  throw Error(ErrorCode::AlreadyExists, {holder.string()},
+              "another process is writing this destination", "if none is, remove that folder");
 }
 
-bool is_in(const fs::path& inner, const fs::path& outer) {
-  return std::ranges::mismatch(outer, inner).in1 == outer.end();
+LockFile lock_or_refuse(const fs::path& lock) {
+  auto held = LockFile::try_lock(lock);
+  if (!held) throw_busy(lock.parent_path());
+  return std::move(*held);
 }
 
-void refuse_overlap(const Paths& paths, const std::string& source) {
-  if (source.empty()) return;
-  const fs::path to = resolved_place(paths.destination);
-  const fs::path from = resolved(source);
-  if (is_in(to, from)) {
-    throw Error(ErrorCode::InvalidArgument, {paths.shown}, "the destination lies in the source");
-  }
-  if (is_in(from, to)) {
-    throw Error(ErrorCode::InvalidArgument, {paths.shown},
-                "the destination lies around the source");
-  }
-}
-
-void refuse_existing(const Paths& paths, const StagingOptions& options) {
-  if (options.force || !is_there(paths.destination)) return;
-  throw Error(ErrorCode::AlreadyExists, {paths.shown}, "the destination exists",
-              "--force replaces it");
-}
-
-// True if it was not there. A holder that is there is left over, or in use.
-bool make_holder(const fs::path& holder) {
-  const bool made = make_folder(holder);
+void make_holder(const fs::path& holder) {
+  make_folder(holder);
   if (kind_of_entry(holder) != EntryKind::Folder) {
     throw Error(ErrorCode::AlreadyExists, {holder.string()}, "is in the way of the staging folder");
   }
-  return made;
 }
 
-LockFile lock_holder(const Paths& paths) {
-  auto lock = LockFile::try_lock(paths.lock);
-  if (!lock) {
-    throw Error(ErrorCode::AlreadyExists, {paths.holder.string()},
-                "another process is writing this destination", "if none is, remove that folder");
+// Files that interrupted processes have finished.
+size_t count_finished(const fs::path& holder) {
+  size_t count = 0;
+  for (const std::string& name : Directory::open(holder).list()) {
+    const bool is_record = name.starts_with("part-") && name.find('.') == name.npos;
+    const auto record = is_record ? read_part_record(holder / name) : std::nullopt;
+    if (record) count += record->files.size();
   }
-  return std::move(*lock);
+  return count;
+}
+
+// Of several processes the first one says what is written.
+void agree_on_job(const StagingPlace& place, const StagingOptions& options) {
+  if (is_there(place.job)) return;
+  const fs::path proposal = place.holder / ("job-" + std::to_string(options.share.rank));
+  replace_text(proposal, options.job);
+  try {
+    rename_to_free_name(proposal, place.job);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::AlreadyExists) throw;
+    remove_tree(proposal);
+  }
+}
+
+void refuse_other_job(const StagingPlace& place, const std::string& wanted) {
+  const std::string found = text_of(place.job).value_or("");
+  if (found == wanted) return;
+  const auto other = JobIdentity::parse(found), mine = JobIdentity::parse(wanted);
+  const std::string difference = other && mine ? other->difference(*mine) : "another job";
+  throw Error(ErrorCode::AlreadyExists, {place.holder.string()},
+              "what is there was made by " + difference + ": it cannot be continued",
+              "--clean removes it");
 }
 
 }  // namespace
 
 struct Staging::State {
-  State(Paths made_paths, StagingOptions made_options)
-      : paths(std::move(made_paths)), options(std::move(made_options)) {}
+  State(const fs::path& destination, StagingOptions made_options)
+      : place(destination), options(std::move(made_options)) {}
 
   ~State() {
     try {
       clean_up();
-    } catch (const Error&) {  // the next run finds what is left, and removes it
+    } catch (const Error&) {  // the next run finds what is left
     }
   }
 
   void clean_up() {
-    if (!lock) {  // what is in it is not ours
-      if (made_holder) remove_tree(paths.holder);
-      return;
+    const bool keeps = options.resume || is_shared();
+    if (lock && owns_work && (is_committed || !keeps)) place.remove_work();
+    if (lock) place.remove_if_empty();
+  }
+
+  bool is_shared() const { return options.share.world_size > 1; }
+
+  void refuse_existing() const {
+    if (options.force || !is_there(place.destination)) return;
+    throw Error(ErrorCode::AlreadyExists, {place.shown}, "the destination exists",
+                "--force replaces it");
+  }
+
+  void enter() {
+    place.refuse_overlap(options.source);
+    if (!is_there(place.holder)) refuse_existing();
+    make_holder(place.holder);
+    if (is_shared()) {
+      part_lock = lock_or_refuse(place.part_lock(options.share.rank));
+      refuse_existing();
+      agree_on_job(place, options);
+      refuse_other_job(place, options.job);
+    } else {
+      lock = lock_or_refuse(place.lock);
+      place.recover();
+      refuse_existing();
+      take_over();
+      owns_work = true;
+      if (!options.job.empty()) replace_text(place.job, options.job);
     }
-    remove_tree(paths.content);
-    remove_tree(paths.replaced);
-    remove_tree(paths.lock);
-    remove_tree(paths.holder);
+    if (!options.single_file) make_folder(place.content);
+  }
+
+  // What an attempt left that ended without its destructors.
+  void take_over() const {
+    if (!is_there(place.job)) return place.remove_work();
+    if (options.resume && !options.job.empty()) return refuse_other_job(place, options.job);
+    throw Error(ErrorCode::AlreadyExists, {place.holder.string()},
+                "an interrupted run has left this, with " +
+                    std::to_string(count_finished(place.holder)) + " finished files",
+                "--resume continues it, --clean removes it");
   }
 
   void publish() {
-    if (!options.force || !is_there(paths.destination)) {
-      return rename_to_free_name(paths.content, paths.destination);
-    }
-    // After the exchange `content` is what the destination was; the destructor removes it.
-    if (!exchange_names(paths.content, paths.destination)) publish_in_two_steps();
+    const bool replaces = options.force && is_there(place.destination);
+    if (!replaces) return publish_new();
+    replace_text(place.publishing, std::to_string(state_of_entry(place.content).value().inode));
+    if (!exchange_names(place.content, place.destination)) return publish_in_two_steps();
+    // `content` is now what the destination was; the destructor removes it.
+    undo_unless_synced([&] { exchange_names(place.content, place.destination); });
+  }
+
+  void publish_new() {
+    rename_to_free_name(place.content, place.destination);
+    undo_unless_synced([&] { rename_to_free_name(place.destination, place.content); });
   }
 
   void publish_in_two_steps() {
-    rename_to_free_name(paths.destination, paths.replaced);
+    rename_to_free_name(place.destination, place.replaced);
+    const auto put_back = [&] { rename_to_free_name(place.replaced, place.destination); };
     try {
-      rename_to_free_name(paths.content, paths.destination);
+      rename_to_free_name(place.content, place.destination);
     } catch (const Error&) {
-      rename_to_free_name(paths.replaced, paths.destination);
+      put_back();
+      throw;
+    }
+    undo_unless_synced([&] {
+      rename_to_free_name(place.destination, place.content);
+      put_back();
+    });
+  }
+
+  // Who is told that nothing was published must not find it published.
+  template <typename Undo>
+  void undo_unless_synced(Undo undo) {
+    try {
+      Directory::open(place.destination.parent_path()).sync();
+    } catch (const Error&) {
+      owns_work = false;  // should undo() fail, too, the next run sees what happened
+      undo();
+      owns_work = true;
       throw;
     }
   }
 
-  Paths paths;
+  StagingPlace place;
   StagingOptions options;
-  bool made_holder = false;
-  std::optional<LockFile> lock;
-  bool committed = false;
+  std::optional<LockFile> lock;       // the right to commit and to clean up
+  std::optional<LockFile> part_lock;  // of one process of several
+  bool owns_work = false;
+  bool is_committed = false;
 };
 
 Staging::Staging(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -139,31 +181,67 @@ Staging::Staging(Staging&&) noexcept = default;
 Staging::~Staging() = default;
 
 Staging Staging::create(const fs::path& destination, StagingOptions options) {
-  auto state = std::make_unique<State>(paths_for(destination), std::move(options));
-  const Paths& paths = state->paths;
-  refuse_overlap(paths, state->options.source);
-  refuse_existing(paths, state->options);
-  state->made_holder = make_holder(paths.holder);
-  state->lock = lock_holder(paths);
-  remove_tree(paths.content);  // left over from a process that ended without its destructors
-  if (is_there(paths.replaced) && !is_there(paths.destination)) {
-    rename_to_free_name(paths.replaced, paths.destination);  // it ended between its two renames
-  }
-  remove_tree(paths.replaced);
-  refuse_existing(paths, state->options);  // it may have come back, or come meanwhile
-  if (!state->options.single_file) make_folder(paths.content);
+  auto state = std::make_unique<State>(destination, std::move(options));
+  state->enter();
   return Staging(std::move(state));
 }
 
-const fs::path& Staging::folder() const { return state_->paths.content; }
+Staging Staging::attach(const fs::path& destination, StagingOptions options) {
+  auto state = std::make_unique<State>(destination, std::move(options));
+  const StagingPlace& place = state->place;
+  if (!is_there(place.job)) {
+    throw Error(ErrorCode::NotFound, {place.holder.string()}, "no process has left a part here");
+  }
+  state->options.resume = true;  // nothing is lost if it cannot be committed
+  state->refuse_existing();
+  state->lock = lock_or_refuse(place.lock);
+  place.recover();
+  refuse_other_job(place, state->options.job);
+  state->owns_work = true;
+  return Staging(std::move(state));
+}
+
+bool Staging::clean(const fs::path& destination) {
+  const StagingPlace place(destination);
+  if (!is_there(place.holder)) return false;
+  const LockFile lock = lock_or_refuse(place.lock);
+  std::vector<LockFile> parts;
+  for (const std::string& name : Directory::open(place.holder).list()) {
+    if (name.starts_with("part-") && name.ends_with(".lock")) {
+      parts.push_back(lock_or_refuse(place.holder / name));
+    }
+  }
+  place.recover();
+  place.remove_work();
+  place.remove_if_empty();
+  return true;
+}
+
+const fs::path& Staging::folder() const { return state_->place.content; }
+const fs::path& Staging::notes() const { return state_->place.holder; }
+
+bool Staging::try_lead() {
+  if (state_->lock) return true;
+  try {
+    state_->lock = LockFile::try_lock(state_->place.lock);
+    if (!state_->lock) return false;
+    if (!is_there(state_->place.job)) return false;  // another one has committed meanwhile
+    state_->place.recover();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::NotFound) return false;
+    throw;
+  }
+  state_->owns_work = true;
+  return true;
+}
 
 void Staging::commit() {
-  if (std::exchange(state_->committed, true)) {
-    throw Error(ErrorCode::InvalidArgument, {state_->paths.shown}, "was committed before");
+  if (state_->is_committed) {
+    throw Error(ErrorCode::InvalidArgument, {state_->place.shown}, "was committed before");
   }
-  sync_tree(state_->paths.content);
+  sync_tree(state_->place.content);
   state_->publish();
-  Directory::open(state_->paths.destination.parent_path()).sync();
+  state_->is_committed = true;
 }
 
 }  // namespace ckpt

@@ -79,6 +79,8 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
   contents.catalog.iteration = location.iteration;
   check_backend(location, limits);
   contents.has_backend_file = is_there(location.folder / kBackendName);
+  if (contents.has_backend_file) contents.metadata_files.push_back(kBackendName);
+  contents.metadata_files.push_back(kMetadataName);
   DistMetadata metadata;
   try {
     metadata = read_metadata(location, limits);

@@ -23,23 +23,33 @@ EntryKind kind(const struct stat& status) {
   return EntryKind::Other;
 }
 
-EntryKind kind_or_absent(const fs::path& path, int result, const struct stat& status) {
-  if (result == 0) return kind(status);
-  if (errno == ENOENT || errno == ENOTDIR) return EntryKind::Absent;
+using Status = struct stat;
+using Look = int (SystemCalls::*)(const char*, Status&);  // stat or lstat
+
+std::optional<Status> look(const fs::path& path, Look call) {
+  Status status = {};
+  if (uninterrupted([&] { return (system_calls().*call)(path.c_str(), status); }) == 0) {
+    return status;
+  }
+  if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
   throw_errno(path.string(), "look at the file", errno);
+}
+
+EntryKind kind(const std::optional<Status>& status) {
+  return status ? kind(*status) : EntryKind::Absent;
+}
+
+std::optional<FileState> state(const std::optional<Status>& status) {
+  if (!status) return std::nullopt;
+  constexpr int64_t kSecond = 1'000'000'000;
+  return FileState{status->st_ino, static_cast<uint64_t>(status->st_size),
+                   status->st_mtim.tv_sec * kSecond + status->st_mtim.tv_nsec};
 }
 
 void sync(const FileDescriptor& descriptor, const fs::path& path) {
   const int result = uninterrupted([&] { return system_calls().fsync(descriptor.get()); });
   // EINVAL: a file system (a network one, say) that has nothing to synchronise here.
   if (result != 0 && errno != EINVAL) throw_errno(path.string(), "write to the device", errno);
-}
-
-void sync_file(const fs::path& path) {
-  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), kFlags, 0); });
-  if (fd < 0) throw_errno(path.string(), "open", errno);
-  sync(FileDescriptor(fd), path);
 }
 
 // The folder itself and all folders below it, each before what it holds, and all files.
@@ -132,16 +142,20 @@ std::vector<std::string> Directory::list() const {
 
 void Directory::sync() const { ckpt::sync(descriptor_, path_); }
 
-EntryKind kind_of_entry(const fs::path& path) {
-  struct stat status = {};
-  const int result = uninterrupted([&] { return system_calls().lstat(path.c_str(), status); });
-  return kind_or_absent(path, result, status);
+EntryKind kind_of_entry(const fs::path& path) { return kind(look(path, &SystemCalls::lstat)); }
+EntryKind kind_behind(const fs::path& path) { return kind(look(path, &SystemCalls::stat)); }
+
+bool are_same(const fs::path& a, const fs::path& b) {
+  const auto status_a = look(a, &SystemCalls::stat), status_b = look(b, &SystemCalls::stat);
+  return status_a && status_b && status_a->st_dev == status_b->st_dev &&
+         status_a->st_ino == status_b->st_ino;
 }
 
-EntryKind kind_behind(const fs::path& path) {
-  struct stat status = {};
-  const int result = uninterrupted([&] { return system_calls().stat(path.c_str(), status); });
-  return kind_or_absent(path, result, status);
+std::optional<FileState> state_of(const fs::path& path) {
+  return state(look(path, &SystemCalls::stat));
+}
+std::optional<FileState> state_of_entry(const fs::path& path) {
+  return state(look(path, &SystemCalls::lstat));
 }
 
 std::optional<uint64_t> free_bytes(const fs::path& path) {
@@ -186,6 +200,13 @@ void remove_tree(const fs::path& path) {
   for (auto folder = tree.folders.rbegin(); folder != tree.folders.rend(); ++folder) {
     check_removed(*folder, uninterrupted([&] { return calls.rmdir(folder->c_str()); }));
   }
+}
+
+void sync_file(const fs::path& path) {
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), kFlags, 0); });
+  if (fd < 0) throw_errno(path.string(), "open", errno);
+  sync(FileDescriptor(fd), path);
 }
 
 void sync_tree(const fs::path& path) {

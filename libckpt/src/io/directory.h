@@ -41,6 +41,9 @@ enum class EntryKind : uint8_t { Absent, File, Folder, Link, Other };
 EntryKind kind_of_entry(const std::filesystem::path& path);  // a link is a link
 EntryKind kind_behind(const std::filesystem::path& path);    // never Link
 
+bool are_same(const std::filesystem::path& a,
+              const std::filesystem::path& b);  // one file or folder
+
 // Bytes that a process without privileges can still write where `path` is; nullopt where the file
 // system does not say.
 std::optional<uint64_t> free_bytes(const std::filesystem::path& path);
@@ -54,7 +57,18 @@ void make_folders(const std::filesystem::path& path);  // those above it, too
 // Removes what is there, if anything is, with everything below it. Links are not followed.
 void remove_tree(const std::filesystem::path& path);
 
-// Writes a file, or a folder with everything below it, to the device. Links are not followed.
+// Write to the device: a file, or a folder with everything below it. Links are not followed.
+void sync_file(const std::filesystem::path& path);
 void sync_tree(const std::filesystem::path& path);
+
+// What tells one state of a file from another, the same on every machine that sees it.
+struct FileState {
+  uint64_t inode = 0;
+  uint64_t count_bytes = 0;
+  int64_t modified_ns = 0;  // since 1970
+  bool operator==(const FileState&) const = default;
+};
+std::optional<FileState> state_of(const std::filesystem::path& path);        // links are followed
+std::optional<FileState> state_of_entry(const std::filesystem::path& path);  // a link is a link
 
 }  // namespace ckpt

@@ -124,4 +124,9 @@ void File::write_at(uint64_t offset_bytes, std::span<const std::byte> bytes) con
   }
 }
 
+void File::drop_cached(uint64_t offset_bytes, uint64_t count_bytes) const {
+  (void)system_calls().posix_fadvise(descriptor_.get(), static_cast<off_t>(offset_bytes),
+                                     static_cast<off_t>(count_bytes), POSIX_FADV_DONTNEED);
+}
+
 }  // namespace ckpt

@@ -15,6 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr uint64_t kTextBytesMax = uint64_t{1} << 30;  // a line for each of millions of files
+
 // renameat2() flags that the file system or the kernel does not know.
 bool is_not_supported(int error_number) {
   return error_number == EINVAL || error_number == ENOSYS || error_number == EOPNOTSUPP;
@@ -37,6 +39,10 @@ void rename_to_free_name(const fs::path& source, const fs::path& target) {
   if (!is_not_supported(errno)) throw_errno(target.string(), "publish", errno);
   // A file system without the flag: between this look and the rename somebody else may come.
   if (kind_of_entry(target) != EntryKind::Absent) throw_errno(target.string(), "publish", EEXIST);
+  replace_name(source, target);
+}
+
+void replace_name(const fs::path& source, const fs::path& target) {
   const int result =
       uninterrupted([&] { return system_calls().rename(source.c_str(), target.c_str()); });
   if (result != 0) throw_errno(target.string(), "publish", errno);
@@ -46,6 +52,30 @@ bool exchange_names(const fs::path& a, const fs::path& b) {
   if (rename_with(a, b, RENAME_EXCHANGE) == 0) return true;
   if (!is_not_supported(errno)) throw_errno(b.string(), "publish", errno);
   return false;
+}
+
+void replace_text(const fs::path& path, std::string_view text) {
+  fs::path fresh = path;
+  fresh += ".new";
+  remove_tree(fresh);
+  {
+    const File file = File::create(fresh, text.size());
+    file.write_at(0, std::as_bytes(std::span(text)));
+  }
+  sync_file(fresh);
+  replace_name(fresh, path);
+  Directory::open(path.parent_path()).sync();
+}
+
+std::optional<std::string> text_of(const fs::path& path) {
+  if (kind_of_entry(path) != EntryKind::File) return std::nullopt;
+  const File file = File::open(path);
+  if (file.size_bytes() > kTextBytesMax) {
+    throw Error(ErrorCode::Corrupt, {path.string()}, "is too long for what it should be");
+  }
+  std::string text(static_cast<size_t>(file.size_bytes()), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
 }
 
 std::optional<LockFile> LockFile::try_lock(const fs::path& path) {

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "io/file.h"
 
@@ -9,8 +11,15 @@ namespace ckpt {
 
 // Renames; never replaces anything at `target`: throws AlreadyExists.
 void rename_to_free_name(const std::filesystem::path& source, const std::filesystem::path& target);
+// Renames over what is at `target`.
+void replace_name(const std::filesystem::path& source, const std::filesystem::path& target);
 // Swaps two names in one step. False where the file system cannot do that.
 bool exchange_names(const std::filesystem::path& a, const std::filesystem::path& b);
+
+// A small file of our own. replace_text() puts the whole text in place, on the device, in one step;
+// text_of() gives nullopt where there is no file.
+void replace_text(const std::filesystem::path& path, std::string_view text);
+std::optional<std::string> text_of(const std::filesystem::path& path);
 
 // An exclusive lock that the system takes away when the process ends, however it ends.
 class LockFile {

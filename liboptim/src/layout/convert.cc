@@ -32,8 +32,8 @@ struct Paths {
 ConvertReport write(const ckpt::Checkpoint& source, ckpt::Target target, const Paths& paths,
                     const ConvertOptions& options) {
   ConvertReport report;
-  static_cast<ckpt::ConvertReport&>(report) =
-      ckpt::write_target(std::move(target), source, paths.source, paths.destination, options);
+  static_cast<ckpt::ConvertReport&>(report) = ckpt::write_target(
+      std::move(target), {source, paths.source, &source}, paths.destination, options);
   report.source_format = source.catalog().format;
   return report;
 }

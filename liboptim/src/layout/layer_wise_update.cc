@@ -123,7 +123,7 @@ ConvertReport save_layer_wise(const LayerWiseCheckpoint& base, const ckpt::Check
   ckpt::Target target = make_layer_wise_target(view, spec);
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =
-      ckpt::write_target(std::move(target), payloads, source.folder(), destination, options);
+      ckpt::write_target(std::move(target), {payloads, source.folder()}, destination, options);
   report.layer_wise = true;
   report.source_format = view.format;
   report.source_data_parallel = view.sizes.data_parallel;

@@ -1,0 +1,153 @@
+#include "execute/job_record.h"
+
+#include <charconv>
+
+#include "base/text.h"
+#include "io/directory.h"
+#include "io/publish.h"
+
+namespace ckpt {
+
+namespace {
+
+// The text before `end`, which is taken off `rest` with it; nullopt where there is no end.
+std::optional<std::string_view> take_until(std::string_view& rest, char end) {
+  const size_t length = rest.find(end);
+  if (length == rest.npos) return std::nullopt;
+  const std::string_view taken = rest.substr(0, length);
+  rest.remove_prefix(length + 1);
+  return taken;
+}
+
+std::optional<std::string_view> value_of(std::string_view& rest, std::string_view name) {
+  std::string_view after = rest;
+  auto line = take_until(after, '\n');
+  if (!line || !line->starts_with(name)) return std::nullopt;
+  rest = after;
+  return line->substr(name.size());
+}
+
+template <typename Number>
+std::optional<Number> number(std::string_view text, int base) {
+  Number value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// A name on one line: "\\" and the end of a line as \xNN.
+std::string as_one_line(std::string_view path) {
+  std::string text;
+  for (const char byte : path) {
+    if (byte == '\\') {
+      text += "\\x5c";
+    } else if (byte == '\n') {
+      text += "\\x0a";
+    } else {
+      text += byte;
+    }
+  }
+  return text;
+}
+
+std::string from_one_line(std::string_view text) {
+  std::string path;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_quote = text.substr(i, 2) == "\\x";
+    path += !is_quote ? text[i] : text.substr(i, 4) == "\\x0a" ? '\n' : '\\';
+    if (is_quote) i += 3;
+  }
+  return path;
+}
+
+std::string line_of(const FinishedFile& file) {
+  return "file " + hex(file.crc32) + " " + std::to_string(file.count_bytes) + " " +
+         as_one_line(file.path) + "\n";
+}
+
+std::optional<FinishedFile> parse_file(std::string_view value) {
+  const auto crc = take_until(value, ' ');
+  const auto count = take_until(value, ' ');
+  if (!crc || !count) return std::nullopt;
+  const auto crc_number = number<uint32_t>(*crc, 16);
+  const auto count_number = number<uint64_t>(*count, 10);
+  if (!crc_number || !count_number) return std::nullopt;
+  return FinishedFile{from_one_line(value), *count_number, *crc_number};
+}
+
+}  // namespace
+
+std::string JobIdentity::text() const {
+  return "shardwise " + tool + "\nplan " + plan + "\nsource " + source + "\nprocesses " +
+         std::to_string(processes) + "\n";
+}
+
+std::optional<JobIdentity> JobIdentity::parse(std::string_view text) {
+  const auto tool = value_of(text, "shardwise ");
+  const auto plan = value_of(text, "plan ");
+  const auto source = value_of(text, "source ");
+  const auto processes = value_of(text, "processes ");
+  if (!tool || !plan || !source || !processes) return std::nullopt;
+  const auto count = number<uint32_t>(*processes, 10);
+  if (!count) return std::nullopt;
+  return JobIdentity{std::string(*tool), std::string(*plan), std::string(*source), *count};
+}
+
+std::string JobIdentity::difference(const JobIdentity& other) const {
+  if (tool != other.tool) return "version " + tool + " of this program, not " + other.tool;
+  if (source != other.source) return "a source that has changed since";
+  if (plan != other.plan) return "another plan";
+  if (processes != other.processes) {
+    return std::to_string(processes) + " processes, not " + std::to_string(other.processes);
+  }
+  return "";
+}
+
+std::optional<PartRecord> read_part_record(const std::filesystem::path& path) {
+  const auto text = text_of(path);
+  if (!text) return std::nullopt;
+  const auto job = JobIdentity::parse(*text);
+  if (!job) return std::nullopt;
+  PartRecord record{job->text(), {}, false};
+  std::string_view rest = std::string_view(*text).substr(record.job.size());
+  while (const auto value = value_of(rest, "file ")) {
+    if (auto file = parse_file(*value)) record.files.push_back(std::move(*file));
+  }
+  const auto count = value_of(rest, "complete ");
+  record.is_complete = count && *count == std::to_string(record.files.size()) && rest.empty();
+  return record;
+}
+
+PartRecordWriter::PartRecordWriter(const std::filesystem::path& path, const JobIdentity& job,
+                                   const std::vector<FinishedFile>& finished)
+    : path_(path), file_count_(finished.size()) {
+  std::string text = job.text();
+  for (const FinishedFile& file : finished) text += line_of(file);
+  // In one step: what was carried over is never lost.
+  std::filesystem::path fresh = path;
+  fresh += ".new";
+  remove_tree(fresh);
+  file_.emplace(File::create(fresh, 0));
+  append(text);
+  replace_name(fresh, path);
+}
+
+void PartRecordWriter::append(const std::string& line) {
+  const std::scoped_lock lock(mutex_);
+  file_->write_at(end_bytes_, std::as_bytes(std::span(line)));
+  end_bytes_ += line.size();
+}
+
+void PartRecordWriter::add(const FinishedFile& finished) {
+  append(line_of(finished));
+  const std::scoped_lock lock(mutex_);
+  ++file_count_;
+}
+
+void PartRecordWriter::complete() {
+  append("complete " + std::to_string(file_count_) + "\n");
+  sync_file(path_);
+  Directory::open(path_.parent_path()).sync();
+}
+
+}  // namespace ckpt

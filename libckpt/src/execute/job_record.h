@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/file.h"
+
+namespace ckpt {
+
+// What a staging folder is filled with. Attempts and processes may share one only where all of it
+// is equal.
+struct JobIdentity {
+  std::string tool;    // version
+  std::string plan;    // plan_digest(), hexadecimal
+  std::string source;  // SourceFingerprint::digest()
+  uint32_t processes = 1;
+
+  std::string text() const;
+  static std::optional<JobIdentity> parse(std::string_view text);  // what text() gave
+
+  // What the first difference is, for people; empty if there is none.
+  std::string difference(const JobIdentity& other) const;
+};
+
+struct FinishedFile {
+  std::string path;  // as in Plan::files
+  uint64_t count_bytes = 0;
+  uint32_t crc32 = 0;
+  bool operator==(const FinishedFile&) const = default;
+};
+
+// A part record: the identity of the job, a line for each file that one process has finished and
+// synced, and a last line once its part is whole.
+//   shardwise VERSION
+//   plan SHA-256
+//   source SHA-256
+//   processes W
+//   file CRC-32 BYTES PATH     (a backslash as \x5c, an end of line as \x0a)
+//   complete COUNT
+struct PartRecord {
+  std::string job;  // JobIdentity::text()
+  std::vector<FinishedFile> files;
+  bool is_complete = false;
+};
+// Lines that a killed process left half written are left out; nullopt where there is no record.
+std::optional<PartRecord> read_part_record(const std::filesystem::path& path);
+
+// Writes one. add() is safe to use from many threads.
+class PartRecordWriter {
+ public:
+  // Replaces the record that is there; `finished`: what was carried over from it.
+  PartRecordWriter(const std::filesystem::path& path, const JobIdentity& job,
+                   const std::vector<FinishedFile>& finished);
+
+  void add(const FinishedFile& finished);
+  void complete();  // on the device when it returns
+
+ private:
+  void append(const std::string& line);
+
+  std::filesystem::path path_;
+  std::mutex mutex_;
+  std::optional<File> file_;
+  uint64_t end_bytes_ = 0;
+  uint64_t file_count_ = 0;
+};
+
+}  // namespace ckpt

@@ -1,0 +1,110 @@
+#include "execute/read_back.h"
+
+#include <algorithm>
+
+#include "codec/crc32.h"
+#include "execute/payload_reader.h"
+#include "io/directory.h"
+#include "io/worker_pool.h"
+
+namespace ckpt {
+
+namespace {
+
+constexpr uint64_t kSegmentBytes = 64 << 20;  // one job
+constexpr uint64_t kBufferBytesMax = 4 << 20;
+constexpr uint64_t kBufferBytesMin = 64 << 10;
+
+struct Segment {
+  size_t file;
+  ByteRange bytes;
+  uint32_t crc = 0;
+};
+
+class ReadBack {
+ public:
+  ReadBack(const std::filesystem::path& folder, std::span<const FinishedFile> files,
+           const ReadBackOptions& options)
+      : folder_(folder), files_(files), options_(options), is_right_(files.size()) {}
+
+  std::vector<bool> run() {
+    cut();
+    const unsigned threads = thread_count(options_.execute.threads);
+    const uint64_t share = options_.execute.memory_bytes_max / threads;
+    const uint64_t buffer_bytes = std::clamp(share, kBufferBytesMin, kBufferBytesMax);
+    std::vector<ScratchBuffer> buffers(threads);
+    for (ScratchBuffer& buffer : buffers) buffer = ScratchBuffer(buffer_bytes);
+    run_jobs(segments_.size(), threads,
+             [&](size_t job, unsigned worker) { read(segments_[job], buffers[worker].bytes()); });
+    compare();
+    return std::move(is_right_);
+  }
+
+ private:
+  std::filesystem::path path_of(const FinishedFile& file) const {
+    return file.path.empty() ? folder_ : folder_ / file.path;
+  }
+
+  void cut() {
+    for (size_t f = 0; f < files_.size(); ++f) {
+      const auto state = state_of_entry(path_of(files_[f]));
+      is_right_[f] = state && state->count_bytes == files_[f].count_bytes;
+      if (!is_right_[f]) continue;
+      total_bytes_ += state->count_bytes;
+      for (uint64_t at = 0; at < state->count_bytes; at += kSegmentBytes) {
+        segments_.push_back({f, {at, std::min(kSegmentBytes, state->count_bytes - at)}});
+      }
+    }
+  }
+
+  void read(Segment& segment, std::span<std::byte> buffer) {
+    const File file = File::open(path_of(files_[segment.file]));
+    if (options_.cold) file.drop_cached(segment.bytes.offset_bytes, segment.bytes.count_bytes);
+    ByteRange left = segment.bytes;
+    while (left.count_bytes != 0) {
+      if (options_.execute.stop.stop_requested()) {
+        throw Error(ErrorCode::IoFailure, {}, "cancelled");
+      }
+      const auto out = buffer.first(std::min<uint64_t>(buffer.size(), left.count_bytes));
+      file.read_at(left.offset_bytes, out);
+      segment.crc = crc32(out, segment.crc);
+      left = {left.offset_bytes + out.size(), left.count_bytes - out.size()};
+      report(out.size());
+    }
+  }
+
+  void report(uint64_t count_bytes) {
+    const std::scoped_lock lock(mutex_);
+    done_bytes_ += count_bytes;
+    if (options_.execute.on_progress) options_.execute.on_progress({done_bytes_, total_bytes_});
+  }
+
+  void compare() {
+    std::vector<uint32_t> crcs(files_.size());
+    for (const Segment& segment : segments_) {  // in the order of each file
+      uint32_t& crc = crcs[segment.file];
+      crc = crc32_of_both(crc, segment.crc, segment.bytes.count_bytes);
+    }
+    for (size_t f = 0; f < files_.size(); ++f) {
+      if (crcs[f] != files_[f].crc32) is_right_[f] = false;
+    }
+  }
+
+  const std::filesystem::path& folder_;
+  std::span<const FinishedFile> files_;
+  const ReadBackOptions& options_;
+  std::vector<bool> is_right_;
+  std::vector<Segment> segments_;
+  std::mutex mutex_;
+  uint64_t done_bytes_ = 0, total_bytes_ = 0;
+};
+
+}  // namespace
+
+std::vector<bool> are_as_written(const std::filesystem::path& folder,
+                                 std::span<const FinishedFile> files,
+                                 const ReadBackOptions& options) {
+  return ReadBack(folder, files, options).run();
+}
+
+}  // namespace ckpt

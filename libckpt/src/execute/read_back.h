@@ -1,0 +1,26 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include <ckpt/execute.h>
+
+#include "execute/job_record.h"
+
+namespace ckpt {
+
+struct ReadBackOptions {
+  bool cold =
+      false;  // from the device: what the system has cached is dropped first, where it can be
+  ExecuteOptions execute;  // threads, memory, progress, stop
+};
+
+// Reads files of a staging folder (or the file itself, where `path` of the only one is empty) and
+// says which of them are, in length and checksum, what was written. One that is not there is not.
+std::vector<bool> are_as_written(const std::filesystem::path& folder,
+                                 std::span<const FinishedFile> files,
+                                 const ReadBackOptions& options);
+
+}  // namespace ckpt

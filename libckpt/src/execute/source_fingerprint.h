@@ -1,0 +1,31 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+
+#include "io/directory.h"
+
+namespace ckpt {
+
+// The state of every file of a source: size, time of the last change, inode. Taken before and after
+// its bytes are read, it shows a source that somebody writes to meanwhile.
+class SourceFingerprint {
+ public:
+  explicit SourceFingerprint(const Checkpoint& source);  // throws NotFound where a file is gone
+
+  // Throws Corrupt, with the file's name, where a file is not as it was.
+  void check_unchanged() const;
+
+  // SHA-256, hexadecimal: equal on every machine that sees the same files under the same names.
+  std::string digest() const;
+
+ private:
+  std::filesystem::path folder_;
+  std::vector<std::pair<std::filesystem::path, FileState>> files_;
+};
+
+}  // namespace ckpt

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace ckpt {
+
+// Where a destination NAME is made, beside it on the same file system:
+//   .NAME.shardwise-partial/lock         held by the process that writes, or that commits
+//   .NAME.shardwise-partial/job          what is written, where that can be continued
+//   .NAME.shardwise-partial/content      becomes NAME
+//   .NAME.shardwise-partial/part-R       what process R has finished
+//   .NAME.shardwise-partial/part-R.lock  held by process R of several
+//   .NAME.shardwise-partial/publishing   the inode of `content`, while NAME is being replaced
+//   .NAME.shardwise-partial/replaced     what NAME was before, where two names cannot be swapped
+struct StagingPlace {
+  explicit StagingPlace(const std::filesystem::path& destination);
+
+  std::string shown;  // the destination as the caller wrote it, for errors
+  std::filesystem::path destination, holder, lock, job, content, publishing, replaced;
+
+  std::filesystem::path part_lock(uint32_t rank) const;
+
+  // Throws InvalidArgument where the destination is in `source`, around it, or it.
+  void refuse_overlap(const std::filesystem::path& source) const;
+
+  // Undoes or completes what ended while it replaced the destination.
+  void recover() const;
+  // Removes all but `lock`; in an order in which recover() can always tell what happened.
+  void remove_work() const;
+  // Removes the holder if nothing but `lock` is in it.
+  void remove_if_empty() const;
+};
+
+}  // namespace ckpt

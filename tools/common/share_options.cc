@@ -1,0 +1,75 @@
+#include "common/share_options.h"
+
+#include <common/environment.h>
+#include <common/option_values.h>
+
+#include <ckpt/error.h>
+
+namespace tools {
+namespace {
+
+constexpr int kProcessesMax = 1 << 20;
+
+struct Launcher {
+  const char* rank;
+  const char* world_size;
+};
+// torchrun before Slurm: it may run inside of one of Slurm's tasks. Kubernetes names no count:
+// the job's manifest sets it, as docs/distributed.md shows, or --world-size says it.
+constexpr Launcher kLaunchers[] = {
+    {"RANK", "WORLD_SIZE"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"PMI_RANK", "PMI_SIZE"},
+    {"SLURM_PROCID", "SLURM_NTASKS"},
+    {"JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"},
+};
+
+[[noreturn]] void usage(const std::string& problem, const std::string& hint = {}) {
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, problem, hint);
+}
+
+ckpt::Share checked(uint32_t rank, uint32_t world_size) {
+  if (world_size == 0 || rank >= world_size || world_size > kProcessesMax) {
+    usage("rank " + std::to_string(rank) + " of " + std::to_string(world_size) + " processes");
+  }
+  return {rank, world_size};
+}
+
+}  // namespace
+
+void ShareOptions::declare(CLI::App& app) {
+  const char* group = "Several processes";
+  app.add_flag("--distributed", distributed,
+               "Write this process's share, as torchrun's, Open MPI's, PMI's, Slurm's or "
+               "Kubernetes' variables say")
+      ->group(group);
+  app.add_option("--rank", rank, "Write the share of this process")
+      ->check(kCount)
+      ->option_text("R")
+      ->group(group);
+  app.add_option("--world-size", world_size, "of so many processes")
+      ->check(kCount)
+      ->option_text("W")
+      ->group(group);
+}
+
+ckpt::Share ShareOptions::share() const {
+  if (!distributed) {
+    if (rank.has_value() != world_size.has_value()) usage("--rank and --world-size go together");
+    return rank ? checked(*rank, *world_size) : ckpt::Share{};
+  }
+  if (rank) usage("--distributed asks the launcher for the rank; --rank says it");
+  for (const Launcher& launcher : kLaunchers) {
+    const bool counts = world_size.has_value() || variable(launcher.world_size);
+    if (!variable(launcher.rank) || !counts) continue;
+    const auto found = static_cast<uint32_t>(number_variable(launcher.rank, 0, kProcessesMax - 1));
+    if (world_size) return checked(found, *world_size);
+    return checked(found,
+                   static_cast<uint32_t>(number_variable(launcher.world_size, 1, kProcessesMax)));
+  }
+  usage("no launcher has set its variables: RANK and WORLD_SIZE, or those of Open MPI, PMI, Slurm "
+        "or Kubernetes",
+        "--rank R --world-size W say the same");
+}
+
+}  // namespace tools

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <ckpt/staging.h>
+
+namespace CLI {
+class App;
+}
+
+namespace tools {
+
+// Which share of the work is this process's: --rank and --world-size say it, or --distributed asks
+// the variables of the launcher. They alone never split anything.
+struct ShareOptions {
+  bool distributed = false;
+  std::optional<uint32_t> rank, world_size;
+
+  void declare(CLI::App& app);
+  // Throws InvalidArgument where what is given does not make a share.
+  ckpt::Share share() const;
+};
+
+}  // namespace tools
