@@ -56,6 +56,8 @@ CASES = (
     ("error", 5, ["ckpt-inspect", "show", TORCH, "no such key"]),
     ("conversion", 0, ["ckpt-convert", TORCH, "OUT", "--to", "torch_dist"]),
     ("conversion", 0, ["ckpt-convert", FILE, "OUT", "--to", "torch_dist", "--dry-run"]),
+    ("conversion", 0, ["ckpt-convert", FILE, "OUT", "--to", "torch_dist", "--verify"]),
+    ("clean", 0, ["ckpt-convert", FILE, "OUT", "--to", "torch_dist", "--clean"]),
     ("conversion", 0, ["reshard", TORCH, "OUT", "--dp", "4"]),
     ("error", 2, ["reshard", TORCH, "OUT", "--dp", "0"]),
 )

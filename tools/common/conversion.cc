@@ -35,12 +35,9 @@ json ambiguous_json(const std::vector<optim::AmbiguousParam>& params) {
 
 const char* outcome_name(ckpt::Outcome outcome) {
   switch (outcome) {
-    case ckpt::Outcome::Planned:
-      return "planned";
-    case ckpt::Outcome::PartWritten:
-      return "part_written";
-    case ckpt::Outcome::Published:
-      return "published";
+    case ckpt::Outcome::Planned: return "planned";
+    case ckpt::Outcome::PartWritten: return "part_written";
+    case ckpt::Outcome::Published: return "published";
   }
   return "";
 }
@@ -84,12 +81,9 @@ void print_files(const ckpt::Plan& plan, Console& console) {
 
 const char* opening_of(ckpt::Outcome outcome) {
   switch (outcome) {
-    case ckpt::Outcome::Planned:
-      return "would write ";
-    case ckpt::Outcome::PartWritten:
-      return "wrote this process's part of ";
-    case ckpt::Outcome::Published:
-      return "wrote ";
+    case ckpt::Outcome::Planned: return "would write ";
+    case ckpt::Outcome::PartWritten: return "wrote this process's part of ";
+    case ckpt::Outcome::Published: return "wrote ";
   }
   return "";
 }
@@ -104,8 +98,7 @@ void print_text(const ConversionOptions& options, const optim::ConvertReport& re
             std::to_string(report.target_data_parallel);
   }
   console.out() << opening_of(report.outcome) << ckpt::escaped(options.destination) << ": " << what
-                << ", "
-                << count_text(report.plan.files.size(), "file") << ", "
+                << ", " << count_text(report.plan.files.size(), "file") << ", "
                 << size_text(report.plan.total_bytes) << "\n";
   if (report.kept_bytes != 0) {
     console.out() << "kept " << size_text(report.kept_bytes) << " of an interrupted run\n";
@@ -150,6 +143,8 @@ optim::OwnershipPolicy ConversionOptions::policy() const {
                                  : optim::OwnershipPolicy::PingPong;
 }
 
+namespace {
+
 int clean(const std::string& destination, Console& console) {
   const bool removed = ckpt::Staging::clean(destination);
   if (console.options().json) {
@@ -164,6 +159,8 @@ int clean(const std::string& destination, Console& console) {
   }
   return 0;
 }
+
+}  // namespace
 
 int run_conversion(Conversion run, const ConversionOptions& options,
                    optim::ConvertOptions conversion, Console& console) {

@@ -67,9 +67,10 @@ ckpt::Share ShareOptions::share() const {
     return checked(found,
                    static_cast<uint32_t>(number_variable(launcher.world_size, 1, kProcessesMax)));
   }
-  usage("no launcher has set its variables: RANK and WORLD_SIZE, or those of Open MPI, PMI, Slurm "
-        "or Kubernetes",
-        "--rank R --world-size W say the same");
+  usage(
+      "no launcher has set its variables: RANK and WORLD_SIZE, or those of Open MPI, PMI, Slurm "
+      "or Kubernetes",
+      "--rank R --world-size W say the same");
 }
 
 }  // namespace tools

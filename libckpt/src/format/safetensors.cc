@@ -85,6 +85,7 @@ std::map<std::string, std::set<std::string>> files_of(const json& index, const s
 
 void read_indexed(const Location& location, const Limits& limits, Contents& contents) {
   const std::string& name = *location.only_file;
+  contents.metadata_files.push_back(name);
   const json index = read_index(location, limits, contents);
   for (auto& [file, keys] : files_of(index, name)) {
     SafetensorsHeader header = add_file(location, file, limits, contents);
