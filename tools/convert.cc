@@ -35,6 +35,6 @@ int main(int argc, char** argv) {
       {"ckpt-convert ckpt/ ckpt_torch/ --to torch",
        "ckpt-convert model.pt model_dcp/ --to torch_dist",
        "ckpt-convert ckpt/ elsewhere/ --to torch_dist --dry-run --json"},
-      {"--into", "--layout", "--include", "--exclude", "--rename", "--zstd", "--max-memory"}};
+      {"--layout", "--include", "--exclude", "--rename", "--zstd", "--max-memory"}};
   return tools::run_tool<ConvertOptions>(tool, argc, argv, convert);
 }

@@ -8,16 +8,20 @@ namespace {
 struct ReshardOptions {
   tools::ConversionOptions common;
   uint32_t data_parallel = 0;
+  bool link = false;
 
   void declare(CLI::App& app) {
     common.declare(app);
     app.add_option("--dp", data_parallel, "Data-parallel size of the destination")->required();
+    app.add_flag("--link", link,
+                 "Share all files but the common state with the source (torch_dist)");
   }
 };
 
 int reshard(const ReshardOptions& options, tools::Console& console) {
   optim::ConvertOptions conversion;
   conversion.data_parallel = options.data_parallel;
+  conversion.link = options.link;
   return tools::run_conversion(optim::reshard, options.common, conversion, console);
 }
 
@@ -29,6 +33,6 @@ int main(int argc, char** argv) {
       "Deals the optimizer state of a LayerWise checkpoint to another number of ranks.",
       {"reshard ckpt/ ckpt_dp4/ --dp 4", "reshard ckpt/iter_0000003 out/iter_0000003 --dp 1",
        "reshard ckpt/ ckpt_dp8/ --dp 8 --ownership balanced --dry-run"},
-      {"--cp", "--ep", "--etp", "--link", "--into", "--max-memory"}};
+      {"--cp", "--ep", "--etp", "--max-memory"}};
   return tools::run_tool<ReshardOptions>(tool, argc, argv, reshard);
 }

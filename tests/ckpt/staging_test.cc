@@ -204,6 +204,59 @@ BOOST_AUTO_TEST_CASE(a_replaced_folder_is_put_back_if_the_process_ended_between_
   BOOST_TEST((error->code() == ErrorCode::AlreadyExists));
 }
 
+BOOST_AUTO_TEST_CASE(what_was_left_of_a_job_is_kept_until_somebody_decides) {
+  const TemporaryFolder temporary;
+  const ckpt::StagingOptions job{.job = "shardwise 1\nplan a\nsource b\nprocesses 1\n",
+                                 .resume = true};
+  { write_file(Staging::create(temporary / "out", job).folder() / "f", "finished"); }
+  const auto left = create_error(temporary / "out");
+  BOOST_REQUIRE(left);
+  BOOST_TEST((left->code() == ErrorCode::AlreadyExists));
+  BOOST_TEST(test::contains(left->hint(), "--resume"));
+  ckpt::StagingOptions other = job;
+  other.job = "shardwise 1\nplan a\nsource c\nprocesses 1\n";
+  const auto refused = create_error(temporary / "out", other);
+  BOOST_REQUIRE(refused);
+  BOOST_TEST(test::contains(refused->problem(), "a source that has changed"));
+  {
+    Staging staging = Staging::create(temporary / "out", job);
+    BOOST_TEST(test::read_file(staging.folder() / "f") == "finished");
+    staging.commit();
+  }
+  BOOST_TEST((tree_of(temporary.path()) == Tree{{"out", "/"}, {"out/f", "finished"}}));
+}
+
+BOOST_AUTO_TEST_CASE(cleaning_removes_what_is_left_but_not_from_under_a_process) {
+  const TemporaryFolder temporary;
+  BOOST_TEST(!Staging::clean(temporary / "out"));
+  {
+    const ckpt::StagingOptions part{.job = "a job", .share = {1, 2}};
+    const Staging staging = Staging::create(temporary / "out", part);
+    BOOST_TEST(error_of([&] { Staging::clean(temporary / "out"); }).has_value());
+    BOOST_TEST(create_error(temporary / "out", part).has_value());  // the same part, twice at once
+  }
+  BOOST_TEST(Staging::clean(temporary / "out"));
+  BOOST_TEST(tree_of(temporary.path()).empty());
+}
+
+BOOST_AUTO_TEST_CASE(what_a_destination_was_is_never_removed_where_both_are_there) {
+  const TemporaryFolder temporary;
+  write_file(temporary / ".out.shardwise-partial/replaced/f", "old");
+  write_file(temporary / "out/f", "somebody else's");
+  const auto error = create_error(temporary / "out", {.force = true});
+  BOOST_REQUIRE(error);
+  BOOST_TEST((error->code() == ErrorCode::AlreadyExists));
+  BOOST_TEST(test::read_file(temporary / ".out.shardwise-partial/replaced/f") == "old");
+}
+
+BOOST_AUTO_TEST_CASE(long_names_that_begin_alike_do_not_share_a_staging_folder) {
+  const TemporaryFolder temporary;
+  const std::string start(220, 'n');
+  Staging first = Staging::create(temporary / (start + "1"));
+  Staging second = Staging::create(temporary / (start + "2"));
+  BOOST_TEST(first.folder() != second.folder());
+}
+
 BOOST_AUTO_TEST_CASE(a_long_name_leaves_room_for_the_staging_folder) {
   const TemporaryFolder temporary;
   const std::string name(250, 'n');

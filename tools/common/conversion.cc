@@ -44,7 +44,8 @@ const char* outcome_name(ckpt::Outcome outcome) {
 
 json report_json(const ConversionOptions& options, const optim::ConvertReport& report) {
   json document = json_document();
-  document["destination"] = json_text(options.destination);
+  document["destination"] = json_text(options.target());
+  document["linked_bytes"] = report.linked_bytes;
   document["dry_run"] = options.dry_run;
   document["outcome"] = outcome_name(report.outcome);
   document["kept_bytes"] = report.kept_bytes;
@@ -97,11 +98,18 @@ void print_text(const ConversionOptions& options, const optim::ConvertReport& re
     what += ", data parallel " + std::to_string(report.source_data_parallel) + " -> " +
             std::to_string(report.target_data_parallel);
   }
-  console.out() << opening_of(report.outcome) << ckpt::escaped(options.destination) << ": " << what
+  console.out() << opening_of(report.outcome) << ckpt::escaped(options.target()) << ": " << what
                 << ", " << count_text(report.plan.files.size(), "file") << ", "
                 << size_text(report.plan.total_bytes) << "\n";
+  if (report.outcome == ckpt::Outcome::PartWritten) {
+    console.out() << "this part: " << size_text(report.stats.written_bytes + report.kept_bytes)
+                  << "\n";
+  }
   if (report.kept_bytes != 0) {
     console.out() << "kept " << size_text(report.kept_bytes) << " of an interrupted run\n";
+  }
+  if (report.linked_bytes != 0) {
+    console.out() << "linked " << size_text(report.linked_bytes) << " of the source\n";
   }
   if (report.verified_bytes != 0) {
     console.out() << "read back " << size_text(report.verified_bytes) << ": as written\n";
@@ -121,7 +129,10 @@ void print_text(const ConversionOptions& options, const optim::ConvertReport& re
 void ConversionOptions::declare(CLI::App& app) {
   app.add_option("SOURCE", source, "Checkpoint root, iteration folder, DCP folder or file")
       ->required();
-  app.add_option("DESTINATION", destination, "What to write; must not exist")->required();
+  auto* const given = app.add_option("DESTINATION", destination, "What to write; must not exist");
+  app.add_option("--into", into, "Add an iteration to this checkpoint root instead")
+      ->option_text("ROOT")
+      ->excludes(given);
   app.add_option("--iteration", iteration, "Iteration of a checkpoint root");
   app.add_option("--ownership", ownership, "Who owns which parameter (torch_dist only)")
       ->check(CLI::IsMember({"ping-pong", "balanced"}))
@@ -164,6 +175,10 @@ int clean(const std::string& destination, Console& console) {
 
 int run_conversion(Conversion run, const ConversionOptions& options,
                    optim::ConvertOptions conversion, Console& console) {
+  const bool adds = !options.into.empty();
+  if (options.destination.empty() && (options.clean || !adds)) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a DESTINATION is required");
+  }
   if (options.clean) return clean(options.destination, console);
   ProgressLine progress(console, "writing");
   conversion.execute = make_execute_options(console, progress);
@@ -176,8 +191,9 @@ int run_conversion(Conversion run, const ConversionOptions& options,
   conversion.verify = options.verify;
   conversion.resume = options.resume;
   conversion.finish = options.finish;
+  conversion.into = adds;
   conversion.share = options.share.share();
-  const optim::ConvertReport report = run(options.source, options.destination, conversion);
+  const optim::ConvertReport report = run(options.source, options.target(), conversion);
   for (const std::string& warning : report.warnings) console.warn(warning);
   if (console.options().json) {
     print_json(console, report_json(options, report));

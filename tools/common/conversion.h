@@ -17,7 +17,7 @@ class Console;
 
 // What ckpt-convert and reshard have in common.
 struct ConversionOptions {
-  std::string source, destination;
+  std::string source, destination, into;
   std::optional<int64_t> iteration;
   std::string ownership = "ping-pong";
   bool strict = false, force = false, dry_run = false;
@@ -26,6 +26,7 @@ struct ConversionOptions {
 
   void declare(CLI::App& app);
   optim::OwnershipPolicy policy() const;
+  const std::string& target() const { return into.empty() ? destination : into; }
 };
 
 // Runs one conversion with progress and signals, and prints what was done, what was not carried and

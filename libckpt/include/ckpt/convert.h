@@ -50,12 +50,20 @@ CKPT_EXPORT ConvertReport convert(const std::filesystem::path& source,
                                   const std::filesystem::path& destination,
                                   const ConvertOptions& options);
 
+// A file of the destination that is a file of the source: its blocks are shared where the file
+// system can do that, else it is the same file under a second name.
+struct LinkedFile {
+  std::filesystem::path source;
+  std::string path;  // relative to the destination
+};
+
 struct ConversionSource {
   const PayloadSource& payloads;
   std::filesystem::path path;  // the destination must not lie in it
   // Where all payload comes from its files. Without it options.resume, share and finish are refused
   // (Unsupported): nobody could tell whether two attempts write the same.
   const Checkpoint* checkpoint = nullptr;
+  std::vector<LinkedFile> links = {};  // published with the target's files, in this order
 };
 
 // The last part of every conversion: plan, stage, execute, commit. source_format of the report is
@@ -64,5 +72,9 @@ struct ConversionSource {
 CKPT_EXPORT ConvertReport write_target(Target target, const ConversionSource& source,
                                        const std::filesystem::path& destination,
                                        const ConvertOptions& options);
+
+// Makes an iteration folder of a root the one that its tracker names, in one step; not where the
+// tracker names a later one.
+CKPT_EXPORT void set_latest(const std::filesystem::path& root, const std::string& folder_name);
 
 }  // namespace ckpt

@@ -121,8 +121,8 @@ struct Staging::State {
     if (!is_there(place.job)) return place.remove_work();
     if (options.resume && !options.job.empty()) return refuse_other_job(place, options.job);
     throw Error(ErrorCode::AlreadyExists, {place.holder.string()},
-                "an interrupted run has left this, with " +
-                    std::to_string(count_finished(place.holder)) + " finished files",
+                "an interrupted run has left this; files that it has finished: " +
+                    std::to_string(count_finished(place.holder)),
                 "--resume continues it, --clean removes it");
   }
 

@@ -100,6 +100,8 @@ void StagingPlace::remove_work() const {
   for (const std::string& name : Directory::open(holder).list()) {
     if (holder / name != lock && holder / name != publishing) remove_tree(holder / name);
   }
+  if (!is_there(publishing)) return;
+  Directory::open(holder).sync();  // nothing is to come back without the note of what it is
   remove_tree(publishing);
 }
 

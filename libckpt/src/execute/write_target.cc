@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <set>
 
+#include "execute/check_sources.h"
 #include "execute/job_record.h"
 #include "execute/plan_digest.h"
 #include "execute/read_back.h"
@@ -147,15 +149,18 @@ class TargetWriter {
     }
     const auto is_sound = are_as_written(staging.folder(), candidates, {false, options_.execute});
     std::vector<FinishedFile> kept;
+    Mask kept_files(files.size());
     for (size_t i = 0; i < candidates.size(); ++i) {
       if (!is_sound[i]) continue;
       files[wanted.at(candidates[i].path)] = false;
+      kept_files[wanted.at(candidates[i].path)] = true;
       report_.kept_bytes += candidates[i].count_bytes;
       kept.push_back(std::move(candidates[i]));
     }
     for (size_t f = 0; f < files.size(); ++f) {
       if (files[f]) remove_tree(path_of(staging, f));
     }
+    if (!kept.empty()) check_sources(target_, kept_files, *source_.checkpoint, options_.execute);
     return kept;
   }
 
@@ -221,15 +226,36 @@ class TargetWriter {
 
   void publish(Staging& staging, const std::vector<FinishedFile>& written) {
     check_payload(staging, written);
+    remove_strangers(staging);
+    for (const LinkedFile& link : source_.links) {
+      const fs::path path = staging.folder() / link.path;
+      make_folders(path.parent_path());
+      link_file(link.source, path);
+    }
     Mask markers = has_payload_;
     markers.flip();
-    for (size_t f = 0; f < markers.size(); ++f) {
-      if (markers[f]) remove_tree(path_of(staging, f));
-    }
     verify(staging, write_files(staging, std::move(markers), nullptr));
     if (fingerprint_) fingerprint_->check_unchanged();
     staging.commit();
     report_.outcome = Outcome::Published;
+  }
+
+  // Nothing is published that is not planned, whatever a staging folder was left with.
+  void remove_strangers(const Staging& staging) const {
+    if (kind_of_entry(staging.folder()) != EntryKind::Folder) return;
+    std::set<fs::path> planned{staging.folder()};
+    for (size_t f = 0; f < has_payload_.size(); ++f) {
+      if (!has_payload_[f]) continue;
+      for (fs::path path = path_of(staging, f); planned.insert(path).second;) {
+        path = path.parent_path();
+      }
+    }
+    const FolderTree tree = walk(staging.folder());
+    for (const auto& paths : {tree.files, tree.folders}) {
+      for (const fs::path& path : paths) {
+        if (!planned.contains(path)) remove_tree(path);
+      }
+    }
   }
 
   // Every file of the plan is recorded once, and there in its length.

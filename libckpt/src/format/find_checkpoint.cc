@@ -13,7 +13,6 @@ namespace ckpt {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* kTrackerName = "latest_checkpointed_iteration.txt";
 constexpr std::string_view kIterationPrefix = "iter_";
 constexpr uint64_t kTrackerBytesMax = 64;
 constexpr uint64_t kHeadBytes = 512;  // enough to tell formats apart

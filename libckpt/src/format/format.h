@@ -23,6 +23,7 @@ struct Location {
   bool is_index = false;  // only_file is the index of several safetensors files
 };
 
+inline constexpr const char* kTrackerName = "latest_checkpointed_iteration.txt";
 inline constexpr std::string_view kSafetensorsSuffix = ".safetensors";
 inline constexpr std::string_view kSafetensorsIndexSuffix = ".safetensors.index.json";
 

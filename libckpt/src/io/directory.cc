@@ -52,23 +52,6 @@ void sync(const FileDescriptor& descriptor, const fs::path& path) {
   if (result != 0 && errno != EINVAL) throw_errno(path.string(), "write to the device", errno);
 }
 
-// The folder itself and all folders below it, each before what it holds, and all files.
-struct Tree {
-  std::vector<fs::path> folders, files;
-};
-
-Tree walk(const fs::path& folder) {
-  Tree tree{{folder}, {}};
-  for (size_t i = 0; i < tree.folders.size(); ++i) {
-    const fs::path parent = tree.folders[i];
-    for (const std::string& name : Directory::open(parent).list()) {
-      const bool is_folder = kind_of_entry(parent / name) == EntryKind::Folder;
-      (is_folder ? tree.folders : tree.files).push_back(parent / name);
-    }
-  }
-  return tree;
-}
-
 void check_removed(const fs::path& path, int result) {
   if (result != 0 && errno != ENOENT) throw_errno(path.string(), "remove", errno);
 }
@@ -189,11 +172,23 @@ void make_folders(const fs::path& path) {
   for (auto folder = missing.rbegin(); folder != missing.rend(); ++folder) make_folder(*folder);
 }
 
+FolderTree walk(const fs::path& folder) {
+  FolderTree tree{{folder}, {}};
+  for (size_t i = 0; i < tree.folders.size(); ++i) {
+    const fs::path parent = tree.folders[i];
+    for (const std::string& name : Directory::open(parent).list()) {
+      const bool is_folder = kind_of_entry(parent / name) == EntryKind::Folder;
+      (is_folder ? tree.folders : tree.files).push_back(parent / name);
+    }
+  }
+  return tree;
+}
+
 void remove_tree(const fs::path& path) {
   const EntryKind kind = kind_of_entry(path);
   if (kind == EntryKind::Absent) return;
   SystemCalls& calls = system_calls();
-  const Tree tree = kind == EntryKind::Folder ? walk(path) : Tree{{}, {path}};
+  const FolderTree tree = kind == EntryKind::Folder ? walk(path) : FolderTree{{}, {path}};
   for (const fs::path& file : tree.files) {
     check_removed(file, uninterrupted([&] { return calls.unlink(file.c_str()); }));
   }
@@ -211,7 +206,7 @@ void sync_file(const fs::path& path) {
 
 void sync_tree(const fs::path& path) {
   if (kind_of_entry(path) != EntryKind::Folder) return sync_file(path);
-  const Tree tree = walk(path);
+  const FolderTree tree = walk(path);
   for (const fs::path& file : tree.files) {
     if (kind_of_entry(file) == EntryKind::File) sync_file(file);
   }

@@ -57,6 +57,13 @@ void make_folders(const std::filesystem::path& path);  // those above it, too
 // Removes what is there, if anything is, with everything below it. Links are not followed.
 void remove_tree(const std::filesystem::path& path);
 
+// Everything below a folder, which comes first itself; folders before what they hold. Links are not
+// followed.
+struct FolderTree {
+  std::vector<std::filesystem::path> folders, files;
+};
+FolderTree walk(const std::filesystem::path& folder);
+
 // Write to the device: a file, or a folder with everything below it. Links are not followed.
 void sync_file(const std::filesystem::path& path);
 void sync_tree(const std::filesystem::path& path);

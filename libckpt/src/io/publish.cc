@@ -48,6 +48,37 @@ void replace_name(const fs::path& source, const fs::path& target) {
   if (result != 0) throw_errno(target.string(), "publish", errno);
 }
 
+namespace {
+
+bool share_blocks(const fs::path& source, const fs::path& target) {
+  SystemCalls& calls = system_calls();
+  const auto open = [&](const fs::path& path, int flags) {
+    return FileDescriptor(
+        uninterrupted([&] { return calls.open(path.c_str(), flags | O_CLOEXEC, 0666); }));
+  };
+  const FileDescriptor from = open(source, O_RDONLY);
+  if (!from.is_open()) throw_errno(source.string(), "open", errno);
+  const FileDescriptor to = open(target, O_WRONLY | O_CREAT | O_EXCL);
+  if (!to.is_open()) throw_errno(target.string(), "create", errno);
+  if (uninterrupted([&] { return calls.clone(to.get(), from.get()); }) == 0) return true;
+  remove_tree(target);
+  return false;
+}
+
+}  // namespace
+
+void link_file(const fs::path& source, const fs::path& target) {
+  const fs::path file = resolved(source);
+  if (share_blocks(file, target)) return sync_file(target);
+  if (uninterrupted([&] { return system_calls().link(file.c_str(), target.c_str()); }) == 0) return;
+  if (errno == EXDEV) {
+    throw Error(ErrorCode::IoFailure, {target.string()},
+                "is on another file system than the source: nothing can be linked",
+                "without --link everything is copied");
+  }
+  throw_errno(target.string(), "link", errno);
+}
+
 bool exchange_names(const fs::path& a, const fs::path& b) {
   if (rename_with(a, b, RENAME_EXCHANGE) == 0) return true;
   if (!is_not_supported(errno)) throw_errno(b.string(), "publish", errno);
@@ -99,9 +130,11 @@ std::optional<LockFile> LockFile::try_lock(const fs::path& path) {
   // on a file without a name, which excludes nobody.
   struct stat held = {};
   struct stat named = {};
-  const bool same = calls.fstat(fd, held) == 0 && calls.lstat(path.c_str(), named) == 0 &&
-                    held.st_ino == named.st_ino && held.st_dev == named.st_dev;
-  if (!same) return std::nullopt;
+  if (uninterrupted([&] { return calls.fstat(fd, held); }) != 0) {
+    throw_errno(path.string(), "lock", errno);
+  }
+  const bool is_named = uninterrupted([&] { return calls.lstat(path.c_str(), named); }) == 0;
+  if (!is_named || held.st_ino != named.st_ino || held.st_dev != named.st_dev) return std::nullopt;
   return LockFile(std::move(descriptor));
 }
 

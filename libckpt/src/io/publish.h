@@ -13,6 +13,9 @@ namespace ckpt {
 void rename_to_free_name(const std::filesystem::path& source, const std::filesystem::path& target);
 // Renames over what is at `target`.
 void replace_name(const std::filesystem::path& source, const std::filesystem::path& target);
+// Makes `target` a file with the content of `source` that takes no time and no room: shares its
+// blocks where the file system can, else it is a hard link. Throws IoFailure where neither can be.
+void link_file(const std::filesystem::path& source, const std::filesystem::path& target);
 // Swaps two names in one step. False where the file system cannot do that.
 bool exchange_names(const std::filesystem::path& a, const std::filesystem::path& b);
 

@@ -116,11 +116,18 @@ OPTIM_LAYOUT_EXPORT ckpt::Target make_layer_wise_target(const LayerWiseCheckpoin
                                                         const LayerWiseTargetSpec& spec);
 
 struct ConvertOptions : ckpt::ConvertOptions {
+  // The destination is a checkpoint root that exists: it gets an iteration, and its tracker names
+  // that unless it names a later one.
+  bool into = false;
+  // reshard() of torch_dist alone: the new folder shares the source's files, but for a new common
+  // state. Megatron finds tensors by name, so that their files may stay as they are.
+  bool link = false;
   std::optional<uint32_t> data_parallel;  // default: the source's
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;
 };
 
 struct ConvertReport : ckpt::ConvertReport {
+  uint64_t linked_bytes = 0;
   bool layer_wise = false;
   uint32_t source_data_parallel = 0, target_data_parallel = 0;  // layer-wise only
   std::vector<AmbiguousParam> ambiguous;                        // layer-wise only

@@ -23,19 +23,71 @@ uint32_t checked_data_parallel(const ConvertOptions& options) {
   return options.data_parallel.value_or(0);
 }
 
-// Where a conversion comes from and goes to, as the caller named them.
+constexpr const char* kCommonName = "common.pt";
+constexpr const char* kTrackerName = "latest_checkpointed_iteration.txt";
+
+using Links = std::vector<ckpt::LinkedFile>;
+
+// Where a conversion comes from and goes to, as the caller named them; and what is linked.
 struct Paths {
   const std::filesystem::path& source;
   const std::filesystem::path& destination;
+  Links links = {};
 };
+
+// Of an iteration in a root; the folder that was opened tells its name.
+std::string folder_for_iteration(const ckpt::Checkpoint& source, const Paths& paths) {
+  if (!source.catalog().iteration) {
+    throw Error(ErrorCode::InvalidArgument, {.file = paths.source.string(), .key = {}},
+                "is no iteration, so that it cannot be added to a root");
+  }
+  return std::filesystem::weakly_canonical(source.folder()).filename().string();
+}
 
 ConvertReport write(const ckpt::Checkpoint& source, ckpt::Target target, const Paths& paths,
                     const ConvertOptions& options) {
+  const std::string folder = options.into ? folder_for_iteration(source, paths) : "";
+  if (options.into && !std::filesystem::is_directory(paths.destination)) {
+    throw Error(ErrorCode::NotFound, {.file = paths.destination.string(), .key = {}},
+                "is no folder that an iteration could be added to");
+  }
+  const auto place = options.into ? paths.destination / folder : paths.destination;
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) = ckpt::write_target(
-      std::move(target), {source, paths.source, &source}, paths.destination, options);
+      std::move(target), {source, paths.source, &source, paths.links}, place, options);
   report.source_format = source.catalog().format;
+  if (options.into && report.outcome == ckpt::Outcome::Published) {
+    ckpt::set_latest(paths.destination, folder);
+  }
   return report;
+}
+
+// Leaves of the target what is new, the common state, and links the rest.
+Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target) {
+  if (target.format != ckpt::Format::TorchDist) {
+    throw Error(ErrorCode::Unsupported, {},
+                "only torch_dist can be linked: in `torch`, files hold what their rank owns");
+  }
+  std::erase_if(target.files, [](const ckpt::TargetFile& file) {
+    const std::string name = std::filesystem::path(file.path).filename();
+    return name != kCommonName && name != kTrackerName;
+  });
+  std::filesystem::path folder;  // of the iteration, in a root
+  for (const ckpt::TargetFile& file : target.files) {
+    if (file.path.ends_with(kCommonName)) folder = std::filesystem::path(file.path).parent_path();
+  }
+  Links links;
+  for (const std::filesystem::path& file : source.files()) {
+    const auto name = file.lexically_relative(source.folder());
+    if (name != kCommonName) links.push_back({file, (folder / name).string()});
+  }
+  return links;
+}
+
+uint64_t count_bytes(const Links& links) {
+  uint64_t sum_bytes = 0;
+  for (const ckpt::LinkedFile& link : links) sum_bytes += std::filesystem::file_size(link.source);
+  return sum_bytes;
 }
 
 ConvertReport convert_layer_wise(const ckpt::Checkpoint& source, const Paths& paths,
@@ -49,9 +101,12 @@ ConvertReport convert_layer_wise(const ckpt::Checkpoint& source, const Paths& pa
   spec.format = options.format.value_or(view.format);
   spec.data_parallel = data_parallel;
   spec.ownership = options.ownership;
-  spec.as_root = source.was_root();
+  spec.as_root = source.was_root() && !options.into;
   ckpt::Target target = make_layer_wise_target(view, spec);
-  ConvertReport report = write(source, std::move(target), paths, options);
+  const Links links = options.link ? link_what_stays(source, target) : Links();
+  ConvertReport report =
+      write(source, std::move(target), {paths.source, paths.destination, links}, options);
+  report.linked_bytes = count_bytes(links);
   report.layer_wise = true;
   report.source_data_parallel = view.sizes.data_parallel;
   report.target_data_parallel = data_parallel != 0 ? data_parallel : view.sizes.data_parallel;

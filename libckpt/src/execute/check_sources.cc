@@ -1,0 +1,37 @@
+#include "execute/check_sources.h"
+
+#include <ckpt/error.h>
+
+#include <set>
+
+#include "execute/payload_reader.h"
+#include "io/worker_pool.h"
+
+namespace ckpt {
+
+void check_sources(const Target& target, const std::vector<bool>& files, const Checkpoint& source,
+                   const ExecuteOptions& options) {
+  std::set<const TensorEntry*> tensors;  // chunks of one are disjoint, so that none is read twice
+  std::vector<StorageRegion> storages;
+  for (size_t f = 0; f < files.size(); ++f) {
+    if (!files[f]) continue;
+    for (const TargetArchive& archive : target.files[f].archives) {
+      for (const TargetRecord& record : archive.records) {
+        if (const auto* tensor = std::get_if<TensorSource>(&record.source)) {
+          tensors.insert(tensor->tensor.get());
+        } else if (const auto* storage = std::get_if<StorageSource>(&record.source)) {
+          storages.push_back(storage->region);
+        }
+      }
+    }
+  }
+  for (const TensorEntry* tensor : tensors) {
+    for (const Chunk& chunk : tensor->chunks) storages.push_back(chunk.region);
+  }
+  run_jobs(storages.size(), thread_count(options.threads), [&](size_t job, unsigned) {
+    if (options.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
+    check_storage_crc(source.locate(storages[job]), source);
+  });
+}
+
+}  // namespace ckpt

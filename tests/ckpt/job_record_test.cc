@@ -1,0 +1,81 @@
+#include "execute/job_record.h"
+
+#include <boost/test/unit_test.hpp>
+
+#include "support/temporary_folder.h"
+
+using ckpt::FinishedFile;
+using ckpt::JobIdentity;
+using test::TemporaryFolder;
+using Files = std::vector<FinishedFile>;
+
+namespace {
+
+const JobIdentity kJob = {"1.2.3", "aa", "bb", 8};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(job_record)
+
+BOOST_AUTO_TEST_CASE(an_identity_is_read_as_it_was_written) {
+  const auto read = JobIdentity::parse(kJob.text());
+  BOOST_REQUIRE(read);
+  BOOST_TEST(read->text() == kJob.text());
+  BOOST_TEST(read->difference(kJob).empty());
+  for (const std::string text :
+       {"", "shardwise 1\n", "shardwise 1\nplan a\nsource b\nprocesses x\n",
+        "shardwise 1\nplan a\nsource b\nprocesses 1"}) {
+    BOOST_TEST(!JobIdentity::parse(text), text);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_difference_is_named) {
+  const JobIdentity others[] = {{"1.2.4", "aa", "bb", 8},
+                                {"1.2.3", "ab", "bb", 8},
+                                {"1.2.3", "aa", "bc", 8},
+                                {"1.2.3", "aa", "bb", 7}};
+  for (const JobIdentity& other : others) BOOST_TEST(!other.difference(kJob).empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_record_holds_what_was_added_and_whether_it_is_complete) {
+  const TemporaryFolder folder;
+  const Files files = {{"iter_0000003/__0_0.distcp", 12345678901, 0xdeadbeef},
+                       {"line\nend \\ x5c \\x", 0, 0},
+                       {"", 7, 1}};
+  BOOST_TEST(!ckpt::read_part_record(folder / "part-0"));
+  ckpt::PartRecordWriter writer(folder / "part-0", kJob, {files[0]});
+  writer.add(files[1]);
+  writer.add(files[2]);
+  const auto open = ckpt::read_part_record(folder / "part-0");
+  BOOST_REQUIRE(open);
+  BOOST_TEST(open->job == kJob.text());
+  BOOST_TEST((open->files == files));
+  BOOST_TEST(!open->is_complete);
+  writer.complete();
+  BOOST_TEST(ckpt::read_part_record(folder / "part-0")->is_complete);
+}
+
+BOOST_AUTO_TEST_CASE(a_record_that_ends_anywhere_is_read_up_to_there) {
+  const TemporaryFolder folder;
+  {
+    ckpt::PartRecordWriter writer(folder / "whole", kJob, {});
+    for (uint32_t i = 0; i < 3; ++i) writer.add({"file" + std::to_string(i), 10 * i, i});
+    writer.complete();
+  }
+  const std::string text = test::read_file(folder / "whole");
+  for (size_t length = 0; length < text.size(); ++length) {
+    test::write_file(folder / "cut", text.substr(0, length));
+    const auto record = ckpt::read_part_record(folder / "cut");
+    if (length < kJob.text().size()) {
+      BOOST_TEST(!record.has_value(), length);
+      continue;
+    }
+    BOOST_REQUIRE(record);
+    BOOST_TEST(!record->is_complete, length);
+    for (uint32_t i = 0; i < record->files.size(); ++i) {
+      BOOST_TEST((record->files[i] == FinishedFile{"file" + std::to_string(i), 10 * i, i}));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()

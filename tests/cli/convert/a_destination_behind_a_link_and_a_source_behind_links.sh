@@ -1,0 +1,4 @@
+mkdir elsewhere real && ln -s elsewhere place
+cp $GOLDEN/torch_save_zip/zip.pt real/ && ln -s real/zip.pt model.pt
+ckpt-convert model.pt place/out --to torch_dist
+ls -A elsewhere

@@ -1,0 +1,11 @@
+from="$GOLDEN/torch_save_zip/zip.pt"
+convert() { ckpt-convert "$from" "$@" --to torch_dist; echo "exit $?"; }
+RANK=1 WORLD_SIZE=2 convert a
+RANK=1 WORLD_SIZE=2 convert b --distributed
+RANK=0 WORLD_SIZE=2 convert b --distributed
+SLURM_PROCID=0 SLURM_NTASKS=1 convert c --distributed
+OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 convert d --distributed
+PMI_RANK=0 PMI_SIZE=1 convert e --distributed
+JOB_COMPLETION_INDEX=0 JOB_COMPLETIONS=1 convert f --distributed
+JOB_COMPLETION_INDEX=0 convert g --distributed --world-size 1
+ls -A

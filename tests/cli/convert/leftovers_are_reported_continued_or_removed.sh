@@ -1,0 +1,10 @@
+from="$GOLDEN/lw_muon_bf16_torch_dp2/ckpt"
+convert() { ckpt-convert "$from" out --to torch_dist "$@"; echo "exit $?"; }
+convert --rank 0 --world-size 2
+convert
+convert --resume
+convert --rank 1 --world-size 3
+convert --finish
+convert --clean
+convert --clean
+ls -A

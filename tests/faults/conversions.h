@@ -1,0 +1,62 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+
+#include <optim/layer_wise_checkpoint.h>
+
+#include "support/golden.h"
+#include "support/temporary_folder.h"
+
+namespace test {
+
+namespace fs = std::filesystem;
+using Tree = std::map<std::string, std::string>;
+
+// A conversion with a small source of its own, on one thread.
+struct Conversion {
+  std::string name;
+  fs::path source;
+  std::function<optim::ConvertReport(const fs::path& destination, optim::ConvertOptions)> run;
+};
+
+inline optim::ConvertOptions on_one_thread() {
+  optim::ConvertOptions options;
+  options.execute.threads = 1;
+  return options;
+}
+
+// What is at a path: a file's content under the name "", or a folder's tree.
+inline Tree content_of(const fs::path& path) {
+  if (fs::is_directory(path)) return tree_of(path);
+  if (!fs::exists(fs::symlink_status(path))) return {};
+  return {{"", read_file(path)}};
+}
+
+// Sources in `folder`, and every direction that the tools know.
+inline std::vector<Conversion> conversions_in(const TemporaryFolder& folder) {
+  const fs::path golden = SHARDWISE_GOLDEN_DIR;
+  const fs::path file = folder / "source.pt";
+  const fs::path dcp = folder / "source_dcp";
+  const fs::path layer_wise = folder / "source_layer_wise";
+  fs::copy(golden / "torch_save_zip/zip.pt", file);
+  fs::copy(golden / "lw_muon_bf16_torch_dp2/ckpt", layer_wise, fs::copy_options::recursive);
+  const auto convert_to = [](const fs::path& source, ckpt::Format format) {
+    return [=](const fs::path& destination, optim::ConvertOptions options) {
+      options.format = format;
+      return optim::convert(source, destination, options);
+    };
+  };
+  convert_to(file, ckpt::Format::TorchDist)(dcp, on_one_thread());
+  const auto reshard = [=](const fs::path& destination, optim::ConvertOptions options) {
+    options.data_parallel = 1;
+    return optim::reshard(layer_wise, destination, options);
+  };
+  return {{"torch to torch_dist", file, convert_to(file, ckpt::Format::TorchDist)},
+          {"torch_dist to torch", dcp, convert_to(dcp, ckpt::Format::Torch)},
+          {"reshard", layer_wise, reshard}};
+}
+
+}  // namespace test

@@ -1,0 +1,139 @@
+// Every system call of a conversion fails once, in every way that it can.
+#include <ckpt/error.h>
+#include <ckpt/staging.h>
+
+#include <boost/test/unit_test.hpp>
+
+#include "faults/conversions.h"
+#include "support/errors.h"
+#include "support/faulty_calls.h"
+
+using namespace test;
+
+namespace {
+
+// One conversion in one folder, with what must be true after whatever has happened.
+class Scene {
+ public:
+  Scene(const Conversion& conversion, bool replaces)
+      : conversion_(conversion), replaces_(replaces), source_(content_of(conversion.source)) {
+    conversion_.run(folder_ / "out", on_one_thread());
+    expected_ = content_of(folder_ / "out");
+    fs::remove_all(folder_ / "out");
+  }
+
+  // The error of a run under these calls.
+  std::optional<ckpt::Error> run(ckpt::SystemCalls& calls, bool resume) {
+    prepare();
+    const ckpt::InstalledSystemCalls installed(calls);
+    optim::ConvertOptions options = on_one_thread();
+    options.force = replaces_;
+    options.resume = resume;
+    return error_of([&] { conversion_.run(folder_ / "out", options); });
+  }
+
+  void check(const std::optional<ckpt::Error>& error, const std::string& what) {
+    const Tree now = content_of(folder_ / "out");
+    const bool is_whole = now == expected_;
+    const bool is_as_before = now == (replaces_ ? old_ : Tree());
+    BOOST_TEST_REQUIRE((is_whole || is_as_before), what);
+    BOOST_TEST_REQUIRE((is_whole || error), what << ": says that it has published");
+    BOOST_TEST_REQUIRE((content_of(conversion_.source) == source_), what << ": the source");
+    next_run_succeeds(what);
+  }
+
+ private:
+  void prepare() {
+    fs::remove_all(folder_ / "out");
+    ckpt::Staging::clean(folder_ / "out");
+    if (replaces_) write_file(folder_ / "out/iter_0000001/old", "old");
+  }
+
+  // Whatever is left over: --resume completes it, and nothing else is left then.
+  void next_run_succeeds(const std::string& what) {
+    optim::ConvertOptions options = on_one_thread();
+    options.force = true;
+    options.resume = true;
+    const auto error = error_of([&] { conversion_.run(folder_ / "out", options); });
+    BOOST_TEST_REQUIRE(!error, what << ", then: " << (error ? error->what() : ""));
+    BOOST_TEST_REQUIRE((content_of(folder_ / "out") == expected_), what << ", then");
+    for (const auto& entry : fs::directory_iterator(folder_.path())) {
+      BOOST_TEST_REQUIRE((entry.path().filename() == "out"), what << " left " << entry.path());
+    }
+  }
+
+  TemporaryFolder folder_;
+  const Conversion& conversion_;
+  bool replaces_;
+  Tree source_, expected_;
+  const Tree old_ = {{"iter_0000001", "/"}, {"iter_0000001/old", "old"}};
+};
+
+struct Way {
+  std::string name;
+  Fault::Kind kind;
+  int error_number;
+};
+const Way kWays[] = {{"EIO", Fault::Kind::Fails, EIO},
+                     {"ENOSPC", Fault::Kind::Fails, ENOSPC},
+                     {"EINTR", Fault::Kind::Fails, EINTR},
+                     {"short", Fault::Kind::Short, 0},
+                     {"EIO for good", Fault::Kind::FailsForGood, EIO}};
+
+struct Setting {
+  bool replaces = false, has_exchange = true, resume = false;
+};
+
+void fail_every_call(const Conversion& conversion, const Setting& setting) {
+  Scene scene(conversion, setting.replaces);
+  FaultyCalls clean;
+  clean.has_exchange = setting.has_exchange;
+  BOOST_REQUIRE(!scene.run(clean, setting.resume));
+  scene.check(std::nullopt, "no fault");
+  uint64_t survived = 0;
+  for (const Way& way : kWays) {
+    for (uint64_t number = 0; number < clean.count(); ++number) {
+      if (way.kind == Fault::Kind::Short && !clean.can_be_short(number)) continue;
+      FaultyCalls calls({way.kind, number, way.error_number});
+      calls.has_exchange = setting.has_exchange;
+      const auto error = scene.run(calls, setting.resume);
+      const std::string what = conversion.name + ": " + way.name + " in call " +
+                               std::to_string(number) + ", " + clean.name(number);
+      BOOST_TEST_REQUIRE(calls.has_struck(), what);
+      const bool must_succeed = way.kind == Fault::Kind::Short || way.error_number == EINTR;
+      BOOST_TEST_REQUIRE((!must_succeed || !error),
+                         what << " is no reason to fail: " << (error ? error->what() : ""));
+      scene.check(error, what);
+      survived += !error;
+    }
+  }
+  BOOST_TEST_MESSAGE(conversion.name << ": " << clean.count() << " calls, " << survived
+                                     << " faults were survived");
+}
+
+void in_every_direction(const Setting& setting) {
+  const TemporaryFolder sources;
+  for (const Conversion& conversion : conversions_in(sources)) fail_every_call(conversion, setting);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(every_call)
+
+BOOST_AUTO_TEST_CASE(of_a_new_destination_fails_and_nothing_half_is_left) {
+  in_every_direction({});
+}
+
+BOOST_AUTO_TEST_CASE(of_a_replaced_destination_fails_and_it_is_the_old_or_the_new_one) {
+  in_every_direction({.replaces = true});
+}
+
+BOOST_AUTO_TEST_CASE(of_a_replacement_in_two_steps_fails_and_the_next_run_recovers) {
+  in_every_direction({.replaces = true, .has_exchange = false});
+}
+
+BOOST_AUTO_TEST_CASE(of_a_run_that_keeps_what_is_finished_fails_and_the_next_run_completes_it) {
+  in_every_direction({.replaces = true, .resume = true});
+}
+
+BOOST_AUTO_TEST_SUITE_END()

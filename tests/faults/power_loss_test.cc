@@ -1,0 +1,102 @@
+// The power fails at every moment of a conversion.
+#include "support/power_loss.h"
+
+#include <ckpt/error.h>
+#include <ckpt/staging.h>
+
+#include <boost/test/unit_test.hpp>
+#include <random>
+
+#include "faults/conversions.h"
+#include "support/errors.h"
+
+using namespace test;
+
+namespace {
+
+const Tree kOld = {{"iter_0000001", "/"}, {"iter_0000001/old", "old"}};
+
+struct Expected {
+  Tree whole, before;
+};
+
+// After the power is back: the destination is what it was, or whole; and a next run completes it.
+void check_image(const Conversion& conversion, const fs::path& image, const Expected& expected,
+                 const std::string& what) {
+  const Tree now = content_of(image / "out");
+  BOOST_TEST_REQUIRE((now == expected.whole || now == expected.before), what);
+  optim::ConvertOptions options = on_one_thread();
+  options.force = true;
+  options.resume = true;
+  const auto error = error_of([&] {
+    try {
+      conversion.run(image / "out", options);
+    } catch (const ckpt::Error& left) {
+      // The note of what the job was did not survive as it should be: nothing can be continued.
+      if (left.code() != ckpt::ErrorCode::AlreadyExists) throw;
+      ckpt::Staging::clean(image / "out");
+      conversion.run(image / "out", options);
+    }
+  });
+  BOOST_TEST_REQUIRE(!error, what << ", then: " << (error ? error->what() : ""));
+  BOOST_TEST_REQUIRE((content_of(image / "out") == expected.whole), what << ", then");
+}
+
+void lose_power_at_every_moment(const Conversion& conversion, bool replaces) {
+  const TemporaryFolder work;
+  const fs::path root = work / "root";
+  fs::create_directory(root);
+  Expected expected;
+  conversion.run(root / "out", on_one_thread());
+  expected.whole = content_of(root / "out");
+  fs::remove_all(root / "out");
+  if (replaces) write_file(root / "out/iter_0000001/old", "old");
+  expected.before = replaces ? kOld : Tree();
+
+  PowerLoss power(root);
+  {
+    const ckpt::InstalledSystemCalls installed(power);
+    optim::ConvertOptions options = on_one_thread();
+    options.force = replaces;
+    conversion.run(root / "out", options);
+  }
+  std::mt19937_64 random(61);
+  for (uint64_t moment = 0; moment <= power.change_count(); ++moment) {
+    const std::pair<std::string, PowerLoss::Survives> ways[] = {
+        {"nothing unsynced survives", [](uint64_t) { return false; }},
+        {"some survives", [&](uint64_t) { return random() % 2 == 0; }},
+        {"most survives", [&](uint64_t) { return random() % 8 != 0; }}};
+    for (const auto& [name, survives] : ways) {
+      const fs::path image = work / "image";
+      power.write_image(moment, survives, image);
+      check_image(conversion, image, expected,
+                  conversion.name + ": power fails before change " + std::to_string(moment) +
+                      " of " + std::to_string(power.change_count()) + ", " + name);
+      fs::remove_all(image);
+    }
+  }
+  // Who is told that it is published finds it published.
+  power.write_image(
+      power.change_count(), [](uint64_t) { return false; }, work / "image");
+  BOOST_TEST((content_of(work / "image/out") == expected.whole), conversion.name);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(power_loss)
+
+BOOST_AUTO_TEST_CASE(leaves_a_new_destination_absent_or_whole) {
+  const TemporaryFolder sources;
+  for (const Conversion& conversion : conversions_in(sources)) {
+    lose_power_at_every_moment(conversion, false);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(leaves_a_replaced_destination_old_or_whole) {
+  const TemporaryFolder sources;
+  for (const Conversion& conversion : conversions_in(sources)) {
+    lose_power_at_every_moment(conversion, true);
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()

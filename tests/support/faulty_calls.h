@@ -1,0 +1,137 @@
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "io/system_calls.h"
+
+namespace test {
+
+// What happens to one call.
+struct Fault {
+  enum class Kind : uint8_t {
+    None,
+    Fails,         // with `error_number`, nothing done
+    FailsForGood,  // and so does every call after it: a device that is gone
+    Short,         // a read or write of half of what was asked for
+  };
+  Kind kind = Kind::None;
+  uint64_t number = 0;  // of the call, from 0
+  int error_number = EIO;
+};
+
+// The real calls, but for one, and without waiting for the device. For conversions on one thread,
+// where the same calls come in the same order each time.
+class FaultyCalls final : public ckpt::SystemCalls {
+ public:
+  FaultyCalls() = default;
+  explicit FaultyCalls(Fault fault) : fault_(fault) {}
+  bool has_exchange = true;  // false: as a file system without RENAME_EXCHANGE
+
+  uint64_t count() const { return names_.size(); }
+  const std::string& name(uint64_t number) const { return names_[number]; }
+  bool can_be_short(uint64_t number) const {
+    return names_[number] == "pread" || names_[number] == "pwrite";
+  }
+  bool has_struck() const { return has_struck_; }
+
+  int open(const char* path, int flags, mode_t mode) override {
+    return fails("open") ? -1 : SystemCalls::open(path, flags, mode);
+  }
+  int openat(int folder, const char* path, int flags) override {
+    return fails("openat") ? -1 : SystemCalls::openat(folder, path, flags);
+  }
+  int openat2(int folder, const char* path, const open_how& how) override {
+    return fails("openat2") ? -1 : SystemCalls::openat2(folder, path, how);
+  }
+  int close(int file) override {
+    const bool failed = fails("close");  // Linux closes in any case
+    const int result = SystemCalls::close(file);
+    if (failed) errno = fault_.error_number;
+    return failed ? -1 : result;
+  }
+  ssize_t pread(int file, void* out, size_t count_bytes, off_t offset_bytes) override {
+    if (fails("pread")) return -1;
+    return SystemCalls::pread(file, out, moved_bytes(count_bytes), offset_bytes);
+  }
+  ssize_t pwrite(int file, const void* bytes, size_t count_bytes, off_t offset_bytes) override {
+    if (fails("pwrite")) return -1;
+    return SystemCalls::pwrite(file, bytes, moved_bytes(count_bytes), offset_bytes);
+  }
+  int fallocate(int file, int mode, off_t offset_bytes, off_t count_bytes) override {
+    if (fails("fallocate")) return -1;
+    return SystemCalls::fallocate(file, mode, offset_bytes, count_bytes);
+  }
+  int ftruncate(int file, off_t count_bytes) override {
+    return fails("ftruncate") ? -1 : SystemCalls::ftruncate(file, count_bytes);
+  }
+  int fsync(int) override { return fails("fsync") ? -1 : 0; }
+  int set_flags(int file, int flags) override {
+    return fails("set_flags") ? -1 : SystemCalls::set_flags(file, flags);
+  }
+  int fstat(int file, struct stat& status) override {
+    return fails("fstat") ? -1 : SystemCalls::fstat(file, status);
+  }
+  int stat(const char* path, struct stat& status) override {
+    return fails("stat") ? -1 : SystemCalls::stat(path, status);
+  }
+  int lstat(const char* path, struct stat& status) override {
+    return fails("lstat") ? -1 : SystemCalls::lstat(path, status);
+  }
+  int statvfs(const char* path, struct statvfs& status) override {
+    return fails("statvfs") ? -1 : SystemCalls::statvfs(path, status);
+  }
+  int realpath(const char* path, std::string& resolved) override {
+    return fails("realpath") ? -1 : SystemCalls::realpath(path, resolved);
+  }
+  int list(int folder, std::vector<std::string>& names) override {
+    return fails("list") ? -1 : SystemCalls::list(folder, names);
+  }
+  int mkdir(const char* path, mode_t mode) override {
+    return fails("mkdir") ? -1 : SystemCalls::mkdir(path, mode);
+  }
+  int rmdir(const char* path) override { return fails("rmdir") ? -1 : SystemCalls::rmdir(path); }
+  int unlink(const char* path) override { return fails("unlink") ? -1 : SystemCalls::unlink(path); }
+  int link(const char* source, const char* target) override {
+    return fails("link") ? -1 : SystemCalls::link(source, target);
+  }
+  int rename(const char* source, const char* target) override {
+    return fails("rename") ? -1 : SystemCalls::rename(source, target);
+  }
+  int renameat2(const char* source, const char* target, unsigned flags) override {
+    if (fails("renameat2")) return -1;
+    if (!has_exchange && (flags & RENAME_EXCHANGE) != 0) {
+      errno = EINVAL;
+      return -1;
+    }
+    return SystemCalls::renameat2(source, target, flags);
+  }
+  int flock(int file, int operation) override {
+    return fails("flock") ? -1 : SystemCalls::flock(file, operation);
+  }
+
+ private:
+  bool fails(const char* name) {
+    const uint64_t number = names_.size();
+    names_.emplace_back(name);
+    is_short_ = fault_.kind == Fault::Kind::Short && number == fault_.number;
+    const bool strikes = (fault_.kind == Fault::Kind::Fails && number == fault_.number) ||
+                         (fault_.kind == Fault::Kind::FailsForGood && number >= fault_.number);
+    has_struck_ = has_struck_ || strikes || is_short_;
+    if (strikes) errno = fault_.error_number;
+    return strikes;
+  }
+  size_t moved_bytes(size_t count_bytes) const {
+    return is_short_ ? (count_bytes + 1) / 2 : count_bytes;
+  }
+
+  Fault fault_;
+  std::vector<std::string> names_;
+  bool is_short_ = false;
+  bool has_struck_ = false;
+};
+
+}  // namespace test
