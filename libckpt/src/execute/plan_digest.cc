@@ -72,7 +72,7 @@ class Digester {
     add(chunk.box);
     add(chunk.region);
     add(chunk.payload_offset_bytes);
-    add(chunk.view.has_value());
+    add(chunk.view != nullptr);
     if (chunk.view) add(*chunk.view);
   }
   void add(const StorageSource& source) { add(source.region); }
