@@ -36,7 +36,7 @@ class Scene {
     const Tree now = content_of(folder_ / "out");
     const bool is_whole = now == expected_;
     const bool is_as_before = now == (replaces_ ? old_ : Tree());
-    BOOST_TEST_REQUIRE((is_whole || is_as_before), what);
+    BOOST_TEST_REQUIRE((is_whole || is_as_before || is_set_aside(now)), what);
     BOOST_TEST_REQUIRE((is_whole || error), what << ": says that it has published");
     BOOST_TEST_REQUIRE((content_of(conversion_.source) == source_), what << ": the source");
     next_run_succeeds(what);
@@ -49,8 +49,16 @@ class Scene {
     if (replaces_) write_file(folder_ / "out/iter_0000001/old", "old");
   }
 
+  // Between the two steps of a replacement, which the next run finds.
+  bool is_set_aside(const Tree& now) const {
+    return replaces_ && now.empty() &&
+           content_of(folder_ / ".out.shardwise-partial/replaced") == old_;
+  }
+
   // Whatever is left over: --resume completes it, and nothing else is left then.
   void next_run_succeeds(const std::string& what) {
+    Hasty calls;
+    const ckpt::InstalledSystemCalls installed(calls);
     optim::ConvertOptions options = on_one_thread();
     options.force = true;
     options.resume = true;

@@ -28,6 +28,8 @@ void check_image(const Conversion& conversion, const fs::path& image, const Expe
   optim::ConvertOptions options = on_one_thread();
   options.force = true;
   options.resume = true;
+  Hasty calls;
+  const ckpt::InstalledSystemCalls installed(calls);
   const auto error = error_of([&] {
     try {
       conversion.run(image / "out", options);

@@ -47,7 +47,13 @@ class Digester {
     add(file.archives.size());
     for (const TargetArchive& archive : file.archives) {
       add(archive.name);
-      add(ArchiveImage(archive).fixed_content(0));  // data.pkl
+      add(archive.content.index());
+      if (const auto* bare = std::get_if<BareTensor>(&archive.content)) {
+        add(static_cast<uint64_t>(bare->dtype));
+        add(bare->shape);
+      } else {
+        add(ArchiveImage(archive).fixed_content(0));  // data.pkl
+      }
       add(archive.records.size());
       for (const TargetRecord& record : archive.records) add(record);
     }

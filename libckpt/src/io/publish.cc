@@ -100,7 +100,14 @@ void replace_text(const fs::path& path, std::string_view text) {
 
 std::optional<std::string> text_of(const fs::path& path) {
   if (kind_of_entry(path) != EntryKind::File) return std::nullopt;
-  const File file = File::open(path);
+  std::optional<File> opened;
+  try {
+    opened.emplace(File::open(path));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::NotFound) throw;
+    return std::nullopt;  // another process has removed it since
+  }
+  const File& file = *opened;
   if (file.size_bytes() > kTextBytesMax) {
     throw Error(ErrorCode::Corrupt, {path.string()}, "is too long for what it should be");
   }
