@@ -1,5 +1,6 @@
+quiet() { "$@" > said; code=$?; grep -v '^not carried' said; rm said; return $code; }
 cp -r $GOLDEN/lw_muon_bf16_torch_dp2/ckpt root && rm -r root/iter_0000003
-add() { ckpt-convert $GOLDEN/lw_muon_bf16_torch_dp2/ckpt --into "$@" --to torch_dist; echo "exit $?"; }
+add() { quiet ckpt-convert $GOLDEN/lw_muon_bf16_torch_dp2/ckpt --into "$@" --to torch_dist; echo "exit $?"; }
 printf 2 > root/latest_checkpointed_iteration.txt
 add root
 cat root/latest_checkpointed_iteration.txt; echo
@@ -8,5 +9,5 @@ printf 7 > root/latest_checkpointed_iteration.txt
 add root --force
 cat root/latest_checkpointed_iteration.txt; echo
 add nowhere
-ckpt-convert $GOLDEN/torch_save_zip/zip.pt --into root --to torch_dist; echo "exit $?"
+quiet ckpt-convert $GOLDEN/torch_save_zip/zip.pt --into root --to torch_dist; echo "exit $?"
 ls -A root

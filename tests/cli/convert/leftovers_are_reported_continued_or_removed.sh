@@ -1,5 +1,6 @@
+quiet() { "$@" > said; code=$?; grep -v '^not carried' said; rm said; return $code; }
 from="$GOLDEN/lw_muon_bf16_torch_dp2/ckpt"
-convert() { ckpt-convert "$from" out --to torch_dist "$@"; echo "exit $?"; }
+convert() { quiet ckpt-convert "$from" out --to torch_dist "$@"; echo "exit $?"; }
 convert --rank 0 --world-size 2
 convert
 convert --resume

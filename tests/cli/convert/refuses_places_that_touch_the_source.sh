@@ -1,6 +1,7 @@
+quiet() { "$@" > said; code=$?; grep -v '^not carried' said; rm said; return $code; }
 cp -r $GOLDEN/lw_muon_bf16_torch_dp2/ckpt root
 find root -type f -exec sha256sum {} + | sort > before
-try() { ckpt-convert "$@" --to torch_dist; echo "exit $?"; }
+try() { quiet ckpt-convert "$@" --to torch_dist; echo "exit $?"; }
 try root root
 try root root/inside
 try root root/iter_0000003/inside --force

@@ -1,5 +1,6 @@
+quiet() { "$@" > said; code=$?; grep -v '^not carried' said; rm said; return $code; }
 cp $GOLDEN/torch_save_zip/zip.pt . && mkdir out && echo mine > out/file
-ckpt-convert zip.pt out --to torch_dist; echo "exit $?"
+quiet ckpt-convert zip.pt out --to torch_dist; echo "exit $?"
 cat out/file
-ckpt-convert zip.pt out --to torch_dist --force; echo "exit $?"
+quiet ckpt-convert zip.pt out --to torch_dist --force; echo "exit $?"
 ls -A . out

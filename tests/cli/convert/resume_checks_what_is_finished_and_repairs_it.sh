@@ -1,6 +1,7 @@
+quiet() { "$@" > said; code=$?; grep -v '^not carried' said; rm said; return $code; }
 from="$GOLDEN/lw_muon_bf16_torch_dp2/ckpt"
 ckpt-convert "$from" whole --to torch_dist > /dev/null
-convert() { ckpt-convert "$from" out --to torch_dist "$@"; echo "exit $?"; }
+convert() { quiet ckpt-convert "$from" out --to torch_dist "$@"; echo "exit $?"; }
 convert --rank 0 --world-size 2
 damaged=$(find .out.shardwise-partial/content -name '*.distcp')
 printf X | dd of="$damaged" bs=1 seek=5000 conv=notrunc status=none

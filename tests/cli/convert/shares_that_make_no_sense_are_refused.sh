@@ -1,4 +1,5 @@
-convert() { ckpt-convert $GOLDEN/torch_save_zip/zip.pt out --to torch_dist "$@"; echo "exit $?"; }
+quiet() { "$@" > said; code=$?; grep -v '^not carried' said; rm said; return $code; }
+convert() { quiet ckpt-convert $GOLDEN/torch_save_zip/zip.pt out --to torch_dist "$@"; echo "exit $?"; }
 convert --distributed
 convert --rank 1
 convert --world-size 2
