@@ -3,6 +3,8 @@
 #include <ckpt/staging.h>
 
 #include <boost/test/unit_test.hpp>
+#include <cstdlib>
+#include <set>
 
 #include "faults/conversions.h"
 #include "support/errors.h"
@@ -39,7 +41,7 @@ class Scene {
     BOOST_TEST_REQUIRE((is_whole || is_as_before || is_set_aside(now)), what);
     BOOST_TEST_REQUIRE((is_whole || error), what << ": says that it has published");
     BOOST_TEST_REQUIRE((content_of(conversion_.source) == source_), what << ": the source");
-    next_run_succeeds(what);
+    if (is_left_over()) next_run_succeeds(what);
   }
 
  private:
@@ -47,6 +49,13 @@ class Scene {
     fs::remove_all(folder_ / "out");
     ckpt::Staging::clean(folder_ / "out");
     if (replaces_) write_file(folder_ / "out/iter_0000001/old", "old");
+  }
+
+  bool is_left_over() const {
+    for (const auto& entry : fs::directory_iterator(folder_.path())) {
+      if (entry.path().filename() != "out") return true;
+    }
+    return false;
   }
 
   // Between the two steps of a replacement, which the next run finds.
@@ -65,9 +74,7 @@ class Scene {
     const auto error = error_of([&] { conversion_.run(folder_ / "out", options); });
     BOOST_TEST_REQUIRE(!error, what << ", then: " << (error ? error->what() : ""));
     BOOST_TEST_REQUIRE((content_of(folder_ / "out") == expected_), what << ", then");
-    for (const auto& entry : fs::directory_iterator(folder_.path())) {
-      BOOST_TEST_REQUIRE((entry.path().filename() == "out"), what << " left " << entry.path());
-    }
+    BOOST_TEST_REQUIRE(!is_left_over(), what << ", then");
   }
 
   TemporaryFolder folder_;
@@ -88,6 +95,20 @@ const Way kWays[] = {{"EIO", Fault::Kind::Fails, EIO},
                      {"short", Fault::Kind::Short, 0},
                      {"EIO for good", Fault::Kind::FailsForGood, EIO}};
 
+// What a full disk can refuse.
+bool takes_room(const std::string& call) {
+  const std::set<std::string> calls = {"open",  "pwrite", "fallocate", "ftruncate", "fsync",
+                                       "mkdir", "link",   "rename",    "renameat2"};
+  return calls.contains(call);
+}
+
+// Reshards make many calls: all ways take minutes.
+bool is_for_long_tests(const Conversion& conversion, const Way& way) {
+  return conversion.name == "reshard" && way.name != "EIO" && way.name != "short";
+}
+
+bool is_long() { return std::getenv("SHARDWISE_LONG_TESTS") != nullptr; }
+
 struct Setting {
   bool replaces = false, has_exchange = true, resume = false;
 };
@@ -100,8 +121,10 @@ void fail_every_call(const Conversion& conversion, const Setting& setting) {
   scene.check(std::nullopt, "no fault");
   uint64_t survived = 0;
   for (const Way& way : kWays) {
+    if (is_for_long_tests(conversion, way) && !is_long()) continue;
     for (uint64_t number = 0; number < clean.count(); ++number) {
       if (way.kind == Fault::Kind::Short && !clean.can_be_short(number)) continue;
+      if (way.error_number == ENOSPC && !takes_room(clean.name(number))) continue;
       FaultyCalls calls({way.kind, number, way.error_number});
       calls.has_exchange = setting.has_exchange;
       const auto error = scene.run(calls, setting.resume);
@@ -121,7 +144,12 @@ void fail_every_call(const Conversion& conversion, const Setting& setting) {
 
 void in_every_direction(const Setting& setting) {
   const TemporaryFolder sources;
-  for (const Conversion& conversion : conversions_in(sources)) fail_every_call(conversion, setting);
+  for (const Conversion& conversion : conversions_in(sources)) {
+    const bool is_new = !setting.replaces && !setting.resume;  // the others: one direction
+    if (is_new || is_long() || conversion.name == "torch to torch_dist") {
+      fail_every_call(conversion, setting);
+    }
+  }
 }
 
 }  // namespace
