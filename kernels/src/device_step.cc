@@ -97,11 +97,9 @@ class CudaStep final : public DeviceStep {
     std::vector<GroupSettings> settings;
     for (const StepGroup& group : plan_.groups) settings.push_back(group.settings);
     const cudaStream_t s = cuda_stream(stream);
-    status.then([&] { return memory_.upload(groups_place_, settings, s); })
-        .then([&] { return memory_.upload(control_place_, std::vector<StepControl>(1), s); })
-        .then([&] {
-          return cudaMemsetAsync(stats(), 0, plan_.stats_count * sizeof(TensorStats), s);
-        });
+    status.then([&] { return memory_.upload(groups_place_, settings, s); }).then([&] {
+      return memory_.upload(control_place_, std::vector<StepControl>(1), s);
+    });
     for (const ParamTable& table : tables_) {
       status.then([&] { return memory_.upload(table.slots_place, table.slots, s); }).then([&] {
         return memory_.upload(table.chunks_place, table.chunks, s);
@@ -199,8 +197,12 @@ class CudaStep final : public DeviceStep {
     }
   }
 
+  // From zero: the caller may have added what other processes counted.
   cudaError_t launch_stats(cudaStream_t stream) const {
     Status status;
+    status.then([&] {
+      return cudaMemsetAsync(stats(), 0, plan_.stats_count * sizeof(TensorStats), stream);
+    });
     for (const ParamTable& table : tables_) {
       const GradStatsRequest request = {table.on_device(memory_), control(),
                                         memory_.at<TensorStats>(table.partials_place), stats(),

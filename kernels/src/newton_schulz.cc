@@ -205,6 +205,9 @@ cublasStatus_t NewtonSchulz::choose(Matmul& matmul) const {
                                               &found);
       });
   if (status.get() == CUBLAS_STATUS_SUCCESS && found == 0) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (status.get() == CUBLAS_STATUS_SUCCESS && result.state != CUBLAS_STATUS_SUCCESS) {
+    return result.state;
+  }
   matmul.algorithm = result.algo;
   return status.get();
 }

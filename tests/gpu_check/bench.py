@@ -14,7 +14,7 @@ from ctypes import c_int32, c_void_p
 from pathlib import Path
 
 import torch
-from kernels import (ADAM, BF16, BYTES, F8, F16, F32, NO_STATS, NONE, QUINTIC, SPLIT, Library,
+from kernels import (ADAM, BF16, BYTES, F8, F16, F32, LION, NO_STATS, NONE, QUINTIC, SPLIT, Library,
                      NewtonSchulz, Step, Tensors, make_group, pointer, stream)
 
 REPEATS, WARMUPS = 25, 5
@@ -230,7 +230,7 @@ def scaled_states(library, rows, kind, name):
 def grad_statistics(library, rows):
     for kind, name in ((F32, "fp32"), (BF16, "bf16")):
         tensors = Tensors(FLAT, kind, F32, (F32, NONE), NONE)
-        step = Step(library, [make_group(3)], [tensors.param(0, 0)])  # Lion: one state
+        step = Step(library, [make_group(LION)], [tensors.param(0, 0)])
         moved = FLAT * BYTES[kind]
         sink = torch.empty(4096, dtype=torch.int32, device="cuda")
         ours = times_ms(step.stats)
