@@ -43,7 +43,7 @@ std::string json_text(std::string_view name) {
   return is_utf8(name) ? std::string(name) : ckpt::escaped(name);
 }
 
-nlohmann::json json_document() { return {{"schema_version", 1}}; }
+nlohmann::json json_document() { return {{"schema_version", kJsonSchemaVersion}}; }
 
 void print_json(Console& console, const nlohmann::json& document) {
   console.out() << document.dump(2) << '\n';

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -11,6 +12,8 @@ class Console;
 // A name from a file as JSON can hold it: unchanged if it is UTF-8, else escaped like in the text
 // output.
 std::string json_text(std::string_view name);
+
+inline constexpr uint64_t kJsonSchemaVersion = 1;
 
 // {"schema_version": 1}: what every document starts from. Keys come out sorted.
 nlohmann::json json_document();

@@ -1,58 +1,49 @@
 #include "inspect/listing.h"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 
 #include <ckpt/error.h>
-#include <common/json.h>
 #include <common/table.h>
 #include <common/text.h>
 
 namespace tools::inspect {
 namespace {
 
-const std::string& path_of(const ckpt::Catalog& catalog, uint32_t file) {
-  return catalog.files[file].path;
-}
+Row make_row(const ckpt::TensorEntry& tensor) { return {&tensor, nullptr, count_bytes(tensor)}; }
 
-Row make_row(const ckpt::TensorEntry& tensor, const ckpt::Catalog& catalog) {
-  Row row{&tensor, nullptr, count_bytes(tensor), {}};
-  for (const ckpt::Chunk& chunk : tensor.chunks) {
-    row.files.push_back(path_of(catalog, chunk.region.file));
-  }
-  std::sort(row.files.begin(), row.files.end());
-  row.files.erase(std::unique(row.files.begin(), row.files.end()), row.files.end());
+Row make_row(const ckpt::ObjectEntry& object) {
+  Row row{nullptr, &object, std::nullopt};
+  if (object.region) row.count_bytes = object.region->bytes.count_bytes;
   return row;
 }
 
-Row make_row(const ckpt::ObjectEntry& object, const ckpt::Catalog& catalog) {
-  Row row{nullptr, &object, std::nullopt, {}};
-  if (object.region) {
-    row.count_bytes = object.region->bytes.count_bytes;
-    row.files.push_back(path_of(catalog, object.region->file));
-  } else {
-    row.files.push_back(object.file.empty() ? path_of(catalog, 0) : object.file);
-  }
-  return row;
-}
-
-std::string where_text(const Row& row) {
-  if (row.files.empty()) return "-";
-  std::string text = ckpt::escaped(row.files.front());
-  if (row.files.size() > 1) text += " +" + std::to_string(row.files.size() - 1);
+std::string where_text(const std::vector<const FileName*>& files) {
+  if (files.empty()) return "-";
+  std::string text = ckpt::escaped(*files.front()->path);
+  if (files.size() > 1) text += " +" + std::to_string(files.size() - 1);
   return text;
 }
 
-nlohmann::json to_json(const Row& row) {
-  nlohmann::json json = {{"key", json_text(row.key())}, {"files", nlohmann::json::array()}};
-  for (const std::string& file : row.files) json["files"].push_back(json_text(file));
-  if (!row.file().empty()) json["file"] = json_text(row.file());
-  if (row.count_bytes) json["bytes"] = *row.count_bytes;
-  if (row.tensor == nullptr) return json;
-  json["dtype"] = name(row.tensor->dtype);
-  json["shape"] = row.tensor->shape;
-  json["chunks"] = row.tensor->chunks.size();
-  return json;
+void add_json_row(JsonStream& json, const Row& row, FileNames& names) {
+  json.begin_object();
+  if (row.count_bytes) json.key("bytes").number(*row.count_bytes);
+  if (row.tensor != nullptr) {
+    json.key("chunks").number(row.tensor->chunks.size());
+    json.key("dtype").text(name(row.tensor->dtype));
+  }
+  if (!row.file().empty()) json.key("file").text(row.file());
+  json.key("files").begin_array();
+  for (const FileName* file : names.of(row)) json.quoted(file->json);
+  json.end_array();
+  json.key("key").text(row.key());
+  if (row.tensor != nullptr) {
+    json.key("shape").begin_array();
+    for (const uint64_t size : row.tensor->shape) json.number(size);
+    json.end_array();
+  }
+  json.end_object();
 }
 
 }  // namespace
@@ -71,10 +62,10 @@ std::string qualified_key(const std::string& file, const std::string& key) {
 std::vector<Row> list_rows(const ckpt::Catalog& catalog, const KeyFilter& filter) {
   std::vector<Row> rows;
   for (const ckpt::TensorEntry& tensor : catalog.tensors) {
-    if (filter.accepts(tensor.file, tensor.key)) rows.push_back(make_row(tensor, catalog));
+    if (filter.accepts(tensor.file, tensor.key)) rows.push_back(make_row(tensor));
   }
   for (const ckpt::ObjectEntry& object : catalog.objects) {
-    if (filter.accepts(object.file, object.key)) rows.push_back(make_row(object, catalog));
+    if (filter.accepts(object.file, object.key)) rows.push_back(make_row(object));
   }
   return rows;
 }
@@ -88,33 +79,67 @@ void sort_rows(std::vector<Row>& rows, Sort sort) {
   });
 }
 
-void print_rows(Console& console, const std::vector<Row>& rows, size_t limit) {
+FileNames::FileNames(const ckpt::Catalog& catalog) : ranks_(catalog.files.size()) {
+  std::vector<uint32_t> order(catalog.files.size());
+  std::iota(order.begin(), order.end(), 0u);
+  const auto path_of = [&](uint32_t file) -> const std::string& {
+    return catalog.files[file].path;
+  };
+  std::ranges::stable_sort(order, {}, path_of);
+  for (const uint32_t file : order) {
+    ranks_[file] = static_cast<uint32_t>(names_.size());
+    names_.push_back({&path_of(file), JsonStream::quote(path_of(file))});
+  }
+}
+
+const std::vector<const FileName*>& FileNames::of(const Row& row) {
+  result_.clear();
+  found_.clear();
+  if (row.tensor != nullptr) {
+    for (const ckpt::Chunk& chunk : row.tensor->chunks) found_.push_back(ranks_[chunk.region.file]);
+  } else if (row.object->region) {
+    found_.push_back(ranks_[row.object->region->file]);
+  } else if (!row.object->file.empty()) {
+    own_ = {&row.object->file, JsonStream::quote(row.object->file)};
+    result_.push_back(&own_);
+  } else {
+    found_.push_back(ranks_[0]);
+  }
+  std::ranges::sort(found_);
+  found_.erase(std::unique(found_.begin(), found_.end()), found_.end());
+  for (const uint32_t rank : found_) result_.push_back(&names_[rank]);
+  return result_;
+}
+
+void print_rows(Console& console, const Rows& listed) {
   Table table({{"KEY"},
                {"DTYPE"},
                {"SHAPE"},
                {"BYTES", Align::Right},
                {"CHUNKS", Align::Right},
                {"WHERE"}});
-  for (size_t i = 0; i < std::min(limit, rows.size()); ++i) {
-    const Row& row = rows[i];
+  FileNames names(listed.catalog);
+  for (size_t i = 0; i < std::min(listed.limit, listed.rows.size()); ++i) {
+    const Row& row = listed.rows[i];
     const bool is_tensor = row.tensor != nullptr;
     table.add_row({{key_text(row.key()), Paint::Bold},
                    {is_tensor ? std::string(name(row.tensor->dtype)) : "object", Paint::Cyan},
                    {is_tensor ? shape_text(row.tensor->shape) : "-"},
                    {row.count_bytes ? size_text(*row.count_bytes) : "-"},
                    {is_tensor ? std::to_string(row.tensor->chunks.size()) : "-"},
-                   {where_text(row), Paint::Dim}});
+                   {where_text(names.of(row)), Paint::Dim}});
   }
   table.print(console);
 }
 
-nlohmann::json rows_to_json(const std::vector<Row>& rows, size_t limit) {
-  nlohmann::json json = {{"tensors", nlohmann::json::array()},
-                         {"objects", nlohmann::json::array()}};
-  for (size_t i = 0; i < std::min(limit, rows.size()); ++i) {
-    json[rows[i].tensor != nullptr ? "tensors" : "objects"].push_back(to_json(rows[i]));
+void add_json_rows(JsonStream& json, const Rows& listed, bool tensors) {
+  FileNames names(listed.catalog);
+  json.begin_array();
+  for (size_t i = 0; i < std::min(listed.limit, listed.rows.size()); ++i) {
+    const Row& row = listed.rows[i];
+    if ((row.tensor != nullptr) == tensors) add_json_row(json, row, names);
   }
-  return json;
+  json.end_array();
 }
 
 }  // namespace tools::inspect

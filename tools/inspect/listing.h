@@ -7,8 +7,8 @@
 
 #include <ckpt/checkpoint.h>
 #include <common/console.h>
+#include <common/json_stream.h>
 #include <common/key_filter.h>
-#include <nlohmann/json.hpp>
 
 namespace tools::inspect {
 
@@ -17,7 +17,6 @@ struct Row {
   const ckpt::TensorEntry* tensor = nullptr;  // one of the two
   const ckpt::ObjectEntry* object = nullptr;
   std::optional<uint64_t> count_bytes;  // none: part of a file's value tree
-  std::vector<std::string> files;       // where its bytes are
 
   const std::string& file() const { return tensor != nullptr ? tensor->file : object->file; }
   const std::string& key() const { return tensor != nullptr ? tensor->key : object->key; }
@@ -38,7 +37,33 @@ std::string key_text(const std::string& key);
 // "FILE:KEY", or the key alone where it has no file.
 std::string qualified_key(const std::string& file, const std::string& key);
 
-void print_rows(Console& console, const std::vector<Row>& rows, size_t limit);
-nlohmann::json rows_to_json(const std::vector<Row>& rows, size_t limit);
+struct FileName {
+  const std::string* path;
+  std::string json;  // quoted
+};
+
+// The files of a catalog in the order of their names, and which of them hold a row's bytes.
+class FileNames {
+ public:
+  explicit FileNames(const ckpt::Catalog& catalog);
+  // Sorted, each once; valid until the next call.
+  const std::vector<const FileName*>& of(const Row& row);
+
+ private:
+  std::vector<FileName> names_;  // sorted
+  std::vector<uint32_t> ranks_;  // [file] its place in names_
+  std::vector<uint32_t> found_;
+  std::vector<const FileName*> result_;
+  FileName own_;  // of an object that names its file
+};
+
+struct Rows {
+  const ckpt::Catalog& catalog;
+  const std::vector<Row>& rows;
+  size_t limit = SIZE_MAX;
+};
+void print_rows(Console& console, const Rows& rows);
+// The elements of one array: the tensors among the rows, or the objects.
+void add_json_rows(JsonStream& json, const Rows& rows, bool tensors);
 
 }  // namespace tools::inspect

@@ -40,15 +40,22 @@ uint64_t tensor_count(const std::vector<Row>& rows) {
 }
 
 void print_json_rows(Console& console, std::vector<Row>& rows, const LsOptions& options,
-                     ckpt::Format format) {
+                     const ckpt::Catalog& catalog) {
   if (options.sort == Sort::Stored) sort_rows(rows, Sort::Key);
-  nlohmann::json document = json_document();
-  document.update(rows_to_json(rows, options.limit));
-  document["format"] = name(format);
-  document["total"] = {{"tensors", tensor_count(rows)},
-                       {"objects", rows.size() - tensor_count(rows)},
-                       {"bytes", total_bytes(rows)}};
-  print_json(console, document);
+  const Rows listed{catalog, rows, options.limit};
+  JsonStream json(console.out());
+  json.begin_object();
+  json.key("format").text(name(catalog.format));
+  add_json_rows(json.key("objects"), listed, false);
+  json.key("schema_version").number(kJsonSchemaVersion);
+  add_json_rows(json.key("tensors"), listed, true);
+  json.key("total").begin_object();
+  json.key("bytes").number(total_bytes(rows));
+  json.key("objects").number(rows.size() - tensor_count(rows));
+  json.key("tensors").number(tensor_count(rows));
+  json.end_object();
+  json.end_object();
+  json.finish();
 }
 
 int run(const LsOptions& options, Console& console) {
@@ -56,10 +63,10 @@ int run(const LsOptions& options, Console& console) {
   std::vector<Row> rows = list_rows(checkpoint.catalog(), options.filter);
   sort_rows(rows, options.sort);
   if (console.options().json) {
-    print_json_rows(console, rows, options, checkpoint.catalog().format);
+    print_json_rows(console, rows, options, checkpoint.catalog());
     return 0;
   }
-  print_rows(console, rows, options.limit);
+  print_rows(console, {checkpoint.catalog(), rows, options.limit});
   if (console.options().quiet) return 0;
   std::string total = count_text(tensor_count(rows), "tensor") + ", " +
                       count_text(rows.size() - tensor_count(rows), "object") + ", " +

@@ -192,7 +192,7 @@ void print_summary(Console& console, const ckpt::Checkpoint& checkpoint, const s
   print_files(console, checkpoint.catalog());
   const std::vector<Row> rows = list_rows(checkpoint.catalog(), {});
   console.out() << '\n';
-  print_rows(console, rows, kRowsShown);
+  print_rows(console, {checkpoint.catalog(), rows, kRowsShown});
   if (rows.size() > kRowsShown) {
     console.out() << "... " << rows.size() - kRowsShown << " more: ckpt-inspect ls "
                   << ckpt::escaped(path) << '\n';
