@@ -101,4 +101,39 @@ BOOST_AUTO_TEST_CASE(more_values_than_the_limit_are_refused) {
   BOOST_TEST(error.has_value());
 }
 
+// users.md P1: whatever a pickle would call stays two names, and its arguments stay values.
+BOOST_DATA_TEST_CASE(P1_what_python_would_run_is_kept_as_names,
+                     data::make({"cos\nsystem\n(S'true'\ntR."s, "(S'true'\nios\nsystem\n."s,
+                                 "(cos\nsystem\nS'true'\no."s,
+                                 "\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x04true\x85R."s,
+                                 "\x80\x02"s + "cos\nsystem\nU\x04true\x85\x81."s}),
+                     bytes) {
+  ckpt::ByteReader reader(test::bytes_of(bytes));
+  const ckpt::ValueTree tree = ckpt::pickle::read(reader);
+  BOOST_TEST(tree.root().callable().is_global("os", "system"));
+  BOOST_TEST(tree.root().args()[0].text() == "true");
+}
+
+// users.md P6: doublings that would print as 2^1000 elements are 1000 values.
+BOOST_AUTO_TEST_CASE(P6_shared_values_are_read_once) {
+  std::string bytes = ")";
+  for (int i = 0; i < 1000; ++i) bytes += "2\x86";  // DUP, TUPLE2
+  bytes += ".";
+  ckpt::ByteReader reader(test::bytes_of(bytes));
+  BOOST_TEST(ckpt::pickle::read(reader).node_count() == 1001u);
+}
+
+// users.md P7: one number has one kind, however many bytes a LONG spends on it.
+BOOST_AUTO_TEST_CASE(P7_a_long_with_more_bytes_than_it_needs_is_an_int) {
+  for (const auto& [bytes, value] :
+       {std::pair("\x8a\x09\0\x01\0\0\0\0\0\0\0."s, 256),
+        std::pair("\x8a\x0a\xfe\xff\xff\xff\xff\xff\xff\xff\xff\xff."s, -2)}) {
+    ckpt::ByteReader reader(test::bytes_of(bytes));
+    BOOST_TEST(ckpt::pickle::read(reader).root().as_int() == value);
+  }
+  const std::string large = "\x8a\x09\0\0\0\0\0\0\0\x80\0."s;  // 2^63
+  ckpt::ByteReader reader(test::bytes_of(large));
+  BOOST_TEST((ckpt::pickle::read(reader).root().kind() == ckpt::Kind::BigInt));
+}
+
 BOOST_AUTO_TEST_SUITE_END()

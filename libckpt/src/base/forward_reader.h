@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,14 @@ class ForwardReader {
     const std::byte* bytes = window_.data() + at_;
     at_ += count;
     return bytes;
+  }
+
+  // Takes these bytes if they come next and are in the window already.
+  bool take_if(std::string_view bytes) {
+    if (end_ - at_ < bytes.size()) return false;
+    const bool are_next = std::memcmp(window_.data() + at_, bytes.data(), bytes.size()) == 0;
+    if (are_next) at_ += bytes.size();
+    return are_next;
   }
 
   // Up to the next '\n', which is consumed but not returned; false where none follows in the

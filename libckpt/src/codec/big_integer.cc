@@ -40,9 +40,16 @@ void multiply_by_ten_and_add(std::vector<uint8_t>& digits, unsigned addend) {
 }  // namespace
 
 std::optional<int64_t> small_integer(std::span<const std::byte> little_endian) {
-  if (little_endian.size() > 8) return std::nullopt;
   if (little_endian.empty()) return 0;
   const bool negative = (static_cast<uint8_t>(little_endian.back()) & 0x80) != 0;
+  const auto sign_byte = static_cast<std::byte>(negative ? 0xFF : 0);
+  const auto repeats_sign = [&](std::byte byte) { return byte == sign_byte; };
+  if (little_endian.size() > 8) {  // more bytes than the number needs are as good as it
+    const auto rest = little_endian.subspan(8);
+    const bool same_sign = ((little_endian[7] ^ sign_byte) & std::byte{0x80}) == std::byte{0};
+    if (!same_sign || !std::ranges::all_of(rest, repeats_sign)) return std::nullopt;
+    little_endian = little_endian.first(8);
+  }
   uint64_t bits = negative ? ~uint64_t{0} : 0;
   for (size_t i = little_endian.size(); i-- > 0;) {
     bits = bits << 8 | static_cast<uint8_t>(little_endian[i]);

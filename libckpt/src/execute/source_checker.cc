@@ -101,11 +101,11 @@ void SourceChecker::complete(size_t index, std::span<std::byte> buffer) {
   const Ranges known = *storage.known;
   try {
     uint64_t at = 0;
-    const auto read_up_to = [&](uint64_t end) {
+    const auto read_up_to = [&, &key = storage.key](uint64_t end) {
       while (at < end) {
         const auto part = buffer.first(std::min<uint64_t>(buffer.size(), end - at));
         source_.read_bytes(located, at, part);
-        note(located, at, part, storage.key);
+        note(located, at, part, key);
         at += part.size();
       }
     };

@@ -72,10 +72,13 @@ void WindowComposer::compose_archives(const Window& window) {
 }
 
 std::span<const RecordPlan> WindowComposer::plans_of(uint32_t file, uint32_t archive) const {
-  const auto [first, end] = std::ranges::equal_range(
-      job_.plan.records, std::pair(file, archive), {},
-      [](const RecordPlan& record) { return std::pair(record.file, record.archive); });
-  return {first, end};
+  const auto& records = job_.plan.records;
+  const auto archive_of = [](const RecordPlan& record) {
+    return std::pair(record.file, record.archive);
+  };
+  const std::pair wanted(file, archive);
+  return {std::ranges::lower_bound(records, wanted, {}, archive_of),
+          std::ranges::upper_bound(records, wanted, {}, archive_of)};
 }
 
 void WindowComposer::compose_archive(const Archive& archive) {

@@ -20,6 +20,8 @@ using Tag = DistItem::Tag;
 
 constexpr uint64_t kStreamedBytesMax = uint64_t{4} << 30;  // ids of numbers fit 32 bits below this
 constexpr int kProtocolMax = 5;
+constexpr uint32_t kTagBits = 5;
+constexpr uint32_t kKeptIdsMax = 1u << (32 - kTagBits);
 
 class Machine {
  public:
@@ -58,7 +60,7 @@ class Machine {
       case Op::ShortBinUnicode: return with_number<1>([&](uint64_t n) { return push_text(n); });
       case Op::BinUnicode: return with_number<4>([&](uint64_t n) { return push_text(n); });
       case Op::Mark: marks_.push_back(stack_.size()); return true;
-      case Op::EmptyTuple: return push({Tag::Numbers, assembler_.empty_tuple()});
+      case Op::EmptyTuple: return push_new_instance() || push_empty_tuple();
       case Op::EmptyDict: return push({Tag::Dict});
       case Op::EmptyList: return push({Tag::List});
       case Op::Tuple1: return push_tuple(1);
@@ -109,7 +111,8 @@ class Machine {
     const std::byte* bytes = reader_.take(length);
     if (bytes == nullptr) return false;
     const std::string_view text(reinterpret_cast<const char*>(bytes), static_cast<size_t>(length));
-    return pickle::is_python_str(text) && push({Tag::Text, assembler_.values().texts.intern(text)});
+    const auto id = assembler_.values().texts.intern(text, pickle::is_python_str);
+    return id && push({Tag::Text, *id});
   }
 
   bool push_global() {
@@ -159,8 +162,45 @@ class Machine {
 
   // --- containers and objects ---
 
+  bool push_empty_tuple() { return push({Tag::Numbers, assembler_.empty_tuple()}); }
+
   bool push_tuple(size_t count) {
-    return above_floor(count) && replace(count, assembler_.tuple(from(stack_.size() - count)));
+    const bool made =
+        above_floor(count) && replace(count, assembler_.tuple(from(stack_.size() - count)));
+    if (made) push_size();
+    return made;
+  }
+
+  // Two sequences of opcodes in one step each; they are more than half of the file.
+  //
+  // NEWOBJ, MEMOIZE, EMPTY_DICT, MEMOIZE, MARK: an object of a known class, and its dict begins.
+  bool push_new_instance() {
+    if (!above_floor(1)) return false;
+    const DistClass known = assembler_.values().known_class(stack_.back());
+    if (known == DistClass::Other || known == DistClass::Size) return false;
+    if (!reader_.take_if("\x81\x94}\x94(")) return false;
+    stack_.back() = {Tag::Instance, static_cast<uint32_t>(known)};
+    memo_.skip();
+    memo_.skip();
+    made_ += 2;  // the empty tuple and the object
+    push({Tag::Dict});
+    marks_.push_back(stack_.size());
+    return true;
+  }
+
+  // MEMOIZE, TUPLE1, MEMOIZE, REDUCE, MEMOIZE: the tuple of numbers becomes a torch.Size.
+  void push_size() {
+    if (!above_floor(2) || !stack_.back().is(Tag::Numbers)) return;
+    const DistItem& callable = stack_[stack_.size() - 2];
+    if (assembler_.values().known_class(callable) != DistClass::Size) return;
+    if (!reader_.take_if("\x94\x85\x94R\x94")) return;
+    const DistItem size{Tag::Size, stack_.back().id};
+    stack_.pop_back();
+    stack_.back() = size;
+    memo_.skip();
+    memo_.skip();
+    made_ += 2;  // the tuple around it and the object
+    memoize(memo_.size());
   }
 
   bool set_items(size_t height) {
@@ -203,12 +243,12 @@ class Machine {
   bool memoize(uint64_t index) {
     if (index != memo_.size() || !above_floor(1)) return false;
     const DistItem& top = stack_.back();
-    switch (top.tag) {
-      case Tag::Text:
-      case Tag::Class:
-      case Tag::Size:
-      case Tag::Node: memo_.keep(uint64_t{top.id} << 8 | static_cast<uint64_t>(top.tag)); break;
-      default: memo_.skip();
+    const bool keeps =
+        top.is(Tag::Text) || top.is(Tag::Class) || top.is(Tag::Size) || top.is(Tag::Node);
+    if (keeps && top.id < kKeptIdsMax) {
+      memo_.keep(top.id << kTagBits | static_cast<uint32_t>(top.tag));
+    } else {
+      memo_.skip();
     }
     return true;
   }
@@ -216,7 +256,7 @@ class Machine {
   bool recall(uint64_t index) {
     const auto kept = memo_.find(index);
     if (!kept) return false;
-    stack_.push_back({static_cast<Tag>(*kept & 0xFF), static_cast<uint32_t>(*kept >> 8)});
+    stack_.push_back({static_cast<Tag>(*kept & ((1u << kTagBits) - 1)), *kept >> kTagBits});
     return true;
   }
 

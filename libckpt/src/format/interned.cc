@@ -21,8 +21,14 @@ uint64_t hash_of(std::span<const uint64_t> numbers) {
 }  // namespace
 
 uint32_t InternedTexts::intern(std::string_view text) {
+  return *intern(text, [](std::string_view) { return true; });
+}
+
+std::optional<uint32_t> InternedTexts::intern(std::string_view text,
+                                              bool (*is_valid)(std::string_view)) {
   const auto found = index_.find(text);
   if (found != index_.end()) return found->second;
+  if (!is_valid(text)) return std::nullopt;
   const auto id = static_cast<uint32_t>(texts_.size());
   index_.emplace(texts_.emplace_back(text), id);
   return id;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@ namespace ckpt {
 class InternedTexts {
  public:
   uint32_t intern(std::string_view text);
+  // nullopt where the text is new and not valid.
+  std::optional<uint32_t> intern(std::string_view text, bool (*is_valid)(std::string_view));
   std::string_view operator[](uint32_t id) const { return texts_[id]; }
   size_t size() const { return texts_.size(); }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <deque>
@@ -14,7 +15,7 @@ class KeptMemo {
  public:
   uint64_t size() const { return size_; }
 
-  void keep(uint64_t value) {
+  void keep(uint32_t value) {
     skip();
     words_.back().bits |= uint64_t{1} << ((size_ - 1) % 64);
     values_.push_back(value);
@@ -26,12 +27,16 @@ class KeptMemo {
   }
 
   // nullopt where the index was never stored, or not kept.
-  std::optional<uint64_t> find(uint64_t index) const {
+  std::optional<uint32_t> find(uint64_t index) {
+    Recent& recent = recent_[index % recent_.size()];
+    if (recent.index == index) return recent.value;
     if (index >= size_) return std::nullopt;
     const Word& word = words_[index / 64];
     const uint64_t bit = uint64_t{1} << (index % 64);
     if ((word.bits & bit) == 0) return std::nullopt;
-    return values_[word.before + static_cast<uint32_t>(std::popcount(word.bits & (bit - 1)))];
+    recent = {index,
+              values_[word.before + static_cast<uint32_t>(std::popcount(word.bits & (bit - 1)))]};
+    return recent.value;
   }
 
  private:
@@ -39,10 +44,15 @@ class KeptMemo {
     uint64_t bits;
     uint32_t before;  // kept values of all words before
   };
+  struct Recent {
+    uint64_t index = ~uint64_t{0};
+    uint32_t value = 0;
+  };
 
   uint64_t size_ = 0;
   std::deque<Word> words_;
-  std::deque<uint64_t> values_;
+  std::deque<uint32_t> values_;
+  std::array<Recent, 256> recent_;  // what was found last: names of classes and fields, mostly
 };
 
 }  // namespace ckpt

@@ -1,0 +1,210 @@
+#include "format/dist_stream.h"
+
+#include <boost/test/data/test_case.hpp>
+#include <boost/test/unit_test.hpp>
+
+#include <filesystem>
+
+#include <ckpt/error.h>
+#include <ckpt/target.h>
+
+#include "codec/pickle_reader.h"
+#include "codec/pickle_writer.h"
+#include "io/file.h"
+#include "support/errors.h"
+#include "support/golden.h"
+#include "support/memory_payloads.h"
+
+namespace data = boost::unit_test::data;
+using ckpt::DistMetadata;
+using ckpt::NodeId;
+using ckpt::ValueTree;
+
+namespace {
+
+ValueTree tree_of(const std::string& bytes) {
+  ckpt::ByteReader reader(test::bytes_of(bytes));
+  return ckpt::pickle::read(reader);
+}
+
+std::string pickle_of(const ValueTree& tree, int protocol = 4) {
+  return ckpt::pickle::write(tree, protocol);
+}
+
+bool same_region(const ckpt::StorageRegion& a, const ckpt::StorageRegion& b) {
+  return a.file == b.file && a.bytes == b.bytes && a.wrapping == b.wrapping;
+}
+
+void require_equal(const DistMetadata& a, const DistMetadata& b) {
+  BOOST_REQUIRE(a.files == b.files);
+  BOOST_REQUIRE(a.tensors.size() == b.tensors.size());
+  for (size_t i = 0; i < a.tensors.size(); ++i) {
+    const ckpt::TensorEntry &x = a.tensors[i], &y = b.tensors[i];
+    BOOST_REQUIRE(x.key == y.key);
+    BOOST_REQUIRE((x.dtype == y.dtype && x.shape == y.shape));
+    BOOST_REQUIRE(x.chunks.size() == y.chunks.size());
+    for (size_t c = 0; c < x.chunks.size(); ++c) {
+      BOOST_REQUIRE((x.chunks[c].box == y.chunks[c].box));
+      BOOST_REQUIRE(same_region(x.chunks[c].region, y.chunks[c].region));
+    }
+  }
+  BOOST_REQUIRE(a.objects.size() == b.objects.size());
+  for (size_t i = 0; i < a.objects.size(); ++i) {
+    BOOST_REQUIRE(a.objects[i].key == b.objects[i].key);
+    BOOST_REQUIRE(same_region(*a.objects[i].region, *b.objects[i].region));
+  }
+  BOOST_REQUIRE(pickle_of(a.rest) == pickle_of(b.rest));
+}
+
+// Two tensors in uneven chunks over two files, one without dimensions, and an object.
+ckpt::DistSpec small_spec() {
+  using ckpt::DType;
+  ckpt::DistSpec spec;
+  spec.rank_count = 2;
+  auto object = std::make_shared<ValueTree>();
+  object->set_root(object->list({object->integer(7)}));
+  spec.objects.push_back({"common", object, {}, 1});
+  spec.chunks = {{"a", DType::BFloat16, {5, 3, 2, 2}, {{0, 0, 0, 0}, {3, 3, 2, 2}}, {}, 0},
+                 {"a", DType::BFloat16, {5, 3, 2, 2}, {{3, 0, 0, 0}, {2, 3, 2, 2}}, {}, 1},
+                 {"b", DType::Int64, {}, {{}, {}}, {}, 1}};
+  return spec;
+}
+
+std::string small_metadata() { return ckpt::make_torch_dist_files(small_spec()).back().bytes; }
+
+using Change = std::function<void(ValueTree&, NodeId fields)>;
+
+// A change after which the file is as the general reader may take it, but no longer as usual.
+struct Uncommon {
+  const char* name;
+  Change change;
+  friend std::ostream& operator<<(std::ostream& out, const Uncommon& u) { return out << u.name; }
+};
+
+NodeId first_entry_state(ValueTree& tree, NodeId fields, const char* dict, bool of_key) {
+  const auto [key, value] = tree.value(fields).at(dict).item(0);
+  return (of_key ? key : value).state()->id();
+}
+
+const Uncommon kUncommon[] = {
+    {"an unknown field of a place",
+     [](ValueTree& t, NodeId f) {
+       t.put(first_entry_state(t, f, "storage_data", false), "checksum", t.integer(1));
+     }},
+    {"a transformed entry",
+     [](ValueTree& t, NodeId f) {
+       t.put(first_entry_state(t, f, "storage_data", false), "transform_descriptors",
+             t.list({t.str("zstd")}));
+     }},
+    {"a negative length",
+     [](ValueTree& t, NodeId f) {
+       t.put(first_entry_state(t, f, "storage_data", false), "length", t.integer(-1));
+     }},
+    {"a path out of the folder",
+     [](ValueTree& t, NodeId f) {
+       t.put(first_entry_state(t, f, "storage_data", false), "relative_path", t.str("../x"));
+     }},
+    {"a place of nothing",
+     [](ValueTree& t, NodeId f) {
+       t.put(first_entry_state(t, f, "storage_data", true), "fqn", t.str("nothing"));
+     }},
+    {"no storage_data", [](ValueTree& t, NodeId f) { t.erase(f, "storage_data"); }},
+    {"storage_data without places",
+     [](ValueTree& t, NodeId f) { t.put(f, "storage_data", t.dict()); }},
+    {"an entry that is no metadata",
+     [](ValueTree& t, NodeId f) {
+       t.set_item(t.value(f).at("state_dict_metadata").id(), t.str("x"), t.integer(1));
+     }},
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(dist_stream)
+
+BOOST_DATA_TEST_CASE(reads_what_the_general_reader_reads, data::make({2, 3, 4, 5}), protocol) {
+  const ValueTree tree = tree_of(small_metadata());
+  const auto streamed = ckpt::stream_dist_metadata(test::MemoryFile(pickle_of(tree, protocol)), {});
+  BOOST_REQUIRE(streamed.has_value());
+  require_equal(*streamed, ckpt::interpret_dist_metadata(tree));
+}
+
+BOOST_AUTO_TEST_CASE(reads_the_golden_metadata_of_pytorch) {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(test::golden(""))) {
+    if (entry.path().filename() != ".metadata") continue;
+    const ckpt::File file = ckpt::File::open(entry.path(), ".metadata");
+    std::string bytes(file.size_bytes(), '\0');
+    file.read_at(0, std::as_writable_bytes(std::span(bytes)));
+    const auto streamed = ckpt::stream_dist_metadata(file, {});
+    BOOST_REQUIRE(streamed.has_value());
+    require_equal(*streamed, ckpt::interpret_dist_metadata(tree_of(bytes)));
+    ++count;
+  }
+  BOOST_TEST(count > 0u);
+}
+
+BOOST_DATA_TEST_CASE(leaves_what_is_not_as_usual_to_the_general_reader, data::make(kUncommon), u) {
+  ValueTree tree = tree_of(small_metadata());
+  u.change(tree, tree.root().state()->id());
+  BOOST_TEST(!ckpt::stream_dist_metadata(test::MemoryFile(pickle_of(tree)), {}).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(accepts_no_beginning_and_no_continuation_of_a_pickle) {
+  const std::string bytes = small_metadata();
+  BOOST_TEST(!ckpt::stream_dist_metadata(test::MemoryFile(bytes + "."), {}).has_value());
+  for (size_t count = 0; count < bytes.size(); ++count) {
+    BOOST_REQUIRE(
+        !ckpt::stream_dist_metadata(test::MemoryFile(bytes.substr(0, count)), {}).has_value());
+  }
+}
+
+// Whatever a byte is changed to, the two readers agree or the streaming one stands aside.
+BOOST_AUTO_TEST_CASE(accepts_nothing_that_the_general_reader_refuses) {
+  const std::string bytes = small_metadata();
+  size_t accepted = 0;
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    for (const int change : {1, 2, 16, 128, 255}) {
+      std::string damaged = bytes;
+      damaged[at] = static_cast<char>(damaged[at] ^ change);
+      std::optional<DistMetadata> streamed, general;
+      test::error_of([&] { streamed = ckpt::stream_dist_metadata(test::MemoryFile(damaged), {}); });
+      if (!streamed) continue;
+      ++accepted;
+      const auto error =
+          test::error_of([&] { general = ckpt::interpret_dist_metadata(tree_of(damaged)); });
+      BOOST_REQUIRE(!error);
+      require_equal(*streamed, *general);
+    }
+  }
+  BOOST_TEST(accepted > 0u);  // a letter of a name, a number of another place
+}
+
+BOOST_AUTO_TEST_CASE(limits_are_left_to_the_general_reader) {
+  const test::MemoryFile file(small_metadata());
+  BOOST_TEST(!ckpt::stream_dist_metadata(file, {.pickle_nodes_max = 20}).has_value());
+  BOOST_TEST(!ckpt::stream_dist_metadata(file, {.pickle_bytes_max = 20}).has_value());
+}
+
+// Chunks in another order than their places, and files larger than the window that is read at once.
+BOOST_AUTO_TEST_CASE(places_may_come_in_any_order) {
+  ckpt::DistSpec spec;
+  const uint64_t count = 20'000;
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint64_t row = i * 7919 % count;
+    spec.chunks.push_back({"a", ckpt::DType::UInt8, {count, 2}, {{row, 0}, {1, 2}}, {}, 0});
+  }
+  ValueTree tree = tree_of(ckpt::make_torch_dist_files(spec).back().bytes);
+  const ckpt::Value places = tree.root().state()->at("storage_data");
+  const NodeId reversed = tree.dict();
+  for (size_t i = places.item_count(); i-- > 0;) {
+    tree.set_item(reversed, places.item(i).first.id(), places.item(i).second.id());
+  }
+  tree.put(tree.root().state()->id(), "storage_data", reversed);
+  const std::string bytes = pickle_of(tree);
+  BOOST_TEST(bytes.size() > size_t{1} << 20);
+  const auto streamed = ckpt::stream_dist_metadata(test::MemoryFile(bytes), {});
+  BOOST_REQUIRE(streamed.has_value());
+  require_equal(*streamed, ckpt::interpret_dist_metadata(tree));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
