@@ -1,5 +1,7 @@
 // ckpt-convert: the same checkpoint in another format.
 #include <common/conversion.h>
+#include <common/key_filter.h>
+#include <common/option_values.h>
 #include <common/run_tool.h>
 #include <CLI/CLI.hpp>
 
@@ -9,19 +11,63 @@ struct ConvertOptions {
   tools::ConversionOptions common;
   std::string to;
   std::optional<uint32_t> data_parallel;
+  optim::StoreLayout layout = optim::StoreLayout::Seed;
+  bool integrity = false;
+  std::optional<int> zstd_level;
+  tools::KeyFilter filter;
+  std::vector<std::string> renames;
 
   void declare(CLI::App& app) {
     common.declare(app);
     app.add_option("--to", to, "Format of the destination")
         ->required()
-        ->check(CLI::IsMember({"torch", "torch_dist"}));
+        ->check(CLI::IsMember({"torch", "torch_dist", "safetensors"}));
     app.add_option("--dp", data_parallel, "Data-parallel size of the destination");
+    tools::add_choice<optim::StoreLayout>(
+        app, "--layout", layout,
+        {{"seed", optim::StoreLayout::Seed}, {"2026-08", optim::StoreLayout::August2026}})
+        ->description("Of Megatron's torch_dist: April 2026 (default) or August 2026");
+    app.add_flag("--integrity", integrity,
+                 "torch_dist: write integrity.json, as Megatron's --verify-integrity reads it");
+    app.add_option("--zstd", zstd_level, "torch_dist: compress, as PyTorch's ZStandard extension")
+        ->check(CLI::Range(1, 19))
+        ->option_text("LEVEL");
+    filter.declare(app);
+    app.add_option("--rename", renames, "Keys that are FROM, or start with it, start with TO")
+        ->allow_extra_args(false)
+        ->check(tools::kRename)
+        ->option_text("FROM=TO ...");
   }
 };
 
+ckpt::Format format_named(const std::string& name) {
+  for (const auto format : {ckpt::Format::TorchDist, ckpt::Format::Safetensors}) {
+    if (name == ckpt::name(format)) return format;
+  }
+  return ckpt::Format::Torch;
+}
+
+ckpt::KeyRules rules_of(const ConvertOptions& options) {
+  ckpt::KeyRules rules;
+  if (!options.filter.include.empty() || !options.filter.exclude.empty()) {
+    rules.accepts = [&filter = options.filter](std::string_view key) {
+      return filter.accepts({}, std::string(key));
+    };
+  }
+  for (const std::string& text : options.renames) {
+    const size_t equals = text.find('=');
+    rules.renames.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return rules;
+}
+
 int convert(const ConvertOptions& options, tools::Console& console) {
   optim::ConvertOptions conversion;
-  conversion.format = options.to == "torch" ? ckpt::Format::Torch : ckpt::Format::TorchDist;
+  conversion.format = format_named(options.to);
+  conversion.keys = rules_of(options);
+  conversion.layout = options.layout;
+  conversion.integrity = options.integrity;
+  conversion.zstd_level = options.zstd_level;
   conversion.data_parallel = options.data_parallel;
   return tools::run_conversion(optim::convert, options.common, conversion, console);
 }
@@ -34,7 +80,7 @@ int main(int argc, char** argv) {
       "Rewrites a checkpoint in another format; everything that the target can hold is carried.",
       {"ckpt-convert ckpt/ ckpt_torch/ --to torch",
        "ckpt-convert model.pt model_dcp/ --to torch_dist",
-       "ckpt-convert ckpt/ elsewhere/ --to torch_dist --dry-run --json"},
-      {"--layout", "--include", "--exclude", "--rename", "--zstd", "--max-memory"}};
+       "ckpt-convert ckpt/ model.safetensors --to safetensors --exclude 'optimizer.*'"},
+      {"--max-memory"}};
   return tools::run_tool<ConvertOptions>(tool, argc, argv, convert);
 }

@@ -93,14 +93,26 @@ BOOST_AUTO_TEST_CASE(a_place_that_no_chunk_has_is_refused) {
   BOOST_TEST((error->code() == ErrorCode::Corrupt));
 }
 
-BOOST_AUTO_TEST_CASE(a_transformed_entry_is_refused_by_name) {
+// Metadata of one chunk that was stored through this.
+ckpt::ValueTree transformed_by(const char* descriptor) {
   ckpt::ValueTree tree = metadata_of({chunk("k", {4}, {{0}, {4}})});
   const auto place = tree.root().state()->at("storage_data").item(0).second;
-  tree.put(place.state()->id(), "transform_descriptors", tree.list({tree.str("stream.zstd/1")}));
-  const auto error = test::error_of([&] { ckpt::interpret_dist_metadata(tree); });
+  tree.put(place.state()->id(), "transform_descriptors", tree.list({tree.str(descriptor)}));
+  return tree;
+}
+
+BOOST_AUTO_TEST_CASE(an_entry_may_be_compressed) {
+  const auto metadata = ckpt::interpret_dist_metadata(transformed_by("stream.zstd/1"));
+  const ckpt::StorageRegion& region = metadata.tensors.at(0).chunks.at(0).region;
+  BOOST_TEST((region.wrapping == ckpt::Wrapping::ZstdTorchSave));
+}
+
+BOOST_AUTO_TEST_CASE(another_transformation_is_refused_by_name) {
+  const auto error =
+      test::error_of([] { ckpt::interpret_dist_metadata(transformed_by("stream.rot13/1")); });
   BOOST_REQUIRE(error);
   BOOST_TEST((error->code() == ErrorCode::Unsupported));
-  BOOST_TEST(test::contains(error->problem(), "stream.zstd/1"));
+  BOOST_TEST(test::contains(error->problem(), "stream.rot13/1"));
 }
 
 BOOST_AUTO_TEST_CASE(the_same_checkpoint_gets_the_same_metadata) {

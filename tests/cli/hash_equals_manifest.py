@@ -13,8 +13,10 @@ import pathlib
 import subprocess
 import sys
 
-FOLDERS = ("lw_muon_bf16_*", "adam_*", "muon_chained_*", "dcp_w2")
-SINGLE_FILES = {"torch_save_variety": "[!l]*.pt", "safetensors_single": "*.safetensors"}
+FOLDERS = ("lw_*", "head_lw_*", "do_adam_*", "adam_*", "muon_chained_*", "dcp_w2", "dcp_w2_zstd",
+           "dcp_w2_safetensors_fmt", "dcp_w2_multifile", "dcp_w2_threads2")
+SINGLE_FILES = {"torch_save_variety": "*.pt", "safetensors_single": "*.safetensors",
+                "safetensors_sharded": "*.safetensors"}
 
 
 def identity(tensor, file=""):
@@ -47,7 +49,7 @@ def expected_of_folder(manifest):
     for name in names:
         for tensor in manifest["tensors"][name]:
             tensors[identity(tensor, name[len(folder):])] += 1
-    objects = {o["key"]: collections.Counter(map(identity, o["tensors"]))
+    objects = {o["key"]: collections.Counter(map(identity, o.get("tensors", [])))
                for o in manifest.get("objects", [])}
     return tensors, objects
 

@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint import HuggingFaceStorageWriter, save
 
-from comparing import dtype_name, sha256_of
-from golden.plain import DTYPES, tensor_of
+from comparing import differences, dtype_name, sha256_of, tensors_in
+from golden.plain import DTYPES, PLAIN_CASES, tensor_of
 from golden.values import normal
-from programs import BIN, hash_of, refuse, succeed
+from programs import BIN, GOLDEN, hash_of, refuse, succeed
+from reading import load
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 
-UNSUPPORTED, CORRUPT = 4, 3
+USAGE, UNSUPPORTED, CORRUPT = 2, 4, 3
 HELD_NOT = ("complex32", "complex128", "float8_e8m0fnu")  # by the package or its torch part
 
 
@@ -193,3 +194,142 @@ def test_listing_reads_no_more_than_the_header(tmp_path: Path) -> None:
         file.write(content)
         file.truncate(len(content) + (1 << 30))  # a hole on disk
     assert "1 tensor" in succeed("ckpt-inspect", "ls", tmp_path / "a.safetensors").stdout
+
+
+def test_file_that_we_write_is_the_packages_byte_for_byte(tmp_path: Path) -> None:
+    tensors = all_dtypes() | {'quote " and \\ and \n': torch.ones(2), "\u00e4\u2028": torch.ones(1)}
+    torch.save(tensors, tmp_path / "a.pt")
+    save_file(tensors, tmp_path / "theirs.safetensors", metadata={"format": "pt"})
+    succeed("ckpt-convert", tmp_path / "a.pt", tmp_path / "a.safetensors", "--to", "safetensors")
+    ours = (tmp_path / "a.safetensors").read_bytes()
+    assert ours == (tmp_path / "theirs.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name", PLAIN_CASES)
+def test_tensors_of_a_state_dict_are_carried_and_the_rest_is_listed(
+    name: str, generated: Path, tmp_path: Path
+) -> None:
+    report = succeed(
+        "ckpt-convert", generated / f"{name}.pt", tmp_path / "a.safetensors",
+        "--to", "safetensors", "--json",
+    ).json()  # fmt: skip
+    carried = load_file(tmp_path / "a.safetensors")
+    lost = {entry["what"] for entry in report["not_carried"]}
+    document = hash_of(generated / f"{name}_dcp")
+    in_objects = {o["key"] for o in document["objects"]}
+    for tensor in document["tensors"]:
+        if tensor["dtype"] in ("complex32", "complex128"):
+            assert tensor["key"] in lost
+        elif tensor["dtype"] != "float8_e8m0fnu":  # which the package's torch part cannot load
+            assert sha256_of(carried.pop(tensor["key"])) == tensor["sha256"]
+    assert all(key.startswith("float8_e8m0fnu") for key in carried)
+    assert in_objects <= lost
+
+
+def test_safetensors_become_a_state_dict_and_a_dcp_folder(tmp_path: Path) -> None:
+    tensors = all_dtypes()
+    save_file(tensors, tmp_path / "a.safetensors", metadata={"author": "x"})
+    succeed("ckpt-convert", tmp_path / "a.safetensors", tmp_path / "a.pt", "--to", "torch")
+    ours = load(tmp_path / "a.pt")
+    assert differences(dict(sorted(ours.items())), dict(sorted(tensors.items()))) == []
+    succeed("ckpt-convert", tmp_path / "a.safetensors", tmp_path / "a_dcp", "--to", "torch_dist")
+    assert listed(hash_of(tmp_path / "a_dcp")) == expected(tensors)
+    succeed("ckpt-convert", tmp_path / "a_dcp", tmp_path / "b", "--to", "safetensors")
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["model.safetensors"]
+    assert listed(hash_of(tmp_path / "b")) == expected(tensors)
+
+
+def test_parts_become_one_file(fixtures: Path, tmp_path: Path) -> None:
+    for name in ("safetensors_sharded", "dcp_w2_hf_writer/ckpt"):
+        target = tmp_path / f"{len(list(tmp_path.iterdir()))}.safetensors"
+        succeed("ckpt-convert", fixtures / name, target, "--to", "safetensors")
+        assert listed(hash_of(target)) == listed(hash_of(fixtures / name))
+        with safe_open(target, "pt") as opened:
+            assert opened.metadata() == {"format": "pt"}
+
+
+RECORDED_PREFIX = {"": "model."} | {
+    f"optimizer.state.{state}.": f"{state}."
+    for state in ("fp32_param", "exp_avg", "exp_avg_sq", "momentum_buffer")
+}
+
+
+@pytest.mark.parametrize("name", ["lw_muon_bf16_torch_dp2", "lw_muon_bf16_torch_dist_dp2"])
+def test_megatron_checkpoint_under_canonical_names(name: str, tmp_path: Path) -> None:
+    """Weights, masters and states are those that Megatron held in memory."""
+    report = succeed(
+        "ckpt-convert", GOLDEN / name / "ckpt", tmp_path / "a.safetensors",
+        "--to", "safetensors", "--json",
+    ).json()  # fmt: skip
+    carried = load_file(tmp_path / "a.safetensors")
+    recorded = load_file(GOLDEN / name / "expected/state.safetensors")
+    for key, tensor in carried.items():
+        prefix = next(p for p in reversed(RECORDED_PREFIX) if key.startswith(p))
+        assert torch.equal(tensor, recorded.pop(RECORDED_PREFIX[prefix] + key[len(prefix):])), key
+    assert all(key.startswith("step.") for key in recorded)
+    lost = {entry["what"] for entry in report["not_carried"]}
+    assert {"args", "optimizer.0", "optimizer.1", "rng_state"} <= lost
+
+
+def test_some_keys_under_other_names(tmp_path: Path) -> None:
+    source = GOLDEN / "lw_muon_bf16_torch_dp2/ckpt"
+    succeed(
+        "ckpt-convert", source, tmp_path / "a.safetensors", "--to", "safetensors",
+        "--exclude", "optimizer.*", "--include", "decoder.*", "--include", "optimizer.*",
+        "--rename", "decoder.layers=model.layers", "--rename", "decoder=model",
+    )  # fmt: skip
+    keys = set(load_file(tmp_path / "a.safetensors"))
+    assert "model.layers.0.mlp.linear_fc1.weight" in keys
+    assert "model.final_layernorm.weight" in keys
+    assert all(key.startswith("model.") for key in keys)
+    line = refuse(
+        UNSUPPORTED, "ckpt-convert", source, tmp_path / "b", "--to", "torch_dist",
+        "--include", "decoder.*",
+    )  # fmt: skip
+    assert "whole" in line
+
+
+def test_some_keys_of_a_plain_state_dict(tmp_path: Path) -> None:
+    a, b, c = (torch.full((2,), float(i)) for i in range(3))
+    tree = {"model": {"w.x": a, "list": [b, {"deep": c}]}, "epoch": 3, "models": a}
+    torch.save(tree, tmp_path / "a.pt")
+
+    def made(to: str, *options: str) -> object:
+        target = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        succeed("ckpt-convert", tmp_path / "a.pt", target, "--to", to, *options)
+        return load(target) if to == "torch" else hash_of(target)
+
+    def same(ours: object, theirs: object) -> bool:
+        return differences(ours, theirs) == []
+
+    assert same(
+        made("torch", "--exclude", "epoch", "--exclude", "models"), {"model": tree["model"]}
+    )
+    assert same(
+        made("torch", "--rename", "model="),
+        {**tree["model"], "epoch": 3, "models": a},
+    )
+    assert same(
+        made("torch", "--include", "model.*", "--rename", "model.list=net.m"),
+        {"model": {"w.x": a}, "net": {"m": tree["model"]["list"]}},
+    )
+    dcp = made("torch_dist", "--include", "*.deep", "--include", "epoch", "--rename", "epoch=step")
+    assert [t["key"] for t in dcp["tensors"]] == ["model.list.1.deep"]
+    assert [o["key"] for o in dcp["objects"]] == ["step"]
+
+    def refused(*options: str) -> str:
+        return refuse(
+            USAGE, "ckpt-convert", tmp_path / "a.pt", tmp_path / "no", "--to", "torch", *options
+        )
+
+    assert "models" in refused("--rename", "model.w.x=models")
+    assert "no key" in refused("--include", "nothing")
+
+
+def test_tensors_of_every_plain_case_keep_their_pointers(generated: Path, tmp_path: Path) -> None:
+    """torch to torch: what a selection leaves is where it was."""
+    for name in PLAIN_CASES:
+        target = tmp_path / f"{name}.pt"
+        succeed("ckpt-convert", generated / f"{name}.pt", target, "--to", "torch")
+        before = {at: sha256_of(t) for at, t in tensors_in(load(generated / f"{name}.pt"))}
+        assert {at: sha256_of(t) for at, t in tensors_in(load(target))} == before

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from golden.cases import UNCOMMON_CASES, Case
-from programs import GOLDEN, hash_of, refuse, run
+from programs import GOLDEN, hash_of, refuse, run, succeed
 from reading import iteration_folder
 from twins import twin_differences
 
@@ -55,7 +59,6 @@ def test_uncommon_torch_folders_reshard_right_or_are_refused(
 NEWER_SETS = (
     "head_lw_muon_bf16_torch_dist_dp1",
     "head_lw_muon_bf16_torch_dist_dp2",
-    "head_lw_muon_bf16_torch_dist_fully_reshardable_dp2",
 )
 
 
@@ -63,28 +66,103 @@ NEWER_SETS = (
 @pytest.mark.parametrize(
     ("program", "options"), [("ckpt-convert", ("--to", "torch")), ("reshard", ("--dp", 4))]
 )
-def test_newer_megatron_layout_is_refused_and_not_taken_for_a_plain_state_dict(
+def test_flat_buffers_are_refused_and_not_taken_for_a_plain_state_dict(
     name: str, program: str, options: tuple, fixtures: Path, tmp_path: Path
 ) -> None:
-    refuse(UNSUPPORTED, program, fixtures / name / "ckpt", tmp_path / "made", *options)
+    line = refuse(UNSUPPORTED, program, fixtures / name / "ckpt", tmp_path / "made", *options)
+    assert "dp_reshardable" in line
     assert list(tmp_path.iterdir()) == []
 
 
-UNREAD_SETS = (
-    ("dcp_w2_zstd/ckpt", "zstd"),
-    ("dcp_w2_safetensors_fmt/ckpt", ""),
-    ("torch_save_variety/legacy.pt", ""),
-)
+RECORDED_PREFIX = {"": "model."} | {
+    f"optimizer.state.{state}.": f"{state}."
+    for state in ("fp32_param", "exp_avg", "exp_avg_sq", "momentum_buffer")
+}
 
 
-@pytest.mark.parametrize(("name", "mention"), UNREAD_SETS)
-def test_formats_that_are_not_read_are_named_or_read(
-    name: str, mention: str, fixtures: Path
+def test_common_state_in_the_store_and_masters_of_a_distributed_optimizer(
+    fixtures: Path, tmp_path: Path
 ) -> None:
-    """Valid files of a kind that may be unsupported: never called corrupt."""
-    outcome = run("ckpt-inspect", "hash", fixtures / name)
-    assert outcome.code in (0, UNSUPPORTED), outcome
-    assert mention in outcome.stderr
+    """August 2026: every tensor under its canonical name is what Megatron held in memory."""
+    folder = fixtures / "head_lw_muon_bf16_torch_dist_fully_reshardable_dp2"
+    succeed("ckpt-convert", folder / "ckpt", tmp_path / "a.safetensors", "--to", "safetensors")
+    carried = load_file(tmp_path / "a.safetensors")
+    recorded = load_file(folder / "expected/state.safetensors")
+    compared = 0
+    for key, tensor in carried.items():
+        prefix = next(p for p in reversed(RECORDED_PREFIX) if key.startswith(p))
+        name = RECORDED_PREFIX[prefix] + key[len(prefix) :]
+        if name in recorded:
+            assert torch.equal(tensor, recorded[name]), key
+            compared += 1
+    assert compared == len(recorded)  # the shards of the other optimizer are recorded in parts
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_checkpoint_of_august_2026_in_the_layout_of_april(
+    size: int, fixtures: Path, tmp_path: Path
+) -> None:
+    source = fixtures / "head_lw_muon_bf16_torch_dist_fully_reshardable_dp2/ckpt"
+    logical = hash_of(source, "--logical")["digest"]
+    succeed("reshard", source, tmp_path / "a", "--dp", size)
+    assert (iteration_folder(tmp_path / "a") / "common.pt").is_file()
+    assert hash_of(tmp_path / "a", "--logical")["digest"] == logical
+    succeed("ckpt-convert", tmp_path / "a", tmp_path / "b", "--to", "torch")
+    assert hash_of(tmp_path / "b", "--logical")["digest"] == logical
+
+
+def stored(path: Path) -> tuple[dict, dict]:
+    document = hash_of(path)
+    assert all(not entry.get("file") for entry in document["tensors"] + document["objects"])
+    return tuple(
+        {entry["key"]: entry["sha256"] for entry in document[kind]}
+        for kind in ("tensors", "objects")
+    )
+
+
+def test_layout_of_august_2026_is_written_as_megatron_writes_it(
+    fixtures: Path, tmp_path: Path
+) -> None:
+    """Every tensor and object of the store, the common state included, is Megatron's own."""
+    source = fixtures / "head_lw_muon_bf16_torch_dist_fully_reshardable_dp2/ckpt"
+    succeed(
+        "ckpt-convert", source, tmp_path / "a", "--to", "torch_dist", "--layout", "2026-08"
+    )
+    assert stored(tmp_path / "a") == stored(source)
+    name = "metadata.json"
+    ours, theirs = (iteration_folder(root) / name for root in (tmp_path / "a", source))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert not (iteration_folder(tmp_path / "a") / "common.pt").exists()
+
+
+def test_checkpoint_of_april_in_the_layout_of_august_2026(fixtures: Path, tmp_path: Path) -> None:
+    april = fixtures / "lw_muon_bf16_torch_dist_dp2/ckpt"
+    august = fixtures / "head_lw_muon_bf16_torch_dist_fully_reshardable_dp2/ckpt"
+    succeed(
+        "ckpt-convert", april, tmp_path / "a", "--to", "torch_dist", "--layout", "2026-08"
+    )
+    ours, theirs = stored(tmp_path / "a"), stored(august)
+    assert [sorted(part) for part in ours] == [sorted(part) for part in theirs]
+
+    def logical_tensors(root: Path) -> dict:
+        return {t["key"]: t["sha256"] for t in hash_of(root, "--logical")["tensors"]}
+
+    assert logical_tensors(tmp_path / "a") == logical_tensors(april)
+    line = refuse(
+        UNSUPPORTED, "ckpt-convert", april, tmp_path / "b", "--to", "torch", "--layout", "2026-08"
+    )
+    assert "August 2026" in line
+
+
+def test_common_state_in_both_places_is_refused(fixtures: Path, tmp_path: Path) -> None:
+    source = fixtures / "head_lw_muon_bf16_torch_dist_fully_reshardable_dp2/ckpt/iter_0000003"
+    common = fixtures / "lw_muon_bf16_torch_dist_dp2/ckpt/iter_0000003/common.pt"
+    target = tmp_path / "iter_0000003"
+    shutil.copytree(source, target, copy_function=shutil.copyfile)
+    target.chmod(0o755)
+    shutil.copyfile(common, target / "common.pt")
+    line = refuse(3, "reshard", target, tmp_path / "made", "--dp", 1)
+    assert "common.pt" in line and "store" in line
 
 
 def test_iteration_option_opens_what_the_tracker_does_not_name(
@@ -122,3 +200,36 @@ def test_a_destination_inside_the_source_is_refused(copied) -> None:
     outcome = run("reshard", root, root / "iter_0000003/made", "--dp", 4)
     assert outcome.code in (2, 5), outcome
     assert sorted(root.rglob("*")) == before
+
+
+def test_manifest_of_hashes_is_written_and_holds(tmp_path: Path) -> None:
+    source = GOLDEN / "lw_muon_bf16_torch_dp2/ckpt"
+    for options in ((), ("--zstd", 1)):
+        made = tmp_path / f"made{len(options)}"
+        succeed("ckpt-convert", source, made, "--to", "torch_dist", "--integrity", *options)
+        folder = iteration_folder(made)
+        manifest = json.loads((folder / "integrity.json").read_text())
+        assert manifest == {
+            "algorithm": "sha256",
+            "files": {
+                path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+                for path in folder.iterdir()
+                if path.name != "integrity.json"
+            },
+        }
+        succeed("ckpt-inspect", "verify", made)
+    line = refuse(2, "ckpt-convert", source, tmp_path / "b", "--to", "torch", "--integrity")
+    assert "integrity.json" in line
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["dcp_w2_zstd/ckpt", "dcp_w2_safetensors_fmt/ckpt", "torch_save_variety/legacy.pt",
+     "safetensors_sharded", "dcp_w2_hf_writer/ckpt"],
+)  # fmt: skip
+def test_forms_without_checksums_are_sound_and_said_to_be_unprotected(
+    name: str, fixtures: Path
+) -> None:
+    assert succeed("ckpt-inspect", "verify", fixtures / name)
+    outcome = run("ckpt-inspect", "verify", fixtures / name, "--require-checksums")
+    assert outcome.code == 1, outcome

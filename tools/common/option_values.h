@@ -37,6 +37,15 @@ inline const CLI::Validator kCount(
     },
     "");
 
+// FROM=TO; TO may be empty.
+inline const CLI::Validator kRename(
+    [](std::string& text) {
+      const size_t equals = text.find('=');
+      const bool is_rename = equals != std::string::npos && equals > 0;
+      return is_rename ? std::string() : "'" + text + "' is not FROM=TO";
+    },
+    "");
+
 // A finite number of at least 0.
 inline const CLI::Validator kTolerance(
     [](std::string& text) {

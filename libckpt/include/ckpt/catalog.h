@@ -26,8 +26,9 @@ struct ByteRange {
 
 // How a payload lies in its region.
 enum class Wrapping : uint8_t {
-  None,       // the region is the storage itself
-  TorchSave,  // the region is a torch.save archive that holds one tensor (a .distcp entry)
+  None,           // the region is the storage itself
+  TorchSave,      // the region is a torch.save archive that holds one tensor (a .distcp entry)
+  ZstdTorchSave,  // zstd frames that inflate to such an archive
 };
 
 // How a tensor views its storage, in elements, where that is not row-major.

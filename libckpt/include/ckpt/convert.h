@@ -22,9 +22,16 @@ struct ConvertOptions {
   bool resume = false;  // continue what an interrupted attempt left; see StagingOptions
   // With a world_size above 1 this process writes its share of the files; the last one publishes.
   Share share;
-  bool finish = false;  // write no payload: publish what the processes of a share have left
+  bool finish = false;     // write no payload: publish what the processes of a share have left
+  bool integrity = false;  // torch_dist: with integrity.json, as Megatron writes it
+  std::optional<int> zstd_level;  // torch_dist: entries are compressed, 1 to 19
+  KeyRules keys;                  // plain state dicts, and to safetensors
   ExecuteOptions execute;
 };
+
+// Whether safetensors go into a folder: where the destination's name does not end in
+// ".safetensors".
+CKPT_EXPORT bool is_safetensors_folder(const std::filesystem::path& destination);
 
 enum class Outcome : uint8_t {
   Planned,      // a dry run
@@ -43,9 +50,9 @@ struct ConvertReport {
   std::vector<std::string> warnings;
 };
 
-// Plain state dicts: a torch.save file to a DCP folder or back. Throws what Checkpoint::open,
-// make_target and Staging::create throw; Unsupported under options.strict where something is not
-// carried.
+// Plain state dicts: a torch.save file, a DCP folder or safetensors as any of them. Throws what
+// Checkpoint::open, make_target and Staging::create throw; Unsupported under options.strict where
+// something is not carried.
 CKPT_EXPORT ConvertReport convert(const std::filesystem::path& source,
                                   const std::filesystem::path& destination,
                                   const ConvertOptions& options);

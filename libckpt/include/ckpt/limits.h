@@ -14,6 +14,7 @@ struct Limits {
   uint64_t small_file_bytes_max = uint64_t{1} << 20;     // metadata.json, tracker
   uint64_t manifest_bytes_max = uint64_t{256} << 20;     // integrity.json
   uint64_t safetensors_header_bytes_max = 100'000'000;   // the format's own rule
+  uint64_t inflated_object_bytes_max = uint64_t{1} << 30;  // a compressed entry that is no tensor
   uint64_t dims_max = 64;  // dimensions of one tensor (torch's own limit)
 };
 

@@ -1,9 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -37,10 +41,14 @@ struct BareTensor {  // an archive that holds one row-major tensor: made when it
   Extents shape;
 };
 
+struct RawHeader {  // no archive: these bytes, then the records, without anything between them
+  std::string bytes;
+};
+
 // One torch.save stream. Record i becomes the member data/i, the storage with key "i" of the tree.
 struct TargetArchive {
   std::string name;  // folder inside the zip: "archive", or the stem of the file
-  std::variant<BareTensor, std::shared_ptr<const ValueTree>> content;
+  std::variant<BareTensor, std::shared_ptr<const ValueTree>, RawHeader> content;
   std::vector<TargetRecord> records;
 };
 
@@ -96,16 +104,48 @@ struct DistSpec {
 // Megatron wants them.
 CKPT_EXPORT std::vector<TargetFile> make_torch_dist_files(const DistSpec& spec);
 
+// --- safetensors
+// --------------------------------------------------------------------------------------
+
+struct SafetensorsSpec {
+  struct Tensor {
+    std::string key;
+    TensorSource source;
+  };
+  std::vector<Tensor> tensors;
+  std::map<std::string, std::string> metadata;  // `format` is added where it is missing: "pt"
+  bool as_folder = false;  // model.safetensors, or several files and their index
+  uint64_t file_bytes_max = uint64_t{5'000'000'000};  // of tensors in one of several files
+};
+// Adds to `not_carried` the tensors whose type safetensors has not. Throws Unsupported where a key
+// is no UTF-8 or a header gets longer than the format allows.
+CKPT_EXPORT Target make_safetensors_target(SafetensorsSpec spec,
+                                           std::vector<NotCarried> not_carried = {});
+
 // --- Plain state dicts
 // ----------------------------------------------------------------------------------------
+
+// Which keys are carried, and under which names.
+struct KeyRules {
+  std::function<bool(std::string_view key)> accepts;         // default: all
+  std::vector<std::pair<std::string, std::string>> renames;  // the first that fits counts
+  bool empty() const { return !accepts && renames.empty(); }
+};
+// `key` with its front `from` replaced by `to`; as it is where `from` is neither all of it nor ends
+// at a dot. Without `to` the dot goes, too: ("model.w", "model", "") is "w".
+CKPT_EXPORT std::string renamed_key(std::string_view key, std::string_view from,
+                                    std::string_view to);
 
 class Checkpoint;
 struct TargetSpec {
   Format format = Format::Torch;
+  bool as_folder = false;  // safetensors: SafetensorsSpec::as_folder
+  KeyRules keys;
 };
-// torch.save file -> DCP folder and back, flattened and unflattened as torch.distributed.checkpoint
-// does it. Megatron checkpoints are refused (Unsupported): liboptim's make_layer_wise_target knows
-// their layout.
+// A torch.save file, a DCP folder or safetensors as any of them, flattened and unflattened as
+// torch.distributed.checkpoint does it. Megatron checkpoints are refused (Unsupported): liboptim's
+// make_layer_wise_target knows their layout. Throws InvalidArgument where the rules leave nothing
+// or give two values one key.
 CKPT_EXPORT Target make_target(const Checkpoint& source, const TargetSpec& spec);
 
 }  // namespace ckpt

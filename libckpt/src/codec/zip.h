@@ -47,6 +47,11 @@ class Layout {
  public:
   static constexpr uint64_t kAlignmentBytes = 64;  // torch.save's default, of every member's data
 
+  // None: data only, back to back, without any header, padding or directory.
+  enum class Frame : uint8_t { Zip, None };
+  explicit Layout(Frame frame = Frame::Zip) : frame_(frame) {}
+  Frame frame() const { return frame_; }
+
   // Names are at most 65,535 bytes long: Error(InvalidArgument).
   void add(std::string name, uint64_t count_bytes);
 
@@ -66,6 +71,7 @@ class Layout {
   std::string end_records() const;
 
  private:
+  Frame frame_;
   std::vector<Place> places_;
   uint64_t directory_offset_bytes_ = 0;
   uint64_t directory_count_bytes_ = 0;  // without the end records

@@ -114,6 +114,12 @@ void Layout::add(std::string name, uint64_t count_bytes) {
     throw Error(ErrorCode::InvalidArgument, {}, "an archive of more than 2^62 bytes");
   }
   Place place{std::move(name), count_bytes, directory_offset_bytes_, 0};
+  if (frame_ == Frame::None) {
+    place.data_offset_bytes = place.header_offset_bytes;
+    directory_offset_bytes_ += count_bytes;
+    places_.push_back(std::move(place));
+    return;
+  }
   const uint64_t unpadded = place.header_offset_bytes + kLocalHeaderBytes + place.name.size() +
                             zip64_extra_bytes(place) + 4;  // 4: the padding field's own header
   place.data_offset_bytes = align_up(unpadded, kAlignmentBytes);
@@ -123,11 +129,13 @@ void Layout::add(std::string name, uint64_t count_bytes) {
 }
 
 uint64_t Layout::count_bytes() const {
+  if (frame_ == Frame::None) return directory_offset_bytes_;
   return directory_offset_bytes_ + directory_count_bytes_ + kZip64EndBytes + kZip64EndLocatorBytes +
          kEndBytes;
 }
 
 std::string Layout::local_header(size_t member) const {
+  if (frame_ == Frame::None) return {};
   const Place& place = places_[member];
   const uint64_t header_bytes = place.data_offset_bytes - place.header_offset_bytes;
   const uint64_t extra_bytes = header_bytes - kLocalHeaderBytes - place.name.size();
@@ -152,6 +160,7 @@ std::string Layout::local_header(size_t member) const {
 }
 
 std::string Layout::descriptor(size_t member, uint32_t crc) const {
+  if (frame_ == Frame::None) return {};
   const Place& place = places_[member];
   std::string out;
   if (place.count_bytes == 0) return out;
@@ -168,29 +177,32 @@ std::string Layout::descriptor(size_t member, uint32_t crc) const {
 }
 
 uint64_t Layout::descriptor_bytes(size_t member) const {
-  return zip::descriptor_bytes(places_[member]);
+  return frame_ == Frame::None ? 0 : zip::descriptor_bytes(places_[member]);
 }
 
 std::string Layout::directory(std::span<const uint32_t> crcs) const {
   std::string out;
+  if (frame_ == Frame::None) return out;
   out.reserve(static_cast<size_t>(count_bytes() - directory_offset_bytes_));
   for (size_t i = 0; i < places_.size(); ++i) put_central_header(out, places_[i], crcs[i]);
   return out + end_records();
 }
 
 uint64_t Layout::central_header_bytes(size_t member) const {
+  if (frame_ == Frame::None) return 0;
   const Place& place = places_[member];
   return kCentralHeaderBytes + place.name.size() + zip64_extra_bytes(place);
 }
 
 std::string Layout::central_header(size_t member, uint32_t crc) const {
   std::string out;
-  put_central_header(out, places_[member], crc);
+  if (frame_ == Frame::Zip) put_central_header(out, places_[member], crc);
   return out;
 }
 
 std::string Layout::end_records() const {
   std::string out;
+  if (frame_ == Frame::None) return out;
   put_end_records(out, places_.size(), {directory_offset_bytes_, directory_count_bytes_});
   return out;
 }

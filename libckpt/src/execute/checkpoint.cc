@@ -9,6 +9,7 @@
 #include "codec/crc32.h"
 #include "execute/entry_check.h"
 #include "execute/expected_entries.h"
+#include "execute/inflated_entries.h"
 #include "execute/payload_reader.h"
 #include "format/format.h"
 #include "format/torch_save.h"
@@ -18,6 +19,13 @@ namespace ckpt {
 
 PayloadSource::~PayloadSource() = default;
 
+namespace {
+
+// An archive of one tensor is this much longer than its payload, at most.
+constexpr uint64_t kArchiveFrameBytesMax = uint64_t{1} << 20;
+
+}  // namespace
+
 struct Checkpoint::State {
   Location location;
   Limits limits;
@@ -25,6 +33,7 @@ struct Checkpoint::State {
   ExpectedEntries expected{contents.catalog};  // torch_dist
   mutable std::mutex mutex;                    // guards files
   mutable std::vector<std::unique_ptr<File>> files;
+  std::unique_ptr<InflatedEntries> inflated;
 
   const File& file(uint32_t index) const {
     const std::lock_guard lock(mutex);
@@ -53,11 +62,30 @@ struct Checkpoint::State {
     return location.was_root ? location.folder.filename().string() + "/" + path : path;
   }
   std::string file_path(uint32_t index) const {
-    return shown_name(contents.catalog.files[index].path);
+    return shown_name(contents.catalog.files[inflated->real_file(index)].path);
+  }
+
+  // The archive of an entry; `tensor_bytes`: what .metadata says that it holds, of a tensor.
+  Document read_entry(const StorageRegion& region, std::optional<uint64_t> tensor_bytes) const {
+    if (region.wrapping != Wrapping::ZstdTorchSave) {
+      return read_torch_save(file(region.file), region.file, region.bytes, limits);
+    }
+    const uint64_t bytes_max =
+        tensor_bytes ? *tensor_bytes + kArchiveFrameBytesMax : limits.inflated_object_bytes_max;
+    const uint32_t number = inflated->add(region, bytes_max);
+    const auto stream = inflated->stream(number);
+    return read_torch_save(*stream, number, {0, stream->size_bytes()}, limits);
+  }
+
+  std::optional<uint64_t> expected_bytes(const StorageRegion& region) const {
+    const ExpectedEntries::Entry* found = expected.find(region);
+    if (found == nullptr) return std::nullopt;
+    const auto& [tensor, chunk] = *found;
+    return element_count(chunk->box.sizes) * bytes_per_element(tensor->dtype);
   }
 
   StorageRegion unwrap(const StorageRegion& region) const {
-    const Document document = read_torch_save(file(region.file), region.file, region.bytes, limits);
+    const Document document = read_entry(region, expected_bytes(region));
     const auto view = as_tensor(document.tree.root());
     const Where where{file_path(region.file), region.bytes.offset_bytes, {}};
     if (!view) throw Error(ErrorCode::Corrupt, where, "the entry holds no tensor");
@@ -95,6 +123,9 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path, OpenOptions optio
     throw;
   }
   state->files.resize(state->contents.catalog.files.size());
+  state->inflated = std::make_unique<InflatedEntries>(
+      static_cast<uint32_t>(state->files.size()),
+      [raw = state.get()](uint32_t file) -> const RandomAccess& { return raw->file(file); });
   return Checkpoint(std::move(state));
 }
 
@@ -141,9 +172,8 @@ Document Checkpoint::read_object(const ObjectEntry& object) const {
     throw Error(ErrorCode::InvalidArgument, {object.file, std::nullopt, object.key},
                 "the object is part of a file's value tree");
   }
-  const uint32_t file = object.region->file;
   try {
-    return read_torch_save(state_->file(file), file, object.region->bytes, state_->limits);
+    return state_->read_entry(*object.region, std::nullopt);
   } catch (Error& error) {
     throw error.within({.file = {}, .key = object.key});
   }
@@ -170,7 +200,11 @@ StorageRegion Checkpoint::locate(const StorageRegion& region) const {
 
 void Checkpoint::read_bytes(const StorageRegion& located, uint64_t offset_bytes,
                             std::span<std::byte> out) const {
-  state_->file(located.file).read_at(located.bytes.offset_bytes + offset_bytes, out);
+  const uint64_t start_bytes = located.bytes.offset_bytes + offset_bytes;
+  if (state_->inflated->holds(located.file)) {
+    return state_->inflated->stream(located.file)->read_at(start_bytes, out);
+  }
+  state_->file(located.file).read_at(start_bytes, out);
 }
 
 std::string Checkpoint::file_name(uint32_t file) const { return state_->file_path(file); }

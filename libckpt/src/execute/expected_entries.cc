@@ -20,7 +20,7 @@ std::pair<uint32_t, uint64_t> place_of_entry(const ExpectedEntries::Entry& entry
 void ExpectedEntries::build() const {
   for (const TensorEntry& tensor : catalog_.tensors) {
     for (const Chunk& chunk : tensor.chunks) {
-      if (chunk.region.wrapping == Wrapping::TorchSave) entries_.push_back({&tensor, &chunk});
+      if (chunk.region.wrapping != Wrapping::None) entries_.push_back({&tensor, &chunk});
     }
   }
   std::ranges::sort(entries_, {}, place_of_entry);

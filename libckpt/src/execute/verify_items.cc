@@ -4,6 +4,7 @@
 
 #include <ckpt/error.h>
 
+#include "base/byte_reader.h"
 #include "base/checked_math.h"
 #include "codec/zip.h"
 #include "execute/entry_check.h"
@@ -150,7 +151,10 @@ std::vector<Batch> make_batches(std::span<const VerifiedItem> items) {
 class ItemLister {
  public:
   ItemLister(const Checkpoint& checkpoint, VerifyAccount& account)
-      : catalog_(checkpoint.catalog()), account_(account), by_file_(catalog_.files.size()) {
+      : checkpoint_(checkpoint),
+        catalog_(checkpoint.catalog()),
+        account_(account),
+        by_file_(catalog_.files.size()) {
     for (const TensorEntry& tensor : catalog_.tensors) {
       for (const Chunk& chunk : tensor.chunks) {
         if (tensor.file.empty()) add({0, {}, true, true, &tensor, &chunk, nullptr}, chunk.region);
@@ -215,6 +219,7 @@ class ItemLister {
 
   void claim(size_t file, ByteRange hole) {
     if (hole.count_bytes == 0) return;
+    if (is_header(file, hole)) return account_.label(file, hole, ByteLabel::Unprotected);
     account_.label(file, hole, ByteLabel::Unclaimed);
     account_.find({CheckKind::Structure,
                    Severity::Damage,
@@ -222,6 +227,16 @@ class ItemLister {
                    std::to_string(hole.count_bytes) + " bytes that .metadata gives to nothing"});
   }
 
+  // The header of a safetensors blob in a .distcp file: its length, and what is that long.
+  bool is_header(size_t file, ByteRange hole) const {
+    std::byte length[8];
+    if (hole.count_bytes <= sizeof length) return false;
+    File::open(checkpoint_.folder() / account_.files()[file].path)
+        .read_at(hole.offset_bytes, length);
+    return ByteReader(length).u64() == hole.count_bytes - sizeof length;
+  }
+
+  const Checkpoint& checkpoint_;
   const Catalog& catalog_;
   VerifyAccount& account_;
   std::vector<std::vector<VerifiedItem>> by_file_;  // entries

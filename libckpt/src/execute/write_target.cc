@@ -7,6 +7,7 @@
 #include <set>
 
 #include "execute/check_sources.h"
+#include "execute/finish_store.h"
 #include "execute/job_record.h"
 #include "execute/plan_digest.h"
 #include "execute/read_back.h"
@@ -235,6 +236,7 @@ class TargetWriter {
     Mask markers = has_payload_;
     markers.flip();
     verify(staging, write_files(staging, std::move(markers), nullptr));
+    finish_store(staging.folder(), options_, report_.plan);
     if (fingerprint_) fingerprint_->check_unchanged();
     staging.commit();
     report_.outcome = Outcome::Published;
@@ -290,6 +292,7 @@ class TargetWriter {
 ConvertReport write_target(Target target, const ConversionSource& source,
                            const fs::path& destination, const ConvertOptions& options) {
   check_request(options, source);
+  check_store_options(target, options);
   if (options.strict) refuse_losses(target.not_carried);
   ConvertReport report;
   report.target_format = target.format;
@@ -300,6 +303,9 @@ ConvertReport write_target(Target target, const ConversionSource& source,
   }
   report.not_carried = std::move(target.not_carried);
   report.warnings = std::move(target.warnings);
+  if (options.zstd_level && options.dry_run) {
+    report.warnings.emplace_back("the sizes are those before zstd");
+  }
   return report;
 }
 

@@ -34,6 +34,7 @@ std::string pickle_of(const TargetArchive& archive) {
     }
     return bare_tensor_pickle(*tensor);
   }
+  if (const auto* header = std::get_if<RawHeader>(&archive.content)) return header->bytes;
   return pickle::write(*std::get<std::shared_ptr<const ValueTree>>(archive.content),
                        kPickleProtocol);
 }
@@ -68,12 +69,31 @@ std::string digits(uint64_t value, size_t width) {
 
 }  // namespace
 
-ArchiveImage::ArchiveImage(const TargetArchive& archive)
-    : ArchiveImage(archive.name, pickle_of(archive), record_bytes_of(archive)) {}
+ArchiveImage::ArchiveImage(const TargetArchive& archive) : pickle_(pickle_of(archive)) {
+  const std::vector<uint64_t> record_bytes = record_bytes_of(archive);
+  if (std::holds_alternative<RawHeader>(archive.content)) {
+    lay_out_raw(record_bytes);
+  } else {
+    lay_out_archive(archive.name, record_bytes);
+  }
+}
 
 ArchiveImage::ArchiveImage(const std::string& name, std::string pickle,
                            std::span<const uint64_t> record_bytes)
     : pickle_(std::move(pickle)) {
+  lay_out_archive(name, record_bytes);
+}
+
+void ArchiveImage::lay_out_raw(std::span<const uint64_t> record_bytes) {
+  layout_ = zip::Layout(zip::Layout::Frame::None);
+  layout_.add({}, pickle_.size());
+  for (size_t m = 1; m < kFirstRecord; ++m) layout_.add({}, 0);
+  for (const uint64_t bytes : record_bytes) layout_.add({}, bytes);
+  for (size_t m = kFirstRecord; m < kFixedMemberCount; ++m) layout_.add({}, 0);
+}
+
+void ArchiveImage::lay_out_archive(const std::string& name,
+                                   std::span<const uint64_t> record_bytes) {
   const std::string folder = name + "/";
   layout_.add(folder + "data.pkl", pickle_.size());
   layout_.add(folder + ".format_version", kFormatVersion.size());
@@ -87,6 +107,7 @@ ArchiveImage::ArchiveImage(const std::string& name, std::string pickle,
 }
 
 std::string ArchiveImage::serialization_id(std::span<const uint32_t> crcs) const {
+  if (layout_.frame() == zip::Layout::Frame::None) return {};
   Fnv1a structure;
   Fnv1a content;
   for (size_t i = 0; i < id_member(); ++i) {
@@ -98,6 +119,7 @@ std::string ArchiveImage::serialization_id(std::span<const uint32_t> crcs) const
 }
 
 std::string_view ArchiveImage::fixed_content(size_t member) const {
+  if (place(member).count_bytes == 0) return {};
   switch (member) {
     case 0: return pickle_;
     case 1: return kFormatVersion;

@@ -17,6 +17,9 @@ namespace ckpt {
 //   NAME/data.pkl  NAME/.format_version  NAME/.storage_alignment  NAME/byteorder
 //   NAME/data/0 ... NAME/data/n-1  NAME/version  NAME/.data/serialization_id
 //
+// A file that is no archive (RawHeader) has the same members: data.pkl is the header, the others
+// but the records are empty, and there is nothing between and behind them.
+//
 // Pure, immutable, safe to share between threads. Throws as archive_layout() does.
 class ArchiveImage {
  public:
@@ -46,6 +49,9 @@ class ArchiveImage {
   std::string_view fixed_content(size_t member) const;
 
  private:
+  void lay_out_raw(std::span<const uint64_t> record_bytes);
+  void lay_out_archive(const std::string& name, std::span<const uint64_t> record_bytes);
+
   static constexpr size_t kFirstRecord = 4;
   static constexpr size_t kFixedMemberCount = 6;
 

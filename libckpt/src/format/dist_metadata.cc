@@ -82,7 +82,8 @@ std::string place_key(std::string_view fqn, const Extents* offsets) {
 
 class Interpreter {
  public:
-  explicit Interpreter(const ValueTree& tree) : root_(fields_of(tree.root(), "Metadata", {})) {}
+  Interpreter(const ValueTree& tree, bool is_part)
+      : root_(fields_of(tree.root(), "Metadata", {})), is_part_(is_part) {}
 
   DistMetadata run(const ValueTree& tree) {
     read_places();
@@ -140,18 +141,23 @@ class Interpreter {
 
   StorageRegion read_region(const Value& info, std::string_view key) {
     const Value fields = fields_of(info, "_StorageInfo", key);
-    const auto transforms = fields.find("transform_descriptors");
-    if (transforms && !transforms->is_none() && transforms->size() > 0) {
-      throw Error(ErrorCode::Unsupported, {.file = {}, .key = std::string(key)},
-                  "stored through '" + escaped((*transforms)[0].text()) +
-                      "', which this version does not read");
-    }
     StorageRegion region;
+    region.wrapping = wrapping_of(fields.find("transform_descriptors"), key);
     region.file = file_index(fields.at("relative_path"), key);
     region.bytes = {as_count(fields.at("offset"), key, "an offset"),
                     as_count(fields.at("length"), key, "a length")};
-    region.wrapping = Wrapping::TorchSave;
     return region;
+  }
+
+  // [NAME/VERSION, ...] of torch.distributed.checkpoint's stream extensions; it has one, zstd.
+  static Wrapping wrapping_of(const std::optional<Value>& transforms, std::string_view key) {
+    if (!transforms || transforms->is_none() || transforms->size() == 0) return Wrapping::TorchSave;
+    const std::string_view name = (*transforms)[0].text();
+    const bool is_zstd = name == "stream.zstd/1" || name.starts_with("stream.zstd/1.");
+    if (is_zstd && transforms->size() == 1) return Wrapping::ZstdTorchSave;
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = std::string(key)},
+                "stored through '" + escaped(name) + "'" +
+                    (transforms->size() > 1 ? " and others" : "") + ", which is not read");
   }
 
   uint32_t file_index(const Value& path, std::string_view key) {
@@ -197,7 +203,7 @@ class Interpreter {
       const StorageRegion region = take_place(key, &box.offsets);
       tensor.chunks.push_back({std::move(box), region});
     }
-    check_chunks(tensor);
+    if (!is_part_) check_chunks(tensor);
     return tensor;
   }
 
@@ -218,6 +224,7 @@ class Interpreter {
   }
 
   Value root_;
+  bool is_part_;
   DistMetadata result_;
   std::unordered_map<std::string, StorageRegion> places_;
   std::unordered_map<std::string, uint32_t> file_indices_;
@@ -235,6 +242,8 @@ bool is_plain_file_name(std::string_view name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
 }
 
-DistMetadata interpret_dist_metadata(const ValueTree& tree) { return Interpreter(tree).run(tree); }
+DistMetadata interpret_dist_metadata(const ValueTree& tree, bool is_part) {
+  return Interpreter(tree, is_part).run(tree);
+}
 
 }  // namespace ckpt

@@ -21,9 +21,9 @@ struct DistMetadata {
   ValueTree rest;
 };
 
-// Throws Corrupt with the key; the caller adds the file. Unsupported for transformed (zstd)
-// entries.
-DistMetadata interpret_dist_metadata(const ValueTree& tree);
+// Throws Corrupt with the key; the caller adds the file. Unsupported for transformations other than
+// zstd. `is_part`: of a rank's own __R.metadata, whose chunks need not cover their tensors.
+DistMetadata interpret_dist_metadata(const ValueTree& tree, bool is_part = false);
 
 // What TensorProperties' state says: the element type, where that is known and the layout is
 // torch.strided.

@@ -5,6 +5,7 @@
 #include <ckpt/error.h>
 
 #include "base/byte_reader.h"
+#include "format/dist_parts.h"
 #include "format/format.h"
 #include "format/torch_save.h"
 #include "io/directory.h"
@@ -89,7 +90,7 @@ std::optional<Location> find_in_folder(const fs::path& folder) {
   Location location;
   location.folder = folder;
   location.iteration = iteration_of(resolved(folder));
-  if (is_there(folder / ".metadata")) {
+  if (is_there(folder / ".metadata") || is_there(folder / rank_metadata_name(0))) {
     location.format = Format::TorchDist;
   } else if (holds_rank_folders(folder)) {
     location.format = Format::Torch;

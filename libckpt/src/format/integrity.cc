@@ -85,4 +85,10 @@ FileHashes read_integrity(const RandomAccess& file, const Limits& limits) {
   return hashes;
 }
 
+std::string integrity_text(const FileHashes& hashes) {
+  json files = json::object();
+  for (const auto& [name, hash] : hashes) files[name] = hex(hash);
+  return json({{"algorithm", "sha256"}, {"files", files}}).dump(2);
+}
+
 }  // namespace ckpt

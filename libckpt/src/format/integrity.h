@@ -20,4 +20,6 @@ using FileHashes = std::map<std::string, Sha256>;  // by path relative to the fo
 // Throws Corrupt for anything else than that, Unsupported for another algorithm.
 FileHashes read_integrity(const RandomAccess& file, const Limits& limits);
 
+std::string integrity_text(const FileHashes& hashes);
+
 }  // namespace ckpt

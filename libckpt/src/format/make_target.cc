@@ -8,12 +8,12 @@ namespace {
 // Megatron's folders carry more than a state dict: what they lose is known to liboptim only.
 void refuse_megatron(const Checkpoint& source) {
   if (!source.is_megatron()) return;
-  const bool common_missing =
-      source.catalog().format == Format::TorchDist && source.document("common.pt") == nullptr;
+  const bool common_missing = source.catalog().format == Format::TorchDist &&
+                              source.document("common.pt") == nullptr &&
+                              source.catalog().find_object("common_state/shard_0_1") == nullptr;
   throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
               common_missing
-                  ? "a Megatron checkpoint without common.pt: it is missing, or the common "
-                    "state is kept in the store, which is not handled"
+                  ? "a Megatron checkpoint with neither common.pt nor a common state in the store"
                   : "a Megatron checkpoint without a LayerWise optimizer is not handled");
 }
 
@@ -21,16 +21,15 @@ void refuse_megatron(const Checkpoint& source) {
 
 Target make_target(const Checkpoint& source, const TargetSpec& spec) {
   refuse_megatron(source);
-  const Format format = source.catalog().format;
-  if (format == Format::Torch && spec.format == Format::TorchDist) {
-    return plain_torch_dist_target(source);
+  constexpr std::string_view kNames[] = {"a new file", "DCP", "safetensors"};
+  PlainState state = read_plain_state(source, kNames[static_cast<size_t>(spec.format)]);
+  apply(spec.keys, state);
+  switch (spec.format) {
+    case Format::Torch: return plain_torch_target(std::move(state));
+    case Format::TorchDist: return plain_torch_dist_target(std::move(state));
+    case Format::Safetensors: break;
   }
-  if (format == Format::TorchDist && spec.format == Format::Torch) {
-    return plain_torch_target(source);
-  }
-  throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
-              "converting " + std::string(name(format)) + " to " + std::string(name(spec.format)) +
-                  " is not supported");
+  return plain_safetensors_target(std::move(state), spec.as_folder);
 }
 
 }  // namespace ckpt

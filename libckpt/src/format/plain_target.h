@@ -1,12 +1,13 @@
 #pragma once
 
-#include <ckpt/checkpoint.h>
-#include <ckpt/target.h>
+#include "format/plain_state.h"
 
 namespace ckpt {
 
-// Plain state dicts, as torch.distributed.checkpoint flattens and unflattens them.
-Target plain_torch_dist_target(const Checkpoint& source);
-Target plain_torch_target(const Checkpoint& source);
+// A flattened state dict as a DCP folder, as the nested state dict in a torch.save file
+// (unflatten_state_dict), and as safetensors.
+Target plain_torch_dist_target(PlainState state);
+Target plain_torch_target(PlainState state);
+Target plain_safetensors_target(PlainState state, bool as_folder);
 
 }  // namespace ckpt

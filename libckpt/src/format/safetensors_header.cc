@@ -22,26 +22,27 @@ struct DTypeName {
   std::string_view name;
   DType dtype;
 };
+// In the order in which the official package counts them: its files hold the last ones first.
 constexpr DTypeName kDTypeNames[] = {
-    {"F64", DType::Float64},
-    {"F32", DType::Float32},
-    {"F16", DType::Float16},
-    {"BF16", DType::BFloat16},
-    {"I64", DType::Int64},
-    {"I32", DType::Int32},
-    {"I16", DType::Int16},
-    {"I8", DType::Int8},
-    {"U64", DType::UInt64},
-    {"U32", DType::UInt32},
-    {"U16", DType::UInt16},
-    {"U8", DType::UInt8},
     {"BOOL", DType::Bool},
-    {"C64", DType::Complex64},
-    {"F8_E4M3", DType::Float8E4M3FN},
+    {"U8", DType::UInt8},
+    {"I8", DType::Int8},
     {"F8_E5M2", DType::Float8E5M2},
+    {"F8_E4M3", DType::Float8E4M3FN},
     {"F8_E8M0", DType::Float8E8M0FNU},
     {"F8_E4M3FNUZ", DType::Float8E4M3FNUZ},
     {"F8_E5M2FNUZ", DType::Float8E5M2FNUZ},
+    {"I16", DType::Int16},
+    {"U16", DType::UInt16},
+    {"F16", DType::Float16},
+    {"BF16", DType::BFloat16},
+    {"I32", DType::Int32},
+    {"U32", DType::UInt32},
+    {"F32", DType::Float32},
+    {"C64", DType::Complex64},
+    {"F64", DType::Float64},
+    {"I64", DType::Int64},
+    {"U64", DType::UInt64},
 };
 
 class HeaderReader {
@@ -186,6 +187,11 @@ std::optional<std::string_view> safetensors_dtype_name(DType dtype) {
     if (row.dtype == dtype) return row.name;
   }
   return std::nullopt;
+}
+
+int safetensors_dtype_rank(DType dtype) {
+  const auto row = std::ranges::find(kDTypeNames, dtype, &DTypeName::dtype);
+  return static_cast<int>(row - std::begin(kDTypeNames));
 }
 
 SafetensorsHeader read_safetensors_header(const RandomAccess& file, uint32_t file_index,

@@ -16,6 +16,9 @@ namespace ckpt {
 // safetensors' word for an element type; nullopt where it has none (complex32, complex128).
 std::optional<std::string_view> safetensors_dtype_name(DType dtype);
 
+// Where a type stands among them: tensors of higher rank lie first in a file.
+int safetensors_dtype_rank(DType dtype);
+
 struct SafetensorsHeader {
   std::vector<TensorEntry> tensors;             // one chunk each, in the order of their bytes
   std::map<std::string, std::string> metadata;  // __metadata__

@@ -1,5 +1,6 @@
 // Format `torch_dist`: PyTorch distributed checkpoint (DCP), and Megatron-Core's folder around it.
 //   .metadata        pickle: what is stored where (dist_metadata.cc)
+//   __R.metadata     instead of it: what rank R stored, where ranks did not talk to each other
 //   __R_I.distcp     torch.save archives, back to back, one per chunk or object
 //   common.pt        Megatron: torch.save of the state that is not sharded
 //   metadata.json    Megatron: {"sharded_backend": "torch_dist", ...}; written last
@@ -10,6 +11,8 @@
 #include "base/byte_reader.h"
 #include "codec/pickle_reader.h"
 #include "format/dist_metadata.h"
+#include "format/dist_parts.h"
+#include "format/dist_safetensors.h"
 #include "format/dist_stream.h"
 #include "format/format.h"
 #include "io/directory.h"
@@ -36,16 +39,20 @@ std::vector<std::byte> read_whole(const File& file, uint64_t bytes_max) {
   return bytes;
 }
 
+ValueTree read_tree(const File& file, const Limits& limits) {
+  const auto bytes = read_whole(file, limits.pickle_bytes_max);
+  ByteReader reader(bytes, file.file_name());
+  ValueTree tree = pickle::read(reader, limits);
+  if (!reader.at_end()) reader.fail("bytes follow the pickle's end");
+  return tree;
+}
+
 // In one pass where the file is as real writers make it, else as a tree of values, which says what
 // is wrong with it.
 DistMetadata read_metadata(const Location& location, const Limits& limits) {
   const File file = File::open(location.folder / kMetadataName, kMetadataName);
   if (auto metadata = stream_dist_metadata(file, limits)) return std::move(*metadata);
-  const auto bytes = read_whole(file, limits.pickle_bytes_max);
-  ByteReader reader(bytes, kMetadataName);
-  const ValueTree tree = pickle::read(reader, limits);
-  if (!reader.at_end()) reader.fail("bytes follow the pickle's end");
-  return interpret_dist_metadata(tree);
+  return interpret_dist_metadata(read_tree(file, limits));
 }
 
 void check_backend(const Location& location, const Limits& limits) {
@@ -71,7 +78,25 @@ void read_common(const Location& location, const Limits& limits, Contents& conte
   contents.catalog.objects.push_back({name, "", std::nullopt});
 }
 
+DistMetadata read_parts(const Location& location, const Limits& limits) {
+  DistMetadataParts parts;
+  for (uint32_t rank = 0; is_there(location.folder / rank_metadata_name(rank)); ++rank) {
+    const std::string name = rank_metadata_name(rank);
+    try {
+      const ValueTree tree = read_tree(File::open(location.folder / name, name), limits);
+      parts.add(interpret_dist_metadata(tree, true), name);
+    } catch (Error& error) {
+      throw error.within({.file = name, .key = {}});
+    }
+  }
+  return parts.finish();
+}
+
 }  // namespace
+
+std::string rank_metadata_name(uint32_t rank) {
+  return "__" + std::to_string(rank) + kMetadataName;
+}
 
 Contents read_torch_dist_contents(const Location& location, const Limits& limits) {
   Contents contents;
@@ -83,7 +108,8 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
   contents.metadata_files.push_back(kMetadataName);
   DistMetadata metadata;
   try {
-    metadata = read_metadata(location, limits);
+    metadata = is_there(location.folder / kMetadataName) ? read_metadata(location, limits)
+                                                         : read_parts(location, limits);
   } catch (Error& error) {
     throw error.within({.file = kMetadataName, .key = {}});
   }
@@ -94,6 +120,7 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
   contents.catalog.tensors = std::move(metadata.tensors);
   contents.catalog.objects = std::move(metadata.objects);
   contents.dist_metadata = std::move(metadata.rest);
+  resolve_safetensors_blobs(location.folder, limits, contents.catalog);
   check_regions(contents.catalog);
   read_common(location, limits, contents);
   contents.catalog.index();

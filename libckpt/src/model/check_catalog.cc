@@ -3,6 +3,7 @@
 #include <ckpt/error.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/checked_math.h"
 #include "model/overlap_index.h"
@@ -103,12 +104,6 @@ void check_region(const Placed& placed, const FileEntry& file) {
 // Two neighbours of one file, the one that starts first first.
 void check_neighbours(const Placed& before, const Placed& placed, const FileEntry& file) {
   const ByteRange first = before.region->bytes, second = placed.region->bytes;
-  if (first.offset_bytes == second.offset_bytes && first.count_bytes > 0 &&
-      second.count_bytes > 0) {
-    throw Error(ErrorCode::Unsupported, {file.path, second.offset_bytes, *placed.key},
-                "starts where '" + escaped(*before.key) +
-                    "' does, as in DCP's safetensors serialization, which is not read");
-  }
   if (first.end_bytes() > second.offset_bytes) {
     throw Error(ErrorCode::Corrupt, {file.path, second.offset_bytes, *placed.key},
                 "shares bytes with '" + escaped(*before.key) + "'");
@@ -138,8 +133,8 @@ void check_regions(const Catalog& catalog) {
   std::vector<Placed> placed;
   for_each_region(catalog, [&](const Placed& each) { placed.push_back(each); });
   std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
-    return std::pair(a.region->file, a.region->bytes.offset_bytes) <
-           std::pair(b.region->file, b.region->bytes.offset_bytes);
+    return std::tuple(a.region->file, a.region->bytes.offset_bytes, a.region->bytes.end_bytes()) <
+           std::tuple(b.region->file, b.region->bytes.offset_bytes, b.region->bytes.end_bytes());
   });
   for (size_t i = 0; i < placed.size(); ++i) {
     const uint32_t file = placed[i].region->file;

@@ -103,15 +103,22 @@ struct AmbiguousParam {
 OPTIM_LAYOUT_EXPORT std::vector<AmbiguousParam> prove_assignment(
     const LayerWiseCheckpoint& checkpoint, const ckpt::Checkpoint& source);
 
+// How Megatron lays out a torch_dist folder.
+enum class StoreLayout : uint8_t {
+  Seed,        // April 2026: common.pt, one LayerWise optimizer for all
+  August2026,  // common state in the store, Muon beside a fully reshardable DistributedOptimizer
+};
+
 struct LayerWiseTargetSpec {
   ckpt::Format format = ckpt::Format::Torch;
   uint32_t data_parallel = 0;                             // 0: as the source
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;  // `torch` knows no other
-  bool as_root = true;  // with a folder for the iteration and a tracker
+  bool as_root = true;                     // with a folder for the iteration and a tracker
+  StoreLayout layout = StoreLayout::Seed;  // of torch_dist
 };
 
 // Pure. The files as Megatron writes them at that data-parallel size. Throws Unsupported for
-// ownership other than ping-pong in `torch`.
+// ownership other than ping-pong, and layouts other than the seed's, in `torch`.
 OPTIM_LAYOUT_EXPORT ckpt::Target make_layer_wise_target(const LayerWiseCheckpoint& source,
                                                         const LayerWiseTargetSpec& spec);
 
@@ -124,6 +131,7 @@ struct ConvertOptions : ckpt::ConvertOptions {
   bool link = false;
   std::optional<uint32_t> data_parallel;  // default: the source's
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;
+  StoreLayout layout = StoreLayout::Seed;
 };
 
 struct ConvertReport : ckpt::ConvertReport {

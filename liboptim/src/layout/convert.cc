@@ -2,6 +2,9 @@
 #include <ckpt/error.h>
 #include <optim/layer_wise_checkpoint.h>
 
+#include "layout/common_state.h"
+#include "layout/layer_wise_target.h"
+
 namespace optim {
 namespace {
 
@@ -68,6 +71,10 @@ Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target) {
     throw Error(ErrorCode::Unsupported, {},
                 "only torch_dist can be linked: in `torch`, files hold what their rank owns");
   }
+  if (source.document(kCommonName) == nullptr) {
+    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+                "cannot be linked: its common state, which changes, is in the store");
+  }
   std::erase_if(target.files, [](const ckpt::TargetFile& file) {
     const std::string name = std::filesystem::path(file.path).filename();
     return name != kCommonName && name != kTrackerName;
@@ -93,6 +100,15 @@ uint64_t count_bytes(const Links& links) {
 ConvertReport convert_layer_wise(const ckpt::Checkpoint& source, const Paths& paths,
                                  const ConvertOptions& options) {
   const uint32_t data_parallel = checked_data_parallel(options);
+  const bool to_safetensors = options.format == ckpt::Format::Safetensors;
+  if (to_safetensors && options.into) {
+    throw Error(ErrorCode::InvalidArgument, {}, "safetensors are no iteration of a root");
+  }
+  if (!to_safetensors && !options.keys.empty()) {
+    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+                "a Megatron checkpoint is converted whole: its optimizer's groups count the keys",
+                "--to safetensors takes some keys, and renames them");
+  }
   const LayerWiseCheckpoint view = name_layer_wise(source);
   std::vector<AmbiguousParam> ambiguous;
   if (view.format == ckpt::Format::Torch) ambiguous = prove_assignment(view, source);
@@ -102,7 +118,10 @@ ConvertReport convert_layer_wise(const ckpt::Checkpoint& source, const Paths& pa
   spec.data_parallel = data_parallel;
   spec.ownership = options.ownership;
   spec.as_root = source.was_root() && !options.into;
-  ckpt::Target target = make_layer_wise_target(view, spec);
+  spec.layout = options.layout;
+  const bool as_folder = ckpt::is_safetensors_folder(paths.destination);
+  ckpt::Target target = to_safetensors ? make_layer_wise_safetensors(view, options.keys, as_folder)
+                                       : make_layer_wise_target(view, spec);
   const Links links = options.link ? link_what_stays(source, target) : Links();
   ConvertReport report =
       write(source, std::move(target), {paths.source, paths.destination, links}, options);
@@ -121,7 +140,9 @@ ConvertReport convert_plain(const ckpt::Checkpoint& source, const Paths& paths,
                 "a data-parallel size was asked for, but this is no LayerWise checkpoint");
   }
   const ckpt::Format format = options.format.value_or(source.catalog().format);
-  return write(source, ckpt::make_target(source, {format}), paths, options);
+  const bool as_folder = ckpt::is_safetensors_folder(paths.destination);
+  return write(source, ckpt::make_target(source, {format, as_folder, options.keys}), paths,
+               options);
 }
 
 }  // namespace
@@ -141,10 +162,9 @@ ConvertReport reshard(const std::filesystem::path& source, const std::filesystem
   checked_data_parallel(options);
   const ckpt::Checkpoint opened = ckpt::Checkpoint::open(source, {options.iteration, {}});
   if (opened.is_megatron() && opened.catalog().format == ckpt::Format::TorchDist &&
-      opened.document("common.pt") == nullptr) {
+      !read_common_state(opened)) {
     throw Error(ErrorCode::Unsupported, {.file = opened.folder().string(), .key = {}},
-                "a Megatron checkpoint without common.pt: it is missing, or the common state is "
-                "kept in the store, which is not handled");
+                "a Megatron checkpoint with neither common.pt nor a common state in the store");
   }
   if (!is_layer_wise(opened)) {
     throw Error(ErrorCode::Unsupported, {.file = opened.folder().string(), .key = {}},

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "layout/common_state.h"
 #include "layout/layer_wise_view.h"
 
 namespace optim {
@@ -17,9 +18,9 @@ using ckpt::Kind;
 using ckpt::TensorEntry;
 using ckpt::Value;
 
-constexpr const char* kCommonFile = "common.pt";
 constexpr std::string_view kRngKey = "rng_state/shard_0.0_1.1";
 constexpr std::string_view kCommonStep = "common_step";
+constexpr std::string_view kShardingType = "param_state_sharding_type";
 
 // Order of the states of one parameter, as the optimizers create them.
 constexpr std::string_view kStateOrder[] = {"momentum_buffer", "exp_avg", "exp_avg_sq"};
@@ -74,11 +75,12 @@ TensorEntry layer_of(const TensorEntry& stacked, uint32_t layer, std::string key
 
 class Reader {
  public:
-  explicit Reader(const ckpt::Checkpoint& source) : source_(source), document_(common_document()) {}
+  explicit Reader(const ckpt::Checkpoint& source)
+      : source_(source), state_(common_state(source)), document_(*state_.document) {}
 
   LayerWiseCheckpoint run() {
-    const Value args = attributes_of_args(document_.tree.root(), kCommonFile);
-    read_args(args, kCommonFile, view_);
+    const Value args = attributes_of_args(document_.tree.root(), state_.file);
+    read_args(args, state_.file, view_);
     read_tensors();
     read_objects();
     check_pairs();
@@ -93,11 +95,10 @@ class Reader {
   }
 
  private:
-  const Document& common_document() const {
-    if (const Document* document = source_.document(kCommonFile)) return *document;
-    throw Error(
-        ErrorCode::Unsupported, {.file = source_.folder().string(), .key = {}},
-        "no common.pt; checkpoints that keep their common state in the store are not handled");
+  static CommonState common_state(const ckpt::Checkpoint& source) {
+    if (auto state = read_common_state(source)) return std::move(*state);
+    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+                "neither common.pt nor a common state in the store");
   }
 
   // --- tensors ---
@@ -106,7 +107,10 @@ class Reader {
     for (const TensorEntry& tensor : source_.catalog().tensors) {
       if (!tensor.file.empty()) continue;  // of common.pt
       if (tensor.key.starts_with("chained_") || tensor.key.starts_with("optimizer.distributed")) {
-        unsupported(tensor.key, "this layout of optimizer state is not handled");
+        unsupported(
+            tensor.key,
+            "optimizer state in flat buffers of data-parallel ranks (dp_reshardable), which "
+            "name no parameters, is not handled");
       }
       if (tensor.key.starts_with(kStatePrefix)) {
         read_state_tensor(tensor);
@@ -120,7 +124,9 @@ class Reader {
     const std::string_view rest = std::string_view(tensor.key).substr(kStatePrefix.size());
     const size_t dot = rest.find('.');
     if (dot == rest.npos) corrupt(tensor.key, "names no parameter");
-    add_by_layer(tensor, std::string(rest.substr(0, dot)), std::string(rest.substr(dot + 1)));
+    const std::string_view state = rest.substr(0, dot);
+    add_by_layer(tensor, std::string(state == kDistributedMaster ? kMasterState : state),
+                 std::string(rest.substr(dot + 1)));
   }
 
   void add_by_layer(const TensorEntry& tensor, const std::string& state, const std::string& key) {
@@ -150,7 +156,7 @@ class Reader {
 
   void read_objects() {
     for (const ckpt::ObjectEntry& object : source_.catalog().objects) {
-      if (!object.file.empty()) continue;  // of common.pt
+      if (!object.file.empty() || object.key == kCommonStateKey) continue;
       if (object.key == kRngKey) {
         rng_ = source_.read_object(object);
         continue;
@@ -282,8 +288,9 @@ class Reader {
     rng_.reset();
   }
 
-  [[noreturn]] static void throw_common(const std::string& pointer, std::string problem) {
-    throw Error(ErrorCode::Corrupt, {kCommonFile, std::nullopt, pointer}, std::move(problem));
+  [[noreturn]] void throw_common(const std::string& pointer, std::string problem) const {
+    throw Error(ErrorCode::Corrupt, {state_.file, std::nullopt, state_.key + pointer},
+                std::move(problem));
   }
 
   // {0: {...}, 1: {...}} for a chain, the state itself for one optimizer.
@@ -315,7 +322,7 @@ class Reader {
   void read_optimizer(const Value& state, const std::string& pointer, LayerWiseOptimizer& out) {
     for (size_t i = 0; i < state.item_count(); ++i) {
       const auto [key, value] = state.item(i);
-      if (key.is(Kind::Str) && key.text() == "optimizer") continue;
+      if (key.is(Kind::Str) && (key.text() == "optimizer" || key.text() == kShardingType)) continue;
       out.others.emplace_back(ckpt::key_text(key), common_.carry(value, document_));
     }
     const auto inner = state.find("optimizer");
@@ -336,7 +343,7 @@ class Reader {
   void read_common_step(const Value& inner, const std::string& pointer, LayerWiseOptimizer& out) {
     const auto state = inner.find("state");
     if (!state || !state->is(Kind::Dict) || !state->find(kCommonStep)) return;
-    const TensorEntry* tensor = source_.catalog().find_tensor(pointer, kCommonFile);
+    const TensorEntry* tensor = source_.catalog().find_tensor(pointer, state_.file);
     if (tensor == nullptr || !tensor->shape.empty()) throw_common(pointer, "is no single number");
     out.step_layout = StepLayout::PerParam;
     out.step_dtype = tensor->dtype;
@@ -357,6 +364,7 @@ class Reader {
   }
 
   const ckpt::Checkpoint& source_;
+  CommonState state_;
   const Document& document_;
   LayerWiseCheckpoint view_;
   CommonBuilder common_;

@@ -112,6 +112,10 @@ ckpt::Target make_layer_wise_target(const LayerWiseCheckpoint& source,
     throw Error(ErrorCode::Unsupported, {},
                 "`torch` checkpoints know only ping-pong ownership: Megatron replays its own deal");
   }
+  if (torch && spec.layout != StoreLayout::Seed) {
+    throw Error(ErrorCode::Unsupported, {},
+                "Megatron of August 2026 writes no `torch` checkpoints of LayerWise optimizers");
+  }
   const uint32_t data_parallel =
       spec.data_parallel != 0 ? spec.data_parallel : source.sizes.data_parallel;
   std::vector<LayerWiseParam> params = source.params;

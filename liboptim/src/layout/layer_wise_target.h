@@ -45,4 +45,9 @@ std::optional<ckpt::NodeId> carry_common_item(TargetJob& job, std::string_view k
 void add_torch_files(TargetJob& job);
 void add_torch_dist_files(TargetJob& job);
 
+// All tensors under their canonical names that the rules accept; what is no tensor is listed as not
+// carried. Throws InvalidArgument where the rules leave nothing or give two tensors one key.
+ckpt::Target make_layer_wise_safetensors(const LayerWiseCheckpoint& source,
+                                         const ckpt::KeyRules& rules, bool as_folder);
+
 }  // namespace optim

@@ -1,10 +1,15 @@
 // Writes what layer_wise_dist.cc reads: each owner's optimizer chunks and a share of the model's in
-// __R_0.distcp, the common state in common.pt.
+// __R_0.distcp, the common state in common.pt or, as since August 2026, in the store. Since then a
+// DistributedOptimizer owns what Muon does not, which calls a master `param` and keeps its step in
+// the groups.
 #include <algorithm>
+#include <cstring>
 #include <numeric>
+#include <optional>
 
 #include <ckpt/error.h>
 
+#include "layout/common_state.h"
 #include "layout/layer_wise_target.h"
 
 namespace optim {
@@ -19,6 +24,9 @@ using ckpt::ValueTree;
 constexpr const char* kBackendJson =
     R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, )"
     R"("common_backend": "torch", "common_backend_version": 1})";
+constexpr const char* kBackendJsonOfAugust =
+    R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1})";
+constexpr const char* kShardingType = "fully_reshardable";
 
 class DistWriter {
  public:
@@ -29,17 +37,25 @@ class DistWriter {
   void run() {
     add_extra_states();
     add_rank_objects();
-    ckpt::TargetFile common = common_file();
+    std::optional<ckpt::TargetFile> common = write_common_state();
     add_model_chunks();
     add_optimizer_chunks();
     balance_model_chunks();
     auto& files = job_.target.files;
     files = ckpt::make_torch_dist_files(spec_);
-    files.insert(files.end() - 1, std::move(common));
-    files.push_back({"metadata.json", {}, kBackendJson});
+    if (common) files.insert(files.end() - 1, std::move(*common));
+    files.push_back({"metadata.json", {}, of_august() ? kBackendJsonOfAugust : kBackendJson});
   }
 
  private:
+  bool of_august() const { return job_.spec.layout == StoreLayout::August2026; }
+
+  // A DistributedOptimizer's: its groups name the algorithm, which Muon's do not.
+  bool is_distributed(const LayerWiseOptimizer& optimizer) const {
+    return of_august() && !optimizer.groups.empty() &&
+           source_.common.tree.value(optimizer.groups[0]).find("optimizer").has_value();
+  }
+
   // --- tensors ---
 
   // One chunk per layer, as Megatron stores them; two for the halves of a gated linear unit.
@@ -85,7 +101,14 @@ class DistWriter {
     for (const std::string& state : param.states) {
       add_chunks(state_key(state, ""), param.info.name, rank);
     }
-    add_chunks(state_key(kMasterState, ""), param.info.name, rank);
+    const size_t first = spec_.chunks.size();
+    const std::string prefix = state_key(kMasterState, "");
+    add_chunks(prefix, param.info.name, rank);
+    if (!is_distributed(source_.optimizers[param.optimizer])) return;
+    for (size_t i = first; i < spec_.chunks.size(); ++i) {
+      std::string& key = spec_.chunks[i].key;
+      key = state_key(kDistributedMaster, key.substr(prefix.size()));
+    }
   }
 
   static uint64_t chunk_bytes(const DistChunk& chunk) {
@@ -160,7 +183,8 @@ class DistWriter {
 
   // --- the common state ---
 
-  ckpt::TargetFile common_file() {
+  // common.pt, or an object of the store.
+  std::optional<ckpt::TargetFile> write_common_state() {
     ArchiveBuilder archive;
     ValueTree& tree = archive.tree();
     const NodeId root = tree.dict();
@@ -179,11 +203,21 @@ class DistWriter {
       if (key.text() == "iteration") add_optimizer();
     }
     add_optimizer();
+    tree.put(root, "content_metadata", content_metadata(tree));
+    if (!of_august()) return ckpt::TargetFile{"common.pt", {archive.finish("common", root)}, {}};
+    add_object(std::string(kCommonStateKey), archive, root);
+    return std::nullopt;
+  }
+
+  NodeId content_metadata(ValueTree& tree) const {
     const NodeId content = tree.dict();
+    if (of_august()) {
+      tree.put(content, "distrib_optim_sharding_type", tree.str(kShardingType));
+      tree.put(content, "distrib_optim_fully_reshardable_mem_efficient", tree.boolean(false));
+    }
     tree.put(content, "singleton_local_shards", tree.boolean(false));
     tree.put(content, "chained_optim_avoid_prefix", tree.boolean(true));
-    tree.put(root, "content_metadata", content);
-    return {"common.pt", {archive.finish("common", root)}, {}};
+    return content;
   }
 
   void add_rng_state(const Value& value) {
@@ -209,20 +243,38 @@ class DistWriter {
     const auto carry = [&](NodeId node) {
       return archive.carry(source_.common.tree.value(node), source_.common);
     };
+    const bool distributed = is_distributed(optimizer);
     const NodeId inner = tree.dict();
-    if (optimizer.step_layout == StepLayout::PerParam) {
+    if (optimizer.step_layout == StepLayout::PerParam && !distributed) {
       const NodeId state = tree.dict();
       tree.put(state, "common_step",
                archive.add_tensor(optimizer.step_dtype, {}, optimizer.step_bytes));
       tree.put(inner, "state", state);
     }
     const NodeId groups = tree.list();
-    for (const NodeId group : optimizer.groups) tree.append(groups, carry(group));
+    for (const NodeId group : optimizer.groups) {
+      const NodeId carried = carry(group);
+      if (distributed) put_step(tree, carried, optimizer);
+      tree.append(groups, carried);
+    }
     tree.put(inner, "param_groups", groups);
     const NodeId result = tree.dict();
     tree.put(result, "optimizer", inner);
     for (const auto& [key, node] : optimizer.others) tree.put(result, key, carry(node));
+    if (distributed) tree.put(result, "param_state_sharding_type", tree.str(kShardingType));
     return result;
+  }
+
+  static void put_step(ValueTree& tree, NodeId group, const LayerWiseOptimizer& optimizer) {
+    if (optimizer.step_layout != StepLayout::PerParam) return;
+    float step = 0;
+    if (optimizer.step_dtype != ckpt::DType::Float32 ||
+        optimizer.step_bytes.size() != sizeof step) {
+      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "step"},
+                        "a step count that is not float32");
+    }
+    std::memcpy(&step, optimizer.step_bytes.data(), sizeof step);
+    tree.put(group, "step", tree.real(static_cast<double>(step)));
   }
 
   TargetJob& job_;

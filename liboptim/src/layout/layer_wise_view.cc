@@ -4,6 +4,8 @@
 
 #include <optim/checkpoint_args.h>
 
+#include "layout/common_state.h"
+
 namespace optim {
 namespace {
 
@@ -185,9 +187,10 @@ bool is_layer_wise(const ckpt::Checkpoint& checkpoint) {
                          return file.path.find("/layer_wise_optimizer_") != file.path.npos;
                        });
   }
-  const ckpt::Document* common = checkpoint.document("common.pt");
-  if (common == nullptr || !common->tree.root().is(Kind::Dict)) return false;
-  const auto args = common->tree.root().find("args");
+  if (checkpoint.catalog().format != ckpt::Format::TorchDist) return false;
+  const auto common = read_common_state(checkpoint);
+  if (!common || !common->document->tree.root().is(Kind::Dict)) return false;
+  const auto args = common->document->tree.root().find("args");
   return args && args->is(Kind::Object) && args->state() && args->state()->is(Kind::Dict) &&
          is_true(*args->state(), kLayerWiseArg);
 }

@@ -17,6 +17,8 @@ namespace optim {
 
 inline constexpr std::string_view kStatePrefix = "optimizer.state.";
 inline constexpr std::string_view kMasterState = "fp32_param";
+// Of a DistributedOptimizer, which owns what Muon does not since August 2026.
+inline constexpr std::string_view kDistributedMaster = "param";
 
 std::string state_key(std::string_view state, std::string_view name);
 

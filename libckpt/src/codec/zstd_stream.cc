@@ -1,0 +1,136 @@
+#include "codec/zstd_stream.h"
+
+#include <zstd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <ckpt/error.h>
+
+namespace ckpt {
+namespace {
+
+constexpr uint64_t kBlockBytes = uint64_t{1} << 20;
+constexpr uint64_t kBlocksMax = ZstdStream::kWindowBytes / kBlockBytes;
+constexpr size_t kInputBytes = size_t{128} << 10;
+
+}  // namespace
+
+// Inflates the frames from their start.
+class ZstdStream::Decoder {
+ public:
+  Decoder(const RandomAccess& file, ByteRange frames)
+      : file_(file),
+        frames_(frames),
+        context_(ZSTD_createDCtx(), ZSTD_freeDCtx),
+        input_bytes_(std::min<uint64_t>(kInputBytes, frames.count_bytes)) {
+    if (!context_) throw std::bad_alloc();
+  }
+
+  uint64_t next_block_number = 0;
+
+  // Fills `out` as far as the frames reach; returns how far that is.
+  size_t read(std::span<std::byte> out) {
+    ZSTD_outBuffer output{out.data(), out.size(), 0};
+    while (output.pos < output.size) {
+      if (input_.pos == input_.size && !refill()) {
+        if (wanted_ != 0) fail("ends in the middle of a frame");
+        break;
+      }
+      const size_t before = output.pos;
+      wanted_ = ZSTD_decompressStream(context_.get(), &output, &input_);
+      if (ZSTD_isError(wanted_)) fail(ZSTD_getErrorName(wanted_));
+      if (output.pos == before && input_.pos == input_.size && left_bytes() == 0 && wanted_ != 0) {
+        fail("ends in the middle of a frame");
+      }
+    }
+    return output.pos;
+  }
+
+ private:
+  uint64_t left_bytes() const { return frames_.count_bytes - read_bytes_; }
+
+  bool refill() {
+    const auto count = static_cast<size_t>(std::min<uint64_t>(input_bytes_.size(), left_bytes()));
+    if (count == 0) return false;
+    file_.read_at(frames_.offset_bytes + read_bytes_, std::span(input_bytes_).first(count));
+    read_bytes_ += count;
+    input_ = {input_bytes_.data(), count, 0};
+    return true;
+  }
+
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw Error(ErrorCode::Corrupt, {file_.file_name(), frames_.offset_bytes, {}},
+                "the zstd stream is damaged: " + problem);
+  }
+
+  const RandomAccess& file_;
+  ByteRange frames_;
+  std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> context_;
+  std::vector<std::byte> input_bytes_;
+  ZSTD_inBuffer input_{nullptr, 0, 0};
+  uint64_t read_bytes_ = 0;  // of the frames
+  size_t wanted_ = 0;        // 0: a frame is complete
+};
+
+ZstdStream::ZstdStream(const RandomAccess& file, ByteRange frames, uint64_t count_bytes_max)
+    : file_(file), frames_(frames), decoder_(std::make_unique<Decoder>(file, frames)) {
+  for (;;) {
+    const Block& last = next_block();
+    size_bytes_ += last.bytes.size();
+    if (size_bytes_ > count_bytes_max) {
+      throw Error(ErrorCode::Corrupt, {file.file_name(), frames.offset_bytes, {}},
+                  "the zstd stream inflates to more than the " + std::to_string(count_bytes_max) +
+                      " bytes that it may hold");
+    }
+    if (last.bytes.size() < kBlockBytes) break;
+  }
+}
+
+ZstdStream::~ZstdStream() = default;
+
+uint64_t ZstdStream::kept_bytes() const {
+  const std::scoped_lock lock(mutex_);
+  return std::min<uint64_t>(size_bytes_, blocks_.size() * kBlockBytes);
+}
+
+const ZstdStream::Block& ZstdStream::next_block() const {
+  Block block{decoder_->next_block_number++, {}};
+  if (blocks_.size() == kBlocksMax) {
+    block.bytes = std::move(blocks_.front().bytes);  // its memory is used again
+    blocks_.pop_front();
+  }
+  block.bytes.resize(kBlockBytes);
+  block.bytes.resize(decoder_->read(block.bytes));
+  if (block.number == 0) block.bytes.shrink_to_fit();  // most streams are short
+  return blocks_.emplace_back(std::move(block));
+}
+
+const ZstdStream::Block& ZstdStream::block(uint64_t number) const {
+  if (blocks_.empty() || number < blocks_.front().number) {
+    blocks_.clear();
+    decoder_ = std::make_unique<Decoder>(file_, frames_);
+  }
+  while (blocks_.empty() || blocks_.back().number < number) next_block();
+  return blocks_[static_cast<size_t>(number - blocks_.front().number)];
+}
+
+void ZstdStream::read_at(uint64_t offset_bytes, std::span<std::byte> out) const {
+  if (offset_bytes > size_bytes_ || out.size() > size_bytes_ - offset_bytes) {
+    throw Error(ErrorCode::Corrupt, {file_.file_name(), frames_.offset_bytes, {}},
+                "the zstd stream ends " + std::to_string(size_bytes_) + " bytes after its start");
+  }
+  const std::scoped_lock lock(mutex_);
+  while (!out.empty()) {
+    const uint64_t number = offset_bytes / kBlockBytes;
+    const auto skip = static_cast<size_t>(offset_bytes % kBlockBytes);
+    const auto bytes = std::span<const std::byte>(block(number).bytes).subspan(skip);
+    const size_t count = std::min(bytes.size(), out.size());
+    std::memcpy(out.data(), bytes.data(), count);
+    out = out.subspan(count);
+    offset_bytes += count;
+  }
+}
+
+}  // namespace ckpt

@@ -1,0 +1,275 @@
+#include "format/plain_state.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include <ckpt/error.h>
+
+#include "format/json_pointer.h"
+#include "format/nesting.h"
+
+namespace ckpt {
+namespace {
+
+constexpr size_t kDepthMax = 1000;  // nesting of a state dict; Python's own recursion limit
+
+std::string joined(const std::vector<PathStep>& path) {
+  std::string key;
+  for (size_t i = 0; i < path.size(); ++i) key += (i ? "." : "") + path[i].text;
+  return key;
+}
+
+// A document of the checkpoint, not owned: it lives as long as the checkpoint.
+std::shared_ptr<const Document> borrow(const Document& document) {
+  return {std::shared_ptr<const Document>(), &document};
+}
+
+// --- a torch.save file
+// -------------------------------------------------------------------------------
+
+class Flattener {
+ public:
+  Flattener(const Checkpoint& source, std::string_view target)
+      : source_(source),
+        target_(target),
+        file_(source.catalog().files.at(0).path),
+        document_(*source.document(file_)) {}
+
+  PlainState run() {
+    const Value root = document_.tree.root();
+    if (!as_mapping(root)) {
+      throw Error(ErrorCode::Unsupported, {.file = file_, .key = {}},
+                  "the file holds no state dict (no mapping at its root)");
+    }
+    enter_mapping(*as_mapping(root), "");
+    note_what_mappings_lose(root, "");
+    return std::move(state_);
+  }
+
+ private:
+  void enter_mapping(const Value& mapping, const std::string& pointer) {
+    for (size_t i = 0; i < mapping.item_count(); ++i) {
+      const auto [key, value] = mapping.item(i);
+      const std::string text = key_text(key);
+      if (!key.is(Kind::Str)) note("key " + pointer + "/" + text, "becomes a string in ");
+      enter(value, {text, false}, pointer + "/" + text);
+    }
+  }
+
+  void note_what_mappings_lose(const Value& mapping, const std::string& pointer) {
+    if (!mapping.is(Kind::Object)) return;
+    note(pointer.empty() ? "/" : pointer,
+         std::string(mapping.callable().name()) + " becomes a dict in ",
+         mapping.state() ? ", and its attributes are lost" : "");
+  }
+
+  void enter(const Value& value, PathStep step, const std::string& pointer) {
+    if (path_.size() >= kDepthMax) {
+      throw Error(ErrorCode::Unsupported, {.file = file_, .key = pointer}, "nested too deeply");
+    }
+    path_.push_back(std::move(step));
+    if (const auto mapping = as_mapping(value)) {
+      note_what_mappings_lose(value, pointer);
+      enter_mapping(*mapping, pointer);
+    } else if (value.is(Kind::List) && nesting_.is_entered(value)) {
+      for (size_t i = 0; i < value.size(); ++i) {
+        enter(value[i], {std::to_string(i), true}, pointer + "/" + std::to_string(i));
+      }
+    } else if (const auto view = as_tensor(value)) {
+      PlainEntry& entry = add();
+      entry.tensor = std::make_shared<const TensorEntry>(next_tensor());
+      entry.requires_grad = view->requires_grad;
+    } else {
+      PlainEntry& entry = add();
+      entry.document = borrow(document_);
+      entry.node = value.id();
+    }
+    path_.pop_back();
+  }
+
+  PlainEntry& add() {
+    state_.entries.push_back({joined(path_), path_, nullptr, false, nullptr, 0});
+    if (!keys_.insert(state_.entries.back().key).second) {
+      throw Error(ErrorCode::Unsupported, {.file = file_, .key = state_.entries.back().key},
+                  "two values have this key once their paths are joined by '.'");
+    }
+    return state_.entries.back();
+  }
+
+  // The catalog lists the file's tensors in the order in which this class meets them, but also
+  // those inside objects, which are skipped.
+  const TensorEntry& next_tensor() {
+    const auto& tensors = source_.catalog().tensors;
+    std::string pointer;
+    for (const PathStep& step : path_) pointer += pointer_step(step.text);
+    while (next_tensor_ < tensors.size() && tensors[next_tensor_].key != pointer) ++next_tensor_;
+    if (next_tensor_ == tensors.size()) {
+      throw Error(ErrorCode::Corrupt, {.file = file_, .key = pointer}, "not in the catalog");
+    }
+    return tensors[next_tensor_++];
+  }
+
+  void note(std::string what, std::string reason, std::string more = {}) {
+    state_.not_carried.push_back({std::move(what), std::move(reason) + target_ + std::move(more)});
+  }
+
+  const Checkpoint& source_;
+  std::string target_;
+  const std::string& file_;
+  const Document& document_;
+  std::vector<PathStep> path_;
+  Nesting nesting_;
+  std::unordered_set<std::string> keys_;
+  size_t next_tensor_ = 0;
+  PlainState state_;
+};
+
+// --- a DCP folder
+// ------------------------------------------------------------------------------------
+
+[[noreturn]] void corrupt(const std::string& key, std::string problem) {
+  throw Error(ErrorCode::Corrupt, {.file = ".metadata", .key = key}, std::move(problem));
+}
+
+std::vector<PathStep> path_of(const std::string& key, const Value& path) {
+  if (!path.is(Kind::Tuple) || path.size() == 0) corrupt(key, "planner_data gives no path");
+  std::vector<PathStep> steps;
+  for (size_t i = 0; i < path.size(); ++i) {
+    steps.push_back({key_text(path[i]), path[i].is(Kind::Int)});
+    if (!path[i].is(Kind::Int) && !path[i].is(Kind::Str)) {
+      corrupt(key, "a step of its path is neither a number nor a string");
+    }
+  }
+  if (joined(steps) != key) corrupt(key, "planner_data splits it into " + joined(steps));
+  return steps;
+}
+
+PlainState read_dist_state(const Checkpoint& source) {
+  const Value metadata = *source.dist_metadata()->root().state();
+  const auto planner = metadata.find("planner_data");
+  const bool has_paths = planner && planner->is(Kind::Dict);  // None: the keys are not nested
+  std::map<std::string, Value, std::less<>> paths;
+  for (size_t i = 0; has_paths && i < planner->item_count(); ++i) {
+    const auto [key, path] = planner->item(i);
+    if (key.is(Kind::Str)) paths.emplace(key.text(), path);
+  }
+  const Value keys = metadata.at("state_dict_metadata");
+  if (keys.item_count() != source.catalog().tensors.size() + source.catalog().objects.size()) {
+    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+                "ranks that saved without talking to each other know different keys: converting "
+                "what they wrote is not handled");
+  }
+  PlainState state;
+  for (size_t i = 0; i < keys.item_count(); ++i) {
+    PlainEntry entry;
+    entry.key = keys.item(i).first.text();
+    const auto path = paths.find(entry.key);
+    if (path == paths.end() && !paths.empty())
+      corrupt(entry.key, "planner_data has no path for it");
+    entry.path =
+        path == paths.end() ? std::vector<PathStep>{{entry.key}} : path_of(entry.key, path->second);
+    if (const TensorEntry* tensor = source.catalog().find_tensor(entry.key)) {
+      entry.tensor = std::make_shared<const TensorEntry>(*tensor);
+    } else {
+      auto object = source.read_object(*source.catalog().find_object(entry.key));
+      entry.document = std::make_shared<const Document>(std::move(object));
+      entry.node = entry.document->tree.root().id();
+    }
+    state.entries.push_back(std::move(entry));
+  }
+  return state;
+}
+
+PlainState read_safetensors_state(const Checkpoint& source) {
+  PlainState state;
+  state.header_metadata = source.header_metadata();
+  for (const TensorEntry& tensor : source.catalog().tensors) {
+    state.entries.push_back({tensor.key,
+                             {{tensor.key}},
+                             std::make_shared<const TensorEntry>(tensor),
+                             false,
+                             nullptr,
+                             0});
+  }
+  return state;
+}
+
+// Takes `count` leading characters of the joined path away. Where that ends inside a step, the rest
+// of the step stays one.
+std::vector<PathStep> without_front(const std::vector<PathStep>& path, size_t count) {
+  std::vector<PathStep> rest;
+  for (const PathStep& step : path) {
+    if (count == 0) {
+      rest.push_back(step);
+    } else if (count < step.text.size()) {
+      rest.push_back({step.text.substr(count), false});
+      count = 0;
+    } else {
+      count -= std::min(count, step.text.size() + 1);  // with the dot behind it
+    }
+  }
+  return rest;
+}
+
+std::vector<PathStep> split(const std::string& text) {
+  std::vector<PathStep> steps;
+  for (size_t start = 0; start < text.size();) {
+    const size_t dot = std::min(text.find('.', start), text.size());
+    if (dot > start) steps.push_back({text.substr(start, dot - start), false});
+    start = dot + 1;
+  }
+  return steps;
+}
+
+void rename(const KeyRules& rules, PlainEntry& entry) {
+  for (const auto& [from, to] : rules.renames) {
+    const std::string renamed = renamed_key(entry.key, from, to);
+    if (renamed == entry.key) continue;
+    std::vector<PathStep> path = split(to);
+    for (PathStep& step : without_front(entry.path, from.size())) path.push_back(std::move(step));
+    if (entry.path.size() == 1) path = {{renamed}};  // a flat key stays one
+    entry.key = renamed;
+    entry.path = std::move(path);
+    return;
+  }
+}
+
+}  // namespace
+
+std::string renamed_key(std::string_view key, std::string_view from, std::string_view to) {
+  const bool at_step = key.size() == from.size() || from.ends_with('.') || from.empty() ||
+                       (key.size() > from.size() && key[from.size()] == '.');
+  if (!key.starts_with(from) || !at_step) return std::string(key);
+  std::string_view rest = key.substr(from.size());
+  if (to.empty() && rest.starts_with('.')) rest.remove_prefix(1);
+  return std::string(to) + std::string(rest);
+}
+
+PlainState read_plain_state(const Checkpoint& source, std::string_view target) {
+  switch (source.catalog().format) {
+    case Format::TorchDist: return read_dist_state(source);
+    case Format::Safetensors: return read_safetensors_state(source);
+    case Format::Torch: break;
+  }
+  return Flattener(source, target).run();
+}
+
+void apply(const KeyRules& rules, PlainState& state) {
+  if (rules.accepts) {
+    std::erase_if(state.entries,
+                  [&](const PlainEntry& entry) { return !rules.accepts(entry.key); });
+    if (state.entries.empty()) {
+      throw Error(ErrorCode::InvalidArgument, {}, "no key is left to be written");
+    }
+  }
+  std::unordered_set<std::string> keys;
+  for (PlainEntry& entry : state.entries) {
+    rename(rules, entry);
+    if (keys.insert(entry.key).second && !entry.key.empty()) continue;
+    if (rules.renames.empty()) continue;
+    throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = entry.key},
+                entry.key.empty() ? "a key is renamed to nothing" : "two values are renamed to it");
+  }
+}
+
+}  // namespace ckpt

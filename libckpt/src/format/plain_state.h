@@ -1,0 +1,47 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/target.h>
+
+namespace ckpt {
+
+// A plain state dict, flattened as torch.distributed.checkpoint flattens (flatten_state_dict):
+// mappings are always entered, lists where they hold a tensor or something that is entered, tuples
+// never.
+
+struct PathStep {
+  std::string text;
+  bool is_index = false;  // of a list; else a key of a mapping
+};
+
+struct PlainEntry {
+  std::string key;  // the steps, joined by '.'
+  std::vector<PathStep> path;
+  std::shared_ptr<const TensorEntry> tensor;  // null: an object
+  bool requires_grad = false;
+  std::shared_ptr<const Document> document;  // of an object
+  NodeId node = 0;                           // the object in its document
+};
+
+struct PlainState {
+  std::vector<PlainEntry> entries;
+  std::vector<NotCarried> not_carried;
+  std::map<std::string, std::string> header_metadata;  // of safetensors
+};
+
+// `target`: what a flattened state dict becomes, for the list of what is not carried. Objects point
+// into the checkpoint. Throws Unsupported where the file holds no state dict, or two values have
+// one key.
+PlainState read_plain_state(const Checkpoint& source, std::string_view target);
+
+// Leaves out and renames entries. Throws InvalidArgument where nothing is left, or two entries get
+// one key.
+void apply(const KeyRules& rules, PlainState& state);
+
+}  // namespace ckpt

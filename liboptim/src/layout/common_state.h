@@ -1,0 +1,27 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <ckpt/checkpoint.h>
+
+namespace optim {
+
+// The object that holds the common state since August 2026.
+inline constexpr std::string_view kCommonStateKey = "common_state/shard_0_1";
+
+// What a Megatron torch_dist folder does not shard: args, schedule, parameter groups. In common.pt,
+// or since August 2026 in the store, as an object that is a list of one dictionary.
+struct CommonState {
+  std::string file;                                // for errors: common.pt, .metadata
+  std::string key;                                 // for errors: the object
+  std::shared_ptr<const ckpt::Document> document;  // its root is the dictionary
+};
+
+// nullopt where there is none. Points into the checkpoint. Throws Corrupt where it is in both
+// places, or is no dictionary.
+std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint);
+
+}  // namespace optim

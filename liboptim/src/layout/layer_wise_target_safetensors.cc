@@ -1,0 +1,71 @@
+// The canonical view as safetensors: every tensor under its canonical name, and a list of the rest.
+#include <unordered_set>
+
+#include <ckpt/error.h>
+
+#include "layout/layer_wise_target.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+
+constexpr const char* kNoTensor = "no tensor; safetensors holds nothing else";
+
+std::string renamed(const std::string& key, const ckpt::KeyRules& rules) {
+  for (const auto& [from, to] : rules.renames) {
+    std::string name = ckpt::renamed_key(key, from, to);
+    if (name != key) return name;
+  }
+  return key;
+}
+
+// What the canonical view holds beside tensors, as `hash --logical` names it.
+std::vector<std::string> objects_of(const LayerWiseCheckpoint& view) {
+  std::vector<std::string> names;
+  const ckpt::Value common = view.common.tree.root();
+  for (size_t i = 0; i < common.item_count(); ++i) {
+    names.push_back(ckpt::key_text(common.item(i).first));
+  }
+  for (size_t i = 0; i < view.optimizers.size(); ++i) {
+    names.push_back("optimizer." + std::to_string(i));
+  }
+  for (const ModelEntry& entry : view.model) {
+    if (entry.object) names.push_back(entry.name);
+  }
+  for (const auto& [key, document] : view.rank_objects) names.push_back(key);
+  return names;
+}
+
+}  // namespace
+
+ckpt::Target make_layer_wise_safetensors(const LayerWiseCheckpoint& source,
+                                         const ckpt::KeyRules& rules, bool as_folder) {
+  const auto is_accepted = [&](const std::string& key) {
+    return !rules.accepts || rules.accepts(key);
+  };
+  ckpt::SafetensorsSpec spec;
+  spec.as_folder = as_folder;
+  std::unordered_set<std::string> keys;
+  for (const ckpt::TensorEntry& tensor : source.tensors.tensors) {
+    if (!is_accepted(tensor.key)) continue;
+    std::string key = renamed(tensor.key, rules);
+    if (!keys.insert(key).second) {
+      throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = key},
+                  "two values are renamed to it");
+    }
+    auto entry = std::make_shared<const ckpt::TensorEntry>(tensor);
+    spec.tensors.push_back({std::move(key), {entry, ckpt::whole(tensor.shape)}});
+  }
+  if (spec.tensors.empty()) {
+    throw Error(ErrorCode::InvalidArgument, {}, "no key is left to be written");
+  }
+  std::vector<ckpt::NotCarried> not_carried = source.not_carried;
+  for (std::string& name : objects_of(source)) {
+    if (is_accepted(name)) not_carried.push_back({std::move(name), kNoTensor});
+  }
+  return ckpt::make_safetensors_target(std::move(spec), std::move(not_carried));
+}
+
+}  // namespace optim
