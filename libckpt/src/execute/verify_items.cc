@@ -1,12 +1,16 @@
 #include "execute/verify_items.h"
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
 
 #include <ckpt/error.h>
 
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
+#include "codec/crc32.h"
 #include "codec/zip.h"
+#include "codec/zstd_stream.h"
 #include "execute/entry_check.h"
 #include "format/torch_save.h"
 #include "io/file.h"
@@ -15,6 +19,9 @@ namespace ckpt {
 namespace {
 
 constexpr uint64_t kBatchBytes = uint64_t{1} << 20;
+constexpr uint64_t kInflatedPieceBytes = uint64_t{1} << 20;
+// What an archive of one tensor is longer than its payload, at most.
+constexpr uint64_t kArchiveFrameBytesMax = uint64_t{1} << 20;
 constexpr uint64_t kSmallMemberBytes = uint64_t{64} << 10;  // read where its archive is looked at
 
 // A part of a file that was read already.
@@ -65,10 +72,55 @@ class ItemChecker {
       find(error, item);
       return account_.label(item.file, item.bytes, ByteLabel::Unclaimed);
     }
-    if (item.is_entry) check_entry_of(item, file);
+    if (item.is_entry) check_entry_of(item, file, item.bytes);
+  }
+
+  // A compressed entry. Its bytes are protected by what they inflate to.
+  void check_inflated(const VerifiedItem& item, const RandomAccess& file) {
+    try {
+      const ZstdStream stream(file, item.bytes, inflated_bytes_max(item));
+      const ByteRange all{0, stream.size_bytes()};
+      const auto members = zip::read_directory(stream, all, checkpoint_.limits());
+      bool has_checksums = true;
+      for (const zip::AccountedRange& range : zip::account_archive(stream, all, members)) {
+        has_checksums = has_checksums && range.label != ByteLabel::Unprotected;
+        if (range.member == zip::kNoMember) continue;
+        check_inflated_member(item, members[range.member], stream);
+      }
+      check_entry_of(item, stream, all);
+      account_.label(item.file, item.bytes,
+                     has_checksums ? ByteLabel::Checksummed : ByteLabel::Unprotected);
+    } catch (Error& error) {
+      find(error, item);
+      account_.label(item.file, item.bytes, ByteLabel::Unclaimed);
+    }
+    payloads_.passed(item.bytes.count_bytes);
   }
 
  private:
+  uint64_t inflated_bytes_max(const VerifiedItem& item) const {
+    if (item.tensor == nullptr) return checkpoint_.limits().inflated_object_bytes_max;
+    return element_count(item.chunk->box.sizes) * bytes_per_element(item.tensor->dtype) +
+           kArchiveFrameBytesMax;
+  }
+
+  void check_inflated_member(const VerifiedItem& item, const zip::Member& member,
+                             const ZstdStream& stream) {
+    VerifiedPayload payload = payload_of(item, member);
+    std::vector<std::byte> buffer(
+        static_cast<size_t>(std::min(kInflatedPieceBytes, member.data.count_bytes)));
+    uint32_t crc = 0;
+    for (uint64_t offset = 0; offset < member.data.count_bytes; offset += buffer.size()) {
+      const auto piece = std::span(buffer).first(
+          static_cast<size_t>(std::min<uint64_t>(buffer.size(), member.data.count_bytes - offset)));
+      stream.read_at(member.data.offset_bytes + offset, piece);
+      payloads_.watch(payload, offset, piece);
+      crc = crc32(piece, crc);
+    }
+    payload.bytes.offset_bytes = item.bytes.offset_bytes;  // for errors: in the file
+    if (payload.crc32) payloads_.compare(payload, crc);
+  }
+
   void find(Error& error, const VerifiedItem& item) {
     const std::string* key = key_of(item);
     account_.find(error.within({.file = {}, .key = key ? *key : std::string()}),
@@ -76,11 +128,11 @@ class ItemChecker {
   }
 
   // What the entry holds is what .metadata says. Megatron's objects may hold tensors, too.
-  void check_entry_of(const VerifiedItem& item, const RandomAccess& file) {
+  void check_entry_of(const VerifiedItem& item, const RandomAccess& file, ByteRange archive) {
     const VerifiedFile& shown = account_.files()[item.file];
     try {
       const Document document =
-          read_torch_save(file, shown.index.value_or(0), item.bytes, checkpoint_.limits());
+          read_torch_save(file, shown.index.value_or(0), archive, checkpoint_.limits());
       for (const TensorAt& tensor : tensors_in(document)) {
         make_tensor_entry(document, tensor, shown.shown);
       }
@@ -96,9 +148,7 @@ class ItemChecker {
 
   void check_member(const VerifiedItem& item, const zip::Member& member, const RandomAccess& file,
                     bool in_memory) {
-    VerifiedPayload payload{item.file, member.data, member.crc32};
-    if (is_storage(member)) payload.region = item.is_entry ? item.bytes : member.data;
-    payload.key = key_of(item) ? *key_of(item) : is_storage(member) ? "" : member.name;
+    VerifiedPayload payload = payload_of(item, member);
     if (!in_memory && member.data.count_bytes > kSmallMemberBytes) {
       return payloads_.add(std::move(payload));
     }
@@ -106,6 +156,13 @@ class ItemChecker {
     file.read_at(member.data.offset_bytes, bytes);
     payloads_.check(payload, bytes);
     if (!in_memory) payloads_.passed(bytes.size());
+  }
+
+  static VerifiedPayload payload_of(const VerifiedItem& item, const zip::Member& member) {
+    VerifiedPayload payload{item.file, member.data, member.crc32};
+    if (is_storage(member)) payload.region = item.is_entry ? item.bytes : member.data;
+    payload.key = key_of(item) ? *key_of(item) : is_storage(member) ? "" : member.name;
+    return payload;
   }
 
   // NAME/data/KEY.
@@ -151,17 +208,17 @@ std::vector<Batch> make_batches(std::span<const VerifiedItem> items) {
 class ItemLister {
  public:
   ItemLister(const Checkpoint& checkpoint, VerifyAccount& account)
-      : checkpoint_(checkpoint),
+      : folder_(checkpoint.folder()),
         catalog_(checkpoint.catalog()),
         account_(account),
         by_file_(catalog_.files.size()) {
     for (const TensorEntry& tensor : catalog_.tensors) {
       for (const Chunk& chunk : tensor.chunks) {
-        if (tensor.file.empty()) add({0, {}, true, true, &tensor, &chunk, nullptr}, chunk.region);
+        if (tensor.file.empty()) add({.tensor = &tensor, .chunk = &chunk}, chunk.region);
       }
     }
     for (const ObjectEntry& object : catalog_.objects) {
-      if (object.region) add({0, {}, true, true, nullptr, nullptr, &object}, *object.region);
+      if (object.region) add({.object = &object}, *object.region);
     }
   }
 
@@ -173,7 +230,8 @@ class ItemLister {
  private:
   void add(VerifiedItem item, const StorageRegion& region) {
     item.bytes = region.bytes;
-    item.is_archive = region.wrapping == Wrapping::TorchSave;
+    item.wrapping = region.wrapping;
+    item.is_entry = true;
     by_file_[region.file].push_back(item);
   }
 
@@ -186,7 +244,7 @@ class ItemLister {
       case FileRole::Safetensors:  // the header's length agrees with the file's, or it is refused
         account_.label(file, ByteRange{0, 8}, ByteLabel::Repeated);
         account_.label(file, ByteRange{8, all.count_bytes - 8}, ByteLabel::Unprotected);
-        items_.push_back({file, all, false});
+        items_.push_back({file, all, Wrapping::None});
         break;
       case FileRole::Manifest:
         account_.label(file, all,
@@ -195,7 +253,7 @@ class ItemLister {
       case FileRole::Plain:
       case FileRole::Tracker:
         account_.label(file, all, ByteLabel::Unprotected);
-        items_.push_back({file, all, false});
+        items_.push_back({file, all, Wrapping::None});
         break;
       case FileRole::Stray: account_.label(file, all, ByteLabel::Unclaimed); break;
     }
@@ -205,38 +263,55 @@ class ItemLister {
     auto& entries = by_file_[*account_.files()[file].index];
     std::ranges::stable_sort(entries, {},
                              [](const VerifiedItem& item) { return item.bytes.offset_bytes; });
+    const bool has_blob = std::ranges::any_of(
+        entries, [](const VerifiedItem& item) { return item.wrapping == Wrapping::None; });
     uint64_t position = 0;
     for (VerifiedItem& item : entries) {
       item.file = file;
-      claim(file, {position, std::max(item.bytes.offset_bytes, position) - position});
+      claim(file, {position, std::max(item.bytes.offset_bytes, position) - position}, has_blob);
       position = std::max(position, item.bytes.end_bytes());
-      if (!item.is_archive) account_.label(file, item.bytes, ByteLabel::Unprotected);
+      const bool is_looked_into = item.wrapping == Wrapping::TorchSave ||
+                                  (item.wrapping != Wrapping::None && !account_.options().quick);
+      if (!is_looked_into) account_.label(file, item.bytes, ByteLabel::Unprotected);
       items_.push_back(item);
     }
-    claim(file, {position, account_.size_bytes(file) - position});
+    claim(file, {position, account_.size_bytes(file) - position}, has_blob);
     entries = {};
   }
 
-  void claim(size_t file, ByteRange hole) {
+  // `has_blob`: the file holds tensors without wrapping, as a safetensors blob does.
+  void claim(size_t file, ByteRange hole, bool has_blob) {
     if (hole.count_bytes == 0) return;
-    if (is_header(file, hole)) return account_.label(file, hole, ByteLabel::Unprotected);
+    if (has_blob && is_safetensors_header(file, hole)) {
+      account_.label(file, ByteRange{hole.offset_bytes, 8}, ByteLabel::Repeated);
+      return account_.label(file, ByteRange{hole.offset_bytes + 8, hole.count_bytes - 8},
+                            ByteLabel::Unprotected);
+    }
     account_.label(file, hole, ByteLabel::Unclaimed);
+    // Ranks that save alone store replicas, of which one is read.
+    const bool has_replicas = !checkpoint_has_metadata();
     account_.find({CheckKind::Structure,
-                   Severity::Damage,
+                   has_replicas ? Severity::Note : Severity::Damage,
                    {account_.files()[file].shown, hole.offset_bytes, {}},
                    std::to_string(hole.count_bytes) + " bytes that .metadata gives to nothing"});
   }
 
-  // The header of a safetensors blob in a .distcp file: its length, and what is that long.
-  bool is_header(size_t file, ByteRange hole) const {
-    std::byte length[8];
-    if (hole.count_bytes <= sizeof length) return false;
-    File::open(checkpoint_.folder() / account_.files()[file].path)
-        .read_at(hole.offset_bytes, length);
-    return ByteReader(length).u64() == hole.count_bytes - sizeof length;
+  bool checkpoint_has_metadata() const {
+    return std::ranges::any_of(account_.files(),
+                               [](const VerifiedFile& file) { return file.path == ".metadata"; });
   }
 
-  const Checkpoint& checkpoint_;
+  // In front of the tensors of a file that DCP wrote as safetensors.
+  bool is_safetensors_header(size_t file, ByteRange hole) const {
+    const VerifiedFile& what = account_.files()[file];
+    const File content = File::open(folder_ / what.path, what.shown);
+    std::array<std::byte, 9> head = {};
+    if (hole.count_bytes <= head.size()) return false;
+    content.read_at(hole.offset_bytes, head);
+    return ByteReader(head).u64() == hole.count_bytes - 8 && head[8] == std::byte{'{'};
+  }
+
+  const std::filesystem::path& folder_;
   const Catalog& catalog_;
   VerifyAccount& account_;
   std::vector<std::vector<VerifiedItem>> by_file_;  // entries
@@ -265,10 +340,14 @@ void check_items(const Checkpoint& checkpoint, std::span<const VerifiedItem> ite
     payloads.passed(held.size());
     const HeldBytes bytes(file, batch.bytes.offset_bytes, held);
     for (const VerifiedItem& item : items.subspan(batch.first, batch.count)) {
-      if (item.is_archive) {
+      if (item.wrapping == Wrapping::TorchSave) {
         checker.check(item, bytes, in_memory);
-      } else if (!account.options().quick) {
+      } else if (account.options().quick) {
+        continue;
+      } else if (item.wrapping == Wrapping::None) {
         payloads.add({item.file, item.bytes});
+      } else {
+        checker.check_inflated(item, bytes);
       }
     }
   };

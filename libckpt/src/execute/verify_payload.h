@@ -31,6 +31,10 @@ class PayloadVerifier {
 
   // One that is in memory already. Thread-safe.
   void check(const VerifiedPayload& payload, std::span<const std::byte> bytes);
+  // Of one that comes in pieces, in their order: a piece for the callback, and the end.
+  void watch(const VerifiedPayload& payload, uint64_t offset_bytes,
+             std::span<const std::byte> bytes) const;
+  void compare(const VerifiedPayload& payload, uint32_t actual);
   // Bytes that were read: for progress, and for the end after a stop. Thread-safe.
   void passed(uint64_t bytes);
   // One for run(). Thread-safe.
@@ -57,9 +61,6 @@ class PayloadVerifier {
   Job whole_file(size_t file, std::span<const size_t> payloads) const;
   void run_job(const Job& job, std::span<std::byte> slab);
   void take(size_t payload, uint64_t offset_bytes, std::span<const std::byte> bytes);
-  void watch(const VerifiedPayload& payload, uint64_t offset_bytes,
-             std::span<const std::byte> bytes) const;
-  void compare(const VerifiedPayload& payload, uint32_t actual);
   void compare_all();
 
   const Checkpoint& checkpoint_;

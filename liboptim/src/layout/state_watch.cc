@@ -7,9 +7,8 @@ std::optional<size_t> StateWatch::add(const ckpt::Chunk& chunk, ckpt::DType dtyp
   const uint64_t count_bytes =
       ckpt::element_count(chunk.box.sizes) * ckpt::bytes_per_element(dtype);
   const bool is_whole = !chunk.view && chunk.payload_offset_bytes == 0 &&
-                        (chunk.region.wrapping == ckpt::Wrapping::TorchSave ||
-                         (chunk.region.wrapping == ckpt::Wrapping::None &&
-                          chunk.region.bytes.count_bytes == count_bytes));
+                        (chunk.region.wrapping != ckpt::Wrapping::None ||
+                         chunk.region.bytes.count_bytes == count_bytes);
   if (!is_whole || !is_scanned(dtype)) return std::nullopt;
   const Place place{chunk.region.file, chunk.region.bytes.offset_bytes};
   const auto [known, is_new] = numbers_.try_emplace(place, watched_.size());
