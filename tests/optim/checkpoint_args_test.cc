@@ -116,7 +116,7 @@ BOOST_AUTO_TEST_CASE(an_argument_of_another_type_is_refused_by_name) {
     expect_error(ErrorCode::Corrupt, "args." + field, [&] { read({{field, make}}); });
   }
   expect_error(ErrorCode::Unsupported, "args.muon_coefficient_type", [] {
-    read({{"muon_coefficient_type", text("cubic5")}});
+    read({{"muon_coefficient_type", text("septic")}});
   });
 }
 

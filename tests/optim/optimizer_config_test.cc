@@ -164,12 +164,40 @@ BOOST_AUTO_TEST_CASE(values_that_make_no_sense_are_refused_with_the_field) {
       {"weight_decay", [](auto& c) { c.weight_decay = -0.1; }},
       {"bf16", [](auto& c) { c.bf16 = c.fp16 = true; }},
       {"params_dtype", [](auto& c) { c.params_dtype = DType::Int8; }},
+      {"params_dtype", [](auto& c) { c.params_dtype = DType::BFloat16; }},
+      {"params_dtype", [](auto& c) { c.bf16 = true, c.params_dtype = DType::Float16; }},
+      {"params_dtype", [](auto& c) { c.fp16 = true, c.params_dtype = DType::BFloat16; }},
       {"main_grads_dtype", [](auto& c) { c.main_grads_dtype = DType::BFloat16; }},
       {"main_params_dtype", [](auto& c) { c.main_params_dtype = DType::BFloat16; }},
       {"exp_avg_dtype", [](auto& c) { c.exp_avg_dtype = DType::BFloat16; }},
       {"exp_avg_sq_dtype", [](auto& c) { c.exp_avg_sq_dtype = DType::BFloat16; }},
+      {"main_grads_dtype",
+       [](auto& c) {
+         c.use_precision_aware_optimizer = true, c.main_grads_dtype = DType::Float16;
+       }},
+      {"main_params_dtype",
+       [](auto& c) {
+         c.use_precision_aware_optimizer = c.bf16 = true;
+         c.main_params_dtype = DType::BFloat16;
+       }},
+      {"main_params_dtype",
+       [](auto& c) {
+         c.use_precision_aware_optimizer = true, c.main_params_dtype = DType::Float16;
+       }},
+      {"exp_avg_dtype",
+       [](auto& c) { c.use_precision_aware_optimizer = true, c.exp_avg_dtype = DType::Float64; }},
+      {"exp_avg_sq_dtype",
+       [](auto& c) { c.use_precision_aware_optimizer = true, c.exp_avg_sq_dtype = DType::Int8; }}};
+  for (const auto& [field, change] : rows) {
+    expect_error(ErrorCode::InvalidArgument, field, [&] { changed(change).validate(); });
+  }
+}
+
+BOOST_AUTO_TEST_CASE(coefficients_that_make_no_sense_are_refused_with_the_field) {
+  const std::vector<Refusal> rows = {
       {"optimizer", [](auto& c) { c.optimizer = "adamw"; }},
-      {"loss_scale", [](auto& c) { c.loss_scale = 0; }},
+      {"loss_scale", [](auto& c) { c.fp16 = true, c.loss_scale = 0; }},
+      {"loss_scale", [](auto& c) { c.loss_scale = 128; }},
       {"initial_loss_scale", [](auto& c) { c.initial_loss_scale = -1; }},
       {"min_loss_scale", [](auto& c) { c.min_loss_scale = 0; }},
       {"loss_scale_window", [](auto& c) { c.loss_scale_window = 0; }},
@@ -180,6 +208,12 @@ BOOST_AUTO_TEST_CASE(values_that_make_no_sense_are_refused_with_the_field) {
       {"sgd_momentum", [](auto& c) { c.sgd_momentum = 1.5; }},
       {"muon_momentum", [](auto& c) { c.muon_momentum = 1; }},
       {"muon_num_ns_steps", [](auto& c) { c.muon_num_ns_steps = 0; }},
+      {"muon_num_ns_steps",
+       [](auto& c) {
+         c.muon_coefficient_type = optim::NsCoefficients::Cubic5, c.muon_num_ns_steps = 6;
+       }},
+      {"muon_coefficient_type",
+       [](auto& c) { c.muon_coefficient_type = optim::NsCoefficients::Custom; }},
       {"muon_extra_scale_factor", [](auto& c) { c.muon_extra_scale_factor = kNan; }},
       {"muon_scalar_optimizer", [](auto& c) { c.muon_scalar_optimizer = "sgd"; }},
       {"lion_beta1", [](auto& c) { c.lion_beta1 = 1; }},
@@ -197,32 +231,39 @@ BOOST_AUTO_TEST_CASE(values_that_make_no_sense_are_refused_with_the_field) {
 
 BOOST_AUTO_TEST_CASE(what_this_version_cannot_do_is_refused_with_the_field) {
   const std::vector<Refusal> rows = {
-      {"optimizer", [](auto& c) { c.optimizer = "sgd"; }},
-      {"optimizer", [](auto& c) { c.optimizer = "lion"; }},
       {"optimizer", [](auto& c) { c.optimizer = "soap"; }},
       {"optimizer", [](auto& c) { c.optimizer = "adaptive_muon"; }},
-      {"muon_scalar_optimizer",
-       [](auto& c) { c.optimizer = "muon", c.muon_scalar_optimizer = "lion"; }},
-      {"fp16", [](auto& c) { c.fp16 = true; }},
-      {"loss_scale", [](auto& c) { c.loss_scale = 128; }},
-      {"use_precision_aware_optimizer", [](auto& c) { c.use_precision_aware_optimizer = true; }},
       {"fp8_recipe", [](auto& c) { c.fp8_recipe = "delayed"; }},
       {"reuse_grad_buf_for_mxfp8_param_ag",
        [](auto& c) { c.reuse_grad_buf_for_mxfp8_param_ag = true; }},
       {"muon_tp_mode", [](auto& c) { c.muon_tp_mode = optim::MuonTpMode::Distributed; }},
+      {"muon_tp_mode", [](auto& c) { c.muon_tp_mode = optim::MuonTpMode::Duplicated; }},
       {"use_distributed_optimizer", [](auto& c) { c.use_distributed_optimizer = true; }},
-      {"overlap_param_gather", [](auto& c) { c.overlap_param_gather = true; }},
       {"overlap_param_gather_with_optimizer_step",
        [](auto& c) { c.overlap_param_gather_with_optimizer_step = true; }},
       {"optimizer_cpu_offload", [](auto& c) { c.optimizer_cpu_offload = true; }},
       {"use_torch_optimizer_for_cpu_offload",
        [](auto& c) { c.use_torch_optimizer_for_cpu_offload = true; }},
       {"overlap_cpu_optimizer_d2h_h2d", [](auto& c) { c.overlap_cpu_optimizer_d2h_h2d = true; }},
-      {"timers", [](auto& c) { c.timers = [](std::string_view, optim::TimerEvent) {}; }},
-      {"config_logger_dir", [](auto& c) { c.config_logger_dir = "logs"; }},
       {"optimizer_cuda_graph", [](auto& c) { c.optimizer_cuda_graph = true; }}};
   for (const auto& [field, change] : rows) {
     expect_error(ErrorCode::Unsupported, field, [&] { changed(change).validate(); });
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_the_reference_refuses_and_we_can_do_is_accepted) {
+  for (const Change& change : std::vector<Change>{
+           [](auto& c) { c.optimizer = "lion"; },
+           [](auto& c) { c.optimizer = "muon", c.muon_scalar_optimizer = "lion"; },
+           [](auto& c) { c.optimizer = "muon", c.fp16 = true; },
+           [](auto& c) { c.optimizer = "muon", c.use_layer_wise_distributed_optimizer = true; },
+           [](auto& c) {
+             c.optimizer = "muon";
+             c.bf16 = c.use_precision_aware_optimizer = true;
+             c.exp_avg_dtype = DType::UInt8;
+           }}) {
+    changed(change).validate();
+    BOOST_CHECK_THROW(changed(change).validate(optim::ReferenceRules{}), ckpt::Error);
   }
 }
 

@@ -1,3 +1,4 @@
+#include <optim/lpt_layout.h>
 #include <optim/ownership.h>
 
 #include <algorithm>
@@ -305,11 +306,55 @@ BOOST_AUTO_TEST_CASE(balanced_gives_the_longest_first_and_the_lower_rank_among_e
   BOOST_TEST((ownership.dp_cp_params_list == Lists{{4, 3, 0}, {1, 2}}));
 }
 
-BOOST_AUTO_TEST_CASE(every_parameter_has_one_owner_under_both_policies) {
+BOOST_AUTO_TEST_CASE(lpt_layouts_are_those_of_the_golden_file) {
+  for (const auto& row : golden("lpt.json")) {
+    const auto shapes = row["shapes"].get<std::vector<optim::Shape>>();
+    optim::LptOptions options{
+        .data_parallel = row["dp"],
+        .bucket_param_counts = std::vector<uint32_t>(row["bucket_indices"].size(), 0),
+        .pad_buckets_for_high_nccl_busbw = row["pad_buckets_for_high_nccl_busbw"]};
+    for (const auto& [id, place] : row["param_index_map"].items()) {
+      ++options.bucket_param_counts[place[2].get<size_t>()];
+    }
+    const optim::LptLayout layout = optim::lpt_layout(shapes, options);
+    BOOST_TEST_CONTEXT(row["shapes"] << " over " << row["dp"] << " ranks") {
+      for (const auto& [id, place] : row["param_index_map"].items()) {
+        const size_t at = std::stoul(id);
+        BOOST_TEST(layout.place[at].begin == place[0].get<uint64_t>());
+        BOOST_TEST(layout.place[at].end == place[1].get<uint64_t>());
+        BOOST_TEST(layout.bucket[at] == place[2].get<uint32_t>());
+        BOOST_TEST(layout.shard[at] == row["param_shard"][id].get<uint32_t>());
+      }
+      for (size_t b = 0; b < layout.buckets.size(); ++b) {
+        BOOST_TEST(layout.buckets[b].begin == row["bucket_indices"][b][0].get<uint64_t>());
+        BOOST_TEST(layout.buckets[b].end == row["bucket_indices"][b][1].get<uint64_t>());
+        BOOST_TEST(layout.bucket_elements[b] ==
+                   row["per_bucket_numel_unpadded"][b].get<uint64_t>());
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(lpt_ownership_is_the_layout_of_one_bucket) {
+  const auto groups = groups_of({{10, 20, 30, 40, 50, 60, 70, 80, 90, 100}}, {false});
+  const Ownership ownership = shard_params(groups, {.data_parallel = 2}, OwnershipPolicy::Lpt);
+  BOOST_TEST((ownership.dp_cp_params_list == Lists{{9, 6, 5, 2, 1}, {8, 7, 4, 3, 0}}));
+}
+
+BOOST_AUTO_TEST_CASE(buckets_that_do_not_hold_every_parameter_are_refused) {
+  const std::vector<optim::Shape> shapes = {{4}, {4}};
+  for (const optim::LptOptions& options : std::vector<optim::LptOptions>{
+           {.data_parallel = 0}, {.bucket_param_counts = {1}}, {.bucket_param_counts = {2, 1}}}) {
+    expect_error(ckpt::ErrorCode::InvalidArgument, "", [&] { optim::lpt_layout(shapes, options); });
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_parameter_has_one_owner_under_all_policies) {
   std::mt19937 random(11);
   auto groups = random_matrices(random, 50);
   groups.push_back(groups_of({{4, 4, 4, 9, 1}}, {true})[0]);
-  for (const auto policy : {OwnershipPolicy::PingPong, OwnershipPolicy::Balanced}) {
+  for (const auto policy :
+       {OwnershipPolicy::PingPong, OwnershipPolicy::Balanced, OwnershipPolicy::Lpt}) {
     const Ownership ownership =
         shard_params(groups, {.data_parallel = 6, .expert_parallel = 2}, policy);
     std::vector<int> kept(55, 0);

@@ -217,7 +217,7 @@ BOOST_AUTO_TEST_CASE(overrides_of_what_grouping_or_the_configuration_decides_are
   const std::vector<ParamInfo> params = {matrix("w")};
   const std::vector<std::pair<std::string, optim::OverrideValue>> rows = {
       {"params", std::string("x")},    {"is_expert_parallel", true},
-      {"default_config", false},       {"optimizer", std::string("sgd")},
+      {"default_config", false},       {"optimizer", 1.0},
       {"optimizer_cpu_offload", true}, {"overlap_param_gather_with_optimizer_step", true},
       {"max_lr", std::string("high")}, {"wd_mult", std::string("none")}};
   for (const auto& [field, value] : rows) {
@@ -225,6 +225,55 @@ BOOST_AUTO_TEST_CASE(overrides_of_what_grouping_or_the_configuration_decides_are
     expect_error(ErrorCode::InvalidArgument, field,
                  [&] { get_param_groups(params, {.lr = 0.1}, overrides); });
   }
+}
+
+BOOST_AUTO_TEST_CASE(an_override_gives_a_group_an_optimizer_of_its_own) {
+  std::vector<ParamInfo> params = {matrix("w"), matrix("head"), {.name = "b", .shape = {4}}};
+  params[1].attributes.is_embedding_or_output_parameter = true;
+  const ConfigOverrides overrides = {{{.name = {"head"}}, {{"optimizer", std::string("sgd")}}}};
+  const OptimizerConfig muon{.lr = 0.1, .optimizer = "muon"};
+  const auto groups = get_param_groups(params, muon, overrides);
+  BOOST_TEST_REQUIRE(groups.size() == 3u);
+  BOOST_TEST(groups[0].updated_by == "muon");
+  BOOST_TEST(groups[1].updated_by == "adam");
+  BOOST_TEST(groups[1].params.at(0).info.name == "b");
+  BOOST_TEST(groups[2].updated_by == "sgd");
+  BOOST_TEST(groups[2].optimizer_index == 2u);
+  expect_error(ErrorCode::InvalidArgument, "optimizer",
+               [&] { validate_overrides(muon, overrides, optim::ReferenceRules{}); });
+}
+
+BOOST_AUTO_TEST_CASE(an_override_may_give_matrices_to_muon_and_only_matrices) {
+  const ConfigOverrides overrides = {{{.name = {"*"}}, {{"optimizer", std::string("muon")}}}};
+  const std::vector<ParamInfo> good = {matrix("layer.linear_qkv.weight")};
+  const auto groups = get_param_groups(good, {.lr = 0.1}, overrides);
+  BOOST_TEST(groups.at(0).updated_by == "muon");
+  BOOST_TEST(groups[0].params.at(0).info.attributes.is_qkv);
+  const std::vector<ParamInfo> bad = {{.name = "bias", .shape = {4}}};
+  expect_error(ErrorCode::InvalidArgument, "bias",
+               [&] { get_param_groups(bad, {.lr = 0.1}, overrides); });
+  const ConfigOverrides unknown = {{{.name = {"*"}}, {{"optimizer", std::string("soap")}}}};
+  expect_error(ErrorCode::Unsupported, "optimizer",
+               [&] { get_param_groups(good, {.lr = 0.1}, unknown); });
+}
+
+// The documented examples of the two predicates.
+BOOST_AUTO_TEST_CASE(the_documented_predicates_select_what_their_documentation_says) {
+  const optim::ParamPredicate shape_1_param{
+      "s1", [](const ParamInfo& param) { return param.shape.size() == 1; }};
+  const optim::ParamWithNamePredicate not_qkln{
+      "s1_not_qkln", [](const ParamInfo& param, std::string_view name) {
+        const auto has = [name](std::string_view part) { return name.find(part) != name.npos; };
+        return param.shape.size() == 1 && !has("q_layernorm.") && !has("k_layernorm.");
+      }};
+  const ParamInfo norm{.name = "layers.0.q_layernorm.weight", .shape = {8}};
+  const ParamInfo bias{.name = "layers.0.linear.bias", .shape = {8}};
+  BOOST_TEST(shape_1_param(norm));
+  BOOST_TEST(!shape_1_param(matrix("w")));
+  BOOST_TEST(!not_qkln(norm, norm.name));
+  BOOST_TEST(not_qkln(bias, bias.name));
+  const optim::ParamKey either{.predicate = {shape_1_param}, .with_name_predicate = {not_qkln}};
+  BOOST_TEST(either.matches(norm, norm.name));
 }
 
 BOOST_AUTO_TEST_CASE(values_of_one_key_that_have_no_order_are_refused) {

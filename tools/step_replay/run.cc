@@ -49,7 +49,8 @@ struct RunOptions {
         ->option_text("N");
     add_choice<optim::OwnershipPolicy>(app, "--ownership", replay.ownership,
                                        {{"ping-pong", optim::OwnershipPolicy::PingPong},
-                                        {"balanced", optim::OwnershipPolicy::Balanced}})
+                                        {"balanced", optim::OwnershipPolicy::Balanced},
+                                        {"lpt", optim::OwnershipPolicy::Lpt}})
         ->description("Who updates which parameter");
     app.add_option("--spawn", spawn, "Processes to start (default: 1, or torchrun's)")
         ->check(CLI::Range(1, 1024).description(""))

@@ -23,20 +23,27 @@ struct LayerWiseOptions {
   // Ranks of the layout; default: the processes of the dp_cp group. Rank r lives in process
   // r % processes: a process may hold several, or none.
   std::optional<uint32_t> layout_ranks = {};
+  // Parameters travel in rounds of so many bytes per process.
+  int64_t gather_bucket_bytes = int64_t{16} << 20;
 };
 
 // Megatron-Core's LayerWiseDistributedOptimizer: every rank has all parameters and updates those
 // that it owns, with master and state of these only; then parameters are gathered. The result does
 // not depend on the number of ranks or processes, bit for bit.
 //
-// Methods marked collective must be called by all processes of the group in the same order. After a
-// collective operation failed (IoFailure) the object refuses all others.
+// Dense parameters are shared by the processes of `dp_cp`, experts (allreduce false) by those of
+// `expt_dp`; the norm is taken over `world`, or over dp_cp where that is null. With several
+// tensor-parallel processes a parameter that is not split counts on the first of them.
+//
+// Methods marked collective, the constructor among them, must be called by all processes of the
+// groups in the same order. After a collective operation failed (IoFailure: another process died,
+// or did not call within the group's timeout) the object refuses all others.
 class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
  public:
   // `optimizers`: FP32Optimizers that hold all parameters, made with wrapped_later. With
   // config.bf16 they become Float16OptimizerWithFloat16Params of this process's share.
-  // Throws Error(Unsupported), by name, for model, tensor or expert parallel groups of more than
-  // one process, and for fp16.
+  // Throws Error(InvalidArgument) when processes have other dense parameters, another ownership or
+  // another optimizer than this one, and for groups that do not fit each other.
   LayerWiseDistributedOptimizer(std::vector<std::unique_ptr<Optimizer>> optimizers,
                                 OptimizerConfig config, ProcessGroupCollection groups = {},
                                 LayerWiseOptions options = {});
@@ -47,10 +54,17 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
 
   double get_grad_norm() override;  // collective
   int64_t count_zeros() override;   // collective
-  StepResult step() override;       // collective: the steps of Optimizer, then allgather_params()
+  // Collective: the steps of Optimizer, then allgather_params(). With overlap_param_gather the
+  // parameters of a round travel while later ones are updated; the result has the same bits.
+  StepResult step() override;
+  bool step_with_ready_grads() override;  // collective with overlap_param_gather
 
   // Brings every parameter from its owner to all processes. Collective.
   void allgather_params();
+  // Moves all parameters into buffers of this object, so that gathering copies nothing: each
+  // tensor that the caller gave becomes a view (at::Tensor::set_data), values and handles stay.
+  // Views of the tensors made before keep the old storage.
+  void adopt_param_buffers();
   void broadcast_params();  // the same, parameter by parameter: the reference's test of the other
 
   // Collective. Groups without parameters here take the settings of the first process that has
@@ -63,10 +77,18 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
   void save_state_dict_to_file(const std::filesystem::path& file);
   void load_state_dict_from_file(const std::filesystem::path& file);
 
+ protected:
+  bool agree_on_overflow(bool found_inf) override;
+  int64_t grad_count() override;
+  void barrier() override;
+
  private:
-  struct Sharding;
+  struct Sharding;  // who owns what, and the communicators
+  struct Gathers;   // one round trip of all parameters
   std::vector<std::unique_ptr<Optimizer>> shard_params(
-      std::vector<std::unique_ptr<Optimizer>> optimizers, const LayerWiseOptions& options);
+      std::vector<std::unique_ptr<Optimizer>> optimizers);
+  void deal_out(std::vector<std::vector<OptimizerGroup>>& groups_by_optimizer);
+  Gathers make_gathers();
 
   std::unique_ptr<Sharding> sharding_;
 };

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <optim/export.h>
+#include <optim/grad_scaler.h>
 #include <optim/optimizer.h>
 
 namespace optim {
@@ -16,8 +17,8 @@ class OPTIM_EXPORT GroupOptimizer : public Optimizer {
   ~GroupOptimizer() override;
 
   std::vector<OptimizerGroup*> param_groups() override;
-  bool prepare_grads() override;
   bool step_with_ready_grads() override;
+  double get_loss_scale() const override;
   StateValue state_dict() override;
   void load_state_dict(const StateValue& state_dict) override;
   StateValue sharded_state_dict(const StateDict& model_sharded_state_dict,
@@ -25,13 +26,21 @@ class OPTIM_EXPORT GroupOptimizer : public Optimizer {
 
   // What the reference calls init_state_fn: zeros for all states that are absent.
   void init_state();
+  // fp32 values into whatever form the optimizer keeps. Throws Error(InvalidArgument), with the
+  // parameter's name, for another shape.
+  void set_master(OptimizedParam& param, const at::Tensor& value);
+  void set_state(OptimizedParam& param, const std::string& name, const at::Tensor& value);
 
   std::vector<OptimizerGroup> release_groups();  // leaves the optimizer without groups
 
  protected:
+  bool collect_grads() override;
+  void update_loss_scale(bool found_inf) override;
   virtual bool has_masters() const = 0;  // state dicts hold them apart
 
   std::vector<OptimizerGroup> groups_;
+  StatePrecision precision_;
+  std::unique_ptr<GradScaler> scaler_;  // null: gradients are not scaled
 };
 
 // Steps fp32 parameters in place.
@@ -47,12 +56,11 @@ class OPTIM_EXPORT FP32Optimizer final : public GroupOptimizer {
   bool has_masters() const override { return false; }
 };
 
-// bf16 parameters with fp32 masters; fp32 parameters are stepped in place. After each update the
-// masters are rounded to the model's tensors.
+// bf16 and fp16 parameters with masters; fp32 parameters are stepped in place. Updates round the
+// masters to the model's tensors.
 class OPTIM_EXPORT Float16OptimizerWithFloat16Params final : public GroupOptimizer {
  public:
   Float16OptimizerWithFloat16Params(std::vector<OptimizerGroup> groups, OptimizerConfig config);
-  bool step_with_ready_grads() override;
   void reload_model_params() override;
 
  protected:
@@ -66,9 +74,9 @@ class OPTIM_EXPORT ChainedOptimizer : public Optimizer {
   ~ChainedOptimizer() override;
 
   std::vector<OptimizerGroup*> param_groups() override;
-  bool prepare_grads() override;
   bool step_with_ready_grads() override;
   void reload_model_params() override;
+  double get_loss_scale() const override;
   // A list of the optimizers' own, or the only one's.
   StateValue state_dict() override;
   void load_state_dict(const StateValue& state_dict) override;
@@ -77,6 +85,10 @@ class OPTIM_EXPORT ChainedOptimizer : public Optimizer {
                                 bool is_loading = false) override;
 
  protected:
+  bool collect_grads() override;
+  void update_loss_scale(bool found_inf) override;
+  void set_grad_scale(double scale) override;
+
   std::vector<std::unique_ptr<Optimizer>> chained_optimizers_;
 };
 

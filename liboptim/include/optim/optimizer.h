@@ -4,35 +4,47 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <optim/export.h>
+#include <optim/packed_tensor.h>
 #include <optim/param_group.h>
 #include <optim/state_dict.h>
 #include <optim/update_rule.h>
 
 namespace optim {
 
-// A parameter of the model: handles, the storage stays the caller's. bf16 or fp32, contiguous, on
-// the CPU. `main_grad`: its gradient, bf16 or fp32, reduced over data-parallel ranks; undefined:
-// it has none, or bind_grads() will name it.
+// A parameter of the model: handles, the storage stays the caller's. fp32, bf16 or fp16,
+// contiguous, on the CPU. `main_grad`: its gradient, of any of these types, reduced over
+// data-parallel ranks; undefined: it has none, or bind_grads() will name it.
 struct Param {
   ParamInfo info;
   at::Tensor param, main_grad;
 };
 
-// A parameter as the rank that updates it keeps it.
+// A parameter as the rank that updates it keeps it. What precision-aware optimizers keep in fewer
+// bits lies in `packed`, `remainder` and `packed_state`; then `main_param` and `state` are empty
+// between updates. master_of() and state_of() give the fp32 values either way.
 struct OptimizedParam {
   uint32_t id = 0;  // its place in the concatenation of all groups of the chain, all ranks
   Param model;
   at::Tensor main_param;  // fp32: the master, or the model's own tensor where that is fp32
-  at::Tensor grad;        // fp32, from prepare_grads() until zero_grad()
+  at::Tensor grad;        // from prepare_grads() until zero_grad(): main_grad itself, or in fp32
   ParamState state;
-  int64_t step = 0;  // updates done
+  int64_t step = 0;           // updates done
+  bool is_duplicate = false;  // the first tensor-parallel rank counts its gradient, this one not
+
+  PackedTensor packed_master;
+  at::Tensor remainder;  // int16: the lower half of a master whose upper half is the parameter
+  std::map<std::string, PackedTensor> packed_state;
 };
+OPTIM_EXPORT bool has_master(const OptimizedParam& param);  // apart from the model's tensor
+OPTIM_EXPORT at::Tensor master_of(const OptimizedParam& param);
+OPTIM_EXPORT ParamState state_of(const OptimizedParam& param);
 
 // One of the reference's param_groups on this rank. lr and weight_decay may be written between
 // steps; weight_decay has wd_mult already in it.
@@ -63,7 +75,7 @@ struct StepResult {
 
 // Megatron-Core's MegatronOptimizer: what step() is made of may be called one by one, in this
 // order: prepare_grads, get_grad_norm, clip_grad_by_total_norm, count_zeros, step_with_ready_grads.
-// Not thread-safe.
+// step() itself clips while it updates: main_grad keeps its values. Not thread-safe.
 class OPTIM_EXPORT Optimizer {
  public:
   explicit Optimizer(OptimizerConfig config);
@@ -79,7 +91,9 @@ class OPTIM_EXPORT Optimizer {
   void bind_grads(const std::function<at::Tensor(const ParamInfo&)>& grad_of);
   void zero_grad(bool set_to_none = true);  // of fp32 copies; main_grad is its owner's to zero
 
-  virtual bool prepare_grads() = 0;  // true: infinite or NaN under loss scaling, skip the step
+  // Collects gradients, divides them by the loss scale and updates that. True: one is infinite or
+  // NaN under loss scaling, skip the step.
+  bool prepare_grads();
   // Global L2 norm, of gradients that are there and not `shared`: per parameter in fp64 in a fixed
   // order, then over parameters by id, so that its bits depend on the gradients alone.
   virtual double get_grad_norm();
@@ -87,11 +101,13 @@ class OPTIM_EXPORT Optimizer {
   double clip_grad_norm(double max_norm);  // by get_grad_norm(), which it returns
   virtual int64_t count_zeros();
   virtual bool step_with_ready_grads() = 0;
+  // Without loss scaling an infinite or NaN gradient, and no gradient at all, throw
+  // Error(InvalidArgument) before anything moved.
   virtual StepResult step();
   virtual void reload_model_params() = 0;  // masters from the model's tensors
 
-  double get_loss_scale() const { return 1.0; }  // fp16 is refused
-  at::Tensor scale_loss(const at::Tensor& loss) const { return loss; }
+  virtual double get_loss_scale() const { return 1.0; }
+  at::Tensor scale_loss(const at::Tensor& loss) const;
 
   // As the reference's, tensors as handles of the optimizer's own. Loading copies into them; it
   // throws Error(InvalidArgument) when groups, counts or shapes differ, before anything changed.
@@ -100,15 +116,29 @@ class OPTIM_EXPORT Optimizer {
   virtual StateValue sharded_state_dict(const StateDict& model_sharded_state_dict,
                                         bool is_loading = false) = 0;
 
+ protected:
+  friend class ChainedOptimizer;
+  friend class TimedSection;
+
+  // prepare_grads() is these three: this rank's overflow, all ranks', what follows from it.
+  virtual bool collect_grads() = 0;
+  virtual bool agree_on_overflow(bool found_inf) { return found_inf; }
+  virtual void update_loss_scale(bool /*found_inf*/) {}
+  // Of all ranks; known once get_grad_norm() was called.
+  virtual int64_t grad_count();
+  virtual void barrier() {}
+  // Factor of gradients that updates and zero counts apply when they read them.
+  virtual void set_grad_scale(double scale) { grad_scale_ = scale; }
+  double grad_scale_ = 1;
+
  private:
+  void check_grads(double total_norm);
+
   OptimizerConfig config_;
 };
 
-// coeff = max_norm / (total_norm + 1e-6); gradients shrink by it where it is below 1.
-OPTIM_EXPORT double clip_coefficient(double max_norm, double total_norm);
-
 // Groups with rules, without masters or state, in the order of get_param_groups().
-// Throws what get_param_groups() and rule_of_group() throw; Error(Unsupported) for fp16.
+// Throws what get_param_groups() and rule_of_group() throw.
 OPTIM_EXPORT std::vector<std::vector<OptimizerGroup>> make_optimizer_groups(
     std::vector<Param> params, const OptimizerConfig& config, const ConfigOverrides& overrides,
     const std::optional<QkvSplit>& qkv_split);

@@ -36,9 +36,13 @@ struct OPTIM_LAYOUT_EXPORT OptimizerConfig {
   bool reuse_grad_buf_for_mxfp8_param_ag = false;   // gather mxfp8 parameters through it
   ckpt::DType params_dtype = ckpt::DType::Float32;  // of the weights when they are created
   bool use_precision_aware_optimizer = false;       // the five fields below take effect
-  bool store_param_remainders = true;               // master = bf16 parameter + 16-bit remainder
-  ckpt::DType main_grads_dtype = ckpt::DType::Float32;
-  ckpt::DType main_params_dtype = ckpt::DType::Float32;
+  // Masters of bf16 parameters: the parameter and a 16-bit remainder, where main_params_dtype is
+  // float32. Exact, 2 bytes less per element.
+  bool store_param_remainders = true;
+  ckpt::DType main_grads_dtype = ckpt::DType::Float32;   // float32 or bfloat16
+  ckpt::DType main_params_dtype = ckpt::DType::Float32;  // float32, or float16 with a scale
+  // Of the first moment (momentum) and the second: float32, bfloat16, or float16 and fp8 (uint8 or
+  // float8_e4m3fn) with a scale per tensor.
   ckpt::DType exp_avg_dtype = ckpt::DType::Float32;
   ckpt::DType exp_avg_sq_dtype = ckpt::DType::Float32;
   std::string optimizer = "adam";  // adam, sgd, muon, lion, soap or adaptive_muon

@@ -30,6 +30,7 @@ struct OPTIM_LAYOUT_EXPORT ParallelSizes {
 enum class OwnershipPolicy : uint8_t {
   PingPong,  // the reference (April 2026): by element count, dealt 0..N-1, N-1..0, ...
   Balanced,  // ours: by Newton-Schulz cost, longest first to the least loaded rank
+  Lpt,       // the reference of August 2026: the same with a cap on elements, see lpt_layout.h
 };
 
 // One rank's place in the two groups that share parameters.
@@ -65,10 +66,19 @@ struct OPTIM_LAYOUT_EXPORT Ownership {
   std::vector<std::vector<uint32_t>> groups_on(RankInGroups rank) const;
 };
 
-// Pure: the same answer on every rank. With dp_cp = 1 nothing is sharded, groups keep model order.
+// Pure: the same answer on every rank. With one rank in both groups nothing is
+// sharded, groups keep model order.
 // Throws Error(InvalidArgument) for a size of 0 and for more than 2^32 - 1 parameters.
 OPTIM_LAYOUT_EXPORT Ownership shard_params(std::span<const ParamGroup> groups,
                                            const ParallelSizes& sizes, OwnershipPolicy policy);
+
+// The same for groups of ranks that are no grid: the ranks that share dense parameters and those
+// that share experts.
+struct SharingSizes {
+  uint32_t dp_cp = 1, expt_dp = 1;
+};
+OPTIM_LAYOUT_EXPORT Ownership shard_params_over(std::span<const ParamGroup> groups,
+                                                const SharingSizes& sizes, OwnershipPolicy policy);
 
 // What a rank keeps, by optimizer and index. `groups` are those that were sharded.
 OPTIM_LAYOUT_EXPORT std::vector<LocalParam> local_params(std::span<const ParamGroup> groups,

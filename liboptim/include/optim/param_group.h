@@ -63,18 +63,25 @@ struct ParamGroup {
 
 // The groups of all chained optimizers, concatenated in the order of the chain (optimizer_index
 // never decreases): for Muon 0 = muon; 1 = adam, its decayed group before the others.
-// Frozen parameters are skipped. Emerging optimizers (muon, soap, adaptive_muon) tag expert_tp and
-// is_qkv by name and leave embeddings, output layers and all that is not 2-D to
+// Frozen parameters are skipped. expert_tp and is_qkv are tagged by name. Emerging optimizers
+// (muon, soap, adaptive_muon) leave embeddings, output layers and all that is not 2-D to
 // muon_scalar_optimizer. Expert groups have an optimizer of their own unless the sharding is
 // layer-wise.
 // `keys_of_all_ranks`: the keys of other ranks in rank order, so that every rank has the same
 // groups. Throws Error(InvalidArgument) when two overrides of a parameter set a key to different
 // values; when one sets `params`, `is_expert_parallel` or `default_config`, or a field to a wrong
-// type; and when one changes the config's optimizer, optimizer_cpu_offload or
-// overlap_param_gather_with_optimizer_step.
+// type; when one changes the config's optimizer_cpu_offload or
+// overlap_param_gather_with_optimizer_step; when one gives a parameter that is no matrix to Muon.
+// An override of `optimizer` (adam, sgd, lion, muon) gives the parameter to that rule, whatever
+// the config's; other names throw Error(Unsupported).
 OPTIM_LAYOUT_EXPORT std::vector<ParamGroup> get_param_groups(
     std::span<const ParamInfo> params, const OptimizerConfig& config,
     const ConfigOverrides& overrides, std::span<const GroupKey> keys_of_all_ranks = {});
+
+// What the reference refuses beyond that: an `optimizer` that is not the config's. Throws
+// Error(InvalidArgument) with the field.
+OPTIM_LAYOUT_EXPORT void validate_overrides(const OptimizerConfig& config,
+                                            const ConfigOverrides& overrides, ReferenceRules);
 
 // With get_standard_config_overrides(config).
 OPTIM_LAYOUT_EXPORT std::vector<ParamGroup> get_param_groups(std::span<const ParamInfo> params,

@@ -65,7 +65,7 @@ struct ProcessMesh {
   std::variant<std::monostate, TcpRendezvous, std::string> rendezvous = {};
   GlooOptions gloo = {};
 };
-// All processes of the mesh as one data-parallel group.
+// All processes of the mesh as one data-parallel group, of dense parameters and experts alike.
 OPTIM_EXPORT ProcessGroupCollection join_data_parallel(const ProcessMesh& mesh);
 
 // `size` data-parallel ranks in this process: element r is rank r, for a thread of its own.

@@ -27,7 +27,7 @@ struct TraceReport {
 };
 
 // Replays a trace and compares every parameter and state after every step: it passes when each is
-// within the tolerance, by default max_scaled <= the algorithm's and precision's bound that
+// within the tolerance, by default within the bound of its algorithm and precision that
 // docs/optimizer.md argues. Throws NotFound; Corrupt for a malformed trace; Unsupported, with the
 // name, for files that are no traces and for optimizers that cannot be replayed.
 OPTIM_EXPORT TraceReport check_trace(const std::filesystem::path& json_file,

@@ -14,7 +14,17 @@ enum class MatmulPrecision : uint8_t {
   Medium
 };  // torch.set_float32_matmul_precision
 enum class MuonTpMode : uint8_t { Blockwise, Duplicated, Distributed };
-enum class NsCoefficients : uint8_t { Simple, Quintic, PolarExpress, Cans, Aol, DeepseekV4 };
+// Cubic5 (August 2026): five steps without the quadratic product. Custom: the caller's own rows.
+enum class NsCoefficients : uint8_t {
+  Simple,
+  Quintic,
+  PolarExpress,
+  Cans,
+  Aol,
+  DeepseekV4,
+  Cubic5,
+  Custom
+};
 enum class Moment2Method : uint8_t { AdaMuon, NorMuon, Namo };
 
 // The reference's spelling: "spectral", "unit_rms_norm", "polar_express", "deepseekv4", ...

@@ -41,6 +41,17 @@ struct AdamRule {
   AdamArithmetic arithmetic = AdamArithmetic::Torch;
 };
 
+// torch.optim.SGD: g += wd p; b = momentum b + g; p -= lr b. Without momentum it has no state.
+struct SgdRule {
+  double momentum = 0.9;
+};
+
+// u = sign(lerp(m, g, 1 - beta1)); m = lerp(m, g, 1 - beta2); p -= lr u. sign(0) = 0.
+struct LionRule {
+  double beta1 = 0.95, beta2 = 0.98;
+  WeightDecayMethod weight_decay_method = WeightDecayMethod::Decoupled;
+};
+
 struct MuonRule {
   double momentum = 0.95;  // of an exponential moving average of the gradient
   bool nesterov = false;
@@ -52,9 +63,9 @@ struct MuonRule {
       {};  // how parameters with is_qkv are split; none: they are not
 };
 
-using RuleConfig = std::variant<AdamRule, MuonRule>;
+using RuleConfig = std::variant<AdamRule, MuonRule, SgdRule, LionRule>;
 
-// The tensors that a rule keeps for one parameter, by the name they have in checkpoints. Empty
+// The fp32 tensors that a rule keeps for one parameter, by the name they have in checkpoints. Empty
 // until the first update.
 using ParamState = std::map<std::string, at::Tensor>;
 
@@ -62,24 +73,37 @@ struct StepContext {
   double lr = 0;
   double weight_decay = 0;  // of the group, its wd_mult already in it
   int64_t step = 1;         // which update of this parameter it is, from 1
+  double grad_scale = 1;    // clipping: the gradient that counts is fp32(grad * grad_scale)
 };
 
-// What one update changes. `param` and `grad`: contiguous fp32 of one shape on the CPU. `param` is
-// updated in place; `grad` is read only, but for L2 decay in Muon.
+// What one update changes. `param`: contiguous fp32 on the CPU, updated in place. `grad`:
+// contiguous fp32, bf16 or fp16 of its shape; read only, but for L2 decay with grad_scale 1.
+// `rounded`, where it is defined, is a contiguous bf16 or fp16 tensor of the same shape that
+// receives the new values, rounded to nearest even.
 struct UpdateTarget {
   const ParamInfo* info = nullptr;
   at::Tensor param, grad;
   ParamState* state = nullptr;
+  at::Tensor rounded = {};
 };
 
-// How one parameter is updated. No communication; const and safe to call from many threads for
-// different parameters.
+// One parameter's share of a step.
+struct UpdateItem {
+  UpdateTarget target;
+  StepContext context;
+};
+
+// How parameters are updated: each from its own tensors alone, so that the result does not depend
+// on what else is in the list. No communication; const and safe to call from many
+// threads for different parameters.
 class OPTIM_EXPORT UpdateRule {
  public:
   virtual ~UpdateRule();
   virtual std::span<const std::string_view> state_names() const = 0;
-  // Throws Error(InvalidArgument) with the parameter's name for shapes that the rule cannot update.
-  virtual void update(const UpdateTarget& target, const StepContext& context) const = 0;
+  // Creates absent states, updates all items. Throws Error(InvalidArgument) with the parameter's
+  // name for shapes that the rule cannot update.
+  virtual void update_all(std::span<const UpdateItem> items) const = 0;
+  void update(const UpdateTarget& target, const StepContext& context) const;  // of one parameter
   // Zeros for every state that is absent.
   void init_state(const at::Tensor& param, ParamState& state) const;
 };
@@ -87,8 +111,8 @@ OPTIM_EXPORT std::unique_ptr<UpdateRule> make_rule(const RuleConfig& config);
 
 // The rule of a group: what get_param_groups() says that updates it, with the configuration's
 // coefficients and the group's overrides (eps). `qkv_split` is needed where Muon splits.
-// Throws Error(Unsupported) for sgd, lion, soap and adaptive_muon, and for Muon's duplicated and
-// distributed tensor parallel modes.
+// Throws Error(Unsupported) for soap and adaptive_muon, and for Muon's duplicated and distributed
+// tensor parallel modes.
 OPTIM_EXPORT RuleConfig rule_of_group(const ParamGroup& group, const OptimizerConfig& config,
                                       const std::optional<QkvSplit>& qkv_split);
 

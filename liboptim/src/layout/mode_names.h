@@ -15,8 +15,8 @@ inline constexpr std::array<std::string_view, 3> kScaleModes = {"spectral", "uni
 inline constexpr std::array<std::string_view, 3> kPrecisions = {"highest", "high", "medium"};
 inline constexpr std::array<std::string_view, 3> kTpModes = {"blockwise", "duplicated",
                                                              "distributed"};
-inline constexpr std::array<std::string_view, 6> kCoefficients = {
-    "simple", "quintic", "polar_express", "cans", "aol", "deepseekv4"};
+inline constexpr std::array<std::string_view, 8> kCoefficients = {
+    "simple", "quintic", "polar_express", "cans", "aol", "deepseekv4", "cubic5", "custom"};
 inline constexpr std::array<std::string_view, 3> kMoment2Methods = {"adamuon", "normuon", "namo"};
 
 constexpr const auto& names_of(MuonScaleMode) { return kScaleModes; }

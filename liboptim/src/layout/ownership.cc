@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <optim/lpt_layout.h>
 
 namespace optim {
 namespace {
@@ -46,6 +47,7 @@ struct Deal {
   Ownership ownership;
   std::vector<uint64_t> count;  // [id] elements
   std::vector<double> cost;     // [id] update_cost()
+  std::vector<Shape> shape;     // [id]
 };
 
 Deal collect(std::span<const ParamGroup> groups) {
@@ -61,6 +63,7 @@ Deal collect(std::span<const ParamGroup> groups) {
       all.is_expert.push_back(groups[group].is_expert_parallel);
       deal.count.push_back(element_count(param.info));
       deal.cost.push_back(update_cost(param.info, groups[group]));
+      deal.shape.push_back(param.info.shape);
     }
   }
   all.owner.resize(all.group_of.size(), 0);
@@ -105,6 +108,26 @@ void deal_balanced(Deal& deal, uint32_t dp_cp, uint32_t expt_dp) {
   Loads dense(dp_cp), experts(expt_dp);
   for (const uint32_t id : all.dealt) {
     all.owner[id] = all.is_expert[id] ? experts.give(deal.cost[id]) : dense.give(deal.cost[id]);
+  }
+}
+
+// One bucket of all dense parameters and one of all experts.
+void deal_lpt(Deal& deal, uint32_t dp_cp, uint32_t expt_dp) {
+  Ownership& all = deal.ownership;
+  const std::vector<uint32_t> model_order = std::exchange(all.dealt, {});
+  for (const bool experts : {false, true}) {
+    std::vector<uint32_t> ids;
+    std::vector<Shape> shapes;
+    for (const uint32_t id : model_order) {
+      if (all.is_expert[id] != experts) continue;
+      ids.push_back(id);
+      shapes.push_back(deal.shape[id]);
+    }
+    const LptLayout layout = lpt_layout(shapes, {.data_parallel = experts ? expt_dp : dp_cp});
+    for (const uint32_t place : layout.assigned) {
+      all.owner[ids[place]] = layout.shard[place];
+      all.dealt.push_back(ids[place]);
+    }
   }
 }
 
@@ -159,13 +182,21 @@ double update_cost(const ParamInfo& param, const ParamGroup& group) {
 
 Ownership shard_params(std::span<const ParamGroup> groups, const ParallelSizes& sizes,
                        OwnershipPolicy policy) {
-  const uint32_t dp_cp = sizes.dp_cp(), expt_dp = sizes.expt_dp();
+  // The reference deals nothing where dense parameters have one rank.
+  const uint32_t dp_cp = sizes.dp_cp();
+  return shard_params_over(groups, {dp_cp, dp_cp == 1 ? 1 : sizes.expt_dp()}, policy);
+}
+
+Ownership shard_params_over(std::span<const ParamGroup> groups, const SharingSizes& sizes,
+                            OwnershipPolicy policy) {
+  const uint32_t dp_cp = sizes.dp_cp, expt_dp = sizes.expt_dp;
+  if (dp_cp == 0 || expt_dp == 0) refuse("a sharing group has no rank");
   Deal deal = collect(groups);
-  if (dp_cp == 1) return std::move(deal.ownership);
-  if (policy == OwnershipPolicy::PingPong) {
-    deal_ping_pong(deal, dp_cp, expt_dp);
-  } else {
-    deal_balanced(deal, dp_cp, expt_dp);
+  if (dp_cp == 1 && expt_dp == 1) return std::move(deal.ownership);
+  switch (policy) {
+    case OwnershipPolicy::PingPong: deal_ping_pong(deal, dp_cp, expt_dp); break;
+    case OwnershipPolicy::Balanced: deal_balanced(deal, dp_cp, expt_dp); break;
+    case OwnershipPolicy::Lpt: deal_lpt(deal, dp_cp, expt_dp); break;
   }
   list_by_rank(deal.ownership, dp_cp, expt_dp);
   return std::move(deal.ownership);

@@ -83,40 +83,46 @@ size_t find_or_add(std::vector<GroupKey>& keys, const GroupKey& key) {
   return keys.size() - 1;
 }
 
-// The base config chooses these for all parameters; an override may only repeat its choice.
+// The base config chooses this for all parameters; an override may only repeat its choice.
+void check_fixed(const ParamGroupOverride& override, const std::string& field,
+                 const OverrideValue& base) {
+  const auto at = override.find(field);
+  if (at == override.end() || same_value(at->second, base)) return;
+  refuse(field, "an override sets " + text(at->second) + " where the configuration has " +
+                    text(base) + "; it cannot differ between groups");
+}
+
+void check_optimizer(const ParamGroupOverride& override) {
+  const auto at = override.find("optimizer");
+  if (at == override.end()) return;
+  const auto* const name = std::get_if<std::string>(&at->second);
+  if (name == nullptr) {
+    refuse("optimizer", "an override sets it to " + text(at->second) + "; it is a name");
+  }
+  constexpr std::array<std::string_view, 4> kRules = {"adam", "sgd", "lion", "muon"};
+  if (std::ranges::find(kRules, *name) != kRules.end()) return;
+  throw ckpt::Error(
+      ckpt::ErrorCode::Unsupported, {.file = {}, .key = "optimizer"},
+      "an override sets " + text(at->second) + "; adam, sgd, lion and muon are known");
+}
+
 void check_overrides(const OptimizerConfig& config, const ConfigOverrides& overrides) {
-  const std::array<std::pair<std::string_view, OverrideValue>, 3> fixed = {
-      {{"overlap_param_gather_with_optimizer_step",
-        config.overlap_param_gather_with_optimizer_step},
-       {"optimizer", config.optimizer},
-       {"optimizer_cpu_offload", config.optimizer_cpu_offload}}};
   for (const auto& [key, override] : overrides) {
-    for (const auto& [field, base] : fixed) {
-      const auto at = override.find(std::string(field));
-      if (at == override.end() || same_value(at->second, base)) continue;
-      refuse(field, "an override sets " + text(at->second) + " where the configuration has " +
-                        text(base) + "; it cannot differ between groups");
-    }
+    check_fixed(override, "overlap_param_gather_with_optimizer_step",
+                config.overlap_param_gather_with_optimizer_step);
+    check_fixed(override, "optimizer_cpu_offload", config.optimizer_cpu_offload);
+    check_optimizer(override);
     for (const char* own : {"params", "is_expert_parallel", "default_config"}) {
       if (override.contains(own)) refuse(own, "an override cannot set this: grouping computes it");
     }
   }
 }
 
-// The caller's overrides and what an emerging optimizer adds: matrices are its own, the rest goes
-// to the scalar optimizer. The reference hard-codes adam; we read muon_scalar_optimizer, as
-// documented.
-ConfigOverrides all_overrides(const OptimizerConfig& config, const ConfigOverrides& overrides) {
-  check_overrides(config, overrides);
-  ConfigOverrides all = overrides;
-  if (!is_emerging(config.optimizer)) return all;
-  ParamPredicate is_scalar{"nonlinear_or_embedding", [](const ParamInfo& param) {
-                             return param.attributes.is_embedding_or_output_parameter ||
-                                    !param.attributes.use_muon || param.shape.size() != 2;
-                           }};
-  set_override(all, {.predicate = {std::move(is_scalar)}},
-               {{"optimizer", config.muon_scalar_optimizer}});
-  return all;
+// What an emerging optimizer leaves to the scalar one, which updates matrices only. The reference
+// hard-codes adam; we read muon_scalar_optimizer, as documented.
+bool is_for_scalar_optimizer(const ParamInfo& param) {
+  return param.attributes.is_embedding_or_output_parameter || !param.attributes.use_muon ||
+         param.shape.size() != 2;
 }
 
 // All overrides that match, merged.
@@ -131,6 +137,24 @@ GroupKey key_of(const ParamInfo& param, const ConfigOverrides& overrides) {
       refuse(param.name, "conflicting overrides of '" + field + "': " + text(at->second) + " and " +
                              text(value));
     }
+  }
+  return key;
+}
+
+// The caller's overrides and the optimizer that the configuration implies; the caller's wins.
+GroupKey key_of(const ParamInfo& param, const OptimizerConfig& config,
+                const ConfigOverrides& overrides) {
+  GroupKey key = key_of(param, overrides);
+  if (is_emerging(config.optimizer) && is_for_scalar_optimizer(param)) {
+    if (!key.overrides) key.overrides.emplace();
+    key.overrides->emplace("optimizer", config.muon_scalar_optimizer);
+  }
+  std::string rule = config.optimizer;
+  if (key.overrides && key.overrides->contains("optimizer")) {
+    rule = std::get<std::string>(key.overrides->at("optimizer"));
+  }
+  if (is_emerging(rule) && param.shape.size() != 2) {
+    refuse(param.name, "is no matrix; '" + rule + "' updates matrices only");
   }
   return key;
 }
@@ -197,18 +221,15 @@ struct Keyed {
 
 Keyed sort_by_key(std::span<const ParamInfo> params, const OptimizerConfig& config,
                   const ConfigOverrides& overrides) {
-  const ConfigOverrides all = all_overrides(config, overrides);
-  const bool emerging = is_emerging(config.optimizer);
+  check_overrides(config, overrides);
   Keyed keyed;
   for (size_t index = 0; index < params.size(); ++index) {
     if (!params[index].requires_grad) continue;
     GroupedParam param{index, params[index]};
-    if (emerging) {
-      const ParamAttributes tags = megatron_attributes(param.info.name, param.info.shape.size());
-      param.info.attributes.expert_tp |= tags.expert_tp;
-      param.info.attributes.is_qkv |= tags.is_qkv;
-    }
-    const size_t at = find_or_add(keyed.keys, key_of(param.info, all));
+    const ParamAttributes tags = megatron_attributes(param.info.name, param.info.shape.size());
+    param.info.attributes.expert_tp |= tags.expert_tp;
+    param.info.attributes.is_qkv |= tags.is_qkv;
+    const size_t at = find_or_add(keyed.keys, key_of(param.info, config, overrides));
     keyed.params.resize(keyed.keys.size());
     keyed.params[at].push_back(std::move(param));
   }
@@ -253,6 +274,14 @@ ConfigOverrides get_standard_config_overrides(const OptimizerConfig& config) {
     set_override(overrides, {.attr = {"is_embedding_or_output_parameter"}}, std::move(decoupled));
   }
   return overrides;
+}
+
+void validate_overrides(const OptimizerConfig& config, const ConfigOverrides& overrides,
+                        ReferenceRules) {
+  check_overrides(config, overrides);
+  for (const auto& [key, override] : overrides) {
+    check_fixed(override, "optimizer", config.optimizer);
+  }
 }
 
 std::vector<GroupKey> get_group_keys(std::span<const ParamInfo> params,

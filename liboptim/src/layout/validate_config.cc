@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <initializer_list>
@@ -102,9 +103,6 @@ void require_ranges(const OptimizerConfig& c) {
 
 void require_sense(const OptimizerConfig& c) {
   constexpr double kMost = std::numeric_limits<double>::max();
-  const bool is_weight_dtype = c.params_dtype == DType::Float32 ||
-                               c.params_dtype == DType::BFloat16 ||
-                               c.params_dtype == DType::Float16;
   const std::string_view scalar = c.muon_scalar_optimizer;
   enforce(
       {{!is_known(c.optimizer), "optimizer",
@@ -116,12 +114,44 @@ void require_sense(const OptimizerConfig& c) {
        {c.decoupled_min_lr.value_or(0) > c.decoupled_lr.value_or(kMost), "decoupled_min_lr",
         "is greater than decoupled_lr"},
        {c.fp16 && c.bf16, "bf16", "cannot be set together with fp16"},
-       {!is_weight_dtype, "params_dtype", "is none of float32, bfloat16, float16"},
        {c.loss_scale.value_or(1) <= 0, "loss_scale", "is not positive"},
+       {c.loss_scale && !c.fp16 && !c.bf16, "loss_scale", "has no effect without fp16 or bf16"},
        {c.initial_loss_scale <= 0, "initial_loss_scale", "is not positive"},
        {c.min_loss_scale <= 0, "min_loss_scale", "is not positive"},
+       {c.muon_coefficient_type == NsCoefficients::Cubic5 && c.muon_num_ns_steps != 5,
+        "muon_num_ns_steps", "must be 5 with the coefficients 'cubic5'"},
+       {c.muon_coefficient_type == NsCoefficients::Custom, "muon_coefficient_type",
+        "names no table; NewtonSchulzOptions takes rows of one's own"},
        {c.optimizer_offload_fraction > 1, "optimizer_offload_fraction", "is greater than 1"}},
       ErrorCode::InvalidArgument);
+}
+
+bool is_one_of(DType dtype, std::initializer_list<DType> allowed) {
+  return std::find(allowed.begin(), allowed.end(), dtype) != allowed.end();
+}
+
+// Element types that a field cannot have, or that contradict fp16 and bf16.
+void require_dtypes(const OptimizerConfig& c) {
+  using enum DType;
+  const bool is_half = c.fp16 || c.bf16;
+  const DType other_half = c.bf16 ? Float16 : BFloat16;
+  const auto is_state = [](DType dtype) {
+    return is_one_of(dtype, {Float32, BFloat16, Float16, UInt8, Float8E4M3FN});
+  };
+  constexpr std::string_view kState = "is none of float32, bfloat16, float16, uint8, float8_e4m3fn";
+  enforce({{!is_one_of(c.params_dtype, {Float32, BFloat16, Float16}), "params_dtype",
+            "is none of float32, bfloat16, float16"},
+           {!is_half && c.params_dtype != Float32, "params_dtype", "needs bf16 or fp16"},
+           {is_half && c.params_dtype == other_half, "params_dtype", "contradicts bf16 and fp16"},
+           {!is_one_of(c.main_grads_dtype, {Float32, BFloat16}), "main_grads_dtype",
+            "is neither float32 nor bfloat16"},
+           {!is_one_of(c.main_params_dtype, {Float32, Float16}), "main_params_dtype",
+            "is neither float32 nor float16"},
+           {!is_half && c.main_params_dtype != Float32, "main_params_dtype",
+            "has no effect: fp32 parameters have no masters"},
+           {!is_state(c.exp_avg_dtype), "exp_avg_dtype", kState},
+           {!is_state(c.exp_avg_sq_dtype), "exp_avg_sq_dtype", kState}},
+          ErrorCode::InvalidArgument);
 }
 
 // The documented __post_init__: other precisions only through the precision-aware optimizer.
@@ -136,37 +166,25 @@ void require_plain_precision(const OptimizerConfig& c) {
 }
 
 // What exists in the reference and not here. A field that only tunes something refused here
-// (pin_cpu_grads, lion_beta1, initial_loss_scale, ...) needs no row of its own.
+// (pin_cpu_grads, soap_shampoo_beta, ...) needs no row of its own.
 void require_supported(const OptimizerConfig& c) {
-  enforce(
-      {{c.optimizer != "adam" && c.optimizer != "muon", "optimizer",
-        "this optimizer is not implemented; adam and muon are"},
-       {is_emerging(c.optimizer) && c.muon_scalar_optimizer != "adam", "muon_scalar_optimizer",
-        "only adam is implemented beside muon"},
-       {c.fp16, "fp16", "fp16 training is not implemented"},
-       {c.loss_scale.has_value(), "loss_scale", "loss scaling is not implemented"},
-       {c.use_precision_aware_optimizer, "use_precision_aware_optimizer",
-        "masters and states of lower precision are not implemented"},
-       {c.fp8_recipe.has_value(), "fp8_recipe", "fp8 parameters are not implemented"},
-       {c.reuse_grad_buf_for_mxfp8_param_ag, "reuse_grad_buf_for_mxfp8_param_ag",
-        "fp8 parameters are not implemented"},
-       {c.muon_tp_mode != MuonTpMode::Blockwise, "muon_tp_mode",
-        "tensor parallel Newton-Schulz is not implemented; blockwise is"},
-       {c.use_distributed_optimizer, "use_distributed_optimizer",
-        "sharding by element ranges is not implemented"},
-       {c.overlap_param_gather, "overlap_param_gather", "overlapped gathering is not implemented"},
-       {c.overlap_param_gather_with_optimizer_step, "overlap_param_gather_with_optimizer_step",
-        "overlapped gathering is not implemented"},
-       {c.optimizer_cpu_offload, "optimizer_cpu_offload", "CPU offload is not implemented"},
-       {c.use_torch_optimizer_for_cpu_offload, "use_torch_optimizer_for_cpu_offload",
-        "CPU offload is not implemented"},
-       {c.overlap_cpu_optimizer_d2h_h2d, "overlap_cpu_optimizer_d2h_h2d",
-        "CPU offload is not implemented"},
-       {c.timers != nullptr, "timers", "timers are not implemented"},
-       {!c.config_logger_dir.empty(), "config_logger_dir",
-        "the library writes no log; to_json() has the configuration"},
-       {c.optimizer_cuda_graph, "optimizer_cuda_graph", "CUDA graphs are not implemented"}},
-      ErrorCode::Unsupported);
+  constexpr std::string_view kOffload = "CPU offload is not implemented";
+  enforce({{c.optimizer == "soap" || c.optimizer == "adaptive_muon", "optimizer",
+            "this optimizer is not implemented; adam, sgd, lion and muon are"},
+           {c.fp8_recipe.has_value(), "fp8_recipe", "fp8 parameters are not implemented"},
+           {c.reuse_grad_buf_for_mxfp8_param_ag, "reuse_grad_buf_for_mxfp8_param_ag",
+            "fp8 parameters are not implemented"},
+           {c.muon_tp_mode != MuonTpMode::Blockwise, "muon_tp_mode",
+            "tensor parallel Newton-Schulz is not implemented; blockwise is"},
+           {c.use_distributed_optimizer, "use_distributed_optimizer",
+            "sharding by element ranges is not implemented"},
+           {c.overlap_param_gather_with_optimizer_step, "overlap_param_gather_with_optimizer_step",
+            "gathering one model chunk behind another's step is not implemented"},
+           {c.optimizer_cpu_offload, "optimizer_cpu_offload", kOffload},
+           {c.use_torch_optimizer_for_cpu_offload, "use_torch_optimizer_for_cpu_offload", kOffload},
+           {c.overlap_cpu_optimizer_d2h_h2d, "overlap_cpu_optimizer_d2h_h2d", kOffload},
+           {c.optimizer_cuda_graph, "optimizer_cuda_graph", "CUDA graphs are not implemented"}},
+          ErrorCode::Unsupported);
 }
 
 }  // namespace
@@ -180,6 +198,7 @@ void OptimizerConfig::validate() const {
   require_ranges(*this);
   require_sense(*this);
   require_plain_precision(*this);
+  require_dtypes(*this);
   require_supported(*this);
 }
 

@@ -37,10 +37,24 @@ std::vector<OptimizerGroup*> ChainedOptimizer::param_groups() {
   return all;
 }
 
-bool ChainedOptimizer::prepare_grads() {
+bool ChainedOptimizer::collect_grads() {
   bool found_inf = false;
-  for (const auto& optimizer : chained_optimizers_) found_inf |= optimizer->prepare_grads();
+  for (const auto& optimizer : chained_optimizers_) found_inf |= optimizer->collect_grads();
   return found_inf;
+}
+
+// All with the same outcome, so that their scales never part.
+void ChainedOptimizer::update_loss_scale(bool found_inf) {
+  for (const auto& optimizer : chained_optimizers_) optimizer->update_loss_scale(found_inf);
+}
+
+void ChainedOptimizer::set_grad_scale(double scale) {
+  Optimizer::set_grad_scale(scale);
+  for (const auto& optimizer : chained_optimizers_) optimizer->set_grad_scale(scale);
+}
+
+double ChainedOptimizer::get_loss_scale() const {
+  return chained_optimizers_.empty() ? 1.0 : chained_optimizers_.front()->get_loss_scale();
 }
 
 bool ChainedOptimizer::step_with_ready_grads() {

@@ -19,12 +19,15 @@ Collectives::Collectives(const ProcessGroupPtr& group) : group_(group), rank_(ra
 Collectives::Collectives(Collectives&&) noexcept = default;
 Collectives::~Collectives() = default;
 
+void Collectives::check_usable() const {
+  if (failure_.empty()) return;
+  throw ckpt::Error(ckpt::ErrorCode::IoFailure, {},
+                    "an earlier collective operation failed, ranks no longer agree: " + failure_);
+}
+
 template <class Body>
 void Collectives::run(const char* operation, Body&& body) {
-  if (!failure_.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::IoFailure, {},
-                      "an earlier collective operation failed, ranks no longer agree: " + failure_);
-  }
+  check_usable();
   if (!group_) return;
   try {
     translate_c10d_errors(operation, body);
@@ -34,16 +37,40 @@ void Collectives::run(const char* operation, Body&& body) {
   }
 }
 
-void Collectives::all_reduce_sum(at::Tensor& tensor) {
+template <class Body>
+Collectives::Wait Collectives::start(const char* operation, Body&& body) {
+  c10::intrusive_ptr<c10d::Work> work;
+  run(operation, [&] { work = body(); });
+  if (!work) return [] {};
+  return [this, operation, work] { run(operation, [&] { work->wait(); }); };
+}
+
+void Collectives::all_reduce(at::Tensor& tensor, bool is_max) {
   run("all-reduce", [&] {
     std::vector<at::Tensor> tensors = {tensor};
-    group_->allreduce(tensors)->wait();
+    c10d::AllreduceOptions options;
+    options.reduceOp = is_max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+    group_->allreduce(tensors, options)->wait();
   });
 }
 
-void Collectives::all_gather(at::Tensor& all, at::Tensor& mine) {
+void Collectives::all_reduce_sum(at::Tensor& tensor) { all_reduce(tensor, /*is_max=*/false); }
+void Collectives::all_reduce_max(at::Tensor& tensor) { all_reduce(tensor, /*is_max=*/true); }
+
+Collectives::Wait Collectives::start_all_gather(at::Tensor all, at::Tensor mine) {
   if (!group_) all.copy_(mine);
-  run("all-gather", [&] { group_->_allgather_base(all, mine)->wait(); });
+  return start("all-gather", [&] { return group_->_allgather_base(all, mine); });
+}
+
+void Collectives::all_gather(at::Tensor& all, at::Tensor& mine) { start_all_gather(all, mine)(); }
+
+Collectives::Wait Collectives::start_broadcast(at::Tensor tensor, int root) {
+  return start("broadcast", [&] {
+    std::vector<at::Tensor> tensors = {tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    return group_->broadcast(tensors, options);
+  });
 }
 
 // Two rounds: the sizes, then the texts padded to the longest.
@@ -65,13 +92,6 @@ std::vector<std::string> Collectives::all_gather(const std::string& mine) {
   return texts;
 }
 
-void Collectives::broadcast(at::Tensor& tensor, int root) {
-  run("broadcast", [&] {
-    std::vector<at::Tensor> tensors = {tensor};
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    group_->broadcast(tensors, options)->wait();
-  });
-}
+void Collectives::broadcast(at::Tensor& tensor, int root) { start_broadcast(tensor, root)(); }
 
 }  // namespace optim

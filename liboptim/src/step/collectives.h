@@ -5,6 +5,7 @@
 #include <ckpt/error.h>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,7 @@ auto translate_c10d_errors(const char* operation, Body&& body) {
 }
 
 // The collective operations that the optimizer uses, over one group; on a null group they change
-// nothing. Blocking: all ranks must call in the same order. After a failure ranks no longer agree,
+// nothing. All ranks must call in the same order. After a failure ranks no longer agree,
 // so that the object refuses every further operation and says why (IoFailure).
 class Collectives {
  public:
@@ -42,15 +43,26 @@ class Collectives {
   // In place. Sums of values of which all but one are zero are exact whatever the order.
   void all_reduce_sum(at::Tensor& tensor);
 
-  // `all` has size() times the bytes of `mine`; both contiguous, of type uint8.
+  void all_reduce_max(at::Tensor& tensor);
+
+  // `all` has size() times the elements of `mine`; both contiguous, of one type.
   void all_gather(at::Tensor& all, at::Tensor& mine);
   std::vector<std::string> all_gather(const std::string& mine);
 
   void broadcast(at::Tensor& tensor, int root);
 
+  // The same without waiting: call what they return, once, before touching the tensors.
+  using Wait = std::function<void()>;
+  Wait start_all_gather(at::Tensor all, at::Tensor mine);
+  Wait start_broadcast(at::Tensor tensor, int root);
+
  private:
+  void all_reduce(at::Tensor& tensor, bool is_max);
+  void check_usable() const;
   template <class Body>
   void run(const char* operation, Body&& body);
+  template <class Body>
+  Wait start(const char* operation, Body&& body);
 
   ProcessGroupPtr group_;
   ProcessRank rank_;

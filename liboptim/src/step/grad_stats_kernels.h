@@ -6,11 +6,14 @@
 
 namespace optim {
 
-// Sum of squares of a contiguous fp32 or bf16 tensor on the CPU, in fp64 and in an order that
-// depends on the number of elements only: blocks of 2^14 elements, 16 running sums in each.
+// Of contiguous fp32, bf16 or fp16 tensors on the CPU, else Error(InvalidArgument). Sums are fp64
+// in an order that depends on the number of elements only: blocks of 2^14 elements, 16 running sums
+// in each.
 double sum_of_squares(const at::Tensor& tensor);
+double sum_of_powers(const at::Tensor& tensor, double exponent);  // of magnitudes
+double largest_magnitude(const at::Tensor& tensor);               // NaN if there is one
 
-// Elements equal to zero; -0 is one, NaN is none.
-int64_t count_zeros(const at::Tensor& tensor);
+// Elements of fp32(tensor * scale) equal to zero; -0 is one, NaN is none.
+int64_t count_zeros(const at::Tensor& tensor, float scale);
 
 }  // namespace optim

@@ -6,6 +6,7 @@
 #include <optim/checkpoint_bridge.h>
 #include <optim/sharded_state.h>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "step/optimizer_state.h"
@@ -15,15 +16,12 @@ namespace optim {
 namespace {
 
 constexpr const char* kMasters = "fp32_from_fp16_params";
-
-bool has_master(const OptimizedParam& param) {
-  return !param.main_param.is_same(param.model.param);
-}
+constexpr const char* kScaler = "grad_scaler";
 
 StateList masters_of(const OptimizerGroup& group) {
   StateList masters;
   for (const OptimizedParam& param : group.params) {
-    if (has_master(param)) masters.push_back(handle_of(param.main_param));
+    if (has_master(param)) masters.push_back(handle_of(master_of(param)));
   }
   return masters;
 }
@@ -35,7 +33,7 @@ std::optional<int64_t> common_step(const std::vector<OptimizerGroup>& groups) {
     const auto* const adam = std::get_if<AdamRule>(&group.rule_config);
     if (adam == nullptr || adam->arithmetic != AdamArithmetic::Torch) continue;
     for (const OptimizedParam& param : group.params) {
-      if (param.state.empty()) continue;
+      if (param.state.empty() && param.packed_state.empty()) continue;
       if (step && *step != param.step) {
         refuse_state(param.model.info.name, "has another step than the parameters before it");
       }
@@ -60,7 +58,7 @@ StateValue sharded_masters(const std::vector<OptimizerGroup>& groups,
                      "is not in the model's sharded state dict." + std::string(KEEP_VARS_HINT));
       }
       const ShardedParam master = make_sharded_optimizer_tensor(
-          found->second, handle_of(param.main_param), "optimizer.state.fp32_param");
+          found->second, handle_of(master_of(param)), "optimizer.state.fp32_param");
       masters.push_back(std::visit([](const auto& s) { return StateValue(s); }, master));
     }
     by_group.push_back(std::move(masters));
@@ -69,20 +67,44 @@ StateValue sharded_masters(const std::vector<OptimizerGroup>& groups,
 }
 
 // match[g]: which saved group is the g-th of ours.
-void load_masters(std::vector<OptimizerGroup>& groups, const std::vector<size_t>& match,
+struct MasterTargets {
+  GroupOptimizer& optimizer;
+  std::vector<OptimizerGroup>& groups;
+};
+void load_masters(const MasterTargets& targets, const std::vector<size_t>& match,
                   const StateValue& saved, StateLoad& load) {
+  std::vector<OptimizerGroup>& groups = targets.groups;
   const StateList& by_group = as_list(saved, kMasters);
   if (by_group.size() != groups.size()) refuse_state(kMasters, "has another number of groups");
   for (size_t g = 0; g < groups.size(); ++g) {
     const StateList& masters = as_list(by_group[match[g]], kMasters);
     size_t next = 0;
-    for (const OptimizedParam& param : groups[g].params) {
+    for (OptimizedParam& param : groups[g].params) {
       if (!has_master(param)) continue;
       if (next == masters.size()) refuse_state(kMasters, "lacks a master");
-      load.copy(param.main_param, tensor(masters[next++], kMasters), param.model.info.name);
+      const at::Tensor master = tensor(masters[next++], kMasters);
+      if (master.sizes() != param.model.param.sizes()) {
+        refuse_state(param.model.info.name, "has another shape");
+      }
+      load.assign([&optimizer = targets.optimizer, &param, master] {
+        optimizer.set_master(param, master);
+      });
     }
     if (next != masters.size()) refuse_state(kMasters, "has a master too many");
   }
+}
+
+// A scaler's state is neither dropped nor made up. A constant scaler's is empty.
+void load_scaler(GradScaler* scaler, const StateValue* saved, StateLoad& load) {
+  const StateDict state = saved != nullptr ? as_dict(*saved, kScaler) : StateDict();
+  if (scaler == nullptr) {
+    if (!state.empty()) refuse_state(kScaler, "has a state, but gradients are not scaled");
+    return;
+  }
+  load.assign([scaler, state] { scaler->load_state_dict(state); });
+  if (scaler->state_dict().empty()) return;
+  const std::unique_ptr<GradScaler> trial = std::make_unique<DynamicGradScaler>(DynamicScaling{});
+  trial->load_state_dict(state);  // throws what is wrong before anything changed
 }
 
 // Lists by group, from the dict by group that sharded checkpoints hold.
@@ -102,6 +124,7 @@ StateValue GroupOptimizer::state_dict() {
   if (!has_masters()) return inner_state_dict(groups_);
   StateDict dict;
   put(dict, "optimizer", inner_state_dict(groups_));
+  if (scaler_) put(dict, kScaler, scaler_->state_dict());
   StateList masters;
   for (const OptimizerGroup& group : groups_) masters.push_back(masters_of(group));
   put(dict, kMasters, std::move(masters));
@@ -113,10 +136,11 @@ void GroupOptimizer::load_state_dict(const StateValue& state_dict) {
   StateLoad load;
   if (has_masters()) {
     const StateDict& inner = as_dict(at(dict, "optimizer", "state_dict"), "optimizer");
-    const std::vector<size_t> match = load_inner_state(groups_, inner, load);
-    load_masters(groups_, match, masters_as_list(at(dict, kMasters, "state_dict")), load);
+    const std::vector<size_t> match = load_inner_state(*this, groups_, inner, load);
+    load_masters({*this, groups_}, match, masters_as_list(at(dict, kMasters, "state_dict")), load);
+    load_scaler(scaler_.get(), find(dict, kScaler), load);
   } else {
-    load_inner_state(groups_, dict, load);
+    load_inner_state(*this, groups_, dict, load);
   }
   load.commit();
 }
@@ -140,6 +164,7 @@ StateValue GroupOptimizer::sharded_state_dict(const StateDict& model_sharded_sta
   if (!has_masters()) return inner;
   StateDict dict;
   put(dict, "optimizer", std::move(inner));
+  if (scaler_) put(dict, kScaler, scaler_->state_dict());
   put(dict, kMasters, sharded_masters(groups_, sharded.params));
   return dict;
 }

@@ -1,47 +1,16 @@
 #include <optim/layer_wise_optimizer.h>
 
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/full.h>
 
 #include <ckpt/error.h>
-#include <array>
-#include <string>
 #include <utility>
 
-#include "step/collectives.h"
-#include "step/gather_params.h"
-#include "step/grad_stats.h"
+#include "step/layer_wise_sharding.h"
 #include "step/layer_wise_state.h"
 #include "step/state_file.h"
 
 namespace optim {
-
-struct LayerWiseDistributedOptimizer::Sharding {
-  Collectives collectives;
-  uint32_t layout_ranks = 1;
-  Ownership ownership = {};
-  std::vector<Param> params = {};       // by id
-  std::vector<int> owner_process = {};  // by id
-};
-
 namespace {
-
-void refuse(const std::string& key, const std::string& problem) {
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = key}, problem);
-}
-
-void check_groups(const ProcessGroupCollection& groups) {
-  const std::array<std::pair<const char*, const ProcessGroupPtr*>, 4> single = {
-      {{"mp", &groups.mp},
-       {"tp", &groups.tp},
-       {"expt_tp", &groups.expt_tp},
-       {"tp_ep_pp", &groups.tp_ep_pp}}};
-  for (const auto& [name, group] : single) {
-    if (rank_in(*group).size > 1) refuse(name, "only data parallel groups may have many processes");
-  }
-  if (groups.world && rank_in(groups.world).size != rank_in(groups.dp_cp).size) {
-    refuse("world", "has other processes than the data parallel group");
-  }
-}
 
 std::vector<OptimizerGroup> released_groups(Optimizer& optimizer) {
   auto* const unwrapped = dynamic_cast<FP32Optimizer*>(&optimizer);
@@ -76,62 +45,101 @@ void keep_share(std::vector<OptimizerGroup*>& local, const std::vector<Optimized
   }
 }
 
+// A parameter that is not split is the same on all tensor parallel ranks: the first counts it.
+void mark_duplicates(const std::vector<OptimizedParam*>& params,
+                     const ProcessGroupCollection& groups) {
+  for (OptimizedParam* const param : params) {
+    const ParamAttributes& attributes = param->model.info.attributes;
+    const bool has_own_group = attributes.expert_tp && groups.expt_tp;
+    const int rank = rank_in(has_own_group ? groups.expt_tp : groups.tp).rank;
+    param->is_duplicate = !attributes.tensor_model_parallel && rank != 0;
+  }
+}
+
 }  // namespace
 
 LayerWiseDistributedOptimizer::LayerWiseDistributedOptimizer(
     std::vector<std::unique_ptr<Optimizer>> optimizers, OptimizerConfig config,
     ProcessGroupCollection groups, LayerWiseOptions options)
     : ChainedOptimizer({}, std::move(config)) {
-  check_groups(groups);
-  sharding_ = std::make_unique<Sharding>(Sharding{.collectives = Collectives(groups.dp_cp)});
-  const auto processes = static_cast<uint32_t>(sharding_->collectives.size());
-  sharding_->layout_ranks = options.layout_ranks.value_or(processes);
-  chained_optimizers_ = shard_params(std::move(optimizers), options);
+  check_groups(groups, options);
+  sharding_ = std::make_unique<Sharding>(
+      Sharding{.dense = Collectives(groups.dp_cp),
+               .experts = Collectives(groups.expt_dp),
+               .stats = Collectives(groups.world ? groups.world : groups.dp_cp),
+               .options = std::move(options)});
+  Sharding& sharding = *sharding_;
+  const int processes = sharding.dense.size();
+  sharding.layout_ranks = sharding.options.layout_ranks.value_or(static_cast<uint32_t>(processes));
+  chained_optimizers_ = shard_params(std::move(optimizers));
+  mark_duplicates(get_parameters(), groups);
+  check_same_model(sharding.params, sharding.ownership, this->config(), sharding.dense);
+  sharding.one_cell_per_param =
+      sharding.stats.size() == processes &&
+      (sharding.expert_params.empty() || sharding.experts.size() == processes);
+  at::Tensor count = at::full({1}, static_cast<int64_t>(sharding.params.size()), at::kLong);
+  if (!sharding.one_cell_per_param) sharding.stats.all_reduce_max(count);
+  sharding.cell_count = *count.const_data_ptr<int64_t>();
 }
 
 LayerWiseDistributedOptimizer::~LayerWiseDistributedOptimizer() = default;
 
-std::vector<std::unique_ptr<Optimizer>> LayerWiseDistributedOptimizer::shard_params(
-    std::vector<std::unique_ptr<Optimizer>> optimizers, const LayerWiseOptions& options) {
-  std::vector<std::vector<OptimizerGroup>> groups_by_optimizer;
-  for (const auto& optimizer : optimizers) {
-    groups_by_optimizer.push_back(released_groups(*optimizer));
-  }
+// Who updates what, by id; leaves each group this process's share.
+void LayerWiseDistributedOptimizer::deal_out(
+    std::vector<std::vector<OptimizerGroup>>& groups_by_optimizer) {
   Sharding& sharding = *sharding_;
+  const auto processes = static_cast<uint32_t>(sharding.dense.size());
+  const auto expert_processes = static_cast<uint32_t>(sharding.experts.size());
+  const bool experts_as_dense = expert_processes == processes;
+  const uint32_t expert_ranks = experts_as_dense ? sharding.layout_ranks : expert_processes;
   sharding.ownership =
-      optim::shard_params(dealt_groups(groups_by_optimizer),
-                          {.data_parallel = sharding.layout_ranks}, options.ownership);
+      shard_params_over(dealt_groups(groups_by_optimizer), {sharding.layout_ranks, expert_ranks},
+                        sharding.options.ownership);
   std::vector<OptimizedParam> all;  // by id
   std::vector<OptimizerGroup*> local;
   for (auto& groups : groups_by_optimizer) {
     for (OptimizerGroup& group : groups) {
       for (OptimizedParam& param : std::exchange(group.params, {})) {
-        param.id = static_cast<uint32_t>(all.size());
+        const auto id = static_cast<uint32_t>(all.size());
+        param.id = id;
         sharding.params.push_back(param.model);
+        const bool is_expert = sharding.ownership.is_expert[id];
+        const uint32_t modulus = is_expert ? expert_processes : processes;
+        (is_expert ? sharding.expert_params : sharding.dense_params)
+            .push_back(
+                {param.model.param, id, static_cast<int>(sharding.ownership.owner[id] % modulus)});
         all.push_back(std::move(param));
       }
       local.push_back(&group);
     }
   }
-  const auto processes = static_cast<uint32_t>(sharding.collectives.size());
-  for (const uint32_t owner : sharding.ownership.owner) {
-    sharding.owner_process.push_back(static_cast<int>(owner % processes));
-  }
-  const auto first = static_cast<uint32_t>(sharding.collectives.rank());
+  const auto first = static_cast<uint32_t>(sharding.dense.rank());
+  const auto expert_rank = static_cast<uint32_t>(sharding.experts.rank());
   for (uint32_t rank = first; rank < sharding.layout_ranks; rank += processes) {
-    keep_share(local, all, sharding.ownership.groups_on({rank, rank}));
+    const uint32_t as_expert = experts_as_dense ? rank : expert_rank;
+    keep_share(local, all, sharding.ownership.groups_on({rank, as_expert}));
   }
+}
+
+std::vector<std::unique_ptr<Optimizer>> LayerWiseDistributedOptimizer::shard_params(
+    std::vector<std::unique_ptr<Optimizer>> optimizers) {
+  std::vector<std::vector<OptimizerGroup>> groups_by_optimizer;
+  for (const auto& optimizer : optimizers) {
+    groups_by_optimizer.push_back(released_groups(*optimizer));
+  }
+  deal_out(groups_by_optimizer);
+  const std::vector<InitStateFn>& init_state_fns = sharding_->options.init_state_fns;
   std::vector<std::unique_ptr<Optimizer>> wrapped;
   for (size_t i = 0; i < optimizers.size(); ++i) {
     std::unique_ptr<GroupOptimizer> made;
-    if (config().bf16) {
+    if (config().bf16 || config().fp16) {
       made = std::make_unique<Float16OptimizerWithFloat16Params>(std::move(groups_by_optimizer[i]),
                                                                  optimizers[i]->config());
     } else {
       made = std::make_unique<FP32Optimizer>(std::move(groups_by_optimizer[i]),
                                              optimizers[i]->config());
     }
-    if (!options.init_state_fns.empty()) options.init_state_fns.at(i)(*made, made->config());
+    if (!init_state_fns.empty()) init_state_fns.at(i)(*made, made->config());
     wrapped.push_back(std::move(made));
   }
   return wrapped;
@@ -143,46 +151,14 @@ const std::vector<Param>& LayerWiseDistributedOptimizer::all_params() const {
   return sharding_->params;
 }
 
-double LayerWiseDistributedOptimizer::get_grad_norm() {
-  const auto count = static_cast<int64_t>(sharding_->params.size());
-  at::Tensor sums = at::zeros({count}, at::kDouble);
-  auto* const values = sums.mutable_data_ptr<double>();
-  for (const OptimizedParam* const param : get_parameters()) {
-    values[param->id] = square_sum_for_norm(*param);
-  }
-  sharding_->collectives.all_reduce_sum(sums);  // each has one addend that is not 0: exact
-  return norm_of({values, static_cast<size_t>(count)});
-}
-
-int64_t LayerWiseDistributedOptimizer::count_zeros() {
-  at::Tensor zeros = at::zeros({1}, at::kLong);
-  *zeros.mutable_data_ptr<int64_t>() = Optimizer::count_zeros();
-  sharding_->collectives.all_reduce_sum(zeros);
-  return *zeros.const_data_ptr<int64_t>();
-}
-
-StepResult LayerWiseDistributedOptimizer::step() {
-  const StepResult result = ChainedOptimizer::step();
-  if (result.update_successful) allgather_params();
-  return result;
-}
-
-void LayerWiseDistributedOptimizer::allgather_params() {
-  gather_params(sharding_->params, sharding_->owner_process, sharding_->collectives);
-}
-
-void LayerWiseDistributedOptimizer::broadcast_params() {
-  optim::broadcast_params(sharding_->params, sharding_->owner_process, sharding_->collectives);
-}
-
 StateValue LayerWiseDistributedOptimizer::sharded_state_dict(
     const StateDict& model_sharded_state_dict, bool is_loading) {
   StateValue state = ChainedOptimizer::sharded_state_dict(model_sharded_state_dict, is_loading);
   if (chained_optimizers_.size() == 1) {
-    finish_layer_wise_state(state, sharding_->collectives);
+    finish_layer_wise_state(state, sharding_->dense);
   } else {
     for (auto& [index, entry] : *state.get_if<StateDict>()) {
-      finish_layer_wise_state(entry, sharding_->collectives);
+      finish_layer_wise_state(entry, sharding_->dense);
     }
   }
   return state;

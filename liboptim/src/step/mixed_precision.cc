@@ -3,8 +3,15 @@
 #include <ATen/core/grad_mode.h>
 
 #include <ckpt/error.h>
+#include <optim/checkpoint_bridge.h>
+#include <cmath>
 #include <string>
 #include <utility>
+
+#include "step/grad_stats_kernels.h"
+#include "step/param_storage.h"
+#include "step/timed_section.h"
+#include "step/update_params.h"
 
 namespace optim {
 namespace {
@@ -15,32 +22,41 @@ namespace {
 
 bool is_fp32(const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat; }
 
+bool is_float(const at::Tensor& tensor) {
+  return is_fp32(tensor) || tensor.scalar_type() == at::kBFloat16 ||
+         tensor.scalar_type() == at::kHalf;
+}
+
 void check_param(const OptimizedParam& param) {
   const at::Tensor& tensor = param.model.param;
   if (!tensor.defined()) refuse(param.model.info, "the parameter has no tensor");
-  if (!is_fp32(tensor) && tensor.scalar_type() != at::kBFloat16) {
-    refuse(param.model.info, "the parameter is neither float32 nor bfloat16");
-  }
+  if (!is_float(tensor)) refuse(param.model.info, "the parameter is not float32, bf16 or fp16");
   if (!tensor.device().is_cpu() || !tensor.is_contiguous()) {
     refuse(param.model.info, "the parameter is not contiguous on the CPU");
   }
 }
 
-void check_grad(const OptimizedParam& param) {
+void check_grad(const OptimizedParam& param, const OptimizerConfig& config) {
   const at::Tensor& grad = param.model.main_grad;
-  if (grad.sizes() != param.main_param.sizes()) {
+  if (grad.sizes() != param.model.param.sizes()) {
     refuse(param.model.info, "the gradient has another shape than the parameter");
   }
-  if (!is_fp32(grad) && grad.scalar_type() != at::kBFloat16) {
-    refuse(param.model.info, "the gradient is neither float32 nor bfloat16");
+  if (!is_float(grad)) refuse(param.model.info, "the gradient is not float32, bf16 or fp16");
+  if (config.use_precision_aware_optimizer &&
+      dtype_of(grad.scalar_type()) != config.main_grads_dtype) {
+    refuse(param.model.info, "the gradient's type is not main_grads_dtype");
   }
-  if (!grad.is_contiguous()) refuse(param.model.info, "the gradient is not contiguous");
+  if (!grad.device().is_cpu() || !grad.is_contiguous()) {
+    refuse(param.model.info, "the gradient is not contiguous on the CPU");
+  }
 }
 
 }  // namespace
 
 GroupOptimizer::GroupOptimizer(std::vector<OptimizerGroup> groups, OptimizerConfig config)
-    : Optimizer(std::move(config)), groups_(std::move(groups)) {
+    : Optimizer(std::move(config)),
+      groups_(std::move(groups)),
+      precision_(state_precision(this->config())) {
   for (const OptimizerGroup& group : groups_) {
     for (const OptimizedParam& param : group.params) check_param(param);
   }
@@ -54,27 +70,41 @@ std::vector<OptimizerGroup*> GroupOptimizer::param_groups() {
   return groups;
 }
 
-bool GroupOptimizer::prepare_grads() {
+bool GroupOptimizer::collect_grads() {
   const at::NoGradGuard no_grad;
   for (OptimizedParam* const param : get_parameters()) {
     param->grad = at::Tensor();
     if (!param->model.main_grad.defined()) continue;
-    check_grad(*param);
-    param->grad = param->model.main_grad.to(at::kFloat);  // the same tensor where it is fp32
+    check_grad(*param, config());
+    param->grad = param->model.main_grad;
   }
-  return false;
+  if (!scaler_) return false;
+  const TimedSection timed(*this, "optimizer-unscale-and-check-inf");
+  bool found_inf = false;
+  for (OptimizedParam* const param : get_parameters()) {
+    if (!param->grad.defined()) continue;
+    param->grad = param->grad.to(at::kFloat);  // as the reference: fp32 ones are changed in place
+    param->grad.mul_(scaler_->inverse_scale());
+    found_inf |= !std::isfinite(sum_of_squares(param->grad));
+  }
+  return found_inf;
 }
+
+void GroupOptimizer::update_loss_scale(bool found_inf) {
+  if (scaler_) scaler_->update(found_inf);
+}
+
+double GroupOptimizer::get_loss_scale() const { return scaler_ ? scaler_->scale() : 1.0; }
 
 bool GroupOptimizer::step_with_ready_grads() {
   const at::NoGradGuard no_grad;
+  std::vector<PendingUpdate> updates;
   for (OptimizerGroup& group : groups_) {
     for (OptimizedParam& param : group.params) {
-      if (!param.grad.defined()) continue;
-      ++param.step;
-      group.rule->update({&param.model.info, param.main_param, param.grad, &param.state},
-                         {group.lr, group.weight_decay, param.step});
+      if (param.grad.defined()) updates.push_back({&group, &param});
     }
   }
+  update_params(updates, precision_, grad_scale_);
   return true;
 }
 
@@ -82,9 +112,28 @@ void GroupOptimizer::init_state() {
   const at::NoGradGuard no_grad;
   for (OptimizerGroup& group : groups_) {
     for (OptimizedParam& param : group.params) {
+      unpack_param(param);
       group.rule->init_state(param.main_param, param.state);
+      pack_param(param, precision_);
     }
   }
+}
+
+void GroupOptimizer::set_master(OptimizedParam& param, const at::Tensor& value) {
+  const at::NoGradGuard no_grad;
+  if (value.sizes() != param.model.param.sizes()) {
+    refuse(param.model.info, "the master has another shape than the parameter");
+  }
+  store_master(param, value.to(at::kFloat), precision_);
+}
+
+void GroupOptimizer::set_state(OptimizedParam& param, const std::string& name,
+                               const at::Tensor& value) {
+  const at::NoGradGuard no_grad;
+  if (value.sizes() != param.model.param.sizes()) {
+    refuse(param.model.info, "the state has another shape than the parameter");
+  }
+  store_state(param, name, value.to(at::kFloat), precision_);
 }
 
 std::vector<OptimizerGroup> GroupOptimizer::release_groups() { return std::exchange(groups_, {}); }
@@ -103,24 +152,19 @@ FP32Optimizer::FP32Optimizer(std::vector<OptimizerGroup> groups, OptimizerConfig
 Float16OptimizerWithFloat16Params::Float16OptimizerWithFloat16Params(
     std::vector<OptimizerGroup> groups, OptimizerConfig config)
     : GroupOptimizer(std::move(groups), std::move(config)) {
-  for (OptimizedParam* const param : get_parameters()) {
-    param->main_param = param->model.param.detach().to(at::kFloat);
-  }
-}
-
-bool Float16OptimizerWithFloat16Params::step_with_ready_grads() {
-  const bool success = GroupOptimizer::step_with_ready_grads();
+  scaler_ = make_grad_scaler(this->config());
   const at::NoGradGuard no_grad;
   for (OptimizedParam* const param : get_parameters()) {
-    if (!is_fp32(param->model.param)) param->model.param.copy_(param->main_param);
+    param->main_param = param->model.param.detach().to(at::kFloat);
+    pack_param(*param, precision_);
   }
-  return success;
 }
 
 void Float16OptimizerWithFloat16Params::reload_model_params() {
   const at::NoGradGuard no_grad;
   for (OptimizedParam* const param : get_parameters()) {
-    if (!is_fp32(param->model.param)) param->main_param.copy_(param->model.param);
+    if (is_fp32(param->model.param)) continue;
+    store_master(*param, param->model.param.to(at::kFloat), precision_);
   }
 }
 

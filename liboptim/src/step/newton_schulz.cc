@@ -1,8 +1,6 @@
 #include <optim/newton_schulz.h>
 
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/div.h>
-#include <ATen/ops/mm.h>
 
 #include <ckpt/error.h>
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <string>
 
 #include "step/grad_stats_kernels.h"
+#include "step/tiled_products.h"
 
 namespace optim {
 namespace {
@@ -40,6 +39,12 @@ constexpr NewtonSchulzStep kDeepseekExact = {2.0, -1.5, 0.5};
 constexpr NewtonSchulzStep kDeepseekV4[] = {
     kDeepseekFast, kDeepseekFast, kDeepseekFast, kDeepseekFast,  kDeepseekFast,
     kDeepseekFast, kDeepseekFast, kDeepseekFast, kDeepseekExact, kDeepseekExact};
+// Without the quadratic product (August 2026): its table has no c.
+constexpr NewtonSchulzStep kCubic5[] = {{3.3656576, -3.3420992, 0},
+                                        {2.5744352, -1.4957376, 0},
+                                        {2.5368962, -1.4312570, 0},
+                                        {2.4418906, -1.2764040, 0},
+                                        {2.2230472, -0.9630650, 0}};
 
 struct Table {
   std::span<const NewtonSchulzStep> rows;
@@ -54,8 +59,11 @@ Table table_of(NsCoefficients type) {
     case NsCoefficients::Cans: return {kCans, true};
     case NsCoefficients::Aol: return {kAol, false};
     case NsCoefficients::DeepseekV4: return {kDeepseekV4, true};
+    case NsCoefficients::Cubic5: return {kCubic5, false};
+    case NsCoefficients::Custom: break;
   }
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "unknown Newton-Schulz coefficients");
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                    "these Newton-Schulz coefficients have no table");
 }
 
 void check(const at::Tensor& x, const NewtonSchulzOptions& options) {
@@ -66,6 +74,11 @@ void check(const at::Tensor& x, const NewtonSchulzOptions& options) {
   if (x.scalar_type() != at::kFloat) refuse("the input is not float32");
   if (!x.device().is_cpu()) refuse("the input is not on the CPU");
   if (options.steps < 1) refuse("fewer than 1 step");
+  if (options.coefficients == NsCoefficients::Cubic5 && options.steps != 5) {
+    refuse("the coefficients 'cubic5' are for exactly 5 steps");
+  }
+  const bool is_custom = options.coefficients == NsCoefficients::Custom;
+  if (is_custom == options.custom.empty()) refuse("rows of one's own and 'custom' need each other");
 }
 
 constexpr float kNormMin = 1e-7F;  // a zero gradient stays zero
@@ -89,16 +102,28 @@ NewtonSchulzStep newton_schulz_step(NsCoefficients type, int64_t index) {
   return table.rows[static_cast<size_t>(row)];
 }
 
+namespace {
+
+NewtonSchulzStep step_of(const NewtonSchulzOptions& options, int64_t index) {
+  if (options.coefficients != NsCoefficients::Custom) {
+    return newton_schulz_step(options.coefficients, index);
+  }
+  return options.custom[static_cast<size_t>(index) % options.custom.size()];
+}
+
+}  // namespace
+
 at::Tensor newton_schulz(const at::Tensor& input, const NewtonSchulzOptions& options) {
   check(input, options);
   const bool is_tall = input.size(0) > input.size(1);
   at::Tensor x = normalized((is_tall ? input.t() : input).contiguous());
   if (options.precision == MatmulPrecision::Medium) x = x.to(at::kBFloat16);
   for (int64_t i = 0; i < options.steps; ++i) {
-    const NewtonSchulzStep step = newton_schulz_step(options.coefficients, i);
-    const at::Tensor gram = at::mm(x, x.t());
-    const at::Tensor polynomial = at::addmm(gram, gram, gram, step.b, step.c);
-    x = at::addmm(x, polynomial, x, step.a, 1.0);
+    const NewtonSchulzStep step = step_of(options, i);
+    const at::Tensor gram = gram_matrix(x);
+    // Without a quadratic product the scaled Gram matrix is applied as it is.
+    const at::Tensor polynomial = step.c == 0 ? gram : add_square(gram, {step.b, step.c});
+    x = add_product(polynomial, x, {step.a, step.c == 0 ? step.b : 1.0});
   }
   x = x.to(at::kFloat);
   return is_tall ? x.t().contiguous() : x;

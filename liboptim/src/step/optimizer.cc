@@ -1,21 +1,21 @@
 #include <optim/optimizer.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/mul.h>
 
 #include <ckpt/error.h>
+#include <optim/grad_stats.h>
 #include <algorithm>
+#include <cmath>
+#include <string>
 #include <utility>
 
 #include "step/grad_stats.h"
+#include "step/timed_section.h"
 
 namespace optim {
 
-Optimizer::Optimizer(OptimizerConfig config) : config_(std::move(config)) {
-  if (config_.fp16) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "fp16"},
-                      "fp16 parameters with loss scaling are not supported, only bf16 and fp32");
-  }
-}
+Optimizer::Optimizer(OptimizerConfig config) : config_(std::move(config)) {}
 
 Optimizer::~Optimizer() = default;
 
@@ -58,7 +58,9 @@ void Optimizer::clip_grad_by_total_norm(double max_norm, double total_norm) {
   const double coefficient = clip_coefficient(max_norm, total_norm);
   if (!(coefficient < 1)) return;
   for (OptimizedParam* const param : get_parameters()) {
-    if (param->grad.defined()) param->grad.mul_(coefficient);
+    if (!param->grad.defined()) continue;
+    param->grad = param->grad.to(at::kFloat);  // clipped values of fewer bits would round twice
+    param->grad.mul_(coefficient);
   }
 }
 
@@ -70,15 +72,67 @@ double Optimizer::clip_grad_norm(double max_norm) {
 
 int64_t Optimizer::count_zeros() {
   int64_t zeros = 0;
-  for (const OptimizedParam* const param : get_parameters()) zeros += zeros_in_grad(*param);
+  for (const OptimizedParam* const param : get_parameters()) {
+    zeros += zeros_in_grad(*param, grad_scale_);
+  }
   return zeros;
+}
+
+bool Optimizer::prepare_grads() {
+  const TimedSection timed(*this, "optimizer-copy-to-main-grad");
+  const bool found_inf = agree_on_overflow(collect_grads());
+  update_loss_scale(found_inf);
+  return found_inf;
+}
+
+int64_t Optimizer::grad_count() {
+  int64_t count = 0;
+  for (const OptimizedParam* const param : get_parameters()) count += param->grad.defined() ? 1 : 0;
+  return count;
+}
+
+at::Tensor Optimizer::scale_loss(const at::Tensor& loss) const {
+  return at::mul(loss, get_loss_scale());
+}
+
+// The same on every rank: the norm and the count are.
+void Optimizer::check_grads(double total_norm) {
+  const auto refuse = [](std::string name, const char* problem) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::move(name)},
+                      problem);
+  };
+  if (grad_count() == 0) refuse({}, "no parameter has a gradient");
+  if (std::isfinite(total_norm)) return;
+  for (const OptimizedParam* const param : get_parameters()) {
+    if (!std::isfinite(square_sum_for_norm(*param))) {
+      refuse(param->model.info.name, "the gradient is infinite or NaN");
+    }
+  }
+  refuse({}, "a gradient of another rank is infinite or NaN");
 }
 
 StepResult Optimizer::step() {
   StepResult result;
   if (prepare_grads()) return result;
-  result.grad_norm = Deferred(clip_grad_norm(config_.clip_grad));
-  if (config_.log_num_zeros_in_grad) result.num_zeros_in_grad = Deferred(count_zeros());
+  struct Unscaled {  // whatever happens, direct calls find gradients as they are
+    Optimizer& optimizer;
+    ~Unscaled() { optimizer.set_grad_scale(1); }
+  };
+  const Unscaled unscaled{*this};
+  {
+    const TimedSection timed(*this, "optimizer-clip-main-grad");
+    const double norm = get_grad_norm();
+    check_grads(norm);
+    const double coefficient =
+        config_.clip_grad > 0 ? clip_coefficient(config_.clip_grad, norm) : 1;
+    if (coefficient < 1) set_grad_scale(coefficient);
+    result.grad_norm = Deferred(norm);
+  }
+  if (config_.log_num_zeros_in_grad) {
+    const TimedSection timed(*this, "optimizer-count-zeros");
+    result.num_zeros_in_grad = Deferred(count_zeros());
+  }
+  const TimedSection timed(*this, "optimizer-inner-step");
   result.update_successful = step_with_ready_grads();
   return result;
 }

@@ -1,13 +1,37 @@
 #include <optim/layer_wise_optimizer.h>
 
+#include <ckpt/error.h>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <utility>
 
 namespace optim {
+namespace {
+
+// What the reference calls logging the configuration: one file per process.
+void write_config(const OptimizerConfig& config, const ProcessGroupCollection& groups) {
+  if (config.config_logger_dir.empty()) return;
+  const std::filesystem::path folder = config.config_logger_dir;
+  const int rank = rank_in(groups.world ? groups.world : groups.dp_cp).rank;
+  const std::filesystem::path file =
+      folder / ("optimizer_config.rank_" + std::to_string(rank) + ".json");
+  std::error_code ignored;  // what went wrong shows when the file is written
+  std::filesystem::create_directories(folder, ignored);
+  std::ofstream stream(file);
+  stream << to_json(config) << '\n';
+  if (stream.flush()) return;
+  throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = file.string()},
+                    "the configuration cannot be written");
+}
+
+}  // namespace
 
 std::unique_ptr<LayerWiseDistributedOptimizer> get_megatron_optimizer(
     const OptimizerConfig& config, std::vector<Param> params,
     const MegatronOptimizerOptions& options) {
   config.validate();
+  write_config(config, options.groups);
   const ConfigOverrides overrides =
       options.overrides ? *options.overrides : get_standard_config_overrides(config);
   std::vector<std::unique_ptr<Optimizer>> optimizers;

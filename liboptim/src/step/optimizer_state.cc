@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 
 #include <optim/checkpoint_bridge.h>
+#include <tuple>
 #include <utility>
 
 #include "step/state_fields.h"
@@ -53,6 +54,19 @@ struct RuleFields {
     put(fields, "momentum", rule.momentum);
     put(fields, "weight_decay", group.weight_decay);
   }
+  void operator()(const SgdRule& rule) const {  // torch.optim.SGD's, in its order
+    put(fields, "momentum", rule.momentum);
+    put(fields, "dampening", int64_t{0});
+    put(fields, "weight_decay", group.weight_decay);
+    for (const char* const off : {"nesterov", "maximize"}) put(fields, off, false);
+    put(fields, "foreach", StateValue());
+    put(fields, "differentiable", false);
+    put(fields, "fused", StateValue());
+  }
+  void operator()(const LionRule& rule) const {
+    put(fields, "betas", StateList{rule.beta1, rule.beta2});
+    put(fields, "weight_decay", group.weight_decay);
+  }
 };
 
 bool has_step_tensors(const OptimizerGroup& group) {
@@ -65,9 +79,10 @@ StateDict param_state(const OptimizerGroup& group, const OptimizedParam& param) 
   if (has_step_tensors(group)) {
     put(state, "step", handle_of(at::full({}, static_cast<double>(param.step), at::kFloat)));
   }
+  const ParamState values = state_of(param);
   for (const std::string_view name : group.rule->state_names()) {
-    const auto found = param.state.find(std::string(name));
-    if (found != param.state.end()) put(state, std::string(name), handle_of(found->second));
+    const auto found = values.find(std::string(name));
+    if (found != values.end()) put(state, std::string(name), handle_of(found->second));
   }
   return state;
 }
@@ -104,16 +119,23 @@ std::vector<size_t> match_groups(const std::vector<OptimizerGroup>& groups,
   return match;
 }
 
+std::pair<double, double> betas_of(const StateDict& group) {
+  const StateList& betas = as_list(at(group, "betas", "param_groups"), "betas");
+  if (betas.size() != 2) refuse_state("betas", "are not two numbers");
+  return {number(betas[0], "betas"), number(betas[1], "betas")};
+}
+
 void load_rule(OptimizerGroup& group, const StateDict& saved, StateLoad& load) {
   RuleConfig config = group.rule_config;
   if (auto* const adam = std::get_if<AdamRule>(&config)) {
-    const StateList& betas = as_list(at(saved, "betas", "param_groups"), "betas");
-    if (betas.size() != 2) refuse_state("betas", "are not two numbers");
-    adam->beta1 = number(betas[0], "betas");
-    adam->beta2 = number(betas[1], "betas");
+    std::tie(adam->beta1, adam->beta2) = betas_of(saved);
     adam->eps = number(at(saved, "eps", "param_groups"), "eps");
   } else if (auto* const muon = std::get_if<MuonRule>(&config)) {
     muon->momentum = number(at(saved, "momentum", "param_groups"), "momentum");
+  } else if (auto* const sgd = std::get_if<SgdRule>(&config)) {
+    sgd->momentum = number(at(saved, "momentum", "param_groups"), "momentum");
+  } else if (auto* const lion = std::get_if<LionRule>(&config)) {
+    std::tie(lion->beta1, lion->beta2) = betas_of(saved);
   }
   const double lr = number(at(saved, "lr", "param_groups"), "lr");
   const double decay = number(at(saved, "weight_decay", "param_groups"), "weight_decay");
@@ -124,6 +146,11 @@ void load_rule(OptimizerGroup& group, const StateDict& saved, StateLoad& load) {
     group.rule = make_rule(config);
   });
 }
+
+struct StateTarget {
+  GroupOptimizer& optimizer;
+  const OptimizerGroup& group;
+};
 
 struct SavedParam {
   const StateDict* group;
@@ -143,20 +170,23 @@ void load_step(OptimizedParam& param, const SavedParam& saved, StateLoad& load) 
   load.assign([&param, count] { param.step = static_cast<int64_t>(count); });
 }
 
-void load_param(const OptimizerGroup& group, OptimizedParam& param, const SavedParam& saved,
+void load_param(const StateTarget& target, OptimizedParam& param, const SavedParam& saved,
                 StateLoad& load) {
   load_step(param, saved, load);
   if (saved.state == nullptr || saved.state->empty()) {
-    load.assign([&param] { param.state.clear(); });
+    load.assign([&param] {
+      param.state.clear();
+      param.packed_state.clear();
+    });
     return;
   }
-  for (const std::string_view view : group.rule->state_names()) {
+  for (const std::string_view view : target.group.rule->state_names()) {
     const std::string name(view);
     const std::string path = saved.path + "/" + name;
     const at::Tensor source = tensor(at(*saved.state, name, saved.path), path);
-    if (source.sizes() != param.main_param.sizes()) refuse_state(path, "has another shape");
-    load.assign([&param, name, source] {
-      param.state[name] = source.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    if (source.sizes() != param.model.param.sizes()) refuse_state(path, "has another shape");
+    load.assign([&optimizer = target.optimizer, &param, name, source] {
+      optimizer.set_state(param, name, source);
     });
   }
 }
@@ -189,7 +219,8 @@ StateDict inner_state_dict(std::vector<OptimizerGroup>& groups) {
     StateList params;
     for (const OptimizedParam& param : group.params) {
       StateDict of_param = param_state(group, param);
-      if (!param.state.empty()) put(state, index, std::move(of_param));
+      const bool is_fresh = param.state.empty() && param.packed_state.empty();
+      if (!is_fresh) put(state, index, std::move(of_param));
       params.push_back(index++);
     }
     put(fields, "params", std::move(params));
@@ -201,23 +232,17 @@ StateDict inner_state_dict(std::vector<OptimizerGroup>& groups) {
   return inner;
 }
 
-void StateLoad::copy(at::Tensor target, at::Tensor source, const std::string& path) {
-  if (target.sizes() != source.sizes()) refuse_state(path, "has another shape");
-  copies_.emplace_back(std::move(target), std::move(source));
-}
-
 void StateLoad::assign(std::function<void()> assignment) {
   assignments_.push_back(std::move(assignment));
 }
 
 void StateLoad::commit() {
   const at::NoGradGuard no_grad;
-  for (auto& [target, source] : copies_) target.copy_(source);
   for (const auto& assignment : assignments_) assignment();
 }
 
-std::vector<size_t> load_inner_state(std::vector<OptimizerGroup>& groups, const StateDict& saved,
-                                     StateLoad& load) {
+std::vector<size_t> load_inner_state(GroupOptimizer& optimizer, std::vector<OptimizerGroup>& groups,
+                                     const StateDict& saved, StateLoad& load) {
   const StateList& saved_groups = as_list(at(saved, "param_groups", "optimizer"), "param_groups");
   const StateDict& state = as_dict(at(saved, "state", "optimizer"), "state");
   const std::vector<size_t> match = match_groups(groups, saved_groups);
@@ -235,7 +260,7 @@ std::vector<size_t> load_inner_state(std::vector<OptimizerGroup>& groups, const 
       const std::string path = "state/" + std::to_string(id);
       const StateValue* const of_param = find(state, id);
       const StateDict* const dict = of_param ? &as_dict(*of_param, path) : nullptr;
-      load_param(group, group.params[i], {&fields, &state, dict, path}, load);
+      load_param({optimizer, group}, group.params[i], {&fields, &state, dict, path}, load);
     }
   }
   return match;

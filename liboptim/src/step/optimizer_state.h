@@ -1,6 +1,6 @@
 #pragma once
 
-#include <optim/optimizer.h>
+#include <optim/mixed_precision.h>
 
 namespace optim {
 
@@ -13,17 +13,15 @@ StateDict inner_state_dict(std::vector<OptimizerGroup>& groups);
 // Where a loaded value goes: nothing is written before everything was checked.
 class StateLoad {
  public:
-  void copy(at::Tensor target, at::Tensor source, const std::string& path);
   void assign(std::function<void()> assignment);
   void commit();
 
  private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
   std::vector<std::function<void()>> assignments_;
 };
 
 // Checks and queues the loading of an inner state dict; [i]: which saved group is the i-th of ours.
-std::vector<size_t> load_inner_state(std::vector<OptimizerGroup>& groups, const StateDict& saved,
-                                     StateLoad& load);
+std::vector<size_t> load_inner_state(GroupOptimizer& optimizer, std::vector<OptimizerGroup>& groups,
+                                     const StateDict& saved, StateLoad& load);
 
 }  // namespace optim

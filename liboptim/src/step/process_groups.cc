@@ -78,6 +78,7 @@ ProcessGroupCollection join_data_parallel(const ProcessMesh& mesh) {
   } else if (const auto* const file = std::get_if<std::string>(&mesh.rendezvous)) {
     groups.dp_cp = join_gloo_group(*file, mesh.rank, mesh.gloo);
   }
+  groups.expt_dp = groups.dp_cp;
   return groups;
 }
 
@@ -93,6 +94,7 @@ std::vector<ProcessGroupCollection> make_in_process_groups(int size, const GlooO
         groups[at].dp_cp = translate_c10d_errors("rendezvous", [&] {
           return make_gloo_group(store, {rank, size}, options);
         });
+        groups[at].expt_dp = groups[at].dp_cp;
       } catch (...) {
         errors[at] = std::current_exception();
       }

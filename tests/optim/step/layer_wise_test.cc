@@ -1,115 +1,15 @@
-#include <ATen/Parallel.h>
 #include <optim/checkpoint_bridge.h>
-#include <optim/layer_wise_optimizer.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <array>
-#include <exception>
 #include <filesystem>
-#include <map>
-#include <stdexcept>
-#include <thread>
 
 #include "optim/expect_error.h"
-#include "optim/step/tensors.h"
+#include "optim/step/layer_wise_runs.h"
 
 BOOST_AUTO_TEST_SUITE(layer_wise)
 
-constexpr optim::QkvSplit kSplit = {4, 2, 2};
-
-struct Layout {
-  uint32_t ranks = 1;
-  int processes = 1;
-  optim::OwnershipPolicy policy = optim::OwnershipPolicy::PingPong;
-};
-
-std::unique_ptr<optim::LayerWiseDistributedOptimizer> make_optimizer(
-    std::vector<optim::Param> params, const Layout& layout, optim::ProcessGroupCollection groups) {
-  optim::MegatronOptimizerOptions options;
-  options.groups = std::move(groups);
-  options.qkv_split = kSplit;
-  options.layer_wise.layout_ranks = layout.ranks;
-  options.layer_wise.ownership = layout.policy;
-  return optim::get_megatron_optimizer(muon_config(), std::move(params), options);
-}
-
-// What must be the same bits whatever the layout.
-struct Outcome {
-  std::vector<double> norms;
-  std::vector<int64_t> zeros;
-  std::map<std::string, at::Tensor> tensors;  // parameters, masters and states by name
-};
-
-void collect_owned(optim::LayerWiseDistributedOptimizer& optimizer, Outcome& outcome) {
-  for (const optim::OptimizedParam* const param : optimizer.get_parameters()) {
-    const std::string& name = param->model.info.name;
-    outcome.tensors["master." + name] = param->main_param.clone();
-    for (const auto& [state, tensor] : param->state) {
-      outcome.tensors[state + "." + name] = tensor.clone();
-    }
-  }
-}
-
-// Three steps of one process of a layout.
-Outcome run_process(const Layout& layout, const optim::ProcessGroupCollection& groups, int layers) {
-  const auto optimizer = make_optimizer(small_model(layers, 17), layout, groups);
-  Outcome outcome;
-  for (int64_t step = 0; step < 3; ++step) {
-    optimizer->bind_grads([&](const optim::ParamInfo& info) { return gradient_of(info, step); });
-    const optim::StepResult result = optimizer->step();
-    if (!result.update_successful) throw std::runtime_error("a step was skipped");
-    outcome.norms.push_back(result.grad_norm->get());
-    outcome.zeros.push_back(result.num_zeros_in_grad->get());
-    optimizer->zero_grad();
-  }
-  for (const optim::Param& param : optimizer->all_params()) {
-    outcome.tensors["model." + param.info.name] = param.param.clone();
-  }
-  collect_owned(*optimizer, outcome);
-  return outcome;
-}
-
-// All processes of a layout, each in a thread, over Gloo; then the owners' states together.
-std::vector<Outcome> run_layout(const Layout& layout, int layers) {
-  if (layout.processes == 1) return {run_process(layout, {}, layers)};
-  const std::vector<optim::ProcessGroupCollection> groups =
-      optim::make_in_process_groups(layout.processes, {.network_interface = "lo"});
-  std::vector<Outcome> outcomes(groups.size());
-  std::vector<std::exception_ptr> errors(groups.size());
-  {
-    std::vector<std::jthread> threads;
-    for (size_t process = 0; process < groups.size(); ++process) {
-      threads.emplace_back([&, process] {
-        try {
-          outcomes[process] = run_process(layout, groups[process], layers);
-        } catch (...) {
-          errors[process] = std::current_exception();
-        }
-      });
-    }
-  }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-  return outcomes;
-}
-
-void expect_same(const Outcome& ours, const Outcome& expected) {
-  BOOST_TEST(ours.norms == expected.norms, boost::test_tools::per_element());
-  BOOST_TEST(ours.zeros == expected.zeros, boost::test_tools::per_element());
-  for (const auto& [name, tensor] : ours.tensors) {
-    BOOST_TEST(same_bits(tensor, expected.tensors.at(name)), name);
-  }
-}
-
-struct OneThread {
-  int before = at::get_num_threads();
-  OneThread() { at::set_num_threads(1); }
-  ~OneThread() { at::set_num_threads(before); }
-};
-
 BOOST_FIXTURE_TEST_CASE(results_do_not_depend_on_ranks_processes_or_ownership, OneThread) {
-  const Outcome expected = run_layout({}, 3).front();
+  const Outcome expected = run_layout({}, run_of_layers(3)).front();
   const Layout layouts[] = {{2, 1},
                             {3, 1},
                             {4, 1},
@@ -119,11 +19,16 @@ BOOST_FIXTURE_TEST_CASE(results_do_not_depend_on_ranks_processes_or_ownership, O
                             {4, 4},
                             {4, 3},  // process 0 holds two ranks
                             {1, 2},  // process 1 holds none
+                            {6, 6, optim::OwnershipPolicy::PingPong, true, false, 256},
+                            {2, 2, optim::OwnershipPolicy::Lpt, true, false, 100},
+                            {3, 3, optim::OwnershipPolicy::Balanced, true, true, 300},
+                            {4, 4, optim::OwnershipPolicy::PingPong, false, true, 1000},
+                            {4, 3, optim::OwnershipPolicy::Lpt, true, true},
                             {3, 2, optim::OwnershipPolicy::Balanced}};
   for (const Layout& layout : layouts) {
     BOOST_TEST_CONTEXT(layout.ranks << " ranks in " << layout.processes << " processes") {
       size_t state_count = 0;
-      for (const Outcome& outcome : run_layout(layout, 3)) {
+      for (const Outcome& outcome : run_layout(layout, run_of_layers(3))) {
         expect_same(outcome, expected);
         state_count += outcome.tensors.size() - 22;  // every process has the 22 parameters
       }
@@ -203,18 +108,17 @@ BOOST_AUTO_TEST_CASE(a_gradient_of_another_shape_is_refused) {
                [&] { optimizer->step(); });
 }
 
-BOOST_AUTO_TEST_CASE(other_parallelism_and_fp16_are_refused_by_name) {
+BOOST_AUTO_TEST_CASE(groups_that_do_not_fit_each_other_are_refused_by_name) {
   const auto groups = optim::make_in_process_groups(2, {.network_interface = "lo"});
   optim::MegatronOptimizerOptions options;
   options.groups.tp = groups[0].dp_cp;
   options.qkv_split = kSplit;
-  expect_error(ckpt::ErrorCode::Unsupported, "tp",
+  expect_error(ckpt::ErrorCode::InvalidArgument, "world",
                [&] { optim::get_megatron_optimizer(muon_config(), small_model(1, 1), options); });
-  expect_error(ckpt::ErrorCode::Unsupported, "fp16", [] {
-    optim::OptimizerConfig config;
-    config.fp16 = true;
-    optim::FP32Optimizer({}, config);
-  });
+  options.groups = {};
+  options.groups.expt_dp = groups[0].dp_cp;
+  expect_error(ckpt::ErrorCode::InvalidArgument, "expt_dp",
+               [&] { optim::get_megatron_optimizer(muon_config(), small_model(1, 1), options); });
 }
 
 // --- state dicts ---

@@ -28,6 +28,7 @@ BOOST_AUTO_TEST_CASE(a_table_past_its_end_repeats_its_last_row_or_starts_again) 
       {NsCoefficients::DeepseekV4, 7, {3.4445, -4.7750, 2.0315}},
       {NsCoefficients::DeepseekV4, 8, {2.0, -1.5, 0.5}},
       {NsCoefficients::DeepseekV4, 11, {2.0, -1.5, 0.5}},  // repeats
+      {NsCoefficients::Cubic5, 4, {2.2230472, -0.9630650, 0}},
   };
   for (const Row& row : rows) {
     BOOST_TEST_CONTEXT(optim::name(row.type) << " step " << row.index) {
@@ -88,7 +89,8 @@ BOOST_AUTO_TEST_CASE(fp32_follows_the_definition_in_double_precision) {
                                     NsCoefficients::PolarExpress, NsCoefficients::DeepseekV4}) {
     for (const auto& [rows, columns] : {std::pair{6, 17}, {17, 6}, {9, 9}, {1, 5}, {5, 1}}) {
       const at::Tensor x = random_tensor({rows, columns}, 3);
-      const optim::NewtonSchulzOptions options = {5, type, optim::MatmulPrecision::Highest};
+      const optim::NewtonSchulzOptions options = {
+          .steps = 5, .coefficients = type, .precision = optim::MatmulPrecision::Highest};
       const std::vector<float> ours = values_of(optim::newton_schulz(x, options));
       const Matrix expected = reference(x, options);
       double worst = 0;
@@ -103,10 +105,8 @@ BOOST_AUTO_TEST_CASE(fp32_follows_the_definition_in_double_precision) {
 
 BOOST_AUTO_TEST_CASE(bf16_stays_near_fp32) {
   const at::Tensor x = random_tensor({16, 40}, 5);
-  const at::Tensor exact =
-      optim::newton_schulz(x, {5, NsCoefficients::Quintic, optim::MatmulPrecision::Highest});
-  const at::Tensor rounded =
-      optim::newton_schulz(x, {5, NsCoefficients::Quintic, optim::MatmulPrecision::Medium});
+  const at::Tensor exact = optim::newton_schulz(x, {.precision = optim::MatmulPrecision::Highest});
+  const at::Tensor rounded = optim::newton_schulz(x, {.precision = optim::MatmulPrecision::Medium});
   BOOST_TEST(rounded.scalar_type() == at::kFloat);
   BOOST_TEST(largest_difference(exact, rounded) < 0.03);
   BOOST_TEST(largest_difference(exact, rounded) > 1e-5);  // it did round
@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE(bf16_stays_near_fp32) {
 BOOST_AUTO_TEST_CASE(a_tall_matrix_is_the_transpose_of_its_wide_twin) {
   const at::Tensor wide = random_tensor({7, 20}, 11);
   for (const auto precision : {optim::MatmulPrecision::Highest, optim::MatmulPrecision::Medium}) {
-    const optim::NewtonSchulzOptions options = {5, NsCoefficients::Quintic, precision};
+    const optim::NewtonSchulzOptions options = {.precision = precision};
     const at::Tensor tall = optim::newton_schulz(wide.t().contiguous(), options);
     BOOST_TEST(same_bits(tall.t(), optim::newton_schulz(wide, options)));
   }
@@ -125,6 +125,48 @@ BOOST_AUTO_TEST_CASE(a_view_gives_the_bits_of_its_copy) {
   const at::Tensor big = random_tensor({20, 30}, 13);
   const at::Tensor view = big.narrow(1, 3, 11);
   BOOST_TEST(same_bits(optim::newton_schulz(view), optim::newton_schulz(view.contiguous())));
+}
+
+BOOST_AUTO_TEST_CASE(rows_of_ones_own_are_used_in_turn) {
+  const at::Tensor x = random_tensor({9, 14}, 3);
+  const optim::NewtonSchulzOptions simple = {.coefficients = NsCoefficients::Simple};
+  const optim::NewtonSchulzOptions custom = {.coefficients = NsCoefficients::Custom,
+                                             .custom = {{3.4445, -4.7750, 2.0315}}};
+  BOOST_TEST(same_bits(optim::newton_schulz(x, simple), optim::newton_schulz(x, custom)));
+  const auto invalid = ckpt::ErrorCode::InvalidArgument;
+  expect_error(invalid, "",
+               [&] { optim::newton_schulz(x, {.coefficients = NsCoefficients::Custom}); });
+  expect_error(invalid, "", [&] { optim::newton_schulz(x, {.custom = {{1, 2, 3}}}); });
+  expect_error(invalid, "", [&] {
+    optim::newton_schulz(x, {.steps = 4, .coefficients = NsCoefficients::Cubic5});
+  });
+}
+
+double values_norm(const at::Tensor& tensor) {
+  double squares = 0;
+  for (const float value : values_of(tensor)) squares += double{value} * value;
+  return std::sqrt(squares);
+}
+
+// Several tiles, the last ones smaller: as the products of whole matrices.
+BOOST_AUTO_TEST_CASE(tiles_make_no_difference_but_roundings) {
+  for (const auto& shape : {std::vector<int64_t>{700, 1100}, std::vector<int64_t>{1030, 520}}) {
+    const at::Tensor x = random_tensor(shape, 17);
+    const bool is_tall = shape[0] > shape[1];
+    at::Tensor whole = (is_tall ? x.t() : x).to(at::kDouble);
+    whole = whole.div(whole.norm());
+    for (int64_t i = 0; i < 5; ++i) {
+      const auto [a, b, c] = optim::newton_schulz_step(NsCoefficients::Quintic, i);
+      const at::Tensor gram = whole.mm(whole.t());
+      whole = whole.mul(a).add(gram.mul(b).add(gram.mm(gram), c).mm(whole));
+    }
+    const at::Tensor expected = (is_tall ? whole.t() : whole).to(at::kFloat);
+    const at::Tensor exact =
+        optim::newton_schulz(x, {.precision = optim::MatmulPrecision::Highest});
+    BOOST_TEST(largest_difference(exact, expected) < 1e-6);
+    const double rounded = values_norm(optim::newton_schulz(x).sub(expected));
+    BOOST_TEST(rounded <= 3e-2 * values_norm(expected));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_zero_matrix_stays_zero) {

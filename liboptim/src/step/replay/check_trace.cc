@@ -59,8 +59,10 @@ class TraceReplay {
              const at::Tensor& ours) {
     const double rtol = options_.tolerance ? options_.tolerance->rtol : 0;
     const Difference difference = compare(ours, trace_.after(step, what, *param.info), rtol);
+    const TraceBound& bound = trace_.header().bound;
     const bool within = options_.tolerance ? difference.excess <= options_.tolerance->atol
-                                           : difference.max_scaled <= trace_.header().bound;
+                                           : difference.max_scaled <= bound.max_scaled &&
+                                                 difference.max_ulp <= bound.max_ulp;
     report_.passed = report_.passed && within;
     const bool is_first = report_.worst.tensor.empty();
     if (is_first || difference.max_scaled > report_.worst.difference.max_scaled) {

@@ -138,8 +138,11 @@ OptimizerGroup restore_group(const GroupSource& source, const OptimizerConfig& c
   group.rule_config = rule_of_group(group.settings, config, split);
   if (auto* const muon = std::get_if<MuonRule>(&group.rule_config)) {
     muon->momentum = number_field(source.fields, "momentum");
-  } else {
+  } else if (std::holds_alternative<AdamRule>(group.rule_config)) {
     group.rule_config = restore_adam(source, config);
+  } else {
+    refuse(ckpt::ErrorCode::Unsupported, "optimizer",
+           "checkpoints of '" + group.settings.updated_by + "' are not replayed");
   }
   group.rule = make_rule(group.rule_config);
   return group;

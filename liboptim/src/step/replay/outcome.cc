@@ -179,7 +179,7 @@ StateTensors::StateTensors(LayerWiseDistributedOptimizer& optimizer) {
 at::Tensor StateTensors::tensor(const StateItem& item) const {
   const OptimizedParam& param = *owned_.at(item.id);
   if (item.kind == "model") return param.model.param;
-  if (item.kind == "fp32_param") return param.main_param;
+  if (item.kind == "fp32_param") return master_of(param);
   return param.state.at(item.kind);
 }
 
@@ -187,7 +187,7 @@ std::map<uint32_t, at::Tensor> copy_muon_masters(LayerWiseDistributedOptimizer& 
   std::map<uint32_t, at::Tensor> masters;
   for (const OptimizerGroup* const group : optimizer.param_groups()) {
     if (!is_muon(*group)) continue;
-    for (const OptimizedParam& param : group->params) masters[param.id] = param.main_param.clone();
+    for (const OptimizedParam& param : group->params) masters[param.id] = master_of(param).clone();
   }
   return masters;
 }

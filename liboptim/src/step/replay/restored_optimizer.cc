@@ -86,7 +86,7 @@ void load_owned_state(const ReplaySource& source, LayerWiseDistributedOptimizer&
   for (const LayerWiseParam& param : source.view.params) by_name[param.info.name] = &param;
   for (OptimizedParam* const param : optimizer.get_parameters()) {
     const std::string& name = param->model.info.name;
-    if (!param->main_param.is_same(param->model.param)) {
+    if (has_master(*param)) {
       param->main_param.copy_(load(source, canonical_key("fp32_param", name)));
     }
     const LayerWiseParam& saved = *by_name.at(name);
@@ -121,6 +121,10 @@ std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
   OptimizerConfig config = config_from_args(source.view.args());
   config.log_num_zeros_in_grad = true;
   config.validate();
+  if (config.use_precision_aware_optimizer) {
+    refuse(ckpt::ErrorCode::Unsupported, "args.use_precision_aware_optimizer",
+           "masters and states of fewer bits are not replayed");
+  }
   std::vector<std::unique_ptr<Optimizer>> optimizers;
   for (std::vector<OptimizerGroup>& of_one : restore_groups(source, config, init)) {
     optimizers.push_back(

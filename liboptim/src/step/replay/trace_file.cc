@@ -68,11 +68,18 @@ Enum enumerator(const Fields& fields, const std::string& field, std::initializer
   fields.refuse_unsupported(field, "'" + text + "' is not supported");
 }
 
-// How far a correct implementation may be from the recorded values, as max_scaled:
-// docs/optimizer.md, "Tolerances", argues each.
-constexpr double kAdamBound = 5e-7;
-constexpr double kMuonFp32Bound = 1e-5;
-constexpr double kMuonBf16Bound = 5e-4;
+// How far a correct implementation may be from the recorded values: docs/optimizer.md,
+// "Tolerances", argues each.
+constexpr TraceBound kElementwiseBound = {.max_ulp = 4};
+constexpr TraceBound kMuonFp32Bound = {.max_scaled = 1e-6};
+constexpr TraceBound kMuonCansBound = {.max_scaled = 4e-6};
+constexpr TraceBound kMuonBf16Bound = {.max_scaled = 5e-4};
+
+TraceBound bound_of(const MuonRule& rule) {
+  const NewtonSchulzOptions& options = rule.newton_schulz;
+  if (options.precision == MatmulPrecision::Medium) return kMuonBf16Bound;
+  return options.coefficients == NsCoefficients::Cans ? kMuonCansBound : kMuonFp32Bound;
+}
 
 AdamRule adam_rule(const Fields& config, bool decoupled) {
   AdamRule rule;
@@ -111,6 +118,42 @@ MuonRule muon_rule(const Fields& config) {
   return rule;
 }
 
+WeightDecayMethod decay_method(const Fields& config) {
+  const auto text = config.get<std::string>("weight_decay_method");
+  if (text == "decoupled") return WeightDecayMethod::Decoupled;
+  if (text == "independent") return WeightDecayMethod::Independent;
+  if (text == "l2") return WeightDecayMethod::L2;
+  if (text == "palm") return WeightDecayMethod::Palm;
+  config.refuse_unsupported("weight_decay_method", "'" + text + "' is not supported");
+}
+
+LionRule lion_rule(const Fields& config) {
+  const auto betas = config.get<std::vector<double>>("betas");
+  if (betas.size() != 2) config.refuse("betas", "are not two numbers");
+  return {betas[0], betas[1], decay_method(config)};
+}
+
+// torch.optim.Muon: one polynomial for all steps, and a learning rate that depends on the shape.
+MuonRule torch_muon_rule(const Fields& config) {
+  MuonRule rule;
+  rule.momentum = config.get<double>("momentum");
+  rule.nesterov = config.get<bool>("nesterov");
+  rule.newton_schulz.steps = config.get<int64_t>("ns_steps");
+  const auto row = config.get<std::vector<double>>("ns_coefficients");
+  if (row.size() != 3) config.refuse("ns_coefficients", "are not three numbers");
+  rule.newton_schulz.coefficients = NsCoefficients::Custom;
+  rule.newton_schulz.custom = {{row[0], row[1], row[2]}};
+  const auto adjust = config.get<std::string>("adjust_lr_fn");
+  if (adjust == "original") {
+    rule.scale_mode = MuonScaleMode::ShapeScaling;
+  } else if (adjust == "match_rms_adamw") {
+    rule.extra_scale_factor = 0.2;
+  } else {
+    config.refuse_unsupported("adjust_lr_fn", "'" + adjust + "' is not supported");
+  }
+  return rule;
+}
+
 void read_rule(const Fields& fields, TraceHeader& header) {
   const Fields config = fields.object("config");
   const auto kind = config.get<std::string>("class");
@@ -118,12 +161,20 @@ void read_rule(const Fields& fields, TraceHeader& header) {
   header.weight_decay = config.get<double>("weight_decay");
   if (kind == "torch.optim.AdamW" || kind == "torch.optim.Adam") {
     header.rule = adam_rule(config, kind == "torch.optim.AdamW");
-    header.bound = kAdamBound;
+    header.bound = kElementwiseBound;
   } else if (kind == "megatron TensorParallelMuon") {
     const MuonRule rule = muon_rule(config);
-    const bool is_bf16 = rule.newton_schulz.precision == MatmulPrecision::Medium;
     header.rule = rule;
-    header.bound = is_bf16 ? kMuonBf16Bound : kMuonFp32Bound;
+    header.bound = bound_of(rule);
+  } else if (kind == "torch.optim.SGD") {
+    header.rule = SgdRule{config.get<double>("momentum")};
+    header.bound = kElementwiseBound;
+  } else if (kind == "emerging_optimizers Lion") {
+    header.rule = lion_rule(config);
+    header.bound = kElementwiseBound;
+  } else if (kind == "torch.optim.Muon") {
+    header.rule = torch_muon_rule(config);
+    header.bound = kMuonBf16Bound;
   } else {
     config.refuse_unsupported("class", "traces of '" + kind + "' cannot be replayed");
   }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -12,12 +13,18 @@
 
 namespace optim {
 
+// The largest differences of a tensor that pass.
+struct TraceBound {
+  double max_scaled = std::numeric_limits<double>::infinity();
+  double max_ulp = std::numeric_limits<double>::infinity();
+};
+
 // The JSON part of a trace, understood.
 struct TraceHeader {
   std::string name;
   RuleConfig rule;
   double lr = 0, weight_decay = 0;
-  double bound = 0;  // of max_scaled, for this algorithm and precision
+  TraceBound bound;  // for this algorithm and precision
   std::vector<ParamInfo> params;
 };
 TraceHeader read_trace_header(const std::filesystem::path& json_file);

@@ -2,17 +2,30 @@
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
-#include <ATen/ops/sqrt.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
+
+#include "step/rules/adam_kernel.h"
+#include "step/rules/chunks.h"
+#include "step/rules/effective_grad.h"
 
 namespace optim {
 namespace {
 
-// Operations, their order and their scalars (computed in double, rounded to fp32 by the operation)
-// are those of torch.optim, so that the results are its results bit for bit on the same machine.
+struct Chunk {
+  const UpdateItem* item = nullptr;
+  AdamScalars scalars;
+  int64_t begin = 0;
+};
+
+// Its results are torch.optim's bit for bit on the same machine: fused multiply-adds where ATen
+// fuses, and ATen's own square root, which rounds as the processor and MKL please
+// (docs/decisions/0021). Two loops of ours before and after it.
 class Adam final : public UpdateRule {
  public:
   explicit Adam(const AdamRule& config) : config_(config) {}
@@ -22,45 +35,95 @@ class Adam final : public UpdateRule {
     return kNames;
   }
 
-  void update(const UpdateTarget& target, const StepContext& context) const override {
-    init_state(target.param, *target.state);
+  void update_all(std::span<const UpdateItem> items) const override {
+    for (const UpdateItem& item : items) init_state(item.target.param, *item.target.state);
     if (config_.arithmetic == AdamArithmetic::Torch) {
-      update_as_torch(target, context);
+      update_as_torch(items);
     } else {
-      update_as_fused(target, context);
+      for (const UpdateItem& item : items) {
+        update_chunks(item, [this](const UpdateItem& chunk) { update_as_fused(chunk); });
+      }
     }
   }
 
  private:
-  void update_as_torch(const UpdateTarget& target, const StepContext& context) const {
-    at::Tensor param = target.param;
-    at::Tensor grad = target.grad;
-    if (context.weight_decay != 0) {
-      if (config_.decoupled_weight_decay) {
-        param.mul_(1 - context.lr * context.weight_decay);
-      } else {
-        grad = at::add(grad, param, context.weight_decay);
+  void update_as_torch(std::span<const UpdateItem> items) const {
+    std::vector<Chunk> chunks;
+    for (const UpdateItem& item : items) {
+      const AdamScalars scalars = make_scalars(item.context);
+      for (int64_t begin = 0; begin < item.target.param.numel(); begin += kChunk) {
+        chunks.push_back({&item, scalars, begin});
       }
     }
-    at::Tensor& exp_avg = target.state->at("exp_avg");
-    at::Tensor& exp_avg_sq = target.state->at("exp_avg_sq");
-    exp_avg.lerp_(grad, 1 - config_.beta1);
-    exp_avg_sq.mul_(config_.beta2).addcmul_(grad, grad, 1 - config_.beta2);
+    at::parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t first, int64_t last) {
+      const at::NoGradGuard no_grad;
+      const at::Tensor scratch = at::empty({kChunk}, at::kFloat);
+      for (int64_t i = first; i < last; ++i) update_chunk(chunks[static_cast<size_t>(i)], scratch);
+    });
+    for (const UpdateItem& item : items) {
+      if (!rounds_in_loop(item.target)) write_rounded(item.target);
+    }
+  }
+
+  static bool rounds_in_loop(const UpdateTarget& target) {
+    return target.rounded.defined() && target.rounded.scalar_type() == at::kBFloat16;
+  }
+
+  static void update_chunk(const Chunk& chunk, const at::Tensor& scratch) {
+    const UpdateTarget& target = chunk.item->target;
+    AdamSpan span;
+    span.count = std::min(kChunk, target.param.numel() - chunk.begin);
+    const auto at_chunk = [&](const at::Tensor& tensor) {
+      return tensor.mutable_data_ptr<float>() + chunk.begin;
+    };
+    at::Tensor grad = target.grad;
+    span.grad = nullptr;
+    if (grad.scalar_type() == at::kFloat) {
+      span.grad = grad.const_data_ptr<float>() + chunk.begin;
+    } else {
+      grad = grad.view({-1}).narrow(0, chunk.begin, span.count).to(at::kFloat);
+      span.grad = grad.const_data_ptr<float>();
+    }
+    span.param = at_chunk(target.param);
+    span.exp_avg = at_chunk(target.state->at("exp_avg"));
+    span.exp_avg_sq = at_chunk(target.state->at("exp_avg_sq"));
+    span.scratch = scratch.mutable_data_ptr<float>();
+    if (rounds_in_loop(target)) {
+      span.rounded = static_cast<uint16_t*>(target.rounded.mutable_data_ptr()) + chunk.begin;
+    }
+    adam_moments(span, chunk.scalars);
+    scratch.narrow(0, 0, span.count).sqrt_();
+    adam_apply(span, chunk.scalars);
+  }
+
+  AdamScalars make_scalars(const StepContext& context) const {
     const auto [correction1, correction2] = bias_corrections(context.step);
-    const at::Tensor denominator =
-        at::sqrt(exp_avg_sq).div_(std::pow(correction2, 0.5)).add_(config_.eps);
-    param.addcdiv_(exp_avg, denominator, -(context.lr / correction1));
+    AdamScalars scalars;
+    scalars.grad_scale = static_cast<float>(context.grad_scale);
+    if (context.weight_decay != 0 && config_.decoupled_weight_decay) {
+      scalars.decay = static_cast<float>(1 - context.lr * context.weight_decay);
+    } else {
+      scalars.l2 = static_cast<float>(context.weight_decay);
+    }
+    scalars.weight1 = static_cast<float>(1 - config_.beta1);
+    scalars.beta2 = static_cast<float>(config_.beta2);
+    scalars.weight2 = static_cast<float>(1 - config_.beta2);
+    scalars.root_correction2 = static_cast<float>(std::pow(correction2, 0.5));
+    scalars.eps = static_cast<float>(config_.eps);
+    scalars.step_size = static_cast<float>(-(context.lr / correction1));
+    return scalars;
   }
 
   // update = (m / c1) / (sqrt(v / c2) + eps) + wd p; p -= lr update
-  void update_as_fused(const UpdateTarget& target, const StepContext& context) const {
-    at::Tensor param = target.param;
-    at::Tensor grad = target.grad;
+  void update_as_fused(const UpdateItem& item) const {
+    const StepContext& context = item.context;
+    at::Tensor param = item.target.param;
+    at::Tensor grad = effective_grad(item);
     if (context.weight_decay != 0 && !config_.decoupled_weight_decay) {
       grad = at::add(grad, param, context.weight_decay);
     }
-    at::Tensor& exp_avg = target.state->at("exp_avg");
-    at::Tensor& exp_avg_sq = target.state->at("exp_avg_sq");
+    at::Tensor& exp_avg = item.target.state->at("exp_avg");
+    at::Tensor& exp_avg_sq = item.target.state->at("exp_avg_sq");
     exp_avg.mul_(config_.beta1).add_(grad, 1 - config_.beta1);
     exp_avg_sq.mul_(config_.beta2).addcmul_(grad, grad, 1 - config_.beta2);
     const auto [correction1, correction2] = bias_corrections(context.step);
@@ -70,6 +133,7 @@ class Adam final : public UpdateRule {
       update.add_(at::mul(param, context.weight_decay));
     }
     param.add_(update, -context.lr);
+    write_rounded(item.target);
   }
 
   struct Corrections {

@@ -5,7 +5,9 @@
 #include <string>
 
 #include "step/rules/adam.h"
+#include "step/rules/lion.h"
 #include "step/rules/muon.h"
+#include "step/rules/sgd.h"
 
 namespace optim {
 namespace {
@@ -13,6 +15,8 @@ namespace {
 struct RuleMaker {
   std::unique_ptr<UpdateRule> operator()(const AdamRule& config) const { return make_adam(config); }
   std::unique_ptr<UpdateRule> operator()(const MuonRule& config) const { return make_muon(config); }
+  std::unique_ptr<UpdateRule> operator()(const SgdRule& config) const { return make_sgd(config); }
+  std::unique_ptr<UpdateRule> operator()(const LionRule& config) const { return make_lion(config); }
 };
 
 double number(const OverrideValue& value) {
@@ -42,8 +46,9 @@ MuonRule muon_rule(const OptimizerConfig& config, const std::optional<QkvSplit>&
   MuonRule rule;
   rule.momentum = config.muon_momentum;
   rule.nesterov = config.muon_nesterov;
-  rule.newton_schulz = {config.muon_num_ns_steps, config.muon_coefficient_type,
-                        config.muon_fp32_matmul_prec};
+  rule.newton_schulz.steps = config.muon_num_ns_steps;
+  rule.newton_schulz.coefficients = config.muon_coefficient_type;
+  rule.newton_schulz.precision = config.muon_fp32_matmul_prec;
   rule.scale_mode = config.muon_scale_mode;
   rule.extra_scale_factor = config.muon_extra_scale_factor;
   if (config.muon_split_qkv) rule.qkv_split = qkv_split;
@@ -61,6 +66,11 @@ void UpdateRule::init_state(const at::Tensor& param, ParamState& state) const {
   }
 }
 
+void UpdateRule::update(const UpdateTarget& target, const StepContext& context) const {
+  const UpdateItem item = {target, context};
+  update_all({&item, 1});
+}
+
 std::unique_ptr<UpdateRule> make_rule(const RuleConfig& config) {
   return std::visit(RuleMaker{}, config);
 }
@@ -69,9 +79,11 @@ RuleConfig rule_of_group(const ParamGroup& group, const OptimizerConfig& config,
                          const std::optional<QkvSplit>& qkv_split) {
   if (group.updated_by == "adam") return adam_rule(group, config);
   if (group.updated_by == "muon") return muon_rule(config, qkv_split);
+  if (group.updated_by == "sgd") return SgdRule{config.sgd_momentum};
+  if (group.updated_by == "lion") return LionRule{config.lion_beta1, config.lion_beta2};
   throw ckpt::Error(
       ckpt::ErrorCode::Unsupported, {.file = {}, .key = "optimizer"},
-      "the optimizer '" + group.updated_by + "' is not supported, only adam and muon");
+      "the optimizer '" + group.updated_by + "' is not supported, only adam, sgd, lion and muon");
 }
 
 }  // namespace optim

@@ -1,6 +1,7 @@
 #include "step/rules/muon.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/lerp.h>
 
 #include <ckpt/error.h>
@@ -10,20 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "step/rules/chunks.h"
+#include "step/rules/effective_grad.h"
+#include "step/tiled_products.h"
+
 namespace optim {
 namespace {
-
-void decay(WeightDecayMethod method, const UpdateTarget& target, const StepContext& context) {
-  const double wd = context.weight_decay;
-  if (wd == 0) return;
-  at::Tensor param = target.param;
-  switch (method) {
-    case WeightDecayMethod::Decoupled: param.add_(param, -wd * context.lr); break;
-    case WeightDecayMethod::Independent: param.add_(param, -wd); break;
-    case WeightDecayMethod::L2: at::Tensor(target.grad).add_(param, wd); break;
-    case WeightDecayMethod::Palm: param.add_(param, -wd * context.lr * context.lr); break;
-  }
-}
 
 class Muon final : public UpdateRule {
  public:
@@ -34,24 +27,56 @@ class Muon final : public UpdateRule {
     return kNames;
   }
 
-  void update(const UpdateTarget& target, const StepContext& context) const override {
-    if (target.param.dim() != 2) {
-      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = target.info->name},
-                        "Muon updates matrices only");
+  // Matrices of one tile are computed by one thread each, larger ones by all threads together:
+  // the products' tiles are the same either way.
+  void update_all(std::span<const UpdateItem> items) const override {
+    std::vector<const UpdateItem*> small;
+    for (const UpdateItem& item : items) {
+      check(item.target);
+      init_state(item.target.param, *item.target.state);
+      if (is_one_tile(item.target.param)) {
+        small.push_back(&item);
+      } else {
+        update_one(item);
+      }
     }
-    init_state(target.param, *target.state);
-    decay(config_.weight_decay_method, target, context);
-    at::Tensor& momentum = target.state->at("momentum_buffer");
-    momentum.lerp_(target.grad, 1 - config_.momentum);
-    const at::Tensor direction =
-        config_.nesterov ? at::lerp(target.grad, momentum, config_.momentum) : momentum;
-    const bool splits = config_.qkv_split && target.info->attributes.is_qkv;
-    const at::Tensor update =
-        splits ? orthogonalized_qkv(*target.info, direction) : orthogonalized(direction);
-    at::Tensor(target.param).add_(update, -context.lr);
+    at::parallel_for(0, static_cast<int64_t>(small.size()), 1, [&](int64_t begin, int64_t end) {
+      const at::NoGradGuard no_grad;
+      for (int64_t i = begin; i < end; ++i) update_one(*small[static_cast<size_t>(i)]);
+    });
   }
 
  private:
+  void check(const UpdateTarget& target) const {
+    if (target.param.dim() == 2) return;
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = target.info->name},
+                      "Muon updates matrices only");
+  }
+
+  void update_one(const UpdateItem& item) const {
+    const UpdateTarget& target = item.target;
+    at::Tensor direction = target.state->at("momentum_buffer");
+    if (config_.nesterov) direction = at::empty_like(direction);
+    update_chunks(item, [&](const UpdateItem& chunk) {
+      at::Tensor grad = effective_grad(chunk);
+      apply_decay(config_.weight_decay_method, chunk, grad);
+      at::Tensor& momentum = chunk.target.state->at("momentum_buffer");
+      momentum.lerp_(grad, 1 - config_.momentum);
+      if (!config_.nesterov) return;
+      const int64_t begin =
+          momentum.storage_offset() - target.state->at("momentum_buffer").storage_offset();
+      chunk_of(direction, begin, momentum.numel())
+          .copy_(at::lerp(grad, momentum, config_.momentum));
+    });
+    const bool splits = config_.qkv_split && target.info->attributes.is_qkv;
+    const at::Tensor update =
+        splits ? orthogonalized_qkv(*target.info, direction) : orthogonalized(direction);
+    for_each_chunk(target.param.numel(), [&](int64_t begin, int64_t count) {
+      chunk_of(target.param, begin, count).add_(chunk_of(update, begin, count), -item.context.lr);
+    });
+    write_rounded(target);
+  }
+
   at::Tensor orthogonalized(const at::Tensor& matrix) const {
     const double scale = muon_scale(config_.scale_mode, matrix.size(0), matrix.size(1));
     return newton_schulz(matrix, config_.newton_schulz)

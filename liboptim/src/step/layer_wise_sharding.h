@@ -1,0 +1,35 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <optim/layer_wise_optimizer.h>
+
+#include "step/collectives.h"
+#include "step/gather_params.h"
+
+namespace optim {
+
+struct LayerWiseDistributedOptimizer::Sharding {
+  Collectives dense, experts, stats;
+  LayerWiseOptions options = {};
+  uint32_t layout_ranks = 1;
+  bool one_cell_per_param = true;  // in `stats`, each parameter of the model has one owner
+  int64_t cell_count = 0;          // parameters of the process that has most of them
+  Ownership ownership = {};
+  std::vector<Param> params = {};              // by id
+  std::vector<SharedParam> dense_params = {};  // with the processes that own them
+  std::vector<SharedParam> expert_params = {};
+  std::optional<AdoptedBuffer> dense_buffer = {}, expert_buffer = {};
+  int64_t grad_count = 0;  // of all processes, when the norm was taken last
+};
+
+// Throws Error(InvalidArgument) for groups that do not fit each other.
+void check_groups(const ProcessGroupCollection& groups, const LayerWiseOptions& options);
+
+// Throws Error(InvalidArgument) when another process has other dense parameters, another ownership
+// or another optimizer. Experts may differ: each expert-parallel process has its own. Collective.
+void check_same_model(const std::vector<Param>& params, const Ownership& ownership,
+                      const OptimizerConfig& config, Collectives& collectives);
+
+}  // namespace optim

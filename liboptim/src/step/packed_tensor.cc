@@ -1,0 +1,89 @@
+#include <optim/packed_tensor.h>
+
+#include <ATen/ops/abs.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mul.h>
+
+#include <ckpt/error.h>
+#include <optim/checkpoint_bridge.h>
+#include <bit>
+#include <cstdint>
+#include <string>
+
+namespace optim {
+namespace {
+
+// What the largest magnitude becomes; 0: the type needs no scale.
+double scaled_max(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+    case at::kBFloat16: return 0;
+    case at::kHalf: return 65504.0 / 2;
+    case at::kFloat8_e4m3fn: return 448;
+    default: break;
+  }
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                    std::string("states cannot be kept as ") + c10::toString(type));
+}
+
+at::ScalarType state_type(ckpt::DType dtype) {
+  return dtype == ckpt::DType::UInt8 ? at::kFloat8_e4m3fn : scalar_type(dtype);
+}
+
+}  // namespace
+
+PackedTensor pack(const at::Tensor& value, at::ScalarType type) {
+  const double range = scaled_max(type);
+  if (range == 0) return {value.to(type, /*non_blocking=*/false, /*copy=*/true), {}};
+  const float largest = value.numel() == 0 ? 0 : at::amax(at::abs(value)).item<float>();
+  const float scale = largest / static_cast<float>(range);
+  const float inverse = scale > 0 ? 1 / scale : scale;  // NaN stays
+  return {at::mul(value, inverse).to(type), at::full({1}, scale, at::kFloat)};
+}
+
+at::Tensor unpack(const PackedTensor& packed) {
+  at::Tensor value = packed.data.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  if (packed.scale.defined()) value.mul_(packed.scale);
+  return value;
+}
+
+void split_remainder(const at::Tensor& master, const RemainderParts& parts) {
+  const auto* const values = master.const_data_ptr<float>();
+  auto* const high = static_cast<uint16_t*>(parts.high.mutable_data_ptr());
+  auto* const low = parts.low.mutable_data_ptr<int16_t>();
+  for (int64_t i = 0; i < master.numel(); ++i) {
+    const auto bits = std::bit_cast<uint32_t>(values[i]);
+    low[i] = static_cast<int16_t>(bits & 0xFFFFU);
+    high[i] = static_cast<uint16_t>((bits >> 16U) + (low[i] < 0 ? 1U : 0U));
+  }
+}
+
+at::Tensor join_remainder(const RemainderParts& parts) {
+  at::Tensor master = at::empty(parts.high.sizes(), at::kFloat);
+  auto* const values = master.mutable_data_ptr<float>();
+  const auto* const high = static_cast<const uint16_t*>(parts.high.const_data_ptr());
+  const auto* const low = parts.low.const_data_ptr<int16_t>();
+  for (int64_t i = 0; i < master.numel(); ++i) {
+    const auto upper = static_cast<uint16_t>(high[i] - (low[i] < 0 ? 1U : 0U));
+    values[i] = std::bit_cast<float>((uint32_t{upper} << 16U) | static_cast<uint16_t>(low[i]));
+  }
+  return master;
+}
+
+at::ScalarType StatePrecision::of_state(std::string_view state_name) const {
+  return state_name == "exp_avg_sq" ? second_moment : first_moment;
+}
+
+StatePrecision state_precision(const OptimizerConfig& config) {
+  StatePrecision precision;
+  if (!config.use_precision_aware_optimizer) return precision;
+  precision.main_param = state_type(config.main_params_dtype);
+  precision.first_moment = state_type(config.exp_avg_dtype);
+  precision.second_moment = state_type(config.exp_avg_sq_dtype);
+  precision.remainders = config.store_param_remainders && precision.main_param == at::kFloat;
+  return precision;
+}
+
+}  // namespace optim

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+
+#include <optim/optimizer.h>
+
+namespace optim {
+
+// Whether anything of this parameter is, or will be, kept in fewer bits than fp32.
+bool is_packed(const OptimizedParam& param, const StatePrecision& precision);
+
+// Between updates what the precision asks for is packed; for an update all is fp32.
+void unpack_param(OptimizedParam& param);
+void pack_param(OptimizedParam& param, const StatePrecision& precision);
+
+// A new value in the form that the precision asks for. Shapes must be equal.
+void store_master(OptimizedParam& param, const at::Tensor& value, const StatePrecision& precision);
+void store_state(OptimizedParam& param, const std::string& name, const at::Tensor& value,
+                 const StatePrecision& precision);
+
+}  // namespace optim

@@ -1,0 +1,49 @@
+#include "step/rules/lion.h"
+
+#include <ATen/ops/lerp.h>
+
+#include <array>
+
+#include "step/rules/chunks.h"
+#include "step/rules/effective_grad.h"
+
+namespace optim {
+namespace {
+
+class Lion final : public UpdateRule {
+ public:
+  explicit Lion(const LionRule& config) : config_(config) {}
+
+  std::span<const std::string_view> state_names() const override {
+    static constexpr std::array<std::string_view, 1> kNames = {"exp_avg"};
+    return kNames;
+  }
+
+  void update_all(std::span<const UpdateItem> items) const override {
+    for (const UpdateItem& item : items) {
+      init_state(item.target.param, *item.target.state);
+      update_chunks(item, [this](const UpdateItem& chunk) { update_one(chunk); });
+    }
+  }
+
+ private:
+  void update_one(const UpdateItem& item) const {
+    at::Tensor grad = effective_grad(item);
+    apply_decay(config_.weight_decay_method, item, grad);
+    at::Tensor& exp_avg = item.target.state->at("exp_avg");
+    const at::Tensor update = at::lerp(exp_avg, grad, 1 - config_.beta1).sign_();
+    exp_avg.lerp_(grad, 1 - config_.beta2);
+    at::Tensor(item.target.param).add_(update, -item.context.lr);
+    write_rounded(item.target);
+  }
+
+  LionRule config_;
+};
+
+}  // namespace
+
+std::unique_ptr<UpdateRule> make_lion(const LionRule& config) {
+  return std::make_unique<Lion>(config);
+}
+
+}  // namespace optim

@@ -1,0 +1,56 @@
+#include "step/rules/sgd.h"
+
+#include <ATen/ops/add.h>
+
+#include <array>
+
+#include "step/rules/chunks.h"
+#include "step/rules/effective_grad.h"
+
+namespace optim {
+namespace {
+
+// Operations and their order are those of torch.optim.SGD.
+class Sgd final : public UpdateRule {
+ public:
+  explicit Sgd(const SgdRule& config) : config_(config) {}
+
+  std::span<const std::string_view> state_names() const override {
+    static constexpr std::array<std::string_view, 1> kNames = {"momentum_buffer"};
+    if (config_.momentum == 0) return {};
+    return kNames;
+  }
+
+  void update_all(std::span<const UpdateItem> items) const override {
+    for (const UpdateItem& item : items) {
+      init_state(item.target.param, *item.target.state);
+      update_chunks(item, [this](const UpdateItem& chunk) { update_one(chunk); });
+    }
+  }
+
+ private:
+  void update_one(const UpdateItem& item) const {
+    at::Tensor param = item.target.param;
+    at::Tensor direction = effective_grad(item);
+    if (item.context.weight_decay != 0) {
+      direction = at::add(direction, param, item.context.weight_decay);
+    }
+    if (config_.momentum != 0) {
+      at::Tensor& momentum = item.target.state->at("momentum_buffer");
+      momentum.mul_(config_.momentum).add_(direction);
+      direction = momentum;
+    }
+    param.add_(direction, -item.context.lr);
+    write_rounded(item.target);
+  }
+
+  SgdRule config_;
+};
+
+}  // namespace
+
+std::unique_ptr<UpdateRule> make_sgd(const SgdRule& config) {
+  return std::make_unique<Sgd>(config);
+}
+
+}  // namespace optim

@@ -1,0 +1,117 @@
+// One contestant of scripts/bench_optim.py: optim_bench KIND SIZE THREADS prepares itself, prints
+// "ready", and for each line that it reads runs once and prints the seconds that it took.
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <optim/layer_wise_optimizer.h>
+
+#include <chrono>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "bench/same_mix_copy.h"
+
+namespace {
+
+constexpr int64_t kTensors = 25;
+
+at::Tensor filled(const std::vector<int64_t>& shape, double scale) {
+  return at::empty(shape, at::kFloat).normal_(0, scale);
+}
+
+// AdamW on fp32 parameters, gradients and states of SIZE elements in all.
+std::function<void()> adam(int64_t size) {
+  const std::shared_ptr<optim::UpdateRule> rule = optim::make_rule(optim::AdamRule{});
+  auto info = std::make_shared<optim::ParamInfo>();
+  auto states = std::make_shared<std::vector<optim::ParamState>>(kTensors);
+  std::vector<optim::UpdateItem> items;
+  for (optim::ParamState& state : *states) {
+    items.push_back(
+        {{info.get(), filled({size / kTensors}, 0.02), filled({size / kTensors}, 1e-3), &state},
+         {.lr = 1e-3, .weight_decay = 0.01}});
+  }
+  return [rule, info, states, items]() mutable {
+    for (optim::UpdateItem& item : items) ++item.context.step;
+    rule->update_all(items);
+  };
+}
+
+// The whole step of bf16 parameters: norm, clipping, AdamW, rounding.
+std::function<void()> whole_step(int64_t size) {
+  std::vector<optim::Param> params;
+  for (int64_t i = 0; i < kTensors; ++i) {
+    optim::Param param;
+    param.info.name = "p" + std::to_string(i);
+    param.info.shape = {size / kTensors};
+    param.param = filled(param.info.shape, 0.02).to(at::kBFloat16);
+    param.main_grad = filled(param.info.shape, 1e-1);
+    params.push_back(std::move(param));
+  }
+  optim::OptimizerConfig config;
+  config.bf16 = true;
+  config.lr = 1e-3;
+  const std::shared_ptr<optim::Optimizer> optimizer =
+      optim::get_megatron_optimizer(config, std::move(params));
+  return [optimizer] { optimizer->step(); };
+}
+
+// Muon's update of one SIZE x SIZE matrix.
+std::function<void()> muon(int64_t size) {
+  const std::shared_ptr<optim::UpdateRule> rule = optim::make_rule(optim::MuonRule{
+      .nesterov = true, .newton_schulz = {.coefficients = optim::NsCoefficients::Simple}});
+  auto info = std::make_shared<optim::ParamInfo>();
+  auto state = std::make_shared<optim::ParamState>();
+  const optim::UpdateTarget target = {info.get(), filled({size, size}, 0.02),
+                                      filled({size, size}, 1e-3), state.get()};
+  return [rule, info, state, target] { rule->update(target, {.lr = 1e-3, .weight_decay = 0.1}); };
+}
+
+std::function<void()> copy(int64_t size) {
+  std::vector<at::Tensor> tensors;
+  for (int i = 0; i < 4; ++i) tensors.push_back(filled({size}, 1));
+  return [tensors] { same_mix_copy(tensors); };
+}
+
+// Who owns SIZE parameters on 64 ranks, by cost.
+std::function<void()> ownership(int64_t size) {
+  auto groups = std::make_shared<std::vector<optim::ParamGroup>>(1);
+  groups->front().updated_by = "muon";
+  for (int64_t i = 0; i < size; ++i) {
+    optim::ParamInfo info = {.name = "p", .shape = {64 + i * 37 % 4000, 64 + i * 91 % 3000}};
+    groups->front().params.push_back({static_cast<size_t>(i), std::move(info)});
+  }
+  return [groups] {
+    optim::shard_params(*groups, {.data_parallel = 64}, optim::OwnershipPolicy::Balanced);
+  };
+}
+
+std::function<void()> make(const std::string& kind, int64_t size) {
+  if (kind == "adam") return adam(size);
+  if (kind == "step") return whole_step(size);
+  if (kind == "muon") return muon(size);
+  if (kind == "copy") return copy(size);
+  if (kind == "ownership") return ownership(size);
+  throw std::invalid_argument("unknown kind " + kind);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::cerr << "usage: optim_bench adam|step|muon|copy|ownership SIZE THREADS\n";
+    return 2;
+  }
+  at::set_num_threads(std::stoi(argv[3]));
+  const at::NoGradGuard no_grad;
+  const std::function<void()> run = make(argv[1], std::stoll(argv[2]));
+  run();
+  std::cout << "ready" << std::endl;
+  for (std::string line; std::getline(std::cin, line);) {
+    const auto begin = std::chrono::steady_clock::now();
+    run();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    std::cout << seconds.count() << std::endl;
+  }
+}

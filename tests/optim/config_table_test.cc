@@ -1,0 +1,204 @@
+#include <optim/optimizer_config.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+
+#include <ckpt/error.h>
+
+// The table of fields in docs/optimizer.md is what this file says: complete, with tests that exist
+// and refusals in the library's own words.
+BOOST_AUTO_TEST_SUITE(config_table)
+
+using optim::OptimizerConfig;
+namespace fs = std::filesystem;
+
+struct Row {
+  std::string field;
+  std::string effect;  // empty: refused by `refused`, or together with another field
+  std::string test;
+  std::function<void(OptimizerConfig&)> refused = nullptr;
+};
+
+std::vector<Row> rates() {
+  return {{"lr", "rate of all groups, before the schedule", "recorded_rates_are_the_same_doubles"},
+          {"min_lr", "the schedule ends there", "recorded_rates_are_the_same_doubles"},
+          {"decoupled_lr", "max_lr of input and output layers",
+           "groups_are_those_that_megatron_core_makes"},
+          {"decoupled_min_lr", "their min_lr", "groups_are_those_that_megatron_core_makes"},
+          {"weight_decay", "of a group, times its wd_mult", "groups_and_owners_are_the_references"},
+          {"apply_wd_to_qk_layernorm", "q/k layer norms are decayed",
+           "groups_are_those_that_megatron_core_makes"}};
+}
+
+std::vector<Row> precision() {
+  return {
+      {"fp8_recipe", "", "", [](auto& c) { c.fp8_recipe = "delayed"; }},
+      {"fp16", "fp16 parameters, fp32 masters, loss scaling",
+       "an_overflow_on_one_rank_skips_the_step_on_all"},
+      {"bf16", "bf16 parameters, fp32 masters", "masters_exist_for_bf16_and_round_back_to_it"},
+      {"reuse_grad_buf_for_mxfp8_param_ag", "", "",
+       [](auto& c) { c.reuse_grad_buf_for_mxfp8_param_ag = true; }},
+      {"params_dtype", "the caller makes the weights; must agree with bf16 and fp16",
+       "values_that_make_no_sense_are_refused_with_the_field"},
+      {"use_precision_aware_optimizer", "the next fields take effect, for every rule",
+       "precision_aware_results_do_not_depend_on_the_layout"},
+      {"store_param_remainders", "a bf16 parameter and 16 bits are its master, exactly",
+       "remainders_are_masters_to_the_bit"},
+      {"main_grads_dtype", "gradients must have this type",
+       "gradients_of_another_type_than_main_grads_dtype_are_refused"},
+      {"main_params_dtype", "float32, or float16 with a scale",
+       "precision_aware_results_do_not_depend_on_the_layout"},
+      {"exp_avg_dtype", "of exp_avg and momentum_buffer: float32, bfloat16, float16, uint8 (fp8)",
+       "states_of_fewer_bits_stay_near_those_of_fp32"},
+      {"exp_avg_sq_dtype", "the same, of exp_avg_sq",
+       "states_of_fewer_bits_stay_near_those_of_fp32"},
+      {"optimizer", "adam, sgd, lion, muon; soap and adaptive_muon are refused",
+       "every_recorded_step_of_the_fixtures_is_reproduced"},
+      {"loss_scale", "static scale", "a_power_of_two_as_loss_scale_changes_no_bit"},
+      {"initial_loss_scale", "first dynamic scale", "the_dynamic_scale_takes_the_recorded_way"},
+      {"min_loss_scale", "least dynamic scale", "the_dynamic_scale_takes_the_recorded_way"},
+      {"loss_scale_window", "steps without overflow before it doubles",
+       "the_dynamic_scale_takes_the_recorded_way"},
+      {"hysteresis", "overflows before it halves", "the_dynamic_scale_takes_the_recorded_way"}};
+}
+
+std::vector<Row> algorithms() {
+  const std::string traces = "every_recorded_step_of_the_fixtures_is_reproduced";
+  return {
+      {"adam_beta1", "of Adam", traces},
+      {"adam_beta2", "of Adam", traces},
+      {"adam_eps", "of Adam; groups may override it (`eps`)", traces},
+      {"decoupled_weight_decay", "AdamW; else decay joins the gradient", traces},
+      {"sgd_momentum", "of SGD; 0: no state", "sgd_follows_its_formula"},
+      {"muon_momentum", "of Muon", "muon_follows_its_formula"},
+      {"muon_split_qkv", "query, key and value apart",
+       "query_key_and_value_are_orthogonalised_apart"},
+      {"muon_nesterov", "of Muon", "muon_follows_its_formula"},
+      {"muon_scale_mode", "spectral, unit_rms_norm, shape_scaling", "the_scale_follows_the_mode"},
+      {"muon_fp32_matmul_prec", "medium: bf16 products; high and highest: fp32",
+       "every_recorded_step_of_the_fixtures_is_reproduced"},
+      {"muon_coefficient_type",
+       "simple, quintic, polar_express, cans, aol, deepseekv4, cubic5; custom needs rows in code",
+       traces},
+      {"muon_num_ns_steps", "at least 1; 5 with cubic5", traces},
+      {"muon_tp_mode", "", "", [](auto& c) { c.muon_tp_mode = optim::MuonTpMode::Distributed; }},
+      {"muon_extra_scale_factor", "times the update",
+       "the_update_is_the_scaled_orthogonal_momentum"},
+      {"muon_scalar_optimizer", "adam or lion",
+       "muon_scalar_optimizer_names_what_updates_the_rest"},
+      {"lion_beta1", "of Lion", "lion_follows_its_formula"},
+      {"lion_beta2", "of Lion", "lion_follows_its_formula"},
+      {"soap_shampoo_beta", "", "", [](auto& c) { c.optimizer = "soap"; }},
+      {"soap_precondition_frequency", "", "", [](auto& c) { c.optimizer = "soap"; }},
+      {"soap_use_kl_shampoo", "", "", [](auto& c) { c.optimizer = "soap"; }},
+      {"adaptive_muon_moment2_method", "", "", [](auto& c) { c.optimizer = "adaptive_muon"; }},
+      {"adaptive_muon_beta2", "", "", [](auto& c) { c.optimizer = "adaptive_muon"; }},
+      {"adaptive_muon_eps", "", "", [](auto& c) { c.optimizer = "adaptive_muon"; }}};
+}
+
+std::vector<Row> running() {
+  const auto offload = [](OptimizerConfig& c) { c.optimizer_cpu_offload = true; };
+  return {
+      {"use_distributed_optimizer", "", "", [](auto& c) { c.use_distributed_optimizer = true; }},
+      {"use_layer_wise_distributed_optimizer", "experts join the dense optimizers",
+       "experts_have_an_optimizer_of_their_own_unless_sharding_is_layer_wise"},
+      {"overlap_param_gather", "parameters travel while later ones are updated; same bits",
+       "results_do_not_depend_on_ranks_processes_or_ownership"},
+      {"overlap_param_gather_with_optimizer_step", "", "",
+       [](auto& c) { c.overlap_param_gather_with_optimizer_step = true; }},
+      {"optimizer_cpu_offload", "", "", offload},
+      {"optimizer_offload_fraction", "", "", offload},
+      {"use_torch_optimizer_for_cpu_offload", "", "",
+       [](auto& c) { c.use_torch_optimizer_for_cpu_offload = true; }},
+      {"overlap_cpu_optimizer_d2h_h2d", "", "",
+       [](auto& c) { c.overlap_cpu_optimizer_d2h_h2d = true; }},
+      {"pin_cpu_grads", "", "", offload},
+      {"pin_cpu_params", "", "", offload},
+      {"clip_grad", "largest norm; 0: no clipping",
+       "norms_zeros_and_clipped_gradients_are_the_recorded_ones"},
+      {"log_num_zeros_in_grad", "step() counts zeros", "timers_hear_of_every_section_of_a_step"},
+      {"barrier_with_L1_time", "a barrier before each timed section",
+       "timers_hear_of_every_section_of_a_step"},
+      {"timers", "called around the sections of step()", "timers_hear_of_every_section_of_a_step"},
+      {"config_logger_dir", "the configuration as one JSON file per process",
+       "the_configuration_is_written_where_its_logger_dir_says"},
+      {"optimizer_cuda_graph", "", "", [](auto& c) { c.optimizer_cuda_graph = true; }}};
+}
+
+std::vector<Row> all_rows() {
+  std::vector<Row> rows = rates();
+  for (const auto& part : {precision(), algorithms(), running()}) {
+    rows.insert(rows.end(), part.begin(), part.end());
+  }
+  return rows;
+}
+
+std::string source_root() { return std::string(SHARDWISE_GOLDEN_DIR) + "/../.."; }
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// What validate() says about a field that is refused.
+std::string refusal(const Row& row) {
+  OptimizerConfig config;
+  row.refused(config);
+  try {
+    config.validate();
+  } catch (const ckpt::Error& error) {
+    BOOST_TEST((error.code() == ckpt::ErrorCode::Unsupported));
+    const std::string with =
+        error.where().key == row.field ? "" : "with `" + error.where().key + "`";
+    return "refused" + (with.empty() ? "" : " " + with) + ": " + error.problem();
+  }
+  return "accepted";
+}
+
+std::string table() {
+  std::string text = "| field | works, or is refused | test |\n|---|---|---|\n";
+  for (const Row& row : all_rows()) {
+    const std::string what = row.refused ? refusal(row) : row.effect;
+    const std::string test =
+        row.refused ? "what_this_version_cannot_do_is_refused_with_the_field" : row.test;
+    text += "| `" + row.field + "` | " + what + " | `" + test + "` |\n";
+  }
+  return text;
+}
+
+BOOST_AUTO_TEST_CASE(every_field_has_a_row) {
+  std::set<std::string> fields = {"timers"};
+  const auto json = nlohmann::json::parse(to_json(OptimizerConfig{}));
+  for (const auto& [field, value] : json.items()) fields.insert(field);
+  std::set<std::string> rows;
+  for (const Row& row : all_rows()) BOOST_TEST(rows.insert(row.field).second, row.field);
+  BOOST_TEST(rows == fields, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(every_test_that_is_named_exists) {
+  std::string sources;
+  for (const auto& entry : fs::recursive_directory_iterator(source_root() + "/tests/optim")) {
+    if (entry.path().extension() == ".cc") sources += text_of(entry.path());
+  }
+  for (const Row& row : all_rows()) {
+    if (row.refused) continue;
+    const bool exists = sources.find("CASE(" + row.test) != std::string::npos;
+    BOOST_TEST(exists, row.field << ": " << row.test);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_documentation_has_this_table) {
+  const std::string page = text_of(source_root() + "/docs/optimizer.md");
+  BOOST_TEST((page.find(table()) != std::string::npos), "docs/optimizer.md should have:\n"
+                                                            << table());
+}
+
+BOOST_AUTO_TEST_SUITE_END()
