@@ -20,9 +20,9 @@ Collectives::Collectives(Collectives&&) noexcept = default;
 Collectives::~Collectives() = default;
 
 void Collectives::check_usable() const {
-  if (failure_.empty()) return;
+  if (failure_->empty()) return;
   throw ckpt::Error(ckpt::ErrorCode::IoFailure, {},
-                    "an earlier collective operation failed, ranks no longer agree: " + failure_);
+                    "an earlier collective operation failed, ranks no longer agree: " + *failure_);
 }
 
 template <class Body>
@@ -32,7 +32,7 @@ void Collectives::run(const char* operation, Body&& body) {
   try {
     translate_c10d_errors(operation, body);
   } catch (const ckpt::Error& error) {
-    failure_ = error.what();
+    *failure_ = error.what();
     throw;
   }
 }

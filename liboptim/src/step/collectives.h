@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,9 @@ class Collectives {
   Collectives(Collectives&&) noexcept;  // out of line, where c10d::ProcessGroup is complete
   ~Collectives();
 
+  // A failure of one is a failure of both: for groups of one optimizer.
+  void share_failures_with(const Collectives& other) { failure_ = other.failure_; }
+
   int rank() const { return rank_.rank; }
   int size() const { return rank_.size; }
 
@@ -66,7 +70,7 @@ class Collectives {
 
   ProcessGroupPtr group_;
   ProcessRank rank_;
-  std::string failure_;
+  std::shared_ptr<std::string> failure_ = std::make_shared<std::string>();  // empty: none yet
 };
 
 }  // namespace optim

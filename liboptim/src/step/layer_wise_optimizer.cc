@@ -69,6 +69,8 @@ LayerWiseDistributedOptimizer::LayerWiseDistributedOptimizer(
                .stats = Collectives(groups.world ? groups.world : groups.dp_cp),
                .options = std::move(options)});
   Sharding& sharding = *sharding_;
+  sharding.experts.share_failures_with(sharding.dense);
+  sharding.stats.share_failures_with(sharding.dense);
   const int processes = sharding.dense.size();
   sharding.layout_ranks = sharding.options.layout_ranks.value_or(static_cast<uint32_t>(processes));
   chained_optimizers_ = shard_params(std::move(optimizers));
