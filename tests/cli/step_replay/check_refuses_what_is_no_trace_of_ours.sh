@@ -1,4 +1,4 @@
-for file in lion_l2 soap_kl_qr adaptive_muon_namo_spectral_plain sgd_mom0.9_wd0.1; do
+for file in soap_kl_qr adaptive_muon_namo_spectral_plain; do
   step-replay check "$GOLDEN/steps/$file.json"
   echo "exit $?"
 done
