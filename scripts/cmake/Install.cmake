@@ -44,6 +44,10 @@ if(SHARDWISE_TORCH)
   install(FILES scripts/cmake/FindTorchWheel.cmake DESTINATION ${package_dir})
 endif()
 
+if(TARGET optim_cuda)  # beside liboptim, which looks for it there
+  install(TARGETS optim_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
 configure_package_config_file(scripts/cmake/shardwiseConfig.cmake.in shardwiseConfig.cmake
   INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(shardwiseConfigVersion.cmake COMPATIBILITY SameMinorVersion)

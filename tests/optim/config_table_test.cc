@@ -130,7 +130,8 @@ std::vector<Row> running() {
       {"timers", "called around the sections of step()", "timers_hear_of_every_section_of_a_step"},
       {"config_logger_dir", "the configuration as one JSON file per process",
        "the_configuration_is_written_where_its_logger_dir_says"},
-      {"optimizer_cuda_graph", "", "", [](auto& c) { c.optimizer_cuda_graph = true; }}};
+      {"optimizer_cuda_graph", "steps on a GPU are recorded once and replayed; refused on the CPU",
+       "a_graph_is_recorded_on_a_device_and_refused_on_the_cpu"}};
 }
 
 std::vector<Row> all_rows() {

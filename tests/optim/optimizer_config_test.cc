@@ -245,7 +245,7 @@ BOOST_AUTO_TEST_CASE(what_this_version_cannot_do_is_refused_with_the_field) {
       {"use_torch_optimizer_for_cpu_offload",
        [](auto& c) { c.use_torch_optimizer_for_cpu_offload = true; }},
       {"overlap_cpu_optimizer_d2h_h2d", [](auto& c) { c.overlap_cpu_optimizer_d2h_h2d = true; }},
-      {"optimizer_cuda_graph", [](auto& c) { c.optimizer_cuda_graph = true; }}};
+  };
   for (const auto& [field, change] : rows) {
     expect_error(ErrorCode::Unsupported, field, [&] { changed(change).validate(); });
   }

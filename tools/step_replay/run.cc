@@ -21,7 +21,7 @@ struct RunOptions {
   optim::ReplayOptions replay;
   ToleranceOptions tolerance;
   int spawn = 1;
-  std::string grad_norm, device = "cpu";
+  std::string grad_norm;
   std::vector<std::string> arguments;  // the whole command line
 
   void declare(CLI::App& app) {
@@ -55,7 +55,7 @@ struct RunOptions {
     app.add_option("--spawn", spawn, "Processes to start (default: 1, or torchrun's)")
         ->check(CLI::Range(1, 1024).description(""))
         ->option_text("P");
-    app.add_option("--device", device, "cpu")
+    app.add_option("--device", replay.device, "cpu or cuda")
         ->check(CLI::IsMember({"cpu", "cuda"}).description(""))
         ->option_text("NAME");
     app.add_option("-o,--output", replay.output, "Write the state after the steps as a checkpoint");
@@ -174,10 +174,6 @@ void check_options(const RunOptions& options) {
   const auto refuse = [](ckpt::ErrorCode code, const std::string& problem) {
     throw ckpt::Error(code, {}, problem);
   };
-  if (options.device != "cpu") {
-    refuse(ckpt::ErrorCode::Unsupported,
-           "--device " + options.device + " is not built into this version");
-  }
   if (options.replay.data_parallel == 0U) {
     refuse(ckpt::ErrorCode::InvalidArgument, "--dp must be at least 1");
   }

@@ -81,6 +81,8 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
   bool agree_on_overflow(bool found_inf) override;
   int64_t grad_count() override;
   void barrier() override;
+  void sum_stats(at::Tensor& stats) override;
+  uint32_t stats_count() override;
 
  private:
   struct Sharding;  // who owns what, and the communicators

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <optim/export.h>
@@ -19,8 +20,9 @@
 namespace optim {
 
 // A parameter of the model: handles, the storage stays the caller's. fp32, bf16 or fp16,
-// contiguous, on the CPU. `main_grad`: its gradient, of any of these types, reduced over
-// data-parallel ranks; undefined: it has none, or bind_grads() will name it.
+// contiguous, on the CPU or, all of an optimizer's, on one GPU. `main_grad`: its gradient, of any
+// of these types, reduced over data-parallel ranks; undefined: it has none, or bind_grads() will
+// name it.
 struct Param {
   ParamInfo info;
   at::Tensor param, main_grad;
@@ -60,12 +62,15 @@ struct OptimizerGroup {
 template <class T>
 class Deferred {
  public:
-  explicit Deferred(T value) : value_(value) {}
-  T get() const { return value_; }
+  explicit Deferred(T value) : read_([value] { return value; }) {}
+  explicit Deferred(std::function<T()> read) : read_(std::move(read)) {}
+  T get() const { return read_(); }
 
  private:
-  T value_;
+  std::function<T()> read_;
 };
+
+class DeviceStepper;
 
 struct StepResult {
   bool update_successful = false;  // false: an overflow; nothing moved, no step was counted
@@ -103,6 +108,10 @@ class OPTIM_EXPORT Optimizer {
   virtual bool step_with_ready_grads() = 0;
   // Without loss scaling an infinite or NaN gradient, and no gradient at all, throw
   // Error(InvalidArgument) before anything moved.
+  // Where the parameters lie on a GPU, everything is queued on the current stream and the host does
+  // not wait, but for the loss scale where there is one; gradients are not checked without one; of
+  // the calls above only bind_grads() works. Throws Error(Unsupported) where CUDA cannot be used
+  // and for types that the kernels do not know, Error(IoFailure) where the device said no.
   virtual StepResult step();
   virtual void reload_model_params() = 0;  // masters from the model's tensors
 
@@ -127,14 +136,20 @@ class OPTIM_EXPORT Optimizer {
   // Of all ranks; known once get_grad_norm() was called.
   virtual int64_t grad_count();
   virtual void barrier() {}
+  // Of a step on a GPU: adds up all ranks' statistics by parameter id; how many ids there are.
+  virtual void sum_stats(at::Tensor& /*stats*/) {}
+  virtual uint32_t stats_count();
+  bool is_on_device();
   // Factor of gradients that updates and zero counts apply when they read them.
   virtual void set_grad_scale(double scale) { grad_scale_ = scale; }
   double grad_scale_ = 1;
 
  private:
   void check_grads(double total_norm);
+  StepResult step_on_device();
 
   OptimizerConfig config_;
+  std::unique_ptr<DeviceStepper> device_stepper_;  // from the first step on a GPU on
 };
 
 // Groups with rules, without masters or state, in the order of get_param_groups().

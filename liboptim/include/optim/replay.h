@@ -36,6 +36,10 @@ struct ReplayOptions {
       {};              // write the result as a checkpoint, in the format that was read
   bool force = false;  // replace an existing output
 
+  // Where parameters and states lie and are updated: "cpu" or "cuda". On a GPU the norm is its own,
+  // not a recorded one.
+  std::string device = "cpu";
+
   ProcessMesh processes = {};  // all must pass the same options above
 };
 

@@ -182,8 +182,7 @@ void require_supported(const OptimizerConfig& c) {
             "gathering one model chunk behind another's step is not implemented"},
            {c.optimizer_cpu_offload, "optimizer_cpu_offload", kOffload},
            {c.use_torch_optimizer_for_cpu_offload, "use_torch_optimizer_for_cpu_offload", kOffload},
-           {c.overlap_cpu_optimizer_d2h_h2d, "overlap_cpu_optimizer_d2h_h2d", kOffload},
-           {c.optimizer_cuda_graph, "optimizer_cuda_graph", "CUDA graphs are not implemented"}},
+           {c.overlap_cpu_optimizer_d2h_h2d, "overlap_cpu_optimizer_d2h_h2d", kOffload}},
           ErrorCode::Unsupported);
 }
 

@@ -78,7 +78,8 @@ AdoptedBuffer::AdoptedBuffer(std::span<const SharedParam> params, int process_co
   }
   region_begin_ = {0};
   for (const int64_t end : ends) region_begin_.push_back(region_begin_.back() + end);
-  bytes_ = at::zeros({region_begin_.back()}, at::kByte);
+  const at::Device device = params.empty() ? at::kCPU : params.front().param.device();
+  bytes_ = at::zeros({region_begin_.back()}, at::TensorOptions(at::kByte).device(device));
   for (size_t i = 0; i < params.size(); ++i) {
     at::Tensor param = params[i].param;
     const Place& place = places_[i];

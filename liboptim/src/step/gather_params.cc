@@ -3,7 +3,8 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cstring>
+
+#include "step/copy_bytes.h"
 
 namespace optim {
 namespace {
@@ -58,6 +59,7 @@ class CopyingGather final : public ParamGather {
     for (const SharedParam& param : params)
       streams_[static_cast<size_t>(param.owner)].append(param);
     for (const ByteStream& stream : streams_) longest_ = std::max(longest_, stream.count_bytes());
+    if (!params.empty()) device_ = params.front().param.device();
     if (collectives.size() == 1) longest_ = 0;  // all is where it belongs
     bucket_bytes_ = std::max<int64_t>(1, std::min(bucket_bytes, longest_));
   }
@@ -76,12 +78,13 @@ class CopyingGather final : public ParamGather {
     while (in_flight_.size() >= kRoundsInFlight) finish_first();
     Round next;
     next.begin = round * bucket_bytes_;
-    at::Tensor mine = at::empty({bucket_bytes_}, at::kByte);
-    next.all = at::empty({bucket_bytes_ * collectives_.size()}, at::kByte);
+    const auto options = at::TensorOptions(at::kByte).device(device_);
+    at::Tensor mine = at::empty({bucket_bytes_}, options);
+    next.all = at::empty({bucket_bytes_ * collectives_.size()}, options);
     if (next.begin < end_in(own(), next.begin)) {
       own().for_each_part(next.begin, end_in(own(), next.begin),
                           [&](const std::byte* part, int64_t count, int64_t at) {
-                            std::memcpy(bytes_of(mine) + at, part, static_cast<size_t>(count));
+                            copy_bytes(bytes_of(mine) + at, part, count, device_);
                           });
     }
     next.wait = collectives_.start_all_gather(next.all, mine);
@@ -114,12 +117,13 @@ class CopyingGather final : public ParamGather {
       if (rank == collectives_.rank() || round.begin >= end) continue;
       const std::byte* const theirs = bytes_of(round.all) + rank * bucket_bytes_;
       stream.for_each_part(round.begin, end, [&](std::byte* part, int64_t count, int64_t at) {
-        std::memcpy(part, theirs + at, static_cast<size_t>(count));
+        copy_bytes(part, theirs + at, count, device_);
       });
     }
   }
 
   Collectives& collectives_;
+  at::Device device_ = at::kCPU;
   std::vector<ByteStream> streams_;
   int64_t longest_ = 0;
   int64_t bucket_bytes_ = 1;

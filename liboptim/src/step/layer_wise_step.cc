@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <ckpt/error.h>
+
 #include <map>
 #include <utility>
 
@@ -103,9 +105,22 @@ LayerWiseDistributedOptimizer::Gathers LayerWiseDistributedOptimizer::make_gathe
           make_copying_gather(s.expert_params, bytes, s.experts)};
 }
 
+void LayerWiseDistributedOptimizer::sum_stats(at::Tensor& stats) {
+  if (!sharding_->one_cell_per_param) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "device"},
+                      "model and expert parallel processes are not handled on GPUs");
+  }
+  sharding_->stats.all_reduce_sum(stats);  // each has one addend that is not 0: exact
+}
+
+uint32_t LayerWiseDistributedOptimizer::stats_count() {
+  return static_cast<uint32_t>(sharding_->params.size());
+}
+
 StepResult LayerWiseDistributedOptimizer::step() {
   const StepResult result = ChainedOptimizer::step();
-  if (result.update_successful && !config().overlap_param_gather) allgather_params();
+  const bool has_gathered = config().overlap_param_gather && !is_on_device();
+  if (result.update_successful && !has_gathered) allgather_params();
   return result;
 }
 

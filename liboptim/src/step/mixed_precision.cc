@@ -31,8 +31,9 @@ void check_param(const OptimizedParam& param) {
   const at::Tensor& tensor = param.model.param;
   if (!tensor.defined()) refuse(param.model.info, "the parameter has no tensor");
   if (!is_float(tensor)) refuse(param.model.info, "the parameter is not float32, bf16 or fp16");
-  if (!tensor.device().is_cpu() || !tensor.is_contiguous()) {
-    refuse(param.model.info, "the parameter is not contiguous on the CPU");
+  const bool is_known = tensor.device().is_cpu() || tensor.device().is_cuda();
+  if (!is_known || !tensor.is_contiguous()) {
+    refuse(param.model.info, "the parameter is not contiguous on the CPU or a GPU");
   }
 }
 
@@ -124,7 +125,7 @@ void GroupOptimizer::set_master(OptimizedParam& param, const at::Tensor& value) 
   if (value.sizes() != param.model.param.sizes()) {
     refuse(param.model.info, "the master has another shape than the parameter");
   }
-  store_master(param, value.to(at::kFloat), precision_);
+  store_master(param, value.to(param.model.param.device(), at::kFloat), precision_);
 }
 
 void GroupOptimizer::set_state(OptimizedParam& param, const std::string& name,
@@ -133,7 +134,7 @@ void GroupOptimizer::set_state(OptimizedParam& param, const std::string& name,
   if (value.sizes() != param.model.param.sizes()) {
     refuse(param.model.info, "the state has another shape than the parameter");
   }
-  store_state(param, name, value.to(at::kFloat), precision_);
+  store_state(param, name, value.to(param.model.param.device(), at::kFloat), precision_);
 }
 
 std::vector<OptimizerGroup> GroupOptimizer::release_groups() { return std::exchange(groups_, {}); }

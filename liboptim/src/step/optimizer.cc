@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "step/device_stepper.h"
 #include "step/grad_stats.h"
 #include "step/timed_section.h"
 
@@ -112,6 +113,7 @@ void Optimizer::check_grads(double total_norm) {
 }
 
 StepResult Optimizer::step() {
+  if (is_on_device()) return step_on_device();
   StepResult result;
   if (prepare_grads()) return result;
   struct Unscaled {  // whatever happens, direct calls find gradients as they are

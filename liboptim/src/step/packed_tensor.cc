@@ -40,7 +40,8 @@ PackedTensor pack(const at::Tensor& value, at::ScalarType type) {
   const float largest = value.numel() == 0 ? 0 : at::amax(at::abs(value)).item<float>();
   const float scale = largest / static_cast<float>(range);
   const float inverse = scale > 0 ? 1 / scale : scale;  // NaN stays
-  return {at::mul(value, inverse).to(type), at::full({1}, scale, at::kFloat)};
+  return {at::mul(value, inverse).to(type),
+          at::full({1}, scale, value.options().dtype(at::kFloat))};
 }
 
 at::Tensor unpack(const PackedTensor& packed) {
@@ -50,6 +51,14 @@ at::Tensor unpack(const PackedTensor& packed) {
 }
 
 void split_remainder(const at::Tensor& master, const RemainderParts& parts) {
+  if (!master.device().is_cpu()) {  // the halves of a tensor on a GPU are made here
+    const RemainderParts here = {at::empty(master.sizes(), at::kBFloat16),
+                                 at::empty(master.sizes(), at::kShort)};
+    split_remainder(master.cpu(), here);
+    at::Tensor(parts.high).copy_(here.high);
+    at::Tensor(parts.low).copy_(here.low);
+    return;
+  }
   const auto* const values = master.const_data_ptr<float>();
   auto* const high = static_cast<uint16_t*>(parts.high.mutable_data_ptr());
   auto* const low = parts.low.mutable_data_ptr<int16_t>();
@@ -61,6 +70,9 @@ void split_remainder(const at::Tensor& master, const RemainderParts& parts) {
 }
 
 at::Tensor join_remainder(const RemainderParts& parts) {
+  if (!parts.high.device().is_cpu()) {
+    return join_remainder({parts.high.cpu(), parts.low.cpu()}).to(parts.high.device());
+  }
   at::Tensor master = at::empty(parts.high.sizes(), at::kFloat);
   auto* const values = master.mutable_data_ptr<float>();
   const auto* const high = static_cast<const uint16_t*>(parts.high.const_data_ptr());

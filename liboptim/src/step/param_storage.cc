@@ -55,7 +55,9 @@ void pack_param(OptimizedParam& param, const StatePrecision& precision) {
 
 void store_master(OptimizedParam& param, const at::Tensor& value, const StatePrecision& precision) {
   if (keeps_remainder(param, precision)) {
-    if (!param.remainder.defined()) param.remainder = at::empty(value.sizes(), at::kShort);
+    if (!param.remainder.defined()) {
+      param.remainder = at::empty(value.sizes(), value.options().dtype(at::kShort));
+    }
     split_remainder(value.contiguous(), {param.model.param, param.remainder});
     param.main_param = at::Tensor();
   } else if (keeps_packed_master(param, precision)) {

@@ -6,7 +6,6 @@ run --steps 4
 run --spawn 0
 run --atol -1
 run --grad-norm mine
-run --device cuda
 run --config x.json
 run --expect nowhere
 run --expect nowhere --spawn 2

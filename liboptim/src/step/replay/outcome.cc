@@ -178,16 +178,17 @@ StateTensors::StateTensors(LayerWiseDistributedOptimizer& optimizer) {
 
 at::Tensor StateTensors::tensor(const StateItem& item) const {
   const OptimizedParam& param = *owned_.at(item.id);
-  if (item.kind == "model") return param.model.param;
-  if (item.kind == "fp32_param") return master_of(param);
-  return param.state.at(item.kind);
+  if (item.kind == "model") return param.model.param.cpu();
+  if (item.kind == "fp32_param") return master_of(param).cpu();
+  return param.state.at(item.kind).cpu();
 }
 
 std::map<uint32_t, at::Tensor> copy_muon_masters(LayerWiseDistributedOptimizer& optimizer) {
   std::map<uint32_t, at::Tensor> masters;
   for (const OptimizerGroup* const group : optimizer.param_groups()) {
     if (!is_muon(*group)) continue;
-    for (const OptimizedParam& param : group->params) masters[param.id] = master_of(param).clone();
+    for (const OptimizedParam& param : group->params)
+      masters[param.id] = master_of(param).clone().cpu();
   }
   return masters;
 }

@@ -86,7 +86,22 @@ class Replay {
   }
 
  private:
+  // On a GPU the whole step is one call, which clips by its own norm.
+  ReplayedStep advance_on_device(int64_t step, const at::Device& device) {
+    ReplayedStep done;
+    done.lr = optimizer_->param_groups().front()->lr;
+    optimizer_->bind_grads(
+        [&](const ParamInfo& info) { return gradients_.grad(step, info).to(device); });
+    const StepResult result = optimizer_->step();
+    done.grad_norm = done.grad_norm_used = result.grad_norm->get();
+    done.num_zeros = result.num_zeros_in_grad->get();
+    scheduler_.step(schedule_.increment);
+    return done;
+  }
+
   ReplayedStep advance(int64_t step) {
+    const at::Device device = optimizer_->all_params().front().param.device();
+    if (!device.is_cpu()) return advance_on_device(step, device);
     ReplayedStep done;
     done.lr = optimizer_->param_groups().front()->lr;
     optimizer_->bind_grads([&](const ParamInfo& info) { return gradients_.grad(step, info); });

@@ -10,6 +10,8 @@
 #include <map>
 #include <utility>
 
+#include "step/device_loading.h"
+#include "step/device_ops.h"
 #include "step/replay/group_settings.h"
 
 namespace optim {
@@ -22,16 +24,18 @@ using ckpt::Value;
   throw ckpt::Error(code, {.file = {}, .key = key}, problem);
 }
 
-at::Tensor load(const ReplaySource& source, const std::string& key) {
+at::Tensor load(const ReplaySource& source, const std::string& key, const at::Device& device) {
   const ckpt::TensorEntry* const entry = source.view.tensors.find_tensor(key);
   if (entry == nullptr) refuse(ckpt::ErrorCode::Corrupt, key, "the checkpoint lacks this tensor");
-  return load_tensor(source.checkpoint, *entry);
+  if (device.is_cpu()) return load_tensor(source.checkpoint, *entry);
+  return load_in_slabs(source.checkpoint, *entry, {device});
 }
 
 // Group by group as in the checkpoint, parameters in model order, without masters or state.
 std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& source,
                                                         const OptimizerConfig& config,
-                                                        const Gradients* init) {
+                                                        const Gradients* init,
+                                                        const at::Device& device) {
   const LayerWiseCheckpoint& view = source.view;
   std::vector<std::vector<OptimizerGroup>> chain;
   for (size_t o = 0; o < view.optimizers.size(); ++o) {
@@ -50,7 +54,8 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
   for (const LayerWiseParam& param : view.params) {
     OptimizedParam made;
     made.model.info = param.info;
-    made.model.param = init ? init->initial(param.info) : load(source, param.info.name);
+    made.model.param =
+        init ? init->initial(param.info).to(device) : load(source, param.info.name, device);
     chain.at(param.optimizer).at(param.group).params.push_back(std::move(made));
   }
   return chain;
@@ -86,18 +91,34 @@ void load_owned_state(const ReplaySource& source, LayerWiseDistributedOptimizer&
   for (const LayerWiseParam& param : source.view.params) by_name[param.info.name] = &param;
   for (OptimizedParam* const param : optimizer.get_parameters()) {
     const std::string& name = param->model.info.name;
+    const at::Device device = param->model.param.device();
     if (has_master(*param)) {
-      param->main_param.copy_(load(source, canonical_key("fp32_param", name)));
+      param->main_param.copy_(load(source, canonical_key("fp32_param", name), device));
     }
     const LayerWiseParam& saved = *by_name.at(name);
     for (const std::string& state : saved.states) {
-      param->state[state] = load(source, canonical_key(state, name)).to(at::kFloat);
+      param->state[state] = load(source, canonical_key(state, name), device).to(at::kFloat);
     }
     param->step = saved_step(source.view, saved);
   }
 }
 
 }  // namespace
+
+at::Device replay_device(const ReplayOptions& options) {
+  if (options.device == "cpu") return at::kCPU;
+  if (options.device != "cuda") {
+    refuse(ckpt::ErrorCode::InvalidArgument, "device", "is neither cpu nor cuda");
+  }
+  if (options.recorded_grad_norm) {
+    refuse(ckpt::ErrorCode::Unsupported, "grad_norm",
+           "a step on a GPU clips by its own norm, not by a recorded one");
+  }
+  if (options.processes.rank.size > 1) {
+    refuse(ckpt::ErrorCode::Unsupported, "device", "a replay on a GPU is one process");
+  }
+  return use_cuda();
+}
 
 std::string canonical_key(const std::string& kind, const std::string& name) {
   return kind == "model" ? name : "optimizer.state." + kind + "." + name;
@@ -118,6 +139,7 @@ int64_t saved_step(const LayerWiseCheckpoint& view, const LayerWiseParam& param)
 std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
     const ReplaySource& source, const Gradients* init, const ReplayOptions& options,
     const ProcessGroupCollection& groups) {
+  const at::Device device = replay_device(options);
   OptimizerConfig config = config_from_args(source.view.args());
   config.log_num_zeros_in_grad = true;
   config.validate();
@@ -126,7 +148,7 @@ std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
            "masters and states of fewer bits are not replayed");
   }
   std::vector<std::unique_ptr<Optimizer>> optimizers;
-  for (std::vector<OptimizerGroup>& of_one : restore_groups(source, config, init)) {
+  for (std::vector<OptimizerGroup>& of_one : restore_groups(source, config, init, device)) {
     optimizers.push_back(
         std::make_unique<FP32Optimizer>(std::move(of_one), config, /*wrapped_later=*/true));
   }

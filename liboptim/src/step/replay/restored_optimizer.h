@@ -19,6 +19,9 @@ struct ReplaySource {
   const LayerWiseCheckpoint& view;
 };
 
+// Where the replay's tensors lie. Throws Error(Unsupported) where that cannot be used.
+at::Device replay_device(const ReplayOptions& options);
+
 // The optimizer that the checkpoint is of: parameters of all, state of the owned, from the
 // checkpoint or, with `init`, from init.*. Groups keep their saved rates until the scheduler's
 // turn. Throws Unsupported, by name, for settings that cannot be replayed.

@@ -22,7 +22,7 @@ GatheredTensors gather_state(LayerWiseDistributedOptimizer& optimizer, Collectiv
   const auto processes = static_cast<uint32_t>(collectives.size());
   for (const StateItem& item : state_items(optimizer)) {
     if (item.kind == "step") continue;
-    const at::Tensor& model = optimizer.all_params()[item.id].param;
+    const at::Tensor model = optimizer.all_params()[item.id].param.cpu();
     at::Tensor tensor = item.kind == "model" ? model
                         : tensors.owns(item) ? tensors.tensor(item)
                                              : at::empty(model.sizes(), at::kFloat);

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <kernels/device_step.h>
+#include <optim/optimizer.h>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace optim {
+
+// A step's parameters as the kernels see them, with the tensors that they point into.
+struct DevicePlan {
+  kernels::StepPlan plan;
+  std::vector<const OptimizerGroup*> groups;  // whose rates each group of `plan` takes
+  std::vector<OptimizedParam*> params;        // those with gradients, in the order of `plan`
+  std::vector<at::Tensor> tensors;            // kept alive
+
+  // Whether the same tensors would be stepped again: rates and scales aside, nothing has changed.
+  bool is_equal(const DevicePlan& other) const;
+};
+
+// Creates absent states, in the precision asked for. All tensors lie on one device. Parameters
+// whose updates are counted differently become groups of their own. `stats_count`: parameters of
+// all ranks, by id. Throws Error(Unsupported), with the parameter's name, for what the kernels
+// cannot do, Error(InvalidArgument) for tensors that do not fit each other.
+DevicePlan make_device_plan(const std::vector<OptimizerGroup*>& groups,
+                            const StatePrecision& precision, uint32_t stats_count);
+
+// A group's rule as the kernels take it. Rates and counts are filled in.
+kernels::StepGroup device_group(const OptimizerGroup& group, int64_t updates_done);
+
+}  // namespace optim

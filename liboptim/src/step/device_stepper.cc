@@ -1,0 +1,85 @@
+#include "step/device_stepper.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+
+#include <ckpt/error.h>
+#include <cstring>
+#include <utility>
+
+#include "step/device_ops.h"
+
+namespace optim {
+
+DeviceStepper::DeviceStepper(const OptimizerConfig& config) : config_(config), device_(at::kCPU) {}
+
+DeviceStepper::DeviceStepper(const OptimizerConfig& config, const kernels::DeviceApi& api)
+    : config_(config), api_(&api), device_(at::kCPU) {}
+
+void DeviceStepper::rebuild(DevicePlan plan) {
+  device_ = plan.params.front()->model.param.device();
+  if (api_ == nullptr) api_ = &device_api(device_);
+  kernels::DeviceStatus status = 0;
+  auto step = api_->make_step(plan.plan, status);
+  check_device(status, *api_, "the step cannot be planned");
+  at::Tensor memory = device_memory(step->device_bytes(), device_);
+  check_device(step->bind(memory.mutable_data_ptr(), current_stream(device_)), *api_,
+               "the step's tables cannot be written");
+  if (config_.optimizer_cuda_graph) {
+    check_device(step->capture(), *api_, "the step cannot be recorded");
+  }
+  step_ = std::move(step);
+  memory_ = std::move(memory);
+  plan_ = std::move(plan);
+}
+
+void DeviceStepper::queue_stats(const std::vector<OptimizerGroup*>& groups, uint32_t stats_count,
+                                const Scaling& scaling) {
+  DevicePlan plan = make_device_plan(groups, state_precision(config_), stats_count);
+  if (plan.params.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "no parameter has a gradient");
+  }
+  if (!step_ || !plan_.is_equal(plan)) rebuild(std::move(plan));
+  std::vector<kernels::GroupRates> rates;
+  for (const OptimizerGroup* const group : plan_.groups) {
+    rates.push_back({group->lr, group->weight_decay});
+  }
+  const kernels::DeviceStream stream = current_stream(device_);
+  check_device(step_->set_rates(rates, stream), *api_, "rates cannot be written");
+  const kernels::ControlSettings settings = {
+      scaling.inverse_loss_scale, static_cast<float>(config_.clip_grad), scaling.check_finite};
+  check_device(step_->set_control(settings, stream), *api_, "settings cannot be written");
+  check_device(step_->queue_stats(stream), *api_, "statistics cannot be queued");
+}
+
+at::Tensor DeviceStepper::stats() const {
+  return at::from_blob(step_->stats(), {static_cast<int64_t>(plan_.plan.stats_count), 2},
+                       at::TensorOptions(at::kDouble).device(device_));
+}
+
+void DeviceStepper::queue_update() {
+  check_device(step_->queue_update(current_stream(device_)), *api_, "the update cannot be queued");
+}
+
+std::function<kernels::StepControl()> DeviceStepper::deferred_control() const {
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(kernels::StepControl));
+  const at::Tensor now = at::from_blob(const_cast<kernels::StepControl*>(step_->control()),
+                                       {kBytes}, at::TensorOptions(at::kByte).device(device_));
+  const at::Tensor copy = at::empty_like(now);
+  copy.copy_(now);  // queued behind the step; later steps do not change it
+  return [copy] {
+    const at::Tensor host = copy.cpu();
+    kernels::StepControl control;
+    std::memcpy(&control, host.const_data_ptr(), sizeof control);
+    return control;
+  };
+}
+
+kernels::StepControl DeviceStepper::read_control() const { return deferred_control()(); }
+
+void DeviceStepper::count_step() {
+  for (OptimizedParam* const param : plan_.params) ++param->step;
+  for (kernels::StepGroup& group : plan_.plan.groups) ++group.settings.step;
+}
+
+}  // namespace optim

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <kernels/device_step.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "kernels/muon_twin.h"
+#include "kernels/stats_twin.h"
+#include "kernels/update_twin.h"
+#include "step_tables.h"
+
+namespace optim {
+
+// A DeviceStep that runs the kernels' CPU twins at once on host memory: what stands for the GPU
+// where there is none.
+class HostStep final : public kernels::DeviceStep {
+ public:
+  explicit HostStep(kernels::StepPlan plan)
+      : plan_(std::move(plan)),
+        tables_(kernels::make_param_tables(plan_)),
+        batches_(kernels::make_muon_batches(plan_)),
+        stats_(plan_.stats_count) {
+    for (const kernels::StepGroup& group : plan_.groups) groups_.push_back(group.settings);
+  }
+
+  uint64_t device_bytes() const override { return 256; }
+  kernels::DeviceStatus bind(void*, kernels::DeviceStream) override { return 0; }
+  kernels::DeviceStatus set_rates(const std::vector<kernels::GroupRates>& rates,
+                                  kernels::DeviceStream) override {
+    for (size_t i = 0; i < rates.size(); ++i) {
+      groups_[i].lr = rates[i].lr;
+      groups_[i].weight_decay = rates[i].weight_decay;
+    }
+    return 0;
+  }
+  kernels::DeviceStatus set_control(const kernels::ControlSettings& settings,
+                                    kernels::DeviceStream) override {
+    control_.inverse_loss_scale = settings.inverse_loss_scale;
+    control_.max_norm = settings.max_norm;
+    control_.check_finite = settings.check_finite ? 1 : 0;
+    return 0;
+  }
+  kernels::DeviceStatus queue_stats(kernels::DeviceStream) override {
+    std::fill(stats_.begin(), stats_.end(), kernels::TensorStats{0, 0});
+    for (const kernels::ParamTable& table : tables_) {
+      for (const kernels::TensorSlot& slot : table.slots) {
+        if (slot.stats_index == kernels::kNoStats) continue;
+        stats_[slot.stats_index] =
+            kernels::stats_twin(slot, table.types.grad, control_.inverse_loss_scale);
+      }
+    }
+    return 0;
+  }
+  kernels::DeviceStatus queue_update(kernels::DeviceStream) override {
+    kernels::control_twin(control_, stats_);
+    if (control_.skip != 0) return 0;
+    for (kernels::GroupSettings& group : groups_) ++group.step;
+    for (const kernels::ParamTable& table : tables_) {
+      for (const kernels::TensorSlot& slot : table.slots) {
+        const kernels::RuleScalars scalars = kernels::make_scalars(groups_[slot.group]);
+        kernels::update_twin({table.types, table.rule, scalars, control_}, slot);
+      }
+    }
+    for (const kernels::MuonBatch& batch : batches_) {
+      for (const kernels::MuonMatrix& matrix : batch.matrices) update_matrix(batch, matrix);
+    }
+    return 0;
+  }
+  kernels::DeviceStatus capture() override {
+    ++captures;
+    return 0;
+  }
+  kernels::TensorStats* stats() const override { return stats_.data(); }
+  const kernels::StepControl* control() const override { return &control_; }
+  const kernels::GroupSettings* groups() const override { return groups_.data(); }
+
+  static inline int captures = 0;  // of all steps
+
+ private:
+  void update_matrix(const kernels::MuonBatch& batch, kernels::MuonMatrix matrix) const {
+    const auto count = static_cast<size_t>(kernels::count_of(matrix));
+    const auto edge = static_cast<size_t>(std::min(matrix.rows, matrix.columns));
+    std::vector<float> iterate(count), next(count), gram(edge * edge), polynomial(edge * edge);
+    const kernels::NewtonSchulzBuffers buffers = {iterate.data(), next.data(), gram.data(),
+                                                  polynomial.data(), nullptr};
+    const auto& coefficients = batch.settings->coefficients;
+    matrix.iterate = buffers.iterate;
+    matrix.update = kernels::newton_schulz_result(buffers, static_cast<int>(coefficients.size()));
+    const kernels::GroupSettings& group = groups_[matrix.group];
+    const kernels::MuonTwin twin = {
+        batch.types,
+        {kernels::make_scalars(group), control_.inverse_loss_scale, control_.clip, group.nesterov}};
+    twin.prepare(matrix);
+    kernels::newton_schulz_twin({matrix.rows, matrix.columns, 1, batch.types.iterate, false},
+                                buffers, coefficients);
+    twin.finish(matrix);
+  }
+
+  kernels::StepPlan plan_;
+  std::vector<kernels::ParamTable> tables_;
+  std::vector<kernels::MuonBatch> batches_;
+  std::vector<kernels::GroupSettings> groups_;
+  mutable std::vector<kernels::TensorStats> stats_;
+  kernels::StepControl control_;
+};
+
+inline std::unique_ptr<kernels::DeviceStep> make_host_step(kernels::StepPlan plan,
+                                                           kernels::DeviceStatus& status) {
+  status = kernels::makes_sense(plan) ? 0 : 1;
+  if (status != 0) return nullptr;
+  return std::make_unique<HostStep>(std::move(plan));
+}
+
+// The api that a DeviceStepper can be given instead of the GPU's.
+inline const kernels::DeviceApi& host_api() {
+  static const kernels::DeviceApi api = {[]() -> const char* { return nullptr; },
+                                         [](kernels::DeviceStatus) { return "refused"; },
+                                         make_host_step};
+  return api;
+}
+
+}  // namespace optim
