@@ -136,8 +136,7 @@ std::vector<std::filesystem::path> Checkpoint::files() const {
   for (const FileEntry& file : catalog().files) paths.push_back(folder() / file.path);
   for (const std::string& name : state_->contents.metadata_files) paths.push_back(folder() / name);
   std::ranges::sort(paths);
-  const auto repeated = std::ranges::unique(paths);
-  paths.erase(repeated.begin(), repeated.end());
+  paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
   return paths;
 }
 
