@@ -6,8 +6,23 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 namespace optim {
+namespace {
+
+// LibTorch 2.11 notes each of Gloo's operations in one map of the process without a lock
+// (c10d::FlightRecorder), which groups in several threads would corrupt. NCCL's are left alone:
+// its first operation waits for the other ranks, which may be threads of this process.
+template <class Body>
+c10::intrusive_ptr<c10d::Work> enqueue(const at::Tensor& tensor, Body&& body) {
+  static std::mutex one_at_a_time;
+  std::unique_lock lock(one_at_a_time, std::defer_lock);
+  if (tensor.is_cpu()) lock.lock();
+  return body();
+}
+
+}  // namespace
 
 void throw_c10d_error(const char* operation, const std::exception& error) {
   const std::string text = error.what();
@@ -38,20 +53,20 @@ void Collectives::run(const char* operation, Body&& body) {
 }
 
 template <class Body>
-Collectives::Wait Collectives::start(const char* operation, Body&& body) {
+Collectives::Wait Collectives::start(const char* operation, const at::Tensor& tensor, Body&& body) {
   c10::intrusive_ptr<c10d::Work> work;
-  run(operation, [&] { work = body(); });
+  run(operation, [&] { work = enqueue(tensor, body); });
   if (!work) return [] {};
   return [this, operation, work] { run(operation, [&] { work->wait(); }); };
 }
 
 void Collectives::all_reduce(at::Tensor& tensor, bool is_max) {
-  run("all-reduce", [&] {
+  start("all-reduce", tensor, [&] {
     std::vector<at::Tensor> tensors = {tensor};
     c10d::AllreduceOptions options;
     options.reduceOp = is_max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
-    group_->allreduce(tensors, options)->wait();
-  });
+    return group_->allreduce(tensors, options);
+  })();
 }
 
 void Collectives::all_reduce_sum(at::Tensor& tensor) { all_reduce(tensor, /*is_max=*/false); }
@@ -59,13 +74,13 @@ void Collectives::all_reduce_max(at::Tensor& tensor) { all_reduce(tensor, /*is_m
 
 Collectives::Wait Collectives::start_all_gather(at::Tensor all, at::Tensor mine) {
   if (!group_) all.copy_(mine);
-  return start("all-gather", [&] { return group_->_allgather_base(all, mine); });
+  return start("all-gather", mine, [&] { return group_->_allgather_base(all, mine); });
 }
 
 void Collectives::all_gather(at::Tensor& all, at::Tensor& mine) { start_all_gather(all, mine)(); }
 
 Collectives::Wait Collectives::start_broadcast(at::Tensor tensor, int root) {
-  return start("broadcast", [&] {
+  return start("broadcast", tensor, [&] {
     std::vector<at::Tensor> tensors = {tensor};
     c10d::BroadcastOptions options;
     options.rootRank = root;

@@ -66,7 +66,7 @@ class Collectives {
   template <class Body>
   void run(const char* operation, Body&& body);
   template <class Body>
-  Wait start(const char* operation, Body&& body);
+  Wait start(const char* operation, const at::Tensor& tensor, Body&& body);
 
   ProcessGroupPtr group_;
   ProcessRank rank_;
