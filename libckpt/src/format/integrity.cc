@@ -1,12 +1,12 @@
 #include "format/integrity.h"
 
 #include <charconv>
-#include <unordered_set>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include <ckpt/error.h>
+
+#include "format/unique_json_keys.h"
 
 namespace ckpt {
 namespace {
@@ -32,18 +32,10 @@ std::optional<Sha256> parse_digest(std::string_view text) {
               std::move(problem));
 }
 
-// nlohmann keeps the last of equal keys without a word; Python does, too, and the others are lost.
+// Python keeps the last of equal keys, and the others are lost.
 json::parser_callback_t refuse_duplicates(const RandomAccess& file) {
-  return [&file, seen = std::vector<std::unordered_set<std::string>>()](
-             int, json::parse_event_t event, json& parsed) mutable {
-    if (event == json::parse_event_t::object_start) {
-      seen.emplace_back();
-    } else if (event == json::parse_event_t::object_end) {
-      seen.pop_back();
-    } else if (event == json::parse_event_t::key &&
-               !seen.back().insert(parsed.get<std::string>()).second) {
-      corrupt(file, parsed.get<std::string>(), "appears twice");
-    }
+  return [&file, keys = UniqueJsonKeys()](int, json::parse_event_t event, json& parsed) mutable {
+    if (keys.is_repeated(event, parsed)) corrupt(file, parsed.get<std::string>(), "appears twice");
     return true;
   };
 }

@@ -1,7 +1,6 @@
 #include "format/safetensors_header.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +8,7 @@
 
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
+#include "format/unique_json_keys.h"
 
 namespace ckpt {
 namespace {
@@ -93,19 +93,14 @@ class HeaderReader {
     data_offset_bytes_ = blob_.offset_bytes + kLengthBytes + header_bytes;
   }
 
-  // nlohmann keeps the last of equal keys without a word; the format allows none.
+  // The format allows no equal keys.
   json::parser_callback_t refuse_duplicates() {
-    return [this, seen = std::vector<std::unordered_set<std::string>>()](
-               int depth, json::parse_event_t event, json& parsed) mutable {
+    return [this, keys = UniqueJsonKeys()](int depth, json::parse_event_t event,
+                                           json& parsed) mutable {
       if (event == json::parse_event_t::object_start || event == json::parse_event_t::array_start) {
         if (depth > kDepthMax) corrupt({}, "the header is nested too deeply");
       }
-      if (event == json::parse_event_t::object_start) {
-        seen.emplace_back();
-      } else if (event == json::parse_event_t::object_end) {
-        seen.pop_back();
-      } else if (event == json::parse_event_t::key &&
-                 !seen.back().insert(parsed.get<std::string>()).second) {
+      if (keys.is_repeated(event, parsed)) {
         corrupt(parsed.get<std::string>(), "appears twice in the header");
       }
       return true;
