@@ -1,172 +1,190 @@
-"""Our programs against PyTorch's, interleaved on one machine; prints Markdown tables.
+"""Times our programs side by side with PyTorch's and with raw copies, and prints tables.
 
-usage: bench_against_torch.py [--work DIR] [--repeat N] [--starts N] [--settle S]
+Start-up: ckpt-inspect against `import torch`. Conversion of plain state dicts in both directions
+against PyTorch's format_utils, and resharding of Megatron's layer-wise optimizer in both formats,
+each beside copies of the same bytes: the yardstick (scripts/bench_raw_copy.py, or its twin in C++
+where ../shared/bench is there) and cp followed by sync. hash beside a plain read and openssl. All
+with the source in the page cache and without it. Contestants are interleaved and start after the
+same idle time. CPU-seconds and peak memory are what the kernel accounts to the process (ru_maxrss).
 
-Start-up: `ckpt-inspect` on the sample against `python -c "import torch"`. Conversion: ckpt-convert
-against PyTorch's dcp_to_torch_save and torch_save_to_dcp on a checkpoint of 1.9 GB, with a plain
-copy of the same bytes as yardstick. Every contestant starts after the same idle time and with the
-source in the page cache. Peak memory is the kernel's high-water mark of resident memory (VmHWM),
-which for our programs includes no page cache; it is polled, so the last milliseconds may be missed.
+Parts may be run one by one: they append to the file of --results, and the tables are printed from
+all that it holds.
 """
 import argparse
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench_timing import Contestant, interleave, print_table, read_results, run
+
 ROOT = Path(__file__).resolve().parent.parent
-BIN = ROOT / "build" / "bin"
 SAMPLE = ROOT / "tests" / "golden" / "lw_muon_bf16_torch_dp2" / "ckpt"
-SHARED_GENERATOR = ROOT.parent / "shared" / "bench" / "gen.py"
+SHARED_SOURCE = ROOT.parent / "shared" / "bench" / "src" / "phys.cpp"
+PARTS = ("start", "to-torch", "to-dcp", "reshard-torch", "reshard-torch_dist", "hash")
 TORCH_CONVERSION = ("from torch.distributed.checkpoint.format_utils import {0}; "
                     "{0}({1!r}, {2!r})")
+READ = ("import sys; block = bytearray(4 << 20)\n"
+        "for name in sys.argv[1:]:\n"
+        "    with open(name, 'rb', buffering=0) as file:\n"
+        "        while file.readinto(block): pass")
 
 
-@dataclass
-class Contestant:
-    name: str
-    command: list
-    source: Path = None
-    output: Path = None
-    seconds: list = field(default_factory=list)
-    peak_bytes: list = field(default_factory=list)
-
-    def run(self):
-        process_began = time.perf_counter()
-        process = subprocess.Popen([str(word) for word in self.command],
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        peak = 0
-        if self.output is not None:
-            while process.poll() is None:
-                peak = resident_peak_bytes(process.pid) or peak  # never falls in one program
-                time.sleep(0.005)
-        stderr = process.communicate()[1]
-        self.seconds.append(time.perf_counter() - process_began)
-        self.peak_bytes.append(peak)
-        if process.returncode != 0:
-            sys.exit(f"{self.name} failed:\n{stderr.decode(errors='replace')[-2000:]}")
-
-
-def resident_peak_bytes(process_id):
-    try:
-        for line in Path(f"/proc/{process_id}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:  # it has just ended
-        pass
-    return 0
-
-
-def files_of(path):
-    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-
-
-def warm(path):
-    buffer = bytearray(4 << 20)
-    for name in files_of(path):
-        with open(name, "rb", buffering=0) as file:
-            while file.readinto(buffer):
-                pass
-
-
-def remove(path):
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def prepare(contestant, settle):
-    if contestant.output is not None:
-        remove(contestant.output)
-        warm(contestant.source)
-    time.sleep(settle)
-
-
-def interleave(contestants, repeat, settle):
-    for _ in range(repeat):
-        for contestant in contestants:
-            prepare(contestant, settle)
-            contestant.run()
-            print(f"  {contestant.name}: {contestant.seconds[-1]:.4f} s", file=sys.stderr)
-    for contestant in contestants:
-        if contestant.output is not None:
-            remove(contestant.output)
-
-
-def start_up(repeat):
-    ours = Contestant("ckpt-inspect", [BIN / "ckpt-inspect", SAMPLE])
-    theirs = Contestant("python -c 'import torch'", [sys.executable, "-c", "import torch"])
-    for contestant in (ours, theirs):
-        contestant.run()  # the first run fills the page cache
-        contestant.seconds.clear()
-    interleave([ours, theirs], repeat, 0)
-    print("\n| start-up | median | fastest | slowest |\n|---|---|---|---|")
-    for c in (ours, theirs):
-        print(f"| {c.name} | {1e3 * statistics.median(c.seconds):.1f} ms | "
-              f"{1e3 * min(c.seconds):.1f} ms | {1e3 * max(c.seconds):.1f} ms |")
-    ratios = [b / a for a, b in zip(ours.seconds, theirs.seconds)]
+def start_up(repeat, programs):
+    ours = Contestant("ckpt-inspect", [programs / "ckpt-inspect", SAMPLE], SAMPLE, None)
+    theirs = Contestant("python -c 'import torch'", [sys.executable, "-c", "import torch"],
+                        SAMPLE, None)
+    seconds = {ours.name: [], theirs.name: []}
+    for round_number in range(repeat + 1):
+        for contestant in (ours, theirs):
+            taken = run(contestant)["seconds"]
+            if round_number > 0:  # the first round fills the page cache
+                seconds[contestant.name].append(taken)
+    print("\n### Start-up\n\n| | median | fastest | slowest |\n|---|---|---|---|")
+    for name, taken in seconds.items():
+        print(f"| {name} | {1e3 * statistics.median(taken):.1f} ms | {1e3 * min(taken):.1f} ms | "
+              f"{1e3 * max(taken):.1f} ms |")
+    ratios = [b / a for a, b in zip(*seconds.values())]
     print(f"\nRatio of neighbouring runs: median {statistics.median(ratios):.0f}, "
           f"from {min(ratios):.0f} to {max(ratios):.0f}.")
 
 
-def conversions(folder, repeat, settle):
-    saved, dcp = folder / "model.pt", folder / "dcp"
-    to_torch, to_dcp, copy = folder / "out.pt", folder / "out.dcp", folder / "out.copy"
-    directions = {
-        "DCP to torch.save": [
-            Contestant("ckpt-convert", [BIN / "ckpt-convert", dcp, to_torch, "--to", "torch"],
-                       dcp, to_torch),
-            Contestant("dcp_to_torch_save",
-                       [sys.executable, "-W", "ignore", "-c",
-                        TORCH_CONVERSION.format("dcp_to_torch_save", str(dcp), str(to_torch))],
-                       dcp, to_torch)],
-        "torch.save to DCP": [
-            Contestant("ckpt-convert", [BIN / "ckpt-convert", saved, to_dcp, "--to", "torch_dist"],
-                       saved, to_dcp),
-            Contestant("torch_save_to_dcp",
-                       [sys.executable, "-W", "ignore", "-c",
-                        TORCH_CONVERSION.format("torch_save_to_dcp", str(saved), str(to_dcp))],
-                       saved, to_dcp),
-            Contestant("dd oflag=direct (yardstick)",
-                       ["dd", f"if={saved}", f"of={copy}", "bs=8M", "oflag=direct"], saved, copy)],
+class Yardstick:
+    """A raw copy: in C++ where its source is beside the repository, else in Python."""
+
+    def __init__(self, folder):
+        self.binary = folder / "phys"
+        if not SHARED_SOURCE.exists():
+            self.binary = None
+        elif not self.binary.exists():
+            subprocess.run(["g++", "-O2", "-march=native", "-pthread", SHARED_SOURCE, "-o",
+                            self.binary, "-lz", "-ldeflate", "-lisal"], check=True)
+
+    def contestant(self, source, output):
+        name = "raw copy, O_DIRECT writes (yardstick)"
+        if self.binary and source.is_file():
+            return Contestant(name, [self.binary, "one", "odw2", source, output], source, output)
+        script = ROOT / "scripts" / "bench_raw_copy.py"
+        return Contestant(name, [sys.executable, script, source, output], source, output,
+                          reports_seconds=True)
+
+
+def cp_and_sync(source, output):
+    return Contestant("cp and sync", ["sh", "-c", f"cp -r {source} {output} && sync"], source,
+                      output)
+
+
+def torch_conversion(function, source, output):
+    code = TORCH_CONVERSION.format(function, str(source), str(output))
+    return Contestant(f"PyTorch's {function}", [sys.executable, "-W", "ignore", "-c", code],
+                      source, output)
+
+
+def to_torch(folder, yardstick, programs):
+    source, output = folder / "dcp", folder / "out.pt"
+    return "DCP to torch.save", [
+        Contestant("ckpt-convert", [programs / "ckpt-convert", source, output, "--to", "torch"],
+                   source, output),
+        yardstick.contestant(source / "__0_0.distcp", folder / "out.raw"),
+        cp_and_sync(source, folder / "out.cp"),
+        torch_conversion("dcp_to_torch_save", source, output)]
+
+
+def to_dcp(folder, yardstick, programs):
+    source, output = folder / "model.pt", folder / "out.dcp"
+    return "torch.save to DCP", [
+        Contestant("ckpt-convert",
+                   [programs / "ckpt-convert", source, output, "--to", "torch_dist"], source,
+                   output),
+        yardstick.contestant(source, folder / "out.raw"),
+        cp_and_sync(source, folder / "out.cp"),
+        torch_conversion("torch_save_to_dcp", source, output)]
+
+
+def reshard(folder, yardstick, programs, checkpoint_format):
+    source, output = folder / f"lw_{checkpoint_format}_dp2", folder / "out.lw"
+    return f"reshard 2 to 4, {checkpoint_format}", [
+        Contestant("reshard", [programs / "reshard", source, output, "--dp", "4"], source, output),
+        yardstick.contestant(source, folder / "out.raw"),
+        cp_and_sync(source, folder / "out.cp")]
+
+
+def hashing(folder, programs):
+    source = folder / "dcp" / "__0_0.distcp"
+    return "hash of a DCP folder", [
+        Contestant("ckpt-inspect hash", [programs / "ckpt-inspect", "hash", folder / "dcp"], source,
+                   None),
+        Contestant("raw read, one thread (yardstick)", [sys.executable, "-c", READ, source], source,
+                   None),
+        Contestant("openssl sha256, one core", ["openssl", "dgst", "-sha256", source], source,
+                   None)]
+
+
+def measure(folder, options):
+    yardstick, programs = Yardstick(folder), options.programs
+    makers = {
+        "to-torch": lambda: to_torch(folder, yardstick, programs),
+        "to-dcp": lambda: to_dcp(folder, yardstick, programs),
+        "reshard-torch": lambda: reshard(folder, yardstick, programs, "torch"),
+        "reshard-torch_dist": lambda: reshard(folder, yardstick, programs, "torch_dist"),
+        "hash": lambda: hashing(folder, programs),
     }
-    count_bytes = sum(file.stat().st_size for file in files_of(saved))
-    print(f"\n| {count_bytes / 1e9:.2f} GB | median | fastest | slowest | peak memory |")
-    print("|---|---|---|---|---|")
-    for direction, contestants in directions.items():
-        interleave(contestants, repeat, settle)
-        for c in contestants:
-            print(f"| {direction}: {c.name} | {statistics.median(c.seconds):.2f} s | "
-                  f"{min(c.seconds):.2f} s | {max(c.seconds):.2f} s | "
-                  f"{max(c.peak_bytes) / 1e6:.0f} MB |")
+    for part in options.part:
+        if part == "start":
+            continue
+        title, contestants = makers[part]()
+        if options.no_torch:
+            contestants = [c for c in contestants if not c.name.startswith("PyTorch")]
+        for cold in {"both": (False, True), "warm": (False,), "cold": (True,)}[options.cache]:
+            interleave(title, contestants, cold, options)
 
 
-def make_checkpoint(folder):
-    if SHARED_GENERATOR.exists():
-        command = [sys.executable, SHARED_GENERATOR, "--size", "2g", "--out", folder]
-    else:
-        command = [sys.executable, ROOT / "scripts" / "bench_checkpoint.py", folder]
-    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+def print_tables(results):
+    for (title, cold), group in read_results(results).items():
+        print_table(title, cold, group, next(name for name in group if "yardstick" in name))
+
+
+def make_checkpoints(folder, size):
+    if (folder / "lw_torch_dist_dp2").exists():
+        return
+    subprocess.run([sys.executable, ROOT / "scripts" / "bench_checkpoint.py", folder, "--size",
+                    size], check=True, stdout=subprocess.DEVNULL)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path,
+                        help="folder for the checkpoints, which are kept there; default: temporary")
+    parser.add_argument("--size", choices=("2g", "8g", "tiny"), default="2g")
+    parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
+    parser.add_argument("--cache", choices=("both", "warm", "cold"), default="both")
+    parser.add_argument("--repeat", type=int, default=5, help="runs of each contestant")
+    parser.add_argument("--starts", type=int, default=15, help="runs of each start-up")
+    parser.add_argument("--settle", type=float, default=2, help="idle seconds before each run")
+    parser.add_argument("--results", type=Path, help="file that measurements are appended to")
+    parser.add_argument("--programs", type=Path, default=ROOT / "build" / "bin")
+    parser.add_argument("--no-torch", action="store_true", help="without PyTorch's converters")
+    options = parser.parse_args()
+    options.part = options.part or list(PARTS)
+    return options
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, help="folder for the checkpoints; default: temporary")
-    parser.add_argument("--repeat", type=int, default=5, help="runs of each conversion")
-    parser.add_argument("--starts", type=int, default=15, help="runs of each start-up")
-    parser.add_argument("--settle", type=float, default=4, help="idle seconds before a conversion")
-    options = parser.parse_args()
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start")
-    start_up(options.starts)
-    with tempfile.TemporaryDirectory(dir=options.work) as folder:
-        make_checkpoint(Path(folder))
-        conversions(Path(folder), options.repeat, options.settle)
+    options = parse_arguments()
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {time.strftime('%Y-%m-%d')}")
+    if "start" in options.part:
+        start_up(options.starts, options.programs)
+    with tempfile.TemporaryDirectory(dir=options.work) as temporary:
+        folder = options.work or Path(temporary)
+        options.results = options.results or Path(temporary) / "results"
+        options.results.touch()
+        make_checkpoints(folder, options.size)
+        measure(folder, options)
+        print_tables(options.results)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 usage: bench_checkpoint.py DIR [--size 2g|8g|tiny]
 
-    DIR/model.pt DIR/dcp                   a plain state dict in both formats: a GPT-like model in bf16
-                                           and, for the first third of its parameters, Adam's fp32
-                                           state, as one data-parallel rank would hold it
-    DIR/lw_torch_dp2 DIR/lw_torch_dist_dp2 one state of Megatron's layer-wise optimizer, saved by two
-                                           ranks in both formats, about as many bytes
+    DIR/model.pt, DIR/dcp
+        a plain state dict in both formats: a GPT-like model in bf16 and, for the first third of its
+        parameters, Adam's fp32 state, as one data-parallel rank would hold it
+    DIR/lw_torch_dp2, DIR/lw_torch_dist_dp2
+        one state of Megatron's layer-wise optimizer, saved by two ranks in both formats, of about
+        as many bytes
 
 The numbers are random, the seeds are fixed: the same arguments give the same tensors.
 """
@@ -43,7 +44,8 @@ SIZES = {
 def layer_shapes(size, layer):
     prefix = f"decoder.layers.{layer}."
     return {
-        prefix + "self_attention.linear_qkv.weight": (size.hidden + 2 * size.key_value, size.hidden),
+        prefix + "self_attention.linear_qkv.weight": (
+            size.hidden + 2 * size.key_value, size.hidden),
         prefix + "self_attention.linear_proj.weight": (size.hidden, size.hidden),
         prefix + "mlp.linear_fc1.weight": (2 * size.ffn, size.hidden),
         prefix + "mlp.linear_fc2.weight": (size.hidden, size.ffn),

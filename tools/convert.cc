@@ -80,7 +80,6 @@ int main(int argc, char** argv) {
       "Rewrites a checkpoint in another format; everything that the target can hold is carried.",
       {"ckpt-convert ckpt/ ckpt_torch/ --to torch",
        "ckpt-convert model.pt model_dcp/ --to torch_dist",
-       "ckpt-convert ckpt/ model.safetensors --to safetensors --exclude 'optimizer.*'"},
-      {"--max-memory"}};
+       "ckpt-convert ckpt/ model.safetensors --to safetensors --exclude 'optimizer.*'"}};
   return tools::run_tool<ConvertOptions>(tool, argc, argv, convert);
 }

@@ -33,6 +33,6 @@ int main(int argc, char** argv) {
       "Deals the optimizer state of a LayerWise checkpoint to another number of ranks.",
       {"reshard ckpt/ ckpt_dp4/ --dp 4", "reshard ckpt/iter_0000003 out/iter_0000003 --dp 1",
        "reshard ckpt/ ckpt_dp8/ --dp 8 --ownership balanced --dry-run"},
-      {"--cp", "--ep", "--etp", "--max-memory"}};
+      {"--cp", "--ep", "--etp"}};
   return tools::run_tool<ReshardOptions>(tool, argc, argv, reshard);
 }

@@ -7,17 +7,19 @@
 #include <csignal>
 #include <cstdlib>
 #include <iostream>
+#include <mutex>
 #include <thread>
+#include <utility>
 
 namespace tools {
 
-// Waits for SIGINT and SIGTERM in a thread of its own: request_stop() is not allowed in a signal
-// handler.
+// Waits for SIGINT, SIGTERM and SIGUSR1 in a thread of its own: what they ask for is not allowed in
+// a signal handler.
 class Console::SignalWatch {
  public:
   SignalWatch() {
     sigemptyset(&signals_);
-    for (const int signal : {SIGINT, SIGTERM, SIGUSR2}) sigaddset(&signals_, signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) sigaddset(&signals_, signal);
     pthread_sigmask(SIG_BLOCK, &signals_, &previous_);
     thread_ = std::thread([this] { wait(); });
   }
@@ -30,12 +32,22 @@ class Console::SignalWatch {
 
   std::stop_token token() const { return source_.get_token(); }
   int signal() const { return signal_; }
+  void on_status_request(std::function<void()> print_status) {
+    const std::scoped_lock lock(mutex_);
+    print_status_ = std::move(print_status);
+  }
 
  private:
+  void show_status() {
+    const std::scoped_lock lock(mutex_);
+    if (print_status_) print_status_();
+  }
+
   void wait() {
     int signal = 0;
     while (sigwait(&signals_, &signal) == 0 && !ended_) {
-      if (signal == SIGUSR2) continue;
+      if (signal == SIGUSR1) show_status();
+      if (signal == SIGUSR1 || signal == SIGUSR2) continue;
       if (signal_ != 0) _exit(128 + signal);
       signal_ = signal;
       source_.request_stop();
@@ -47,6 +59,8 @@ class Console::SignalWatch {
   std::atomic<bool> ended_ = false;
   std::atomic<int> signal_ = 0;
   std::stop_source source_;
+  std::mutex mutex_;  // held while a status is printed
+  std::function<void()> print_status_;
   std::thread thread_;
 };
 
@@ -64,20 +78,13 @@ bool shows_color(ColorMode mode) {
 
 const char* escape_code(Paint paint) {
   switch (paint) {
-    case Paint::Plain:
-      return "";
-    case Paint::Bold:
-      return "\033[1m";
-    case Paint::Dim:
-      return "\033[2m";
-    case Paint::Red:
-      return "\033[31m";
-    case Paint::Green:
-      return "\033[32m";
-    case Paint::Yellow:
-      return "\033[33m";
-    case Paint::Cyan:
-      return "\033[36m";
+    case Paint::Plain: return "";
+    case Paint::Bold: return "\033[1m";
+    case Paint::Dim: return "\033[2m";
+    case Paint::Red: return "\033[31m";
+    case Paint::Green: return "\033[32m";
+    case Paint::Yellow: return "\033[33m";
+    case Paint::Cyan: return "\033[36m";
   }
   return "";
 }
@@ -107,6 +114,11 @@ std::string Console::paint(Paint paint, std::string_view text) const {
 std::stop_token Console::stop_token() {
   if (!watch_) watch_ = std::make_unique<SignalWatch>();
   return watch_->token();
+}
+
+void Console::on_status_request(std::function<void()> print_status) {
+  if (!watch_) watch_ = std::make_unique<SignalWatch>();
+  watch_->on_status_request(std::move(print_status));
 }
 
 int Console::stop_signal() const { return watch_ ? watch_->signal() : 0; }

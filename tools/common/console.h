@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <stop_token>
@@ -50,6 +51,10 @@ class Console {
   // 143).
   std::stop_token stop_token();
   int stop_signal() const;  // 0 if none arrived
+
+  // What SIGUSR1 calls from now on, on a thread of its own; empty: nothing. Watches signals as
+  // stop_token() does.
+  void on_status_request(std::function<void()> print_status);
 
  private:
   class SignalWatch;

@@ -54,6 +54,7 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
   document["target_format"] = name(report.target_format);
   document["payload_bytes"] = report.plan.payload_bytes;
   document["total_bytes"] = report.plan.total_bytes;
+  if (options.dry_run) document["peak_memory_bytes"] = report.peak_memory_bytes;
   document["files"] = json::array();
   for (const ckpt::PlannedFile& file : report.plan.files) {
     document["files"].push_back({{"path", json_text(file.path)}, {"bytes", file.count_bytes}});
@@ -100,7 +101,11 @@ void print_text(const ConversionOptions& options, const optim::ConvertReport& re
   }
   console.out() << opening_of(report.outcome) << ckpt::escaped(options.target()) << ": " << what
                 << ", " << count_text(report.plan.files.size(), "file") << ", "
-                << size_text(report.plan.total_bytes) << "\n";
+                << size_text(report.plan.total_bytes);
+  if (report.peak_memory_bytes != 0) {
+    console.out() << ", at most " << size_text(report.peak_memory_bytes) << " of memory";
+  }
+  console.out() << "\n";
   if (report.outcome == ckpt::Outcome::PartWritten) {
     console.out() << "this part: " << size_text(report.stats.written_bytes + report.kept_bytes)
                   << "\n";
@@ -139,6 +144,9 @@ void ConversionOptions::declare(CLI::App& app) {
       ->capture_default_str();
   app.add_flag("--strict", strict, "Refuse when something cannot be carried or proven");
   app.add_flag("--force", force, "Replace an existing destination");
+  app.add_option("--max-memory", max_memory_bytes, "Memory of the process (8G, 512M)")
+      ->transform(CLI::AsSizeValue(false))
+      ->option_text("BYTES");
   app.add_flag("--dry-run", dry_run, "Show the plan, write nothing");
   app.add_flag("--verify", verify, "Read back what was written before it is published");
   app.add_flag("--resume", resume,
@@ -182,7 +190,7 @@ int run_conversion(Conversion run, const ConversionOptions& options,
   if (options.clean) return clean(options.destination, console);
   ProgressLine progress(console, "writing");
   conversion.execute = make_execute_options(console, progress);
-  conversion.execute.stop = console.stop_token();
+  conversion.execute.process_bytes_max = options.max_memory_bytes;
   conversion.iteration = options.iteration;
   conversion.ownership = options.policy();
   conversion.strict = options.strict;

@@ -23,6 +23,7 @@ struct ConversionOptions {
   bool strict = false, force = false, dry_run = false;
   bool verify = false, resume = false, finish = false, clean = false;
   ShareOptions share;
+  uint64_t max_memory_bytes = 0;  // 0: as libckpt does it
 
   void declare(CLI::App& app);
   optim::OwnershipPolicy policy() const;

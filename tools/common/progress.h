@@ -11,10 +11,11 @@ namespace tools {
 
 // "TOOL: hashing  41%  1.2 GiB of 2.9 GiB  812.4 MiB/s  2 s left" on stderr: on a terminal redrawn
 // at most ten times a second and wiped at the end, else a line every ten seconds. Nothing in the
-// first half second, under --quiet or --no-progress. update() may be called from any thread.
+// first half second, under --quiet or --no-progress. SIGUSR1 prints the line once, but for --quiet.
+// update() may be called from any thread. One at a time.
 class ProgressLine {
  public:
-  ProgressLine(const Console& console, std::string verb);
+  ProgressLine(Console& console, std::string verb);
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
@@ -23,8 +24,10 @@ class ProgressLine {
 
  private:
   using Clock = std::chrono::steady_clock;
-  std::string text(const ckpt::Progress& progress, double seconds) const;
+  void print_status();
+  std::string text(Clock::time_point now) const;
 
+  Console& console_;
   std::string prefix_;
   bool is_shown_;
   bool is_terminal_;
@@ -32,9 +35,10 @@ class ProgressLine {
   Clock::time_point start_ = Clock::now();
   Clock::time_point next_draw_;
   std::mutex mutex_;
+  ckpt::Progress last_;
 };
 
-// Threads and progress of a command, for libckpt. `line` must outlive the work.
-ckpt::ExecuteOptions make_execute_options(const Console& console, ProgressLine& line);
+// Threads, progress and signals of a command, for libckpt. `line` must outlive the work.
+ckpt::ExecuteOptions make_execute_options(Console& console, ProgressLine& line);
 
 }  // namespace tools

@@ -46,6 +46,7 @@ struct ConvertReport {
   ExecuteStats stats;       // zero after a dry run
   uint64_t kept_bytes = 0;  // under options.resume: found finished and sound
   uint64_t verified_bytes = 0;
+  uint64_t peak_memory_bytes = 0;  // of a dry run: what the process would hold at most
   std::vector<NotCarried> not_carried;
   std::vector<std::string> warnings;
 };

@@ -23,8 +23,11 @@ struct WrittenFile {
 };
 
 struct ExecuteOptions {
-  unsigned threads = 0;                              // 0: one per core
-  uint64_t memory_bytes_max = uint64_t{256} << 20;   // all buffers together
+  unsigned threads = 0;  // 0: one per core; execute() takes at least four, which wait for the disk
+  uint64_t memory_bytes_max = uint64_t{256} << 20;  // all buffers together
+  // Resident memory of the whole process, where it is not 0: buffers take what the rest leaves of
+  // it, at most memory_bytes_max. InvalidArgument where it leaves too little.
+  uint64_t process_bytes_max = 0;
   std::function<void(const Progress&)> on_progress;  // called from any thread, one call at a time
   // Which files are written, by index into Target::files; empty: all. The others are not touched.
   std::vector<bool> files;
@@ -39,6 +42,10 @@ struct ExecuteStats {
   uint64_t written_bytes = 0;
   uint64_t file_count = 0;
 };
+
+// Resident memory of this process at its peak if it executed a plan now, at most: what it holds
+// already and all buffers. 0 where the system does not say. Throws InvalidArgument as execute().
+CKPT_EXPORT uint64_t expected_peak_bytes(const ExecuteOptions& options);
 
 // Moves the bytes: obeys the plan, decides nothing. The same plan gives the same bytes for any
 // number of threads. Checks the CRC-32 of every source storage that it reads against the archive's

@@ -7,6 +7,7 @@
 
 #include "base/checked_math.h"
 #include "execute/archive_state.h"
+#include "execute/memory_budget.h"
 #include "execute/output_files.h"
 #include "execute/record_reader.h"
 #include "execute/source_checker.h"
@@ -18,27 +19,6 @@
 namespace ckpt {
 
 namespace {
-
-constexpr uint64_t kWindowBytesMax = 4 << 20;  // longer ones make nothing faster
-constexpr uint64_t kWindowBytesMin = 64 << 10;
-// One waits for the disk while others copy and sum up: fewer threads leave the disk idle.
-constexpr unsigned kThreadsMin = 4;
-
-// Each worker has a buffer for the window that it makes, and one to read through.
-struct Budget {
-  unsigned threads;
-  uint64_t window_bytes;
-};
-
-Budget make_budget(const ExecuteOptions& options) {
-  const uint64_t buffers = options.memory_bytes_max / 2;
-  const uint64_t most_threads = std::max<uint64_t>(1, buffers / kWindowBytesMin);
-  const unsigned wanted =
-      options.threads != 0 ? options.threads : std::max(kThreadsMin, thread_count(0));
-  const auto threads = static_cast<unsigned>(std::min<uint64_t>(wanted, most_threads));
-  const uint64_t share = buffers / threads / kWindowBytesMin * kWindowBytesMin;
-  return {threads, std::clamp(share, kWindowBytesMin, kWindowBytesMax)};
-}
 
 // Counts what is read from the source.
 class MeteredSource final : public PayloadSource {
@@ -86,7 +66,7 @@ class Execution {
         plan_(plan),
         source_(source),
         options_(options),
-        budget_(make_budget(options)),
+        budget_(make_memory_budget(options)),
         checker_(source_),
         windows_(plan, options.files, budget_.window_bytes),
         archives_(target, plan, windows_),
@@ -144,7 +124,7 @@ class Execution {
   const Plan& plan_;
   MeteredSource source_;
   const ExecuteOptions& options_;
-  Budget budget_;
+  MemoryBudget budget_;
   SourceChecker checker_;
   WindowMap windows_;
   OpenArchives archives_;

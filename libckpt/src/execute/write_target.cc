@@ -297,7 +297,9 @@ ConvertReport write_target(Target target, const ConversionSource& source,
   ConvertReport report;
   report.target_format = target.format;
   report.plan = make_plan(target);
-  if (!options.dry_run) {
+  if (options.dry_run) {
+    report.peak_memory_bytes = expected_peak_bytes(options.execute);
+  } else {
     TargetWriter writer(target, source, options, report);
     options.finish ? writer.finish(destination) : writer.write(destination);
   }

@@ -99,9 +99,10 @@ struct AmbiguousParam {
 };
 
 // Proves by content that each master belongs to its name: rounded to the weight's type it equals
-// the weight bit for bit. Streams all masters and weights once. Throws Corrupt with file and key.
+// the weight bit for bit. Streams all masters and weights once, on `threads` threads (0: one per
+// core). Throws Corrupt with file and key.
 OPTIM_LAYOUT_EXPORT std::vector<AmbiguousParam> prove_assignment(
-    const LayerWiseCheckpoint& checkpoint, const ckpt::Checkpoint& source);
+    const LayerWiseCheckpoint& checkpoint, const ckpt::Checkpoint& source, unsigned threads = 0);
 
 // How Megatron lays out a torch_dist folder.
 enum class StoreLayout : uint8_t {

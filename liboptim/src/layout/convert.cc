@@ -111,7 +111,9 @@ ConvertReport convert_layer_wise(const ckpt::Checkpoint& source, const Paths& pa
   }
   const LayerWiseCheckpoint view = name_layer_wise(source);
   std::vector<AmbiguousParam> ambiguous;
-  if (view.format == ckpt::Format::Torch) ambiguous = prove_assignment(view, source);
+  if (view.format == ckpt::Format::Torch) {
+    ambiguous = prove_assignment(view, source, options.execute.threads);
+  }
   if (options.strict) refuse_ambiguity(ambiguous);
   LayerWiseTargetSpec spec;
   spec.format = options.format.value_or(view.format);

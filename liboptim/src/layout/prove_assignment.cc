@@ -1,9 +1,14 @@
 // bf16(fp32 master) equals the model's weight, bit for bit: what Megatron's optimizer leaves behind
 // after every step. It proves which parameter a numbered master belongs to.
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <bit>
 #include <cstring>
+#include <exception>
 #include <map>
+#include <mutex>
+#include <thread>
 
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
@@ -20,31 +25,95 @@ using ckpt::ErrorCode;
 using ckpt::TensorEntry;
 
 constexpr size_t kPieceElements = size_t{1} << 18;
+constexpr unsigned kThreadsMax = 32;   // 1.5 MiB each
+constexpr size_t kBlockElements = 32;  // of weights: 64 bytes
 
-// What two weights of one shape have in common only when they are equal, but for chance of 2^-64.
-struct Fingerprint {
-  uint64_t bits = 0xcbf29ce484222325;
+// What two weights of one shape have in common only when they are equal, but for chance: eight
+// chains of 64-bit words, each step a bijection.
+class Fingerprint {
+ public:
+  // Whole blocks, but for the last call.
   void add(std::span<const uint16_t> values) {
-    for (const uint16_t value : values) bits = (bits ^ value) * 0x100000001b3;
+    for (; values.size() >= kBlockElements; values = values.subspan(kBlockElements)) {
+      add_block(values.data());
+    }
+    std::array<uint16_t, kBlockElements> last = {};
+    std::ranges::copy(values, last.begin());
+    if (!values.empty()) add_block(last.data());
   }
+  uint64_t finish() const {
+    uint64_t bits = 0;
+    for (const uint64_t chain : chains_) bits = (bits ^ chain) * kFactor;
+    return bits;
+  }
+
+ private:
+  static constexpr uint64_t kFactor = 0x9E3779B97F4A7C15;  // odd: multiplying loses nothing
+
+  void add_block(const uint16_t* values) {
+    std::array<uint64_t, 8> words;
+    std::memcpy(words.data(), values, sizeof(words));
+    for (size_t i = 0; i < words.size(); ++i) chains_[i] = (chains_[i] ^ words[i]) * kFactor;
+  }
+
+  std::array<uint64_t, 8> chains_ = {};
 };
+
+// A fixed number of elements without a branch, which the compiler turns into vector instructions.
+bool block_rounds_to_bfloat16(const float* masters, const uint16_t* weights) {
+  uint32_t difference = 0;
+  for (size_t i = 0; i < kBlockElements; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(masters[i]);
+    const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+    difference |= (is_nan ? 0x7FC0 : rounded) ^ weights[i];
+  }
+  return difference == 0;
+}
 
 class Proof {
  public:
   Proof(const LayerWiseCheckpoint& view, const ckpt::Checkpoint& source)
-      : view_(view), source_(source) {}
+      : view_(view), source_(source), fingerprints_(view.params.size()) {}
 
-  std::vector<AmbiguousParam> run() {
-    for (const LayerWiseParam& param : view_.params) {
-      const uint64_t fingerprint = prove(param);
-      alike_[{param.info.shape, fingerprint}].push_back(param.info.name);
+  std::vector<AmbiguousParam> run(unsigned threads) {
+    {
+      std::vector<std::jthread> others;
+      for (unsigned i = 1; i < threads; ++i) others.emplace_back([this] { work(); });
+      work();
     }
+    if (error_) std::rethrow_exception(error_);
     return ambiguous();
   }
 
  private:
+  struct Buffers {
+    std::vector<float> masters = std::vector<float>(kPieceElements);
+    std::vector<uint16_t> weights = std::vector<uint16_t>(kPieceElements);
+  };
+
+  void work() {
+    Buffers buffers;
+    for (size_t param = next_++; param < view_.params.size(); param = next_++) {
+      try {
+        fingerprints_[param] = prove(view_.params[param], buffers);
+      } catch (...) {
+        fail(param, std::current_exception());
+      }
+    }
+  }
+
+  // All parameters before a failed one were started: the first failure is always the one reported.
+  void fail(size_t param, std::exception_ptr error) {
+    const std::scoped_lock lock(mutex_);
+    next_ = view_.params.size();
+    if (error_ && param > failed_param_) return;
+    failed_param_ = param;
+    error_ = std::move(error);
+  }
+
   // Compares rounded master and weight piece by piece; returns the weight's fingerprint.
-  uint64_t prove(const LayerWiseParam& param) {
+  uint64_t prove(const LayerWiseParam& param, Buffers& buffers) {
     const std::string key = state_key(kMasterState, param.info.name);
     const TensorEntry& master = *view_.tensors.find_tensor(key);
     const TensorEntry& weight = *view_.tensors.find_tensor(param.info.name);
@@ -57,18 +126,27 @@ class Proof {
     Fingerprint fingerprint;
     while (weights.left_bytes() > 0) {
       const size_t count = std::min(kPieceElements, weights.left_bytes() / sizeof(uint16_t));
-      masters.read(std::as_writable_bytes(std::span(masters_).first(count)));
-      weights.read(std::as_writable_bytes(std::span(weights_).first(count)));
-      if (!rounds_to(weight.dtype, count)) refuse(param, master);
-      fingerprint.add(std::span(weights_).first(count));
+      const std::span<float> rounded = std::span(buffers.masters).first(count);
+      const std::span<uint16_t> expected = std::span(buffers.weights).first(count);
+      masters.read(std::as_writable_bytes(rounded));
+      weights.read(std::as_writable_bytes(expected));
+      if (!round_to(weight.dtype, rounded, expected)) refuse(param, master);
+      fingerprint.add(expected);
     }
-    return fingerprint.bits;
+    return fingerprint.finish();
   }
 
-  bool rounds_to(ckpt::DType dtype, size_t count) const {
+  static bool round_to(ckpt::DType dtype, std::span<const float> masters,
+                       std::span<const uint16_t> weights) {
+    size_t i = 0;
+    if (dtype == ckpt::DType::BFloat16) {
+      for (; i + kBlockElements <= masters.size(); i += kBlockElements) {
+        if (!block_rounds_to_bfloat16(&masters[i], &weights[i])) return false;
+      }
+    }
     const auto round = dtype == ckpt::DType::BFloat16 ? round_to_bfloat16 : round_to_float16;
-    for (size_t i = 0; i < count; ++i) {
-      if (round(masters_[i]) != weights_[i]) return false;
+    for (; i < masters.size(); ++i) {
+      if (round(masters[i]) != weights[i]) return false;
     }
     return true;
   }
@@ -86,34 +164,39 @@ class Proof {
         "the optimizer state belongs to another parameter, iteration or run");
   }
 
+  // Parameters that some other one equals, in the order of the model.
   std::vector<AmbiguousParam> ambiguous() const {
+    std::map<std::pair<std::vector<int64_t>, uint64_t>, std::vector<std::string>> alike;
+    for (size_t i = 0; i < fingerprints_.size(); ++i) {
+      const ParamInfo& info = view_.params[i].info;
+      alike[{info.shape, fingerprints_[i]}].push_back(info.name);
+    }
     std::vector<AmbiguousParam> result;
-    for (const LayerWiseParam& param : view_.params) {
-      for (const auto& [what, names] : alike_) {
-        if (names.size() < 2 ||
-            std::find(names.begin(), names.end(), param.info.name) == names.end()) {
-          continue;
-        }
-        AmbiguousParam entry{param.info.name, names};
-        std::erase(entry.also_fits, param.info.name);
-        result.push_back(std::move(entry));
-      }
+    for (size_t i = 0; i < fingerprints_.size(); ++i) {
+      const ParamInfo& info = view_.params[i].info;
+      const auto& names = alike.at({info.shape, fingerprints_[i]});
+      if (names.size() < 2) continue;
+      result.push_back({info.name, names});
+      std::erase(result.back().also_fits, info.name);
     }
     return result;
   }
 
   const LayerWiseCheckpoint& view_;
   const ckpt::Checkpoint& source_;
-  std::vector<float> masters_ = std::vector<float>(kPieceElements);
-  std::vector<uint16_t> weights_ = std::vector<uint16_t>(kPieceElements);
-  std::map<std::pair<std::vector<int64_t>, uint64_t>, std::vector<std::string>> alike_;
+  std::vector<uint64_t> fingerprints_;  // by parameter
+  std::atomic<size_t> next_ = 0;
+  std::mutex mutex_;
+  size_t failed_param_ = 0;
+  std::exception_ptr error_;
 };
 
 }  // namespace
 
 std::vector<AmbiguousParam> prove_assignment(const LayerWiseCheckpoint& checkpoint,
-                                             const ckpt::Checkpoint& source) {
-  return Proof(checkpoint, source).run();
+                                             const ckpt::Checkpoint& source, unsigned threads) {
+  const unsigned wanted = threads != 0 ? threads : std::thread::hardware_concurrency();
+  return Proof(checkpoint, source).run(std::clamp(wanted, 1u, kThreadsMax));
 }
 
 }  // namespace optim

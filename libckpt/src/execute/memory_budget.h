@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+#include <ckpt/execute.h>
+
+namespace ckpt {
+
+// How much memory the buffers of a run take. Each worker has one for the window that it makes, and
+// one of the same length to read through.
+struct MemoryBudget {
+  unsigned threads = 1;
+  uint64_t window_bytes = 0;
+  uint64_t count_bytes() const { return 2 * threads * window_bytes; }
+};
+
+// Throws InvalidArgument where options.process_bytes_max leaves too little.
+MemoryBudget make_memory_budget(const ExecuteOptions& options);
+
+}  // namespace ckpt

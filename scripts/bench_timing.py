@@ -1,0 +1,117 @@
+"""Runs contestants one after the other under equal conditions, and keeps what each run took."""
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class Contestant:
+    name: str
+    command: list
+    source: Path
+    output: Path
+    reports_seconds: bool = False  # its last line of output is the time that counts
+
+
+def files_of(path):
+    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+
+
+def size_of(path):
+    return sum(file.stat().st_size for file in files_of(path))
+
+
+def warm(path):
+    buffer = bytearray(4 << 20)
+    for name in files_of(path):
+        with open(name, "rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def cool(path):
+    """Nothing of the files is left in the page cache."""
+    os.sync()
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+    except OSError:  # not root: these files at least
+        for name in files_of(path):
+            descriptor = os.open(name, os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+
+def remove(path):
+    if path is None:
+        return
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def run(contestant):
+    """Seconds, CPU-seconds and peak resident bytes of one run, as the kernel accounts them."""
+    began = time.perf_counter()
+    process = subprocess.Popen([str(word) for word in contestant.command],
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        sys.exit(f"{contestant.name} failed: {' '.join(map(str, contestant.command))}")
+    if contestant.reports_seconds:
+        seconds = float(output.split()[-1])
+    return {"seconds": seconds, "cpu_seconds": usage.ru_utime + usage.ru_stime,
+            "peak_bytes": usage.ru_maxrss * 1024}
+
+
+def interleave(title, contestants, cold, options):
+    """Rounds of all contestants; each starts after the same idle time. Appends to the results."""
+    for _ in range(options.repeat):
+        for contestant in contestants:
+            remove(contestant.output)
+            (cool if cold else warm)(contestant.source)
+            time.sleep(options.settle)
+            result = {"title": title, "cold": cold, "name": contestant.name,
+                      "source_bytes": size_of(contestant.source), **run(contestant)}
+            remove(contestant.output)
+            print(f"  {title}, {'cold' if cold else 'warm'}, {contestant.name}: "
+                  f"{result['seconds']:.3f} s", file=sys.stderr)
+            with open(options.results, "a", encoding="utf-8") as file:
+                file.write(json.dumps(result) + "\n")
+
+
+def read_results(path):
+    """{(title, cold): {contestant: [results]}} in the order of the file."""
+    groups = {}
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        result = json.loads(line)
+        group = groups.setdefault((result["title"], result["cold"]), {})
+        group.setdefault(result["name"], []).append(result)
+    return groups
+
+
+def median(results, field="seconds"):
+    return statistics.median(result[field] for result in results)
+
+
+def print_table(title, cold, group, yardstick):
+    """`yardstick`: the name of the contestant that the others are compared with."""
+    gigabytes = next(iter(group.values()))[0]["source_bytes"] / 1e9
+    print(f"\n### {title}, {gigabytes:.2f} GB, {'cold' if cold else 'warm'}\n")
+    print("| | median | fastest | slowest | runs | of the yardstick's speed | CPU-s per GB | "
+          "peak memory |\n|---|---|---|---|---|---|---|---|")
+    for name, results in group.items():
+        seconds = [result["seconds"] for result in results]
+        share = median(group[yardstick]) / median(results)
+        print(f"| {name} | {median(results):.2f} s | {min(seconds):.2f} s | {max(seconds):.2f} s | "
+              f"{len(seconds)} | {share:.2f} | {median(results, 'cpu_seconds') / gigabytes:.2f} | "
+              f"{max(result['peak_bytes'] for result in results) / 1e6:.0f} MB |")

@@ -1,0 +1,49 @@
+#include "execute/memory_budget.h"
+
+#include <boost/test/unit_test.hpp>
+
+#include "io/process_memory.h"
+#include "support/errors.h"
+
+using ckpt::ExecuteOptions;
+using ckpt::MemoryBudget;
+
+BOOST_AUTO_TEST_SUITE(memory_budget)
+
+BOOST_AUTO_TEST_CASE(buffers_keep_to_what_is_allowed) {
+  for (const uint64_t bytes : {1 << 20, 3'000'000, 16 << 20, 100 << 20, 1 << 30}) {
+    for (const unsigned threads : {0u, 1u, 3u, 64u, 4096u}) {
+      ExecuteOptions options;
+      options.threads = threads;
+      options.memory_bytes_max = bytes;
+      const MemoryBudget budget = ckpt::make_memory_budget(options);
+      BOOST_TEST(budget.threads >= 1);
+      BOOST_TEST(budget.window_bytes % (64 << 10) == 0);
+      BOOST_TEST(budget.count_bytes() <= bytes);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_the_process_holds_already_is_taken_off) {
+  const uint64_t held_bytes = ckpt::resident_bytes();
+  BOOST_TEST_REQUIRE(held_bytes > 0);
+  ExecuteOptions options;
+  options.threads = 4;
+  options.process_bytes_max = held_bytes + (8 << 20);
+  BOOST_TEST(ckpt::make_memory_budget(options).count_bytes() <= 8 << 20);
+  options.process_bytes_max = held_bytes / 2;
+  const auto error = test::error_of([&] { ckpt::make_memory_budget(options); });
+  BOOST_REQUIRE(error);
+  BOOST_TEST((error->code() == ckpt::ErrorCode::InvalidArgument));
+  BOOST_TEST(test::contains(error->hint(), "bytes are needed"));
+}
+
+BOOST_AUTO_TEST_CASE(the_expected_peak_is_what_is_held_and_all_buffers) {
+  ExecuteOptions options;
+  options.threads = 2;
+  const uint64_t peak_bytes = ckpt::expected_peak_bytes(options);
+  BOOST_TEST(peak_bytes >= ckpt::make_memory_budget(options).count_bytes());
+  BOOST_TEST(peak_bytes < uint64_t{1} << 40);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
