@@ -5,6 +5,7 @@
 
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <functional>
 
 #include <ckpt/checkpoint.h>
@@ -193,9 +194,11 @@ BOOST_AUTO_TEST_CASE(D4_an_entry_of_another_type_than_metadata_says_is_refused) 
 // D7: grids of many chunks cost n log n, in whichever dimension they are cut; without that, the
 // second and third would need 10^9 comparisons and more.
 const ckpt::Extents kGrids[] = {{40'000, 1}, {1, 40'000}, {200, 200}};
+const ckpt::Extents kLongGrids[] = {{1'000'000, 1}, {1, 1'000'000}, {1000, 1000}};
 
 BOOST_DATA_TEST_CASE(D7_many_chunks_of_one_tensor_are_checked, data::xrange(std::size(kGrids)), i) {
-  const ckpt::Extents& grid = kGrids[i];
+  const bool is_long = std::getenv("SHARDWISE_LONG_TESTS") != nullptr;
+  const ckpt::Extents& grid = is_long ? kLongGrids[i] : kGrids[i];
   ckpt::DistSpec spec;
   for (uint64_t r = 0; r < grid[0]; ++r) {
     for (uint64_t c = 0; c < grid[1]; ++c) {

@@ -48,7 +48,7 @@ std::optional<ckpt::Error> error_where(const Conversion& conversion, const fs::p
 
 BOOST_AUTO_TEST_SUITE(changed_bytes)
 
-BOOST_AUTO_TEST_CASE(a_source_that_changes_while_it_is_read_is_an_error_and_nothing_is_published) {
+BOOST_AUTO_TEST_CASE(F2_F5_a_source_that_changes_meanwhile_is_an_error_and_nothing_is_published) {
   const TemporaryFolder sources, work;
   for (const Conversion& conversion : conversions_in(sources)) {
     for (const bool resume : {false, true}) {
@@ -98,7 +98,7 @@ BOOST_AUTO_TEST_CASE(verify_finds_a_device_that_gives_back_something_else) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_full_disk_a_quota_and_a_read_only_one_are_told_and_leave_nothing) {
+BOOST_AUTO_TEST_CASE(F3_F4_a_full_disk_a_quota_and_a_read_only_one_are_told_and_leave_nothing) {
   const TemporaryFolder sources, work;
   const struct {
     const char* call;

@@ -160,7 +160,7 @@ void in_every_direction(const Setting& setting) {
 
 BOOST_AUTO_TEST_SUITE(every_call)
 
-BOOST_AUTO_TEST_CASE(of_a_new_destination_fails_and_nothing_half_is_left) {
+BOOST_AUTO_TEST_CASE(F3_of_a_new_destination_fails_and_nothing_half_is_left) {
   in_every_direction({});
 }
 

@@ -45,6 +45,15 @@ def run(program: str, *arguments: object, timeout_s: float = 60) -> Outcome:
     return Outcome(command, finished.returncode, finished.stdout, finished.stderr)
 
 
+def run_bounded(program: str, *arguments: object) -> Outcome:
+    """In a gigabyte of address space and half a minute of processor time."""
+    bounds = ("prlimit", f"--as={1 << 30}", "--cpu=30")
+    command = (*bounds, str(BIN / program), *map(str, arguments), "-j", "2")
+    finished = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    text = finished.stdout.decode(), finished.stderr.decode()  # must be UTF-8
+    return Outcome(command, finished.returncode, *text)
+
+
 def succeed(program: str, *arguments: object, timeout_s: float = 60) -> Outcome:
     outcome = run(program, *arguments, timeout_s=timeout_s)
     assert outcome.code == 0, outcome
@@ -56,7 +65,11 @@ def refuse(codes: int | set[int], program: str, *arguments: object) -> str:
 
     Returns the error line.
     """
-    outcome = run(program, *arguments)
+    return refusal_of(run(program, *arguments), codes)
+
+
+def refusal_of(outcome: Outcome, codes: int | set[int]) -> str:
+    """The error line of a run that must have failed, as refuse() says."""
     allowed = {codes} if isinstance(codes, int) else codes
     assert outcome.code in allowed, f"want exit {allowed}\n{outcome}"
     lines = outcome.stderr.splitlines()

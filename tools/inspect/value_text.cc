@@ -105,13 +105,19 @@ std::optional<std::string> latin1_bytes(const Value& value) {
   return bytes;
 }
 
-std::string object_text(const Value& value) {
+// What a call calls may itself be called: as many names as fit a line, and no recursion beyond.
+constexpr int kCallsMax = 4;
+
+std::string object_text(const Value& value, int calls = 0) {
   if (const auto bytes = latin1_bytes(value)) return bytes_text("bytes", *bytes);
   if (const auto tensor = ckpt::as_tensor(value)) {
     return "tensor " + std::string(name(tensor->dtype)) + " " + shape_text(tensor->shape);
   }
   const Value callable = value.callable();
-  const std::string made_by = callable.is(Kind::Global) ? global_text(callable) : "(call)";
+  const bool is_called = callable.is(Kind::Object) && calls < kCallsMax;
+  const std::string made_by = callable.is(Kind::Global) ? global_text(callable)
+                              : is_called               ? object_text(callable, calls + 1)
+                                                        : "(call)";
   if (value.item_count() != 0) return made_by + " of " + std::to_string(value.item_count());
   const Value args = value.args();
   const auto short_args = args.is(Kind::Tuple) ? inline_sequence(args) : std::nullopt;

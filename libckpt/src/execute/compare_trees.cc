@@ -14,7 +14,7 @@ namespace {
 using Maybe = std::optional<Value>;
 
 struct Place {
-  std::string pointer;
+  PointerPath::Step step;
   Maybe a, b;
 };
 
@@ -24,7 +24,7 @@ class TreeComparison {
       : a_encoder_(a), b_encoder_(b), details_max_(details_max) {}
 
   void run(const Value& a, const Value& b) {
-    open_.push_back({"", a, b});
+    open_.push_back({{}, a, b});
     while (!open_.empty()) {
       const Place place = std::move(open_.back());
       open_.pop_back();
@@ -36,6 +36,7 @@ class TreeComparison {
 
  private:
   void visit(const Place& place) {
+    pointer_.enter(place.step);
     if (place.a && place.b) {
       if (is_equal(*place.a, *place.b)) return;
       // Shared values, and values that contain themselves, are compared once.
@@ -44,7 +45,7 @@ class TreeComparison {
       if (open_children(place)) return;
     }
     ++count_;
-    if (details_.size() < details_max_) details_.push_back({place.pointer, place.a, place.b});
+    if (details_.size() < details_max_) details_.push_back({pointer_.whole(), place.a, place.b});
   }
 
   bool is_equal(const Value& a, const Value& b) const {
@@ -59,17 +60,12 @@ class TreeComparison {
     const size_t first = open_.size();
     switch (a.kind()) {
       case Kind::List:
-      case Kind::Tuple:
-        open_elements(place);
-        break;
-      case Kind::Dict:
-        open_items(a, b, place.pointer, "");
-        break;
+      case Kind::Tuple: open_elements(place); break;
+      case Kind::Dict: open_items(a, b, ""); break;
       case Kind::Object:
         if (!open_object(place)) return false;
         break;
-      default:
-        return false;
+      default: return false;
     }
     const bool found = std::any_of(open_.begin() + static_cast<ptrdiff_t>(first), open_.end(),
                                    [this](const Place& child) { return differs(child); });
@@ -85,13 +81,12 @@ class TreeComparison {
   void open_elements(const Place& place) {
     const Value &a = *place.a, &b = *place.b;
     for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-      open_.push_back({place.pointer + "/" + std::to_string(i),
-                       i < a.size() ? Maybe(a[i]) : std::nullopt,
+      open_.push_back({pointer_.child(i), i < a.size() ? Maybe(a[i]) : std::nullopt,
                        i < b.size() ? Maybe(b[i]) : std::nullopt});
     }
   }
 
-  void open_items(const Value& a, const Value& b, const std::string& pointer, const char* mark) {
+  void open_items(const Value& a, const Value& b, const char* mark) {
     std::unordered_map<std::string, Value> in_b;
     for (size_t i = 0; i < b.item_count(); ++i) {
       const auto [key, value] = b.item(i);
@@ -100,14 +95,14 @@ class TreeComparison {
     for (size_t i = 0; i < a.item_count(); ++i) {
       const auto [key, value] = a.item(i);
       const auto twin = in_b.find(a_encoder_.encoding(key.id()));
-      open_.push_back({pointer + pointer_step(mark + key_text(key)), value,
+      open_.push_back({pointer_.child(mark + key_text(key)), value,
                        twin == in_b.end() ? std::nullopt : Maybe(twin->second)});
       if (twin != in_b.end()) in_b.erase(twin);
     }
     for (size_t i = 0; i < b.item_count(); ++i) {
       const auto [key, value] = b.item(i);
       if (!in_b.contains(b_encoder_.encoding(key.id()))) continue;
-      open_.push_back({pointer + pointer_step(mark + key_text(key)), std::nullopt, value});
+      open_.push_back({pointer_.child(mark + key_text(key)), std::nullopt, value});
     }
   }
 
@@ -118,7 +113,7 @@ class TreeComparison {
     if (!is_equal(a.callable(), b.callable()) || !is_equal(a.args(), b.args())) return false;
     if (!open_state(place)) return false;
     open_elements(place);
-    open_items(a, b, place.pointer, "");
+    open_items(a, b, "");
     return true;
   }
 
@@ -128,7 +123,7 @@ class TreeComparison {
     if (!a || !b) return false;
     if (is_equal(*a, *b)) return true;
     if (!a->is(Kind::Dict) || !b->is(Kind::Dict)) return false;
-    open_items(*a, *b, place.pointer, "@");
+    open_items(*a, *b, "@");
     return true;
   }
 
@@ -136,6 +131,7 @@ class TreeComparison {
   const CanonicalEncoder& b_encoder_;
   size_t details_max_;
   std::vector<Place> open_;
+  PointerPath pointer_;
   std::unordered_set<uint64_t> visited_;
   std::vector<PlaceDifference> details_;
   uint64_t count_ = 0;

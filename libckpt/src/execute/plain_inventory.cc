@@ -17,7 +17,7 @@ class FileWalk {
         visits_left_(16 * document.tree.node_count() + (1U << 20)) {}
 
   Inventory run() {
-    open_.push_back({document_->tree.root(), ""});
+    open_.push_back({document_->tree.root(), {}});
     while (!open_.empty()) {
       const Step step = std::move(open_.back());
       open_.pop_back();
@@ -29,32 +29,33 @@ class FileWalk {
  private:
   struct Step {
     Value value;
-    std::string pointer;
+    PointerPath::Step place;
   };
 
   void visit(const Step& step) {
+    pointer_.enter(step.place);
     if (visits_left_-- == 0) {
-      throw Error(ErrorCode::Unsupported, {.file = {}, .key = step.pointer},
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = pointer_.shortened()},
                   "values are shared so often that listing them does not end");
     }
     if (const auto mapping = as_mapping(step.value)) {
-      open_items(*mapping, step.pointer);
+      open_items(*mapping);
     } else if (step.value.is(Kind::List) && nesting_.is_entered(step.value)) {
       for (size_t i = step.value.size(); i-- > 0;) {
-        open_.push_back({step.value[i], step.pointer + "/" + std::to_string(i)});
+        open_.push_back({step.value[i], pointer_.child(i)});
       }
     } else if (as_tensor(step.value)) {
-      inventory_.tensors.push_back(*find_tensor(step.pointer));
+      inventory_.tensors.push_back(*find_tensor(pointer_.whole()));
       inventory_.tensors.back().file.clear();
     } else {
-      inventory_.objects.push_back({"", step.pointer, document_, step.value.id(), false});
+      inventory_.objects.push_back({"", pointer_.whole(), document_, step.value.id(), false});
     }
   }
 
-  void open_items(const Value& mapping, const std::string& pointer) {
+  void open_items(const Value& mapping) {
     for (size_t i = mapping.item_count(); i-- > 0;) {
       const auto [key, value] = mapping.item(i);
-      open_.push_back({value, pointer + pointer_step(key_text(key))});
+      open_.push_back({value, pointer_.child(key_text(key))});
     }
   }
 
@@ -70,6 +71,7 @@ class FileWalk {
   std::shared_ptr<const Document> document_;
   uint64_t visits_left_;
   std::vector<Step> open_;
+  PointerPath pointer_;
   Nesting nesting_;
   Inventory inventory_;
 };

@@ -14,6 +14,7 @@ namespace ckpt {
 namespace {
 
 constexpr int kKeyDepthMax = 8;
+constexpr size_t kTupleTextBytesMax = 4096;  // a tuple may hold one tuple a thousand times
 
 // Python's repr() of a float: the shortest digits that read back, with a point or an exponent.
 std::string float_text(double value) {
@@ -49,6 +50,7 @@ std::string text_of(const Value& value, int depth) {
       if (depth == kKeyDepthMax) return "(...)";
       std::string text = "(";
       for (size_t i = 0; i < value.size(); ++i) {
+        if (text.size() > kTupleTextBytesMax) return text + ", ...)";
         text += (i ? ", " : "") + text_of(value[i], depth + 1);
       }
       return text + (value.size() == 1 ? ",)" : ")");
@@ -71,12 +73,12 @@ class TensorSearch {
       : document_(document), visits_left_(16 * document.tree.node_count() + (1U << 20)) {}
 
   std::vector<TensorAt> run() {
-    open_.push_back({document_.tree.root().id(), "", false});
+    open_.push_back({document_.tree.root().id(), {}, false});
     while (!open_.empty()) {
       const Step step = std::move(open_.back());
       open_.pop_back();
       if (step.leave) {
-        path_.erase(step.id);
+        ancestors_.erase(step.id);
       } else {
         enter(step);
       }
@@ -87,57 +89,59 @@ class TensorSearch {
  private:
   struct Step {
     NodeId id;
-    std::string pointer;
-    bool leave;
+    PointerPath::Step place;
+    bool leave;  // all below it was visited
   };
 
   void enter(const Step& step) {
     const Value value = document_.tree.value(step.id);
     if (!holds_values(value.kind())) return;
+    pointer_.enter(step.place);
     if (visits_left_-- == 0) {
-      throw Error(ErrorCode::Unsupported, {.file = {}, .key = step.pointer},
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = pointer_.shortened()},
                   "values are shared so often that listing them does not end");
     }
-    if (auto view = tensor_at(value, step.pointer)) {
-      found_.push_back({step.pointer, step.id, std::move(*view)});
+    if (auto view = tensor_at(value)) {
+      found_.push_back({pointer_.whole(), step.id, std::move(*view)});
       return;
     }
-    if (!path_.insert(step.id).second) return;
+    if (!ancestors_.insert(step.id).second) return;
     open_.push_back({step.id, {}, true});
-    open_children(value, step.pointer);
+    open_children(value);
   }
 
   static bool holds_values(Kind kind) {
     return kind == Kind::List || kind == Kind::Tuple || kind == Kind::Dict || kind == Kind::Object;
   }
 
-  static std::optional<TensorView> tensor_at(const Value& value, const std::string& pointer) {
+  std::optional<TensorView> tensor_at(const Value& value) const {
     try {
       return as_tensor(value);
     } catch (Error& error) {
-      throw error.within({.file = {}, .key = pointer});
+      throw error.within({.file = {}, .key = pointer_.shortened()});
     }
   }
 
-  void open_children(const Value& value, const std::string& pointer) {
+  void open_children(const Value& value) {
     const size_t first = open_.size();
     if (!value.is(Kind::Dict)) {
       for (size_t i = 0; i < value.size(); ++i) {
-        open_.push_back({value[i].id(), pointer + "/" + std::to_string(i), false});
+        if (!holds_values(value[i].kind())) continue;
+        open_.push_back({value[i].id(), pointer_.child(i), false});
       }
     }
-    if (value.is(Kind::Dict) || value.is(Kind::Object)) open_items(value, pointer, "");
-    if (value.is(Kind::Object)) open_attributes(value, pointer);
+    if (value.is(Kind::Dict) || value.is(Kind::Object)) open_items(value, "");
+    if (value.is(Kind::Object)) open_attributes(value);
     std::reverse(open_.begin() + static_cast<ptrdiff_t>(first), open_.end());
   }
 
   // The state is a dictionary, or a pair of them: that of the instance and that of its slots.
-  void open_attributes(const Value& value, const std::string& pointer) {
+  void open_attributes(const Value& value) {
     const auto state = state_of(value);
     if (!state) return;
-    if (state->is(Kind::Dict)) return open_items(*state, pointer, "@");
+    if (state->is(Kind::Dict)) return open_items(*state, "@");
     for (size_t i = 0; state->is(Kind::Tuple) && i < state->size(); ++i) {
-      if ((*state)[i].is(Kind::Dict)) open_items((*state)[i], pointer, "@");
+      if ((*state)[i].is(Kind::Dict)) open_items((*state)[i], "@");
     }
   }
 
@@ -149,18 +153,19 @@ class TensorSearch {
     return args.is(Kind::Tuple) && args.size() == 4 ? std::optional(args[3]) : std::nullopt;
   }
 
-  void open_items(const Value& value, const std::string& pointer, const char* mark) {
+  void open_items(const Value& value, const char* mark) {
     for (size_t i = 0; i < value.item_count(); ++i) {
       const auto [key, child] = value.item(i);
       if (!holds_values(child.kind())) continue;
-      open_.push_back({child.id(), pointer + pointer_step(mark + key_text(key)), false});
+      open_.push_back({child.id(), pointer_.child(mark + key_text(key)), false});
     }
   }
 
   const Document& document_;
   uint64_t visits_left_;
   std::vector<Step> open_;
-  std::unordered_set<NodeId> path_;
+  PointerPath pointer_;
+  std::unordered_set<NodeId> ancestors_;
   std::vector<TensorAt> found_;
 };
 

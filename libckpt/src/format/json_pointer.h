@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+
+#include <ckpt/error.h>
 
 namespace ckpt {
 
@@ -19,5 +22,51 @@ inline std::string pointer_step(std::string_view text) {
   }
   return step;
 }
+
+// Where a depth-first search is. A place keeps only its own step and how long its parent's pointer
+// is: a million nested lists would cost a million times their depth, if each had a pointer of its
+// own. Deep or long names that are asked for again and again end in Unsupported.
+class PointerPath {
+ public:
+  struct Step {
+    size_t parent_bytes = 0;
+    std::string text;  // as pointer_step() writes it; empty at the root
+  };
+
+  // From here on size(), text() and whole() are those of this place. Its parent must have been
+  // entered before, and since then only places below the parent.
+  void enter(const Step& step) {
+    text_.resize(step.parent_bytes);
+    text_ += step.text;
+    spend(step.text.size());
+  }
+
+  size_t size() const { return text_.size(); }
+  Step child(size_t index) const { return {size(), "/" + std::to_string(index)}; }
+  Step child(std::string_view key) const { return {size(), pointer_step(key)}; }
+
+  std::string whole() {
+    spend(text_.size());
+    return text_;
+  }
+  // For an error: enough to find the place.
+  std::string shortened() const {
+    constexpr size_t kShownBytesMax = 1000;
+    return text_.size() <= kShownBytesMax ? text_ : text_.substr(0, kShownBytesMax) + "...";
+  }
+
+ private:
+  static constexpr uint64_t kBytesMax = uint64_t{1} << 30;
+
+  void spend(uint64_t count_bytes) {
+    spent_bytes_ += count_bytes;
+    if (spent_bytes_ <= kBytesMax) return;
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = shortened()},
+                "the names of all values take more than a gigabyte");
+  }
+
+  std::string text_;
+  uint64_t spent_bytes_ = 0;
+};
 
 }  // namespace ckpt

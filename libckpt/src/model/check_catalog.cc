@@ -23,6 +23,14 @@ std::string text(const Extents& extents) {
   return result + ")";
 }
 
+uint64_t count_elements(const TensorEntry& tensor) {
+  try {
+    return element_count(tensor.shape);
+  } catch (Error& error) {
+    throw error.within({.file = {}, .key = tensor.key});
+  }
+}
+
 void check_inside(const TensorEntry& tensor, const Box& box) {
   const size_t dims = tensor.shape.size();
   if (box.offsets.size() != dims || box.sizes.size() != dims) {
@@ -114,7 +122,7 @@ void check_neighbours(const Placed& before, const Placed& placed, const FileEntr
 
 void check_chunks(const TensorEntry& tensor) {
   uint64_t covered = 0;
-  const uint64_t total = element_count(tensor.shape);
+  const uint64_t total = count_elements(tensor);
   for (const Chunk& chunk : tensor.chunks) {
     check_inside(tensor, chunk.box);
     covered += element_count(chunk.box.sizes);

@@ -11,6 +11,13 @@ namespace {
 using ckpt::Kind;
 using ckpt::Value;
 
+// Enough to find a place; deeper ones share what is shown of it.
+constexpr size_t kPointerBytesMax = 1000;
+
+std::string below(const std::string& pointer, const std::string& step) {
+  return pointer.size() > kPointerBytesMax ? pointer : pointer + "/" + step;
+}
+
 class Comparison {
  public:
   explicit Comparison(std::vector<TensorPair>* tensors) : tensors_(tensors) {}
@@ -71,7 +78,7 @@ class Comparison {
   bool enter_elements(const Pair& pair) {
     if (pair.a.size() != pair.b.size()) return false;
     for (size_t i = pair.a.size(); i-- > 0;) {
-      enter(pair.a[i], pair.b[i], pair.pointer + "/" + std::to_string(i));
+      enter(pair.a[i], pair.b[i], below(pair.pointer, std::to_string(i)));
     }
     return true;
   }
@@ -81,7 +88,7 @@ class Comparison {
     for (size_t i = pair.a.item_count(); i-- > 0;) {
       const auto [key_a, value_a] = pair.a.item(i);
       const auto [key_b, value_b] = pair.b.item(i);
-      const std::string pointer = pair.pointer + "/" + ckpt::key_text(key_a);
+      const std::string pointer = below(pair.pointer, ckpt::key_text(key_a));
       enter(value_a, value_b, pointer);
       enter(key_a, key_b, pointer);
     }

@@ -1,0 +1,166 @@
+"""S1 to S5, F1, F4 and R1: safetensors, what is no file, and names on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from hostile.folders import plain
+from hostile.row import CORRUPT, NOT_FOUND, OK, UNSUPPORTED, Row, file_of, saved
+
+NAME = "model.safetensors"
+IO_FAILURE = 5
+
+
+def container(header: object, data: bytes = bytes(8)) -> bytes:
+    content = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(content)) + content + data
+
+
+def entry(dtype: object, shape: object, *offsets: object) -> dict:
+    return {"dtype": dtype, "shape": shape, "data_offsets": list(offsets)}
+
+
+GOOD = entry("F32", [2], 0, 8)
+TWICE = b'{"a":%b,"a":%b}' % ((json.dumps(GOOD).encode(),) * 2)
+DEEP = b'{"__metadata__":' + b'{"a":' * 1_000_000 + b"1" + b"}" * 1_000_001
+
+
+def safetensors_rows():
+    for name, content, code, *says in (
+        ("S1 a header of 2^63 bytes", struct.pack("<Q", 2**63) + b"{}", CORRUPT, "@"),
+        ("S1 a header of more than 100 MB", struct.pack("<Q", 100_000_001) + b"{}", CORRUPT, "@"),
+        ("S1 a header beyond the file", struct.pack("<Q", 99) + b"{}", CORRUPT, "@"),
+        ("S1 a space in front", container(b" " + json.dumps({"a": GOOD}).encode()), CORRUPT, "@"),
+        ("S2 a key twice", container(TWICE), CORRUPT, "a"),
+        ("S2 a million objects deep", container(DEEP, b""), CORRUPT, NAME),
+        ("S2 1e400", container(b'{"a":{"dtype":"F32","shape":[1e400],"data_offsets":[0,8]}}'),
+         CORRUPT, NAME),
+        ("S2 a fraction", container({"a": entry("F32", [2.5], 0, 8)}), CORRUPT, NAME),
+        ("S2 a negative number", container({"a": entry("F32", [-2], 0, 8)}), CORRUPT, NAME),
+        ("S2 text that is no UTF-8", container(b'{"\xff":1}'), CORRUPT, NAME),
+        ("S3 begin behind end", container({"a": entry("F32", [2], 8, 0)}), CORRUPT, "'a'"),
+        ("S3 overlap", container({"a": GOOD, "b": GOOD}), CORRUPT, "'"),
+        ("S3 a hole", container({"a": entry("F32", [1], 4, 8)}), CORRUPT, "'a'"),
+        ("S3 bytes behind the last tensor", container({"a": GOOD}, bytes(9)), CORRUPT, "@"),
+        ("S3 shape and length disagree", container({"a": entry("F32", [3], 0, 8)}), CORRUPT,
+         "'a'"),
+        ("S3 a product beyond 64 bits", container({"a": entry("F32", [2**62, 2**62], 0, 8)}),
+         CORRUPT, "'a'"),
+        ("S4 an unknown type", container({"a": entry("F33", [2], 0, 8)}), UNSUPPORTED, "F33",
+         "'a'"),
+        ("S4 a type smaller than a byte", container({"a": entry("F4", [16], 0, 8)}), UNSUPPORTED,
+         "F4", "'a'"),
+    ):
+        yield Row(name, file_of(content, NAME), code, (NAME, *says))
+
+
+def indexed(**places: str):
+    """Two files of one tensor each, and an index that says something else."""
+
+    def make(folder: Path) -> Path:
+        for name in "ab":
+            save_file({name: torch.ones(2)}, folder / f"{name}.safetensors")
+        weight_map = {"a": "a.safetensors", "b": "b.safetensors", **places}
+        index = {"metadata": {}, "weight_map": weight_map}
+        (folder / f"{NAME}.index.json").write_text(json.dumps(index))
+        return folder
+
+    return make
+
+
+def both_in_two(folder: Path) -> Path:
+    indexed()(folder)
+    save_file({"a": torch.ones(2), "b": torch.ones(2)}, folder / "b.safetensors")
+    return folder
+
+
+def index_rows():
+    for name, make, code, *says in (
+        ("S5 a file that is not there", indexed(x="c.safetensors"), NOT_FOUND, "c.safetensors"),
+        ("S5 a path", indexed(a="../a.safetensors"), CORRUPT, "plain file name"),
+        ("S5 a tensor in the wrong file", indexed(a="b.safetensors"), CORRUPT, "'a'"),
+        ("S5 a tensor in two files", both_in_two, CORRUPT, "'a'"),
+    ):
+        yield Row(name, make, code, says)
+
+
+def fifo(folder: Path) -> Path:
+    os.mkfifo(folder / "file.pt")
+    return folder / "file.pt"
+
+
+def loop(folder: Path) -> Path:
+    (folder / "file.pt").symlink_to("file.pt")
+    return folder / "file.pt"
+
+
+def in_place_of(name: str, make):
+    def damage(folder: Path) -> Path:
+        plain()(folder)
+        (folder / name).unlink()
+        make(folder / name)
+        return folder
+
+    return damage
+
+
+def linked(folder: Path) -> Path:
+    """As in the caches of Hugging Face: the user's own links are followed."""
+    plain()(folder)
+    (folder / "__0_0.distcp").rename(folder.parent / "elsewhere")
+    (folder / "__0_0.distcp").symlink_to(folder.parent / "elsewhere")
+    return folder
+
+
+def secret(folder: Path) -> Path:
+    path = file_of(saved([]))(folder)
+    path.chmod(0)
+    return path
+
+
+def file_rows():
+    for name, make, code, *says in (
+        ("F1 a FIFO", fifo, UNSUPPORTED, "file.pt"),
+        ("F1 a loop of links", loop, IO_FAILURE, "file.pt"),
+        ("F1 a device", lambda folder: Path("/dev/zero"), UNSUPPORTED, "/dev/zero"),
+        ("F1 a FIFO as .distcp file", in_place_of("__0_0.distcp", os.mkfifo), IO_FAILURE,
+         "__0_0.distcp"),
+        ("F1 a folder as .metadata", in_place_of(".metadata", os.mkdir), IO_FAILURE, ".metadata"),
+        ("F1 a device as .distcp file",
+         in_place_of("__0_0.distcp", lambda path: path.symlink_to("/dev/zero")), IO_FAILURE,
+         "__0_0.distcp"),
+        ("F4 a name that is too long", lambda folder: folder / ("x" * 300), IO_FAILURE, "xxx"),
+    ):
+        yield Row(name, make, code, says)
+    yield Row("F1 a link out of the folder", linked, OK, ("digest of 2 tensors",))
+    if os.geteuid() != 0:  # whom permissions do not stop
+        yield Row("F4 a file that may not be read", secret, IO_FAILURE, ("file.pt",))
+
+
+ESCAPES = "\x1b]0;title\a\x1b[2J\u202ereversed\u200b\r\n"
+
+
+def name_rows():
+    named = container({ESCAPES: GOOD})
+    for command in ("ls", "hash", "tree", "verify"):
+        yield Row(f"R1 control characters, {command}", file_of(named, NAME), OK, (), (command,))
+    yield Row("R1 control characters in an error",
+              file_of(container({ESCAPES: entry("F33", [2], 0, 8)}), NAME), UNSUPPORTED,
+              ("\\x1b]0;title\\x07",))
+    lone = saved({"\ud800": torch.ones(1)}, pickle_protocol=4)
+    for command in ("ls", "hash"):
+        yield Row(f"R1 half a surrogate pair, {command} --json", file_of(lone), OK, (),
+                  (command, "--json"))
+
+
+def rows():
+    yield from safetensors_rows()
+    yield from index_rows()
+    yield from file_rows()
+    yield from name_rows()

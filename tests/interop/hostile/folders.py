@@ -1,0 +1,336 @@
+"""D1 to D11: folders of PyTorch's distributed checkpoint and of Megatron."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex
+
+import damage as bad
+from hostile.pickles import COMMAND, SYSTEM, text
+from hostile.row import CORRUPT, DAMAGED, NOT_FOUND, OK, UNSUPPORTED, Row, saved
+from programs import GOLDEN
+from reading import iteration_folder, load, model_file, rank_file
+
+TORCH, DIST = (GOLDEN / f"lw_muon_bf16_{name}_dp2" / "ckpt" for name in ("torch", "torch_dist"))
+Make = Callable[[Path], Path]
+
+
+def plain(change: Callable[[Metadata], object] = lambda metadata: None) -> Make:
+    """A folder of two tensors and a number, with a change in its .metadata."""
+
+    def make(folder: Path) -> Path:
+        state = {"a": torch.arange(6.0).reshape(2, 3), "b": {"c": torch.tensor(True), "step": 7}}
+        dcp.save(state, checkpoint_id=str(folder), no_dist=True)
+        metadata = pickle.loads((folder / ".metadata").read_bytes())
+        change(metadata)
+        (folder / ".metadata").write_bytes(pickle.dumps(metadata, protocol=4))
+        return folder
+
+    return make
+
+
+def megatron(source: Path, change: Callable[[Path], object]) -> Make:
+    def make(folder: Path) -> Path:
+        root = shutil.copytree(source, folder / "ckpt", copy_function=shutil.copyfile)
+        change(root)
+        return root
+
+    return make
+
+
+def metadata_of(content: bytes) -> Make:
+    def make(folder: Path) -> Path:
+        plain()(folder)
+        (folder / ".metadata").write_bytes(content)
+        return folder
+
+    return make
+
+
+def chunks(*boxes: tuple[tuple, tuple]) -> Callable[[Metadata], None]:
+    """Other chunks of the tensor of (2, 3)."""
+
+    def change(metadata: Metadata) -> None:
+        entry = metadata.state_dict_metadata["a"]
+        entry.chunks = [ChunkStorageMetadata(torch.Size(o), torch.Size(s)) for o, s in boxes]
+        place = metadata.storage_data.pop(index_of(metadata, "a"))
+        for number, (offsets, _) in enumerate(boxes):
+            index = MetadataIndex("a", torch.Size(offsets), number)
+            metadata.storage_data[index] = place
+
+    return change
+
+
+def index_of(metadata: Metadata, key: str) -> MetadataIndex:
+    return next(index for index in metadata.storage_data if index.fqn == key)
+
+
+def placed(key: str, **change: object) -> Callable[[Metadata], None]:
+    def edit(metadata: Metadata) -> None:
+        index = index_of(metadata, key)
+        metadata.storage_data[index] = replace(metadata.storage_data[index], **change)
+
+    return edit
+
+
+def sized(*size: int) -> Callable[[Metadata], None]:
+    def change(metadata: Metadata) -> None:
+        metadata.state_dict_metadata["a"].size = torch.Size(size)
+
+    return change
+
+
+def without(*names: str) -> Callable[[Metadata], None]:
+    def change(metadata: Metadata) -> None:
+        for name in names:
+            vars(metadata).pop(name)
+
+    return change
+
+
+def with_fields(**fields: object) -> Callable[[Metadata], None]:
+    return lambda metadata: vars(metadata).update(fields)
+
+
+def metadata_rows():
+    call = SYSTEM + text(COMMAND) + b"\x85R."
+    for name, make, code, *says in (
+        ("D1 .metadata that runs code, CVE-2026-24150, ZDI-CAN-31759, GHSA-ppvg-47fv-5f4w",
+         metadata_of(b"\x80\x02" + call), CORRUPT, ".metadata", "no Metadata"),
+        ("D1 .metadata is a number", metadata_of(b"\x80\x02K\x01."), CORRUPT, "no Metadata"),
+        ("D1 .metadata is empty", metadata_of(b""), CORRUPT, ".metadata", "STOP"),
+        ("D1 entries are a number", plain(with_fields(state_dict_metadata=1)), CORRUPT,
+         ".metadata", "dict"),
+        ("D1 an unknown type", plain(lambda m: setattr(m.state_dict_metadata["a"].properties,
+                                                       "dtype", "float32")), CORRUPT, "'a'"),
+        ("D2 a chunk outside", plain(chunks(((1, 0), (2, 3)))), CORRUPT, "'a'"),
+        ("D2 chunks that overlap", plain(chunks(((0, 0), (2, 2)), ((0, 1), (2, 1)))), CORRUPT,
+         "'a'"),
+        ("D2 a hole", plain(chunks(((0, 0), (1, 3)))), CORRUPT, "'a'"),
+        ("D2 a chunk of another dimension", plain(chunks(((0,), (2,)))), CORRUPT, "'a'"),
+        ("D2 a product beyond 64 bits", plain(sized(2**40, 2**40)), CORRUPT, "'a'"),
+        ("D3 a path above the folder", plain(placed("a", relative_path="../x")), CORRUPT,
+         "plain file name", "'a'"),
+        ("D3 an absolute path", plain(placed("a", relative_path="/etc/passwd")), CORRUPT,
+         "plain file name", "'a'"),
+        ("D3 a missing file", plain(placed("a", relative_path="__9_9.distcp")), NOT_FOUND,
+         "__9_9.distcp"),
+        ("D3 an offset of 2^63", plain(placed("a", offset=2**63)), CORRUPT, "'a'"),
+        ("D3 a length beyond the file", plain(placed("a", length=2**40)), CORRUPT, "__0_0.distcp",
+         "'a'", "the file has"),
+        ("D3 two entries at one place", plain(lambda m: placed(
+            "b.step", **vars(m.storage_data[index_of(m, "a")]))(m)), CORRUPT, "shares bytes", "@"),
+        ("D4 another type than the entry's",
+         plain(lambda m: setattr(m.state_dict_metadata["a"].properties, "dtype", torch.int32)),
+         CORRUPT, "__0_0.distcp @", "'a'", "int32", "float32"),
+        ("D4 another shape than the entry's", plain(lambda m: (sized(3, 2)(m), chunks(
+            ((0, 0), (3, 2)))(m))), CORRUPT, "__0_0.distcp @", "'a'"),
+        ("D5 an unknown transformation",
+         plain(placed("a", transform_descriptors=["stream.lz4/1"])), UNSUPPORTED, "'a'",
+         "stream.lz4/1"),
+        ("D5 two transformations", plain(placed(
+            "a", transform_descriptors=["stream.zstd/1", "stream.zstd/1"])), UNSUPPORTED, "'a'"),
+        ("D5 zstd that is none", plain(placed("a", transform_descriptors=["stream.zstd/1"])),
+         CORRUPT, "__0_0.distcp @", "'a'", "zstd"),
+    ):
+        yield Row(name, make, code, says)
+    for name, change in (
+        ("D1 a call in planner_data is kept as names, ZDI-CAN-32834, GHSA-h6w6-rm56-8m58",
+         with_fields(planner_data=Calling())),
+        ("D1 fields of torch 2.0: no version, no storage_meta", without("version", "storage_meta")),
+        ("D1 a version that does not exist yet", with_fields(version="99.0")),
+    ):
+        yield Row(name, plain(change), OK, ("digest of 2 tensors and 1 object",))
+
+
+class Calling:
+    """What Python would run when it loads the pickle."""
+
+    def __reduce__(self):
+        import posix
+
+        return posix.system, (COMMAND.decode(),)
+
+
+def zstd_bomb(folder: Path) -> Path:
+    """A frame of blocks that repeat one byte: 4 KB that say they are 128 MiB."""
+    block = struct.pack("<I", 131072 << 3 | 1 << 1)[:3] + b"\0"  # RLE of 128 KiB
+    last = struct.pack("<I", 131072 << 3 | 1 << 1 | 1)[:3] + b"\0"
+    frame = b"\x28\xb5\x2f\xfd" + b"\0" + b"\x58" + block * 1023 + last
+    plain()(folder)
+    path = folder / "__0_0.distcp"
+    offset = path.stat().st_size
+    path.write_bytes(path.read_bytes() + frame)
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    placed("a", offset=offset, length=len(frame), transform_descriptors=["stream.zstd/1"])(metadata)
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata, protocol=4))
+    return folder
+
+
+def split(**paths: object) -> Make:
+    return plain(with_fields(planner_data={"a": ("a",), "b.c": ("b", "c"), "b.step": ("b", "step"),
+                                           **paths}))
+
+
+def planner_rows():
+    """Listed as they are; what needs the paths, a conversion to torch, refuses them."""
+    for name, paths in (
+        ("D6 two keys with one path", {"a": ("b", "c")}),
+        ("D6 a path with None", {"a": (None,)}),
+        ("D6 a path that is a number", {"a": 7}),
+        ("D6 an index of 2^62", {"a": ("a", 2**62)}),
+        ("D6 a value below a value", {"b.c": ("a", "c")}),
+    ):
+        yield Row(name, split(**paths), CORRUPT, (".metadata", f"'{next(iter(paths))}'"),
+                  ("convert", "--to", "torch"))
+
+
+def many_keys(folder: Path) -> Path:
+    """10^5 keys; the longer runs of tests/corrupt take 10^6 chunks of one key."""
+
+    def change(metadata: Metadata) -> None:
+        place = next(iter(metadata.storage_data.values()))
+        for i in range(100_000):
+            metadata.state_dict_metadata[f"k{i}"] = metadata.state_dict_metadata["b.step"]
+            metadata.storage_data[MetadataIndex(f"k{i}")] = replace(place, offset=i)
+
+    return plain(change)(folder)
+
+
+def ranks_alone(folder: Path) -> Path:
+    plain()(folder)
+    (folder / ".metadata").rename(folder / "__0.metadata")
+    return folder
+
+
+def ranks_that_disagree(folder: Path) -> Path:
+    ranks_alone(folder)
+    metadata = pickle.loads((folder / "__0.metadata").read_bytes())
+    sized(3, 3)(metadata)
+    (folder / "__1.metadata").write_bytes(pickle.dumps(metadata, protocol=4))
+    return folder
+
+
+def two_common_states(root: Path) -> None:
+    def change(metadata: Metadata) -> None:
+        key = next(k for k in metadata.state_dict_metadata if k.startswith("rng_state/"))
+        metadata.state_dict_metadata["common_state/shard_0_1"] = (
+            metadata.state_dict_metadata.pop(key))
+        place = metadata.storage_data.pop(MetadataIndex(key))
+        metadata.storage_data[MetadataIndex("common_state/shard_0_1")] = place
+
+    bad.edit_metadata(change)(root)
+
+
+def tracker(content: str) -> Make:
+    return megatron(TORCH, bad.tracker(content))
+
+
+def backend(content: str) -> Make:
+    def change(root: Path) -> None:
+        (iteration_folder(root) / "metadata.json").write_text(content)
+
+    return megatron(DIST, change)
+
+
+def folder_rows():
+    for name, make, code, *says in (
+        ("D5 a zstd bomb", zstd_bomb, CORRUPT, "__0_0.distcp @", "'a'", "inflates to more than"),
+        ("D7 a hundred thousand keys in one place", many_keys, CORRUPT, "shares bytes"),
+        ("D8 ranks that saved alone and disagree", ranks_that_disagree, CORRUPT, "__1.metadata",
+         "'a'"),
+        ("D8 a common state in two places", megatron(DIST, two_common_states), CORRUPT,
+         "common.pt", "common_state/shard_0_1"),
+        ("D9 an unknown backend", backend('{"sharded_backend": "zarr"}'), UNSUPPORTED, "zarr",
+         "metadata.json"),
+        ("D9 metadata.json is junk", backend("{"), CORRUPT, "metadata.json"),
+        ("D9 a tracker with junk", tracker("three"), CORRUPT, "latest_checkpointed_iteration.txt"),
+        ("D9 a tracker that names a path", tracker("../x"), CORRUPT,
+         "latest_checkpointed_iteration.txt"),
+        ("D9 a tracker of a release that is not there", tracker("release"), NOT_FOUND, "release"),
+    ):
+        logical = ("--logical",) if name.startswith("D8 a common") else ()
+        yield Row(name, make, code, says, ("hash", *logical))
+    yield Row("D8 a rank that saved alone", ranks_alone, OK, ("digest of 2 tensors",))
+
+
+def legacy_buffers(metadata: Metadata) -> None:
+    """As Megatron-Core before 0.15 named what it could not load later."""
+    key = "optimizer.state.exp_avg.output_layer.weight"
+    renamed = f"{key}/flattened_range"
+    metadata.state_dict_metadata[renamed] = metadata.state_dict_metadata.pop(key)
+    for index in [i for i in metadata.storage_data if i.fqn == key]:
+        metadata.storage_data[replace(index, fqn=renamed)] = metadata.storage_data.pop(index)
+
+
+def flat_buffers(metadata: Metadata) -> None:
+    """As the DistributedOptimizer's dp_reshardable buckets are named."""
+    name = "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.bfloat16, torch.float32)"
+    key = "optimizer.state.exp_avg.output_layer.weight"
+    renamed = f"{name}.bucket_idx_0.exp_avg"
+    metadata.state_dict_metadata[renamed] = metadata.state_dict_metadata.pop(key)
+    for index in [i for i in metadata.storage_data if i.fqn == key]:
+        metadata.storage_data[replace(index, fqn=renamed)] = metadata.storage_data.pop(index)
+
+
+def lose_master(optimizers: list) -> None:
+    optimizers[0]["fp32_from_fp16_params"][0].pop()
+
+
+def lose_group(optimizers: list) -> None:
+    optimizers[1]["optimizer"]["param_groups"].pop()
+
+
+def same_on_two_ranks(root: Path) -> None:
+    shutil.copyfile(rank_file(root, 0), rank_file(root, 1))
+
+
+def optimizer_rows():
+    for name, make, code, *says in (
+        ("D10 flattened_range of Megatron-Core before 0.15",
+         megatron(DIST, bad.edit_metadata(legacy_buffers)), CORRUPT, "flattened_range"),
+        ("D10 flat buffers of the ranks (dp_reshardable)",
+         megatron(DIST, bad.edit_metadata(flat_buffers)), UNSUPPORTED, "dp_group_idx_0"),
+        ("D10 lists of different length", megatron(TORCH, bad.edit_rank(1, lose_master)), CORRUPT,
+         "layer_wise_optimizer_1.pt"),
+        ("D11 a rank is missing", megatron(TORCH, lambda r: rank_file(r, 1).unlink()),
+         NOT_FOUND, "layer_wise_optimizer_1.pt"),
+        ("D11 one parameter on two ranks", megatron(TORCH, same_on_two_ranks), CORRUPT,
+         "layer_wise_optimizer_1.pt"),
+        ("D11 lists of groups that disagree", megatron(TORCH, bad.edit_rank(1, lose_group)),
+         CORRUPT, "layer_wise_optimizer_1.pt"),
+    ):
+        yield Row(name, make, code, says, ("hash", "--logical"))
+
+
+def running_common(root: Path) -> None:
+    tree = load(iteration_folder(root) / "common.pt")
+    tree["calling"] = Calling()
+    (iteration_folder(root) / "common.pt").write_bytes(saved(tree))
+
+
+def running_model(root: Path) -> None:
+    tree = load(model_file(root))
+    tree["calling"] = Calling()
+    torch.save(tree, model_file(root))
+
+
+def rows():
+    yield from metadata_rows()
+    yield from planner_rows()
+    yield from folder_rows()
+    yield from optimizer_rows()
+    yield Row("P1 common.pt runs code, CVE-2026-24152", megatron(DIST, running_common), OK,
+              ("digest",))
+    yield Row("P1 the model file runs code, CVE-2026-24150", megatron(TORCH, running_model), OK,
+              ("digest",))
+    extra = megatron(DIST, lambda r: (iteration_folder(r) / "__7_0.distcp").write_text("x"))
+    yield Row("D3 a file that nothing names", extra, DAMAGED, ("__7_0.distcp",), ("verify",))
