@@ -3,6 +3,7 @@
 #   input   TORCH_WHEEL_DIR (.../site-packages/torch), or
 #           TORCH_WHEEL_PYTHON: a python whose site-packages hold the wheel
 #   output  TorchWheel::cpu: libtorch_cpu, libc10 and their headers, as SYSTEM
+#           TorchWheel::openmp: the OpenMP runtime that libtorch_cpu computes with
 if(TORCH_WHEEL_DIR)
   set(_torch_dir "${TORCH_WHEEL_DIR}")
 else()
@@ -27,10 +28,11 @@ if(EXISTS "${_torch_dir}/lib/libtorch_cpu.so" AND EXISTS "${_torch_version_heade
   string(REGEX MATCHALL "[0-9]+" _torch_numbers "${_torch_lines}")
   list(JOIN _torch_numbers "." TorchWheel_VERSION)
 endif()
+file(GLOB TorchWheel_OPENMP "${_torch_dir}/lib/libgomp*.so*" "${_torch_dir}/../torch.libs/libgomp*.so*")
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(TorchWheel
-  REQUIRED_VARS TorchWheel_DIR VERSION_VAR TorchWheel_VERSION
+  REQUIRED_VARS TorchWheel_DIR TorchWheel_OPENMP VERSION_VAR TorchWheel_VERSION
   REASON_FAILURE_MESSAGE "no torch wheel at '${TORCH_WHEEL_PYTHON}': run scripts/setup, \
 or set TORCH_WHEEL_PYTHON or TORCH_WHEEL_DIR")
 
@@ -43,6 +45,8 @@ if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
     IMPORTED_LOCATION "${TorchWheel_DIR}/lib/libc10.so"
     INTERFACE_INCLUDE_DIRECTORIES "${_torch_includes}"
     INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${_torch_includes}")
+  add_library(TorchWheel::openmp SHARED IMPORTED)
+  set_target_properties(TorchWheel::openmp PROPERTIES IMPORTED_LOCATION "${TorchWheel_OPENMP}")
   add_library(TorchWheel::cpu SHARED IMPORTED)
   # libtorch_cpu.so of this wheel needs libcudart and libcupti, which lie in sibling wheels.
   set_target_properties(TorchWheel::cpu PROPERTIES

@@ -2,9 +2,9 @@
 
 namespace optim {
 
-// While it lives, LibTorch computes with one thread per operation: matrix products of more threads
-// may round differently. Process-wide: for programs, not for code that shares a process with
-// others.
+// While it lives, LibTorch's libraries compute with one thread in the thread that made it, and
+// choose how they sum as for one: oneDNN and MKL choose by the number of threads that they could
+// use, even where they use one. Other threads are not affected.
 class SingleThread {
  public:
   SingleThread();
@@ -13,7 +13,7 @@ class SingleThread {
   SingleThread& operator=(const SingleThread&) = delete;
 
  private:
-  int thread_count_before_;
+  int openmp_before_, mkl_before_;
 };
 
 }  // namespace optim

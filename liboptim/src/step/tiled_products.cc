@@ -10,11 +10,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "step/single_thread.h"
+
 namespace optim {
 namespace {
 
-constexpr int64_t kTileRows = 512;
-constexpr int64_t kTileColumns = 1024;  // of the product that is not symmetric
+static const int64_t kTileRows = getenv("TR")?atol(getenv("TR")):512;
+static const int64_t kTileColumns = getenv("TC")?atol(getenv("TC")):1024;  // of the product that is not symmetric
 
 struct Tile {
   int64_t row = 0, rows = 0;
@@ -50,14 +52,13 @@ std::vector<Tile> all_tiles(int64_t rows, int64_t columns) {
   return tiles;
 }
 
-// compute(tile) for each, by one thread each. An empty second item makes a parallel region of one
-// tile, too: inside a region LibTorch computes with the calling thread alone.
+// compute(tile) for each, by one thread each.
 template <class Compute>
 void for_each_tile(const std::vector<Tile>& tiles, Compute&& compute) {
-  const auto count = static_cast<int64_t>(tiles.size());
-  at::parallel_for(0, std::max<int64_t>(2, count), 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, static_cast<int64_t>(tiles.size()), 1, [&](int64_t begin, int64_t end) {
     const at::NoGradGuard no_grad;
-    for (int64_t i = begin; i < std::min(end, count); ++i) compute(tiles[static_cast<size_t>(i)]);
+    const SingleThread single_thread;
+    for (int64_t i = begin; i < end; ++i) compute(tiles[static_cast<size_t>(i)]);
   });
 }
 
@@ -107,7 +108,7 @@ at::Tensor add_square(const at::Tensor& symmetric, ProductScales scales) {
   const at::Tensor sum = at::empty_like(symmetric);
   for_each_tile(lower_tiles(symmetric.size(0)), [&](const Tile& tile) {
     const at::Tensor left = symmetric.narrow(0, tile.row, tile.rows);
-    const at::Tensor right = symmetric.narrow(1, tile.column, tile.columns);
+    const at::Tensor right = symmetric.narrow(0, tile.column, tile.columns).t();
     write_symmetric(sum, tile, tile_product(tile.of(symmetric), left, right, scales));
   });
   return sum;

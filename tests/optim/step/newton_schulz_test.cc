@@ -1,3 +1,4 @@
+#include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 #include <optim/newton_schulz.h>
 
@@ -166,6 +167,29 @@ BOOST_AUTO_TEST_CASE(tiles_make_no_difference_but_roundings) {
     BOOST_TEST(largest_difference(exact, expected) < 1e-6);
     const double rounded = values_norm(optim::newton_schulz(x).sub(expected));
     BOOST_TEST(rounded <= 3e-2 * values_norm(expected));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(results_do_not_depend_on_threads) {
+  struct Threads {
+    int before = at::get_num_threads();
+    explicit Threads(int count) { at::set_num_threads(count); }
+    ~Threads() { at::set_num_threads(before); }
+  };
+  for (const auto& shape : {std::vector<int64_t>{64, 48}, std::vector<int64_t>{700, 310},
+                            std::vector<int64_t>{513, 1030}, std::vector<int64_t>{1024, 1024}}) {
+    const at::Tensor x = random_tensor(shape, 23);
+    for (const auto precision : {optim::MatmulPrecision::Highest, optim::MatmulPrecision::Medium}) {
+      const auto with_threads = [&](int count) {
+        const Threads threads(count);
+        return optim::newton_schulz(x, {.precision = precision});
+      };
+      const at::Tensor expected = with_threads(1);
+      for (const int count : {2, 3, 8}) {
+        BOOST_TEST(same_bits(with_threads(count), expected),
+                   shape[0] << " x " << shape[1] << ", " << count << " threads");
+      }
+    }
   }
 }
 

@@ -57,6 +57,7 @@ class Adam final : public UpdateRule {
     }
     at::parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t first, int64_t last) {
       const at::NoGradGuard no_grad;
+      const SingleThread single_thread;
       const at::Tensor scratch = at::empty({kChunk}, at::kFloat);
       for (int64_t i = first; i < last; ++i) update_chunk(chunks[static_cast<size_t>(i)], scratch);
     });

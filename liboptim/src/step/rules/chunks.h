@@ -7,6 +7,8 @@
 
 #include <optim/update_rule.h>
 
+#include "step/single_thread.h"
+
 namespace optim {
 
 // Elements that one thread updates at a time: they stay in its cache, and ATen's operations on them
@@ -19,6 +21,7 @@ template <class F>
 void for_each_chunk(int64_t count, F&& f) {
   at::parallel_for(0, (count + kChunk - 1) / kChunk, 1, [&](int64_t first, int64_t last) {
     const at::NoGradGuard no_grad;
+    const SingleThread single_thread;
     for (int64_t i = first; i < last; ++i) f(i * kChunk, std::min(kChunk, count - i * kChunk));
   });
 }
