@@ -71,8 +71,8 @@ struct ReplayReport {
 };
 
 // Loads, steps, compares, writes. Collective where there are several processes: each returns the
-// same report. Computes with one LibTorch thread per operation (process-wide, restored at the end),
-// so that the result depends neither on processes and threads nor on the layout.
+// same report. Computes with the calling thread alone. The result depends neither on processes nor
+// on the layout.
 // Throws Corrupt, with file and key, for gradients that lack a parameter, have one too many or
 // another shape; InvalidArgument for more steps than were recorded; what name_layer_wise() throws.
 OPTIM_EXPORT ReplayReport replay(const ReplayOptions& options);

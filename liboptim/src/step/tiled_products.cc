@@ -15,8 +15,8 @@
 namespace optim {
 namespace {
 
-static const int64_t kTileRows = getenv("TR")?atol(getenv("TR")):512;
-static const int64_t kTileColumns = getenv("TC")?atol(getenv("TC")):1024;  // of the product that is not symmetric
+constexpr int64_t kTileRows = 512;
+constexpr int64_t kTileColumns = 1024;  // of the product that is not symmetric
 
 struct Tile {
   int64_t row = 0, rows = 0;
