@@ -28,7 +28,8 @@ if(EXISTS "${_torch_dir}/lib/libtorch_cpu.so" AND EXISTS "${_torch_version_heade
   string(REGEX MATCHALL "[0-9]+" _torch_numbers "${_torch_lines}")
   list(JOIN _torch_numbers "." TorchWheel_VERSION)
 endif()
-file(GLOB TorchWheel_OPENMP "${_torch_dir}/lib/libgomp*.so*" "${_torch_dir}/../torch.libs/libgomp*.so*")
+file(GLOB TorchWheel_OPENMP
+  "${_torch_dir}/lib/libgomp*.so*" "${_torch_dir}/../torch.libs/libgomp*.so*")
 
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(TorchWheel

@@ -35,8 +35,8 @@ struct NewtonSchulzOptions {
 // orientation, gives back fp32 of the same shape.
 //
 // `x`: fp32, 2-D, on the CPU. Throws Error(InvalidArgument) for anything else, for steps < 1 and
-// for coefficients that do not fit. The same matrix gives the same bits whatever it is a view of and
-// for any number of threads; LibTorch's matrix products may depend on the processor.
+// for coefficients that do not fit. The same matrix gives the same bits for any number of threads
+// and whatever it is a view of; LibTorch's matrix products may depend on the processor.
 OPTIM_EXPORT at::Tensor newton_schulz(const at::Tensor& x, const NewtonSchulzOptions& options = {});
 
 }  // namespace optim
