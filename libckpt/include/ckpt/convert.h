@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -72,6 +73,8 @@ struct ConversionSource {
   // (Unsupported): nobody could tell whether two attempts write the same.
   const Checkpoint* checkpoint = nullptr;
   std::vector<LinkedFile> links = {};  // published with the target's files, in this order
+  // Called, if set, when this process has written its payload; what it throws, nobody publishes.
+  std::function<void()> before_publishing = {};
 };
 
 // The last part of every conversion: plan, stage, execute, commit. source_format of the report is

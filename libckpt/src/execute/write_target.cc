@@ -92,6 +92,7 @@ class TargetWriter {
                   "the parts of " + std::to_string(missing_) + " of " +
                       std::to_string(identity_.processes) + " processes are missing");
     }
+    if (source_.before_publishing) source_.before_publishing();
     publish(staging, *written);
   }
 
@@ -134,6 +135,7 @@ class TargetWriter {
     written.insert(written.end(), kept.begin(), kept.end());
     if (fingerprint_) fingerprint_->check_unchanged();
     verify(staging, written);
+    if (source_.before_publishing) source_.before_publishing();
     record.complete();
   }
 

@@ -1,7 +1,10 @@
+#include <functional>
+
 #include <ckpt/convert.h>
 #include <ckpt/error.h>
 #include <optim/layer_wise_checkpoint.h>
 
+#include "layout/background_proof.h"
 #include "layout/common_state.h"
 #include "layout/layer_wise_target.h"
 
@@ -31,36 +34,39 @@ constexpr const char* kTrackerName = "latest_checkpointed_iteration.txt";
 
 using Links = std::vector<ckpt::LinkedFile>;
 
-// Where a conversion comes from and goes to, as the caller named them; and what is linked.
-struct Paths {
-  const std::filesystem::path& source;
+// Where a conversion comes from and goes to, as the caller named them; what is linked; and what
+// must not throw before anything is published.
+struct Job {
+  const ckpt::Checkpoint& source;
+  const std::filesystem::path& source_path;
   const std::filesystem::path& destination;
   Links links = {};
+  std::function<void()> before_publishing = {};
 };
 
 // Of an iteration in a root; the folder that was opened tells its name.
-std::string folder_for_iteration(const ckpt::Checkpoint& source, const Paths& paths) {
-  if (!source.catalog().iteration) {
-    throw Error(ErrorCode::InvalidArgument, {.file = paths.source.string(), .key = {}},
+std::string folder_for_iteration(const Job& job) {
+  if (!job.source.catalog().iteration) {
+    throw Error(ErrorCode::InvalidArgument, {.file = job.source_path.string(), .key = {}},
                 "is no iteration, so that it cannot be added to a root");
   }
-  return std::filesystem::weakly_canonical(source.folder()).filename().string();
+  return std::filesystem::weakly_canonical(job.source.folder()).filename().string();
 }
 
-ConvertReport write(const ckpt::Checkpoint& source, ckpt::Target target, const Paths& paths,
-                    const ConvertOptions& options) {
-  const std::string folder = options.into ? folder_for_iteration(source, paths) : "";
-  if (options.into && !std::filesystem::is_directory(paths.destination)) {
-    throw Error(ErrorCode::NotFound, {.file = paths.destination.string(), .key = {}},
+ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& options) {
+  const std::string folder = options.into ? folder_for_iteration(job) : "";
+  if (options.into && !std::filesystem::is_directory(job.destination)) {
+    throw Error(ErrorCode::NotFound, {.file = job.destination.string(), .key = {}},
                 "is no folder that an iteration could be added to");
   }
-  const auto place = options.into ? paths.destination / folder : paths.destination;
+  const auto place = options.into ? job.destination / folder : job.destination;
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) = ckpt::write_target(
-      std::move(target), {source, paths.source, &source, paths.links}, place, options);
-  report.source_format = source.catalog().format;
+      std::move(target),
+      {job.source, job.source_path, &job.source, job.links, job.before_publishing}, place, options);
+  report.source_format = job.source.catalog().format;
   if (options.into && report.outcome == ckpt::Outcome::Published) {
-    ckpt::set_latest(paths.destination, folder);
+    ckpt::set_latest(job.destination, folder);
   }
   return report;
 }
@@ -97,8 +103,29 @@ uint64_t count_bytes(const Links& links) {
   return sum_bytes;
 }
 
-ConvertReport convert_layer_wise(const ckpt::Checkpoint& source, const Paths& paths,
-                                 const ConvertOptions& options) {
+// Numbered masters are proven to belong to their names while they are copied.
+ConvertReport write_proven(const LayerWiseCheckpoint& view, Job job, ckpt::Target target,
+                           const ConvertOptions& options) {
+  BackgroundProof proof(view, job.source, options.execute);
+  job.before_publishing = [&] {
+    const auto& ambiguous = proof.wait();
+    if (options.strict) refuse_ambiguity(ambiguous);
+  };
+  if (options.dry_run) job.before_publishing();
+  ConvertOptions stoppable = options;
+  stoppable.execute.stop = proof.stop_token();
+  try {
+    ConvertReport report = write(job, std::move(target), stoppable);
+    report.ambiguous = proof.wait();
+    return report;
+  } catch (...) {
+    proof.wait();  // what it throws says more than that the copying was stopped
+    throw;
+  }
+}
+
+ConvertReport convert_layer_wise(Job job, const ConvertOptions& options) {
+  const ckpt::Checkpoint& source = job.source;
   const uint32_t data_parallel = checked_data_parallel(options);
   const bool to_safetensors = options.format == ckpt::Format::Safetensors;
   if (to_safetensors && options.into) {
@@ -110,41 +137,35 @@ ConvertReport convert_layer_wise(const ckpt::Checkpoint& source, const Paths& pa
                 "--to safetensors takes some keys, and renames them");
   }
   const LayerWiseCheckpoint view = name_layer_wise(source);
-  std::vector<AmbiguousParam> ambiguous;
-  if (view.format == ckpt::Format::Torch) {
-    ambiguous = prove_assignment(view, source, options.execute.threads);
-  }
-  if (options.strict) refuse_ambiguity(ambiguous);
   LayerWiseTargetSpec spec;
   spec.format = options.format.value_or(view.format);
   spec.data_parallel = data_parallel;
   spec.ownership = options.ownership;
   spec.as_root = source.was_root() && !options.into;
   spec.layout = options.layout;
-  const bool as_folder = ckpt::is_safetensors_folder(paths.destination);
+  const bool as_folder = ckpt::is_safetensors_folder(job.destination);
   ckpt::Target target = to_safetensors ? make_layer_wise_safetensors(view, options.keys, as_folder)
                                        : make_layer_wise_target(view, spec);
-  const Links links = options.link ? link_what_stays(source, target) : Links();
-  ConvertReport report =
-      write(source, std::move(target), {paths.source, paths.destination, links}, options);
-  report.linked_bytes = count_bytes(links);
+  if (options.link) job.links = link_what_stays(source, target);
+  ConvertReport report = view.format == ckpt::Format::Torch
+                             ? write_proven(view, job, std::move(target), options)
+                             : write(job, std::move(target), options);
+  report.linked_bytes = count_bytes(job.links);
   report.layer_wise = true;
   report.source_data_parallel = view.sizes.data_parallel;
   report.target_data_parallel = data_parallel != 0 ? data_parallel : view.sizes.data_parallel;
-  report.ambiguous = std::move(ambiguous);
   return report;
 }
 
-ConvertReport convert_plain(const ckpt::Checkpoint& source, const Paths& paths,
-                            const ConvertOptions& options) {
+ConvertReport convert_plain(const Job& job, const ConvertOptions& options) {
+  const ckpt::Checkpoint& source = job.source;
   if (options.data_parallel) {
     throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
                 "a data-parallel size was asked for, but this is no LayerWise checkpoint");
   }
   const ckpt::Format format = options.format.value_or(source.catalog().format);
-  const bool as_folder = ckpt::is_safetensors_folder(paths.destination);
-  return write(source, ckpt::make_target(source, {format, as_folder, options.keys}), paths,
-               options);
+  const bool as_folder = ckpt::is_safetensors_folder(job.destination);
+  return write(job, ckpt::make_target(source, {format, as_folder, options.keys}), options);
 }
 
 }  // namespace
@@ -152,8 +173,8 @@ ConvertReport convert_plain(const ckpt::Checkpoint& source, const Paths& paths,
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options) {
   const ckpt::Checkpoint opened = ckpt::Checkpoint::open(source, {options.iteration, {}});
-  return is_layer_wise(opened) ? convert_layer_wise(opened, {source, destination}, options)
-                               : convert_plain(opened, {source, destination}, options);
+  const Job job{opened, source, destination};
+  return is_layer_wise(opened) ? convert_layer_wise(job, options) : convert_plain(job, options);
 }
 
 ConvertReport reshard(const std::filesystem::path& source, const std::filesystem::path& destination,
@@ -172,7 +193,7 @@ ConvertReport reshard(const std::filesystem::path& source, const std::filesystem
     throw Error(ErrorCode::Unsupported, {.file = opened.folder().string(), .key = {}},
                 "holds no LayerWise optimizer to reshard");
   }
-  return convert_layer_wise(opened, {source, destination}, options);
+  return convert_layer_wise({opened, source, destination}, options);
 }
 
 }  // namespace optim

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <exception>
+#include <optional>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+#include <ckpt/execute.h>
+#include <optim/layer_wise_checkpoint.h>
+
+namespace optim {
+
+// prove_assignment() beside the copying of the same bytes, which must not be published before
+// wait() has returned. A failure stops the copying.
+class BackgroundProof {
+ public:
+  // Both must outlive it.
+  BackgroundProof(const LayerWiseCheckpoint& view, const ckpt::Checkpoint& source,
+                  const ckpt::ExecuteOptions& options);
+
+  // What the copying must obey: the caller's stop, and this proof's.
+  std::stop_token stop_token() const { return stop_.get_token(); }
+
+  // Throws what prove_assignment() threw. Not from several threads at a time.
+  const std::vector<AmbiguousParam>& wait();
+
+ private:
+  void run(const LayerWiseCheckpoint& view, const ckpt::Checkpoint& source, unsigned threads);
+
+  std::stop_source stop_;
+  std::stop_callback<std::function<void()>> on_callers_stop_;
+  std::vector<AmbiguousParam> ambiguous_;
+  std::exception_ptr error_;
+  std::jthread thread_;  // the last member: the others are there while it runs
+};
+
+}  // namespace optim
