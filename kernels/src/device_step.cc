@@ -2,10 +2,10 @@
 #include <kernels/prepare_step.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 #include <utility>
 
+#include "device_problem.h"
 #include "step_tables.h"
 
 namespace kernels {
@@ -97,8 +97,9 @@ class CudaStep final : public DeviceStep {
     std::vector<GroupSettings> settings;
     for (const StepGroup& group : plan_.groups) settings.push_back(group.settings);
     const cudaStream_t s = cuda_stream(stream);
+    const std::vector<StepControl> control(1);
     status.then([&] { return memory_.upload(groups_place_, settings, s); }).then([&] {
-      return memory_.upload(control_place_, std::vector<StepControl>(1), s);
+      return memory_.upload(control_place_, control, s);
     });
     for (const ParamTable& table : tables_) {
       status.then([&] { return memory_.upload(table.slots_place, table.slots, s); }).then([&] {
@@ -269,32 +270,8 @@ class CudaStep final : public DeviceStep {
   Graph stats_graph_, update_graph_;
 };
 
-std::string device_problem_text() {
-  int devices = 0;
-  const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error == cudaErrorInsufficientDriver) {
-    int driver = 0;
-    cudaDriverGetVersion(&driver);
-    if (driver == 0) return "there is no NVIDIA driver";
-    return "the NVIDIA driver is too old: it knows CUDA " + std::to_string(driver / 1000) + "." +
-           std::to_string(driver % 1000 / 10) + ", not " + std::to_string(CUDART_VERSION / 1000) +
-           "." + std::to_string(CUDART_VERSION % 1000 / 10);
-  }
-  if (error != cudaSuccess) return cudaGetErrorString(error);
-  if (devices == 0) return "there is no GPU";
-  if (has_kernel_image() != cudaSuccess) {
-    int device = 0, major = 0, minor = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-    return "no kernel is compiled for this GPU's architecture, sm_" + std::to_string(major) +
-           std::to_string(minor);
-  }
-  return "";
-}
-
 const char* device_problem() {
-  static const std::string text = device_problem_text();
+  static const std::string text = problem_of(device_facts());
   return text.empty() ? nullptr : text.c_str();
 }
 

@@ -66,9 +66,10 @@ cublasStatus_t prefer(cublasLtMatmulPreferenceOpaque_t& preference,
 }
 
 // The alignment that every column and every matrix of a batch has, at most 256 bytes.
-uint32_t alignment_bytes(const NewtonSchulzShape& shape, const LayoutSize& size) {
+uint32_t alignment_bytes(const NewtonSchulzShape& shape, const LayoutSize& size, int64_t offset) {
   const int64_t bytes = bytes_of(shape.type);
-  const int64_t steps = size.leading * bytes | (shape.batch > 1 ? size.stride * bytes : 0) | 256;
+  const int64_t stride = shape.batch > 1 ? size.stride : 0;
+  const int64_t steps = size.leading * bytes | stride * bytes | offset * bytes | 256;
   return static_cast<uint32_t>(steps & -steps);
 }
 
@@ -92,6 +93,7 @@ LayoutSize size_of_d(const NsProduct& p) { return {p.m, p.n, p.d_leading, p.d_st
 
 bool can_run(const NewtonSchulzShape& shape) {
   return shape.rows > 0 && shape.columns > 0 && shape.batch > 0 && shape.batch <= INT32_MAX &&
+         shape.symmetric_block >= 0 && shape.symmetric_block % kMirrorTile == 0 &&
          (shape.type == ElementType::BF16 || shape.type == ElementType::F32);
 }
 
@@ -106,36 +108,36 @@ NsProducts newton_schulz_products(const NewtonSchulzShape& shape) {
   const int64_t square = edge * edge;
   const int64_t whole = rows * columns;
   NsProducts products = {};
-  products.gram = {.a = NsOperand::Iterate,
-                   .b = NsOperand::Iterate,
-                   .c = NsOperand::Gram,
-                   .d = NsOperand::Gram,
-                   .transpose_a = !is_tall,
-                   .transpose_b = is_tall,
-                   .m = edge,
-                   .n = edge,
-                   .k = is_tall ? rows : columns,
-                   .a_leading = columns,
-                   .b_leading = columns,
-                   .d_leading = edge,
-                   .a_stride = whole,
-                   .b_stride = whole,
-                   .d_stride = square};
-  products.polynomial = {.a = NsOperand::Gram,
-                         .b = NsOperand::Gram,
-                         .c = NsOperand::Gram,
-                         .d = NsOperand::Polynomial,
-                         .transpose_a = false,
-                         .transpose_b = false,
-                         .m = edge,
-                         .n = edge,
-                         .k = edge,
-                         .a_leading = edge,
-                         .b_leading = edge,
-                         .d_leading = edge,
-                         .a_stride = square,
-                         .b_stride = square,
-                         .d_stride = square};
+  const NsProduct gram = {.a = NsOperand::Iterate,
+                          .b = NsOperand::Iterate,
+                          .c = NsOperand::Gram,
+                          .d = NsOperand::Gram,
+                          .transpose_a = !is_tall,
+                          .transpose_b = is_tall,
+                          .m = edge,
+                          .n = edge,
+                          .k = is_tall ? rows : columns,
+                          .a_leading = columns,
+                          .b_leading = columns,
+                          .d_leading = edge,
+                          .a_stride = whole,
+                          .b_stride = whole,
+                          .d_stride = square};
+  const NsProduct polynomial = {.a = NsOperand::Gram,
+                                .b = NsOperand::Gram,
+                                .c = NsOperand::Gram,
+                                .d = NsOperand::Polynomial,
+                                .transpose_a = false,
+                                .transpose_b = false,
+                                .m = edge,
+                                .n = edge,
+                                .k = edge,
+                                .a_leading = edge,
+                                .b_leading = edge,
+                                .d_leading = edge,
+                                .a_stride = square,
+                                .b_stride = square,
+                                .d_stride = square};
   products.update = {.a = is_tall ? NsOperand::Polynomial : NsOperand::Iterate,
                      .b = is_tall ? NsOperand::Iterate : NsOperand::Polynomial,
                      .c = NsOperand::Iterate,
@@ -152,6 +154,9 @@ NsProducts newton_schulz_products(const NewtonSchulzShape& shape) {
                      .b_stride = is_tall ? whole : square,
                      .d_stride = whole};
   if (is_tall) products.update.b_leading = columns;
+  const int64_t block = shape.symmetric_block > 0 ? shape.symmetric_block : edge;
+  products.gram = blocks_of(gram, block);
+  products.polynomial = blocks_of(polynomial, block);
   return products;
 }
 
@@ -182,9 +187,9 @@ cublasStatus_t NewtonSchulz::choose(Matmul& matmul) const {
   const auto schemes = static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE |
                                              CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
   const NsProduct& p = matmul.product;
-  const uint32_t of_a = alignment_bytes(shape_, size_of_a(p));
-  const uint32_t of_b = alignment_bytes(shape_, size_of_b(p));
-  const uint32_t of_d = alignment_bytes(shape_, size_of_d(p));
+  const uint32_t of_a = alignment_bytes(shape_, size_of_a(p), p.a_offset);
+  const uint32_t of_b = alignment_bytes(shape_, size_of_b(p), p.b_offset);
+  const uint32_t of_d = alignment_bytes(shape_, size_of_d(p), p.d_offset);
   cublasLtMatmulPreferenceOpaque_t preference;
   cublasLtMatmulHeuristicResult_t result = {};
   int found = 0;
@@ -216,10 +221,35 @@ cublasStatus_t NewtonSchulz::multiply(Matmul matmul, Scaling scaling,
                                       const NewtonSchulzBuffers& buffers,
                                       cudaStream_t stream) const {
   const NsProduct& p = matmul.product;
-  return cublasLtMatmul(handle_, &matmul.operation, &scaling.alpha, buffer_of(buffers, p.a),
-                        &matmul.a, buffer_of(buffers, p.b), &matmul.b, &scaling.beta,
-                        buffer_of(buffers, p.c), &matmul.d, buffer_of(buffers, p.d), &matmul.d,
+  const auto place = [&](NsOperand operand, int64_t offset) {
+    return static_cast<char*>(buffer_of(buffers, operand)) + offset * bytes_of(shape_.type);
+  };
+  return cublasLtMatmul(handle_, &matmul.operation, &scaling.alpha, place(p.a, p.a_offset),
+                        &matmul.a, place(p.b, p.b_offset), &matmul.b, &scaling.beta,
+                        place(p.c, p.d_offset), &matmul.d, place(p.d, p.d_offset), &matmul.d,
                         &matmul.algorithm, buffers.workspace, kNewtonSchulzWorkspaceBytes, stream);
+}
+
+cublasStatus_t NewtonSchulz::multiply_symmetric(const std::vector<Matmul>& blocks, Scaling scaling,
+                                                const NewtonSchulzBuffers& buffers,
+                                                cudaStream_t stream) const {
+  Status status;
+  for (const Matmul& block : blocks) {
+    status.then([&] { return multiply(block, scaling, buffers, stream); });
+  }
+  if (status.get() != CUBLAS_STATUS_SUCCESS || blocks.size() == 1) return status.get();
+  const NsProduct& product = blocks.front().product;
+  const MirrorRequest request = {buffer_of(buffers, product.d), shape_.type, product.d_leading,
+                                 shape_.batch, shape_.symmetric_block};
+  return mirror_blocks(request, stream) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
+                                                       : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
+cublasStatus_t NewtonSchulz::make_matmul(const NsProduct& product, Matmul& matmul) const {
+  return Status()
+      .then([&] { return describe(product, matmul); })
+      .then([&] { return choose(matmul); })
+      .get();
 }
 
 cudaError_t NewtonSchulz::prepare(cublasLtHandle_t handle, const NewtonSchulzShape& shape) {
@@ -227,14 +257,15 @@ cudaError_t NewtonSchulz::prepare(cublasLtHandle_t handle, const NewtonSchulzSha
   handle_ = handle;
   shape_ = shape;
   const NsProducts products = newton_schulz_products(shape);
-  return as_cuda_error(Status()
-                           .then([&] { return describe(products.gram, gram_); })
-                           .then([&] { return describe(products.polynomial, polynomial_); })
-                           .then([&] { return describe(products.update, update_); })
-                           .then([&] { return choose(gram_); })
-                           .then([&] { return choose(polynomial_); })
-                           .then([&] { return choose(update_); })
-                           .get());
+  gram_.resize(products.gram.size());
+  polynomial_.resize(products.polynomial.size());
+  Status status;
+  for (size_t i = 0; i < gram_.size(); ++i) {
+    status.then([&] { return make_matmul(products.gram[i], gram_[i]); }).then([&] {
+      return make_matmul(products.polynomial[i], polynomial_[i]);
+    });
+  }
+  return as_cuda_error(status.then([&] { return make_matmul(products.update, update_); }).get());
 }
 
 cudaError_t NewtonSchulz::run(const NewtonSchulzBuffers& buffers,
@@ -246,10 +277,10 @@ cudaError_t NewtonSchulz::run(const NewtonSchulzBuffers& buffers,
   for (int i = 0; i < steps; ++i) {
     const NewtonSchulzCoefficients& k = coefficients[i];
     status.then([&] {
-            return multiply(gram_, {1, 0}, current, stream);
+            return multiply_symmetric(gram_, {1, 0}, current, stream);
           })
         .then([&] {
-          return multiply(polynomial_, {k.c, k.b}, current, stream);
+          return multiply_symmetric(polynomial_, {k.c, k.b}, current, stream);
         })
         .then([&] {
           return multiply(update_, {1, k.a}, current, stream);

@@ -152,7 +152,11 @@ std::vector<MuonBatch> make_muon_batches(const StepPlan& plan) {
         batches.emplace_back();
         batch = std::prev(batches.end());
         batch->types = types;
-        batch->shape = {matrix.rows, matrix.columns, 0, types.iterate, group.muon.tf32};
+        batch->shape = {.rows = matrix.rows,
+                        .columns = matrix.columns,
+                        .batch = 0,
+                        .type = types.iterate,
+                        .tf32 = group.muon.tf32};
         batch->settings = &group.muon;
       }
       batch->matrices.push_back(matrix);
@@ -160,6 +164,7 @@ std::vector<MuonBatch> make_muon_batches(const StepPlan& plan) {
     }
   }
   for (MuonBatch& batch : batches) {
+    batch.shape.symmetric_block = symmetric_block_for(batch.shape);
     const int64_t chunk_count = chunks_of(count_of(batch.matrices.front()));
     batch.chunks.resize(static_cast<size_t>(chunk_count * batch.shape.batch));
     fill_chunks(batch.matrices.data(), static_cast<uint32_t>(batch.matrices.size()),

@@ -44,9 +44,12 @@ if(SHARDWISE_TORCH)
   install(FILES scripts/cmake/FindTorchWheel.cmake DESTINATION ${package_dir})
 endif()
 
-if(TARGET optim_cuda)  # beside liboptim, which looks for it there
-  install(TARGETS optim_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-endif()
+foreach(module optim_cuda optim_nccl)  # beside liboptim, which looks for them there
+  if(TARGET ${module})
+    set_target_properties(${module} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+    install(TARGETS ${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
+endforeach()
 
 configure_package_config_file(scripts/cmake/shardwiseConfig.cmake.in shardwiseConfig.cmake
   INSTALL_DESTINATION ${package_dir})

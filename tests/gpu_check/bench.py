@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Times the kernels on this GPU against yardsticks in the same process: copies of the same bytes,
 torch's fused AdamW, cuBLAS, compiled Newton-Schulz. Medians after a warm-up; times of both sides of
-every ratio are recorded.
+every ratio are recorded. With the library of the CPU twins everything is tried at sizes that a CPU
+does in seconds, and the times mean nothing.
 
-usage: bench.py LIBRARY PART JSON      parts: see PARTS; appends its rows to the file JSON
+usage: bench.py LIBRARY PART JSON      parts: see PARTS; writes its rows to the file JSON, each as
+                                       soon as it is known, beside those of other parts
 """
 import json
 import random
@@ -13,12 +15,25 @@ import time
 from ctypes import c_int32, c_void_p
 from pathlib import Path
 
+import kernels
 import torch
-from kernels import (ADAM, BF16, BYTES, F8, F16, F32, LION, NO_STATS, NONE, QUINTIC, SPLIT, Library,
+from kernels import (ADAM, BF16, BYTES, F8, F16, F32, LION, NO_STATS, NONE, SPLIT, Library,
                      NewtonSchulz, Step, Tensors, make_group, pointer, stream)
+from yardsticks import torch_adam, torch_batched_newton_schulz, torch_newton_schulz
 
 REPEATS, WARMUPS = 25, 5
 FLAT = 512 << 20  # elements of the large flat parameter
+
+
+def sized(number, on_cpu_divided_by):
+    """A size, or in a dry run what a CPU can do."""
+    return number if kernels.where == "cuda" else number // on_cpu_divided_by
+
+
+def flat():
+    return sized(FLAT, 1 << 17)
+
+
 PEAK_BYTES_PER_S = 4.8e12  # of an H200, by its data sheet
 
 MODES = {
@@ -31,13 +46,20 @@ MODES = {
 }
 
 
-def times_ms(work, repeats=REPEATS):
-    """Device times of single calls, in milliseconds."""
+def times_ms(work, before=lambda: None):
+    """Device times of single calls, in milliseconds; `before` runs before each, not timed."""
+    if kernels.where == "cpu":
+        before()
+        begin = time.perf_counter()
+        work()
+        return [1e3 * (time.perf_counter() - begin)]
     for _ in range(WARMUPS):
+        before()
         work()
     events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-              for _ in range(repeats)]
+              for _ in range(REPEATS)]
     for begin, end in events:
+        before()
         begin.record()
         work()
         end.record()
@@ -46,13 +68,25 @@ def times_ms(work, repeats=REPEATS):
 
 
 class Rows:
-    """Results: one row per measurement."""
+    """Results: one row per measurement, in the file as soon as it is known."""
 
-    def __init__(self):
-        self.rows = []
+    def __init__(self, file, part):
+        self.file, self.part, self.rows = file, part, []
+
+    def save(self):
+        results = json.loads(self.file.read_text()) if self.file.exists() else {}
+        results["device"] = torch.cuda.get_device_name() if kernels.where == "cuda" else "dry run"
+        results["torch"] = torch.__version__
+        results.setdefault("parts", {})[self.part] = self.rows
+        self.file.write_text(json.dumps(results, indent=2) + "\n")
 
     def add(self, name, ours, yardstick=None, goal=None, **more):
         """`ours`, `yardstick`: lists of milliseconds. The ratio is yardstick / ours."""
+        if kernels.where == "cpu":
+            self.rows.append({"name": name, "dry_run": True})
+            self.save()
+            print("tried:", name, flush=True)
+            return
         row = {"name": name, "ms": statistics.median(ours), "min_ms": min(ours),
                "max_ms": max(ours), **more}
         if yardstick is not None:
@@ -60,6 +94,7 @@ class Rows:
             row["ratio"] = row["yardstick_ms"] / row["ms"]
             row["goal"] = goal
         self.rows.append(row)
+        self.save()
         print(format_row(row), flush=True)
 
 
@@ -74,6 +109,11 @@ def format_row(row):
     if row.get("goal"):
         text += f", goal {row['goal']}: {'met' if row['ratio'] >= row['goal'] else 'MISSED'}"
     return text
+
+
+def free_memory():
+    if kernels.where == "cuda":
+        torch.cuda.empty_cache()
 
 
 def rate(bytes_moved, times):
@@ -93,8 +133,8 @@ def mix_of(library, tensors):
 
 def bandwidth(library, rows):
     """What the memory and the matrix units of this GPU give."""
-    count = 1 << 30
-    a, b, c = (torch.ones(count, device="cuda") for _ in range(3))
+    count = sized(1 << 30, 1 << 18)
+    a, b, c = (torch.ones(count, device=kernels.where) for _ in range(3))
     two = (c_void_p * 2)(a.data_ptr(), b.data_ptr())
     three = (c_void_p * 3)(a.data_ptr(), b.data_ptr(), c.data_ptr())
     times = times_ms(lambda: library.call("sw_copy", two, count, stream()))
@@ -108,7 +148,8 @@ def bandwidth(library, rows):
     rows.add("torch copy_", times, gb_per_s=rate(8 * count, times))
     del a, b, c
     for edge in (4096, 8192):
-        x, y = (torch.randn(edge, edge, device="cuda").bfloat16() for _ in range(2))
+        shape = [sized(edge, 256)] * 2
+        x, y = (torch.randn(shape, device=kernels.where).bfloat16() for _ in range(2))
         times = times_ms(lambda: x @ y)
         rows.add(f"cuBLAS bf16 {edge}", times,
                  tflop_per_s=2 * edge**3 / statistics.median(times) / 1e9)
@@ -123,7 +164,7 @@ def update_only(library, params):
 
 def adam(library, rows):
     for name, types in MODES.items():
-        tensors = Tensors(FLAT, *types)
+        tensors = Tensors(flat(), *types)
         step = update_only(library, [tensors.param()])
         ours = times_ms(step.update)
         moved = tensors.bytes_moved()
@@ -131,7 +172,7 @@ def adam(library, rows):
         rows.add(f"AdamW, {name}", ours, yardstick, 0.95, gb_per_s=rate(moved, ours),
                  of_peak=rate(moved, ours) * 1e9 / PEAK_BYTES_PER_S, of_peak_goal=0.84)
         del tensors, step
-        torch.cuda.empty_cache()
+        free_memory()
     tensor_lists(library, rows)
 
 
@@ -140,33 +181,30 @@ def mixed_counts(total, seed=7):
     generator = random.Random(seed)
     counts = []
     while len(counts) < 1000 or sum(counts) < total:
-        counts.append(int(10 ** generator.uniform(3, 6.2 if len(counts) < 1000 else 7)))
+        count = 10 ** generator.uniform(3, 6.2 if len(counts) < 1000 else 7)
+        counts.append(sized(int(count), 1 << 13) or 1)
     return counts
 
 
 def tensor_lists(library, rows):
     types = MODES["fp32 gradients and states, bf16 parameter"]
-    counts = mixed_counts(FLAT // 2)
+    counts = mixed_counts(flat() // 2)
     many = [Tensors(count, *types) for count in counts]
     step = update_only(library, [tensors.param() for tensors in many])
     ours = times_ms(step.update)
-    flat = Tensors(sum(counts), *types)
-    flat_update = update_only(library, [flat.param()])
+    one = Tensors(sum(counts), *types)
+    one_update = update_only(library, [one.param()])
     rows.add(f"AdamW, {len(counts)} tensors of mixed sizes, against one flat", ours,
-             times_ms(flat_update.update), 0.90, gb_per_s=rate(flat.bytes_moved(), ours))
+             times_ms(one_update.update), 0.90, gb_per_s=rate(one.bytes_moved(), ours))
 
 
 def against_torch(library, rows):
-    count = FLAT // 2
-    tensors = Tensors(count, F32, F32, (F32, F32), BF16)
+    tensors = Tensors(flat() // 2, F32, F32, (F32, F32), BF16)
     step = update_only(library, [tensors.param()])
     ours = times_ms(step.update)
-    step_counts = [torch.ones((), device="cuda")]
 
     def torch_update():
-        torch._fused_adamw_([tensors.main], [tensors.grad], [tensors.states[0]],
-                            [tensors.states[1]], [], step_counts, lr=1e-3, beta1=0.9, beta2=0.95,
-                            weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False)
+        torch_adam(tensors, tensors.grad, tensors.states)
         tensors.model.copy_(tensors.main)
 
     rows.add("AdamW against torch's fused AdamW and a cast", ours, times_ms(torch_update), 1.15)
@@ -176,16 +214,9 @@ def against_torch(library, rows):
     scaled_states(library, rows, F16, "fp16")
 
 
-def torch_adam(tensors, grad, states):
-    torch._fused_adamw_([tensors.main], [grad], [states[0]], [states[1]], [],
-                        [torch.ones((), device="cuda")], lr=1e-3, beta1=0.9, beta2=0.95,
-                        weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False)
-
-
 def whole_step(library, rows, grad_type, goal):
     """Statistics, clipping, AdamW, cast; Megatron's sequence of torch operations beside it."""
-    count = FLAT // 2
-    tensors = Tensors(count, grad_type, F32, (F32, F32), BF16)
+    tensors = Tensors(flat() // 2, grad_type, F32, (F32, F32), BF16)
     step = Step(library, [make_group(ADAM)], [tensors.param(0, 0)])
     step.set_control(1.0, 1.0)
 
@@ -207,13 +238,12 @@ def whole_step(library, rows, grad_type, goal):
 
 def scaled_states(library, rows, kind, name):
     """One fused step against unscaling to fp32, AdamW, and scaling back."""
-    count = FLAT // 4
-    tensors = Tensors(count, BF16, F32, (kind, kind), BF16)
+    tensors = Tensors(flat() // 4, BF16, F32, (kind, kind), BF16)
     step = update_only(library, [tensors.param()])
     stored_max = 448.0 if kind == F8 else 65504.0 / 2
     dtype = torch.float8_e4m3fn if kind == F8 else torch.float16
-    stored = [torch.randn(count, device="cuda").abs_().to(dtype) for _ in range(2)]
-    scales = [torch.ones((), device="cuda") for _ in range(2)]
+    stored = [torch.randn_like(tensors.main).abs_().to(dtype) for _ in range(2)]
+    scales = [torch.ones((), device=kernels.where) for _ in range(2)]
 
     def torch_step():
         states = [s.float().mul_(scale) for s, scale in zip(stored, scales)]
@@ -229,36 +259,17 @@ def scaled_states(library, rows, kind, name):
 
 def grad_statistics(library, rows):
     for kind, name in ((F32, "fp32"), (BF16, "bf16")):
-        tensors = Tensors(FLAT, kind, F32, (F32, NONE), NONE)
+        tensors = Tensors(flat(), kind, F32, (F32, NONE), NONE)
         step = Step(library, [make_group(LION)], [tensors.param(0, 0)])
-        moved = FLAT * BYTES[kind]
-        sink = torch.empty(4096, dtype=torch.int32, device="cuda")
+        moved = flat() * BYTES[kind]
+        sink = torch.empty(4096, dtype=torch.int32, device=kernels.where)
         ours = times_ms(step.stats)
         yardstick = times_ms(lambda: library.call("sw_read_only", tensors.grad.data_ptr(), moved,
                                                   sink.data_ptr(), stream()))
         rows.add(f"gradient statistics, {name}", ours, yardstick, 0.93,
                  gb_per_s=rate(moved, ours))
         del tensors, step
-        torch.cuda.empty_cache()
-
-
-def torch_newton_schulz(x):
-    """The reference's steps, tall matrices transposed; x is normalised bf16, 2-D."""
-    is_tall = x.size(0) > x.size(1)
-    x = x.mT if is_tall else x
-    for a, b, c in QUINTIC:
-        gram = x @ x.mT
-        polynomial = torch.addmm(gram, gram, gram, beta=b, alpha=c)
-        x = torch.addmm(x, polynomial, x, beta=a)
-    return x.mT if is_tall else x
-
-
-def torch_batched_newton_schulz(x):
-    for a, b, c in QUINTIC:
-        gram = torch.bmm(x, x.mT)
-        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        x = torch.baddbmm(x, polynomial, x, beta=a)
-    return x
+        free_memory()
 
 
 def random_batch(ns):
@@ -268,49 +279,80 @@ def random_batch(ns):
     return ns.iterate.clone()
 
 
+def compiled_times(x):
+    """Of compiled torch, or None where torch cannot compile here."""
+    if kernels.where == "cpu":
+        return times_ms(lambda: torch_newton_schulz(x))
+    try:
+        compiled = torch.compile(torch_newton_schulz, dynamic=False)
+        return times_ms(lambda: compiled(x))
+    except Exception as error:  # no Triton, no host compiler: the other rows are worth having
+        print(f"torch.compile does not work here: {str(error).splitlines()[0]}", flush=True)
+        return None
+
+
 def newton_schulz(library, rows):
     for edge, batch in ((512, 64), (768, 32), (1024, 16)):
+        name = f"Newton-Schulz, {batch} of {edge} x {edge}"
+        edge, batch = sized(edge, 64), sized(batch, 8)
         ns = NewtonSchulz(library, edge, edge, batch)
         x = random_batch(ns)
-        ours = times_ms(ns.run)
+        ours = times_ms(ns.run, lambda: ns.iterate.copy_(x))
         single = list(x.unbind())
-        loop = times_ms(lambda: [torch_newton_schulz(matrix) for matrix in single])
-        bmm = times_ms(lambda: torch_batched_newton_schulz(x))
-        name = f"Newton-Schulz, {batch} of {edge} x {edge}"
-        rows.add(f"{name}, against a loop", ours, loop, 3.0)
-        rows.add(f"{name}, against bmm", ours, bmm, 1.15)
-    compiled = torch.compile(torch_newton_schulz)
+        rows.add(f"{name}, against a loop", ours,
+                 times_ms(lambda: [torch_newton_schulz(matrix) for matrix in single]), 3.0)
+        rows.add(f"{name}, against bmm", ours,
+                 times_ms(lambda: torch_batched_newton_schulz(x)), 1.15)
+        in_full(library, rows, name, (edge, edge, batch), ours)
     for shape in ((4096, 4096), (4096, 11008), (8192, 28672), (11008, 4096)):
+        name = f"Newton-Schulz, {shape[0]} x {shape[1]}"
+        shape = [sized(length, 256) for length in shape]
         ns = NewtonSchulz(library, *shape, 1)
-        x = random_batch(ns)[0]
-        ours = times_ms(ns.run)
+        x = random_batch(ns)
+        ours = times_ms(ns.run, lambda: ns.iterate.copy_(x))
         edge, length = min(shape), max(shape)
         flop = 5 * (4 * edge * edge * length + 2 * edge**3)
-        rows.add(f"Newton-Schulz, {shape[0]} x {shape[1]}, against compiled torch", ours,
-                 times_ms(lambda: compiled(x)), None,
+        rows.add(f"{name}, against compiled torch", ours, compiled_times(x[0]), None,
                  tflop_per_s=flop / statistics.median(ours) / 1e9)
+        in_full(library, rows, name, (*shape, 1), ours)
         del ns, x
-        torch.cuda.empty_cache()
+        free_memory()
+
+
+def in_full(library, rows, name, shape, in_blocks):
+    """The same without blocks: whether computing half of each symmetric product pays."""
+    ns = NewtonSchulz(library, *shape, block=0)
+    x = random_batch(ns)
+    rows.add(f"{name}, as a step does it, against products in full", in_blocks,
+             times_ms(ns.run, lambda: ns.iterate.copy_(x)), None)
+
+
+def cpu_times_ms(step, behind=lambda: None):
+    """What the host spends on queueing a step, `behind` work that the device is busy with."""
+    times = []
+    for _ in range(REPEATS + WARMUPS):
+        synchronize()
+        behind()
+        begin = time.perf_counter()
+        step.set_rates(1e-3, 0.1)
+        step.set_control(1.0, 1.0)
+        step.stats()
+        step.update()
+        times.append(1e3 * (time.perf_counter() - begin))
+    synchronize()
+    return times[WARMUPS:]
+
+
+def synchronize():
+    if kernels.where == "cuda":
+        torch.cuda.synchronize()
 
 
 def graph(library, rows):
-    """CPU time of a step: what the host spends on queueing it, launched and replayed."""
-    many = [Tensors(count, BF16, F32, (F32, F32), BF16) for count in mixed_counts(64 << 20)]
+    """CPU time of a step, launched and replayed."""
+    counts = mixed_counts(sized(64 << 20, 1 << 13))
+    many = [Tensors(count, BF16, F32, (F32, F32), BF16) for count in counts]
     params = [tensors.param(0, i) for i, tensors in enumerate(many)]
-
-    def cpu_times_ms(step):
-        times = []
-        for _ in range(REPEATS + WARMUPS):
-            torch.cuda.synchronize()
-            begin = time.perf_counter()
-            step.set_rates(1e-3, 0.1)
-            step.set_control(1.0, 1.0)
-            step.stats()
-            step.update()
-            times.append(1e3 * (time.perf_counter() - begin))
-        torch.cuda.synchronize()
-        return times[WARMUPS:]
-
     step = Step(library, [make_group(ADAM)], params)
     launched = cpu_times_ms(step)
     step.capture()
@@ -318,6 +360,9 @@ def graph(library, rows):
     rows.add("CPU time of a launched step, ctypes included", launched)
     rows.add("CPU time of a replayed step, ctypes included; goal 0.050 ms", replayed,
              cpu_goal_ms=0.050)
+    if kernels.where == "cuda":  # a step that waited would take as long as the device is busy
+        busy = cpu_times_ms(step, lambda: torch.cuda._sleep(100_000_000))
+        rows.add("CPU time of a replayed step behind 0.05 s of other work", busy)
 
 
 PARTS = {"bandwidth": bandwidth, "adam": adam, "against_torch": against_torch,
@@ -330,14 +375,8 @@ def main():
     if library.problem():
         print(f"SKIP: needs a GPU: {library.problem()}")
         return 77
-    rows = Rows()
     torch.manual_seed(1)
-    PARTS[part](library, rows)
-    results = json.loads(json_file.read_text()) if json_file.exists() else {}
-    results["device"] = torch.cuda.get_device_name()
-    results["torch"] = torch.__version__
-    results.setdefault("parts", {})[part] = rows.rows
-    json_file.write_text(json.dumps(results, indent=2) + "\n")
+    PARTS[part](library, Rows(json_file, part))
     return 0
 
 

@@ -4,28 +4,13 @@
 #include <cstdint>
 #include <memory>
 
-#include <kernels/device_step.h>
-#include <kernels/newton_schulz.h>
-
-#include "bandwidth.cuh"
-
-#define CKPT_C_API extern "C" __attribute__((visibility("default")))
+#include "gpu_check/c_api.h"
 
 namespace {
 
 using namespace kernels;
 
-constexpr int kStepsMax = 16;
-
 // Fields as ctypes sees them; kernels.py has the same in the same order.
-struct CGroup {
-  double lr, weight_decay, beta1, beta2, eps, extra_scale;
-  int64_t step;
-  int32_t rule, decay, bias_correction, nesterov;
-  int32_t ns_steps, ns_type, tf32, scale_mode;
-  float coefficients[kStepsMax][3];
-};
-
 struct CParam {
   void *grad, *main, *remainder, *state[2], *model, *scale[3];
   int64_t count, rows, columns;
@@ -44,6 +29,29 @@ double muon_scale(int32_t mode, int64_t rows, int64_t columns) {
   if (mode == 2) return std::sqrt(std::max(1.0, out / in));
   return std::sqrt(std::max(out, in));
 }
+
+StepParam param_of(const CParam& c) {
+  StepParam param = {};
+  param.slot.grad = c.grad;
+  param.slot.main = c.main;
+  param.slot.remainder = c.remainder;
+  param.slot.model = c.model;
+  for (int i = 0; i < 2; ++i) param.slot.state[i] = c.state[i];
+  for (int i = 0; i < 3; ++i) param.slot.scale[i] = static_cast<StateScale*>(c.scale[i]);
+  param.slot.count = c.count;
+  param.slot.group = c.group;
+  param.slot.stats_index = c.stats_index;
+  param.types.grad = static_cast<ElementType>(c.grad_type);
+  param.types.main = static_cast<ElementType>(c.main_type);
+  for (int i = 0; i < 2; ++i) param.types.state[i] = static_cast<ElementType>(c.state_type[i]);
+  param.types.model = static_cast<ElementType>(c.model_type);
+  param.rows = c.rows;
+  param.columns = c.columns;
+  std::copy(c.qkv_rows, c.qkv_rows + 3, param.qkv_rows);
+  return param;
+}
+
+}  // namespace
 
 StepGroup group_of(const CGroup& c) {
   StepGroup group;
@@ -71,37 +79,12 @@ StepGroup group_of(const CGroup& c) {
   return group;
 }
 
-StepParam param_of(const CParam& c) {
-  StepParam param = {};
-  param.slot.grad = c.grad;
-  param.slot.main = c.main;
-  param.slot.remainder = c.remainder;
-  param.slot.model = c.model;
-  for (int i = 0; i < 2; ++i) param.slot.state[i] = c.state[i];
-  for (int i = 0; i < 3; ++i) param.slot.scale[i] = static_cast<StateScale*>(c.scale[i]);
-  param.slot.count = c.count;
-  param.slot.group = c.group;
-  param.slot.stats_index = c.stats_index;
-  param.types.grad = static_cast<ElementType>(c.grad_type);
-  param.types.main = static_cast<ElementType>(c.main_type);
-  for (int i = 0; i < 2; ++i) param.types.state[i] = static_cast<ElementType>(c.state_type[i]);
-  param.types.model = static_cast<ElementType>(c.model_type);
-  param.rows = c.rows;
-  param.columns = c.columns;
-  std::copy(c.qkv_rows, c.qkv_rows + 3, param.qkv_rows);
-  return param;
+NewtonSchulzShape shape_of(const int64_t* numbers, int type) {
+  NewtonSchulzShape shape = {numbers[0], numbers[1], numbers[2], static_cast<ElementType>(type),
+                             false};
+  shape.symmetric_block = numbers[3] < 0 ? symmetric_block_for(shape) : numbers[3];
+  return shape;
 }
-
-struct NsSession {
-  NewtonSchulz newton_schulz;
-  NewtonSchulzShape shape;
-  cublasLtHandle_t blas = nullptr;
-  ~NsSession() {
-    if (blas != nullptr) cublasLtDestroy(blas);
-  }
-};
-
-}  // namespace
 
 CKPT_C_API const char* sw_problem() { return device_api().problem(); }
 CKPT_C_API const char* sw_status_text(int status) { return device_api().status_text(status); }
@@ -143,51 +126,3 @@ CKPT_C_API int sw_update(Session* session, void* stream) {
   return session->step->queue_update(stream);
 }
 CKPT_C_API int sw_capture(Session* session) { return session->step->capture(); }
-CKPT_C_API int sw_grad_norm(Session* session, double* norm) {
-  StepControl control;
-  const cudaError_t error =
-      cudaMemcpy(&control, session->step->control(), sizeof control, cudaMemcpyDeviceToHost);
-  *norm = control.grad_norm;
-  return error;
-}
-
-CKPT_C_API NsSession* sw_ns_new(const int64_t* rows_columns_batch, int type, int* status) {
-  auto session = std::make_unique<NsSession>();
-  session->shape = {rows_columns_batch[0], rows_columns_batch[1], rows_columns_batch[2],
-                    static_cast<ElementType>(type), false};
-  *status = cublasLtCreate(&session->blas) == CUBLAS_STATUS_SUCCESS
-                ? session->newton_schulz.prepare(session->blas, session->shape)
-                : cudaErrorInitializationError;
-  return session.release();
-}
-CKPT_C_API void sw_ns_free(NsSession* session) { delete session; }
-CKPT_C_API uint64_t sw_ns_workspace_bytes() { return kNewtonSchulzWorkspaceBytes; }
-// buffers: iterate, next, gram, polynomial, workspace
-CKPT_C_API int sw_ns_run(NsSession* session, void** buffers, const CGroup* group, void* stream) {
-  const StepGroup settings = group_of(*group);
-  const auto& coefficients = settings.muon.coefficients;
-  return session->newton_schulz.run({buffers[0], buffers[1], buffers[2], buffers[3], buffers[4]},
-                                    coefficients.data(), static_cast<int>(coefficients.size()),
-                                    static_cast<cudaStream_t>(stream));
-}
-
-// bytes: grad, main, remainder, state 0, state 1, model; streams in the same order.
-CKPT_C_API int sw_move_mix(const int32_t* bytes, void** streams, int64_t count, void* stream) {
-  return gpu_check::move_mix(
-      {bytes[0], bytes[1], bytes[2], {bytes[3], bytes[4]}, bytes[5]},
-      {streams[0], streams[1], streams[2], {streams[3], streams[4]}, streams[5]}, count,
-      static_cast<cudaStream_t>(stream));
-}
-CKPT_C_API int sw_read_only(const void* from, int64_t bytes, void* sink, void* stream) {
-  return gpu_check::read_only(from, bytes, static_cast<uint32_t*>(sink),
-                              static_cast<cudaStream_t>(stream));
-}
-CKPT_C_API int sw_copy(void** streams, int64_t count, void* stream) {
-  return gpu_check::copy(static_cast<float*>(streams[0]), static_cast<const float*>(streams[1]),
-                         count, static_cast<cudaStream_t>(stream));
-}
-CKPT_C_API int sw_triad(void** streams, int64_t count, void* stream) {
-  return gpu_check::triad({static_cast<float*>(streams[0]), static_cast<const float*>(streams[1]),
-                           static_cast<const float*>(streams[2])},
-                          count, static_cast<cudaStream_t>(stream));
-}

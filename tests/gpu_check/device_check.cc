@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu_check/check_products.h"
 #include "gpu_check/device_tensors.h"
 #include "kernels/muon_twin.h"
 #include "kernels/stats_twin.h"
@@ -306,17 +307,20 @@ std::string check_muon(const MuonCase& c) {
   return "";
 }
 
-// The same step twice gives the same bits, products included.
+// The same step twice gives the same bits, products in blocks included.
 std::string check_determinism() {
-  const MuonCase c = {"", 512, 1024, {}, 4, kBF16, true, Decay::Decoupled, 0};
+  const MuonCase c = {"", 1024, 1024, {}, 16, kBF16, true, Decay::Decoupled, 0};
   const TensorTypes types = {kBF16, kF32, {kF32, kNone}, kBF16};
-  std::vector<SlotMemory> results;
+  std::vector<SlotMemory> start, results;
+  for (int i = 0; i < c.matrices; ++i) {
+    start.push_back(random_slot(types, c.rows * c.columns, static_cast<unsigned>(i)));
+  }
   for (int run = 0; run < 3; ++run) {
     StepPlan plan = plan_of(settings_of(RuleKind::Muon, c.decay));
     plan.groups[0].muon = muon_of(c);
     std::vector<DeviceSlot> device;
-    for (unsigned i = 0; i < 4; ++i) {
-      device.emplace_back(random_slot(types, c.rows * c.columns, i), types);
+    for (const SlotMemory& memory : start) {
+      device.emplace_back(memory, types);
       StepParam param = {};
       param.slot = device.back().slot();
       param.slot.stats_index = plan.stats_count++;
@@ -327,7 +331,7 @@ std::string check_determinism() {
     }
     const BoundStep step(plan);
     step.run();
-    results.push_back(device[3].read());
+    results.push_back(device.back().read());
     const std::string problem = difference(results.back(), results.front());
     if (!problem.empty()) return problem;
   }
@@ -349,6 +353,7 @@ void run_all(Report& report, Extent extent) {
   for (const MuonCase& c : kMuonCases) {
     report.run(std::string("muon: ") + c.name, [&] { return check_muon(c); });
   }
+  run_product_checks(report);
   if (extent == Extent::All) report.run("the same bits in every run", check_determinism);
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Replays the recorded optimizer steps of tests/golden/steps on the GPU and compares every state.
+A dry run replays them by the kernels' CPU twins.
 
 usage: golden.py LIBRARY FOLDER      exit 0: all within their bounds, 1: not, 77: no GPU
 """
@@ -9,11 +10,12 @@ import sys
 from pathlib import Path
 
 import torch
-from kernels import (ADAM, BF16, DECOUPLED, F32, L2, MUON, NONE, QUINTIC, SCALE_MODES, Library,
-                     Step, Tensors, make_group)
+from kernels import (ADAM, BF16, DECOUPLED, F32, INDEPENDENT, L2, LION, MUON, NONE, PALM, QUINTIC,
+                     SCALE_MODES, SGD, Library, Step, Tensors, make_group)
 
 # docs/optimizer.md, "Tolerances": of the largest element of each tensor.
-ADAM_BOUND, MUON_FP32_BOUND, MUON_BF16_BOUND = 5e-7, 1e-5, 5e-4
+ELEMENT_BOUND, MUON_FP32_BOUND, MUON_BF16_BOUND = 5e-7, 1e-5, 5e-4
+LION_DECAYS = {"decoupled": DECOUPLED, "independent": INDEPENDENT, "l2": L2, "palm": PALM}
 
 POLAR = [(8.2051, -22.9019, 16.4607), (4.0664, -2.8612, 0.5184), (3.9096, -2.8234, 0.5250),
          (3.2856, -2.4153, 0.4853), (2.2779, -1.6198, 0.3985), (1.8726, -1.2307, 0.3585),
@@ -55,7 +57,14 @@ def group_of(config):
         decay = DECOUPLED if config["class"] == "torch.optim.AdamW" else L2
         group = make_group(ADAM, beta1=config["betas"][0], beta2=config["betas"][1],
                            eps=config["eps"], decay=decay)
-        states, bound = ("exp_avg", "exp_avg_sq"), ADAM_BOUND
+        states, bound = ("exp_avg", "exp_avg_sq"), ELEMENT_BOUND
+    elif config["class"] == "torch.optim.SGD":
+        group = make_group(SGD, beta1=config["momentum"], decay=L2)
+        states, bound = ("momentum_buffer",) if config["momentum"] else (), ELEMENT_BOUND
+    elif config["class"] == "emerging_optimizers Lion":
+        group = make_group(LION, beta1=config["betas"][0], beta2=config["betas"][1],
+                           decay=LION_DECAYS[config["weight_decay_method"]])
+        states, bound = ("exp_avg",), ELEMENT_BOUND
     else:
         is_bf16 = config["fp32_matmul_prec"] == "medium"
         group = make_group(
@@ -77,13 +86,13 @@ def replay(library, json_file):
     params, tensors = [], {}
     for index, (name, shape) in enumerate(trace["params"].items()):
         count = recorded["init." + name].numel()
-        types = (F32, F32 if len(states) == 2 else NONE)
+        types = tuple(F32 if i < len(states) else NONE for i in range(2))
         tensor = Tensors(count, F32, F32, types, NONE)
         tensor.main.copy_(recorded["init." + name])
         for state in tensor.states[:len(states)]:
             state.zero_()
         split = trace["config"].get("qkv_split_shapes") if name in trace["qkv_params"] else None
-        rows, columns = shape if len(states) == 1 else (0, 0)
+        rows, columns = shape if group.rule == MUON else (0, 0)
         params.append(tensor.param(0, index, rows, columns, split or (0, 0, 0)))
         tensors[name] = tensor
     step = Step(library, [group], params)
@@ -97,8 +106,11 @@ def replay(library, json_file):
             pairs = [("param", tensor.main)] + list(zip(states, tensor.states))
             for what, found in pairs:
                 wanted = recorded[f"step{count}.{what}.{name}"].double()
-                difference = (found.cpu().double() - wanted).abs().max() / wanted.abs().max()
-                worst = max(worst, difference.item())
+                largest = wanted.abs().max().clamp(min=torch.finfo(torch.float32).tiny)
+                difference = ((found.cpu().double() - wanted).abs().max() / largest).item()
+                worst = max(worst, difference) if difference == difference else float("nan")
+                if worst != worst:
+                    return worst, bound, count  # NaN: no bound holds it
         count += 1
     return worst, bound, count
 
@@ -113,7 +125,7 @@ def main():
     for json_file in sorted(Path(sys.argv[2]).glob("*.json")):
         if not json_file.with_suffix(".safetensors").exists():
             continue
-        if not json_file.name.startswith(("adam_", "adamw_", "muon_")):
+        if not json_file.name.startswith(("adam_", "adamw_", "lion_", "muon_", "sgd_")):
             continue
         worst, bound, count = replay(library, json_file)
         is_good = count > 0 and worst <= bound

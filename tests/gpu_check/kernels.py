@@ -1,4 +1,5 @@
-"""libshardwise_gpu.so through ctypes: the kernels on tensors of torch."""
+"""libshardwise_gpu.so through ctypes: the kernels on tensors of torch. libshardwise_gpu_host.so has
+the same functions by the kernels' CPU twins, on tensors on the CPU: for dry runs."""
 import ctypes
 from ctypes import (POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint8,
                     c_uint32, c_uint64, c_void_p)
@@ -15,6 +16,7 @@ DTYPES = {F32: torch.float32, BF16: torch.bfloat16, F16: torch.float16, F8: torc
 QUINTIC = [(4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037),
            (2.8769, -3.1427, 1.2046), (2.8366, -3.0525, 1.2012)]
 NO_STATS = 0xFFFFFFFF
+where = "cuda"  # or "cpu": what the library says
 
 
 class Group(ctypes.Structure):
@@ -41,6 +43,7 @@ class Param(ctypes.Structure):
 SIGNATURES = {
     "sw_problem": (c_char_p, []),
     "sw_status_text": (c_char_p, [c_int]),
+    "sw_device": (c_char_p, []),
     "sw_group_bytes": (c_uint64, []),
     "sw_param_bytes": (c_uint64, []),
     "sw_new": (c_void_p, []),
@@ -54,8 +57,7 @@ SIGNATURES = {
     "sw_stats": (c_int, [c_void_p, c_void_p]),
     "sw_update": (c_int, [c_void_p, c_void_p]),
     "sw_capture": (c_int, [c_void_p]),
-    "sw_grad_norm": (c_int, [c_void_p, POINTER(c_double)]),
-    "sw_ns_new": (c_void_p, [c_int64 * 3, c_int, POINTER(c_int)]),
+    "sw_ns_new": (c_void_p, [c_int64 * 4, c_int, POINTER(c_int)]),
     "sw_ns_free": (None, [c_void_p]),
     "sw_ns_workspace_bytes": (c_uint64, []),
     "sw_ns_run": (c_int, [c_void_p, c_void_p * 5, POINTER(Group), c_void_p]),
@@ -77,6 +79,8 @@ class Library:
         if self.functions.sw_group_bytes() != ctypes.sizeof(Group) or \
                 self.functions.sw_param_bytes() != ctypes.sizeof(Param):
             raise RuntimeError("kernels.py and c_api.cc describe different structures")
+        global where
+        where = self.functions.sw_device().decode()
 
     def problem(self):
         text = self.functions.sw_problem()
@@ -90,6 +94,8 @@ class Library:
 
 
 def stream():
+    if where == "cpu":
+        return None
     return c_void_p(torch.cuda.current_stream().cuda_stream)
 
 
@@ -115,11 +121,12 @@ class Tensors:
     def __init__(self, count, grad=BF16, main=F32, states=(F32, F32), model=BF16):
         self.types = (grad, main, tuple(states), model)
         self.count = count
-        self.scales = torch.full((3, 2), 1e-3, device="cuda")
+        self.scales = torch.full((3, 2), 1e-3, device=where)
         self.scales[:, 1] = 0  # absmax_bits
+        self.step_count = torch.ones((), device=where)  # of torch's AdamW
         self.grad = self.random(grad, 0.1)
         self.main = self.random(main, 1.0)
-        self.remainder = torch.zeros(count, dtype=torch.int16, device="cuda") \
+        self.remainder = torch.zeros(count, dtype=torch.int16, device=where) \
             if main == SPLIT else None
         self.states = [self.random(states[0], 0.1), self.random(states[1], 0.01, positive=True)]
         self.model = self.random(model, 1.0)
@@ -128,8 +135,8 @@ class Tensors:
         if kind == NONE:
             return None
         if kind == F8:  # any positive bits but NaN
-            return torch.randint(0, 0x7E, (self.count,), dtype=torch.uint8, device="cuda")
-        tensor = torch.empty(self.count, dtype=DTYPES[kind], device="cuda").normal_().mul_(factor)
+            return torch.randint(0, 0x7E, (self.count,), dtype=torch.uint8, device=where)
+        tensor = torch.empty(self.count, dtype=DTYPES[kind], device=where).normal_().mul_(factor)
         return tensor.abs_() if positive else tensor
 
     def param(self, group=0, stats_index=0, rows=0, columns=0, qkv_rows=(0, 0, 0)):
@@ -162,7 +169,7 @@ class Step:
             library.functions.sw_add_param(self.session, byref(param))
         count = c_uint64()
         library.call("sw_make", self.session, byref(count))
-        self.memory = torch.empty(count.value + 256, dtype=torch.uint8, device="cuda")
+        self.memory = torch.empty(count.value + 256, dtype=torch.uint8, device=where)
         place = (self.memory.data_ptr() + 255) // 256 * 256
         library.call("sw_bind", self.session, c_void_p(place), stream())
 
@@ -184,29 +191,25 @@ class Step:
     def capture(self):
         self.library.call("sw_capture", self.session)
 
-    def grad_norm(self):
-        norm = c_double()
-        self.library.call("sw_grad_norm", self.session, byref(norm))
-        return norm.value
-
 
 class NewtonSchulz:
-    """A batch of bf16 matrices of one shape."""
+    """A batch of bf16 matrices of one shape. block: edge of the blocks of symmetric products, 0: in
+    full, -1: what a step would take."""
 
-    def __init__(self, library, rows, columns, batch):
+    def __init__(self, library, rows, columns, batch, block=-1):
         self.library = library
         edge = min(rows, columns)
         status = c_int()
-        shape = (c_int64 * 3)(rows, columns, batch)
+        shape = (c_int64 * 4)(rows, columns, batch, block)
         self.session = c_void_p(library.functions.sw_ns_new(shape, BF16, byref(status)))
         if status.value != 0:
             raise RuntimeError(library.functions.sw_status_text(status.value).decode())
-        new = dict(dtype=torch.bfloat16, device="cuda")
+        new = dict(dtype=torch.bfloat16, device=where)
         self.iterate = torch.empty(batch, rows, columns, **new)
         self.next = torch.empty(batch, rows, columns, **new)
         self.squares = [torch.empty(batch, edge, edge, **new) for _ in range(2)]
         self.workspace = torch.empty(library.functions.sw_ns_workspace_bytes(),
-                                     dtype=torch.uint8, device="cuda")
+                                     dtype=torch.uint8, device=where)
         self.group = make_group(MUON)
 
     def __del__(self):

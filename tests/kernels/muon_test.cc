@@ -3,6 +3,7 @@
 #include <iostream>
 #include <random>
 #include <set>
+#include <string>
 #include <vector>
 
 #include <boost/test/data/monomorphic.hpp>
@@ -118,6 +119,51 @@ BOOST_DATA_TEST_CASE(products_are_newton_schulz_steps, boost::unit_test::data::m
   }
 }
 
+// Sums have the same order in both, so that not a bit may differ.
+BOOST_DATA_TEST_CASE(symmetric_products_in_blocks_equal_whole_ones,
+                     boost::unit_test::data::make({"wide", "tall", "square"})) {
+  const std::string name = sample;
+  NewtonSchulzShape shape = {70, 70, 2, kBF16, false};
+  if (name == "wide") shape.columns = 90;
+  if (name == "tall") shape.rows = 90;
+  const auto count = static_cast<size_t>(shape.rows * shape.columns * shape.batch);
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal(0, 0.01F);
+  std::vector<uint16_t> start(count);
+  for (uint16_t& value : start) value = static_cast<uint16_t>(encode(kBF16, normal(random)));
+  std::vector<std::vector<uint16_t>> results;
+  for (const int64_t block : {0, 32, 64}) {
+    shape.symmetric_block = block;
+    std::vector<uint16_t> x = start, next(count), gram(70 * 70 * 2, 0x7FC0),
+                          polynomial(70 * 70 * 2, 0x7FC0);  // NaN: all is written before it is read
+    newton_schulz_twin(shape, {x.data(), next.data(), gram.data(), polynomial.data(), nullptr},
+                       {kQuintic[0], kQuintic[1]});
+    results.push_back(x);
+  }
+  BOOST_TEST((results[0] != start));
+  BOOST_TEST((results[1] == results[0]));
+  BOOST_TEST((results[2] == results[0]));
+}
+
+BOOST_AUTO_TEST_CASE(products_are_split_where_that_saves_waves) {
+  struct Row {
+    int64_t rows, columns, batch, block;
+  };
+  for (const Row& row : {Row{4096, 4096, 1, 2048},
+                         {4096, 11008, 1, 2048},
+                         {11008, 4096, 1, 2048},
+                         {8192, 28672, 1, 2048},
+                         {1024, 1024, 16, 512},
+                         {512, 512, 64, 256},
+                         {1024, 1024, 1, 0},
+                         {64, 64, 1, 0},
+                         {1, 5, 1, 0}}) {
+    const NewtonSchulzShape shape = {row.rows, row.columns, row.batch, kBF16, false};
+    BOOST_TEST(symmetric_block_for(shape) == row.block,
+               row.rows << " x " << row.columns << ", " << row.batch);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(parts_of_a_fused_weight_cover_it_once) {
   MuonMatrix part = {};
   part.columns = 3;
@@ -211,7 +257,14 @@ BOOST_AUTO_TEST_CASE(senseless_requests_are_refused) {
   NewtonSchulz plan;
   BOOST_TEST(plan.prepare(nullptr, {0, 4, 1, kF32, false}) == cudaErrorInvalidValue);
   BOOST_TEST(plan.prepare(nullptr, {4, 4, 1, ElementType::F16, false}) == cudaErrorInvalidValue);
+  BOOST_TEST(plan.prepare(nullptr, {4, 4, 1, kF32, false, 33}) == cudaErrorInvalidValue);
   BOOST_TEST(plan.run({}, kQuintic.data(), 5, nullptr) == cudaErrorInvalidValue);
+  for (const MirrorRequest& refused : {MirrorRequest{nullptr, kF32, 0, 1, 32},
+                                       {nullptr, kF32, 64, 0, 32},
+                                       {nullptr, kF32, 64, 1, 33},
+                                       {nullptr, ElementType::F8E4M3, 64, 1, 32}}) {
+    BOOST_TEST(mirror_blocks(refused, nullptr) == cudaErrorInvalidValue);
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -115,21 +115,46 @@ struct ProductTwin {
     for (int64_t k = 0; k < p.k; ++k) {
       const int64_t a = p.transpose_a ? k + at.row * p.a_leading : at.row + k * p.a_leading;
       const int64_t b = p.transpose_b ? at.column + k * p.b_leading : k + at.column * p.b_leading;
-      sum += value(p.a, matrix * p.a_stride + a) * value(p.b, matrix * p.b_stride + b);
+      sum += value(p.a, p.a_offset + matrix * p.a_stride + a) *
+             value(p.b, p.b_offset + matrix * p.b_stride + b);
     }
-    const int64_t d = matrix * p.d_stride + at.row + at.column * p.d_leading;
+    const int64_t d = p.d_offset + matrix * p.d_stride + at.row + at.column * p.d_leading;
     const float added = beta == 0 ? 0 : beta * value(p.c, d);
     store_bits(buffer(buffers, p.d), d, type, encode(type, alpha * sum + added));
   }
 };
+
+// mirror_blocks() on the CPU.
+inline void mirror_twin(const MirrorRequest& r) {
+  for (int64_t matrix = 0; matrix < r.batch; ++matrix) {
+    const int64_t first = matrix * r.edge * r.edge;
+    for (int64_t column = 0; column < r.edge; ++column) {
+      for (int64_t row = 0; row < r.edge; ++row) {
+        if (!is_mirrored(row, column, r.block)) continue;
+        const uint32_t bits = stored_bits(r.matrices, first + row + column * r.edge, r.type);
+        store_bits(r.matrices, first + column + row * r.edge, r.type, bits);
+      }
+    }
+  }
+}
+
+// Gram or polynomial: a symmetric product, in blocks where the shape says so.
+inline void symmetric_twin(const NewtonSchulzShape& shape, const std::vector<NsProduct>& blocks,
+                           const ProductTwin& twin, const NewtonSchulzBuffers& buffers) {
+  for (const NsProduct& block : blocks) twin.multiply(block, buffers, shape.batch);
+  if (blocks.size() == 1) return;
+  void* const result = blocks.front().d == NsOperand::Gram ? buffers.gram : buffers.polynomial;
+  const int64_t edge = blocks.front().d_leading;
+  mirror_twin({result, shape.type, edge, shape.batch, shape.symmetric_block});
+}
 
 // NewtonSchulz::run() on the CPU. The result lies in newton_schulz_result(buffers, steps).
 inline void newton_schulz_twin(const NewtonSchulzShape& shape, NewtonSchulzBuffers buffers,
                                const std::vector<NewtonSchulzCoefficients>& coefficients) {
   const NsProducts products = newton_schulz_products(shape);
   for (const NewtonSchulzCoefficients& k : coefficients) {
-    ProductTwin{shape.type, 1, 0}.multiply(products.gram, buffers, shape.batch);
-    ProductTwin{shape.type, k.c, k.b}.multiply(products.polynomial, buffers, shape.batch);
+    symmetric_twin(shape, products.gram, {shape.type, 1, 0}, buffers);
+    symmetric_twin(shape, products.polynomial, {shape.type, k.c, k.b}, buffers);
     ProductTwin{shape.type, 1, k.a}.multiply(products.update, buffers, shape.batch);
     std::swap(buffers.iterate, buffers.next);
   }

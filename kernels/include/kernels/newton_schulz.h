@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 #include <kernels/device_step.h>
 #include <kernels/element_type.h>
+#include <kernels/symmetric.h>
 
 namespace kernels {
 
@@ -19,26 +21,40 @@ struct NewtonSchulzShape {
   int64_t rows, columns, batch;
   ElementType type;  // of X and all products: BF16 (precision medium) or F32 (high and highest)
   bool tf32;         // F32 products on TF32 tensor cores (precision high)
+  // Edge of the blocks in which the symmetric products A and B are computed; 0: in full. A multiple
+  // of kMirrorTile.
+  int64_t symmetric_block = 0;
 };
 
 // The matrices of one step, each a batch.
 enum class NsOperand : uint8_t { Iterate, Gram, Polynomial, Next };
 
 // d = alpha op(a) op(b) + beta c as BLAS says it, column-major: op(a) is m x k, d is m x n. Strides
-// are those between the matrices of a batch, in elements.
+// are those between the matrices of a batch, in elements. Operands begin `offset` elements behind
+// their buffers; c lies where d does in its own.
 struct NsProduct {
   NsOperand a, b, c, d;
   bool transpose_a, transpose_b;
   int64_t m, n, k;
   int64_t a_leading, b_leading, d_leading;
   int64_t a_stride, b_stride, d_stride;
+  int64_t a_offset = 0, b_offset = 0, d_offset = 0;
 };
 
-// A step: gram, polynomial, update. Pure; what the twin multiplies out, too.
+// A step: gram, polynomial, update. Pure; what the twin multiplies out, too. With symmetric_block
+// the first two are the blocks on and below the diagonal, and what lies above is mirrored.
 struct NsProducts {
-  NsProduct gram, polynomial, update;
+  std::vector<NsProduct> gram, polynomial;
+  NsProduct update;
 };
 NsProducts newton_schulz_products(const NewtonSchulzShape& shape);
+
+// The blocks on and below the diagonal of a symmetric product d of m == n.
+std::vector<NsProduct> blocks_of(const NsProduct& whole, int64_t block);
+
+// The symmetric_block that costs fewest waves of 128 x 256 tiles on 132 multiprocessors, or 0 where
+// none saves an eighth of the whole product's: by counting, for an H100; not measured.
+int64_t symmetric_block_for(const NewtonSchulzShape& shape);
 
 // Device memory of a batch. `iterate` and `next` hold batch * rows * columns elements, `gram` and
 // `polynomial` batch * min(rows, columns)^2; all begin at multiples of 256 bytes.
@@ -57,9 +73,9 @@ inline void* newton_schulz_result(const NewtonSchulzBuffers& buffers, int steps)
 }
 
 // cuBLASLt's algorithms for one shape, chosen once. prepare() needs a device and asks cuBLASLt's
-// heuristic; run() queues 3 products a step on `stream`, allocates nothing, waits for nothing, and
-// can be captured. Split sums are added in fp32 in a fixed order, so results do not vary from run
-// to run. A kernel of our own for the symmetric products takes the place of gram and polynomial.
+// heuristic; run() queues the products of each step on `stream`, allocates nothing, waits for
+// nothing, and can be captured. Split sums are added in fp32 in a fixed order, so results do not
+// vary from run to run.
 class NewtonSchulz {
  public:
   // cudaErrorInvalidValue for sizes below 1 or a type that cannot be; cudaErrorNotSupported where
@@ -80,14 +96,20 @@ class NewtonSchulz {
   };
   cublasStatus_t describe(const NsProduct& product, Matmul& matmul) const;
   cublasStatus_t choose(Matmul& matmul) const;
+  cublasStatus_t make_matmul(const NsProduct& product, Matmul& matmul) const;
   // By value: cuBLASLt takes descriptors that are not const, and run() may be called from many
   // threads.
   cublasStatus_t multiply(Matmul matmul, Scaling scaling, const NewtonSchulzBuffers& buffers,
                           cudaStream_t stream) const;
+  // Gram or polynomial: blocks, then the mirror. A kernel of our own for symmetric products, which
+  // writes each tile to both places, takes the place of this function.
+  cublasStatus_t multiply_symmetric(const std::vector<Matmul>& blocks, Scaling scaling,
+                                    const NewtonSchulzBuffers& buffers, cudaStream_t stream) const;
 
   cublasLtHandle_t handle_ = nullptr;
   NewtonSchulzShape shape_ = {};
-  Matmul gram_ = {}, polynomial_ = {}, update_ = {};
+  std::vector<Matmul> gram_, polynomial_;
+  Matmul update_ = {};
 };
 
 }  // namespace kernels

@@ -81,8 +81,10 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
   bool agree_on_overflow(bool found_inf) override;
   int64_t grad_count() override;
   void barrier() override;
+  at::Device device() override;
   void sum_stats(at::Tensor& stats) override;
   uint32_t stats_count() override;
+  bool has_peers() const override;
 
  private:
   struct Sharding;  // who owns what, and the communicators

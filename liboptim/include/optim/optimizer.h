@@ -17,6 +17,10 @@
 #include <optim/state_dict.h>
 #include <optim/update_rule.h>
 
+namespace kernels {
+struct DeviceApi;
+}
+
 namespace optim {
 
 // A parameter of the model: handles, the storage stays the caller's. fp32, bf16 or fp16,
@@ -111,8 +115,12 @@ class OPTIM_EXPORT Optimizer {
   // Where the parameters lie on a GPU, everything is queued on the current stream and the host does
   // not wait, but for the loss scale where there is one; gradients are not checked without one; of
   // the calls above only bind_grads() works. Throws Error(Unsupported) where CUDA cannot be used
-  // and for types that the kernels do not know, Error(IoFailure) where the device said no.
+  // and for types that the kernels do not know, Error(IoFailure) where the device said no, both
+  // before anything moved.
   virtual StepResult step();
+  // Steps parameters on the CPU as if they lay on a device, by these kernels: for tests without a
+  // GPU, with the kernels' CPU twins. `api` stays the caller's.
+  void use_kernels(const kernels::DeviceApi& api) { device_api_ = &api; }
   virtual void reload_model_params() = 0;  // masters from the model's tensors
 
   virtual double get_loss_scale() const { return 1.0; }
@@ -136,9 +144,12 @@ class OPTIM_EXPORT Optimizer {
   // Of all ranks; known once get_grad_norm() was called.
   virtual int64_t grad_count();
   virtual void barrier() {}
-  // Of a step on a GPU: adds up all ranks' statistics by parameter id; how many ids there are.
+  // Of a step on a GPU: where the parameters of all ranks lie, those of others included; adds up
+  // all ranks' statistics by parameter id; how many ids there are; whether there are other ranks.
+  virtual at::Device device();
   virtual void sum_stats(at::Tensor& /*stats*/) {}
   virtual uint32_t stats_count();
+  virtual bool has_peers() const { return false; }
   bool is_on_device();
   // Factor of gradients that updates and zero counts apply when they read them.
   virtual void set_grad_scale(double scale) { grad_scale_ = scale; }
@@ -147,8 +158,10 @@ class OPTIM_EXPORT Optimizer {
  private:
   void check_grads(double total_norm);
   StepResult step_on_device();
+  StepResult queue_step();
 
   OptimizerConfig config_;
+  const kernels::DeviceApi* device_api_ = nullptr;
   std::unique_ptr<DeviceStepper> device_stepper_;  // from the first step on a GPU on
 };
 

@@ -59,6 +59,12 @@ OPTIM_EXPORT ProcessGroupPtr join_gloo_group(const TcpRendezvous& rendezvous, Pr
 OPTIM_EXPORT ProcessGroupPtr join_gloo_group(const std::string& store_file, ProcessRank rank,
                                              const GlooOptions& options = {});
 
+// NCCL over GPUs, Gloo over CPUs, in one group: each tensor travels as its device asks for. Each
+// process has a GPU of its own, the current one. Throws Error(Unsupported) where this build has no
+// NCCL or this machine no GPU. Blocking.
+OPTIM_EXPORT ProcessGroupPtr join_nccl_group(const TcpRendezvous& rendezvous, ProcessRank rank,
+                                             const GlooOptions& options = {});
+
 // A process and how it finds its peers: at a TCP store or a store file; monostate: it has none.
 struct ProcessMesh {
   ProcessRank rank = {};

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 namespace optim {
 namespace {
@@ -22,6 +23,23 @@ c10::intrusive_ptr<c10d::Work> enqueue(const at::Tensor& tensor, Body&& body) {
   return body();
 }
 
+// None for groups that do not say, of other classes than c10d's own.
+std::optional<std::vector<at::DeviceType>> devices_of(const ProcessGroupPtr& group) {
+  std::vector<at::DeviceType> types;
+  if (!group || !group->hasBackends()) return {};
+  for (const at::Device& device : group->getDeviceTypes()) types.push_back(device.type());
+  return types;
+}
+
+// What waits for `wait`, then brings back what travelled in another tensor's place.
+Collectives::Wait then_bring_back(Collectives::Wait wait, at::Tensor tensor, at::Tensor there) {
+  if (there.is_same(tensor)) return wait;
+  return [wait = std::move(wait), tensor = std::move(tensor), there = std::move(there)] {
+    wait();
+    tensor.copy_(there);
+  };
+}
+
 }  // namespace
 
 void throw_c10d_error(const char* operation, const std::exception& error) {
@@ -30,7 +48,10 @@ void throw_c10d_error(const char* operation, const std::exception& error) {
                     std::string(operation) + " failed: " + text.substr(0, text.find('\n')));
 }
 
-Collectives::Collectives(const ProcessGroupPtr& group) : group_(group), rank_(rank_in(group)) {}
+Collectives::Collectives(const ProcessGroupPtr& group) : Collectives(group, devices_of(group)) {}
+Collectives::Collectives(const ProcessGroupPtr& group,
+                         std::optional<std::vector<at::DeviceType>> devices)
+    : group_(group), rank_(rank_in(group)), devices_(std::move(devices)) {}
 Collectives::Collectives(Collectives&&) noexcept = default;
 Collectives::~Collectives() = default;
 
@@ -38,6 +59,17 @@ void Collectives::check_usable() const {
   if (failure_->empty()) return;
   throw ckpt::Error(ckpt::ErrorCode::IoFailure, {},
                     "an earlier collective operation failed, ranks no longer agree: " + *failure_);
+}
+
+// The tensor itself, or where its device has no backend a copy on the CPU, else on the current GPU.
+at::Tensor Collectives::travelling(const at::Tensor& tensor) const {
+  if (!devices_) return tensor;
+  const auto has = [&](at::DeviceType type) {
+    return std::ranges::find(*devices_, type) != devices_->end();
+  };
+  if (has(tensor.device().type())) return tensor;
+  const at::Device device = has(at::kCPU) || devices_->empty() ? at::kCPU : devices_->front();
+  return tensor.to(device, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
 }
 
 template <class Body>
@@ -61,12 +93,14 @@ Collectives::Wait Collectives::start(const char* operation, const at::Tensor& te
 }
 
 void Collectives::all_reduce(at::Tensor& tensor, bool is_max) {
-  start("all-reduce", tensor, [&] {
-    std::vector<at::Tensor> tensors = {tensor};
+  const at::Tensor there = travelling(tensor);
+  start("all-reduce", there, [&] {
+    std::vector<at::Tensor> tensors = {there};
     c10d::AllreduceOptions options;
     options.reduceOp = is_max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
     return group_->allreduce(tensors, options);
   })();
+  if (!there.is_same(tensor)) tensor.copy_(there);
 }
 
 void Collectives::all_reduce_sum(at::Tensor& tensor) { all_reduce(tensor, /*is_max=*/false); }
@@ -74,18 +108,23 @@ void Collectives::all_reduce_max(at::Tensor& tensor) { all_reduce(tensor, /*is_m
 
 Collectives::Wait Collectives::start_all_gather(at::Tensor all, at::Tensor mine) {
   if (!group_) all.copy_(mine);
-  return start("all-gather", mine, [&] { return group_->_allgather_base(all, mine); });
+  at::Tensor all_there = travelling(all), mine_there = travelling(mine);
+  Wait wait = start("all-gather", mine_there,
+                    [&] { return group_->_allgather_base(all_there, mine_there); });
+  return then_bring_back(std::move(wait), std::move(all), std::move(all_there));
 }
 
 void Collectives::all_gather(at::Tensor& all, at::Tensor& mine) { start_all_gather(all, mine)(); }
 
 Collectives::Wait Collectives::start_broadcast(at::Tensor tensor, int root) {
-  return start("broadcast", tensor, [&] {
-    std::vector<at::Tensor> tensors = {tensor};
+  at::Tensor there = travelling(tensor);
+  Wait wait = start("broadcast", there, [&] {
+    std::vector<at::Tensor> tensors = {there};
     c10d::BroadcastOptions options;
     options.rootRank = root;
     return group_->broadcast(tensors, options);
   });
+  return then_bring_back(std::move(wait), std::move(tensor), std::move(there));
 }
 
 // Two rounds: the sizes, then the texts padded to the longest.

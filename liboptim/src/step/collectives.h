@@ -7,6 +7,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,11 +31,15 @@ auto translate_c10d_errors(const char* operation, Body&& body) {
 }
 
 // The collective operations that the optimizer uses, over one group; on a null group they change
-// nothing. All ranks must call in the same order. After a failure ranks no longer agree,
-// so that the object refuses every further operation and says why (IoFailure).
+// nothing. All ranks must call in the same order. Tensors on a device for which the group has no
+// backend (NCCL knows no CPU, in-process groups no GPU) are copied to one that it has, and back.
+// After a failure ranks no longer agree, so that the object refuses every further operation and
+// says why (IoFailure).
 class Collectives {
  public:
   explicit Collectives(const ProcessGroupPtr& group);
+  // Only tensors on `devices` travel as they are, by default all: for tests.
+  Collectives(const ProcessGroupPtr& group, std::optional<std::vector<at::DeviceType>> devices);
   Collectives(Collectives&&) noexcept;  // out of line, where c10d::ProcessGroup is complete
   ~Collectives();
 
@@ -62,6 +67,7 @@ class Collectives {
 
  private:
   void all_reduce(at::Tensor& tensor, bool is_max);
+  at::Tensor travelling(const at::Tensor& tensor) const;
   void check_usable() const;
   template <class Body>
   void run(const char* operation, Body&& body);
@@ -70,6 +76,7 @@ class Collectives {
 
   ProcessGroupPtr group_;
   ProcessRank rank_;
+  std::optional<std::vector<at::DeviceType>> devices_;
   std::shared_ptr<std::string> failure_ = std::make_shared<std::string>();  // empty: none yet
 };
 

@@ -7,7 +7,8 @@
 #include <dlfcn.h>
 
 #include <ckpt/error.h>
-#include <filesystem>
+
+#include "step/module_file.h"
 
 namespace optim {
 namespace {
@@ -28,20 +29,13 @@ struct Module {
 };
 
 Module load_module() {
-  Dl_info self = {};
-  if (dladdr(reinterpret_cast<const void*>(&cuda_problem), &self) == 0) {
-    return {nullptr, "the library's own folder is not known"};
-  }
-  const std::filesystem::path file = std::filesystem::path(self.dli_fname).parent_path() / kModule;
-  if (!std::filesystem::exists(file)) return {nullptr, "this build has no CUDA kernels"};
-  void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr)
-    return {nullptr, std::string("the CUDA kernels do not load: ") + dlerror()};
-  const auto entry = reinterpret_cast<Entry>(dlsym(handle, kEntry));
-  if (entry == nullptr) return {nullptr, std::string(kModule) + " is of another version"};
+  Module module;
+  const auto entry = reinterpret_cast<Entry>(function_of_module(kModule, kEntry, module.problem));
+  if (entry == nullptr) return module;
   const kernels::DeviceApi& api = entry();
   if (const char* const problem = api.problem()) return {nullptr, problem};
-  return {&api, {}};
+  module.api = &api;
+  return module;
 }
 
 const Module& cuda_module() {
@@ -89,7 +83,7 @@ at::Tensor device_memory(uint64_t bytes, const at::Device& device) {
     const auto place = reinterpret_cast<uintptr_t>(memory.mutable_data_ptr());
     const auto skip = static_cast<int64_t>((kAlignment - place % kAlignment) % kAlignment);
     return memory.narrow(0, skip, static_cast<int64_t>(bytes));
-  } catch (const c10::OutOfMemoryError&) {
+  } catch (const c10::Error&) {  // OutOfMemoryError on a GPU, others on the CPU
     throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = {}, .key = "device"},
                       "out of memory: a step needs " + std::to_string(bytes) +
                           " bytes beside parameters, gradients and states");

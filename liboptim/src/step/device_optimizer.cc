@@ -1,18 +1,26 @@
 // Optimizer's steps where the parameters lie on a GPU.
 #include <ATen/core/grad_mode.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <ckpt/error.h>
 #include <optim/optimizer.h>
 #include <algorithm>
+#include <optional>
 
+#include "step/collectives.h"
+#include "step/device_ops.h"
 #include "step/device_stepper.h"
 #include "step/timed_section.h"
 
 namespace optim {
 
-bool Optimizer::is_on_device() {
+at::Device Optimizer::device() {
   const std::vector<OptimizedParam*> params = get_parameters();
-  if (!params.empty() && !params.front()->model.param.device().is_cpu()) return true;
+  return params.empty() ? at::kCPU : params.front()->model.param.device();
+}
+
+bool Optimizer::is_on_device() {
+  if (device_api_ != nullptr || !device().is_cpu()) return true;
   if (!config_.optimizer_cuda_graph) return false;
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "optimizer_cuda_graph"},
                     "only steps of parameters on a GPU can be recorded");
@@ -27,9 +35,24 @@ uint32_t Optimizer::stats_count() {
 }
 
 StepResult Optimizer::step_on_device() {
+  const auto has_grad = [](const OptimizedParam* param) {
+    return param->model.main_grad.defined();
+  };
+  if (!has_peers() && std::ranges::none_of(get_parameters(), has_grad)) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "no parameter has a gradient");
+  }
   const at::NoGradGuard no_grad;
   const TimedSection timed(*this, "optimizer-inner-step");
-  if (!device_stepper_) device_stepper_ = std::make_unique<DeviceStepper>(config_);
+  const at::Device where = device();
+  const c10::OptionalDeviceGuard guard(where.is_cpu() ? std::nullopt : std::optional(where));
+  if (!device_stepper_) {
+    const kernels::DeviceApi& api = device_api_ ? *device_api_ : device_api(where);
+    device_stepper_ = std::make_unique<DeviceStepper>(config_, where, api);
+  }
+  return translate_c10d_errors("a step on the device", [&] { return queue_step(); });
+}
+
+StepResult Optimizer::queue_step() {
   DeviceStepper& stepper = *device_stepper_;
   const bool scales = config_.fp16 || config_.loss_scale.has_value();
   const auto inverse_scale = static_cast<float>(1 / get_loss_scale());

@@ -102,7 +102,8 @@ kernels::StateScale* paired_scale(PackedTensor& packed) {
 // One parameter of the plan while it is being filled.
 class ParamPlan {
  public:
-  ParamPlan(OptimizedParam& param, DevicePlan& plan) : param_(param), plan_(plan) {}
+  ParamPlan(OptimizedParam& param, const at::Device& device, DevicePlan& plan)
+      : param_(param), device_(device), plan_(plan) {}
 
   kernels::StepParam make(const OptimizerGroup& group) {
     made_.slot.grad = place(param_.model.main_grad);
@@ -121,11 +122,12 @@ class ParamPlan {
   void* place(const at::Tensor& tensor) {
     if (!tensor.defined()) return nullptr;
     if (tensor.numel() != param_.model.param.numel() || !tensor.is_contiguous() ||
-        tensor.device() != param_.model.param.device()) {
+        tensor.device() != device_) {
       throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
                         {.file = {}, .key = param_.model.info.name},
-                        "parameter, gradient and states differ in size or device, or are not "
-                        "contiguous");
+                        "parameter, gradient and states differ in size, are not contiguous or not "
+                        "all on " +
+                            device_.str());
     }
     plan_.tensors.push_back(tensor);
     return tensor.mutable_data_ptr();
@@ -178,6 +180,7 @@ class ParamPlan {
   }
 
   OptimizedParam& param_;
+  at::Device device_;
   DevicePlan& plan_;
   kernels::StepParam made_ = {};
 };
@@ -225,14 +228,14 @@ bool DevicePlan::is_equal(const DevicePlan& other) const {
 }
 
 DevicePlan make_device_plan(const std::vector<OptimizerGroup*>& groups,
-                            const StatePrecision& precision, uint32_t stats_count) {
+                            const StatePrecision& precision, const PlanOptions& options) {
   DevicePlan plan;
-  plan.plan.stats_count = stats_count;
+  plan.plan.stats_count = options.stats_count;
   for (OptimizerGroup* const group : groups) {
     for (OptimizedParam& param : group->params) {
       if (!param.model.main_grad.defined()) continue;
       create_states(*group, param, precision);
-      kernels::StepParam made = ParamPlan(param, plan).make(*group);
+      kernels::StepParam made = ParamPlan(param, options.device, plan).make(*group);
       made.slot.group = group_index(plan, *group, param.step);
       plan.plan.params.push_back(made);
       plan.params.push_back(&param);

@@ -21,12 +21,16 @@ struct DevicePlan {
   bool is_equal(const DevicePlan& other) const;
 };
 
-// Creates absent states, in the precision asked for. All tensors lie on one device. Parameters
-// whose updates are counted differently become groups of their own. `stats_count`: parameters of
-// all ranks, by id. Throws Error(Unsupported), with the parameter's name, for what the kernels
-// cannot do, Error(InvalidArgument) for tensors that do not fit each other.
+struct PlanOptions {
+  at::Device device;         // that all tensors lie on
+  uint32_t stats_count = 0;  // parameters of all ranks, by id
+};
+
+// Creates absent states, in the precision asked for. Parameters whose updates are counted
+// differently become groups of their own. Throws Error(Unsupported), with the parameter's name, for
+// what the kernels cannot do, Error(InvalidArgument) for tensors that do not fit each other.
 DevicePlan make_device_plan(const std::vector<OptimizerGroup*>& groups,
-                            const StatePrecision& precision, uint32_t stats_count);
+                            const StatePrecision& precision, const PlanOptions& options);
 
 // A group's rule as the kernels take it. Rates and counts are filled in.
 kernels::StepGroup device_group(const OptimizerGroup& group, int64_t updates_done);

@@ -2,8 +2,9 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <ckpt/error.h>
 #include <cstring>
 #include <utility>
 
@@ -11,22 +12,19 @@
 
 namespace optim {
 
-DeviceStepper::DeviceStepper(const OptimizerConfig& config) : config_(config), device_(at::kCPU) {}
-
-DeviceStepper::DeviceStepper(const OptimizerConfig& config, const kernels::DeviceApi& api)
-    : config_(config), api_(&api), device_(at::kCPU) {}
+DeviceStepper::DeviceStepper(const OptimizerConfig& config, const at::Device& device,
+                             const kernels::DeviceApi& api)
+    : config_(config), device_(device), api_(api) {}
 
 void DeviceStepper::rebuild(DevicePlan plan) {
-  device_ = plan.params.front()->model.param.device();
-  if (api_ == nullptr) api_ = &device_api(device_);
   kernels::DeviceStatus status = 0;
-  auto step = api_->make_step(plan.plan, status);
-  check_device(status, *api_, "the step cannot be planned");
+  auto step = api_.make_step(plan.plan, status);
+  check_device(status, api_, "the step cannot be planned");
   at::Tensor memory = device_memory(step->device_bytes(), device_);
-  check_device(step->bind(memory.mutable_data_ptr(), current_stream(device_)), *api_,
+  check_device(step->bind(memory.mutable_data_ptr(), current_stream(device_)), api_,
                "the step's tables cannot be written");
   if (config_.optimizer_cuda_graph) {
-    check_device(step->capture(), *api_, "the step cannot be recorded");
+    check_device(step->capture(), api_, "the step cannot be recorded");
   }
   step_ = std::move(step);
   memory_ = std::move(memory);
@@ -35,21 +33,18 @@ void DeviceStepper::rebuild(DevicePlan plan) {
 
 void DeviceStepper::queue_stats(const std::vector<OptimizerGroup*>& groups, uint32_t stats_count,
                                 const Scaling& scaling) {
-  DevicePlan plan = make_device_plan(groups, state_precision(config_), stats_count);
-  if (plan.params.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "no parameter has a gradient");
-  }
+  DevicePlan plan = make_device_plan(groups, state_precision(config_), {device_, stats_count});
   if (!step_ || !plan_.is_equal(plan)) rebuild(std::move(plan));
   std::vector<kernels::GroupRates> rates;
   for (const OptimizerGroup* const group : plan_.groups) {
     rates.push_back({group->lr, group->weight_decay});
   }
   const kernels::DeviceStream stream = current_stream(device_);
-  check_device(step_->set_rates(rates, stream), *api_, "rates cannot be written");
+  check_device(step_->set_rates(rates, stream), api_, "rates cannot be written");
   const kernels::ControlSettings settings = {
       scaling.inverse_loss_scale, static_cast<float>(config_.clip_grad), scaling.check_finite};
-  check_device(step_->set_control(settings, stream), *api_, "settings cannot be written");
-  check_device(step_->queue_stats(stream), *api_, "statistics cannot be queued");
+  check_device(step_->set_control(settings, stream), api_, "settings cannot be written");
+  check_device(step_->queue_stats(stream), api_, "statistics cannot be queued");
 }
 
 at::Tensor DeviceStepper::stats() const {
@@ -58,7 +53,7 @@ at::Tensor DeviceStepper::stats() const {
 }
 
 void DeviceStepper::queue_update() {
-  check_device(step_->queue_update(current_stream(device_)), *api_, "the update cannot be queued");
+  check_device(step_->queue_update(current_stream(device_)), api_, "the update cannot be queued");
 }
 
 std::function<kernels::StepControl()> DeviceStepper::deferred_control() const {
@@ -67,7 +62,13 @@ std::function<kernels::StepControl()> DeviceStepper::deferred_control() const {
                                        {kBytes}, at::TensorOptions(at::kByte).device(device_));
   const at::Tensor copy = at::empty_like(now);
   copy.copy_(now);  // queued behind the step; later steps do not change it
-  return [copy] {
+  std::shared_ptr<c10::Event> copied;
+  if (!device_.is_cpu()) {
+    copied = std::make_shared<c10::Event>(device_.type());
+    copied->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  }
+  return [copy, copied] {
+    if (copied) copied->synchronize();  // whatever stream the caller is on by then
     const at::Tensor host = copy.cpu();
     kernels::StepControl control;
     std::memcpy(&control, host.const_data_ptr(), sizeof control);

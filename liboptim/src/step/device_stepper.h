@@ -16,14 +16,16 @@ namespace optim {
 // was replaced. With optimizer_cuda_graph the work is recorded once and replayed.
 class DeviceStepper {
  public:
-  explicit DeviceStepper(const OptimizerConfig& config);
-  DeviceStepper(const OptimizerConfig& config, const kernels::DeviceApi& api);  // for tests
+  // All parameters lie on `device`. The configuration and the api stay the caller's.
+  DeviceStepper(const OptimizerConfig& config, const at::Device& device,
+                const kernels::DeviceApi& api);
 
   struct Scaling {
     float inverse_loss_scale = 1;
     bool check_finite = false;  // a step with an infinite or NaN gradient changes nothing
   };
-  // Statistics of the gradients that are bound now. `stats_count`: parameters of all ranks.
+  // Statistics of the gradients that are bound now; there may be none. `stats_count`: parameters of
+  // all ranks.
   void queue_stats(const std::vector<OptimizerGroup*>& groups, uint32_t stats_count,
                    const Scaling& scaling);
 
@@ -44,9 +46,9 @@ class DeviceStepper {
   void rebuild(DevicePlan plan);
 
   const OptimizerConfig& config_;
-  const kernels::DeviceApi* api_ = nullptr;  // known with the first parameter
-  DevicePlan plan_;
   at::Device device_;
+  const kernels::DeviceApi& api_;
+  DevicePlan plan_;
   std::unique_ptr<kernels::DeviceStep> step_;
   at::Tensor memory_;
 };

@@ -117,6 +117,12 @@ uint32_t LayerWiseDistributedOptimizer::stats_count() {
   return static_cast<uint32_t>(sharding_->params.size());
 }
 
+at::Device LayerWiseDistributedOptimizer::device() {
+  return sharding_->params.empty() ? at::kCPU : sharding_->params.front().param.device();
+}
+
+bool LayerWiseDistributedOptimizer::has_peers() const { return sharding_->stats.size() > 1; }
+
 StepResult LayerWiseDistributedOptimizer::step() {
   const StepResult result = ChainedOptimizer::step();
   const bool has_gathered = config().overlap_param_gather && !is_on_device();

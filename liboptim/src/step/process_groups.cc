@@ -11,6 +11,9 @@
 #include <thread>
 
 #include "step/collectives.h"
+#include "step/device_ops.h"
+#include "step/module_file.h"
+#include "step/nccl_module.h"
 
 namespace optim {
 namespace {
@@ -45,6 +48,14 @@ StorePtr join_tcp_store(const TcpRendezvous& rendezvous, ProcessRank rank,
   return c10::make_intrusive<c10d::PrefixStore>(rendezvous.prefix, std::move(store));
 }
 
+AddNccl nccl_module() {
+  std::string problem;
+  void* const entry = function_of_module("liboptim_nccl.so", kAddNccl, problem);
+  if (entry != nullptr) return reinterpret_cast<AddNccl>(entry);
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "nccl"}, problem,
+                    "groups that the trainer made work, too");
+}
+
 }  // namespace
 
 ProcessGroupCollection::ProcessGroupCollection() = default;
@@ -68,6 +79,18 @@ ProcessGroupPtr join_gloo_group(const std::string& store_file, ProcessRank rank,
     const StorePtr store = c10::make_intrusive<c10d::FileStore>(store_file, rank.size);
     store->setTimeout(options.timeout);
     return make_gloo_group(store, rank, options);
+  });
+}
+
+ProcessGroupPtr join_nccl_group(const TcpRendezvous& rendezvous, ProcessRank rank,
+                                const GlooOptions& options) {
+  const AddNccl add_nccl = nccl_module();
+  use_cuda();
+  return translate_c10d_errors("rendezvous", [&] {
+    const StorePtr store = join_tcp_store(rendezvous, rank, options);
+    ProcessGroupPtr group = make_gloo_group(store, rank, options);
+    add_nccl(*group, store, options.timeout);
+    return group;
   });
 }
 

@@ -8,7 +8,7 @@ namespace optim {
 
 ckpt::StorageRegion TensorPayloads::add(const at::Tensor& tensor, std::string name) {
   const auto file = static_cast<uint32_t>(tensors_.size());
-  tensors_.push_back(tensor.contiguous());
+  tensors_.push_back(tensor.cpu().contiguous());  // from a GPU: a copy; read_bytes() is of the host
   names_.push_back(std::move(name));
   return {.file = file, .bytes = {0, static_cast<uint64_t>(tensors_.back().nbytes())}};
 }

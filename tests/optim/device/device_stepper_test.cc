@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_SUITE(device_stepper)
 BOOST_DATA_TEST_CASE(steps_as_the_cpu_does, boost::unit_test::data::make(kCases)) {
   const auto cpu = make_optimizer(sample);
   const auto other = make_optimizer(sample);
-  DeviceStepper stepper(other->config(), host_api());
+  DeviceStepper stepper(other->config(), at::kCPU, host_api());
   const auto before = make_optimizer(sample);
   for (int step = 0; step < 3; ++step) {
     for (OptimizerGroup* const group : cpu->param_groups()) group->lr = 0.01 / (step + 1);
@@ -166,7 +166,7 @@ BOOST_DATA_TEST_CASE(steps_as_the_cpu_does, boost::unit_test::data::make(kCases)
 
 BOOST_AUTO_TEST_CASE(replaced_gradients_are_found) {
   const auto optimizer = make_optimizer(kCases[4]);
-  DeviceStepper stepper(optimizer->config(), host_api());
+  DeviceStepper stepper(optimizer->config(), at::kCPU, host_api());
   stepper.queue_stats(optimizer->param_groups(), 3, {});
   stepper.queue_update();
   const double first = stepper.read_control().grad_norm;
@@ -182,7 +182,7 @@ BOOST_AUTO_TEST_CASE(parameters_without_gradients_neither_move_nor_count) {
   OptimizedParam& idle = *optimizer->get_parameters().front();
   idle.model.main_grad = at::Tensor();
   const at::Tensor before = idle.main_param.clone();
-  DeviceStepper stepper(optimizer->config(), host_api());
+  DeviceStepper stepper(optimizer->config(), at::kCPU, host_api());
   stepper.queue_stats(optimizer->param_groups(), 3, {});
   stepper.queue_update();
   stepper.count_step();
@@ -196,7 +196,7 @@ BOOST_AUTO_TEST_CASE(overflow_under_loss_scaling_changes_nothing) {
   OptimizedParam& param = *optimizer->get_parameters().front();
   param.model.main_grad.view({-1})[0] = std::numeric_limits<float>::infinity();
   const at::Tensor before = param.main_param.clone();
-  DeviceStepper stepper(optimizer->config(), host_api());
+  DeviceStepper stepper(optimizer->config(), at::kCPU, host_api());
   stepper.queue_stats(optimizer->param_groups(), 3,
                       {.inverse_loss_scale = 0.5F, .check_finite = true});
   stepper.queue_update();
@@ -206,7 +206,7 @@ BOOST_AUTO_TEST_CASE(overflow_under_loss_scaling_changes_nothing) {
 
 BOOST_AUTO_TEST_CASE(results_are_those_of_their_own_step) {
   const auto optimizer = make_optimizer(kCases[4]);
-  DeviceStepper stepper(optimizer->config(), host_api());
+  DeviceStepper stepper(optimizer->config(), at::kCPU, host_api());
   stepper.queue_stats(optimizer->param_groups(), 3, {});
   stepper.queue_update();
   const auto first = stepper.deferred_control();
@@ -224,7 +224,7 @@ BOOST_AUTO_TEST_CASE(a_graph_is_recorded_on_a_device_and_refused_on_the_cpu) {
   };
   const auto optimizer = make_optimizer(recorded);
   HostStep::captures = 0;
-  DeviceStepper stepper(optimizer->config(), host_api());
+  DeviceStepper stepper(optimizer->config(), at::kCPU, host_api());
   for (int step = 0; step < 3; ++step) {
     stepper.queue_stats(optimizer->param_groups(), 3, {});
     stepper.queue_update();

@@ -15,7 +15,7 @@ namespace optim {
 
 // A DeviceStep that runs the kernels' CPU twins at once on host memory: what stands for the GPU
 // where there is none.
-class HostStep final : public kernels::DeviceStep {
+class HostStep : public kernels::DeviceStep {
  public:
   explicit HostStep(kernels::StepPlan plan)
       : plan_(std::move(plan)),

@@ -54,9 +54,9 @@ struct Outcome {
 inline void collect_owned(optim::LayerWiseDistributedOptimizer& optimizer, Outcome& outcome) {
   for (const optim::OptimizedParam* const param : optimizer.get_parameters()) {
     const std::string& name = param->model.info.name;
-    outcome.tensors["master." + name] = optim::master_of(*param).clone();
+    outcome.tensors["master." + name] = optim::master_of(*param).cpu().clone();
     for (const auto& [state, tensor] : optim::state_of(*param)) {
-      outcome.tensors[state + "." + name] = tensor.clone();
+      outcome.tensors[state + "." + name] = tensor.cpu().clone();
     }
   }
 }
@@ -65,18 +65,22 @@ inline void collect_owned(optim::LayerWiseDistributedOptimizer& optimizer, Outco
 struct Run {
   MakeModel make_model;
   optim::OptimizerConfig config = muon_config();
+  std::function<void(optim::LayerWiseDistributedOptimizer&)> prepare = {};  // before the first step
+  at::Device device = at::kCPU;                                             // of the model
 };
 inline Run run_of_layers(int layers) {
-  return {[layers] { return small_model(layers, 17); }};
+  return {.make_model = [layers] { return small_model(layers, 17); }};
 }
 
 // Three steps of one process of a layout.
 inline Outcome run_process(const Layout& layout, const optim::ProcessGroupCollection& groups,
                            const Run& run) {
   const auto optimizer = make_optimizer(run.make_model(), layout, groups, run.config);
+  if (run.prepare) run.prepare(*optimizer);
   Outcome outcome;
   for (int64_t step = 0; step < 3; ++step) {
-    optimizer->bind_grads([&](const optim::ParamInfo& info) { return gradient_of(info, step); });
+    optimizer->bind_grads(
+        [&](const optim::ParamInfo& info) { return gradient_of(info, step).to(run.device); });
     const optim::StepResult result = optimizer->step();
     if (!result.update_successful) throw std::runtime_error("a step was skipped");
     outcome.norms.push_back(result.grad_norm->get());
@@ -84,7 +88,7 @@ inline Outcome run_process(const Layout& layout, const optim::ProcessGroupCollec
     optimizer->zero_grad();
   }
   for (const optim::Param& param : optimizer->all_params()) {
-    outcome.tensors["model." + param.info.name] = param.param.clone();
+    outcome.tensors["model." + param.info.name] = param.param.cpu().clone();
   }
   collect_owned(*optimizer, outcome);
   return outcome;

@@ -1,0 +1,46 @@
+#include "device_problem.h"
+
+#include <kernels/multi_tensor_update.h>
+
+namespace kernels {
+namespace {
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+}  // namespace
+
+DeviceFacts device_facts() {
+  DeviceFacts facts;
+  facts.runtime_version = CUDART_VERSION;
+  cudaDriverGetVersion(&facts.driver_version);
+  facts.count_error = cudaGetDeviceCount(&facts.devices);
+  if (facts.count_error != cudaSuccess || facts.devices == 0) return facts;
+  facts.image_error = has_kernel_image();
+  int device = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&facts.major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&facts.minor, cudaDevAttrComputeCapabilityMinor, device);
+  return facts;
+}
+
+std::string problem_of(const DeviceFacts& facts) {
+  if (facts.count_error == cudaErrorInsufficientDriver) {
+    if (facts.driver_version == 0) return "there is no NVIDIA driver";
+    return "the NVIDIA driver is too old: it knows CUDA " + version_text(facts.driver_version) +
+           ", not " + version_text(facts.runtime_version);
+  }
+  if (facts.count_error == cudaErrorNoDevice) return "there is no GPU";
+  if (facts.count_error != cudaSuccess) return cudaGetErrorString(facts.count_error);
+  if (facts.devices == 0) return "there is no GPU";
+  if (facts.image_error == cudaErrorNoKernelImageForDevice ||
+      facts.image_error == cudaErrorInvalidDeviceFunction) {
+    return "no kernel is compiled for this GPU's architecture, sm_" + std::to_string(facts.major) +
+           std::to_string(facts.minor);
+  }
+  if (facts.image_error != cudaSuccess) return cudaGetErrorString(facts.image_error);
+  return "";
+}
+
+}  // namespace kernels

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+
+#include <kernels/device_step.h>
+#include <kernels/newton_schulz.h>
+
+#define CKPT_C_API extern "C" __attribute__((visibility("default")))
+
+constexpr int kStepsMax = 16;
+
+// Fields as ctypes sees them; kernels.py has the same in the same order.
+struct CGroup {
+  double lr, weight_decay, beta1, beta2, eps, extra_scale;
+  int64_t step;
+  int32_t rule, decay, bias_correction, nesterov;
+  int32_t ns_steps, ns_type, tf32, scale_mode;
+  float coefficients[kStepsMax][3];
+};
+
+kernels::StepGroup group_of(const CGroup& c);
+
+// rows, columns, batch, symmetric_block; -1: symmetric_block_for()
+kernels::NewtonSchulzShape shape_of(const int64_t* numbers, int type);

@@ -1,0 +1,173 @@
+// Whole optimizers, whose steps run on a device: here by the kernels' CPU twins.
+#include <iostream>
+#include <limits>
+#include <ranges>
+#include <string>
+
+#include <optim/process_groups.h>
+
+#include "faulty_step.h"
+#include "optim/expect_error.h"
+#include "optim/step/layer_wise_runs.h"
+#include "step/device_ops.h"
+
+namespace {
+
+using optim::Fault;
+using optim::FaultyStep;
+
+Run device_run(int layers) {
+  Run run = run_of_layers(layers);
+  run.prepare = [](optim::LayerWiseDistributedOptimizer& optimizer) {
+    optimizer.use_kernels(optim::host_api());
+  };
+  return run;
+}
+
+// The bits of all that a step may change.
+std::vector<at::Tensor> copies_of(optim::LayerWiseDistributedOptimizer& optimizer) {
+  std::vector<at::Tensor> all;
+  for (const optim::OptimizedParam* const param : optimizer.get_parameters()) {
+    all.push_back(param->model.param.clone());
+    all.push_back(optim::master_of(*param).clone());
+  }
+  return all;
+}
+
+int64_t updates_done(optim::LayerWiseDistributedOptimizer& optimizer) {
+  int64_t count = 0;
+  for (const optim::OptimizedParam* const param : optimizer.get_parameters()) count += param->step;
+  return count;
+}
+
+void bind_gradients(optim::LayerWiseDistributedOptimizer& optimizer) {
+  optimizer.bind_grads([](const optim::ParamInfo& info) { return gradient_of(info, 0); });
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(device_optimizer)
+
+BOOST_FIXTURE_TEST_CASE(ranks_that_share_a_device_give_the_bits_of_one, OneThread) {
+  const Run run = device_run(1);
+  const Outcome expected = run_layout({}, run).front();
+  const Layout layouts[] = {{4, 1},
+                            {2, 2},
+                            {3, 3},
+                            {1, 2},    // process 1 owns nothing
+                            {12, 12},  // two own nothing
+                            {4, 4, optim::OwnershipPolicy::Balanced, true, true, 300},
+                            {2, 2, optim::OwnershipPolicy::Lpt, true, false, 100}};
+  for (const Layout& layout : layouts) {
+    BOOST_TEST_CONTEXT(layout.ranks << " ranks in " << layout.processes << " processes") {
+      for (const Outcome& outcome : run_layout(layout, run)) expect_same(outcome, expected);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(an_overflow_on_one_rank_skips_the_step_on_all) {
+  const auto groups = optim::make_in_process_groups(2, {.network_interface = "lo"});
+  std::vector<std::unique_ptr<optim::LayerWiseDistributedOptimizer>> ranks(2);
+  const auto run = [&](size_t rank) {
+    optim::OptimizerConfig config = muon_config();
+    config.loss_scale = 4;
+    ranks[rank] = make_optimizer(small_model(1, 3), {2, 2}, groups[rank], config);
+    ranks[rank]->use_kernels(optim::host_api());
+    bind_gradients(*ranks[rank]);
+    const std::vector<at::Tensor> before = copies_of(*ranks[rank]);
+    at::Tensor broken = ranks[rank]->get_parameters().front()->model.main_grad;
+    const at::Tensor whole = broken.clone();
+    if (rank == 1) broken.view({-1})[0] = std::numeric_limits<float>::infinity();
+    const bool was_updated = ranks[rank]->step().update_successful;
+    const std::vector<at::Tensor> after = copies_of(*ranks[rank]);
+    broken.copy_(whole);
+    const bool moves_again = ranks[rank]->step().update_successful;
+    return !was_updated && moves_again && std::ranges::equal(before, after, same_bits);
+  };
+  bool first = false, second = false;
+  {
+    const std::jthread one([&] { first = run(0); }), other([&] { second = run(1); });
+  }
+  BOOST_TEST(first);
+  BOOST_TEST(second);
+}
+
+BOOST_AUTO_TEST_CASE(a_device_that_says_no_leaves_parameters_untouched) {
+  const Fault faults[] = {Fault::Make,  Fault::Memory,  Fault::Bind,  Fault::Capture,
+                          Fault::Rates, Fault::Control, Fault::Stats, Fault::Update};
+  optim::OptimizerConfig config = muon_config();
+  config.optimizer_cuda_graph = true;
+  const auto expected = make_optimizer(small_model(1, 3), {}, {}, config);
+  expected->use_kernels(optim::host_api());
+  bind_gradients(*expected);
+  expected->step();
+  for (const Fault fault : faults) {
+    BOOST_TEST_CONTEXT("fault " << static_cast<int>(fault)) {
+      const auto optimizer = make_optimizer(small_model(1, 3), {}, {}, config);
+      optimizer->use_kernels(optim::faulty_api());
+      bind_gradients(*optimizer);
+      const std::vector<at::Tensor> before = copies_of(*optimizer);
+      FaultyStep::fault = fault;
+      try {
+        optimizer->step();
+        BOOST_ERROR("was not refused");
+      } catch (const ckpt::Error& error) {
+        BOOST_TEST((error.code() == ckpt::ErrorCode::IoFailure));
+        BOOST_TEST(error.problem().find("out of memory") != std::string::npos);
+        BOOST_TEST(error.problem().find('\n') == std::string::npos);
+      }
+      FaultyStep::fault = Fault::None;
+      BOOST_TEST(std::ranges::equal(copies_of(*optimizer), before, same_bits));
+      BOOST_TEST(updates_done(*optimizer) == 0);
+      optimizer->step();  // it works again, as if nothing had been
+      BOOST_TEST(std::ranges::equal(copies_of(*optimizer), copies_of(*expected), same_bits));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_step_without_any_gradient_is_refused) {
+  const auto optimizer = make_optimizer(small_model(1, 3), {}, {});
+  optimizer->use_kernels(optim::host_api());
+  expect_error(ckpt::ErrorCode::InvalidArgument, "", [&] { optimizer->step(); });
+}
+
+// Everything above by twins; here by kernels, where there is a GPU.
+BOOST_FIXTURE_TEST_CASE(a_gpu_gives_the_same_bits_for_any_ranks_and_nearly_those_of_the_cpu,
+                        OneThread) {
+  if (const char* const problem = optim::cuda_problem()) {
+    std::cout << "SKIP: needs a GPU: " << problem << "\n";
+    return;
+  }
+  Run run = run_of_layers(1);
+  run.device = optim::use_cuda();
+  run.config.muon_fp32_matmul_prec = optim::MatmulPrecision::Highest;
+  const Outcome on_cpu =
+      run_layout({}, {.make_model = run.make_model, .config = run.config}).front();
+  run.make_model = [&, on_host = run.make_model] {
+    std::vector<optim::Param> params = on_host();
+    for (optim::Param& param : params) param.param = param.param.to(run.device);
+    return params;
+  };
+  const Outcome expected = run_layout({}, run).front();
+  run.config.optimizer_cuda_graph = true;
+  for (const Layout& layout : {Layout{1, 1}, {1, 1}, {2, 2}, {3, 3}, {1, 2}}) {
+    for (const Outcome& outcome : run_layout(layout, run)) expect_same(outcome, expected);
+  }
+  for (const auto& [name, tensor] : on_cpu.tensors) {
+    const at::Tensor found = expected.tensors.at(name).to(at::kFloat),
+                     wanted = tensor.to(at::kFloat);
+    BOOST_TEST(largest_difference(found, wanted) <= 1e-3 * wanted.abs().max().item<double>(), name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(nccl_groups_say_why_they_cannot_be) {
+  try {
+    optim::join_nccl_group({}, {0, 1});
+  } catch (const ckpt::Error& error) {  // on a machine without a GPU, or in a build without NCCL
+    BOOST_TEST((error.code() == ckpt::ErrorCode::Unsupported));
+    BOOST_TEST(error.problem().find('\n') == std::string::npos);
+    BOOST_TEST(error.problem().find("undefined symbol") == std::string::npos);
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
