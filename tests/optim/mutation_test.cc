@@ -1,6 +1,6 @@
 // Flips one bit at every byte of small checkpoints, and, in long runs, at every 17th byte of
-// Megatron's: verify reports it, or the byte is one that no
-// reader looks at, or one that it lists as unprotected. There is no fourth case.
+// Megatron's (at every byte with SHARDWISE_LONG_TESTS=all): verify reports it, or the byte is one
+// that no reader looks at, or one that it lists as unprotected. There is no fourth case.
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
 #include <fstream>
@@ -115,7 +115,7 @@ Counts flip_in_copy_of(const std::string& sample, uint64_t step = 1) {
 }
 
 // A state dict of two tensors and a number, as a DCP folder.
-Counts flip_in_small_dcp_folder() {
+Counts flip_in_small_dcp_folder(uint64_t step) {
   const test::TemporaryFolder folder;
   auto tree = std::make_shared<ckpt::ValueTree>();
   const ckpt::NodeId root = tree->dict();
@@ -138,22 +138,46 @@ Counts flip_in_small_dcp_folder() {
   optim::ConvertOptions options;
   options.format = ckpt::Format::TorchDist;
   optim::convert(folder / "out/model.pt", folder / "made", options);
-  return flip_every_byte(folder / "made", folder / "made");
+  return flip_every_byte(folder / "made", folder / "made", step);
 }
 
 // Odd, so that every bit of a byte has its turn.
 constexpr uint64_t kLongStep = 17;
+constexpr uint64_t kSanitizedStep = 7;
 
 bool is_long() { return std::getenv("SHARDWISE_LONG_TESTS") != nullptr; }
+
+uint64_t long_step() {
+  return std::string(std::getenv("SHARDWISE_LONG_TESTS")) == "all" ? 1 : kLongStep;
+}
+
+// Sanitized builds are ten times slower and look for something else: counts are the others'.
+constexpr bool kIsSanitized =
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    true;
+#else
+    false;
+#endif
+
+void check(const Counts& counts, const Counts& expected) {
+  if (kIsSanitized) {
+    BOOST_TEST(counts.missed == 0u);
+    BOOST_TEST(counts.reported > 0u);
+  } else {
+    BOOST_TEST(counts == expected);
+  }
+}
+
+constexpr uint64_t kStep = kIsSanitized ? kSanitizedStep : 1;
 
 BOOST_AUTO_TEST_SUITE(every_flipped_bit)
 
 BOOST_AUTO_TEST_CASE(of_a_torch_save_file_is_reported_or_has_a_label) {
-  BOOST_TEST(flip_in_copy_of("torch_save_zip/bare_tensor.pt") == (Counts{1555, 434, 0, 0}));
+  check(flip_in_copy_of("torch_save_zip/bare_tensor.pt", kStep), {1555, 434, 0, 0});
 }
 
 BOOST_AUTO_TEST_CASE(of_a_dcp_folder_is_reported_or_has_a_label) {
-  BOOST_TEST(flip_in_small_dcp_folder() == (Counts{3854, 1369, 363, 0}));
+  check(flip_in_small_dcp_folder(kStep), {3854, 1369, 363, 0});
 }
 
 BOOST_AUTO_TEST_CASE(of_a_safetensors_file_is_reported_or_has_a_label) {
@@ -163,8 +187,7 @@ BOOST_AUTO_TEST_CASE(of_a_safetensors_file_is_reported_or_has_a_label) {
   std::string content(1, static_cast<char>(header.size()));
   content += std::string(7, '\0') + header + "abcdefghijk";
   test::write_file(folder / "model.safetensors", content);
-  BOOST_TEST(flip_every_byte(folder / "model.safetensors", folder.path()) ==
-             (Counts{114, 0, 12, 0}));
+  check(flip_every_byte(folder / "model.safetensors", folder.path(), kStep), {114, 0, 12, 0});
 }
 
 BOOST_AUTO_TEST_CASE(of_a_megatron_checkpoint_of_format_torch_is_reported_or_has_a_label) {
@@ -172,7 +195,7 @@ BOOST_AUTO_TEST_CASE(of_a_megatron_checkpoint_of_format_torch_is_reported_or_has
     BOOST_TEST_MESSAGE("a minute long: set SHARDWISE_LONG_TESTS");
     return;
   }
-  BOOST_TEST(flip_in_copy_of("lw_muon_bf16_torch_dp2/ckpt", kLongStep).missed == 0u);
+  BOOST_TEST(flip_in_copy_of("lw_muon_bf16_torch_dp2/ckpt", long_step()).missed == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(of_a_megatron_checkpoint_of_format_torch_dist_is_reported_or_has_a_label) {
@@ -180,7 +203,7 @@ BOOST_AUTO_TEST_CASE(of_a_megatron_checkpoint_of_format_torch_dist_is_reported_o
     BOOST_TEST_MESSAGE("a minute long: set SHARDWISE_LONG_TESTS");
     return;
   }
-  BOOST_TEST(flip_in_copy_of("lw_muon_bf16_torch_dist_dp2/ckpt", kLongStep).missed == 0u);
+  BOOST_TEST(flip_in_copy_of("lw_muon_bf16_torch_dist_dp2/ckpt", long_step()).missed == 0u);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

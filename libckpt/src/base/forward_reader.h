@@ -27,6 +27,13 @@ class ForwardReader {
     return bytes;
   }
 
+  // The same without taking them; skip() then takes as many as are wanted.
+  const std::byte* peek(size_t count) {
+    if (end_ - at_ < count && !fill(count)) return nullptr;
+    return window_.data() + at_;
+  }
+  void skip(size_t count) { at_ += count; }
+
   // Takes these bytes if they come next and are in the window already.
   bool take_if(std::string_view bytes) {
     if (end_ - at_ < bytes.size()) return false;

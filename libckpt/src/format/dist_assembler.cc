@@ -89,7 +89,7 @@ std::optional<DistItem> DistAssembler::object(Construction construction, const D
   return DistItem{Tag::Node, values_.tree.object(construction, *callable_node, *args_node)};
 }
 
-std::span<const DistItem> DistAssembler::pairs_of(const DistItem& dict) const {
+DistAssembler::Pairs DistAssembler::pairs_of(const DistItem& dict) const {
   if (!dict.is(Tag::Dict) || dict.id + 2 * dict.number > pairs_.size()) return {};
   return std::span(pairs_).subspan(dict.id, 2 * dict.number);
 }
@@ -192,11 +192,10 @@ bool DistAssembler::add_places(DistItem& dict, std::span<const DistItem> keys_an
 
 // --- known classes ---
 
-std::optional<std::array<DistItem, 5>> DistAssembler::fields(const DistItem& dict, Names names) {
-  if (!dict.is(Tag::Dict)) return std::nullopt;
+std::optional<std::array<DistItem, 5>> DistAssembler::fields(Pairs pairs, Names names) {
+  if (pairs.size() % 2 != 0) return std::nullopt;
   std::array<DistItem, 5> found{};
   uint32_t seen = 0;
-  const auto pairs = pairs_of(dict);
   for (size_t i = 0; i < pairs.size(); i += 2) {
     const auto* name = std::ranges::find(names, pairs[i].id);
     if (!pairs[i].is(Tag::Text) || name == names.end()) return std::nullopt;
@@ -205,7 +204,6 @@ std::optional<std::array<DistItem, 5>> DistAssembler::fields(const DistItem& dic
     seen |= 1u << place;
     found[place] = pairs[i + 1];
   }
-  if (pairs.size() != 2 * dict.number || !drop_pairs(dict)) return std::nullopt;
   return found;
 }
 
@@ -218,20 +216,28 @@ bool DistAssembler::build(DistItem& object, const DistItem& state) {
     return drop_pairs(state);
   }
   if (!object.is(Tag::Instance)) return false;
+  const auto known = static_cast<DistClass>(object.id);
+  if (known == DistClass::Properties) return build_properties(object, state);
+  if (known == DistClass::Metadata) return build_metadata(object, state);
+  const auto pairs = pairs_of(state);
+  if (!state.is(Tag::Dict) || pairs.size() != 2 * state.number) return false;
+  return build_from(object, pairs) && drop_pairs(state);
+}
+
+bool DistAssembler::build_from(DistItem& object, Pairs pairs) {
+  if (!object.is(Tag::Instance)) return false;
   switch (static_cast<DistClass>(object.id)) {
-    case DistClass::Chunk: return build_chunk(object, state);
-    case DistClass::Index: return build_index(object, state);
-    case DistClass::Info: return build_info(object, state);
-    case DistClass::Properties: return build_properties(object, state);
-    case DistClass::Tensor: return build_tensor(object, state);
-    case DistClass::Bytes: return fields(state, {}).has_value();
-    case DistClass::Metadata: return build_metadata(object, state);
+    case DistClass::Chunk: return build_chunk(object, pairs);
+    case DistClass::Index: return build_index(object, pairs);
+    case DistClass::Info: return build_info(object, pairs);
+    case DistClass::Tensor: return build_tensor(object, pairs);
+    case DistClass::Bytes: return pairs.empty();
     default: return false;
   }
 }
 
-bool DistAssembler::build_chunk(DistItem& object, const DistItem& state) {
-  const auto found = fields(state, {kOffsets, kSizes});
+bool DistAssembler::build_chunk(DistItem& object, Pairs pairs) {
+  const auto found = fields(pairs, {kOffsets, kSizes});
   if (!found) return false;
   const auto& [offsets, sizes, a, b, c] = *found;
   if (!offsets.is(Tag::Size) || !sizes.is(Tag::Size)) return false;
@@ -239,8 +245,8 @@ bool DistAssembler::build_chunk(DistItem& object, const DistItem& state) {
   return true;
 }
 
-bool DistAssembler::build_index(DistItem& object, const DistItem& state) {
-  const auto found = fields(state, {kFqn, kOffset, kIndex});
+bool DistAssembler::build_index(DistItem& object, Pairs pairs) {
+  const auto found = fields(pairs, {kFqn, kOffset, kIndex});
   if (!found) return false;
   const auto& [fqn, offset, index, a, b] = *found;
   const bool has_offset = offset.is(Tag::Size);
@@ -250,8 +256,8 @@ bool DistAssembler::build_index(DistItem& object, const DistItem& state) {
   return true;
 }
 
-bool DistAssembler::build_info(DistItem& object, const DistItem& state) {
-  const auto found = fields(state, {kRelativePath, kOffset, kLength, kTransformDescriptors});
+bool DistAssembler::build_info(DistItem& object, Pairs pairs) {
+  const auto found = fields(pairs, {kRelativePath, kOffset, kLength, kTransformDescriptors});
   if (!found) return false;
   const auto& [path, offset, length, transforms, a] = *found;
   if (!path.is(Tag::Text) || !is_count(offset) || !is_count(length)) return false;
@@ -270,8 +276,8 @@ bool DistAssembler::build_properties(DistItem& object, const DistItem& state) {
   return true;
 }
 
-bool DistAssembler::build_tensor(DistItem& object, const DistItem& state) {
-  const auto found = fields(state, {kProperties, kSize, kChunks});
+bool DistAssembler::build_tensor(DistItem& object, Pairs pairs) {
+  const auto found = fields(pairs, {kProperties, kSize, kChunks});
   if (!found) return false;
   const auto& [properties, size, list, a, b] = *found;
   if (!properties.is(Tag::Properties) || !size.is(Tag::Size) || !list.is(Tag::List)) return false;

@@ -27,16 +27,20 @@ class DistAssembler {
   bool set_items(DistItem& dict, std::span<DistItem> keys_and_values);  // changes its values
   // Gives the object its state; a known class's object becomes what it means.
   bool build(DistItem& object, const DistItem& state);
+  // The same with the keys and values of its state, which no dict holds yet.
+  bool build_from(DistItem& object, std::span<const DistItem> pairs);
 
   std::optional<DistMetadata> finish(const DistItem& root);
 
  private:
   using Names = std::initializer_list<uint32_t>;
 
-  // The values that a known class's dict has under these names (ids of texts), None where it has
-  // none; nullopt where it has another name, or one twice.
-  std::optional<std::array<DistItem, 5>> fields(const DistItem& dict, Names names);
-  std::span<const DistItem> pairs_of(const DistItem& dict) const;
+  using Pairs = std::span<const DistItem>;  // a key, a value, a key, ...
+
+  // The values under these names (ids of texts), None where there is none; nullopt where there is
+  // another name, or one twice.
+  static std::optional<std::array<DistItem, 5>> fields(Pairs pairs, Names names);
+  Pairs pairs_of(const DistItem& dict) const;
   std::optional<NodeId> to_node(const DistItem& item);
   bool drop_pairs(const DistItem& dict);
   // As a dict can hold it: a dict becomes a node.
@@ -47,11 +51,11 @@ class DistAssembler {
   bool add_entries(DistItem& dict, std::span<const DistItem> keys_and_values);
   bool add_places(DistItem& dict, std::span<const DistItem> keys_and_values);
 
-  bool build_chunk(DistItem& object, const DistItem& state);
-  bool build_index(DistItem& object, const DistItem& state);
-  bool build_info(DistItem& object, const DistItem& state);
+  static bool build_chunk(DistItem& object, Pairs pairs);
+  static bool build_index(DistItem& object, Pairs pairs);
+  bool build_info(DistItem& object, Pairs pairs);
   bool build_properties(DistItem& object, const DistItem& state);
-  bool build_tensor(DistItem& object, const DistItem& state);
+  bool build_tensor(DistItem& object, Pairs pairs);
   bool build_metadata(DistItem& object, const DistItem& state);
 
   DistValues values_;

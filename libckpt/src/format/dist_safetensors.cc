@@ -1,5 +1,6 @@
 #include "format/dist_safetensors.h"
 
+#include <algorithm>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -18,12 +19,18 @@ constexpr size_t kHeadBytes = 9;  // the header's length and its first byte
 std::vector<std::optional<uint64_t>> common_starts(const Catalog& catalog) {
   std::vector<std::optional<uint64_t>> starts(catalog.files.size());
   std::vector<bool> differ(catalog.files.size());
+  size_t may_be_common = starts.size();
+  const auto note_difference = [&](uint32_t file) {
+    if (!differ[file]) --may_be_common;
+    differ[file] = true;
+  };
   for (const TensorEntry& tensor : catalog.tensors) {
+    if (may_be_common == 0) break;
     for (const Chunk& chunk : tensor.chunks) {
       const StorageRegion& region = chunk.region;
       auto& start = starts[region.file];
-      if (start && *start != region.bytes.offset_bytes) differ[region.file] = true;
-      if (region.wrapping != Wrapping::TorchSave) differ[region.file] = true;
+      if (start && *start != region.bytes.offset_bytes) note_difference(region.file);
+      if (region.wrapping != Wrapping::TorchSave) note_difference(region.file);
       start = region.bytes.offset_bytes;
     }
   }
@@ -86,6 +93,8 @@ void resolve_safetensors_blobs(const std::filesystem::path& folder, const Limits
     const File file = File::open(folder / path, path);
     if (is_blob(file, *starts[f])) blobs[f] = read_blob(file, f, *starts[f], limits);
   }
+  const auto is_there = [](const std::optional<Blob>& blob) { return blob.has_value(); };
+  if (std::ranges::none_of(blobs, is_there)) return;
   for (TensorEntry& tensor : catalog.tensors) {
     for (Chunk& chunk : tensor.chunks) {
       auto& blob = blobs[chunk.region.file];

@@ -50,9 +50,7 @@ class Machine {
       case Op::BinInt1: return with_number<1>([&](uint64_t value) { return push_int(value); });
       case Op::BinInt2: return with_number<2>([&](uint64_t value) { return push_int(value); });
       case Op::BinInt:
-        return with_number<4>([&](uint64_t value) {
-          return push_int(static_cast<uint64_t>(int64_t{static_cast<int32_t>(value)}));
-        });
+        return with_number<4>([&](uint64_t value) { return push_int(signed_number(value)); });
       case Op::Long1: return with_number<1>([&](uint64_t length) { return push_long(length); });
       case Op::None: return push({Tag::None});
       case Op::NewTrue: return push({Tag::Bool, 0, 1});
@@ -95,9 +93,7 @@ class Machine {
   bool with_number(Then then) {
     const std::byte* bytes = reader_.take(kBytes);
     if (bytes == nullptr) return false;
-    uint64_t number = 0;
-    for (size_t i = 0; i < kBytes; ++i) number |= static_cast<uint64_t>(bytes[i]) << (8 * i);
-    return then(number);
+    return then(number_at(bytes, kBytes));
   }
 
   bool push_long(uint64_t length) {
@@ -134,6 +130,10 @@ class Machine {
     stack_.push_back(item);
     ++made_;
     return true;
+  }
+
+  static uint64_t signed_number(uint64_t value) {  // of 32 bits
+    return static_cast<uint64_t>(int64_t{static_cast<int32_t>(value)});
   }
 
   bool push_int(uint64_t value) { return push({Tag::Int, 0, value}); }
@@ -185,7 +185,57 @@ class Machine {
     made_ += 2;  // the empty tuple and the object
     push({Tag::Dict});
     marks_.push_back(stack_.size());
+    return push_fields();
+  }
+
+  // The fields of that object. Where all of them are usual and SETITEMS, BUILD follow, the object
+  // is built from the stack; else they stay there for the steps of each opcode.
+  bool push_fields() {
+    const size_t first = stack_.size();
+    Step step = Step::Done;
+    while (step == Step::Done) step = push_usual();
+    if (step == Step::Refused) return false;
+    if (!reader_.take_if("ub")) return true;
+    if (!assembler_.build_from(stack_[first - 2], from(first))) return false;
+    stack_.resize(first - 1);
+    marks_.pop_back();
     return true;
+  }
+
+  enum class Step : uint8_t { Done, Unusual, Refused };
+
+  static uint64_t number_at(const std::byte* bytes, size_t count) {
+    uint64_t number = 0;
+    for (size_t i = 0; i < count; ++i) number |= static_cast<uint64_t>(bytes[i]) << (8 * i);
+    return number;
+  }
+
+  // One value of those that fields mostly have. Unusual: nothing was taken.
+  Step push_usual() {
+    constexpr size_t kBytesMax = 2 + 255 + 1;  // a SHORT_BINUNICODE and MEMOIZE
+    const std::byte* at = reader_.peek(kBytesMax);
+    if (at == nullptr) return Step::Unusual;
+    const auto taken = [&](size_t count, bool accepted) {
+      reader_.skip(count);
+      return accepted ? Step::Done : Step::Refused;
+    };
+    switch (static_cast<Op>(*at)) {
+      case Op::BinGet: return taken(2, recall(number_at(at + 1, 1)));
+      case Op::LongBinGet: return taken(5, recall(number_at(at + 1, 4)));
+      case Op::BinInt1: return taken(2, push_int(number_at(at + 1, 1)));
+      case Op::BinInt2: return taken(3, push_int(number_at(at + 1, 2)));
+      case Op::BinInt: return taken(5, push_int(signed_number(number_at(at + 1, 4))));
+      case Op::None: return taken(1, push({Tag::None}));
+      case Op::ShortBinUnicode: {
+        reader_.skip(1);
+        if (!with_number<1>([&](uint64_t n) { return push_text(n); })) return Step::Refused;
+        return reader_.take_if("\x94") && !memoize(memo_.size()) ? Step::Refused : Step::Done;
+      }
+      case Op::Tuple1: reader_.skip(1); return push_tuple(1) ? Step::Done : Step::Refused;
+      case Op::Tuple2: reader_.skip(1); return push_tuple(2) ? Step::Done : Step::Refused;
+      case Op::Tuple3: reader_.skip(1); return push_tuple(3) ? Step::Done : Step::Refused;
+      default: return Step::Unusual;
+    }
   }
 
   // MEMOIZE, TUPLE1, MEMOIZE, REDUCE, MEMOIZE: the tuple of numbers becomes a torch.Size.

@@ -1,6 +1,7 @@
 #include "format/interned.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace ckpt {
 
@@ -26,12 +27,31 @@ uint32_t InternedTexts::intern(std::string_view text) {
 
 std::optional<uint32_t> InternedTexts::intern(std::string_view text,
                                               bool (*is_valid)(std::string_view)) {
-  const auto found = index_.find(text);
-  if (found != index_.end()) return found->second;
+  if (texts_.size() * 2 >= slots_.size()) grow();
+  const auto hash = static_cast<uint32_t>(std::hash<std::string_view>()(text));
+  Slot& slot = slot_of(text, hash);
+  if (slot.id_plus_one != 0) return slot.id_plus_one - 1;
   if (!is_valid(text)) return std::nullopt;
-  const auto id = static_cast<uint32_t>(texts_.size());
-  index_.emplace(texts_.emplace_back(text), id);
-  return id;
+  texts_.emplace_back(text);
+  slot = {static_cast<uint32_t>(texts_.size()), hash};
+  return slot.id_plus_one - 1;
+}
+
+InternedTexts::Slot& InternedTexts::slot_of(std::string_view text, uint32_t hash) {
+  const size_t mask = slots_.size() - 1;
+  for (size_t at = hash & mask;; at = (at + 1) & mask) {
+    Slot& slot = slots_[at];
+    if (slot.id_plus_one == 0) return slot;
+    if (slot.hash == hash && texts_[slot.id_plus_one - 1] == text) return slot;
+  }
+}
+
+void InternedTexts::grow() {
+  const std::vector<Slot> before = std::move(slots_);
+  slots_.assign(std::max(kSlotsMin, before.size() * 2), {});
+  for (const Slot& slot : before) {
+    if (slot.id_plus_one != 0) slot_of(texts_[slot.id_plus_one - 1], slot.hash) = slot;
+  }
 }
 
 uint32_t InternedExtents::intern(std::span<const uint64_t> numbers) {

@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include <ckpt/extents.h>
@@ -23,8 +22,16 @@ class InternedTexts {
   size_t size() const { return texts_.size(); }
 
  private:
-  std::deque<std::string> texts_;  // a deque: the index looks into its strings
-  std::unordered_map<std::string_view, uint32_t> index_;
+  struct Slot {
+    uint32_t id_plus_one = 0;  // 0: free
+    uint32_t hash = 0;
+  };
+  // Where the text is, or the free place for it.
+  Slot& slot_of(std::string_view text, uint32_t hash);
+  void grow();
+
+  std::deque<std::string> texts_;
+  std::vector<Slot> slots_;
 };
 
 // Short lists of numbers, equal ones mostly kept once: 10^6 chunks have few different sizes. Two
