@@ -197,7 +197,9 @@ std::optional<std::array<DistItem, 5>> DistAssembler::fields(Pairs pairs, Names 
   std::array<DistItem, 5> found{};
   uint32_t seen = 0;
   for (size_t i = 0; i < pairs.size(); i += 2) {
-    const auto* name = std::ranges::find(names, pairs[i].id);
+    const auto* usual = names.begin() + i / 2;  // names mostly come in their order
+    const bool is_usual = usual < names.end() && *usual == pairs[i].id;
+    const auto* name = is_usual ? usual : std::ranges::find(names, pairs[i].id);
     if (!pairs[i].is(Tag::Text) || name == names.end()) return std::nullopt;
     const auto place = static_cast<uint32_t>(name - names.begin());
     if ((seen >> place & 1) != 0) return std::nullopt;

@@ -28,6 +28,8 @@ enum class DistClass : uint8_t {
   Size
 };
 
+inline constexpr size_t kDistClasses = static_cast<size_t>(DistClass::Size) + 1;
+
 // What stands for a value while a .metadata streams by: 16 bytes, and most without a heap
 // allocation.
 struct DistItem {

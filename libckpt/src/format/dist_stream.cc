@@ -10,6 +10,7 @@
 #include "codec/pickle_opcodes.h"
 #include "codec/python_text.h"
 #include "format/dist_assembler.h"
+#include "format/dist_record.h"
 #include "format/kept_memo.h"
 
 namespace ckpt {
@@ -20,8 +21,6 @@ using Tag = DistItem::Tag;
 
 constexpr uint64_t kStreamedBytesMax = uint64_t{4} << 30;  // ids of numbers fit 32 bits below this
 constexpr int kProtocolMax = 5;
-constexpr uint32_t kTagBits = 5;
-constexpr uint32_t kKeptIdsMax = 1u << (32 - kTagBits);
 
 class Machine {
  public:
@@ -50,7 +49,9 @@ class Machine {
       case Op::BinInt1: return with_number<1>([&](uint64_t value) { return push_int(value); });
       case Op::BinInt2: return with_number<2>([&](uint64_t value) { return push_int(value); });
       case Op::BinInt:
-        return with_number<4>([&](uint64_t value) { return push_int(signed_number(value)); });
+        return with_number<4>([&](uint64_t value) {
+          return push_int(static_cast<uint64_t>(int64_t{static_cast<int32_t>(value)}));
+        });
       case Op::Long1: return with_number<1>([&](uint64_t length) { return push_long(length); });
       case Op::None: return push({Tag::None});
       case Op::NewTrue: return push({Tag::Bool, 0, 1});
@@ -93,7 +94,9 @@ class Machine {
   bool with_number(Then then) {
     const std::byte* bytes = reader_.take(kBytes);
     if (bytes == nullptr) return false;
-    return then(number_at(bytes, kBytes));
+    uint64_t number = 0;
+    for (size_t i = 0; i < kBytes; ++i) number |= static_cast<uint64_t>(bytes[i]) << (8 * i);
+    return then(number);
   }
 
   bool push_long(uint64_t length) {
@@ -130,10 +133,6 @@ class Machine {
     stack_.push_back(item);
     ++made_;
     return true;
-  }
-
-  static uint64_t signed_number(uint64_t value) {  // of 32 bits
-    return static_cast<uint64_t>(int64_t{static_cast<int32_t>(value)});
   }
 
   bool push_int(uint64_t value) { return push({Tag::Int, 0, value}); }
@@ -188,54 +187,19 @@ class Machine {
     return push_fields();
   }
 
-  // The fields of that object. Where all of them are usual and SETITEMS, BUILD follow, the object
-  // is built from the stack; else they stay there for the steps of each opcode.
+  // The fields of that object, in one go where they are usual; else what was read of them lies on
+  // the stack for the steps of each opcode.
   bool push_fields() {
     const size_t first = stack_.size();
-    Step step = Step::Done;
-    while (step == Step::Done) step = push_usual();
-    if (step == Step::Refused) return false;
-    if (!reader_.take_if("ub")) return true;
-    if (!assembler_.build_from(stack_[first - 2], from(first))) return false;
-    stack_.resize(first - 1);
-    marks_.pop_back();
-    return true;
-  }
-
-  enum class Step : uint8_t { Done, Unusual, Refused };
-
-  static uint64_t number_at(const std::byte* bytes, size_t count) {
-    uint64_t number = 0;
-    for (size_t i = 0; i < count; ++i) number |= static_cast<uint64_t>(bytes[i]) << (8 * i);
-    return number;
-  }
-
-  // One value of those that fields mostly have. Unusual: nothing was taken.
-  Step push_usual() {
-    constexpr size_t kBytesMax = 2 + 255 + 1;  // a SHORT_BINUNICODE and MEMOIZE
-    const std::byte* at = reader_.peek(kBytesMax);
-    if (at == nullptr) return Step::Unusual;
-    const auto taken = [&](size_t count, bool accepted) {
-      reader_.skip(count);
-      return accepted ? Step::Done : Step::Refused;
-    };
-    switch (static_cast<Op>(*at)) {
-      case Op::BinGet: return taken(2, recall(number_at(at + 1, 1)));
-      case Op::LongBinGet: return taken(5, recall(number_at(at + 1, 4)));
-      case Op::BinInt1: return taken(2, push_int(number_at(at + 1, 1)));
-      case Op::BinInt2: return taken(3, push_int(number_at(at + 1, 2)));
-      case Op::BinInt: return taken(5, push_int(signed_number(number_at(at + 1, 4))));
-      case Op::None: return taken(1, push({Tag::None}));
-      case Op::ShortBinUnicode: {
-        reader_.skip(1);
-        if (!with_number<1>([&](uint64_t n) { return push_text(n); })) return Step::Refused;
-        return reader_.take_if("\x94") && !memoize(memo_.size()) ? Step::Refused : Step::Done;
-      }
-      case Op::Tuple1: reader_.skip(1); return push_tuple(1) ? Step::Done : Step::Refused;
-      case Op::Tuple2: reader_.skip(1); return push_tuple(2) ? Step::Done : Step::Refused;
-      case Op::Tuple3: reader_.skip(1); return push_tuple(3) ? Step::Done : Step::Refused;
-      default: return Step::Unusual;
+    const auto outcome = records_.read(stack_[first - 2]);
+    made_ += records_.made();
+    if (outcome == DistRecordReader::Outcome::Built) {
+      stack_.pop_back();  // the dict
+      marks_.pop_back();
+      return true;
     }
+    stack_.insert(stack_.end(), records_.pairs().begin(), records_.pairs().end());
+    return outcome == DistRecordReader::Outcome::Unusual;
   }
 
   // MEMOIZE, TUPLE1, MEMOIZE, REDUCE, MEMOIZE: the tuple of numbers becomes a torch.Size.
@@ -295,8 +259,8 @@ class Machine {
     const DistItem& top = stack_.back();
     const bool keeps =
         top.is(Tag::Text) || top.is(Tag::Class) || top.is(Tag::Size) || top.is(Tag::Node);
-    if (keeps && top.id < kKeptIdsMax) {
-      memo_.keep(top.id << kTagBits | static_cast<uint32_t>(top.tag));
+    if (keeps && KeptMemo::can_hold(top.id)) {
+      memo_.keep(top);
     } else {
       memo_.skip();
     }
@@ -306,7 +270,7 @@ class Machine {
   bool recall(uint64_t index) {
     const auto kept = memo_.find(index);
     if (!kept) return false;
-    stack_.push_back({static_cast<Tag>(*kept & ((1u << kTagBits) - 1)), *kept >> kTagBits});
+    stack_.push_back(*kept);
     return true;
   }
 
@@ -317,6 +281,7 @@ class Machine {
   std::vector<size_t> marks_;  // heights of stack_
   size_t popped_mark_ = 0;
   KeptMemo memo_;
+  DistRecordReader records_{reader_, memo_, assembler_};
   uint64_t made_ = 0;  // values
 };
 
