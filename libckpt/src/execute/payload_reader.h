@@ -30,15 +30,21 @@ class ScratchBuffer {
   std::unique_ptr<std::byte[], Release> memory_;
 };
 
+// Called with what was read from a storage, as it is stored, and where in the storage it starts.
+using AfterRead = std::function<void(const StorageRegion& located, uint64_t offset_bytes,
+                                     std::span<const std::byte> bytes)>;
+
+// Reads a part of a storage in slices, which are still in a core's own cache when `after_read`, if
+// set, looks at them.
+void read_in_slices(const PayloadSource& source, const StorageRegion& located,
+                    uint64_t offset_bytes, std::span<std::byte> out, const AfterRead& after_read);
+
 struct BoxReaderOptions {
   // What make_plan() found; default: looked up among all chunks of the tensor.
   std::optional<std::span<const CopyOp>> copies = std::nullopt;
   // For chunks that do not lie in memory as the box does; default: 1 MiB of its own.
   ScratchBuffer* scratch = nullptr;
-  // Called with what was read from a storage, as it is stored, and where in the storage it starts.
-  std::function<void(const StorageRegion& located, uint64_t offset_bytes,
-                     std::span<const std::byte> bytes)>
-      after_read = {};
+  AfterRead after_read = {};
 };
 
 // Reads a box of a tensor as consecutive row-major bytes, whatever chunks it is stored in: runs

@@ -9,6 +9,20 @@
 #include "codec/crc32.h"
 
 namespace ckpt {
+namespace {
+
+// The checksum of a buffer that is filled from its start on, as far as it was.
+struct FilledPart {
+  size_t count_bytes = 0;
+  uint32_t crc = 0;
+
+  void append(std::span<const std::byte> bytes, std::optional<uint32_t> known_crc) {
+    crc = crc32_of_both(crc, known_crc ? *known_crc : crc32(bytes), bytes.size());
+    count_bytes += bytes.size();
+  }
+};
+
+}  // namespace
 
 uint32_t RecordReader::read(const TargetRecord& record, const RecordPlan& plan,
                             uint64_t offset_bytes, std::span<std::byte> out) {
@@ -35,19 +49,23 @@ uint32_t RecordReader::read_storage(const TargetRecord& record, uint64_t offset_
                 "a storage of " + std::to_string(storage.bytes.count_bytes) +
                     " bytes where one of " + std::to_string(record.count_bytes) + " was expected");
   }
-  source_.read_bytes(storage, offset_bytes, out);
-  const std::optional<uint32_t> crc = checker_.note(storage, offset_bytes, out, {});
-  return crc ? *crc : crc32(out);
+  FilledPart filled;
+  read_in_slices(
+      source_, storage, offset_bytes, out,
+      [&](const StorageRegion& located, uint64_t offset, std::span<const std::byte> bytes) {
+        filled.append(bytes, checker_.note(located, offset, bytes, {}));
+      });
+  return filled.crc;
 }
 
 uint32_t RecordReader::read_tensor(const TensorSource& tensor, const RecordPlan& plan,
                                    uint64_t offset_bytes, std::span<std::byte> out) {
   const std::string& key = tensor.tensor->key;
-  std::optional<uint32_t> crc;  // known without another look where all comes from one place
+  FilledPart filled;  // all of it, where bytes come as they are and in order
   const auto note = [&](const StorageRegion& located, uint64_t offset,
                         std::span<const std::byte> bytes) {
-    const std::optional<uint32_t> noted = checker_.note(located, offset, bytes, key);
-    if (bytes.data() == out.data() && bytes.size() == out.size()) crc = noted;
+    const std::optional<uint32_t> crc = checker_.note(located, offset, bytes, key);
+    if (bytes.data() == out.data() + filled.count_bytes) filled.append(bytes, crc);
   };
   try {
     BoxReader reader(*tensor.tensor, tensor.box, source_,
@@ -56,7 +74,7 @@ uint32_t RecordReader::read_tensor(const TensorSource& tensor, const RecordPlan&
   } catch (Error& error) {
     throw error.within({.file = {}, .key = key});
   }
-  return crc ? *crc : crc32(out);
+  return filled.count_bytes == out.size() ? filled.crc : crc32(out);
 }
 
 }  // namespace ckpt
