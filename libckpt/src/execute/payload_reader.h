@@ -34,10 +34,15 @@ class ScratchBuffer {
 using AfterRead = std::function<void(const StorageRegion& located, uint64_t offset_bytes,
                                      std::span<const std::byte> bytes)>;
 
-// Reads a part of a storage in slices, which are still in a core's own cache when `after_read`, if
-// set, looks at them.
-void read_in_slices(const PayloadSource& source, const StorageRegion& located,
-                    uint64_t offset_bytes, std::span<std::byte> out, const AfterRead& after_read);
+struct WatchedSource {
+  const PayloadSource& payloads;
+  const AfterRead& after_read;  // may be empty
+};
+
+// Reads a part of a storage in slices, which are still in a core's own cache when `after_read`
+// looks at them.
+void read_in_slices(const WatchedSource& source, const StorageRegion& located,
+                    uint64_t offset_bytes, std::span<std::byte> out);
 
 struct BoxReaderOptions {
   // What make_plan() found; default: looked up among all chunks of the tensor.
