@@ -50,11 +50,11 @@ uint32_t RecordReader::read_storage(const TargetRecord& record, uint64_t offset_
                     " bytes where one of " + std::to_string(record.count_bytes) + " was expected");
   }
   FilledPart filled;
-  read_in_slices(
-      source_, storage, offset_bytes, out,
-      [&](const StorageRegion& located, uint64_t offset, std::span<const std::byte> bytes) {
-        filled.append(bytes, checker_.note(located, offset, bytes, {}));
-      });
+  const AfterRead note = [&](const StorageRegion& located, uint64_t offset,
+                             std::span<const std::byte> bytes) {
+    filled.append(bytes, checker_.note(located, offset, bytes, {}));
+  };
+  read_in_slices({source_, note}, storage, offset_bytes, out);
   return filled.crc;
 }
 
