@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "step/rules/adam_kernel.h"
@@ -58,8 +59,8 @@ class Adam final : public UpdateRule {
     at::parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t first, int64_t last) {
       const at::NoGradGuard no_grad;
       const SingleThread single_thread;
-      const at::Tensor scratch = at::empty({kChunk}, at::kFloat);
-      for (int64_t i = first; i < last; ++i) update_chunk(chunks[static_cast<size_t>(i)], scratch);
+      const auto begin = static_cast<size_t>(first), end = static_cast<size_t>(last);
+      update_chunks_in_turn(std::span(chunks).subspan(begin, end - begin));
     });
     for (const UpdateItem& item : items) {
       if (!rounds_in_loop(item.target)) write_rounded(item.target);
@@ -70,31 +71,54 @@ class Adam final : public UpdateRule {
     return target.rounded.defined() && target.rounded.scalar_type() == at::kBFloat16;
   }
 
-  static void update_chunk(const Chunk& chunk, const at::Tensor& scratch) {
+  struct Work {
+    at::Tensor scratch = at::empty({kChunk}, at::kFloat);
+    at::Tensor converted_grad = {};
+    AdamSpan span = {};
+  };
+
+  // Each chunk's parameters move while the next one's moments come from memory.
+  static void update_chunks_in_turn(std::span<const Chunk> chunks) {
+    Work current, next;
+    prepare(chunks.front(), current);
+    adam_moments(current.span);
+    for (const Chunk& chunk : chunks.subspan(1)) {
+      take_roots(current);
+      prepare(chunk, next);
+      adam_apply_and_moments(current.span, next.span);
+      std::swap(current, next);
+    }
+    take_roots(current);
+    adam_apply(current.span);
+  }
+
+  static void prepare(const Chunk& chunk, Work& work) {
     const UpdateTarget& target = chunk.item->target;
-    AdamSpan span;
-    span.count = std::min(kChunk, target.param.numel() - chunk.begin);
+    AdamSpan& span = work.span;
+    span = {.count = std::min(kChunk, target.param.numel() - chunk.begin),
+            .scalars = chunk.scalars};
     const auto at_chunk = [&](const at::Tensor& tensor) {
       return tensor.mutable_data_ptr<float>() + chunk.begin;
     };
-    at::Tensor grad = target.grad;
-    span.grad = nullptr;
-    if (grad.scalar_type() == at::kFloat) {
-      span.grad = grad.const_data_ptr<float>() + chunk.begin;
+    if (target.grad.scalar_type() == at::kFloat) {
+      span.grad = target.grad.const_data_ptr<float>() + chunk.begin;
     } else {
-      grad = grad.view({-1}).narrow(0, chunk.begin, span.count).to(at::kFloat);
-      span.grad = grad.const_data_ptr<float>();
+      work.converted_grad = chunk_of(target.grad, chunk.begin, span.count).to(at::kFloat);
+      span.grad = work.converted_grad.const_data_ptr<float>();
     }
     span.param = at_chunk(target.param);
     span.exp_avg = at_chunk(target.state->at("exp_avg"));
     span.exp_avg_sq = at_chunk(target.state->at("exp_avg_sq"));
-    span.scratch = scratch.mutable_data_ptr<float>();
+    span.scratch = work.scratch.mutable_data_ptr<float>();
     if (rounds_in_loop(target)) {
       span.rounded = static_cast<uint16_t*>(target.rounded.mutable_data_ptr()) + chunk.begin;
     }
-    adam_moments(span, chunk.scalars);
-    scratch.narrow(0, 0, span.count).sqrt_();
-    adam_apply(span, chunk.scalars);
+  }
+
+  static void take_roots(const Work& work) {
+    const int64_t count = work.span.count;
+    at::Tensor roots = count == kChunk ? work.scratch : work.scratch.narrow(0, 0, count);
+    roots.sqrt_();
   }
 
   AdamScalars make_scalars(const StepContext& context) const {

@@ -23,79 +23,73 @@ struct Lerp {
 };
 
 template <bool kL2>
-[[gnu::always_inline]] inline void moments(const AdamSpan& span, const AdamScalars& scalars) {
-  const AdamScalars s = scalars;
-  const Lerp lerp(s.weight1);
-  const float* const __restrict param = span.param;
-  const float* const __restrict grad = span.grad;
-  float* const __restrict exp_avg = span.exp_avg;
-  float* const __restrict exp_avg_sq = span.exp_avg_sq;
-  float* const __restrict scratch = span.scratch;
-  for (int64_t i = 0; i < span.count; ++i) {
-    float g = grad[i] * s.grad_scale;
-    if (kL2) g = __builtin_fmaf(s.l2, param[i], g);
-    exp_avg[i] = lerp(exp_avg[i], g);
-    const float v = __builtin_fmaf(s.weight2 * g, g, exp_avg_sq[i] * s.beta2);
-    exp_avg_sq[i] = v;
-    scratch[i] = v;
-  }
-}
-
-[[gnu::always_inline]] inline void adam_moments_body(const AdamSpan& span,
-                                                     const AdamScalars& scalars) {
-  if (scalars.l2 == 0) {
-    moments<false>(span, scalars);
-  } else {
-    moments<true>(span, scalars);
-  }
-}
-
-constexpr int64_t kLine = 16;  // elements of a cache line
-constexpr int64_t kPrefetched = 16 * kLine;
-
-// What follows a span in memory is most likely the next span: it comes into the cache while
-// divisions keep the processor busy. A prefetch past the end of a tensor does nothing.
-[[gnu::always_inline]] inline void prefetch(const AdamSpan& span, int64_t first) {
-  for (int64_t i = first; i < first + kPrefetched; i += kLine) {
-    __builtin_prefetch(span.grad + i, 0, 2);
-    __builtin_prefetch(span.exp_avg + i, 1, 2);
-    __builtin_prefetch(span.exp_avg_sq + i, 1, 2);
-    __builtin_prefetch(span.param + i, 1, 2);
-  }
+[[gnu::always_inline]] inline void moments_at(const AdamSpan& span, const Lerp& lerp, int64_t i) {
+  const AdamScalars& s = span.scalars;
+  float g = span.grad[i] * s.grad_scale;
+  if (kL2) g = __builtin_fmaf(s.l2, span.param[i], g);
+  span.exp_avg[i] = lerp(span.exp_avg[i], g);
+  const float v = __builtin_fmaf(s.weight2 * g, g, span.exp_avg_sq[i] * s.beta2);
+  span.exp_avg_sq[i] = v;
+  span.scratch[i] = v;
 }
 
 template <bool kRounds>
-[[gnu::always_inline]] inline void apply(const AdamSpan& span, const AdamScalars& s, int64_t begin,
-                                         int64_t end) {
-  float* const __restrict param = span.param;
-  const float* const __restrict exp_avg = span.exp_avg;
-  const float* const __restrict root = span.scratch;
-  uint16_t* const __restrict rounded = span.rounded;
-  for (int64_t i = begin; i < end; ++i) {
-    const float denominator = root[i] / s.root_correction2 + s.eps;
-    const float p = param[i] * s.decay + s.step_size * exp_avg[i] / denominator;
-    param[i] = p;
-    if (kRounds) rounded[i] = bf16_bits(p);
-  }
+[[gnu::always_inline]] inline void apply_at(const AdamSpan& span, int64_t i) {
+  const AdamScalars& s = span.scalars;
+  const float denominator = span.scratch[i] / s.root_correction2 + s.eps;
+  const float p = span.param[i] * s.decay + s.step_size * span.exp_avg[i] / denominator;
+  span.param[i] = p;
+  if (kRounds) span.rounded[i] = bf16_bits(p);
 }
 
-[[gnu::always_inline]] inline void adam_apply_body(const AdamSpan& span,
-                                                   const AdamScalars& scalars) {
-  const AdamScalars s = scalars;
-  for (int64_t begin = 0; begin < span.count; begin += kPrefetched) {
-    prefetch(span, span.count + begin);
-    const int64_t end = std::min(span.count, begin + kPrefetched);
-    if (span.rounded == nullptr) {
-      apply<false>(span, s, begin, end);
-    } else {
-      apply<true>(span, s, begin, end);
-    }
+// Copies of the spans: what a loop writes cannot be what its scalars are read from.
+template <bool kL2>
+[[gnu::always_inline]] inline void moments_from(const AdamSpan next, int64_t begin) {
+  const Lerp lerp(next.scalars.weight1);
+#pragma GCC ivdep
+  for (int64_t i = begin; i < next.count; ++i) moments_at<kL2>(next, lerp, i);
+}
+
+template <bool kRounds>
+[[gnu::always_inline]] inline void apply_from(const AdamSpan span, int64_t begin) {
+#pragma GCC ivdep
+  for (int64_t i = begin; i < span.count; ++i) apply_at<kRounds>(span, i);
+}
+
+template <bool kRounds, bool kL2>
+[[gnu::always_inline]] inline void both(const AdamSpan span, const AdamSpan next) {
+  const Lerp lerp(next.scalars.weight1);
+  const int64_t shared = std::min(span.count, next.count);
+#pragma GCC ivdep
+  for (int64_t i = 0; i < shared; ++i) {
+    apply_at<kRounds>(span, i);
+    moments_at<kL2>(next, lerp, i);
+  }
+  apply_from<kRounds>(span, shared);
+  moments_from<kL2>(next, shared);
+}
+
+[[gnu::always_inline]] inline void adam_moments_body(const AdamSpan& span) {
+  span.scalars.l2 == 0 ? moments_from<false>(span, 0) : moments_from<true>(span, 0);
+}
+
+[[gnu::always_inline]] inline void adam_apply_body(const AdamSpan& span) {
+  span.rounded == nullptr ? apply_from<false>(span, 0) : apply_from<true>(span, 0);
+}
+
+[[gnu::always_inline]] inline void adam_apply_and_moments_body(const AdamSpan& span,
+                                                               const AdamSpan& next) {
+  if (next.scalars.l2 == 0) {
+    span.rounded == nullptr ? both<false, false>(span, next) : both<true, false>(span, next);
+  } else {
+    span.rounded == nullptr ? both<false, true>(span, next) : both<true, true>(span, next);
   }
 }
 
 }  // namespace
 
-CKPT_DISPATCHED(adam_moments, (const AdamSpan& span, const AdamScalars& scalars), (span, scalars))
-CKPT_DISPATCHED(adam_apply, (const AdamSpan& span, const AdamScalars& scalars), (span, scalars))
+CKPT_DISPATCHED(adam_moments, (const AdamSpan& span), (span))
+CKPT_DISPATCHED(adam_apply, (const AdamSpan& span), (span))
+CKPT_DISPATCHED(adam_apply_and_moments, (const AdamSpan& span, const AdamSpan& next), (span, next))
 
 }  // namespace optim

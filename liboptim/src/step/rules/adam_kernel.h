@@ -25,11 +25,15 @@ struct AdamSpan {
   float* scratch = nullptr;
   uint16_t* rounded = nullptr;  // bf16 bits of the new parameter; null: not wanted
   int64_t count = 0;
+  AdamScalars scalars;
 };
 
 // Before the square root: moments, and the second moment once more into `scratch`.
-void adam_moments(const AdamSpan& span, const AdamScalars& scalars);
+void adam_moments(const AdamSpan& span);
 // After it: `scratch` holds the roots, the parameter moves.
-void adam_apply(const AdamSpan& span, const AdamScalars& scalars);
+void adam_apply(const AdamSpan& span);
+// adam_apply(span) and adam_moments(next) in one loop: memory works while the processor divides.
+// The spans share no element.
+void adam_apply_and_moments(const AdamSpan& span, const AdamSpan& next);
 
 }  // namespace optim
