@@ -45,7 +45,7 @@ if(SHARDWISE_TORCH)
 endif()
 
 foreach(module optim_cuda optim_nccl)  # beside liboptim, which looks for them there
-  if(TARGET ${module})
+  if(TARGET ${module} AND TARGET optim)
     set_target_properties(${module} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
     install(TARGETS ${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   endif()

@@ -23,17 +23,6 @@ from yardsticks import torch_adam, torch_batched_newton_schulz, torch_newton_sch
 
 REPEATS, WARMUPS = 25, 5
 FLAT = 512 << 20  # elements of the large flat parameter
-
-
-def sized(number, on_cpu_divided_by):
-    """A size, or in a dry run what a CPU can do."""
-    return number if kernels.where == "cuda" else number // on_cpu_divided_by
-
-
-def flat():
-    return sized(FLAT, 1 << 17)
-
-
 PEAK_BYTES_PER_S = 4.8e12  # of an H200, by its data sheet
 
 MODES = {
@@ -44,6 +33,15 @@ MODES = {
     "fp32 gradients, bf16 states, bf16 parameter": (F32, F32, (BF16, BF16), BF16),
     "bf16 gradients, 16-bit remainders, bf16 states": (BF16, SPLIT, (BF16, BF16), NONE),
 }
+
+
+def sized(number, on_cpu_divided_by):
+    """A size, or in a dry run what a CPU can do."""
+    return number if kernels.where == "cuda" else number // on_cpu_divided_by
+
+
+def flat():
+    return sized(FLAT, 1 << 17)
 
 
 def times_ms(work, before=lambda: None):
@@ -102,6 +100,8 @@ def format_row(row):
     text = f"{row['name']:<66} {row['ms']:>10.4f} ms"
     if "gb_per_s" in row:
         text += f" {row['gb_per_s']:>7.0f} GB/s"
+    if "of_peak" in row:
+        text += f" ({row['of_peak']:.3f} of an H200's 4.8 TB/s, goal {row['of_peak_goal']})"
     if "tflop_per_s" in row:
         text += f" {row['tflop_per_s']:>7.0f} TFLOP/s"
     if "ratio" in row:
