@@ -2,8 +2,8 @@
 
 usage: bench_optim.py [--program build/bin/optim_bench] [--mparams N] [--threads T] [--repeat R]
 
-Prints one JSON object: for each comparison the median seconds of each contestant and the ratio of
-their medians (above 1: ours is faster).
+Prints one JSON object: for each comparison the median seconds of each contestant, and the ratio to
+ours turn by turn: median, lowest, highest (above 1: ours is faster).
 """
 import argparse
 import json
@@ -92,15 +92,21 @@ def turns(contestants, repeat):
     for _ in range(repeat):
         for name, turn in contestants.items():
             times[name].append(turn())
-    return {name: statistics.median(values) for name, values in times.items()}
+    return times
+
+
+def ratios(theirs, ours):
+    of_turns = [their / our for their, our in zip(theirs, ours, strict=True)]
+    return [round(value, 3) for value in
+            (statistics.median(of_turns), min(of_turns), max(of_turns))]
 
 
 def compare(options, kind, size, theirs, repeat):
     ours = Ours(options.program, kind, size, options.threads)
-    medians = turns({"ours": ours, **theirs}, repeat)
+    times = turns({"ours": ours, **theirs}, repeat)
     ours.close()
-    return {**{name: round(seconds, 5) for name, seconds in medians.items()},
-            **{f"{name}/ours": round(medians[name] / medians["ours"], 3) for name in theirs}}
+    return {**{name: round(statistics.median(values), 5) for name, values in times.items()},
+            **{f"{name}/ours": ratios(times[name], times["ours"]) for name in theirs}}
 
 
 def main():
