@@ -366,6 +366,8 @@ int run_checks(Extent extent) {
     void* memory = nullptr;
     const cudaError_t error = cudaMalloc(&memory, 1);
     cudaFree(memory);
+    if (error != cudaSuccess)
+      std::cout << "no memory to be had: " << cudaGetErrorString(error) << "\n";
     return error == cudaSuccess ? 0 : 1;
   }
   Report report;

@@ -59,7 +59,9 @@ const kernels::DeviceApi& device_api(const at::Device& device) {
 at::Device use_cuda() {
   if (const char* const problem = cuda_problem()) refuse(problem);
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    refuse(std::string("LibTorch's CUDA part does not load: ") + dlerror());
+    refuse(std::string("LibTorch's CUDA part, which needs all that the torch wheel depends on, "
+                       "does not load: ") +
+           dlerror());
   }
   return {at::kCUDA, c10::impl::VirtualGuardImpl(at::kCUDA).getDevice().index()};
 }

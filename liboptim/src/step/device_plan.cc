@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "step/param_storage.h"
@@ -121,11 +122,11 @@ class ParamPlan {
  private:
   void* place(const at::Tensor& tensor) {
     if (!tensor.defined()) return nullptr;
-    if (tensor.numel() != param_.model.param.numel() || !tensor.is_contiguous() ||
+    if (tensor.sizes() != param_.model.param.sizes() || !tensor.is_contiguous() ||
         tensor.device() != device_) {
       throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
                         {.file = {}, .key = param_.model.info.name},
-                        "parameter, gradient and states differ in size, are not contiguous or not "
+                        "parameter, gradient and states differ in shape, are not contiguous or not "
                         "all on " +
                             device_.str());
     }
@@ -221,9 +222,13 @@ bool DevicePlan::is_equal(const DevicePlan& other) const {
   const auto same = [](const at::Tensor& a, const at::Tensor& b) {
     return a.const_data_ptr() == b.const_data_ptr() && a.is_same(b);
   };
-  const auto updates_done = [](const kernels::StepGroup& group) { return group.settings.step; };
+  const auto rule = [](const kernels::StepGroup& group) {
+    const kernels::GroupSettings& s = group.settings;
+    return std::tuple(s.rule, s.beta1, s.beta2, s.eps, s.step, s.decay, s.bias_correction,
+                      s.nesterov, group.muon.type, group.muon.tf32, group.muon.extra_scale);
+  };
   return params == other.params && groups == other.groups &&
-         std::ranges::equal(plan.groups, other.plan.groups, {}, updates_done, updates_done) &&
+         std::ranges::equal(plan.groups, other.plan.groups, {}, rule, rule) &&
          std::ranges::equal(tensors, other.tensors, same);
 }
 

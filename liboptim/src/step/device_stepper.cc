@@ -5,6 +5,8 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <ckpt/error.h>
+#include <optim/checkpoint_bridge.h>
 #include <cstring>
 #include <utility>
 
@@ -31,8 +33,23 @@ void DeviceStepper::rebuild(DevicePlan plan) {
   plan_ = std::move(plan);
 }
 
+// As on the CPU.
+void DeviceStepper::check_types(const std::vector<OptimizerGroup*>& groups) const {
+  if (!config_.use_precision_aware_optimizer) return;
+  for (const OptimizerGroup* const group : groups) {
+    for (const OptimizedParam& param : group->params) {
+      const at::Tensor& grad = param.model.main_grad;
+      if (!grad.defined() || dtype_of(grad.scalar_type()) == config_.main_grads_dtype) continue;
+      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
+                        {.file = {}, .key = param.model.info.name},
+                        "the gradient's type is not main_grads_dtype");
+    }
+  }
+}
+
 void DeviceStepper::queue_stats(const std::vector<OptimizerGroup*>& groups, uint32_t stats_count,
                                 const Scaling& scaling) {
+  check_types(groups);
   DevicePlan plan = make_device_plan(groups, state_precision(config_), {device_, stats_count});
   if (!step_ || !plan_.is_equal(plan)) rebuild(std::move(plan));
   std::vector<kernels::GroupRates> rates;

@@ -43,6 +43,7 @@ class DeviceStepper {
   void count_step();  // of each parameter that was updated
 
  private:
+  void check_types(const std::vector<OptimizerGroup*>& groups) const;
   void rebuild(DevicePlan plan);
 
   const OptimizerConfig& config_;

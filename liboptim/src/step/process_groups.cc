@@ -84,8 +84,8 @@ ProcessGroupPtr join_gloo_group(const std::string& store_file, ProcessRank rank,
 
 ProcessGroupPtr join_nccl_group(const TcpRendezvous& rendezvous, ProcessRank rank,
                                 const GlooOptions& options) {
-  const AddNccl add_nccl = nccl_module();
   use_cuda();
+  const AddNccl add_nccl = nccl_module();
   return translate_c10d_errors("rendezvous", [&] {
     const StorePtr store = join_tcp_store(rendezvous, rank, options);
     ProcessGroupPtr group = make_gloo_group(store, rank, options);

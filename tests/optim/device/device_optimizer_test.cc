@@ -3,6 +3,7 @@
 #include <limits>
 #include <ranges>
 #include <string>
+#include <variant>
 
 #include <optim/process_groups.h>
 
@@ -121,6 +122,48 @@ BOOST_AUTO_TEST_CASE(a_device_that_says_no_leaves_parameters_untouched) {
       BOOST_TEST(updates_done(*optimizer) == 0);
       optimizer->step();  // it works again, as if nothing had been
       BOOST_TEST(std::ranges::equal(copies_of(*optimizer), copies_of(*expected), same_bits));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(gradients_of_another_shape_or_type_are_refused) {
+  const auto optimizer = make_optimizer(small_model(1, 3), {}, {});
+  optimizer->use_kernels(optim::host_api());
+  optimizer->bind_grads([](const optim::ParamInfo& info) {
+    return gradient_of(info, 0).view({info.shape.back(), -1}).contiguous();
+  });
+  expect_error(ckpt::ErrorCode::InvalidArgument, "embedding.position_embeddings.weight",
+               [&] { optimizer->step(); });
+  optim::OptimizerConfig config = muon_config();
+  config.use_precision_aware_optimizer = true;
+  config.main_grads_dtype = ckpt::DType::BFloat16;
+  const auto aware = make_optimizer(small_model(1, 3), {}, {}, config);
+  aware->use_kernels(optim::host_api());
+  bind_gradients(*aware);
+  expect_error(ckpt::ErrorCode::InvalidArgument, aware->get_parameters().front()->model.info.name,
+               [&] { aware->step(); });
+}
+
+BOOST_AUTO_TEST_CASE(changed_settings_of_a_rule_take_effect) {
+  const auto changed = make_optimizer(small_model(1, 3), {}, {});
+  const auto expected = make_optimizer(small_model(1, 3), {}, {});
+  for (optim::LayerWiseDistributedOptimizer* const optimizer : {changed.get(), expected.get()}) {
+    if (optimizer == changed.get()) optimizer->use_kernels(optim::host_api());
+    bind_gradients(*optimizer);
+    optimizer->step();
+    for (optim::OptimizerGroup* const group : optimizer->param_groups()) {
+      if (auto* const muon = std::get_if<optim::MuonRule>(&group->rule_config)) {
+        muon->momentum = 0.5;
+        group->rule = optim::make_rule(group->rule_config);
+      }
+    }
+    optimizer->step();
+  }
+  const auto found = changed->get_parameters(), wanted = expected->get_parameters();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    for (const auto& [name, state] : optim::state_of(*wanted[i])) {
+      const at::Tensor ours = optim::state_of(*found[i]).at(name);
+      BOOST_TEST(largest_difference(ours, state) <= 1e-6, wanted[i]->model.info.name);
     }
   }
 }
