@@ -74,6 +74,32 @@ BOOST_AUTO_TEST_CASE(a_master_of_another_parameter_is_refused_with_its_key) {
   }
 }
 
+BOOST_DATA_TEST_CASE(processes_prove_each_master_once, data::make({1u, 2u, 3u, 31u}), world_size) {
+  const auto checkpoint = ckpt::Checkpoint::open(golden("lw_muon_bf16_torch_dp2"));
+  const auto view = optim::name_layer_wise(checkpoint);
+  for (const optim::LayerWiseParam& param : view.params) {
+    auto changed = optim::name_layer_wise(checkpoint);
+    const std::string key = "optimizer.state.exp_avg." + param.info.name;
+    const std::string muon_key = "optimizer.state.momentum_buffer." + param.info.name;
+    ckpt::TensorEntry *master = nullptr, *moment = nullptr;
+    for (auto& tensor : changed.tensors.tensors) {
+      if (tensor.key == "optimizer.state.fp32_param." + param.info.name) master = &tensor;
+      if (tensor.key == key || tensor.key == muon_key) moment = &tensor;
+    }
+    BOOST_REQUIRE((master != nullptr && moment != nullptr));
+    master->chunks = moment->chunks;
+    unsigned refused = 0;
+    for (uint32_t rank = 0; rank < world_size; ++rank) {
+      try {
+        optim::prove_assignment(changed, checkpoint, 1, {rank, world_size});
+      } catch (const ckpt::Error&) {
+        ++refused;
+      }
+    }
+    BOOST_TEST(refused == 1u, param.info.name);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_torch_target_has_one_file_per_rank_and_the_tracker_last) {
   optim::LayerWiseTargetSpec spec;
   spec.data_parallel = 3;

@@ -100,9 +100,11 @@ struct AmbiguousParam {
 
 // Proves by content that each master belongs to its name: rounded to the weight's type it equals
 // the weight bit for bit. Streams all masters and weights once, on `threads` threads (0: one per
-// core). Throws Corrupt with file and key.
+// core). One of several processes proves its share of the parameters, and sees what is ambiguous
+// among these alone. Throws Corrupt with file and key.
 OPTIM_LAYOUT_EXPORT std::vector<AmbiguousParam> prove_assignment(
-    const LayerWiseCheckpoint& checkpoint, const ckpt::Checkpoint& source, unsigned threads = 0);
+    const LayerWiseCheckpoint& checkpoint, const ckpt::Checkpoint& source, unsigned threads = 0,
+    const ckpt::Share& share = {});
 
 // How Megatron lays out a torch_dist folder.
 enum class StoreLayout : uint8_t {

@@ -3,20 +3,21 @@
 namespace optim {
 
 BackgroundProof::BackgroundProof(const LayerWiseCheckpoint& view, const ckpt::Checkpoint& source,
-                                 const ckpt::ExecuteOptions& options)
+                                 const ckpt::ExecuteOptions& options, const ckpt::Share& share)
     : on_callers_stop_(options.stop, [this] { stop_.request_stop(); }) {
-  const unsigned threads = options.threads;
-  if (threads == 1) {
-    run(view, source, threads);
+  const auto prove = [&view, &source, share, threads = options.threads] {
+    return prove_assignment(view, source, threads, share);
+  };
+  if (options.threads == 1) {
+    run(prove);
   } else {
-    thread_ = std::jthread([this, &view, &source, threads] { run(view, source, threads); });
+    thread_ = std::jthread([this, prove] { run(prove); });
   }
 }
 
-void BackgroundProof::run(const LayerWiseCheckpoint& view, const ckpt::Checkpoint& source,
-                          unsigned threads) {
+void BackgroundProof::run(const std::function<std::vector<AmbiguousParam>()>& prove) {
   try {
-    ambiguous_ = prove_assignment(view, source, threads);
+    ambiguous_ = prove();
   } catch (...) {
     error_ = std::current_exception();
     stop_.request_stop();

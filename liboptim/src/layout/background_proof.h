@@ -15,9 +15,9 @@ namespace optim {
 // wait() has returned. A failure stops the copying.
 class BackgroundProof {
  public:
-  // Both must outlive it.
+  // View and source must outlive it.
   BackgroundProof(const LayerWiseCheckpoint& view, const ckpt::Checkpoint& source,
-                  const ckpt::ExecuteOptions& options);
+                  const ckpt::ExecuteOptions& options, const ckpt::Share& share);
 
   // What the copying must obey: the caller's stop, and this proof's.
   std::stop_token stop_token() const { return stop_.get_token(); }
@@ -26,7 +26,7 @@ class BackgroundProof {
   const std::vector<AmbiguousParam>& wait();
 
  private:
-  void run(const LayerWiseCheckpoint& view, const ckpt::Checkpoint& source, unsigned threads);
+  void run(const std::function<std::vector<AmbiguousParam>()>& prove);
 
   std::stop_source stop_;
   std::stop_callback<std::function<void()>> on_callers_stop_;

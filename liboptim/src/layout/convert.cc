@@ -106,7 +106,11 @@ uint64_t count_bytes(const Links& links) {
 // Numbered masters are proven to belong to their names while they are copied.
 ConvertReport write_proven(const LayerWiseCheckpoint& view, Job job, ckpt::Target target,
                            const ConvertOptions& options) {
-  BackgroundProof proof(view, job.source, options.execute);
+  // Who finishes finds parts that were proven before they were complete.
+  if (options.finish && !options.strict) return write(job, std::move(target), options);
+  // What is ambiguous is known for sure only where one process proves all.
+  const bool alone = options.strict || options.dry_run;
+  BackgroundProof proof(view, job.source, options.execute, alone ? ckpt::Share() : options.share);
   job.before_publishing = [&] {
     const auto& ambiguous = proof.wait();
     if (options.strict) refuse_ambiguity(ambiguous);

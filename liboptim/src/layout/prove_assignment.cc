@@ -71,10 +71,30 @@ bool block_rounds_to_bfloat16(const float* masters, const uint16_t* weights) {
   return difference == 0;
 }
 
+// Of one process: neighbouring parameters, as many elements as the other processes have.
+std::vector<const LayerWiseParam*> params_of(const LayerWiseCheckpoint& view,
+                                             const ckpt::Share& share) {
+  uint64_t all_elements = 0, elements_before = 0;
+  const auto count = [&](const LayerWiseParam& param) {
+    return ckpt::element_count(view.tensors.find_tensor(param.info.name)->shape);
+  };
+  for (const LayerWiseParam& param : view.params) all_elements += count(param);
+  const uint64_t share_elements = all_elements / share.world_size + 1;
+  std::vector<const LayerWiseParam*> own;
+  for (const LayerWiseParam& param : view.params) {
+    if (elements_before / share_elements == share.rank) own.push_back(&param);
+    elements_before += count(param);
+  }
+  return own;
+}
+
 class Proof {
  public:
-  Proof(const LayerWiseCheckpoint& view, const ckpt::Checkpoint& source)
-      : view_(view), source_(source), fingerprints_(view.params.size()) {}
+  Proof(const LayerWiseCheckpoint& view, const ckpt::Checkpoint& source, const ckpt::Share& share)
+      : view_(view),
+        source_(source),
+        params_(params_of(view, share)),
+        fingerprints_(params_.size()) {}
 
   std::vector<AmbiguousParam> run(unsigned threads) {
     {
@@ -94,9 +114,9 @@ class Proof {
 
   void work() {
     Buffers buffers;
-    for (size_t param = next_++; param < view_.params.size(); param = next_++) {
+    for (size_t param = next_++; param < params_.size(); param = next_++) {
       try {
-        fingerprints_[param] = prove(view_.params[param], buffers);
+        fingerprints_[param] = prove(*params_[param], buffers);
       } catch (...) {
         fail(param, std::current_exception());
       }
@@ -106,7 +126,7 @@ class Proof {
   // All parameters before a failed one were started: the first failure is always the one reported.
   void fail(size_t param, std::exception_ptr error) {
     const std::scoped_lock lock(mutex_);
-    next_ = view_.params.size();
+    next_ = params_.size();
     if (error_ && param > failed_param_) return;
     failed_param_ = param;
     error_ = std::move(error);
@@ -168,12 +188,12 @@ class Proof {
   std::vector<AmbiguousParam> ambiguous() const {
     std::map<std::pair<std::vector<int64_t>, uint64_t>, std::vector<std::string>> alike;
     for (size_t i = 0; i < fingerprints_.size(); ++i) {
-      const ParamInfo& info = view_.params[i].info;
+      const ParamInfo& info = params_[i]->info;
       alike[{info.shape, fingerprints_[i]}].push_back(info.name);
     }
     std::vector<AmbiguousParam> result;
     for (size_t i = 0; i < fingerprints_.size(); ++i) {
-      const ParamInfo& info = view_.params[i].info;
+      const ParamInfo& info = params_[i]->info;
       const auto& names = alike.at({info.shape, fingerprints_[i]});
       if (names.size() < 2) continue;
       result.push_back({info.name, names});
@@ -184,6 +204,7 @@ class Proof {
 
   const LayerWiseCheckpoint& view_;
   const ckpt::Checkpoint& source_;
+  std::vector<const LayerWiseParam*> params_;
   std::vector<uint64_t> fingerprints_;  // by parameter
   std::atomic<size_t> next_ = 0;
   std::mutex mutex_;
@@ -194,9 +215,10 @@ class Proof {
 }  // namespace
 
 std::vector<AmbiguousParam> prove_assignment(const LayerWiseCheckpoint& checkpoint,
-                                             const ckpt::Checkpoint& source, unsigned threads) {
+                                             const ckpt::Checkpoint& source, unsigned threads,
+                                             const ckpt::Share& share) {
   const unsigned wanted = threads != 0 ? threads : std::thread::hardware_concurrency();
-  return Proof(checkpoint, source).run(std::clamp(wanted, 1u, kThreadsMax));
+  return Proof(checkpoint, source, share).run(std::clamp(wanted, 1u, kThreadsMax));
 }
 
 }  // namespace optim
