@@ -7,6 +7,7 @@
 
 #include "base/checked_math.h"
 #include "execute/archive_state.h"
+#include "execute/chunk_indices.h"
 #include "execute/memory_budget.h"
 #include "execute/output_files.h"
 #include "execute/record_reader.h"
@@ -106,7 +107,7 @@ class Execution {
     const std::span<std::byte> blocks =
         worker.window.bytes().first(align_up(count_bytes, OutputFile::kBlockBytes));
     WindowComposer composer({target_, plan_, archives_},
-                            RecordReader(source_, checker_, worker.scratch));
+                            RecordReader(source_, checker_, indices_, worker.scratch));
     const uint32_t crc = composer.compose(window, number, blocks.first(count_bytes));
     std::ranges::fill(blocks.subspan(count_bytes), std::byte{0});
     const auto finished = files.write(window, blocks, crc);
@@ -126,6 +127,7 @@ class Execution {
   const ExecuteOptions& options_;
   MemoryBudget budget_;
   SourceChecker checker_;
+  ChunkIndices indices_;
   WindowMap windows_;
   OpenArchives archives_;
   std::vector<Worker> workers_;

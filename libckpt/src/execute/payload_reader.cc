@@ -94,29 +94,24 @@ BoxReader::BoxReader(const TensorEntry& tensor, const Box& box, const PayloadSou
       element_bytes_(bytes_per_element(tensor.dtype)),
       count_bytes_(element_count(box.sizes) * element_bytes_) {
   if (count_bytes_ == 0) return;
-  const std::vector<CopyOp> found =
-      options_.copies ? std::vector<CopyOp>() : find_copies(tensor, box);
-  const std::span<const CopyOp> copies = options_.copies ? *options_.copies : found;
-  parts_.reserve(copies.size());
-  std::vector<Box> overlaps;
-  overlaps.reserve(copies.size());
-  for (const CopyOp& copy : copies) {
-    add_part(copy);
-    overlaps.push_back(copy.overlap);
-  }
-  index_.emplace(std::move(overlaps));
+  if (!options_.copies) found_copies_ = find_copies(tensor, box);
+  copies_ = options_.copies ? *options_.copies : std::span<const CopyOp>(found_copies_);
+  if (options_.index == nullptr) options_.index = &own_index_.emplace(copies_);
 }
 
-void BoxReader::add_part(const CopyOp& copy) {
+BoxReader::Part& BoxReader::part_of(const CopyOp& copy) {
   const Chunk& chunk = tensor_.chunks[copy.chunk];
-  Part part{&chunk, {}, chunk.payload_offset_bytes};
+  const auto [entry, is_new] = parts_.try_emplace(copy.chunk, Part{&chunk, {}, 0});
+  Part& part = entry->second;
+  if (!is_new) return part;
+  part.start_bytes = chunk.payload_offset_bytes;
   if (chunk.view) {
     part.strides = chunk.view->strides;
     part.start_bytes += chunk.view->offset * element_bytes_;
   } else {
     part.strides = row_major_strides(chunk.box.sizes);
   }
-  parts_.push_back(std::move(part));
+  return part;
 }
 
 // An entry may hold a tensor that is not row-major. The chunk may be a part of it: without leading
@@ -208,8 +203,8 @@ void BoxReader::read_in_element(uint64_t offset_bytes, std::span<std::byte> out)
 
 void BoxReader::read_box(const Box& box, std::byte* out) {
   uint64_t missing = element_count(box.sizes);
-  for (const Overlap& overlap : index_->find(box)) {
-    read_overlap(parts_[overlap.box], overlap.part, box, out);
+  for (const Overlap& overlap : options_.index->find(box)) {
+    read_overlap(part_of(copies_[overlap.box]), overlap.part, box, out);
     missing -= std::min(missing, element_count(overlap.part.sizes));
   }
   if (missing != 0) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
@@ -47,6 +48,7 @@ void read_in_slices(const WatchedSource& source, const StorageRegion& located,
 struct BoxReaderOptions {
   // What make_plan() found; default: looked up among all chunks of the tensor.
   std::optional<std::span<const CopyOp>> copies = std::nullopt;
+  const OverlapIndex* index = nullptr;  // of the copies; default: its own
   // For chunks that do not lie in memory as the box does; default: 1 MiB of its own.
   ScratchBuffer* scratch = nullptr;
   AfterRead after_read = {};
@@ -81,7 +83,7 @@ class BoxReader {
     std::optional<StorageRegion> storage = std::nullopt;  // once it was located
   };
 
-  void add_part(const CopyOp& copy);
+  Part& part_of(const CopyOp& copy);
   StorageRegion locate(Part& part) const;
   const StorageRegion& located(Part& part);
   void read_in_element(uint64_t offset_bytes, std::span<std::byte> out);
@@ -103,8 +105,10 @@ class BoxReader {
   uint64_t element_bytes_;
   uint64_t count_bytes_;
   uint64_t position_bytes_ = 0;
-  std::vector<Part> parts_;
-  std::optional<OverlapIndex> index_;  // of the parts' overlaps
+  std::vector<CopyOp> found_copies_;
+  std::span<const CopyOp> copies_;
+  std::optional<OverlapIndex> own_index_;
+  std::unordered_map<uint32_t, Part> parts_;  // by chunk; of what was read
   ScratchBuffer own_scratch_;
 };
 

@@ -68,8 +68,9 @@ uint32_t RecordReader::read_tensor(const TensorSource& tensor, const RecordPlan&
     if (bytes.data() == out.data() + filled.count_bytes) filled.append(bytes, crc);
   };
   try {
+    const auto index = indices_.index_of(plan);
     BoxReader reader(*tensor.tensor, tensor.box, source_,
-                     {.copies = plan.copies, .scratch = &scratch_, .after_read = note});
+                     {plan.copies, index.get(), &scratch_, note});
     reader.read_at(offset_bytes, out);
   } catch (Error& error) {
     throw error.within({.file = {}, .key = key});

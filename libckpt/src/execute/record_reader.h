@@ -7,6 +7,7 @@
 #include <ckpt/plan.h>
 #include <ckpt/target.h>
 
+#include "execute/chunk_indices.h"
 #include "execute/payload_reader.h"
 #include "execute/source_checker.h"
 
@@ -16,8 +17,9 @@ namespace ckpt {
 class RecordReader {
  public:
   // `scratch`: memory to read through where elements do not lie in the target's order.
-  RecordReader(const PayloadSource& source, SourceChecker& checker, ScratchBuffer& scratch)
-      : source_(source), checker_(checker), scratch_(scratch) {}
+  RecordReader(const PayloadSource& source, SourceChecker& checker, ChunkIndices& indices,
+               ScratchBuffer& scratch)
+      : source_(source), checker_(checker), indices_(indices), scratch_(scratch) {}
 
   // Fills `out` with a record's bytes from `offset_bytes` on, and returns their CRC-32. What is
   // read of the source is checked against the source's checksums.
@@ -33,6 +35,7 @@ class RecordReader {
 
   const PayloadSource& source_;
   SourceChecker& checker_;
+  ChunkIndices& indices_;
   ScratchBuffer& scratch_;
 };
 

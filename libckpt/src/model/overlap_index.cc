@@ -28,6 +28,10 @@ OverlapIndex::OverlapIndex(std::span<const Chunk> chunks) {
   build(chunks.size(), [&](uint32_t i) -> const Box& { return chunks[i].box; });
 }
 
+OverlapIndex::OverlapIndex(std::span<const CopyOp> copies) {
+  build(copies.size(), [&](uint32_t i) -> const Box& { return copies[i].overlap; });
+}
+
 void OverlapIndex::build(size_t count, const BoxAt& box_at) {
   if (count == 0) return;
   dims_ = box_at(0).sizes.size();

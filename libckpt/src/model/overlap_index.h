@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <ckpt/catalog.h>
+#include <ckpt/plan.h>
 
 namespace ckpt {
 
@@ -22,6 +23,7 @@ class OverlapIndex {
   // Boxes without elements, and those of another number of dimensions than the first, meet nothing.
   explicit OverlapIndex(std::span<const Box> boxes);
   explicit OverlapIndex(std::span<const Chunk> chunks);
+  explicit OverlapIndex(std::span<const CopyOp> copies);  // of what they copy
 
   // In the order of the boxes as they were given.
   std::vector<Overlap> find(const Box& query) const;
