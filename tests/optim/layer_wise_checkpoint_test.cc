@@ -91,7 +91,7 @@ BOOST_DATA_TEST_CASE(processes_prove_each_master_once, data::make({1u, 2u, 3u, 3
     unsigned refused = 0;
     for (uint32_t rank = 0; rank < world_size; ++rank) {
       try {
-        optim::prove_assignment(changed, checkpoint, 1, {rank, world_size});
+        optim::prove_assignment(changed, checkpoint, {1, {rank, world_size}});
       } catch (const ckpt::Error&) {
         ++refused;
       }

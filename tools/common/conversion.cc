@@ -103,7 +103,7 @@ void print_text(const ConversionOptions& options, const optim::ConvertReport& re
                 << ", " << count_text(report.plan.files.size(), "file") << ", "
                 << size_text(report.plan.total_bytes);
   if (report.peak_memory_bytes != 0) {
-    console.out() << ", at most " << size_text(report.peak_memory_bytes) << " of memory";
+    console.out() << ", about " << size_text(report.peak_memory_bytes) << " of memory";
   }
   console.out() << "\n";
   if (report.outcome == ckpt::Outcome::PartWritten) {
@@ -144,7 +144,8 @@ void ConversionOptions::declare(CLI::App& app) {
       ->capture_default_str();
   app.add_flag("--strict", strict, "Refuse when something cannot be carried or proven");
   app.add_flag("--force", force, "Replace an existing destination");
-  app.add_option("--max-memory", max_memory_bytes, "Memory of the process (8G, 512M)")
+  app.add_option("--max-memory", max_memory_bytes,
+                 "Resident memory of the process, about (8G, 512M); buffers take no more than 256M")
       ->transform(CLI::AsSizeValue(false))
       ->option_text("BYTES");
   app.add_flag("--dry-run", dry_run, "Show the plan, write nothing");

@@ -47,7 +47,7 @@ struct ConvertReport {
   ExecuteStats stats;       // zero after a dry run
   uint64_t kept_bytes = 0;  // under options.resume: found finished and sound
   uint64_t verified_bytes = 0;
-  uint64_t peak_memory_bytes = 0;  // of a dry run: what the process would hold at most
+  uint64_t peak_memory_bytes = 0;  // of a dry run: about what the process would hold; 0: unknown
   std::vector<NotCarried> not_carried;
   std::vector<std::string> warnings;
 };
@@ -73,7 +73,7 @@ struct ConversionSource {
   // (Unsupported): nobody could tell whether two attempts write the same.
   const Checkpoint* checkpoint = nullptr;
   std::vector<LinkedFile> links = {};  // published with the target's files, in this order
-  // Called, if set, when this process has written its payload; what it throws, nobody publishes.
+  // Called, if set, when this process has written its payload; if it throws, nothing is published.
   std::function<void()> before_publishing = {};
 };
 

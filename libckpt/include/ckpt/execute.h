@@ -43,7 +43,7 @@ struct ExecuteStats {
   uint64_t file_count = 0;
 };
 
-// Resident memory of this process at its peak if it executed a plan now, at most: what it holds
+// Resident memory of this process at its peak if it executed a plan now, about: what it holds
 // already and all buffers. 0 where the system does not say. Throws InvalidArgument as execute().
 CKPT_EXPORT uint64_t expected_peak_bytes(const ExecuteOptions& options);
 

@@ -69,6 +69,7 @@ class Execution {
         options_(options),
         budget_(make_memory_budget(options)),
         checker_(source_),
+        indices_(budget_.threads),
         windows_(plan, options.files, budget_.window_bytes),
         archives_(target, plan, windows_),
         progress_{0, chosen_bytes(plan, options.files)} {

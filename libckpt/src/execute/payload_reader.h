@@ -62,6 +62,7 @@ class BoxReader {
  public:
   BoxReader(const TensorEntry& tensor, const Box& box, const PayloadSource& source,
             BoxReaderOptions options = {});
+  BoxReader(const BoxReader&) = delete;  // the index may be its own
 
   uint64_t count_bytes() const { return count_bytes_; }
   uint64_t left_bytes() const { return count_bytes_ - position_bytes_; }

@@ -180,6 +180,10 @@ class TargetWriter {
     if (std::ranges::find(files, true) == files.end()) return written;
     ExecuteOptions options = options_.execute;
     options.files = std::move(files);
+    if (record == nullptr) {  // markers are small: no budget may refuse them after all the payload
+      options.threads = 1;
+      options.process_bytes_max = 0;
+    }
     options.on_file = [&](const WrittenFile& file) {
       FinishedFile finished{plan().files[file.file].path, file.count_bytes, file.crc32};
       sync_file(path_of(staging, file.file));

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -98,13 +99,19 @@ struct AmbiguousParam {
   std::vector<std::string> also_fits;
 };
 
+struct ProofOptions {
+  unsigned threads = 0;  // 0: one per core
+  // One of several processes proves its share of the parameters, and sees what is ambiguous among
+  // these alone.
+  ckpt::Share share = {};
+  std::stop_token stop = {};  // a requested stop ends in Error(IoFailure, "cancelled")
+};
+
 // Proves by content that each master belongs to its name: rounded to the weight's type it equals
-// the weight bit for bit. Streams all masters and weights once, on `threads` threads (0: one per
-// core). One of several processes proves its share of the parameters, and sees what is ambiguous
-// among these alone. Throws Corrupt with file and key.
+// the weight bit for bit. Streams all masters and weights once. Throws Corrupt with file and key.
 OPTIM_LAYOUT_EXPORT std::vector<AmbiguousParam> prove_assignment(
-    const LayerWiseCheckpoint& checkpoint, const ckpt::Checkpoint& source, unsigned threads = 0,
-    const ckpt::Share& share = {});
+    const LayerWiseCheckpoint& checkpoint, const ckpt::Checkpoint& source,
+    const ProofOptions& options = {});
 
 // How Megatron lays out a torch_dist folder.
 enum class StoreLayout : uint8_t {

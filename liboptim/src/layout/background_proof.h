@@ -22,8 +22,9 @@ class BackgroundProof {
   // What the copying must obey: the caller's stop, and this proof's.
   std::stop_token stop_token() const { return stop_.get_token(); }
 
-  // Throws what prove_assignment() threw. Not from several threads at a time.
+  // Throws what prove_assignment() threw. Neither is for several threads at a time.
   const std::vector<AmbiguousParam>& wait();
+  void cancel();  // throws what it had thrown before
 
  private:
   void run(const std::function<std::vector<AmbiguousParam>()>& prove);
@@ -32,6 +33,7 @@ class BackgroundProof {
   std::stop_callback<std::function<void()>> on_callers_stop_;
   std::vector<AmbiguousParam> ambiguous_;
   std::exception_ptr error_;
+  bool is_cancelled_ = false;
   std::jthread thread_;  // the last member: the others are there while it runs
 };
 

@@ -122,8 +122,11 @@ ConvertReport write_proven(const LayerWiseCheckpoint& view, Job job, ckpt::Targe
     ConvertReport report = write(job, std::move(target), stoppable);
     report.ambiguous = proof.wait();
     return report;
-  } catch (...) {
-    proof.wait();  // what it throws says more than that the copying was stopped
+  } catch (const Error& error) {
+    // What the proof throws says more than that the copying was stopped, or which bytes are
+    // damaged.
+    if (error.code() == ErrorCode::Corrupt) proof.wait();
+    proof.cancel();
     throw;
   }
 }

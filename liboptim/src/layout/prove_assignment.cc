@@ -8,6 +8,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include <ckpt/error.h>
@@ -25,7 +26,7 @@ using ckpt::ErrorCode;
 using ckpt::TensorEntry;
 
 constexpr size_t kPieceElements = size_t{1} << 18;
-constexpr unsigned kThreadsMax = 32;   // 1.5 MiB each
+constexpr unsigned kThreadsMax = 32;   // up to 4 MiB each, with what their streams take
 constexpr size_t kBlockElements = 32;  // of weights: 64 bytes
 
 // What two weights of one shape have in common only when they are equal, but for chance: eight
@@ -43,17 +44,19 @@ class Fingerprint {
   }
   uint64_t finish() const {
     uint64_t bits = 0;
-    for (const uint64_t chain : chains_) bits = (bits ^ chain) * kFactor;
+    for (const uint64_t chain : chains_) bits = mixed(bits ^ chain);
     return bits;
   }
 
  private:
-  static constexpr uint64_t kFactor = 0x9E3779B97F4A7C15;  // odd: multiplying loses nothing
+  // Multiplying by an odd number loses nothing, but moves nothing down: the highest bits would stay
+  // where they are.
+  static uint64_t mixed(uint64_t word) { return std::rotl(word * 0x9E3779B97F4A7C15, 29); }
 
   void add_block(const uint16_t* values) {
     std::array<uint64_t, 8> words;
     std::memcpy(words.data(), values, sizeof(words));
-    for (size_t i = 0; i < words.size(); ++i) chains_[i] = (chains_[i] ^ words[i]) * kFactor;
+    for (size_t i = 0; i < words.size(); ++i) chains_[i] = mixed(chains_[i] ^ words[i]);
   }
 
   std::array<uint64_t, 8> chains_ = {};
@@ -90,10 +93,12 @@ std::vector<const LayerWiseParam*> params_of(const LayerWiseCheckpoint& view,
 
 class Proof {
  public:
-  Proof(const LayerWiseCheckpoint& view, const ckpt::Checkpoint& source, const ckpt::Share& share)
+  Proof(const LayerWiseCheckpoint& view, const ckpt::Checkpoint& source,
+        const ProofOptions& options)
       : view_(view),
         source_(source),
-        params_(params_of(view, share)),
+        stop_(options.stop),
+        params_(params_of(view, options.share)),
         fingerprints_(params_.size()) {}
 
   std::vector<AmbiguousParam> run(unsigned threads) {
@@ -113,10 +118,11 @@ class Proof {
   };
 
   void work() {
-    Buffers buffers;
+    std::optional<Buffers> buffers;
     for (size_t param = next_++; param < params_.size(); param = next_++) {
       try {
-        fingerprints_[param] = prove(*params_[param], buffers);
+        if (!buffers) buffers.emplace();
+        fingerprints_[param] = prove(*params_[param], *buffers);
       } catch (...) {
         fail(param, std::current_exception());
       }
@@ -145,6 +151,7 @@ class Proof {
     ckpt::TensorStream masters(master, source_), weights(weight, source_);
     Fingerprint fingerprint;
     while (weights.left_bytes() > 0) {
+      if (stop_.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
       const size_t count = std::min(kPieceElements, weights.left_bytes() / sizeof(uint16_t));
       const std::span<float> rounded = std::span(buffers.masters).first(count);
       const std::span<uint16_t> expected = std::span(buffers.weights).first(count);
@@ -204,6 +211,7 @@ class Proof {
 
   const LayerWiseCheckpoint& view_;
   const ckpt::Checkpoint& source_;
+  const std::stop_token stop_;
   std::vector<const LayerWiseParam*> params_;
   std::vector<uint64_t> fingerprints_;  // by parameter
   std::atomic<size_t> next_ = 0;
@@ -215,10 +223,11 @@ class Proof {
 }  // namespace
 
 std::vector<AmbiguousParam> prove_assignment(const LayerWiseCheckpoint& checkpoint,
-                                             const ckpt::Checkpoint& source, unsigned threads,
-                                             const ckpt::Share& share) {
-  const unsigned wanted = threads != 0 ? threads : std::thread::hardware_concurrency();
-  return Proof(checkpoint, source, share).run(std::clamp(wanted, 1u, kThreadsMax));
+                                             const ckpt::Checkpoint& source,
+                                             const ProofOptions& options) {
+  const unsigned wanted =
+      options.threads != 0 ? options.threads : std::thread::hardware_concurrency();
+  return Proof(checkpoint, source, options).run(std::clamp(wanted, 1u, kThreadsMax));
 }
 
 }  // namespace optim
