@@ -144,7 +144,7 @@ def measure(folder, options):
 
 def print_tables(results):
     for (title, cold), group in read_results(results).items():
-        print_table(title, cold, group, next(name for name in group if "yardstick" in name))
+        print_table(title, cold, group)
 
 
 def make_checkpoints(folder, size):

@@ -22,7 +22,8 @@ def copy_half(source, target, begin, end):
     view = memoryview(block)
     for offset in range(begin, end, BLOCK):
         count = os.preadv(source, [view], offset)
-        os.pwritev(target, [view[:-(-count // SECTOR) * SECTOR]], offset)
+        written = os.pwritev(target, [view[:-(-count // SECTOR) * SECTOR]], offset)
+        assert min(BLOCK, end - offset) <= count <= written
 
 
 def copy_file(source, target):

@@ -103,15 +103,18 @@ def median(results, field="seconds"):
     return statistics.median(result[field] for result in results)
 
 
-def print_table(title, cold, group, yardstick):
-    """`yardstick`: the name of the contestant that the others are compared with."""
+def print_table(title, cold, group):
+    """Ours is the first contestant; the others are compared with its run of the same round."""
     gigabytes = next(iter(group.values()))[0]["source_bytes"] / 1e9
+    ours = next(iter(group.values()))
     print(f"\n### {title}, {gigabytes:.2f} GB, {'cold' if cold else 'warm'}\n")
-    print("| | median | fastest | slowest | runs | of the yardstick's speed | CPU-s per GB | "
+    print("| | median | fastest | slowest | runs | ours is faster by | CPU-s per GB | "
           "peak memory |\n|---|---|---|---|---|---|---|---|")
     for name, results in group.items():
         seconds = [result["seconds"] for result in results]
-        share = median(group[yardstick]) / median(results)
+        ratios = [b["seconds"] / a["seconds"] for a, b in zip(ours, results)]
+        faster = "" if results is ours else (f"{statistics.median(ratios):.2f} "
+                                             f"({min(ratios):.2f} to {max(ratios):.2f})")
         print(f"| {name} | {median(results):.2f} s | {min(seconds):.2f} s | {max(seconds):.2f} s | "
-              f"{len(seconds)} | {share:.2f} | {median(results, 'cpu_seconds') / gigabytes:.2f} | "
+              f"{len(seconds)} | {faster} | {median(results, 'cpu_seconds') / gigabytes:.2f} | "
               f"{max(result['peak_bytes'] for result in results) / 1e6:.0f} MB |")
