@@ -1,4 +1,5 @@
 // ckpt-inspect diff: what two checkpoints do not have in common. Exit code 1 if they differ.
+#include <optional>
 #include <ostream>
 
 #include <ckpt/diff.h>
@@ -174,16 +175,14 @@ nlohmann::json to_json(const ckpt::Differences& differences) {
 }
 
 int run(const DiffOptions& options, Console& console) {
+  std::optional<ProgressLine> line(std::in_place, console, "comparing");
   const ckpt::Checkpoint a = open_side(options.a);
   const ckpt::Checkpoint b = open_side(options.b);
   const NamedPair named = names_in_common(a, b, console);
-  ckpt::Differences differences;
-  {
-    ProgressLine line(console, "comparing");
-    ckpt::DiffOptions diff_options = options.diff;
-    diff_options.execution = make_execute_options(console, line);
-    differences = diff({named.a, a}, {named.b, b}, diff_options);
-  }
+  ckpt::DiffOptions diff_options = options.diff;
+  diff_options.execution = make_execute_options(console, *line);
+  const ckpt::Differences differences = diff({named.a, a}, {named.b, b}, diff_options);
+  line.reset();
   if (console.options().json) {
     nlohmann::json document = to_json(differences);
     document.update({{"a", to_json(a)}, {"b", to_json(b)}, {"names", named.names}});

@@ -1,4 +1,5 @@
 // ckpt-inspect hash: SHA-256 of every tensor and object, and one digest of the whole.
+#include <optional>
 #include <ostream>
 
 #include <ckpt/error.h>
@@ -94,14 +95,12 @@ void print_hashes(Console& console, const ckpt::Hashes& hashes) {
 }
 
 int run(const HashOptions& options, Console& console) {
+  std::optional<ProgressLine> line(std::in_place, console, "hashing");
   const ckpt::Checkpoint checkpoint = options.source.open();
   const ckpt::Inventory inventory =
       options.logical ? optim::logical_inventory(checkpoint) : native_inventory(checkpoint);
-  ckpt::Hashes hashes;
-  {
-    ProgressLine line(console, "hashing");
-    hashes = hash(inventory, checkpoint, make_execute_options(console, line));
-  }
+  const ckpt::Hashes hashes = hash(inventory, checkpoint, make_execute_options(console, *line));
+  line.reset();
   if (!options.record.empty()) {
     return print_comparison(console, record_of(hashes), read_record(options.record));
   }
