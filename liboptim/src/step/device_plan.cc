@@ -89,7 +89,7 @@ struct GroupMaker {
 };
 
 // Kernels find the scale of a tensor and room for its next one side by side.
-kernels::StateScale* paired_scale(PackedTensor& packed) {
+kernels::StateScale* paired_scale(PackedTensor& packed, DevicePlan& plan) {
   if (!packed.scale.defined()) return nullptr;
   if (packed.scale.storage().nbytes() < sizeof(kernels::StateScale)) {
     const at::Tensor pair = at::zeros({2}, packed.data.options().dtype(at::kFloat));
@@ -97,6 +97,7 @@ kernels::StateScale* paired_scale(PackedTensor& packed) {
     scale.copy_(packed.scale);
     packed.scale = scale;
   }
+  plan.storages.push_back(packed.scale.storage());
   return static_cast<kernels::StateScale*>(packed.scale.mutable_data_ptr());
 }
 
@@ -130,8 +131,9 @@ class ParamPlan {
                         "all on " +
                             device_.str());
     }
-    plan_.tensors.push_back(tensor);
-    return tensor.mutable_data_ptr();
+    void* const memory = tensor.mutable_data_ptr();
+    plan_.storages.push_back(tensor.storage());
+    return memory;
   }
 
   void add_main() {
@@ -146,7 +148,7 @@ class ParamPlan {
     const at::Tensor& main = is_packed ? param_.packed_master.data : param_.main_param;
     made_.slot.main = place(main);
     made_.types.main = element_type(param_, main);
-    if (is_packed) made_.slot.scale[0] = paired_scale(param_.packed_master);
+    if (is_packed) made_.slot.scale[0] = paired_scale(param_.packed_master, plan_);
     if (!has_master(param_)) return;
     made_.slot.model = place(model);
     made_.types.model = element_type(param_, model);
@@ -161,7 +163,7 @@ class ParamPlan {
       const at::Tensor& tensor = is_packed ? packed->second.data : param_.state.at(name);
       made_.slot.state[index] = place(tensor);
       made_.types.state[index] = element_type(param_, tensor);
-      if (is_packed) made_.slot.scale[1 + index] = paired_scale(packed->second);
+      if (is_packed) made_.slot.scale[1 + index] = paired_scale(packed->second, plan_);
       ++index;
     }
   }
@@ -204,7 +206,29 @@ uint32_t group_index(DevicePlan& plan, const OptimizerGroup& group, int64_t upda
   }
   plan.groups.push_back(&group);
   plan.plan.groups.push_back(device_group(group, updates_done));
+  const auto* const muon = std::get_if<MuonRule>(&group.rule_config);
+  plan.scale_modes.push_back(muon != nullptr ? muon->scale_mode : MuonScaleMode{});
   return static_cast<uint32_t>(plan.groups.size() - 1);
+}
+
+// All that is filled in of a parameter.
+auto param_key(const kernels::StepParam& param) {
+  const kernels::TensorSlot& s = param.slot;
+  const kernels::TensorTypes& t = param.types;
+  return std::tuple(
+      std::array{s.grad, static_cast<const void*>(s.main), static_cast<const void*>(s.remainder),
+                 static_cast<const void*>(s.state[0]), static_cast<const void*>(s.state[1]),
+                 static_cast<const void*>(s.model)},
+      std::to_array(s.scale), s.count, s.group, s.stats_index,
+      std::array{t.grad, t.main, t.state[0], t.state[1], t.model}, param.rows, param.columns,
+      std::to_array(param.qkv_rows));
+}
+
+bool same_coefficients(const kernels::StepGroup& one, const kernels::StepGroup& other) {
+  const auto values = [](const kernels::NewtonSchulzCoefficients& c) {
+    return std::array{c.a, c.b, c.c};
+  };
+  return std::ranges::equal(one.muon.coefficients, other.muon.coefficients, {}, values, values);
 }
 
 }  // namespace
@@ -219,17 +243,16 @@ kernels::StepGroup device_group(const OptimizerGroup& group, int64_t updates_don
 }
 
 bool DevicePlan::is_equal(const DevicePlan& other) const {
-  const auto same = [](const at::Tensor& a, const at::Tensor& b) {
-    return a.const_data_ptr() == b.const_data_ptr() && a.is_same(b);
-  };
   const auto rule = [](const kernels::StepGroup& group) {
     const kernels::GroupSettings& s = group.settings;
     return std::tuple(s.rule, s.beta1, s.beta2, s.eps, s.step, s.decay, s.bias_correction,
                       s.nesterov, group.muon.type, group.muon.tf32, group.muon.extra_scale);
   };
-  return params == other.params && groups == other.groups &&
+  return params == other.params && groups == other.groups && scale_modes == other.scale_modes &&
+         plan.stats_count == other.plan.stats_count &&
          std::ranges::equal(plan.groups, other.plan.groups, {}, rule, rule) &&
-         std::ranges::equal(tensors, other.tensors, same);
+         std::ranges::equal(plan.groups, other.plan.groups, same_coefficients) &&
+         std::ranges::equal(plan.params, other.plan.params, {}, param_key, param_key);
 }
 
 DevicePlan make_device_plan(const std::vector<OptimizerGroup*>& groups,

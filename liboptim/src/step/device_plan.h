@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
 
 #include <kernels/device_step.h>
 #include <optim/optimizer.h>
@@ -10,14 +11,16 @@
 
 namespace optim {
 
-// A step's parameters as the kernels see them, with the tensors that they point into.
+// A step's parameters as the kernels see them, with the memory that they point into.
 struct DevicePlan {
   kernels::StepPlan plan;
   std::vector<const OptimizerGroup*> groups;  // whose rates each group of `plan` takes
   std::vector<OptimizedParam*> params;        // those with gradients, in the order of `plan`
-  std::vector<at::Tensor> tensors;            // kept alive
+  std::vector<MuonScaleMode> scale_modes;     // of each group of `plan`
+  std::vector<c10::Storage> storages;         // kept alive, so that no address is given twice
 
-  // Whether the same tensors would be stepped again: rates and scales aside, nothing has changed.
+  // Whether the same memory would be stepped again in the same way: rates and scales aside, nothing
+  // has changed. A tensor is known by its memory, which may be exchanged under the same handle.
   bool is_equal(const DevicePlan& other) const;
 };
 

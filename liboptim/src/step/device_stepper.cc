@@ -70,7 +70,9 @@ at::Tensor DeviceStepper::stats() const {
 }
 
 void DeviceStepper::queue_update() {
-  check_device(step_->queue_update(current_stream(device_)), api_, "the update cannot be queued");
+  const kernels::DeviceStatus status = step_->queue_update(current_stream(device_));
+  if (status != 0) step_.reset();  // a part may be queued: the device may have counted the step
+  check_device(status, api_, "the update cannot be queued");
 }
 
 std::function<kernels::StepControl()> DeviceStepper::deferred_control() const {

@@ -8,9 +8,10 @@
 namespace optim {
 
 // Which call of a device fails, as that of a GPU would.
-enum class Fault { None, Make, Memory, Bind, Capture, Rates, Control, Stats, Update };
+enum class Fault { None, Make, Memory, Bind, Capture, Rates, Control, Stats, Update, LateUpdate };
 
-// A HostStep of which one call says no, before it has done anything.
+// A HostStep of which one call says no: before it has done anything, or, LateUpdate, when the
+// device has counted the step.
 class FaultyStep final : public HostStep {
  public:
   static inline Fault fault = Fault::None;
@@ -39,7 +40,9 @@ class FaultyStep final : public HostStep {
     return fault == Fault::Stats ? kRefused : HostStep::queue_stats(stream);
   }
   kernels::DeviceStatus queue_update(Stream stream) override {
-    return fault == Fault::Update ? kRefused : HostStep::queue_update(stream);
+    if (fault == Fault::LateUpdate) count_step();
+    return fault == Fault::Update || fault == Fault::LateUpdate ? kRefused
+                                                                : HostStep::queue_update(stream);
   }
 };
 

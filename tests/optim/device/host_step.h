@@ -56,7 +56,7 @@ class HostStep : public kernels::DeviceStep {
   kernels::DeviceStatus queue_update(kernels::DeviceStream) override {
     kernels::control_twin(control_, stats_);
     if (control_.skip != 0) return 0;
-    for (kernels::GroupSettings& group : groups_) ++group.step;
+    count_step();
     for (const kernels::ParamTable& table : tables_) {
       for (const kernels::TensorSlot& slot : table.slots) {
         const kernels::RuleScalars scalars = kernels::make_scalars(groups_[slot.group]);
@@ -77,6 +77,11 @@ class HostStep : public kernels::DeviceStep {
   const kernels::GroupSettings* groups() const override { return groups_.data(); }
 
   static inline int captures = 0;  // of all steps
+
+ protected:
+  void count_step() {
+    for (kernels::GroupSettings& group : groups_) ++group.step;
+  }
 
  private:
   void update_matrix(const kernels::MuonBatch& batch, kernels::MuonMatrix matrix) const {
