@@ -9,9 +9,7 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-}  // namespace
-
-DeviceFacts device_facts() {
+DeviceFacts ask_device() {
   DeviceFacts facts;
   facts.runtime_version = CUDART_VERSION;
   cudaDriverGetVersion(&facts.driver_version);
@@ -22,6 +20,14 @@ DeviceFacts device_facts() {
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&facts.major, cudaDevAttrComputeCapabilityMajor, device);
   cudaDeviceGetAttribute(&facts.minor, cudaDevAttrComputeCapabilityMinor, device);
+  return facts;
+}
+
+}  // namespace
+
+DeviceFacts device_facts() {
+  const DeviceFacts facts = ask_device();
+  (void)cudaGetLastError();  // whoever asks CUDA next must not find our error
   return facts;
 }
 

@@ -11,12 +11,19 @@
 namespace kernels {
 namespace {
 
+// A failure that is reported does not stay behind as the last error of CUDA's runtime, where torch
+// or the trainer would take it for one of theirs.
+cudaError_t reported(cudaError_t error) {
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  return error;
+}
+
 // The first failure of a row of calls; those after it are not made.
 class Status {
  public:
   template <class Call>
   Status& then(Call&& call) {
-    if (error_ == cudaSuccess) error_ = std::forward<Call>(call)();
+    if (error_ == cudaSuccess) error_ = reported(std::forward<Call>(call)());
     return *this;
   }
   cudaError_t get() const { return error_; }
@@ -38,11 +45,19 @@ class Graph {
   }
 
   bool is_recorded() const { return executable_ != nullptr; }
-  cudaError_t launch(cudaStream_t stream) const { return cudaGraphLaunch(executable_, stream); }
+  cudaError_t launch(cudaStream_t stream) const {
+    return reported(cudaGraphLaunch(executable_, stream));
+  }
 
   // Records what `queue` does to a stream of its own, since the default stream cannot record.
   template <class Queue>
   cudaError_t record(Queue&& queue) {
+    return reported(record_on_stream(std::forward<Queue>(queue)));
+  }
+
+ private:
+  template <class Queue>
+  cudaError_t record_on_stream(Queue&& queue) {
     cudaStream_t stream = nullptr;
     cudaGraph_t graph = nullptr;
     cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
@@ -59,7 +74,6 @@ class Graph {
     return error;
   }
 
- private:
   cudaGraphExec_t executable_ = nullptr;
 };
 
@@ -79,7 +93,7 @@ class CudaStep final : public DeviceStep {
     batches_ = make_muon_batches(plan_);
     reserve();
     const cudaError_t error = persistent_blocks(&block_count_);
-    if (error != cudaSuccess || batches_.empty()) return error;
+    if (error != cudaSuccess || batches_.empty()) return reported(error);
     if (cublasLtCreate(&blas_) != CUBLAS_STATUS_SUCCESS) return cudaErrorInitializationError;
     Status status;
     for (MuonBatch& batch : batches_) {

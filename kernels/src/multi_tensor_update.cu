@@ -34,29 +34,6 @@ __global__ void keep_scales(const TensorTable table, const StepControl* control)
   }
 }
 
-__global__ void __launch_bounds__(kUpdateThreads) model_copy_kernel(const TensorTable table) {
-  constexpr int N = 4;
-  const ElementType type = table.types.model;
-  for (uint32_t c = blockIdx.x; c < table.chunk_count; c += gridDim.x) {
-    const Chunk chunk = table.chunks[c];
-    const TensorSlot slot = table.slots[chunk.slot];
-    if (slot.model == nullptr) continue;
-    const int64_t begin = chunk.index * kChunkElements;
-    const int64_t end = begin + kChunkElements < slot.count ? begin + kChunkElements : slot.count;
-    const int64_t vector_end = slot.is_aligned ? begin + (end - begin) / N * N : begin;
-    for (int64_t i = begin + N * threadIdx.x; i < vector_end; i += N * kUpdateThreads) {
-      Packed<N> main, model;
-      main.load(slot.main, i, 4);
-#pragma unroll
-      for (int j = 0; j < N; ++j) model.put(j, 2, encode(type, float_of_bits(main.get(j, 4))));
-      model.store(slot.model, i, 2);
-    }
-    for (int64_t i = vector_end + threadIdx.x; i < end; i += kUpdateThreads) {
-      store_one(slot.model, i, 2, encode(type, static_cast<const float*>(slot.main)[i]));
-    }
-  }
-}
-
 int blocks_for(const TensorTable& table, int block_count) {
   const auto chunks = static_cast<int64_t>(table.chunk_count);
   return static_cast<int>(chunks < block_count ? chunks : block_count);
@@ -102,19 +79,9 @@ cudaError_t multi_tensor_update(const UpdateRequest& request, cudaStream_t strea
   return cudaGetLastError();
 }
 
-cudaError_t write_model_copies(const TensorTable& table, int block_count, cudaStream_t stream) {
-  if (table.types.main != ElementType::F32 || !is_model_type(table.types.model) ||
-      block_count < 1) {
-    return cudaErrorInvalidValue;
-  }
-  if (table.chunk_count == 0 || table.types.model == ElementType::None) return cudaSuccess;
-  model_copy_kernel<<<blocks_for(table, block_count), kUpdateThreads, 0, stream>>>(table);
-  return cudaGetLastError();
-}
-
 cudaError_t has_kernel_image() {
   cudaFuncAttributes attributes;
-  return cudaFuncGetAttributes(&attributes, model_copy_kernel);
+  return cudaFuncGetAttributes(&attributes, keep_scales);
 }
 
 cudaError_t persistent_blocks(int* block_count) {

@@ -33,7 +33,4 @@ cudaError_t persistent_blocks(int* block_count);
 // cudaSuccess where these kernels are compiled for the current device.
 cudaError_t has_kernel_image();
 
-// Writes the rounded model copy of every tensor of `table`, without an update. Main type F32 only.
-cudaError_t write_model_copies(const TensorTable& table, int block_count, cudaStream_t stream);
-
 }  // namespace kernels
