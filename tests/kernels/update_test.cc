@@ -200,6 +200,22 @@ BOOST_AUTO_TEST_CASE(zero_states_keep_a_scale_of_zero) {
   BOOST_TEST((memory.tensors[SlotMemory::State0] == std::vector<unsigned char>(10, 0)));
 }
 
+// A scale of which fp32 has no inverse.
+BOOST_AUTO_TEST_CASE(magnitudes_too_small_to_scale_become_zero) {
+  for (const ElementType type : {kF16, kF8}) {
+    const TensorTypes types = {kF32, kF32, {type, kNone}, kNone};
+    SlotMemory memory = random_slot(types, 2, 4);
+    auto& state = memory.tensors[SlotMemory::State0];
+    state.assign(state.size(), 0);
+    memory.tensors[SlotMemory::Grad] = encoded({1e-40F, 0}, kF32, nullptr);
+    memory.tensors[SlotMemory::Main] = encoded({0, 0}, kF32, nullptr);
+    const RuleScalars scalars = make_scalars(settings_of(RuleKind::Sgd, Decay::L2));
+    update_twin({types, RuleKind::Sgd, scalars, kControl}, memory.slot(types));
+    BOOST_TEST(memory.scales[1].scale == 0);
+    BOOST_TEST((state == std::vector<unsigned char>(state.size(), 0)));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(split_and_join_lose_nothing) {
   std::mt19937 random(5);
   int ties = 0;

@@ -19,9 +19,11 @@ struct TensorFactors {
   float inverse[3];  // one over the scale as written
 };
 
-// The scale that brings `absmax` to the largest stored magnitude, and its inverse for writing.
+// The scale that brings `absmax` to the largest stored magnitude, and its inverse for writing. A
+// scale of which fp32 has no inverse is zero, and so are all elements: 0 * inf would be NaN.
 CKPT_HOST_DEVICE float scale_for(ElementType type, float absmax) {
-  return absmax / stored_max(type);
+  const float scale = absmax / stored_max(type);
+  return scale <= 0x1p-128F ? 0 : scale;  // NaN stays
 }
 // Of zero: zero; NaN stays.
 CKPT_HOST_DEVICE float inverse_of(float scale) { return scale > 0 ? 1 / scale : scale; }

@@ -38,7 +38,8 @@ PackedTensor pack(const at::Tensor& value, at::ScalarType type) {
   const double range = scaled_max(type);
   if (range == 0) return {value.to(type, /*non_blocking=*/false, /*copy=*/true), {}};
   const float largest = value.numel() == 0 ? 0 : at::amax(at::abs(value)).item<float>();
-  const float scale = largest / static_cast<float>(range);
+  float scale = largest / static_cast<float>(range);
+  if (scale <= 0x1p-128F) scale = 0;  // has no inverse in fp32: 0 * inf would be NaN
   const float inverse = scale > 0 ? 1 / scale : scale;  // NaN stays
   return {at::mul(value, inverse).to(type),
           at::full({1}, scale, value.options().dtype(at::kFloat))};

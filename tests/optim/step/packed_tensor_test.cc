@@ -67,6 +67,17 @@ BOOST_AUTO_TEST_CASE(zeros_stay_zero_and_what_is_not_finite_does_not_become_fini
   }
 }
 
+// A scale of which fp32 has no inverse.
+BOOST_AUTO_TEST_CASE(magnitudes_too_small_to_scale_become_zero) {
+  for (const auto type : {at::kHalf, at::kFloat8_e4m3fn}) {
+    at::Tensor value = random_tensor({2}, 1, 0);
+    value.mutable_data_ptr<float>()[0] = 1e-40F;
+    const auto packed = optim::pack(value, type);
+    BOOST_TEST(values_of(packed.scale)[0] == 0);
+    for (const float found : values_of(optim::unpack(packed))) BOOST_TEST(found == 0);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(other_types_are_refused) {
   expect_error(ckpt::ErrorCode::InvalidArgument, "",
                [] { optim::pack(random_tensor({1}, 1), at::kChar); });
