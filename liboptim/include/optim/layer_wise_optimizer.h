@@ -105,7 +105,9 @@ struct MegatronOptimizerOptions {
 };
 
 // The reference's factory: groups the parameters, makes the rules, shards, wraps.
-// `params` in model order; the same on every process.
+// `params` in model order; the same on every process. Throws Error(InvalidArgument) with
+// muon_split_qkv where Muon is to split a weight and `qkv_split` is absent or does not fit its
+// rows.
 OPTIM_EXPORT std::unique_ptr<LayerWiseDistributedOptimizer> get_megatron_optimizer(
     const OptimizerConfig& config, std::vector<Param> params,
     const MegatronOptimizerOptions& options = {});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -20,7 +21,6 @@ class OPTIM_EXPORT GroupOptimizer : public Optimizer {
   bool step_with_ready_grads() override;
   double get_loss_scale() const override;
   StateValue state_dict() override;
-  void load_state_dict(const StateValue& state_dict) override;
   StateValue sharded_state_dict(const StateDict& model_sharded_state_dict,
                                 bool is_loading = false) override;
 
@@ -34,6 +34,7 @@ class OPTIM_EXPORT GroupOptimizer : public Optimizer {
   std::vector<OptimizerGroup> release_groups();  // leaves the optimizer without groups
 
  protected:
+  std::function<void()> prepare_load(const StateValue& state_dict) override;
   bool collect_grads() override;
   void update_loss_scale(bool found_inf) override;
   virtual bool has_masters() const = 0;  // state dicts hold them apart
@@ -79,12 +80,12 @@ class OPTIM_EXPORT ChainedOptimizer : public Optimizer {
   double get_loss_scale() const override;
   // A list of the optimizers' own, or the only one's.
   StateValue state_dict() override;
-  void load_state_dict(const StateValue& state_dict) override;
   // A dict by place in the chain, or the only one's; keys have no chained_N prefix.
   StateValue sharded_state_dict(const StateDict& model_sharded_state_dict,
                                 bool is_loading = false) override;
 
  protected:
+  std::function<void()> prepare_load(const StateValue& state_dict) override;
   bool collect_grads() override;
   void update_loss_scale(bool found_inf) override;
   void set_grad_scale(double scale) override;

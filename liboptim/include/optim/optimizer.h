@@ -129,13 +129,16 @@ class OPTIM_EXPORT Optimizer {
   // As the reference's, tensors as handles of the optimizer's own. Loading copies into them; it
   // throws Error(InvalidArgument) when groups, counts or shapes differ, before anything changed.
   virtual StateValue state_dict() = 0;
-  virtual void load_state_dict(const StateValue& state_dict) = 0;
+  void load_state_dict(const StateValue& state_dict);
   virtual StateValue sharded_state_dict(const StateDict& model_sharded_state_dict,
                                         bool is_loading = false) = 0;
 
  protected:
   friend class ChainedOptimizer;
   friend class TimedSection;
+
+  // Checks all of a state; what it returns loads it, and does not throw.
+  virtual std::function<void()> prepare_load(const StateValue& state_dict) = 0;
 
   // prepare_grads() is these three: this rank's overflow, all ranks', what follows from it.
   virtual bool collect_grads() = 0;

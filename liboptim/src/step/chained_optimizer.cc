@@ -74,15 +74,21 @@ StateValue ChainedOptimizer::state_dict() {
   return all;
 }
 
-void ChainedOptimizer::load_state_dict(const StateValue& state_dict) {
-  if (chained_optimizers_.size() == 1) return chained_optimizers_[0]->load_state_dict(state_dict);
+std::function<void()> ChainedOptimizer::prepare_load(const StateValue& state_dict) {
+  if (chained_optimizers_.size() == 1) return chained_optimizers_[0]->prepare_load(state_dict);
   const std::vector<const StateValue*> found = entries(state_dict);
   if (found.size() != chained_optimizers_.size()) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
                       "expected the state of " + std::to_string(chained_optimizers_.size()) +
                           " optimizers, got " + std::to_string(found.size()));
   }
-  for (size_t i = 0; i < found.size(); ++i) chained_optimizers_[i]->load_state_dict(*found[i]);
+  std::vector<std::function<void()>> loads;
+  for (size_t i = 0; i < found.size(); ++i) {
+    loads.push_back(chained_optimizers_[i]->prepare_load(*found[i]));
+  }
+  return [loads = std::move(loads)] {
+    for (const auto& load : loads) load();
+  };
 }
 
 StateValue ChainedOptimizer::sharded_state_dict(const StateDict& model_sharded_state_dict,

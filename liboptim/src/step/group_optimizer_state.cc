@@ -131,7 +131,7 @@ StateValue GroupOptimizer::state_dict() {
   return dict;
 }
 
-void GroupOptimizer::load_state_dict(const StateValue& state_dict) {
+std::function<void()> GroupOptimizer::prepare_load(const StateValue& state_dict) {
   const StateDict& dict = as_dict(state_dict, "state_dict");
   StateLoad load;
   if (has_masters()) {
@@ -142,7 +142,7 @@ void GroupOptimizer::load_state_dict(const StateValue& state_dict) {
   } else {
     load_inner_state(*this, groups_, dict, load);
   }
-  load.commit();
+  return [load = std::move(load)] { load.commit(); };
 }
 
 StateValue GroupOptimizer::sharded_state_dict(const StateDict& model_sharded_state_dict,

@@ -37,6 +37,35 @@ void check_param(const OptimizedParam& param) {
   }
 }
 
+// Before the first step, so that none ends halfway.
+void check_qkv_split(const OptimizerGroup& group, const OptimizerConfig& config) {
+  const auto* const muon = std::get_if<MuonRule>(&group.rule_config);
+  if (muon == nullptr) return;
+  const auto refuse_split = [](const std::string& problem) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "muon_split_qkv"},
+                      problem);
+  };
+  for (const OptimizedParam& param : group.params) {
+    if (!param.model.info.attributes.is_qkv) continue;
+    const std::string& name = param.model.info.name;
+    if (!muon->qkv_split) {
+      if (config.muon_split_qkv) refuse_split("how the rows of " + name + " split is not given");
+      continue;
+    }
+    const QkvSplit& split = *muon->qkv_split;
+    const int64_t rows = param.model.param.dim() == 2 ? param.model.param.size(0) : 0;
+    bool fits = true;
+    int64_t group_rows = 0;
+    for (const int64_t part : {split.query_rows, split.key_rows, split.value_rows}) {
+      fits &= part > 0 && part <= rows;
+      group_rows += fits ? part : 0;
+    }
+    if (fits && rows % group_rows == 0) continue;
+    refuse_split("the rows of " + name + ", " + std::to_string(rows) +
+                 ", are no multiple of those of a query group");
+  }
+}
+
 void check_grad(const OptimizedParam& param, const OptimizerConfig& config) {
   const at::Tensor& grad = param.model.main_grad;
   if (grad.sizes() != param.model.param.sizes()) {
@@ -60,6 +89,7 @@ GroupOptimizer::GroupOptimizer(std::vector<OptimizerGroup> groups, OptimizerConf
       precision_(state_precision(this->config())) {
   for (const OptimizerGroup& group : groups_) {
     for (const OptimizedParam& param : group.params) check_param(param);
+    check_qkv_split(group, this->config());
   }
 }
 
@@ -156,7 +186,9 @@ Float16OptimizerWithFloat16Params::Float16OptimizerWithFloat16Params(
   scaler_ = make_grad_scaler(this->config());
   const at::NoGradGuard no_grad;
   for (OptimizedParam* const param : get_parameters()) {
-    param->main_param = param->model.param.detach().to(at::kFloat);
+    const at::Tensor& model = param->model.param;
+    // The caller's own tensor, so that it stays so when the tensor gets other storage.
+    param->main_param = is_fp32(model) ? model : model.detach().to(at::kFloat);
     pack_param(*param, precision_);
   }
 }

@@ -34,6 +34,8 @@ void Optimizer::bind_grads(const std::function<at::Tensor(const ParamInfo&)>& gr
   }
 }
 
+void Optimizer::load_state_dict(const StateValue& state_dict) { prepare_load(state_dict)(); }
+
 void Optimizer::zero_grad(bool set_to_none) {
   const at::NoGradGuard no_grad;
   for (OptimizedParam* const param : get_parameters()) {

@@ -236,7 +236,7 @@ void StateLoad::assign(std::function<void()> assignment) {
   assignments_.push_back(std::move(assignment));
 }
 
-void StateLoad::commit() {
+void StateLoad::commit() const {
   const at::NoGradGuard no_grad;
   for (const auto& assignment : assignments_) assignment();
 }

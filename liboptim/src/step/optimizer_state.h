@@ -14,7 +14,7 @@ StateDict inner_state_dict(std::vector<OptimizerGroup>& groups);
 class StateLoad {
  public:
   void assign(std::function<void()> assignment);
-  void commit();
+  void commit() const;
 
  private:
   std::vector<std::function<void()>> assignments_;

@@ -37,6 +37,44 @@ BOOST_FIXTURE_TEST_CASE(results_do_not_depend_on_ranks_processes_or_ownership, O
   }
 }
 
+// Beside bf16 ones: they are their own masters, wherever they lie.
+BOOST_FIXTURE_TEST_CASE(fp32_parameters_of_an_adopted_buffer_are_updated, OneThread) {
+  Run run = run_of_layers(1);
+  run.make_model = [] {
+    std::vector<optim::Param> params = small_model(1, 17);
+    for (optim::Param& param : params) {
+      if (param.info.shape.size() != 1) continue;
+      param.param = param.param.to(at::kFloat).set_requires_grad(true);
+      param.info.dtype = ckpt::DType::Float32;
+    }
+    return params;
+  };
+  const Outcome expected = run_layout({}, run).front();
+  for (const Layout& layout : {Layout{1, 1, optim::OwnershipPolicy::PingPong, false, true},
+                               Layout{2, 2, optim::OwnershipPolicy::PingPong, false, true},
+                               Layout{2, 2, optim::OwnershipPolicy::PingPong, true, true}}) {
+    for (const Outcome& outcome : run_layout(layout, run)) expect_same(outcome, expected);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_qkv_weight_that_cannot_be_split_is_refused_before_any_step) {
+  const auto make = [](const std::optional<optim::QkvSplit>& split, bool splits) {
+    optim::OptimizerConfig config = muon_config();
+    config.muon_split_qkv = splits;
+    optim::MegatronOptimizerOptions options;
+    options.qkv_split = split;
+    optim::get_megatron_optimizer(config, small_model(1, 1), options);
+  };
+  const std::optional<optim::QkvSplit> refused[] = {
+      std::nullopt, optim::QkvSplit{4, 2, 1}, optim::QkvSplit{24, 24, 24},
+      optim::QkvSplit{8, 8, -8}, optim::QkvSplit{24, 0, 0}};  // of 24 rows
+  for (const auto& split : refused) {
+    expect_error(ckpt::ErrorCode::InvalidArgument, "muon_split_qkv", [&] { make(split, true); });
+  }
+  make(kSplit, true);
+  make(std::nullopt, false);
+}
+
 BOOST_FIXTURE_TEST_CASE(broadcast_brings_what_all_gather_brings, OneThread) {
   const auto groups = optim::make_in_process_groups(2, {.network_interface = "lo"});
   std::array<std::vector<at::Tensor>, 2> all_gathered, broadcast;
@@ -166,6 +204,22 @@ BOOST_AUTO_TEST_CASE(a_state_of_another_model_is_refused_and_changes_nothing) {
   take_steps(*other, 0, 1);
   expect_error(ckpt::ErrorCode::InvalidArgument, "params",
                [&] { ours->load_state_dict(other->state_dict()); });
+  for (const auto& [name, tensor] : state_of(*ours)) {
+    BOOST_TEST(same_bits(tensor, before.at(name)), name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_chain_with_one_damaged_state_is_left_as_it_was) {
+  const auto ours = make_optimizer(small_model(1, 5), {}, {});
+  take_steps(*ours, 0, 1);
+  const auto before = state_of(*ours);
+  const auto other = make_optimizer(small_model(1, 6), {}, {});
+  take_steps(*other, 0, 2);
+  optim::StateValue state = other->state_dict();
+  auto& adam = *state.get_if<optim::StateList>()->at(1).get_if<optim::StateDict>();
+  optim::put(adam, "fp32_from_fp16_params", optim::StateList{});
+  expect_error(ckpt::ErrorCode::InvalidArgument, "fp32_from_fp16_params",
+               [&] { ours->load_state_dict(state); });
   for (const auto& [name, tensor] : state_of(*ours)) {
     BOOST_TEST(same_bits(tensor, before.at(name)), name);
   }
