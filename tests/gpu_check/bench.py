@@ -287,7 +287,7 @@ def compiled_times(x):
         compiled = torch.compile(torch_newton_schulz, dynamic=False)
         return times_ms(lambda: compiled(x))
     except Exception as error:  # no Triton, no host compiler: the other rows are worth having
-        print(f"torch.compile does not work here: {str(error).splitlines()[0]}", flush=True)
+        print(f"torch.compile does not work here: {error!r}", flush=True)
         return None
 
 
