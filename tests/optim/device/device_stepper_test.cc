@@ -177,6 +177,34 @@ BOOST_AUTO_TEST_CASE(replaced_gradients_are_found) {
   BOOST_TEST(stepper.read_control().grad_norm == 0);
 }
 
+// As a stepper that was made after the change sees them.
+BOOST_AUTO_TEST_CASE(changed_scale_modes_and_coefficients_of_muon_take_effect) {
+  const std::function<void(MuonRule&)> changes[] = {
+      [](MuonRule& muon) { muon.scale_mode = MuonScaleMode::UnitRmsNorm; },
+      [](MuonRule& muon) { muon.newton_schulz.coefficients = NsCoefficients::Simple; }};
+  for (const auto& change : changes) {
+    const auto kept = make_optimizer(kCases[6]), fresh = make_optimizer(kCases[6]),
+               unchanged = make_optimizer(kCases[6]);
+    for (ChainedOptimizer* const optimizer : {kept.get(), fresh.get(), unchanged.get()}) {
+      auto stepper = std::make_unique<DeviceStepper>(optimizer->config(), at::kCPU, host_api());
+      for (int step = 0; step < 2; ++step) {
+        stepper->queue_stats(optimizer->param_groups(), 3, {});
+        stepper->queue_update();
+        stepper->count_step();
+        if (optimizer == unchanged.get()) continue;
+        for (OptimizerGroup* const group : optimizer->param_groups()) {
+          if (auto* const muon = std::get_if<MuonRule>(&group->rule_config)) change(*muon);
+        }
+        if (optimizer != fresh.get()) continue;
+        stepper = std::make_unique<DeviceStepper>(optimizer->config(), at::kCPU, host_api());
+      }
+    }
+    const at::Tensor found = master_of(*kept->get_parameters().front());
+    BOOST_TEST(at::equal(found, master_of(*fresh->get_parameters().front())));
+    BOOST_TEST(!at::equal(found, master_of(*unchanged->get_parameters().front())));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(parameters_without_gradients_neither_move_nor_count) {
   const auto optimizer = make_optimizer(kCases[0]);
   OptimizedParam& idle = *optimizer->get_parameters().front();
