@@ -284,6 +284,15 @@ BOOST_AUTO_TEST_CASE(values_of_one_key_that_have_no_order_are_refused) {
                [&] { get_param_groups(params, {.lr = 0.1}, overrides); });
 }
 
+BOOST_AUTO_TEST_CASE(an_override_that_nothing_reads_is_refused_by_name) {
+  const std::vector<ParamInfo> params = {matrix("w")};
+  for (const char* const field : {"betas", "max_lrr", "weight_decay"}) {
+    const ConfigOverrides overrides = {{{.name = {"*"}}, {{field, 0.5}}}};
+    expect_error(ErrorCode::InvalidArgument, field,
+                 [&] { get_param_groups(params, {.lr = 0.1}, overrides); });
+  }
+}
+
 BOOST_AUTO_TEST_CASE(setting_an_override_twice_keeps_the_last_value_in_the_first_place) {
   ConfigOverrides overrides;
   set_override(overrides, {.name = {"a"}}, {{"wd_mult", 0.0}});

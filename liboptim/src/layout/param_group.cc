@@ -106,6 +106,26 @@ void check_optimizer(const ParamGroupOverride& override) {
       "an override sets " + text(at->second) + "; adam, sgd, lion and muon are known");
 }
 
+// What grouping, the rules and the schedule read, and what check_fixed() compares.
+void check_fields(const ParamGroupOverride& override) {
+  constexpr std::array<std::string_view, 11> kRead = {"wd_mult",
+                                                      "lr_mult",
+                                                      "max_lr",
+                                                      "min_lr",
+                                                      "is_decoupled_lr",
+                                                      "optimizer",
+                                                      "start_wd",
+                                                      "end_wd",
+                                                      "eps",
+                                                      "overlap_param_gather_with_optimizer_step",
+                                                      "optimizer_cpu_offload"};
+  for (const auto& [field, value] : override) {
+    if (std::ranges::find(kRead, field) == kRead.end()) {
+      refuse(field, "an override sets it, and nothing reads it");
+    }
+  }
+}
+
 void check_overrides(const OptimizerConfig& config, const ConfigOverrides& overrides) {
   for (const auto& [key, override] : overrides) {
     check_fixed(override, "overlap_param_gather_with_optimizer_step",
@@ -115,6 +135,7 @@ void check_overrides(const OptimizerConfig& config, const ConfigOverrides& overr
     for (const char* own : {"params", "is_expert_parallel", "default_config"}) {
       if (override.contains(own)) refuse(own, "an override cannot set this: grouping computes it");
     }
+    check_fields(override);
   }
 }
 
