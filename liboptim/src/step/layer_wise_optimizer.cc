@@ -62,6 +62,7 @@ LayerWiseDistributedOptimizer::LayerWiseDistributedOptimizer(
     std::vector<std::unique_ptr<Optimizer>> optimizers, OptimizerConfig config,
     ProcessGroupCollection groups, LayerWiseOptions options)
     : ChainedOptimizer({}, std::move(config)) {
+  this->config().validate();
   check_groups(groups, options);
   sharding_ = std::make_unique<Sharding>(
       Sharding{.dense = Collectives(groups.dp_cp),

@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 
 #include <optim/checkpoint_bridge.h>
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -125,7 +126,34 @@ std::pair<double, double> betas_of(const StateDict& group) {
   return {number(betas[0], "betas"), number(betas[1], "betas")};
 }
 
+// Options of torch's optimizers that would change the result, and that the rules do not have.
+void check_options(const OptimizerGroup& group, const StateDict& saved) {
+  std::vector<const char*> options = {"amsgrad", "maximize", "dampening"};
+  if (std::holds_alternative<SgdRule>(group.rule_config)) options.push_back("nesterov");
+  for (const char* const option : options) {
+    const StateValue* const value = find(saved, option);
+    if (value != nullptr && number(*value, option) != 0) {
+      refuse_state(option, "is set, which this optimizer cannot do");
+    }
+  }
+}
+
+// A state that the rule does not keep would be lost.
+void check_state_names(const UpdateRule& rule, const StateDict& state, const std::string& path) {
+  const std::span<const std::string_view> known = rule.state_names();
+  for (const auto& [key, value] : state) {
+    const auto* const name = std::get_if<std::string>(&key);
+    const bool is_empty = value.get_if<std::monostate>() != nullptr;
+    if (is_empty || (name != nullptr && *name == "step")) continue;
+    if (name == nullptr || std::ranges::find(known, *name) == known.end()) {
+      refuse_state(path + "/" + (name != nullptr ? *name : std::to_string(std::get<int64_t>(key))),
+                   "is a state that this optimizer does not keep");
+    }
+  }
+}
+
 void load_rule(OptimizerGroup& group, const StateDict& saved, StateLoad& load) {
+  check_options(group, saved);
   RuleConfig config = group.rule_config;
   if (auto* const adam = std::get_if<AdamRule>(&config)) {
     std::tie(adam->beta1, adam->beta2) = betas_of(saved);
@@ -180,6 +208,7 @@ void load_param(const StateTarget& target, OptimizedParam& param, const SavedPar
     });
     return;
   }
+  check_state_names(*target.group.rule, *saved.state, saved.path);
   for (const std::string_view view : target.group.rule->state_names()) {
     const std::string name(view);
     const std::string path = saved.path + "/" + name;

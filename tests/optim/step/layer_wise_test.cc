@@ -225,6 +225,48 @@ BOOST_AUTO_TEST_CASE(a_chain_with_one_damaged_state_is_left_as_it_was) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(saved_options_and_states_that_would_be_dropped_are_refused_by_name) {
+  struct Row {
+    const char* rule;
+    const char* refused;
+    std::function<void(optim::StateDict& group, optim::StateDict& state)> damage;
+  };
+  const auto sets = [](const char* option) {
+    return
+        [option](optim::StateDict& group, optim::StateDict&) { optim::put(group, option, true); };
+  };
+  const Row rows[] = {
+      {"adam", "amsgrad", sets("amsgrad")},
+      {"adam", "maximize", sets("maximize")},
+      {"sgd", "nesterov", sets("nesterov")},
+      {"sgd", "dampening", [](auto& group, auto&) { optim::put(group, "dampening", 0.5); }},
+      {"adam", "state/0/max_exp_avg_sq",
+       [](auto&, optim::StateDict& state) { optim::put(state, "max_exp_avg_sq", 1.0); }}};
+  for (const Row& row : rows) {
+    optim::OptimizerConfig config = muon_config();
+    config.optimizer = row.rule;
+    const auto optimizer = make_optimizer(small_model(1, 5), {}, {}, config);
+    take_steps(*optimizer, 0, 1);
+    optim::StateValue saved = optimizer->state_dict();
+    optimizer->load_state_dict(saved);
+    auto& inner =
+        *optim::find(*saved.get_if<optim::StateDict>(), "optimizer")->get_if<optim::StateDict>();
+    auto& groups = *optim::find(inner, "param_groups")->get_if<optim::StateList>();
+    auto& states = *optim::find(inner, "state")->get_if<optim::StateDict>();
+    row.damage(*groups.at(0).get_if<optim::StateDict>(),
+               *optim::find(states, int64_t{0})->get_if<optim::StateDict>());
+    expect_error(ckpt::ErrorCode::InvalidArgument, row.refused,
+                 [&] { optimizer->load_state_dict(saved); });
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_configuration_without_sense_is_refused_without_the_factory_too) {
+  optim::OptimizerConfig config = muon_config();
+  config.adam_beta1 = 1.5;
+  expect_error(ckpt::ErrorCode::InvalidArgument, "adam_beta1",
+               [&] { optim::LayerWiseDistributedOptimizer({}, config); });
+}
+
 BOOST_AUTO_TEST_CASE(sharded_state_has_the_references_keys) {
   const auto optimizer = make_optimizer(small_model(1, 5), {}, {});
   take_steps(*optimizer, 0, 1);
