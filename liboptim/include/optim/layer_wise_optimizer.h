@@ -42,7 +42,8 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
  public:
   // `optimizers`: FP32Optimizers that hold all parameters, made with wrapped_later. With
   // config.bf16 they become Float16OptimizerWithFloat16Params of this process's share.
-  // Throws Error(InvalidArgument) when processes have other dense parameters, another ownership or
+  // Throws what OptimizerConfig::validate() throws, and
+  // Error(InvalidArgument) when processes have other dense parameters, another ownership or
   // another optimizer than this one, and for groups that do not fit each other.
   LayerWiseDistributedOptimizer(std::vector<std::unique_ptr<Optimizer>> optimizers,
                                 OptimizerConfig config, ProcessGroupCollection groups = {},
@@ -59,6 +60,15 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
   StepResult step() override;
   bool step_with_ready_grads() override;  // collective with overlap_param_gather
 
+  // For trainers whose framework does not reduce gradients; step() never does. Replaces each
+  // gradient by its average over dp_cp, an expert's by that over expt_dp: summed in fp32 in the
+  // order of ranks, so that all have the same bits in every run. In place, on what `grad_of` gives
+  // for each parameter, owned or not, by default the main_grad that it was constructed with. Each
+  // process receives the gradients of all, piece by piece of gather_bucket_bytes. Throws
+  // Error(InvalidArgument) with the parameter's name, on all processes of its group and before
+  // anything changed there, for one that only some have, or of another shape or type. Collective.
+  void allreduce_grads(const std::function<at::Tensor(const ParamInfo&)>& grad_of = {});
+
   // Brings every parameter from its owner to all processes. Collective.
   void allgather_params();
   // Moves all parameters into buffers of this object, so that gathering copies nothing: each
@@ -67,8 +77,7 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
   void adopt_param_buffers();
   void broadcast_params();  // the same, parameter by parameter: the reference's test of the other
 
-  // Collective. Groups without parameters here take the settings of the first process that has
-  // some.
+  // Collective. The `step` of a group is that of the first process that has parameters of it.
   StateValue sharded_state_dict(const StateDict& model_sharded_state_dict,
                                 bool is_loading = false) override;
 
