@@ -131,6 +131,20 @@ def mix_of(library, tensors):
     return lambda: library.call("sw_move_mix", counts, places, tensors.count, stream())
 
 
+def mixes(library, rows):
+    """What the memory gives an update of each mode, and torch's fused AdamW."""
+    for name, types in MODES.items():
+        free_memory()
+        tensors = Tensors(flat(), *types)
+        times = times_ms(mix_of(library, tensors))
+        rows.add(f"copy of the mix, {name}", times, gb_per_s=rate(tensors.bytes_moved(), times))
+        del tensors
+    free_memory()
+    tensors = Tensors(flat() // 2, F32, F32, (F32, F32), NONE)
+    times = times_ms(lambda: torch_adam(tensors, tensors.grad, tensors.states))
+    rows.add("torch's fused AdamW, fp32", times, gb_per_s=rate(tensors.bytes_moved(), times))
+
+
 def bandwidth(library, rows):
     """What the memory and the matrix units of this GPU give."""
     count = sized(1 << 30, 1 << 18)
@@ -147,6 +161,7 @@ def bandwidth(library, rows):
     times = times_ms(lambda: a.copy_(b))
     rows.add("torch copy_", times, gb_per_s=rate(8 * count, times))
     del a, b, c
+    mixes(library, rows)
     for edge in (4096, 8192):
         shape = [sized(edge, 256)] * 2
         x, y = (torch.randn(shape, device=kernels.where).bfloat16() for _ in range(2))
