@@ -10,16 +10,14 @@ of --repeat runs, for PyTorch of read_metadata() alone, without its import; memo
 peak of resident memory (ru_maxrss), which is never below this script's own 15 MB.
 """
 import argparse
-import os
 import pickle
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from bench_timing import Contestant, median, run
 
 ROOT = Path(__file__).resolve().parent.parent
 CHUNKS_OF_A_TENSOR = 64
@@ -35,28 +33,15 @@ print(time.perf_counter() - began, flush=True)
 """
 
 
-@dataclass
-class Contestant:
-    name: str
-    command: list
-    tells_seconds: bool = False
-    seconds: list = field(default_factory=list)
-    peak_bytes: list = field(default_factory=list)
+def cells(results):
+    return (f"{median(results):.3f} s | {min(result['seconds'] for result in results):.3f} s | "
+            f"{max(result['peak_bytes'] for result in results) / 1e6:.0f} MB")
 
-    def run(self):
-        process_began = time.perf_counter()
-        output = subprocess.PIPE if self.tells_seconds else subprocess.DEVNULL
-        process = subprocess.Popen([str(word) for word in self.command], stdout=output)
-        told = process.stdout.readline() if self.tells_seconds else None
-        _, status, usage = os.wait4(process.pid, 0)
-        self.seconds.append(float(told) if told else time.perf_counter() - process_began)
-        self.peak_bytes.append(usage.ru_maxrss * 1024)
-        if status != 0:
-            sys.exit(f"{self.name} failed")
 
-    def cells(self):
-        return (f"{statistics.median(self.seconds):.3f} s | {min(self.seconds):.3f} s | "
-                f"{max(self.peak_bytes) / 1e6:.0f} MB")
+def in_turn(contestants, repeat):
+    """The results of each contestant."""
+    rounds = [[run(contestant) for contestant in contestants] for _ in range(repeat)]
+    return list(zip(*rounds))
 
 
 def write_metadata(folder, tensors, chunks):
@@ -93,20 +78,20 @@ def generate(folder, tensors, chunks):
 def compare_listing(options, work):
     folder = work / "large"
     generate(folder, options.tensors, CHUNKS_OF_A_TENSOR)
-    ours = Contestant("ckpt-inspect ls --json",
-                      [options.programs / "ckpt-inspect", "ls", folder, "--json"])
-    torch = Contestant("PyTorch read_metadata",
-                       [sys.executable, "-c", READ_METADATA.format(str(folder))],
-                       tells_seconds=True)
-    for _ in range(options.repeat):
-        ours.run()
-        torch.run()
+    contestants = [
+        Contestant("ckpt-inspect ls --json",
+                   [options.programs / "ckpt-inspect", "ls", folder, "--json"]),
+        Contestant("PyTorch read_metadata",
+                   [sys.executable, "-c", READ_METADATA.format(str(folder))],
+                   reports_seconds=True)]
+    ours, torch = results = in_turn(contestants, options.repeat)
     count = options.tensors * CHUNKS_OF_A_TENSOR
     print(f"\n{count:,} chunks | median | minimum | peak memory\n--- | --- | --- | ---")
-    for contestant in (ours, torch):
-        print(f"{contestant.name} | {contestant.cells()}")
-    faster = statistics.median(torch.seconds) / statistics.median(ours.seconds)
-    smaller = max(torch.peak_bytes) / max(ours.peak_bytes)
+    for contestant, own in zip(contestants, results):
+        print(f"{contestant.name} | {cells(own)}")
+    faster = median(torch) / median(ours)
+    smaller = (max(result["peak_bytes"] for result in torch) /
+               max(result["peak_bytes"] for result in ours))
     print(f"\n{faster:.1f} times faster, in 1/{smaller:.1f} of the memory", flush=True)
     shutil.rmtree(folder)
 
@@ -122,10 +107,8 @@ def print_curves(options, work):
         listing = Contestant("ls", [options.programs / "ckpt-inspect", "ls", folder, "--json"])
         planning = Contestant("plan", [options.programs / "ckpt-convert", folder, work / "out.pt",
                                        "--to", "torch", "--dry-run", "--json"])
-        for _ in range(options.repeat):
-            listing.run()
-            planning.run()
-        print(f"{count // chunks * chunks:,} | {listing.cells()} | {planning.cells()}", flush=True)
+        lists, plans = in_turn([listing, planning], options.repeat)
+        print(f"{count // chunks * chunks:,} | {cells(lists)} | {cells(plans)}", flush=True)
         shutil.rmtree(folder)
         count *= 10
 

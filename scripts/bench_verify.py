@@ -13,17 +13,14 @@ import statistics
 import subprocess
 import time
 
+from bench_timing import files_of
+
 HALVES = 2
-
-
-def files_of(path):
-    path = pathlib.Path(path)
-    return [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
 
 
 def raw_read(path):
     """Each file by two dd at once, a half each."""
-    for file in files_of(path):
+    for file in files_of(pathlib.Path(path)):
         half = -(-file.stat().st_size // HALVES)
         readers = [
             subprocess.Popen(
@@ -57,7 +54,7 @@ def main():
     parser.add_argument("--warm", action="store_true", help="leave the page cache as it is")
     options = parser.parse_args()
     for checkpoint in options.checkpoints:
-        size_bytes = sum(file.stat().st_size for file in files_of(checkpoint))
+        size_bytes = sum(file.stat().st_size for file in files_of(pathlib.Path(checkpoint)))
         command = [str(pathlib.Path(options.bin) / "ckpt-inspect"), "verify", "-q", checkpoint]
         contestants = {
             "raw read": lambda: raw_read(checkpoint),

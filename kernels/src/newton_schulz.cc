@@ -153,7 +153,6 @@ NsProducts newton_schulz_products(const NewtonSchulzShape& shape) {
                      .a_stride = is_tall ? square : whole,
                      .b_stride = is_tall ? whole : square,
                      .d_stride = whole};
-  if (is_tall) products.update.b_leading = columns;
   const int64_t block = shape.symmetric_block > 0 ? shape.symmetric_block : edge;
   products.gram = blocks_of(gram, block);
   products.polynomial = blocks_of(polynomial, block);

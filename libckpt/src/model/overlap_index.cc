@@ -20,10 +20,6 @@ bool has_elements(const Box& box) {
 
 }  // namespace
 
-OverlapIndex::OverlapIndex(std::span<const Box> boxes) {
-  build(boxes.size(), [&](uint32_t i) -> const Box& { return boxes[i]; });
-}
-
 OverlapIndex::OverlapIndex(std::span<const Chunk> chunks) {
   build(chunks.size(), [&](uint32_t i) -> const Box& { return chunks[i].box; });
 }

@@ -21,7 +21,6 @@ struct Overlap {
 class OverlapIndex {
  public:
   // Boxes without elements, and those of another number of dimensions than the first, meet nothing.
-  explicit OverlapIndex(std::span<const Box> boxes);
   explicit OverlapIndex(std::span<const Chunk> chunks);
   explicit OverlapIndex(std::span<const CopyOp> copies);  // of what they copy
 

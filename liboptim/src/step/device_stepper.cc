@@ -6,11 +6,11 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <ckpt/error.h>
-#include <optim/checkpoint_bridge.h>
 #include <cstring>
 #include <utility>
 
 #include "step/device_ops.h"
+#include "step/param_storage.h"
 
 namespace optim {
 
@@ -33,16 +33,10 @@ void DeviceStepper::rebuild(DevicePlan plan) {
   plan_ = std::move(plan);
 }
 
-// As on the CPU.
 void DeviceStepper::check_types(const std::vector<OptimizerGroup*>& groups) const {
-  if (!config_.use_precision_aware_optimizer) return;
   for (const OptimizerGroup* const group : groups) {
     for (const OptimizedParam& param : group->params) {
-      const at::Tensor& grad = param.model.main_grad;
-      if (!grad.defined() || dtype_of(grad.scalar_type()) == config_.main_grads_dtype) continue;
-      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
-                        {.file = {}, .key = param.model.info.name},
-                        "the gradient's type is not main_grads_dtype");
+      if (param.model.main_grad.defined()) check_grad_type(param, config_);
     }
   }
 }

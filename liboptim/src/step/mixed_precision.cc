@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <ckpt/error.h>
-#include <optim/checkpoint_bridge.h>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -72,10 +71,7 @@ void check_grad(const OptimizedParam& param, const OptimizerConfig& config) {
     refuse(param.model.info, "the gradient has another shape than the parameter");
   }
   if (!is_float(grad)) refuse(param.model.info, "the gradient is not float32, bf16 or fp16");
-  if (config.use_precision_aware_optimizer &&
-      dtype_of(grad.scalar_type()) != config.main_grads_dtype) {
-    refuse(param.model.info, "the gradient's type is not main_grads_dtype");
-  }
+  check_grad_type(param, config);
   if (!grad.device().is_cpu() || !grad.is_contiguous()) {
     refuse(param.model.info, "the gradient is not contiguous on the CPU");
   }

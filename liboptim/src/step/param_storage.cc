@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <ckpt/error.h>
+#include <optim/checkpoint_bridge.h>
 #include <utility>
 
 namespace optim {
@@ -20,6 +22,13 @@ bool keeps_packed_master(const OptimizedParam& param, const StatePrecision& prec
 }  // namespace
 
 bool has_master(const OptimizedParam& param) { return !is_fp32(param.model.param); }
+
+void check_grad_type(const OptimizedParam& param, const OptimizerConfig& config) {
+  if (!config.use_precision_aware_optimizer) return;
+  if (dtype_of(param.model.main_grad.scalar_type()) == config.main_grads_dtype) return;
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = param.model.info.name},
+                    "the gradient's type is not main_grads_dtype");
+}
 
 at::Tensor master_of(const OptimizedParam& param) {
   if (param.main_param.defined()) return param.main_param;

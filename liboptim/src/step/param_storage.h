@@ -9,6 +9,10 @@ namespace optim {
 // Whether anything of this parameter is, or will be, kept in fewer bits than fp32.
 bool is_packed(const OptimizedParam& param, const StatePrecision& precision);
 
+// Throws InvalidArgument where the gradient's type is not the one that the configuration states for
+// a precision-aware optimizer.
+void check_grad_type(const OptimizedParam& param, const OptimizerConfig& config);
+
 // Between updates what the precision asks for is packed; for an update all is fp32.
 void unpack_param(OptimizedParam& param);
 void pack_param(OptimizedParam& param, const StatePrecision& precision);

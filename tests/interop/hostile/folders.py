@@ -262,23 +262,23 @@ def folder_rows():
     yield Row("D8 a rank that saved alone", ranks_alone, OK, ("digest of 2 tensors",))
 
 
-def legacy_buffers(metadata: Metadata) -> None:
-    """As Megatron-Core before 0.15 named what it could not load later."""
-    key = "optimizer.state.exp_avg.output_layer.weight"
-    renamed = f"{key}/flattened_range"
+def rename(metadata: Metadata, key: str, renamed: str) -> None:
     metadata.state_dict_metadata[renamed] = metadata.state_dict_metadata.pop(key)
     for index in [i for i in metadata.storage_data if i.fqn == key]:
         metadata.storage_data[replace(index, fqn=renamed)] = metadata.storage_data.pop(index)
+
+
+def legacy_buffers(metadata: Metadata) -> None:
+    """As Megatron-Core before 0.15 named what it could not load later."""
+    key = "optimizer.state.exp_avg.output_layer.weight"
+    rename(metadata, key, f"{key}/flattened_range")
 
 
 def flat_buffers(metadata: Metadata) -> None:
     """As the DistributedOptimizer's dp_reshardable buckets are named."""
     name = "optimizer.distributed.dp_group_idx_0.gbuf_idx_0.dtype_(torch.bfloat16, torch.float32)"
-    key = "optimizer.state.exp_avg.output_layer.weight"
-    renamed = f"{name}.bucket_idx_0.exp_avg"
-    metadata.state_dict_metadata[renamed] = metadata.state_dict_metadata.pop(key)
-    for index in [i for i in metadata.storage_data if i.fqn == key]:
-        metadata.storage_data[replace(index, fqn=renamed)] = metadata.storage_data.pop(index)
+    rename(metadata, "optimizer.state.exp_avg.output_layer.weight",
+           f"{name}.bucket_idx_0.exp_avg")
 
 
 def lose_master(optimizers: list) -> None:

@@ -46,4 +46,13 @@ void update_chunks(const UpdateItem& item, Update&& update) {
   });
 }
 
+// update_all() of a rule that updates element by element.
+template <class Update>
+void update_in_chunks(const UpdateRule& rule, std::span<const UpdateItem> items, Update&& update) {
+  for (const UpdateItem& item : items) {
+    rule.init_state(item.target.param, *item.target.state);
+    update_chunks(item, update);
+  }
+}
+
 }  // namespace optim

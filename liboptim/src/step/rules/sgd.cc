@@ -22,10 +22,7 @@ class Sgd final : public UpdateRule {
   }
 
   void update_all(std::span<const UpdateItem> items) const override {
-    for (const UpdateItem& item : items) {
-      init_state(item.target.param, *item.target.state);
-      update_chunks(item, [this](const UpdateItem& chunk) { update_one(chunk); });
-    }
+    update_in_chunks(*this, items, [this](const UpdateItem& chunk) { update_one(chunk); });
   }
 
  private:
