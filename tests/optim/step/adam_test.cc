@@ -1,11 +1,16 @@
 #include <optim/update_rule.h>
 
 #include <cmath>
+#include <limits>
 
 #include "optim/step/tensors.h"
 
 // AdamW and Adam against the formulas in plain C++, with the roundings of torch.optim on a CPU.
 BOOST_AUTO_TEST_SUITE(adam)
+
+struct UpdateTensors {
+  at::Tensor param, grad, exp_avg, exp_avg_sq;
+};
 
 struct Scalars {
   std::vector<float> param, exp_avg, exp_avg_sq;
@@ -88,6 +93,61 @@ BOOST_AUTO_TEST_CASE(without_decay_a_zero_gradient_moves_nothing) {
   adam->update({&info, param, random_tensor({10}, 1, 0), &state}, {.lr = 0.1, .step = 1});
   BOOST_TEST(same_bits(param, before));
   BOOST_TEST(state.size() == 2U);
+}
+
+// Numbers of every kind as second moments, most of them ordinary, in no order.
+at::Tensor moments_of_every_kind(int64_t count) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> rare = {0,         1e-45F, 1e-40F, 0x1p-126F, 1e-35F,
+                                   0x1p-100F, 1e-29F, 3e38F,  kInfinity, -1};
+  at::Tensor moments = at::empty({count}, at::kFloat);
+  auto* const values = moments.mutable_data_ptr<float>();
+  Numbers numbers(77);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t kind = numbers.below(1000);
+    const auto mantissa = static_cast<float>(1.5 + numbers.next() / 2);
+    values[i] =
+        kind < rare.size() ? rare[kind] : std::ldexp(mantissa, static_cast<int>(kind % 60) - 55);
+  }
+  return moments;
+}
+
+// torch.optim's operations, one by one.
+void step_by_operations(const UpdateTensors& tensors, const optim::StepContext& context) {
+  const auto& [param, grad, exp_avg, exp_avg_sq] = tensors;
+  const double correction1 = 1 - std::pow(0.9, static_cast<double>(context.step));
+  const double correction2 = 1 - std::pow(0.999, static_cast<double>(context.step));
+  at::Tensor(param).mul_(1 - context.lr * context.weight_decay);
+  at::Tensor(exp_avg).lerp_(grad, 1 - 0.9);
+  at::Tensor(exp_avg_sq).mul_(0.999).addcmul_(grad, grad, 1 - 0.999);
+  const at::Tensor root = exp_avg_sq.sqrt().div_(std::pow(correction2, 0.5)).add_(1e-8);
+  at::Tensor(param).addcdiv_(exp_avg, root, -(context.lr / correction1));
+}
+
+bool same_numbers(const at::Tensor& a, const at::Tensor& b) {
+  return same_bits(a.nan_to_num(0.125), b.nan_to_num(0.125)) && same_bits(a.isnan(), b.isnan());
+}
+
+// Large updates take square roots on their own where that gives LibTorch's bits; small ones do so
+// after the first large one. The bf16 parameter is rounded in the same loop.
+BOOST_AUTO_TEST_CASE(updates_of_any_size_have_the_bits_of_torchs_operations) {
+  const auto adam = optim::make_rule(optim::AdamRule{});
+  const optim::ParamInfo info = {.name = "p"};
+  for (const int64_t count : {1000, (1 << 22) + 37, 15, 70}) {
+    const at::Tensor param = random_tensor({count}, 3), grad = random_tensor({count}, 4, 1e-6);
+    optim::ParamState state = {{"exp_avg", random_tensor({count}, 5)},
+                               {"exp_avg_sq", moments_of_every_kind(count)}};
+    const UpdateTensors expected = {param.clone(), grad, state["exp_avg"].clone(),
+                                    state["exp_avg_sq"].clone()};
+    const at::Tensor rounded = param.to(at::kBFloat16);
+    const optim::StepContext context = {.lr = 0.01, .weight_decay = 0.1, .step = 3};
+    step_by_operations(expected, context);
+    adam->update({&info, param, grad, &state, rounded}, context);
+    BOOST_TEST(same_numbers(state["exp_avg"], expected.exp_avg));
+    BOOST_TEST(same_numbers(state["exp_avg_sq"], expected.exp_avg_sq));
+    BOOST_TEST(same_numbers(param, expected.param));
+    BOOST_TEST(same_numbers(rounded.to(at::kFloat), param.to(at::kBFloat16).to(at::kFloat)));
+  }
 }
 
 // FusedAdam: the same formula, but decay and update are added up before they move the parameter.

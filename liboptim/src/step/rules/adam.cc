@@ -2,13 +2,11 @@
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <utility>
 #include <vector>
 
 #include "step/rules/adam_kernel.h"
@@ -25,8 +23,8 @@ struct Chunk {
 };
 
 // Its results are torch.optim's bit for bit on the same machine: fused multiply-adds where ATen
-// fuses, and ATen's own square root, which rounds as the processor and MKL please
-// (docs/decisions/0021). Two loops of ours before and after it.
+// fuses, and the bits of ATen's square root, which rounds as the processor and MKL please
+// (docs/decisions/0021).
 class Adam final : public UpdateRule {
  public:
   explicit Adam(const AdamRule& config) : config_(config) {}
@@ -50,17 +48,26 @@ class Adam final : public UpdateRule {
  private:
   void update_as_torch(std::span<const UpdateItem> items) const {
     std::vector<Chunk> chunks;
+    int64_t elements = 0;
     for (const UpdateItem& item : items) {
       const AdamScalars scalars = make_scalars(item.context);
-      for (int64_t begin = 0; begin < item.target.param.numel(); begin += kChunk) {
+      const int64_t count = item.target.param.numel();
+      for (int64_t begin = 0; begin < count; begin += kChunk) {
         chunks.push_back({&item, scalars, begin});
       }
+      elements += count;
     }
+    const SquareRoots roots = square_roots_for(elements);
     at::parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t first, int64_t last) {
       const at::NoGradGuard no_grad;
       const SingleThread single_thread;
-      const auto begin = static_cast<size_t>(first), end = static_cast<size_t>(last);
-      update_chunks_in_turn(std::span(chunks).subspan(begin, end - begin));
+      std::vector<float> scratch(kChunk);
+      for (int64_t i = first; i < last; ++i) {
+        at::Tensor converted_grad;
+        AdamSpan span = span_of(chunks[static_cast<size_t>(i)], converted_grad);
+        span.scratch = scratch.data();
+        adam_update(span, roots);
+      }
     });
     for (const UpdateItem& item : items) {
       if (!rounds_in_loop(item.target)) write_rounded(item.target);
@@ -71,54 +78,26 @@ class Adam final : public UpdateRule {
     return target.rounded.defined() && target.rounded.scalar_type() == at::kBFloat16;
   }
 
-  struct Work {
-    at::Tensor scratch = at::empty({kChunk}, at::kFloat);
-    at::Tensor converted_grad = {};
-    AdamSpan span = {};
-  };
-
-  // Each chunk's parameters move while the next one's moments come from memory.
-  static void update_chunks_in_turn(std::span<const Chunk> chunks) {
-    Work current, next;
-    prepare(chunks.front(), current);
-    adam_moments(current.span);
-    for (const Chunk& chunk : chunks.subspan(1)) {
-      take_roots(current);
-      prepare(chunk, next);
-      adam_apply_and_moments(current.span, next.span);
-      std::swap(current, next);
-    }
-    take_roots(current);
-    adam_apply(current.span);
-  }
-
-  static void prepare(const Chunk& chunk, Work& work) {
+  static AdamSpan span_of(const Chunk& chunk, at::Tensor& converted_grad) {
     const UpdateTarget& target = chunk.item->target;
-    AdamSpan& span = work.span;
-    span = {.count = std::min(kChunk, target.param.numel() - chunk.begin),
-            .scalars = chunk.scalars};
+    AdamSpan span = {.count = std::min(kChunk, target.param.numel() - chunk.begin),
+                     .scalars = chunk.scalars};
     const auto at_chunk = [&](const at::Tensor& tensor) {
       return tensor.mutable_data_ptr<float>() + chunk.begin;
     };
     if (target.grad.scalar_type() == at::kFloat) {
       span.grad = target.grad.const_data_ptr<float>() + chunk.begin;
     } else {
-      work.converted_grad = chunk_of(target.grad, chunk.begin, span.count).to(at::kFloat);
-      span.grad = work.converted_grad.const_data_ptr<float>();
+      converted_grad = chunk_of(target.grad, chunk.begin, span.count).to(at::kFloat);
+      span.grad = converted_grad.const_data_ptr<float>();
     }
     span.param = at_chunk(target.param);
     span.exp_avg = at_chunk(target.state->at("exp_avg"));
     span.exp_avg_sq = at_chunk(target.state->at("exp_avg_sq"));
-    span.scratch = work.scratch.mutable_data_ptr<float>();
     if (rounds_in_loop(target)) {
       span.rounded = static_cast<uint16_t*>(target.rounded.mutable_data_ptr()) + chunk.begin;
     }
-  }
-
-  static void take_roots(const Work& work) {
-    const int64_t count = work.span.count;
-    at::Tensor roots = count == kChunk ? work.scratch : work.scratch.narrow(0, 0, count);
-    roots.sqrt_();
+    return span;
   }
 
   AdamScalars make_scalars(const StepContext& context) const {

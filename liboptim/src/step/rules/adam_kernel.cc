@@ -1,8 +1,7 @@
 #include "step/rules/adam_kernel.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
+#include <bit>
 
 #include "step/bf16_bits.h"
 #include "step/cpu_dispatch.h"
@@ -42,54 +41,80 @@ template <bool kRounds>
   if (kRounds) span.rounded[i] = bf16_bits(p);
 }
 
-// Copies of the spans: what a loop writes cannot be what its scalars are read from.
+// What memory delivers, in elements, while a block is computed: its own prefetching ends at pages.
+constexpr int64_t kAhead = 512;
+
+// A copy of the span: what a loop writes cannot be what its scalars are read from.
 template <bool kL2>
-[[gnu::always_inline]] inline void moments_from(const AdamSpan next, int64_t begin) {
-  const Lerp lerp(next.scalars.weight1);
+[[gnu::always_inline]] inline void moments(const AdamSpan span) {
+  const Lerp lerp(span.scalars.weight1);
 #pragma GCC ivdep
-  for (int64_t i = begin; i < next.count; ++i) moments_at<kL2>(next, lerp, i);
+  for (int64_t i = 0; i < span.count; ++i) moments_at<kL2>(span, lerp, i);
 }
 
 template <bool kRounds>
-[[gnu::always_inline]] inline void apply_from(const AdamSpan span, int64_t begin) {
+[[gnu::always_inline]] inline void apply(const AdamSpan span) {
 #pragma GCC ivdep
-  for (int64_t i = begin; i < span.count; ++i) apply_at<kRounds>(span, i);
+  for (int64_t i = 0; i < span.count; ++i) apply_at<kRounds>(span, i);
 }
 
-template <bool kRounds, bool kL2>
-[[gnu::always_inline]] inline void both(const AdamSpan span, const AdamSpan next) {
-  const Lerp lerp(next.scalars.weight1);
-  const int64_t shared = std::min(span.count, next.count);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < shared; ++i) {
-    apply_at<kRounds>(span, i);
-    moments_at<kL2>(next, lerp, i);
+[[gnu::always_inline]] inline bool have_usual_roots(const float* values, int64_t count) {
+  uint32_t unusual = 0;  // as wide as the numbers: vectorised
+  for (int64_t i = 0; i < count; ++i) {
+    unusual |= has_usual_root(std::bit_cast<uint32_t>(values[i])) ? 0U : 1U;
   }
-  apply_from<kRounds>(span, shared);
-  moments_from<kL2>(next, shared);
+  return unusual == 0;
 }
 
-[[gnu::always_inline]] inline void adam_moments_body(const AdamSpan& span) {
-  span.scalars.l2 == 0 ? moments_from<false>(span, 0) : moments_from<true>(span, 0);
+[[gnu::always_inline]] inline void take_roots(const AdamSpan& block, const SquareRoots& roots) {
+  const bool by_torch = roots.only_usual && !have_usual_roots(block.scratch, block.count);
+  (by_torch ? torch_square_roots : roots.take)(block.scratch, block.count);
 }
 
-[[gnu::always_inline]] inline void adam_apply_body(const AdamSpan& span) {
-  span.rounded == nullptr ? apply_from<false>(span, 0) : apply_from<true>(span, 0);
+[[gnu::always_inline]] inline AdamSpan part(const AdamSpan& span, int64_t begin, int64_t count) {
+  AdamSpan block = span;
+  block.param += begin;
+  block.grad += begin;
+  block.exp_avg += begin;
+  block.exp_avg_sq += begin;
+  if (span.rounded != nullptr) block.rounded += begin;
+  block.count = count;
+  return block;
 }
 
-[[gnu::always_inline]] inline void adam_apply_and_moments_body(const AdamSpan& span,
-                                                               const AdamSpan& next) {
-  if (next.scalars.l2 == 0) {
-    span.rounded == nullptr ? both<false, false>(span, next) : both<true, false>(span, next);
+// May ask for memory behind the tensors' end, which does nothing.
+[[gnu::always_inline]] inline void prefetch(const AdamSpan& block) {
+  for (int64_t i = 0; i < block.count; i += 16) {
+    __builtin_prefetch(block.param + i + kAhead);
+    __builtin_prefetch(block.grad + i + kAhead);
+    __builtin_prefetch(block.exp_avg + i + kAhead);
+    __builtin_prefetch(block.exp_avg_sq + i + kAhead);
+  }
+}
+
+template <bool kL2, bool kRounds>
+[[gnu::always_inline]] inline void update(const AdamSpan& span, const SquareRoots& roots) {
+  const int64_t step = roots.block == 0 ? span.count : roots.block;
+  for (int64_t begin = 0; begin < span.count; begin += step) {
+    const AdamSpan block = part(span, begin, std::min(step, span.count - begin));
+    prefetch(block);
+    moments<kL2>(block);
+    take_roots(block, roots);
+    apply<kRounds>(block);
+  }
+}
+
+[[gnu::always_inline]] inline void adam_update_body(const AdamSpan& span,
+                                                    const SquareRoots& roots) {
+  if (span.scalars.l2 == 0) {
+    span.rounded == nullptr ? update<false, false>(span, roots) : update<false, true>(span, roots);
   } else {
-    span.rounded == nullptr ? both<false, true>(span, next) : both<true, true>(span, next);
+    span.rounded == nullptr ? update<true, false>(span, roots) : update<true, true>(span, roots);
   }
 }
 
 }  // namespace
 
-CKPT_DISPATCHED(adam_moments, (const AdamSpan& span), (span))
-CKPT_DISPATCHED(adam_apply, (const AdamSpan& span), (span))
-CKPT_DISPATCHED(adam_apply_and_moments, (const AdamSpan& span, const AdamSpan& next), (span, next))
+CKPT_DISPATCHED(adam_update, (const AdamSpan& span, const SquareRoots& roots), (span, roots))
 
 }  // namespace optim

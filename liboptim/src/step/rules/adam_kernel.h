@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "step/rules/square_roots.h"
+
 namespace optim {
 
 // The scalars of one update, rounded to fp32 as torch.optim's operations round them.
@@ -16,7 +18,8 @@ struct AdamScalars {
   float step_size = 0;  // -lr / (1 - beta1^step)
 };
 
-// Part of one parameter, fp32. `scratch` holds as many elements.
+// Part of one parameter, fp32. `scratch` holds as many elements, made a multiple of 16, none of
+// them undefined.
 struct AdamSpan {
   float* param = nullptr;
   const float* grad = nullptr;
@@ -28,12 +31,7 @@ struct AdamSpan {
   AdamScalars scalars;
 };
 
-// Before the square root: moments, and the second moment once more into `scratch`.
-void adam_moments(const AdamSpan& span);
-// After it: `scratch` holds the roots, the parameter moves.
-void adam_apply(const AdamSpan& span);
-// adam_apply(span) and adam_moments(next) in one loop: memory works while the processor divides.
-// The spans share no element.
-void adam_apply_and_moments(const AdamSpan& span, const AdamSpan& next);
+// Moments, square roots and parameters, in blocks as `roots` takes them.
+void adam_update(const AdamSpan& span, const SquareRoots& roots);
 
 }  // namespace optim

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+namespace optim {
+
+// Replaces `count` numbers by their square roots.
+using TakeRoots = void (*)(float* values, int64_t count);
+
+// Square roots with the bits of at::sqrt in this process, and how they are best taken.
+struct SquareRoots {
+  TakeRoots take;
+  int64_t block;    // elements per call that are best; 0: all there are
+  bool only_usual;  // of numbers that has_usual_root() and of a multiple of 16 of them
+};
+// What stays in registers and the nearest cache, between the loops before and after the root.
+inline constexpr int64_t kRootsAtATime = 64;
+
+// LibTorch's own: a call, during which nothing else can be computed.
+void torch_square_roots(float* values, int64_t count);
+
+// Where steps of ours give the same bits on this processor, these, else LibTorch's. Found out once
+// in a process, by comparing 2^24 roots; updates of few elements do without it until then.
+SquareRoots square_roots_for(int64_t elements);
+
+// Zero, or far enough from the smallest numbers that no error of a root's square is lost.
+[[gnu::always_inline]] inline bool has_usual_root(uint32_t bits) {
+  constexpr uint32_t kLeast = (127U - 100U) << 23U, kInfinity = 255U << 23U;
+  return bits - kLeast < kInfinity - kLeast || bits == 0;
+}
+
+}  // namespace optim
