@@ -64,8 +64,7 @@ def test_what_real_writers_wrote_is_sound(path: Path) -> None:
 @pytest.mark.parametrize("root", [TORCH, DIST], ids=["torch", "torch_dist"])
 def test_every_master_is_compared_and_every_state_looked_at(root: Path) -> None:
     checked = verify(root)[1]["checked"]
-    masters = {"torch": 29, "torch_dist": 17}  # stacked over layers
-    assert checked["masters"] == masters["torch" if root is TORCH else "torch_dist"]
+    assert checked["masters"] == 29  # in torch_dist, too: by chunk, which is by layer
     assert checked["groups"] >= 3 and checked["states"] > 40 and checked["checksums"] > 100
 
 

@@ -4,6 +4,7 @@
 #include <common/option_values.h>
 
 #include <ckpt/error.h>
+#include <nlohmann/json.hpp>
 
 namespace tools {
 namespace {
@@ -40,10 +41,10 @@ ckpt::Share checked(uint32_t rank, uint32_t world_size) {
 void ShareOptions::declare(CLI::App& app) {
   const char* group = "Several processes";
   app.add_flag("--distributed", distributed,
-               "Write this process's share, as torchrun's, Open MPI's, PMI's, Slurm's or "
+               "Do this process's share, as torchrun's, Open MPI's, PMI's, Slurm's or "
                "Kubernetes' variables say")
       ->group(group);
-  app.add_option("--rank", rank, "Write the share of this process")
+  app.add_option("--rank", rank, "Do the share of this process")
       ->check(kCount)
       ->option_text("R")
       ->group(group);
@@ -71,6 +72,14 @@ ckpt::Share ShareOptions::share() const {
       "no launcher has set its variables: RANK and WORLD_SIZE, or those of Open MPI, PMI, Slurm "
       "or Kubernetes",
       "--rank R --world-size W say the same");
+}
+
+std::string share_text(ckpt::Share share) {
+  return "share " + std::to_string(share.rank) + " of " + std::to_string(share.world_size);
+}
+
+nlohmann::json share_json(ckpt::Share share) {
+  return {{"rank", share.rank}, {"world_size", share.world_size}};
 }
 
 }  // namespace tools

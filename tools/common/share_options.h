@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 
 #include <ckpt/staging.h>
 
@@ -21,5 +23,8 @@ struct ShareOptions {
   // Throws InvalidArgument where what is given does not make a share.
   ckpt::Share share() const;
 };
+
+std::string share_text(ckpt::Share share);  // "share 0 of 3": by rank
+nlohmann::json share_json(ckpt::Share share);
 
 }  // namespace tools

@@ -19,9 +19,11 @@ std::string aligned(const Console& console, const Cell& cell, Align align, size_
 std::vector<size_t> Table::widths() const {
   std::vector<size_t> widths;
   for (const Column& column : columns_) widths.push_back(display_width(column.title));
-  for (const auto& row : rows_) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], display_width(row[i].text));
+  for (const auto* rows : {&rows_, &hidden_}) {
+    for (const auto& row : *rows) {
+      for (size_t i = 0; i < row.size(); ++i) {
+        widths[i] = std::max(widths[i], display_width(row[i].text));
+      }
     }
   }
   return widths;
@@ -42,7 +44,7 @@ void Table::print(Console& console, const std::string& indent) const {
   for (const Column& column : columns_) titles.push_back({column.title, Paint::Dim});
   const bool has_titles = std::any_of(columns_.begin(), columns_.end(),
                                       [](const Column& column) { return !column.title.empty(); });
-  if (has_titles && !rows_.empty()) print_row(titles);
+  if (has_titles && shows_titles_ && !rows_.empty()) print_row(titles);
   for (const auto& row : rows_) print_row(row);
 }
 

@@ -24,12 +24,16 @@ class Table {
  public:
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
   void add_row(std::vector<Cell> cells) { rows_.push_back(std::move(cells)); }
+  // A row that is not shown: the columns are as wide as if it were.
+  void make_room(std::vector<Cell> cells) { hidden_.push_back(std::move(cells)); }
+  void hide_titles() { shows_titles_ = false; }
   void print(Console& console, const std::string& indent = {}) const;
 
  private:
   std::vector<size_t> widths() const;
   std::vector<Column> columns_;
-  std::vector<std::vector<Cell>> rows_;
+  std::vector<std::vector<Cell>> rows_, hidden_;
+  bool shows_titles_ = true;
 };
 
 }  // namespace tools

@@ -1,11 +1,12 @@
 // ckpt-inspect hash: SHA-256 of every tensor and object, and one digest of the whole.
-#include <optional>
+#include <algorithm>
 #include <ostream>
 
 #include <ckpt/error.h>
 #include <ckpt/hash.h>
 #include <common/json.h>
 #include <common/progress.h>
+#include <common/share_options.h>
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
@@ -14,7 +15,7 @@
 
 #include "inspect/commands.h"
 #include "inspect/hash_record.h"
-#include "inspect/listing.h"
+#include "inspect/hash_rows.h"
 
 namespace tools::inspect {
 namespace {
@@ -23,6 +24,8 @@ struct HashOptions {
   SourceOptions source;
   bool logical = false;
   std::string record;
+  std::vector<std::string> outputs;
+  ShareOptions share;
 
   void declare(CLI::App& app) {
     source.declare(app);
@@ -33,6 +36,11 @@ struct HashOptions {
                    "Compare with the recorded output (text or JSON) of an earlier run; exit code 1 "
                    "if they differ")
         ->option_text("FILE");
+    share.declare(app);
+    app.add_option("--finish", outputs,
+                   "Read no tensor: put together what the processes of a share have printed")
+        ->option_text("FILE...")
+        ->group("Several processes");
   }
 };
 
@@ -56,58 +64,105 @@ nlohmann::json to_json(const ckpt::ObjectHash& object) {
   return json;
 }
 
-void print_hashes_as_json(Console& console, const ckpt::Hashes& hashes, ckpt::Format format) {
+template <class Hash>
+nlohmann::json own_to_json(const std::vector<Hash>& hashes) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Hash& hash : hashes) {
+    if (hash.is_own) list.push_back(to_json(hash));
+  }
+  return list;
+}
+
+void print_hashes_as_json(Console& console, const ckpt::Hashes& hashes, ckpt::Format format,
+                          ckpt::Share share) {
   nlohmann::json document = json_document();
   document["format"] = name(format);
-  document["tensors"] = nlohmann::json::array();
-  document["objects"] = nlohmann::json::array();
-  for (const ckpt::TensorHash& tensor : hashes.tensors) {
-    document["tensors"].push_back(to_json(tensor));
+  document["tensors"] = own_to_json(hashes.tensors);
+  document["objects"] = own_to_json(hashes.objects);
+  if (share.world_size == 1) {
+    document["digest"] = hex(hashes.digest);
+  } else {
+    document["share"] = share_json(share);
   }
-  for (const ckpt::ObjectHash& object : hashes.objects) {
-    document["objects"].push_back(to_json(object));
-  }
-  document["digest"] = hex(hashes.digest);
   print_json(console, document);
 }
 
-void add_tensor(Table& table, const ckpt::TensorHash& tensor, const std::string& owner) {
-  table.add_row({{hex(tensor.sha256)},
-                 {std::string(name(tensor.dtype)), Paint::Cyan},
-                 {shape_text(tensor.shape)},
-                 {owner + qualified_key(tensor.file, tensor.key), Paint::Bold}});
+// Of a share its rows alone, as the whole output has them: the columns are as wide, and the titles
+// are the first process's.
+void print_rows(Console& console, const ckpt::Hashes& hashes, ckpt::Share share) {
+  Table table({{"SHA-256"}, {"DTYPE"}, {"SHAPE"}, {"KEY"}});
+  if (share.rank != 0) table.hide_titles();
+  for_each_row(hashes, [&](const HashRow& row, const auto& hashed) {
+    std::vector<Cell> cells = {
+        {hex(hashed.sha256)}, {row.dtype, Paint::Cyan}, {row.shape}, {row.name, Paint::Bold}};
+    hashed.is_own ? table.add_row(std::move(cells)) : table.make_room(std::move(cells));
+  });
+  table.print(console);
 }
 
-void print_hashes(Console& console, const ckpt::Hashes& hashes) {
-  Table table({{"SHA-256"}, {"DTYPE"}, {"SHAPE"}, {"KEY"}});
-  for (const ckpt::TensorHash& tensor : hashes.tensors) add_tensor(table, tensor, "");
-  for (const ckpt::ObjectHash& object : hashes.objects) {
-    const std::string object_name = qualified_key(object.file, object.key);
-    table.add_row(
-        {{hex(object.sha256)}, {"object", Paint::Cyan}, {"-"}, {object_name, Paint::Bold}});
-    for (const ckpt::TensorHash& tensor : object.tensors)
-      add_tensor(table, tensor, object_name + " ");
+void print_hashes(Console& console, const ckpt::Hashes& hashes, ckpt::Share share) {
+  if (!console.options().quiet) print_rows(console, hashes, share);
+  if (share.world_size != 1) {
+    const auto is_own = [](const auto& hashed) { return hashed.is_own; };
+    return console.note(
+        share_text(share) + ": " + std::to_string(std::ranges::count_if(hashes.tensors, is_own)) +
+        " of " + count_text(hashes.tensors.size(), "tensor") + ", " +
+        std::to_string(std::ranges::count_if(hashes.objects, is_own)) + " of " +
+        count_text(hashes.objects.size(), "object") + "; --finish gives the digest of the whole");
   }
-  if (!console.options().quiet) table.print(console);
   console.out() << hex(hashes.digest) << "  digest of "
                 << count_text(hashes.tensors.size(), "tensor") << " and "
                 << count_text(hashes.objects.size(), "object") << '\n';
 }
 
-int run(const HashOptions& options, Console& console) {
-  std::optional<ProgressLine> line(std::in_place, console, "hashing");
-  const ckpt::Checkpoint checkpoint = options.source.open();
+[[noreturn]] void usage(const char* problem) {
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, problem);
+}
+
+// Refuses before anything is read what a share cannot answer.
+ckpt::Share checked_share(const HashOptions& options, bool quiet) {
+  const ckpt::Share share = options.share.share();
+  if (share.world_size == 1) return share;
+  if (!options.outputs.empty()) usage("--finish puts together the outputs of all shares");
+  if (quiet && options.record.empty()) {
+    usage("--quiet prints the digest of the whole alone, which no share knows");
+  }
+  return share;
+}
+
+ckpt::Hashes hash_or_finish(const HashOptions& options, const ckpt::Checkpoint& checkpoint,
+                            ckpt::Share share, Console& console) {
+  ProgressLine line(console, "hashing");
   const ckpt::Inventory inventory =
       options.logical ? optim::logical_inventory(checkpoint) : native_inventory(checkpoint);
-  const ckpt::Hashes hashes = hash(inventory, checkpoint, make_execute_options(console, *line));
-  line.reset();
-  if (!options.record.empty()) {
-    return print_comparison(console, record_of(hashes), read_record(options.record));
+  if (options.outputs.empty()) {
+    return hash(inventory, checkpoint, make_execute_options(console, line), share);
   }
+  ckpt::Hashes hashes = list_hashed(inventory);
+  fill(hashes, options.outputs);
+  return hashes;
+}
+
+int compare(const HashOptions& options, const ckpt::Hashes& hashes, ckpt::Share share,
+            Console& console) {
+  HashRecord recorded = read_record(options.record);
+  if (share.world_size != 1) {
+    if (recorded.entries.empty())
+      usage("the record is a digest of the whole, which no share knows");
+    recorded = part_of(recorded, hashes, share);
+  }
+  return print_comparison(console, record_of(hashes), recorded, share);
+}
+
+int run(const HashOptions& options, Console& console) {
+  const ckpt::Share share = checked_share(options, console.options().quiet);
+  const ckpt::Checkpoint checkpoint = options.source.open();
+  const ckpt::Hashes hashes = hash_or_finish(options, checkpoint, share, console);
+  if (!options.record.empty()) return compare(options, hashes, share, console);
   if (console.options().json) {
-    print_hashes_as_json(console, hashes, checkpoint.catalog().format);
+    print_hashes_as_json(console, hashes, checkpoint.catalog().format, share);
   } else {
-    print_hashes(console, hashes);
+    print_hashes(console, hashes, share);
   }
   return 0;
 }

@@ -1,6 +1,7 @@
 #include "inspect/hash_record.h"
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <ostream>
@@ -8,9 +9,11 @@
 
 #include <ckpt/error.h>
 #include <common/json.h>
+#include <common/share_options.h>
 #include <common/table.h>
 #include <common/text.h>
 
+#include "inspect/hash_rows.h"
 #include "inspect/listing.h"
 
 namespace tools::inspect {
@@ -20,9 +23,19 @@ using nlohmann::json;
 
 constexpr size_t kDigits = 64;
 
-[[noreturn]] void refuse(const std::string& path, std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = path, .key = {}}, std::move(problem),
-                    "expected an output of `ckpt-inspect hash`");
+[[noreturn]] void refuse(const std::string& what, std::string problem, std::string hint) {
+  throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = what, .key = {}}, std::move(problem),
+                    std::move(hint));
+}
+
+// Zero where the text is none.
+ckpt::Sha256 sha256_in(std::string_view hex) {
+  ckpt::Sha256 hash;
+  for (size_t i = 0; i < hash.bytes.size() && 2 * i + 2 <= hex.size(); ++i) {
+    const char* const digits = hex.data() + 2 * i;
+    std::from_chars(digits, digits + 2, hash.bytes[i], 16);
+  }
+  return hash;
 }
 
 bool starts_with_hash(std::string_view line) {
@@ -34,27 +47,33 @@ std::string_view after_spaces(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(' '), text.size()));
 }
 
-// "HASH  DTYPE  SHAPE  NAME"; a shape is "[2, 16]" or "-".
-std::string_view name_in(std::string_view line) {
-  std::string_view left = after_spaces(line.substr(kDigits));
-  left = after_spaces(left.substr(std::min(left.find(' '), left.size())));
-  const char last = left.starts_with('[') ? ']' : ' ';
-  left.remove_prefix(std::min(left.find(last), left.size()));
-  return after_spaces(left.starts_with(']') ? left.substr(1) : left);
+std::string entry_text(const std::string& hash, const HashRow& row) {
+  return hash + " " + row.dtype + " " + row.shape;
 }
 
-HashRecord read_text(std::istream& in, const std::string& path) {
+// "HASH  DTYPE  SHAPE  NAME"; a shape is "[2, 16]" or "-".
+void add_line(std::string_view line, HashRecord& record) {
+  std::string_view left = after_spaces(line.substr(kDigits));
+  const std::string_view dtype = left.substr(0, left.find(' '));
+  left = after_spaces(left.substr(dtype.size()));
+  const size_t end = left.find(left.starts_with('[') ? ']' : ' ');
+  const size_t shape_size = left.starts_with('[') && end != left.npos ? end + 1 : end;
+  const std::string_view shape = left.substr(0, shape_size);
+  left = after_spaces(left.substr(shape.size()));
+  const HashRow row{std::string(dtype), std::string(shape), std::string(left)};
+  record.entries.emplace(row.name, entry_text(std::string(line.substr(0, kDigits)), row));
+}
+
+HashRecord read_text(std::istream& in) {
   HashRecord record;
   for (std::string line; std::getline(in, line);) {
     if (!starts_with_hash(line)) continue;  // the titles
-    const std::string hash = line.substr(0, kDigits);
     if (line.find("  digest of ") == kDigits) {
-      record.digest = hash;
+      record.digest = line.substr(0, kDigits);
     } else {
-      record.hashes.emplace(name_in(line), hash);
+      add_line(line, record);
     }
   }
-  if (record.digest.empty()) refuse(path, "holds no digest");
   return record;
 }
 
@@ -63,20 +82,31 @@ std::string text_at(const json& entry, const char* key) {
   return found != entry.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+std::string shape_at(const json& entry) {
+  const auto found = entry.find("shape");
+  if (found == entry.end() || !found->is_array()) return "-";
+  ckpt::Extents shape;
+  for (const json& size : *found)
+    shape.push_back(size.is_number_unsigned() ? size.get<uint64_t>() : 0);
+  return shape_text(shape);
+}
+
 void add_entries(const json& list, const std::string& owner, HashRecord& record) {
   if (!list.is_array()) return;
   for (const json& entry : list) {
     if (!entry.is_object()) continue;
     const std::string name = qualified_key(text_at(entry, "file"), text_at(entry, "key"));
-    record.hashes.emplace(owner + name, text_at(entry, "sha256"));
+    const HashRow row{entry.contains("dtype") ? text_at(entry, "dtype") : "object", shape_at(entry),
+                      owner + name};
+    record.entries.emplace(row.name, entry_text(text_at(entry, "sha256"), row));
     if (entry.contains("tensors")) add_entries(entry["tensors"], name + " ", record);
   }
 }
 
-HashRecord read_json(std::istream& in, const std::string& path) {
+HashRecord read_json(std::istream& in) {
   const json document = json::parse(in, nullptr, false);
-  if (!document.is_object() || !document.contains("digest")) refuse(path, "is no such document");
   HashRecord record;
+  if (!document.is_object()) return record;
   record.digest = text_at(document, "digest");
   for (const char* list : {"tensors", "objects"}) {
     if (document.contains(list)) add_entries(document[list], "", record);
@@ -84,10 +114,19 @@ HashRecord read_json(std::istream& in, const std::string& path) {
   return record;
 }
 
+HashRecord read_any(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = path, .key = {}}, "cannot be read");
+  }
+  while (in && (in.peek() == ' ' || in.peek() == '\n')) in.get();
+  return in.peek() == '{' ? read_json(in) : read_text(in);
+}
+
 // What one side says of a name, sorted.
 std::multiset<std::string> hashes_of(const HashRecord& record, const std::string& name) {
   std::multiset<std::string> hashes;
-  const auto [first, last] = record.hashes.equal_range(name);
+  const auto [first, last] = record.entries.equal_range(name);
   for (auto at = first; at != last; ++at) hashes.insert(at->second);
   return hashes;
 }
@@ -96,12 +135,12 @@ std::multiset<std::string> hashes_of(const HashRecord& record, const std::string
 std::map<std::string, std::string> differences(const HashRecord& found,
                                                const HashRecord& recorded) {
   std::map<std::string, std::string> result;
-  for (const auto& [name, hash] : recorded.hashes) {
+  for (const auto& [name, hash] : recorded.entries) {
     const auto now = hashes_of(found, name);
     if (now != hashes_of(recorded, name)) result[name] = now.empty() ? "missing" : "changed";
   }
-  for (const auto& [name, hash] : found.hashes) {
-    if (!recorded.hashes.contains(name)) result[name] = "new";
+  for (const auto& [name, hash] : found.entries) {
+    if (!recorded.entries.contains(name)) result[name] = "new";
   }
   return result;
 }
@@ -110,63 +149,120 @@ std::map<std::string, std::string> differences(const HashRecord& found,
 
 HashRecord record_of(const ckpt::Hashes& hashes) {
   HashRecord record;
-  record.digest = hex(hashes.digest);
-  for (const ckpt::TensorHash& tensor : hashes.tensors) {
-    record.hashes.emplace(qualified_key(tensor.file, tensor.key), hex(tensor.sha256));
+  if (hashes.digest != ckpt::Sha256{}) record.digest = hex(hashes.digest);
+  for_each_row(hashes, [&](const HashRow& row, const auto& hashed) {
+    if (hashed.is_own) record.entries.emplace(row.name, entry_text(hex(hashed.sha256), row));
+  });
+  return record;
+}
+
+HashRecord part_of(const HashRecord& recorded, const ckpt::Hashes& hashes, ckpt::Share share) {
+  std::set<std::string> own, others;
+  for_each_row(hashes, [&](const HashRow& row, const auto& hashed) {
+    (hashed.is_own ? own : others).insert(row.name);
+  });
+  HashRecord part;
+  for (const auto& [name, entry] : recorded.entries) {
+    const bool is_nobodys = !own.contains(name) && !others.contains(name);
+    if (own.contains(name) || (is_nobodys && share.rank == 0)) part.entries.emplace(name, entry);
   }
-  for (const ckpt::ObjectHash& object : hashes.objects) {
-    const std::string name = qualified_key(object.file, object.key);
-    record.hashes.emplace(name, hex(object.sha256));
-    for (const ckpt::TensorHash& tensor : object.tensors) {
-      record.hashes.emplace(name + " " + qualified_key(tensor.file, tensor.key),
-                            hex(tensor.sha256));
-    }
+  return part;
+}
+
+HashRecord read_record(const std::string& path) {
+  HashRecord record = read_any(path);
+  if (record.digest.empty()) {
+    const bool is_share = !record.entries.empty();
+    refuse(path, "holds no digest of the whole",
+           is_share ? "an output of one share? `ckpt-inspect hash --finish` puts them together"
+                    : "expected an output of `ckpt-inspect hash`");
   }
   return record;
 }
 
-HashRecord read_record(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = path, .key = {}}, "cannot be read");
+void fill(ckpt::Hashes& hashes, const std::vector<std::string>& paths) {
+  HashRecord record;
+  for (const std::string& path : paths) record.entries.merge(read_any(path).entries);
+  for_each_row(hashes, [&](const HashRow& row, auto& hashed) {
+    const auto found = record.entries.lower_bound(row.name);
+    if (found == record.entries.end() || found->first != row.name) {
+      refuse(row.name, "is in none of the outputs", "the outputs of all shares are needed");
+    }
+    hashed.sha256 = sha256_in(found->second);
+    if (entry_text(hex(hashed.sha256), row) != found->second) {
+      refuse(row.name, "is something else in the outputs", "outputs of another checkpoint?");
+    }
+    hashed.is_own = true;
+    record.entries.erase(found);
+  });
+  if (!record.entries.empty()) {
+    refuse(record.entries.begin()->first, "is in the outputs more often than in the checkpoint",
+           "an output given twice, or of another checkpoint?");
   }
-  while (in && (in.peek() == ' ' || in.peek() == '\n')) in.get();
-  return in.peek() == '{' ? read_json(in, path) : read_text(in, path);
+  hashes.digest = digest_of(hashes);
 }
 
-int print_comparison(Console& console, const HashRecord& found, const HashRecord& recorded) {
-  // A record of the digest alone can only say whether all is equal.
-  const bool is_equal = found.digest == recorded.digest;
-  const auto different =
-      recorded.hashes.empty() ? std::map<std::string, std::string>() : differences(found, recorded);
-  if (console.options().json) {
-    json document = json_document();
-    document["equal"] = is_equal;
-    document["compared"] = recorded.hashes.size();
-    document["digest"] = found.digest;
-    document["different"] = json::array();
-    for (const auto& [name, kind] : different) {
-      document["different"].push_back({{"name", json_text(name)}, {"kind", kind}});
-    }
-    print_json(console, document);
-    return is_equal ? 0 : 1;
+namespace {
+
+using Differences = std::map<std::string, std::string>;
+
+struct Comparison {
+  const HashRecord &found, &recorded;
+  ckpt::Share share;
+  Differences different;
+  bool is_equal;
+};
+
+void print_as_json(Console& console, const Comparison& comparison) {
+  json document = json_document();
+  document["equal"] = comparison.is_equal;
+  document["compared"] = comparison.recorded.entries.size();
+  if (comparison.share.world_size == 1) {
+    document["digest"] = comparison.found.digest;
+  } else {
+    document["share"] = share_json(comparison.share);
   }
+  document["different"] = json::array();
+  for (const auto& [name, kind] : comparison.different) {
+    document["different"].push_back({{"name", json_text(name)}, {"kind", kind}});
+  }
+  print_json(console, document);
+}
+
+void print_as_text(Console& console, const Comparison& comparison) {
   Table table({{""}, {""}});
-  for (const auto& [name, kind] : different) {
+  for (const auto& [name, kind] : comparison.different) {
     table.add_row({{kind, Paint::Yellow}, {name, Paint::Bold}});
   }
-  if (console.options().quiet) return is_equal ? 0 : 1;
   table.print(console);
-  console.out() << (is_equal ? console.paint(Paint::Green, "equal")
-                             : console.paint(Paint::Red, "different"))
+  console.out() << (comparison.is_equal ? console.paint(Paint::Green, "equal")
+                                        : console.paint(Paint::Red, "different"))
                 << ": ";
-  if (recorded.hashes.empty()) {
+  if (comparison.share.world_size != 1) console.out() << share_text(comparison.share) << ": ";
+  const size_t count = comparison.recorded.entries.size();
+  if (count == 0 && comparison.share.world_size == 1) {
     console.out() << "the digest of the whole, all that was recorded\n";
   } else {
-    console.out() << different.size() << " of " << recorded.hashes.size()
-                  << " recorded hashes differ\n";
+    console.out() << comparison.different.size() << " of " << count << " recorded hashes differ\n";
   }
-  return is_equal ? 0 : 1;
+}
+
+}  // namespace
+
+int print_comparison(Console& console, const HashRecord& found, const HashRecord& recorded,
+                     ckpt::Share share) {
+  const bool is_whole = share.world_size == 1;
+  // A record of the digest alone can only say whether all is equal.
+  const bool says_entries = !is_whole || !recorded.entries.empty();
+  Comparison comparison{found, recorded, share, {}, false};
+  if (says_entries) comparison.different = differences(found, recorded);
+  comparison.is_equal = is_whole ? found.digest == recorded.digest : comparison.different.empty();
+  if (console.options().json) {
+    print_as_json(console, comparison);
+  } else if (!console.options().quiet) {
+    print_as_text(console, comparison);
+  }
+  return comparison.is_equal ? 0 : 1;
 }
 
 }  // namespace tools::inspect

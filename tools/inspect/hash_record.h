@@ -2,26 +2,35 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include <ckpt/hash.h>
 #include <common/console.h>
 
 namespace tools::inspect {
 
-// What an output of `ckpt-inspect hash` says: SHA-256 by name of tensor or object, as the text
-// output shows names. After --quiet it is the digest alone.
+// What outputs of `ckpt-inspect hash` say, by name of tensor or object as the text output shows
+// names: "SHA-256 DTYPE SHAPE". After --quiet it is the digest alone.
 struct HashRecord {
-  std::multimap<std::string, std::string> hashes;
-  std::string digest;
+  std::multimap<std::string, std::string> entries;
+  std::string digest;  // empty: of a share
 };
 
+// The entries that are this process's.
 HashRecord record_of(const ckpt::Hashes& hashes);
+// What a share is to be compared with: what is recorded of its entries; on the first process also
+// what the checkpoint has not.
+HashRecord part_of(const HashRecord& recorded, const ckpt::Hashes& hashes, ckpt::Share share);
 
-// Reads outputs with and without --json. Throws NotFound, IoFailure; Corrupt where the file is
-// neither.
+// Reads an output with or without --json, of a whole run. Throws NotFound, IoFailure; Corrupt where
+// the file is neither.
 HashRecord read_record(const std::string& path);
+// Takes the hashes from the outputs of all shares. Throws Corrupt where they are not those of these
+// entries.
+void fill(ckpt::Hashes& hashes, const std::vector<std::string>& paths);
 
 // Prints what differs. Exit code 0 where nothing does, else 1.
-int print_comparison(Console& console, const HashRecord& found, const HashRecord& recorded);
+int print_comparison(Console& console, const HashRecord& found, const HashRecord& recorded,
+                     ckpt::Share share);
 
 }  // namespace tools::inspect

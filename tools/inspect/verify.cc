@@ -6,6 +6,7 @@
 #include <common/json.h>
 #include <common/option_values.h>
 #include <common/progress.h>
+#include <common/share_options.h>
 #include <common/table.h>
 #include <common/text.h>
 #include <optim/verify.h>
@@ -24,6 +25,7 @@ constexpr ByteLabel kLabels[] = {ByteLabel::Checksummed, ByteLabel::Repeated,
 struct VerifyOptions {
   std::string path;
   optim::VerifyOptions verify;
+  ShareOptions share;
 
   void declare(CLI::App& app) {
     app.add_option("PATH", path,
@@ -37,6 +39,7 @@ struct VerifyOptions {
     app.add_flag("--quick", verify.quick, "Structure alone: reads no tensor");
     app.add_flag("--require-checksums", verify.require_checksums,
                  "Bytes that no checksum covers are damage");
+    share.declare(app);
   }
 };
 
@@ -111,7 +114,7 @@ void print_meaning(Console& console, const optim::VerifyReport& report, bool qui
                   << " compared with what the model holds\n";
   }
   if (report.state_count != 0) {
-    console.out() << "the values of " << count_text(report.state_count, "state tensor")
+    console.out() << "the values of " << count_text(report.state_count, "state chunk")
                   << " looked at\n";
   }
   if (report.group_count != 0) {
@@ -137,17 +140,24 @@ uint64_t damage_count(const ckpt::Findings& findings) {
   return count;
 }
 
-void print_report(Console& console, const optim::VerifyReport& report, bool quick) {
+std::string scope_text(const ckpt::Findings& findings, ckpt::Share share) {
+  const std::string files = count_text(findings.file_count, "file");
+  if (share.world_size == 1) return files;
+  return share_text(share) + ", " + std::to_string(findings.files.size()) + " of " + files;
+}
+
+void print_report(Console& console, const optim::VerifyReport& report,
+                  const optim::VerifyOptions& options) {
   const ckpt::Findings& findings = report.findings;
   print_findings(console, report);
   if (console.options().quiet) return;
   if (!findings.findings.empty()) console.out() << '\n';
   print_bytes(console, findings);
   if (findings.labelled_bytes(ByteLabel::Unprotected) != 0) print_unprotected(console, findings);
-  print_meaning(console, report, quick);
+  print_meaning(console, report, options.quick);
   console.out() << (findings.damaged() ? console.paint(Paint::Red, "damaged")
                                        : console.paint(Paint::Green, "sound"))
-                << ": " << count_text(findings.files.size(), "file") << ", "
+                << ": " << scope_text(findings, options.share) << ", "
                 << size_text(total_bytes(findings));
   if (findings.damaged()) console.out() << ", " << count_text(damage_count(findings), "finding");
   console.out() << '\n';
@@ -175,11 +185,13 @@ nlohmann::json to_json(const ckpt::FileAccount& file) {
           {"in_manifest", file.has_manifest_hash}};
 }
 
-void print_report_as_json(Console& console, const optim::VerifyReport& report, bool quick) {
+void print_report_as_json(Console& console, const optim::VerifyReport& report,
+                          const optim::VerifyOptions& options) {
   nlohmann::json document = json_document();
   document["format"] = name(report.format);
   if (report.iteration) document["iteration"] = *report.iteration;
-  document["quick"] = quick;
+  if (options.share.world_size != 1) document["share"] = share_json(options.share);
+  document["quick"] = options.quick;
   document["sound"] = !report.findings.damaged();
   document["findings"] = nlohmann::json::array();
   for (const auto& finding : report.findings.findings) {
@@ -203,17 +215,18 @@ void print_report_as_json(Console& console, const optim::VerifyReport& report, b
 }
 
 int run(const VerifyOptions& options, Console& console) {
+  optim::VerifyOptions verify_options = options.verify;
+  verify_options.share = options.share.share();
   optim::VerifyReport report;
   {
     ProgressLine line(console, "verifying");
-    optim::VerifyOptions verify_options = options.verify;
     verify_options.execution = make_execute_options(console, line);
     report = optim::verify(options.path, verify_options);
   }
   if (console.options().json) {
-    print_report_as_json(console, report, options.verify.quick);
+    print_report_as_json(console, report, verify_options);
   } else {
-    print_report(console, report, options.verify.quick);
+    print_report(console, report, verify_options);
   }
   return report.findings.damaged() ? 1 : 0;
 }

@@ -21,7 +21,8 @@ struct TensorHash {
   std::string key;
   DType dtype = DType::Float32;
   Extents shape;
-  Sha256 sha256;  // of the row-major little-endian bytes
+  Sha256 sha256;       // of the row-major little-endian bytes
+  bool is_own = true;  // false: another process's, and sha256 is zero
 };
 
 struct ObjectHash {
@@ -29,19 +30,27 @@ struct ObjectHash {
   std::string key;
   Sha256 sha256;                    // docs/formats/canonical_encoding.md
   std::vector<TensorHash> tensors;  // key: JSON pointer inside the object
+  bool is_own = true;
 };
 
 // Sorted by file, then key.
 struct Hashes {
   std::vector<TensorHash> tensors;
   std::vector<ObjectHash> objects;
-  Sha256 digest;  // of everything above: names, types, shapes, hashes
+  Sha256 digest;  // of everything above: names, types, shapes, hashes; zero where not all are own
 };
 
 // Streams every tensor once, in row-major order whatever the order of its chunks. Memory: a slab
 // per thread, together at most options.memory_bytes_max, and the value trees. Throws Corrupt where
 // chunks leave a hole; Error(IoFailure, "cancelled") after a stop.
+// Of several processes each hashes its share, balanced by bytes: a payload, and all that holds it,
+// is one process's, and so are equal names. The others' entries are listed without hashes.
 CKPT_EXPORT Hashes hash(const Inventory& inventory, const PayloadSource& source,
-                        const ExecuteOptions& options = {});
+                        const ExecuteOptions& options = {}, Share share = {});
+
+// What hash() lists, with nothing read and nothing own.
+CKPT_EXPORT Hashes list_hashed(const Inventory& inventory);
+// The digest of the whole, once all hashes are there.
+CKPT_EXPORT Sha256 digest_of(const Hashes& hashes);
 
 }  // namespace ckpt

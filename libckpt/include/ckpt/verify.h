@@ -51,7 +51,8 @@ struct FileAccount {
 
 struct Findings {
   std::vector<Finding> findings;    // sorted by file, offset, key
-  std::vector<FileAccount> files;   // in the order of their names
+  std::vector<FileAccount> files;   // of the share, in the order of their names
+  uint64_t file_count = 0;          // of the whole checkpoint
   uint64_t compared_checksums = 0;  // CRC-32 and hashes; 0 after a quick look
   uint64_t read_bytes = 0;          // of payload and manifests
 
@@ -80,6 +81,9 @@ struct LabelledRange {
 struct VerifyOptions {
   bool quick = false;              // structure alone: reads no payload
   bool require_checksums = false;  // unprotected bytes are damage; but for a root's tracker
+  // Of several processes each looks at whole files, balanced by bytes: what it finds in them is
+  // returned, and their accounts. What is found of no file is the first process's.
+  Share share;
   ExecuteOptions execution;
   // Both are called from several threads at once.
   std::function<void(const StoragePiece&)> on_storage = {};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "execute/hash_share.h"
 #include "execute/object_digests.h"
 #include "execute/payload_hasher.h"
 #include "execute/sha256.h"
@@ -22,12 +23,16 @@ void sort_by_name(std::vector<Hash>& hashes) {
   });
 }
 
-std::vector<TensorHash> hash_tensors_in(const ObjectTree& object, const ObjectDigests& digests) {
+// The tensors inside an object, with the digests that are known.
+std::vector<TensorHash> list_tensors_in(const ObjectTree& object, const ObjectDigests* digests) {
   std::vector<TensorHash> hashes;
   if (!object.lists_tensors) return hashes;
   for (const TensorAt& tensor : tensors_in(*object.document)) {
-    hashes.push_back({"", tensor.pointer, tensor.view.dtype, tensor.view.shape,
-                      digests.payload_digest(*object.document, tensor.node)});
+    hashes.push_back(
+        {"", tensor.pointer, tensor.view.dtype, tensor.view.shape, {}, digests != nullptr});
+    if (digests != nullptr) {
+      hashes.back().sha256 = digests->payload_digest(*object.document, tensor.node);
+    }
   }
   sort_by_name(hashes);
   return hashes;
@@ -65,6 +70,14 @@ class DigestWriter {
   Sha256Stream stream_;
 };
 
+HashShare everything(const Inventory& inventory) {
+  return {std::vector<bool>(inventory.tensors.size(), true),
+          std::vector<bool>(inventory.objects.size(), true),
+          {}};
+}
+
+}  // namespace
+
 Sha256 digest_of(const Hashes& hashes) {
   DigestWriter writer;
   writer.put(hashes.tensors.size());
@@ -74,28 +87,47 @@ Sha256 digest_of(const Hashes& hashes) {
   return writer.finish();
 }
 
-}  // namespace
+Hashes list_hashed(const Inventory& inventory) {
+  Hashes hashes;
+  for (const TensorEntry& tensor : inventory.tensors) {
+    hashes.tensors.push_back(name_and_type(tensor));
+    hashes.tensors.back().is_own = false;
+  }
+  for (const ObjectTree& object : inventory.objects) {
+    hashes.objects.push_back(
+        {object.file, object.key, {}, list_tensors_in(object, nullptr), false});
+  }
+  sort_by_name(hashes.tensors);
+  sort_by_name(hashes.objects);
+  return hashes;
+}
 
-Hashes hash(const Inventory& inventory, const PayloadSource& source,
-            const ExecuteOptions& options) {
+Hashes hash(const Inventory& inventory, const PayloadSource& source, const ExecuteOptions& options,
+            Share share) {
   PayloadHasher hasher;
   std::vector<size_t> numbers;
   for (const TensorEntry& tensor : inventory.tensors) numbers.push_back(hasher.add(tensor));
   ObjectDigests digests(inventory.objects, hasher);
-  hasher.run(source, options);
+  const HashShare own = share.world_size == 1
+                            ? everything(inventory)
+                            : make_hash_share({inventory, numbers, digests, hasher}, share);
+  hasher.run(source, options, own.payloads);
 
   Hashes hashes;
   for (size_t i = 0; i < numbers.size(); ++i) {
     hashes.tensors.push_back(name_and_type(inventory.tensors[i]));
     hashes.tensors.back().sha256 = hasher.digest(numbers[i]);
+    hashes.tensors.back().is_own = own.tensors[i];
   }
-  for (const ObjectTree& object : inventory.objects) {
-    hashes.objects.push_back(
-        {object.file, object.key, digests.digest(object), hash_tensors_in(object, digests)});
+  for (size_t i = 0; i < inventory.objects.size(); ++i) {
+    const ObjectTree& object = inventory.objects[i];
+    const bool is_own = own.objects[i];
+    hashes.objects.push_back({object.file, object.key, is_own ? digests.digest(object) : Sha256{},
+                              list_tensors_in(object, is_own ? &digests : nullptr), is_own});
   }
   sort_by_name(hashes.tensors);
   sort_by_name(hashes.objects);
-  hashes.digest = digest_of(hashes);
+  if (share.world_size == 1) hashes.digest = digest_of(hashes);
   return hashes;
 }
 

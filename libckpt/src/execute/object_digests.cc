@@ -47,6 +47,15 @@ const Sha256& ObjectDigests::payload_digest(const Document& document, NodeId nod
   return hasher_.digest(numbers_.at({&document, node}));
 }
 
+std::vector<size_t> ObjectDigests::payloads_of(const Document& document) const {
+  std::vector<size_t> numbers;
+  for (auto at = numbers_.lower_bound({&document, NodeId()});
+       at != numbers_.end() && at->first.first == &document; ++at) {
+    numbers.push_back(at->second);
+  }
+  return numbers;
+}
+
 const CanonicalEncoder& ObjectDigests::encoder(const Document& document) const {
   return encodings_.at(&document)->encoder;
 }

@@ -21,6 +21,8 @@ class ObjectDigests {
   Sha256 digest(const ObjectTree& object);
   // Digest of a tensor's or storage's payload, by its node.
   const Sha256& payload_digest(const Document& document, NodeId node) const;
+  // The payloads of all objects of a document, as the hasher numbers them.
+  std::vector<size_t> payloads_of(const Document& document) const;
   // Of a document whose object was digested last.
   const CanonicalEncoder& encoder(const Document& document) const;
 

@@ -1,7 +1,6 @@
 #include "execute/payload_hasher.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include <ckpt/error.h>
 
@@ -59,14 +58,19 @@ size_t PayloadHasher::add(TensorEntry tensor) {
   return number;
 }
 
-void PayloadHasher::run(const PayloadSource& source, const ExecuteOptions& options) {
-  std::vector<size_t> order(tensors_.size());
-  std::iota(order.begin(), order.end(), size_t{0});
+uint64_t PayloadHasher::payload_bytes(size_t number) const { return count_bytes(tensors_[number]); }
+
+void PayloadHasher::run(const PayloadSource& source, const ExecuteOptions& options,
+                        const std::vector<bool>& wanted) {
+  std::vector<size_t> order;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (wanted.empty() || wanted[i]) order.push_back(i);
+  }
   std::stable_sort(order.begin(), order.end(), [this](size_t a, size_t b) {
     return count_bytes(tensors_[a]) > count_bytes(tensors_[b]);
   });
   uint64_t total_bytes = 0;
-  for (const TensorEntry& tensor : tensors_) total_bytes += count_bytes(tensor);
+  for (const size_t number : order) total_bytes += payload_bytes(number);
   WorkMeter meter(options, total_bytes);
   digests_.resize(tensors_.size());
   run_with_slabs(order.size(), options, [&](size_t index, std::span<std::byte> slab) {

@@ -16,7 +16,11 @@ class PayloadHasher {
  public:
   // Gives the number under which digest() will have the answer.
   size_t add(TensorEntry tensor);
-  void run(const PayloadSource& source, const ExecuteOptions& options);
+  // `wanted`: by number; empty: all.
+  void run(const PayloadSource& source, const ExecuteOptions& options,
+           const std::vector<bool>& wanted = {});
+  size_t size() const { return tensors_.size(); }
+  uint64_t payload_bytes(size_t number) const;
   const Sha256& digest(size_t number) const { return digests_[number]; }
 
  private:

@@ -23,17 +23,16 @@ void read_manifest(const Checkpoint& checkpoint, VerifyAccount& account) {
     const File file = File::open(path, shown);
     account.take_manifest(read_integrity(file, checkpoint.limits()), shown);
   } catch (const Error& error) {
-    account.find(error, CheckKind::Content);
+    if (error.code() == ErrorCode::IoFailure) throw;
+    account.find_if_own(
+        {CheckKind::Content, Severity::Damage, error.where(), error.problem(), error.hint()});
   }
 }
 
-uint64_t set_sizes(const Checkpoint& checkpoint, VerifyAccount& account) {
+uint64_t own_bytes(const VerifyAccount& account) {
   uint64_t total_bytes = 0;
-  for (size_t i = 0; i < account.files().size(); ++i) {
-    const File file =
-        File::open(checkpoint.folder() / account.files()[i].path, account.files()[i].shown);
-    account.set_size(i, file.size_bytes());
-    total_bytes += file.size_bytes();
+  for (const VerifiedFile& file : account.files()) {
+    if (file.is_own) total_bytes += file.count_bytes;
   }
   return total_bytes;
 }
@@ -42,10 +41,11 @@ uint64_t set_sizes(const Checkpoint& checkpoint, VerifyAccount& account) {
 
 Findings verify(const Checkpoint& checkpoint, const VerifyOptions& options) {
   std::vector<Finding> strays;
-  VerifyAccount account(list_files(checkpoint, strays), options);
-  for (Finding& finding : strays) account.find(std::move(finding));
+  VerifyAccount account(list_files(checkpoint, options.share, strays), options);
+  for (Finding& finding : strays) account.find_if_own(std::move(finding));
   read_manifest(checkpoint, account);
-  WorkMeter meter(options.execution, set_sizes(checkpoint, account));
+  account.open_accounts();
+  WorkMeter meter(options.execution, own_bytes(account));
   PayloadVerifier payloads(checkpoint, account, meter);
   const std::vector<VerifiedItem> items = list_items(checkpoint, account);
   check_items(checkpoint, items, account, payloads);

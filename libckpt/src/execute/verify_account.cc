@@ -44,10 +44,10 @@ void VerifyAccount::take_manifest(FileHashes hashes, const std::string& shown) {
     if (const auto found = places.find(path); found != places.end()) {
       hashes_[found->second] = &hash;
     } else {
-      find({CheckKind::Structure,
-            Severity::Damage,
-            {shown, std::nullopt, path},
-            "the manifest lists this file, which is not there"});
+      find_if_own({CheckKind::Structure,
+                   Severity::Damage,
+                   {shown, std::nullopt, path},
+                   "the manifest lists this file, which is not there"});
     }
   }
 }
@@ -56,9 +56,11 @@ const Sha256* VerifyAccount::manifest_hash(size_t file) const {
   return hashes_.empty() ? nullptr : hashes_[file];
 }
 
-void VerifyAccount::set_size(size_t file, uint64_t count_bytes) {
-  if (result_.files.empty()) result_.files.resize(files_.size());
-  result_.files[file] = {files_[file].shown, count_bytes, {}, manifest_hash(file) != nullptr};
+void VerifyAccount::open_accounts() {
+  for (size_t i = 0; i < files_.size(); ++i) {
+    result_.files.push_back(
+        {files_[i].shown, files_[i].count_bytes, {}, manifest_hash(i) != nullptr});
+  }
 }
 
 void VerifyAccount::label(size_t file, std::span<const zip::AccountedRange> ranges) {
@@ -79,6 +81,14 @@ void VerifyAccount::label(size_t file, ByteRange bytes, ByteLabel label) {
 void VerifyAccount::find(Finding finding) {
   const std::scoped_lock lock(mutex_);
   result_.findings.push_back(std::move(finding));
+}
+
+void VerifyAccount::find_if_own(Finding finding) {
+  const std::string& name = finding.where.file;
+  const auto file = std::ranges::lower_bound(files_, name, {}, &VerifiedFile::shown);
+  const bool is_file = file != files_.end() && file->shown == name;
+  const bool is_own = is_file ? file->is_own : options_.share.rank == 0;
+  if (is_own) find(std::move(finding));
 }
 
 void VerifyAccount::find(const Error& error, CheckKind check) {
@@ -105,8 +115,18 @@ void VerifyAccount::require_checksums() {
   }
 }
 
+void VerifyAccount::keep_own_accounts() {
+  result_.file_count = files_.size();
+  size_t kept = 0;
+  for (size_t i = 0; i < files_.size(); ++i) {
+    if (is_own(i)) std::swap(result_.files[kept++], result_.files[i]);
+  }
+  result_.files.resize(kept);
+}
+
 Findings VerifyAccount::finish() {
   if (options_.require_checksums) require_checksums();
+  keep_own_accounts();
   result_.sort();
   return std::move(result_);
 }

@@ -26,11 +26,16 @@ class VerifyAccount {
   bool has_manifest() const { return !hashes_.empty(); }  // one that could be read
   const Sha256* manifest_hash(size_t file) const;
 
-  void set_size(size_t file, uint64_t count_bytes);
-  uint64_t size_bytes(size_t file) const { return result_.files[file].count_bytes; }
+  // Once the manifest was taken.
+  void open_accounts();
+  bool is_own(size_t file) const { return files_[file].is_own; }
+  uint64_t size_bytes(size_t file) const { return files_[file].count_bytes; }
   void label(size_t file, std::span<const zip::AccountedRange> ranges);
   void label(size_t file, ByteRange bytes, ByteLabel label);
   void find(Finding finding);
+  // For what every process finds: the owner of the file says it, or the first one where it is
+  // no file.
+  void find_if_own(Finding finding);
   // An error about a part of the checkpoint becomes a finding; one of the system is thrown on.
   void find(const Error& error, CheckKind check);
   void count(uint64_t checksums, uint64_t read_bytes);
@@ -39,6 +44,7 @@ class VerifyAccount {
 
  private:
   void require_checksums();
+  void keep_own_accounts();
 
   std::vector<VerifiedFile> files_;
   const VerifyOptions& options_;

@@ -7,6 +7,7 @@
 #include "format/integrity.h"
 #include "io/directory.h"
 #include "io/file.h"
+#include "plan/deal_files.h"
 
 namespace ckpt {
 namespace {
@@ -156,10 +157,27 @@ class Lister {
   std::vector<VerifiedFile> files_;
 };
 
+void set_sizes(const Checkpoint& checkpoint, std::vector<VerifiedFile>& files) {
+  for (VerifiedFile& file : files) {
+    file.count_bytes = File::open(checkpoint.folder() / file.path, file.shown).size_bytes();
+  }
+}
+
+void deal(std::vector<VerifiedFile>& files, Share share) {
+  std::vector<uint64_t> file_bytes;
+  for (const VerifiedFile& file : files) file_bytes.push_back(file.count_bytes);
+  const std::vector<uint32_t> owner = deal_by_bytes(file_bytes, share.world_size);
+  for (size_t i = 0; i < files.size(); ++i) files[i].is_own = owner[i] == share.rank;
+}
+
 }  // namespace
 
-std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
-  return Lister(checkpoint, findings).run();
+std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, Share share,
+                                     std::vector<Finding>& findings) {
+  std::vector<VerifiedFile> files = Lister(checkpoint, findings).run();
+  set_sizes(checkpoint, files);
+  deal(files, share);
+  return files;
 }
 
 }  // namespace ckpt

@@ -24,10 +24,13 @@ struct VerifiedFile {
   std::string shown;  // as errors name it
   FileRole role = FileRole::Plain;
   std::optional<uint32_t> index = std::nullopt;  // into Catalog::files
+  uint64_t count_bytes = 0;
+  bool is_own = true;  // false: another process looks at it
 };
 
 // The checkpoint's files, sorted by the name that errors give them. What lies beside them is listed
 // as Stray, with a finding: damage where a writer of checkpoints left it, else a note.
-std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<Finding>& findings);
+std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, Share share,
+                                     std::vector<Finding>& findings);
 
 }  // namespace ckpt

@@ -223,7 +223,9 @@ class ItemLister {
   }
 
   std::vector<VerifiedItem> run() {
-    for (size_t file = 0; file < account_.files().size(); ++file) list(file);
+    for (size_t file = 0; file < account_.files().size(); ++file) {
+      if (account_.is_own(file)) list(file);
+    }
     return std::move(items_);
   }
 

@@ -20,7 +20,7 @@ struct VerifiedItem {
   const ObjectEntry* object = nullptr;  // or an object
 };
 
-// The parts of all files, in their order; bytes that belong to none are labelled and found.
+// The parts of the share's files, in their order; bytes that belong to none are labelled and found.
 std::vector<VerifiedItem> list_items(const Checkpoint& checkpoint, VerifyAccount& account);
 
 // Checks archives, inflated where they are compressed: headers against directory, entry against

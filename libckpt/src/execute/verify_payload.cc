@@ -63,6 +63,7 @@ std::vector<PayloadVerifier::Job> PayloadVerifier::make_jobs() {
     const size_t first = next;
     while (next < order.size() && payloads_[next].file == file) ++next;
     const std::span<const size_t> own = std::span(order).subspan(first, next - first);
+    if (!account_.is_own(file)) continue;
     if (account_.manifest_hash(file) != nullptr) {
       jobs.push_back(whole_file(file, own));
     } else {

@@ -6,11 +6,11 @@
 
 namespace ckpt {
 
-std::vector<uint32_t> deal_files(const Plan& plan, uint32_t process_count) {
-  std::vector<uint32_t> by_size(plan.files.size());
+std::vector<uint32_t> deal_by_bytes(std::span<const uint64_t> piece_bytes, uint32_t process_count) {
+  std::vector<uint32_t> by_size(piece_bytes.size());
   std::iota(by_size.begin(), by_size.end(), 0u);
   std::ranges::stable_sort(by_size, std::ranges::greater(),
-                           [&](uint32_t file) { return plan.files[file].count_bytes; });
+                           [&](uint32_t piece) { return piece_bytes[piece]; });
   struct Process {
     uint64_t count_bytes;
     uint32_t rank;
@@ -18,15 +18,21 @@ std::vector<uint32_t> deal_files(const Plan& plan, uint32_t process_count) {
   };
   std::priority_queue<Process, std::vector<Process>, std::greater<>> least;
   for (uint32_t rank = 0; rank < process_count; ++rank) least.push({0, rank});
-  std::vector<uint32_t> owner(plan.files.size());
-  for (const uint32_t file : by_size) {
+  std::vector<uint32_t> owner(piece_bytes.size());
+  for (const uint32_t piece : by_size) {
     Process process = least.top();
     least.pop();
-    owner[file] = process.rank;
-    process.count_bytes += plan.files[file].count_bytes;
+    owner[piece] = process.rank;
+    process.count_bytes += piece_bytes[piece];
     least.push(process);
   }
   return owner;
+}
+
+std::vector<uint32_t> deal_files(const Plan& plan, uint32_t process_count) {
+  std::vector<uint64_t> file_bytes;
+  for (const PlannedFile& file : plan.files) file_bytes.push_back(file.count_bytes);
+  return deal_by_bytes(file_bytes, process_count);
 }
 
 }  // namespace ckpt

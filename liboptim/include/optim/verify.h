@@ -20,8 +20,8 @@ struct VerifyReport {
   ckpt::Format format = ckpt::Format::Torch;
   std::optional<int64_t> iteration;
   ckpt::Findings findings;
-  uint64_t master_count = 0;  // masters that were compared with their weights
-  uint64_t state_count = 0;   // tensors of optimizer state whose values were looked at
+  uint64_t master_count = 0;  // chunks of masters that were compared with their weights
+  uint64_t state_count = 0;   // chunks of optimizer state whose values were looked at
   uint64_t group_count = 0;   // parameter groups
   std::vector<NotChecked> not_checked;
 };
@@ -33,7 +33,9 @@ struct VerifyOptions : ckpt::VerifyOptions {
 // ckpt::verify(), and what optimizer state must be like: each master rounds to its weight, second
 // moments are not negative, nothing is NaN or infinite, one step count per group, each parameter
 // owned once, no two groups that Megatron could take for each other. Values are looked at while
-// their bytes pass by for the checksums: nothing is read twice. Throws what Checkpoint::open()
+// their bytes pass by for the checksums: nothing is read twice. Of several processes the owner of a
+// file looks at the values in it, and reads the weights of its masters, wherever they are; groups,
+// and who owns which parameter, are the first process's. Throws what Checkpoint::open()
 // throws; a file that the checkpoint names and that is missing is Corrupt.
 OPTIM_LAYOUT_EXPORT VerifyReport verify(const std::filesystem::path& path,
                                         const VerifyOptions& options);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <unordered_map>
+#include <set>
+#include <span>
+#include <string_view>
 
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
@@ -23,6 +25,7 @@ using ckpt::Severity;
 using ckpt::TensorEntry;
 
 constexpr size_t kPieceElements = size_t{1} << 18;
+constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 
 bool is_half(DType dtype) { return dtype == DType::BFloat16 || dtype == DType::Float16; }
 
@@ -51,6 +54,13 @@ Mismatch count_mismatches(const TensorEntry& master, const TensorEntry& weight,
     position += count;
   }
   return result;
+}
+
+// A chunk as a tensor of its own.
+TensorEntry chunk_alone(const TensorEntry& tensor, ckpt::Chunk chunk) {
+  chunk.box = ckpt::whole(chunk.box.sizes);
+  const ckpt::Extents shape = chunk.box.sizes;
+  return {tensor.file, tensor.key, tensor.dtype, shape, {std::move(chunk)}};
 }
 
 }  // namespace
@@ -82,14 +92,13 @@ void StateCheck::add_states() {
   for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
     flat_count += is_flat_buffer(tensor) ? 1 : 0;
     if (!is_state(tensor)) continue;
-    Scanned scanned{&tensor, is_second_moment(tensor), {}};
+    bool is_watched = true;
     for (const ckpt::Chunk& chunk : tensor.chunks) {
-      if (const auto number = watch_.add(chunk, tensor.dtype, true)) {
-        scanned.chunks.push_back(*number);
-      }
+      const auto number = watch_.add(chunk, tensor.dtype, true);
+      if (number) scanned_.push_back({&tensor, &chunk, is_second_moment(tensor), *number});
+      is_watched = is_watched && number;
     }
-    if (scanned.chunks.size() != tensor.chunks.size()) ++other_count;
-    scanned_.push_back(std::move(scanned));
+    if (!is_watched) ++other_count;
   }
   if (flat_count != 0) {
     report_.not_checked.push_back(
@@ -139,95 +148,134 @@ void StateCheck::add_pair(const TensorEntry& master, const TensorEntry& weight) 
     report_.not_checked.push_back({"'" + ckpt::escaped(master.key) + "'", reason});
     return;
   }
-  Pair pair{&master, &weight, {}};
-  if (!watch_pair(pair)) pair.chunks.clear();
-  pairs_.push_back(std::move(pair));
+  std::vector<Pair> pairs = watch_pairs(master, weight);
+  if (pairs.empty()) {
+    pairs.push_back({&master, &weight, &master.chunks.at(0), &weight.chunks.at(0), std::nullopt});
+  }
+  pairs_.insert(pairs_.end(), pairs.begin(), pairs.end());
 }
 
-bool StateCheck::watch_pair(Pair& pair) {
+// Empty where not every chunk can be watched.
+std::vector<StateCheck::Pair> StateCheck::watch_pairs(const TensorEntry& master,
+                                                      const TensorEntry& weight) {
+  std::vector<Pair> pairs;
   std::map<std::vector<uint64_t>, const ckpt::Chunk*> weights;
-  for (const ckpt::Chunk& chunk : pair.weight->chunks) {
+  for (const ckpt::Chunk& chunk : weight.chunks) {
     weights.emplace(std::vector<uint64_t>(chunk.box.offsets.begin(), chunk.box.offsets.end()),
                     &chunk);
   }
-  const auto print = pair.weight->dtype == DType::BFloat16 ? StateWatch::Print::AsBFloat16
-                                                           : StateWatch::Print::AsFloat16;
-  for (const ckpt::Chunk& chunk : pair.master->chunks) {
+  const auto print = weight.dtype == DType::BFloat16 ? StateWatch::Print::AsBFloat16
+                                                     : StateWatch::Print::AsFloat16;
+  for (const ckpt::Chunk& chunk : master.chunks) {
     const auto found =
         weights.find(std::vector<uint64_t>(chunk.box.offsets.begin(), chunk.box.offsets.end()));
-    if (found == weights.end() || !(found->second->box == chunk.box)) return false;
-    const auto weight =
-        watch_.add(*found->second, pair.weight->dtype, true, StateWatch::Print::AsStored);
-    const auto master = watch_.add(chunk, DType::Float32, true, print);
-    if (!weight || !master) return false;
-    pair.chunks.emplace_back(*master, *weight);
+    if (found == weights.end() || !(found->second->box == chunk.box)) return {};
+    const auto weight_number =
+        watch_.add(*found->second, weight.dtype, true, StateWatch::Print::AsStored);
+    const auto master_number = watch_.add(chunk, DType::Float32, true, print);
+    if (!weight_number || !master_number) return {};
+    pairs.push_back(
+        {&master, &weight, &chunk, found->second, std::pair(*master_number, *weight_number)});
   }
-  return pair.chunks.size() == pair.weight->chunks.size();
+  if (pairs.size() != weight.chunks.size()) pairs.clear();
+  return pairs;
 }
 
-void StateCheck::finish() {
-  for (const Scanned& scanned : scanned_) scan_tensor(scanned);
-  for (const Pair& pair : pairs_) compare(pair);
+void StateCheck::finish(const std::vector<ckpt::FileAccount>& files) {
+  std::set<std::string_view> own;
+  for (const ckpt::FileAccount& file : files) own.insert(file.path);
+  for (uint32_t i = 0; i < checkpoint_.catalog().files.size(); ++i) {
+    own_files_.push_back(own.contains(checkpoint_.file_name(i)));
+  }
+  for (const Scanned& scanned : scanned_) {
+    if (is_own(*scanned.chunk)) look_at(scanned);
+  }
+  for (const Pair& pair : pairs_) {
+    if (is_own(*pair.master_chunk)) compare(pair);
+  }
 }
 
-void StateCheck::scan_tensor(const Scanned& scanned) {
-  ValueScan total;
-  bool is_seen = !scanned.chunks.empty();
-  for (const size_t chunk : scanned.chunks) {
-    is_seen = is_seen && watch_.is_seen(chunk);
-    total.not_finite_count += watch_[chunk].values.not_finite_count;
-    total.negative_count += watch_[chunk].values.negative_count;
-  }
-  report_.state_count += is_seen ? 1 : 0;
-  if (total.not_finite_count != 0) {
-    find(*scanned.tensor, std::to_string(total.not_finite_count) + " values are NaN or infinite");
-  } else if (scanned.not_negative && total.negative_count != 0) {
-    find(*scanned.tensor,
-         std::to_string(total.negative_count) + " values of a second moment are below zero");
+bool StateCheck::is_own(const ckpt::Chunk& chunk) const { return own_files_[chunk.region.file]; }
+
+void StateCheck::look_at(const Scanned& scanned) {
+  const ValueScan& values = watch_[scanned.number].values;
+  report_.state_count += watch_.is_seen(scanned.number) ? 1 : 0;
+  if (values.not_finite_count != 0) {
+    find(*scanned.tensor, *scanned.chunk,
+         std::to_string(values.not_finite_count) + " values are NaN or infinite");
+  } else if (scanned.not_negative && values.negative_count != 0) {
+    find(*scanned.tensor, *scanned.chunk,
+         std::to_string(values.negative_count) + " values of a second moment are below zero");
   }
 }
 
 void StateCheck::compare(const Pair& pair) {
-  bool is_equal = true, is_seen = true;
-  for (const auto& [master, weight] : pair.chunks) {
-    is_seen = is_seen && watch_.is_seen(master) && watch_.is_seen(weight);
-    is_equal = is_equal && watch_[master].fingerprint == watch_[weight].fingerprint;
+  if (pair.numbers) {
+    if (!is_own(*pair.weight_chunk)) see_weight(pair);
+    const auto& [master, weight] = *pair.numbers;
+    // What kept them from being read is a finding.
+    if (!watch_.is_seen(master) || !watch_.is_seen(weight)) return;
+    ++report_.master_count;
+    if (watch_[master].fingerprint == watch_[weight].fingerprint) return;
+  } else {
+    ++report_.master_count;
   }
-  if (!is_seen) return;  // what kept it from being read is a finding
-  ++report_.master_count;
-  if (pair.chunks.empty() || !is_equal) refuse(pair);
+  refuse(pair);
+}
+
+// Reads a weight that lies in another process's file.
+void StateCheck::see_weight(const Pair& pair) {
+  if (watch_.is_seen(pair.numbers->second)) return;
+  const ckpt::StorageRegion& region = pair.weight_chunk->region;
+  try {
+    const ckpt::StorageRegion located = checkpoint_.locate(region);
+    std::vector<std::byte> buffer(std::min(kPieceBytes, located.bytes.count_bytes));
+    for (uint64_t offset = 0; offset < located.bytes.count_bytes; offset += buffer.size()) {
+      const auto piece = std::span(buffer).first(
+          std::min<uint64_t>(buffer.size(), located.bytes.count_bytes - offset));
+      checkpoint_.read_bytes(located, offset, piece);
+      watch_.see({region.file, region.bytes, located.bytes, offset, piece});
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::IoFailure) throw;  // else a finding of the weight's file
+  }
 }
 
 void StateCheck::refuse(const Pair& pair) {
+  const bool is_chunk = pair.numbers.has_value();
   Mismatch mismatch;
   try {
-    mismatch = count_mismatches(*pair.master, *pair.weight, checkpoint_);
+    mismatch = is_chunk
+                   ? count_mismatches(chunk_alone(*pair.master, *pair.master_chunk),
+                                      chunk_alone(*pair.weight, *pair.weight_chunk), checkpoint_)
+                   : count_mismatches(*pair.master, *pair.weight, checkpoint_);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;
     return;  // unreadable: a finding of the structure
   }
   if (mismatch.count == 0) return;
-  const auto owner = writer_of(checkpoint_.file_name(pair.master->chunks[0].region.file));
-  const auto holder = writer_of(checkpoint_.file_name(pair.weight->chunks[0].region.file));
+  const auto owner = writer_of(checkpoint_.file_name(pair.master_chunk->region.file));
+  const auto holder = writer_of(checkpoint_.file_name(pair.weight_chunk->region.file));
   std::string hint = "master and weight are of different iterations or parameters";
   if (owner && holder && *owner != *holder) {
     hint = "rank " + std::to_string(*holder) + " wrote the weight, rank " + std::to_string(*owner) +
            " owns it: a weight that was not gathered after the last step is stale like this";
   }
-  find(*pair.weight,
-       std::to_string(mismatch.count) + " of " +
-           std::to_string(ckpt::element_count(pair.weight->shape)) +
+  const uint64_t count =
+      ckpt::element_count(is_chunk ? pair.weight_chunk->box.sizes : pair.weight->shape);
+  find(*pair.weight, *pair.weight_chunk,
+       std::to_string(mismatch.count) + " of " + std::to_string(count) +
            " elements are not what the fp32 master rounds to, the first is number " +
            std::to_string(mismatch.first),
        std::move(hint));
 }
 
-void StateCheck::find(const TensorEntry& tensor, std::string problem, std::string hint) {
-  const ckpt::StorageRegion& region = tensor.chunks.at(0).region;
+void StateCheck::find(const TensorEntry& tensor, const ckpt::Chunk& chunk, std::string problem,
+                      std::string hint) {
   report_.findings.findings.push_back(
       {CheckKind::Meaning,
        Severity::Damage,
-       {checkpoint_.file_name(region.file), region.bytes.offset_bytes, tensor.key},
+       {checkpoint_.file_name(chunk.region.file), chunk.region.bytes.offset_bytes, tensor.key},
        std::move(problem),
        std::move(hint)});
 }

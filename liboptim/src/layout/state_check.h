@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
@@ -19,32 +20,38 @@ class StateCheck {
   StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report);
 
   void see(const ckpt::StoragePiece& piece) { watch_.see(piece); }
-  void finish();
+  // `files`: those that this process has looked at.
+  void finish(const std::vector<ckpt::FileAccount>& files);
 
  private:
-  // The chunks of one tensor, and whether its values must not be below zero.
+  // A chunk of a tensor, and whether its values must not be below zero.
   struct Scanned {
     const ckpt::TensorEntry* tensor;
+    const ckpt::Chunk* chunk;
     bool not_negative;
-    std::vector<size_t> chunks;
+    size_t number;  // in the watch
   };
-  // A master and its weight, by chunks of the same box; none where they are cut differently: such a
-  // pair is read once more.
+  // A chunk of a master and the weight's of the same box, as the watch numbers them. None where
+  // they are cut differently: such tensors are read once more, as a whole.
   struct Pair {
     const ckpt::TensorEntry *master, *weight;
-    std::vector<std::pair<size_t, size_t>> chunks;
+    const ckpt::Chunk *master_chunk, *weight_chunk;
+    std::optional<std::pair<size_t, size_t>> numbers;
   };
 
   void name_parameters();
   void add_states();
   void add_pairs();
   void add_pair(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
-  bool watch_pair(Pair& pair);
+  std::vector<Pair> watch_pairs(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
   void add_not_checked();
-  void scan_tensor(const Scanned& scanned);
+  bool is_own(const ckpt::Chunk& chunk) const;
+  void look_at(const Scanned& scanned);
   void compare(const Pair& pair);
+  void see_weight(const Pair& pair);
   void refuse(const Pair& pair);
-  void find(const ckpt::TensorEntry& tensor, std::string problem, std::string hint = {});
+  void find(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk, std::string problem,
+            std::string hint = {});
 
   const ckpt::Checkpoint& checkpoint_;
   VerifyReport& report_;
@@ -52,6 +59,7 @@ class StateCheck {
   std::optional<LayerWiseCheckpoint> view_;  // of LayerWise checkpoints
   std::vector<Scanned> scanned_;
   std::vector<Pair> pairs_;
+  std::vector<bool> own_files_;  // by index into Catalog::files
 };
 
 }  // namespace optim

@@ -26,6 +26,13 @@ ckpt::Checkpoint open(const fs::path& path, const VerifyOptions& options) {
   }
 }
 
+// What is said of the whole is the first process's.
+void drop_what_the_first_says(VerifyReport& report) {
+  report.findings.findings.clear();
+  report.not_checked.clear();
+  report.group_count = 0;
+}
+
 }  // namespace
 
 VerifyReport verify(const fs::path& path, const VerifyOptions& options) {
@@ -34,15 +41,15 @@ VerifyReport verify(const fs::path& path, const VerifyOptions& options) {
   report.format = checkpoint.catalog().format;
   report.iteration = checkpoint.catalog().iteration;
   StateCheck states(checkpoint, report);
+  if (options.quick) {
+    report.not_checked.assign(1, {"checksums and values", "a quick look reads no payload"});
+  }
+  check_groups(checkpoint, report);
+  if (options.share.rank != 0) drop_what_the_first_says(report);
   ckpt::VerifyOptions with_watch = options;
   with_watch.on_storage = [&states](const ckpt::StoragePiece& piece) { states.see(piece); };
   ckpt::Findings findings = ckpt::verify(checkpoint, with_watch);
-  if (options.quick) {
-    report.not_checked.assign(1, {"checksums and values", "a quick look reads no payload"});
-  } else {
-    states.finish();
-  }
-  check_groups(checkpoint, report);
+  if (!options.quick) states.finish(findings.files);
   std::vector<ckpt::Finding>& meaning = report.findings.findings;
   findings.findings.insert(findings.findings.end(), meaning.begin(), meaning.end());
   findings.sort();
