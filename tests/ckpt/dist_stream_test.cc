@@ -70,6 +70,42 @@ ckpt::DistSpec small_spec() {
   return spec;
 }
 
+// Three tensors of eight equal chunks, over two files: objects that are written like the one
+// before.
+ckpt::DistSpec regular_spec() {
+  ckpt::DistSpec spec;
+  spec.rank_count = 2;
+  for (const char* key : {"a", "b", "c"}) {
+    for (uint64_t row = 0; row < 8; ++row) {
+      spec.chunks.push_back({key,
+                             ckpt::DType::Float32,
+                             {2400, 300},
+                             {{row * 300, 0}, {300, 300}},
+                             {},
+                             static_cast<uint32_t>(row % 2)});
+    }
+  }
+  return spec;
+}
+
+std::string regular_metadata() { return ckpt::make_torch_dist_files(regular_spec()).back().bytes; }
+
+// A tensor of so many rows that its file is read and put together by two threads.
+std::string large_metadata(bool with_overlap) {
+  ckpt::DistSpec spec;
+  const uint64_t count = 20'000;
+  for (uint64_t row = 0; row < count; ++row) {
+    spec.chunks.push_back({"a", ckpt::DType::UInt8, {count, 2}, {{row, 0}, {1, 2}}, {}, 0});
+  }
+  ValueTree tree = tree_of(ckpt::make_torch_dist_files(spec).back().bytes);
+  if (with_overlap) {
+    const ckpt::Value entry = tree.root().state()->at("state_dict_metadata").at("a");
+    const ckpt::Value chunks = entry.state()->at("chunks");
+    tree.put(chunks[count - 1].state()->id(), "offsets", chunks[0].state()->at("offsets").id());
+  }
+  return pickle_of(tree);
+}
+
 std::string small_metadata() { return ckpt::make_torch_dist_files(small_spec()).back().bytes; }
 
 using Change = std::function<void(ValueTree&, NodeId fields)>;
@@ -159,24 +195,40 @@ BOOST_AUTO_TEST_CASE(accepts_no_beginning_and_no_continuation_of_a_pickle) {
 }
 
 // Whatever a byte is changed to, the two readers agree or the streaming one stands aside.
-BOOST_AUTO_TEST_CASE(accepts_nothing_that_the_general_reader_refuses) {
-  const std::string bytes = small_metadata();
+BOOST_DATA_TEST_CASE(accepts_nothing_that_the_general_reader_refuses,
+                     data::make({small_metadata(), regular_metadata()}), bytes) {
   size_t accepted = 0;
   for (size_t at = 0; at < bytes.size(); ++at) {
     for (const int change : {1, 2, 16, 128, 255}) {
       std::string damaged = bytes;
       damaged[at] = static_cast<char>(damaged[at] ^ change);
       std::optional<DistMetadata> streamed, general;
-      test::error_of([&] { streamed = ckpt::stream_dist_metadata(test::MemoryFile(damaged), {}); });
-      if (!streamed) continue;
-      ++accepted;
+      const auto refused = test::error_of(
+          [&] { streamed = ckpt::stream_dist_metadata(test::MemoryFile(damaged), {}); });
+      if (!streamed && !refused) continue;
       const auto error =
           test::error_of([&] { general = ckpt::interpret_dist_metadata(tree_of(damaged)); });
-      BOOST_REQUIRE(!error);
+      BOOST_REQUIRE(refused.has_value() == error.has_value());
+      if (refused) continue;
+      ++accepted;
       require_equal(*streamed, *general);
     }
   }
   BOOST_TEST(accepted > 0u);  // a letter of a name, a number of another place
+}
+
+BOOST_AUTO_TEST_CASE(two_threads_answer_as_one_does) {
+  const std::string bytes = large_metadata(false);
+  BOOST_TEST(bytes.size() > size_t{1} << 20);
+  const auto streamed = ckpt::stream_dist_metadata(test::MemoryFile(bytes), {});
+  BOOST_REQUIRE(streamed.has_value());
+  require_equal(*streamed, ckpt::interpret_dist_metadata(tree_of(bytes)));
+  const std::string cut = bytes.substr(0, bytes.size() - 1);
+  BOOST_TEST(!ckpt::stream_dist_metadata(test::MemoryFile(cut), {}).has_value());
+  const test::MemoryFile overlapping(large_metadata(true));
+  const auto error = test::error_of([&] { ckpt::stream_dist_metadata(overlapping, {}); });
+  BOOST_REQUIRE(error.has_value());
+  BOOST_TEST(error->where().key == "a");
 }
 
 BOOST_AUTO_TEST_CASE(limits_are_left_to_the_general_reader) {

@@ -28,6 +28,19 @@ void JsonStream::quoted(std::string_view json) {
   buffer_ += json;
 }
 
+std::string JsonStream::array_text(const std::vector<std::string_view>& quoted) const {
+  if (quoted.empty()) return "[]";
+  const std::string line_end = '\n' + std::string(2 * has_values_.size(), ' ');
+  std::string text = "[";
+  for (const std::string_view each : quoted) {
+    if (text.size() > 1) text += ',';
+    text += line_end;
+    text += "  ";
+    text += each;
+  }
+  return text + line_end + ']';
+}
+
 void JsonStream::finish() {
   buffer_ += '\n';
   out_ << buffer_;

@@ -22,7 +22,9 @@ class JsonStream {
   void number(uint64_t value);
   void text(std::string_view name) { quoted(quote(name)); }
   void quoted(std::string_view json);  // what quote() gave
-  void finish();                       // the line end, and all that is not written yet
+  // An array of quoted texts, as it would be written here: for lists that come again.
+  std::string array_text(const std::vector<std::string_view>& quoted) const;
+  void finish();  // the line end, and all that is not written yet
 
   static std::string quote(std::string_view name);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include <ckpt/error.h>
 #include <common/table.h>
@@ -34,9 +35,8 @@ void add_json_row(JsonStream& json, const Row& row, FileNames& names) {
     json.key("dtype").text(name(row.tensor->dtype));
   }
   if (!row.file().empty()) json.key("file").text(row.file());
-  json.key("files").begin_array();
-  for (const FileName* file : names.of(row)) json.quoted(file->json);
-  json.end_array();
+  json.key("files");
+  json.quoted(names.json_of(row, json));
   json.key("key").text(row.key());
   if (row.tensor != nullptr) {
     json.key("shape").begin_array();
@@ -92,23 +92,44 @@ FileNames::FileNames(const ckpt::Catalog& catalog) : ranks_(catalog.files.size()
   }
 }
 
-const std::vector<const FileName*>& FileNames::of(const Row& row) {
-  result_.clear();
+void FileNames::find(const Row& row) {
   found_.clear();
   if (row.tensor != nullptr) {
     for (const ckpt::Chunk& chunk : row.tensor->chunks) found_.push_back(ranks_[chunk.region.file]);
-  } else if (row.object->region) {
-    found_.push_back(ranks_[row.object->region->file]);
-  } else if (!row.object->file.empty()) {
-    own_ = {&row.object->file, JsonStream::quote(row.object->file)};
-    result_.push_back(&own_);
   } else {
-    found_.push_back(ranks_[0]);
+    found_.push_back(ranks_[row.object->region ? row.object->region->file : 0]);
   }
-  std::ranges::sort(found_);
-  found_.erase(std::unique(found_.begin(), found_.end()), found_.end());
-  for (const uint32_t rank : found_) result_.push_back(&names_[rank]);
+}
+
+const std::vector<const FileName*>& FileNames::of(const Row& row) {
+  const bool names_its_file =
+      row.tensor == nullptr && !row.object->region && !row.object->file.empty();
+  if (names_its_file) {
+    own_ = {&row.object->file, JsonStream::quote(row.object->file)};
+    before_.clear();
+    json_.clear();
+    result_ = {&own_};
+    return result_;
+  }
+  find(row);
+  if (found_ == before_ && !found_.empty()) return result_;
+  std::swap(found_, before_);
+  json_.clear();
+  result_.clear();
+  sorted_ = before_;
+  std::ranges::sort(sorted_);
+  sorted_.erase(std::unique(sorted_.begin(), sorted_.end()), sorted_.end());
+  for (const uint32_t rank : sorted_) result_.push_back(&names_[rank]);
   return result_;
+}
+
+const std::string& FileNames::json_of(const Row& row, const JsonStream& json) {
+  const std::vector<const FileName*>& files = of(row);
+  if (!json_.empty()) return json_;
+  std::vector<std::string_view> quoted;
+  for (const FileName* file : files) quoted.emplace_back(file->json);
+  json_ = json.array_text(quoted);
+  return json_;
 }
 
 void print_rows(Console& console, const Rows& listed) {

@@ -48,13 +48,20 @@ class FileNames {
   explicit FileNames(const ckpt::Catalog& catalog);
   // Sorted, each once; valid until the next call.
   const std::vector<const FileName*>& of(const Row& row);
+  // The same as an array of `json`, whose rows are all equally deep.
+  const std::string& json_of(const Row& row, const JsonStream& json);
 
  private:
   std::vector<FileName> names_;  // sorted
   std::vector<uint32_t> ranks_;  // [file] its place in names_
-  std::vector<uint32_t> found_;
+  void find(const Row& row);     // found_
+
+  std::vector<uint32_t> found_;   // ranks as the row has them
+  std::vector<uint32_t> before_;  // of the row before: mostly the same
+  std::vector<uint32_t> sorted_;
   std::vector<const FileName*> result_;
-  FileName own_;  // of an object that names its file
+  std::string json_;  // of result_; empty: not made
+  FileName own_;      // of an object that names its file
 };
 
 struct Rows {

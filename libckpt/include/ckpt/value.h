@@ -110,6 +110,7 @@ class CKPT_EXPORT ValueTree {
   NodeId tuple(std::initializer_list<NodeId> elements = {});
   NodeId dict();
   NodeId global(std::string_view module, std::string_view name);
+  NodeId global(NodeId module, NodeId name);  // of two Str nodes, which it shares
   NodeId object(Construction construction, NodeId callable, NodeId args, NodeId kwargs = kNoNode);
   NodeId persistent_id(NodeId id);
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -32,6 +33,12 @@ class ForwardReader {
     if (end_ - at_ < count && !fill(count)) return nullptr;
     return window_.data() + at_;
   }
+  // The same near the end of the file, too, which is continued by zeros; count <= kPaddingBytes.
+  const std::byte* peek_padded(size_t count) {
+    if (end_ - at_ < count) fill(static_cast<size_t>(std::min<uint64_t>(count, left_bytes())));
+    return window_.data() + at_;
+  }
+  // What was looked at, at the most, and is no padding.
   void skip(size_t count) { at_ += count; }
 
   // Takes these bytes if they come next and are in the window already.
@@ -47,12 +54,15 @@ class ForwardReader {
   bool take_line(std::string_view& line);
 
  private:
+  static constexpr size_t kPaddingBytes = 2048;
+
   bool fill(size_t count);
 
   const RandomAccess& file_;
-  std::vector<std::byte> window_;
-  size_t at_ = 0, end_ = 0;  // in the window
-  uint64_t left_bytes_;      // not yet in the window
+  size_t window_bytes_;
+  std::vector<std::byte> window_;  // and the padding
+  size_t at_ = 0, end_ = 0;        // in the window
+  uint64_t left_bytes_;            // not yet in the window
 };
 
 }  // namespace ckpt

@@ -298,9 +298,7 @@ class Machine {
     const NodeId module = pop();
     require_kind(name, {Kind::Str}, "the name of a class is not a string");
     require_kind(module, {Kind::Str}, "the module of a class is not a string");
-    const std::string module_text(tree_.value(module).text());
-    const std::string name_text(tree_.value(name).text());
-    push(tree_.global(module_text, name_text));
+    push(tree_.global(module, name));
   }
 
   void push_object(Construction construction) {

@@ -53,8 +53,12 @@ NodeId ValueTree::tuple(std::initializer_list<NodeId> elements) {
 NodeId ValueTree::dict() { return nodes_->add_list(Kind::Dict, {}); }
 
 NodeId ValueTree::global(std::string_view module, std::string_view name) {
-  const uint64_t module_id = str(module);
-  return nodes_->add(Kind::Global, 0, module_id << 32 | str(name));
+  const NodeId module_id = str(module);
+  return global(module_id, str(name));
+}
+
+NodeId ValueTree::global(NodeId module, NodeId name) {
+  return nodes_->add(Kind::Global, 0, uint64_t{module} << 32 | name);
 }
 
 NodeId ValueTree::object(Construction construction, NodeId callable, NodeId args, NodeId kwargs) {

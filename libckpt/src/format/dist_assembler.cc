@@ -3,6 +3,9 @@
 #include <ckpt/limits.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "base/text.h"
 
 namespace ckpt {
 namespace {
@@ -35,6 +38,8 @@ constexpr std::string_view kFieldNames[] = {
     "planner_data", "storage_data",  "storage_meta", "version",
 };
 
+constexpr size_t kPiecesMin = 500;  // delivered at once: Python stores pairs by the thousand
+
 bool is_count(const DistItem& item) {
   return item.is(Tag::Int) && static_cast<int64_t>(item.number) >= 0;
 }
@@ -47,8 +52,8 @@ bool is_instance_of(const DistItem& item, DistClass what) {
 
 }  // namespace
 
-DistAssembler::DistAssembler() : collector_(values_.texts, values_.extents) {
-  for (const std::string_view name : kFieldNames) values_.texts.intern(name);
+DistAssembler::DistAssembler(Deliver deliver) : deliver_(std::move(deliver)) {
+  for (const std::string_view name : kFieldNames) values_.texts.intern(name, is_utf8);
   empty_tuple_ = values_.extents.intern({});
 }
 
@@ -122,7 +127,8 @@ bool DistAssembler::append(DistItem& list, std::span<const DistItem> elements) {
   if (list.id + list.number != chunks_.size()) return false;
   for (const DistItem& element : elements) {
     if (!element.is(Tag::Chunk)) return false;
-    chunks_.push_back({element.id, static_cast<uint32_t>(element.number)});
+    const auto sizes = static_cast<uint32_t>(element.number);
+    chunks_.push_back({&values_.extents[element.id], &values_.extents[sizes]});
   }
   list.number += elements.size();
   return true;
@@ -156,17 +162,29 @@ bool DistAssembler::store_pairs(DistItem& dict, std::span<DistItem> keys_and_val
 }
 
 bool DistAssembler::add_entries(DistItem& dict, std::span<const DistItem> keys_and_values) {
-  const bool is_first = dict.is(Tag::Dict) && dict.number == 0 && collector_.keys().empty();
-  if (!is_first && !dict.is(Tag::Entries)) return false;
+  const bool is_first = dict.is(Tag::Dict) && dict.number == 0 && keys_.empty();
+  if (has_places_ || (!is_first && !dict.is(Tag::Entries))) return false;
   dict = {Tag::Entries};
   for (size_t i = 0; i < keys_and_values.size(); i += 2) {
-    const DistItem &key = keys_and_values[i], &value = keys_and_values[i + 1];
-    if (!key.is(Tag::Text)) return false;
-    const bool named = value.is(Tag::Tensor) ? collector_.name_tensor(value.id, key.id)
-                                             : is_instance_of(value, DistClass::Bytes) &&
-                                                   collector_.name_object(key.id);
-    if (!named) return false;
+    if (!add_entry(keys_and_values[i], keys_and_values[i + 1])) return false;
   }
+  flush_some();
+  return true;
+}
+
+bool DistAssembler::add_entry(const DistItem& key, const DistItem& value) {
+  if (!key.is(Tag::Text)) return false;
+  DistPieces::Entry entry{key.id, &values_.texts[key.id], std::nullopt};
+  if (value.is(Tag::Tensor)) {
+    if (value.id != named_tensors_) return false;
+    ++named_tensors_;
+    entry.tensor = std::move(unnamed_.front());
+    unnamed_.pop_front();
+  } else if (!is_instance_of(value, DistClass::Bytes)) {
+    return false;
+  }
+  pieces_.entries.push_back(std::move(entry));
+  keys_.push_back(key.id);
   return true;
 }
 
@@ -178,17 +196,40 @@ bool DistAssembler::add_places(DistItem& dict, std::span<const DistItem> keys_an
   dict = {Tag::Places};
   for (size_t i = 0; i < keys_and_values.size(); i += 2) {
     const DistItem &index = keys_and_values[i], &info = keys_and_values[i + 1];
-    if (!index.is(Tag::Index) || !info.is(Tag::Info) || info.number != i / 2) return false;
-    const DistCollector::Place place{info.id, ranges_[info.number]};
-    const bool placed =
-        index.number == 0
-            ? collector_.place_object(index.id, place)
-            : collector_.place_chunk(index.id, static_cast<uint32_t>(index.number - 1), place);
-    if (!placed) return false;
+    if (info.number != i / 2 || !add_place(index, info)) return false;
   }
   ranges_.clear();
+  flush_some();
   return true;
 }
+
+bool DistAssembler::add_place(const DistItem& index, const DistItem& info) {
+  if (!index.is(Tag::Index) || !info.is(Tag::Info)) return false;
+  const auto file = file_of(info.id);
+  if (!file) return false;
+  const Extents* offsets =
+      index.number == 0 ? nullptr : &values_.extents[static_cast<uint32_t>(index.number - 1)];
+  pieces_.places.push_back({index.id, *file, offsets, ranges_[info.number]});
+  return true;
+}
+
+std::optional<uint32_t> DistAssembler::file_of(uint32_t path) {
+  if (file_of_path_.size() <= path) file_of_path_.resize(values_.texts.size());
+  uint32_t& file = file_of_path_[path];
+  if (file == 0) {
+    const std::string& name = values_.texts[path];
+    if (!is_plain_file_name(name)) return std::nullopt;
+    files_.push_back(name);
+    file = static_cast<uint32_t>(files_.size());
+  }
+  return file - 1;
+}
+
+void DistAssembler::flush_some() {
+  if (pieces_.entries.size() + pieces_.places.size() >= kPiecesMin) flush();
+}
+
+void DistAssembler::flush() { deliver_(std::exchange(pieces_, {})); }
 
 // --- known classes ---
 
@@ -285,8 +326,10 @@ bool DistAssembler::build_tensor(DistItem& object, Pairs pairs) {
   if (!properties.is(Tag::Properties) || !size.is(Tag::Size) || !list.is(Tag::List)) return false;
   if (list.id + list.number != chunks_.size()) return false;
   const auto chunks = std::span(chunks_).subspan(list.id);
-  const auto dtype = static_cast<DType>(properties.number);
-  object = {Tag::Tensor, collector_.add_tensor(dtype, size.id, chunks)};
+  unnamed_.push_back({static_cast<DType>(properties.number),
+                      &values_.extents[size.id],
+                      {chunks.begin(), chunks.end()}});
+  object = {Tag::Tensor, named_tensors_ + static_cast<uint32_t>(unnamed_.size()) - 1};
   chunks_.resize(list.id);
   return true;
 }
@@ -315,7 +358,7 @@ bool DistAssembler::build_metadata(DistItem& object, const DistItem& state) {
 
 std::optional<NodeId> DistAssembler::keys() {
   const NodeId dict = values_.tree.dict();
-  for (const uint32_t key : collector_.keys()) {
+  for (const uint32_t key : keys_) {
     values_.tree.set_item(dict, *to_node({Tag::Text, key}), values_.tree.none());
   }
   return dict;
@@ -323,11 +366,9 @@ std::optional<NodeId> DistAssembler::keys() {
 
 std::optional<DistMetadata> DistAssembler::finish(const DistItem& root) {
   if (!root_ || !root.is(Tag::Node) || root.id != *root_) return std::nullopt;
-  if (!collector_.is_complete()) return std::nullopt;
-  DistMetadata metadata = collector_.take();
+  if (!unnamed_.empty()) return std::nullopt;
   values_.tree.set_root(*root_);
-  metadata.rest = std::move(values_.tree);
-  return metadata;
+  return DistMetadata{std::move(files_), {}, {}, std::move(values_.tree)};
 }
 
 }  // namespace ckpt

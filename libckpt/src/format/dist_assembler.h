@@ -1,6 +1,8 @@
 #pragma once
 
 #include <array>
+#include <deque>
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <span>
@@ -15,7 +17,9 @@ namespace ckpt {
 // have it.
 class DistAssembler {
  public:
-  DistAssembler();
+  // Takes what the catalog needs, as it comes.
+  using Deliver = std::function<void(DistPieces)>;
+  explicit DistAssembler(Deliver deliver);
 
   DistValues& values() { return values_; }
   uint32_t empty_tuple() const { return empty_tuple_; }
@@ -30,6 +34,9 @@ class DistAssembler {
   // The same with the keys and values of its state, which no dict holds yet.
   bool build_from(DistItem& object, std::span<const DistItem> pairs);
 
+  // Delivers what is not delivered yet.
+  void flush();
+  // What the pieces do not say: the files and the rest.
   std::optional<DistMetadata> finish(const DistItem& root);
 
  private:
@@ -48,6 +55,10 @@ class DistAssembler {
   std::optional<NodeId> keys();
 
   bool store_pairs(DistItem& dict, std::span<DistItem> keys_and_values);
+  std::optional<uint32_t> file_of(uint32_t path);
+  bool add_entry(const DistItem& key, const DistItem& value);
+  bool add_place(const DistItem& index, const DistItem& info);
+  void flush_some();
   bool add_entries(DistItem& dict, std::span<const DistItem> keys_and_values);
   bool add_places(DistItem& dict, std::span<const DistItem> keys_and_values);
 
@@ -58,13 +69,19 @@ class DistAssembler {
   bool build_tensor(DistItem& object, Pairs pairs);
   bool build_metadata(DistItem& object, const DistItem& state);
 
+  Deliver deliver_;
   DistValues values_;
-  DistCollector collector_;
   uint32_t empty_tuple_ = 0;
-  std::vector<DistItem> pairs_;                  // keys and values of Dict items
-  std::vector<DistCollector::ChunkBox> chunks_;  // of List items
-  std::vector<ByteRange> ranges_;                // of Info items
-  std::vector<uint64_t> numbers_;                // of a tuple
+  std::vector<DistItem> pairs_;               // keys and values of Dict items
+  std::vector<DistPieces::ChunkBox> chunks_;  // of List items
+  std::vector<ByteRange> ranges_;             // of Info items
+  std::vector<uint64_t> numbers_;             // of a tuple
+  std::deque<DistPieces::Tensor> unnamed_;    // Tensor items that no entry has named yet
+  uint32_t named_tensors_ = 0;
+  std::vector<uint32_t> keys_;  // of entries, in their order
+  std::vector<std::string> files_;
+  std::vector<uint32_t> file_of_path_;  // [path] + 1; 0: not met
+  DistPieces pieces_;                   // not delivered yet
   bool has_places_ = false;
   std::optional<NodeId> root_;
 };

@@ -22,12 +22,12 @@ constexpr KnownClass kKnownClasses[] = {
 
 }  // namespace
 
-uint32_t DistValues::add_class(std::string_view module, std::string_view name) {
+uint32_t DistValues::add_class(uint32_t module, uint32_t name) {
   DistClass known = DistClass::Other;
   for (const KnownClass& candidate : kKnownClasses) {
-    if (candidate.name == name && candidate.module == module) known = candidate.known;
+    if (candidate.name == texts[name] && candidate.module == texts[module]) known = candidate.known;
   }
-  classes_.push_back({texts.intern(module), texts.intern(name), known});
+  classes_.push_back({module, name, known});
   return static_cast<uint32_t>(classes_.size() - 1);
 }
 
@@ -41,8 +41,7 @@ std::optional<NodeId> DistValues::to_node(const DistItem& item, std::span<const 
     case Tag::Bool: return tree.boolean(item.number != 0);
     case Tag::Int: return tree.integer(static_cast<int64_t>(item.number));
     case Tag::Text: return text_node(item.id);
-    case Tag::Class:
-      return tree.global(texts[classes_[item.id].module], texts[classes_[item.id].name]);
+    case Tag::Class: return global_node(classes_[item.id]);
     case Tag::Numbers: return numbers_node(item.id);
     case Tag::Wrapped: return tree.tuple({numbers_node(item.id)});
     case Tag::Size:
@@ -53,6 +52,11 @@ std::optional<NodeId> DistValues::to_node(const DistItem& item, std::span<const 
     case Tag::List: return item.number == 0 ? std::optional(tree.list()) : std::nullopt;
     default: return std::nullopt;
   }
+}
+
+NodeId DistValues::global_node(const Class& of) {
+  const NodeId module = text_node(of.module);
+  return tree.global(module, text_node(of.name));
 }
 
 NodeId DistValues::text_node(uint32_t text) {

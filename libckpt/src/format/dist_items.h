@@ -68,8 +68,8 @@ class DistValues {
   InternedExtents extents;
   ValueTree tree;
 
-  uint32_t add_class(std::string_view module, std::string_view name);
-  DistClass known_class(const DistItem& item) const;  // Other: not known, or no class
+  uint32_t add_class(uint32_t module, uint32_t name);  // ids of texts
+  DistClass known_class(const DistItem& item) const;   // Other: not known, or no class
 
   // The item as a node of the tree; nullopt for one that only a known class may hold.
   std::optional<NodeId> to_node(const DistItem& item, std::span<const DistItem> pairs = {});
@@ -79,6 +79,7 @@ class DistValues {
     uint32_t module, name;
     DistClass known;
   };
+  NodeId global_node(const Class& of);
   NodeId text_node(uint32_t text);
   NodeId numbers_node(uint32_t numbers);
   std::optional<NodeId> dict_node(std::span<const DistItem> pairs);

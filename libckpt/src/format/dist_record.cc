@@ -1,148 +1,190 @@
 #include "format/dist_record.h"
 
-#include <cstring>
-
-#include "codec/pickle_opcodes.h"
 #include "codec/python_text.h"
+#include "format/dist_bytes.h"
 
 namespace ckpt {
 namespace {
 
 using pickle::Op;
 using Tag = DistItem::Tag;
+using Hole = DistShape::Hole;
 
 // A field is a BINGET or LONG_BINGET and a value: the longest is a SHORT_BINUNICODE with MEMOIZE.
 constexpr size_t kFieldBytesMax = 5 + 2 + 255 + 1;
+// EMPTY_TUPLE, NEWOBJ, MEMOIZE, EMPTY_DICT, MEMOIZE, MARK: an object begins.
+constexpr std::string_view kBegin = ")\x81\x94}\x94(";
+// SETITEMS, BUILD: it ends.
+constexpr std::string_view kEnd = "ub";
 // MEMOIZE, TUPLE1, MEMOIZE, REDUCE, MEMOIZE.
 constexpr std::string_view kSizeEnd = "\x94\x85\x94R\x94";
-constexpr size_t kSizeNumbersMax = 3;
 
-Op op_at(const std::byte* at) { return static_cast<Op>(*at); }
-uint8_t byte_at(const std::byte* at) { return static_cast<uint8_t>(*at); }
-
-template <class Number>
-Number number_at(const std::byte* at) {  // pickles are little-endian, and so are we
-  Number number;
-  std::memcpy(&number, at, sizeof(number));
-  return number;
-}
-
-// BININT1, BININT2, BININT; nullptr for anything else.
-const std::byte* read_int(const std::byte* at, int64_t& value) {
-  switch (op_at(at)) {
-    case Op::BinInt1: value = byte_at(at + 1); return at + 2;
-    case Op::BinInt2: value = number_at<uint16_t>(at + 1); return at + 3;
-    case Op::BinInt: value = number_at<int32_t>(at + 1); return at + 5;
-    default: return nullptr;
-  }
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
 }
 
 }  // namespace
 
 DistRecordReader::Outcome DistRecordReader::read(DistItem& object) {
   made_ = count_ = 0;
-  KnownNames& names = names_[object.id];  // an Instance
+  Before& before = before_[object.id];  // an Instance
+  before.shape.begin();
+  before.shape.add_literal(bytes_of(kBegin));
   for (;;) {
     const std::byte* at = reader_.peek(kFieldBytesMax);
     if (at == nullptr) return Outcome::Unusual;
-    if (op_at(at) == Op::SetItems && op_at(at + 1) == Op::Build) {
-      reader_.skip(2);
-      return assembler_.build_from(object, pairs()) ? Outcome::Built : Outcome::Refused;
-    }
+    if (op_at(at) == Op::SetItems && op_at(at + 1) == Op::Build) break;
     if (count_ == pairs_.size()) return Outcome::Unusual;
-    KnownName& known = names[count_ / 2];
+    KnownName& known = before.names[count_ / 2];
     const std::byte* behind_name = read_name(at, known);
     if (behind_name == nullptr) return Outcome::Unusual;
+    before.shape.add_literal({at, behind_name});
     DistItem value;
-    const std::byte* end = read_value(behind_name, value);
+    const std::byte* end = read_value(behind_name, value, before.shape);
     if (end == nullptr) return Outcome::Unusual;
     pairs_[count_++] = known.name;
     pairs_[count_++] = value;
     reader_.skip(static_cast<size_t>(end - at));
   }
+  reader_.skip(kEnd.size());
+  before.shape.add_literal(bytes_of(kEnd));
+  before.fields = count_ / 2;
+  if (!assembler_.build_from(object, pairs())) return Outcome::Refused;
+  before.shape.end();
+  return Outcome::Built;
 }
 
 // What the memo holds never changes: an index that was found once needs no second look.
 const std::byte* DistRecordReader::read_name(const std::byte* at, KnownName& known) {
-  const bool is_short = op_at(at) == Op::BinGet;
-  if (!is_short && op_at(at) != Op::LongBinGet) return nullptr;
-  const uint64_t index = is_short ? byte_at(at + 1) : number_at<uint32_t>(at + 1);
-  if (known.memo_index != index) {
-    const auto found = memo_.find(index);
-    if (!found) return nullptr;
-    known = {index, *found};
-  }
-  return at + (is_short ? 2 : 5);
+  uint64_t index = 0;
+  const std::byte* end = read_get(at, index);
+  if (end == nullptr || known.memo_index == index) return end;
+  const auto found = memo_.find(index);
+  if (!found) return nullptr;
+  known = {index, *found};
+  return end;
 }
 
 // Returns where the value ends; nullptr where it is unusual, and then nothing was done.
-const std::byte* DistRecordReader::read_value(const std::byte* at, DistItem& value) {
-  switch (op_at(at)) {
-    case Op::BinGet: {
-      const auto recalled = memo_.find(byte_at(at + 1));
-      return recalled ? read_recalled(*recalled, at + 2, value) : nullptr;
+const std::byte* DistRecordReader::read_value(const std::byte* at, DistItem& value,
+                                              DistShape& shape) {
+  uint64_t index = 0;
+  if (const std::byte* end = read_get(at, index)) {
+    const auto recalled = memo_.find(index);
+    if (!recalled) return nullptr;
+    if (assembler_.values().known_class(*recalled) == DistClass::Size) {
+      shape.add_literal({at, end});
+      return read_size(end, value, shape);
     }
-    case Op::LongBinGet: {
-      const auto recalled = memo_.find(number_at<uint32_t>(at + 1));
-      return recalled ? read_recalled(*recalled, at + 5, value) : nullptr;
-    }
-    case Op::ShortBinUnicode: return read_text(at, value);
-    case Op::None:
-      value = {Tag::None};
-      ++made_;
-      return at + 1;
-    default: {
-      int64_t number = 0;
-      const std::byte* end = read_int(at, number);
-      if (end == nullptr) return nullptr;
-      value = {Tag::Int, 0, static_cast<uint64_t>(number)};
-      ++made_;
-      return end;
-    }
+    shape.add_hole(Hole::Recalled);
+    value = *recalled;
+    return end;
   }
-}
-
-const std::byte* DistRecordReader::read_recalled(const DistItem& recalled, const std::byte* at,
-                                                 DistItem& value) {
-  if (assembler_.values().known_class(recalled) == DistClass::Size) return read_size(at, value);
-  value = recalled;
-  return at;
+  if (op_at(at) == Op::ShortBinUnicode) {
+    shape.add_hole(Hole::Text);
+    return read_text(at, value);
+  }
+  int64_t number = 0;
+  const bool is_none = op_at(at) == Op::None;
+  const std::byte* end = is_none ? at + 1 : read_int(at, number);
+  if (end == nullptr) return nullptr;
+  shape.add_hole(is_none ? Hole::None : Hole::Number);
+  value = {is_none ? Tag::None : Tag::Int, 0, static_cast<uint64_t>(number)};
+  ++made_;
+  return end;
 }
 
 // The arguments of torch.Size and its call.
-const std::byte* DistRecordReader::read_size(const std::byte* at, DistItem& value) {
-  uint64_t numbers[kSizeNumbersMax];
+const std::byte* DistRecordReader::read_size(const std::byte* at, DistItem& value,
+                                             DistShape& shape) {
+  std::array<uint64_t, DistShape::kNumbersMax> numbers{};
   size_t count = 0;
   int64_t number = 0;
   while (const std::byte* end = read_int(at, number)) {
-    if (number < 0 || count == kSizeNumbersMax) return nullptr;
+    if (number < 0 || count == numbers.size()) return nullptr;
     numbers[count++] = static_cast<uint64_t>(number);
     at = end;
   }
   const auto tuple = static_cast<Op>(static_cast<uint8_t>(Op::Tuple1) + count - 1);
   if (count == 0 || op_at(at) != tuple) return nullptr;
   if (std::memcmp(at + 1, kSizeEnd.data(), kSizeEnd.size()) != 0) return nullptr;
-  const uint32_t id = assembler_.values().extents.intern(std::span(numbers, count));
-  if (!KeptMemo::can_hold(id)) return nullptr;
-  value = {Tag::Size, id};
-  memo_.skip();
-  memo_.skip();
-  memo_.keep(value);
-  made_ += count + 3;  // the tuple, the tuple around it and the object
-  return at + 1 + kSizeEnd.size();
+  const std::byte* end = at + 1 + kSizeEnd.size();
+  const auto size = take_size(std::span(numbers).first(count));
+  if (!size) return nullptr;
+  value = *size;
+  shape.add_hole(Hole::Numbers, count);
+  shape.add_literal({at, end});
+  return end;
 }
 
 const std::byte* DistRecordReader::read_text(const std::byte* at, DistItem& value) {
-  const size_t length = byte_at(at + 1);
-  const std::byte* end = at + 2 + length;
-  if (op_at(end) != Op::Memoize) return nullptr;
-  const std::string_view text(reinterpret_cast<const char*>(at + 2), length);
-  const auto id = assembler_.values().texts.intern(text, pickle::is_python_str);
-  if (!id || !KeptMemo::can_hold(*id)) return nullptr;
-  value = {Tag::Text, *id};
-  memo_.keep(value);
+  std::string_view text;
+  const std::byte* end = read_short_text(at, text);
+  const auto taken = end == nullptr ? std::nullopt : take_text(text);
+  if (!taken) return nullptr;
+  value = *taken;
+  return end;
+}
+
+// --- as the object before ---
+
+DistRecordReader::Outcome DistRecordReader::read_as_before(DistClass known, DistItem& object) {
+  const Before& before = before_[static_cast<size_t>(known)];
+  if (!before.shape.is_known()) return Outcome::Unusual;
+  const std::byte* at = reader_.peek_padded(DistShape::kObjectBytesMax);
+  const std::byte* end = before.shape.match(at, values_);
+  const auto values = std::span(values_).first(before.fields);
+  if (end == nullptr || !recall_values(values)) return Outcome::Unusual;
+  memo_.skip(2);
+  made_ = 3;  // the empty tuple, the object and its dict
+  count_ = 2 * before.fields;
+  for (size_t i = 0; i < before.fields; ++i) {
+    pairs_[2 * i] = before.names[i].name;
+    if (values[i].hole == Hole::Recalled) continue;
+    const auto taken = take_value(values[i]);
+    if (!taken) return Outcome::Refused;
+    pairs_[2 * i + 1] = *taken;
+  }
+  reader_.skip(static_cast<size_t>(end - at));
+  object = {Tag::Instance, static_cast<uint32_t>(known)};
+  return assembler_.build_from(object, pairs()) ? Outcome::Built : Outcome::Refused;
+}
+
+// Puts what is recalled into its pairs; false where the memo does not have it.
+bool DistRecordReader::recall_values(std::span<const DistShape::Value> values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i].hole != Hole::Recalled) continue;
+    const auto found = memo_.find(values[i].numbers[0]);
+    if (!found) return false;
+    pairs_[2 * i + 1] = *found;
+  }
+  return true;
+}
+
+std::optional<DistItem> DistRecordReader::take_value(const DistShape::Value& value) {
+  if (value.hole == Hole::Text) return take_text(value.text);
+  if (value.hole == Hole::Numbers) return take_size(std::span(value.numbers).first(value.count));
   ++made_;
-  return end + 1;
+  if (value.hole == Hole::None) return DistItem{Tag::None};
+  return DistItem{Tag::Int, 0, value.numbers[0]};
+}
+
+std::optional<DistItem> DistRecordReader::take_size(std::span<const uint64_t> numbers) {
+  const DistItem size{Tag::Size, assembler_.values().extents.intern(numbers)};
+  if (!KeptMemo::can_hold(size.id)) return std::nullopt;
+  memo_.skip(2);
+  memo_.keep(size);
+  made_ += numbers.size() + 3;  // the tuple, the tuple around it and the object
+  return size;
+}
+
+std::optional<DistItem> DistRecordReader::take_text(std::string_view text) {
+  const auto id = assembler_.values().texts.intern(text, pickle::is_python_str);
+  if (!id || !KeptMemo::can_hold(*id)) return std::nullopt;
+  const DistItem item{Tag::Text, *id};
+  memo_.keep(item);
+  ++made_;
+  return item;
 }
 
 }  // namespace ckpt

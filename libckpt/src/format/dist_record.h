@@ -2,16 +2,18 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/forward_reader.h"
 #include "format/dist_assembler.h"
+#include "format/dist_shape.h"
 #include "format/kept_memo.h"
 
 namespace ckpt {
 
-// Reads the fields of one object of a .metadata in one go: nearly all of the file are chunks,
-// indices and places whose fields are recalled names with recalled or small values.
+// Reads one object of a .metadata in one go: nearly all of the file are chunks, indices and places
+// whose fields are recalled names with recalled or small values.
 class DistRecordReader {
  public:
   DistRecordReader(ForwardReader& reader, KeptMemo& memo, DistAssembler& assembler)
@@ -22,33 +24,46 @@ class DistRecordReader {
     Unusual,  // pairs() were taken, and what follows is for the general steps
     Refused,
   };
-  // The cursor is behind the MARK of the fields.
+  // The fields; the cursor is behind their MARK.
   Outcome read(DistItem& object);
+  // An object of this class that is written like the one before; the cursor is behind the class.
+  // Unusual: nothing was taken.
+  Outcome read_as_before(DistClass known, DistItem& object);
 
   std::span<const DistItem> pairs() const { return std::span(pairs_).first(count_); }
   uint64_t made() const { return made_; }  // values, as the machine counts them
 
  private:
-  static constexpr size_t kFieldsMax = 5;
+  static constexpr size_t kFieldsMax = DistShape::kHolesMax;
   struct KnownName {
     uint64_t memo_index = ~uint64_t{0};
     DistItem name;
   };
-  using KnownNames = std::array<KnownName, kFieldsMax>;
+  // Of the object before: the next one's names come from the same places of the memo.
+  struct Before {
+    DistShape shape;
+    std::array<KnownName, kFieldsMax> names{};
+    size_t fields = 0;
+  };
+  using Values = std::array<DistShape::Value, kFieldsMax>;
 
   const std::byte* read_name(const std::byte* at, KnownName& known);
-  const std::byte* read_value(const std::byte* at, DistItem& value);
-  const std::byte* read_recalled(const DistItem& recalled, const std::byte* at, DistItem& value);
-  const std::byte* read_size(const std::byte* at, DistItem& value);
+  const std::byte* read_value(const std::byte* at, DistItem& value, DistShape& shape);
+  const std::byte* read_size(const std::byte* at, DistItem& value, DistShape& shape);
   const std::byte* read_text(const std::byte* at, DistItem& value);
+  bool recall_values(std::span<const DistShape::Value> values);
+  std::optional<DistItem> take_value(const DistShape::Value& value);
+  std::optional<DistItem> take_size(std::span<const uint64_t> numbers);
+  std::optional<DistItem> take_text(std::string_view text);
+
   ForwardReader& reader_;
   KeptMemo& memo_;
   DistAssembler& assembler_;
   std::array<DistItem, 2 * kFieldsMax> pairs_{};
   size_t count_ = 0;
   uint64_t made_ = 0;
-  // Of the object before of each class: the next one's come from the same places of the memo.
-  std::array<KnownNames, kDistClasses> names_{};
+  std::array<Before, kDistClasses> before_{};
+  Values values_{};
 };
 
 }  // namespace ckpt

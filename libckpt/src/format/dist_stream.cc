@@ -4,12 +4,18 @@
 // recalled from the memo only while it is shared, which those of a .metadata are not.
 #include "format/dist_stream.h"
 
+#include <exception>
+#include <stop_token>
+#include <thread>
+#include <utility>
+
 #include "base/forward_reader.h"
 #include "base/text.h"
 #include "codec/big_integer.h"
 #include "codec/pickle_opcodes.h"
 #include "codec/python_text.h"
 #include "format/dist_assembler.h"
+#include "format/dist_piece_queue.h"
 #include "format/dist_record.h"
 #include "format/kept_memo.h"
 
@@ -20,25 +26,34 @@ using pickle::Op;
 using Tag = DistItem::Tag;
 
 constexpr uint64_t kStreamedBytesMax = uint64_t{4} << 30;  // ids of numbers fit 32 bits below this
+constexpr uint64_t kThreadedBytesMin = uint64_t{1} << 20;  // below it a thread costs more
 constexpr int kProtocolMax = 5;
 
 class Machine {
  public:
-  Machine(const RandomAccess& file, const Limits& limits) : reader_(file), limits_(limits) {}
+  Machine(const RandomAccess& file, const Limits& limits, DistAssembler::Deliver deliver)
+      : reader_(file), limits_(limits), assembler_(std::move(deliver)) {}
 
-  std::optional<DistMetadata> run() {
-    for (;;) {
-      const std::byte* code = reader_.take(1);
-      if (code == nullptr) return std::nullopt;
-      const auto op = static_cast<Op>(*code);
-      if (op == Op::Stop) break;
-      if (!step(op) || made_ > limits_.pickle_nodes_max) return std::nullopt;
-    }
-    if (stack_.size() != 1 || !marks_.empty() || reader_.left_bytes() != 0) return std::nullopt;
-    return assembler_.finish(stack_.back());
+  // All but the tensors and objects, which are delivered.
+  std::optional<DistMetadata> run(const std::stop_token& stop) {
+    const bool is_usual = read(stop);
+    assembler_.flush();
+    return is_usual ? assembler_.finish(stack_.back()) : std::nullopt;
   }
 
  private:
+  bool read(const std::stop_token& stop) {
+    for (;;) {
+      const std::byte* code = reader_.take(1);
+      if (code == nullptr) return false;
+      const auto op = static_cast<Op>(*code);
+      if (op == Op::Stop) break;
+      if (!step(op) || made_ > limits_.pickle_nodes_max) return false;
+      if (op == Op::SetItems && stop.stop_requested()) return false;
+    }
+    return stack_.size() == 1 && marks_.empty() && reader_.left_bytes() == 0;
+  }
+
   bool step(Op op) {
     switch (op) {
       case Op::Memoize: return memoize(memo_.size());
@@ -117,12 +132,14 @@ class Machine {
   bool push_global() {
     std::string_view line;
     if (!reader_.take_line(line)) return false;
-    const std::string module(line);
-    if (!reader_.take_line(line) || !is_utf8(module) || !is_utf8(line)) return false;
-    return push_class(module, line);
+    InternedTexts& texts = assembler_.values().texts;
+    const auto module = texts.intern(line, is_utf8);
+    if (!module || !reader_.take_line(line)) return false;
+    const auto name = texts.intern(line, is_utf8);
+    return name && push_class(*module, *name);
   }
 
-  bool push_class(std::string_view module, std::string_view name) {
+  bool push_class(uint32_t module, uint32_t name) {
     made_ += 2;  // the tree holds the two names, too
     return push({Tag::Class, assembler_.values().add_class(module, name)});
   }
@@ -233,9 +250,8 @@ class Machine {
     if (!above_floor(2)) return false;
     const DistItem name = stack_.back(), module = stack_[stack_.size() - 2];
     if (!name.is(Tag::Text) || !module.is(Tag::Text)) return false;
-    const InternedTexts& texts = assembler_.values().texts;
     stack_.resize(stack_.size() - 2);
-    return push_class(texts[module.id], texts[name.id]);
+    return push_class(module.id, name.id);
   }
 
   bool push_object(Construction construction) {
@@ -271,7 +287,11 @@ class Machine {
     const auto kept = memo_.find(index);
     if (!kept) return false;
     stack_.push_back(*kept);
-    return true;
+    if (!kept->is(Tag::Class)) return true;
+    const auto outcome =
+        records_.read_as_before(assembler_.values().known_class(*kept), stack_.back());
+    if (outcome == DistRecordReader::Outcome::Built) made_ += records_.made();
+    return outcome != DistRecordReader::Outcome::Refused;
   }
 
   ForwardReader reader_;
@@ -285,12 +305,44 @@ class Machine {
   uint64_t made_ = 0;  // values
 };
 
+bool collect(DistPieceQueue& queue, DistCollector& collector) {
+  while (const auto pieces = queue.pop()) {
+    if (!collector.collect(*pieces)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::optional<DistMetadata> stream_dist_metadata(const RandomAccess& file, const Limits& limits) {
   const uint64_t bytes_max = std::min(kStreamedBytesMax, limits.pickle_bytes_max);
   if (file.size_bytes() > bytes_max) return std::nullopt;
-  return Machine(file, limits).run();
+  DistPieceQueue queue;
+  Machine machine(file, limits, [&](DistPieces pieces) { queue.push(std::move(pieces)); });
+  std::optional<DistMetadata> read;
+  std::exception_ptr failure;
+  const auto run = [&](const std::stop_token& stop) {
+    try {
+      read = machine.run(stop);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    queue.close();
+  };
+  std::jthread reading;  // ends, and is waited for, before what it uses
+  if (file.size_bytes() < kThreadedBytesMin) {
+    run({});
+  } else {
+    reading = std::jthread(run);
+  }
+  DistCollector collector;
+  if (!collect(queue, collector)) return std::nullopt;
+  if (reading.joinable()) reading.join();
+  if (failure) std::rethrow_exception(failure);
+  if (!read || !collector.is_complete()) return std::nullopt;
+  read->tensors = collector.take_tensors();
+  read->objects = collector.take_objects();
+  return read;
 }
 
 }  // namespace ckpt

@@ -8,9 +8,11 @@ namespace ckpt {
 namespace {
 
 constexpr size_t kSlotsMin = 1024;
-constexpr size_t kProbesMax = 32;  // lists chosen to share a hash cost no more than this
+constexpr size_t kTextProbesMax = 1024;  // of half empty slots: chance never needs as many
+constexpr size_t kProbesMax = 32;        // lists chosen to share a hash cost no more than this
 
-uint64_t hash_of(std::span<const uint64_t> numbers) {
+template <class Numbers>
+uint64_t hash_of(const Numbers& numbers) {
   uint64_t hash = numbers.size() + 1;
   for (const uint64_t number : numbers) {
     hash = (hash ^ number) * 0x9e3779b97f4a7c15;
@@ -21,37 +23,39 @@ uint64_t hash_of(std::span<const uint64_t> numbers) {
 
 }  // namespace
 
-uint32_t InternedTexts::intern(std::string_view text) {
-  return *intern(text, [](std::string_view) { return true; });
-}
-
 std::optional<uint32_t> InternedTexts::intern(std::string_view text,
                                               bool (*is_valid)(std::string_view)) {
-  if (texts_.size() * 2 >= slots_.size()) grow();
+  if (texts_.size() * 2 >= slots_.size() && !grow()) return std::nullopt;
   const auto hash = static_cast<uint32_t>(std::hash<std::string_view>()(text));
-  Slot& slot = slot_of(text, hash);
-  if (slot.id_plus_one != 0) return slot.id_plus_one - 1;
+  Slot* slot = slot_of(text, hash);
+  if (slot == nullptr) return std::nullopt;
+  if (slot->id_plus_one != 0) return slot->id_plus_one - 1;
   if (!is_valid(text)) return std::nullopt;
   texts_.emplace_back(text);
-  slot = {static_cast<uint32_t>(texts_.size()), hash};
-  return slot.id_plus_one - 1;
+  *slot = {static_cast<uint32_t>(texts_.size()), hash};
+  return slot->id_plus_one - 1;
 }
 
-InternedTexts::Slot& InternedTexts::slot_of(std::string_view text, uint32_t hash) {
+InternedTexts::Slot* InternedTexts::slot_of(std::string_view text, uint32_t hash) {
   const size_t mask = slots_.size() - 1;
-  for (size_t at = hash & mask;; at = (at + 1) & mask) {
-    Slot& slot = slots_[at];
-    if (slot.id_plus_one == 0) return slot;
-    if (slot.hash == hash && texts_[slot.id_plus_one - 1] == text) return slot;
+  for (size_t probe = 0; probe < kTextProbesMax; ++probe) {
+    Slot& slot = slots_[(hash + probe) & mask];
+    if (slot.id_plus_one == 0) return &slot;
+    if (slot.hash == hash && texts_[slot.id_plus_one - 1] == text) return &slot;
   }
+  return nullptr;
 }
 
-void InternedTexts::grow() {
+bool InternedTexts::grow() {
   const std::vector<Slot> before = std::move(slots_);
   slots_.assign(std::max(kSlotsMin, before.size() * 2), {});
   for (const Slot& slot : before) {
-    if (slot.id_plus_one != 0) slot_of(texts_[slot.id_plus_one - 1], slot.hash) = slot;
+    if (slot.id_plus_one == 0) continue;
+    Slot* place = slot_of(texts_[slot.id_plus_one - 1], slot.hash);
+    if (place == nullptr) return false;
+    *place = slot;
   }
+  return true;
 }
 
 uint32_t InternedExtents::intern(std::span<const uint64_t> numbers) {
@@ -71,21 +75,16 @@ uint32_t InternedExtents::intern(std::span<const uint64_t> numbers) {
   return add(numbers);
 }
 
-bool InternedExtents::equal(uint32_t a, uint32_t b) const {
-  return a == b || std::ranges::equal((*this)[a], (*this)[b]);
-}
-
 uint32_t InternedExtents::add(std::span<const uint64_t> numbers) {
-  numbers_.insert(numbers_.end(), numbers.begin(), numbers.end());
-  starts_.push_back(static_cast<uint32_t>(numbers_.size()));
-  return static_cast<uint32_t>(starts_.size() - 2);
+  lists_.emplace_back(numbers.begin(), numbers.end());
+  return static_cast<uint32_t>(lists_.size() - 1);
 }
 
 void InternedExtents::rehash() {
   slots_.assign(std::max(kSlotsMin, slots_.size() * 2), 0);
   const size_t mask = slots_.size() - 1;
   used_ = 0;
-  for (uint32_t id = 0; id + 1 < starts_.size(); ++id) {
+  for (uint32_t id = 0; id < lists_.size(); ++id) {
     size_t slot = hash_of((*this)[id]) & mask;
     size_t probe = 0;
     while (slots_[slot] != 0 && ++probe < kProbesMax) slot = (slot + 1) & mask;

@@ -24,9 +24,11 @@ class KeptMemo {
     values_.push_back(item.id << kTagBits | static_cast<uint32_t>(item.tag));
   }
 
-  void skip() {
-    if (size_ % 64 == 0) words_.push_back({0, static_cast<uint32_t>(values_.size())});
-    ++size_;
+  void skip(uint64_t count = 1) {
+    size_ += count;
+    while (words_.size() * 64 < size_) {
+      words_.push_back({0, static_cast<uint32_t>(values_.size())});
+    }
   }
 
   // nullopt where the index was never stored, or not kept.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import shutil
 import struct
 from collections.abc import Callable
@@ -205,6 +206,53 @@ def many_keys(folder: Path) -> Path:
     return plain(change)(folder)
 
 
+def nested_tuples(folder: Path) -> Path:
+    (folder / ".metadata").write_bytes(b"\x80\x02)" + b"\x85" * 10_000_000 + b".")
+    return folder
+
+
+def million_objects(folder: Path) -> Path:
+    """A .metadata of 10^6 objects, written without the million Python objects."""
+    seen: dict[bytes, int] = {}
+
+    def once(content: bytes) -> bytes:
+        """The first time with a place in the memo, then recalled from there."""
+        if content in seen:
+            return b"h%c" % seen[content]
+        seen[content] = len(seen)
+        return content + b"q%c" % seen[content]
+
+    def known(name: str) -> bytes:
+        return once(b"ctorch.distributed.checkpoint." + name.encode() + b"\n")
+
+    def short(content: bytes) -> bytes:
+        return b"X" + len(content).to_bytes(4, "little") + content
+
+    def place(i: int, key: bytes) -> bytes:
+        return b"".join((
+            known("metadata\nMetadataIndex"), b")\x81}(", once(short(b"fqn")), key,
+            once(short(b"index")), b"N", once(short(b"offset")), b"Nub",
+            known("filesystem\n_StorageInfo"), b")\x81}(", once(short(b"relative_path")),
+            once(short(b"__0_0.distcp")), once(short(b"offset")), b"J", i.to_bytes(4, "little"),
+            once(short(b"length")), b"K\x01ub"))
+
+    keys = [short(b"%d" % i) for i in range(1_000_000)]
+    with open(folder / ".metadata", "wb") as file:
+        file.write(b"\x80\x02" + known("metadata\nMetadata") + b")\x81}(")
+        file.write(short(b"state_dict_metadata") + b"}(")
+        file.write(keys[0] + known("metadata\nBytesStorageMetadata") + b")\x81")
+        value = known("metadata\nBytesStorageMetadata") + b")\x81"
+        file.writelines(key + value for key in keys[1:])
+        file.write(b"u" + short(b"storage_data") + b"}(" + place(0, keys[0]))
+        head, middle, tail = re.split(b"KEY|\x01\0\0\0", place(1, b"KEY"))
+        file.writelines(head + keys[i] + middle + i.to_bytes(4, "little") + tail
+                        for i in range(1, len(keys)))
+        file.write(b"uub.")
+    with open(folder / "__0_0.distcp", "wb") as file:
+        file.truncate(1_000_000)
+    return folder
+
+
 def ranks_alone(folder: Path) -> Path:
     plain()(folder)
     (folder / ".metadata").rename(folder / "__0.metadata")
@@ -259,6 +307,9 @@ def folder_rows():
     ):
         logical = ("--logical",) if name.startswith("D8 a common") else ()
         yield Row(name, make, code, says, ("hash", *logical))
+    yield Row("D7 a million objects", million_objects, OK, ("1000000 objects",),
+              ("ls", "--limit", "3"))
+    yield Row("D7 ten million nested tuples", nested_tuples, CORRUPT, (".metadata",), ("ls",))
     yield Row("D8 a rank that saved alone", ranks_alone, OK, ("digest of 2 tensors",))
 
 

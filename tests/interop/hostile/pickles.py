@@ -86,6 +86,9 @@ MILLION = 1_000_000
 LAUGHS = b"K\x01q\x000" + b"".join(
     b"(" + (b"h" + bytes([i])) * 100 + b"tq" + bytes([i + 1]) + b"0" for i in range(8)
 ) + b"h\x08"
+# One text of a megabyte, and twenty thousand classes that it names.
+CLASSES_OF_ONE_NAME = (b"X" + MILLION.to_bytes(4, "little") + b"x" * MILLION + b"q\x00"
+                       + b"h\x00\x930" * 20_000 + b"N.")
 # (name, pickle, command, what it says)
 LARGE = (
     ("P4 a memo index of 2^32 - 1", b"K\x07r\xff\xff\xff\xff0j\xff\xff\xff\xff.", "tree", "object"),
@@ -95,6 +98,7 @@ LARGE = (
     ("P6 a million nested dicts", b"}" + b"N}" * MILLION + b"s" * MILLION + b".", "hash",
      "digest"),
     ("P6 a key of 10^16 numbers by sharing", b"}" + LAUGHS + b"Ns.", "tree", "(((("),
+    ("P6 a megabyte as the name of 20,000 classes", CLASSES_OF_ONE_NAME, "hash", "digest"),
     ("P7 a key with ESC, NUL and a bell", b"}" + text(b"\x1b[2J\0\a") + b"Ns.", "tree", "\\x1b[2J"),
     ("P7 protocol 0 in letters", b"(dp0\nVw\np1\nI7\ns.", "show", "7"),
 )

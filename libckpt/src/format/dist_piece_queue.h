@@ -1,0 +1,50 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "format/dist_collector.h"
+
+namespace ckpt {
+
+// Hands pieces from the thread that reads to the one that collects, in their order.
+class DistPieceQueue {
+ public:
+  void push(DistPieces pieces) {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(pieces));
+    }
+    changed_.notify_one();
+  }
+
+  // No more will come.
+  void close() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_closed_ = true;
+    }
+    changed_.notify_one();
+  }
+
+  // Waits for the next ones; nullopt after the last.
+  std::optional<DistPieces> pop() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return is_closed_ || !waiting_.empty(); });
+    if (waiting_.empty()) return std::nullopt;
+    DistPieces next = std::move(waiting_.front());
+    waiting_.pop_front();
+    return next;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<DistPieces> waiting_;
+  bool is_closed_ = false;
+};
+
+}  // namespace ckpt
