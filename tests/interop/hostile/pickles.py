@@ -87,8 +87,8 @@ LAUGHS = b"K\x01q\x000" + b"".join(
     b"(" + (b"h" + bytes([i])) * 100 + b"tq" + bytes([i + 1]) + b"0" for i in range(8)
 ) + b"h\x08"
 # One text of a megabyte, and twenty thousand classes that it names.
-CLASSES_OF_ONE_NAME = (b"X" + MILLION.to_bytes(4, "little") + b"x" * MILLION + b"q\x00"
-                       + b"h\x00\x930" * 20_000 + b"N.")
+CLASSES_OF_ONE_NAME = (b"X" + MILLION.to_bytes(4, "little") + b"x" * MILLION + b"q\x000"
+                       + b"h\x00h\x00\x930" * 20_000 + b"N.")
 # (name, pickle, command, what it says)
 LARGE = (
     ("P4 a memo index of 2^32 - 1", b"K\x07r\xff\xff\xff\xff0j\xff\xff\xff\xff.", "tree", "object"),
