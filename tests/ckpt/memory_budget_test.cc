@@ -38,6 +38,26 @@ BOOST_AUTO_TEST_CASE(what_the_process_holds_already_is_taken_off) {
   BOOST_TEST(test::contains(error->hint(), "bytes are needed"));
 }
 
+BOOST_AUTO_TEST_CASE(what_a_run_notes_down_is_taken_off) {
+  ExecuteOptions options;
+  options.threads = 4;
+  options.process_bytes_max = ckpt::resident_bytes() + (64 << 20);
+  BOOST_TEST(ckpt::make_memory_budget(options, 60 << 20).count_bytes() <= 4 << 20);
+  BOOST_TEST(!test::error_of([&] { ckpt::make_memory_budget(options); }));
+  BOOST_TEST(bool(test::error_of([&] { ckpt::make_memory_budget(options, 64 << 20); })));
+}
+
+BOOST_AUTO_TEST_CASE(reading_back_keeps_to_what_is_left_and_is_never_refused) {
+  ExecuteOptions options;
+  options.threads = 64;
+  options.process_bytes_max = ckpt::resident_bytes() + (8 << 20);
+  const ckpt::ReadingBudget budget = ckpt::make_reading_budget(options);
+  BOOST_TEST(budget.threads * budget.buffer_bytes <= 8 << 20);
+  options.process_bytes_max = 1;
+  BOOST_TEST(ckpt::make_reading_budget(options).threads == 1);
+  BOOST_TEST(ckpt::make_reading_budget(options).buffer_bytes == 64 << 10);
+}
+
 BOOST_AUTO_TEST_CASE(the_expected_peak_is_what_is_held_and_all_buffers) {
   ExecuteOptions options;
   options.threads = 2;

@@ -109,6 +109,9 @@ class FaultyCalls final : public ckpt::SystemCalls {
     }
     return SystemCalls::renameat2(source, target, flags);
   }
+  int setxattr(const char* path, const char* name, const std::string& value) override {
+    return fails("setxattr") ? -1 : SystemCalls::setxattr(path, name, value);
+  }
   int flock(int file, int operation) override {
     return fails("flock") ? -1 : SystemCalls::flock(file, operation);
   }

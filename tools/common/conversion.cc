@@ -38,6 +38,7 @@ const char* outcome_name(ckpt::Outcome outcome) {
     case ckpt::Outcome::Planned: return "planned";
     case ckpt::Outcome::PartWritten: return "part_written";
     case ckpt::Outcome::Published: return "published";
+    case ckpt::Outcome::AlreadyPublished: return "already_published";
   }
   return "";
 }
@@ -86,6 +87,8 @@ const char* opening_of(ckpt::Outcome outcome) {
     case ckpt::Outcome::Planned: return "would write ";
     case ckpt::Outcome::PartWritten: return "wrote this process's part of ";
     case ckpt::Outcome::Published: return "wrote ";
+    case ckpt::Outcome::AlreadyPublished:
+      return "nothing to do, the processes of this share wrote ";
   }
   return "";
 }

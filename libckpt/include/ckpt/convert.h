@@ -38,6 +38,7 @@ enum class Outcome : uint8_t {
   Planned,      // a dry run
   PartWritten,  // this process's share; another process publishes
   Published,
+  AlreadyPublished,  // this share is in the destination, which the processes of it have made before
 };
 
 struct ConvertReport {

@@ -17,11 +17,14 @@ constexpr uint64_t kWindowBytesMin = 64 << 10;
 constexpr unsigned kThreadsMin = 4;
 constexpr uint64_t kThreadBytes = 256 << 10;  // stack, allocator: measured, rounded up
 
-uint64_t bytes_for_buffers(const ExecuteOptions& options) {
+uint64_t left_after(const ExecuteOptions& options, uint64_t held_bytes) {
+  return options.process_bytes_max - std::min(options.process_bytes_max, held_bytes);
+}
+
+uint64_t bytes_for_buffers(const ExecuteOptions& options, uint64_t bookkeeping_bytes) {
   if (options.process_bytes_max == 0) return options.memory_bytes_max;
-  const uint64_t held_bytes = resident_bytes();
-  const uint64_t left_bytes =
-      options.process_bytes_max - std::min(options.process_bytes_max, held_bytes);
+  const uint64_t held_bytes = resident_bytes() + bookkeeping_bytes;
+  const uint64_t left_bytes = left_after(options, held_bytes);
   const uint64_t least_bytes = 2 * kWindowBytesMin + kThreadBytes;
   if (left_bytes < least_bytes) {
     throw Error(ErrorCode::InvalidArgument, {},
@@ -35,8 +38,8 @@ uint64_t bytes_for_buffers(const ExecuteOptions& options) {
 
 }  // namespace
 
-MemoryBudget make_memory_budget(const ExecuteOptions& options) {
-  const uint64_t bytes = bytes_for_buffers(options);
+MemoryBudget make_memory_budget(const ExecuteOptions& options, uint64_t bookkeeping_bytes) {
+  const uint64_t bytes = bytes_for_buffers(options, bookkeeping_bytes);
   const uint64_t most_threads = std::max<uint64_t>(1, bytes / (2 * kWindowBytesMin + kThreadBytes));
   const unsigned wanted =
       options.threads != 0 ? options.threads : std::max(kThreadsMin, thread_count(0));
@@ -44,6 +47,18 @@ MemoryBudget make_memory_budget(const ExecuteOptions& options) {
   const uint64_t share = (bytes / threads - std::min(bytes / threads, kThreadBytes)) / 2;
   return {threads,
           std::clamp(share / kWindowBytesMin * kWindowBytesMin, kWindowBytesMin, kWindowBytesMax)};
+}
+
+ReadingBudget make_reading_budget(const ExecuteOptions& options) {
+  uint64_t bytes = options.memory_bytes_max;
+  if (options.process_bytes_max != 0) {
+    bytes = std::min(bytes, left_after(options, resident_bytes()));
+  }
+  const uint64_t most_threads = std::max<uint64_t>(1, bytes / kWindowBytesMin);
+  const auto threads =
+      static_cast<unsigned>(std::min<uint64_t>(thread_count(options.threads), most_threads));
+  const uint64_t share = bytes / threads / kWindowBytesMin * kWindowBytesMin;
+  return {threads, std::clamp(share, kWindowBytesMin, kWindowBytesMax)};
 }
 
 uint64_t expected_peak_bytes(const ExecuteOptions& options) {

@@ -14,7 +14,15 @@ struct MemoryBudget {
   uint64_t count_bytes() const { return 2 * threads * window_bytes; }
 };
 
-// Throws InvalidArgument where options.process_bytes_max leaves too little.
-MemoryBudget make_memory_budget(const ExecuteOptions& options);
+// Throws InvalidArgument where options.process_bytes_max leaves too little. `bookkeeping_bytes`:
+// what the run will note down beside its buffers.
+MemoryBudget make_memory_budget(const ExecuteOptions& options, uint64_t bookkeeping_bytes = 0);
+
+// For reading alone: a buffer a thread. Makes do with the least where little is left.
+struct ReadingBudget {
+  unsigned threads = 1;
+  uint64_t buffer_bytes = 0;
+};
+ReadingBudget make_reading_budget(const ExecuteOptions& options);
 
 }  // namespace ckpt

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codec/crc32.h"
+#include "execute/memory_budget.h"
 #include "execute/payload_reader.h"
 #include "io/directory.h"
 #include "io/worker_pool.h"
@@ -12,8 +13,6 @@ namespace ckpt {
 namespace {
 
 constexpr uint64_t kSegmentBytes = 64 << 20;  // one job
-constexpr uint64_t kBufferBytesMax = 4 << 20;
-constexpr uint64_t kBufferBytesMin = 64 << 10;
 
 struct Segment {
   size_t file;
@@ -29,9 +28,7 @@ class ReadBack {
 
   std::vector<bool> run() {
     cut();
-    const unsigned threads = thread_count(options_.execute.threads);
-    const uint64_t share = options_.execute.memory_bytes_max / threads;
-    const uint64_t buffer_bytes = std::clamp(share, kBufferBytesMin, kBufferBytesMax);
+    const auto [threads, buffer_bytes] = make_reading_budget(options_.execute);
     std::vector<ScratchBuffer> buffers(threads);
     for (ScratchBuffer& buffer : buffers) buffer = ScratchBuffer(buffer_bytes);
     run_jobs(segments_.size(), threads,

@@ -173,6 +173,7 @@ struct Staging::State {
   std::optional<LockFile> lock;       // the right to commit and to clean up
   std::optional<LockFile> part_lock;  // of one process of several
   bool owns_work = false;
+  bool is_attached = false;
   bool is_committed = false;
 };
 
@@ -198,7 +199,12 @@ Staging Staging::attach(const fs::path& destination, StagingOptions options) {
   place.recover();
   refuse_other_job(place, state->options.job);
   state->owns_work = true;
+  state->is_attached = true;
   return Staging(std::move(state));
+}
+
+bool Staging::is_published(const fs::path& destination, const std::string& job) {
+  return !job.empty() && attached_text(StagingPlace(destination).destination) == job;
 }
 
 bool Staging::clean(const fs::path& destination) {
@@ -238,6 +244,10 @@ bool Staging::try_lead() {
 void Staging::commit() {
   if (state_->is_committed) {
     throw Error(ErrorCode::InvalidArgument, {state_->place.shown}, "was committed before");
+  }
+  // For processes that are started again when all is done; without it they say that it exists.
+  if (state_->is_shared() || state_->is_attached) {
+    attach_text(state_->place.content, state_->options.job);
   }
   sync_tree(state_->place.content);
   state_->publish();

@@ -72,7 +72,9 @@ class TargetWriter {
   }
 
   void write(const fs::path& destination) {
-    Staging staging = Staging::create(destination, staging_options());
+    std::optional<Staging> entered = enter(destination);
+    if (!entered) return;
+    Staging& staging = *entered;
     write_part(staging);
     report_.outcome = Outcome::PartWritten;
     while (const auto written = all_parts(staging)) {
@@ -99,6 +101,31 @@ class TargetWriter {
  private:
   using Mask = std::vector<bool>;
   const Plan& plan() const { return report_.plan; }
+
+  // None where the processes of this very job have published before.
+  std::optional<Staging> enter(const fs::path& destination) {
+    try {
+      return Staging::create(destination, staging_options());
+    } catch (const Error& error) {
+      const bool may_be_late = error.code() == ErrorCode::AlreadyExists &&
+                               options_.share.world_size > 1 && !options_.force;
+      if (!may_be_late || !is_published(destination)) throw;
+      report_.outcome = Outcome::AlreadyPublished;
+      return std::nullopt;
+    }
+  }
+
+  bool is_published(const fs::path& destination) const {
+    if (!Staging::is_published(destination, identity_.text())) return false;
+    for (const LinkedFile& link : source_.links) {
+      if (kind_of_entry(destination / link.path) != EntryKind::File) return false;
+    }
+    return std::ranges::all_of(plan().files, [&](const PlannedFile& file) {
+      const auto state = state_of_entry(file.path.empty() ? destination : destination / file.path);
+      // What was compressed afterwards is not as long as planned.
+      return state && (options_.zstd_level || state->count_bytes == file.count_bytes);
+    });
+  }
 
   StagingOptions staging_options() const {
     StagingOptions options;

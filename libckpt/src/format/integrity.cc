@@ -6,12 +6,14 @@
 
 #include <ckpt/error.h>
 
-#include "format/unique_json_keys.h"
+#include "format/strict_json.h"
 
 namespace ckpt {
 namespace {
 
 using nlohmann::json;
+
+constexpr size_t kDepthMax = 8;
 
 // Lower case, as Python writes it: one spelling for one hash.
 std::optional<Sha256> parse_digest(std::string_view text) {
@@ -32,14 +34,6 @@ std::optional<Sha256> parse_digest(std::string_view text) {
               std::move(problem));
 }
 
-// Python keeps the last of equal keys, and the others are lost.
-json::parser_callback_t refuse_duplicates(const RandomAccess& file) {
-  return [&file, keys = UniqueJsonKeys()](int, json::parse_event_t event, json& parsed) mutable {
-    if (keys.is_repeated(event, parsed)) corrupt(file, parsed.get<std::string>(), "appears twice");
-    return true;
-  };
-}
-
 json parse(const RandomAccess& file, const Limits& limits) {
   if (file.size_bytes() > limits.manifest_bytes_max) {
     throw Error(ErrorCode::Unsupported, {.file = file.file_name(), .key = {}},
@@ -48,7 +42,11 @@ json parse(const RandomAccess& file, const Limits& limits) {
   }
   std::string text(file.size_bytes(), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
-  const json document = json::parse(text, refuse_duplicates(file), false);
+  // Python keeps the last of equal keys, and the others are lost.
+  const json document =
+      parse_strict_json(text, {kDepthMax, [&](const std::string& key, const std::string& problem) {
+                                 corrupt(file, key, problem);
+                               }});
   if (!document.is_object()) corrupt(file, {}, "is no JSON object");
   return document;
 }

@@ -14,6 +14,7 @@
 #include "base/checked_math.h"
 #include "format/format.h"
 #include "format/safetensors_header.h"
+#include "format/strict_json.h"
 #include "io/directory.h"
 #include "model/check_catalog.h"
 
@@ -22,6 +23,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr size_t kDepthMax = 8;  // of an index
 constexpr std::string_view kShardingInfo = "DCP_SHARDING_INFO";
 
 [[noreturn]] void corrupt(const std::string& file, std::string_view key, std::string problem) {
@@ -54,16 +56,11 @@ json read_index(const Location& location, const Limits& limits, Contents& conten
   }
   std::string text(file.size_bytes(), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
-  bool too_deep = false;
-  json index = json::parse(
-      text,
-      [&](int depth, json::parse_event_t, json&) {
-        too_deep = too_deep || depth > 8;
-        return !too_deep;
-      },
-      false);
-  if (too_deep || !index.is_object() || !index.contains("weight_map") ||
-      !index["weight_map"].is_object()) {
+  json index =
+      parse_strict_json(text, {kDepthMax, [&](const std::string& key, const std::string& problem) {
+                                 corrupt(name, key, problem + " in the index");
+                               }});
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     corrupt(name, "weight_map", "the index is no JSON object with a weight_map");
   }
   return index;

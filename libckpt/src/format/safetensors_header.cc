@@ -8,7 +8,7 @@
 
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
-#include "format/unique_json_keys.h"
+#include "format/strict_json.h"
 
 namespace ckpt {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
-constexpr int kDepthMax = 2;  // objects in an entry's object
+constexpr size_t kDepthMax = 3;  // the header, an entry, its shape
 
 struct DTypeName {
   std::string_view name;
@@ -88,23 +88,12 @@ class HeaderReader {
     if (!text.starts_with('{')) corrupt({}, "the header does not start with '{'");
     text.erase(text.find_last_not_of(' ') + 1);
     if (!text.ends_with('}')) corrupt({}, "the header does not end with '}' and spaces");
-    json_ = json::parse(text, refuse_duplicates(), false);
+    json_ = parse_strict_json(
+        text, {kDepthMax, [this](const std::string& key, const std::string& problem) {
+                 corrupt(key, problem + " in the header");
+               }});
     if (!json_.is_object()) corrupt({}, "the header is no JSON object");
     data_offset_bytes_ = blob_.offset_bytes + kLengthBytes + header_bytes;
-  }
-
-  // The format allows no equal keys.
-  json::parser_callback_t refuse_duplicates() {
-    return [this, keys = UniqueJsonKeys()](int depth, json::parse_event_t event,
-                                           json& parsed) mutable {
-      if (event == json::parse_event_t::object_start || event == json::parse_event_t::array_start) {
-        if (depth > kDepthMax) corrupt({}, "the header is nested too deeply");
-      }
-      if (keys.is_repeated(event, parsed)) {
-        corrupt(parsed.get<std::string>(), "appears twice in the header");
-      }
-      return true;
-    };
   }
 
   std::map<std::string, std::string> read_metadata(const json& entry) const {

@@ -15,6 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kAttributeName = "user.shardwise.job";
+constexpr size_t kAttributeBytesMax = 64 << 10;        // Linux's own limit
 constexpr uint64_t kTextBytesMax = uint64_t{1} << 30;  // a line for each of millions of files
 
 // renameat2() flags that the file system or the kernel does not know.
@@ -113,6 +115,17 @@ std::optional<std::string> text_of(const fs::path& path) {
   }
   std::string text(static_cast<size_t>(file.size_bytes()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+bool attach_text(const fs::path& path, std::string_view text) {
+  return system_calls().setxattr(path.c_str(), kAttributeName, std::string(text)) == 0;
+}
+
+std::string attached_text(const fs::path& path) {
+  std::string text(kAttributeBytesMax, '\0');
+  const ssize_t count = system_calls().getxattr(path.c_str(), kAttributeName, text);
+  text.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
   return text;
 }
 

@@ -24,6 +24,11 @@ bool exchange_names(const std::filesystem::path& a, const std::filesystem::path&
 void replace_text(const std::filesystem::path& path, std::string_view text);
 std::optional<std::string> text_of(const std::filesystem::path& path);
 
+// A text that a file or folder keeps beside its content, whatever its name: an extended attribute.
+// False where the file system has none; attached_text() is then empty.
+bool attach_text(const std::filesystem::path& path, std::string_view text);
+std::string attached_text(const std::filesystem::path& path);
+
 // An exclusive lock that the system takes away when the process ends, however it ends.
 class LockFile {
  public:

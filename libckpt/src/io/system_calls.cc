@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -95,6 +96,13 @@ int SystemCalls::renameat2(const char* source, const char* target, unsigned flag
   return ::renameat2(AT_FDCWD, source, AT_FDCWD, target, flags);
 }
 int SystemCalls::flock(int file, int operation) { return ::flock(file, operation); }
+
+int SystemCalls::setxattr(const char* path, const char* name, const std::string& value) {
+  return ::setxattr(path, name, value.data(), value.size(), 0);
+}
+ssize_t SystemCalls::getxattr(const char* path, const char* name, std::string& value) {
+  return ::getxattr(path, name, value.data(), value.size());
+}
 
 SystemCalls& system_calls() {
   static SystemCalls real;

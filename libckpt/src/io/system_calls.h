@@ -50,6 +50,8 @@ class SystemCalls {
   virtual int rename(const char* source, const char* target);
   virtual int renameat2(const char* source, const char* target, unsigned flags);
   virtual int flock(int file, int operation);
+  virtual int setxattr(const char* path, const char* name, const std::string& value);
+  virtual ssize_t getxattr(const char* path, const char* name, std::string& value);  // in its size
 };
 
 // Those that are installed: the real ones, unless a test says otherwise.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <stop_token>
@@ -10,6 +11,9 @@
 #include <optim/layer_wise_checkpoint.h>
 
 namespace optim {
+
+// What a proof takes of memory: eight threads with pieces and the buffers of two streams each.
+inline constexpr uint64_t kProofBytesMax = uint64_t{32} << 20;
 
 // prove_assignment() beside the copying of the same bytes, which must not be published before
 // wait() has returned. A failure stops the copying.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <functional>
 
 #include <ckpt/convert.h>
@@ -118,9 +119,15 @@ ConvertReport write_proven(const LayerWiseCheckpoint& view, Job job, ckpt::Targe
   if (options.dry_run) job.before_publishing();
   ConvertOptions stoppable = options;
   stoppable.execute.stop = proof.stop_token();
+  stoppable.execute.memory_bytes_max -=
+      std::min(options.execute.memory_bytes_max / 2, kProofBytesMax);
   try {
     ConvertReport report = write(job, std::move(target), stoppable);
-    report.ambiguous = proof.wait();
+    if (report.outcome == ckpt::Outcome::AlreadyPublished) {
+      proof.cancel();
+    } else {
+      report.ambiguous = proof.wait();
+    }
     return report;
   } catch (const Error& error) {
     // What the proof throws says more than that the copying was stopped, or which bytes are

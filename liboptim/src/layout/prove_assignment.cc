@@ -26,7 +26,7 @@ using ckpt::ErrorCode;
 using ckpt::TensorEntry;
 
 constexpr size_t kPieceElements = size_t{1} << 18;
-constexpr unsigned kThreadsMax = 32;   // up to 4 MiB each, with what their streams take
+constexpr unsigned kThreadsMax = 8;    // of up to 4 MiB each: kProofBytesMax
 constexpr size_t kBlockElements = 32;  // of weights: 64 bytes
 
 // What two weights of one shape have in common only when they are equal, but for chance: eight

@@ -31,6 +31,9 @@ TWICE = b'{"a":%b,"a":%b}' % ((json.dumps(GOOD).encode(),) * 2)
 DEEP = b'{"__metadata__":' + b'{"a":' * 1_000_000 + b"1" + b"}" * 1_000_001
 
 
+MANY = {f"tensor.{i}": {} for i in range(300_000)}
+
+
 def safetensors_rows():
     for name, content, code, *says in (
         ("S1 a header of 2^63 bytes", struct.pack("<Q", 2**63) + b"{}", CORRUPT, "@"),
@@ -39,6 +42,7 @@ def safetensors_rows():
         ("S1 a space in front", container(b" " + json.dumps({"a": GOOD}).encode()), CORRUPT, "@"),
         ("S2 a key twice", container(TWICE), CORRUPT, "a"),
         ("S2 a million objects deep", container(DEEP, b""), CORRUPT, NAME),
+        ("S2 300,000 entries that say nothing", container(MANY, b""), CORRUPT, "'tensor."),
         ("S2 1e400", container(b'{"a":{"dtype":"F32","shape":[1e400],"data_offsets":[0,8]}}'),
          CORRUPT, NAME),
         ("S2 a fraction", container({"a": entry("F32", [2.5], 0, 8)}), CORRUPT, NAME),
