@@ -37,7 +37,7 @@ class Pickler {
       const auto* const text = std::get_if<std::string>(&key);
       const ckpt::NodeId key_node =
           text != nullptr ? tree().str(*text) : tree().integer(std::get<int64_t>(key));
-      tree().set_item(node, key_node, add(entry));
+      tree().set_item(node, key_node, is_betas(key) ? add_tuple(entry) : add(entry));
     }
     return node;
   }
@@ -55,6 +55,14 @@ class Pickler {
 
  private:
   ckpt::ValueTree& tree() { return builder_.tree(); }
+
+  // The one tuple that torch's optimizers keep; state dicts here know lists only.
+  static bool is_betas(const StateKey& key) { return key == StateKey("betas"); }
+  ckpt::NodeId add_tuple(const StateValue& pair) {
+    const auto* const list = pair.get_if<StateList>();
+    if (list == nullptr || list->size() != 2) return add(pair);
+    return tree().tuple({add(list->front()), add(list->back())});
+  }
 
   ckpt::ArchiveBuilder& builder_;
   TensorPayloads& payloads_;
