@@ -200,6 +200,7 @@ BOOST_AUTO_TEST_CASE(coefficients_that_make_no_sense_are_refused_with_the_field)
       {"loss_scale", [](auto& c) { c.loss_scale = 128; }},
       {"initial_loss_scale", [](auto& c) { c.initial_loss_scale = -1; }},
       {"min_loss_scale", [](auto& c) { c.min_loss_scale = 0; }},
+      {"min_loss_scale", [](auto& c) { c.initial_loss_scale = 8, c.min_loss_scale = 16; }},
       {"loss_scale_window", [](auto& c) { c.loss_scale_window = 0; }},
       {"hysteresis", [](auto& c) { c.hysteresis = 0; }},
       {"adam_beta1", [](auto& c) { c.adam_beta1 = 1; }},

@@ -293,6 +293,20 @@ BOOST_AUTO_TEST_CASE(an_override_that_nothing_reads_is_refused_by_name) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(an_eps_is_refused_where_no_adam_would_read_it) {
+  const std::vector<ParamInfo> params = {matrix("w"), {.name = "b", .shape = {4}}};
+  const auto eps_of = [](const char* glob) {
+    return ConfigOverrides{{{.name = {glob}}, {{"eps", 1e-6}}}};
+  };
+  for (const char* const optimizer : {"muon", "sgd", "lion"}) {
+    const OptimizerConfig config{.lr = 0.1, .optimizer = optimizer};
+    expect_error(ErrorCode::InvalidArgument, "eps",
+                 [&] { get_param_groups(params, config, eps_of("*")); });
+  }
+  BOOST_TEST(get_param_groups(params, {.lr = 0.1, .optimizer = "muon"}, eps_of("b")).size() == 2u);
+  BOOST_TEST(get_param_groups(params, {.lr = 0.1}, eps_of("*")).size() == 1u);
+}
+
 BOOST_AUTO_TEST_CASE(setting_an_override_twice_keeps_the_last_value_in_the_first_place) {
   ConfigOverrides overrides;
   set_override(overrides, {.name = {"a"}}, {{"wd_mult", 0.0}});

@@ -43,8 +43,9 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
   // `optimizers`: FP32Optimizers that hold all parameters, made with wrapped_later. With
   // config.bf16 they become Float16OptimizerWithFloat16Params of this process's share.
   // Throws what OptimizerConfig::validate() throws, and
-  // Error(InvalidArgument) when processes have other dense parameters, another ownership or
-  // another optimizer than this one, and for groups that do not fit each other.
+  // Error(InvalidArgument) when processes of dp_cp have other parameters, owners, groups, options
+  // or another configuration than this one, or those of expt_dp other experts; for groups that do
+  // not fit each other, and for init_state_fns of another number than the optimizers.
   LayerWiseDistributedOptimizer(std::vector<std::unique_ptr<Optimizer>> optimizers,
                                 OptimizerConfig config, ProcessGroupCollection groups = {},
                                 LayerWiseOptions options = {});
@@ -114,7 +115,9 @@ struct MegatronOptimizerOptions {
 };
 
 // The reference's factory: groups the parameters, makes the rules, shards, wraps.
-// `params` in model order; the same on every process. Throws Error(InvalidArgument) with
+// `params` in model order; the same on every process of dp_cp. Where `groups.world` is set, group
+// keys are gathered over it, so that all its ranks have the same groups in the same order, some of
+// them empty; collective then. Throws Error(InvalidArgument) with
 // muon_split_qkv where Muon is to split a weight and `qkv_split` is absent or does not fit its
 // rows.
 OPTIM_EXPORT std::unique_ptr<LayerWiseDistributedOptimizer> get_megatron_optimizer(

@@ -168,10 +168,15 @@ class OPTIM_EXPORT Optimizer {
   std::unique_ptr<DeviceStepper> device_stepper_;  // from the first step on a GPU on
 };
 
+struct GroupingOptions {
+  ConfigOverrides overrides = {};
+  std::optional<QkvSplit> qkv_split = {};
+  std::vector<GroupKey> keys_of_all_ranks = {};  // see get_param_groups()
+};
+
 // Groups with rules, without masters or state, in the order of get_param_groups().
 // Throws what get_param_groups() and rule_of_group() throw.
 OPTIM_EXPORT std::vector<std::vector<OptimizerGroup>> make_optimizer_groups(
-    std::vector<Param> params, const OptimizerConfig& config, const ConfigOverrides& overrides,
-    const std::optional<QkvSplit>& qkv_split);
+    std::vector<Param> params, const OptimizerConfig& config, const GroupingOptions& options);
 
 }  // namespace optim

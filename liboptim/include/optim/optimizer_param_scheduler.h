@@ -37,7 +37,8 @@ class OPTIM_EXPORT OptimizerParamScheduler {
   double get_wd(const ParamGroup& group) const;
 
   StateDict state_dict() const;
-  // Replaces settings and position by the saved ones, then writes the groups.
+  // Replaces settings and position by the saved ones, then writes the groups. Throws what the
+  // constructor throws, before anything changed.
   void load_state_dict(const StateDict& state_dict);
 
  private:

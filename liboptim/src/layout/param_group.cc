@@ -215,6 +215,10 @@ ParamGroup make_group(const GroupKey& key, const OptimizerConfig& config) {
     }
   }
   group.updated_by = group.optimizer.value_or(config.optimizer);
+  if (group.others.contains("eps") && group.updated_by != "adam") {
+    refuse("eps", "an override sets it for parameters that '" + group.updated_by +
+                      "' updates; only adam has it");
+  }
   return group;
 }
 

@@ -118,6 +118,8 @@ void require_sense(const OptimizerConfig& c) {
        {c.loss_scale && !c.fp16 && !c.bf16, "loss_scale", "has no effect without fp16 or bf16"},
        {c.initial_loss_scale <= 0, "initial_loss_scale", "is not positive"},
        {c.min_loss_scale <= 0, "min_loss_scale", "is not positive"},
+       {c.min_loss_scale > c.initial_loss_scale, "min_loss_scale",
+        "is greater than initial_loss_scale"},
        {c.muon_coefficient_type == NsCoefficients::Cubic5 && c.muon_num_ns_steps != 5,
         "muon_num_ns_steps", "must be 5 with the coefficients 'cubic5'"},
        {c.muon_coefficient_type == NsCoefficients::Custom, "muon_coefficient_type",

@@ -19,7 +19,9 @@ constexpr double kClipEpsilon = 1e-6;  // Megatron's clip_grads.py
 }  // namespace
 
 double square_sum_for_norm(const OptimizedParam& param) {
-  return counts(param) ? sum_of_squares(param.grad) : 0;
+  if (!param.grad.defined()) return 0;
+  const double sum = sum_of_squares(param.grad);
+  return counts(param) || !std::isfinite(sum) ? sum : 0;
 }
 
 int64_t zeros_in_grad(const OptimizedParam& param, double grad_scale) {

@@ -154,6 +154,9 @@ StateValue GroupOptimizer::sharded_state_dict(const StateDict& model_sharded_sta
   }
   const IdToShardedParamMap sharded =
       get_param_id_to_sharded_param_map(model_sharded_state_dict, model_params);
+  if (!model_params.empty() && !sharded.warnings.empty()) {
+    refuse_state("model_sharded_state_dict", sharded.warnings.front());
+  }
   StateDict inner = inner_state_dict(groups_);
   const std::optional<int64_t> step = common_step(groups_);
   optim_state_to_sharding_state(inner, sharded.params, {"step"});

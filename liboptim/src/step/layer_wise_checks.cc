@@ -1,7 +1,11 @@
 #include <array>
+#include <bit>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include <ckpt/error.h>
 
@@ -22,12 +26,98 @@ class Digest {
     add_byte(0xFF);
   }
   void add(int64_t number) { add(std::to_string(number)); }
+  void add(double number) { add(std::bit_cast<int64_t>(number)); }
   std::string text() const { return std::to_string(value_); }
 
  private:
   void add_byte(unsigned char byte) { value_ = (value_ ^ byte) * 1099511628211U; }
   uint64_t value_ = 14695981039346656037U;
 };
+
+// What must be the same, by the name that an error gives it.
+using Facts = std::vector<std::pair<const char*, std::string>>;
+
+std::string digest_of_config(const OptimizerConfig& config) {
+  OptimizerConfig shared = config;
+  shared.config_logger_dir.clear();  // a process may write elsewhere
+  Digest digest;
+  digest.add(to_json(shared));
+  return digest.text();
+}
+
+std::string digest_of_options(const LayerWiseOptions& options) {
+  Digest digest;
+  digest.add(static_cast<int64_t>(options.init_state_fns.size()));
+  digest.add(static_cast<int64_t>(options.ownership));
+  digest.add(int64_t{options.layout_ranks.value_or(0)});
+  digest.add(options.gather_bucket_bytes);
+  return digest.text();
+}
+
+void add_override(Digest& digest, const std::string& field, const OverrideValue& value) {
+  digest.add(field);
+  std::visit(
+      [&](const auto& v) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(v)>, std::string>) {
+          digest.add(v);
+        } else {
+          digest.add(static_cast<double>(v));
+        }
+      },
+      value);
+}
+
+std::string digest_of_groups(const std::vector<OptimizerGroup*>& groups, bool of_experts) {
+  Digest digest;
+  for (const OptimizerGroup* const group : groups) {
+    const ParamGroup& settings = group->settings;
+    if (settings.is_expert_parallel != of_experts) continue;
+    digest.add(settings.updated_by);
+    digest.add(int64_t{settings.optimizer_index});
+    digest.add(int64_t{settings.default_config});
+    digest.add(int64_t{settings.is_decoupled_lr});
+    for (const double number : {settings.wd_mult, settings.lr_mult, settings.max_lr.value_or(-1),
+                                settings.min_lr.value_or(-1), group->lr, group->weight_decay}) {
+      digest.add(number);
+    }
+    for (const auto& [field, value] : settings.others) add_override(digest, field, value);
+    digest.add("next group");
+  }
+  return digest.text();
+}
+
+std::string digest_of_params(const ModelOfProcess& model, bool of_experts) {
+  Digest digest;
+  for (size_t id = 0; id < model.params.size(); ++id) {
+    if (model.ownership.is_expert[id] != of_experts) continue;
+    const Param& param = model.params[id];
+    digest.add(param.info.name);
+    digest.add(c10::toString(param.param.scalar_type()));
+    for (const int64_t size : param.param.sizes()) digest.add(size);
+  }
+  return digest.text();
+}
+
+std::string digest_of_owners(const Ownership& ownership, bool of_experts) {
+  Digest digest;
+  for (size_t id = 0; id < ownership.owner.size(); ++id) {
+    if (ownership.is_expert[id] == of_experts) digest.add(int64_t{ownership.owner[id]});
+  }
+  return digest.text();
+}
+
+void check_same(const Facts& facts, const char* group, Collectives& collectives) {
+  std::string mine;
+  for (const auto& [name, digest] : facts) mine += std::string(20 - digest.size(), ' ') + digest;
+  const std::vector<std::string> all = collectives.all_gather(mine);
+  for (size_t process = 0; process < all.size(); ++process) {
+    for (size_t i = 0; i < facts.size(); ++i) {
+      if (all[process].compare(20 * i, 20, mine, 20 * i, 20) == 0) continue;
+      refuse({}, "process " + std::to_string(process) + " of the group " + group + " has other " +
+                     facts[i].first + " than this one");
+    }
+  }
+}
 
 }  // namespace
 
@@ -56,24 +146,17 @@ void check_groups(const ProcessGroupCollection& groups, const LayerWiseOptions& 
   if (options.gather_bucket_bytes < 1) refuse("gather_bucket_bytes", "is not positive");
 }
 
-void check_same_model(const std::vector<Param>& params, const Ownership& ownership,
-                      const OptimizerConfig& config, Collectives& collectives) {
-  Digest digest;
-  digest.add(config.optimizer);
-  for (size_t id = 0; id < params.size(); ++id) {
-    if (ownership.is_expert[id]) continue;
-    digest.add(int64_t{ownership.owner[id]});
-    digest.add(params[id].info.name);
-    digest.add(c10::toString(params[id].param.scalar_type()));
-    for (const int64_t size : params[id].param.sizes()) digest.add(size);
-  }
-  const std::vector<std::string> all = collectives.all_gather(digest.text());
-  for (size_t process = 0; process < all.size(); ++process) {
-    if (all[process] == digest.text()) continue;
-    refuse({}, "process " + std::to_string(process) +
-                   " of the data parallel group has other parameters, another ownership or "
-                   "another optimizer than this one");
-  }
+void check_same_model(const ModelOfProcess& model, Collectives& dense, Collectives& experts) {
+  check_same({{"configuration", digest_of_config(model.config)},
+              {"options", digest_of_options(model.options)},
+              {"parameter groups", digest_of_groups(model.groups, false)},
+              {"parameters", digest_of_params(model, false)},
+              {"owners of parameters", digest_of_owners(model.ownership, false)}},
+             "dp_cp", dense);
+  check_same({{"parameter groups of experts", digest_of_groups(model.groups, true)},
+              {"experts", digest_of_params(model, true)},
+              {"owners of experts", digest_of_owners(model.ownership, true)}},
+             "expt_dp", experts);
 }
 
 }  // namespace optim

@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 
 #include <ckpt/error.h>
+#include <string>
 #include <utility>
 
 #include "step/layer_wise_sharding.h"
@@ -76,7 +77,9 @@ LayerWiseDistributedOptimizer::LayerWiseDistributedOptimizer(
   sharding.layout_ranks = sharding.options.layout_ranks.value_or(static_cast<uint32_t>(processes));
   chained_optimizers_ = shard_params(std::move(optimizers));
   mark_duplicates(get_parameters(), groups);
-  check_same_model(sharding.params, sharding.ownership, this->config(), sharding.dense);
+  check_same_model(
+      {sharding.params, sharding.ownership, this->config(), sharding.options, param_groups()},
+      sharding.dense, sharding.experts);
   sharding.one_cell_per_param =
       sharding.stats.size() == processes &&
       (sharding.expert_params.empty() || sharding.experts.size() == processes);
@@ -132,6 +135,11 @@ std::vector<std::unique_ptr<Optimizer>> LayerWiseDistributedOptimizer::shard_par
   }
   deal_out(groups_by_optimizer);
   const std::vector<InitStateFn>& init_state_fns = sharding_->options.init_state_fns;
+  if (!init_state_fns.empty() && init_state_fns.size() != optimizers.size()) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "init_state_fns"},
+                      "has " + std::to_string(init_state_fns.size()) + " functions for " +
+                          std::to_string(optimizers.size()) + " optimizers");
+  }
   std::vector<std::unique_ptr<Optimizer>> wrapped;
   for (size_t i = 0; i < optimizers.size(); ++i) {
     std::unique_ptr<GroupOptimizer> made;
@@ -142,7 +150,7 @@ std::vector<std::unique_ptr<Optimizer>> LayerWiseDistributedOptimizer::shard_par
       made = std::make_unique<FP32Optimizer>(std::move(groups_by_optimizer[i]),
                                              optimizers[i]->config());
     }
-    if (!init_state_fns.empty()) init_state_fns.at(i)(*made, made->config());
+    if (!init_state_fns.empty()) init_state_fns[i](*made, made->config());
     wrapped.push_back(std::move(made));
   }
   return wrapped;

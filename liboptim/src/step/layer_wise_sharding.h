@@ -27,9 +27,18 @@ struct LayerWiseDistributedOptimizer::Sharding {
 // Throws Error(InvalidArgument) for groups that do not fit each other.
 void check_groups(const ProcessGroupCollection& groups, const LayerWiseOptions& options);
 
-// Throws Error(InvalidArgument) when another process has other dense parameters, another ownership
-// or another optimizer. Experts may differ: each expert-parallel process has its own. Collective.
-void check_same_model(const std::vector<Param>& params, const Ownership& ownership,
-                      const OptimizerConfig& config, Collectives& collectives);
+// What the processes of a group must have in common.
+struct ModelOfProcess {
+  const std::vector<Param>& params;  // by id
+  const Ownership& ownership;
+  const OptimizerConfig& config;
+  const LayerWiseOptions& options;
+  std::vector<OptimizerGroup*> groups;
+};
+
+// Throws Error(InvalidArgument), with what differs, when another process of `dense` has another
+// configuration, options, groups, parameters or owners of them, or one of `experts` other experts,
+// groups or owners of experts. Collective.
+void check_same_model(const ModelOfProcess& model, Collectives& dense, Collectives& experts);
 
 }  // namespace optim

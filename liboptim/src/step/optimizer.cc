@@ -141,19 +141,20 @@ StepResult Optimizer::step() {
   return result;
 }
 
-std::vector<std::vector<OptimizerGroup>> make_optimizer_groups(
-    std::vector<Param> params, const OptimizerConfig& config, const ConfigOverrides& overrides,
-    const std::optional<QkvSplit>& qkv_split) {
+std::vector<std::vector<OptimizerGroup>> make_optimizer_groups(std::vector<Param> params,
+                                                               const OptimizerConfig& config,
+                                                               const GroupingOptions& options) {
   std::vector<ParamInfo> infos;
   for (const Param& param : params) infos.push_back(param.info);
   std::vector<std::vector<OptimizerGroup>> chain;
   uint32_t id = 0;
-  for (ParamGroup& group : get_param_groups(infos, config, overrides)) {
+  for (ParamGroup& group :
+       get_param_groups(infos, config, options.overrides, options.keys_of_all_ranks)) {
     if (chain.size() <= group.optimizer_index) chain.resize(group.optimizer_index + 1);
     OptimizerGroup made;
     made.lr = group.max_lr.value_or(config.lr.value_or(0));
     made.weight_decay = config.weight_decay * group.wd_mult;
-    made.rule_config = rule_of_group(group, config, qkv_split);
+    made.rule_config = rule_of_group(group, config, options.qkv_split);
     made.rule = make_rule(made.rule_config);
     for (const GroupedParam& grouped : group.params) {
       Param& param = params[grouped.index];

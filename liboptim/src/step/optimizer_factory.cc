@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "step/gathered_keys.h"
+
 namespace optim {
 namespace {
 
@@ -32,11 +34,18 @@ std::unique_ptr<LayerWiseDistributedOptimizer> get_megatron_optimizer(
     const MegatronOptimizerOptions& options) {
   config.validate();
   write_config(config, options.groups);
-  const ConfigOverrides overrides =
-      options.overrides ? *options.overrides : get_standard_config_overrides(config);
+  GroupingOptions grouping = {
+      .overrides = options.overrides ? *options.overrides : get_standard_config_overrides(config),
+      .qkv_split = options.qkv_split};
+  if (options.groups.world) {
+    std::vector<ParamInfo> infos;
+    for (const Param& param : params) infos.push_back(param.info);
+    grouping.keys_of_all_ranks =
+        gather_group_keys(options.groups.world, get_group_keys(infos, config, grouping.overrides));
+  }
   std::vector<std::unique_ptr<Optimizer>> optimizers;
   for (std::vector<OptimizerGroup>& groups :
-       make_optimizer_groups(std::move(params), config, overrides, options.qkv_split)) {
+       make_optimizer_groups(std::move(params), config, grouping)) {
     optimizers.push_back(
         std::make_unique<FP32Optimizer>(std::move(groups), config, /*wrapped_later=*/true));
   }

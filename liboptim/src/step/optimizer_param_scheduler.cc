@@ -149,7 +149,11 @@ StateDict OptimizerParamScheduler::state_dict() const {
 void OptimizerParamScheduler::load_state_dict(const StateDict& saved) {
   const std::string path = "opt_param_scheduler";
   const auto real = [&](const char* key) { return number(at(saved, key, path), key); };
-  const auto whole = [&](const char* key) { return static_cast<int64_t>(real(key)); };
+  const auto whole = [&](const char* key) {
+    const double value = real(key);
+    require(value >= 0 && value < 0x1p62, key, "is no number of steps");
+    return static_cast<int64_t>(value);
+  };
   const auto text = [&](const char* key) {
     const auto* const value = at(saved, key, path).get_if<std::string>();
     if (value == nullptr) refuse_state(key, "is no text");
@@ -165,9 +169,10 @@ void OptimizerParamScheduler::load_state_dict(const StateDict& saved) {
   loaded.end_wd = real("end_wd");
   loaded.wd_incr_steps = whole("wd_incr_steps");
   loaded.wd_incr_style = text("wd_incr_style");
+  const int64_t num_steps = whole("num_steps");
   validate(loaded);
   settings_ = std::move(loaded);
-  num_steps_ = whole("num_steps");
+  num_steps_ = num_steps;
   step(0);
 }
 

@@ -88,14 +88,19 @@ StateDict param_state(const OptimizerGroup& group, const OptimizedParam& param) 
   return state;
 }
 
+// NeMo's checkpoints have "pre_wd_mult" for "wd_mult"; the reference takes either.
+double identity_field(const StateDict& saved, const std::string& field) {
+  const StateValue* const renamed = find(saved, "pre_" + field);
+  const bool has_own = find(saved, field) != nullptr;
+  return number(renamed != nullptr && !has_own ? *renamed : at(saved, field, "param_groups"),
+                field);
+}
+
 bool same_identity(const ParamGroup& ours, const StateDict& saved) {
-  const std::string path = "param_groups";
-  return number(at(saved, "wd_mult", path), "wd_mult") == ours.wd_mult &&
-         number(at(saved, "lr_mult", path), "lr_mult") == ours.lr_mult &&
-         (number(at(saved, "is_expert_parallel", path), "is_expert_parallel") != 0) ==
-             ours.is_expert_parallel &&
-         (number(at(saved, "is_decoupled_lr", path), "is_decoupled_lr") != 0) ==
-             ours.is_decoupled_lr;
+  return identity_field(saved, "wd_mult") == ours.wd_mult &&
+         identity_field(saved, "lr_mult") == ours.lr_mult &&
+         (identity_field(saved, "is_expert_parallel") != 0) == ours.is_expert_parallel &&
+         (identity_field(saved, "is_decoupled_lr") != 0) == ours.is_decoupled_lr;
 }
 
 // The reference matches by these four fields; groups that agree in them are taken in order.

@@ -108,7 +108,8 @@ std::unique_ptr<ChainedOptimizer> make_optimizer(const Case& c) {
   c.configure(config);
   std::vector<std::unique_ptr<Optimizer>> chain;
   for (auto& groups : make_optimizer_groups(
-           make_params(c.type), config, get_standard_config_overrides(config), QkvSplit{4, 2, 2})) {
+           make_params(c.type), config,
+           {.overrides = get_standard_config_overrides(config), .qkv_split = QkvSplit{4, 2, 2}})) {
     if (config.bf16) {
       chain.push_back(
           std::make_unique<Float16OptimizerWithFloat16Params>(std::move(groups), config));

@@ -1,5 +1,6 @@
 #include <optim/update_rule.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -98,8 +99,8 @@ BOOST_AUTO_TEST_CASE(without_decay_a_zero_gradient_moves_nothing) {
 // Numbers of every kind as second moments, most of them ordinary, in no order.
 at::Tensor moments_of_every_kind(int64_t count) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const std::vector<float> rare = {0,         1e-45F, 1e-40F, 0x1p-126F, 1e-35F,
-                                   0x1p-100F, 1e-29F, 3e38F,  kInfinity, -1};
+  constexpr std::array<float, 10> kRare = {0,         1e-45F, 1e-40F, 0x1p-126F, 1e-35F,
+                                           0x1p-100F, 1e-29F, 3e38F,  kInfinity, -1};
   at::Tensor moments = at::empty({count}, at::kFloat);
   auto* const values = moments.mutable_data_ptr<float>();
   Numbers numbers(77);
@@ -107,7 +108,7 @@ at::Tensor moments_of_every_kind(int64_t count) {
     const uint64_t kind = numbers.below(1000);
     const auto mantissa = static_cast<float>(1.5 + numbers.next() / 2);
     values[i] =
-        kind < rare.size() ? rare[kind] : std::ldexp(mantissa, static_cast<int>(kind % 60) - 55);
+        kind < kRare.size() ? kRare[kind] : std::ldexp(mantissa, static_cast<int>(kind % 60) - 55);
   }
   return moments;
 }

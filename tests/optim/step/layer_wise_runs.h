@@ -1,9 +1,11 @@
 #pragma once
 
 #include <ATen/Parallel.h>
+#include <ckpt/error.h>
 #include <optim/layer_wise_optimizer.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <array>
 #include <exception>
 #include <functional>
 #include <map>
@@ -132,3 +134,26 @@ struct OneThread {
   OneThread() { at::set_num_threads(1); }
   ~OneThread() { at::set_num_threads(before); }
 };
+
+inline optim::Param bf16_matrix(const std::string& name, int64_t rows, int64_t columns) {
+  optim::Param param;
+  param.info.name = name;
+  param.info.shape = {rows, columns};
+  param.info.dtype = ckpt::DType::BFloat16;
+  param.param = random_tensor(param.info.shape, 5).to(at::kBFloat16);
+  return param;
+}
+
+// Runs both processes of a group; returns what each threw.
+inline std::array<std::string, 2> run_both(const std::function<void(size_t)>& body) {
+  std::array<std::string, 2> errors;
+  const auto run = [&](size_t process) {
+    try {
+      body(process);
+    } catch (const ckpt::Error& error) {
+      errors[process] = error.what();
+    }
+  };
+  { const std::jthread first(run, 0), second(run, 1); }
+  return errors;
+}

@@ -21,15 +21,6 @@ struct Threads {
   ~Threads() { at::set_num_threads(before); }
 };
 
-optim::Param bf16_matrix(const std::string& name, int64_t rows, int64_t columns) {
-  optim::Param param;
-  param.info.name = name;
-  param.info.shape = {rows, columns};
-  param.info.dtype = ckpt::DType::BFloat16;
-  param.param = random_tensor(param.info.shape, 5).to(at::kBFloat16);
-  return param;
-}
-
 // Elementwise rules and the norm; LibTorch's products for Muon may differ.
 BOOST_AUTO_TEST_CASE(results_of_elementwise_rules_do_not_depend_on_threads) {
   for (const char* const rule : {"adam", "sgd", "lion"}) {
@@ -228,20 +219,6 @@ BOOST_AUTO_TEST_CASE(gradients_of_another_type_than_main_grads_dtype_are_refused
   BOOST_TEST(optimizer->step().update_successful);
 }
 
-// Runs both processes of a group; returns what each threw.
-std::array<std::string, 2> run_both(const std::function<void(size_t)>& body) {
-  std::array<std::string, 2> errors;
-  const auto run = [&](size_t process) {
-    try {
-      body(process);
-    } catch (const ckpt::Error& error) {
-      errors[process] = error.what();
-    }
-  };
-  { const std::jthread first(run, 0), second(run, 1); }
-  return errors;
-}
-
 BOOST_AUTO_TEST_CASE(a_rank_that_dies_gives_the_others_an_error_and_no_update) {
   const auto groups = optim::make_in_process_groups(
       2, {.network_interface = "lo", .timeout = std::chrono::seconds(4)});
@@ -267,23 +244,6 @@ BOOST_AUTO_TEST_CASE(a_rank_that_dies_gives_the_others_an_error_and_no_update) {
   BOOST_TEST(errors[0].find("all-reduce failed") != std::string::npos, errors[0]);
   BOOST_TEST(again.find("earlier collective operation failed") != std::string::npos, again);
   BOOST_TEST(same_bits(before, after));
-}
-
-BOOST_AUTO_TEST_CASE(ranks_with_other_models_or_policies_refuse_each_other) {
-  const auto groups = optim::make_in_process_groups(2, {.network_interface = "lo"});
-  const auto expect_both = [](const std::array<std::string, 2>& errors) {
-    for (const std::string& error : errors) {
-      BOOST_TEST(error.find("has other parameters, another ownership") != std::string::npos, error);
-    }
-  };
-  expect_both(run_both([&](size_t process) {
-    make_optimizer(small_model(1 + static_cast<int>(process), 3), {2, 2}, groups[process]);
-  }));
-  expect_both(run_both([&](size_t process) {
-    const auto policy =
-        process == 0 ? optim::OwnershipPolicy::PingPong : optim::OwnershipPolicy::Balanced;
-    make_optimizer(small_model(2, 3), {2, 2, policy}, groups[process]);
-  }));
 }
 
 // --- experts ---

@@ -267,6 +267,35 @@ BOOST_AUTO_TEST_CASE(a_configuration_without_sense_is_refused_without_the_factor
                [&] { optim::LayerWiseDistributedOptimizer({}, config); });
 }
 
+BOOST_AUTO_TEST_CASE(groups_of_nemo_checkpoints_are_found_under_their_names) {
+  const auto optimizer = make_optimizer(small_model(1, 5), {}, {});
+  take_steps(*optimizer, 0, 1);
+  optim::StateValue saved = optimizer->state_dict();
+  for (optim::StateValue& entry : *saved.get_if<optim::StateList>()) {
+    auto& inner =
+        *optim::find(*entry.get_if<optim::StateDict>(), "optimizer")->get_if<optim::StateDict>();
+    for (optim::StateValue& group :
+         *optim::find(inner, "param_groups")->get_if<optim::StateList>()) {
+      for (auto& [key, value] : *group.get_if<optim::StateDict>()) {
+        if (key == optim::StateKey("wd_mult")) key = "pre_wd_mult";
+        if (key == optim::StateKey("lr_mult")) key = "pre_lr_mult";
+      }
+    }
+  }
+  const auto resumed = make_optimizer(small_model(1, 5), {}, {});
+  resumed->load_state_dict(saved);
+  const auto ours = resumed->get_parameters(), theirs = optimizer->get_parameters();
+  for (size_t i = 0; i < ours.size(); ++i) {
+    BOOST_TEST(same_bits(optim::master_of(*ours[i]), optim::master_of(*theirs[i])));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_sharded_state_without_any_parameter_of_the_optimizer_is_refused) {
+  const auto optimizer = make_optimizer(small_model(1, 5), {}, {});
+  expect_error(ckpt::ErrorCode::InvalidArgument, "model_sharded_state_dict",
+               [&] { optimizer->sharded_state_dict({}); });
+}
+
 BOOST_AUTO_TEST_CASE(sharded_state_has_the_references_keys) {
   const auto optimizer = make_optimizer(small_model(1, 5), {}, {});
   take_steps(*optimizer, 0, 1);

@@ -128,6 +128,29 @@ BOOST_AUTO_TEST_CASE(a_saved_schedule_continues) {
   BOOST_TEST(optimizer->param_groups()[0]->lr == lr);
 }
 
+BOOST_AUTO_TEST_CASE(a_saved_schedule_that_is_refused_changes_nothing) {
+  const auto optimizer = empty_optimizer();
+  optim::OptimizerParamScheduler scheduler(*optimizer, settings_of("cosine"));
+  scheduler.step(36);
+  const double lr = optimizer->param_groups()[0]->lr;
+  const auto another = empty_optimizer();
+  const optim::OptimizerParamScheduler other(*another, settings_of("linear"));
+  for (const double steps : {-1.0, 1e300, std::nan("")}) {
+    optim::StateDict saved = other.state_dict();
+    optim::put(saved, "num_steps", steps);
+    expect_error(ckpt::ErrorCode::InvalidArgument, "num_steps",
+                 [&] { scheduler.load_state_dict(saved); });
+  }
+  optim::StateDict lacks = other.state_dict();
+  std::erase_if(lacks,
+                [](const auto& entry) { return entry.first == optim::StateKey("num_steps"); });
+  expect_error(ckpt::ErrorCode::InvalidArgument, "opt_param_scheduler",
+               [&] { scheduler.load_state_dict(lacks); });
+  scheduler.step(0);
+  BOOST_TEST(scheduler.num_steps() == 36);
+  BOOST_TEST(optimizer->param_groups()[0]->lr == lr);
+}
+
 BOOST_AUTO_TEST_CASE(what_makes_no_schedule_is_refused) {
   const auto refuses = [](ckpt::ErrorCode code, const std::string& key, auto change) {
     optim::SchedulerSettings settings = settings_of("WSD");
