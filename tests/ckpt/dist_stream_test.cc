@@ -145,6 +145,8 @@ const Uncommon kUncommon[] = {
        t.put(first_entry_state(t, f, "storage_data", true), "fqn", t.str("nothing"));
      }},
     {"no storage_data", [](ValueTree& t, NodeId f) { t.erase(f, "storage_data"); }},
+    {"storage_data twice",
+     [](ValueTree& t, NodeId f) { t.set_item(f, t.str("storage_data"), t.none()); }},
     {"storage_data without places",
      [](ValueTree& t, NodeId f) { t.put(f, "storage_data", t.dict()); }},
     {"an entry that is no metadata",

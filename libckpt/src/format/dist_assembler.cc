@@ -341,11 +341,14 @@ bool DistAssembler::build_metadata(DistItem& object, const DistItem& state) {
   int collected = 0;
   for (size_t i = 0; i < pairs_of(state).size(); i += 2) {
     const DistItem key = pairs_of(state)[i], value = pairs_of(state)[i + 1];
-    const bool entries = value.is(Tag::Entries) && key.id == kStateDictMetadata;
-    const bool places = value.is(Tag::Places) && key.id == kStorageData;
+    const bool entries = value.is(Tag::Entries), places = value.is(Tag::Places);
+    // Each under its name, and nothing else under these names: a dict may hold a key twice.
+    const bool are_named =
+        entries == (key.id == kStateDictMetadata) && places == (key.id == kStorageData);
+    if (!key.is(Tag::Text) || !are_named) return false;
     const auto key_node = to_node(key);
     const auto node = entries ? keys() : places ? tree.dict() : to_node(value);
-    if (!key.is(Tag::Text) || !key_node || !node) return false;
+    if (!key_node || !node) return false;
     tree.set_item(fields, *key_node, *node);
     collected += entries ? 1 : places ? 2 : 0;
   }
