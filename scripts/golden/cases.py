@@ -60,6 +60,24 @@ MEGATRON_CASES = (
         dp_sizes=(1, 2, 3, 4, 7, 31),
     ),
     Case(
+        "gpt1l_tiny",
+        "as few bytes as a model can have: tests flip a bit of every one",
+        ModelShape(
+            num_layers=1,
+            hidden_size=4,
+            ffn_hidden_size=4,
+            num_attention_heads=1,
+            vocab_size=4,
+            max_position_embeddings=4,
+            add_bias_linear=False,
+            add_qkv_bias=False,
+            normalization="RMSNorm",
+            position_embedding_type="rope",
+            untie_embeddings_and_output_weights=False,
+        ),
+        dp_sizes=(2,),
+    ),
+    Case(
         "gpt5l_modern",
         "5 layers, grouped-query attention, SwiGLU, RMSNorm, rotary, tied embeddings, no bias",
         ModelShape(

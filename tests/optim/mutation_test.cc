@@ -1,5 +1,5 @@
 // Flips one bit at every byte of small checkpoints, and, in long runs, at every 17th byte of
-// Megatron's (at every byte with SHARDWISE_LONG_TESTS=all): verify reports it, or the byte is one
+// larger ones (at every byte with SHARDWISE_LONG_TESTS=all): verify reports it, or the byte is one
 // that no reader looks at, or one that it lists as unprotected. There is no fourth case.
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
@@ -144,6 +144,7 @@ Counts flip_in_small_dcp_folder(uint64_t step) {
 // Odd, so that every bit of a byte has its turn.
 constexpr uint64_t kLongStep = 17;
 constexpr uint64_t kSanitizedStep = 7;
+constexpr uint64_t kSanitizedMegatronStep = 127;
 
 bool is_long() { return std::getenv("SHARDWISE_LONG_TESTS") != nullptr; }
 
@@ -169,6 +170,7 @@ void check(const Counts& counts, const Counts& expected) {
 }
 
 constexpr uint64_t kStep = kIsSanitized ? kSanitizedStep : 1;
+constexpr uint64_t kMegatronStep = kIsSanitized ? kSanitizedMegatronStep : 1;
 
 BOOST_AUTO_TEST_SUITE(every_flipped_bit)
 
@@ -191,18 +193,19 @@ BOOST_AUTO_TEST_CASE(of_a_safetensors_file_is_reported_or_has_a_label) {
 }
 
 BOOST_AUTO_TEST_CASE(of_a_megatron_checkpoint_of_format_torch_is_reported_or_has_a_label) {
-  if (!is_long()) {
-    BOOST_TEST_MESSAGE("a minute long: set SHARDWISE_LONG_TESTS");
-    return;
-  }
-  BOOST_TEST(flip_in_copy_of("lw_muon_bf16_torch_dp2/ckpt", long_step()).missed == 0u);
+  check(flip_in_copy_of("gpt1l_tiny_torch_dp2", kMegatronStep), {57983, 4130, 0, 0});
 }
 
 BOOST_AUTO_TEST_CASE(of_a_megatron_checkpoint_of_format_torch_dist_is_reported_or_has_a_label) {
+  check(flip_in_copy_of("gpt1l_tiny_torch_dist_dp2", kMegatronStep), {87221, 15781, 315, 0});
+}
+
+BOOST_AUTO_TEST_CASE(of_larger_megatron_checkpoints_is_reported_or_has_a_label) {
   if (!is_long()) {
-    BOOST_TEST_MESSAGE("a minute long: set SHARDWISE_LONG_TESTS");
+    BOOST_TEST_MESSAGE("two minutes long: set SHARDWISE_LONG_TESTS");
     return;
   }
+  BOOST_TEST(flip_in_copy_of("lw_muon_bf16_torch_dp2/ckpt", long_step()).missed == 0u);
   BOOST_TEST(flip_in_copy_of("lw_muon_bf16_torch_dist_dp2/ckpt", long_step()).missed == 0u);
 }
 
