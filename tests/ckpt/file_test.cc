@@ -14,6 +14,7 @@ namespace fs = std::filesystem;
 using ckpt::Directory;
 using ckpt::ErrorCode;
 using ckpt::File;
+using ckpt::Links;
 using test::error_of;
 using test::TemporaryFolder;
 
@@ -75,8 +76,8 @@ BOOST_AUTO_TEST_CASE(a_folder_opens_files_below_it_and_nothing_else) {
   const Directory folder = Directory::open(temporary / "in");
   BOOST_TEST(folder.open_file("deep/f").size_bytes() == 7);
   BOOST_TEST(folder.open_file("deep/f").file_name() == "deep/f");
-  BOOST_TEST(folder.contains("deep/f"));
-  BOOST_TEST(!folder.contains("deep/g"));
+  BOOST_TEST(folder.leads_inside("deep/f"));
+  BOOST_TEST(!folder.leads_inside("deep/g"));
   for (const std::string& name :
        {std::string("out"), std::string("absolute"), std::string("up/outside"),
         std::string("../outside"), (temporary / "outside").string(), std::string(""),
@@ -84,8 +85,10 @@ BOOST_AUTO_TEST_CASE(a_folder_opens_files_below_it_and_nothing_else) {
     const auto error = error_of([&] { folder.open_file(name); });
     BOOST_TEST_REQUIRE(error.has_value(), name);
     BOOST_TEST((error->code() == ErrorCode::Corrupt), name << ": " << error->what());
-    BOOST_TEST(!folder.contains(name), name);
+    BOOST_TEST(!folder.leads_inside(name), name);
   }
+  BOOST_TEST(folder.open_file("out", "shown", Links::MayLeadOut).size_bytes() == 6);
+  BOOST_TEST(folder.open_file("up/outside", {}, Links::MayLeadOut).size_bytes() == 6);
   const auto absent = error_of([&] { folder.open_file("deep/g"); });
   BOOST_REQUIRE(absent);
   BOOST_TEST((absent->code() == ErrorCode::NotFound));

@@ -142,7 +142,7 @@ const Case kCases[] = {
        fs::remove(folder / "__0_0.distcp");
        fs::create_symlink("__0_0.distcp", folder / "__0_0.distcp");
      },
-     ErrorCode::IoFailure, ""},
+     ErrorCode::Corrupt, ""},
 };
 
 struct Copy {

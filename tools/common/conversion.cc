@@ -5,6 +5,7 @@
 #include <ckpt/error.h>
 #include <common/console.h>
 #include <common/json.h>
+#include <common/option_values.h>
 #include <common/progress.h>
 #include <common/table.h>
 #include <common/text.h>
@@ -142,6 +143,7 @@ void ConversionOptions::declare(CLI::App& app) {
       ->option_text("ROOT")
       ->excludes(given);
   app.add_option("--iteration", iteration, "Iteration of a checkpoint root");
+  add_follow_links(app, limits);
   app.add_option("--ownership", ownership, "Who owns which parameter (torch_dist only)")
       ->check(CLI::IsMember({"ping-pong", "balanced"}))
       ->capture_default_str();
@@ -196,6 +198,7 @@ int run_conversion(Conversion run, const ConversionOptions& options,
   conversion.execute = make_execute_options(console, progress);
   conversion.execute.process_bytes_max = options.max_memory_bytes;
   conversion.iteration = options.iteration;
+  conversion.limits = options.limits;
   conversion.ownership = options.policy();
   conversion.strict = options.strict;
   conversion.force = options.force;

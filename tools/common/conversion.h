@@ -19,6 +19,7 @@ class Console;
 struct ConversionOptions {
   std::string source, destination, into;
   std::optional<int64_t> iteration;
+  ckpt::Limits limits;
   std::string ownership = "ping-pong";
   bool strict = false, force = false, dry_run = false;
   bool verify = false, resume = false, finish = false, clean = false;

@@ -6,6 +6,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include <ckpt/limits.h>
+
 namespace tools {
 
 // An option that takes one of a few words; --help shows them as "a|b|c".
@@ -26,6 +28,12 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& target,
   return app.add_option_function<std::string>(name, choose)
       ->check(CLI::IsMember(words))
       ->option_text(shown);
+}
+
+// Of a tool that opens checkpoints.
+inline void add_follow_links(CLI::App& app, ckpt::Limits& limits) {
+  app.add_flag("--follow-links", limits.follow_links,
+               "Follow links that lead out of the checkpoint's folder");
 }
 
 // A whole number of at least 0. CLI11 alone would take -1 for the largest number.

@@ -13,10 +13,11 @@ void SourceOptions::declare(CLI::App& app, const std::string& name) {
                  "Iteration of a checkpoint root (default: what the tracker names)")
       ->check(kCount)
       ->option_text("N");
+  add_follow_links(app, limits);
 }
 
 ckpt::Checkpoint SourceOptions::open() const {
-  return ckpt::Checkpoint::open(path, {.iteration = iteration, .limits = {}});
+  return ckpt::Checkpoint::open(path, {.iteration = iteration, .limits = limits});
 }
 
 }  // namespace tools

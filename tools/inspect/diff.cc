@@ -24,6 +24,7 @@ using ckpt::DifferenceKind;
 struct DiffOptions {
   std::string a, b;
   ckpt::DiffOptions diff;
+  ckpt::Limits limits;
 
   void declare(CLI::App& app) {
     app.add_option("A", a, "A checkpoint, as for `ckpt-inspect PATH`")
@@ -36,6 +37,7 @@ struct DiffOptions {
     app.add_option("--rtol", diff.rtol, "Default of both: 0, bit for bit")
         ->check(kTolerance)
         ->option_text("Y");
+    add_follow_links(app, limits);
     app.add_flag("--keys-only", diff.keys_only, "Names, shapes and dtypes; reads no tensor");
   }
 };
@@ -176,8 +178,8 @@ nlohmann::json to_json(const ckpt::Differences& differences) {
 
 int run(const DiffOptions& options, Console& console) {
   std::optional<ProgressLine> line(std::in_place, console, "comparing");
-  const ckpt::Checkpoint a = open_side(options.a);
-  const ckpt::Checkpoint b = open_side(options.b);
+  const ckpt::Checkpoint a = open_side(options.a, options.limits);
+  const ckpt::Checkpoint b = open_side(options.b, options.limits);
   const NamedPair named = names_in_common(a, b, console);
   ckpt::DiffOptions diff_options = options.diff;
   diff_options.execution = make_execute_options(console, *line);

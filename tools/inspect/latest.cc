@@ -3,6 +3,7 @@
 
 #include <ckpt/error.h>
 #include <common/json.h>
+#include <common/option_values.h>
 #include <optim/latest.h>
 #include <CLI/CLI.hpp>
 
@@ -13,11 +14,13 @@ namespace {
 
 struct LatestOptions {
   std::string root;
+  ckpt::Limits limits;
 
   void declare(CLI::App& app) {
     app.add_option("ROOT", root, "A folder of iterations: iter_0000100, iter_0000200, ...")
         ->required()
         ->option_text(" ");
+    add_follow_links(app, limits);
   }
 };
 
@@ -43,7 +46,7 @@ void print_report_as_json(Console& console, const optim::LatestReport& report) {
 }
 
 int run(const LatestOptions& options, Console& console) {
-  const optim::LatestReport report = optim::find_latest(options.root);
+  const optim::LatestReport report = optim::find_latest(options.root, options.limits);
   if (!report.latest) {
     const std::string problem = report.skipped.empty() ? "holds no iteration"
                                                        : "no iteration is complete; the newest: " +

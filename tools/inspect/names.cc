@@ -47,8 +47,8 @@ NamedPair stored_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
 
 }  // namespace
 
-ckpt::Checkpoint open_side(const std::string& path) {
-  return of_side(path, [&] { return ckpt::Checkpoint::open(path); });
+ckpt::Checkpoint open_side(const std::string& path, const ckpt::Limits& limits) {
+  return of_side(path, [&] { return ckpt::Checkpoint::open(path, {{}, limits}); });
 }
 
 NamedPair names_in_common(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, Console& console) {

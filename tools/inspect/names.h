@@ -14,7 +14,7 @@ struct NamedPair {
 };
 
 // Opens one of two checkpoints: an error names the checkpoint that it is about.
-ckpt::Checkpoint open_side(const std::string& path);
+ckpt::Checkpoint open_side(const std::string& path, const ckpt::Limits& limits);
 
 // Canonical names where both are LayerWise checkpoints or the formats differ, else those by which
 // they are stored. Two checkpoints of one format whose canonical names are not known are compared

@@ -36,6 +36,7 @@ struct VerifyOptions {
                    "Iteration of a checkpoint root (default: what the tracker names)")
         ->check(kCount)
         ->option_text("N");
+    add_follow_links(app, verify.limits);
     app.add_flag("--quick", verify.quick, "Structure alone: reads no tensor");
     app.add_flag("--require-checksums", verify.require_checksums,
                  "Bytes that no checksum covers are damage");

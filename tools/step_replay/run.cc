@@ -4,6 +4,7 @@
 
 #include <ckpt/error.h>
 #include <common/json.h>
+#include <common/option_values.h>
 #include <common/table.h>
 #include <common/text.h>
 #include <optim/replay.h>
@@ -31,6 +32,7 @@ struct RunOptions {
                    "safetensors with grad{k}.NAME, or the folder of init_and_grads.safetensors")
         ->required();
     app.add_option("--iteration", replay.iteration, "Iteration of a checkpoint root");
+    add_follow_links(app, replay.limits);
     app.add_option("--steps", replay.steps, "Steps to replay (default: all that are recorded)")
         ->check(kCount)
         ->option_text("K");

@@ -36,16 +36,18 @@ struct OpenOptions {
 };
 
 // The iteration folders (iter_0000003) in a checkpoint root, the newest first, whether they are
-// complete or not. Throws NotFound, IoFailure.
+// complete or not; links only where limits allow them. Throws NotFound, IoFailure.
 struct IterationFolder {
   int64_t iteration = 0;
   std::filesystem::path path;
 };
-CKPT_EXPORT std::vector<IterationFolder> list_iterations(const std::filesystem::path& root);
+CKPT_EXPORT std::vector<IterationFolder> list_iterations(const std::filesystem::path& root,
+                                                         const Limits& limits = {});
 
 // An opened checkpoint: a torch_dist folder, a `torch` iteration folder, a torch.save file or a
 // safetensors file, told apart by content. Opening reads metadata only, executes nothing, and
-// follows no path out of the folder. Immutable; safe to read from many threads.
+// follows no path out of the folder (links only where limits allow it). Immutable; safe to read
+// from many threads.
 class CKPT_EXPORT Checkpoint final : public PayloadSource {
  public:
   // Throws NotFound (no such path, no such iteration), Corrupt, Unsupported.
@@ -58,6 +60,9 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
   const std::filesystem::path& folder() const;  // what file names in the catalog are relative to
   // Every file that was read or may still be, as paths that can be opened, without duplicates.
   std::vector<std::filesystem::path> files() const;
+  // Whether a file may lie outside of folder(), behind a link: Limits::follow_links, or it is the
+  // one that the path named.
+  bool may_lead_out(const std::string& file) const;
   bool was_root() const;  // opened through a tracker: a writer makes a root again
   const Limits& limits() const;
   // Written by Megatron: rank folders, or a torch_dist folder with common.pt or metadata.json, or

@@ -16,6 +16,7 @@ namespace ckpt {
 struct ConvertOptions {
   std::optional<Format> format;      // default: the source's
   std::optional<int64_t> iteration;  // of a checkpoint root; default: what the tracker names
+  Limits limits;                     // of reading the source
   bool strict = false;               // refuse when something cannot be carried
   bool force = false;                // replace the destination
   bool dry_run = false;              // plan, write nothing

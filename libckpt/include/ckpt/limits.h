@@ -16,6 +16,9 @@ struct Limits {
   uint64_t safetensors_header_bytes_max = 100'000'000;   // the format's own rule
   uint64_t inflated_object_bytes_max = uint64_t{1} << 30;  // a compressed entry that is no tensor
   uint64_t dims_max = 64;  // dimensions of one tensor (torch's own limit)
+  // Whether links in a checkpoint's folder may lead out of it. A file that was named itself is read
+  // wherever it lies.
+  bool follow_links = false;
 };
 
 }  // namespace ckpt

@@ -40,7 +40,7 @@ struct Checkpoint::State {
     if (!files[index]) {
       const FileEntry& entry = contents.catalog.files[index];
       const std::string name = shown_name(entry.path);
-      files[index] = std::make_unique<File>(File::open(location.folder / entry.path, name));
+      files[index] = std::make_unique<File>(open_source(location, entry.path, name, limits));
       if (files[index]->size_bytes() != entry.count_bytes) {
         throw Error(ErrorCode::Corrupt, {.file = name, .key = {}},
                     "changed its size while it was read");
@@ -113,7 +113,7 @@ Checkpoint::~Checkpoint() = default;
 
 Checkpoint Checkpoint::open(const std::filesystem::path& path, OpenOptions options) {
   auto state = std::make_unique<State>();
-  state->location = find_checkpoint(path, options.iteration);
+  state->location = find_checkpoint(path, options);
   state->limits = options.limits;
   try {
     state->contents =
@@ -138,6 +138,10 @@ std::vector<std::filesystem::path> Checkpoint::files() const {
   std::ranges::sort(paths);
   paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
   return paths;
+}
+
+bool Checkpoint::may_lead_out(const std::string& file) const {
+  return ckpt::may_lead_out(state_->location, file, state_->limits);
 }
 
 bool Checkpoint::was_root() const { return state_->location.was_root; }

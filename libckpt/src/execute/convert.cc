@@ -8,7 +8,7 @@ bool is_safetensors_folder(const std::filesystem::path& destination) {
 
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options) {
-  const Checkpoint opened = Checkpoint::open(source, {options.iteration, {}});
+  const Checkpoint opened = Checkpoint::open(source, {options.iteration, options.limits});
   const Format format = options.format.value_or(opened.catalog().format);
   Target target = make_target(opened, {format, is_safetensors_folder(destination), options.keys});
   ConvertReport report =

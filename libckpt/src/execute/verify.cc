@@ -20,7 +20,7 @@ void read_manifest(const Checkpoint& checkpoint, VerifyAccount& account) {
   if (!checkpoint.is_megatron() || kind_behind(path) != EntryKind::File) return;
   const std::string shown = checkpoint.shown_name(kIntegrityName);
   try {
-    const File file = File::open(path, shown);
+    const File file = open_verified(checkpoint, {kIntegrityName, shown});
     account.take_manifest(read_integrity(file, checkpoint.limits()), shown);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;

@@ -17,8 +17,7 @@ namespace fs = std::filesystem;
 constexpr const char* kBackendName = "metadata.json";
 constexpr std::string_view kTracker = "latest_checkpointed_iteration.txt";
 
-bool starts_as_zip(const fs::path& path) {
-  const File file = File::open(path);
+bool starts_as_zip(const File& file) {
   std::array<std::byte, 4> head = {};
   if (file.size_bytes() < head.size()) return false;
   file.read_at(0, head);
@@ -74,7 +73,9 @@ class Lister {
     } else if (path.ends_with(".json")) {  // the index of several safetensors files
       role = FileRole::Plain;
     } else if (catalog_.format != Format::Safetensors && !path.ends_with(".safetensors")) {
-      role = starts_as_zip(checkpoint_.folder() / path) ? FileRole::Archive : FileRole::Plain;
+      role = starts_as_zip(open_verified(checkpoint_, {path, checkpoint_.shown_name(path)}))
+                 ? FileRole::Archive
+                 : FileRole::Plain;
     }
     known_.insert(path);
     files_.push_back({path, checkpoint_.shown_name(path), role, index});
@@ -84,7 +85,8 @@ class Lister {
   void check_common_state() {
     const fs::path path = checkpoint_.folder() / kBackendName;
     if (kind_behind(path) != EntryKind::File || known_.contains("common.pt")) return;
-    const File file = File::open(path, checkpoint_.shown_name(kBackendName));
+    const std::string shown = checkpoint_.shown_name(kBackendName);
+    const File file = open_verified(checkpoint_, {kBackendName, shown});
     if (file.size_bytes() > checkpoint_.limits().small_file_bytes_max) return;
     std::string text(file.size_bytes(), '\0');
     file.read_at(0, std::as_writable_bytes(std::span(text)));
@@ -159,7 +161,7 @@ class Lister {
 
 void set_sizes(const Checkpoint& checkpoint, std::vector<VerifiedFile>& files) {
   for (VerifiedFile& file : files) {
-    file.count_bytes = File::open(checkpoint.folder() / file.path, file.shown).size_bytes();
+    file.count_bytes = open_verified(checkpoint, file).size_bytes();
   }
 }
 
@@ -178,6 +180,15 @@ std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, Share share,
   set_sizes(checkpoint, files);
   deal(files, share);
   return files;
+}
+
+File open_verified(const Checkpoint& checkpoint, const VerifiedFile& file) {
+  const Links links = links_if(checkpoint.may_lead_out(file.path));
+  if (file.role != FileRole::Tracker) {
+    return Directory::open(checkpoint.folder()).open_file(file.path, file.shown, links);
+  }
+  const Directory root = Directory::open(checkpoint.folder().parent_path());
+  return root.open_file(fs::path(file.path).filename().string(), file.shown, links);
 }
 
 }  // namespace ckpt

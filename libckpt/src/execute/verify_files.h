@@ -6,6 +6,8 @@
 
 #include <ckpt/verify.h>
 
+#include "io/file.h"
+
 namespace ckpt {
 
 // What a file of a checkpoint is to verify().
@@ -32,5 +34,8 @@ struct VerifiedFile {
 // as Stray, with a finding: damage where a writer of checkpoints left it, else a note.
 std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, Share share,
                                      std::vector<Finding>& findings);
+
+// Throws Corrupt for a link that leads out of the checkpoint, as opening the checkpoint does.
+File open_verified(const Checkpoint& checkpoint, const VerifiedFile& file);
 
 }  // namespace ckpt

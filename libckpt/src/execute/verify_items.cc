@@ -208,7 +208,7 @@ std::vector<Batch> make_batches(std::span<const VerifiedItem> items) {
 class ItemLister {
  public:
   ItemLister(const Checkpoint& checkpoint, VerifyAccount& account)
-      : folder_(checkpoint.folder()),
+      : checkpoint_(checkpoint),
         catalog_(checkpoint.catalog()),
         account_(account),
         by_file_(catalog_.files.size()) {
@@ -306,14 +306,14 @@ class ItemLister {
   // In front of the tensors of a file that DCP wrote as safetensors.
   bool is_safetensors_header(size_t file, ByteRange hole) const {
     const VerifiedFile& what = account_.files()[file];
-    const File content = File::open(folder_ / what.path, what.shown);
+    const File content = open_verified(checkpoint_, what);
     std::array<std::byte, 9> head = {};
     if (hole.count_bytes <= head.size()) return false;
     content.read_at(hole.offset_bytes, head);
     return ByteReader(head).u64() == hole.count_bytes - 8 && head[8] == std::byte{'{'};
   }
 
-  const std::filesystem::path& folder_;
+  const Checkpoint& checkpoint_;
   const Catalog& catalog_;
   VerifyAccount& account_;
   std::vector<std::vector<VerifiedItem>> by_file_;  // entries
@@ -333,7 +333,7 @@ void check_items(const Checkpoint& checkpoint, std::span<const VerifiedItem> ite
   const auto check_batch = [&](size_t number, std::span<std::byte> slab) {
     const Batch& batch = batches[number];
     const VerifiedFile& name = account.files()[items[batch.first].file];
-    const File file = File::open(checkpoint.folder() / name.path, name.shown);
+    const File file = open_verified(checkpoint, name);
     const bool in_memory = !account.options().quick && batch.bytes.count_bytes <= slab.size() &&
                            batch.bytes.end_bytes() <= file.size_bytes();
     const auto held = in_memory ? slab.first(static_cast<size_t>(batch.bytes.count_bytes))

@@ -104,7 +104,7 @@ PayloadVerifier::Job PayloadVerifier::whole_file(size_t file,
 void PayloadVerifier::run_job(const Job& job, std::span<std::byte> slab) {
   const VerifiedFile& shown = account_.files()[job.file];
   try {
-    const File file = File::open(checkpoint_.folder() / shown.path, shown.shown);
+    const File file = open_verified(checkpoint_, shown);
     Sha256Stream hash;
     for (const Run& run : job.runs) {
       for (uint64_t offset = 0; offset < run.bytes.count_bytes; offset += slab.size()) {

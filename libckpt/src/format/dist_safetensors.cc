@@ -83,14 +83,13 @@ void resolve(const TensorEntry& tensor, Blob& blob, const std::string& file, Chu
 
 }  // namespace
 
-void resolve_safetensors_blobs(const std::filesystem::path& folder, const Limits& limits,
-                               Catalog& catalog) {
+void resolve_safetensors_blobs(const Location& location, const Limits& limits, Catalog& catalog) {
   const auto starts = common_starts(catalog);
   std::vector<std::optional<Blob>> blobs(starts.size());
   for (uint32_t f = 0; f < starts.size(); ++f) {
     if (!starts[f]) continue;
     const std::string& path = catalog.files[f].path;
-    const File file = File::open(folder / path, path);
+    const File file = open_source(location, path, path, limits);
     if (is_blob(file, *starts[f])) blobs[f] = read_blob(file, f, *starts[f], limits);
   }
   const auto is_there = [](const std::optional<Blob>& blob) { return blob.has_value(); };

@@ -1,9 +1,6 @@
 #pragma once
 
-#include <filesystem>
-
-#include <ckpt/catalog.h>
-#include <ckpt/limits.h>
+#include "format/format.h"
 
 namespace ckpt {
 
@@ -11,7 +8,6 @@ namespace ckpt {
 // safetensors blob behind the objects. .metadata gives the blob's start as every tensor's offset,
 // and the tensor's bytes as its length. Replaces such places by the true ones. Throws Corrupt where
 // a blob does not hold what .metadata says.
-void resolve_safetensors_blobs(const std::filesystem::path& folder, const Limits& limits,
-                               Catalog& catalog);
+void resolve_safetensors_blobs(const Location& location, const Limits& limits, Catalog& catalog);
 
 }  // namespace ckpt

@@ -46,8 +46,9 @@ std::string iteration_folder(int64_t iteration) {
 }
 
 // "3" or "release"; Megatron writes no newline, people do.
-std::string tracked_folder(const fs::path& root) {
-  const File file = File::open(root / kTrackerName, kTrackerName);
+std::string tracked_folder(const fs::path& root, const Limits& limits) {
+  const File file =
+      Directory::open(root).open_file(kTrackerName, kTrackerName, links_if(limits.follow_links));
   std::string text(std::min(file.size_bytes(), kTrackerBytesMax), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) {
@@ -100,22 +101,24 @@ std::optional<Location> find_in_folder(const fs::path& folder) {
   return location;
 }
 
-Location find_in_root(const fs::path& root, std::optional<int64_t> iteration) {
-  const std::string name = iteration ? iteration_folder(*iteration) : tracked_folder(root);
+Location find_in_root(const fs::path& root, const OpenOptions& options) {
+  const auto& [iteration, limits] = options;
+  const std::string name = iteration ? iteration_folder(*iteration) : tracked_folder(root, limits);
   const fs::path folder = root / name;
   if (kind_behind(folder) != EntryKind::Folder) {
     not_found(folder, iteration
                           ? "the root holds no such iteration"
                           : std::string("the folder that ") + kTrackerName + " names is missing");
   }
+  if (!limits.follow_links) Directory::open(root).check_inside(name);
   auto location = find_in_folder(folder);
   if (!location) not_found(folder, "holds no checkpoint (no .metadata, no mp_rank_ folder)");
   location->was_root = true;
   return *location;
 }
 
-Location find_in_directory(const fs::path& path, std::optional<int64_t> iteration) {
-  if (is_there(path / kTrackerName) || iteration) return find_in_root(path, iteration);
+Location find_in_directory(const fs::path& path, const OpenOptions& options) {
+  if (is_there(path / kTrackerName) || options.iteration) return find_in_root(path, options);
   if (auto location = find_in_folder(path)) return *location;
   not_found(path,
             "holds no checkpoint: no .metadata, no mp_rank_ folder, no safetensors file, no " +
@@ -146,6 +149,7 @@ Location find_in_file(const fs::path& path) {
   Location location;
   location.folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   location.only_file = name;
+  location.named_file = true;
   if (is_zip(head) || is_legacy_torch_save(head)) {
     location.format = Format::Torch;
   } else if (is_safetensors(head, file.size_bytes())) {
@@ -165,22 +169,34 @@ Location find_in_file(const fs::path& path) {
 
 }  // namespace
 
-Location find_checkpoint(const fs::path& path, std::optional<int64_t> iteration) {
+bool may_lead_out(const Location& location, const std::string& name, const Limits& limits) {
+  return limits.follow_links || (location.named_file && name == *location.only_file);
+}
+
+File open_source(const Location& location, const std::string& name, const std::string& shown,
+                 const Limits& limits) {
+  const Links links = links_if(may_lead_out(location, name, limits));
+  return Directory::open(location.folder).open_file(name, shown, links);
+}
+
+Location find_checkpoint(const fs::path& path, const OpenOptions& options) {
   const EntryKind kind = kind_behind(path);
   if (kind == EntryKind::Absent) not_found(path, "no such file or folder");
-  if (kind == EntryKind::Folder) return find_in_directory(path, iteration);
+  if (kind == EntryKind::Folder) return find_in_directory(path, options);
   if (kind == EntryKind::File) return find_in_file(path);
   throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
               "neither a file nor a folder");
 }
 
-std::vector<IterationFolder> list_iterations(const fs::path& root) {
+std::vector<IterationFolder> list_iterations(const fs::path& root, const Limits& limits) {
   if (kind_behind(root) != EntryKind::Folder) not_found(root, "no such folder");
   std::vector<IterationFolder> folders;
-  for (const std::string& name : Directory::open(root).list()) {
+  const Directory opened = Directory::open(root);
+  for (const std::string& name : opened.list()) {
     const auto iteration = iteration_of(root / name);
     const bool is_folder = iteration && kind_behind(root / name) == EntryKind::Folder;
-    if (is_folder) folders.push_back({*iteration, root / name});
+    if (is_folder && (limits.follow_links || opened.leads_inside(name)))
+      folders.push_back({*iteration, root / name});
   }
   std::ranges::sort(folders, std::ranges::greater(), &IterationFolder::iteration);
   return folders;

@@ -7,8 +7,11 @@
 #include <vector>
 
 #include <ckpt/catalog.h>
+#include <ckpt/checkpoint.h>
 #include <ckpt/document.h>
 #include <ckpt/limits.h>
+
+#include "io/file.h"
 
 namespace ckpt {
 
@@ -20,8 +23,15 @@ struct Location {
   std::optional<std::string> only_file;  // a single-file checkpoint: its name in `folder`
   std::optional<int64_t> iteration;      // from the folder's name
   bool was_root = false;
-  bool is_index = false;  // only_file is the index of several safetensors files
+  bool is_index = false;    // only_file is the index of several safetensors files
+  bool named_file = false;  // only_file was named by the user, not found in a folder
 };
+
+// Whether the user allows links that lead out of the folder, or has named this very file.
+bool may_lead_out(const Location& location, const std::string& name, const Limits& limits);
+// Opens a file of a checkpoint; errors call it `shown`. A link that may not lead out is Corrupt.
+File open_source(const Location& location, const std::string& name, const std::string& shown,
+                 const Limits& limits);
 
 inline constexpr const char* kTrackerName = "latest_checkpointed_iteration.txt";
 inline constexpr std::string_view kSafetensorsSuffix = ".safetensors";
@@ -45,8 +55,9 @@ struct FormatReader {
 const FormatReader& reader_of(Format format);
 
 // Follows roots, trackers and --iteration; tells formats apart by content. Throws NotFound, Corrupt
-// (a tracker that holds junk) or Unsupported (a format that is known and not read).
-Location find_checkpoint(const std::filesystem::path& path, std::optional<int64_t> iteration);
+// (a tracker that holds junk, a link that leads out of the root) or Unsupported (a format that is
+// known and not read).
+Location find_checkpoint(const std::filesystem::path& path, const OpenOptions& options);
 
 // A torch.save file of a checkpoint; `shown`: what its catalog entries call it.
 struct TorchSaveFile {

@@ -33,7 +33,7 @@ constexpr std::string_view kShardingInfo = "DCP_SHARDING_INFO";
 SafetensorsHeader add_file(const Location& location, const std::string& name, const Limits& limits,
                            Contents& contents) {
   const auto index = static_cast<uint32_t>(contents.catalog.files.size());
-  const File file = File::open(location.folder / name, name);
+  const File file = open_source(location, name, name, limits);
   contents.catalog.files.push_back({name, file.size_bytes()});
   return read_safetensors_header(file, index, {0, file.size_bytes()}, limits);
 }
@@ -49,7 +49,7 @@ void read_single(const Location& location, const Limits& limits, Contents& conte
 
 json read_index(const Location& location, const Limits& limits, Contents& contents) {
   const std::string& name = *location.only_file;
-  const File file = File::open(location.folder / name, name);
+  const File file = open_source(location, name, name, limits);
   contents.catalog.files.push_back({name, file.size_bytes()});
   if (file.size_bytes() > limits.safetensors_header_bytes_max) {
     corrupt(name, "", "an index of " + std::to_string(file.size_bytes()) + " bytes");

@@ -61,7 +61,7 @@ void read_file(const Location& location, const std::string& name, const Limits& 
 const Document& add_torch_save_file(const TorchSaveFile& what, const Limits& limits,
                                     Contents& contents) {
   const auto index = static_cast<uint32_t>(contents.catalog.files.size());
-  const File file = File::open(what.location.folder / what.name, what.name);
+  const File file = open_source(what.location, what.name, what.name, limits);
   contents.catalog.files.push_back({what.name, file.size_bytes()});
   Document document = read_document(file, index, limits);
   try {

@@ -50,14 +50,14 @@ ValueTree read_tree(const File& file, const Limits& limits) {
 // In one pass where the file is as real writers make it, else as a tree of values, which says what
 // is wrong with it.
 DistMetadata read_metadata(const Location& location, const Limits& limits) {
-  const File file = File::open(location.folder / kMetadataName, kMetadataName);
+  const File file = open_source(location, kMetadataName, kMetadataName, limits);
   if (auto metadata = stream_dist_metadata(file, limits)) return std::move(*metadata);
   return interpret_dist_metadata(read_tree(file, limits));
 }
 
 void check_backend(const Location& location, const Limits& limits) {
   if (!is_there(location.folder / kBackendName)) return;
-  const File file = File::open(location.folder / kBackendName, kBackendName);
+  const File file = open_source(location, kBackendName, kBackendName, limits);
   const auto bytes = read_whole(file, limits.small_file_bytes_max);
   const auto json = nlohmann::json::parse(bytes.begin(), bytes.end(), nullptr, false);
   const Where where{.file = kBackendName, .key = "sharded_backend"};
@@ -83,7 +83,7 @@ DistMetadata read_parts(const Location& location, const Limits& limits) {
   for (uint32_t rank = 0; is_there(location.folder / rank_metadata_name(rank)); ++rank) {
     const std::string name = rank_metadata_name(rank);
     try {
-      const ValueTree tree = read_tree(File::open(location.folder / name, name), limits);
+      const ValueTree tree = read_tree(open_source(location, name, name, limits), limits);
       parts.add(interpret_dist_metadata(tree, true), name);
     } catch (Error& error) {
       throw error.within({.file = name, .key = {}});
@@ -114,13 +114,13 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
     throw error.within({.file = kMetadataName, .key = {}});
   }
   for (const std::string& name : metadata.files) {
-    const File file = File::open(location.folder / name, name);
+    const File file = open_source(location, name, name, limits);
     contents.catalog.files.push_back({name, file.size_bytes()});
   }
   contents.catalog.tensors = std::move(metadata.tensors);
   contents.catalog.objects = std::move(metadata.objects);
   contents.dist_metadata = std::move(metadata.rest);
-  resolve_safetensors_blobs(location.folder, limits, contents.catalog);
+  resolve_safetensors_blobs(location, limits, contents.catalog);
   check_regions(contents.catalog);
   read_common(location, limits, contents);
   contents.catalog.index();

@@ -76,41 +76,51 @@ Directory Directory::open(const fs::path& path) {
   return Directory(FileDescriptor(fd), path);
 }
 
-FileDescriptor Directory::open_below(const std::string& relative, int flags) const {
+// Throws unless something opens.
+FileDescriptor Directory::open_below(const std::string& relative, const std::string& shown,
+                                     int flags, Links links) const {
   if (!is_safe_relative(relative)) {
-    throw Error(ErrorCode::Corrupt, {relative}, "a file name that leads out of the checkpoint");
+    throw Error(ErrorCode::Corrupt, {shown}, "a file name that leads out of the checkpoint");
   }
   SystemCalls& calls = system_calls();
+  const bool stays = links == Links::StayInside;
   open_how how = {};
   how.flags = static_cast<uint64_t>(flags | O_CLOEXEC);
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
+  how.resolve = stays ? RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS : 0;
   int fd = -1;
   do {
     fd = calls.openat2(descriptor_.get(), relative.c_str(), how);
   } while (fd < 0 && (errno == EAGAIN || errno == EINTR));  // EAGAIN: a rename raced with it
-  // Kernels before 5.6, and sandboxes that do not know the call: links are then not followed at
-  // all.
+  // Kernels before 5.6, and sandboxes that do not know the call: links that have to stay inside are
+  // then not followed at all.
   if (fd < 0 && (errno == ENOSYS || errno == EPERM)) {
-    fd = uninterrupted([&] {
-      return calls.openat(descriptor_.get(), relative.c_str(), flags | O_CLOEXEC | O_NOFOLLOW);
-    });
+    const int all_flags = flags | O_CLOEXEC | (stays ? O_NOFOLLOW : 0);
+    fd =
+        uninterrupted([&] { return calls.openat(descriptor_.get(), relative.c_str(), all_flags); });
   }
-  return FileDescriptor(fd);
+  if (fd >= 0) return FileDescriptor(fd);
+  if (errno != EXDEV && errno != ELOOP) throw_errno(shown, "open", errno);
+  throw Error(ErrorCode::Corrupt, {shown}, "a link that leads out of the checkpoint, or to itself",
+              stays ? "--follow-links follows links" : "");
 }
 
-File Directory::open_file(const std::string& relative) const {
-  FileDescriptor descriptor = open_below(relative, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-  if (!descriptor.is_open()) {
-    if (errno == EXDEV || errno == ELOOP) {
-      throw Error(ErrorCode::Corrupt, {relative}, "a link that leads out of the checkpoint");
-    }
-    throw_errno(relative, "open", errno);
-  }
-  return File(std::move(descriptor), relative);
+File Directory::open_file(const std::string& relative, std::string shown, Links links) const {
+  if (shown.empty()) shown = relative;
+  FileDescriptor descriptor = open_below(relative, shown, O_RDONLY | O_NONBLOCK | O_NOCTTY, links);
+  return File(std::move(descriptor), std::move(shown));
 }
 
-bool Directory::contains(const std::string& relative) const {
-  return is_safe_relative(relative) && open_below(relative, O_PATH).is_open();
+void Directory::check_inside(const std::string& relative) const {
+  open_below(relative, relative, O_PATH, Links::StayInside);
+}
+
+bool Directory::leads_inside(const std::string& relative) const {
+  try {
+    check_inside(relative);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 std::vector<std::string> Directory::list() const {

@@ -15,22 +15,31 @@ namespace ckpt {
 // relative, not empty, no "..", no NUL.
 bool is_safe_relative(std::string_view path);
 
-// An opened folder. Files are opened below it and never outside: a link or a ".." that leads out of
-// it is refused (Corrupt).
+enum class Links : uint8_t { StayInside, MayLeadOut };
+inline Links links_if(bool may_lead_out) {
+  return may_lead_out ? Links::MayLeadOut : Links::StayInside;
+}
+
+// An opened folder. Files are opened below it: a name that leads out of it is refused (Corrupt),
+// and so is a link, unless it may.
 class Directory {
  public:
   static Directory open(const std::filesystem::path& path);  // throws NotFound, IoFailure
 
   const std::filesystem::path& path() const { return path_; }
-  File open_file(const std::string& relative) const;  // errors call it by its relative name
-  bool contains(const std::string& relative) const;
+  // `shown` is what errors call it; default: `relative`.
+  File open_file(const std::string& relative, std::string shown = {},
+                 Links links = Links::StayInside) const;
+  void check_inside(const std::string& relative) const;  // throws as open_file()
+  bool leads_inside(const std::string& relative) const;
   // Names of the entries, without "." and "..", sorted by byte value.
   std::vector<std::string> list() const;
   void sync() const;  // what was made, renamed and removed in it outlives a loss of power
 
  private:
   Directory(FileDescriptor descriptor, std::filesystem::path path);
-  FileDescriptor open_below(const std::string& relative, int flags) const;
+  FileDescriptor open_below(const std::string& relative, const std::string& shown, int flags,
+                            Links links) const;
 
   FileDescriptor descriptor_;
   std::filesystem::path path_;

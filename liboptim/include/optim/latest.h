@@ -23,6 +23,7 @@ struct LatestReport {
 // The newest iteration of a checkpoint root that is complete: a quick verify() finds no damage, and
 // what Megatron writes last is there. Trackers are not asked: a crash leaves them behind. Throws
 // NotFound where there is no such folder.
-OPTIM_LAYOUT_EXPORT LatestReport find_latest(const std::filesystem::path& root);
+OPTIM_LAYOUT_EXPORT LatestReport find_latest(const std::filesystem::path& root,
+                                             const ckpt::Limits& limits = {});
 
 }  // namespace optim

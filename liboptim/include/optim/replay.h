@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <ckpt/limits.h>
 #include <optim/comparison.h>
 #include <optim/export.h>
 #include <optim/ownership.h>
@@ -18,6 +19,7 @@ namespace optim {
 struct ReplayOptions {
   std::filesystem::path checkpoint;
   std::optional<int64_t> iteration = {};  // of a checkpoint root
+  ckpt::Limits limits = {};               // of reading the checkpoint and what is expected
   // safetensors with grad{k}.NAME, reduced, before clipping; with from_init also init.NAME. A
   // folder means its init_and_grads.safetensors, or the only *.safetensors in it.
   std::filesystem::path gradients;

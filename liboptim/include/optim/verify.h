@@ -28,6 +28,7 @@ struct VerifyReport {
 
 struct VerifyOptions : ckpt::VerifyOptions {
   std::optional<int64_t> iteration;  // of a root
+  ckpt::Limits limits;               // of reading
 };
 
 // ckpt::verify(), and what optimizer state must be like: each master rounds to its weight, second

@@ -186,7 +186,8 @@ ConvertReport convert_plain(const Job& job, const ConvertOptions& options) {
 
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options) {
-  const ckpt::Checkpoint opened = ckpt::Checkpoint::open(source, {options.iteration, {}});
+  const ckpt::Checkpoint opened =
+      ckpt::Checkpoint::open(source, {options.iteration, options.limits});
   const Job job{opened, source, destination};
   return is_layer_wise(opened) ? convert_layer_wise(job, options) : convert_plain(job, options);
 }
@@ -197,7 +198,8 @@ ConvertReport reshard(const std::filesystem::path& source, const std::filesystem
     throw Error(ErrorCode::InvalidArgument, {}, "resharding needs a data-parallel size");
   }
   checked_data_parallel(options);
-  const ckpt::Checkpoint opened = ckpt::Checkpoint::open(source, {options.iteration, {}});
+  const ckpt::Checkpoint opened =
+      ckpt::Checkpoint::open(source, {options.iteration, options.limits});
   if (opened.is_megatron() && opened.catalog().format == ckpt::Format::TorchDist &&
       !read_common_state(opened)) {
     throw Error(ErrorCode::Unsupported, {.file = opened.folder().string(), .key = {}},

@@ -18,10 +18,11 @@ std::string place_of(const ckpt::Where& where) {
 }
 
 // Why an iteration is not complete; nullopt where it is.
-std::optional<std::string> fault_of(const fs::path& folder) {
+std::optional<std::string> fault_of(const fs::path& folder, const ckpt::Limits& limits) {
   try {
     VerifyOptions options;
     options.quick = true;
+    options.limits = limits;
     const VerifyReport report = verify(folder, options);
     for (const ckpt::Finding& finding : report.findings.findings) {
       if (finding.severity == ckpt::Severity::Damage) {
@@ -39,10 +40,10 @@ std::optional<std::string> fault_of(const fs::path& folder) {
 
 }  // namespace
 
-LatestReport find_latest(const fs::path& root) {
+LatestReport find_latest(const fs::path& root, const ckpt::Limits& limits) {
   LatestReport report;
-  for (const ckpt::IterationFolder& folder : ckpt::list_iterations(root)) {
-    auto fault = fault_of(folder.path);
+  for (const ckpt::IterationFolder& folder : ckpt::list_iterations(root, limits)) {
+    auto fault = fault_of(folder.path, limits);
     if (!fault) {
       report.latest = folder;
       break;

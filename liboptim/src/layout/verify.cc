@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 // not there does not.
 ckpt::Checkpoint open(const fs::path& path, const VerifyOptions& options) {
   try {
-    return ckpt::Checkpoint::open(path, {.iteration = options.iteration, .limits = {}});
+    return ckpt::Checkpoint::open(path, {.iteration = options.iteration, .limits = options.limits});
   } catch (const ckpt::Error& error) {
     const bool is_inside = error.code() == ckpt::ErrorCode::NotFound && fs::exists(path) &&
                            !error.where().file.empty() && error.where().file.front() != '/' &&

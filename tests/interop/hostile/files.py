@@ -104,10 +104,10 @@ def loop(folder: Path) -> Path:
     return folder / "file.pt"
 
 
-def in_place_of(name: str, make):
+def in_place_of(name: str, make, missing_ok: bool = False):
     def damage(folder: Path) -> Path:
         plain()(folder)
-        (folder / name).unlink()
+        (folder / name).unlink(missing_ok)
         make(folder / name)
         return folder
 
@@ -115,11 +115,76 @@ def in_place_of(name: str, make):
 
 
 def linked(folder: Path) -> Path:
-    """As in the caches of Hugging Face: the user's own links are followed."""
+    """As in the caches of Hugging Face."""
     plain()(folder)
     (folder / "__0_0.distcp").rename(folder.parent / "elsewhere")
     (folder / "__0_0.distcp").symlink_to(folder.parent / "elsewhere")
     return folder
+
+
+def linked_inside(folder: Path) -> Path:
+    plain()(folder)
+    (folder / "files").mkdir()
+    (folder / "__0_0.distcp").rename(folder / "files/elsewhere")
+    (folder / "__0_0.distcp").symlink_to("files/elsewhere")
+    return folder
+
+
+def tracker_elsewhere(folder: Path) -> Path:
+    """Its first bytes are not shown."""
+    (folder.parent / "secret").write_text("password")
+    (folder / "latest_checkpointed_iteration.txt").symlink_to(folder.parent / "secret")
+    return folder
+
+
+def iteration_elsewhere(folder: Path) -> Path:
+    (folder.parent / "elsewhere").mkdir()
+    plain()(folder.parent / "elsewhere")
+    (folder / "latest_checkpointed_iteration.txt").write_text("3")
+    (folder / "iter_0000003").symlink_to(folder.parent / "elsewhere")
+    return folder
+
+
+def ranks_elsewhere(folder: Path) -> Path:
+    (folder.parent / "elsewhere").mkdir()
+    torch.save({"x": torch.ones(2)}, folder.parent / "elsewhere/model_optim_rng.pt")
+    (folder / "mp_rank_00").symlink_to(folder.parent / "elsewhere")
+    return folder
+
+
+def safetensors_elsewhere(folder: Path) -> Path:
+    save_file({"a": torch.ones(2)}, folder.parent / NAME)
+    (folder / NAME).symlink_to(f"../{NAME}")
+    return folder
+
+
+def manifest_elsewhere(folder: Path) -> Path:
+    made = in_place_of("metadata.json", lambda path: path.write_text(
+        '{"sharded_backend": "torch_dist", "common_backend": "torch"}'), missing_ok=True)(folder)
+    (folder.parent / "secret").write_text("password")
+    (folder / "integrity.json").symlink_to(folder.parent / "secret")
+    return made
+
+
+LEADS_OUT = "a link that leads out of the checkpoint"
+
+
+def link_rows():
+    for name, make, *says in (
+        ("F1 D3 a .distcp file that is a link out of the folder", linked, "__0_0.distcp"),
+        ("F1 a tracker that is a link out of the root", tracker_elsewhere,
+         "latest_checkpointed_iteration.txt"),
+        ("F1 an iteration that is a link out of the root", iteration_elsewhere, "iter_0000003"),
+        ("F1 a rank's folder that is a link out of the iteration", ranks_elsewhere, "mp_rank_00"),
+        ("F1 a safetensors file that is a link out of the folder", safetensors_elsewhere, NAME),
+    ):
+        yield Row(name, make, CORRUPT, (LEADS_OUT, *says))
+        if make is not tracker_elsewhere:
+            yield Row(f"{name}, where links are followed", make, OK, ("digest of ",),
+                      ("hash", "--follow-links"))
+    yield Row("F1 a link that stays in the folder", linked_inside, OK, ("digest of 2 tensors",))
+    yield Row("F1 a manifest that is a link out of the folder", manifest_elsewhere, CORRUPT,
+              (LEADS_OUT, "integrity.json"), ("verify",))
 
 
 def secret(folder: Path) -> Path:
@@ -137,12 +202,12 @@ def file_rows():
          "__0_0.distcp"),
         ("F1 a folder as .metadata", in_place_of(".metadata", os.mkdir), IO_FAILURE, ".metadata"),
         ("F1 a device as .distcp file",
-         in_place_of("__0_0.distcp", lambda path: path.symlink_to("/dev/zero")), IO_FAILURE,
+         in_place_of("__0_0.distcp", lambda path: path.symlink_to("/dev/zero")), CORRUPT,
          "__0_0.distcp"),
         ("F4 a name that is too long", lambda folder: folder / ("x" * 300), IO_FAILURE, "xxx"),
     ):
         yield Row(name, make, code, says)
-    yield Row("F1 a link out of the folder", linked, OK, ("digest of 2 tensors",))
+    yield from link_rows()
     if os.geteuid() != 0:  # whom permissions do not stop
         yield Row("F4 a file that may not be read", secret, IO_FAILURE, ("file.pt",))
 

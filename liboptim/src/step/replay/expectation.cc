@@ -15,8 +15,8 @@ constexpr std::array<std::string_view, 5> kKinds = {"model.", "fp32_param.", "ex
 
 }  // namespace
 
-Expectation::Expectation(const std::filesystem::path& path)
-    : path_(path), checkpoint_(ckpt::Checkpoint::open(path)) {
+Expectation::Expectation(const std::filesystem::path& path, const ckpt::Limits& limits)
+    : path_(path), checkpoint_(ckpt::Checkpoint::open(path, {{}, limits})) {
   if (checkpoint_.catalog().format != ckpt::Format::Safetensors) {
     view_ = name_layer_wise(checkpoint_);
   }

@@ -16,7 +16,7 @@ namespace optim {
 class Expectation {
  public:
   // Throws what Checkpoint::open and name_layer_wise throw; Unsupported for other files.
-  explicit Expectation(const std::filesystem::path& path);
+  Expectation(const std::filesystem::path& path, const ckpt::Limits& limits);
 
   // Of a parameter: "model", "fp32_param", a state's name. Throws Corrupt when it is absent.
   at::Tensor tensor(const std::string& kind, const std::string& name) const;

@@ -72,7 +72,7 @@ class Replay {
     std::optional<Expectation> expectation;
     std::map<uint32_t, at::Tensor> start;
     if (!options_.expect.empty()) {
-      expectation.emplace(options_.expect);
+      expectation.emplace(options_.expect, options_.limits);
       start = copy_muon_masters(*optimizer_);
     }
     for (int64_t step = 0; step < *options_.steps; ++step) report_.steps.push_back(advance(step));
@@ -144,7 +144,7 @@ ReplayReport replay(const ReplayOptions& given) {
   const SingleThread single_thread;
   const at::NoGradGuard no_grad;
   const ckpt::Checkpoint checkpoint =
-      ckpt::Checkpoint::open(given.checkpoint, {given.iteration, {}});
+      ckpt::Checkpoint::open(given.checkpoint, {given.iteration, given.limits});
   const LayerWiseCheckpoint view = name_layer_wise(checkpoint);
   const ReplaySource source{checkpoint, view};
   const Gradients gradients(given.gradients);
