@@ -5,6 +5,8 @@
 #include <numeric>
 #include <random>
 
+#include <ckpt/error.h>
+
 namespace {
 
 ckpt::Plan plan_of(const std::vector<uint64_t>& sizes) {
@@ -36,6 +38,15 @@ BOOST_AUTO_TEST_CASE(no_share_is_larger_than_the_mean_and_one_file) {
     for (size_t f = 0; f < sizes.size(); ++f) share.at(owner[f]) += sizes[f];
     const uint64_t sum = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
     BOOST_TEST(std::ranges::max(share) <= sum / processes + std::ranges::max(sizes));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_share_of_no_process_is_refused) {
+  BOOST_CHECK_NO_THROW(ckpt::check_share({0, 1}));
+  BOOST_CHECK_NO_THROW(ckpt::check_share({7, 8}));
+  for (const ckpt::Share share :
+       {ckpt::Share{0, 0}, ckpt::Share{8, 8}, ckpt::Share{0, 1U << 21U}}) {
+    BOOST_CHECK_THROW(ckpt::check_share(share), ckpt::Error);
   }
 }
 

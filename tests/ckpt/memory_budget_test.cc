@@ -58,12 +58,15 @@ BOOST_AUTO_TEST_CASE(reading_back_keeps_to_what_is_left_and_is_never_refused) {
   BOOST_TEST(ckpt::make_reading_budget(options).buffer_bytes == 64 << 10);
 }
 
-BOOST_AUTO_TEST_CASE(the_expected_peak_is_what_is_held_and_all_buffers) {
+BOOST_AUTO_TEST_CASE(the_expected_peak_is_what_is_held_and_noted_and_all_buffers) {
   ExecuteOptions options;
   options.threads = 2;
-  const uint64_t peak_bytes = ckpt::expected_peak_bytes(options);
+  ckpt::Plan plan;
+  const uint64_t peak_bytes = ckpt::expected_peak_bytes(options, plan);
   BOOST_TEST(peak_bytes >= ckpt::make_memory_budget(options).count_bytes());
   BOOST_TEST(peak_bytes < uint64_t{1} << 40);
+  plan.records.resize(1 << 18);
+  BOOST_TEST(ckpt::expected_peak_bytes(options, plan) >= peak_bytes + (64 << 20));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

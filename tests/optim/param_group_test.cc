@@ -202,6 +202,26 @@ BOOST_AUTO_TEST_CASE(keys_of_other_ranks_make_empty_groups) {
   BOOST_TEST(groups[1].updated_by == "adam");
 }
 
+// Where overrides do not tell two groups apart, the order of the gathered keys does.
+BOOST_AUTO_TEST_CASE(ranks_that_see_experts_earlier_or_later_have_the_same_groups) {
+  const OptimizerConfig config{
+      .lr = 0.1, .optimizer = "muon", .use_layer_wise_distributed_optimizer = true};
+  ConfigOverrides overrides = optim::get_standard_config_overrides(config);
+  set_override(overrides, {.name = {"*fc2.weight*"}}, {{"max_lr", 0.5}});
+  std::vector<ParamInfo> dense_first = {matrix("mlp.fc2.weight"),
+                                        matrix("mlp.experts.fc2.weight0")};
+  dense_first[1].attributes.allreduce = false;
+  const std::vector<ParamInfo> experts_first = {dense_first[1], dense_first[0]};
+  const auto keys = optim::get_group_keys(dense_first, config, overrides);
+  for (const auto& params : {dense_first, experts_first}) {
+    const auto groups = optim::get_param_groups(params, config, overrides, keys);
+    BOOST_TEST_REQUIRE(groups.size() == 2u);
+    BOOST_TEST(!groups[0].is_expert_parallel);
+    BOOST_TEST(groups[0].params.at(0).info.name == "mlp.fc2.weight");
+    BOOST_TEST(groups[1].is_expert_parallel);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(conflicting_overrides_are_refused_with_the_parameters_name) {
   const std::vector<ParamInfo> params = {matrix("w")};
   const ConfigOverrides overrides = {{{.name = {"w"}}, {{"max_lr", 0.5}}},

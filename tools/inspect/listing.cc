@@ -53,7 +53,11 @@ bool is_single_file(const ckpt::Catalog& catalog) {
          catalog.files[0].path.find('/') == std::string::npos;
 }
 
-std::string key_text(const std::string& key) { return key.empty() ? "(root)" : ckpt::escaped(key); }
+// A blank in front is escaped, too: columns end with blanks.
+std::string key_text(const std::string& key) {
+  if (key.empty()) return "(root)";
+  return key.starts_with(' ') ? "\\x20" + ckpt::escaped(key.substr(1)) : ckpt::escaped(key);
+}
 
 std::string qualified_key(const std::string& file, const std::string& key) {
   return file.empty() ? key_text(key) : ckpt::escaped(file) + ":" + key_text(key);

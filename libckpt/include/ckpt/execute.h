@@ -43,9 +43,10 @@ struct ExecuteStats {
   uint64_t file_count = 0;
 };
 
-// Resident memory of this process at its peak if it executed a plan now, about: what it holds
-// already and all buffers. 0 where the system does not say. Throws InvalidArgument as execute().
-CKPT_EXPORT uint64_t expected_peak_bytes(const ExecuteOptions& options);
+// Resident memory of this process at its peak if it executed `plan` now, about: what it holds
+// already, what it notes down of each copy, and all buffers. 0 where the system does not say.
+// Throws InvalidArgument as execute().
+CKPT_EXPORT uint64_t expected_peak_bytes(const ExecuteOptions& options, const Plan& plan);
 
 // Moves the bytes: obeys the plan, decides nothing. The same plan gives the same bytes for any
 // number of threads. Checks the CRC-32 of every source storage that it reads against the archive's

@@ -59,16 +59,6 @@ uint64_t chosen_count(const Plan& plan, const std::vector<bool>& files) {
   return files.empty() ? plan.files.size() : static_cast<uint64_t>(std::ranges::count(files, true));
 }
 
-// The checker's note of a storage and the index of a copy: measured, rounded up.
-uint64_t bookkeeping_bytes(const Plan& plan, const std::vector<bool>& files) {
-  constexpr uint64_t kBytesPerCopy = 256;
-  uint64_t copies = 0;
-  for (const RecordPlan& record : plan.records) {
-    if (files.empty() || files[record.file]) copies += std::max<size_t>(1, record.copies.size());
-  }
-  return copies * kBytesPerCopy;
-}
-
 class Execution {
  public:
   Execution(const Target& target, const Plan& plan, const PayloadSource& source,

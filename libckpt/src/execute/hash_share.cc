@@ -82,6 +82,7 @@ EntrySets join_entries(const HashPlan& plan) {
 }  // namespace
 
 HashShare make_hash_share(const HashPlan& plan, Share share) {
+  check_share(share);
   const EntrySets sets = join_entries(plan);
   const PayloadHasher& hasher = plan.hasher;
   const size_t tensor_count = plan.inventory.tensors.size();

@@ -38,6 +38,15 @@ uint64_t bytes_for_buffers(const ExecuteOptions& options, uint64_t bookkeeping_b
 
 }  // namespace
 
+uint64_t bookkeeping_bytes(const Plan& plan, const std::vector<bool>& files) {
+  constexpr uint64_t kBytesPerCopy = 256;  // measured, rounded up
+  uint64_t copies = 0;
+  for (const RecordPlan& record : plan.records) {
+    if (files.empty() || files[record.file]) copies += std::max<size_t>(1, record.copies.size());
+  }
+  return copies * kBytesPerCopy;
+}
+
 MemoryBudget make_memory_budget(const ExecuteOptions& options, uint64_t bookkeeping_bytes) {
   const uint64_t bytes = bytes_for_buffers(options, bookkeeping_bytes);
   const uint64_t most_threads = std::max<uint64_t>(1, bytes / (2 * kWindowBytesMin + kThreadBytes));
@@ -61,11 +70,12 @@ ReadingBudget make_reading_budget(const ExecuteOptions& options) {
   return {threads, std::clamp(share, kWindowBytesMin, kWindowBytesMax)};
 }
 
-uint64_t expected_peak_bytes(const ExecuteOptions& options) {
-  const MemoryBudget budget = make_memory_budget(options);
+uint64_t expected_peak_bytes(const ExecuteOptions& options, const Plan& plan) {
+  const uint64_t noted_bytes = bookkeeping_bytes(plan, options.files);
+  const MemoryBudget budget = make_memory_budget(options, noted_bytes);
   const uint64_t held_bytes = resident_bytes();
   if (held_bytes == 0) return 0;
-  return held_bytes + budget.count_bytes() + budget.threads * kThreadBytes;
+  return held_bytes + noted_bytes + budget.count_bytes() + budget.threads * kThreadBytes;
 }
 
 }  // namespace ckpt

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <ckpt/execute.h>
 
@@ -13,6 +14,10 @@ struct MemoryBudget {
   uint64_t window_bytes = 0;
   uint64_t count_bytes() const { return 2 * threads * window_bytes; }
 };
+
+// What a run notes down of its copies: the checker's note of a storage, the index of a copy.
+// `files`: as ExecuteOptions::files.
+uint64_t bookkeeping_bytes(const Plan& plan, const std::vector<bool>& files);
 
 // Throws InvalidArgument where options.process_bytes_max leaves too little. `bookkeeping_bytes`:
 // what the run will note down beside its buffers.

@@ -166,6 +166,7 @@ void set_sizes(const Checkpoint& checkpoint, std::vector<VerifiedFile>& files) {
 }
 
 void deal(std::vector<VerifiedFile>& files, Share share) {
+  check_share(share);
   std::vector<uint64_t> file_bytes;
   for (const VerifiedFile& file : files) file_bytes.push_back(file.count_bytes);
   const std::vector<uint32_t> owner = deal_by_bytes(file_bytes, share.world_size);

@@ -23,8 +23,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr uint32_t kWorldSizeMax = 1 << 20;
-
 void refuse_losses(const std::vector<NotCarried>& losses) {
   if (losses.empty()) return;
   throw Error(
@@ -35,11 +33,7 @@ void refuse_losses(const std::vector<NotCarried>& losses) {
 
 void check_request(const ConvertOptions& options, const ConversionSource& source) {
   const Share& share = options.share;
-  if (share.world_size == 0 || share.world_size > kWorldSizeMax || share.rank >= share.world_size) {
-    throw Error(ErrorCode::InvalidArgument, {},
-                "rank " + std::to_string(share.rank) + " of " + std::to_string(share.world_size) +
-                    " processes");
-  }
+  check_share(share);
   const bool needs_files = options.resume || options.finish || share.world_size > 1;
   if (needs_files && source.checkpoint == nullptr) {
     throw Error(ErrorCode::Unsupported, {},
@@ -115,15 +109,16 @@ class TargetWriter {
     }
   }
 
+  // Not claimed of what the mark does not know: whether files were compressed, hashed or proven.
   bool is_published(const fs::path& destination) const {
+    if (options_.zstd_level || options_.integrity || options_.strict) return false;
     if (!Staging::is_published(destination, identity_.text())) return false;
     for (const LinkedFile& link : source_.links) {
       if (kind_of_entry(destination / link.path) != EntryKind::File) return false;
     }
     return std::ranges::all_of(plan().files, [&](const PlannedFile& file) {
       const auto state = state_of_entry(file.path.empty() ? destination : destination / file.path);
-      // What was compressed afterwards is not as long as planned.
-      return state && (options_.zstd_level || state->count_bytes == file.count_bytes);
+      return state && state->count_bytes == file.count_bytes;
     });
   }
 
@@ -331,7 +326,7 @@ ConvertReport write_target(Target target, const ConversionSource& source,
   report.target_format = target.format;
   report.plan = make_plan(target);
   if (options.dry_run) {
-    report.peak_memory_bytes = expected_peak_bytes(options.execute);
+    report.peak_memory_bytes = expected_peak_bytes(options.execute, report.plan);
   } else {
     TargetWriter writer(target, source, options, report);
     options.finish ? writer.finish(destination) : writer.write(destination);

@@ -133,8 +133,10 @@ class Machine {
     std::string_view line;
     if (!reader_.take_line(line)) return false;
     InternedTexts& texts = assembler_.values().texts;
+    // Looked at each time: a text that is known already may be one that only a str can hold.
+    if (!is_utf8(line)) return false;
     const auto module = texts.intern(line, is_utf8);
-    if (!module || !reader_.take_line(line)) return false;
+    if (!module || !reader_.take_line(line) || !is_utf8(line)) return false;
     const auto name = texts.intern(line, is_utf8);
     return name && push_class(*module, *name);
   }

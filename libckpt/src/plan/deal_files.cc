@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <numeric>
 #include <queue>
+#include <string>
+
+#include <ckpt/error.h>
 
 namespace ckpt {
 
@@ -27,6 +30,13 @@ std::vector<uint32_t> deal_by_bytes(std::span<const uint64_t> piece_bytes, uint3
     least.push(process);
   }
   return owner;
+}
+
+void check_share(const Share& share) {
+  if (share.rank < share.world_size && share.world_size <= kWorldSizeMax) return;
+  throw Error(ErrorCode::InvalidArgument, {},
+              "rank " + std::to_string(share.rank) + " of " + std::to_string(share.world_size) +
+                  " processes");
 }
 
 std::vector<uint32_t> deal_files(const Plan& plan, uint32_t process_count) {

@@ -66,9 +66,10 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
       std::move(target),
       {job.source, job.source_path, &job.source, job.links, job.before_publishing}, place, options);
   report.source_format = job.source.catalog().format;
-  if (options.into && report.outcome == ckpt::Outcome::Published) {
-    ckpt::set_latest(job.destination, folder);
-  }
+  // Who published may have ended before this.
+  const bool is_in_place = report.outcome == ckpt::Outcome::Published ||
+                           report.outcome == ckpt::Outcome::AlreadyPublished;
+  if (options.into && is_in_place) ckpt::set_latest(job.destination, folder);
   return report;
 }
 

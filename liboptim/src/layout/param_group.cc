@@ -261,6 +261,18 @@ Keyed sort_by_key(std::span<const ParamInfo> params, const OptimizerConfig& conf
   return keyed;
 }
 
+// Keys of all ranks come first: where overrides do not decide, their order does, the same on each.
+Keyed with_keys_first(std::span<const GroupKey> keys, Keyed own) {
+  Keyed all;
+  for (const GroupKey& key : keys) find_or_add(all.keys, key);
+  for (const GroupKey& key : own.keys) find_or_add(all.keys, key);
+  all.params.resize(all.keys.size());
+  for (size_t i = 0; i < own.keys.size(); ++i) {
+    all.params[find_or_add(all.keys, own.keys[i])] = std::move(own.params[i]);
+  }
+  return all;
+}
+
 }  // namespace
 
 bool same_value(const OverrideValue& a, const OverrideValue& b) {
@@ -319,9 +331,7 @@ std::vector<ParamGroup> get_param_groups(std::span<const ParamInfo> params,
                                          const OptimizerConfig& config,
                                          const ConfigOverrides& overrides,
                                          std::span<const GroupKey> keys_of_all_ranks) {
-  Keyed keyed = sort_by_key(params, config, overrides);
-  for (const GroupKey& key : keys_of_all_ranks) find_or_add(keyed.keys, key);
-  keyed.params.resize(keyed.keys.size());
+  Keyed keyed = with_keys_first(keys_of_all_ranks, sort_by_key(params, config, overrides));
   std::vector<size_t> order(keyed.keys.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(

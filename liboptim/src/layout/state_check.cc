@@ -148,6 +148,7 @@ void StateCheck::add_pair(const TensorEntry& master, const TensorEntry& weight) 
     report_.not_checked.push_back({"'" + ckpt::escaped(master.key) + "'", reason});
     return;
   }
+  if (master.chunks.empty() || weight.chunks.empty()) return;  // of no elements
   std::vector<Pair> pairs = watch_pairs(master, weight);
   if (pairs.empty()) {
     pairs.push_back({&master, &weight, &master.chunks.at(0), &weight.chunks.at(0), std::nullopt});

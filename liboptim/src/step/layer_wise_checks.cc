@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <string>
@@ -67,6 +68,37 @@ void add_override(Digest& digest, const std::string& field, const OverrideValue&
       value);
 }
 
+void add(Digest& digest, const AdamRule& rule) {
+  for (const double number : {rule.beta1, rule.beta2, rule.eps}) digest.add(number);
+  digest.add(int64_t{rule.decoupled_weight_decay});
+  digest.add(int64_t{rule.bias_correction});
+  digest.add(static_cast<int64_t>(rule.arithmetic));
+}
+
+void add(Digest& digest, const SgdRule& rule) { digest.add(rule.momentum); }
+
+void add(Digest& digest, const LionRule& rule) {
+  for (const double number : {rule.beta1, rule.beta2}) digest.add(number);
+  digest.add(static_cast<int64_t>(rule.weight_decay_method));
+}
+
+void add(Digest& digest, const MuonRule& rule) {
+  digest.add(rule.momentum);
+  digest.add(int64_t{rule.nesterov});
+  digest.add(static_cast<int64_t>(rule.weight_decay_method));
+  digest.add(static_cast<int64_t>(rule.scale_mode));
+  digest.add(rule.extra_scale_factor);
+  const NewtonSchulzOptions& products = rule.newton_schulz;
+  digest.add(static_cast<int64_t>(products.coefficients));
+  digest.add(products.steps);
+  digest.add(static_cast<int64_t>(products.precision));
+  for (const auto& [a, b, c] : products.custom) {
+    for (const double number : {a, b, c}) digest.add(number);
+  }
+  const QkvSplit split = rule.qkv_split.value_or(QkvSplit());
+  for (const int64_t rows : {split.query_rows, split.key_rows, split.value_rows}) digest.add(rows);
+}
+
 std::string digest_of_groups(const std::vector<OptimizerGroup*>& groups, bool of_experts) {
   Digest digest;
   for (const OptimizerGroup* const group : groups) {
@@ -81,9 +113,19 @@ std::string digest_of_groups(const std::vector<OptimizerGroup*>& groups, bool of
       digest.add(number);
     }
     for (const auto& [field, value] : settings.others) add_override(digest, field, value);
+    digest.add(static_cast<int64_t>(group->rule_config.index()));
+    std::visit([&](const auto& rule) { add(digest, rule); }, group->rule_config);
     digest.add("next group");
   }
   return digest.text();
+}
+
+// Among the groups of experts, or among the others.
+int64_t number_of_group(const ModelOfProcess& model, size_t id) {
+  const auto end = model.groups.begin() + model.ownership.group_of[id];
+  return std::count_if(model.groups.begin(), end, [&](const OptimizerGroup* group) {
+    return group->settings.is_expert_parallel == model.ownership.is_expert[id];
+  });
 }
 
 std::string digest_of_params(const ModelOfProcess& model, bool of_experts) {
@@ -92,6 +134,7 @@ std::string digest_of_params(const ModelOfProcess& model, bool of_experts) {
     if (model.ownership.is_expert[id] != of_experts) continue;
     const Param& param = model.params[id];
     digest.add(param.info.name);
+    digest.add(number_of_group(model, id));
     digest.add(c10::toString(param.param.scalar_type()));
     for (const int64_t size : param.param.sizes()) digest.add(size);
   }

@@ -9,5 +9,7 @@ else  # a file system without extended attributes cannot tell
   echo "nothing to do, the processes of this share wrote out: torch -> torch_dist, data parallel 2 -> 2, 6 files, 327.3 KiB"
 fi
 share 1 3
+share 1 2 --zstd 3  # what is there is not compressed
+share 1 2 --integrity
 rm out/iter_0000003/common.pt
 share 1 2

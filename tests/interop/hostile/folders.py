@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex
+from torch.distributed.checkpoint.metadata import TensorProperties, TensorStorageMetadata
 
 import damage as bad
 from hostile.pickles import COMMAND, SYSTEM, text
@@ -332,6 +333,13 @@ def flat_buffers(metadata: Metadata) -> None:
            f"{name}.bucket_idx_0.exp_avg")
 
 
+def empty_pair(metadata: Metadata) -> None:
+    """A weight and its master, of no elements, in no chunks."""
+    for key, dtype in (("w", torch.bfloat16), ("optimizer.state.fp32_param.w", torch.float32)):
+        empty = TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size([0, 4]), [])
+        metadata.state_dict_metadata[key] = empty
+
+
 def lose_master(optimizers: list) -> None:
     optimizers[0]["fp32_from_fp16_params"][0].pop()
 
@@ -384,4 +392,5 @@ def rows():
     yield Row("P1 the model file runs code, CVE-2026-24150", megatron(TORCH, running_model), OK,
               ("digest",))
     extra = megatron(DIST, lambda r: (iteration_folder(r) / "__7_0.distcp").write_text("x"))
+    yield Row("D2 tensors in no chunks", plain(empty_pair), OK, ("sound",), ("verify",))
     yield Row("D3 a file that nothing names", extra, DAMAGED, ("__7_0.distcp",), ("verify",))

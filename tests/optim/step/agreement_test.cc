@@ -19,6 +19,7 @@ BOOST_AUTO_TEST_CASE(ranks_with_other_models_or_policies_refuse_each_other) {
     OptimizerConfig config = muon_config();
     std::string expert = "decoder.layers.0.mlp.experts.linear_fc1.weight0";
     std::optional<optim::ConfigOverrides> overrides = {};
+    optim::QkvSplit split = kSplit;
   };
   struct Row {
     const char* differs;
@@ -33,6 +34,15 @@ BOOST_AUTO_TEST_CASE(ranks_with_other_models_or_policies_refuse_each_other) {
        [](Setup& s) {
          s.overrides = {{{.name = {"*"}}, {{"max_lr", 0.5}}}};
        }},
+      {"parameter groups",
+       [](Setup& s) {
+         s.split = {1, 1, 2};
+       }},
+      {"parameters",  // the same groups, another member
+       [](Setup& s) {
+         s.overrides = optim::get_standard_config_overrides(s.config);
+         optim::set_override(*s.overrides, {.name = {"output_layer.weight"}}, {{"wd_mult", 0.0}});
+       }},
       {"parameters", [](Setup& s) { s.layers = 1; }},
       {"experts", [](Setup& s) { s.expert += "0"; }}};
   for (const Row& row : rows) {
@@ -43,7 +53,7 @@ BOOST_AUTO_TEST_CASE(ranks_with_other_models_or_policies_refuse_each_other) {
       params.push_back(bf16_matrix(setup.expert, 8, 8));
       params.back().info.attributes.allreduce = false;
       optim::MegatronOptimizerOptions options = {
-          .overrides = setup.overrides, .groups = groups[process], .qkv_split = kSplit};
+          .overrides = setup.overrides, .groups = groups[process], .qkv_split = setup.split};
       options.layer_wise.ownership = setup.layout.policy;
       options.layer_wise.gather_bucket_bytes = setup.layout.bucket_bytes;
       optim::get_megatron_optimizer(setup.config, std::move(params), options);

@@ -20,7 +20,7 @@ namespace {
 // A mantissa decides the root, with the parity of the exponent: both octaves of [1/2, 2).
 constexpr uint32_t kOctavesBegin = 126U << 23U, kOctavesEnd = 128U << 23U;
 // That the other exponents scale the root: one number in 4099 of all usual ones.
-constexpr uint32_t kStride = 4099, kUsualBegin = 27U << 23U, kUsualEnd = 255U << 23U;
+constexpr uint32_t kStride = 4099;
 
 struct Numbers {
   uint32_t begin, end, stride;
@@ -41,8 +41,8 @@ bool agree(TakeRoots take, const Numbers& numbers, int64_t begin, int64_t count)
 
 bool gives_torchs_bits(TakeRoots take) {
   std::atomic<bool> same = agree(take, {0, 1, 1}, 0, 1);
-  for (const Numbers& numbers :
-       {Numbers{kUsualBegin, kUsualEnd, kStride}, Numbers{kOctavesBegin, kOctavesEnd, 1}}) {
+  for (const Numbers& numbers : {Numbers{kUsualRootsBegin, kUsualRootsEnd, kStride},
+                                 Numbers{kOctavesBegin, kOctavesEnd, 1}}) {
     if (!same) break;
     for_each_chunk(numbers.count(), [&](int64_t begin, int64_t count) {
       if (same && !agree(take, numbers, begin, count)) same = false;

@@ -23,10 +23,12 @@ void torch_square_roots(float* values, int64_t count);
 // in a process, by comparing 2^24 roots; updates of few elements do without it until then.
 SquareRoots square_roots_for(int64_t elements);
 
-// Zero, or far enough from the smallest numbers that no error of a root's square is lost.
+// The bits of 2^-100 and 2^100.
+inline constexpr uint32_t kUsualRootsBegin = (127U - 100U) << 23U;
+inline constexpr uint32_t kUsualRootsEnd = (127U + 100U) << 23U;
+// Zero, or far enough from the smallest and largest numbers that no step of a root leaves them.
 [[gnu::always_inline]] inline bool has_usual_root(uint32_t bits) {
-  constexpr uint32_t kLeast = (127U - 100U) << 23U, kInfinity = 255U << 23U;
-  return bits - kLeast < kInfinity - kLeast || bits == 0;
+  return bits - kUsualRootsBegin < kUsualRootsEnd - kUsualRootsBegin || bits == 0;
 }
 
 }  // namespace optim
