@@ -265,10 +265,11 @@ Keyed sort_by_key(std::span<const ParamInfo> params, const OptimizerConfig& conf
 Keyed with_keys_first(std::span<const GroupKey> keys, Keyed own) {
   Keyed all;
   for (const GroupKey& key : keys) find_or_add(all.keys, key);
-  for (const GroupKey& key : own.keys) find_or_add(all.keys, key);
   all.params.resize(all.keys.size());
   for (size_t i = 0; i < own.keys.size(); ++i) {
-    all.params[find_or_add(all.keys, own.keys[i])] = std::move(own.params[i]);
+    const size_t at = find_or_add(all.keys, own.keys[i]);
+    all.params.resize(all.keys.size());
+    all.params[at] = std::move(own.params[i]);
   }
   return all;
 }

@@ -25,7 +25,7 @@ using ckpt::Severity;
 using ckpt::TensorEntry;
 
 constexpr size_t kPieceElements = size_t{1} << 18;
-constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
+constexpr uint64_t kPieceBytes = kPieceElements * sizeof(float);
 
 bool is_half(DType dtype) { return dtype == DType::BFloat16 || dtype == DType::Float16; }
 
