@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <stop_token>
 #include <vector>
 
@@ -34,6 +35,12 @@ struct ExecuteOptions {
   // Called when all bytes of a file were handed to the system and it is closed; they need not be on
   // the device yet. From any thread, also several calls at a time.
   std::function<void(const WrittenFile&)> on_file;
+  // Called with what is read of the source's storages that state a CRC-32, as it is stored and
+  // before it is known to be sound: each byte once, in whatever parts and order. From any thread,
+  // also several calls at a time.
+  std::function<void(const StorageRegion& located, uint64_t offset_bytes,
+                     std::span<const std::byte> bytes)>
+      on_read;
   std::stop_token stop;  // a requested stop ends in Error(IoFailure, "cancelled")
 };
 

@@ -145,7 +145,8 @@ struct TargetSpec {
 // A torch.save file, a DCP folder or safetensors as any of them, flattened and unflattened as
 // torch.distributed.checkpoint does it. Megatron checkpoints are refused (Unsupported): liboptim's
 // make_layer_wise_target knows their layout. Throws InvalidArgument where the rules leave nothing
-// or give two values one key.
+// or give two values one key. The target points into the source's catalog: the source must outlive
+// it.
 CKPT_EXPORT Target make_target(const Checkpoint& source, const TargetSpec& spec);
 
 }  // namespace ckpt

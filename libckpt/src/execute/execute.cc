@@ -68,7 +68,7 @@ class Execution {
         source_(source),
         options_(options),
         budget_(make_memory_budget(options, bookkeeping_bytes(plan, options.files))),
-        checker_(source_),
+        checker_(source_, options.on_read),
         indices_(budget_.threads),
         windows_(plan, options.files, budget_.window_bytes),
         archives_(target, plan, windows_),

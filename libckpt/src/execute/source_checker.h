@@ -13,6 +13,8 @@
 
 #include <ckpt/checkpoint.h>
 
+#include "execute/payload_reader.h"
+
 namespace ckpt {
 
 // Checks the storages of the source against their archives' CRC-32 with the bytes that are read
@@ -20,7 +22,9 @@ namespace ckpt {
 // end. Safe to use from many threads.
 class SourceChecker {
  public:
-  explicit SourceChecker(const PayloadSource& source) : source_(source) {}
+  // `on_read`: ExecuteOptions::on_read; may be empty; must outlive it.
+  SourceChecker(const PayloadSource& source, const AfterRead& on_read)
+      : source_(source), on_read_(on_read) {}
 
   // Takes note of bytes of a storage. Returns their CRC-32 if it had to be computed. Throws Corrupt
   // when they complete a storage that is not sound. `key`: the tensor's; must outlive the checker.
@@ -57,6 +61,7 @@ class SourceChecker {
   bool add(Storages::value_type& storage, uint32_t crc, uint64_t count_bytes);
 
   const PayloadSource& source_;
+  const AfterRead& on_read_;
   std::mutex mutex_;
   Storages storages_;
   std::vector<Storages::value_type*> incomplete_;

@@ -19,9 +19,10 @@ std::string joined(const std::vector<PathStep>& path) {
   return key;
 }
 
-// A document of the checkpoint, not owned: it lives as long as the checkpoint.
-std::shared_ptr<const Document> borrow(const Document& document) {
-  return {std::shared_ptr<const Document>(), &document};
+// A part of the checkpoint, not owned: it lives as long as the checkpoint.
+template <typename Part>
+std::shared_ptr<const Part> borrow(const Part& part) {
+  return {std::shared_ptr<const Part>(), &part};
 }
 
 // --- a torch.save file
@@ -77,7 +78,7 @@ class Flattener {
       }
     } else if (const auto view = as_tensor(value)) {
       PlainEntry& entry = add();
-      entry.tensor = std::make_shared<const TensorEntry>(next_tensor());
+      entry.tensor = borrow(next_tensor());
       entry.requires_grad = view->requires_grad;
     } else {
       PlainEntry& entry = add();
@@ -169,7 +170,7 @@ PlainState read_dist_state(const Checkpoint& source) {
     entry.path =
         path == paths.end() ? std::vector<PathStep>{{entry.key}} : path_of(entry.key, path->second);
     if (const TensorEntry* tensor = source.catalog().find_tensor(entry.key)) {
-      entry.tensor = std::make_shared<const TensorEntry>(*tensor);
+      entry.tensor = borrow(*tensor);
     } else {
       auto object = source.read_object(*source.catalog().find_object(entry.key));
       entry.document = std::make_shared<const Document>(std::move(object));
@@ -184,12 +185,7 @@ PlainState read_safetensors_state(const Checkpoint& source) {
   PlainState state;
   state.header_metadata = source.header_metadata();
   for (const TensorEntry& tensor : source.catalog().tensors) {
-    state.entries.push_back({tensor.key,
-                             {{tensor.key}},
-                             std::make_shared<const TensorEntry>(tensor),
-                             false,
-                             nullptr,
-                             0});
+    state.entries.push_back({tensor.key, {{tensor.key}}, borrow(tensor), false, nullptr, 0});
   }
   return state;
 }

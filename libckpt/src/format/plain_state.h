@@ -35,9 +35,9 @@ struct PlainState {
   std::map<std::string, std::string> header_metadata;  // of safetensors
 };
 
-// `target`: what a flattened state dict becomes, for the list of what is not carried. Objects point
-// into the checkpoint. Throws Unsupported where the file holds no state dict, or two values have
-// one key.
+// `target`: what a flattened state dict becomes, for the list of what is not carried. Entries point
+// into the checkpoint, which must outlive them. Throws Unsupported where the file holds no state
+// dict, or two values have one key.
 PlainState read_plain_state(const Checkpoint& source, std::string_view target);
 
 // Leaves out and renames entries. Throws InvalidArgument where nothing is left, or two entries get

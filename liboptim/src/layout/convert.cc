@@ -1,13 +1,14 @@
 #include <algorithm>
 #include <functional>
+#include <span>
 
 #include <ckpt/convert.h>
 #include <ckpt/error.h>
 #include <optim/layer_wise_checkpoint.h>
 
-#include "layout/background_proof.h"
 #include "layout/common_state.h"
 #include "layout/layer_wise_target.h"
+#include "layout/passing_proof.h"
 
 namespace optim {
 namespace {
@@ -105,36 +106,35 @@ uint64_t count_bytes(const Links& links) {
   return sum_bytes;
 }
 
-// Numbered masters are proven to belong to their names while they are copied.
+// Numbered masters are proven to belong to their names with the bytes that are copied.
 ConvertReport write_proven(const LayerWiseCheckpoint& view, Job job, ckpt::Target target,
                            const ConvertOptions& options) {
   // Who finishes finds parts that were proven before they were complete.
   if (options.finish && !options.strict) return write(job, std::move(target), options);
   // What is ambiguous is known for sure only where one process proves all.
   const bool alone = options.strict || options.dry_run;
-  BackgroundProof proof(view, job.source, options.execute, alone ? ckpt::Share() : options.share);
+  const ProofOptions proof{options.execute.threads, alone ? ckpt::Share() : options.share,
+                           options.execute.stop};
+  PassingProof passed(view, job.source);
+  std::vector<AmbiguousParam> ambiguous;
+  const auto prove = [&] { ambiguous = prove_rest(view, job.source, proof, &passed); };
   job.before_publishing = [&] {
-    const auto& ambiguous = proof.wait();
+    prove();
     if (options.strict) refuse_ambiguity(ambiguous);
   };
   if (options.dry_run) job.before_publishing();
-  ConvertOptions stoppable = options;
-  stoppable.execute.stop = proof.stop_token();
-  stoppable.execute.memory_bytes_max -=
-      std::min(options.execute.memory_bytes_max / 2, kProofBytesMax);
+  ConvertOptions watched = options;
+  watched.execute.on_read = [&passed](const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                                      std::span<const std::byte> bytes) {
+    passed.note(located, offset_bytes, bytes);
+  };
   try {
-    ConvertReport report = write(job, std::move(target), stoppable);
-    if (report.outcome == ckpt::Outcome::AlreadyPublished) {
-      proof.cancel();
-    } else {
-      report.ambiguous = proof.wait();
-    }
+    ConvertReport report = write(job, std::move(target), watched);
+    report.ambiguous = std::move(ambiguous);
     return report;
   } catch (const Error& error) {
-    // What the proof throws says more than that the copying was stopped, or which bytes are
-    // damaged.
-    if (error.code() == ErrorCode::Corrupt) proof.wait();
-    proof.cancel();
+    // The first wrong master is told, not the first that was found, nor which bytes are damaged.
+    if (error.code() == ErrorCode::Corrupt) prove();
     throw;
   }
 }

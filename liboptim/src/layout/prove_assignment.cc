@@ -1,10 +1,8 @@
 // bf16(fp32 master) equals the model's weight, bit for bit: what Megatron's optimizer leaves behind
 // after every step. It proves which parameter a numbered master belongs to.
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <bit>
-#include <cstring>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -16,7 +14,9 @@
 #include <optim/layer_wise_checkpoint.h>
 
 #include "layout/layer_wise_view.h"
+#include "layout/passing_proof.h"
 #include "layout/rounding.h"
+#include "layout/weight_sum.h"
 
 namespace optim {
 namespace {
@@ -26,41 +26,8 @@ using ckpt::ErrorCode;
 using ckpt::TensorEntry;
 
 constexpr size_t kPieceElements = size_t{1} << 18;
-constexpr unsigned kThreadsMax = 8;    // of up to 4 MiB each: kProofBytesMax
-constexpr size_t kBlockElements = 32;  // of weights: 64 bytes
-
-// What two weights of one shape have in common only when they are equal, but for chance: eight
-// chains of 64-bit words, each step a bijection.
-class Fingerprint {
- public:
-  // Whole blocks, but for the last call.
-  void add(std::span<const uint16_t> values) {
-    for (; values.size() >= kBlockElements; values = values.subspan(kBlockElements)) {
-      add_block(values.data());
-    }
-    std::array<uint16_t, kBlockElements> last = {};
-    std::ranges::copy(values, last.begin());
-    if (!values.empty()) add_block(last.data());
-  }
-  uint64_t finish() const {
-    uint64_t bits = 0;
-    for (const uint64_t chain : chains_) bits = mixed(bits ^ chain);
-    return bits;
-  }
-
- private:
-  // Multiplying by an odd number loses nothing, but moves nothing down: the highest bits would stay
-  // where they are.
-  static uint64_t mixed(uint64_t word) { return std::rotl(word * 0x9E3779B97F4A7C15, 29); }
-
-  void add_block(const uint16_t* values) {
-    std::array<uint64_t, 8> words;
-    std::memcpy(words.data(), values, sizeof(words));
-    for (size_t i = 0; i < words.size(); ++i) chains_[i] = mixed(chains_[i] ^ words[i]);
-  }
-
-  std::array<uint64_t, 8> chains_ = {};
-};
+constexpr unsigned kThreadsMax = 8;  // of up to 4 MiB each
+constexpr size_t kBlockElements = 32;
 
 // A fixed number of elements without a branch, which the compiler turns into vector instructions.
 bool block_rounds_to_bfloat16(const float* masters, const uint16_t* weights) {
@@ -94,9 +61,10 @@ std::vector<const LayerWiseParam*> params_of(const LayerWiseCheckpoint& view,
 class Proof {
  public:
   Proof(const LayerWiseCheckpoint& view, const ckpt::Checkpoint& source,
-        const ProofOptions& options)
+        const ProofOptions& options, const PassingProof* passed)
       : view_(view),
         source_(source),
+        passed_(passed),
         stop_(options.stop),
         params_(params_of(view, options.share)),
         fingerprints_(params_.size()) {}
@@ -121,8 +89,9 @@ class Proof {
     std::optional<Buffers> buffers;
     for (size_t param = next_++; param < params_.size(); param = next_++) {
       try {
-        if (!buffers) buffers.emplace();
-        fingerprints_[param] = prove(*params_[param], *buffers);
+        const auto passed = passed_ != nullptr ? passed_->proven(index_of(param)) : std::nullopt;
+        if (!passed && !buffers) buffers.emplace();
+        fingerprints_[param] = passed ? *passed : prove(*params_[param], *buffers);
       } catch (...) {
         fail(param, std::current_exception());
       }
@@ -138,7 +107,12 @@ class Proof {
     error_ = std::move(error);
   }
 
-  // Compares rounded master and weight piece by piece; returns the weight's fingerprint.
+  // In the view; all of them lie there in their order.
+  size_t index_of(size_t param) const {
+    return static_cast<size_t>(params_[param] - view_.params.data());
+  }
+
+  // Compares rounded master and weight piece by piece; returns the weight's sum.
   uint64_t prove(const LayerWiseParam& param, Buffers& buffers) {
     const std::string key = state_key(kMasterState, param.info.name);
     const TensorEntry& master = *view_.tensors.find_tensor(key);
@@ -149,7 +123,7 @@ class Proof {
                       " cannot be told by its master");
     }
     ckpt::TensorStream masters(master, source_), weights(weight, source_);
-    Fingerprint fingerprint;
+    uint64_t sum = 0, first = 0;
     while (weights.left_bytes() > 0) {
       if (stop_.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
       const size_t count = std::min(kPieceElements, weights.left_bytes() / sizeof(uint16_t));
@@ -157,10 +131,11 @@ class Proof {
       const std::span<uint16_t> expected = std::span(buffers.weights).first(count);
       masters.read(std::as_writable_bytes(rounded));
       weights.read(std::as_writable_bytes(expected));
-      if (!round_to(weight.dtype, rounded, expected)) refuse(param, master);
-      fingerprint.add(expected);
+      if (!round_to(weight.dtype, rounded, expected)) refuse_master(view_, source_, param);
+      sum += sum_of_weights(std::as_bytes(expected), first);
+      first += count;
     }
-    return fingerprint.finish();
+    return sum;
   }
 
   static bool round_to(ckpt::DType dtype, std::span<const float> masters,
@@ -176,19 +151,6 @@ class Proof {
       if (round(masters[i]) != weights[i]) return false;
     }
     return true;
-  }
-
-  // Damage is told from a wrong name by the archives' checksums.
-  [[noreturn]] void refuse(const LayerWiseParam& param, const TensorEntry& master) const {
-    source_.check_crc(master);
-    source_.check_crc(*view_.tensors.find_tensor(param.info.name));
-    const ckpt::StorageRegion& region = master.chunks.at(0).region;
-    throw Error(
-        ErrorCode::Corrupt,
-        {source_.file_name(region.file), region.bytes.offset_bytes,
-         state_key(kMasterState, param.info.name)},
-        "the master does not round to the model's weight '" + ckpt::escaped(param.info.name) + "'",
-        "the optimizer state belongs to another parameter, iteration or run");
   }
 
   // Parameters that some other one equals, in the order of the model.
@@ -211,6 +173,7 @@ class Proof {
 
   const LayerWiseCheckpoint& view_;
   const ckpt::Checkpoint& source_;
+  const PassingProof* passed_;  // may be null
   const std::stop_token stop_;
   std::vector<const LayerWiseParam*> params_;
   std::vector<uint64_t> fingerprints_;  // by parameter
@@ -222,12 +185,32 @@ class Proof {
 
 }  // namespace
 
+// Damage is told from a wrong name by the archives' checksums.
+void refuse_master(const LayerWiseCheckpoint& view, const ckpt::Checkpoint& source,
+                   const LayerWiseParam& param) {
+  const std::string key = state_key(kMasterState, param.info.name);
+  const TensorEntry& master = *view.tensors.find_tensor(key);
+  source.check_crc(master);
+  source.check_crc(*view.tensors.find_tensor(param.info.name));
+  const ckpt::StorageRegion& region = master.chunks.at(0).region;
+  throw Error(
+      ErrorCode::Corrupt, {source.file_name(region.file), region.bytes.offset_bytes, key},
+      "the master does not round to the model's weight '" + ckpt::escaped(param.info.name) + "'",
+      "the optimizer state belongs to another parameter, iteration or run");
+}
+
+std::vector<AmbiguousParam> prove_rest(const LayerWiseCheckpoint& view,
+                                       const ckpt::Checkpoint& source, const ProofOptions& options,
+                                       const PassingProof* passed) {
+  const unsigned wanted =
+      options.threads != 0 ? options.threads : std::thread::hardware_concurrency();
+  return Proof(view, source, options, passed).run(std::clamp(wanted, 1u, kThreadsMax));
+}
+
 std::vector<AmbiguousParam> prove_assignment(const LayerWiseCheckpoint& checkpoint,
                                              const ckpt::Checkpoint& source,
                                              const ProofOptions& options) {
-  const unsigned wanted =
-      options.threads != 0 ? options.threads : std::thread::hardware_concurrency();
-  return Proof(checkpoint, source, options).run(std::clamp(wanted, 1u, kThreadsMax));
+  return prove_rest(checkpoint, source, options, nullptr);
 }
 
 }  // namespace optim

@@ -1,0 +1,78 @@
+#include "layout/weight_sum.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+namespace optim {
+namespace {
+
+constexpr size_t kBlockWeights = 32;
+constexpr size_t kBlockPairs = kBlockWeights / kWeightsPerPair;
+using Block = std::array<uint16_t, kBlockWeights>;
+
+__extension__ using Product = unsigned __int128;
+
+// The step of wyhash (Wang Yi, public domain): two words of four weights make a product of 128
+// bits, of which no bit of either is independent. `place`: of the pair in the weight.
+uint64_t mixed(uint64_t first, uint64_t second, uint64_t place) {
+  const uint64_t key = (place + 1) * 0x9E3779B97F4A7C15;
+  const Product product = Product{first ^ key} * (second ^ key ^ 0xD1B54A32D192ED03);
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+uint64_t sum_of_pairs(const Block& block, size_t count, uint64_t place) {
+  const auto words = std::bit_cast<std::array<uint64_t, 2 * kBlockPairs>>(block);
+  uint64_t sum = 0;
+  for (size_t i = 0; i < count; ++i) sum += mixed(words[2 * i], words[2 * i + 1], place + i);
+  return sum;
+}
+
+// As round_to_bfloat16(), without a branch: the compiler makes vector instructions of it.
+void load_masters(const std::byte* masters, Block& weights) {
+  std::array<uint32_t, kBlockWeights> block;
+  std::memcpy(block.data(), masters, sizeof(block));
+  for (size_t i = 0; i < kBlockWeights; ++i) {
+    const uint32_t bits = block[i];
+    const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+    weights[i] = static_cast<uint16_t>(is_nan ? 0x7FC0 : rounded);
+  }
+}
+
+void load_weights(const std::byte* weights, Block& block) {
+  std::memcpy(block.data(), weights, sizeof(block));
+}
+
+// Block by block; the last one is filled up with zeros.
+template <size_t kElementBytes, typename Load>
+uint64_t sum_of_blocks(std::span<const std::byte> bytes, uint64_t first, Load load) {
+  constexpr size_t kBlockBytes = kBlockWeights * kElementBytes;
+  uint64_t sum = 0;
+  uint64_t place = first / kWeightsPerPair;
+  Block block;
+  for (; bytes.size() >= kBlockBytes; bytes = bytes.subspan(kBlockBytes)) {
+    load(bytes.data(), block);
+    sum += sum_of_pairs(block, kBlockPairs, place);
+    place += kBlockPairs;
+  }
+  if (bytes.empty()) return sum;
+  std::array<std::byte, kBlockBytes> last = {};
+  std::ranges::copy(bytes, last.begin());
+  load(last.data(), block);
+  constexpr size_t kPairBytes = kWeightsPerPair * kElementBytes;
+  return sum + sum_of_pairs(block, (bytes.size() + kPairBytes - 1) / kPairBytes, place);
+}
+
+}  // namespace
+
+uint64_t sum_of_weights(std::span<const std::byte> weights, uint64_t first) {
+  return sum_of_blocks<sizeof(uint16_t)>(weights, first, load_weights);
+}
+
+uint64_t sum_of_masters(std::span<const std::byte> masters, uint64_t first) {
+  return sum_of_blocks<sizeof(float)>(masters, first, load_masters);
+}
+
+}  // namespace optim

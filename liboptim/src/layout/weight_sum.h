@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace optim {
+
+// What two weights of one shape have in common only when all their bits are equal, but for chance
+// (2^-64): a sum over pairs of words of four weights, each pair mixed with its place, so that parts
+// may be summed in any order. A part starts at a whole pair, and ends at one or at the weight's
+// end.
+inline constexpr uint64_t kWeightsPerPair = 8;
+
+// Of 16-bit weights; `first`: which of the weight's elements is the part's first.
+uint64_t sum_of_weights(std::span<const std::byte> weights, uint64_t first);
+// Of the bfloat16 weights that these float32 masters round to.
+uint64_t sum_of_masters(std::span<const std::byte> masters, uint64_t first);
+
+}  // namespace optim

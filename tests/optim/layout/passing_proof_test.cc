@@ -1,0 +1,150 @@
+#include "layout/passing_proof.h"
+
+#include <boost/test/unit_test.hpp>
+
+#include <ckpt/error.h>
+#include <ckpt/staging.h>
+
+#include "layout/layer_wise_target.h"
+#include "layout/weight_sum.h"
+#include "support/errors.h"
+#include "support/temporary_folder.h"
+
+using optim::PassingProof;
+using test::TemporaryFolder;
+
+namespace {
+
+ckpt::Checkpoint sample() {
+  return ckpt::Checkpoint::open(std::filesystem::path(SHARDWISE_GOLDEN_DIR) /
+                                "lw_muon_bf16_torch_dp2/ckpt");
+}
+
+// Two masters of one shape change places, which shapes alone do not show.
+void swap_masters(optim::LayerWiseCheckpoint& view) {
+  std::vector<ckpt::TensorEntry*> alike;
+  for (auto& tensor : view.tensors.tensors) {
+    if (tensor.key == "optimizer.state.fp32_param.output_layer.weight" ||
+        tensor.key == "optimizer.state.fp32_param.embedding.word_embeddings.weight") {
+      alike.push_back(&tensor);
+    }
+  }
+  BOOST_REQUIRE(alike.size() == 2u);
+  std::swap(alike[0]->chunks, alike[1]->chunks);
+}
+
+void write(const ckpt::Target& target, const ckpt::Checkpoint& source,
+           const std::filesystem::path& path, const ckpt::ExecuteOptions& options = {}) {
+  ckpt::Staging staging = ckpt::Staging::create(path);
+  ckpt::execute(target, ckpt::make_plan(target), source, staging, options);
+  staging.commit();
+}
+
+ckpt::ExecuteOptions watched_by(PassingProof& proof, unsigned threads) {
+  ckpt::ExecuteOptions options;
+  options.threads = threads;
+  options.memory_bytes_max = 0;  // the least: many windows
+  options.on_read = [&proof](const auto& located, uint64_t offset_bytes, auto bytes) {
+    proof.note(located, offset_bytes, bytes);
+  };
+  return options;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(passing_proof)
+
+BOOST_AUTO_TEST_CASE(all_masters_are_proven_while_they_are_copied) {
+  const auto source = sample();
+  const auto view = optim::name_layer_wise(source);
+  for (const uint32_t data_parallel : {1u, 2u, 5u}) {
+    for (const unsigned threads : {1u, 4u}) {
+      const TemporaryFolder folder;
+      PassingProof proof(view, source);
+      optim::LayerWiseTargetSpec spec;
+      spec.data_parallel = data_parallel;
+      write(optim::make_layer_wise_target(view, spec), source, folder / "out",
+            watched_by(proof, threads));
+      for (size_t i = 0; i < view.params.size(); ++i) {
+        const auto& weight = *view.tensors.find_tensor(view.params[i].info.name);
+        std::vector<std::byte> bytes(ckpt::count_bytes(weight));
+        source.read(weight, ckpt::whole(weight.shape), bytes);
+        BOOST_TEST_REQUIRE(proof.proven(i).has_value(), view.params[i].info.name);
+        BOOST_TEST(*proof.proven(i) == optim::sum_of_weights(bytes, 0));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_has_not_passed_or_not_in_whole_pairs_is_not_proven) {
+  const auto source = sample();
+  const auto view = optim::name_layer_wise(source);
+  PassingProof proof(view, source);
+  for (size_t i = 0; i < view.params.size(); ++i) {
+    const auto& weight = *view.tensors.find_tensor(view.params[i].info.name);
+    const auto& master =
+        *view.tensors.find_tensor("optimizer.state.fp32_param." + view.params[i].info.name);
+    for (const auto* tensor : {&weight, &master}) {
+      std::vector<std::byte> bytes(ckpt::count_bytes(*tensor));
+      source.read(*tensor, ckpt::whole(tensor->shape), bytes);
+      const size_t cut = tensor == &weight && i % 2 == 0 ? 2 : 32;  // of a pair, or after some
+      proof.note(tensor->chunks[0].region, 0, std::span(bytes).first(cut));
+      if (i % 3 == 0) continue;
+      proof.note(tensor->chunks[0].region, cut, std::span(bytes).subspan(cut));
+    }
+    BOOST_TEST(proof.proven(i).has_value() == (i % 2 != 0 && i % 3 != 0));
+  }
+  BOOST_TEST(optim::prove_rest(view, source, {}, &proof).empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_wrong_master_stops_the_copying_and_the_first_one_is_told) {
+  const auto source = sample();
+  auto view = optim::name_layer_wise(source);
+  swap_masters(view);
+  const auto expected = test::error_of([&] { optim::prove_assignment(view, source); });
+  BOOST_REQUIRE(expected);
+  for (const unsigned threads : {1u, 4u}) {
+    const TemporaryFolder folder;
+    PassingProof proof(view, source);
+    const auto target = optim::make_layer_wise_target(view, {});
+    const auto stopped =
+        test::error_of([&] { write(target, source, folder / "out", watched_by(proof, threads)); });
+    BOOST_REQUIRE(stopped);
+    BOOST_TEST(stopped->where().key.starts_with("optimizer.state.fp32_param."));
+    BOOST_TEST(stopped->problem().starts_with("the master does not round to the model's weight"));
+    const auto named = test::error_of([&] { optim::prove_rest(view, source, {}, &proof); });
+    BOOST_REQUIRE(named);
+    BOOST_TEST(std::string(named->what()) == expected->what());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_checkpoint_with_wrong_masters_is_not_resharded) {
+  const TemporaryFolder folder;
+  const auto source = sample();
+  auto view = optim::name_layer_wise(source);
+  swap_masters(view);
+  write(optim::make_layer_wise_target(view, {}), source, folder / "wrong");
+  for (const unsigned threads : {1u, 4u}) {
+    for (const uint32_t world_size : {1u, 2u}) {
+      optim::ConvertOptions options;
+      options.data_parallel = 4;
+      options.execute.threads = threads;
+      unsigned refused = 0;
+      for (uint32_t rank = 0; rank < world_size; ++rank) {
+        options.share = {rank, world_size};
+        const auto error =
+            test::error_of([&] { optim::reshard(folder / "wrong", folder / "out", options); });
+        if (!error) continue;
+        ++refused;
+        BOOST_TEST((error->code() == ckpt::ErrorCode::Corrupt));
+        BOOST_TEST(error->where().key.starts_with("optimizer.state.fp32_param."));
+        BOOST_TEST(test::contains(error->problem(), "does not round to the model's weight"));
+      }
+      BOOST_TEST(refused >= 1u);
+      BOOST_TEST(!std::filesystem::exists(folder / "out"));
+      ckpt::Staging::clean(folder / "out");
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,86 @@
+#include "layout/weight_sum.h"
+
+#include <bit>
+#include <boost/test/unit_test.hpp>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "layout/rounding.h"
+#include "support/random_tensors.h"
+
+using optim::sum_of_masters;
+using optim::sum_of_weights;
+
+namespace {
+
+std::span<const std::byte> bytes_of(const auto& values) { return std::as_bytes(std::span(values)); }
+
+// Any bits: infinities, subnormals, every NaN.
+std::vector<float> random_masters(test::Random& random, size_t count) {
+  std::vector<float> masters(count);
+  for (float& master : masters) master = std::bit_cast<float>(static_cast<uint32_t>(random()));
+  constexpr uint32_t kCorners[] = {0,          0x80000000, 0x7F800000, 0xFF800000, 0x7F800001,
+                                   0xFFFFFFFF, 0x7F7FFFFF, 0x00007FFF, 0x00008000, 0x00018000};
+  for (size_t i = 0; i < std::min(count, std::size(kCorners)); ++i) {
+    masters[random() % count] = std::bit_cast<float>(kCorners[i]);
+  }
+  return masters;
+}
+
+std::vector<uint16_t> rounded(const std::vector<float>& masters) {
+  std::vector<uint16_t> weights;
+  for (const float master : masters) weights.push_back(optim::round_to_bfloat16(master));
+  return weights;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(weight_sum)
+
+BOOST_AUTO_TEST_CASE(masters_have_the_sum_of_the_weights_that_they_round_to) {
+  test::Random random(67);
+  for (size_t count = 1; count < 300; ++count) {
+    const auto masters = random_masters(random, count);
+    BOOST_TEST(sum_of_masters(bytes_of(masters), 0) ==
+               sum_of_weights(bytes_of(rounded(masters)), 0));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(parts_of_whole_pairs_add_up_to_the_whole) {
+  test::Random random(68);
+  for (int round = 0; round < 200; ++round) {
+    const auto masters = random_masters(random, 1 + random() % 1000);
+    const auto weights = rounded(masters);
+    uint64_t of_masters = 0, of_weights = 0;
+    for (size_t first = 0; first < masters.size();) {
+      const size_t count =
+          std::min(masters.size() - first, optim::kWeightsPerPair * (1 + random() % 40));
+      of_masters += sum_of_masters(bytes_of(masters).subspan(first * 4, count * 4), first);
+      of_weights += sum_of_weights(bytes_of(weights).subspan(first * 2, count * 2), first);
+      first += count;
+    }
+    BOOST_TEST(of_masters == sum_of_weights(bytes_of(weights), 0));
+    BOOST_TEST(of_weights == of_masters);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_bit_and_every_place_counts) {
+  test::Random random(69);
+  const auto weights = rounded(random_masters(random, 70));
+  const uint64_t sum = sum_of_weights(bytes_of(weights), 0);
+  for (size_t bit = 0; bit < weights.size() * 16; ++bit) {
+    auto changed = weights;
+    changed[bit / 16] ^= static_cast<uint16_t>(1u << bit % 16);
+    BOOST_TEST(sum_of_weights(bytes_of(changed), 0) != sum, "bit " << bit);
+  }
+  for (size_t i = 0; i < weights.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      auto swapped = weights;
+      std::swap(swapped[i], swapped[j]);
+      BOOST_TEST((sum_of_weights(bytes_of(swapped), 0) == sum) == (weights[i] == weights[j]));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
