@@ -3,6 +3,7 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <filesystem>
 
 #include <ckpt/error.h>
@@ -259,6 +260,22 @@ BOOST_AUTO_TEST_CASE(places_may_come_in_any_order) {
   const auto streamed = ckpt::stream_dist_metadata(test::MemoryFile(bytes), {});
   BOOST_REQUIRE(streamed.has_value());
   require_equal(*streamed, ckpt::interpret_dist_metadata(tree));
+  BOOST_TEST(streamed->region_ends.empty());
+}
+
+BOOST_AUTO_TEST_CASE(ends_of_files_are_known_where_regions_follow_each_other) {
+  const auto streamed = ckpt::stream_dist_metadata(test::MemoryFile(small_metadata()), {});
+  BOOST_REQUIRE(streamed.has_value());
+  std::vector<uint64_t> ends(streamed->files.size());
+  const auto extend = [&](const ckpt::StorageRegion& region) {
+    ends[region.file] = std::max(ends[region.file], region.bytes.end_bytes());
+  };
+  for (const ckpt::TensorEntry& tensor : streamed->tensors) {
+    for (const ckpt::Chunk& chunk : tensor.chunks) extend(chunk.region);
+  }
+  for (const ckpt::ObjectEntry& object : streamed->objects) extend(*object.region);
+  BOOST_TEST(!ends.empty());
+  BOOST_TEST(streamed->region_ends == ends, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

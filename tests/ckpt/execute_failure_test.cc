@@ -86,8 +86,9 @@ BOOST_AUTO_TEST_CASE(a_storage_of_another_length_than_planned_is_refused) {
   Sliced sliced;
   const Target wrapped = sliced.target(sliced.all());
   const std::string file = written(wrapped, sliced.payloads, options_of(1)).at("f");
-  const ckpt::StorageRegion region{
-      sliced.payloads.add_file(file), {0, file.size()}, ckpt::Wrapping::TorchSave};
+  const ckpt::StorageRegion region{.file = sliced.payloads.add_file(file),
+                                   .wrapping = ckpt::Wrapping::TorchSave,
+                                   .bytes = {0, file.size()}};
   const ckpt::Error error = failure(one_file({tree_archive({{8, ckpt::StorageSource{region}}})}),
                                     sliced.payloads, options_of(1));
   BOOST_TEST((error.code() == ErrorCode::Corrupt));

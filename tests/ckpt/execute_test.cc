@@ -110,8 +110,9 @@ BOOST_AUTO_TEST_CASE(a_storage_wrapped_in_an_archive_is_unwrapped) {
   const std::string file = written(wrapped, sliced.payloads, options_of(1)).at("f");
   MemoryPayloads payloads;
   KnownTensor tensor = sliced.tensor;
-  ckpt::StorageRegion region{
-      payloads.add_file("before" + file), {6, file.size()}, ckpt::Wrapping::TorchSave};
+  ckpt::StorageRegion region{.file = payloads.add_file("before" + file),
+                             .wrapping = ckpt::Wrapping::TorchSave,
+                             .bytes = {6, file.size()}};
   tensor.entry.chunks = {{sliced.all(), region, 0}};
   const Target target = one_file({bare_archive(tensor, sliced.all())});
   BOOST_TEST((written(target, payloads, options_of(2)).at("f") == file));

@@ -169,6 +169,30 @@ BOOST_DATA_TEST_CASE(is_refused, data::make(kCases), c) {
   BOOST_TEST(test::contains(error->problem(), c.problem), error->what());
 }
 
+// D3, where only names and shapes are wanted: what .metadata says, and no values.
+BOOST_AUTO_TEST_CASE(D3_a_missing_file_is_as_long_as_metadata_says_where_that_is_wanted) {
+  const Copy copy;
+  const auto whole = ckpt::Checkpoint::open(copy.folder.path());
+  for (const ckpt::FileEntry& file : whole.catalog().files) {
+    if (file.path.ends_with(".distcp")) fs::remove(copy.folder.path() / file.path);
+  }
+  ckpt::Limits listing;
+  listing.allow_missing_data = true;
+  const auto bare =
+      ckpt::Checkpoint::open(copy.folder.path(), {.iteration = std::nullopt, .limits = listing});
+  BOOST_REQUIRE(bare.catalog().tensors.size() == whole.catalog().tensors.size());
+  for (size_t f = 0; f < bare.catalog().files.size(); ++f) {
+    const ckpt::FileEntry &file = bare.catalog().files[f], &before = whole.catalog().files[f];
+    BOOST_TEST(file.is_missing == file.path.ends_with(".distcp"));
+    BOOST_TEST(file.count_bytes == before.count_bytes);
+  }
+  const ckpt::TensorEntry& tensor = bare.catalog().tensors.front();
+  BOOST_TEST(tensor.shape == whole.catalog().tensors.front().shape);
+  const auto error = test::error_of([&] { bare.locate(tensor.chunks[0].region); });
+  BOOST_REQUIRE(error);
+  BOOST_TEST((error->code() == ErrorCode::NotFound));
+}
+
 // D4: the entry's own pickle says what it holds; .metadata must agree.
 BOOST_AUTO_TEST_CASE(D4_an_entry_of_another_type_than_metadata_says_is_refused) {
   const Copy copy;

@@ -60,11 +60,11 @@ class MemoryPayloads final : public ckpt::PayloadSource {
   }
 
   // Unwraps an archive by taking its member data/0.
-  ckpt::StorageRegion locate(const ckpt::StorageRegion& region) const override {
-    if (region.wrapping == ckpt::Wrapping::None) return region;
+  ckpt::LocatedRegion locate(const ckpt::StorageRegion& region) const override {
+    if (region.wrapping == ckpt::Wrapping::None) return {region};
     for (const auto& member : ckpt::zip::read_directory(files_[region.file], region.bytes)) {
       if (member.name.ends_with("/data/0")) {
-        return {region.file, member.data, ckpt::Wrapping::None, member.crc32};
+        return {{.file = region.file, .crc32 = member.crc32, .bytes = member.data}};
       }
     }
     throw ckpt::Error(ckpt::ErrorCode::Corrupt, {file_name(region.file)}, "no storage in it");

@@ -1,6 +1,11 @@
 #include "common/source_options.h"
 
+#include <algorithm>
+
+#include <ckpt/error.h>
+#include <common/console.h>
 #include <common/option_values.h>
+#include <common/text.h>
 
 namespace tools {
 
@@ -18,6 +23,30 @@ void SourceOptions::declare(CLI::App& app, const std::string& name) {
 
 ckpt::Checkpoint SourceOptions::open() const {
   return ckpt::Checkpoint::open(path, {.iteration = iteration, .limits = limits});
+}
+
+ckpt::Checkpoint SourceOptions::open_to_list(Console& console) const {
+  ckpt::Limits listing = limits;
+  listing.allow_missing_data = true;
+  ckpt::Checkpoint checkpoint =
+      ckpt::Checkpoint::open(path, {.iteration = iteration, .limits = listing});
+  const std::vector<std::string> missing = missing_files(checkpoint.catalog());
+  if (!missing.empty()) {
+    console.warn(std::to_string(missing.size()) + " of " +
+                 count_text(checkpoint.catalog().files.size(), "data file") +
+                 " are missing, first " + ckpt::escaped(missing.front()) +
+                 ": this is what .metadata says");
+  }
+  return checkpoint;
+}
+
+std::vector<std::string> missing_files(const ckpt::Catalog& catalog) {
+  std::vector<std::string> missing;
+  for (const ckpt::FileEntry& file : catalog.files) {
+    if (file.is_missing) missing.push_back(file.path);
+  }
+  std::ranges::sort(missing);
+  return missing;
 }
 
 }  // namespace tools

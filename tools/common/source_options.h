@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ckpt/checkpoint.h>
 
@@ -12,6 +13,8 @@ class App;
 
 namespace tools {
 
+class Console;
+
 // A checkpoint to read: the positional PATH (or another name), --iteration and --follow-links.
 struct SourceOptions {
   std::string path;
@@ -20,6 +23,11 @@ struct SourceOptions {
 
   void declare(CLI::App& app, const std::string& name = "PATH");
   ckpt::Checkpoint open() const;
+  // For what looks at no values: files that .metadata names may be missing, which is a warning.
+  ckpt::Checkpoint open_to_list(Console& console) const;
 };
+
+// The paths of the files that .metadata names and that are missing, sorted.
+std::vector<std::string> missing_files(const ckpt::Catalog& catalog);
 
 }  // namespace tools

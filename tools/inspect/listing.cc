@@ -6,6 +6,8 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <common/json.h>
+#include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
 
@@ -134,6 +136,12 @@ const std::string& FileNames::json_of(const Row& row, const JsonStream& json) {
   for (const FileName* file : files) quoted.emplace_back(file->json);
   json_ = json.array_text(quoted);
   return json_;
+}
+
+void add_missing_files(nlohmann::json& document, const ckpt::Catalog& catalog) {
+  for (const std::string& path : missing_files(catalog)) {
+    document["missing_files"].push_back(json_text(path));
+  }
 }
 
 void print_rows(Console& console, const Rows& listed) {

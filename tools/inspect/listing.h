@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -69,6 +70,8 @@ struct Rows {
   const std::vector<Row>& rows;
   size_t limit = SIZE_MAX;
 };
+// Adds `missing_files` to a document, where there are any.
+void add_missing_files(nlohmann::json& document, const ckpt::Catalog& catalog);
 void print_rows(Console& console, const Rows& rows);
 // The elements of one array: the tensors among the rows, or the objects.
 void add_json_rows(JsonStream& json, const Rows& rows, bool tensors);

@@ -46,6 +46,12 @@ void print_json_rows(Console& console, std::vector<Row>& rows, const LsOptions& 
   JsonStream json(console.out());
   json.begin_object();
   json.key("format").text(name(catalog.format));
+  const std::vector<std::string> missing = missing_files(catalog);
+  if (!missing.empty()) {
+    json.key("missing_files").begin_array();
+    for (const std::string& path : missing) json.text(path);
+    json.end_array();
+  }
   add_json_rows(json.key("objects"), listed, false);
   json.key("schema_version").number(kJsonSchemaVersion);
   add_json_rows(json.key("tensors"), listed, true);
@@ -60,7 +66,7 @@ void print_json_rows(Console& console, std::vector<Row>& rows, const LsOptions& 
 
 int run(const LsOptions& options, Console& console) {
   // Never taken apart: with 10^6 chunks that takes as long as printing them, and the process ends.
-  static const auto* opened = new ckpt::Checkpoint(options.source.open());
+  static const auto* opened = new ckpt::Checkpoint(options.source.open_to_list(console));
   const ckpt::Checkpoint& checkpoint = *opened;
   std::vector<Row> rows = list_rows(checkpoint.catalog(), options.filter);
   sort_rows(rows, options.sort);

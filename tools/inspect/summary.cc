@@ -224,11 +224,12 @@ void print_summary_as_json(Console& console, const ckpt::Checkpoint& checkpoint)
   for (const ckpt::FileEntry& file : catalog.files) {
     document["files"].push_back({{"path", json_text(file.path)}, {"bytes", file.count_bytes}});
   }
+  add_missing_files(document, catalog);
   print_json(console, document);
 }
 
 int run(const SummaryOptions& options, Console& console) {
-  const ckpt::Checkpoint checkpoint = options.source.open();
+  const ckpt::Checkpoint checkpoint = options.source.open_to_list(console);
   if (console.options().json) {
     print_summary_as_json(console, checkpoint);
   } else {

@@ -138,12 +138,13 @@ nlohmann::json to_json(const Branch& branch, size_t depth_left) {
 }
 
 int run(const TreeOptions& options, Console& console) {
-  const ckpt::Checkpoint checkpoint = options.source.open();
+  const ckpt::Checkpoint checkpoint = options.source.open_to_list(console);
   const std::vector<Row> rows = list_rows(checkpoint.catalog(), options.filter);
   const Branch root = make_tree(rows);
   if (console.options().json) {
     nlohmann::json document = json_document();
     document["format"] = name(checkpoint.catalog().format);
+    add_missing_files(document, checkpoint.catalog());
     document["tree"] = to_json(root, options.depth);
     print_json(console, document);
     return 0;

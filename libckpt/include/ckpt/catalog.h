@@ -38,14 +38,17 @@ struct StridedView {
 };
 
 // Bytes of one file of the checkpoint. `crc32` is the archive's checksum of the whole region, where
-// it has one.
+// it has one. In 32 bytes: a checkpoint may have 10^6 of them.
 struct StorageRegion {
   uint32_t file = 0;  // index into Catalog::files
-  ByteRange bytes;
   Wrapping wrapping = Wrapping::None;
   std::optional<uint32_t> crc32 = std::nullopt;
-  // Of a located entry (PayloadSource::locate): how its tensor views the storage; null: row-major.
-  std::shared_ptr<const StridedView> view = nullptr;
+  ByteRange bytes;
+};
+
+// The storage that PayloadSource::locate() found in a region, and how its tensor views it.
+struct LocatedRegion : StorageRegion {
+  std::shared_ptr<const StridedView> view = nullptr;  // null: row-major
 };
 
 // A stored box of a tensor. Without `view` the payload is row-major without holes;
@@ -77,7 +80,8 @@ struct ObjectEntry {
 
 struct FileEntry {
   std::string path;  // relative to the opened folder
-  uint64_t count_bytes = 0;
+  uint64_t count_bytes = 0;  // of a missing one: up to the end of what .metadata says is in it
+  bool is_missing = false;   // only under Limits::allow_missing_data; reading from it is NotFound
 };
 
 // What a checkpoint holds: a value, no open files behind it. Order is that of the files.

@@ -22,7 +22,7 @@ class CKPT_EXPORT PayloadSource {
   virtual ~PayloadSource();
   // The region of the storage itself: unwraps a torch.save entry, returns other regions as they
   // are.
-  virtual StorageRegion locate(const StorageRegion& region) const = 0;
+  virtual LocatedRegion locate(const StorageRegion& region) const = 0;
   // Reads out.size() bytes that start `offset_bytes` into a located region.
   virtual void read_bytes(const StorageRegion& located, uint64_t offset_bytes,
                           std::span<std::byte> out) const = 0;
@@ -89,7 +89,7 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
   // archive's.
   void check_crc(const TensorEntry& tensor) const;
 
-  StorageRegion locate(const StorageRegion& region) const override;
+  LocatedRegion locate(const StorageRegion& region) const override;
   void read_bytes(const StorageRegion& located, uint64_t offset_bytes,
                   std::span<std::byte> out) const override;
   std::string file_name(uint32_t file) const override;

@@ -29,7 +29,15 @@ class Extents {
   Extents(Iterator first, Iterator last) : Extents() {
     for (; first != last; ++first) push_back(static_cast<uint64_t>(*first));
   }
-  Extents(const Extents& other) : Extents(other.begin(), other.end()) {}
+  Extents(const Extents& other) : count_(other.count_) {
+    if (other.is_on_heap()) {
+      heap_ = new uint64_t[other.capacity_];
+      capacity_ = other.capacity_;
+      std::copy(other.begin(), other.end(), heap_);
+    } else {
+      std::copy(other.inline_, other.inline_ + kInlineMax, inline_);
+    }
+  }
   Extents(Extents&& other) noexcept : Extents() { swap(other); }
   Extents& operator=(Extents other) noexcept {
     swap(other);

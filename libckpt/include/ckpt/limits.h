@@ -19,6 +19,9 @@ struct Limits {
   // Whether links in a checkpoint's folder may lead out of it. A file that was named itself is read
   // wherever it lies.
   bool follow_links = false;
+  // Whether files that .metadata names may be missing (FileEntry::is_missing): to look at what a
+  // checkpoint holds, not at its values.
+  bool allow_missing_data = false;
 };
 
 }  // namespace ckpt

@@ -84,14 +84,14 @@ struct Checkpoint::State {
     return element_count(chunk->box.sizes) * bytes_per_element(tensor->dtype);
   }
 
-  StorageRegion unwrap(const StorageRegion& region) const {
+  LocatedRegion unwrap(const StorageRegion& region) const {
     const Document document = read_entry(region, expected_bytes(region));
     const auto view = as_tensor(document.tree.root());
     const Where where{file_path(region.file), region.bytes.offset_bytes, {}};
     if (!view) throw Error(ErrorCode::Corrupt, where, "the entry holds no tensor");
     check_entry(region, *view);
     const TensorEntry entry = make_tensor_entry(document, {"", 0, *view}, file_path(region.file));
-    StorageRegion storage = entry.chunks[0].region;
+    LocatedRegion storage{entry.chunks[0].region};
     if (entry.chunks[0].view) {
       storage.view = entry.chunks[0].view;
       return storage;
@@ -197,8 +197,8 @@ void Checkpoint::check_crc(const TensorEntry& tensor) const {
   }
 }
 
-StorageRegion Checkpoint::locate(const StorageRegion& region) const {
-  return region.wrapping == Wrapping::None ? region : state_->unwrap(region);
+LocatedRegion Checkpoint::locate(const StorageRegion& region) const {
+  return region.wrapping == Wrapping::None ? LocatedRegion{region} : state_->unwrap(region);
 }
 
 void Checkpoint::read_bytes(const StorageRegion& located, uint64_t offset_bytes,

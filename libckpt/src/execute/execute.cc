@@ -26,7 +26,7 @@ class MeteredSource final : public PayloadSource {
  public:
   explicit MeteredSource(const PayloadSource& source) : source_(source) {}
 
-  StorageRegion locate(const StorageRegion& region) const override {
+  LocatedRegion locate(const StorageRegion& region) const override {
     return source_.locate(region);
   }
   void read_bytes(const StorageRegion& located, uint64_t offset_bytes,

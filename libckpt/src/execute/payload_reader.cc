@@ -117,7 +117,7 @@ BoxReader::Part& BoxReader::part_of(const CopyOp& copy) {
 // An entry may hold a tensor that is not row-major. The chunk may be a part of it: without leading
 // dimensions, of which the payload's offset says how many rows were skipped.
 StorageRegion BoxReader::locate(Part& part) const {
-  StorageRegion storage = source_.locate(part.chunk->region);
+  const LocatedRegion storage = source_.locate(part.chunk->region);
   if (!storage.view) return storage;
   const Extents& strides = storage.view->strides;
   const Extents& sizes = part.chunk->box.sizes;

@@ -87,8 +87,6 @@ class Digester {
     add(region.bytes.offset_bytes);
     add(region.bytes.count_bytes);
     add(static_cast<uint64_t>(region.wrapping));
-    add(region.view != nullptr);
-    if (region.view) add(*region.view);
   }
   void add(const StridedView& view) {
     add(view.offset);

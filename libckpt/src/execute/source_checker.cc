@@ -98,7 +98,7 @@ size_t SourceChecker::gather_incomplete() {
 
 void SourceChecker::complete(size_t index, std::span<std::byte> buffer) {
   const auto& [place, storage] = *incomplete_[index];
-  StorageRegion located{place.file, place.bytes};
+  StorageRegion located{.file = place.file, .bytes = place.bytes};
   located.crc32 = storage.stated_crc;
   const Ranges known = *storage.known;
   try {

@@ -226,28 +226,42 @@ std::optional<uint32_t> DistAssembler::file_of(uint32_t path) {
 }
 
 void DistAssembler::flush_some() {
-  if (pieces_.entries.size() + pieces_.places.size() >= kPiecesMin) flush();
+  const bool are_many = pieces_.entries.size() + pieces_.places.size() >= kPiecesMin;
+  if (are_many && unnamed_.empty()) flush();  // the boxes of a tensor go with its name
 }
 
-void DistAssembler::flush() { deliver_(std::exchange(pieces_, {})); }
+void DistAssembler::flush() { deliver_(pieces_); }
 
 // --- known classes ---
 
-std::optional<std::array<DistItem, 5>> DistAssembler::fields(Pairs pairs, Names names) {
-  if (pairs.size() % 2 != 0) return std::nullopt;
-  std::array<DistItem, 5> found{};
+std::span<const uint32_t> DistAssembler::names_of(DistClass known) {
+  static constexpr uint32_t kChunkNames[] = {kOffsets, kSizes};
+  static constexpr uint32_t kIndexNames[] = {kFqn, kOffset, kIndex};
+  static constexpr uint32_t kInfoNames[] = {kRelativePath, kOffset, kLength, kTransformDescriptors};
+  static constexpr uint32_t kTensorNames[] = {kProperties, kSize, kChunks};
+  switch (known) {
+    case DistClass::Chunk: return kChunkNames;
+    case DistClass::Index: return kIndexNames;
+    case DistClass::Info: return kInfoNames;
+    case DistClass::Tensor: return kTensorNames;
+    default: return {};
+  }
+}
+
+std::optional<DistAssembler::FieldOrder> DistAssembler::field_order(DistClass known, Pairs pairs) {
+  const auto names = names_of(known);
+  if (pairs.size() > 2 * names.size() || pairs.size() % 2 != 0) return std::nullopt;
+  FieldOrder order{};
   uint32_t seen = 0;
   for (size_t i = 0; i < pairs.size(); i += 2) {
-    const auto* usual = names.begin() + i / 2;  // names mostly come in their order
-    const bool is_usual = usual < names.end() && *usual == pairs[i].id;
-    const auto* name = is_usual ? usual : std::ranges::find(names, pairs[i].id);
+    const auto name = std::ranges::find(names, pairs[i].id);
     if (!pairs[i].is(Tag::Text) || name == names.end()) return std::nullopt;
-    const auto place = static_cast<uint32_t>(name - names.begin());
+    const auto place = static_cast<uint8_t>(name - names.begin());
     if ((seen >> place & 1) != 0) return std::nullopt;
     seen |= 1u << place;
-    found[place] = pairs[i + 1];
+    order[i / 2] = place;
   }
-  return found;
+  return order;
 }
 
 bool DistAssembler::build(DistItem& object, const DistItem& state) {
@@ -269,29 +283,33 @@ bool DistAssembler::build(DistItem& object, const DistItem& state) {
 
 bool DistAssembler::build_from(DistItem& object, Pairs pairs) {
   if (!object.is(Tag::Instance)) return false;
+  const auto order = field_order(static_cast<DistClass>(object.id), pairs);
+  if (!order) return false;
+  Fields fields;
+  for (size_t i = 0; i < pairs.size(); i += 2) fields[(*order)[i / 2]] = pairs[i + 1];
+  return build_from(object, fields);
+}
+
+bool DistAssembler::build_from(DistItem& object, const Fields& fields) {
   switch (static_cast<DistClass>(object.id)) {
-    case DistClass::Chunk: return build_chunk(object, pairs);
-    case DistClass::Index: return build_index(object, pairs);
-    case DistClass::Info: return build_info(object, pairs);
-    case DistClass::Tensor: return build_tensor(object, pairs);
-    case DistClass::Bytes: return pairs.empty();
+    case DistClass::Chunk: return build_chunk(object, fields);
+    case DistClass::Index: return build_index(object, fields);
+    case DistClass::Info: return build_info(object, fields);
+    case DistClass::Tensor: return build_tensor(object, fields);
+    case DistClass::Bytes: return true;
     default: return false;
   }
 }
 
-bool DistAssembler::build_chunk(DistItem& object, Pairs pairs) {
-  const auto found = fields(pairs, {kOffsets, kSizes});
-  if (!found) return false;
-  const auto& [offsets, sizes, a, b, c] = *found;
+bool DistAssembler::build_chunk(DistItem& object, const Fields& fields) {
+  const auto& [offsets, sizes, a, b] = fields;
   if (!offsets.is(Tag::Size) || !sizes.is(Tag::Size)) return false;
   object = {Tag::Chunk, offsets.id, sizes.id};
   return true;
 }
 
-bool DistAssembler::build_index(DistItem& object, Pairs pairs) {
-  const auto found = fields(pairs, {kFqn, kOffset, kIndex});
-  if (!found) return false;
-  const auto& [fqn, offset, index, a, b] = *found;
+bool DistAssembler::build_index(DistItem& object, const Fields& fields) {
+  const auto& [fqn, offset, index, a] = fields;
   const bool has_offset = offset.is(Tag::Size);
   if (!fqn.is(Tag::Text) || !is_number_or_none(index)) return false;
   if (!has_offset && !offset.is(Tag::None)) return false;
@@ -299,10 +317,8 @@ bool DistAssembler::build_index(DistItem& object, Pairs pairs) {
   return true;
 }
 
-bool DistAssembler::build_info(DistItem& object, Pairs pairs) {
-  const auto found = fields(pairs, {kRelativePath, kOffset, kLength, kTransformDescriptors});
-  if (!found) return false;
-  const auto& [path, offset, length, transforms, a] = *found;
+bool DistAssembler::build_info(DistItem& object, const Fields& fields) {
+  const auto& [path, offset, length, transforms] = fields;
   if (!path.is(Tag::Text) || !is_count(offset) || !is_count(length)) return false;
   if (!transforms.is(Tag::None)) return false;
   object = {Tag::Info, path.id, ranges_.size()};
@@ -319,16 +335,14 @@ bool DistAssembler::build_properties(DistItem& object, const DistItem& state) {
   return true;
 }
 
-bool DistAssembler::build_tensor(DistItem& object, Pairs pairs) {
-  const auto found = fields(pairs, {kProperties, kSize, kChunks});
-  if (!found) return false;
-  const auto& [properties, size, list, a, b] = *found;
+bool DistAssembler::build_tensor(DistItem& object, const Fields& fields) {
+  const auto& [properties, size, list, a] = fields;
   if (!properties.is(Tag::Properties) || !size.is(Tag::Size) || !list.is(Tag::List)) return false;
   if (list.id + list.number != chunks_.size()) return false;
   const auto chunks = std::span(chunks_).subspan(list.id);
-  unnamed_.push_back({static_cast<DType>(properties.number),
-                      &values_.extents[size.id],
-                      {chunks.begin(), chunks.end()}});
+  unnamed_.push_back({static_cast<DType>(properties.number), &values_.extents[size.id],
+                      pieces_.boxes.size(), chunks.size()});
+  pieces_.boxes.insert(pieces_.boxes.end(), chunks.begin(), chunks.end());
   object = {Tag::Tensor, named_tensors_ + static_cast<uint32_t>(unnamed_.size()) - 1};
   chunks_.resize(list.id);
   return true;

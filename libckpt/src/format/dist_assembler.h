@@ -3,9 +3,9 @@
 #include <array>
 #include <deque>
 #include <functional>
-#include <initializer_list>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "format/dist_collector.h"
@@ -17,8 +17,8 @@ namespace ckpt {
 // have it.
 class DistAssembler {
  public:
-  // Takes what the catalog needs, as it comes.
-  using Deliver = std::function<void(DistPieces)>;
+  // Takes what the catalog needs, as it comes, and leaves none.
+  using Deliver = std::function<void(DistPieces&)>;
   explicit DistAssembler(Deliver deliver);
 
   DistValues& values() { return values_; }
@@ -34,19 +34,22 @@ class DistAssembler {
   // The same with the keys and values of its state, which no dict holds yet.
   bool build_from(DistItem& object, std::span<const DistItem> pairs);
 
+  // What a known class's object says, in an order of its own; None where it says nothing.
+  using Fields = std::array<DistItem, 4>;
+  using FieldOrder = std::array<uint8_t, std::tuple_size_v<Fields>>;
+  // Which field each of these names and values is; nullopt where one is unknown, or there twice.
+  static std::optional<FieldOrder> field_order(DistClass known, std::span<const DistItem> pairs);
+  bool build_from(DistItem& object, const Fields& fields);
+
   // Delivers what is not delivered yet.
   void flush();
   // What the pieces do not say: the files and the rest.
   std::optional<DistMetadata> finish(const DistItem& root);
 
  private:
-  using Names = std::initializer_list<uint32_t>;
-
   using Pairs = std::span<const DistItem>;  // a key, a value, a key, ...
 
-  // The values under these names (ids of texts), None where there is none; nullopt where there is
-  // another name, or one twice.
-  static std::optional<std::array<DistItem, 5>> fields(Pairs pairs, Names names);
+  static std::span<const uint32_t> names_of(DistClass known);  // ids of texts
   Pairs pairs_of(const DistItem& dict) const;
   std::optional<NodeId> to_node(const DistItem& item);
   bool drop_pairs(const DistItem& dict);
@@ -62,11 +65,11 @@ class DistAssembler {
   bool add_entries(DistItem& dict, std::span<const DistItem> keys_and_values);
   bool add_places(DistItem& dict, std::span<const DistItem> keys_and_values);
 
-  static bool build_chunk(DistItem& object, Pairs pairs);
-  static bool build_index(DistItem& object, Pairs pairs);
-  bool build_info(DistItem& object, Pairs pairs);
+  static bool build_chunk(DistItem& object, const Fields& fields);
+  static bool build_index(DistItem& object, const Fields& fields);
+  bool build_info(DistItem& object, const Fields& fields);
   bool build_properties(DistItem& object, const DistItem& state);
-  bool build_tensor(DistItem& object, Pairs pairs);
+  bool build_tensor(DistItem& object, const Fields& fields);
   bool build_metadata(DistItem& object, const DistItem& state);
 
   Deliver deliver_;

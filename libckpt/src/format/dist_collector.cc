@@ -2,25 +2,26 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "model/check_catalog.h"
 
 namespace ckpt {
 
 bool DistCollector::collect(const DistPieces& pieces) {
-  const auto add = [&](const DistPieces::Entry& entry) { return add_entry(entry); };
+  const auto add = [&](const DistPieces::Entry& entry) { return add_entry(pieces, entry); };
   const auto put = [&](const DistPieces::Place& place) {
     return place.offsets == nullptr ? place_object(place) : place_chunk(place);
   };
   return std::ranges::all_of(pieces.entries, add) && std::ranges::all_of(pieces.places, put);
 }
 
-bool DistCollector::add_entry(const DistPieces::Entry& entry) {
+bool DistCollector::add_entry(const DistPieces& pieces, const DistPieces::Entry& entry) {
   if (known(entry.key).what != What::Nothing) return false;
   if (known_.size() <= entry.key) known_.resize(std::max<size_t>(entry.key + 1, 2 * known_.size()));
   if (entry.tensor) {
     known_[entry.key] = {What::Tensor, static_cast<uint32_t>(tensors_.size())};
-    add_tensor(*entry.name, *entry.tensor);
+    add_tensor(pieces, entry);
   } else {
     known_[entry.key] = {What::Object, static_cast<uint32_t>(objects_.size())};
     objects_.push_back({{}, *entry.name, std::nullopt});
@@ -29,16 +30,17 @@ bool DistCollector::add_entry(const DistPieces::Entry& entry) {
   return true;
 }
 
-void DistCollector::add_tensor(const std::string& name, const DistPieces::Tensor& tensor) {
-  TensorEntry& entry =
-      tensors_.emplace_back(TensorEntry{{}, name, tensor.dtype, *tensor.shape, {}});
-  entry.chunks.reserve(tensor.chunks.size());
-  for (const DistPieces::ChunkBox& box : tensor.chunks) {
-    entry.chunks.push_back({{*box.offsets, *box.sizes}, {}});
+void DistCollector::add_tensor(const DistPieces& pieces, const DistPieces::Entry& entry) {
+  const DistPieces::Tensor& read = *entry.tensor;
+  TensorEntry& tensor =
+      tensors_.emplace_back(TensorEntry{{}, *entry.name, read.dtype, *read.shape, {}});
+  tensor.chunks.reserve(read.boxes);
+  for (const auto& box : std::span(pieces.boxes).subspan(read.first_box, read.boxes)) {
+    tensor.chunks.push_back({{*box.offsets, *box.sizes}, {}});
   }
   next_chunk_.push_back(0);
-  unplaced_ += tensor.chunks.size();
-  check_chunks(entry);
+  unplaced_ += read.boxes;
+  check_chunks(tensor);
 }
 
 bool DistCollector::place_object(const DistPieces::Place& place) {
@@ -80,6 +82,11 @@ std::optional<uint32_t> DistCollector::chunk_at(uint32_t tensor, const Extents& 
 }
 
 void DistCollector::set_region(StorageRegion& region, const DistPieces::Place& place) {
+  if (ends_.size() <= place.file) ends_.resize(place.file + 1);
+  uint64_t& end_bytes = ends_[place.file];
+  do_regions_follow_ =
+      do_regions_follow_ && place.bytes.offset_bytes >= end_bytes && place.bytes.count_bytes > 0;
+  end_bytes = place.bytes.end_bytes();
   region.file = place.file;
   region.bytes = place.bytes;
   region.wrapping = Wrapping::TorchSave;

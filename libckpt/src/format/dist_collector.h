@@ -19,7 +19,7 @@ struct DistPieces {
   struct Tensor {
     DType dtype;
     const Extents* shape;
-    std::vector<ChunkBox> chunks;
+    size_t first_box, boxes;  // of its chunks, in `boxes`
   };
   // Of state_dict_metadata; `key` is a small number of its own for each name.
   struct Entry {
@@ -34,8 +34,15 @@ struct DistPieces {
     const Extents* offsets;  // of the chunk; null: of an object
     ByteRange bytes;
   };
+  std::vector<ChunkBox> boxes;
   std::vector<Entry> entries;
   std::vector<Place> places;
+
+  void clear() {
+    boxes.clear();
+    entries.clear();
+    places.clear();
+  }
 };
 
 // Puts a catalog together. A function returns false where something is not as real writers have
@@ -49,6 +56,10 @@ class DistCollector {
   // What the catalog needs; nothing is left behind.
   std::vector<TensorEntry> take_tensors() { return std::move(tensors_); }
   std::vector<ObjectEntry> take_objects() { return std::move(objects_); }
+  // See DistMetadata.
+  std::vector<uint64_t> region_ends() const {
+    return do_regions_follow_ ? ends_ : std::vector<uint64_t>();
+  }
 
  private:
   enum class What : uint8_t { Nothing, Tensor, Object };
@@ -57,8 +68,8 @@ class DistCollector {
     uint32_t index = 0;
   };
 
-  bool add_entry(const DistPieces::Entry& entry);
-  void add_tensor(const std::string& name, const DistPieces::Tensor& tensor);
+  bool add_entry(const DistPieces& pieces, const DistPieces::Entry& entry);
+  void add_tensor(const DistPieces& pieces, const DistPieces::Entry& entry);
   bool place_object(const DistPieces::Place& place);
   bool place_chunk(const DistPieces::Place& place);
   Known known(uint32_t key) const { return key < known_.size() ? known_[key] : Known{}; }
@@ -70,6 +81,8 @@ class DistCollector {
   std::vector<Known> known_;          // [key]
   std::vector<uint32_t> next_chunk_;  // [tensor] where the next place is looked for first
   std::unordered_map<uint32_t, std::vector<uint32_t>> by_offsets_;  // [tensor] chunks, sorted
+  std::vector<uint64_t> ends_;     // [file] where the last of its regions ends
+  bool do_regions_follow_ = true;  // each of a file starts where the one before it ends, or later
   uint64_t unplaced_ = 0;
 };
 

@@ -19,6 +19,9 @@ struct DistMetadata {
   // The Metadata object without what the catalog has: the entries of state_dict_metadata are None,
   // storage_data is empty.
   ValueTree rest;
+  // [file] where the last of its regions ends, if it is known that each region of a file starts
+  // where the one before it ends, or later; else empty.
+  std::vector<uint64_t> region_ends = {};
 };
 
 // Throws Corrupt with the key; the caller adds the file. Unsupported for transformations other than

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "format/dist_collector.h"
 
@@ -13,12 +14,24 @@ namespace ckpt {
 // Hands pieces from the thread that reads to the one that collects, in their order.
 class DistPieceQueue {
  public:
-  void push(DistPieces pieces) {
+  // Leaves others in their place: empty ones, with the memory of some that were given back.
+  void push(DistPieces& pieces) {
     {
       const std::lock_guard lock(mutex_);
       waiting_.push_back(std::move(pieces));
+      pieces = {};
+      if (!spare_.empty()) {
+        pieces = std::move(spare_.back());
+        spare_.pop_back();
+      }
     }
     changed_.notify_one();
+  }
+
+  void give_back(DistPieces pieces) {
+    pieces.clear();
+    const std::lock_guard lock(mutex_);
+    spare_.push_back(std::move(pieces));
   }
 
   // No more will come.
@@ -44,6 +57,7 @@ class DistPieceQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<DistPieces> waiting_;
+  std::vector<DistPieces> spare_;
   bool is_closed_ = false;
 };
 

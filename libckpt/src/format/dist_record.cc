@@ -48,8 +48,10 @@ DistRecordReader::Outcome DistRecordReader::read(DistItem& object) {
   }
   reader_.skip(kEnd.size());
   before.shape.add_literal(bytes_of(kEnd));
-  before.fields = count_ / 2;
-  if (!assembler_.build_from(object, pairs())) return Outcome::Refused;
+  const auto order = DistAssembler::field_order(static_cast<DistClass>(object.id), pairs());
+  if (!order || !assembler_.build_from(object, pairs())) return Outcome::Refused;
+  before.order = *order;
+  before.fields = {};
   before.shape.end();
   return Outcome::Built;
 }
@@ -59,9 +61,8 @@ const std::byte* DistRecordReader::read_name(const std::byte* at, KnownName& kno
   uint64_t index = 0;
   const std::byte* end = read_get(at, index);
   if (end == nullptr || known.memo_index == index) return end;
-  const auto found = memo_.find(index);
-  if (!found) return nullptr;
-  known = {index, *found};
+  if (!memo_.find(index, known.name)) return nullptr;
+  known.memo_index = index;
   return end;
 }
 
@@ -70,14 +71,12 @@ const std::byte* DistRecordReader::read_value(const std::byte* at, DistItem& val
                                               DistShape& shape) {
   uint64_t index = 0;
   if (const std::byte* end = read_get(at, index)) {
-    const auto recalled = memo_.find(index);
-    if (!recalled) return nullptr;
-    if (assembler_.values().known_class(*recalled) == DistClass::Size) {
+    if (!memo_.find(index, value)) return nullptr;
+    if (assembler_.values().known_class(value) == DistClass::Size) {
       shape.add_literal({at, end});
       return read_size(end, value, shape);
     }
     shape.add_hole(Hole::Recalled);
-    value = *recalled;
     return end;
   }
   if (op_at(at) == Op::ShortBinUnicode) {
@@ -109,9 +108,7 @@ const std::byte* DistRecordReader::read_size(const std::byte* at, DistItem& valu
   if (count == 0 || op_at(at) != tuple) return nullptr;
   if (std::memcmp(at + 1, kSizeEnd.data(), kSizeEnd.size()) != 0) return nullptr;
   const std::byte* end = at + 1 + kSizeEnd.size();
-  const auto size = take_size(std::span(numbers).first(count));
-  if (!size) return nullptr;
-  value = *size;
+  if (!take_size(std::span(numbers).first(count), value)) return nullptr;
   shape.add_hole(Hole::Numbers, count);
   shape.add_literal({at, end});
   return end;
@@ -120,71 +117,66 @@ const std::byte* DistRecordReader::read_size(const std::byte* at, DistItem& valu
 const std::byte* DistRecordReader::read_text(const std::byte* at, DistItem& value) {
   std::string_view text;
   const std::byte* end = read_short_text(at, text);
-  const auto taken = end == nullptr ? std::nullopt : take_text(text);
-  if (!taken) return nullptr;
-  value = *taken;
-  return end;
+  return end != nullptr && take_text(text, value) ? end : nullptr;
 }
 
 // --- as the object before ---
 
 DistRecordReader::Outcome DistRecordReader::read_as_before(DistClass known, DistItem& object) {
-  const Before& before = before_[static_cast<size_t>(known)];
+  Before& before = before_[static_cast<size_t>(known)];
   if (!before.shape.is_known()) return Outcome::Unusual;
   const std::byte* at = reader_.peek_padded(DistShape::kObjectBytesMax);
   const std::byte* end = before.shape.match(at, values_);
-  const auto values = std::span(values_).first(before.fields);
-  if (end == nullptr || !recall_values(values)) return Outcome::Unusual;
+  if (end == nullptr || !recall_values(before)) return Outcome::Unusual;
   memo_.skip(2);
   made_ = 3;  // the empty tuple, the object and its dict
-  count_ = 2 * before.fields;
-  for (size_t i = 0; i < before.fields; ++i) {
-    pairs_[2 * i] = before.names[i].name;
-    if (values[i].hole == Hole::Recalled) continue;
-    const auto taken = take_value(values[i]);
-    if (!taken) return Outcome::Refused;
-    pairs_[2 * i + 1] = *taken;
+  for (size_t i = 0; i < before.shape.holes(); ++i) {
+    if (values_[i].hole == Hole::Recalled) continue;
+    if (!take_value(values_[i], before.fields[before.order[i]])) return Outcome::Refused;
   }
   reader_.skip(static_cast<size_t>(end - at));
   object = {Tag::Instance, static_cast<uint32_t>(known)};
-  return assembler_.build_from(object, pairs()) ? Outcome::Built : Outcome::Refused;
+  return assembler_.build_from(object, before.fields) ? Outcome::Built : Outcome::Refused;
 }
 
-// Puts what is recalled into its pairs; false where the memo does not have it.
-bool DistRecordReader::recall_values(std::span<const DistShape::Value> values) {
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (values[i].hole != Hole::Recalled) continue;
-    const auto found = memo_.find(values[i].numbers[0]);
-    if (!found) return false;
-    pairs_[2 * i + 1] = *found;
+// Puts what is recalled into its fields; false where the memo does not have it.
+bool DistRecordReader::recall_values(Before& before) {
+  for (size_t i = 0; i < before.shape.holes(); ++i) {
+    if (values_[i].hole != Hole::Recalled) continue;
+    if (!memo_.find(values_[i].numbers[0], before.fields[before.order[i]])) return false;
   }
   return true;
 }
 
-std::optional<DistItem> DistRecordReader::take_value(const DistShape::Value& value) {
-  if (value.hole == Hole::Text) return take_text(value.text);
-  if (value.hole == Hole::Numbers) return take_size(std::span(value.numbers).first(value.count));
+bool DistRecordReader::take_value(const DistShape::Value& value, DistItem& item) {
+  if (value.hole == Hole::Text) return take_text(value.text, item);
+  if (value.hole == Hole::Numbers) {
+    return take_size(std::span(value.numbers).first(value.count), item);
+  }
   ++made_;
-  if (value.hole == Hole::None) return DistItem{Tag::None};
-  return DistItem{Tag::Int, 0, value.numbers[0]};
+  item.tag = value.hole == Hole::None ? Tag::None : Tag::Int;
+  item.number = value.numbers[0];
+  return true;
 }
 
-std::optional<DistItem> DistRecordReader::take_size(std::span<const uint64_t> numbers) {
-  const DistItem size{Tag::Size, assembler_.values().extents.intern(numbers)};
-  if (!KeptMemo::can_hold(size.id)) return std::nullopt;
+bool DistRecordReader::take_size(std::span<const uint64_t> numbers, DistItem& item) {
+  item.tag = Tag::Size;
+  item.id = assembler_.values().extents.intern(numbers);
+  if (!KeptMemo::can_hold(item.id)) return false;
   memo_.skip(2);
-  memo_.keep(size);
+  memo_.keep(item);
   made_ += numbers.size() + 3;  // the tuple, the tuple around it and the object
-  return size;
+  return true;
 }
 
-std::optional<DistItem> DistRecordReader::take_text(std::string_view text) {
+bool DistRecordReader::take_text(std::string_view text, DistItem& item) {
   const auto id = assembler_.values().texts.intern(text, pickle::is_python_str);
-  if (!id || !KeptMemo::can_hold(*id)) return std::nullopt;
-  const DistItem item{Tag::Text, *id};
+  if (!id || !KeptMemo::can_hold(*id)) return false;
+  item.tag = Tag::Text;
+  item.id = *id;
   memo_.keep(item);
   ++made_;
-  return item;
+  return true;
 }
 
 }  // namespace ckpt

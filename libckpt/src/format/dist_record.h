@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "base/forward_reader.h"
@@ -43,7 +42,8 @@ class DistRecordReader {
   struct Before {
     DistShape shape;
     std::array<KnownName, kFieldsMax> names{};
-    size_t fields = 0;
+    DistAssembler::FieldOrder order{};
+    DistAssembler::Fields fields{};
   };
   using Values = std::array<DistShape::Value, kFieldsMax>;
 
@@ -51,10 +51,10 @@ class DistRecordReader {
   const std::byte* read_value(const std::byte* at, DistItem& value, DistShape& shape);
   const std::byte* read_size(const std::byte* at, DistItem& value, DistShape& shape);
   const std::byte* read_text(const std::byte* at, DistItem& value);
-  bool recall_values(std::span<const DistShape::Value> values);
-  std::optional<DistItem> take_value(const DistShape::Value& value);
-  std::optional<DistItem> take_size(std::span<const uint64_t> numbers);
-  std::optional<DistItem> take_text(std::string_view text);
+  bool recall_values(Before& before);
+  bool take_value(const DistShape::Value& value, DistItem& item);
+  bool take_size(std::span<const uint64_t> numbers, DistItem& item);
+  bool take_text(std::string_view text, DistItem& item);
 
   ForwardReader& reader_;
   KeptMemo& memo_;

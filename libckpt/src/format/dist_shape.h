@@ -37,6 +37,7 @@ class DistShape {
   void end() { is_known_ = !is_too_long_; }
 
   bool is_known() const { return is_known_; }
+  size_t holes() const { return holes_; }
   // The values of the object that starts at `at`, kObjectBytesMax of which can be looked at.
   // Returns where it ends; nullptr where it is written in another way. An object ends in a literal
   // that is not zero: it never reaches into zeros that were put behind the end of a file.

@@ -286,12 +286,10 @@ class Machine {
   }
 
   bool recall(uint64_t index) {
-    const auto kept = memo_.find(index);
-    if (!kept) return false;
-    stack_.push_back(*kept);
-    if (!kept->is(Tag::Class)) return true;
-    const auto outcome =
-        records_.read_as_before(assembler_.values().known_class(*kept), stack_.back());
+    DistItem& item = stack_.emplace_back();
+    if (!memo_.find(index, item)) return false;
+    if (!item.is(Tag::Class)) return true;
+    const auto outcome = records_.read_as_before(assembler_.values().known_class(item), item);
     if (outcome == DistRecordReader::Outcome::Built) made_ += records_.made();
     return outcome != DistRecordReader::Outcome::Refused;
   }
@@ -308,8 +306,9 @@ class Machine {
 };
 
 bool collect(DistPieceQueue& queue, DistCollector& collector) {
-  while (const auto pieces = queue.pop()) {
+  while (auto pieces = queue.pop()) {
     if (!collector.collect(*pieces)) return false;
+    queue.give_back(std::move(*pieces));
   }
   return true;
 }
@@ -320,7 +319,7 @@ std::optional<DistMetadata> stream_dist_metadata(const RandomAccess& file, const
   const uint64_t bytes_max = std::min(kStreamedBytesMax, limits.pickle_bytes_max);
   if (file.size_bytes() > bytes_max) return std::nullopt;
   DistPieceQueue queue;
-  Machine machine(file, limits, [&](DistPieces pieces) { queue.push(std::move(pieces)); });
+  Machine machine(file, limits, [&](DistPieces& pieces) { queue.push(pieces); });
   std::optional<DistMetadata> read;
   std::exception_ptr failure;
   const auto run = [&](const std::stop_token& stop) {
@@ -344,6 +343,7 @@ std::optional<DistMetadata> stream_dist_metadata(const RandomAccess& file, const
   if (!read || !collector.is_complete()) return std::nullopt;
   read->tensors = collector.take_tensors();
   read->objects = collector.take_objects();
+  read->region_ends = collector.region_ends();
   return read;
 }
 

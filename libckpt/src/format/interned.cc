@@ -1,7 +1,7 @@
 #include "format/interned.h"
 
 #include <algorithm>
-#include <functional>
+#include <cstring>
 
 namespace ckpt {
 
@@ -12,7 +12,7 @@ constexpr size_t kTextProbesMax = 1024;  // of half empty slots: chance never ne
 constexpr size_t kProbesMax = 32;        // lists chosen to share a hash cost no more than this
 
 template <class Numbers>
-uint64_t hash_of(const Numbers& numbers) {
+uint64_t hash_of_numbers(const Numbers& numbers) {
   uint64_t hash = numbers.size() + 1;
   for (const uint64_t number : numbers) {
     hash = (hash ^ number) * 0x9e3779b97f4a7c15;
@@ -21,12 +21,33 @@ uint64_t hash_of(const Numbers& numbers) {
   return hash;
 }
 
+uint32_t hash_of(std::string_view text) {
+  uint64_t hash = text.size() + 1, word = 0;
+  const auto mix = [&] {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 32;
+  };
+  const size_t last = text.size() - std::min(text.size(), sizeof(word));
+  for (size_t at = 0; at < last; at += sizeof(word)) {
+    std::memcpy(&word, text.data() + at, sizeof(word));
+    mix();
+  }
+  word = 0;
+  if (text.size() >= sizeof(word)) {  // the last ones overlap those before
+    std::memcpy(&word, text.data() + last, sizeof(word));
+  } else {
+    std::ranges::for_each(text, [&](char c) { word = word << 8 | static_cast<uint8_t>(c); });
+  }
+  mix();
+  return static_cast<uint32_t>(hash);
+}
+
 }  // namespace
 
 std::optional<uint32_t> InternedTexts::intern(std::string_view text,
                                               bool (*is_valid)(std::string_view)) {
   if (texts_.size() * 2 >= slots_.size() && !grow()) return std::nullopt;
-  const auto hash = static_cast<uint32_t>(std::hash<std::string_view>()(text));
+  const uint32_t hash = hash_of(text);
   Slot* slot = slot_of(text, hash);
   if (slot == nullptr) return std::nullopt;
   if (slot->id_plus_one != 0) return slot->id_plus_one - 1;
@@ -61,7 +82,7 @@ bool InternedTexts::grow() {
 uint32_t InternedExtents::intern(std::span<const uint64_t> numbers) {
   if (used_ * 2 >= slots_.size()) rehash();
   const size_t mask = slots_.size() - 1;
-  size_t slot = hash_of(numbers) & mask;
+  size_t slot = hash_of_numbers(numbers) & mask;
   for (size_t probe = 0; probe < kProbesMax; ++probe, slot = (slot + 1) & mask) {
     if (slots_[slot] == 0) {
       const uint32_t id = add(numbers);
@@ -85,7 +106,7 @@ void InternedExtents::rehash() {
   const size_t mask = slots_.size() - 1;
   used_ = 0;
   for (uint32_t id = 0; id < lists_.size(); ++id) {
-    size_t slot = hash_of((*this)[id]) & mask;
+    size_t slot = hash_of_numbers((*this)[id]) & mask;
     size_t probe = 0;
     while (slots_[slot] != 0 && ++probe < kProbesMax) slot = (slot + 1) & mask;
     if (slots_[slot] != 0) continue;

@@ -3,7 +3,6 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "format/dist_items.h"
@@ -26,30 +25,21 @@ class KeptMemo {
 
   void skip(uint64_t count = 1) {
     size_ += count;
-    while (words_.size() * 64 < size_) {
-      words_.push_back({0, static_cast<uint32_t>(values_.size())});
-    }
+    while (room_ < size_) add_word();
   }
 
-  // nullopt where the index was never stored, or not kept.
-  std::optional<DistItem> find(uint64_t index) {
+  // False where the index was never stored, or not kept. Sets tag and id one by one: copies of
+  // whole items that were written so have to wait for them.
+  bool find(uint64_t index, DistItem& item) {
     Recent& recent = recent_[index % recent_.size()];
-    if (recent.index == index) return item_of(recent.value);
-    if (index >= size_) return std::nullopt;
-    const Word& word = words_[index / 64];
-    const uint64_t bit = uint64_t{1} << (index % 64);
-    if ((word.bits & bit) == 0) return std::nullopt;
-    recent = {index,
-              values_[word.before + static_cast<uint32_t>(std::popcount(word.bits & (bit - 1)))]};
-    return item_of(recent.value);
+    if (recent.index != index && !look_up(index, recent)) return false;
+    item.tag = static_cast<DistItem::Tag>(recent.value & ((1u << kTagBits) - 1));
+    item.id = recent.value >> kTagBits;
+    return true;
   }
 
  private:
   static constexpr uint32_t kTagBits = 5;
-
-  static DistItem item_of(uint32_t value) {
-    return {static_cast<DistItem::Tag>(value & ((1u << kTagBits) - 1)), value >> kTagBits};
-  }
 
   struct Word {
     uint64_t bits;
@@ -60,7 +50,23 @@ class KeptMemo {
     uint32_t value = 0;
   };
 
+  void add_word() {
+    words_.push_back({0, static_cast<uint32_t>(values_.size())});
+    room_ += 64;
+  }
+
+  bool look_up(uint64_t index, Recent& recent) {
+    if (index >= size_) return false;
+    const Word& word = words_[index / 64];
+    const uint64_t bit = uint64_t{1} << (index % 64);
+    if ((word.bits & bit) == 0) return false;
+    recent = {index,
+              values_[word.before + static_cast<uint32_t>(std::popcount(word.bits & (bit - 1)))]};
+    return true;
+  }
+
   uint64_t size_ = 0;
+  uint64_t room_ = 0;  // indices that words_ has bits for
   std::vector<Word> words_;
   std::vector<uint32_t> values_;
   std::array<Recent, 256> recent_;  // what was found last: names of classes and fields, mostly

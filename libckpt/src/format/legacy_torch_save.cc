@@ -124,7 +124,7 @@ class StorageReader {
     }
     const uint64_t start_bytes = offset_bytes_ + sizeof count_bytes;
     offset_bytes_ = start_bytes + *bytes;
-    return {std::string(storage.key), {file_index_, {start_bytes, *bytes}}};
+    return {std::string(storage.key), {.file = file_index_, .bytes = {start_bytes, *bytes}}};
   }
 
   uint64_t left_bytes() const { return file_.size_bytes() - offset_bytes_; }

@@ -141,8 +141,8 @@ class HeaderReader {
       corrupt(key, "bytes " + std::to_string(begin) + " to " + std::to_string(end) +
                        " do not fit its shape and the file");
     }
-    tensor.chunks.push_back(
-        {whole(tensor.shape), {file_index_, {data_offset_bytes_ + begin, end - begin}}});
+    const ByteRange data{data_offset_bytes_ + begin, end - begin};
+    tensor.chunks.push_back({whole(tensor.shape), {.file = file_index_, .bytes = data}});
     return tensor;
   }
 

@@ -6,6 +6,7 @@
 //   metadata.json    Megatron: {"sharded_backend": "torch_dist", ...}; written last
 #include <ckpt/error.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/byte_reader.h"
@@ -53,6 +54,33 @@ DistMetadata read_metadata(const Location& location, const Limits& limits) {
   const File file = open_source(location, kMetadataName, kMetadataName, limits);
   if (auto metadata = stream_dist_metadata(file, limits)) return std::move(*metadata);
   return interpret_dist_metadata(read_tree(file, limits));
+}
+
+// What .metadata names. The size of a missing one is set later.
+FileEntry find_data_file(const Location& location, const std::string& name, const Limits& limits) {
+  if (limits.allow_missing_data && !is_there(location.folder / name)) return {name, 0, true};
+  return {name, open_source(location, name, name, limits).size_bytes()};
+}
+
+void set_size_of_missing_files(Catalog& catalog) {
+  const auto extend = [&](const StorageRegion& region) {
+    FileEntry& file = catalog.files[region.file];
+    if (file.is_missing) file.count_bytes = std::max(file.count_bytes, region.bytes.end_bytes());
+  };
+  for (const TensorEntry& tensor : catalog.tensors) {
+    for (const Chunk& chunk : tensor.chunks) extend(chunk.region);
+  }
+  for (const ObjectEntry& object : catalog.objects) {
+    if (object.region) extend(*object.region);
+  }
+}
+
+// All regions lie inside their files, and no two share a byte: known without a look at each.
+bool are_regions_sound(const DistMetadata& metadata, const std::vector<FileEntry>& files) {
+  const auto ends_inside = [](uint64_t end_bytes, const FileEntry& file) {
+    return end_bytes <= file.count_bytes;
+  };
+  return std::ranges::equal(metadata.region_ends, files, ends_inside);
 }
 
 void check_backend(const Location& location, const Limits& limits) {
@@ -114,14 +142,16 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
     throw error.within({.file = kMetadataName, .key = {}});
   }
   for (const std::string& name : metadata.files) {
-    const File file = open_source(location, name, name, limits);
-    contents.catalog.files.push_back({name, file.size_bytes()});
+    contents.catalog.files.push_back(find_data_file(location, name, limits));
   }
   contents.catalog.tensors = std::move(metadata.tensors);
   contents.catalog.objects = std::move(metadata.objects);
   contents.dist_metadata = std::move(metadata.rest);
+  if (std::ranges::any_of(contents.catalog.files, &FileEntry::is_missing)) {
+    set_size_of_missing_files(contents.catalog);
+  }
   resolve_safetensors_blobs(location, limits, contents.catalog);
-  check_regions(contents.catalog);
+  if (!are_regions_sound(metadata, contents.catalog.files)) check_regions(contents.catalog);
   read_common(location, limits, contents);
   contents.catalog.index();
   return contents;

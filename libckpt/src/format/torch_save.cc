@@ -100,8 +100,9 @@ Document read_torch_save(const RandomAccess& file, uint32_t file_index, ByteRang
   const std::string storage_prefix = prefix + "data/";
   for (const zip::Member& member : members) {
     if (!member.name.starts_with(storage_prefix)) continue;
-    document.storages.push_back({member.name.substr(storage_prefix.size()),
-                                 {file_index, member.data, Wrapping::None, member.crc32}});
+    document.storages.push_back(
+        {member.name.substr(storage_prefix.size()),
+         {.file = file_index, .crc32 = member.crc32, .bytes = member.data}});
   }
   std::sort(document.storages.begin(), document.storages.end(),
             [](const StorageRecord& a, const StorageRecord& b) { return a.key < b.key; });

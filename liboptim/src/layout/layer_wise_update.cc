@@ -18,12 +18,13 @@ class UpdatedPayloads final : public ckpt::PayloadSource {
       : files_(files), first_(static_cast<uint32_t>(files.catalog().files.size())) {}
 
   ckpt::StorageRegion add(std::span<const std::byte> bytes) {
+    const auto file = first_ + static_cast<uint32_t>(memory_.size());
     memory_.push_back(bytes);
-    return {first_ + static_cast<uint32_t>(memory_.size() - 1), {0, bytes.size()}};
+    return {.file = file, .bytes = {0, bytes.size()}};
   }
 
-  ckpt::StorageRegion locate(const ckpt::StorageRegion& region) const override {
-    return region.file < first_ ? files_.locate(region) : region;
+  ckpt::LocatedRegion locate(const ckpt::StorageRegion& region) const override {
+    return region.file < first_ ? files_.locate(region) : ckpt::LocatedRegion{region};
   }
   void read_bytes(const ckpt::StorageRegion& located, uint64_t offset_bytes,
                   std::span<std::byte> out) const override {

@@ -17,7 +17,7 @@ class TensorPayloads final : public ckpt::PayloadSource {
   // `name` is printed in errors. The tensor is kept alive; it is copied if it is not contiguous.
   ckpt::StorageRegion add(const at::Tensor& tensor, std::string name);
 
-  ckpt::StorageRegion locate(const ckpt::StorageRegion& region) const override { return region; }
+  ckpt::LocatedRegion locate(const ckpt::StorageRegion& region) const override { return {region}; }
   void read_bytes(const ckpt::StorageRegion& located, uint64_t offset_bytes,
                   std::span<std::byte> out) const override;
   std::string file_name(uint32_t file) const override { return names_[file]; }
