@@ -263,6 +263,22 @@ BOOST_AUTO_TEST_CASE(places_may_come_in_any_order) {
   BOOST_TEST(streamed->region_ends.empty());
 }
 
+// Regions of files of more than 2 GiB: from 2^31 on Python writes LONG1, in as few bytes as it
+// takes.
+BOOST_AUTO_TEST_CASE(large_offsets_are_read_as_the_general_reader_reads_them) {
+  ValueTree tree = tree_of(regular_metadata());
+  const ckpt::Value places = tree.root().state()->at("storage_data");
+  BOOST_REQUIRE(places.item_count() == 24u);
+  for (size_t i = 0; i < places.item_count(); ++i) {
+    const NodeId state = places.item(i).second.state()->id();
+    tree.put(state, "offset", tree.integer((int64_t{1} << (i + 30)) - static_cast<int64_t>(i % 2)));
+  }
+  const std::string bytes = pickle_of(tree);
+  const auto streamed = ckpt::stream_dist_metadata(test::MemoryFile(bytes), {});
+  BOOST_REQUIRE(streamed.has_value());
+  require_equal(*streamed, ckpt::interpret_dist_metadata(tree));
+}
+
 BOOST_AUTO_TEST_CASE(ends_of_files_are_known_where_regions_follow_each_other) {
   const auto streamed = ckpt::stream_dist_metadata(test::MemoryFile(small_metadata()), {});
   BOOST_REQUIRE(streamed.has_value());

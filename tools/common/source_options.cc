@@ -32,10 +32,9 @@ ckpt::Checkpoint SourceOptions::open_to_list(Console& console) const {
       ckpt::Checkpoint::open(path, {.iteration = iteration, .limits = listing});
   const std::vector<std::string> missing = missing_files(checkpoint.catalog());
   if (!missing.empty()) {
-    console.warn(std::to_string(missing.size()) + " of " +
-                 count_text(checkpoint.catalog().files.size(), "data file") +
-                 " are missing, first " + ckpt::escaped(missing.front()) +
-                 ": this is what .metadata says");
+    console.warn(count_text(missing.size(), "data file") +
+                 (missing.size() == 1 ? " is missing, " : " are missing, first ") +
+                 ckpt::escaped(missing.front()) + ": listed is what .metadata says");
   }
   return checkpoint;
 }

@@ -21,12 +21,24 @@ Number number_at(const std::byte* at) {  // pickles are little-endian, and so ar
   return number;
 }
 
-// BININT1, BININT2, BININT: returns where it ends; nullptr for anything else.
+// LONG1 of at most eight bytes, two's complement: what Python writes from 2^31 on.
+inline const std::byte* read_long(const std::byte* at, int64_t& value) {
+  const size_t count_bytes = byte_at(at + 1);
+  if (count_bytes > sizeof(value)) return nullptr;
+  uint64_t number = 0;
+  std::memcpy(&number, at + 2, count_bytes);
+  const size_t unused_bits = 64 - 8 * count_bytes;
+  value = count_bytes == 0 ? 0 : static_cast<int64_t>(number << unused_bits) >> unused_bits;
+  return at + 2 + count_bytes;
+}
+
+// BININT1, BININT2, BININT, LONG1: returns where it ends; nullptr for anything else.
 inline const std::byte* read_int(const std::byte* at, int64_t& value) {
   switch (op_at(at)) {
     case pickle::Op::BinInt1: value = byte_at(at + 1); return at + 2;
     case pickle::Op::BinInt2: value = number_at<uint16_t>(at + 1); return at + 3;
     case pickle::Op::BinInt: value = number_at<int32_t>(at + 1); return at + 5;
+    case pickle::Op::Long1: return read_long(at, value);
     default: return nullptr;
   }
 }

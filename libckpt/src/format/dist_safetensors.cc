@@ -83,7 +83,7 @@ void resolve(const TensorEntry& tensor, Blob& blob, const std::string& file, Chu
 
 }  // namespace
 
-void resolve_safetensors_blobs(const Location& location, const Limits& limits, Catalog& catalog) {
+bool resolve_safetensors_blobs(const Location& location, const Limits& limits, Catalog& catalog) {
   const auto starts = common_starts(catalog);
   std::vector<std::optional<Blob>> blobs(starts.size());
   for (uint32_t f = 0; f < starts.size(); ++f) {
@@ -93,7 +93,7 @@ void resolve_safetensors_blobs(const Location& location, const Limits& limits, C
     if (is_blob(file, *starts[f])) blobs[f] = read_blob(file, f, *starts[f], limits);
   }
   const auto is_there = [](const std::optional<Blob>& blob) { return blob.has_value(); };
-  if (std::ranges::none_of(blobs, is_there)) return;
+  if (std::ranges::none_of(blobs, is_there)) return false;
   for (TensorEntry& tensor : catalog.tensors) {
     for (Chunk& chunk : tensor.chunks) {
       auto& blob = blobs[chunk.region.file];
@@ -105,6 +105,7 @@ void resolve_safetensors_blobs(const Location& location, const Limits& limits, C
     throw Error(ErrorCode::Corrupt, {catalog.files[f].path, *starts[f], blobs[f]->begin()->first},
                 "is in the safetensors blob, and not in .metadata");
   }
+  return true;
 }
 
 }  // namespace ckpt

@@ -150,8 +150,9 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
   if (std::ranges::any_of(contents.catalog.files, &FileEntry::is_missing)) {
     set_size_of_missing_files(contents.catalog);
   }
-  resolve_safetensors_blobs(location, limits, contents.catalog);
-  if (!are_regions_sound(metadata, contents.catalog.files)) check_regions(contents.catalog);
+  const bool have_moved = resolve_safetensors_blobs(location, limits, contents.catalog);
+  if (have_moved || !are_regions_sound(metadata, contents.catalog.files))
+    check_regions(contents.catalog);
   read_common(location, limits, contents);
   contents.catalog.index();
   return contents;

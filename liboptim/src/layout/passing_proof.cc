@@ -1,7 +1,8 @@
 #include "layout/passing_proof.h"
 
+#include <algorithm>
+
 #include "layout/layer_wise_view.h"
-#include "layout/weight_sum.h"
 
 namespace optim {
 namespace {
@@ -30,19 +31,23 @@ PassingProof::PassingProof(const LayerWiseCheckpoint& view, const ckpt::Checkpoi
                           weight.shape == master.shape && is_whole_storage(weight) &&
                           is_whole_storage(master);
     if (!is_plain) continue;
-    params_[i].count = ckpt::element_count(weight.shape);
+    params_[i].is_watched = true;
     add_place(weight, {i, false});
     add_place(master, {i, true});
   }
 }
 
 // A storage that two tensors share proves neither.
-void PassingProof::add_place(const TensorEntry& tensor, Place place) {
-  const ckpt::StorageRegion& region = tensor.chunks[0].region;
+void PassingProof::add_place(const TensorEntry& entry, Place place) {
+  Param& param = params_[place.param];
+  Tensor& tensor = place.is_master ? param.master : param.weight;
+  tensor.element_bytes = place.is_master ? sizeof(float) : sizeof(uint16_t);
+  tensor.count_bytes = ckpt::count_bytes(entry);
+  const ckpt::StorageRegion& region = entry.chunks[0].region;
   const auto [known, added] = places_.try_emplace({region.file, region.bytes.offset_bytes}, place);
   if (added) return;
-  params_[known->second.param].count = 0;
-  params_[place.param].count = 0;
+  params_[known->second.param].is_watched = false;
+  param.is_watched = false;
 }
 
 void PassingProof::note(const ckpt::StorageRegion& located, uint64_t offset_bytes,
@@ -51,24 +56,43 @@ void PassingProof::note(const ckpt::StorageRegion& located, uint64_t offset_byte
   if (found == places_.end()) return;
   const auto [index, is_master] = found->second;
   Param& param = params_[index];
-  const uint64_t element_bytes = is_master ? sizeof(float) : sizeof(uint16_t);
-  const uint64_t pair_bytes = element_bytes * kWeightsPerPair;
-  const uint64_t end_bytes = offset_bytes + bytes.size();
-  const bool is_in_pairs =
-      offset_bytes % pair_bytes == 0 &&
-      (end_bytes % pair_bytes == 0 || end_bytes == param.count * element_bytes);
-  if (param.count == 0 || !is_in_pairs) return;
-  const uint64_t first = offset_bytes / element_bytes;
   Tensor& tensor = is_master ? param.master : param.weight;
-  tensor.sum += is_master ? sum_of_masters(bytes, first) : sum_of_weights(bytes, first);
-  tensor.passed_elements += bytes.size() / element_bytes;
+  if (!param.is_watched || located.bytes.count_bytes != tensor.count_bytes) return;
+  const uint64_t pair_bytes = tensor.pair_bytes(), end = offset_bytes + bytes.size();
+  const uint64_t whole = std::min(end, (offset_bytes + pair_bytes - 1) / pair_bytes * pair_bytes);
+  const uint64_t last =
+      end == tensor.count_bytes ? end : std::max(whole, end / pair_bytes * pair_bytes);
+  keep(tensor, offset_bytes, bytes.first(whole - offset_bytes));
+  add(tensor, whole, bytes.subspan(whole - offset_bytes, last - whole));
+  keep(tensor, last, bytes.subspan(last - offset_bytes));
   if (!param.has_passed() || param.weight.sum == param.master.sum) return;
   refuse_master(view_, source_, view_.params[index]);
 }
 
+void PassingProof::add(Tensor& tensor, uint64_t offset_bytes, std::span<const std::byte> part) {
+  const uint64_t first = offset_bytes / tensor.element_bytes;
+  const auto sum_of = tensor.element_bytes == sizeof(float) ? sum_of_masters : sum_of_weights;
+  tensor.sum += sum_of(part, first);
+  tensor.summed_bytes += part.size();  // after the sum: who sees all bytes summed sees their sum
+}
+
+void PassingProof::keep(Tensor& tensor, uint64_t offset_bytes, std::span<const std::byte> part) {
+  if (part.empty()) return;
+  const uint64_t pair = offset_bytes / tensor.pair_bytes(), start = pair * tensor.pair_bytes();
+  const uint64_t whole_bytes = std::min(tensor.pair_bytes(), tensor.count_bytes - start);
+  const std::scoped_lock lock(mutex_);
+  const auto kept = pieces_.try_emplace({&tensor, pair}).first;
+  Piece& piece = kept->second;
+  std::ranges::copy(part, piece.bytes.begin() + static_cast<ptrdiff_t>(offset_bytes - start));
+  piece.count_bytes += part.size();
+  if (piece.count_bytes < whole_bytes) return;
+  add(tensor, start, std::span(piece.bytes).first(whole_bytes));
+  pieces_.erase(kept);
+}
+
 std::optional<uint64_t> PassingProof::proven(size_t param) const {
   const Param& known = params_[param];
-  if (known.count == 0 || !known.has_passed() || known.weight.sum != known.master.sum) {
+  if (!known.is_watched || !known.has_passed() || known.weight.sum != known.master.sum) {
     return std::nullopt;
   }
   return known.weight.sum;
