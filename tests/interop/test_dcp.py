@@ -156,6 +156,20 @@ def test_safetensors_form_that_contradicts_its_metadata_is_corrupt(tmp_path: Pat
     assert "'b'" in refuse(CORRUPT, "ckpt-inspect", "hash", tmp_path / "made")
 
 
+def test_an_object_in_the_bytes_of_a_safetensors_blob_is_corrupt(tmp_path: Path) -> None:
+    """As .metadata has it, it lies behind the tensor, whose true place is behind a header."""
+    save_as_safetensors({"a": torch.ones(2, 3), "step": 3}, tmp_path / "made")
+
+    def move(metadata) -> None:
+        places = {index.fqn: place for index, place in metadata.storage_data.items()}
+        file = tmp_path / "made" / places["a"].relative_path
+        places["step"].offset = places["a"].offset + places["a"].length
+        places["step"].length = file.stat().st_size - places["step"].offset
+
+    change_metadata(tmp_path / "made", move)
+    assert "shares bytes with" in refuse(CORRUPT, "ckpt-inspect", "ls", tmp_path / "made")
+
+
 RANK_PROGRAM = """
 import sys, torch, torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import FileSystemWriter

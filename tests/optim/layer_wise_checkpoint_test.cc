@@ -6,6 +6,8 @@
 
 #include <ckpt/error.h>
 
+#include "support/swapped_masters.h"
+
 namespace data = boost::unit_test::data;
 
 namespace {
@@ -55,15 +57,7 @@ BOOST_DATA_TEST_CASE(every_name_is_proven_by_content, data::make(kSamples), samp
 BOOST_AUTO_TEST_CASE(a_master_of_another_parameter_is_refused_with_its_key) {
   const auto checkpoint = ckpt::Checkpoint::open(golden("lw_muon_bf16_torch_dp2"));
   auto view = optim::name_layer_wise(checkpoint);
-  std::vector<ckpt::TensorEntry*> alike;  // of one shape: shapes alone do not tell them apart
-  for (auto& tensor : view.tensors.tensors) {
-    if (tensor.key == "optimizer.state.fp32_param.output_layer.weight" ||
-        tensor.key == "optimizer.state.fp32_param.embedding.word_embeddings.weight") {
-      alike.push_back(&tensor);
-    }
-  }
-  BOOST_REQUIRE(alike.size() == 2u);
-  std::swap(alike[0]->chunks, alike[1]->chunks);
+  test::swap_masters(view);
   try {
     optim::prove_assignment(view, checkpoint);
     BOOST_FAIL("the swap was not found");

@@ -9,6 +9,7 @@
 #include "layout/layer_wise_target.h"
 #include "layout/weight_sum.h"
 #include "support/errors.h"
+#include "support/swapped_masters.h"
 #include "support/temporary_folder.h"
 
 using optim::PassingProof;
@@ -19,19 +20,6 @@ namespace {
 ckpt::Checkpoint sample() {
   return ckpt::Checkpoint::open(std::filesystem::path(SHARDWISE_GOLDEN_DIR) /
                                 "lw_muon_bf16_torch_dp2/ckpt");
-}
-
-// Two masters of one shape change places, which shapes alone do not show.
-void swap_masters(optim::LayerWiseCheckpoint& view) {
-  std::vector<ckpt::TensorEntry*> alike;
-  for (auto& tensor : view.tensors.tensors) {
-    if (tensor.key == "optimizer.state.fp32_param.output_layer.weight" ||
-        tensor.key == "optimizer.state.fp32_param.embedding.word_embeddings.weight") {
-      alike.push_back(&tensor);
-    }
-  }
-  BOOST_REQUIRE(alike.size() == 2u);
-  std::swap(alike[0]->chunks, alike[1]->chunks);
 }
 
 void write(const ckpt::Target& target, const ckpt::Checkpoint& source,
@@ -111,7 +99,7 @@ BOOST_AUTO_TEST_CASE(parts_may_be_cut_anywhere_and_what_has_not_passed_is_not_pr
 BOOST_AUTO_TEST_CASE(a_wrong_master_stops_the_copying_and_the_first_one_is_told) {
   const auto source = sample();
   auto view = optim::name_layer_wise(source);
-  swap_masters(view);
+  test::swap_masters(view);
   const auto expected = test::error_of([&] { optim::prove_assignment(view, source); });
   BOOST_REQUIRE(expected);
   for (const unsigned threads : {1u, 4u}) {
@@ -133,7 +121,7 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_with_wrong_masters_is_not_resharded) {
   const TemporaryFolder folder;
   const auto source = sample();
   auto view = optim::name_layer_wise(source);
-  swap_masters(view);
+  test::swap_masters(view);
   write(optim::make_layer_wise_target(view, {}), source, folder / "wrong");
   for (const unsigned threads : {1u, 4u}) {
     for (const uint32_t world_size : {1u, 2u}) {
