@@ -221,7 +221,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_another_type_than_main_grads_dtype_are_refused
 
 BOOST_AUTO_TEST_CASE(a_rank_that_dies_gives_the_others_an_error_and_no_update) {
   const auto groups = optim::make_in_process_groups(
-      2, {.network_interface = "lo", .timeout = std::chrono::seconds(4)});
+      2, {.network_interface = "lo", .timeout = std::chrono::seconds(10)});
   at::Tensor before, after;
   std::string again;
   const auto errors = run_both([&](size_t process) {
