@@ -26,10 +26,9 @@ ckpt::Checkpoint SourceOptions::open() const {
 }
 
 ckpt::Checkpoint SourceOptions::open_to_list(Console& console) const {
-  ckpt::Limits listing = limits;
-  listing.allow_missing_data = true;
-  ckpt::Checkpoint checkpoint =
-      ckpt::Checkpoint::open(path, {.iteration = iteration, .limits = listing});
+  SourceOptions listing = *this;
+  listing.limits.allow_missing_data = true;
+  ckpt::Checkpoint checkpoint = listing.open();
   const std::vector<std::string> missing = missing_files(checkpoint.catalog());
   if (!missing.empty()) {
     console.warn(count_text(missing.size(), "data file") +

@@ -264,6 +264,12 @@ std::optional<DistAssembler::FieldOrder> DistAssembler::field_order(DistClass kn
   return order;
 }
 
+DistAssembler::Fields DistAssembler::in_order(Pairs pairs, const FieldOrder& order) {
+  Fields fields;
+  for (size_t i = 0; i < pairs.size(); i += 2) fields[order[i / 2]] = pairs[i + 1];
+  return fields;
+}
+
 bool DistAssembler::build(DistItem& object, const DistItem& state) {
   if (object.is(Tag::Node)) {
     const Value value = values_.tree.value(object.id);
@@ -278,16 +284,8 @@ bool DistAssembler::build(DistItem& object, const DistItem& state) {
   if (known == DistClass::Metadata) return build_metadata(object, state);
   const auto pairs = pairs_of(state);
   if (!state.is(Tag::Dict) || pairs.size() != 2 * state.number) return false;
-  return build_from(object, pairs) && drop_pairs(state);
-}
-
-bool DistAssembler::build_from(DistItem& object, Pairs pairs) {
-  if (!object.is(Tag::Instance)) return false;
-  const auto order = field_order(static_cast<DistClass>(object.id), pairs);
-  if (!order) return false;
-  Fields fields;
-  for (size_t i = 0; i < pairs.size(); i += 2) fields[(*order)[i / 2]] = pairs[i + 1];
-  return build_from(object, fields);
+  const auto order = field_order(known, pairs);
+  return order && build_from(object, in_order(pairs, *order)) && drop_pairs(state);
 }
 
 bool DistAssembler::build_from(DistItem& object, const Fields& fields) {

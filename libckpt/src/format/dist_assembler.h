@@ -31,14 +31,13 @@ class DistAssembler {
   bool set_items(DistItem& dict, std::span<DistItem> keys_and_values);  // changes its values
   // Gives the object its state; a known class's object becomes what it means.
   bool build(DistItem& object, const DistItem& state);
-  // The same with the keys and values of its state, which no dict holds yet.
-  bool build_from(DistItem& object, std::span<const DistItem> pairs);
 
   // What a known class's object says, in an order of its own; None where it says nothing.
   using Fields = std::array<DistItem, 4>;
   using FieldOrder = std::array<uint8_t, std::tuple_size_v<Fields>>;
   // Which field each of these names and values is; nullopt where one is unknown, or there twice.
   static std::optional<FieldOrder> field_order(DistClass known, std::span<const DistItem> pairs);
+  static Fields in_order(std::span<const DistItem> pairs, const FieldOrder& order);
   bool build_from(DistItem& object, const Fields& fields);
 
   // Delivers what is not delivered yet.

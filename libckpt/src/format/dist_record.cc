@@ -49,7 +49,9 @@ DistRecordReader::Outcome DistRecordReader::read(DistItem& object) {
   reader_.skip(kEnd.size());
   before.shape.add_literal(bytes_of(kEnd));
   const auto order = DistAssembler::field_order(static_cast<DistClass>(object.id), pairs());
-  if (!order || !assembler_.build_from(object, pairs())) return Outcome::Refused;
+  if (!order || !assembler_.build_from(object, DistAssembler::in_order(pairs(), *order))) {
+    return Outcome::Refused;
+  }
   before.order = *order;
   before.fields = {};
   before.shape.end();

@@ -11,26 +11,24 @@ constexpr size_t kSlotsMin = 1024;
 constexpr size_t kTextProbesMax = 1024;  // of half empty slots: chance never needs as many
 constexpr size_t kProbesMax = 32;        // lists chosen to share a hash cost no more than this
 
+uint64_t mixed(uint64_t hash, uint64_t number) {
+  hash = (hash ^ number) * 0x9e3779b97f4a7c15;
+  return hash ^ hash >> 32;
+}
+
 template <class Numbers>
 uint64_t hash_of_numbers(const Numbers& numbers) {
   uint64_t hash = numbers.size() + 1;
-  for (const uint64_t number : numbers) {
-    hash = (hash ^ number) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 32;
-  }
+  for (const uint64_t number : numbers) hash = mixed(hash, number);
   return hash;
 }
 
 uint32_t hash_of(std::string_view text) {
   uint64_t hash = text.size() + 1, word = 0;
-  const auto mix = [&] {
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 32;
-  };
   const size_t last = text.size() - std::min(text.size(), sizeof(word));
   for (size_t at = 0; at < last; at += sizeof(word)) {
     std::memcpy(&word, text.data() + at, sizeof(word));
-    mix();
+    hash = mixed(hash, word);
   }
   word = 0;
   if (text.size() >= sizeof(word)) {  // the last ones overlap those before
@@ -38,8 +36,7 @@ uint32_t hash_of(std::string_view text) {
   } else {
     std::ranges::for_each(text, [&](char c) { word = word << 8 | static_cast<uint8_t>(c); });
   }
-  mix();
-  return static_cast<uint32_t>(hash);
+  return static_cast<uint32_t>(mixed(hash, word));
 }
 
 }  // namespace

@@ -25,7 +25,9 @@ class KeptMemo {
 
   void skip(uint64_t count = 1) {
     size_ += count;
-    while (room_ < size_) add_word();
+    while (words_.size() * 64 < size_) {
+      words_.push_back({0, static_cast<uint32_t>(values_.size())});
+    }
   }
 
   // False where the index was never stored, or not kept. Sets tag and id one by one: copies of
@@ -50,11 +52,6 @@ class KeptMemo {
     uint32_t value = 0;
   };
 
-  void add_word() {
-    words_.push_back({0, static_cast<uint32_t>(values_.size())});
-    room_ += 64;
-  }
-
   bool look_up(uint64_t index, Recent& recent) {
     if (index >= size_) return false;
     const Word& word = words_[index / 64];
@@ -66,7 +63,6 @@ class KeptMemo {
   }
 
   uint64_t size_ = 0;
-  uint64_t room_ = 0;  // indices that words_ has bits for
   std::vector<Word> words_;
   std::vector<uint32_t> values_;
   std::array<Recent, 256> recent_;  // what was found last: names of classes and fields, mostly

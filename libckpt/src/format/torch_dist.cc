@@ -63,16 +63,10 @@ FileEntry find_data_file(const Location& location, const std::string& name, cons
 }
 
 void set_size_of_missing_files(Catalog& catalog) {
-  const auto extend = [&](const StorageRegion& region) {
+  for_each_region(catalog, [&](const StorageRegion& region, const std::string&) {
     FileEntry& file = catalog.files[region.file];
     if (file.is_missing) file.count_bytes = std::max(file.count_bytes, region.bytes.end_bytes());
-  };
-  for (const TensorEntry& tensor : catalog.tensors) {
-    for (const Chunk& chunk : tensor.chunks) extend(chunk.region);
-  }
-  for (const ObjectEntry& object : catalog.objects) {
-    if (object.region) extend(*object.region);
-  }
+  });
 }
 
 // All regions lie inside their files, and no two share a byte: known without a look at each.
@@ -151,8 +145,9 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
     set_size_of_missing_files(contents.catalog);
   }
   const bool have_moved = resolve_safetensors_blobs(location, limits, contents.catalog);
-  if (have_moved || !are_regions_sound(metadata, contents.catalog.files))
+  if (have_moved || !are_regions_sound(metadata, contents.catalog.files)) {
     check_regions(contents.catalog);
+  }
   read_common(location, limits, contents);
   contents.catalog.index();
   return contents;

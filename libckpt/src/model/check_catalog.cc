@@ -76,24 +76,14 @@ struct Placed {
   const std::string* key;
 };
 
-template <class Visit>
-void for_each_region(const Catalog& catalog, Visit visit) {
-  for (const ObjectEntry& object : catalog.objects) {
-    if (object.region) visit(Placed{&*object.region, &object.key});
-  }
-  for (const TensorEntry& tensor : catalog.tensors) {
-    for (const Chunk& chunk : tensor.chunks) visit(Placed{&chunk.region, &tensor.key});
-  }
-}
-
 // Regions that follow each other in every file, as a writer that appends leaves them: the check
 // that costs neither memory nor sorting.
 bool regions_follow_each_other(const Catalog& catalog) {
   std::vector<uint64_t> ends(catalog.files.size());
   bool follow = true;
-  for_each_region(catalog, [&](const Placed& placed) {
-    const uint32_t file = placed.region->file;
-    const ByteRange bytes = placed.region->bytes;
+  for_each_region(catalog, [&](const StorageRegion& region, const std::string&) {
+    const uint32_t file = region.file;
+    const ByteRange bytes = region.bytes;
     follow = follow && bytes.offset_bytes >= ends[file] && bytes.count_bytes > 0 &&
              fits(bytes.offset_bytes, bytes.count_bytes, catalog.files[file].count_bytes);
     if (follow) ends[file] = bytes.end_bytes();
@@ -139,7 +129,9 @@ void check_chunks(const TensorEntry& tensor) {
 void check_regions(const Catalog& catalog) {
   if (regions_follow_each_other(catalog)) return;
   std::vector<Placed> placed;
-  for_each_region(catalog, [&](const Placed& each) { placed.push_back(each); });
+  for_each_region(catalog, [&](const StorageRegion& region, const std::string& key) {
+    placed.push_back({&region, &key});
+  });
   std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
     return std::tuple(a.region->file, a.region->bytes.offset_bytes, a.region->bytes.end_bytes()) <
            std::tuple(b.region->file, b.region->bytes.offset_bytes, b.region->bytes.end_bytes());

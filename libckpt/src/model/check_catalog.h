@@ -12,4 +12,15 @@ void check_chunks(const TensorEntry& tensor);
 // (Chunks of torch.save files may: tied tensors. Call it for torch_dist and safetensors only.)
 void check_regions(const Catalog& catalog);
 
+// Calls visit(region, key) for every region that the catalog names.
+template <class Visit>
+void for_each_region(const Catalog& catalog, Visit visit) {
+  for (const ObjectEntry& object : catalog.objects) {
+    if (object.region) visit(*object.region, object.key);
+  }
+  for (const TensorEntry& tensor : catalog.tensors) {
+    for (const Chunk& chunk : tensor.chunks) visit(chunk.region, tensor.key);
+  }
+}
+
 }  // namespace ckpt
