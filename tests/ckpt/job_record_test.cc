@@ -4,14 +4,18 @@
 
 #include "support/temporary_folder.h"
 
-using ckpt::FinishedFile;
+using ckpt::FinishedPiece;
 using ckpt::JobIdentity;
 using test::TemporaryFolder;
-using Files = std::vector<FinishedFile>;
+using Pieces = std::vector<FinishedPiece>;
 
 namespace {
 
 const JobIdentity kJob = {"1.2.3", "aa", "bb", 8};
+
+FinishedPiece numbered(uint32_t number) {
+  return {"file" + std::to_string(number), {number, 10 * number}, number, {number, number + 1}};
+}
 
 }  // namespace
 
@@ -39,17 +43,17 @@ BOOST_AUTO_TEST_CASE(every_difference_is_named) {
 
 BOOST_AUTO_TEST_CASE(a_record_holds_what_was_added_and_whether_it_is_complete) {
   const TemporaryFolder folder;
-  const Files files = {{"iter_0000003/__0_0.distcp", 12345678901, 0xdeadbeef},
-                       {"line\nend \\ x5c \\x", 0, 0},
-                       {"", 7, 1}};
+  const Pieces pieces = {{"iter_0000003/__0_0.distcp", {0, 12345678901}, 0xdeadbeef},
+                         {"line\nend \\ x5c \\x", {65536, 0}, 0, {7}},
+                         {"", {1, 7}, 1, {0, 0xffffffff, 3}}};
   BOOST_TEST(!ckpt::read_part_record(folder / "part-0"));
-  ckpt::PartRecordWriter writer(folder / "part-0", kJob, {files[0]});
-  writer.add(files[1]);
-  writer.add(files[2]);
+  ckpt::PartRecordWriter writer(folder / "part-0", kJob, {pieces[0]});
+  writer.add(pieces[1]);
+  writer.add(pieces[2]);
   const auto open = ckpt::read_part_record(folder / "part-0");
   BOOST_REQUIRE(open);
   BOOST_TEST(open->job == kJob.text());
-  BOOST_TEST((open->files == files));
+  BOOST_TEST((open->pieces == pieces));
   BOOST_TEST(!open->is_complete);
   writer.complete();
   BOOST_TEST(ckpt::read_part_record(folder / "part-0")->is_complete);
@@ -59,7 +63,7 @@ BOOST_AUTO_TEST_CASE(a_record_that_ends_anywhere_is_read_up_to_there) {
   const TemporaryFolder folder;
   {
     ckpt::PartRecordWriter writer(folder / "whole", kJob, {});
-    for (uint32_t i = 0; i < 3; ++i) writer.add({"file" + std::to_string(i), 10 * i, i});
+    for (uint32_t i = 0; i < 3; ++i) writer.add(numbered(i));
     writer.complete();
   }
   const std::string text = test::read_file(folder / "whole");
@@ -72,8 +76,8 @@ BOOST_AUTO_TEST_CASE(a_record_that_ends_anywhere_is_read_up_to_there) {
     }
     BOOST_REQUIRE(record);
     BOOST_TEST(!record->is_complete, length);
-    for (uint32_t i = 0; i < record->files.size(); ++i) {
-      BOOST_TEST((record->files[i] == FinishedFile{"file" + std::to_string(i), 10 * i, i}));
+    for (uint32_t i = 0; i < record->pieces.size(); ++i) {
+      BOOST_TEST((record->pieces[i] == numbered(i)));
     }
   }
 }

@@ -42,6 +42,24 @@ inline Tree content_of(const fs::path& path) {
   return {{"", read_file(path)}};
 }
 
+// Four tensors of 256 KiB, one after the other.
+inline void write_large_safetensors(const fs::path& path) {
+  constexpr size_t kTensorBytes = 256 << 10;
+  std::string header, data;
+  for (size_t i = 0; i < 4; ++i) {
+    header += (i ? "," : "") + ("\"w" + std::to_string(i)) +
+              R"(":{"dtype":"U8","shape":[262144],"data_offsets":[)" +
+              std::to_string(i * kTensorBytes) + "," +
+              std::to_string((i + 1) * kTensorBytes) + "]}";
+    for (size_t at = 0; at < kTensorBytes; ++at) data += static_cast<char>(at * (i + 3) >> 4);
+  }
+  header = "{" + header + "}";
+  std::string length(8, '\0');
+  length[0] = static_cast<char>(header.size() % 256);
+  length[1] = static_cast<char>(header.size() / 256);
+  write_file(path, length + header + data);
+}
+
 // Sources in `folder`, and every direction that the tools know.
 inline std::vector<Conversion> conversions_in(const TemporaryFolder& folder) {
   const fs::path golden = SHARDWISE_GOLDEN_DIR;
@@ -64,6 +82,21 @@ inline std::vector<Conversion> conversions_in(const TemporaryFolder& folder) {
   return {{"torch to torch_dist", file, convert_to(file, ckpt::Format::TorchDist)},
           {"torch_dist to torch", dcp, convert_to(dcp, ckpt::Format::Torch)},
           {"reshard", layer_wise, reshard}};
+}
+
+// One file in pieces, by two processes one after the other. What has failed is left for them.
+inline Conversion shared_conversion_in(const TemporaryFolder& folder) {
+  const fs::path source = folder / "source.safetensors";
+  write_large_safetensors(source);
+  const auto run = [=](const fs::path& destination, optim::ConvertOptions options) {
+    options.format = ckpt::Format::Torch;
+    options.share = {0, 2, 128 << 10};
+    optim::ConvertReport report = optim::convert(source, destination, options);
+    if (report.outcome != ckpt::Outcome::PartWritten) return report;
+    options.share.rank = 1;
+    return optim::convert(source, destination, options);
+  };
+  return {"one file by two processes", source, run};
 }
 
 }  // namespace test

@@ -164,6 +164,14 @@ BOOST_AUTO_TEST_CASE(F3_of_a_new_destination_fails_and_nothing_half_is_left) {
   in_every_direction({});
 }
 
+BOOST_AUTO_TEST_CASE(of_processes_that_share_a_file_fails_and_the_next_ones_complete_it) {
+  const TemporaryFolder sources;
+  const Conversion conversion = shared_conversion_in(sources);
+  fail_every_call(conversion, {});
+  fail_every_call(conversion, {.replaces = true});
+  fail_every_call(conversion, {.replaces = true, .has_exchange = false});
+}
+
 BOOST_AUTO_TEST_CASE(of_a_replaced_destination_fails_and_it_is_the_old_or_the_new_one) {
   in_every_direction({.replaces = true});
 }

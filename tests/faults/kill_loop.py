@@ -10,6 +10,7 @@ round runs several processes with --rank and --world-size and restarts those tha
 """
 import argparse
 import collections
+import json
 import os
 import pathlib
 import random
@@ -55,21 +56,36 @@ CASES = [
 ]
 
 
+def large_file_case(folder):
+    """A file of 24 MB that several processes write in pieces."""
+    size, count = 1 << 20, 24
+    header = json.dumps({f"w{i}": {"dtype": "U8", "shape": [size],
+                                   "data_offsets": [i * size, (i + 1) * size]}
+                         for i in range(count)}).encode()
+    source = folder / "large.safetensors"
+    content = random.Random(24).randbytes(size * count)
+    source.write_bytes(len(header).to_bytes(8, "little") + header + content)
+    return Case("one file in pieces", "ckpt-convert", source, "--to", "torch",
+                "--piece-size", "1M")
+
+
 class Loop:
     def __init__(self, bin_folder, seed):
         self.bin = pathlib.Path(bin_folder).resolve()
         self.random = random.Random(seed)
         self.seen = collections.Counter()
         self.expected, self.seconds, self.sources = {}, {}, {}
+        self.cases = list(CASES)
 
     def run(self, rounds):
         with tempfile.TemporaryDirectory(prefix="shardwise-kill-") as folder:
-            for case in CASES:
+            self.cases.append(large_file_case(pathlib.Path(folder)))
+            for case in self.cases:
                 self.measure(case, pathlib.Path(folder))
             for number in range(rounds):
                 work = pathlib.Path(folder) / str(number)
                 work.mkdir()
-                case = self.random.choice(CASES)
+                case = self.random.choice(self.cases)
                 try:
                     if number % 4 == 3:
                         self.several_processes(case, work / "out")

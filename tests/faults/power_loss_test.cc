@@ -98,6 +98,13 @@ BOOST_AUTO_TEST_CASE(leaves_a_new_destination_absent_or_whole) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(leaves_what_processes_share_absent_or_whole_old_or_whole) {
+  const TemporaryFolder sources;
+  const Conversion conversion = shared_conversion_in(sources);
+  lose_power_at_every_moment(conversion, false);
+  lose_power_at_every_moment(conversion, true);
+}
+
 BOOST_AUTO_TEST_CASE(leaves_a_replaced_destination_old_or_whole) {
   const TemporaryFolder sources;
   for (const Conversion& conversion : conversions_in(sources)) {

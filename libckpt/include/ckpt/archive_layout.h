@@ -11,6 +11,8 @@ namespace ckpt {
 // Where the payloads of an archive lie once it is written, in bytes from the start of the archive.
 struct ArchiveLayout {
   std::vector<ByteRange> records;  // as TargetArchive::records
+  // From here on checksums of all records are stated; the end where none are.
+  uint64_t closing_offset_bytes = 0;
   uint64_t count_bytes = 0;        // of the whole archive
 };
 

@@ -22,7 +22,7 @@ struct ConvertOptions {
   bool dry_run = false;              // plan, write nothing
   bool verify = false;  // read back what was written, from the device, before it is published
   bool resume = false;  // continue what an interrupted attempt left; see StagingOptions
-  // With a world_size above 1 this process writes its share of the files; the last one publishes.
+  // With a world_size above 1 this process writes its share of the bytes; the last one publishes.
   Share share;
   bool finish = false;     // write no payload: publish what the processes of a share have left
   bool integrity = false;  // torch_dist: with integrity.json, as Megatron writes it

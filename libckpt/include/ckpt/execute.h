@@ -17,10 +17,9 @@ struct Progress {
   uint64_t total_bytes = 0;
 };
 
-struct WrittenFile {
-  uint32_t file = 0;  // index into Target::files
-  uint64_t count_bytes = 0;
-  uint32_t crc32 = 0;  // of the whole file
+struct WrittenPiece {
+  Piece piece;
+  uint32_t crc32 = 0;  // of its bytes
 };
 
 struct ExecuteOptions {
@@ -30,11 +29,15 @@ struct ExecuteOptions {
   // it, at most memory_bytes_max. InvalidArgument where it leaves too little.
   uint64_t process_bytes_max = 0;
   std::function<void(const Progress&)> on_progress;  // called from any thread, one call at a time
-  // Which files are written, by index into Target::files; empty: all. The others are not touched.
-  std::vector<bool> files;
-  // Called when all bytes of a file were handed to the system and it is closed; they need not be on
-  // the device yet. From any thread, also several calls at a time.
-  std::function<void(const WrittenFile&)> on_file;
+  // What is written: some of cut_into_pieces(), in their order; empty: all files. Nothing else is
+  // touched. A piece that closes a file is written after the file's others, not with them.
+  std::vector<Piece> pieces;
+  // By index into Plan::records, or empty: takes down the checksums of records that are written,
+  // and is where a piece that closes a file has them from.
+  std::span<uint32_t> record_crcs;
+  // Called when all bytes of a piece were handed to the system; they need not be on the device yet.
+  // From any thread, also several calls at a time.
+  std::function<void(const WrittenPiece&)> on_piece;
   // Called with what is read of the source's storages that state a CRC-32, as it is stored and
   // before it is known to be sound: each byte once, in whatever parts and order. From any thread,
   // also several calls at a time.

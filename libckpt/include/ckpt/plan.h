@@ -28,6 +28,20 @@ struct PlannedFile {
   std::vector<uint64_t> archive_offsets = {};  // where each archive of the target's file starts
 };
 
+// A part of a file that is written by one process.
+struct Piece {
+  static constexpr uint64_t kBlockBytes = 64 << 10;  // no page of a file has two writers
+
+  uint32_t file = 0;  // index into Plan::files
+  ByteRange bytes;    // of the file; starts at a whole block, but for one that closes the file
+  // Plan::records that start here. The first may have its first bytes, less than a block of them,
+  // at the end of the piece before.
+  size_t first_record = 0, end_record = 0;
+  // The end of a file whose records lie in several pieces: it states the checksums of all of them,
+  // and is written when they are known.
+  bool closes = false;
+};
+
 struct Plan {
   std::vector<PlannedFile> files;   // as Target::files
   std::vector<RecordPlan> records;  // ordered by file and offset
@@ -38,5 +52,12 @@ struct Plan {
 // Pure. Throws Corrupt, with the key, where the chunks of a source tensor leave an element of a
 // record uncovered.
 CKPT_EXPORT Plan make_plan(const Target& target);
+
+// The files of a plan in pieces, in the order of files and offsets: cut in front of records, into
+// no less than `piece_bytes_min`, so that how many there are depends on nothing else. Pure.
+CKPT_EXPORT std::vector<Piece> cut_into_pieces(const Target& target, const Plan& plan,
+                                               uint64_t piece_bytes_min);
+// Each file as one piece.
+CKPT_EXPORT std::vector<Piece> whole_files(const Plan& plan);
 
 }  // namespace ckpt

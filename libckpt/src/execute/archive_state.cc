@@ -18,13 +18,17 @@ void WaitingRoom::throw_failed_before() {
   throw Error(ErrorCode::IoFailure, {}, "an earlier part of the work failed");
 }
 
-ArchiveState::ArchiveState(const TargetArchive& archive, WaitingRoom& room)
+ArchiveState::ArchiveState(const TargetArchive& archive, WaitingRoom& room,
+                           std::span<uint32_t> record_crcs, bool are_known)
     : image_(archive),
       room_(room),
       crcs_(image_.member_count(), 0),
+      record_crcs_(record_crcs),
       left_bytes_(image_.member_count(), 0) {
   for (size_t m = 0; m < image_.id_member(); ++m) {
-    if (image_.is_record(m)) {
+    if (image_.is_record(m) && are_known) {
+      crcs_[m] = record_crcs[ArchiveImage::record_of(m)];
+    } else if (image_.is_record(m)) {
       left_bytes_[m] = image_.place(m).count_bytes;
       unknown_count_ += is_known(m) ? 0 : 1;
     } else {
@@ -40,6 +44,7 @@ void ArchiveState::add(size_t member, ByteRange part, uint32_t crc) {
   crcs_[member] ^= contribution;
   left_bytes_[member] -= part.count_bytes;
   if (!is_known(member)) return;
+  if (!record_crcs_.empty()) record_crcs_[ArchiveImage::record_of(member)] = crcs_[member];
   --unknown_count_;
   room_.wake();
 }
@@ -81,17 +86,33 @@ ByteRange OpenArchives::place(uint32_t file, uint32_t archive) const {
   return {offsets[archive], end - offsets[archive]};
 }
 
-std::shared_ptr<ArchiveState> OpenArchives::make(uint32_t file, uint32_t archive) {
-  return std::make_shared<ArchiveState>(target_.files[file].archives[archive], room_);
+std::span<const RecordPlan> OpenArchives::records_of(uint32_t file, uint32_t archive) const {
+  const auto archive_of = [](const RecordPlan& record) {
+    return std::pair(record.file, record.archive);
+  };
+  const auto [first, last] =
+      std::ranges::equal_range(plan_.records, std::pair(file, archive), {}, archive_of);
+  return {first, last};
 }
 
-std::shared_ptr<ArchiveState> OpenArchives::open(uint32_t file, uint32_t archive) {
-  const size_t window_count = windows_.count_over(place(file, archive));
-  if (window_count == 1) return make(file, archive);
+std::shared_ptr<ArchiveState> OpenArchives::make(const Window& window, uint32_t archive) {
+  std::span<uint32_t> record_crcs;
+  if (!record_crcs_.empty()) {
+    const auto records = records_of(window.file, archive);
+    record_crcs = record_crcs_.subspan(
+        static_cast<size_t>(records.data() - plan_.records.data()), records.size());
+  }
+  return std::make_shared<ArchiveState>(target_.files[window.file].archives[archive], room_,
+                                        record_crcs, windows_.pieces()[window.piece].closes);
+}
+
+std::shared_ptr<ArchiveState> OpenArchives::open(const Window& window, uint32_t archive) {
+  const size_t window_count = windows_.count_over(window.file, place(window.file, archive));
+  if (window_count == 1) return make(window, archive);
   std::shared_ptr<Shared> shared;
   {
     const std::scoped_lock lock(mutex_);
-    std::shared_ptr<Shared>& entry = shared_[{file, archive}];
+    std::shared_ptr<Shared>& entry = shared_[{window.file, archive}];
     if (!entry) {
       entry = std::make_shared<Shared>();
       entry->windows_left = window_count;
@@ -99,7 +120,7 @@ std::shared_ptr<ArchiveState> OpenArchives::open(uint32_t file, uint32_t archive
     shared = entry;
   }
   const std::scoped_lock lock(shared->mutex);
-  if (!shared->state) shared->state = make(file, archive);
+  if (!shared->state) shared->state = make(window, archive);
   return shared->state;
 }
 

@@ -47,7 +47,10 @@ class WaitingRoom {
 // state. Safe to use from many threads.
 class ArchiveState {
  public:
-  ArchiveState(const TargetArchive& archive, WaitingRoom& room);
+  // `record_crcs`: of its records, told to others as they become known; empty where nobody asks.
+  // `are_known`: they are known from the start.
+  ArchiveState(const TargetArchive& archive, WaitingRoom& room, std::span<uint32_t> record_crcs,
+               bool are_known);
 
   const ArchiveImage& image() const { return image_; }
 
@@ -66,6 +69,7 @@ class ArchiveState {
   ArchiveImage image_;
   WaitingRoom& room_;
   std::vector<uint32_t> crcs_;        // by member; of records, of what was told so far
+  std::span<uint32_t> record_crcs_;
   std::vector<uint64_t> left_bytes_;  // by member: what was not told yet
   size_t unknown_count_ = 0;          // records of which something was not told yet
   std::string serialization_id_;      // empty until it is known
@@ -75,14 +79,19 @@ class ArchiveState {
 // by all that show a part of the archive, and gone after the last. Safe to use from many threads.
 class OpenArchives {
  public:
-  OpenArchives(const Target& target, const Plan& plan, const WindowMap& windows)
-      : target_(target), plan_(plan), windows_(windows) {}
+  // `record_crcs`: as ExecuteOptions has them.
+  OpenArchives(const Target& target, const Plan& plan, const WindowMap& windows,
+               std::span<uint32_t> record_crcs)
+      : target_(target), plan_(plan), windows_(windows), record_crcs_(record_crcs) {}
 
   WaitingRoom& room() { return room_; }
+  const WindowMap& windows() const { return windows_; }
+  // The plan's records that an archive has.
+  std::span<const RecordPlan> records_of(uint32_t file, uint32_t archive) const;
   ByteRange place(uint32_t file, uint32_t archive) const;
 
   // Each window that shows some of the archive opens it once, and closes it once.
-  std::shared_ptr<ArchiveState> open(uint32_t file, uint32_t archive);
+  std::shared_ptr<ArchiveState> open(const Window& window, uint32_t archive);
   void close(uint32_t file, uint32_t archive);
 
  private:
@@ -91,11 +100,12 @@ class OpenArchives {
     std::shared_ptr<ArchiveState> state;
     size_t windows_left = 0;
   };
-  std::shared_ptr<ArchiveState> make(uint32_t file, uint32_t archive);
+  std::shared_ptr<ArchiveState> make(const Window& window, uint32_t archive);
 
   const Target& target_;
   const Plan& plan_;
   const WindowMap& windows_;
+  std::span<uint32_t> record_crcs_;
   WaitingRoom room_;
   std::mutex mutex_;
   std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<Shared>> shared_;  // by file, archive

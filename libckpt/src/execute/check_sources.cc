@@ -9,19 +9,18 @@
 
 namespace ckpt {
 
-void check_sources(const Target& target, const std::vector<bool>& files, const Checkpoint& source,
-                   const ExecuteOptions& options) {
+void check_sources(const Target& target, const Plan& plan, std::span<const Piece> pieces,
+                   const Checkpoint& source, const ExecuteOptions& options) {
   std::set<const TensorEntry*> tensors;  // chunks of one are disjoint, so that none is read twice
   std::vector<StorageRegion> storages;
-  for (size_t f = 0; f < files.size(); ++f) {
-    if (!files[f]) continue;
-    for (const TargetArchive& archive : target.files[f].archives) {
-      for (const TargetRecord& record : archive.records) {
-        if (const auto* tensor = std::get_if<TensorSource>(&record.source)) {
-          tensors.insert(tensor->tensor.get());
-        } else if (const auto* storage = std::get_if<StorageSource>(&record.source)) {
-          storages.push_back(storage->region);
-        }
+  for (const Piece& piece : pieces) {
+    for (size_t r = piece.first_record; r < piece.end_record; ++r) {
+      const auto& [file, archive, number, offset_bytes, copies] = plan.records[r];
+      const TargetRecord& record = target.files[file].archives[archive].records[number];
+      if (const auto* tensor = std::get_if<TensorSource>(&record.source)) {
+        tensors.insert(tensor->tensor.get());
+      } else if (const auto* storage = std::get_if<StorageSource>(&record.source)) {
+        storages.push_back(storage->region);
       }
     }
   }

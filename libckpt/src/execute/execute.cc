@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <set>
 
 #include "base/checked_math.h"
 #include "execute/archive_state.h"
@@ -48,15 +49,14 @@ struct Worker {
   ScratchBuffer scratch;
 };
 
-uint64_t chosen_bytes(const Plan& plan, const std::vector<bool>& files) {
-  if (files.empty()) return plan.total_bytes;
-  uint64_t sum_bytes = 0;
-  for (size_t f = 0; f < files.size(); ++f) sum_bytes += files[f] ? plan.files[f].count_bytes : 0;
-  return sum_bytes;
+std::vector<Piece> chosen_pieces(const Plan& plan, const ExecuteOptions& options) {
+  return options.pieces.empty() ? whole_files(plan) : options.pieces;
 }
 
-uint64_t chosen_count(const Plan& plan, const std::vector<bool>& files) {
-  return files.empty() ? plan.files.size() : static_cast<uint64_t>(std::ranges::count(files, true));
+uint64_t file_count(const std::vector<Piece>& pieces) {
+  std::set<uint32_t> files;
+  for (const Piece& piece : pieces) files.insert(piece.file);
+  return files.size();
 }
 
 class Execution {
@@ -67,12 +67,12 @@ class Execution {
         plan_(plan),
         source_(source),
         options_(options),
-        budget_(make_memory_budget(options, bookkeeping_bytes(plan, options.files))),
+        budget_(make_memory_budget(options, bookkeeping_bytes(plan, options.pieces))),
         checker_(source_, options.on_read),
         indices_(budget_.threads),
-        windows_(plan, options.files, budget_.window_bytes),
-        archives_(target, plan, windows_),
-        progress_{0, chosen_bytes(plan, options.files)} {
+        windows_(chosen_pieces(plan, options), budget_.window_bytes),
+        archives_(target, plan, windows_, options.record_crcs),
+        progress_{0, bytes_of(windows_.pieces())} {
     for (unsigned i = 0; i < budget_.threads; ++i) {
       const auto bytes = static_cast<size_t>(budget_.window_bytes);
       workers_.push_back({ScratchBuffer(bytes), ScratchBuffer(bytes)});
@@ -94,7 +94,7 @@ class Execution {
       stop_if_requested();
       checker_.complete(index, workers_[worker].scratch.bytes());
     });
-    return {source_.count_bytes(), progress_.done_bytes, chosen_count(plan_, options_.files)};
+    return {source_.count_bytes(), progress_.done_bytes, file_count(windows_.pieces())};
   }
 
  private:
@@ -108,12 +108,13 @@ class Execution {
     const std::span<std::byte> blocks =
         worker.window.bytes().first(align_up(count_bytes, OutputFile::kBlockBytes));
     WindowComposer composer({target_, plan_, archives_},
-                            RecordReader(source_, checker_, indices_, worker.scratch));
+                            RecordReader(source_, checker_, indices_, worker.scratch),
+                            RecordReader(source_, foreign_, indices_, worker.scratch));
     const uint32_t crc = composer.compose(window, number, blocks.first(count_bytes));
     std::ranges::fill(blocks.subspan(count_bytes), std::byte{0});
     const auto finished = files.write(window, blocks, crc);
     advance(count_bytes);
-    if (finished && options_.on_file) options_.on_file(*finished);
+    if (finished && options_.on_piece) options_.on_piece(*finished);
   }
 
   void advance(uint64_t count_bytes) {
@@ -128,6 +129,8 @@ class Execution {
   const ExecuteOptions& options_;
   MemoryBudget budget_;
   SourceChecker checker_;
+  const AfterRead unseen_;
+  SourceChecker foreign_{source_, unseen_};  // never asked
   ChunkIndices indices_;
   WindowMap windows_;
   OpenArchives archives_;
@@ -136,13 +139,16 @@ class Execution {
   Progress progress_;
 };
 
-void check_request(const Target& target, const Plan& plan, const std::vector<bool>& files) {
+void check_request(const Target& target, const Plan& plan, const ExecuteOptions& options) {
   size_t record_count = 0;
   for (const TargetFile& file : target.files) {
     for (const TargetArchive& archive : file.archives) record_count += archive.records.size();
   }
   if (plan.files.size() != target.files.size() || plan.records.size() != record_count ||
-      (!files.empty() && files.size() != plan.files.size())) {
+      (!options.record_crcs.empty() && options.record_crcs.size() != record_count) ||
+      std::ranges::any_of(options.pieces, [&](const Piece& piece) {
+        return piece.file >= plan.files.size() || (piece.closes && options.record_crcs.empty());
+      })) {
     throw Error(ErrorCode::InvalidArgument, {}, "a plan that was made for another target");
   }
 }
@@ -160,8 +166,8 @@ void check_room(uint64_t wanted_bytes, const std::filesystem::path& folder) {
 
 ExecuteStats execute(const Target& target, const Plan& plan, const PayloadSource& source,
                      Staging& staging, const ExecuteOptions& options) {
-  check_request(target, plan, options.files);
-  check_room(chosen_bytes(plan, options.files), staging.folder().parent_path());
+  check_request(target, plan, options);
+  check_room(bytes_of(chosen_pieces(plan, options)), staging.folder().parent_path());
   return Execution(target, plan, source, options).run(staging.folder());
 }
 

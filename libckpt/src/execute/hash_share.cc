@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "plan/deal_files.h"
+#include "plan/deal_by_bytes.h"
 
 namespace ckpt {
 namespace {

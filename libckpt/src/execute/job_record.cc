@@ -10,6 +10,8 @@ namespace ckpt {
 
 namespace {
 
+constexpr size_t kCrcDigits = 8;
+
 // The text before `end`, which is taken off `rest` with it; nullopt where there is no end.
 std::optional<std::string_view> take_until(std::string_view& rest, char end) {
   const size_t length = rest.find(end);
@@ -60,19 +62,43 @@ std::string from_one_line(std::string_view text) {
   return path;
 }
 
-std::string line_of(const FinishedFile& file) {
-  return "file " + hex(file.crc32) + " " + std::to_string(file.count_bytes) + " " +
-         as_one_line(file.path) + "\n";
+std::string text_of_crcs(const std::vector<uint32_t>& crcs) {
+  std::string text;
+  for (const uint32_t crc : crcs) text += (text.empty() ? "" : ",") + hex(crc);
+  return text.empty() ? "-" : text;
 }
 
-std::optional<FinishedFile> parse_file(std::string_view value) {
+std::optional<std::vector<uint32_t>> parse_crcs(std::string_view text) {
+  std::vector<uint32_t> crcs;
+  if (text == "-") return crcs;
+  for (size_t at = 0; at <= text.size(); at += kCrcDigits + 1) {
+    const auto crc = number<uint32_t>(text.substr(at, kCrcDigits), 16);
+    const bool is_separated = at + kCrcDigits >= text.size() || text[at + kCrcDigits] == ',';
+    if (!crc || !is_separated) return std::nullopt;
+    crcs.push_back(*crc);
+  }
+  return crcs;
+}
+
+std::string line_of(const FinishedPiece& piece) {
+  return "piece " + hex(piece.crc32) + " " + std::to_string(piece.bytes.offset_bytes) + " " +
+         std::to_string(piece.bytes.count_bytes) + " " + text_of_crcs(piece.record_crcs) + " " +
+         as_one_line(piece.path) + "\n";
+}
+
+std::optional<FinishedPiece> parse_piece(std::string_view value) {
   const auto crc = take_until(value, ' ');
+  const auto offset = take_until(value, ' ');
   const auto count = take_until(value, ' ');
-  if (!crc || !count) return std::nullopt;
+  const auto crcs = take_until(value, ' ');
+  if (!crc || !offset || !count || !crcs) return std::nullopt;
   const auto crc_number = number<uint32_t>(*crc, 16);
-  const auto count_number = number<uint64_t>(*count, 10);
-  if (!crc_number || !count_number) return std::nullopt;
-  return FinishedFile{from_one_line(value), *count_number, *crc_number};
+  const auto offset_bytes = number<uint64_t>(*offset, 10);
+  const auto count_bytes = number<uint64_t>(*count, 10);
+  auto record_crcs = parse_crcs(*crcs);
+  if (!crc_number || !offset_bytes || !count_bytes || !record_crcs) return std::nullopt;
+  return FinishedPiece{
+      from_one_line(value), {*offset_bytes, *count_bytes}, *crc_number, std::move(*record_crcs)};
 }
 
 }  // namespace
@@ -110,19 +136,19 @@ std::optional<PartRecord> read_part_record(const std::filesystem::path& path) {
   if (!job) return std::nullopt;
   PartRecord record{job->text(), {}, false};
   std::string_view rest = std::string_view(*text).substr(record.job.size());
-  while (const auto value = value_of(rest, "file ")) {
-    if (auto file = parse_file(*value)) record.files.push_back(std::move(*file));
+  while (const auto value = value_of(rest, "piece ")) {
+    if (auto piece = parse_piece(*value)) record.pieces.push_back(std::move(*piece));
   }
   const auto count = value_of(rest, "complete ");
-  record.is_complete = count && *count == std::to_string(record.files.size()) && rest.empty();
+  record.is_complete = count && *count == std::to_string(record.pieces.size()) && rest.empty();
   return record;
 }
 
 PartRecordWriter::PartRecordWriter(const std::filesystem::path& path, const JobIdentity& job,
-                                   const std::vector<FinishedFile>& finished)
-    : path_(path), file_count_(finished.size()) {
+                                   const std::vector<FinishedPiece>& finished)
+    : path_(path), piece_count_(finished.size()) {
   std::string text = job.text();
-  for (const FinishedFile& file : finished) text += line_of(file);
+  for (const FinishedPiece& piece : finished) text += line_of(piece);
   // In one step: what was carried over is never lost.
   std::filesystem::path fresh = path;
   fresh += ".new";
@@ -138,14 +164,14 @@ void PartRecordWriter::append(const std::string& line) {
   end_bytes_ += line.size();
 }
 
-void PartRecordWriter::add(const FinishedFile& finished) {
+void PartRecordWriter::add(const FinishedPiece& finished) {
   append(line_of(finished));
   const std::scoped_lock lock(mutex_);
-  ++file_count_;
+  ++piece_count_;
 }
 
 void PartRecordWriter::complete() {
-  append("complete " + std::to_string(file_count_) + "\n");
+  append("complete " + std::to_string(piece_count_) + "\n");
   sync_file(path_);
   Directory::open(path_.parent_path()).sync();
 }

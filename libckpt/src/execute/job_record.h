@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include <ckpt/catalog.h>
+
 #include "io/file.h"
 
 namespace ckpt {
@@ -27,24 +29,27 @@ struct JobIdentity {
   std::string difference(const JobIdentity& other) const;
 };
 
-struct FinishedFile {
+// A Piece that is written.
+struct FinishedPiece {
   std::string path;  // as in Plan::files
-  uint64_t count_bytes = 0;
+  ByteRange bytes;
   uint32_t crc32 = 0;
-  bool operator==(const FinishedFile&) const = default;
+  std::vector<uint32_t> record_crcs = {};  // where another piece states them
+  bool operator==(const FinishedPiece&) const = default;
 };
 
-// A part record: the identity of the job, a line for each file that one process has finished and
+// A part record: the identity of the job, a line for each piece that one process has finished and
 // synced, and a last line once its part is whole.
 //   shardwise VERSION
 //   plan SHA-256
 //   source SHA-256
 //   processes W
-//   file CRC-32 BYTES PATH     (a backslash as \x5c, an end of line as \x0a)
+//   piece CRC-32 OFFSET BYTES RECORD_CRCS PATH
+//     RECORD_CRCS: with commas, or a minus sign; PATH: a backslash as \x5c, an end of line as \x0a
 //   complete COUNT
 struct PartRecord {
   std::string job;  // JobIdentity::text()
-  std::vector<FinishedFile> files;
+  std::vector<FinishedPiece> pieces;
   bool is_complete = false;
 };
 // Lines that a killed process left half written are left out; nullopt where there is no record.
@@ -55,9 +60,9 @@ class PartRecordWriter {
  public:
   // Replaces the record that is there; `finished`: what was carried over from it.
   PartRecordWriter(const std::filesystem::path& path, const JobIdentity& job,
-                   const std::vector<FinishedFile>& finished);
+                   const std::vector<FinishedPiece>& finished);
 
-  void add(const FinishedFile& finished);
+  void add(const FinishedPiece& finished);
   void complete();  // on the device when it returns
 
  private:
@@ -67,7 +72,7 @@ class PartRecordWriter {
   std::mutex mutex_;
   std::optional<File> file_;
   uint64_t end_bytes_ = 0;
-  uint64_t file_count_ = 0;
+  uint64_t piece_count_ = 0;
 };
 
 }  // namespace ckpt

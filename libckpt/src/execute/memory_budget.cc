@@ -38,12 +38,16 @@ uint64_t bytes_for_buffers(const ExecuteOptions& options, uint64_t bookkeeping_b
 
 }  // namespace
 
-uint64_t bookkeeping_bytes(const Plan& plan, const std::vector<bool>& files) {
+uint64_t bookkeeping_bytes(const Plan& plan, const std::vector<Piece>& pieces) {
   constexpr uint64_t kBytesPerCopy = 256;  // measured, rounded up
   uint64_t copies = 0;
-  for (const RecordPlan& record : plan.records) {
-    if (files.empty() || files[record.file]) copies += std::max<size_t>(1, record.copies.size());
-  }
+  const auto add = [&](size_t first, size_t end) {
+    for (size_t r = first; r < end; ++r) {
+      copies += std::max<size_t>(1, plan.records[r].copies.size());
+    }
+  };
+  if (pieces.empty()) add(0, plan.records.size());
+  for (const Piece& piece : pieces) add(piece.first_record, piece.end_record);
   return copies * kBytesPerCopy;
 }
 
@@ -71,7 +75,7 @@ ReadingBudget make_reading_budget(const ExecuteOptions& options) {
 }
 
 uint64_t expected_peak_bytes(const ExecuteOptions& options, const Plan& plan) {
-  const uint64_t noted_bytes = bookkeeping_bytes(plan, options.files);
+  const uint64_t noted_bytes = bookkeeping_bytes(plan, options.pieces);
   const MemoryBudget budget = make_memory_budget(options, noted_bytes);
   const uint64_t held_bytes = resident_bytes();
   if (held_bytes == 0) return 0;

@@ -16,8 +16,8 @@ struct MemoryBudget {
 };
 
 // What a run notes down of its copies: the checker's note of a storage, the index of a copy.
-// `files`: as ExecuteOptions::files.
-uint64_t bookkeeping_bytes(const Plan& plan, const std::vector<bool>& files);
+// `pieces`: as ExecuteOptions::pieces.
+uint64_t bookkeeping_bytes(const Plan& plan, const std::vector<Piece>& pieces);
 
 // Throws InvalidArgument where options.process_bytes_max leaves too little. `bookkeeping_bytes`:
 // what the run will note down beside its buffers.

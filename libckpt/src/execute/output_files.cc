@@ -7,15 +7,21 @@ namespace ckpt {
 
 namespace fs = std::filesystem;
 
+static_assert(Piece::kBlockBytes % OutputFile::kBlockBytes == 0);
+
 OutputFiles::OutputFiles(fs::path folder, const Plan& plan, const WindowMap& windows)
-    : folder_(std::move(folder)), plan_(plan), slots_(plan.files.size()) {
-  for (uint32_t f = 0; f < plan.files.size(); ++f) {
-    const std::string& path = plan.files[f].path;
+    : folder_(std::move(folder)),
+      plan_(plan),
+      windows_(windows),
+      progress_(windows.pieces().size()) {
+  for (size_t p = 0; p < progress_.size(); ++p) {
+    const std::string& path = plan.files[windows.pieces()[p].file].path;
     const bool is_single = path.empty() && plan.files.size() == 1;
     if (!is_single && !is_safe_relative(path)) {
       throw Error(ErrorCode::InvalidArgument, {path}, "a file name that leads out of the target");
     }
-    slots_[f].windows_left = windows.count_in(f);
+    progress_[p].windows_left = windows.count_in(p);
+    ++slots_[windows.pieces()[p].file].pieces_left;
   }
 }
 
@@ -24,28 +30,40 @@ fs::path OutputFiles::path_of(uint32_t file) const {
   return path.empty() ? folder_ : folder_ / path;
 }
 
-std::shared_ptr<OutputFile> OutputFiles::open(uint32_t file) {
-  Slot& slot = slots_[file];
+OutputFile::Use OutputFiles::use_of(const Piece& piece) const {
+  if (piece.closes) return OutputFile::Use::Closed;
+  const bool is_whole = piece.bytes.count_bytes == plan_.files[piece.file].count_bytes;
+  return is_whole ? OutputFile::Use::Whole : OutputFile::Use::Shared;
+}
+
+std::shared_ptr<OutputFile> OutputFiles::open(const Piece& piece) {
+  Slot& slot = slots_.at(piece.file);
   const std::scoped_lock lock(slot.mutex);
   if (!slot.file) {
-    const fs::path path = path_of(file);
+    const fs::path path = path_of(piece.file);
     make_folders(path.parent_path());
-    slot.file = std::make_shared<OutputFile>(path, plan_.files[file].count_bytes);
+    slot.file =
+        std::make_shared<OutputFile>(path, plan_.files[piece.file].count_bytes, use_of(piece));
   }
   return slot.file;
 }
 
-std::optional<WrittenFile> OutputFiles::write(const Window& window,
-                                              std::span<const std::byte> blocks, uint32_t crc) {
-  const uint64_t file_bytes = plan_.files[window.file].count_bytes;
-  open(window.file)->write_at(window.bytes.offset_bytes, blocks);
-  Slot& slot = slots_[window.file];
+std::optional<WrittenPiece> OutputFiles::write(const Window& window,
+                                               std::span<const std::byte> blocks, uint32_t crc) {
+  const Piece& piece = windows_.pieces()[window.piece];
+  open(piece)->write_at(window.bytes.offset_bytes, blocks);
+  Slot& slot = slots_.at(piece.file);
   const std::scoped_lock lock(slot.mutex);
-  slot.crc ^= crc32_before(crc, file_bytes - window.bytes.end_bytes());
-  if (--slot.windows_left != 0) return std::nullopt;
-  slot.file->finish();
-  slot.file.reset();
-  return WrittenFile{window.file, file_bytes, slot.crc};
+  Progress& progress = progress_[window.piece];
+  progress.crc ^= crc32_before(crc, piece.bytes.end_bytes() - window.bytes.end_bytes());
+  if (--progress.windows_left != 0) return std::nullopt;
+  close(piece, slot);
+  return WrittenPiece{piece, progress.crc};
+}
+
+void OutputFiles::close(const Piece& piece, Slot& slot) {
+  if (piece.bytes.end_bytes() == plan_.files[piece.file].count_bytes) slot.file->finish();
+  if (--slot.pieces_left == 0) slot.file.reset();
 }
 
 }  // namespace ckpt

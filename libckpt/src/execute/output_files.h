@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include <ckpt/execute.h>
@@ -16,32 +17,39 @@
 
 namespace ckpt {
 
-// The files of a target: each is made when its first window is written and closed after its last,
-// so that few are open at a time however many there are. Safe to use from many threads.
+// The files of a target: each is opened when its first window is written and closed after its
+// last, so that few are open at a time however many there are. Safe to use from many threads.
 class OutputFiles {
  public:
   // `folder`: of the staging, or the file itself for a plan of one file without a path. Throws
   // InvalidArgument for a path that leads out of the folder.
   OutputFiles(std::filesystem::path folder, const Plan& plan, const WindowMap& windows);
 
-  // `blocks`: the window, filled up to whole blocks; `crc`: of the window alone. Returns the file
+  // `blocks`: the window, filled up to whole blocks; `crc`: of the window alone. Returns the piece
   // if that was its last window.
-  std::optional<WrittenFile> write(const Window& window, std::span<const std::byte> blocks,
-                                   uint32_t crc);
+  std::optional<WrittenPiece> write(const Window& window, std::span<const std::byte> blocks,
+                                    uint32_t crc);
 
  private:
   struct Slot {
-    std::mutex mutex;
+    std::mutex mutex;  // also of its pieces' progress
     std::shared_ptr<OutputFile> file;
+    size_t pieces_left = 0;
+  };
+  struct Progress {
     size_t windows_left = 0;
     uint32_t crc = 0;  // of what was written so far
   };
-  std::shared_ptr<OutputFile> open(uint32_t file);
+  std::shared_ptr<OutputFile> open(const Piece& piece);
   std::filesystem::path path_of(uint32_t file) const;
+  OutputFile::Use use_of(const Piece& piece) const;
+  void close(const Piece& piece, Slot& slot);
 
   std::filesystem::path folder_;
   const Plan& plan_;
-  std::vector<Slot> slots_;
+  const WindowMap& windows_;
+  std::unordered_map<uint32_t, Slot> slots_;  // by index of the file
+  std::vector<Progress> progress_;            // by piece
 };
 
 }  // namespace ckpt

@@ -12,7 +12,7 @@ namespace {
 // Counts before what they count, so that no two targets give the same bytes.
 class Digester {
  public:
-  Sha256 digest(const Target& target, const Plan& plan) {
+  Sha256 digest(const Target& target, const Plan& plan, std::span<const Piece> pieces) {
     add(static_cast<uint64_t>(target.format));
     add(target.files.size());
     for (size_t f = 0; f < target.files.size(); ++f) {
@@ -20,6 +20,8 @@ class Digester {
       add(plan.files[f].count_bytes);
       add(target.files[f]);
     }
+    add(pieces.size());
+    for (const Piece& piece : pieces) add(piece.bytes.offset_bytes);
     return stream_.finish();
   }
 
@@ -99,8 +101,8 @@ class Digester {
 
 }  // namespace
 
-Sha256 plan_digest(const Target& target, const Plan& plan) {
-  return Digester().digest(target, plan);
+Sha256 plan_digest(const Target& target, const Plan& plan, std::span<const Piece> pieces) {
+  return Digester().digest(target, plan, pieces);
 }
 
 }  // namespace ckpt

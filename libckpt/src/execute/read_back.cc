@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/checked_math.h"
 #include "codec/crc32.h"
 #include "execute/memory_budget.h"
 #include "execute/payload_reader.h"
@@ -15,16 +16,16 @@ namespace {
 constexpr uint64_t kSegmentBytes = 64 << 20;  // one job
 
 struct Segment {
-  size_t file;
-  ByteRange bytes;
+  size_t piece;
+  ByteRange bytes;  // of the file
   uint32_t crc = 0;
 };
 
 class ReadBack {
  public:
-  ReadBack(const std::filesystem::path& folder, std::span<const FinishedFile> files,
+  ReadBack(const std::filesystem::path& folder, std::span<const FinishedPiece> pieces,
            const ReadBackOptions& options)
-      : folder_(folder), files_(files), options_(options), is_right_(files.size()) {}
+      : folder_(folder), pieces_(pieces), options_(options), is_right_(pieces.size()) {}
 
   std::vector<bool> run() {
     cut();
@@ -38,24 +39,25 @@ class ReadBack {
   }
 
  private:
-  std::filesystem::path path_of(const FinishedFile& file) const {
-    return file.path.empty() ? folder_ : folder_ / file.path;
+  std::filesystem::path path_of(const FinishedPiece& piece) const {
+    return piece.path.empty() ? folder_ : folder_ / piece.path;
   }
 
   void cut() {
-    for (size_t f = 0; f < files_.size(); ++f) {
-      const auto state = state_of_entry(path_of(files_[f]));
-      is_right_[f] = state && state->count_bytes == files_[f].count_bytes;
-      if (!is_right_[f]) continue;
-      total_bytes_ += state->count_bytes;
-      for (uint64_t at = 0; at < state->count_bytes; at += kSegmentBytes) {
-        segments_.push_back({f, {at, std::min(kSegmentBytes, state->count_bytes - at)}});
+    for (size_t p = 0; p < pieces_.size(); ++p) {
+      const ByteRange bytes = pieces_[p].bytes;
+      const auto state = state_of_entry(path_of(pieces_[p]));
+      is_right_[p] = state && fits(bytes.offset_bytes, bytes.count_bytes, state->count_bytes);
+      if (!is_right_[p]) continue;
+      total_bytes_ += bytes.count_bytes;
+      for (uint64_t at = bytes.offset_bytes; at < bytes.end_bytes(); at += kSegmentBytes) {
+        segments_.push_back({p, {at, std::min(kSegmentBytes, bytes.end_bytes() - at)}});
       }
     }
   }
 
   void read(Segment& segment, std::span<std::byte> buffer) {
-    const File file = File::open(path_of(files_[segment.file]));
+    const File file = File::open(path_of(pieces_[segment.piece]));
     if (options_.cold) file.drop_cached(segment.bytes.offset_bytes, segment.bytes.count_bytes);
     ByteRange left = segment.bytes;
     while (left.count_bytes != 0) {
@@ -77,18 +79,18 @@ class ReadBack {
   }
 
   void compare() {
-    std::vector<uint32_t> crcs(files_.size());
-    for (const Segment& segment : segments_) {  // in the order of each file
-      uint32_t& crc = crcs[segment.file];
+    std::vector<uint32_t> crcs(pieces_.size());
+    for (const Segment& segment : segments_) {  // in the order of each piece
+      uint32_t& crc = crcs[segment.piece];
       crc = crc32_of_both(crc, segment.crc, segment.bytes.count_bytes);
     }
-    for (size_t f = 0; f < files_.size(); ++f) {
-      if (crcs[f] != files_[f].crc32) is_right_[f] = false;
+    for (size_t p = 0; p < pieces_.size(); ++p) {
+      if (crcs[p] != pieces_[p].crc32) is_right_[p] = false;
     }
   }
 
   const std::filesystem::path& folder_;
-  std::span<const FinishedFile> files_;
+  std::span<const FinishedPiece> pieces_;
   const ReadBackOptions& options_;
   std::vector<bool> is_right_;
   std::vector<Segment> segments_;
@@ -99,9 +101,9 @@ class ReadBack {
 }  // namespace
 
 std::vector<bool> are_as_written(const std::filesystem::path& folder,
-                                 std::span<const FinishedFile> files,
+                                 std::span<const FinishedPiece> pieces,
                                  const ReadBackOptions& options) {
-  return ReadBack(folder, files, options).run();
+  return ReadBack(folder, pieces, options).run();
 }
 
 }  // namespace ckpt

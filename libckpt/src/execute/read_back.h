@@ -17,10 +17,11 @@ struct ReadBackOptions {
   ExecuteOptions execute;  // threads, memory, progress, stop
 };
 
-// Reads files of a staging folder (or the file itself, where `path` of the only one is empty) and
-// says which of them are, in length and checksum, what was written. One that is not there is not.
+// Reads pieces of files of a staging folder (or of the file itself, where the path of the only one
+// is empty) and says which of them are, by their checksum, what was written. One that is not there
+// is not.
 std::vector<bool> are_as_written(const std::filesystem::path& folder,
-                                 std::span<const FinishedFile> files,
+                                 std::span<const FinishedPiece> pieces,
                                  const ReadBackOptions& options);
 
 }  // namespace ckpt

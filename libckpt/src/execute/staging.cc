@@ -1,7 +1,9 @@
 #include <ckpt/error.h>
 #include <ckpt/staging.h>
 
+#include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "execute/job_record.h"
@@ -14,6 +16,10 @@ namespace ckpt {
 namespace fs = std::filesystem;
 
 namespace {
+
+// A recovery may remove what a destination was, which takes its time.
+constexpr std::chrono::minutes kRecoveryTimeMax(10);
+constexpr std::chrono::milliseconds kRecoveryPoll(20);
 
 bool is_there(const fs::path& path) { return kind_of_entry(path) != EntryKind::Absent; }
 
@@ -35,13 +41,13 @@ void make_holder(const fs::path& holder) {
   }
 }
 
-// Files that interrupted processes have finished.
+// Pieces that interrupted processes have finished.
 size_t count_finished(const fs::path& holder) {
   size_t count = 0;
   for (const std::string& name : Directory::open(holder).list()) {
     const bool is_record = name.starts_with("part-") && name.find('.') == name.npos;
     const auto record = is_record ? read_part_record(holder / name) : std::nullopt;
-    if (record) count += record->files.size();
+    if (record) count += record->pieces.size();
   }
   return count;
 }
@@ -98,6 +104,7 @@ struct Staging::State {
 
   void enter() {
     place.refuse_overlap(options.source);
+    if (is_shared()) recover_publication();
     if (!is_there(place.holder)) refuse_existing();
     make_holder(place.holder);
     if (is_shared()) {
@@ -116,6 +123,30 @@ struct Staging::State {
     if (!options.single_file) make_folder(place.content);
   }
 
+  // Of several processes the one who published may have been killed meanwhile: before the others
+  // do anything, one of them sees what came of that. Parts of what is published are gone then.
+  void recover_publication() const {
+    const auto give_up = std::chrono::steady_clock::now() + kRecoveryTimeMax;
+    while (is_there(place.publishing)) {
+      if (const auto leader = try_lock_in_holder()) {
+        place.recover();
+        return place.remove_if_empty();
+      }
+      if (std::chrono::steady_clock::now() > give_up) throw_busy(place.holder);
+      std::this_thread::sleep_for(kRecoveryPoll);
+    }
+  }
+
+  // None, too, where the holder has just gone.
+  std::optional<LockFile> try_lock_in_holder() const {
+    try {
+      return LockFile::try_lock(place.lock);
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::NotFound) return std::nullopt;
+      throw;
+    }
+  }
+
   // What an attempt left that ended without its destructors.
   void take_over() const {
     if (!is_there(place.job)) return place.remove_work();
@@ -128,8 +159,11 @@ struct Staging::State {
 
   void publish() {
     const bool replaces = options.force && is_there(place.destination);
+    if (replaces || is_shared() || is_attached) {
+      replace_text(place.publishing, std::to_string(state_of_entry(place.content).value().inode));
+      Directory::open(place.holder).sync();
+    }
     if (!replaces) return publish_new();
-    replace_text(place.publishing, std::to_string(state_of_entry(place.content).value().inode));
     if (!exchange_names(place.content, place.destination)) return publish_in_two_steps();
     // `content` is now what the destination was; the destructor removes it.
     undo_unless_synced([&] { exchange_names(place.content, place.destination); });
@@ -228,15 +262,10 @@ const fs::path& Staging::notes() const { return state_->place.holder; }
 
 bool Staging::try_lead() {
   if (state_->lock) return true;
-  try {
-    state_->lock = LockFile::try_lock(state_->place.lock);
-    if (!state_->lock) return false;
-    if (!is_there(state_->place.job)) return false;  // another one has committed meanwhile
-    state_->place.recover();
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::NotFound) return false;
-    throw;
-  }
+  state_->lock = state_->try_lock_in_holder();
+  if (!state_->lock) return false;
+  state_->place.recover();
+  if (!is_there(state_->place.job)) return false;  // another one has committed meanwhile
   state_->owns_work = true;
   return true;
 }

@@ -11,7 +11,8 @@ namespace ckpt {
 //   .NAME.shardwise-partial/content      becomes NAME
 //   .NAME.shardwise-partial/part-R       what process R has finished
 //   .NAME.shardwise-partial/part-R.lock  held by process R of several
-//   .NAME.shardwise-partial/publishing   the inode of `content`, while NAME is being replaced
+//   .NAME.shardwise-partial/publishing   the inode of `content`, while it becomes NAME, where
+//                                        NAME is being replaced or others may come back
 //   .NAME.shardwise-partial/replaced     what NAME was before, where two names cannot be swapped
 struct StagingPlace {
   explicit StagingPlace(const std::filesystem::path& destination);

@@ -7,7 +7,7 @@
 #include "format/integrity.h"
 #include "io/directory.h"
 #include "io/file.h"
-#include "plan/deal_files.h"
+#include "plan/deal_by_bytes.h"
 
 namespace ckpt {
 namespace {

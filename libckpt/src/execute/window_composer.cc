@@ -49,6 +49,7 @@ uint32_t WindowSum::finish() {
 uint32_t WindowComposer::compose(const Window& window, size_t number, std::span<std::byte> out) {
   bytes_ = WindowBytes(window.bytes, out);
   sum_ = WindowSum(out);
+  window_ = window;
   number_ = number;
   const TargetFile& file = job_.target.files[window.file];
   if (file.archives.empty()) {
@@ -65,20 +66,11 @@ void WindowComposer::compose_archives(const Window& window) {
   const auto next = std::ranges::upper_bound(offsets, window.bytes.offset_bytes);
   for (auto a = static_cast<uint32_t>(next - offsets.begin() - 1);
        a < offsets.size() && offsets[a] < window.bytes.end_bytes(); ++a) {
-    const std::shared_ptr<ArchiveState> state = job_.archives.open(window.file, a);
-    compose_archive({*state, offsets[a], file.archives[a].records, plans_of(window.file, a)});
+    const std::shared_ptr<ArchiveState> state = job_.archives.open(window, a);
+    compose_archive({*state, offsets[a], file.archives[a].records,
+                     job_.archives.records_of(window.file, a)});
     job_.archives.close(window.file, a);
   }
-}
-
-std::span<const RecordPlan> WindowComposer::plans_of(uint32_t file, uint32_t archive) const {
-  const auto& records = job_.plan.records;
-  const auto archive_of = [](const RecordPlan& record) {
-    return std::pair(record.file, record.archive);
-  };
-  const std::pair wanted(file, archive);
-  return {std::ranges::lower_bound(records, wanted, {}, archive_of),
-          std::ranges::upper_bound(records, wanted, {}, archive_of)};
 }
 
 void WindowComposer::compose_archive(const Archive& archive) {
@@ -124,12 +116,37 @@ void WindowComposer::put_data(const Archive& archive, size_t member) {
   } else if (!image.is_record(member)) {
     bytes_.put(data_offset_bytes, image.fixed_content(member));
   } else {
-    const size_t r = ArchiveImage::record_of(member);
-    const uint32_t crc =
-        reader_.read(archive.records[r], archive.plans[r], part.offset_bytes, part.memory);
-    archive.state.add(member, {part.offset_bytes, part.memory.size()}, crc);
-    sum_.add_summed(part.memory, crc);
+    put_record(archive, member, part);
   }
+}
+
+void WindowComposer::put_record(const Archive& archive, size_t member, WindowBytes::Part part) {
+  const size_t r = ArchiveImage::record_of(member);
+  const TargetRecord& record = archive.records[r];
+  const RecordPlan& plan = archive.plans[r];
+  const Piece& piece = job_.archives.windows().pieces()[window_.piece];
+  const bool is_foreign =
+      static_cast<size_t>(&plan - job_.plan.records.data()) >= piece.end_record;
+  RecordReader& reader = is_foreign ? foreign_ : reader_;
+  const uint32_t crc = reader.read(record, plan, part.offset_bytes, part.memory);
+  sum_.add_summed(part.memory, crc);
+  if (is_foreign) return;
+  archive.state.add(member, {part.offset_bytes, part.memory.size()}, crc);
+  if (plan.offset_bytes < piece.bytes.offset_bytes && is_first_of(piece)) {
+    sum_up_head(archive, member, piece.bytes.offset_bytes - plan.offset_bytes);
+  }
+}
+
+bool WindowComposer::is_first_of(const Piece& piece) const {
+  return window_.bytes.offset_bytes == piece.bytes.offset_bytes;
+}
+
+// What the piece before has of the record, less than a block.
+void WindowComposer::sum_up_head(const Archive& archive, size_t member, uint64_t head_bytes) {
+  const size_t r = ArchiveImage::record_of(member);
+  std::vector<std::byte> head(static_cast<size_t>(head_bytes));
+  const uint32_t crc = reader_.read(archive.records[r], archive.plans[r], 0, head);
+  archive.state.add(member, {0, head_bytes}, crc);
 }
 
 // The directory may be long, so that only what the window shows is made.

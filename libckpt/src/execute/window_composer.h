@@ -60,7 +60,10 @@ class WindowComposer {
     const Plan& plan;
     OpenArchives& archives;
   };
-  WindowComposer(const Job& job, RecordReader reader) : job_(job), reader_(reader) {}
+  // `foreign`: reads what the piece behind a window's has in it of its first record; who writes
+  // that one checks the record.
+  WindowComposer(const Job& job, RecordReader reader, RecordReader foreign)
+      : job_(job), reader_(reader), foreign_(foreign) {}
 
   // Fills `out`, of the window's length, and returns its CRC-32. `number`: the window's. Waits for
   // the checksums of windows with lower numbers where this one states them.
@@ -76,14 +79,17 @@ class WindowComposer {
   void compose_archive(const Archive& archive);
   void put_member(const Archive& archive, size_t member);
   void put_data(const Archive& archive, size_t member);
+  void put_record(const Archive& archive, size_t member, WindowBytes::Part part);
+  bool is_first_of(const Piece& piece) const;
+  void sum_up_head(const Archive& archive, size_t member, uint64_t head_bytes);
   void put_directory(const Archive& archive);
   void compose_archives(const Window& window);
-  std::span<const RecordPlan> plans_of(uint32_t file, uint32_t archive) const;
 
   Job job_;
-  RecordReader reader_;
+  RecordReader reader_, foreign_;
   WindowBytes bytes_{{}, {}};
   WindowSum sum_{{}};
+  Window window_;
   size_t number_ = 0;
 };
 

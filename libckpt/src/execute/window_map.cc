@@ -4,27 +4,42 @@
 
 namespace ckpt {
 
-WindowMap::WindowMap(const Plan& plan, const std::vector<bool>& chosen, uint64_t window_bytes)
-    : plan_(plan), window_bytes_(window_bytes), first_window_{0} {
-  first_window_.reserve(plan.files.size() + 1);
-  for (size_t f = 0; f < plan.files.size(); ++f) {
-    const bool is_chosen = chosen.empty() || chosen[f];
-    const uint64_t windows = (plan.files[f].count_bytes + window_bytes - 1) / window_bytes;
-    first_window_.push_back(first_window_.back() + (is_chosen ? std::max<size_t>(1, windows) : 0));
+uint64_t bytes_of(const std::vector<Piece>& pieces) {
+  uint64_t sum_bytes = 0;
+  for (const Piece& piece : pieces) sum_bytes += piece.bytes.count_bytes;
+  return sum_bytes;
+}
+
+WindowMap::WindowMap(std::vector<Piece> pieces, uint64_t window_bytes)
+    : pieces_(std::move(pieces)), window_bytes_(window_bytes), first_window_{0} {
+  first_window_.reserve(pieces_.size() + 1);
+  for (const Piece& piece : pieces_) {
+    const uint64_t windows = (piece.bytes.count_bytes + window_bytes - 1) / window_bytes;
+    first_window_.push_back(first_window_.back() + std::max<size_t>(1, windows));
   }
 }
 
 Window WindowMap::window(size_t index) const {
-  const auto next_file = std::ranges::upper_bound(first_window_, index);
-  const auto file = static_cast<uint32_t>(next_file - first_window_.begin() - 1);
-  const uint64_t offset_bytes = (index - first_window_[file]) * window_bytes_;
-  const uint64_t left_bytes = plan_.files[file].count_bytes - offset_bytes;
-  return {file, {offset_bytes, std::min(window_bytes_, left_bytes)}};
+  const auto next = std::ranges::upper_bound(first_window_, index);
+  const auto number = static_cast<size_t>(next - first_window_.begin() - 1);
+  const Piece& piece = pieces_[number];
+  const uint64_t offset_bytes = (index - first_window_[number]) * window_bytes_;
+  const uint64_t left_bytes = piece.bytes.count_bytes - offset_bytes;
+  return {number, piece.file,
+          {piece.bytes.offset_bytes + offset_bytes, std::min(window_bytes_, left_bytes)}};
 }
 
-size_t WindowMap::count_over(ByteRange bytes) const {
-  if (bytes.count_bytes == 0) return 0;
-  return (bytes.end_bytes() - 1) / window_bytes_ - bytes.offset_bytes / window_bytes_ + 1;
+size_t WindowMap::count_over(uint32_t file, ByteRange bytes) const {
+  const auto [first, last] = std::ranges::equal_range(pieces_, file, {}, &Piece::file);
+  size_t count = 0;
+  for (auto piece = first; piece != last; ++piece) {
+    const uint64_t start = std::max(piece->bytes.offset_bytes, bytes.offset_bytes);
+    const uint64_t end = std::min(piece->bytes.end_bytes(), bytes.end_bytes());
+    if (start >= end) continue;
+    const uint64_t front_bytes = piece->bytes.offset_bytes;
+    count += (end - front_bytes - 1) / window_bytes_ - (start - front_bytes) / window_bytes_ + 1;
+  }
+  return count;
 }
 
 }  // namespace ckpt

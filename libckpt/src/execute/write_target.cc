@@ -8,14 +8,14 @@
 
 #include "execute/check_sources.h"
 #include "execute/finish_store.h"
-#include "execute/job_record.h"
+#include "execute/part_records.h"
 #include "execute/plan_digest.h"
 #include "execute/read_back.h"
 #include "execute/source_fingerprint.h"
 #include "execute/staging_place.h"
 #include "io/directory.h"
 #include "io/publish.h"
-#include "plan/deal_files.h"
+#include "plan/deal_by_bytes.h"
 
 namespace ckpt {
 
@@ -41,11 +41,21 @@ void check_request(const ConvertOptions& options, const ConversionSource& source
   }
 }
 
-std::vector<bool> files_with_payload(const Target& target, const Plan& plan) {
-  std::vector<bool> has_payload;
-  for (const TargetFile& file : target.files) has_payload.push_back(!file.archives.empty());
-  for (const RecordPlan& record : plan.records) has_payload[record.file] = true;
-  return has_payload;
+// What is written in which order: payload by the processes, the rest by the one who publishes.
+struct Pieces {
+  std::vector<Piece> payload;  // of files with archives
+  std::vector<Piece> last;     // what closes such files, and the markers: all other files
+};
+
+Pieces make_pieces(const Target& target, const Plan& plan, const Share& share) {
+  const bool is_shared = share.world_size > 1;
+  Pieces pieces;
+  for (const Piece& piece : is_shared ? cut_into_pieces(target, plan, share.piece_bytes_min)
+                                      : whole_files(plan)) {
+    const bool is_payload = !piece.closes && !target.files[piece.file].archives.empty();
+    (is_payload ? pieces.payload : pieces.last).push_back(piece);
+  }
+  return pieces;
 }
 
 class TargetWriter {
@@ -56,13 +66,13 @@ class TargetWriter {
         source_(source),
         options_(options),
         report_(report),
-        has_payload_(files_with_payload(target, report.plan)) {
-    identity_.processes = options.share.world_size;
-    if (source.checkpoint == nullptr) return;
-    fingerprint_.emplace(*source.checkpoint);
-    identity_.tool = SHARDWISE_VERSION;
-    identity_.plan = hex(plan_digest(target, report.plan));
-    identity_.source = fingerprint_->digest();
+        share_(options.share) {
+    if (source.checkpoint != nullptr) {
+      fingerprint_.emplace(*source.checkpoint);
+      identity_.tool = SHARDWISE_VERSION;
+      identity_.source = fingerprint_->digest();
+    }
+    set_processes(options.share.world_size);
   }
 
   void write(const fs::path& destination) {
@@ -71,30 +81,35 @@ class TargetWriter {
     Staging& staging = *entered;
     write_part(staging);
     report_.outcome = Outcome::PartWritten;
-    while (const auto written = all_parts(staging)) {
-      if (!staging.try_lead()) return;
-      return publish(staging, *written);
-    }
+    const PartRecords::Parts parts = records_of(staging).whole_parts();
+    if (parts.missing == 0 && staging.try_lead()) publish(staging, parts.pieces);
   }
 
   void finish(const fs::path& destination) {
     // However many processes there were.
     const auto job = JobIdentity::parse(text_of(StagingPlace(destination).job).value_or(""));
-    if (job && job->processes <= kWorldSizeMax) identity_.processes = job->processes;
+    if (job && job->processes <= kWorldSizeMax) set_processes(job->processes);
     Staging staging = Staging::attach(destination, staging_options());
-    const auto written = all_parts(staging);
-    if (!written) {
+    const PartRecords::Parts parts = records_of(staging).whole_parts();
+    if (parts.missing != 0) {
       throw Error(ErrorCode::NotFound, {staging.notes().string()},
-                  "the parts of " + std::to_string(missing_) + " of " +
+                  "the parts of " + std::to_string(parts.missing) + " of " +
                       std::to_string(identity_.processes) + " processes are missing");
     }
     if (source_.before_publishing) source_.before_publishing();
-    publish(staging, *written);
+    publish(staging, parts.pieces);
   }
 
  private:
-  using Mask = std::vector<bool>;
   const Plan& plan() const { return report_.plan; }
+
+  void set_processes(uint32_t count) {
+    share_.world_size = identity_.processes = count;
+    pieces_ = make_pieces(target_, plan(), share_);
+    const bool are_asked_for = std::ranges::any_of(pieces_.last, &Piece::closes);
+    record_crcs_.assign(are_asked_for ? plan().records.size() : 0, 0);
+    if (fingerprint_) identity_.plan = hex(plan_digest(target_, plan(), pieces_.payload));
+  }
 
   // None where the processes of this very job have published before.
   std::optional<Staging> enter(const fs::path& destination) {
@@ -133,27 +148,33 @@ class TargetWriter {
     return options;
   }
 
-  fs::path path_of(const Staging& staging, size_t file) const {
-    const std::string& path = plan().files[file].path;
-    return path.empty() ? staging.folder() : staging.folder() / path;
+  const std::string& name_of(const Piece& piece) const { return plan().files[piece.file].path; }
+  fs::path path_of(const Staging& staging, const Piece& piece) const {
+    const std::string& name = name_of(piece);
+    return name.empty() ? staging.folder() : staging.folder() / name;
   }
-  static fs::path record_path(const Staging& staging, uint32_t rank) {
-    return staging.notes() / ("part-" + std::to_string(rank));
+  bool is_whole(const Piece& piece) const {
+    return piece.bytes.count_bytes == plan().files[piece.file].count_bytes;
   }
+  PartRecords records_of(const Staging& staging) const { return {staging.notes(), identity_}; }
 
-  // The files with payload that are this process's.
-  Mask own_files() const {
-    const std::vector<uint32_t> owner = deal_files(plan(), options_.share.world_size);
-    Mask own = has_payload_;
-    for (size_t f = 0; f < own.size(); ++f) own[f] = own[f] && owner[f] == options_.share.rank;
+  std::vector<Piece> own_pieces() const {
+    std::vector<uint64_t> sizes;
+    for (const Piece& piece : pieces_.payload) sizes.push_back(piece.bytes.count_bytes);
+    const std::vector<uint32_t> owner = deal_by_bytes(sizes, options_.share.world_size);
+    std::vector<Piece> own;
+    for (size_t p = 0; p < owner.size(); ++p) {
+      if (owner[p] == options_.share.rank) own.push_back(pieces_.payload[p]);
+    }
     return own;
   }
 
   void write_part(Staging& staging) {
-    Mask files = own_files();
-    const std::vector<FinishedFile> kept = keep_finished(staging, files);
-    PartRecordWriter record(record_path(staging, options_.share.rank), identity_, kept);
-    std::vector<FinishedFile> written = write_files(staging, files, &record);
+    std::vector<Piece> pieces = own_pieces();
+    refuse_lost_files(staging);
+    const std::vector<FinishedPiece> kept = keep_finished(staging, pieces);
+    PartRecordWriter record(records_of(staging).path_of(options_.share.rank), identity_, kept);
+    std::vector<FinishedPiece> written = write_pieces(staging, std::move(pieces), &record);
     written.insert(written.end(), kept.begin(), kept.end());
     if (fingerprint_) fingerprint_->check_unchanged();
     verify(staging, written);
@@ -161,54 +182,73 @@ class TargetWriter {
     record.complete();
   }
 
-  // What an earlier attempt has finished is read, and taken out of `files` where it is sound.
-  // Removes what is left of the others.
-  std::vector<FinishedFile> keep_finished(const Staging& staging, Mask& files) {
-    std::map<std::string, size_t> wanted;
-    for (size_t f = 0; f < files.size(); ++f) {
-      if (files[f]) wanted.emplace(plan().files[f].path, f);
+  void refuse_lost_files(const Staging& staging) const {
+    std::vector<std::string> absent;
+    for (const Piece& piece : pieces_.payload) {
+      const bool is_there = kind_of_entry(path_of(staging, piece)) == EntryKind::File;
+      const bool is_listed = !absent.empty() && absent.back() == name_of(piece);
+      if (!is_whole(piece) && !is_there && !is_listed) absent.push_back(name_of(piece));
     }
-    std::vector<FinishedFile> candidates;
-    for (FinishedFile& file : recorded(staging)) {
-      if (wanted.contains(file.path)) candidates.push_back(std::move(file));
-    }
+    records_of(staging).refuse_lost(absent, staging.folder());
+  }
+
+  // What an earlier attempt has finished is read, and taken out of `pieces` where it is sound.
+  // Removes what is left of the others, where they are files of their own.
+  std::vector<FinishedPiece> keep_finished(const Staging& staging, std::vector<Piece>& pieces) {
+    std::map<std::pair<std::string, uint64_t>, FinishedPiece> sound;
+    const bool may_continue = options_.resume || options_.share.world_size > 1;
+    std::vector<FinishedPiece> candidates;
+    if (may_continue) candidates = records_of(staging).finished_by(options_.share.rank);
     const auto is_sound = are_as_written(staging.folder(), candidates, {false, options_.execute});
-    std::vector<FinishedFile> kept;
-    Mask kept_files(files.size());
     for (size_t i = 0; i < candidates.size(); ++i) {
       if (!is_sound[i]) continue;
-      files[wanted.at(candidates[i].path)] = false;
-      kept_files[wanted.at(candidates[i].path)] = true;
-      report_.kept_bytes += candidates[i].count_bytes;
-      kept.push_back(std::move(candidates[i]));
+      sound[{candidates[i].path, candidates[i].bytes.offset_bytes}] = std::move(candidates[i]);
     }
-    for (size_t f = 0; f < files.size(); ++f) {
-      if (files[f]) remove_tree(path_of(staging, f));
+    std::vector<FinishedPiece> kept;
+    std::vector<Piece> kept_pieces, missing;
+    for (const Piece& piece : pieces) {
+      const auto found = sound.find({name_of(piece), piece.bytes.offset_bytes});
+      if (found != sound.end() && is_complete(staging, piece, found->second)) {
+        report_.kept_bytes += piece.bytes.count_bytes;
+        kept.push_back(std::move(found->second));
+        kept_pieces.push_back(piece);
+      } else {
+        const EntryKind kind = kind_of_entry(path_of(staging, piece));
+        const bool is_in_the_way = kind != EntryKind::File && kind != EntryKind::Absent;
+        if (is_whole(piece) || is_in_the_way) remove_tree(path_of(staging, piece));
+        missing.push_back(piece);
+      }
     }
-    if (!kept.empty()) check_sources(target_, kept_files, *source_.checkpoint, options_.execute);
+    pieces = std::move(missing);
+    if (!kept.empty()) {
+      check_sources(target_, plan(), kept_pieces, *source_.checkpoint, options_.execute);
+    }
     return kept;
   }
 
-  std::vector<FinishedFile> recorded(const Staging& staging) const {
-    if (!options_.resume && options_.share.world_size == 1) return {};
-    auto record = read_part_record(record_path(staging, options_.share.rank));
-    if (!record || record->job != identity_.text()) return {};
-    return std::move(record->files);
+  bool is_complete(const Staging& staging, const Piece& piece, const FinishedPiece& found) const {
+    const auto state = state_of_entry(path_of(staging, piece));
+    const uint64_t file_bytes = plan().files[piece.file].count_bytes;
+    return found.bytes == piece.bytes && state &&
+           (is_whole(piece) ? state->count_bytes == file_bytes
+                            : state->count_bytes >= piece.bytes.end_bytes());
   }
 
-  std::vector<FinishedFile> write_files(Staging& staging, Mask files, PartRecordWriter* record) {
+  std::vector<FinishedPiece> write_pieces(Staging& staging, std::vector<Piece> pieces,
+                                          PartRecordWriter* record) {
     std::mutex mutex;
-    std::vector<FinishedFile> written;
-    if (std::ranges::find(files, true) == files.end()) return written;
+    std::vector<FinishedPiece> written;
+    if (pieces.empty()) return written;
     ExecuteOptions options = options_.execute;
-    options.files = std::move(files);
-    if (record == nullptr) {  // markers are small: no budget may refuse them after all the payload
+    options.pieces = std::move(pieces);
+    options.record_crcs = record_crcs_;
+    if (record == nullptr) {  // what is last is small: no budget may refuse it after the payload
       options.threads = 1;
       options.process_bytes_max = 0;
     }
-    options.on_file = [&](const WrittenFile& file) {
-      FinishedFile finished{plan().files[file.file].path, file.count_bytes, file.crc32};
-      sync_file(path_of(staging, file.file));
+    options.on_piece = [&](const WrittenPiece& written_piece) {
+      FinishedPiece finished = finished_piece(written_piece);
+      sync_file(path_of(staging, written_piece.piece));
       if (record != nullptr) record->add(finished);
       const std::scoped_lock lock(mutex);
       written.push_back(std::move(finished));
@@ -220,11 +260,21 @@ class TargetWriter {
     return written;
   }
 
-  void verify(const Staging& staging, const std::vector<FinishedFile>& written) {
+  FinishedPiece finished_piece(const WrittenPiece& written) const {
+    const auto& [piece, crc] = written;
+    FinishedPiece finished{name_of(piece), piece.bytes, crc};
+    if (!record_crcs_.empty() && !is_whole(piece)) {
+      finished.record_crcs.assign(record_crcs_.begin() + static_cast<ptrdiff_t>(piece.first_record),
+                                  record_crcs_.begin() + static_cast<ptrdiff_t>(piece.end_record));
+    }
+    return finished;
+  }
+
+  void verify(const Staging& staging, const std::vector<FinishedPiece>& written) {
     if (!options_.verify) return;
     const auto is_right = are_as_written(staging.folder(), written, {true, options_.execute});
     for (size_t i = 0; i < written.size(); ++i) {
-      report_.verified_bytes += written[i].count_bytes;
+      report_.verified_bytes += written[i].bytes.count_bytes;
       if (is_right[i]) continue;
       throw Error(ErrorCode::IoFailure, {written[i].path},
                   "what the device gives back is not what was written",
@@ -232,38 +282,15 @@ class TargetWriter {
     }
   }
 
-  // What all processes have written; nullopt while parts are missing. Throws AlreadyExists where
-  // one belongs to another job.
-  std::optional<std::vector<FinishedFile>> all_parts(const Staging& staging) {
-    std::vector<FinishedFile> all;
-    missing_ = 0;
-    for (uint32_t rank = 0; rank < identity_.processes; ++rank) {
-      const fs::path path = record_path(staging, rank);
-      auto record = read_part_record(path);
-      if (record && record->job != identity_.text()) {
-        throw Error(ErrorCode::AlreadyExists, {path.string()}, "is a part of another job");
-      }
-      if (!record || !record->is_complete) {
-        ++missing_;
-        continue;
-      }
-      std::ranges::move(record->files, std::back_inserter(all));
-    }
-    if (missing_ != 0) return std::nullopt;
-    return all;
-  }
-
-  void publish(Staging& staging, const std::vector<FinishedFile>& written) {
-    check_payload(staging, written);
+  void publish(Staging& staging, const std::vector<FinishedPiece>& written) {
+    take_payload(staging, written);
     remove_strangers(staging);
     for (const LinkedFile& link : source_.links) {
       const fs::path path = staging.folder() / link.path;
       make_folders(path.parent_path());
       link_file(link.source, path);
     }
-    Mask markers = has_payload_;
-    markers.flip();
-    verify(staging, write_files(staging, std::move(markers), nullptr));
+    verify(staging, write_pieces(staging, pieces_.last, nullptr));
     finish_store(staging.folder(), options_, report_.plan);
     if (fingerprint_) fingerprint_->check_unchanged();
     staging.commit();
@@ -274,9 +301,8 @@ class TargetWriter {
   void remove_strangers(const Staging& staging) const {
     if (kind_of_entry(staging.folder()) != EntryKind::Folder) return;
     std::set<fs::path> planned{staging.folder()};
-    for (size_t f = 0; f < has_payload_.size(); ++f) {
-      if (!has_payload_[f]) continue;
-      for (fs::path path = path_of(staging, f); planned.insert(path).second;) {
+    for (const Piece& piece : pieces_.payload) {
+      for (fs::path path = path_of(staging, piece); planned.insert(path).second;) {
         path = path.parent_path();
       }
     }
@@ -288,31 +314,38 @@ class TargetWriter {
     }
   }
 
-  // Every file of the plan is recorded once, and there in its length.
-  void check_payload(const Staging& staging, const std::vector<FinishedFile>& written) const {
-    std::map<std::string, uint64_t> bytes_of;
-    for (const FinishedFile& file : written) bytes_of.emplace(file.path, file.count_bytes);
-    for (size_t f = 0; f < has_payload_.size(); ++f) {
-      if (!has_payload_[f]) continue;
-      const auto found = bytes_of.find(plan().files[f].path);
-      const auto state = state_of_entry(path_of(staging, f));
-      if (found != bytes_of.end() && found->second == plan().files[f].count_bytes && state &&
-          state->count_bytes == found->second) {
-        continue;
-      }
-      throw Error(ErrorCode::IoFailure, {path_of(staging, f).string()},
-                  "is not what the parts say was written");
+  // Every piece is recorded, and there; takes down the checksums of its records.
+  void take_payload(const Staging& staging, const std::vector<FinishedPiece>& written) {
+    std::map<std::pair<std::string, uint64_t>, const FinishedPiece*> recorded;
+    for (const FinishedPiece& piece : written) {
+      recorded[{piece.path, piece.bytes.offset_bytes}] = &piece;
     }
+    for (const Piece& piece : pieces_.payload) {
+      const auto found = recorded.find({name_of(piece), piece.bytes.offset_bytes});
+      if (found == recorded.end() || !is_complete(staging, piece, *found->second) ||
+          !take_record_crcs(piece, found->second->record_crcs)) {
+        throw Error(ErrorCode::IoFailure, {path_of(staging, piece).string()},
+                    "is not what the parts say was written");
+      }
+    }
+  }
+
+  bool take_record_crcs(const Piece& piece, const std::vector<uint32_t>& crcs) {
+    if (record_crcs_.empty() || is_whole(piece)) return true;
+    if (crcs.size() != piece.end_record - piece.first_record) return false;
+    std::ranges::copy(crcs, record_crcs_.begin() + static_cast<ptrdiff_t>(piece.first_record));
+    return true;
   }
 
   const Target& target_;
   const ConversionSource& source_;
   const ConvertOptions& options_;
   ConvertReport& report_;
-  const Mask has_payload_;
+  Share share_;
+  Pieces pieces_;
+  std::vector<uint32_t> record_crcs_;  // of all records, where a piece closes a file
   std::optional<SourceFingerprint> fingerprint_;
   JobIdentity identity_;
-  uint32_t missing_ = 0;  // parts, when all_parts() looked
 };
 
 }  // namespace

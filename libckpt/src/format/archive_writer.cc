@@ -118,6 +118,11 @@ std::string ArchiveImage::serialization_id(std::span<const uint32_t> crcs) const
   return digits(structure.value(), kIdDigits / 2) + digits(content.value(), kIdDigits / 2);
 }
 
+uint64_t ArchiveImage::closing_offset_bytes() const {
+  return layout_.frame() == zip::Layout::Frame::None ? layout_.count_bytes()
+                                                     : place(id_member()).header_offset_bytes;
+}
+
 std::string_view ArchiveImage::fixed_content(size_t member) const {
   if (place(member).count_bytes == 0) return {};
   switch (member) {
@@ -137,6 +142,7 @@ ArchiveLayout archive_layout(const TargetArchive& archive) {
     const zip::Place& place = image.place(ArchiveImage::member_of(i));
     layout.records.push_back({place.data_offset_bytes, place.count_bytes});
   }
+  layout.closing_offset_bytes = image.closing_offset_bytes();
   layout.count_bytes = image.layout().count_bytes();
   return layout;
 }

@@ -44,6 +44,8 @@ class ArchiveImage {
   // 40 digits, made from names, sizes and checksums, so that equal content gives equal archives.
   // `crcs`: of all members before it.
   std::string serialization_id(std::span<const uint32_t> crcs) const;
+  // As ArchiveLayout has it.
+  uint64_t closing_offset_bytes() const;
 
   // The content of a member that is neither a record nor the serialization id.
   std::string_view fixed_content(size_t member) const;

@@ -59,14 +59,31 @@ FileDescriptor::~FileDescriptor() {
   if (fd_ >= 0) system_calls().close(fd_);
 }
 
+namespace {
+
+FileDescriptor open_with(const std::filesystem::path& path, int flags, std::string_view doing) {
+  flags |= O_RDWR | O_CLOEXEC | O_NOFOLLOW;
+  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), flags, 0666); });
+  if (fd < 0) throw_errno(path.string(), doing, errno);
+  return FileDescriptor(fd);
+}
+
+}  // namespace
+
 FileDescriptor create_file(const std::filesystem::path& path, uint64_t count_bytes) {
-  const std::string name = path.string();
-  constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
-  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), kFlags, 0666); });
-  if (fd < 0) throw_errno(name, "create", errno);
-  FileDescriptor descriptor(fd);
-  reserve(fd, name, count_bytes);
+  FileDescriptor descriptor = open_with(path, O_CREAT | O_EXCL, "create");
+  reserve(descriptor.get(), path.string(), count_bytes);
   return descriptor;
+}
+
+FileDescriptor create_or_open_file(const std::filesystem::path& path, uint64_t count_bytes) {
+  FileDescriptor descriptor = open_with(path, O_CREAT, "create");
+  reserve(descriptor.get(), path.string(), count_bytes);
+  return descriptor;
+}
+
+FileDescriptor open_to_write(const std::filesystem::path& path) {
+  return open_with(path, 0, "open to write");
 }
 
 File::File(FileDescriptor descriptor, std::string name)

@@ -35,6 +35,9 @@ class FileDescriptor {
 // Creates a file and reserves room for so many bytes, so that ENOSPC comes now rather than in the
 // middle; the file has that length. Throws AlreadyExists, IoFailure.
 FileDescriptor create_file(const std::filesystem::path& path, uint64_t count_bytes);
+// The same for a file that another process may have created already, which stays as it is.
+FileDescriptor create_or_open_file(const std::filesystem::path& path, uint64_t count_bytes);
+FileDescriptor open_to_write(const std::filesystem::path& path);  // throws NotFound, IoFailure
 
 // A regular file. Reads and writes go to stated places, so that threads can share it.
 class File final : public RandomAccess {

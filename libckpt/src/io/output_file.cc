@@ -14,19 +14,29 @@ namespace {
 constexpr uint64_t kDirectBytesMin = 1 << 20;      // shorter files cost less in the page cache
 constexpr size_t kCallBytesMax = size_t{1} << 30;  // Linux: at most 0x7FFFF000
 
-uint64_t room_bytes(uint64_t size_bytes) {
-  if (size_bytes < kDirectBytesMin) return size_bytes;
-  return align_up(size_bytes, OutputFile::kBlockBytes);
+using Use = OutputFile::Use;
+
+bool is_written_in_blocks(uint64_t size_bytes, Use use) {
+  return size_bytes >= kDirectBytesMin && use != Use::Closed;
+}
+
+FileDescriptor open_output(const std::filesystem::path& path, uint64_t size_bytes, Use use) {
+  if (use == Use::Closed) return open_to_write(path);
+  // Who makes it longer than it is would do that behind the back of who has cut it.
+  if (use == Use::Shared) return create_or_open_file(path, size_bytes);
+  const bool is_long = is_written_in_blocks(size_bytes, use);
+  return create_file(path, is_long ? align_up(size_bytes, OutputFile::kBlockBytes) : size_bytes);
 }
 
 }  // namespace
 
-OutputFile::OutputFile(const std::filesystem::path& path, uint64_t count_bytes)
-    : descriptor_(create_file(path, room_bytes(count_bytes))),
+OutputFile::OutputFile(const std::filesystem::path& path, uint64_t count_bytes, Use use)
+    : descriptor_(open_output(path, count_bytes, use)),
       name_(path.string()),
       size_bytes_(count_bytes),
-      is_padded_(room_bytes(count_bytes) != count_bytes) {
-  if (count_bytes >= kDirectBytesMin) write_past_the_cache();
+      is_long_(is_written_in_blocks(count_bytes, use)),
+      is_too_long_(use == Use::Closed) {
+  if (is_long_) write_past_the_cache();
 }
 
 // O_DIRECT is set after the creation: open() would leave a file behind where it is refused.
@@ -42,8 +52,9 @@ void OutputFile::write_through_the_cache() {
 }
 
 void OutputFile::write_at(uint64_t offset_bytes, std::span<const std::byte> blocks) {
-  if (size_bytes_ < kDirectBytesMin) {
-    blocks = blocks.first(std::min<size_t>(blocks.size(), size_bytes_ - offset_bytes));
+  if (offset_bytes + blocks.size() > size_bytes_) {
+    is_too_long_ = is_too_long_ || is_long_;
+    if (!is_long_) blocks = blocks.first(static_cast<size_t>(size_bytes_ - offset_bytes));
   }
   while (!blocks.empty()) {
     const bool was_direct = is_direct_;
@@ -64,7 +75,7 @@ void OutputFile::write_at(uint64_t offset_bytes, std::span<const std::byte> bloc
 }
 
 void OutputFile::finish() {
-  if (!is_padded_) return;
+  if (!is_too_long_) return;
   const auto size = static_cast<off_t>(size_bytes_);
   if (uninterrupted([&] { return system_calls().ftruncate(descriptor_.get(), size); }) != 0) {
     throw_errno(name_, "set the size", errno);

@@ -154,6 +154,7 @@ std::optional<LockFile> LockFile::try_lock(const fs::path& path) {
     throw_errno(path.string(), "lock", errno);
   }
   const bool is_named = uninterrupted([&] { return calls.lstat(path.c_str(), named); }) == 0;
+  if (!is_named && errno != ENOENT) throw_errno(path.string(), "lock", errno);
   if (!is_named || held.st_ino != named.st_ino || held.st_dev != named.st_dev) return std::nullopt;
   return LockFile(std::move(descriptor));
 }

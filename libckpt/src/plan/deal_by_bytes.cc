@@ -1,4 +1,4 @@
-#include "plan/deal_files.h"
+#include "plan/deal_by_bytes.h"
 
 #include <algorithm>
 #include <numeric>
@@ -37,12 +37,6 @@ void check_share(const Share& share) {
   throw Error(ErrorCode::InvalidArgument, {},
               "rank " + std::to_string(share.rank) + " of " + std::to_string(share.world_size) +
                   " processes");
-}
-
-std::vector<uint32_t> deal_files(const Plan& plan, uint32_t process_count) {
-  std::vector<uint64_t> file_bytes;
-  for (const PlannedFile& file : plan.files) file_bytes.push_back(file.count_bytes);
-  return deal_by_bytes(file_bytes, process_count);
 }
 
 }  // namespace ckpt

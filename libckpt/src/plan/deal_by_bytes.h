@@ -4,7 +4,6 @@
 #include <span>
 #include <vector>
 
-#include <ckpt/plan.h>
 #include <ckpt/staging.h>
 
 namespace ckpt {
@@ -16,8 +15,5 @@ void check_share(const Share& share);
 // Which process takes which piece of work, by index: the largest pieces first, each to the process
 // that has the fewest bytes so far. Pure: the same on every process.
 std::vector<uint32_t> deal_by_bytes(std::span<const uint64_t> piece_bytes, uint32_t process_count);
-
-// Which process writes which file, by index into Plan::files.
-std::vector<uint32_t> deal_files(const Plan& plan, uint32_t process_count);
 
 }  // namespace ckpt
