@@ -84,12 +84,14 @@ inline std::vector<Conversion> conversions_in(const TemporaryFolder& folder) {
           {"reshard", layer_wise, reshard}};
 }
 
-// One file in pieces, by two processes one after the other. What has failed is left for them.
-inline Conversion shared_conversion_in(const TemporaryFolder& folder) {
+// By two processes one after the other, one file in pieces, or files that are compressed after all
+// are written. What has failed is left for them.
+inline Conversion shared_conversion_in(const TemporaryFolder& folder, bool compressed = false) {
   const fs::path source = folder / "source.safetensors";
   write_large_safetensors(source);
   const auto run = [=](const fs::path& destination, optim::ConvertOptions options) {
-    options.format = ckpt::Format::Torch;
+    options.format = compressed ? ckpt::Format::TorchDist : ckpt::Format::Torch;
+    if (compressed) options.zstd_level = 1;
     options.share = {0, 2, 128 << 10};
     optim::ConvertReport report = optim::convert(source, destination, options);
     if (report.outcome != ckpt::Outcome::PartWritten) return report;

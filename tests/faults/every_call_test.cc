@@ -172,6 +172,11 @@ BOOST_AUTO_TEST_CASE(of_processes_that_share_a_file_fails_and_the_next_ones_comp
   fail_every_call(conversion, {.replaces = true, .has_exchange = false});
 }
 
+BOOST_AUTO_TEST_CASE(of_processes_whose_files_are_compressed_fails_and_nothing_wrong_is_published) {
+  const TemporaryFolder sources;
+  fail_every_call(shared_conversion_in(sources, true), {});
+}
+
 BOOST_AUTO_TEST_CASE(of_a_replaced_destination_fails_and_it_is_the_old_or_the_new_one) {
   in_every_direction({.replaces = true});
 }

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include <ckpt/box.h>
@@ -97,8 +96,7 @@ struct CKPT_EXPORT Catalog {
   void index();  // builds the lookup tables; call after the last change
 
  private:
-  std::unordered_map<std::string, uint32_t> tensor_index_;
-  std::unordered_map<std::string, uint32_t> object_index_;
+  std::vector<uint32_t> tensors_by_name_, objects_by_name_;  // by file, then key
 };
 
 inline uint64_t count_bytes(const TensorEntry& tensor) {

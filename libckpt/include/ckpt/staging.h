@@ -57,8 +57,11 @@ class CKPT_EXPORT Staging {
   // For what a job notes down beside folder(): names that start with "part-".
   const std::filesystem::path& notes() const;
 
-  // Of several processes the one that may commit: false where another one is at it, or has been.
-  bool try_lead();
+  // Of several processes: what is written is, so that this process may be started again.
+  void leave_part();
+  // And the one that may commit. Yes: until the end no other one can begin or continue a part.
+  enum class Lead : uint8_t { Yes, No, PartsAreAtWork };  // No: another one is at it, or has been
+  Lead try_lead();
   void commit();
 
  private:

@@ -6,6 +6,7 @@
 
 #include <ckpt/error.h>
 
+#include "base/text_map.h"
 #include "codec/big_integer.h"
 #include "codec/pickle_opcodes.h"
 #include "codec/python_text.h"
@@ -381,7 +382,7 @@ class Writer {
   std::string out_;
   std::vector<Job> jobs_;
   std::unordered_map<NodeId, uint32_t> uses_, memo_;
-  std::unordered_map<std::string, uint32_t> text_uses_, text_memo_;
+  TextMap<uint32_t> text_uses_, text_memo_;
   std::unordered_map<NodeId, bool> entered_;
   size_t memo_count_ = 0;
 };

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
-#include <unordered_set>
+#include <set>
 
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
@@ -208,7 +208,7 @@ std::vector<Entry> read_entries(ByteReader reader, const Window& window,
   std::vector<Entry> entries;
   entries.reserve(
       static_cast<size_t>(reader.count_of(directory.member_count, kCentralHeaderBytes)));
-  std::unordered_set<std::string_view> names;
+  std::set<std::string_view> names;  // ordered: see base/text_map.h
   for (uint64_t i = 0; i < directory.member_count; ++i) {
     entries.push_back(read_entry(reader, window));
     const Entry& entry = entries.back();

@@ -2,7 +2,9 @@
 
 #include <ckpt/error.h>
 
+#include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "execute/payload_reader.h"
 #include "io/worker_pool.h"
@@ -27,6 +29,13 @@ void check_sources(const Target& target, const Plan& plan, std::span<const Piece
   for (const TensorEntry* tensor : tensors) {
     for (const Chunk& chunk : tensor->chunks) storages.push_back(chunk.region);
   }
+  // Many tensors may lie in one storage.
+  const auto place = [](const StorageRegion& region) {
+    return std::tuple(region.file, region.bytes.offset_bytes, region.bytes.count_bytes);
+  };
+  std::ranges::sort(storages, {}, place);
+  const auto are_same = [&](const auto& a, const auto& b) { return place(a) == place(b); };
+  storages.erase(std::unique(storages.begin(), storages.end(), are_same), storages.end());
   run_jobs(storages.size(), thread_count(options.threads), [&](size_t job, unsigned) {
     if (options.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
     check_storage_crc(source.locate(storages[job]), source);

@@ -1,11 +1,11 @@
 #include "execute/compare_trees.h"
 
 #include <algorithm>
-#include <unordered_map>
 #include <unordered_set>
 
 #include <ckpt/document.h>
 
+#include "base/text_map.h"
 #include "format/json_pointer.h"
 
 namespace ckpt {
@@ -87,7 +87,7 @@ class TreeComparison {
   }
 
   void open_items(const Value& a, const Value& b, const char* mark) {
-    std::unordered_map<std::string, Value> in_b;
+    TextMap<Value> in_b;
     for (size_t i = 0; i < b.item_count(); ++i) {
       const auto [key, value] = b.item(i);
       in_b.insert_or_assign(b_encoder_.encoding(key.id()), value);

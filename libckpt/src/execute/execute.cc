@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/checked_math.h"
 #include "execute/archive_state.h"
@@ -153,6 +155,20 @@ void check_request(const Target& target, const Plan& plan, const ExecuteOptions&
   }
 }
 
+// Whoever makes a file that several processes write reserves room for all of it.
+uint64_t bytes_to_reserve(const Plan& plan, const std::vector<Piece>& pieces,
+                          const std::filesystem::path& folder) {
+  uint64_t sum_bytes = 0;
+  std::optional<uint32_t> file_before;
+  for (const Piece& piece : pieces) {
+    if (std::exchange(file_before, piece.file) == piece.file || piece.closes) continue;
+    const auto& [path, count_bytes, archive_offsets] = plan.files[piece.file];
+    const auto state = state_of_entry(path.empty() ? folder : folder / path);
+    if (!state || state->count_bytes < count_bytes) sum_bytes += count_bytes;
+  }
+  return sum_bytes;
+}
+
 void check_room(uint64_t wanted_bytes, const std::filesystem::path& folder) {
   const auto room_bytes = free_bytes(folder);
   if (room_bytes && wanted_bytes > *room_bytes) {
@@ -167,7 +183,8 @@ void check_room(uint64_t wanted_bytes, const std::filesystem::path& folder) {
 ExecuteStats execute(const Target& target, const Plan& plan, const PayloadSource& source,
                      Staging& staging, const ExecuteOptions& options) {
   check_request(target, plan, options);
-  check_room(bytes_of(chosen_pieces(plan, options)), staging.folder().parent_path());
+  check_room(bytes_to_reserve(plan, chosen_pieces(plan, options), staging.folder()),
+             staging.folder().parent_path());
   return Execution(target, plan, source, options).run(staging.folder());
 }
 

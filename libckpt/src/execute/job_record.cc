@@ -1,8 +1,10 @@
 #include "execute/job_record.h"
 
 #include <charconv>
+#include <span>
 
 #include "base/text.h"
+#include "codec/crc32.h"
 #include "io/directory.h"
 #include "io/publish.h"
 
@@ -80,13 +82,20 @@ std::optional<std::vector<uint32_t>> parse_crcs(std::string_view text) {
   return crcs;
 }
 
+std::string checksum_of(std::string_view text) {
+  return hex(crc32(std::as_bytes(std::span(text))));
+}
+
 std::string line_of(const FinishedPiece& piece) {
-  return "piece " + hex(piece.crc32) + " " + std::to_string(piece.bytes.offset_bytes) + " " +
-         std::to_string(piece.bytes.count_bytes) + " " + text_of_crcs(piece.record_crcs) + " " +
-         as_one_line(piece.path) + "\n";
+  const std::string text = hex(piece.crc32) + " " + std::to_string(piece.bytes.offset_bytes) + " " +
+                           std::to_string(piece.bytes.count_bytes) + " " +
+                           text_of_crcs(piece.record_crcs) + " " + as_one_line(piece.path);
+  return "piece " + checksum_of(text) + " " + text + "\n";
 }
 
 std::optional<FinishedPiece> parse_piece(std::string_view value) {
+  const auto checksum = take_until(value, ' ');
+  if (!checksum || *checksum != checksum_of(value)) return std::nullopt;
   const auto crc = take_until(value, ' ');
   const auto offset = take_until(value, ' ');
   const auto count = take_until(value, ' ');

@@ -1,12 +1,13 @@
 #pragma once
 
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include <ckpt/document.h>
 #include <ckpt/execute.h>
 #include <ckpt/hash.h>
+
+#include "base/text_map.h"
 
 namespace ckpt {
 
@@ -26,7 +27,7 @@ class PayloadHasher {
  private:
   std::vector<TensorEntry> tensors_;
   std::vector<Sha256> digests_;
-  std::unordered_map<std::string, size_t> known_;  // by identity of the payload
+  TextMap<size_t> known_;  // by identity of the payload
 };
 
 // The bytes of a storage that is no tensor's, as a tensor of uint8.

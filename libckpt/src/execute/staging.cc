@@ -5,6 +5,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "execute/job_record.h"
 #include "execute/staging_place.h"
@@ -18,7 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 // A recovery may remove what a destination was, which takes its time.
-constexpr std::chrono::minutes kRecoveryTimeMax(10);
+constexpr std::chrono::minutes kRecoveryTimeMax(1);
 constexpr std::chrono::milliseconds kRecoveryPoll(20);
 
 bool is_there(const fs::path& path) { return kind_of_entry(path) != EntryKind::Absent; }
@@ -130,11 +131,25 @@ struct Staging::State {
     while (is_there(place.publishing)) {
       if (const auto leader = try_lock_in_holder()) {
         place.recover();
+        remove_tree(place.lock);  // where the system has no locks, nobody else could remove it
         return place.remove_if_empty();
       }
       if (std::chrono::steady_clock::now() > give_up) throw_busy(place.holder);
       std::this_thread::sleep_for(kRecoveryPoll);
     }
+  }
+
+  // All of them, or none.
+  bool try_lock_parts() {
+    for (uint32_t rank = 0; rank < options.share.world_size; ++rank) {
+      auto held = LockFile::try_lock(place.part_lock(rank));
+      if (!held) {
+        part_locks.clear();
+        return false;
+      }
+      part_locks.push_back(std::move(*held));
+    }
+    return true;
   }
 
   // None, too, where the holder has just gone.
@@ -206,6 +221,7 @@ struct Staging::State {
   StagingOptions options;
   std::optional<LockFile> lock;       // the right to commit and to clean up
   std::optional<LockFile> part_lock;  // of one process of several
+  std::vector<LockFile> part_locks;   // of all, while one of them commits
   bool owns_work = false;
   bool is_attached = false;
   bool is_committed = false;
@@ -232,6 +248,7 @@ Staging Staging::attach(const fs::path& destination, StagingOptions options) {
   state->lock = lock_or_refuse(place.lock);
   place.recover();
   refuse_other_job(place, state->options.job);
+  if (state->lock->is_of_the_system() && !state->try_lock_parts()) throw_busy(place.holder);
   state->owns_work = true;
   state->is_attached = true;
   return Staging(std::move(state));
@@ -260,14 +277,18 @@ bool Staging::clean(const fs::path& destination) {
 const fs::path& Staging::folder() const { return state_->place.content; }
 const fs::path& Staging::notes() const { return state_->place.holder; }
 
-bool Staging::try_lead() {
-  if (state_->lock) return true;
-  state_->lock = state_->try_lock_in_holder();
-  if (!state_->lock) return false;
+void Staging::leave_part() { state_->part_lock.reset(); }
+
+Staging::Lead Staging::try_lead() {
+  if (state_->lock) return Lead::Yes;
+  std::optional<LockFile> lock = state_->try_lock_in_holder();
+  if (!lock) return Lead::No;
   state_->place.recover();
-  if (!is_there(state_->place.job)) return false;  // another one has committed meanwhile
+  if (!is_there(state_->place.job)) return Lead::No;  // another one has committed meanwhile
+  if (lock->is_of_the_system() && !state_->try_lock_parts()) return Lead::PartsAreAtWork;
+  state_->lock = std::move(lock);
   state_->owns_work = true;
-  return true;
+  return Lead::Yes;
 }
 
 void Staging::commit() {

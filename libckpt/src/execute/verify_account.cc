@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
-#include <unordered_map>
+#include <map>
 
 namespace ckpt {
 
@@ -38,7 +38,7 @@ void Findings::sort() {
 void VerifyAccount::take_manifest(FileHashes hashes, const std::string& shown) {
   manifest_ = std::move(hashes);
   hashes_.assign(files_.size(), nullptr);
-  std::unordered_map<std::string_view, size_t> places;
+  std::map<std::string_view, size_t> places;
   for (size_t i = 0; i < files_.size(); ++i) places.emplace(files_[i].path, i);
   for (const auto& [path, hash] : manifest_) {
     if (const auto found = places.find(path); found != places.end()) {

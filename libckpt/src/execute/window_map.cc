@@ -30,9 +30,9 @@ Window WindowMap::window(size_t index) const {
 }
 
 size_t WindowMap::count_over(uint32_t file, ByteRange bytes) const {
-  const auto [first, last] = std::ranges::equal_range(pieces_, file, {}, &Piece::file);
   size_t count = 0;
-  for (auto piece = first; piece != last; ++piece) {
+  for (auto piece = std::ranges::lower_bound(pieces_, file, {}, &Piece::file);
+       piece != pieces_.end() && piece->file == file; ++piece) {
     const uint64_t start = std::max(piece->bytes.offset_bytes, bytes.offset_bytes);
     const uint64_t end = std::min(piece->bytes.end_bytes(), bytes.end_bytes());
     if (start >= end) continue;

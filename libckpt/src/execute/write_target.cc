@@ -2,9 +2,11 @@
 #include <ckpt/error.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "execute/check_sources.h"
 #include "execute/finish_store.h"
@@ -22,6 +24,8 @@ namespace ckpt {
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr std::chrono::milliseconds kPoll(20);
 
 void refuse_losses(const std::vector<NotCarried>& losses) {
   if (losses.empty()) return;
@@ -47,11 +51,12 @@ struct Pieces {
   std::vector<Piece> last;     // what closes such files, and the markers: all other files
 };
 
-Pieces make_pieces(const Target& target, const Plan& plan, const Share& share) {
-  const bool is_shared = share.world_size > 1;
+// `may_cut`: not where finish_store() replaces files, which nobody must write into after that.
+Pieces make_pieces(const Target& target, const Plan& plan, const Share& share, bool may_cut) {
   Pieces pieces;
-  for (const Piece& piece : is_shared ? cut_into_pieces(target, plan, share.piece_bytes_min)
-                                      : whole_files(plan)) {
+  for (const Piece& piece : share.world_size > 1 && may_cut
+                                ? cut_into_pieces(target, plan, share.piece_bytes_min)
+                                : whole_files(plan)) {
     const bool is_payload = !piece.closes && !target.files[piece.file].archives.empty();
     (is_payload ? pieces.payload : pieces.last).push_back(piece);
   }
@@ -81,8 +86,16 @@ class TargetWriter {
     Staging& staging = *entered;
     write_part(staging);
     report_.outcome = Outcome::PartWritten;
-    const PartRecords::Parts parts = records_of(staging).whole_parts();
-    if (parts.missing == 0 && staging.try_lead()) publish(staging, parts.pieces);
+    staging.leave_part();
+    for (;;) {
+      if (records_of(staging).whole_parts().missing != 0) return;
+      const Staging::Lead lead = staging.try_lead();
+      if (lead == Staging::Lead::No) return;
+      if (lead == Staging::Lead::Yes) break;
+      std::this_thread::sleep_for(kPoll);  // who has been started again looks at its part
+    }
+    const PartRecords::Parts parts = records_of(staging).whole_parts();  // nobody changes them now
+    if (parts.missing == 0) publish(staging, parts.pieces);
   }
 
   void finish(const fs::path& destination) {
@@ -105,10 +118,17 @@ class TargetWriter {
 
   void set_processes(uint32_t count) {
     share_.world_size = identity_.processes = count;
-    pieces_ = make_pieces(target_, plan(), share_);
+    pieces_ = make_pieces(target_, plan(), share_, !options_.zstd_level);
     const bool are_asked_for = std::ranges::any_of(pieces_.last, &Piece::closes);
     record_crcs_.assign(are_asked_for ? plan().records.size() : 0, 0);
-    if (fingerprint_) identity_.plan = hex(plan_digest(target_, plan(), pieces_.payload));
+    if (!fingerprint_) return;
+    identity_.plan = hex(plan_digest(target_, plan(), pieces_.payload)) + store_options_text();
+  }
+
+  // What changes the files after the plan, equal for all processes.
+  std::string store_options_text() const {
+    return (options_.zstd_level ? " zstd-" + std::to_string(*options_.zstd_level) : "") +
+           (options_.integrity ? " integrity" : "");
   }
 
   // None where the processes of this very job have published before.
@@ -144,7 +164,7 @@ class TargetWriter {
     options.source = source_.path.string();
     if (source_.checkpoint != nullptr) options.job = identity_.text();
     options.resume = options_.resume;
-    options.share = options_.share;
+    options.share = share_;
     return options;
   }
 
@@ -231,7 +251,8 @@ class TargetWriter {
     const uint64_t file_bytes = plan().files[piece.file].count_bytes;
     return found.bytes == piece.bytes && state &&
            (is_whole(piece) ? state->count_bytes == file_bytes
-                            : state->count_bytes >= piece.bytes.end_bytes());
+                            : state->count_bytes >= piece.bytes.end_bytes() &&
+                                  state->count_bytes < file_bytes + Piece::kBlockBytes);
   }
 
   std::vector<FinishedPiece> write_pieces(Staging& staging, std::vector<Piece> pieces,

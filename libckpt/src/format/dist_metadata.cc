@@ -11,12 +11,12 @@
 // MetadataIndex.index is a hint and takes no part in equality (torch: compare=False).
 #include "format/dist_metadata.h"
 
-#include <unordered_map>
 
 #include <ckpt/error.h>
 #include <ckpt/limits.h>
 
 #include "base/checked_math.h"
+#include "base/text_map.h"
 #include "format/torch_types.h"
 #include "model/check_catalog.h"
 
@@ -226,8 +226,8 @@ class Interpreter {
   Value root_;
   bool is_part_;
   DistMetadata result_;
-  std::unordered_map<std::string, StorageRegion> places_;
-  std::unordered_map<std::string, uint32_t> file_indices_;
+  TextMap<StorageRegion> places_;
+  TextMap<uint32_t> file_indices_;
 };
 
 }  // namespace

@@ -2,9 +2,8 @@
 
 #include <cstdint>
 #include <string>
-#include <unordered_map>
-#include <unordered_set>
 
+#include "base/text_map.h"
 #include "format/dist_metadata.h"
 
 namespace ckpt {
@@ -26,9 +25,9 @@ class DistMetadataParts {
   void add_tensor(TensorEntry tensor, const std::string& name);
 
   DistMetadata whole_;
-  std::unordered_map<std::string, size_t> tensors_;
-  std::unordered_map<std::string, uint32_t> files_;
-  std::unordered_set<std::string> objects_, chunks_;
+  TextMap<size_t> tensors_;
+  TextMap<uint32_t> files_;
+  TextSet objects_, chunks_;
 };
 
 }  // namespace ckpt

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include <ckpt/error.h>
 
+#include "base/text_map.h"
 #include "format/safetensors_header.h"
 #include "io/file.h"
 
@@ -50,7 +50,7 @@ bool is_blob(const File& file, uint64_t start_bytes) {
   return head[kHeadBytes - 1] == std::byte{'{'};
 }
 
-using Blob = std::unordered_map<std::string, TensorEntry>;
+using Blob = TextMap<TensorEntry>;
 
 Blob read_blob(const File& file, uint32_t file_index, uint64_t start_bytes, const Limits& limits) {
   Blob blob;

@@ -1,9 +1,9 @@
 // Writes what dist_metadata.cc reads: the archives of each rank's .distcp file and .metadata.
-#include <unordered_map>
 
 #include <ckpt/target.h>
 
 #include "base/text.h"
+#include "base/text_map.h"
 #include "codec/pickle_writer.h"
 
 namespace ckpt {
@@ -212,8 +212,8 @@ class MetadataBuilder {
   ValueTree tree_;
   NodeId storage_ = kNoNode, layout_ = kNoNode, memory_format_ = kNoNode;
   std::vector<std::pair<NodeId, NodeId>> entries_;  // key and what .metadata says of it
-  std::unordered_map<std::string, size_t> places_of_entries_;
-  std::unordered_map<std::string, TensorNodes> tensors_;
+  TextMap<size_t> places_of_entries_;
+  TextMap<TensorNodes> tensors_;
   ContentId content_id_;
 };
 

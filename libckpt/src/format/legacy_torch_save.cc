@@ -8,7 +8,7 @@
 //
 // No length says where a pickle ends; there are no checksums.
 #include <algorithm>
-#include <unordered_map>
+#include <map>
 
 #include <ckpt/error.h>
 
@@ -89,8 +89,8 @@ Pickles read_pickles(const RandomAccess& file, const Limits& limits) {
 }
 
 // Bytes that one element of each storage takes, as the tensors that view it say.
-std::unordered_map<std::string_view, StorageId> storages_of(const ValueTree& tree) {
-  std::unordered_map<std::string_view, StorageId> storages;
+std::map<std::string_view, StorageId> storages_of(const ValueTree& tree) {
+  std::map<std::string_view, StorageId> storages;
   for (NodeId node = 0; node < tree.node_count(); ++node) {
     const Value value = tree.value(node);
     if (!value.is(Kind::PersistentId)) continue;

@@ -1,10 +1,10 @@
 #include "format/plain_state.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include <ckpt/error.h>
 
+#include "base/text_map.h"
 #include "format/json_pointer.h"
 #include "format/nesting.h"
 
@@ -120,7 +120,7 @@ class Flattener {
   const Document& document_;
   std::vector<PathStep> path_;
   Nesting nesting_;
-  std::unordered_set<std::string> keys_;
+  TextSet keys_;
   size_t next_tensor_ = 0;
   PlainState state_;
 };
@@ -258,7 +258,7 @@ void apply(const KeyRules& rules, PlainState& state) {
       throw Error(ErrorCode::InvalidArgument, {}, "no key is left to be written");
     }
   }
-  std::unordered_set<std::string> keys;
+  TextSet keys;
   for (PlainEntry& entry : state.entries) {
     rename(rules, entry);
     if (keys.insert(entry.key).second && !entry.key.empty()) continue;

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <unordered_map>
-#include <unordered_set>
 
 #include <ckpt/archive_builder.h>
 #include <ckpt/error.h>
+
+#include "base/text_map.h"
 
 namespace ckpt {
 namespace {
@@ -30,7 +30,7 @@ class SharedStorages {
  private:
   std::string target_;
   std::vector<NotCarried>& notes_;
-  std::unordered_set<std::string> places_;
+  TextSet places_;
 };
 
 TensorSource whole_of(const PlainEntry& entry) {
@@ -187,7 +187,7 @@ class Unflattener {
 
   PlainState state_;
   ArchiveBuilder builder_;
-  std::unordered_map<std::string, NodeId> slots_;  // container and step -> child + 1
+  TextMap<NodeId> slots_;  // container and step -> child + 1
   size_t index_count_ = 0;
   NodeId root_ = kNoNode;
 };

@@ -1,7 +1,8 @@
 #include "format/strict_json.h"
 
-#include <unordered_set>
 #include <vector>
+
+#include "base/text_map.h"
 
 namespace ckpt {
 namespace {
@@ -44,7 +45,7 @@ class Check final : public nlohmann::json_sax<json> {
   }
 
   const StrictJson& strict_;
-  std::vector<std::unordered_set<std::string>> seen_;  // keys of the open objects
+  std::vector<TextSet> seen_;  // keys of the open objects
 };
 
 }  // namespace

@@ -140,7 +140,8 @@ std::optional<LockFile> LockFile::try_lock(const fs::path& path) {
   if (!is_new && errno == EEXIST) fd = open(kFlags);
   if (fd < 0) throw_errno(path.string(), "create", errno);
   FileDescriptor descriptor(fd);
-  if (uninterrupted([&] { return calls.flock(fd, LOCK_EX | LOCK_NB); }) != 0) {
+  const bool has_lock = uninterrupted([&] { return calls.flock(fd, LOCK_EX | LOCK_NB); }) == 0;
+  if (!has_lock) {
     if (errno == EWOULDBLOCK) return std::nullopt;
     if (!has_no_locks(errno)) throw_errno(path.string(), "lock", errno);
     // Then only who makes the file holds it, and a left-over one must be removed by hand.
@@ -156,7 +157,7 @@ std::optional<LockFile> LockFile::try_lock(const fs::path& path) {
   const bool is_named = uninterrupted([&] { return calls.lstat(path.c_str(), named); }) == 0;
   if (!is_named && errno != ENOENT) throw_errno(path.string(), "lock", errno);
   if (!is_named || held.st_ino != named.st_ino || held.st_dev != named.st_dev) return std::nullopt;
-  return LockFile(std::move(descriptor));
+  return LockFile(std::move(descriptor), has_lock);
 }
 
 }  // namespace ckpt

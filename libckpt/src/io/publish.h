@@ -35,9 +35,15 @@ class LockFile {
   // Creates the file if it is not there. nullopt where another process holds the lock.
   static std::optional<LockFile> try_lock(const std::filesystem::path& path);
 
+  // False on a file system without locks: it is the file that excludes others, as long as it is
+  // there.
+  bool is_of_the_system() const { return is_of_the_system_; }
+
  private:
-  explicit LockFile(FileDescriptor descriptor) : descriptor_(std::move(descriptor)) {}
+  LockFile(FileDescriptor descriptor, bool is_of_the_system)
+      : descriptor_(std::move(descriptor)), is_of_the_system_(is_of_the_system) {}
   FileDescriptor descriptor_;
+  bool is_of_the_system_;
 };
 
 }  // namespace ckpt

@@ -1,32 +1,34 @@
 #include <ckpt/catalog.h>
 
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
 namespace ckpt {
 namespace {
 
-// A file and a key are told apart by the NUL that neither path nor lookup holds first.
-std::string lookup_key(std::string_view key, std::string_view file) {
-  std::string text(file);
-  text += '\0';
-  text += key;
-  return text;
+using Name = std::pair<std::string_view, std::string_view>;
+
+template <class Entry>
+Name name_of(const Entry& entry) {
+  return {entry.file, entry.key};
 }
 
 template <class Entry>
-const Entry* find_entry(const std::vector<Entry>& entries,
-                        const std::unordered_map<std::string, uint32_t>& index,
-                        const std::string& key) {
-  const auto found = index.find(key);
-  return found == index.end() ? nullptr : &entries[found->second];
+std::vector<uint32_t> sorted_by_name(const std::vector<Entry>& entries) {
+  std::vector<uint32_t> numbers(entries.size());
+  std::iota(numbers.begin(), numbers.end(), 0u);
+  std::ranges::stable_sort(numbers, {}, [&](uint32_t i) { return name_of(entries[i]); });
+  return numbers;
 }
 
+// The first of that name.
 template <class Entry>
-std::unordered_map<std::string, uint32_t> index_of(const std::vector<Entry>& entries) {
-  std::unordered_map<std::string, uint32_t> index;
-  index.reserve(entries.size());
-  for (uint32_t i = 0; i < entries.size(); ++i) {
-    index.emplace(lookup_key(entries[i].key, entries[i].file), i);
-  }
-  return index;
+const Entry* find_entry(const std::vector<Entry>& entries, const std::vector<uint32_t>& by_name,
+                        const Name& name) {
+  const auto found = std::ranges::lower_bound(by_name, name, {},
+                                              [&](uint32_t i) { return name_of(entries[i]); });
+  return found != by_name.end() && name_of(entries[*found]) == name ? &entries[*found] : nullptr;
 }
 
 }  // namespace
@@ -41,16 +43,16 @@ std::string_view name(Format format) {
 }
 
 const TensorEntry* Catalog::find_tensor(std::string_view key, std::string_view file) const {
-  return find_entry(tensors, tensor_index_, lookup_key(key, file));
+  return find_entry(tensors, tensors_by_name_, {file, key});
 }
 
 const ObjectEntry* Catalog::find_object(std::string_view key, std::string_view file) const {
-  return find_entry(objects, object_index_, lookup_key(key, file));
+  return find_entry(objects, objects_by_name_, {file, key});
 }
 
 void Catalog::index() {
-  tensor_index_ = index_of(tensors);
-  object_index_ = index_of(objects);
+  tensors_by_name_ = sorted_by_name(tensors);
+  objects_by_name_ = sorted_by_name(objects);
 }
 
 }  // namespace ckpt

@@ -1,5 +1,5 @@
 // The canonical view as safetensors: every tensor under its canonical name, and a list of the rest.
-#include <unordered_set>
+#include <set>
 
 #include <ckpt/error.h>
 
@@ -47,7 +47,7 @@ ckpt::Target make_layer_wise_safetensors(const LayerWiseCheckpoint& source,
   };
   ckpt::SafetensorsSpec spec;
   spec.as_folder = as_folder;
-  std::unordered_set<std::string> keys;
+  std::set<std::string> keys;
   for (const ckpt::TensorEntry& tensor : source.tensors.tensors) {
     if (!is_accepted(tensor.key)) continue;
     std::string key = renamed(tensor.key, rules);

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import struct
 from pathlib import Path
 
@@ -29,6 +31,49 @@ def entry(dtype: object, shape: object, *offsets: object) -> dict:
 GOOD = entry("F32", [2], 0, 8)
 TWICE = b'{"a":%b,"a":%b}' % ((json.dumps(GOOD).encode(),) * 2)
 DEEP = b'{"__metadata__":' + b'{"a":' * 1_000_000 + b"1" + b"}" * 1_000_001
+
+
+class OneHash:
+    """Texts that share std::hash as libstdc++ has it: MurmurHash2 of 64 bits with a known seed. It
+    can be run backwards, so that two blocks of eight bytes lead from any state to any other."""
+
+    MASK, FACTOR, SEED = 2**64 - 1, 0xC6A4A7935BD1E995, 0xC70F6907
+    INVERSE = pow(FACTOR, -1, 2**64)
+    SLOTS, CHOICES = 4, 20  # of 16 letters each
+
+    def __init__(self):
+        self.random = random.Random(5)
+
+    def mixed(self, block, factor):
+        block = block * factor & self.MASK
+        return (block ^ block >> 47) * factor & self.MASK
+
+    def step(self, state, block):
+        return (state ^ self.mixed(block, self.FACTOR)) * self.FACTOR & self.MASK
+
+    def bridge(self, state, end):
+        """16 letters that lead from one state to another."""
+        while True:
+            first = bytes(self.random.choices(b"abcdefghijklmnop", k=8))
+            between = self.step(state, int.from_bytes(first, "little"))
+            second = self.mixed(between ^ end * self.INVERSE & self.MASK, self.INVERSE)
+            text = first + second.to_bytes(8, "little")
+            if all(0x23 <= byte < 0x7F and byte != 0x5C for byte in text):
+                return text.decode()
+
+    def texts(self):
+        state = self.SEED ^ 16 * self.SLOTS * self.FACTOR & self.MASK
+        slots = []
+        for end in range(1, self.SLOTS + 1):
+            slots.append([self.bridge(state, end) for _ in range(self.CHOICES)])
+            state = end
+        return map("".join, itertools.product(*slots))
+
+
+def keys_of_one_hash(folder: Path) -> Path:
+    header = {text: entry("F32", [0], 0, 0) for text in OneHash().texts()}
+    (folder / NAME).write_bytes(container(header, b""))
+    return folder / NAME
 
 
 MANY = {f"tensor.{i}": {} for i in range(300_000)}
@@ -62,6 +107,7 @@ def safetensors_rows():
          "F4", "'a'"),
     ):
         yield Row(name, file_of(content, NAME), code, (NAME, *says))
+    yield Row("S2 160,000 keys of one hash", keys_of_one_hash, OK, ("digest",))
 
 
 def indexed(**places: str):
