@@ -1,12 +1,13 @@
 #include "codec/pickle_writer.h"
 
 #include <bit>
+#include <map>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
 #include <ckpt/error.h>
 
-#include "base/text_map.h"
 #include "codec/big_integer.h"
 #include "codec/pickle_opcodes.h"
 #include "codec/python_text.h"
@@ -46,10 +47,13 @@ void for_each_child(const Value& value, Visit visit) {
 
 bool is_text(Kind kind) { return kind == Kind::Str || kind == Kind::Global; }
 
-// What text and classes are remembered by: they are equal when they look equal.
-std::string text_key(const Value& value) {
-  if (value.kind() == Kind::Str) return "s" + std::string(value.text());
-  return "g" + std::string(value.module()) + '\n' + std::string(value.name());
+// What text and classes are remembered by: they are equal when they look equal. Ordered: see
+// base/text_map.h. It points into the tree.
+using TextKey = std::tuple<Kind, std::string_view, std::string_view>;
+
+TextKey text_key(const Value& value) {
+  if (value.kind() == Kind::Str) return {Kind::Str, {}, value.text()};
+  return {Kind::Global, value.module(), value.name()};
 }
 
 class Writer {
@@ -92,7 +96,7 @@ class Writer {
 
   uint32_t use(NodeId id) {
     const Value value = tree_.value(id);
-    return is_text(value.kind()) ? ++text_uses_[text_key(value)] : ++uses_[id];
+    return is_text(value.kind()) ? ++texts_[text_key(value)].uses : ++uses_[id];
   }
 
   void run_job(const Job& job) {
@@ -230,17 +234,15 @@ class Writer {
   }
 
   void save_text(const Value& value) {
-    const std::string key = text_key(value);
-    if (const auto found = text_memo_.find(key); found != text_memo_.end()) {
-      return get(found->second);
-    }
+    TextUse& text = texts_[text_key(value)];
+    if (text.memo_index) return get(*text.memo_index);
     if (value.kind() == Kind::Str) {
       put_unicode(value.text());
     } else {
       put_global(value.module(), value.name());
     }
-    if (text_uses_[key] < 2) return;
-    text_memo_[key] = static_cast<uint32_t>(memo_count_);
+    if (text.uses < 2) return;
+    text.memo_index = static_cast<uint32_t>(memo_count_);
     put_memo();
   }
 
@@ -382,7 +384,11 @@ class Writer {
   std::string out_;
   std::vector<Job> jobs_;
   std::unordered_map<NodeId, uint32_t> uses_, memo_;
-  TextMap<uint32_t> text_uses_, text_memo_;
+  struct TextUse {
+    uint32_t uses = 0;
+    std::optional<uint32_t> memo_index;
+  };
+  std::map<TextKey, TextUse> texts_;
   std::unordered_map<NodeId, bool> entered_;
   size_t memo_count_ = 0;
 };

@@ -4,9 +4,11 @@
 #include <ckpt/value.h>
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace ckpt {
@@ -43,6 +45,7 @@ struct ValueTree::Nodes {
   std::vector<std::vector<NodeId>> lists;
   std::vector<ObjectParts> objects;
   NodeId root = kNoNode;
+  std::map<std::pair<std::string, std::string>, NodeId> globals;  // those made by name: shared
 
   NodeId add(Kind kind, uint32_t extra, uint64_t bits) {
     if (nodes.size() >= kNoNode) {

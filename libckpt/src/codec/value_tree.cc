@@ -53,8 +53,13 @@ NodeId ValueTree::tuple(std::initializer_list<NodeId> elements) {
 NodeId ValueTree::dict() { return nodes_->add_list(Kind::Dict, {}); }
 
 NodeId ValueTree::global(std::string_view module, std::string_view name) {
-  const NodeId module_id = str(module);
-  return global(module_id, str(name));
+  const auto [known, is_new] =
+      nodes_->globals.try_emplace({std::string(module), std::string(name)}, kNoNode);
+  if (is_new) {
+    const NodeId module_id = str(module);
+    known->second = global(module_id, str(name));
+  }
+  return known->second;
 }
 
 NodeId ValueTree::global(NodeId module, NodeId name) {

@@ -14,10 +14,14 @@ namespace ckpt {
 // Hands pieces from the thread that reads to the one that collects, in their order.
 class DistPieceQueue {
  public:
+  // `waiting_max`: push() waits while so many are not popped yet.
+  explicit DistPieceQueue(size_t waiting_max) : waiting_max_(waiting_max) {}
+
   // Leaves others in their place: empty ones, with the memory of some that were given back.
   void push(DistPieces& pieces) {
     {
-      const std::lock_guard lock(mutex_);
+      std::unique_lock lock(mutex_);
+      room_.wait(lock, [&] { return is_abandoned_ || waiting_.size() < waiting_max_; });
       waiting_.push_back(std::move(pieces));
       pieces = {};
       if (!spare_.empty()) {
@@ -32,6 +36,15 @@ class DistPieceQueue {
     pieces.clear();
     const std::lock_guard lock(mutex_);
     spare_.push_back(std::move(pieces));
+  }
+
+  // Nobody will pop any more.
+  void abandon() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_abandoned_ = true;
+    }
+    room_.notify_one();
   }
 
   // No more will come.
@@ -50,15 +63,17 @@ class DistPieceQueue {
     if (waiting_.empty()) return std::nullopt;
     DistPieces next = std::move(waiting_.front());
     waiting_.pop_front();
+    room_.notify_one();
     return next;
   }
 
  private:
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable changed_, room_;
+  const size_t waiting_max_;
   std::deque<DistPieces> waiting_;
   std::vector<DistPieces> spare_;
-  bool is_closed_ = false;
+  bool is_closed_ = false, is_abandoned_ = false;
 };
 
 }  // namespace ckpt

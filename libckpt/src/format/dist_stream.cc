@@ -5,6 +5,7 @@
 #include "format/dist_stream.h"
 
 #include <exception>
+#include <limits>
 #include <stop_token>
 #include <thread>
 #include <utility>
@@ -27,6 +28,7 @@ using Tag = DistItem::Tag;
 
 constexpr uint64_t kStreamedBytesMax = uint64_t{4} << 30;  // ids of numbers fit 32 bits below this
 constexpr uint64_t kThreadedBytesMin = uint64_t{1} << 20;  // below it a thread costs more
+constexpr size_t kPiecesWaitingMax = 64;  // some MB, where the other thread comes to nothing
 constexpr int kProtocolMax = 5;
 
 class Machine {
@@ -305,6 +307,12 @@ class Machine {
   uint64_t made_ = 0;  // values
 };
 
+// Whatever happens, who reads is not left waiting.
+struct AbandonedAtEnd {
+  DistPieceQueue& queue;
+  ~AbandonedAtEnd() { queue.abandon(); }
+};
+
 bool collect(DistPieceQueue& queue, DistCollector& collector) {
   while (auto pieces = queue.pop()) {
     if (!collector.collect(*pieces)) return false;
@@ -318,7 +326,8 @@ bool collect(DistPieceQueue& queue, DistCollector& collector) {
 std::optional<DistMetadata> stream_dist_metadata(const RandomAccess& file, const Limits& limits) {
   const uint64_t bytes_max = std::min(kStreamedBytesMax, limits.pickle_bytes_max);
   if (file.size_bytes() > bytes_max) return std::nullopt;
-  DistPieceQueue queue;
+  const bool is_threaded = file.size_bytes() >= kThreadedBytesMin;
+  DistPieceQueue queue(is_threaded ? kPiecesWaitingMax : std::numeric_limits<size_t>::max());
   Machine machine(file, limits, [&](DistPieces& pieces) { queue.push(pieces); });
   std::optional<DistMetadata> read;
   std::exception_ptr failure;
@@ -331,10 +340,11 @@ std::optional<DistMetadata> stream_dist_metadata(const RandomAccess& file, const
     queue.close();
   };
   std::jthread reading;  // ends, and is waited for, before what it uses
-  if (file.size_bytes() < kThreadedBytesMin) {
-    run({});
-  } else {
+  const AbandonedAtEnd abandoned{queue};
+  if (is_threaded) {
     reading = std::jthread(run);
+  } else {
+    run({});
   }
   DistCollector collector;
   if (!collect(queue, collector)) return std::nullopt;
