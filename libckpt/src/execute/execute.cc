@@ -63,8 +63,8 @@ uint64_t file_count(const std::vector<Piece>& pieces) {
 
 class Execution {
  public:
-  Execution(const Target& target, const Plan& plan, const PayloadSource& source,
-            const ExecuteOptions& options)
+  Execution(const Target& target, const Plan& plan, std::vector<Piece> pieces,
+            const PayloadSource& source, const ExecuteOptions& options)
       : target_(target),
         plan_(plan),
         source_(source),
@@ -72,7 +72,7 @@ class Execution {
         budget_(make_memory_budget(options, bookkeeping_bytes(plan, options.pieces))),
         checker_(source_, options.on_read),
         indices_(budget_.threads),
-        windows_(chosen_pieces(plan, options), budget_.window_bytes),
+        windows_(std::move(pieces), budget_.window_bytes),
         archives_(target, plan, windows_, options.record_crcs),
         progress_{0, bytes_of(windows_.pieces())} {
     for (unsigned i = 0; i < budget_.threads; ++i) {
@@ -163,7 +163,7 @@ uint64_t bytes_to_reserve(const Plan& plan, const std::vector<Piece>& pieces,
   for (const Piece& piece : pieces) {
     if (std::exchange(file_before, piece.file) == piece.file || piece.closes) continue;
     const auto& [path, count_bytes, archive_offsets] = plan.files[piece.file];
-    const auto state = state_of_entry(path.empty() ? folder : folder / path);
+    const auto state = state_of_entry(output_path(folder, path));
     if (!state || state->count_bytes < count_bytes) sum_bytes += count_bytes;
   }
   return sum_bytes;
@@ -183,9 +183,9 @@ void check_room(uint64_t wanted_bytes, const std::filesystem::path& folder) {
 ExecuteStats execute(const Target& target, const Plan& plan, const PayloadSource& source,
                      Staging& staging, const ExecuteOptions& options) {
   check_request(target, plan, options);
-  check_room(bytes_to_reserve(plan, chosen_pieces(plan, options), staging.folder()),
-             staging.folder().parent_path());
-  return Execution(target, plan, source, options).run(staging.folder());
+  std::vector<Piece> pieces = chosen_pieces(plan, options);
+  check_room(bytes_to_reserve(plan, pieces, staging.folder()), staging.folder().parent_path());
+  return Execution(target, plan, std::move(pieces), source, options).run(staging.folder());
 }
 
 }  // namespace ckpt

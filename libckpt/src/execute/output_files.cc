@@ -9,6 +9,10 @@ namespace fs = std::filesystem;
 
 static_assert(Piece::kBlockBytes % OutputFile::kBlockBytes == 0);
 
+fs::path output_path(const fs::path& folder, const std::string& path) {
+  return path.empty() ? folder : folder / path;
+}
+
 OutputFiles::OutputFiles(fs::path folder, const Plan& plan, const WindowMap& windows)
     : folder_(std::move(folder)),
       plan_(plan),
@@ -25,11 +29,6 @@ OutputFiles::OutputFiles(fs::path folder, const Plan& plan, const WindowMap& win
   }
 }
 
-fs::path OutputFiles::path_of(uint32_t file) const {
-  const std::string& path = plan_.files[file].path;
-  return path.empty() ? folder_ : folder_ / path;
-}
-
 OutputFile::Use OutputFiles::use_of(const Piece& piece) const {
   if (piece.closes) return OutputFile::Use::Closed;
   const bool is_whole = piece.bytes.count_bytes == plan_.files[piece.file].count_bytes;
@@ -40,7 +39,7 @@ std::shared_ptr<OutputFile> OutputFiles::open(const Piece& piece) {
   Slot& slot = slots_.at(piece.file);
   const std::scoped_lock lock(slot.mutex);
   if (!slot.file) {
-    const fs::path path = path_of(piece.file);
+    const fs::path path = output_path(folder_, plan_.files[piece.file].path);
     make_folders(path.parent_path());
     slot.file =
         std::make_shared<OutputFile>(path, plan_.files[piece.file].count_bytes, use_of(piece));

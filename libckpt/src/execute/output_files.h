@@ -17,6 +17,10 @@
 
 namespace ckpt {
 
+// Where a file of the plan lies: `folder` is the staging's, or the file itself where the only one
+// has no path.
+std::filesystem::path output_path(const std::filesystem::path& folder, const std::string& path);
+
 // The files of a target: each is opened when its first window is written and closed after its
 // last, so that few are open at a time however many there are. Safe to use from many threads.
 class OutputFiles {
@@ -41,7 +45,6 @@ class OutputFiles {
     uint32_t crc = 0;  // of what was written so far
   };
   std::shared_ptr<OutputFile> open(const Piece& piece);
-  std::filesystem::path path_of(uint32_t file) const;
   OutputFile::Use use_of(const Piece& piece) const;
   void close(const Piece& piece, Slot& slot);
 

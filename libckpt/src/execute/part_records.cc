@@ -4,6 +4,7 @@
 
 #include <ckpt/error.h>
 
+#include "execute/output_files.h"
 #include "io/directory.h"
 
 namespace ckpt {
@@ -43,8 +44,7 @@ void PartRecords::refuse_lost(const std::vector<std::string>& absent,
     for (const FinishedPiece& piece : finished_by(rank)) {
       if (std::ranges::find(absent, piece.path) == absent.end()) continue;
       // Looked at again: it may have come since.
-      const fs::path path = piece.path.empty() ? content : content / piece.path;
-      if (kind_of_entry(path) == EntryKind::File) continue;
+      if (kind_of_entry(output_path(content, piece.path)) == EntryKind::File) continue;
       throw Error(ErrorCode::AlreadyExists, {notes_.string()},
                   "what other processes have written of " +
                       (piece.path.empty() ? "the file" : "'" + escaped(piece.path) + "'") +

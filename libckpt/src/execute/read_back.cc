@@ -5,6 +5,7 @@
 #include "base/checked_math.h"
 #include "codec/crc32.h"
 #include "execute/memory_budget.h"
+#include "execute/output_files.h"
 #include "execute/payload_reader.h"
 #include "io/directory.h"
 #include "io/worker_pool.h"
@@ -40,7 +41,7 @@ class ReadBack {
 
  private:
   std::filesystem::path path_of(const FinishedPiece& piece) const {
-    return piece.path.empty() ? folder_ : folder_ / piece.path;
+    return output_path(folder_, piece.path);
   }
 
   void cut() {

@@ -10,6 +10,7 @@
 
 #include "execute/check_sources.h"
 #include "execute/finish_store.h"
+#include "execute/output_files.h"
 #include "execute/part_records.h"
 #include "execute/plan_digest.h"
 #include "execute/read_back.h"
@@ -152,7 +153,7 @@ class TargetWriter {
       if (kind_of_entry(destination / link.path) != EntryKind::File) return false;
     }
     return std::ranges::all_of(plan().files, [&](const PlannedFile& file) {
-      const auto state = state_of_entry(file.path.empty() ? destination : destination / file.path);
+      const auto state = state_of_entry(output_path(destination, file.path));
       return state && state->count_bytes == file.count_bytes;
     });
   }
@@ -170,8 +171,7 @@ class TargetWriter {
 
   const std::string& name_of(const Piece& piece) const { return plan().files[piece.file].path; }
   fs::path path_of(const Staging& staging, const Piece& piece) const {
-    const std::string& name = name_of(piece);
-    return name.empty() ? staging.folder() : staging.folder() / name;
+    return output_path(staging.folder(), name_of(piece));
   }
   bool is_whole(const Piece& piece) const {
     return piece.bytes.count_bytes == plan().files[piece.file].count_bytes;
@@ -205,9 +205,10 @@ class TargetWriter {
   void refuse_lost_files(const Staging& staging) const {
     std::vector<std::string> absent;
     for (const Piece& piece : pieces_.payload) {
-      const bool is_there = kind_of_entry(path_of(staging, piece)) == EntryKind::File;
       const bool is_listed = !absent.empty() && absent.back() == name_of(piece);
-      if (!is_whole(piece) && !is_there && !is_listed) absent.push_back(name_of(piece));
+      if (is_whole(piece) || is_listed) continue;
+      const bool is_there = kind_of_entry(path_of(staging, piece)) == EntryKind::File;
+      if (!is_there) absent.push_back(name_of(piece));
     }
     records_of(staging).refuse_lost(absent, staging.folder());
   }

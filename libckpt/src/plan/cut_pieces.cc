@@ -16,23 +16,19 @@ class Cutter {
       : target_(target), plan_(plan), piece_bytes_min_(piece_bytes_min) {}
 
   std::vector<Piece> cut() {
-    size_t first = 0;
-    for (uint32_t f = 0; f < plan_.files.size(); ++f) {
-      size_t end = first;
-      while (end < plan_.records.size() && plan_.records[end].file == f) ++end;
-      cut_file(f, first, end);
-      first = end;
-    }
+    for (const Piece& file : whole_files(plan_)) cut_file(file);
     return std::move(pieces_);
   }
 
  private:
-  void cut_file(uint32_t file, size_t first, size_t end) {
-    const uint64_t file_bytes = plan_.files[file].count_bytes;
-    Piece piece{file, {0, file_bytes}, first, end, false};
-    if (file_bytes / 2 < piece_bytes_min_) return pieces_.push_back(piece);
+  void cut_file(const Piece& whole) {
+    const uint32_t file = whole.file;
+    const uint64_t file_bytes = whole.bytes.count_bytes;
+    const size_t end = whole.end_record;
+    if (file_bytes / 2 < piece_bytes_min_) return pieces_.push_back(whole);
+    Piece piece = whole;
     const uint64_t closing_offset_bytes = closing_of(file);
-    for (size_t r = first; r < end; ++r) {
+    for (size_t r = whole.first_record; r < end; ++r) {
       const uint64_t at = align_up(plan_.records[r].offset_bytes, Piece::kBlockBytes);
       const bool is_enough = at >= piece.bytes.offset_bytes + piece_bytes_min_ &&
                              closing_offset_bytes >= at + piece_bytes_min_;
