@@ -37,14 +37,18 @@ class Inspect:
 
 
 def added_up(reports):
-    """Lists joined and sorted, numbers added."""
-    lists, counts = collections.defaultdict(list), collections.Counter()
+    """Lists joined and sorted, numbers added, also of a file's pieces."""
+    lists, counts, files = collections.defaultdict(list), collections.Counter(), set()
     for report in reports:
-        for name in ("findings", "files", "not_checked"):
+        for name in ("findings", "not_checked"):
             lists[name] += [json.dumps(entry, sort_keys=True) for entry in report[name]]
+        for file in report["files"]:
+            counts.update({(file["path"], label): count for label, count in file["labels"].items()})
+            counts[file["path"], "bytes"] += file["bytes"]
+            files.add((file["path"], file["in_manifest"]))
         counts.update({f"{part} {name}": count for part in ("bytes", "checked")
                        for name, count in report[part].items()})
-    return {name: sorted(entries) for name, entries in lists.items()}, counts
+    return {name: sorted(entries) for name, entries in lists.items()}, counts, files
 
 
 def check_verify(inspect, path, *options):
@@ -81,7 +85,7 @@ def flip(path, place):
 
 
 def check_damage(inspect, golden, folder):
-    """One flipped bit: the owner of the file finds it, and nobody else."""
+    """One flipped bit: the owner of the file, or of the piece, finds it, and nobody else."""
     copy = folder / "damaged"
     shutil.copytree(golden / SAMPLES[0], copy)
     for path in copy.rglob("*"):
@@ -96,6 +100,9 @@ def check_damage(inspect, golden, folder):
             found.append((code, any(path.endswith(damaged.name) for path in own)))
         expect(sorted(found) == [(0, False)] * (size - 1) + [(1, True)],
                f"damage in {damaged.name}, {size} processes: {found}")
+        codes = [code for code, _ in inspect.shares(size, "verify", copy, "--piece-size", "4K")]
+        expect(sorted(codes) == [0] * (size - 1) + [1],
+               f"damage in a piece of {damaged.name}, {size} processes: {codes}")
 
 
 def main():
@@ -111,6 +118,8 @@ def main():
             check_hash(inspect, path, folder)
         check_verify(inspect, paths[1], "--quick")
         check_verify(inspect, paths[1], "--require-checksums")
+        for path in paths:
+            check_verify(inspect, path, "--piece-size", "4K")
         check_hash(inspect, paths[0], folder, "--logical")
         check_damage(inspect, golden, folder)
     for failure in failures:

@@ -159,12 +159,7 @@ void ConversionOptions::declare(CLI::App& app) {
                "Continue what an interrupted run left, and leave what is finished to the next");
   app.add_flag("--clean", clean, "Remove what an interrupted run left, and end");
   share.declare(app);
-  app.add_option("--piece-size", piece_bytes_min,
-                 "Cut longer files into pieces of no less than this (default: 256M); "
-                 "all processes must agree")
-      ->transform(CLI::AsSizeValue(false))
-      ->option_text("BYTES")
-      ->group("Several processes");
+  share.declare_piece_size(app);
   app.add_flag("--finish", finish, "Publish what the processes of a share have left, and end")
       ->group("Several processes");
 }
@@ -214,7 +209,6 @@ int run_conversion(Conversion run, const ConversionOptions& options,
   conversion.finish = options.finish;
   conversion.into = adds;
   conversion.share = options.share.share();
-  conversion.share.piece_bytes_min = options.piece_bytes_min;
   const optim::ConvertReport report = run(options.source, options.target(), conversion);
   for (const std::string& warning : report.warnings) console.warn(warning);
   if (console.options().json) {

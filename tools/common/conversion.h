@@ -24,7 +24,6 @@ struct ConversionOptions {
   bool strict = false, force = false, dry_run = false;
   bool verify = false, resume = false, finish = false, clean = false;
   ShareOptions share;
-  uint64_t piece_bytes_min = ckpt::Share().piece_bytes_min;
   uint64_t max_memory_bytes = 0;  // 0: as libckpt does it
 
   void declare(CLI::App& app);

@@ -1,5 +1,7 @@
 #include "common/share_options.h"
 
+#include <utility>
+
 #include <common/environment.h>
 #include <common/option_values.h>
 
@@ -29,11 +31,28 @@ constexpr Launcher kLaunchers[] = {
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, problem, hint);
 }
 
-ckpt::Share checked(uint32_t rank, uint32_t world_size) {
+using RankAndSize = std::pair<uint32_t, uint32_t>;
+
+RankAndSize checked(uint32_t rank, uint32_t world_size) {
   if (world_size == 0 || rank >= world_size || world_size > kProcessesMax) {
     usage("rank " + std::to_string(rank) + " of " + std::to_string(world_size) + " processes");
   }
   return {rank, world_size};
+}
+
+RankAndSize of_launcher(std::optional<uint32_t> world_size) {
+  for (const Launcher& launcher : kLaunchers) {
+    const bool counts = world_size.has_value() || variable(launcher.world_size);
+    if (!variable(launcher.rank) || !counts) continue;
+    const auto found = static_cast<uint32_t>(number_variable(launcher.rank, 0, kProcessesMax - 1));
+    if (world_size) return checked(found, *world_size);
+    return checked(found,
+                   static_cast<uint32_t>(number_variable(launcher.world_size, 1, kProcessesMax)));
+  }
+  usage(
+      "no launcher has set its variables: RANK and WORLD_SIZE, or those of Open MPI, PMI, Slurm "
+      "or Kubernetes",
+      "--rank R --world-size W say the same");
 }
 
 }  // namespace
@@ -54,24 +73,25 @@ void ShareOptions::declare(CLI::App& app) {
       ->group(group);
 }
 
+void ShareOptions::declare_piece_size(CLI::App& app) {
+  app.add_option("--piece-size", piece_bytes_min,
+                 "Cut longer files into pieces of no less than this (default: 256M); "
+                 "all processes must agree")
+      ->transform(CLI::AsSizeValue(false))
+      ->option_text("BYTES")
+      ->group("Several processes");
+}
+
 ckpt::Share ShareOptions::share() const {
-  if (!distributed) {
+  RankAndSize share(0, 1);
+  if (distributed) {
+    if (rank) usage("--distributed asks the launcher for the rank; --rank says it");
+    share = of_launcher(world_size);
+  } else {
     if (rank.has_value() != world_size.has_value()) usage("--rank and --world-size go together");
-    return rank ? checked(*rank, *world_size) : ckpt::Share{};
+    if (rank) share = checked(*rank, *world_size);
   }
-  if (rank) usage("--distributed asks the launcher for the rank; --rank says it");
-  for (const Launcher& launcher : kLaunchers) {
-    const bool counts = world_size.has_value() || variable(launcher.world_size);
-    if (!variable(launcher.rank) || !counts) continue;
-    const auto found = static_cast<uint32_t>(number_variable(launcher.rank, 0, kProcessesMax - 1));
-    if (world_size) return checked(found, *world_size);
-    return checked(found,
-                   static_cast<uint32_t>(number_variable(launcher.world_size, 1, kProcessesMax)));
-  }
-  usage(
-      "no launcher has set its variables: RANK and WORLD_SIZE, or those of Open MPI, PMI, Slurm "
-      "or Kubernetes",
-      "--rank R --world-size W say the same");
+  return {share.first, share.second, piece_bytes_min};
 }
 
 std::string share_text(ckpt::Share share) {

@@ -18,8 +18,10 @@ namespace tools {
 struct ShareOptions {
   bool distributed = false;
   std::optional<uint32_t> rank, world_size;
+  uint64_t piece_bytes_min = ckpt::Share().piece_bytes_min;
 
   void declare(CLI::App& app);
+  void declare_piece_size(CLI::App& app);  // where files may be cut
   // Throws InvalidArgument where what is given does not make a share.
   ckpt::Share share() const;
 };

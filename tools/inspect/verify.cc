@@ -41,6 +41,7 @@ struct VerifyOptions {
     app.add_flag("--require-checksums", verify.require_checksums,
                  "Bytes that no checksum covers are damage");
     share.declare(app);
+    share.declare_piece_size(app);
   }
 };
 

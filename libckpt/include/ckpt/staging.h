@@ -13,7 +13,8 @@ namespace ckpt {
 struct Share {
   uint32_t rank = 0;
   uint32_t world_size = 1;
-  // The least that a process writes of a file: larger files are cut, equally for every world size.
+  // The least that a process writes, or verifies, of a file: larger files are cut, equally for
+  // every world size.
   uint64_t piece_bytes_min = uint64_t{256} << 20;
 };
 

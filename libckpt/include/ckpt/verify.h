@@ -44,7 +44,10 @@ struct Finding {
 
 struct FileAccount {
   std::string path;  // as errors name it
-  uint64_t count_bytes = 0;
+  // What was looked at: all of the file, or the share's pieces of it, in order. What starts in one
+  // belongs to it.
+  std::vector<ByteRange> pieces;
+  uint64_t count_bytes = 0;  // of them
   std::array<uint64_t, kByteLabelCount> labelled_bytes = {};  // by ByteLabel; their sum is all
   bool has_manifest_hash = false;                             // integrity.json lists it
 };
@@ -62,8 +65,8 @@ struct Findings {
 };
 
 // Bytes of a storage, as they pass by: pieces of one storage come in any order, from any thread,
-// each byte once. A piece starts at a multiple of 16 bytes of the storage, and ends at one or with
-// the storage.
+// each byte once. A piece starts at a multiple of 4096 bytes of the storage, and ends at one or
+// with the storage.
 struct StoragePiece {
   uint32_t file = 0;          // index into Catalog::files
   ByteRange region;           // the catalog's: an entry of a .distcp file, else the storage itself
@@ -71,6 +74,9 @@ struct StoragePiece {
   uint64_t offset_bytes = 0;  // of the piece in the storage
   std::span<const std::byte> bytes;
 };
+
+// Whether one of these ranges, which are in order and apart, has this byte.
+CKPT_EXPORT bool contains(std::span<const ByteRange> ranges, uint64_t offset_bytes);
 
 struct LabelledRange {
   std::string_view path;  // as FileAccount::path
@@ -81,8 +87,11 @@ struct LabelledRange {
 struct VerifyOptions {
   bool quick = false;              // structure alone: reads no payload
   bool require_checksums = false;  // unprotected bytes are damage; but for a root's tracker
-  // Of several processes each looks at whole files, balanced by bytes: what it finds in them is
-  // returned, and their accounts. What is found of no file is the first process's.
+  // Of several processes each looks at files, and at pieces of those that are at least twice
+  // `piece_bytes_min` long, balanced by bytes: what it finds in them is returned, and their
+  // accounts. A piece starts with a tensor; files that the manifest lists are not cut, for their
+  // hash's sake.
+  // What is found of no file is the first process's.
   Share share;
   ExecuteOptions execution;
   // Both are called from several threads at once.

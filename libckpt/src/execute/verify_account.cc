@@ -1,8 +1,8 @@
 #include "execute/verify_account.h"
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
-#include <map>
 
 namespace ckpt {
 
@@ -35,31 +35,17 @@ void Findings::sort() {
   });
 }
 
-void VerifyAccount::take_manifest(FileHashes hashes, const std::string& shown) {
-  manifest_ = std::move(hashes);
-  hashes_.assign(files_.size(), nullptr);
-  std::map<std::string_view, size_t> places;
-  for (size_t i = 0; i < files_.size(); ++i) places.emplace(files_[i].path, i);
-  for (const auto& [path, hash] : manifest_) {
-    if (const auto found = places.find(path); found != places.end()) {
-      hashes_[found->second] = &hash;
-    } else {
-      find_if_own({CheckKind::Structure,
-                   Severity::Damage,
-                   {shown, std::nullopt, path},
-                   "the manifest lists this file, which is not there"});
-    }
-  }
+bool contains(std::span<const ByteRange> ranges, uint64_t offset_bytes) {
+  const auto behind = std::ranges::upper_bound(ranges, offset_bytes, {}, &ByteRange::offset_bytes);
+  return behind != ranges.begin() && offset_bytes < std::prev(behind)->end_bytes();
 }
 
-const Sha256* VerifyAccount::manifest_hash(size_t file) const {
-  return hashes_.empty() ? nullptr : hashes_[file];
-}
-
-void VerifyAccount::open_accounts() {
-  for (size_t i = 0; i < files_.size(); ++i) {
+VerifyAccount::VerifyAccount(std::vector<VerifiedFile> files, const VerifyOptions& options)
+    : files_(std::move(files)), options_(options) {
+  result_.file_count = files_.size();
+  for (const VerifiedFile& file : files_) {
     result_.files.push_back(
-        {files_[i].shown, files_[i].count_bytes, {}, manifest_hash(i) != nullptr});
+        {file.shown, file.own, file.own_bytes(), {}, file.manifest_hash.has_value()});
   }
 }
 
@@ -67,6 +53,7 @@ void VerifyAccount::label(size_t file, std::span<const zip::AccountedRange> rang
   const std::scoped_lock lock(mutex_);
   FileAccount& account = result_.files[file];
   for (const auto& [bytes, label, member] : ranges) {
+    if (!owns(file, bytes.offset_bytes)) continue;
     const ByteLabel shown = account.has_manifest_hash ? ByteLabel::Checksummed : label;
     account.labelled_bytes[static_cast<size_t>(shown)] += bytes.count_bytes;
     if (options_.on_range) options_.on_range({account.path, bytes, shown});
@@ -87,7 +74,8 @@ void VerifyAccount::find_if_own(Finding finding) {
   const std::string& name = finding.where.file;
   const auto file = std::ranges::lower_bound(files_, name, {}, &VerifiedFile::shown);
   const bool is_file = file != files_.end() && file->shown == name;
-  const bool is_own = is_file ? file->is_own : options_.share.rank == 0;
+  const bool is_own =
+      is_file ? file->owns(finding.where.offset_bytes.value_or(0)) : options_.share.rank == 0;
   if (is_own) find(std::move(finding));
 }
 
@@ -116,12 +104,7 @@ void VerifyAccount::require_checksums() {
 }
 
 void VerifyAccount::keep_own_accounts() {
-  result_.file_count = files_.size();
-  size_t kept = 0;
-  for (size_t i = 0; i < files_.size(); ++i) {
-    if (is_own(i)) std::swap(result_.files[kept++], result_.files[i]);
-  }
-  result_.files.resize(kept);
+  std::erase_if(result_.files, [](const FileAccount& file) { return file.pieces.empty(); });
 }
 
 Findings VerifyAccount::finish() {

@@ -7,7 +7,6 @@
 #include "format/integrity.h"
 #include "io/directory.h"
 #include "io/file.h"
-#include "plan/deal_by_bytes.h"
 
 namespace ckpt {
 namespace {
@@ -106,8 +105,7 @@ class Lister {
         const bool is_rank = catalog_.format == Format::Torch && path.starts_with("mp_rank_");
         if (!is_rank) note_stray(path, "a folder that is no part of the checkpoint");
       } else if (prefix.empty() && is_plain_name(path)) {
-        const FileRole role = path == kIntegrityName ? FileRole::Manifest : FileRole::Plain;
-        files_.push_back({path, checkpoint_.shown_name(path), role});
+        files_.push_back({path, checkpoint_.shown_name(path), FileRole::Plain});
       } else {
         add_stray(path, kind);
       }
@@ -159,27 +157,49 @@ class Lister {
   std::vector<VerifiedFile> files_;
 };
 
-void set_sizes(const Checkpoint& checkpoint, std::vector<VerifiedFile>& files) {
+// Entries of files that are not there are findings.
+void take_manifest(FileHashes hashes, std::vector<VerifiedFile>& files,
+                   std::vector<Finding>& findings) {
+  std::string shown;
   for (VerifiedFile& file : files) {
-    file.count_bytes = open_verified(checkpoint, file).size_bytes();
+    if (file.path == kIntegrityName) {
+      file.role = FileRole::Manifest;
+      shown = file.shown;
+    }
+    if (const auto entry = hashes.extract(file.path)) file.manifest_hash = entry.mapped();
+  }
+  for (const auto& [path, hash] : hashes) {
+    findings.push_back({CheckKind::Structure,
+                        Severity::Damage,
+                        {shown, std::nullopt, path},
+                        "the manifest lists this file, which is not there"});
   }
 }
 
-void deal(std::vector<VerifiedFile>& files, Share share) {
-  check_share(share);
-  std::vector<uint64_t> file_bytes;
-  for (const VerifiedFile& file : files) file_bytes.push_back(file.count_bytes);
-  const std::vector<uint32_t> owner = deal_by_bytes(file_bytes, share.world_size);
-  for (size_t i = 0; i < files.size(); ++i) files[i].is_own = owner[i] == share.rank;
+void read_manifest(const Checkpoint& checkpoint, std::vector<VerifiedFile>& files,
+                   std::vector<Finding>& findings) {
+  const fs::path path = checkpoint.folder() / kIntegrityName;
+  if (!checkpoint.is_megatron() || kind_behind(path) != EntryKind::File) return;
+  try {
+    const VerifiedFile manifest{kIntegrityName, checkpoint.shown_name(kIntegrityName)};
+    const File file = open_verified(checkpoint, manifest);
+    take_manifest(read_integrity(file, checkpoint.limits()), files, findings);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::IoFailure) throw;
+    findings.push_back(
+        {CheckKind::Content, Severity::Damage, error.where(), error.problem(), error.hint()});
+  }
 }
 
 }  // namespace
 
-std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, Share share,
+std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint,
                                      std::vector<Finding>& findings) {
   std::vector<VerifiedFile> files = Lister(checkpoint, findings).run();
-  set_sizes(checkpoint, files);
-  deal(files, share);
+  for (VerifiedFile& file : files) {
+    file.count_bytes = open_verified(checkpoint, file).size_bytes();
+  }
+  read_manifest(checkpoint, files, findings);
   return files;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <ckpt/hash.h>
 #include <ckpt/verify.h>
 
 #include "io/file.h"
@@ -15,8 +16,8 @@ enum class FileRole : uint8_t {
   Archive,      // one torch.save archive
   Entries,      // .distcp: what .metadata places in it
   Safetensors,  // a header that says where the rest is
-  Plain,        // read as a whole and without a checksum of its own: .metadata, trackers
-  Manifest,     // integrity.json: what it says is compared with the files
+  Plain,        // read as a whole and without a checksum of its own: .metadata
+  Manifest,     // integrity.json, where it can be read: what it says is compared with the files
   Tracker,      // names the iteration, in the root; holds nothing of it
   Stray,        // nothing names it
 };
@@ -27,13 +28,22 @@ struct VerifiedFile {
   FileRole role = FileRole::Plain;
   std::optional<uint32_t> index = std::nullopt;  // into Catalog::files
   uint64_t count_bytes = 0;
-  bool is_own = true;  // false: another process looks at it
+  std::optional<Sha256> manifest_hash = std::nullopt;
+  std::vector<ByteRange> own = {};  // pieces, in order, that this share looks at
+
+  // Whether this share looks at what starts here. What is said to lie behind the end belongs to
+  // who has the end.
+  bool owns(uint64_t offset_bytes) const;
+  uint64_t own_bytes() const;
 };
 
 // The checkpoint's files, sorted by the name that errors give them. What lies beside them is listed
-// as Stray, with a finding: damage where a writer of checkpoints left it, else a note.
-std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, Share share,
-                                     std::vector<Finding>& findings);
+// as Stray, with a finding: damage where a writer of checkpoints left it, else a note. The manifest
+// has said which hash each file has, if there is one that can be read.
+std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<Finding>& findings);
+
+// Gives this share its pieces. Pure. Throws InvalidArgument for a share that is none.
+void deal_files(std::vector<VerifiedFile>& files, const Catalog& catalog, const Share& share);
 
 // Throws Corrupt for a link that leads out of the checkpoint, as opening the checkpoint does.
 File open_verified(const Checkpoint& checkpoint, const VerifiedFile& file);

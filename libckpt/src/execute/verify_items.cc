@@ -22,9 +22,9 @@ constexpr uint64_t kBatchBytes = uint64_t{1} << 20;
 constexpr uint64_t kInflatedPieceBytes = uint64_t{1} << 20;
 // What an archive of one tensor is longer than its payload, at most.
 constexpr uint64_t kArchiveFrameBytesMax = uint64_t{1} << 20;
-constexpr uint64_t kSmallMemberBytes = uint64_t{64} << 10;  // read where its archive is looked at
+constexpr size_t kSmallMemberBytes = size_t{64} << 10;  // read where its archive is looked at
 
-// A part of a file that was read already.
+// A file of which a part was read already.
 class HeldBytes final : public RandomAccess {
  public:
   HeldBytes(const File& file, uint64_t offset_bytes, std::span<const std::byte> bytes)
@@ -33,11 +33,17 @@ class HeldBytes final : public RandomAccess {
   uint64_t size_bytes() const override { return file_.size_bytes(); }
   const std::string& file_name() const override { return file_.file_name(); }
   void read_at(uint64_t offset_bytes, std::span<std::byte> out) const override {
-    const bool is_held = offset_bytes >= offset_bytes_ &&
-                         fits(offset_bytes - offset_bytes_, out.size(), bytes_.size());
-    if (!is_held) return file_.read_at(offset_bytes, out);
-    const auto start = static_cast<size_t>(offset_bytes - offset_bytes_);
-    std::ranges::copy(bytes_.subspan(start, out.size()), out.begin());
+    const auto held = held_at({offset_bytes, out.size()});
+    if (!held) return file_.read_at(offset_bytes, out);
+    std::ranges::copy(*held, out.begin());
+  }
+  std::optional<std::span<const std::byte>> held_at(ByteRange bytes) const {
+    const bool is_held =
+        bytes.offset_bytes >= offset_bytes_ &&
+        fits(bytes.offset_bytes - offset_bytes_, bytes.count_bytes, bytes_.size());
+    if (!is_held) return std::nullopt;
+    return bytes_.subspan(static_cast<size_t>(bytes.offset_bytes - offset_bytes_),
+                          static_cast<size_t>(bytes.count_bytes));
   }
 
  private:
@@ -56,20 +62,19 @@ class ItemChecker {
   ItemChecker(const Checkpoint& checkpoint, VerifyAccount& account, PayloadVerifier& payloads)
       : checkpoint_(checkpoint), account_(account), payloads_(payloads) {}
 
-  // `in_memory`: reading from `file` costs nothing.
-  void check(const VerifiedItem& item, const RandomAccess& file, bool in_memory) {
+  void check(const VerifiedItem& item, const HeldBytes& file) {
     try {
       const auto members = zip::read_directory(file, item.bytes, checkpoint_.limits());
       const auto ranges = zip::account_archive(file, item.bytes, members);
       account_.label(item.file, ranges);
       if (!account_.options().quick) {
         for (const zip::AccountedRange& range : ranges) {
-          if (range.member == zip::kNoMember) continue;
-          check_member(item, members[range.member], file, in_memory);
+          if (range.member == zip::kNoMember || !is_own(item, range.bytes)) continue;
+          check_member(item, members[range.member], file);
         }
       }
     } catch (Error& error) {
-      find(error, item);
+      if (account_.owns(item.file, item.bytes.offset_bytes)) find(error, item);
       return account_.label(item.file, item.bytes, ByteLabel::Unclaimed);
     }
     if (item.is_entry) check_entry_of(item, file, item.bytes);
@@ -121,6 +126,11 @@ class ItemChecker {
     if (payload.crc32) payloads_.compare(payload, crc);
   }
 
+  // Of an archive that is cut every share reads the directory.
+  bool is_own(const VerifiedItem& item, ByteRange bytes) const {
+    return item.is_entry || account_.owns(item.file, bytes.offset_bytes);
+  }
+
   void find(Error& error, const VerifiedItem& item) {
     const std::string* key = key_of(item);
     account_.find(error.within({.file = {}, .key = key ? *key : std::string()}),
@@ -146,16 +156,15 @@ class ItemChecker {
     }
   }
 
-  void check_member(const VerifiedItem& item, const zip::Member& member, const RandomAccess& file,
-                    bool in_memory) {
+  void check_member(const VerifiedItem& item, const zip::Member& member, const HeldBytes& file) {
     VerifiedPayload payload = payload_of(item, member);
-    if (!in_memory && member.data.count_bytes > kSmallMemberBytes) {
-      return payloads_.add(std::move(payload));
-    }
-    std::vector<std::byte> bytes(static_cast<size_t>(member.data.count_bytes));
+    if (const auto held = file.held_at(member.data)) return payloads_.check(payload, *held);
+    if (member.data.count_bytes > kSmallMemberBytes) return payloads_.add(std::move(payload));
+    std::array<std::byte, kSmallMemberBytes> buffer;
+    const auto bytes = std::span(buffer).first(static_cast<size_t>(member.data.count_bytes));
     file.read_at(member.data.offset_bytes, bytes);
     payloads_.check(payload, bytes);
-    if (!in_memory) payloads_.passed(bytes.size());
+    payloads_.passed(bytes.size());
   }
 
   static VerifiedPayload payload_of(const VerifiedItem& item, const zip::Member& member) {
@@ -224,7 +233,7 @@ class ItemLister {
 
   std::vector<VerifiedItem> run() {
     for (size_t file = 0; file < account_.files().size(); ++file) {
-      if (account_.is_own(file)) list(file);
+      if (!account_.files()[file].own.empty()) list(file);
     }
     return std::move(items_);
   }
@@ -245,12 +254,14 @@ class ItemLister {
       case FileRole::Entries: list_entries(file); break;
       case FileRole::Safetensors:  // the header's length agrees with the file's, or it is refused
         account_.label(file, ByteRange{0, 8}, ByteLabel::Repeated);
-        account_.label(file, ByteRange{8, all.count_bytes - 8}, ByteLabel::Unprotected);
-        items_.push_back({file, all, Wrapping::None});
+        for (const ByteRange& piece : what.own) {
+          const uint64_t start = std::max<uint64_t>(piece.offset_bytes, 8);
+          account_.label(file, ByteRange{start, piece.end_bytes() - start}, ByteLabel::Unprotected);
+          items_.push_back({file, piece, Wrapping::None});
+        }
         break;
       case FileRole::Manifest:
-        account_.label(file, all,
-                       account_.has_manifest() ? ByteLabel::Repeated : ByteLabel::Unprotected);
+        account_.label(file, all, ByteLabel::Repeated);
         break;
       case FileRole::Plain:
       case FileRole::Tracker:
@@ -270,12 +281,13 @@ class ItemLister {
     uint64_t position = 0;
     for (VerifiedItem& item : entries) {
       item.file = file;
+      const bool is_own = account_.owns(file, item.bytes.offset_bytes);
       claim(file, {position, std::max(item.bytes.offset_bytes, position) - position}, has_blob);
       position = std::max(position, item.bytes.end_bytes());
       const bool is_looked_into = item.wrapping == Wrapping::TorchSave ||
                                   (item.wrapping != Wrapping::None && !account_.options().quick);
       if (!is_looked_into) account_.label(file, item.bytes, ByteLabel::Unprotected);
-      items_.push_back(item);
+      if (is_own) items_.push_back(item);
     }
     claim(file, {position, account_.size_bytes(file) - position}, has_blob);
     entries = {};
@@ -292,7 +304,7 @@ class ItemLister {
     account_.label(file, hole, ByteLabel::Unclaimed);
     // Ranks that save alone store replicas, of which one is read.
     const bool has_replicas = !checkpoint_has_metadata();
-    account_.find({CheckKind::Structure,
+    account_.find_if_own({CheckKind::Structure,
                    has_replicas ? Severity::Note : Severity::Damage,
                    {account_.files()[file].shown, hole.offset_bytes, {}},
                    std::to_string(hole.count_bytes) + " bytes that .metadata gives to nothing"});
@@ -334,16 +346,17 @@ void check_items(const Checkpoint& checkpoint, std::span<const VerifiedItem> ite
     const Batch& batch = batches[number];
     const VerifiedFile& name = account.files()[items[batch.first].file];
     const File file = open_verified(checkpoint, name);
-    const bool in_memory = !account.options().quick && batch.bytes.count_bytes <= slab.size() &&
-                           batch.bytes.end_bytes() <= file.size_bytes();
-    const auto held = in_memory ? slab.first(static_cast<size_t>(batch.bytes.count_bytes))
-                                : std::span<std::byte>();
+    const uint64_t held_bytes_max = std::min<uint64_t>(kBatchBytes, slab.size());
+    const bool is_held = !account.options().quick && batch.bytes.count_bytes <= held_bytes_max &&
+                         batch.bytes.end_bytes() <= file.size_bytes();
+    const auto held = is_held ? slab.first(static_cast<size_t>(batch.bytes.count_bytes))
+                              : std::span<std::byte>();
     file.read_at(batch.bytes.offset_bytes, held);
     payloads.passed(held.size());
     const HeldBytes bytes(file, batch.bytes.offset_bytes, held);
     for (const VerifiedItem& item : items.subspan(batch.first, batch.count)) {
       if (item.wrapping == Wrapping::TorchSave) {
-        checker.check(item, bytes, in_memory);
+        checker.check(item, bytes);
       } else if (account.options().quick) {
         continue;
       } else if (item.wrapping == Wrapping::None) {

@@ -6,12 +6,14 @@
 #include "base/text.h"
 #include "codec/crc32.h"
 #include "execute/sha256.h"
+#include "format/integrity.h"
 #include "io/file.h"
 
 namespace ckpt {
 namespace {
 
 constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
+constexpr uint64_t kSliceBytes = uint64_t{256} << 10;  // looked at while a core has them at hand
 
 // The first tensor of a torch.save file that views this storage, for errors.
 std::string key_of_storage(const Catalog& catalog, uint32_t file, uint64_t offset_bytes) {
@@ -63,8 +65,8 @@ std::vector<PayloadVerifier::Job> PayloadVerifier::make_jobs() {
     const size_t first = next;
     while (next < order.size() && payloads_[next].file == file) ++next;
     const std::span<const size_t> own = std::span(order).subspan(first, next - first);
-    if (!account_.is_own(file)) continue;
-    if (account_.manifest_hash(file) != nullptr) {
+    if (account_.files()[file].own.empty()) continue;
+    if (account_.files()[file].manifest_hash) {
       jobs.push_back(whole_file(file, own));
     } else {
       for (const size_t payload : own) add_pieces(payload, kPieceBytes, jobs);
@@ -79,13 +81,13 @@ void PayloadVerifier::add_pieces(size_t payload, uint64_t piece_bytes,
   for (uint64_t offset = 0; offset < bytes.count_bytes; offset += piece_bytes) {
     const uint64_t count = std::min(piece_bytes, bytes.count_bytes - offset);
     jobs.push_back(
-        {payloads_[payload].file, nullptr, {{payload, {bytes.offset_bytes + offset, count}}}});
+        {payloads_[payload].file, false, {{payload, {bytes.offset_bytes + offset, count}}}});
   }
 }
 
 PayloadVerifier::Job PayloadVerifier::whole_file(size_t file,
                                                  std::span<const size_t> payloads) const {
-  Job job{file, account_.manifest_hash(file), {}};
+  Job job{file, true, {}};
   uint64_t position = 0;
   const auto pass_until = [&](uint64_t offset) {
     if (offset > position) job.runs.push_back({std::nullopt, {position, offset - position}});
@@ -106,29 +108,32 @@ void PayloadVerifier::run_job(const Job& job, std::span<std::byte> slab) {
   try {
     const File file = open_verified(checkpoint_, shown);
     Sha256Stream hash;
+    const uint64_t slice_bytes = std::min<uint64_t>(slab.size(), kSliceBytes);
     for (const Run& run : job.runs) {
-      for (uint64_t offset = 0; offset < run.bytes.count_bytes; offset += slab.size()) {
+      for (uint64_t offset = 0; offset < run.bytes.count_bytes; offset += slice_bytes) {
         const auto piece = slab.first(
-            static_cast<size_t>(std::min<uint64_t>(slab.size(), run.bytes.count_bytes - offset)));
+            static_cast<size_t>(std::min(slice_bytes, run.bytes.count_bytes - offset)));
         const uint64_t place = run.bytes.offset_bytes + offset;
         file.read_at(place, piece);
-        if (job.expected != nullptr) hash.update(piece);
+        if (job.is_hashed) hash.update(piece);
         if (run.payload) take(*run.payload, place, piece);
         passed(piece.size());
       }
     }
-    if (job.expected == nullptr) return;
-    account_.count(1, 0);
-    const Sha256 actual = hash.finish();
-    if (actual == *job.expected) return;
-    account_.find(
-        {CheckKind::Content,
-         Severity::Damage,
-         {.file = shown.shown, .key = {}},
-         "SHA-256 is " + hex(actual) + ", " + kIntegrityName + " says " + hex(*job.expected)});
+    if (job.is_hashed) compare_hash(shown, hash.finish());
   } catch (const Error& error) {
     account_.find(error, CheckKind::Content);
   }
+}
+
+void PayloadVerifier::compare_hash(const VerifiedFile& file, const Sha256& actual) {
+  account_.count(1, 0);
+  if (actual == *file.manifest_hash) return;
+  account_.find({CheckKind::Content,
+                 Severity::Damage,
+                 {.file = file.shown, .key = {}},
+                 "SHA-256 is " + hex(actual) + ", " + kIntegrityName + " says " +
+                     hex(*file.manifest_hash)});
 }
 
 void PayloadVerifier::take(size_t payload, uint64_t offset_bytes,

@@ -34,9 +34,9 @@ struct VerifyOptions : ckpt::VerifyOptions {
 // ckpt::verify(), and what optimizer state must be like: each master rounds to its weight, second
 // moments are not negative, nothing is NaN or infinite, one step count per group, each parameter
 // owned once, no two groups that Megatron could take for each other. Values are looked at while
-// their bytes pass by for the checksums: nothing is read twice. Of several processes the owner of a
-// file looks at the values in it, and reads the weights of its masters, wherever they are; groups,
-// and who owns which parameter, are the first process's. Throws what Checkpoint::open()
+// their bytes pass by for the checksums: nothing is read twice. Of several processes each looks at
+// the values in its pieces of files, and reads the weights of its masters, wherever they are;
+// groups, and who owns which parameter, are the first process's. Throws what Checkpoint::open()
 // throws; a file that the checkpoint names and that is missing is Corrupt.
 OPTIM_LAYOUT_EXPORT VerifyReport verify(const std::filesystem::path& path,
                                         const VerifyOptions& options);

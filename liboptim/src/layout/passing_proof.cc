@@ -71,8 +71,8 @@ void PassingProof::note(const ckpt::StorageRegion& located, uint64_t offset_byte
 
 void PassingProof::add(Tensor& tensor, uint64_t offset_bytes, std::span<const std::byte> part) {
   const uint64_t first = offset_bytes / tensor.element_bytes;
-  const auto sum_of = tensor.element_bytes == sizeof(float) ? sum_of_masters : sum_of_weights;
-  tensor.sum += sum_of(part, first);
+  const bool is_master = tensor.element_bytes == sizeof(float);
+  tensor.sum += is_master ? sum_of_masters(part, first) : sum_of_weights(part, first);
   tensor.summed_bytes += part.size();  // after the sum: who sees all bytes summed sees their sum
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <set>
 #include <span>
 #include <string_view>
 
@@ -94,8 +93,10 @@ void StateCheck::add_states() {
     if (!is_state(tensor)) continue;
     bool is_watched = true;
     for (const ckpt::Chunk& chunk : tensor.chunks) {
-      const auto number = watch_.add(chunk, tensor.dtype, true);
-      if (number) scanned_.push_back({&tensor, &chunk, is_second_moment(tensor), *number});
+      const auto number = watch_.add(
+          chunk, tensor.dtype,
+          is_second_moment(tensor) ? Wanted::FiniteAndNotNegative : Wanted::Finite);
+      if (number) scanned_.push_back({&tensor, &chunk, *number});
       is_watched = is_watched && number;
     }
     if (!is_watched) ++other_count;
@@ -165,15 +166,13 @@ std::vector<StateCheck::Pair> StateCheck::watch_pairs(const TensorEntry& master,
     weights.emplace(std::vector<uint64_t>(chunk.box.offsets.begin(), chunk.box.offsets.end()),
                     &chunk);
   }
-  const auto print = weight.dtype == DType::BFloat16 ? StateWatch::Print::AsBFloat16
-                                                     : StateWatch::Print::AsFloat16;
   for (const ckpt::Chunk& chunk : master.chunks) {
     const auto found =
         weights.find(std::vector<uint64_t>(chunk.box.offsets.begin(), chunk.box.offsets.end()));
     if (found == weights.end() || !(found->second->box == chunk.box)) return {};
     const auto weight_number =
-        watch_.add(*found->second, weight.dtype, true, StateWatch::Print::AsStored);
-    const auto master_number = watch_.add(chunk, DType::Float32, true, print);
+        watch_.add(*found->second, weight.dtype, Wanted::Anything, weight.dtype);
+    const auto master_number = watch_.add(chunk, DType::Float32, Wanted::Anything, weight.dtype);
     if (!weight_number || !master_number) return {};
     pairs.push_back(
         {&master, &weight, &chunk, found->second, std::pair(*master_number, *weight_number)});
@@ -183,10 +182,11 @@ std::vector<StateCheck::Pair> StateCheck::watch_pairs(const TensorEntry& master,
 }
 
 void StateCheck::finish(const std::vector<ckpt::FileAccount>& files) {
-  std::set<std::string_view> own;
-  for (const ckpt::FileAccount& file : files) own.insert(file.path);
+  std::map<std::string_view, const ckpt::FileAccount*> by_name;
+  for (const ckpt::FileAccount& file : files) by_name.emplace(file.path, &file);
   for (uint32_t i = 0; i < checkpoint_.catalog().files.size(); ++i) {
-    own_files_.push_back(own.contains(checkpoint_.file_name(i)));
+    const auto file = by_name.find(checkpoint_.file_name(i));
+    own_.push_back(file != by_name.end() ? file->second->pieces : std::vector<ckpt::ByteRange>());
   }
   for (const Scanned& scanned : scanned_) {
     if (is_own(*scanned.chunk)) look_at(scanned);
@@ -196,7 +196,9 @@ void StateCheck::finish(const std::vector<ckpt::FileAccount>& files) {
   }
 }
 
-bool StateCheck::is_own(const ckpt::Chunk& chunk) const { return own_files_[chunk.region.file]; }
+bool StateCheck::is_own(const ckpt::Chunk& chunk) const {
+  return contains(own_[chunk.region.file], chunk.region.bytes.offset_bytes);
+}
 
 void StateCheck::look_at(const Scanned& scanned) {
   const ValueScan& values = watch_[scanned.number].values;
@@ -204,7 +206,7 @@ void StateCheck::look_at(const Scanned& scanned) {
   if (values.not_finite_count != 0) {
     find(*scanned.tensor, *scanned.chunk,
          std::to_string(values.not_finite_count) + " values are NaN or infinite");
-  } else if (scanned.not_negative && values.negative_count != 0) {
+  } else if (values.negative_count != 0) {
     find(*scanned.tensor, *scanned.chunk,
          std::to_string(values.negative_count) + " values of a second moment are below zero");
   }
@@ -217,14 +219,14 @@ void StateCheck::compare(const Pair& pair) {
     // What kept them from being read is a finding.
     if (!watch_.is_seen(master) || !watch_.is_seen(weight)) return;
     ++report_.master_count;
-    if (watch_[master].fingerprint == watch_[weight].fingerprint) return;
+    if (watch_[master].weight_sum == watch_[weight].weight_sum) return;
   } else {
     ++report_.master_count;
   }
   refuse(pair);
 }
 
-// Reads a weight that lies in another process's file.
+// Reads a weight that another process looks at.
 void StateCheck::see_weight(const Pair& pair) {
   if (watch_.is_seen(pair.numbers->second)) return;
   const ckpt::StorageRegion& region = pair.weight_chunk->region;

@@ -20,15 +20,14 @@ class StateCheck {
   StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report);
 
   void see(const ckpt::StoragePiece& piece) { watch_.see(piece); }
-  // `files`: those that this process has looked at.
+  // `files`: what this process has looked at.
   void finish(const std::vector<ckpt::FileAccount>& files);
 
  private:
-  // A chunk of a tensor, and whether its values must not be below zero.
+  // A chunk of a tensor.
   struct Scanned {
     const ckpt::TensorEntry* tensor;
     const ckpt::Chunk* chunk;
-    bool not_negative;
     size_t number;  // in the watch
   };
   // A chunk of a master and the weight's of the same box, as the watch numbers them. None where
@@ -59,7 +58,7 @@ class StateCheck {
   std::optional<LayerWiseCheckpoint> view_;  // of LayerWise checkpoints
   std::vector<Scanned> scanned_;
   std::vector<Pair> pairs_;
-  std::vector<bool> own_files_;  // by index into Catalog::files
+  std::vector<std::vector<ckpt::ByteRange>> own_;  // by index into Catalog::files
 };
 
 }  // namespace optim

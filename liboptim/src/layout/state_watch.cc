@@ -1,9 +1,13 @@
 #include "layout/state_watch.h"
 
+#include <algorithm>
+
+#include "layout/weight_sum.h"
+
 namespace optim {
 
-std::optional<size_t> StateWatch::add(const ckpt::Chunk& chunk, ckpt::DType dtype, bool scans,
-                                      Print print) {
+std::optional<size_t> StateWatch::add(const ckpt::Chunk& chunk, ckpt::DType dtype, Wanted wanted,
+                                      SummedAs summed_as) {
   const uint64_t count_bytes =
       ckpt::element_count(chunk.box.sizes) * ckpt::bytes_per_element(dtype);
   const bool is_whole = !chunk.view && chunk.payload_offset_bytes == 0 &&
@@ -15,11 +19,9 @@ std::optional<size_t> StateWatch::add(const ckpt::Chunk& chunk, ckpt::DType dtyp
   if (is_new) watched_.push_back({.dtype = dtype, .count_bytes = count_bytes});
   Watched& watched = watched_[known->second];
   if (watched.dtype != dtype || watched.count_bytes != count_bytes) return std::nullopt;
-  if (print != Print::None && watched.print != Print::None && watched.print != print) {
-    return std::nullopt;
-  }
-  watched.scans = watched.scans || scans;
-  if (print != Print::None) watched.print = print;
+  if (summed_as && watched.summed_as && watched.summed_as != summed_as) return std::nullopt;
+  watched.wanted = std::max(watched.wanted, wanted);
+  if (summed_as) watched.summed_as = summed_as;
   return known->second;
 }
 
@@ -29,22 +31,17 @@ void StateWatch::see(const ckpt::StoragePiece& piece) {
   Watched& watched = watched_[found->second];
   if (piece.storage.count_bytes != watched.count_bytes) return;
   const uint64_t first = piece.offset_bytes / ckpt::bytes_per_element(watched.dtype);
-  const ValueScan values = watched.scans ? scan(watched.dtype, piece.bytes) : ValueScan();
-  uint64_t print = 0;
-  switch (watched.print) {
-    case Print::None: break;
-    case Print::AsStored: print = fingerprint(piece.bytes, first); break;
-    case Print::AsBFloat16:
-      print = fingerprint_rounded(piece.bytes, ckpt::DType::BFloat16, first);
-      break;
-    case Print::AsFloat16:
-      print = fingerprint_rounded(piece.bytes, ckpt::DType::Float16, first);
-      break;
+  const ValueScan values = scan(watched.dtype, piece.bytes, watched.wanted);
+  uint64_t sum = 0;
+  if (watched.summed_as) {
+    sum = watched.dtype == ckpt::DType::Float32
+              ? sum_of_masters(piece.bytes, first, *watched.summed_as)
+              : sum_of_weights(piece.bytes, first);
   }
   const std::scoped_lock lock(mutex_);
   watched.values.not_finite_count += values.not_finite_count;
   watched.values.negative_count += values.negative_count;
-  watched.fingerprint += print;
+  watched.weight_sum += sum;
   watched.seen_bytes += piece.bytes.size();
 }
 

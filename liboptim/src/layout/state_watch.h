@@ -14,23 +14,24 @@ namespace optim {
 // Looks at the values of storages while ckpt::verify() reads them.
 class StateWatch {
  public:
-  enum class Print : uint8_t { None, AsStored, AsBFloat16, AsFloat16 };
+  // Which weights a tensor is summed as (weight_sum.h): float32 masters as what they round to.
+  using SummedAs = std::optional<ckpt::DType>;
 
   struct Watched {
     ckpt::DType dtype = ckpt::DType::Float32;
     uint64_t count_bytes = 0;  // that the storage must have
-    bool scans = false;
-    Print print = Print::None;
+    Wanted wanted = Wanted::Anything;
+    SummedAs summed_as = std::nullopt;
     // What was seen.
     ValueScan values = {};
-    uint64_t fingerprint = 0;
+    uint64_t weight_sum = 0;
     uint64_t seen_bytes = 0;
   };
 
   // A chunk whose storage holds exactly its box, row-major; nullopt for others. A chunk that is
   // added again is watched once, for both reasons.
-  std::optional<size_t> add(const ckpt::Chunk& chunk, ckpt::DType dtype, bool scans,
-                            Print print = Print::None);
+  std::optional<size_t> add(const ckpt::Chunk& chunk, ckpt::DType dtype, Wanted wanted,
+                            SummedAs summed_as = std::nullopt);
   void see(const ckpt::StoragePiece& piece);  // thread-safe once all were added
 
   const Watched& operator[](size_t number) const { return watched_[number]; }

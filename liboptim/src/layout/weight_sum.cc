@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstring>
 
+#include "layout/rounding.h"
+
 namespace optim {
 namespace {
 
@@ -30,7 +32,7 @@ uint64_t sum_of_pairs(const Block& block, size_t count, uint64_t place) {
 }
 
 // As round_to_bfloat16(), without a branch: the compiler makes vector instructions of it.
-void load_masters(const std::byte* masters, Block& weights) {
+void load_as_bfloat16(const std::byte* masters, Block& weights) {
   std::array<uint32_t, kBlockWeights> block;
   std::memcpy(block.data(), masters, sizeof(block));
   for (size_t i = 0; i < kBlockWeights; ++i) {
@@ -39,6 +41,12 @@ void load_masters(const std::byte* masters, Block& weights) {
     const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
     weights[i] = static_cast<uint16_t>(is_nan ? 0x7FC0 : rounded);
   }
+}
+
+void load_as_float16(const std::byte* masters, Block& weights) {
+  std::array<float, kBlockWeights> block;
+  std::memcpy(block.data(), masters, sizeof(block));
+  std::ranges::transform(block, weights.begin(), round_to_float16);
 }
 
 void load_weights(const std::byte* weights, Block& block) {
@@ -71,8 +79,11 @@ uint64_t sum_of_weights(std::span<const std::byte> weights, uint64_t first) {
   return sum_of_blocks<sizeof(uint16_t)>(weights, first, load_weights);
 }
 
-uint64_t sum_of_masters(std::span<const std::byte> masters, uint64_t first) {
-  return sum_of_blocks<sizeof(float)>(masters, first, load_masters);
+uint64_t sum_of_masters(std::span<const std::byte> masters, uint64_t first, ckpt::DType weights) {
+  if (weights == ckpt::DType::Float16) {
+    return sum_of_blocks<sizeof(float)>(masters, first, load_as_float16);
+  }
+  return sum_of_blocks<sizeof(float)>(masters, first, load_as_bfloat16);
 }
 
 }  // namespace optim

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <span>
 
+#include <ckpt/dtype.h>
+
 namespace optim {
 
 // What two weights of one shape have in common only when all their bits are equal, but for chance
@@ -14,7 +16,8 @@ inline constexpr uint64_t kWeightsPerPair = 8;
 
 // Of 16-bit weights; `first`: which of the weight's elements is the part's first.
 uint64_t sum_of_weights(std::span<const std::byte> weights, uint64_t first);
-// Of the bfloat16 weights that these float32 masters round to.
-uint64_t sum_of_masters(std::span<const std::byte> masters, uint64_t first);
+// Of the bfloat16 or float16 weights that these float32 masters round to.
+uint64_t sum_of_masters(std::span<const std::byte> masters, uint64_t first,
+                        ckpt::DType weights = ckpt::DType::BFloat16);
 
 }  // namespace optim

@@ -28,9 +28,10 @@ std::vector<float> random_masters(test::Random& random, size_t count) {
   return masters;
 }
 
-std::vector<uint16_t> rounded(const std::vector<float>& masters) {
+std::vector<uint16_t> rounded(const std::vector<float>& masters,
+                              uint16_t (*round)(float) = optim::round_to_bfloat16) {
   std::vector<uint16_t> weights;
-  for (const float master : masters) weights.push_back(optim::round_to_bfloat16(master));
+  for (const float master : masters) weights.push_back(round(master));
   return weights;
 }
 
@@ -44,6 +45,8 @@ BOOST_AUTO_TEST_CASE(masters_have_the_sum_of_the_weights_that_they_round_to) {
     const auto masters = random_masters(random, count);
     BOOST_TEST(sum_of_masters(bytes_of(masters), 0) ==
                sum_of_weights(bytes_of(rounded(masters)), 0));
+    BOOST_TEST(sum_of_masters(bytes_of(masters), 0, ckpt::DType::Float16) ==
+               sum_of_weights(bytes_of(rounded(masters, optim::round_to_float16)), 0));
   }
 }
 
