@@ -3,9 +3,10 @@
 Start-up: ckpt-inspect against `import torch`. Conversion of plain state dicts in both directions
 against PyTorch's format_utils, and resharding of Megatron's layer-wise optimizer in both formats,
 each beside copies of the same bytes: the yardstick (scripts/bench_raw_copy.py, or its twin in C++
-where ../shared/bench is there) and cp followed by sync. hash beside a plain read and openssl. All
-with the source in the page cache and without it. Contestants are interleaved and start after the
-same idle time. CPU-seconds and peak memory are what the kernel accounts to the process (ru_maxrss).
+where ../shared/bench is there) and cp followed by sync. verify beside a plain read by two threads,
+hash beside one by one thread and openssl. All with the source in the page cache and without it.
+Contestants are interleaved and start after the same idle time. CPU-seconds and peak memory are what
+the kernel accounts to the process (ru_maxrss).
 
 Parts may be run one by one: they append to the file of --results, and the tables are printed from
 all that it holds.
@@ -24,7 +25,9 @@ from bench_timing import Contestant, interleave, print_table, read_results, run
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "tests" / "golden" / "lw_muon_bf16_torch_dp2" / "ckpt"
 SHARED_SOURCE = ROOT.parent / "shared" / "bench" / "src" / "phys.cpp"
-PARTS = ("start", "to-torch", "to-dcp", "reshard-torch", "reshard-torch_dist", "hash")
+VERIFIED = ("dcp", "lw_torch_dp2", "lw_torch_dist_dp2")
+PARTS = ("start", "to-torch", "to-dcp", "reshard-torch", "reshard-torch_dist",
+         *(f"verify-{name}" for name in VERIFIED), "hash")
 TORCH_CONVERSION = ("from torch.distributed.checkpoint.format_utils import {0}; "
                     "{0}({1!r}, {2!r})")
 READ = ("import sys; block = bytearray(4 << 20)\n"
@@ -116,6 +119,15 @@ def reshard(folder, yardstick, programs, checkpoint_format):
         cp_and_sync(source, folder / "out.cp")]
 
 
+def verifying(folder, programs, name):
+    source = folder / name
+    read = [sys.executable, ROOT / "scripts" / "bench_raw_read.py", source]
+    return f"verify of {name}", [
+        Contestant("ckpt-inspect verify", [programs / "ckpt-inspect", "verify", source], source,
+                   None),
+        Contestant("raw read, two threads (yardstick)", read, source, None, reports_seconds=True)]
+
+
 def hashing(folder, programs):
     source = folder / "dcp" / "__0_0.distcp"
     return "hash of a DCP folder", [
@@ -136,6 +148,8 @@ def measure(folder, options):
         "reshard-torch_dist": lambda: reshard(folder, yardstick, programs, "torch_dist"),
         "hash": lambda: hashing(folder, programs),
     }
+    for name in VERIFIED:
+        makers[f"verify-{name}"] = lambda name=name: verifying(folder, programs, name)
     for part in options.part:
         if part == "start":
             continue

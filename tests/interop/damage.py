@@ -45,6 +45,19 @@ def edit_args(**values: object) -> Damage:
     return damage
 
 
+def without_checksums(damage: Damage) -> Damage:
+    """The same, but that torch.save states no CRC-32 in what it writes."""
+
+    def run(root: Path) -> None:
+        torch.serialization.set_crc32_options(False)
+        try:
+            damage(root)
+        finally:
+            torch.serialization.set_crc32_options(True)
+
+    return run
+
+
 def edit_metadata(change: Callable[[Metadata], None]) -> Damage:
     """Changes `.metadata` as PyTorch's own classes hold it."""
 

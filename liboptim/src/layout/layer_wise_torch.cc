@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <charconv>
 
-#include <ckpt/tensor_stream.h>
-
 #include "layout/layer_wise_place.h"
 #include "layout/layer_wise_view.h"
+#include "layout/repeated_state.h"
 #include "layout/value_compare.h"
 
 namespace optim {
@@ -55,7 +54,7 @@ class Reader {
     view_.optimizers.resize(groups_.empty() ? 0 : groups_.back().optimizer_index + 1);
     carry_common();
     read_ranks();
-    check_duplicate();
+    check_repeated_state(source_, Place{std::string(kModelFile), ""} / "optimizer", rank_file(0));
     finish_steps();
     finish_view(view_, common_, source_);
     return std::move(view_);
@@ -346,29 +345,6 @@ class Reader {
           optimizer.groups.begin(), optimizer.groups.end(),
           [&](ckpt::NodeId group) { return common_.tree().value(group).find("step").has_value(); });
       if (in_group) optimizer.step_layout = StepLayout::PerGroup;
-    }
-  }
-
-  // model_optim_rng.pt repeats rank 0's state: two copies that differ are of different moments.
-  void check_duplicate() const {
-    const auto copy = model_.tree.root().find("optimizer");
-    if (!copy) return;
-    const Place place = Place{std::string(kModelFile), ""} / "optimizer";
-    const Document& original = require_document(rank_file(0));
-    std::vector<TensorPair> tensors;
-    if (const auto where = first_difference(*copy, original.tree.root(), &tensors)) {
-      Place{place.file, place.pointer + *where}.corrupt(
-          "differs from layer_wise_optimizer_0.pt, which it should repeat", kMixedFilesHint);
-    }
-    const auto& catalog = source_.catalog().tensors;
-    const std::string first_file = rank_file(0);
-    for (const TensorEntry& tensor : catalog) {
-      if (tensor.file != first_file) continue;
-      const Place own{place.file, place.pointer + tensor.key};
-      if (!ckpt::same_bytes(tensor_at(own), source_, tensor, source_)) {
-        own.corrupt("its values differ from layer_wise_optimizer_0.pt, which it should repeat",
-                    kMixedFilesHint);
-      }
     }
   }
 

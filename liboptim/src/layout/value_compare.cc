@@ -2,6 +2,8 @@
 
 #include <bit>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include <ckpt/document.h>
 
@@ -20,8 +22,6 @@ std::string below(const std::string& pointer, const std::string& step) {
 
 class Comparison {
  public:
-  explicit Comparison(std::vector<TensorPair>* tensors) : tensors_(tensors) {}
-
   std::optional<std::string> run(const Value& a, const Value& b) {
     open_.push_back({a, b, ""});
     while (!open_.empty()) {
@@ -99,7 +99,6 @@ class Comparison {
     const Value &a = pair.a, &b = pair.b;
     const auto tensor_a = ckpt::as_tensor(a), tensor_b = ckpt::as_tensor(b);
     if (tensor_a && tensor_b) {
-      if (tensors_ != nullptr) tensors_->push_back({a.id(), b.id()});
       return tensor_a->dtype == tensor_b->dtype && tensor_a->shape == tensor_b->shape;
     }
     const bool states = a.state().has_value();
@@ -110,16 +109,14 @@ class Comparison {
     return enter_elements(pair) && enter_items(pair);
   }
 
-  std::vector<TensorPair>* tensors_;
   std::vector<Pair> open_;
   std::set<std::pair<ckpt::NodeId, ckpt::NodeId>> entered_;
 };
 
 }  // namespace
 
-std::optional<std::string> first_difference(const Value& a, const Value& b,
-                                            std::vector<TensorPair>* tensors) {
-  return Comparison(tensors).run(a, b);
+std::optional<std::string> first_difference(const Value& a, const Value& b) {
+  return Comparison().run(a, b);
 }
 
 }  // namespace optim
