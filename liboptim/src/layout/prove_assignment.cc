@@ -25,8 +25,8 @@ using ckpt::Error;
 using ckpt::ErrorCode;
 using ckpt::TensorEntry;
 
-constexpr size_t kPieceElements = size_t{1} << 18;
-constexpr unsigned kThreadsMax = 8;  // of up to 4 MiB each
+constexpr size_t kPieceElements = size_t{1} << 16;  // which a core's own cache holds
+constexpr unsigned kThreadsMax = 8;
 constexpr size_t kBlockElements = 32;
 
 // A fixed number of elements without a branch, which the compiler turns into vector instructions.
