@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "layout/wide_vectors.h"
+
 namespace optim {
 namespace {
 
@@ -13,7 +15,7 @@ class WordScan {
   WordScan(std::span<const std::byte> bytes, Word exponent)
       : bytes_(bytes.data()), count_(bytes.size() / sizeof(Word)), exponent_(exponent) {}
 
-  ValueScan run(Wanted wanted) const {
+  OPTIM_INLINED ValueScan run(Wanted wanted) const {
     ValueScan result;
     if (wanted != Wanted::Anything && finds_not_finite()) {
       result.not_finite_count =
@@ -38,7 +40,7 @@ class WordScan {
 
   // An exponent of ones and its lowest bit reach the sign's bit. To gather bits takes less than to
   // compare and count, and mostly nothing is to be counted.
-  bool finds_not_finite() const {
+  OPTIM_INLINED bool finds_not_finite() const {
     const auto lowest = static_cast<Word>(exponent_ & (~exponent_ + 1));
     Word found = 0;
     for (size_t i = 0; i < count_; ++i) {
@@ -48,7 +50,7 @@ class WordScan {
   }
 
   // So do a magnitude above zero and ones below that bit.
-  bool finds_negative() const {
+  OPTIM_INLINED bool finds_negative() const {
     Word found = 0;
     for (size_t i = 0; i < count_; ++i) {
       const Word word = (*this)[i];
@@ -76,6 +78,7 @@ bool is_scanned(ckpt::DType dtype) {
          dtype == ckpt::DType::Float16;
 }
 
+OPTIM_WIDE_VECTORS
 ValueScan scan(ckpt::DType dtype, std::span<const std::byte> bytes, Wanted wanted) {
   switch (dtype) {
     case ckpt::DType::Float32: return WordScan<uint32_t>(bytes, 0x7F800000).run(wanted);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "layout/rounding.h"
+#include "layout/wide_vectors.h"
 
 namespace optim {
 namespace {
@@ -18,13 +19,13 @@ __extension__ using Product = unsigned __int128;
 
 // The step of wyhash (Wang Yi, public domain): two words of four weights make a product of 128
 // bits, of which no bit of either is independent. `place`: of the pair in the weight.
-uint64_t mixed(uint64_t first, uint64_t second, uint64_t place) {
+OPTIM_INLINED uint64_t mixed(uint64_t first, uint64_t second, uint64_t place) {
   const uint64_t key = (place + 1) * 0x9E3779B97F4A7C15;
   const Product product = Product{first ^ key} * (second ^ key ^ 0xD1B54A32D192ED03);
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-uint64_t sum_of_pairs(const Block& block, size_t count, uint64_t place) {
+OPTIM_INLINED uint64_t sum_of_pairs(const Block& block, size_t count, uint64_t place) {
   const auto words = std::bit_cast<std::array<uint64_t, 2 * kBlockPairs>>(block);
   uint64_t sum = 0;
   for (size_t i = 0; i < count; ++i) sum += mixed(words[2 * i], words[2 * i + 1], place + i);
@@ -32,7 +33,7 @@ uint64_t sum_of_pairs(const Block& block, size_t count, uint64_t place) {
 }
 
 // As round_to_bfloat16(), without a branch: the compiler makes vector instructions of it.
-void load_as_bfloat16(const std::byte* masters, Block& weights) {
+OPTIM_INLINED void load_as_bfloat16(const std::byte* masters, Block& weights) {
   std::array<uint32_t, kBlockWeights> block;
   std::memcpy(block.data(), masters, sizeof(block));
   for (size_t i = 0; i < kBlockWeights; ++i) {
@@ -43,19 +44,20 @@ void load_as_bfloat16(const std::byte* masters, Block& weights) {
   }
 }
 
-void load_as_float16(const std::byte* masters, Block& weights) {
+OPTIM_INLINED void load_as_float16(const std::byte* masters, Block& weights) {
   std::array<float, kBlockWeights> block;
   std::memcpy(block.data(), masters, sizeof(block));
   std::ranges::transform(block, weights.begin(), round_to_float16);
 }
 
-void load_weights(const std::byte* weights, Block& block) {
+OPTIM_INLINED void load_weights(const std::byte* weights, Block& block) {
   std::memcpy(block.data(), weights, sizeof(block));
 }
 
 // Block by block; the last one is filled up with zeros.
 template <size_t kElementBytes, typename Load>
-uint64_t sum_of_blocks(std::span<const std::byte> bytes, uint64_t first, Load load) {
+OPTIM_INLINED uint64_t sum_of_blocks(std::span<const std::byte> bytes, uint64_t first,
+                                     Load load) {
   constexpr size_t kBlockBytes = kBlockWeights * kElementBytes;
   uint64_t sum = 0;
   uint64_t place = first / kWeightsPerPair;
@@ -75,10 +77,12 @@ uint64_t sum_of_blocks(std::span<const std::byte> bytes, uint64_t first, Load lo
 
 }  // namespace
 
+OPTIM_WIDE_VECTORS
 uint64_t sum_of_weights(std::span<const std::byte> weights, uint64_t first) {
   return sum_of_blocks<sizeof(uint16_t)>(weights, first, load_weights);
 }
 
+OPTIM_WIDE_VECTORS
 uint64_t sum_of_masters(std::span<const std::byte> masters, uint64_t first, ckpt::DType weights) {
   if (weights == ckpt::DType::Float16) {
     return sum_of_blocks<sizeof(float)>(masters, first, load_as_float16);
