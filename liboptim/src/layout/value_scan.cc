@@ -71,6 +71,16 @@ class WordScan {
   Word exponent_;
 };
 
+OPTIM_WIDE_VECTORS
+ValueScan scan_words(ckpt::DType dtype, std::span<const std::byte> bytes, Wanted wanted) {
+  switch (dtype) {
+    case ckpt::DType::Float32: return WordScan<uint32_t>(bytes, 0x7F800000).run(wanted);
+    case ckpt::DType::BFloat16: return WordScan<uint16_t>(bytes, 0x7F80).run(wanted);
+    case ckpt::DType::Float16: return WordScan<uint16_t>(bytes, 0x7C00).run(wanted);
+    default: return {};
+  }
+}
+
 }  // namespace
 
 bool is_scanned(ckpt::DType dtype) {
@@ -78,14 +88,8 @@ bool is_scanned(ckpt::DType dtype) {
          dtype == ckpt::DType::Float16;
 }
 
-OPTIM_WIDE_VECTORS
 ValueScan scan(ckpt::DType dtype, std::span<const std::byte> bytes, Wanted wanted) {
-  switch (dtype) {
-    case ckpt::DType::Float32: return WordScan<uint32_t>(bytes, 0x7F800000).run(wanted);
-    case ckpt::DType::BFloat16: return WordScan<uint16_t>(bytes, 0x7F80).run(wanted);
-    case ckpt::DType::Float16: return WordScan<uint16_t>(bytes, 0x7C00).run(wanted);
-    default: return {};
-  }
+  return scan_words(dtype, bytes, wanted);
 }
 
 }  // namespace optim

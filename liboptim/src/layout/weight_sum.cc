@@ -75,19 +75,27 @@ OPTIM_INLINED uint64_t sum_of_blocks(std::span<const std::byte> bytes, uint64_t 
   return sum + sum_of_pairs(block, (bytes.size() + kPairBytes - 1) / kPairBytes, place);
 }
 
-}  // namespace
-
 OPTIM_WIDE_VECTORS
-uint64_t sum_of_weights(std::span<const std::byte> weights, uint64_t first) {
+uint64_t sum_as_they_are(std::span<const std::byte> weights, uint64_t first) {
   return sum_of_blocks<sizeof(uint16_t)>(weights, first, load_weights);
 }
 
 OPTIM_WIDE_VECTORS
-uint64_t sum_of_masters(std::span<const std::byte> masters, uint64_t first, ckpt::DType weights) {
+uint64_t sum_rounded(std::span<const std::byte> masters, uint64_t first, ckpt::DType weights) {
   if (weights == ckpt::DType::Float16) {
     return sum_of_blocks<sizeof(float)>(masters, first, load_as_float16);
   }
   return sum_of_blocks<sizeof(float)>(masters, first, load_as_bfloat16);
+}
+
+}  // namespace
+
+uint64_t sum_of_weights(std::span<const std::byte> weights, uint64_t first) {
+  return sum_as_they_are(weights, first);
+}
+
+uint64_t sum_of_masters(std::span<const std::byte> masters, uint64_t first, ckpt::DType weights) {
+  return sum_rounded(masters, first, weights);
 }
 
 }  // namespace optim
