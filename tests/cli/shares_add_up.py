@@ -15,7 +15,7 @@ SIZES = (1, 2, 3, 8)
 SAMPLES = ("lw_muon_bf16_torch_dp2/ckpt", "lw_muon_bf16_torch_dist_dp2/ckpt",
            "torch_save_zip/zip.pt")
 FIXTURES = ("lw_muon_bf16_torch_dist_dp4/ckpt", "head_lw_muon_bf16_torch_dist_dp2/ckpt",
-            "dcp_w2_zstd/ckpt", "safetensors_sharded")
+            "dcp_w2_zstd/ckpt", "safetensors_sharded", "torch_save_variety/legacy.pt")
 failures = []
 
 
@@ -57,10 +57,27 @@ def check_verify(inspect, path, *options):
         shares = inspect.shares(size, "verify", path, "--json", *options)
         reports = [json.loads(report) for _, report in shares]
         what = f"verify {path} {options} in {size}"
+        for file in (file for report in reports if report["sound"] for file in report["files"]):
+            pieces = sum(piece["count_bytes"] for piece in file["pieces"])
+            expect(sum(file["labels"].values()) == file["bytes"] == pieces,
+                   f"{what}: bytes of {file['path']}")
         expect(added_up(reports) == added_up([json.loads(text)]), f"{what}: another report")
         expect(all(own == (0 if report["sound"] else 1)
                    for (own, _), report in zip(shares, reports)), f"{what}: exit codes")
         expect(max(own for own, _ in shares) == code, f"{what}: no share has the damage")
+
+
+def check_that_files_are_cut(inspect, path):
+    """Small pieces: the processes have parts of one file, which together are the file."""
+    reports = [json.loads(text)["files"]
+               for _, text in inspect.shares(2, "verify", path, "--json", "--piece-size", "4K")]
+    (own,), (other,) = reports  # of one file
+    pieces = sorted((piece["offset_bytes"], piece["count_bytes"])
+                    for piece in own["pieces"] + other["pieces"])
+    ends = [offset + count for offset, count in pieces]
+    expect([offset for offset, _ in pieces] == [0, *ends[:-1]] and ends[-1] == path.stat().st_size,
+           f"{path} in pieces: {pieces}")
+    expect(all(count >= 4096 for _, count in pieces), f"{path}: shorter pieces: {pieces}")
 
 
 def check_hash(inspect, path, folder, *options):
@@ -120,6 +137,7 @@ def main():
         check_verify(inspect, paths[1], "--require-checksums")
         for path in paths:
             check_verify(inspect, path, "--piece-size", "4K")
+        check_that_files_are_cut(inspect, golden / SAMPLES[-1])
         check_hash(inspect, paths[0], folder, "--logical")
         check_damage(inspect, golden, folder)
     for failure in failures:

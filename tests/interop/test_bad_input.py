@@ -70,6 +70,8 @@ ROWS = (
               commands=(CONVERT_TO_TORCH_DIST,)),
     torch_row("duplicate of rank 0 differs", bad.edit_model(bad.another_duplicate), MALFORMED,
               MODEL),
+    torch_row("duplicate of rank 0 has the same bytes in another order",
+              bad.edit_model(bad.view_duplicate_otherwise), MALFORMED, MODEL),
     torch_row("duplicate of rank 0 differs, and states no checksums",
               bad.without_checksums(bad.edit_model(bad.another_duplicate)), MALFORMED, MODEL),
     torch_row("master that fits no weight", bad.edit_rank(1, bad.another_master), MALFORMED,

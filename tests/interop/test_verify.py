@@ -297,6 +297,20 @@ def test_a_manifest_that_is_none_is_damage(text: str, copied) -> None:
     assert code == DAMAGED and "integrity.json" in problems(document)[0]
 
 
+def test_the_copy_of_rank_0s_state_is_compared_by_what_the_archives_state(copied) -> None:
+    """One bit of the copy's payload, its stated CRC-32 as before: who reads no tensor cannot see
+    it, and who compares checksums does."""
+    root = copied(TORCH)
+    momentum = load(rank_file(root, 0))[0]["optimizer"]["state"][0]["momentum_buffer"]
+    bad.flip_payload_bit(model_file(root), momentum)
+    assert run("ckpt-inspect", "groups", root).code == SOUND
+    assert verify(root, "--quick")[0] == SOUND
+    code, document = verify(root)
+    assert code == DAMAGED
+    (said,) = problems(document)
+    assert "model_optim_rng.pt" in said and "CRC-32" in said
+
+
 def test_what_has_no_checksum_is_counted_and_can_be_refused(fixtures: Path) -> None:
     path = fixtures / "torch_save_variety" / "zip_nocrc.pt"
     code, document = verify(path)
@@ -311,3 +325,57 @@ def test_threads_change_nothing(threads: str, copied) -> None:
     bad.flip_in_torch_file(root)
     bad.edit_rank(0, set_nan)(root)
     assert verify(root, "-j", threads) == verify(root, "-j", "2")
+
+
+# --- several processes ---------------------------------------------------------------------------
+
+
+def verify_in_shares(path: Path, size: int, *options: str) -> list[tuple[int, dict]]:
+    shares = [("--rank", str(rank), "--world-size", str(size)) for rank in range(size)]
+    return [verify(path, *share, *options) for share in shares]
+
+
+def large_archive(path: Path) -> dict[str, int]:
+    """Above what is read at once; the place of some bytes of it."""
+    torch.manual_seed(1)
+    tensors = {f"w{i}": torch.randn(512, 512) for i in range(6)}
+    tensors["small"] = torch.randn(1000)
+    torch.save(tensors, path)
+    content = path.read_bytes()
+    places = {name: content.index(bad.bytes_of(tensor)) for name, tensor in tensors.items()}
+    return places | {"directory": content.rindex(b"PK\x01\x02") + 20}
+
+
+@pytest.mark.parametrize("name", ["w0", "w3", "w5", "small", "directory"])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_damage_in_an_archive_that_is_cut_is_one_processes(
+    name: str, size: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "large.pt"
+    places = large_archive(path)
+    sound = verify_in_shares(path, size, "--piece-size", "1M")
+    assert [code for code, _ in sound] == [SOUND] * size
+    assert sum(bool(document["files"]) for _, document in sound) > 1
+    assert sum(document["checked"]["checksums"] for _, document in sound) == (
+        verify(path)[1]["checked"]["checksums"]
+    )
+    content = bytearray(path.read_bytes())
+    content[places[name] + 1] ^= 4
+    path.write_bytes(content)
+    damaged = verify_in_shares(path, size, "--piece-size", "1M")
+    codes = sorted(code for code, _ in damaged)
+    if name == "directory":  # opening the file reads it
+        assert codes in ([MALFORMED] * size, [SOUND] * (size - 1) + [DAMAGED])
+    else:
+        assert codes == [SOUND] * (size - 1) + [DAMAGED]
+
+
+def test_a_torch_file_that_is_no_archive_is_one_processes(tmp_path: Path) -> None:
+    path = tmp_path / "legacy.pt"
+    tensors = {f"w{i}": torch.randn(256, 256) for i in range(4)}
+    torch.save(tensors, path, _use_new_zipfile_serialization=False)
+    shares = verify_in_shares(path, 3, "--piece-size", "64K")
+    files = [file for _, document in shares for file in document["files"]]
+    assert [code for code, _ in shares] == [SOUND] * 3
+    assert [file["bytes"] for file in files] == [path.stat().st_size]
+    assert sum(files[0]["labels"].values()) == path.stat().st_size

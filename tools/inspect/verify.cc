@@ -176,6 +176,14 @@ nlohmann::json to_json(const ckpt::Finding& finding) {
   return json;
 }
 
+nlohmann::json pieces_json(const ckpt::FileAccount& file) {
+  nlohmann::json pieces = nlohmann::json::array();
+  for (const ckpt::ByteRange& piece : file.pieces) {
+    pieces.push_back({{"offset_bytes", piece.offset_bytes}, {"count_bytes", piece.count_bytes}});
+  }
+  return pieces;
+}
+
 nlohmann::json to_json(const ckpt::FileAccount& file) {
   nlohmann::json labels = nlohmann::json::object();
   for (const ByteLabel label : kLabels) {
@@ -183,6 +191,8 @@ nlohmann::json to_json(const ckpt::FileAccount& file) {
   }
   return {{"path", json_text(file.path)},
           {"bytes", file.count_bytes},
+          {"file_bytes", file.file_bytes},
+          {"pieces", pieces_json(file)},
           {"labels", labels},
           {"in_manifest", file.has_manifest_hash}};
 }
@@ -192,7 +202,10 @@ void print_report_as_json(Console& console, const optim::VerifyReport& report,
   nlohmann::json document = json_document();
   document["format"] = name(report.format);
   if (report.iteration) document["iteration"] = *report.iteration;
-  if (options.share.world_size != 1) document["share"] = share_json(options.share);
+  if (options.share.world_size != 1) {
+    document["share"] = share_json(options.share);
+    document["share"]["piece_bytes_min"] = options.share.piece_bytes_min;
+  }
   document["quick"] = options.quick;
   document["sound"] = !report.findings.damaged();
   document["findings"] = nlohmann::json::array();

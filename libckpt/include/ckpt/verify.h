@@ -44,12 +44,15 @@ struct Finding {
 
 struct FileAccount {
   std::string path;  // as errors name it
-  // What was looked at: all of the file, or the share's pieces of it, in order. What starts in one
-  // belongs to it.
-  std::vector<ByteRange> pieces;
-  uint64_t count_bytes = 0;  // of them
-  std::array<uint64_t, kByteLabelCount> labelled_bytes = {};  // by ByteLabel; their sum is all
+  std::vector<ByteRange> pieces;  // what was looked at: all of it, or the share's part, in order
+  uint64_t count_bytes = 0;       // of the pieces
+  uint64_t file_bytes = 0;
+  std::array<uint64_t, kByteLabelCount> labelled_bytes = {};  // by ByteLabel, of the pieces
   bool has_manifest_hash = false;                             // integrity.json lists it
+
+  // Whether a piece has what starts here. What starts at the end, or is said to lie behind it,
+  // belongs to the last piece of the file.
+  CKPT_EXPORT bool owns(uint64_t offset_bytes) const;
 };
 
 struct Findings {
@@ -74,9 +77,6 @@ struct StoragePiece {
   uint64_t offset_bytes = 0;  // of the piece in the storage
   std::span<const std::byte> bytes;
 };
-
-// Whether one of these ranges, which are in order and apart, has this byte.
-CKPT_EXPORT bool contains(std::span<const ByteRange> ranges, uint64_t offset_bytes);
 
 struct LabelledRange {
   std::string_view path;  // as FileAccount::path

@@ -4,6 +4,7 @@
 #include "execute/verify_files.h"
 #include "execute/verify_items.h"
 #include "execute/verify_payload.h"
+#include "execute/verify_share.h"
 
 namespace ckpt {
 namespace {

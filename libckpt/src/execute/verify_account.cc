@@ -35,17 +35,19 @@ void Findings::sort() {
   });
 }
 
-bool contains(std::span<const ByteRange> ranges, uint64_t offset_bytes) {
-  const auto behind = std::ranges::upper_bound(ranges, offset_bytes, {}, &ByteRange::offset_bytes);
-  return behind != ranges.begin() && offset_bytes < std::prev(behind)->end_bytes();
+bool FileAccount::owns(uint64_t offset_bytes) const {
+  if (pieces.empty()) return false;
+  if (offset_bytes >= file_bytes) return pieces.back().end_bytes() == file_bytes;
+  const auto behind = std::ranges::upper_bound(pieces, offset_bytes, {}, &ByteRange::offset_bytes);
+  return behind != pieces.begin() && offset_bytes < std::prev(behind)->end_bytes();
 }
 
 VerifyAccount::VerifyAccount(std::vector<VerifiedFile> files, const VerifyOptions& options)
     : files_(std::move(files)), options_(options) {
   result_.file_count = files_.size();
   for (const VerifiedFile& file : files_) {
-    result_.files.push_back(
-        {file.shown, file.own, file.own_bytes(), {}, file.manifest_hash.has_value()});
+    result_.files.push_back({file.shown, file.own, file.own_bytes(), file.count_bytes, {},
+                             file.manifest_hash.has_value()});
   }
 }
 
@@ -74,8 +76,9 @@ void VerifyAccount::find_if_own(Finding finding) {
   const std::string& name = finding.where.file;
   const auto file = std::ranges::lower_bound(files_, name, {}, &VerifiedFile::shown);
   const bool is_file = file != files_.end() && file->shown == name;
-  const bool is_own =
-      is_file ? file->owns(finding.where.offset_bytes.value_or(0)) : options_.share.rank == 0;
+  const uint64_t offset_bytes = finding.where.offset_bytes.value_or(0);
+  const bool is_own = is_file ? owns(static_cast<size_t>(file - files_.begin()), offset_bytes)
+                              : options_.share.rank == 0;
   if (is_own) find(std::move(finding));
 }
 

@@ -19,7 +19,9 @@ class VerifyAccount {
   const std::vector<VerifiedFile>& files() const { return files_; }
   const VerifyOptions& options() const { return options_; }
 
-  bool owns(size_t file, uint64_t offset_bytes) const { return files_[file].owns(offset_bytes); }
+  bool owns(size_t file, uint64_t offset_bytes) const {
+    return result_.files[file].owns(offset_bytes);
+  }
   uint64_t size_bytes(size_t file) const { return files_[file].count_bytes; }
   // Ranges that start in pieces of other shares are left to these.
   void label(size_t file, std::span<const zip::AccountedRange> ranges);

@@ -193,6 +193,12 @@ void read_manifest(const Checkpoint& checkpoint, std::vector<VerifiedFile>& file
 
 }  // namespace
 
+uint64_t VerifiedFile::own_bytes() const {
+  uint64_t total_bytes = 0;
+  for (const ByteRange& piece : own) total_bytes += piece.count_bytes;
+  return total_bytes;
+}
+
 std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint,
                                      std::vector<Finding>& findings) {
   std::vector<VerifiedFile> files = Lister(checkpoint, findings).run();

@@ -31,9 +31,6 @@ struct VerifiedFile {
   std::optional<Sha256> manifest_hash = std::nullopt;
   std::vector<ByteRange> own = {};  // pieces, in order, that this share looks at
 
-  // Whether this share looks at what starts here. What is said to lie behind the end belongs to
-  // who has the end.
-  bool owns(uint64_t offset_bytes) const;
   uint64_t own_bytes() const;
 };
 
@@ -41,9 +38,6 @@ struct VerifiedFile {
 // as Stray, with a finding: damage where a writer of checkpoints left it, else a note. The manifest
 // has said which hash each file has, if there is one that can be read.
 std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<Finding>& findings);
-
-// Gives this share its pieces. Pure. Throws InvalidArgument for a share that is none.
-void deal_files(std::vector<VerifiedFile>& files, const Catalog& catalog, const Share& share);
 
 // Throws Corrupt for a link that leads out of the checkpoint, as opening the checkpoint does.
 File open_verified(const Checkpoint& checkpoint, const VerifiedFile& file);

@@ -74,7 +74,9 @@ class ItemChecker {
         }
       }
     } catch (Error& error) {
-      if (account_.owns(item.file, item.bytes.offset_bytes)) find(error, item);
+      // What is wrong with a directory every process with a piece of the archive sees: one says it.
+      const bool is_alone = error.code() == ErrorCode::IoFailure;
+      if (is_alone || account_.owns(item.file, item.bytes.offset_bytes)) find(error, item);
       return account_.label(item.file, item.bytes, ByteLabel::Unclaimed);
     }
     if (item.is_entry) check_entry_of(item, file, item.bytes);
@@ -304,10 +306,11 @@ class ItemLister {
     account_.label(file, hole, ByteLabel::Unclaimed);
     // Ranks that save alone store replicas, of which one is read.
     const bool has_replicas = !checkpoint_has_metadata();
-    account_.find_if_own({CheckKind::Structure,
-                   has_replicas ? Severity::Note : Severity::Damage,
-                   {account_.files()[file].shown, hole.offset_bytes, {}},
-                   std::to_string(hole.count_bytes) + " bytes that .metadata gives to nothing"});
+    account_.find_if_own(
+        {CheckKind::Structure,
+         has_replicas ? Severity::Note : Severity::Damage,
+         {account_.files()[file].shown, hole.offset_bytes, {}},
+         std::to_string(hole.count_bytes) + " bytes that .metadata gives to nothing"});
   }
 
   bool checkpoint_has_metadata() const {

@@ -52,8 +52,8 @@ class PayloadVerifier {
   };
   struct Job {
     size_t file;
-    bool is_hashed;  // the whole file is read, for the manifest's sake
-    std::vector<Run> runs;   // in the order of the file
+    bool is_hashed;         // the whole file is read, for the manifest's sake
+    std::vector<Run> runs;  // in the order of the file
   };
 
   std::vector<Job> make_jobs();

@@ -1,6 +1,7 @@
+#include "execute/verify_share.h"
+
 #include <algorithm>
 
-#include "execute/verify_files.h"
 #include "plan/deal_by_bytes.h"
 
 namespace ckpt {
@@ -19,6 +20,13 @@ std::vector<std::vector<uint64_t>> starts_by_file(const Catalog& catalog) {
   }
   for (std::vector<uint64_t>& of_file : starts) std::ranges::sort(of_file);
   return starts;
+}
+
+// What is read as a whole stays whole: also a torch.save file that is no archive.
+bool is_read_in_parts(const VerifiedFile& file) {
+  const bool has_parts = file.role == FileRole::Archive || file.role == FileRole::Entries ||
+                         file.role == FileRole::Safetensors;
+  return has_parts && file.index && !file.manifest_hash;
 }
 
 std::vector<ByteRange> cut(const VerifiedFile& file, std::span<const uint64_t> starts,
@@ -41,18 +49,6 @@ std::vector<ByteRange> cut(const VerifiedFile& file, std::span<const uint64_t> s
 
 }  // namespace
 
-bool VerifiedFile::owns(uint64_t offset_bytes) const {
-  if (own.empty()) return false;
-  const bool is_behind_end = offset_bytes >= count_bytes;
-  return is_behind_end ? own.back().end_bytes() == count_bytes : contains(own, offset_bytes);
-}
-
-uint64_t VerifiedFile::own_bytes() const {
-  uint64_t total_bytes = 0;
-  for (const ByteRange& piece : own) total_bytes += piece.count_bytes;
-  return total_bytes;
-}
-
 void deal_files(std::vector<VerifiedFile>& files, const Catalog& catalog, const Share& share) {
   check_share(share);
   struct FilePiece {
@@ -65,7 +61,7 @@ void deal_files(std::vector<VerifiedFile>& files, const Catalog& catalog, const 
                                             : starts_by_file(catalog);
   const uint64_t piece_bytes_min = std::max<uint64_t>(share.piece_bytes_min, 1);
   for (VerifiedFile& file : files) {
-    const bool may_cut = file.index && !starts.empty() && !file.manifest_hash;
+    const bool may_cut = !starts.empty() && is_read_in_parts(file);
     for (const ByteRange& piece :
          cut(file, may_cut ? starts[*file.index] : std::span<const uint64_t>(), piece_bytes_min)) {
       pieces.push_back({&file, piece});

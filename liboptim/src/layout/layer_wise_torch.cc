@@ -54,7 +54,7 @@ class Reader {
     view_.optimizers.resize(groups_.empty() ? 0 : groups_.back().optimizer_index + 1);
     carry_common();
     read_ranks();
-    check_repeated_state(source_, Place{std::string(kModelFile), ""} / "optimizer", rank_file(0));
+    check_repeated_state(source_, std::string(kModelFile), rank_file(0));
     finish_steps();
     finish_view(view_, common_, source_);
     return std::move(view_);

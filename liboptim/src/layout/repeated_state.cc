@@ -2,6 +2,7 @@
 
 #include <ckpt/tensor_stream.h>
 
+#include "layout/layer_wise_place.h"
 #include "layout/value_compare.h"
 
 namespace optim {
@@ -9,6 +10,8 @@ namespace {
 
 using ckpt::Chunk;
 using ckpt::TensorEntry;
+
+constexpr std::string_view kRepeatedKey = "optimizer";
 
 bool are_viewed_alike(const Chunk& a, const Chunk& b) {
   if (a.payload_offset_bytes != b.payload_offset_bytes || !a.view != !b.view) return false;
@@ -26,27 +29,27 @@ bool have_one_stated_checksum(const TensorEntry& a, const TensorEntry& b) {
 
 }  // namespace
 
-void check_repeated_state(const ckpt::Checkpoint& source, const Place& copy,
-                          const std::string& original_file) {
-  const ckpt::Value copied = source.document(copy.file)->tree.root();
-  const ckpt::Value original = source.document(original_file)->tree.root();
-  const std::string it = original_file.substr(original_file.rfind('/') + 1);
-  const auto state = copied.find(copy.pointer.substr(1));
-  if (!state) return;
-  if (const auto where = first_difference(*state, original)) {
-    Place{copy.file, copy.pointer + *where}.corrupt(
-        "differs from " + it + ", which it should repeat", kMixedFilesHint);
+void check_repeated_state(const ckpt::Checkpoint& source, const std::string& model_file,
+                          const std::string& rank_file) {
+  const auto copy = source.document(model_file)->tree.root().find(kRepeatedKey);
+  if (!copy) return;
+  const Place copy_place = Place{model_file, ""} / kRepeatedKey;
+  const std::string rank_file_name = rank_file.substr(rank_file.rfind('/') + 1);
+  if (const auto where = first_difference(*copy, source.document(rank_file)->tree.root())) {
+    Place{model_file, copy_place.pointer + *where}.corrupt(
+        "differs from " + rank_file_name + ", which it should repeat", kMixedFilesHint);
   }
   for (const TensorEntry& tensor : source.catalog().tensors) {
-    if (tensor.file != original_file) continue;
-    const Place own{copy.file, copy.pointer + tensor.key};
+    if (tensor.file != rank_file) continue;
+    const Place own{model_file, copy_place.pointer + tensor.key};
     const TensorEntry* repeated = source.catalog().find_tensor(own.pointer, own.file);
     if (repeated == nullptr) own.corrupt("is no tensor");
     if (have_one_stated_checksum(*repeated, tensor) ||
         ckpt::same_bytes(*repeated, source, tensor, source)) {
       continue;
     }
-    own.corrupt("its values differ from " + it + ", which it should repeat", kMixedFilesHint);
+    own.corrupt("its values differ from " + rank_file_name + ", which it should repeat",
+                kMixedFilesHint);
   }
 }
 

@@ -186,7 +186,7 @@ void StateCheck::finish(const std::vector<ckpt::FileAccount>& files) {
   for (const ckpt::FileAccount& file : files) by_name.emplace(file.path, &file);
   for (uint32_t i = 0; i < checkpoint_.catalog().files.size(); ++i) {
     const auto file = by_name.find(checkpoint_.file_name(i));
-    own_.push_back(file != by_name.end() ? file->second->pieces : std::vector<ckpt::ByteRange>());
+    own_.push_back(file != by_name.end() ? *file->second : ckpt::FileAccount());
   }
   for (const Scanned& scanned : scanned_) {
     if (is_own(*scanned.chunk)) look_at(scanned);
@@ -197,7 +197,7 @@ void StateCheck::finish(const std::vector<ckpt::FileAccount>& files) {
 }
 
 bool StateCheck::is_own(const ckpt::Chunk& chunk) const {
-  return contains(own_[chunk.region.file], chunk.region.bytes.offset_bytes);
+  return own_[chunk.region.file].owns(chunk.region.bytes.offset_bytes);
 }
 
 void StateCheck::look_at(const Scanned& scanned) {
@@ -206,7 +206,7 @@ void StateCheck::look_at(const Scanned& scanned) {
   if (values.not_finite_count != 0) {
     find(*scanned.tensor, *scanned.chunk,
          std::to_string(values.not_finite_count) + " values are NaN or infinite");
-  } else if (values.negative_count != 0) {
+  } else if (values.negative_count != 0 && is_second_moment(*scanned.tensor)) {
     find(*scanned.tensor, *scanned.chunk,
          std::to_string(values.negative_count) + " values of a second moment are below zero");
   }

@@ -58,7 +58,7 @@ class StateCheck {
   std::optional<LayerWiseCheckpoint> view_;  // of LayerWise checkpoints
   std::vector<Scanned> scanned_;
   std::vector<Pair> pairs_;
-  std::vector<std::vector<ckpt::ByteRange>> own_;  // by index into Catalog::files
+  std::vector<ckpt::FileAccount> own_;  // by index into Catalog::files
 };
 
 }  // namespace optim
