@@ -75,9 +75,12 @@ def run(contestant):
 
 
 def interleave(title, contestants, cold, options):
-    """Rounds of all contestants; each starts after the same idle time. Appends to the results."""
-    for _ in range(options.repeat):
-        for contestant in contestants:
+    """Rounds of all contestants, each round begun by the next one, as memory that one of them has
+    freed slows down or speeds up who follows; each starts after the same idle time. Appends to the
+    results."""
+    for number in range(options.repeat):
+        first = number % len(contestants)
+        for contestant in contestants[first:] + contestants[:first]:
             remove(contestant.output)
             (cool if cold else warm)(contestant.source)
             time.sleep(options.settle)

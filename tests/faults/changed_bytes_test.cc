@@ -2,6 +2,7 @@
 #include <ckpt/error.h>
 
 #include <boost/test/unit_test.hpp>
+#include <span>
 
 #include "faults/conversions.h"
 #include "support/errors.h"
@@ -80,6 +81,30 @@ BOOST_AUTO_TEST_CASE(F2_F5_a_source_that_changes_meanwhile_is_an_error_and_nothi
       ckpt::Staging::clean(work / "out");
     }
     BOOST_TEST(tree_of(work.path()).empty());
+  }
+}
+
+// All in their lengths: with old metadata and new payload nothing else would notice.
+BOOST_AUTO_TEST_CASE(F2_a_source_that_was_saved_again_since_it_was_opened_is_an_error) {
+  const TemporaryFolder sources, work;
+  const std::vector<Conversion> conversions = conversions_in(sources);
+  for (const Conversion& conversion : std::span(conversions).first(2)) {  // of plain state dicts
+    const ckpt::Checkpoint opened = ckpt::Checkpoint::open(conversion.source);
+    for (const fs::path& file : opened.files()) {
+      const auto before = fs::last_write_time(file);
+      write_file(file, read_file(file));
+      fs::last_write_time(file, before + std::chrono::seconds(1));
+      const auto error = error_of([&] {
+        ckpt::ConvertOptions options;
+        ckpt::write_target(ckpt::make_target(opened, {.format = ckpt::Format::Torch}),
+                           {opened, conversion.source, &opened}, work / "out", options);
+      });
+      BOOST_REQUIRE(error);
+      BOOST_TEST((error->code() == ckpt::ErrorCode::Corrupt), error->what());
+      BOOST_TEST(contains(error->problem(), "changed while it was read"), error->what());
+      BOOST_TEST(tree_of(work.path()).empty());
+      fs::last_write_time(file, before);
+    }
   }
 }
 

@@ -66,8 +66,11 @@ inline std::vector<Conversion> conversions_in(const TemporaryFolder& folder) {
   const fs::path file = folder / "source.pt";
   const fs::path dcp = folder / "source_dcp";
   const fs::path layer_wise = folder / "source_layer_wise";
+  const fs::path layer_wise_dcp = folder / "source_layer_wise_dcp";
   fs::copy(golden / "torch_save_zip/zip.pt", file);
   fs::copy(golden / "lw_muon_bf16_torch_dp2/ckpt", layer_wise, fs::copy_options::recursive);
+  fs::copy(golden / "lw_muon_bf16_torch_dist_dp2/ckpt", layer_wise_dcp,
+           fs::copy_options::recursive);
   const auto convert_to = [](const fs::path& source, ckpt::Format format) {
     return [=](const fs::path& destination, optim::ConvertOptions options) {
       options.format = format;
@@ -79,9 +82,15 @@ inline std::vector<Conversion> conversions_in(const TemporaryFolder& folder) {
     options.data_parallel = 1;
     return optim::reshard(layer_wise, destination, options);
   };
+  const auto reshard_linked = [=](const fs::path& destination, optim::ConvertOptions options) {
+    options.data_parallel = 4;
+    options.link = true;
+    return optim::reshard(layer_wise_dcp, destination, options);
+  };
   return {{"torch to torch_dist", file, convert_to(file, ckpt::Format::TorchDist)},
           {"torch_dist to torch", dcp, convert_to(dcp, ckpt::Format::Torch)},
-          {"reshard", layer_wise, reshard}};
+          {"reshard", layer_wise, reshard},
+          {"reshard linked", layer_wise_dcp, reshard_linked}};
 }
 
 // By two processes one after the other, one file in pieces, or files that are compressed after all

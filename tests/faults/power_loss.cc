@@ -1,6 +1,7 @@
 #include "support/power_loss.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 
 #include "support/temporary_folder.h"
@@ -121,15 +122,14 @@ void PowerLoss::write_folder(const Nodes& nodes, Inode folder, Paths& paths) {
   }
 }
 
-// Inodes outlive a loss of power; in an image the folders have others, so that notes of them must
-// be of those.
+// Inodes outlive a loss of power; an image has others, so that notes of them must be of those.
 void PowerLoss::translate_inodes(const Paths& paths) const {
   for (const auto& [file, path] : paths) {
     if (path.filename() != "publishing") continue;
-    const auto folder = folder_of_.find(read_file(path));
-    if (folder == folder_of_.end() || !paths.contains(folder->second)) continue;
+    const auto noted = known_as_.find(read_file(path));
+    if (noted == known_as_.end() || !paths.contains(noted->second)) continue;
     struct stat status = {};
-    SystemCalls().lstat(paths.at(folder->second).c_str(), status);
+    SystemCalls().lstat(paths.at(noted->second).c_str(), status);
     write_file(path, std::to_string(status.st_ino));
   }
 }
@@ -139,7 +139,10 @@ int PowerLoss::open(const char* path, int flags, mode_t mode) {
   const bool is_new = name.folder != kNone && inode_of(name) == kNone;
   const int file = SystemCalls::open(path, flags, mode);
   if (file < 0 || name.folder == kNone) return file;
-  if (is_new) set_names({{name, add_node(false)}});
+  if (is_new) {
+    set_names({{name, add_node(false)}});
+    remember(path);
+  }
   open_[file] = inode_of(name);
   return file;
 }
@@ -191,10 +194,14 @@ int PowerLoss::mkdir(const char* path, mode_t mode) {
   const Name name = name_of(path);
   if (result != 0 || name.folder == kNone) return result;
   set_names({{name, add_node(true)}});
+  remember(path);
+  return result;
+}
+
+void PowerLoss::remember(const char* path) {
   struct stat status = {};
   SystemCalls::lstat(path, status);
-  folder_of_[std::to_string(status.st_ino)] = inode_of(name);
-  return result;
+  known_as_[std::to_string(status.st_ino)] = inode_of(name_of(path));
 }
 
 int PowerLoss::rmdir(const char* path) {
@@ -228,6 +235,10 @@ int PowerLoss::rename(const char* source, const char* target) {
 }
 
 int PowerLoss::renameat2(const char* source, const char* target, unsigned flags) {
+  if (!has_exchange && (flags & RENAME_EXCHANGE) != 0) {
+    errno = EINVAL;
+    return -1;
+  }
   const int result = SystemCalls::renameat2(source, target, flags);
   if (result == 0) note_rename(source, target, (flags & RENAME_EXCHANGE) != 0);
   return result;

@@ -69,6 +69,13 @@ class FaultyCalls final : public ckpt::SystemCalls {
     return fails("ftruncate") ? -1 : SystemCalls::ftruncate(file, count_bytes);
   }
   int fsync(int) override { return fails("fsync") ? -1 : 0; }
+  int posix_fadvise(int file, off_t offset_bytes, off_t count_bytes, int advice) override {
+    if (fails("posix_fadvise")) return fault_.error_number;
+    return SystemCalls::posix_fadvise(file, offset_bytes, count_bytes, advice);
+  }
+  int clone(int target, int source) override {
+    return fails("clone") ? -1 : SystemCalls::clone(target, source);
+  }
   int set_flags(int file, int flags) override {
     return fails("set_flags") ? -1 : SystemCalls::set_flags(file, flags);
   }
@@ -111,6 +118,9 @@ class FaultyCalls final : public ckpt::SystemCalls {
   }
   int setxattr(const char* path, const char* name, const std::string& value) override {
     return fails("setxattr") ? -1 : SystemCalls::setxattr(path, name, value);
+  }
+  ssize_t getxattr(const char* path, const char* name, std::string& value) override {
+    return fails("getxattr") ? -1 : SystemCalls::getxattr(path, name, value);
   }
   int flock(int file, int operation) override {
     return fails("flock") ? -1 : SystemCalls::flock(file, operation);

@@ -21,6 +21,8 @@ class PowerLoss final : public ckpt::SystemCalls {
   // Starts with what is in `root`.
   explicit PowerLoss(std::filesystem::path root);
 
+  bool has_exchange = true;  // false: as a file system without RENAME_EXCHANGE
+
   uint64_t change_count() const { return changes_.size(); }
 
   // Writes into the empty folder `image` what may be left of `root` when the power fails before
@@ -68,6 +70,7 @@ class PowerLoss final : public ckpt::SystemCalls {
   Name name_of(const char* path) const;  // folder kNone where the path lies elsewhere
   Inode inode_of(const Name& name) const;
   Inode add_node(bool is_folder);
+  void remember(const char* path);  // which inode of the system it is
   void note(Change change);
   void set_names(std::vector<std::pair<Name, Inode>> names);
   void note_rename(const char* source, const char* target, bool exchanges);
@@ -82,7 +85,7 @@ class PowerLoss final : public ckpt::SystemCalls {
   Nodes before_;  // at the beginning
   Inode last_inode_ = kRoot;
   std::map<int, Inode> open_;
-  std::map<std::string, Inode> folder_of_;  // by the system's inode, as text
+  std::map<std::string, Inode> known_as_;  // by the system's inode, as text
   std::vector<Change> changes_;
 };
 

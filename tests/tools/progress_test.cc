@@ -48,9 +48,76 @@ std::string status_of(tools::CommonOptions options, ckpt::Progress progress) {
   return text.shown();
 }
 
+using std::chrono::seconds;
+
+// What a line prints while somebody else holds the clock.
+class Watched {
+ public:
+  Watched(tools::CommonOptions options, bool is_terminal)
+      : console_("tool", options),
+        line_(console_, "writing", {is_terminal, [this] { return now_; }}) {}
+
+  // The text since the last call.
+  std::string at(seconds time, ckpt::Progress progress) {
+    now_ = tools::ProgressLine::Clock::time_point(time);
+    line_.update(progress);
+    const std::string all = text_.str();
+    std::string added = all.substr(seen_);
+    seen_ = all.size();
+    return added;
+  }
+
+ private:
+  tools::ProgressLine::Clock::time_point now_;
+  SharedText text_;
+  size_t seen_ = 0;
+  tools::Console console_;
+  tools::ProgressLine line_;
+};
+
+constexpr uint64_t kMiB = 1 << 20;
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(progress)
+
+BOOST_AUTO_TEST_CASE(a_plain_line_every_ten_seconds_has_bytes_rate_and_time_left) {
+  Watched line({}, false);
+  BOOST_TEST(line.at(seconds(9), {90 * kMiB, 400 * kMiB}).empty());
+  BOOST_TEST(line.at(seconds(10), {100 * kMiB, 400 * kMiB}) ==
+             "tool: writing  25%  100.0 MiB of 400.0 MiB  10.0 MiB/s  30 s left\n");
+  BOOST_TEST(line.at(seconds(19), {200 * kMiB, 400 * kMiB}).empty());
+  BOOST_TEST(line.at(seconds(20), {400 * kMiB, 400 * kMiB}) ==
+             "tool: writing  100%  400.0 MiB of 400.0 MiB  20.0 MiB/s\n");
+}
+
+BOOST_AUTO_TEST_CASE(a_terminals_line_is_redrawn_and_nothing_short_is_shown) {
+  Watched line({}, true);
+  BOOST_TEST(line.at(seconds(0), {1, 4}).empty());
+  const std::string text = line.at(seconds(1), {2, 4});
+  BOOST_TEST(text.starts_with("\rtool: writing  50%"), text);
+  BOOST_TEST(text.find('\n') == text.npos);
+}
+
+BOOST_AUTO_TEST_CASE(quiet_and_no_progress_print_nothing) {
+  tools::CommonOptions quiet, without;
+  quiet.quiet = true;
+  without.progress = false;
+  for (const tools::CommonOptions& options : {quiet, without}) {
+    for (const bool is_terminal : {false, true}) {
+      Watched line(options, is_terminal);
+      BOOST_TEST(line.at(seconds(60), {1, 2}).empty());
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_read_back_after_writing_has_its_own_rate) {
+  Watched line({}, false);
+  line.at(seconds(100), {400 * kMiB, 400 * kMiB});
+  line.at(seconds(100), {0, 400 * kMiB});
+  BOOST_TEST(line.at(seconds(110), {200 * kMiB, 400 * kMiB}) ==
+             "tool: writing  50%  200.0 MiB of 400.0 MiB  20.0 MiB/s  10 s left\n");
+}
 
 BOOST_AUTO_TEST_CASE(sigusr1_prints_one_line_with_bytes_and_rate) {
   const std::string text = status_of({}, {256 << 20, 1024 << 20});

@@ -83,13 +83,14 @@ void print_files(const ckpt::Plan& plan, Console& console) {
   table.print(console);
 }
 
-const char* opening_of(ckpt::Outcome outcome) {
+const char* opening_of(ckpt::Outcome outcome, bool is_share) {
   switch (outcome) {
     case ckpt::Outcome::Planned: return "would write ";
     case ckpt::Outcome::PartWritten: return "wrote this process's part of ";
     case ckpt::Outcome::Published: return "wrote ";
     case ckpt::Outcome::AlreadyPublished:
-      return "nothing to do, the processes of this share wrote ";
+      return is_share ? "nothing to do, the processes of this share wrote "
+                      : "nothing to do, an earlier run wrote ";
   }
   return "";
 }
@@ -103,8 +104,9 @@ void print_text(const ConversionOptions& options, const optim::ConvertReport& re
     what += ", data parallel " + std::to_string(report.source_data_parallel) + " -> " +
             std::to_string(report.target_data_parallel);
   }
-  console.out() << opening_of(report.outcome) << ckpt::escaped(options.target()) << ": " << what
-                << ", " << count_text(report.plan.files.size(), "file") << ", "
+  const bool is_share = options.share.share().world_size > 1;
+  console.out() << opening_of(report.outcome, is_share) << ckpt::escaped(options.target()) << ": "
+                << what << ", " << count_text(report.plan.files.size(), "file") << ", "
                 << size_text(report.plan.total_bytes);
   if (report.peak_memory_bytes != 0) {
     console.out() << ", about " << size_text(report.peak_memory_bytes) << " of memory";
@@ -171,6 +173,12 @@ optim::OwnershipPolicy ConversionOptions::policy() const {
 
 namespace {
 
+std::string place_of(const ConversionOptions& options) {
+  if (options.into.empty()) return options.destination;
+  const auto source = ckpt::Checkpoint::open(options.source, {options.iteration, options.limits});
+  return optim::place_in_root(options.into, source).string();
+}
+
 int clean(const std::string& destination, Console& console) {
   const bool removed = ckpt::Staging::clean(destination);
   if (console.options().json) {
@@ -191,10 +199,10 @@ int clean(const std::string& destination, Console& console) {
 int run_conversion(Conversion run, const ConversionOptions& options,
                    optim::ConvertOptions conversion, Console& console) {
   const bool adds = !options.into.empty();
-  if (options.destination.empty() && (options.clean || !adds)) {
+  if (options.destination.empty() && !adds) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a DESTINATION is required");
   }
-  if (options.clean) return clean(options.destination, console);
+  if (options.clean) return clean(place_of(options), console);
   ProgressLine progress(console, "writing");
   conversion.execute = make_execute_options(console, progress);
   conversion.execute.process_bytes_max = options.max_memory_bytes;

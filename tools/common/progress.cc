@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <iostream>
+#include <utility>
 
 #include <common/text.h>
 
@@ -18,26 +19,33 @@ constexpr milliseconds kLogInterval(10'000);
 }  // namespace
 
 ProgressLine::ProgressLine(Console& console, std::string verb)
+    : ProgressLine(console, std::move(verb), {isatty(STDERR_FILENO) == 1}) {}
+
+ProgressLine::ProgressLine(Console& console, std::string verb, Surroundings surroundings)
     : console_(console),
       prefix_(console.tool() + ": " + verb),
+      surroundings_(std::move(surroundings)),
       is_shown_(console.options().progress && !console.options().quiet),
-      is_terminal_(isatty(STDERR_FILENO) == 1),
-      next_draw_(start_ + (is_terminal_ ? kQuietStart : kLogInterval)) {
+      start_(surroundings_.now()),
+      next_draw_(start_ + (surroundings_.is_terminal ? kQuietStart : kLogInterval)) {
   console_.on_status_request([this] { print_status(); });
 }
 
 ProgressLine::~ProgressLine() {
   console_.on_status_request({});
-  if (has_drawn_ && is_terminal_) std::cerr << "\r\033[K" << std::flush;
+  if (has_drawn_ && surroundings_.is_terminal) std::cerr << "\r\033[K" << std::flush;
 }
 
 void ProgressLine::update(const ckpt::Progress& progress) {
   const std::scoped_lock lock(mutex_);
+  const Clock::time_point now = surroundings_.now();
+  const bool is_other_work =
+      progress.total_bytes != last_.total_bytes || progress.done_bytes < last_.done_bytes;
+  if (is_other_work && last_.total_bytes != 0) start_ = now;
   last_ = progress;
-  const Clock::time_point now = Clock::now();
   if (!is_shown_ || now < next_draw_) return;
-  next_draw_ = now + (is_terminal_ ? kRedrawInterval : kLogInterval);
-  if (is_terminal_) {
+  next_draw_ = now + (surroundings_.is_terminal ? kRedrawInterval : kLogInterval);
+  if (surroundings_.is_terminal) {
     std::cerr << '\r' << text(now) << "\033[K" << std::flush;
   } else {
     std::cerr << text(now) << std::endl;
@@ -48,7 +56,8 @@ void ProgressLine::update(const ckpt::Progress& progress) {
 void ProgressLine::print_status() {
   if (console_.options().quiet) return;
   const std::scoped_lock lock(mutex_);
-  std::cerr << (has_drawn_ && is_terminal_ ? "\r\033[K" : "") << text(Clock::now()) << std::endl;
+  if (has_drawn_ && surroundings_.is_terminal) std::cerr << "\r\033[K";
+  std::cerr << text(surroundings_.now()) << std::endl;
 }
 
 std::string ProgressLine::text(Clock::time_point now) const {
@@ -56,7 +65,7 @@ std::string ProgressLine::text(Clock::time_point now) const {
   const double seconds = std::chrono::duration<double>(now - start_).count();
   const double done = static_cast<double>(last_.done_bytes);
   const double total = static_cast<double>(last_.total_bytes);
-  const double rate = done / seconds;
+  const double rate = seconds > 0 ? done / seconds : 0;
   std::string line = prefix_ + "  " + std::to_string(static_cast<int>(100 * done / total)) + "%  " +
                      size_text(last_.done_bytes) + " of " + size_text(last_.total_bytes) + "  " +
                      size_text(static_cast<uint64_t>(rate)) + "/s";

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <mutex>
 #include <string>
 
@@ -15,7 +16,14 @@ namespace tools {
 // update() may be called from any thread. One at a time.
 class ProgressLine {
  public:
+  using Clock = std::chrono::steady_clock;
+  struct Surroundings {
+    bool is_terminal;  // stderr
+    std::function<Clock::time_point()> now = Clock::now;
+  };
+
   ProgressLine(Console& console, std::string verb);
+  ProgressLine(Console& console, std::string verb, Surroundings surroundings);
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
@@ -23,16 +31,15 @@ class ProgressLine {
   void update(const ckpt::Progress& progress);
 
  private:
-  using Clock = std::chrono::steady_clock;
   void print_status();
   std::string text(Clock::time_point now) const;
 
   Console& console_;
   std::string prefix_;
+  Surroundings surroundings_;
   bool is_shown_;
-  bool is_terminal_;
   bool has_drawn_ = false;
-  Clock::time_point start_ = Clock::now();
+  Clock::time_point start_;  // of what the bytes are counted of: writing, then reading back
   Clock::time_point next_draw_;
   std::mutex mutex_;
   ckpt::Progress last_;

@@ -16,6 +16,7 @@
 #include <iterator>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include <ckpt/error.h>
 #include <common/environment.h>
@@ -117,10 +118,17 @@ Child start(std::vector<std::string> arguments, optim::ProcessRank rank, const W
                                    0600);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, place.errors(rank.rank).c_str(), kFlags,
                                    0600);
+  posix_spawnattr_t attributes;  // signals that this process waits for end the others
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   Child child;
   child.rank = rank.rank;
-  const int error = posix_spawn(&child.id, "/proc/self/exe", &actions, nullptr,
+  const int error = posix_spawn(&child.id, "/proc/self/exe", &actions, &attributes,
                                 pointers(arguments).data(), pointers(variables).data());
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0) fail("no process can be started", error);
   return child;
@@ -144,12 +152,14 @@ class Children {
 
   void add(Child child) { children_.push_back(child); }
 
-  // Waits until all have ended, or for kGrace after the first failed.
-  void wait() {
+  // Waits until all have ended, or for kGrace after the first failed or all were told to stop.
+  void wait(const std::stop_token& stop) {
     std::optional<std::chrono::steady_clock::time_point> deadline;
+    bool are_told = false;
     while (collect()) {
       const auto now = std::chrono::steady_clock::now();
-      if (first_failed() != nullptr && !deadline) deadline = now + kGrace;
+      if (stop.stop_requested() && !std::exchange(are_told, true)) tell_to_stop();
+      if ((are_told || first_failed() != nullptr) && !deadline) deadline = now + kGrace;
       if (deadline && now > *deadline) return;
       std::this_thread::sleep_for(kPause);
     }
@@ -170,6 +180,12 @@ class Children {
  private:
   static constexpr std::chrono::milliseconds kPause{20};
   static constexpr std::chrono::seconds kGrace{5};
+
+  void tell_to_stop() const {
+    for (const Child& child : children_) {
+      if (!child.exit_code) kill(child.id, SIGTERM);
+    }
+  }
 
   bool collect() {
     bool some_run = false;
@@ -206,11 +222,13 @@ optim::ProcessMesh find_processes() {
   return is_launched ? torchrun_mesh() : optim::ProcessMesh{};
 }
 
-SpawnResult spawn_processes(const std::vector<std::string>& arguments, int count) {
+SpawnResult spawn_processes(const std::vector<std::string>& arguments, int count,
+                            std::stop_token stop) {
   const Workplace place;
   Children children;
   for (int rank = 0; rank < count; ++rank) children.add(start(arguments, {rank, count}, place));
-  children.wait();
+  children.wait(stop);
+  if (stop.stop_requested()) throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "cancelled");
   const Child* const failed = children.first_failed();
   const int rank = failed != nullptr ? failed->rank : 0;
   return {failed != nullptr ? *failed->exit_code : 0, content(place.output(rank)),

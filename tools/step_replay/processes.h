@@ -1,5 +1,6 @@
 #pragma once
 
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,10 @@ struct SpawnResult {
 };
 
 // Runs `count` processes with the same command line on this machine and waits for all of them.
-// When one fails, the others are given time to notice and are then stopped. Throws
-// Error(IoFailure) where no process or temporary folder can be made.
-SpawnResult spawn_processes(const std::vector<std::string>& arguments, int count);
+// When one fails, or a stop is requested, which all are told, they are given time to end and are
+// then stopped. Throws Error(IoFailure) where no process or temporary folder can be made.
+SpawnResult spawn_processes(const std::vector<std::string>& arguments, int count,
+                            std::stop_token stop);
 bool is_spawned();  // this process is one of them
 
 }  // namespace tools::step_replay

@@ -5,6 +5,7 @@
 #include <ckpt/error.h>
 #include <common/json.h>
 #include <common/option_values.h>
+#include <common/progress.h>
 #include <common/table.h>
 #include <common/text.h>
 #include <optim/replay.h>
@@ -62,6 +63,8 @@ struct RunOptions {
         ->option_text("NAME");
     app.add_option("-o,--output", replay.output, "Write the state after the steps as a checkpoint");
     app.add_flag("--force", replay.force, "Replace an existing output");
+    app.add_flag("--strict", replay.strict, "Refuse an output that cannot carry something");
+    app.add_flag("--verify", replay.verify, "Read the output back before it is published");
   }
 };
 
@@ -160,6 +163,8 @@ int replay(const RunOptions& options, Console& console) {
   replay.tolerance = options.tolerance.tolerance();
   replay.recorded_grad_norm = !options.grad_norm.empty();
   replay.processes = find_processes();
+  ProgressLine progress(console, "writing");
+  replay.execute = make_execute_options(console, progress);
   const optim::ReplayReport report = optim::replay(replay);
   if (replay.processes.rank.rank == 0) {  // the others know the same
     for (const std::string& warning : report.warnings) console.warn(warning);
@@ -186,7 +191,8 @@ void check_options(const RunOptions& options) {
 int run(const RunOptions& options, Console& console) {
   check_options(options);
   if (options.spawn == 1 || is_spawned()) return replay(options, console);
-  const SpawnResult result = spawn_processes(options.arguments, options.spawn);
+  const SpawnResult result =
+      spawn_processes(options.arguments, options.spawn, console.stop_token());
   console.out() << result.out << std::flush;
   std::cerr << result.errors;
   return result.exit_code;

@@ -30,6 +30,14 @@ class CKPT_EXPORT PayloadSource {
   virtual std::string file_name(uint32_t file) const = 0;
 };
 
+// A file as it was when it was opened: who reads it later can tell that it has changed since.
+struct SourceFile {
+  std::filesystem::path path;  // can be opened
+  uint64_t inode = 0;
+  uint64_t count_bytes = 0;
+  int64_t modified_ns = 0;  // since 1970
+};
+
 struct OpenOptions {
   std::optional<int64_t> iteration;  // of a checkpoint root; default: what the tracker names
   Limits limits;
@@ -60,6 +68,8 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
   const std::filesystem::path& folder() const;  // what file names in the catalog are relative to
   // Every file that was read or may still be, as paths that can be opened, without duplicates.
   std::vector<std::filesystem::path> files() const;
+  // The same, as they were before open() read them. Throws NotFound for one that was not there.
+  std::vector<SourceFile> files_as_opened() const;
   // Whether a file may lie outside of folder(), behind a link: Limits::follow_links, or it is the
   // one that the path named.
   bool may_lead_out(const std::string& file) const;

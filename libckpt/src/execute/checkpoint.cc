@@ -41,12 +41,21 @@ struct Checkpoint::State {
       const FileEntry& entry = contents.catalog.files[index];
       const std::string name = shown_name(entry.path);
       files[index] = std::make_unique<File>(open_source(location, entry.path, name, limits));
-      if (files[index]->size_bytes() != entry.count_bytes) {
-        throw Error(ErrorCode::Corrupt, {.file = name, .key = {}},
-                    "changed its size while it was read");
+      if (files[index]->state() != location.opened->state_of(entry.path)) {
+        throw Error(ErrorCode::Corrupt, {.file = name, .key = {}}, "changed while it was read",
+                    "wait until whoever writes it is done");
       }
     }
     return *files[index];
+  }
+
+  // Every file that was read or may still be, sorted, without duplicates.
+  std::vector<std::string> file_names() const {
+    std::vector<std::string> names = contents.metadata_files;
+    for (const FileEntry& file : contents.catalog.files) names.push_back(file.path);
+    std::ranges::sort(names);
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    return names;
   }
 
   // The tensor in an entry must be the one that .metadata promises.
@@ -133,11 +142,20 @@ const Catalog& Checkpoint::catalog() const { return state_->contents.catalog; }
 const std::filesystem::path& Checkpoint::folder() const { return state_->location.folder; }
 std::vector<std::filesystem::path> Checkpoint::files() const {
   std::vector<std::filesystem::path> paths;
-  for (const FileEntry& file : catalog().files) paths.push_back(folder() / file.path);
-  for (const std::string& name : state_->contents.metadata_files) paths.push_back(folder() / name);
-  std::ranges::sort(paths);
-  paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
+  for (const std::string& name : state_->file_names()) paths.push_back(folder() / name);
   return paths;
+}
+
+std::vector<SourceFile> Checkpoint::files_as_opened() const {
+  std::vector<SourceFile> files;
+  for (const std::string& name : state_->file_names()) {
+    const auto state = state_->location.opened->state_of(name);
+    if (!state) {
+      throw Error(ErrorCode::NotFound, {.file = shown_name(name), .key = {}}, "is missing");
+    }
+    files.push_back({folder() / name, state->inode, state->count_bytes, state->modified_ns});
+  }
+  return files;
 }
 
 bool Checkpoint::may_lead_out(const std::string& file) const {

@@ -11,11 +11,12 @@
 
 namespace ckpt {
 
-// The state of every file of a source: size, time of the last change, inode. Taken before and after
-// its bytes are read, it shows a source that somebody writes to meanwhile.
+// The state of every file of a source: size, time of the last change, inode. What it was when the
+// source was opened, and what it is after its bytes were read, shows a source that somebody writes
+// to meanwhile.
 class SourceFingerprint {
  public:
-  explicit SourceFingerprint(const Checkpoint& source);  // throws NotFound where a file is gone
+  explicit SourceFingerprint(const Checkpoint& source);  // throws NotFound where a file is missing
 
   // Throws Corrupt, with the file's name, where a file is not as it was.
   void check_unchanged() const;
@@ -25,7 +26,7 @@ class SourceFingerprint {
 
  private:
   std::filesystem::path folder_;
-  std::vector<std::pair<std::filesystem::path, FileState>> files_;
+  std::vector<SourceFile> files_;
 };
 
 }  // namespace ckpt

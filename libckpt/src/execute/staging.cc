@@ -190,6 +190,8 @@ struct Staging::State {
   }
 
   void publish_in_two_steps() {
+    // The holder outlives a loss of power before it takes in what must not be lost.
+    Directory::open(place.destination.parent_path()).sync();
     rename_to_free_name(place.destination, place.replaced);
     const auto put_back = [&] { rename_to_free_name(place.replaced, place.destination); };
     try {
@@ -295,10 +297,8 @@ void Staging::commit() {
   if (state_->is_committed) {
     throw Error(ErrorCode::InvalidArgument, {state_->place.shown}, "was committed before");
   }
-  // For processes that are started again when all is done; without it they say that it exists.
-  if (state_->is_shared() || state_->is_attached) {
-    attach_text(state_->place.content, state_->options.job);
-  }
+  // For who is started again when all is done; without it they say that it exists.
+  if (!state_->options.job.empty()) attach_text(state_->place.content, state_->options.job);
   sync_tree(state_->place.content);
   state_->publish();
   state_->is_committed = true;

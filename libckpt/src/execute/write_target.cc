@@ -103,13 +103,14 @@ class TargetWriter {
     return job && job->processes <= kWorldSizeMax ? job->processes : options_.share.world_size;
   }
 
-  // None where the processes of this very job have published before.
+  // None where this very job has been published before.
   std::optional<Staging> enter(const fs::path& destination, const WriteJob& job) {
     try {
       return Staging::create(destination, staging_options(job));
     } catch (const Error& error) {
-      const bool may_be_late = error.code() == ErrorCode::AlreadyExists &&
-                               options_.share.world_size > 1 && !options_.force;
+      const bool is_continued = options_.share.world_size > 1 || options_.resume;
+      const bool may_be_late =
+          error.code() == ErrorCode::AlreadyExists && is_continued && !options_.force;
       if (!may_be_late || !is_published(destination, job)) throw;
       report_.outcome = Outcome::AlreadyPublished;
       return std::nullopt;

@@ -176,7 +176,9 @@ bool may_lead_out(const Location& location, const std::string& name, const Limit
 File open_source(const Location& location, const std::string& name, const std::string& shown,
                  const Limits& limits) {
   const Links links = links_if(may_lead_out(location, name, limits));
-  return Directory::open(location.folder).open_file(name, shown, links);
+  File file = Directory::open(location.folder).open_file(name, shown, links);
+  location.opened->note(name, file.state());
+  return file;
 }
 
 Location find_checkpoint(const fs::path& path, const OpenOptions& options) {

@@ -40,10 +40,7 @@ EntryKind kind(const std::optional<Status>& status) {
 }
 
 std::optional<FileState> state(const std::optional<Status>& status) {
-  if (!status) return std::nullopt;
-  constexpr int64_t kSecond = 1'000'000'000;
-  return FileState{status->st_ino, static_cast<uint64_t>(status->st_size),
-                   status->st_mtim.tv_sec * kSecond + status->st_mtim.tv_nsec};
+  return status ? std::optional(FileState(*status)) : std::nullopt;
 }
 
 void sync(const FileDescriptor& descriptor, const fs::path& path) {

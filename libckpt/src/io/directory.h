@@ -77,13 +77,6 @@ FolderTree walk(const std::filesystem::path& folder);
 void sync_file(const std::filesystem::path& path);
 void sync_tree(const std::filesystem::path& path);
 
-// What tells one state of a file from another, the same on every machine that sees it.
-struct FileState {
-  uint64_t inode = 0;
-  uint64_t count_bytes = 0;
-  int64_t modified_ns = 0;  // since 1970
-  bool operator==(const FileState&) const = default;
-};
 std::optional<FileState> state_of(const std::filesystem::path& path);        // links are followed
 std::optional<FileState> state_of_entry(const std::filesystem::path& path);  // a link is a link
 

@@ -86,6 +86,12 @@ FileDescriptor open_to_write(const std::filesystem::path& path) {
   return open_with(path, 0, "open to write");
 }
 
+FileState::FileState(const struct stat& status)
+    : inode(status.st_ino), count_bytes(static_cast<uint64_t>(status.st_size)) {
+  constexpr int64_t kSecondNs = 1'000'000'000;
+  modified_ns = status.st_mtim.tv_sec * kSecondNs + status.st_mtim.tv_nsec;
+}
+
 File::File(FileDescriptor descriptor, std::string name)
     : descriptor_(std::move(descriptor)), name_(std::move(name)) {
   struct stat status = {};
@@ -94,7 +100,7 @@ File::File(FileDescriptor descriptor, std::string name)
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorCode::IoFailure, {name_}, "is not a regular file");
   }
-  size_bytes_ = static_cast<uint64_t>(status.st_size);
+  state_ = FileState(status);
 }
 
 File File::open(const std::filesystem::path& path, std::string name) {
@@ -111,10 +117,10 @@ File File::create(const std::filesystem::path& path, uint64_t count_bytes) {
 }
 
 void File::read_at(uint64_t offset_bytes, std::span<std::byte> out) const {
-  if (!fits(offset_bytes, out.size(), size_bytes_)) {
+  if (!fits(offset_bytes, out.size(), state_.count_bytes)) {
     throw Error(ErrorCode::Corrupt, {name_, offset_bytes},
                 std::to_string(out.size()) + " bytes are wanted here, but the file ends at " +
-                    std::to_string(size_bytes_));
+                    std::to_string(state_.count_bytes));
   }
   while (!out.empty()) {
     const ssize_t count =

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -39,6 +41,17 @@ FileDescriptor create_file(const std::filesystem::path& path, uint64_t count_byt
 FileDescriptor create_or_open_file(const std::filesystem::path& path, uint64_t count_bytes);
 FileDescriptor open_to_write(const std::filesystem::path& path);  // throws NotFound, IoFailure
 
+// What tells one state of a file from another, the same on every machine that sees it.
+struct FileState {
+  FileState() = default;
+  explicit FileState(const struct stat& status);
+
+  uint64_t inode = 0;
+  uint64_t count_bytes = 0;
+  int64_t modified_ns = 0;  // since 1970
+  bool operator==(const FileState&) const = default;
+};
+
 // A regular file. Reads and writes go to stated places, so that threads can share it.
 class File final : public RandomAccess {
  public:
@@ -50,7 +63,8 @@ class File final : public RandomAccess {
   // Takes over a descriptor that was opened for reading.
   File(FileDescriptor descriptor, std::string name);
 
-  uint64_t size_bytes() const override { return size_bytes_; }
+  uint64_t size_bytes() const override { return state_.count_bytes; }
+  const FileState& state() const { return state_; }  // when it was opened
   const std::string& file_name() const override { return name_; }
   void read_at(uint64_t offset_bytes, std::span<std::byte> out) const override;
 
@@ -61,7 +75,7 @@ class File final : public RandomAccess {
  private:
   FileDescriptor descriptor_;
   std::string name_;
-  uint64_t size_bytes_ = 0;
+  FileState state_;
 };
 
 }  // namespace ckpt

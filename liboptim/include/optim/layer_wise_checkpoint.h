@@ -151,6 +151,11 @@ struct ConvertReport : ckpt::ConvertReport {
   std::vector<AmbiguousParam> ambiguous;                        // layer-wise only
 };
 
+// Where ConvertOptions::into puts a source: ROOT/iter_0000003. Throws InvalidArgument for a source
+// that is no iteration.
+OPTIM_LAYOUT_EXPORT std::filesystem::path place_in_root(const std::filesystem::path& root,
+                                                        const ckpt::Checkpoint& source);
+
 // The one call that ckpt-convert makes: Megatron LayerWise checkpoints here, plain state dicts
 // through ckpt::make_target. The destination is absent or complete, the source never touched.
 // Throws what the functions above throw; Unsupported under options.strict where something is not

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <ckpt/execute.h>
 #include <ckpt/limits.h>
 #include <optim/comparison.h>
 #include <optim/export.h>
@@ -36,7 +37,12 @@ struct ReplayOptions {
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;
   std::filesystem::path output =
       {};              // write the result as a checkpoint, in the format that was read
-  bool force = false;  // replace an existing output
+  bool force = false;   // replace an existing output
+  bool strict = false;  // Unsupported where something cannot be carried to the output
+  bool verify = false;  // read the output back before it is published
+  // Of writing the output; once a stop is requested no further step is taken, either (IoFailure,
+  // "cancelled").
+  ckpt::ExecuteOptions execute = {};
 
   // Where parameters and states lie and are updated: "cpu" or "cuda". On a GPU the norm is its own,
   // not a recorded one.

@@ -46,22 +46,12 @@ struct Job {
   std::function<void()> before_publishing = {};
 };
 
-// Of an iteration in a root; the folder that was opened tells its name.
-std::string folder_for_iteration(const Job& job) {
-  if (!job.source.catalog().iteration) {
-    throw Error(ErrorCode::InvalidArgument, {.file = job.source_path.string(), .key = {}},
-                "is no iteration, so that it cannot be added to a root");
-  }
-  return std::filesystem::weakly_canonical(job.source.folder()).filename().string();
-}
-
 ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& options) {
-  const std::string folder = options.into ? folder_for_iteration(job) : "";
+  const auto place = options.into ? place_in_root(job.destination, job.source) : job.destination;
   if (options.into && !std::filesystem::is_directory(job.destination)) {
     throw Error(ErrorCode::NotFound, {.file = job.destination.string(), .key = {}},
                 "is no folder that an iteration could be added to");
   }
-  const auto place = options.into ? job.destination / folder : job.destination;
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) = ckpt::write_target(
       std::move(target),
@@ -70,7 +60,7 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
   // Who published may have ended before this.
   const bool is_in_place = report.outcome == ckpt::Outcome::Published ||
                            report.outcome == ckpt::Outcome::AlreadyPublished;
-  if (options.into && is_in_place) ckpt::set_latest(job.destination, folder);
+  if (options.into && is_in_place) ckpt::set_latest(job.destination, place.filename().string());
   return report;
 }
 
@@ -184,6 +174,18 @@ ConvertReport convert_plain(const Job& job, const ConvertOptions& options) {
 }
 
 }  // namespace
+
+// The folder that was opened tells the iteration's name.
+std::filesystem::path place_in_root(const std::filesystem::path& root,
+                                    const ckpt::Checkpoint& source) {
+  if (!source.catalog().iteration) {
+    const auto files = source.files();
+    const auto& shown = files.size() == 1 ? files.front() : source.folder();
+    throw Error(ErrorCode::InvalidArgument, {.file = shown.string(), .key = {}},
+                "is no iteration, so that it cannot be added to a root");
+  }
+  return root / std::filesystem::weakly_canonical(source.folder()).filename();
+}
 
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options) {

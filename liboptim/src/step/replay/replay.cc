@@ -100,6 +100,9 @@ class Replay {
   }
 
   ReplayedStep advance(int64_t step) {
+    if (options_.execute.stop.stop_requested()) {
+      throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "cancelled");
+    }
     const at::Device device = optimizer_->all_params().front().param.device();
     if (!device.is_cpu()) return advance_on_device(step, device);
     ReplayedStep done;

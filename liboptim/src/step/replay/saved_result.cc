@@ -70,6 +70,9 @@ ConvertReport write(const ReplaySource& source, const ReplayResult& result,
   }
   ConvertOptions convert;
   convert.force = options.force;
+  convert.strict = options.strict;
+  convert.verify = options.verify;
+  convert.execute = options.execute;
   convert.data_parallel = options.data_parallel;
   convert.ownership = options.ownership;
   return save_layer_wise(source.view, source.checkpoint, update, options.output, convert);
