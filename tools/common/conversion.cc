@@ -120,7 +120,8 @@ void print_text(const ConversionOptions& options, const optim::ConvertReport& re
     console.out() << "kept " << size_text(report.kept_bytes) << " of an interrupted run\n";
   }
   if (report.linked_bytes != 0) {
-    console.out() << "linked " << size_text(report.linked_bytes) << " of the source\n";
+    console.out() << (options.dry_run ? "would link " : "linked ")
+                  << size_text(report.linked_bytes) << " of the source\n";
   }
   if (report.verified_bytes != 0) {
     console.out() << "read back " << size_text(report.verified_bytes) << ": as written\n";
@@ -155,11 +156,11 @@ void ConversionOptions::declare(CLI::App& app) {
                  "Resident memory of the process, about (8G, 512M); buffers take no more than 256M")
       ->transform(CLI::AsSizeValue(false))
       ->option_text("BYTES");
-  app.add_flag("--dry-run", dry_run, "Show the plan, write nothing");
+  auto* const dry = app.add_flag("--dry-run", dry_run, "Show the plan, write nothing");
   app.add_flag("--verify", verify, "Read back what was written before it is published");
   app.add_flag("--resume", resume,
                "Continue what an interrupted run left, and leave what is finished to the next");
-  app.add_flag("--clean", clean, "Remove what an interrupted run left, and end");
+  app.add_flag("--clean", clean, "Remove what an interrupted run left, and end")->excludes(dry);
   share.declare(app);
   share.declare_piece_size(app);
   app.add_flag("--finish", finish, "Publish what the processes of a share have left, and end")

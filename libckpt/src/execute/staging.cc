@@ -166,10 +166,14 @@ struct Staging::State {
   void take_over() const {
     if (!is_there(place.job)) return place.remove_work();
     if (options.resume && !options.job.empty()) return refuse_other_job(place, options.job);
+    const auto job = JobIdentity::parse(text_of(place.job).value_or(""));
+    const bool is_of_several = job && job->processes > 1;
     throw Error(ErrorCode::AlreadyExists, {place.holder.string()},
-                "an interrupted run has left this; files that it has finished: " +
+                "an interrupted run has left this; parts of it that are finished: " +
                     std::to_string(count_finished(place.holder)),
-                "--resume continues it, --clean removes it");
+                is_of_several ? "its " + std::to_string(job->processes) +
+                                    " processes continue it, --clean removes it"
+                              : "--resume continues it, --clean removes it");
   }
 
   void publish() {

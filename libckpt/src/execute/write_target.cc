@@ -40,10 +40,26 @@ void check_request(const ConvertOptions& options, const ConversionSource& source
   }
 }
 
+// No file of the source is replaced, nor a folder that has one: the source may be several files of
+// a folder, and some may lie elsewhere, behind links.
+void refuse_files_of_source(const ConversionSource& source, const fs::path& destination) {
+  StagingPlace(destination).refuse_overlap(source.path);
+  if (source.checkpoint == nullptr || kind_behind(destination) == EntryKind::Absent) return;
+  const fs::path to = resolved(destination);
+  for (const fs::path& file : source.checkpoint->files()) {
+    const fs::path from = resolved(file);
+    const bool is_in_destination = std::ranges::mismatch(to, from).in1 == to.end();
+    if (!is_in_destination && !are_same(destination, file)) continue;
+    throw Error(ErrorCode::InvalidArgument, {destination.string()},
+                "the destination is, or holds, a file of the source: " + escaped(file.string()));
+  }
+}
+
 // Whether this process publishes: all parts are written, and nobody else does. Waits while one that
 // has been started again looks at its part.
-bool leads(Staging& staging, const PartRecords& records) {
+bool leads(Staging& staging, const PartRecords& records, const std::stop_token& stop) {
   while (records.whole_parts().missing == 0) {
+    if (stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
     const Staging::Lead lead = staging.try_lead();
     if (lead != Staging::Lead::PartsAreAtWork) return lead == Staging::Lead::Yes;
     std::this_thread::sleep_for(kPoll);
@@ -61,6 +77,7 @@ class TargetWriter {
 
   void write(const fs::path& destination) {
     const WriteJob job(target_, plan(), fingerprint_, options_);
+    refuse_files_of_source(source_, destination);
     std::optional<Staging> staging = enter(destination, job);
     if (!staging) return;
     const WriteAttempt attempt = attempt_at(job, *staging);
@@ -68,7 +85,7 @@ class TargetWriter {
     write_part(attempt, writer);
     report_.outcome = Outcome::PartWritten;
     staging->leave_part();
-    if (!leads(*staging, attempt.records())) return;
+    if (!leads(*staging, attempt.records(), options_.execute.stop)) return;
     const PartRecords::Parts parts = attempt.records().whole_parts();  // nobody changes them now
     if (parts.missing == 0) publish_parts(attempt, writer, parts.pieces);
   }
@@ -77,6 +94,7 @@ class TargetWriter {
     ConvertOptions options = options_;
     options.share.world_size = process_count_of(destination);
     const WriteJob job(target_, plan(), fingerprint_, options);
+    refuse_files_of_source(source_, destination);
     Staging staging = Staging::attach(destination, staging_options(job));
     const WriteAttempt attempt = attempt_at(job, staging);
     const PartRecords::Parts parts = attempt.records().whole_parts();
@@ -149,6 +167,18 @@ class TargetWriter {
   std::optional<SourceFingerprint> fingerprint_;
 };
 
+// What the plan does not show.
+void add_warnings_of_dry_run(const fs::path& destination, const ConvertOptions& options,
+                             std::vector<std::string>& warnings) {
+  if (options.zstd_level) warnings.emplace_back("the sizes are those before zstd");
+  if (options.integrity) {
+    warnings.emplace_back("integrity.json, of what is written, comes in addition");
+  }
+  if (!options.force && kind_of_entry(destination) != EntryKind::Absent) {
+    warnings.emplace_back("the destination exists: without --force nothing would be written");
+  }
+}
+
 }  // namespace
 
 ConvertReport write_target(Target target, const ConversionSource& source,
@@ -167,9 +197,7 @@ ConvertReport write_target(Target target, const ConversionSource& source,
   }
   report.not_carried = std::move(target.not_carried);
   report.warnings = std::move(target.warnings);
-  if (options.zstd_level && options.dry_run) {
-    report.warnings.emplace_back("the sizes are those before zstd");
-  }
+  if (options.dry_run) add_warnings_of_dry_run(destination, options, report.warnings);
   return report;
 }
 
