@@ -14,6 +14,7 @@ all that it holds.
 import argparse
 import os
 import statistics
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -139,7 +140,7 @@ def hashing(folder, programs):
                    None)]
 
 
-def measure(folder, options):
+def measure(folder, size, options):
     yardstick, programs = Yardstick(folder), options.programs
     makers = {
         "to-torch": lambda: to_torch(folder, yardstick, programs),
@@ -156,6 +157,8 @@ def measure(folder, options):
         title, contestants = makers[part]()
         if options.no_torch:
             contestants = [c for c in contestants if not c.name.startswith("PyTorch")]
+        if len(options.size) > 1:
+            title += f" ({size})"
         for cold in {"both": (False, True), "warm": (False,), "cold": (True,)}[options.cache]:
             interleave(title, contestants, cold, options)
 
@@ -168,6 +171,7 @@ def print_tables(results):
 def make_checkpoints(folder, size):
     if (folder / "lw_torch_dist_dp2").exists():
         return
+    folder.mkdir(parents=True, exist_ok=True)
     subprocess.run([sys.executable, ROOT / "scripts" / "bench_checkpoint.py", folder, "--size",
                     size], check=True, stdout=subprocess.DEVNULL)
 
@@ -177,7 +181,8 @@ def parse_arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path,
                         help="folder for the checkpoints, which are kept there; default: temporary")
-    parser.add_argument("--size", choices=("2g", "8g", "tiny"), default="2g")
+    parser.add_argument("--size", action="append", choices=("2g", "8g", "tiny"),
+                        help="of the checkpoints; may be given twice; default: 2g")
     parser.add_argument("--part", action="append", choices=PARTS, help="default: all")
     parser.add_argument("--cache", choices=("both", "warm", "cold"), default="both")
     parser.add_argument("--repeat", type=int, default=5, help="runs of each contestant")
@@ -188,6 +193,7 @@ def parse_arguments():
     parser.add_argument("--no-torch", action="store_true", help="without PyTorch's converters")
     options = parser.parse_args()
     options.part = options.part or list(PARTS)
+    options.size = options.size or ["2g"]
     return options
 
 
@@ -200,8 +206,11 @@ def main():
         folder = options.work or Path(temporary)
         options.results = options.results or Path(temporary) / "results"
         options.results.touch()
-        make_checkpoints(folder, options.size)
-        measure(folder, options)
+        for size in options.size:
+            make_checkpoints(folder / size, size)
+            measure(folder / size, size, options)
+            if not options.work:
+                shutil.rmtree(folder / size)
         print_tables(options.results)
 
 

@@ -88,6 +88,8 @@ BOOST_AUTO_TEST_CASE(F2_F5_a_source_that_changes_meanwhile_is_an_error_and_nothi
 BOOST_AUTO_TEST_CASE(F2_a_source_that_was_saved_again_since_it_was_opened_is_an_error) {
   const TemporaryFolder sources, work;
   const std::vector<Conversion> conversions = conversions_in(sources);
+  ckpt::TargetSpec spec;
+  spec.format = ckpt::Format::Torch;
   for (const Conversion& conversion : std::span(conversions).first(2)) {  // of plain state dicts
     const ckpt::Checkpoint opened = ckpt::Checkpoint::open(conversion.source);
     for (const fs::path& file : opened.files()) {
@@ -96,7 +98,7 @@ BOOST_AUTO_TEST_CASE(F2_a_source_that_was_saved_again_since_it_was_opened_is_an_
       fs::last_write_time(file, before + std::chrono::seconds(1));
       const auto error = error_of([&] {
         ckpt::ConvertOptions options;
-        ckpt::write_target(ckpt::make_target(opened, {.format = ckpt::Format::Torch}),
+        ckpt::write_target(ckpt::make_target(opened, spec),
                            {opened, conversion.source, &opened}, work / "out", options);
       });
       BOOST_REQUIRE(error);
