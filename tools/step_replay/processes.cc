@@ -165,6 +165,10 @@ class Children {
     }
   }
 
+  bool have_succeeded() const {
+    return std::ranges::all_of(children_, [](const Child& child) { return child.exit_code == 0; });
+  }
+
   // Of several failures the first that is not about a lost connection: that is what came first.
   const Child* first_failed() const {
     constexpr int kIoFailure = 5;
@@ -228,7 +232,9 @@ SpawnResult spawn_processes(const std::vector<std::string>& arguments, int count
   Children children;
   for (int rank = 0; rank < count; ++rank) children.add(start(arguments, {rank, count}, place));
   children.wait(stop);
-  if (stop.stop_requested()) throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "cancelled");
+  if (stop.stop_requested() && !children.have_succeeded()) {
+    throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "cancelled");
+  }
   const Child* const failed = children.first_failed();
   const int rank = failed != nullptr ? failed->rank : 0;
   return {failed != nullptr ? *failed->exit_code : 0, content(place.output(rank)),
