@@ -95,6 +95,11 @@ class TargetWriter {
     options.share.world_size = process_count_of(destination);
     const WriteJob job(target_, plan(), fingerprint_, options);
     refuse_files_of_source(source_, destination);
+    const bool is_left = kind_of_entry(StagingPlace(destination).job) != EntryKind::Absent;
+    if (!is_left && !options_.force && is_published(destination, job)) {
+      report_.outcome = Outcome::AlreadyPublished;
+      return;
+    }
     Staging staging = Staging::attach(destination, staging_options(job));
     const WriteAttempt attempt = attempt_at(job, staging);
     const PartRecords::Parts parts = attempt.records().whole_parts();
@@ -115,9 +120,11 @@ class TargetWriter {
     return {job, source_, fingerprint_, options_, staging, report_};
   }
 
-  // As many as have left parts, whatever --world-size says.
+  // As many as have left parts, or have published, whatever --world-size says.
   uint32_t process_count_of(const fs::path& destination) const {
-    const auto job = JobIdentity::parse(text_of(StagingPlace(destination).job).value_or(""));
+    const StagingPlace place(destination);
+    const auto left = text_of(place.job);
+    const auto job = JobIdentity::parse(left ? *left : attached_text(place.destination));
     return job && job->processes <= kWorldSizeMax ? job->processes : options_.share.world_size;
   }
 
