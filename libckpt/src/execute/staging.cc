@@ -53,6 +53,12 @@ size_t count_finished(const fs::path& holder) {
   return count;
 }
 
+std::string who_continues(const StagingPlace& place) {
+  const auto job = JobIdentity::parse(text_of(place.job).value_or(""));
+  if (!job || job->processes == 1) return "--resume continues";
+  return "its " + std::to_string(job->processes) + " processes continue";
+}
+
 // Of several processes the first one says what is written.
 void agree_on_job(const StagingPlace& place, const StagingOptions& options) {
   if (is_there(place.job)) return;
@@ -166,14 +172,10 @@ struct Staging::State {
   void take_over() const {
     if (!is_there(place.job)) return place.remove_work();
     if (options.resume && !options.job.empty()) return refuse_other_job(place, options.job);
-    const auto job = JobIdentity::parse(text_of(place.job).value_or(""));
-    const bool is_of_several = job && job->processes > 1;
     throw Error(ErrorCode::AlreadyExists, {place.holder.string()},
                 "an interrupted run has left this; parts of it that are finished: " +
                     std::to_string(count_finished(place.holder)),
-                is_of_several ? "its " + std::to_string(job->processes) +
-                                    " processes continue it, --clean removes it"
-                              : "--resume continues it, --clean removes it");
+                who_continues(place) + " it, --clean removes it");
   }
 
   void publish() {

@@ -76,6 +76,16 @@ void StagingPlace::refuse_overlap(const fs::path& source) const {
   }
 }
 
+void StagingPlace::refuse_files(const std::vector<fs::path>& files) const {
+  if (kind_behind(destination) == EntryKind::Absent) return;
+  const fs::path to = resolved(destination);
+  for (const fs::path& file : files) {
+    if (!is_in(resolved(file), to) && !are_same(destination, file)) continue;
+    throw Error(ErrorCode::InvalidArgument, {shown},
+                "the destination is, or holds, a file of the source: " + escaped(file.string()));
+  }
+}
+
 void StagingPlace::recover() const {
   if (const auto inode = text_of(publishing)) {
     const auto now = state_of_entry(destination);

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace ckpt {
 
@@ -24,6 +25,9 @@ struct StagingPlace {
 
   // Throws InvalidArgument where the destination is in `source`, around it, or it.
   void refuse_overlap(const std::filesystem::path& source) const;
+  // The same where the destination is one of a source's files, or holds one: they may be several of
+  // a folder, and some may lie elsewhere, behind links.
+  void refuse_files(const std::vector<std::filesystem::path>& files) const;
 
   // Undoes or completes what ended while it replaced the destination.
   void recover() const;

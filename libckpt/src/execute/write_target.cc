@@ -40,19 +40,9 @@ void check_request(const ConvertOptions& options, const ConversionSource& source
   }
 }
 
-// No file of the source is replaced, nor a folder that has one: the source may be several files of
-// a folder, and some may lie elsewhere, behind links.
-void refuse_files_of_source(const ConversionSource& source, const fs::path& destination) {
-  StagingPlace(destination).refuse_overlap(source.path);
-  if (source.checkpoint == nullptr || kind_behind(destination) == EntryKind::Absent) return;
-  const fs::path to = resolved(destination);
-  for (const fs::path& file : source.checkpoint->files()) {
-    const fs::path from = resolved(file);
-    const bool is_in_destination = std::ranges::mismatch(to, from).in1 == to.end();
-    if (!is_in_destination && !are_same(destination, file)) continue;
-    throw Error(ErrorCode::InvalidArgument, {destination.string()},
-                "the destination is, or holds, a file of the source: " + escaped(file.string()));
-  }
+void refuse_overlap(const StagingPlace& place, const ConversionSource& source) {
+  place.refuse_overlap(source.path);
+  if (source.checkpoint != nullptr) place.refuse_files(source.checkpoint->files());
 }
 
 // Whether this process publishes: all parts are written, and nobody else does. Waits while one that
@@ -77,7 +67,7 @@ class TargetWriter {
 
   void write(const fs::path& destination) {
     const WriteJob job(target_, plan(), fingerprint_, options_);
-    refuse_files_of_source(source_, destination);
+    refuse_overlap(StagingPlace(destination), source_);
     std::optional<Staging> staging = enter(destination, job);
     if (!staging) return;
     const WriteAttempt attempt = attempt_at(job, *staging);
@@ -92,10 +82,11 @@ class TargetWriter {
 
   void finish(const fs::path& destination) {
     ConvertOptions options = options_;
-    options.share.world_size = process_count_of(destination);
+    const StagingPlace place(destination);
+    options.share.world_size = process_count_of(place);
     const WriteJob job(target_, plan(), fingerprint_, options);
-    refuse_files_of_source(source_, destination);
-    const bool is_left = kind_of_entry(StagingPlace(destination).job) != EntryKind::Absent;
+    refuse_overlap(place, source_);
+    const bool is_left = kind_of_entry(place.job) != EntryKind::Absent;
     if (!is_left && !options_.force && is_published(destination, job)) {
       report_.outcome = Outcome::AlreadyPublished;
       return;
@@ -121,8 +112,7 @@ class TargetWriter {
   }
 
   // As many as have left parts, or have published, whatever --world-size says.
-  uint32_t process_count_of(const fs::path& destination) const {
-    const StagingPlace place(destination);
+  uint32_t process_count_of(const StagingPlace& place) const {
     const auto left = text_of(place.job);
     const auto job = JobIdentity::parse(left ? *left : attached_text(place.destination));
     return job && job->processes <= kWorldSizeMax ? job->processes : options_.share.world_size;
