@@ -12,6 +12,7 @@
 
 #include <ckpt/catalog.h>
 #include <ckpt/document.h>
+#include <ckpt/file_state.h>
 #include <ckpt/limits.h>
 
 namespace ckpt {
@@ -33,9 +34,7 @@ class CKPT_EXPORT PayloadSource {
 // A file as it was when it was opened: who reads it later can tell that it has changed since.
 struct SourceFile {
   std::filesystem::path path;  // can be opened
-  uint64_t inode = 0;
-  uint64_t count_bytes = 0;
-  int64_t modified_ns = 0;  // since 1970
+  FileState state;
 };
 
 struct OpenOptions {

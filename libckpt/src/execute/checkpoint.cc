@@ -153,7 +153,7 @@ std::vector<SourceFile> Checkpoint::files_as_opened() const {
     if (!state) {
       throw Error(ErrorCode::NotFound, {.file = shown_name(name), .key = {}}, "is missing");
     }
-    files.push_back({folder() / name, state->inode, state->count_bytes, state->modified_ns});
+    files.push_back({folder() / name, *state});
   }
   return files;
 }

@@ -9,10 +9,7 @@ SourceFingerprint::SourceFingerprint(const Checkpoint& source)
 
 void SourceFingerprint::check_unchanged() const {
   for (const SourceFile& file : files_) {
-    const auto now = state_of(file.path);
-    const bool is_same = now && now->inode == file.inode && now->count_bytes == file.count_bytes &&
-                         now->modified_ns == file.modified_ns;
-    if (is_same) continue;
+    if (state_of(file.path) == file.state) continue;
     throw Error(ErrorCode::Corrupt, {file.path.string()}, "changed while it was read",
                 "wait until whoever writes it is done");
   }
@@ -20,10 +17,10 @@ void SourceFingerprint::check_unchanged() const {
 
 std::string SourceFingerprint::digest() const {
   Sha256Stream stream;
-  for (const SourceFile& file : files_) {
-    const std::string line = file.path.lexically_relative(folder_).string() + '\0' +
-                             std::to_string(file.inode) + ' ' + std::to_string(file.count_bytes) +
-                             ' ' + std::to_string(file.modified_ns) + '\n';
+  for (const auto& [path, state] : files_) {
+    const std::string line = path.lexically_relative(folder_).string() + '\0' +
+                             std::to_string(state.inode) + ' ' + std::to_string(state.count_bytes) +
+                             ' ' + std::to_string(state.modified_ns) + '\n';
     stream.update(line);
   }
   return hex(stream.finish());

@@ -40,7 +40,7 @@ EntryKind kind(const std::optional<Status>& status) {
 }
 
 std::optional<FileState> state(const std::optional<Status>& status) {
-  return status ? std::optional(FileState(*status)) : std::nullopt;
+  return status ? std::optional(file_state(*status)) : std::nullopt;
 }
 
 void sync(const FileDescriptor& descriptor, const fs::path& path) {

@@ -86,10 +86,10 @@ FileDescriptor open_to_write(const std::filesystem::path& path) {
   return open_with(path, 0, "open to write");
 }
 
-FileState::FileState(const struct stat& status)
-    : inode(status.st_ino), count_bytes(static_cast<uint64_t>(status.st_size)) {
+FileState file_state(const struct stat& status) {
   constexpr int64_t kSecondNs = 1'000'000'000;
-  modified_ns = status.st_mtim.tv_sec * kSecondNs + status.st_mtim.tv_nsec;
+  return {status.st_ino, static_cast<uint64_t>(status.st_size),
+          status.st_mtim.tv_sec * kSecondNs + status.st_mtim.tv_nsec};
 }
 
 File::File(FileDescriptor descriptor, std::string name)
@@ -100,7 +100,7 @@ File::File(FileDescriptor descriptor, std::string name)
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorCode::IoFailure, {name_}, "is not a regular file");
   }
-  state_ = FileState(status);
+  state_ = file_state(status);
 }
 
 File File::open(const std::filesystem::path& path, std::string name) {

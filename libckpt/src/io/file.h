@@ -9,6 +9,7 @@
 #include <string>
 
 #include <ckpt/error.h>
+#include <ckpt/file_state.h>
 
 #include "base/random_access.h"
 
@@ -41,16 +42,7 @@ FileDescriptor create_file(const std::filesystem::path& path, uint64_t count_byt
 FileDescriptor create_or_open_file(const std::filesystem::path& path, uint64_t count_bytes);
 FileDescriptor open_to_write(const std::filesystem::path& path);  // throws NotFound, IoFailure
 
-// What tells one state of a file from another, the same on every machine that sees it.
-struct FileState {
-  FileState() = default;
-  explicit FileState(const struct stat& status);
-
-  uint64_t inode = 0;
-  uint64_t count_bytes = 0;
-  int64_t modified_ns = 0;  // since 1970
-  bool operator==(const FileState&) const = default;
-};
+FileState file_state(const struct stat& status);
 
 // A regular file. Reads and writes go to stated places, so that threads can share it.
 class File final : public RandomAccess {

@@ -2,13 +2,15 @@
 
 #include <cstddef>  // __GLIBC__
 
-// A function with OPTIM_WIDE_VECTORS is compiled once more for processors with AVX-512 (x86-64-v4),
-// and the loader takes what fits (decision 0071), which needs glibc. What it calls gains by that
-// only where it is OPTIM_INLINED. It has to be in an unnamed namespace: GCC would export it.
+// A function with OPTIM_WIDE_VECTORS is compiled three times: for processors with AVX-512
+// (x86-64-v4), for those with AVX2 (x86-64-v3), and for all. The loader takes what fits (decisions
+// 0071 and 0073), which needs glibc. What it calls gains by that only where it is OPTIM_INLINED. It
+// has to be in an unnamed namespace: GCC would export it.
 // Not under sanitizers: the loader chooses before they are set up.
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && \
     __GNUC__ >= 12 && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-#define OPTIM_WIDE_VECTORS __attribute__((target_clones("arch=x86-64-v4", "default")))
+#define OPTIM_WIDE_VECTORS \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define OPTIM_WIDE_VECTORS
 #endif
