@@ -73,6 +73,9 @@ class FaultyCalls final : public ckpt::SystemCalls {
     if (fails("posix_fadvise")) return fault_.error_number;
     return SystemCalls::posix_fadvise(file, offset_bytes, count_bytes, advice);
   }
+  int is_cached(int file, off_t offset_bytes) override {
+    return fails("is_cached") ? -1 : SystemCalls::is_cached(file, offset_bytes);
+  }
   int clone(int target, int source) override {
     return fails("clone") ? -1 : SystemCalls::clone(target, source);
   }

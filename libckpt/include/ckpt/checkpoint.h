@@ -27,6 +27,10 @@ class CKPT_EXPORT PayloadSource {
   // Reads out.size() bytes that start `offset_bytes` into a located region.
   virtual void read_bytes(const StorageRegion& located, uint64_t offset_bytes,
                           std::span<std::byte> out) const = 0;
+  // As read_bytes(), for who passes over the bytes once: a source may let the system forget what it
+  // would not have kept otherwise. Default: read_bytes().
+  virtual void read_once(const StorageRegion& located, uint64_t offset_bytes,
+                         std::span<std::byte> out) const;
   // The path to print in errors about a file of the catalog.
   virtual std::string file_name(uint32_t file) const = 0;
 };
@@ -101,6 +105,8 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
   LocatedRegion locate(const StorageRegion& region) const override;
   void read_bytes(const StorageRegion& located, uint64_t offset_bytes,
                   std::span<std::byte> out) const override;
+  void read_once(const StorageRegion& located, uint64_t offset_bytes,
+                 std::span<std::byte> out) const override;
   std::string file_name(uint32_t file) const override;
   // The same for a path relative to folder(): with the iteration's folder where a root was opened.
   std::string shown_name(const std::string& path) const;

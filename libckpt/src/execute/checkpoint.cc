@@ -1,6 +1,7 @@
 #include <ckpt/checkpoint.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 
 #include <ckpt/error.h>
@@ -13,11 +14,16 @@
 #include "execute/payload_reader.h"
 #include "format/format.h"
 #include "format/torch_save.h"
+#include "io/drop_behind.h"
 #include "io/file.h"
 
 namespace ckpt {
 
 PayloadSource::~PayloadSource() = default;
+void PayloadSource::read_once(const StorageRegion& located, uint64_t offset_bytes,
+                              std::span<std::byte> out) const {
+  read_bytes(located, offset_bytes, out);
+}
 
 namespace {
 
@@ -31,8 +37,9 @@ struct Checkpoint::State {
   Limits limits;
   Contents contents;
   ExpectedEntries expected{contents.catalog};  // torch_dist
-  mutable std::mutex mutex;                    // guards files
+  mutable std::mutex mutex;                    // guards files, passing
   mutable std::vector<std::unique_ptr<File>> files;
+  mutable std::map<uint32_t, DropBehind> passing;  // those that are read once
   std::unique_ptr<InflatedEntries> inflated;
 
   const File& file(uint32_t index) const {
@@ -47,6 +54,12 @@ struct Checkpoint::State {
       }
     }
     return *files[index];
+  }
+
+  DropBehind& drop_behind(uint32_t index) const {
+    const File& opened = file(index);
+    const std::lock_guard lock(mutex);
+    return passing.try_emplace(index, opened).first->second;
   }
 
   // Every file that was read or may still be, sorted, without duplicates.
@@ -226,6 +239,15 @@ void Checkpoint::read_bytes(const StorageRegion& located, uint64_t offset_bytes,
     return state_->inflated->stream(located.file)->read_at(start_bytes, out);
   }
   state_->file(located.file).read_at(start_bytes, out);
+}
+
+void Checkpoint::read_once(const StorageRegion& located, uint64_t offset_bytes,
+                           std::span<std::byte> out) const {
+  if (state_->inflated->holds(located.file)) return read_bytes(located, offset_bytes, out);
+  DropBehind& drop_behind = state_->drop_behind(located.file);
+  read_bytes(located, offset_bytes, out);
+  drop_behind.passed(state_->file(located.file), located.bytes.offset_bytes + offset_bytes,
+                     out.size());
 }
 
 std::string Checkpoint::file_name(uint32_t file) const { return state_->file_path(file); }

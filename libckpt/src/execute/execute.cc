@@ -2,7 +2,6 @@
 #include <ckpt/execute.h>
 
 #include <algorithm>
-#include <atomic>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -13,6 +12,7 @@
 #include "execute/chunk_indices.h"
 #include "execute/memory_budget.h"
 #include "execute/output_files.h"
+#include "execute/passing_source.h"
 #include "execute/record_reader.h"
 #include "execute/source_checker.h"
 #include "execute/window_composer.h"
@@ -23,28 +23,6 @@
 namespace ckpt {
 
 namespace {
-
-// Counts what is read from the source.
-class MeteredSource final : public PayloadSource {
- public:
-  explicit MeteredSource(const PayloadSource& source) : source_(source) {}
-
-  LocatedRegion locate(const StorageRegion& region) const override {
-    return source_.locate(region);
-  }
-  void read_bytes(const StorageRegion& located, uint64_t offset_bytes,
-                  std::span<std::byte> out) const override {
-    source_.read_bytes(located, offset_bytes, out);
-    read_bytes_.fetch_add(out.size(), std::memory_order_relaxed);
-  }
-  std::string file_name(uint32_t file) const override { return source_.file_name(file); }
-
-  uint64_t count_bytes() const { return read_bytes_.load(); }
-
- private:
-  const PayloadSource& source_;
-  mutable std::atomic<uint64_t> read_bytes_ = 0;
-};
 
 struct Worker {
   ScratchBuffer window;
@@ -127,7 +105,7 @@ class Execution {
 
   const Target& target_;
   const Plan& plan_;
-  MeteredSource source_;
+  PassingSource source_;
   const ExecuteOptions& options_;
   MemoryBudget budget_;
   SourceChecker checker_;

@@ -4,6 +4,7 @@
 
 #include <ckpt/error.h>
 
+#include "execute/passing_source.h"
 #include "execute/payload_reader.h"
 #include "execute/sha256.h"
 #include "execute/slab_workers.h"
@@ -72,11 +73,12 @@ void PayloadHasher::run(const PayloadSource& source, const ExecuteOptions& optio
   uint64_t total_bytes = 0;
   for (const size_t number : order) total_bytes += payload_bytes(number);
   WorkMeter meter(options, total_bytes);
+  const PassingSource passing(source);
   digests_.resize(tensors_.size());
   run_with_slabs(order.size(), options, [&](size_t index, std::span<std::byte> slab) {
     const TensorEntry& tensor = tensors_[order[index]];
     try {
-      digests_[order[index]] = hash_tensor(tensor, source, slab, meter);
+      digests_[order[index]] = hash_tensor(tensor, passing, slab, meter);
     } catch (Error& error) {
       throw error.within({.file = tensor.file, .key = tensor.key});
     }

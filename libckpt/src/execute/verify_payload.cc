@@ -7,7 +7,6 @@
 #include "codec/crc32.h"
 #include "execute/sha256.h"
 #include "format/integrity.h"
-#include "io/file.h"
 
 namespace ckpt {
 namespace {
@@ -107,6 +106,7 @@ void PayloadVerifier::run_job(const Job& job, std::span<std::byte> slab) {
   const VerifiedFile& shown = account_.files()[job.file];
   try {
     const File file = open_verified(checkpoint_, shown);
+    DropBehind& drop_behind = drop_behind_of(job.file, file);
     Sha256Stream hash;
     const uint64_t slice_bytes = std::min<uint64_t>(slab.size(), kSliceBytes);
     for (const Run& run : job.runs) {
@@ -115,6 +115,7 @@ void PayloadVerifier::run_job(const Job& job, std::span<std::byte> slab) {
             static_cast<size_t>(std::min(slice_bytes, run.bytes.count_bytes - offset)));
         const uint64_t place = run.bytes.offset_bytes + offset;
         file.read_at(place, piece);
+        drop_behind.passed(file, place, piece.size());
         if (job.is_hashed) hash.update(piece);
         if (run.payload) take(*run.payload, place, piece);
         passed(piece.size());
@@ -124,6 +125,11 @@ void PayloadVerifier::run_job(const Job& job, std::span<std::byte> slab) {
   } catch (const Error& error) {
     account_.find(error, CheckKind::Content);
   }
+}
+
+DropBehind& PayloadVerifier::drop_behind_of(size_t number, const File& file) {
+  const std::scoped_lock lock(mutex_);
+  return drop_behind_.try_emplace(number, file).first->second;
 }
 
 void PayloadVerifier::compare_hash(const VerifiedFile& file, const Sha256& actual) {

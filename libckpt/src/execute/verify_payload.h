@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 
 #include "execute/slab_workers.h"
 #include "execute/verify_account.h"
+#include "io/drop_behind.h"
 
 namespace ckpt {
 
@@ -60,6 +62,7 @@ class PayloadVerifier {
   void add_pieces(size_t payload, uint64_t piece_bytes, std::vector<Job>& jobs) const;
   Job whole_file(size_t file, std::span<const size_t> payloads) const;
   void run_job(const Job& job, std::span<std::byte> slab);
+  DropBehind& drop_behind_of(size_t number, const File& file);
   void compare_hash(const VerifiedFile& file, const Sha256& actual);
   void take(size_t payload, uint64_t offset_bytes, std::span<const std::byte> bytes);
   void compare_all();
@@ -69,7 +72,8 @@ class PayloadVerifier {
   WorkMeter& meter_;
   std::mutex mutex_;
   std::vector<VerifiedPayload> payloads_;
-  std::vector<std::vector<Part>> parts_;  // of each
+  std::vector<std::vector<Part>> parts_;      // of each
+  std::map<size_t, DropBehind> drop_behind_;  // by file
 };
 
 }  // namespace ckpt

@@ -147,6 +147,10 @@ void File::write_at(uint64_t offset_bytes, std::span<const std::byte> bytes) con
   }
 }
 
+bool File::is_cached(uint64_t offset_bytes) const {
+  return system_calls().is_cached(descriptor_.get(), static_cast<off_t>(offset_bytes)) != 0;
+}
+
 void File::drop_cached(uint64_t offset_bytes, uint64_t count_bytes) const {
   (void)system_calls().posix_fadvise(descriptor_.get(), static_cast<off_t>(offset_bytes),
                                      static_cast<off_t>(count_bytes), POSIX_FADV_DONTNEED);

@@ -61,6 +61,8 @@ class File final : public RandomAccess {
   void read_at(uint64_t offset_bytes, std::span<std::byte> out) const override;
 
   void write_at(uint64_t offset_bytes, std::span<const std::byte> bytes) const;
+  // Whether the system keeps the page at this place in memory; yes, where it does not say.
+  bool is_cached(uint64_t offset_bytes) const;
   // Asks the system to forget what it keeps in memory of a range that is on the device.
   void drop_cached(uint64_t offset_bytes, uint64_t count_bytes) const;
 

@@ -6,6 +6,7 @@
 #include <linux/openat2.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/xattr.h>
@@ -51,6 +52,17 @@ int SystemCalls::ftruncate(int file, off_t count_bytes) { return ::ftruncate(fil
 int SystemCalls::fsync(int file) { return ::fsync(file); }
 int SystemCalls::posix_fadvise(int file, off_t offset_bytes, off_t count_bytes, int advice) {
   return ::posix_fadvise(file, offset_bytes, count_bytes, advice);
+}
+int SystemCalls::is_cached(int file, off_t offset_bytes) {
+  const long page_bytes = ::sysconf(_SC_PAGESIZE);
+  const auto length = static_cast<size_t>(page_bytes);
+  void* const page =
+      ::mmap(nullptr, length, PROT_READ, MAP_SHARED, file, offset_bytes - offset_bytes % page_bytes);
+  if (page == MAP_FAILED) return -1;
+  unsigned char state = 1;
+  const int result = ::mincore(page, length, &state);
+  ::munmap(page, length);
+  return result == 0 ? state & 1 : -1;
 }
 int SystemCalls::clone(int target, int source) { return ::ioctl(target, FICLONE, source); }
 

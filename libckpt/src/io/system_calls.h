@@ -33,6 +33,8 @@ class SystemCalls {
   virtual int ftruncate(int file, off_t count_bytes);
   virtual int fsync(int file);
   virtual int posix_fadvise(int file, off_t offset_bytes, off_t count_bytes, int advice);
+  // mmap() and mincore() of the page at this place: 1, 0 or -1.
+  virtual int is_cached(int file, off_t offset_bytes);
   virtual int clone(int target, int source);  // ioctl(FICLONE): shares the source's blocks
 
   virtual int fstat(int file, struct stat& status);

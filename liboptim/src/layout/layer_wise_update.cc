@@ -32,6 +32,11 @@ class UpdatedPayloads final : public ckpt::PayloadSource {
     const auto bytes = memory_[located.file - first_].subspan(offset_bytes, out.size());
     std::memcpy(out.data(), bytes.data(), bytes.size());
   }
+  void read_once(const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                 std::span<std::byte> out) const override {
+    if (located.file < first_) return files_.read_once(located, offset_bytes, out);
+    read_bytes(located, offset_bytes, out);
+  }
   std::string file_name(uint32_t file) const override {
     return file < first_ ? files_.file_name(file) : "memory";
   }

@@ -1,0 +1,130 @@
+#include "io/drop_behind.h"
+
+#include <fcntl.h>
+
+#include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "io/system_calls.h"
+#include "support/temporary_folder.h"
+
+using ckpt::DropBehind;
+using ckpt::File;
+
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kReadBytes = kMiB / 4;
+
+// Says that every page is in memory (1), is not (0), or nothing (-1); takes note of what is dropped.
+class PageCache final : public ckpt::SystemCalls {
+ public:
+  explicit PageCache(int answer) : answer_(answer) {}
+  int is_cached(int, off_t) override { return answer_; }
+  int posix_fadvise(int, off_t offset_bytes, off_t count_bytes, int advice) override {
+    BOOST_TEST(advice == POSIX_FADV_DONTNEED);
+    dropped_mib.emplace_back(offset_bytes / off_t{kMiB}, count_bytes / off_t{kMiB});
+    return 0;
+  }
+  std::vector<std::pair<off_t, off_t>> dropped_mib;  // from, how many
+
+ private:
+  int answer_;
+};
+
+class SparseFile {
+ public:
+  explicit SparseFile(uint64_t count_bytes) {
+    test::write_file(folder_ / "f", "");
+    std::filesystem::resize_file(folder_ / "f", count_bytes);
+  }
+  File open() const { return File::open(folder_ / "f"); }
+
+ private:
+  test::TemporaryFolder folder_;
+};
+
+void pass_all(DropBehind& drop_behind, const File& file) {
+  for (uint64_t at = 0; at < file.size_bytes(); at += kReadBytes) {
+    drop_behind.passed(file, at, std::min(kReadBytes, file.size_bytes() - at));
+  }
+}
+
+using Dropped = std::vector<std::pair<off_t, off_t>>;
+const Dropped kAllOf80MiB = {{0, 32}, {32, 32}, {64, 16}};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(drop_behind)
+
+BOOST_AUTO_TEST_CASE(what_was_not_in_the_page_cache_leaves_it_once) {
+  const SparseFile sparse(80 * kMiB);
+  const File file = sparse.open();
+  PageCache cache(0);
+  const ckpt::InstalledSystemCalls installed(cache);
+  DropBehind drop_behind(file);
+  pass_all(drop_behind, file);
+  BOOST_TEST((cache.dropped_mib == kAllOf80MiB));
+  pass_all(drop_behind, file);
+  BOOST_TEST((cache.dropped_mib == kAllOf80MiB));
+}
+
+BOOST_AUTO_TEST_CASE(parts_may_come_in_any_order_and_cross_the_borders_of_extents) {
+  const SparseFile sparse(80 * kMiB);
+  const File file = sparse.open();
+  PageCache cache(0);
+  const ckpt::InstalledSystemCalls installed(cache);
+  DropBehind drop_behind(file);
+  drop_behind.passed(file, 60 * kMiB, 20 * kMiB);  // all of the last extent, 4 of the second
+  BOOST_TEST((cache.dropped_mib == Dropped{{64, 16}}));
+  drop_behind.passed(file, 0, 60 * kMiB);
+  BOOST_TEST((cache.dropped_mib == Dropped{{64, 16}, {0, 32}, {32, 32}}));
+}
+
+BOOST_AUTO_TEST_CASE(an_extent_stays_while_much_of_it_has_not_passed) {
+  const SparseFile sparse(80 * kMiB);
+  const File file = sparse.open();
+  PageCache cache(0);
+  const ckpt::InstalledSystemCalls installed(cache);
+  DropBehind drop_behind(file);
+  drop_behind.passed(file, 0, 29 * kMiB);
+  BOOST_TEST(cache.dropped_mib.empty());
+  drop_behind.passed(file, 29 * kMiB, kMiB);  // 30 of 32: headers between payloads are not read
+  BOOST_TEST((cache.dropped_mib == Dropped{{0, 32}}));
+}
+
+BOOST_AUTO_TEST_CASE(nothing_is_dropped_that_was_cached_or_may_have_been) {
+  const SparseFile sparse(80 * kMiB);
+  const File file = sparse.open();
+  for (const int answer : {1, -1}) {
+    PageCache cache(answer);
+    const ckpt::InstalledSystemCalls installed(cache);
+    DropBehind drop_behind(file);
+    pass_all(drop_behind, file);
+    BOOST_TEST(cache.dropped_mib.empty());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_small_file_stays) {
+  const SparseFile sparse(31 * kMiB);
+  const File file = sparse.open();
+  PageCache cache(0);
+  const ckpt::InstalledSystemCalls installed(cache);
+  DropBehind drop_behind(file);
+  pass_all(drop_behind, file);
+  BOOST_TEST(cache.dropped_mib.empty());
+}
+
+BOOST_AUTO_TEST_CASE(the_system_says_whether_a_page_is_in_memory) {
+  const test::TemporaryFolder folder;
+  test::write_file(folder / "f", std::string(3 * kMiB, 'x'));
+  const File file = File::open(folder / "f");
+  BOOST_TEST(file.is_cached(0));  // just written
+  BOOST_TEST(file.is_cached(2 * kMiB + 5));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
