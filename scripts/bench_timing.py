@@ -133,8 +133,8 @@ def print_table(title, cold, group):
     gigabytes = next(iter(group.values()))[0]["source_bytes"] / 1e9
     ours = next(iter(group.values()))
     print(f"\n### {title}, {gigabytes:.2f} GB, {'cold' if cold else 'warm'}\n")
-    print("| | median | fastest | slowest | runs | ours is faster by | CPU-s per GB (user + system) "
-          "| peak memory |\n|---|---|---|---|---|---|---|---|")
+    print("| | median | fastest | slowest | runs | ours is faster by "
+          "| CPU-s per GB (user + system) | peak memory |\n|---|---|---|---|---|---|---|---|")
     for name, results in group.items():
         seconds = [result["seconds"] for result in results]
         ratios = [b["seconds"] / a["seconds"] for a, b in zip(ours, results)]

@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kReadBytes = kMiB / 4;
 
-// Says that every page is in memory (1), is not (0), or nothing (-1); takes note of what is dropped.
+// Says that every page is in memory (1), is not (0), or nothing (-1); notes what is dropped.
 class PageCache final : public ckpt::SystemCalls {
  public:
   explicit PageCache(int answer) : answer_(answer) {}

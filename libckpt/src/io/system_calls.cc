@@ -56,8 +56,8 @@ int SystemCalls::posix_fadvise(int file, off_t offset_bytes, off_t count_bytes, 
 int SystemCalls::is_cached(int file, off_t offset_bytes) {
   const long page_bytes = ::sysconf(_SC_PAGESIZE);
   const auto length = static_cast<size_t>(page_bytes);
-  void* const page =
-      ::mmap(nullptr, length, PROT_READ, MAP_SHARED, file, offset_bytes - offset_bytes % page_bytes);
+  const off_t start_bytes = offset_bytes - offset_bytes % page_bytes;
+  void* const page = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, file, start_bytes);
   if (page == MAP_FAILED) return -1;
   unsigned char state = 1;
   const int result = ::mincore(page, length, &state);

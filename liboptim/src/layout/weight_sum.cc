@@ -35,7 +35,7 @@ OPTIM_INLINED uint64_t sum_of_pairs(const Block& block, size_t count, uint64_t p
 // As round_to_bfloat16(), without a branch: the compiler makes vector instructions of it.
 OPTIM_INLINED void load_as_bfloat16(const std::byte* masters, Block& weights) {
   for (size_t i = 0; i < kBlockWeights; ++i) {
-    uint32_t bits = 0;  // one by one: a copy of the block would be stored in halves of what is loaded
+    uint32_t bits = 0;  // one by one: a copy would be stored in smaller parts than it is loaded
     std::memcpy(&bits, masters + i * sizeof(bits), sizeof(bits));
     const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
     const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
