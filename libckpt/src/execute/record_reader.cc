@@ -1,6 +1,7 @@
 #include "execute/record_reader.h"
 
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <variant>
 
@@ -11,15 +12,38 @@
 namespace ckpt {
 namespace {
 
-// The checksum of a buffer that is filled from its start on, as far as it was.
-struct FilledPart {
-  size_t count_bytes = 0;
-  uint32_t crc = 0;
+// The checksum of a buffer, for which that of what comes into it as it is read serves.
+class FilledBuffer {
+ public:
+  explicit FilledBuffer(std::span<const std::byte> buffer) : buffer_(buffer) {}
 
-  void append(std::span<const std::byte> bytes, std::optional<uint32_t> known_crc) {
-    crc = crc32_of_both(crc, known_crc ? *known_crc : crc32(bytes), bytes.size());
-    count_bytes += bytes.size();
+  // Bytes that were read, into the buffer or elsewhere; `crc`: theirs, if it is known.
+  void note(std::span<const std::byte> bytes, std::optional<uint32_t> crc) {
+    if (filled_.empty() && lies_within(bytes)) filled_ = bytes.first(0);
+    if (bytes.data() != filled_.data() + filled_.size()) return;
+    crc_ = crc32_of_both(crc_, crc ? *crc : crc32(bytes), bytes.size());
+    filled_ = {filled_.data(), filled_.size() + bytes.size()};
   }
+
+  // Once all of the buffer is there. The rest is looked at: parts of elements at the ends, what
+  // was put together.
+  uint32_t crc() const {
+    if (filled_.empty()) return crc32(buffer_);
+    const auto head = buffer_.first(static_cast<size_t>(filled_.data() - buffer_.data()));
+    const auto tail = buffer_.subspan(head.size() + filled_.size());
+    return crc32(tail, crc32_of_both(crc32(head), crc_, filled_.size()));
+  }
+
+ private:
+  bool lies_within(std::span<const std::byte> bytes) const {
+    constexpr std::less<const std::byte*> kIsBefore;
+    return !kIsBefore(bytes.data(), buffer_.data()) &&
+           kIsBefore(bytes.data(), buffer_.data() + buffer_.size());
+  }
+
+  std::span<const std::byte> buffer_;
+  std::span<const std::byte> filled_;  // of the buffer, without a gap
+  uint32_t crc_ = 0;                   // of that
 };
 
 }  // namespace
@@ -49,23 +73,22 @@ uint32_t RecordReader::read_storage(const TargetRecord& record, uint64_t offset_
                 "a storage of " + std::to_string(storage.bytes.count_bytes) +
                     " bytes where one of " + std::to_string(record.count_bytes) + " was expected");
   }
-  FilledPart filled;
+  FilledBuffer filled(out);
   const AfterRead note = [&](const StorageRegion& located, uint64_t offset,
                              std::span<const std::byte> bytes) {
-    filled.append(bytes, checker_.note(located, offset, bytes, {}));
+    filled.note(bytes, checker_.note(located, offset, bytes, {}));
   };
   read_in_slices({source_, note}, storage, offset_bytes, out);
-  return filled.crc;
+  return filled.crc();
 }
 
 uint32_t RecordReader::read_tensor(const TensorSource& tensor, const RecordPlan& plan,
                                    uint64_t offset_bytes, std::span<std::byte> out) {
   const std::string& key = tensor.tensor->key;
-  FilledPart filled;  // all of it, where bytes come as they are and in order
+  FilledBuffer filled(out);
   const auto note = [&](const StorageRegion& located, uint64_t offset,
                         std::span<const std::byte> bytes) {
-    const std::optional<uint32_t> crc = checker_.note(located, offset, bytes, key);
-    if (bytes.data() == out.data() + filled.count_bytes) filled.append(bytes, crc);
+    filled.note(bytes, checker_.note(located, offset, bytes, key));
   };
   try {
     const auto index = indices_.index_of(plan);
@@ -75,7 +98,7 @@ uint32_t RecordReader::read_tensor(const TensorSource& tensor, const RecordPlan&
   } catch (Error& error) {
     throw error.within({.file = {}, .key = key});
   }
-  return filled.count_bytes == out.size() ? filled.crc : crc32(out);
+  return filled.crc();
 }
 
 }  // namespace ckpt
