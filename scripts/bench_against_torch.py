@@ -189,7 +189,7 @@ def parse_arguments():
     parser.add_argument("--starts", type=int, default=15, help="runs of each start-up")
     parser.add_argument("--settle", type=float, default=2, help="idle seconds before each run")
     parser.add_argument("--touch", type=int, default=0, metavar="GIB",
-                        help="memory that is touched, and freed, right before each run")
+                        help="memory that is touched, and freed, right before each cold run")
     parser.add_argument("--results", type=Path, help="file that measurements are appended to")
     parser.add_argument("--programs", type=Path, default=ROOT / "build" / "bin")
     parser.add_argument("--no-torch", action="store_true", help="without PyTorch's converters")

@@ -48,7 +48,8 @@ def cool(path):
 
 
 TOUCH = ("import mmap, sys; count = int(sys.argv[1]) << 30\n"
-         "memory = mmap.mmap(-1, count); memory.madvise(mmap.MADV_HUGEPAGE)\n"
+         "memory = mmap.mmap(-1, count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+         "memory.madvise(mmap.MADV_HUGEPAGE)\n"
          "memory[::mmap.PAGESIZE] = b'1' * (count // mmap.PAGESIZE)")
 
 
@@ -98,7 +99,8 @@ def interleave(title, contestants, cold, options):
             remove(contestant.output)
             (cool if cold else warm)(contestant.source)
             time.sleep(options.settle)
-            touch(options.touch)
+            if cold:  # what is in the page cache might have to go
+                touch(options.touch)
             result = {"title": title, "cold": cold, "name": contestant.name,
                       "source_bytes": size_of(contestant.source), **run(contestant)}
             remove(contestant.output)

@@ -91,9 +91,9 @@ BOOST_AUTO_TEST_CASE(an_extent_stays_while_much_of_it_has_not_passed) {
   PageCache cache(0);
   const ckpt::InstalledSystemCalls installed(cache);
   DropBehind drop_behind(file);
-  drop_behind.passed(file, 0, 29 * kMiB);
+  drop_behind.passed(file, 0, 31 * kMiB);
   BOOST_TEST(cache.dropped_mib.empty());
-  drop_behind.passed(file, 29 * kMiB, kMiB);  // 30 of 32: headers between payloads are not read
+  drop_behind.passed(file, 31 * kMiB, 3 * kReadBytes);  // headers between payloads are not read
   BOOST_TEST((cache.dropped_mib == Dropped{{0, 32}}));
 }
 
@@ -107,6 +107,16 @@ BOOST_AUTO_TEST_CASE(nothing_is_dropped_that_was_cached_or_may_have_been) {
     pass_all(drop_behind, file);
     BOOST_TEST(cache.dropped_mib.empty());
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_has_grown_is_dropped_as_far_as_it_was_known) {
+  const SparseFile sparse(80 * kMiB), grown(200 * kMiB);
+  PageCache cache(0);
+  const ckpt::InstalledSystemCalls installed(cache);
+  DropBehind drop_behind(sparse.open());
+  drop_behind.passed(grown.open(), 0, 200 * kMiB);
+  drop_behind.passed(grown.open(), 190 * kMiB, kMiB);
+  BOOST_TEST((cache.dropped_mib == kAllOf80MiB));
 }
 
 BOOST_AUTO_TEST_CASE(a_small_file_stays) {

@@ -7,7 +7,7 @@
 
 namespace ckpt {
 
-constexpr size_t kFoldedBytes = 128;
+inline constexpr size_t kFoldedBytes = 128;
 using FoldedBytes = std::array<uint8_t, kFoldedBytes>;
 
 bool can_fold();  // whether this processor has VPCLMULQDQ for 256 bits

@@ -8,9 +8,9 @@ namespace ckpt {
 
 // A CRC-32 is a polynomial over GF(2) modulo P = 0x04C11DB7, x^32 left out; bit 31 is the
 // coefficient of x^0.
-constexpr uint32_t kCrcP = 0xEDB88320;
-constexpr uint32_t kCrcOne = 0x80000000;
-constexpr uint32_t kCrcX8 = kCrcOne >> 8;  // x^8: one byte further
+inline constexpr uint32_t kCrcP = 0xEDB88320;
+inline constexpr uint32_t kCrcOne = 0x80000000;
+inline constexpr uint32_t kCrcX8 = kCrcOne >> 8;  // x^8: one byte further
 
 constexpr uint32_t crc_product(uint32_t a, uint32_t b) {
   uint32_t product = 0;
@@ -22,7 +22,7 @@ constexpr uint32_t crc_product(uint32_t a, uint32_t b) {
 }
 
 // x^(8 * 2^k) for every k: the steps of a fast exponentiation.
-constexpr std::array<uint32_t, 64> kCrcPowers = [] {
+inline constexpr std::array<uint32_t, 64> kCrcPowers = [] {
   std::array<uint32_t, 64> powers = {};
   uint32_t power = kCrcX8;
   for (uint32_t& entry : powers) {

@@ -56,8 +56,7 @@ struct Checkpoint::State {
     return *files[index];
   }
 
-  DropBehind& drop_behind(uint32_t index) const {
-    const File& opened = file(index);
+  DropBehind& drop_behind(uint32_t index, const File& opened) const {
     const std::lock_guard lock(mutex);
     return passing.try_emplace(index, opened).first->second;
   }
@@ -244,10 +243,11 @@ void Checkpoint::read_bytes(const StorageRegion& located, uint64_t offset_bytes,
 void Checkpoint::read_once(const StorageRegion& located, uint64_t offset_bytes,
                            std::span<std::byte> out) const {
   if (state_->inflated->holds(located.file)) return read_bytes(located, offset_bytes, out);
-  DropBehind& drop_behind = state_->drop_behind(located.file);
-  read_bytes(located, offset_bytes, out);
-  drop_behind.passed(state_->file(located.file), located.bytes.offset_bytes + offset_bytes,
-                     out.size());
+  const File& file = state_->file(located.file);
+  DropBehind& drop_behind = state_->drop_behind(located.file, file);
+  const uint64_t start_bytes = located.bytes.offset_bytes + offset_bytes;
+  file.read_at(start_bytes, out);
+  drop_behind.passed(file, start_bytes, out.size());
 }
 
 std::string Checkpoint::file_name(uint32_t file) const { return state_->file_path(file); }

@@ -19,7 +19,8 @@ class FilledBuffer {
 
   // Bytes that were read, into the buffer or elsewhere; `crc`: theirs, if it is known.
   void note(std::span<const std::byte> bytes, std::optional<uint32_t> crc) {
-    if (filled_.empty() && lies_within(bytes)) filled_ = bytes.first(0);
+    if (!lies_within(bytes)) return;
+    if (filled_.empty()) filled_ = bytes.first(0);
     if (bytes.data() != filled_.data() + filled_.size()) return;
     crc_ = crc32_of_both(crc_, crc ? *crc : crc32(bytes), bytes.size());
     filled_ = {filled_.data(), filled_.size() + bytes.size()};

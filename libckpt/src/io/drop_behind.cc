@@ -9,8 +9,8 @@ namespace {
 constexpr uint64_t kExtentBytes = uint64_t{32} << 20;
 constexpr uint64_t kProbes = 64;
 
-// What lies between payloads need not be read at all.
-uint64_t most_of(uint64_t count_bytes) { return count_bytes - count_bytes / 16; }
+// What lies between payloads need not be read at all. More than that would be read again.
+uint64_t most_of(uint64_t count_bytes) { return count_bytes - count_bytes / 128; }
 
 bool is_hardly_cached(const File& file) {
   uint64_t cached = 0;
@@ -22,7 +22,7 @@ bool is_hardly_cached(const File& file) {
 
 }  // namespace
 
-DropBehind::DropBehind(const File& file) {
+DropBehind::DropBehind(const File& file) : size_bytes_(file.size_bytes()) {
   if (file.size_bytes() < kExtentBytes || !is_hardly_cached(file)) return;
   passed_bytes_ =
       std::vector<std::atomic<uint64_t>>((file.size_bytes() + kExtentBytes - 1) / kExtentBytes);
@@ -30,11 +30,11 @@ DropBehind::DropBehind(const File& file) {
 
 void DropBehind::passed(const File& file, uint64_t offset_bytes, uint64_t count_bytes) {
   if (passed_bytes_.empty()) return;
-  const uint64_t end_bytes = offset_bytes + count_bytes;
+  const uint64_t end_bytes = std::min(offset_bytes + count_bytes, size_bytes_);
   while (offset_bytes < end_bytes) {
     const uint64_t extent = offset_bytes / kExtentBytes;
     const uint64_t start_bytes = extent * kExtentBytes;
-    const uint64_t extent_bytes = std::min(kExtentBytes, file.size_bytes() - start_bytes);
+    const uint64_t extent_bytes = std::min(kExtentBytes, size_bytes_ - start_bytes);
     const uint64_t part_bytes = std::min(end_bytes, start_bytes + kExtentBytes) - offset_bytes;
     const uint64_t before_bytes = passed_bytes_[extent].fetch_add(part_bytes);
     const uint64_t most_bytes = most_of(extent_bytes);

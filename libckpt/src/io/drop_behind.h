@@ -8,8 +8,8 @@
 
 namespace ckpt {
 
-// For who reads a file once, from one end to the other in whatever order: what was not in the
-// system's page cache before is not in it afterwards, and pushes nothing else out of it
+// For who reads a file once, in whatever order: nearly all of what was not
+// in the system's page cache before is not in it afterwards, and pushes nothing else out of it
 // (docs/decisions/0074). What was there stays. Only hints: reading is right without them.
 class DropBehind {
  public:
@@ -17,10 +17,11 @@ class DropBehind {
   explicit DropBehind(const File& file);
 
   // Takes note of bytes that were read. An extent of the file leaves the page cache when most of it
-  // has passed, once. Thread-safe. `file`: the same, maybe opened again.
+  // has passed, once. Thread-safe. `file`: the same, maybe opened again, maybe longer by now.
   void passed(const File& file, uint64_t offset_bytes, uint64_t count_bytes);
 
  private:
+  uint64_t size_bytes_;
   std::vector<std::atomic<uint64_t>> passed_bytes_;  // of each extent; none: nothing is dropped
 };
 
