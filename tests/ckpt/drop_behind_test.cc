@@ -57,40 +57,44 @@ void pass_all(DropBehind& drop_behind, const File& file) {
 using Dropped = std::vector<std::pair<off_t, off_t>>;
 const Dropped kAllOf80MiB = {{0, 32}, {32, 32}, {64, 16}};
 
+// What is dropped while a file is read to its end.
+Dropped dropped_of(uint64_t count_bytes, int is_cached) {
+  const SparseFile sparse(count_bytes);
+  const File file = sparse.open();
+  PageCache cache(is_cached);
+  const ckpt::InstalledSystemCalls installed(cache);
+  DropBehind drop_behind(file);
+  pass_all(drop_behind, file);
+  return cache.dropped_mib;
+}
+
+struct ColdFile {
+  SparseFile sparse{80 * kMiB};
+  File file = sparse.open();
+  PageCache cache{0};
+  ckpt::InstalledSystemCalls installed{cache};
+  DropBehind drop_behind{file};
+};
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(drop_behind)
 
-BOOST_AUTO_TEST_CASE(what_was_not_in_the_page_cache_leaves_it_once) {
-  const SparseFile sparse(80 * kMiB);
-  const File file = sparse.open();
-  PageCache cache(0);
-  const ckpt::InstalledSystemCalls installed(cache);
-  DropBehind drop_behind(file);
+BOOST_FIXTURE_TEST_CASE(what_was_not_in_the_page_cache_leaves_it_once, ColdFile) {
   pass_all(drop_behind, file);
   BOOST_TEST((cache.dropped_mib == kAllOf80MiB));
   pass_all(drop_behind, file);
   BOOST_TEST((cache.dropped_mib == kAllOf80MiB));
 }
 
-BOOST_AUTO_TEST_CASE(parts_may_come_in_any_order_and_cross_the_borders_of_extents) {
-  const SparseFile sparse(80 * kMiB);
-  const File file = sparse.open();
-  PageCache cache(0);
-  const ckpt::InstalledSystemCalls installed(cache);
-  DropBehind drop_behind(file);
+BOOST_FIXTURE_TEST_CASE(parts_may_come_in_any_order_and_cross_the_borders_of_extents, ColdFile) {
   drop_behind.passed(file, 60 * kMiB, 20 * kMiB);  // all of the last extent, 4 of the second
   BOOST_TEST((cache.dropped_mib == Dropped{{64, 16}}));
   drop_behind.passed(file, 0, 60 * kMiB);
   BOOST_TEST((cache.dropped_mib == Dropped{{64, 16}, {0, 32}, {32, 32}}));
 }
 
-BOOST_AUTO_TEST_CASE(an_extent_stays_while_much_of_it_has_not_passed) {
-  const SparseFile sparse(80 * kMiB);
-  const File file = sparse.open();
-  PageCache cache(0);
-  const ckpt::InstalledSystemCalls installed(cache);
-  DropBehind drop_behind(file);
+BOOST_FIXTURE_TEST_CASE(an_extent_stays_while_much_of_it_has_not_passed, ColdFile) {
   drop_behind.passed(file, 0, 31 * kMiB);
   BOOST_TEST(cache.dropped_mib.empty());
   drop_behind.passed(file, 31 * kMiB, 3 * kReadBytes);  // headers between payloads are not read
@@ -98,35 +102,18 @@ BOOST_AUTO_TEST_CASE(an_extent_stays_while_much_of_it_has_not_passed) {
 }
 
 BOOST_AUTO_TEST_CASE(nothing_is_dropped_that_was_cached_or_may_have_been) {
-  const SparseFile sparse(80 * kMiB);
-  const File file = sparse.open();
-  for (const int answer : {1, -1}) {
-    PageCache cache(answer);
-    const ckpt::InstalledSystemCalls installed(cache);
-    DropBehind drop_behind(file);
-    pass_all(drop_behind, file);
-    BOOST_TEST(cache.dropped_mib.empty());
-  }
+  for (const int answer : {1, -1}) BOOST_TEST(dropped_of(80 * kMiB, answer).empty());
 }
 
-BOOST_AUTO_TEST_CASE(a_file_that_has_grown_is_dropped_as_far_as_it_was_known) {
-  const SparseFile sparse(80 * kMiB), grown(200 * kMiB);
-  PageCache cache(0);
-  const ckpt::InstalledSystemCalls installed(cache);
-  DropBehind drop_behind(sparse.open());
+BOOST_FIXTURE_TEST_CASE(a_file_that_has_grown_is_dropped_as_far_as_it_was_known, ColdFile) {
+  const SparseFile grown(200 * kMiB);
   drop_behind.passed(grown.open(), 0, 200 * kMiB);
   drop_behind.passed(grown.open(), 190 * kMiB, kMiB);
   BOOST_TEST((cache.dropped_mib == kAllOf80MiB));
 }
 
 BOOST_AUTO_TEST_CASE(a_small_file_stays) {
-  const SparseFile sparse(31 * kMiB);
-  const File file = sparse.open();
-  PageCache cache(0);
-  const ckpt::InstalledSystemCalls installed(cache);
-  DropBehind drop_behind(file);
-  pass_all(drop_behind, file);
-  BOOST_TEST(cache.dropped_mib.empty());
+  BOOST_TEST(dropped_of(31 * kMiB, 0).empty());
 }
 
 BOOST_AUTO_TEST_CASE(the_system_says_whether_a_page_is_in_memory) {
