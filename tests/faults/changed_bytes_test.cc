@@ -12,21 +12,29 @@ using namespace test;
 
 namespace {
 
-// Changes one byte of the first long write.
+// Changes one byte of one of the writes that what is published consists of.
 class LyingDevice final : public ckpt::SystemCalls {
  public:
+  explicit LyingDevice(uint64_t number) : number_(number) {}
+
+  bool has_lied() const { return writes_ > number_; }
+
   ssize_t pwrite(int file, const void* bytes, size_t count_bytes, off_t offset_bytes) override {
     const ssize_t count = SystemCalls::pwrite(file, bytes, count_bytes, offset_bytes);
-    if (count < 1000 || has_lied_) return count;
-    has_lied_ = true;
-    char byte = static_cast<const char*>(bytes)[500];
-    byte = static_cast<char>(byte ^ 0x10);
-    SystemCalls::pwrite(file, &byte, 1, offset_bytes + 500);
+    if (count <= 0 || !is_content(file) || writes_++ != number_) return count;
+    const off_t middle = count / 2;
+    const char byte = static_cast<char>(static_cast<const char*>(bytes)[middle] ^ 0x10);
+    SystemCalls::pwrite(file, &byte, 1, offset_bytes + middle);
     return count;
   }
 
  private:
-  bool has_lied_ = false;
+  static bool is_content(int file) {
+    const fs::path path = fs::read_symlink("/proc/self/fd/" + std::to_string(file));
+    return contains(path.string(), "-partial/content");
+  }
+
+  uint64_t number_, writes_ = 0;
 };
 
 // One call fails with this error, the first of its name.
@@ -43,6 +51,37 @@ std::optional<ckpt::Error> error_where(const Conversion& conversion, const fs::p
   FaultyCalls calls({Fault::Kind::Fails, number, error_number});
   const ckpt::InstalledSystemCalls installed(calls);
   return error_of([&] { conversion.run(destination, on_one_thread()); });
+}
+
+optim::ConvertOptions verifying() {
+  optim::ConvertOptions options = on_one_thread();
+  options.verify = true;
+  return options;
+}
+
+// If it lies, the conversion says so and leaves nothing.
+void refuse_what_it_says(const LyingDevice& device, const Conversion& conversion,
+                         const optim::ConvertOptions& options, const TemporaryFolder& work) {
+  const auto error = error_of([&] { conversion.run(work / "out", options); });
+  BOOST_TEST_REQUIRE(error.has_value() == device.has_lied(), conversion.name);
+  if (!error) return;
+  BOOST_TEST((error->code() == ckpt::ErrorCode::IoFailure), error->what());
+  BOOST_TEST(contains(error->problem(), "not what was written"), error->what());
+  BOOST_TEST(tree_of(work.path()).empty());
+}
+
+// Lies about each write in turn; returns how many there are.
+uint64_t lies_found(const Conversion& conversion, const optim::ConvertOptions& options,
+                    const TemporaryFolder& work) {
+  for (uint64_t number = 0;; ++number) {
+    LyingDevice device(number);
+    {
+      const ckpt::InstalledSystemCalls installed(device);
+      refuse_what_it_says(device, conversion, options, work);
+    }
+    fs::remove_all(work / "out");
+    if (!device.has_lied()) return number;
+  }
 }
 
 }  // namespace
@@ -98,8 +137,8 @@ BOOST_AUTO_TEST_CASE(F2_a_source_that_was_saved_again_since_it_was_opened_is_an_
       fs::last_write_time(file, before + std::chrono::seconds(1));
       const auto error = error_of([&] {
         ckpt::ConvertOptions options;
-        ckpt::write_target(ckpt::make_target(opened, spec),
-                           {opened, conversion.source, &opened}, work / "out", options);
+        ckpt::write_target(ckpt::make_target(opened, spec), {opened, conversion.source, &opened},
+                           work / "out", options);
       });
       BOOST_REQUIRE(error);
       BOOST_TEST((error->code() == ckpt::ErrorCode::Corrupt), error->what());
@@ -110,18 +149,31 @@ BOOST_AUTO_TEST_CASE(F2_a_source_that_was_saved_again_since_it_was_opened_is_an_
   }
 }
 
-BOOST_AUTO_TEST_CASE(verify_finds_a_device_that_gives_back_something_else) {
+BOOST_AUTO_TEST_CASE(verify_finds_whatever_a_device_gives_back_that_was_not_written) {
   const TemporaryFolder sources, work;
-  for (const Conversion& conversion : conversions_in(sources)) {
+  const std::vector<Conversion> conversions = conversions_in(sources);
+  for (const Conversion& conversion : conversions) {
+    BOOST_TEST(lies_found(conversion, verifying(), work) > 0, conversion.name);
+  }
+  optim::ConvertOptions options = verifying();
+  options.integrity = true;
+  const uint64_t hashed = lies_found(conversions[0], options, work);
+  options.zstd_level = 1;
+  // What is compressed, what came of it, the metadata of both.
+  BOOST_TEST(lies_found(conversions[0], options, work) >= hashed + 2);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_not_what_was_written_is_neither_compressed_nor_hashed) {
+  const TemporaryFolder sources, work;
+  const Conversion conversion = conversions_in(sources)[0];
+  for (const bool compressed : {false, true}) {
     optim::ConvertOptions options = on_one_thread();
-    options.verify = true;
-    LyingDevice device;
+    options.integrity = !compressed;
+    if (compressed) options.zstd_level = 1;
+    LyingDevice device(0);
     const ckpt::InstalledSystemCalls installed(device);
-    const auto error = error_of([&] { conversion.run(work / "out", options); });
-    BOOST_REQUIRE(error);
-    BOOST_TEST((error->code() == ckpt::ErrorCode::IoFailure), error->what());
-    BOOST_TEST(contains(error->problem(), "not what was written"), error->what());
-    BOOST_TEST(tree_of(work.path()).empty());
+    refuse_what_it_says(device, conversion, options, work);
+    BOOST_TEST(device.has_lied());
   }
 }
 

@@ -111,12 +111,12 @@ BOOST_AUTO_TEST_CASE(quiet_and_no_progress_print_nothing) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(what_is_read_back_after_writing_has_its_own_rate) {
+BOOST_AUTO_TEST_CASE(a_step_after_the_work_has_its_own_name_and_rate) {
   Watched line({}, false);
   line.at(seconds(100), {400 * kMiB, 400 * kMiB});
-  line.at(seconds(100), {0, 400 * kMiB});
-  BOOST_TEST(line.at(seconds(110), {200 * kMiB, 400 * kMiB}) ==
-             "tool: writing  50%  200.0 MiB of 400.0 MiB  20.0 MiB/s  10 s left\n");
+  line.at(seconds(100), {0, 400 * kMiB, "reading back"});
+  BOOST_TEST(line.at(seconds(110), {200 * kMiB, 400 * kMiB, "reading back"}) ==
+             "tool: reading back  50%  200.0 MiB of 400.0 MiB  20.0 MiB/s  10 s left\n");
 }
 
 BOOST_AUTO_TEST_CASE(sigusr1_prints_one_line_with_bytes_and_rate) {

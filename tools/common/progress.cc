@@ -23,7 +23,7 @@ ProgressLine::ProgressLine(Console& console, std::string verb)
 
 ProgressLine::ProgressLine(Console& console, std::string verb, Surroundings surroundings)
     : console_(console),
-      prefix_(console.tool() + ": " + verb),
+      verb_(std::move(verb)),
       surroundings_(std::move(surroundings)),
       is_shown_(console.options().progress && !console.options().quiet),
       start_(surroundings_.now()),
@@ -39,8 +39,9 @@ ProgressLine::~ProgressLine() {
 void ProgressLine::update(const ckpt::Progress& progress) {
   const std::scoped_lock lock(mutex_);
   const Clock::time_point now = surroundings_.now();
-  const bool is_other_work =
-      progress.total_bytes != last_.total_bytes || progress.done_bytes < last_.done_bytes;
+  const bool is_other_work = progress.step != last_.step ||
+                             progress.total_bytes != last_.total_bytes ||
+                             progress.done_bytes < last_.done_bytes;
   if (is_other_work && last_.total_bytes != 0) start_ = now;
   last_ = progress;
   if (!is_shown_ || now < next_draw_) return;
@@ -61,12 +62,14 @@ void ProgressLine::print_status() {
 }
 
 std::string ProgressLine::text(Clock::time_point now) const {
-  if (last_.total_bytes == 0) return prefix_ + "  not started yet";
+  const std::string prefix =
+      console_.tool() + ": " + (last_.step.empty() ? verb_ : std::string(last_.step));
+  if (last_.total_bytes == 0) return prefix + "  not started yet";
   const double seconds = std::chrono::duration<double>(now - start_).count();
   const double done = static_cast<double>(last_.done_bytes);
   const double total = static_cast<double>(last_.total_bytes);
   const double rate = seconds > 0 ? done / seconds : 0;
-  std::string line = prefix_ + "  " + std::to_string(static_cast<int>(100 * done / total)) + "%  " +
+  std::string line = prefix + "  " + std::to_string(static_cast<int>(100 * done / total)) + "%  " +
                      size_text(last_.done_bytes) + " of " + size_text(last_.total_bytes) + "  " +
                      size_text(static_cast<uint64_t>(rate)) + "/s";
   if (rate > 0 && done < total) {

@@ -10,7 +10,7 @@
 
 namespace tools {
 
-// "TOOL: hashing  41%  1.2 GiB of 2.9 GiB  812.4 MiB/s  2 s left" on stderr: on a terminal redrawn
+// "TOOL: VERB  41%  1.2 GiB of 2.9 GiB  812.4 MiB/s  2 s left" on stderr: on a terminal redrawn
 // at most ten times a second and wiped at the end, else a line every ten seconds. Nothing in the
 // first half second, under --quiet or --no-progress. SIGUSR1 prints the line once, but for --quiet.
 // update() may be called from any thread. One at a time.
@@ -35,11 +35,11 @@ class ProgressLine {
   std::string text(Clock::time_point now) const;
 
   Console& console_;
-  std::string prefix_;
+  std::string verb_;  // unless what is done is a step of its own: ckpt::Progress::step
   Surroundings surroundings_;
   bool is_shown_;
   bool has_drawn_ = false;
-  Clock::time_point start_;  // of what the bytes are counted of: writing, then reading back
+  Clock::time_point start_;  // of what the bytes are counted of
   Clock::time_point next_draw_;
   std::mutex mutex_;
   ckpt::Progress last_;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <stop_token>
+#include <string_view>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
@@ -15,6 +16,9 @@ namespace ckpt {
 struct Progress {
   uint64_t done_bytes = 0;
   uint64_t total_bytes = 0;
+  // What is done with these bytes, where it is not the work itself but follows it: "reading back",
+  // "compressing", "hashing", "proving". Its bytes are counted from 0.
+  std::string_view step = {};
 };
 
 struct WrittenPiece {

@@ -17,6 +17,7 @@ class ZstdCompressor {
   static constexpr int kLevelMin = 1, kLevelMax = 19;  // higher ones need 128 MiB to inflate
 
   ZstdCompressor(int level, unsigned threads);
+  ZstdCompressor(ZstdCompressor&&) noexcept = default;
   ~ZstdCompressor();
 
   using Sink = std::function<void(std::span<const std::byte>)>;

@@ -7,6 +7,7 @@
 #include "execute/compare_elements.h"
 #include "execute/payload_reader.h"
 #include "execute/slab_workers.h"
+#include "execute/work_meter.h"
 
 namespace ckpt {
 namespace {

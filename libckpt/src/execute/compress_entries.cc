@@ -7,9 +7,11 @@
 #include <ckpt/error.h>
 #include <ckpt/value.h>
 
+#include "codec/crc32.h"
 #include "codec/pickle_reader.h"
 #include "codec/pickle_writer.h"
 #include "codec/zstd_compressor.h"
+#include "execute/work_meter.h"
 #include "io/directory.h"
 #include "io/publish.h"
 #include "io/worker_pool.h"
@@ -32,10 +34,17 @@ struct Entry {
 };
 using EntriesByFile = std::map<std::string, std::vector<Entry>>;
 
-ValueTree read_metadata(const fs::path& folder) {
-  const File file = File::open(folder / kMetadataName, kMetadataName);
-  std::vector<std::byte> bytes(file.size_bytes());
-  file.read_at(0, bytes);
+struct FileJob {
+  const std::string& name;
+  std::vector<Entry>& entries;
+  StoreFile& file;
+};
+
+ValueTree read_metadata(const fs::path& folder, const StoreFile& written) {
+  StoreFileReader file(folder / kMetadataName, written);
+  std::vector<std::byte> bytes(file.left_bytes());
+  file.read(bytes);
+  file.check();
   ByteReader reader(bytes, kMetadataName);
   return pickle::read(reader);
 }
@@ -58,50 +67,63 @@ EntriesByFile entries_of(const ValueTree& metadata) {
 // Writes a compressed file beside one of a folder and puts it in its place.
 class FileCompressor {
  public:
-  FileCompressor(const fs::path& path, const CompressOptions& options, unsigned threads)
+  FileCompressor(const fs::path& path, const StoreFile& written, ZstdCompressor compressor,
+                 WorkMeter& meter)
       : path_(path),
         new_path_(path.string() + kNewSuffix),
-        options_(options),
-        source_(File::open(path)),
+        source_(path, written),
         target_(File::create(new_path_, 0)),
-        compressor_(options.level, threads),
+        compressor_(std::move(compressor)),
+        meter_(meter),
         block_(kBlockBytes) {}
 
   // Returns where the entry now is.
   ByteRange add(const ByteRange& entry) {
-    const uint64_t start_bytes = written_bytes_;
+    const uint64_t start_bytes = made_.count_bytes;
+    skip_to(entry.offset_bytes);
     compressor_.start(entry.count_bytes);
-    uint64_t done_bytes = 0;
     do {
-      if (options_.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
-      const auto part = std::span(block_).first(
-          static_cast<size_t>(std::min<uint64_t>(block_.size(), entry.count_bytes - done_bytes)));
-      source_.read_at(entry.offset_bytes + done_bytes, part);
-      done_bytes += part.size();
-      compressor_.add(part, done_bytes == entry.count_bytes,
+      const auto part = read(entry.end_bytes());
+      compressor_.add(part, source_.position_bytes() == entry.end_bytes(),
                       [this](std::span<const std::byte> bytes) { write(bytes); });
-    } while (done_bytes < entry.count_bytes);
-    return {start_bytes, written_bytes_ - start_bytes};
+    } while (source_.position_bytes() < entry.end_bytes());
+    return {start_bytes, made_.count_bytes - start_bytes};
   }
 
-  uint64_t finish() {
+  StoreFile finish() {
+    skip_to(source_.position_bytes() + source_.left_bytes());
+    source_.check();
     remove_tree(path_);
     rename_to_free_name(new_path_, path_);
-    return written_bytes_;
+    return made_;
   }
 
  private:
+  // As much as the block holds of what comes before `end_bytes`.
+  std::span<const std::byte> read(uint64_t end_bytes) {
+    const uint64_t left_bytes = end_bytes - source_.position_bytes();
+    const auto part = std::span(block_).first(std::min<uint64_t>(block_.size(), left_bytes));
+    source_.read(part);
+    meter_.advance(part.size());
+    return part;
+  }
+
+  void skip_to(uint64_t offset_bytes) {
+    while (source_.position_bytes() < offset_bytes) read(offset_bytes);
+  }
+
   void write(std::span<const std::byte> bytes) {
-    target_.write_at(written_bytes_, bytes);
-    written_bytes_ += bytes.size();
+    target_.write_at(made_.count_bytes, bytes);
+    made_ = {made_.count_bytes + bytes.size(), crc32(bytes, made_.crc32)};
   }
 
   fs::path path_, new_path_;
-  const CompressOptions& options_;
-  File source_, target_;
+  StoreFileReader source_;
+  File target_;
   ZstdCompressor compressor_;
+  WorkMeter& meter_;
   std::vector<std::byte> block_;
-  uint64_t written_bytes_ = 0;
+  StoreFile made_;
 };
 
 void set_place(ValueTree& tree, NodeId fields, ByteRange bytes) {
@@ -112,30 +134,31 @@ void set_place(ValueTree& tree, NodeId fields, ByteRange bytes) {
 
 }  // namespace
 
-std::map<std::string, uint64_t> compress_entries(const fs::path& folder,
-                                                 const CompressOptions& options) {
-  ValueTree metadata = read_metadata(folder);
-  EntriesByFile files = entries_of(metadata);
-  std::vector<EntriesByFile::value_type*> jobs;
-  for (auto& file : files) jobs.push_back(&file);
-  std::vector<uint64_t> sizes(jobs.size());
+void compress_entries(const fs::path& folder, int level, const ExecuteOptions& options,
+                      StoreFiles& files) {
+  ValueTree metadata = read_metadata(folder, files.at(kMetadataName));
+  EntriesByFile entries = entries_of(metadata);
+  std::vector<FileJob> jobs;
+  uint64_t total_bytes = 0;
+  for (auto& [name, of_file] : entries) {
+    jobs.push_back({name, of_file, files.at(name)});
+    total_bytes += jobs.back().file.count_bytes;
+  }
+  WorkMeter meter(options, total_bytes, "compressing");
   const unsigned threads = thread_count(options.threads);
   const auto at_once = static_cast<unsigned>(std::clamp<size_t>(jobs.size(), 1, threads));
-  run_jobs(jobs.size(), at_once, [&](size_t job, unsigned) {
-    FileCompressor file(folder / jobs[job]->first, options, threads / at_once);
-    for (Entry& entry : jobs[job]->second) entry.bytes = file.add(entry.bytes);
-    sizes[job] = file.finish();
+  run_jobs(jobs.size(), at_once, [&](size_t number, unsigned) {
+    FileJob& job = jobs[number];
+    FileCompressor file(folder / job.name, job.file, {level, threads / at_once}, meter);
+    for (Entry& entry : job.entries) entry.bytes = file.add(entry.bytes);
+    job.file = file.finish();
   });
-  std::map<std::string, uint64_t> result;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    result[jobs[i]->first] = sizes[i];
-    for (const Entry& entry : jobs[i]->second) set_place(metadata, entry.fields, entry.bytes);
+  for (const FileJob& job : jobs) {
+    for (const Entry& entry : job.entries) set_place(metadata, entry.fields, entry.bytes);
   }
-  const std::string text = pickle::write(metadata, kMetadataProtocol);
   remove_tree(folder / kMetadataName);
-  File::create(folder / kMetadataName, text.size()).write_at(0, std::as_bytes(std::span(text)));
-  result[kMetadataName] = text.size();
-  return result;
+  files[kMetadataName] =
+      write_store_file(folder / kMetadataName, pickle::write(metadata, kMetadataProtocol));
 }
 
 }  // namespace ckpt

@@ -1,24 +1,19 @@
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <map>
-#include <stop_token>
-#include <string>
+
+#include <ckpt/execute.h>
+
+#include "execute/store_files.h"
 
 namespace ckpt {
-
-struct CompressOptions {
-  int level = 3;         // ZstdCompressor::kLevelMin to kLevelMax
-  unsigned threads = 0;  // 0: one per core
-  std::stop_token stop;  // a requested stop ends in Error(IoFailure, "cancelled")
-};
 
 // Compresses each entry of the .distcp files of a DCP folder that execute() has just written, as
 // PyTorch's ZStandard extension does, and writes its .metadata anew. How long a compressed entry is
 // shows only when it is made, so offsets are given in the order of the entries, one file at a time.
-// Needs room for one file more. Returns the new sizes by path in the folder.
-std::map<std::string, uint64_t> compress_entries(const std::filesystem::path& folder,
-                                                 const CompressOptions& options);
+// Needs room for one file more. `level`: ZstdCompressor::kLevelMin to kLevelMax. `files`: what was
+// written; then, what lies there now. Throws IoFailure where the device gives back something else.
+void compress_entries(const std::filesystem::path& folder, int level, const ExecuteOptions& options,
+                      StoreFiles& files);
 
 }  // namespace ckpt

@@ -2,7 +2,6 @@
 #include <ckpt/execute.h>
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "execute/source_checker.h"
 #include "execute/window_composer.h"
 #include "execute/window_map.h"
+#include "execute/work_meter.h"
 #include "io/directory.h"
 #include "io/worker_pool.h"
 
@@ -52,7 +52,7 @@ class Execution {
         indices_(budget_.threads),
         windows_(std::move(pieces), budget_.window_bytes),
         archives_(target, plan, windows_, options.record_crcs),
-        progress_{0, bytes_of(windows_.pieces())} {
+        meter_(options, bytes_of(windows_.pieces())) {
     for (unsigned i = 0; i < budget_.threads; ++i) {
       const auto bytes = static_cast<size_t>(budget_.window_bytes);
       workers_.push_back({ScratchBuffer(bytes), ScratchBuffer(bytes)});
@@ -63,7 +63,7 @@ class Execution {
     OutputFiles files(folder, plan_, windows_);
     run_jobs(windows_.count(), budget_.threads, [&](size_t number, unsigned worker) {
       try {
-        stop_if_requested();
+        meter_.stop_if_requested();
         write_window(number, workers_[worker], files);
       } catch (...) {
         archives_.room().fail(number);
@@ -71,17 +71,13 @@ class Execution {
       }
     });
     run_jobs(checker_.gather_incomplete(), budget_.threads, [&](size_t index, unsigned worker) {
-      stop_if_requested();
+      meter_.stop_if_requested();
       checker_.complete(index, workers_[worker].scratch.bytes());
     });
-    return {source_.count_bytes(), progress_.done_bytes, file_count(windows_.pieces())};
+    return {source_.count_bytes(), meter_.done_bytes(), file_count(windows_.pieces())};
   }
 
  private:
-  void stop_if_requested() const {
-    if (options_.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
-  }
-
   void write_window(size_t number, Worker& worker, OutputFiles& files) {
     const Window window = windows_.window(number);
     const auto count_bytes = static_cast<size_t>(window.bytes.count_bytes);
@@ -93,14 +89,8 @@ class Execution {
     const uint32_t crc = composer.compose(window, number, blocks.first(count_bytes));
     std::ranges::fill(blocks.subspan(count_bytes), std::byte{0});
     const auto finished = files.write(window, blocks, crc);
-    advance(count_bytes);
+    meter_.advance(count_bytes);
     if (finished && options_.on_piece) options_.on_piece(*finished);
-  }
-
-  void advance(uint64_t count_bytes) {
-    const std::scoped_lock lock(progress_mutex_);
-    progress_.done_bytes += count_bytes;
-    if (options_.on_progress) options_.on_progress(progress_);
   }
 
   const Target& target_;
@@ -115,8 +105,7 @@ class Execution {
   WindowMap windows_;
   OpenArchives archives_;
   std::vector<Worker> workers_;
-  std::mutex progress_mutex_;
-  Progress progress_;
+  WorkMeter meter_;
 };
 
 void check_request(const Target& target, const Plan& plan, const ExecuteOptions& options) {

@@ -1,7 +1,12 @@
 #include "execute/finish_store.h"
 
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
 #include <ckpt/error.h>
 
+#include "codec/crc32.h"
 #include "codec/zstd_compressor.h"
 #include "execute/compress_entries.h"
 #include "execute/write_integrity.h"
@@ -19,31 +24,28 @@ std::filesystem::path store_of(const Plan& plan) {
   return {};
 }
 
-// Compresses the DCP folder in the staging and corrects the plan's sizes.
-void compress(const std::filesystem::path& staging, const ConvertOptions& options, Plan& plan) {
-  const std::filesystem::path store = store_of(plan);
-  const auto sizes = compress_entries(
-      staging / store, {*options.zstd_level, options.execute.threads, options.execute.stop});
-  plan.total_bytes = 0;
-  for (PlannedFile& file : plan.files) {
-    const std::filesystem::path path = file.path;
-    const auto size = sizes.find(path.filename().string());
-    if (size != sizes.end() && path.parent_path() == store) file.count_bytes = size->second;
-    plan.total_bytes += file.count_bytes;
+StoreFiles files_in(const std::filesystem::path& store, std::vector<FinishedPiece> written) {
+  std::ranges::sort(written, {}, [](const FinishedPiece& piece) {
+    return std::pair(std::string_view(piece.path), piece.bytes.offset_bytes);
+  });
+  StoreFiles files;
+  for (const FinishedPiece& piece : written) {
+    const std::filesystem::path path = piece.path;
+    if (path.parent_path() != store) continue;
+    auto& [count_bytes, crc] = files[path.filename().string()];
+    crc = crc32_of_both(crc, piece.crc32, piece.bytes.count_bytes);
+    count_bytes += piece.bytes.count_bytes;
   }
+  return files;
 }
 
-void add_integrity(const std::filesystem::path& staging, const ConvertOptions& options,
-                   Plan& plan) {
-  const std::filesystem::path store = store_of(plan);
-  std::vector<std::string> names;
-  for (const PlannedFile& file : plan.files) {
-    const std::filesystem::path path = file.path;
-    if (path.parent_path() == store) names.push_back(path.filename().string());
+void correct_sizes(const std::vector<FinishedPiece>& changed, Plan& plan) {
+  for (const FinishedPiece& piece : changed) {
+    auto file = std::ranges::find(plan.files, piece.path, &PlannedFile::path);
+    if (file == plan.files.end()) file = plan.files.insert(file, {piece.path, 0});
+    plan.total_bytes += piece.bytes.count_bytes - file->count_bytes;
+    file->count_bytes = piece.bytes.count_bytes;
   }
-  const uint64_t bytes = write_integrity(staging / store, names, options.execute.threads);
-  plan.files.push_back({(store / kIntegrityName).string(), bytes});
-  plan.total_bytes += bytes;
 }
 
 }  // namespace
@@ -61,9 +63,25 @@ void check_store_options(const Target& target, const ConvertOptions& options) {
   }
 }
 
-void finish_store(const std::filesystem::path& staging, const ConvertOptions& options, Plan& plan) {
-  if (options.zstd_level) compress(staging, options, plan);
-  if (options.integrity) add_integrity(staging, options, plan);
+std::vector<FinishedPiece> finish_store(const std::filesystem::path& staging,
+                                        const ConvertOptions& options,
+                                        std::vector<FinishedPiece> written, Plan& plan) {
+  if (!options.zstd_level && !options.integrity) return {};
+  const std::filesystem::path store = store_of(plan);
+  const StoreFiles before = files_in(store, std::move(written));
+  StoreFiles files = before;
+  if (options.zstd_level) {
+    compress_entries(staging / store, *options.zstd_level, options.execute, files);
+  }
+  if (options.integrity) write_integrity(staging / store, options.execute, files);
+  std::vector<FinishedPiece> changed;
+  for (const auto& [name, file] : files) {
+    const auto old = before.find(name);
+    if (old != before.end() && old->second == file) continue;
+    changed.push_back({(store / name).string(), {0, file.count_bytes}, file.crc32});
+  }
+  correct_sizes(changed, plan);
+  return changed;
 }
 
 }  // namespace ckpt

@@ -8,6 +8,7 @@
 #include "execute/payload_reader.h"
 #include "execute/sha256.h"
 #include "execute/slab_workers.h"
+#include "execute/work_meter.h"
 #include "format/torch_types.h"
 
 namespace ckpt {

@@ -4,8 +4,6 @@
 #include <mutex>
 #include <utility>
 
-#include <ckpt/error.h>
-
 #include "execute/read_back.h"
 #include "io/directory.h"
 
@@ -43,8 +41,8 @@ std::vector<FinishedPiece> PieceWriter::write(std::vector<Piece> pieces, Execute
     const std::scoped_lock lock(mutex);
     finished.push_back(std::move(piece));
   };
-  const ExecuteStats stats = execute(job_.target(), job_.plan(), attempt_.source.payloads,
-                                     attempt_.staging, options);
+  const ExecuteStats stats =
+      execute(job_.target(), job_.plan(), attempt_.source.payloads, attempt_.staging, options);
   attempt_.report.stats.read_bytes += stats.read_bytes;
   attempt_.report.stats.written_bytes += stats.written_bytes;
   attempt_.report.stats.file_count += stats.file_count;
@@ -63,14 +61,11 @@ FinishedPiece PieceWriter::finished_piece(const WrittenPiece& written) const {
 
 void PieceWriter::verify(const std::vector<FinishedPiece>& written) {
   if (!attempt_.options.verify) return;
-  const auto is_right = are_as_written(attempt_.staging.folder(), written,
-                                       {true, attempt_.options.execute});
+  const auto is_right =
+      are_as_written(attempt_.staging.folder(), written, {true, attempt_.options.execute});
   for (size_t i = 0; i < written.size(); ++i) {
     attempt_.report.verified_bytes += written[i].bytes.count_bytes;
-    if (is_right[i]) continue;
-    throw Error(ErrorCode::IoFailure, {written[i].path},
-                "what the device gives back is not what was written",
-                "the storage is not to be trusted");
+    if (!is_right[i]) throw_not_as_written(written[i].path);
   }
 }
 

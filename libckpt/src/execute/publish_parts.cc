@@ -1,5 +1,6 @@
 #include "execute/publish_parts.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <utility>
@@ -66,8 +67,16 @@ void publish_parts(const WriteAttempt& attempt, PieceWriter& writer,
   take_payload(attempt, writer, recorded);
   remove_strangers(attempt);
   add_links(attempt);
-  writer.verify(writer.write_last());
-  finish_store(attempt.staging.folder(), attempt.options, attempt.report.plan);
+  std::vector<FinishedPiece> last = writer.write_last();
+  std::vector<FinishedPiece> written = recorded;
+  written.insert(written.end(), last.begin(), last.end());
+  std::vector<FinishedPiece> changed = finish_store(attempt.staging.folder(), attempt.options,
+                                                    std::move(written), attempt.report.plan);
+  std::erase_if(last, [&](const FinishedPiece& piece) {
+    return std::ranges::find(changed, piece.path, &FinishedPiece::path) != changed.end();
+  });
+  writer.verify(last);
+  writer.verify(changed);
   if (attempt.fingerprint) attempt.fingerprint->check_unchanged();
   attempt.staging.commit();
   attempt.report.outcome = Outcome::Published;

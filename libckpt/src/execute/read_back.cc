@@ -7,6 +7,7 @@
 #include "execute/memory_budget.h"
 #include "execute/output_files.h"
 #include "execute/payload_reader.h"
+#include "execute/work_meter.h"
 #include "io/directory.h"
 #include "io/worker_pool.h"
 
@@ -30,11 +31,13 @@ class ReadBack {
 
   std::vector<bool> run() {
     cut();
+    WorkMeter meter(options_.execute, total_bytes_, "reading back");
     const auto [threads, buffer_bytes] = make_reading_budget(options_.execute);
     std::vector<ScratchBuffer> buffers(threads);
     for (ScratchBuffer& buffer : buffers) buffer = ScratchBuffer(buffer_bytes);
-    run_jobs(segments_.size(), threads,
-             [&](size_t job, unsigned worker) { read(segments_[job], buffers[worker].bytes()); });
+    run_jobs(segments_.size(), threads, [&](size_t job, unsigned worker) {
+      read(segments_[job], buffers[worker].bytes(), meter);
+    });
     compare();
     return std::move(is_right_);
   }
@@ -57,26 +60,18 @@ class ReadBack {
     }
   }
 
-  void read(Segment& segment, std::span<std::byte> buffer) {
+  void read(Segment& segment, std::span<std::byte> buffer, WorkMeter& meter) {
     const File file = File::open(path_of(pieces_[segment.piece]));
     if (options_.cold) file.drop_cached(segment.bytes.offset_bytes, segment.bytes.count_bytes);
     ByteRange left = segment.bytes;
     while (left.count_bytes != 0) {
-      if (options_.execute.stop.stop_requested()) {
-        throw Error(ErrorCode::IoFailure, {}, "cancelled");
-      }
+      meter.stop_if_requested();
       const auto out = buffer.first(std::min<uint64_t>(buffer.size(), left.count_bytes));
       file.read_at(left.offset_bytes, out);
       segment.crc = crc32(out, segment.crc);
       left = {left.offset_bytes + out.size(), left.count_bytes - out.size()};
-      report(out.size());
+      meter.advance(out.size());
     }
-  }
-
-  void report(uint64_t count_bytes) {
-    const std::scoped_lock lock(mutex_);
-    done_bytes_ += count_bytes;
-    if (options_.execute.on_progress) options_.execute.on_progress({done_bytes_, total_bytes_});
   }
 
   void compare() {
@@ -95,8 +90,7 @@ class ReadBack {
   const ReadBackOptions& options_;
   std::vector<bool> is_right_;
   std::vector<Segment> segments_;
-  std::mutex mutex_;
-  uint64_t done_bytes_ = 0, total_bytes_ = 0;
+  uint64_t total_bytes_ = 0;
 };
 
 }  // namespace
@@ -105,6 +99,12 @@ std::vector<bool> are_as_written(const std::filesystem::path& folder,
                                  std::span<const FinishedPiece> pieces,
                                  const ReadBackOptions& options) {
   return ReadBack(folder, pieces, options).run();
+}
+
+void throw_not_as_written(const std::filesystem::path& path) {
+  throw Error(ErrorCode::IoFailure, {path.string()},
+              "what the device gives back is not what was written",
+              "the storage is not to be trusted");
 }
 
 }  // namespace ckpt

@@ -24,4 +24,6 @@ std::vector<bool> are_as_written(const std::filesystem::path& folder,
                                  std::span<const FinishedPiece> pieces,
                                  const ReadBackOptions& options);
 
+[[noreturn]] void throw_not_as_written(const std::filesystem::path& path);
+
 }  // namespace ckpt

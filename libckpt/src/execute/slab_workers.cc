@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include <ckpt/error.h>
-
 #include "io/worker_pool.h"
 
 namespace ckpt {
@@ -19,14 +17,6 @@ uint64_t slab_bytes(size_t threads, const ExecuteOptions& options) {
 }
 
 }  // namespace
-
-void WorkMeter::advance(uint64_t bytes) {
-  if (options_.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
-  if (!options_.on_progress) return;
-  const std::scoped_lock lock(mutex_);
-  progress_.done_bytes += bytes;
-  options_.on_progress(progress_);
-}
 
 void run_with_slabs(size_t job_count, const ExecuteOptions& options,
                     const std::function<void(size_t job, std::span<std::byte> slab)>& work) {

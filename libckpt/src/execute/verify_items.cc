@@ -12,6 +12,7 @@
 #include "codec/zip.h"
 #include "codec/zstd_stream.h"
 #include "execute/entry_check.h"
+#include "execute/slab_workers.h"
 #include "format/torch_save.h"
 #include "io/file.h"
 
@@ -38,9 +39,8 @@ class HeldBytes final : public RandomAccess {
     std::ranges::copy(*held, out.begin());
   }
   std::optional<std::span<const std::byte>> held_at(ByteRange bytes) const {
-    const bool is_held =
-        bytes.offset_bytes >= offset_bytes_ &&
-        fits(bytes.offset_bytes - offset_bytes_, bytes.count_bytes, bytes_.size());
+    const bool is_held = bytes.offset_bytes >= offset_bytes_ &&
+                         fits(bytes.offset_bytes - offset_bytes_, bytes.count_bytes, bytes_.size());
     if (!is_held) return std::nullopt;
     return bytes_.subspan(static_cast<size_t>(bytes.offset_bytes - offset_bytes_),
                           static_cast<size_t>(bytes.count_bytes));
@@ -262,9 +262,7 @@ class ItemLister {
           items_.push_back({file, piece, Wrapping::None});
         }
         break;
-      case FileRole::Manifest:
-        account_.label(file, all, ByteLabel::Repeated);
-        break;
+      case FileRole::Manifest: account_.label(file, all, ByteLabel::Repeated); break;
       case FileRole::Plain:
       case FileRole::Tracker:
         account_.label(file, all, ByteLabel::Unprotected);
@@ -352,8 +350,8 @@ void check_items(const Checkpoint& checkpoint, std::span<const VerifiedItem> ite
     const uint64_t held_bytes_max = std::min<uint64_t>(kBatchBytes, slab.size());
     const bool is_held = !account.options().quick && batch.bytes.count_bytes <= held_bytes_max &&
                          batch.bytes.end_bytes() <= file.size_bytes();
-    const auto held = is_held ? slab.first(static_cast<size_t>(batch.bytes.count_bytes))
-                              : std::span<std::byte>();
+    const auto held =
+        is_held ? slab.first(static_cast<size_t>(batch.bytes.count_bytes)) : std::span<std::byte>();
     file.read_at(batch.bytes.offset_bytes, held);
     payloads.passed(held.size());
     const HeldBytes bytes(file, batch.bytes.offset_bytes, held);

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "codec/crc32.h"
 #include "execute/sha256.h"
+#include "execute/slab_workers.h"
 #include "format/integrity.h"
 
 namespace ckpt {
@@ -111,8 +112,8 @@ void PayloadVerifier::run_job(const Job& job, std::span<std::byte> slab) {
     const uint64_t slice_bytes = std::min<uint64_t>(slab.size(), kSliceBytes);
     for (const Run& run : job.runs) {
       for (uint64_t offset = 0; offset < run.bytes.count_bytes; offset += slice_bytes) {
-        const auto piece = slab.first(
-            static_cast<size_t>(std::min(slice_bytes, run.bytes.count_bytes - offset)));
+        const auto piece =
+            slab.first(static_cast<size_t>(std::min(slice_bytes, run.bytes.count_bytes - offset)));
         const uint64_t place = run.bytes.offset_bytes + offset;
         file.read_at(place, piece);
         drop_behind.passed(file, place, piece.size());
@@ -135,11 +136,11 @@ DropBehind& PayloadVerifier::drop_behind_of(size_t number, const File& file) {
 void PayloadVerifier::compare_hash(const VerifiedFile& file, const Sha256& actual) {
   account_.count(1, 0);
   if (actual == *file.manifest_hash) return;
-  account_.find({CheckKind::Content,
-                 Severity::Damage,
-                 {.file = file.shown, .key = {}},
-                 "SHA-256 is " + hex(actual) + ", " + kIntegrityName + " says " +
-                     hex(*file.manifest_hash)});
+  account_.find(
+      {CheckKind::Content,
+       Severity::Damage,
+       {.file = file.shown, .key = {}},
+       "SHA-256 is " + hex(actual) + ", " + kIntegrityName + " says " + hex(*file.manifest_hash)});
 }
 
 void PayloadVerifier::take(size_t payload, uint64_t offset_bytes,

@@ -10,8 +10,8 @@
 #include <ckpt/checkpoint.h>
 #include <ckpt/verify.h>
 
-#include "execute/slab_workers.h"
 #include "execute/verify_account.h"
+#include "execute/work_meter.h"
 #include "io/drop_behind.h"
 
 namespace ckpt {

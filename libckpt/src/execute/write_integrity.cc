@@ -1,12 +1,13 @@
 #include "execute/write_integrity.h"
 
 #include <algorithm>
+#include <vector>
 
 #include <ckpt/hash.h>
 
 #include "execute/sha256.h"
+#include "execute/work_meter.h"
 #include "format/integrity.h"
-#include "io/file.h"
 #include "io/worker_pool.h"
 
 namespace ckpt {
@@ -14,32 +15,34 @@ namespace {
 
 constexpr size_t kBlockBytes = size_t{1} << 20;
 
-Sha256 hash_of(const std::filesystem::path& path) {
-  const File file = File::open(path);
+Sha256 hash_of(StoreFileReader file, WorkMeter& meter) {
   std::vector<std::byte> block(kBlockBytes);
   Sha256Stream hash;
-  for (uint64_t offset = 0; offset < file.size_bytes();) {
-    const auto part = std::span(block).first(
-        static_cast<size_t>(std::min<uint64_t>(block.size(), file.size_bytes() - offset)));
-    file.read_at(offset, part);
+  while (file.left_bytes() != 0) {
+    const auto part = std::span(block).first(std::min<uint64_t>(block.size(), file.left_bytes()));
+    file.read(part);
     hash.update(part);
-    offset += part.size();
+    meter.advance(part.size());
   }
+  file.check();
   return hash.finish();
 }
 
 }  // namespace
 
-uint64_t write_integrity(const std::filesystem::path& folder, const std::vector<std::string>& names,
-                         unsigned threads) {
-  std::vector<Sha256> hashes(names.size());
-  run_jobs(names.size(), thread_count(threads),
-           [&](size_t job, unsigned) { hashes[job] = hash_of(folder / names[job]); });
+void write_integrity(const std::filesystem::path& folder, const ExecuteOptions& options,
+                     StoreFiles& files) {
+  std::vector<const StoreFiles::value_type*> jobs;
+  for (const auto& file : files) jobs.push_back(&file);
+  std::vector<Sha256> hashes(jobs.size());
+  WorkMeter meter(options, bytes_of(files), "hashing");
+  run_jobs(jobs.size(), thread_count(options.threads), [&](size_t number, unsigned) {
+    const auto& [name, file] = *jobs[number];
+    hashes[number] = hash_of({folder / name, file}, meter);
+  });
   FileHashes by_name;
-  for (size_t i = 0; i < names.size(); ++i) by_name.emplace(names[i], hashes[i]);
-  const std::string text = integrity_text(by_name);
-  File::create(folder / kIntegrityName, text.size()).write_at(0, std::as_bytes(std::span(text)));
-  return text.size();
+  for (size_t i = 0; i < jobs.size(); ++i) by_name.emplace(jobs[i]->first, hashes[i]);
+  files[kIntegrityName] = write_store_file(folder / kIntegrityName, integrity_text(by_name));
 }
 
 }  // namespace ckpt

@@ -1,15 +1,16 @@
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <string>
-#include <vector>
+
+#include <ckpt/execute.h>
+
+#include "execute/store_files.h"
 
 namespace ckpt {
 
-// Writes integrity.json into a folder: the SHA-256 of each of these files in it. Returns how long
-// it is.
-uint64_t write_integrity(const std::filesystem::path& folder, const std::vector<std::string>& names,
-                         unsigned threads);
+// Writes integrity.json into a folder: the SHA-256 of each of these files in it, to which it is
+// added. Throws IoFailure where one is not what was written.
+void write_integrity(const std::filesystem::path& folder, const ExecuteOptions& options,
+                     StoreFiles& files);
 
 }  // namespace ckpt

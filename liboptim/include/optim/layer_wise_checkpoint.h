@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -105,6 +106,8 @@ struct ProofOptions {
   // these alone.
   ckpt::Share share = {};
   std::stop_token stop = {};  // a requested stop ends in Error(IoFailure, "cancelled")
+  // Of the masters and weights that are read; from any thread, one call at a time.
+  std::function<void(const ckpt::Progress&)> on_progress = {};
 };
 
 // Proves by content that each master belongs to its name: rounded to the weight's type it equals

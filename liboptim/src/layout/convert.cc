@@ -104,7 +104,7 @@ ConvertReport write_proven(const LayerWiseCheckpoint& view, Job job, ckpt::Targe
   // What is ambiguous is known for sure only where one process proves all.
   const bool alone = options.strict || options.dry_run;
   const ProofOptions proof{options.execute.threads, alone ? ckpt::Share() : options.share,
-                           options.execute.stop};
+                           options.execute.stop, options.execute.on_progress};
   PassingProof passed(view, job.source);
   std::vector<AmbiguousParam> ambiguous;
   const auto prove = [&] { ambiguous = prove_rest(view, job.source, proof, &passed); };

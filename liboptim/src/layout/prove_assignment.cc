@@ -65,9 +65,13 @@ class Proof {
       : view_(view),
         source_(source),
         passed_(passed),
-        stop_(options.stop),
+        options_(options),
         params_(params_of(view, options.share)),
-        fingerprints_(params_.size()) {}
+        fingerprints_(params_.size()) {
+    for (size_t param = 0; param < params_.size(); ++param) {
+      if (!passed_sum(param)) progress_.total_bytes += read_bytes(element_count(param));
+    }
+  }
 
   std::vector<AmbiguousParam> run(unsigned threads) {
     {
@@ -89,7 +93,7 @@ class Proof {
     std::optional<Buffers> buffers;
     for (size_t param = next_++; param < params_.size(); param = next_++) {
       try {
-        const auto passed = passed_ != nullptr ? passed_->proven(index_of(param)) : std::nullopt;
+        const auto passed = passed_sum(param);
         if (!passed && !buffers) buffers.emplace();
         fingerprints_[param] = passed ? *passed : prove(*params_[param], *buffers);
       } catch (...) {
@@ -107,9 +111,26 @@ class Proof {
     error_ = std::move(error);
   }
 
-  // In the view; all of them lie there in their order.
-  size_t index_of(size_t param) const {
-    return static_cast<size_t>(params_[param] - view_.params.data());
+  // Of a parameter that was proven while it passed.
+  std::optional<uint64_t> passed_sum(size_t param) const {
+    if (passed_ == nullptr) return std::nullopt;
+    // All of them lie in the view in their order.
+    return passed_->proven(static_cast<size_t>(params_[param] - view_.params.data()));
+  }
+
+  uint64_t element_count(size_t param) const {
+    return ckpt::element_count(view_.tensors.find_tensor(params_[param]->info.name)->shape);
+  }
+
+  static uint64_t read_bytes(uint64_t elements) {
+    return elements * (sizeof(float) + sizeof(uint16_t));  // master and weight
+  }
+
+  void advance(size_t elements) {
+    if (!options_.on_progress) return;
+    const std::scoped_lock lock(mutex_);
+    progress_.done_bytes += read_bytes(elements);
+    options_.on_progress(progress_);
   }
 
   // Compares rounded master and weight piece by piece; returns the weight's sum.
@@ -125,7 +146,7 @@ class Proof {
     ckpt::TensorStream masters(master, source_), weights(weight, source_);
     uint64_t sum = 0, first = 0;
     while (weights.left_bytes() > 0) {
-      if (stop_.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
+      if (options_.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
       const size_t count = std::min(kPieceElements, weights.left_bytes() / sizeof(uint16_t));
       const std::span<float> rounded = std::span(buffers.masters).first(count);
       const std::span<uint16_t> expected = std::span(buffers.weights).first(count);
@@ -134,6 +155,7 @@ class Proof {
       if (!round_to(weight.dtype, rounded, expected)) refuse_master(view_, source_, param);
       sum += sum_of_weights(std::as_bytes(expected), first);
       first += count;
+      advance(count);
     }
     return sum;
   }
@@ -174,11 +196,12 @@ class Proof {
   const LayerWiseCheckpoint& view_;
   const ckpt::Checkpoint& source_;
   const PassingProof* passed_;  // may be null
-  const std::stop_token stop_;
+  const ProofOptions& options_;
   std::vector<const LayerWiseParam*> params_;
   std::vector<uint64_t> fingerprints_;  // by parameter
   std::atomic<size_t> next_ = 0;
   std::mutex mutex_;
+  ckpt::Progress progress_{.step = "proving"};
   size_t failed_param_ = 0;
   std::exception_ptr error_;
 };
