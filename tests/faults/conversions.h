@@ -49,8 +49,8 @@ inline void write_large_safetensors(const fs::path& path) {
   for (size_t i = 0; i < 4; ++i) {
     header += (i ? "," : "") + ("\"w" + std::to_string(i)) +
               R"(":{"dtype":"U8","shape":[262144],"data_offsets":[)" +
-              std::to_string(i * kTensorBytes) + "," +
-              std::to_string((i + 1) * kTensorBytes) + "]}";
+              std::to_string(i * kTensorBytes) + "," + std::to_string((i + 1) * kTensorBytes) +
+              "]}";
     for (size_t at = 0; at < kTensorBytes; ++at) data += static_cast<char>(at * (i + 3) >> 4);
   }
   header = "{" + header + "}";
@@ -108,6 +108,38 @@ inline Conversion shared_conversion_in(const TemporaryFolder& folder, bool compr
     return optim::convert(source, destination, options);
   };
   return {"one file by two processes", source, run};
+}
+
+// With all that is done to files after they are written, one process; and to the third format.
+inline std::vector<Conversion> other_conversions_in(const TemporaryFolder& folder) {
+  const fs::path source = folder / "source.safetensors";
+  write_large_safetensors(source);
+  const auto finished = [=](const fs::path& destination, optim::ConvertOptions options) {
+    options.format = ckpt::Format::TorchDist;
+    options.zstd_level = 1;
+    options.integrity = true;
+    options.verify = true;
+    return optim::convert(source, destination, options);
+  };
+  const auto to_safetensors = [=](const fs::path& destination, optim::ConvertOptions options) {
+    options.format = ckpt::Format::Safetensors;
+    return optim::convert(source, destination, options);
+  };
+  return {{"compressed, hashed, verified", source, finished},
+          {"to safetensors", source, to_safetensors}};
+}
+
+// Adds an iteration to the root that is the destination.
+inline Conversion adding_conversion_in(const TemporaryFolder& folder) {
+  const fs::path source = folder / "source_layer_wise_dcp";
+  fs::copy(fs::path(SHARDWISE_GOLDEN_DIR) / "lw_muon_bf16_torch_dist_dp2/ckpt", source,
+           fs::copy_options::recursive);
+  const auto run = [=](const fs::path& root, optim::ConvertOptions options) {
+    options.data_parallel = 4;
+    options.into = true;
+    return optim::reshard(source, root, options);
+  };
+  return {"reshard into a root", source, run};
 }
 
 }  // namespace test

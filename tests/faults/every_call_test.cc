@@ -85,6 +85,68 @@ class Scene {
   const Tree old_ = {{"iter_0000001", "/"}, {"iter_0000001/old", "old"}};
 };
 
+// An iteration that is added to a root, which holds another one.
+class RootScene {
+ public:
+  explicit RootScene(const Conversion& conversion)
+      : conversion_(conversion), source_(content_of(conversion.source)) {
+    prepare();
+    old_ = tree_of(root_);
+    conversion_.run(root_, on_one_thread());
+    added_ = whole_ = tree_of(root_);
+    added_[kTracker] = old_[kTracker];
+  }
+
+  std::optional<ckpt::Error> run(ckpt::SystemCalls& calls, bool resume) {
+    prepare();
+    const ckpt::InstalledSystemCalls installed(calls);
+    optim::ConvertOptions options = on_one_thread();
+    options.resume = resume;
+    return error_of([&] { conversion_.run(root_, options); });
+  }
+
+  // The tracker never names what is not whole.
+  void check(const std::optional<ckpt::Error>& error, const std::string& what) {
+    const Tree now = published();
+    BOOST_TEST_REQUIRE((now == whole_ || now == added_ || now == old_), what);
+    BOOST_TEST_REQUIRE((now == whole_ || error), what << ": says that it has published");
+    BOOST_TEST_REQUIRE((content_of(conversion_.source) == source_), what << ": the source");
+    if (!error) return;
+    Hasty calls;
+    const auto next = run_again(calls);
+    BOOST_TEST_REQUIRE(!next, what << ", then: " << (next ? next->what() : ""));
+    BOOST_TEST_REQUIRE((tree_of(root_) == whole_), what << ", then");
+  }
+
+ private:
+  static constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
+
+  void prepare() {
+    fs::remove_all(root_);
+    write_file(root_ / "iter_0000001/old", "old");
+    write_file(root_ / kTracker, "1");
+  }
+
+  std::optional<ckpt::Error> run_again(ckpt::SystemCalls& calls) {
+    const ckpt::InstalledSystemCalls installed(calls);
+    optim::ConvertOptions options = on_one_thread();
+    options.resume = true;
+    return error_of([&] { conversion_.run(root_, options); });
+  }
+
+  // Without what is hidden beside it while it is made.
+  Tree published() const {
+    Tree tree = tree_of(root_);
+    std::erase_if(tree, [](const auto& entry) { return entry.first.starts_with('.'); });
+    return tree;
+  }
+
+  TemporaryFolder folder_;
+  fs::path root_ = folder_ / "root";
+  const Conversion& conversion_;
+  Tree source_, old_, whole_, added_;
+};
+
 struct Way {
   std::string name;
   Fault::Kind kind;
@@ -117,8 +179,8 @@ struct Setting {
   bool replaces = false, has_exchange = true, resume = false;
 };
 
-void fail_every_call(const Conversion& conversion, const Setting& setting) {
-  Scene scene(conversion, setting.replaces);
+template <typename AnyScene>
+void fail_every_call(AnyScene&& scene, const Conversion& conversion, const Setting& setting) {
   FaultyCalls clean;
   clean.has_exchange = setting.has_exchange;
   BOOST_REQUIRE(!scene.run(clean, setting.resume));
@@ -144,6 +206,10 @@ void fail_every_call(const Conversion& conversion, const Setting& setting) {
   }
   BOOST_TEST_MESSAGE(conversion.name << ": " << clean.count() << " calls, " << survived
                                      << " faults were survived");
+}
+
+void fail_every_call(const Conversion& conversion, const Setting& setting) {
+  fail_every_call(Scene(conversion, setting.replaces), conversion, setting);
 }
 
 void in_every_direction(const Setting& setting) {
@@ -175,6 +241,21 @@ BOOST_AUTO_TEST_CASE(of_processes_that_share_a_file_fails_and_the_next_ones_comp
 BOOST_AUTO_TEST_CASE(of_processes_whose_files_are_compressed_fails_and_nothing_wrong_is_published) {
   const TemporaryFolder sources;
   fail_every_call(shared_conversion_in(sources, true), {});
+}
+
+BOOST_AUTO_TEST_CASE(of_what_follows_the_writing_fails_and_nothing_half_is_left) {
+  const TemporaryFolder sources;
+  for (const Conversion& conversion : other_conversions_in(sources)) {
+    fail_every_call(conversion, {});
+    fail_every_call(conversion, {.replaces = true, .resume = true});
+  }
+}
+
+BOOST_AUTO_TEST_CASE(of_an_iteration_for_a_root_fails_and_the_tracker_names_what_is_whole) {
+  const TemporaryFolder sources;
+  const Conversion conversion = adding_conversion_in(sources);
+  fail_every_call(RootScene(conversion), conversion, {});
+  if (is_long()) fail_every_call(RootScene(conversion), conversion, {.resume = true});
 }
 
 BOOST_AUTO_TEST_CASE(of_a_replaced_destination_fails_and_it_is_the_old_or_the_new_one) {

@@ -16,14 +16,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Every piece is recorded, and there; takes down the checksums of its records.
-void take_payload(const WriteAttempt& attempt, PieceWriter& writer,
-                  const std::vector<FinishedPiece>& recorded) {
+// Every piece is recorded, and there; takes down the checksums of its records. Returns them in
+// their order.
+std::vector<FinishedPiece> take_payload(const WriteAttempt& attempt, PieceWriter& writer,
+                                        const std::vector<FinishedPiece>& recorded) {
   const fs::path& folder = attempt.staging.folder();
   std::map<std::pair<std::string, uint64_t>, const FinishedPiece*> by_place;
   for (const FinishedPiece& piece : recorded) {
     by_place[{piece.path, piece.bytes.offset_bytes}] = &piece;
   }
+  std::vector<FinishedPiece> payload;
   for (const Piece& piece : attempt.job.payload()) {
     const auto found = by_place.find({attempt.job.name_of(piece), piece.bytes.offset_bytes});
     if (found == by_place.end() || !attempt.job.is_there(folder, piece, *found->second) ||
@@ -31,7 +33,9 @@ void take_payload(const WriteAttempt& attempt, PieceWriter& writer,
       throw Error(ErrorCode::IoFailure, {attempt.job.path_of(folder, piece).string()},
                   "is not what the parts say was written");
     }
+    payload.push_back(*found->second);
   }
+  return payload;
 }
 
 // Nothing is published that is not planned, whatever a staging folder was left with.
@@ -64,11 +68,10 @@ void add_links(const WriteAttempt& attempt) {
 
 void publish_parts(const WriteAttempt& attempt, PieceWriter& writer,
                    const std::vector<FinishedPiece>& recorded) {
-  take_payload(attempt, writer, recorded);
+  std::vector<FinishedPiece> written = take_payload(attempt, writer, recorded);
   remove_strangers(attempt);
   add_links(attempt);
   std::vector<FinishedPiece> last = writer.write_last();
-  std::vector<FinishedPiece> written = recorded;
   written.insert(written.end(), last.begin(), last.end());
   std::vector<FinishedPiece> changed = finish_store(attempt.staging.folder(), attempt.options,
                                                     std::move(written), attempt.report.plan);

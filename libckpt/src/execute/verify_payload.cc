@@ -5,14 +5,17 @@
 
 #include "base/text.h"
 #include "codec/crc32.h"
-#include "execute/sha256.h"
 #include "execute/slab_workers.h"
 #include "format/integrity.h"
+#include "io/worker_pool.h"
 
 namespace ckpt {
 namespace {
 
-constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
+// What a thread reads in one go. Long ones are read ahead, and in large folios; eight or more for
+// each thread, so that all end at about the same time.
+constexpr uint64_t kJobBytesMin = uint64_t{4} << 20, kJobBytesMax = uint64_t{256} << 20;
+constexpr uint64_t kJobsPerThread = 8;
 constexpr uint64_t kSliceBytes = uint64_t{256} << 10;  // looked at while a core has them at hand
 
 // The first tensor of a torch.save file that views this storage, for errors.
@@ -54,9 +57,17 @@ void PayloadVerifier::run() {
   compare_all();
 }
 
-// Files that the manifest lists are read by one thread each, whole; of the others the payloads, cut
-// into pieces that threads take in the order of the file.
+uint64_t PayloadVerifier::job_bytes() const {
+  uint64_t all_bytes = 0;
+  for (const VerifiedPayload& payload : payloads_) all_bytes += payload.bytes.count_bytes;
+  const uint64_t jobs = kJobsPerThread * thread_count(account_.options().execution.threads);
+  return std::clamp(all_bytes / jobs, kJobBytesMin, kJobBytesMax);
+}
+
+// Files that the manifest lists are read by one thread each, whole; of the others neighbouring
+// payloads, which threads take in the order of the file.
 std::vector<PayloadVerifier::Job> PayloadVerifier::make_jobs() {
+  const uint64_t most_bytes = job_bytes();
   std::vector<Job> jobs;
   std::vector<size_t> order(payloads_.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -69,19 +80,26 @@ std::vector<PayloadVerifier::Job> PayloadVerifier::make_jobs() {
     if (account_.files()[file].manifest_hash) {
       jobs.push_back(whole_file(file, own));
     } else {
-      for (const size_t payload : own) add_pieces(payload, kPieceBytes, jobs);
+      for (const size_t payload : own) add_to(jobs, payload, most_bytes);
     }
   }
   return jobs;
 }
 
-void PayloadVerifier::add_pieces(size_t payload, uint64_t piece_bytes,
-                                 std::vector<Job>& jobs) const {
-  const ByteRange& bytes = payloads_[payload].bytes;
-  for (uint64_t offset = 0; offset < bytes.count_bytes; offset += piece_bytes) {
-    const uint64_t count = std::min(piece_bytes, bytes.count_bytes - offset);
-    jobs.push_back(
-        {payloads_[payload].file, false, {{payload, {bytes.offset_bytes + offset, count}}}});
+void PayloadVerifier::add_to(std::vector<Job>& jobs, size_t payload, uint64_t job_bytes) const {
+  const size_t file = payloads_[payload].file;
+  ByteRange left = payloads_[payload].bytes;
+  while (left.count_bytes != 0) {
+    const bool is_new = jobs.empty() || jobs.back().file != file || jobs.back().is_hashed ||
+                        jobs.back().count_bytes >= job_bytes;
+    if (is_new) jobs.push_back({file, false, {}});
+    Job& job = jobs.back();
+    // Where no element is cut: see VerifyOptions::on_storage.
+    const uint64_t room = (job_bytes - job.count_bytes) / kSliceBytes * kSliceBytes;
+    const uint64_t count = std::min(std::max(room, kSliceBytes), left.count_bytes);
+    job.runs.push_back({payload, {left.offset_bytes, count}});
+    job.count_bytes += count;
+    left = {left.offset_bytes + count, left.count_bytes - count};
   }
 }
 
@@ -105,26 +123,29 @@ PayloadVerifier::Job PayloadVerifier::whole_file(size_t file,
 
 void PayloadVerifier::run_job(const Job& job, std::span<std::byte> slab) {
   const VerifiedFile& shown = account_.files()[job.file];
+  const auto slice = slab.first(std::min<size_t>(slab.size(), kSliceBytes));
   try {
-    const File file = open_verified(checkpoint_, shown);
+    File file = open_verified(checkpoint_, shown);
     DropBehind& drop_behind = drop_behind_of(job.file, file);
+    const Passing passing{std::move(file), drop_behind};
     Sha256Stream hash;
-    const uint64_t slice_bytes = std::min<uint64_t>(slab.size(), kSliceBytes);
-    for (const Run& run : job.runs) {
-      for (uint64_t offset = 0; offset < run.bytes.count_bytes; offset += slice_bytes) {
-        const auto piece =
-            slab.first(static_cast<size_t>(std::min(slice_bytes, run.bytes.count_bytes - offset)));
-        const uint64_t place = run.bytes.offset_bytes + offset;
-        file.read_at(place, piece);
-        drop_behind.passed(file, place, piece.size());
-        if (job.is_hashed) hash.update(piece);
-        if (run.payload) take(*run.payload, place, piece);
-        passed(piece.size());
-      }
-    }
+    for (const Run& run : job.runs) read(passing, run, slice, job.is_hashed ? &hash : nullptr);
     if (job.is_hashed) compare_hash(shown, hash.finish());
   } catch (const Error& error) {
     account_.find(error, CheckKind::Content);
+  }
+}
+
+void PayloadVerifier::read(const Passing& from, const Run& run, std::span<std::byte> slice,
+                           Sha256Stream* hash) {
+  for (ByteRange left = run.bytes; left.count_bytes != 0;) {
+    const auto piece = slice.first(std::min<uint64_t>(slice.size(), left.count_bytes));
+    from.file.read_at(left.offset_bytes, piece);
+    from.drop_behind.passed(from.file, left.offset_bytes, piece.size());
+    if (hash != nullptr) hash->update(piece);
+    if (run.payload) take(*run.payload, left.offset_bytes, piece);
+    passed(piece.size());
+    left = {left.offset_bytes + piece.size(), left.count_bytes - piece.size()};
   }
 }
 

@@ -10,6 +10,7 @@
 #include <ckpt/checkpoint.h>
 #include <ckpt/verify.h>
 
+#include "execute/sha256.h"
 #include "execute/verify_account.h"
 #include "execute/work_meter.h"
 #include "io/drop_behind.h"
@@ -54,14 +55,22 @@ class PayloadVerifier {
   };
   struct Job {
     size_t file;
-    bool is_hashed;         // the whole file is read, for the manifest's sake
-    std::vector<Run> runs;  // in the order of the file
+    bool is_hashed;            // the whole file is read, for the manifest's sake
+    std::vector<Run> runs;     // in the order of the file
+    uint64_t count_bytes = 0;  // of the runs
+  };
+
+  struct Passing {  // a file that is open for one job
+    File file;
+    DropBehind& drop_behind;
   };
 
   std::vector<Job> make_jobs();
-  void add_pieces(size_t payload, uint64_t piece_bytes, std::vector<Job>& jobs) const;
+  uint64_t job_bytes() const;
+  void add_to(std::vector<Job>& jobs, size_t payload, uint64_t job_bytes) const;
   Job whole_file(size_t file, std::span<const size_t> payloads) const;
   void run_job(const Job& job, std::span<std::byte> slab);
+  void read(const Passing& file, const Run& run, std::span<std::byte> slice, Sha256Stream* hash);
   DropBehind& drop_behind_of(size_t number, const File& file);
   void compare_hash(const VerifiedFile& file, const Sha256& actual);
   void take(size_t payload, uint64_t offset_bytes, std::span<const std::byte> bytes);

@@ -24,6 +24,7 @@ bool is_hardly_cached(const File& file) {
 
 DropBehind::DropBehind(const File& file) : size_bytes_(file.size_bytes()) {
   if (file.size_bytes() < kExtentBytes || !is_hardly_cached(file)) return;
+  file.drop_cached(0, size_bytes_);
   passed_bytes_ =
       std::vector<std::atomic<uint64_t>>((file.size_bytes() + kExtentBytes - 1) / kExtentBytes);
 }

@@ -88,15 +88,17 @@ bool exchange_names(const fs::path& a, const fs::path& b) {
 }
 
 void replace_text(const fs::path& path, std::string_view text) {
-  fs::path fresh = path;
-  fresh += ".new";
+  // Hidden: a kill may leave it beside files that are not ours.
+  const fs::path fresh = path.parent_path() / ("." + path.filename().string() + ".new");
   remove_tree(fresh);
-  {
-    const File file = File::create(fresh, text.size());
-    file.write_at(0, std::as_bytes(std::span(text)));
+  try {
+    File::create(fresh, text.size()).write_at(0, std::as_bytes(std::span(text)));
+    sync_file(fresh);
+    replace_name(fresh, path);
+  } catch (const Error&) {
+    system_calls().unlink(fresh.c_str());  // if that fails, too, the first error is told
+    throw;
   }
-  sync_file(fresh);
-  replace_name(fresh, path);
   Directory::open(path.parent_path()).sync();
 }
 
