@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -40,7 +41,6 @@ struct LayerWiseParam {
   uint32_t optimizer = 0;           // place in the chain
   uint32_t group = 0;               // within that optimizer
   std::vector<std::string> states;  // names of the state tensors, in the file's order
-  std::optional<ckpt::NodeId> attributes;  // of the wrapped master, in `common` (torch sources)
 };
 
 // Where torch's AdamW or a fused Adam keeps its step count.
@@ -55,7 +55,17 @@ struct LayerWiseOptimizer {
   StepLayout step_layout = StepLayout::None;
   ckpt::DType step_dtype = ckpt::DType::Float32;  // PerParam
   std::string step_bytes;                         // PerParam: the value that all parameters share
-  std::vector<std::pair<std::string, ckpt::NodeId>> others;  // further keys, e.g. grad_scaler
+  // Further keys of its state, e.g. grad_scaler, and of the wrapped optimizer's state in it.
+  std::vector<std::pair<std::string, ckpt::NodeId>> others, inner_others;
+};
+
+// A further key of an optimizer's state in `torch` files that not all ranks state, and equally.
+struct RankItem {
+  std::string name;  // "optimizer.0/KEY"; "optimizer.0/optimizer/KEY" of the wrapped optimizer
+  std::string key;
+  uint32_t optimizer = 0;  // place in the chain
+  bool is_inner = false;   // of the wrapped optimizer's state
+  std::vector<std::pair<uint32_t, ckpt::NodeId>> values;  // by rank; in `common`
 };
 
 struct LayerWiseCheckpoint {
@@ -71,6 +81,10 @@ struct LayerWiseCheckpoint {
   std::optional<ckpt::NodeId>
       model_metadata;  // `_metadata` of the model's OrderedDict, in `common`
   std::vector<std::shared_ptr<const ckpt::Document>> extra_states;
+  // Attributes of wrapped tensors, as their masters have them, by canonical key; in `common`. Only of
+  // torch sources.
+  std::map<std::string, ckpt::NodeId> attributes;
+  std::vector<RankItem> rank_items;
   // Objects of torch_dist that belong to the ranks of one run, by key: rerun_state_machine_state.
   std::vector<std::pair<std::string, std::shared_ptr<const ckpt::Document>>> rank_objects;
 
@@ -78,6 +92,7 @@ struct LayerWiseCheckpoint {
   uint32_t layer_count = 0;
   bool gated_linear_unit = false;             // SwiGLU: torch_dist stores linear_fc1 in two halves
   bool layer_norm_renamed = false;            // transformer_impl 'local', see megatron_keys
+  bool layers_stacked = true;                 // torch_dist has one tensor for all layers
   std::string folder_name;                    // iter_0000003, release
   std::vector<ckpt::NotCarried> not_carried;  // by any target
 

@@ -81,6 +81,7 @@ class Reader {
   LayerWiseCheckpoint run() {
     const Value args = attributes_of_args(document_.tree.root(), state_.file);
     read_args(args, state_.file, view_);
+    read_stacking();
     read_tensors();
     read_objects();
     check_pairs();
@@ -102,6 +103,21 @@ class Reader {
   }
 
   // --- tensors ---
+
+  // As the file has it, whatever args say.
+  void read_stacking() {
+    std::string stacked, unstacked;
+    for (const TensorEntry& tensor : source_.catalog().tensors) {
+      if (!tensor.file.empty() || tensor.key.starts_with(kStatePrefix)) continue;
+      if (is_stacked_key(tensor.key)) stacked = tensor.key;
+      if (is_layer_key(tensor.key)) unstacked = tensor.key;
+    }
+    if (!stacked.empty() && !unstacked.empty()) {
+      unsupported(unstacked, "is a layer's own key, but '" + ckpt::escaped(stacked) +
+                                 "' is stacked over layers: both in one model are not known");
+    }
+    if (!stacked.empty() || !unstacked.empty()) view_.layers_stacked = !stacked.empty();
+  }
 
   void read_tensors() {
     for (const TensorEntry& tensor : source_.catalog().tensors) {
@@ -240,13 +256,19 @@ class Reader {
       if (entry.what != ModelEntry::What::Param) continue;
       const TensorEntry& weight = *tensors.at(entry.name);
       LayerWiseParam param = make_param(weight, entry.name);
-      check_state(tensors, state_key(kMasterState, entry.name), weight);
+      const TensorEntry& master = check_state(tensors, state_key(kMasterState, entry.name), weight);
+      if (master.dtype != ckpt::DType::Float32) {
+        unsupported(master.key, "a master that is not float32");
+      }
       param.states = states_.at(entry.name);
       std::stable_sort(param.states.begin(), param.states.end(), [](const auto& a, const auto& b) {
         return state_place(a) < state_place(b);
       });
       for (const std::string& state : param.states) {
-        check_state(tensors, state_key(state, entry.name), weight);
+        const TensorEntry& moment = check_state(tensors, state_key(state, entry.name), weight);
+        if (!is_state_dtype(moment.dtype)) {
+          unsupported(moment.key, "optimizer state of type " + std::string(name(moment.dtype)));
+        }
       }
       entry.param = static_cast<uint32_t>(view_.params.size());
       view_.params.push_back(std::move(param));
@@ -254,13 +276,11 @@ class Reader {
   }
 
   template <class Tensors>
-  static void check_state(const Tensors& tensors, const std::string& key,
-                          const TensorEntry& weight) {
+  static const TensorEntry& check_state(const Tensors& tensors, const std::string& key,
+                                        const TensorEntry& weight) {
     const TensorEntry& state = *tensors.at(key);
     if (state.shape != weight.shape) corrupt(key, "has another shape than its parameter");
-    if (state.dtype != ckpt::DType::Float32) {
-      unsupported(key, "optimizer state that is not float32");
-    }
+    return state;
   }
 
   // --- the common state ---
@@ -322,11 +342,18 @@ class Reader {
   void read_optimizer(const Value& state, const std::string& pointer, LayerWiseOptimizer& out) {
     for (size_t i = 0; i < state.item_count(); ++i) {
       const auto [key, value] = state.item(i);
-      if (key.is(Kind::Str) && (key.text() == "optimizer" || key.text() == kShardingType)) continue;
-      out.others.emplace_back(ckpt::key_text(key), common_.carry(value, document_));
+      require_string(key, pointer);
+      if (key.text() == "optimizer" || key.text() == kShardingType) continue;
+      out.others.emplace_back(key.text(), common_.carry(value, document_));
     }
     const auto inner = state.find("optimizer");
     if (!inner || !inner->is(Kind::Dict)) throw_common(pointer + "/optimizer", "is missing");
+    for (size_t i = 0; i < inner->item_count(); ++i) {
+      const auto [key, value] = inner->item(i);
+      require_string(key, pointer + "/optimizer");
+      if (key.text() == "state" || key.text() == "param_groups") continue;
+      out.inner_others.emplace_back(key.text(), common_.carry(value, document_));
+    }
     const auto groups = inner->find("param_groups");
     if (!groups || !groups->is(Kind::List)) {
       throw_common(pointer + "/optimizer/param_groups", "is missing");
@@ -340,9 +367,23 @@ class Reader {
     read_common_step(*inner, pointer + "/optimizer/state/" + std::string(kCommonStep), out);
   }
 
+  void require_string(const Value& key, const std::string& pointer) const {
+    if (key.is(Kind::Str)) return;
+    throw Error(ErrorCode::Unsupported,
+                {state_.file, std::nullopt, state_.key + pointer + "/" + ckpt::key_text(key)},
+                "a key that is not a string is not known here");
+  }
+
   void read_common_step(const Value& inner, const std::string& pointer, LayerWiseOptimizer& out) {
     const auto state = inner.find("state");
-    if (!state || !state->is(Kind::Dict) || !state->find(kCommonStep)) return;
+    if (!state) return;
+    const bool is_known = state->is(Kind::Dict) &&
+                          state->item_count() == (state->find(kCommonStep) ? size_t{1} : 0);
+    if (!is_known) {
+      throw Error(ErrorCode::Unsupported, {state_.file, std::nullopt, state_.key + pointer},
+                  "beside it the common state holds state that is not known");
+    }
+    if (state->item_count() == 0) return;
     const TensorEntry* tensor = source_.catalog().find_tensor(pointer, state_.file);
     if (tensor == nullptr || !tensor->shape.empty()) throw_common(pointer, "is no single number");
     out.step_layout = StepLayout::PerParam;

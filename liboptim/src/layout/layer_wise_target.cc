@@ -2,6 +2,8 @@
 
 #include <ckpt/error.h>
 
+#include "layout/tensor_attributes.h"
+
 namespace optim {
 namespace {
 
@@ -79,7 +81,32 @@ void make_root(ckpt::Target& target, const std::string& folder_name) {
   target.files.push_back({kTrackerName, {}, tracker_text(folder_name)});
 }
 
+// "rank 1 of 4 states it", "ranks 0, 2 of 4 state it".
+std::string who_states(const RankItem& item, uint32_t rank_count) {
+  std::string ranks;
+  for (const auto& [rank, value] : item.values) {
+    ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  const bool is_one = item.values.size() == 1;
+  return (is_one ? "rank " : "ranks ") + ranks + " of " + std::to_string(rank_count) +
+         (is_one ? " states it" : " state it, not equally");
+}
+
+void lose_rank_items(TargetJob& job) {
+  if (keeps_rank_items(job)) return;
+  const char* const reason = job.spec.format == ckpt::Format::TorchDist
+                                 ? "; torch_dist holds one value for all ranks"
+                                 : "; the new ranks are others";
+  for (const RankItem& item : job.source.rank_items) {
+    job.lose(item.name, who_states(item, job.source.sizes.data_parallel) + reason);
+  }
+}
+
 }  // namespace
+
+bool keeps_rank_items(const TargetJob& job) {
+  return job.spec.format == ckpt::Format::Torch && !job.size_changes();
+}
 
 ckpt::TensorSource tensor_source(const LayerWiseCheckpoint& source, const std::string& key) {
   const ckpt::TensorEntry* tensor = source.tensors.find_tensor(key);
@@ -125,6 +152,7 @@ ckpt::Target make_layer_wise_target(const LayerWiseCheckpoint& source,
   job.target.format = spec.format;
   job.target.not_carried = source.not_carried;
   warn_of_batch_size(job);
+  lose_rank_items(job);
   if (torch) {
     add_torch_files(job);
   } else {

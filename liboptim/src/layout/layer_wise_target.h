@@ -28,6 +28,14 @@ struct TargetJob {
   }
 };
 
+// Whether the target has a file for each rank of the source.
+bool keeps_rank_items(const TargetJob& job);
+
+// Throws Unsupported, by name, where torch_dist has no place for a model that `torch` files hold:
+// keys are stacked over layers, so that every layer must have them, in one shape and type, and all
+// parameters of an optimizer the same states.
+void check_stackable(const LayerWiseCheckpoint& source);
+
 // The canonical tensor of this key, whole or a part of it.
 ckpt::TensorSource tensor_source(const LayerWiseCheckpoint& source, const std::string& key);
 

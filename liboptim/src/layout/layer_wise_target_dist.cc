@@ -11,6 +11,7 @@
 
 #include "layout/common_state.h"
 #include "layout/layer_wise_target.h"
+#include "layout/tensor_attributes.h"
 
 namespace optim {
 namespace {
@@ -258,6 +259,7 @@ class DistWriter {
       tree.append(groups, carried);
     }
     tree.put(inner, "param_groups", groups);
+    for (const auto& [key, node] : optimizer.inner_others) tree.put(inner, key, carry(node));
     const NodeId result = tree.dict();
     tree.put(result, "optimizer", inner);
     for (const auto& [key, node] : optimizer.others) tree.put(result, key, carry(node));
@@ -286,6 +288,10 @@ class DistWriter {
 }  // namespace
 
 void add_torch_dist_files(TargetJob& job) {
+  check_stackable(job.source);
+  for (ckpt::NotCarried& lost : lost_attributes(job.source)) {
+    job.target.not_carried.push_back(std::move(lost));
+  }
   if (job.source.model_metadata) {
     job.lose("_metadata of the model state dict",
              "versions of modules: torch_dist has no place for them, Megatron does not need them");

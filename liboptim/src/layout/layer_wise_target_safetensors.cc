@@ -4,6 +4,7 @@
 #include <ckpt/error.h>
 
 #include "layout/layer_wise_target.h"
+#include "layout/tensor_attributes.h"
 
 namespace optim {
 namespace {
@@ -35,6 +36,7 @@ std::vector<std::string> objects_of(const LayerWiseCheckpoint& view) {
     if (entry.object) names.push_back(entry.name);
   }
   for (const auto& [key, document] : view.rank_objects) names.push_back(key);
+  for (const RankItem& item : view.rank_items) names.push_back(item.name);
   return names;
 }
 
@@ -65,6 +67,7 @@ ckpt::Target make_layer_wise_safetensors(const LayerWiseCheckpoint& source,
   for (std::string& name : objects_of(source)) {
     if (is_accepted(name)) not_carried.push_back({std::move(name), kNoTensor});
   }
+  for (ckpt::NotCarried& lost : lost_attributes(source)) not_carried.push_back(std::move(lost));
   return ckpt::make_safetensors_target(std::move(spec), std::move(not_carried));
 }
 

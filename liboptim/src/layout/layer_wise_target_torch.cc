@@ -1,6 +1,7 @@
 // Writes what layer_wise_torch.cc reads: mp_rank_00/model_optim_rng.pt, which repeats rank 0's
 // optimizer state, and one layer_wise_optimizer_R.pt per rank.
 #include "layout/layer_wise_target.h"
+#include "layout/tensor_attributes.h"
 
 namespace optim {
 namespace {
@@ -9,6 +10,26 @@ using ckpt::ArchiveBuilder;
 using ckpt::NodeId;
 using ckpt::Value;
 using ckpt::ValueTree;
+
+// A tensor with attributes is one rebuilt with a state dict.
+NodeId with_attributes(ValueTree& tree, NodeId tensor, NodeId attributes) {
+  const NodeId args = tree.tuple({tree.value(tensor).callable().id(),
+                                  tree.global("torch", "Tensor"), tree.value(tensor).args().id(),
+                                  attributes});
+  return tree.object(ckpt::Construction::Reduce,
+                     tree.global("torch._tensor", "_rebuild_from_type_v2"), args);
+}
+
+// With the attributes that the source's files state.
+NodeId write_tensor_of(const LayerWiseCheckpoint& source, const std::string& key,
+                       ArchiveBuilder& archive) {
+  const ckpt::TensorSource bytes = tensor_source(source, key);
+  const NodeId tensor = archive.add_tensor(bytes.tensor->dtype, bytes.tensor->shape, bytes);
+  const auto attributes = source.attributes.find(key);
+  if (attributes == source.attributes.end()) return tensor;
+  const Value stated = source.common.tree.value(attributes->second);
+  return with_attributes(archive.tree(), tensor, archive.carry(stated, source.common));
+}
 
 class OptimizerWriter {
  public:
@@ -32,11 +53,29 @@ class OptimizerWriter {
     const NodeId inner = tree_.dict();
     tree_.put(inner, "state", write_states(optimizer, groups));
     tree_.put(inner, "param_groups", write_groups(optimizer, groups));
+    for (const auto& [key, node] : optimizer.inner_others) tree_.put(inner, key, carry(node));
+    write_rank_items(inner, {rank, index, true});
     const NodeId state = tree_.dict();
     tree_.put(state, "optimizer", inner);
     for (const auto& [key, node] : optimizer.others) tree_.put(state, key, carry(node));
     tree_.put(state, "fp32_from_fp16_params", write_masters(groups));
+    write_rank_items(state, {rank, index, false});
     return state;
+  }
+
+  struct RankState {
+    uint32_t rank, optimizer;
+    bool is_inner;
+  };
+
+  void write_rank_items(NodeId state, const RankState& of) {
+    if (!keeps_rank_items(job_)) return;
+    for (const RankItem& item : source_.rank_items) {
+      if (item.optimizer != of.optimizer || item.is_inner != of.is_inner) continue;
+      for (const auto& [rank, node] : item.values) {
+        if (rank == of.rank) tree_.put(state, item.key, carry(node));
+      }
+    }
   }
 
   NodeId carry(NodeId node) {
@@ -68,8 +107,7 @@ class OptimizerWriter {
   }
 
   NodeId write_tensor(const std::string& key) {
-    const ckpt::TensorSource source = tensor_source(source_, key);
-    return archive_.add_tensor(source.tensor->dtype, source.tensor->shape, source);
+    return write_tensor_of(source_, key, archive_);
   }
 
   NodeId write_groups(const LayerWiseOptimizer& optimizer,
@@ -101,31 +139,19 @@ class OptimizerWriter {
     return list;
   }
 
-  // A master with the attributes of tensor parallelism is a tensor rebuilt with a state dict.
+  // A master of torch_dist gets the attributes that Megatron gives its name.
   NodeId write_master(const LayerWiseParam& param) {
     const NodeId tensor = write_tensor(state_key(kMasterState, param.info.name));
-    const auto attributes = write_attributes(param);
-    if (!attributes) return tensor;
-    const NodeId args =
-        tree_.tuple({tree_.value(tensor).callable().id(), tree_.global("torch", "Tensor"),
-                     tree_.value(tensor).args().id(), *attributes});
-    return tree_.object(ckpt::Construction::Reduce,
-                        tree_.global("torch._tensor", "_rebuild_from_type_v2"), args);
-  }
-
-  std::optional<NodeId> write_attributes(const LayerWiseParam& param) {
-    if (source_.format == ckpt::Format::Torch) {
-      return param.attributes ? std::optional(carry(*param.attributes)) : std::nullopt;
-    }
-    const ParamAttributes& known = param.info.attributes;
-    if (!known.tensor_model_parallel) return std::nullopt;
-    const bool gated = source_.gated_linear_unit && is_gated_half(param.info.name);
+    if (source_.format == ckpt::Format::Torch) return tensor;
+    const std::vector<Attribute> known = master_attributes(source_, param);
+    if (known.empty()) return tensor;
     const NodeId attributes = tree_.dict();
-    if (known.is_qkv) tree_.put(attributes, "is_qkv", tree_.boolean(true));
-    tree_.put(attributes, "tensor_model_parallel", tree_.boolean(true));
-    tree_.put(attributes, "partition_dim", tree_.integer(known.partition_dim));
-    tree_.put(attributes, "partition_stride", tree_.integer(gated ? 2 : 1));
-    return attributes;
+    for (const auto& [name, value] : known) {
+      const bool* const flag = std::get_if<bool>(&value);
+      tree_.put(attributes, name,
+                flag != nullptr ? tree_.boolean(*flag) : tree_.integer(std::get<int64_t>(value)));
+    }
+    return with_attributes(tree_, tensor, attributes);
   }
 
   const TargetJob& job_;
@@ -140,8 +166,7 @@ NodeId write_model(const LayerWiseCheckpoint& source, ArchiveBuilder& archive) {
   for (const ModelEntry& entry : source.model) {
     NodeId value = ckpt::kNoNode;
     if (entry.what == ModelEntry::What::Param) {
-      const ckpt::TensorSource tensor = tensor_source(source, entry.name);
-      value = archive.add_tensor(tensor.tensor->dtype, tensor.tensor->shape, tensor);
+      value = write_tensor_of(source, entry.name, archive);
     } else if (entry.object) {
       const ckpt::Document& document = *source.extra_states[*entry.object];
       value = archive.carry(document.tree.root(), document);

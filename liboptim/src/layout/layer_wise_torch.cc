@@ -4,10 +4,13 @@
 // shape must agree with what the files hold.
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "layout/layer_wise_place.h"
 #include "layout/layer_wise_view.h"
+#include "layout/rank_items.h"
 #include "layout/repeated_state.h"
+#include "layout/tensor_attributes.h"
 #include "layout/value_compare.h"
 
 namespace optim {
@@ -42,7 +45,9 @@ std::optional<uint32_t> rank_of(std::string_view path) {
 class Reader {
  public:
   explicit Reader(const ckpt::Checkpoint& source)
-      : source_(source), model_(require_document(std::string(kModelFile))) {}
+      : source_(source),
+        model_(require_document(std::string(kModelFile))),
+        rank_items_(source) {}
 
   LayerWiseCheckpoint run() {
     refuse_other_rank_folders();
@@ -55,6 +60,7 @@ class Reader {
     carry_common();
     read_ranks();
     check_repeated_state(source_, std::string(kModelFile), rank_file(0));
+    rank_items_.settle(view_.sizes.data_parallel, common_, view_);
     finish_steps();
     finish_view(view_, common_, source_);
     return std::move(view_);
@@ -95,10 +101,13 @@ class Reader {
     return *tensor;
   }
 
-  void add_tensor(std::string key, const TensorEntry& tensor) {
+  // A tensor of a document under its canonical key, with what the file says of it beside its values.
+  void add_tensor(const std::string& key, const TensorEntry& tensor, const Value& value,
+                  const Document& document) {
     view_.tensors.tensors.push_back(tensor);
     view_.tensors.tensors.back().file.clear();
-    view_.tensors.tensors.back().key = std::move(key);
+    view_.tensors.tensors.back().key = key;
+    note_attributes(key, value, document, common_, view_);
   }
 
   // --- the model ---
@@ -110,9 +119,13 @@ class Reader {
     if (model->is(Kind::Object) && model->state()) {
       view_.model_metadata = common_.carry(*model->state(), model_);
     }
+    std::set<std::string_view> names;
     for (size_t i = 0; i < model->item_count(); ++i) {
       const auto [key, value] = model->item(i);
       if (!key.is(Kind::Str)) place.corrupt("a name is no string");
+      if (!names.insert(key.text()).second) {
+        (place / key.text()).unsupported("the model's state dict has this name twice");
+      }
       read_model_entry(std::string(key.text()), value, place / key.text());
     }
   }
@@ -127,7 +140,7 @@ class Reader {
       const TensorEntry& tensor = tensor_at(place);
       entry.param = static_cast<uint32_t>(view_.params.size());
       view_.params.push_back(make_param(tensor, name));
-      add_tensor(name, tensor);
+      add_tensor(name, tensor, value, model_);
     }
     view_.model.push_back(std::move(entry));
   }
@@ -157,12 +170,16 @@ class Reader {
         deal_params(groups_, view_.sizes.data_parallel, OwnershipPolicy::PingPong);
     for (uint32_t rank = 0; rank < deal.size(); ++rank) {
       const Document& document = require_document(rank_file(rank));
-      read_rank(document, {rank_file(rank), ""}, deal[rank]);
+      read_rank(document, {rank_file(rank), ""}, {rank, deal[rank]});
     }
   }
 
-  void read_rank(const Document& document, const Place& place,
-                 const std::vector<std::vector<uint32_t>>& dealt) {
+  struct DealtRank {
+    uint32_t rank;
+    const std::vector<std::vector<uint32_t>>& groups;  // of all optimizers
+  };
+
+  void read_rank(const Document& document, const Place& place, const DealtRank& dealt) {
     const RankOptimizers rank = optimizers_of(document.tree.root(), place);
     if (rank.states.size() != view_.optimizers.size()) {
       place.corrupt("holds " + std::to_string(rank.states.size()) + " optimizers, expected " +
@@ -172,13 +189,14 @@ class Reader {
     for (size_t i = 0; i < rank.states.size(); ++i) {
       std::vector<std::vector<uint32_t>> own;
       for (; group < groups_.size() && groups_[group].optimizer_index == i; ++group) {
-        own.push_back(dealt[group]);
+        own.push_back(dealt.groups[group]);
       }
-      read_optimizer(document, rank.states[i], rank.places[i], {i, own});
+      read_optimizer(document, rank.states[i], rank.places[i], {dealt.rank, i, own});
     }
   }
 
   struct Dealt {
+    uint32_t rank;
     size_t optimizer;
     std::vector<std::vector<uint32_t>> groups;  // parameters in local order
   };
@@ -202,7 +220,7 @@ class Reader {
         const uint32_t param = dealt.groups[g][i];
         check_index(groups[g].at("params")[i], local_index, inner_place / "param_groups" / g);
         read_master(document, masters[g][i], param, place / "fp32_from_fp16_params" / g / i);
-        read_states(states, local_index, param, inner_place / "state" / local_index);
+        read_states(document, states, {local_index, param}, inner_place / "state" / local_index);
       }
       merge_group({dealt.optimizer, g}, document, groups[g], inner_place / "param_groups" / g);
     }
@@ -211,7 +229,11 @@ class Reader {
           .corrupt("holds the state of " + std::to_string(states.item_count()) +
                    " parameters, the groups have " + std::to_string(local_index));
     }
-    carry_others(document, state, dealt.optimizer);
+    const auto optimizer = static_cast<uint32_t>(dealt.optimizer);
+    rank_items_.add({dealt.rank, optimizer, false}, document, state, place,
+                    {"optimizer", "fp32_from_fp16_params"});
+    rank_items_.add({dealt.rank, optimizer, true}, document, inner, inner_place,
+                    {"state", "param_groups"});
   }
 
   void check_group_counts(const Value& group, const Value& masters, size_t expected,
@@ -233,14 +255,9 @@ class Reader {
   void read_master(const Document& document, const Value& value, uint32_t param,
                    const Place& place) {
     const TensorEntry& tensor = tensor_at(place);
-    LayerWiseParam& owner = view_.params[param];
     if (tensor.dtype != ckpt::DType::Float32) place.unsupported("the master is not float32");
     check_shape(tensor, param, place);
-    const auto attributes = ckpt::as_tensor(value)->attributes;
-    if (attributes) {
-      owner.attributes = common_.carry(document.tree.value(*attributes), document);
-    }
-    add_tensor(state_key(kMasterState, owner.info.name), tensor);
+    add_tensor(state_key(kMasterState, view_.params[param].info.name), tensor, value, document);
   }
 
   void check_shape(const TensorEntry& tensor, uint32_t param, const Place& place) const {
@@ -255,18 +272,31 @@ class Reader {
 
   // --- the state of one parameter ---
 
-  void read_states(const Value& states, size_t local_index, uint32_t param, const Place& place) {
-    const auto state =
-        states.is(Kind::Dict) ? states.find(static_cast<int64_t>(local_index)) : std::nullopt;
+  struct LocalParam {
+    size_t local_index;  // on its rank
+    uint32_t param;      // in the model
+  };
+
+  void read_states(const Document& document, const Value& states, const LocalParam& local,
+                   const Place& place) {
+    const auto state = states.is(Kind::Dict) ? states.find(static_cast<int64_t>(local.local_index))
+                                             : std::nullopt;
     if (!state || !state->is(Kind::Dict)) place.corrupt("the parameter has no state");
     for (size_t i = 0; i < state->item_count(); ++i) {
       const auto [key, value] = state->item(i);
       if (!key.is(Kind::Str)) place.corrupt("the name of a state is no string");
-      read_state(std::string(key.text()), value, param, place / key.text());
+      read_state(document, {std::string(key.text()), value}, local.param, place / key.text());
     }
   }
 
-  void read_state(const std::string& name, const Value& value, uint32_t param, const Place& place) {
+  struct NamedValue {
+    std::string name;
+    Value value;
+  };
+
+  void read_state(const Document& document, const NamedValue& state, uint32_t param,
+                  const Place& place) {
+    const auto& [name, value] = state;
     LayerWiseParam& owner = view_.params[param];
     if (!ckpt::as_tensor(value)) {
       place.unsupported("a state that is no tensor (as SOAP's step) is not handled");
@@ -274,8 +304,9 @@ class Reader {
     const TensorEntry& tensor = tensor_at(place);
     if (name == "step") return read_step(tensor, owner.optimizer, place);
     check_shape(tensor, param, place);
+    if (!is_state_dtype(tensor.dtype)) place.unsupported("optimizer state of integers");
     owner.states.push_back(name);
-    add_tensor(state_key(name, owner.info.name), tensor);
+    add_tensor(state_key(name, owner.info.name), tensor, value, document);
   }
 
   // torch's AdamW counts per parameter; torch_dist has one count for all.
@@ -327,18 +358,6 @@ class Reader {
     }
   }
 
-  void carry_others(const Document& document, const Value& state, size_t optimizer) {
-    auto& others = view_.optimizers[optimizer].others;
-    for (size_t i = 0; i < state.item_count(); ++i) {
-      const auto [key, value] = state.item(i);
-      const std::string name = ckpt::key_text(key);
-      if (name == "optimizer" || name == "fp32_from_fp16_params") continue;
-      const auto known = std::find_if(others.begin(), others.end(),
-                                      [&](const auto& other) { return other.first == name; });
-      if (known == others.end()) others.emplace_back(name, common_.carry(value, document));
-    }
-  }
-
   void finish_steps() {
     for (LayerWiseOptimizer& optimizer : view_.optimizers) {
       const bool in_group = std::any_of(
@@ -352,6 +371,7 @@ class Reader {
   const Document& model_;
   LayerWiseCheckpoint view_;
   CommonBuilder common_;
+  RankItems rank_items_;
   std::vector<ParamGroup> groups_;
 };
 

@@ -65,6 +65,18 @@ void refuse_other_models(const Value& args, const std::string& file) {
   }
 }
 
+// Megatron stacks keys over layers only where these are alike (TransformerBlock's
+// sharded_state_dict): it asks whether a frequency is a list or above 1.
+bool has_layers_alike(const Value& args) {
+  for (const std::string_view name : {"moe_layer_freq", "linear_attention_freq"}) {
+    const auto value = args.find(name);
+    if (value && (value->is(Kind::List) || (value->is(Kind::Int) && value->as_int() > 1))) {
+      return false;
+    }
+  }
+  return !is_true(args, "hetereogenous_dist_checkpoint");  // sic
+}
+
 bool has_local_layers(const Value& args, const std::string& file) {
   const auto implementation = args.find("transformer_impl");
   if (!implementation || !implementation->is(Kind::Str)) {
@@ -80,6 +92,25 @@ bool has_local_layers(const Value& args, const std::string& file) {
 
 std::string state_key(std::string_view state, std::string_view name) {
   return std::string(kStatePrefix) + std::string(state) + "." + std::string(name);
+}
+
+std::string rank_item_name(uint32_t optimizer, bool is_inner, std::string_view key) {
+  return "optimizer." + std::to_string(optimizer) + (is_inner ? "/optimizer/" : "/") +
+         std::string(key);
+}
+
+bool is_state_dtype(ckpt::DType dtype) {
+  switch (dtype) {
+    case ckpt::DType::Float32:
+    case ckpt::DType::Float64:
+    case ckpt::DType::Float16:
+    case ckpt::DType::BFloat16:
+    case ckpt::DType::Float8E4M3FN:
+    case ckpt::DType::Float8E4M3FNUZ:
+    case ckpt::DType::Float8E5M2:
+    case ckpt::DType::Float8E5M2FNUZ: return true;
+    default: return false;
+  }
 }
 
 Value LayerWiseCheckpoint::args() const {
@@ -106,10 +137,11 @@ void read_args(const Value& args, const std::string& file, LayerWiseCheckpoint& 
   view.layer_count = size_arg(args, file, "num_layers");
   view.gated_linear_unit = is_true(args, "swiglu");
   view.layer_norm_renamed = has_local_layers(args, file);
+  view.layers_stacked = has_layers_alike(args);
 }
 
 KeyRules key_rules(const LayerWiseCheckpoint& view) {
-  return {view.layer_norm_renamed, view.layer_count};
+  return {view.layer_norm_renamed, view.layer_count, view.layers_stacked};
 }
 
 LayerWiseParam make_param(const ckpt::TensorEntry& tensor, std::string name) {

@@ -21,6 +21,10 @@ inline constexpr std::string_view kMasterState = "fp32_param";
 inline constexpr std::string_view kDistributedMaster = "param";
 
 std::string state_key(std::string_view state, std::string_view name);
+std::string rank_item_name(uint32_t optimizer, bool is_inner, std::string_view key);
+
+// What a state tensor may hold: moments may be kept in fewer bits than masters.
+bool is_state_dtype(ckpt::DType dtype);
 
 // The attributes of the argparse.Namespace `args` of a common state; Corrupt where there are none.
 ckpt::Value attributes_of_args(const ckpt::Value& common_root, const std::string& file);

@@ -43,7 +43,19 @@ NodeId add_optimizer(ValueTree& tree, const LayerWiseOptimizer& optimizer) {
     tree.put(object, "step", tree.tuple({dtype, tree.bytes(optimizer.step_bytes)}));
   }
   for (const auto& [key, value] : optimizer.others) tree.put(object, key, value);
+  if (!optimizer.inner_others.empty()) {
+    const NodeId inner = tree.dict();
+    for (const auto& [key, value] : optimizer.inner_others) tree.put(inner, key, value);
+    tree.put(object, "optimizer", inner);
+  }
   return object;
+}
+
+// {rank: value}.
+NodeId add_rank_item(ValueTree& tree, const RankItem& item) {
+  const NodeId values = tree.dict();
+  for (const auto& [rank, value] : item.values) tree.set_item(values, tree.integer(rank), value);
+  return values;
 }
 
 }  // namespace
@@ -66,6 +78,7 @@ ckpt::Inventory logical_inventory(const LayerWiseCheckpoint& checkpoint) {
   for (size_t i = 0; i < checkpoint.optimizers.size(); ++i) {
     add("optimizer." + std::to_string(i), add_optimizer(tree, checkpoint.optimizers[i]));
   }
+  for (const RankItem& item : checkpoint.rank_items) add(item.name, add_rank_item(tree, item));
   for (const ModelEntry& entry : checkpoint.model) {
     if (!entry.object) continue;
     const auto& state = checkpoint.extra_states[*entry.object];

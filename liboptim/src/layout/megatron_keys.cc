@@ -88,30 +88,49 @@ std::optional<InLayer> split_layer(std::string_view name) {
   return InLayer{layer, after.substr(static_cast<size_t>(end - after.data()) + 1)};
 }
 
+std::string in_layer_name(uint32_t layer, std::string_view rest) {
+  return std::string(kLayers) + std::to_string(layer) + "." + std::string(rest);
+}
+
+std::string_view fused_name(std::string_view rest, const KeyRules& rules) {
+  for (const auto& [local, fused] : kRenamed) {
+    if (rules.layer_norm_renamed && rest == local) return fused;
+  }
+  return rest;
+}
+
+std::string_view local_name(std::string_view rest, const KeyRules& rules) {
+  for (const auto& [local, fused] : kRenamed) {
+    if (rules.layer_norm_renamed && rest == fused) return local;
+  }
+  return rest;
+}
+
 }  // namespace
 
 ShardedName sharded_name(std::string_view name, const KeyRules& rules) {
   const auto in_layer = split_layer(name);
   if (!in_layer) return {std::string(name), std::nullopt};
-  std::string_view rest = in_layer->rest;
-  for (const auto& [local, fused] : kRenamed) {
-    if (rules.layer_norm_renamed && rest == local) rest = fused;
-  }
+  const std::string_view rest = fused_name(in_layer->rest, rules);
+  if (!rules.layers_stacked) return {in_layer_name(in_layer->layer, rest), std::nullopt};
   return {std::string(kLayers) + std::string(rest), in_layer->layer};
 }
 
 std::string state_dict_name(const ShardedName& sharded, const KeyRules& rules) {
-  if (!sharded.layer) return sharded.key;
-  std::string_view rest = std::string_view(sharded.key).substr(kLayers.size());
-  for (const auto& [local, fused] : kRenamed) {
-    if (rules.layer_norm_renamed && rest == fused) rest = local;
+  if (sharded.layer) {
+    const std::string_view rest = std::string_view(sharded.key).substr(kLayers.size());
+    return in_layer_name(*sharded.layer, local_name(rest, rules));
   }
-  return std::string(kLayers) + std::to_string(*sharded.layer) + "." + std::string(rest);
+  const auto in_layer = split_layer(sharded.key);
+  if (!in_layer) return sharded.key;
+  return in_layer_name(in_layer->layer, local_name(in_layer->rest, rules));
 }
 
 bool is_stacked_key(std::string_view key) {
   return key.starts_with(kLayers) && !split_layer(key) && key.size() > kLayers.size();
 }
+
+bool is_layer_key(std::string_view key) { return split_layer(key).has_value(); }
 
 std::optional<ModelPosition> model_position(std::string_view name) {
   if (const auto in_layer = split_layer(name)) {

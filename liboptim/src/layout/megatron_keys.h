@@ -15,14 +15,17 @@ namespace optim {
 //
 //   state dict        decoder.layers.3.input_layernorm.weight
 //   sharded key       decoder.layers.self_attention.linear_qkv.layer_norm_weight, layer 3
+//   not stacked       decoder.layers.3.self_attention.linear_qkv.layer_norm_weight
 
 struct KeyRules {
   bool layer_norm_renamed = false;  // transformer_impl 'local': layer norms take the fused names
   uint32_t layer_count = 0;
+  // One tensor over all layers; else, where the layers of a model differ, one for each.
+  bool layers_stacked = true;
 };
 
 struct ShardedName {
-  std::string key;                // without the layer
+  std::string key;                // without the layer where layers are stacked
   std::optional<uint32_t> layer;  // nullopt: not stacked
 };
 
@@ -31,6 +34,8 @@ std::string state_dict_name(const ShardedName& sharded, const KeyRules& rules);
 
 // True for keys that Megatron stacks over layers: decoder.layers. not followed by a layer number.
 bool is_stacked_key(std::string_view key);
+// True for keys of one layer: decoder.layers.3. and more.
+bool is_layer_key(std::string_view key);
 
 // A place in the model's order of registration; nullopt for names that are not known. Compare
 // pairs.

@@ -1,0 +1,86 @@
+// What rank files of a `torch` checkpoint say of an optimizer beside what every optimizer has.
+#include "layout/rank_items.h"
+
+#include <algorithm>
+
+#include <ckpt/tensor_stream.h>
+
+#include "layout/value_compare.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+using ckpt::TensorEntry;
+
+// Tensors of the value that lies at `place`, in the order of the catalog.
+std::vector<const TensorEntry*> tensors_at(const ckpt::Checkpoint& source, const Place& place) {
+  std::vector<const TensorEntry*> found;
+  for (const TensorEntry& tensor : source.catalog().tensors) {
+    const bool is_below = tensor.file == place.file && tensor.key.starts_with(place.pointer) &&
+                          (tensor.key.size() == place.pointer.size() ||
+                           tensor.key[place.pointer.size()] == '/');
+    if (is_below) found.push_back(&tensor);
+  }
+  return found;
+}
+
+}  // namespace
+
+void RankItems::add(const From& from, const ckpt::Document& document, const ckpt::Value& state,
+                    const Place& place, std::initializer_list<std::string_view> known) {
+  for (size_t i = 0; i < state.item_count(); ++i) {
+    const auto [key, value] = state.item(i);
+    if (!key.is(Kind::Str)) {
+      (place / ckpt::key_text(key)).unsupported("a key that is not a string is not known here");
+    }
+    if (std::ranges::find(known, key.text()) != known.end()) continue;
+    item_of(from, key.text())
+        .stated.push_back({from.rank, &document, value.id(), place / key.text()});
+  }
+}
+
+RankItems::Item& RankItems::item_of(const From& from, std::string_view key) {
+  const auto found = std::ranges::find_if(items_, [&](const Item& item) {
+    return item.optimizer == from.optimizer && item.is_inner == from.is_inner && item.key == key;
+  });
+  if (found != items_.end()) return *found;
+  return items_.emplace_back(Item{from.optimizer, from.is_inner, std::string(key), {}});
+}
+
+bool RankItems::are_equal(const std::vector<Stated>& stated) const {
+  return std::ranges::all_of(stated,
+                             [&](const Stated& one) { return are_equal(stated.front(), one); });
+}
+
+bool RankItems::are_equal(const Stated& a, const Stated& b) const {
+  if (&a == &b) return true;
+  if (first_difference(a.document->tree.value(a.node), b.document->tree.value(b.node))) {
+    return false;
+  }
+  const auto tensors_a = tensors_at(source_, a.place), tensors_b = tensors_at(source_, b.place);
+  return std::ranges::equal(tensors_a, tensors_b, [&](const auto* one, const auto* other) {
+    return ckpt::same_bytes(*one, source_, *other, source_);
+  });
+}
+
+void RankItems::settle(uint32_t rank_count, CommonBuilder& common,
+                       LayerWiseCheckpoint& view) const {
+  const auto carry = [&](const Stated& stated) {
+    return common.carry(stated.document->tree.value(stated.node), *stated.document);
+  };
+  for (const Item& item : items_) {
+    LayerWiseOptimizer& optimizer = view.optimizers[item.optimizer];
+    if (item.stated.size() == rank_count && are_equal(item.stated)) {
+      (item.is_inner ? optimizer.inner_others : optimizer.others)
+          .emplace_back(item.key, carry(item.stated.front()));
+      continue;
+    }
+    RankItem own{rank_item_name(item.optimizer, item.is_inner, item.key), item.key, item.optimizer,
+                 item.is_inner, {}};
+    for (const Stated& stated : item.stated) own.values.emplace_back(stated.rank, carry(stated));
+    view.rank_items.push_back(std::move(own));
+  }
+}
+
+}  // namespace optim

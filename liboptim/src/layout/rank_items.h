@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/value.h>
+#include <optim/layer_wise_checkpoint.h>
+
+#include "layout/layer_wise_place.h"
+#include "layout/layer_wise_view.h"
+
+namespace optim {
+
+// Collects what rank files say of an optimizer beside its parameters, groups, masters and step. What
+// all ranks state equally belongs to the optimizer (`others`, `inner_others`), what only some state,
+// or each otherwise, to the ranks (LayerWiseCheckpoint::rank_items). Nothing is left out.
+class RankItems {
+ public:
+  explicit RankItems(const ckpt::Checkpoint& source) : source_(source) {}
+
+  // Every key of `state` but `known`. Ranks come in ascending order. `is_inner`: the state is that
+  // of the wrapped optimizer. Throws Unsupported for a key that is not a string.
+  struct From {
+    uint32_t rank = 0, optimizer = 0;
+    bool is_inner = false;
+  };
+  void add(const From& from, const ckpt::Document& document, const ckpt::Value& state,
+           const Place& place, std::initializer_list<std::string_view> known);
+
+  // Moves what was collected into the view. `rank_count`: of the whole checkpoint.
+  void settle(uint32_t rank_count, CommonBuilder& common, LayerWiseCheckpoint& view) const;
+
+ private:
+  struct Stated {
+    uint32_t rank;
+    const ckpt::Document* document;
+    ckpt::NodeId node;
+    Place place;
+  };
+  struct Item {
+    uint32_t optimizer;
+    bool is_inner;
+    std::string key;
+    std::vector<Stated> stated;
+  };
+
+  Item& item_of(const From& from, std::string_view key);
+  bool are_equal(const std::vector<Stated>& stated) const;
+  bool are_equal(const Stated& a, const Stated& b) const;
+
+  const ckpt::Checkpoint& source_;
+  std::vector<Item> items_;  // in the order of the files
+};
+
+}  // namespace optim

@@ -1,0 +1,101 @@
+// Attributes of the tensors of torch files, from the pickle to what a target loses of them.
+#include "layout/tensor_attributes.h"
+
+#include <algorithm>
+#include <map>
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+using ckpt::Value;
+
+// The class of a tensor that torch._tensor._rebuild_from_type_v2(function, type, args, state)
+// rebuilds.
+std::optional<std::string> other_class(const Value& tensor) {
+  if (!tensor.callable().is_global("torch._tensor", "_rebuild_from_type_v2")) return std::nullopt;
+  const Value type = tensor.args()[1];
+  if (!type.is(Kind::Global) || type.is_global("torch", "Tensor")) return std::nullopt;
+  return ckpt::escaped(type.module()) + "." + ckpt::escaped(type.name());
+}
+
+bool is_equal(const Value& value, const Attribute& attribute) {
+  if (const bool* flag = std::get_if<bool>(&attribute.second)) {
+    return value.is(Kind::Bool) && value.as_bool() == *flag;
+  }
+  return value.is(Kind::Int) && value.as_int() == std::get<int64_t>(attribute.second);
+}
+
+// Names of what `stated` holds beside `given`, or otherwise; nullopt for what is no dict.
+std::optional<std::vector<std::string>> names_beside(const Value& stated,
+                                                     const std::vector<Attribute>& given) {
+  if (!stated.is(Kind::Dict)) return std::nullopt;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < stated.item_count(); ++i) {
+    const auto [key, value] = stated.item(i);
+    const std::string name = ckpt::key_text(key);
+    const bool is_given = std::ranges::any_of(given, [&](const Attribute& attribute) {
+      return key.is(Kind::Str) && attribute.first == name && is_equal(value, attribute);
+    });
+    if (!is_given) names.push_back(name);
+  }
+  return names;
+}
+
+std::map<std::string, const LayerWiseParam*> params_by_master(const LayerWiseCheckpoint& view) {
+  std::map<std::string, const LayerWiseParam*> params;
+  for (const LayerWiseParam& param : view.params) {
+    params.emplace(state_key(kMasterState, param.info.name), &param);
+  }
+  return params;
+}
+
+}  // namespace
+
+void note_attributes(const std::string& key, const Value& value, const ckpt::Document& document,
+                     CommonBuilder& common, LayerWiseCheckpoint& view) {
+  const auto tensor = ckpt::as_tensor(value);
+  if (!tensor) return;
+  if (tensor->attributes) {
+    view.attributes[key] = common.carry(document.tree.value(*tensor->attributes), document);
+  }
+  if (const auto type = other_class(value)) {
+    view.not_carried.push_back({"class of " + key, *type + " becomes a plain tensor"});
+  }
+  if (tensor->requires_grad) {
+    view.not_carried.push_back({"requires_grad of " + key, "it is written without"});
+  }
+}
+
+std::vector<Attribute> master_attributes(const LayerWiseCheckpoint& view,
+                                         const LayerWiseParam& param) {
+  const ParamAttributes& known = param.info.attributes;
+  if (!known.tensor_model_parallel) return {};
+  const bool gated = view.gated_linear_unit && is_gated_half(param.info.name);
+  std::vector<Attribute> attributes;
+  if (known.is_qkv) attributes.emplace_back("is_qkv", true);
+  attributes.emplace_back("tensor_model_parallel", true);
+  attributes.emplace_back("partition_dim", int64_t{known.partition_dim});
+  attributes.emplace_back("partition_stride", int64_t{gated ? 2 : 1});
+  return attributes;
+}
+
+std::vector<ckpt::NotCarried> lost_attributes(const LayerWiseCheckpoint& view) {
+  std::vector<ckpt::NotCarried> lost;
+  const auto params = params_by_master(view);
+  for (const auto& [key, node] : view.attributes) {
+    const auto param = params.find(key);
+    const auto given = param == params.end() ? std::vector<Attribute>()
+                                             : master_attributes(view, *param->second);
+    const auto names = names_beside(view.common.tree.value(node), given);
+    if (names && names->empty()) continue;
+    std::string list;
+    for (const std::string& name : names.value_or(std::vector<std::string>())) {
+      list += (list.empty() ? ": " : ", ") + ckpt::escaped(name);
+    }
+    lost.push_back({"attributes of " + key, "only torch files hold attributes of tensors" + list});
+  }
+  return lost;
+}
+
+}  // namespace optim

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ckpt/document.h>
+#include <optim/layer_wise_checkpoint.h>
+
+#include "layout/layer_wise_view.h"
+
+// What torch files say of a tensor beside its values: Megatron marks masters with the attributes of
+// tensor parallelism, which torch_dist has no place for and which a parameter's name gives again.
+namespace optim {
+
+// Takes down the attributes of the tensor that `value` rebuilds; what no target holds (its class,
+// requires_grad) goes to view.not_carried.
+void note_attributes(const std::string& key, const ckpt::Value& value,
+                     const ckpt::Document& document, CommonBuilder& common,
+                     LayerWiseCheckpoint& view);
+
+// Those that Megatron sets on the master of a parameter of this name, in its order.
+using Attribute = std::pair<std::string, std::variant<bool, int64_t>>;
+std::vector<Attribute> master_attributes(const LayerWiseCheckpoint& view,
+                                         const LayerWiseParam& param);
+
+// What is lost where attributes are not written: those that a parameter's name does not give.
+std::vector<ckpt::NotCarried> lost_attributes(const LayerWiseCheckpoint& view);
+
+}  // namespace optim
