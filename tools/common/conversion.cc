@@ -124,7 +124,9 @@ void print_text(const ConversionOptions& options, const optim::ConvertReport& re
                   << size_text(report.linked_bytes) << " of the source\n";
   }
   if (report.verified_bytes != 0) {
-    console.out() << "read back " << size_text(report.verified_bytes) << ": as written\n";
+    const bool is_published = report.outcome == ckpt::Outcome::Published;
+    console.out() << "read back " << size_text(report.verified_bytes) << ": as written"
+                  << (is_published ? ", passes verify, equal to the source\n" : "\n");
   }
   for (const auto& [lost, reason] : report.not_carried) {
     console.out() << "not carried: " << ckpt::escaped(lost) << ": " << reason << "\n";
@@ -157,7 +159,7 @@ void ConversionOptions::declare(CLI::App& app) {
       ->transform(CLI::AsSizeValue(false))
       ->option_text("BYTES");
   auto* const dry = app.add_flag("--dry-run", dry_run, "Show the plan, write nothing");
-  app.add_flag("--verify", verify, "Read back what was written before it is published");
+  app.add_flag("--verify", verify, "Before publishing, read the result back, verify it and compare it with the source");
   app.add_flag("--resume", resume,
                "Continue what an interrupted run left, and leave what is finished to the next");
   app.add_flag("--clean", clean, "Remove what an interrupted run left, and end")->excludes(dry);

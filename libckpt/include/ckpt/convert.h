@@ -3,13 +3,17 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
+#include <ckpt/diff.h>
+#include <ckpt/error.h>
 #include <ckpt/execute.h>
 #include <ckpt/staging.h>
 #include <ckpt/target.h>
+#include <ckpt/verify.h>
 
 namespace ckpt {
 
@@ -20,7 +24,10 @@ struct ConvertOptions {
   bool strict = false;               // refuse when something cannot be carried
   bool force = false;                // replace the destination
   bool dry_run = false;              // plan, write nothing
-  bool verify = false;  // read back what was written, from the device, before it is published
+  // Before anything is published: read back what was written, from the device, open it with the
+  // reader, run the checks of verify(), and compare it with the source by value. Without it the
+  // result is opened, and what it holds is compared by name, type and shape.
+  bool verify = false;
   bool resume = false;  // continue what an interrupted attempt left; see StagingOptions
   // With a world_size above 1 this process writes its share of the bytes; the last one publishes.
   Share share;
@@ -77,7 +84,38 @@ struct ConversionSource {
   std::vector<LinkedFile> links = {};  // published with the target's files, in this order
   // Called, if set, when this process has written its payload; if it throws, nothing is published.
   std::function<void()> before_publishing = {};
+  // Called, if set, by the process that publishes, with the complete target where it was written;
+  // if it throws, nothing is published.
+  std::function<void(const std::filesystem::path& written)> check_result = {};
 };
+
+// How a result is compared with its source.
+struct ResultCheck {
+  std::span<const NotCarried> not_carried;  // what the result may lack, by name
+  bool values = false;                      // of tensors, too: else their names, types and shapes
+  ExecuteOptions execute;
+};
+
+// Conservation: what was written holds each tensor and object of the source, under the names of the
+// two inventories, and nothing else, but for what is said not to be carried. Objects are compared
+// by value, tensors where check.values says so: by the checksums that both sides state for the same
+// bytes, or byte by byte. Throws std::logic_error that names what differs: a fault of ours.
+CKPT_EXPORT void require_same_content(const DiffSide& source, const DiffSide& written,
+                                      const ResultCheck& check);
+
+// The same for what make_target(source, spec) made of a plain state dict. Throws Unsupported where
+// the reader does not take what was written.
+CKPT_EXPORT void check_plain_result(const Checkpoint& source, const TargetSpec& spec,
+                                    const std::filesystem::path& written, const ResultCheck& check);
+
+// Opens what was written, before it is published. Throws Unsupported where the reader refuses it,
+// so that nobody else is left with it; IoFailure as it is.
+CKPT_EXPORT Checkpoint open_result(const std::filesystem::path& written, const Limits& limits);
+// That refusal, of what a later reader has thrown.
+[[noreturn]] CKPT_EXPORT void refuse_unreadable(const Error& error);
+
+// Throws Corrupt with the first damage that verify() found in what was written.
+CKPT_EXPORT void refuse_damage(const Findings& findings);
 
 // The last part of every conversion: plan, stage, execute, commit. source_format of the report is
 // left to the caller. Throws Corrupt where the source changes meanwhile, IoFailure where

@@ -10,9 +10,15 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
                       const ConvertOptions& options) {
   const Checkpoint opened = Checkpoint::open(source, {options.iteration, options.limits});
   const Format format = options.format.value_or(opened.catalog().format);
-  Target target = make_target(opened, {format, is_safetensors_folder(destination), options.keys});
-  ConvertReport report =
-      write_target(std::move(target), {opened, source, &opened}, destination, options);
+  const TargetSpec spec{format, is_safetensors_folder(destination), options.keys};
+  Target target = make_target(opened, spec);
+  ConversionSource from{opened, source, &opened};
+  const std::vector<NotCarried> not_carried = target.not_carried;
+  from.check_result = [&](const std::filesystem::path& written) {
+    if (options.verify) refuse_damage(verify(open_result(written, opened.limits())));
+    check_plain_result(opened, spec, written, {not_carried, options.verify, options.execute});
+  };
+  ConvertReport report = write_target(std::move(target), from, destination, options);
   report.source_format = opened.catalog().format;
   return report;
 }

@@ -80,6 +80,7 @@ void publish_parts(const WriteAttempt& attempt, PieceWriter& writer,
   });
   writer.verify(last);
   writer.verify(changed);
+  if (attempt.source.check_result) attempt.source.check_result(attempt.staging.folder());
   if (attempt.fingerprint) attempt.fingerprint->check_unchanged();
   attempt.staging.commit();
   attempt.report.outcome = Outcome::Published;

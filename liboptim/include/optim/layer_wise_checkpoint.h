@@ -63,8 +63,8 @@ struct LayerWiseOptimizer {
 struct RankItem {
   std::string name;  // "optimizer.0/KEY"; "optimizer.0/optimizer/KEY" of the wrapped optimizer
   std::string key;
-  uint32_t optimizer = 0;  // place in the chain
-  bool is_inner = false;   // of the wrapped optimizer's state
+  uint32_t optimizer = 0;                                 // place in the chain
+  bool is_inner = false;                                  // of the wrapped optimizer's state
   std::vector<std::pair<uint32_t, ckpt::NodeId>> values;  // by rank; in `common`
 };
 
@@ -81,8 +81,8 @@ struct LayerWiseCheckpoint {
   std::optional<ckpt::NodeId>
       model_metadata;  // `_metadata` of the model's OrderedDict, in `common`
   std::vector<std::shared_ptr<const ckpt::Document>> extra_states;
-  // Attributes of wrapped tensors, as their masters have them, by canonical key; in `common`. Only of
-  // torch sources.
+  // Attributes of wrapped tensors, as their masters have them, by canonical key; in `common`. Only
+  // of torch sources.
   std::map<std::string, ckpt::NodeId> attributes;
   std::vector<RankItem> rank_items;
   // Objects of torch_dist that belong to the ranks of one run, by key: rerun_state_machine_state.

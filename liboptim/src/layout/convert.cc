@@ -6,6 +6,7 @@
 #include <ckpt/error.h>
 #include <optim/layer_wise_checkpoint.h>
 
+#include "layout/check_result.h"
 #include "layout/common_state.h"
 #include "layout/layer_wise_target.h"
 #include "layout/passing_proof.h"
@@ -44,6 +45,7 @@ struct Job {
   const std::filesystem::path& destination;
   Links links = {};
   std::function<void()> before_publishing = {};
+  CheckWritten check_result = {};
 };
 
 ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& options) {
@@ -53,9 +55,11 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
                 "is no folder that an iteration could be added to");
   }
   ConvertReport report;
-  static_cast<ckpt::ConvertReport&>(report) = ckpt::write_target(
-      std::move(target),
-      {job.source, job.source_path, &job.source, job.links, job.before_publishing}, place, options);
+  static_cast<ckpt::ConvertReport&>(report) =
+      ckpt::write_target(std::move(target),
+                         {job.source, job.source_path, &job.source, job.links,
+                          job.before_publishing, job.check_result},
+                         place, options);
   report.source_format = job.source.catalog().format;
   // Who published may have ended before this.
   const bool is_in_place = report.outcome == ckpt::Outcome::Published ||
@@ -151,6 +155,9 @@ ConvertReport convert_layer_wise(Job job, const ConvertOptions& options) {
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
   ckpt::Target target = to_safetensors ? make_layer_wise_safetensors(view, options.keys, as_folder)
                                        : make_layer_wise_target(view, spec);
+  job.check_result =
+      to_safetensors ? layer_wise_safetensors_check(view, source, target.not_carried, options)
+                     : layer_wise_check(view, source, options.layout, target.not_carried, options);
   if (options.link) job.links = link_what_stays(source, target);
   ConvertReport report = view.format == ckpt::Format::Torch
                              ? write_proven(view, job, std::move(target), options)
@@ -162,7 +169,7 @@ ConvertReport convert_layer_wise(Job job, const ConvertOptions& options) {
   return report;
 }
 
-ConvertReport convert_plain(const Job& job, const ConvertOptions& options) {
+ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
   if (options.data_parallel) {
     throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
@@ -170,7 +177,10 @@ ConvertReport convert_plain(const Job& job, const ConvertOptions& options) {
   }
   const ckpt::Format format = options.format.value_or(source.catalog().format);
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
-  return write(job, ckpt::make_target(source, {format, as_folder, options.keys}), options);
+  const ckpt::TargetSpec spec{format, as_folder, options.keys};
+  ckpt::Target target = ckpt::make_target(source, spec);
+  job.check_result = plain_check(source, spec, target.not_carried, options);
+  return write(job, std::move(target), options);
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
 // The canonical view of a torch_dist folder: keys name the parameters, stacked over layers; the
 // common state lies in common.pt.
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 
 #include "layout/common_state.h"
 #include "layout/layer_wise_view.h"
+#include "layout/stacked_layers.h"
 
 namespace optim {
 namespace {
@@ -28,42 +28,6 @@ constexpr std::string_view kStateOrder[] = {"momentum_buffer", "exp_avg", "exp_a
 size_t state_place(const std::string& state) {
   return static_cast<size_t>(std::find(std::begin(kStateOrder), std::end(kStateOrder), state) -
                              std::begin(kStateOrder));
-}
-
-// "X._extra_state/shard_1_2" -> X._extra_state, layer 1 of 2.
-struct ObjectShard {
-  std::string key;
-  uint32_t index = 0, count = 0;
-};
-
-std::optional<ObjectShard> parse_object_key(const std::string& text) {
-  const size_t slash = text.rfind("/shard_");
-  if (slash == text.npos) return std::nullopt;
-  ObjectShard shard{text.substr(0, slash), 0, 0};
-  const char* const end = text.data() + text.size();
-  const auto [middle, error] = std::from_chars(text.data() + slash + 7, end, shard.index);
-  if (error != std::errc() || middle == end || *middle != '_') return std::nullopt;
-  const auto [last, second_error] = std::from_chars(middle + 1, end, shard.count);
-  if (second_error != std::errc() || last != end) return std::nullopt;
-  return shard;
-}
-
-// Layer `layer` of a stacked tensor: the leading dimension is taken off.
-TensorEntry layer_of(const TensorEntry& stacked, uint32_t layer, std::string key) {
-  TensorEntry tensor{{}, std::move(key), stacked.dtype, {}, {}};
-  tensor.shape.assign(stacked.shape.begin() + 1, stacked.shape.end());
-  for (const ckpt::Chunk& chunk : stacked.chunks) {
-    const ckpt::Box& box = chunk.box;
-    if (layer < box.offsets[0] || layer >= box.offsets[0] + box.sizes[0]) continue;
-    ckpt::Chunk part{
-        {{box.offsets.begin() + 1, box.offsets.end()}, {box.sizes.begin() + 1, box.sizes.end()}},
-        chunk.region};
-    part.payload_offset_bytes = chunk.payload_offset_bytes +
-                                (layer - box.offsets[0]) * ckpt::element_count(part.box.sizes) *
-                                    ckpt::bytes_per_element(stacked.dtype);
-    tensor.chunks.push_back(std::move(part));
-  }
-  return tensor;
 }
 
 [[noreturn]] void corrupt(const std::string& key, std::string problem) {
@@ -377,8 +341,8 @@ class Reader {
   void read_common_step(const Value& inner, const std::string& pointer, LayerWiseOptimizer& out) {
     const auto state = inner.find("state");
     if (!state) return;
-    const bool is_known = state->is(Kind::Dict) &&
-                          state->item_count() == (state->find(kCommonStep) ? size_t{1} : 0);
+    const bool is_known =
+        state->is(Kind::Dict) && state->item_count() == (state->find(kCommonStep) ? size_t{1} : 0);
     if (!is_known) {
       throw Error(ErrorCode::Unsupported, {state_.file, std::nullopt, state_.key + pointer},
                   "beside it the common state holds state that is not known");

@@ -23,7 +23,7 @@ constexpr const char* kHint =
 
 // What lies under one stacked key, of all layers.
 struct Stack {
-  std::string first_name;             // of the first layer that was met
+  std::string first_name;              // of the first layer that was met
   const TensorEntry* first = nullptr;  // null: an object
   uint32_t layers_seen = 0;
 };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,17 @@ struct TargetJob {
     target.not_carried.push_back({std::move(what), std::move(reason)});
   }
 };
+
+// Whether a layout files this optimizer as a DistributedOptimizer, which keeps its step in its
+// groups: one whose groups name the algorithm, which Muon's do not.
+bool is_distributed(const LayerWiseCheckpoint& source, const LayerWiseOptimizer& optimizer,
+                    StoreLayout layout);
+// Writes the step that all parameters share into a group. Throws Unsupported for one that is not
+// float32.
+void put_step(ckpt::ValueTree& tree, ckpt::NodeId group, const LayerWiseOptimizer& optimizer);
+
+// The name of a canonical key in safetensors; nullopt where the rules leave it out.
+std::optional<std::string> key_in_safetensors(const std::string& key, const ckpt::KeyRules& rules);
 
 // Whether the target has a file for each rank of the source.
 bool keeps_rank_items(const TargetJob& job);

@@ -51,10 +51,8 @@ class DistWriter {
  private:
   bool of_august() const { return job_.spec.layout == StoreLayout::August2026; }
 
-  // A DistributedOptimizer's: its groups name the algorithm, which Muon's do not.
   bool is_distributed(const LayerWiseOptimizer& optimizer) const {
-    return of_august() && !optimizer.groups.empty() &&
-           source_.common.tree.value(optimizer.groups[0]).find("optimizer").has_value();
+    return optim::is_distributed(source_, optimizer, job_.spec.layout);
   }
 
   // --- tensors ---
@@ -267,18 +265,6 @@ class DistWriter {
     return result;
   }
 
-  static void put_step(ValueTree& tree, NodeId group, const LayerWiseOptimizer& optimizer) {
-    if (optimizer.step_layout != StepLayout::PerParam) return;
-    float step = 0;
-    if (optimizer.step_dtype != ckpt::DType::Float32 ||
-        optimizer.step_bytes.size() != sizeof step) {
-      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "step"},
-                        "a step count that is not float32");
-    }
-    std::memcpy(&step, optimizer.step_bytes.data(), sizeof step);
-    tree.put(group, "step", tree.real(static_cast<double>(step)));
-  }
-
   TargetJob& job_;
   const LayerWiseCheckpoint& source_;
   ckpt::DistSpec spec_;
@@ -286,6 +272,23 @@ class DistWriter {
 };
 
 }  // namespace
+
+bool is_distributed(const LayerWiseCheckpoint& source, const LayerWiseOptimizer& optimizer,
+                    StoreLayout layout) {
+  return layout == StoreLayout::August2026 && !optimizer.groups.empty() &&
+         source.common.tree.value(optimizer.groups[0]).find("optimizer").has_value();
+}
+
+void put_step(ValueTree& tree, NodeId group, const LayerWiseOptimizer& optimizer) {
+  if (optimizer.step_layout != StepLayout::PerParam) return;
+  float step = 0;
+  if (optimizer.step_dtype != ckpt::DType::Float32 || optimizer.step_bytes.size() != sizeof step) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "step"},
+                      "a step count that is not float32");
+  }
+  std::memcpy(&step, optimizer.step_bytes.data(), sizeof step);
+  tree.put(group, "step", tree.real(static_cast<double>(step)));
+}
 
 void add_torch_dist_files(TargetJob& job) {
   check_stackable(job.source);

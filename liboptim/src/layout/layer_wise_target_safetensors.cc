@@ -42,6 +42,11 @@ std::vector<std::string> objects_of(const LayerWiseCheckpoint& view) {
 
 }  // namespace
 
+std::optional<std::string> key_in_safetensors(const std::string& key, const ckpt::KeyRules& rules) {
+  if (rules.accepts && !rules.accepts(key)) return std::nullopt;
+  return renamed(key, rules);
+}
+
 ckpt::Target make_layer_wise_safetensors(const LayerWiseCheckpoint& source,
                                          const ckpt::KeyRules& rules, bool as_folder) {
   const auto is_accepted = [&](const std::string& key) {
@@ -51,14 +56,14 @@ ckpt::Target make_layer_wise_safetensors(const LayerWiseCheckpoint& source,
   spec.as_folder = as_folder;
   std::set<std::string> keys;
   for (const ckpt::TensorEntry& tensor : source.tensors.tensors) {
-    if (!is_accepted(tensor.key)) continue;
-    std::string key = renamed(tensor.key, rules);
-    if (!keys.insert(key).second) {
-      throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = key},
+    const auto key = key_in_safetensors(tensor.key, rules);
+    if (!key) continue;
+    if (!keys.insert(*key).second) {
+      throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = *key},
                   "two values are renamed to it");
     }
     auto entry = std::make_shared<const ckpt::TensorEntry>(tensor);
-    spec.tensors.push_back({std::move(key), {entry, ckpt::whole(tensor.shape)}});
+    spec.tensors.push_back({*key, {entry, ckpt::whole(tensor.shape)}});
   }
   if (spec.tensors.empty()) {
     throw Error(ErrorCode::InvalidArgument, {}, "no key is left to be written");

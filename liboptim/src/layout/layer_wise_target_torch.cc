@@ -13,9 +13,9 @@ using ckpt::ValueTree;
 
 // A tensor with attributes is one rebuilt with a state dict.
 NodeId with_attributes(ValueTree& tree, NodeId tensor, NodeId attributes) {
-  const NodeId args = tree.tuple({tree.value(tensor).callable().id(),
-                                  tree.global("torch", "Tensor"), tree.value(tensor).args().id(),
-                                  attributes});
+  const NodeId args =
+      tree.tuple({tree.value(tensor).callable().id(), tree.global("torch", "Tensor"),
+                  tree.value(tensor).args().id(), attributes});
   return tree.object(ckpt::Construction::Reduce,
                      tree.global("torch._tensor", "_rebuild_from_type_v2"), args);
 }
@@ -106,9 +106,7 @@ class OptimizerWriter {
     return state;
   }
 
-  NodeId write_tensor(const std::string& key) {
-    return write_tensor_of(source_, key, archive_);
-  }
+  NodeId write_tensor(const std::string& key) { return write_tensor_of(source_, key, archive_); }
 
   NodeId write_groups(const LayerWiseOptimizer& optimizer,
                       const std::vector<std::vector<uint32_t>>& groups) {

@@ -45,9 +45,7 @@ std::optional<uint32_t> rank_of(std::string_view path) {
 class Reader {
  public:
   explicit Reader(const ckpt::Checkpoint& source)
-      : source_(source),
-        model_(require_document(std::string(kModelFile))),
-        rank_items_(source) {}
+      : source_(source), model_(require_document(std::string(kModelFile))), rank_items_(source) {}
 
   LayerWiseCheckpoint run() {
     refuse_other_rank_folders();
@@ -101,13 +99,14 @@ class Reader {
     return *tensor;
   }
 
-  // A tensor of a document under its canonical key, with what the file says of it beside its values.
+  // A tensor of a document under its canonical key, with what the file says of it beside its
+  // values.
   void add_tensor(const std::string& key, const TensorEntry& tensor, const Value& value,
                   const Document& document) {
     view_.tensors.tensors.push_back(tensor);
     view_.tensors.tensors.back().file.clear();
     view_.tensors.tensors.back().key = key;
-    note_attributes(key, value, document, common_, view_);
+    note_attributes({key, value, document}, common_, view_);
   }
 
   // --- the model ---
@@ -230,9 +229,9 @@ class Reader {
                    " parameters, the groups have " + std::to_string(local_index));
     }
     const auto optimizer = static_cast<uint32_t>(dealt.optimizer);
-    rank_items_.add({dealt.rank, optimizer, false}, document, state, place,
+    rank_items_.add({dealt.rank, optimizer, false, document, state, place},
                     {"optimizer", "fp32_from_fp16_params"});
-    rank_items_.add({dealt.rank, optimizer, true}, document, inner, inner_place,
+    rank_items_.add({dealt.rank, optimizer, true, document, inner, inner_place},
                     {"state", "param_groups"});
   }
 
@@ -279,8 +278,8 @@ class Reader {
 
   void read_states(const Document& document, const Value& states, const LocalParam& local,
                    const Place& place) {
-    const auto state = states.is(Kind::Dict) ? states.find(static_cast<int64_t>(local.local_index))
-                                             : std::nullopt;
+    const auto state =
+        states.is(Kind::Dict) ? states.find(static_cast<int64_t>(local.local_index)) : std::nullopt;
     if (!state || !state->is(Kind::Dict)) place.corrupt("the parameter has no state");
     for (size_t i = 0; i < state->item_count(); ++i) {
       const auto [key, value] = state->item(i);

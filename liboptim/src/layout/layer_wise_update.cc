@@ -4,6 +4,8 @@
 
 #include <ckpt/error.h>
 
+#include "layout/check_result.h"
+
 namespace optim {
 namespace {
 
@@ -127,9 +129,11 @@ ConvertReport save_layer_wise(const LayerWiseCheckpoint& base, const ckpt::Check
   spec.ownership = options.ownership;
   spec.as_root = source.was_root();
   ckpt::Target target = make_layer_wise_target(view, spec);
+  ckpt::ConversionSource from{payloads, source.folder()};
+  from.check_result = layer_wise_check(view, payloads, spec.layout, target.not_carried, options);
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =
-      ckpt::write_target(std::move(target), {payloads, source.folder()}, destination, options);
+      ckpt::write_target(std::move(target), from, destination, options);
   report.layer_wise = true;
   report.source_format = view.format;
   report.source_data_parallel = view.sizes.data_parallel;

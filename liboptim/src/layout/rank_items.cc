@@ -17,9 +17,9 @@ using ckpt::TensorEntry;
 std::vector<const TensorEntry*> tensors_at(const ckpt::Checkpoint& source, const Place& place) {
   std::vector<const TensorEntry*> found;
   for (const TensorEntry& tensor : source.catalog().tensors) {
-    const bool is_below = tensor.file == place.file && tensor.key.starts_with(place.pointer) &&
-                          (tensor.key.size() == place.pointer.size() ||
-                           tensor.key[place.pointer.size()] == '/');
+    const bool is_below =
+        tensor.file == place.file && tensor.key.starts_with(place.pointer) &&
+        (tensor.key.size() == place.pointer.size() || tensor.key[place.pointer.size()] == '/');
     if (is_below) found.push_back(&tensor);
   }
   return found;
@@ -27,25 +27,25 @@ std::vector<const TensorEntry*> tensors_at(const ckpt::Checkpoint& source, const
 
 }  // namespace
 
-void RankItems::add(const From& from, const ckpt::Document& document, const ckpt::Value& state,
-                    const Place& place, std::initializer_list<std::string_view> known) {
-  for (size_t i = 0; i < state.item_count(); ++i) {
-    const auto [key, value] = state.item(i);
+void RankItems::add(const State& state, std::initializer_list<std::string_view> known) {
+  for (size_t i = 0; i < state.value.item_count(); ++i) {
+    const auto [key, value] = state.value.item(i);
     if (!key.is(Kind::Str)) {
-      (place / ckpt::key_text(key)).unsupported("a key that is not a string is not known here");
+      (state.place / ckpt::key_text(key))
+          .unsupported("a key that is not a string is not known here");
     }
     if (std::ranges::find(known, key.text()) != known.end()) continue;
-    item_of(from, key.text())
-        .stated.push_back({from.rank, &document, value.id(), place / key.text()});
+    item_of(state, key.text())
+        .stated.push_back({state.rank, &state.document, value.id(), state.place / key.text()});
   }
 }
 
-RankItems::Item& RankItems::item_of(const From& from, std::string_view key) {
+RankItems::Item& RankItems::item_of(const State& state, std::string_view key) {
   const auto found = std::ranges::find_if(items_, [&](const Item& item) {
-    return item.optimizer == from.optimizer && item.is_inner == from.is_inner && item.key == key;
+    return item.optimizer == state.optimizer && item.is_inner == state.is_inner && item.key == key;
   });
   if (found != items_.end()) return *found;
-  return items_.emplace_back(Item{from.optimizer, from.is_inner, std::string(key), {}});
+  return items_.emplace_back(Item{state.optimizer, state.is_inner, std::string(key), {}});
 }
 
 bool RankItems::are_equal(const std::vector<Stated>& stated) const {
@@ -76,8 +76,11 @@ void RankItems::settle(uint32_t rank_count, CommonBuilder& common,
           .emplace_back(item.key, carry(item.stated.front()));
       continue;
     }
-    RankItem own{rank_item_name(item.optimizer, item.is_inner, item.key), item.key, item.optimizer,
-                 item.is_inner, {}};
+    RankItem own{rank_item_name(item.optimizer, item.is_inner, item.key),
+                 item.key,
+                 item.optimizer,
+                 item.is_inner,
+                 {}};
     for (const Stated& stated : item.stated) own.values.emplace_back(stated.rank, carry(stated));
     view.rank_items.push_back(std::move(own));
   }

@@ -13,21 +13,24 @@
 
 namespace optim {
 
-// Collects what rank files say of an optimizer beside its parameters, groups, masters and step. What
-// all ranks state equally belongs to the optimizer (`others`, `inner_others`), what only some state,
-// or each otherwise, to the ranks (LayerWiseCheckpoint::rank_items). Nothing is left out.
+// Collects what rank files say of an optimizer beside its parameters, groups, masters and step.
+// What all ranks state equally belongs to the optimizer (`others`, `inner_others`), what only some
+// state, or each otherwise, to the ranks (LayerWiseCheckpoint::rank_items). Nothing is left out.
 class RankItems {
  public:
   explicit RankItems(const ckpt::Checkpoint& source) : source_(source) {}
 
-  // Every key of `state` but `known`. Ranks come in ascending order. `is_inner`: the state is that
-  // of the wrapped optimizer. Throws Unsupported for a key that is not a string.
-  struct From {
+  // The state of an optimizer, or of the one that it wraps (`is_inner`), in the file of a rank.
+  struct State {
     uint32_t rank = 0, optimizer = 0;
     bool is_inner = false;
+    const ckpt::Document& document;
+    ckpt::Value value;
+    Place place;
   };
-  void add(const From& from, const ckpt::Document& document, const ckpt::Value& state,
-           const Place& place, std::initializer_list<std::string_view> known);
+  // Every key of the state but `known`. Ranks come in ascending order. Throws Unsupported for a key
+  // that is not a string.
+  void add(const State& state, std::initializer_list<std::string_view> known);
 
   // Moves what was collected into the view. `rank_count`: of the whole checkpoint.
   void settle(uint32_t rank_count, CommonBuilder& common, LayerWiseCheckpoint& view) const;
@@ -46,7 +49,7 @@ class RankItems {
     std::vector<Stated> stated;
   };
 
-  Item& item_of(const From& from, std::string_view key);
+  Item& item_of(const State& state, std::string_view key);
   bool are_equal(const std::vector<Stated>& stated) const;
   bool are_equal(const Stated& a, const Stated& b) const;
 

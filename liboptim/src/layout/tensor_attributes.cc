@@ -52,17 +52,17 @@ std::map<std::string, const LayerWiseParam*> params_by_master(const LayerWiseChe
 
 }  // namespace
 
-void note_attributes(const std::string& key, const Value& value, const ckpt::Document& document,
-                     CommonBuilder& common, LayerWiseCheckpoint& view) {
-  const auto tensor = ckpt::as_tensor(value);
-  if (!tensor) return;
-  if (tensor->attributes) {
-    view.attributes[key] = common.carry(document.tree.value(*tensor->attributes), document);
+void note_attributes(const FoundTensor& tensor, CommonBuilder& common, LayerWiseCheckpoint& view) {
+  const auto& [key, value, document] = tensor;
+  const auto stated = ckpt::as_tensor(value);
+  if (!stated) return;
+  if (stated->attributes) {
+    view.attributes[key] = common.carry(document.tree.value(*stated->attributes), document);
   }
   if (const auto type = other_class(value)) {
     view.not_carried.push_back({"class of " + key, *type + " becomes a plain tensor"});
   }
-  if (tensor->requires_grad) {
+  if (stated->requires_grad) {
     view.not_carried.push_back({"requires_grad of " + key, "it is written without"});
   }
 }
@@ -85,8 +85,8 @@ std::vector<ckpt::NotCarried> lost_attributes(const LayerWiseCheckpoint& view) {
   const auto params = params_by_master(view);
   for (const auto& [key, node] : view.attributes) {
     const auto param = params.find(key);
-    const auto given = param == params.end() ? std::vector<Attribute>()
-                                             : master_attributes(view, *param->second);
+    const auto given =
+        param == params.end() ? std::vector<Attribute>() : master_attributes(view, *param->second);
     const auto names = names_beside(view.common.tree.value(node), given);
     if (names && names->empty()) continue;
     std::string list;

@@ -14,11 +14,14 @@
 // tensor parallelism, which torch_dist has no place for and which a parameter's name gives again.
 namespace optim {
 
-// Takes down the attributes of the tensor that `value` rebuilds; what no target holds (its class,
+// Takes down the attributes of a tensor under its canonical key; what no target holds (its class,
 // requires_grad) goes to view.not_carried.
-void note_attributes(const std::string& key, const ckpt::Value& value,
-                     const ckpt::Document& document, CommonBuilder& common,
-                     LayerWiseCheckpoint& view);
+struct FoundTensor {
+  std::string key;
+  ckpt::Value value;  // in the document
+  const ckpt::Document& document;
+};
+void note_attributes(const FoundTensor& tensor, CommonBuilder& common, LayerWiseCheckpoint& view);
 
 // Those that Megatron sets on the master of a parameter of this name, in its order.
 using Attribute = std::pair<std::string, std::variant<bool, int64_t>>;
