@@ -1,4 +1,4 @@
-"""Wrong successes of conversions: what the target cannot hold is refused or listed, never dropped."""
+"""Wrong successes of conversions: what a target cannot hold is refused or listed, not dropped."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ def test_what_all_ranks_state_is_carried_both_ways(copied, tmp_path: Path) -> No
     succeed("ckpt-convert", root, tmp_path / "dist", *TO_DIST, "--verify")
     succeed("ckpt-convert", tmp_path / "dist", tmp_path / "back", "--to", "torch", "--verify")
     for rank in (0, 1):
-        ours, theirs = load_file(rank_file(tmp_path / "back", rank)), load_file(rank_file(root, rank))
+        ours = load_file(rank_file(tmp_path / "back", rank))
+        theirs = load_file(rank_file(root, rank))
         assert not differences(ours[0]["optimizer"]["extra"], theirs[0]["optimizer"]["extra"])
         assert ours[1]["extra"] == theirs[1]["extra"]
 

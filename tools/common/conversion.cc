@@ -120,8 +120,8 @@ void print_text(const ConversionOptions& options, const optim::ConvertReport& re
     console.out() << "kept " << size_text(report.kept_bytes) << " of an interrupted run\n";
   }
   if (report.linked_bytes != 0) {
-    console.out() << (options.dry_run ? "would link " : "linked ")
-                  << size_text(report.linked_bytes) << " of the source\n";
+    console.out() << (options.dry_run ? "would link " : "linked ") << size_text(report.linked_bytes)
+                  << " of the source\n";
   }
   if (report.verified_bytes != 0) {
     const bool is_published = report.outcome == ckpt::Outcome::Published;
@@ -159,7 +159,8 @@ void ConversionOptions::declare(CLI::App& app) {
       ->transform(CLI::AsSizeValue(false))
       ->option_text("BYTES");
   auto* const dry = app.add_flag("--dry-run", dry_run, "Show the plan, write nothing");
-  app.add_flag("--verify", verify, "Before publishing, read the result back, verify it and compare it with the source");
+  app.add_flag("--verify", verify,
+               "Before publishing, read the result back, verify it and compare it with the source");
   app.add_flag("--resume", resume,
                "Continue what an interrupted run left, and leave what is finished to the next");
   app.add_flag("--clean", clean, "Remove what an interrupted run left, and end")->excludes(dry);
