@@ -107,6 +107,26 @@ BOOST_AUTO_TEST_CASE(names_of_megatron_core_0_16_are_understood) {
       !read({{"muon_nesterov", flag(false)}, {"muon_use_nesterov", flag(true)}}).muon_nesterov);
 }
 
+BOOST_AUTO_TEST_CASE(arguments_that_make_no_configuration_are_corrupt_and_named) {
+  const std::vector<std::pair<std::string, MakeValue>> rows = {
+      {"muon_num_ns_steps", integer(1000000000)},
+      {"muon_num_ns_steps", integer(0)},
+      {"muon_momentum", number(1.5)},
+      {"adam_eps", number(-1)},
+      {"lr", number(-0.1)},
+      {"optimizer", text("adamw")}};
+  for (const auto& [field, make] : rows) {
+    const ValueTree args = state_of({{field, make}});
+    expect_error(ckpt::ErrorCode::Corrupt, "args." + field,
+                 [&] { optim::valid_config_from_args(args.root()); });
+  }
+  const ValueTree soap = state_of({{"optimizer", text("soap")}});
+  expect_error(ckpt::ErrorCode::Unsupported, "args.optimizer",
+               [&] { optim::valid_config_from_args(soap.root()); });
+  const ValueTree fine = state_of(kFixtureArgs);
+  BOOST_TEST(optim::valid_config_from_args(fine.root()).muon_momentum == 0.9);
+}
+
 BOOST_AUTO_TEST_CASE(an_argument_of_another_type_is_refused_by_name) {
   const std::vector<std::pair<std::string, MakeValue>> rows = {
       {"lr", text("0.1")},    {"bf16", integer(1)},           {"hysteresis", number(2)},

@@ -87,7 +87,7 @@ std::vector<Row> algorithms() {
       {"muon_coefficient_type",
        "simple, quintic, polar_express, cans, aol, deepseekv4, cubic5; custom needs rows in code",
        reaches},
-      {"muon_num_ns_steps", "at least 1; 5 with cubic5", reaches},
+      {"muon_num_ns_steps", "1 to 100; 5 with cubic5", reaches},
       {"muon_tp_mode", "", "", [](auto& c) { c.muon_tp_mode = optim::MuonTpMode::Distributed; }},
       {"muon_extra_scale_factor", "times the update", reaches},
       {"muon_scalar_optimizer", "adam or lion",

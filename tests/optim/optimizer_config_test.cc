@@ -210,6 +210,8 @@ BOOST_AUTO_TEST_CASE(coefficients_that_make_no_sense_are_refused_with_the_field)
       {"muon_momentum", [](auto& c) { c.muon_momentum = 1; }},
       {"muon_num_ns_steps", [](auto& c) { c.muon_num_ns_steps = 0; }},
       {"muon_num_ns_steps",
+       [](auto& c) { c.muon_num_ns_steps = optim::kNewtonSchulzStepsMax + 1; }},
+      {"muon_num_ns_steps",
        [](auto& c) {
          c.muon_coefficient_type = optim::NsCoefficients::Cubic5, c.muon_num_ns_steps = 6;
        }},

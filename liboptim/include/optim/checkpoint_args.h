@@ -12,6 +12,9 @@ namespace optim {
 // is the attribute of its name; an absent one keeps its default. Throws Error(Corrupt) with the
 // field's name for a value of another type. Does not validate().
 OPTIM_LAYOUT_EXPORT OptimizerConfig config_from_args(const ckpt::Value& args_namespace_state);
+// The same, validated: what validate() calls an invalid argument is here Error(Corrupt), since the
+// checkpoint says it.
+OPTIM_LAYOUT_EXPORT OptimizerConfig valid_config_from_args(const ckpt::Value& args_namespace_state);
 
 // Rows of one query group of a fused qkv weight, in elements: how Muon splits it.
 struct QkvSplit {

@@ -22,7 +22,7 @@ struct NewtonSchulzStep {
 OPTIM_EXPORT NewtonSchulzStep newton_schulz_step(NsCoefficients type, int64_t index);
 
 struct NewtonSchulzOptions {
-  int64_t steps = 5;  // Cubic5: exactly 5
+  int64_t steps = 5;  // 1 to kNewtonSchulzStepsMax; Cubic5: exactly 5
   NsCoefficients coefficients = NsCoefficients::Quintic;
   std::vector<NewtonSchulzStep> custom = {};  // the rows of Custom; past their end they start again
   // Highest and High: fp32 products. Medium: one cast to bf16, then bf16 products that accumulate
@@ -34,9 +34,10 @@ struct NewtonSchulzOptions {
 // emerging_optimizers 0.3 computes it): divides by the Frobenius norm, iterates on the wide
 // orientation, gives back fp32 of the same shape.
 //
-// `x`: fp32, 2-D, on the CPU. Throws Error(InvalidArgument) for anything else, for steps < 1 and
-// for coefficients that do not fit. The same matrix gives the same bits for any number of threads
-// and whatever it is a view of; LibTorch's matrix products may depend on the processor.
+// `x`: fp32, 2-D, on the CPU. Throws Error(InvalidArgument) for anything else, for steps that are
+// not 1 to kNewtonSchulzStepsMax and for coefficients that do not fit. The same matrix gives the
+// same bits for any number of threads and whatever it is a view of; LibTorch's matrix products may
+// depend on the processor.
 OPTIM_EXPORT at::Tensor newton_schulz(const at::Tensor& x, const NewtonSchulzOptions& options = {});
 
 }  // namespace optim

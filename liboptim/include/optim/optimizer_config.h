@@ -69,7 +69,7 @@ struct OPTIM_LAYOUT_EXPORT OptimizerConfig {
   MuonScaleMode muon_scale_mode = MuonScaleMode::Spectral;
   MatmulPrecision muon_fp32_matmul_prec = MatmulPrecision::Medium;  // Medium: bf16 Newton-Schulz
   NsCoefficients muon_coefficient_type = NsCoefficients::Quintic;
-  int64_t muon_num_ns_steps = 5;                    // Newton-Schulz iterations
+  int64_t muon_num_ns_steps = 5;  // Newton-Schulz iterations, 1 to kNewtonSchulzStepsMax
   MuonTpMode muon_tp_mode = MuonTpMode::Blockwise;  // for weights split over tensor parallel ranks
   double muon_extra_scale_factor = 1.0;             // times the update
   std::string muon_scalar_optimizer = "adam";  // for embeddings, biases and norms: adam or lion

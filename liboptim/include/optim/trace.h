@@ -11,8 +11,10 @@
 namespace optim {
 
 // Recorded steps of one optimizer: NAME.json {name, config {class, ...}, params {name: shape},
-// qkv_params} and, beside it, NAME.safetensors with init.PARAM, grad{k}.PARAM and, after step k,
-// step{k}.param.PARAM and step{k}.STATE.PARAM.
+// qkv_params, scalars {}} and, beside it, NAME.safetensors with init.PARAM, grad{k}.PARAM for
+// k = 0, 1, 2, ... and, after step k, step{k}.param.PARAM, step{k}.STATE.PARAM and, where torch
+// counts steps in a tensor, step{k}.step.PARAM. `scalars` and counts may be left out; any other
+// field or tensor is refused, and so is a value of another JSON type: nothing is converted.
 
 struct CheckOptions {
   std::optional<Tolerance> tolerance = {};  // instead of the bound below
@@ -28,8 +30,9 @@ struct TraceReport {
 
 // Replays a trace and compares every parameter and state after every step: it passes when each is
 // within the tolerance, by default within the bound of its algorithm and precision that
-// docs/optimizer.md argues. Throws NotFound; Corrupt for a malformed trace; Unsupported, with the
-// name, for files that are no traces and for optimizers that cannot be replayed.
+// docs/optimizer.md argues. Throws NotFound; Corrupt, with the field or the tensor, for a malformed
+// trace; Unsupported, with the name, for files that are no traces, for optimizers that cannot be
+// replayed and for fields that are not known.
 OPTIM_EXPORT TraceReport check_trace(const std::filesystem::path& json_file,
                                      const CheckOptions& options = {});
 

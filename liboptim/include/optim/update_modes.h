@@ -27,6 +27,11 @@ enum class NsCoefficients : uint8_t {
 };
 enum class Moment2Method : uint8_t { AdaMuon, NorMuon, Namo };
 
+// More Newton-Schulz steps than this are refused as a mistake. Tables of coefficients have at most
+// 10 rows; each step multiplies small singular values by at least 1.8, so that 100 steps bring up
+// every one that fp32 products can tell from zero.
+inline constexpr int64_t kNewtonSchulzStepsMax = 100;
+
 // The reference's spelling: "spectral", "unit_rms_norm", "polar_express", "deepseekv4", ...
 OPTIM_LAYOUT_EXPORT std::string_view name(MuonScaleMode mode);
 OPTIM_LAYOUT_EXPORT std::string_view name(MatmulPrecision precision);

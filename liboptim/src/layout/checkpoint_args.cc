@@ -121,6 +121,18 @@ OptimizerConfig config_from_args(const Value& args) {
   return config;
 }
 
+OptimizerConfig valid_config_from_args(const Value& args) {
+  OptimizerConfig config = config_from_args(args);
+  try {
+    config.validate();
+  } catch (const ckpt::Error& error) {
+    const bool is_invalid = error.code() == ckpt::ErrorCode::InvalidArgument;
+    refuse(is_invalid ? ckpt::ErrorCode::Corrupt : error.code(), error.where().key,
+           error.problem());
+  }
+  return config;
+}
+
 QkvSplit qkv_split_from_args(const Value& args) {
   if (flag(args, "attention_output_gate")) {
     refuse(ckpt::ErrorCode::Unsupported, "attention_output_gate", "gated attention is not handled");
@@ -131,8 +143,8 @@ QkvSplit qkv_split_from_args(const Value& args) {
   const int64_t groups =
       flag(args, "group_query_attention") ? positive(args, "num_query_groups") : heads;
   require(heads % groups == 0, "num_query_groups", "a divisor of num_attention_heads");
-  require(heads / groups <= std::numeric_limits<int64_t>::max() / channels, "kv_channels",
-          "small enough for 64-bit sizes");
+  constexpr int64_t kRowsMax = int64_t{1} << 40;  // of a query group: query, key and value
+  require(heads / groups <= kRowsMax / channels - 2, "kv_channels", "small enough for a weight");
   return {.query_rows = heads / groups * channels, .key_rows = channels, .value_rows = channels};
 }
 

@@ -104,6 +104,8 @@ void require_ranges(const OptimizerConfig& c) {
 void require_sense(const OptimizerConfig& c) {
   constexpr double kMost = std::numeric_limits<double>::max();
   const std::string_view scalar = c.muon_scalar_optimizer;
+  const std::string ns_steps = "expected at most " + std::to_string(kNewtonSchulzStepsMax) +
+                               " Newton-Schulz steps, found " + std::to_string(c.muon_num_ns_steps);
   enforce(
       {{!is_known(c.optimizer), "optimizer",
         "is none of adam, sgd, muon, lion, soap, adaptive_muon"},
@@ -120,6 +122,7 @@ void require_sense(const OptimizerConfig& c) {
        {c.min_loss_scale <= 0, "min_loss_scale", "is not positive"},
        {c.min_loss_scale > c.initial_loss_scale, "min_loss_scale",
         "is greater than initial_loss_scale"},
+       {c.muon_num_ns_steps > kNewtonSchulzStepsMax, "muon_num_ns_steps", ns_steps},
        {c.muon_coefficient_type == NsCoefficients::Cubic5 && c.muon_num_ns_steps != 5,
         "muon_num_ns_steps", "must be 5 with the coefficients 'cubic5'"},
        {c.muon_coefficient_type == NsCoefficients::Custom, "muon_coefficient_type",

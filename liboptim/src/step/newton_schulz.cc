@@ -73,7 +73,10 @@ void check(const at::Tensor& x, const NewtonSchulzOptions& options) {
   if (x.dim() != 2) refuse("the input has " + std::to_string(x.dim()) + " dimensions, not 2");
   if (x.scalar_type() != at::kFloat) refuse("the input is not float32");
   if (!x.device().is_cpu()) refuse("the input is not on the CPU");
-  if (options.steps < 1) refuse("fewer than 1 step");
+  if (options.steps < 1 || options.steps > kNewtonSchulzStepsMax) {
+    refuse("expected 1 to " + std::to_string(kNewtonSchulzStepsMax) + " steps, found " +
+           std::to_string(options.steps));
+  }
   if (options.coefficients == NsCoefficients::Cubic5 && options.steps != 5) {
     refuse("the coefficients 'cubic5' are for exactly 5 steps");
   }

@@ -100,6 +100,11 @@ BOOST_AUTO_TEST_CASE(rows_that_are_no_whole_number_of_groups_are_refused) {
     optim::make_rule(rule)->update({&info, random_tensor({8}, 1), random_tensor({8}, 2), &state},
                                    {});
   });
+  using Split = optim::QkvSplit;
+  for (const Split& split : {Split{-1, 2, 3}, Split{4, 0, 2}, Split{4, 2, INT64_MAX}}) {
+    rule.qkv_split = split;
+    expect_error(ckpt::ErrorCode::InvalidArgument, "qkv_split", [&] { optim::make_rule(rule); });
+  }
 }
 
 // p before the update and g: by hand, with momentum 0 and a learning rate that hides the update.

@@ -203,7 +203,11 @@ BOOST_AUTO_TEST_CASE(what_is_no_fp32_matrix_is_refused) {
   expect_error(invalid, "", [] { optim::newton_schulz(random_tensor({8}, 1)); });
   expect_error(invalid, "", [] { optim::newton_schulz(random_tensor({2, 3, 4}, 1)); });
   expect_error(invalid, "", [] { optim::newton_schulz(random_tensor({2, 3}, 1).to(at::kDouble)); });
-  expect_error(invalid, "", [] { optim::newton_schulz(random_tensor({2, 3}, 1), {.steps = 0}); });
+  for (const int64_t steps : {int64_t{0}, optim::kNewtonSchulzStepsMax + 1}) {
+    expect_error(invalid, "", [&] {
+      optim::newton_schulz(random_tensor({2, 3}, 1), {.steps = steps});
+    });
+  }
   expect_error(invalid, "", [] { optim::newton_schulz_step(NsCoefficients::Aol, -1); });
 }
 

@@ -5,44 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "optim/expect_error.h"
+#include "optim/step/replay_samples.h"
 #include "optim/step/safetensors_file.h"
 #include "optim/step/tensors.h"
 
-namespace fs = std::filesystem;
-
 BOOST_AUTO_TEST_SUITE(replay)
-
-const fs::path kTorch = fs::path(SHARDWISE_GOLDEN_DIR) / "lw_muon_bf16_torch_dp2";
-const fs::path kTorchDist = fs::path(SHARDWISE_GOLDEN_DIR) / "lw_muon_bf16_torch_dist_dp2";
-
-// A folder of its own for every test; gone at the end.
-struct Workplace {
-  fs::path folder =
-      fs::temp_directory_path() /
-      ("shardwise-replay-" + boost::unit_test::framework::current_test_case().p_name.get());
-  Workplace() {
-    fs::remove_all(folder);
-    fs::create_directories(folder);
-  }
-  ~Workplace() { fs::remove_all(folder); }
-};
-
-optim::ReplayOptions from_init(const fs::path& sample) {
-  optim::ReplayOptions options;
-  options.checkpoint = sample / "ckpt";
-  options.gradients = sample / "expected";
-  options.from_init = true;
-  return options;
-}
-
-const optim::ComparedKind& kind_of(const optim::ReplayReport& report, const std::string& kind) {
-  for (const optim::ComparedKind& compared : report.compared) {
-    if (compared.kind == kind) return compared;
-  }
-  BOOST_FAIL("nothing was compared of the kind " << kind);
-  return report.compared.front();
-}
 
 nlohmann::json recorded_run(const fs::path& sample) {
   std::ifstream stream(sample / "expected" / "run.json");
@@ -228,109 +195,6 @@ BOOST_AUTO_TEST_CASE(the_output_of_the_recorded_steps_is_the_recorded_checkpoint
   std::string iteration;
   std::ifstream(tracker) >> iteration;
   BOOST_TEST(iteration == "3");
-}
-
-// --- What is refused ---
-
-BOOST_AUTO_TEST_CASE(gradients_that_do_not_fit_the_checkpoint_are_corrupt) {
-  const Workplace work;
-  const NamedTensors all = read_safetensors(kTorch / "expected" / "init_and_grads.safetensors");
-  const std::string name = "decoder.final_layernorm.bias";
-  const auto expect_corrupt = [&](const std::string& key, auto change) {
-    NamedTensors changed = all;
-    change(changed);
-    const fs::path file = work.folder / "changed.safetensors";
-    write_safetensors(file, changed);
-    optim::ReplayOptions options = from_init(kTorch);
-    options.gradients = file;
-    options.output = work.folder / "out";
-    expect_error(ckpt::ErrorCode::Corrupt, key, [&] { optim::replay(options); });
-    BOOST_TEST(!fs::exists(options.output));
-  };
-  expect_corrupt("grad1." + name, [&](NamedTensors& t) { t.erase("grad1." + name); });
-  expect_corrupt("grad2." + name,
-                 [&](NamedTensors& t) { t["grad2." + name] = random_tensor({15}, 1); });
-  expect_corrupt("init." + name, [&](NamedTensors& t) { t.erase("init." + name); });
-  expect_corrupt("init." + name,
-                 [&](NamedTensors& t) { t["init." + name] = random_tensor({16}, 1); });  // not bf16
-  expect_corrupt("grad0.nobody",
-                 [](NamedTensors& t) { t["grad0.nobody"] = random_tensor({1}, 1); });
-  expect_corrupt("", [&](NamedTensors& t) {
-    std::erase_if(t, [](const auto& entry) { return entry.first.starts_with("grad"); });
-  });
-}
-
-BOOST_AUTO_TEST_CASE(an_expectation_that_lacks_or_adds_a_tensor_is_corrupt) {
-  const Workplace work;
-  const NamedTensors all = read_safetensors(kTorch / "expected" / "state.safetensors");
-  const auto expect_corrupt = [&](const std::string& key, auto change) {
-    NamedTensors changed;
-    for (const auto& [name, tensor] : all) {
-      if (!name.starts_with("step.")) changed[name] = tensor;
-    }
-    change(changed);
-    write_safetensors(work.folder / "state.safetensors", changed);
-    optim::ReplayOptions options = from_init(kTorch);
-    options.steps = 1;
-    options.expect = work.folder / "state.safetensors";
-    expect_error(ckpt::ErrorCode::Corrupt, key, [&] { optim::replay(options); });
-  };
-  const std::string name = "decoder.final_layernorm.bias";
-  expect_corrupt("exp_avg." + name, [&](NamedTensors& t) { t.erase("exp_avg." + name); });
-  expect_corrupt("momentum_buffer." + name,
-                 [&](NamedTensors& t) { t["momentum_buffer." + name] = random_tensor({16}, 1); });
-}
-
-BOOST_AUTO_TEST_CASE(another_state_than_expected_does_not_pass) {
-  optim::ReplayOptions options = from_init(kTorch);
-  options.steps = 2;  // of the three that led to the expected state
-  options.expect = kTorch / "expected" / "state.safetensors";
-  const optim::ReplayReport report = optim::replay(options);
-  BOOST_TEST(!report.passed);
-  for (const optim::ComparedKind& kind : report.compared) BOOST_TEST(!kind.passed, kind.kind);
-}
-
-BOOST_AUTO_TEST_CASE(requests_that_make_no_sense_are_refused) {
-  const Workplace work;
-  const auto refuses = [](ckpt::ErrorCode code, auto change) {
-    optim::ReplayOptions options = from_init(kTorch);
-    change(options);
-    expect_error(code, "", [&] { optim::replay(options); });
-  };
-  using Options = optim::ReplayOptions;
-  const auto invalid = ckpt::ErrorCode::InvalidArgument;
-  const auto missing = ckpt::ErrorCode::NotFound;
-  refuses(invalid, [](Options& o) { o.steps = 0; });
-  refuses(invalid, [](Options& o) { o.steps = 4; });  // three are recorded
-  refuses(invalid, [](Options& o) { o.data_parallel = 0; });
-  refuses(missing, [](Options& o) { o.gradients = "nowhere"; });
-  refuses(missing, [](Options& o) { o.checkpoint = "nowhere"; });
-  refuses(missing, [](Options& o) { o.expect = "nowhere"; });
-  refuses(missing, [&](Options& o) { o.gradients = work.folder; });  // holds no safetensors
-  refuses(ckpt::ErrorCode::AlreadyExists, [&](Options& o) { o.output = work.folder; });
-}
-
-BOOST_AUTO_TEST_CASE(recorded_norms_that_are_no_norms_are_corrupt) {
-  const Workplace work;
-  fs::copy_file(kTorch / "expected" / "init_and_grads.safetensors",
-                work.folder / "init_and_grads.safetensors");
-  const auto expect_error_for = [&](const std::string& text, ckpt::ErrorCode code,
-                                    const std::string& key) {
-    std::ofstream(work.folder / "run.json") << text;
-    optim::ReplayOptions options = from_init(kTorch);
-    options.gradients = work.folder;
-    options.recorded_grad_norm = true;
-    expect_error(code, key, [&] { optim::replay(options); });
-  };
-  expect_error_for("{", ckpt::ErrorCode::Corrupt, "");
-  expect_error_for("{}", ckpt::ErrorCode::Corrupt, "/steps/0/grad_norm");
-  expect_error_for(R"({"steps": [{"grad_norm": 1}, {"grad_norm": -1}]})", ckpt::ErrorCode::Corrupt,
-                   "/steps/1/grad_norm");
-  fs::remove(work.folder / "run.json");
-  optim::ReplayOptions options = from_init(kTorch);
-  options.gradients = work.folder;
-  options.recorded_grad_norm = true;
-  expect_error(ckpt::ErrorCode::NotFound, "", [&] { optim::replay(options); });
 }
 
 // The FusedAdam layout (step in the group, other roundings) and further sizes.

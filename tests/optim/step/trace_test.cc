@@ -2,8 +2,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "optim/expect_error.h"
+#include "optim/step/safetensors_file.h"
+#include "optim/step/tensors.h"
 
 namespace fs = std::filesystem;
 
@@ -154,6 +157,109 @@ BOOST_AUTO_TEST_CASE(a_trace_that_contradicts_its_tensors_is_corrupt) {
       optim::check_trace(changed.make("adamw_decoupled_b2_0.95", row.from, row.to));
     });
   }
+}
+
+// What a trace says is taken as it is written: nothing is converted, nothing is skipped.
+BOOST_AUTO_TEST_CASE(a_trace_that_says_what_makes_no_sense_is_refused_with_the_field) {
+  const ChangedTrace changed;
+  struct Row {
+    const char *trace, *from, *to, *key;
+    ckpt::ErrorCode code = ckpt::ErrorCode::Corrupt;
+  };
+  const auto unsupported = ckpt::ErrorCode::Unsupported;
+  const char* const adam = "adamw_decoupled_b2_0.95";
+  const char* const muon = "muon_split_qkv_nesterov";
+  const Row rows[] = {
+      {adam, "\"eps\": 1e-08", "\"eps\": -1", "eps"},
+      {adam, "\"eps\": 1e-08", "\"eps\": \"1e-08\"", "eps"},
+      {adam, "\"eps\": 1e-08", "\"eps\": true", "eps"},
+      {adam, "\"eps\": 1e-08", "\"eps\": null", "eps"},
+      {adam, "\"eps\": 1e-08", "\"eps\": 1e-08, \"eps\": 1", "eps"},
+      {adam, "\"eps\": 1e-08", "\"eps\": 1e-08, \"amsgrad\": true", "amsgrad", unsupported},
+      {adam, "\"qkv_params\"", "\"unknown_field\": 1, \"qkv_params\"", "unknown_field",
+       unsupported},
+      {adam, "\"lr\": 0.01", "\"lr\": -0.01", "lr"},
+      {adam, "\"weight_decay\": 0.1", "\"weight_decay\": -0.1", "weight_decay"},
+      {adam, "   0.95", "   1.0", "betas"},
+      {adam, "   0.95", "   -0.95", "betas"},
+      {adam, "   0.95", "   \"0.95\"", "betas"},
+      {adam, "   0.95", "   0.95, 0.9", "betas"},
+      {adam, "\"scalars\": {}", "\"scalars\": {\"step0.x.b16\": 1}", "scalars", unsupported},
+      {adam, "\"scalars\": {}", "\"scalars\": []", "scalars"},
+      {adam, "\"qkv_params\": []", "\"qkv_params\": \"w16x8\"", "qkv_params"},
+      {adam, "\"qkv_params\": []", "\"qkv_params\": [\"nobody\"]", "qkv_params"},
+      {adam, "16,\n   8", "16.0,\n   8", "params"},
+      {adam, "16,\n   8", "0,\n   8", "params"},
+      {adam, "\"params\": {", "\"params\": {}, \"others\": {", "params"},
+      {adam, "\"name\": \"adamw_decoupled_b2_0.95\"", "\"name\": 1", "name"},
+      {muon, "\"num_ns_steps\": 5", "\"num_ns_steps\": 5.9", "num_ns_steps"},
+      {muon, "\"num_ns_steps\": 5", "\"num_ns_steps\": 5.0", "num_ns_steps"},
+      {muon, "\"num_ns_steps\": 5", "\"num_ns_steps\": 0", "num_ns_steps"},
+      {muon, "\"num_ns_steps\": 5", "\"num_ns_steps\": 101", "num_ns_steps"},
+      {muon, "\"num_ns_steps\": 5", "\"num_ns_steps\": 1000000000", "num_ns_steps"},
+      {muon, "\"num_ns_steps\": 5", "\"num_ns_steps\": 18446744073709551615", "num_ns_steps"},
+      {muon, "\"nesterov\": true", "\"nesterov\": 1", "nesterov"},
+      {muon, "\"momentum\": 0.95", "\"momentum\": 1.5", "momentum"},
+      {muon, "\"extra_scale_factor\": 1.0", "\"extra_scale_factor\": \"1\"", "extra_scale_factor"},
+      {muon, "\"quintic\"", "\"cubic\"", "coefficient_type", unsupported},
+      {muon, "   4,\n   2,\n   2", "   -1,\n   2,\n   3", "qkv_split_shapes"},
+      {muon, "   4,\n   2,\n   2", "   4,\n   2", "qkv_split_shapes"},
+      {muon, "   4,\n   2,\n   2", "   4,\n   2,\n   3", "params"},  // 24 rows are no multiple of 9
+      {muon, "\"split_qkv\": true", "\"split_qkv\": \"yes\"", "split_qkv"},
+      {"lion_l2", "\"l2\"", "\"l3\"", "weight_decay_method", unsupported},
+      {"sgd_mom0.9_wd0.1", "\"momentum\": 0.9", "\"momentum\": 0.9, \"dampening\": 0.5",
+       "dampening", unsupported},
+  };
+  for (const Row& row : rows) {
+    BOOST_TEST_CONTEXT(row.trace << " with " << row.to) {
+      expect_error(row.code, row.key,
+                   [&] { optim::validate_trace(changed.make(row.trace, row.from, row.to)); });
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_trace_has_every_tensor_of_every_step_and_no_other) {
+  const ChangedTrace changed;
+  const std::string name = "adamw_decoupled_b2_0.95";
+  const fs::path json_file = changed.make(name, "", "");
+  const fs::path tensors_file = changed.folder / (name + ".safetensors");
+  const NamedTensors all = read_safetensors(tensors_file);
+  struct Row {
+    const char* key;
+    std::function<void(NamedTensors&)> change;
+  };
+  const Row rows[] = {
+      {"init.b16", [](auto& t) { t.erase("init.b16"); }},
+      {"grad1.b16", [](auto& t) { t.erase("grad1.b16"); }},
+      {"grad2.b16",
+       [](auto& t) { std::erase_if(t, [](auto& e) { return e.first.starts_with("grad1."); }); }},
+      {"grad3.b16",
+       [](auto& t) {
+         t["grad3.w8x16"] = random_tensor({8, 16}, 1);
+       }},
+      {"grad01.b16", [](auto& t) { t["grad01.b16"] = random_tensor({16}, 1); }},
+      {"grad0.nobody", [](auto& t) { t["grad0.nobody"] = random_tensor({16}, 1); }},
+      {"step0.param.b16", [](auto& t) { t.erase("step0.param.b16"); }},
+      {"step0.exp_avg.b16", [](auto& t) { t.erase("step0.exp_avg.b16"); }},
+      {"step0.exp_avg.b16",
+       [](auto& t) { t["step0.exp_avg.b16"] = random_tensor({16}, 1).to(at::kBFloat16); }},
+      {"step0.max_exp_avg_sq.b16",
+       [](auto& t) { t["step0.max_exp_avg_sq.b16"] = random_tensor({16}, 1); }},
+      {"step3.param.b16", [](auto& t) { t["step3.param.b16"] = random_tensor({16}, 1); }},
+      {"step1.step.b16", [](auto& t) { t["step1.step.b16"] = t["step0.step.b16"]; }},
+      {"step1.step.b16", [](auto& t) { t["step1.step.b16"] = random_tensor({16}, 1); }},
+  };
+  for (const Row& row : rows) {
+    NamedTensors tensors = all;
+    row.change(tensors);
+    write_safetensors(tensors_file, tensors);
+    expect_error(ckpt::ErrorCode::Corrupt, row.key, [&] { optim::check_trace(json_file); });
+  }
+  NamedTensors without_counts = all;
+  std::erase_if(without_counts,
+                [](auto& entry) { return entry.first.find(".step.") != std::string::npos; });
+  write_safetensors(tensors_file, without_counts);
+  BOOST_TEST(optim::check_trace(json_file).passed);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

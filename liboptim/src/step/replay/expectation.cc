@@ -1,68 +1,74 @@
 #include "step/replay/expectation.h"
 
-#include <ckpt/error.h>
 #include <optim/checkpoint_bridge.h>
-#include <array>
-#include <string_view>
+#include <algorithm>
 
 #include "step/replay/restored_optimizer.h"
 
 namespace optim {
-namespace {
-
-constexpr std::array<std::string_view, 5> kKinds = {"model.", "fp32_param.", "exp_avg.",
-                                                    "exp_avg_sq.", "momentum_buffer."};
-
-}  // namespace
 
 Expectation::Expectation(const std::filesystem::path& path, const ckpt::Limits& limits)
-    : path_(path), checkpoint_(ckpt::Checkpoint::open(path, {{}, limits})) {
-  if (checkpoint_.catalog().format != ckpt::Format::Safetensors) {
-    view_ = name_layer_wise(checkpoint_);
+    : recording_(path, limits) {
+  if (recording_.catalog().format != ckpt::Format::Safetensors) {
+    view_ = name_layer_wise(recording_.checkpoint());
   }
-}
-
-const ckpt::Catalog& Expectation::catalog() const {
-  return view_ ? view_->tensors : checkpoint_.catalog();
 }
 
 std::string Expectation::key_of(const std::string& kind, const std::string& name) const {
   return view_ ? canonical_key(kind, name) : kind + "." + name;
 }
 
-at::Tensor Expectation::tensor(const std::string& kind, const std::string& name) const {
-  const std::string key = key_of(kind, name);
-  const ckpt::TensorEntry* const entry = catalog().find_tensor(key);
-  if (entry == nullptr) {
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = path_.string(), .key = key},
-                      "the expected state lacks this tensor");
-  }
-  return load_tensor(checkpoint_, *entry);
+at::Tensor Expectation::tensor(const std::string& kind, const std::string& name,
+                               const at::Tensor& ours) const {
+  const ckpt::Catalog& catalog = view_ ? view_->tensors : recording_.catalog();
+  const ckpt::Extents shape(ours.sizes().begin(), ours.sizes().end());
+  return load_tensor(
+      recording_.checkpoint(),
+      recording_.find(catalog, key_of(kind, name), {shape, {dtype_of(ours.scalar_type())}}));
 }
 
-std::optional<double> Expectation::step(const std::string& name) const {
+bool Expectation::has_steps() const {
+  return view_ || std::ranges::any_of(recording_.catalog().tensors, [](const auto& tensor) {
+           return tensor.key.starts_with("step.");
+         });
+}
+
+double Expectation::step(const std::string& name) const {
   if (!view_) {
-    const auto recorded = load_tensor(checkpoint_, "step." + name);
-    if (!recorded || recorded->numel() != 1) return std::nullopt;
-    return recorded->item<double>();
+    const ckpt::TensorEntry& entry = recording_.find(
+        "step." + name, {{}, {ckpt::DType::Float32, ckpt::DType::Float64, ckpt::DType::Int64}});
+    return load_tensor(recording_.checkpoint(), entry).item<double>();
   }
-  for (const LayerWiseParam& param : view_->params) {
-    if (param.info.name == name) return static_cast<double>(saved_step(*view_, param));
+  const auto found = std::ranges::find(view_->params, name,
+                                       [](const LayerWiseParam& param) { return param.info.name; });
+  if (found == view_->params.end()) recording_.refuse(name, "is missing");
+  return static_cast<double>(saved_step(*view_, *found));
+}
+
+// "KIND.NAME" and the key of everything that may be compared.
+std::vector<std::pair<std::string, std::string>> Expectation::contents() const {
+  std::vector<std::pair<std::string, std::string>> found;
+  const auto add = [&](const std::string& kind, const std::string& name) {
+    found.emplace_back(kind + "." + name, key_of(kind, name));
+  };
+  if (view_) {
+    for (const LayerWiseParam& param : view_->params) {
+      add("model", param.info.name);
+      for (const std::string& state : param.states) add(state, param.info.name);
+    }
+    return found;
   }
-  return std::nullopt;
+  for (const ckpt::TensorEntry& tensor : recording_.catalog().tensors) {
+    const bool is_gradient =
+        tensor.key.starts_with("init.") || parse_step_key("grad", tensor.key).has_value();
+    if (!is_gradient) found.emplace_back(tensor.key, tensor.key);
+  }
+  return found;
 }
 
 void Expectation::check_nothing_else(const std::set<std::string>& known) const {
-  if (view_)
-    return;  // another checkpoint's state is as complete as ours: name_layer_wise() saw to it
-  for (const ckpt::TensorEntry& tensor : checkpoint_.catalog().tensors) {
-    const bool is_state = std::any_of(kKinds.begin(), kKinds.end(), [&](std::string_view kind) {
-      return tensor.key.starts_with(kind);
-    });
-    if (is_state && !known.contains(tensor.key)) {
-      throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = path_.string(), .key = tensor.key},
-                        "nothing that was replayed has this name");
-    }
+  for (const auto& [item, key] : contents()) {
+    if (!known.contains(item)) recording_.refuse(key, "nothing that was replayed has this name");
   }
 }
 

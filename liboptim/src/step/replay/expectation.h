@@ -6,9 +6,12 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <optim/layer_wise_checkpoint.h>
+
+#include "step/replay/recording.h"
 
 namespace optim {
 
@@ -18,20 +21,22 @@ class Expectation {
   // Throws what Checkpoint::open and name_layer_wise throw; Unsupported for other files.
   Expectation(const std::filesystem::path& path, const ckpt::Limits& limits);
 
-  // Of a parameter: "model", "fp32_param", a state's name. Throws Corrupt when it is absent.
-  at::Tensor tensor(const std::string& kind, const std::string& name) const;
-  // nullopt: none is recorded.
-  std::optional<double> step(const std::string& name) const;
+  // Of a parameter: "model", "fp32_param", a state's name. Throws Corrupt when it is absent or has
+  // another shape or type than `ours`.
+  at::Tensor tensor(const std::string& kind, const std::string& name, const at::Tensor& ours) const;
 
-  // Throws Corrupt for recorded tensors of these kinds that no key of `known` ("KIND.NAME") names.
+  // Whether counts of updates can be compared: a safetensors file may leave out all of them.
+  bool has_steps() const;
+  double step(const std::string& name) const;  // throws Corrupt when it is absent
+
+  // Throws Corrupt for tensors that no key of `known` ("KIND.NAME") names; gradients may be there.
   void check_nothing_else(const std::set<std::string>& known) const;
 
  private:
+  std::vector<std::pair<std::string, std::string>> contents() const;
   std::string key_of(const std::string& kind, const std::string& name) const;
-  const ckpt::Catalog& catalog() const;
 
-  std::filesystem::path path_;
-  ckpt::Checkpoint checkpoint_;
+  Recording recording_;
   std::optional<LayerWiseCheckpoint> view_;  // nullopt: safetensors
 };
 

@@ -7,6 +7,8 @@
 #include <set>
 #include <string_view>
 
+#include "step/grad_stats_kernels.h"
+#include "step/replay/json_fields.h"
 #include "step/replay/json_file.h"
 
 namespace optim {
@@ -15,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kUsualName = "init_and_grads.safetensors";
+constexpr std::string_view kInit = "init.";
 
 fs::path gradients_file(const fs::path& path) {
   if (!fs::is_directory(path)) return path;
@@ -33,113 +36,83 @@ fs::path gradients_file(const fs::path& path) {
   return *found.begin();
 }
 
-struct StepKey {
-  int64_t step;
-  std::string_view name;
-};
-
-// "grad12.NAME" -> {12, NAME}; nullopt for other keys.
-std::optional<StepKey> parse_step_key(std::string_view key) {
-  constexpr std::string_view kPrefix = "grad";
-  constexpr size_t kDigitsMax = 15;  // more is no step number
-  if (!key.starts_with(kPrefix)) return std::nullopt;
-  const size_t dot = key.find('.');
-  if (dot == key.npos || dot == kPrefix.size()) return std::nullopt;
-  const std::string_view digits = key.substr(kPrefix.size(), dot - kPrefix.size());
-  if (digits.size() > kDigitsMax) return std::nullopt;
-  int64_t step = 0;
-  for (const char digit : digits) {
-    if (digit < '0' || digit > '9') return std::nullopt;
-    step = step * 10 + (digit - '0');
-  }
-  return StepKey{step, key.substr(dot + 1)};
-}
-
-std::string grad_key(int64_t step, const ParamInfo& param) {
-  return "grad" + std::to_string(step) + "." + param.name;
-}
-
-int64_t count_steps(const ckpt::Catalog& catalog) {
-  std::set<int64_t> seen;
-  for (const ckpt::TensorEntry& tensor : catalog.tensors) {
-    if (const auto key = parse_step_key(tensor.key)) seen.insert(key->step);
-  }
-  int64_t count = 0;
-  while (seen.contains(count)) ++count;
-  return count;
+// The parameter's name in a key init.NAME or grad{k}.NAME; nullopt for other keys.
+std::optional<std::string_view> param_of(std::string_view key) {
+  if (key.starts_with(kInit)) return key.substr(kInit.size());
+  if (const auto step_key = parse_step_key("grad", key)) return step_key->rest;
+  return std::nullopt;
 }
 
 }  // namespace
 
-Gradients::Gradients(const fs::path& path)
-    : file_(gradients_file(path)),
-      tensors_(ckpt::Checkpoint::open(file_)),
-      step_count_(count_steps(tensors_.catalog())) {
-  if (step_count_ == 0) {
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file_.string()},
-                      "holds no gradients (grad0.NAME, ...)");
+Gradients::Gradients(const fs::path& path) : recording_(gradients_file(path)) {
+  check_keys();
+  step_count_ = recording_.count_steps();
+  if (step_count_ == 0) recording_.refuse("", "holds no gradients (grad0.NAME, ...)");
+}
+
+void Gradients::check_keys() const {
+  for (const ckpt::TensorEntry& tensor : recording_.catalog().tensors) {
+    if (param_of(tensor.key) || is_state_key(tensor.key)) continue;
+    recording_.refuse(tensor.key,
+                      "expected grad0.NAME, grad1.NAME, ... or init.NAME, found another name");
   }
 }
 
-void Gradients::refuse(const std::string& key, const std::string& problem) const {
-  throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file_.string(), .key = key}, problem);
+const ckpt::TensorEntry& Gradients::grad_entry(int64_t step, const ParamInfo& param) const {
+  return recording_.find("grad" + std::to_string(step) + "." + param.name,
+                         form_of(param, {ckpt::DType::Float32, ckpt::DType::BFloat16}));
 }
 
-const ckpt::TensorEntry& Gradients::entry(const std::string& key, const ParamInfo& param) const {
-  const ckpt::TensorEntry* const found = tensors_.catalog().find_tensor(key);
-  if (found == nullptr) refuse(key, "is missing");
-  if (found->shape != ckpt::Extents(param.shape.begin(), param.shape.end())) {
-    refuse(key, "has another shape than the parameter");
-  }
-  return *found;
-}
-
-void Gradients::check_grad(const std::string& key, const ParamInfo& param) const {
-  const ckpt::DType dtype = entry(key, param).dtype;
-  if (dtype != ckpt::DType::Float32 && dtype != ckpt::DType::BFloat16) {
-    refuse(key, "is neither float32 nor bfloat16");
-  }
+const ckpt::TensorEntry& Gradients::initial_entry(const ParamInfo& param) const {
+  return recording_.find(std::string(kInit) + param.name, form_of(param, {param.dtype}));
 }
 
 void Gradients::check(std::span<const LayerWiseParam> params, int64_t steps, bool with_init) const {
   std::set<std::string_view> names;
   for (const LayerWiseParam& param : params) {
     names.insert(param.info.name);
-    for (int64_t step = 0; step < steps; ++step) check_grad(grad_key(step, param.info), param.info);
-    if (with_init && entry("init." + param.info.name, param.info).dtype != param.info.dtype) {
-      refuse("init." + param.info.name, "has another type than the parameter");
-    }
+    for (int64_t step = 0; step < steps; ++step) grad_entry(step, param.info);
+    if (with_init) initial_entry(param.info);
   }
-  for (const ckpt::TensorEntry& tensor : tensors_.catalog().tensors) {
-    const auto key = parse_step_key(tensor.key);
-    if (key && key->step < steps && !names.contains(key->name)) {
-      refuse(tensor.key, "is the gradient of no parameter of the checkpoint");
+  for (const ckpt::TensorEntry& tensor : recording_.catalog().tensors) {
+    const auto name = param_of(tensor.key);
+    if (name && !names.contains(*name)) {
+      recording_.refuse(tensor.key, "is of no parameter of the checkpoint");
     }
   }
 }
 
 at::Tensor Gradients::grad(int64_t step, const ParamInfo& param) const {
-  return load_tensor(tensors_, entry(grad_key(step, param), param));
+  const ckpt::TensorEntry& entry = grad_entry(step, param);
+  at::Tensor grad = load_tensor(recording_.checkpoint(), entry);
+  const double squares = sum_of_squares(grad);
+  if (!std::isfinite(squares)) {
+    recording_.refuse(entry.key, "expected finite numbers, found " +
+                                     std::string(std::isnan(squares) ? "NaN" : "infinity"));
+  }
+  return grad;
 }
 
 at::Tensor Gradients::initial(const ParamInfo& param) const {
-  return load_tensor(tensors_, entry("init." + param.name, param));
+  return load_tensor(recording_.checkpoint(), initial_entry(param));
 }
 
 std::vector<double> Gradients::recorded_norms(int64_t steps) const {
-  const fs::path file = file_.parent_path() / "run.json";
+  const fs::path file = recording_.path().parent_path() / "run.json";
   const nlohmann::json run = read_json_file(file);
   std::vector<double> norms;
   for (int64_t step = 0; step < steps; ++step) {
     const std::string pointer = "/steps/" + std::to_string(step) + "/grad_norm";
     const nlohmann::json::json_pointer at(pointer);
-    const bool is_norm = run.contains(at) && run.at(at).is_number() &&
-                         run.at(at).get<double>() >= 0 && std::isfinite(run.at(at).get<double>());
+    const nlohmann::json norm = run.contains(at) ? run.at(at) : nlohmann::json();
+    const bool is_norm = norm.is_number() && norm.get<double>() >= 0;
     if (!is_norm) {
       throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file.string(), .key = pointer},
-                        "is no gradient norm");
+                        "expected a number of at least 0, found " +
+                            (run.contains(at) ? found_text(norm) : "nothing"));
     }
-    norms.push_back(run.at(at).get<double>());
+    norms.push_back(norm.get<double>());
   }
   return norms;
 }

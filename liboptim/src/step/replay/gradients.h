@@ -5,28 +5,31 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
-#include <string>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <optim/layer_wise_checkpoint.h>
+
+#include "step/replay/recording.h"
 
 namespace optim {
 
-// Recorded gradients: safetensors with grad{k}.NAME and init.NAME.
+// Recorded gradients: safetensors with grad{k}.NAME and init.NAME. The state that is expected in
+// the end may be in the same file.
 class Gradients {
  public:
-  // A file, or a folder: see ReplayOptions::gradients. Throws NotFound and what Checkpoint::open
-  // throws.
+  // A file, or a folder: see ReplayOptions::gradients. Throws NotFound, what Checkpoint::open
+  // throws, and Corrupt, with the key, for keys that are not understood and for steps that are not
+  // 0, 1, 2, ...
   explicit Gradients(const std::filesystem::path& path);
 
-  // Steps 0, 1, ... of which some parameter has a gradient.
   int64_t step_count() const { return step_count_; }
 
   // Throws Corrupt, with the key, unless each of the steps has a gradient of each parameter's shape
-  // and none of anything else, and with_init the same holds of init.NAME in the parameter's type.
+  // and no step one of anything else, and with_init the same holds of init.NAME in the parameter's
+  // type.
   void check(std::span<const LayerWiseParam> params, int64_t steps, bool with_init) const;
 
+  // Throws Corrupt, with the key, where it holds NaN or infinity: no optimizer steps with that.
   at::Tensor grad(int64_t step, const ParamInfo& param) const;
   at::Tensor initial(const ParamInfo& param) const;
 
@@ -34,12 +37,11 @@ class Gradients {
   std::vector<double> recorded_norms(int64_t steps) const;
 
  private:
-  const ckpt::TensorEntry& entry(const std::string& key, const ParamInfo& param) const;
-  [[noreturn]] void refuse(const std::string& key, const std::string& problem) const;
-  void check_grad(const std::string& key, const ParamInfo& param) const;
+  void check_keys() const;
+  const ckpt::TensorEntry& grad_entry(int64_t step, const ParamInfo& param) const;
+  const ckpt::TensorEntry& initial_entry(const ParamInfo& param) const;
 
-  std::filesystem::path file_;
-  ckpt::Checkpoint tensors_;
+  Recording recording_;
   int64_t step_count_ = 0;
 };
 

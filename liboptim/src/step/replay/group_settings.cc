@@ -3,6 +3,7 @@
 #include <ckpt/error.h>
 #include <optim/checkpoint_args.h>
 #include <array>
+#include <cmath>
 #include <string_view>
 
 namespace optim {
@@ -15,15 +16,39 @@ using ckpt::Value;
   throw ckpt::Error(code, {.file = {}, .key = key}, problem);
 }
 
+// Absent and None are false, as in Python.
 bool is_true(const Value& dict, const std::string& key) {
   const auto value = dict.find(key);
-  return value && value->is(Kind::Bool) && value->as_bool();
+  if (!value || value->is_none()) return false;
+  const bool is_flag = value->is(Kind::Bool) ||
+                       (value->is(Kind::Int) && (value->as_int() == 0 || value->as_int() == 1));
+  if (!is_flag)
+    refuse(ckpt::ErrorCode::Corrupt, key, "expected True or False, found another value");
+  return value->as_int() == 1;
 }
 
-std::optional<double> optional_number(const Value& dict, const std::string& key) {
+bool is_finite_number(const Value& value) {
+  return (value.is(Kind::Float) || value.is(Kind::Int)) && std::isfinite(value.as_float());
+}
+
+double at_least_zero(const Value& dict, const std::string& key) {
+  const double value = number_field(dict, key);
+  if (value >= 0) return value;
+  refuse(ckpt::ErrorCode::Corrupt, key,
+         "expected a number of at least 0, found " + std::to_string(value));
+}
+
+std::optional<double> optional_rate(const Value& dict, const std::string& key) {
   const auto value = dict.find(key);
   if (!value || value->is_none()) return std::nullopt;
-  return number_field(dict, key);
+  return at_least_zero(dict, key);
+}
+
+// A coefficient of a running average.
+double averaging(const Value& value, const std::string& key) {
+  const bool fits = is_finite_number(value) && value.as_float() >= 0 && value.as_float() < 1;
+  if (!fits) refuse(ckpt::ErrorCode::Corrupt, key, "expected numbers from 0 to below 1");
+  return value.as_float();
 }
 
 // What restore_group() understands or may ignore; any other key is an override, kept by name.
@@ -76,11 +101,11 @@ ParamGroup restore_settings(const GroupSource& source, const OptimizerConfig& co
   group.optimizer_index = source.optimizer;
   group.is_expert_parallel = is_true(fields, "is_expert_parallel");
   group.default_config = is_true(fields, "default_config");
-  group.wd_mult = number_field(fields, "wd_mult");
-  group.lr_mult = number_field(fields, "lr_mult");
+  group.wd_mult = at_least_zero(fields, "wd_mult");
+  group.lr_mult = at_least_zero(fields, "lr_mult");
   group.is_decoupled_lr = is_true(fields, "is_decoupled_lr");
-  group.max_lr = optional_number(fields, "max_lr");
-  group.min_lr = optional_number(fields, "min_lr");
+  group.max_lr = optional_rate(fields, "max_lr");
+  group.min_lr = optional_rate(fields, "min_lr");
   if (const auto optimizer = fields.find("optimizer")) group.optimizer = optimizer->text();
   group.updated_by = group.optimizer.value_or(config.optimizer);
   read_overrides(fields, group);
@@ -96,9 +121,9 @@ AdamRule restore_adam(const GroupSource& source, const OptimizerConfig& config) 
   AdamRule rule;
   const Value betas = fields.at("betas");
   if (betas.size() != 2) refuse(ckpt::ErrorCode::Corrupt, "betas", "are not two numbers");
-  rule.beta1 = betas[0].as_float();
-  rule.beta2 = betas[1].as_float();
-  rule.eps = number_field(fields, "eps");
+  rule.beta1 = averaging(betas[0], "betas");
+  rule.beta2 = averaging(betas[1], "betas");
+  rule.eps = at_least_zero(fields, "eps");
   rule.decoupled_weight_decay = config.decoupled_weight_decay;
   if (fields.find("decoupled_weight_decay")) {
     rule.decoupled_weight_decay = is_true(fields, "decoupled_weight_decay");
@@ -114,14 +139,17 @@ AdamRule restore_adam(const GroupSource& source, const OptimizerConfig& config) 
 
 double number_field(const Value& dict, const std::string& key) {
   const Value value = dict.at(key);
-  const bool is_number = value.is(Kind::Float) || value.is(Kind::Int) || value.is(Kind::Bool);
-  if (!is_number) refuse(ckpt::ErrorCode::Corrupt, key, "is no number");
+  if (!is_finite_number(value)) {
+    refuse(ckpt::ErrorCode::Corrupt, key, "expected a finite number, found another value");
+  }
   return value.as_float();
 }
 
 int64_t whole_field(const Value& dict, const std::string& key) {
   const Value value = dict.at(key);
-  if (!value.is(Kind::Int)) refuse(ckpt::ErrorCode::Corrupt, key, "is no whole number");
+  if (!value.is(Kind::Int)) {
+    refuse(ckpt::ErrorCode::Corrupt, key, "expected a whole number, found another value");
+  }
   return value.as_int();
 }
 
@@ -129,15 +157,15 @@ OptimizerGroup restore_group(const GroupSource& source, const OptimizerConfig& c
                              const Value& args) {
   OptimizerGroup group;
   group.settings = restore_settings(source, config);
-  group.lr = number_field(source.fields, "lr");
-  group.weight_decay = number_field(source.fields, "weight_decay");
+  group.lr = at_least_zero(source.fields, "lr");
+  group.weight_decay = at_least_zero(source.fields, "weight_decay");
   const bool is_muon = group.settings.updated_by == "muon";
   const bool splits = is_muon && config.muon_split_qkv;
   const std::optional<QkvSplit> split =
       splits ? std::optional(qkv_split_from_args(args)) : std::nullopt;
   group.rule_config = rule_of_group(group.settings, config, split);
   if (auto* const muon = std::get_if<MuonRule>(&group.rule_config)) {
-    muon->momentum = number_field(source.fields, "momentum");
+    muon->momentum = averaging(source.fields.at("momentum"), "momentum");
   } else if (std::holds_alternative<AdamRule>(group.rule_config)) {
     group.rule_config = restore_adam(source, config);
   } else {

@@ -49,6 +49,19 @@ std::vector<std::string> prove_names(const ReplaySource& source, const ReplayOpt
   return warnings;
 }
 
+// What is corrupt in a checkpoint's arguments or groups has the checkpoint's name.
+template <class Restore>
+auto restored(const ReplayOptions& options, Restore&& restore) {
+  try {
+    return restore();
+  } catch (ckpt::Error& error) {
+    if (error.code() == ckpt::ErrorCode::Corrupt) {
+      error.within({.file = options.checkpoint.string()});
+    }
+    throw;
+  }
+}
+
 class Replay {
  public:
   Replay(const ReplaySource& source, const Gradients& gradients, const ReplayOptions& options)
@@ -56,9 +69,13 @@ class Replay {
         gradients_(gradients),
         options_(options),
         groups_(join_data_parallel(options.processes)),
-        optimizer_(
-            restore_optimizer(source, options.from_init ? &gradients : nullptr, options, groups_)),
-        schedule_(restore_schedule(source, options.from_init)),
+        optimizer_(restored(options,
+                            [&] {
+                              return restore_optimizer(source,
+                                                       options.from_init ? &gradients : nullptr,
+                                                       options, groups_);
+                            })),
+        schedule_(restored(options, [&] { return restore_schedule(source, options.from_init); })),
         scheduler_(*optimizer_, schedule_.settings),
         collectives_(groups_.dp_cp) {
     scheduler_.step(schedule_.num_steps);
@@ -148,7 +165,7 @@ ReplayReport replay(const ReplayOptions& given) {
   const at::NoGradGuard no_grad;
   const ckpt::Checkpoint checkpoint =
       ckpt::Checkpoint::open(given.checkpoint, {given.iteration, given.limits});
-  const LayerWiseCheckpoint view = name_layer_wise(checkpoint);
+  const LayerWiseCheckpoint view = restored(given, [&] { return name_layer_wise(checkpoint); });
   const ReplaySource source{checkpoint, view};
   const Gradients gradients(given.gradients);
   const ReplayOptions options = complete(given, gradients, view);

@@ -31,6 +31,19 @@ at::Tensor load(const ReplaySource& source, const std::string& key, const at::De
   return load_in_slabs(source.checkpoint, *entry, {device});
 }
 
+// The arguments say how a fused qkv weight is split, the weight has its own rows.
+void check_qkv_rows(const ParamInfo& info, const RuleConfig& rule) {
+  const auto* const muon = std::get_if<MuonRule>(&rule);
+  if (muon == nullptr || !muon->qkv_split || !info.attributes.is_qkv) return;
+  const QkvSplit& split = *muon->qkv_split;
+  const int64_t group_rows = split.query_rows + split.key_rows + split.value_rows;
+  const int64_t rows = info.shape.empty() ? 0 : info.shape.front();
+  if (rows > 0 && rows % group_rows == 0) return;
+  refuse(ckpt::ErrorCode::Corrupt, info.name,
+         "expected a multiple of the " + std::to_string(group_rows) +
+             " rows of a query group that args say, found " + std::to_string(rows));
+}
+
 // Group by group as in the checkpoint, parameters in model order, without masters or state.
 std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& source,
                                                         const OptimizerConfig& config,
@@ -56,7 +69,9 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
     made.model.info = param.info;
     made.model.param =
         init ? init->initial(param.info).to(device) : load(source, param.info.name, device);
-    chain.at(param.optimizer).at(param.group).params.push_back(std::move(made));
+    OptimizerGroup& group = chain.at(param.optimizer).at(param.group);
+    check_qkv_rows(param.info, group.rule_config);
+    group.params.push_back(std::move(made));
   }
   return chain;
 }
@@ -140,9 +155,8 @@ std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
     const ReplaySource& source, const Gradients* init, const ReplayOptions& options,
     const ProcessGroupCollection& groups) {
   const at::Device device = replay_device(options);
-  OptimizerConfig config = config_from_args(source.view.args());
+  OptimizerConfig config = valid_config_from_args(source.view.args());
   config.log_num_zeros_in_grad = true;
-  config.validate();
   if (config.use_precision_aware_optimizer) {
     refuse(ckpt::ErrorCode::Unsupported, "args.use_precision_aware_optimizer",
            "masters and states of fewer bits are not replayed");
@@ -194,6 +208,9 @@ RestoredSchedule restore_schedule(const ReplaySource& source, bool from_init) {
                                    : whole_field(args, "lr_wsd_decay_iters") * schedule.increment;
   }
   if (!from_init) schedule.num_steps = whole_field(saved, "num_steps");
+  if (schedule.num_steps < 0) {
+    refuse(ckpt::ErrorCode::Corrupt, "num_steps", "expected at least 0, found a negative number");
+  }
   return schedule;
 }
 

@@ -2,9 +2,12 @@
 
 #include <ckpt/error.h>
 #include <optim/checkpoint_bridge.h>
+#include <optim/update_modes.h>
 #include <algorithm>
+#include <set>
 #include <utility>
 
+#include "step/replay/json_fields.h"
 #include "step/replay/json_file.h"
 
 namespace optim {
@@ -12,41 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// A trace's JSON, read with errors that name the file and the field.
-class Fields {
- public:
-  Fields(std::string file, json object) : file_(std::move(file)), object_(std::move(object)) {}
-
-  template <class T>
-  T get(const std::string& field) const {
-    const auto found = object_.find(field);
-    if (found == object_.end()) refuse(field, "is missing");
-    try {
-      return found->get<T>();
-    } catch (const json::exception&) {
-      refuse(field, "has a value of the wrong type");
-    }
-  }
-  Fields object(const std::string& field) const {
-    const auto value = get<json>(field);
-    if (!value.is_object()) refuse(field, "is no object");
-    return {file_, value};
-  }
-  const json& raw() const { return object_; }
-
-  [[noreturn]] void refuse(const std::string& field, const std::string& problem) const {
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file_, .key = field}, problem);
-  }
-  [[noreturn]] void refuse_unsupported(const std::string& field, const std::string& problem) const {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = file_, .key = field}, problem);
-  }
-
- private:
-  std::string file_;
-  json object_;
-};
-
-Fields read_fields(const std::filesystem::path& path) {
+JsonFields read_fields(const std::filesystem::path& path) {
   const std::string file = path.string();
   json object = read_json_file(path);
   const bool is_trace = object.is_object() && object.contains("name") &&
@@ -60,12 +29,13 @@ Fields read_fields(const std::filesystem::path& path) {
 
 // An enumerator by the reference's spelling of it.
 template <class Enum>
-Enum enumerator(const Fields& fields, const std::string& field, std::initializer_list<Enum> all) {
-  const auto text = fields.get<std::string>(field);
+Enum enumerator(const JsonFields& fields, const std::string& field,
+                std::initializer_list<Enum> all) {
+  const auto text = fields.text(field);
   for (const Enum value : all) {
     if (name(value) == text) return value;
   }
-  fields.refuse_unsupported(field, "'" + text + "' is not supported");
+  fields.refuse_unsupported(field, "'" + ckpt::escaped(text) + "' is not supported");
 }
 
 // How far a correct implementation may be from the recorded values: docs/optimizer.md,
@@ -81,26 +51,35 @@ TraceBound bound_of(const MuonRule& rule) {
   return options.coefficients == NsCoefficients::Cans ? kMuonCansBound : kMuonFp32Bound;
 }
 
-AdamRule adam_rule(const Fields& config, bool decoupled) {
+AdamRule adam_rule(const JsonFields& config, bool decoupled) {
   AdamRule rule;
-  const auto betas = config.get<std::vector<double>>("betas");
-  if (betas.size() != 2) config.refuse("betas", "are not two numbers");
+  const auto betas = config.averagings("betas", 2);
   rule.beta1 = betas[0];
   rule.beta2 = betas[1];
-  rule.eps = config.get<double>("eps");
+  rule.eps = config.at_least_zero("eps");
   rule.decoupled_weight_decay = decoupled;
   return rule;
 }
 
-MuonRule muon_rule(const Fields& config) {
+constexpr int64_t kSizeMax = int64_t{1} << 31;  // of a dimension, in elements
+
+// Rows of query, key and value; written as null where nothing is split.
+std::optional<QkvSplit> qkv_split(const JsonFields& config) {
+  const bool splits = config.flag("split_qkv");
+  if (!splits && config.any("qkv_split_shapes").is_null()) return std::nullopt;
+  const auto rows = config.wholes("qkv_split_shapes", 3, 1, kSizeMax);
+  return splits ? std::optional(QkvSplit{rows[0], rows[1], rows[2]}) : std::nullopt;
+}
+
+MuonRule muon_rule(const JsonFields& config) {
   using enum NsCoefficients;
   MuonRule rule;
-  rule.momentum = config.get<double>("momentum");
-  rule.nesterov = config.get<bool>("nesterov");
-  rule.weight_decay_method = config.get<bool>("use_decoupled_weight_decay")
+  rule.momentum = config.averaging("momentum");
+  rule.nesterov = config.flag("nesterov");
+  rule.weight_decay_method = config.flag("use_decoupled_weight_decay")
                                  ? WeightDecayMethod::Decoupled
                                  : WeightDecayMethod::L2;
-  rule.newton_schulz.steps = config.get<int64_t>("num_ns_steps");
+  rule.newton_schulz.steps = config.whole("num_ns_steps", 1, kNewtonSchulzStepsMax);
   rule.newton_schulz.coefficients = enumerator(
       config, "coefficient_type", {Simple, Quintic, PolarExpress, Cans, Aol, DeepseekV4});
   rule.newton_schulz.precision =
@@ -109,56 +88,45 @@ MuonRule muon_rule(const Fields& config) {
   rule.scale_mode = enumerator(
       config, "scale_mode",
       {MuonScaleMode::Spectral, MuonScaleMode::UnitRmsNorm, MuonScaleMode::ShapeScaling});
-  rule.extra_scale_factor = config.get<double>("extra_scale_factor");
-  if (config.get<bool>("split_qkv")) {
-    const auto rows = config.get<std::vector<int64_t>>("qkv_split_shapes");
-    if (rows.size() != 3) config.refuse("qkv_split_shapes", "are not three numbers");
-    rule.qkv_split = QkvSplit{rows[0], rows[1], rows[2]};
-  }
+  rule.extra_scale_factor = config.number("extra_scale_factor");
+  rule.qkv_split = qkv_split(config);
   return rule;
 }
 
-WeightDecayMethod decay_method(const Fields& config) {
-  const auto text = config.get<std::string>("weight_decay_method");
+WeightDecayMethod decay_method(const JsonFields& config) {
+  const auto text =
+      config.one_of("weight_decay_method", {"decoupled", "independent", "l2", "palm"});
   if (text == "decoupled") return WeightDecayMethod::Decoupled;
   if (text == "independent") return WeightDecayMethod::Independent;
-  if (text == "l2") return WeightDecayMethod::L2;
-  if (text == "palm") return WeightDecayMethod::Palm;
-  config.refuse_unsupported("weight_decay_method", "'" + text + "' is not supported");
+  return text == "l2" ? WeightDecayMethod::L2 : WeightDecayMethod::Palm;
 }
 
-LionRule lion_rule(const Fields& config) {
-  const auto betas = config.get<std::vector<double>>("betas");
-  if (betas.size() != 2) config.refuse("betas", "are not two numbers");
+LionRule lion_rule(const JsonFields& config) {
+  const auto betas = config.averagings("betas", 2);
   return {betas[0], betas[1], decay_method(config)};
 }
 
 // torch.optim.Muon: one polynomial for all steps, and a learning rate that depends on the shape.
-MuonRule torch_muon_rule(const Fields& config) {
+MuonRule torch_muon_rule(const JsonFields& config) {
   MuonRule rule;
-  rule.momentum = config.get<double>("momentum");
-  rule.nesterov = config.get<bool>("nesterov");
-  rule.newton_schulz.steps = config.get<int64_t>("ns_steps");
-  const auto row = config.get<std::vector<double>>("ns_coefficients");
-  if (row.size() != 3) config.refuse("ns_coefficients", "are not three numbers");
+  rule.momentum = config.averaging("momentum");
+  rule.nesterov = config.flag("nesterov");
+  rule.newton_schulz.steps = config.whole("ns_steps", 1, kNewtonSchulzStepsMax);
+  const auto row = config.numbers("ns_coefficients", 3);
   rule.newton_schulz.coefficients = NsCoefficients::Custom;
   rule.newton_schulz.custom = {{row[0], row[1], row[2]}};
-  const auto adjust = config.get<std::string>("adjust_lr_fn");
-  if (adjust == "original") {
+  if (config.one_of("adjust_lr_fn", {"original", "match_rms_adamw"}) == "original") {
     rule.scale_mode = MuonScaleMode::ShapeScaling;
-  } else if (adjust == "match_rms_adamw") {
-    rule.extra_scale_factor = 0.2;
   } else {
-    config.refuse_unsupported("adjust_lr_fn", "'" + adjust + "' is not supported");
+    rule.extra_scale_factor = 0.2;
   }
   return rule;
 }
 
-void read_rule(const Fields& fields, TraceHeader& header) {
-  const Fields config = fields.object("config");
-  const auto kind = config.get<std::string>("class");
-  header.lr = config.get<double>("lr");
-  header.weight_decay = config.get<double>("weight_decay");
+void read_rule(const JsonFields& config, TraceHeader& header) {
+  const auto kind = config.text("class");
+  header.lr = config.at_least_zero("lr");
+  header.weight_decay = config.at_least_zero("weight_decay");
   if (kind == "torch.optim.AdamW" || kind == "torch.optim.Adam") {
     header.rule = adam_rule(config, kind == "torch.optim.AdamW");
     header.bound = kElementwiseBound;
@@ -167,7 +135,7 @@ void read_rule(const Fields& fields, TraceHeader& header) {
     header.rule = rule;
     header.bound = bound_of(rule);
   } else if (kind == "torch.optim.SGD") {
-    header.rule = SgdRule{config.get<double>("momentum")};
+    header.rule = SgdRule{config.averaging("momentum")};
     header.bound = kElementwiseBound;
   } else if (kind == "emerging_optimizers Lion") {
     header.rule = lion_rule(config);
@@ -176,63 +144,148 @@ void read_rule(const Fields& fields, TraceHeader& header) {
     header.rule = torch_muon_rule(config);
     header.bound = kMuonBf16Bound;
   } else {
-    config.refuse_unsupported("class", "traces of '" + kind + "' cannot be replayed");
+    config.refuse_unsupported("class",
+                              "traces of '" + ckpt::escaped(kind) + "' cannot be replayed");
   }
+  config.refuse_others();
 }
 
 constexpr size_t kDimsMax = 8;
-constexpr int64_t kElementsMax = int64_t{1} << 31;
 
-std::vector<ParamInfo> read_params(const Fields& fields) {
+bool is_shape(const json& value) {
+  return value.is_array() && value.size() <= kDimsMax &&
+         std::ranges::all_of(value, [](const json& size) {
+           return size.is_number_unsigned() && size.get<uint64_t>() > 0 &&
+                  size.get<uint64_t>() <= uint64_t{kSizeMax};
+         });
+}
+
+// Which parameters are fused qkv weights: names of some of `params`.
+void mark_qkv(const JsonFields& fields, std::vector<ParamInfo>& params) {
+  for (const std::string& name : fields.texts("qkv_params")) {
+    const auto found = std::ranges::find(params, name, &ParamInfo::name);
+    if (found == params.end()) fields.refuse("qkv_params", "names of parameters", name);
+    found->attributes.is_qkv = true;
+  }
+}
+
+std::vector<ParamInfo> read_params(const JsonFields& fields) {
   std::vector<ParamInfo> params;
-  const auto qkv = fields.get<std::vector<std::string>>("qkv_params");
-  const Fields shapes = fields.object("params");
+  const JsonFields shapes = fields.object("params");
   for (const auto& [name, shape] : shapes.raw().items()) {
+    if (!is_shape(shape)) {
+      fields.refuse("params", "sizes of at least 1 for '" + ckpt::escaped(name) + "'", shape);
+    }
     ParamInfo info;
     info.name = name;
-    const bool is_shape = shape.is_array() && shape.size() <= kDimsMax &&
-                          std::all_of(shape.begin(), shape.end(), [](const json& size) {
-                            return size.is_number_unsigned() && size.get<uint64_t>() < kElementsMax;
-                          });
-    if (!is_shape) fields.refuse("params", "'" + name + "' has no shape");
     info.shape = shape.get<std::vector<int64_t>>();
-    info.attributes.is_qkv = std::find(qkv.begin(), qkv.end(), name) != qkv.end();
     params.push_back(std::move(info));
   }
-  if (params.empty()) fields.refuse("params", "are none");
+  if (params.empty()) fields.refuse("params", "at least one parameter", fields.any("params"));
+  mark_qkv(fields, params);
   return params;
+}
+
+// Muon updates matrices, and splits qkv weights by whole query groups.
+void check_muon_params(const JsonFields& fields, const MuonRule& rule,
+                       const std::vector<ParamInfo>& params) {
+  for (const ParamInfo& param : params) {
+    const std::string name = "'" + ckpt::escaped(param.name) + "'";
+    if (param.shape.size() != 2) {
+      fields.refuse("params", "two sizes for " + name + ": Muon updates matrices only",
+                    param.shape);
+    }
+    if (!rule.qkv_split || !param.attributes.is_qkv) continue;
+    const int64_t group =
+        rule.qkv_split->query_rows + rule.qkv_split->key_rows + rule.qkv_split->value_rows;
+    if (param.shape[0] % group != 0) {
+      fields.refuse("params",
+                    "for " + name + " a multiple of the " + std::to_string(group) +
+                        " rows of qkv_split_shapes",
+                    param.shape);
+    }
+  }
+}
+
+// Scalars that a class keeps beside its tensors (SOAP); none of ours does.
+void refuse_scalars(const JsonFields& fields) {
+  if (!fields.has("scalars")) return;
+  if (fields.object("scalars").raw().empty()) return;
+  fields.refuse_unsupported("scalars", "recorded scalars of this class are not compared");
 }
 
 std::filesystem::path tensors_path(std::filesystem::path json_file) {
   return json_file.replace_extension(".safetensors");
 }
 
+std::string step_key(int64_t step, std::string_view what, const std::string& name) {
+  return "step" + std::to_string(step) + "." + std::string(what) + "." + name;
+}
+
 }  // namespace
 
 TraceHeader read_trace_header(const std::filesystem::path& json_file) {
-  const Fields fields = read_fields(json_file);
+  const JsonFields fields = read_fields(json_file);
   TraceHeader header;
-  header.name = fields.get<std::string>("name");
-  read_rule(fields, header);
+  header.name = fields.text("name");
+  read_rule(fields.object("config"), header);
   header.params = read_params(fields);
+  if (const auto* const muon = std::get_if<MuonRule>(&header.rule)) {
+    check_muon_params(fields, *muon, header.params);
+  }
+  refuse_scalars(fields);
+  fields.refuse_others();
   return header;
 }
 
 Trace::Trace(const std::filesystem::path& json_file)
     : header_(read_trace_header(json_file)),
-      tensors_(ckpt::Checkpoint::open(tensors_path(json_file))),
-      tensors_file_(tensors_path(json_file).string()),
-      step_count_(count_steps()) {}
+      recording_(tensors_path(json_file)),
+      step_count_(recording_.count_steps()) {
+  check_tensors();
+}
 
-int64_t Trace::count_steps() const {
-  int64_t count = 0;
-  const std::string& first = header_.params.front().name;
-  while (tensors_.catalog().find_tensor("grad" + std::to_string(count) + "." + first)) ++count;
-  if (count == 0) {
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = tensors_file_, .key = "grad0." + first},
+void Trace::check_tensors() const {
+  if (step_count_ == 0) {
+    recording_.refuse("grad0." + header_.params.front().name,
                       "is missing: a trace has at least one step");
   }
-  return count;
+  const auto rule = make_rule(header_.rule);
+  std::set<std::string> known;
+  const auto require = [&](const std::string& key, const ParamInfo& param) {
+    recording_.find(key, form_of(param, {ckpt::DType::Float32}));
+    known.insert(key);
+  };
+  for (const ParamInfo& param : header_.params) {
+    require("init." + param.name, param);
+    for (int64_t step = 0; step < step_count_; ++step) {
+      require("grad" + std::to_string(step) + "." + param.name, param);
+      require(step_key(step, "param", param.name), param);
+      for (const std::string_view state : rule->state_names()) {
+        require(step_key(step, state, param.name), param);
+      }
+      if (is_step_recorded(step, param)) known.insert(step_key(step, "step", param.name));
+    }
+  }
+  for (const ckpt::TensorEntry& tensor : recording_.catalog().tensors) {
+    if (!known.contains(tensor.key)) {
+      recording_.refuse(tensor.key, "is neither a gradient nor a state of the trace's optimizer");
+    }
+  }
+}
+
+// torch counts its steps in a tensor; in a trace it may be left out.
+bool Trace::is_step_recorded(int64_t step, const ParamInfo& param) const {
+  const std::string key = step_key(step, "step", param.name);
+  const bool counts = std::holds_alternative<AdamRule>(header_.rule);
+  if (!counts || !recording_.catalog().find_tensor(key)) return false;
+  const ckpt::TensorEntry& entry = recording_.find(key, {{}, {ckpt::DType::Float32}});
+  const double recorded = load_tensor(recording_.checkpoint(), entry).item<double>();
+  if (recorded != static_cast<double>(step + 1)) {
+    recording_.refuse(
+        key, "expected " + std::to_string(step + 1) + ", found " + std::to_string(recorded));
+  }
+  return true;
 }
 
 at::Tensor Trace::initial(const ParamInfo& param) const {
@@ -244,19 +297,12 @@ at::Tensor Trace::grad(int64_t step, const ParamInfo& param) const {
 }
 
 at::Tensor Trace::after(int64_t step, std::string_view what, const ParamInfo& param) const {
-  return read("step" + std::to_string(step) + "." + std::string(what) + "." + param.name, param);
+  return read(step_key(step, what, param.name), param);
 }
 
 at::Tensor Trace::read(const std::string& key, const ParamInfo& param) const {
-  const auto refuse = [&](const std::string& problem) {
-    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = tensors_file_, .key = key}, problem);
-  };
-  const ckpt::TensorEntry* const entry = tensors_.catalog().find_tensor(key);
-  if (entry == nullptr) refuse("is missing");
-  const ckpt::Extents shape(param.shape.begin(), param.shape.end());
-  if (entry->shape != shape) refuse("has another shape than the trace's JSON says");
-  if (entry->dtype != ckpt::DType::Float32) refuse("is not float32");
-  return load_tensor(tensors_, *entry);
+  return load_tensor(recording_.checkpoint(),
+                     recording_.find(key, form_of(param, {ckpt::DType::Float32})));
 }
 
 }  // namespace optim

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <optim/update_rule.h>
+
+#include "step/replay/recording.h"
 
 namespace optim {
 
@@ -32,23 +33,25 @@ TraceHeader read_trace_header(const std::filesystem::path& json_file);
 // Both parts. Tensors are read when they are asked for.
 class Trace {
  public:
+  // Throws Corrupt, with the key, unless the file has every tensor of every step, of the shape and
+  // type that it must have, and no other.
   explicit Trace(const std::filesystem::path& json_file);
 
   const TraceHeader& header() const { return header_; }
   int64_t step_count() const { return step_count_; }
 
-  // fp32 of the parameter's shape; throws Corrupt when it is absent or anything else.
+  // fp32 of the parameter's shape.
   at::Tensor initial(const ParamInfo& param) const;
   at::Tensor grad(int64_t step, const ParamInfo& param) const;
   at::Tensor after(int64_t step, std::string_view what, const ParamInfo& param) const;
 
  private:
   at::Tensor read(const std::string& key, const ParamInfo& param) const;
-  int64_t count_steps() const;
+  void check_tensors() const;
+  bool is_step_recorded(int64_t step, const ParamInfo& param) const;
 
   TraceHeader header_;
-  ckpt::Checkpoint tensors_;
-  std::string tensors_file_;
+  Recording recording_;
   int64_t step_count_;
 };
 

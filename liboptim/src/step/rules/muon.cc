@@ -20,7 +20,9 @@ namespace {
 
 class Muon final : public UpdateRule {
  public:
-  explicit Muon(const MuonRule& config) : config_(config) {}
+  explicit Muon(const MuonRule& config) : config_(config) {
+    if (config.qkv_split) check(*config.qkv_split);
+  }
 
   std::span<const std::string_view> state_names() const override {
     static constexpr std::array<std::string_view, 1> kNames = {"momentum_buffer"};
@@ -47,6 +49,15 @@ class Muon final : public UpdateRule {
   }
 
  private:
+  static void check(const QkvSplit& split) {
+    constexpr int64_t kRowsMax = int64_t{1} << 40;  // their sum fits
+    for (const int64_t rows : {split.query_rows, split.key_rows, split.value_rows}) {
+      if (rows > 0 && rows <= kRowsMax) continue;
+      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "qkv_split"},
+                        "expected three positive numbers of rows, found " + std::to_string(rows));
+    }
+  }
+
   void check(const UpdateTarget& target) const {
     if (target.param.dim() == 2) return;
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = target.info->name},
@@ -90,7 +101,7 @@ class Muon final : public UpdateRule {
     const QkvSplit& split = *config_.qkv_split;
     const std::array<int64_t, 3> rows = {split.query_rows, split.key_rows, split.value_rows};
     const int64_t group_rows = rows[0] + rows[1] + rows[2];
-    if (group_rows <= 0 || matrix.size(0) % group_rows != 0) {
+    if (matrix.size(0) % group_rows != 0) {
       throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = info.name},
                         std::to_string(matrix.size(0)) + " rows are no multiple of the " +
                             std::to_string(group_rows) + " rows of a query group");
