@@ -11,6 +11,9 @@
 #include <thread>
 #include <utility>
 
+#include <ckpt/error.h>
+#include <common/report_error.h>
+
 namespace tools {
 
 // Waits for SIGINT, SIGTERM and SIGUSR1 in a thread of its own: what they ask for is not allowed in
@@ -36,6 +39,12 @@ class Console::SignalWatch {
     const std::scoped_lock lock(mutex_);
     print_status_ = std::move(print_status);
   }
+  // Called for a signal that has arrived already, too. Empty: a stop is asked for instead.
+  void on_stop(std::function<void(int signal)> end) {
+    const std::scoped_lock lock(mutex_);
+    end_ = std::move(end);
+    if (end_ && signal_ != 0) end_(signal_);
+  }
 
  private:
   void show_status() {
@@ -43,14 +52,21 @@ class Console::SignalWatch {
     if (print_status_) print_status_();
   }
 
+  void stop(int signal) {
+    if (signal_ != 0) _exit(128 + signal);
+    signal_ = signal;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (end_) end_(signal);
+    }
+    source_.request_stop();
+  }
+
   void wait() {
     int signal = 0;
     while (sigwait(&signals_, &signal) == 0 && !ended_) {
       if (signal == SIGUSR1) show_status();
-      if (signal == SIGUSR1 || signal == SIGUSR2) continue;
-      if (signal_ != 0) _exit(128 + signal);
-      signal_ = signal;
-      source_.request_stop();
+      if (signal != SIGUSR1 && signal != SIGUSR2) stop(signal);
     }
   }
 
@@ -59,8 +75,9 @@ class Console::SignalWatch {
   std::atomic<bool> ended_ = false;
   std::atomic<int> signal_ = 0;
   std::stop_source source_;
-  std::mutex mutex_;  // held while a status is printed
+  std::mutex mutex_;  // held while one of these runs
   std::function<void()> print_status_;
+  std::function<void(int)> end_;
   std::thread thread_;
 };
 
@@ -119,6 +136,18 @@ std::stop_token Console::stop_token() {
 void Console::on_status_request(std::function<void()> print_status) {
   if (!watch_) watch_ = std::make_unique<SignalWatch>();
   watch_->on_status_request(std::move(print_status));
+}
+
+void Console::end_at_once_when_stopped(bool at_once) {
+  if (!watch_) watch_ = std::make_unique<SignalWatch>();
+  if (!at_once) return watch_->on_stop({});
+  watch_->on_stop([this](int signal) {
+    const ckpt::Error cancelled(ckpt::ErrorCode::IoFailure, {}, "cancelled");
+    const Failure stopped =
+        stopped_by(signal, describe_failure(std::make_exception_ptr(cancelled)));
+    report_failure(tool_, stopped, options_.json);
+    _exit(stopped.exit_code);
+  });
 }
 
 int Console::stop_signal() const { return watch_ ? watch_->signal() : 0; }

@@ -52,6 +52,12 @@ class Console {
   std::stop_token stop_token();
   int stop_signal() const;  // 0 if none arrived
 
+  // While true, the first signal, also one that has arrived already, ends the process at once, with
+  // the message and the exit code of a stopped command: for work that has nothing to undo and may
+  // wait or compute for long without looking at its token. False at first. Watches signals as
+  // stop_token() does.
+  void end_at_once_when_stopped(bool at_once);
+
   // What SIGUSR1 calls from now on, on a thread of its own; empty: nothing. Watches signals as
   // stop_token() does.
   void on_status_request(std::function<void()> print_status);

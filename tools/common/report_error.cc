@@ -92,6 +92,12 @@ Failure describe_failure(const std::exception_ptr& error) {
   }
 }
 
+Failure stopped_by(int signal, Failure failure) {
+  failure.exit_code = 128 + signal;
+  failure.code = "interrupted";
+  return failure;
+}
+
 void report_failure(const std::string& tool, const Failure& failure, bool json) {
   if (json) {
     std::cout << to_json(failure).dump(2) << '\n' << std::flush;

@@ -20,6 +20,9 @@ struct Failure {
 
 Failure describe_failure(const std::exception_ptr& error);
 
+// What a command failed with, when this signal had asked it to stop.
+Failure stopped_by(int signal, Failure failure);
+
 // "TOOL: error: LINE" and "hint: HINT" on stderr; under `json` a document with "error" on stdout
 // instead.
 void report_failure(const std::string& tool, const Failure& failure, bool json);

@@ -191,10 +191,7 @@ int run_parser(Parser& parser, const ToolInfo& tool) {
     return exit_code;
   } catch (...) {
     Failure failure = describe_failure(std::current_exception());
-    if (console.stop_signal() != 0) {
-      failure.exit_code = 128 + console.stop_signal();
-      failure.code = "interrupted";
-    }
+    if (console.stop_signal() != 0) failure = stopped_by(console.stop_signal(), failure);
     return fail(tool.name, std::move(failure), parser.common.json);
   }
 }

@@ -30,6 +30,7 @@ namespace fs = std::filesystem;
 constexpr const char* kSpawnRank = "SHARDWISE_SPAWN_RANK";
 constexpr const char* kSpawnSize = "SHARDWISE_SPAWN_SIZE";
 constexpr const char* kSpawnStore = "SHARDWISE_SPAWN_STORE";
+constexpr const char* kSpawnParent = "SHARDWISE_SPAWN_PARENT";
 
 constexpr int kProcessesMax = 1 << 16;
 
@@ -102,7 +103,9 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 struct Child {
   pid_t id = -1;
   int rank = 0;
-  std::optional<int> exit_code = {};
+  std::optional<int> exit_code = {};  // nullopt while it runs
+  int signal = 0;                     // that ended it; 0: none
+  bool was_told_to_stop = false;
 };
 
 Child start(std::vector<std::string> arguments, optim::ProcessRank rank, const Workplace& place) {
@@ -111,6 +114,7 @@ Child start(std::vector<std::string> arguments, optim::ProcessRank rank, const W
   variables.push_back(std::string(kSpawnRank) + "=" + std::to_string(rank.rank));
   variables.push_back(std::string(kSpawnSize) + "=" + std::to_string(rank.size));
   variables.push_back(std::string(kSpawnStore) + "=" + place.store().string());
+  variables.push_back(std::string(kSpawnParent) + "=" + std::to_string(getpid()));
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
@@ -134,8 +138,24 @@ Child start(std::vector<std::string> arguments, optim::ProcessRank rank, const W
   return child;
 }
 
-int exit_code_of(int status) {
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+// How a process ended. A program that undoes something before a signal ends it says so by its exit
+// code, as the shell does.
+void note_end(Child& child, int status) {
+  constexpr int kSignalled = 128;
+  child.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : kSignalled + WTERMSIG(status);
+  child.signal = std::max(0, *child.exit_code - kSignalled);
+}
+
+ckpt::Error killed_error(const Child& child, size_t count) {
+  const char* const name = sigabbrev_np(child.signal);
+  return {ckpt::ErrorCode::IoFailure,
+          {},
+          "process " + std::to_string(child.rank) + " of " + std::to_string(count) +
+              " was killed by signal " + std::to_string(child.signal) +
+              (name != nullptr ? " (SIG" + std::string(name) + ")" : ""),
+          child.signal == SIGKILL
+              ? "the system kills processes where memory runs out; its log would say so"
+              : ""};
 }
 
 // The processes of one run. None outlives it.
@@ -152,42 +172,57 @@ class Children {
 
   void add(Child child) { children_.push_back(child); }
 
-  // Waits until all have ended, or for kGrace after the first failed or all were told to stop.
+  // Waits until all have ended, or for kTimeToUndo after they were told to.
   void wait(const std::stop_token& stop) {
-    std::optional<std::chrono::steady_clock::time_point> deadline;
-    bool are_told = false;
+    using Clock = std::chrono::steady_clock;
+    std::optional<Clock::time_point> failed, told;
     while (collect()) {
-      const auto now = std::chrono::steady_clock::now();
-      if (stop.stop_requested() && !std::exchange(are_told, true)) tell_to_stop();
-      if ((are_told || first_failed() != nullptr) && !deadline) deadline = now + kGrace;
-      if (deadline && now > *deadline) return;
+      const Clock::time_point now = Clock::now();
+      const Child* const first = first_failed();
+      if (first != nullptr && !failed) failed = now;
+      const bool is_over = stop.stop_requested() || (first != nullptr && first->signal != 0) ||
+                           (failed && now > *failed + kTimeToNotice);
+      if (is_over && !told) {
+        told = now;
+        tell_to_stop();
+      }
+      if (told && now > *told + kTimeToUndo) return;
       std::this_thread::sleep_for(kPause);
     }
   }
+
+  size_t count() const { return children_.size(); }
 
   bool have_succeeded() const {
     return std::ranges::all_of(children_, [](const Child& child) { return child.exit_code == 0; });
   }
 
-  // Of several failures the first that is not about a lost connection: that is what came first.
+  // Of several failures one by a signal, or else one that is not about a lost connection: that came
+  // first. None of those that were told to stop.
   const Child* first_failed() const {
-    constexpr int kIoFailure = 5;
+    const auto weight = [](const Child& child) {
+      constexpr int kIoFailure = 5;
+      return child.signal != 0 ? 2 : *child.exit_code != kIoFailure ? 1 : 0;
+    };
     const Child* found = nullptr;
     for (const Child& child : children_) {
-      if (!child.exit_code || *child.exit_code == 0) continue;
-      const bool is_cause = *child.exit_code != kIoFailure;
-      if (found == nullptr || (is_cause && *found->exit_code == kIoFailure)) found = &child;
+      if (!child.exit_code || *child.exit_code == 0 || child.was_told_to_stop) continue;
+      if (found == nullptr || weight(child) > weight(*found)) found = &child;
     }
     return found;
   }
 
  private:
   static constexpr std::chrono::milliseconds kPause{20};
-  static constexpr std::chrono::seconds kGrace{5};
+  static constexpr std::chrono::seconds kTimeToNotice{5};
+  static constexpr std::chrono::seconds kTimeToUndo{30};
 
-  void tell_to_stop() const {
-    for (const Child& child : children_) {
-      if (!child.exit_code) kill(child.id, SIGTERM);
+  void tell_to_stop() {
+    for (Child& child : children_) {
+      if (child.exit_code) continue;
+      child.was_told_to_stop = true;
+      kill(child.id, SIGTERM);
+      kill(child.id, SIGCONT);  // one that is suspended would not see it
     }
   }
 
@@ -197,7 +232,7 @@ class Children {
       if (child.exit_code) continue;
       int status = 0;
       if (waitpid(child.id, &status, WNOHANG) == child.id) {
-        child.exit_code = exit_code_of(status);
+        note_end(child, status);
       } else {
         some_run = true;
       }
@@ -208,13 +243,21 @@ class Children {
   std::vector<Child> children_;
 };
 
+// The system ends this process with its parent, which its peers would wait for.
+void end_with_parent() {
+  constexpr int kProcessIdMax = 1 << 22;  // of Linux
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() == number_variable(kSpawnParent, 1, kProcessIdMax)) return;
+  throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "the process that started this one is gone");
+}
+
 }  // namespace
 
 bool is_spawned() { return variable(kSpawnRank).has_value(); }
 
 optim::ProcessMesh find_processes() {
   if (is_spawned()) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // a process whose parent is gone would wait for its peers
+    end_with_parent();
     optim::ProcessMesh mesh;
     mesh.rank = rank_from(kSpawnRank, kSpawnSize);
     mesh.rendezvous = variable(kSpawnStore).value_or("");
@@ -236,9 +279,16 @@ SpawnResult spawn_processes(const std::vector<std::string>& arguments, int count
     throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "cancelled");
   }
   const Child* const failed = children.first_failed();
-  const int rank = failed != nullptr ? failed->rank : 0;
-  return {failed != nullptr ? *failed->exit_code : 0, content(place.output(rank)),
-          content(place.errors(rank))};
+  if (failed == nullptr) return {0, content(place.output(0)), content(place.errors(0))};
+  SpawnResult result;
+  result.exit_code = *failed->exit_code;
+  result.errors = content(place.errors(failed->rank));
+  if (failed->signal != 0) {
+    result.killed.emplace(killed_error(*failed, children.count()));
+  } else {
+    result.out = content(place.output(failed->rank));
+  }
+  return result;
 }
 
 }  // namespace tools::step_replay

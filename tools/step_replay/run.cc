@@ -158,6 +158,24 @@ void print_report(const RunOptions& options, const optim::ReplayReport& report, 
   }
 }
 
+// While it lives, a signal ends the process at once, also where that waits for a peer or computes:
+// until the output is begun, and once it is published, there is nothing to undo.
+class EndingAtOnce {
+ public:
+  EndingAtOnce(Console& console, optim::ReplayOptions& replay) : console_(console) {
+    console_.end_at_once_when_stopped(true);
+    replay.on_writing = [&console](bool is_writing) {
+      console.end_at_once_when_stopped(!is_writing);
+    };
+  }
+  ~EndingAtOnce() { console_.end_at_once_when_stopped(false); }
+  EndingAtOnce(const EndingAtOnce&) = delete;
+  EndingAtOnce& operator=(const EndingAtOnce&) = delete;
+
+ private:
+  Console& console_;
+};
+
 int replay(const RunOptions& options, Console& console) {
   optim::ReplayOptions replay = options.replay;
   replay.tolerance = options.tolerance.tolerance();
@@ -165,7 +183,10 @@ int replay(const RunOptions& options, Console& console) {
   replay.processes = find_processes();
   ProgressLine progress(console, "writing");
   replay.execute = make_execute_options(console, progress);
-  const optim::ReplayReport report = optim::replay(replay);
+  const optim::ReplayReport report = [&] {
+    const EndingAtOnce ending(console, replay);
+    return optim::replay(replay);
+  }();
   if (replay.processes.rank.rank == 0) {  // the others know the same
     for (const std::string& warning : report.warnings) console.warn(warning);
     if (console.options().json) {
@@ -194,7 +215,8 @@ int run(const RunOptions& options, Console& console) {
   const SpawnResult result =
       spawn_processes(options.arguments, options.spawn, console.stop_token());
   console.out() << result.out << std::flush;
-  std::cerr << result.errors;
+  std::cerr << result.errors << std::flush;
+  if (result.killed) throw *result.killed;
   return result.exit_code;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,10 +37,13 @@ struct ReplayOptions {
   std::optional<uint32_t> data_parallel = {};  // ranks of the layout; default: the checkpoint's
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;
   std::filesystem::path output =
-      {};              // write the result as a checkpoint, in the format that was read
+      {};               // write the result as a checkpoint, in the format that was read
   bool force = false;   // replace an existing output
   bool strict = false;  // Unsupported where something cannot be carried to the output
   bool verify = false;  // read the output back before it is published
+  // Called in the process that writes the output, with true before it is begun and with false when
+  // it is published or gone. In between a process that is to end has something to undo.
+  std::function<void(bool is_writing)> on_writing = {};
   // Of writing the output; once a stop is requested no further step is taken, either (IoFailure,
   // "cancelled").
   ckpt::ExecuteOptions execute = {};
@@ -81,8 +85,10 @@ struct ReplayReport {
 // Loads, steps, compares, writes. Collective where there are several processes: each returns the
 // same report. Computes with the calling thread alone. The result depends neither on processes nor
 // on the layout.
-// Throws Corrupt, with file and key, for gradients that lack a parameter, have one too many or
-// another shape; InvalidArgument for more steps than were recorded; what name_layer_wise() throws.
+// Throws Corrupt, with file and key, for gradients and expected states that lack a tensor, have one
+// too many or one of another shape or type, for gradients that are not finite or not of steps 0, 1,
+// 2, ..., and for arguments and groups of a checkpoint whose values make no sense; InvalidArgument
+// for more steps than were recorded; what name_layer_wise() throws.
 OPTIM_EXPORT ReplayReport replay(const ReplayOptions& options);
 
 }  // namespace optim

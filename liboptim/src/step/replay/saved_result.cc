@@ -56,6 +56,22 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
+// Tells its listener that an output is being written, from its making to its end.
+class WritingNotice {
+ public:
+  explicit WritingNotice(const std::function<void(bool)>& listener) : listener_(listener) {
+    if (listener_) listener_(true);
+  }
+  ~WritingNotice() {
+    if (listener_) listener_(false);
+  }
+  WritingNotice(const WritingNotice&) = delete;
+  WritingNotice& operator=(const WritingNotice&) = delete;
+
+ private:
+  const std::function<void(bool)>& listener_;
+};
+
 ConvertReport write(const ReplaySource& source, const ReplayResult& result,
                     const ReplayOptions& options, GatheredTensors tensors) {
   LayerWiseUpdate update;
@@ -75,6 +91,7 @@ ConvertReport write(const ReplaySource& source, const ReplayResult& result,
   convert.execute = options.execute;
   convert.data_parallel = options.data_parallel;
   convert.ownership = options.ownership;
+  const WritingNotice notice(options.on_writing);
   return save_layer_wise(source.view, source.checkpoint, update, options.output, convert);
 }
 
