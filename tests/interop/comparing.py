@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import enum
 import hashlib
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ LOST_IN_TORCH_DIST = frozenset({"/model/@_metadata"})
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
     """Contiguous row-major little-endian bytes; works for the types numpy does not know."""
-    flat = tensor.detach().contiguous().reshape(-1)
+    # Not contiguous(): it keeps any stride of a dimension of size 1.
+    flat = tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes()
 
 
@@ -121,7 +123,7 @@ def tensors_in(value: object, path: str = "") -> Iterator[tuple[str, torch.Tenso
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from tensors_in(item, f"{path}/{escaped(key)}")
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple, collections.deque)):
         for index, item in enumerate(value):
             yield from tensors_in(item, f"{path}/{index}")
     if not isinstance(value, (torch.Tensor, type)):

@@ -1,0 +1,91 @@
+#include "semantic/listed.h"
+
+#include <algorithm>
+#include <array>
+
+#include "semantic/encode_state.h"
+
+namespace semantic {
+namespace {
+
+bool is_attribute(const Place& place) { return !place.empty() && place.back().starts_with("@"); }
+
+std::array<std::string, 3> forms_of(const Place& place) {
+  std::string unescaped;
+  for (const std::string& step : place) unescaped += "/" + step;
+  return {pointer(place), unescaped, dotted(place)};
+}
+
+// Entries about one aspect say nothing about the others.
+bool concerns(const ckpt::NotCarried& entry, const Place& place, Aspect aspect) {
+  if (entry.what.starts_with("storage of ")) return false;
+  if (entry.what.starts_with("key ")) return aspect == Aspect::KeyType;
+  const bool of_type = entry.reason.find("becomes a dict") != std::string::npos;
+  return !of_type || aspect == Aspect::Type || is_attribute(place);
+}
+
+bool names(const ckpt::NotCarried& entry, const Place& place, Aspect aspect) {
+  if (!concerns(entry, place, aspect)) return false;
+  return std::ranges::any_of(forms_of(place), [&](const std::string& form) {
+    return entry.what == form || entry.what.ends_with(" " + form);
+  });
+}
+
+bool is_listed(const FactName& fact, const NotCarriedList& listed) {
+  const auto& [place, aspect] = fact;
+  for (const ckpt::NotCarried& entry : listed) {
+    if (names(entry, place, aspect)) return true;
+    if (!is_attribute(place)) continue;
+    const Place holder(place.begin(), place.end() - 1);
+    const bool with_attributes = entry.reason.find("attributes") != std::string::npos;
+    if (with_attributes && names(entry, holder, Aspect::Type)) return true;
+  }
+  return false;
+}
+
+bool starts_with(const Place& place, const Place& front) {
+  return place.size() >= front.size() && std::equal(front.begin(), front.end(), place.begin());
+}
+
+// A list keeps its other elements' places by None where an element was lost.
+bool fills_a_hole(const FactName& name, const std::string& fact, const Facts& expected) {
+  static const std::string kNone = object_fact(encoding_digest(Node()));
+  const auto below = expected.lower_bound({name.first, Aspect::Value});
+  return fact == kNone && below != expected.end() && starts_with(below->first.first, name.first);
+}
+
+}  // namespace
+
+std::vector<std::string> unlisted(const Facts& expected, const Facts& actual,
+                                  const NotCarriedList& listed, bool values_only) {
+  std::vector<std::string> found;
+  for (const auto& [name, fact] : expected) {
+    if (values_only && (name.second != Aspect::Value || is_attribute(name.first))) continue;
+    const auto there = actual.find(name);
+    if (there != actual.end() && there->second == fact) continue;
+    if (is_listed(name, listed)) continue;
+    found.push_back(pointer(name.first) + ": " + fact + " | " +
+                    (there == actual.end() ? "nothing" : there->second));
+  }
+  for (const auto& [name, fact] : actual) {
+    if (expected.contains(name) || fills_a_hole(name, fact, expected)) continue;
+    found.push_back(pointer(name.first) + ": nothing | " + fact);
+  }
+  return found;
+}
+
+bool mentions(const NotCarriedList& listed, const std::string& word) {
+  const auto is_letter = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+  };
+  for (const ckpt::NotCarried& entry : listed) {
+    const std::string text = " " + entry.what + ": " + entry.reason + " ";
+    for (size_t at = text.find(word); at != text.npos && !word.empty();
+         at = text.find(word, at + 1)) {
+      if (!is_letter(text[at - 1]) && !is_letter(text[at + word.size()])) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace semantic
