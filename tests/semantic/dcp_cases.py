@@ -34,9 +34,10 @@ from oracles import (
     content,
     contents_of_hash,
     read_dcp_flat,
-    read_dcp_nested,
     read_torch_save,
+    requires_grad_in,
 )
+from plain_conversions import with_requires_grad
 from session import Made, Session
 from state_dict_cases import random_tensor
 
@@ -327,7 +328,7 @@ def convert(session: Session, flat: dict | None, verified: int) -> None:
 
 def check_file(session: Session, made: Made, verified: int) -> None:
     try:
-        source = read_dcp_nested(session.source)
+        source = with_requires_grad(session.source)
     except Unreadable as problem:
         session.report("success only with what torch reads", f"{made.outcome}\n  {problem}")
         return
@@ -339,5 +340,9 @@ def check_file(session: Session, made: Made, verified: int) -> None:
 
 def check_folder(session: Session, made: Made, flat: dict) -> None:
     read = check_reads(session, made, lambda: read_dcp_flat(made.path))
-    if read is not None:
-        check_content(session, made, flat, read)
+    if read is None:
+        return
+    check_content(session, made, flat, read)
+    stated, before = requires_grad_in(made.path), requires_grad_in(session.source)
+    if stated != before:
+        session.report("requires_grad is listed", f"{made.outcome}\n  {stated} | {before}")

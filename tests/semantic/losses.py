@@ -92,9 +92,16 @@ def tensor_losses(expected: torch.Tensor, actual: object, place: Place) -> Itera
     elif content_of(expected) != content_of(actual):
         yield Loss(place, Aspect.CONTENT, f"{shown(expected)} is now {shown(actual)}")
     else:
+        if kind_of(expected) != kind_of(actual):
+            yield Loss(place, Aspect.TYPE, f"{kind_of(expected)} became {kind_of(actual)}")
         if expected.requires_grad != actual.requires_grad:
             yield Loss(place, Aspect.REQUIRES_GRAD, f"{expected.requires_grad} became its opposite")
         yield from attribute_losses(attributes(expected), attributes(actual), place)
+
+
+def kind_of(tensor: torch.Tensor) -> str:
+    name = type(tensor).__name__
+    return "Tensor" if name == "Parameter" else name
 
 
 def mapping_losses(expected: dict, actual: object, place: Place) -> Iterator[Loss]:

@@ -22,7 +22,7 @@ import dcp_cases
 from checks import check_reads, check_verifies, look_at
 from comparing import CONVERSION_MAY_CHANGE
 from listing import Listing
-from losses import Loss, Place, StepKind, losses, placed_tensors, pointer
+from losses import Aspect, Loss, Place, StepKind, losses, placed_tensors, pointer
 from megatron_mutations import LayerWise, change_args, mutate
 from oracles import Content, content, read_dcp_flat
 from programs import GOLDEN, succeed
@@ -34,6 +34,8 @@ MODEL_FILE, RANK_FILE = "mp_rank_00/model_optim_rng.pt", "mp_rank_00/layer_wise_
 TORCH_BASES = ("lw_muon_bf16_torch_dp2", "lw_muon_bf16_torch_dp4")
 DIST_BASE = "lw_muon_bf16_torch_dist_dp2"
 WHOLE_FILES = {MODEL_FILE, "common"}
+# Always None; torch_dist has no place for it (docs/formats/torch_dist.md).
+REGENERATED = "/model/output_layer._extra_state"
 
 
 @functools.cache
@@ -179,7 +181,8 @@ def check_places(session: Session, made: Made, found: Iterable[Loss], there: Mad
 def may_change(loss: Loss) -> bool:
     """As documented of every conversion; without the file's name."""
     place = pointer(tuple(step for step in loss.place if step.name not in WHOLE_FILES))
-    return place in CONVERSION_MAY_CHANGE
+    is_made_anew = place == REGENERATED and loss.aspect is Aspect.INVENTED
+    return is_made_anew or place in CONVERSION_MAY_CHANGE
 
 
 def names_key(listing: Listing, loss: Loss) -> bool:

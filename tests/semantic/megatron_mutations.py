@@ -218,7 +218,9 @@ def shrink(parameter: Parameter) -> None:
     weight = parameter.weights[parameter.name]
     parameter.weights[parameter.name] = weight[:-1].clone()
     master = parameter.masters[parameter.place]
-    parameter.masters[parameter.place] = master.detach()[:-1].clone()
+    smaller = master.detach()[:-1].clone()
+    vars(smaller).update(vars(master))
+    parameter.masters[parameter.place] = smaller
     for name in parameter.state_names():
         parameter.states[name] = parameter.states[name][:-1].clone()
 

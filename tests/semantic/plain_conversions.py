@@ -24,7 +24,7 @@ def through_torch_dist(session: Session, source: object, verified: int) -> None:
     there = convert_to(session, session.source, "dist", "torch_dist")
     if there is None:
         return
-    read = check_reads(session, there, lambda: with_requires_grad(there))
+    read = check_reads(session, there, lambda: with_requires_grad(there.path))
     if read is None:
         return
     check_content(session, there, source, read)
@@ -39,12 +39,12 @@ def through_torch_dist(session: Session, source: object, verified: int) -> None:
         check_verifies(session, back, verified)
 
 
-def with_requires_grad(made: Made) -> dict:
+def with_requires_grad(folder: Path) -> dict:
     """The state dict, each tensor with what .metadata says of it."""
-    state, flags = read_dcp_nested(made.path), requires_grad_in(made.path)
+    state, flags = read_dcp_nested(folder), requires_grad_in(folder)
     for place, tensor in flattened(state):
         key = ".".join(str(step.name) for step in place)
-        if isinstance(tensor, torch.Tensor) and flags.get(key):
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and flags.get(key):
             tensor.requires_grad_()
     return state
 

@@ -27,7 +27,9 @@ class Finding:
     detail: str
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.seed}: {self.rule}\n  case: {self.case}\n  {self.detail}"
+        text = f"{self.kind} {self.seed}: {self.rule}\n  case: {self.case}\n  {self.detail}"
+        lines = (ascii(line)[1:-1] for line in text.splitlines())
+        return "\n".join(lines)
 
     def as_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=True)

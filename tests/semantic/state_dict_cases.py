@@ -38,6 +38,10 @@ ELEMENT_COUNTS = (0, 1, 2, 7, 16, 33, 100)
 DEPTH = 4
 
 
+class NamedTensor(torch.Tensor):
+    """A subclass that the pickle names and PyTorch makes again."""
+
+
 class TreeMaker:
     def __init__(self, choice: random.Random):
         self.choice = choice
@@ -114,6 +118,8 @@ class TreeMaker:
         if self.chance(0.06):
             made = made.detach()
             made.partition_dim = self.choice.choice([0, 1, {"a": [1]}, torch.ones(2)])
+        if self.chance(0.02):
+            made = made.detach().as_subclass(NamedTensor)
         return made
 
     def trainable(self, tensor: torch.Tensor) -> torch.Tensor:
