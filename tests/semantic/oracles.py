@@ -33,9 +33,9 @@ class TooLarge(Exception):
 def read_torch_save(path: Path) -> object:
     """As the restricted unpickler reads it, or the full one where a name is not on its list."""
     try:
-        return torch.load(path, weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except Exception:
-        return torch.load(path, weights_only=False)
+        return torch.load(path, map_location="cpu", weights_only=False)
 
 
 def read_dcp_nested(folder: Path) -> dict:
