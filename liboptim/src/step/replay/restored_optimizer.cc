@@ -44,19 +44,39 @@ void check_qkv_rows(const ParamInfo& info, const RuleConfig& rule) {
              " rows of a query group that args say, found " + std::to_string(rows));
 }
 
+void refuse_other_state(const LayerWiseOptimizer& optimizer) {
+  for (const auto* others : {&optimizer.others, &optimizer.inner_others}) {
+    for (const auto& [key, node] : *others) {
+      refuse(ckpt::ErrorCode::Unsupported, key,
+             "the optimizer has this state: it cannot be replayed");
+    }
+  }
+}
+
+// Steps are replayed with moments in float32: those of fewer bits would be rounded otherwise.
+at::Tensor load_state(const ReplaySource& source, const std::string& key,
+                      const at::Device& device) {
+  const at::Tensor state = load(source, key, device);
+  if (state.scalar_type() != at::kFloat) {
+    refuse(ckpt::ErrorCode::Unsupported, key,
+           "is not float32: optimizer state of other types cannot be replayed");
+  }
+  return state;
+}
+
 // Group by group as in the checkpoint, parameters in model order, without masters or state.
 std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& source,
                                                         const OptimizerConfig& config,
                                                         const Gradients* init,
                                                         const at::Device& device) {
   const LayerWiseCheckpoint& view = source.view;
+  for (const RankItem& item : view.rank_items) {
+    refuse(ckpt::ErrorCode::Unsupported, item.name, "ranks state it: it cannot be replayed");
+  }
   std::vector<std::vector<OptimizerGroup>> chain;
   for (size_t o = 0; o < view.optimizers.size(); ++o) {
     const LayerWiseOptimizer& optimizer = view.optimizers[o];
-    for (const auto& [key, node] : optimizer.others) {
-      refuse(ckpt::ErrorCode::Unsupported, key,
-             "the optimizer has this state: it cannot be replayed");
-    }
+    refuse_other_state(optimizer);
     chain.emplace_back();
     for (const ckpt::NodeId node : optimizer.groups) {
       chain.back().push_back(restore_group(
@@ -112,7 +132,7 @@ void load_owned_state(const ReplaySource& source, LayerWiseDistributedOptimizer&
     }
     const LayerWiseParam& saved = *by_name.at(name);
     for (const std::string& state : saved.states) {
-      param->state[state] = load(source, canonical_key(state, name), device).to(at::kFloat);
+      param->state[state] = load_state(source, canonical_key(state, name), device);
     }
     param->step = saved_step(source.view, saved);
   }
