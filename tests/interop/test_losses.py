@@ -260,3 +260,13 @@ def test_verify_refuses_to_publish_what_verify_finds(copied, tmp_path: Path) -> 
     line = refuse(3, "ckpt-convert", root, tmp_path / "made", *TO_DIST, "--verify")
     assert "does not pass verify" in line and "momentum_buffer" in line
     assert not (tmp_path / "made").exists()
+
+
+# --- step counts ---
+
+
+def test_a_step_count_that_one_parameter_lacks_is_not_invented(copied, tmp_path: Path) -> None:
+    root = copied(SAMPLE)
+    edit_rank(1, lambda ranks: ranks[1]["optimizer"]["state"][0].pop("step"))(root)
+    line = refuse(3, "reshard", root, tmp_path / "made", "--dp", "3")
+    assert "step" in line and "is missing" in line

@@ -301,7 +301,7 @@ class Reader {
       place.unsupported("a state that is no tensor (as SOAP's step) is not handled");
     }
     const TensorEntry& tensor = tensor_at(place);
-    if (name == "step") return read_step(tensor, owner.optimizer, place);
+    if (name == "step") return read_step(tensor, param, place);
     check_shape(tensor, param, place);
     if (!is_state_dtype(tensor.dtype)) place.unsupported("optimizer state of integers");
     owner.states.push_back(name);
@@ -309,11 +309,12 @@ class Reader {
   }
 
   // torch's AdamW counts per parameter; torch_dist has one count for all.
-  void read_step(const TensorEntry& tensor, uint32_t optimizer, const Place& place) {
-    if (!tensor.shape.empty()) place.corrupt("a step count is no single number");
+  void read_step(const TensorEntry& tensor, uint32_t param, const Place& place) {
+    if (!tensor.shape.empty()) place.corrupt("a step count is not a single number");
+    counted_.insert(param);
     std::string bytes(ckpt::count_bytes(tensor), '\0');
     source_.read(tensor, ckpt::whole(tensor.shape), std::as_writable_bytes(std::span(bytes)));
-    LayerWiseOptimizer& owner = view_.optimizers[optimizer];
+    LayerWiseOptimizer& owner = view_.optimizers[view_.params[param].optimizer];
     if (owner.step_layout == StepLayout::None) {
       owner.step_layout = StepLayout::PerParam;
       owner.step_dtype = tensor.dtype;
@@ -357,7 +358,19 @@ class Reader {
     }
   }
 
+  // All parameters of an optimizer count steps, or none.
+  void check_all_count() const {
+    for (uint32_t i = 0; i < view_.params.size(); ++i) {
+      const LayerWiseParam& param = view_.params[i];
+      const bool counts = view_.optimizers[param.optimizer].step_layout == StepLayout::PerParam;
+      if (!counts || counted_.contains(i)) continue;
+      throw Error(ErrorCode::Corrupt, {.file = {}, .key = state_key("step", param.info.name)},
+                  "is missing: other parameters of its optimizer have a step count");
+    }
+  }
+
   void finish_steps() {
+    check_all_count();
     for (LayerWiseOptimizer& optimizer : view_.optimizers) {
       const bool in_group = std::any_of(
           optimizer.groups.begin(), optimizer.groups.end(),
@@ -372,6 +385,7 @@ class Reader {
   CommonBuilder common_;
   RankItems rank_items_;
   std::vector<ParamGroup> groups_;
+  std::set<uint32_t> counted_;  // parameters with a step count of their own
 };
 
 }  // namespace
