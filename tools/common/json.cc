@@ -3,6 +3,7 @@
 #include <ckpt/error.h>
 #include <common/console.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <ostream>
 
@@ -37,7 +38,46 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
+// Of a sequence that sequence_length() has accepted.
+uint32_t code_point_of(std::string_view sequence) {
+  const auto first = static_cast<uint8_t>(sequence[0]);
+  if (sequence.size() == 1) return first;
+  uint32_t code_point = first & (0x7Fu >> sequence.size());
+  for (const char byte : sequence.substr(1)) {
+    code_point = code_point << 6 | (static_cast<uint8_t>(byte) & 0x3Fu);
+  }
+  return code_point;
+}
+
+void append_unit(std::string& json, uint32_t utf16_unit) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  json += "\\u";
+  for (int shift = 12; shift >= 0; shift -= 4) json += kDigits[utf16_unit >> shift & 15];
+}
+
+void append_code_point(std::string& json, uint32_t code_point) {
+  if (code_point < 0x10000) return append_unit(json, code_point);
+  append_unit(json, 0xD800 + ((code_point - 0x10000) >> 10));
+  append_unit(json, 0xDC00 + (code_point & 0x3FF));
+}
+
 }  // namespace
+
+std::string printable_json(std::string_view json) {
+  std::string printable;
+  printable.reserve(json.size());
+  for (size_t length = 0; !json.empty(); json.remove_prefix(length)) {
+    length = std::max<size_t>(sequence_length(json), 1);
+    const std::string_view next = json.substr(0, length);
+    const bool may_hide = length > 1 || next[0] == '\x7F';  // the rest of ASCII is JSON's own
+    if (may_hide && ckpt::escaped(next) != next) {
+      append_code_point(printable, code_point_of(next));
+    } else {
+      printable += next;
+    }
+  }
+  return printable;
+}
 
 std::string json_text(std::string_view name) {
   return is_utf8(name) ? std::string(name) : ckpt::escaped(name);
@@ -46,7 +86,7 @@ std::string json_text(std::string_view name) {
 nlohmann::json json_document() { return {{"schema_version", kJsonSchemaVersion}}; }
 
 void print_json(Console& console, const nlohmann::json& document) {
-  console.out() << document.dump(2) << '\n';
+  console.out() << printable_json(document.dump(2)) << '\n';
 }
 
 }  // namespace tools

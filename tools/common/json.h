@@ -13,6 +13,10 @@ class Console;
 // output.
 std::string json_text(std::string_view name);
 
+// A JSON text with the characters in its strings that a terminal may obey or hide (DEL, C1, what
+// ckpt::escaped() escapes) as \uXXXX. Its meaning is the same.
+std::string printable_json(std::string_view json);
+
 inline constexpr uint64_t kJsonSchemaVersion = 1;
 
 // {"schema_version": 1}: what every document starts from. Keys come out sorted.

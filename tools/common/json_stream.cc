@@ -48,7 +48,7 @@ void JsonStream::finish() {
 }
 
 std::string JsonStream::quote(std::string_view name) {
-  return nlohmann::json(json_text(name)).dump();
+  return printable_json(nlohmann::json(json_text(name)).dump());
 }
 
 void JsonStream::open(char bracket) {

@@ -100,7 +100,7 @@ Failure stopped_by(int signal, Failure failure) {
 
 void report_failure(const std::string& tool, const Failure& failure, bool json) {
   if (json) {
-    std::cout << to_json(failure).dump(2) << '\n' << std::flush;
+    std::cout << printable_json(to_json(failure).dump(2)) << '\n' << std::flush;
     return;
   }
   std::cerr << tool << ": error: " << failure.line << '\n';

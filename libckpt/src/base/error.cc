@@ -1,5 +1,6 @@
 #include <ckpt/error.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/text.h"
@@ -8,12 +9,21 @@ namespace ckpt {
 
 namespace {
 
+struct Range {
+  uint32_t first, last;
+};
+
 // Control characters (C0, DEL, C1), and the code points that a terminal may obey or hide: line and
-// paragraph separators, bidirectional overrides and isolates, zero-width characters, the byte order
-// mark.
+// paragraph separators, and Unicode's format characters (bidirectional marks, overrides and
+// isolates, zero-width characters, the byte order mark, tags).
+constexpr Range kUnprintable[] = {{0x00, 0x1F},     {0x7F, 0x9F},      {0xAD, 0xAD},
+                                  {0x61C, 0x61C},   {0x180E, 0x180E},  {0x200B, 0x200F},
+                                  {0x2028, 0x202E}, {0x2060, 0x206F},  {0xFEFF, 0xFEFF},
+                                  {0xFFF9, 0xFFFB}, {0xE0000, 0xE007F}};
+
 bool is_unprintable(uint32_t c) {
-  return c < 0x20 || (c >= 0x7F && c < 0xA0) || (c >= 0x200B && c <= 0x200F) ||
-         (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
+  return std::ranges::any_of(kUnprintable,
+                             [c](const Range& r) { return c >= r.first && c <= r.last; });
 }
 
 void append_hex_byte(std::string& out, uint32_t byte) {
@@ -25,7 +35,7 @@ void append_hex_byte(std::string& out, uint32_t byte) {
 
 void append_code_point(std::string& out, uint32_t c) {
   if (c < 0x100) return append_hex_byte(out, c);
-  out += "\\u" + hex(c).substr(4);
+  out += c < 0x10000 ? "\\u" + hex(c).substr(4) : "\\U" + hex(c);
 }
 
 // `reserved`: printable characters that are escaped as well.
