@@ -56,6 +56,20 @@ std::string value_difference_text(const ckpt::ValueDifference& value) {
          value.first_b;
 }
 
+std::string_view python_type(ckpt::Kind key) {
+  static constexpr std::string_view kNames[] = {
+      "None", "bool",  "int",  "int", "float",     "str",   "bytes",  "bytearray",
+      "list", "tuple", "dict", "set", "frozenset", "class", "object", "storage"};
+  return kNames[static_cast<size_t>(key)];
+}
+
+// The keys are equal as text.
+template <class Difference>
+std::string keys_text(const Difference& difference) {
+  return "the key is " + std::string(python_type(difference.a->key_kind)) + " | " +
+         std::string(python_type(difference.b->key_kind));
+}
+
 std::string detail_of(const ckpt::TensorDifference& difference) {
   switch (difference.kind) {
     case DifferenceKind::OnlyInA: return type_text(*difference.a);
@@ -63,12 +77,13 @@ std::string detail_of(const ckpt::TensorDifference& difference) {
     case DifferenceKind::DType:
     case DifferenceKind::Shape: return type_text(*difference.a) + " | " + type_text(*difference.b);
     case DifferenceKind::Value: return value_difference_text(*difference.value);
+    case DifferenceKind::Key: return keys_text(difference);
   }
   return {};
 }
 
 Cell kind_cell(DifferenceKind kind) {
-  static const char* kTexts[] = {"only in A", "only in B", "dtype", "shape", "value"};
+  static const char* kTexts[] = {"only in A", "only in B", "dtype", "shape", "value", "key"};
   return {kTexts[static_cast<size_t>(kind)], Paint::Yellow};
 }
 
@@ -79,7 +94,10 @@ std::string place_text(const std::optional<ckpt::Value>& value) {
 void add_object(Table& table, const ckpt::ObjectDifference& object) {
   const std::string object_name = qualified_key(object.file, object.key);
   if (object.details.empty()) {
-    table.add_row({kind_cell(object.kind), {object_name, Paint::Bold}, {"object"}});
+    const bool is_key = object.kind == DifferenceKind::Key;
+    table.add_row({kind_cell(object.kind),
+                   {object_name, Paint::Bold},
+                   {is_key ? keys_text(object) : "object"}});
   }
   for (const ckpt::PlaceDifference& place : object.details) {
     table.add_row({kind_cell(object.kind),
@@ -132,6 +150,12 @@ nlohmann::json name_and_kind(const Difference& difference) {
   return json;
 }
 
+template <class Difference>
+void add_key_types(const Difference& difference, nlohmann::json& json) {
+  if (difference.kind != DifferenceKind::Key) return;
+  json["key_types"] = {python_type(difference.a->key_kind), python_type(difference.b->key_kind)};
+}
+
 nlohmann::json to_json(const ckpt::TensorDifference& tensor) {
   nlohmann::json json = name_and_kind(tensor);
   if (tensor.a != nullptr)
@@ -139,11 +163,13 @@ nlohmann::json to_json(const ckpt::TensorDifference& tensor) {
   if (tensor.b != nullptr)
     json["b"] = {{"dtype", name(tensor.b->dtype)}, {"shape", tensor.b->shape}};
   if (tensor.value) json["value"] = to_json(*tensor.value);
+  add_key_types(tensor, json);
   return json;
 }
 
 nlohmann::json to_json(const ckpt::ObjectDifference& object) {
   nlohmann::json json = name_and_kind(object);
+  add_key_types(object, json);
   json["places"] = object.place_count;
   json["details"] = nlohmann::json::array();
   for (const ckpt::PlaceDifference& place : object.details) {

@@ -87,6 +87,24 @@ std::vector<Subject> find_subjects(const ckpt::Checkpoint& checkpoint,
   return found;
 }
 
+// The tensor in its file's value tree; only torch.save files have one.
+std::optional<ckpt::Value> tensor_value(const Subject& subject,
+                                        const ckpt::Checkpoint& checkpoint) {
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  if (catalog.format != ckpt::Format::Torch) return std::nullopt;
+  const std::string& file = subject.file.empty() ? catalog.files.at(0).path : subject.file;
+  const ckpt::Document* document = checkpoint.document(file);
+  return document == nullptr ? std::nullopt : value_at(document->tree.root(), subject.key);
+}
+
+std::vector<ckpt::TensorAttribute> tensor_attributes(const Subject& subject,
+                                                     const ckpt::Checkpoint& checkpoint) {
+  const auto value = tensor_value(subject, checkpoint);
+  const auto tensor = value ? ckpt::as_tensor(*value) : std::nullopt;
+  if (!tensor) return {};
+  return attributes_of(value->tree(), *tensor);
+}
+
 std::string box_text(const ckpt::Box& box) {
   std::string text = "[";
   for (size_t i = 0; i < box.sizes.size(); ++i) {
@@ -130,6 +148,9 @@ void print_tensor(Console& console, const Subject& subject, const ckpt::Checkpoi
   facts.add_row({{"shape"}, {shape_text(tensor.shape)}});
   facts.add_row({{"bytes"}, {std::to_string(count_bytes(tensor))}});
   facts.add_row({{"elements"}, {std::to_string(statistics.element_count)}});
+  for (const ckpt::TensorAttribute& attribute : tensor_attributes(subject, checkpoint)) {
+    facts.add_row({{"@" + ckpt::escaped(attribute.name)}, {value_text(attribute.value)}});
+  }
   if (const auto& moments = statistics.moments) {
     facts.add_row({{"min"}, {number_text(moments->min)}});
     facts.add_row({{"max"}, {number_text(moments->max)}});
@@ -144,7 +165,8 @@ void print_tensor(Console& console, const Subject& subject, const ckpt::Checkpoi
   print_chunks(console, tensor, checkpoint.catalog());
 }
 
-nlohmann::json tensor_to_json(const ckpt::TensorEntry& tensor, const ckpt::Checkpoint& checkpoint) {
+nlohmann::json tensor_to_json(const Subject& subject, const ckpt::Checkpoint& checkpoint) {
+  const ckpt::TensorEntry& tensor = *subject.tensor;
   const ckpt::Statistics statistics = make_statistics(tensor, checkpoint);
   nlohmann::json json = {
       {"dtype", name(tensor.dtype)},      {"shape", tensor.shape},
@@ -152,6 +174,9 @@ nlohmann::json tensor_to_json(const ckpt::TensorEntry& tensor, const ckpt::Check
       {"zeros", statistics.zero_count},   {"nan", statistics.nan_count},
       {"inf", statistics.inf_count},      {"first_values", statistics.first_values},
       {"chunks", nlohmann::json::array()}};
+  for (const ckpt::TensorAttribute& attribute : tensor_attributes(subject, checkpoint)) {
+    json["attributes"][json_text(attribute.name)] = value_to_json(attribute.value);
+  }
   if (const auto& moments = statistics.moments) {
     json.update({{"min", moments->min},
                  {"max", moments->max},
@@ -190,7 +215,7 @@ nlohmann::json subject_to_json(const Subject& subject, const ckpt::Checkpoint& c
   nlohmann::json json = {{"key", json_text(subject.key)}};
   if (!subject.file.empty()) json["file"] = json_text(subject.file);
   if (subject.tensor != nullptr) {
-    json["tensor"] = tensor_to_json(*subject.tensor, checkpoint);
+    json["tensor"] = tensor_to_json(subject, checkpoint);
   } else {
     with_value(subject, checkpoint,
                [&](const ckpt::Value& value) { json["object"] = value_to_json(value); });

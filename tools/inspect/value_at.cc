@@ -39,6 +39,17 @@ std::optional<Value> element_numbered(const Value& value, const std::string& num
   return std::nullopt;
 }
 
+std::optional<Value> attribute_named(const Value& object, std::string_view name) {
+  if (const auto tensor = as_tensor(object)) {
+    for (const ckpt::TensorAttribute& attribute : attributes_of(object.tree(), *tensor)) {
+      if (attribute.name == name) return attribute.value;
+    }
+    return std::nullopt;
+  }
+  const auto state = object.state();
+  return state && state->is(Kind::Dict) ? item_named(*state, name) : std::nullopt;
+}
+
 std::optional<Value> child_named(const Value& value, const std::string& step) {
   const bool has_items = value.is(Kind::Dict) || value.is(Kind::Object);
   const bool has_elements = value.is(Kind::List) || value.is(Kind::Tuple) || value.is(Kind::Object);
@@ -46,8 +57,7 @@ std::optional<Value> child_named(const Value& value, const std::string& step) {
     if (const auto item = item_named(value, step)) return item;
   }
   if (value.is(Kind::Object) && step.starts_with('@')) {
-    const auto state = value.state();
-    return state && state->is(Kind::Dict) ? item_named(*state, step.substr(1)) : std::nullopt;
+    return attribute_named(value, std::string_view(step).substr(1));
   }
   return has_elements ? element_numbered(value, step) : std::nullopt;
 }

@@ -111,9 +111,17 @@ class JsonWriter {
     return object;
   }
 
+  json tensor(const Value& value, const ckpt::TensorView& tensor, size_t depth) {
+    json parts = {{"dtype", name(tensor.dtype)}, {"shape", tensor.shape}};
+    for (const ckpt::TensorAttribute& attribute : attributes_of(value.tree(), tensor)) {
+      parts["attributes"][json_text(attribute.name)] = write(attribute.value, depth + 1);
+    }
+    return parts;
+  }
+
   json object(const Value& value, size_t depth) {
     if (const auto tensor = ckpt::as_tensor(value)) {
-      return {{"$tensor", {{"dtype", name(tensor->dtype)}, {"shape", tensor->shape}}}};
+      return {{"$tensor", this->tensor(value, *tensor, depth)}};
     }
     const Value callable = value.callable();
     json parts = {{"class", callable.is(Kind::Global) ? json(class_name(callable))

@@ -201,6 +201,12 @@ bool is_previewed(const Value& value, size_t elements_max) {
 std::vector<Child> children_of(const Value& value, size_t elements_max, size_t& left_out) {
   std::vector<Child> children;
   left_out = 0;
+  if (const auto tensor = ckpt::as_tensor(value)) {
+    for (const ckpt::TensorAttribute& attribute : attributes_of(value.tree(), *tensor)) {
+      children.push_back({"@" + ckpt::escaped(attribute.name), attribute.value});
+    }
+    return children;
+  }
   if (is_shown_whole(value) || is_previewed(value, elements_max)) return children;
   switch (value.kind()) {
     case Kind::Dict:

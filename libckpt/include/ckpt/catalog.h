@@ -10,6 +10,7 @@
 #include <ckpt/box.h>
 #include <ckpt/dtype.h>
 #include <ckpt/export.h>
+#include <ckpt/value.h>
 
 namespace ckpt {
 
@@ -67,10 +68,11 @@ struct TensorEntry {
   DType dtype = DType::Float32;
   Extents shape;
   std::vector<Chunk> chunks;
+  Kind key_kind = Kind::Str;  // of the key's last step, where a torch.save file's mapping gives it
 };
 
 // A value that is no tensor: a torch.save archive of its own in torch_dist, a part of a file's
-// value tree in torch.
+// value tree in torch; there an attribute of a tensor at the root, too (KEY/@name).
 struct ObjectEntry {
   std::string file;
   std::string key;

@@ -32,7 +32,8 @@ struct ValueDifference {
   std::string first_a, first_b;   // its values, as text
 };
 
-enum class DifferenceKind : uint8_t { OnlyInA, OnlyInB, DType, Shape, Value };
+// Key: the names are equal as text, but one is another type's (1 and "1").
+enum class DifferenceKind : uint8_t { OnlyInA, OnlyInB, DType, Shape, Value, Key };
 CKPT_EXPORT std::string_view name(DifferenceKind kind);  // "only_in_a", ..., "value"
 
 struct TensorDifference {
@@ -54,6 +55,8 @@ struct ObjectDifference {
   DifferenceKind kind = DifferenceKind::Value;
   std::string file;
   std::string key;
+  const ObjectTree* a = nullptr;  // into the inventories; nullptr where it is missing
+  const ObjectTree* b = nullptr;
   uint64_t place_count = 0;              // differing places
   std::vector<PlaceDifference> details;  // the first of them
 };

@@ -25,8 +25,8 @@ struct CKPT_EXPORT Document {
   const StorageRecord* find_storage(std::string_view key) const;
 };
 
-// A tensor as a value tree states it: torch._utils._rebuild_tensor_v2 / _v3, _rebuild_parameter, or
-// torch._tensor._rebuild_from_type_v2 around one of them.
+// A tensor as a value tree states it: torch._utils._rebuild_tensor, _v2 or _v3, _rebuild_parameter,
+// _rebuild_parameter_with_state, or torch._tensor._rebuild_from_type_v2 around one of them.
 struct TensorView {
   std::string storage_key;
   DType dtype = DType::Float32;
@@ -35,24 +35,38 @@ struct TensorView {
   Extents shape;
   Extents strides;  // elements
   bool requires_grad = false;
-  std::optional<NodeId> attributes;  // the state dict given to _rebuild_from_type_v2
+  NodeId requires_grad_node = kNoNode;  // what says so
+  bool is_parameter = false;            // torch.nn.Parameter
+  std::optional<NodeId> attributes;     // the state that its rebuilding function is given
+  std::optional<NodeId> subclass;       // its class, if neither torch.Tensor nor Parameter
 };
 
 // nullopt when `value` is no tensor; Error(Corrupt) when it says that it is one and is malformed or
 // leaves its storage; Error(Unsupported) for kinds that torch has and Shardwise has not (sparse,
-// quantised).
+// quantised), and for tensors that the pickle changes after they are built.
 CKPT_EXPORT std::optional<TensorView> as_tensor(const Value& value);
+
+// What a tensor is besides its elements, dtype and shape: the attributes of its state, in their
+// order, then `__class__` of a subclass and `requires_grad` where it is true.
+struct TensorAttribute {
+  std::string name;
+  Value value;
+};
+CKPT_EXPORT std::vector<TensorAttribute> attributes_of(const ValueTree& tree,
+                                                       const TensorView& tensor);
 
 struct TensorAt {
   std::string pointer;  // RFC 6901 pointer; "@b" for an attribute of an object; text of keys that
                         // are not strings
   NodeId node;
   TensorView view;
+  Kind key_kind = Kind::Str;  // of the last step, where a mapping gives it
 };
 
 // Every tensor of the tree in the order of the file, one that is reached twice listed twice. No
 // recursion.
 CKPT_EXPORT std::vector<TensorAt> tensors_in(const Document& document);
+CKPT_EXPORT std::vector<TensorAt> tensors_in(const Value& root);
 
 // Python's str() of a dictionary key, as pointers and listings show it: 3, (torch.bfloat16,
 // torch.float32).

@@ -17,6 +17,7 @@ struct ObjectTree {
   std::shared_ptr<const Document> document;
   NodeId root = 0;            // the object inside the document's tree
   bool lists_tensors = true;  // false where Inventory::tensors has the tensors inside it already
+  Kind key_kind = Kind::Str;  // as TensorEntry::key_kind
 };
 
 // What hash() and diff() look at, under the names by which they are to be listed or matched: what
@@ -33,7 +34,8 @@ CKPT_EXPORT Inventory native_inventory(const Checkpoint& checkpoint);
 
 // Plain state dicts under the same names in every format: JSON pointers to where a tensor or object
 // is in the nested state dict. DCP's planner_data gives them, and a torch.save file is entered as
-// DCP would flatten it. Throws Unsupported for checkpoints that are no plain state dict.
+// DCP would flatten it, without what DCP has no place for: empty mappings, attributes of tensors,
+// the types of keys. Throws Unsupported for checkpoints that are no plain state dict.
 CKPT_EXPORT Inventory plain_inventory(const Checkpoint& checkpoint);
 
 }  // namespace ckpt

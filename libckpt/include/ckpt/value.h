@@ -121,6 +121,9 @@ class CKPT_EXPORT ValueTree {
   void put(NodeId container, std::string_view key,
            NodeId value);  // replaces the value of a Str key, or adds it
   bool erase(NodeId container, std::string_view key);  // true if the Str key was there
+  // In each dict, OrderedDict, defaultdict and Counter, of pairs whose keys are equal in Python (1
+  // and True): keeps the place and the key of the first, the value of the last.
+  void merge_equal_keys();
   void set_state(NodeId object, NodeId state);
   void set_persistent_id(NodeId persistent_id, NodeId id);
 

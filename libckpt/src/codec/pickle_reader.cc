@@ -6,6 +6,7 @@
 #include "codec/big_integer.h"
 #include "codec/pickle_memo.h"
 #include "codec/pickle_opcodes.h"
+#include "codec/python_mapping.h"
 #include "codec/python_text.h"
 
 namespace ckpt::pickle {
@@ -30,6 +31,7 @@ class Machine {
     }
     tree_.set_root(pop());
     if (!stack_.empty() || !marks_.empty()) fail("STOP with values left on the stack");
+    tree_.merge_equal_keys();
     return std::move(tree_);
   }
 
@@ -234,8 +236,10 @@ class Machine {
   }
 
   void append_all(std::span<const NodeId> elements, std::initializer_list<Kind> kinds) {
-    require_kind(top(), kinds, "elements are added to a value that has none");
-    for (const NodeId element : elements) tree_.append(top(), element);
+    const NodeId holder = top();
+    require_kind(holder, kinds, "elements are added to a value that has none");
+    if (is_mapping_object(tree_.value(holder))) fail("elements are added to a mapping");
+    for (const NodeId element : elements) tree_.append(holder, element);
   }
 
   void set_one() {
@@ -247,15 +251,11 @@ class Machine {
   void set_items(std::span<const NodeId> pairs) {
     if (pairs.size() % 2 != 0) fail("a key without a value");
     require_kind(top(), {Kind::Dict, Kind::Object}, "a key is set on a value that is no dict");
+    const NodeId holder = holder_of_items(tree_.value(top()));
     for (size_t i = 0; i < pairs.size(); i += 2) {
-      if (!hashable(pairs[i])) fail("a key that Python cannot hash");
-      tree_.set_item(top(), pairs[i], pairs[i + 1]);
+      if (!is_hashable(tree_.value(pairs[i]))) fail("a key that Python cannot hash");
+      tree_.set_item(holder, pairs[i], pairs[i + 1]);
     }
-  }
-
-  bool hashable(NodeId id) const {
-    const Kind kind = kind_of(id);
-    return kind != Kind::List && kind != Kind::Dict && kind != Kind::Set && kind != Kind::ByteArray;
   }
 
   // --- classes and objects ---
@@ -266,7 +266,7 @@ class Machine {
       case Op::StackGlobal: push_stack_global(); return true;
       case Op::Reduce: push_object(Construction::Reduce); return true;
       case Op::NewObj: push_object(Construction::NewObj); return true;
-      case Op::NewObjEx: push_object_ex(); return true;
+      case Op::NewObjEx: push_object(Construction::NewObjEx); return true;
       case Op::Inst: push_inst(); return true;
       case Op::Obj: push_obj(); return true;
       case Op::Build: build(); return true;
@@ -302,39 +302,42 @@ class Machine {
   }
 
   void push_object(Construction construction) {
+    const NodeId kwargs = construction == Construction::NewObjEx ? pop() : kNoNode;
     const NodeId args = pop();
     const NodeId callable = pop();
     require_kind(args, {Kind::Tuple}, "an object's arguments are no tuple");
-    push(tree_.object(construction, callable, args));
+    if (kwargs != kNoNode) require_kind(kwargs, {Kind::Dict}, "keyword arguments are no dict");
+    push(made({construction, callable, args, kwargs}));
   }
 
-  void push_object_ex() {
-    const NodeId kwargs = pop();
-    const NodeId args = pop();
-    const NodeId callable = pop();
-    require_kind(args, {Kind::Tuple}, "an object's arguments are no tuple");
-    require_kind(kwargs, {Kind::Dict}, "an object's keyword arguments are no dict");
-    push(tree_.object(Construction::NewObjEx, callable, args, kwargs));
+  NodeId made(const Call& call) {
+    try {
+      return make_object(tree_, call);
+    } catch (Error& error) {
+      throw error.within({reader_.file(), reader_.file_offset_bytes() - 1, {}});
+    }
   }
 
   void push_inst() {
     push_global();
     const NodeId callable = pop();
-    const NodeId args = tree_.sequence(Kind::Tuple, pop_to_mark());
-    push(tree_.object(Construction::Reduce, callable, args));
+    push(made({Construction::Reduce, callable, tree_.sequence(Kind::Tuple, pop_to_mark())}));
   }
 
   void push_obj() {
     const auto values = pop_to_mark();
     if (values.empty()) fail("an object without a class");
     const NodeId args = tree_.sequence(Kind::Tuple, std::span(values).subspan(1));
-    push(tree_.object(Construction::Reduce, values[0], args));
+    push(made({Construction::Reduce, values[0], args}));
   }
 
   void build() {
     const NodeId state = pop();
     require_kind(top(), {Kind::Object}, "a state is set on a value that is no object");
     if (tree_.value(top()).state()) unsupported("an object whose state is set twice");
+    if (is_mapping_object(tree_.value(top())) && !tree_.value(state).is(Kind::Dict)) {
+      unsupported("a mapping whose attributes are not given as a dict");
+    }
     tree_.set_state(top(), state);
   }
 

@@ -167,6 +167,7 @@ class Content {
     out_ += tensor.requires_grad ? 'T' : 'F';
     out_ += tensor.attributes ? '1' : '0';
     if (tensor.attributes) out_ += encoding_(*tensor.attributes);
+    if (tensor.subclass) out_ += encoding_(*tensor.subclass);
   }
 
   Encoding encoding_;

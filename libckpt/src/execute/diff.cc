@@ -22,11 +22,14 @@ bool precedes(const Entry* x, const Entry* y) {
   return std::tie(x->file, x->key) < std::tie(y->file, y->key);
 }
 
+// By name; of equal names those with keys of one type together.
 template <class Entry>
 std::vector<const Entry*> sorted_by_name(const std::vector<Entry>& entries) {
   std::vector<const Entry*> sorted;
   for (const Entry& entry : entries) sorted.push_back(&entry);
-  std::stable_sort(sorted.begin(), sorted.end(), precedes<Entry>);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Entry* x, const Entry* y) {
+    return precedes(x, y) || (!precedes(y, x) && x->key_kind < y->key_kind);
+  });
   return sorted;
 }
 
@@ -48,14 +51,15 @@ std::vector<Pair<Entry>> match(const std::vector<Entry>& a, const std::vector<En
 }
 
 template <class Entry>
-std::optional<DifferenceKind> difference_in_presence(const Pair<Entry>& pair) {
+std::optional<DifferenceKind> difference_in_name(const Pair<Entry>& pair) {
   if (pair.b == nullptr) return DifferenceKind::OnlyInA;
   if (pair.a == nullptr) return DifferenceKind::OnlyInB;
+  if (pair.a->key_kind != pair.b->key_kind) return DifferenceKind::Key;
   return std::nullopt;
 }
 
 std::optional<DifferenceKind> difference_in_type(const Pair<TensorEntry>& pair) {
-  if (const auto kind = difference_in_presence(pair)) return kind;
+  if (const auto kind = difference_in_name(pair)) return kind;
   if (pair.a->shape != pair.b->shape) return DifferenceKind::Shape;
   if (pair.a->dtype != pair.b->dtype) return DifferenceKind::DType;
   return std::nullopt;
@@ -83,11 +87,12 @@ std::vector<TensorDifference> diff_tensors(const std::vector<Pair<TensorEntry>>&
   return differences;
 }
 
-std::vector<ObjectDifference> diff_presence(const std::vector<Pair<ObjectTree>>& pairs) {
+std::vector<ObjectDifference> diff_names(const std::vector<Pair<ObjectTree>>& pairs) {
   std::vector<ObjectDifference> differences;
   for (const auto& pair : pairs) {
-    const auto kind = difference_in_presence(pair);
-    if (kind) differences.push_back({*kind, pair.any().file, pair.any().key, 0, {}});
+    const auto kind = difference_in_name(pair);
+    if (!kind) continue;
+    differences.push_back({*kind, pair.any().file, pair.any().key, pair.a, pair.b, 0, {}});
   }
   return differences;
 }
@@ -95,7 +100,7 @@ std::vector<ObjectDifference> diff_presence(const std::vector<Pair<ObjectTree>>&
 std::vector<ObjectDifference> diff_objects(const std::vector<Pair<ObjectTree>>& pairs,
                                            const DiffSide& a, const DiffSide& b,
                                            const DiffOptions& options) {
-  if (options.keys_only) return diff_presence(pairs);
+  if (options.keys_only) return diff_names(pairs);
   PayloadHasher a_hasher, b_hasher;
   ObjectDigests a_digests(a.inventory.objects, a_hasher), b_digests(b.inventory.objects, b_hasher);
   a_hasher.run(a.source, options.execution);
@@ -103,10 +108,15 @@ std::vector<ObjectDifference> diff_objects(const std::vector<Pair<ObjectTree>>& 
 
   std::vector<ObjectDifference> differences;
   for (const auto& pair : pairs) {
-    const auto kind = difference_in_presence(pair);
+    const auto kind = difference_in_name(pair);
     if (!kind && a_digests.digest(*pair.a) == b_digests.digest(*pair.b)) continue;
-    ObjectDifference difference{
-        kind.value_or(DifferenceKind::Value), pair.any().file, pair.any().key, 0, {}};
+    ObjectDifference difference{kind.value_or(DifferenceKind::Value),
+                                pair.any().file,
+                                pair.any().key,
+                                pair.a,
+                                pair.b,
+                                0,
+                                {}};
     if (!kind) {
       difference.place_count = compare_trees(
           {pair.a->document->tree.value(pair.a->root), a_digests.encoder(*pair.a->document)},
@@ -121,8 +131,8 @@ std::vector<ObjectDifference> diff_objects(const std::vector<Pair<ObjectTree>>& 
 }  // namespace
 
 std::string_view name(DifferenceKind kind) {
-  static constexpr std::string_view kNames[] = {"only_in_a", "only_in_b", "dtype", "shape",
-                                                "value"};
+  static constexpr std::string_view kNames[] = {"only_in_a", "only_in_b", "dtype",
+                                                "shape",     "value",     "key"};
   return kNames[static_cast<size_t>(kind)];
 }
 

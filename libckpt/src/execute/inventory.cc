@@ -4,36 +4,33 @@
 
 #include <ckpt/error.h>
 
-#include "format/json_pointer.h"
+#include "format/torch_save.h"
 
 namespace ckpt {
 namespace {
 
-// Finds what an object entry of a torch.save file means: the root, or an entry of the root mapping.
-// Two keys may have one text (1 and "1"): entries of one name are taken in order, as they were
-// listed.
+// Finds what an object entry of a torch.save file means. Two keys may have one text (1 and "1"):
+// entries of one name are taken in order, as they were listed.
 class ObjectFinder {
  public:
   explicit ObjectFinder(const Document& document) {
-    const Value root = document.tree.root();
-    nodes_[""].push_back(root.id());
-    if (!root.is(Kind::Dict)) return;
-    for (size_t i = 0; i < root.item_count(); ++i) {
-      const auto [key, value] = root.item(i);
-      if (!as_tensor(value)) nodes_[pointer_step(key_text(key))].push_back(value.id());
+    const Value root = document.tree.root();  // of common.pt, which is listed as one object
+    if (root.is(Kind::Dict)) objects_[""].push_back({"", root.id()});
+    for (RootObject& object : root_objects(document)) {
+      objects_[object.pointer].push_back(std::move(object));
     }
   }
 
-  NodeId take(const ObjectEntry& object) {
-    const auto found = nodes_.find(object.key);
-    if (found == nodes_.end() || taken_[object.key] == found->second.size()) {
+  const RootObject& take(const ObjectEntry& object) {
+    const auto found = objects_.find(object.key);
+    if (found == objects_.end() || taken_[object.key] == found->second.size()) {
       throw Error(ErrorCode::NotFound, {object.file, std::nullopt, object.key}, "no such object");
     }
     return found->second[taken_[object.key]++];
   }
 
  private:
-  std::map<std::string, std::vector<NodeId>> nodes_;
+  std::map<std::string, std::vector<RootObject>> objects_;
   std::map<std::string, size_t> taken_;
 };
 
@@ -61,8 +58,9 @@ Inventory native_inventory(const Checkpoint& checkpoint) {
     if (document == nullptr) {
       throw Error(ErrorCode::NotFound, {object.file, std::nullopt, object.key}, "no such file");
     }
-    const NodeId root = finders.try_emplace(document, *document).first->second.take(object);
-    inventory.objects.push_back({object.file, object.key, borrow(*document), root, false});
+    const RootObject& found = finders.try_emplace(document, *document).first->second.take(object);
+    inventory.objects.push_back(
+        {object.file, object.key, borrow(*document), found.node, false, found.key_kind});
   }
   return inventory;
 }

@@ -47,6 +47,7 @@ class FileWalk {
     } else if (as_tensor(step.value)) {
       inventory_.tensors.push_back(*find_tensor(pointer_.whole()));
       inventory_.tensors.back().file.clear();
+      inventory_.tensors.back().key_kind = Kind::Str;
     } else {
       inventory_.objects.push_back({"", pointer_.whole(), document_, step.value.id(), false});
     }

@@ -8,6 +8,7 @@
 #include <ckpt/error.h>
 
 #include "format/json_pointer.h"
+#include "format/nesting.h"
 #include "format/torch_types.h"
 
 namespace ckpt {
@@ -69,11 +70,11 @@ std::string text_of(const Value& value, int depth) {
 // entered again, and sharing that multiplies the work without bound is refused.
 class TensorSearch {
  public:
-  explicit TensorSearch(const Document& document)
-      : document_(document), visits_left_(16 * document.tree.node_count() + (1U << 20)) {}
+  explicit TensorSearch(const Value& root)
+      : root_(root), visits_left_(16 * root.tree().node_count() + (1U << 20)) {}
 
   std::vector<TensorAt> run() {
-    open_.push_back({document_.tree.root().id(), {}, false});
+    open_.push_back({root_.id(), {}, false});
     while (!open_.empty()) {
       const Step step = std::move(open_.back());
       open_.pop_back();
@@ -91,10 +92,11 @@ class TensorSearch {
     NodeId id;
     PointerPath::Step place;
     bool leave;  // all below it was visited
+    Kind key_kind = Kind::Str;
   };
 
   void enter(const Step& step) {
-    const Value value = document_.tree.value(step.id);
+    const Value value = root_.tree().value(step.id);
     if (!holds_values(value.kind())) return;
     pointer_.enter(step.place);
     if (visits_left_-- == 0) {
@@ -102,7 +104,7 @@ class TensorSearch {
                   "values are shared so often that listing them does not end");
     }
     if (auto view = tensor_at(value)) {
-      found_.push_back({pointer_.whole(), step.id, std::move(*view)});
+      found_.push_back({pointer_.whole(), step.id, std::move(*view), step.key_kind});
       return;
     }
     if (!ancestors_.insert(step.id).second) return;
@@ -130,7 +132,9 @@ class TensorSearch {
         open_.push_back({value[i].id(), pointer_.child(i), false});
       }
     }
-    if (value.is(Kind::Dict) || value.is(Kind::Object)) open_items(value, "");
+    if (value.is(Kind::Dict) || value.is(Kind::Object)) {
+      open_items(as_mapping(value).value_or(value), "");
+    }
     if (value.is(Kind::Object)) open_attributes(value);
     std::reverse(open_.begin() + static_cast<ptrdiff_t>(first), open_.end());
   }
@@ -157,11 +161,11 @@ class TensorSearch {
     for (size_t i = 0; i < value.item_count(); ++i) {
       const auto [key, child] = value.item(i);
       if (!holds_values(child.kind())) continue;
-      open_.push_back({child.id(), pointer_.child(mark + key_text(key)), false});
+      open_.push_back({child.id(), pointer_.child(mark + key_text(key)), false, key.kind()});
     }
   }
 
-  const Document& document_;
+  Value root_;
   uint64_t visits_left_;
   std::vector<Step> open_;
   PointerPath pointer_;
@@ -180,6 +184,10 @@ const StorageRecord* Document::find_storage(std::string_view key) const {
 
 std::string key_text(const Value& key) { return text_of(key, 0); }
 
-std::vector<TensorAt> tensors_in(const Document& document) { return TensorSearch(document).run(); }
+std::vector<TensorAt> tensors_in(const Document& document) {
+  return tensors_in(document.tree.root());
+}
+
+std::vector<TensorAt> tensors_in(const Value& root) { return TensorSearch(root).run(); }
 
 }  // namespace ckpt

@@ -152,6 +152,7 @@ Document read_legacy_torch_save(const RandomAccess& file, uint32_t file_index,
   const Where where{file.file_name(), pickles.end_bytes, {}};
   const Value keys = pickles.keys.root();
   if (!keys.is(Kind::List)) throw Error(ErrorCode::Corrupt, where, "lists no storages");
+  refuse_storages_of_two_types(pickles.tree, where);
   auto storages = storages_of(pickles.tree);
   std::vector<StorageRecord> records;
   StorageReader reader(file, file_index, pickles.end_bytes);

@@ -1,5 +1,6 @@
 #include <ckpt/error.h>
 
+#include "format/conservation.h"
 #include "format/plain_target.h"
 
 namespace ckpt {
@@ -17,6 +18,22 @@ void refuse_megatron(const Checkpoint& source) {
                   : "a Megatron checkpoint without a LayerWise optimizer is not handled");
 }
 
+Target make_plain_target(PlainState state, const TargetSpec& spec) {
+  switch (spec.format) {
+    case Format::Torch: return plain_torch_target(std::move(state));
+    case Format::TorchDist: return plain_torch_dist_target(std::move(state));
+    case Format::Safetensors: break;
+  }
+  return plain_safetensors_target(std::move(state), spec.as_folder);
+}
+
+// A torch.save file is one object, which holds all.
+Holdings carried_by(const Target& target, const Holdings& held) {
+  Holdings carried = holdings_of(target);
+  if (target.format == Format::Torch) carried.objects = held.objects;
+  return carried;
+}
+
 }  // namespace
 
 Target make_target(const Checkpoint& source, const TargetSpec& spec) {
@@ -24,12 +41,11 @@ Target make_target(const Checkpoint& source, const TargetSpec& spec) {
   constexpr std::string_view kNames[] = {"a new file", "DCP", "safetensors"};
   PlainState state = read_plain_state(source, kNames[static_cast<size_t>(spec.format)]);
   apply(spec.keys, state);
-  switch (spec.format) {
-    case Format::Torch: return plain_torch_target(std::move(state));
-    case Format::TorchDist: return plain_torch_dist_target(std::move(state));
-    case Format::Safetensors: break;
-  }
-  return plain_safetensors_target(std::move(state), spec.as_folder);
+  if (spec.format == Format::TorchDist) check_places(state);
+  const Holdings held = holdings_of(state), listed = listed_holdings(state, spec.format);
+  Target target = make_plain_target(std::move(state), spec);
+  check_conserved(held, carried_by(target, held), listed);
+  return target;
 }
 
 }  // namespace ckpt

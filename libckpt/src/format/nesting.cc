@@ -2,21 +2,14 @@
 
 #include <vector>
 
+#include "codec/python_mapping.h"
+
 namespace ckpt {
 
 std::optional<Value> as_mapping(const Value& value) {
   if (value.is(Kind::Dict)) return value;
-  if (!value.is(Kind::Object)) return std::nullopt;
-  const Value callable = value.callable();
-  if (callable.is_global("collections", "OrderedDict") ||
-      callable.is_global("collections", "defaultdict")) {
-    return value;
-  }
-  if (callable.is_global("collections", "Counter") && value.args().size() == 1 &&
-      value.args()[0].is(Kind::Dict)) {
-    return value.args()[0];
-  }
-  return std::nullopt;
+  if (!pickle::is_mapping_object(value)) return std::nullopt;
+  return value.tree().value(pickle::holder_of_items(value));
 }
 
 bool Nesting::holds_leaf(const Value& list) const {

@@ -1,6 +1,7 @@
 #include "format/plain_state.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include <ckpt/error.h>
 
@@ -44,14 +45,20 @@ class Flattener {
     }
     enter_mapping(*as_mapping(root), "");
     note_what_mappings_lose(root, "");
+    check_all_are_met();
     return std::move(state_);
   }
 
  private:
   void enter_mapping(const Value& mapping, const std::string& pointer) {
+    TextSet texts;
     for (size_t i = 0; i < mapping.item_count(); ++i) {
       const auto [key, value] = mapping.item(i);
       const std::string text = key_text(key);
+      if (!texts.insert(text).second) {
+        throw Error(ErrorCode::Unsupported, {.file = file_, .key = pointer + pointer_step(text)},
+                    "two keys of one mapping are this as text; as strings they would be one");
+      }
       if (!key.is(Kind::Str)) note("key " + pointer + "/" + text, "becomes a string in ");
       enter(value, {text, false}, pointer + "/" + text);
     }
@@ -62,6 +69,13 @@ class Flattener {
     note(pointer.empty() ? "/" : pointer,
          std::string(mapping.callable().name()) + " becomes a dict in ",
          mapping.state() ? ", and its attributes are lost" : "");
+    if (mapping.state()) add_places_of(*mapping.state());
+  }
+
+  void add_places_of(const Value& attributes) {
+    for (size_t i = 0; i < attributes.item_count(); ++i) {
+      places_.insert(pointer_of_path() + pointer_step("@" + key_text(attributes.item(i).first)));
+    }
   }
 
   void enter(const Value& value, PathStep step, const std::string& pointer) {
@@ -70,8 +84,7 @@ class Flattener {
     }
     path_.push_back(std::move(step));
     if (const auto mapping = as_mapping(value)) {
-      note_what_mappings_lose(value, pointer);
-      enter_mapping(*mapping, pointer);
+      enter_inner(value, *mapping, pointer);
     } else if (value.is(Kind::List) && nesting_.is_entered(value)) {
       for (size_t i = 0; i < value.size(); ++i) {
         enter(value[i], {std::to_string(i), true}, pointer + "/" + std::to_string(i));
@@ -80,15 +93,58 @@ class Flattener {
       PlainEntry& entry = add();
       entry.tensor = borrow(next_tensor());
       entry.requires_grad = view->requires_grad;
+      entry.besides = besides_of(*view);
+      if (!entry.besides.empty()) set_value(entry, value);
     } else {
-      PlainEntry& entry = add();
-      entry.document = borrow(document_);
-      entry.node = value.id();
+      set_value(add(), value);
     }
     path_.pop_back();
   }
 
+  // An empty mapping has no entries that would say where it is: it is one itself.
+  void enter_inner(const Value& value, const Value& mapping, const std::string& pointer) {
+    if (mapping.item_count() == 0) {
+      set_value(add(), value);
+      state_.entries.back().is_empty_mapping = true;
+      return;
+    }
+    note_what_mappings_lose(value, pointer);
+    enter_mapping(mapping, pointer);
+  }
+
+  void set_value(PlainEntry& entry, const Value& value) {
+    entry.document = borrow(document_);
+    entry.node = value.id();
+  }
+
+  std::string besides_of(const TensorView& view) const {
+    std::string text;
+    const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+    if (view.is_parameter) add("the class torch.nn.Parameter");
+    for (const TensorAttribute& attribute : attributes_of(document_.tree, view)) {
+      const bool is_class = attribute.name == "__class__" && view.subclass;
+      add(is_class ? "the class " + class_text(attribute.value) : "its " + escaped(attribute.name));
+    }
+    return text;
+  }
+
+  static std::string class_text(const Value& type) {
+    return escaped(type.module()) + "." + escaped(type.name());
+  }
+
+  // Every tensor of the file is an entry, inside one, or in attributes that are listed.
+  void check_all_are_met() const {
+    for (const TensorEntry& tensor : source_.catalog().tensors) {
+      std::string_view place = tensor.key;
+      while (!places_.contains(place)) {
+        if (place.empty()) throw std::logic_error("tensor " + escaped(tensor.key) + " is lost");
+        place = place.substr(0, place.rfind('/'));
+      }
+    }
+  }
+
   PlainEntry& add() {
+    places_.insert(pointer_of_path());
     state_.entries.push_back({joined(path_), path_, nullptr, false, nullptr, 0});
     if (!keys_.insert(state_.entries.back().key).second) {
       throw Error(ErrorCode::Unsupported, {.file = file_, .key = state_.entries.back().key},
@@ -97,12 +153,17 @@ class Flattener {
     return state_.entries.back();
   }
 
+  std::string pointer_of_path() const {
+    std::string pointer;
+    for (const PathStep& step : path_) pointer += pointer_step(step.text);
+    return pointer;
+  }
+
   // The catalog lists the file's tensors in the order in which this class meets them, but also
   // those inside objects, which are skipped.
   const TensorEntry& next_tensor() {
     const auto& tensors = source_.catalog().tensors;
-    std::string pointer;
-    for (const PathStep& step : path_) pointer += pointer_step(step.text);
+    const std::string pointer = pointer_of_path();
     while (next_tensor_ < tensors.size() && tensors[next_tensor_].key != pointer) ++next_tensor_;
     if (next_tensor_ == tensors.size()) {
       throw Error(ErrorCode::Corrupt, {.file = file_, .key = pointer}, "not in the catalog");
@@ -121,6 +182,7 @@ class Flattener {
   std::vector<PathStep> path_;
   Nesting nesting_;
   TextSet keys_;
+  TextSet places_;  // pointers of entries, and of attributes that are lost and listed
   size_t next_tensor_ = 0;
   PlainState state_;
 };
@@ -231,6 +293,12 @@ void rename(const KeyRules& rules, PlainEntry& entry) {
 }
 
 }  // namespace
+
+std::string pointer_of(const PlainEntry& entry) {
+  std::string pointer;
+  for (const PathStep& step : entry.path) pointer += pointer_step(step.text);
+  return pointer;
+}
 
 std::string renamed_key(std::string_view key, std::string_view from, std::string_view to) {
   const bool at_step = key.size() == from.size() || from.ends_with('.') || from.empty() ||

@@ -25,9 +25,16 @@ struct PlainEntry {
   std::vector<PathStep> path;
   std::shared_ptr<const TensorEntry> tensor;  // null: an object
   bool requires_grad = false;
-  std::shared_ptr<const Document> document;  // of an object
-  NodeId node = 0;                           // the object in its document
+  std::shared_ptr<const Document> document;  // of an object, or of a tensor with `besides`
+  NodeId node = 0;                           // the object or tensor in its document
+  // What the tensor is besides its elements, for the list of what is not carried: "the class X, the
+  // attribute y"; empty if it is no more than they.
+  std::string besides = {};
+  bool is_empty_mapping = false;  // an object that torch.distributed.checkpoint flattens to nothing
 };
+
+// RFC 6901, from the root of the state dict.
+std::string pointer_of(const PlainEntry& entry);
 
 struct PlainState {
   std::vector<PlainEntry> entries;
@@ -39,6 +46,10 @@ struct PlainState {
 // into the checkpoint, which must outlive them. Throws Unsupported where the file holds no state
 // dict, or two values have one key.
 PlainState read_plain_state(const Checkpoint& source, std::string_view target);
+
+// Throws Unsupported where entries cannot be put back in the places that their paths name: one in
+// another's place, or below it, or a list where another path says mapping.
+void check_places(const PlainState& state);
 
 // Leaves out and renames entries. Throws InvalidArgument where nothing is left, or two entries get
 // one key.

@@ -33,6 +33,14 @@ class SharedStorages {
   TextSet places_;
 };
 
+// What a target that holds elements alone cannot hold.
+void note_besides(const PlainEntry& entry, std::string_view target,
+                  std::vector<NotCarried>& notes) {
+  if (entry.besides.empty()) return;
+  notes.push_back({"attributes of " + entry.key,
+                   entry.besides + "; " + std::string(target) + " holds plain tensors"});
+}
+
 TensorSource whole_of(const PlainEntry& entry) {
   return {entry.tensor, whole(entry.tensor->shape)};
 }
@@ -52,6 +60,10 @@ class DistWriter {
 
   Target run() {
     for (const PlainEntry& entry : state_.entries) {
+      if (entry.is_empty_mapping) {
+        note_empty(entry);
+        continue;
+      }
       add_path(entry);
       if (entry.tensor) {
         add_tensor(entry);
@@ -63,6 +75,15 @@ class DistWriter {
   }
 
  private:
+  // torch.distributed.checkpoint's own folders have no entry for it either.
+  void note_empty(const PlainEntry& entry) {
+    const bool is_in_list = std::ranges::any_of(entry.path, &PathStep::is_index);
+    state_.not_carried.push_back(
+        {pointer_of(entry),
+         std::string("an empty mapping, for which DCP has no entry") +
+             (is_in_list ? "; a list around it comes back shorter, or with None there" : "")});
+  }
+
   void add_path(const PlainEntry& entry) {
     ValueTree& tree = *spec_.planner_data;
     std::vector<NodeId> steps;
@@ -74,6 +95,7 @@ class DistWriter {
 
   void add_tensor(const PlainEntry& entry) {
     shared_.note(entry);
+    note_besides(entry, "DCP", state_.not_carried);
     const TensorEntry& tensor = *entry.tensor;
     spec_.chunks.push_back({entry.key, tensor.dtype, tensor.shape, whole(tensor.shape),
                             whole_of(entry), 0, entry.requires_grad});
@@ -123,6 +145,7 @@ class Unflattener {
   }
 
   NodeId add_tensor(const PlainEntry& entry) {
+    if (!entry.besides.empty()) return add_object(entry);
     return builder_.add_tensor(entry.tensor->dtype, entry.tensor->shape, whole_of(entry));
   }
 
@@ -209,6 +232,7 @@ Target plain_safetensors_target(PlainState state, bool as_folder) {
       continue;
     }
     shared.note(entry);
+    note_besides(entry, "safetensors", state.not_carried);
     spec.tensors.push_back({entry.key, whole_of(entry)});
   }
   return make_safetensors_target(std::move(spec), std::move(state.not_carried));

@@ -178,6 +178,12 @@ int safetensors_dtype_rank(DType dtype) {
   return static_cast<int>(row - std::begin(kDTypeNames));
 }
 
+std::optional<std::string> safetensors_refusal(std::string_view key, DType dtype) {
+  if (key == "__metadata__") return "the name has another meaning in safetensors";
+  if (!safetensors_dtype_name(dtype)) return "safetensors has no " + std::string(name(dtype));
+  return std::nullopt;
+}
+
 SafetensorsHeader read_safetensors_header(const RandomAccess& file, uint32_t file_index,
                                           ByteRange blob, const Limits& limits) {
   return HeaderReader(file, file_index, blob, limits).run();

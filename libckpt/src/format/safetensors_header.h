@@ -19,6 +19,9 @@ std::optional<std::string_view> safetensors_dtype_name(DType dtype);
 // Where a type stands among them: tensors of higher rank lie first in a file.
 int safetensors_dtype_rank(DType dtype);
 
+// Why safetensors cannot hold a tensor of this name and type; nullopt where it can.
+std::optional<std::string> safetensors_refusal(std::string_view key, DType dtype);
+
 struct SafetensorsHeader {
   std::vector<TensorEntry> tensors;             // one chunk each, in the order of their bytes
   std::map<std::string, std::string> metadata;  // __metadata__

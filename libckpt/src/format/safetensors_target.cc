@@ -141,13 +141,9 @@ std::vector<TargetFile> make_folder(SafetensorsSpec spec) {
 
 Target make_safetensors_target(SafetensorsSpec spec, std::vector<NotCarried> not_carried) {
   std::erase_if(spec.tensors, [&](const SafetensorsSpec::Tensor& tensor) {
-    const DType dtype = tensor.source.tensor->dtype;
-    const bool is_reserved = tensor.key == "__metadata__";
-    if (safetensors_dtype_name(dtype) && !is_reserved) return false;
-    not_carried.push_back({tensor.key, is_reserved
-                                           ? "the name has another meaning in safetensors"
-                                           : "safetensors has no " + std::string(name(dtype))});
-    return true;
+    const auto refusal = safetensors_refusal(tensor.key, tensor.source.tensor->dtype);
+    if (refusal) not_carried.push_back({tensor.key, *refusal});
+    return refusal.has_value();
   });
   for (const std::string_view own : {"DCP_SHARDING_INFO", "DCP_VERSION"}) {
     spec.metadata.erase(std::string(own));

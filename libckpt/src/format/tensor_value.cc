@@ -7,6 +7,7 @@
 #include <ckpt/limits.h>
 
 #include "base/checked_math.h"
+#include "format/nesting.h"
 #include "format/torch_types.h"
 
 namespace ckpt {
@@ -16,11 +17,27 @@ namespace {
   throw Error(ErrorCode::Corrupt, {}, "a tensor's " + problem);
 }
 
-const Value require_args(const Value& args, size_t count_min) {
-  if (!args.is(Kind::Tuple) || args.size() < count_min) {
-    malformed("arguments are no tuple of at least " + std::to_string(count_min));
-  }
-  return args;
+// What a rebuilding function of torch takes.
+struct ArgumentCount {
+  size_t min, max;
+};
+
+void check_count(const Value& args, ArgumentCount count) {
+  if (args.is(Kind::Tuple) && args.size() >= count.min && args.size() <= count.max) return;
+  malformed("arguments are not a tuple of " + std::to_string(count.min) +
+            (count.min == count.max ? "" : " or " + std::to_string(count.max)));
+}
+
+bool as_flag(const Value& value, const char* what) {
+  if (!value.is(Kind::Bool)) malformed(std::string(what) + " is neither True nor False");
+  return value.as_bool();
+}
+
+// torch.save writes none: functions are not state.
+void refuse_hooks(const Value& hooks) {
+  const auto mapping = as_mapping(hooks);
+  if (hooks.is_none() || (mapping && mapping->item_count() == 0)) return;
+  throw Error(ErrorCode::Unsupported, {}, "a tensor with backward hooks");
 }
 
 Extents as_extents(const Value& value, const char* what) {
@@ -30,7 +47,7 @@ Extents as_extents(const Value& value, const char* what) {
   Extents extents;
   for (size_t i = 0; i < value.size(); ++i) {
     if (!value[i].is(Kind::Int) || value[i].as_int() < 0) {
-      malformed(std::string(what) + " holds something that is no size");
+      malformed(std::string(what) + " holds something that is not a valid size");
     }
     extents.push_back(static_cast<uint64_t>(value[i].as_int()));
   }
@@ -52,22 +69,34 @@ void check_in_storage(const TensorView& view) {
   }
 }
 
-// Lazy views: torch conjugates or negates what is stored, whenever it is read.
+// Lazy views: torch conjugates or negates what is stored, whenever it is read. Other flags are of
+// backends that store in an order of their own.
 void refuse_lazy_view(const Value& metadata) {
-  if (!metadata.is(Kind::Dict)) return;
-  for (const std::string_view bit : {"conj", "neg"}) {
-    const auto flag = metadata.find(bit);
-    if (!flag || !flag->is(Kind::Bool) || !flag->as_bool()) continue;
+  if (metadata.is_none()) return;
+  if (!metadata.is(Kind::Dict)) malformed("metadata is not a dict");
+  for (size_t i = 0; i < metadata.item_count(); ++i) {
+    const auto [key, flag] = metadata.item(i);
+    if (!key.is(Kind::Str)) malformed("metadata has a key that is not a string");
+    if (!as_flag(flag, "metadata")) continue;
+    const std::string bit = escaped(key.text());
+    if (bit != "conj" && bit != "neg") {
+      throw Error(ErrorCode::Unsupported, {}, "a tensor with the metadata '" + bit + "'");
+    }
     throw Error(ErrorCode::Unsupported, {},
-                "a lazy " + std::string(bit) + " view of its storage (resolve_" + std::string(bit) +
+                "a lazy " + bit + " view of its storage (resolve_" + bit +
                     "() before saving makes it a plain tensor)");
   }
 }
 
-// (storage, offset, size, stride, requires_grad, hooks[, dtype][, metadata]): _rebuild_tensor_v2
-// and, with dtype, _v3.
-TensorView view_of_storage(const Value& args, bool dtype_given) {
-  require_args(args, dtype_given ? 7 : 4);
+// _rebuild_tensor(storage, offset, size, stride); with requires_grad, hooks[, metadata] _v2; with
+// requires_grad, hooks, dtype[, metadata] _v3.
+enum class Rebuild : uint8_t { V1, V2, V3 };
+
+constexpr ArgumentCount kRebuildCounts[] = {{4, 4}, {6, 7}, {7, 8}};
+
+TensorView view_of_storage(const Value& args, Rebuild function) {
+  check_count(args, kRebuildCounts[static_cast<size_t>(function)]);
+  const bool dtype_given = function == Rebuild::V3;
   if (!args[0].is(Kind::PersistentId)) malformed("storage is no persistent id");
   const StorageId storage = as_storage_id(args[0]);
   TensorView view;
@@ -84,7 +113,11 @@ TensorView view_of_storage(const Value& args, bool dtype_given) {
   view.shape = as_extents(args[2], "size");
   view.strides = as_extents(args[3], "stride");
   if (view.shape.size() != view.strides.size()) malformed("size and stride differ in length");
-  view.requires_grad = args.size() > 4 && args[4].is(Kind::Bool) && args[4].as_bool();
+  if (function != Rebuild::V1) {
+    view.requires_grad = as_flag(args[4], "requires_grad");
+    view.requires_grad_node = args[4].id();
+    refuse_hooks(args[5]);
+  }
   const size_t metadata = dtype_given ? 7 : 6;
   if (args.size() > metadata) refuse_lazy_view(args[metadata]);
   check_in_storage(view);
@@ -94,28 +127,38 @@ TensorView view_of_storage(const Value& args, bool dtype_given) {
 std::optional<TensorView> rebuilt(std::string_view module, std::string_view function,
                                   const Value& args);
 
-// (function, type, args, state): a tensor with attributes, or of a subclass. A subclass that wraps
-// other tensors (DTensor) or has a function of its own is an object: its tensors are in its state.
+bool is_parameter_class(const Value& type) {
+  return type.is_global("torch.nn.parameter", "Parameter") ||
+         type.is_global("torch.nn", "Parameter");
+}
+
+// _rebuild_from_type_v2(function, type, args, state): a tensor with attributes, or of a subclass.
+// A subclass that wraps other tensors (DTensor) or has a function of its own is an object: its
+// tensors are in its state.
 std::optional<TensorView> rebuilt_from_type(const Value& args) {
-  require_args(args, 4);
+  check_count(args, {4, 4});
   if (!args[0].is(Kind::Global)) malformed("rebuilding function is no name");
   if (args[0].is_global("torch._utils", "_rebuild_wrapper_subclass")) return std::nullopt;
   auto view = rebuilt(args[0].module(), args[0].name(), args[2]);
   if (!view) return std::nullopt;
+  if (!args[1].is(Kind::Global)) malformed("class is no name");
   view->attributes = args[3].id();
+  view->is_parameter = is_parameter_class(args[1]);
+  const bool is_plain = view->is_parameter || args[1].is_global("torch", "Tensor");
+  if (!is_plain) view->subclass = args[1].id();
   return view;
 }
 
 std::optional<TensorView> rebuilt(std::string_view module, std::string_view function,
                                   const Value& args) {
   if (module != "torch._utils" || !function.starts_with("_rebuild_")) return std::nullopt;
-  if (function == "_rebuild_tensor" || function == "_rebuild_tensor_v2") {
-    return view_of_storage(args, false);
-  }
-  if (function == "_rebuild_tensor_v3") return view_of_storage(args, true);
+  if (function == "_rebuild_tensor") return view_of_storage(args, Rebuild::V1);
+  if (function == "_rebuild_tensor_v2") return view_of_storage(args, Rebuild::V2);
+  if (function == "_rebuild_tensor_v3") return view_of_storage(args, Rebuild::V3);
   throw Error(ErrorCode::Unsupported, {}, "a tensor rebuilt by torch._utils." + escaped(function));
 }
 
+// _rebuild_parameter(data, requires_grad, hooks) and, with a state, _rebuild_parameter_with_state.
 bool is_parameter(const Value& callable) {
   return callable.is_global("torch._utils", "_rebuild_parameter") ||
          callable.is_global("torch._utils", "_rebuild_parameter_with_state");
@@ -126,27 +169,71 @@ std::optional<Value> without_parameter(Value value) {
   for (int depth = 0; depth < 8; ++depth) {
     if (!value.is(Kind::Object) || !value.callable().is(Kind::Global)) return std::nullopt;
     if (!is_parameter(value.callable())) return value;
-    value = require_args(value.args(), 2)[0];
+    const size_t count = value.callable().name() == "_rebuild_parameter" ? 3 : 4;
+    check_count(value.args(), {count, count});
+    value = value.args()[0];
   }
   malformed("Parameter is wrapped too often");
+}
+
+bool is_from_type(const Value& callable) {
+  return callable.is_global("torch._tensor", "_rebuild_from_type_v2");
+}
+
+// torch.Tensor(...), torch.cuda.FloatTensor(...): made by a constructor, as no torch.save does.
+bool is_tensor_class(const Value& callable) {
+  if (is_parameter_class(callable)) return true;
+  const std::string_view module = callable.module();
+  const bool is_torch = module == "torch" || module == "torch.cuda" || module == "torch.sparse" ||
+                        module == "torch.cuda.sparse";
+  return is_torch && callable.name().ends_with("Tensor");
+}
+
+[[noreturn]] void unsupported(const std::string& problem) {
+  throw Error(ErrorCode::Unsupported, {}, problem,
+              "load it with torch and save it again: torch.save writes plain tensors");
+}
+
+// torch.save calls a function for a tensor, and leaves what it returns as it is.
+void check_is_call(const Value& tensor) {
+  if (tensor.construction() != Construction::Reduce) {
+    malformed("function is given to NEWOBJ, which takes a class");
+  }
+  if (tensor.size() != 0) malformed("pickle appends elements to it");
+  if (tensor.item_count() != 0) unsupported("a tensor whose elements the pickle sets afterwards");
+  if (tensor.state()) unsupported("a tensor that is given a state (BUILD), as before torch 0.4");
+}
+
+bool is_rebuilding(const Value& callable) {
+  return is_parameter(callable) || is_from_type(callable) ||
+         (callable.module() == "torch._utils" && callable.name().starts_with("_rebuild_tensor"));
 }
 
 }  // namespace
 
 std::optional<TensorView> as_tensor(const Value& value) {
+  if (!value.is(Kind::Object) || !value.callable().is(Kind::Global)) return std::nullopt;
+  const Value callable = value.callable();
+  if (is_tensor_class(callable)) {
+    unsupported("a tensor made by calling " + escaped(callable.module()) + "." +
+                escaped(callable.name()));
+  }
+  if (is_rebuilding(callable)) check_is_call(value);
   const auto inner = without_parameter(value);
   if (!inner) return std::nullopt;
-  const Value callable = inner->callable();
-  if (inner->id() != value.id()) {  // a Parameter: (data, requires_grad, hooks)
-    auto view = as_tensor(*inner);
-    const Value requires_grad = value.args()[1];
-    if (view) view->requires_grad = requires_grad.is(Kind::Bool) && requires_grad.as_bool();
-    return view;
+  if (inner->id() == value.id()) {
+    return is_from_type(callable) ? rebuilt_from_type(value.args())
+                                  : rebuilt(callable.module(), callable.name(), value.args());
   }
-  if (callable.is_global("torch._tensor", "_rebuild_from_type_v2")) {
-    return rebuilt_from_type(inner->args());
-  }
-  return rebuilt(callable.module(), callable.name(), inner->args());
+  auto view = as_tensor(*inner);
+  if (!view) return std::nullopt;
+  const Value args = value.args();
+  view->is_parameter = true;
+  view->requires_grad = as_flag(args[1], "requires_grad");
+  view->requires_grad_node = args[1].id();
+  refuse_hooks(args[2]);
+  if (args.size() == 4) view->attributes = args[3].id();
+  return view;
 }
 
 NodeId add_size(ValueTree& tree, const Extents& sizes) {

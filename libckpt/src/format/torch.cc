@@ -28,20 +28,6 @@ std::vector<std::string> torch_files(const Location& location) {
   return names;
 }
 
-// What is no tensor: every entry of the file's root mapping that is none, or the root itself.
-void list_objects(const Document& document, const std::string& file, Catalog& catalog) {
-  const Value root = document.tree.root();
-  if (!root.is(Kind::Dict)) {
-    if (!as_tensor(root)) catalog.objects.push_back({file, "", std::nullopt});
-    return;
-  }
-  for (size_t i = 0; i < root.item_count(); ++i) {
-    const auto [key, value] = root.item(i);
-    if (as_tensor(value)) continue;
-    catalog.objects.push_back({file, pointer_step(key_text(key)), std::nullopt});
-  }
-}
-
 Document read_document(const File& file, uint32_t index, const Limits& limits) {
   std::string head(std::min<uint64_t>(file.size_bytes(), 64), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(head)));
@@ -53,7 +39,9 @@ void read_file(const Location& location, const std::string& name, const Limits& 
                Contents& contents) {
   const std::string shown = location.only_file ? "" : name;
   const Document& document = add_torch_save_file({location, name, shown}, limits, contents);
-  list_objects(document, shown, contents.catalog);
+  for (RootObject& object : root_objects(document)) {
+    contents.catalog.objects.push_back({shown, std::move(object.pointer), std::nullopt});
+  }
 }
 
 }  // namespace

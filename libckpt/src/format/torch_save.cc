@@ -9,6 +9,7 @@
 #include "codec/crc32.h"
 #include "codec/pickle_reader.h"
 #include "codec/zip.h"
+#include "format/torch_types.h"
 
 namespace ckpt {
 namespace {
@@ -33,13 +34,25 @@ std::vector<zip::Member> read_members(const RandomAccess& file, ByteRange archiv
   }
 }
 
+// As torch, which takes the first member's folder for that of all.
+void refuse_other_folders(const std::vector<zip::Member>& members, const std::string& prefix,
+                          const RandomAccess& file) {
+  for (const zip::Member& member : members) {
+    if (member.name.starts_with(prefix)) continue;
+    throw Error(ErrorCode::Corrupt, {file.file_name(), member.data.offset_bytes, member.name},
+                "lies outside the folder '" + escaped(prefix) + "' of the archive");
+  }
+}
+
 // NAME/ of the archive: what stands before data.pkl.
 std::string archive_prefix(const std::vector<zip::Member>& members, const RandomAccess& file,
                            ByteRange archive) {
   for (const zip::Member& member : members) {
     const size_t slash = member.name.find('/');
     if (slash != member.name.npos && member.name.substr(slash + 1) == kPickleName) {
-      return member.name.substr(0, slash + 1);
+      const std::string prefix = member.name.substr(0, slash + 1);
+      refuse_other_folders(members, prefix, file);
+      return prefix;
     }
   }
   throw Error(ErrorCode::Corrupt, {file.file_name(), archive.offset_bytes, {}},
@@ -85,6 +98,7 @@ ValueTree read_pickle(const RandomAccess& file, const zip::Member& member, const
   ByteReader reader(bytes, file.file_name(), member.data.offset_bytes);
   ValueTree tree = pickle::read(reader, limits);
   if (!reader.at_end()) reader.fail("bytes follow the pickle's end");
+  refuse_storages_of_two_types(tree, {file.file_name(), member.data.offset_bytes, {}});
   return tree;
 }
 
@@ -129,7 +143,8 @@ TensorEntry make_tensor_entry(const Document& document, const TensorAt& tensor,
   } else {
     chunk.view = std::make_shared<const StridedView>(StridedView{view.offset, view.strides});
   }
-  return {std::string(file), tensor.pointer, view.dtype, view.shape, {std::move(chunk)}};
+  return {std::string(file), tensor.pointer,     view.dtype,
+          view.shape,        {std::move(chunk)}, tensor.key_kind};
 }
 
 }  // namespace ckpt

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include <ckpt/catalog.h>
 #include <ckpt/document.h>
@@ -34,5 +36,14 @@ Document read_legacy_torch_save(const RandomAccess& file, uint32_t file_index,
 // another size than the pickle says.
 TensorEntry make_tensor_entry(const Document& document, const TensorAt& tensor,
                               std::string_view file);
+
+// What of a torch.save file is listed as an object: each entry of the root mapping that is no
+// tensor, the attributes of those that are (KEY/@name), or the root itself where it is no dict.
+struct RootObject {
+  std::string pointer;
+  NodeId node;
+  Kind key_kind = Kind::Str;
+};
+std::vector<RootObject> root_objects(const Document& document);
 
 }  // namespace ckpt

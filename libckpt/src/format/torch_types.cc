@@ -1,6 +1,6 @@
 #include "format/torch_types.h"
 
-#include <ckpt/error.h>
+#include <map>
 
 namespace ckpt {
 namespace {
@@ -26,6 +26,11 @@ constexpr StorageClass kStorageClasses[] = {
 
 [[noreturn]] void malformed(const std::string& problem) {
   throw Error(ErrorCode::Corrupt, {}, "a storage's persistent id " + problem);
+}
+
+bool states_storage(const Value& id) {
+  return id.is(Kind::Tuple) && id.size() >= 5 && id[0].is(Kind::Str) && id[0].text() == "storage" &&
+         id[1].is(Kind::Global) && id[2].is(Kind::Str) && id[4].is(Kind::Int);
 }
 
 bool is_untyped(const Value& type) {
@@ -72,6 +77,23 @@ StorageId as_storage_id(const Value& persistent_id) {
                 "storage class " + escaped(id[1].module()) + "." + escaped(id[1].name()));
   }
   return storage;
+}
+
+void refuse_storages_of_two_types(const ValueTree& tree, const Where& where) {
+  std::map<std::string_view, Value> first_of;
+  for (NodeId node = 0; node < tree.node_count(); ++node) {
+    const Value value = tree.value(node);
+    if (!value.is(Kind::PersistentId)) continue;
+    const Value id = value.persistent_id();
+    if (!states_storage(id)) continue;
+    const Value first = first_of.try_emplace(id[2].text(), id).first->second;
+    const bool is_same = first[1].is_global(id[1].module(), id[1].name()) &&
+                         first[4].as_int() == id[4].as_int();
+    if (is_same) continue;
+    throw Error(ErrorCode::Unsupported, where,
+                "storage '" + escaped(id[2].text()) +
+                    "' is stated with two element types or sizes; torch takes the first for both");
+  }
 }
 
 }  // namespace ckpt

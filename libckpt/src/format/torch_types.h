@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include <ckpt/dtype.h>
+#include <ckpt/error.h>
 #include <ckpt/value.h>
 
 namespace ckpt {
@@ -25,5 +26,9 @@ struct StorageId {
 // Error(Corrupt) when `persistent_id` is no such tuple; Error(Unsupported) for storage classes that
 // Shardwise does not know (quantised).
 StorageId as_storage_id(const Value& persistent_id);
+
+// torch takes the first mention of a storage for all: Error(Unsupported, where) if two differ in
+// type or size.
+void refuse_storages_of_two_types(const ValueTree& tree, const Where& where);
 
 }  // namespace ckpt

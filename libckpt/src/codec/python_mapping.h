@@ -1,0 +1,28 @@
+#pragma once
+
+#include <ckpt/value.h>
+
+namespace ckpt::pickle {
+
+// What REDUCE, NEWOBJ or NEWOBJ_EX is to make.
+struct Call {
+  Construction construction;
+  NodeId callable, args, kwargs = kNoNode;
+};
+
+// Adds what callable(*args), or callable.__new__(callable, *args, **kwargs), is: an object, or a
+// mapping whose items are the pairs that the arguments state. A dict is a Kind::Dict;
+// Counter(pairs) keeps a dict of its own as its argument. Throws Error(Corrupt) for a mapping that
+// Python cannot make, Error(Unsupported) for one whose pairs are not known without running code.
+NodeId make_object(ValueTree& tree, const Call& call);
+
+// An OrderedDict, a defaultdict or a Counter.
+bool is_mapping_object(const Value& value);
+
+// Where a pair goes that the pickle sets on `value`: the dict inside a Counter, else itself.
+NodeId holder_of_items(const Value& value);
+
+// Whether Python can hash `key`.
+bool is_hashable(const Value& key);
+
+}  // namespace ckpt::pickle
