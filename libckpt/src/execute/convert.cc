@@ -1,4 +1,5 @@
 #include <ckpt/convert.h>
+#include <ckpt/files_beside.h>
 
 namespace ckpt {
 
@@ -12,6 +13,7 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
   const Format format = options.format.value_or(opened.catalog().format);
   const TargetSpec spec{format, is_safetensors_folder(destination), options.keys};
   Target target = make_target(opened, spec);
+  for (NotCarried& file : files_not_carried(opened)) target.not_carried.push_back(std::move(file));
   ConversionSource from{opened, source, &opened};
   const std::vector<NotCarried> not_carried = target.not_carried;
   from.check_result = [&](const std::filesystem::path& written) {

@@ -4,6 +4,9 @@
 #include <filesystem>
 #include <set>
 
+#include <ckpt/files_beside.h>
+
+#include "format/format.h"
 #include "format/integrity.h"
 #include "io/directory.h"
 #include "io/file.h"
@@ -14,30 +17,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kBackendName = "metadata.json";
-constexpr std::string_view kTracker = "latest_checkpointed_iteration.txt";
 
 bool starts_as_zip(const File& file) {
   std::array<std::byte, 4> head = {};
   if (file.size_bytes() < head.size()) return false;
   file.read_at(0, head);
   return head == std::array{std::byte{'P'}, std::byte{'K'}, std::byte{3}, std::byte{4}};
-}
-
-// Files that Megatron and PyTorch put beside the tensors, and that are read as a whole.
-bool is_plain_name(const std::string& name) {
-  return name == ".metadata" || name == "metadata.json" || name == kIntegrityName ||
-         (name.starts_with("__") && name.ends_with(".metadata"));
-}
-
-// What only an interrupted or another save can have left here.
-const char* left_over_reason(const std::string& name, Format format) {
-  if (name.ends_with(".distcp")) return "nothing in .metadata names this file";
-  if (name == ".metadata.tmp") return "a save that did not come to its end";
-  if (format != Format::TorchDist) return nullptr;
-  if (name.starts_with("layer_wise_optimizer_") || name.starts_with("mp_rank_")) {
-    return "belongs to a checkpoint of format torch";
-  }
-  return nullptr;
 }
 
 class Lister {
@@ -48,22 +33,13 @@ class Lister {
   std::vector<VerifiedFile> run() {
     for (uint32_t i = 0; i < catalog_.files.size(); ++i) add_known(i);
     if (catalog_.format == Format::TorchDist) check_common_state();
-    if (owns_folder()) {
-      list_folder("");
-      if (catalog_.format == Format::Torch) list_rank_folders();
-    }
-    if (checkpoint_.was_root()) list_root();
-    std::ranges::sort(files_, {}, &VerifiedFile::shown);
+    add_plain_files();
+    for (const FileBeside& file : files_beside(checkpoint_)) add_beside(file);
+    if (checkpoint_.was_root()) add_tracker();
     return std::move(files_);
   }
 
  private:
-  // A single file shares its folder with whatever else is there.
-  bool owns_folder() const {
-    if (catalog_.format == Format::TorchDist) return true;
-    return catalog_.format == Format::Torch && checkpoint_.is_megatron();
-  }
-
   void add_known(uint32_t index) {
     const std::string& path = catalog_.files[index].path;
     FileRole role = FileRole::Safetensors;
@@ -82,13 +58,8 @@ class Lister {
 
   // Megatron's metadata.json names a backend for common.pt where there is such a file.
   void check_common_state() {
-    const fs::path path = checkpoint_.folder() / kBackendName;
-    if (kind_behind(path) != EntryKind::File || known_.contains("common.pt")) return;
-    const std::string shown = checkpoint_.shown_name(kBackendName);
-    const File file = open_verified(checkpoint_, {kBackendName, shown});
-    if (file.size_bytes() > checkpoint_.limits().small_file_bytes_max) return;
-    std::string text(file.size_bytes(), '\0');
-    file.read_at(0, std::as_writable_bytes(std::span(text)));
+    if (known_.contains("common.pt")) return;
+    const std::string text = text_beside(checkpoint_, kBackendName);
     if (text.find("\"common_backend\"") == text.npos) return;
     findings_.push_back({CheckKind::Structure,
                          Severity::Damage,
@@ -96,58 +67,35 @@ class Lister {
                          "is missing, although metadata.json says how it is stored"});
   }
 
-  void list_folder(const std::string& prefix) {
-    for (const std::string& name : Directory::open(checkpoint_.folder() / prefix).list()) {
-      const std::string path = prefix + name;
-      if (known_.contains(path)) continue;
-      const EntryKind kind = kind_of_entry(checkpoint_.folder() / path);
-      if (kind == EntryKind::Folder) {
-        const bool is_rank = catalog_.format == Format::Torch && path.starts_with("mp_rank_");
-        if (!is_rank) note_stray(path, "a folder that is no part of the checkpoint");
-      } else if (prefix.empty() && is_plain_name(path)) {
-        files_.push_back({path, checkpoint_.shown_name(path), FileRole::Plain});
-      } else {
-        add_stray(path, kind);
-      }
+  void add_plain_files() {
+    const bool is_folder = catalog_.format == Format::TorchDist ||
+                           (catalog_.format == Format::Torch && checkpoint_.is_megatron());
+    if (!is_folder) return;
+    for (const std::string& name : Directory::open(checkpoint_.folder()).list()) {
+      if (known_.contains(name) || !is_about_files(name)) continue;
+      if (kind_of_entry(checkpoint_.folder() / name) == EntryKind::Folder) continue;
+      files_.push_back({name, checkpoint_.shown_name(name), FileRole::Plain});
     }
   }
 
-  void list_rank_folders() {
-    std::set<std::string> folders;
-    for (const std::string& path : known_) folders.insert(path.substr(0, path.find('/') + 1));
-    for (const std::string& folder : folders) {
-      if (!folder.empty()) list_folder(folder);
-    }
-  }
-
-  // Only files are accounted for: links may lead anywhere.
-  void add_stray(const std::string& path, EntryKind kind) {
-    note_stray(path, "no part of the checkpoint");
-    if (kind == EntryKind::File) {
-      files_.push_back({path, checkpoint_.shown_name(path), FileRole::Stray});
-    }
-  }
-
-  void note_stray(const std::string& path, const char* otherwise) {
-    const char* reason = left_over_reason(path, catalog_.format);
+  // Only files are accounted for: links may lead anywhere. What lies in the root is no iteration's.
+  void add_beside(const FileBeside& file) {
+    const bool is_left_over = file.kind == BesideKind::LeftOver;
+    const bool is_companion = file.kind == BesideKind::Companion && !file.is_in_root;
     findings_.push_back({CheckKind::Structure,
-                         reason ? Severity::Damage : Severity::Note,
-                         {.file = checkpoint_.shown_name(path), .key = {}},
-                         reason ? reason : otherwise});
-    if (reason) findings_.back().hint = "left over from another save: remove it";
+                         is_left_over ? Severity::Damage : Severity::Note,
+                         {.file = file.shown, .key = {}},
+                         file.what + (is_companion ? "; not looked at" : "")});
+    if (is_left_over) findings_.back().hint = "left over from another save: remove it";
+    if (file.is_in_root || file.is_folder) return;
+    if (kind_of_entry(checkpoint_.folder() / file.path) != EntryKind::File) return;
+    files_.push_back({file.path, file.shown, FileRole::Stray});
   }
 
-  // The tracker, and what older Megatron versions leave in the root.
-  void list_root() {
-    const fs::path root = checkpoint_.folder().parent_path();
-    for (const std::string& name : Directory::open(root).list()) {
-      if (name == kTracker) files_.push_back({"../" + name, name, FileRole::Tracker});
-      if (!name.starts_with("layer_wise_optimizer_")) continue;
-      findings_.push_back({CheckKind::Structure,
-                           Severity::Note,
-                           {.file = name, .key = {}},
-                           "lies in the root, where no iteration owns it"});
-    }
+  void add_tracker() {
+    const fs::path path = checkpoint_.folder().parent_path() / kTrackerName;
+    if (kind_of_entry(path) == EntryKind::Absent) return;
+    files_.push_back({std::string("../") + kTrackerName, kTrackerName, FileRole::Tracker});
   }
 
   const Checkpoint& checkpoint_;
@@ -157,9 +105,10 @@ class Lister {
   std::vector<VerifiedFile> files_;
 };
 
-// Entries of files that are not there are findings.
-void take_manifest(FileHashes hashes, std::vector<VerifiedFile>& files,
-                   std::vector<Finding>& findings) {
+// What the manifest lists in folders beside the checkpoint (a tokenizer's) is hashed, too. Entries
+// of files that are not there are findings.
+void take_manifest(FileHashes hashes, const Checkpoint& checkpoint,
+                   std::vector<VerifiedFile>& files, std::vector<Finding>& findings) {
   std::string shown;
   for (VerifiedFile& file : files) {
     if (file.path == kIntegrityName) {
@@ -169,6 +118,12 @@ void take_manifest(FileHashes hashes, std::vector<VerifiedFile>& files,
     if (const auto entry = hashes.extract(file.path)) file.manifest_hash = entry.mapped();
   }
   for (const auto& [path, hash] : hashes) {
+    const bool is_there =
+        is_safe_relative(path) && kind_of_entry(checkpoint.folder() / path) == EntryKind::File;
+    if (is_there) {
+      files.push_back({path, checkpoint.shown_name(path), FileRole::Stray, {}, 0, hash});
+      continue;
+    }
     findings.push_back({CheckKind::Structure,
                         Severity::Damage,
                         {shown, std::nullopt, path},
@@ -183,7 +138,7 @@ void read_manifest(const Checkpoint& checkpoint, std::vector<VerifiedFile>& file
   try {
     const VerifiedFile manifest{kIntegrityName, checkpoint.shown_name(kIntegrityName)};
     const File file = open_verified(checkpoint, manifest);
-    take_manifest(read_integrity(file, checkpoint.limits()), files, findings);
+    take_manifest(read_integrity(file, checkpoint.limits()), checkpoint, files, findings);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;
     findings.push_back(
@@ -199,14 +154,19 @@ uint64_t VerifiedFile::own_bytes() const {
   return total_bytes;
 }
 
-std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint,
-                                     std::vector<Finding>& findings) {
+std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
   std::vector<VerifiedFile> files = Lister(checkpoint, findings).run();
+  read_manifest(checkpoint, files, findings);
   for (VerifiedFile& file : files) {
     file.count_bytes = open_verified(checkpoint, file).size_bytes();
   }
-  read_manifest(checkpoint, files, findings);
+  std::ranges::sort(files, {}, &VerifiedFile::shown);
   return files;
+}
+
+bool is_about_files(const std::string& name) {
+  return name == ".metadata" || name == "metadata.json" || name == kIntegrityName ||
+         (name.starts_with("__") && name.ends_with(".metadata"));
 }
 
 File open_verified(const Checkpoint& checkpoint, const VerifiedFile& file) {

@@ -4,6 +4,7 @@
 
 #include <ckpt/convert.h>
 #include <ckpt/error.h>
+#include <ckpt/files_beside.h>
 #include <optim/layer_wise_checkpoint.h>
 
 #include "layout/check_result.h"
@@ -133,6 +134,13 @@ ConvertReport write_proven(const LayerWiseCheckpoint& view, Job job, ckpt::Targe
   }
 }
 
+// Files of the source that the target has no place for.
+void list_files_beside(const ckpt::Checkpoint& source, ckpt::Target& target) {
+  for (ckpt::NotCarried& file : ckpt::files_not_carried(source)) {
+    target.not_carried.push_back(std::move(file));
+  }
+}
+
 ConvertReport convert_layer_wise(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
   const uint32_t data_parallel = checked_data_parallel(options);
@@ -155,6 +163,7 @@ ConvertReport convert_layer_wise(Job job, const ConvertOptions& options) {
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
   ckpt::Target target = to_safetensors ? make_layer_wise_safetensors(view, options.keys, as_folder)
                                        : make_layer_wise_target(view, spec);
+  list_files_beside(source, target);
   job.check_result =
       to_safetensors ? layer_wise_safetensors_check(view, source, target.not_carried, options)
                      : layer_wise_check(view, source, options.layout, target.not_carried, options);
@@ -179,6 +188,7 @@ ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
   const ckpt::TargetSpec spec{format, as_folder, options.keys};
   ckpt::Target target = ckpt::make_target(source, spec);
+  list_files_beside(source, target);
   job.check_result = plain_check(source, spec, target.not_carried, options);
   return write(job, std::move(target), options);
 }

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/target.h>
+
+namespace ckpt {
+
+enum class BesideKind : uint8_t {
+  Companion,  // writers of checkpoints are known to put it there; nothing here reads it
+  Unknown,
+  LeftOver,  // of a checkpoint, but not of this one: from another or an interrupted save
+};
+
+// A file or folder that is no part of the opened checkpoint and lies in its folder, in a rank's
+// folder, or in the root that was opened.
+struct FileBeside {
+  std::string path;   // relative to Checkpoint::folder()
+  std::string shown;  // as errors name it
+  BesideKind kind = BesideKind::Unknown;
+  std::string what;  // "the data loader's state of one data-parallel rank"
+  bool is_folder = false, is_in_root = false;
+};
+
+// Sorted by `shown`. Empty for a single file: it shares its folder with whatever else is there.
+// Other iterations of a root, its tracker, and what is read to check the files are not listed.
+CKPT_EXPORT std::vector<FileBeside> files_beside(const Checkpoint& checkpoint);
+
+// What a conversion of the checkpoint leaves behind: the files beside, but for unknown ones in the
+// root, and what ranks keep in their folders that is no model or optimizer.
+CKPT_EXPORT std::vector<NotCarried> files_not_carried(const Checkpoint& checkpoint);
+
+// "the configuration of the run" for run_config.yaml; empty for names that are not known.
+CKPT_EXPORT std::string companion_of(const std::string& file_name);
+
+// The content of a small text file in the folder; empty where there is none, or it is not small.
+CKPT_EXPORT std::string text_beside(const Checkpoint& checkpoint, const std::string& file_name);
+
+}  // namespace ckpt
