@@ -1,9 +1,11 @@
 #include "layout/group_check.h"
 
 #include <map>
+#include <utility>
 
 #include <ckpt/error.h>
 
+#include "layout/group_compare.h"
 #include "layout/group_search.h"
 #include "layout/layer_wise_place.h"
 #include "layout/value_compare.h"
@@ -22,6 +24,7 @@ class GroupCheck {
   void run(const FoundOptimizer& found) {
     const uint32_t number = optimizers_[found.file + found.object]++;
     std::map<std::string, size_t> identities;
+    std::map<std::string, uint32_t> counts;  // of groups with one identity
     for (size_t i = 0; i < found.groups.size(); ++i) {
       const Value group = found.groups[i];
       if (!group.is(Kind::Dict)) continue;
@@ -31,9 +34,10 @@ class GroupCheck {
       FirstSteps own;
       check_steps(found, i, identity ? steps_[number] : own);
       if (!identity) continue;
+      compare_with_other_ranks(found, i, {scope_of(found), number, *identity, counts[*identity]++});
       const auto [known, is_new] = identities.try_emplace(*identity, i);
       if (!is_new && differ(found.groups[known->second], group)) {
-        find(found, i,
+        find(found, place_of(i),
              "Megatron cannot tell it from group " + std::to_string(known->second) + " (" +
                  *identity + ")",
              "when loaded, both take the settings of the later one");
@@ -62,6 +66,39 @@ class GroupCheck {
     return false;
   }
 
+  // Which groups of several ranks are copies of one: their settings must be equal.
+  struct OneGroup {
+    std::optional<std::string> scope;  // nullopt: no other rank states it
+    uint32_t optimizer;                // of the chain
+    std::string identity;
+    uint32_t number;  // of those with that identity
+    auto operator<=>(const OneGroup&) const = default;
+  };
+
+  // "" for rank files, and for objects of one DistributedOptimizer what their keys call it.
+  static std::optional<std::string> scope_of(const FoundOptimizer& found) {
+    if (found.file.starts_with("mp_rank_")) return "";
+    const size_t end = found.object.find("dp_group_idx_");
+    return end != found.object.npos ? std::optional(found.object.substr(0, end)) : std::nullopt;
+  }
+
+  // Against the first rank that holds parameters of the group: its copy is complete.
+  void compare_with_other_ranks(const FoundOptimizer& found, size_t group, const OneGroup& which) {
+    if (!which.scope) return;
+    const StatedGroup own{found.groups[group],
+                          rank_name(found.object.empty() ? found.file : found.object)};
+    const auto [known, is_first] = stated_.try_emplace(which, own, found.document);
+    if (is_first) return;
+    auto& [stated, document] = known->second;
+    if (const auto difference = group_difference(stated, own)) {
+      find(found, place_of(group) + escaped_step(difference->key), difference->problem,
+           kMixedFilesHint);
+    }
+    if (!is_empty_group(stated.group)) return;
+    stated = own;
+    document = found.document;
+  }
+
   // The steps that torch's AdamW keeps for each parameter, and fused optimizers in the group.
   void check_steps(const FoundOptimizer& found, size_t group, FirstSteps& first) {
     if (const auto step = found.groups[group].find("step")) {
@@ -86,7 +123,7 @@ class GroupCheck {
                std::optional<std::string>& first) {
     if (!first) first = step.text;
     if (!step.text || *first == *step.text) return true;
-    find(found, group, step.whose + " has another step count than those before it",
+    find(found, place_of(group), step.whose + " has another step count than those before it",
          "state of different iterations");
     return false;
   }
@@ -101,22 +138,25 @@ class GroupCheck {
     return bytes;
   }
 
-  void find(const FoundOptimizer& found, size_t group, std::string problem, std::string hint) {
+  static std::string place_of(size_t group) { return "/param_groups/" + std::to_string(group); }
+
+  void find(const FoundOptimizer& found, const std::string& place, std::string problem,
+            std::string hint) {
     std::string file = checkpoint_.shown_name(found.file);
     if (found.file.empty()) file = found.object.empty() ? checkpoint_.file_name(0) : "";
-    report_.findings.findings.push_back(
-        {ckpt::CheckKind::Meaning,
-         ckpt::Severity::Damage,
-         {file, std::nullopt,
-          found.object + found.pointer + "/param_groups/" + std::to_string(group)},
-         std::move(problem),
-         std::move(hint)});
+    report_.findings.findings.push_back({ckpt::CheckKind::Meaning,
+                                         ckpt::Severity::Damage,
+                                         {file, std::nullopt, found.object + found.pointer + place},
+                                         std::move(problem),
+                                         std::move(hint)});
   }
 
   const ckpt::Checkpoint& checkpoint_;
   VerifyReport& report_;
   std::map<std::string, uint32_t> optimizers_;  // found in a file
   std::map<uint32_t, FirstSteps> steps_;        // of each optimizer of the chain
+  // With the document that keeps it alive.
+  std::map<OneGroup, std::pair<StatedGroup, std::shared_ptr<const ckpt::Document>>> stated_;
 };
 
 }  // namespace

@@ -5,8 +5,8 @@
 
 namespace optim {
 
-// One step count per parameter group, and no two groups that Megatron takes for each other when it
-// loads them. Adds to findings and group_count.
+// One step count per parameter group, no two groups that Megatron takes for each other when it
+// loads them, and no setting that ranks have otherwise or lack. Adds to findings and group_count.
 void check_groups(const ckpt::Checkpoint& checkpoint, VerifyReport& report);
 
 }  // namespace optim

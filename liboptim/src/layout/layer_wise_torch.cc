@@ -4,8 +4,10 @@
 // shape must agree with what the files hold.
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <set>
 
+#include "layout/group_compare.h"
 #include "layout/layer_wise_place.h"
 #include "layout/layer_wise_view.h"
 #include "layout/rank_items.h"
@@ -42,13 +44,22 @@ std::optional<uint32_t> rank_of(std::string_view path) {
   return rank;
 }
 
+// Before anything is said to be missing: other layouts have no folder mp_rank_00.
+void refuse_other_rank_folders(const ckpt::Checkpoint& source) {
+  for (const ckpt::FileEntry& file : source.catalog().files) {
+    if (!file.path.starts_with(kRankFolder)) {
+      throw Error(ErrorCode::Unsupported, {.file = file.path, .key = {}},
+                  "belongs to another model-parallel rank; only data parallelism is handled");
+    }
+  }
+}
+
 class Reader {
  public:
   explicit Reader(const ckpt::Checkpoint& source)
       : source_(source), model_(require_document(std::string(kModelFile))), rank_items_(source) {}
 
   LayerWiseCheckpoint run() {
-    refuse_other_rank_folders();
     const Value args = attributes_of_args(model_.tree.root(), std::string(kModelFile));
     read_args(args, std::string(kModelFile), view_);
     check_rank_files();
@@ -69,15 +80,6 @@ class Reader {
     if (const Document* document = source_.document(file)) return *document;
     throw Error(ErrorCode::NotFound, {.file = file, .key = {}},
                 "this file of the checkpoint is missing");
-  }
-
-  void refuse_other_rank_folders() const {
-    for (const ckpt::FileEntry& file : source_.catalog().files) {
-      if (!file.path.starts_with(kRankFolder)) {
-        throw Error(ErrorCode::Unsupported, {.file = file.path, .key = {}},
-                    "belongs to another model-parallel rank; only data parallelism is handled");
-      }
-    }
   }
 
   void check_rank_files() const {
@@ -334,6 +336,7 @@ class Reader {
   void merge_group(const GroupPlace& where, const Document& document, const Value& group,
                    const Place& place) {
     LayerWiseOptimizer& owner = view_.optimizers[where.optimizer];
+    compare_with_other_ranks(where, group, place);
     const ckpt::NodeId own = common_.carry(group, document);
     common_.tree().erase(own, "params");
     if (owner.groups.size() == where.group) return owner.groups.push_back(own);
@@ -345,17 +348,17 @@ class Reader {
     } else if (step && known_step && first_difference(*step, *known_step)) {
       (place / "step").unsupported("its step count differs between ranks");
     }
-    compare_groups(common_.tree().value(known), common_.tree().value(own), place);
   }
 
-  static void compare_groups(const Value& known, const Value& own, const Place& place) {
-    for (size_t i = 0; i < own.item_count(); ++i) {
-      const auto [key, value] = own.item(i);
-      const auto expected = known.find(key.is(Kind::Str) ? key.text() : "");
-      if (!expected || first_difference(*expected, value)) {
-        (place / ckpt::key_text(key)).corrupt("differs from the other ranks", kMixedFilesHint);
-      }
+  // Against the first rank that holds parameters of the group: its copy is complete.
+  void compare_with_other_ranks(const GroupPlace& where, const Value& group, const Place& place) {
+    const StatedGroup own{group, rank_name(place.file)};
+    const auto [known, is_first] = stated_.try_emplace({where.optimizer, where.group}, own);
+    if (is_first) return;
+    if (const auto difference = group_difference(known->second, own)) {
+      (place / difference->key).corrupt(difference->problem, kMixedFilesHint);
     }
+    if (is_empty_group(known->second.group)) known->second = own;
   }
 
   // All parameters of an optimizer count steps, or none.
@@ -386,11 +389,13 @@ class Reader {
   RankItems rank_items_;
   std::vector<ParamGroup> groups_;
   std::set<uint32_t> counted_;  // parameters with a step count of their own
+  std::map<std::pair<size_t, size_t>, StatedGroup> stated_;  // by optimizer and group
 };
 
 }  // namespace
 
 LayerWiseCheckpoint name_layer_wise_torch(const ckpt::Checkpoint& checkpoint) {
+  refuse_other_rank_folders(checkpoint);
   return Reader(checkpoint).run();
 }
 
