@@ -171,7 +171,7 @@ def collide(optimizers: list) -> None:
     "edit, mention",
     [
         (set_nan, "NaN"),
-        (set_infinite_master, "NaN or infinite"),
+        (set_infinite_master, "1 value is infinite, number 0"),
         (set_negative, "below zero"),
         (bad.one_step_more, "step count"),
         (collide, "cannot tell it from group 0"),

@@ -63,6 +63,11 @@ std::string place_text(const ckpt::Where& where) {
   return text;
 }
 
+// Problems and hints quote names themselves: here they are only kept on one line.
+std::string one_line(const std::string& text) {
+  return ckpt::Error(ckpt::ErrorCode::Corrupt, {}, text).what();
+}
+
 void print_findings(Console& console, const optim::VerifyReport& report) {
   for (const ckpt::Finding& finding : report.findings.findings) {
     const bool is_damage = finding.severity == Severity::Damage;
@@ -71,9 +76,9 @@ void print_findings(Console& console, const optim::VerifyReport& report) {
                                 : console.paint(Paint::Yellow, "note"))
                   << ": " << name(finding.check) << ": "
                   << console.paint(Paint::Bold, place_text(finding.where)) << ": "
-                  << ckpt::escaped(finding.problem) << '\n';
+                  << one_line(finding.problem) << '\n';
     if (!finding.hint.empty()) {
-      console.out() << console.paint(Paint::Dim, "  " + ckpt::escaped(finding.hint)) << '\n';
+      console.out() << console.paint(Paint::Dim, "  " + one_line(finding.hint)) << '\n';
     }
   }
 }
@@ -106,6 +111,12 @@ void print_unprotected(Console& console, const ckpt::Findings& findings) {
   table.print(console);
 }
 
+void print_left_out(Console& console, const char* how, const std::vector<optim::NotChecked>& list) {
+  for (const auto& [what, reason] : list) {
+    console.out() << console.paint(Paint::Yellow, how) << ": " << what << ": " << reason << '\n';
+  }
+}
+
 void print_meaning(Console& console, const optim::VerifyReport& report, bool quick) {
   console.out() << '\n';
   if (!quick && report.findings.compared_checksums != 0) {
@@ -122,10 +133,8 @@ void print_meaning(Console& console, const optim::VerifyReport& report, bool qui
   if (report.group_count != 0) {
     console.out() << count_text(report.group_count, "parameter group") << " looked at\n";
   }
-  for (const optim::NotChecked& left : report.not_checked) {
-    console.out() << console.paint(Paint::Yellow, "not checked") << ": " << left.what << ": "
-                  << left.reason << '\n';
-  }
+  print_left_out(console, "not checked", report.not_checked);
+  print_left_out(console, "not proven", report.not_proven);
 }
 
 uint64_t total_bytes(const ckpt::Findings& findings) {
@@ -148,13 +157,20 @@ std::string scope_text(const ckpt::Findings& findings, ckpt::Share share) {
   return share_text(share) + ", " + std::to_string(findings.files.size()) + " of " + files;
 }
 
+// "; not checked: this, that", for the verdict.
+std::string left_out_text(const char* how, const std::vector<optim::NotChecked>& list) {
+  std::string text;
+  for (const optim::NotChecked& left : list) text += (text.empty() ? "" : ", ") + left.what;
+  return text.empty() ? "" : "; " + std::string(how) + ": " + text;
+}
+
 void print_report(Console& console, const optim::VerifyReport& report,
                   const optim::VerifyOptions& options) {
   const ckpt::Findings& findings = report.findings;
   print_findings(console, report);
   if (console.options().quiet) return;
   if (!findings.findings.empty()) console.out() << '\n';
-  print_bytes(console, findings);
+  if (!findings.files.empty()) print_bytes(console, findings);
   if (findings.labelled_bytes(ByteLabel::Unprotected) != 0) print_unprotected(console, findings);
   print_meaning(console, report, options.quick);
   console.out() << (findings.damaged() ? console.paint(Paint::Red, "damaged")
@@ -162,7 +178,8 @@ void print_report(Console& console, const optim::VerifyReport& report,
                 << ": " << scope_text(findings, options.share) << ", "
                 << size_text(total_bytes(findings));
   if (findings.damaged()) console.out() << ", " << count_text(damage_count(findings), "finding");
-  console.out() << '\n';
+  console.out() << left_out_text("not checked", report.not_checked)
+                << left_out_text("not proven", report.not_proven) << '\n';
 }
 
 nlohmann::json to_json(const ckpt::Finding& finding) {
@@ -197,6 +214,14 @@ nlohmann::json to_json(const ckpt::FileAccount& file) {
           {"in_manifest", file.has_manifest_hash}};
 }
 
+nlohmann::json to_json(const std::vector<optim::NotChecked>& list) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const auto& [what, reason] : list) {
+    json.push_back({{"what", json_text(what)}, {"reason", json_text(reason)}});
+  }
+  return json;
+}
+
 void print_report_as_json(Console& console, const optim::VerifyReport& report,
                           const optim::VerifyOptions& options) {
   nlohmann::json document = json_document();
@@ -221,11 +246,8 @@ void print_report_as_json(Console& console, const optim::VerifyReport& report,
                          {"masters", report.master_count},
                          {"states", report.state_count},
                          {"groups", report.group_count}};
-  document["not_checked"] = nlohmann::json::array();
-  for (const optim::NotChecked& left : report.not_checked) {
-    document["not_checked"].push_back(
-        {{"what", json_text(left.what)}, {"reason", json_text(left.reason)}});
-  }
+  document["not_checked"] = to_json(report.not_checked);
+  document["not_proven"] = to_json(report.not_proven);
   print_json(console, document);
 }
 

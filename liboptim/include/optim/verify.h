@@ -15,15 +15,18 @@ struct NotChecked {
   std::string what;
   std::string reason;
 };
+using NotProven = NotChecked;
 
 struct VerifyReport {
   ckpt::Format format = ckpt::Format::Torch;
   std::optional<int64_t> iteration;
   ckpt::Findings findings;
-  uint64_t master_count = 0;  // chunks of masters that were compared with their weights
-  uint64_t state_count = 0;   // chunks of optimizer state whose values were looked at
-  uint64_t group_count = 0;   // parameter groups
-  std::vector<NotChecked> not_checked;
+  uint64_t master_count = 0;            // chunks of masters that were compared with their weights
+  uint64_t state_count = 0;             // chunks of optimizer state whose values were looked at
+  uint64_t group_count = 0;             // parameter groups
+  std::vector<NotChecked> not_checked;  // what nothing was looked at for, and why
+  // What was looked at, and may be right or not: what it must be cannot be told from the files.
+  std::vector<NotProven> not_proven;
 };
 
 struct VerifyOptions : ckpt::VerifyOptions {
@@ -33,7 +36,10 @@ struct VerifyOptions : ckpt::VerifyOptions {
 
 // ckpt::verify(), and what optimizer state must be like: each master rounds to its weight, second
 // moments are not negative, nothing is NaN or infinite, one step count per group, each parameter
-// owned once, no two groups that Megatron could take for each other. Values are looked at while
+// owned once, all rank files there, no group that ranks have otherwise, no two groups that Megatron
+// could take for each other. What it does not understand, it names in not_checked and not_proven,
+// and never calls that damage. A file that context-parallel ranks have overwritten is a finding
+// even where the checkpoint cannot be opened for it. Values are looked at while
 // their bytes pass by for the checksums: nothing is read twice. Of several processes each looks at
 // the values in its pieces of files, and reads the weights of its masters, wherever they are;
 // groups, and who owns which parameter, are the first process's. Throws what Checkpoint::open()

@@ -1,5 +1,5 @@
-// bf16(fp32 master) equals the model's weight, bit for bit: what Megatron's optimizer leaves behind
-// after every step. It proves which parameter a numbered master belongs to.
+// bf16(fp32 master) equals the model's weight, bit for bit (any NaN equals any): what Megatron's
+// optimizer leaves behind after every step. It proves which parameter a numbered master belongs to.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -36,7 +36,7 @@ bool block_rounds_to_bfloat16(const float* masters, const uint16_t* weights) {
     const auto bits = std::bit_cast<uint32_t>(masters[i]);
     const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
     const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
-    difference |= (is_nan ? 0x7FC0 : rounded) ^ weights[i];
+    difference |= (is_nan ? kBFloat16NaN : rounded) ^ with_one_nan_bfloat16(weights[i]);
   }
   return difference == 0;
 }
@@ -153,7 +153,7 @@ class Proof {
       masters.read(std::as_writable_bytes(rounded));
       weights.read(std::as_writable_bytes(expected));
       if (!round_to(weight.dtype, rounded, expected)) refuse_master(view_, source_, param);
-      sum += sum_of_weights(std::as_bytes(expected), first);
+      sum += sum_of_weights(std::as_bytes(expected), first, weight.dtype);
       first += count;
       advance(count);
     }
@@ -168,9 +168,9 @@ class Proof {
         if (!block_rounds_to_bfloat16(&masters[i], &weights[i])) return false;
       }
     }
-    const auto round = dtype == ckpt::DType::BFloat16 ? round_to_bfloat16 : round_to_float16;
+    const auto rounds_to = dtype == ckpt::DType::BFloat16 ? rounds_to_bfloat16 : rounds_to_float16;
     for (; i < masters.size(); ++i) {
-      if (round(masters[i]) != weights[i]) return false;
+      if (!rounds_to(masters[i], weights[i])) return false;
     }
     return true;
   }

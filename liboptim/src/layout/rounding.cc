@@ -21,7 +21,7 @@ uint16_t round_to_float16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
   const uint32_t magnitude = bits & 0x7FFFFFFF;
-  if (magnitude > kInfinity) return sign | 0x7E00;
+  if (magnitude > kInfinity) return kFloat16NaN;
   if (magnitude >= kHalfOverflow) return sign | 0x7C00;
   if (magnitude >= kHalfNormalMin) {
     constexpr uint32_t kRebias = static_cast<uint32_t>(kFloatExponentBias - kHalfExponentBias)

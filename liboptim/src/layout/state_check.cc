@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 #include <span>
 #include <string_view>
 
@@ -10,6 +11,8 @@
 #include <ckpt/tensor_stream.h>
 
 #include "layout/layer_wise_view.h"
+#include "layout/other_roundings.h"
+#include "layout/rank_folder_check.h"
 #include "layout/rounding.h"
 #include "layout/state_names.h"
 
@@ -36,7 +39,7 @@ struct Mismatch {
 
 Mismatch count_mismatches(const TensorEntry& master, const TensorEntry& weight,
                           const ckpt::Checkpoint& source) {
-  const auto round = weight.dtype == DType::BFloat16 ? round_to_bfloat16 : round_to_float16;
+  const auto rounds_to = weight.dtype == DType::BFloat16 ? rounds_to_bfloat16 : rounds_to_float16;
   std::vector<float> masters(kPieceElements);
   std::vector<uint16_t> weights(kPieceElements);
   ckpt::TensorStream master_stream(master, source), weight_stream(weight, source);
@@ -47,12 +50,34 @@ Mismatch count_mismatches(const TensorEntry& master, const TensorEntry& weight,
     master_stream.read(std::as_writable_bytes(std::span(masters).first(count)));
     weight_stream.read(std::as_writable_bytes(std::span(weights).first(count)));
     for (size_t i = 0; i < count; ++i) {
-      if (round(masters[i]) == weights[i]) continue;
+      if (rounds_to(masters[i], weights[i])) continue;
       if (result.count++ == 0) result.first = position + i;
     }
     position += count;
   }
   return result;
+}
+
+// nullptr where rounded master and weight must be equal, place by place.
+const char* why_not_compared(const TensorEntry& master, const TensorEntry& weight) {
+  if (master.shape != weight.shape) {
+    const bool is_flat = ckpt::element_count(master.shape) == ckpt::element_count(weight.shape);
+    return is_flat ? "stored flattened, as Megatron-Core up to 0.14 does"
+                   : "of another shape than their weights";
+  }
+  if (master.dtype != DType::Float32) return "not float32: remainders or scaled values";
+  return is_half(weight.dtype) ? nullptr : "their weights are not rounded to 16 bits";
+}
+
+// A master, or a buffer of masters, without the name of its parameter.
+bool is_unnamed_master(const TensorEntry& tensor) {
+  return tensor.key.find("/fp32_from_fp16_params/") != std::string::npos ||
+         is_coalesced_buffer(tensor);
+}
+
+// Of Megatron-Core 0.12, dp_zero_gather_scatter: what distrib_optim.pt would hold.
+bool is_state_object(const ckpt::ObjectEntry& object) {
+  return object.key.find(".param_state/shard_") != std::string::npos;
 }
 
 // A chunk as a tensor of its own.
@@ -65,20 +90,23 @@ TensorEntry chunk_alone(const TensorEntry& tensor, ckpt::Chunk chunk) {
 }  // namespace
 
 StateCheck::StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report)
-    : checkpoint_(checkpoint), report_(report) {
+    : checkpoint_(checkpoint),
+      report_(report),
+      other_rounding_(why_weights_may_differ(checkpoint)) {
   name_parameters();
   add_states();
   add_pairs();
 }
 
 void StateCheck::name_parameters() {
-  if (!is_layer_wise(checkpoint_)) return;
+  if (!is_layer_wise(checkpoint_)) return check_rank_folders(checkpoint_, report_);
   try {
     view_ = name_layer_wise(checkpoint_);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;
     if (error.code() == ErrorCode::Unsupported) {
       report_.not_checked.push_back({"which rank owns which parameter", error.what()});
+      check_rank_folders(checkpoint_, report_);
     } else {
       report_.findings.findings.push_back(
           {CheckKind::Meaning, Severity::Damage, error.where(), error.problem(), error.hint()});
@@ -87,24 +115,35 @@ void StateCheck::name_parameters() {
 }
 
 void StateCheck::add_states() {
-  uint64_t flat_count = 0, other_count = 0;
+  uint64_t other_count = 0;
   for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
-    flat_count += is_flat_buffer(tensor) ? 1 : 0;
     if (!is_state(tensor)) continue;
     bool is_watched = true;
     for (const ckpt::Chunk& chunk : tensor.chunks) {
-      const auto number = watch_.add(
-          chunk, tensor.dtype,
-          is_second_moment(tensor) ? Wanted::FiniteAndNotNegative : Wanted::Finite);
+      const auto number =
+          watch_.add(chunk, tensor.dtype,
+                     is_second_moment(tensor) ? Wanted::FiniteAndNotNegative : Wanted::Finite);
       if (number) scanned_.push_back({&tensor, &chunk, *number});
       is_watched = is_watched && number;
     }
     if (!is_watched) ++other_count;
   }
+  add_not_looked_at(other_count);
+}
+
+void StateCheck::add_not_looked_at(uint64_t other_count) {
+  const ckpt::Catalog& catalog = checkpoint_.catalog();
+  const auto flat_count = std::ranges::count_if(catalog.tensors, is_flat_buffer);
+  const auto object_count = std::ranges::count_if(catalog.objects, is_state_object);
   if (flat_count != 0) {
     report_.not_checked.push_back(
         {std::to_string(flat_count) + " flat buffers of a DistributedOptimizer",
-         "the gaps between parameters hold memory that nobody wrote"});
+         "they name no parameters, and their gaps hold memory that nobody wrote"});
+  }
+  if (object_count != 0) {
+    report_.not_checked.push_back(
+        {std::to_string(object_count) + " objects that hold a DistributedOptimizer's buffers",
+         "they name no parameters"});
   }
   if (other_count != 0) {
     report_.not_checked.push_back({std::to_string(other_count) + " tensors of optimizer state",
@@ -112,42 +151,63 @@ void StateCheck::add_states() {
   }
 }
 
+// No state is in buffers of torch_dist that name no parameters.
+bool StateCheck::are_all_named() const {
+  return std::ranges::none_of(checkpoint_.catalog().tensors, is_flat_buffer) &&
+         std::ranges::none_of(checkpoint_.catalog().objects, is_state_object);
+}
+
 void StateCheck::add_pairs() {
-  const ckpt::Catalog& catalog = checkpoint_.catalog();
-  if (catalog.format == ckpt::Format::Torch) {
-    if (!view_) return add_not_checked();
-    for (const LayerWiseParam& param : view_->params) {
-      const TensorEntry* master =
-          view_->tensors.find_tensor(state_key(kMasterState, param.info.name));
-      const TensorEntry* weight = view_->tensors.find_tensor(param.info.name);
-      if (master != nullptr && weight != nullptr) add_pair(*master, *weight);
-    }
-    return add_not_checked();
+  if (checkpoint_.catalog().format == ckpt::Format::Torch) {
+    add_numbered_pairs();
+  } else {
+    add_named_pairs();
   }
-  for (const TensorEntry& tensor : catalog.tensors) {
-    const auto name = master_of(tensor.key);
-    const TensorEntry* weight = name ? catalog.find_tensor(*name) : nullptr;
-    if (weight != nullptr) add_pair(tensor, *weight);
-  }
+  not_compared_.put_into(report_.not_checked);
+  without_master_.put_into(report_.not_proven);
   add_not_checked();
 }
 
+// Of `torch` files, which hold no names: as far as the deal gives them.
+void StateCheck::add_numbered_pairs() {
+  if (!view_) return;
+  for (const LayerWiseParam& param : view_->params) {
+    const TensorEntry* master =
+        view_->tensors.find_tensor(state_key(kMasterState, param.info.name));
+    const TensorEntry* weight = view_->tensors.find_tensor(param.info.name);
+    if (master != nullptr && weight != nullptr) add_pair(*master, *weight);
+  }
+}
+
+void StateCheck::add_named_pairs() {
+  const ckpt::Catalog& catalog = checkpoint_.catalog();
+  std::set<std::string> with_master;
+  for (const TensorEntry& tensor : catalog.tensors) {
+    auto name = master_of(tensor.key);
+    const TensorEntry* weight = name ? catalog.find_tensor(*name) : nullptr;
+    if (weight == nullptr) continue;
+    add_pair(tensor, *weight);
+    with_master.insert(std::move(*name));
+  }
+  if (with_master.empty() || !are_all_named()) return;
+  for (const TensorEntry& tensor : catalog.tensors) {
+    if (!is_named_weight(tensor) || with_master.contains(tensor.key)) continue;
+    without_master_.add(tensor.key, "they have no fp32 master, as frozen parameters have none");
+  }
+}
+
 void StateCheck::add_not_checked() {
-  const bool has_state = !scanned_.empty() || !report_.not_checked.empty();
-  if (!pairs_.empty() || !has_state) return;
-  const bool lacks_names = is_layer_wise(checkpoint_) || !report_.not_checked.empty();
+  if (scanned_.empty() || !pairs_.empty() || !not_compared_.empty() || !are_all_named()) return;
+  const bool are_numbered = std::ranges::any_of(checkpoint_.catalog().tensors, is_unnamed_master);
   report_.not_checked.push_back(
-      {"masters against weights",
-       lacks_names ? "it is not known which belong together" : "there are no masters"});
+      {"masters against weights", are_numbered
+                                      ? "they are numbered, and it is not known which is whose"
+                                      : "there are no masters"});
 }
 
 void StateCheck::add_pair(const TensorEntry& master, const TensorEntry& weight) {
-  if (master.dtype != DType::Float32 || !is_half(weight.dtype) || master.shape != weight.shape) {
-    const char* reason = master.shape != weight.shape ? "another shape than its weight"
-                         : is_half(weight.dtype)      ? "no float32: remainders or scaled values"
-                                                      : "the weight is not rounded to 16 bits";
-    report_.not_checked.push_back({"'" + ckpt::escaped(master.key) + "'", reason});
-    return;
+  if (const char* reason = why_not_compared(master, weight)) {
+    return not_compared_.add(master.key, reason);
   }
   if (master.chunks.empty() || weight.chunks.empty()) return;  // of no elements
   std::vector<Pair> pairs = watch_pairs(master, weight);
@@ -171,8 +231,8 @@ std::vector<StateCheck::Pair> StateCheck::watch_pairs(const TensorEntry& master,
         weights.find(std::vector<uint64_t>(chunk.box.offsets.begin(), chunk.box.offsets.end()));
     if (found == weights.end() || !(found->second->box == chunk.box)) return {};
     const auto weight_number =
-        watch_.add(*found->second, weight.dtype, Wanted::Anything, weight.dtype);
-    const auto master_number = watch_.add(chunk, DType::Float32, Wanted::Anything, weight.dtype);
+        watch_.add(*found->second, weight.dtype, Wanted::Finite, weight.dtype);
+    const auto master_number = watch_.add(chunk, DType::Float32, Wanted::Finite, weight.dtype);
     if (!weight_number || !master_number) return {};
     pairs.push_back(
         {&master, &weight, &chunk, found->second, std::pair(*master_number, *weight_number)});
@@ -194,6 +254,7 @@ void StateCheck::finish(const std::vector<ckpt::FileAccount>& files) {
   for (const Pair& pair : pairs_) {
     if (is_own(*pair.master_chunk)) compare(pair);
   }
+  differing_.put_into(report_.not_proven);
 }
 
 bool StateCheck::is_own(const ckpt::Chunk& chunk) const {
@@ -201,14 +262,26 @@ bool StateCheck::is_own(const ckpt::Chunk& chunk) const {
 }
 
 void StateCheck::look_at(const Scanned& scanned) {
-  const ValueScan& values = watch_[scanned.number].values;
   report_.state_count += watch_.is_seen(scanned.number) ? 1 : 0;
-  if (values.not_finite_count != 0) {
-    find(*scanned.tensor, *scanned.chunk,
-         std::to_string(values.not_finite_count) + " values are NaN or infinite");
-  } else if (values.negative_count != 0 && is_second_moment(*scanned.tensor)) {
-    find(*scanned.tensor, *scanned.chunk,
-         std::to_string(values.negative_count) + " values of a second moment are below zero");
+  look_at_values(*scanned.tensor, *scanned.chunk, scanned.number);
+}
+
+void StateCheck::look_at_values(const TensorEntry& tensor, const ckpt::Chunk& chunk,
+                                size_t number) {
+  const ValueScan& values = watch_[number].values;
+  const auto find_if_any = [&](const Unwanted& unwanted, std::string_view what) {
+    if (unwanted.count == 0) return;
+    const bool is_one = unwanted.count == 1;
+    find(tensor, chunk,
+         std::to_string(unwanted.count) + (is_one ? " value is " : " values are ") +
+             std::string(what) + (is_one ? ", number " : ", the first is number ") +
+             std::to_string(unwanted.first));
+  };
+  find_if_any(values.nan, "NaN");
+  find_if_any(values.infinite, "infinite");
+  const bool are_finite = values.nan.count == 0 && values.infinite.count == 0;
+  if (are_finite && is_second_moment(tensor)) {
+    find_if_any(values.negative, "below zero, which no second moment is");
   }
 }
 
@@ -219,6 +292,7 @@ void StateCheck::compare(const Pair& pair) {
     // What kept them from being read is a finding.
     if (!watch_.is_seen(master) || !watch_.is_seen(weight)) return;
     ++report_.master_count;
+    look_at_values(*pair.weight, *pair.weight_chunk, weight);
     if (watch_[master].weight_sum == watch_[weight].weight_sum) return;
   } else {
     ++report_.master_count;
@@ -257,9 +331,15 @@ void StateCheck::refuse(const Pair& pair) {
     return;  // unreadable: a finding of the structure
   }
   if (mismatch.count == 0) return;
+  if (other_rounding_) return differing_.add(pair.weight->key, *other_rounding_);
   const auto owner = writer_of(checkpoint_.file_name(pair.master_chunk->region.file));
   const auto holder = writer_of(checkpoint_.file_name(pair.weight_chunk->region.file));
   std::string hint = "master and weight are of different iterations or parameters";
+  if (pair.master->key.starts_with("optimizer.state.param.")) {
+    hint +=
+        "; Megatron-Core 0.15 to 0.19 saves optimizer state like this where gradients are in "
+        "several buckets (its issue 5077)";
+  }
   if (owner && holder && *owner != *holder) {
     hint = "rank " + std::to_string(*holder) + " wrote the weight, rank " + std::to_string(*owner) +
            " owns it: a weight that was not gathered after the last step is stale like this";

@@ -9,6 +9,7 @@
 #include <optim/layer_wise_checkpoint.h>
 #include <optim/verify.h>
 
+#include "layout/left_out.h"
 #include "layout/state_watch.h"
 
 namespace optim {
@@ -40,12 +41,17 @@ class StateCheck {
 
   void name_parameters();
   void add_states();
+  void add_not_looked_at(uint64_t other_count);
   void add_pairs();
+  void add_named_pairs();
+  void add_numbered_pairs();
   void add_pair(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
   std::vector<Pair> watch_pairs(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
+  bool are_all_named() const;
   void add_not_checked();
   bool is_own(const ckpt::Chunk& chunk) const;
   void look_at(const Scanned& scanned);
+  void look_at_values(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk, size_t number);
   void compare(const Pair& pair);
   void see_weight(const Pair& pair);
   void refuse(const Pair& pair);
@@ -59,6 +65,9 @@ class StateCheck {
   std::vector<Scanned> scanned_;
   std::vector<Pair> pairs_;
   std::vector<ckpt::FileAccount> own_;  // by index into Catalog::files
+  // Why weights may be something else than their rounded masters; then that is no damage.
+  std::optional<std::string> other_rounding_;
+  LeftOut not_compared_{"masters"}, without_master_{"weights"}, differing_{"weights"};
 };
 
 }  // namespace optim

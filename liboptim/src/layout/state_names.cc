@@ -31,6 +31,12 @@ bool has_step(const ckpt::TensorEntry& tensor, const std::string_view (&steps)[k
   }
 }
 
+// "chained_1.optimizer.state...." without its first step.
+std::string_view without_chain(std::string_view key) {
+  if (key.starts_with("chained_")) key.remove_prefix(std::min(key.find('.'), key.size() - 1) + 1);
+  return key;
+}
+
 std::optional<uint32_t> number_behind(std::string_view text, std::string_view words) {
   const size_t at = text.rfind(words);
   if (at == text.npos) return std::nullopt;
@@ -47,8 +53,17 @@ bool is_flat_buffer(const ckpt::TensorEntry& tensor) {
   return tensor.key.find("optimizer.distributed.") != std::string::npos;
 }
 
+bool is_coalesced_buffer(const ckpt::TensorEntry& tensor) {
+  return tensor.file.ends_with("/distrib_optim.pt");
+}
+
+bool is_named_weight(const ckpt::TensorEntry& tensor) {
+  return tensor.file.empty() && !without_chain(tensor.key).starts_with("optimizer.");
+}
+
 bool is_state(const ckpt::TensorEntry& tensor) {
   if (is_flat_buffer(tensor)) return false;
+  if (is_coalesced_buffer(tensor)) return true;
   if (is_pointer(tensor)) {
     return has_number_behind(tensor.key, "/state/") ||
            has_number_behind(tensor.key, "/fp32_from_fp16_params/");
@@ -60,7 +75,7 @@ bool is_state(const ckpt::TensorEntry& tensor) {
 bool is_second_moment(const ckpt::TensorEntry& tensor) { return has_step(tensor, kSecondMoments); }
 
 std::optional<std::string> master_of(std::string_view key) {
-  if (key.starts_with("chained_")) key.remove_prefix(std::min(key.find('.'), key.size() - 1) + 1);
+  key = without_chain(key);
   for (const std::string_view prefix : {"optimizer.state.fp32_param.", "optimizer.state.param."}) {
     if (key.starts_with(prefix)) return std::string(key.substr(prefix.size()));
   }

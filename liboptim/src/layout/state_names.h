@@ -10,10 +10,16 @@
 namespace optim {
 
 // A tensor of optimizer state: "/1/optimizer/state/3/exp_avg", "/1/fp32_from_fp16_params/0/2",
-// "optimizer.state.exp_avg.NAME", "optim.state.NAME.exp_avg". Not the flat buffers of Megatron's
-// DistributedOptimizer, whose gaps hold memory that nobody wrote.
+// "optimizer.state.exp_avg.NAME", "optim.state.NAME.exp_avg", all of distrib_optim.pt. Not the flat
+// buffers of Megatron's DistributedOptimizer in torch_dist, whose gaps hold memory that nobody
+// wrote.
 bool is_state(const ckpt::TensorEntry& tensor);
 bool is_flat_buffer(const ckpt::TensorEntry& tensor);
+// A buffer in distrib_optim.pt, whose gaps are zeros.
+bool is_coalesced_buffer(const ckpt::TensorEntry& tensor);
+
+// A weight of a torch_dist folder: what is no optimizer state.
+bool is_named_weight(const ckpt::TensorEntry& tensor);
 
 // Sums of squares: exp_avg_sq, max_exp_avg_sq, moment2_buffer.
 bool is_second_moment(const ckpt::TensorEntry& tensor);

@@ -36,11 +36,10 @@ void StateWatch::see(const ckpt::StoragePiece& piece) {
   if (watched.summed_as) {
     sum = watched.dtype == ckpt::DType::Float32
               ? sum_of_masters(piece.bytes, first, *watched.summed_as)
-              : sum_of_weights(piece.bytes, first);
+              : sum_of_weights(piece.bytes, first, watched.dtype);
   }
   const std::scoped_lock lock(mutex_);
-  watched.values.not_finite_count += values.not_finite_count;
-  watched.values.negative_count += values.negative_count;
+  watched.values.add(values, first);
   watched.weight_sum += sum;
   watched.seen_bytes += piece.bytes.size();
 }

@@ -1,6 +1,7 @@
 // Compiled with -O3 (CMakeLists.txt): the loops are to be vectorised.
 #include "layout/value_scan.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "layout/wide_vectors.h"
@@ -18,11 +19,11 @@ class WordScan {
   OPTIM_INLINED ValueScan run(Wanted wanted) const {
     ValueScan result;
     if (wanted != Wanted::Anything && finds_not_finite()) {
-      result.not_finite_count =
-          count([this](Word word) { return (word & exponent_) == exponent_; });
+      result.nan = count([this](Word word) { return magnitude(word) > exponent_; });
+      result.infinite = count([this](Word word) { return magnitude(word) == exponent_; });
     }
     if (wanted == Wanted::FiniteAndNotNegative && finds_negative()) {
-      result.negative_count = count([](Word word) { return word > kSign; });  // also of NaNs
+      result.negative = count([](Word word) { return word > kSign; });  // also of NaNs
     }
     return result;
   }
@@ -60,9 +61,11 @@ class WordScan {
   }
 
   template <class IsCounted>
-  uint64_t count(IsCounted is_counted) const {
-    uint64_t result = 0;
-    for (size_t i = 0; i < count_; ++i) result += is_counted((*this)[i]) ? 1 : 0;
+  Unwanted count(IsCounted is_counted) const {
+    Unwanted result;
+    for (size_t i = 0; i < count_; ++i) {
+      if (is_counted((*this)[i]) && result.count++ == 0) result.first = i;
+    }
     return result;
   }
 
@@ -82,6 +85,19 @@ ValueScan scan_words(ckpt::DType dtype, std::span<const std::byte> bytes, Wanted
 }
 
 }  // namespace
+
+void Unwanted::add(const Unwanted& part, uint64_t offset) {
+  if (part.count == 0) return;
+  const uint64_t part_first = offset + part.first;
+  first = count == 0 ? part_first : std::min(first, part_first);
+  count += part.count;
+}
+
+void ValueScan::add(const ValueScan& part, uint64_t offset) {
+  nan.add(part.nan, offset);
+  infinite.add(part.infinite, offset);
+  negative.add(part.negative, offset);
+}
 
 bool is_scanned(ckpt::DType dtype) {
   return dtype == ckpt::DType::Float32 || dtype == ckpt::DType::BFloat16 ||

@@ -13,10 +13,20 @@ bool is_scanned(ckpt::DType dtype);
 
 enum class Wanted : uint8_t { Anything, Finite, FiniteAndNotNegative };  // each includes the former
 
-// How many elements are not as wanted.
+// How many elements are not as wanted, and which is the first of them; of several parts the counts
+// add up.
+struct Unwanted {
+  uint64_t count = 0, first = 0;
+
+  // Of a part that starts with element `offset`.
+  void add(const Unwanted& part, uint64_t offset);
+};
+
 struct ValueScan {
-  uint64_t not_finite_count = 0;
-  uint64_t negative_count = 0;  // below zero; minus zero is not
+  Unwanted nan, infinite;
+  Unwanted negative;  // below zero; minus zero is not
+
+  void add(const ValueScan& part, uint64_t offset);
 };
 ValueScan scan(ckpt::DType dtype, std::span<const std::byte> bytes, Wanted wanted);
 

@@ -1,8 +1,12 @@
 #include <optim/verify.h>
 
+#include <algorithm>
+#include <optional>
+
 #include <ckpt/error.h>
 
 #include "layout/group_check.h"
+#include "layout/rank_folder_check.h"
 #include "layout/state_check.h"
 
 namespace optim {
@@ -26,17 +30,34 @@ ckpt::Checkpoint open(const fs::path& path, const VerifyOptions& options) {
   }
 }
 
+// What two checks find is told once.
+void drop_repeated(std::vector<ckpt::Finding>& sorted) {
+  const auto are_same = [](const ckpt::Finding& a, const ckpt::Finding& b) {
+    return a.check == b.check && a.where.file == b.where.file && a.where.key == b.where.key &&
+           a.where.offset_bytes == b.where.offset_bytes && a.problem == b.problem;
+  };
+  sorted.erase(std::unique(sorted.begin(), sorted.end(), are_same), sorted.end());
+}
+
 // What is said of the whole is the first process's.
 void drop_what_the_first_says(VerifyReport& report) {
   report.findings.findings.clear();
   report.not_checked.clear();
+  report.not_proven.clear();
   report.group_count = 0;
 }
 
-}  // namespace
+// Of a checkpoint that cannot be opened.
+VerifyReport report_alone(ckpt::Finding finding, const VerifyOptions& options) {
+  VerifyReport report;
+  report.iteration = options.iteration;
+  if (options.share.rank != 0) return report;
+  report.findings.findings.push_back(std::move(finding));
+  report.not_checked.push_back({"all other files", "the checkpoint cannot be opened"});
+  return report;
+}
 
-VerifyReport verify(const fs::path& path, const VerifyOptions& options) {
-  const ckpt::Checkpoint checkpoint = open(path, options);
+VerifyReport verify_opened(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
   VerifyReport report;
   report.format = checkpoint.catalog().format;
   report.iteration = checkpoint.catalog().iteration;
@@ -53,8 +74,23 @@ VerifyReport verify(const fs::path& path, const VerifyOptions& options) {
   std::vector<ckpt::Finding>& meaning = report.findings.findings;
   findings.findings.insert(findings.findings.end(), meaning.begin(), meaning.end());
   findings.sort();
+  drop_repeated(findings.findings);
   report.findings = std::move(findings);
   return report;
+}
+
+}  // namespace
+
+VerifyReport verify(const fs::path& path, const VerifyOptions& options) {
+  std::optional<ckpt::Checkpoint> checkpoint;
+  try {
+    checkpoint = open(path, options);
+  } catch (const ckpt::Error& error) {
+    auto overwritten = find_overwritten(path, error, options.limits);
+    if (!overwritten) throw;
+    return report_alone(std::move(*overwritten), options);
+  }
+  return verify_opened(*checkpoint, options);
 }
 
 }  // namespace optim

@@ -18,16 +18,26 @@ std::span<const std::byte> bytes_of(const auto& values) { return std::as_bytes(s
 // By the meaning of the bits: `exponent` has those of the exponent.
 optim::ValueScan expected(const auto& words, uint32_t exponent, uint32_t sign) {
   optim::ValueScan result;
-  for (const uint32_t word : words) {
-    result.not_finite_count += (word & exponent) == exponent ? 1 : 0;
-    result.negative_count += (word & sign) != 0 && word != sign ? 1 : 0;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const uint32_t word = words[i], magnitude = word & ~sign;
+    const auto count = [&](optim::Unwanted& unwanted, bool is_counted) {
+      if (is_counted && unwanted.count++ == 0) unwanted.first = i;
+    };
+    count(result.nan, magnitude > exponent);
+    count(result.infinite, magnitude == exponent);
+    count(result.negative, (word & sign) != 0 && word != sign);
   }
   return result;
 }
 
+bool are_equal(const optim::Unwanted& a, const optim::Unwanted& b) {
+  return a.count == b.count && (a.count == 0 || a.first == b.first);
+}
+
 void check(const optim::ValueScan& actual, const optim::ValueScan& wanted) {
-  BOOST_TEST(actual.not_finite_count == wanted.not_finite_count);
-  BOOST_TEST(actual.negative_count == wanted.negative_count);
+  BOOST_TEST(are_equal(actual.nan, wanted.nan));
+  BOOST_TEST(are_equal(actual.infinite, wanted.infinite));
+  BOOST_TEST(are_equal(actual.negative, wanted.negative));
 }
 
 }  // namespace
@@ -45,8 +55,9 @@ BOOST_AUTO_TEST_CASE(each_of_the_16_bit_patterns_alone_and_all_together_are_what
       const std::vector<uint16_t> alone{word};
       const auto found = scan(dtype, bytes_of(alone), Wanted::FiniteAndNotNegative);
       const auto right = expected(alone, exponent, 0x8000);
-      BOOST_REQUIRE(found.not_finite_count == right.not_finite_count);
-      BOOST_REQUIRE(found.negative_count == right.negative_count);
+      BOOST_REQUIRE(are_equal(found.nan, right.nan));
+      BOOST_REQUIRE(are_equal(found.infinite, right.infinite));
+      BOOST_REQUIRE(are_equal(found.negative, right.negative));
     }
   }
 }
@@ -78,9 +89,22 @@ BOOST_AUTO_TEST_CASE(random_bits_are_counted_at_any_alignment) {
 
 BOOST_AUTO_TEST_CASE(only_what_is_wanted_is_counted) {
   const std::vector<float> values{-1.0F, INFINITY, -INFINITY, 2.0F};
-  check(scan(DType::Float32, bytes_of(values), Wanted::Anything), {0, 0});
-  check(scan(DType::Float32, bytes_of(values), Wanted::Finite), {2, 0});
-  check(scan(DType::Float32, bytes_of(values), Wanted::FiniteAndNotNegative), {2, 2});
+  check(scan(DType::Float32, bytes_of(values), Wanted::Anything), {});
+  check(scan(DType::Float32, bytes_of(values), Wanted::Finite), {{}, {2, 1}, {}});
+  check(scan(DType::Float32, bytes_of(values), Wanted::FiniteAndNotNegative), {{}, {2, 1}, {2, 0}});
+}
+
+BOOST_AUTO_TEST_CASE(parts_add_up_in_any_order) {
+  const std::vector<float> values{1.0F, NAN, INFINITY, 2.0F, -1.0F, NAN, -2.0F, NAN};
+  const auto whole = scan(DType::Float32, bytes_of(values), Wanted::FiniteAndNotNegative);
+  for (const std::vector<size_t>& order : {std::vector<size_t>{0, 1, 2, 3}, {3, 1, 0, 2}}) {
+    optim::ValueScan sum;
+    for (const size_t part : order) {
+      const auto bytes = bytes_of(values).subspan(part * 8, 8);
+      sum.add(scan(DType::Float32, bytes, Wanted::FiniteAndNotNegative), part * 2);
+    }
+    check(sum, whole);
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -3,6 +3,7 @@
 #include <bit>
 #include <boost/test/unit_test.hpp>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -46,7 +47,37 @@ BOOST_AUTO_TEST_CASE(masters_have_the_sum_of_the_weights_that_they_round_to) {
     BOOST_TEST(sum_of_masters(bytes_of(masters), 0) ==
                sum_of_weights(bytes_of(rounded(masters)), 0));
     BOOST_TEST(sum_of_masters(bytes_of(masters), 0, ckpt::DType::Float16) ==
-               sum_of_weights(bytes_of(rounded(masters, optim::round_to_float16)), 0));
+               sum_of_weights(bytes_of(rounded(masters, optim::round_to_float16)), 0,
+                              ckpt::DType::Float16));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(which_nan_a_nan_is_does_not_count_in_either_type) {
+  test::Random random(70);
+  struct Type {
+    ckpt::DType dtype;
+    uint16_t infinity, one;
+  };
+  for (const Type& type :
+       {Type{ckpt::DType::BFloat16, 0x7F80, 0x3F80}, Type{ckpt::DType::Float16, 0x7C00, 0x3C00}}) {
+    for (const size_t count : {1u, 31u, 32u, 70u, 2047u, 5000u}) {  // also over parts of 2048
+      std::vector<uint16_t> weights(count, type.one);
+      const size_t place = random() % count;
+      const auto sum_with = [&](uint32_t bits) {
+        weights[place] = static_cast<uint16_t>(bits);
+        return sum_of_weights(bytes_of(weights), 0, type.dtype);
+      };
+      const uint64_t sum = sum_with(type.infinity + 1u);
+      for (const uint32_t bits : {0x7FFFu, 0xFFFFu, type.infinity + 0x8001u}) {
+        BOOST_TEST(sum_with(bits) == sum);
+      }
+      for (const uint32_t bits : {type.infinity + 0u, type.infinity + 0x8000u, 0u, 0x8000u}) {
+        BOOST_TEST(sum_with(bits) != sum);
+      }
+      std::vector<float> masters(count, 1.0F);
+      masters[place] = -std::numeric_limits<float>::quiet_NaN();
+      BOOST_TEST(sum_of_masters(bytes_of(masters), 0, type.dtype) == sum);
+    }
   }
 }
 
@@ -68,9 +99,13 @@ BOOST_AUTO_TEST_CASE(parts_of_whole_pairs_add_up_to_the_whole) {
   }
 }
 
+// But for those of a NaN.
 BOOST_AUTO_TEST_CASE(every_bit_and_every_place_counts) {
   test::Random random(69);
-  const auto weights = rounded(random_masters(random, 70));
+  auto weights = rounded(random_masters(random, 70));
+  for (uint16_t& weight : weights) {
+    if ((weight & 0x7F80) == 0x7F80) weight = static_cast<uint16_t>(random() & 0xBFFF);
+  }
   const uint64_t sum = sum_of_weights(bytes_of(weights), 0);
   for (size_t bit = 0; bit < weights.size() * 16; ++bit) {
     auto changed = weights;

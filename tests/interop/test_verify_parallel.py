@@ -1,0 +1,99 @@
+"""`ckpt-inspect verify` on checkpoints that Megatron-Core wrote in every parallel layout: it raises
+nothing on sound ones, and finds those that Megatron's own faults damaged.
+
+SHARDWISE_PARALLEL: where ../shared/fixtures/parallel/unpack has put them; default: unpacked once
+per run. A few of each form; all where SHARDWISE_LONG_TESTS is set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from programs import BIN, FIXTURES, run
+
+PACKED = FIXTURES / "parallel"
+pytestmark = pytest.mark.skipif(
+    not BIN.is_dir() or not PACKED.is_dir(), reason=f"{BIN} or {PACKED} is not there"
+)
+
+IS_LONG = bool(os.environ.get("SHARDWISE_LONG_TESTS"))
+ARCHIVES = () if IS_LONG else ("zero1", "layer_wise", "layer_wise_moe", "core_0.12_0.14")
+DAMAGED = {
+    "par_do_adam_fully_reshardable_fault5077_dp4": "not what the fp32 master rounds to",
+    "par_do_adam_fully_reshardable_fault5077_pp2dp2": "not what the fp32 master rounds to",
+    "par_do_adam_fully_reshardable_fault5077_tp2dp2": "not what the fp32 master rounds to",
+    "par_lw_muon_torch_cp2dp2": "context-parallel ranks overwrote each other's file",
+}
+SAMPLES = (
+    "par_do_adam_dp_reshardable_tp2pp2dp2",
+    "par_do_adam_fully_reshardable_tp2pp2dp2",
+    "par_do_adam_torch_tp2pp2dp2",
+    "par_lw_muon_torch_dist_tp2pp2dp2",
+    "par_lw_muon_torch_tp2pp2dp2",
+    "par_lw_muon_torch_pp2vpp2dp2",
+    "par_lw_muon_tied_torch_pp2dp2",
+    "par_lw_muon_moe_torch_ep2tp2dp2",
+    "par_lw_muon_moef_torch_ep2pp2dp2",
+    "par_lw_muon_moe_torch_dist_ep2pp2dp2",
+    "par_v012_do_adam_dp_zero_tp2dp2",
+    "par_v012_do_adam_fully_sharded_tp2pp2dp2",
+    "par_v012_do_adam_torch_tp2dp2",
+    *DAMAGED,
+)
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if "SHARDWISE_PARALLEL" in os.environ:
+        return Path(os.environ["SHARDWISE_PARALLEL"])
+    folder = tmp_path_factory.mktemp("parallel")
+    subprocess.run([PACKED / "unpack", folder, *ARCHIVES], check=True, timeout=600)
+    return folder
+
+
+def verify(path: Path) -> tuple[int, dict]:
+    outcome = run("ckpt-inspect", "verify", path, "--json")
+    return outcome.code, json.loads(outcome.stdout)
+
+
+def problems(document: dict) -> list[str]:
+    return [found["problem"] for found in document["findings"] if found["severity"] == "damage"]
+
+
+def check(path: Path) -> None:
+    code, document = verify(path / "ckpt")
+    assert code == (1 if path.name in DAMAGED else 0), (path.name, problems(document))
+    for problem in problems(document):
+        assert DAMAGED[path.name] in problem
+    compared = document["checked"]["masters"] > 0
+    left = document["not_checked"]
+    assert compared or left, path.name  # what was not compared is said
+    for file in document["files"]:
+        assert sum(file["labels"].values()) == file["bytes"], file
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_few_sets_of_each_form(name: str, sets: Path) -> None:
+    check(sets / name)
+
+
+@pytest.mark.skipif(not IS_LONG, reason="SHARDWISE_LONG_TESTS is not set")
+def test_all_sets(sets: Path) -> None:
+    folders = sorted(path for path in sets.glob("par_*") if path.is_dir())
+    assert len(folders) > 170
+    for folder in folders:
+        check(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["par_do_adam_fully_reshardable_tp2pp2dp2", "par_lw_muon_moe_torch_dist_ep2pp2dp2"]
+)
+def test_masters_with_names_are_compared_in_every_layout(name: str, sets: Path) -> None:
+    document = verify(sets / name / "ckpt")[1]
+    assert document["checked"]["masters"] > 20
+    assert not any("master" in left["what"] for left in document["not_checked"])

@@ -1,0 +1,298 @@
+"""`ckpt-inspect verify` on what ranks state: parameter groups, files of every layout, and files
+that context-parallel ranks have overwritten."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import damage as bad
+from programs import BIN, GOLDEN, refuse, run
+from reading import iteration_folder, load, model_file, rank_file
+
+pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
+
+SOUND, DAMAGED, MALFORMED = 0, 1, 3
+TORCH = GOLDEN / "lw_muon_bf16_torch_dp2" / "ckpt"
+TORCH_DP4 = GOLDEN / "lw_muon_bf16_torch_dp4" / "ckpt"
+OVERWRITTEN = "context-parallel ranks overwrote each other's file"
+
+
+def verify(path: Path, *options: str) -> tuple[int, dict]:
+    outcome = run("ckpt-inspect", "verify", path, *options, "--json")
+    return outcome.code, json.loads(outcome.stdout)
+
+
+def damage_of(document: dict) -> list[str]:
+    return [
+        " ".join(found.get(part, "") for part in ("file", "key", "problem"))
+        for found in document["findings"]
+        if found["severity"] == "damage"
+    ]
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+def group_of(optimizers: list, number: int = 0) -> dict:
+    return optimizers[0]["optimizer"]["param_groups"][number]
+
+
+def lack_lr(optimizers: list) -> None:
+    del group_of(optimizers)["lr"]
+
+
+def add_setting(optimizers: list) -> None:
+    group_of(optimizers)["extra"] = 1
+
+
+def other_lr(optimizers: list) -> None:
+    group_of(optimizers)["lr"] *= 2
+
+
+def other_lr_by_one_bit(optimizers: list) -> None:
+    group = group_of(optimizers)
+    group["lr"] = float(torch.nextafter(torch.tensor(group["lr"]).double(), torch.tensor(1.0)))
+
+
+def add_step(optimizers: list) -> None:
+    group_of(optimizers)["step"] = 3
+
+
+def other_nested_setting(optimizers: list) -> None:
+    group_of(optimizers)["betas"] = (0.5, 0.6)
+
+
+GROUPS = (
+    (1, lack_lr, "lr", "rank 0 of mp_rank_00 has 'lr' in this group, rank 1 of mp_rank_00 does no"),
+    (0, lack_lr, "lr", "rank 1 of mp_rank_00 has 'lr' in this group, rank 0 of mp_rank_00 does no"),
+    (0, add_setting, "extra", "rank 0 of mp_rank_00 has 'extra' in this group, rank 1"),
+    (1, add_setting, "extra", "rank 1 of mp_rank_00 has 'extra' in this group, rank 0"),
+    (0, add_step, "step", "rank 0 of mp_rank_00 has 'step' in this group, rank 1"),
+    (1, add_step, "step", "rank 1 of mp_rank_00 has 'step' in this group, rank 0"),
+    (1, other_lr, "lr", "'lr' is not what rank 0 of mp_rank_00 has in this group"),
+    (1, other_lr_by_one_bit, "lr", "'lr' is not what rank 0 of mp_rank_00 has in this group"),
+    (0, other_nested_setting, "betas", "rank 0"),
+)
+
+
+def edit_rank(root: Path, rank: int, change: Callable) -> None:
+    bad.edit_rank(rank, change)(root)
+    if rank == 0:  # the model file repeats it
+        repeated = load(rank_file(root, 0))
+        bad.edit_model(lambda tree: tree.update(optimizer=repeated))(root)
+
+
+@pytest.mark.parametrize(("rank", "change", "key", "problem"), GROUPS)
+def test_a_group_that_ranks_state_otherwise_is_found_and_not_converted(
+    rank: int, change: Callable, key: str, problem: str, copied, tmp_path: Path
+) -> None:
+    root = copied(TORCH)
+    edit_rank(root, rank, change)
+    code, document = verify(root)
+    assert code == DAMAGED, document
+    (said,) = damage_of(document)
+    assert said.startswith("iter_0000003/mp_rank_00/layer_wise_optimizer_1.pt ")
+    assert f"/0/optimizer/param_groups/0/{key} " in said and problem in said
+    for program, *options in (("ckpt-convert", "--to", "torch_dist"), ("reshard", "--dp", "4")):
+        line = refuse(MALFORMED, program, root, tmp_path / "made", *options)
+        assert problem in line
+        assert not (tmp_path / "made").exists()
+
+
+def empty_the_group(optimizers: list) -> None:
+    """As a rank writes a group of which it owns nothing; the count is then missing, too."""
+    group_of(optimizers).pop("step", None)
+    group_of(optimizers)["params"] = []
+
+
+def test_a_group_without_parameters_may_lack_its_step_count(copied) -> None:
+    root = copied(TORCH)
+    for rank in (0, 1):
+        edit_rank(root, rank, add_step)
+    bad.edit_rank(1, empty_the_group)(root)
+    said = damage_of(verify(root)[1])
+    assert said and not any("'step'" in problem for problem in said)  # the deal no longer fits
+
+
+# --- the folders of other layouts ----------------------------------------------------------------
+
+
+def set_args(path: Path, **values: object) -> None:
+    bad.edit_file(path / "model_optim_rng.pt", lambda tree: vars(tree["args"]).update(values))
+
+
+def two_tensor_ranks(root: Path) -> Path:
+    folder = iteration_folder(root)
+    shutil.copytree(folder / "mp_rank_00", folder / "mp_rank_01")
+    for name in ("mp_rank_00", "mp_rank_01"):
+        set_args(folder / name, tensor_model_parallel_size=2, world_size=4)
+    return folder
+
+
+def two_stages(root: Path) -> Path:
+    folder = iteration_folder(root)
+    shutil.copytree(folder / "mp_rank_00", folder / "mp_rank_00_001")
+    (folder / "mp_rank_00").rename(folder / "mp_rank_00_000")
+    for name in ("mp_rank_00_000", "mp_rank_00_001"):
+        set_args(folder / name, pipeline_model_parallel_size=2, world_size=4)
+    return folder
+
+
+def two_expert_ranks(root: Path) -> Path:
+    """Of data-parallel ranks 0 and 1: masters of what is not expert are dealt over both folders."""
+    folder = iteration_folder(root)
+    shutil.copytree(folder / "mp_rank_00", folder / "mp_rank_00_001")
+    (folder / "mp_rank_00").rename(folder / "mp_rank_00_000")
+    (folder / "mp_rank_00_000/layer_wise_optimizer_1.pt").unlink()
+    (folder / "mp_rank_00_001/layer_wise_optimizer_0.pt").unlink()
+    for name in ("mp_rank_00_000", "mp_rank_00_001"):
+        set_args(folder / name, expert_model_parallel_size=2)
+    return folder
+
+
+LAYOUTS = (two_tensor_ranks, two_stages, two_expert_ranks)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_that_is_not_understood_is_no_damage_and_said(layout: Callable, copied) -> None:
+    root = copied(TORCH)
+    layout(root)
+    code, document = verify(root)
+    assert code == SOUND, damage_of(document)
+    assert [left["what"] for left in document["not_checked"]] == [
+        "which rank owns which parameter",
+        "masters against weights",
+    ]
+    assert document["not_proven"] == [] and document["checked"]["states"] > 40
+    text = run("ckpt-inspect", "verify", root).stdout.splitlines()
+    assert text[-1].startswith("sound: ")
+    assert text[-1].endswith(
+        "; not checked: which rank owns which parameter, masters against weights"
+    )
+    assert run("ckpt-inspect", "latest", root).code == SOUND
+
+
+def last_rank_file(folder: Path) -> Path:
+    return sorted(folder.glob("mp_rank_*/layer_wise_optimizer_*.pt"))[-1]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["model_optim_rng.pt", "layer_wise_optimizer"])
+def test_a_file_that_a_rank_of_the_layout_writes_must_be_there(
+    layout: Callable, name: str, copied
+) -> None:
+    folder = layout(copied(TORCH))
+    gone = last_rank_file(folder)
+    if name == "model_optim_rng.pt":
+        gone = gone.parent / name
+    gone.unlink()
+    code, document = verify(folder.parent)
+    assert code == DAMAGED
+    (said,) = damage_of(document)
+    assert said.startswith(f"iter_0000003/{gone.relative_to(folder)} ") and "is missing" in said
+
+
+def test_a_folder_that_a_rank_of_the_layout_writes_must_be_there(copied) -> None:
+    folder = two_stages(copied(TORCH))
+    shutil.rmtree(folder / "mp_rank_00_001")
+    code, document = verify(folder.parent)
+    assert code == DAMAGED and len(damage_of(document)) == 3
+
+
+def test_a_rank_file_too_many_is_found_in_other_layouts(copied) -> None:
+    folder = two_tensor_ranks(copied(TORCH))
+    stale = folder / "mp_rank_01/layer_wise_optimizer_2.pt"
+    shutil.copyfile(folder / "mp_rank_01/layer_wise_optimizer_1.pt", stale)
+    code, document = verify(folder.parent)
+    assert code == DAMAGED
+    assert any("mp_rank_01/layer_wise_optimizer_2.pt" in said for said in damage_of(document))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_group_that_another_folder_states_otherwise_is_found(layout: Callable, copied) -> None:
+    folder = layout(copied(TORCH))
+    bad.edit_file(last_rank_file(folder), lack_lr)
+    code, document = verify(folder.parent)
+    assert code == DAMAGED
+    (said,) = damage_of(document)
+    assert f"{last_rank_file(folder).relative_to(folder)} " in said
+    assert "rank 0 of mp_rank_00" in said and "has 'lr' in this group" in said
+
+
+def test_unequal_masters_and_weights_are_told_where_nothing_else_says_why(copied) -> None:
+    folder = two_tensor_ranks(copied(TORCH))
+
+    def freeze(optimizers: list) -> None:
+        optimizers[1]["fp32_from_fp16_params"][1].pop()
+
+    bad.edit_file(folder / "mp_rank_01/layer_wise_optimizer_1.pt", freeze)
+    code, document = verify(folder.parent)
+    assert code == SOUND
+    (left,) = document["not_proven"]
+    assert left["what"] == "the rank files of mp_rank_01 hold the masters of 28 of 29 weights"
+    assert "frozen" in left["reason"]
+
+
+# --- context parallelism -------------------------------------------------------------------------
+
+
+def overwrite_half(root: Path) -> None:
+    """Of 4 ranks, the files of which 2 x 2 data- and context-parallel ranks leave two."""
+    for rank in (2, 3):
+        rank_file(root, rank).unlink()
+    bad.edit_args(context_parallel_size=2, data_parallel_size=2, world_size=4)(root)
+
+
+def test_files_that_context_parallel_ranks_overwrote_are_named(copied) -> None:
+    root = copied(TORCH_DP4)
+    overwrite_half(root)
+    code, document = verify(root)
+    assert code == DAMAGED
+    (said,) = damage_of(document)
+    assert said.startswith("iter_0000003/mp_rank_00 ") and OVERWRITTEN in said
+    assert "of 29 weights" in said
+    text = run("ckpt-inspect", "verify", root).stdout
+    assert OVERWRITTEN in text and "damaged: " in text
+
+
+def write_over(root: Path) -> None:
+    """A shorter archive over the beginning of a longer one: rank 1 had two writers."""
+    contents = sorted((rank_file(root, rank).read_bytes() for rank in (0, 1)), key=len)
+    shorter, longer = contents
+    rank_file(root, 1).write_bytes(shorter + longer[len(shorter) :])
+
+
+def test_a_file_that_two_ranks_wrote_at_once_is_named(copied) -> None:
+    root = copied(TORCH)
+    write_over(root)
+    assert run("ckpt-inspect", "verify", root).code == MALFORMED  # nothing says why
+    bad.edit_args(context_parallel_size=2, data_parallel_size=2, world_size=4)(root)
+    for path in (root, iteration_folder(root)):
+        code, document = verify(path)
+        assert code == DAMAGED and not document["sound"]
+        (said,) = damage_of(document)
+        assert "mp_rank_00/layer_wise_optimizer_1.pt" in said and OVERWRITTEN in said
+        assert document["not_checked"][0]["what"] == "all other files"
+    assert OVERWRITTEN in run("ckpt-inspect", "verify", root).stdout
+
+
+def test_context_parallelism_alone_is_no_damage(copied) -> None:
+    """All masters are there, whatever the arguments say."""
+    root = copied(TORCH)
+    bad.edit_args(context_parallel_size=2, data_parallel_size=2, world_size=4)(root)
+    code, document = verify(root)
+    assert code == SOUND, damage_of(document)
+
+
+def test_the_model_of_a_context_parallel_run_must_be_readable_to_say_so(copied) -> None:
+    root = copied(TORCH)
+    bad.edit_args(context_parallel_size=2)(root)
+    write_over(root)
+    model_file(root).write_bytes(b"")
+    assert run("ckpt-inspect", "verify", root).code == MALFORMED
