@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import damage as bad
-from programs import BIN, GOLDEN, refuse, run
+from programs import BIN, GOLDEN, refuse, run, succeed
 from reading import iteration_folder, load, model_file, rank_file
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
@@ -296,3 +296,66 @@ def test_the_model_of_a_context_parallel_run_must_be_readable_to_say_so(copied) 
     write_over(root)
     model_file(root).write_bytes(b"")
     assert run("ckpt-inspect", "verify", root).code == MALFORMED
+
+
+# --- frozen parameters ---------------------------------------------------------------------------
+
+
+def forget(optimizers: list, number: int, group: int, place: int) -> torch.Tensor:
+    """One parameter of a rank's file: its master, its state and its index; returns the master."""
+    optimizer = optimizers[number]
+    state, groups = optimizer["optimizer"]["state"], optimizer["optimizer"]["param_groups"]
+    master = optimizer["fp32_from_fp16_params"][group].pop(place)
+    del state[groups[group]["params"].pop(place)]
+    optimizer["optimizer"]["state"] = dict(enumerate(state.values()))
+    first = 0
+    for each in groups:
+        each["params"] = list(range(first, first + len(each["params"])))
+        first += len(each["params"])
+    return master.data
+
+
+def edit_alone(root: Path, change: Callable) -> None:
+    """The one rank's file, and its copy in the model file."""
+    edit_rank(root, 0, change)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Path:
+    """The golden checkpoint with one data-parallel rank, which owns all."""
+    succeed("reshard", TORCH, tmp_path / "alone", "--dp", "1")
+    return tmp_path / "alone"
+
+
+@pytest.mark.parametrize(("number", "group", "place"), [(0, 0, 0), (0, 0, 3), (1, 0, 0), (1, 1, 5)])
+def test_a_frozen_parameter_is_no_damage(number: int, group: int, place: int, alone: Path) -> None:
+    masters = []
+    edit_alone(alone, lambda optimizers: masters.append(forget(optimizers, number, group, place)))
+    weights = load(model_file(alone))["model"]
+    rounded = masters[0].to(torch.bfloat16)
+    (name,) = (n for n, w in weights.items() if w is not None and torch.equal(w, rounded))
+    code, document = verify(alone)
+    assert code == SOUND, damage_of(document)
+    assert [left["what"] for left in document["not_proven"]] == [f"weight '{name}'"]
+    assert document["not_checked"] == [] and document["checked"]["masters"] == 28
+    code, document = verify(alone, "--quick")
+    assert code == SOUND and len(document["not_proven"]) == 1
+    assert run("ckpt-inspect", "latest", alone).code == SOUND
+
+
+@pytest.mark.parametrize("options", [(), ("--quick",)])
+def test_a_lost_parameter_is_damage_where_the_deal_says_so(options: tuple, copied) -> None:
+    root = copied(TORCH)
+    edit_rank(root, 1, lambda optimizers: forget(optimizers, 0, 0, 0))
+    code, document = verify(root, *options)
+    assert code == DAMAGED, document
+    assert any("the ping-pong deal" in said for said in damage_of(document))
+
+
+def test_a_master_that_fits_no_weight_freezes_nothing(alone: Path) -> None:
+    def edit(optimizers: list) -> None:
+        forget(optimizers, 0, 0, 0)
+        optimizers[0]["fp32_from_fp16_params"][0][0].data.view(-1)[0] += 1
+
+    edit_alone(alone, edit)
+    assert verify(alone)[0] == DAMAGED

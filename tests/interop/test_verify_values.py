@@ -4,6 +4,7 @@ must leave open; and on the files that real programs put beside a checkpoint."""
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch.distributed.checkpoint as dcp
 
 import damage as bad
 from programs import BIN, GOLDEN, refuse, run, succeed
-from reading import iteration_folder, load, model_file, rank_file
+from reading import DcpFolder, iteration_folder, load, model_file, rank_file
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 
@@ -185,10 +186,10 @@ def keep_flattened(state: dict) -> None:
 @pytest.mark.parametrize(
     ("change", "how", "what", "reason"),
     [
-        (freeze, "not_proven", f"1 weights, the first is '{B}'", "frozen parameters have none"),
-        (keep_float32, "not_checked", f"1 masters, the first is '{MASTER_B}'", "not rounded"),
-        (keep_remainders, "not_checked", f"1 masters, the first is '{MASTER_B}'", "remainders"),
-        (keep_flattened, "not_checked", f"1 masters, the first is '{MASTER_A}'", "flattened"),
+        (freeze, "not_proven", f"weight '{B}'", "frozen parameters have none"),
+        (keep_float32, "not_checked", f"master '{MASTER_B}'", "not rounded"),
+        (keep_remainders, "not_checked", f"master '{MASTER_B}'", "remainders"),
+        (keep_flattened, "not_checked", f"master '{MASTER_A}'", "flattened"),
     ],
 )
 def test_what_need_not_be_a_rounded_master_is_left_open(
@@ -226,7 +227,7 @@ def test_weights_of_a_bridge_run_in_fp8_are_not_proven(
     code, document = verify(folder)
     assert code == expected, said_of(document)
     left = [left["what"] for left in document["not_proven"]]
-    assert left == ([f"1 weights, the first is '{A}'"] if expected == SOUND else [])
+    assert left == ([f"weight '{A}'"] if expected == SOUND else [])
 
 
 def make_stale(root: Path) -> None:
@@ -313,3 +314,41 @@ def test_what_lies_in_a_root_is_told(copied) -> None:
     notes = said_of(document, "note")
     assert any("progress.txt" in note and "Megatron's log" in note for note in notes)
     assert any("other.txt" in note and "no part of an iteration" in note for note in notes)
+
+
+# --- frozen parameters of a LayerWise checkpoint in torch_dist -----------------------------------
+
+
+def save_frozen(folder: Path, name: str, kinds: tuple[str, ...]) -> Path:
+    """The golden torch_dist folder, written again without these states of a parameter."""
+    golden = DcpFolder(iteration_folder(DIST))
+    dropped = {f"optimizer.state.{kind}.{name}" for kind in kinds}
+    state = {key: golden.tensor(key) for key in golden.tensors() if key not in dropped}
+    state |= {key: golden.object(key) for key in golden.objects()}
+    planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
+    dcp.save(state, checkpoint_id=folder, no_dist=True, planner=planner)
+    for file in ("common.pt", "metadata.json"):
+        shutil.copyfile(golden.folder / file, folder / file)
+    return folder
+
+
+FROZEN = "output_layer.weight"
+
+
+def test_a_frozen_parameter_of_a_layer_wise_checkpoint_is_not_proven(tmp_path: Path) -> None:
+    folder = save_frozen(tmp_path / "frozen", FROZEN, ("fp32_param", "exp_avg", "exp_avg_sq"))
+    code, document = verify(folder)
+    assert code == SOUND, said_of(document)
+    assert [left["what"] for left in document["not_proven"]] == [f"weight '{FROZEN}'"]
+    (left,) = document["not_checked"]
+    assert left["what"] == "which rank owns which parameter" and FROZEN in left["reason"]
+    line = refuse(UNSUPPORTED, "ckpt-convert", folder, tmp_path / "made", "--to", "torch")
+    assert FROZEN in line and "neither master nor optimizer state" in line
+
+
+@pytest.mark.parametrize("kinds", [("fp32_param",), ("exp_avg", "exp_avg_sq")])
+def test_a_parameter_that_lacks_a_part_of_its_state_is_damage(
+    kinds: tuple[str, ...], tmp_path: Path
+) -> None:
+    code, document = verify(save_frozen(tmp_path / "part", FROZEN, kinds))
+    assert code == DAMAGED and FROZEN in said_of(document)[0]

@@ -190,7 +190,8 @@ class Reader {
     });
   }
 
-  // Every parameter of the model has a master and state, and they belong to no other.
+  // Every parameter of the model has a master and state, and they belong to no other. A loss cannot
+  // look like a frozen parameter: .metadata would leave bytes of a file unclaimed.
   void check_pairs() const {
     std::set<std::string_view> keys;
     for (const TensorEntry& tensor : view_.tensors.tensors) keys.insert(tensor.key);
@@ -208,8 +209,14 @@ class Reader {
     for (const ModelEntry& entry : view_.model) {
       if (entry.what != ModelEntry::What::Param) continue;
       const std::string master = state_key(kMasterState, entry.name);
-      if (!keys.contains(master)) corrupt(master, "is missing");
-      if (!states_.contains(entry.name)) corrupt(entry.name, "has no optimizer state");
+      const bool has_master = keys.contains(master), has_states = states_.contains(entry.name);
+      if (!has_master && !has_states) {
+        unsupported(entry.name,
+                    "has neither master nor optimizer state, as a frozen parameter; such are not "
+                    "handled");
+      }
+      if (!has_master) corrupt(master, "is missing");
+      if (!has_states) corrupt(entry.name, "has no optimizer state");
     }
   }
 

@@ -56,8 +56,11 @@ void refuse_other_rank_folders(const ckpt::Checkpoint& source) {
 
 class Reader {
  public:
-  explicit Reader(const ckpt::Checkpoint& source)
-      : source_(source), model_(require_document(std::string(kModelFile))), rank_items_(source) {}
+  Reader(const ckpt::Checkpoint& source, const std::set<std::string>& frozen)
+      : source_(source),
+        frozen_(frozen),
+        model_(require_document(std::string(kModelFile))),
+        rank_items_(source) {}
 
   LayerWiseCheckpoint run() {
     const Value args = attributes_of_args(model_.tree.root(), std::string(kModelFile));
@@ -141,6 +144,7 @@ class Reader {
       const TensorEntry& tensor = tensor_at(place);
       entry.param = static_cast<uint32_t>(view_.params.size());
       view_.params.push_back(make_param(tensor, name));
+      view_.params.back().info.requires_grad = !frozen_.contains(name);
       add_tensor(name, tensor, value, model_);
     }
     view_.model.push_back(std::move(entry));
@@ -383,6 +387,7 @@ class Reader {
   }
 
   const ckpt::Checkpoint& source_;
+  const std::set<std::string>& frozen_;
   const Document& model_;
   LayerWiseCheckpoint view_;
   CommonBuilder common_;
@@ -394,9 +399,10 @@ class Reader {
 
 }  // namespace
 
-LayerWiseCheckpoint name_layer_wise_torch(const ckpt::Checkpoint& checkpoint) {
+LayerWiseCheckpoint name_layer_wise_torch(const ckpt::Checkpoint& checkpoint,
+                                          const std::set<std::string>& frozen) {
   refuse_other_rank_folders(checkpoint);
-  return Reader(checkpoint).run();
+  return Reader(checkpoint, frozen).run();
 }
 
 }  // namespace optim

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,7 +66,9 @@ class CommonBuilder {
 // The last step of both readers: the common state, and what the source says of itself.
 void finish_view(LayerWiseCheckpoint& view, CommonBuilder& common, const ckpt::Checkpoint& source);
 
-LayerWiseCheckpoint name_layer_wise_torch(const ckpt::Checkpoint& checkpoint);
+// `frozen`: parameters that no rank owns; none where every one has an owner.
+LayerWiseCheckpoint name_layer_wise_torch(const ckpt::Checkpoint& checkpoint,
+                                          const std::set<std::string>& frozen = {});
 LayerWiseCheckpoint name_layer_wise_dist(const ckpt::Checkpoint& checkpoint);
 
 }  // namespace optim

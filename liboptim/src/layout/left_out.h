@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,10 +11,19 @@
 
 namespace optim {
 
+// What is left out of a checkpoint's structure, as NotChecked::what.
+inline constexpr const char* kOwners = "which rank owns which parameter";
+inline constexpr const char* kRankFiles = "which rank files there must be";
+
+// "1 tensor", "3 tensors".
+inline std::string counted(uint64_t count, std::string_view thing) {
+  return std::to_string(count) + " " + std::string(thing) + (count == 1 ? "" : "s");
+}
+
 // Tensors that a check leaves out, told in one line for each reason.
 class LeftOut {
  public:
-  explicit LeftOut(std::string things) : things_(std::move(things)) {}
+  explicit LeftOut(std::string thing) : thing_(std::move(thing)) {}
 
   void add(std::string_view key, std::string_view reason) {
     for (Reason& known : reasons_) {
@@ -24,12 +34,12 @@ class LeftOut {
 
   bool empty() const { return reasons_.empty(); }
 
-  // "3 masters, the first is 'KEY'": the reason.
+  // "3 masters, the first is 'KEY'", or "master 'KEY'", and the reason.
   void put_into(std::vector<NotChecked>& list) const {
     for (const Reason& reason : reasons_) {
-      list.push_back({std::to_string(reason.count) + " " + things_ + ", the first is '" +
-                          ckpt::escaped(reason.first) + "'",
-                      reason.text});
+      const std::string which =
+          reason.count == 1 ? thing_ : counted(reason.count, thing_) + ", the first is";
+      list.push_back({which + " '" + ckpt::escaped(reason.first) + "'", reason.text});
     }
   }
 
@@ -38,7 +48,7 @@ class LeftOut {
     std::string text, first;
     uint64_t count;
   };
-  std::string things_;  // "masters"
+  std::string thing_;  // "master"
   std::vector<Reason> reasons_;
 };
 

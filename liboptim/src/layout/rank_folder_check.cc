@@ -9,7 +9,7 @@
 #include <map>
 #include <set>
 
-#include "layout/layer_wise_place.h"
+#include "layout/left_out.h"
 #include "layout/run_args.h"
 #include "layout/state_names.h"
 
@@ -80,8 +80,7 @@ class RankFolderCheck {
 
   void run() {
     if (!is_layout_known()) {
-      report_.not_checked.push_back(
-          {"which rank files there must be", "no arguments say how the ranks were numbered"});
+      report_.not_checked.push_back({kRankFiles, "no arguments say how the ranks were numbered"});
       return;
     }
     check_files();

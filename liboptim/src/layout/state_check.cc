@@ -10,6 +10,7 @@
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
+#include "layout/frozen_params.h"
 #include "layout/layer_wise_view.h"
 #include "layout/other_roundings.h"
 #include "layout/rank_folder_check.h"
@@ -28,6 +29,7 @@ using ckpt::TensorEntry;
 
 constexpr size_t kPieceElements = size_t{1} << 18;
 constexpr uint64_t kPieceBytes = kPieceElements * sizeof(float);
+constexpr const char* kWithoutMaster = "no fp32 master, as frozen parameters have none";
 
 bool is_half(DType dtype) { return dtype == DType::BFloat16 || dtype == DType::Float16; }
 
@@ -105,12 +107,31 @@ void StateCheck::name_parameters() {
   } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;
     if (error.code() == ErrorCode::Unsupported) {
-      report_.not_checked.push_back({"which rank owns which parameter", error.what()});
+      report_.not_checked.push_back({kOwners, error.what()});
       check_rank_folders(checkpoint_, report_);
-    } else {
+    } else if (!name_without_frozen()) {
       report_.findings.findings.push_back(
           {CheckKind::Meaning, Severity::Damage, error.where(), error.problem(), error.hint()});
     }
+  }
+}
+
+// A deal that does not fit all parameters may fit those that are not frozen. Only their values tell
+// which these are: a quick look reads them, too.
+bool StateCheck::name_without_frozen() {
+  if (checkpoint_.catalog().format != ckpt::Format::Torch) return false;
+  if (!may_have_frozen_params(checkpoint_)) return false;
+  try {
+    const auto frozen = find_frozen_params(checkpoint_);
+    if (!frozen) return false;
+    view_ = name_layer_wise_torch(checkpoint_, *frozen);
+    for (const std::string& name : *frozen) {
+      without_master_.add(name, kWithoutMaster);
+    }
+    return true;
+  } catch (const Error& unfit) {
+    if (unfit.code() == ErrorCode::IoFailure) throw;
+    return false;
   }
 }
 
@@ -133,20 +154,22 @@ void StateCheck::add_states() {
 
 void StateCheck::add_not_looked_at(uint64_t other_count) {
   const ckpt::Catalog& catalog = checkpoint_.catalog();
-  const auto flat_count = std::ranges::count_if(catalog.tensors, is_flat_buffer);
-  const auto object_count = std::ranges::count_if(catalog.objects, is_state_object);
+  const auto flat_count =
+      static_cast<uint64_t>(std::ranges::count_if(catalog.tensors, is_flat_buffer));
+  const auto object_count =
+      static_cast<uint64_t>(std::ranges::count_if(catalog.objects, is_state_object));
   if (flat_count != 0) {
     report_.not_checked.push_back(
-        {std::to_string(flat_count) + " flat buffers of a DistributedOptimizer",
+        {counted(flat_count, "flat buffer") + " of a DistributedOptimizer",
          "they name no parameters, and their gaps hold memory that nobody wrote"});
   }
   if (object_count != 0) {
     report_.not_checked.push_back(
-        {std::to_string(object_count) + " objects that hold a DistributedOptimizer's buffers",
+        {counted(object_count, "object") + " with buffers of a DistributedOptimizer",
          "they name no parameters"});
   }
   if (other_count != 0) {
-    report_.not_checked.push_back({std::to_string(other_count) + " tensors of optimizer state",
+    report_.not_checked.push_back({counted(other_count, "tensor") + " of optimizer state",
                                    "no float32, bfloat16 or float16 in row-major order"});
   }
 }
@@ -192,7 +215,7 @@ void StateCheck::add_named_pairs() {
   if (with_master.empty() || !are_all_named()) return;
   for (const TensorEntry& tensor : catalog.tensors) {
     if (!is_named_weight(tensor) || with_master.contains(tensor.key)) continue;
-    without_master_.add(tensor.key, "they have no fp32 master, as frozen parameters have none");
+    without_master_.add(tensor.key, kWithoutMaster);
   }
 }
 

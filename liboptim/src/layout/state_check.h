@@ -40,6 +40,7 @@ class StateCheck {
   };
 
   void name_parameters();
+  bool name_without_frozen();
   void add_states();
   void add_not_looked_at(uint64_t other_count);
   void add_pairs();
@@ -67,7 +68,7 @@ class StateCheck {
   std::vector<ckpt::FileAccount> own_;  // by index into Catalog::files
   // Why weights may be something else than their rounded masters; then that is no damage.
   std::optional<std::string> other_rounding_;
-  LeftOut not_compared_{"masters"}, without_master_{"weights"}, differing_{"weights"};
+  LeftOut not_compared_{"master"}, without_master_{"weight"}, differing_{"weight"};
 };
 
 }  // namespace optim

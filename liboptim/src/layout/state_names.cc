@@ -58,7 +58,9 @@ bool is_coalesced_buffer(const ckpt::TensorEntry& tensor) {
 }
 
 bool is_named_weight(const ckpt::TensorEntry& tensor) {
-  return tensor.file.empty() && !without_chain(tensor.key).starts_with("optimizer.");
+  const std::string_view type = ckpt::name(tensor.dtype);
+  const bool is_floating = type.starts_with("float") || type.starts_with("bfloat");
+  return is_floating && tensor.file.empty() && !without_chain(tensor.key).starts_with("optimizer.");
 }
 
 bool is_state(const ckpt::TensorEntry& tensor) {
