@@ -15,9 +15,9 @@ namespace ckpt {
 
 struct Progress {
   uint64_t done_bytes = 0;
-  uint64_t total_bytes = 0;
+  uint64_t total_bytes = 0;  // grows where what is inflated is more than was stated
   // What is done with these bytes, where it is not the work itself but follows it: "reading back",
-  // "compressing", "hashing", "proving". Its bytes are counted from 0.
+  // "compressing", "hashing", "proving", "verifying", "comparing". Its bytes are counted from 0.
   std::string_view step = {};
 };
 

@@ -3,13 +3,13 @@
 // come from replaying Megatron's deal over the model's ordered state dict, and every count and
 // shape must agree with what the files hold.
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
 
 #include "layout/group_compare.h"
 #include "layout/layer_wise_place.h"
 #include "layout/layer_wise_view.h"
+#include "layout/rank_files.h"
 #include "layout/rank_items.h"
 #include "layout/repeated_state.h"
 #include "layout/tensor_attributes.h"
@@ -24,25 +24,6 @@ using ckpt::ErrorCode;
 using ckpt::Kind;
 using ckpt::TensorEntry;
 using ckpt::Value;
-
-constexpr std::string_view kRankFolder = "mp_rank_00/";
-constexpr std::string_view kModelFile = "mp_rank_00/model_optim_rng.pt";
-constexpr std::string_view kRankFilePrefix = "mp_rank_00/layer_wise_optimizer_";
-
-std::string rank_file(uint32_t rank) {
-  return std::string(kRankFilePrefix) + std::to_string(rank) + ".pt";
-}
-
-// "mp_rank_00/layer_wise_optimizer_7.pt" -> 7.
-std::optional<uint32_t> rank_of(std::string_view path) {
-  if (!path.starts_with(kRankFilePrefix) || !path.ends_with(".pt")) return std::nullopt;
-  const std::string_view digits =
-      path.substr(kRankFilePrefix.size(), path.size() - kRankFilePrefix.size() - 3);
-  uint32_t rank = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
-  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-  return rank;
-}
 
 // Before anything is said to be missing: other layouts have no folder mp_rank_00.
 void refuse_other_rank_folders(const ckpt::Checkpoint& source) {
@@ -370,7 +351,7 @@ class Reader {
     for (uint32_t i = 0; i < view_.params.size(); ++i) {
       const LayerWiseParam& param = view_.params[i];
       const bool counts = view_.optimizers[param.optimizer].step_layout == StepLayout::PerParam;
-      if (!counts || counted_.contains(i)) continue;
+      if (!counts || !param.info.requires_grad || counted_.contains(i)) continue;
       throw Error(ErrorCode::Corrupt, {.file = {}, .key = state_key("step", param.info.name)},
                   "is missing: other parameters of its optimizer have a step count");
     }
