@@ -35,11 +35,13 @@ LockFile lock_or_refuse(const fs::path& lock) {
   return std::move(*held);
 }
 
-void make_holder(const fs::path& holder) {
-  make_folder(holder);
+// False if it was there.
+bool make_holder(const fs::path& holder) {
+  const bool is_new = make_folder(holder);
   if (kind_of_entry(holder) != EntryKind::Folder) {
     throw Error(ErrorCode::AlreadyExists, {holder.string()}, "is in the way of the staging folder");
   }
+  return is_new;
 }
 
 // Pieces that interrupted processes have finished.
@@ -91,14 +93,15 @@ struct Staging::State {
   ~State() {
     try {
       clean_up();
-    } catch (const Error&) {  // the next run finds what is left
+    } catch (const std::exception&) {  // the next run finds what is left
     }
   }
 
   void clean_up() {
     const bool keeps = options.resume || is_shared();
     if (lock && owns_work && (is_committed || !keeps)) place.remove_work();
-    if (lock) place.remove_if_empty();
+    if (lock) return place.remove_if_empty();
+    if (made_holder) remove_folder_if_empty(place.holder);
   }
 
   bool is_shared() const { return options.share.world_size > 1; }
@@ -111,16 +114,21 @@ struct Staging::State {
 
   void enter() {
     place.refuse_overlap(options.source);
-    if (is_shared()) recover_publication();
+    if (is_shared()) {
+      recover_publication();
+      refuse_published();
+    }
     if (!is_there(place.holder)) refuse_existing();
-    make_holder(place.holder);
+    made_holder = make_holder(place.holder);
     if (is_shared()) {
       part_lock = lock_or_refuse(place.part_lock(options.share.rank));
-      refuse_existing();
+      made_holder = false;
+      refuse_published();
       agree_on_job(place, options);
       refuse_other_job(place, options.job);
     } else {
       lock = lock_or_refuse(place.lock);
+      made_holder = false;
       place.recover();
       refuse_existing();
       take_over();
@@ -130,12 +138,20 @@ struct Staging::State {
     if (!options.single_file) make_folder(place.content);
   }
 
+  // Of several processes: the others have published, if they have, and this one leaves nothing.
+  void refuse_published() {
+    if (options.force || !is_there(place.destination)) return;
+    part_lock.reset();
+    place.tidy();
+    refuse_existing();
+  }
+
   // Of several processes the one who published may have been killed meanwhile: before the others
   // do anything, one of them sees what came of that. Parts of what is published are gone then.
   void recover_publication() const {
     const auto give_up = std::chrono::steady_clock::now() + kRecoveryTimeMax;
     while (is_there(place.publishing)) {
-      if (const auto leader = try_lock_in_holder()) {
+      if (const auto leader = place.try_lock()) {
         place.recover();
         remove_tree(place.lock);  // where the system has no locks, nobody else could remove it
         return place.remove_if_empty();
@@ -156,16 +172,6 @@ struct Staging::State {
       part_locks.push_back(std::move(*held));
     }
     return true;
-  }
-
-  // None, too, where the holder has just gone.
-  std::optional<LockFile> try_lock_in_holder() const {
-    try {
-      return LockFile::try_lock(place.lock);
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::NotFound) return std::nullopt;
-      throw;
-    }
   }
 
   // What an attempt left that ended without its destructors.
@@ -202,7 +208,7 @@ struct Staging::State {
     const auto put_back = [&] { rename_to_free_name(place.replaced, place.destination); };
     try {
       rename_to_free_name(place.content, place.destination);
-    } catch (const Error&) {
+    } catch (...) {
       put_back();
       throw;
     }
@@ -217,7 +223,7 @@ struct Staging::State {
   void undo_unless_synced(Undo undo) {
     try {
       Directory::open(place.destination.parent_path()).sync();
-    } catch (const Error&) {
+    } catch (...) {
       owns_work = false;  // should undo() fail, too, the next run sees what happened
       undo();
       owns_work = true;
@@ -230,6 +236,7 @@ struct Staging::State {
   std::optional<LockFile> lock;       // the right to commit and to clean up
   std::optional<LockFile> part_lock;  // of one process of several
   std::vector<LockFile> part_locks;   // of all, while one of them commits
+  bool made_holder = false;           // and has not locked it yet
   bool owns_work = false;
   bool is_attached = false;
   bool is_committed = false;
@@ -248,13 +255,16 @@ Staging Staging::create(const fs::path& destination, StagingOptions options) {
 Staging Staging::attach(const fs::path& destination, StagingOptions options) {
   auto state = std::make_unique<State>(destination, std::move(options));
   const StagingPlace& place = state->place;
-  if (!is_there(place.job)) {
+  const auto refuse_nothing = [&] {
+    if (is_there(place.job)) return;
     throw Error(ErrorCode::NotFound, {place.holder.string()}, "no process has left a part here");
-  }
+  };
+  refuse_nothing();
   state->options.resume = true;  // nothing is lost if it cannot be committed
   state->refuse_existing();
   state->lock = lock_or_refuse(place.lock);
   place.recover();
+  refuse_nothing();  // it was published
   refuse_other_job(place, state->options.job);
   if (state->lock->is_of_the_system() && !state->try_lock_parts()) throw_busy(place.holder);
   state->owns_work = true;
@@ -269,13 +279,8 @@ bool Staging::is_published(const fs::path& destination, const std::string& job) 
 bool Staging::clean(const fs::path& destination) {
   const StagingPlace place(destination);
   if (!is_there(place.holder)) return false;
-  const LockFile lock = lock_or_refuse(place.lock);
-  std::vector<LockFile> parts;
-  for (const std::string& name : Directory::open(place.holder).list()) {
-    if (name.starts_with("part-") && name.ends_with(".lock")) {
-      parts.push_back(lock_or_refuse(place.holder / name));
-    }
-  }
+  const std::vector<LockFile> locks = place.try_lock_all();
+  if (locks.empty()) throw_busy(place.holder);
   place.recover();
   place.remove_work();
   place.remove_if_empty();
@@ -289,10 +294,13 @@ void Staging::leave_part() { state_->part_lock.reset(); }
 
 Staging::Lead Staging::try_lead() {
   if (state_->lock) return Lead::Yes;
-  std::optional<LockFile> lock = state_->try_lock_in_holder();
+  std::optional<LockFile> lock = state_->place.try_lock();
   if (!lock) return Lead::No;
   state_->place.recover();
-  if (!is_there(state_->place.job)) return Lead::No;  // another one has committed meanwhile
+  if (!is_there(state_->place.job)) {  // another one has committed meanwhile
+    state_->place.remove_if_empty();
+    return Lead::No;
+  }
   if (lock->is_of_the_system() && !state_->try_lock_parts()) return Lead::PartsAreAtWork;
   state_->lock = std::move(lock);
   state_->owns_work = true;

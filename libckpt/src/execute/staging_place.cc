@@ -7,7 +7,6 @@
 #include "base/text.h"
 #include "codec/crc32.h"
 #include "io/directory.h"
-#include "io/publish.h"
 
 namespace ckpt {
 
@@ -86,6 +85,29 @@ void StagingPlace::refuse_files(const std::vector<fs::path>& files) const {
   }
 }
 
+std::optional<LockFile> StagingPlace::try_lock() const {
+  try {
+    return LockFile::try_lock(lock);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::NotFound) return std::nullopt;
+    throw;
+  }
+}
+
+std::vector<LockFile> StagingPlace::try_lock_all() const {
+  auto leader = try_lock();
+  if (!leader) return {};
+  std::vector<LockFile> locks;
+  locks.push_back(std::move(*leader));
+  for (const std::string& name : Directory::open(holder).list()) {
+    if (!name.starts_with("part-") || !name.ends_with(".lock")) continue;
+    auto part = LockFile::try_lock(holder / name);
+    if (!part) return {};
+    locks.push_back(std::move(*part));
+  }
+  return locks;
+}
+
 void StagingPlace::recover() const {
   if (const auto inode = text_of(publishing)) {
     const auto now = state_of_entry(destination);
@@ -121,7 +143,16 @@ void StagingPlace::remove_if_empty() const {
   const bool is_empty = std::ranges::all_of(names, [](const auto& name) { return name == "lock"; });
   if (!is_empty) return;
   remove_tree(lock);
-  remove_tree(holder);
+  remove_folder_if_empty(holder);  // a process that has come meanwhile removes it in its turn
+}
+
+void StagingPlace::tidy() const {
+  const std::vector<LockFile> locks = try_lock_all();
+  if (locks.empty()) return;
+  recover();
+  remove_if_empty();
+  // Where the system has no locks, nobody else could remove it.
+  if (!locks.front().is_of_the_system()) remove_tree(lock);
 }
 
 }  // namespace ckpt

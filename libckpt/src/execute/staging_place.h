@@ -1,8 +1,11 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "io/publish.h"
 
 namespace ckpt {
 
@@ -29,12 +32,20 @@ struct StagingPlace {
   // a folder, and some may lie elsewhere, behind links.
   void refuse_files(const std::vector<std::filesystem::path>& files) const;
 
+  // The lock; none where another process holds it, or where the holder has just gone.
+  std::optional<LockFile> try_lock() const;
+  // It and those of all parts, which keep every other process out; none where one is at work, or
+  // where nothing is left.
+  std::vector<LockFile> try_lock_all() const;
   // Undoes or completes what ended while it replaced the destination.
   void recover() const;
   // Removes all but `lock`; in an order in which recover() can always tell what happened.
   void remove_work() const;
-  // Removes the holder if nothing but `lock` is in it.
+  // Removes the holder if nothing but `lock`, which the caller holds, is in it.
   void remove_if_empty() const;
+  // Removes what a run left that was killed between publishing and tidying up, and nothing that
+  // could be continued. Does nothing where a process is at work.
+  void tidy() const;
 };
 
 }  // namespace ckpt

@@ -86,6 +86,7 @@ class TargetWriter {
     options.share.world_size = process_count_of(place);
     const WriteJob job(target_, plan(), fingerprint_, options);
     refuse_overlap(place, source_);
+    place.tidy();
     const bool is_left = kind_of_entry(place.job) != EntryKind::Absent;
     if (!is_left && !options_.force && is_published(destination, job)) {
       report_.outcome = Outcome::AlreadyPublished;

@@ -204,6 +204,11 @@ void remove_tree(const fs::path& path) {
   }
 }
 
+void remove_folder_if_empty(const fs::path& path) {
+  const int result = uninterrupted([&] { return system_calls().rmdir(path.c_str()); });
+  if (result != 0 && errno != ENOTEMPTY && errno != EEXIST) check_removed(path, result);
+}
+
 void sync_file(const fs::path& path) {
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), kFlags, 0); });

@@ -65,6 +65,8 @@ void make_folders(const std::filesystem::path& path);  // those above it, too
 
 // Removes what is there, if anything is, with everything below it. Links are not followed.
 void remove_tree(const std::filesystem::path& path);
+// Leaves a folder that something is in.
+void remove_folder_if_empty(const std::filesystem::path& path);
 
 // Everything below a folder, which comes first itself; folders before what they hold. Links are not
 // followed.
