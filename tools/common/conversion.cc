@@ -183,8 +183,10 @@ std::string place_of(const ConversionOptions& options) {
   return optim::place_in_root(options.into, source).string();
 }
 
-int clean(const std::string& destination, Console& console) {
-  const bool removed = ckpt::Staging::clean(destination);
+int clean(const ConversionOptions& options, Console& console) {
+  const std::string destination = place_of(options);
+  bool removed = ckpt::Staging::clean(destination);
+  if (!options.into.empty()) removed = ckpt::clean_latest(options.into) || removed;
   if (console.options().json) {
     json document = json_document();
     document["destination"] = json_text(destination);
@@ -206,7 +208,7 @@ int run_conversion(Conversion run, const ConversionOptions& options,
   if (options.destination.empty() && !adds) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a DESTINATION is required");
   }
-  if (options.clean) return clean(place_of(options), console);
+  if (options.clean) return clean(options, console);
   ProgressLine progress(console, "writing");
   conversion.execute = make_execute_options(console, progress);
   conversion.execute.process_bytes_max = options.max_memory_bytes;

@@ -124,8 +124,15 @@ CKPT_EXPORT ConvertReport write_target(Target target, const ConversionSource& so
                                        const std::filesystem::path& destination,
                                        const ConvertOptions& options);
 
+// The iteration that a root's tracker names; none where it has no tracker, or one that names
+// `release`. Throws Corrupt where it names something else.
+CKPT_EXPORT std::optional<int64_t> latest_iteration(const std::filesystem::path& root);
+
 // Makes an iteration folder of a root the one that its tracker names, in one step; not where the
-// tracker names a later one.
+// tracker names a later one. Throws as latest_iteration().
 CKPT_EXPORT void set_latest(const std::filesystem::path& root, const std::string& folder_name);
+
+// Removes what a set_latest() left that was killed. False where nothing was.
+CKPT_EXPORT bool clean_latest(const std::filesystem::path& root);
 
 }  // namespace ckpt

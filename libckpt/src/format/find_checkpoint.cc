@@ -15,7 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr std::string_view kIterationPrefix = "iter_";
-constexpr uint64_t kTrackerBytesMax = 64;
 constexpr uint64_t kHeadBytes = 512;  // enough to tell formats apart
 
 [[noreturn]] void not_found(const fs::path& path, std::string problem, std::string hint = {}) {
@@ -32,11 +31,8 @@ std::optional<int64_t> as_number(std::string_view text) {
   return number;
 }
 
-// iter_0000003 -> 3.
 std::optional<int64_t> iteration_of(const fs::path& folder) {
-  const std::string name = folder.filename().string();
-  if (!name.starts_with(kIterationPrefix)) return std::nullopt;
-  return as_number(std::string_view(name).substr(kIterationPrefix.size()));
+  return iteration_named(folder.filename().string());
 }
 
 std::string iteration_folder(int64_t iteration) {
@@ -45,22 +41,11 @@ std::string iteration_folder(int64_t iteration) {
   return std::string(kIterationPrefix) + digits;
 }
 
-// "3" or "release"; Megatron writes no newline, people do.
 std::string tracked_folder(const fs::path& root, const Limits& limits) {
   const File file =
       Directory::open(root).open_file(kTrackerName, kTrackerName, links_if(limits.follow_links));
-  std::string text(std::min(file.size_bytes(), kTrackerBytesMax), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(text)));
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) {
-    text.pop_back();
-  }
-  if (text == "release") return text;
-  const auto iteration = as_number(text);
-  if (!iteration) {
-    throw Error(ErrorCode::Corrupt, {kTrackerName, 0, {}},
-                "expected an iteration or 'release', found '" + escaped(text) + "'");
-  }
-  return iteration_folder(*iteration);
+  const auto iteration = tracked_iteration(tracked_text(file));
+  return iteration ? iteration_folder(*iteration) : "release";
 }
 
 bool holds_rank_folders(const fs::path& folder) {
@@ -168,6 +153,11 @@ Location find_in_file(const fs::path& path) {
 }
 
 }  // namespace
+
+std::optional<int64_t> iteration_named(std::string_view folder_name) {
+  if (!folder_name.starts_with(kIterationPrefix)) return std::nullopt;
+  return as_number(folder_name.substr(kIterationPrefix.size()));
+}
 
 bool may_lead_out(const Location& location, const std::string& name, const Limits& limits) {
   return limits.follow_links || (location.named_file && name == *location.only_file);

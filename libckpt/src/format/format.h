@@ -76,6 +76,13 @@ struct FormatReader {
 };
 const FormatReader& reader_of(Format format);
 
+// What the text of a tracker names: an iteration, or none for "release". Throws Corrupt, with what
+// was found and why it is neither.
+std::optional<int64_t> tracked_iteration(std::string_view text);
+std::string tracked_text(const File& tracker);  // as much as tells whether it names something
+// iter_0000003 -> 3.
+std::optional<int64_t> iteration_named(std::string_view folder_name);
+
 // Follows roots, trackers and --iteration; tells formats apart by content. Throws NotFound, Corrupt
 // (a tracker that holds junk, a link that leads out of the root) or Unsupported (a format that is
 // known and not read).

@@ -87,19 +87,34 @@ bool exchange_names(const fs::path& a, const fs::path& b) {
   return false;
 }
 
+namespace {
+
+// Where a text is made. Hidden: a kill may leave it beside files that are not ours.
+fs::path unfinished(const fs::path& path) {
+  return path.parent_path() / ("." + path.filename().string() + ".new");
+}
+
+}  // namespace
+
 void replace_text(const fs::path& path, std::string_view text) {
-  // Hidden: a kill may leave it beside files that are not ours.
-  const fs::path fresh = path.parent_path() / ("." + path.filename().string() + ".new");
+  const fs::path fresh = unfinished(path);
   remove_tree(fresh);
   try {
     File::create(fresh, text.size()).write_at(0, std::as_bytes(std::span(text)));
     sync_file(fresh);
     replace_name(fresh, path);
-  } catch (const Error&) {
+  } catch (...) {
     system_calls().unlink(fresh.c_str());  // if that fails, too, the first error is told
     throw;
   }
   Directory::open(path.parent_path()).sync();
+}
+
+bool remove_unfinished_text(const fs::path& path) {
+  const fs::path left = unfinished(path);
+  if (kind_of_entry(left) == EntryKind::Absent) return false;
+  remove_tree(left);
+  return true;
 }
 
 std::optional<std::string> text_of(const fs::path& path) {

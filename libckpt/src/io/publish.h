@@ -23,6 +23,8 @@ bool exchange_names(const std::filesystem::path& a, const std::filesystem::path&
 // text_of() gives nullopt where there is no file.
 void replace_text(const std::filesystem::path& path, std::string_view text);
 std::optional<std::string> text_of(const std::filesystem::path& path);
+// Removes what a replace_text() left that was killed. False where nothing was.
+bool remove_unfinished_text(const std::filesystem::path& path);
 
 // A text that a file or folder keeps beside its content, whatever its name: an extended attribute.
 // False where the file system has none; attached_text() is then empty.

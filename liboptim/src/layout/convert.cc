@@ -55,6 +55,7 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
     throw Error(ErrorCode::NotFound, {.file = job.destination.string(), .key = {}},
                 "is no folder that an iteration could be added to");
   }
+  if (options.into) ckpt::latest_iteration(job.destination);  // throws now what set_latest() would
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =
       ckpt::write_target(std::move(target),
