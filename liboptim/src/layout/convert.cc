@@ -9,6 +9,7 @@
 
 #include "layout/check_result.h"
 #include "layout/common_state.h"
+#include "layout/iteration_check.h"
 #include "layout/layer_wise_target.h"
 #include "layout/passing_proof.h"
 
@@ -49,6 +50,14 @@ struct Job {
   CheckWritten check_result = {};
 };
 
+// Carried as it is; nobody can say which of the two is right.
+void tell_other_iterations(const ckpt::Checkpoint& source, ckpt::Target& target, bool strict) {
+  for (const ckpt::Finding& finding : find_other_iterations(source)) {
+    if (strict) throw Error(ErrorCode::Unsupported, finding.where, finding.problem, finding.hint);
+    target.warnings.push_back(ckpt::escaped(finding.where.file) + ": " + finding.problem);
+  }
+}
+
 ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& options) {
   const auto place = options.into ? place_in_root(job.destination, job.source) : job.destination;
   if (options.into && !std::filesystem::is_directory(job.destination)) {
@@ -56,6 +65,7 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
                 "is no folder that an iteration could be added to");
   }
   if (options.into) ckpt::latest_iteration(job.destination);  // throws now what set_latest() would
+  tell_other_iterations(job.source, target, options.strict);
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =
       ckpt::write_target(std::move(target),

@@ -6,6 +6,7 @@
 #include <ckpt/error.h>
 
 #include "layout/group_check.h"
+#include "layout/iteration_check.h"
 #include "layout/left_out.h"
 #include "layout/rank_folder_check.h"
 #include "layout/state_check.h"
@@ -71,6 +72,10 @@ VerifyReport verify_opened(const ckpt::Checkpoint& checkpoint, const VerifyOptio
   if (options.quick) {
     std::erase_if(report.not_checked, is_about_values);
     report.not_checked.push_back({"checksums and values", "a quick look reads no payload"});
+  } else {  // a quick look asks whether a checkpoint is complete, which it may be all the same
+    for (ckpt::Finding& finding : find_other_iterations(checkpoint)) {
+      report.findings.findings.push_back(std::move(finding));
+    }
   }
   check_groups(checkpoint, report);
   if (options.share.rank != 0) drop_what_the_first_says(report);
