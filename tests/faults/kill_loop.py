@@ -3,7 +3,7 @@
 
 usage: kill_loop.py BIN [--rounds N] [--seed N]
 
-Each round runs a conversion, kills it (SIGKILL, or SIGTERM now and then) and checks: the
+Each round runs a conversion, kills it (SIGKILL; now and then SIGTERM or SIGXCPU) and checks: the
 destination is absent, the old one, or to the byte what an undisturbed run writes; the source is
 untouched; --resume, killed now and then itself, completes it and leaves nothing else. Every fourth
 round runs several processes with --rank and --world-size and restarts those that were killed.
@@ -151,12 +151,12 @@ class Loop:
             (out / "old").write_bytes(b"old")
             old, force = tree(out), ["--force"]
         ends = self.random.random() < 0.25
-        code = self.kill_later(self.start(case, out, *force), case,
-                               signal.SIGTERM if ends else signal.SIGKILL)
+        end = self.random.choice([signal.SIGTERM, signal.SIGXCPU]) if ends else signal.SIGKILL
+        code = self.kill_later(self.start(case, out, *force), case, end)
         state = self.check(case, out, old)
         self.seen[f"then the destination was {state}"] += 1
-        if ends and code == 128 + signal.SIGTERM:
-            assert os.listdir(out.parent) == ([] if old is None else ["out"]), "SIGTERM left work"
+        if ends and code == 128 + end:
+            assert os.listdir(out.parent) == ([] if old is None else ["out"]), "a signal left work"
         for attempt in range(3):
             process = self.start(case, out, *force, "--resume")
             if attempt < 2 and self.random.random() < 0.5:

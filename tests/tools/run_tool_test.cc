@@ -30,6 +30,7 @@ int fail(const FailOptions& options, tools::Console&) {
   if (options.what == "io") throw_error(ErrorCode::IoFailure);
   if (options.what == "system") throw std::system_error(ENOSPC, std::generic_category());
   if (options.what == "memory") throw std::bad_alloc();
+  if (options.what == "thread") throw std::system_error(EAGAIN, std::generic_category());
   if (options.what == "bug") throw std::logic_error("unexpected");
   if (options.what == "number") throw 1;
   return options.what == "different" ? 1 : 0;
@@ -72,7 +73,9 @@ const Row kRows[] = {
     {{"exists"}, 5},
     {{"io"}, 5},
     {{"system"}, 5},
-    {{"memory"}, 70},
+    {{"memory"}, 5},
+    {{"memory", "--json"}, 5},
+    {{"thread"}, 5},
     {{"bug"}, 70},
     {{"number"}, 70},
     {{"--help"}, 0},

@@ -16,13 +16,13 @@
 
 namespace tools {
 
-// Waits for SIGINT, SIGTERM and SIGUSR1 in a thread of its own: what they ask for is not allowed in
-// a signal handler.
+// Waits for signals in a thread of its own: what they ask for is not allowed in a signal handler.
 class Console::SignalWatch {
  public:
   SignalWatch() {
     sigemptyset(&signals_);
-    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) sigaddset(&signals_, signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGXCPU, SIGUSR1, SIGUSR2})
+      sigaddset(&signals_, signal);
     pthread_sigmask(SIG_BLOCK, &signals_, &previous_);
     thread_ = std::thread([this] { wait(); });
   }
@@ -66,7 +66,9 @@ class Console::SignalWatch {
     int signal = 0;
     while (sigwait(&signals_, &signal) == 0 && !ended_) {
       if (signal == SIGUSR1) show_status();
-      if (signal != SIGUSR1 && signal != SIGUSR2) stop(signal);
+      if (signal == SIGUSR1 || signal == SIGUSR2) continue;
+      if (signal == SIGXCPU && signal_ == SIGXCPU) continue;  // comes every second
+      stop(signal);
     }
   }
 

@@ -45,10 +45,10 @@ class Console {
   std::string paint(Paint paint, std::string_view text) const;
   bool has_color() const { return has_color_; }
 
-  // Is stopped by SIGINT and SIGTERM from the first call on; a second signal ends the process at
-  // once. For commands that have something to undo: without this call the signals do what they
-  // always do. Call it before any thread starts. The exit code after a stop is 128 + signal (130,
-  // 143).
+  // Is stopped by SIGINT, SIGTERM and SIGXCPU (`ulimit -t`) from the first call on; a second signal
+  // ends the process at once. For commands that have something to undo: without this call the
+  // signals do what they always do. Call it before any thread starts. The exit code after a stop is
+  // 128 + signal (130, 143, 152).
   std::stop_token stop_token();
   int stop_signal() const;  // 0 if none arrived
 

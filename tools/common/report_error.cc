@@ -41,6 +41,22 @@ Failure make_failure(int exit_code, const char* code, std::string problem) {
   return failure;
 }
 
+Failure from_bad_alloc() {
+  Failure failure = make_failure(5, "out_of_memory", "out of memory");
+  failure.hint = "fewer threads (-j N) need less memory; limits of the process are in `ulimit -a`";
+  return failure;
+}
+
+// Thrown by what starts a thread.
+Failure from_system_error(const std::system_error& error) {
+  if (error.code() != std::errc::resource_unavailable_try_again) {
+    return make_failure(5, "io", error.what());
+  }
+  Failure failure = make_failure(5, "io", "cannot start a thread: " + error.code().message());
+  failure.hint = "fewer threads: -j N";
+  return failure;
+}
+
 Failure from_error(const ckpt::Error& error) {
   Failure failure = make_failure(70, "internal", error.what());
   for (const CodeRow& row : kCodes) {
@@ -82,9 +98,9 @@ Failure describe_failure(const std::exception_ptr& error) {
   } catch (const CLI::ParseError& usage) {
     return make_failure(2, "usage", usage.what());
   } catch (const std::bad_alloc&) {
-    return make_failure(70, "internal", "out of memory");
+    return from_bad_alloc();
   } catch (const std::system_error& failed) {
-    return make_failure(5, "io", failed.what());
+    return from_system_error(failed);
   } catch (const std::exception& unexpected) {
     return make_failure(70, "internal", std::string("internal error: ") + unexpected.what());
   } catch (...) {
@@ -101,7 +117,7 @@ Failure stopped_by(int signal, Failure failure) {
 void report_failure(const std::string& tool, const Failure& failure, bool json) {
   if (json) {
     std::cout << printable_json(to_json(failure).dump(2)) << '\n' << std::flush;
-    return;
+    if (std::cout) return;
   }
   std::cerr << tool << ": error: " << failure.line << '\n';
   if (!failure.hint.empty()) std::cerr << "hint: " << failure.hint << '\n';

@@ -2,6 +2,7 @@
 
 #include <ckpt/error.h>
 #include <common/option_values.h>
+#include <common/process_setup.h>
 #include <common/report_error.h>
 
 #include <CLI/CLI.hpp>
@@ -217,10 +218,14 @@ int parse_and_run(Parser& parser, const ToolInfo& tool, Words words) {
 
 int run_commands(const ToolInfo& tool, int argc, char** argv,
                  const std::vector<Command>& commands) {
-  Words words(argv + std::min(argc, 1), argv + argc);
-  const bool json = asks_for_json(words);
-  std::string name = tool.name;
+  set_up_process();
+  bool json = false;
+  std::string name;
   try {
+    name = tool.name;
+    Words words(argv + std::min(argc, 1), argv + argc);
+    json = asks_for_json(words);
+    refuse_closed_stdout();
     const std::unique_ptr<Parser> parser = choose_parser(tool, commands, words);
     name = parser->app.get_name();
     return parse_and_run(*parser, tool, std::move(words));

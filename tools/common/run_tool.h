@@ -45,8 +45,8 @@ Command make_command(ToolInfo info, int (*run)(const Options&, Console&)) {
 
 // The whole of a main(): parses, runs, prints what was thrown, returns the exit code of the
 // contract. ckpt::Error: 2 InvalidArgument, 3 Corrupt, 4 Unsupported, 5 NotFound, AlreadyExists,
-// IoFailure. CLI11's errors 2. A bug of ours, out of memory included: 70. A signal, where the
-// command asked for a stop token: 130, 143.
+// IoFailure. CLI11's errors 2. What the system denies (memory, threads, a stdout to write to): 5. A
+// bug of ours: 70. A signal, where the command asked for a stop token: 128 + signal.
 int run_commands(const ToolInfo& tool, int argc, char** argv, const std::vector<Command>& commands);
 
 template <class Options>

@@ -91,6 +91,7 @@ struct Staging::State {
       : place(destination), options(std::move(made_options)) {}
 
   ~State() {
+    reserve.give_back();
     try {
       clean_up();
     } catch (const std::exception&) {  // the next run finds what is left
@@ -233,6 +234,7 @@ struct Staging::State {
 
   StagingPlace place;
   StagingOptions options;
+  DescriptorReserve reserve;          // for clean_up()
   std::optional<LockFile> lock;       // the right to commit and to clean up
   std::optional<LockFile> part_lock;  // of one process of several
   std::vector<LockFile> part_locks;   // of all, while one of them commits

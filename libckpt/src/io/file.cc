@@ -59,6 +59,16 @@ FileDescriptor::~FileDescriptor() {
   if (fd_ >= 0) system_calls().close(fd_);
 }
 
+DescriptorReserve::DescriptorReserve() {
+  constexpr size_t kCount = 2;  // to remove a tree: a folder, and the same to list it
+  constexpr const char* kAlwaysThere = "/";
+  while (kept_.size() < kCount) {
+    kept_.emplace_back(uninterrupted(
+        [] { return system_calls().open(kAlwaysThere, O_PATH | O_DIRECTORY | O_CLOEXEC, 0); }));
+    if (!kept_.back().is_open()) throw_errno({}, "keep a file descriptor in reserve", errno);
+  }
+}
+
 namespace {
 
 FileDescriptor open_with(const std::filesystem::path& path, int flags, std::string_view doing) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <ckpt/error.h>
 #include <ckpt/file_state.h>
@@ -33,6 +34,16 @@ class FileDescriptor {
 
  private:
   int fd_ = -1;
+};
+
+// Descriptors for what has to succeed when the process can open nothing more. Throws IoFailure.
+class DescriptorReserve {
+ public:
+  DescriptorReserve();
+  void give_back() { kept_.clear(); }
+
+ private:
+  std::vector<FileDescriptor> kept_;
 };
 
 // Creates a file and reserves room for so many bytes, so that ENOSPC comes now rather than in the
