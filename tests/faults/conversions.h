@@ -42,6 +42,14 @@ inline Tree content_of(const fs::path& path) {
   return {{"", read_file(path)}};
 }
 
+// `header`: less than 16 MiB.
+inline void write_safetensors(const fs::path& path, const std::string& header,
+                              const std::string& data) {
+  std::string length(8, '\0');
+  for (size_t i = 0; i < 3; ++i) length[i] = static_cast<char>(header.size() >> (8 * i));
+  write_file(path, length + header + data);
+}
+
 // Four tensors of 256 KiB, one after the other.
 inline void write_large_safetensors(const fs::path& path) {
   constexpr size_t kTensorBytes = 256 << 10;
@@ -53,11 +61,7 @@ inline void write_large_safetensors(const fs::path& path) {
               "]}";
     for (size_t at = 0; at < kTensorBytes; ++at) data += static_cast<char>(at * (i + 3) >> 4);
   }
-  header = "{" + header + "}";
-  std::string length(8, '\0');
-  length[0] = static_cast<char>(header.size() % 256);
-  length[1] = static_cast<char>(header.size() / 256);
-  write_file(path, length + header + data);
+  write_safetensors(path, "{" + header + "}", data);
 }
 
 // Sources in `folder`, and every direction that the tools know.

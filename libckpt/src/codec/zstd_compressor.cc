@@ -1,6 +1,7 @@
 #include "codec/zstd_compressor.h"
 
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <new>
@@ -13,6 +14,7 @@ namespace {
 
 size_t checked(size_t result) {
   if (!ZSTD_isError(result)) return result;
+  if (ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation) throw std::bad_alloc();
   throw Error(ErrorCode::InvalidArgument, {},
               std::string("zstd cannot compress: ") + ZSTD_getErrorName(result));
 }

@@ -1,9 +1,11 @@
 #include "codec/zstd_stream.h"
 
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include <ckpt/error.h>
@@ -14,6 +16,10 @@ namespace {
 constexpr uint64_t kBlockBytes = uint64_t{1} << 20;
 constexpr uint64_t kBlocksMax = ZstdStream::kWindowBytes / kBlockBytes;
 constexpr size_t kInputBytes = size_t{128} << 10;
+
+bool is_out_of_memory(size_t result) {
+  return ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation;
+}
 
 }  // namespace
 
@@ -40,6 +46,7 @@ class ZstdStream::Decoder {
       }
       const size_t before = output.pos;
       wanted_ = ZSTD_decompressStream(context_.get(), &output, &input_);
+      if (is_out_of_memory(wanted_)) throw std::bad_alloc();
       if (ZSTD_isError(wanted_)) fail(ZSTD_getErrorName(wanted_));
       if (output.pos == before && input_.pos == input_.size && left_bytes() == 0 && wanted_ != 0) {
         fail("ends in the middle of a frame");

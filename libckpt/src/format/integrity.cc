@@ -34,7 +34,7 @@ std::optional<Sha256> parse_digest(std::string_view text) {
               std::move(problem));
 }
 
-json parse(const RandomAccess& file, const Limits& limits) {
+JsonTree parse(const RandomAccess& file, const Limits& limits) {
   if (file.size_bytes() > limits.manifest_bytes_max) {
     throw Error(ErrorCode::Unsupported, {.file = file.file_name(), .key = {}},
                 std::to_string(file.size_bytes()) + " bytes, the limit is " +
@@ -43,28 +43,28 @@ json parse(const RandomAccess& file, const Limits& limits) {
   std::string text(file.size_bytes(), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
   // Python keeps the last of equal keys, and the others are lost.
-  const json document =
+  JsonTree document =
       parse_strict_json(text, {kDepthMax, [&](const std::string& key, const std::string& problem) {
                                  corrupt(file, key, problem);
                                }});
-  if (!document.is_object()) corrupt(file, {}, "is no JSON object");
+  if (!document->is_object()) corrupt(file, {}, "is no JSON object");
   return document;
 }
 
 }  // namespace
 
 FileHashes read_integrity(const RandomAccess& file, const Limits& limits) {
-  const json document = parse(file, limits);
-  const auto algorithm = document.find("algorithm");
-  const auto files = document.find("files");
-  if (algorithm == document.end() || !algorithm->is_string()) {
+  const JsonTree document = parse(file, limits);
+  const auto algorithm = document->find("algorithm");
+  const auto files = document->find("files");
+  if (algorithm == document->end() || !algorithm->is_string()) {
     corrupt(file, "algorithm", "names no algorithm");
   }
   if (algorithm->get<std::string>() != "sha256") {
     throw Error(ErrorCode::Unsupported, {file.file_name(), std::nullopt, "algorithm"},
                 "'" + escaped(algorithm->get<std::string>()) + "' is not handled");
   }
-  if (files == document.end() || !files->is_object()) corrupt(file, "files", "lists no files");
+  if (files == document->end() || !files->is_object()) corrupt(file, "files", "lists no files");
   FileHashes hashes;
   for (const auto& [name, value] : files->items()) {
     const auto digest =
@@ -76,9 +76,11 @@ FileHashes read_integrity(const RandomAccess& file, const Limits& limits) {
 }
 
 std::string integrity_text(const FileHashes& hashes) {
-  json files = json::object();
+  JsonTree document(json::object());
+  (*document)["algorithm"] = "sha256";
+  json& files = (*document)["files"] = json::object();
   for (const auto& [name, hash] : hashes) files[name] = hex(hash);
-  return json({{"algorithm", "sha256"}, {"files", files}}).dump(2);
+  return document->dump(2);
 }
 
 }  // namespace ckpt

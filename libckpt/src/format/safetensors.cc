@@ -47,7 +47,7 @@ void read_single(const Location& location, const Limits& limits, Contents& conte
 // --- several files with an index
 // ---------------------------------------------------------------------
 
-json read_index(const Location& location, const Limits& limits, Contents& contents) {
+JsonTree read_index(const Location& location, const Limits& limits, Contents& contents) {
   const std::string& name = *location.only_file;
   const File file = open_source(location, name, name, limits);
   contents.catalog.files.push_back({name, file.size_bytes()});
@@ -56,14 +56,15 @@ json read_index(const Location& location, const Limits& limits, Contents& conten
   }
   std::string text(file.size_bytes(), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
-  json index =
+  JsonTree tree =
       parse_strict_json(text, {kDepthMax, [&](const std::string& key, const std::string& problem) {
                                  corrupt(name, key, problem + " in the index");
                                }});
+  const json& index = *tree;
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     corrupt(name, "weight_map", "the index is no JSON object with a weight_map");
   }
-  return index;
+  return tree;
 }
 
 // Tensors by file, in the order of the files' names.
@@ -83,8 +84,8 @@ std::map<std::string, std::set<std::string>> files_of(const json& index, const s
 void read_indexed(const Location& location, const Limits& limits, Contents& contents) {
   const std::string& name = *location.only_file;
   contents.metadata_files.push_back(name);
-  const json index = read_index(location, limits, contents);
-  for (auto& [file, keys] : files_of(index, name)) {
+  const JsonTree index = read_index(location, limits, contents);
+  for (auto& [file, keys] : files_of(*index, name)) {
     SafetensorsHeader header = add_file(location, file, limits, contents);
     for (TensorEntry& tensor : header.tensors) {
       if (keys.erase(tensor.key) == 0) {
@@ -109,10 +110,13 @@ std::map<std::string, Extents> saved_offsets(const SafetensorsHeader& header,
                 "one of several safetensors files in a folder without an index",
                 "name one of the files, or the *.safetensors.index.json");
   }
-  const json offsets = json::parse(info->second, nullptr, false);
-  if (!offsets.is_object()) corrupt(file, kShardingInfo, "is no JSON object");
+  const JsonTree offsets = parse_strict_json(
+      info->second, {kDepthMax, [&](const std::string& key, const std::string& problem) {
+                       corrupt(file, kShardingInfo, "'" + escaped(key) + "' " + problem);
+                     }});
+  if (!offsets->is_object()) corrupt(file, kShardingInfo, "is no JSON object");
   std::map<std::string, Extents> result;
-  for (const auto& [key, entry] : offsets.items()) {
+  for (const auto& [key, entry] : offsets->items()) {
     if (!entry.is_object() || !entry.contains("saved_offsets") ||
         !entry["saved_offsets"].is_array()) {
       corrupt(file, key, std::string(kShardingInfo) + " gives no saved_offsets");

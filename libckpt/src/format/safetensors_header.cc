@@ -53,7 +53,7 @@ class HeaderReader {
   SafetensorsHeader run() {
     read_json();
     SafetensorsHeader header;
-    for (const auto& [key, entry] : json_.items()) {
+    for (const auto& [key, entry] : json_->items()) {
       if (key == "__metadata__") {
         header.metadata = read_metadata(entry);
       } else {
@@ -92,7 +92,7 @@ class HeaderReader {
         text, {kDepthMax, [this](const std::string& key, const std::string& problem) {
                  corrupt(key, problem + " in the header");
                }});
-    if (!json_.is_object()) corrupt({}, "the header is no JSON object");
+    if (!json_->is_object()) corrupt({}, "the header is no JSON object");
     data_offset_bytes_ = blob_.offset_bytes + kLengthBytes + header_bytes;
   }
 
@@ -160,7 +160,7 @@ class HeaderReader {
   uint32_t file_index_;
   ByteRange blob_;
   const Limits& limits_;
-  json json_;
+  JsonTree json_;
   uint64_t data_offset_bytes_ = 0;
 };
 

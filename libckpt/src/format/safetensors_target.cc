@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <cstdio>
 
-#include <nlohmann/json.hpp>
-
 #include <ckpt/error.h>
 #include <ckpt/limits.h>
 #include <ckpt/target.h>
 
 #include "format/format.h"
 #include "format/safetensors_header.h"
+#include "format/strict_json.h"
 
 namespace ckpt {
 namespace {
@@ -122,7 +121,10 @@ std::vector<TargetFile> make_folder(SafetensorsSpec spec) {
     files.push_back(make_file("model.safetensors", std::move(parts[0]), spec.metadata));
     return files;
   }
-  json index = {{"metadata", json::object()}, {"weight_map", json::object()}};
+  JsonTree tree(json::object());
+  json& index = *tree;
+  index["metadata"] = json::object();
+  index["weight_map"] = json::object();
   uint64_t total_bytes = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::string name = part_name(i + 1, parts.size());

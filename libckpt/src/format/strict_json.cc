@@ -1,59 +1,84 @@
+// JSON from files: nothing twice, nothing too deep, and no memory needed to let go of it.
 #include "format/strict_json.h"
 
 #include <vector>
-
-#include "base/text_map.h"
 
 namespace ckpt {
 namespace {
 
 using nlohmann::json;
 
-// Looks at the events of a parse; makes nothing of them.
-class Check final : public nlohmann::json_sax<json> {
- public:
-  explicit Check(const StrictJson& strict) : strict_(strict) {}
+// From the leaves up: what is emptied like this has nothing left that a destructor would collect.
+void take_apart(json& value) {
+  if (!value.is_structured()) return;
+  for (json& inner : value) take_apart(inner);
+  value.clear();
+}
 
-  bool start_object(size_t) override { return open(); }
+// Builds the tree from the events of a parse.
+class Builder final : public nlohmann::json_sax<json> {
+ public:
+  explicit Builder(const StrictJson& strict) : strict_(strict) {}
+
+  JsonTree take() { return std::move(tree_); }
+
+  bool start_object(size_t) override { return open(json::value_t::object); }
   bool end_object() override { return close(); }
-  bool start_array(size_t) override { return open(); }
+  bool start_array(size_t) override { return open(json::value_t::array); }
   bool end_array() override { return close(); }
   bool key(std::string& key) override {
-    if (!seen_.back().insert(key).second) strict_.refuse(key, "appears twice");
+    const auto [place, is_new] = open_.back()->emplace(key, nullptr);
+    if (!is_new) strict_.refuse(key, "appears twice");
+    member_ = &*place;
     return true;
   }
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(int64_t) override { return true; }
-  bool number_unsigned(uint64_t) override { return true; }
-  bool number_float(double, const std::string&) override { return true; }
-  bool string(std::string&) override { return true; }
-  bool binary(json::binary_t&) override { return true; }
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(int64_t value) override { return add(value); }
+  bool number_unsigned(uint64_t value) override { return add(value); }
+  bool number_float(double value, const std::string&) override { return add(value); }
+  bool string(std::string& value) override { return add(std::move(value)); }
+  bool binary(json::binary_t&) override { return false; }  // JSON has none
   bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
     return false;
   }
 
  private:
-  bool open() {
-    if (seen_.size() >= strict_.depth_max) strict_.refuse({}, "is nested too deeply");
-    seen_.emplace_back();
+  bool add(json value) {
+    put(std::move(value));
+    return true;
+  }
+
+  json& put(json value) {
+    if (open_.empty()) return *tree_ = std::move(value);
+    if (open_.back()->is_array()) return open_.back()->emplace_back(std::move(value));
+    return *member_ = std::move(value);
+  }
+
+  bool open(json::value_t type) {
+    if (open_.size() >= strict_.depth_max) strict_.refuse({}, "is nested too deeply");
+    open_.push_back(&put(json(type)));
     return true;
   }
   bool close() {
-    seen_.pop_back();
+    open_.pop_back();
     return true;
   }
 
   const StrictJson& strict_;
-  std::vector<TextSet> seen_;  // keys of the open objects
+  JsonTree tree_;
+  std::vector<json*> open_;  // objects and arrays; what is in them stays until they are closed
+  json* member_ = nullptr;   // of the innermost one, an object: where its next value goes
 };
 
 }  // namespace
 
-json parse_strict_json(const std::string& text, const StrictJson& strict) {
-  Check check(strict);
-  if (!json::sax_parse(text, &check)) return json(json::value_t::discarded);
-  return json::parse(text, nullptr, false);
+JsonTree::~JsonTree() { take_apart(root_); }
+
+JsonTree parse_strict_json(const std::string& text, const StrictJson& strict) {
+  Builder builder(strict);
+  if (!json::sax_parse(text, &builder)) return JsonTree(json(json::value_t::discarded));
+  return builder.take();
 }
 
 }  // namespace ckpt

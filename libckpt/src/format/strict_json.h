@@ -2,10 +2,32 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 namespace ckpt {
+
+// A value with all that is in it. nlohmann's own destructor takes memory where something is nested,
+// and ends the process where there is none; this one takes none.
+class JsonTree {
+ public:
+  JsonTree() = default;
+  explicit JsonTree(nlohmann::json root) : root_(std::move(root)) {}
+  JsonTree(JsonTree&& other) noexcept : root_(std::move(other.root_)) {}
+  JsonTree& operator=(JsonTree other) noexcept {
+    root_.swap(other.root_);
+    return *this;
+  }
+  ~JsonTree();
+
+  nlohmann::json& operator*() { return root_; }
+  const nlohmann::json& operator*() const { return root_; }
+  const nlohmann::json* operator->() const { return &root_; }
+
+ private:
+  nlohmann::json root_;
+};
 
 struct StrictJson {
   size_t depth_max;  // of open objects and arrays
@@ -16,6 +38,6 @@ struct StrictJson {
 // Parses a text from a file; the value is discarded where it is no JSON. nlohmann keeps the last of
 // equal keys without a word, and its parser with a callback, which would see them, takes time in
 // the square of an object's members.
-nlohmann::json parse_strict_json(const std::string& text, const StrictJson& strict);
+JsonTree parse_strict_json(const std::string& text, const StrictJson& strict);
 
 }  // namespace ckpt

@@ -7,7 +7,6 @@
 #include <ckpt/error.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/byte_reader.h"
 #include "codec/pickle_reader.h"
@@ -16,6 +15,7 @@
 #include "format/dist_safetensors.h"
 #include "format/dist_stream.h"
 #include "format/format.h"
+#include "format/strict_json.h"
 #include "io/directory.h"
 #include "model/check_catalog.h"
 
@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 constexpr const char* kMetadataName = ".metadata";
 constexpr const char* kCommonName = "common.pt";
 constexpr const char* kBackendName = "metadata.json";
+constexpr size_t kBackendDepthMax = 16;
 
 bool is_there(const fs::path& path) { return kind_behind(path) != EntryKind::Absent; }
 
@@ -81,8 +82,13 @@ void check_backend(const Location& location, const Limits& limits) {
   if (!is_there(location.folder / kBackendName)) return;
   const File file = open_source(location, kBackendName, kBackendName, limits);
   const auto bytes = read_whole(file, limits.small_file_bytes_max);
-  const auto json = nlohmann::json::parse(bytes.begin(), bytes.end(), nullptr, false);
   const Where where{.file = kBackendName, .key = "sharded_backend"};
+  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const JsonTree tree = parse_strict_json(
+      text, {kBackendDepthMax, [&](const std::string& key, const std::string& problem) {
+               throw Error(ErrorCode::Corrupt, where, "'" + escaped(key) + "' " + problem);
+             }});
+  const nlohmann::json& json = *tree;
   if (!json.is_object() || !json.contains("sharded_backend") ||
       !json["sharded_backend"].is_string()) {
     throw Error(ErrorCode::Corrupt, where, "names no backend");

@@ -26,6 +26,14 @@ class JobQueue {
     }
   }
 
+  // Jobs below a failed one have all been started, so the lowest failure is always seen.
+  void fail(size_t job, std::exception_ptr error) {
+    const std::scoped_lock lock(mutex_);
+    if (error_ && job > failed_job_) return;
+    failed_job_ = job;
+    error_ = std::move(error);
+  }
+
   void rethrow() const {
     if (error_) std::rethrow_exception(error_);
   }
@@ -36,14 +44,6 @@ class JobQueue {
     if (error_ || next_ == job_count_) return false;
     job = next_++;
     return true;
-  }
-
-  // Jobs below a failed one have all been started, so the lowest failure is always seen.
-  void fail(size_t job, std::exception_ptr error) {
-    const std::scoped_lock lock(mutex_);
-    if (error_ && job > failed_job_) return;
-    failed_job_ = job;
-    error_ = std::move(error);
   }
 
   const size_t job_count_;
@@ -64,10 +64,13 @@ void run_jobs(size_t job_count, unsigned threads, const Job& run) {
   JobQueue queue(job_count, run);
   const auto workers = static_cast<unsigned>(std::min<size_t>(threads, job_count));
   {
-    std::vector<std::jthread>
-        others;  // joined at the end of this block, also when one fails to start
-    for (unsigned worker = 1; worker < workers; ++worker) {
-      others.emplace_back([&queue, worker] { queue.work(worker); });
+    std::vector<std::jthread> others;  // joined at the end of this block
+    try {
+      for (unsigned worker = 1; worker < workers; ++worker) {
+        others.emplace_back([&queue, worker] { queue.work(worker); });
+      }
+    } catch (...) {  // those that have started take nothing more
+      queue.fail(job_count, std::current_exception());
     }
     queue.work(0);
   }
