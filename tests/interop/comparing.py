@@ -63,7 +63,7 @@ def differences(
     if isinstance(ours, dict):
         found = dict_differences(ours, theirs, ignored, path)
         return found + dict_differences(attributes(ours), attributes(theirs), ignored, path, "@")
-    if isinstance(ours, (list, tuple)):
+    if isinstance(ours, (list, tuple, collections.deque)):
         return sequence_differences(ours, theirs, ignored, path)
     if isinstance(ours, argparse.Namespace):
         return dict_differences(vars(ours), vars(theirs), ignored, path, "@")

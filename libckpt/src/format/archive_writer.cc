@@ -10,7 +10,6 @@ namespace ckpt {
 
 namespace {
 
-constexpr int kPickleProtocol = 2;  // torch.save's default
 constexpr size_t kIdDigits = 40;
 
 // In the order in which torch.save writes them; the storages stand between byteorder and version.
@@ -22,7 +21,7 @@ constexpr std::string_view kVersion = "3\n";
 std::string bare_tensor_pickle(const BareTensor& tensor) {
   ValueTree tree;
   tree.set_root(add_tensor(tree, tensor.dtype, tensor.shape, "0"));
-  return pickle::write(tree, kPickleProtocol);
+  return pickle::write(tree, kArchivePickleProtocol);
 }
 
 std::string pickle_of(const TargetArchive& archive) {
@@ -36,7 +35,7 @@ std::string pickle_of(const TargetArchive& archive) {
   }
   if (const auto* header = std::get_if<RawHeader>(&archive.content)) return header->bytes;
   return pickle::write(*std::get<std::shared_ptr<const ValueTree>>(archive.content),
-                       kPickleProtocol);
+                       kArchivePickleProtocol);
 }
 
 std::vector<uint64_t> record_bytes_of(const TargetArchive& archive) {

@@ -11,6 +11,8 @@
 
 namespace ckpt {
 
+inline constexpr int kArchivePickleProtocol = 2;  // torch.save's default
+
 // A torch.save archive as torch 2.11 writes it, but for the payloads: every byte that does not come
 // from a record, and the place of those that do.
 //

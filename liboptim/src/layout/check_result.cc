@@ -16,6 +16,7 @@ ckpt::ExecuteOptions named_steps(const ckpt::ConvertOptions& options, std::strin
   ckpt::ExecuteOptions execute;
   execute.threads = options.execute.threads;
   execute.memory_bytes_max = options.execute.memory_bytes_max;
+  execute.process_bytes_max = options.execute.process_bytes_max;
   execute.stop = options.execute.stop;
   if (!options.execute.on_progress) return execute;
   execute.on_progress = [report = options.execute.on_progress, step](ckpt::Progress progress) {

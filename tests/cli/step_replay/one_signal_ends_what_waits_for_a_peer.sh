@@ -3,8 +3,8 @@ export TMPDIR="$PWD/temporary"; mkdir "$TMPDIR"
 left() { ls -A . "$TMPDIR" | grep -vx -e said -e temporary -e '.*:' -e ''; true; }
 sample="$GOLDEN/lw_muon_bf16_torch_dp2"
 run="step-replay run $sample/ckpt --grads $sample/expected --from-init -o out"
-# It has blocked INT, USR1, USR2 and TERM and nothing else: its own doing, for as long as it runs.
-watches() { grep -q "^SigBlk:[[:space:]]*0*4a02$" "/proc/$1/status" 2> /dev/null; }
+# It has blocked INT, USR1, USR2, TERM and XCPU and nothing else: its own doing, for as long as it runs.
+watches() { grep -q "^SigBlk:[[:space:]]*0*804a02$" "/proc/$1/status" 2> /dev/null; }
 soon() { for pause in $(seq 3000); do "$@" && return; sleep 0.01; done; echo "not: $*"; }
 is_gone() { ! kill -0 "$1" 2> /dev/null; }
 # What --spawn started: PARENT RANK; waits until it is there.

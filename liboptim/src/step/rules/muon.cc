@@ -53,8 +53,9 @@ class Muon final : public UpdateRule {
     constexpr int64_t kRowsMax = int64_t{1} << 40;  // their sum fits
     for (const int64_t rows : {split.query_rows, split.key_rows, split.value_rows}) {
       if (rows > 0 && rows <= kRowsMax) continue;
-      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "qkv_split"},
-                        "expected three positive numbers of rows, found " + std::to_string(rows));
+      throw ckpt::Error(
+          ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "qkv_split"},
+          "muon_split_qkv needs three positive numbers of rows, found " + std::to_string(rows));
     }
   }
 
