@@ -54,7 +54,7 @@ class Muon final : public UpdateRule {
     for (const int64_t rows : {split.query_rows, split.key_rows, split.value_rows}) {
       if (rows > 0 && rows <= kRowsMax) continue;
       throw ckpt::Error(
-          ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "qkv_split"},
+          ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "muon_split_qkv"},
           "muon_split_qkv needs three positive numbers of rows, found " + std::to_string(rows));
     }
   }
