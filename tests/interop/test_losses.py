@@ -93,6 +93,87 @@ def test_layers_that_differ_are_not_stacked(row: Row, copied, tmp_path: Path) ->
     assert not (tmp_path / "made").exists()
 
 
+# --- the same on one rank, where parameters are numbered in the order of the model ---
+
+
+def numbered_anew(optimizer: dict, kept: list[list[int]]) -> None:
+    """Keeps these local indices of each group, and numbers on from 0."""
+    inner = optimizer["optimizer"]
+    states = [inner["state"][index] for group in kept for index in group]
+    inner["state"] = dict(enumerate(states))
+    position = 0
+    for group, indices in zip(inner["param_groups"], kept, strict=True):
+        group["params"] = list(range(position, position + len(indices)))
+        position += len(indices)
+    first = 0
+    for number, masters in enumerate(optimizer["fp32_from_fp16_params"]):
+        optimizer["fp32_from_fp16_params"][number] = [masters[i - first] for i in kept[number]]
+        first += len(masters)
+
+
+def without(optimizer: dict, dropped: set[int]) -> None:
+    counts = [len(group["params"]) for group in optimizer["optimizer"]["param_groups"]]
+    starts = [sum(counts[:i]) for i in range(len(counts))]
+    numbered_anew(optimizer, [
+        [i for i in range(start, start + count) if i not in dropped]
+        for start, count in zip(starts, counts, strict=True)])
+
+
+FC1 = "decoder.layers.1.mlp.linear_fc1.weight"
+FC1_INDEX = 7  # among Muon's: position embeddings, then four matrices of each layer
+
+
+def without_fc1_in_layer_1(model: dict, optimizers: list) -> None:
+    del model[FC1]
+    without(optimizers[0], {FC1_INDEX})
+
+
+def with_a_smaller_fc1_in_layer_1(model: dict, optimizers: list) -> None:
+    model[FC1] = model[FC1][:60].clone()
+    masters = optimizers[0]["fp32_from_fp16_params"][0]
+    masters[FC1_INDEX] = masters[FC1_INDEX][:60].clone()
+    state = optimizers[0]["optimizer"]["state"][FC1_INDEX]
+    state["momentum_buffer"] = state["momentum_buffer"][:60].clone()
+
+
+def without_layer_0(model: dict, optimizers: list) -> None:
+    for name in [name for name in model if name.startswith("decoder.layers.0.")]:
+        del model[name]
+    without(optimizers[0], set(range(1, 5)))
+    without(optimizers[1], set(range(2, 10)))  # behind the word embeddings and the output layer
+
+
+HETEROGENEOUS = {
+    "layer 1 lacks a weight": (without_fc1_in_layer_1, ("1 of the 2 layers",)),
+    "layer 1 is smaller": (with_a_smaller_fc1_in_layer_1, ("another shape",)),
+    "layer 0 is missing": (without_layer_0, ("1 of the 2 layers",)),
+}
+
+
+@pytest.fixture(scope="module")
+def on_one_rank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("one") / "rank"
+    succeed("reshard", SAMPLE, made, "--dp", "1")
+    return made
+
+
+@pytest.mark.parametrize("row", HETEROGENEOUS.values(), ids=HETEROGENEOUS)
+def test_models_whose_layers_differ_stay_in_torch_files(
+    row: tuple, on_one_rank: Path, copied, tmp_path: Path
+) -> None:
+    change, mentions = row
+    root = copied(on_one_rank)
+    model, optimizers = load_file(model_file(root)), load_file(rank_file(root, 0))
+    change(model["model"], optimizers)
+    model["optimizer"] = optimizers
+    torch.save(model, model_file(root))
+    torch.save(optimizers, rank_file(root, 0))
+    line = refuse(UNSUPPORTED, "ckpt-convert", root, tmp_path / "made", *TO_DIST)
+    assert all(mention in line for mention in mentions), line
+    succeed("reshard", root, tmp_path / "dp2", "--dp", "2", "--strict", "--verify")
+    assert logical_digest(tmp_path / "dp2") == logical_digest(root)
+
+
 @pytest.mark.parametrize(
     "args", [{"moe_layer_freq": [0, 1]}, {"moe_layer_freq": 2}, {"linear_attention_freq": 2}],
     ids=str,
