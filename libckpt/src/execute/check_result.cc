@@ -29,6 +29,7 @@ std::string_view explanation(DifferenceKind kind) {
     case DifferenceKind::OnlyInB: return "is not in the source";
     case DifferenceKind::DType: return "has another type";
     case DifferenceKind::Shape: return "has another shape";
+    case DifferenceKind::Key: return "has a key of another type";
     case DifferenceKind::Value: break;
   }
   return "has another value";

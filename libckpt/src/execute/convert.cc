@@ -20,7 +20,9 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
     ExecuteOptions reading = options.execute;
     reading.on_read = {};
     if (options.verify) {
-      refuse_damage(verify(open_result(written, opened.limits()), {.execution = reading}));
+      VerifyOptions checks;
+      checks.execution = reading;
+      refuse_damage(verify(open_result(written, opened.limits()), checks));
     }
     check_plain_result(opened, spec, written, {not_carried, options.verify, reading});
   };
