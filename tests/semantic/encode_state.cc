@@ -79,22 +79,13 @@ std::string object_content(const std::string& callable, const std::string& args,
   return "o" + callable + hashed(args) + "0" + "l" + number(0) + pairs + state;
 }
 
-std::string list_of_pairs(const Node& node) {
-  std::string encoded = "l" + number(node.items.size());
-  for (const auto& [key, value] : node.items) {
-    encoded += hashed("l" + number(2) + encoding(*key.node) + encoding(*value));
-  }
-  return encoded;
-}
-
+// The same however the pickle gives the items: Python puts those of an argument in, too.
 std::string mapping_object(const Node& node) {
   const bool ordered = node.kind == Node::Kind::OrderedDict;
-  std::string args = "t" + number((ordered ? 0 : 1) + (node.items_as_arguments ? 1 : 0));
-  if (!ordered) args += global("builtins", "list");
-  if (node.items_as_arguments) args += hashed(list_of_pairs(node));
+  const std::string args =
+      ordered ? "t" + number(0) : "t" + number(1) + global("builtins", "list");
   return object_content(global("collections", ordered ? "OrderedDict" : "defaultdict"), args,
-                        node.items_as_arguments ? number(0) : pairs_of(node),
-                        optional_attributes(node.attributes));
+                        pairs_of(node), optional_attributes(node.attributes));
 }
 
 std::string content_encoding(const Node& node) {

@@ -123,16 +123,9 @@ class DocumentFacts {
             value.callable().is_global("collections", "defaultdict"));
   }
 
-  // Its items are set one by one, or given as an argument: [[key, value], ...].
   void visit_mapping_object(const Value& value) {
     state(Aspect::Type, std::string(value.callable().name()));
-    const size_t first = value.callable().name() == "defaultdict" ? 1 : 0;
-    const bool has_argument = value.args().size() > first;
-    if (has_argument) {
-      const Value pairs = value.args()[first];
-      for (size_t i = 0; i < pairs.size(); ++i) visit_item(pairs[i][0], pairs[i][1]);
-    }
-    if (!has_argument || value.item_count() > 0) visit_items(value);
+    visit_items(value);
     if (value.state()) visit_attributes(*value.state());
   }
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from losses import Aspect, Loss, Place, Step, StepKind, is_mapping, key_step, pointer
 
 OF_TYPES = {Aspect.TYPE, Aspect.ORDER, Aspect.MISSING}
+ATTRIBUTES_OF = "attributes of "
 ALWAYS_SAID = {Aspect.INVENTED}
 
 
@@ -46,12 +47,16 @@ class Listing:
     def names(self, place: Place, aspect: Aspect) -> bool:
         if any(self.entry_names(what, reason, place, aspect) for what, reason in self.entries):
             return True
-        # Attributes may be listed with the value that has them.
+        # Attributes may be listed with the value that has them, or by their names.
         is_attribute = bool(place) and place[-1].kind is StepKind.ATTRIBUTE
-        return is_attribute and self.names(place[:-1], Aspect.MISSING)
+        if is_attribute and self.names(place[:-1], Aspect.MISSING):
+            return True
+        return any(part_names(what, reason, place, aspect) for what, reason in self.entries)
 
     @staticmethod
     def entry_names(what: str, reason: str, place: Place, aspect: Aspect) -> bool:
+        if what.startswith(ATTRIBUTES_OF):
+            return False
         if what.startswith("storage of ") and aspect is not Aspect.SHARING:
             return False
         if what.startswith("key ") and aspect is not Aspect.KEY:
@@ -65,6 +70,21 @@ class Listing:
         pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
         said = (f"{what}: {reason}" for what, reason in self.entries)
         return word != "" and any(pattern.search(text) for text in said)
+
+
+def part_names(what: str, reason: str, place: Place, aspect: Aspect) -> bool:
+    """`attributes of a.b`: "its A, the class B, its C; DCP holds plain tensors" covers the loss of
+    A, B and C, and no other of this tensor."""
+    if not what.startswith(ATTRIBUTES_OF) or not place:
+        return False
+    tensor, listed = what.removeprefix(ATTRIBUTES_OF), f", {reason.rpartition('; ')[0]}, "
+    if aspect is Aspect.TYPE:
+        return tensor in forms(place) and ", the class " in listed
+    if aspect is Aspect.REQUIRES_GRAD:
+        return tensor in forms(place) and ", its requires_grad, " in listed
+    name = str(place[-1].name)
+    is_listed = any(f", its {form}, " in listed for form in {name, as_shown(name)})
+    return place[-1].kind is StepKind.ATTRIBUTE and tensor in forms(place[:-1]) and is_listed
 
 
 def forms(place: Place) -> set[str]:

@@ -83,7 +83,7 @@ class StateMaker {
     node.kind = kKinds[random_() % std::size(kKinds)];
     for (size_t count = size(); count > 0; --count) {
       Key next = key();
-      if (!has_key(node, next.text)) node.items.emplace_back(std::move(next), value(depth - 1));
+      if (!has_key(node, next)) node.items.emplace_back(std::move(next), value(depth - 1));
     }
     node.items_as_arguments = node.kind != Node::Kind::Dict && !node.items.empty() && one_in(6);
     if (node.kind == Node::Kind::OrderedDict && one_in(4)) {
@@ -93,9 +93,14 @@ class StateMaker {
     return std::make_shared<const Node>(std::move(node));
   }
 
-  static bool has_key(const Node& mapping, const std::string& text) {
+  // Also one that is equal in Python: {1: ..., True: ...} has one key.
+  static bool has_key(const Node& mapping, const Key& wanted) {
+    const auto is_one = [](const Key& key) {
+      const Node::Kind kind = key.node->kind;
+      return (kind == Node::Kind::Int || kind == Node::Kind::Bool) && key.node->integer == 1;
+    };
     for (const auto& [key, value] : mapping.items) {
-      if (key.text == text) return true;
+      if (key.text == wanted.text || (is_one(key) && is_one(wanted))) return true;
     }
     return false;
   }
