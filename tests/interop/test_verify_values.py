@@ -121,6 +121,29 @@ def test_nans_are_counted_and_the_first_is_told(copied) -> None:
     assert any("1 value is infinite, number 3" in p for p in said), said
 
 
+def set_common_step(root: Path, value: float) -> None:
+    def edit(tree: dict) -> None:
+        states = [o["optimizer"].get("state", {}) for o in tree["optimizer"].values()]
+        state = next(state for state in states if "common_step" in state)
+        state["common_step"] = torch.tensor(value)
+
+    bad.edit_file(iteration_folder(root) / "common.pt", edit)
+
+
+@pytest.mark.parametrize(
+    ("step", "shown"),
+    [(float("nan"), "NaN"), (float("inf"), "inf"), (-1.0, "-1"), (2.5, "2.5")],
+)
+def test_a_common_step_that_counts_nothing_is_found(step: float, shown: str, copied) -> None:
+    root = copied(DIST)
+    set_common_step(root, step)
+    code, document = verify(root)
+    assert code == DAMAGED
+    (problem,) = said_of(document)
+    assert "common.pt" in problem
+    assert problem.endswith(f"/state/common_step the common step has the step count {shown}")
+
+
 # --- masters and weights by name -----------------------------------------------------------------
 
 

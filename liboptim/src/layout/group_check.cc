@@ -1,6 +1,10 @@
 #include "layout/group_check.h"
 
+#include <cmath>
+#include <cstring>
+#include <iomanip>
 #include <map>
+#include <sstream>
 #include <utility>
 
 #include <ckpt/error.h>
@@ -16,6 +20,40 @@ namespace {
 using ckpt::Kind;
 using ckpt::Value;
 
+template <typename Number>
+std::optional<double> number_of(const std::string& bytes) {
+  Number number;
+  if (bytes.size() != sizeof number) return std::nullopt;
+  std::memcpy(&number, bytes.data(), sizeof number);
+  return static_cast<double>(number);
+}
+
+// A step count of the types in which optimizers keep it; `bytes`: the element of a tensor.
+std::optional<double> number_in(const Value& step, const std::optional<std::string>& bytes) {
+  if (step.is(Kind::Int)) return static_cast<double>(step.as_int());
+  if (step.is(Kind::Float)) return step.as_float();
+  const auto tensor = ckpt::as_tensor(step);
+  if (!tensor || !bytes) return std::nullopt;
+  switch (tensor->dtype) {
+    case ckpt::DType::Float32: return number_of<float>(*bytes);
+    case ckpt::DType::Float64: return number_of<double>(*bytes);
+    case ckpt::DType::Int32: return number_of<int32_t>(*bytes);
+    case ckpt::DType::Int64: return number_of<int64_t>(*bytes);
+    default: return std::nullopt;
+  }
+}
+
+bool is_count(double number) {
+  return std::isfinite(number) && number >= 0 && number == std::floor(number);
+}
+
+std::string number_text(double number) {
+  if (std::isnan(number)) return "NaN";
+  std::ostringstream text;
+  text << std::setprecision(15) << number;
+  return text.str();
+}
+
 class GroupCheck {
  public:
   GroupCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report)
@@ -23,6 +61,7 @@ class GroupCheck {
 
   void run(const FoundOptimizer& found) {
     const uint32_t number = optimizers_[found.file + found.object]++;
+    check_common_step(found);
     std::map<std::string, size_t> identities;
     std::map<std::string, uint32_t> counts;  // of groups with one identity
     for (size_t i = 0; i < found.groups.size(); ++i) {
@@ -102,7 +141,9 @@ class GroupCheck {
   // The steps that torch's AdamW keeps for each parameter, and fused optimizers in the group.
   void check_steps(const FoundOptimizer& found, size_t group, FirstSteps& first) {
     if (const auto step = found.groups[group].find("step")) {
-      compare(found, group, {"the group", step_text(found, *step, {})}, first.group);
+      auto text = step_text(found, *step, {});
+      check_count(found, place_of(group), "the group", number_in(*step, text));
+      compare(found, group, {"the group", std::move(text)}, first.group);
     }
     const auto state = found.state();
     const auto params = found.groups[group].find("params");
@@ -114,8 +155,31 @@ class GroupCheck {
       if (!step) continue;
       const std::string number = std::to_string(param.as_int());
       auto text = step_text(found, *step, found.pointer + "/state/" + number + "/step");
+      const auto count = number_in(*step, text);
+      // NaN and infinity are findings of the tensor that holds the count.
+      if (!first.param && count && std::isfinite(*count)) {
+        check_count(found, place_of(group), "parameter " + number, count);
+      }
       if (!compare(found, group, {"parameter " + number, std::move(text)}, first.param)) return;
     }
+  }
+
+  // The one step of all parameters, as torch_dist keeps it.
+  void check_common_step(const FoundOptimizer& found) {
+    const auto state = found.state();
+    if (!state || !state->is(Kind::Dict)) return;
+    const auto step = state->find("common_step");
+    if (!step) return;
+    const std::string place = "/state/common_step";
+    check_count(found, place, "the common step",
+                number_in(*step, step_text(found, *step, found.pointer + place)));
+  }
+
+  void check_count(const FoundOptimizer& found, const std::string& place, const std::string& whose,
+                   std::optional<double> count) {
+    if (!count || is_count(*count)) return;
+    find(found, place, whose + " has the step count " + number_text(*count),
+         "a step count is a whole number, 0 or more");
   }
 
   // Remembers the first step; false, and a finding, where one differs from it.
