@@ -37,6 +37,76 @@ std::string global_text(const Value& value) {
   return as_dtype(value) ? full : "<class '" + full + "'>";
 }
 
+// Python's repr() of bytes.
+std::string bytes_text(std::string_view bytes) {
+  const bool has_single = bytes.find('\'') != bytes.npos;
+  const char quote = has_single && bytes.find('"') == bytes.npos ? '"' : '\'';
+  std::string text = {'b', quote};
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == quote || c == '\\') {
+      text += {'\\', c};
+    } else if (c == '\n' || c == '\r' || c == '\t') {
+      text += {'\\', c == '\n' ? 'n' : c == '\r' ? 'r' : 't'};
+    } else if (byte < 0x20 || byte > 0x7E) {
+      constexpr char kDigits[] = "0123456789abcdef";
+      text += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    } else {
+      text += c;
+    }
+  }
+  return text + quote;
+}
+
+// Bytes as protocol 2 has them: _codecs.encode(text, 'latin1') or bytes(); nullopt for other calls.
+std::optional<std::string> latin1_bytes(const Value& value) {
+  const bool is_bytes = value.callable().is_global("__builtin__", "bytes") ||
+                        value.callable().is_global("builtins", "bytes");
+  if (is_bytes && value.args().size() == 0) return "";
+  if (!value.callable().is_global("_codecs", "encode") || value.args().size() != 2) {
+    return std::nullopt;
+  }
+  const Value text = value.args()[0], encoding = value.args()[1];
+  if (!text.is(Kind::Str) || !encoding.is(Kind::Str) || encoding.text() != "latin1") {
+    return std::nullopt;
+  }
+  std::string bytes;
+  const std::string_view utf8 = text.text();
+  for (size_t i = 0; i < utf8.size(); ++i) {
+    const auto lead = static_cast<unsigned char>(utf8[i]);
+    const bool is_pair = lead == 0xC2 || lead == 0xC3;  // of U+0080 to U+00FF
+    if (lead >= 0x80 && (!is_pair || i + 1 == utf8.size())) return std::nullopt;
+    bytes += is_pair ? static_cast<char>(((lead & 3) << 6) | (utf8[++i] & 0x3F)) : utf8[i];
+  }
+  return bytes;
+}
+
+std::string text_of(const Value& value, int depth);
+
+// In the order of the pickle.
+std::string elements_text(const Value& value, int depth) {
+  std::string text;
+  for (size_t i = 0; i < value.size(); ++i) {
+    if (text.size() > kTupleTextBytesMax) return text + ", ...";
+    text += (i ? ", " : "") + text_of(value[i], depth + 1);
+  }
+  return text;
+}
+
+// frozenset([...]) of protocols below 4.
+std::optional<Value> frozenset_elements(const Value& value) {
+  const bool is_call = value.callable().is_global("builtins", "frozenset") ||
+                       value.callable().is_global("__builtin__", "frozenset");
+  if (!is_call || value.args().size() != 1 || !value.args()[0].is(Kind::List)) return std::nullopt;
+  return value.args()[0];
+}
+
+std::string frozenset_text(const Value& elements, int depth) {
+  if (elements.size() == 0) return "frozenset()";
+  if (depth == kKeyDepthMax) return "frozenset({...})";
+  return "frozenset({" + elements_text(elements, depth) + "})";
+}
+
 std::string text_of(const Value& value, int depth) {
   switch (value.kind()) {
     case Kind::None: return "None";
@@ -49,14 +119,13 @@ std::string text_of(const Value& value, int depth) {
     case Kind::Global: return global_text(value);
     case Kind::Tuple: {
       if (depth == kKeyDepthMax) return "(...)";
-      std::string text = "(";
-      for (size_t i = 0; i < value.size(); ++i) {
-        if (text.size() > kTupleTextBytesMax) return text + ", ...)";
-        text += (i ? ", " : "") + text_of(value[i], depth + 1);
-      }
-      return text + (value.size() == 1 ? ",)" : ")");
+      return "(" + elements_text(value, depth) + (value.size() == 1 ? ",)" : ")");
     }
+    case Kind::Bytes: return bytes_text(value.text());
+    case Kind::FrozenSet: return frozenset_text(value, depth);
     case Kind::Object:
+      if (const auto bytes = latin1_bytes(value)) return bytes_text(*bytes);
+      if (const auto elements = frozenset_elements(value)) return frozenset_text(*elements, depth);
       if (value.callable().is(Kind::Global)) {
         return "<" + std::string(value.callable().module()) + "." +
                std::string(value.callable().name()) + ">";
