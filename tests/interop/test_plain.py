@@ -322,6 +322,40 @@ def test_keys_of_one_text_are_refused(state, tmp_path: Path) -> None:
     assert same.code == 0, same
 
 
+@pytest.mark.parametrize("protocol", [2, 5])
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"bytes", b"it's", b"it's \"so\"", b"\x00\n\\\x7f\xe9", b"", frozenset(), frozenset({1}),
+        frozenset({b"x"}), (b"a", frozenset({2})),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_key_is_named_as_str_shows_it(key: object, protocol: int, tmp_path: Path) -> None:
+    source, folder = tmp_path / "source.pt", tmp_path / "dcp"
+    torch.save({"a": {key: torch.ones(2)}}, source, pickle_protocol=protocol)
+    listed = succeed("ckpt-convert", source, folder, "--to", "torch_dist", "--json").json()
+    key_text = "/" + str(key)
+    assert [n["what"] for n in listed["not_carried"]] == [f"key /a{key_text}"]
+    dcp_to_torch_save(folder, tmp_path / "theirs.pt")
+    assert list(load(tmp_path / "theirs.pt")["a"]) == [str(key)]
+
+
+def test_requires_grad_of_a_folder_stays_in_metadata(tmp_path: Path) -> None:
+    """PyTorch keeps it there and applies it nowhere: a file made of the folder is without."""
+    state = {"w": torch.ones(2, requires_grad=True), "v": torch.ones(2)}
+    dcp.save(state, checkpoint_id=tmp_path / "source", no_dist=True)
+    for options in (("--to", "torch_dist"), ("--to", "torch_dist", "--strict", "--verify")):
+        made = tmp_path / options[-1]
+        succeed("ckpt-convert", tmp_path / "source", made, *options)
+        entries = dcp.FileSystemReader(made).read_metadata().state_dict_metadata
+        assert {key: entry.properties.requires_grad for key, entry in entries.items()} == {
+            "w": True, "v": False
+        }  # fmt: skip
+    succeed("ckpt-convert", tmp_path / "source", tmp_path / "made.pt", "--to", "torch", "--strict")
+    assert not load(tmp_path / "made.pt")["w"].requires_grad
+
+
 def test_names_that_cannot_be_nested_again_are_refused(tmp_path: Path) -> None:
     torch.save({"a": torch.ones(2), "b": {"c": torch.ones(2)}}, tmp_path / "source.pt")
     line = refuse(

@@ -69,6 +69,7 @@ struct TensorEntry {
   Extents shape;
   std::vector<Chunk> chunks;
   Kind key_kind = Kind::Str;  // of the key's last step, where a torch.save file's mapping gives it
+  bool requires_grad = false;  // what .metadata says of it, which PyTorch never applies
 };
 
 // A value that is no tensor: a torch.save archive of its own in torch_dist, a part of a file's

@@ -327,9 +327,11 @@ bool DistAssembler::build_info(DistItem& object, const Fields& fields) {
 bool DistAssembler::build_properties(DistItem& object, const DistItem& state) {
   const auto node = to_node(state);
   if (!node || !drop_pairs(state)) return false;
-  const auto dtype = strided_dtype(values_.tree.value(*node));
+  const Value properties = values_.tree.value(*node);
+  const auto dtype = strided_dtype(properties);
   if (!dtype) return false;
-  object = {Tag::Properties, 0, static_cast<uint64_t>(*dtype)};
+  const uint32_t requires_grad = requires_grad_of(properties) ? 1 : 0;
+  object = {Tag::Properties, requires_grad, static_cast<uint64_t>(*dtype)};
   return true;
 }
 
@@ -339,7 +341,7 @@ bool DistAssembler::build_tensor(DistItem& object, const Fields& fields) {
   if (list.id + list.number != chunks_.size()) return false;
   const auto chunks = std::span(chunks_).subspan(list.id);
   unnamed_.push_back({static_cast<DType>(properties.number), &values_.extents[size.id],
-                      pieces_.boxes.size(), chunks.size()});
+                      pieces_.boxes.size(), chunks.size(), properties.id == 1});
   pieces_.boxes.insert(pieces_.boxes.end(), chunks.begin(), chunks.end());
   object = {Tag::Tensor, named_tensors_ + static_cast<uint32_t>(unnamed_.size()) - 1};
   chunks_.resize(list.id);

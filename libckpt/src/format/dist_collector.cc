@@ -34,6 +34,7 @@ void DistCollector::add_tensor(const DistPieces& pieces, const DistPieces::Entry
   const DistPieces::Tensor& read = *entry.tensor;
   TensorEntry& tensor =
       tensors_.emplace_back(TensorEntry{{}, *entry.name, read.dtype, *read.shape, {}});
+  tensor.requires_grad = read.requires_grad;
   tensor.chunks.reserve(read.boxes);
   for (const auto& box : std::span(pieces.boxes).subspan(read.first_box, read.boxes)) {
     tensor.chunks.push_back({{*box.offsets, *box.sizes}, {}});

@@ -20,6 +20,7 @@ struct DistPieces {
     DType dtype;
     const Extents* shape;
     size_t first_box, boxes;  // of its chunks, in `boxes`
+    bool requires_grad;
   };
   // Of state_dict_metadata; `key` is a small number of its own for each name.
   struct Entry {

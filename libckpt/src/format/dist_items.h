@@ -50,7 +50,7 @@ struct DistItem {
     List,        // id: first of its chunks, number: how many
     Chunk,       // id: offsets, number: sizes (of InternedExtents)
     Tensor,      // id: of the collector
-    Properties,  // number: the tensor's DType
+    Properties,  // number: the tensor's DType; id: 1 where it requires a gradient
     Index,       // id: key (text), number: offsets + 1, or 0 where there are none
     Info,        // id: path (text), number: which range of bytes
   };

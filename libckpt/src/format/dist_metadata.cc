@@ -194,7 +194,9 @@ class Interpreter {
     const Value fields = fields_of(value, "TensorStorageMetadata", key);
     TensorEntry tensor;
     tensor.key = key;
-    tensor.dtype = read_dtype(fields.at("properties"), key);
+    const Value properties = fields_of(fields.at("properties"), "TensorProperties", key);
+    tensor.dtype = read_dtype(properties, key);
+    tensor.requires_grad = requires_grad_of(properties);
     tensor.shape = as_size(fields.at("size"), key);
     const Value chunks = fields.at("chunks");
     for (size_t i = 0; i < chunks.size(); ++i) {
@@ -207,8 +209,7 @@ class Interpreter {
     return tensor;
   }
 
-  DType read_dtype(const Value& properties, std::string_view key) {
-    const Value fields = fields_of(properties, "TensorProperties", key);
+  DType read_dtype(const Value& fields, std::string_view key) {
     const bool named = fields.is(Kind::Dict);
     const Value dtype = named ? fields.at("dtype") : fields[0];
     const auto layout = named ? fields.find("layout") : std::optional(fields[1]);
@@ -235,6 +236,13 @@ class Interpreter {
 std::optional<DType> strided_dtype(const Value& state) {
   if (!state.is(Kind::Tuple) || state.size() != 5 || !is_strided(state[1])) return std::nullopt;
   return as_dtype(state[0]);
+}
+
+bool requires_grad_of(const Value& state) {
+  std::optional<Value> flag;
+  if (state.is(Kind::Dict)) flag = state.find("requires_grad");
+  if (state.is(Kind::Tuple) && state.size() > 2) flag = state[2];
+  return flag && flag->is(Kind::Bool) && flag->as_bool();
 }
 
 bool is_plain_file_name(std::string_view name) {

@@ -32,6 +32,9 @@ DistMetadata interpret_dist_metadata(const ValueTree& tree, bool is_part = false
 // torch.strided.
 std::optional<DType> strided_dtype(const Value& state);
 
+// A tuple (dtype, layout, requires_grad, ...) as TensorProperties' state, or a dict of the same.
+bool requires_grad_of(const Value& state);
+
 // A name of a file in the folder, and of nothing else.
 bool is_plain_file_name(std::string_view name);
 

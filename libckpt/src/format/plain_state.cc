@@ -233,6 +233,7 @@ PlainState read_dist_state(const Checkpoint& source) {
         path == paths.end() ? std::vector<PathStep>{{entry.key}} : path_of(entry.key, path->second);
     if (const TensorEntry* tensor = source.catalog().find_tensor(entry.key)) {
       entry.tensor = borrow(*tensor);
+      entry.requires_grad = tensor->requires_grad;
     } else {
       auto object = source.read_object(*source.catalog().find_object(entry.key));
       entry.document = std::make_shared<const Document>(std::move(object));
