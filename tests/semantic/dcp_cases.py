@@ -34,10 +34,10 @@ from oracles import (
     content,
     contents_of_hash,
     read_dcp_flat,
+    read_dcp_nested,
     read_torch_save,
     requires_grad_in,
 )
-from plain_conversions import with_requires_grad
 from session import Made, Session
 from state_dict_cases import random_tensor
 
@@ -328,7 +328,7 @@ def convert(session: Session, flat: dict | None, verified: int) -> None:
 
 def check_file(session: Session, made: Made, verified: int) -> None:
     try:
-        source = with_requires_grad(session.source)
+        source = read_dcp_nested(session.source)  # PyTorch does not apply requires_grad
     except Unreadable as problem:
         session.report("success only with what torch reads", f"{made.outcome}\n  {problem}")
         return

@@ -187,6 +187,8 @@ def same_leaf(expected: object, actual: object) -> bool:
     if isinstance(expected, (numpy.ndarray, numpy.generic)):
         same_type = expected.dtype == actual.dtype and expected.shape == actual.shape
         return same_type and expected.tobytes() == actual.tobytes()
+    if isinstance(expected, (torch.TypedStorage, torch.UntypedStorage)):
+        return expected.tolist() == actual.tolist() and str(expected.dtype) == str(actual.dtype)
     if isinstance(expected, collections.deque):
         return not list(losses(list(expected), list(actual)))
     return expected == actual or bool(attributes(expected)) and not list(
