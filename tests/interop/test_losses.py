@@ -351,3 +351,12 @@ def test_a_step_count_that_one_parameter_lacks_is_not_invented(copied, tmp_path:
     edit_rank(1, lambda ranks: ranks[1]["optimizer"]["state"][0].pop("step"))(root)
     line = refuse(3, "reshard", root, tmp_path / "made", "--dp", "3")
     assert "step" in line and "is missing" in line
+
+
+def test_attributes_of_step_counts_are_listed(copied, tmp_path: Path) -> None:
+    root = copied(SAMPLE)
+    edit_rank(1, lambda ranks: mark(ranks[1]["optimizer"]["state"][0]["step"]))(root)
+    outcome = succeed("reshard", root, tmp_path / "made", "--dp", "3")
+    assert "not carried: attributes of optimizer.state.step." in outcome.stdout, outcome
+    assert "seen_by" in outcome.stdout, outcome
+    refuse(UNSUPPORTED, "reshard", root, tmp_path / "strict", "--dp", "3", "--strict")

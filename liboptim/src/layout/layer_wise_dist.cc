@@ -7,6 +7,7 @@
 #include "layout/common_state.h"
 #include "layout/layer_wise_view.h"
 #include "layout/stacked_layers.h"
+#include "layout/tensor_attributes.h"
 
 namespace optim {
 namespace {
@@ -357,6 +358,7 @@ class Reader {
     if (state->item_count() == 0) return;
     const TensorEntry* tensor = source_.catalog().find_tensor(pointer, state_.file);
     if (tensor == nullptr || !tensor->shape.empty()) throw_common(pointer, "is no single number");
+    note_what_a_step_loses({pointer, *state->find(kCommonStep), document_}, view_);
     out.step_layout = StepLayout::PerParam;
     out.step_dtype = tensor->dtype;
     out.step_bytes.resize(ckpt::count_bytes(*tensor));

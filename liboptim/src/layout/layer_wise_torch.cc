@@ -288,7 +288,10 @@ class Reader {
       place.unsupported("a state that is no tensor (as SOAP's step) is not handled");
     }
     const TensorEntry& tensor = tensor_at(place);
-    if (name == "step") return read_step(tensor, param, place);
+    if (name == "step") {
+      note_what_a_step_loses({state_key(name, owner.info.name), value, document}, view_);
+      return read_step(tensor, param, place);
+    }
     check_shape(tensor, param, place);
     if (!is_state_dtype(tensor.dtype)) place.unsupported("optimizer state of integers");
     owner.states.push_back(name);

@@ -42,6 +42,26 @@ std::optional<std::vector<std::string>> names_beside(const Value& stated,
   return names;
 }
 
+// ": a, b"; empty where no name is known.
+std::string listed(const std::optional<std::vector<std::string>>& names) {
+  std::string list;
+  for (const std::string& name : names.value_or(std::vector<std::string>())) {
+    list += (list.empty() ? ": " : ", ") + ckpt::escaped(name);
+  }
+  return list;
+}
+
+// The class and requires_grad, which no target holds.
+void note_kind(const std::string& key, const Value& value, const ckpt::TensorView& stated,
+               LayerWiseCheckpoint& view) {
+  if (const auto type = other_class(value)) {
+    view.not_carried.push_back({"class of " + key, *type + " becomes a plain tensor"});
+  }
+  if (stated.requires_grad) {
+    view.not_carried.push_back({"requires_grad of " + key, "it is written without"});
+  }
+}
+
 std::map<std::string, const LayerWiseParam*> params_by_master(const LayerWiseCheckpoint& view) {
   std::map<std::string, const LayerWiseParam*> params;
   for (const LayerWiseParam& param : view.params) {
@@ -59,12 +79,18 @@ void note_attributes(const FoundTensor& tensor, CommonBuilder& common, LayerWise
   if (stated->attributes) {
     view.attributes[key] = common.carry(document.tree.value(*stated->attributes), document);
   }
-  if (const auto type = other_class(value)) {
-    view.not_carried.push_back({"class of " + key, *type + " becomes a plain tensor"});
-  }
-  if (stated->requires_grad) {
-    view.not_carried.push_back({"requires_grad of " + key, "it is written without"});
-  }
+  note_kind(key, value, *stated, view);
+}
+
+void note_what_a_step_loses(const FoundTensor& step, LayerWiseCheckpoint& view) {
+  const auto stated = ckpt::as_tensor(step.value);
+  if (!stated) return;
+  note_kind(step.key, step.value, *stated, view);
+  if (!stated->attributes) return;
+  const auto names = names_beside(step.document.tree.value(*stated->attributes), {});
+  if (names && names->empty()) return;
+  view.not_carried.push_back(
+      {"attributes of " + step.key, "a step count is written as a plain number" + listed(names)});
 }
 
 std::vector<Attribute> master_attributes(const LayerWiseCheckpoint& view,
@@ -89,11 +115,8 @@ std::vector<ckpt::NotCarried> lost_attributes(const LayerWiseCheckpoint& view) {
         param == params.end() ? std::vector<Attribute>() : master_attributes(view, *param->second);
     const auto names = names_beside(view.common.tree.value(node), given);
     if (names && names->empty()) continue;
-    std::string list;
-    for (const std::string& name : names.value_or(std::vector<std::string>())) {
-      list += (list.empty() ? ": " : ", ") + ckpt::escaped(name);
-    }
-    lost.push_back({"attributes of " + key, "only torch files hold attributes of tensors" + list});
+    lost.push_back(
+        {"attributes of " + key, "only torch files hold attributes of tensors" + listed(names)});
   }
   return lost;
 }

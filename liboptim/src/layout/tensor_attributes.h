@@ -23,6 +23,9 @@ struct FoundTensor {
 };
 void note_attributes(const FoundTensor& tensor, CommonBuilder& common, LayerWiseCheckpoint& view);
 
+// Of a step count, which is written anew: all that it is beside its value goes to view.not_carried.
+void note_what_a_step_loses(const FoundTensor& step, LayerWiseCheckpoint& view);
+
 // Those that Megatron sets on the master of a parameter of this name, in its order.
 using Attribute = std::pair<std::string, std::variant<bool, int64_t>>;
 std::vector<Attribute> master_attributes(const LayerWiseCheckpoint& view,
