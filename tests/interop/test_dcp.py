@@ -313,3 +313,26 @@ def test_compression_is_for_torch_dist_alone(generated: Path, tmp_path: Path) ->
     assert "torch_dist" in line
     outcome = run("ckpt-convert", source, tmp_path / "b", "--to", "torch_dist", "--zstd", 20)
     assert outcome.code == 2
+
+
+def test_a_path_that_leads_into_an_object_is_corrupt(tmp_path: Path) -> None:
+    """planner_data may say anything: nothing is put into a value of the source."""
+    state = {"object": {"a": 1}, "tensor": torch.ones(2)}
+    dcp.save(state, checkpoint_id=tmp_path / "in", no_dist=True)
+
+    def nest(metadata) -> None:
+        keys = list(metadata.state_dict_metadata)
+        tensor = next(key for key in keys if key.startswith("tensor"))
+        inner = next(key for key in keys if key.startswith("object"))
+        metadata.planner_data = {inner: (inner,), tensor: (inner, *tensor.split("."))}
+        renamed = f"{inner}.{tensor}"
+        entry = metadata.state_dict_metadata.pop(tensor)
+        metadata.state_dict_metadata[renamed] = entry
+        metadata.planner_data[renamed] = metadata.planner_data.pop(tensor)
+        for index in [index for index in metadata.storage_data if index.fqn == tensor]:
+            moved = type(index)(renamed, index.offset, index.index)
+            metadata.storage_data[moved] = metadata.storage_data.pop(index)
+
+    change_metadata(tmp_path / "in", nest)
+    line = refuse(CORRUPT, "ckpt-convert", tmp_path / "in", tmp_path / "out.pt", "--to", "torch")
+    assert "inside another value" in line

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include <ckpt/archive_builder.h>
 #include <ckpt/error.h>
@@ -176,8 +177,10 @@ class Unflattener {
     NodeId& slot = slots_[std::to_string(container) + (at.is_index ? "#" : "'") + at.text];
     if (slot != 0) {
       if (next.value != kNoNode) corrupt(key, "two values would be in one place");
+      if (values_.contains(slot - 1)) corrupt(key, "it would be inside another value");
       return slot - 1;
     }
+    if (next.value != kNoNode) values_.insert(next.value);
     slot = (next.value != kNoNode ? next.value : next.is_list ? tree.list() : tree.dict()) + 1;
     if (at.is_index && holder.is(Kind::List)) {
       set_element(key, container, at.text, slot - 1);
@@ -210,7 +213,8 @@ class Unflattener {
 
   PlainState state_;
   ArchiveBuilder builder_;
-  TextMap<NodeId> slots_;  // container and step -> child + 1
+  TextMap<NodeId> slots_;    // container and step -> child + 1
+  std::set<NodeId> values_;  // children that are no containers of ours
   size_t index_count_ = 0;
   NodeId root_ = kNoNode;
 };
