@@ -103,7 +103,8 @@ BOOST_AUTO_TEST_CASE(rows_that_are_no_whole_number_of_groups_are_refused) {
   using Split = optim::QkvSplit;
   for (const Split& split : {Split{-1, 2, 3}, Split{4, 0, 2}, Split{4, 2, INT64_MAX}}) {
     rule.qkv_split = split;
-    expect_error(ckpt::ErrorCode::InvalidArgument, "qkv_split", [&] { optim::make_rule(rule); });
+    expect_error(ckpt::ErrorCode::InvalidArgument, "muon_split_qkv",
+                 [&] { optim::make_rule(rule); });
   }
 }
 
