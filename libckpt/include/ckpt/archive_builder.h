@@ -26,6 +26,9 @@ class CKPT_EXPORT ArchiveBuilder {
 
   // Sets the root and gives everything away.
   TargetArchive finish(std::string name, NodeId root);
+  // The same as a document of the source's storages: for values that were carried, without tensors
+  // that were added.
+  Document finish_document(NodeId root);
 
  private:
   void renumber_storages(NodeId first, const Document& document);

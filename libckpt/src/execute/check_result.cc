@@ -39,16 +39,11 @@ std::string_view explanation(DifferenceKind kind) {
 ObjectTree as_written(const ObjectTree& object) {
   ArchiveBuilder builder;
   const Value root = object.document->tree.value(object.root);
-  const TargetArchive archive = builder.finish("archive", builder.carry(root, *object.document));
-  const auto& tree = *std::get<std::shared_ptr<const ValueTree>>(archive.content);
-  const std::string bytes = pickle::write(tree, kArchivePickleProtocol);
+  auto document =
+      std::make_shared<Document>(builder.finish_document(builder.carry(root, *object.document)));
+  const std::string bytes = pickle::write(document->tree, kArchivePickleProtocol);
   ByteReader reader(std::as_bytes(std::span(bytes)));
-  auto document = std::make_shared<Document>(Document{pickle::read(reader), {}});
-  for (size_t i = 0; i < archive.records.size(); ++i) {
-    const auto& storage = std::get<StorageSource>(archive.records[i].source);
-    document->storages.push_back({std::to_string(i), storage.region});
-  }
-  std::ranges::sort(document->storages, {}, &StorageRecord::key);
+  document->tree = pickle::read(reader);
   ObjectTree written = object;
   written.root = document->tree.root().id();
   written.document = std::move(document);
@@ -65,55 +60,35 @@ class ContentCheck {
   void run() const {
     DiffOptions names;
     names.keys_only = true;
-    require(diff(tensors_alone(source_), tensors_alone(written_), names));
+    require(diff(source_, written_, names));
     require_same_objects();
-    if (check_.values) require(diff_of_values());
+    if (check_.values) require_same_values();
   }
 
  private:
-  // Inventories that a Side refers to.
-  struct Side {
-    Inventory inventory;
-    const PayloadSource& source;
-  };
-
-  static Differences diff(const Side& a, const Side& b, const DiffOptions& options) {
-    Differences found = ckpt::diff({a.inventory, a.source}, {b.inventory, b.source}, options);
-    for (TensorDifference& tensor : found.tensors) tensor.a = tensor.b = nullptr;
-    return found;
-  }
-
-  static Side tensors_alone(const DiffSide& side) {
-    return {{side.inventory.tensors, {}}, side.source};
-  }
-  static Side objects_alone(const DiffSide& side) {
-    return {{{}, side.inventory.objects}, side.source};
-  }
-
   // A value has more than one pickle: what differs is compared again as the source's is written.
   void require_same_objects() const {
-    Side a = objects_alone(source_), b = objects_alone(written_);
+    Inventory a{{}, source_.inventory.objects}, b{{}, written_.inventory.objects};
     std::set<std::string, std::less<>> other_values;
-    for (const ObjectDifference& object : diff(a, b, values()).objects) {
+    for (const ObjectDifference& object : diff_of(a, b).objects) {
       if (object.kind != DifferenceKind::Value) require(object.kind, object.key);
       other_values.insert(object.key);
     }
     const auto is_equal = [&](const ObjectTree& object) {
       return !other_values.contains(object.key);
     };
-    std::erase_if(a.inventory.objects, is_equal);
-    std::erase_if(b.inventory.objects, is_equal);
-    for (ObjectTree& object : a.inventory.objects) object = as_written(object);
-    for (const ObjectDifference& object : diff(a, b, values()).objects) {
-      require(object.kind, object.key);
-    }
+    std::erase_if(a.objects, is_equal);
+    std::erase_if(b.objects, is_equal);
+    for (ObjectTree& object : a.objects) object = as_written(object);
+    require(diff_of(a, b));
   }
 
-  DiffOptions values() const {
+  // By value; points into the two.
+  Differences diff_of(const Inventory& a, const Inventory& b) const {
     DiffOptions options;
     options.details_max = 0;
     options.execution = check_.execute;
-    return options;
+    return diff({a, source_.source}, {b, written_.source}, options);
   }
 
   void require(const Differences& found) const {
@@ -127,8 +102,8 @@ class ContentCheck {
   }
 
   // Of tensors that both have: those whose checksums do not say that they are equal are read.
-  Differences diff_of_values() const {
-    Side a{{}, source_.source}, b{{}, written_.source};
+  void require_same_values() const {
+    Inventory a, b;
     std::map<std::string_view, const TensorEntry*> by_key;
     for (const TensorEntry& tensor : written_.inventory.tensors)
       by_key.emplace(tensor.key, &tensor);
@@ -137,10 +112,10 @@ class ContentCheck {
       if (found == by_key.end()) continue;
       const auto stated = stated_checksum(tensor, source_.source);
       if (stated && stated == stated_checksum(*found->second, written_.source)) continue;
-      a.inventory.tensors.push_back(tensor);
-      b.inventory.tensors.push_back(*found->second);
+      a.tensors.push_back(tensor);
+      b.tensors.push_back(*found->second);
     }
-    return diff(a, b, values());
+    require(diff_of(a, b));
   }
 
   const DiffSide& source_;

@@ -17,14 +17,12 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
   ConversionSource from{opened, source, &opened};
   const std::vector<NotCarried> not_carried = target.not_carried;
   from.check_result = [&](const std::filesystem::path& written) {
-    ExecuteOptions reading = options.execute;
-    reading.on_read = {};
     if (options.verify) {
       VerifyOptions checks;
-      checks.execution = reading;
+      checks.execution = options.execute;
       refuse_damage(verify(open_result(written, opened.limits()), checks));
     }
-    check_plain_result(opened, spec, written, {not_carried, options.verify, reading});
+    check_plain_result(opened, spec, written, {not_carried, options.verify, options.execute});
   };
   ConvertReport report = write_target(std::move(target), from, destination, options);
   report.source_format = opened.catalog().format;

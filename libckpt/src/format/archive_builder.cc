@@ -2,6 +2,8 @@
 
 #include <ckpt/error.h>
 
+#include <algorithm>
+
 namespace ckpt {
 
 NodeId ArchiveBuilder::add_tensor(DType dtype, const Extents& shape, RecordSource source) {
@@ -45,6 +47,19 @@ TargetArchive ArchiveBuilder::finish(std::string name, NodeId root) {
   carried_.clear();
   return {std::move(name), std::make_shared<const ValueTree>(std::exchange(tree_, ValueTree())),
           std::exchange(records_, {})};
+}
+
+Document ArchiveBuilder::finish_document(NodeId root) {
+  tree_.set_root(root);
+  carried_.clear();
+  Document document{std::exchange(tree_, ValueTree()), {}};
+  for (size_t i = 0; i < records_.size(); ++i) {
+    document.storages.push_back(
+        {std::to_string(i), std::get<StorageSource>(records_[i].source).region});
+  }
+  records_.clear();
+  std::ranges::sort(document.storages, {}, &StorageRecord::key);
+  return document;
 }
 
 }  // namespace ckpt

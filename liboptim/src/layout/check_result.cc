@@ -41,7 +41,8 @@ ckpt::ResultCheck content_check(const std::vector<ckpt::NotCarried>& not_carried
 }
 
 // As the layout of August 2026 files it: the step of an optimizer that is not Muon's in its groups.
-LayerWiseCheckpoint as_filed(LayerWiseCheckpoint view, StoreLayout layout) {
+LayerWiseCheckpoint as_of_august(LayerWiseCheckpoint view) {
+  constexpr StoreLayout layout = StoreLayout::August2026;
   for (LayerWiseOptimizer& optimizer : view.optimizers) {
     if (!is_distributed(view, optimizer, layout)) continue;
     for (const ckpt::NodeId group : optimizer.groups) put_step(view.common.tree, group, optimizer);
@@ -88,7 +89,9 @@ CheckWritten layer_wise_check(const LayerWiseCheckpoint& view, const ckpt::Paylo
           not_carried = std::move(not_carried)](const fs::path& written) {
     refuse_damage(written, options);
     const ckpt::Checkpoint result = ckpt::open_result(written, options.limits);
-    const ckpt::Inventory wanted = logical_inventory(as_filed(view, layout));
+    const bool is_of_august = layout == StoreLayout::August2026;
+    const ckpt::Inventory wanted =
+        is_of_august ? logical_inventory(as_of_august(view)) : logical_inventory(view);
     const ckpt::Inventory found = read_inventory(result);
     ckpt::require_same_content({wanted, payloads}, {found, result},
                                content_check(not_carried, options));

@@ -9,6 +9,7 @@
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
+#include "layout/rank_files.h"
 #include "layout/weight_sum.h"
 
 namespace optim {
@@ -17,7 +18,6 @@ namespace {
 using ckpt::DType;
 using ckpt::TensorEntry;
 
-constexpr std::string_view kModelFile = "mp_rank_00/model_optim_rng.pt";
 constexpr std::string_view kModel = "/model/";
 constexpr size_t kPieceElements = size_t{1} << 18;
 

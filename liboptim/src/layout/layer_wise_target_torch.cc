@@ -1,6 +1,7 @@
 // Writes what layer_wise_torch.cc reads: mp_rank_00/model_optim_rng.pt, which repeats rank 0's
 // optimizer state, and one layer_wise_optimizer_R.pt per rank.
 #include "layout/layer_wise_target.h"
+#include "layout/rank_files.h"
 #include "layout/tensor_attributes.h"
 
 namespace optim {
@@ -199,21 +200,21 @@ ckpt::TargetFile model_file(TargetJob& job) {
     if (key.text() == "iteration") add_model();
   }
   add_model();
-  return {"mp_rank_00/model_optim_rng.pt", {archive.finish("model_optim_rng", root)}, {}};
+  return {std::string(kModelFile), {archive.finish("model_optim_rng", root)}, {}};
 }
 
-ckpt::TargetFile rank_file(const TargetJob& job, uint32_t rank) {
+ckpt::TargetFile optimizer_file(const TargetJob& job, uint32_t rank) {
   ArchiveBuilder archive;
   const std::string stem = "layer_wise_optimizer_" + std::to_string(rank);
   const NodeId root = OptimizerWriter(job, archive).run(rank);
-  return {"mp_rank_00/" + stem + ".pt", {archive.finish(stem, root)}, {}};
+  return {rank_file(rank), {archive.finish(stem, root)}, {}};
 }
 
 }  // namespace
 
 void add_torch_files(TargetJob& job) {
   for (uint32_t rank = 0; rank < job.data_parallel; ++rank) {
-    job.target.files.push_back(rank_file(job, rank));
+    job.target.files.push_back(optimizer_file(job, rank));
   }
   job.target.files.push_back(model_file(job));
 }

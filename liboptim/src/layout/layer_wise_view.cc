@@ -189,17 +189,7 @@ RankGroups deal_params(const std::vector<ParamGroup>& groups, uint32_t data_para
   return ranks;
 }
 
-ckpt::Document CommonBuilder::finish() {
-  const ckpt::TargetArchive archive = builder_.finish("common", root_);
-  ckpt::Document document{*std::get<1>(archive.content), {}};
-  for (size_t i = 0; i < archive.records.size(); ++i) {
-    document.storages.push_back(
-        {std::to_string(i), std::get<ckpt::StorageSource>(archive.records[i].source).region});
-  }
-  std::sort(document.storages.begin(), document.storages.end(),
-            [](const auto& a, const auto& b) { return a.key < b.key; });
-  return document;
-}
+ckpt::Document CommonBuilder::finish() { return builder_.finish_document(root_); }
 
 void finish_view(LayerWiseCheckpoint& view, CommonBuilder& common, const ckpt::Checkpoint& source) {
   view.common = common.finish();

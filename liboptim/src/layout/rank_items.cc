@@ -13,14 +13,12 @@ namespace {
 using ckpt::Kind;
 using ckpt::TensorEntry;
 
-// Tensors of the value that lies at `place`, in the order of the catalog.
-std::vector<const TensorEntry*> tensors_at(const ckpt::Checkpoint& source, const Place& place) {
+// The catalog's entries of the tensors in a value that lies at `place`; null for one without.
+std::vector<const TensorEntry*> tensors_at(const ckpt::Checkpoint& source, const ckpt::Value& value,
+                                           const Place& place) {
   std::vector<const TensorEntry*> found;
-  for (const TensorEntry& tensor : source.catalog().tensors) {
-    const bool is_below =
-        tensor.file == place.file && tensor.key.starts_with(place.pointer) &&
-        (tensor.key.size() == place.pointer.size() || tensor.key[place.pointer.size()] == '/');
-    if (is_below) found.push_back(&tensor);
+  for (const ckpt::TensorAt& tensor : ckpt::tensors_in(value)) {
+    found.push_back(source.catalog().find_tensor(place.pointer + tensor.pointer, place.file));
   }
   return found;
 }
@@ -55,12 +53,13 @@ bool RankItems::are_equal(const std::vector<Stated>& stated) const {
 
 bool RankItems::are_equal(const Stated& a, const Stated& b) const {
   if (&a == &b) return true;
-  if (first_difference(a.document->tree.value(a.node), b.document->tree.value(b.node))) {
-    return false;
-  }
-  const auto tensors_a = tensors_at(source_, a.place), tensors_b = tensors_at(source_, b.place);
+  const ckpt::Value value_a = a.document->tree.value(a.node);
+  const ckpt::Value value_b = b.document->tree.value(b.node);
+  if (first_difference(value_a, value_b)) return false;
+  const auto tensors_a = tensors_at(source_, value_a, a.place);
+  const auto tensors_b = tensors_at(source_, value_b, b.place);
   return std::ranges::equal(tensors_a, tensors_b, [&](const auto* one, const auto* other) {
-    return ckpt::same_bytes(*one, source_, *other, source_);
+    return one != nullptr && other != nullptr && ckpt::same_bytes(*one, source_, *other, source_);
   });
 }
 

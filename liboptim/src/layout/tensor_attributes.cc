@@ -10,12 +10,12 @@ namespace {
 using ckpt::Kind;
 using ckpt::Value;
 
-// The class of a tensor that torch._tensor._rebuild_from_type_v2(function, type, args, state)
-// rebuilds.
-std::optional<std::string> other_class(const Value& tensor) {
-  if (!tensor.callable().is_global("torch._tensor", "_rebuild_from_type_v2")) return std::nullopt;
-  const Value type = tensor.args()[1];
-  if (!type.is(Kind::Global) || type.is_global("torch", "Tensor")) return std::nullopt;
+// Other than torch.Tensor; `tree` is that of the tensor.
+std::optional<std::string> other_class(const ckpt::ValueTree& tree,
+                                       const ckpt::TensorView& tensor) {
+  if (tensor.is_parameter) return "torch.nn.Parameter";
+  if (!tensor.subclass) return std::nullopt;
+  const Value type = tree.value(*tensor.subclass);
   return ckpt::escaped(type.module()) + "." + ckpt::escaped(type.name());
 }
 
@@ -52,9 +52,10 @@ std::string listed(const std::optional<std::vector<std::string>>& names) {
 }
 
 // The class and requires_grad, which no target holds.
-void note_kind(const std::string& key, const Value& value, const ckpt::TensorView& stated,
+void note_kind(const FoundTensor& tensor, const ckpt::TensorView& stated,
                LayerWiseCheckpoint& view) {
-  if (const auto type = other_class(value)) {
+  const std::string& key = tensor.key;
+  if (const auto type = other_class(tensor.document.tree, stated)) {
     view.not_carried.push_back({"class of " + key, *type + " becomes a plain tensor"});
   }
   if (stated.requires_grad) {
@@ -79,13 +80,13 @@ void note_attributes(const FoundTensor& tensor, CommonBuilder& common, LayerWise
   if (stated->attributes) {
     view.attributes[key] = common.carry(document.tree.value(*stated->attributes), document);
   }
-  note_kind(key, value, *stated, view);
+  note_kind(tensor, *stated, view);
 }
 
 void note_what_a_step_loses(const FoundTensor& step, LayerWiseCheckpoint& view) {
   const auto stated = ckpt::as_tensor(step.value);
   if (!stated) return;
-  note_kind(step.key, step.value, *stated, view);
+  note_kind(step, *stated, view);
   if (!stated->attributes) return;
   const auto names = names_beside(step.document.tree.value(*stated->attributes), {});
   if (names && names->empty()) return;
