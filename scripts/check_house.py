@@ -18,11 +18,13 @@ MAX_COLUMNS = 100
 MAX_PARAMETERS = 4
 
 ROOMS_FILE = "docs/ARCHITECTURE.md"
-FOLDERS = ("libckpt", "liboptim", "kernels", "tools", "tests", "scripts", "docs", ".ci")
+FOLDERS = ("libckpt", "liboptim", "kernels", "tools", "tests", "scripts", "docs", "examples",
+           ".ci")
 CPP = (".cc", ".h", ".cu", ".cuh")
 LIBRARIES = ("libckpt/", "liboptim/", "kernels/")
 TOP_LEVEL = {
-    *FOLDERS, "CMakeLists.txt", "CMakePresets.json", "README.md", "CHANGELOG.md", "LICENSE",
+    *FOLDERS, "CMakeLists.txt", "CMakePresets.json", "README.md", "CHANGELOG.md",
+    "CONTRIBUTING.md", "SECURITY.md", "LICENSE",
     ".clang-format", ".clang-tidy", ".gitignore", ".git", "shared",
 }
 VAGUE_NAMES = {"utils", "util", "helpers", "misc", "common", "manager", "impl"}
@@ -38,6 +40,7 @@ FILE_CALLS = re.compile(
     r"\bf(?:s|ilesystem)::(?:exists|is_\w+|\w*status|file_size|remove\w*|rename|copy\w*|"
     r"create_\w+|\w*canonical|\w*directory_iterator|space|last_write_time)\b|"
     r"\b[io]?fstream\b")
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")  # of Markdown, to a file
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|farm|root|home)/\w")
 
 # The words for third-party headers in the table's column `may include`.
@@ -239,7 +242,20 @@ def check_dead_files(house):
                 house.fault(name, 1, "nothing mentions it")
 
 
-CHECKS = (check_includes, check_sizes, check_functions, check_words, check_names, check_dead_files)
+def check_links(house):
+    pages = [name for name in house.files if not name.startswith("tests/golden/")]
+    pages += [path.name for path in house.root.glob("*.md")]
+    for name in pages:
+        if not name.endswith(".md"):
+            continue
+        for number, line in enumerate(house.text(name).splitlines(), 1):
+            for target in LINK.findall(line):
+                if not (house.root / name).parent.joinpath(target).exists():
+                    house.fault(name, number, f"links to {target}, which is not there")
+
+
+CHECKS = (check_includes, check_sizes, check_functions, check_words, check_names, check_dead_files,
+          check_links)
 
 
 def main():
