@@ -8,6 +8,7 @@ class Case:
     samples: str  # names of functions in samples.py, separated by blanks
     command: str
     ctrl_c: bool = False  # pressed while it writes
+    as_user: bool = False  # without what root may do
     numbers_vary: bool = False  # what it prints depends on the machine: shown as N
 
 
@@ -82,7 +83,7 @@ SECTIONS = (
         Case("a size without a unit that is known", "megatron",
              "ckpt-convert ckpt out --to torch --max-memory 8Q"),
         Case("a destination that may not be written", "unwritable",
-             "ckpt-convert model.pt full/out --to torch_dist"),
+             "ckpt-convert model.pt full/out --to torch_dist", as_user=True),
         Case("Ctrl-C", "large", "ckpt-convert large.safetensors out --to torch_dist", ctrl_c=True),
         Case("the same command after a kill", "killed",
              "ckpt-convert large.safetensors out --to torch_dist"),
@@ -132,7 +133,7 @@ SECTIONS = (
              "ckpt-inspect ckpt"),
         Case("no tracker", "no_tracker", "ckpt-inspect ckpt"),
         Case("which iteration is complete?", "broken_tracker", "ckpt-inspect latest ckpt"),
-        Case("no permission to read", "unreadable", "ckpt-inspect model.pt"),
+        Case("no permission to read", "unreadable", "ckpt-inspect model.pt", as_user=True),
     )),
     ("Files and folders that are something else", (
         Case("an empty folder", "empty_folder", "ckpt-inspect new"),

@@ -40,7 +40,7 @@ def run(case, programs):
             getattr(samples, name)(place)
         if case.ctrl_c:
             return place.end(case.command, signal.SIGINT)
-        return place.run(case.command)
+        return place.run(case.command, as_user=case.as_user)
 
 
 def code(text):

@@ -60,11 +60,12 @@ class Place:
     folder: str
     programs: str  # the folder of the programs
 
-    def run(self, command_line, while_running=lambda process: None):
+    def run(self, command_line, while_running=lambda process: None, as_user=False):
         terminal, output = pty.openpty()
         fcntl.ioctl(output, termios.TIOCSWINSZ, ROWS_AND_COLUMNS)
         with tempfile.TemporaryFile() as errors:
-            process = start(without_capabilities(["bash", "-c", command_line]), self, output,
+            command = ["bash", "-c", command_line]
+            process = start(without_capabilities(command) if as_user else command, self, output,
                             errors)
             os.close(output)
             while_running(process)
