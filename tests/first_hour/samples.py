@@ -46,6 +46,12 @@ def large(place):
         file.truncate(len(head) + 4 * count)
 
 
+def interrupted(place):
+    """What Ctrl-C leaves of a run that may be resumed."""
+    large(place)
+    place.end("ckpt-convert large.safetensors out --to torch_dist --resume", signal.SIGINT)
+
+
 def killed(place):
     """What a run that was killed has left."""
     large(place)
