@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,18 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("parallel")
     subprocess.run([PACKED / "unpack", folder, *ARCHIVES], check=True, timeout=600)
     return folder
+
+
+def test_ranks_hold_what_is_computed_of_their_layout(sets: Path, tmp_path: Path):
+    distil = Path(__file__).parents[1] / "golden/parallel/distil.py"
+    subprocess.run([sys.executable, distil, sets, tmp_path], check=True, timeout=300)
+    assert len(list(tmp_path.glob("*.json"))) >= len(SAMPLES) - 1  # one has no ranks.json
+    outcome = subprocess.run(
+        [BIN / "layout_test", "--run_test=recorded_ranks_of_megatron"],
+        env=os.environ | {"SHARDWISE_RECORDED_RANKS": str(tmp_path)},
+        capture_output=True, text=True, timeout=300,
+    )
+    assert outcome.returncode == 0, outcome.stdout[-4000:]
 
 
 def verify(path: Path) -> tuple[int, dict]:

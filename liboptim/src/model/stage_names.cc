@@ -1,0 +1,118 @@
+#include "model/stage_names.h"
+
+#include <charconv>
+
+#include <ckpt/error.h>
+
+namespace optim {
+namespace {
+
+constexpr std::string_view kWordEmbeddings = "embedding.word_embeddings.weight";
+constexpr std::string_view kOutputLayer = "output_layer.weight";
+
+// A number within a name: [begin, end) of the text.
+struct NumberInName {
+  size_t begin = 0, end = 0;
+  uint32_t number = 0;
+};
+
+std::optional<NumberInName> number_at(std::string_view name, size_t begin) {
+  uint32_t number = 0;
+  const auto [end, error] = std::from_chars(name.data() + begin, name.data() + name.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  return NumberInName{begin, static_cast<size_t>(end - name.data()), number};
+}
+
+// The number behind `before`, up to the next dot.
+std::optional<NumberInName> number_behind(std::string_view name, std::string_view before) {
+  const size_t found = name.find(before);
+  if (found == name.npos) return std::nullopt;
+  const auto number = number_at(name, found + before.size());
+  if (!number || number->end == name.size() || name[number->end] != '.') return std::nullopt;
+  return number;
+}
+
+// ".experts.linear_fc1.weight12": at the end of the name.
+std::optional<NumberInName> grouped_expert(std::string_view name) {
+  if (name.find(".experts.linear_fc") == name.npos) return std::nullopt;
+  for (const std::string_view kind : {".weight", ".bias"}) {
+    const size_t found = name.rfind(kind);
+    if (found == name.npos) continue;
+    const auto number = number_at(name, found + kind.size());
+    if (number && number->end == name.size()) return number;
+  }
+  return std::nullopt;
+}
+
+std::optional<NumberInName> expert_in(std::string_view name) {
+  const auto number = number_behind(name, ".experts.local_experts.");
+  return number ? number : grouped_expert(name);
+}
+
+std::string with_number(std::string_view name, const NumberInName& at, uint32_t number) {
+  return std::string(name.substr(0, at.begin)) + std::to_string(number) +
+         std::string(name.substr(at.end));
+}
+
+// `first` and `count` of what the rank holds; from its numbers to the model's, or back.
+struct Shift {
+  uint32_t first = 0, count = 0;
+  bool to_model = true;
+
+  std::optional<uint32_t> operator()(uint32_t number) const {
+    if (to_model) return number < count ? std::optional(first + number) : std::nullopt;
+    return number >= first && number - first < count ? std::optional(number - first) : std::nullopt;
+  }
+};
+
+std::optional<std::string> shifted(std::string name, const RankPart& part, bool to_model) {
+  const struct {
+    std::string_view before;
+    LayerRange layers;
+  } stacks[] = {{"decoder.layers.", part.chunk.layers}, {"mtp.layers.", part.chunk.mtp_layers}};
+  for (const auto& [before, layers] : stacks) {
+    const auto layer = name.starts_with(before) ? number_behind(name, before) : std::nullopt;
+    if (!layer) continue;
+    const auto number = Shift{layers.first, layers.count, to_model}(layer->number);
+    if (!number) return std::nullopt;
+    name = with_number(name, *layer, *number);
+  }
+  if (const auto expert = expert_in(name)) {
+    const auto number = Shift{part.experts.first, part.experts.count, to_model}(expert->number);
+    if (!number) return std::nullopt;
+    name = with_number(name, *expert, *number);
+  }
+  return name;
+}
+
+}  // namespace
+
+ExpertRange experts_on(uint32_t expert_count, uint32_t ep, uint32_t ep_count) {
+  if (ep_count == 0 || expert_count % ep_count != 0) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}},
+                      std::to_string(expert_count) + " experts cannot be divided evenly over " +
+                          std::to_string(ep_count) + " expert parallel ranks");
+  }
+  const uint32_t count = expert_count / ep_count;
+  return {ep * count, count};
+}
+
+std::optional<std::string> name_in_model(std::string_view name_on_rank, const RankPart& part) {
+  if (name_on_rank == kOutputLayer && part.output_is_tied) return std::string(kWordEmbeddings);
+  return shifted(std::string(name_on_rank), part, true);
+}
+
+std::optional<std::string> name_on_rank(std::string_view name_in_model, const RankPart& part) {
+  const ModelChunk& chunk = part.chunk;
+  if (name_in_model == kWordEmbeddings && part.output_is_tied && !chunk.has_embedding) {
+    if (chunk.has_output) return std::string(kOutputLayer);
+  }
+  return shifted(std::string(name_in_model), part, false);
+}
+
+std::optional<uint32_t> expert_of(std::string_view name) {
+  const auto expert = expert_in(name);
+  return expert ? std::optional(expert->number) : std::nullopt;
+}
+
+}  // namespace optim
