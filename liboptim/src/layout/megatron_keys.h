@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "model/model_rules.h"
+
 namespace optim {
 
 // What is known of Megatron-Core's GPTModel: how its parameters are called in a state dict
@@ -37,13 +39,8 @@ bool is_stacked_key(std::string_view key);
 // True for keys of one layer: decoder.layers.3. and more.
 bool is_layer_key(std::string_view key);
 
-// A place in the model's order of registration; nullopt for names that are not known. Compare
-// pairs.
-struct ModelPosition {
-  uint32_t section = 0, layer = 0, position = 0;
-  auto operator<=>(const ModelPosition&) const = default;
-};
-std::optional<ModelPosition> model_position(std::string_view name);
+// nullopt for names that are not known, or of modules that are not handled yet.
+std::optional<ModelPlace> model_position(std::string_view name);
 
 // What a module keeps beside its parameters (TransformerEngine's fp8 scales; None otherwise). The
 // output layer's is never sharded.

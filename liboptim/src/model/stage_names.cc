@@ -10,12 +10,6 @@ namespace {
 constexpr std::string_view kWordEmbeddings = "embedding.word_embeddings.weight";
 constexpr std::string_view kOutputLayer = "output_layer.weight";
 
-// A number within a name: [begin, end) of the text.
-struct NumberInName {
-  size_t begin = 0, end = 0;
-  uint32_t number = 0;
-};
-
 std::optional<NumberInName> number_at(std::string_view name, size_t begin) {
   uint32_t number = 0;
   const auto [end, error] = std::from_chars(name.data() + begin, name.data() + name.size(), number);
@@ -42,11 +36,6 @@ std::optional<NumberInName> grouped_expert(std::string_view name) {
     if (number && number->end == name.size()) return number;
   }
   return std::nullopt;
-}
-
-std::optional<NumberInName> expert_in(std::string_view name) {
-  const auto number = number_behind(name, ".experts.local_experts.");
-  return number ? number : grouped_expert(name);
 }
 
 std::string with_number(std::string_view name, const NumberInName& at, uint32_t number) {
@@ -87,6 +76,11 @@ std::optional<std::string> shifted(std::string name, const RankPart& part, bool 
 
 }  // namespace
 
+std::optional<NumberInName> expert_in(std::string_view name) {
+  const auto number = number_behind(name, ".experts.local_experts.");
+  return number ? number : grouped_expert(name);
+}
+
 ExpertRange experts_on(uint32_t expert_count, uint32_t ep, uint32_t ep_count) {
   if (ep_count == 0 || expert_count % ep_count != 0) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}},
@@ -108,11 +102,6 @@ std::optional<std::string> name_on_rank(std::string_view name_in_model, const Ra
     if (chunk.has_output) return std::string(kOutputLayer);
   }
   return shifted(std::string(name_in_model), part, false);
-}
-
-std::optional<uint32_t> expert_of(std::string_view name) {
-  const auto expert = expert_in(name);
-  return expert ? std::optional(expert->number) : std::nullopt;
 }
 
 }  // namespace optim

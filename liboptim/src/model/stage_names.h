@@ -36,7 +36,12 @@ ExpertRange experts_on(uint32_t expert_count, uint32_t ep, uint32_t ep_count);
 std::optional<std::string> name_in_model(std::string_view name_on_rank, const RankPart& part);
 std::optional<std::string> name_on_rank(std::string_view name_in_model, const RankPart& part);
 
-// The number of the expert in a name, if it is one's.
-std::optional<uint32_t> expert_of(std::string_view name);
+// A number within a name: the characters [begin, end).
+struct NumberInName {
+  size_t begin = 0, end = 0;
+  uint32_t number = 0;
+};
+// The number of the expert in a name, if it is one's: on the rank or in the model, as the name is.
+std::optional<NumberInName> expert_in(std::string_view name);
 
 }  // namespace optim

@@ -9,9 +9,9 @@
 namespace optim {
 namespace {
 
-constexpr uint64_t kParamAlignment = 64;        // 128 bytes at 16 bits each
-constexpr uint64_t kBucketAlignment = 128;      // 256 bytes at 16 bits each
-constexpr uint64_t kBusAlignment = 65536;       // for NCCL's rings
+constexpr uint64_t kParamAlignment = 64;    // 128 bytes at 16 bits each
+constexpr uint64_t kBucketAlignment = 128;  // 256 bytes at 16 bits each
+constexpr uint64_t kBusAlignment = 65536;   // for NCCL's rings
 constexpr uint64_t kBufferMax = uint64_t{1} << 63;
 
 uint64_t round_up(uint64_t value, uint64_t multiple) {

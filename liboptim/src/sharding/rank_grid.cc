@@ -29,8 +29,8 @@ std::vector<std::string_view> parts_of(std::string_view order) {
 std::vector<size_t> parse_order(std::string_view order) {
   std::vector<size_t> axes;
   for (const std::string_view part : parts_of(order)) {
-    const size_t axis = static_cast<size_t>(std::ranges::find(kAxisNames, part) -
-                                            kAxisNames.begin());
+    const size_t axis =
+        static_cast<size_t>(std::ranges::find(kAxisNames, part) - kAxisNames.begin());
     if (axis == kAxisNames.size() || std::ranges::find(axes, axis) != axes.end()) {
       refuse("the rank order '" + std::string(order) +
              "' is not valid; expected tp, cp, ep, dp and pp, each at most once, joined by '-'");

@@ -44,8 +44,9 @@ std::vector<uint32_t> uneven_stages(const PipelineSplit& split) {
   const auto& first = split.num_layers_in_first_pipeline_stage;
   const auto& last = split.num_layers_in_last_pipeline_stage;
   if (split.account_for_embedding_in_pipeline_split || split.account_for_loss_in_pipeline_split) {
-    refuse("layers of the first or last pipeline stage cannot be combined with "
-           "account_for_embedding_in_pipeline_split or account_for_loss_in_pipeline_split");
+    refuse(
+        "layers of the first or last pipeline stage cannot be combined with "
+        "account_for_embedding_in_pipeline_split or account_for_loss_in_pipeline_split");
   }
   const uint64_t given = uint64_t{first.value_or(0)} + last.value_or(0);
   const uint32_t given_stages = (first ? 1 : 0) + (last ? 1 : 0);

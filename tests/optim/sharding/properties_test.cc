@@ -2,8 +2,8 @@
 #include <random>
 #include <set>
 
-#include <boost/test/unit_test.hpp>
 #include <ckpt/error.h>
+#include <boost/test/unit_test.hpp>
 
 #include "sharding/flat_layout.h"
 #include "sharding/rank_grid.h"
@@ -30,8 +30,7 @@ optim::ParallelSizes random_sizes(Random& random) {
                                   .pipeline_parallel = pick(random, 1, 3),
                                   .expert_parallel = pick(random, 1, 4),
                                   .expert_tensor_parallel = pick(random, 1, 4)};
-    const uint32_t per_stage =
-        sizes.tensor_parallel * sizes.context_parallel * sizes.data_parallel;
+    const uint32_t per_stage = sizes.tensor_parallel * sizes.context_parallel * sizes.data_parallel;
     if (per_stage % (sizes.expert_parallel * sizes.expert_tensor_parallel) == 0) return sizes;
   }
 }

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
 #include <optim/ownership.h>
+#include <nlohmann/json.hpp>
 
 #include "model/stage_names.h"
 #include "sharding/flat_layout.h"

@@ -53,10 +53,10 @@ std::set<std::string> names_in(const RecordedRanks& set, const optim::RankPart& 
   for (const auto& [name, shape] : set.json["shapes"].items()) {
     const bool is_word = name == "embedding.word_embeddings.weight";
     const bool is_output = name.starts_with("output_layer") || name.starts_with("decoder.final");
-    const bool is_here = is_word                           ? has_words
+    const bool is_here = is_word                          ? has_words
                          : name.starts_with("embedding.") ? chunk.has_embedding
-                         : is_output                       ? chunk.has_output
-                                                           : true;
+                         : is_output                      ? chunk.has_output
+                                                          : true;
     if (is_here && optim::name_on_rank(name, part)) names.insert(name);
   }
   return names;
@@ -80,11 +80,11 @@ optim::BufferRules rules_of(const RecordedRanks& set, const json& buffer, uint32
   const uint32_t ranks = buffer["is_expert"] ? set.sizes().expt_dp() : set.sizes().dp_cp();
   optim::BufferRules rules;
   if (set.has_distributed_optimizer()) rules = optim::distributed_optimizer_buffers(ranks, false);
-  rules.bucket_elements = optim::bucket_elements(
-      {.overlap_grad_reduce = set.json["overlap_grad_reduce"],
-       .bucket_size = set.bucket_size(),
-       .data_parallel_ranks = set.sizes().dp_cp()},
-      {.stage = stage, .chunk = buffer["chunk"]});
+  rules.bucket_elements =
+      optim::bucket_elements({.overlap_grad_reduce = set.json["overlap_grad_reduce"],
+                              .bucket_size = set.bucket_size(),
+                              .data_parallel_ranks = set.sizes().dp_cp()},
+                             {.stage = stage, .chunk = buffer["chunk"]});
   return rules;
 }
 
@@ -98,8 +98,8 @@ std::vector<optim::FlatParam> params_of(const RecordedRanks& set, const json& ra
   }
   std::vector<optim::FlatParam> params;
   for (const json& param : buffer["params"]) {
-    const bool is_shared = set.is_tied() && set.size("pp") > 1 &&
-                           param[0] == "embedding.word_embeddings.weight";
+    const bool is_shared =
+        set.is_tied() && set.size("pp") > 1 && param[0] == "embedding.word_embeddings.weight";
     params.insert(params.begin(), {elements.at(param[0]), is_shared});
   }
   return params;
@@ -108,8 +108,8 @@ std::vector<optim::FlatParam> params_of(const RecordedRanks& set, const json& ra
 void expect_layout(const optim::FlatLayout& layout, const json& buffer) {
   json buckets = json::array(), places = json::array();
   for (const optim::FlatBucket& bucket : layout.buckets) {
-    buckets.push_back({bucket.range.begin, bucket.range.end - bucket.range.begin,
-                       bucket.unpadded_count});
+    buckets.push_back(
+        {bucket.range.begin, bucket.range.end - bucket.range.begin, bucket.unpadded_count});
   }
   for (const json& param : buffer["params"]) {
     const optim::FlatPlace& place = layout.places[layout.places.size() - 1 - places.size()];

@@ -1,7 +1,7 @@
 #include "sharding/stages.h"
 
-#include <boost/test/unit_test.hpp>
 #include <ckpt/error.h>
+#include <boost/test/unit_test.hpp>
 
 #include "sharding/pipeline_layout.h"
 
@@ -82,8 +82,8 @@ BOOST_AUTO_TEST_CASE(embedding_output_and_mtp_layers_have_their_chunks) {
   using Chunks = std::vector<size_t>;
   BOOST_TEST(optim::chunks_with_word_embeddings(chunks, false) == (Chunks{0, 2}));
   BOOST_TEST(optim::chunks_with_word_embeddings(chunks, true) == (Chunks{0, 2, 3}));
-  const auto without_layout = optim::model_chunks(
-      {.num_layers = 4, .pipeline_parallel = 2, .mtp_num_layers = 2});
+  const auto without_layout =
+      optim::model_chunks({.num_layers = 4, .pipeline_parallel = 2, .mtp_num_layers = 2});
   BOOST_TEST(without_layout[1].mtp_layers.count == 2u);
 }
 
@@ -117,12 +117,12 @@ BOOST_AUTO_TEST_CASE(what_does_not_divide_is_refused_by_number) {
                   .num_layers_in_first_pipeline_stage = 1,
                   .account_for_loss_in_pipeline_split = true},
                  "cannot be combined with");
-  expect_refused({.num_layers = 4, .pipeline_parallel = 2,
-                  .pipeline_model_parallel_layout = "Et|tt|tL"},
-                 "has 3 stages");
-  expect_refused({.num_layers = 4, .pipeline_parallel = 2,
-                  .pipeline_model_parallel_layout = "Et|tL"},
-                 "2 decoder and 0 MTP layers, the model 4 and 0");
+  expect_refused(
+      {.num_layers = 4, .pipeline_parallel = 2, .pipeline_model_parallel_layout = "Et|tt|tL"},
+      "has 3 stages");
+  expect_refused(
+      {.num_layers = 4, .pipeline_parallel = 2, .pipeline_model_parallel_layout = "Et|tL"},
+      "2 decoder and 0 MTP layers, the model 4 and 0");
 }
 
 BOOST_AUTO_TEST_CASE(layout_texts_unroll_as_megatron_unrolls_them) {

@@ -1,0 +1,214 @@
+#include "model/model_rules.h"
+
+#include <array>
+#include <charconv>
+#include <set>
+#include <utility>
+
+#include <ckpt/error.h>
+#include <nlohmann/json.hpp>
+
+#include "model/stage_names.h"
+
+namespace optim {
+
+extern const std::string_view kBuiltInModelRules;  // model_rules.json, put in by CMake
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kExpert = "{expert}";
+constexpr std::array<std::pair<std::string_view, ModelPart>, 3> kParts = {
+    {{"embedding", ModelPart::Embedding},
+     {"layer", ModelPart::Layer},
+     {"output", ModelPart::Output}}};
+constexpr std::array<std::pair<std::string_view, SplitKind>, 4> kSplits = {
+    {{"", SplitKind::Replicated},  // where the field is absent
+     {"rows", SplitKind::Rows},
+     {"columns", SplitKind::Columns},
+     {"gated_rows", SplitKind::GatedRows}}};
+
+// One row, read field by field; what is left over is unknown.
+class RowReader {
+ public:
+  RowReader(const json& row, std::string where, std::string_view source)
+      : row_(row), where_(std::move(where)), source_(source) {
+    if (!row.is_object()) refuse("is not an object");
+  }
+
+  [[noreturn]] void refuse(const std::string& problem) const {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {std::string(source_), std::nullopt, where_},
+                      problem, "docs/schema/model_rules.json describes a row");
+  }
+  std::string text(const char* field) {
+    return take(field, [&](const json& value) {
+      if (!value.is_string()) refuse(std::string("'") + field + "' is not a text");
+      return value.get<std::string>();
+    });
+  }
+  bool flag(const char* field) {
+    return take(field, [&](const json& value) {
+      if (!value.is_boolean()) refuse(std::string("'") + field + "' is neither true nor false");
+      return value.get<bool>();
+    });
+  }
+  template <class T, size_t kCount>
+  T one_of(const char* field, const std::array<std::pair<std::string_view, T>, kCount>& words) {
+    const std::string word = text(field);
+    for (const auto& [known, value] : words) {
+      if (word == known) return value;
+    }
+    refuse("'" + word + "' is not a valid '" + field + "'");
+  }
+  void finish() const {
+    for (const auto& [field, value] : row_.items()) {
+      if (!taken_.contains(field)) refuse("'" + field + "' is not a field of a row");
+    }
+  }
+
+ private:
+  template <class Read>
+  auto take(const char* field, const Read& read) -> decltype(read(json())) {
+    taken_.insert(field);
+    const auto found = row_.find(field);
+    return found == row_.end() ? decltype(read(json())){} : read(*found);
+  }
+
+  const json& row_;
+  std::string where_;
+  std::string_view source_;
+  std::set<std::string> taken_;
+};
+
+ModelRule read_row(const json& row, size_t number, std::string_view source) {
+  RowReader reader(row, "rules/" + std::to_string(number), source);
+  ModelRule rule;
+  rule.part = reader.one_of("part", kParts);
+  rule.name = reader.text("name");
+  rule.split = reader.one_of("split", kSplits);
+  rule.vocabulary = reader.flag("vocabulary");
+  rule.moe = reader.flag("moe");
+  rule.key = reader.text("key");
+  rule.local_key = reader.text("local_key");
+  reader.finish();
+  if (rule.name.empty()) reader.refuse("has no 'name'");
+  return rule;
+}
+
+std::string lookup_key(ModelPart part, std::string_view name) {
+  return std::to_string(static_cast<int>(part)) + std::string(name);
+}
+
+// What the rules of one expert have in common, where each expert's tensors follow one another.
+std::string_view expert_prefix(const ModelRule& rule) {
+  const size_t found = rule.name.find(kExpert);
+  const bool is_module = found != rule.name.npos && found + kExpert.size() < rule.name.size();
+  return is_module ? std::string_view(rule.name).substr(0, found) : std::string_view();
+}
+
+}  // namespace
+
+ModelRules::ModelRules(std::vector<ModelRule> rows) : rows_(std::move(rows)) {
+  uint32_t block = 0;
+  for (uint32_t row = 0; row < rows_.size(); ++row) {
+    const std::string_view prefix = expert_prefix(rows_[row]);
+    const bool joins = row > 0 && !prefix.empty() && prefix == expert_prefix(rows_[row - 1]);
+    block_.push_back(joins ? block : ++block);
+    row_of_.emplace(lookup_key(rows_[row].part, rows_[row].name), row);
+  }
+}
+
+const ModelRules& ModelRules::built_in() {
+  static const ModelRules rules = parse(kBuiltInModelRules, "model_rules.json");
+  return rules;
+}
+
+ModelRules ModelRules::parse(std::string_view text, std::string_view source) {
+  const auto refuse = [&](const std::string& problem) {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = std::string(source)}, problem,
+                      "docs/schema/model_rules.json describes the file");
+  };
+  const json document = json::parse(text, nullptr, false);
+  if (!document.is_object()) refuse("is not a JSON object");
+  if (document.value("schema_version", json()) != 1) refuse("'schema_version' is not 1");
+  const auto rules = document.find("rules");
+  if (rules == document.end() || !rules->is_array()) refuse("'rules' is not a list");
+  if (document.size() != 2) refuse("has other keys than 'schema_version' and 'rules'");
+  std::vector<ModelRule> rows;
+  std::set<std::string> seen;
+  for (const json& row : *rules) {
+    rows.push_back(read_row(row, rows.size(), source));
+    if (seen.insert(lookup_key(rows.back().part, rows.back().name)).second) continue;
+    refuse("has two rows named '" + rows.back().name + "'");
+  }
+  return ModelRules(std::move(rows));
+}
+
+ModelRules ModelRules::with(const ModelRules& more) const {
+  std::vector<ModelRule> rows = rows_;
+  for (const ModelRule& row : more.rows_) {
+    const auto found = row_of_.find(lookup_key(row.part, row.name));
+    if (found == row_of_.end()) {
+      rows.push_back(row);
+    } else {
+      rows[found->second] = row;
+    }
+  }
+  return ModelRules(std::move(rows));
+}
+
+const uint32_t* ModelRules::row_named(ModelPart part, std::string_view pattern) const {
+  const auto found = row_of_.find(lookup_key(part, pattern));
+  return found == row_of_.end() ? nullptr : &found->second;
+}
+
+std::optional<RuledName> ModelRules::find_in_layer(const NameInLayer& name) const {
+  ModelPlace place = {.part = static_cast<uint32_t>(ModelPart::Layer), .layer = name.layer};
+  std::string pattern(name.rest);
+  if (const auto expert = expert_in(name.rest)) {
+    place.expert = expert->number;
+    pattern.replace(expert->begin, expert->end - expert->begin, kExpert);
+  }
+  const uint32_t* const row = row_named(ModelPart::Layer, pattern);
+  if (row == nullptr) return std::nullopt;
+  place.block = block_[*row];
+  place.row = *row;
+  return RuledName{&rows_[*row], place};
+}
+
+std::optional<RuledName> ModelRules::find(std::string_view name) const {
+  if (const auto in_layer = split_layer(name)) return find_in_layer(*in_layer);
+  for (const ModelPart part : {ModelPart::Embedding, ModelPart::Output}) {
+    const uint32_t* const row = row_named(part, name);
+    if (row == nullptr) continue;
+    return RuledName{&rows_[*row],
+                     {.part = static_cast<uint32_t>(part), .block = block_[*row], .row = *row}};
+  }
+  return std::nullopt;
+}
+
+std::optional<NameInLayer> split_layer(std::string_view name) {
+  if (!name.starts_with(kLayersPrefix)) return std::nullopt;
+  const std::string_view after = name.substr(kLayersPrefix.size());
+  uint32_t layer = 0;
+  const auto [end, error] = std::from_chars(after.data(), after.data() + after.size(), layer);
+  if (error != std::errc() || end == after.data() + after.size() || *end != '.') {
+    return std::nullopt;
+  }
+  return NameInLayer{layer, after.substr(static_cast<size_t>(end - after.data()) + 1)};
+}
+
+std::optional<Split> split_of(const ModelRule& rule, const ckpt::Extents& shape, bool is_gated) {
+  if (rule.split == SplitKind::Replicated) return std::nullopt;
+  const size_t dim = rule.split == SplitKind::Columns ? 1 : 0;
+  if (dim >= shape.size()) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = rule.name},
+                      "has " + std::to_string(shape.size()) +
+                          " dimensions, but is split along dimension " + std::to_string(dim));
+  }
+  const bool halves = is_gated && rule.split == SplitKind::GatedRows;
+  return halves ? two_halves(dim, shape[dim]) : one_section(dim, shape[dim]);
+}
+
+}  // namespace optim

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <ckpt/box.h>
+
+#include "sharding/split.h"
+
+// What Megatron-Core's code knows of its modules and no file says: how a parameter is called, where
+// it comes in the order of registration, how tensor parallelism splits it. A table
+// (model_rules.json, docs/schema/model_rules.json), to which a file can add rows.
+namespace optim {
+
+enum class ModelPart : uint8_t { Embedding, Layer, Output };
+// How tensor parallel ranks share a tensor. GatedRows: two halves where the model has gated linear
+// units, else rows.
+enum class SplitKind : uint8_t { Replicated, Rows, Columns, GatedRows };
+
+struct ModelRule {
+  ModelPart part = ModelPart::Layer;
+  // In a state dict; of a layer without "decoder.layers.N.", with {expert} for an expert's number.
+  std::string name;
+  SplitKind split = SplitKind::Replicated;
+  bool vocabulary = false;  // rows are the vocabulary's, padded
+  bool moe = false;         // of a mixture-of-experts layer
+  // In a sharded state dict, where it differs: always, or with the local transformer implementation
+  // alone (transformer_impl).
+  std::string key = {};
+  std::string local_key = {};
+};
+
+// A place in the model's order of registration. The rules of one expert come together, expert after
+// expert.
+struct ModelPlace {
+  uint32_t part = 0, layer = 0, block = 0, expert = 0, row = 0;
+  auto operator<=>(const ModelPlace&) const = default;
+};
+
+struct RuledName {
+  const ModelRule* rule = nullptr;
+  ModelPlace place;
+};
+
+// "decoder.layers.7.mlp.router.weight" -> layer 7, "mlp.router.weight".
+struct NameInLayer {
+  uint32_t layer;
+  std::string_view rest;
+};
+inline constexpr std::string_view kLayersPrefix = "decoder.layers.";
+std::optional<NameInLayer> split_layer(std::string_view name);
+
+class ModelRules {
+ public:
+  // The table that the library holds.
+  static const ModelRules& built_in();
+  // Rows of a JSON text. Throws Error(Corrupt) with the row's number and the field for what is not
+  // in the schema, `source` as the file.
+  static ModelRules parse(std::string_view json, std::string_view source);
+  // These rows, with those of `more` in place of the ones that have the same part and name, or
+  // behind them.
+  ModelRules with(const ModelRules& more) const;
+
+  // Of a name as in the model's state dict; nullopt where no row knows it.
+  std::optional<RuledName> find(std::string_view name) const;
+  const std::vector<ModelRule>& rows() const { return rows_; }
+
+ private:
+  explicit ModelRules(std::vector<ModelRule> rows);
+  const uint32_t* row_named(ModelPart part, std::string_view pattern) const;
+  std::optional<RuledName> find_in_layer(const NameInLayer& name) const;
+
+  std::vector<ModelRule> rows_;
+  std::vector<uint32_t> block_;                       // [row] rows of one expert share one
+  std::unordered_map<std::string, uint32_t> row_of_;  // by part and name
+};
+
+// nullopt: replicated. Throws Error(InvalidArgument) where the shape has no such dimension or no
+// two halves.
+std::optional<Split> split_of(const ModelRule& rule, const ckpt::Extents& shape, bool is_gated);
+
+}  // namespace optim

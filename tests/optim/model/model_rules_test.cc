@@ -1,0 +1,118 @@
+#include "model/model_rules.h"
+
+#include <ckpt/error.h>
+#include <boost/test/unit_test.hpp>
+
+#include "optim/sharding/recorded_ranks.h"
+#include "sharding/split.h"
+
+// The table of model rules says of each parameter what the ranks of real runs held.
+BOOST_AUTO_TEST_SUITE(model_rules)
+
+using optim::ModelRules;
+
+BOOST_AUTO_TEST_CASE(the_order_is_the_one_in_which_ranks_registered_their_parameters) {
+  for (const RecordedRanks& set : recorded_ranks()) {
+    for (const auto& rank : set.json["ranks"]) {
+      std::optional<optim::ModelPlace> last;
+      uint32_t last_chunk = 0;
+      for (const auto& param : set.params_of(rank)) {
+        const std::string on_rank = param[2];
+        const auto found = ModelRules::built_in().find(on_rank);
+        BOOST_REQUIRE_MESSAGE(found, set.name() << ": no rule for " << on_rank);
+        if (last && param[1] == last_chunk) {
+          BOOST_TEST((*last < found->place), set.name() << ": order of " << on_rank);
+        }
+        last = found->place;
+        last_chunk = param[1];
+      }
+    }
+  }
+}
+
+ckpt::Extents extents(const nlohmann::json& shape) {
+  const auto sizes = shape.get<std::vector<uint64_t>>();
+  return ckpt::Extents(sizes.begin(), sizes.end());
+}
+
+BOOST_AUTO_TEST_CASE(the_split_gives_the_shapes_that_ranks_held) {
+  for (const RecordedRanks& set : recorded_ranks()) {
+    const bool is_gated = set.json["model"].value("swiglu", false);
+    for (const auto& rank : set.json["ranks"]) {
+      for (const auto& param : set.params_of(rank)) {
+        const std::string name = param[0];
+        const auto found = ModelRules::built_in().find(name);
+        BOOST_REQUIRE_MESSAGE(found, set.name() << ": no rule for " << name);
+        const ckpt::Extents whole = extents(set.json["shapes"][name]);
+        const auto split = optim::split_of(*found->rule, whole, is_gated);
+        const bool is_expert = optim::expert_in(name).has_value();
+        const uint32_t ranks =
+            is_expert ? set.sizes().expert_tensor_parallel : set.sizes().tensor_parallel;
+        const ckpt::Extents held = split ? optim::shape_on_rank(whole, *split, ranks) : whole;
+        BOOST_TEST((held == extents(param[3])), set.name() << ": shape of " << name);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(names_are_found_by_layer_and_expert) {
+  const ModelRules& rules = ModelRules::built_in();
+  const auto grouped =
+      rules.find("decoder.layers.12.mlp.experts.local_experts.7.linear_fc2.weight");
+  BOOST_REQUIRE(grouped);
+  BOOST_TEST(grouped->place.layer == 12u);
+  BOOST_TEST(grouped->place.expert == 7u);
+  BOOST_TEST(grouped->rule->key == "mlp.experts.experts.linear_fc2.weight");
+  for (const char* unknown :
+       {"", "decoder.layers.1", "decoder.layers.x.mlp.router.weight", "mlp.router.weight",
+        "decoder.layers.1.embedding.word_embeddings.weight", "decoder.layers.1.mlp.gate"}) {
+    BOOST_TEST(!rules.find(unknown).has_value(), unknown);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(rows_of_a_file_replace_and_follow_the_built_in_ones) {
+  const ModelRules more = ModelRules::parse(R"({"schema_version": 1, "rules": [
+      {"part": "layer", "name": "mlp.linear_fc1.weight", "split": "rows"},
+      {"part": "layer", "name": "mlp.gate.weight"}]})",
+                                            "mine.json");
+  const ModelRules both = ModelRules::built_in().with(more);
+  const auto replaced = both.find("decoder.layers.0.mlp.linear_fc1.weight");
+  BOOST_REQUIRE(replaced);
+  BOOST_TEST((replaced->rule->split == optim::SplitKind::Rows));
+  const auto place = ModelRules::built_in().find("decoder.layers.0.mlp.linear_fc1.weight")->place;
+  BOOST_TEST((replaced->place == place));
+  BOOST_TEST((both.find("decoder.layers.0.mlp.gate.weight")->place > place));
+}
+
+BOOST_AUTO_TEST_CASE(rows_that_are_not_valid_are_refused_by_number_and_field) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"[]", "is not a JSON object"},
+      {"{\"schema_version\": 2, \"rules\": []}", "'schema_version' is not 1"},
+      {"{\"schema_version\": 1, \"rules\": {}}", "'rules' is not a list"},
+      {"{\"schema_version\": 1, \"rules\": [], \"x\": 1}", "has other keys"},
+      {"{\"schema_version\": 1, \"rules\": [1]}", "is not an object"},
+      {"{\"schema_version\": 1, \"rules\": [{\"name\": \"a\"}]}", "'' is not a valid 'part'"},
+      {"{\"schema_version\": 1, \"rules\": [{\"part\": \"layer\"}]}", "has no 'name'"},
+      {"{\"schema_version\": 1, \"rules\": [{\"part\": \"layer\", \"name\": 3}]}",
+       "'name' is not a text"},
+      {"{\"schema_version\": 1, \"rules\": [{\"part\": \"layer\", \"name\": \"a\", \"moe\": 1}]}",
+       "'moe' is neither true nor false"},
+      {"{\"schema_version\": 1, \"rules\": [{\"part\": \"layer\", \"name\": \"a\", "
+       "\"split\": \"row\"}]}",
+       "'row' is not a valid 'split'"},
+      {"{\"schema_version\": 1, \"rules\": [{\"part\": \"layer\", \"name\": \"a\", \"b\": 1}]}",
+       "'b' is not a field of a row"},
+      {"{\"schema_version\": 1, \"rules\": [{\"part\": \"layer\", \"name\": \"a\"}, "
+       "{\"part\": \"layer\", \"name\": \"a\"}]}",
+       "two rows named 'a'"},
+  };
+  for (const auto& [text, words] : rows) {
+    BOOST_CHECK_EXCEPTION(ModelRules::parse(text, "mine.json"), ckpt::Error, [&](const auto& e) {
+      BOOST_TEST(e.where().file == "mine.json");
+      return e.code() == ckpt::ErrorCode::Corrupt &&
+             std::string_view(e.what()).find(words) != std::string_view::npos;
+    });
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
