@@ -355,7 +355,12 @@ class Reader {
       throw Error(ErrorCode::Unsupported, {state_.file, std::nullopt, state_.key + pointer},
                   "beside it the common state holds state that is not known");
     }
-    if (state->item_count() == 0) return;
+    if (state->item_count() == 0) {
+      const std::string empty = pointer.substr(0, pointer.rfind('/'));
+      view_.not_carried.push_back(
+          {state_.key + empty, "an empty mapping, which is not written without a step"});
+      return;
+    }
     const TensorEntry* tensor = source_.catalog().find_tensor(pointer, state_.file);
     if (tensor == nullptr || !tensor->shape.empty()) throw_common(pointer, "is no single number");
     note_what_a_step_loses({pointer, *state->find(kCommonStep), document_}, view_);
