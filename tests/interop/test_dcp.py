@@ -339,7 +339,7 @@ def test_a_path_that_leads_into_an_object_is_corrupt(tmp_path: Path) -> None:
 
 
 # What torch.load reads of an archive before its pickle.
-RECORDS = ("byteorder", "version", ".storage_alignment")
+RECORDS = ("byteorder", "version", ".storage_alignment", ".data/serialization_id")
 
 
 def flip_in_record(path: Path, name: str) -> None:
@@ -347,7 +347,7 @@ def flip_in_record(path: Path, name: str) -> None:
     content = bytearray(path.read_bytes())
     header = content.index(f"archive/{name}".encode()) - 30
     sizes = (int.from_bytes(content[header + at : header + at + 2], "little") for at in (26, 28))
-    content[header + 30 + sum(sizes)] ^= 0x40
+    content[header + 30 + sum(sizes)] ^= 0x80
     path.write_bytes(content)
 
 

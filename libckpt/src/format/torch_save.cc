@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kPickleName = "data.pkl";
 constexpr uint64_t kSmallArchiveBytes = 64 << 10;  // read at once
-constexpr uint64_t kRecordBytesMax = 16;           // "little", "3\n", "64"
+constexpr uint64_t kRecordBytesMax = 64;           // 40 digits of serialization_id
 constexpr uint64_t kVersionMax = 10;               // kMaxSupportedFileFormatVersion of PyTorch 2.11
 
 const zip::Member* find_member(const std::vector<zip::Member>& members, std::string_view name) {
@@ -118,6 +118,10 @@ void check_storage_alignment(std::string_view text, const Where& where) {
   }
 }
 
+void check_serialization_id(std::string_view text, const Where& where) {
+  if (!is_utf8(text)) throw Error(ErrorCode::Corrupt, where, "the text is not valid UTF-8");
+}
+
 // What torch.load reads before data.pkl: it refuses the archive where one of these is damaged.
 struct Record {
   std::string_view name;
@@ -126,7 +130,8 @@ struct Record {
 constexpr std::array kRecords{
     Record{"byteorder", check_byteorder}, Record{"version", check_version},
     Record{".data/version", check_version},  // in place of version, where there is one
-    Record{".storage_alignment", check_storage_alignment}};
+    Record{".storage_alignment", check_storage_alignment},
+    Record{".data/serialization_id", check_serialization_id}};
 
 void check_records(const RandomAccess& file, const std::string& prefix,
                    const std::vector<zip::Member>& members) {

@@ -178,6 +178,8 @@ def zip_rows():
          "archive/.data/version"),
         ("Z8 an alignment that is not a number", changed(**{".storage_alignment": b"v4"}), CORRUPT,
          "is not a valid storage alignment", "archive/.storage_alignment", "@"),
+        ("Z8 an id that is not UTF-8", changed(**{".data/serialization_id": b"\xff"}), CORRUPT,
+         "not valid UTF-8", "serialization_id", "@"),
         ("Z8 a record longer than any", changed(version=b"3" * 1000), UNSUPPORTED, "limit"),
         ("Z9 an empty file", b"", CORRUPT, "file.pt"),
     ):
