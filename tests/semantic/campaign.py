@@ -1,4 +1,4 @@
-"""Runs many generated cases: campaign.py KIND SEED COUNT [--keep FOLDER] [--workers N] [--minutes N]
+"""Runs many generated cases: campaign.py KIND SEED COUNT [options]
 
 Case i of a campaign has the seed SEED * 1,000,003 + i. Findings are printed, one JSON object a
 line; the inputs of failures are kept. Exit 1 if there were any.

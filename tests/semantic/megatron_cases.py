@@ -34,6 +34,11 @@ TORCH_BASES = ("lw_muon_bf16_torch_dp2", "lw_muon_bf16_torch_dp4")
 DIST_BASE = "lw_muon_bf16_torch_dist_dp2"
 WHOLE_FILES = {MODEL_FILE, "common"}
 NamesByPlace = dict[str, set[str]]  # parameters, by the JSON pointer of a master
+PARTITION_ATTRIBUTES = {"tensor_model_parallel", "partition_dim", "partition_stride", "is_qkv"}
+# How the folder is laid out.
+WRITTEN_ANEW = {
+    "/content_metadata/singleton_local_shards", "/content_metadata/chained_optim_avoid_prefix",
+}  # fmt: skip
 # Always None; torch_dist has no place for it (docs/formats/torch_dist.md).
 REGENERATED = "/model/output_layer._extra_state"
 
@@ -189,8 +194,16 @@ def check_places(session: Session, there: Made, back: Made, change: Change) -> N
 def may_change(loss: Loss) -> bool:
     """As documented of every conversion; without the file's name."""
     place = pointer(tuple(step for step in loss.place if step.name not in WHOLE_FILES))
-    is_made_anew = place == REGENERATED and loss.aspect is Aspect.INVENTED
-    return is_made_anew or place in CONVERSION_MAY_CHANGE
+    is_made_anew = loss.aspect is Aspect.INVENTED and (
+        place == REGENERATED or is_given_by_args(loss.place)
+    )
+    return is_made_anew or place in CONVERSION_MAY_CHANGE or place in WRITTEN_ANEW
+
+
+def is_given_by_args(place: Place) -> bool:
+    """Of a master: Megatron sets them from the model and its arguments."""
+    in_masters = "fp32_from_fp16_params" in {step.name for step in place}
+    return in_masters and place[-1].name in PARTITION_ATTRIBUTES
 
 
 def names_key(listing: Listing, loss: Loss) -> bool:
