@@ -336,3 +336,55 @@ def test_a_path_that_leads_into_an_object_is_corrupt(tmp_path: Path) -> None:
     change_metadata(tmp_path / "in", nest)
     line = refuse(CORRUPT, "ckpt-convert", tmp_path / "in", tmp_path / "out.pt", "--to", "torch")
     assert "inside another value" in line
+
+
+# What torch.load reads of an archive before its pickle.
+RECORDS = ("byteorder", "version", ".storage_alignment", ".data/serialization_id")
+
+
+def flip_in_record(path: Path, name: str) -> None:
+    """One bit of a member of the first archive in the file."""
+    content = bytearray(path.read_bytes())
+    header = content.index(f"archive/{name}".encode()) - 30
+    sizes = (int.from_bytes(content[header + at : header + at + 2], "little") for at in (26, 28))
+    content[header + 30 + sum(sizes)] ^= 0x80
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_an_entry_that_pytorch_refuses_for_its_records_is_refused(
+    name: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    dcp.save({"tensor": torch.ones(300)}, checkpoint_id=folder, no_dist=True)
+    flip_in_record(folder / "__0_0.distcp", name)
+    with pytest.raises(dcp.CheckpointException):
+        dcp.load({"tensor": torch.zeros(300)}, checkpoint_id=folder, no_dist=True)
+    for to in ("torch", "torch_dist"):
+        line = refuse(CORRUPT, "ckpt-convert", folder, tmp_path / "out", "--to", to)
+        assert "CRC-32" in line and f"archive/{name}" in line
+    refuse(CORRUPT, "ckpt-inspect", "hash", folder)
+    assert run("ckpt-inspect", "verify", folder).code == 1
+
+
+@pytest.mark.parametrize("name", ["data.bin", "__0_0.DISTCP", "x.json", "x.safetensors"])
+def test_entries_are_compared_with_metadata_in_files_of_any_name(
+    name: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    dcp.save({"tensor": torch.ones(3)}, checkpoint_id=folder, no_dist=True)
+    (folder / "__0_0.distcp").rename(folder / name)
+
+    def rename(metadata) -> None:
+        for place in metadata.storage_data.values():
+            place.relative_path = name
+
+    change_metadata(folder, rename)
+    succeed("ckpt-inspect", "verify", folder)
+
+    def state_otherwise(metadata) -> None:
+        metadata.state_dict_metadata["tensor"].properties.dtype = torch.int32
+
+    change_metadata(folder, state_otherwise)
+    outcome = run("ckpt-inspect", "verify", folder)
+    assert outcome.code == 1 and "says int32 (3)" in outcome.stdout + outcome.stderr, outcome

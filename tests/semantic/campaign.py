@@ -1,4 +1,4 @@
-"""Runs many generated cases: campaign.py KIND SEED COUNT [--keep FOLDER] [--workers N]
+"""Runs many generated cases: campaign.py KIND SEED COUNT [options]
 
 Case i of a campaign has the seed SEED * 1,000,003 + i. Findings are printed, one JSON object a
 line; the inputs of failures are kept. Exit 1 if there were any.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import os
 import random
 import shutil
 import sys
 import tempfile
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -77,8 +79,11 @@ def run_cases(
     context = get_context("fork")
     with ProcessPoolExecutor(count, mp_context=context, initializer=start_worker) as pool:
         cases = [pool.submit(run_case, kind, seed, keep) for seed in seeds]
-        for case in cases:
-            yield case.result()
+        try:
+            for case in cases:
+                yield case.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def kept_seeds(kind: str) -> list[int]:
@@ -97,18 +102,23 @@ def main() -> int:
     parser.add_argument("seed", type=int)
     parser.add_argument("count", type=int)
     parser.add_argument("--keep", type=Path, help="copy the inputs of failures here")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start nothing after them")
     parser.add_argument("--workers", type=int, help="processes; default: one for each core")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     rules: Counter[str] = Counter()
     ended: Counter[str] = Counter()
     seeds = campaign_seeds(options.seed, options.count)
+    end_s, done = time.monotonic() + 60 * options.minutes, 0
     for result in run_cases(options.kind, seeds, options.keep, options.workers):
         ended.update(result.ended)
         for finding in result.findings:
             rules[finding.rule] += 1
             print(finding.as_json(), flush=True)
-    print(f"{options.kind} {options.seed} {options.count}", dict(rules), file=sys.stderr)
+        done += 1
+        if time.monotonic() > end_s:
+            break
+    print(f"{options.kind} {options.seed}: {done} cases", dict(rules), file=sys.stderr)
     for command, times in sorted(ended.items()):
         print(f"{times:8d} {command}", file=sys.stderr)
     return 1 if rules else 0

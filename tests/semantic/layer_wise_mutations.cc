@@ -109,7 +109,11 @@ class Mutation {
       if (!all && rank != only) continue;
       ChangingFile& file = files_[rank];
       Value whole = file.value()[optimizer];
-      if (inner) whole = whole.at("optimizer");
+      if (inner) {
+        const auto found = mapping_in(whole, "optimizer");
+        if (!found) continue;
+        whole = *found;
+      }
       Random same(seed);
       const NodeId value = junk(file.archive, same);
       ckpt::ValueTree& tree = file.archive.tree();
@@ -128,14 +132,29 @@ class Mutation {
     std::string said;
     for (size_t rank = 0; rank < rank_count(); ++rank) {
       if (!all && rank != only) continue;
-      const Value states = files_[rank].value()[optimizer].at("optimizer").at("state");
-      for (size_t i = 0; i < states.item_count(); ++i) {
-        if (all || i == chosen % states.item_count()) {
-          said = change_state(files_[rank], states.item(i).second, form);
+      const auto inner = mapping_in(files_[rank].value()[optimizer], "optimizer");
+      const auto states = inner ? mapping_in(*inner, "state") : std::nullopt;
+      if (!states) continue;
+      for (size_t i = 0; i < states->item_count(); ++i) {
+        const Value state = states->item(i).second;
+        if (!is_mapping_of_names(state)) continue;
+        if (all || i == chosen % states->item_count()) {
+          said = change_state(files_[rank], state, form);
         }
       }
     }
     return (all ? "all: " : "one: ") + said;
+  }
+
+  // What a first mutation changed may be gone, or something else.
+  static std::optional<Value> mapping_in(const Value& holder, std::string_view name) {
+    const auto found = holder.find(name);
+    return found && found->is(ckpt::Kind::Dict) ? found : std::nullopt;
+  }
+
+  static bool is_mapping_of_names(const Value& state) {
+    return state.is(ckpt::Kind::Dict) && state.item_count() > 0 &&
+           state.item(state.item_count() - 1).first.is(ckpt::Kind::Str);
   }
 
   static std::string change_state(ChangingFile& file, Value state, size_t form) {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import math
+import types
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,6 +14,7 @@ from torch.distributed.checkpoint import CheckpointException, FileSystemReader, 
 from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+from torch.storage import _dtype_to_storage_type_map
 
 from comparing import dtype_name, sha256_of, tensors_in
 
@@ -33,9 +36,48 @@ class TooLarge(Exception):
 def read_torch_save(path: Path) -> object:
     """As the restricted unpickler reads it, or the full one where a name is not on its list."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        value = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:
-        return torch.load(path, map_location="cpu", weights_only=False)
+        value = torch.load(path, map_location="cpu", weights_only=False)
+    name_keys(value, set())
+    return value
+
+
+@dataclass(frozen=True, eq=False)
+class NamedKey:
+    """A key whose text is not in the file: an address in memory, or numbers of a tensor."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def name_keys(value: object, seen: set[int]) -> None:
+    """Gives functions, classes of storages and tensors among the keys the names that the pickle
+    has for them."""
+    if not isinstance(value, (dict, list, tuple)) or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, dict):
+        named = [(stored_name(key), item) for key, item in value.items()]
+        if any(isinstance(key, NamedKey) for key, _ in named):
+            value.clear()
+            for key, item in named:
+                value[key] = item
+    for item in value.values() if isinstance(value, dict) else value:
+        name_keys(item, seen)
+
+
+def stored_name(key: object) -> object:
+    if isinstance(key, torch.Tensor):
+        return NamedKey("<torch._utils._rebuild_tensor_v2>")
+    if isinstance(key, torch.serialization.StorageType):  # the restricted unpickler's own
+        storage = _dtype_to_storage_type_map()[key.dtype]
+        return NamedKey(f"<class 'torch.{storage}'>")
+    if isinstance(key, types.FunctionType):
+        return NamedKey(f"<class '{key.__module__}.{key.__qualname__}'>")
+    return key
 
 
 def read_dcp_nested(folder: Path) -> dict:

@@ -47,6 +47,7 @@ class Session:
     findings: list[Finding] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)  # "ckpt-inspect verify 0", for the counts
     made: int = 0
+    last: Outcome | None = None
 
     def report(self, rule: str, detail: object) -> None:
         finding = Finding(self.kind, self.seed, self.case, rule, str(detail)[:1200])
@@ -60,6 +61,7 @@ class Session:
         )
         texts = [out.decode(errors="surrogateescape") for out in (finished.stdout, finished.stderr)]
         outcome = Outcome(command, finished.returncode, *texts)
+        self.last = outcome
         self.ended.append(f"{program} {subcommand(program, arguments)} {outcome.code}")
         self.check_promises(outcome, "--json" in arguments)
         return outcome

@@ -31,6 +31,7 @@ class Lister {
       : checkpoint_(checkpoint), catalog_(checkpoint.catalog()), findings_(findings) {}
 
   std::vector<VerifiedFile> run() {
+    find_entries();
     for (uint32_t i = 0; i < catalog_.files.size(); ++i) add_known(i);
     if (catalog_.format == Format::TorchDist) check_common_state();
     add_plain_files();
@@ -40,10 +41,25 @@ class Lister {
   }
 
  private:
+  // .metadata may place archives in files of any name.
+  void find_entries() {
+    for (const TensorEntry& tensor : catalog_.tensors) {
+      if (!tensor.file.empty()) continue;
+      for (const Chunk& chunk : tensor.chunks) add_entry(chunk.region);
+    }
+    for (const ObjectEntry& object : catalog_.objects) {
+      if (object.region) add_entry(*object.region);
+    }
+  }
+
+  void add_entry(const StorageRegion& region) {
+    if (region.wrapping != Wrapping::None) with_entries_[region.file] = true;
+  }
+
   void add_known(uint32_t index) {
     const std::string& path = catalog_.files[index].path;
     FileRole role = FileRole::Safetensors;
-    if (path.ends_with(".distcp")) {
+    if (with_entries_[index] || path.ends_with(".distcp")) {
       role = FileRole::Entries;
     } else if (path.ends_with(".json")) {  // the index of several safetensors files
       role = FileRole::Plain;
@@ -101,6 +117,7 @@ class Lister {
   const Checkpoint& checkpoint_;
   const Catalog& catalog_;
   std::vector<Finding>& findings_;
+  std::vector<bool> with_entries_ = std::vector<bool>(catalog_.files.size());  // by index
   std::set<std::string> known_;
   std::vector<VerifiedFile> files_;
 };

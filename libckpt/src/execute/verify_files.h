@@ -14,7 +14,7 @@ namespace ckpt {
 // What a file of a checkpoint is to verify().
 enum class FileRole : uint8_t {
   Archive,      // one torch.save archive
-  Entries,      // .distcp: what .metadata places in it
+  Entries,      // .distcp, or what .metadata places archives in
   Safetensors,  // a header that says where the rest is
   Plain,        // read as a whole and without a checksum of its own: .metadata
   Manifest,     // integrity.json, where it can be read: what it says is compared with the files

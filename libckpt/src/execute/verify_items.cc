@@ -7,7 +7,7 @@
 #include <ckpt/error.h>
 
 #include "base/byte_reader.h"
-#include "base/checked_math.h"
+#include "base/held_bytes.h"
 #include "codec/crc32.h"
 #include "codec/zip.h"
 #include "codec/zstd_stream.h"
@@ -24,33 +24,6 @@ constexpr uint64_t kInflatedPieceBytes = uint64_t{1} << 20;
 // What an archive of one tensor is longer than its payload, at most.
 constexpr uint64_t kArchiveFrameBytesMax = uint64_t{1} << 20;
 constexpr size_t kSmallMemberBytes = size_t{64} << 10;  // read where its archive is looked at
-
-// A file of which a part was read already.
-class HeldBytes final : public RandomAccess {
- public:
-  HeldBytes(const File& file, uint64_t offset_bytes, std::span<const std::byte> bytes)
-      : file_(file), offset_bytes_(offset_bytes), bytes_(bytes) {}
-
-  uint64_t size_bytes() const override { return file_.size_bytes(); }
-  const std::string& file_name() const override { return file_.file_name(); }
-  void read_at(uint64_t offset_bytes, std::span<std::byte> out) const override {
-    const auto held = held_at({offset_bytes, out.size()});
-    if (!held) return file_.read_at(offset_bytes, out);
-    std::ranges::copy(*held, out.begin());
-  }
-  std::optional<std::span<const std::byte>> held_at(ByteRange bytes) const {
-    const bool is_held = bytes.offset_bytes >= offset_bytes_ &&
-                         fits(bytes.offset_bytes - offset_bytes_, bytes.count_bytes, bytes_.size());
-    if (!is_held) return std::nullopt;
-    return bytes_.subspan(static_cast<size_t>(bytes.offset_bytes - offset_bytes_),
-                          static_cast<size_t>(bytes.count_bytes));
-  }
-
- private:
-  const File& file_;
-  uint64_t offset_bytes_;
-  std::span<const std::byte> bytes_;
-};
 
 const std::string* key_of(const VerifiedItem& item) {
   if (item.tensor != nullptr) return &item.tensor->key;

@@ -1,10 +1,14 @@
 #include "format/torch_save.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
 
 #include <ckpt/error.h>
 
 #include "base/byte_reader.h"
+#include "base/held_bytes.h"
 #include "base/text.h"
 #include "codec/crc32.h"
 #include "codec/pickle_reader.h"
@@ -15,6 +19,9 @@ namespace ckpt {
 namespace {
 
 constexpr std::string_view kPickleName = "data.pkl";
+constexpr uint64_t kSmallArchiveBytes = 64 << 10;  // read at once
+constexpr uint64_t kRecordBytesMax = 64;           // 40 digits of serialization_id
+constexpr uint64_t kVersionMax = 10;               // kMaxSupportedFileFormatVersion of PyTorch 2.11
 
 const zip::Member* find_member(const std::vector<zip::Member>& members, std::string_view name) {
   const auto found = std::find_if(members.begin(), members.end(),
@@ -77,20 +84,86 @@ std::vector<std::byte> read_member(const RandomAccess& file, const zip::Member& 
   return bytes;
 }
 
-void refuse_other_archives(const RandomAccess& file, const std::string& prefix,
-                           const std::vector<zip::Member>& members) {
+// A number as torch.save writes it, maybe with a newline behind it.
+std::optional<uint64_t> as_number(std::string_view text) {
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  return is_number ? std::optional(number) : std::nullopt;
+}
+
+void check_version(std::string_view text, const Where& where) {
+  const auto version = as_number(text);
+  if (!version || *version == 0) {
+    throw Error(ErrorCode::Corrupt, where, "'" + escaped(text) + "' is not a valid version");
+  }
+  if (*version > kVersionMax) {
+    throw Error(ErrorCode::Unsupported, where,
+                "version " + std::to_string(*version) + " is not supported: PyTorch reads 1 to " +
+                    std::to_string(kVersionMax) + " and writes 3");
+  }
+}
+
+void check_byteorder(std::string_view text, const Where& where) {
+  if (text != "little") {
+    throw Error(ErrorCode::Unsupported, where, "the archive is not little-endian");
+  }
+}
+
+void check_storage_alignment(std::string_view text, const Where& where) {
+  if (!as_number(text)) {
+    throw Error(ErrorCode::Corrupt, where,
+                "'" + escaped(text) + "' is not a valid storage alignment in bytes");
+  }
+}
+
+void check_serialization_id(std::string_view text, const Where& where) {
+  if (!is_utf8(text)) throw Error(ErrorCode::Corrupt, where, "the text is not valid UTF-8");
+}
+
+// What torch.load reads before data.pkl: it refuses the archive where one of these is damaged.
+struct Record {
+  std::string_view name;
+  void (*check)(std::string_view text, const Where& where);
+};
+constexpr std::array kRecords{
+    Record{"byteorder", check_byteorder}, Record{"version", check_version},
+    Record{".data/version", check_version},  // in place of version, where there is one
+    Record{".storage_alignment", check_storage_alignment},
+    Record{".data/serialization_id", check_serialization_id}};
+
+void check_records(const RandomAccess& file, const std::string& prefix,
+                   const std::vector<zip::Member>& members) {
+  for (const zip::Member& member : members) {
+    const std::string_view name = std::string_view(member.name).substr(prefix.size());
+    const auto record = std::ranges::find(kRecords, name, &Record::name);
+    if (record == kRecords.end()) continue;
+    const auto bytes = read_member(file, member, kRecordBytesMax);
+    record->check({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                  {file.file_name(), member.data.offset_bytes, member.name});
+  }
+}
+
+void refuse_torch_script(const RandomAccess& file, const std::string& prefix,
+                         const std::vector<zip::Member>& members) {
   if (find_member(members, prefix + "constants.pkl")) {
     throw Error(ErrorCode::Unsupported, {.file = file.file_name(), .key = {}},
                 "a TorchScript archive, which holds code, is not read");
   }
-  const zip::Member* byteorder = find_member(members, prefix + "byteorder");
-  if (byteorder == nullptr) return;
-  const auto text = read_member(file, *byteorder, 16);
-  if (std::string_view(reinterpret_cast<const char*>(text.data()), text.size()) != "little") {
-    throw Error(ErrorCode::Unsupported,
-                {file.file_name(), byteorder->data.offset_bytes, byteorder->name},
-                "the archive is not little-endian");
+}
+
+// All of an archive of a few pages, in which directory, records and pickle lie close together; of a
+// larger one nothing.
+std::vector<std::byte> small_archive(const RandomAccess& file, ByteRange archive) {
+  std::vector<std::byte> bytes;
+  if (archive.count_bytes > kSmallArchiveBytes ||
+      !fits(archive.offset_bytes, archive.count_bytes, file.size_bytes())) {
+    return bytes;
   }
+  bytes.resize(static_cast<size_t>(archive.count_bytes));
+  file.read_at(archive.offset_bytes, bytes);
+  return bytes;
 }
 
 ValueTree read_pickle(const RandomAccess& file, const zip::Member& member, const Limits& limits) {
@@ -104,11 +177,14 @@ ValueTree read_pickle(const RandomAccess& file, const zip::Member& member, const
 
 }  // namespace
 
-Document read_torch_save(const RandomAccess& file, uint32_t file_index, ByteRange archive,
+Document read_torch_save(const RandomAccess& stored, uint32_t file_index, ByteRange archive,
                          const Limits& limits) {
+  const std::vector<std::byte> small = small_archive(stored, archive);
+  const HeldBytes file(stored, archive.offset_bytes, small);
   const auto members = read_members(file, archive, limits);
   const std::string prefix = archive_prefix(members, file, archive);
-  refuse_other_archives(file, prefix, members);
+  refuse_torch_script(file, prefix, members);
+  check_records(file, prefix, members);
   const std::string pickle_name = prefix + std::string(kPickleName);
   Document document{read_pickle(file, *find_member(members, pickle_name), limits), {}};
   const std::string storage_prefix = prefix + "data/";

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "layout/common_losses.h"
 #include "layout/common_state.h"
 #include "layout/layer_wise_view.h"
 #include "layout/stacked_layers.h"
@@ -136,6 +137,7 @@ class Reader {
   // --- objects ---
 
   void read_objects() {
+    check_object_shards(source_.catalog().objects);
     for (const ckpt::ObjectEntry& object : source_.catalog().objects) {
       if (!object.file.empty() || object.key == kCommonStateKey) continue;
       if (object.key == kRngKey) {
@@ -258,6 +260,7 @@ class Reader {
   // --- the common state ---
 
   void carry_common() {
+    std::ranges::move(common_losses(state_), std::back_inserter(view_.not_carried));
     const Value root = document_.tree.root();
     for (size_t i = 0; i < root.item_count(); ++i) {
       const auto [key, value] = root.item(i);

@@ -3,7 +3,13 @@
 #include "layout/stacked_layers.h"
 
 #include <charconv>
+#include <map>
+#include <set>
 #include <utility>
+
+#include <ckpt/error.h>
+
+#include "layout/megatron_keys.h"
 
 namespace optim {
 
@@ -19,6 +25,23 @@ std::optional<ObjectShard> parse_object_key(const std::string& text) {
   const auto [last, second_error] = std::from_chars(middle + 1, end, shard.count);
   if (second_error != std::errc() || last != end) return std::nullopt;
   return shard;
+}
+
+void check_object_shards(std::span<const ckpt::ObjectEntry> objects) {
+  std::map<std::string, std::set<uint32_t>> found;
+  std::map<std::string, uint32_t> counts;
+  for (const ckpt::ObjectEntry& object : objects) {
+    const auto shard = parse_object_key(object.key);
+    if (!shard || !object.file.empty() || !is_stacked_key(shard->key)) continue;
+    found[shard->key].insert(shard->index);
+    counts[shard->key] = shard->count;
+  }
+  for (const auto& [key, layers] : found) {
+    if (layers.size() >= counts[key]) continue;
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = ".metadata", .key = key},
+                      "holds " + std::to_string(layers.size()) + " of " +
+                          std::to_string(counts[key]) + " layers");
+  }
 }
 
 TensorEntry layer_of(const TensorEntry& stacked, uint32_t layer, std::string key) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include <ckpt/catalog.h>
@@ -15,6 +16,9 @@ struct ObjectShard {
   uint32_t index = 0, count = 0;
 };
 std::optional<ObjectShard> parse_object_key(const std::string& text);
+
+// Throws Corrupt where an extra state that is stacked over layers lacks one of them.
+void check_object_shards(std::span<const ckpt::ObjectEntry> objects);
 
 // Layer `layer` of a stacked tensor, under another key: the leading dimension is taken off.
 ckpt::TensorEntry layer_of(const ckpt::TensorEntry& stacked, uint32_t layer, std::string key);

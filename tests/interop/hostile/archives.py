@@ -169,6 +169,18 @@ def zip_rows():
         ("Z8 a storage that is missing", changed(**{"data/0": None}), CORRUPT, "weight"),
         ("Z8 a storage of another length", changed(**{"data/0": b"x"}), CORRUPT,
          "holds 1 bytes, the pickle says 24", "weight"),
+        ("Z8 a version that is not a number", changed(version=b"x\n"), CORRUPT,
+         "is not a valid version", "archive/version", "@"),
+        ("Z8 version 0", changed(version=b"0\n"), CORRUPT, "is not a valid version"),
+        ("Z8 a version that PyTorch does not read", changed(version=b"11\n"), UNSUPPORTED,
+         "version 11", "archive/version", "@"),
+        ("Z8 a version in place of that one", changed(**{".data/version": b"x"}), CORRUPT,
+         "archive/.data/version"),
+        ("Z8 an alignment that is not a number", changed(**{".storage_alignment": b"v4"}), CORRUPT,
+         "is not a valid storage alignment", "archive/.storage_alignment", "@"),
+        ("Z8 an id that is not UTF-8", changed(**{".data/serialization_id": b"\xff"}), CORRUPT,
+         "not valid UTF-8", "serialization_id", "@"),
+        ("Z8 a record longer than any", changed(version=b"3" * 1000), UNSUPPORTED, "limit"),
         ("Z9 an empty file", b"", CORRUPT, "file.pt"),
     ):
         yield Row(name, file_of(content), code, ("file.pt", *says))

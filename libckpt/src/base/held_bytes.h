@@ -1,0 +1,41 @@
+#pragma once
+
+#include <algorithm>
+#include <optional>
+
+#include <ckpt/catalog.h>
+
+#include "base/checked_math.h"
+#include "base/random_access.h"
+
+namespace ckpt {
+
+// A file of which a part was read already; what is not in it is read from the file. Both must
+// outlive it.
+class HeldBytes final : public RandomAccess {
+ public:
+  HeldBytes(const RandomAccess& file, uint64_t offset_bytes, std::span<const std::byte> bytes)
+      : file_(file), offset_bytes_(offset_bytes), bytes_(bytes) {}
+
+  uint64_t size_bytes() const override { return file_.size_bytes(); }
+  const std::string& file_name() const override { return file_.file_name(); }
+  void read_at(uint64_t offset_bytes, std::span<std::byte> out) const override {
+    const auto held = held_at({offset_bytes, out.size()});
+    if (!held) return file_.read_at(offset_bytes, out);
+    std::ranges::copy(*held, out.begin());
+  }
+  std::optional<std::span<const std::byte>> held_at(ByteRange bytes) const {
+    const bool is_held = bytes.offset_bytes >= offset_bytes_ &&
+                         fits(bytes.offset_bytes - offset_bytes_, bytes.count_bytes, bytes_.size());
+    if (!is_held) return std::nullopt;
+    return bytes_.subspan(static_cast<size_t>(bytes.offset_bytes - offset_bytes_),
+                          static_cast<size_t>(bytes.count_bytes));
+  }
+
+ private:
+  const RandomAccess& file_;
+  uint64_t offset_bytes_;
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace ckpt
