@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the rules of the house: who may include whom (read from the table in
-docs/ARCHITECTURE.md), how long files, functions and lines may be, which words are banned, and that
-nothing lies unused.
+docs/ARCHITECTURE.md), how long files, functions and lines may be, which words are banned, which
+phrases no message may contain, and that nothing lies unused.
 
 usage: check_house.py [ROOT]      prints FILE:LINE: what is wrong; exit 1 if anything is
 """
@@ -42,6 +42,26 @@ FILE_CALLS = re.compile(
     r"\b[io]?fstream\b")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")  # of Markdown, to a file
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|farm|root|home)/\w")
+
+# Phrases that a native speaker stumbles over, and what to write instead.
+MESSAGES = ("libckpt/", "liboptim/")
+PHRASES = [(re.compile(pattern), instead) for pattern, instead in (
+    (r"(?<!there )\b(?:is|are|was|were) no (?!longer\b|more than\b)", "is not a"),
+    (r"\b(?:is|are) none of\b", "is not one of"),
+    (r"\bthat (?:has|have) none\b", "without"),
+    (r"\bdo(?:es)? not go with\b", "cannot be combined with"),
+    (r"\banother [^;:,]*\bthan\b|\bother [^;:,]*\bthan this\b", "a different ... from"),
+    (r"\ba (?:\w+ )?\w+ too many\b", "unexpected, too many"),
+    (r"\bso many\b", "the number"),
+    (r"\bsaid (?:twice|to be)\b|\bis said\b", "stored twice, expected"),
+    (r"\b(?:is|are) wanted\b|\b(?:is|are|was|were) asked for\b", "expected, requested"),
+    (r"\bdeals? the state\b", "changes the data-parallel size"),
+    (r"\bnot looked at\b", "not checked"),
+    (r"\bleads? out of\b", "points outside"),
+    (r"\b(?:has|have) not (?:the|a|an)\b|\b(?:has|have) not$", "does not have"),
+    (r"\bof one's own\b", "custom"),
+    (r"\bwhoever\b|\bwhat holds\b|\bis whose\b", "name the thing"),
+)]
 
 # The words for third-party headers in the table's column `may include`.
 THIRD_PARTY = [
@@ -203,6 +223,16 @@ def check_words(house):
                 house.fault(name, number, "calls about files go through io/system_calls.h")
 
 
+def check_phrases(house):
+    for name, outline in house.outlines.items():
+        if not name.startswith(MESSAGES):
+            continue
+        for line, text in outline.literals:
+            for phrase, instead in PHRASES:
+                for match in phrase.finditer(text):
+                    house.fault(name, line, f"'{match.group()}' in a message; write '{instead}'")
+
+
 def check_names(house):
     for entry in house.root.iterdir():
         ignored = re.match(r"build|\.venv|\.cache|\.pytest", entry.name)
@@ -254,8 +284,8 @@ def check_links(house):
                     house.fault(name, number, f"links to {target}, which is not there")
 
 
-CHECKS = (check_includes, check_sizes, check_functions, check_words, check_names, check_dead_files,
-          check_links)
+CHECKS = (check_includes, check_sizes, check_functions, check_words, check_phrases, check_names,
+          check_dead_files, check_links)
 
 
 def main():

@@ -1,4 +1,5 @@
-"""The outline of a C++ source: its includes, its functions, its code without comments and literals.
+"""The outline of a C++ source: its includes, its functions, its string literals, and its code
+without comments and literals.
 
 No parser: it follows braces, and takes a block for a function when what stands before it ends like
 a function's head. Right for the style of this project; a lambda counts as lines of the function
@@ -28,6 +29,23 @@ def blank(text):
     return re.sub(r"[^\n]", " ", text)
 
 
+def _literals_of(text):
+    """(line, text) of each string literal; neighbours that the compiler joins are one."""
+    line, joined, end = 0, None, 0
+    for match in _TOKENS.finditer(text):
+        if not match.group().startswith('"'):
+            continue
+        if joined is not None and text[end:match.start()].strip():
+            yield line, joined
+            joined = None
+        if joined is None:
+            line, joined = text.count("\n", 0, match.start()) + 1, ""
+        joined += match.group()[1:-1]
+        end = match.end()
+    if joined is not None:
+        yield line, joined
+
+
 def _blank_token(match):
     token = match.group()
     if token.startswith(("/", "#")) or token.lstrip().startswith("#"):
@@ -49,6 +67,7 @@ class Outline:
         self.code = _TOKENS.sub(_blank_token, text)
         self.includes = [(text.count("\n", 0, m.start()) + 1, m.group(1))
                          for m in _INCLUDE.finditer(text)]
+        self.literals = list(_literals_of(text))
         self.functions = []
         self._find_functions()
 

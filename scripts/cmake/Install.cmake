@@ -1,8 +1,11 @@
 # cmake --install: programs, libraries, headers, the CMake package `shardwise` with a component per
 # library, and pkg-config files. The tree may be moved: nothing in it names the prefix it was
-# installed to.
+# installed to. docs/install.md describes it.
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/shardwise")
+if(SHARDWISE_TORCH)
+  include(InstallTorch)
+endif()
 
 string(REGEX REPLACE "[^/]+" ".." PC_UP "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 
@@ -42,10 +45,13 @@ if(SHARDWISE_TORCH)
   install(FILES ${optim_headers} "${PROJECT_BINARY_DIR}/liboptim/include/optim/export.h"
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/optim)
   install(FILES scripts/cmake/FindTorchWheel.cmake DESTINATION ${package_dir})
+  shardwise_find_torch(optim "$ORIGIN")
+  shardwise_find_torch(step-replay "$ORIGIN/${programs_to_libraries}")
 endif()
 
 foreach(module optim_cuda optim_nccl)  # beside liboptim, which looks for them there
   if(TARGET ${module} AND TARGET optim)
+    shardwise_find_torch(${module} "$ORIGIN")
     set_target_properties(${module} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
     install(TARGETS ${module} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   endif()
@@ -59,12 +65,12 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/shardwiseConfig.cmake"
         DESTINATION ${package_dir})
 
 # The two programs with everyday names are installed under a longer one as well.
-foreach(pair reshard:ckpt-reshard step-replay:ckpt-step-replay)
-  string(REPLACE ":" ";" pair "${pair}")
-  list(GET pair 0 program)
-  list(GET pair 1 other_name)
+foreach(program reshard step-replay)
   if(TARGET ${program})
-    set(bin "\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}")
-    install(CODE "file(CREATE_LINK ${program} \"${bin}/${other_name}\" SYMBOLIC)")
+    set(link "${PROJECT_BINARY_DIR}/other_names/ckpt-${program}")
+    file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/other_names")
+    file(CREATE_LINK ${program} "${link}" SYMBOLIC)
+    install(FILES "${link}" DESTINATION ${CMAKE_INSTALL_BINDIR})
   endif()
 endforeach()
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

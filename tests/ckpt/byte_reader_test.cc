@@ -55,7 +55,7 @@ BOOST_AUTO_TEST_CASE(reading_past_the_end_names_file_and_offset_and_moves_nothin
   const auto error = error_of([&] { reader.u32(); });
   BOOST_REQUIRE(error);
   BOOST_TEST((error->code() == ErrorCode::Corrupt));
-  BOOST_TEST(error->what() == "x.pt @1003: ends early: 4 bytes wanted, 2 left");
+  BOOST_TEST(error->what() == "x.pt @1003: ends early: expected 4 more bytes, found 2");
   BOOST_TEST(reader.text(2) == "de");
   BOOST_TEST(error_of([&] { reader.peek_u8(); }).has_value());
   BOOST_TEST(error_of([&] { reader.bytes(~uint64_t{0}); }).has_value());

@@ -92,7 +92,7 @@ BOOST_AUTO_TEST_CASE(a_storage_of_another_length_than_planned_is_refused) {
   const ckpt::Error error = failure(one_file({tree_archive({{8, ckpt::StorageSource{region}}})}),
                                     sliced.payloads, options_of(1));
   BOOST_TEST((error.code() == ErrorCode::Corrupt));
-  BOOST_TEST(contains(error.problem(), "204800 bytes where one of 8"));
+  BOOST_TEST(contains(error.problem(), "a storage of 8 bytes, found 204800"));
 }
 
 BOOST_AUTO_TEST_CASE(a_source_that_fails_at_any_read_leaves_nothing_behind) {

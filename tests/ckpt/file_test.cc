@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(reading_behind_the_end_is_corrupt_with_file_and_offset) {
   const auto error = error_of([&] { file.read_at(2, std::as_writable_bytes(std::span(content))); });
   BOOST_REQUIRE(error);
   BOOST_TEST((error->code() == ErrorCode::Corrupt));
-  BOOST_TEST(error->what() == "f @2: 2 bytes are wanted here, but the file ends at 3");
+  BOOST_TEST(error->what() == "f @2: 2 bytes expected here, but the file ends at 3");
 }
 
 BOOST_AUTO_TEST_CASE(an_existing_file_is_never_overwritten) {

@@ -89,8 +89,8 @@ const Row kRefused[] = {
     {"appended elements",
      kOrdered + ")RK\x01"
                 "a",
-     "elements are added to a mapping"},
-    {"added elements", kOrdered + ")R(K\x01\x90", "elements are added to a mapping"},
+     "elements to a mapping"},
+    {"added elements", kOrdered + ")R(K\x01\x90", "elements to a mapping"},
     {"a state that is no dict",
      kOrdered + ")RK\x01"
                 "b",

@@ -99,7 +99,7 @@ struct Case {
 
 const Case kCases[] = {
     {"D1 .metadata is no Metadata", file_with(".metadata", "\x80\x02K\x01."), ErrorCode::Corrupt,
-     "no Metadata"},
+     "an object of class Metadata"},
     {"D1 .metadata is empty", file_with(".metadata", ""), ErrorCode::Corrupt, "without STOP"},
     {"D1 the entries are a number",
      [](const fs::path& folder) {
@@ -114,12 +114,13 @@ const Case kCases[] = {
      ErrorCode::Corrupt, ""},
     {"D2 a hole", shape_of({1 << 20, 1 << 20}), ErrorCode::Corrupt, ""},
     {"D3 a path above the folder", place_in("../__0_0.distcp"), ErrorCode::Corrupt,
-     "is no plain file name"},
-    {"D3 an absolute path", place_in("/etc/passwd"), ErrorCode::Corrupt, "is no plain file name"},
+     "is not a plain file name"},
+    {"D3 an absolute path", place_in("/etc/passwd"), ErrorCode::Corrupt,
+     "is not a plain file name"},
     {"D3 a missing file", place_in("__9_9.distcp"), ErrorCode::NotFound, ""},
     {"D3 an offset beyond the file", place_with("offset", int64_t{1} << 62), ErrorCode::Corrupt,
      "the file has"},
-    {"D3 a negative offset", place_with("offset", -1), ErrorCode::Corrupt, "is no count"},
+    {"D3 a negative offset", place_with("offset", -1), ErrorCode::Corrupt, "is not a whole number"},
     {"D3 a length beyond the file", place_with("length", int64_t{1} << 62), ErrorCode::Corrupt,
      "the file has"},
     {"D9 a backend that is not known", file_with("metadata.json", R"({"sharded_backend": "zarr"})"),

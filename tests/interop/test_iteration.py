@@ -34,8 +34,8 @@ def folder_7(root: Path) -> None:
 @pytest.mark.parametrize(
     "damage, mention",
     [
-        (iteration_99, "the state is of iteration 99, its folder is named for 3"),
-        (folder_7, "the state is of iteration 3, its folder is named for 7"),
+        (iteration_99, "the state is from iteration 99, but the folder's name says 3"),
+        (folder_7, "the state is from iteration 3, but the folder's name says 7"),
     ],
 )
 def test_another_iteration_than_the_folders_is_found(

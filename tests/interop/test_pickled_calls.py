@@ -172,7 +172,7 @@ REFUSED = {
         ORDERED + tuple_of(dict_of((W, A))) + b"\x81", UNSUPPORTED, "NEWOBJ with arguments"),
     "odict_new_ex": (
         ORDERED + b")" + dict_of((W, A)) + b"\x92", UNSUPPORTED, "NEWOBJ with arguments"),
-    "odict_appended": (ORDERED + b")R" + A + b"a", CORRUPT, "elements are added to a mapping"),
+    "odict_appended": (ORDERED + b")R" + A + b"a", CORRUPT, "appends elements to a mapping"),
     "odict_state": (ORDERED + b")R" + number(3) + b"b", UNSUPPORTED, "not given as a dict"),
     "defaultdict_of_a_dict": (
         call(DEFAULT, dict_of((W, A))),

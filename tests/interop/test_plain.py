@@ -190,7 +190,7 @@ def test_empty_mappings_are_listed_one_by_one(name: str, tmp_path: Path) -> None
     torch_save_to_dcp(source, tmp_path / "theirs")
     assert dcp_differences(DcpFolder(folder), DcpFolder(tmp_path / "theirs")) == []
     line = refuse(4, "ckpt-convert", source, tmp_path / "o", "--to", "torch_dist", "--strict")
-    assert "an empty mapping, for which DCP has no entry" in line
+    assert "an empty mapping, which DCP does not store" in line
     succeed("ckpt-convert", source, tmp_path / "made.pt", "--to", "torch", "--strict")
     assert differences(load(tmp_path / "made.pt"), state) == []
 

@@ -69,14 +69,17 @@ def other_nested_setting(optimizers: list) -> None:
 
 
 GROUPS = (
-    (1, lack_lr, "lr", "rank 0 of mp_rank_00 has 'lr' in this group, rank 1 of mp_rank_00 does no"),
-    (0, lack_lr, "lr", "rank 1 of mp_rank_00 has 'lr' in this group, rank 0 of mp_rank_00 does no"),
-    (0, add_setting, "extra", "rank 0 of mp_rank_00 has 'extra' in this group, rank 1"),
-    (1, add_setting, "extra", "rank 1 of mp_rank_00 has 'extra' in this group, rank 0"),
-    (0, add_step, "step", "rank 0 of mp_rank_00 has 'step' in this group, rank 1"),
-    (1, add_step, "step", "rank 1 of mp_rank_00 has 'step' in this group, rank 0"),
-    (1, other_lr, "lr", "'lr' is not what rank 0 of mp_rank_00 has in this group"),
-    (1, other_lr_by_one_bit, "lr", "'lr' is not what rank 0 of mp_rank_00 has in this group"),
+    (1, lack_lr, "lr",
+     "rank 0 of mp_rank_00 has 'lr' in this group, but rank 1 of mp_rank_00 does not"),
+    (0, lack_lr, "lr",
+     "rank 1 of mp_rank_00 has 'lr' in this group, but rank 0 of mp_rank_00 does not"),
+    (0, add_setting, "extra", "rank 0 of mp_rank_00 has 'extra' in this group, but rank 1"),
+    (1, add_setting, "extra", "rank 1 of mp_rank_00 has 'extra' in this group, but rank 0"),
+    (0, add_step, "step", "rank 0 of mp_rank_00 has 'step' in this group, but rank 1"),
+    (1, add_step, "step", "rank 1 of mp_rank_00 has 'step' in this group, but rank 0"),
+    (1, other_lr, "lr", "'lr' differs from its value on rank 0 of mp_rank_00 in this group"),
+    (1, other_lr_by_one_bit, "lr",
+     "'lr' differs from its value on rank 0 of mp_rank_00 in this group"),
     (0, other_nested_setting, "betas", "rank 0"),
 )
 

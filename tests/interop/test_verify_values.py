@@ -117,7 +117,7 @@ def test_nans_are_counted_and_the_first_is_told(copied) -> None:
 
     bad.edit_rank(1, edit)(root)
     said = said_of(verify(root)[1])
-    assert any("3 values are NaN, the first is number 5" in p for p in said), said
+    assert any("3 values are NaN, the first at index 5" in p for p in said), said
     assert any("1 value is infinite, number 3" in p for p in said), said
 
 
@@ -286,8 +286,8 @@ BESIDE = (
     ("modelopt_state/common.pt", "ModelOpt"),
     ("wgrads/mp_rank_00.pt", "gradients"),
     ("mp_rank_00/train_dataloader_dprank000.pt", "the data loader's state"),
-    ("notes.txt", "no part of the checkpoint"),
-    ("folder/notes.txt", "a folder that is no part of the checkpoint"),
+    ("notes.txt", "not part of the checkpoint"),
+    ("folder/notes.txt", "a folder that is not part of the checkpoint"),
 )
 
 

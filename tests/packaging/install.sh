@@ -13,6 +13,7 @@ fi
 for link in ckpt-reshard ckpt-step-replay; do
   [ ! -e "$tree/bin/${link#ckpt-}" ] || [ -L "$tree/bin/$link" ] || { echo "no $link" >&2; exit 1; }
 done
-for program in "$tree"/bin/*; do
-  echo "$("$program" --version)  ($(basename "$program"))"
+for program in "$tree"/bin/*; do  # with no environment: nothing tells the loader where to look
+  version=$(env -i "$program" --version)
+  echo "$version  ($(basename "$program"))"
 done

@@ -22,7 +22,7 @@ std::string_view ByteReader::line() {
   const void* end = left_bytes() == 0 ? nullptr : std::memchr(start, '\n', left_bytes());
   if (end == nullptr) {
     ran_out_ = true;
-    fail("a line that does not end");
+    fail("expected a line that ends in a newline");
   }
   const auto count = static_cast<const std::byte*>(end) - static_cast<const std::byte*>(start);
   const std::string_view content = text(static_cast<uint64_t>(count));
@@ -32,14 +32,14 @@ std::string_view ByteReader::line() {
 
 uint64_t ByteReader::count_of(uint64_t count, uint64_t item_bytes) const {
   if (item_bytes != 0 && count > left_bytes() / item_bytes) {
-    fail("a count of " + std::to_string(count) + ", but only " + std::to_string(left_bytes()) +
-         " bytes are left");
+    fail("the count " + std::to_string(count) + " is too large: only " +
+         std::to_string(left_bytes()) + " bytes are left");
   }
   return count;
 }
 
 void ByteReader::seek(size_t position) {
-  if (position > bytes_.size()) fail("an offset beyond the end");
+  if (position > bytes_.size()) fail("the offset lies beyond the end of the data");
   position_ = position;
 }
 
@@ -49,8 +49,8 @@ void ByteReader::fail_at(size_t position, std::string problem) const {
 
 void ByteReader::fail_short(uint64_t count) const {
   ran_out_ = true;
-  fail("ends early: " + std::to_string(count) + " bytes wanted, " + std::to_string(left_bytes()) +
-       " left");
+  fail("ends early: expected " + std::to_string(count) + " more bytes, found " +
+       std::to_string(left_bytes()));
 }
 
 }  // namespace ckpt

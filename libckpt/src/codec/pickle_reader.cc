@@ -52,14 +52,14 @@ class Machine {
   void push(NodeId id) { stack_.push_back(id); }
 
   NodeId pop() {
-    if (stack_.size() <= stack_floor()) fail("the pickle takes a value from an empty stack");
+    if (stack_.size() <= stack_floor()) fail("the pickle pops a value from an empty stack");
     const NodeId id = stack_.back();
     stack_.pop_back();
     return id;
   }
 
   NodeId top() const {
-    if (stack_.size() <= stack_floor()) fail("the pickle looks at an empty stack");
+    if (stack_.size() <= stack_floor()) fail("the pickle reads the top of an empty stack");
     return stack_.back();
   }
 
@@ -67,7 +67,7 @@ class Machine {
 
   // The values above the last mark, taken off with it.
   std::vector<NodeId> pop_to_mark() {
-    if (marks_.empty()) fail("the pickle closes a mark that was never set");
+    if (marks_.empty()) fail("the pickle uses a mark that was never set");
     std::vector<NodeId> values(stack_.begin() + static_cast<ptrdiff_t>(marks_.back()),
                                stack_.end());
     stack_.resize(marks_.back());
@@ -106,14 +106,14 @@ class Machine {
 
   uint64_t length_i32() {
     const int32_t length = reader_.i32();
-    if (length < 0) fail("a negative length");
+    if (length < 0) fail("the length is negative");
     return static_cast<uint64_t>(length);
   }
 
   void push_long(std::span<const std::byte> little_endian) {
     if (auto value = small_integer(little_endian)) return push(tree_.integer(*value));
     auto decimal = decimal_text(little_endian);
-    if (!decimal) fail("an integer of more than " + std::to_string(kBigIntegerBytesMax) + " bytes");
+    if (!decimal) fail("an integer longer than " + std::to_string(kBigIntegerBytesMax) + " bytes");
     push(tree_.big_integer(std::move(*decimal)));
   }
 
@@ -127,13 +127,13 @@ class Machine {
   void push_decimal(std::string_view line) {
     if (line.ends_with('L')) line.remove_suffix(1);
     if (const auto value = number_in<int64_t>(line)) return push(tree_.integer(*value));
-    if (!is_decimal(line)) fail("an integer that is no decimal number");
+    if (!is_decimal(line)) fail("the integer is not a decimal number");
     push(tree_.big_integer(std::string(line)));
   }
 
   void push_float_line() {
     const auto value = number_in<double>(reader_.line());
-    if (!value) fail("a float that is no number");
+    if (!value) fail("the float is not a number");
     push(tree_.real(*value));
   }
 
@@ -158,7 +158,7 @@ class Machine {
 
   void push_unicode(uint64_t length) {
     const std::string_view text = reader_.text(length);
-    if (!is_python_str(text)) fail("a string that is not UTF-8");
+    if (!is_python_str(text)) fail("the string is not valid UTF-8");
     push(tree_.str(text));
   }
 
@@ -171,13 +171,13 @@ class Machine {
 
   void push_quoted(std::string_view line) {
     const auto text = unquoted(line);
-    if (!text) fail("a quoted string without its quotes");
+    if (!text) fail("the string has no closing quote");
     push_python2(*text);
   }
 
   void push_raw_unicode(std::string_view line) {
     const auto text = raw_unicode_unescaped(line);
-    if (!text) fail("a raw-unicode-escape string that cannot be decoded");
+    if (!text) fail("the string is not valid raw-unicode-escape");
     push(tree_.str(*text));
   }
 
@@ -237,8 +237,8 @@ class Machine {
 
   void append_all(std::span<const NodeId> elements, std::initializer_list<Kind> kinds) {
     const NodeId holder = top();
-    require_kind(holder, kinds, "elements are added to a value that has none");
-    if (is_mapping_object(tree_.value(holder))) fail("elements are added to a mapping");
+    require_kind(holder, kinds, "the pickle adds elements to a value that cannot hold any");
+    if (is_mapping_object(tree_.value(holder))) fail("the pickle appends elements to a mapping");
     for (const NodeId element : elements) tree_.append(holder, element);
   }
 
@@ -249,8 +249,8 @@ class Machine {
   }
 
   void set_items(std::span<const NodeId> pairs) {
-    if (pairs.size() % 2 != 0) fail("a key without a value");
-    require_kind(top(), {Kind::Dict, Kind::Object}, "a key is set on a value that is no dict");
+    if (pairs.size() % 2 != 0) fail("the pickle sets a key without a value");
+    require_kind(top(), {Kind::Dict, Kind::Object}, "a key is set on a value that is not a dict");
     const NodeId holder = holder_of_items(tree_.value(top()));
     for (size_t i = 0; i < pairs.size(); i += 2) {
       if (!is_hashable(tree_.value(pairs[i]))) fail("a key that Python cannot hash");
@@ -289,7 +289,7 @@ class Machine {
   void push_global() {
     const std::string_view module = reader_.line();
     const std::string_view name = reader_.line();
-    if (!is_utf8(module) || !is_utf8(name)) fail("the name of a class is not UTF-8");
+    if (!is_utf8(module) || !is_utf8(name)) fail("the name of a class is not valid UTF-8");
     push(tree_.global(module, name));
   }
 
@@ -305,8 +305,8 @@ class Machine {
     const NodeId kwargs = construction == Construction::NewObjEx ? pop() : kNoNode;
     const NodeId args = pop();
     const NodeId callable = pop();
-    require_kind(args, {Kind::Tuple}, "an object's arguments are no tuple");
-    if (kwargs != kNoNode) require_kind(kwargs, {Kind::Dict}, "keyword arguments are no dict");
+    require_kind(args, {Kind::Tuple}, "an object's arguments are not a tuple");
+    if (kwargs != kNoNode) require_kind(kwargs, {Kind::Dict}, "keyword arguments are not a dict");
     push(made({construction, callable, args, kwargs}));
   }
 
@@ -326,14 +326,14 @@ class Machine {
 
   void push_obj() {
     const auto values = pop_to_mark();
-    if (values.empty()) fail("an object without a class");
+    if (values.empty()) fail("the pickle builds an object without a class");
     const NodeId args = tree_.sequence(Kind::Tuple, std::span(values).subspan(1));
     push(made({Construction::Reduce, values[0], args}));
   }
 
   void build() {
     const NodeId state = pop();
-    require_kind(top(), {Kind::Object}, "a state is set on a value that is no object");
+    require_kind(top(), {Kind::Object}, "a state is set on a value that is not an object");
     if (tree_.value(top()).state()) unsupported("an object whose state is set twice");
     if (is_mapping_object(tree_.value(top())) && !tree_.value(state).is(Kind::Dict)) {
       unsupported("a mapping whose attributes are not given as a dict");
@@ -360,7 +360,7 @@ class Machine {
 
   uint64_t memo_line() {
     const auto index = number_in<uint64_t>(reader_.line());
-    if (!index) fail("a memo index that is no number");
+    if (!index) fail("the memo index is not a number");
     return *index;
   }
 
@@ -370,11 +370,11 @@ class Machine {
   }
 
   void check_protocol(int protocol) const {
-    if (protocol > kProtocolMax) fail("pickle protocol " + std::to_string(protocol));
+    if (protocol > kProtocolMax) fail("unknown pickle protocol " + std::to_string(protocol));
   }
 
   void check_frame(uint64_t length) const {
-    if (!reader_.has(length)) fail("a frame that ends after the pickle");
+    if (!reader_.has(length)) fail("the frame extends beyond the end of the pickle");
   }
 
   ByteReader& reader_;

@@ -68,8 +68,9 @@ Pairs argument_pairs(const Value& callable, const Value& argument) {
   for (size_t i = 0; i < argument.size(); ++i) {
     const Value pair = argument[i];
     if (!is_sequence(pair)) unsupported(callable, "of a sequence that holds something but pairs");
-    if (pair.size() != 2) corrupt(callable, "of a sequence whose elements are not all pairs");
-    if (!is_hashable(pair[0])) corrupt(callable, "with a key that Python cannot hash");
+    if (pair.size() != 2)
+      corrupt(callable, "is called with a sequence of elements that are not all pairs");
+    if (!is_hashable(pair[0])) corrupt(callable, "is called with a key that Python cannot hash");
     pairs.emplace_back(pair[0].id(), pair[1].id());
   }
   return pairs;
@@ -97,9 +98,9 @@ bool is_factory(const Value& value) {
 NodeId call_mapping(ValueTree& tree, MappingClass type, const Value& callable, const Value& args) {
   const bool takes_factory = type == MappingClass::DefaultDict;
   const size_t pairs_at = takes_factory ? 1 : 0;
-  if (args.size() > pairs_at + 1) corrupt(callable, "with too many arguments");
+  if (args.size() > pairs_at + 1) corrupt(callable, "is called with too many arguments");
   if (takes_factory && args.size() != 0 && !is_factory(args[0])) {
-    corrupt(callable, "whose first argument is neither a callable nor None");
+    corrupt(callable, "is called with a first argument that is neither a callable nor None");
   }
   if (args.size() <= pairs_at) {
     return type == MappingClass::Dict ? tree.dict()

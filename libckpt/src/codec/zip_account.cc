@@ -33,7 +33,7 @@ class Walk {
     }
   }
   void pass_until(uint64_t offset_bytes, ByteLabel label) {
-    if (offset_bytes < position_) fail("two parts of the zip archive share bytes");
+    if (offset_bytes < position_) fail("two parts of the zip archive overlap");
     pass(offset_bytes - position_, label);
   }
 
@@ -67,11 +67,12 @@ class Walk {
 void pass_extra(Walk& walk, uint64_t count_bytes, bool* has_zip64 = nullptr) {
   const uint64_t end = walk.position() + count_bytes;
   while (walk.position() < end) {
-    if (end - walk.position() < 4) walk.fail("an extra field that does not fill its place");
+    if (end - walk.position() < 4) walk.fail("a zip header's extra field is cut short");
     ByteReader header = walk.look(4);
     const uint16_t id = header.u16();
     const uint16_t size = header.u16();
-    if (size > end - walk.position() - 4) walk.fail("an extra field that is longer than its place");
+    if (size > end - walk.position() - 4)
+      walk.fail("a zip header's extra field is longer than the header says");
     const bool is_zip64 = id == kZip64Extra;
     if (is_zip64 && has_zip64 != nullptr) *has_zip64 = true;
     walk.pass(2, is_zip64 ? Repeated : Padding);
@@ -101,7 +102,8 @@ LocalHeader pass_local_header(Walk& walk) {
   // With a descriptor all three stand here or none; a reader need not care.
   const bool is_half_said =
       (compressed_bytes == 0) != (count_bytes == 0) || (crc != 0 && compressed_bytes == 0);
-  if (result.has_descriptor && is_half_said) walk.fail("a local header that says half of it");
+  if (result.has_descriptor && is_half_said)
+    walk.fail("a local zip header gives only some of sizes and CRC-32, expected all or none");
   walk.pass(4, Repeated);
   walk.pass(2, Padding);  // version needed
   walk.pass(4, Repeated);
@@ -118,7 +120,7 @@ void pass_descriptor(Walk& walk, const Member& member, uint64_t gap_bytes) {
   ByteReader descriptor = walk.look(has_room ? kDescriptorBytes : 0);
   if (!has_room || descriptor.u32() != kDescriptor) {
     if (member.data.count_bytes == 0) return;
-    walk.fail("the descriptor of zip member '" + escaped(member.name) + "' is missing");
+    walk.fail("the data descriptor of zip member '" + escaped(member.name) + "' is missing");
   }
   descriptor.skip(4);
   const uint64_t count_bytes = member.data.count_bytes;
@@ -154,7 +156,8 @@ void pass_zip64_end(Walk& walk) {
   walk.pass(40, Repeated);
   ByteReader locator = walk.look(kZip64EndLocatorBytes);
   locator.skip(16);
-  if (locator.u32() != 1) walk.fail("a ZIP64 locator that does not count one disk");
+  if (locator.u32() != 1)
+    walk.fail("the ZIP64 locator does not say that the archive is on one disk");
   walk.pass(kZip64EndLocatorBytes, Repeated);
 }
 
@@ -169,7 +172,7 @@ void pass_members(Walk& walk, std::span<const Member> members, uint64_t director
     walk.pass_until(member.header_offset_bytes - walk.start_bytes(), Unclaimed);
     const LocalHeader header = pass_local_header(walk);
     if (walk.start_bytes() + walk.position() != member.data.offset_bytes) {
-      walk.fail("a zip member's data is not behind its header");
+      walk.fail("a zip member's data does not follow its header");
     }
     walk.pass(member.data.count_bytes, member.crc32 ? Checksummed : Unprotected, order[k]);
     if (!header.has_descriptor) continue;
@@ -188,7 +191,8 @@ std::vector<AccountedRange> account_archive(const RandomAccess& file, ByteRange 
   pass_members(walk, members, directory);
   for (size_t i = 0; i < members.size(); ++i) pass_entry(walk);
   if (walk.left_bytes() > kEndBytes) pass_zip64_end(walk);
-  if (walk.left_bytes() != kEndBytes) walk.fail("bytes between the directory and its end record");
+  if (walk.left_bytes() != kEndBytes)
+    walk.fail("the zip archive has unexpected bytes between its directory and the end record");
   walk.pass(kEndBytes, Repeated);
   return walk.take();
 }

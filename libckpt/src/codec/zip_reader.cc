@@ -85,19 +85,21 @@ Directory read_zip64_end(Window& window, uint64_t locator_offset_bytes) {
   const uint32_t disk = locator.u32();
   const uint64_t end_offset_bytes = locator.u64();
   const uint32_t disk_count = locator.u32();
-  if (disk != 0 || disk_count > 1) window.fail(locator_offset_bytes, "a zip of several disks");
+  if (disk != 0 || disk_count > 1)
+    window.fail(locator_offset_bytes, "the zip archive spans several disks");
   if (checked_add(end_offset_bytes, kZip64EndBytes) != locator_offset_bytes) {
     window.fail(locator_offset_bytes, "the ZIP64 end record is not where its locator says");
   }
   ByteReader end = window.at(end_offset_bytes, kZip64EndBytes);
-  if (end.u32() != kZip64End) window.fail(end_offset_bytes, "no ZIP64 end record here");
+  if (end.u32() != kZip64End) window.fail(end_offset_bytes, "expected the ZIP64 end record here");
   if (end.u64() != kZip64EndBytes - 12)
-    window.fail(end_offset_bytes, "a ZIP64 end record of odd size");
+    window.fail(end_offset_bytes, "the ZIP64 end record has an unexpected size");
   end.skip(4);  // versions
-  if (end.u64() != 0) window.fail(end_offset_bytes, "a zip of several disks");
+  if (end.u64() != 0) window.fail(end_offset_bytes, "the zip archive spans several disks");
   Directory directory;
   directory.member_count = end.u64();
-  if (end.u64() != directory.member_count) window.fail(end_offset_bytes, "two member counts");
+  if (end.u64() != directory.member_count)
+    window.fail(end_offset_bytes, "the zip end record gives two different member counts");
   directory.bytes.count_bytes = end.u64();
   directory.bytes.offset_bytes = end.u64();
   return directory;
@@ -113,7 +115,7 @@ void agree(const Window& window, uint64_t offset_bytes, uint64_t truth, T stated
 // The last bytes of an archive that nothing follows: PyTorch writes no comment.
 Directory read_end(Window& window) {
   const uint64_t count_bytes = window.archive().count_bytes;
-  if (count_bytes < kEndBytes) window.fail(0, "too short for a zip archive");
+  if (count_bytes < kEndBytes) window.fail(0, "too short to be a zip archive");
   const uint64_t tail_bytes =
       std::min(count_bytes, count_bytes <= kSmallArchiveBytes ? kSmallArchiveBytes : kTailBytes);
   window.at(count_bytes - tail_bytes, tail_bytes);
@@ -121,13 +123,17 @@ Directory read_end(Window& window) {
   ByteReader end = window.at(end_offset_bytes, kEndBytes);
   if (end.u32() != kEnd)
     window.fail(end_offset_bytes, "no zip end record at the end of the archive");
-  if (end.u32() != 0) window.fail(end_offset_bytes, "a zip of several disks");
+  if (end.u32() != 0) window.fail(end_offset_bytes, "the zip archive spans several disks");
   const uint16_t member_count_here = end.u16();
   const uint16_t member_count = end.u16();
   const uint32_t directory_bytes = end.u32();
   const uint32_t directory_offset_bytes = end.u32();
-  if (end.u16() != 0) window.fail(end_offset_bytes, "a zip comment");
-  if (member_count_here != member_count) window.fail(end_offset_bytes, "two member counts");
+  if (end.u16() != 0) {
+    window.fail(end_offset_bytes,
+                "the zip archive ends in a comment, which torch.save never writes");
+  }
+  if (member_count_here != member_count)
+    window.fail(end_offset_bytes, "the zip end record gives two different member counts");
 
   Directory directory{{directory_offset_bytes, directory_bytes}, member_count};
   uint64_t directory_end_bytes = end_offset_bytes;
@@ -162,7 +168,7 @@ void read_extra(ByteReader extra, Entry& entry, uint64_t& compressed_bytes) {
     if (entry.count_bytes == kSeeZip64) entry.count_bytes = extra.u64();
     if (compressed_bytes == kSeeZip64) compressed_bytes = extra.u64();
     if (entry.header_offset_bytes == kSeeZip64) entry.header_offset_bytes = extra.u64();
-    if (extra.position() > end) extra.fail("a ZIP64 field that is too short");
+    if (extra.position() > end) extra.fail("the ZIP64 field is too short");
     extra.seek(end);
   }
 }
@@ -171,7 +177,7 @@ Entry read_entry(ByteReader& reader, const Window& window) {
   Entry entry;
   const size_t start = reader.position();
   entry.entry_offset_bytes = reader.file_offset_bytes() - window.archive().offset_bytes;
-  if (reader.u32() != kCentralHeader) reader.fail_at(start, "no zip directory entry here");
+  if (reader.u32() != kCentralHeader) reader.fail_at(start, "expected a zip directory entry here");
   reader.skip(4);  // versions
   entry.flags = reader.u16();
   const uint16_t method = reader.u16();
@@ -182,7 +188,7 @@ Entry read_entry(ByteReader& reader, const Window& window) {
   const uint16_t name_bytes = reader.u16();
   const uint16_t extra_bytes = reader.u16();
   const uint16_t comment_bytes = reader.u16();
-  if (reader.u16() != 0) reader.fail_at(start, "a zip of several disks");
+  if (reader.u16() != 0) reader.fail_at(start, "the zip archive spans several disks");
   reader.skip(6);  // attributes
   entry.header_offset_bytes = reader.u32();
   entry.name = reader.text(name_bytes);
@@ -198,7 +204,7 @@ Entry read_entry(ByteReader& reader, const Window& window) {
     window.fail(entry.entry_offset_bytes, "a compressed zip member", ErrorCode::Unsupported);
   }
   if (compressed_bytes != entry.count_bytes) {
-    window.fail(entry.entry_offset_bytes, "a stored zip member with two sizes");
+    window.fail(entry.entry_offset_bytes, "a stored zip member has two different sizes");
   }
   return entry;
 }
@@ -213,10 +219,11 @@ std::vector<Entry> read_entries(ByteReader reader, const Window& window,
     entries.push_back(read_entry(reader, window));
     const Entry& entry = entries.back();
     if (!names.insert(entry.name).second) {
-      window.fail(entry.entry_offset_bytes, "two zip members called '" + escaped(entry.name) + "'");
+      window.fail(entry.entry_offset_bytes,
+                  "two zip members are named '" + escaped(entry.name) + "'");
     }
   }
-  if (!reader.at_end()) reader.fail("bytes in the zip directory that belong to no member");
+  if (!reader.at_end()) reader.fail("the zip directory has bytes that belong to no member");
   return entries;
 }
 
@@ -246,18 +253,19 @@ void read_local_header(Window& window, Entry& entry, uint64_t ahead_bytes) {
   const uint16_t name_bytes = header.u16();
   const uint16_t extra_bytes = header.u16();
   const bool has_descriptor = entry.flags & kFlagDescriptor;
-  if (flags != entry.flags || method != 0) fail_member(window, entry, "has two descriptions");
+  if (flags != entry.flags || method != 0)
+    fail_member(window, entry, "has different flags or methods in its header and in the directory");
   if (crc != entry.crc && !(crc == 0 && has_descriptor)) {
-    fail_member(window, entry, "has two checksums");
+    fail_member(window, entry, "has different checksums in its header and in the directory");
   }
   for (const uint32_t stated : {compressed_bytes, count_bytes}) {
     if (stated != entry.count_bytes && !is_silent(entry, stated)) {
-      fail_member(window, entry, "has two sizes");
+      fail_member(window, entry, "has different sizes in its header and in the directory");
     }
   }
   const uint64_t name_offset_bytes = entry.header_offset_bytes + kLocalHeaderBytes;
   if (window.at(name_offset_bytes, name_bytes, ahead_bytes).text(name_bytes) != entry.name) {
-    fail_member(window, entry, "has two names");
+    fail_member(window, entry, "has different names in its header and in the directory");
   }
   entry.data_offset_bytes = name_offset_bytes + name_bytes + extra_bytes;
 }
@@ -272,14 +280,16 @@ void check_descriptor(Window& window, const Entry& entry, uint64_t gap_bytes,
   ByteReader descriptor =
       window.at(offset_bytes, zip64 ? kZip64DescriptorBytes : kDescriptorBytes, ahead_bytes);
   if (descriptor.u32() != kDescriptor) return;  // the signature is optional (APPNOTE 4.3.9.3)
-  if (descriptor.u32() != entry.crc) fail_member(window, entry, "has two checksums");
+  if (descriptor.u32() != entry.crc)
+    fail_member(window, entry, "has different checksums in its header and in the directory");
   const size_t sizes = descriptor.position();
   const bool agrees_short =
       descriptor.u32() == entry.count_bytes && descriptor.u32() == entry.count_bytes;
   descriptor.seek(sizes);
   const bool agrees_long =
       zip64 && descriptor.u64() == entry.count_bytes && descriptor.u64() == entry.count_bytes;
-  if (!agrees_short && !agrees_long) fail_member(window, entry, "has two sizes");
+  if (!agrees_short && !agrees_long)
+    fail_member(window, entry, "has different sizes in its header and in the directory");
 }
 
 // Members in the order of their headers must follow each other without overlap, up to the
@@ -304,7 +314,7 @@ void read_local_headers(Window& window, std::vector<Entry>& entries,
       fail_member(window, entry,
                   fits(entry.data_offset_bytes, entry.count_bytes, after_bytes)
                       ? "overlaps what follows it"
-                      : "ends beyond the archive");
+                      : "extends beyond the end of the archive");
     }
     check_descriptor(window, entry, end_bytes - entry.data_offset_bytes - entry.count_bytes,
                      ahead_bytes);
@@ -317,12 +327,12 @@ std::vector<Member> read_directory(const RandomAccess& file, ByteRange archive,
                                    const Limits& limits) {
   Window window(file, archive);
   if (!fits(archive.offset_bytes, archive.count_bytes, file.size_bytes())) {
-    window.fail(0, "the zip archive ends beyond the file");
+    window.fail(0, "the zip archive extends beyond the end of the file");
   }
   const Directory directory = read_end(window);
   if (directory.member_count > limits.zip_entries_max ||
       directory.bytes.count_bytes > limits.zip_directory_bytes_max) {
-    window.fail(directory.bytes.offset_bytes, "a zip directory beyond the limits");
+    window.fail(directory.bytes.offset_bytes, "the zip directory is larger than the limits allow");
   }
   // The entries refer to the names in these bytes; the window moves on.
   const ByteReader held = window.at(directory.bytes.offset_bytes, directory.bytes.count_bytes);

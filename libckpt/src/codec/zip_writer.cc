@@ -111,7 +111,7 @@ void Layout::add(std::string name, uint64_t count_bytes) {
   }
   // Far above any file system's limit, far below what 64 bits overflow at.
   if (count_bytes > kArchiveBytesMax || directory_offset_bytes_ > kArchiveBytesMax) {
-    throw Error(ErrorCode::InvalidArgument, {}, "an archive of more than 2^62 bytes");
+    throw Error(ErrorCode::InvalidArgument, {}, "the archive would be larger than 2^62 bytes");
   }
   Place place{std::move(name), count_bytes, directory_offset_bytes_, 0};
   if (frame_ == Frame::None) {

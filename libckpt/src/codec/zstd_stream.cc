@@ -41,7 +41,7 @@ class ZstdStream::Decoder {
     ZSTD_outBuffer output{out.data(), out.size(), 0};
     while (output.pos < output.size) {
       if (input_.pos == input_.size && !refill()) {
-        if (wanted_ != 0) fail("ends in the middle of a frame");
+        if (wanted_ != 0) fail("it ends in the middle of a frame");
         break;
       }
       const size_t before = output.pos;
@@ -49,7 +49,7 @@ class ZstdStream::Decoder {
       if (is_out_of_memory(wanted_)) throw std::bad_alloc();
       if (ZSTD_isError(wanted_)) fail(ZSTD_getErrorName(wanted_));
       if (output.pos == before && input_.pos == input_.size && left_bytes() == 0 && wanted_ != 0) {
-        fail("ends in the middle of a frame");
+        fail("it ends in the middle of a frame");
       }
     }
     return output.pos;
@@ -88,8 +88,8 @@ ZstdStream::ZstdStream(const RandomAccess& file, ByteRange frames, uint64_t coun
     size_bytes_ += last.bytes.size();
     if (size_bytes_ > count_bytes_max) {
       throw Error(ErrorCode::Corrupt, {file.file_name(), frames.offset_bytes, {}},
-                  "the zstd stream inflates to more than the " + std::to_string(count_bytes_max) +
-                      " bytes that it may hold");
+                  "the zstd stream decompresses to more than the expected " +
+                      std::to_string(count_bytes_max) + " bytes");
     }
     if (last.bytes.size() < kBlockBytes) break;
   }
@@ -126,7 +126,7 @@ const ZstdStream::Block& ZstdStream::block(uint64_t number) const {
 void ZstdStream::read_at(uint64_t offset_bytes, std::span<std::byte> out) const {
   if (offset_bytes > size_bytes_ || out.size() > size_bytes_ - offset_bytes) {
     throw Error(ErrorCode::Corrupt, {file_.file_name(), frames_.offset_bytes, {}},
-                "the zstd stream ends " + std::to_string(size_bytes_) + " bytes after its start");
+                "the zstd stream ends early: it holds " + std::to_string(size_bytes_) + " bytes");
   }
   const std::scoped_lock lock(mutex_);
   while (!out.empty()) {

@@ -19,7 +19,7 @@ namespace ckpt {
 namespace {
 
 [[noreturn]] void differs(const std::string& key, std::string_view how) {
-  throw std::logic_error("what was written is not what the source holds: '" + escaped(key) +
+  throw std::logic_error("the result differs from the source: '" + escaped(key) +
                          "': " + std::string(how) + "; nothing was published");
 }
 
@@ -27,12 +27,12 @@ std::string_view explanation(DifferenceKind kind) {
   switch (kind) {
     case DifferenceKind::OnlyInA: return "is missing";
     case DifferenceKind::OnlyInB: return "is not in the source";
-    case DifferenceKind::DType: return "has another type";
-    case DifferenceKind::Shape: return "has another shape";
-    case DifferenceKind::Key: return "has a key of another type";
+    case DifferenceKind::DType: return "has a different element type";
+    case DifferenceKind::Shape: return "has a different shape";
+    case DifferenceKind::Key: return "has a key of a different type";
     case DifferenceKind::Value: break;
   }
-  return "has another value";
+  return "has a different value";
 }
 
 // The object as a reader finds it in an archive that holds it alone.
@@ -150,9 +150,9 @@ void refuse_damage(const Findings& findings) {
     if (finding.severity != Severity::Damage) continue;
     throw Error(ErrorCode::Corrupt,
                 {finding.where.file, finding.where.offset_bytes, finding.where.key},
-                "what would be written does not pass verify: " + finding.problem,
-                "where ckpt-inspect verify finds the same in the source, it is carried without "
-                "--verify as it is");
+                "the result would not pass verify: " + finding.problem,
+                "if ckpt-inspect verify reports the same for the source, it is carried unchanged "
+                "without --verify");
   }
 }
 

@@ -50,7 +50,7 @@ struct Checkpoint::State {
       files[index] = std::make_unique<File>(open_source(location, entry.path, name, limits));
       if (files[index]->state() != location.opened->state_of(entry.path)) {
         throw Error(ErrorCode::Corrupt, {.file = name, .key = {}}, "changed while it was read",
-                    "wait until whoever writes it is done");
+                    "wait until the process that writes it has finished");
       }
     }
     return *files[index];
@@ -109,7 +109,7 @@ struct Checkpoint::State {
     const Document document = read_entry(region, expected_bytes(region));
     const auto view = as_tensor(document.tree.root());
     const Where where{file_path(region.file), region.bytes.offset_bytes, {}};
-    if (!view) throw Error(ErrorCode::Corrupt, where, "the entry holds no tensor");
+    if (!view) throw Error(ErrorCode::Corrupt, where, "the entry does not hold a tensor");
     check_entry(region, *view);
     const TensorEntry entry = make_tensor_entry(document, {"", 0, *view}, file_path(region.file));
     LocatedRegion storage{entry.chunks[0].region};

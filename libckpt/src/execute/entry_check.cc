@@ -18,7 +18,7 @@ void check_entry(const TensorView& view, const TensorEntry& tensor, const Chunk&
   if (view.dtype == tensor.dtype && std::ranges::equal(view.shape, chunk.box.sizes)) return;
   throw Error(ErrorCode::Corrupt, where,
               "the entry holds " + std::string(ckpt::name(view.dtype)) + " " +
-                  shape_text(view.shape) + ", .metadata says " +
+                  shape_text(view.shape) + ", but .metadata says " +
                   std::string(ckpt::name(tensor.dtype)) + " " + shape_text(chunk.box.sizes));
 }
 

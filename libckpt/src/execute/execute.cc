@@ -118,7 +118,7 @@ void check_request(const Target& target, const Plan& plan, const ExecuteOptions&
       std::ranges::any_of(options.pieces, [&](const Piece& piece) {
         return piece.file >= plan.files.size() || (piece.closes && options.record_crcs.empty());
       })) {
-    throw Error(ErrorCode::InvalidArgument, {}, "a plan that was made for another target");
+    throw Error(ErrorCode::InvalidArgument, {}, "the plan was made for another target");
   }
 }
 

@@ -32,20 +32,20 @@ constexpr Companion kCompanions[] = {
     {"context", "NeMo's description of model and trainer"},
     {"modelopt_state", "NVIDIA ModelOpt's state: how the model was quantised or pruned"},
     {"modelopt_run_config.yaml", "the configuration of a run with NVIDIA ModelOpt"},
-    {"wgrads", "gradients of weights that Megatron was told to save"},
-    {"dgrads", "gradients of activations that Megatron was told to save"},
-    {"progress.txt", "Megatron's log of when it saved"},
-    {"tensorboard", "curves of the run"},
-    {"wandb", "curves of the run"},
+    {"wgrads", "weight gradients that Megatron was told to save"},
+    {"dgrads", "activation gradients that Megatron was told to save"},
+    {"progress.txt", "Megatron's log of its saves"},
+    {"tensorboard", "training curves of the run"},
+    {"wandb", "training curves of the run"},
 };
 
 // What only an interrupted or another save can have left here.
 const char* left_over_reason(const std::string& name, Format format) {
-  if (name.ends_with(".distcp")) return "nothing in .metadata names this file";
-  if (name == ".metadata.tmp") return "a save that did not come to its end";
+  if (name.ends_with(".distcp")) return ".metadata does not name this file";
+  if (name == ".metadata.tmp") return "left by a save that did not finish";
   if (format != Format::TorchDist) return nullptr;
   if (name.starts_with(kOldRankFileStart) || name.starts_with(kRankFolderStart)) {
-    return "belongs to a checkpoint of format torch";
+    return "belongs to a torch checkpoint";
   }
   return nullptr;
 }
@@ -116,7 +116,7 @@ class Lister {
       file.kind = BesideKind::Companion;
     } else {
       file.what =
-          is_folder ? "a folder that is no part of the checkpoint" : "no part of the checkpoint";
+          is_folder ? "a folder that is not part of the checkpoint" : "not part of the checkpoint";
     }
     found_.push_back(std::move(file));
   }
@@ -131,10 +131,10 @@ class Lister {
       FileBeside file{"../" + name,       name,      BesideKind::Companion,
                       companion_of(name), is_folder, true};
       if (name.starts_with(kOldRankFileStart)) {
-        file.what = "lies in the root, where no iteration owns it";
+        file.what = "lies in the root, outside every iteration";
       } else if (file.what.empty()) {
         file.kind = BesideKind::Unknown;
-        file.what = "lies in the root and is no part of an iteration";
+        file.what = "lies in the root and is not part of an iteration";
       }
       found_.push_back(std::move(file));
     }
@@ -170,7 +170,7 @@ std::vector<NotCarried> files_not_carried(const Checkpoint& checkpoint) {
 
 std::string companion_of(const std::string& file_name) {
   if (file_name.starts_with(kDataLoaderStart) && file_name.ends_with(".pt")) {
-    return "the data loader's state of one data-parallel rank";
+    return "the data loader state of one data-parallel rank";
   }
   const auto known = std::ranges::find(kCompanions, file_name, &Companion::name);
   return known != std::end(kCompanions) ? std::string(known->what) : "";

@@ -54,12 +54,13 @@ void check_store_options(const Target& target, const ConvertOptions& options) {
   if (target.format != Format::TorchDist && (options.zstd_level || options.integrity)) {
     throw Error(ErrorCode::InvalidArgument, {},
                 std::string(options.integrity ? "integrity.json" : "zstd") +
-                    " belongs to torch_dist, not to " + std::string(name(target.format)));
+                    " is available for torch_dist only, not for " +
+                    std::string(name(target.format)));
   }
   const int level = options.zstd_level.value_or(ZstdCompressor::kLevelMin);
   if (level < ZstdCompressor::kLevelMin || level > ZstdCompressor::kLevelMax) {
     throw Error(ErrorCode::InvalidArgument, {},
-                "zstd levels go from 1 to 19, not " + std::to_string(level));
+                "expected a zstd level from 1 to 19, found " + std::to_string(level));
   }
 }
 

@@ -29,8 +29,8 @@ uint64_t bytes_for_buffers(const ExecuteOptions& options, uint64_t bookkeeping_b
   if (left_bytes < least_bytes) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "metadata and program take " + std::to_string(held_bytes) +
-                    " bytes of memory: of the " + std::to_string(options.process_bytes_max) +
-                    " that are allowed too few are left",
+                    " bytes of memory, which leaves too little of the " +
+                    std::to_string(options.process_bytes_max) + " bytes allowed",
                 "at least " + std::to_string(held_bytes + least_bytes) + " bytes are needed");
   }
   return std::min(options.memory_bytes_max, left_bytes);

@@ -22,7 +22,7 @@ OutputFiles::OutputFiles(fs::path folder, const Plan& plan, const WindowMap& win
     const std::string& path = plan.files[windows.pieces()[p].file].path;
     const bool is_single = path.empty() && plan.files.size() == 1;
     if (!is_single && !is_safe_relative(path)) {
-      throw Error(ErrorCode::InvalidArgument, {path}, "a file name that leads out of the target");
+      throw Error(ErrorCode::InvalidArgument, {path}, "the file name points outside the target");
     }
     progress_[p].windows_left = windows.count_in(p);
     ++slots_[windows.pieces()[p].file].pieces_left;

@@ -26,7 +26,7 @@ PartRecords::Parts PartRecords::whole_parts() const {
   for (uint32_t rank = 0; rank < job_.processes; ++rank) {
     auto record = read_part_record(path_of(rank));
     if (record && record->job != job_.text()) {
-      throw Error(ErrorCode::AlreadyExists, {path_of(rank).string()}, "is a part of another job");
+      throw Error(ErrorCode::AlreadyExists, {path_of(rank).string()}, "belongs to another job");
     }
     if (record && record->is_complete) {
       std::ranges::move(record->pieces, std::back_inserter(parts.pieces));
@@ -46,7 +46,7 @@ void PartRecords::refuse_lost(const std::vector<std::string>& absent,
       // Looked at again: it may have come since.
       if (kind_of_entry(output_path(content, piece.path)) == EntryKind::File) continue;
       throw Error(ErrorCode::AlreadyExists, {notes_.string()},
-                  "what other processes have written of " +
+                  "what other processes wrote of " +
                       (piece.path.empty() ? "the file" : "'" + escaped(piece.path) + "'") +
                       " is gone",
                   "--clean removes the rest");

@@ -160,7 +160,7 @@ void BoxReader::seek(uint64_t offset_bytes) {
 void BoxReader::read(std::span<std::byte> out) {
   if (out.size() > left_bytes() || out.size() % element_bytes_ != 0) {
     throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = tensor_.key},
-                std::to_string(out.size()) + " bytes are asked for, " +
+                std::to_string(out.size()) + " bytes were requested, but only " +
                     std::to_string(left_bytes()) + " are left");
   }
   if (out.empty()) return;

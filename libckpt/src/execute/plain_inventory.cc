@@ -88,7 +88,8 @@ std::optional<Value> planner_data_of(const Checkpoint& checkpoint) {
 std::string pointer_of(const Value& planner_data, const std::string& key) {
   const auto path = planner_data.find(key);
   if (!path || !path->is(Kind::Tuple)) {
-    throw Error(ErrorCode::Corrupt, {".metadata", std::nullopt, key}, "planner_data has no path");
+    throw Error(ErrorCode::Corrupt, {".metadata", std::nullopt, key},
+                "planner_data has no path for it");
   }
   std::string pointer;
   for (size_t i = 0; i < path->size(); ++i) pointer += pointer_step(key_text((*path)[i]));

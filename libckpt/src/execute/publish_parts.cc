@@ -31,7 +31,7 @@ std::vector<FinishedPiece> take_payload(const WriteAttempt& attempt, PieceWriter
     if (found == by_place.end() || !attempt.job.is_there(folder, piece, *found->second) ||
         !writer.take_record_crcs(piece, found->second->record_crcs)) {
       throw Error(ErrorCode::IoFailure, {attempt.job.path_of(folder, piece).string()},
-                  "is not what the parts say was written");
+                  "differs from what the part records say was written");
     }
     payload.push_back(*found->second);
   }

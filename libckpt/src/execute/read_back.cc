@@ -103,8 +103,8 @@ std::vector<bool> are_as_written(const std::filesystem::path& folder,
 
 void throw_not_as_written(const std::filesystem::path& path) {
   throw Error(ErrorCode::IoFailure, {path.string()},
-              "what the device gives back is not what was written",
-              "the storage is not to be trusted");
+              "the bytes read back differ from those written",
+              "do not rely on this storage device");
 }
 
 }  // namespace ckpt

@@ -71,8 +71,8 @@ uint32_t RecordReader::read_storage(const TargetRecord& record, uint64_t offset_
   const StorageRegion storage = source_.locate(std::get<StorageSource>(record.source).region);
   if (storage.bytes.count_bytes != record.count_bytes) {
     throw Error(ErrorCode::Corrupt, {source_.file_name(storage.file), storage.bytes.offset_bytes},
-                "a storage of " + std::to_string(storage.bytes.count_bytes) +
-                    " bytes where one of " + std::to_string(record.count_bytes) + " was expected");
+                "expected a storage of " + std::to_string(record.count_bytes) + " bytes, found " +
+                    std::to_string(storage.bytes.count_bytes));
   }
   FilledBuffer filled(out);
   const AfterRead note = [&](const StorageRegion& located, uint64_t offset,

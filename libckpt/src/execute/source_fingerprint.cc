@@ -11,7 +11,7 @@ void SourceFingerprint::check_unchanged() const {
   for (const SourceFile& file : files_) {
     if (state_of(file.path) == file.state) continue;
     throw Error(ErrorCode::Corrupt, {file.path.string()}, "changed while it was read",
-                "wait until whoever writes it is done");
+                "wait until the process that writes it has finished");
   }
 }
 

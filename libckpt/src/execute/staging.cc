@@ -26,7 +26,8 @@ bool is_there(const fs::path& path) { return kind_of_entry(path) != EntryKind::A
 
 [[noreturn]] void throw_busy(const fs::path& holder) {
   throw Error(ErrorCode::AlreadyExists, {holder.string()},
-              "another process is writing this destination", "if none is, remove that folder");
+              "another process is writing this destination",
+              "if no process is, remove that folder");
 }
 
 LockFile lock_or_refuse(const fs::path& lock) {
@@ -39,7 +40,8 @@ LockFile lock_or_refuse(const fs::path& lock) {
 bool make_holder(const fs::path& holder) {
   const bool is_new = make_folder(holder);
   if (kind_of_entry(holder) != EntryKind::Folder) {
-    throw Error(ErrorCode::AlreadyExists, {holder.string()}, "is in the way of the staging folder");
+    throw Error(ErrorCode::AlreadyExists, {holder.string()},
+                "stands where the staging folder would be made");
   }
   return is_new;
 }
@@ -78,9 +80,9 @@ void refuse_other_job(const StagingPlace& place, const std::string& wanted) {
   const std::string found = text_of(place.job).value_or("");
   if (found == wanted) return;
   const auto other = JobIdentity::parse(found), mine = JobIdentity::parse(wanted);
-  const std::string difference = other && mine ? other->difference(*mine) : "another job";
+  const std::string difference = other && mine ? other->difference(*mine) : "for another job";
   throw Error(ErrorCode::AlreadyExists, {place.holder.string()},
-              "what is there was made by " + difference + ": it cannot be continued",
+              "the unfinished output was made " + difference + ", so it cannot be continued",
               "--clean removes it");
 }
 
@@ -180,7 +182,7 @@ struct Staging::State {
     if (!is_there(place.job)) return place.remove_work();
     if (options.resume && !options.job.empty()) return refuse_other_job(place, options.job);
     throw Error(ErrorCode::AlreadyExists, {place.holder.string()},
-                "an interrupted run has left this; parts of it that are finished: " +
+                "left by an interrupted run; finished parts: " +
                     std::to_string(count_finished(place.holder)),
                 who_continues(place) + " it, --clean removes it");
   }
@@ -259,7 +261,7 @@ Staging Staging::attach(const fs::path& destination, StagingOptions options) {
   const StagingPlace& place = state->place;
   const auto refuse_nothing = [&] {
     if (is_there(place.job)) return;
-    throw Error(ErrorCode::NotFound, {place.holder.string()}, "no process has left a part here");
+    throw Error(ErrorCode::NotFound, {place.holder.string()}, "no process has left any parts here");
   };
   refuse_nothing();
   state->options.resume = true;  // nothing is lost if it cannot be committed
@@ -311,7 +313,7 @@ Staging::Lead Staging::try_lead() {
 
 void Staging::commit() {
   if (state_->is_committed) {
-    throw Error(ErrorCode::InvalidArgument, {state_->place.shown}, "was committed before");
+    throw Error(ErrorCode::InvalidArgument, {state_->place.shown}, "was already committed");
   }
   // For who is started again when all is done; without it they say that it exists.
   if (!state_->options.job.empty()) attach_text(state_->place.content, state_->options.job);

@@ -20,7 +20,7 @@ fs::path checked_destination(const fs::path& destination) {
   fs::path absolute = fs::absolute(destination);
   if (!absolute.has_filename()) absolute = absolute.parent_path();  // "DST/"
   if (!absolute.has_filename() || absolute.filename() == "." || absolute.filename() == "..") {
-    throw Error(ErrorCode::InvalidArgument, {destination.string()}, "cannot be a destination");
+    throw Error(ErrorCode::InvalidArgument, {destination.string()}, "is not a valid destination");
   }
   return absolute;
 }
@@ -68,10 +68,10 @@ void StagingPlace::refuse_overlap(const fs::path& source) const {
     throw Error(ErrorCode::InvalidArgument, {shown}, "the destination is the source");
   }
   if (is_in(to, from)) {
-    throw Error(ErrorCode::InvalidArgument, {shown}, "the destination lies in the source");
+    throw Error(ErrorCode::InvalidArgument, {shown}, "the destination lies inside the source");
   }
   if (is_in(from, to)) {
-    throw Error(ErrorCode::InvalidArgument, {shown}, "the destination lies around the source");
+    throw Error(ErrorCode::InvalidArgument, {shown}, "the destination contains the source");
   }
 }
 
@@ -81,7 +81,7 @@ void StagingPlace::refuse_files(const std::vector<fs::path>& files) const {
   for (const fs::path& file : files) {
     if (!is_in(resolved(file), to) && !are_same(destination, file)) continue;
     throw Error(ErrorCode::InvalidArgument, {shown},
-                "the destination is, or holds, a file of the source: " + escaped(file.string()));
+                "the destination is or contains a file of the source: " + escaped(file.string()));
   }
 }
 
@@ -116,8 +116,8 @@ void StagingPlace::recover() const {
   if (is_there(replaced)) {
     if (is_there(destination)) {
       throw Error(ErrorCode::AlreadyExists, {replaced.string()},
-                  "is what the destination was before an interrupted run replaced it",
-                  "move it away, or remove it");
+                  "is the old destination, set aside by an interrupted run that was replacing it",
+                  "move or remove it");
     }
     rename_to_free_name(replaced, destination);
     Directory::open(destination.parent_path()).sync();

@@ -80,7 +80,7 @@ class Lister {
     findings_.push_back({CheckKind::Structure,
                          Severity::Damage,
                          {.file = checkpoint_.shown_name("common.pt"), .key = {}},
-                         "is missing, although metadata.json says how it is stored"});
+                         "is missing, although metadata.json names its format"});
   }
 
   void add_plain_files() {
@@ -101,7 +101,7 @@ class Lister {
     findings_.push_back({CheckKind::Structure,
                          is_left_over ? Severity::Damage : Severity::Note,
                          {.file = file.shown, .key = {}},
-                         file.what + (is_companion ? "; not looked at" : "")});
+                         file.what + (is_companion ? "; not checked" : "")});
     if (is_left_over) findings_.back().hint = "left over from another save: remove it";
     if (file.is_in_root || file.is_folder) return;
     if (kind_of_entry(checkpoint_.folder() / file.path) != EntryKind::File) return;
@@ -144,7 +144,7 @@ void take_manifest(FileHashes hashes, const Checkpoint& checkpoint,
     findings.push_back({CheckKind::Structure,
                         Severity::Damage,
                         {shown, std::nullopt, path},
-                        "the manifest lists this file, which is not there"});
+                        "the manifest lists this file, but it is missing"});
   }
 }
 

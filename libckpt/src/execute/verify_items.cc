@@ -124,7 +124,7 @@ class ItemChecker {
       if (item.tensor == nullptr) return;
       const Where where{shown.shown, item.bytes.offset_bytes, item.tensor->key};
       const auto view = as_tensor(document.tree.root());
-      if (!view) throw Error(ErrorCode::Corrupt, where, "the entry holds no tensor");
+      if (!view) throw Error(ErrorCode::Corrupt, where, "the entry does not hold a tensor");
       check_entry(*view, *item.tensor, *item.chunk, where);
     } catch (Error& error) {
       find(error, item);
@@ -277,11 +277,11 @@ class ItemLister {
     account_.label(file, hole, ByteLabel::Unclaimed);
     // Ranks that save alone store replicas, of which one is read.
     const bool has_replicas = !checkpoint_has_metadata();
-    account_.find_if_own(
-        {CheckKind::Structure,
-         has_replicas ? Severity::Note : Severity::Damage,
-         {account_.files()[file].shown, hole.offset_bytes, {}},
-         std::to_string(hole.count_bytes) + " bytes that .metadata gives to nothing"});
+    account_.find_if_own({CheckKind::Structure,
+                          has_replicas ? Severity::Note : Severity::Damage,
+                          {account_.files()[file].shown, hole.offset_bytes, {}},
+                          std::to_string(hole.count_bytes) +
+                              " bytes that .metadata assigns to no tensor or object"});
   }
 
   bool checkpoint_has_metadata() const {

@@ -168,12 +168,12 @@ class TargetWriter {
 // What the plan does not show.
 void add_warnings_of_dry_run(const fs::path& destination, const ConvertOptions& options,
                              std::vector<std::string>& warnings) {
-  if (options.zstd_level) warnings.emplace_back("the sizes are those before zstd");
+  if (options.zstd_level) warnings.emplace_back("sizes are before zstd compression");
   if (options.integrity) {
-    warnings.emplace_back("integrity.json, of what is written, comes in addition");
+    warnings.emplace_back("integrity.json is written in addition");
   }
   if (!options.force && kind_of_entry(destination) != EntryKind::Absent) {
-    warnings.emplace_back("the destination exists: without --force nothing would be written");
+    warnings.emplace_back("the destination exists: nothing would be written without --force");
   }
 }
 

@@ -24,7 +24,7 @@ void ArchiveBuilder::renumber_storages(NodeId first, const Document& document) {
     if (tree_.value(node).kind() != Kind::PersistentId) continue;
     const Value id = tree_.value(node).persistent_id();
     if (!id.is(Kind::Tuple) || id.size() < 5 || !id[2].is(Kind::Str)) {
-      throw Error(ErrorCode::Corrupt, {}, "a persistent id that names no storage");
+      throw Error(ErrorCode::Corrupt, {}, "a persistent ID does not name a storage");
     }
     const StorageRecord* storage = document.find_storage(id[2].text());
     if (storage == nullptr) {

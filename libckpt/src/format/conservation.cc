@@ -93,8 +93,9 @@ void check_conserved(const Holdings& held, const Holdings& carried, const Holdin
   Holdings sum = carried;
   sum += listed;
   if (sum == held) return;
-  throw std::logic_error("the source holds " + text_of(held) + ", the target " + text_of(carried) +
-                         ", and " + text_of(listed) + " are listed as not carried");
+  throw std::logic_error("the source holds " + text_of(held) + ", the target holds " +
+                         text_of(carried) + ", and " + text_of(listed) +
+                         " are listed as not carried");
 }
 
 }  // namespace ckpt

@@ -11,7 +11,6 @@
 // MetadataIndex.index is a hint and takes no part in equality (torch: compare=False).
 #include "format/dist_metadata.h"
 
-
 #include <ckpt/error.h>
 #include <ckpt/limits.h>
 
@@ -33,7 +32,7 @@ constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metad
 Value fields_of(const Value& value, std::string_view class_name, std::string_view key) {
   if (!value.is(Kind::Object) || !value.callable().is(Kind::Global) ||
       value.callable().name() != class_name || !value.state()) {
-    corrupt(key, "no " + std::string(class_name) + " in .metadata");
+    corrupt(key, "expected an object of class " + std::string(class_name) + " in .metadata");
   }
   return *value.state();
 }
@@ -43,7 +42,8 @@ bool is_instance(const Value& value, std::string_view class_name) {
 }
 
 uint64_t as_count(const Value& value, std::string_view key, const char* what) {
-  if (!value.is(Kind::Int) || value.as_int() < 0) corrupt(key, std::string(what) + " is no count");
+  if (!value.is(Kind::Int) || value.as_int() < 0)
+    corrupt(key, std::string(what) + " is not a whole number of at least 0");
   return static_cast<uint64_t>(value.as_int());
 }
 
@@ -52,7 +52,7 @@ Extents as_size(const Value& value, std::string_view key) {
   if (!value.is(Kind::Object) || !value.callable().is_global("torch", "Size") ||
       value.args().size() != 1 || !value.args()[0].is(Kind::Tuple) ||
       value.args()[0].size() > Limits().dims_max) {
-    corrupt(key, "a size or offset is no torch.Size of at most 64 numbers");
+    corrupt(key, "a size or offset is not a torch.Size of at most 64 numbers");
   }
   const Value numbers = value.args()[0];
   Extents extents;
@@ -90,12 +90,13 @@ class Interpreter {
     const Value entries = root_.at("state_dict_metadata");
     for (size_t i = 0; i < entries.item_count(); ++i) {
       const auto [key, value] = entries.item(i);
-      if (!key.is(Kind::Str)) corrupt({}, "a key in .metadata is no string");
+      if (!key.is(Kind::Str)) corrupt({}, "a key in .metadata is not a string");
       read_entry(key.text(), value);
     }
     if (!places_.empty()) {
       const std::string& left = places_.begin()->first;
-      corrupt(left.substr(0, left.find('\0')), "storage_data places a chunk that no tensor has");
+      corrupt(left.substr(0, left.find('\0')),
+              "storage_data lists a chunk that does not belong to a tensor or object");
     }
     result_.rest = rest_of(tree);
     return std::move(result_);
@@ -129,13 +130,13 @@ class Interpreter {
       const auto [index, info] = storage.item(i);
       const Value fields = fields_of(index, "MetadataIndex", {});
       const Value fqn = fields.at("fqn");
-      if (!fqn.is(Kind::Str)) corrupt({}, "a MetadataIndex has no name");
+      if (!fqn.is(Kind::Str)) corrupt({}, "the fqn of a MetadataIndex is not a string");
       const auto offset = fields.find("offset");
       const bool has_offset = offset && !offset->is_none();
       const Extents offsets = has_offset ? as_size(*offset, fqn.text()) : Extents{};
       const auto [place, added] = places_.emplace(
           place_key(fqn.text(), has_offset ? &offsets : nullptr), read_region(info, fqn.text()));
-      if (!added) corrupt(fqn.text(), "storage_data places the same chunk twice");
+      if (!added) corrupt(fqn.text(), "storage_data lists the same chunk twice");
     }
   }
 
@@ -161,10 +162,10 @@ class Interpreter {
   }
 
   uint32_t file_index(const Value& path, std::string_view key) {
-    if (!path.is(Kind::Str)) corrupt(key, "relative_path is no string");
+    if (!path.is(Kind::Str)) corrupt(key, "relative_path is not a string");
     const std::string_view name = path.text();
     if (!is_plain_file_name(name)) {
-      corrupt(key, "relative_path '" + escaped(name) + "' is no plain file name");
+      corrupt(key, "relative_path '" + escaped(name) + "' is not a plain file name");
     }
     const auto [found, added] =
         file_indices_.emplace(std::string(name), static_cast<uint32_t>(result_.files.size()));
@@ -178,13 +179,13 @@ class Interpreter {
     } else if (is_instance(value, "TensorStorageMetadata")) {
       result_.tensors.push_back(read_tensor(key, value));
     } else {
-      corrupt(key, "neither a tensor nor bytes in .metadata");
+      corrupt(key, ".metadata describes it neither as a tensor nor as bytes");
     }
   }
 
   StorageRegion take_place(std::string_view key, const Extents* offsets) {
     const auto found = places_.find(place_key(key, offsets));
-    if (found == places_.end()) corrupt(key, "storage_data has no place for a chunk of it");
+    if (found == places_.end()) corrupt(key, "storage_data does not list one of its chunks");
     const StorageRegion region = found->second;
     places_.erase(found);
     return region;
@@ -218,7 +219,7 @@ class Interpreter {
                   "its layout is not torch.strided");
     }
     if (const auto known = as_dtype(dtype)) return *known;
-    if (!dtype.is(Kind::Global)) corrupt(key, "the element type is no torch.dtype");
+    if (!dtype.is(Kind::Global)) corrupt(key, "the element type is not a torch.dtype");
     throw Error(
         ErrorCode::Corrupt, {.file = {}, .key = std::string(key)},
         "element type " + escaped(dtype.module()) + "." + escaped(dtype.name()) + " is unknown");

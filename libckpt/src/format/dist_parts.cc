@@ -45,7 +45,7 @@ void DistMetadataParts::add_tensor(TensorEntry tensor, const std::string& name) 
   TensorEntry& known = whole_.tensors[place->second];
   if (known.dtype != tensor.dtype || known.shape != tensor.shape) {
     throw Error(ErrorCode::Corrupt, {name, std::nullopt, tensor.key},
-                "has another element type or shape than in the metadata of an earlier rank");
+                "has a different element type or shape in the metadata of an earlier rank");
   }
   for (Chunk& chunk : tensor.chunks) {
     const bool is_new = chunks_.insert(identity(place->second, chunk.box)).second;

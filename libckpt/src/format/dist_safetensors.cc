@@ -73,8 +73,8 @@ void resolve(const TensorEntry& tensor, Blob& blob, const std::string& file, Chu
   if (part.dtype != tensor.dtype || part.shape != chunk.box.sizes ||
       bytes.count_bytes != chunk.region.bytes.count_bytes) {
     throw Error(ErrorCode::Corrupt, where,
-                "the file's safetensors blob holds another type or shape under this key than "
-                ".metadata says");
+                "the file's safetensors blob and .metadata disagree on the element type or shape "
+                "of this key");
   }
   chunk.region.bytes = bytes;
   chunk.region.wrapping = Wrapping::None;
@@ -103,7 +103,7 @@ bool resolve_safetensors_blobs(const Location& location, const Limits& limits, C
   for (uint32_t f = 0; f < blobs.size(); ++f) {
     if (!blobs[f] || blobs[f]->empty()) continue;
     throw Error(ErrorCode::Corrupt, {catalog.files[f].path, *starts[f], blobs[f]->begin()->first},
-                "is in the safetensors blob, and not in .metadata");
+                "is in the safetensors blob but not in .metadata");
   }
   return true;
 }

@@ -47,7 +47,7 @@ JsonTree parse(const RandomAccess& file, const Limits& limits) {
       parse_strict_json(text, {kDepthMax, [&](const std::string& key, const std::string& problem) {
                                  corrupt(file, key, problem);
                                }});
-  if (!document->is_object()) corrupt(file, {}, "is no JSON object");
+  if (!document->is_object()) corrupt(file, {}, "is not a JSON object");
   return document;
 }
 
@@ -58,18 +58,19 @@ FileHashes read_integrity(const RandomAccess& file, const Limits& limits) {
   const auto algorithm = document->find("algorithm");
   const auto files = document->find("files");
   if (algorithm == document->end() || !algorithm->is_string()) {
-    corrupt(file, "algorithm", "names no algorithm");
+    corrupt(file, "algorithm", "expected the name of the hash algorithm");
   }
   if (algorithm->get<std::string>() != "sha256") {
     throw Error(ErrorCode::Unsupported, {file.file_name(), std::nullopt, "algorithm"},
                 "'" + escaped(algorithm->get<std::string>()) + "' is not handled");
   }
-  if (files == document->end() || !files->is_object()) corrupt(file, "files", "lists no files");
+  if (files == document->end() || !files->is_object())
+    corrupt(file, "files", "expected an object with the hash of each file");
   FileHashes hashes;
   for (const auto& [name, value] : files->items()) {
     const auto digest =
         value.is_string() ? parse_digest(value.get_ref<const std::string&>()) : std::nullopt;
-    if (!digest) corrupt(file, name, "its hash is not 64 hexadecimal digits");
+    if (!digest) corrupt(file, name, "its hash is not 64 lower-case hexadecimal digits");
     hashes.emplace(name, *digest);
   }
   return hashes;

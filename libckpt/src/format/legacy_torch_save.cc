@@ -36,18 +36,18 @@ struct Pickles {
 void check_header(ByteReader& reader, const Limits& limits) {
   const ValueTree magic = pickle::read(reader, limits);
   if (magic.root().kind() != Kind::BigInt || magic.root().text() != kMagicDecimal) {
-    reader.fail_at(0, "not torch.save's magic number");
+    reader.fail_at(0, "expected torch.save's magic number");
   }
   const ValueTree version = pickle::read(reader, limits);
   if (!version.root().is(Kind::Int) || version.root().as_int() != kVersion) {
     throw Error(ErrorCode::Unsupported, {reader.file(), reader.file_offset_bytes(), {}},
-                "a legacy torch.save file of another protocol than 1001");
+                "a legacy torch.save file with a protocol other than 1001");
   }
   const ValueTree system = pickle::read(reader, limits);
   const auto little_endian =
       system.root().is(Kind::Dict) ? system.root().find("little_endian") : std::nullopt;
   if (!little_endian || !little_endian->is(Kind::Bool)) {
-    reader.fail("the file does not tell its byte order");
+    reader.fail("the file does not state its byte order");
   }
   if (!little_endian->as_bool()) {
     throw Error(ErrorCode::Unsupported, {reader.file(), reader.file_offset_bytes(), {}},
@@ -115,7 +115,7 @@ class StorageReader {
     file_.read_at(offset_bytes_, count_bytes);
     const uint64_t count = ByteReader(count_bytes).u64();
     if (count != storage.count) {
-      fail(storage, "it holds " + std::to_string(count) + " elements, the pickle says " +
+      fail(storage, "it holds " + std::to_string(count) + " elements, but the pickle says " +
                         std::to_string(storage.count));
     }
     const auto bytes = checked_mul(count, storage.dtype ? bytes_per_element(*storage.dtype) : 1);
@@ -151,7 +151,7 @@ Document read_legacy_torch_save(const RandomAccess& file, uint32_t file_index,
   Pickles pickles = read_pickles(file, limits);
   const Where where{file.file_name(), pickles.end_bytes, {}};
   const Value keys = pickles.keys.root();
-  if (!keys.is(Kind::List)) throw Error(ErrorCode::Corrupt, where, "lists no storages");
+  if (!keys.is(Kind::List)) throw Error(ErrorCode::Corrupt, where, "expected a list of storages");
   refuse_storages_of_two_types(pickles.tree, where);
   auto storages = storages_of(pickles.tree);
   std::vector<StorageRecord> records;
@@ -159,7 +159,7 @@ Document read_legacy_torch_save(const RandomAccess& file, uint32_t file_index,
   for (size_t i = 0; i < keys.size(); ++i) {
     const auto known = keys[i].is(Kind::Str) ? storages.find(keys[i].text()) : storages.end();
     if (known == storages.end()) {
-      throw Error(ErrorCode::Corrupt, where, "lists a storage twice, or one that no tensor views");
+      throw Error(ErrorCode::Corrupt, where, "lists a storage twice, or one that no tensor uses");
     }
     records.push_back(reader.read(known->second));
     storages.erase(known);

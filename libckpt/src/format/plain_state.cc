@@ -166,7 +166,7 @@ class Flattener {
     const std::string pointer = pointer_of_path();
     while (next_tensor_ < tensors.size() && tensors[next_tensor_].key != pointer) ++next_tensor_;
     if (next_tensor_ == tensors.size()) {
-      throw Error(ErrorCode::Corrupt, {.file = file_, .key = pointer}, "not in the catalog");
+      throw Error(ErrorCode::Corrupt, {.file = file_, .key = pointer}, "is not in the catalog");
     }
     return tensors[next_tensor_++];
   }
@@ -195,15 +195,17 @@ class Flattener {
 }
 
 std::vector<PathStep> path_of(const std::string& key, const Value& path) {
-  if (!path.is(Kind::Tuple) || path.size() == 0) corrupt(key, "planner_data gives no path");
+  if (!path.is(Kind::Tuple) || path.size() == 0)
+    corrupt(key, "its path in planner_data is not a tuple of at least one step");
   std::vector<PathStep> steps;
   for (size_t i = 0; i < path.size(); ++i) {
     steps.push_back({key_text(path[i]), path[i].is(Kind::Int)});
     if (!path[i].is(Kind::Int) && !path[i].is(Kind::Str)) {
-      corrupt(key, "a step of its path is neither a number nor a string");
+      corrupt(key, "a step of its path in planner_data is neither a number nor a string");
     }
   }
-  if (joined(steps) != key) corrupt(key, "planner_data splits it into " + joined(steps));
+  if (joined(steps) != key)
+    corrupt(key, "its path in planner_data spells another key, " + joined(steps));
   return steps;
 }
 
@@ -324,7 +326,8 @@ void apply(const KeyRules& rules, PlainState& state) {
     std::erase_if(state.entries,
                   [&](const PlainEntry& entry) { return !rules.accepts(entry.key); });
     if (state.entries.empty()) {
-      throw Error(ErrorCode::InvalidArgument, {}, "no key is left to be written");
+      throw Error(ErrorCode::InvalidArgument, {}, "no keys are left to write",
+                  "--include and --exclude choose the keys");
     }
   }
   TextSet keys;
@@ -333,7 +336,8 @@ void apply(const KeyRules& rules, PlainState& state) {
     if (keys.insert(entry.key).second && !entry.key.empty()) continue;
     if (rules.renames.empty()) continue;
     throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = entry.key},
-                entry.key.empty() ? "a key is renamed to nothing" : "two values are renamed to it");
+                entry.key.empty() ? "--rename leaves a key without a name"
+                                  : "--rename gives this name to two keys");
   }
 }
 

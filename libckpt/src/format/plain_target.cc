@@ -25,7 +25,7 @@ class SharedStorages {
     if (entry.tensor->chunks.size() > 1 || region.bytes.count_bytes == 0) return;
     if (places_.insert(place).second) return;
     notes_.push_back({"storage of " + entry.key,
-                      "shared with another tensor; " + target_ + " holds a copy for each"});
+                      "shared with another tensor; " + target_ + " stores a copy of each"});
   }
 
  private:
@@ -81,8 +81,9 @@ class DistWriter {
     const bool is_in_list = std::ranges::any_of(entry.path, &PathStep::is_index);
     state_.not_carried.push_back(
         {pointer_of(entry),
-         std::string("an empty mapping, for which DCP has no entry") +
-             (is_in_list ? "; a list around it comes back shorter, or with None there" : "")});
+         std::string("an empty mapping, which DCP does not store") +
+             (is_in_list ? "; a list that contains it is loaded shorter, or with None in its place"
+                         : "")});
   }
 
   void add_path(const PlainEntry& entry) {
@@ -176,8 +177,8 @@ class Unflattener {
     const Value holder = tree.value(container);
     NodeId& slot = slots_[std::to_string(container) + (at.is_index ? "#" : "'") + at.text];
     if (slot != 0) {
-      if (next.value != kNoNode) corrupt(key, "two values would be in one place");
-      if (values_.contains(slot - 1)) corrupt(key, "it would be inside another value");
+      if (next.value != kNoNode) corrupt(key, "another key has the same path");
+      if (values_.contains(slot - 1)) corrupt(key, "its path leads into the value of another key");
       return slot - 1;
     }
     if (next.value != kNoNode) values_.insert(next.value);
@@ -187,7 +188,7 @@ class Unflattener {
     } else if (!at.is_index && holder.is(Kind::Dict)) {
       tree.set_item(container, tree.str(at.text), slot - 1);
     } else {
-      corrupt(key, "paths mix lists and dicts");
+      corrupt(key, "its path treats a list as a dict, or a dict as a list");
     }
     return slot - 1;
   }
@@ -197,8 +198,12 @@ class Unflattener {
     size_t index = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
     const bool is_number = error == std::errc() && end == text.data() + text.size();
-    if (!is_number || index >= kListMax) corrupt(key, "its path names list element " + text);
-    if (index >= index_count_ + kHolesMax) corrupt(key, "its path names list element " + text);
+    if (!is_number || index >= kListMax)
+      corrupt(key, "its path has the invalid list index " + text);
+    if (index >= index_count_ + kHolesMax) {
+      corrupt(key, "its path has list index " + text +
+                       ", but the checkpoint has too few list elements for it");
+    }
     ValueTree& tree = builder_.tree();
     while (tree.value(list).size() <= index) tree.append(list, tree.none());
     tree.replace(list, index, value);
@@ -232,7 +237,7 @@ Target plain_safetensors_target(PlainState state, bool as_folder) {
   SharedStorages shared("safetensors", state.not_carried);
   for (PlainEntry& entry : state.entries) {
     if (!entry.tensor) {
-      state.not_carried.push_back({entry.key, "no tensor; safetensors holds nothing else"});
+      state.not_carried.push_back({entry.key, "not a tensor; safetensors stores only tensors"});
       continue;
     }
     shared.note(entry);

@@ -52,7 +52,9 @@ JsonTree read_index(const Location& location, const Limits& limits, Contents& co
   const File file = open_source(location, name, name, limits);
   contents.catalog.files.push_back({name, file.size_bytes()});
   if (file.size_bytes() > limits.safetensors_header_bytes_max) {
-    corrupt(name, "", "an index of " + std::to_string(file.size_bytes()) + " bytes");
+    corrupt(name, "",
+            "the index has " + std::to_string(file.size_bytes()) + " bytes, the limit is " +
+                std::to_string(limits.safetensors_header_bytes_max));
   }
   std::string text(file.size_bytes(), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));
@@ -62,7 +64,7 @@ JsonTree read_index(const Location& location, const Limits& limits, Contents& co
                                }});
   const json& index = *tree;
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
-    corrupt(name, "weight_map", "the index is no JSON object with a weight_map");
+    corrupt(name, "weight_map", "the index is not a JSON object with a weight_map");
   }
   return tree;
 }
@@ -71,10 +73,10 @@ JsonTree read_index(const Location& location, const Limits& limits, Contents& co
 std::map<std::string, std::set<std::string>> files_of(const json& index, const std::string& name) {
   std::map<std::string, std::set<std::string>> files;
   for (const auto& [key, value] : index["weight_map"].items()) {
-    if (!value.is_string()) corrupt(name, key, "its file is no string");
+    if (!value.is_string()) corrupt(name, key, "its file name is not a string");
     const auto file = value.get<std::string>();
     if (!is_safe_relative(file) || file.find_first_of("/\\") != file.npos) {
-      corrupt(name, key, "'" + escaped(file) + "' is no plain file name");
+      corrupt(name, key, "'" + escaped(file) + "' is not a plain file name");
     }
     files[file].insert(key);
   }
@@ -89,11 +91,11 @@ void read_indexed(const Location& location, const Limits& limits, Contents& cont
     SafetensorsHeader header = add_file(location, file, limits, contents);
     for (TensorEntry& tensor : header.tensors) {
       if (keys.erase(tensor.key) == 0) {
-        corrupt(file, tensor.key, "the index does not say that it is in this file");
+        corrupt(file, tensor.key, "is in this file, but the index does not say so");
       }
       contents.catalog.tensors.push_back(std::move(tensor));
     }
-    if (!keys.empty()) corrupt(file, *keys.begin(), "the index says that it is in this file");
+    if (!keys.empty()) corrupt(file, *keys.begin(), "is not in this file, but the index says so");
     contents.header_metadata.merge(header.metadata);
   }
 }
@@ -114,16 +116,16 @@ std::map<std::string, Extents> saved_offsets(const SafetensorsHeader& header,
       info->second, {kDepthMax, [&](const std::string& key, const std::string& problem) {
                        corrupt(file, kShardingInfo, "'" + escaped(key) + "' " + problem);
                      }});
-  if (!offsets->is_object()) corrupt(file, kShardingInfo, "is no JSON object");
+  if (!offsets->is_object()) corrupt(file, kShardingInfo, "is not a JSON object");
   std::map<std::string, Extents> result;
   for (const auto& [key, entry] : offsets->items()) {
     if (!entry.is_object() || !entry.contains("saved_offsets") ||
         !entry["saved_offsets"].is_array()) {
-      corrupt(file, key, std::string(kShardingInfo) + " gives no saved_offsets");
+      corrupt(file, key, std::string(kShardingInfo) + " has no list of saved_offsets for it");
     }
     Extents& extents = result[key];
     for (const json& offset : entry["saved_offsets"]) {
-      if (!offset.is_number_unsigned()) corrupt(file, key, "an offset is no number");
+      if (!offset.is_number_unsigned()) corrupt(file, key, "an offset is not a number");
       extents.push_back(offset.get<uint64_t>());
     }
   }
@@ -135,13 +137,14 @@ class Assembler {
  public:
   void add(TensorEntry part, const Extents& offsets, const std::string& file) {
     if (offsets.size() != part.shape.size()) {
-      corrupt(file, part.key, "its offsets have another number of dimensions than its shape");
+      corrupt(file, part.key, "its offsets and its shape differ in the number of dimensions");
     }
     const auto [place, added] = places_.emplace(part.key, tensors_.size());
     if (added) tensors_.push_back({{}, part.key, part.dtype, Extents(offsets), {}});
     TensorEntry& tensor = tensors_[place->second];
     if (tensor.dtype != part.dtype || tensor.shape.size() != offsets.size()) {
-      corrupt(file, part.key, "has another element type or rank than in another file");
+      corrupt(file, part.key,
+              "has a different element type or number of dimensions in another file");
     }
     for (size_t d = 0; d < offsets.size(); ++d) {
       const auto end = checked_add(offsets[d], part.shape[d]);
@@ -170,7 +173,7 @@ void read_parts(const Location& location, const Limits& limits, Contents& conten
     for (TensorEntry& tensor : header.tensors) {
       const auto found = offsets.find(tensor.key);
       if (found == offsets.end()) {
-        corrupt(name, tensor.key, std::string(kShardingInfo) + " does not name it");
+        corrupt(name, tensor.key, std::string(kShardingInfo) + " does not list it");
       }
       assembler.add(std::move(tensor), found->second, name);
     }

@@ -76,38 +76,39 @@ class HeaderReader {
 
   void read_json() {
     std::byte length[kLengthBytes];
-    if (blob_.count_bytes < kLengthBytes) corrupt({}, "too short for a header's length");
+    if (blob_.count_bytes < kLengthBytes) corrupt({}, "too short to hold the length of the header");
     file_.read_at(blob_.offset_bytes, length);
     const uint64_t header_bytes = ByteReader(length).u64();
     if (header_bytes > limits_.safetensors_header_bytes_max ||
         header_bytes > blob_.count_bytes - kLengthBytes) {
-      corrupt({}, "a header of " + std::to_string(header_bytes) + " bytes");
+      corrupt({}, "the header's length, " + std::to_string(header_bytes) +
+                      " bytes, exceeds the file or the limit");
     }
     std::string text(header_bytes, '\0');
     file_.read_at(blob_.offset_bytes + kLengthBytes, std::as_writable_bytes(std::span(text)));
     if (!text.starts_with('{')) corrupt({}, "the header does not start with '{'");
     text.erase(text.find_last_not_of(' ') + 1);
-    if (!text.ends_with('}')) corrupt({}, "the header does not end with '}' and spaces");
+    if (!text.ends_with('}')) corrupt({}, "the header does not end with '}' (and spaces)");
     json_ = parse_strict_json(
         text, {kDepthMax, [this](const std::string& key, const std::string& problem) {
                  corrupt(key, problem + " in the header");
                }});
-    if (!json_->is_object()) corrupt({}, "the header is no JSON object");
+    if (!json_->is_object()) corrupt({}, "the header is not a JSON object");
     data_offset_bytes_ = blob_.offset_bytes + kLengthBytes + header_bytes;
   }
 
   std::map<std::string, std::string> read_metadata(const json& entry) const {
-    if (!entry.is_object()) corrupt("__metadata__", "is no JSON object");
+    if (!entry.is_object()) corrupt("__metadata__", "is not a JSON object");
     std::map<std::string, std::string> metadata;
     for (const auto& [key, value] : entry.items()) {
-      if (!value.is_string()) corrupt("__metadata__", "holds something that is no string");
+      if (!value.is_string()) corrupt("__metadata__", "has a value that is not a string");
       metadata.emplace(key, value.get<std::string>());
     }
     return metadata;
   }
 
   uint64_t count(const json& value, const std::string& key) const {
-    if (!value.is_number_unsigned()) corrupt(key, "holds something that is no size");
+    if (!value.is_number_unsigned()) corrupt(key, "has a value that is not a valid size");
     return value.get<uint64_t>();
   }
 
@@ -126,7 +127,7 @@ class HeaderReader {
     if (!entry.is_object() || !entry.contains("shape") || !entry["shape"].is_array() ||
         !entry.contains("data_offsets") || !entry["data_offsets"].is_array() ||
         entry["data_offsets"].size() != 2 || entry["shape"].size() > limits_.dims_max) {
-      corrupt(key, "its entry is not {dtype, shape, data_offsets}");
+      corrupt(key, "expected an entry with dtype, shape and data_offsets");
     }
     TensorEntry tensor{{}, key, dtype(entry, key), {}, {}};
     std::optional<uint64_t> bytes = bytes_per_element(tensor.dtype);
@@ -139,7 +140,7 @@ class HeaderReader {
     const uint64_t data_bytes = blob_.end_bytes() - data_offset_bytes_;
     if (begin > end || end > data_bytes || !bytes || *bytes != end - begin) {
       corrupt(key, "bytes " + std::to_string(begin) + " to " + std::to_string(end) +
-                       " do not fit its shape and the file");
+                       " do not match its shape, or lie outside the file");
     }
     const ByteRange data{data_offset_bytes_ + begin, end - begin};
     tensor.chunks.push_back({whole(tensor.shape), {.file = file_index_, .bytes = data}});
@@ -150,7 +151,8 @@ class HeaderReader {
     uint64_t expected = data_offset_bytes_;
     for (const TensorEntry& tensor : tensors) {
       const ByteRange bytes = tensor.chunks[0].region.bytes;
-      if (bytes.offset_bytes != expected) corrupt(tensor.key, "leaves a hole or overlaps another");
+      if (bytes.offset_bytes != expected)
+        corrupt(tensor.key, "leaves a gap, or overlaps another tensor");
       expected = bytes.end_bytes();
     }
     if (expected != blob_.end_bytes()) corrupt({}, "bytes follow the last tensor");
@@ -179,7 +181,7 @@ int safetensors_dtype_rank(DType dtype) {
 }
 
 std::optional<std::string> safetensors_refusal(std::string_view key, DType dtype) {
-  if (key == "__metadata__") return "the name has another meaning in safetensors";
+  if (key == "__metadata__") return "safetensors reserves this name";
   if (!safetensors_dtype_name(dtype)) return "safetensors has no " + std::string(name(dtype));
   return std::nullopt;
 }

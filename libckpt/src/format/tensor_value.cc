@@ -42,7 +42,7 @@ void refuse_hooks(const Value& hooks) {
 
 Extents as_extents(const Value& value, const char* what) {
   if (!value.is(Kind::Tuple) || value.size() > Limits().dims_max) {
-    malformed(std::string(what) + " is no tuple of at most 64 numbers");
+    malformed(std::string(what) + " is not a tuple of at most 64 numbers");
   }
   Extents extents;
   for (size_t i = 0; i < value.size(); ++i) {
@@ -65,7 +65,7 @@ void check_in_storage(const TensorView& view) {
     last = reach ? checked_add(*last, *reach) : std::nullopt;
   }
   if (!last || *last >= capacity) {
-    malformed("view leaves its storage of " + std::to_string(capacity) + " elements");
+    malformed("view extends beyond its storage of " + std::to_string(capacity) + " elements");
   }
 }
 
@@ -97,7 +97,7 @@ constexpr ArgumentCount kRebuildCounts[] = {{4, 4}, {6, 7}, {7, 8}};
 TensorView view_of_storage(const Value& args, Rebuild function) {
   check_count(args, kRebuildCounts[static_cast<size_t>(function)]);
   const bool dtype_given = function == Rebuild::V3;
-  if (!args[0].is(Kind::PersistentId)) malformed("storage is no persistent id");
+  if (!args[0].is(Kind::PersistentId)) malformed("storage is not a persistent ID");
   const StorageId storage = as_storage_id(args[0]);
   TensorView view;
   view.storage_key = storage.key;
@@ -108,7 +108,8 @@ TensorView view_of_storage(const Value& args, Rebuild function) {
   const auto storage_bytes = checked_mul(storage.count, unit_bytes);
   if (!storage_bytes) malformed("storage is too large");
   view.storage_count_bytes = *storage_bytes;
-  if (!args[1].is(Kind::Int) || args[1].as_int() < 0) malformed("offset is no count");
+  if (!args[1].is(Kind::Int) || args[1].as_int() < 0)
+    malformed("offset is not a whole number of at least 0");
   view.offset = static_cast<uint64_t>(args[1].as_int());
   view.shape = as_extents(args[2], "size");
   view.strides = as_extents(args[3], "stride");
@@ -137,11 +138,11 @@ bool is_parameter_class(const Value& type) {
 // tensors are in its state.
 std::optional<TensorView> rebuilt_from_type(const Value& args) {
   check_count(args, {4, 4});
-  if (!args[0].is(Kind::Global)) malformed("rebuilding function is no name");
+  if (!args[0].is(Kind::Global)) malformed("rebuild function is not a name");
   if (args[0].is_global("torch._utils", "_rebuild_wrapper_subclass")) return std::nullopt;
   auto view = rebuilt(args[0].module(), args[0].name(), args[2]);
   if (!view) return std::nullopt;
-  if (!args[1].is(Kind::Global)) malformed("class is no name");
+  if (!args[1].is(Kind::Global)) malformed("class is not a name");
   view->attributes = args[3].id();
   view->is_parameter = is_parameter_class(args[1]);
   const bool is_plain = view->is_parameter || args[1].is_global("torch", "Tensor");
@@ -173,7 +174,7 @@ std::optional<Value> without_parameter(Value value) {
     check_count(value.args(), {count, count});
     value = value.args()[0];
   }
-  malformed("Parameter is wrapped too often");
+  malformed("Parameter is nested too deeply");
 }
 
 bool is_from_type(const Value& callable) {

@@ -91,7 +91,7 @@ void check_backend(const Location& location, const Limits& limits) {
   const nlohmann::json& json = *tree;
   if (!json.is_object() || !json.contains("sharded_backend") ||
       !json["sharded_backend"].is_string()) {
-    throw Error(ErrorCode::Corrupt, where, "names no backend");
+    throw Error(ErrorCode::Corrupt, where, "expected the name of the sharded backend");
   }
   const auto backend = json["sharded_backend"].get<std::string>();
   if (backend != "torch_dist") {

@@ -63,7 +63,7 @@ std::string archive_prefix(const std::vector<zip::Member>& members, const Random
     }
   }
   throw Error(ErrorCode::Corrupt, {file.file_name(), archive.offset_bytes, {}},
-              "a zip archive without data.pkl is no torch.save file");
+              "a zip archive without data.pkl is not a torch.save file");
 }
 
 std::vector<std::byte> read_member(const RandomAccess& file, const zip::Member& member,
@@ -211,7 +211,7 @@ TensorEntry make_tensor_entry(const Document& document, const TensorAt& tensor,
   if (storage->region.bytes.count_bytes != view.storage_count_bytes) {
     throw Error(ErrorCode::Corrupt, where,
                 "its storage holds " + std::to_string(storage->region.bytes.count_bytes) +
-                    " bytes, the pickle says " + std::to_string(view.storage_count_bytes));
+                    " bytes, but the pickle says " + std::to_string(view.storage_count_bytes));
   }
   Chunk chunk{whole(view.shape), storage->region};
   if (view.strides == row_major_strides(view.shape)) {

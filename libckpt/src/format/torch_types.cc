@@ -25,7 +25,7 @@ constexpr StorageClass kStorageClasses[] = {
 };
 
 [[noreturn]] void malformed(const std::string& problem) {
-  throw Error(ErrorCode::Corrupt, {}, "a storage's persistent id " + problem);
+  throw Error(ErrorCode::Corrupt, {}, "a storage's persistent ID " + problem);
 }
 
 bool states_storage(const Value& id) {
@@ -61,10 +61,11 @@ std::optional<DType> as_dtype(const Value& value) {
 
 StorageId as_storage_id(const Value& persistent_id) {
   const Value id = persistent_id.persistent_id();
-  if (!id.is(Kind::Tuple) || id.size() < 5 || id.size() > 6) malformed("is no tuple of 5 or 6");
+  if (!id.is(Kind::Tuple) || id.size() < 5 || id.size() > 6)
+    malformed("is not a tuple of 5 or 6 items");
   if (!id[0].is(Kind::Str) || id[0].text() != "storage") malformed("does not say 'storage'");
-  if (!id[1].is(Kind::Global)) malformed("names no storage class");
-  if (!id[2].is(Kind::Str)) malformed("has a key that is no string");
+  if (!id[1].is(Kind::Global)) malformed("does not name a storage class");
+  if (!id[2].is(Kind::Str)) malformed("has a key that is not a string");
   if (!id[4].is(Kind::Int) || id[4].as_int() < 0) malformed("has no element count");
   if (id.size() == 6 && !id[5].is_none()) {
     throw Error(ErrorCode::Unsupported, {}, "a storage that is a view of another storage");
@@ -87,8 +88,8 @@ void refuse_storages_of_two_types(const ValueTree& tree, const Where& where) {
     const Value id = value.persistent_id();
     if (!states_storage(id)) continue;
     const Value first = first_of.try_emplace(id[2].text(), id).first->second;
-    const bool is_same = first[1].is_global(id[1].module(), id[1].name()) &&
-                         first[4].as_int() == id[4].as_int();
+    const bool is_same =
+        first[1].is_global(id[1].module(), id[1].name()) && first[4].as_int() == id[4].as_int();
     if (is_same) continue;
     throw Error(ErrorCode::Unsupported, where,
                 "storage '" + escaped(id[2].text()) +

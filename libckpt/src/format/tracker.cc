@@ -63,7 +63,7 @@ void set_latest(const std::filesystem::path& root, const std::string& folder_nam
   if (folder_name != kRelease) {
     const auto iteration = iteration_named(folder_name);
     if (!iteration) {
-      throw Error(ErrorCode::InvalidArgument, {folder_name}, "is no folder of an iteration");
+      throw Error(ErrorCode::InvalidArgument, {folder_name}, "is not the folder of an iteration");
     }
     const auto latest = latest_iteration(root);
     if (latest && *latest > *iteration) return;

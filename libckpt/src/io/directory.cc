@@ -32,7 +32,7 @@ std::optional<Status> look(const fs::path& path, Look call) {
     return status;
   }
   if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
-  throw_errno(path.string(), "look at the file", errno);
+  throw_errno(path.string(), "read the file's size and type", errno);
 }
 
 EntryKind kind(const std::optional<Status>& status) {
@@ -46,7 +46,7 @@ std::optional<FileState> state(const std::optional<Status>& status) {
 void sync(const FileDescriptor& descriptor, const fs::path& path) {
   const int result = uninterrupted([&] { return system_calls().fsync(descriptor.get()); });
   // EINVAL: a file system (a network one, say) that has nothing to synchronise here.
-  if (result != 0 && errno != EINVAL) throw_errno(path.string(), "write to the device", errno);
+  if (result != 0 && errno != EINVAL) throw_errno(path.string(), "flush to the device", errno);
 }
 
 void check_removed(const fs::path& path, int result) {
@@ -77,7 +77,7 @@ Directory Directory::open(const fs::path& path) {
 FileDescriptor Directory::open_below(const std::string& relative, const std::string& shown,
                                      int flags, Links links) const {
   if (!is_safe_relative(relative)) {
-    throw Error(ErrorCode::Corrupt, {shown}, "a file name that leads out of the checkpoint");
+    throw Error(ErrorCode::Corrupt, {shown}, "the file name points outside the checkpoint");
   }
   SystemCalls& calls = system_calls();
   const bool stays = links == Links::StayInside;
@@ -97,8 +97,9 @@ FileDescriptor Directory::open_below(const std::string& relative, const std::str
   }
   if (fd >= 0) return FileDescriptor(fd);
   if (errno != EXDEV && errno != ELOOP) throw_errno(shown, "open", errno);
-  throw Error(ErrorCode::Corrupt, {shown}, "a link that leads out of the checkpoint, or to itself",
-              stays ? "--follow-links follows links" : "");
+  throw Error(ErrorCode::Corrupt, {shown},
+              "the symbolic link points outside the checkpoint, or to itself",
+              stays ? "--follow-links reads what a link points to" : "");
 }
 
 File Directory::open_file(const std::string& relative, std::string shown, Links links) const {
@@ -151,7 +152,7 @@ std::optional<FileState> state_of_entry(const fs::path& path) {
 std::optional<uint64_t> free_bytes(const fs::path& path) {
   struct statvfs status = {};
   const int result = uninterrupted([&] { return system_calls().statvfs(path.c_str(), status); });
-  if (result != 0) throw_errno(path.string(), "ask for free room", errno);
+  if (result != 0) throw_errno(path.string(), "query the free space", errno);
   if (status.f_blocks == 0) return std::nullopt;
   return static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
 }

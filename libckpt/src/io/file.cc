@@ -33,9 +33,9 @@ void reserve(int fd, const std::string& name, uint64_t count_bytes) {
   SystemCalls& calls = system_calls();
   const auto size = static_cast<off_t>(count_bytes);
   if (uninterrupted([&] { return calls.fallocate(fd, 0, 0, size); }) == 0) return;
-  if (errno != EOPNOTSUPP && errno != ENOSYS) throw_errno(name, "reserve room", errno);
+  if (errno != EOPNOTSUPP && errno != ENOSYS) throw_errno(name, "reserve disk space", errno);
   if (uninterrupted([&] { return calls.ftruncate(fd, size); }) != 0) {
-    throw_errno(name, "set the size", errno);
+    throw_errno(name, "set the file size", errno);
   }
 }
 
@@ -93,7 +93,7 @@ FileDescriptor create_or_open_file(const std::filesystem::path& path, uint64_t c
 }
 
 FileDescriptor open_to_write(const std::filesystem::path& path) {
-  return open_with(path, 0, "open to write");
+  return open_with(path, 0, "open for writing");
 }
 
 FileState file_state(const struct stat& status) {
@@ -106,7 +106,7 @@ File::File(FileDescriptor descriptor, std::string name)
     : descriptor_(std::move(descriptor)), name_(std::move(name)) {
   struct stat status = {};
   const int result = uninterrupted([&] { return system_calls().fstat(descriptor_.get(), status); });
-  if (result != 0) throw_errno(name_, "look at the file", errno);
+  if (result != 0) throw_errno(name_, "read the file's size and type", errno);
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorCode::IoFailure, {name_}, "is not a regular file");
   }
@@ -129,7 +129,7 @@ File File::create(const std::filesystem::path& path, uint64_t count_bytes) {
 void File::read_at(uint64_t offset_bytes, std::span<std::byte> out) const {
   if (!fits(offset_bytes, out.size(), state_.count_bytes)) {
     throw Error(ErrorCode::Corrupt, {name_, offset_bytes},
-                std::to_string(out.size()) + " bytes are wanted here, but the file ends at " +
+                std::to_string(out.size()) + " bytes expected here, but the file ends at " +
                     std::to_string(state_.count_bytes));
   }
   while (!out.empty()) {
@@ -138,7 +138,7 @@ void File::read_at(uint64_t offset_bytes, std::span<std::byte> out) const {
                              static_cast<off_t>(offset_bytes));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw_errno(name_, "read", errno);
-    if (count == 0) throw Error(ErrorCode::IoFailure, {name_, offset_bytes}, "the file has shrunk");
+    if (count == 0) throw Error(ErrorCode::IoFailure, {name_, offset_bytes}, "the file shrank");
     offset_bytes += static_cast<uint64_t>(count);
     out = out.subspan(static_cast<size_t>(count));
   }
@@ -151,7 +151,7 @@ void File::write_at(uint64_t offset_bytes, std::span<const std::byte> bytes) con
                                                 static_cast<off_t>(offset_bytes));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw_errno(name_, "write", errno);
-    if (count == 0) throw Error(ErrorCode::IoFailure, {name_, offset_bytes}, "writes nothing");
+    if (count == 0) throw Error(ErrorCode::IoFailure, {name_, offset_bytes}, "wrote 0 bytes");
     offset_bytes += static_cast<uint64_t>(count);
     bytes = bytes.subspan(static_cast<size_t>(count));
   }

@@ -46,7 +46,7 @@ void OutputFile::write_past_the_cache() {
 
 void OutputFile::write_through_the_cache() {
   if (system_calls().set_flags(descriptor_.get(), 0) != 0) {
-    throw_errno(name_, "write through the page cache", errno);
+    throw_errno(name_, "turn off direct I/O", errno);
   }
   is_direct_ = false;
 }
@@ -68,7 +68,7 @@ void OutputFile::write_at(uint64_t offset_bytes, std::span<const std::byte> bloc
       continue;
     }
     if (count < 0) throw_errno(name_, "write", errno);
-    if (count == 0) throw Error(ErrorCode::IoFailure, {name_, offset_bytes}, "writes nothing");
+    if (count == 0) throw Error(ErrorCode::IoFailure, {name_, offset_bytes}, "wrote 0 bytes");
     offset_bytes += static_cast<uint64_t>(count);
     blocks = blocks.subspan(static_cast<size_t>(count));
   }
@@ -78,7 +78,7 @@ void OutputFile::finish() {
   if (!is_too_long_) return;
   const auto size = static_cast<off_t>(size_bytes_);
   if (uninterrupted([&] { return system_calls().ftruncate(descriptor_.get(), size); }) != 0) {
-    throw_errno(name_, "set the size", errno);
+    throw_errno(name_, "set the file size", errno);
   }
 }
 

@@ -75,8 +75,8 @@ void link_file(const fs::path& source, const fs::path& target) {
   if (uninterrupted([&] { return system_calls().link(file.c_str(), target.c_str()); }) == 0) return;
   if (errno == EXDEV) {
     throw Error(ErrorCode::IoFailure, {target.string()},
-                "is on another file system than the source: nothing can be linked",
-                "without --link everything is copied");
+                "is on a different file system from the source, so nothing can be linked",
+                "without --link, the files are copied");
   }
   throw_errno(target.string(), "link", errno);
 }
@@ -128,7 +128,7 @@ std::optional<std::string> text_of(const fs::path& path) {
   }
   const File& file = *opened;
   if (file.size_bytes() > kTextBytesMax) {
-    throw Error(ErrorCode::Corrupt, {path.string()}, "is too long for what it should be");
+    throw Error(ErrorCode::Corrupt, {path.string()}, "is longer than such a file can be");
   }
   std::string text(static_cast<size_t>(file.size_bytes()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));

@@ -19,7 +19,7 @@ uint64_t end_of(uint64_t offset, uint64_t size) {
 uint64_t product(uint64_t a, uint64_t b) {
   const auto result = checked_mul(a, b);
   if (!result || *result > kElementsMax) {
-    throw Error(ErrorCode::Corrupt, {}, "a tensor of more than 2^63 - 1 elements");
+    throw Error(ErrorCode::Corrupt, {}, "the tensor has more than 2^63 - 1 elements");
   }
   return *result;
 }

@@ -35,12 +35,12 @@ void check_inside(const TensorEntry& tensor, const Box& box) {
   const size_t dims = tensor.shape.size();
   if (box.offsets.size() != dims || box.sizes.size() != dims) {
     corrupt(tensor.key, "a chunk has " + std::to_string(box.offsets.size()) +
-                            " dimensions, the tensor " + std::to_string(dims));
+                            " dimensions, but the tensor has " + std::to_string(dims));
   }
   for (size_t i = 0; i < dims; ++i) {
     if (!fits(box.offsets[i], box.sizes[i], tensor.shape[i])) {
       corrupt(tensor.key, "the chunk at " + text(box.offsets) + " of size " + text(box.sizes) +
-                              " leaves the tensor of shape " + text(tensor.shape));
+                              " extends beyond the tensor of shape " + text(tensor.shape));
     }
   }
 }
@@ -95,7 +95,7 @@ void check_region(const Placed& placed, const FileEntry& file) {
   const ByteRange bytes = placed.region->bytes;
   if (fits(bytes.offset_bytes, bytes.count_bytes, file.count_bytes)) return;
   throw Error(ErrorCode::Corrupt, {file.path, bytes.offset_bytes, *placed.key},
-              std::to_string(bytes.count_bytes) + " bytes are said to be here, the file has " +
+              std::to_string(bytes.count_bytes) + " bytes expected here, but the file has only " +
                   std::to_string(file.count_bytes));
 }
 
@@ -119,9 +119,10 @@ void check_chunks(const TensorEntry& tensor) {
     if (covered > total) break;
   }
   if (covered != total) {
-    corrupt(tensor.key, "chunks hold " + std::string(covered > total ? "more than " : "") +
-                            std::to_string(std::min(covered, total)) + " of " +
-                            std::to_string(total) + " elements");
+    corrupt(tensor.key, covered > total
+                            ? "its chunks hold more than its " + std::to_string(total) + " elements"
+                            : "its chunks hold only " + std::to_string(covered) + " of " +
+                                  std::to_string(total) + " elements");
   }
   check_disjoint(tensor);
 }

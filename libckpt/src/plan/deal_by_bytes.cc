@@ -35,8 +35,8 @@ std::vector<uint32_t> deal_by_bytes(std::span<const uint64_t> piece_bytes, uint3
 void check_share(const Share& share) {
   if (share.rank < share.world_size && share.world_size <= kWorldSizeMax) return;
   throw Error(ErrorCode::InvalidArgument, {},
-              "rank " + std::to_string(share.rank) + " of " + std::to_string(share.world_size) +
-                  " processes");
+              "rank " + std::to_string(share.rank) + " is not below the number of processes, " +
+                  std::to_string(share.world_size));
 }
 
 }  // namespace ckpt

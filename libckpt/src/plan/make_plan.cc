@@ -40,7 +40,7 @@ bool lies_inside(const Box& box, const Extents& shape) {
 std::vector<CopyOp> plan_copies(const TensorSource& source, ChunkIndices& indices) {
   const TensorEntry& tensor = *source.tensor;
   if (!lies_inside(source.box, tensor.shape)) {
-    refuse(tensor, ErrorCode::InvalidArgument, "a box that leaves the tensor is asked for");
+    refuse(tensor, ErrorCode::InvalidArgument, "the requested box extends beyond the tensor");
   }
   const uint64_t wanted = element_count(source.box.sizes);
   std::vector<CopyOp> copies;
@@ -62,7 +62,7 @@ std::vector<CopyOp> plan_copies(const TensorSource& source, ChunkIndices& indice
 void check_count(const std::string& what, uint64_t actual_bytes, uint64_t stated_bytes) {
   if (actual_bytes == stated_bytes) return;
   throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = what},
-              "a record of " + std::to_string(stated_bytes) + " bytes is to hold " +
+              "a record of " + std::to_string(stated_bytes) + " bytes cannot hold " +
                   std::to_string(actual_bytes));
 }
 

@@ -92,7 +92,7 @@ void read_old_names(const Value& args, OptimizerConfig& config) {
 
 Value required(const Value& args, std::string_view field) {
   const std::optional<Value> value = args.find(field);
-  if (!value) refuse(ckpt::ErrorCode::Corrupt, field, "the checkpoint's args lack it");
+  if (!value) refuse(ckpt::ErrorCode::Corrupt, field, "is missing from the checkpoint's args");
   return *value;
 }
 
@@ -144,7 +144,8 @@ QkvSplit qkv_split_from_args(const Value& args) {
       flag(args, "group_query_attention") ? positive(args, "num_query_groups") : heads;
   require(heads % groups == 0, "num_query_groups", "a divisor of num_attention_heads");
   constexpr int64_t kRowsMax = int64_t{1} << 40;  // of a query group: query, key and value
-  require(heads / groups <= kRowsMax / channels - 2, "kv_channels", "small enough for a weight");
+  require(heads / groups <= kRowsMax / channels - 2, "kv_channels",
+          "small enough for the shape of a weight");
   return {.query_rows = heads / groups * channels, .key_rows = channels, .value_rows = channels};
 }
 

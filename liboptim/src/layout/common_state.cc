@@ -19,7 +19,7 @@ std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint)
   const ckpt::ObjectEntry* object = checkpoint.catalog().find_object(kCommonStateKey);
   if (file != nullptr && object != nullptr) {
     throw Error(ErrorCode::Corrupt, {kCommonFile, std::nullopt, std::string(kCommonStateKey)},
-                "the common state is in this file and in the store, too");
+                "the common state is stored twice: in this file and in .metadata");
   }
   if (file != nullptr) {
     return CommonState{kCommonFile, "", {std::shared_ptr<const Document>(), file}};
@@ -29,7 +29,7 @@ std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint)
   const ckpt::Value root = document->tree.root();
   if (!root.is(Kind::List) || root.size() != 1 || !root[0].is(Kind::Dict)) {
     throw Error(ErrorCode::Corrupt, {".metadata", std::nullopt, std::string(kCommonStateKey)},
-                "is no list of one dictionary");
+                "is not a list of one dictionary");
   }
   document->tree.set_root(root[0].id());
   return CommonState{".metadata", std::string(kCommonStateKey), std::move(document)};

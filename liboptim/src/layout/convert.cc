@@ -62,7 +62,7 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
   const auto place = options.into ? place_in_root(job.destination, job.source) : job.destination;
   if (options.into && !std::filesystem::is_directory(job.destination)) {
     throw Error(ErrorCode::NotFound, {.file = job.destination.string(), .key = {}},
-                "is no folder that an iteration could be added to");
+                "is not a folder, so no iteration can be added to it");
   }
   if (options.into) ckpt::latest_iteration(job.destination);  // throws now what set_latest() would
   tell_other_iterations(job.source, target, options.strict);
@@ -157,7 +157,8 @@ ConvertReport convert_layer_wise(Job job, const ConvertOptions& options) {
   const uint32_t data_parallel = checked_data_parallel(options);
   const bool to_safetensors = options.format == ckpt::Format::Safetensors;
   if (to_safetensors && options.into) {
-    throw Error(ErrorCode::InvalidArgument, {}, "safetensors are no iteration of a root");
+    throw Error(ErrorCode::InvalidArgument, {},
+                "safetensors cannot be added to a checkpoint root as an iteration");
   }
   if (!to_safetensors && !options.keys.empty()) {
     throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
@@ -193,7 +194,7 @@ ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
   if (options.data_parallel) {
     throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
-                "a data-parallel size was asked for, but this is no LayerWise checkpoint");
+                "a data-parallel size was given, but this is not a LayerWise checkpoint");
   }
   const ckpt::Format format = options.format.value_or(source.catalog().format);
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
@@ -213,7 +214,7 @@ std::filesystem::path place_in_root(const std::filesystem::path& root,
     const auto files = source.files();
     const auto& shown = files.size() == 1 ? files.front() : source.folder();
     throw Error(ErrorCode::InvalidArgument, {.file = shown.string(), .key = {}},
-                "is no iteration, so that it cannot be added to a root");
+                "is not an iteration, so it cannot be added to a checkpoint root");
   }
   return root / std::filesystem::weakly_canonical(source.folder()).filename();
 }

@@ -77,7 +77,7 @@ class GroupCheck {
       const auto [known, is_new] = identities.try_emplace(*identity, i);
       if (!is_new && differ(found.groups[known->second], group)) {
         find(found, place_of(i),
-             "Megatron cannot tell it from group " + std::to_string(known->second) + " (" +
+             "Megatron cannot distinguish it from group " + std::to_string(known->second) + " (" +
                  *identity + ")",
              "when loaded, both take the settings of the later one");
       }
@@ -179,7 +179,7 @@ class GroupCheck {
                    std::optional<double> count) {
     if (!count || is_count(*count)) return;
     find(found, place, whose + " has the step count " + number_text(*count),
-         "a step count is a whole number, 0 or more");
+         "a step count is a whole number of at least 0");
   }
 
   // Remembers the first step; false, and a finding, where one differs from it.
@@ -187,8 +187,8 @@ class GroupCheck {
                std::optional<std::string>& first) {
     if (!first) first = step.text;
     if (!step.text || *first == *step.text) return true;
-    find(found, place_of(group), step.whose + " has another step count than those before it",
-         "state of different iterations");
+    find(found, place_of(group), step.whose + " has a different step count from those before it",
+         "the state may come from different iterations");
     return false;
   }
 

@@ -24,7 +24,7 @@ std::optional<Value> find(const Value& group, const Value& key) {
 }
 
 std::string lack_of(const std::string& key, const StatedGroup& holder, const StatedGroup& other) {
-  return holder.rank + " has '" + ckpt::escaped(key) + "' in this group, " + other.rank +
+  return holder.rank + " has '" + ckpt::escaped(key) + "' in this group, but " + other.rank +
          " does not";
 }
 
@@ -64,8 +64,8 @@ std::optional<GroupDifference> group_difference(const StatedGroup& known, const 
     if (!expected || is_key(key, "params") || is_key(key, kStep)) continue;
     if (!first_difference(*expected, value)) continue;
     const std::string name = ckpt::key_text(key);
-    return GroupDifference{
-        name, "'" + ckpt::escaped(name) + "' is not what " + known.rank + " has in this group"};
+    return GroupDifference{name, "'" + ckpt::escaped(name) + "' differs from its value on " +
+                                     known.rank + " in this group"};
   }
   if (auto lack = first_lack(own, known)) return lack;
   return first_lack(known, own);

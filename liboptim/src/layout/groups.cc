@@ -159,7 +159,7 @@ GroupReport describe_groups(const ckpt::Checkpoint& checkpoint) {
     if (is_layer_wise(checkpoint)) {
       NamedGroups(checkpoint, report).run(name_layer_wise(checkpoint));
     } else {
-      report.unnamed_reason = "no layer-wise optimizer";
+      report.unnamed_reason = "not a LayerWise checkpoint";
     }
   } catch (const ckpt::Error& error) {
     if (error.code() != ckpt::ErrorCode::Unsupported) throw;
@@ -172,7 +172,7 @@ GroupReport describe_groups(const ckpt::Checkpoint& checkpoint) {
   }
   if (report.groups.empty() && report.params.empty()) {
     throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = checkpoint.folder().string(), .key = {}},
-                      "holds no parameter groups and no optimizer state");
+                      "has no parameter groups and no optimizer state");
   }
   std::ranges::stable_sort(report.params, {}, &OwnedParam::rank);
   return report;

@@ -18,12 +18,11 @@ std::optional<int64_t> saved_iteration(const Value& state) {
 }
 
 ckpt::Finding other_iteration(ckpt::Where where, int64_t saved, int64_t named) {
-  return {
-      ckpt::CheckKind::Meaning, ckpt::Severity::Damage, std::move(where),
-      "the state is of iteration " + std::to_string(saved) + ", its folder is named for " +
-          std::to_string(named),
-      "Megatron continues from the iteration in the state; a folder that was renamed, or copied "
-      "into, looks like this"};
+  return {ckpt::CheckKind::Meaning, ckpt::Severity::Damage, std::move(where),
+          "the state is from iteration " + std::to_string(saved) + ", but the folder's name says " +
+              std::to_string(named),
+          "Megatron continues from the iteration in the state; the folder may have been renamed, "
+          "or copied into"};
 }
 
 }  // namespace

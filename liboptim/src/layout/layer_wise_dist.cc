@@ -105,7 +105,7 @@ class Reader {
   void read_state_tensor(const TensorEntry& tensor) {
     const std::string_view rest = std::string_view(tensor.key).substr(kStatePrefix.size());
     const size_t dot = rest.find('.');
-    if (dot == rest.npos) corrupt(tensor.key, "names no parameter");
+    if (dot == rest.npos) corrupt(tensor.key, "does not name a parameter");
     const std::string_view state = rest.substr(0, dot);
     add_by_layer(tensor, std::string(state == kDistributedMaster ? kMasterState : state),
                  std::string(rest.substr(dot + 1)));
@@ -115,7 +115,7 @@ class Reader {
     if (!is_stacked_key(key)) return add(tensor, state, {key, std::nullopt});
     if (tensor.shape.empty() || tensor.shape[0] != view_.layer_count) {
       corrupt(tensor.key, "is not stacked over the " + std::to_string(view_.layer_count) +
-                              " layers that args.num_layers says");
+                              " layers of args.num_layers");
     }
     for (uint32_t layer = 0; layer < view_.layer_count; ++layer) {
       add(layer_of(tensor, layer, {}), state, {key, layer});
@@ -166,7 +166,8 @@ class Reader {
     const std::string name = state_dict_name({shard.key, layer}, key_rules(view_));
     auto document = std::make_shared<Document>(source_.read_object(object));
     const Value root = document->tree.root();
-    if (!root.is(Kind::List) || root.size() != 1) corrupt(object.key, "is no list of one object");
+    if (!root.is(Kind::List) || root.size() != 1)
+      corrupt(object.key, "is not a list of one object");
     ModelEntry entry{ModelEntry::What::ExtraState, name, 0, std::nullopt};
     if (!root[0].is_none()) {
       document->tree.set_root(root[0].id());
@@ -201,12 +202,12 @@ class Reader {
     const std::string master_prefix = state_key(kMasterState, "");
     for (const std::string_view key : keys) {
       if (key.starts_with(master_prefix) && !keys.contains(key.substr(master_prefix.size()))) {
-        corrupt(std::string(key), "belongs to no parameter of the model");
+        corrupt(std::string(key), "does not belong to any parameter of the model");
       }
     }
     for (const auto& [name, states] : states_) {
       if (!keys.contains(name)) {
-        corrupt(state_key(states[0], name), "belongs to no parameter of the model");
+        corrupt(state_key(states[0], name), "does not belong to any parameter of the model");
       }
     }
     for (const ModelEntry& entry : view_.model) {
@@ -253,7 +254,7 @@ class Reader {
   static const TensorEntry& check_state(const Tensors& tensors, const std::string& key,
                                         const TensorEntry& weight) {
     const TensorEntry& state = *tensors.at(key);
-    if (state.shape != weight.shape) corrupt(key, "has another shape than its parameter");
+    if (state.shape != weight.shape) corrupt(key, "has a different shape from its parameter");
     return state;
   }
 
@@ -264,7 +265,7 @@ class Reader {
     const Value root = document_.tree.root();
     for (size_t i = 0; i < root.item_count(); ++i) {
       const auto [key, value] = root.item(i);
-      if (!key.is(Kind::Str)) throw_common("/" + ckpt::key_text(key), "a key is no string");
+      if (!key.is(Kind::Str)) throw_common("/" + ckpt::key_text(key), "a key is not a string");
       if (key.text() == "optimizer" || key.text() == "content_metadata") continue;
       common_.put(key.text(), common_.carry(value, document_));
       if (key.text() == "opt_param_scheduler") carry_rng();
@@ -277,7 +278,7 @@ class Reader {
     if (!rng_) return;
     const Value root = rng_->tree.root();
     if (!root.is(Kind::List) || root.size() != 1) {
-      corrupt(std::string(kRngKey), "is no list of one object");
+      corrupt(std::string(kRngKey), "is not a list of one object");
     }
     common_.put("rng_state", common_.carry(root[0], *rng_));
     rng_.reset();
@@ -296,7 +297,7 @@ class Reader {
     view_.optimizers.resize(count);
     const bool chained = optimizer->find(int64_t{0}).has_value();
     if ((chained ? optimizer->item_count() : 1) != count) {
-      throw_common("/optimizer", "the chain has not " + std::to_string(count) + " optimizers");
+      throw_common("/optimizer", "expected a chain of " + std::to_string(count) + " optimizers");
     }
     for (size_t i = 0; i < count; ++i) {
       const auto state = chained ? optimizer->find(static_cast<int64_t>(i)) : optimizer;
@@ -309,7 +310,7 @@ class Reader {
       if (view_.optimizers[i].groups.size() != expected) {
         throw_common(pointer + "/optimizer/param_groups",
                      "holds " + std::to_string(view_.optimizers[i].groups.size()) +
-                         " groups, the model's parameters make " + std::to_string(expected));
+                         " groups, but the model's parameters need " + std::to_string(expected));
       }
     }
   }
@@ -335,7 +336,7 @@ class Reader {
     }
     for (size_t i = 0; i < groups->size(); ++i) {
       if (!(*groups)[i].is(Kind::Dict))
-        throw_common(pointer + "/optimizer/param_groups", "no dict");
+        throw_common(pointer + "/optimizer/param_groups", "is not a dict");
       out.groups.push_back(common_.carry((*groups)[i], document_));
       if ((*groups)[i].find("step")) out.step_layout = StepLayout::PerGroup;
     }
@@ -360,7 +361,8 @@ class Reader {
     }
     if (state->item_count() == 0) return;
     const TensorEntry* tensor = source_.catalog().find_tensor(pointer, state_.file);
-    if (tensor == nullptr || !tensor->shape.empty()) throw_common(pointer, "is no single number");
+    if (tensor == nullptr || !tensor->shape.empty())
+      throw_common(pointer, "is not a single number");
     note_what_a_step_loses({pointer, *state->find(kCommonStep), document_}, view_);
     out.step_layout = StepLayout::PerParam;
     out.step_dtype = tensor->dtype;
@@ -374,7 +376,7 @@ class Reader {
     for (const LayerWiseParam& param : view_.params) {
       const auto [known, added] = first.emplace(param.optimizer, &param);
       if (!added && known->second->states != param.states) {
-        corrupt(param.info.name, "has other optimizer states than '" +
+        corrupt(param.info.name, "has different optimizer states from '" +
                                      ckpt::escaped(known->second->info.name) + "'");
       }
     }

@@ -45,7 +45,7 @@ inline ckpt::Value member(const ckpt::Value& value, std::string_view key, const 
 
 inline ckpt::Value list_member(const ckpt::Value& value, std::string_view key, const Place& place) {
   const ckpt::Value found = member(value, key, place);
-  if (!found.is(ckpt::Kind::List)) (place / key).corrupt("is no list");
+  if (!found.is(ckpt::Kind::List)) (place / key).corrupt("is not a list");
   return found;
 }
 
@@ -58,7 +58,7 @@ struct RankOptimizers {
 inline RankOptimizers optimizers_of(const ckpt::Value& root, const Place& place) {
   if (root.is(ckpt::Kind::Dict)) return {{root}, {place}};
   if (!root.is(ckpt::Kind::List))
-    place.corrupt("is neither an optimizer's state nor a list of them");
+    place.corrupt("is neither the state of an optimizer nor a list of such states");
   RankOptimizers result;
   for (size_t i = 0; i < root.size(); ++i) {
     result.states.push_back(root[i]);

@@ -106,7 +106,7 @@ class StackCheck {
                       "; torch_dist stacks both into one tensor");
     }
     if (tensor.shape != stack.first->shape) {
-      refuse(key, "has another shape than '" + ckpt::escaped(stack.first_name) +
+      refuse(key, "has a different shape from '" + ckpt::escaped(stack.first_name) +
                       "'; torch_dist stacks both into one tensor");
     }
   }

@@ -46,7 +46,7 @@ NodeId carry_args(TargetJob& job, const Value& args, ckpt::ArchiveBuilder& archi
 // One entry means that all ranks share it; more are indexed by data-parallel rank at load.
 bool rng_is_lost(TargetJob& job, const Value& rng) {
   if (!job.size_changes() || !rng.is(Kind::List) || rng.size() <= 1) return false;
-  job.lose("rng_state", "it holds one state for each of " + std::to_string(rng.size()) +
+  job.lose("rng_state", "it has one state for each of the old " + std::to_string(rng.size()) +
                             " data-parallel ranks (data_parallel_random_init)");
   return true;
 }
@@ -54,7 +54,7 @@ bool rng_is_lost(TargetJob& job, const Value& rng) {
 bool rerun_state_is_lost(TargetJob& job) {
   if (!job.size_changes() && !job.format_changes()) return false;
   job.lose("rerun_state_machine",
-           "it counts what the ranks of one run saw; Megatron starts it afresh");
+           "it holds counters of the old ranks; Megatron starts with new ones");
   return true;
 }
 
@@ -65,8 +65,8 @@ void warn_of_batch_size(TargetJob& job) {
   const int64_t per_step = micro->as_int() * job.data_parallel;
   if (per_step <= 0 || global->as_int() % per_step == 0) return;
   job.target.warnings.push_back("global_batch_size " + std::to_string(global->as_int()) +
-                                " is no multiple of micro_batch_size x data-parallel size = " +
-                                std::to_string(per_step) + "; it is carried as it is");
+                                " is not a multiple of micro_batch_size x data-parallel size = " +
+                                std::to_string(per_step) + "; it is kept unchanged");
 }
 
 std::string tracker_text(const std::string& folder_name) {
@@ -81,7 +81,7 @@ void make_root(ckpt::Target& target, const std::string& folder_name) {
   target.files.push_back({kTrackerName, {}, tracker_text(folder_name)});
 }
 
-// "rank 1 of 4 states it", "ranks 0, 2 of 4 state it".
+// "rank 1 of 4 holds it", "ranks 0, 2 of 4 hold different values of it".
 std::string who_states(const RankItem& item, uint32_t rank_count) {
   std::string ranks;
   for (const auto& [rank, value] : item.values) {
@@ -89,14 +89,14 @@ std::string who_states(const RankItem& item, uint32_t rank_count) {
   }
   const bool is_one = item.values.size() == 1;
   return (is_one ? "rank " : "ranks ") + ranks + " of " + std::to_string(rank_count) +
-         (is_one ? " states it" : " state it, not equally");
+         (is_one ? " holds it" : " hold different values of it");
 }
 
 void lose_rank_items(TargetJob& job) {
   if (keeps_rank_items(job)) return;
   const char* const reason = job.spec.format == ckpt::Format::TorchDist
-                                 ? "; torch_dist holds one value for all ranks"
-                                 : "; the new ranks are others";
+                                 ? "; torch_dist stores one value for all ranks"
+                                 : "; the new ranks are different ones";
   for (const RankItem& item : job.source.rank_items) {
     job.lose(item.name, who_states(item, job.source.sizes.data_parallel) + reason);
   }

@@ -146,7 +146,8 @@ class DistWriter {
     for (const ModelEntry& entry : source_.model) {
       if (entry.what != ModelEntry::What::ExtraState) continue;
       if (entry.name == kOutputExtraState) {
-        if (entry.object) job_.lose(entry.name, "Megatron keeps none of the output layer's");
+        if (entry.object)
+          job_.lose(entry.name, "Megatron does not save this object of the output layer");
         continue;
       }
       ArchiveBuilder archive;
@@ -297,7 +298,7 @@ void add_torch_dist_files(TargetJob& job) {
   }
   if (job.source.model_metadata) {
     job.lose("_metadata of the model state dict",
-             "versions of modules: torch_dist has no place for them, Megatron does not need them");
+             "module versions: torch_dist does not store them, and Megatron does not need them");
   }
   DistWriter(job).run();
 }

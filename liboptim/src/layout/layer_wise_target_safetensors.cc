@@ -12,7 +12,7 @@ namespace {
 using ckpt::Error;
 using ckpt::ErrorCode;
 
-constexpr const char* kNoTensor = "no tensor; safetensors holds nothing else";
+constexpr const char* kNoTensor = "not a tensor; safetensors stores only tensors";
 
 std::string renamed(const std::string& key, const ckpt::KeyRules& rules) {
   for (const auto& [from, to] : rules.renames) {
@@ -60,13 +60,14 @@ ckpt::Target make_layer_wise_safetensors(const LayerWiseCheckpoint& source,
     if (!key) continue;
     if (!keys.insert(*key).second) {
       throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = *key},
-                  "two values are renamed to it");
+                  "--rename gives this name to two keys");
     }
     auto entry = std::make_shared<const ckpt::TensorEntry>(tensor);
     spec.tensors.push_back({*key, {entry, ckpt::whole(tensor.shape)}});
   }
   if (spec.tensors.empty()) {
-    throw Error(ErrorCode::InvalidArgument, {}, "no key is left to be written");
+    throw Error(ErrorCode::InvalidArgument, {}, "no keys are left to write",
+                "--include and --exclude choose the keys");
   }
   std::vector<ckpt::NotCarried> not_carried = source.not_carried;
   for (std::string& name : objects_of(source)) {

@@ -73,15 +73,15 @@ class Reader {
       const auto rank = rank_of(file.path);
       if (rank && *rank >= ranks) {
         throw Error(ErrorCode::Corrupt, {.file = file.path, .key = {}},
-                    "a rank file too many: args.data_parallel_size is " + std::to_string(ranks),
-                    "left over from a run with more data-parallel ranks");
+                    "unexpected rank file: args.data_parallel_size is " + std::to_string(ranks),
+                    "it may be left over from a run with more data-parallel ranks");
       }
     }
   }
 
   const TensorEntry& tensor_at(const Place& place) const {
     const TensorEntry* tensor = source_.catalog().find_tensor(place.pointer, place.file);
-    if (tensor == nullptr) place.corrupt("is no tensor");
+    if (tensor == nullptr) place.corrupt("is not a tensor");
     return *tensor;
   }
 
@@ -107,7 +107,7 @@ class Reader {
     std::set<std::string_view> names;
     for (size_t i = 0; i < model->item_count(); ++i) {
       const auto [key, value] = model->item(i);
-      if (!key.is(Kind::Str)) place.corrupt("a name is no string");
+      if (!key.is(Kind::Str)) place.corrupt("a name is not a string");
       if (!names.insert(key.text()).second) {
         (place / key.text()).unsupported("the model's state dict has this name twice");
       }
@@ -213,7 +213,7 @@ class Reader {
     if (states.item_count() != local_index) {
       (inner_place / "state")
           .corrupt("holds the state of " + std::to_string(states.item_count()) +
-                   " parameters, the groups have " + std::to_string(local_index));
+                   " parameters, but the groups have " + std::to_string(local_index));
     }
     const auto optimizer = static_cast<uint32_t>(dealt.optimizer);
     rank_items_.add({dealt.rank, optimizer, false, document, state, place},
@@ -225,17 +225,17 @@ class Reader {
   void check_group_counts(const Value& group, const Value& masters, size_t expected,
                           const Place& place) const {
     const Value params = list_member(group, "params", place);
-    if (!masters.is(Kind::List)) place.corrupt("its fp32_from_fp16_params are no list");
+    if (!masters.is(Kind::List)) place.corrupt("its fp32_from_fp16_params are not a list");
     if (params.size() == expected && masters.size() == expected) return;
     place.corrupt("holds " + std::to_string(params.size()) + " parameters and " +
-                      std::to_string(masters.size()) + " masters, the ping-pong deal gives it " +
-                      std::to_string(expected),
+                      std::to_string(masters.size()) +
+                      " masters, but the ping-pong deal assigns it " + std::to_string(expected),
                   kMixedFilesHint);
   }
 
   static void check_index(const Value& index, size_t expected, const Place& place) {
     if (index.is(Kind::Int) && index.as_int() == static_cast<int64_t>(expected)) return;
-    (place / "params").corrupt("is not numbered on from the group before");
+    (place / "params").corrupt("does not continue the numbering of the group before");
   }
 
   void read_master(const Document& document, const Value& value, uint32_t param,
@@ -251,8 +251,8 @@ class Reader {
     if (std::equal(tensor.shape.begin(), tensor.shape.end(), expected.begin(), expected.end())) {
       return;
     }
-    place.corrupt("has another shape than '" + ckpt::escaped(view_.params[param].info.name) +
-                      "', which the ping-pong deal puts here",
+    place.corrupt("has a different shape from '" + ckpt::escaped(view_.params[param].info.name) +
+                      "', which the ping-pong deal assigns to this place",
                   kMixedFilesHint);
   }
 
@@ -270,7 +270,7 @@ class Reader {
     if (!state || !state->is(Kind::Dict)) place.corrupt("the parameter has no state");
     for (size_t i = 0; i < state->item_count(); ++i) {
       const auto [key, value] = state->item(i);
-      if (!key.is(Kind::Str)) place.corrupt("the name of a state is no string");
+      if (!key.is(Kind::Str)) place.corrupt("the name of a state is not a string");
       read_state(document, {std::string(key.text()), value}, local.param, place / key.text());
     }
   }
@@ -285,7 +285,7 @@ class Reader {
     const auto& [name, value] = state;
     LayerWiseParam& owner = view_.params[param];
     if (!ckpt::as_tensor(value)) {
-      place.unsupported("a state that is no tensor (as SOAP's step) is not handled");
+      place.unsupported("a state that is not a tensor (such as SOAP's step) is not handled");
     }
     const TensorEntry& tensor = tensor_at(place);
     if (name == "step") {
@@ -356,7 +356,7 @@ class Reader {
       const bool counts = view_.optimizers[param.optimizer].step_layout == StepLayout::PerParam;
       if (!counts || !param.info.requires_grad || counted_.contains(i)) continue;
       throw Error(ErrorCode::Corrupt, {.file = {}, .key = state_key("step", param.info.name)},
-                  "is missing: other parameters of its optimizer have a step count");
+                  "is missing, although other parameters of its optimizer have a step count");
     }
   }
 

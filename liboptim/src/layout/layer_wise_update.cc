@@ -55,7 +55,7 @@ void replace_tensors(LayerWiseCheckpoint& view, const LayerWiseUpdate& update,
     const auto bytes = update.tensors.find(tensor.key);
     if (bytes == update.tensors.end() || bytes->second.size() != ckpt::count_bytes(tensor)) {
       throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = tensor.key},
-                  "the update has not the " + std::to_string(ckpt::count_bytes(tensor)) +
+                  "the update must have the " + std::to_string(ckpt::count_bytes(tensor)) +
                       " bytes of this tensor");
     }
     tensor.chunks = {{ckpt::whole(tensor.shape), payloads.add(bytes->second)}};

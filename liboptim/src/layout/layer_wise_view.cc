@@ -22,7 +22,7 @@ uint32_t size_arg(const Value& args, const std::string& file, std::string_view n
   if (!value || value->is_none()) return 1;
   if (!value->is(Kind::Int) || value->as_int() < 1 || value->as_int() > INT32_MAX) {
     throw Error(ErrorCode::Corrupt, {file, std::nullopt, "/args/@" + std::string(name)},
-                "is no size");
+                "is not a valid size");
   }
   return static_cast<uint32_t>(value->as_int());
 }
@@ -121,7 +121,7 @@ Value attributes_of_args(const Value& common_root, const std::string& file) {
   const auto args = common_root.is(Kind::Dict) ? common_root.find("args") : std::nullopt;
   if (!args || !args->is(Kind::Object) || !args->state() || !args->state()->is(Kind::Dict)) {
     throw Error(ErrorCode::Corrupt, {file, std::nullopt, "/args"},
-                "no argparse.Namespace with the training arguments");
+                "expected an argparse.Namespace with the training arguments");
   }
   return *args->state();
 }

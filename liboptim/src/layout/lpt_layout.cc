@@ -58,7 +58,7 @@ class Dealer {
     std::vector<uint32_t> counts = options_.bucket_param_counts;
     if (counts.empty() && !shapes_.empty()) counts = {static_cast<uint32_t>(shapes_.size())};
     const uint64_t total = std::accumulate(counts.begin(), counts.end(), uint64_t{0});
-    if (total != shapes_.size()) refuse("the buckets do not hold each parameter once");
+    if (total != shapes_.size()) refuse("the buckets must hold each parameter exactly once");
     auto next = static_cast<uint32_t>(shapes_.size());
     for (const uint32_t count : counts) {
       std::vector<uint32_t> params(count);

@@ -31,7 +31,7 @@ ordered_json written(std::string_view, int64_t value) { return value; }
 ordered_json written(std::string_view, const std::string& value) { return value; }
 ordered_json written(std::string_view, ckpt::DType value) { return ckpt::name(value); }
 ordered_json written(std::string_view field, double value) {
-  if (!std::isfinite(value)) refuse(field, "is not finite; JSON has no such number");
+  if (!std::isfinite(value)) refuse(field, "is not finite, and JSON cannot express it");
   return value;
 }
 template <typename Mode>
@@ -94,7 +94,7 @@ void read(std::string_view field, const ordered_json& json, std::optional<T>& va
 
 ordered_json parse(std::string_view text) {
   ordered_json json = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) refuse({}, "an optimizer configuration is a JSON object");
+  if (!json.is_object()) refuse({}, "expected a JSON object with the optimizer configuration");
   return json;
 }
 
@@ -116,7 +116,7 @@ OptimizerConfig optimizer_config_from_json(std::string_view text) {
     if (const auto at = json.find(field); at != json.end()) read(field, *at, value);
   });
   for (const auto& [field, value] : json.items()) {
-    if (!known.contains(field)) refuse(field, "no field of OptimizerConfig has this name");
+    if (!known.contains(field)) refuse(field, "is not a field of OptimizerConfig");
   }
   return config;
 }

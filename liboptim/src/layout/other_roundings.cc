@@ -12,12 +12,12 @@ namespace {
 
 // Settings of Megatron-LM (args) and of Megatron Bridge (run_config.yaml).
 constexpr std::pair<std::string_view, std::string_view> kSettings[] = {
-    {"fp8_param_gather", "weights are kept in fp8 and stored as that leaves them"},
-    {"fp8_param", "weights are kept in fp8 and stored as that leaves them"},
-    {"fp4_param_gather", "weights are kept in fp4 and stored as that leaves them"},
-    {"fp4_param", "weights are kept in fp4 and stored as that leaves them"},
+    {"fp8_param_gather", "weights are kept in fp8, so they differ from the rounded masters"},
+    {"fp8_param", "weights are kept in fp8, so they differ from the rounded masters"},
+    {"fp4_param_gather", "weights are kept in fp4, so they differ from the rounded masters"},
+    {"fp4_param", "weights are kept in fp4, so they differ from the rounded masters"},
     {"use_precision_aware_optimizer",
-     "the optimizer keeps its masters as remainders or scaled values"},
+     "the optimizer stores its masters as remainders or scaled values"},
 };
 
 // A line "  NAME: true" of a YAML file.

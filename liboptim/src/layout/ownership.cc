@@ -160,7 +160,7 @@ uint32_t ParallelSizes::expt_dp() const {
   const uint64_t ranks = world();
   const uint64_t per_copy = product({expert_tensor_parallel, expert_parallel, pipeline_parallel});
   if (ranks % per_copy != 0) {
-    refuse(std::to_string(ranks) + " ranks are no multiple of expert_tensor_parallel * " +
+    refuse(std::to_string(ranks) + " ranks are not a multiple of expert_tensor_parallel * " +
            "expert_parallel * pipeline_parallel = " + std::to_string(per_copy));
   }
   return static_cast<uint32_t>(ranks / per_copy);
@@ -190,7 +190,7 @@ Ownership shard_params(std::span<const ParamGroup> groups, const ParallelSizes& 
 Ownership shard_params_over(std::span<const ParamGroup> groups, const SharingSizes& sizes,
                             OwnershipPolicy policy) {
   const uint32_t dp_cp = sizes.dp_cp, expt_dp = sizes.expt_dp;
-  if (dp_cp == 0 || expt_dp == 0) refuse("a sharing group has no rank");
+  if (dp_cp == 0 || expt_dp == 0) refuse("a data-parallel group has no ranks");
   Deal deal = collect(groups);
   if (dp_cp == 1 && expt_dp == 1) return std::move(deal.ownership);
   switch (policy) {

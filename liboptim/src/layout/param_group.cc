@@ -45,7 +45,8 @@ std::string text(const OverrideValue& value) {
 int compare(std::string_view key, const OverrideValue& a, const OverrideValue& b) {
   const std::optional<double> x = as_number(a), y = as_number(b);
   if (x.has_value() != y.has_value()) {
-    refuse(key, "groups override it with " + text(a) + " and " + text(b) + ": no common order");
+    refuse(key,
+           "groups override it with " + text(a) + " and " + text(b) + ", which cannot be ordered");
   }
   if (x) return *x < *y ? -1 : *x > *y ? 1 : 0;
   const int order = std::get<std::string>(a).compare(std::get<std::string>(b));
@@ -97,7 +98,7 @@ void check_optimizer(const ParamGroupOverride& override) {
   if (at == override.end()) return;
   const auto* const name = std::get_if<std::string>(&at->second);
   if (name == nullptr) {
-    refuse("optimizer", "an override sets it to " + text(at->second) + "; it is a name");
+    refuse("optimizer", "an override sets it to " + text(at->second) + ", expected a name");
   }
   constexpr std::array<std::string_view, 4> kRules = {"adam", "sgd", "lion", "muon"};
   if (std::ranges::find(kRules, *name) != kRules.end()) return;
@@ -121,7 +122,7 @@ void check_fields(const ParamGroupOverride& override) {
                                                       "optimizer_cpu_offload"};
   for (const auto& [field, value] : override) {
     if (std::ranges::find(kRead, field) == kRead.end()) {
-      refuse(field, "an override sets it, and nothing reads it");
+      refuse(field, "an override sets it, but nothing reads it");
     }
   }
 }
@@ -133,7 +134,7 @@ void check_overrides(const OptimizerConfig& config, const ConfigOverrides& overr
     check_fixed(override, "optimizer_cpu_offload", config.optimizer_cpu_offload);
     check_optimizer(override);
     for (const char* own : {"params", "is_expert_parallel", "default_config"}) {
-      if (override.contains(own)) refuse(own, "an override cannot set this: grouping computes it");
+      if (override.contains(own)) refuse(own, "an override cannot set this; grouping computes it");
     }
     check_fields(override);
   }
@@ -175,14 +176,14 @@ GroupKey key_of(const ParamInfo& param, const OptimizerConfig& config,
     rule = std::get<std::string>(key.overrides->at("optimizer"));
   }
   if (is_emerging(rule) && param.shape.size() != 2) {
-    refuse(param.name, "is no matrix; '" + rule + "' updates matrices only");
+    refuse(param.name, "is not a matrix; '" + rule + "' updates matrices only");
   }
   return key;
 }
 
 double number(std::string_view field, const OverrideValue& value) {
   if (const auto real = as_number(value)) return *real;
-  refuse(field, "an override sets it to " + text(value) + "; it is a number");
+  refuse(field, "an override sets it to " + text(value) + ", expected a number");
 }
 
 void apply(ParamGroup& group, const std::string& field, const OverrideValue& value) {
@@ -201,7 +202,7 @@ void apply(ParamGroup& group, const std::string& field, const OverrideValue& val
   else if (const auto* name = std::get_if<std::string>(&value))
     group.optimizer = *name;
   else
-    refuse(field, "an override sets it to " + text(value) + "; it is a name");
+    refuse(field, "an override sets it to " + text(value) + ", expected a name");
 }
 
 ParamGroup make_group(const GroupKey& key, const OptimizerConfig& config) {

@@ -219,7 +219,7 @@ void refuse_master(const LayerWiseCheckpoint& view, const ckpt::Checkpoint& sour
   throw Error(
       ErrorCode::Corrupt, {source.file_name(region.file), region.bytes.offset_bytes, key},
       "the master does not round to the model's weight '" + ckpt::escaped(param.info.name) + "'",
-      "the optimizer state belongs to another parameter, iteration or run");
+      "the optimizer state may belong to another parameter, iteration or run");
 }
 
 std::vector<AmbiguousParam> prove_rest(const LayerWiseCheckpoint& view,

@@ -30,8 +30,8 @@ constexpr const char* kOverwritten = "context-parallel ranks overwrote each othe
 
 std::string overwritten_hint(const RunArgs& args) {
   return "the " + std::to_string(args.size("context_parallel_size")) +
-         " context-parallel ranks of a data-parallel rank write under one name in format torch; "
-         "what the others held is nowhere: save such runs as torch_dist";
+         " context-parallel ranks of a data-parallel rank write to one file name in format torch; "
+         "only the last one's state is left: save such runs as torch_dist";
 }
 
 bool is_layer_wise_run(const RunArgs& args) {
@@ -80,7 +80,8 @@ class RankFolderCheck {
 
   void run() {
     if (!is_layout_known()) {
-      report_.not_checked.push_back({kRankFiles, "no arguments say how the ranks were numbered"});
+      report_.not_checked.push_back(
+          {kRankFiles, "the checkpoint's args do not say how the ranks were numbered"});
       return;
     }
     check_files();
@@ -124,8 +125,8 @@ class RankFolderCheck {
       const std::string_view name = file.substr(std::min(file.rfind('/') + 1, file.size()));
       const bool is_rank_file = name == kModelName || name.starts_with(kRankFileStart);
       if (!is_rank_file || expected.contains(std::string(file))) continue;
-      find(std::string(file), "a rank file too many: no rank of this layout writes it",
-           "left over from a run with more ranks, or another layout");
+      find(std::string(file), "unexpected rank file: no rank of this layout writes it",
+           "it may be left over from a run with more ranks or another layout");
     }
   }
 
@@ -179,7 +180,7 @@ class RankFolderCheck {
       if (layout_.context > 1) {
         find(family, std::string(kOverwritten) + ": " + lack, overwritten_hint(args_));
       } else {
-        report_.not_proven.push_back({lack, "frozen parameters have none"});
+        report_.not_proven.push_back({lack, "frozen parameters have no masters"});
       }
     }
   }

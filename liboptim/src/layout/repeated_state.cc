@@ -43,7 +43,7 @@ void check_repeated_state(const ckpt::Checkpoint& source, const std::string& mod
     if (tensor.file != rank_file) continue;
     const Place own{model_file, copy_place.pointer + tensor.key};
     const TensorEntry* repeated = source.catalog().find_tensor(own.pointer, own.file);
-    if (repeated == nullptr) own.corrupt("is no tensor");
+    if (repeated == nullptr) own.corrupt("is not a tensor");
     if (have_one_stated_checksum(*repeated, tensor) ||
         ckpt::same_bytes(*repeated, source, tensor, source)) {
       continue;

@@ -63,7 +63,7 @@ const void* identity_of(const ShardedParam& param) {
 template <typename T>
 const T& member(const StateDict& dict, std::string_view key, std::string_view expected) {
   const StateValue* value = find(dict, StateKey(std::string(key)));
-  if (value == nullptr) refuse(key, "the optimizer's state dict lacks it");
+  if (value == nullptr) refuse(key, "is missing from the optimizer's state dict");
   const T* content = value->get_if<T>();
   if (content == nullptr) refuse(key, "is not " + std::string(expected));
   return *content;
@@ -83,9 +83,9 @@ StateDict shard_param_state(int64_t param_id, const StateDict& param_state,
     if (mapping.exclude_keys.contains(name)) continue;
     const auto model_param = mapping.id_to_sharded_param.find(param_id);
     if (model_param == mapping.id_to_sharded_param.end()) {
-      refuse(
-          "state." + std::to_string(param_id),
-          "the parameter matches no sharded parameter of the model." + std::string(KEEP_VARS_HINT));
+      refuse("state." + std::to_string(param_id),
+             "the parameter does not match any sharded parameter of the model." +
+                 std::string(KEEP_VARS_HINT));
     }
     const auto* tensor = value.get_if<TensorHandle>();
     if (tensor == nullptr) {
@@ -164,7 +164,7 @@ ShardedParam make_sharded_optimizer_tensor(const ShardedParam& model_param,
       result);
   if (auto* tensor = std::get_if<ShardedTensor>(&result)) {
     if (optim_param.shape != tensor->local_shape) {
-      refuse(tensor->key, "the shape of the optimizer's tensor is not that of the model's");
+      refuse(tensor->key, "the optimizer's tensor and the model's have different shapes");
     }
     tensor->dtype = optim_param.dtype;
     tensor->validate_metadata_integrity();

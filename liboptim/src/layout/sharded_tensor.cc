@@ -45,15 +45,15 @@ bool is_main_replica(const ReplicaId& replica_id) {
 
 void ShardedTensor::validate_metadata_integrity() const {
   if (data) {
-    require(data->dtype == dtype, *this, "the dtype of the data is not the declared one");
+    require(data->dtype == dtype, *this, "the dtype of the data differs from the declared one");
     require(flattened_range || data->shape == local_shape, *this,
-            "the shape of the data is not the local shape");
+            "the shape of the data differs from the local shape");
   }
   const size_t first = first_local_axis(*this);
   for (size_t axis = 0; axis_fragmentations && axis < local_shape.size(); ++axis) {
     const int64_t size = local_shape[axis];
     require(size == 0 || global_offset[first + axis] % size == 0, *this,
-            "on a regular grid a global offset is a multiple of the local size");
+            "on a regular grid a global offset must be a multiple of the local size");
   }
   if (!flattened_range) return;
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = key},
@@ -111,7 +111,7 @@ ShardedTensor sharded_tensor_from_rank_offsets(std::string key, TensorHandle dat
   for (const RankOffset& offset : rank_offsets) {
     const bool exists = offset.axis >= 0 && static_cast<size_t>(offset.axis) < axes;
     require(exists && offset.rank >= 0 && offset.rank < offset.fragments, tensor,
-            "a rank offset names no axis, or a rank outside its fragments");
+            "a rank offset names an axis or a rank that does not exist");
     const auto axis = static_cast<size_t>(offset.axis);
     const int64_t size = axis < first ? 1 : tensor.local_shape[axis - first];
     tensor.global_shape[axis] = product(tensor.key, offset.fragments, size);

@@ -29,7 +29,7 @@ using ckpt::TensorEntry;
 
 constexpr size_t kPieceElements = size_t{1} << 18;
 constexpr uint64_t kPieceBytes = kPieceElements * sizeof(float);
-constexpr const char* kWithoutMaster = "no fp32 master, as frozen parameters have none";
+constexpr const char* kWithoutMaster = "no fp32 master; frozen parameters have none";
 
 bool is_half(DType dtype) { return dtype == DType::BFloat16 || dtype == DType::Float16; }
 
@@ -64,8 +64,8 @@ Mismatch count_mismatches(const TensorEntry& master, const TensorEntry& weight,
 const char* why_not_compared(const TensorEntry& master, const TensorEntry& weight) {
   if (master.shape != weight.shape) {
     const bool is_flat = ckpt::element_count(master.shape) == ckpt::element_count(weight.shape);
-    return is_flat ? "stored flattened, as Megatron-Core up to 0.14 does"
-                   : "of another shape than their weights";
+    return is_flat ? "stored flattened, as by Megatron-Core up to 0.14"
+                   : "not of their weights' shape";
   }
   if (master.dtype != DType::Float32) return "not float32: remainders or scaled values";
   return is_half(weight.dtype) ? nullptr : "their weights are not rounded to 16 bits";
@@ -161,16 +161,16 @@ void StateCheck::add_not_looked_at(uint64_t other_count) {
   if (flat_count != 0) {
     report_.not_checked.push_back(
         {counted(flat_count, "flat buffer") + " of a DistributedOptimizer",
-         "they name no parameters, and their gaps hold memory that nobody wrote"});
+         "they do not name parameters, and their gaps may hold uninitialised memory"});
   }
   if (object_count != 0) {
     report_.not_checked.push_back(
         {counted(object_count, "object") + " with buffers of a DistributedOptimizer",
-         "they name no parameters"});
+         "they do not name parameters"});
   }
   if (other_count != 0) {
     report_.not_checked.push_back({counted(other_count, "tensor") + " of optimizer state",
-                                   "no float32, bfloat16 or float16 in row-major order"});
+                                   "not float32, bfloat16 or float16 in row-major order"});
   }
 }
 
@@ -223,9 +223,9 @@ void StateCheck::add_not_checked() {
   if (scanned_.empty() || !pairs_.empty() || !not_compared_.empty() || !are_all_named()) return;
   const bool are_numbered = std::ranges::any_of(checkpoint_.catalog().tensors, is_unnamed_master);
   report_.not_checked.push_back(
-      {"masters against weights", are_numbered
-                                      ? "they are numbered, and it is not known which is whose"
-                                      : "there are no masters"});
+      {"masters against weights",
+       are_numbered ? "masters are numbered, and which parameter each belongs to is unknown"
+                    : "there are no masters"});
 }
 
 void StateCheck::add_pair(const TensorEntry& master, const TensorEntry& weight) {
@@ -297,14 +297,14 @@ void StateCheck::look_at_values(const TensorEntry& tensor, const ckpt::Chunk& ch
     const bool is_one = unwanted.count == 1;
     find(tensor, chunk,
          std::to_string(unwanted.count) + (is_one ? " value is " : " values are ") +
-             std::string(what) + (is_one ? ", number " : ", the first is number ") +
+             std::string(what) + (is_one ? ", at index " : ", the first at index ") +
              std::to_string(unwanted.first));
   };
   find_if_any(values.nan, "NaN");
   find_if_any(values.infinite, "infinite");
   const bool are_finite = values.nan.count == 0 && values.infinite.count == 0;
   if (are_finite && is_second_moment(tensor)) {
-    find_if_any(values.negative, "below zero, which no second moment is");
+    find_if_any(values.negative, "negative, which a second moment cannot be");
   }
 }
 
@@ -357,21 +357,21 @@ void StateCheck::refuse(const Pair& pair) {
   if (other_rounding_) return differing_.add(pair.weight->key, *other_rounding_);
   const auto owner = writer_of(checkpoint_.file_name(pair.master_chunk->region.file));
   const auto holder = writer_of(checkpoint_.file_name(pair.weight_chunk->region.file));
-  std::string hint = "master and weight are of different iterations or parameters";
+  std::string hint = "master and weight come from different iterations or parameters";
   if (pair.master->key.starts_with("optimizer.state.param.")) {
     hint +=
-        "; Megatron-Core 0.15 to 0.19 saves optimizer state like this where gradients are in "
-        "several buckets (its issue 5077)";
+        "; Megatron-Core 0.15 to 0.19 saves such state when gradients are in several buckets (its "
+        "issue 5077)";
   }
   if (owner && holder && *owner != *holder) {
     hint = "rank " + std::to_string(*holder) + " wrote the weight, rank " + std::to_string(*owner) +
-           " owns it: a weight that was not gathered after the last step is stale like this";
+           " owns it: the weight may not have been gathered after the last step";
   }
   const uint64_t count =
       ckpt::element_count(is_chunk ? pair.weight_chunk->box.sizes : pair.weight->shape);
   find(*pair.weight, *pair.weight_chunk,
        std::to_string(mismatch.count) + " of " + std::to_string(count) +
-           " elements are not what the fp32 master rounds to, the first is number " +
+           " elements differ from the rounded fp32 master, the first at index " +
            std::to_string(mismatch.first),
        std::move(hint));
 }

@@ -68,10 +68,10 @@ ShardedObject ShardedObject::empty_from_unique_key(std::string_view unique_key,
   const std::string_view grid =
       mark == std::string_view::npos ? std::string_view() : unique_key.substr(mark + kMark.size());
   const size_t middle = grid.find('_');
-  if (middle == std::string_view::npos) refuse(unique_key, "is no key of a sharded object");
+  if (middle == std::string_view::npos) refuse(unique_key, "is not a key of a sharded object");
   const std::optional<Shape> offset = read_dotted(grid.substr(0, middle));
   std::optional<Shape> shape = read_dotted(grid.substr(middle + 1));
-  if (!offset || !shape) refuse(unique_key, "is no key of a sharded object");
+  if (!offset || !shape) refuse(unique_key, "is not a key of a sharded object");
   // Keys of old checkpoints lack the last size: unknown.
   if (shape->size() + 1 == offset->size()) shape->push_back(-1);
   ShardedObject object{.key = std::string(unique_key.substr(0, mark)),

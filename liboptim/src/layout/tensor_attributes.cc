@@ -59,7 +59,7 @@ void note_kind(const FoundTensor& tensor, const ckpt::TensorView& stated,
     view.not_carried.push_back({"class of " + key, *type + " becomes a plain tensor"});
   }
   if (stated.requires_grad) {
-    view.not_carried.push_back({"requires_grad of " + key, "it is written without"});
+    view.not_carried.push_back({"requires_grad of " + key, "tensors are written without it"});
   }
 }
 
@@ -117,7 +117,7 @@ std::vector<ckpt::NotCarried> lost_attributes(const LayerWiseCheckpoint& view) {
     const auto names = names_beside(view.common.tree.value(node), given);
     if (names && names->empty()) continue;
     lost.push_back(
-        {"attributes of " + key, "only torch files hold attributes of tensors" + listed(names)});
+        {"attributes of " + key, "only torch files can hold tensor attributes" + listed(names)});
   }
   return lost;
 }

@@ -108,7 +108,7 @@ void require_sense(const OptimizerConfig& c) {
                                " Newton-Schulz steps, found " + std::to_string(c.muon_num_ns_steps);
   enforce(
       {{!is_known(c.optimizer), "optimizer",
-        "is none of adam, sgd, muon, lion, soap, adaptive_muon"},
+        "is not one of adam, sgd, muon, lion, soap, adaptive_muon"},
        {scalar != "adam" && scalar != "lion", "muon_scalar_optimizer", "is neither adam nor lion"},
        {c.min_lr.value_or(0) > c.lr.value_or(kMost), "min_lr", "is greater than lr"},
        {c.decoupled_min_lr && !c.decoupled_lr, "decoupled_min_lr",
@@ -126,7 +126,7 @@ void require_sense(const OptimizerConfig& c) {
        {c.muon_coefficient_type == NsCoefficients::Cubic5 && c.muon_num_ns_steps != 5,
         "muon_num_ns_steps", "must be 5 with the coefficients 'cubic5'"},
        {c.muon_coefficient_type == NsCoefficients::Custom, "muon_coefficient_type",
-        "names no table; NewtonSchulzOptions takes rows of one's own"},
+        "does not name a table; give custom coefficients in NewtonSchulzOptions"},
        {c.optimizer_offload_fraction > 1, "optimizer_offload_fraction", "is greater than 1"}},
       ErrorCode::InvalidArgument);
 }
@@ -143,9 +143,10 @@ void require_dtypes(const OptimizerConfig& c) {
   const auto is_state = [](DType dtype) {
     return is_one_of(dtype, {Float32, BFloat16, Float16, UInt8, Float8E4M3FN});
   };
-  constexpr std::string_view kState = "is none of float32, bfloat16, float16, uint8, float8_e4m3fn";
+  constexpr std::string_view kState =
+      "is not one of float32, bfloat16, float16, uint8, float8_e4m3fn";
   enforce({{!is_one_of(c.params_dtype, {Float32, BFloat16, Float16}), "params_dtype",
-            "is none of float32, bfloat16, float16"},
+            "is not one of float32, bfloat16, float16"},
            {!is_half && c.params_dtype != Float32, "params_dtype", "needs bf16 or fp16"},
            {is_half && c.params_dtype == other_half, "params_dtype", "contradicts bf16 and fp16"},
            {!is_one_of(c.main_grads_dtype, {Float32, BFloat16}), "main_grads_dtype",

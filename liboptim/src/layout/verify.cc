@@ -28,7 +28,7 @@ ckpt::Checkpoint open(const fs::path& path, const VerifyOptions& options) {
                            !error.where().file.starts_with(path.string());
     if (!is_inside) throw;
     throw ckpt::Error(ckpt::ErrorCode::Corrupt, error.where(), error.problem(),
-                      "the checkpoint names this file");
+                      "the checkpoint refers to this file");
   }
 }
 
@@ -71,7 +71,7 @@ VerifyReport verify_opened(const ckpt::Checkpoint& checkpoint, const VerifyOptio
   StateCheck states(checkpoint, report);
   if (options.quick) {
     std::erase_if(report.not_checked, is_about_values);
-    report.not_checked.push_back({"checksums and values", "a quick look reads no payload"});
+    report.not_checked.push_back({"checksums and values", "a quick check reads no tensor data"});
   } else {  // a quick look asks whether a checkpoint is complete, which it may be all the same
     for (ckpt::Finding& finding : find_other_iterations(checkpoint)) {
       report.findings.findings.push_back(std::move(finding));

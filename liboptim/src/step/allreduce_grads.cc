@@ -42,8 +42,8 @@ void check_kinds(const std::vector<NamedGrad>& grads, Collectives& collectives) 
   for (size_t i = 0; i < grads.size(); ++i) {
     if (kinds[i] == -negated[i] && kinds[i] != kRefused) continue;
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = grads[i].info->name},
-                      "the gradient is not of a float type and the parameter's shape, contiguous, "
-                      "and there on all processes or on none");
+                      "expected a contiguous gradient of a float type and of the parameter's "
+                      "shape, on all processes or on none");
   }
 }
 

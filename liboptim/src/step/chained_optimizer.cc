@@ -80,7 +80,7 @@ std::function<void()> ChainedOptimizer::prepare_load(const StateValue& state_dic
   if (found.size() != chained_optimizers_.size()) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
                       "expected the state of " + std::to_string(chained_optimizers_.size()) +
-                          " optimizers, got " + std::to_string(found.size()));
+                          " optimizers, found " + std::to_string(found.size()));
   }
   std::vector<std::function<void()>> loads;
   for (size_t i = 0; i < found.size(); ++i) {

@@ -57,8 +57,9 @@ Collectives::~Collectives() = default;
 
 void Collectives::check_usable() const {
   if (failure_->empty()) return;
-  throw ckpt::Error(ckpt::ErrorCode::IoFailure, {},
-                    "an earlier collective operation failed, ranks no longer agree: " + *failure_);
+  throw ckpt::Error(
+      ckpt::ErrorCode::IoFailure, {},
+      "an earlier collective operation failed, so ranks no longer agree: " + *failure_);
 }
 
 // The tensor itself, or where its device has no backend a copy on the CPU, else on the current GPU.

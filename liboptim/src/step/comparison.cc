@@ -66,7 +66,7 @@ void check_comparable(const at::Tensor& ours, const at::Tensor& expected) {
                           expected.is_contiguous();
   if (!comparable) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "tensors of different shape or type cannot be compared");
+                      "tensors of different shapes or types cannot be compared");
   }
 }
 
@@ -79,7 +79,7 @@ Difference compare(const at::Tensor& ours, const at::Tensor& expected, double rt
     return compare_elements<at::BFloat16>(ours, expected, rtol);
   }
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                    "only float32 and bfloat16 tensors are compared");
+                    "only float32 and bfloat16 tensors can be compared");
 }
 
 }  // namespace optim

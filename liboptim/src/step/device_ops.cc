@@ -88,7 +88,7 @@ at::Tensor device_memory(uint64_t bytes, const at::Device& device) {
   } catch (const c10::Error&) {  // OutOfMemoryError on a GPU, others on the CPU
     throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = {}, .key = "device"},
                       "out of memory: a step needs " + std::to_string(bytes) +
-                          " bytes beside parameters, gradients and states");
+                          " bytes in addition to parameters, gradients and states");
   }
 }
 

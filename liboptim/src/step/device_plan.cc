@@ -127,8 +127,7 @@ class ParamPlan {
         tensor.device() != device_) {
       throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
                         {.file = {}, .key = param_.model.info.name},
-                        "parameter, gradient and states differ in shape, are not contiguous or not "
-                        "all on " +
+                        "expected contiguous parameter, gradient and states of one shape, all on " +
                             device_.str());
     }
     void* const memory = tensor.mutable_data_ptr();

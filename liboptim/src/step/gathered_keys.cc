@@ -70,7 +70,7 @@ std::vector<GroupKey> gather_group_keys(const ProcessGroupPtr& world,
       for (GroupKey& key : keys_of(text)) all.push_back(std::move(key));
     } catch (const json::exception&) {
       throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "world"},
-                        "a rank sent group keys that this version does not know");
+                        "a rank sent group keys unknown to this version");
     }
   }
   return all;

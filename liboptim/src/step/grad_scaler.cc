@@ -21,7 +21,7 @@ void require(bool right, const char* field, const char* problem) {
 }  // namespace
 
 GradScaler::GradScaler(double scale) : scale_(static_cast<float>(scale)) {
-  require(scale_ > 0 && std::isfinite(scale_), "scale", "is no positive fp32 number");
+  require(scale_ > 0 && std::isfinite(scale_), "scale", "is not a positive fp32 number");
 }
 
 GradScaler::~GradScaler() = default;
@@ -38,7 +38,7 @@ DynamicGradScaler::DynamicGradScaler(const DynamicScaling& scaling)
       hysteresis_tracker_(scaling.hysteresis) {
   require(scaling.min_scale > 0 && scaling.min_scale <= scaling.initial_scale, "min_scale",
           "is not between 0 and the initial scale");
-  require(scaling.growth_factor > 1, "growth_factor", "is not above 1");
+  require(scaling.growth_factor > 1, "growth_factor", "is not greater than 1");
   require(scaling.backoff_factor > 0 && scaling.backoff_factor < 1, "backoff_factor",
           "is not between 0 and 1");
   require(scaling.growth_interval > 0, "growth_interval", "is not positive");
@@ -76,7 +76,8 @@ void DynamicGradScaler::load_state_dict(const StateDict& state_dict) {
   const std::string path = "grad_scaler";
   const StateValue& saved = at(state_dict, "scale", path);
   const bool is_tensor = saved.get_if<TensorHandle>() != nullptr;
-  if (is_tensor && tensor(saved, path).numel() != 1) refuse_state(path, "'scale' is no number");
+  if (is_tensor && tensor(saved, path).numel() != 1)
+    refuse_state(path, "'scale' is not a single number");
   const double scale = is_tensor ? tensor(saved, path).item<double>() : number(saved, path);
   require(scale > 0 && std::isfinite(scale), "grad_scaler", "'scale' is not positive");
   const double growth = number(at(state_dict, "growth_tracker", path), path);

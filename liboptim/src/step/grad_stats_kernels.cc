@@ -82,8 +82,8 @@ void check(const at::Tensor& tensor) {
   const bool is_known = type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
   if (is_known && tensor.device().is_cpu() && tensor.is_contiguous()) return;
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                    std::string("gradients are contiguous float32, bfloat16 or float16 tensors on "
-                                "the CPU, not ") +
+                    std::string("expected gradients that are contiguous float32, bfloat16 or "
+                                "float16 tensors on the CPU, found ") +
                         c10::toString(type));
 }
 

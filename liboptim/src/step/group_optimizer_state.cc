@@ -35,7 +35,7 @@ std::optional<int64_t> common_step(const std::vector<OptimizerGroup>& groups) {
     for (const OptimizedParam& param : group.params) {
       if (param.state.empty() && param.packed_state.empty()) continue;
       if (step && *step != param.step) {
-        refuse_state(param.model.info.name, "has another step than the parameters before it");
+        refuse_state(param.model.info.name, "has a different step from the parameters before it");
       }
       step = param.step;
     }
@@ -75,22 +75,22 @@ void load_masters(const MasterTargets& targets, const std::vector<size_t>& match
                   const StateValue& saved, StateLoad& load) {
   std::vector<OptimizerGroup>& groups = targets.groups;
   const StateList& by_group = as_list(saved, kMasters);
-  if (by_group.size() != groups.size()) refuse_state(kMasters, "has another number of groups");
+  if (by_group.size() != groups.size()) refuse_state(kMasters, "has a different number of groups");
   for (size_t g = 0; g < groups.size(); ++g) {
     const StateList& masters = as_list(by_group[match[g]], kMasters);
     size_t next = 0;
     for (OptimizedParam& param : groups[g].params) {
       if (!has_master(param)) continue;
-      if (next == masters.size()) refuse_state(kMasters, "lacks a master");
+      if (next == masters.size()) refuse_state(kMasters, "has too few masters");
       const at::Tensor master = tensor(masters[next++], kMasters);
       if (master.sizes() != param.model.param.sizes()) {
-        refuse_state(param.model.info.name, "has another shape");
+        refuse_state(param.model.info.name, "has a different shape from its parameter");
       }
       load.assign([&optimizer = targets.optimizer, &param, master] {
         optimizer.set_master(param, master);
       });
     }
-    if (next != masters.size()) refuse_state(kMasters, "has a master too many");
+    if (next != masters.size()) refuse_state(kMasters, "has too many masters");
   }
 }
 
@@ -98,7 +98,7 @@ void load_masters(const MasterTargets& targets, const std::vector<size_t>& match
 void load_scaler(GradScaler* scaler, const StateValue* saved, StateLoad& load) {
   const StateDict state = saved != nullptr ? as_dict(*saved, kScaler) : StateDict();
   if (scaler == nullptr) {
-    if (!state.empty()) refuse_state(kScaler, "has a state, but gradients are not scaled");
+    if (!state.empty()) refuse_state(kScaler, "has a state, although gradients are not scaled");
     return;
   }
   load.assign([scaler, state] { scaler->load_state_dict(state); });

@@ -17,7 +17,7 @@ std::vector<OptimizerGroup> released_groups(Optimizer& optimizer) {
   auto* const unwrapped = dynamic_cast<FP32Optimizer*>(&optimizer);
   if (unwrapped == nullptr) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "a layer-wise optimizer is made of FP32Optimizers, it wraps them itself");
+                      "expected FP32Optimizers; a layer-wise optimizer wraps them itself");
   }
   return unwrapped->release_groups();
 }

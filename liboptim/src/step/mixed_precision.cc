@@ -32,7 +32,7 @@ void check_param(const OptimizedParam& param) {
   if (!is_float(tensor)) refuse(param.model.info, "the parameter is not float32, bf16 or fp16");
   const bool is_known = tensor.device().is_cpu() || tensor.device().is_cuda();
   if (!is_known || !tensor.is_contiguous()) {
-    refuse(param.model.info, "the parameter is not contiguous on the CPU or a GPU");
+    refuse(param.model.info, "the parameter must be contiguous, on the CPU or a GPU");
   }
 }
 
@@ -48,7 +48,7 @@ void check_qkv_split(const OptimizerGroup& group, const OptimizerConfig& config)
     if (!param.model.info.attributes.is_qkv) continue;
     const std::string& name = param.model.info.name;
     if (!muon->qkv_split) {
-      if (config.muon_split_qkv) refuse_split("how the rows of " + name + " split is not given");
+      if (config.muon_split_qkv) refuse_split("the split of the rows of " + name + " is not given");
       continue;
     }
     const QkvSplit& split = *muon->qkv_split;
@@ -60,20 +60,20 @@ void check_qkv_split(const OptimizerGroup& group, const OptimizerConfig& config)
       group_rows += fits ? part : 0;
     }
     if (fits && rows % group_rows == 0) continue;
-    refuse_split("the rows of " + name + ", " + std::to_string(rows) +
-                 ", are no multiple of those of a query group");
+    refuse_split("the " + std::to_string(rows) + " rows of " + name +
+                 " are not a multiple of those of a query group");
   }
 }
 
 void check_grad(const OptimizedParam& param, const OptimizerConfig& config) {
   const at::Tensor& grad = param.model.main_grad;
   if (grad.sizes() != param.model.param.sizes()) {
-    refuse(param.model.info, "the gradient has another shape than the parameter");
+    refuse(param.model.info, "the gradient has a different shape from the parameter");
   }
   if (!is_float(grad)) refuse(param.model.info, "the gradient is not float32, bf16 or fp16");
   check_grad_type(param, config);
   if (!grad.device().is_cpu() || !grad.is_contiguous()) {
-    refuse(param.model.info, "the gradient is not contiguous on the CPU");
+    refuse(param.model.info, "the gradient must be contiguous, on the CPU");
   }
 }
 
@@ -149,7 +149,7 @@ void GroupOptimizer::init_state() {
 void GroupOptimizer::set_master(OptimizedParam& param, const at::Tensor& value) {
   const at::NoGradGuard no_grad;
   if (value.sizes() != param.model.param.sizes()) {
-    refuse(param.model.info, "the master has another shape than the parameter");
+    refuse(param.model.info, "the master has a different shape from the parameter");
   }
   store_master(param, value.to(param.model.param.device(), at::kFloat), precision_);
 }
@@ -158,7 +158,7 @@ void GroupOptimizer::set_state(OptimizedParam& param, const std::string& name,
                                const at::Tensor& value) {
   const at::NoGradGuard no_grad;
   if (value.sizes() != param.model.param.sizes()) {
-    refuse(param.model.info, "the state has another shape than the parameter");
+    refuse(param.model.info, "the state has a different shape from the parameter");
   }
   store_state(param, name, value.to(param.model.param.device(), at::kFloat), precision_);
 }

@@ -63,7 +63,7 @@ Table table_of(NsCoefficients type) {
     case NsCoefficients::Custom: break;
   }
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                    "these Newton-Schulz coefficients have no table");
+                    "there is no table of these Newton-Schulz coefficients");
 }
 
 void check(const at::Tensor& x, const NewtonSchulzOptions& options) {
@@ -78,10 +78,11 @@ void check(const at::Tensor& x, const NewtonSchulzOptions& options) {
            std::to_string(options.steps));
   }
   if (options.coefficients == NsCoefficients::Cubic5 && options.steps != 5) {
-    refuse("the coefficients 'cubic5' are for exactly 5 steps");
+    refuse("the coefficients 'cubic5' require exactly 5 steps");
   }
   const bool is_custom = options.coefficients == NsCoefficients::Custom;
-  if (is_custom == options.custom.empty()) refuse("rows of one's own and 'custom' need each other");
+  if (is_custom == options.custom.empty())
+    refuse("custom rows and the coefficients 'custom' must be given together");
 }
 
 constexpr float kNormMin = 1e-7F;  // a zero gradient stays zero

@@ -34,15 +34,17 @@ void require(bool holds, std::string_view key, const std::string& problem) {
 void validate(const SchedulerSettings& s) {
   require_style("lr_decay_style", s.lr_decay_style, kDecayStyles);
   require_style("wd_incr_style", s.wd_incr_style, kIncreaseStyles);
-  require(s.min_lr >= 0 && s.max_lr >= s.min_lr, "max_lr", "is below min_lr, or that below 0");
+  require(s.min_lr >= 0 && s.max_lr >= s.min_lr, "max_lr",
+          "is below min_lr, or min_lr is negative");
   require(s.init_lr <= s.max_lr, "lr_warmup_init", "is above max_lr");
   require(s.lr_decay_steps > 0, "lr_decay_steps", "is not positive");
   require(s.lr_warmup_steps >= 0 && s.lr_warmup_steps < s.lr_decay_steps, "lr_warmup_steps",
           "is not below lr_decay_steps");
   require(s.start_wd >= 0 && s.end_wd >= s.start_wd, "end_wd",
-          "is below start_wd, or that below 0");
+          "is below start_wd, or start_wd is negative");
   if (s.wd_incr_style == "constant") {
-    require(s.start_wd == s.end_wd, "end_wd", "differs from start_wd although decay is constant");
+    require(s.start_wd == s.end_wd, "end_wd",
+            "differs from start_wd, although the weight decay is constant");
   } else {
     require(s.wd_incr_steps > 0, "wd_incr_steps", "is not positive");
   }
@@ -63,7 +65,7 @@ double override_or(const ParamGroup& group, const char* key, double otherwise) {
   if (found == group.others.end()) return otherwise;
   if (const auto* real = std::get_if<double>(&found->second)) return *real;
   if (const auto* whole = std::get_if<int64_t>(&found->second)) return static_cast<double>(*whole);
-  refuse_state(key, "is no number");
+  refuse_state(key, "is not a number");
 }
 
 }  // namespace
@@ -151,12 +153,12 @@ void OptimizerParamScheduler::load_state_dict(const StateDict& saved) {
   const auto real = [&](const char* key) { return number(at(saved, key, path), key); };
   const auto whole = [&](const char* key) {
     const double value = real(key);
-    require(value >= 0 && value < 0x1p62, key, "is no number of steps");
+    require(value >= 0 && value < 0x1p62, key, "is not a valid number of steps");
     return static_cast<int64_t>(value);
   };
   const auto text = [&](const char* key) {
     const auto* const value = at(saved, key, path).get_if<std::string>();
-    if (value == nullptr) refuse_state(key, "is no text");
+    if (value == nullptr) refuse_state(key, "is not a string");
     return *value;
   };
   SchedulerSettings loaded = settings_;

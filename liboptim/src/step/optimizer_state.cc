@@ -107,7 +107,7 @@ bool same_identity(const ParamGroup& ours, const StateDict& saved) {
 std::vector<size_t> match_groups(const std::vector<OptimizerGroup>& groups,
                                  const StateList& saved) {
   if (saved.size() != groups.size()) {
-    refuse_state("param_groups", "has " + std::to_string(saved.size()) + " groups, not " +
+    refuse_state("param_groups", "has " + std::to_string(saved.size()) + " groups, expected " +
                                      std::to_string(groups.size()));
   }
   std::vector<size_t> match;
@@ -118,7 +118,7 @@ std::vector<size_t> match_groups(const std::vector<OptimizerGroup>& groups,
            (taken[i] || !same_identity(group.settings, as_dict(saved[i], "param_groups")))) {
       ++i;
     }
-    if (i == saved.size()) refuse_state("param_groups", "a group of the optimizer is not there");
+    if (i == saved.size()) refuse_state("param_groups", "a group of the optimizer is missing");
     taken[i] = true;
     match.push_back(i);
   }
@@ -138,7 +138,7 @@ void check_options(const OptimizerGroup& group, const StateDict& saved) {
   for (const char* const option : options) {
     const StateValue* const value = find(saved, option);
     if (value != nullptr && number(*value, option) != 0) {
-      refuse_state(option, "is set, which this optimizer cannot do");
+      refuse_state(option, "is set, but this optimizer does not support it");
     }
   }
 }
@@ -152,7 +152,7 @@ void check_state_names(const UpdateRule& rule, const StateDict& state, const std
     if (is_empty || (name != nullptr && *name == "step")) continue;
     if (name == nullptr || std::ranges::find(known, *name) == known.end()) {
       refuse_state(path + "/" + (name != nullptr ? *name : std::to_string(std::get<int64_t>(key))),
-                   "is a state that this optimizer does not keep");
+                   "is not a state of this optimizer");
     }
   }
 }
@@ -218,7 +218,8 @@ void load_param(const StateTarget& target, OptimizedParam& param, const SavedPar
     const std::string name(view);
     const std::string path = saved.path + "/" + name;
     const at::Tensor source = tensor(at(*saved.state, name, saved.path), path);
-    if (source.sizes() != param.model.param.sizes()) refuse_state(path, "has another shape");
+    if (source.sizes() != param.model.param.sizes())
+      refuse_state(path, "has a different shape from its parameter");
     load.assign([&optimizer = target.optimizer, &param, name, source] {
       optimizer.set_state(param, name, source);
     });
@@ -285,8 +286,8 @@ std::vector<size_t> load_inner_state(GroupOptimizer& optimizer, std::vector<Opti
     const StateDict& fields = as_dict(saved_groups[match[g]], "param_groups");
     const StateList& ids = as_list(at(fields, "params", "param_groups"), "params");
     if (ids.size() != group.params.size()) {
-      refuse_state("params", "a group has " + std::to_string(ids.size()) + " parameters, not " +
-                                 std::to_string(group.params.size()));
+      refuse_state("params", "a group has " + std::to_string(ids.size()) +
+                                 " parameters, expected " + std::to_string(group.params.size()));
     }
     load_rule(group, fields, load);
     for (size_t i = 0; i < ids.size(); ++i) {

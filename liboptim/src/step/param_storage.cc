@@ -27,7 +27,7 @@ void check_grad_type(const OptimizedParam& param, const OptimizerConfig& config)
   if (!config.use_precision_aware_optimizer) return;
   if (dtype_of(param.model.main_grad.scalar_type()) == config.main_grads_dtype) return;
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = param.model.info.name},
-                    "the gradient's type is not main_grads_dtype");
+                    "the gradient's type differs from main_grads_dtype");
 }
 
 at::Tensor master_of(const OptimizedParam& param) {

@@ -76,7 +76,7 @@ class Unpickler {
       : checkpoint_(checkpoint), document_(document), file_(std::move(file)) {}
 
   StateValue read(const ckpt::Value& value, int depth = 0) const {
-    if (depth > kDepthMax) refuse("is nested deeper than a state dict");
+    if (depth > kDepthMax) refuse("is nested too deeply for a state dict");
     if (const auto view = ckpt::as_tensor(value)) return handle_of(load(*view));
     switch (value.kind()) {
       case ckpt::Kind::None: return {};
@@ -87,7 +87,7 @@ class Unpickler {
       case ckpt::Kind::List:
       case ckpt::Kind::Tuple: return read_list(value, depth);
       case ckpt::Kind::Dict: return read_dict(value, depth);
-      default: refuse("holds a value that state dicts of optimizers have not");
+      default: refuse("holds a value of a type that an optimizer's state dict cannot have");
     }
   }
 
@@ -103,7 +103,8 @@ class Unpickler {
     for (size_t i = 0; i < value.item_count(); ++i) {
       const auto [key, entry] = value.item(i);
       const bool is_text = key.is(ckpt::Kind::Str);
-      if (!is_text && !key.is(ckpt::Kind::Int)) refuse("has a key that is no text or number");
+      if (!is_text && !key.is(ckpt::Kind::Int))
+        refuse("has a key that is neither a string nor a number");
       StateKey name = is_text ? StateKey(std::string(key.text())) : StateKey(key.as_int());
       put(dict, std::move(name), read(entry, depth + 1));
     }
@@ -112,7 +113,7 @@ class Unpickler {
 
   at::Tensor load(const ckpt::TensorView& view) const {
     const ckpt::StorageRecord* const storage = document_.find_storage(view.storage_key);
-    if (storage == nullptr) refuse("lacks the storage '" + view.storage_key + "'");
+    if (storage == nullptr) refuse("has no storage '" + view.storage_key + "'");
     ckpt::TensorEntry entry;
     entry.dtype = view.dtype;
     entry.shape = view.shape;
@@ -156,7 +157,7 @@ StateValue read_state_file(const std::filesystem::path& file) {
   const ckpt::Document* const document = checkpoint.document(path);
   if (document == nullptr) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = file.string()},
-                      "is no file of torch.save");
+                      "is not a torch.save file");
   }
   return Unpickler(checkpoint, *document, file.string()).read(document->tree.root());
 }

@@ -30,7 +30,7 @@ cp -p $staging/job job
 version=$(ckpt-inspect --version | sed 's/.* //')
 sed -i '1s/.*/shardwise 0.0.7/' $staging/job
 for share in "--rank 1 --world-size 2" --finish; do
-  convert $share 2>&1 | sed "s/, not $version:/, not THIS:/"
+  convert $share 2>&1 | sed "s/, not $version,/, not THIS,/"
 done
 ls -d out 2> /dev/null
 cp job $staging/job

@@ -129,7 +129,7 @@ def view_rows():
         ("a product beyond 64 bits", viewing(0, [2**62, 2**62], [2**62, 1]), "w"),
         ("2^63 elements of stride 0", viewing(0, [2**63], [0]), "w"),
         ("more elements than the record, CVE-2026-24747", viewing(0, [7], [1], count=7),
-         "holds 24 bytes, the pickle says 28"),
+         "holds 24 bytes, but the pickle says 28"),
         ("a persistent id of one element", nameless(b"(X\7\0\0\0storaget"), "w"),
         ("a persistent id that is a number", nameless(b"K\1"), "w"),
     ):
@@ -168,7 +168,7 @@ def zip_rows():
         ("Z8 a tar of before torch 0.1.10, CVE-2025-32434", tar(), UNSUPPORTED, "tar"),
         ("Z8 a storage that is missing", changed(**{"data/0": None}), CORRUPT, "weight"),
         ("Z8 a storage of another length", changed(**{"data/0": b"x"}), CORRUPT,
-         "holds 1 bytes, the pickle says 24", "weight"),
+         "holds 1 bytes, but the pickle says 24", "weight"),
         ("Z8 a version that is not a number", changed(version=b"x\n"), CORRUPT,
          "is not a valid version", "archive/version", "@"),
         ("Z8 version 0", changed(version=b"0\n"), CORRUPT, "is not a valid version"),

@@ -59,7 +59,7 @@ BOOST_AUTO_TEST_CASE(ranks_with_other_models_or_policies_refuse_each_other) {
       optim::get_megatron_optimizer(setup.config, std::move(params), options);
     });
     for (const std::string& error : errors) {
-      const std::string expected = std::string(" has other ") + row.differs + " than this one";
+      const std::string expected = std::string(" disagrees with this one on: ") + row.differs;
       BOOST_TEST(error.find(expected) != std::string::npos, row.differs << ": " << error);
     }
   }

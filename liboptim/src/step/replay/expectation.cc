@@ -68,7 +68,7 @@ std::vector<std::pair<std::string, std::string>> Expectation::contents() const {
 
 void Expectation::check_nothing_else(const std::set<std::string>& known) const {
   for (const auto& [item, key] : contents()) {
-    if (!known.contains(item)) recording_.refuse(key, "nothing that was replayed has this name");
+    if (!known.contains(item)) recording_.refuse(key, "does not match anything that was replayed");
   }
 }
 

@@ -27,11 +27,11 @@ fs::path gradients_file(const fs::path& path) {
     if (entry.path().extension() == ".safetensors") found.insert(entry.path());
   }
   if (found.size() != 1) {
-    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = path.string()},
-                      found.empty()
-                          ? "holds no *.safetensors"
-                          : "holds several *.safetensors and no " + std::string(kUsualName),
-                      "name the file with the gradients");
+    throw ckpt::Error(
+        ckpt::ErrorCode::NotFound, {.file = path.string()},
+        found.empty() ? "contains no *.safetensors file"
+                      : "contains several *.safetensors files and no " + std::string(kUsualName),
+        "give the path of the file with the gradients");
   }
   return *found.begin();
 }
@@ -48,7 +48,7 @@ std::optional<std::string_view> param_of(std::string_view key) {
 Gradients::Gradients(const fs::path& path) : recording_(gradients_file(path)) {
   check_keys();
   step_count_ = recording_.count_steps();
-  if (step_count_ == 0) recording_.refuse("", "holds no gradients (grad0.NAME, ...)");
+  if (step_count_ == 0) recording_.refuse("", "contains no gradients (grad0.NAME, ...)");
 }
 
 void Gradients::check_keys() const {
@@ -78,7 +78,7 @@ void Gradients::check(std::span<const LayerWiseParam> params, int64_t steps, boo
   for (const ckpt::TensorEntry& tensor : recording_.catalog().tensors) {
     const auto name = param_of(tensor.key);
     if (name && !names.contains(*name)) {
-      recording_.refuse(tensor.key, "is of no parameter of the checkpoint");
+      recording_.refuse(tensor.key, "does not belong to any parameter of the checkpoint");
     }
   }
 }

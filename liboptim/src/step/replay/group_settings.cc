@@ -47,7 +47,7 @@ std::optional<double> optional_rate(const Value& dict, const std::string& key) {
 // A coefficient of a running average.
 double averaging(const Value& value, const std::string& key) {
   const bool fits = is_finite_number(value) && value.as_float() >= 0 && value.as_float() < 1;
-  if (!fits) refuse(ckpt::ErrorCode::Corrupt, key, "expected numbers from 0 to below 1");
+  if (!fits) refuse(ckpt::ErrorCode::Corrupt, key, "expected a number of at least 0 and below 1");
   return value.as_float();
 }
 
@@ -81,7 +81,7 @@ void read_overrides(const Value& fields, ParamGroup& group) {
   for (size_t i = 0; i < fields.item_count(); ++i) {
     const auto [key, value] = fields.item(i);
     if (!key.is(Kind::Str))
-      refuse(ckpt::ErrorCode::Corrupt, "param_groups", "has a key that is no text");
+      refuse(ckpt::ErrorCode::Corrupt, "param_groups", "has a key that is not a string");
     const std::string name(key.text());
     if (std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end()) continue;
     switch (value.kind()) {

@@ -28,7 +28,7 @@ bool is_averaging(const json& value) {
   return value.is_number() && value.get<double>() >= 0 && value.get<double>() < 1;
 }
 
-constexpr const char* kAveraging = "a number from 0 to below 1";
+constexpr const char* kAveraging = "a number of at least 0 and below 1";
 
 }  // namespace
 
@@ -53,7 +53,7 @@ const json& JsonFields::any(const std::string& field) const {
 
 std::string JsonFields::text(const std::string& field) const {
   const json& value = any(field);
-  if (!value.is_string()) refuse(field, "a text", value);
+  if (!value.is_string()) refuse(field, "a string", value);
   return value.get<std::string>();
 }
 
@@ -71,7 +71,7 @@ const json& JsonFields::list(const std::string& field, size_t count,
 }
 
 std::vector<std::string> JsonFields::texts(const std::string& field) const {
-  const char* const expected = "a list of texts";
+  const char* const expected = "a list of strings";
   const json& value = list(field, expected);
   if (!std::ranges::all_of(value, &json::is_string)) refuse(field, expected, value);
   return value.get<std::vector<std::string>>();

@@ -59,7 +59,7 @@ json read_json_file(const std::filesystem::path& path) {
   }
   if (duplicates.found()) {
     throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file, .key = *duplicates.found()},
-                      "occurs twice in one object");
+                      "appears twice in one object");
   }
   return value;
 }

@@ -25,8 +25,8 @@ ReplayOptions complete(ReplayOptions options, const Gradients& gradients,
   if (!options.steps) options.steps = recorded;
   if (*options.steps < 1) refuse("at least one step must be replayed");
   if (*options.steps > recorded) {
-    refuse(std::to_string(*options.steps) + " steps were asked for, " + std::to_string(recorded) +
-           " are recorded");
+    refuse(std::to_string(*options.steps) + " steps were requested, but only " +
+           std::to_string(recorded) + " are recorded");
   }
   if (!options.data_parallel) options.data_parallel = view.sizes.data_parallel;
   if (*options.data_parallel < 1) refuse("the data-parallel size must be at least 1");
@@ -44,7 +44,8 @@ std::vector<std::string> prove_names(const ReplaySource& source, const ReplayOpt
   if (options.from_init || source.view.format != ckpt::Format::Torch) return warnings;
   for (const AmbiguousParam& param : prove_assignment(source.view, source.checkpoint)) {
     warnings.push_back("the master of '" + ckpt::escaped(param.name) + "' also fits '" +
-                       ckpt::escaped(param.also_fits.front()) + "': named by the deal alone");
+                       ckpt::escaped(param.also_fits.front()) +
+                       "', so only the ping-pong deal tells them apart");
   }
   return warnings;
 }

@@ -26,7 +26,8 @@ using ckpt::Value;
 
 at::Tensor load(const ReplaySource& source, const std::string& key, const at::Device& device) {
   const ckpt::TensorEntry* const entry = source.view.tensors.find_tensor(key);
-  if (entry == nullptr) refuse(ckpt::ErrorCode::Corrupt, key, "the checkpoint lacks this tensor");
+  if (entry == nullptr)
+    refuse(ckpt::ErrorCode::Corrupt, key, "this tensor is missing from the checkpoint");
   if (device.is_cpu()) return load_tensor(source.checkpoint, *entry);
   return load_in_slabs(source.checkpoint, *entry, {device});
 }
@@ -41,7 +42,7 @@ void check_qkv_rows(const ParamInfo& info, const RuleConfig& rule) {
   if (rows > 0 && rows % group_rows == 0) return;
   refuse(ckpt::ErrorCode::Corrupt, info.name,
          "expected a multiple of the " + std::to_string(group_rows) +
-             " rows of a query group that args say, found " + std::to_string(rows));
+             " rows of a query group (from args), found " + std::to_string(rows));
 }
 
 void refuse_other_state(const LayerWiseOptimizer& optimizer) {
@@ -100,7 +101,7 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
 int64_t shared_step(const LayerWiseOptimizer& optimizer) {
   const auto as = [&]<class T>(T value) {
     if (optimizer.step_bytes.size() != sizeof value) {
-      refuse(ckpt::ErrorCode::Corrupt, "step", "has a wrong size");
+      refuse(ckpt::ErrorCode::Corrupt, "step", "has the wrong size");
     }
     std::memcpy(&value, optimizer.step_bytes.data(), sizeof value);
     return static_cast<double>(value);
@@ -115,7 +116,7 @@ int64_t shared_step(const LayerWiseOptimizer& optimizer) {
   }
   constexpr double kStepMax = 1e15;  // exact in every type above that can hold it
   if (!(step >= 0 && step <= kStepMax && step == std::floor(step))) {
-    refuse(ckpt::ErrorCode::Corrupt, "step", "is no count");
+    refuse(ckpt::ErrorCode::Corrupt, "step", "is not a valid step count");
   }
   return static_cast<int64_t>(step);
 }

@@ -111,7 +111,7 @@ std::vector<ckpt::NotCarried> save_result(const ReplaySource& source, const Repl
   }
   const std::string failure = collectives.all_gather(std::string()).front();
   if (!failure.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "process 0 could not write: " + failure);
+    throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "process 0 cannot write: " + failure);
   }
   return not_carried;
 }

@@ -22,7 +22,7 @@ JsonFields read_fields(const std::filesystem::path& path) {
                         object.contains("config") && object.contains("params");
   if (!is_trace) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = file},
-                      "'" + path.filename().string() + "' is no trace");
+                      "'" + path.filename().string() + "' is not a trace");
   }
   return {file, std::move(object)};
 }

@@ -22,7 +22,7 @@ struct RuleMaker {
 double number(const OverrideValue& value) {
   if (const auto* real = std::get_if<double>(&value)) return *real;
   if (const auto* whole = std::get_if<int64_t>(&value)) return static_cast<double>(*whole);
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "an override of eps is no number");
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "an override of eps is not a number");
 }
 
 AdamRule adam_rule(const ParamGroup& group, const OptimizerConfig& config) {

@@ -104,7 +104,7 @@ class Muon final : public UpdateRule {
     const int64_t group_rows = rows[0] + rows[1] + rows[2];
     if (matrix.size(0) % group_rows != 0) {
       throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = info.name},
-                        std::to_string(matrix.size(0)) + " rows are no multiple of the " +
+                        std::to_string(matrix.size(0)) + " rows are not a multiple of the " +
                             std::to_string(group_rows) + " rows of a query group");
     }
     const int64_t groups = matrix.size(0) / group_rows;
