@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include <common/screen.h>
+#include <common/status_line.h>
 
 namespace tools {
 
@@ -26,7 +27,8 @@ struct CommonOptions {
 
 enum class Paint : uint8_t { Plain, Bold, Dim, Red, Green, Yellow, Cyan };
 
-// Where a command writes: data to stdout, everything else to stderr. Used from one thread.
+// Where a command writes: data to stdout, everything else to stderr. Used from one thread. All of
+// it wipes the status line first.
 class Console {
  public:
   Console(std::string tool, CommonOptions options);
@@ -38,6 +40,7 @@ class Console {
   const CommonOptions& options() const { return options_; }
   const std::string& tool() const { return tool_; }
   const Screen& screen() const { return screen_; }  // stdout's
+  StatusLine& status_line() { return status_line_; }
   std::ostream& out();
 
   // Text on stdout, ended; on a terminal broken at blanks where it is longer than a line. Data that
@@ -73,11 +76,13 @@ class Console {
 
  private:
   class SignalWatch;
+  void watch();
   void print_message(const std::string& text);
   std::string tool_;
   CommonOptions options_;
   Screen screen_;
   bool has_color_;
+  StatusLine status_line_;
   std::unique_ptr<SignalWatch> watch_;
 };
 
