@@ -35,12 +35,10 @@ std::string group_name(const optim::StoredGroup& group) {
 }
 
 void print_group(Console& console, const optim::StoredGroup& group) {
-  console.out() << console.paint(Paint::Bold, group_name(group));
-  if (group.param_count) console.out() << ": " << count_text(*group.param_count, "parameter");
-  if (group.element_count) {
-    console.out() << ", " << count_text(*group.element_count, "element");
-  }
-  console.out() << '\n';
+  std::string title = console.paint(Paint::Bold, group_name(group));
+  if (group.param_count) title += ": " + count_text(*group.param_count, "parameter");
+  if (group.element_count) title += ", " + count_text(*group.element_count, "element");
+  console.print_text(title);
   Table table({{.can_shorten = true}, {.can_shorten = true}});
   for (const auto& [setting, value] : group.settings) {
     table.add_row({{ckpt::escaped(setting), Paint::Cyan}, {value_text(value)}});
@@ -173,10 +171,11 @@ int run(const GroupsOptions& options, Console& console) {
 
 Command make_groups_command() {
   return make_command<GroupsOptions>(
-      {"groups",
-       "Parameter groups, their settings, who owns what on each rank, and the balance.",
-       {"ckpt-inspect groups ckpt/", "ckpt-inspect groups ckpt/ --limit 0",
-        "ckpt-inspect groups ckpt/ --json"}},
+      {.name = "groups",
+       .description =
+           "Shows parameter groups, their settings, who owns what on each rank, and the balance.",
+       .examples = {"ckpt-inspect groups ckpt/", "ckpt-inspect groups ckpt/ --limit 0",
+                    "ckpt-inspect groups ckpt/ --json"}},
       run);
 }
 

@@ -206,7 +206,7 @@ void with_value(const Subject& subject, const ckpt::Checkpoint& checkpoint, Use 
 }
 
 void print_subject(Console& console, const Subject& subject, const ckpt::Checkpoint& checkpoint) {
-  console.out() << console.paint(Paint::Bold, key_text(subject.key)) << '\n';
+  console.print_text(console.paint(Paint::Bold, key_text(subject.key)));
   if (subject.tensor != nullptr) return print_tensor(console, subject, checkpoint);
   TreeLimits limits;
   if (console.options().verbose) limits = {SIZE_MAX, SIZE_MAX};
@@ -250,10 +250,13 @@ int run(const ShowOptions& options, Console& console) {
 
 Command make_show_command() {
   return make_command<ShowOptions>(
-      {"show",
-       "Shows tensors with chunks, statistics and first values, and objects as trees.",
-       {"ckpt-inspect show ckpt/ embedding.word_embeddings.weight",
-        "ckpt-inspect show ckpt/ common.pt:/args", "ckpt-inspect show model.pt /model --json"}},
+      {.name = "show",
+       .description =
+           "Shows tensors with chunks, statistics and first values, and objects as trees.",
+       .examples = {"ckpt-inspect show ckpt/ embedding.word_embeddings.weight",
+                    "ckpt-inspect show ckpt/ common.pt:/args",
+                    "ckpt-inspect show model.pt /model --json"},
+       .verbose = "All chunks of tensors, and objects whole"},
       run);
 }
 

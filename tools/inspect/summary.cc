@@ -194,8 +194,8 @@ void print_summary(Console& console, const ckpt::Checkpoint& checkpoint, const s
   console.out() << '\n';
   print_rows(console, {checkpoint.catalog(), rows, kRowsShown});
   if (rows.size() > kRowsShown) {
-    console.out() << "... " << rows.size() - kRowsShown << " more: ckpt-inspect ls "
-                  << ckpt::escaped(path) << '\n';
+    console.print_text("... " + std::to_string(rows.size() - kRowsShown) +
+                       " more: ckpt-inspect ls " + ckpt::escaped(path));
   }
 }
 

@@ -158,11 +158,12 @@ int run(const TreeOptions& options, Console& console) {
 }  // namespace
 
 Command make_tree_command() {
-  return make_command<TreeOptions>({"tree",
-                                    "The nested structure, with tensors and bytes below each step.",
-                                    {"ckpt-inspect tree ckpt/", "ckpt-inspect tree ckpt/ --depth 3",
-                                     "ckpt-inspect tree model.pt --include '/optimizer/*' --json"}},
-                                   run);
+  return make_command<TreeOptions>(
+      {.name = "tree",
+       .description = "Shows the nested structure, with tensors and bytes below each step.",
+       .examples = {"ckpt-inspect tree ckpt/", "ckpt-inspect tree ckpt/ --depth 3",
+                    "ckpt-inspect tree model.pt --include '/optimizer/*' --json"}},
+      run);
 }
 
 }  // namespace tools::inspect

@@ -20,7 +20,9 @@ struct CheckOptions {
   bool from_recorded_state = false;
 
   void declare(CLI::App& app) {
-    app.add_option("TRACE", traces, "NAME.json, with NAME.safetensors beside it")->required();
+    app.add_option("TRACE", traces, "NAME.json, with NAME.safetensors beside it")
+        ->required()
+        ->option_text("...");
     tolerance.declare(app);
     app.add_flag("--from-recorded-state", from_recorded_state,
                  "Start each step from the state recorded after the one before");
@@ -85,10 +87,13 @@ int check(const CheckOptions& options, Console& console) {
 
 Command make_check_command() {
   return make_command<CheckOptions>(
-      {"check",
-       "Replays recorded optimizer traces and compares every parameter and state after each step.",
-       {"step-replay check traces/adamw.json", "step-replay check traces/muon_*.json --json",
-        "step-replay check traces/muon_l2.json --atol 1e-6 --rtol 1e-5"}},
+      {.name = "check",
+       .description = "Replays recorded optimizer traces and compares every parameter and state "
+                      "after each step.",
+       .examples = {"step-replay check traces/adamw.json",
+                    "step-replay check traces/muon_*.json --json",
+                    "step-replay check traces/muon_l2.json --atol 1e-6 --rtol 1e-5"},
+       .exit_1 = "a trace is outside its tolerance"},
       check);
 }
 
