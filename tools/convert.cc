@@ -1,4 +1,6 @@
 // ckpt-convert: the same checkpoint in another format.
+#include <set>
+
 #include <common/conversion.h>
 #include <common/key_filter.h>
 #include <common/option_values.h>
@@ -21,17 +23,22 @@ struct ConvertOptions {
     common.declare(app);
     app.add_option("--to", to, "Format of the destination")
         ->required()
-        ->check(CLI::IsMember({"torch", "torch_dist", "safetensors"}));
-    app.add_option("--dp", data_parallel, "Data-parallel size of the destination");
+        ->check(tools::one_of({"torch", "torch_dist", "safetensors"}))
+        ->option_text("torch|torch_dist|safetensors");
+    app.add_option("--dp", data_parallel,
+                   "Data-parallel size of the destination (default: the source's)")
+        ->check(tools::kCount)
+        ->option_text("N");
     tools::add_choice<optim::StoreLayout>(
         app, "--layout", layout,
         {{"seed", optim::StoreLayout::Seed}, {"2026-08", optim::StoreLayout::August2026}})
-        ->description("Of Megatron's torch_dist: April 2026 (default) or August 2026");
+        ->description("Megatron's torch_dist of April 2026 (seed, the default) or August 2026");
     app.add_flag("--integrity", integrity,
                  "torch_dist: write integrity.json, as Megatron's --verify-integrity reads it");
-    app.add_option("--zstd", zstd_level, "torch_dist: compress, as PyTorch's ZStandard extension")
+    app.add_option("--zstd", zstd_level,
+                   "torch_dist: compress as PyTorch's ZStandard extension does, level 1 to 19")
         ->check(CLI::Range(1, 19))
-        ->option_text("LEVEL");
+        ->option_text("N");
     filter.declare(app);
     app.add_option("--rename", renames, "Keys that are FROM, or start with it, start with TO")
         ->allow_extra_args(false)
@@ -47,11 +54,14 @@ ckpt::Format format_named(const std::string& name) {
   return ckpt::Format::Torch;
 }
 
-ckpt::KeyRules rules_of(const ConvertOptions& options) {
+// `left_out` gets the keys that are not accepted.
+ckpt::KeyRules rules_of(const ConvertOptions& options, std::set<std::string>& left_out) {
   ckpt::KeyRules rules;
   if (!options.filter.include.empty() || !options.filter.exclude.empty()) {
-    rules.accepts = [&filter = options.filter](std::string_view key) {
-      return filter.accepts({}, std::string(key));
+    rules.accepts = [&filter = options.filter, &left_out](std::string_view key) {
+      const bool is_accepted = filter.accepts({}, std::string(key));
+      if (!is_accepted) left_out.emplace(key);
+      return is_accepted;
     };
   }
   for (const std::string& text : options.renames) {
@@ -64,22 +74,30 @@ ckpt::KeyRules rules_of(const ConvertOptions& options) {
 int convert(const ConvertOptions& options, tools::Console& console) {
   optim::ConvertOptions conversion;
   conversion.format = format_named(options.to);
-  conversion.keys = rules_of(options);
+  std::set<std::string> left_out;
+  conversion.keys = rules_of(options, left_out);
   conversion.layout = options.layout;
   conversion.integrity = options.integrity;
   conversion.zstd_level = options.zstd_level;
   conversion.data_parallel = options.data_parallel;
-  return tools::run_conversion(optim::convert, options.common, conversion, console);
+  tools::ConversionOptions common = options.common;
+  common.left_out = &left_out;
+  return tools::run_conversion(optim::convert, common, conversion, console);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const tools::ToolInfo tool = {
-      "ckpt-convert",
-      "Rewrites a checkpoint in another format; everything that the target can hold is carried.",
-      {"ckpt-convert ckpt/ ckpt_torch/ --to torch",
-       "ckpt-convert model.pt model_dcp/ --to torch_dist",
-       "ckpt-convert ckpt/ model.safetensors --to safetensors --exclude 'optimizer.*'"}};
+      .name = "ckpt-convert",
+      .description =
+          "Rewrites a checkpoint in another format; everything that the target can hold is "
+          "carried.",
+      .examples = {"ckpt-convert ckpt/ ckpt_torch/ --to torch",
+                   "ckpt-convert model.pt model_dcp/ --to torch_dist",
+                   "ckpt-convert ckpt/ model.safetensors --to safetensors --exclude 'optimizer.*'"},
+      .quiet = "Only what was left out or not carried",
+      .verbose = "The files that are written",
+      .has_progress = true};
   return tools::run_tool<ConvertOptions>(tool, argc, argv, convert);
 }

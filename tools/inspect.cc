@@ -4,11 +4,14 @@
 int main(int argc, char** argv) {
   using namespace tools::inspect;
   const tools::ToolInfo tool = {
-      "ckpt-inspect",
-      "Shows what a checkpoint holds, without PyTorch and without running anything in it.",
-      {"ckpt-inspect ckpt/",
-       "ckpt-inspect ls ckpt/iter_0000003 --include '*linear_fc1*' --sort size",
-       "ckpt-inspect diff ckpt_a/ ckpt_b/ --json"}};
+      .name = "ckpt-inspect",
+      .description =
+          "Shows what a checkpoint holds, without PyTorch and without running anything in it.",
+      .examples = {"ckpt-inspect ckpt/",
+                   "ckpt-inspect ls ckpt/iter_0000003 --include '*linear_fc1*' --sort size",
+                   "ckpt-inspect diff ckpt_a/ ckpt_b/ --json"},
+      .exit_1 = "different, or damaged",
+      .has_progress = true};
   return tools::run_commands(tool, argc, argv,
                              {make_summary_command(), make_ls_command(), make_show_command(),
                               make_tree_command(), make_verify_command(), make_hash_command(),

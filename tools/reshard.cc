@@ -1,5 +1,6 @@
 // reshard: the same checkpoint for another data-parallel size.
 #include <common/conversion.h>
+#include <common/option_values.h>
 #include <common/run_tool.h>
 #include <CLI/CLI.hpp>
 
@@ -12,7 +13,10 @@ struct ReshardOptions {
 
   void declare(CLI::App& app) {
     common.declare(app);
-    app.add_option("--dp", data_parallel, "Data-parallel size of the destination")->required();
+    app.add_option("--dp", data_parallel, "Data-parallel size of the destination")
+        ->required()
+        ->check(tools::kCount)
+        ->option_text("N");
     app.add_flag("--link", link,
                  "Share all files but the common state with the source (torch_dist)");
   }
@@ -29,10 +33,14 @@ int reshard(const ReshardOptions& options, tools::Console& console) {
 
 int main(int argc, char** argv) {
   const tools::ToolInfo tool = {
-      "reshard",
-      "Deals the optimizer state of a LayerWise checkpoint to another number of ranks.",
-      {"reshard ckpt/ ckpt_dp4/ --dp 4", "reshard ckpt/iter_0000003 out/iter_0000003 --dp 1",
-       "reshard ckpt/ ckpt_dp8/ --dp 8 --ownership balanced --dry-run"},
-      {"--cp", "--ep", "--etp"}};
+      .name = "reshard",
+      .description = "Rewrites a LayerWise checkpoint for another data-parallel size.",
+      .examples = {"reshard ckpt/ ckpt_dp4/ --dp 4",
+                   "reshard ckpt/iter_0000003 iteration_dp1/ --dp 1",
+                   "reshard ckpt/ ckpt_dp8/ --dp 8 --ownership balanced --dry-run"},
+      .unbuilt = {"--cp", "--ep", "--etp"},
+      .quiet = "Only what was not carried",
+      .verbose = "The files that are written",
+      .has_progress = true};
   return tools::run_tool<ReshardOptions>(tool, argc, argv, reshard);
 }

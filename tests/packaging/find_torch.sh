@@ -3,14 +3,14 @@
 # LibTorch, which lies in TORCH, by each documented way; a wrong way is told what to do.
 set -euo pipefail
 tree=$1 work=$2 torch=$3
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+examples=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../examples" && pwd)
 rm -rf "$work"
 mkdir -p "$work/builds" "$work/site/torch/lib" "$work/site/torch/include/torch/headeronly"
 
 configure() {  # NAME OPTION...
   local name=$1
   shift
-  cmake -G Ninja -S "$here/optim" -B "$work/builds/$name" "$@" >"$work/$name.log" 2>&1
+  cmake -G Ninja -S "$examples/optim" -B "$work/builds/$name" "$@" >"$work/$name.log" 2>&1
 }
 
 found_by() {  # NAME EXPECTED_FOLDER OPTION...

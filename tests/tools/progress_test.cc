@@ -53,9 +53,12 @@ using std::chrono::seconds;
 // What a line prints while somebody else holds the clock.
 class Watched {
  public:
-  Watched(tools::CommonOptions options, bool is_terminal)
+  Watched(tools::CommonOptions options, bool is_terminal, size_t width = 80)
       : console_("tool", options),
-        line_(console_, "writing", {is_terminal, [this] { return now_; }}) {}
+        line_(console_, "writing",
+              {is_terminal, [this] { return now_; }, [width] { return width; }}) {}
+
+  tools::Console& console() { return console_; }
 
   // The text since the last call.
   std::string at(seconds time, ckpt::Progress progress) {
@@ -97,6 +100,42 @@ BOOST_AUTO_TEST_CASE(a_terminals_line_is_redrawn_and_nothing_short_is_shown) {
   const std::string text = line.at(seconds(1), {2, 4});
   BOOST_TEST(text.starts_with("\rtool: writing  50%"), text);
   BOOST_TEST(text.find('\n') == text.npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_narrow_terminal_gets_what_it_has_room_for) {
+  const auto shown = [](size_t width) {
+    Watched line({}, true, width);
+    return line.at(seconds(10), {100 * kMiB, 400 * kMiB});
+  };
+  BOOST_TEST(shown(66) ==
+             "\rtool: writing  25%  100.0 MiB of 400.0 MiB  10.0 MiB/s  30 s left\033[K");
+  BOOST_TEST(shown(65) == "\rtool: writing  25%  100.0 MiB of 400.0 MiB  30 s left\033[K");
+  BOOST_TEST(shown(40) == "\rtool: writing  25%  30 s left\033[K");
+  BOOST_TEST(shown(20) == "\rtool: writing  25%\033[K");
+}
+
+BOOST_AUTO_TEST_CASE(whoever_prints_wipes_the_line_first) {
+  Watched line({}, true);
+  line.at(seconds(1), {2, 4});
+  line.console().out();
+  BOOST_TEST(line.at(seconds(1), {2, 4}) == "\r\033[K");
+  line.at(seconds(2), {3, 4});
+  line.console().warn("careful");
+  BOOST_TEST(line.at(seconds(2), {3, 4}) == "\r\033[Ktool: warning: careful\n");
+}
+
+BOOST_AUTO_TEST_CASE(of_several_processes_on_one_terminal_one_draws) {
+  tools::Console console("tool", {});
+  SharedText text;
+  for (const bool is_terminal : {false, true}) {
+    auto now = tools::ProgressLine::Clock::time_point(seconds(0));
+    tools::ProgressLine line(console, "writing", {is_terminal, [&] { return now; }});
+    line.leave_terminal_if(true);
+    now += seconds(60);
+    line.update({1, 4});
+    BOOST_TEST(text.str().empty() == is_terminal);
+    text.str("");
+  }
 }
 
 BOOST_AUTO_TEST_CASE(quiet_and_no_progress_print_nothing) {

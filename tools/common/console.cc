@@ -13,13 +13,14 @@
 
 #include <ckpt/error.h>
 #include <common/report_error.h>
+#include <common/text.h>
 
 namespace tools {
 
 // Waits for signals in a thread of its own: what they ask for is not allowed in a signal handler.
 class Console::SignalWatch {
  public:
-  SignalWatch() {
+  explicit SignalWatch(StatusLine& status_line) : status_line_(status_line) {
     sigemptyset(&signals_);
     for (const int signal : {SIGINT, SIGTERM, SIGXCPU, SIGUSR1, SIGUSR2})
       sigaddset(&signals_, signal);
@@ -60,6 +61,7 @@ class Console::SignalWatch {
       if (end_) end_(signal);
     }
     source_.request_stop();
+    status_line_.close();
   }
 
   void wait() {
@@ -72,6 +74,7 @@ class Console::SignalWatch {
     }
   }
 
+  StatusLine& status_line_;
   sigset_t signals_ = {};
   sigset_t previous_ = {};
   std::atomic<bool> ended_ = false;
@@ -111,18 +114,31 @@ const char* escape_code(Paint paint) {
 }  // namespace
 
 Console::Console(std::string tool, CommonOptions options)
-    : tool_(std::move(tool)), options_(options), has_color_(shows_color(options.color)) {}
+    : Console(std::move(tool), options, Screen::of(STDOUT_FILENO)) {}
+
+Console::Console(std::string tool, CommonOptions options, Screen screen)
+    : tool_(std::move(tool)),
+      options_(options),
+      screen_(screen),
+      has_color_(shows_color(options.color)) {}
 
 Console::~Console() = default;
 
-std::ostream& Console::out() { return std::cout; }
-
-void Console::warn(std::string_view text) {
-  if (!options_.quiet) std::cerr << tool_ << ": warning: " << text << '\n';
+std::ostream& Console::out() {
+  status_line_.wipe();
+  return std::cout;
 }
 
-void Console::note(std::string_view text) {
-  if (!options_.quiet) std::cerr << tool_ << ": " << text << '\n';
+void Console::print_text(std::string_view text) { out() << fitted(text, screen_) << '\n'; }
+
+void Console::warn(std::string_view text) { print_message("warning: " + std::string(text)); }
+
+void Console::note(std::string_view text) { print_message(std::string(text)); }
+
+void Console::print_message(const std::string& text) {
+  if (options_.quiet) return;
+  status_line_.wipe();
+  std::cerr << fitted(tool_ + ": " + text, Screen::of(STDERR_FILENO)) << '\n';
 }
 
 std::string Console::paint(Paint paint, std::string_view text) const {
@@ -131,19 +147,24 @@ std::string Console::paint(Paint paint, std::string_view text) const {
 }
 
 std::stop_token Console::stop_token() {
-  if (!watch_) watch_ = std::make_unique<SignalWatch>();
+  watch();
   return watch_->token();
 }
 
+void Console::watch() {
+  if (!watch_) watch_ = std::make_unique<SignalWatch>(status_line_);
+}
+
 void Console::on_status_request(std::function<void()> print_status) {
-  if (!watch_) watch_ = std::make_unique<SignalWatch>();
+  watch();
   watch_->on_status_request(std::move(print_status));
 }
 
 void Console::end_at_once_when_stopped(bool at_once) {
-  if (!watch_) watch_ = std::make_unique<SignalWatch>();
+  watch();
   if (!at_once) return watch_->on_stop({});
   watch_->on_stop([this](int signal) {
+    status_line_.close();
     const ckpt::Error cancelled(ckpt::ErrorCode::IoFailure, {}, "cancelled");
     const Failure stopped =
         stopped_by(signal, describe_failure(std::make_exception_ptr(cancelled)));

@@ -8,6 +8,9 @@
 #include <string>
 #include <string_view>
 
+#include <common/screen.h>
+#include <common/status_line.h>
+
 namespace tools {
 
 enum class ColorMode : uint8_t { Auto, Always, Never };
@@ -24,19 +27,28 @@ struct CommonOptions {
 
 enum class Paint : uint8_t { Plain, Bold, Dim, Red, Green, Yellow, Cyan };
 
-// Where a command writes: data to stdout, everything else to stderr. Used from one thread.
+// Where a command writes: data to stdout, everything else to stderr. Used from one thread. All of
+// it wipes the status line first.
 class Console {
  public:
   Console(std::string tool, CommonOptions options);
+  Console(std::string tool, CommonOptions options, Screen screen);  // as if stdout were this one
   ~Console();
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
   const CommonOptions& options() const { return options_; }
   const std::string& tool() const { return tool_; }
+  const Screen& screen() const { return screen_; }  // stdout's
+  StatusLine& status_line() { return status_line_; }
   std::ostream& out();
 
-  // One line on stderr, "TOOL: warning: TEXT" and "TOOL: TEXT"; nothing under --quiet.
+  // Text on stdout, ended; on a terminal broken at blanks where it is longer than a line. Data that
+  // programs read, and tables, go to out().
+  void print_text(std::string_view text);
+
+  // One message on stderr, "TOOL: warning: TEXT" and "TOOL: TEXT", broken as print_text() does;
+  // nothing under --quiet.
   void warn(std::string_view text);
   void note(std::string_view text);
 
@@ -64,9 +76,13 @@ class Console {
 
  private:
   class SignalWatch;
+  void watch();
+  void print_message(const std::string& text);
   std::string tool_;
   CommonOptions options_;
+  Screen screen_;
   bool has_color_;
+  StatusLine status_line_;
   std::unique_ptr<SignalWatch> watch_;
 };
 

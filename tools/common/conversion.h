@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 
 #include <common/share_options.h>
@@ -24,11 +25,13 @@ struct ConversionOptions {
   bool strict = false, force = false, dry_run = false;
   bool verify = false, resume = false, finish = false, clean = false;
   ShareOptions share;
-  uint64_t max_memory_bytes = 0;  // 0: as libckpt does it
+  uint64_t max_memory_bytes = 0;                    // 0: as libckpt does it
+  const std::set<std::string>* left_out = nullptr;  // keys that --include/--exclude left out so far
 
   void declare(CLI::App& app);
   optim::OwnershipPolicy policy() const;
   const std::string& target() const { return into.empty() ? destination : into; }
+  std::string place() const;  // what is written: of a root that is added to, the iteration's folder
 };
 
 // Runs one conversion with progress and signals, and prints what was done, what was not carried and

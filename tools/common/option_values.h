@@ -1,14 +1,29 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 
+#include <ckpt/error.h>
 #include <ckpt/limits.h>
+#include <common/nearest_word.h>
 
 namespace tools {
+
+// One of `words`; what is near to one of them is taken for a mistake.
+inline CLI::Validator one_of(const std::vector<std::string>& words) {
+  return CLI::Validator(
+      [words](std::string& text) {
+        if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
+        std::string list;
+        for (const std::string& word : words) list += (list.empty() ? "" : ", ") + word;
+        return "'" + ckpt::escaped(text) + "' is not one of " + list + did_you_mean(text, words);
+      },
+      "");
+}
 
 // An option that takes one of a few words; --help shows them as "a|b|c".
 template <class Value>
@@ -26,7 +41,7 @@ CLI::Option* add_choice(CLI::App& app, const std::string& name, Value& target,
     }
   };
   return app.add_option_function<std::string>(name, choose)
-      ->check(CLI::IsMember(words))
+      ->check(one_of(words))
       ->option_text(shown);
 }
 
@@ -41,7 +56,7 @@ inline const CLI::Validator kCount(
     [](std::string& text) {
       const bool is_count = !text.empty() && text.size() < 19 &&
                             text.find_first_not_of("0123456789") == std::string::npos;
-      return is_count ? std::string() : "'" + text + "' is no whole number of at least 0";
+      return is_count ? std::string() : "'" + text + "' is not a whole number (0 or more)";
     },
     "");
 
@@ -60,7 +75,7 @@ inline const CLI::Validator kTolerance(
       double number = -1;
       const bool is_number = CLI::detail::lexical_cast(text, number);
       const bool is_tolerance = is_number && number >= 0 && number <= 1e300;
-      return is_tolerance ? std::string() : "'" + text + "' is no number of at least 0";
+      return is_tolerance ? std::string() : "'" + text + "' is not a number (0 or more)";
     },
     "");
 

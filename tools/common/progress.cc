@@ -15,6 +15,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kQuietStart(500);
 constexpr milliseconds kRedrawInterval(100);
 constexpr milliseconds kLogInterval(10'000);
+constexpr size_t kBytes = 1, kRate = 2, kTimeLeft = 3;  // of ProgressLine::parts()
 
 }  // namespace
 
@@ -33,8 +34,10 @@ ProgressLine::ProgressLine(Console& console, std::string verb, Surroundings surr
 
 ProgressLine::~ProgressLine() {
   console_.on_status_request({});
-  if (has_drawn_ && surroundings_.is_terminal) std::cerr << "\r\033[K" << std::flush;
+  console_.status_line().wipe();
 }
+
+size_t ProgressLine::width_of_stderr() { return Screen::of(STDERR_FILENO).width.value_or(80); }
 
 void ProgressLine::update(const ckpt::Progress& progress) {
   const std::scoped_lock lock(mutex_);
@@ -47,35 +50,48 @@ void ProgressLine::update(const ckpt::Progress& progress) {
   if (!is_shown_ || now < next_draw_) return;
   next_draw_ = now + (surroundings_.is_terminal ? kRedrawInterval : kLogInterval);
   if (surroundings_.is_terminal) {
-    std::cerr << '\r' << text(now) << "\033[K" << std::flush;
+    console_.status_line().draw(text(now));
   } else {
     std::cerr << text(now) << std::endl;
   }
-  has_drawn_ = true;
 }
 
 void ProgressLine::print_status() {
   if (console_.options().quiet) return;
   const std::scoped_lock lock(mutex_);
-  if (has_drawn_ && surroundings_.is_terminal) std::cerr << "\r\033[K";
+  console_.status_line().wipe();
   std::cerr << text(surroundings_.now()) << std::endl;
 }
 
+// As much as a terminal has room for, and one column less: the last one belongs to the cursor.
 std::string ProgressLine::text(Clock::time_point now) const {
-  const std::string prefix =
+  std::vector<std::string> parts = this->parts(now);
+  const size_t width_max = surroundings_.is_terminal ? surroundings_.width() - 1 : SIZE_MAX;
+  // In the order of their worth: what and how far, the time left, the bytes, the rate.
+  const auto joined = [&] {
+    std::string line;
+    for (const std::string& part : parts) line += part;
+    return line;
+  };
+  for (const size_t least : {kRate, kBytes, kTimeLeft}) {
+    if (display_width(joined()) > width_max && least < parts.size()) parts[least].clear();
+  }
+  return shortened(joined(), width_max);
+}
+
+std::vector<std::string> ProgressLine::parts(Clock::time_point now) const {
+  const std::string what =
       console_.tool() + ": " + (last_.step.empty() ? verb_ : std::string(last_.step));
-  if (last_.total_bytes == 0) return prefix + "  not started yet";
+  if (last_.total_bytes == 0) return {what + "  not started yet"};
   const double seconds = std::chrono::duration<double>(now - start_).count();
   const double done = static_cast<double>(last_.done_bytes);
   const double total = static_cast<double>(last_.total_bytes);
   const double rate = seconds > 0 ? done / seconds : 0;
-  std::string line = prefix + "  " + std::to_string(static_cast<int>(100 * done / total)) + "%  " +
-                     size_text(last_.done_bytes) + " of " + size_text(last_.total_bytes) + "  " +
-                     size_text(static_cast<uint64_t>(rate)) + "/s";
-  if (rate > 0 && done < total) {
-    line += "  " + std::to_string(std::lround((total - done) / rate)) + " s left";
-  }
-  return line;
+  const bool is_underway = rate > 0 && done < total;
+  return {what + "  " + std::to_string(static_cast<int>(100 * done / total)) + "%",
+          "  " + size_text(last_.done_bytes) + " of " + size_text(last_.total_bytes),
+          "  " + size_text(static_cast<uint64_t>(rate)) + "/s",
+          is_underway ? "  " + std::to_string(std::lround((total - done) / rate)) + " s left" : ""};
 }
 
 ckpt::ExecuteOptions make_execute_options(Console& console, ProgressLine& line) {

@@ -2,6 +2,9 @@
 
 #include <ckpt/error.h>
 #include <common/json.h>
+#include <common/screen.h>
+
+#include <unistd.h>
 
 #include <CLI/Error.hpp>
 #include <iostream>
@@ -119,8 +122,9 @@ void report_failure(const std::string& tool, const Failure& failure, bool json) 
     std::cout << printable_json(to_json(failure).dump(2)) << '\n' << std::flush;
     if (std::cout) return;
   }
-  std::cerr << tool << ": error: " << failure.line << '\n';
-  if (!failure.hint.empty()) std::cerr << "hint: " << failure.hint << '\n';
+  const Screen screen = Screen::of(STDERR_FILENO);
+  std::cerr << fitted(tool + ": error: " + failure.line, screen) << '\n';
+  if (!failure.hint.empty()) std::cerr << fitted("hint: " + failure.hint, screen) << '\n';
 }
 
 }  // namespace tools

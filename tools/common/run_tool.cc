@@ -1,12 +1,19 @@
 #include "common/run_tool.h"
 
 #include <ckpt/error.h>
+#include <common/help_page.h>
+#include <common/nearest_word.h>
 #include <common/option_values.h>
 #include <common/process_setup.h>
 #include <common/report_error.h>
+#include <common/text.h>
+
+#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
 #include <iostream>
 #include <optional>
 
@@ -15,44 +22,35 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// CLI11's page without the second empty line between groups of options.
-class HelpPage : public CLI::Formatter {
- public:
-  std::string make_help(const CLI::App* app, std::string name,
-                        CLI::AppFormatMode mode) const override {
-    std::string text = CLI::Formatter::make_help(app, std::move(name), mode);
-    for (size_t at = 0; (at = text.find("\n\n\n", at)) != std::string::npos;) text.erase(at, 1);
-    return text;
-  }
-};
-
 // A parser with its command's options declared. Not movable: the parser holds addresses into it.
 struct Parser {
-  explicit Parser(const ToolInfo& info) : app(info.description + "\n", info.name) {
-    app.formatter(std::make_shared<HelpPage>());
-  }
+  explicit Parser(const ToolInfo& info) : app(info.description, info.name) {}
   CLI::App app;
   CommonOptions common;
   std::function<int(Console&)> run;
 };
 
-void declare_common(CLI::App& app, CommonOptions& common) {
+void declare_common(CLI::App& app, CommonOptions& common, const ToolInfo& info) {
   const char* group = "Common options";
   app.set_help_flag();  // taken out and added again: --help lists groups in order of declaration
   app.set_help_flag("-h,--help", "This page")->group(group);
   app.set_version_flag("--version", app.get_name() + " (Shardwise) " SHARDWISE_VERSION,
                        "The version")
       ->group(group);
-  app.add_flag("--json", common.json, "One JSON document on stdout (docs/schema)")->group(group);
-  app.add_flag("-q,--quiet", common.quiet, "No warnings, notes or progress")->group(group);
-  app.add_flag("-v,--verbose", common.verbose, "More detail")->group(group);
+  app.add_flag("--json", common.json, "One JSON document on stdout; schemas: docs/schema")
+      ->group(group);
+  app.add_flag("-q,--quiet", common.quiet, info.quiet + "; no warnings, notes or progress")
+      ->group(group);
+  const std::string detail = info.verbose.empty() ? "Time" : info.verbose + "; time";
+  app.add_flag("-v,--verbose", common.verbose, detail + " and memory used, on stderr")
+      ->group(group);
   app.add_flag_callback(
-         "--no-progress", [&common] { common.progress = false; }, "No progress line on stderr")
+         "--no-progress", [&common] { common.progress = false; }, "No progress on stderr")
       ->group(group);
   add_choice<ColorMode>(
       app, "--color", common.color,
       {{"auto", ColorMode::Auto}, {"always", ColorMode::Always}, {"never", ColorMode::Never}})
-      ->description("auto: on a terminal without NO_COLOR")
+      ->description("auto (default): on a terminal, unless NO_COLOR is set")
       ->group(group);
   app.add_option("-j,--threads", common.threads, "Threads (default: one per core)")
       ->check(CLI::Range(0, 4096).description(""))
@@ -60,22 +58,43 @@ void declare_common(CLI::App& app, CommonOptions& common) {
       ->group(group);
 }
 
-std::string examples_text(const Words& examples) {
-  std::string text = examples.empty() ? "" : "Examples:\n";
-  for (const std::string& example : examples) text += "  " + example + "\n";
-  return text;
+const Command* find_command(const std::vector<Command>& commands, const std::string& name) {
+  const auto found = std::find_if(commands.begin(), commands.end(), [&](const Command& command) {
+    return command.info.name == name;
+  });
+  return found == commands.end() ? nullptr : &*found;
 }
 
-std::string commands_text(const std::vector<Command>& commands) {
-  std::string text;
+std::string commands_section(const std::vector<Command>& commands) {
+  std::vector<HelpRow> rows;
   for (const Command& command : commands) {
-    if (command.info.name.empty()) continue;
-    if (text.empty()) text = "Commands (each has its own --help):\n";
-    text += "  " + command.info.name +
-            std::string(12 - std::min<size_t>(11, command.info.name.size()), ' ') +
-            command.info.description + "\n";
+    if (!command.info.name.empty()) rows.push_back({command.info.name, command.info.description});
   }
-  return text.empty() ? text : text + "\n";
+  return rows.empty() ? "" : help_section("Commands (each has its own --help)", rows) + "\n";
+}
+
+std::string exit_codes_section(const ToolInfo& info) {
+  std::vector<HelpRow> rows = {{"0", "done"}};
+  if (!info.exit_1.empty()) rows.push_back({"1", info.exit_1});
+  for (const HelpRow& row : {HelpRow{"2", "wrong usage"},
+                             {"3", "corrupt or malformed input"},
+                             {"4", "not supported, or refused under --strict"},
+                             {"5", "not found, destination exists, or an I/O error"},
+                             {"70", "a bug in Shardwise"},
+                             {"130, 143", "stopped by SIGINT or SIGTERM"}}) {
+    rows.push_back(row);
+  }
+  return help_section("Exit codes", rows);
+}
+
+// What follows the options: `commands` may be empty.
+std::string ending_of(const ToolInfo& info, const std::vector<Command>& commands) {
+  std::string ending = '\n' + commands_section(commands) + examples_section(info.examples) + '\n' +
+                       exit_codes_section(info);
+  if (info.has_progress) {
+    ending += '\n' + help_section("Signals", {{"SIGUSR1", "prints the progress once on stderr"}});
+  }
+  return ending;
 }
 
 std::unique_ptr<Parser> make_parser(const ToolInfo& tool, const Command& command) {
@@ -83,8 +102,8 @@ std::unique_ptr<Parser> make_parser(const ToolInfo& tool, const Command& command
   info.name = tool.name + (info.name.empty() ? "" : " " + info.name);
   auto parser = std::make_unique<Parser>(info);
   parser->run = command.declare(parser->app);
-  declare_common(parser->app, parser->common);
-  parser->app.footer(examples_text(info.examples));
+  declare_common(parser->app, parser->common, info);
+  parser->app.formatter(make_help_page(ending_of(info, {})));
   return parser;
 }
 
@@ -92,16 +111,11 @@ std::unique_ptr<Parser> make_parser(const ToolInfo& tool, const Command& command
 // common options.
 std::unique_ptr<Parser> make_default_parser(const ToolInfo& tool,
                                             const std::vector<Command>& commands) {
-  for (const Command& command : commands) {
-    if (!command.info.name.empty()) continue;
-    auto parser = make_parser(tool, command);
-    parser->app.description(tool.description + "\n");
-    parser->app.footer(commands_text(commands) + examples_text(tool.examples));
-    return parser;
-  }
-  auto parser = std::make_unique<Parser>(tool);
-  declare_common(parser->app, parser->common);
-  parser->app.footer(commands_text(commands) + examples_text(tool.examples));
+  const Command* nameless = find_command(commands, "");
+  auto parser = nameless != nullptr ? make_parser(tool, *nameless) : std::make_unique<Parser>(tool);
+  if (nameless == nullptr) declare_common(parser->app, parser->common, tool);
+  parser->app.description(tool.description);
+  parser->app.formatter(make_help_page(ending_of(tool, commands)));
   return parser;
 }
 
@@ -136,11 +150,40 @@ void refuse_unbuilt_options(const ToolInfo& info, const Words& words) {
   }
 }
 
-const Command* find_command(const std::vector<Command>& commands, const std::string& name) {
-  const auto found = std::find_if(commands.begin(), commands.end(), [&](const Command& command) {
-    return command.info.name == name;
-  });
-  return found == commands.end() ? nullptr : &*found;
+Words names_of(const std::vector<Command>& commands) {
+  Words names;
+  for (const Command& command : commands) {
+    if (!command.info.name.empty()) names.push_back(command.info.name);
+  }
+  return names;
+}
+
+// The first word may be a path; one that does not exist is most likely a command.
+void refuse_mistyped_command(const std::vector<Command>& commands, const std::string& word) {
+  const auto meant = nearest_word(word, names_of(commands));
+  std::error_code unknown;
+  if (!meant || std::filesystem::exists(word, unknown)) return;
+  throw ckpt::Error(
+      ckpt::ErrorCode::NotFound, {},
+      "'" + ckpt::escaped(word) + "' does not exist; did you mean the command '" + *meant + "'?");
+}
+
+// What CLI11 left over, before it missed something else: "--dp is required" must not hide it.
+void refuse_unknown_words(const CLI::App& app) {
+  for (const std::string& word : app.remaining()) {
+    if (word.size() < 2 || word[0] != '-') continue;
+    const std::string name = word.substr(0, word.find('='));
+    Words known;
+    for (const CLI::Option* option : app.get_options()) {
+      for (const std::string& each : option->get_lnames()) known.push_back("--" + each);
+    }
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      "unknown option '" + ckpt::escaped(name) + "'" + did_you_mean(name, known));
+  }
+  for (const std::string& word : app.remaining()) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      "unexpected argument '" + ckpt::escaped(word) + "'");
+  }
 }
 
 // Takes the subcommand's word out of `words` and gives back the parser that is to read the rest.
@@ -157,10 +200,13 @@ std::unique_ptr<Parser> choose_parser(const ToolInfo& tool, const std::vector<Co
     words.erase(words.begin() + static_cast<ptrdiff_t>(*index));
     parser = make_parser(tool, *command);
   } else if (parser->run) {
+    refuse_mistyped_command(commands, word);
     command = find_command(commands, "");
   } else if (index) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "no command '" + ckpt::escaped(word) + "'", "see " + tool.name + " --help");
+    throw ckpt::Error(
+        ckpt::ErrorCode::InvalidArgument, {},
+        "no command '" + ckpt::escaped(word) + "'" + did_you_mean(word, names_of(commands)),
+        "see " + tool.name + " --help");
   }
   if (command != nullptr) refuse_unbuilt_options(command->info, words);
   return parser;
@@ -184,11 +230,23 @@ void flush_stdout() {
   if (!std::cout) throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "cannot write to stdout");
 }
 
+// Of this process; not of those that it started.
+void print_costs(Console& console, std::chrono::steady_clock::time_point start) {
+  if (!console.options().verbose) return;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  console.note("took " + short_number_text(seconds.count()) + " s, at most " +
+               size_text(static_cast<uint64_t>(usage.ru_maxrss) << 10) + " of memory");
+}
+
 int run_parser(Parser& parser, const ToolInfo& tool) {
+  const auto start = std::chrono::steady_clock::now();
   Console console(tool.name, parser.common);
   try {
     const int exit_code = parser.run(console);
     flush_stdout();
+    print_costs(console, start);
     return exit_code;
   } catch (...) {
     Failure failure = describe_failure(std::current_exception());
@@ -206,6 +264,9 @@ int parse_and_run(Parser& parser, const ToolInfo& tool, Words words) {
     const int exit_code = parser.app.exit(answered);
     flush_stdout();
     return exit_code;
+  } catch (const CLI::ParseError&) {
+    refuse_unknown_words(parser.app);
+    throw;
   }
   if (!parser.run) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a command is required",

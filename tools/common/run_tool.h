@@ -22,6 +22,12 @@ struct ToolInfo {
   // What the command-line contract names and this build has not: subcommands of a tool, options of
   // a command. They are not in --help and exit 4.
   std::vector<std::string> unbuilt = {};
+  // For --help. What is left on stdout under --quiet, what --verbose adds, what exit code 1 means
+  // (empty: there is none), and whether the command has a progress line.
+  std::string quiet = "Only the result";
+  std::string verbose = {};
+  std::string exit_1 = {};
+  bool has_progress = false;
 };
 
 // One subcommand, its type erased: declare() adds its options to the parser and returns what runs
@@ -53,8 +59,7 @@ template <class Options>
 int run_tool(const ToolInfo& tool, int argc, char** argv, int (*run)(const Options&, Console&)) {
   ToolInfo only = tool;
   only.name.clear();
-  return run_commands({tool.name, tool.description, tool.examples}, argc, argv,
-                      {make_command<Options>(only, run)});
+  return run_commands(tool, argc, argv, {make_command<Options>(only, run)});
 }
 
 }  // namespace tools

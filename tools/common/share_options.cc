@@ -60,16 +60,16 @@ RankAndSize of_launcher(std::optional<uint32_t> world_size) {
 void ShareOptions::declare(CLI::App& app) {
   const char* group = "Several processes";
   app.add_flag("--distributed", distributed,
-               "Do this process's share, as torchrun's, Open MPI's, PMI's, Slurm's or "
-               "Kubernetes' variables say")
+               "Do the share of this process that the variables of torchrun, Open MPI, PMI, Slurm "
+               "or Kubernetes name")
       ->group(group);
-  app.add_option("--rank", rank, "Do the share of this process")
+  app.add_option("--rank", rank, "Do the share of the process with this rank")
       ->check(kCount)
-      ->option_text("R")
+      ->option_text("N")
       ->group(group);
-  app.add_option("--world-size", world_size, "of so many processes")
+  app.add_option("--world-size", world_size, "The number of these processes")
       ->check(kCount)
-      ->option_text("W")
+      ->option_text("N")
       ->group(group);
 }
 

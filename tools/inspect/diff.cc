@@ -114,7 +114,7 @@ void add_object(Table& table, const ckpt::ObjectDifference& object) {
 
 void print_differences(Console& console, const ckpt::Differences& differences) {
   if (console.options().quiet) return;
-  Table table({{""}, {""}, {""}});
+  Table table({{}, {.can_shorten = true}, {.can_shorten = true}});
   for (const ckpt::TensorDifference& tensor : differences.tensors) {
     table.add_row({kind_cell(tensor.kind),
                    {qualified_key(tensor.file, tensor.key), Paint::Bold},
@@ -224,14 +224,16 @@ int run(const DiffOptions& options, Console& console) {
 }  // namespace
 
 Command make_diff_command() {
-  return make_command<DiffOptions>({"diff",
-                                    "Compares two checkpoints across formats and data-parallel "
-                                    "sizes; exit code 1 if they differ "
-                                    "(--quiet: nothing else).",
-                                    {"ckpt-inspect diff ckpt_a/ ckpt_b/",
-                                     "ckpt-inspect diff model.pt dcp/ --atol 1e-6 --rtol 1e-5",
-                                     "ckpt-inspect diff old/ new/ --keys-only --json"}},
-                                   run);
+  return make_command<DiffOptions>(
+      {.name = "diff",
+       .description = "Compares two checkpoints across formats and data-parallel sizes.",
+       .examples = {"ckpt-inspect diff ckpt_a/ ckpt_b/",
+                    "ckpt-inspect diff model.pt dcp/ --atol 1e-6 --rtol 1e-5",
+                    "ckpt-inspect diff old/ new/ --keys-only --json"},
+       .quiet = "Nothing: the exit code says it",
+       .exit_1 = "different",
+       .has_progress = true},
+      run);
 }
 
 }  // namespace tools::inspect

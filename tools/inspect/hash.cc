@@ -90,7 +90,10 @@ void print_hashes_as_json(Console& console, const ckpt::Hashes& hashes, ckpt::Fo
 // Of a share its rows alone, as the whole output has them: the columns are as wide, and the titles
 // are the first process's.
 void print_rows(Console& console, const ckpt::Hashes& hashes, ckpt::Share share) {
-  Table table({{"SHA-256"}, {"DTYPE"}, {"SHAPE"}, {"KEY"}});
+  Table table({{.title = "SHA-256", .can_shorten = true},
+               {"DTYPE"},
+               {.title = "SHAPE", .drop_order = 1},
+               {.title = "KEY", .can_shorten = true}});
   if (share.rank != 0) table.hide_titles();
   for_each_row(hashes, [&](const HashRow& row, const auto& hashed) {
     std::vector<Cell> cells = {
@@ -110,9 +113,9 @@ void print_hashes(Console& console, const ckpt::Hashes& hashes, ckpt::Share shar
         std::to_string(std::ranges::count_if(hashes.objects, is_own)) + " of " +
         count_text(hashes.objects.size(), "object") + "; --finish gives the digest of the whole");
   }
-  console.out() << hex(hashes.digest) << "  digest of "
-                << count_text(hashes.tensors.size(), "tensor") << " and "
-                << count_text(hashes.objects.size(), "object") << '\n';
+  console.print_text(hex(hashes.digest) + "  digest of " +
+                     count_text(hashes.tensors.size(), "tensor") + " and " +
+                     count_text(hashes.objects.size(), "object"));
 }
 
 [[noreturn]] void usage(const char* problem) {
@@ -133,6 +136,7 @@ ckpt::Share checked_share(const HashOptions& options, bool quiet) {
 ckpt::Hashes hash_or_finish(const HashOptions& options, const ckpt::Checkpoint& checkpoint,
                             ckpt::Share share, Console& console) {
   ProgressLine line(console, "hashing");
+  line.leave_terminal_if(options.share.distributed && share.rank != 0);
   const ckpt::Inventory inventory =
       options.logical ? optim::logical_inventory(checkpoint) : native_inventory(checkpoint);
   if (options.outputs.empty()) {
@@ -171,12 +175,13 @@ int run(const HashOptions& options, Console& console) {
 
 Command make_hash_command() {
   return make_command<HashOptions>(
-      {"hash",
-       "SHA-256 of each tensor and object, and one digest of the whole (--quiet: the digest "
-       "alone).",
-       {"ckpt-inspect hash ckpt/", "ckpt-inspect hash ckpt/ --logical --quiet",
-        "ckpt-inspect hash model.pt --json > model.hashes.json && ckpt-inspect hash copy.pt -c "
-        "model.hashes.json"}},
+      {.name = "hash",
+       .description = "Prints SHA-256 of each tensor and object, and one digest of the whole.",
+       .examples = {"ckpt-inspect hash ckpt/", "ckpt-inspect hash ckpt/ --logical --quiet",
+                    "ckpt-inspect hash model.pt > hashes && ckpt-inspect hash copy.pt -c hashes"},
+       .quiet = "The digest alone",
+       .exit_1 = "different from the record of --check",
+       .has_progress = true},
       run);
 }
 

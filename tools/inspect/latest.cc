@@ -65,11 +65,12 @@ int run(const LatestOptions& options, Console& console) {
 
 Command make_latest_command() {
   return make_command<LatestOptions>(
-      {"latest",
-       "The newest iteration that is complete, whatever the tracker says; exit code 5 if there is "
-       "none.",
-       {"ckpt-inspect latest ckpt/", "ckpt-inspect latest ckpt/ --quiet",
-        "ckpt-inspect latest ckpt/ --json"}},
+      {.name = "latest",
+       .description = "Prints the newest iteration that is complete, whatever the tracker says; "
+                      "exit code 5 if there is none.",
+       .examples = {"ckpt-inspect latest ckpt/", "ckpt-inspect latest ckpt/ --quiet",
+                    "ckpt-inspect latest ckpt/ --json"},
+       .quiet = "The path alone"},
       run);
 }
 

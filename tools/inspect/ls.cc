@@ -88,11 +88,12 @@ int run(const LsOptions& options, Console& console) {
 
 Command make_ls_command() {
   return make_command<LsOptions>(
-      {"ls",
-       "Lists tensors and objects: key, dtype, shape, bytes, chunks, where.",
-       {"ckpt-inspect ls ckpt/",
-        "ckpt-inspect ls ckpt/ --include '*exp_avg*' --sort size --limit 10",
-        "ckpt-inspect ls model.pt --exclude '/optimizer/*' --json"}},
+      {.name = "ls",
+       .description = "Lists tensors and objects: key, dtype, shape, bytes, chunks, where.",
+       .examples = {"ckpt-inspect ls ckpt/",
+                    "ckpt-inspect ls ckpt/ --include '*exp_avg*' --sort size --limit 10",
+                    "ckpt-inspect ls model.pt --exclude '/optimizer/*' --json"},
+       .quiet = "The rows alone"},
       run);
 }
 

@@ -117,7 +117,10 @@ std::string box_text(const ckpt::Box& box) {
 void print_chunks(Console& console, const ckpt::TensorEntry& tensor, const ckpt::Catalog& catalog) {
   constexpr size_t kChunksMax = 20;
   const size_t limit = console.options().verbose ? SIZE_MAX : kChunksMax;
-  Table table({{"CHUNK"}, {"FILE"}, {"OFFSET", Align::Right}, {"BYTES", Align::Right}});
+  Table table({{"CHUNK"},
+               {.title = "FILE", .can_shorten = true},
+               {"OFFSET", Align::Right},
+               {"BYTES", Align::Right}});
   for (size_t i = 0; i < std::min(limit, tensor.chunks.size()); ++i) {
     const ckpt::Chunk& chunk = tensor.chunks[i];
     table.add_row({{box_text(chunk.box)},
@@ -142,7 +145,7 @@ std::string values_text(const ckpt::Statistics& statistics) {
 void print_tensor(Console& console, const Subject& subject, const ckpt::Checkpoint& checkpoint) {
   const ckpt::TensorEntry& tensor = *subject.tensor;
   const ckpt::Statistics statistics = make_statistics(tensor, checkpoint);
-  Table facts({{""}, {""}});
+  Table facts({{}, {.can_shorten = true}});
   if (!tensor.file.empty()) facts.add_row({{"file"}, {ckpt::escaped(tensor.file)}});
   facts.add_row({{"dtype"}, {std::string(name(tensor.dtype))}});
   facts.add_row({{"shape"}, {shape_text(tensor.shape)}});
@@ -203,7 +206,7 @@ void with_value(const Subject& subject, const ckpt::Checkpoint& checkpoint, Use 
 }
 
 void print_subject(Console& console, const Subject& subject, const ckpt::Checkpoint& checkpoint) {
-  console.out() << console.paint(Paint::Bold, key_text(subject.key)) << '\n';
+  console.print_text(console.paint(Paint::Bold, key_text(subject.key)));
   if (subject.tensor != nullptr) return print_tensor(console, subject, checkpoint);
   TreeLimits limits;
   if (console.options().verbose) limits = {SIZE_MAX, SIZE_MAX};
@@ -247,10 +250,13 @@ int run(const ShowOptions& options, Console& console) {
 
 Command make_show_command() {
   return make_command<ShowOptions>(
-      {"show",
-       "Shows tensors with chunks, statistics and first values, and objects as trees.",
-       {"ckpt-inspect show ckpt/ embedding.word_embeddings.weight",
-        "ckpt-inspect show ckpt/ common.pt:/args", "ckpt-inspect show model.pt /model --json"}},
+      {.name = "show",
+       .description =
+           "Shows tensors with chunks, statistics and first values, and objects as trees.",
+       .examples = {"ckpt-inspect show ckpt/ embedding.word_embeddings.weight",
+                    "ckpt-inspect show ckpt/ common.pt:/args",
+                    "ckpt-inspect show model.pt /model --json"},
+       .verbose = "All chunks of tensors, and objects whole"},
       run);
 }
 

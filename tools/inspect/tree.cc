@@ -149,7 +149,7 @@ int run(const TreeOptions& options, Console& console) {
     print_json(console, document);
     return 0;
   }
-  Table table({{"KEY"}, {"BYTES", Align::Right}, {""}});
+  Table table({{.title = "KEY", .can_shorten = true}, {"BYTES", Align::Right}, {""}});
   add_rows(table, root, 0, options.depth);
   table.print(console);
   return 0;
@@ -158,11 +158,12 @@ int run(const TreeOptions& options, Console& console) {
 }  // namespace
 
 Command make_tree_command() {
-  return make_command<TreeOptions>({"tree",
-                                    "The nested structure, with tensors and bytes below each step.",
-                                    {"ckpt-inspect tree ckpt/", "ckpt-inspect tree ckpt/ --depth 3",
-                                     "ckpt-inspect tree model.pt --include '/optimizer/*' --json"}},
-                                   run);
+  return make_command<TreeOptions>(
+      {.name = "tree",
+       .description = "Shows the nested structure, with tensors and bytes below each step.",
+       .examples = {"ckpt-inspect tree ckpt/", "ckpt-inspect tree ckpt/ --depth 3",
+                    "ckpt-inspect tree model.pt --include '/optimizer/*' --json"}},
+      run);
 }
 
 }  // namespace tools::inspect

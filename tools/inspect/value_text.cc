@@ -47,10 +47,8 @@ bool is_scalar(const Value& value) {
     case Kind::BigInt:
     case Kind::Float:
     case Kind::Str:
-    case Kind::Global:
-      return true;
-    default:
-      return false;
+    case Kind::Global: return true;
+    default: return false;
   }
 }
 
@@ -131,38 +129,22 @@ std::string object_text(const Value& value, int calls = 0) {
 
 std::string full_text(const Value& value) {
   switch (value.kind()) {
-    case Kind::None:
-      return "None";
-    case Kind::Bool:
-      return value.as_bool() ? "True" : "False";
-    case Kind::Int:
-      return std::to_string(value.as_int());
-    case Kind::BigInt:
-      return std::string(value.text());
-    case Kind::Float:
-      return float_text(value.as_float());
-    case Kind::Str:
-      return "'" + ckpt::escaped(value.text()) + "'";
-    case Kind::Bytes:
-      return bytes_text("bytes", value.text());
-    case Kind::ByteArray:
-      return bytes_text("bytearray", value.text());
-    case Kind::List:
-      return inline_sequence(value).value_or(preview("list", value));
-    case Kind::Tuple:
-      return inline_sequence(value).value_or(preview("tuple", value));
-    case Kind::Dict:
-      return "dict of " + std::to_string(value.item_count());
-    case Kind::Set:
-      return preview("set", value);
-    case Kind::FrozenSet:
-      return preview("frozenset", value);
-    case Kind::Global:
-      return global_text(value);
-    case Kind::Object:
-      return object_text(value);
-    case Kind::PersistentId:
-      return "storage";
+    case Kind::None: return "None";
+    case Kind::Bool: return value.as_bool() ? "True" : "False";
+    case Kind::Int: return std::to_string(value.as_int());
+    case Kind::BigInt: return std::string(value.text());
+    case Kind::Float: return float_text(value.as_float());
+    case Kind::Str: return "'" + ckpt::escaped(value.text()) + "'";
+    case Kind::Bytes: return bytes_text("bytes", value.text());
+    case Kind::ByteArray: return bytes_text("bytearray", value.text());
+    case Kind::List: return inline_sequence(value).value_or(preview("list", value));
+    case Kind::Tuple: return inline_sequence(value).value_or(preview("tuple", value));
+    case Kind::Dict: return "dict of " + std::to_string(value.item_count());
+    case Kind::Set: return preview("set", value);
+    case Kind::FrozenSet: return preview("frozenset", value);
+    case Kind::Global: return global_text(value);
+    case Kind::Object: return object_text(value);
+    case Kind::PersistentId: return "storage";
   }
   return "?";
 }
@@ -209,9 +191,7 @@ std::vector<Child> children_of(const Value& value, size_t elements_max, size_t& 
   }
   if (is_shown_whole(value) || is_previewed(value, elements_max)) return children;
   switch (value.kind()) {
-    case Kind::Dict:
-      add_items(value, "", children);
-      break;
+    case Kind::Dict: add_items(value, "", children); break;
     case Kind::List:
     case Kind::Tuple:
     case Kind::Set:
@@ -228,8 +208,7 @@ std::vector<Child> children_of(const Value& value, size_t elements_max, size_t& 
       if (state && !state->is(Kind::Dict)) children.push_back({"(state)", *state});
       break;
     }
-    default:
-      break;
+    default: break;
   }
   return children;
 }
@@ -284,9 +263,8 @@ class TreePrinter {
 
   void print_text(size_t depth, const std::string& label, const std::string& text) {
     // Indentation stops growing where no screen would show it.
-    console_.out() << std::string(2 * std::min<size_t>(depth, 40), ' ');
-    if (!label.empty()) console_.out() << console_.paint(Paint::Bold, label) << ": ";
-    console_.out() << text << '\n';
+    const std::string title = label.empty() ? "" : console_.paint(Paint::Bold, label) + ": ";
+    console_.print_text(std::string(2 * std::min<size_t>(depth, 40), ' ') + title + text);
     ++lines_;
   }
 

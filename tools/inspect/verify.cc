@@ -72,19 +72,18 @@ void print_findings(Console& console, const optim::VerifyReport& report) {
   for (const ckpt::Finding& finding : report.findings.findings) {
     const bool is_damage = finding.severity == Severity::Damage;
     if (!is_damage && console.options().quiet) continue;
-    console.out() << (is_damage ? console.paint(Paint::Red, "damage")
-                                : console.paint(Paint::Yellow, "note"))
-                  << ": " << name(finding.check) << ": "
-                  << console.paint(Paint::Bold, place_text(finding.where)) << ": "
-                  << one_line(finding.problem) << '\n';
+    console.print_text(
+        (is_damage ? console.paint(Paint::Red, "damage") : console.paint(Paint::Yellow, "note")) +
+        ": " + std::string(name(finding.check)) + ": " +
+        console.paint(Paint::Bold, place_text(finding.where)) + ": " + one_line(finding.problem));
     if (!finding.hint.empty()) {
-      console.out() << console.paint(Paint::Dim, "  " + one_line(finding.hint)) << '\n';
+      console.print_text(console.paint(Paint::Dim, "  " + one_line(finding.hint)));
     }
   }
 }
 
 void print_bytes(Console& console, const ckpt::Findings& findings) {
-  Table table({{"BYTES"}, {"", Align::Right}, {""}});
+  Table table({{"BYTES"}, {"", Align::Right}, {.can_shorten = true}});
   for (const ByteLabel label : kLabels) {
     const uint64_t bytes = findings.labelled_bytes(label);
     if (bytes == 0) continue;
@@ -100,7 +99,7 @@ uint64_t unprotected_bytes(const ckpt::FileAccount& file) {
 }
 
 void print_unprotected(Console& console, const ckpt::Findings& findings) {
-  Table table({{"UNPROTECTED"}, {"", Align::Right}, {""}});
+  Table table({{.title = "UNPROTECTED", .can_shorten = true}, {"", Align::Right}, {}});
   for (const ckpt::FileAccount& file : findings.files) {
     if (unprotected_bytes(file) == 0) continue;
     table.add_row({{ckpt::escaped(file.path), Paint::Bold},
@@ -113,7 +112,7 @@ void print_unprotected(Console& console, const ckpt::Findings& findings) {
 
 void print_left_out(Console& console, const char* how, const std::vector<optim::NotChecked>& list) {
   for (const auto& [what, reason] : list) {
-    console.out() << console.paint(Paint::Yellow, how) << ": " << what << ": " << reason << '\n';
+    console.print_text(console.paint(Paint::Yellow, how) + ": " + what + ": " + reason);
   }
 }
 
@@ -173,13 +172,12 @@ void print_report(Console& console, const optim::VerifyReport& report,
   if (!findings.files.empty()) print_bytes(console, findings);
   if (findings.labelled_bytes(ByteLabel::Unprotected) != 0) print_unprotected(console, findings);
   print_meaning(console, report, options.quick);
-  console.out() << (findings.damaged() ? console.paint(Paint::Red, "damaged")
-                                       : console.paint(Paint::Green, "sound"))
-                << ": " << scope_text(findings, options.share) << ", "
-                << size_text(total_bytes(findings));
-  if (findings.damaged()) console.out() << ", " << count_text(damage_count(findings), "finding");
-  console.out() << left_out_text("not checked", report.not_checked)
-                << left_out_text("not proven", report.not_proven) << '\n';
+  std::string verdict = findings.damaged() ? console.paint(Paint::Red, "damaged")
+                                           : console.paint(Paint::Green, "sound");
+  verdict += ": " + scope_text(findings, options.share) + ", " + size_text(total_bytes(findings));
+  if (findings.damaged()) verdict += ", " + count_text(damage_count(findings), "finding");
+  console.print_text(verdict + left_out_text("not checked", report.not_checked) +
+                     left_out_text("not proven", report.not_proven));
 }
 
 nlohmann::json to_json(const ckpt::Finding& finding) {
@@ -257,6 +255,7 @@ int run(const VerifyOptions& options, Console& console) {
   optim::VerifyReport report;
   {
     ProgressLine line(console, "verifying");
+    line.leave_terminal_if(options.share.distributed && verify_options.share.rank != 0);
     verify_options.execution = make_execute_options(console, line);
     report = optim::verify(options.path, verify_options);
   }
@@ -272,11 +271,13 @@ int run(const VerifyOptions& options, Console& console) {
 
 Command make_verify_command() {
   return make_command<VerifyOptions>(
-      {"verify",
-       "Checks structure, every checksum, and what optimizer state must be like; exit code 1 if "
-       "something is damaged, 3 if it cannot be read.",
-       {"ckpt-inspect verify ckpt/", "ckpt-inspect verify ckpt/iter_0000100 --quick",
-        "ckpt-inspect verify ckpt/ --require-checksums --json"}},
+      {.name = "verify",
+       .description = "Checks structure, every checksum, and what optimizer state must be like.",
+       .examples = {"ckpt-inspect verify ckpt/", "ckpt-inspect verify ckpt/iter_0000003 --quick",
+                    "ckpt-inspect verify ckpt/ --json"},
+       .quiet = "Damage alone",
+       .exit_1 = "damaged",
+       .has_progress = true},
       run);
 }
 

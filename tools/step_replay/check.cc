@@ -20,7 +20,9 @@ struct CheckOptions {
   bool from_recorded_state = false;
 
   void declare(CLI::App& app) {
-    app.add_option("TRACE", traces, "NAME.json, with NAME.safetensors beside it")->required();
+    app.add_option("TRACE", traces, "NAME.json, with NAME.safetensors beside it")
+        ->required()
+        ->option_text("...");
     tolerance.declare(app);
     app.add_flag("--from-recorded-state", from_recorded_state,
                  "Start each step from the state recorded after the one before");
@@ -37,14 +39,14 @@ json trace_json(const optim::TraceReport& report) {
 }
 
 void print_reports(const std::vector<optim::TraceReport>& reports, Console& console) {
-  Table table({{"trace"},
+  Table table({{.title = "trace", .can_shorten = true},
                {"result"},
                {"steps", Align::Right},
-               {"worst tensor"},
-               {"step", Align::Right},
+               {.title = "worst tensor", .can_shorten = true},
+               {.title = "step", .align = Align::Right, .drop_order = 3},
                {"max abs", Align::Right},
-               {"max scaled", Align::Right},
-               {"max ulp", Align::Right}});
+               {.title = "max scaled", .align = Align::Right, .drop_order = 2},
+               {.title = "max ulp", .align = Align::Right, .drop_order = 1}});
   for (const optim::TraceReport& report : reports) {
     const optim::Difference& worst = report.worst.difference;
     table.add_row({{ckpt::escaped(report.name)},
@@ -85,10 +87,13 @@ int check(const CheckOptions& options, Console& console) {
 
 Command make_check_command() {
   return make_command<CheckOptions>(
-      {"check",
-       "Replays recorded optimizer traces and compares every parameter and state after each step.",
-       {"step-replay check traces/adamw.json", "step-replay check traces/muon_*.json --json",
-        "step-replay check traces/muon_l2.json --atol 1e-6 --rtol 1e-5"}},
+      {.name = "check",
+       .description = "Replays recorded optimizer traces and compares every parameter and state "
+                      "after each step.",
+       .examples = {"step-replay check traces/adamw.json",
+                    "step-replay check traces/muon_*.json --json",
+                    "step-replay check traces/muon_l2.json --atol 1e-6 --rtol 1e-5"},
+       .exit_1 = "a trace is outside its tolerance"},
       check);
 }
 

@@ -30,21 +30,28 @@ struct RunOptions {
     app.add_option("CHECKPOINT", replay.checkpoint, "Checkpoint root or iteration folder")
         ->required();
     app.add_option("--grads", replay.gradients,
-                   "safetensors with grad{k}.NAME, or the folder of init_and_grads.safetensors")
-        ->required();
-    app.add_option("--iteration", replay.iteration, "Iteration of a checkpoint root");
+                   "safetensors file with grad{k}.NAME, or the folder of "
+                   "init_and_grads.safetensors")
+        ->required()
+        ->option_text("PATH");
+    app.add_option("--iteration", replay.iteration,
+                   "Iteration of a checkpoint root (default: what the tracker names)")
+        ->check(kCount)
+        ->option_text("N");
     add_follow_links(app, replay.limits);
     app.add_option("--steps", replay.steps, "Steps to replay (default: all that are recorded)")
         ->check(kCount)
-        ->option_text("K");
+        ->option_text("N");
     app.add_flag("--from-init", replay.from_init,
                  "Start from init.NAME of the gradients file: states zero, schedule at 0");
     app.add_option("--grad-norm", grad_norm,
-                   "recorded: clip by the norms of the run.json beside the gradients")
-        ->check(CLI::IsMember({"recorded"}));
+                   "Clip by the norms of the run.json beside the gradients")
+        ->check(one_of({"recorded"}))
+        ->option_text("recorded");
     app.add_option(
-        "--expect", replay.expect,
-        "Compare with a checkpoint, or safetensors with model.NAME, fp32_param.NAME, ...");
+           "--expect", replay.expect,
+           "Compare with a checkpoint, or safetensors with model.NAME, fp32_param.NAME, ...")
+        ->option_text("PATH");
     tolerance.declare(app);
     app.add_option("--dp", replay.data_parallel,
                    "Data-parallel ranks of the layout (default: the checkpoint's)")
@@ -54,14 +61,15 @@ struct RunOptions {
                                        {{"ping-pong", optim::OwnershipPolicy::PingPong},
                                         {"balanced", optim::OwnershipPolicy::Balanced},
                                         {"lpt", optim::OwnershipPolicy::Lpt}})
-        ->description("Who updates which parameter");
+        ->description("Who updates which parameter (default: ping-pong)");
     app.add_option("--spawn", spawn, "Processes to start (default: 1, or torchrun's)")
         ->check(CLI::Range(1, 1024).description(""))
-        ->option_text("P");
-    app.add_option("--device", replay.device, "cpu or cuda")
-        ->check(CLI::IsMember({"cpu", "cuda"}).description(""))
-        ->option_text("NAME");
-    app.add_option("-o,--output", replay.output, "Write the state after the steps as a checkpoint");
+        ->option_text("N");
+    app.add_option("--device", replay.device, "Where the steps are computed (default: cpu)")
+        ->check(one_of({"cpu", "cuda"}))
+        ->option_text("cpu|cuda");
+    app.add_option("-o,--output", replay.output, "Write the state after the steps as a checkpoint")
+        ->option_text("PATH");
     app.add_flag("--force", replay.force, "Replace an existing output");
     app.add_flag("--strict", replay.strict, "Refuse an output that cannot carry something");
     app.add_flag("--verify", replay.verify, "Read the output back before it is published");
@@ -129,8 +137,8 @@ void print_comparison(const RunOptions& options, const optim::ReplayReport& repo
                {"bitwise equal", Align::Right},
                {"result"},
                {"max abs", Align::Right},
-               {"max ulp", Align::Right},
-               {"worst tensor"}});
+               {.title = "max ulp", .align = Align::Right, .drop_order = 1},
+               {.title = "worst tensor", .can_shorten = true}});
   for (const optim::ComparedKind& kind : report.compared) {
     const bool differs = kind.equal != kind.tensors;
     table.add_row({{kind.kind},
@@ -145,15 +153,16 @@ void print_comparison(const RunOptions& options, const optim::ReplayReport& repo
 }
 
 void print_report(const RunOptions& options, const optim::ReplayReport& report, Console& console) {
-  console.out() << ckpt::escaped(options.replay.checkpoint.string()) << ": "
-                << count_text(report.data_parallel, "data-parallel rank") << " in "
-                << report.processes << (report.processes == 1 ? " process" : " processes") << "\n";
+  console.print_text(ckpt::escaped(options.replay.checkpoint.string()) + ": " +
+                     count_text(report.data_parallel, "data-parallel rank") + " in " +
+                     std::to_string(report.processes) +
+                     (report.processes == 1 ? " process" : " processes"));
   print_steps(report, console);
   if (!options.replay.expect.empty()) print_comparison(options, report, console);
   if (!options.replay.output.empty()) {
     console.out() << "\nwrote " << ckpt::escaped(options.replay.output.string()) << "\n";
     for (const std::string& lost : report.not_carried) {
-      console.out() << "not carried: " << ckpt::escaped(lost) << "\n";
+      console.print_text("not carried: " + ckpt::escaped(lost));
     }
   }
 }
@@ -182,6 +191,7 @@ int replay(const RunOptions& options, Console& console) {
   replay.recorded_grad_norm = !options.grad_norm.empty();
   replay.processes = find_processes();
   ProgressLine progress(console, "writing");
+  progress.leave_terminal_if(replay.processes.rank.rank != 0);
   replay.execute = make_execute_options(console, progress);
   const optim::ReplayReport report = [&] {
     const EndingAtOnce ending(console, replay);
@@ -224,12 +234,18 @@ int run(const RunOptions& options, Console& console) {
 
 Command make_run_command(std::vector<std::string> arguments) {
   ToolInfo info = {
-      "run",
-      "Replays optimizer steps of a Megatron LayerWise checkpoint; compares or saves the outcome.",
-      {"step-replay run ckpt/ --grads grads.safetensors --from-init --expect state.safetensors",
-       "step-replay run ckpt/ --grads grads/ --dp 4 --expect other_ckpt/ --atol 0",
-       "torchrun --no-python --nproc-per-node 4 step-replay run ckpt/ --grads grads/ -o stepped/"},
-      {"--config"}};
+      .name = "run",
+      .description =
+          "Replays optimizer steps of a Megatron LayerWise checkpoint; compares or saves the "
+          "outcome.",
+      .examples =
+          {"step-replay run ckpt/ --grads grads.safetensors --from-init --expect state.safetensors",
+           "step-replay run ckpt/ --grads grads/ --dp 4 --expect other_ckpt/ --atol 0",
+           "torchrun --no-python --nproc-per-node 4 step-replay run ckpt/ --grads grads/ -o "
+           "stepped/"},
+      .unbuilt = {"--config"},
+      .exit_1 = "the outcome differs from --expect",
+      .has_progress = true};
   return {std::move(info), [arguments](CLI::App& app) -> std::function<int(Console&)> {
             auto options = std::make_shared<RunOptions>();
             options->arguments = arguments;

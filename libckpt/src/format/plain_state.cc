@@ -1,6 +1,7 @@
 #include "format/plain_state.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 #include <ckpt/error.h>
@@ -59,7 +60,11 @@ class Flattener {
         throw Error(ErrorCode::Unsupported, {.file = file_, .key = pointer + pointer_step(text)},
                     "two keys of one mapping are this as text; as strings they would be one");
       }
-      if (!key.is(Kind::Str)) note("key " + pointer + "/" + text, "becomes a string in ");
+      if (!key.is(Kind::Str)) {
+        path_.push_back({text, false});
+        note("key " + pointer + "/" + text, "becomes a string in ");
+        path_.pop_back();
+      }
       enter(value, {text, false}, pointer + "/" + text);
     }
   }
@@ -172,7 +177,8 @@ class Flattener {
   }
 
   void note(std::string what, std::string reason, std::string more = {}) {
-    state_.not_carried.push_back({std::move(what), std::move(reason) + target_ + std::move(more)});
+    state_.mapping_losses.push_back(
+        {joined(path_), {std::move(what), std::move(reason) + target_ + std::move(more)}});
   }
 
   const Checkpoint& source_;
@@ -321,6 +327,35 @@ PlainState read_plain_state(const Checkpoint& source, std::string_view target) {
   return Flattener(source, target).run();
 }
 
+namespace {
+
+// The keys of the mappings and lists around entries, and their own.
+TextSet keys_around(const std::vector<PlainEntry>& entries) {
+  TextSet keys;
+  for (const PlainEntry& entry : entries) {
+    std::string key;
+    for (size_t i = 0; i < entry.path.size(); ++i) {
+      key += (i ? "." : "") + entry.path[i].text;
+      keys.insert(key);
+    }
+  }
+  return keys;
+}
+
+void list_mapping_losses(const KeyRules& rules, PlainState& state) {
+  const TextSet kept = rules.accepts ? keys_around(state.entries) : TextSet();
+  std::vector<NotCarried> listed;
+  for (MappingLoss& loss : state.mapping_losses) {
+    const bool is_kept = !rules.accepts || loss.key.empty() || kept.contains(loss.key);
+    if (is_kept) listed.push_back(std::move(loss.lost));
+  }
+  state.mapping_losses.clear();
+  std::ranges::move(state.not_carried, std::back_inserter(listed));
+  state.not_carried = std::move(listed);
+}
+
+}  // namespace
+
 void apply(const KeyRules& rules, PlainState& state) {
   if (rules.accepts) {
     std::erase_if(state.entries,
@@ -330,6 +365,7 @@ void apply(const KeyRules& rules, PlainState& state) {
                   "--include and --exclude choose the keys");
     }
   }
+  list_mapping_losses(rules, state);
   TextSet keys;
   for (PlainEntry& entry : state.entries) {
     rename(rules, entry);

@@ -36,8 +36,15 @@ struct PlainEntry {
 // RFC 6901, from the root of the state dict.
 std::string pointer_of(const PlainEntry& entry);
 
+// What a mapping loses that becomes flattened keys: nothing, where no key of it is carried.
+struct MappingLoss {
+  std::string key;  // of the mapping, as its entries' keys begin; empty: the root's
+  NotCarried lost;
+};
+
 struct PlainState {
   std::vector<PlainEntry> entries;
+  std::vector<MappingLoss> mapping_losses;  // apply() makes them not_carried
   std::vector<NotCarried> not_carried;
   std::map<std::string, std::string> header_metadata;  // of safetensors
 };
@@ -51,8 +58,8 @@ PlainState read_plain_state(const Checkpoint& source, std::string_view target);
 // another's place, or below it, or a list where another path says mapping.
 void check_places(const PlainState& state);
 
-// Leaves out and renames entries. Throws InvalidArgument where nothing is left, or two entries get
-// one key.
+// Leaves out and renames entries, and lists what the mappings of those that stay lose. Throws
+// InvalidArgument where nothing is left, or two entries get one key.
 void apply(const KeyRules& rules, PlainState& state);
 
 }  // namespace ckpt

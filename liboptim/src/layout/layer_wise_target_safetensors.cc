@@ -40,6 +40,12 @@ std::vector<std::string> objects_of(const LayerWiseCheckpoint& view) {
   return names;
 }
 
+// Of the tensor that loses something: "attributes of KEY", "class of KEY".
+std::string key_of(const ckpt::NotCarried& lost) {
+  const size_t of = lost.what.find(" of ");
+  return of == std::string::npos ? lost.what : lost.what.substr(of + 4);
+}
+
 }  // namespace
 
 std::optional<std::string> key_in_safetensors(const std::string& key, const ckpt::KeyRules& rules) {
@@ -69,11 +75,17 @@ ckpt::Target make_layer_wise_safetensors(const LayerWiseCheckpoint& source,
     throw Error(ErrorCode::InvalidArgument, {}, "no keys are left to write",
                 "--include and --exclude choose the keys");
   }
-  std::vector<ckpt::NotCarried> not_carried = source.not_carried;
+  std::vector<ckpt::NotCarried> not_carried;
+  const auto add = [&](const std::vector<ckpt::NotCarried>& losses) {
+    for (const ckpt::NotCarried& lost : losses) {
+      if (is_accepted(key_of(lost))) not_carried.push_back(lost);
+    }
+  };
+  add(source.not_carried);
   for (std::string& name : objects_of(source)) {
     if (is_accepted(name)) not_carried.push_back({std::move(name), kNoTensor});
   }
-  for (ckpt::NotCarried& lost : lost_attributes(source)) not_carried.push_back(std::move(lost));
+  add(lost_attributes(source));
   return ckpt::make_safetensors_target(std::move(spec), std::move(not_carried));
 }
 

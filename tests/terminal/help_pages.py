@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Every --help: at most 80 columns, none of CLI11's words, three examples; and every example does
+what it says in a folder that has what it names.
+
+usage: help_pages.py BIN
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+from commands import GOLDEN, helps, lay_out
+
+FOREIGN = re.compile(r"\b(TEXT|UINT|INT|FLOAT|REQUIRED|Excludes|Needs|Positionals)\b|\{")
+# Programs that an example may need beside ours, and checkpoints that this repository lacks.
+NOT_RUN = ("torchrun", "step-replay run")
+
+
+def page_of(command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def examples_in(page):
+    """The command lines below "Examples:", those that are continued joined."""
+    section = page.split("\nExamples:\n")[1].split("\n\n")[0].replace(" \\\n", " ")
+    return [" ".join(line.split()) for line in section.splitlines()]
+
+
+def page_faults(page):
+    for line in page.splitlines():
+        if len(line) > 80:
+            yield f"{len(line)} columns: {line}"
+        if FOREIGN.search(line.replace("grad{k}", "")):
+            yield f"a word of the parser's: {line}"
+    for title in ("Usage: ", "Exit codes:", "Examples:"):
+        if title not in page:
+            yield f"nothing of {title}"
+    if len(examples_in(page)) != 3:
+        yield f"{len(examples_in(page))} examples"
+
+
+def example_faults(example):
+    if any(word in example for word in NOT_RUN):
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        lay_out(folder)
+        lay_out_examples(folder)
+        done = subprocess.run(["bash", "-c", example], cwd=folder, capture_output=True, text=True)
+    if done.returncode != 0:
+        yield f"exit code {done.returncode} of: {example}\n{done.stdout}{done.stderr}"
+
+
+def lay_out_examples(folder):
+    """Names that the examples use and `lay_out` does not."""
+    twin = GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt"
+    for name in ("ckpt_a", "ckpt_b", "old", "new"):
+        os.symlink(twin, folder / name)
+    os.symlink(GOLDEN / "torch_save_zip/zip.pt", folder / "copy.pt")
+    subprocess.run(["ckpt-convert", "model.pt", "dcp", "--to", "torch_dist"], cwd=folder,
+                   check=True, capture_output=True)
+
+
+def main():
+    bin_folder = pathlib.Path(sys.argv[1]).resolve()
+    os.environ["PATH"] = f"{bin_folder}:{os.environ['PATH']}"
+    found, examples = [], set()
+    for command in helps(bin_folder):
+        page = page_of(command)
+        found += [f"{' '.join(command)}: {fault}" for fault in page_faults(page)]
+        examples.update(examples_in(page))
+    for example in sorted(examples):
+        found += example_faults(example)
+    print("\n".join(found), f"\n{len(examples)} examples, {len(found)} faults")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""The progress line on terminals of 60, 80 and 120 columns: it is never wider than the terminal,
+and nothing of it is left when something else is printed, also after an error and after a signal.
+
+usage: progress.py BIN fast_clock.so
+"""
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+
+from commands import GOLDEN, lay_out, programs, remove_outputs
+from pty_screen import Screen, run_on_terminal, too_wide
+
+PROGRESS = re.compile(r"\d%|s left|not started yet")
+
+COMMANDS = [
+    ("ckpt-convert", ["ckpt", "out", "--to", "torch", "--verify"], 0),
+    ("ckpt-convert", ["ckpt", "out", "--to", "torch", "--verify", "-v"], 0),
+    ("ckpt-convert", ["ckpt", "out", "--to", "safetensors", "--json"], 0),
+    ("ckpt-convert", ["damaged", "out", "--to", "torch", "-j", "1"], 3),
+    ("reshard", ["ckpt", "out", "--dp", "4"], 0),
+    ("ckpt-inspect", ["verify", "ckpt"], 0),
+    ("ckpt-inspect", ["hash", "ckpt"], 0),
+    ("ckpt-inspect", ["diff", "ckpt", "torch"], 0),
+    ("ckpt-inspect", ["diff", "ckpt", "model.pt"], 1),
+    ("ckpt-inspect", ["verify", "damaged"], 1),
+]
+
+
+def damage(folder):
+    """A copy of a checkpoint with one byte of a tensor changed, which is found while copying."""
+    shutil.copytree(GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt", folder)
+    data = max(folder.rglob("*.distcp"), key=lambda path: path.stat().st_size)
+    data.chmod(0o644)
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+
+
+def faults(command, code, width, clock):
+    printed, found_code = run_on_terminal(command, width, {"LD_PRELOAD": clock})
+    screen = Screen(printed)
+    drawn = [line for line in screen.drawn if PROGRESS.search(line)]
+    if found_code != code:
+        yield f"exit code {found_code}, not {code}: {screen.text()}"
+    if not drawn and code < 2:  # damage may be met before anything is drawn
+        yield "no progress was drawn: the test proves nothing"
+    for line in drawn:
+        if len(line) >= width:
+            yield f"{len(line)} columns of progress: {line}"
+    for line in too_wide(screen.lines, width):
+        yield f"{len(line)} columns: {line}"
+    for line in screen.lines:
+        if PROGRESS.search(line):
+            yield f"left of the progress: {line}"
+
+
+def main():
+    bin_folder, clock = (str(pathlib.Path(word).resolve()) for word in sys.argv[1:3])
+    os.environ["PATH"] = f"{bin_folder}:{os.environ['PATH']}"
+    failed = runs = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        lay_out(folder)
+        damage(folder / "damaged")
+        os.chdir(folder)
+        for program, arguments, code in COMMANDS:
+            for width in (60, 80, 120):
+                remove_outputs(folder)
+                runs += 1
+                for fault in faults([program, *arguments], code, width, clock):
+                    failed += 1
+                    print(f"{program} {' '.join(arguments)} at {width} columns: {fault}")
+        os.chdir("/")
+    print(f"{runs} runs, {failed} faults; {', '.join(programs(pathlib.Path(bin_folder)))}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+// What a conversion ends with.
+#include "common/conversion_report.h"
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/error.h>
+#include <common/console.h>
+#include <common/json.h>
+#include <common/table.h>
+#include <common/text.h>
+
+namespace tools {
+namespace {
+
+using nlohmann::json;
+
+json losses_json(const std::vector<ckpt::NotCarried>& losses) {
+  json list = json::array();
+  for (const auto& [what, reason] : losses) {
+    list.push_back({{"what", json_text(what)}, {"reason", json_text(reason)}});
+  }
+  return list;
+}
+
+json ambiguous_json(const std::vector<optim::AmbiguousParam>& params) {
+  json list = json::array();
+  for (const auto& param : params) {
+    json others = json::array();
+    for (const std::string& name : param.also_fits) others.push_back(json_text(name));
+    list.push_back({{"key", json_text(param.name)}, {"also_fits", others}});
+  }
+  return list;
+}
+
+const char* outcome_name(ckpt::Outcome outcome) {
+  switch (outcome) {
+    case ckpt::Outcome::Planned: return "planned";
+    case ckpt::Outcome::PartWritten: return "part_written";
+    case ckpt::Outcome::Published: return "published";
+    case ckpt::Outcome::AlreadyPublished: return "already_published";
+  }
+  return "";
+}
+
+// What the result holds.
+struct Carried {
+  uint64_t tensor_count, object_count;
+};
+
+// Counted by opening it. None where nothing was published, or somebody has moved it since.
+std::optional<Carried> carried_by(const ConversionOptions& options,
+                                  const optim::ConvertReport& report) {
+  if (report.outcome != ckpt::Outcome::Published) return std::nullopt;
+  try {
+    const auto written = ckpt::Checkpoint::open(
+        options.place(), {.iteration = std::nullopt, .limits = options.limits});
+    return Carried{written.catalog().tensors.size(), written.catalog().objects.size()};
+  } catch (const ckpt::Error&) {
+    return std::nullopt;
+  }
+}
+
+size_t left_out_count(const ConversionOptions& options) {
+  return options.left_out == nullptr ? 0 : options.left_out->size();
+}
+
+// What is known of every published result (docs/decisions, 67 and 79).
+struct Proven {
+  bool content;  // opened again: names, types, shapes and objects are the source's
+  bool values;   // and the values of tensors, read back
+  bool masters;  // each float32 master rounds to the weight of its parameter
+};
+
+Proven proven_by(const optim::ConvertReport& report) {
+  const bool is_published = report.outcome == ckpt::Outcome::Published;
+  return {is_published, is_published && report.verified_bytes != 0,
+          is_published && report.layer_wise && report.source_format == ckpt::Format::Torch};
+}
+
+json report_json(const ConversionOptions& options, const optim::ConvertReport& report) {
+  json document = json_document();
+  document["destination"] = json_text(options.target());
+  document["linked_bytes"] = report.linked_bytes;
+  document["dry_run"] = options.dry_run;
+  document["outcome"] = outcome_name(report.outcome);
+  document["kept_bytes"] = report.kept_bytes;
+  document["verified_bytes"] = report.verified_bytes;
+  document["source_format"] = name(report.source_format);
+  document["target_format"] = name(report.target_format);
+  document["payload_bytes"] = report.plan.payload_bytes;
+  document["total_bytes"] = report.plan.total_bytes;
+  if (options.dry_run) document["peak_memory_bytes"] = report.peak_memory_bytes;
+  document["files"] = json::array();
+  for (const ckpt::PlannedFile& file : report.plan.files) {
+    document["files"].push_back({{"path", json_text(file.path)}, {"bytes", file.count_bytes}});
+  }
+  if (const auto carried = carried_by(options, report)) {
+    document["carried"] = {{"tensors", carried->tensor_count}, {"objects", carried->object_count}};
+  }
+  const Proven proven = proven_by(report);
+  document["proven"] = {
+      {"content", proven.content}, {"values", proven.values}, {"masters", proven.masters}};
+  document["left_out"] = {{"keys", left_out_count(options)}};
+  document["not_carried"] = losses_json(report.not_carried);
+  document["warnings"] = json::array();
+  for (const std::string& warning : report.warnings) {
+    document["warnings"].push_back(json_text(warning));
+  }
+  if (report.layer_wise) {
+    document["source_data_parallel_size"] = report.source_data_parallel;
+    document["target_data_parallel_size"] = report.target_data_parallel;
+    document["ambiguous"] = ambiguous_json(report.ambiguous);
+  }
+  return document;
+}
+
+void print_files(const ckpt::Plan& plan, Console& console) {
+  Table table({{.title = "file", .can_shorten = true}, {"bytes", Align::Right}});
+  for (const ckpt::PlannedFile& file : plan.files) {
+    const std::string path = file.path.empty() ? "(the file)" : file.path;
+    table.add_row({{ckpt::escaped(path)}, {size_text(file.count_bytes)}});
+  }
+  table.print(console);
+}
+
+const char* opening_of(ckpt::Outcome outcome, bool is_share) {
+  switch (outcome) {
+    case ckpt::Outcome::Planned: return "would write ";
+    case ckpt::Outcome::PartWritten: return "wrote this process's part of ";
+    case ckpt::Outcome::Published: return "wrote ";
+    case ckpt::Outcome::AlreadyPublished:
+      return is_share ? "nothing to do, the processes of this share wrote "
+                      : "nothing to do, an earlier run wrote ";
+  }
+  return "";
+}
+
+std::string opening_text(const ConversionOptions& options, const optim::ConvertReport& report) {
+  const bool is_share = options.share.share().world_size > 1;
+  std::string text = opening_of(report.outcome, is_share) + ckpt::escaped(options.target()) + ": " +
+                     std::string(name(report.source_format)) + " -> " +
+                     std::string(name(report.target_format));
+  if (report.layer_wise) {
+    text += ", data parallel " + std::to_string(report.source_data_parallel) + " -> " +
+            std::to_string(report.target_data_parallel);
+  }
+  text += ", " + count_text(report.plan.files.size(), "file") + ", " +
+          size_text(report.plan.total_bytes);
+  if (report.peak_memory_bytes != 0) {
+    text += ", about " + size_text(report.peak_memory_bytes) + " of memory";
+  }
+  return text;
+}
+
+void print_bytes(Console& console, const ConversionOptions& options,
+                 const optim::ConvertReport& report) {
+  if (report.outcome == ckpt::Outcome::PartWritten) {
+    console.print_text("this part: " + size_text(report.stats.written_bytes + report.kept_bytes));
+  }
+  if (report.kept_bytes != 0) {
+    console.print_text("kept " + size_text(report.kept_bytes) + " of an interrupted run");
+  }
+  if (report.linked_bytes != 0) {
+    console.print_text((options.dry_run ? "would link " : "linked ") +
+                       size_text(report.linked_bytes) + " of the source");
+  }
+}
+
+void print_proven(Console& console, const optim::ConvertReport& report) {
+  const Proven proven = proven_by(report);
+  if (proven.values) {
+    console.print_text("proven: read back " + size_text(report.verified_bytes) +
+                       ": as written, passes verify, equal to the source");
+  } else if (proven.content) {
+    console.print_text(
+        "proven: opened again; what was carried has the names, types, shapes and objects of the "
+        "source");
+  } else if (report.verified_bytes != 0) {
+    console.print_text("read back " + size_text(report.verified_bytes) + ": as written");
+  }
+  if (proven.masters) {
+    console.print_text("proven: every float32 master rounds to the weight of its parameter");
+  }
+}
+
+void print_losses(Console& console, const ConversionOptions& options,
+                  const optim::ConvertReport& report) {
+  if (const size_t count = left_out_count(options)) {
+    console.print_text("left out by --include/--exclude: " + count_text(count, "key"));
+  }
+  for (const auto& [lost, reason] : report.not_carried) {
+    console.print_text("not carried: " + ckpt::escaped(lost) + ": " + reason);
+  }
+  for (const auto& param : report.ambiguous) {
+    console.print_text("not proven by content: " + ckpt::escaped(param.name) +
+                       ": its master rounds to the weight of " + ckpt::escaped(param.also_fits[0]) +
+                       (param.also_fits.size() > 1 ? " and others" : "") + ", too");
+  }
+}
+
+void print_report(Console& console, const ConversionOptions& options,
+                  const optim::ConvertReport& report) {
+  if (console.options().quiet) return print_losses(console, options, report);
+  if (options.dry_run || console.options().verbose) print_files(report.plan, console);
+  console.print_text(opening_text(options, report));
+  print_bytes(console, options, report);
+  if (const auto carried = carried_by(options, report)) {
+    console.print_text("carried: " + count_text(carried->tensor_count, "tensor") + ", " +
+                       count_text(carried->object_count, "object") + ", " +
+                       size_text(report.plan.payload_bytes) + " of data");
+  }
+  print_losses(console, options, report);
+  if (report.not_carried.empty()) console.print_text("not carried: nothing");
+  print_proven(console, report);
+}
+
+}  // namespace
+
+void print_conversion(Console& console, const ConversionOptions& options,
+                      const optim::ConvertReport& report) {
+  if (console.options().json) {
+    print_json(console, report_json(options, report));
+  } else {
+    print_report(console, options, report);
+  }
+}
+
+}  // namespace tools

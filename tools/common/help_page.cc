@@ -1,0 +1,139 @@
+// The page that --help prints, in our own words: CLI11's names its C++ types.
+#include "common/help_page.h"
+
+#include <common/screen.h>
+#include <common/text.h>
+
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+
+namespace tools {
+namespace {
+
+constexpr size_t kWidthMax = 80;
+constexpr size_t kNamesMax = 26;  // a longer name has a line of its own
+
+size_t page_width() {
+  return std::min(kWidthMax, Screen::of(STDOUT_FILENO).width.value_or(kWidthMax));
+}
+
+// "-o, --output PATH", "--dry-run", "SOURCE"; what a value looks like is the option's text.
+std::string name_of(const CLI::Option& option) {
+  std::string name;
+  for (const std::string& letter : option.get_snames())
+    name += (name.empty() ? "-" : ", -") + letter;
+  for (const std::string& word : option.get_lnames()) name += (name.empty() ? "--" : ", --") + word;
+  if (option.get_positional()) name = option.get_single_name();
+  const std::string& value = option.get_option_text();
+  const bool has_value = value.find_first_not_of(' ') != std::string::npos;
+  if (!has_value) return name;
+  return name + (value.starts_with("...") ? "" : " ") + value;
+}
+
+std::string usage_of(const CLI::App& app) {
+  std::string usage = "Usage: " + app.get_name();
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_positional()) continue;
+    const std::string name = name_of(*option);
+    usage += option->get_required() ? ' ' + name : " [" + name + ']';
+  }
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_positional() && option->get_required()) usage += ' ' + name_of(*option);
+  }
+  return wrapped(usage + " [OPTIONS]", page_width(), 4) + "\n";
+}
+
+std::vector<HelpRow> rows_of(const std::vector<const CLI::Option*>& options) {
+  std::vector<HelpRow> rows;
+  for (const CLI::Option* option : options) {
+    const bool is_argument = option->get_positional() && option->get_required();
+    rows.push_back(
+        {name_of(*option), option->get_description() + (is_argument ? " (required)" : "")});
+  }
+  return rows;
+}
+
+class HelpPage : public CLI::FormatterBase {
+ public:
+  explicit HelpPage(std::string ending) : ending_(std::move(ending)) {}
+
+  std::string make_help(const CLI::App* app, std::string, CLI::AppFormatMode) const override {
+    std::string page = wrapped(app->get_description(), page_width(), 0) + "\n\n" + usage_of(*app);
+    const auto add = [&](const std::string& title, const auto& belongs) {
+      const auto rows = rows_of(app->get_options(belongs));
+      if (!rows.empty()) page += '\n' + help_section(title, rows);
+    };
+    const auto is_required = [](const CLI::Option* option) {
+      return !option->get_positional() && option->get_required();
+    };
+    add("Arguments", [](const CLI::Option* option) { return option->get_positional(); });
+    add("Required options", is_required);
+    for (const std::string& group : app->get_groups()) {
+      add(group, [&](const CLI::Option* option) {
+        return option->get_group() == group && !option->get_positional() && !is_required(option);
+      });
+    }
+    return page + ending_;
+  }
+
+ private:
+  std::string ending_;
+};
+
+// Blanks between quotes are no place to break.
+std::vector<std::string> shell_words(const std::string& command) {
+  std::vector<std::string> words(1);
+  bool is_quoted = false;
+  for (const char character : command) {
+    if (character == '\'') is_quoted = !is_quoted;
+    if (character == ' ' && !is_quoted) {
+      words.emplace_back();
+    } else {
+      words.back() += character;
+    }
+  }
+  return words;
+}
+
+}  // namespace
+
+std::shared_ptr<CLI::FormatterBase> make_help_page(std::string ending) {
+  return std::make_shared<HelpPage>(std::move(ending));
+}
+
+std::string help_section(const std::string& title, const std::vector<HelpRow>& rows) {
+  size_t width = 0;
+  for (const HelpRow& row : rows) {
+    if (row.name.size() <= kNamesMax) width = std::max(width, row.name.size());
+  }
+  std::string section = title + ":\n";
+  for (const HelpRow& row : rows) {
+    const bool has_own_line = row.name.size() > width;
+    const std::string padding(has_own_line ? 0 : width - row.name.size(), ' ');
+    const std::string text(2 + width + 2, ' ');
+    const std::string description =
+        wrapped(text + row.description, page_width(), text.size()).substr(text.size());
+    section += "  " + row.name + (has_own_line ? '\n' + text : padding + "  ") + description + '\n';
+  }
+  return section;
+}
+
+std::string examples_section(const std::vector<std::string>& examples) {
+  std::string section = examples.empty() ? "" : "Examples:\n";
+  for (const std::string& example : examples) {
+    std::string line = " ";
+    for (const std::string& word : shell_words(example)) {
+      if (line.size() > 6 && line.size() + 1 + word.size() + 2 > page_width()) {
+        section += line + " \\\n";
+        line = "     ";
+      }
+      line += ' ' + word;
+    }
+    section += line + '\n';
+  }
+  return section;
+}
+
+}  // namespace tools

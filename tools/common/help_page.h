@@ -1,0 +1,26 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class FormatterBase;
+}
+
+namespace tools {
+
+// The page that --help prints: at most 80 columns, and no wider than the terminal. Arguments,
+// required options, the other options by group, `ending` (paragraphs, made below).
+std::shared_ptr<CLI::FormatterBase> make_help_page(std::string ending);
+
+struct HelpRow {
+  std::string name, description;
+};
+// "TITLE:" and a row for each, the descriptions in one column.
+std::string help_section(const std::string& title, const std::vector<HelpRow>& rows);
+
+// "Examples:" and a line for each command; those too long continue after a backslash.
+std::string examples_section(const std::vector<std::string>& examples);
+
+}  // namespace tools
