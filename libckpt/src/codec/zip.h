@@ -32,6 +32,12 @@ struct Member {
 std::vector<Member> read_directory(const RandomAccess& file, ByteRange archive,
                                    const Limits& limits = {});
 
+// What the central directory calls the members of any zip archive, up to `count_max` of them;
+// nothing else is checked. To tell what an archive is that read_directory() refuses. Throws
+// Error(Corrupt) where there is no directory.
+std::vector<std::string> member_names(const RandomAccess& file, ByteRange archive,
+                                      uint64_t count_max);
+
 // Where the central directory of such an archive starts in the file.
 uint64_t directory_offset_bytes(const RandomAccess& file, ByteRange archive);
 

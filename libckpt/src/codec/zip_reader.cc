@@ -355,6 +355,30 @@ std::vector<Member> read_directory(const RandomAccess& file, ByteRange archive,
   return members;
 }
 
+std::vector<std::string> member_names(const RandomAccess& file, ByteRange archive,
+                                      uint64_t count_max) {
+  constexpr uint64_t kNameAtBytes = 28, kNamesBytesMax = 16 << 20;
+  Window window(file, archive);
+  const Directory directory = read_end(window);
+  ByteReader reader = window.at(directory.bytes.offset_bytes,
+                                std::min(directory.bytes.count_bytes, kNamesBytesMax));
+  std::vector<std::string> names;
+  const uint64_t count = std::min(directory.member_count, count_max);
+  while (names.size() < count && reader.left_bytes() >= kCentralHeaderBytes) {
+    const size_t start = reader.position();
+    if (reader.u32() != kCentralHeader) reader.fail_at(start, "no zip directory entry here");
+    reader.seek(start + kNameAtBytes);
+    const uint16_t name_bytes = reader.u16();
+    const uint16_t extra_bytes = reader.u16();
+    const uint16_t comment_bytes = reader.u16();
+    reader.seek(start + kCentralHeaderBytes);
+    names.emplace_back(reader.text(name_bytes));
+    reader.skip(extra_bytes);
+    reader.skip(comment_bytes);
+  }
+  return names;
+}
+
 uint64_t directory_offset_bytes(const RandomAccess& file, ByteRange archive) {
   Window window(file, archive);
   return archive.offset_bytes + read_end(window).bytes.offset_bytes;

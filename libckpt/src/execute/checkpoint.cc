@@ -12,6 +12,7 @@
 #include "execute/expected_entries.h"
 #include "execute/inflated_entries.h"
 #include "execute/payload_reader.h"
+#include "format/foreign.h"
 #include "format/format.h"
 #include "format/torch_save.h"
 #include "io/drop_behind.h"
@@ -26,6 +27,25 @@ void PayloadSource::read_once(const StorageRegion& located, uint64_t offset_byte
 }
 
 namespace {
+
+// Where a file of the checkpoint is refused because it is something else (a Git LFS pointer, a
+// TorchScript archive), that is said instead. Files of torch_dist are pickles and may be
+// compressed.
+void refuse_foreign_file(const Location& location, const Error& error) {
+  const bool is_refused =
+      error.code() == ErrorCode::Corrupt || error.code() == ErrorCode::Unsupported;
+  if (!is_refused || error.where().file.empty()) return;
+  const std::filesystem::path path = location.folder / error.where().file;
+  const Foreign* foreign = nullptr;
+  try {
+    const File file = File::open(path);
+    const bool is_dist = location.format == Format::TorchDist;
+    foreign = is_dist ? foreign_stand_in(file) : foreign_file(file);
+  } catch (const Error&) {
+    return;  // cannot be looked at: what was said first stands
+  }
+  if (foreign != nullptr) refuse_foreign(*foreign, path);
+}
 
 // An archive of one tensor is this much longer than its payload, at most.
 constexpr uint64_t kArchiveFrameBytesMax = uint64_t{1} << 20;
@@ -140,6 +160,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path, OpenOptions optio
     state->contents =
         reader_of(state->location.format).read_contents(state->location, options.limits);
   } catch (Error& error) {
+    refuse_foreign_file(state->location, error);
     if (state->location.was_root) error.below(state->location.folder.filename().string());
     throw;
   }

@@ -7,6 +7,7 @@
 #include "base/byte_reader.h"
 #include "format/dist_parts.h"
 #include "format/format.h"
+#include "format/path_errors.h"
 #include "format/torch_save.h"
 #include "io/directory.h"
 
@@ -16,11 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kIterationPrefix = "iter_";
 constexpr uint64_t kHeadBytes = 512;  // enough to tell formats apart
-
-[[noreturn]] void not_found(const fs::path& path, std::string problem, std::string hint = {}) {
-  throw Error(ErrorCode::NotFound, {.file = path.string(), .key = {}}, std::move(problem),
-              std::move(hint));
-}
 
 bool is_there(const fs::path& path) { return kind_behind(path) != EntryKind::Absent; }
 
@@ -33,12 +29,6 @@ std::optional<int64_t> as_number(std::string_view text) {
 
 std::optional<int64_t> iteration_of(const fs::path& folder) {
   return iteration_named(folder.filename().string());
-}
-
-std::string iteration_folder(int64_t iteration) {
-  std::string digits = std::to_string(iteration);
-  if (digits.size() < 7) digits.insert(0, 7 - digits.size(), '0');
-  return std::string(kIterationPrefix) + digits;
 }
 
 std::string tracked_folder(const fs::path& root, const Limits& limits) {
@@ -86,28 +76,40 @@ std::optional<Location> find_in_folder(const fs::path& folder) {
   return location;
 }
 
-Location find_in_root(const fs::path& root, const OpenOptions& options) {
-  const auto& [iteration, limits] = options;
-  const std::string name = iteration ? iteration_folder(*iteration) : tracked_folder(root, limits);
-  const fs::path folder = root / name;
-  if (kind_behind(folder) != EntryKind::Folder) {
-    not_found(folder, iteration
-                          ? "the root holds no such iteration"
-                          : std::string("the folder that ") + kTrackerName + " names is missing");
-  }
+// An iteration of a root, whose tracker named it or the user.
+Location find_below(const fs::path& root, const std::string& name, const Limits& limits) {
   if (!limits.follow_links) Directory::open(root).check_inside(name);
-  auto location = find_in_folder(folder);
-  if (!location) not_found(folder, "holds no checkpoint (no .metadata, no mp_rank_ folder)");
+  auto location = find_in_folder(root / name);
+  if (!location) refuse_folder(root / name);
   location->was_root = true;
   return *location;
 }
 
+Location find_tracked(const fs::path& root, const Limits& limits) {
+  const std::string name = tracked_folder(root, limits);
+  if (kind_behind(root / name) != EntryKind::Folder) {
+    throw Error(ErrorCode::NotFound, {.file = (root / name).string(), .key = {}},
+                std::string("the folder that ") + kTrackerName + " names is missing",
+                hint_of_iterations(root));
+  }
+  return find_below(root, name, limits);
+}
+
+// In a root, or in that iteration's own folder.
+Location find_iteration(const fs::path& path, int64_t iteration, const Limits& limits) {
+  const std::string name = iteration_folder(iteration);
+  if (kind_behind(path / name) == EntryKind::Folder) return find_below(path, name, limits);
+  if (auto location = find_in_folder(path); location && location->iteration == iteration) {
+    return *location;
+  }
+  refuse_iteration(path, iteration);
+}
+
 Location find_in_directory(const fs::path& path, const OpenOptions& options) {
-  if (is_there(path / kTrackerName) || options.iteration) return find_in_root(path, options);
+  if (options.iteration) return find_iteration(path, *options.iteration, options.limits);
+  if (is_there(path / kTrackerName)) return find_tracked(path, options.limits);
   if (auto location = find_in_folder(path)) return *location;
-  not_found(path,
-            "holds no checkpoint: no .metadata, no mp_rank_ folder, no safetensors file, no " +
-                std::string(kTrackerName));
+  refuse_folder(path);
 }
 
 bool is_zip(std::string_view head) { return head.starts_with("PK\x03\x04"); }
@@ -120,17 +122,12 @@ bool is_safetensors(std::string_view head, uint64_t file_bytes) {
   return header_bytes <= file_bytes - 8;
 }
 
-// torch.save wrote tar archives before torch 0.1.10 (CVE-2025-32434 came in by that door).
-bool is_tar(std::string_view head) {
-  constexpr size_t kMagicAt = 257;  // POSIX ustar
-  return head.size() > kMagicAt && head.substr(kMagicAt).starts_with("ustar");
-}
-
 Location find_in_file(const fs::path& path) {
   const std::string name = path.filename().string();
   const File file = File::open(path, name);
   std::string head(std::min<uint64_t>(file.size_bytes(), kHeadBytes), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(head)));
+  refuse_part(path, head);
   Location location;
   location.folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   location.only_file = name;
@@ -142,17 +139,23 @@ Location find_in_file(const fs::path& path) {
   } else if (name.ends_with(".json") && head.find_first_not_of(" \t\r\n") == head.find('{')) {
     location.format = Format::Safetensors;
     location.is_index = true;
-  } else if (is_tar(head)) {
-    throw Error(ErrorCode::Unsupported, {name, 0, {}},
-                "a tar archive, as torch.save wrote before torch 0.1.10, is not read");
   } else {
-    throw Error(ErrorCode::Corrupt, {name, 0, {}},
-                "neither a torch.save archive nor a safetensors file");
+    refuse_file(path, file);
   }
   return location;
 }
 
 }  // namespace
+
+std::string iteration_folder(int64_t iteration) {
+  std::string digits = std::to_string(iteration);
+  if (digits.size() < 7) digits.insert(0, 7 - digits.size(), '0');
+  return std::string(kIterationPrefix) + digits;
+}
+
+bool holds_checkpoint(const fs::path& folder) {
+  return is_there(folder / kTrackerName) || find_in_folder(folder).has_value();
+}
 
 std::optional<int64_t> iteration_named(std::string_view folder_name) {
   if (!folder_name.starts_with(kIterationPrefix)) return std::nullopt;
@@ -173,15 +176,20 @@ File open_source(const Location& location, const std::string& name, const std::s
 
 Location find_checkpoint(const fs::path& path, const OpenOptions& options) {
   const EntryKind kind = kind_behind(path);
-  if (kind == EntryKind::Absent) not_found(path, "no such file or folder");
+  if (kind == EntryKind::Absent) refuse_missing(path);
   if (kind == EntryKind::Folder) return find_in_directory(path, options);
+  if (options.iteration) {
+    throw Error(ErrorCode::InvalidArgument, {.file = path.string(), .key = {}},
+                "is not a folder; --iteration chooses one iteration of a checkpoint root",
+                "leave out --iteration");
+  }
   if (kind == EntryKind::File) return find_in_file(path);
   throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
               "neither a file nor a folder");
 }
 
 std::vector<IterationFolder> list_iterations(const fs::path& root, const Limits& limits) {
-  if (kind_behind(root) != EntryKind::Folder) not_found(root, "no such folder");
+  if (kind_behind(root) == EntryKind::Absent) refuse_missing(root);
   std::vector<IterationFolder> folders;
   const Directory opened = Directory::open(root);
   for (const std::string& name : opened.list()) {

@@ -80,13 +80,18 @@ const FormatReader& reader_of(Format format);
 // was found and why it is neither.
 std::optional<int64_t> tracked_iteration(std::string_view text);
 std::string tracked_text(const File& tracker);  // as much as tells whether it names something
-// iter_0000003 -> 3.
+// iter_0000003 -> 3, and back.
 std::optional<int64_t> iteration_named(std::string_view folder_name);
+std::string iteration_folder(int64_t iteration);
 
 // Follows roots, trackers and --iteration; tells formats apart by content. Throws NotFound, Corrupt
 // (a tracker that holds junk, a link that leads out of the root) or Unsupported (a format that is
 // known and not read).
 Location find_checkpoint(const std::filesystem::path& path, const OpenOptions& options);
+
+// Whether a folder is a root, or holds a checkpoint in one of the formats; its files are not
+// opened.
+bool holds_checkpoint(const std::filesystem::path& folder);
 
 // A torch.save file of a checkpoint; `shown`: what its catalog entries call it.
 struct TorchSaveFile {

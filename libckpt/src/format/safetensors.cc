@@ -12,6 +12,7 @@
 #include <ckpt/error.h>
 
 #include "base/checked_math.h"
+#include "format/foreign.h"
 #include "format/format.h"
 #include "format/safetensors_header.h"
 #include "format/strict_json.h"
@@ -47,6 +48,24 @@ void read_single(const Location& location, const Limits& limits, Contents& conte
 // --- several files with an index
 // ---------------------------------------------------------------------
 
+constexpr std::string_view kIndexSuffix = ".index.json";
+constexpr Foreign kOtherJson = {
+    "a JSON file without a weight_map, not the index of a model in several files",
+    "a *.safetensors.index.json can be opened, and so can the folder that holds one"};
+constexpr Foreign kTorchIndex = {
+    "the index of a model in several torch.save files",
+    "they open one by one, such as {folder}/pytorch_model-00001-of-*.bin; save_pretrained of "
+    "transformers writes safetensors, which open as a whole"};
+
+// transformers writes the same kind of index for pytorch_model-00001-of-00002.bin.
+void refuse_torch_index(const json& index, const std::filesystem::path& path) {
+  for (const auto& [key, file] : index["weight_map"].items()) {
+    if (file.is_string() && file.get<std::string>().ends_with(".bin")) {
+      refuse_foreign(kTorchIndex, path);
+    }
+  }
+}
+
 JsonTree read_index(const Location& location, const Limits& limits, Contents& contents) {
   const std::string& name = *location.only_file;
   const File file = open_source(location, name, name, limits);
@@ -63,6 +82,9 @@ JsonTree read_index(const Location& location, const Limits& limits, Contents& co
                                  corrupt(name, key, problem + " in the index");
                                }});
   const json& index = *tree;
+  if (!name.ends_with(kIndexSuffix) && !(index.is_object() && index.contains("weight_map"))) {
+    refuse_foreign(kOtherJson, location.folder / name);
+  }
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     corrupt(name, "weight_map", "the index is not a JSON object with a weight_map");
   }
@@ -87,6 +109,7 @@ void read_indexed(const Location& location, const Limits& limits, Contents& cont
   const std::string& name = *location.only_file;
   contents.metadata_files.push_back(name);
   const JsonTree index = read_index(location, limits, contents);
+  refuse_torch_index(*index, location.folder / name);
   for (auto& [file, keys] : files_of(*index, name)) {
     SafetensorsHeader header = add_file(location, file, limits, contents);
     for (TensorEntry& tensor : header.tensors) {

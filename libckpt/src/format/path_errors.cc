@@ -1,0 +1,254 @@
+// What is said of a path that names no checkpoint.
+#include "format/path_errors.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/error.h>
+
+#include "base/byte_reader.h"
+#include "base/nearest.h"
+#include "format/foreign.h"
+#include "format/format.h"
+#include "format/torch_save.h"
+#include "io/directory.h"
+
+namespace ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+using std::string_view;
+
+constexpr size_t kEntriesMax = 10'000;  // looked at for a hint
+constexpr const char* kMetadataName = ".metadata";
+
+[[noreturn]] void not_found(const fs::path& path, std::string problem, std::string hint = {}) {
+  throw Error(ErrorCode::NotFound, {.file = path.string(), .key = {}}, std::move(problem),
+              std::move(hint));
+}
+
+std::string shown(const fs::path& path) { return escaped(path.string()); }
+
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+// The folder around one, as the user would name it.
+fs::path around(const fs::path& folder) {
+  fs::path path = folder.lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // "ckpt/"
+  const bool is_named = path.has_filename() && path != "." && path.filename() != "..";
+  return is_named ? folder_of(path) : resolved(folder).parent_path();
+}
+
+// A hint must not fail where the error that it belongs to is known.
+std::vector<std::string> entries_of(const fs::path& folder) {
+  try {
+    std::vector<std::string> names = Directory::open(folder).list();
+    if (names.size() > kEntriesMax) names.resize(kEntriesMax);
+    return names;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+bool holds_readable_checkpoint(const fs::path& folder) {
+  try {
+    return holds_checkpoint(folder);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// --- nothing is there ----------------------------------------------------------------------------
+
+// The path with its first name that is not there replaced by the nearest one beside it.
+std::optional<fs::path> nearest_path(const fs::path& path) {
+  fs::path known;
+  for (auto part = path.begin(); part != path.end(); ++part) {
+    const fs::path next = known / *part;
+    if (kind_behind(next) != EntryKind::Absent) {
+      known = next;
+      continue;
+    }
+    const auto name = nearest(part->string(), entries_of(known.empty() ? "." : known));
+    if (!name) return std::nullopt;
+    fs::path meant = known / *name;
+    const fs::path up_to_here = meant;
+    while (++part != path.end()) meant /= *part;
+    return kind_behind(meant) == EntryKind::Absent ? up_to_here : meant;
+  }
+  return std::nullopt;
+}
+
+std::string hint_of_missing(const fs::path& path) {
+  try {
+    const auto meant = nearest_path(path);
+    return meant ? "did you mean " + shown(*meant) + "?" : "";
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+// --- folders -------------------------------------------------------------------------------------
+
+bool is_torch_save_file(const fs::path& path) {
+  static const std::set<std::string> kSuffixes = {".pt", ".pth", ".bin", ".ckpt"};
+  if (!kSuffixes.contains(path.extension().string())) return false;
+  try {
+    const File file = File::open(path);
+    std::string head(std::min<uint64_t>(file.size_bytes(), 64), '\0');
+    file.read_at(0, std::as_writable_bytes(std::span(head)));
+    return head.starts_with("PK\x03\x04") || is_legacy_torch_save(head);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// The checkpoints right below a folder: iterations, the newest first, then what else there is.
+std::vector<fs::path> checkpoints_in(const fs::path& folder) {
+  std::vector<fs::path> found;
+  for (const std::string& name : entries_of(folder)) {
+    const fs::path path = folder / name;
+    const EntryKind kind = kind_of_entry(path);
+    const bool is_one = (kind == EntryKind::Folder && holds_readable_checkpoint(path)) ||
+                        (kind == EntryKind::File && is_torch_save_file(path));
+    if (is_one) found.push_back(path);
+  }
+  std::ranges::stable_sort(found, std::ranges::greater(), [](const fs::path& path) {
+    return iteration_named(path.filename().string()).value_or(-1);
+  });
+  return found;
+}
+
+std::string hint_of_folder(const fs::path& folder) {
+  const std::vector<fs::path> found = checkpoints_in(folder);
+  if (found.empty()) return {};
+  const std::string first = shown(found[0]);
+  const bool is_folder = kind_of_entry(found[0]) == EntryKind::Folder;
+  if (found.size() == 1) {
+    return escaped(found[0].filename().string()) + (is_folder ? "/" : "") +
+           " in it is a checkpoint: open " + first;
+  }
+  const std::string count = std::to_string(found.size()) + " checkpoints are in it: ";
+  if (iteration_named(found[0].filename().string())) {
+    return count + "open the newest, " + first + ", or choose one with --iteration N";
+  }
+  return count + "open one of them, such as " + first;
+}
+
+bool is_dist_part(string_view name) { return name == "common.pt" || name.ends_with(".distcp"); }
+
+// A rank's folder of a `torch` checkpoint, which is read with the others.
+void refuse_rank_folder(const fs::path& folder) {
+  const fs::path path = resolved(folder);
+  const bool is_rank = path.filename().string().starts_with("mp_rank_");
+  if (!is_rank || !holds_readable_checkpoint(path.parent_path())) return;
+  not_found(folder, "is one rank's folder of a Megatron checkpoint; expected the folder around it",
+            "open " + shown(around(folder)));
+}
+
+// --- files that belong to a folder ---------------------------------------------------------------
+
+constexpr Foreign kDistPart = {"a part of a torch_dist (DCP) checkpoint", {}};
+constexpr Foreign kTracker = {"the tracker of a checkpoint root", {}};
+
+const Foreign* part_kind(const fs::path& path, string_view head) {
+  const std::string name = path.filename().string();
+  if (name == kTrackerName) return &kTracker;
+  if (name == kMetadataName || (name.starts_with("__") && name.ends_with(kMetadataName))) {
+    return &kDistPart;
+  }
+  if (name.ends_with(".distcp")) return &kDistPart;
+  const bool is_backend = name == "metadata.json" && head.find("sharded_backend") != head.npos;
+  return is_backend ? &kDistPart : nullptr;
+}
+
+// A u64 header length, which reaches beyond the file's end, then JSON.
+bool is_cut_safetensors(string_view head) {
+  constexpr uint64_t kHeaderBytesMax = 100'000'000;  // the format's own rule
+  if (head.size() < 10 || !head.substr(8).starts_with("{\"")) return false;
+  return ByteReader(std::as_bytes(std::span(head))).u64() <= kHeaderBytesMax;
+}
+
+}  // namespace
+
+void refuse_missing(const fs::path& path) {
+  if (const Foreign* const address = foreign_address(path.string())) refuse_address(*address, path);
+  not_found(path, "no such file or folder", hint_of_missing(path));
+}
+
+void refuse_folder(const fs::path& folder) {
+  const std::vector<std::string> entries = entries_of(folder);
+  if (const Foreign* const foreign = foreign_folder(entries)) refuse_foreign(*foreign, folder);
+  refuse_rank_folder(folder);
+  if (std::ranges::any_of(entries, is_dist_part)) {
+    not_found(folder, "holds parts of a torch_dist (DCP) checkpoint, but no .metadata",
+              "the save was interrupted, or whoever copied it left out names that begin with a "
+              "dot: copy the folder, not FOLDER/*");
+  }
+  not_found(folder,
+            "holds no checkpoint: no .metadata, no mp_rank_ folder, no safetensors file, no " +
+                std::string(kTrackerName),
+            hint_of_folder(folder));
+}
+
+std::string hint_of_iterations(const fs::path& root) {
+  const std::vector<IterationFolder> found = list_iterations(root);
+  if (found.empty()) return {};
+  const std::string newest = std::to_string(found[0].iteration);
+  if (found.size() == 1) return "it holds iteration " + newest + " only: --iteration " + newest;
+  return "it holds " + std::to_string(found.size()) + " iterations, the newest is " + newest +
+         ": --iteration " + newest;
+}
+
+void refuse_iteration(const fs::path& root, int64_t iteration) {
+  const std::string number = std::to_string(iteration);
+  if (const auto own = iteration_named(resolved(root).filename().string());
+      own && holds_readable_checkpoint(root)) {
+    not_found(root,
+              "is iteration " + std::to_string(*own) + " itself; --iteration " + number +
+                  " needs the root that holds it",
+              "open " + shown(around(root)) + " with --iteration " + number);
+  }
+  if (std::string hint = hint_of_iterations(root); !hint.empty()) {
+    not_found(root / iteration_folder(iteration), "the root holds no such iteration",
+              std::move(hint));
+  }
+  const bool is_one = holds_readable_checkpoint(root);
+  not_found(root, "holds no iterations (iter_0000003); --iteration needs a checkpoint root",
+            is_one ? "it is a checkpoint itself: leave out --iteration" : hint_of_folder(root));
+}
+
+void refuse_part(const fs::path& path, string_view head) {
+  const Foreign* const part = part_kind(path, head);
+  if (part == nullptr) return;
+  const fs::path folder = folder_of(path);
+  const bool is_whole = holds_readable_checkpoint(folder);
+  throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
+              "is " + std::string(part->name) + "; expected the folder that holds it",
+              is_whole ? "open " + shown(folder)
+                       : "its folder, " + shown(folder) +
+                             ", is needed whole, with .metadata and every .distcp");
+}
+
+void refuse_file(const fs::path& path, const File& file) {
+  if (const Foreign* const foreign = foreign_file(file)) refuse_foreign(*foreign, path);
+  const Where where{.file = path.string(), .key = {}};
+  if (file.size_bytes() == 0) {
+    throw Error(ErrorCode::Corrupt, where, "is empty; expected a torch.save or safetensors file",
+                "an interrupted copy, download or save leaves such a file: get it again");
+  }
+  std::string head(std::min<uint64_t>(file.size_bytes(), 16), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(head)));
+  if (is_cut_safetensors(head)) {
+    throw Error(ErrorCode::Corrupt, where, "is a safetensors file that ends inside its header",
+                "an interrupted copy or download leaves such a file: get it again");
+  }
+  throw Error(ErrorCode::Corrupt, {.file = path.string(), .offset_bytes = 0, .key = {}},
+              "neither a torch.save archive nor a safetensors file");
+}
+
+}  // namespace ckpt

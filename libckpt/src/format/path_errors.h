@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+
+#include "io/file.h"
+
+namespace ckpt {
+
+// Paths that name no checkpoint: what is there, what was expected, and which path may have been
+// meant. `path` as the user named it.
+
+// Of a path that nothing is at. Throws Unsupported for an address (s3://...), else NotFound.
+[[noreturn]] void refuse_missing(const std::filesystem::path& path);
+
+// Of a folder that holds no checkpoint. Throws Unsupported for what other programs write, else
+// NotFound, with the checkpoints that lie below it.
+[[noreturn]] void refuse_folder(const std::filesystem::path& folder);
+
+// What iterations a root holds, for a hint: empty where it holds none.
+std::string hint_of_iterations(const std::filesystem::path& root);
+
+// Of an iteration that was asked for by number. Throws NotFound.
+[[noreturn]] void refuse_iteration(const std::filesystem::path& root, int64_t iteration);
+
+// Throws Unsupported where a file is a part of what its folder holds: .metadata, a .distcp, the
+// tracker. `head`: its first bytes.
+void refuse_part(const std::filesystem::path& path, std::string_view head);
+
+// Of a file that is read by none of the formats. Throws Unsupported for what other programs write,
+// else Corrupt.
+[[noreturn]] void refuse_file(const std::filesystem::path& path, const File& file);
+
+}  // namespace ckpt
