@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(the_index_finds_what_testing_every_box_finds) {
     for (Box& box : boxes) box = random_box(random, shape);
     const Box query = random_box(random, shape);
     std::vector<ckpt::CopyOp> copies;
-    for (const Box& box : boxes) copies.push_back({0, box});
+    for (const Box& box : boxes) copies.push_back({0, 0, box});
     const auto found = ckpt::OverlapIndex(copies).find(query);
     size_t next = 0;
     for (uint32_t i = 0; i < boxes.size(); ++i) {

@@ -62,6 +62,62 @@ BOOST_AUTO_TEST_CASE(a_record_is_copied_from_the_chunks_that_it_meets) {
   BOOST_TEST(plan.payload_bytes == 24);
 }
 
+Target target_of_segments(std::vector<ckpt::Segment> segments, uint64_t record_bytes) {
+  ckpt::TargetArchive archive;
+  archive.name = "archive";
+  archive.content = ckpt::BareTensor{ckpt::DType::Float32, {record_bytes / 4}};
+  archive.records.push_back({record_bytes, std::move(segments)});
+  return target_of({std::move(archive)});
+}
+
+BOOST_AUTO_TEST_CASE(a_record_of_segments_is_copied_from_the_chunks_that_each_of_them_meets) {
+  const auto rows = tensor_of({4, 3}, {{{0, 0}, {2, 3}}, {{2, 0}, {2, 3}}});
+  const auto flat = tensor_of({9}, {{{0}, {9}}});
+  const Plan plan = ckpt::make_plan(target_of_segments(
+      {{0, {flat, {{2}, {5}}}, 1, 2}, {16, {rows, {{1, 1}, {3, 2}}}, 1, 3}}, 40));
+  BOOST_REQUIRE(plan.records.size() == 1);
+  const auto& copies = plan.records[0].copies;
+  BOOST_REQUIRE(copies.size() == 3);
+  BOOST_TEST(copies[0].segment == 0u);
+  BOOST_TEST((copies[0].overlap == Box{{3}, {2}}));
+  BOOST_TEST(copies[1].segment == 1u);
+  BOOST_TEST(copies[1].chunk == 0u);
+  BOOST_TEST((copies[1].overlap == Box{{1, 2}, {1, 1}}));
+  BOOST_TEST(copies[2].chunk == 1u);
+  BOOST_TEST((copies[2].overlap == Box{{2, 1}, {1, 2}}));
+  BOOST_TEST(plan.payload_bytes == 40u);
+}
+
+BOOST_AUTO_TEST_CASE(segments_that_do_not_fit_are_refused) {
+  const auto tensor = tensor_of({4, 3}, {{{0, 0}, {2, 3}}, {{2, 0}, {2, 3}}});
+  const auto torn = tensor_of({4, 3}, {{{0, 0}, {2, 3}}});
+  const Box all = {{0, 0}, {4, 3}};
+  const struct {
+    std::string what;
+    std::vector<ckpt::Segment> segments;
+    ErrorCode code;
+  } rows[] = {
+      {"overlap",
+       {{0, {tensor, all}, 0, 4}, {12, {tensor, all}, 0, 1}},
+       ErrorCode::InvalidArgument},
+      {"order", {{16, {tensor, all}, 0, 1}, {0, {tensor, all}, 0, 1}}, ErrorCode::InvalidArgument},
+      {"the record's end", {{24, {tensor, all}, 0, 3}}, ErrorCode::InvalidArgument},
+      {"far behind", {{UINT64_MAX - 3, {tensor, all}, 0, 1}}, ErrorCode::InvalidArgument},
+      {"the box's end", {{0, {tensor, all}, 11, 2}}, ErrorCode::InvalidArgument},
+      {"a wrapped end", {{0, {tensor, all}, UINT64_MAX, 2}}, ErrorCode::InvalidArgument},
+      {"a box outside", {{0, {tensor, {{1, 0}, {4, 3}}}, 0, 1}}, ErrorCode::InvalidArgument},
+      {"no chunk", {{0, {torn, all}, 5, 2}}, ErrorCode::Corrupt},
+  };
+  for (const auto& row : rows) {
+    const auto error = plan_error(target_of_segments(row.segments, 32));
+    BOOST_REQUIRE_MESSAGE(error, row.what);
+    BOOST_TEST((error->code() == row.code), row.what);
+    BOOST_TEST(error->where().key == "a.weight", row.what);
+  }
+  // Elements that no chunk has and none is asked for do not matter.
+  BOOST_TEST(!plan_error(target_of_segments({{0, {torn, all}, 4, 2}}, 32)).has_value());
+}
+
 BOOST_AUTO_TEST_CASE(offsets_are_those_of_the_archives_back_to_back) {
   const auto tensor = tensor_of({5}, {{{0}, {5}}});
   Target target = target_of({archive_of(tensor, {{0}, {5}}), archive_of(tensor, {{1}, {3}})});

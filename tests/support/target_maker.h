@@ -57,13 +57,12 @@ class TargetMaker {
 
   ckpt::TargetRecord record() {
     const std::string bytes = random_bytes(random_, random_() % 4 * (random_() % 50000));
-    switch (random_() % 3) {
-      case 0:
-        known_.expected.back().push_back(bytes);
-        return {bytes.size(), bytes};
+    switch (random_() % 4) {
+      case 0: known_.expected.back().push_back(bytes); return {bytes.size(), bytes};
       case 1:
         known_.expected.back().push_back(bytes);
         return {bytes.size(), ckpt::StorageSource{payloads_.add_storage(bytes)}};
+      case 2: return segmented_record();
       default: {
         const KnownTensor tensor = some_tensor();
         const ckpt::Box box = some_box(tensor);
@@ -71,6 +70,27 @@ class TargetMaker {
         return record_of(tensor, box);
       }
     }
+  }
+
+  // Runs of elements of several tensors, with and without gaps between them.
+  ckpt::TargetRecord segmented_record() {
+    std::vector<ckpt::Segment> segments;
+    std::string expected;
+    for (size_t s = random_() % 6; s > 0; --s) {
+      if (random_() % 2 == 0) expected.append(random_() % 300, '\0');
+      const KnownTensor tensor = some_tensor();
+      const ckpt::Box box = some_box(tensor);
+      const uint64_t elements = ckpt::element_count(box.sizes);
+      ckpt::Segment segment = {expected.size(), {shared(tensor), box}};
+      segment.first_element = random_() % (elements + 1);
+      segment.element_count = random_() % (elements - segment.first_element + 1);
+      expected += tensor.expected(box).substr(segment.first_element * tensor.element_bytes(),
+                                              segment.element_count * tensor.element_bytes());
+      segments.push_back(std::move(segment));
+    }
+    if (random_() % 2 == 0) expected.append(random_() % 300, '\0');
+    known_.expected.back().push_back(expected);
+    return {expected.size(), std::move(segments)};
   }
 
   KnownTensor some_tensor() {

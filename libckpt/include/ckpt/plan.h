@@ -10,12 +10,13 @@ namespace ckpt {
 
 // One overlap of a source chunk with a record of the target.
 struct CopyOp {
-  uint32_t chunk = 0;  // index into the source tensor's chunks
-  Box overlap;         // in the source tensor's index space
+  uint32_t chunk = 0;    // index into the source tensor's chunks
+  uint32_t segment = 0;  // of the record, where it has several
+  Box overlap;           // in the source tensor's index space
 };
 
 // One record of the target: where its bytes go, and which chunks they come from (none for storages
-// and literals).
+// and literals), in the order of its segments.
 struct RecordPlan {
   uint32_t file = 0, archive = 0, record = 0;  // indices into Target::files, ::archives, ::records
   uint64_t offset_bytes = 0;                   // in the target file

@@ -27,8 +27,15 @@ struct TensorSource {  // row-major bytes of a box of a tensor of the source
 struct StorageSource {  // a storage of the source, as it is
   StorageRegion region;
 };
-using RecordSource =
-    std::variant<TensorSource, StorageSource, std::string>;  // string: the bytes themselves
+// A part of a record: consecutive elements, in row-major order, of a box of a tensor of the source.
+struct Segment {
+  uint64_t offset_bytes = 0;  // in the record
+  TensorSource source;
+  uint64_t first_element = 0, element_count = 0;  // of the box
+};
+// string: the bytes themselves. Segments: ascending and disjoint, with whole elements; a gap that
+// none of them fills is written as zeros, and never read.
+using RecordSource = std::variant<TensorSource, StorageSource, std::string, std::vector<Segment>>;
 
 struct TargetRecord {
   uint64_t count_bytes = 0;

@@ -23,6 +23,8 @@ void check_sources(const Target& target, const Plan& plan, std::span<const Piece
         tensors.insert(tensor->tensor.get());
       } else if (const auto* storage = std::get_if<StorageSource>(&record.source)) {
         storages.push_back(storage->region);
+      } else if (const auto* segments = std::get_if<std::vector<Segment>>(&record.source)) {
+        for (const Segment& segment : *segments) tensors.insert(segment.source.tensor.get());
       }
     }
   }

@@ -40,7 +40,7 @@ std::optional<uint64_t> end_bytes(const Extents& sizes, const Extents& strides,
 std::vector<CopyOp> find_copies(const TensorEntry& tensor, const Box& box) {
   std::vector<CopyOp> copies;
   for (uint32_t i = 0; i < tensor.chunks.size(); ++i) {
-    if (auto overlap = intersect(tensor.chunks[i].box, box)) copies.push_back({i, *overlap});
+    if (auto overlap = intersect(tensor.chunks[i].box, box)) copies.push_back({i, 0, *overlap});
   }
   return copies;
 }

@@ -84,6 +84,15 @@ class Digester {
     if (chunk.view) add(*chunk.view);
   }
   void add(const StorageSource& source) { add(source.region); }
+  void add(const std::vector<Segment>& segments) {
+    add(segments.size());
+    for (const Segment& segment : segments) {
+      add(segment.offset_bytes);
+      add(segment.source);
+      add(segment.first_element);
+      add(segment.element_count);
+    }
+  }
   void add(const StorageRegion& region) {
     add(region.file);
     add(region.bytes.offset_bytes);

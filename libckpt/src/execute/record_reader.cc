@@ -1,5 +1,6 @@
 #include "execute/record_reader.h"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -47,6 +48,22 @@ class FilledBuffer {
   uint32_t crc_ = 0;                   // of that
 };
 
+// The first segment of which something lies behind `offset_bytes`.
+size_t first_behind(const std::vector<Segment>& segments, uint64_t offset_bytes) {
+  const auto end_of = [](const Segment& segment) {
+    return segment.offset_bytes +
+           segment.element_count * bytes_per_element(segment.source.tensor->dtype);
+  };
+  const auto found = std::ranges::upper_bound(segments, offset_bytes, {}, end_of);
+  return static_cast<size_t>(found - segments.begin());
+}
+
+std::span<const CopyOp> copies_of(const RecordPlan& plan, size_t segment) {
+  const auto found =
+      std::ranges::equal_range(plan.copies, static_cast<uint32_t>(segment), {}, &CopyOp::segment);
+  return {found.begin(), found.end()};
+}
+
 }  // namespace
 
 uint32_t RecordReader::read(const TargetRecord& record, const RecordPlan& plan,
@@ -56,6 +73,9 @@ uint32_t RecordReader::read(const TargetRecord& record, const RecordPlan& plan,
   }
   if (const auto* tensor = std::get_if<TensorSource>(&record.source)) {
     return read_tensor(*tensor, plan, offset_bytes, out);
+  }
+  if (const auto* segments = std::get_if<std::vector<Segment>>(&record.source)) {
+    return read_segments(*segments, plan, offset_bytes, out);
   }
   return read_storage(record, offset_bytes, out);
 }
@@ -81,6 +101,33 @@ uint32_t RecordReader::read_storage(const TargetRecord& record, uint64_t offset_
   };
   read_in_slices({source_, note}, storage, offset_bytes, out);
   return filled.crc();
+}
+
+// The segments are short beside a window, so that each is read by a reader of its own; what they
+// leave is zero.
+uint32_t RecordReader::read_segments(const std::vector<Segment>& segments, const RecordPlan& plan,
+                                     uint64_t offset_bytes, std::span<std::byte> out) {
+  std::ranges::fill(out, std::byte{0});
+  const uint64_t end_bytes = offset_bytes + out.size();
+  for (auto s = first_behind(segments, offset_bytes);
+       s < segments.size() && segments[s].offset_bytes < end_bytes; ++s) {
+    const Segment& segment = segments[s];
+    const TensorEntry& tensor = *segment.source.tensor;
+    const uint64_t element_bytes = bytes_per_element(tensor.dtype);
+    const uint64_t begin = std::max(segment.offset_bytes, offset_bytes);
+    const uint64_t end =
+        std::min(segment.offset_bytes + segment.element_count * element_bytes, end_bytes);
+    const auto note = [&](const StorageRegion& located, uint64_t offset,
+                          std::span<const std::byte> bytes) {
+      checker_.note(located, offset, bytes, tensor.key);
+    };
+    BoxReader reader(tensor, segment.source.box, source_,
+                     {copies_of(plan, s), nullptr, &scratch_, note});
+    reader.read_at(
+        segment.first_element * element_bytes + (begin - segment.offset_bytes),
+        out.subspan(static_cast<size_t>(begin - offset_bytes), static_cast<size_t>(end - begin)));
+  }
+  return crc32(out);
 }
 
 uint32_t RecordReader::read_tensor(const TensorSource& tensor, const RecordPlan& plan,

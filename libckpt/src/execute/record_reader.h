@@ -30,6 +30,8 @@ class RecordReader {
   uint32_t read_text(const std::string& bytes, uint64_t offset_bytes, std::span<std::byte> out);
   uint32_t read_storage(const TargetRecord& record, uint64_t offset_bytes,
                         std::span<std::byte> out);
+  uint32_t read_segments(const std::vector<Segment>& segments, const RecordPlan& plan,
+                         uint64_t offset_bytes, std::span<std::byte> out);
   uint32_t read_tensor(const TensorSource& tensor, const RecordPlan& plan, uint64_t offset_bytes,
                        std::span<std::byte> out);
 

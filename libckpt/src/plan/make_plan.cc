@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/checked_math.h"
+#include "model/flat_range.h"
 #include "model/overlap_index.h"
 
 namespace ckpt {
@@ -36,19 +37,25 @@ bool lies_inside(const Box& box, const Extents& shape) {
   return true;
 }
 
-// Chunks are disjoint, so a record is covered when what it shares with them adds up to its size.
-std::vector<CopyOp> plan_copies(const TensorSource& source, ChunkIndices& indices) {
-  const TensorEntry& tensor = *source.tensor;
-  if (!lies_inside(source.box, tensor.shape)) {
-    refuse(tensor, ErrorCode::InvalidArgument, "the requested box extends beyond the tensor");
-  }
-  const uint64_t wanted = element_count(source.box.sizes);
-  std::vector<CopyOp> copies;
-  if (wanted == 0) return copies;
+struct RecordCopies {
+  std::vector<CopyOp> found;
+  uint32_t segment = 0;  // the one that is looked at
+};
+
+void check_box(const TensorSource& source) {
+  if (lies_inside(source.box, source.tensor->shape)) return;
+  refuse(*source.tensor, ErrorCode::InvalidArgument, "the requested box extends beyond the tensor");
+}
+
+// Chunks are disjoint, so a box is covered when what it shares with them adds up to its size.
+void add_copies(const TensorEntry& tensor, const Box& box, const OverlapIndex& index,
+                RecordCopies& copies) {
+  const uint64_t wanted = element_count(box.sizes);
+  if (wanted == 0) return;
   uint64_t covered = 0;
-  for (Overlap& overlap : indices.of(tensor).find(source.box)) {
+  for (Overlap& overlap : index.find(box)) {
     covered += element_count(overlap.part.sizes);
-    copies.push_back({overlap.box, std::move(overlap.part)});
+    copies.found.push_back({overlap.box, copies.segment, std::move(overlap.part)});
   }
   if (covered < wanted) {
     refuse(tensor, ErrorCode::Corrupt,
@@ -56,7 +63,6 @@ std::vector<CopyOp> plan_copies(const TensorSource& source, ChunkIndices& indice
                " elements are in no chunk of the checkpoint");
   }
   if (covered > wanted) refuse(tensor, ErrorCode::Corrupt, "chunks of the tensor overlap");
-  return copies;
 }
 
 void check_count(const std::string& what, uint64_t actual_bytes, uint64_t stated_bytes) {
@@ -113,12 +119,48 @@ class Planner {
       }
       return {};
     }
-    const auto& source = std::get<TensorSource>(record.source);
-    std::vector<CopyOp> copies = plan_copies(source, indices_);
-    check_count(source.tensor->key,
-                element_count(source.box.sizes) * bytes_per_element(source.tensor->dtype),
+    if (const auto* segments = std::get_if<std::vector<Segment>>(&record.source)) {
+      return copies_of(*segments, record.count_bytes);
+    }
+    const auto& [tensor, box] = std::get<TensorSource>(record.source);
+    check_box({tensor, box});
+    RecordCopies copies;
+    add_copies(*tensor, box, indices_.of(*tensor), copies);
+    check_count(tensor->key, element_count(box.sizes) * bytes_per_element(tensor->dtype),
                 record.count_bytes);
-    return copies;
+    return std::move(copies.found);
+  }
+
+  std::vector<CopyOp> copies_of(const std::vector<Segment>& segments, uint64_t record_bytes) {
+    RecordCopies copies;
+    uint64_t filled_bytes = 0;
+    for (const Segment& segment : segments) {
+      filled_bytes = end_of(segment, {filled_bytes, record_bytes - filled_bytes});
+      const TensorEntry& tensor = *segment.source.tensor;
+      for (const Box& box :
+           boxes_of_flat_range(segment.source.box, segment.first_element, segment.element_count)) {
+        add_copies(tensor, box, indices_.of(tensor), copies);
+      }
+      ++copies.segment;
+    }
+    return std::move(copies.found);
+  }
+
+  // Of a segment that must lie in `left` of the record.
+  static uint64_t end_of(const Segment& segment, ByteRange left) {
+    const TensorEntry& tensor = *segment.source.tensor;
+    check_box(segment.source);
+    if (!fits(segment.first_element, segment.element_count,
+              element_count(segment.source.box.sizes))) {
+      refuse(tensor, ErrorCode::InvalidArgument, "a segment requests more elements than its box has");
+    }
+    const uint64_t count_bytes = segment.element_count * bytes_per_element(tensor.dtype);
+    if (segment.offset_bytes < left.offset_bytes ||
+        !fits(segment.offset_bytes, count_bytes, left.end_bytes())) {
+      refuse(tensor, ErrorCode::InvalidArgument,
+             "a segment overlaps the one before it, or leaves its record");
+    }
+    return segment.offset_bytes + count_bytes;
   }
 
   const Target& target_;
