@@ -317,7 +317,7 @@ def test_keys_of_one_text_are_refused(state, tmp_path: Path) -> None:
     torch.save(state, tmp_path / "source.pt")
     for form in ("torch_dist", "safetensors", "torch"):
         line = refuse(4, "ckpt-convert", tmp_path / "source.pt", tmp_path / "o", "--to", form)
-        assert "two keys of one mapping" in line or "two values get this key" in line
+        assert "two keys of one mapping" in line or "two values have this key" in line
     same = run("ckpt-inspect", "diff", tmp_path / "source.pt", tmp_path / "source.pt")
     assert same.code == 0, same
 

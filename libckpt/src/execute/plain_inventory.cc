@@ -36,7 +36,7 @@ class FileWalk {
     pointer_.enter(step.place);
     if (visits_left_-- == 0) {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = pointer_.shortened()},
-                  "values are shared so often that listing them would not end");
+                  "values are shared so often that listing them does not end");
     }
     if (const auto mapping = as_mapping(step.value)) {
       open_items(*mapping);
@@ -100,8 +100,8 @@ Inventory dist_inventory(const Checkpoint& checkpoint) {
   const auto planner_data = planner_data_of(checkpoint);
   if (!planner_data || !planner_data->is(Kind::Dict)) {
     throw Error(ErrorCode::Unsupported, {".metadata", std::nullopt, ""},
-                "has no planner_data, so it is neither a plain state dict nor a Megatron "
-                "checkpoint with known names");
+                "holds no planner_data: no plain state dict, and no Megatron checkpoint whose "
+                "names are known");
   }
   Inventory inventory = native_inventory(checkpoint);
   for (TensorEntry& tensor : inventory.tensors) tensor.key = pointer_of(*planner_data, tensor.key);

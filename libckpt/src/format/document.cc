@@ -170,7 +170,7 @@ class TensorSearch {
     pointer_.enter(step.place);
     if (visits_left_-- == 0) {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = pointer_.shortened()},
-                  "values are shared so often that listing them would not end");
+                  "values are shared so often that listing them does not end");
     }
     if (auto view = tensor_at(value)) {
       found_.push_back({pointer_.whole(), step.id, std::move(*view), step.key_kind});

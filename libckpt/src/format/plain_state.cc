@@ -57,7 +57,7 @@ class Flattener {
       const std::string text = key_text(key);
       if (!texts.insert(text).second) {
         throw Error(ErrorCode::Unsupported, {.file = file_, .key = pointer + pointer_step(text)},
-                    "two keys of one mapping have this text; as strings they would be one key");
+                    "two keys of one mapping are this as text; as strings they would be one");
       }
       if (!key.is(Kind::Str)) note("key " + pointer + "/" + text, "becomes a string in ");
       enter(value, {text, false}, pointer + "/" + text);
@@ -148,7 +148,7 @@ class Flattener {
     state_.entries.push_back({joined(path_), path_, nullptr, false, nullptr, 0});
     if (!keys_.insert(state_.entries.back().key).second) {
       throw Error(ErrorCode::Unsupported, {.file = file_, .key = state_.entries.back().key},
-                  "two values get this key when their paths are joined by '.'");
+                  "two values have this key once their paths are joined by '.'");
     }
     return state_.entries.back();
   }
@@ -221,8 +221,8 @@ PlainState read_dist_state(const Checkpoint& source) {
   const Value keys = metadata.at("state_dict_metadata");
   if (keys.item_count() != source.catalog().tensors.size() + source.catalog().objects.size()) {
     throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
-                "ranks that saved without coordination have different keys; converting such a "
-                "checkpoint is not supported");
+                "ranks that saved without talking to each other know different keys: converting "
+                "what they wrote is not handled");
   }
   PlainState state;
   for (size_t i = 0; i < keys.item_count(); ++i) {

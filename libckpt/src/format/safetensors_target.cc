@@ -23,7 +23,7 @@ std::string quoted(const std::string& text) {
     return json(text).dump();
   } catch (const json::exception&) {
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = text},
-                "safetensors stores text as UTF-8 only");
+                "safetensors holds text in UTF-8 only");
   }
 }
 

@@ -84,11 +84,11 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
 Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target) {
   if (target.format != ckpt::Format::TorchDist) {
     throw Error(ErrorCode::Unsupported, {},
-                "only torch_dist can be linked: a torch file holds what its rank owns");
+                "only torch_dist can be linked: in `torch`, files hold what their rank owns");
   }
   if (source.document(kCommonName) == nullptr) {
     throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
-                "cannot be linked: its common state, which changes, is in the .distcp files");
+                "cannot be linked: its common state, which changes, is in the store");
   }
   std::erase_if(target.files, [](const ckpt::TargetFile& file) {
     const std::string name = std::filesystem::path(file.path).filename();

@@ -213,9 +213,9 @@ class Reader {
       const std::string master = state_key(kMasterState, entry.name);
       const bool has_master = keys.contains(master), has_states = states_.contains(entry.name);
       if (!has_master && !has_states) {
-        unsupported(entry.name,
-                    "has neither master nor optimizer state, like a frozen parameter; frozen "
-                    "parameters are not supported");
+        unsupported(
+            entry.name,
+            "has neither master nor optimizer state, as a frozen parameter; such are not handled");
       }
       if (!has_master) corrupt(master, "is missing");
       if (!has_states) corrupt(entry.name, "has no optimizer state");
