@@ -57,10 +57,9 @@ PHRASES = [(re.compile(pattern), instead) for pattern, instead in (
     (r"\b(?:is|are) wanted\b|\b(?:is|are|was|were) asked for\b", "expected, requested"),
     (r"\bdeals? the state\b", "changes the data-parallel size"),
     (r"\bnot looked at\b", "not checked"),
-    (r"\bleads? out of\b", "points outside"),
     (r"\b(?:has|have) not (?:the|a|an)\b|\b(?:has|have) not$", "does not have"),
     (r"\bof one's own\b", "custom"),
-    (r"\bwhoever\b|\bwhat holds\b|\bis whose\b", "name the thing"),
+    (r"\bwhat holds\b|\bis whose\b", "name the thing"),
 )]
 
 # The words for third-party headers in the table's column `may include`.

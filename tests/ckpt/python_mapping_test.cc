@@ -77,13 +77,13 @@ const Row kMade[] = {
 };
 
 const Row kRefused[] = {
-    {"three in a pair", kDict + "((K\x01K\x02K\x03ttR", "dict of a sequence"},
+    {"three in a pair", kDict + "((K\x01K\x02K\x03ttR", "dict is called with a sequence"},
     {"two arguments", kOrdered + "(" + kOne + kOne + "tR", "too many arguments"},
     {"no factory", kDefault + "(" + kOne + "tR", "neither a callable nor None"},
     {"elements counted",
      kCounter + "(](K\x01"
                 "etR",
-     "something else than a mapping"},
+     "something other than a mapping"},
     {"NEWOBJ with arguments", kOrdered + "(" + kOne + "t\x81", "which Python ignores"},
     {"NEWOBJ_EX with arguments", kOrdered + ")" + kOne + "\x92", "which Python ignores"},
     {"appended elements",

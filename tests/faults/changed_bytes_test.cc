@@ -66,7 +66,7 @@ void refuse_what_it_says(const LyingDevice& device, const Conversion& conversion
   BOOST_TEST_REQUIRE(error.has_value() == device.has_lied(), conversion.name);
   if (!error) return;
   BOOST_TEST((error->code() == ckpt::ErrorCode::IoFailure), error->what());
-  BOOST_TEST(contains(error->problem(), "not what was written"), error->what());
+  BOOST_TEST(contains(error->problem(), "differ from those written"), error->what());
   BOOST_TEST(tree_of(work.path()).empty());
 }
 

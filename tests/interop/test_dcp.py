@@ -120,7 +120,7 @@ def test_stream_that_inflates_to_more_than_its_tensor_is_refused(
 
     change_metadata(folder, change)
     line = refuse(CORRUPT, "ckpt-inspect", "hash", folder)
-    assert "inflates to more than" in line and "__0_0.distcp" in line
+    assert "decompresses to more than" in line and "__0_0.distcp" in line
 
 
 def save_as_safetensors(tree: dict, folder: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_path_that_leads_into_an_object_is_corrupt(tmp_path: Path) -> None:
 
     change_metadata(tmp_path / "in", nest)
     line = refuse(CORRUPT, "ckpt-convert", tmp_path / "in", tmp_path / "out.pt", "--to", "torch")
-    assert "inside another value" in line
+    assert "into the value of another key" in line
 
 
 # What torch.load reads of an archive before its pickle.

@@ -157,7 +157,7 @@ def test_read_as_torch_reads_it(name: str, tmp_path: Path) -> None:
 # torch refuses what is Corrupt here; what is Unsupported it changes, counts or calls.
 REFUSED = {
     "dict_of_three": (call(DICT, list_of(tuple_of(W, A, B))), CORRUPT, "not all pairs"),
-    "dict_of_text": (call(DICT, list_of(text("ab"))), UNSUPPORTED, "something but pairs"),
+    "dict_of_text": (call(DICT, list_of(text("ab"))), UNSUPPORTED, "does not hold pairs"),
     "odict_of_two": (
         call(ORDERED, dict_of((W, A)), dict_of((V, B))),
         CORRUPT,
@@ -182,7 +182,7 @@ REFUSED = {
     "counter_of_a_list": (
         call(COUNTER, list_of(W, W)),
         UNSUPPORTED,
-        "something else than a mapping",
+        "something other than a mapping",
     ),
     "a_list_in_a_key": (b"}" + tuple_of(list_of(W)) + A + b"s", CORRUPT, "cannot hash"),
     "setitem_on_tensor": (
@@ -225,12 +225,12 @@ REFUSED = {
     "two_dtypes": (
         dict_of((W, A), (V, tensor(storage("0", INTS)))),
         UNSUPPORTED,
-        "two element types or sizes",
+        "two different element types or sizes",
     ),
     "two_sizes": (
         dict_of((W, A), (V, tensor(storage("0", FLOATS, 5)))),
         UNSUPPORTED,
-        "two element types or sizes",
+        "two different element types or sizes",
     ),
 }
 

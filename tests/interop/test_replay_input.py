@@ -90,7 +90,7 @@ GRADIENTS = (
     case("a start of another type", with_type(f"init.{WEIGHT}", torch.float32),
          "expected bfloat16, found float32"),
     case("a start of nobody", with_one("init.nobody", VECTOR), "init.nobody"),
-    case("no gradients", without("grad"), "holds no gradients"),
+    case("no gradients", without("grad"), "contains no gradients"),
     case("NaN", with_one(FIRST, torch.full((64, 16), float("nan"))), "NaN"),
     case("infinity", with_one(FIRST, torch.full((64, 16), float("inf"))), "infin"),
 )

@@ -158,7 +158,7 @@ def test_a_weight_that_was_not_gathered_is_told_with_its_owner(copied) -> None:
     name = make_stale(root)
     code, document = verify(root)
     assert code == DAMAGED
-    (said,) = [p for p in problems(document) if "elements are not what the fp32 master" in p]
+    (said,) = [p for p in problems(document) if "elements differ from the rounded fp32 master" in p]
     assert name in said and "rank 1 owns it" in said and "1 of " in said
 
 
@@ -171,10 +171,10 @@ def collide(optimizers: list) -> None:
     "edit, mention",
     [
         (set_nan, "NaN"),
-        (set_infinite_master, "1 value is infinite, number 0"),
-        (set_negative, "below zero"),
+        (set_infinite_master, "1 value is infinite, at index 0"),
+        (set_negative, "negative"),
         (bad.one_step_more, "step count"),
-        (collide, "cannot tell it from group 0"),
+        (collide, "cannot distinguish it from group 0"),
     ],
 )
 def test_state_that_cannot_be_right_is_found(edit: Callable, mention: str, copied) -> None:
@@ -276,7 +276,7 @@ def test_a_manifest_protects_what_has_no_checksum(copied) -> None:
     assert code == DAMAGED and "SHA-256" in problems(document)[0]
     (folder / "common.pt").unlink()
     code, document = verify(folder)
-    assert code == DAMAGED and any("is not there" in p for p in problems(document))
+    assert code == DAMAGED and any("but it is missing" in p for p in problems(document))
 
 
 @pytest.mark.parametrize(

@@ -79,10 +79,10 @@ def test_a_nan_is_found_as_what_it_is_and_proves_the_name(
     code, document = verify(root)
     assert code == DAMAGED
     of_master, of_weight = said_of(document)
-    assert "layer_wise_optimizer_1.pt /0/fp32_from_fp16_params/0/0 1 value is NaN, number 17" in (
+    assert "layer_wise_optimizer_1.pt /0/fp32_from_fp16_params/0/0 1 value is NaN, at index 17" in (
         of_master
     )
-    assert f"model_optim_rng.pt {name} 1 value is NaN, number 17" in of_weight
+    assert f"model_optim_rng.pt {name} 1 value is NaN, at index 17" in of_weight
 
 
 def test_state_with_a_nan_is_converted_as_it_is(copied, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_nan_beside_a_number_is_not_equal(master_bits: int, weight_bits: int, 
     root = copied(TORCH)
     set_bits(root, master_bits, weight_bits)
     said = said_of(verify(root)[1])
-    assert any("1 of " in p and "not what the fp32 master rounds to" in p for p in said), said
+    assert any("1 of " in p and "differ from the rounded fp32 master" in p for p in said), said
 
 
 def test_nans_are_counted_and_the_first_is_told(copied) -> None:
@@ -118,7 +118,7 @@ def test_nans_are_counted_and_the_first_is_told(copied) -> None:
     bad.edit_rank(1, edit)(root)
     said = said_of(verify(root)[1])
     assert any("3 values are NaN, the first at index 5" in p for p in said), said
-    assert any("1 value is infinite, number 3" in p for p in said), said
+    assert any("1 value is infinite, at index 3" in p for p in said), said
 
 
 def set_common_step(root: Path, value: float) -> None:
@@ -185,7 +185,7 @@ def test_state_that_was_stored_shifted_is_found(tmp_path: Path) -> None:
     code, document = verify(save_named(tmp_path / "fault", shift))
     assert code == DAMAGED
     (said,) = said_of(document)
-    assert A in said and "not what the fp32 master rounds to" in said
+    assert A in said and "differ from the rounded fp32 master" in said
     assert "5077" in document["findings"][0]["hint"]
 
 
@@ -285,7 +285,7 @@ BESIDE = (
     ("context/io.json", "NeMo's description"),
     ("modelopt_state/common.pt", "ModelOpt"),
     ("wgrads/mp_rank_00.pt", "gradients"),
-    ("mp_rank_00/train_dataloader_dprank000.pt", "the data loader's state"),
+    ("mp_rank_00/train_dataloader_dprank000.pt", "the data loader state"),
     ("notes.txt", "not part of the checkpoint"),
     ("folder/notes.txt", "a folder that is not part of the checkpoint"),
 )
@@ -336,7 +336,7 @@ def test_what_lies_in_a_root_is_told(copied) -> None:
     assert code == SOUND
     notes = said_of(document, "note")
     assert any("progress.txt" in note and "Megatron's log" in note for note in notes)
-    assert any("other.txt" in note and "no part of an iteration" in note for note in notes)
+    assert any("other.txt" in note and "not part of an iteration" in note for note in notes)
 
 
 # --- frozen parameters of a LayerWise checkpoint in torch_dist -----------------------------------

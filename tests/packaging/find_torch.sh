@@ -3,14 +3,20 @@
 # LibTorch, which lies in TORCH, by each documented way; a wrong way is told what to do.
 set -euo pipefail
 tree=$1 work=$2 torch=$3
-examples=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../examples" && pwd)
 rm -rf "$work"
-mkdir -p "$work/builds" "$work/site/torch/lib" "$work/site/torch/include/torch/headeronly"
+mkdir -p "$work/project" "$work/builds" "$work/site/torch/lib" \
+  "$work/site/torch/include/torch/headeronly"
+cat >"$work/project/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(finds_torch LANGUAGES CXX)
+find_package(shardwise REQUIRED COMPONENTS optim)
+message(STATUS "LibTorch ${TorchWheel_VERSION} in ${TorchWheel_DIR}")
+END
 
 configure() {  # NAME OPTION...
   local name=$1
   shift
-  cmake -G Ninja -S "$examples/optim" -B "$work/builds/$name" "$@" >"$work/$name.log" 2>&1
+  cmake -G Ninja -S "$work/project" -B "$work/builds/$name" "$@" >"$work/$name.log" 2>&1
 }
 
 found_by() {  # NAME EXPECTED_FOLDER OPTION...

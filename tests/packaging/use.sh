@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
-# usage: use.sh cmake|pkg-config TREE COMPONENT WORK_DIR [ARGUMENT...]
+# usage: use.sh cmake|pkg-config TREE COMPONENT WORK_DIR [PYTHON_WITH_TORCH] -- [ARGUMENT...]
 # Builds the example project of a component against an installed tree, from outside, and runs it.
-# Nothing says where LibTorch is: find_torch.sh tries the ways to say it.
 set -euo pipefail
-method=$1 tree=$2 component=$3 work=$4
-shift 4
+method=$1 tree=$2 component=$3 work=$4 python=$5
+shift 6
 examples=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../examples" && pwd)
 rm -rf "$work"
 mkdir -p "$work"
 case "$method" in
   cmake)
     cmake -G Ninja -S "$examples/$component" -B "$work" -DCMAKE_PREFIX_PATH="$tree" \
-      --log-level=WARNING
+      -DTORCH_WHEEL_PYTHON="$python" --log-level=WARNING
     cmake --build "$work"
     ;;
   pkg-config)
@@ -22,9 +21,9 @@ case "$method" in
       -Wl,-rpath,"$(pkg-config --variable=libdir shardwise-ckpt)"
     ;;
 esac
-env -i "$work/example" "$@"
+"$work/example" "$@"
 if [ "$component" = ckpt ]; then  # what the library throws is caught outside of it
   code=0
-  env -i "$work/example" "$work/not there" || code=$?
+  "$work/example" "$work/not there" || code=$?
   [ "$code" = 1 ]
 fi

@@ -44,7 +44,7 @@ def through_torch_dist(session: Session, source: object, verified: int) -> None:
 def is_unreadable_by_torch_itself(session: Session, source: object, made: Made) -> bool:
     """A list that lost an empty mapping, in the folder that PyTorch writes of this state dict, too:
     without the state dict to load into, PyTorch asks for keys that it did not write."""
-    if not any("a list around it" in loss["reason"] for loss in made.report["not_carried"]):
+    if not any("a list that contains it" in loss["reason"] for loss in made.report["not_carried"]):
         return False
     own = session.place("torchs_own")
     torch.distributed.checkpoint.save(source, checkpoint_id=own, no_dist=True)

@@ -274,9 +274,9 @@ class Machine {
       case Op::BinPersId: push(tree_.persistent_id(pop())); return true;
       case Op::Ext1:
       case Op::Ext2:
-      case Op::Ext4: unsupported("a class by its number in a registry of the writing program");
+      case Op::Ext4: unsupported("a class by its code in the extension registry");
       case Op::NextBuffer:
-      case Op::ReadonlyBuffer: unsupported("a buffer that lies outside the pickle");
+      case Op::ReadonlyBuffer: unsupported("a buffer outside the pickle");
       default: return false;
     }
   }

@@ -40,8 +40,9 @@ std::string class_name(const Value& callable) {
 }
 
 [[noreturn]] void unsupported(const Value& callable, const std::string& problem) {
-  throw Error(ErrorCode::Unsupported, {}, class_name(callable) + " " + problem,
-              "torch.save of the loaded state dict writes it as Python's own pickle does");
+  throw Error(
+      ErrorCode::Unsupported, {}, class_name(callable) + " " + problem,
+      "load the state dict and torch.save it again: that writes it as Python's own pickle does");
 }
 
 // The mapping that holds the pairs of `value`; nullopt where it is none that we know.
@@ -64,10 +65,12 @@ Pairs argument_pairs(const Value& callable, const Value& argument) {
     }
     return pairs;
   }
-  if (!is_sequence(argument)) unsupported(callable, "of something else than a mapping or pairs");
+  if (!is_sequence(argument))
+    unsupported(callable, "is called with something other than a mapping or pairs");
   for (size_t i = 0; i < argument.size(); ++i) {
     const Value pair = argument[i];
-    if (!is_sequence(pair)) unsupported(callable, "of a sequence that holds something but pairs");
+    if (!is_sequence(pair))
+      unsupported(callable, "is called with a sequence that does not hold pairs");
     if (pair.size() != 2)
       corrupt(callable, "is called with a sequence of elements that are not all pairs");
     if (!is_hashable(pair[0])) corrupt(callable, "is called with a key that Python cannot hash");
@@ -83,7 +86,7 @@ NodeId with_items(ValueTree& tree, NodeId mapping, const Pairs& pairs) {
 
 // A sequence would be counted, not taken as pairs.
 NodeId call_counter(ValueTree& tree, const Value& callable, const Value& argument) {
-  if (!pairs_of(argument)) unsupported(callable, "of something else than a mapping");
+  if (!pairs_of(argument)) unsupported(callable, "is called with something other than a mapping");
   const Pairs pairs = argument_pairs(callable, argument);
   const NodeId callable_id = callable.id();
   const NodeId counts = with_items(tree, tree.dict(), pairs);
@@ -118,7 +121,7 @@ NodeId call_mapping(ValueTree& tree, MappingClass type, const Value& callable, c
 void refuse_arguments(const Value& callable, const Value& args, NodeId kwargs) {
   const bool has_kwargs = kwargs != kNoNode && callable.tree().value(kwargs).item_count() != 0;
   if (args.size() == 0 && !has_kwargs) return;
-  unsupported(callable, "built by NEWOBJ with arguments, which Python ignores");
+  unsupported(callable, "is built by NEWOBJ with arguments, which Python ignores");
 }
 
 // Tuples that share their elements are looked at once for each mention: `visits` bounds that.

@@ -88,7 +88,7 @@ ZstdStream::ZstdStream(const RandomAccess& file, ByteRange frames, uint64_t coun
     size_bytes_ += last.bytes.size();
     if (size_bytes_ > count_bytes_max) {
       throw Error(ErrorCode::Corrupt, {file.file_name(), frames.offset_bytes, {}},
-                  "the zstd stream decompresses to more than the expected " +
+                  "the zstd stream decompresses to more than the " +
                       std::to_string(count_bytes_max) + " bytes");
     }
     if (last.bytes.size() < kBlockBytes) break;

@@ -142,7 +142,7 @@ Checkpoint open_result(const std::filesystem::path& written, const Limits& limit
 void refuse_unreadable(const Error& error) {
   if (error.code() == ErrorCode::IoFailure) throw error;
   throw Error(ErrorCode::Unsupported, {.file = {}, .key = error.where().key},
-              "what would be written could not be read again: " + error.problem(), error.hint());
+              "the result could not be read back: " + error.problem(), error.hint());
 }
 
 void refuse_damage(const Findings& findings) {

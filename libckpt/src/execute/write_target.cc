@@ -36,7 +36,7 @@ void check_request(const ConvertOptions& options, const ConversionSource& source
   const bool needs_files = options.resume || options.finish || share.world_size > 1;
   if (needs_files && source.checkpoint == nullptr) {
     throw Error(ErrorCode::Unsupported, {},
-                "what does not come from files alone is written by one process in one go");
+                "a result that is not made from files alone cannot be shared or resumed");
   }
 }
 

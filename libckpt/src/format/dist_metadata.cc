@@ -157,8 +157,8 @@ class Interpreter {
     const bool is_zstd = name == "stream.zstd/1" || name.starts_with("stream.zstd/1.");
     if (is_zstd && transforms->size() == 1) return Wrapping::ZstdTorchSave;
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = std::string(key)},
-                "stored through '" + escaped(name) + "'" +
-                    (transforms->size() > 1 ? " and others" : "") + ", which is not read");
+                "stored with the transform '" + escaped(name) + "'" +
+                    (transforms->size() > 1 ? " and others" : "") + ", which is not supported");
   }
 
   uint32_t file_index(const Value& path, std::string_view key) {

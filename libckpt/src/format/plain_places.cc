@@ -36,7 +36,7 @@ class Places {
   [[noreturn]] static void refuse(const PlainEntry& entry, Place wanted, Place known) {
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = entry.key},
                 std::string("its path needs ") + text_of(wanted) + " where another key's has " +
-                    text_of(known) + ": the two could not be read back",
+                    text_of(known) + ", so the two could not be read back",
                 "--rename gives one of them another name");
   }
 

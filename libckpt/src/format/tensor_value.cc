@@ -201,7 +201,8 @@ void check_is_call(const Value& tensor) {
     malformed("function is given to NEWOBJ, which takes a class");
   }
   if (tensor.size() != 0) malformed("pickle appends elements to it");
-  if (tensor.item_count() != 0) unsupported("a tensor whose elements the pickle sets afterwards");
+  if (tensor.item_count() != 0)
+    unsupported("a tensor with elements that the pickle sets afterwards");
   if (tensor.state()) unsupported("a tensor that is given a state (BUILD), as before torch 0.4");
 }
 

@@ -91,9 +91,10 @@ void refuse_storages_of_two_types(const ValueTree& tree, const Where& where) {
     const bool is_same =
         first[1].is_global(id[1].module(), id[1].name()) && first[4].as_int() == id[4].as_int();
     if (is_same) continue;
-    throw Error(ErrorCode::Unsupported, where,
-                "storage '" + escaped(id[2].text()) +
-                    "' is stated with two element types or sizes; torch takes the first for both");
+    throw Error(
+        ErrorCode::Unsupported, where,
+        "storage '" + escaped(id[2].text()) +
+            "' has two different element types or sizes; torch would use the first for both");
   }
 }
 

@@ -23,8 +23,8 @@ void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous) {
   if (ambiguous.empty()) return;
   throw Error(ErrorCode::Unsupported, {.file = {}, .key = ambiguous[0].name},
               "its master rounds to the weight of '" + ckpt::escaped(ambiguous[0].also_fits[0]) +
-                  "', too: content does not prove its name",
-              "without --strict the deal alone decides, and such parameters are listed");
+                  "' as well, so its values do not prove its name",
+              "without --strict the ping-pong deal decides, and such parameters are listed");
 }
 
 uint32_t checked_data_parallel(const ConvertOptions& options) {
@@ -162,8 +162,8 @@ ConvertReport convert_layer_wise(Job job, const ConvertOptions& options) {
   }
   if (!to_safetensors && !options.keys.empty()) {
     throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
-                "a Megatron checkpoint is converted whole: its optimizer's groups count the keys",
-                "--to safetensors takes some keys, and renames them");
+                "a Megatron checkpoint is converted as a whole: its optimizer refers to all keys",
+                "--to safetensors can select and rename keys");
   }
   const LayerWiseCheckpoint view = name_layer_wise(source);
   LayerWiseTargetSpec spec;

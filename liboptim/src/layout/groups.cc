@@ -159,7 +159,7 @@ GroupReport describe_groups(const ckpt::Checkpoint& checkpoint) {
     if (is_layer_wise(checkpoint)) {
       NamedGroups(checkpoint, report).run(name_layer_wise(checkpoint));
     } else {
-      report.unnamed_reason = "not a LayerWise checkpoint";
+      report.unnamed_reason = "no layer-wise optimizer";
     }
   } catch (const ckpt::Error& error) {
     if (error.code() != ckpt::ErrorCode::Unsupported) throw;

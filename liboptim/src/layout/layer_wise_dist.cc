@@ -79,8 +79,8 @@ class Reader {
       if (is_layer_key(tensor.key)) unstacked = tensor.key;
     }
     if (!stacked.empty() && !unstacked.empty()) {
-      unsupported(unstacked, "is a layer's own key, but '" + ckpt::escaped(stacked) +
-                                 "' is stacked over layers: both in one model are not known");
+      unsupported(unstacked, "is the key of one layer, but '" + ckpt::escaped(stacked) +
+                                 "' is stacked over layers; a model with both is not supported");
     }
     if (!stacked.empty() || !unstacked.empty()) view_.layers_stacked = !stacked.empty();
   }
@@ -145,14 +145,14 @@ class Reader {
         continue;
       }
       const auto shard = parse_object_key(object.key);
-      if (!shard) unsupported(object.key, "this object is not known");
+      if (!shard) unsupported(object.key, "this object is unknown");
       if (is_extra_state(shard->key)) {
         read_extra_state(object, *shard);
       } else if (shard->key.starts_with("rerun_state_machine")) {
         view_.rank_objects.emplace_back(
             object.key, std::make_shared<const Document>(source_.read_object(object)));
       } else {
-        unsupported(object.key, "this object is not known");
+        unsupported(object.key, "this object is unknown");
       }
     }
   }
@@ -186,7 +186,7 @@ class Reader {
         {ModelEntry::What::ExtraState, std::string(kOutputExtraState), 0, std::nullopt});
     for (const ModelEntry& entry : view_.model) {
       if (!model_position(entry.name)) {
-        unsupported(entry.name, "its place in the model's order is not known");
+        unsupported(entry.name, "its position in the model's order is unknown");
       }
     }
     std::sort(view_.model.begin(), view_.model.end(), [](const auto& a, const auto& b) {
@@ -215,9 +215,9 @@ class Reader {
       const std::string master = state_key(kMasterState, entry.name);
       const bool has_master = keys.contains(master), has_states = states_.contains(entry.name);
       if (!has_master && !has_states) {
-        unsupported(entry.name,
-                    "has neither master nor optimizer state, as a frozen parameter; such are not "
-                    "handled");
+        unsupported(
+            entry.name,
+            "has neither master nor optimizer state, as a frozen parameter; such are not handled");
       }
       if (!has_master) corrupt(master, "is missing");
       if (!has_states) corrupt(entry.name, "has no optimizer state");
@@ -233,7 +233,7 @@ class Reader {
       LayerWiseParam param = make_param(weight, entry.name);
       const TensorEntry& master = check_state(tensors, state_key(kMasterState, entry.name), weight);
       if (master.dtype != ckpt::DType::Float32) {
-        unsupported(master.key, "a master that is not float32");
+        unsupported(master.key, "the master is not float32");
       }
       param.states = states_.at(entry.name);
       std::stable_sort(param.states.begin(), param.states.end(), [](const auto& a, const auto& b) {
@@ -347,7 +347,7 @@ class Reader {
     if (key.is(Kind::Str)) return;
     throw Error(ErrorCode::Unsupported,
                 {state_.file, std::nullopt, state_.key + pointer + "/" + ckpt::key_text(key)},
-                "a key that is not a string is not known here");
+                "the key is not a string");
   }
 
   void read_common_step(const Value& inner, const std::string& pointer, LayerWiseOptimizer& out) {
@@ -357,7 +357,7 @@ class Reader {
         state->is(Kind::Dict) && state->item_count() == (state->find(kCommonStep) ? size_t{1} : 0);
     if (!is_known) {
       throw Error(ErrorCode::Unsupported, {state_.file, std::nullopt, state_.key + pointer},
-                  "beside it the common state holds state that is not known");
+                  "the common state holds unknown state in addition to it");
     }
     if (state->item_count() == 0) return;
     const TensorEntry* tensor = source_.catalog().find_tensor(pointer, state_.file);

@@ -36,7 +36,7 @@ class StackCheck {
     for (const ModelEntry& entry : source_.model) {
       if (entry.name == kOutputExtraState) continue;
       if (!model_position(entry.name)) {
-        refuse(entry.name, "its place in the model's order is not known");
+        refuse(entry.name, "its position in the model's order is unknown");
       }
       if (entry.what == ModelEntry::What::ExtraState) add("", entry.name, nullptr);
     }
@@ -70,7 +70,7 @@ class StackCheck {
   [[noreturn]] static void refuse_states(const LayerWiseParam& param, const LayerWiseParam& other) {
     refuse(param.info.name, "its optimizer states are " + list(param.states) + ", those of '" +
                                 ckpt::escaped(other.info.name) + "' are " + list(other.states) +
-                                "; torch_dist holds the same states of all parameters");
+                                "; torch_dist stores the same states of all parameters");
   }
 
   static std::string list(const std::vector<std::string>& states) {
@@ -85,8 +85,8 @@ class StackCheck {
     const ShardedName sharded = sharded_name(name, key_rules(source_));
     if (!sharded.layer) return;
     if (*sharded.layer >= source_.layer_count) {
-      refuse(prefix + name, "is of a layer behind the " + std::to_string(source_.layer_count) +
-                                " that args.num_layers says");
+      refuse(prefix + name,
+             "belongs to a layer beyond args.num_layers = " + std::to_string(source_.layer_count));
     }
     Stack& stack = stacks_[prefix + sharded.key];
     if (stack.layers_seen++ == 0) {

@@ -74,7 +74,7 @@ std::string step_bytes(ckpt::DType dtype, int64_t step) {
     case ckpt::DType::Int64: return bytes_of(step);
     default:
       throw Error(ErrorCode::Unsupported, {},
-                  "a step count of type " + std::string(ckpt::name(dtype)));
+                  "unsupported type of a step count: " + std::string(ckpt::name(dtype)));
   }
 }
 

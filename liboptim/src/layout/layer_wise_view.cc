@@ -80,7 +80,7 @@ bool has_layers_alike(const Value& args) {
 bool has_local_layers(const Value& args, const std::string& file) {
   const auto implementation = args.find("transformer_impl");
   if (!implementation || !implementation->is(Kind::Str)) {
-    unsupported(file, "transformer_impl", "is missing: names of layer norms cannot be told");
+    unsupported(file, "transformer_impl", "is missing, so the names of layer norms are unknown");
   }
   if (implementation->text() == "local") return true;
   if (implementation->text() == "transformer_engine") return false;

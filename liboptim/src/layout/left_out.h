@@ -13,7 +13,7 @@ namespace optim {
 
 // What is left out of a checkpoint's structure, as NotChecked::what.
 inline constexpr const char* kOwners = "which rank owns which parameter";
-inline constexpr const char* kRankFiles = "which rank files are expected";
+inline constexpr const char* kRankFiles = "which rank files have to be there";
 
 // "1 tensor", "3 tensors".
 inline std::string counted(uint64_t count, std::string_view thing) {

@@ -141,7 +141,7 @@ class Proof {
     if (weight.dtype != ckpt::DType::BFloat16 && weight.dtype != ckpt::DType::Float16) {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
                   "a model weight of type " + std::string(ckpt::name(weight.dtype)) +
-                      " cannot be told by its master");
+                      " cannot be identified by its master");
     }
     ckpt::TensorStream masters(master, source_), weights(weight, source_);
     uint64_t sum = 0, first = 0;

@@ -29,8 +29,7 @@ void RankItems::add(const State& state, std::initializer_list<std::string_view> 
   for (size_t i = 0; i < state.value.item_count(); ++i) {
     const auto [key, value] = state.value.item(i);
     if (!key.is(Kind::Str)) {
-      (state.place / ckpt::key_text(key))
-          .unsupported("a key that is not a string is not known here");
+      (state.place / ckpt::key_text(key)).unsupported("the key is not a string");
     }
     if (std::ranges::find(known, key.text()) != known.end()) continue;
     item_of(state, key.text())

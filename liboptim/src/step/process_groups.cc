@@ -53,7 +53,7 @@ AddNccl nccl_module() {
   void* const entry = function_of_module("liboptim_nccl.so", kAddNccl, problem);
   if (entry != nullptr) return reinterpret_cast<AddNccl>(entry);
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "nccl"}, problem,
-                    "groups that the trainer made work, too");
+                    "process groups made by the trainer work as well");
 }
 
 }  // namespace

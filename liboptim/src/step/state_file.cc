@@ -50,7 +50,7 @@ class Pickler {
   template <class Sharded>
   ckpt::NodeId operator()(const Sharded& /*unused*/) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {},
-                      "a sharded state dict does not fit into one file");
+                      "a sharded state dict cannot be saved in one file");
   }
 
  private:

@@ -212,7 +212,7 @@ def manifest_elsewhere(folder: Path) -> Path:
     return made
 
 
-LEADS_OUT = "a link that leads out of the checkpoint"
+LEADS_OUT = "the symbolic link points outside the checkpoint"
 
 
 def link_rows():

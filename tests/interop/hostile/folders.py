@@ -106,8 +106,8 @@ def metadata_rows():
     call = SYSTEM + text(COMMAND) + b"\x85R."
     for name, make, code, *says in (
         ("D1 .metadata that runs code, CVE-2026-24150, ZDI-CAN-31759, GHSA-ppvg-47fv-5f4w",
-         metadata_of(b"\x80\x02" + call), CORRUPT, ".metadata", "no Metadata"),
-        ("D1 .metadata is a number", metadata_of(b"\x80\x02K\x01."), CORRUPT, "no Metadata"),
+         metadata_of(b"\x80\x02" + call), CORRUPT, ".metadata", "an object of class Metadata"),
+        ("D1 .metadata is a number", metadata_of(b"\x80\x02K\x01."), CORRUPT, "class Metadata"),
         ("D1 .metadata is empty", metadata_of(b""), CORRUPT, ".metadata", "STOP"),
         ("D1 entries are a number", plain(with_fields(state_dict_metadata=1)), CORRUPT,
          ".metadata", "dict"),
@@ -292,7 +292,7 @@ def backend(content: str) -> Make:
 
 def folder_rows():
     for name, make, code, *says in (
-        ("D5 a zstd bomb", zstd_bomb, CORRUPT, "__0_0.distcp @", "'a'", "inflates to more than"),
+        ("D5 a zstd bomb", zstd_bomb, CORRUPT, "__0_0.distcp @", "'a'", "decompresses to more"),
         ("D7 a hundred thousand keys in one place", many_keys, CORRUPT, "shares bytes"),
         ("D8 ranks that saved alone and disagree", ranks_that_disagree, CORRUPT, "__1.metadata",
          "'a'"),

@@ -90,7 +90,8 @@ void read_overrides(const Value& fields, ParamGroup& group) {
       case Kind::Float: group.others[name] = value.as_float(); break;
       case Kind::Str: group.others[name] = std::string(value.text()); break;
       default:
-        refuse(ckpt::ErrorCode::Unsupported, name, "a group has this setting: not understood");
+        refuse(ckpt::ErrorCode::Unsupported, name,
+               "a parameter group has this setting, which is not supported");
     }
   }
 }

@@ -153,7 +153,7 @@ void JsonFields::refuse_others() const {
   for (const std::string& field : known_) known += (known.empty() ? "" : ", ") + field;
   for (const auto& [field, value] : object_.items()) {
     if (known_.contains(field)) continue;
-    refuse_unsupported(field, "is not a field that is understood here", "the fields are " + known);
+    refuse_unsupported(field, "is not a known field", "the fields are " + known);
   }
 }
 

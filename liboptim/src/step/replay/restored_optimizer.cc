@@ -49,7 +49,7 @@ void refuse_other_state(const LayerWiseOptimizer& optimizer) {
   for (const auto* others : {&optimizer.others, &optimizer.inner_others}) {
     for (const auto& [key, node] : *others) {
       refuse(ckpt::ErrorCode::Unsupported, key,
-             "the optimizer has this state: it cannot be replayed");
+             "the optimizer has this state, which cannot be replayed");
     }
   }
 }
@@ -72,7 +72,8 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
                                                         const at::Device& device) {
   const LayerWiseCheckpoint& view = source.view;
   for (const RankItem& item : view.rank_items) {
-    refuse(ckpt::ErrorCode::Unsupported, item.name, "ranks state it: it cannot be replayed");
+    refuse(ckpt::ErrorCode::Unsupported, item.name,
+           "is kept by individual ranks and cannot be replayed");
   }
   std::vector<std::vector<OptimizerGroup>> chain;
   for (size_t o = 0; o < view.optimizers.size(); ++o) {
@@ -151,7 +152,7 @@ at::Device replay_device(const ReplayOptions& options) {
            "a step on a GPU clips by its own norm, not by a recorded one");
   }
   if (options.processes.rank.size > 1) {
-    refuse(ckpt::ErrorCode::Unsupported, "device", "a replay on a GPU is one process");
+    refuse(ckpt::ErrorCode::Unsupported, "device", "a replay on a GPU runs in one process");
   }
   return use_cuda();
 }
@@ -180,7 +181,7 @@ std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
   config.log_num_zeros_in_grad = true;
   if (config.use_precision_aware_optimizer) {
     refuse(ckpt::ErrorCode::Unsupported, "args.use_precision_aware_optimizer",
-           "masters and states of fewer bits are not replayed");
+           "masters and states in lower precision cannot be replayed");
   }
   std::vector<std::unique_ptr<Optimizer>> optimizers;
   for (std::vector<OptimizerGroup>& of_one : restore_groups(source, config, init, device)) {
