@@ -44,6 +44,8 @@ FAIL = [
 REPLAY = [
     (["step-replay", "check", "traces/adamw_decoupled_b2_0.999.json",
       "traces/muon_split_qkv_nesterov.json"], 0),
+    (["step-replay", "run", "torch", "--grads", "expected", "--from-init", "--expect", "torch",
+      "-o", "out"], 0),
 ]
 
 
@@ -78,6 +80,7 @@ def lay_out(folder):
         "torch": "lw_muon_bf16_torch_dp2/ckpt",
         "other": "gpt1l_tiny_torch_dist_dp2",
         "model.pt": "torch_save_zip/zip.pt",
+        "expected": "lw_muon_bf16_torch_dp2/expected",
     }
     for name, source in golden.items():
         os.symlink(GOLDEN / source, folder / name)
