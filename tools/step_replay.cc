@@ -6,7 +6,7 @@ int main(int argc, char** argv) {
   const tools::ToolInfo tool = {
       .name = "step-replay",
       .description = "Replays optimizer steps from recorded gradients and compares the outcome.",
-      .examples = {"step-replay run ckpt/ --grads grads.safetensors --expect other_ckpt/",
+      .examples = {"step-replay run ckpt/ --grads grads/ --from-init --expect other_ckpt/",
                    "step-replay run ckpt/ --grads grads.safetensors --dp 4 --spawn 2 -o stepped/",
                    "step-replay check traces/muon_split_qkv.json --json"},
       .unbuilt = {"record"},

@@ -44,6 +44,8 @@ FAIL = [
 REPLAY = [
     (["step-replay", "check", "traces/adamw_decoupled_b2_0.999.json",
       "traces/muon_split_qkv_nesterov.json"], 0),
+    (["step-replay", "run", "torch", "--grads", "expected", "--from-init", "--expect", "torch",
+      "-o", "out"], 0),
 ]
 
 
@@ -78,10 +80,26 @@ def lay_out(folder):
         "torch": "lw_muon_bf16_torch_dp2/ckpt",
         "other": "gpt1l_tiny_torch_dist_dp2",
         "model.pt": "torch_save_zip/zip.pt",
-        "traces": "steps",
+        "expected": "lw_muon_bf16_torch_dp2/expected",
     }
     for name, source in golden.items():
         os.symlink(GOLDEN / source, folder / name)
+    lay_out_traces(folder / "traces")
+
+
+def lay_out_traces(folder):
+    """The recorded traces, three of them also under shorter names."""
+    folder.mkdir()
+    shorter = {
+        "adamw_decoupled_b2_0.999": "adamw",
+        "muon_l2_nesterov": "muon_l2",
+        "muon_split_qkv_nesterov": "muon_split_qkv",
+    }
+    for tensors in (GOLDEN / "steps").glob("*.safetensors"):
+        for name in {tensors.stem, shorter.get(tensors.stem, tensors.stem)}:
+            for suffix in (".json", ".safetensors"):
+                source = tensors.with_name(tensors.stem + suffix)
+                os.symlink(source, folder / (name + suffix))
 
 
 def remove_outputs(folder):

@@ -14,8 +14,7 @@ import tempfile
 from commands import GOLDEN, helps, lay_out
 
 FOREIGN = re.compile(r"\b(TEXT|UINT|INT|FLOAT|REQUIRED|Excludes|Needs|Positionals)\b|\{")
-# Programs that an example may need beside ours, and checkpoints that this repository lacks.
-NOT_RUN = ("torchrun", "step-replay run")
+NOT_OURS = ("torchrun",)  # programs that an example may need, and a machine may lack
 
 
 def page_of(command):
@@ -42,7 +41,7 @@ def page_faults(page):
 
 
 def example_faults(example):
-    if any(word in example for word in NOT_RUN):
+    if example.startswith(NOT_OURS):
         return
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -58,6 +57,11 @@ def lay_out_examples(folder):
     twin = GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt"
     for name in ("ckpt_a", "ckpt_b", "old", "new"):
         os.symlink(twin, folder / name)
+    run = GOLDEN / "lw_muon_bf16_torch_dp2/expected"
+    os.symlink(run, folder / "grads")
+    os.symlink(run / "init_and_grads.safetensors", folder / "grads.safetensors")
+    os.symlink(run / "state.safetensors", folder / "state.safetensors")
+    os.symlink(GOLDEN / "lw_muon_bf16_torch_dp4/ckpt", folder / "other_ckpt")
     os.symlink(GOLDEN / "torch_save_zip/zip.pt", folder / "copy.pt")
     subprocess.run(["ckpt-convert", "model.pt", "dcp", "--to", "torch_dist"], cwd=folder,
                    check=True, capture_output=True)

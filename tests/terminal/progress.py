@@ -4,10 +4,12 @@ and nothing of it is left when something else is printed, also after an error an
 
 usage: progress.py BIN fast_clock.so
 """
+import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -27,6 +29,7 @@ COMMANDS = [
     ("ckpt-inspect", ["diff", "ckpt", "torch"], 0),
     ("ckpt-inspect", ["diff", "ckpt", "model.pt"], 1),
     ("ckpt-inspect", ["verify", "damaged"], 1),
+    ("step-replay", ["run", "torch", "--grads", "expected", "--from-init", "-o", "out"], 0),
 ]
 
 
@@ -38,6 +41,37 @@ def damage(folder):
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 1
     data.write_bytes(content)
+
+
+def write_big_file(path, count=8, tensor_bytes=8 << 20):
+    """safetensors of zeros, with time for a signal while they are converted."""
+    header = json.dumps({f"w{i}": {
+        "dtype": "U8", "shape": [tensor_bytes],
+        "data_offsets": [i * tensor_bytes, (i + 1) * tensor_bytes]} for i in range(count)})
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header.encode())
+        file.truncate(8 + len(header) + count * tensor_bytes)
+
+
+def signal_faults(stop, width, clock):
+    """A signal while the line stands; where the work was faster, it is repeated."""
+    def send_once_drawn(process, text):
+        if PROGRESS.search(text) and not sent:
+            sent.append(True)
+            process.send_signal(stop)
+
+    for _ in range(10):
+        sent = []
+        remove_outputs(pathlib.Path())
+        command = ["ckpt-convert", "big.safetensors", "out", "--to", "torch_dist", "-j", "1"]
+        printed, code = run_on_terminal(command, width, {"LD_PRELOAD": clock}, send_once_drawn)
+        if code == 128 + stop:
+            break
+    else:
+        yield f"exit code {code}: no signal came in time"
+    for line in Screen(printed).lines:
+        if PROGRESS.search(line):
+            yield f"left of the progress: {line}"
 
 
 def faults(command, code, width, clock):
@@ -66,8 +100,15 @@ def main():
         folder = pathlib.Path(name)
         lay_out(folder)
         damage(folder / "damaged")
+        write_big_file(folder / "big.safetensors")
         os.chdir(folder)
-        for program, arguments, code in COMMANDS:
+        for stop in (signal.SIGINT, signal.SIGTERM):
+            runs += 1
+            for fault in signal_faults(stop, 80, clock):
+                failed += 1
+                print(f"{stop.name}: {fault}")
+        built = programs(pathlib.Path(bin_folder))
+        for program, arguments, code in [row for row in COMMANDS if row[0] in built]:
             for width in (60, 80, 120):
                 remove_outputs(folder)
                 runs += 1

@@ -47,14 +47,17 @@ class Screen:
         return "\n".join(self.lines)
 
 
-def run_on_terminal(command, width, environment=None, folder=None):
-    """(what was printed on stdout and stderr, both the terminal; exit code)"""
+def run_on_terminal(command, width, environment=None, on_output=None):
+    """(what was printed on stdout and stderr, both the terminal; exit code)
+
+    `on_output(process, text)` is called after each part, with all that was printed so far.
+    """
     parent, child = pty.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     surroundings = {"PATH": os.environ["PATH"], "TERM": "xterm", "LC_ALL": "C.UTF-8"}
     surroundings.update(environment or {})
     process = subprocess.Popen(
-        command, stdin=child, stdout=child, stderr=child, cwd=folder,
+        command, stdin=child, stdout=child, stderr=child,
         env={name: value for name, value in surroundings.items() if value is not None})
     os.close(child)
     printed = b""
@@ -66,6 +69,8 @@ def run_on_terminal(command, width, environment=None, folder=None):
         if not part:
             break
         printed += part
+        if on_output:
+            on_output(process, printed.decode("utf-8", "replace"))
     os.close(parent)
     code = process.wait(timeout=120)
     return printed.decode("utf-8").replace("\r\n", "\n"), code

@@ -32,7 +32,11 @@ std::string name_of(const CLI::Option& option) {
   return name + (value.starts_with("...") ? "" : " ") + value;
 }
 
-std::string usage_of(const CLI::App& app) {
+std::string usage_of(const CLI::App& app, bool has_commands) {
+  const std::string commands = app.get_name() + " COMMAND ...";
+  const bool has_arguments = std::ranges::any_of(
+      app.get_options(), [](const CLI::Option* option) { return option->get_positional(); });
+  if (has_commands && !has_arguments) return "Usage: " + commands + "\n";
   std::string usage = "Usage: " + app.get_name();
   for (const CLI::Option* option : app.get_options()) {
     if (!option->get_positional()) continue;
@@ -42,7 +46,8 @@ std::string usage_of(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     if (!option->get_positional() && option->get_required()) usage += ' ' + name_of(*option);
   }
-  return wrapped(usage + " [OPTIONS]", page_width(), 4) + "\n";
+  usage = wrapped(usage + " [OPTIONS]", page_width(), 4) + "\n";
+  return has_commands ? usage + "       " + commands + "\n" : usage;
 }
 
 std::vector<HelpRow> rows_of(const std::vector<const CLI::Option*>& options) {
@@ -57,10 +62,11 @@ std::vector<HelpRow> rows_of(const std::vector<const CLI::Option*>& options) {
 
 class HelpPage : public CLI::FormatterBase {
  public:
-  explicit HelpPage(std::string ending) : ending_(std::move(ending)) {}
+  explicit HelpPage(HelpText text) : text_(std::move(text)) {}
 
   std::string make_help(const CLI::App* app, std::string, CLI::AppFormatMode) const override {
-    std::string page = wrapped(app->get_description(), page_width(), 0) + "\n\n" + usage_of(*app);
+    std::string page = wrapped(app->get_description(), page_width(), 0) + "\n\n" +
+                       usage_of(*app, text_.has_commands);
     const auto add = [&](const std::string& title, const auto& belongs) {
       const auto rows = rows_of(app->get_options(belongs));
       if (!rows.empty()) page += '\n' + help_section(title, rows);
@@ -75,11 +81,11 @@ class HelpPage : public CLI::FormatterBase {
         return option->get_group() == group && !option->get_positional() && !is_required(option);
       });
     }
-    return page + ending_;
+    return page + text_.ending;
   }
 
  private:
-  std::string ending_;
+  HelpText text_;
 };
 
 // Blanks between quotes are no place to break.
@@ -99,8 +105,8 @@ std::vector<std::string> shell_words(const std::string& command) {
 
 }  // namespace
 
-std::shared_ptr<CLI::FormatterBase> make_help_page(std::string ending) {
-  return std::make_shared<HelpPage>(std::move(ending));
+std::shared_ptr<CLI::FormatterBase> make_help_page(HelpText text) {
+  return std::make_shared<HelpPage>(std::move(text));
 }
 
 std::string help_section(const std::string& title, const std::vector<HelpRow>& rows) {

@@ -10,9 +10,15 @@ class FormatterBase;
 
 namespace tools {
 
+// What a page says beside its parser's arguments and options.
+struct HelpText {
+  bool has_commands = false;
+  std::string ending;  // paragraphs, made below
+};
+
 // The page that --help prints: at most 80 columns, and no wider than the terminal. Arguments,
-// required options, the other options by group, `ending` (paragraphs, made below).
-std::shared_ptr<CLI::FormatterBase> make_help_page(std::string ending);
+// required options, the other options by group, the ending.
+std::shared_ptr<CLI::FormatterBase> make_help_page(HelpText text);
 
 struct HelpRow {
   std::string name, description;

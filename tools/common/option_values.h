@@ -20,7 +20,8 @@ inline CLI::Validator one_of(const std::vector<std::string>& words) {
         if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
         std::string list;
         for (const std::string& word : words) list += (list.empty() ? "" : ", ") + word;
-        return "'" + ckpt::escaped(text) + "' is not one of " + list + did_you_mean(text, words);
+        return "'" + ckpt::escaped(text) + (words.size() == 1 ? "' is not " : "' is not one of ") +
+               list + did_you_mean(text, words);
       },
       "");
 }

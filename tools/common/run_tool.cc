@@ -103,7 +103,7 @@ std::unique_ptr<Parser> make_parser(const ToolInfo& tool, const Command& command
   auto parser = std::make_unique<Parser>(info);
   parser->run = command.declare(parser->app);
   declare_common(parser->app, parser->common, info);
-  parser->app.formatter(make_help_page(ending_of(info, {})));
+  parser->app.formatter(make_help_page({false, ending_of(info, {})}));
   return parser;
 }
 
@@ -115,7 +115,7 @@ std::unique_ptr<Parser> make_default_parser(const ToolInfo& tool,
   auto parser = nameless != nullptr ? make_parser(tool, *nameless) : std::make_unique<Parser>(tool);
   if (nameless == nullptr) declare_common(parser->app, parser->common, tool);
   parser->app.description(tool.description);
-  parser->app.formatter(make_help_page(ending_of(tool, commands)));
+  parser->app.formatter(make_help_page({commands.size() > 1, ending_of(tool, commands)}));
   return parser;
 }
 

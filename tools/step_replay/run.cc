@@ -240,7 +240,7 @@ Command make_run_command(std::vector<std::string> arguments) {
           "outcome.",
       .examples =
           {"step-replay run ckpt/ --grads grads.safetensors --from-init --expect state.safetensors",
-           "step-replay run ckpt/ --grads grads/ --dp 4 --expect other_ckpt/ --atol 0",
+           "step-replay run ckpt/ --grads grads/ --from-init --dp 4 --expect other_ckpt/",
            "torchrun --no-python --nproc-per-node 4 step-replay run ckpt/ --grads grads/ -o "
            "stepped/"},
       .unbuilt = {"--config"},
