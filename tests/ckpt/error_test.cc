@@ -60,4 +60,10 @@ BOOST_AUTO_TEST_CASE(escaping_keeps_printable_text_and_nothing_that_a_terminal_o
   for (const auto& [name, expected] : cases) BOOST_TEST(escaped(name) == expected);
 }
 
+BOOST_AUTO_TEST_CASE(a_hint_is_given_to_an_error_that_has_none) {
+  Error error(ErrorCode::Unsupported, {}, "is not read");
+  BOOST_TEST(error.hinted("first").hint() == "first");
+  BOOST_TEST(error.hinted("second").hint() == "first");
+}
+
 BOOST_AUTO_TEST_SUITE_END()

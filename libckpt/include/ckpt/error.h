@@ -42,6 +42,8 @@ class CKPT_EXPORT Error : public std::exception {
 
   // Fills in what an outer layer knows and the thrower did not; never overwrites.
   Error& within(const Where& outer);
+  // Gives a hint to an error that has none.
+  Error& hinted(std::string hint);
   // Puts `folder` before the name of the file, where there is one and the folder is not there yet.
   Error& below(const std::string& folder);
 

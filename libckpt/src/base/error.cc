@@ -76,6 +76,11 @@ Error& Error::within(const Where& outer) {
   return *this;
 }
 
+Error& Error::hinted(std::string hint) {
+  if (hint_.empty()) hint_ = std::move(hint);
+  return *this;
+}
+
 Error& Error::below(const std::string& folder) {
   const std::string prefix = folder + "/";
   const std::string& file = where_.file;

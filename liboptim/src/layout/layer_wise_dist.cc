@@ -90,8 +90,8 @@ class Reader {
       if (tensor.key.starts_with("chained_") || tensor.key.starts_with("optimizer.distributed")) {
         unsupported(
             tensor.key,
-            "optimizer state in flat buffers of data-parallel ranks (dp_reshardable), which "
-            "name no parameters, is not handled");
+            "is optimizer state in flat buffers of data-parallel ranks (dp_reshardable), which "
+            "name no parameters; expected fully_reshardable state");
       }
       if (tensor.key.starts_with(kStatePrefix)) {
         read_state_tensor(tensor);
@@ -213,8 +213,8 @@ class Reader {
       const bool has_master = keys.contains(master), has_states = states_.contains(entry.name);
       if (!has_master && !has_states) {
         unsupported(entry.name,
-                    "has neither master nor optimizer state, as a frozen parameter; such are not "
-                    "handled");
+                    "has neither master nor optimizer state, as a frozen parameter, which is not "
+                    "supported");
       }
       if (!has_master) corrupt(master, "is missing");
       if (!has_states) corrupt(entry.name, "has no optimizer state");
