@@ -57,8 +57,8 @@ class CKPT_EXPORT Error : public std::exception {
   std::string line_;
 };
 
-// A name from a file, fit for a terminal: control characters, quotes, backslashes and bytes that
-// are not UTF-8 become \xNN or \uNNNN.
+// A name from a file, fit for a terminal: control characters and bytes that are not UTF-8 become
+// \xNN or \uNNNN; a backslash is put before quotes and backslashes.
 CKPT_EXPORT std::string escaped(std::string_view name);
 
 }  // namespace ckpt

@@ -155,7 +155,7 @@ void list_files_beside(const ckpt::Checkpoint& source, ckpt::Target& target) {
   }
 }
 
-ConvertReport convert_layer_wise(Job job, const ConvertOptions& options) {
+ConvertReport convert_named(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
   const uint32_t data_parallel = checked_data_parallel(options);
   const bool to_safetensors = options.format == ckpt::Format::Safetensors;
@@ -190,6 +190,15 @@ ConvertReport convert_layer_wise(Job job, const ConvertOptions& options) {
   report.source_data_parallel = view.sizes.data_parallel;
   report.target_data_parallel = data_parallel != 0 ? data_parallel : view.sizes.data_parallel;
   return report;
+}
+
+ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) {
+  try {
+    return convert_named(job, options);
+  } catch (Error& error) {
+    if (error.code() == ErrorCode::Unsupported) error.hinted(what_works_on(job.source));
+    throw;
+  }
 }
 
 // What it would lose is not known.
@@ -236,8 +245,11 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
   const ckpt::Checkpoint opened =
       ckpt::Checkpoint::open(source, {options.iteration, options.limits});
   const Job job{opened, source, destination};
-  if (opened.is_megatron() && !is_layer_wise(opened)) refuse_other_megatron(opened);
-  return is_layer_wise(opened) ? convert_layer_wise(job, options) : convert_plain(job, options);
+  if (!is_layer_wise(opened)) {
+    if (opened.is_megatron()) refuse_other_megatron(opened);
+    return convert_plain(job, options);
+  }
+  return convert_layer_wise(job, options);
 }
 
 ConvertReport reshard(const std::filesystem::path& source, const std::filesystem::path& destination,
