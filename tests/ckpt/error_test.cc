@@ -45,7 +45,8 @@ BOOST_AUTO_TEST_CASE(escaping_keeps_printable_text_and_nothing_that_a_terminal_o
       {"\xc3\xa4\xe5\xad\x97\xf0\x9f\x98\x80", "\xc3\xa4\xe5\xad\x97\xf0\x9f\x98\x80"},
       {"a\nb\tc", "a\\x0ab\\x09c"},
       {"\x1b[31m", "\\x1b[31m"},
-      {"'\"\\", "\\x27\\x22\\x5c"},
+      {"it's \"here\"", "it\\'s \\\"here\\\""},
+      {"\\x27", "\\\\x27"},  // a name that looks escaped is not taken for one that was
       {std::string("\0", 1), "\\x00"},
       {"\x7f", "\\x7f"},
       {"\xc2\x9b", "\\x9b"},                         // C1 control
@@ -58,6 +59,12 @@ BOOST_AUTO_TEST_CASE(escaping_keeps_printable_text_and_nothing_that_a_terminal_o
       {"\xe5\xad", "\\xe5\\xad"},                    // cut
   };
   for (const auto& [name, expected] : cases) BOOST_TEST(escaped(name) == expected);
+}
+
+BOOST_AUTO_TEST_CASE(a_hint_is_given_to_an_error_that_has_none) {
+  Error error(ErrorCode::Unsupported, {}, "is not read");
+  BOOST_TEST(error.hinted("first").hint() == "first");
+  BOOST_TEST(error.hinted("second").hint() == "first");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

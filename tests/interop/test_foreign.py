@@ -21,7 +21,8 @@ from programs import BIN, GOLDEN, run, succeed
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 
-UNSUPPORTED, MALFORMED, NOT_FOUND = 4, 3, 5
+UNSUPPORTED, MALFORMED = 4, 3
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
 
 def script(path: Path) -> None:
@@ -73,7 +74,7 @@ def deepspeed(path: Path) -> None:
     (path / "latest").write_text("global_step10")
     (path / "zero_to_fp32.py").write_text("")
     torch.save({"module": {"w": torch.zeros(3)}}, step / "mp_rank_00_model_states.pt")
-    torch.save({"optimizer_state_dict": {}}, step / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt")
+    torch.save({"state": {}}, step / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt")
 
 
 def orbax(path: Path) -> None:
@@ -103,11 +104,11 @@ ROWS: dict[str, tuple[Callable[[Path], object], str]] = {
     "plain.pt": (lambda p: p.write_bytes(pickle.dumps({"w": 1})), "Python pickle"),
     "page.safetensors": (lambda p: p.write_text("<!DOCTYPE html>\n<html></html>"), "HTML"),
     "pointer.bin": (
-        lambda p: p.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
+        lambda p: p.write_text(LFS_POINTER),
         "Git LFS pointer",
     ),
     "weights.h5": (lambda p: p.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(64)), "HDF5"),
-    "config.json": (lambda p: p.write_text('{"hidden_size": 16}'), "JSON file without a weight_map"),
+    "config.json": (lambda p: p.write_text('{"hidden_size": 16}'), "without a weight_map"),
     "pytorch_model.bin.index.json": (torch_shards, "several torch.save files"),
     "deepspeed": (deepspeed, "DeepSpeed"),
     "orbax": (orbax, "Orbax"),
@@ -171,7 +172,6 @@ def test_every_cut_of_a_torch_save_file_is_damage(legacy: bool, tmp_path: Path) 
 
 
 def test_a_pointer_among_the_files_of_a_checkpoint_is_called_so(tmp_path: Path) -> None:
-    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
     for sample, file in (
         ("lw_muon_bf16_torch_dist_dp2", "iter_0000003/common.pt"),
         ("lw_muon_bf16_torch_dist_dp2", "iter_0000003/.metadata"),
@@ -180,5 +180,5 @@ def test_a_pointer_among_the_files_of_a_checkpoint_is_called_so(tmp_path: Path) 
         root = tmp_path / "ckpt"
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(GOLDEN / sample / "ckpt", root, copy_function=shutil.copyfile)
-        (root / file).write_text(pointer)
+        (root / file).write_text(LFS_POINTER)
         check_refusal(("ckpt-inspect", "ls", root), "Git LFS pointer")

@@ -1,6 +1,8 @@
 #include "common/source_options.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include <ckpt/error.h>
 #include <common/console.h>
@@ -8,6 +10,21 @@
 #include <common/text.h>
 
 namespace tools {
+namespace {
+
+// common.pt opens as the file that it is; whoever named it may have wanted the checkpoint.
+void warn_of_common_state(const std::string& named, Console& console) {
+  const std::filesystem::path path(named);
+  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  std::error_code unknown;
+  if (path.filename() != "common.pt" || !std::filesystem::exists(folder / ".metadata", unknown)) {
+    return;
+  }
+  console.warn("this is the common state of a torch_dist checkpoint: open " +
+               ckpt::escaped(folder.string()) + " for its tensors");
+}
+
+}  // namespace
 
 void SourceOptions::declare(CLI::App& app, const std::string& name) {
   app.add_option(name, path,
@@ -29,6 +46,7 @@ ckpt::Checkpoint SourceOptions::open_to_list(Console& console) const {
   SourceOptions listing = *this;
   listing.limits.allow_missing_data = true;
   ckpt::Checkpoint checkpoint = listing.open();
+  warn_of_common_state(path, console);
   const std::vector<std::string> missing = missing_files(checkpoint.catalog());
   if (!missing.empty()) {
     console.warn(count_text(missing.size(), "data file") +

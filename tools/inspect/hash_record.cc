@@ -51,6 +51,25 @@ std::string entry_text(const std::string& hash, const HashRow& row) {
   return hash + " " + row.dtype + " " + row.shape;
 }
 
+// A recorded name as it is written now: once \x27, \x22 and \x5c stood for \', \" and \\.
+std::string as_written_now(std::string_view name) {
+  constexpr std::pair<std::string_view, std::string_view> kOnce[] = {
+      {"\\x27", "\\'"}, {"\\x22", "\\\""}, {"\\x5c", "\\\\"}};
+  std::string text;
+  while (!name.empty()) {
+    size_t count = name.starts_with("\\\\") ? 2 : 1;
+    std::string_view now = name.substr(0, count);
+    for (const auto& [once, replacement] : kOnce) {
+      if (!name.starts_with(once)) continue;
+      now = replacement;
+      count = once.size();
+    }
+    text += now;
+    name.remove_prefix(count);
+  }
+  return text;
+}
+
 // "HASH  DTYPE  SHAPE  NAME"; a shape is "[2, 16]" or "-".
 void add_line(std::string_view line, HashRecord& record) {
   std::string_view left = after_spaces(line.substr(kDigits));
@@ -60,7 +79,7 @@ void add_line(std::string_view line, HashRecord& record) {
   const size_t shape_size = left.starts_with('[') && end != left.npos ? end + 1 : end;
   const std::string_view shape = left.substr(0, shape_size);
   left = after_spaces(left.substr(shape.size()));
-  const HashRow row{std::string(dtype), std::string(shape), std::string(left)};
+  const HashRow row{std::string(dtype), std::string(shape), as_written_now(left)};
   record.entries.emplace(row.name, entry_text(std::string(line.substr(0, kDigits)), row));
 }
 

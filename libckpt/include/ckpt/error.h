@@ -42,6 +42,8 @@ class CKPT_EXPORT Error : public std::exception {
 
   // Fills in what an outer layer knows and the thrower did not; never overwrites.
   Error& within(const Where& outer);
+  // Gives a hint to an error that has none.
+  Error& hinted(std::string hint);
   // Puts `folder` before the name of the file, where there is one and the folder is not there yet.
   Error& below(const std::string& folder);
 
@@ -55,8 +57,8 @@ class CKPT_EXPORT Error : public std::exception {
   std::string line_;
 };
 
-// A name from a file, fit for a terminal: control characters, quotes, backslashes and bytes that
-// are not UTF-8 become \xNN or \uNNNN.
+// A name from a file, fit for a terminal: control characters and bytes that are not UTF-8 become
+// \xNN or \uNNNN; a backslash is put before quotes and backslashes.
 CKPT_EXPORT std::string escaped(std::string_view name);
 
 }  // namespace ckpt

@@ -38,7 +38,7 @@ void append_code_point(std::string& out, uint32_t c) {
   out += c < 0x10000 ? "\\u" + hex(c).substr(4) : "\\U" + hex(c);
 }
 
-// `reserved`: printable characters that are escaped as well.
+// `reserved`: printable characters that get a backslash.
 std::string escape(std::string_view text, std::string_view reserved) {
   std::string out;
   out.reserve(text.size());
@@ -46,10 +46,10 @@ std::string escape(std::string_view text, std::string_view reserved) {
     const Utf8Char next = first_utf8_char(text);
     if (next.count_bytes == 0) {
       append_hex_byte(out, static_cast<uint8_t>(text[0]));
-    } else if (is_unprintable(next.code_point) ||
-               reserved.find(text[0]) != std::string_view::npos) {
+    } else if (is_unprintable(next.code_point)) {
       append_code_point(out, next.code_point);
     } else {
+      if (reserved.find(text[0]) != std::string_view::npos) out += '\\';
       out.append(text.substr(0, next.count_bytes));
     }
     text.remove_prefix(next.count_bytes == 0 ? 1 : next.count_bytes);
@@ -73,6 +73,11 @@ Error& Error::within(const Where& outer) {
   }
   if (where_.key.empty()) where_.key = outer.key;
   compose();
+  return *this;
+}
+
+Error& Error::hinted(std::string hint) {
+  if (hint_.empty()) hint_ = std::move(hint);
   return *this;
 }
 

@@ -36,7 +36,8 @@ class FileWalk {
     pointer_.enter(step.place);
     if (visits_left_-- == 0) {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = pointer_.shortened()},
-                  "values are shared so often that listing them does not end");
+                  "values are shared so often that listing them does not end",
+                  "ckpt-inspect ls, hash and verify work on it");
     }
     if (const auto mapping = as_mapping(step.value)) {
       open_items(*mapping);
@@ -100,8 +101,8 @@ Inventory dist_inventory(const Checkpoint& checkpoint) {
   const auto planner_data = planner_data_of(checkpoint);
   if (!planner_data || !planner_data->is(Kind::Dict)) {
     throw Error(ErrorCode::Unsupported, {".metadata", std::nullopt, ""},
-                "holds no planner_data: no plain state dict, and no Megatron checkpoint whose "
-                "names are known");
+                "holds no planner_data, with which names are compared across formats",
+                "ckpt-inspect hash without --logical compares it under stored names");
   }
   Inventory inventory = native_inventory(checkpoint);
   for (TensorEntry& tensor : inventory.tensors) tensor.key = pointer_of(*planner_data, tensor.key);
@@ -131,7 +132,8 @@ Inventory plain_inventory(const Checkpoint& checkpoint) {
       catalog.files.size() == 1 ? checkpoint.document(catalog.files[0].path) : nullptr;
   if (document == nullptr) {
     throw Error(ErrorCode::Unsupported, {.file = checkpoint.folder().string(), .key = {}},
-                "the files of this Megatron checkpoint have no names in common with other formats");
+                "the files of this Megatron checkpoint have no names in common with other formats",
+                "ckpt-inspect hash without --logical compares it under stored names");
   }
   return FileWalk(checkpoint, *document).run();
 }

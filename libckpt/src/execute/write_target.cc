@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "execute/destination_name.h"
 #include "execute/finish_store.h"
 #include "execute/output_files.h"
 #include "execute/publish_parts.h"
@@ -27,7 +28,8 @@ void refuse_losses(const std::vector<NotCarried>& losses) {
   throw Error(
       ErrorCode::Unsupported, {.file = {}, .key = losses[0].what},
       "cannot be carried: " + losses[0].reason,
-      losses.size() == 1 ? "" : std::to_string(losses.size()) + " things cannot be carried");
+      (losses.size() == 1 ? "" : std::to_string(losses.size()) + " things cannot be carried; ") +
+          "without --strict they are left out and listed");
 }
 
 void check_request(const ConvertOptions& options, const ConversionSource& source) {
@@ -40,9 +42,13 @@ void check_request(const ConvertOptions& options, const ConversionSource& source
   }
 }
 
-void refuse_overlap(const StagingPlace& place, const ConversionSource& source) {
+void check_destination(const fs::path& destination, const Target& target,
+                       const ConversionSource& source) {
+  refuse_address_as_destination(destination);
+  const StagingPlace place(destination);
   place.refuse_overlap(source.path);
   if (source.checkpoint != nullptr) place.refuse_files(source.checkpoint->files());
+  check_destination_name(target, destination);
 }
 
 // Whether this process publishes: all parts are written, and nobody else does. Waits while one that
@@ -67,7 +73,6 @@ class TargetWriter {
 
   void write(const fs::path& destination) {
     const WriteJob job(target_, plan(), fingerprint_, options_);
-    refuse_overlap(StagingPlace(destination), source_);
     std::optional<Staging> staging = enter(destination, job);
     if (!staging) return;
     const WriteAttempt attempt = attempt_at(job, *staging);
@@ -85,7 +90,6 @@ class TargetWriter {
     const StagingPlace place(destination);
     options.share.world_size = process_count_of(place);
     const WriteJob job(target_, plan(), fingerprint_, options);
-    refuse_overlap(place, source_);
     place.tidy();
     const bool is_left = kind_of_entry(place.job) != EntryKind::Absent;
     if (!is_left && !options_.force && is_published(destination, job)) {
@@ -149,7 +153,7 @@ class TargetWriter {
   StagingOptions staging_options(const WriteJob& job) const {
     StagingOptions options;
     options.force = options_.force;
-    options.single_file = target_.files.size() == 1 && target_.files[0].path.empty();
+    options.single_file = is_single_file(target_);
     options.source = source_.path.string();
     if (source_.checkpoint != nullptr) options.job = job.identity().text();
     options.resume = options_.resume;
@@ -167,13 +171,22 @@ class TargetWriter {
 
 // What the plan does not show.
 void add_warnings_of_dry_run(const fs::path& destination, const ConvertOptions& options,
-                             std::vector<std::string>& warnings) {
+                             ConvertReport& report) {
+  std::vector<std::string>& warnings = report.warnings;
   if (options.zstd_level) warnings.emplace_back("sizes are before zstd compression");
   if (options.integrity) {
     warnings.emplace_back("integrity.json is written in addition");
   }
   if (!options.force && kind_of_entry(destination) != EntryKind::Absent) {
     warnings.emplace_back("the destination exists: nothing would be written without --force");
+  }
+  // A run that is continued finds a part of its bytes there.
+  const fs::path folder = StagingPlace(destination).destination.parent_path();
+  const auto room_bytes = options.resume ? std::nullopt : free_bytes(folder);
+  if (room_bytes && report.plan.total_bytes > *room_bytes) {
+    warnings.push_back(std::to_string(report.plan.total_bytes) + " bytes are needed, " +
+                       std::to_string(*room_bytes) + " are free in " + escaped(folder.string()) +
+                       ": the run would fail (exit code 5)");
   }
 }
 
@@ -183,6 +196,7 @@ ConvertReport write_target(Target target, const ConversionSource& source,
                            const fs::path& destination, const ConvertOptions& options) {
   check_request(options, source);
   check_store_options(target, options);
+  check_destination(destination, target, source);
   if (options.strict) refuse_losses(target.not_carried);
   ConvertReport report;
   report.target_format = target.format;
@@ -195,7 +209,7 @@ ConvertReport write_target(Target target, const ConversionSource& source,
   }
   report.not_carried = std::move(target.not_carried);
   report.warnings = std::move(target.warnings);
-  if (options.dry_run) add_warnings_of_dry_run(destination, options, report.warnings);
+  if (options.dry_run) add_warnings_of_dry_run(destination, options, report);
   return report;
 }
 

@@ -62,7 +62,9 @@ FileHashes read_integrity(const RandomAccess& file, const Limits& limits) {
   }
   if (algorithm->get<std::string>() != "sha256") {
     throw Error(ErrorCode::Unsupported, {file.file_name(), std::nullopt, "algorithm"},
-                "'" + escaped(algorithm->get<std::string>()) + "' is not handled");
+                "'" + escaped(algorithm->get<std::string>()) +
+                    "' is not a known algorithm; expected 'sha256'",
+                "whoever wrote it checks it: Megatron-Core with --verify-integrity");
   }
   if (files == document->end() || !files->is_object())
     corrupt(file, "files", "expected an object with the hash of each file");

@@ -15,7 +15,8 @@ void refuse_megatron(const Checkpoint& source) {
   throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
               common_missing
                   ? "a Megatron checkpoint with neither common.pt nor a common state in the store"
-                  : "a Megatron checkpoint without a LayerWise optimizer is not handled");
+                  : "is a Megatron checkpoint; expected a plain state dict",
+              "ckpt-inspect ls, show, tree, groups, hash, diff and verify work on it");
 }
 
 Target make_plain_target(PlainState state, const TargetSpec& spec) {

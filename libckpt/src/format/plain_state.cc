@@ -13,6 +13,7 @@
 namespace ckpt {
 namespace {
 
+constexpr const char* kWhatWorks = "ckpt-inspect ls, show, tree, hash, diff and verify work on it";
 constexpr size_t kDepthMax = 1000;  // nesting of a state dict; Python's own recursion limit
 
 std::string joined(const std::vector<PathStep>& path) {
@@ -42,7 +43,7 @@ class Flattener {
     const Value root = document_.tree.root();
     if (!as_mapping(root)) {
       throw Error(ErrorCode::Unsupported, {.file = file_, .key = {}},
-                  "the file holds no state dict (no mapping at its root)");
+                  "holds no state dict; expected a dict at its root", kWhatWorks);
     }
     enter_mapping(*as_mapping(root), "");
     note_what_mappings_lose(root, "");
@@ -58,7 +59,8 @@ class Flattener {
       const std::string text = key_text(key);
       if (!texts.insert(text).second) {
         throw Error(ErrorCode::Unsupported, {.file = file_, .key = pointer + pointer_step(text)},
-                    "two keys of one mapping are this as text; as strings they would be one");
+                    "two keys of one mapping are this as text; as strings they would be one",
+                    kWhatWorks);
       }
       if (!key.is(Kind::Str)) {
         path_.push_back({text, false});
@@ -85,7 +87,8 @@ class Flattener {
 
   void enter(const Value& value, PathStep step, const std::string& pointer) {
     if (path_.size() >= kDepthMax) {
-      throw Error(ErrorCode::Unsupported, {.file = file_, .key = pointer}, "nested too deeply");
+      throw Error(ErrorCode::Unsupported, {.file = file_, .key = pointer}, "nested too deeply",
+                  kWhatWorks);
     }
     path_.push_back(std::move(step));
     if (const auto mapping = as_mapping(value)) {
@@ -153,7 +156,7 @@ class Flattener {
     state_.entries.push_back({joined(path_), path_, nullptr, false, nullptr, 0});
     if (!keys_.insert(state_.entries.back().key).second) {
       throw Error(ErrorCode::Unsupported, {.file = file_, .key = state_.entries.back().key},
-                  "two values have this key once their paths are joined by '.'");
+                  "two values have this key once their paths are joined by '.'", kWhatWorks);
     }
     return state_.entries.back();
   }
@@ -227,8 +230,9 @@ PlainState read_dist_state(const Checkpoint& source) {
   const Value keys = metadata.at("state_dict_metadata");
   if (keys.item_count() != source.catalog().tensors.size() + source.catalog().objects.size()) {
     throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
-                "ranks that saved without talking to each other know different keys: converting "
-                "what they wrote is not handled");
+                "ranks that saved without talking to each other know different keys; expected the "
+                "same keys of all ranks",
+                kWhatWorks);
   }
   PlainState state;
   for (size_t i = 0; i < keys.item_count(); ++i) {

@@ -23,7 +23,8 @@ std::string quoted(const std::string& text) {
     return json(text).dump();
   } catch (const json::exception&) {
     throw Error(ErrorCode::Unsupported, {.file = {}, .key = text},
-                "safetensors holds text in UTF-8 only");
+                "is not UTF-8; safetensors holds no other text",
+                "--rename gives it another name, --to torch and torch_dist hold it");
   }
 }
 
@@ -61,9 +62,11 @@ std::string header_of(const std::vector<SafetensorsSpec::Tensor>& tensors,
   text += "}";
   text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
   if (text.size() > Limits().safetensors_header_bytes_max) {
-    throw Error(ErrorCode::Unsupported, {},
-                "a header of " + std::to_string(text.size()) +
-                    " bytes, the format allows 100,000,000: too many tensors for one file");
+    throw Error(
+        ErrorCode::Unsupported, {},
+        "a header of " + std::to_string(text.size()) +
+            " bytes, the format allows 100,000,000: too many tensors for one file",
+        "give a folder as destination (a name without .safetensors): it takes several files");
   }
   std::string length;
   for (int shift = 0; shift < 64; shift += 8) {

@@ -95,7 +95,10 @@ void check_backend(const Location& location, const Limits& limits) {
   }
   const auto backend = json["sharded_backend"].get<std::string>();
   if (backend != "torch_dist") {
-    throw Error(ErrorCode::Unsupported, where, "backend '" + escaped(backend) + "' is not read");
+    throw Error(ErrorCode::Unsupported, where,
+                "is '" + escaped(backend) + "'; expected 'torch_dist'",
+                "load it with the Megatron-Core that wrote it, and save it with --ckpt-format "
+                "torch_dist");
   }
 }
 

@@ -8,6 +8,7 @@
 #include <optim/layer_wise_checkpoint.h>
 
 #include "layout/check_result.h"
+#include "layout/checkpoint_kind.h"
 #include "layout/common_state.h"
 #include "layout/iteration_check.h"
 #include "layout/layer_wise_target.h"
@@ -84,11 +85,13 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
 Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target) {
   if (target.format != ckpt::Format::TorchDist) {
     throw Error(ErrorCode::Unsupported, {},
-                "only torch_dist can be linked: in `torch`, files hold what their rank owns");
+                "only torch_dist can be linked: in `torch`, files hold what their rank owns",
+                "leave out --link, so that files are copied");
   }
   if (source.document(kCommonName) == nullptr) {
     throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
-                "cannot be linked: its common state, which changes, is in the store");
+                "cannot be linked: its common state, which changes, is in the store",
+                "leave out --link, so that files are copied");
   }
   std::erase_if(target.files, [](const ckpt::TargetFile& file) {
     const std::string name = std::filesystem::path(file.path).filename();
@@ -152,7 +155,7 @@ void list_files_beside(const ckpt::Checkpoint& source, ckpt::Target& target) {
   }
 }
 
-ConvertReport convert_layer_wise(Job job, const ConvertOptions& options) {
+ConvertReport convert_named(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
   const uint32_t data_parallel = checked_data_parallel(options);
   const bool to_safetensors = options.format == ckpt::Format::Safetensors;
@@ -190,11 +193,30 @@ ConvertReport convert_layer_wise(Job job, const ConvertOptions& options) {
   return report;
 }
 
+ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) {
+  try {
+    return convert_named(job, options);
+  } catch (Error& error) {
+    if (error.code() == ErrorCode::Unsupported) error.hinted(what_works_on(job.source));
+    throw;
+  }
+}
+
+// What it would lose is not known.
+[[noreturn]] void refuse_other_megatron(const ckpt::Checkpoint& source) {
+  const bool is_dist = source.catalog().format == ckpt::Format::TorchDist;
+  if (is_dist && !read_common_state(source)) {
+    refuse_kind(source, "common.pt, or a common state in the store");
+  }
+  refuse_kind(source, "a LayerWise checkpoint, or a plain state dict, to convert it");
+}
+
 ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
   if (options.data_parallel) {
     throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
-                "a data-parallel size was given, but this is not a LayerWise checkpoint");
+                "is a plain state dict; expected a LayerWise checkpoint for a data-parallel size",
+                "leave out --dp");
   }
   const ckpt::Format format = options.format.value_or(source.catalog().format);
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
@@ -224,7 +246,11 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
   const ckpt::Checkpoint opened =
       ckpt::Checkpoint::open(source, {options.iteration, options.limits});
   const Job job{opened, source, destination};
-  return is_layer_wise(opened) ? convert_layer_wise(job, options) : convert_plain(job, options);
+  if (!is_layer_wise(opened)) {
+    if (opened.is_megatron()) refuse_other_megatron(opened);
+    return convert_plain(job, options);
+  }
+  return convert_layer_wise(job, options);
 }
 
 ConvertReport reshard(const std::filesystem::path& source, const std::filesystem::path& destination,
@@ -237,13 +263,9 @@ ConvertReport reshard(const std::filesystem::path& source, const std::filesystem
       ckpt::Checkpoint::open(source, {options.iteration, options.limits});
   if (opened.is_megatron() && opened.catalog().format == ckpt::Format::TorchDist &&
       !read_common_state(opened)) {
-    throw Error(ErrorCode::Unsupported, {.file = opened.folder().string(), .key = {}},
-                "a Megatron checkpoint with neither common.pt nor a common state in the store");
+    refuse_kind(opened, "common.pt, or a common state in the store");
   }
-  if (!is_layer_wise(opened)) {
-    throw Error(ErrorCode::Unsupported, {.file = opened.folder().string(), .key = {}},
-                "holds no LayerWise optimizer to reshard");
-  }
+  if (!is_layer_wise(opened)) refuse_kind(opened, "a LayerWise checkpoint, to reshard it");
   return convert_layer_wise({opened, source, destination}, options);
 }
 

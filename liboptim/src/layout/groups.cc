@@ -5,6 +5,7 @@
 
 #include <ckpt/error.h>
 
+#include "layout/checkpoint_kind.h"
 #include "layout/group_search.h"
 #include "layout/layer_wise_view.h"
 #include "layout/state_names.h"
@@ -159,7 +160,7 @@ GroupReport describe_groups(const ckpt::Checkpoint& checkpoint) {
     if (is_layer_wise(checkpoint)) {
       NamedGroups(checkpoint, report).run(name_layer_wise(checkpoint));
     } else {
-      report.unnamed_reason = "no layer-wise optimizer";
+      report.unnamed_reason = "this is " + kind_of_checkpoint(checkpoint);
     }
   } catch (const ckpt::Error& error) {
     if (error.code() != ckpt::ErrorCode::Unsupported) throw;

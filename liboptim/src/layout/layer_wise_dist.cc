@@ -91,8 +91,8 @@ class Reader {
       if (tensor.key.starts_with("chained_") || tensor.key.starts_with("optimizer.distributed")) {
         unsupported(
             tensor.key,
-            "optimizer state in flat buffers of data-parallel ranks (dp_reshardable), which "
-            "name no parameters, is not handled");
+            "is optimizer state in flat buffers of data-parallel ranks (dp_reshardable), which "
+            "name no parameters; expected fully_reshardable state");
       }
       if (tensor.key.starts_with(kStatePrefix)) {
         read_state_tensor(tensor);
@@ -215,9 +215,9 @@ class Reader {
       const std::string master = state_key(kMasterState, entry.name);
       const bool has_master = keys.contains(master), has_states = states_.contains(entry.name);
       if (!has_master && !has_states) {
-        unsupported(
-            entry.name,
-            "has neither master nor optimizer state, as a frozen parameter; such are not handled");
+        unsupported(entry.name,
+                    "has neither master nor optimizer state, as a frozen parameter, which is not "
+                    "supported");
       }
       if (!has_master) corrupt(master, "is missing");
       if (!has_states) corrupt(entry.name, "has no optimizer state");

@@ -2,6 +2,8 @@
 
 #include <ckpt/error.h>
 
+#include <algorithm>
+
 #include "layout/tensor_attributes.h"
 
 namespace optim {
@@ -102,6 +104,18 @@ void lose_rank_items(TargetJob& job) {
   }
 }
 
+void warn_of_idle_ranks(TargetJob& job) {
+  if (!job.size_changes()) return;
+  const auto idle = std::ranges::count_if(job.deal, [](const auto& groups) {
+    return std::ranges::all_of(groups, [](const auto& params) { return params.empty(); });
+  });
+  if (idle == 0) return;
+  job.target.warnings.push_back(std::to_string(idle) + " of " + std::to_string(job.data_parallel) +
+                                (idle == 1 ? " ranks owns" : " ranks own") +
+                                " no parameter and will not update any: the " + "checkpoint has " +
+                                std::to_string(job.source.params.size()) + " parameters");
+}
+
 }  // namespace
 
 bool keeps_rank_items(const TargetJob& job) {
@@ -137,11 +151,13 @@ ckpt::Target make_layer_wise_target(const LayerWiseCheckpoint& source,
   const bool torch = spec.format == ckpt::Format::Torch;
   if (torch && spec.ownership != OwnershipPolicy::PingPong) {
     throw Error(ErrorCode::Unsupported, {},
-                "`torch` checkpoints know only ping-pong ownership: Megatron replays its own deal");
+                "`torch` checkpoints know only ping-pong ownership: Megatron replays its own deal",
+                "leave out --ownership, or write torch_dist");
   }
   if (torch && spec.layout != StoreLayout::Seed) {
     throw Error(ErrorCode::Unsupported, {},
-                "Megatron of August 2026 writes no `torch` checkpoints of LayerWise optimizers");
+                "Megatron of August 2026 writes no `torch` checkpoints of LayerWise optimizers",
+                "leave out --layout, or write torch_dist");
   }
   const uint32_t data_parallel =
       spec.data_parallel != 0 ? spec.data_parallel : source.sizes.data_parallel;
@@ -152,6 +168,7 @@ ckpt::Target make_layer_wise_target(const LayerWiseCheckpoint& source,
   job.target.format = spec.format;
   job.target.not_carried = source.not_carried;
   warn_of_batch_size(job);
+  warn_of_idle_ranks(job);
   lose_rank_items(job);
   if (torch) {
     add_torch_files(job);

@@ -30,7 +30,7 @@ void refuse_other_rank_folders(const ckpt::Checkpoint& source) {
   for (const ckpt::FileEntry& file : source.catalog().files) {
     if (!file.path.starts_with(kRankFolder)) {
       throw Error(ErrorCode::Unsupported, {.file = file.path, .key = {}},
-                  "belongs to another model-parallel rank; only data parallelism is handled");
+                  "belongs to another model-parallel rank; expected data parallelism only");
     }
   }
 }
@@ -285,7 +285,7 @@ class Reader {
     const auto& [name, value] = state;
     LayerWiseParam& owner = view_.params[param];
     if (!ckpt::as_tensor(value)) {
-      place.unsupported("a state that is not a tensor (such as SOAP's step) is not handled");
+      place.unsupported("is a state that is not a tensor, as SOAP has it; expected AdamW or Muon");
     }
     const TensorEntry& tensor = tensor_at(place);
     if (name == "step") {

@@ -4,6 +4,7 @@
 
 #include <optim/checkpoint_args.h>
 
+#include "layout/checkpoint_kind.h"
 #include "layout/common_state.h"
 
 namespace optim {
@@ -46,7 +47,10 @@ void refuse_other_parallelism(const Value& args, const std::string& file) {
   for (const std::string_view name : kSizes) {
     const uint32_t size = size_arg(args, file, name);
     if (size > 1) {
-      unsupported(file, name, "is " + std::to_string(size) + "; only data parallelism is handled");
+      unsupported(file, name,
+                  "is " + std::to_string(size) +
+                      "; expected 1: only the data-parallel "
+                      "size may be above 1");
     }
   }
 }
@@ -58,10 +62,10 @@ void refuse_other_models(const Value& args, const std::string& file) {
         "heterogeneous_layers_config_encoded_json", "mtp_num_layers", "hybrid_override_pattern"}) {
     const auto value = args.find(name);
     if (value && !value->is_none())
-      unsupported(file, name, "is set; this kind of model is not handled");
+      unsupported(file, name, "is set; models of this kind are not supported");
   }
   for (const std::string_view name : {"use_distributed_optimizer", "multi_latent_attention"}) {
-    if (is_true(args, name)) unsupported(file, name, "is set; this is not handled");
+    if (is_true(args, name)) unsupported(file, name, "is set, which is not supported");
   }
 }
 
@@ -128,7 +132,7 @@ Value attributes_of_args(const Value& common_root, const std::string& file) {
 
 void read_args(const Value& args, const std::string& file, LayerWiseCheckpoint& view) {
   if (!is_true(args, kLayerWiseArg)) {
-    unsupported(file, kLayerWiseArg, "is not set; only LayerWise optimizers are handled");
+    unsupported(file, kLayerWiseArg, "is not set; expected a LayerWise checkpoint");
   }
   refuse_other_parallelism(args, file);
   refuse_other_models(args, file);
@@ -226,10 +230,10 @@ LayerWiseCheckpoint name_layer_wise(const ckpt::Checkpoint& checkpoint) {
     }
   } catch (Error& error) {
     if (checkpoint.was_root()) error.below(checkpoint.folder().filename().string());
+    if (error.code() == ErrorCode::Unsupported) error.hinted(what_works_on(checkpoint));
     throw;
   }
-  throw Error(ErrorCode::Unsupported, {.file = checkpoint.folder().string(), .key = {}},
-              "holds no LayerWise optimizer");
+  refuse_kind(checkpoint, "a LayerWise checkpoint of Megatron");
 }
 
 }  // namespace optim

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <string_view>
 
+#include <ckpt/error.h>
+
+#include "layout/checkpoint_kind.h"
+
 namespace optim {
 namespace {
 
@@ -89,7 +93,18 @@ ckpt::Inventory logical_inventory(const LayerWiseCheckpoint& checkpoint) {
 
 ckpt::Inventory logical_inventory(const ckpt::Checkpoint& checkpoint) {
   if (is_layer_wise(checkpoint)) return logical_inventory(name_layer_wise(checkpoint));
-  return ckpt::plain_inventory(checkpoint);
+  try {
+    return ckpt::plain_inventory(checkpoint);
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::Unsupported || !checkpoint.is_megatron()) throw;
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported,
+                      {.file = checkpoint.folder().string(), .key = {}},
+                      "is " + kind_of_checkpoint(checkpoint) +
+                          ", whose names are not known; expected a LayerWise checkpoint or a plain "
+                          "state dict",
+                      "ckpt-inspect hash without --logical, and diff of two in the same format, "
+                      "compare it under stored names");
+  }
 }
 
 }  // namespace optim

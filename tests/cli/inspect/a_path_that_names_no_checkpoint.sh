@@ -30,6 +30,7 @@ refused nemo/weights --iteration 3
 mkdir single && cp "$step/common.pt" single/model.pt
 refused single
 echo "--- parts without .metadata"
+ckpt-inspect ls "$step/common.pt" 2>&1 > /dev/null
 rm "$step/.metadata"
 refused "$step"
 refused "$step/__0_0.distcp"
