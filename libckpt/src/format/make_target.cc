@@ -12,7 +12,7 @@ void refuse_megatron(const Checkpoint& source) {
   const bool common_missing = source.catalog().format == Format::TorchDist &&
                               source.document("common.pt") == nullptr &&
                               source.catalog().find_object("common_state/shard_0_1") == nullptr;
-  throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+  throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
               common_missing
                   ? "a Megatron checkpoint with neither common.pt nor a common state in the store"
                   : "a Megatron checkpoint without a LayerWise optimizer is not handled");

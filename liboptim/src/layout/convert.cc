@@ -87,7 +87,7 @@ Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target) {
                 "only torch_dist can be linked: in `torch`, files hold what their rank owns");
   }
   if (source.document(kCommonName) == nullptr) {
-    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "cannot be linked: its common state, which changes, is in the store");
   }
   std::erase_if(target.files, [](const ckpt::TargetFile& file) {
@@ -160,7 +160,7 @@ ConvertReport convert_layer_wise(Job job, const ConvertOptions& options) {
     throw Error(ErrorCode::InvalidArgument, {}, "safetensors are no iteration of a root");
   }
   if (!to_safetensors && !options.keys.empty()) {
-    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "a Megatron checkpoint is converted whole: its optimizer's groups count the keys",
                 "--to safetensors takes some keys, and renames them");
   }
@@ -192,7 +192,7 @@ ConvertReport convert_layer_wise(Job job, const ConvertOptions& options) {
 ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
   if (options.data_parallel) {
-    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "a data-parallel size was asked for, but this is no LayerWise checkpoint");
   }
   const ckpt::Format format = options.format.value_or(source.catalog().format);
