@@ -48,12 +48,7 @@ ckpt::Format format_named(const std::string& name) {
 }
 
 ckpt::KeyRules rules_of(const ConvertOptions& options) {
-  ckpt::KeyRules rules;
-  if (!options.filter.include.empty() || !options.filter.exclude.empty()) {
-    rules.accepts = [&filter = options.filter](std::string_view key) {
-      return filter.accepts({}, std::string(key));
-    };
-  }
+  ckpt::KeyRules rules{options.filter.selection(), {}};
   for (const std::string& text : options.renames) {
     const size_t equals = text.find('=');
     rules.renames.emplace_back(text.substr(0, equals), text.substr(equals + 1));

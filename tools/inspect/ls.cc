@@ -8,6 +8,7 @@
 
 #include "inspect/commands.h"
 #include "inspect/listing.h"
+#include "inspect/selection.h"
 
 namespace tools::inspect {
 namespace {
@@ -69,6 +70,7 @@ int run(const LsOptions& options, Console& console) {
   static const auto* opened = new ckpt::Checkpoint(options.source.open_to_list(console));
   const ckpt::Checkpoint& checkpoint = *opened;
   std::vector<Row> rows = list_rows(checkpoint.catalog(), options.filter);
+  warn_of_unmatched(options.filter, checkpoint.catalog(), console);
   sort_rows(rows, options.sort);
   if (console.options().json) {
     print_json_rows(console, rows, options, checkpoint.catalog());
@@ -92,7 +94,7 @@ Command make_ls_command() {
        "Lists tensors and objects: key, dtype, shape, bytes, chunks, where.",
        {"ckpt-inspect ls ckpt/",
         "ckpt-inspect ls ckpt/ --include '*exp_avg*' --sort size --limit 10",
-        "ckpt-inspect ls model.pt --exclude '/optimizer/*' --json"}},
+        "ckpt-inspect ls model.pt --exclude 'optimizer.*' --json"}},
       run);
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,7 @@
 
 #include <ckpt/catalog.h>
 #include <ckpt/document.h>
+#include <ckpt/key_pattern.h>
 
 namespace ckpt {
 
@@ -127,14 +129,16 @@ CKPT_EXPORT Target make_safetensors_target(SafetensorsSpec spec,
 
 // Which keys are carried, and under which names.
 struct KeyRules {
-  std::function<bool(std::string_view key)> accepts;         // default: all
-  std::vector<std::pair<std::string, std::string>> renames;  // the first that fits counts
-  bool empty() const { return !accepts && renames.empty(); }
+  KeySelection selection;
+  std::vector<KeyRename> renames;  // the first that fits counts
+  bool empty() const { return selection.is_everything() && renames.empty(); }
+
+  // To be called with all keys that there are before the functions below. Throws InvalidArgument
+  // where no key is left, NotFound where one that is to be included or renamed is not there.
+  CKPT_EXPORT void resolve(std::span<const KeyName> keys);
+  bool accepts(std::string_view key) const { return selection.accepts({}, key); }
+  CKPT_EXPORT std::string renamed(std::string_view key) const;
 };
-// `key` with its front `from` replaced by `to`; as it is where `from` is neither all of it nor ends
-// at a dot. Without `to` the dot goes, too: ("model.w", "model", "") is "w".
-CKPT_EXPORT std::string renamed_key(std::string_view key, std::string_view from,
-                                    std::string_view to);
 
 class Checkpoint;
 struct TargetSpec {

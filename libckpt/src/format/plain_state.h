@@ -52,7 +52,7 @@ PlainState read_plain_state(const Checkpoint& source, std::string_view target);
 void check_places(const PlainState& state);
 
 // Leaves out and renames entries. Throws InvalidArgument where nothing is left, or two entries get
-// one key.
-void apply(const KeyRules& rules, PlainState& state);
+// one key; NotFound where a rule names a key that is not there.
+void apply(KeyRules rules, PlainState& state);
 
 }  // namespace ckpt
