@@ -70,12 +70,12 @@ int run(const LsOptions& options, Console& console) {
   static const auto* opened = new ckpt::Checkpoint(options.source.open_to_list(console));
   const ckpt::Checkpoint& checkpoint = *opened;
   std::vector<Row> rows = list_rows(checkpoint.catalog(), options.filter);
-  warn_of_unmatched(options.filter, checkpoint.catalog(), console);
   sort_rows(rows, options.sort);
   if (console.options().json) {
     print_json_rows(console, rows, options, checkpoint.catalog());
     return 0;
   }
+  warn_of_unmatched(options.filter, checkpoint.catalog(), console);
   print_rows(console, {checkpoint.catalog(), rows, options.limit});
   if (console.options().quiet) return 0;
   std::string total = count_text(tensor_count(rows), "tensor") + ", " +

@@ -22,14 +22,15 @@ namespace {
 struct ShowOptions {
   SourceOptions source;
   std::vector<std::string> keys;
+  KeyFilter filter;
 
   void declare(CLI::App& app) {
     source.declare(app);
     app.add_option("KEY", keys,
                    "Key as in ls, or glob; FILE:KEY where files share keys; dots and slashes are "
                    "the same")
-        ->required()
         ->option_text("...");
+    filter.declare(app);
   }
 };
 
@@ -265,14 +266,52 @@ nlohmann::json subject_to_json(const Subject& subject, const ckpt::Checkpoint& c
   return json;
 }
 
-int run(const ShowOptions& options, Console& console) {
-  const ckpt::Checkpoint checkpoint = options.source.open();
-  const std::vector<Row> rows = list_rows(checkpoint.catalog(), {});
+// What the KEYs name, or without one every row.
+std::vector<Subject> named_subjects(const ckpt::Checkpoint& checkpoint,
+                                    const std::vector<Row>& rows,
+                                    const std::vector<std::string>& keys) {
   std::vector<Subject> subjects;
-  for (const std::string& key : options.keys) {
+  for (const std::string& key : keys) {
     const std::vector<Subject> found = find_subjects(checkpoint, rows, key);
     subjects.insert(subjects.end(), found.begin(), found.end());
   }
+  for (const Row& row : rows) {
+    const bool is_shown = row.tensor != nullptr || row.object->region;
+    if (keys.empty() && is_shown) {
+      subjects.push_back({row.file(), row.key(), row.tensor, row.object});
+    }
+  }
+  return subjects;
+}
+
+// Of these what --include and --exclude select. Throws NotFound where that is nothing.
+void keep_selected(std::vector<Subject>& subjects, const KeyFilter& filter) {
+  if (filter.is_everything()) return;
+  std::vector<ckpt::KeyName> names;
+  for (const Subject& subject : subjects) names.push_back({subject.file, subject.key});
+  ckpt::KeySelection selection = filter.selection();
+  selection.resolve(names);
+  selection.refuse_missing(names);
+  std::vector<Subject> kept;
+  for (const Subject& subject : subjects) {
+    if (selection.accepts(subject.file, subject.key)) kept.push_back(subject);
+  }
+  subjects = std::move(kept);
+  if (!subjects.empty()) return;
+  throw ckpt::Error(ckpt::ErrorCode::NotFound, {},
+                    "no tensor or object is selected by " + filter.text(),
+                    "ckpt-inspect ls lists the keys");
+}
+
+int run(const ShowOptions& options, Console& console) {
+  if (options.keys.empty() && options.filter.include.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a KEY or --include is required",
+                      "ckpt-inspect ls lists the keys");
+  }
+  const ckpt::Checkpoint checkpoint = options.source.open();
+  const std::vector<Row> rows = list_rows(checkpoint.catalog(), {});
+  std::vector<Subject> subjects = named_subjects(checkpoint, rows, options.keys);
+  keep_selected(subjects, options.filter);
   if (!console.options().json) {
     for (const Subject& subject : subjects) print_subject(console, subject, checkpoint);
     return 0;
