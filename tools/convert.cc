@@ -1,5 +1,4 @@
 // ckpt-convert: the same checkpoint in another format.
-#include <set>
 
 #include <common/conversion.h>
 #include <common/key_filter.h>
@@ -54,16 +53,9 @@ ckpt::Format format_named(const std::string& name) {
   return ckpt::Format::Torch;
 }
 
-// `left_out` gets the keys that are not accepted.
-ckpt::KeyRules rules_of(const ConvertOptions& options, std::set<std::string>& left_out) {
+ckpt::KeyRules rules_of(const ConvertOptions& options) {
   ckpt::KeyRules rules;
-  if (!options.filter.include.empty() || !options.filter.exclude.empty()) {
-    rules.accepts = [&filter = options.filter, &left_out](std::string_view key) {
-      const bool is_accepted = filter.accepts({}, std::string(key));
-      if (!is_accepted) left_out.emplace(key);
-      return is_accepted;
-    };
-  }
+  rules.selection = options.filter.selection();
   for (const std::string& text : options.renames) {
     const size_t equals = text.find('=');
     rules.renames.emplace_back(text.substr(0, equals), text.substr(equals + 1));
@@ -74,15 +66,12 @@ ckpt::KeyRules rules_of(const ConvertOptions& options, std::set<std::string>& le
 int convert(const ConvertOptions& options, tools::Console& console) {
   optim::ConvertOptions conversion;
   conversion.format = format_named(options.to);
-  std::set<std::string> left_out;
-  conversion.keys = rules_of(options, left_out);
+  conversion.keys = rules_of(options);
   conversion.layout = options.layout;
   conversion.integrity = options.integrity;
   conversion.zstd_level = options.zstd_level;
   conversion.data_parallel = options.data_parallel;
-  tools::ConversionOptions common = options.common;
-  common.left_out = &left_out;
-  return tools::run_conversion(optim::convert, common, conversion, console);
+  return tools::run_conversion(optim::convert, options.common, conversion, console);
 }
 
 }  // namespace

@@ -85,17 +85,4 @@ BOOST_AUTO_TEST_CASE(a_key_that_is_no_utf8_is_refused) {
   BOOST_TEST((error->code() == ckpt::ErrorCode::Unsupported));
 }
 
-BOOST_AUTO_TEST_CASE(a_front_is_renamed_where_it_ends_at_a_step) {
-  const auto renamed = [](const char* key, const char* from, const char* to) {
-    return ckpt::renamed_key(key, from, to);
-  };
-  BOOST_TEST(renamed("model.w", "model", "net") == "net.w");
-  BOOST_TEST(renamed("model.w", "model", "") == "w");
-  BOOST_TEST(renamed("model.w", "model.", "") == "w");
-  BOOST_TEST(renamed("models.w", "model", "net") == "models.w");
-  BOOST_TEST(renamed("model", "model", "net") == "net");
-  BOOST_TEST(renamed("w", "", "model.") == "model.w");
-  BOOST_TEST(renamed("a.model.w", "model", "net") == "a.model.w");
-}
-
 BOOST_AUTO_TEST_SUITE_END()

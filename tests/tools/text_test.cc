@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <ostream>
+#include <vector>
 
 #include "common/json.h"
 #include "common/key_filter.h"
@@ -79,14 +80,22 @@ BOOST_DATA_TEST_CASE(json_holds_names_that_are_utf8_and_escapes_others, kNames) 
 }
 
 BOOST_AUTO_TEST_CASE(filters_take_globs_over_keys_and_files) {
+  const auto accepts = [](const tools::KeyFilter& filter, const char* file, const char* key) {
+    ckpt::KeySelection selection = filter.selection();
+    const std::vector<ckpt::KeyName> names{{file, key}};
+    selection.resolve(names);
+    return selection.accepts(file, key);
+  };
   tools::KeyFilter filter;
-  BOOST_TEST(filter.accepts("", "any.key/at\nall"));
+  BOOST_TEST(accepts(filter, "", "any.key/at\nall"));
   filter.include = {"*.weight", "rank_0.pt:*"};
   filter.exclude = {"model.*"};
-  BOOST_TEST(filter.accepts("", "a.b/c.weight"));
-  BOOST_TEST(filter.accepts("rank_0.pt", "/0"));
-  BOOST_TEST(!filter.accepts("rank_1.pt", "/0"));
-  BOOST_TEST(!filter.accepts("", "model.weight"));
+  BOOST_TEST(accepts(filter, "", "a.b/c.weight"));
+  BOOST_TEST(accepts(filter, "rank_0.pt", "/0"));
+  BOOST_TEST(!accepts(filter, "rank_1.pt", "/0"));
+  BOOST_TEST(!accepts(filter, "", "model.weight"));
+  BOOST_TEST(filter.text() ==
+             "--include '*.weight' --include 'rank_0.pt:*' --exclude 'model.*'");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

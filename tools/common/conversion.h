@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <string>
 
 #include <common/share_options.h>
@@ -25,8 +24,7 @@ struct ConversionOptions {
   bool strict = false, force = false, dry_run = false;
   bool verify = false, resume = false, finish = false, clean = false;
   ShareOptions share;
-  uint64_t max_memory_bytes = 0;                    // 0: as libckpt does it
-  const std::set<std::string>* left_out = nullptr;  // keys that --include/--exclude left out so far
+  uint64_t max_memory_bytes = 0;  // 0: as libckpt does it
 
   void declare(CLI::App& app);
   optim::OwnershipPolicy policy() const;

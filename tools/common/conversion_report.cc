@@ -59,10 +59,6 @@ std::optional<Carried> carried_by(const ConversionOptions& options,
   }
 }
 
-size_t left_out_count(const ConversionOptions& options) {
-  return options.left_out == nullptr ? 0 : options.left_out->size();
-}
-
 // What is known of every published result (docs/decisions, 67 and 79).
 struct Proven {
   bool content;  // opened again: names, types, shapes and objects are the source's
@@ -99,7 +95,7 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
   const Proven proven = proven_by(report);
   document["proven"] = {
       {"content", proven.content}, {"values", proven.values}, {"masters", proven.masters}};
-  document["left_out"] = {{"keys", left_out_count(options)}};
+  document["left_out"] = {{"keys", report.left_out_count}};
   document["not_carried"] = losses_json(report.not_carried);
   document["warnings"] = json::array();
   for (const std::string& warning : report.warnings) {
@@ -182,9 +178,8 @@ void print_proven(Console& console, const optim::ConvertReport& report) {
   }
 }
 
-void print_losses(Console& console, const ConversionOptions& options,
-                  const optim::ConvertReport& report) {
-  if (const size_t count = left_out_count(options)) {
+void print_losses(Console& console, const optim::ConvertReport& report) {
+  if (const uint64_t count = report.left_out_count) {
     console.print_text("left out by --include/--exclude: " + count_text(count, "key"));
   }
   for (const auto& [lost, reason] : report.not_carried) {
@@ -199,7 +194,7 @@ void print_losses(Console& console, const ConversionOptions& options,
 
 void print_report(Console& console, const ConversionOptions& options,
                   const optim::ConvertReport& report) {
-  if (console.options().quiet) return print_losses(console, options, report);
+  if (console.options().quiet) return print_losses(console, report);
   if (options.dry_run || console.options().verbose) print_files(report.plan, console);
   console.print_text(opening_text(options, report));
   print_bytes(console, options, report);
@@ -208,7 +203,7 @@ void print_report(Console& console, const ConversionOptions& options,
                        count_text(carried->object_count, "object") + ", " +
                        size_text(report.plan.payload_bytes) + " of data");
   }
-  print_losses(console, options, report);
+  print_losses(console, report);
   if (report.not_carried.empty()) console.print_text("not carried: nothing");
   print_proven(console, report);
 }

@@ -1,23 +1,10 @@
 #include "common/key_filter.h"
 
-#include <fnmatch.h>
-
 #include <CLI/CLI.hpp>
-#include <algorithm>
+
+#include <ckpt/error.h>
 
 namespace tools {
-namespace {
-
-bool matches(const std::vector<std::string>& globs, const std::string& file,
-             const std::string& key) {
-  const std::string qualified = file + ":" + key;
-  return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) {
-    return fnmatch(glob.c_str(), key.c_str(), 0) == 0 ||
-           (!file.empty() && fnmatch(glob.c_str(), qualified.c_str(), 0) == 0);
-  });
-}
-
-}  // namespace
 
 void KeyFilter::declare(CLI::App& app) {
   app.add_option("--include", include, "Only keys that match; `*` crosses dots and slashes")
@@ -28,8 +15,16 @@ void KeyFilter::declare(CLI::App& app) {
       ->option_text("GLOB ...");
 }
 
-bool KeyFilter::accepts(const std::string& file, const std::string& key) const {
-  return (include.empty() || matches(include, file, key)) && !matches(exclude, file, key);
+std::string KeyFilter::text() const {
+  std::string text;
+  const auto add = [&](const char* option, const std::vector<std::string>& patterns) {
+    for (const std::string& typed : patterns) {
+      text += (text.empty() ? "" : " ") + std::string(option) + " '" + ckpt::escaped(typed) + "'";
+    }
+  };
+  add("--include", include);
+  add("--exclude", exclude);
+  return text;
 }
 
 }  // namespace tools

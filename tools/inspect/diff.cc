@@ -1,10 +1,13 @@
 // ckpt-inspect diff: what two checkpoints do not have in common. Exit code 1 if they differ.
+#include <algorithm>
 #include <optional>
 #include <ostream>
+#include <span>
 
 #include <ckpt/diff.h>
 #include <ckpt/error.h>
 #include <common/json.h>
+#include <common/key_filter.h>
 #include <common/option_values.h>
 #include <common/progress.h>
 #include <common/source_options.h>
@@ -12,8 +15,10 @@
 #include <common/text.h>
 
 #include "inspect/commands.h"
+#include "inspect/diff_summary.h"
 #include "inspect/listing.h"
 #include "inspect/names.h"
+#include "inspect/selection.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
@@ -21,10 +26,15 @@ namespace {
 
 using ckpt::DifferenceKind;
 
+constexpr int kDiffSchemaVersion = 2;  // 1: max_ulp, without counts
+
 struct DiffOptions {
   std::string a, b;
   ckpt::DiffOptions diff;
   ckpt::Limits limits;
+  KeyFilter filter;
+  size_t limit = SIZE_MAX;
+  bool summary = false;
 
   void declare(CLI::App& app) {
     app.add_option("A", a, "A checkpoint, as for `ckpt-inspect PATH`")
@@ -37,6 +47,11 @@ struct DiffOptions {
     app.add_option("--rtol", diff.rtol, "Default of both: 0, bit for bit")
         ->check(kTolerance)
         ->option_text("Y");
+    filter.declare(app);
+    app.add_option("--limit", limit, "At most this many differences, or modules")
+        ->check(kCount)
+        ->option_text("N");
+    app.add_flag("--summary", summary, "One row per module, the worst first");
     add_follow_links(app, limits);
     app.add_flag("--keys-only", diff.keys_only, "Names, shapes and dtypes; reads no tensor");
   }
@@ -51,7 +66,11 @@ std::string value_difference_text(const ckpt::ValueDifference& value) {
                      std::to_string(value.element_count) + " differ, max abs " +
                      short_number_text(value.max_abs) + ", max rel " +
                      short_number_text(value.max_rel);
-  if (value.max_ulp) text += ", max ULP " + short_number_text(*value.max_ulp);
+  if (value.nonfinite_count != 0) {
+    text += ", " + std::to_string(value.nonfinite_count) + " NaN or infinite";
+  }
+  if (value.max_ulp_distance)
+    text += ", max ULP distance " + short_number_text(*value.max_ulp_distance);
   return text + ", first at " + shape_text(value.first_index) + ": " + value.first_a + " | " +
          value.first_b;
 }
@@ -112,34 +131,77 @@ void add_object(Table& table, const ckpt::ObjectDifference& object) {
   }
 }
 
-void print_differences(Console& console, const ckpt::Differences& differences) {
-  if (console.options().quiet) return;
+void print_verdict(Console& console, const ckpt::Differences& differences) {
+  const std::string tensors = count_text(differences.tensor_count, "tensor");
+  const std::string objects = count_text(differences.object_count, "object");
+  if (differences.none()) {
+    console.out() << console.paint(Paint::Green, "equal") << ": " << tensors << ", " << objects;
+  } else {
+    console.out() << console.paint(Paint::Red, "different") << ": " << differences.tensors.size()
+                  << " of " << tensors << ", " << differences.objects.size() << " of " << objects;
+  }
+}
+
+void print_differences(Console& console, const ckpt::Differences& differences, size_t limit) {
   Table table({{}, {.can_shorten = true}, {.can_shorten = true}});
-  for (const ckpt::TensorDifference& tensor : differences.tensors) {
+  const size_t tensor_count = std::min(limit, differences.tensors.size());
+  const size_t object_count = std::min(limit - tensor_count, differences.objects.size());
+  for (const auto& tensor : std::span(differences.tensors).first(tensor_count)) {
     table.add_row({kind_cell(tensor.kind),
                    {qualified_key(tensor.file, tensor.key), Paint::Bold},
                    {detail_of(tensor)}});
   }
-  for (const ckpt::ObjectDifference& object : differences.objects) add_object(table, object);
+  for (const auto& object : std::span(differences.objects).first(object_count)) {
+    add_object(table, object);
+  }
   table.print(console);
-  const std::string tensors = count_text(differences.tensor_count, "tensor");
-  const std::string objects = count_text(differences.object_count, "object");
-  if (differences.none()) {
-    console.out() << console.paint(Paint::Green, "equal") << ": " << tensors << ", " << objects
-                  << '\n';
-  } else {
-    console.out() << console.paint(Paint::Red, "different") << ": " << differences.tensors.size()
-                  << " of " << tensors << ", " << differences.objects.size() << " of " << objects
-                  << '\n';
+  print_verdict(console, differences);
+  const size_t shown = tensor_count + object_count;
+  if (shown < differences.tensors.size() + differences.objects.size()) {
+    console.out() << "; " << shown << " shown";
   }
 }
 
+Table module_table() {
+  return Table({{.title = "MODULE", .can_shorten = true},
+                {.title = "DIFFERENT", .align = Align::Right},
+                {.title = "MISSING/TYPE", .align = Align::Right},
+                {.title = "NaN/Inf", .align = Align::Right, .drop_order = 3},
+                {.title = "MAX ABS", .align = Align::Right},
+                {.title = "MAX REL", .align = Align::Right},
+                {.title = "MAX ULP DISTANCE", .align = Align::Right, .drop_order = 2},
+                {.title = "WORST", .can_shorten = true, .drop_order = 1}});
+}
+
+void print_summary(Console& console, const ckpt::Differences& differences,
+                   const DiffSummary& summary, size_t limit) {
+  const size_t shown = std::min(limit, summary.modules.size());
+  Table table = module_table();
+  for (const ModuleDifference& module : std::span(summary.modules).first(shown)) {
+    const auto& ulp = module.max_ulp_distance;
+    table.add_row(
+        {{key_text(module.module), Paint::Bold},
+         {std::to_string(module.different_count) + " of " + std::to_string(module.compared_count)},
+         {std::to_string(module.structural_count)},
+         {std::to_string(module.nonfinite_count)},
+         {short_number_text(module.max_abs)},
+         {short_number_text(module.max_rel)},
+         {ulp ? short_number_text(*ulp) : "-"},
+         {module.worst, Paint::Dim}});
+  }
+  if (shown != 0) table.print(console);
+  print_verdict(console, differences);
+  console.out() << "; " << summary.modules.size() << " of "
+                << count_text(summary.module_count, "module");
+  if (shown < summary.modules.size()) console.out() << ", " << shown << " shown";
+}
+
 nlohmann::json to_json(const ckpt::ValueDifference& value) {
-  nlohmann::json json = {{"elements", value.element_count},  {"different", value.different_count},
-                         {"max_abs", value.max_abs},         {"max_rel", value.max_rel},
-                         {"first_index", value.first_index}, {"first_a", value.first_a},
-                         {"first_b", value.first_b}};
-  if (value.max_ulp) json["max_ulp"] = *value.max_ulp;
+  nlohmann::json json = {{"elements", value.element_count},    {"different", value.different_count},
+                         {"nonfinite", value.nonfinite_count}, {"max_abs", value.max_abs},
+                         {"max_rel", value.max_rel},           {"first_index", value.first_index},
+                         {"first_a", value.first_a},           {"first_b", value.first_b}};
+  if (value.max_ulp_distance) json["max_ulp_distance"] = *value.max_ulp_distance;
   return json;
 }
 
@@ -182,41 +244,102 @@ nlohmann::json to_json(const ckpt::ObjectDifference& object) {
 }
 
 nlohmann::json to_json(const ckpt::Checkpoint& checkpoint) {
-  return {{"path", json_text(checkpoint.folder().string())},
+  return {{"path", json_text(checkpoint.shown_path())},
           {"format", name(checkpoint.catalog().format)}};
 }
 
 nlohmann::json to_json(const ckpt::Differences& differences) {
   nlohmann::json document = json_document();
+  document["schema_version"] = kDiffSchemaVersion;
   document["equal"] = differences.none();
   document["tensors"] = {{"compared", differences.tensor_count},
-                         {"different", nlohmann::json::array()}};
+                         {"different_count", differences.tensors.size()}};
   document["objects"] = {{"compared", differences.object_count},
-                         {"different", nlohmann::json::array()}};
+                         {"different_count", differences.objects.size()}};
+  return document;
+}
+
+void add_lists(nlohmann::json& document, const ckpt::Differences& differences, size_t limit) {
+  nlohmann::json& tensors = document["tensors"]["different"] = nlohmann::json::array();
+  nlohmann::json& objects = document["objects"]["different"] = nlohmann::json::array();
   for (const auto& tensor : differences.tensors) {
-    document["tensors"]["different"].push_back(to_json(tensor));
+    if (tensors.size() < limit) tensors.push_back(to_json(tensor));
   }
   for (const auto& object : differences.objects) {
-    document["objects"]["different"].push_back(to_json(object));
+    if (tensors.size() + objects.size() < limit) objects.push_back(to_json(object));
   }
-  return document;
+}
+
+nlohmann::json to_json(const ModuleDifference& module) {
+  nlohmann::json json = {
+      {"module", json_text(module.module)},  {"compared", module.compared_count},
+      {"different", module.different_count}, {"missing_or_type", module.structural_count},
+      {"nonfinite", module.nonfinite_count}, {"max_abs", module.max_abs},
+      {"max_rel", module.max_rel},           {"worst", json_text(module.worst)}};
+  if (module.max_ulp_distance) json["max_ulp_distance"] = *module.max_ulp_distance;
+  return json;
+}
+
+void add_modules(nlohmann::json& document, const DiffSummary& summary, size_t limit) {
+  document["modules"] = {{"compared", summary.module_count},
+                         {"different_count", summary.modules.size()},
+                         {"different", nlohmann::json::array()}};
+  for (const ModuleDifference& module : summary.modules) {
+    nlohmann::json& list = document["modules"]["different"];
+    if (list.size() < limit) list.push_back(to_json(module));
+  }
+}
+
+struct Compared {
+  const ckpt::Checkpoint &a, &b;
+  const NamedPair& named;
+  const ckpt::Differences& differences;
+};
+
+void print_as_json(Console& console, const DiffOptions& options, const Compared& compared) {
+  nlohmann::json document = to_json(compared.differences);
+  document.update(
+      {{"a", to_json(compared.a)}, {"b", to_json(compared.b)}, {"names", compared.named.names}});
+  if (!options.filter.is_everything()) document["selection"] = json_text(options.filter.text());
+  if (options.summary) {
+    add_modules(document, summarize(compared.differences, compared.named.a, compared.named.b),
+                options.limit);
+  } else {
+    add_lists(document, compared.differences, options.limit);
+  }
+  print_json(console, document);
+}
+
+void print_as_text(Console& console, const DiffOptions& options, const Compared& compared) {
+  if (console.options().quiet) return;
+  if (options.summary) {
+    print_summary(console, compared.differences,
+                  summarize(compared.differences, compared.named.a, compared.named.b),
+                  options.limit);
+  } else {
+    print_differences(console, compared.differences, options.limit);
+  }
+  if (!options.filter.is_everything()) {
+    console.out() << "; of what is selected by " << options.filter.text();
+  }
+  console.out() << '\n';
 }
 
 int run(const DiffOptions& options, Console& console) {
   std::optional<ProgressLine> line(std::in_place, console, "comparing");
   const ckpt::Checkpoint a = open_side(options.a, options.limits);
   const ckpt::Checkpoint b = open_side(options.b, options.limits);
-  const NamedPair named = names_in_common(a, b, console);
+  NamedPair named = names_in_common(a, b, console);
+  select({&named.a, &named.b}, options.filter, console);
   ckpt::DiffOptions diff_options = options.diff;
   diff_options.execution = make_execute_options(console, *line);
   const ckpt::Differences differences = diff({named.a, a}, {named.b, b}, diff_options);
   line.reset();
+  const Compared compared{a, b, named, differences};
   if (console.options().json) {
-    nlohmann::json document = to_json(differences);
-    document.update({{"a", to_json(a)}, {"b", to_json(b)}, {"names", named.names}});
-    print_json(console, document);
+    print_as_json(console, options, compared);
   } else {
-    print_differences(console, differences);
+    print_as_text(console, options, compared);
   }
   return differences.none() ? 0 : 1;
 }
@@ -227,7 +350,7 @@ Command make_diff_command() {
   return make_command<DiffOptions>(
       {.name = "diff",
        .description = "Compares two checkpoints across formats and data-parallel sizes.",
-       .examples = {"ckpt-inspect diff ckpt_a/ ckpt_b/",
+       .examples = {"ckpt-inspect diff ckpt_a/ ckpt_b/ --summary",
                     "ckpt-inspect diff model.pt dcp/ --atol 1e-6 --rtol 1e-5",
                     "ckpt-inspect diff old/ new/ --keys-only --json"},
        .quiet = "Nothing: the exit code says it",

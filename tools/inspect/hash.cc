@@ -5,6 +5,7 @@
 #include <ckpt/error.h>
 #include <ckpt/hash.h>
 #include <common/json.h>
+#include <common/key_filter.h>
 #include <common/progress.h>
 #include <common/share_options.h>
 #include <common/source_options.h>
@@ -16,6 +17,7 @@
 #include "inspect/commands.h"
 #include "inspect/hash_record.h"
 #include "inspect/hash_rows.h"
+#include "inspect/selection.h"
 
 namespace tools::inspect {
 namespace {
@@ -25,6 +27,7 @@ struct HashOptions {
   bool logical = false;
   std::string record;
   std::vector<std::string> outputs;
+  KeyFilter filter;
   ShareOptions share;
 
   void declare(CLI::App& app) {
@@ -36,6 +39,7 @@ struct HashOptions {
                    "Compare with the recorded output (text or JSON) of an earlier run; exit code 1 "
                    "if they differ")
         ->option_text("FILE");
+    filter.declare(app);
     share.declare(app);
     app.add_option("--finish", outputs,
                    "Read no tensor: put together what the processes of a share have printed")
@@ -74,8 +78,10 @@ nlohmann::json own_to_json(const std::vector<Hash>& hashes) {
 }
 
 void print_hashes_as_json(Console& console, const ckpt::Hashes& hashes, ckpt::Format format,
-                          ckpt::Share share) {
+                          const HashOptions& options) {
+  const ckpt::Share share = options.share.share();
   nlohmann::json document = json_document();
+  if (!options.filter.is_everything()) document["selection"] = json_text(options.filter.text());
   document["format"] = name(format);
   document["tensors"] = own_to_json(hashes.tensors);
   document["objects"] = own_to_json(hashes.objects);
@@ -103,8 +109,13 @@ void print_rows(Console& console, const ckpt::Hashes& hashes, ckpt::Share share)
   table.print(console);
 }
 
-void print_hashes(Console& console, const ckpt::Hashes& hashes, ckpt::Share share) {
-  if (!console.options().quiet) print_rows(console, hashes, share);
+void print_hashes(Console& console, const ckpt::Hashes& hashes, const HashOptions& options) {
+  const ckpt::Share share = options.share.share();
+  if (console.options().quiet) {
+    console.out() << hex(hashes.digest) << '\n';
+    return;
+  }
+  print_rows(console, hashes, share);
   if (share.world_size != 1) {
     const auto is_own = [](const auto& hashed) { return hashed.is_own; };
     return console.note(
@@ -113,9 +124,11 @@ void print_hashes(Console& console, const ckpt::Hashes& hashes, ckpt::Share shar
         std::to_string(std::ranges::count_if(hashes.objects, is_own)) + " of " +
         count_text(hashes.objects.size(), "object") + "; --finish gives the digest of the whole");
   }
-  console.print_text(hex(hashes.digest) + "  digest of " +
+  std::string text = hex(hashes.digest) + "  digest of " +
                      count_text(hashes.tensors.size(), "tensor") + " and " +
-                     count_text(hashes.objects.size(), "object"));
+                     count_text(hashes.objects.size(), "object");
+  if (!options.filter.is_everything()) text.append(kSelectedBy).append(options.filter.text());
+  console.print_text(text);
 }
 
 [[noreturn]] void usage(const char* problem) {
@@ -137,8 +150,9 @@ ckpt::Hashes hash_or_finish(const HashOptions& options, const ckpt::Checkpoint& 
                             ckpt::Share share, Console& console) {
   ProgressLine line(console, "hashing");
   line.leave_terminal_if(options.share.distributed && share.rank != 0);
-  const ckpt::Inventory inventory =
+  ckpt::Inventory inventory =
       options.logical ? optim::logical_inventory(checkpoint) : native_inventory(checkpoint);
+  select({&inventory}, options.filter, console);
   if (options.outputs.empty()) {
     return hash(inventory, checkpoint, make_execute_options(console, line), share);
   }
@@ -147,15 +161,28 @@ ckpt::Hashes hash_or_finish(const HashOptions& options, const ckpt::Checkpoint& 
   return hashes;
 }
 
+// A digest alone does not say of what it is.
+void refuse_other_selection(const HashRecord& recorded, const HashOptions& options) {
+  if (recorded.entries.empty() || recorded.selection == options.filter.text()) return;
+  const bool is_of_all = recorded.selection.empty();
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = options.record, .key = {}},
+                    is_of_all ? "the record is of the whole checkpoint, not of a selection"
+                              : "the record is of what was selected by " + recorded.selection,
+                    is_of_all ? "leave --include and --exclude out" : "repeat these options");
+}
+
 int compare(const HashOptions& options, const ckpt::Hashes& hashes, ckpt::Share share,
             Console& console) {
   HashRecord recorded = read_record(options.record);
+  refuse_other_selection(recorded, options);
   if (share.world_size != 1) {
     if (recorded.entries.empty())
       usage("the record is a digest of the whole, which no share knows");
     recorded = part_of(recorded, hashes, share);
   }
-  return print_comparison(console, record_of(hashes), recorded, share);
+  HashRecord found = record_of(hashes);
+  found.selection = options.filter.text();
+  return print_comparison(console, found, recorded, share);
 }
 
 int run(const HashOptions& options, Console& console) {
@@ -164,9 +191,9 @@ int run(const HashOptions& options, Console& console) {
   const ckpt::Hashes hashes = hash_or_finish(options, checkpoint, share, console);
   if (!options.record.empty()) return compare(options, hashes, share, console);
   if (console.options().json) {
-    print_hashes_as_json(console, hashes, checkpoint.catalog().format, share);
+    print_hashes_as_json(console, hashes, checkpoint.catalog().format, options);
   } else {
-    print_hashes(console, hashes, share);
+    print_hashes(console, hashes, options);
   }
   return 0;
 }

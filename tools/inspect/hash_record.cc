@@ -87,8 +87,11 @@ HashRecord read_text(std::istream& in) {
   HashRecord record;
   for (std::string line; std::getline(in, line);) {
     if (!starts_with_hash(line)) continue;  // the titles
-    if (line.find("  digest of ") == kDigits) {
+    const bool is_digest_alone = line.size() == kDigits;
+    if (is_digest_alone || line.find("  digest of ") == kDigits) {
       record.digest = line.substr(0, kDigits);
+      const size_t selected = std::min(line.find(kSelectedBy), line.size());
+      record.selection = line.substr(std::min(selected + kSelectedBy.size(), line.size()));
     } else {
       add_line(line, record);
     }
@@ -127,6 +130,7 @@ HashRecord read_json(std::istream& in) {
   HashRecord record;
   if (!document.is_object()) return record;
   record.digest = text_at(document, "digest");
+  record.selection = text_at(document, "selection");
   for (const char* list : {"tensors", "objects"}) {
     if (document.contains(list)) add_entries(document[list], "", record);
   }
@@ -236,6 +240,9 @@ void print_as_json(Console& console, const Comparison& comparison) {
   json document = json_document();
   document["equal"] = comparison.is_equal;
   document["compared"] = comparison.recorded.entries.size();
+  if (!comparison.found.selection.empty()) {
+    document["selection"] = json_text(comparison.found.selection);
+  }
   if (comparison.share.world_size == 1) {
     document["digest"] = comparison.found.digest;
   } else {

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ckpt/hash.h>
@@ -13,8 +14,12 @@ namespace tools::inspect {
 // names: "SHA-256 DTYPE SHAPE". After --quiet it is the digest alone.
 struct HashRecord {
   std::multimap<std::string, std::string> entries;
+  std::string selection;  // KeyFilter::text() of --include and --exclude; empty: of everything
   std::string digest;  // empty: of a share
 };
+
+// Behind the digest of a selection in the text output.
+inline constexpr std::string_view kSelectedBy = ", selected by ";
 
 // The entries that are this process's.
 HashRecord record_of(const ckpt::Hashes& hashes);

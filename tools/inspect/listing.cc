@@ -10,6 +10,7 @@
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
+#include <optim/key_kind.h>
 
 namespace tools::inspect {
 namespace {
@@ -41,6 +42,7 @@ void add_json_row(JsonStream& json, const Row& row, FileNames& names) {
   json.quoted(names.json_of(row, json));
   json.key("key").text(row.key());
   if (row.tensor != nullptr) {
+    json.key("kind").text(name(optim::kind_of_key(row.file(), row.key())));
     json.key("shape").begin_array();
     for (const uint64_t size : row.tensor->shape) json.number(size);
     json.end_array();
@@ -55,11 +57,7 @@ bool is_single_file(const ckpt::Catalog& catalog) {
          catalog.files[0].path.find('/') == std::string::npos;
 }
 
-// A blank in front is escaped, too: columns end with blanks.
-std::string key_text(const std::string& key) {
-  if (key.empty()) return "(root)";
-  return key.starts_with(' ') ? "\\x20" + ckpt::escaped(key.substr(1)) : ckpt::escaped(key);
-}
+std::string key_text(const std::string& key) { return ckpt::printed_key(key); }
 
 std::string qualified_key(const std::string& file, const std::string& key) {
   return file.empty() ? key_text(key) : ckpt::escaped(file) + ":" + key_text(key);
@@ -67,13 +65,20 @@ std::string qualified_key(const std::string& file, const std::string& key) {
 
 std::vector<Row> list_rows(const ckpt::Catalog& catalog, const KeyFilter& filter) {
   std::vector<Row> rows;
-  for (const ckpt::TensorEntry& tensor : catalog.tensors) {
-    if (filter.accepts(tensor.file, tensor.key)) rows.push_back(make_row(tensor));
-  }
-  for (const ckpt::ObjectEntry& object : catalog.objects) {
-    if (filter.accepts(object.file, object.key)) rows.push_back(make_row(object));
-  }
+  rows.reserve(catalog.tensors.size() + catalog.objects.size());
+  for (const ckpt::TensorEntry& tensor : catalog.tensors) rows.push_back(make_row(tensor));
+  for (const ckpt::ObjectEntry& object : catalog.objects) rows.push_back(make_row(object));
+  if (filter.is_everything()) return rows;
+  ckpt::KeySelection selection = filter.selection();
+  selection.resolve(names_of(rows));
+  std::erase_if(rows, [&](const Row& row) { return !selection.accepts(row.file(), row.key()); });
   return rows;
+}
+
+std::vector<ckpt::KeyName> names_of(const std::vector<Row>& rows) {
+  std::vector<ckpt::KeyName> names;
+  for (const Row& row : rows) names.push_back({row.file(), row.key()});
+  return names;
 }
 
 void sort_rows(std::vector<Row>& rows, Sort sort) {

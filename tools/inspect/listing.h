@@ -25,15 +25,15 @@ struct Row {
 
 enum class Sort : uint8_t { Stored, Key, Size };
 
-// Tensors, then objects, that `filter` accepts.
+// Tensors, then objects, that `filter` selects.
 std::vector<Row> list_rows(const ckpt::Catalog& catalog, const KeyFilter& filter);
+std::vector<ckpt::KeyName> names_of(const std::vector<Row>& rows);
 void sort_rows(std::vector<Row>& rows, Sort sort);
 
 // A torch.save file that was opened by itself: its entries name no file.
 bool is_single_file(const ckpt::Catalog& catalog);
 
-// A key for people: escaped, and "(root)" for the empty pointer of a bare tensor or a file's whole
-// tree.
+// A key for people: ckpt::printed_key().
 std::string key_text(const std::string& key);
 // "FILE:KEY", or the key alone where it has no file.
 std::string qualified_key(const std::string& file, const std::string& key);

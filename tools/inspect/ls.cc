@@ -8,6 +8,7 @@
 
 #include "inspect/commands.h"
 #include "inspect/listing.h"
+#include "inspect/selection.h"
 
 namespace tools::inspect {
 namespace {
@@ -74,6 +75,7 @@ int run(const LsOptions& options, Console& console) {
     print_json_rows(console, rows, options, checkpoint.catalog());
     return 0;
   }
+  warn_of_unmatched(options.filter, checkpoint.catalog(), console);
   print_rows(console, {checkpoint.catalog(), rows, options.limit});
   if (console.options().quiet) return 0;
   std::string total = count_text(tensor_count(rows), "tensor") + ", " +
@@ -92,7 +94,7 @@ Command make_ls_command() {
        .description = "Lists tensors and objects: key, dtype, shape, bytes, chunks, where.",
        .examples = {"ckpt-inspect ls ckpt/",
                     "ckpt-inspect ls ckpt/ --include '*exp_avg*' --sort size --limit 10",
-                    "ckpt-inspect ls model.pt --exclude '/optimizer/*' --json"},
+                    "ckpt-inspect ls model.pt --exclude 'optimizer.*' --json"},
        .quiet = "The rows alone"},
       run);
 }

@@ -8,33 +8,37 @@
 namespace tools::inspect {
 namespace {
 
+namespace fs = std::filesystem;
+
 // Files are named relative to their checkpoint, of which there are two here: puts `path` before
 // them.
 template <class Call>
-auto of_side(std::filesystem::path path, Call call) {
+auto of_side(fs::path path, Call call) {
   try {
     return call();
   } catch (const ckpt::Error& error) {
     ckpt::Where where = error.where();
-    const std::filesystem::path file = where.file;
+    const fs::path file = where.file;
     if (!path.has_filename()) path = path.parent_path();  // "ckpt/"
     const bool is_whole = file.empty() || file == path.filename() || file == path;
-    where.file = (is_whole ? path : path / file).string();
+    const fs::path folder = fs::is_regular_file(path) ? path.parent_path() : path;
+    where.file = (is_whole ? path : folder / file).string();
     throw ckpt::Error(error.code(), where, error.problem(), error.hint());
   }
 }
 
 // What errors name files relative to.
-std::filesystem::path opened_folder(const ckpt::Checkpoint& checkpoint) {
-  return checkpoint.was_root() ? checkpoint.folder().parent_path() : checkpoint.folder();
+fs::path opened_path(const ckpt::Checkpoint& checkpoint) {
+  return checkpoint.was_root() ? checkpoint.folder().parent_path()
+                               : fs::path(checkpoint.shown_path());
 }
 
 ckpt::Inventory canonical(const ckpt::Checkpoint& checkpoint) {
-  return of_side(opened_folder(checkpoint), [&] { return optim::logical_inventory(checkpoint); });
+  return of_side(opened_path(checkpoint), [&] { return optim::logical_inventory(checkpoint); });
 }
 
 ckpt::Inventory stored(const ckpt::Checkpoint& checkpoint) {
-  return of_side(opened_folder(checkpoint), [&] { return native_inventory(checkpoint); });
+  return of_side(opened_path(checkpoint), [&] { return native_inventory(checkpoint); });
 }
 
 NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {

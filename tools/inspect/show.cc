@@ -1,4 +1,6 @@
 // ckpt-inspect show: chunks, statistics and first values of a tensor; the tree of an object.
+#include <algorithm>
+#include <deque>
 #include <ostream>
 
 #include <ckpt/error.h>
@@ -20,17 +22,19 @@ namespace {
 struct ShowOptions {
   SourceOptions source;
   std::vector<std::string> keys;
+  KeyFilter filter;
 
   void declare(CLI::App& app) {
     source.declare(app);
     app.add_option("KEY", keys,
-                   "Key as in ls, FILE:KEY where files share keys, or a pointer into a file's tree")
-        ->required()
+                   "Key as in ls, or glob; FILE:KEY where files share keys; dots and slashes are "
+                   "the same")
         ->option_text("...");
+    filter.declare(app);
   }
 };
 
-// What a KEY argument names: a row of the catalog, or a value inside a torch.save file.
+// What a KEY names: a row of the catalog, or a value inside a torch.save file.
 struct Subject {
   std::string file;
   std::string key;
@@ -39,51 +43,87 @@ struct Subject {
   std::optional<ckpt::Value> value = std::nullopt;
 };
 
-bool is_named(const std::string& file, const std::string& key, const std::string& argument) {
-  return key == argument || (!file.empty() && file + ":" + key == argument);
-}
-
-// Pointers deeper than the objects that the catalog lists.
-void find_values(const ckpt::Checkpoint& checkpoint, const std::string& argument,
-                 std::vector<Subject>& found) {
+// Values inside torch.save files, deeper than the objects that the catalog lists.
+std::vector<Subject> find_values(const ckpt::Checkpoint& checkpoint, const std::string& typed,
+                                 ckpt::KeyMatch match) {
+  std::vector<Subject> found;
+  const bool is_single = is_single_file(checkpoint.catalog());
   for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
     const ckpt::Document* document = checkpoint.document(file.path);
     if (document == nullptr) continue;
-    const bool is_qualified = argument.starts_with(file.path + ":");
-    const std::string pointer = is_qualified ? argument.substr(file.path.size() + 1) : argument;
-    if (const auto value = value_at(document->tree.root(), pointer)) {
-      const bool is_single = is_single_file(checkpoint.catalog());
-      found.push_back({is_single ? "" : file.path, pointer, nullptr, nullptr, value});
+    const bool is_qualified = typed.starts_with(file.path + ":");
+    const std::string key = is_qualified ? typed.substr(file.path.size() + 1) : typed;
+    for (const NamedValue& value : values_named(document->tree.root(), key, match)) {
+      found.push_back({is_single ? "" : file.path, value.pointer, nullptr, nullptr, value.value});
     }
   }
+  return found;
 }
 
-[[noreturn]] void throw_not_found(const ckpt::Catalog& catalog, const std::string& argument) {
-  std::string hint;
-  for (const ckpt::TensorEntry& tensor : catalog.tensors) {
-    if (tensor.key.find(argument) == std::string::npos || argument.empty()) continue;
-    hint = "there is '" + ckpt::escaped(tensor.key) + "'; see ls --include '*" +
-           ckpt::escaped(argument) + "*'";
-    break;
-  }
-  throw ckpt::Error(ckpt::ErrorCode::NotFound, {"", std::nullopt, argument},
-                    "no tensor or object has this key", hint);
-}
-
-std::vector<Subject> find_subjects(const ckpt::Checkpoint& checkpoint,
-                                   const std::string& argument) {
-  const ckpt::Catalog& catalog = checkpoint.catalog();
+// The rows that a key names best, and how well. An object without a region is a part of its file's
+// value tree.
+std::vector<Subject> find_rows(const std::vector<Row>& rows, const ckpt::KeyPattern& pattern,
+                               ckpt::KeyMatch& best) {
   std::vector<Subject> found;
-  for (const ckpt::TensorEntry& tensor : catalog.tensors) {
-    if (!is_named(tensor.file, tensor.key, argument)) continue;
-    found.push_back({tensor.file, tensor.key, &tensor});
+  for (const Row& row : rows) {
+    if (row.object != nullptr && !row.object->region) continue;
+    const ckpt::KeyMatch match = pattern.match({row.file(), row.key()});
+    if (match == ckpt::KeyMatch::None || match < best) continue;
+    if (match > best) found.clear();
+    best = match;
+    found.push_back({row.file(), row.key(), row.tensor, row.object});
   }
-  for (const ckpt::ObjectEntry& object : catalog.objects) {
-    if (!object.region || !is_named(object.file, object.key, argument)) continue;
-    found.push_back({object.file, object.key, nullptr, &object});
+  return found;
+}
+
+// "weight[0:4, :8]" without its brackets.
+std::string without_slice(const std::string& typed) {
+  const size_t open = typed.rfind('[');
+  const bool is_slice = open != typed.npos && typed.ends_with(']') &&
+                        typed.find_first_not_of("0123456789:, -", open + 1) == typed.size() - 1;
+  return is_slice ? typed.substr(0, open) : typed;
+}
+
+// Also values inside torch.save files may have been meant.
+[[noreturn]] void refuse_unknown_value(const ckpt::Checkpoint& checkpoint,
+                                       std::vector<ckpt::KeyName> names, const std::string& typed) {
+  const bool is_single = is_single_file(checkpoint.catalog());
+  std::deque<std::vector<std::string>> pointers;  // what names point into
+  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
+    const ckpt::Document* document = checkpoint.document(file.path);
+    if (document == nullptr) continue;
+    for (const std::string& pointer : pointers.emplace_back(pointers_near(document->tree.root()))) {
+      names.push_back({is_single ? std::string_view() : file.path, pointer});
+    }
   }
-  if (found.empty()) find_values(checkpoint, argument, found);
-  if (found.empty()) throw_not_found(catalog, argument);
+  ckpt::refuse_unknown_key(typed, names);
+}
+
+[[noreturn]] void throw_not_found(const ckpt::Checkpoint& checkpoint, const std::vector<Row>& rows,
+                                  const std::string& typed) {
+  const std::string key = without_slice(typed);
+  std::vector<ckpt::KeyName> names = names_of(rows);
+  const ckpt::KeyPattern pattern(key);
+  const bool is_slice = key != typed && std::ranges::any_of(names, [&](const ckpt::KeyName& name) {
+                          return pattern.match(name) != ckpt::KeyMatch::None;
+                        });
+  if (!is_slice) refuse_unknown_value(checkpoint, std::move(names), typed);
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = typed},
+                    "slices are not built into this version",
+                    "show '" + ckpt::escaped(key) + "' gives statistics and the first values");
+}
+
+// Keys as they are spelled before other spellings, globs last; rows before what lies in them.
+std::vector<Subject> find_subjects(const ckpt::Checkpoint& checkpoint, const std::vector<Row>& rows,
+                                   const std::string& typed) {
+  ckpt::KeyMatch best = ckpt::KeyMatch::None;
+  std::vector<Subject> found = find_rows(rows, ckpt::KeyPattern(typed), best);
+  for (const ckpt::KeyMatch match : {ckpt::KeyMatch::Exact, ckpt::KeyMatch::Spelling}) {
+    if (best >= match) return found;
+    std::vector<Subject> values = find_values(checkpoint, typed, match);
+    if (!values.empty()) return values;
+  }
+  if (found.empty()) throw_not_found(checkpoint, rows, typed);
   return found;
 }
 
@@ -226,13 +266,52 @@ nlohmann::json subject_to_json(const Subject& subject, const ckpt::Checkpoint& c
   return json;
 }
 
-int run(const ShowOptions& options, Console& console) {
-  const ckpt::Checkpoint checkpoint = options.source.open();
+// What the KEYs name, or without one every row.
+std::vector<Subject> named_subjects(const ckpt::Checkpoint& checkpoint,
+                                    const std::vector<Row>& rows,
+                                    const std::vector<std::string>& keys) {
   std::vector<Subject> subjects;
-  for (const std::string& key : options.keys) {
-    const std::vector<Subject> found = find_subjects(checkpoint, key);
+  for (const std::string& key : keys) {
+    const std::vector<Subject> found = find_subjects(checkpoint, rows, key);
     subjects.insert(subjects.end(), found.begin(), found.end());
   }
+  for (const Row& row : rows) {
+    const bool is_shown = row.tensor != nullptr || row.object->region;
+    if (keys.empty() && is_shown) {
+      subjects.push_back({row.file(), row.key(), row.tensor, row.object});
+    }
+  }
+  return subjects;
+}
+
+// Of these what --include and --exclude select. Throws NotFound where that is nothing.
+void keep_selected(std::vector<Subject>& subjects, const KeyFilter& filter) {
+  if (filter.is_everything()) return;
+  std::vector<ckpt::KeyName> names;
+  for (const Subject& subject : subjects) names.push_back({subject.file, subject.key});
+  ckpt::KeySelection selection = filter.selection();
+  selection.resolve(names);
+  selection.refuse_missing(names);
+  std::vector<Subject> kept;
+  for (const Subject& subject : subjects) {
+    if (selection.accepts(subject.file, subject.key)) kept.push_back(subject);
+  }
+  subjects = std::move(kept);
+  if (!subjects.empty()) return;
+  throw ckpt::Error(ckpt::ErrorCode::NotFound, {},
+                    "no tensor or object is selected by " + filter.text(),
+                    "ckpt-inspect ls lists the keys");
+}
+
+int run(const ShowOptions& options, Console& console) {
+  if (options.keys.empty() && options.filter.include.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a KEY or --include is required",
+                      "ckpt-inspect ls lists the keys");
+  }
+  const ckpt::Checkpoint checkpoint = options.source.open();
+  const std::vector<Row> rows = list_rows(checkpoint.catalog(), {});
+  std::vector<Subject> subjects = named_subjects(checkpoint, rows, options.keys);
+  keep_selected(subjects, options.filter);
   if (!console.options().json) {
     for (const Subject& subject : subjects) print_subject(console, subject, checkpoint);
     return 0;

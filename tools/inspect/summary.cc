@@ -1,4 +1,5 @@
 // ckpt-inspect PATH: one page about a checkpoint.
+#include <algorithm>
 #include <map>
 #include <ostream>
 
@@ -7,6 +8,7 @@
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
+#include <optim/key_kind.h>
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
@@ -42,19 +44,10 @@ struct Summary {
   std::map<std::string, Total> dtypes;
 };
 
-// Where a tensor belongs, by the names that Megatron and the usual training loops give.
 std::string kind_of(const ckpt::TensorEntry& tensor) {
-  const auto contains = [&](std::string_view text) {
-    return tensor.key.find(text) != std::string::npos;
-  };
-  const bool is_optimizer_file = tensor.file.find("layer_wise_optimizer_") != std::string::npos ||
-                                 tensor.file.find("distrib_optim") != std::string::npos;
-  if (is_optimizer_file || tensor.key.starts_with("/optimizer") ||
-      tensor.key.starts_with("optimizer.") || contains(".optimizer.")) {
-    return "optimizer state";
-  }
-  if (contains("rng_state") || contains("rng_tracker")) return "rng state";
-  return tensor.file == "common.pt" ? "common state" : "model";
+  std::string kind(name(optim::kind_of_key(tensor.file, tensor.key)));
+  std::ranges::replace(kind, '_', ' ');
+  return kind;
 }
 
 // The state that Megatron keeps beside the tensors: the root of the file that has `args`.

@@ -4,6 +4,7 @@
 
 #include <ckpt/error.h>
 #include <common/json.h>
+#include <common/key_filter.h>
 #include <common/option_values.h>
 #include <common/progress.h>
 #include <common/share_options.h>
@@ -25,6 +26,7 @@ constexpr ByteLabel kLabels[] = {ByteLabel::Checksummed, ByteLabel::Repeated,
 struct VerifyOptions {
   std::string path;
   optim::VerifyOptions verify;
+  KeyFilter filter;
   ShareOptions share;
 
   void declare(CLI::App& app) {
@@ -40,6 +42,7 @@ struct VerifyOptions {
     app.add_flag("--quick", verify.quick, "Structure alone: reads no tensor");
     app.add_flag("--require-checksums", verify.require_checksums,
                  "Bytes that no checksum covers are damage");
+    filter.declare(app);
     share.declare(app);
     share.declare_piece_size(app);
   }
@@ -252,6 +255,7 @@ void print_report_as_json(Console& console, const optim::VerifyReport& report,
 int run(const VerifyOptions& options, Console& console) {
   optim::VerifyOptions verify_options = options.verify;
   verify_options.share = options.share.share();
+  verify_options.selection = options.filter.selection();
   optim::VerifyReport report;
   {
     ProgressLine line(console, "verifying");

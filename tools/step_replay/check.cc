@@ -46,7 +46,7 @@ void print_reports(const std::vector<optim::TraceReport>& reports, Console& cons
                {.title = "step", .align = Align::Right, .drop_order = 3},
                {"max abs", Align::Right},
                {.title = "max scaled", .align = Align::Right, .drop_order = 2},
-               {.title = "max ulp", .align = Align::Right, .drop_order = 1}});
+               {.title = "max scaled ulp", .align = Align::Right, .drop_order = 1}});
   for (const optim::TraceReport& report : reports) {
     const optim::Difference& worst = report.worst.difference;
     table.add_row({{ckpt::escaped(report.name)},

@@ -137,7 +137,7 @@ void print_comparison(const RunOptions& options, const optim::ReplayReport& repo
                {"bitwise equal", Align::Right},
                {"result"},
                {"max abs", Align::Right},
-               {.title = "max ulp", .align = Align::Right, .drop_order = 1},
+               {.title = "max scaled ulp", .align = Align::Right, .drop_order = 1},
                {.title = "worst tensor", .can_shorten = true}});
   for (const optim::ComparedKind& kind : report.compared) {
     const bool differs = kind.equal != kind.tensors;

@@ -108,7 +108,9 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
   void read_once(const StorageRegion& located, uint64_t offset_bytes,
                  std::span<std::byte> out) const override;
   std::string file_name(uint32_t file) const override;
-  // The same for a path relative to folder(): with the iteration's folder where a root was opened.
+  // What was opened, to print in errors about the whole: the folder, or the one file.
+  std::string shown_path() const;
+  // The path to print for one below folder(): with the iteration's folder where a root was opened.
   std::string shown_name(const std::string& path) const;
 
  private:

@@ -58,6 +58,7 @@ struct ConvertReport {
   uint64_t verified_bytes = 0;
   uint64_t peak_memory_bytes = 0;  // of a dry run: about what the process would hold; 0: unknown
   std::vector<NotCarried> not_carried;
+  uint64_t left_out_count = 0;  // as Target's
   std::vector<std::string> warnings;
 };
 

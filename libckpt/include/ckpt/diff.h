@@ -27,7 +27,10 @@ struct ValueDifference {
   uint64_t different_count = 0;
   double max_abs = 0;             // max |a - b|
   double max_rel = 0;             // max |a - b| / |b|, over b != 0
-  std::optional<double> max_ulp;  // max distance in representable values; none for integers
+  // Representable values from a to b, at most; none for integers. Not what step-replay calls
+  // max_ulp, whose unit is the one of a tensor's largest value.
+  std::optional<double> max_ulp_distance;
+  uint64_t nonfinite_count = 0;   // differing elements of which one is NaN or infinite
   Extents first_index;            // of the first differing element
   std::string first_a, first_b;   // its values, as text
 };

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,7 @@
 
 #include <ckpt/catalog.h>
 #include <ckpt/document.h>
+#include <ckpt/key_pattern.h>
 
 namespace ckpt {
 
@@ -75,6 +77,7 @@ struct Target {
   std::vector<TargetFile>
       files;  // in the order in which they are published: what marks completeness comes last
   std::vector<NotCarried> not_carried;
+  uint64_t left_out_count = 0;  // keys that KeyRules do not accept; not in not_carried
   std::vector<std::string> warnings;
 };
 
@@ -134,14 +137,21 @@ CKPT_EXPORT Target make_safetensors_target(SafetensorsSpec spec,
 
 // Which keys are carried, and under which names.
 struct KeyRules {
-  std::function<bool(std::string_view key)> accepts;         // default: all
-  std::vector<std::pair<std::string, std::string>> renames;  // the first that fits counts
-  bool empty() const { return !accepts && renames.empty(); }
+  KeySelection selection;
+  std::vector<KeyRename> renames;  // the first that fits counts
+  bool empty() const { return selection.is_everything() && renames.empty(); }
+
+  // To be called with all keys that there are before the functions below. Throws InvalidArgument
+  // where no key is left, NotFound where one that is to be included or renamed is not there.
+  CKPT_EXPORT void resolve(std::span<const KeyName> keys);
+  // Of those keys, how many are not accepted.
+  uint64_t left_out_count() const { return left_out_count_; }
+  bool accepts(std::string_view key) const { return selection.accepts({}, key); }
+  CKPT_EXPORT std::string renamed(std::string_view key) const;
+
+ private:
+  uint64_t left_out_count_ = 0;
 };
-// `key` with its front `from` replaced by `to`; as it is where `from` is neither all of it nor ends
-// at a dot. Without `to` the dot goes, too: ("model.w", "model", "") is "w".
-CKPT_EXPORT std::string renamed_key(std::string_view key, std::string_view from,
-                                    std::string_view to);
 
 class Checkpoint;
 struct TargetSpec {

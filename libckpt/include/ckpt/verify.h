@@ -4,14 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
 #include <ckpt/execute.h>
+#include <ckpt/key_pattern.h>
 
 namespace ckpt {
 
@@ -93,11 +97,28 @@ struct VerifyOptions {
   // hash's sake.
   // What is found of no file is the first process's.
   Share share;
+  // Payload of these tensors alone is read, resolved with all keys of the catalog; structure is
+  // checked of all.
+  KeySelection selection;
   ExecuteOptions execution;
   // Both are called from several threads at once.
   std::function<void(const StoragePiece&)> on_storage = {};
   std::function<void(const LabelledRange&)> on_range = {};
 };
+
+// Where the payload of the selected tensors and objects is.
+class CKPT_EXPORT SelectedRegions {
+ public:
+  // `selection` is resolved with all keys of the catalog, or everything.
+  SelectedRegions(const Catalog& catalog, const KeySelection& selection);
+  bool contains(uint32_t file, const ByteRange& region) const;
+
+ private:
+  std::optional<std::set<std::pair<uint32_t, uint64_t>>> starts_;  // none: everything
+};
+
+// All keys of a catalog, to resolve a selection with.
+CKPT_EXPORT std::vector<KeyName> names_in(const Catalog& catalog);
 
 // Checks an opened checkpoint: each archive's headers against its directory, each entry against
 // .metadata, files that nothing names or that are missing from the manifest (integrity.json), every

@@ -212,6 +212,12 @@ bool Checkpoint::may_lead_out(const std::string& file) const {
   return ckpt::may_lead_out(state_->location, file, state_->limits);
 }
 
+std::string Checkpoint::shown_path() const {
+  const Location& location = state_->location;
+  if (!location.only_file) return location.folder.string();
+  return (location.folder == "." ? std::filesystem::path() : location.folder) / *location.only_file;
+}
+
 bool Checkpoint::was_root() const { return state_->location.was_root; }
 const Limits& Checkpoint::limits() const { return state_->limits; }
 

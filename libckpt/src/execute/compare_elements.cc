@@ -54,30 +54,33 @@ bool ElementComparer::is_equal(typename Element::Bits a, typename Element::Bits 
 }
 
 template <class Element>
-void ElementComparer::measure(typename Element::Bits a, typename Element::Bits b) {
+bool ElementComparer::measure(typename Element::Bits a, typename Element::Bits b) {
   const double b_value = Element::value(b);
-  if (!std::isfinite(Element::value(a)) || !std::isfinite(b_value)) return;
+  if (!std::isfinite(Element::value(a)) || !std::isfinite(b_value)) return false;
   const double gap = distance<Element>(a, b);
   found_.max_abs = std::max(found_.max_abs, gap);
   if (b_value != 0) found_.max_rel = std::max(found_.max_rel, gap / std::fabs(b_value));
   if constexpr (Element::kIsFloat) {
-    found_.max_ulp = std::max(found_.max_ulp.value_or(0), ulp_distance<Element>(a, b));
+    found_.max_ulp_distance =
+        std::max(found_.max_ulp_distance.value_or(0), ulp_distance<Element>(a, b));
   }
+  return true;
 }
 
 template <class Element>
 void ElementComparer::compare_as(std::span<const std::byte> a, std::span<const std::byte> b) {
   const uint64_t element_bytes = bytes_per_element(dtype_);
   for (uint64_t at = 0; at < a.size(); at += element_bytes) {
-    bool differs = false;
+    bool differs = false, is_finite = true;
     for (uint64_t part = at; part < at + element_bytes; part += sizeof(typename Element::Bits)) {
       const auto a_bits = load_bits<Element>(a.data() + part);
       const auto b_bits = load_bits<Element>(b.data() + part);
       if (is_equal<Element>(a_bits, b_bits)) continue;
-      measure<Element>(a_bits, b_bits);
+      is_finite = measure<Element>(a_bits, b_bits) && is_finite;
       differs = true;
     }
     if (!differs) continue;
+    if (!is_finite) ++found_.nonfinite_count;
     if (found_.different_count++ == 0) {
       first_index_ = position_ + at / element_bytes;
       found_.first_a = element_text(dtype_, a.data() + at);

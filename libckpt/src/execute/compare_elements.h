@@ -29,8 +29,9 @@ class ElementComparer {
   void compare_as(std::span<const std::byte> a, std::span<const std::byte> b);
   template <class Element>
   bool is_equal(typename Element::Bits a, typename Element::Bits b) const;
+  // False where a or b is not finite.
   template <class Element>
-  void measure(typename Element::Bits a, typename Element::Bits b);
+  bool measure(typename Element::Bits a, typename Element::Bits b);
 
   DType dtype_;
   Tolerance tolerance_;

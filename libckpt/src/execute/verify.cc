@@ -17,6 +17,32 @@ uint64_t own_bytes(const VerifyAccount& account) {
 
 }  // namespace
 
+SelectedRegions::SelectedRegions(const Catalog& catalog, const KeySelection& selection) {
+  if (selection.is_everything()) return;
+  starts_.emplace();
+  const auto add = [this](const StorageRegion& region) {
+    starts_->emplace(region.file, region.bytes.offset_bytes);
+  };
+  for (const TensorEntry& tensor : catalog.tensors) {
+    if (!selection.accepts(tensor.file, tensor.key)) continue;
+    for (const Chunk& chunk : tensor.chunks) add(chunk.region);
+  }
+  for (const ObjectEntry& object : catalog.objects) {
+    if (object.region && selection.accepts(object.file, object.key)) add(*object.region);
+  }
+}
+
+bool SelectedRegions::contains(uint32_t file, const ByteRange& region) const {
+  return !starts_ || starts_->contains({file, region.offset_bytes});
+}
+
+std::vector<KeyName> names_in(const Catalog& catalog) {
+  std::vector<KeyName> names;
+  for (const TensorEntry& tensor : catalog.tensors) names.push_back({tensor.file, tensor.key});
+  for (const ObjectEntry& object : catalog.objects) names.push_back({object.file, object.key});
+  return names;
+}
+
 Findings verify(const Checkpoint& checkpoint, const VerifyOptions& options) {
   std::vector<Finding> of_files;
   std::vector<VerifiedFile> files = list_files(checkpoint, of_files);

@@ -36,12 +36,18 @@ void PayloadVerifier::check(const VerifiedPayload& payload, std::span<const std:
   if (payload.crc32) compare(payload, crc32(bytes));
 }
 
+bool PayloadVerifier::is_selected(const VerifiedPayload& payload) const {
+  const auto index = account_.files()[payload.file].index;
+  return !payload.region || !index || selected_.contains(*index, *payload.region);
+}
+
 void PayloadVerifier::passed(uint64_t bytes) {
   account_.count(0, bytes);
   meter_.advance(bytes);
 }
 
 void PayloadVerifier::add(VerifiedPayload payload) {
+  if (!is_selected(payload)) return;
   const std::scoped_lock lock(mutex_);
   payloads_.push_back(std::move(payload));
 }
@@ -178,10 +184,12 @@ void PayloadVerifier::watch(const VerifiedPayload& payload, uint64_t offset_byte
                             std::span<const std::byte> bytes) const {
   const auto index = account_.files()[payload.file].index;
   if (!payload.region || !index || !account_.options().on_storage) return;
+  if (!is_selected(payload)) return;
   account_.options().on_storage({*index, *payload.region, payload.bytes, offset_bytes, bytes});
 }
 
 void PayloadVerifier::compare(const VerifiedPayload& payload, uint32_t actual) {
+  if (!is_selected(payload)) return;
   account_.count(1, 0);
   if (actual == *payload.crc32) return;
   const VerifiedFile& file = account_.files()[payload.file];

@@ -30,7 +30,10 @@ struct VerifiedPayload {
 class PayloadVerifier {
  public:
   PayloadVerifier(const Checkpoint& checkpoint, VerifyAccount& account, WorkMeter& meter)
-      : checkpoint_(checkpoint), account_(account), meter_(meter) {}
+      : checkpoint_(checkpoint),
+        account_(account),
+        meter_(meter),
+        selected_(checkpoint.catalog(), account.options().selection) {}
 
   // One that is in memory already. Thread-safe.
   void check(const VerifiedPayload& payload, std::span<const std::byte> bytes);
@@ -38,6 +41,8 @@ class PayloadVerifier {
   void watch(const VerifiedPayload& payload, uint64_t offset_bytes,
              std::span<const std::byte> bytes) const;
   void compare(const VerifiedPayload& payload, uint32_t actual);
+  // A storage of no tensor that is selected is neither watched nor compared.
+  bool is_selected(const VerifiedPayload& payload) const;
   // Bytes that were read: for progress, and for the end after a stop. Thread-safe.
   void passed(uint64_t bytes);
   // One for run(). Thread-safe.
@@ -79,6 +84,7 @@ class PayloadVerifier {
   const Checkpoint& checkpoint_;
   VerifyAccount& account_;
   WorkMeter& meter_;
+  SelectedRegions selected_;
   std::mutex mutex_;
   std::vector<VerifiedPayload> payloads_;
   std::vector<std::vector<Part>> parts_;      // of each

@@ -208,6 +208,7 @@ ConvertReport write_target(Target target, const ConversionSource& source,
     options.finish ? writer.finish(destination) : writer.write(destination);
   }
   report.not_carried = std::move(target.not_carried);
+  report.left_out_count = target.left_out_count;
   report.warnings = std::move(target.warnings);
   if (options.dry_run) add_warnings_of_dry_run(destination, options, report);
   return report;

@@ -12,7 +12,7 @@ void refuse_megatron(const Checkpoint& source) {
   const bool common_missing = source.catalog().format == Format::TorchDist &&
                               source.document("common.pt") == nullptr &&
                               source.catalog().find_object("common_state/shard_0_1") == nullptr;
-  throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+  throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
               common_missing
                   ? "a Megatron checkpoint with neither common.pt nor a common state in the store"
                   : "is a Megatron checkpoint; expected a plain state dict",
@@ -41,10 +41,11 @@ Target make_target(const Checkpoint& source, const TargetSpec& spec) {
   refuse_megatron(source);
   constexpr std::string_view kNames[] = {"a new file", "DCP", "safetensors"};
   PlainState state = read_plain_state(source, kNames[static_cast<size_t>(spec.format)]);
-  apply(spec.keys, state);
+  const uint64_t left_out_count = apply(spec.keys, state);
   if (spec.format == Format::TorchDist) check_places(state);
   const Holdings held = holdings_of(state), listed = listed_holdings(state, spec.format);
   Target target = make_plain_target(std::move(state), spec);
+  target.left_out_count = left_out_count;
   check_conserved(held, carried_by(target, held), listed);
   return target;
 }

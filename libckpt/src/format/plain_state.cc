@@ -229,7 +229,7 @@ PlainState read_dist_state(const Checkpoint& source) {
   }
   const Value keys = metadata.at("state_dict_metadata");
   if (keys.item_count() != source.catalog().tensors.size() + source.catalog().objects.size()) {
-    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "ranks that saved without talking to each other know different keys; expected the "
                 "same keys of all ranks",
                 kWhatWorks);
@@ -266,14 +266,16 @@ PlainState read_safetensors_state(const Checkpoint& source) {
 }
 
 // Takes `count` leading characters of the joined path away. Where that ends inside a step, the rest
-// of the step stays one.
+// of the step stays one, without a separator in front.
 std::vector<PathStep> without_front(const std::vector<PathStep>& path, size_t count) {
   std::vector<PathStep> rest;
   for (const PathStep& step : path) {
     if (count == 0) {
       rest.push_back(step);
     } else if (count < step.text.size()) {
-      rest.push_back({step.text.substr(count), false});
+      const bool at_separator = step.text[count] == '.' || step.text[count] == '/';
+      const std::string left = step.text.substr(count + (at_separator ? 1 : 0));
+      if (!left.empty()) rest.push_back({left, false});
       count = 0;
     } else {
       count -= std::min(count, step.text.size() + 1);  // with the dot behind it
@@ -282,26 +284,26 @@ std::vector<PathStep> without_front(const std::vector<PathStep>& path, size_t co
   return rest;
 }
 
-std::vector<PathStep> split(const std::string& text) {
-  std::vector<PathStep> steps;
-  for (size_t start = 0; start < text.size();) {
-    const size_t dot = std::min(text.find('.', start), text.size());
-    if (dot > start) steps.push_back({text.substr(start, dot - start), false});
-    start = dot + 1;
+// A flat key stays one.
+void rename(const KeyRename& rename, const std::string& renamed, PlainEntry& entry) {
+  if (entry.path.size() == 1) {
+    entry.key = renamed;
+    entry.path = {{renamed}};
+    return;
   }
-  return steps;
+  std::vector<PathStep> path;
+  for (const std::string& step : rename.to()) path.push_back({step});
+  for (PathStep& step : without_front(entry.path, *rename.front_bytes(entry.key))) {
+    path.push_back(std::move(step));
+  }
+  entry.key = joined(path);
+  entry.path = std::move(path);
 }
 
 void rename(const KeyRules& rules, PlainEntry& entry) {
-  for (const auto& [from, to] : rules.renames) {
-    const std::string renamed = renamed_key(entry.key, from, to);
-    if (renamed == entry.key) continue;
-    std::vector<PathStep> path = split(to);
-    for (PathStep& step : without_front(entry.path, from.size())) path.push_back(std::move(step));
-    if (entry.path.size() == 1) path = {{renamed}};  // a flat key stays one
-    entry.key = renamed;
-    entry.path = std::move(path);
-    return;
+  for (const KeyRename& rule : rules.renames) {
+    const auto renamed = rule.renamed(entry.key);
+    if (renamed && *renamed != entry.key) return rename(rule, *renamed, entry);
   }
 }
 
@@ -311,15 +313,6 @@ std::string pointer_of(const PlainEntry& entry) {
   std::string pointer;
   for (const PathStep& step : entry.path) pointer += pointer_step(step.text);
   return pointer;
-}
-
-std::string renamed_key(std::string_view key, std::string_view from, std::string_view to) {
-  const bool at_step = key.size() == from.size() || from.ends_with('.') || from.empty() ||
-                       (key.size() > from.size() && key[from.size()] == '.');
-  if (!key.starts_with(from) || !at_step) return std::string(key);
-  std::string_view rest = key.substr(from.size());
-  if (to.empty() && rest.starts_with('.')) rest.remove_prefix(1);
-  return std::string(to) + std::string(rest);
 }
 
 PlainState read_plain_state(const Checkpoint& source, std::string_view target) {
@@ -347,10 +340,11 @@ TextSet keys_around(const std::vector<PlainEntry>& entries) {
 }
 
 void list_mapping_losses(const KeyRules& rules, PlainState& state) {
-  const TextSet kept = rules.accepts ? keys_around(state.entries) : TextSet();
+  const bool takes_all = rules.selection.is_everything();
+  const TextSet kept = takes_all ? TextSet() : keys_around(state.entries);
   std::vector<NotCarried> listed;
   for (MappingLoss& loss : state.mapping_losses) {
-    const bool is_kept = !rules.accepts || loss.key.empty() || kept.contains(loss.key);
+    const bool is_kept = takes_all || loss.key.empty() || kept.contains(loss.key);
     if (is_kept) listed.push_back(std::move(loss.lost));
   }
   state.mapping_losses.clear();
@@ -360,15 +354,11 @@ void list_mapping_losses(const KeyRules& rules, PlainState& state) {
 
 }  // namespace
 
-void apply(const KeyRules& rules, PlainState& state) {
-  if (rules.accepts) {
-    std::erase_if(state.entries,
-                  [&](const PlainEntry& entry) { return !rules.accepts(entry.key); });
-    if (state.entries.empty()) {
-      throw Error(ErrorCode::InvalidArgument, {}, "no keys are left to write",
-                  "--include and --exclude choose the keys");
-    }
-  }
+uint64_t apply(KeyRules rules, PlainState& state) {
+  std::vector<KeyName> names;
+  for (const PlainEntry& entry : state.entries) names.push_back({{}, entry.key});
+  rules.resolve(names);
+  std::erase_if(state.entries, [&](const PlainEntry& entry) { return !rules.accepts(entry.key); });
   list_mapping_losses(rules, state);
   TextSet keys;
   for (PlainEntry& entry : state.entries) {
@@ -379,6 +369,7 @@ void apply(const KeyRules& rules, PlainState& state) {
                 entry.key.empty() ? "--rename leaves a key without a name"
                                   : "--rename gives this name to two keys");
   }
+  return rules.left_out_count();
 }
 
 }  // namespace ckpt

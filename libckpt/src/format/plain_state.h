@@ -58,8 +58,9 @@ PlainState read_plain_state(const Checkpoint& source, std::string_view target);
 // another's place, or below it, or a list where another path says mapping.
 void check_places(const PlainState& state);
 
-// Leaves out and renames entries, and lists what the mappings of those that stay lose. Throws
-// InvalidArgument where nothing is left, or two entries get one key.
-void apply(const KeyRules& rules, PlainState& state);
+// Leaves out and renames entries, and lists what the mappings of those that stay lose. Returns how
+// many it left out. Throws InvalidArgument where nothing is left, or two entries get one key;
+// NotFound where a rule names a key that is not there.
+uint64_t apply(KeyRules rules, PlainState& state);
 
 }  // namespace ckpt

@@ -72,7 +72,7 @@ class DistWriter {
         add_object(entry);
       }
     }
-    return {Format::TorchDist, make_torch_dist_files(spec_), std::move(state_.not_carried), {}};
+    return {Format::TorchDist, make_torch_dist_files(spec_), std::move(state_.not_carried), 0, {}};
   }
 
  private:
@@ -135,7 +135,7 @@ class Unflattener {
     }
     TargetFile file;
     file.archives.push_back(builder_.finish("archive", root_));
-    return {Format::Torch, {std::move(file)}, std::move(state_.not_carried), {}};
+    return {Format::Torch, {std::move(file)}, std::move(state_.not_carried), 0, {}};
   }
 
  private:

@@ -154,7 +154,7 @@ Target make_safetensors_target(SafetensorsSpec spec, std::vector<NotCarried> not
     spec.metadata.erase(std::string(own));
   }
   spec.metadata.try_emplace("format", "pt");
-  Target target{Format::Safetensors, {}, std::move(not_carried), {}};
+  Target target{Format::Safetensors, {}, std::move(not_carried), 0, {}};
   if (spec.as_folder) {
     target.files = make_folder(std::move(spec));
   } else {

@@ -50,9 +50,10 @@ struct GroupReport {
 };
 
 // Groups, their settings, and who owns what. LayerWise checkpoints give parameters by name with
-// group and owner; others the groups that are stored, and in torch_dist which rank wrote which
-// state. Values point into the checkpoint, `view` or `documents`. Throws NotFound where no groups
-// are stored.
+// group and owner; others the groups that are stored (torch.save files of any training loop,
+// PyTorch's FSDP and DCP), with the step count of their parameters, and in torch_dist which rank
+// wrote which state. Values point into the checkpoint, `view` or `documents`. Throws NotFound where
+// no groups are stored.
 OPTIM_LAYOUT_EXPORT GroupReport describe_groups(const ckpt::Checkpoint& checkpoint);
 
 }  // namespace optim

@@ -59,7 +59,8 @@ ckpt::Inventory read_inventory(const ckpt::Checkpoint& written) {
   }
 }
 
-ckpt::Inventory tensors_of(const LayerWiseCheckpoint& view, const ckpt::KeyRules& rules) {
+ckpt::Inventory tensors_of(const LayerWiseCheckpoint& view, const ckpt::KeyRules& key_rules) {
+  const ckpt::KeyRules rules = rules_for(view, key_rules);
   ckpt::Inventory inventory;
   for (const ckpt::TensorEntry& tensor : view.tensors.tensors) {
     const auto key = key_in_safetensors(tensor.key, rules);

@@ -89,7 +89,7 @@ Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target) {
                 "leave out --link, so that files are copied");
   }
   if (source.document(kCommonName) == nullptr) {
-    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "cannot be linked: its common state, which changes, is in the store",
                 "leave out --link, so that files are copied");
   }
@@ -164,7 +164,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
                 "safetensors cannot be added to a checkpoint root as an iteration");
   }
   if (!to_safetensors && !options.keys.empty()) {
-    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "a Megatron checkpoint is converted as a whole: its optimizer refers to all keys",
                 "--to safetensors can select and rename keys");
   }
@@ -214,7 +214,7 @@ ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) 
 ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
   if (options.data_parallel) {
-    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "is a plain state dict; expected a LayerWise checkpoint for a data-parallel size",
                 "leave out --dp");
   }

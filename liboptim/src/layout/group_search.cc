@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "layout/layer_wise_place.h"
+#include "layout/state_names.h"
 
 namespace optim {
 namespace {
@@ -22,11 +23,11 @@ struct Step {
   size_t depth;
 };
 
-// Keys below which optimizers are: of a chain the numbers, as a list's places or a dict's keys.
-bool may_hold_optimizers(const Value& key) {
+// Keys below which optimizers are: of a chain the numbers, as a list's places or a dict's keys; at
+// the root any name, of an application or of an optimizer.
+bool may_hold_optimizers(const Value& key, size_t depth) {
   if (key.is(Kind::Int)) return true;
-  return key.is(Kind::Str) && (key.text() == "optimizer" || key.text() == "optimizers" ||
-                               key.text() == "optimizer_state_dict" || key.text() == "optim");
+  return key.is(Kind::Str) && (depth == 0 || is_optimizer_step(key.text()));
 }
 
 void push_children(const Step& step, std::vector<Step>& open) {
@@ -39,7 +40,7 @@ void push_children(const Step& step, std::vector<Step>& open) {
   } else if (value.is(Kind::Dict) && value.item_count() <= kChildrenMax) {
     for (size_t i = 0; i < value.item_count(); ++i) {
       const auto [key, child] = value.item(i);
-      if (!may_hold_optimizers(key)) continue;
+      if (!may_hold_optimizers(key, step.depth)) continue;
       open.push_back({child, step.pointer + escaped_step(ckpt::key_text(key)), step.depth + 1});
     }
   }

@@ -4,9 +4,12 @@
 #include <map>
 
 #include <ckpt/error.h>
+#include <optim/key_kind.h>
 
 #include "layout/checkpoint_kind.h"
+#include "layout/flat_groups.h"
 #include "layout/group_search.h"
+#include "layout/layer_wise_place.h"
 #include "layout/layer_wise_view.h"
 #include "layout/state_names.h"
 
@@ -115,6 +118,43 @@ class NamedGroups {
   const LayerWiseCheckpoint* view_ = nullptr;
 };
 
+// What `state` says of these parameters: numbers, or tensors of one element.
+StepCounts step_counts(const ckpt::Checkpoint& checkpoint, const FoundOptimizer& found,
+                       const Value& params) {
+  StepCounts steps;
+  const auto state = found.state();
+  std::map<std::string, Value> by_param;
+  for (size_t i = 0; state && state->is(Kind::Dict) && i < state->item_count(); ++i) {
+    const auto [key, of_param] = state->item(i);
+    by_param.emplace(ckpt::key_text(key), of_param);
+  }
+  for (size_t i = 0; i < params.size(); ++i) {
+    const bool is_name = params[i].is(Kind::Int) || params[i].is(Kind::Str);
+    const auto of_param = is_name ? by_param.find(ckpt::key_text(params[i])) : by_param.end();
+    const bool has_state = of_param != by_param.end() && of_param->second.is(Kind::Dict);
+    const auto step = has_state ? of_param->second.find("step") : std::nullopt;
+    if (!step) continue;
+    if (step->is(Kind::Int) || step->is(Kind::Float)) {
+      steps.add(step->as_float());
+      continue;
+    }
+    const TensorEntry* tensor = checkpoint.catalog().find_tensor(
+        found.pointer + "/state" + escaped_step(of_param->first) + "/step", found.file);
+    const auto count = tensor != nullptr ? scalar_of(*tensor, checkpoint) : std::nullopt;
+    if (count) steps.add(*count);
+  }
+  return steps;
+}
+
+void add_step(const StepCounts& steps, StoredGroup& group, GroupReport& report) {
+  const bool has_step = std::ranges::any_of(
+      group.settings, [](const auto& setting) { return setting.first == "step"; });
+  const auto step = steps.setting();
+  if (has_step || !step) return;
+  group.settings.emplace_back("step", step->first);
+  report.documents.push_back(step->second);
+}
+
 void add_stored_groups(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
   std::map<std::string, uint32_t> optimizers;  // of each file
   for (const FoundOptimizer& found : find_optimizers(checkpoint)) {
@@ -125,10 +165,34 @@ void add_stored_groups(const ckpt::Checkpoint& checkpoint, GroupReport& report) 
       StoredGroup stored{place, optimizer, i, settings_of(found.groups[i]), {}, {}};
       const auto params =
           found.groups[i].is(Kind::Dict) ? found.groups[i].find("params") : std::nullopt;
-      if (params && params->is(Kind::List)) stored.param_count = params->size();
+      if (params && params->is(Kind::List)) {
+        stored.param_count = params->size();
+        add_step(step_counts(checkpoint, found, *params), stored, report);
+      }
       report.groups.push_back(std::move(stored));
     }
   }
+}
+
+// PyTorch's torch_dist folders: a setting is an object, a step count a tensor or an object.
+void add_flat_groups(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
+  FlatGroups flat = find_flat_groups(checkpoint);
+  std::map<std::string, uint32_t> counts;  // of each optimizer
+  for (FlatGroup& group : flat.groups) {
+    StoredGroup stored{group.optimizer,           0,  counts[group.optimizer]++,
+                       std::move(group.settings), {}, {}};
+    stored.param_count = group.params.size();
+    StepCounts steps;
+    for (const std::string& param : group.params) {
+      const TensorEntry* step = checkpoint.catalog().find_tensor(
+          (group.optimizer.empty() ? "" : group.optimizer + ".") + "state." + param + ".step");
+      const auto count = step != nullptr ? scalar_of(*step, checkpoint) : std::nullopt;
+      if (count) steps.add(*count);
+    }
+    add_step(steps, stored, report);
+    report.groups.push_back(std::move(stored));
+  }
+  report.documents.insert(report.documents.end(), flat.documents.begin(), flat.documents.end());
 }
 
 // Of torch_dist: each file's chunks of optimizer state belong to the rank that wrote it.
@@ -136,7 +200,7 @@ void add_writers(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
   const ckpt::Catalog& catalog = checkpoint.catalog();
   std::map<uint32_t, RankLoad> loads;
   for (const TensorEntry& tensor : catalog.tensors) {
-    if (!is_state(tensor) && !is_flat_buffer(tensor)) continue;
+    if (kind_of_key(tensor.file, tensor.key) != KeyKind::OptimizerState) continue;
     for (const ckpt::Chunk& chunk : tensor.chunks) {
       const auto rank = writer_of(catalog.files[chunk.region.file].path);
       if (!rank) continue;
@@ -169,10 +233,11 @@ GroupReport describe_groups(const ckpt::Checkpoint& checkpoint) {
   }
   if (!report.unnamed_reason.empty()) {
     add_stored_groups(checkpoint, report);
+    add_flat_groups(checkpoint, report);
     add_writers(checkpoint, report);
   }
   if (report.groups.empty() && report.params.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = checkpoint.folder().string(), .key = {}},
+    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = checkpoint.shown_path(), .key = {}},
                       "has no parameter groups and no optimizer state");
   }
   std::ranges::stable_sort(report.params, {}, &OwnedParam::rank);

@@ -64,7 +64,7 @@ class Reader {
  private:
   static CommonState common_state(const ckpt::Checkpoint& source) {
     if (auto state = read_common_state(source)) return std::move(*state);
-    throw Error(ErrorCode::Unsupported, {.file = source.folder().string(), .key = {}},
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "neither common.pt nor a common state in the store");
   }
 

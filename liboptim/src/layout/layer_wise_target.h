@@ -37,6 +37,9 @@ bool is_distributed(const LayerWiseCheckpoint& source, const LayerWiseOptimizer&
 // float32.
 void put_step(ckpt::ValueTree& tree, ckpt::NodeId group, const LayerWiseOptimizer& optimizer);
 
+// The rules, resolved with all canonical names of a checkpoint. Throws NotFound where one that is
+// to be included or renamed is none of them.
+ckpt::KeyRules rules_for(const LayerWiseCheckpoint& view, ckpt::KeyRules rules);
 // The name of a canonical key in safetensors; nullopt where the rules leave it out.
 std::optional<std::string> key_in_safetensors(const std::string& key, const ckpt::KeyRules& rules);
 

@@ -14,14 +14,6 @@ using ckpt::ErrorCode;
 
 constexpr const char* kNoTensor = "not a tensor; safetensors stores only tensors";
 
-std::string renamed(const std::string& key, const ckpt::KeyRules& rules) {
-  for (const auto& [from, to] : rules.renames) {
-    std::string name = ckpt::renamed_key(key, from, to);
-    if (name != key) return name;
-  }
-  return key;
-}
-
 // What the canonical view holds beside tensors, as `hash --logical` names it.
 std::vector<std::string> objects_of(const LayerWiseCheckpoint& view) {
   std::vector<std::string> names;
@@ -48,16 +40,23 @@ std::string key_of(const ckpt::NotCarried& lost) {
 
 }  // namespace
 
+ckpt::KeyRules rules_for(const LayerWiseCheckpoint& view, ckpt::KeyRules rules) {
+  const std::vector<std::string> objects = objects_of(view);
+  std::vector<ckpt::KeyName> names;
+  for (const ckpt::TensorEntry& tensor : view.tensors.tensors) names.push_back({{}, tensor.key});
+  for (const std::string& name : objects) names.push_back({{}, name});
+  rules.resolve(names);
+  return rules;
+}
+
 std::optional<std::string> key_in_safetensors(const std::string& key, const ckpt::KeyRules& rules) {
-  if (rules.accepts && !rules.accepts(key)) return std::nullopt;
-  return renamed(key, rules);
+  if (!rules.accepts(key)) return std::nullopt;
+  return rules.renamed(key);
 }
 
 ckpt::Target make_layer_wise_safetensors(const LayerWiseCheckpoint& source,
-                                         const ckpt::KeyRules& rules, bool as_folder) {
-  const auto is_accepted = [&](const std::string& key) {
-    return !rules.accepts || rules.accepts(key);
-  };
+                                         const ckpt::KeyRules& key_rules, bool as_folder) {
+  const ckpt::KeyRules rules = rules_for(source, key_rules);
   ckpt::SafetensorsSpec spec;
   spec.as_folder = as_folder;
   std::set<std::string> keys;
@@ -78,15 +77,17 @@ ckpt::Target make_layer_wise_safetensors(const LayerWiseCheckpoint& source,
   std::vector<ckpt::NotCarried> not_carried;
   const auto add = [&](const std::vector<ckpt::NotCarried>& losses) {
     for (const ckpt::NotCarried& lost : losses) {
-      if (is_accepted(key_of(lost))) not_carried.push_back(lost);
+      if (rules.accepts(key_of(lost))) not_carried.push_back(lost);
     }
   };
   add(source.not_carried);
   for (std::string& name : objects_of(source)) {
-    if (is_accepted(name)) not_carried.push_back({std::move(name), kNoTensor});
+    if (rules.accepts(name)) not_carried.push_back({std::move(name), kNoTensor});
   }
   add(lost_attributes(source));
-  return ckpt::make_safetensors_target(std::move(spec), std::move(not_carried));
+  ckpt::Target target = ckpt::make_safetensors_target(std::move(spec), std::move(not_carried));
+  target.left_out_count = rules.left_out_count();
+  return target;
 }
 
 }  // namespace optim

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <ckpt/glob.h>
 
 namespace optim {
 namespace {
@@ -78,6 +79,10 @@ ParamAttributes megatron_attributes(std::string_view name, size_t dim_count) {
   attributes.is_qkv = has("linear_qkv.weight") && dim_count == 2;
   attributes.expert_tp = has("experts") && !has("shared");
   return attributes;
+}
+
+bool glob_matches(std::string_view glob, std::string_view text) {
+  return ckpt::Glob(glob).matches(text);
 }
 
 bool ParamKey::matches(const ParamInfo& param, std::string_view param_name) const {

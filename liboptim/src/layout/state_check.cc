@@ -264,7 +264,8 @@ std::vector<StateCheck::Pair> StateCheck::watch_pairs(const TensorEntry& master,
   return pairs;
 }
 
-void StateCheck::finish(const std::vector<ckpt::FileAccount>& files) {
+void StateCheck::finish(const std::vector<ckpt::FileAccount>& files,
+                        const ckpt::SelectedRegions& selected) {
   std::map<std::string_view, const ckpt::FileAccount*> by_name;
   for (const ckpt::FileAccount& file : files) by_name.emplace(file.path, &file);
   for (uint32_t i = 0; i < checkpoint_.catalog().files.size(); ++i) {
@@ -274,7 +275,11 @@ void StateCheck::finish(const std::vector<ckpt::FileAccount>& files) {
   for (const Scanned& scanned : scanned_) {
     if (is_own(*scanned.chunk)) look_at(scanned);
   }
+  const auto is_selected = [&](const ckpt::Chunk& chunk) {
+    return selected.contains(chunk.region.file, chunk.region.bytes);
+  };
   for (const Pair& pair : pairs_) {
+    if (!is_selected(*pair.master_chunk) || !is_selected(*pair.weight_chunk)) continue;
     if (is_own(*pair.master_chunk)) compare(pair);
   }
   differing_.put_into(report_.not_proven);

@@ -21,8 +21,8 @@ class StateCheck {
   StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report);
 
   void see(const ckpt::StoragePiece& piece) { watch_.see(piece); }
-  // `files`: what this process has looked at.
-  void finish(const std::vector<ckpt::FileAccount>& files);
+  // `files`: what this process has looked at, of it `selected` payloads.
+  void finish(const std::vector<ckpt::FileAccount>& files, const ckpt::SelectedRegions& selected);
 
  private:
   // A chunk of a tensor.

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <vector>
 
+#include <optim/key_kind.h>
+
 namespace optim {
 namespace {
 
@@ -57,10 +59,16 @@ bool is_coalesced_buffer(const ckpt::TensorEntry& tensor) {
   return tensor.file.ends_with("/distrib_optim.pt");
 }
 
+bool is_optimizer_step(std::string_view step) {
+  return step.find("optimizer") != step.npos || step == "optim" || step == "optims" ||
+         step.starts_with("optim_") || step.ends_with("_optim");
+}
+
 bool is_named_weight(const ckpt::TensorEntry& tensor) {
   const std::string_view type = ckpt::name(tensor.dtype);
   const bool is_floating = type.starts_with("float") || type.starts_with("bfloat");
-  return is_floating && tensor.file.empty() && !without_chain(tensor.key).starts_with("optimizer.");
+  return is_floating && tensor.file.empty() &&
+         kind_of_key(tensor.file, tensor.key) != KeyKind::OptimizerState;
 }
 
 bool is_state(const ckpt::TensorEntry& tensor) {

@@ -18,6 +18,10 @@ bool is_flat_buffer(const ckpt::TensorEntry& tensor);
 // A buffer in distrib_optim.pt, whose gaps are zeros.
 bool is_coalesced_buffer(const ckpt::TensorEntry& tensor);
 
+// A mapping of a training loop that holds optimizers: "optimizer", "optimizer_state_dict",
+// "optimizer_states", "last_optimizer_state", "optimizerG", "optim", "d_optim".
+bool is_optimizer_step(std::string_view step);
+
 // A weight of a torch_dist folder: what is no optimizer state.
 bool is_named_weight(const ckpt::TensorEntry& tensor);
 

@@ -64,10 +64,31 @@ VerifyReport report_alone(ckpt::Finding finding, const VerifyOptions& options) {
   return report;
 }
 
+// Resolves what is to be looked at, and says what is not. Throws NotFound where that is nothing.
+ckpt::KeySelection resolved(const ckpt::Checkpoint& checkpoint, ckpt::KeySelection selection,
+                            VerifyReport& report) {
+  if (selection.is_everything()) return selection;
+  const std::vector<ckpt::KeyName> names = names_in(checkpoint.catalog());
+  selection.resolve(names);
+  selection.refuse_missing(names);
+  const auto count = static_cast<uint64_t>(std::ranges::count_if(
+      names, [&](const ckpt::KeyName& name) { return selection.accepts(name.file, name.key); }));
+  if (count == 0) {
+    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = checkpoint.shown_path(), .key = {}},
+                      "no tensor or object is selected");
+  }
+  report.not_checked.push_back(
+      {"the values of " + std::to_string(names.size() - count) + " of " +
+           counted(names.size(), "key"),
+       "not selected"});
+  return selection;
+}
+
 VerifyReport verify_opened(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
   VerifyReport report;
   report.format = checkpoint.catalog().format;
   report.iteration = checkpoint.catalog().iteration;
+  const ckpt::KeySelection selection = resolved(checkpoint, options.selection, report);
   StateCheck states(checkpoint, report);
   if (options.quick) {
     std::erase_if(report.not_checked, is_about_values);
@@ -80,9 +101,11 @@ VerifyReport verify_opened(const ckpt::Checkpoint& checkpoint, const VerifyOptio
   check_groups(checkpoint, report);
   if (options.share.rank != 0) drop_what_the_first_says(report);
   ckpt::VerifyOptions with_watch = options;
+  with_watch.selection = selection;
   with_watch.on_storage = [&states](const ckpt::StoragePiece& piece) { states.see(piece); };
   ckpt::Findings findings = ckpt::verify(checkpoint, with_watch);
-  if (!options.quick) states.finish(findings.files);
+  const ckpt::SelectedRegions selected(checkpoint.catalog(), selection);
+  if (!options.quick) states.finish(findings.files, selected);
   std::vector<ckpt::Finding>& meaning = report.findings.findings;
   findings.findings.insert(findings.findings.end(), meaning.begin(), meaning.end());
   findings.sort();

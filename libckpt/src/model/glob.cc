@@ -1,17 +1,12 @@
-#include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
-#include <optim/param_key.h>
-
 // Unix file name patterns as Python's fnmatch module reads them, written from its documented
 // behaviour and a comparison with it (tests/golden/optim_layout/fnmatch.json):
 //   glob := ( '*' | '?' | '[' ['!'] [']'] character* ']' | character )*
+#include <ckpt/glob.h>
 
-namespace optim {
+#include <optional>
+#include <string>
+
+namespace ckpt {
 namespace {
 
 using Characters = std::u32string;
@@ -43,12 +38,7 @@ Characters decode(std::string_view text) {
   return characters;
 }
 
-struct Token {
-  enum class Kind : uint8_t { Literal, AnyOne, AnyRun, Set } kind = Kind::Literal;
-  char32_t character = 0;
-  bool negated = false;
-  std::vector<std::pair<char32_t, char32_t>> ranges = {};  // inclusive
-};
+using Token = Glob::Token;
 
 bool accepts(const Token& token, char32_t character) {
   if (token.kind == Token::Kind::AnyOne) return true;
@@ -130,16 +120,17 @@ std::vector<Token> tokenize(const Characters& glob) {
 
 }  // namespace
 
+Glob::Glob(std::string_view glob) : tokens_(tokenize(decode(glob))) {}
+
 // Greedy: only the last '*' is ever extended, since any match of the tokens before it will do.
-bool glob_matches(std::string_view glob, std::string_view text) {
-  const std::vector<Token> tokens = tokenize(decode(glob));
+bool Glob::matches(std::string_view text) const {
   const Characters characters = decode(text);
   size_t token = 0, at = 0;
   std::optional<std::pair<size_t, size_t>> last_run;  // token after it, where it ends for now
   while (at < characters.size()) {
-    if (token < tokens.size() && tokens[token].kind == Token::Kind::AnyRun) {
+    if (token < tokens_.size() && tokens_[token].kind == Token::Kind::AnyRun) {
       last_run = {++token, at};
-    } else if (token < tokens.size() && accepts(tokens[token], characters[at])) {
+    } else if (token < tokens_.size() && accepts(tokens_[token], characters[at])) {
       ++token, ++at;
     } else if (last_run) {
       token = last_run->first;
@@ -148,8 +139,8 @@ bool glob_matches(std::string_view glob, std::string_view text) {
       return false;
     }
   }
-  while (token < tokens.size() && tokens[token].kind == Token::Kind::AnyRun) ++token;
-  return token == tokens.size();
+  while (token < tokens_.size() && tokens_[token].kind == Token::Kind::AnyRun) ++token;
+  return token == tokens_.size();
 }
 
-}  // namespace optim
+}  // namespace ckpt

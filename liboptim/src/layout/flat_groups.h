@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/document.h>
+
+// Parameter groups of PyTorch's torch_dist folders (FSDP, DCP), flattened into an object for each
+// setting: "optimizer.param_groups.0.lr", or with flatten_optimizer_state_dict one for each
+// parameter, "optim.param_groups.NAME.lr".
+namespace optim {
+
+struct FlatGroup {
+  std::string optimizer;  // the key in front of "param_groups"
+  std::vector<std::pair<std::string, ckpt::Value>> settings;  // without `params`
+  std::vector<std::string> params;                            // their names, as far as stored
+};
+
+struct FlatGroups {
+  std::vector<FlatGroup> groups;  // in the order of the catalog, those of one optimizer together
+  std::vector<std::shared_ptr<const ckpt::Document>> documents;  // what settings point into
+};
+
+// Of settings that each parameter has for itself, parameters with equal ones make a group.
+FlatGroups find_flat_groups(const ckpt::Checkpoint& checkpoint);
+
+// The step counts of parameters, as a setting: the number that all have, or the least and the
+// greatest. nullopt where none is stored. The value lies in a document of its own.
+class StepCounts {
+ public:
+  void add(double count) { counts_.push_back(count); }
+  std::optional<std::pair<ckpt::Value, std::shared_ptr<const ckpt::Document>>> setting() const;
+
+ private:
+  std::vector<double> counts_;
+};
+
+// The value of a tensor of one element; nullopt for others.
+std::optional<double> scalar_of(const ckpt::TensorEntry& tensor,
+                                const ckpt::Checkpoint& checkpoint);
+
+}  // namespace optim

@@ -1,0 +1,105 @@
+// diff --summary: one row for each module.
+#include "inspect/diff_summary.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include <common/module_name.h>
+
+#include "inspect/listing.h"
+
+namespace tools::inspect {
+namespace {
+
+using ckpt::DifferenceKind;
+
+// More is worse.
+auto badness(const ModuleDifference& difference) {
+  return std::tuple(difference.structural_count, difference.nonfinite_count, difference.max_rel,
+                    difference.max_abs, difference.different_count);
+}
+
+ModuleDifference alone(const ckpt::TensorDifference& tensor) {
+  ModuleDifference difference;
+  difference.different_count = 1;
+  difference.worst = qualified_key(tensor.file, tensor.key);
+  difference.structural_count = tensor.kind == DifferenceKind::Value ? 0 : 1;
+  if (!tensor.value) return difference;
+  difference.nonfinite_count = tensor.value->nonfinite_count;
+  difference.max_abs = tensor.value->max_abs;
+  difference.max_rel = tensor.value->max_rel;
+  difference.max_ulp_distance = tensor.value->max_ulp_distance;
+  return difference;
+}
+
+ModuleDifference alone(const ckpt::ObjectDifference& object) {
+  ModuleDifference difference;
+  difference.different_count = 1;
+  difference.worst = qualified_key(object.file, object.key);
+  difference.structural_count = object.kind == DifferenceKind::Value ? 0 : 1;
+  return difference;
+}
+
+class Modules {
+ public:
+  void count(const std::string& file, const std::string& key) {
+    if (seen_.emplace(file, key).second) ++of(key).compared_count;
+  }
+
+  template <class Difference>
+  void add(const Difference& difference) {
+    const ModuleDifference added = alone(difference);
+    auto& [module, worst] = by_name_[module_of_key(difference.key)];
+    if (!worst || badness(added) > badness(*worst)) worst = added;
+    module.different_count += 1;
+    module.structural_count += added.structural_count;
+    module.nonfinite_count += added.nonfinite_count;
+    module.max_abs = std::max(module.max_abs, added.max_abs);
+    module.max_rel = std::max(module.max_rel, added.max_rel);
+    module.max_ulp_distance = std::max(module.max_ulp_distance, added.max_ulp_distance);
+  }
+
+  DiffSummary finish() {
+    DiffSummary summary{{}, by_name_.size()};
+    for (auto& [name, found] : by_name_) {
+      if (found.module.different_count == 0) continue;
+      found.module.module = name;
+      found.module.worst = found.worst->worst;
+      summary.modules.push_back(std::move(found.module));
+    }
+    std::ranges::stable_sort(summary.modules,
+                             [](const auto& x, const auto& y) { return badness(x) > badness(y); });
+    return summary;
+  }
+
+ private:
+  struct Found {
+    ModuleDifference module;
+    std::optional<ModuleDifference> worst;
+  };
+  ModuleDifference& of(const std::string& key) { return by_name_[module_of_key(key)].module; }
+
+  std::set<std::pair<std::string_view, std::string_view>> seen_;
+  std::map<std::string, Found> by_name_;
+};
+
+}  // namespace
+
+DiffSummary summarize(const ckpt::Differences& differences, const ckpt::Inventory& a,
+                      const ckpt::Inventory& b) {
+  Modules modules;
+  for (const ckpt::Inventory* inventory : {&a, &b}) {
+    for (const ckpt::TensorEntry& tensor : inventory->tensors)
+      modules.count(tensor.file, tensor.key);
+    for (const ckpt::ObjectTree& object : inventory->objects)
+      modules.count(object.file, object.key);
+  }
+  for (const auto& tensor : differences.tensors) modules.add(tensor);
+  for (const auto& object : differences.objects) modules.add(object);
+  return modules.finish();
+}
+
+}  // namespace tools::inspect

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ckpt/diff.h>
+
+namespace tools::inspect {
+
+// How the tensors and objects of one module differ.
+struct ModuleDifference {
+  std::string module;
+  uint64_t compared_count = 0;    // tensors and objects in A or B
+  uint64_t different_count = 0;   // of these
+  uint64_t structural_count = 0;  // of those: missing, or of another shape, dtype or kind of key
+  uint64_t nonfinite_count = 0;   // differing elements of which one is NaN or infinite
+  // Over all elements that differ and are finite.
+  double max_abs = 0, max_rel = 0;
+  std::optional<double> max_ulp_distance;
+  std::string worst;  // the tensor or object that differs most
+};
+
+// Modules that differ, the worst first: those with structural differences, with NaN or infinities
+// on one side, then by max_rel and max_abs; and how many there are.
+struct DiffSummary {
+  std::vector<ModuleDifference> modules;
+  size_t module_count = 0;
+};
+DiffSummary summarize(const ckpt::Differences& differences, const ckpt::Inventory& a,
+                      const ckpt::Inventory& b);
+
+}  // namespace tools::inspect
