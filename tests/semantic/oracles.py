@@ -75,6 +75,9 @@ def stored_name(key: object) -> object:
     if isinstance(key, torch.serialization.StorageType):  # the restricted unpickler's own
         storage = _dtype_to_storage_type_map()[key.dtype]
         return NamedKey(f"<class 'torch.{storage}'>")
+    if type(key) is tuple:
+        parts = tuple(map(stored_name, key))
+        return NamedKey(repr(parts)) if any(isinstance(p, NamedKey) for p in parts) else key
     if isinstance(key, types.FunctionType):
         return NamedKey(f"<class '{key.__module__}.{key.__qualname__}'>")
     return key
