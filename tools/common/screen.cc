@@ -56,7 +56,7 @@ Screen Screen::of(int descriptor) {
 }
 
 std::string Screen::shown(std::string_view utf8) const {
-  if (is_utf8 || !width) return std::string(utf8);
+  if (shows_all()) return std::string(utf8);
   static constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text;
   for (const char character : utf8) {

@@ -16,6 +16,7 @@ struct Screen {
   static Screen of(int descriptor);
 
   std::string_view ellipsis() const { return is_utf8 ? "\xE2\x80\xA6" : "..."; }
+  bool shows_all() const { return is_utf8 || !width; }
   // `utf8` as a terminal of this locale shows it: "\xNN" for what is not ASCII, unless it is UTF-8.
   // What goes elsewhere stays as it is.
   std::string shown(std::string_view utf8) const;

@@ -12,10 +12,12 @@ constexpr size_t kGap = 2;            // columns between two columns
 constexpr size_t kShortenedMin = 10;  // a shortened text keeps what it can be told by
 
 std::string aligned(const Console& console, const Cell& cell, Align align, size_t width) {
-  const Screen& screen = console.screen();
-  const std::string shown = shortened_in_middle(screen.shown(cell.text), width, screen.ellipsis());
-  const std::string padding(width - std::min(width, display_width(shown)), ' ');
-  const std::string text = console.paint(cell.paint, shown);
+  const std::string_view ellipsis = console.screen().ellipsis();
+  const size_t full_width = display_width(cell.text);
+  const bool fits = full_width <= width;
+  const std::string cut = fits ? "" : shortened_in_middle(cell.text, width, ellipsis);
+  const std::string text = console.paint(cell.paint, fits ? cell.text : cut);
+  const std::string padding(width - (fits ? full_width : display_width(cut)), ' ');
   return align == Align::Right ? padding + text : text + padding;
 }
 
@@ -28,14 +30,14 @@ size_t total_width(const Layout& layout) {
 
 }  // namespace
 
-Table::Layout Table::full_layout(const Screen& screen) const {
+Table::Layout Table::full_layout() const {
   Layout layout;
   for (const Column& column : columns_)
     layout.push_back({layout.size(), display_width(column.title)});
   for (const auto* rows : {&rows_, &hidden_}) {
     for (const auto& row : *rows) {
       for (size_t i = 0; i < row.size(); ++i) {
-        layout[i].width = std::max(layout[i].width, display_width(screen.shown(row[i].text)));
+        layout[i].width = std::max(layout[i].width, display_width(row[i].text));
       }
     }
   }
@@ -71,15 +73,26 @@ void Table::narrow(Layout& layout, size_t width_max) const {
 }
 
 void Table::print(Console& console, const std::string& indent) const {
-  const Screen& screen = console.screen();
-  Layout layout = full_layout(screen);
-  if (screen.width) narrow(layout, *screen.width - std::min(*screen.width, indent.size()));
+  if (console.screen().shows_all()) return print_rows(console, indent);
+  Table escaped = *this;
+  for (auto* rows : {&escaped.rows_, &escaped.hidden_}) {
+    for (auto& row : *rows) {
+      for (Cell& cell : row) cell.text = console.screen().shown(cell.text);
+    }
+  }
+  escaped.print_rows(console, indent);
+}
+
+void Table::print_rows(Console& console, const std::string& indent) const {
+  Layout layout = full_layout();
+  const auto width = console.screen().width;
+  if (width) narrow(layout, *width - std::min(*width, indent.size()));
   std::ostream& out = console.out();
   const auto print_row = [&](const std::vector<Cell>& row) {
     std::string line = indent;
     for (const ShownColumn& shown : layout) {
       if (shown.index >= row.size()) break;
-      if (line.size() != indent.size()) line += std::string(kGap, ' ');
+      if (&shown != &layout.front()) line.append(kGap, ' ');
       line += aligned(console, row[shown.index], columns_[shown.index].align, shown.width);
     }
     line.erase(line.find_last_not_of(' ') + 1);

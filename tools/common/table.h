@@ -40,7 +40,8 @@ class Table {
     size_t width;
   };
   using Layout = std::vector<ShownColumn>;
-  Layout full_layout(const Screen& screen) const;
+  Layout full_layout() const;
+  void print_rows(Console& console, const std::string& indent) const;
   void drop_columns(Layout& layout, size_t width_max) const;
   void narrow(Layout& layout, size_t width_max) const;
   std::vector<Column> columns_;

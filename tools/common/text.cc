@@ -122,6 +122,8 @@ std::string short_number_text(double value) {
 }
 
 size_t display_width(std::string_view utf8) {
+  const auto is_plain = [](char character) { return character >= ' ' && character < 0x7F; };
+  if (std::ranges::all_of(utf8, is_plain)) return utf8.size();
   size_t width = 0;
   while (!utf8.empty()) {
     const Unit unit = unit_at(utf8);
