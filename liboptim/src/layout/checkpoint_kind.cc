@@ -56,6 +56,11 @@ std::string sizes_of(const RunArgs& args) {
   return text;
 }
 
+std::string commands_for(const ckpt::Checkpoint& checkpoint) {
+  const std::string groups = checkpoint.is_megatron() ? "groups, " : "";
+  return "ckpt-inspect ls, show, tree, " + groups + "hash, diff and verify";
+}
+
 }  // namespace
 
 std::string kind_of_checkpoint(const ckpt::Checkpoint& checkpoint) {
@@ -67,14 +72,16 @@ std::string kind_of_checkpoint(const ckpt::Checkpoint& checkpoint) {
 }
 
 std::string what_works_on(const ckpt::Checkpoint& checkpoint) {
-  return "ckpt-inspect ls, show, tree, groups, hash, diff and verify work on " +
-         kind_of_checkpoint(checkpoint);
+  return commands_for(checkpoint) + " work on " + kind_of_checkpoint(checkpoint);
 }
 
 void refuse_kind(const ckpt::Checkpoint& checkpoint, std::string_view expected) {
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = checkpoint.folder().string(), .key = {}},
+  const auto files = checkpoint.files();
+  const bool is_file = !checkpoint.is_megatron() && files.size() == 1;
+  const auto& named = is_file ? files.front() : checkpoint.folder();
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = named.string(), .key = {}},
                     "is " + kind_of_checkpoint(checkpoint) + "; expected " + std::string(expected),
-                    "ckpt-inspect ls, show, tree, groups, hash, diff and verify work on it");
+                    commands_for(checkpoint) + " work on it");
 }
 
 }  // namespace optim
