@@ -13,6 +13,7 @@
 
 #include <ckpt/error.h>
 #include <common/report_error.h>
+#include <common/text.h>
 
 namespace tools {
 
@@ -111,18 +112,28 @@ const char* escape_code(Paint paint) {
 }  // namespace
 
 Console::Console(std::string tool, CommonOptions options)
-    : tool_(std::move(tool)), options_(options), has_color_(shows_color(options.color)) {}
+    : Console(std::move(tool), options, Screen::of(STDOUT_FILENO)) {}
+
+Console::Console(std::string tool, CommonOptions options, Screen screen)
+    : tool_(std::move(tool)),
+      options_(options),
+      screen_(screen),
+      has_color_(shows_color(options.color)) {}
 
 Console::~Console() = default;
 
 std::ostream& Console::out() { return std::cout; }
 
-void Console::warn(std::string_view text) {
-  if (!options_.quiet) std::cerr << tool_ << ": warning: " << text << '\n';
-}
+void Console::print_text(std::string_view text) { out() << fitted(text, screen_) << '\n'; }
 
-void Console::note(std::string_view text) {
-  if (!options_.quiet) std::cerr << tool_ << ": " << text << '\n';
+void Console::warn(std::string_view text) { print_message("warning: " + std::string(text)); }
+
+void Console::note(std::string_view text) { print_message(std::string(text)); }
+
+void Console::print_message(const std::string& text) {
+  if (!options_.quiet) {
+    std::cerr << fitted(tool_ + ": " + text, Screen::of(STDERR_FILENO)) << '\n';
+  }
 }
 
 std::string Console::paint(Paint paint, std::string_view text) const {

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include <common/screen.h>
+
 namespace tools {
 
 enum class ColorMode : uint8_t { Auto, Always, Never };
@@ -28,15 +30,22 @@ enum class Paint : uint8_t { Plain, Bold, Dim, Red, Green, Yellow, Cyan };
 class Console {
  public:
   Console(std::string tool, CommonOptions options);
+  Console(std::string tool, CommonOptions options, Screen screen);  // as if stdout were this one
   ~Console();
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
   const CommonOptions& options() const { return options_; }
   const std::string& tool() const { return tool_; }
+  const Screen& screen() const { return screen_; }  // stdout's
   std::ostream& out();
 
-  // One line on stderr, "TOOL: warning: TEXT" and "TOOL: TEXT"; nothing under --quiet.
+  // Text on stdout, ended; on a terminal broken at blanks where it is longer than a line. Data that
+  // programs read, and tables, go to out().
+  void print_text(std::string_view text);
+
+  // One message on stderr, "TOOL: warning: TEXT" and "TOOL: TEXT", broken as print_text() does;
+  // nothing under --quiet.
   void warn(std::string_view text);
   void note(std::string_view text);
 
@@ -64,8 +73,10 @@ class Console {
 
  private:
   class SignalWatch;
+  void print_message(const std::string& text);
   std::string tool_;
   CommonOptions options_;
+  Screen screen_;
   bool has_color_;
   std::unique_ptr<SignalWatch> watch_;
 };

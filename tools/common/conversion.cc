@@ -75,7 +75,7 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
 }
 
 void print_files(const ckpt::Plan& plan, Console& console) {
-  Table table({{"file", Align::Left}, {"bytes", Align::Right}});
+  Table table({{.title = "file", .can_shorten = true}, {"bytes", Align::Right}});
   for (const ckpt::PlannedFile& file : plan.files) {
     const std::string path = file.path.empty() ? "(the file)" : file.path;
     table.add_row({{ckpt::escaped(path)}, {size_text(file.count_bytes)}});

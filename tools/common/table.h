@@ -9,9 +9,13 @@ namespace tools {
 
 enum class Align : uint8_t { Left, Right };
 
+// On a terminal that is too narrow columns with a drop order go first, 1 before 2, then those that
+// can be shortened lose the middle of their texts.
 struct Column {
-  std::string title;
+  std::string title = {};
   Align align = Align::Left;
+  bool can_shorten = false;
+  int drop_order = 0;  // 0: stays
 };
 
 struct Cell {
@@ -20,6 +24,7 @@ struct Cell {
 };
 
 // Rows of aligned columns, two spaces apart, the titles dimmed; no titles line if all are empty.
+// Never wider than the terminal; whole where stdout is none.
 class Table {
  public:
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
@@ -30,7 +35,14 @@ class Table {
   void print(Console& console, const std::string& indent = {}) const;
 
  private:
-  std::vector<size_t> widths() const;
+  struct ShownColumn {
+    size_t index;
+    size_t width;
+  };
+  using Layout = std::vector<ShownColumn>;
+  Layout full_layout(const Screen& screen) const;
+  void drop_columns(Layout& layout, size_t width_max) const;
+  void narrow(Layout& layout, size_t width_max) const;
   std::vector<Column> columns_;
   std::vector<std::vector<Cell>> rows_, hidden_;
   bool shows_titles_ = true;

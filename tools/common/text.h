@@ -18,10 +18,20 @@ std::string count_text(uint64_t count, std::string_view thing);
 std::string number_text(double value);
 std::string short_number_text(double value);  // four digits
 
-// Columns that UTF-8 text takes: its code points.
+// Columns that UTF-8 text takes on a terminal: East Asian characters and emoji two, the escape
+// sequences of colours none.
 size_t display_width(std::string_view utf8);
 
 // At most `width_max` columns; what was cut off is shown as "...".
 std::string shortened(std::string_view utf8, size_t width_max);
+
+// At most `width_max` columns: `ellipsis` stands for what is left out of the middle. Neither a
+// character nor an escape of ckpt::escaped() is cut in two; blanks in front (a tree's indentation)
+// stay.
+std::string shortened_in_middle(std::string_view utf8, size_t width_max, std::string_view ellipsis);
+
+// `text` broken at blanks into lines of at most `width` columns, all but the first with `indent`
+// blanks in front. A longer word is left whole: a terminal breaks a path so that it can be copied.
+std::string wrapped(std::string_view text, size_t width, size_t indent = 2);
 
 }  // namespace tools

@@ -114,7 +114,7 @@ void add_object(Table& table, const ckpt::ObjectDifference& object) {
 
 void print_differences(Console& console, const ckpt::Differences& differences) {
   if (console.options().quiet) return;
-  Table table({{""}, {""}, {""}});
+  Table table({{}, {.can_shorten = true}, {.can_shorten = true}});
   for (const ckpt::TensorDifference& tensor : differences.tensors) {
     table.add_row({kind_cell(tensor.kind),
                    {qualified_key(tensor.file, tensor.key), Paint::Bold},

@@ -41,7 +41,7 @@ void print_group(Console& console, const optim::StoredGroup& group) {
     console.out() << ", " << count_text(*group.element_count, "element");
   }
   console.out() << '\n';
-  Table table({{""}, {""}});
+  Table table({{.can_shorten = true}, {.can_shorten = true}});
   for (const auto& [setting, value] : group.settings) {
     table.add_row({{ckpt::escaped(setting), Paint::Cyan}, {value_text(value)}});
   }
@@ -66,9 +66,9 @@ void print_ranks(Console& console, const std::vector<optim::RankLoad>& ranks) {
   if (ranks.empty()) return;
   Table table({{"RANK", Align::Right},
                {"PARAMETERS", Align::Right},
-               {"ELEMENTS", Align::Right},
+               {.title = "ELEMENTS", .align = Align::Right, .drop_order = 1},
                {"STATE", Align::Right},
-               {"/ MEAN", Align::Right},
+               {.title = "/ MEAN", .align = Align::Right, .drop_order = 2},
                {"COST / MEAN", Align::Right}});
   for (const optim::RankLoad& load : ranks) {
     table.add_row({{std::to_string(load.rank), Paint::Bold},
@@ -85,7 +85,10 @@ void print_ranks(Console& console, const std::vector<optim::RankLoad>& ranks) {
 void print_params(Console& console, const optim::GroupReport& report, size_t limit) {
   if (report.params.empty()) return;
   const bool is_named = report.unnamed_reason.empty();
-  Table table({{"RANK", Align::Right}, {"GROUP"}, {"SHAPE"}, {is_named ? "PARAMETER" : "STATE"}});
+  Table table({{"RANK", Align::Right},
+               {"GROUP"},
+               {"SHAPE"},
+               {.title = is_named ? "PARAMETER" : "STATE", .can_shorten = true}});
   for (size_t i = 0; i < std::min(limit, report.params.size()); ++i) {
     const optim::OwnedParam& param = report.params[i];
     table.add_row(

@@ -90,7 +90,10 @@ void print_hashes_as_json(Console& console, const ckpt::Hashes& hashes, ckpt::Fo
 // Of a share its rows alone, as the whole output has them: the columns are as wide, and the titles
 // are the first process's.
 void print_rows(Console& console, const ckpt::Hashes& hashes, ckpt::Share share) {
-  Table table({{"SHA-256"}, {"DTYPE"}, {"SHAPE"}, {"KEY"}});
+  Table table({{.title = "SHA-256", .can_shorten = true},
+               {"DTYPE"},
+               {.title = "SHAPE", .drop_order = 1},
+               {.title = "KEY", .can_shorten = true}});
   if (share.rank != 0) table.hide_titles();
   for_each_row(hashes, [&](const HashRow& row, const auto& hashed) {
     std::vector<Cell> cells = {

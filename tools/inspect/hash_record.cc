@@ -230,7 +230,7 @@ void print_as_json(Console& console, const Comparison& comparison) {
 }
 
 void print_as_text(Console& console, const Comparison& comparison) {
-  Table table({{""}, {""}});
+  Table table({{.can_shorten = true}, {.can_shorten = true}});
   for (const auto& [name, kind] : comparison.different) {
     table.add_row({{kind, Paint::Yellow}, {name, Paint::Bold}});
   }

@@ -145,12 +145,12 @@ void add_missing_files(nlohmann::json& document, const ckpt::Catalog& catalog) {
 }
 
 void print_rows(Console& console, const Rows& listed) {
-  Table table({{"KEY"},
+  Table table({{.title = "KEY", .can_shorten = true},
                {"DTYPE"},
                {"SHAPE"},
                {"BYTES", Align::Right},
-               {"CHUNKS", Align::Right},
-               {"WHERE"}});
+               {.title = "CHUNKS", .align = Align::Right, .drop_order = 2},
+               {.title = "WHERE", .drop_order = 1}});
   FileNames names(listed.catalog);
   for (size_t i = 0; i < std::min(listed.limit, listed.rows.size()); ++i) {
     const Row& row = listed.rows[i];

@@ -117,7 +117,10 @@ std::string box_text(const ckpt::Box& box) {
 void print_chunks(Console& console, const ckpt::TensorEntry& tensor, const ckpt::Catalog& catalog) {
   constexpr size_t kChunksMax = 20;
   const size_t limit = console.options().verbose ? SIZE_MAX : kChunksMax;
-  Table table({{"CHUNK"}, {"FILE"}, {"OFFSET", Align::Right}, {"BYTES", Align::Right}});
+  Table table({{"CHUNK"},
+               {.title = "FILE", .can_shorten = true},
+               {"OFFSET", Align::Right},
+               {"BYTES", Align::Right}});
   for (size_t i = 0; i < std::min(limit, tensor.chunks.size()); ++i) {
     const ckpt::Chunk& chunk = tensor.chunks[i];
     table.add_row({{box_text(chunk.box)},
@@ -142,7 +145,7 @@ std::string values_text(const ckpt::Statistics& statistics) {
 void print_tensor(Console& console, const Subject& subject, const ckpt::Checkpoint& checkpoint) {
   const ckpt::TensorEntry& tensor = *subject.tensor;
   const ckpt::Statistics statistics = make_statistics(tensor, checkpoint);
-  Table facts({{""}, {""}});
+  Table facts({{}, {.can_shorten = true}});
   if (!tensor.file.empty()) facts.add_row({{"file"}, {ckpt::escaped(tensor.file)}});
   facts.add_row({{"dtype"}, {std::string(name(tensor.dtype))}});
   facts.add_row({{"shape"}, {shape_text(tensor.shape)}});

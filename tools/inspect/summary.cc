@@ -146,7 +146,7 @@ std::string path_of(const ckpt::Checkpoint& checkpoint) {
 void print_facts(Console& console, const ckpt::Checkpoint& checkpoint, const Summary& summary) {
   const ckpt::Catalog& catalog = checkpoint.catalog();
   const Total files = total_of_files(catalog);
-  Table table({{""}, {""}});
+  Table table({{}, {.can_shorten = true}});
   const auto add = [&](const char* what, const std::string& text) {
     table.add_row({{what, Paint::Bold}, {text}});
   };
@@ -172,7 +172,7 @@ void print_totals(Console& console, const std::string& title,
 }
 
 void print_files(Console& console, const ckpt::Catalog& catalog) {
-  Table table({{"FILE"}, {"BYTES", Align::Right}});
+  Table table({{.title = "FILE", .can_shorten = true}, {"BYTES", Align::Right}});
   for (size_t i = 0; i < std::min(kFilesShown, catalog.files.size()); ++i) {
     table.add_row(
         {{ckpt::escaped(catalog.files[i].path)}, {size_text(catalog.files[i].count_bytes)}});

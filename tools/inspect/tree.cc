@@ -149,7 +149,7 @@ int run(const TreeOptions& options, Console& console) {
     print_json(console, document);
     return 0;
   }
-  Table table({{"KEY"}, {"BYTES", Align::Right}, {""}});
+  Table table({{.title = "KEY", .can_shorten = true}, {"BYTES", Align::Right}, {""}});
   add_rows(table, root, 0, options.depth);
   table.print(console);
   return 0;

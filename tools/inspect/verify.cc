@@ -84,7 +84,7 @@ void print_findings(Console& console, const optim::VerifyReport& report) {
 }
 
 void print_bytes(Console& console, const ckpt::Findings& findings) {
-  Table table({{"BYTES"}, {"", Align::Right}, {""}});
+  Table table({{"BYTES"}, {"", Align::Right}, {.can_shorten = true}});
   for (const ByteLabel label : kLabels) {
     const uint64_t bytes = findings.labelled_bytes(label);
     if (bytes == 0) continue;
@@ -100,7 +100,7 @@ uint64_t unprotected_bytes(const ckpt::FileAccount& file) {
 }
 
 void print_unprotected(Console& console, const ckpt::Findings& findings) {
-  Table table({{"UNPROTECTED"}, {"", Align::Right}, {""}});
+  Table table({{.title = "UNPROTECTED", .can_shorten = true}, {"", Align::Right}, {}});
   for (const ckpt::FileAccount& file : findings.files) {
     if (unprotected_bytes(file) == 0) continue;
     table.add_row({{ckpt::escaped(file.path), Paint::Bold},

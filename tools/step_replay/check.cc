@@ -37,14 +37,14 @@ json trace_json(const optim::TraceReport& report) {
 }
 
 void print_reports(const std::vector<optim::TraceReport>& reports, Console& console) {
-  Table table({{"trace"},
+  Table table({{.title = "trace", .can_shorten = true},
                {"result"},
                {"steps", Align::Right},
-               {"worst tensor"},
-               {"step", Align::Right},
+               {.title = "worst tensor", .can_shorten = true},
+               {.title = "step", .align = Align::Right, .drop_order = 3},
                {"max abs", Align::Right},
-               {"max scaled", Align::Right},
-               {"max ulp", Align::Right}});
+               {.title = "max scaled", .align = Align::Right, .drop_order = 2},
+               {.title = "max ulp", .align = Align::Right, .drop_order = 1}});
   for (const optim::TraceReport& report : reports) {
     const optim::Difference& worst = report.worst.difference;
     table.add_row({{ckpt::escaped(report.name)},

@@ -129,8 +129,8 @@ void print_comparison(const RunOptions& options, const optim::ReplayReport& repo
                {"bitwise equal", Align::Right},
                {"result"},
                {"max abs", Align::Right},
-               {"max ulp", Align::Right},
-               {"worst tensor"}});
+               {.title = "max ulp", .align = Align::Right, .drop_order = 1},
+               {.title = "worst tensor", .can_shorten = true}});
   for (const optim::ComparedKind& kind : report.compared) {
     const bool differs = kind.equal != kind.tensors;
     table.add_row({{kind.kind},
