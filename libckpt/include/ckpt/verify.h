@@ -43,7 +43,7 @@ struct Finding {
 };
 
 struct FileAccount {
-  std::string path;  // as errors name it
+  std::string path;               // as errors name it
   std::vector<ByteRange> pieces;  // what was looked at: all of it, or the share's part, in order
   uint64_t count_bytes = 0;       // of the pieces
   uint64_t file_bytes = 0;
@@ -85,7 +85,10 @@ struct LabelledRange {
 };
 
 struct VerifyOptions {
-  bool quick = false;              // structure alone: reads no payload
+  bool quick = false;  // structure alone: reads no payload
+  // With `quick`: looks into no archive. For checkpoints of very many chunks: what is left is
+  // whether the files are there, and what lies beside them. No byte is labelled.
+  bool files_only = false;
   bool require_checksums = false;  // unprotected bytes are damage; but for a root's tracker
   // Of several processes each looks at files, and at pieces of those that are at least twice
   // `piece_bytes_min` long, balanced by bytes: what it finds in them is returned, and their
@@ -103,7 +106,8 @@ struct VerifyOptions {
 // .metadata, files that nothing names or that are missing from the manifest (integrity.json), every
 // CRC-32 and every hash of the manifest; and accounts for each byte of each file. Reads every file
 // once, in large sequential pieces (files that the manifest lists: their small entries twice).
-// What is damaged is returned; thrown is what keeps it from looking: IoFailure, "cancelled".
+// What is damaged is returned; thrown is what keeps it from looking: IoFailure, "cancelled". A file
+// that is missing (Limits::allow_missing_data) is a finding, and calls for `files_only`.
 CKPT_EXPORT Findings verify(const Checkpoint& checkpoint, const VerifyOptions& options = {});
 
 }  // namespace ckpt

@@ -46,5 +46,8 @@ struct VerifyOptions : ckpt::VerifyOptions {
 // throws; a file that the checkpoint names and that is missing is Corrupt.
 OPTIM_LAYOUT_EXPORT VerifyReport verify(const std::filesystem::path& path,
                                         const VerifyOptions& options);
+// The same for an opened checkpoint. options.iteration and options.limits do not count.
+OPTIM_LAYOUT_EXPORT VerifyReport verify(const ckpt::Checkpoint& checkpoint,
+                                        const VerifyOptions& options);
 
 }  // namespace optim

@@ -43,6 +43,11 @@ bool RunArgs::is_true(std::string_view name) const {
   return value && value->is(Kind::Bool) && value->as_bool();
 }
 
+bool RunArgs::is_false(std::string_view name) const {
+  const auto value = args_ ? args_->find(name) : std::nullopt;
+  return value && value->is(Kind::Bool) && !value->as_bool();
+}
+
 uint32_t RunArgs::size(std::string_view name) const {
   const auto value = args_ ? args_->find(name) : std::nullopt;
   const bool is_size =

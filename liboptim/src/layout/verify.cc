@@ -64,10 +64,36 @@ VerifyReport report_alone(ckpt::Finding finding, const VerifyOptions& options) {
   return report;
 }
 
-VerifyReport verify_opened(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
+VerifyReport report_of(const ckpt::Checkpoint& checkpoint) {
   VerifyReport report;
   report.format = checkpoint.catalog().format;
   report.iteration = checkpoint.catalog().iteration;
+  return report;
+}
+
+// What was found of the meaning joins what was found of the bytes.
+void join_findings(VerifyReport& report, ckpt::Findings findings) {
+  std::vector<ckpt::Finding>& meaning = report.findings.findings;
+  findings.findings.insert(findings.findings.end(), meaning.begin(), meaning.end());
+  findings.sort();
+  drop_repeated(findings.findings);
+  report.findings = std::move(findings);
+}
+
+VerifyReport verify_files(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
+  VerifyReport report = report_of(checkpoint);
+  check_rank_folders(checkpoint, report);
+  report.not_checked.push_back({"archives, checksums and values", "only files were looked at"});
+  if (options.share.rank != 0) drop_what_the_first_says(report);
+  join_findings(report, ckpt::verify(checkpoint, options));
+  return report;
+}
+
+}  // namespace
+
+VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
+  if (options.quick && options.files_only) return verify_files(checkpoint, options);
+  VerifyReport report = report_of(checkpoint);
   StateCheck states(checkpoint, report);
   if (options.quick) {
     std::erase_if(report.not_checked, is_about_values);
@@ -83,15 +109,9 @@ VerifyReport verify_opened(const ckpt::Checkpoint& checkpoint, const VerifyOptio
   with_watch.on_storage = [&states](const ckpt::StoragePiece& piece) { states.see(piece); };
   ckpt::Findings findings = ckpt::verify(checkpoint, with_watch);
   if (!options.quick) states.finish(findings.files);
-  std::vector<ckpt::Finding>& meaning = report.findings.findings;
-  findings.findings.insert(findings.findings.end(), meaning.begin(), meaning.end());
-  findings.sort();
-  drop_repeated(findings.findings);
-  report.findings = std::move(findings);
+  join_findings(report, std::move(findings));
   return report;
 }
-
-}  // namespace
 
 VerifyReport verify(const fs::path& path, const VerifyOptions& options) {
   std::optional<ckpt::Checkpoint> checkpoint;
@@ -102,7 +122,7 @@ VerifyReport verify(const fs::path& path, const VerifyOptions& options) {
     if (!overwritten) throw;
     return report_alone(std::move(*overwritten), options);
   }
-  return verify_opened(*checkpoint, options);
+  return verify(*checkpoint, options);
 }
 
 }  // namespace optim
