@@ -43,19 +43,6 @@ std::string adam_name(const StoredGroup& group, const optim::RunFacts& run) {
   return is_decoupled ? "AdamW" : "Adam";
 }
 
-// By the settings that only its rule has.
-std::string rule_of(const StoredGroup& group, const optim::RunFacts& run) {
-  if (has(group, "shampoo_beta")) return "SOAP";
-  if (has(group, "betas")) return has(group, "eps") ? adam_name(group, run) : "Lion";
-  if (has(group, "dampening")) return "SGD";
-  const bool is_muon = run.optimizer.find("muon") != std::string::npos;
-  if (has(group, "ns_steps") || has(group, "num_ns_steps")) return "Muon";
-  if (is_muon && has(group, "momentum")) {
-    return run.optimizer.find("adaptive") != std::string::npos ? "AdaptiveMuon" : "Muon";
-  }
-  return "optimizer";
-}
-
 void add_once(std::optional<double> value, std::vector<double>& values) {
   if (value && std::ranges::find(values, *value) == values.end()) values.push_back(*value);
 }
@@ -83,6 +70,19 @@ std::string two_digits(double value) {
 }
 
 }  // namespace
+
+// By the settings that only its rule has.
+std::string rule_of(const StoredGroup& group, const optim::RunFacts& run) {
+  if (has(group, "shampoo_beta")) return "SOAP";
+  if (has(group, "betas")) return has(group, "eps") ? adam_name(group, run) : "Lion";
+  if (has(group, "dampening")) return "SGD";
+  const bool is_muon = run.optimizer.find("muon") != std::string::npos;
+  if (has(group, "ns_steps") || has(group, "num_ns_steps")) return "Muon";
+  if (is_muon && has(group, "momentum")) {
+    return run.optimizer.find("adaptive") != std::string::npos ? "AdaptiveMuon" : "Muon";
+  }
+  return "optimizer";
+}
 
 std::vector<OptimizerFacts> describe_optimizers(const std::vector<StoredGroup>& groups,
                                                 const optim::RunFacts& run) {

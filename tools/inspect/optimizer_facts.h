@@ -18,6 +18,10 @@ struct OptimizerFacts {
   std::vector<double> learning_rates, weight_decays;  // each once, in the order of the groups
 };
 
+// The update rule that steps a group: "AdamW", "Muon", ...; "optimizer" where its settings do not
+// tell.
+std::string rule_of(const optim::StoredGroup& group, const optim::RunFacts& run);
+
 // In the order of the groups. Groups that several rank files repeat count once; how many parameters
 // they have is then not known.
 std::vector<OptimizerFacts> describe_optimizers(const std::vector<optim::StoredGroup>& groups,

@@ -18,7 +18,7 @@ namespace ckpt {
 // What would notice if a byte of a checkpoint's files changed. Every byte has one label.
 enum class ByteLabel : uint8_t {
   Checksummed,  // a CRC-32 or a manifest's hash covers it
-  Repeated,     // a constant, or said a second time elsewhere: both are compared
+  Repeated,     // a constant, or stored a second time elsewhere: both are compared
   Unprotected,  // it has a meaning, and nothing would notice
   Padding,      // no reader looks at it
   Unclaimed,    // it belongs to nothing that the checkpoint names: always a finding
@@ -40,6 +40,7 @@ struct Finding {
   Where where;
   std::string problem;
   std::string hint = {};
+  bool is_file_hash = false;  // of a whole file: other findings in the file explain it
 };
 
 struct FileAccount {
@@ -60,6 +61,7 @@ struct Findings {
   std::vector<FileAccount> files;   // of the share, in the order of their names
   uint64_t file_count = 0;          // of the whole checkpoint
   uint64_t compared_checksums = 0;  // CRC-32 and hashes; 0 after a quick look
+  uint64_t failed_checksums = 0;    // of these
   uint64_t read_bytes = 0;          // of payload and manifests
 
   CKPT_EXPORT bool damaged() const;

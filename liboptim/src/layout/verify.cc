@@ -1,7 +1,11 @@
 #include <optim/verify.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
+#include <string>
+#include <tuple>
 
 #include <ckpt/error.h>
 
@@ -32,13 +36,46 @@ ckpt::Checkpoint open(const fs::path& path, const VerifyOptions& options) {
   }
 }
 
-// What two checks find is told once.
-void drop_repeated(std::vector<ckpt::Finding>& sorted) {
-  const auto are_same = [](const ckpt::Finding& a, const ckpt::Finding& b) {
-    return a.check == b.check && a.where.file == b.where.file && a.where.key == b.where.key &&
-           a.where.offset_bytes == b.where.offset_bytes && a.problem == b.problem;
+// Of two checks that find the same the one that knows more: whose bytes a checksum covers knows
+// their key; what a check of meaning could not read is the structure's.
+bool knows_more(const ckpt::Finding& a, const ckpt::Finding& b) {
+  const auto rank = [](const ckpt::Finding& finding) {
+    if (finding.check == ckpt::CheckKind::Content) return 0;
+    return finding.check == ckpt::CheckKind::Structure ? 1 : 2;
   };
-  sorted.erase(std::unique(sorted.begin(), sorted.end(), are_same), sorted.end());
+  return rank(a) < rank(b);
+}
+
+// What several checks find of one place is told once.
+void drop_repeated(std::vector<ckpt::Finding>& sorted) {
+  using Place = std::tuple<std::string, uint64_t, std::string, std::string>;
+  std::map<Place, size_t> places;
+  std::vector<ckpt::Finding> kept;
+  for (ckpt::Finding& finding : sorted) {
+    const ckpt::Where& where = finding.where;
+    const Place place{where.file, where.offset_bytes.value_or(UINT64_MAX),
+                      where.offset_bytes ? "" : where.key, finding.problem};
+    const auto [known, is_new] = places.emplace(place, kept.size());
+    if (is_new) {
+      kept.push_back(std::move(finding));
+    } else if (knows_more(finding, kept[known->second])) {
+      kept[known->second] = std::move(finding);
+    }
+  }
+  sorted = std::move(kept);
+}
+
+// A file whose hash is wrong, and in which the damage was found, is one finding.
+void drop_explained_hashes(std::vector<ckpt::Finding>& findings) {
+  std::set<std::string> explained;
+  for (ckpt::Finding& finding : findings) {
+    const bool is_place =
+        finding.severity == ckpt::Severity::Damage && finding.where.offset_bytes.has_value();
+    if (is_place) explained.insert(finding.where.file);
+  }
+  std::erase_if(findings, [&](const ckpt::Finding& finding) {
+    return finding.is_file_hash && explained.contains(finding.where.file);
+  });
 }
 
 // Of what a quick look would not have looked at either.
@@ -77,6 +114,7 @@ void join_findings(VerifyReport& report, ckpt::Findings findings) {
   findings.findings.insert(findings.findings.end(), meaning.begin(), meaning.end());
   findings.sort();
   drop_repeated(findings.findings);
+  drop_explained_hashes(findings.findings);
   report.findings = std::move(findings);
 }
 
