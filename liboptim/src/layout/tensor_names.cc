@@ -66,7 +66,8 @@ StateName state_name(const ckpt::TensorEntry& tensor, bool is_megatron) {
   const std::vector<std::string> steps = key_steps(tensor.key);
   const auto state = std::ranges::find(steps, "state");
   const auto count = static_cast<size_t>(steps.end() - state);
-  const bool is_named = count >= 3 && !is_number(state[1]);
+  const bool is_numbered = count == 3 && is_number(state[1]);  // state.0.exp_avg
+  const bool is_named = count >= 3 && !is_numbered;
   if (!is_named) return {"", count >= 3 || is_among(steps.back(), kStates) ? steps.back() : ""};
   const std::span<const std::string> rest(state + 1, steps.end());
   if (is_megatron || is_among(rest.front(), kStates)) {
