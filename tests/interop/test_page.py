@@ -40,7 +40,9 @@ def count(shapes: dict[str, list[int]]) -> int:
     return sum(torch.Size(shape).numel() for shape in shapes.values())
 
 
-def save_ranks(root: Path, tensor: int, pipeline: int, tied: bool, extra: dict | None = None) -> int:
+def save_ranks(
+    root: Path, tensor: int, pipeline: int, tied: bool, extra: dict | None = None
+) -> int:
     """A folder of format `torch` as Megatron's ranks write it; the model's number of parameters."""
     args = argparse.Namespace(
         tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline,
@@ -113,8 +115,8 @@ def test_a_missing_rank_folder_is_told(tmp_path: Path) -> None:
 
 def test_tied_weights_of_a_state_dict_count_once(tmp_path: Path) -> None:
     shared = torch.randn(VOCAB, HIDDEN)
-    torch.save({"model": {"embed.weight": shared, "head.weight": shared, "norm.weight": torch.ones(4)}},
-               tmp_path / "tied.pt")
+    model = {"embed.weight": shared, "head.weight": shared, "norm.weight": torch.ones(4)}
+    torch.save({"model": model}, tmp_path / "tied.pt")
     document = page(tmp_path / "tied.pt")
     assert document["parameters"] == VOCAB * HIDDEN + 4
     assert "format_variant" not in document
@@ -140,7 +142,8 @@ def test_optimizer_state_of_a_plain_dcp_folder_is_its_parameters(tmp_path: Path)
 
 
 def test_a_page_has_at_most_24_lines_of_80_columns(tmp_path: Path) -> None:
-    weights = {f"part_{i}.layers.{n}.weight": torch.ones(i + 1, 2) for i in range(9) for n in range(3)}
+    weights = {
+        f"part_{i}.layers.{n}.weight": torch.ones(i + 1, 2) for i in range(9) for n in range(3)}
     torch.save({"state_dict": weights}, tmp_path / "many.pt")
     lines = page_text(tmp_path / "many.pt")
     assert len(lines) <= 24 and max(map(len, lines[1:])) <= 80

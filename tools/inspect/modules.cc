@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 
 namespace tools::inspect {
 namespace {
@@ -101,7 +102,15 @@ std::string ranges_text(const std::vector<uint64_t>& numbers) {
 struct EqualLayers {
   std::string list;
   ModuleSize size;  // of each
-  std::vector<uint64_t> numbers;
+  std::vector<uint64_t> numbers = {};
+
+  bool operator<(const EqualLayers& other) const {
+    const auto key = [](const EqualLayers& layers) {
+      return std::tie(layers.list, layers.size.parameter_count, layers.size.model_bytes,
+                      layers.size.optimizer_bytes);
+    };
+    return key(*this) < key(other);
+  }
 };
 
 ModuleRow to_row(const EqualLayers& layers) {
@@ -114,22 +123,16 @@ ModuleRow to_row(const EqualLayers& layers) {
 
 std::vector<ModuleRow> join_equal(const std::map<Place, ModuleSize>& sizes) {
   std::vector<ModuleRow> rows;
-  std::vector<EqualLayers> joined;
-  for (const auto& [place, size] : sizes) {  // of one list in the order of its numbers
-    if (!place.number) {
-      rows.push_back({place.list, size});
-      continue;
-    }
-    const auto known = std::ranges::find_if(joined, [&](const EqualLayers& layers) {
-      return layers.list == place.list && layers.size == size;
-    });
-    if (known != joined.end()) {
-      known->numbers.push_back(*place.number);
+  std::map<EqualLayers, std::vector<uint64_t>> joined;  // numbers of those that are equal
+  for (const auto& [place, size] : sizes) {             // of one list in the order of its numbers
+    if (place.number) {
+      joined[{place.list, size}].push_back(*place.number);
     } else {
-      joined.push_back({place.list, size, {*place.number}});
+      rows.push_back({place.list, size});
     }
   }
-  for (const EqualLayers& layers : joined) rows.push_back(to_row(layers));
+  for (const auto& [layers, numbers] : joined)
+    rows.push_back(to_row({layers.list, layers.size, numbers}));
   return rows;
 }
 

@@ -26,6 +26,8 @@ using ckpt::Value;
 namespace fs = std::filesystem;
 
 constexpr std::string_view kStacked = "decoder.layers.";
+// More is no number of layers: such a tensor stays one.
+constexpr uint64_t kLayersMax = 1 << 16;
 constexpr std::string_view kModelFile = "model_optim_rng.pt";
 // Megatron writes it after all else in a torch_dist folder.
 constexpr const char* kWrittenLast = "metadata.json";
@@ -56,7 +58,7 @@ void add_named(const LayerWiseCheckpoint& view, Contents& contents) {
 std::optional<size_t> stack_in(const LogicalTensor& tensor) {
   const size_t at = tensor.name.find(kStacked);
   const bool is_step = at != tensor.name.npos && (at == 0 || tensor.name[at - 1] == '.');
-  if (!is_step || tensor.shape.empty()) return std::nullopt;
+  if (!is_step || tensor.shape.empty() || tensor.shape[0] > kLayersMax) return std::nullopt;
   return is_stacked_key(std::string_view(tensor.name).substr(at)) ? std::optional(at)
                                                                   : std::nullopt;
 }
