@@ -3,17 +3,17 @@
 
 usage: json_follows_its_schema.py BIN
 
-Checks the keywords that our schemas use; one that it does not know is an error.
+Runs a list of commands, and looks at all documents that the tests beside it expect.
 """
 import json
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
 
+from json_schema import SCHEMAS, describing_schemas, document_faults
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCHEMAS = ROOT / "docs" / "schema"
 GOLDEN = ROOT / "tests" / "golden"
 TORCH = str(GOLDEN / "lw_muon_bf16_torch_dp2" / "ckpt")
 TORCH_DP4 = str(GOLDEN / "lw_muon_bf16_torch_dp4" / "ckpt")
@@ -22,11 +22,15 @@ BARE_TENSOR = str(GOLDEN / "torch_save_zip" / "bare_tensor.pt")
 RECORD = str(ROOT / "tests" / "cli" / "inspect" / "hash_json.stdout")
 FILE = str(GOLDEN / "torch_save_zip" / "zip.pt")
 
+EXPECTED = str(GOLDEN / "lw_muon_bf16_torch_dp2" / "expected")
+STATE = f"{EXPECTED}/state.safetensors"
+
 # schema, exit code, command; "OUT" is a path that does not exist.
 CASES = (
     ("summary", 0, ["ckpt-inspect", TORCH]),
     ("summary", 0, ["ckpt-inspect", DIST]),
     ("summary", 0, ["ckpt-inspect", FILE]),
+    ("summary", 0, ["ckpt-inspect", STATE]),
     ("ls", 0, ["ckpt-inspect", "ls", TORCH]),
     ("ls", 0, ["ckpt-inspect", "ls", DIST, "--sort", "size", "--limit", "3"]),
     ("ls", 0, ["ckpt-inspect", "ls", FILE, "--include", "nothing"]),
@@ -69,8 +73,6 @@ CASES = (
     ("error", 2, ["reshard", TORCH, "OUT", "--dp", "0"]),
 )
 # step-replay needs LibTorch: builds without it have no such program.
-EXPECTED = str(GOLDEN / "lw_muon_bf16_torch_dp2" / "expected")
-STATE = f"{EXPECTED}/state.safetensors"
 STEPS = str(GOLDEN / "steps")
 REPLAY = ["step-replay", "run", TORCH, "--grads", EXPECTED]
 REPLAY_CASES = (
@@ -85,89 +87,7 @@ REPLAY_CASES = (
     ("error", 5, [*REPLAY, "--spawn", "2", "--expect", "nowhere"]),
 )
 
-TYPES = {
-    "object": dict, "array": list, "string": str, "integer": int, "number": (int, float),
-    "boolean": bool,
-}
-
-
-def check_type(value, name, _, where):
-    is_right = isinstance(value, TYPES[name])
-    if isinstance(value, bool):
-        is_right = name == "boolean"
-    yield from [] if is_right else [f"{where}: is no {name}"]
-
-
-def check_properties(value, properties, schema, where):
-    for key, item in value.items():
-        if key in properties:
-            yield from faults(item, properties[key], f"{where}/{key}")
-        elif schema.get("additionalProperties") is False:
-            yield f"{where}: '{key}' is not in the schema"
-
-
-def check_additional(value, additional, schema, where):
-    for key, item in value.items():
-        if isinstance(additional, dict) and key not in schema.get("properties", {}):
-            yield from faults(item, additional, f"{where}/{key}")
-
-
-def check_required(value, required, _, where):
-    yield from (f"{where}: '{key}' is missing" for key in required if key not in value)
-
-
-def check_items(value, items, _, where):
-    for index, item in enumerate(value):
-        yield from faults(item, items, f"{where}/{index}")
-
-
-def check_one_of(value, choices, _, where):
-    fitting = sum(not list(faults(value, choice, where)) for choice in choices)
-    yield from [] if fitting == 1 else [f"{where}: fits {fitting} of {len(choices)} choices"]
-
-
-def fails(is_wrong, text):
-    return lambda value, wanted, _, where: (
-        [f"{where}: {value!r} {text} {wanted!r}"] if is_wrong(value, wanted) else [])
-
-
-definitions = {}  # of the schema that is being checked
-
-
-def check_reference(value, reference, _, where):
-    prefix = "#/$defs/"
-    assert reference.startswith(prefix), reference
-    yield from faults(value, definitions[reference.removeprefix(prefix)], where)
-
-
-KEYWORDS = {
-    "$ref": check_reference,
-    "type": check_type,
-    "properties": check_properties,
-    "additionalProperties": check_additional,
-    "required": check_required,
-    "items": check_items,
-    "oneOf": check_one_of,
-    "enum": fails(lambda value, wanted: value not in wanted, "is not among"),
-    "const": fails(lambda value, wanted: value != wanted, "is not"),
-    "minimum": fails(lambda value, wanted: value < wanted, "is below"),
-    "pattern": fails(lambda value, wanted: not re.search(wanted, value), "does not match"),
-}
-NOTES = {"$schema", "$defs", "title", "description"}
-
-
-def faults(value, schema, where):
-    # The type first: the other keywords rely on it.
-    for keyword in sorted(schema, key=lambda word: word != "type"):
-        if keyword in NOTES:
-            continue
-        found = list(KEYWORDS[keyword](value, schema[keyword], schema, where))
-        yield from found
-        if found and keyword == "type":
-            return
-
-
-def document_faults(schema_name, exit_code, command, bin_folder):
+def command_faults(schema_name, exit_code, command, bin_folder):
     with tempfile.TemporaryDirectory() as folder:
         words = [word if word != "OUT" else f"{folder}/out" for word in command]
         program = bin_folder / words[0]
@@ -178,13 +98,27 @@ def document_faults(schema_name, exit_code, command, bin_folder):
         return [f"exit code {result.returncode} instead of {exit_code}: {result.stdout[:500]}"]
     if result.stderr:
         return [f"stderr: {result.stderr[:500]}"]
-    document = json.loads(result.stdout.decode("utf-8"))
-    keys = list(document)
-    sorted_faults = [] if keys == sorted(keys) else ["keys are not sorted"]
-    schema = json.loads((SCHEMAS / f"{schema_name}.json").read_text())
-    definitions.clear()
-    definitions.update(schema.get("$defs", {}))
-    return sorted_faults + list(faults(document, schema, ""))
+    return list(document_faults(schema_name, json.loads(result.stdout.decode("utf-8"))))
+
+
+def documents_in(text):
+    """The JSON documents among the lines that a test expects: from a lone { to a lone }."""
+    lines = []
+    for line in text.splitlines():
+        if line == "{" or lines:
+            lines.append(line)
+        if line == "}" and lines:
+            yield "\n".join(lines)
+            lines = []
+
+
+def expected_faults():
+    """What is wrong with documents that the tests in the folders here expect on stdout."""
+    for path in sorted(pathlib.Path(__file__).parent.glob("*/*.stdout")):
+        for text in documents_in(path.read_text()):
+            document = json.loads(text)
+            if not describing_schemas(document):
+                yield f"{path.name}: no schema describes {text[:200]}"
 
 
 def main():
@@ -193,11 +127,14 @@ def main():
     has_replay = (bin_folder / "step-replay").exists()
     cases = CASES + (REPLAY_CASES if has_replay else ())
     for schema_name, exit_code, command in cases:
-        found = document_faults(schema_name, exit_code, command, bin_folder)
+        found = command_faults(schema_name, exit_code, command, bin_folder)
         shown = " ".join(command).replace(str(GOLDEN), "GOLDEN")
         print(f"{'ok' if not found else 'FAILED'}: {schema_name}: {shown}")
         print("\n".join(f"  {fault}" for fault in found[:20]), end="\n" if found else "")
         failed += bool(found)
+    for fault in expected_faults():
+        print(f"FAILED: {fault}")
+        failed += 1
     tested = {schema_name for schema_name, _, _ in CASES + REPLAY_CASES}
     untested = {path.stem for path in SCHEMAS.glob("*.json")} - tested
     for name in sorted(untested):

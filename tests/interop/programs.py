@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,9 @@ BIN = Path(os.environ.get("SHARDWISE_BIN", REPOSITORY / "build/bin")).resolve()
 SHARED = Path(os.environ.get("SHARDWISE_SHARED", REPOSITORY / "../shared")).resolve()
 FIXTURES = SHARED / "fixtures"
 GOLDEN = REPOSITORY / "tests/golden"
+
+sys.path.insert(0, str(REPOSITORY / "tests/cli"))
+from json_schema import describing_schemas  # noqa: E402  (a folder beside this one)
 
 ERROR_LINE = re.compile(r"^(ckpt-inspect|ckpt-convert|reshard|step-replay): error: \S.*$")
 
@@ -42,7 +46,10 @@ def run(program: str, *arguments: object, timeout_s: float = 60) -> Outcome:
     finished = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, check=False
     )
-    return Outcome(command, finished.returncode, finished.stdout, finished.stderr)
+    outcome = Outcome(command, finished.returncode, finished.stdout, finished.stderr)
+    if "--json" in command and outcome.stdout:
+        assert describing_schemas(outcome.json()), f"no schema describes\n{outcome}"
+    return outcome
 
 
 def run_bounded(program: str, *arguments: object) -> Outcome:

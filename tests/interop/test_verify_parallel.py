@@ -8,12 +8,14 @@ per run. A few of each form; all where SHARDWISE_LONG_TESTS is set.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from safetensors import safe_open
 
 from programs import BIN, FIXTURES, run
 
@@ -110,3 +112,13 @@ def test_masters_with_names_are_compared_in_every_layout(name: str, sets: Path) 
     document = verify(sets / name / "ckpt")[1]
     assert document["checked"]["masters"] > 20
     assert not any("master" in left["what"] for left in document["not_checked"])
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if "cp2" not in name])
+def test_the_page_counts_the_parameters_that_megatron_had(sets: Path, name: str) -> None:
+    with safe_open(sets / name / "expected/state.safetensors", "pt") as state:
+        keys = [key for key in state.keys() if key.startswith("model.")]
+        expected = sum(math.prod(state.get_slice(key).get_shape()) for key in keys)
+    document = json.loads(run("ckpt-inspect", sets / name / "ckpt", "--json").stdout)
+    assert document["parameters"] == expected > 0
+    assert document["status"]["health"] == "complete"

@@ -171,7 +171,7 @@ def test_named_masters_are_compared(tmp_path: Path) -> None:
     assert code == SOUND and document["checked"]["masters"] == 2
     assert document["not_checked"] == [] and document["not_proven"] == []
     text = run("ckpt-inspect", "verify", tmp_path / "sound").stdout.splitlines()[-1]
-    assert text.startswith("sound: ") and "not" not in text
+    assert text.startswith("OK: ") and "not" not in text
 
 
 def shift(state: dict) -> None:

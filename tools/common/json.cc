@@ -83,7 +83,9 @@ std::string json_text(std::string_view name) {
   return is_utf8(name) ? std::string(name) : ckpt::escaped(name);
 }
 
-nlohmann::json json_document() { return {{"schema_version", kJsonSchemaVersion}}; }
+nlohmann::json json_document(uint64_t schema_version) {
+  return {{"schema_version", schema_version}};
+}
 
 void print_json(Console& console, const nlohmann::json& document) {
   console.out() << printable_json(document.dump(2)) << '\n';

@@ -17,10 +17,10 @@ std::string json_text(std::string_view name);
 // ckpt::escaped() escapes) as \uXXXX. Its meaning is the same.
 std::string printable_json(std::string_view json);
 
-inline constexpr uint64_t kJsonSchemaVersion = 1;
+inline constexpr uint64_t kJsonSchemaVersion = 1;  // of documents that have not changed since
 
 // {"schema_version": 1}: what every document starts from. Keys come out sorted.
-nlohmann::json json_document();
+nlohmann::json json_document(uint64_t schema_version = kJsonSchemaVersion);
 
 // The document and a line end on stdout.
 void print_json(Console& console, const nlohmann::json& document);

@@ -42,10 +42,14 @@ ckpt::Checkpoint SourceOptions::open() const {
   return ckpt::Checkpoint::open(path, {.iteration = iteration, .limits = limits});
 }
 
-ckpt::Checkpoint SourceOptions::open_to_list(Console& console) const {
+ckpt::Checkpoint SourceOptions::open_quietly() const {
   SourceOptions listing = *this;
   listing.limits.allow_missing_data = true;
-  ckpt::Checkpoint checkpoint = listing.open();
+  return listing.open();
+}
+
+ckpt::Checkpoint SourceOptions::open_to_list(Console& console) const {
+  ckpt::Checkpoint checkpoint = open_quietly();
   warn_of_common_state(path, console);
   const std::vector<std::string> missing = missing_files(checkpoint.catalog());
   if (!missing.empty()) {

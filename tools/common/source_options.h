@@ -25,6 +25,8 @@ struct SourceOptions {
   ckpt::Checkpoint open() const;
   // For what looks at no values: files that .metadata names may be missing, which is a warning.
   ckpt::Checkpoint open_to_list(Console& console) const;
+  // The same without the warning: for who tells what is missing.
+  ckpt::Checkpoint open_quietly() const;
 };
 
 // The paths of the files that .metadata names and that are missing, sorted.

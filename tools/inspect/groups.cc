@@ -11,6 +11,7 @@
 #include <optim/groups.h>
 
 #include "inspect/commands.h"
+#include "inspect/optimizer_facts.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
@@ -28,22 +29,46 @@ struct GroupsOptions {
   }
 };
 
-std::string group_name(const optim::StoredGroup& group) {
+// "Muon, group 0.1": optimizer 0, its group 1, as the parameters below are listed.
+std::string group_name(const optim::StoredGroup& group, const optim::RunFacts& run) {
   const std::string file = group.file.empty() ? "" : ckpt::escaped(group.file) + ": ";
-  return file + "optimizer " + std::to_string(group.optimizer) + ", group " +
+  return file + rule_of(group, run) + ", group " + std::to_string(group.optimizer) + "." +
          std::to_string(group.group);
 }
 
-void print_group(Console& console, const optim::StoredGroup& group) {
-  std::string title = console.paint(Paint::Bold, group_name(group));
+// What people set, in the order in which they say it.
+constexpr std::string_view kMainSettings[] = {"lr",  "betas", "momentum",     "dampening",
+                                              "eps", "step",  "weight_decay", "nesterov"};
+
+void add_setting(const std::pair<std::string, ckpt::Value>& setting, std::string& text) {
+  text +=
+      (text.empty() ? "" : ", ") + ckpt::escaped(setting.first) + " " + value_text(setting.second);
+}
+
+void print_settings(Console& console, const std::string& text) {
+  if (text.empty()) return;
+  const auto width = console.screen().width;
+  console.out() << "  " << console.screen().shown(width ? wrapped(text, *width - 2, 4) : text)
+                << '\n';
+}
+
+void print_group(Console& console, const optim::StoredGroup& group, const optim::RunFacts& run) {
+  std::string title = console.paint(Paint::Bold, group_name(group, run));
   if (group.param_count) title += ": " + count_text(*group.param_count, "parameter");
   if (group.element_count) title += ", " + count_text(*group.element_count, "element");
   console.print_text(title);
-  Table table({{.can_shorten = true}, {.can_shorten = true}});
-  for (const auto& [setting, value] : group.settings) {
-    table.add_row({{ckpt::escaped(setting), Paint::Cyan}, {value_text(value)}});
+  std::string main, others;
+  for (const std::string_view name : kMainSettings) {
+    for (const auto& setting : group.settings) {
+      if (setting.first == name) add_setting(setting, main);
+    }
   }
-  table.print(console, "  ");
+  for (const auto& setting : group.settings) {
+    const bool is_main = std::ranges::find(kMainSettings, setting.first) != std::end(kMainSettings);
+    if (!is_main) add_setting(setting, others);
+  }
+  print_settings(console, main);
+  print_settings(console, others);
 }
 
 double mean_of(const std::vector<optim::RankLoad>& ranks, double (*part)(const optim::RankLoad&)) {
@@ -102,17 +127,19 @@ void print_params(Console& console, const optim::GroupReport& report, size_t lim
   }
 }
 
-void print_report(Console& console, const optim::GroupReport& report, size_t limit) {
-  for (const optim::StoredGroup& group : report.groups) print_group(console, group);
+void print_report(Console& console, const optim::GroupReport& report, const optim::RunFacts& run,
+                  size_t limit) {
+  for (const optim::StoredGroup& group : report.groups) print_group(console, group, run);
   print_ranks(console, report.ranks);
   print_params(console, report, limit);
   if (!report.unnamed_reason.empty()) {
-    console.note("parameters are not told by group: " + report.unnamed_reason);
+    console.note("which parameters are in which group is not known: " + report.unnamed_reason);
   }
 }
 
-nlohmann::json to_json(const optim::StoredGroup& group) {
+nlohmann::json to_json(const optim::StoredGroup& group, const optim::RunFacts& run) {
   nlohmann::json json = {{"optimizer", group.optimizer},
+                         {"rule", rule_of(group, run)},
                          {"group", group.group},
                          {"settings", nlohmann::json::object()}};
   if (!group.file.empty()) json["file"] = json_text(group.file);
@@ -133,12 +160,13 @@ nlohmann::json to_json(const optim::RankLoad& load) {
   return json;
 }
 
-void print_report_as_json(Console& console, const optim::GroupReport& report, size_t limit) {
+void print_report_as_json(Console& console, const optim::GroupReport& report,
+                          const optim::RunFacts& run, size_t limit) {
   nlohmann::json document = json_document();
   for (const char* list : {"groups", "ranks", "parameters"}) {
     document[list] = nlohmann::json::array();
   }
-  for (const auto& group : report.groups) document["groups"].push_back(to_json(group));
+  for (const auto& group : report.groups) document["groups"].push_back(to_json(group, run));
   for (const auto& load : report.ranks) document["ranks"].push_back(to_json(load));
   for (size_t i = 0; i < std::min(limit, report.params.size()); ++i) {
     const optim::OwnedParam& param = report.params[i];
@@ -159,10 +187,11 @@ void print_report_as_json(Console& console, const optim::GroupReport& report, si
 int run(const GroupsOptions& options, Console& console) {
   const ckpt::Checkpoint checkpoint = options.source.open();
   const optim::GroupReport report = optim::describe_groups(checkpoint);
+  const optim::RunFacts run = optim::run_facts(checkpoint);
   if (console.options().json) {
-    print_report_as_json(console, report, options.limit);
+    print_report_as_json(console, report, run, options.limit);
   } else {
-    print_report(console, report, options.limit);
+    print_report(console, report, run, options.limit);
   }
   return 0;
 }

@@ -45,13 +45,30 @@ void print_report_as_json(Console& console, const optim::LatestReport& report) {
   print_json(console, document);
 }
 
+ckpt::Error none_is_complete(const std::string& root, const optim::LatestReport& report) {
+  const ckpt::Where where{.file = root, .key = {}};
+  if (report.skipped.empty()) {
+    return {
+        ckpt::ErrorCode::NotFound, where,
+        "has no iteration folders; expected folders such as iter_0000100",
+        "give the folder that contains them; for other checkpoints: ckpt-inspect verify --quick"};
+  }
+  const optim::SkippedIteration& newest = report.skipped.front();
+  const std::string name = ckpt::escaped(newest.folder.path.filename().string());
+  const size_t count = report.skipped.size();
+  return {ckpt::ErrorCode::NotFound, where,
+          (count == 1 ? "its only iteration, " + name + ", is not complete: "
+                      : "none of its " + std::to_string(count) + " iterations is complete; " +
+                            name + ", the newest: ") +
+              newest.reason,
+          "ckpt-inspect verify " + ckpt::escaped(newest.folder.path.string()) +
+              " lists everything that is wrong with it"};
+}
+
 int run(const LatestOptions& options, Console& console) {
   const optim::LatestReport report = optim::find_latest(options.root, options.limits);
   if (!report.latest) {
-    const std::string problem = report.skipped.empty() ? "holds no iteration"
-                                                       : "no iteration is complete; the newest: " +
-                                                             report.skipped.front().reason;
-    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = options.root, .key = {}}, problem);
+    throw none_is_complete(options.root, report);
   }
   if (console.options().json) {
     print_report_as_json(console, report);

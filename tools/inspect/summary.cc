@@ -1,10 +1,7 @@
 // ckpt-inspect PATH: one page about a checkpoint.
-#include <algorithm>
-#include <map>
 #include <ostream>
 
 #include <ckpt/error.h>
-#include <common/json.h>
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
@@ -13,221 +10,183 @@
 
 #include "inspect/commands.h"
 #include "inspect/listing.h"
-#include "inspect/value_at.h"
+#include "inspect/overview.h"
+#include "inspect/page_text.h"
+#include "inspect/summary_json.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
 namespace {
 
-constexpr size_t kRowsShown = 20;
-constexpr size_t kFilesShown = 12;
+constexpr size_t kPageWidth = 80;  // where stdout is no terminal
+constexpr size_t kIterationColumn = 25;
+constexpr size_t kPageLines = 24;
+constexpr size_t kModulesShown = 6, kModulesShownMin = 3;
+constexpr size_t kLargestShown = 3;
 
 struct SummaryOptions {
   SourceOptions source;
   void declare(CLI::App& app) { source.declare(app); }
 };
 
-struct Total {
-  uint64_t count = 0;
-  uint64_t count_bytes = 0;
-  void add(uint64_t bytes) {
+size_t page_width(const Console& console) { return console.screen().width.value_or(kPageWidth); }
+
+std::vector<std::string> head_lines(const ckpt::Catalog& catalog, const Overview& overview,
+                                    size_t width) {
+  const std::string path = ckpt::escaped(overview.path);
+  if (!catalog.iteration) return {path};
+  const std::string text = "iteration " + std::to_string(*catalog.iteration) +
+                           (overview.is_of_tracker ? " (latest_checkpointed_iteration.txt)" : "");
+  const size_t used = display_width(path);
+  const size_t blanks = used + 2 > kIterationColumn ? 2 : kIterationColumn - used;
+  if (used + blanks + text.size() > width) return {path, "           " + text};
+  return {path + std::string(blanks, ' ') + text};
+}
+
+Paint paint_of(const Fact& fact, const Status& status) {
+  if (fact.label != "status") return Paint::Plain;
+  switch (status.health) {
+    case Health::Complete: return Paint::Green;
+    case Health::Incomplete:
+    case Health::Damaged: return Paint::Red;
+    default: return Paint::Yellow;
+  }
+}
+
+// The number of lines that were printed.
+size_t print_facts(Console& console, const ckpt::Catalog& catalog, const Overview& overview) {
+  const size_t width = page_width(console);
+  size_t count = 0;
+  const auto print = [&](const std::string& line, Paint paint) {
+    console.out() << console.paint(paint, console.screen().shown(line)) << '\n';
     ++count;
-    count_bytes += bytes;
-  }
-};
-
-// What the page says; empty where the checkpoint does not say.
-struct Summary {
-  std::vector<std::pair<std::string, std::string>> writers;  // a format and its version
-  std::vector<std::pair<std::string, int64_t>> sizes;  // parallel sizes, under the names of args
-  std::map<std::string, Total> kinds;
-  std::map<std::string, Total> dtypes;
-};
-
-std::string kind_of(const ckpt::TensorEntry& tensor) {
-  std::string kind(name(optim::kind_of_key(tensor.file, tensor.key)));
-  std::ranges::replace(kind, '_', ' ');
-  return kind;
-}
-
-// The state that Megatron keeps beside the tensors: the root of the file that has `args`.
-std::optional<ckpt::Value> common_state_of(const ckpt::Checkpoint& checkpoint) {
-  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
-    const ckpt::Document* document = checkpoint.document(file.path);
-    if (document != nullptr && value_at(document->tree.root(), "/args/@world_size")) {
-      return document->tree.root();
-    }
-  }
-  return std::nullopt;
-}
-
-void add_sizes(const ckpt::Value& common_state, Summary& summary) {
-  for (const char* name : {"tensor_model_parallel_size", "pipeline_model_parallel_size",
-                           "virtual_pipeline_model_parallel_size", "context_parallel_size",
-                           "expert_model_parallel_size", "expert_tensor_parallel_size",
-                           "data_parallel_size", "world_size"}) {
-    const auto size = value_at(common_state, std::string("/args/@") + name);
-    if (size && size->is(ckpt::Kind::Int)) summary.sizes.emplace_back(name, size->as_int());
-  }
-}
-
-std::string version_text(const std::optional<ckpt::Value>& version) {
-  if (!version) return "unknown";
-  return version->is(ckpt::Kind::Str) ? ckpt::escaped(version->text()) : value_text(*version);
-}
-
-void add_writers(const ckpt::Checkpoint& checkpoint, const std::optional<ckpt::Value>& common_state,
-                 Summary& summary) {
-  if (common_state) {
-    summary.writers.emplace_back("Megatron-LM checkpoint_version",
-                                 version_text(value_at(*common_state, "/checkpoint_version")));
-  }
-  if (const ckpt::ValueTree* metadata = checkpoint.dist_metadata()) {
-    summary.writers.emplace_back("torch.distributed.checkpoint metadata",
-                                 version_text(value_at(metadata->root(), "/@version")));
-  }
-}
-
-Summary summarize(const ckpt::Checkpoint& checkpoint) {
-  Summary summary;
-  const std::optional<ckpt::Value> common_state = common_state_of(checkpoint);
-  if (common_state) add_sizes(*common_state, summary);
-  add_writers(checkpoint, common_state, summary);
-  for (const ckpt::TensorEntry& tensor : checkpoint.catalog().tensors) {
-    summary.kinds[kind_of(tensor)].add(count_bytes(tensor));
-    summary.dtypes[std::string(name(tensor.dtype))].add(count_bytes(tensor));
-  }
-  for (const ckpt::ObjectEntry& object : checkpoint.catalog().objects) {
-    summary.kinds["objects"].add(object.region ? object.region->bytes.count_bytes : 0);
-  }
-  return summary;
-}
-
-Total total_of_files(const ckpt::Catalog& catalog) {
-  Total total;
-  for (const ckpt::FileEntry& file : catalog.files) total.add(file.count_bytes);
-  return total;
-}
-
-// "data_parallel_size" is shown as "data".
-std::string short_name(std::string name) {
-  for (const std::string_view suffix : {"_model_parallel_size", "_parallel_size", "_size"}) {
-    if (!name.ends_with(suffix)) continue;
-    name.resize(name.size() - suffix.size());
-    break;
-  }
-  for (char& character : name) character = character == '_' ? ' ' : character;
-  return name;
-}
-
-std::string sizes_text(const Summary& summary) {
-  std::string text;
-  for (const auto& [name, size] : summary.sizes) {
-    text += (text.empty() ? "" : ", ") + short_name(name) + " " + std::to_string(size);
-  }
-  return text;
-}
-
-// What was opened: the file, or the folder that a root's tracker led to.
-std::string path_of(const ckpt::Checkpoint& checkpoint) {
-  const bool is_file = is_single_file(checkpoint.catalog()) ||
-                       checkpoint.catalog().format == ckpt::Format::Safetensors;
-  const auto& folder = checkpoint.folder();
-  return (is_file ? folder / checkpoint.catalog().files.at(0).path : folder).string();
-}
-
-void print_facts(Console& console, const ckpt::Checkpoint& checkpoint, const Summary& summary) {
-  const ckpt::Catalog& catalog = checkpoint.catalog();
-  const Total files = total_of_files(catalog);
-  Table table({{}, {.can_shorten = true}});
-  const auto add = [&](const char* what, const std::string& text) {
-    table.add_row({{what, Paint::Bold}, {text}});
   };
-  add("checkpoint", ckpt::escaped(path_of(checkpoint)));
-  add("format", std::string(name(catalog.format)));
-  if (catalog.iteration) add("iteration", std::to_string(*catalog.iteration));
-  for (const auto& [writer, version] : summary.writers) add("writer", writer + " " + version);
-  if (!summary.sizes.empty()) add("parallel", sizes_text(summary));
-  add("files", count_text(files.count, "file") + ", " + size_text(files.count_bytes));
+  for (const std::string& line : head_lines(catalog, overview, width)) print(line, Paint::Bold);
+  for (const Fact& fact : facts_of(overview)) {
+    const Paint paint = paint_of(fact, overview.status);
+    for (const std::string& line : fact_lines(fact, width)) print(line, paint);
+  }
+  return count;
+}
+
+std::string size_or_dash(uint64_t bytes) { return bytes != 0 ? size_text(bytes) : "-"; }
+
+void add_module(Table& table, const ModuleRow& row, uint64_t count_max) {
+  table.add_row({{ckpt::escaped(row.name)},
+                 {row.size.parameter_count != 0 ? amount_text(row.size.parameter_count) : "-"},
+                 {size_or_dash(row.size.model_bytes)},
+                 {size_or_dash(row.size.optimizer_bytes)},
+                 {bar(row.size.parameter_count, count_max), Paint::Cyan}});
+}
+
+// The modules that are not shown, as one row.
+ModuleRow rest_of(const std::vector<ModuleRow>& rows, size_t first) {
+  ModuleRow rest{"(" + count_text(rows.size() - first, "more module") + ")", {}, 0};
+  for (size_t i = first; i < rows.size(); ++i) {
+    rest.size.parameter_count += rows[i].size.parameter_count;
+    rest.size.model_bytes += rows[i].size.model_bytes;
+    rest.size.optimizer_bytes += rows[i].size.optimizer_bytes;
+  }
+  return rest;
+}
+
+void print_modules(Console& console, const ModuleTable& modules, size_t limit) {
+  Table table({{"MODULE", Align::Left, true},
+               {"PARAMETERS", Align::Right},
+               {"MODEL", Align::Right},
+               {"OPTIMIZER", Align::Right, false, 2},
+               {"", Align::Left, false, 1}});
+  const bool has_unnamed = modules.unnamed_optimizer_bytes != 0;
+  limit -= has_unnamed ? 1 : 0;
+  const bool is_cut = modules.rows.size() > limit;
+  const size_t shown = is_cut ? limit - 1 : modules.rows.size();
+  const uint64_t count_max = modules.rows.empty() ? 0 : modules.rows[0].size.parameter_count;
+  for (size_t i = 0; i < shown; ++i) add_module(table, modules.rows[i], count_max);
+  if (is_cut) add_module(table, rest_of(modules.rows, shown), count_max);
+  if (has_unnamed) {
+    add_module(table, {"(state not named)", {0, 0, modules.unnamed_optimizer_bytes}, 0}, 0);
+  }
+  if (shown == 0 && !has_unnamed) return;
+  console.out() << '\n';
   table.print(console);
 }
 
-void print_totals(Console& console, const std::string& title,
-                  const std::map<std::string, Total>& totals) {
-  Table table({{title}, {"COUNT", Align::Right}, {"BYTES", Align::Right}});
-  for (const auto& [name, total] : totals) {
-    table.add_row({{name},
-                   {std::to_string(total.count)},
-                   {total.count_bytes != 0 ? size_text(total.count_bytes) : "-"}});
+void print_largest(Console& console, const std::vector<optim::LogicalTensor>& tensors) {
+  const auto largest = largest_tensors(tensors, kLargestShown);
+  if (largest.empty()) return;
+  Table table({{"LARGEST", Align::Left, true}, {"SHAPE"}, {"TYPE"}, {"BYTES"}});
+  for (const optim::LogicalTensor* tensor : largest) {
+    table.add_row({{key_text(tensor->name)},
+                   {shape_text(tensor->shape)},
+                   {std::string(ckpt::name(tensor->dtype)), Paint::Cyan},
+                   {size_text(tensor->count_bytes)}});
   }
   console.out() << '\n';
   table.print(console);
 }
+
+void print_next(Console& console, const Overview& overview, const std::string& path) {
+  const std::string groups = overview.groups.groups.empty() ? "" : "groups | ";
+  const std::string commands =
+      "next: ckpt-inspect ls | tree | " + groups + "show KEY | verify | diff OTHER  ";
+  const std::string shown = ckpt::escaped(path);
+  const bool fits = commands.size() + display_width(shown) <= page_width(console);
+  console.print_text(commands + (fits ? shown : "PATH"));
+}
+
+// How many modules there is room for below `fact_lines` lines: both tables have a blank line and a
+// title, and the last two lines are what to do next.
+size_t modules_shown(size_t fact_lines) {
+  const size_t others = fact_lines + 2 + 2 + kLargestShown + 2;
+  const size_t room = kPageLines - std::min(kPageLines, others);
+  return std::clamp(room, kModulesShownMin, kModulesShown);
+}
+
+// --- -v ---
 
 void print_files(Console& console, const ckpt::Catalog& catalog) {
-  Table table({{.title = "FILE", .can_shorten = true}, {"BYTES", Align::Right}});
-  for (size_t i = 0; i < std::min(kFilesShown, catalog.files.size()); ++i) {
+  Table table({{"FILE", Align::Left, true}, {"BYTES", Align::Right}});
+  for (const ckpt::FileEntry& file : catalog.files) {
     table.add_row(
-        {{ckpt::escaped(catalog.files[i].path)}, {size_text(catalog.files[i].count_bytes)}});
+        {{ckpt::escaped(file.path)}, {file.is_missing ? "missing" : size_text(file.count_bytes)}});
   }
   console.out() << '\n';
   table.print(console);
-  if (catalog.files.size() > kFilesShown) {
-    console.out() << "... " << catalog.files.size() - kFilesShown << " more files\n";
-  }
 }
 
-void print_summary(Console& console, const ckpt::Checkpoint& checkpoint, const std::string& path) {
-  const Summary summary = summarize(checkpoint);
-  print_facts(console, checkpoint, summary);
-  print_totals(console, "KIND", summary.kinds);
-  print_totals(console, "DTYPE", summary.dtypes);
+void print_args(Console& console, const ckpt::Value& args) {
+  Table table({{"ARGUMENT"}, {"VALUE", Align::Left, true}});
+  for (size_t i = 0; i < args.item_count(); ++i) {
+    const auto [key, value] = args.item(i);
+    table.add_row({{ckpt::escaped(ckpt::key_text(key)), Paint::Cyan}, {value_text(value)}});
+  }
+  console.out() << '\n';
+  table.print(console);
+}
+
+void print_details(Console& console, const ckpt::Checkpoint& checkpoint, const Overview& overview) {
   print_files(console, checkpoint.catalog());
   const std::vector<Row> rows = list_rows(checkpoint.catalog(), {});
   console.out() << '\n';
-  print_rows(console, {checkpoint.catalog(), rows, kRowsShown});
-  if (rows.size() > kRowsShown) {
-    console.print_text("... " + std::to_string(rows.size() - kRowsShown) +
-                       " more: ckpt-inspect ls " + ckpt::escaped(path));
-  }
-}
-
-nlohmann::json totals_to_json(const std::map<std::string, Total>& totals) {
-  nlohmann::json json = nlohmann::json::object();
-  for (const auto& [name, total] : totals) {
-    json[name] = {{"count", total.count}, {"bytes", total.count_bytes}};
-  }
-  return json;
-}
-
-void print_summary_as_json(Console& console, const ckpt::Checkpoint& checkpoint) {
-  const Summary summary = summarize(checkpoint);
-  const ckpt::Catalog& catalog = checkpoint.catalog();
-  nlohmann::json document = json_document();
-  document["path"] = json_text(path_of(checkpoint));
-  document["format"] = name(catalog.format);
-  if (catalog.iteration) document["iteration"] = *catalog.iteration;
-  document["writers"] = nlohmann::json::object();
-  for (const auto& [writer, version] : summary.writers) document["writers"][writer] = version;
-  document["parallel"] = nlohmann::json::object();
-  for (const auto& [size_name, size] : summary.sizes) document["parallel"][size_name] = size;
-  document["kinds"] = totals_to_json(summary.kinds);
-  document["dtypes"] = totals_to_json(summary.dtypes);
-  document["files"] = nlohmann::json::array();
-  for (const ckpt::FileEntry& file : catalog.files) {
-    document["files"].push_back({{"path", json_text(file.path)}, {"bytes", file.count_bytes}});
-  }
-  add_missing_files(document, catalog);
-  print_json(console, document);
+  print_rows(console, {checkpoint.catalog(), rows});
+  if (overview.run.args) print_args(console, *overview.run.args);
 }
 
 int run(const SummaryOptions& options, Console& console) {
-  const ckpt::Checkpoint checkpoint = options.source.open_to_list(console);
+  const ckpt::Checkpoint checkpoint = options.source.open_quietly();
+  const Overview overview =
+      make_overview(checkpoint, checkpoint.was_root() && !options.source.iteration);
   if (console.options().json) {
-    print_summary_as_json(console, checkpoint);
-  } else {
-    print_summary(console, checkpoint, options.source.path);
+    print_summary_as_json(console, checkpoint, overview);
+    return 0;
   }
+  const bool is_verbose = console.options().verbose;
+  const size_t fact_lines = print_facts(console, checkpoint.catalog(), overview);
+  print_modules(console, overview.modules, is_verbose ? SIZE_MAX : modules_shown(fact_lines));
+  print_largest(console, overview.contents.tensors);
+  if (is_verbose) print_details(console, checkpoint, overview);
+  console.out() << '\n';
+  print_next(console, overview, options.source.path);
   return 0;
 }
 

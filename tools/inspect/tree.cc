@@ -1,4 +1,5 @@
 // ckpt-inspect tree: the nested structure that keys spell.
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <ostream>
@@ -12,6 +13,7 @@
 
 #include "inspect/commands.h"
 #include "inspect/listing.h"
+#include "inspect/modules.h"
 
 namespace tools::inspect {
 namespace {
@@ -36,7 +38,7 @@ struct Branch {
   std::string name;
   uint64_t tensor_count = 0, object_count = 0, count_bytes = 0;
   const Row* entry = nullptr;
-  std::vector<std::unique_ptr<Branch>> children;  // in the order of the file
+  std::vector<std::unique_ptr<Branch>> children;  // in the order of the file, numbers in theirs
   std::map<std::string, Branch*> by_name;
 
   Branch& child(const std::string& step) {
@@ -95,6 +97,25 @@ Branch make_tree(const std::vector<Row>& rows) {
   return root;
 }
 
+bool is_number(const std::string& step) {
+  return !step.empty() && std::ranges::all_of(step, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// Steps that are numbers, as those of layers, follow each other: a file may have them as 0, 1, 10,
+// 11, 2. The others keep their places. kDepthMax bounds the recursion.
+void sort_numbers(Branch& branch) {
+  std::vector<size_t> places;
+  for (size_t i = 0; i < branch.children.size(); ++i) {
+    if (is_number(branch.children[i]->name)) places.push_back(i);
+    sort_numbers(*branch.children[i]);
+  }
+  std::vector<std::unique_ptr<Branch>> numbers;
+  for (const size_t place : places) numbers.push_back(std::move(branch.children[place]));
+  std::ranges::stable_sort(
+      numbers, [](const auto& a, const auto& b) { return natural_less(a->name, b->name); });
+  for (size_t i = 0; i < places.size(); ++i) branch.children[places[i]] = std::move(numbers[i]);
+}
+
 std::string what_text(const Branch& branch) {
   if (branch.entry == nullptr || !branch.children.empty()) {
     std::string text = count_text(branch.tensor_count, "tensor");
@@ -140,7 +161,8 @@ nlohmann::json to_json(const Branch& branch, size_t depth_left) {
 int run(const TreeOptions& options, Console& console) {
   const ckpt::Checkpoint checkpoint = options.source.open_to_list(console);
   const std::vector<Row> rows = list_rows(checkpoint.catalog(), options.filter);
-  const Branch root = make_tree(rows);
+  Branch root = make_tree(rows);
+  sort_numbers(root);
   if (console.options().json) {
     nlohmann::json document = json_document();
     document["format"] = name(checkpoint.catalog().format);

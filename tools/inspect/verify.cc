@@ -50,11 +50,11 @@ struct VerifyOptions {
 
 const char* meaning_of(ByteLabel label) {
   switch (label) {
-    case ByteLabel::Checksummed: return "a CRC-32 or a manifest's hash covers them";
-    case ByteLabel::Repeated: return "said twice, and compared";
-    case ByteLabel::Unprotected: return "no checksum: a change would not be noticed";
-    case ByteLabel::Padding: return "no reader looks at them";
-    case ByteLabel::Unclaimed: return "belong to nothing";
+    case ByteLabel::Checksummed: return "covered by a CRC-32 or a hash of the manifest";
+    case ByteLabel::Repeated: return "stored twice; copies match";
+    case ByteLabel::Unprotected: return "no checksum: a change would go unnoticed";
+    case ByteLabel::Padding: return "never read";
+    case ByteLabel::Unclaimed: return "part of nothing in the checkpoint";
   }
   return "";
 }
@@ -77,8 +77,8 @@ void print_findings(Console& console, const optim::VerifyReport& report) {
     if (!is_damage && console.options().quiet) continue;
     console.print_text(
         (is_damage ? console.paint(Paint::Red, "damage") : console.paint(Paint::Yellow, "note")) +
-        ": " + std::string(name(finding.check)) + ": " +
-        console.paint(Paint::Bold, place_text(finding.where)) + ": " + one_line(finding.problem));
+        ": " + console.paint(Paint::Bold, place_text(finding.where)) + ": " +
+        one_line(finding.problem));
     if (!finding.hint.empty()) {
       console.print_text(console.paint(Paint::Dim, "  " + one_line(finding.hint)));
     }
@@ -119,22 +119,42 @@ void print_left_out(Console& console, const char* how, const std::vector<optim::
   }
 }
 
-void print_meaning(Console& console, const optim::VerifyReport& report, bool quick) {
-  console.out() << '\n';
-  if (!quick && report.findings.compared_checksums != 0) {
-    console.out() << count_text(report.findings.compared_checksums, "checksum") << " compared\n";
+// "815 checksums OK", "814 of 815 checksums OK".
+std::string passed_text(uint64_t passed, uint64_t count, const char* thing, const char* verdict) {
+  const std::string of_all = passed == count ? "" : std::to_string(passed) + " of ";
+  return of_all + count_text(count, thing) + " " + verdict;
+}
+
+std::vector<std::string> passed_checks(const optim::VerifyReport& report) {
+  const ckpt::Findings& findings = report.findings;
+  std::vector<std::string> checks;
+  if (findings.compared_checksums != 0) {
+    checks.push_back(passed_text(findings.compared_checksums - findings.failed_checksums,
+                                 findings.compared_checksums, "checksum", "OK"));
   }
   if (report.master_count != 0) {
-    console.out() << count_text(report.master_count, "fp32 master")
-                  << " compared with what the model holds\n";
+    const bool is_one = report.master_count == 1;
+    checks.push_back(passed_text(report.matching_master_count, report.master_count, "master",
+                                 is_one ? "matches its weight" : "match their weights"));
   }
   if (report.state_count != 0) {
-    console.out() << "the values of " << count_text(report.state_count, "state chunk")
-                  << " looked at\n";
+    checks.push_back(
+        passed_text(report.sound_state_count, report.state_count, "state tensor", "finite"));
   }
   if (report.group_count != 0) {
-    console.out() << count_text(report.group_count, "parameter group") << " looked at\n";
+    checks.push_back(count_text(report.group_count, "parameter group") + " checked");
   }
+  return checks;
+}
+
+void print_checks(Console& console, const optim::VerifyReport& report) {
+  const char* separator = console.screen().is_utf8 ? " \xC2\xB7 " : ", ";
+  std::string text;
+  for (const std::string& check : passed_checks(report)) {
+    text += (text.empty() ? "" : separator) + check;
+  }
+  console.out() << '\n';
+  if (!text.empty()) console.print_text(text);
   print_left_out(console, "not checked", report.not_checked);
   print_left_out(console, "not proven", report.not_proven);
 }
@@ -166,19 +186,18 @@ std::string left_out_text(const char* how, const std::vector<optim::NotChecked>&
   return text.empty() ? "" : "; " + std::string(how) + ": " + text;
 }
 
-void print_report(Console& console, const optim::VerifyReport& report,
-                  const optim::VerifyOptions& options) {
+void print_report(Console& console, const optim::VerifyReport& report, ckpt::Share share) {
   const ckpt::Findings& findings = report.findings;
   print_findings(console, report);
   if (console.options().quiet) return;
   if (!findings.findings.empty()) console.out() << '\n';
   if (!findings.files.empty()) print_bytes(console, findings);
   if (findings.labelled_bytes(ByteLabel::Unprotected) != 0) print_unprotected(console, findings);
-  print_meaning(console, report, options.quick);
-  std::string verdict = findings.damaged() ? console.paint(Paint::Red, "damaged")
-                                           : console.paint(Paint::Green, "sound");
-  verdict += ": " + scope_text(findings, options.share) + ", " + size_text(total_bytes(findings));
-  if (findings.damaged()) verdict += ", " + count_text(damage_count(findings), "finding");
+  print_checks(console, report);
+  std::string verdict =
+      findings.damaged() ? console.paint(Paint::Red, "damaged") : console.paint(Paint::Green, "OK");
+  verdict += ": " + scope_text(findings, share) + ", " + size_text(total_bytes(findings));
+  if (findings.damaged()) verdict += ", " + count_text(damage_count(findings), "problem");
   console.print_text(verdict + left_out_text("not checked", report.not_checked) +
                      left_out_text("not proven", report.not_proven));
 }
@@ -247,6 +266,10 @@ void print_report_as_json(Console& console, const optim::VerifyReport& report,
                          {"masters", report.master_count},
                          {"states", report.state_count},
                          {"groups", report.group_count}};
+  document["passed"] = {
+      {"checksums", report.findings.compared_checksums - report.findings.failed_checksums},
+      {"masters", report.matching_master_count},
+      {"states", report.sound_state_count}};
   document["not_checked"] = to_json(report.not_checked);
   document["not_proven"] = to_json(report.not_proven);
   print_json(console, document);
@@ -266,7 +289,7 @@ int run(const VerifyOptions& options, Console& console) {
   if (console.options().json) {
     print_report_as_json(console, report, verify_options);
   } else {
-    print_report(console, report, verify_options);
+    print_report(console, report, verify_options.share);
   }
   return report.findings.damaged() ? 1 : 0;
 }
@@ -276,7 +299,7 @@ int run(const VerifyOptions& options, Console& console) {
 Command make_verify_command() {
   return make_command<VerifyOptions>(
       {.name = "verify",
-       .description = "Checks structure, every checksum, and what optimizer state must be like.",
+       .description = "Checks structure, every checksum and the optimizer state.",
        .examples = {"ckpt-inspect verify ckpt/", "ckpt-inspect verify ckpt/iter_0000003 --quick",
                     "ckpt-inspect verify ckpt/ --json"},
        .quiet = "Damage alone",

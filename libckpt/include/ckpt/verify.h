@@ -22,7 +22,7 @@ namespace ckpt {
 // What would notice if a byte of a checkpoint's files changed. Every byte has one label.
 enum class ByteLabel : uint8_t {
   Checksummed,  // a CRC-32 or a manifest's hash covers it
-  Repeated,     // a constant, or said a second time elsewhere: both are compared
+  Repeated,     // a constant, or stored a second time elsewhere: both are compared
   Unprotected,  // it has a meaning, and nothing would notice
   Padding,      // no reader looks at it
   Unclaimed,    // it belongs to nothing that the checkpoint names: always a finding
@@ -44,10 +44,11 @@ struct Finding {
   Where where;
   std::string problem;
   std::string hint = {};
+  bool is_file_hash = false;  // of a whole file: other findings in the file explain it
 };
 
 struct FileAccount {
-  std::string path;  // as errors name it
+  std::string path;               // as errors name it
   std::vector<ByteRange> pieces;  // what was looked at: all of it, or the share's part, in order
   uint64_t count_bytes = 0;       // of the pieces
   uint64_t file_bytes = 0;
@@ -64,6 +65,7 @@ struct Findings {
   std::vector<FileAccount> files;   // of the share, in the order of their names
   uint64_t file_count = 0;          // of the whole checkpoint
   uint64_t compared_checksums = 0;  // CRC-32 and hashes; 0 after a quick look
+  uint64_t failed_checksums = 0;    // of these
   uint64_t read_bytes = 0;          // of payload and manifests
 
   CKPT_EXPORT bool damaged() const;
@@ -89,7 +91,10 @@ struct LabelledRange {
 };
 
 struct VerifyOptions {
-  bool quick = false;              // structure alone: reads no payload
+  bool quick = false;  // structure alone: reads no payload
+  // With `quick`: looks into no archive. For checkpoints of very many chunks: what is left is
+  // whether the files are there, and what lies beside them. No byte is labelled.
+  bool files_only = false;
   bool require_checksums = false;  // unprotected bytes are damage; but for a root's tracker
   // Of several processes each looks at files, and at pieces of those that are at least twice
   // `piece_bytes_min` long, balanced by bytes: what it finds in them is returned, and their
@@ -124,7 +129,8 @@ CKPT_EXPORT std::vector<KeyName> names_in(const Catalog& catalog);
 // .metadata, files that nothing names or that are missing from the manifest (integrity.json), every
 // CRC-32 and every hash of the manifest; and accounts for each byte of each file. Reads every file
 // once, in large sequential pieces (files that the manifest lists: their small entries twice).
-// What is damaged is returned; thrown is what keeps it from looking: IoFailure, "cancelled".
+// What is damaged is returned; thrown is what keeps it from looking: IoFailure, "cancelled". A file
+// that is missing (Limits::allow_missing_data) is a finding, and calls for `files_only`.
 CKPT_EXPORT Findings verify(const Checkpoint& checkpoint, const VerifyOptions& options = {});
 
 }  // namespace ckpt

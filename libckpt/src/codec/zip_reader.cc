@@ -230,8 +230,11 @@ std::vector<Entry> read_entries(ByteReader reader, const Window& window,
 // --- Local headers -------------------------------------------------------------------------------
 
 [[noreturn]] void fail_member(const Window& window, const Entry& entry, std::string_view problem) {
-  window.fail(entry.header_offset_bytes,
-              "zip member '" + escaped(entry.name) + "' " + std::string(problem));
+  // A name that cannot be read as it is would only be noise beside the place.
+  const std::string name = escaped(entry.name);
+  const std::string member =
+      name == entry.name ? "zip member '" + name + "' " : "the zip member here ";
+  window.fail(entry.header_offset_bytes, member + std::string(problem));
 }
 
 // A size in a local header: 0 where a descriptor states it, all ones where a ZIP64 field does.

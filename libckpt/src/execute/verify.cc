@@ -49,6 +49,7 @@ Findings verify(const Checkpoint& checkpoint, const VerifyOptions& options) {
   deal_files(files, checkpoint.catalog(), options.share);
   VerifyAccount account(std::move(files), options);
   for (Finding& finding : of_files) account.find_if_own(std::move(finding));
+  if (options.quick && options.files_only) return account.finish();
   WorkMeter meter(options.execution, own_bytes(account));
   PayloadVerifier payloads(checkpoint, account, meter);
   const std::vector<VerifiedItem> items = list_items(checkpoint, account);

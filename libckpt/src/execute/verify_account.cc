@@ -46,7 +46,11 @@ VerifyAccount::VerifyAccount(std::vector<VerifiedFile> files, const VerifyOption
     : files_(std::move(files)), options_(options) {
   result_.file_count = files_.size();
   for (const VerifiedFile& file : files_) {
-    result_.files.push_back({file.shown, file.own, file.own_bytes(), file.count_bytes, {},
+    result_.files.push_back({file.shown,
+                             file.own,
+                             file.own_bytes(),
+                             file.count_bytes,
+                             {},
                              file.manifest_hash.has_value()});
   }
 }
@@ -91,6 +95,11 @@ void VerifyAccount::count(uint64_t checksums, uint64_t read_bytes) {
   const std::scoped_lock lock(mutex_);
   result_.compared_checksums += checksums;
   result_.read_bytes += read_bytes;
+}
+
+void VerifyAccount::count_failed_checksum() {
+  const std::scoped_lock lock(mutex_);
+  ++result_.failed_checksums;
 }
 
 void VerifyAccount::require_checksums() {

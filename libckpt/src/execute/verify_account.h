@@ -33,6 +33,7 @@ class VerifyAccount {
   // An error about a part of the checkpoint becomes a finding; one of the system is thrown on.
   void find(const Error& error, CheckKind check);
   void count(uint64_t checksums, uint64_t read_bytes);
+  void count_failed_checksum();
 
   Findings finish();
 

@@ -58,6 +58,7 @@ class Lister {
 
   void add_known(uint32_t index) {
     const std::string& path = catalog_.files[index].path;
+    if (catalog_.files[index].is_missing) return add_missing(path);
     FileRole role = FileRole::Safetensors;
     if (with_entries_[index] || path.ends_with(".distcp")) {
       role = FileRole::Entries;
@@ -70,6 +71,14 @@ class Lister {
     }
     known_.insert(path);
     files_.push_back({path, checkpoint_.shown_name(path), role, index});
+  }
+
+  void add_missing(const std::string& path) {
+    known_.insert(path);
+    findings_.push_back({CheckKind::Structure,
+                         Severity::Damage,
+                         {.file = checkpoint_.shown_name(path), .key = {}},
+                         "is missing"});
   }
 
   // Megatron's metadata.json names a backend for common.pt where there is such a file.

@@ -163,11 +163,14 @@ DropBehind& PayloadVerifier::drop_behind_of(size_t number, const File& file) {
 void PayloadVerifier::compare_hash(const VerifiedFile& file, const Sha256& actual) {
   account_.count(1, 0);
   if (actual == *file.manifest_hash) return;
+  account_.count_failed_checksum();
   account_.find(
       {CheckKind::Content,
        Severity::Damage,
        {.file = file.shown, .key = {}},
-       "SHA-256 is " + hex(actual) + ", " + kIntegrityName + " says " + hex(*file.manifest_hash)});
+       "SHA-256 is " + hex(actual) + ", " + kIntegrityName + " says " + hex(*file.manifest_hash),
+       {},
+       true});
 }
 
 void PayloadVerifier::take(size_t payload, uint64_t offset_bytes,
@@ -197,6 +200,7 @@ void PayloadVerifier::compare(const VerifiedPayload& payload, uint32_t actual) {
   if (key.empty() && file.index) {
     key = key_of_storage(checkpoint_.catalog(), *file.index, payload.bytes.offset_bytes);
   }
+  account_.count_failed_checksum();
   account_.find({CheckKind::Content,
                  Severity::Damage,
                  {file.shown, payload.bytes.offset_bytes, std::move(key)},

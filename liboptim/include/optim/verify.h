@@ -22,7 +22,9 @@ struct VerifyReport {
   std::optional<int64_t> iteration;
   ckpt::Findings findings;
   uint64_t master_count = 0;            // chunks of masters that were compared with their weights
+  uint64_t matching_master_count = 0;   // of these, those that round to them
   uint64_t state_count = 0;             // chunks of optimizer state whose values were looked at
+  uint64_t sound_state_count = 0;       // of these, those that hold nothing but what they may
   uint64_t group_count = 0;             // parameter groups
   std::vector<NotChecked> not_checked;  // what nothing was looked at for, and why
   // What was looked at, and may be right or not: what it must be cannot be told from the files.
@@ -45,6 +47,9 @@ struct VerifyOptions : ckpt::VerifyOptions {
 // groups, and who owns which parameter, are the first process's. Throws what Checkpoint::open()
 // throws; a file that the checkpoint names and that is missing is Corrupt.
 OPTIM_LAYOUT_EXPORT VerifyReport verify(const std::filesystem::path& path,
+                                        const VerifyOptions& options);
+// The same for an opened checkpoint. options.iteration and options.limits do not count.
+OPTIM_LAYOUT_EXPORT VerifyReport verify(const ckpt::Checkpoint& checkpoint,
                                         const VerifyOptions& options);
 
 }  // namespace optim

@@ -78,6 +78,16 @@ class RankFolderCheck {
   RankFolderCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report)
       : checkpoint_(checkpoint), report_(report), args_(checkpoint), layout_(args_) {}
 
+  std::vector<std::string> missing_files() const {
+    std::vector<std::string> missing;
+    if (!is_layout_known()) return missing;
+    const std::set<std::string_view> known = known_files();
+    for (const std::string& file : expected_files()) {
+      if (!known.contains(file)) missing.push_back(file);
+    }
+    return missing;
+  }
+
   void run() {
     if (!is_layout_known()) {
       report_.not_checked.push_back(
@@ -114,10 +124,15 @@ class RankFolderCheck {
     return files;
   }
 
-  void check_files() {
-    const std::set<std::string> expected = expected_files();
+  std::set<std::string_view> known_files() const {
     std::set<std::string_view> known;
     for (const ckpt::FileEntry& file : checkpoint_.catalog().files) known.insert(file.path);
+    return known;
+  }
+
+  void check_files() {
+    const std::set<std::string> expected = expected_files();
+    const std::set<std::string_view> known = known_files();
     for (const std::string& file : expected) {
       if (!known.contains(file)) find(file, "this file of the checkpoint is missing", {});
     }
@@ -199,12 +214,20 @@ class RankFolderCheck {
   RunLayout layout_;
 };
 
+bool has_rank_folders(const ckpt::Checkpoint& checkpoint) {
+  return checkpoint.catalog().format == ckpt::Format::Torch && checkpoint.is_megatron();
+}
+
 }  // namespace
 
 void check_rank_folders(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
-  const ckpt::Catalog& catalog = checkpoint.catalog();
-  if (catalog.format != ckpt::Format::Torch || !checkpoint.is_megatron()) return;
-  RankFolderCheck(checkpoint, report).run();
+  if (has_rank_folders(checkpoint)) RankFolderCheck(checkpoint, report).run();
+}
+
+std::vector<std::string> missing_rank_files(const ckpt::Checkpoint& checkpoint) {
+  if (!has_rank_folders(checkpoint)) return {};
+  VerifyReport unused;
+  return RankFolderCheck(checkpoint, unused).missing_files();
 }
 
 std::optional<Finding> find_overwritten(const std::filesystem::path& path, const ckpt::Error& error,

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
@@ -13,6 +15,10 @@ namespace optim {
 // ranks of its layout write, and whether the rank files of a LayerWise optimizer hold a master for
 // each weight. Adds to findings, not_checked and not_proven.
 void check_rank_folders(const ckpt::Checkpoint& checkpoint, VerifyReport& report);
+
+// The files that the ranks of a `torch` iteration folder write and that are not there, sorted. None
+// where it is not known how the ranks were numbered.
+std::vector<std::string> missing_rank_files(const ckpt::Checkpoint& checkpoint);
 
 // A rank file that cannot be read, where context-parallel ranks have written it at once. nullopt
 // where it was not that. `path` was opened.

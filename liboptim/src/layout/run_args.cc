@@ -48,6 +48,11 @@ std::string RunArgs::text(std::string_view name) const {
   return value && value->is(Kind::Str) ? ckpt::escaped(value->text()) : std::string();
 }
 
+bool RunArgs::is_false(std::string_view name) const {
+  const auto value = args_ ? args_->find(name) : std::nullopt;
+  return value && value->is(Kind::Bool) && !value->as_bool();
+}
+
 uint32_t RunArgs::size(std::string_view name) const {
   const auto value = args_ ? args_->find(name) : std::nullopt;
   const bool is_size =

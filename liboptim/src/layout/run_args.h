@@ -21,6 +21,7 @@ class RunArgs {
   const std::string& file() const { return file_; }  // that states them
   bool is_true(std::string_view name) const;
   std::string text(std::string_view name) const;  // escaped; empty where it is no text
+  bool is_false(std::string_view name) const;  // not where it is absent or something else
   // A positive number; 1 where it is absent, None or something else.
   uint32_t size(std::string_view name) const;
 

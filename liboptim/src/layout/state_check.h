@@ -52,10 +52,13 @@ class StateCheck {
   void add_not_checked();
   bool is_own(const ckpt::Chunk& chunk) const;
   void look_at(const Scanned& scanned);
-  void look_at_values(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk, size_t number);
+  // True where the values are what they may be.
+  bool look_at_values(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk, size_t number);
+  // Whether a checksum says so: what is wrong with the values is then no finding of its own.
+  bool has_wrong_checksum(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk) const;
   void compare(const Pair& pair);
   void see_weight(const Pair& pair);
-  void refuse(const Pair& pair);
+  void refuse(const Pair& pair);  // or, looked at once more, count as a match
   void find(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk, std::string problem,
             std::string hint = {});
 

@@ -1,7 +1,11 @@
 #include <optim/verify.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
+#include <string>
+#include <tuple>
 
 #include <ckpt/error.h>
 
@@ -32,13 +36,46 @@ ckpt::Checkpoint open(const fs::path& path, const VerifyOptions& options) {
   }
 }
 
-// What two checks find is told once.
-void drop_repeated(std::vector<ckpt::Finding>& sorted) {
-  const auto are_same = [](const ckpt::Finding& a, const ckpt::Finding& b) {
-    return a.check == b.check && a.where.file == b.where.file && a.where.key == b.where.key &&
-           a.where.offset_bytes == b.where.offset_bytes && a.problem == b.problem;
+// Of two checks that find the same the one that knows more: whose bytes a checksum covers knows
+// their key; what a check of meaning could not read is the structure's.
+bool knows_more(const ckpt::Finding& a, const ckpt::Finding& b) {
+  const auto rank = [](const ckpt::Finding& finding) {
+    if (finding.check == ckpt::CheckKind::Content) return 0;
+    return finding.check == ckpt::CheckKind::Structure ? 1 : 2;
   };
-  sorted.erase(std::unique(sorted.begin(), sorted.end(), are_same), sorted.end());
+  return rank(a) < rank(b);
+}
+
+// What several checks find of one place is told once.
+void drop_repeated(std::vector<ckpt::Finding>& sorted) {
+  using Place = std::tuple<std::string, uint64_t, std::string, std::string>;
+  std::map<Place, size_t> places;
+  std::vector<ckpt::Finding> kept;
+  for (ckpt::Finding& finding : sorted) {
+    const ckpt::Where& where = finding.where;
+    const Place place{where.file, where.offset_bytes.value_or(UINT64_MAX),
+                      where.offset_bytes ? "" : where.key, finding.problem};
+    const auto [known, is_new] = places.emplace(place, kept.size());
+    if (is_new) {
+      kept.push_back(std::move(finding));
+    } else if (knows_more(finding, kept[known->second])) {
+      kept[known->second] = std::move(finding);
+    }
+  }
+  sorted = std::move(kept);
+}
+
+// A file whose hash is wrong, and in which the damage was found, is one finding.
+void drop_explained_hashes(std::vector<ckpt::Finding>& findings) {
+  std::set<std::string> explained;
+  for (ckpt::Finding& finding : findings) {
+    const bool is_place =
+        finding.severity == ckpt::Severity::Damage && finding.where.offset_bytes.has_value();
+    if (is_place) explained.insert(finding.where.file);
+  }
+  std::erase_if(findings, [&](const ckpt::Finding& finding) {
+    return finding.is_file_hash && explained.contains(finding.where.file);
+  });
 }
 
 // Of what a quick look would not have looked at either.
@@ -84,10 +121,37 @@ ckpt::KeySelection resolved(const ckpt::Checkpoint& checkpoint, ckpt::KeySelecti
   return selection;
 }
 
-VerifyReport verify_opened(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
+VerifyReport report_of(const ckpt::Checkpoint& checkpoint) {
   VerifyReport report;
   report.format = checkpoint.catalog().format;
   report.iteration = checkpoint.catalog().iteration;
+  return report;
+}
+
+// What was found of the meaning joins what was found of the bytes.
+void join_findings(VerifyReport& report, ckpt::Findings findings) {
+  std::vector<ckpt::Finding>& meaning = report.findings.findings;
+  findings.findings.insert(findings.findings.end(), meaning.begin(), meaning.end());
+  findings.sort();
+  drop_repeated(findings.findings);
+  drop_explained_hashes(findings.findings);
+  report.findings = std::move(findings);
+}
+
+VerifyReport verify_files(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
+  VerifyReport report = report_of(checkpoint);
+  check_rank_folders(checkpoint, report);
+  report.not_checked.push_back({"archives, checksums and values", "only files were checked"});
+  if (options.share.rank != 0) drop_what_the_first_says(report);
+  join_findings(report, ckpt::verify(checkpoint, options));
+  return report;
+}
+
+}  // namespace
+
+VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
+  if (options.quick && options.files_only) return verify_files(checkpoint, options);
+  VerifyReport report = report_of(checkpoint);
   const ckpt::KeySelection selection = resolved(checkpoint, options.selection, report);
   StateCheck states(checkpoint, report);
   if (options.quick) {
@@ -106,15 +170,9 @@ VerifyReport verify_opened(const ckpt::Checkpoint& checkpoint, const VerifyOptio
   ckpt::Findings findings = ckpt::verify(checkpoint, with_watch);
   const ckpt::SelectedRegions selected(checkpoint.catalog(), selection);
   if (!options.quick) states.finish(findings.files, selected);
-  std::vector<ckpt::Finding>& meaning = report.findings.findings;
-  findings.findings.insert(findings.findings.end(), meaning.begin(), meaning.end());
-  findings.sort();
-  drop_repeated(findings.findings);
-  report.findings = std::move(findings);
+  join_findings(report, std::move(findings));
   return report;
 }
-
-}  // namespace
 
 VerifyReport verify(const fs::path& path, const VerifyOptions& options) {
   std::optional<ckpt::Checkpoint> checkpoint;
@@ -125,7 +183,7 @@ VerifyReport verify(const fs::path& path, const VerifyOptions& options) {
     if (!overwritten) throw;
     return report_alone(std::move(*overwritten), options);
   }
-  return verify_opened(*checkpoint, options);
+  return verify(*checkpoint, options);
 }
 
 }  // namespace optim

@@ -1,1 +1,1 @@
-ckpt-inspect "$GOLDEN/lw_muon_bf16_torch_dist_dp2/ckpt"
+cd "$GOLDEN/lw_muon_bf16_torch_dist_dp2" && ckpt-inspect ckpt

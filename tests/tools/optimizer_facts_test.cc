@@ -1,0 +1,116 @@
+// Which update rule a stored parameter group is of, and what the page says of it.
+#include "inspect/optimizer_facts.h"
+
+#include <boost/test/unit_test.hpp>
+
+namespace {
+
+using tools::inspect::describe_optimizers;
+using tools::inspect::optimizer_text;
+
+// Groups whose settings live as long as this.
+class Groups {
+ public:
+  optim::StoredGroup& add(uint32_t optimizer, std::vector<const char*> settings,
+                          uint64_t param_count = 1) {
+    groups_.push_back({"", optimizer, static_cast<uint32_t>(groups_.size()), {}, param_count, {}});
+    for (const char* name : settings) set(name, 0.5);
+    return groups_.back();
+  }
+  void set(const char* name, double value) {
+    groups_.back().settings.emplace_back(name, tree_.value(tree_.real(value)));
+  }
+  void set_flag(const char* name, bool value) {
+    groups_.back().settings.emplace_back(name, tree_.value(tree_.boolean(value)));
+  }
+  const std::vector<optim::StoredGroup>& all() const { return groups_; }
+
+ private:
+  ckpt::ValueTree tree_;
+  std::vector<optim::StoredGroup> groups_;
+};
+
+std::string rule_of(Groups& groups, const std::string& optimizer = "") {
+  optim::RunFacts run;
+  run.optimizer = optimizer;
+  return describe_optimizers(groups.all(), run).at(0).rule;
+}
+
+std::string rule_with(std::vector<const char*> settings, const std::string& optimizer = "") {
+  Groups groups;
+  groups.add(0, std::move(settings));
+  return rule_of(groups, optimizer);
+}
+
+std::vector<optim::RankLoad> loads(std::vector<double> costs) {
+  std::vector<optim::RankLoad> ranks;
+  for (const double cost : costs) {
+    ranks.push_back({static_cast<uint32_t>(ranks.size()), 1, 1, 1, cost});
+  }
+  return ranks;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(optimizer_facts)
+
+BOOST_AUTO_TEST_CASE(a_rule_is_told_by_the_settings_that_only_it_has) {
+  BOOST_TEST(rule_with({"betas", "eps"}) == "Adam");
+  BOOST_TEST(rule_with({"betas"}) == "Lion");
+  BOOST_TEST(rule_with({"betas", "eps", "shampoo_beta"}, "soap") == "SOAP");
+  BOOST_TEST(rule_with({"momentum", "dampening"}) == "SGD");
+  BOOST_TEST(rule_with({"momentum"}, "dist_muon") == "Muon");
+  BOOST_TEST(rule_with({"momentum"}, "adaptive_muon") == "AdaptiveMuon");
+  BOOST_TEST(rule_with({"momentum"}) == "optimizer");
+}
+
+BOOST_AUTO_TEST_CASE(decoupled_weight_decay_makes_adam_adamw) {
+  Groups decoupled, coupled;
+  decoupled.add(0, {"betas", "eps"});
+  decoupled.set_flag("decoupled_weight_decay", true);
+  coupled.add(0, {"betas", "eps"});
+  coupled.set_flag("decoupled_weight_decay", false);
+  BOOST_TEST(rule_of(decoupled) == "AdamW");
+  BOOST_TEST(rule_of(coupled) == "Adam");
+}
+
+BOOST_AUTO_TEST_CASE(groups_of_one_rule_are_told_together) {
+  Groups groups;
+  for (const double decay : {0.1, 0.0, 0.1}) {
+    groups.add(1, {"betas", "eps"}, 10);
+    groups.set("lr", 0.0081451);
+    groups.set("weight_decay", decay);
+  }
+  const auto facts = describe_optimizers(groups.all(), {});
+  BOOST_REQUIRE(facts.size() == 1u);
+  BOOST_TEST(optimizer_text(facts[0], true) == "Adam 30 parameters, lr 0.00815, wd 0.1 / 0");
+  BOOST_TEST(optimizer_text(facts[0], false) == "Adam 30, lr 0.00815, wd 0.1 / 0");
+}
+
+BOOST_AUTO_TEST_CASE(parameters_that_rank_files_share_are_not_counted) {
+  Groups groups;
+  groups.add(0, {"betas", "eps"}, 10).file = "a.pt";
+  groups.add(0, {"betas", "eps"}, 10).file = "b.pt";
+  BOOST_TEST(!describe_optimizers(groups.all(), {}).at(0).parameter_count);
+}
+
+BOOST_AUTO_TEST_CASE(the_step_is_the_largest_that_a_group_states) {
+  Groups groups;
+  BOOST_TEST(!tools::inspect::step_of_groups(groups.all()));
+  groups.add(0, {"lr"});
+  groups.set("step", 3);
+  groups.add(0, {"lr"});
+  groups.set("step", 7);
+  BOOST_TEST(*tools::inspect::step_of_groups(groups.all()) == 7);
+}
+
+BOOST_AUTO_TEST_CASE(balance_is_said_for_two_ranks_and_more) {
+  BOOST_TEST(tools::inspect::balance_text({}) == "");
+  BOOST_TEST(tools::inspect::balance_text(loads({1})) == "");
+  BOOST_TEST(tools::inspect::balance_text(loads({0, 0})) == "");
+  BOOST_TEST(tools::inspect::balance_text(loads({3, 2})) == "balance 1.20 / 0.80 of the mean work");
+  BOOST_TEST(tools::inspect::balance_text(loads({1, 1, 1, 1, 6})) ==
+             "balance 0.50 to 3.00 of the mean work");
+}
+
+BOOST_AUTO_TEST_SUITE_END()

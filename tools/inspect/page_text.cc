@@ -1,0 +1,244 @@
+#include "inspect/page_text.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+#include <ckpt/error.h>
+#include <common/text.h>
+
+namespace tools::inspect {
+namespace {
+
+using optim::LogicalTensor;
+using optim::TensorRole;
+
+constexpr size_t kLabelWidth = 11;
+constexpr size_t kTypesShown = 3;
+
+// --- types ---
+
+// The types of the tensors that `wanted` takes, the most bytes first: "bfloat16 and float32".
+template <class Wanted>
+std::string types_text(const std::vector<LogicalTensor>& tensors, Wanted wanted) {
+  std::map<ckpt::DType, uint64_t> bytes;
+  for (const LogicalTensor& tensor : tensors) {
+    if (wanted(tensor)) bytes[tensor.dtype] += tensor.count_bytes;
+  }
+  std::vector<std::pair<ckpt::DType, uint64_t>> types(bytes.begin(), bytes.end());
+  std::ranges::stable_sort(types, std::greater<>(), &std::pair<ckpt::DType, uint64_t>::second);
+  std::string text;
+  for (size_t i = 0; i < std::min(kTypesShown, types.size()); ++i) {
+    text += (i == 0 ? "" : ", ") + std::string(ckpt::name(types[i].first));
+  }
+  if (types.size() > kTypesShown) {
+    text += " and " + std::to_string(types.size() - kTypesShown) + " more";
+  }
+  return text;
+}
+
+bool is_master(const LogicalTensor& tensor) {
+  return tensor.role == TensorRole::Optimizer &&
+         (tensor.state == "fp32_param" || tensor.state == "param");
+}
+
+bool is_moment(const LogicalTensor& tensor) {
+  return tensor.role == TensorRole::Optimizer && !is_master(tensor) &&
+         optim::holds_parameters(tensor.dtype);
+}
+
+Fact types_fact(const Overview& overview) {
+  const auto& tensors = overview.contents.tensors;
+  const std::string model = types_text(
+      tensors, [](const LogicalTensor& tensor) { return tensor.role == TensorRole::Model; });
+  const std::string masters = types_text(tensors, is_master);
+  const std::string states = types_text(tensors, is_moment);
+  Fact fact{"types", {}};
+  if (!model.empty()) fact.pieces.push_back(model + " model");
+  if (!masters.empty() && masters == states) {
+    fact.pieces.push_back(masters + " masters and states");
+  } else {
+    if (!masters.empty()) fact.pieces.push_back(masters + " masters");
+    if (!states.empty()) fact.pieces.push_back(states + " states");
+  }
+  for (size_t i = 0; i + 1 < fact.pieces.size(); ++i) fact.pieces[i] += ",";
+  return fact;
+}
+
+// --- other facts ---
+
+Fact size_fact(const Overview& overview) {
+  Fact fact{"size", {}};
+  if (overview.parameter_count.value_or(0) != 0) {
+    fact.pieces.push_back(amount_text(*overview.parameter_count) +
+                          (*overview.parameter_count == 1 ? " parameter," : " parameters,"));
+  } else if (!overview.contents.uncounted_reason.empty()) {
+    fact.pieces.push_back("parameters not counted (" + overview.contents.uncounted_reason + "),");
+  }
+  fact.pieces.push_back(size_text(overview.stored_tensor_bytes) + " of tensors,");
+  fact.pieces.push_back(count_text(overview.files.count, "file") + ",");
+  fact.pieces.push_back(size_text(overview.files.count_bytes));
+  return fact;
+}
+
+std::optional<int64_t> size_of(const Overview& overview, std::string_view name) {
+  for (const auto& [known, size] : overview.run.sizes) {
+    if (known == name) return size;
+  }
+  return std::nullopt;
+}
+
+Fact ranks_fact(const Overview& overview) {
+  Fact fact{"ranks", {}};
+  std::string text;
+  const auto add = [&](const char* label, const char* name, bool also_one) {
+    const auto size = size_of(overview, name);
+    if (!size || (*size == 1 && !also_one)) return;
+    text += (text.empty() ? "" : "  ") + std::string(label) + " " + std::to_string(*size);
+  };
+  add("TP", "tensor_model_parallel_size", true);
+  add("PP", "pipeline_model_parallel_size", true);
+  add("VPP", "virtual_pipeline_model_parallel_size", false);
+  add("CP", "context_parallel_size", true);
+  add("EP", "expert_model_parallel_size", true);
+  if (size_of(overview, "expert_model_parallel_size").value_or(1) > 1 ||
+      size_of(overview, "expert_tensor_parallel_size") !=
+          size_of(overview, "tensor_model_parallel_size")) {
+    add("ETP", "expert_tensor_parallel_size", true);
+  }
+  add("DP", "data_parallel_size", true);
+  const auto world = size_of(overview, "world_size");
+  const uint64_t ranks =
+      world && *world > 0 ? static_cast<uint64_t>(*world) : overview.writer_count.value_or(0);
+  if (!text.empty()) fact.pieces.push_back(text);
+  if (ranks != 0) {
+    const std::string saved = "saved by " + count_text(ranks, "rank");
+    fact.pieces.push_back(text.empty() ? saved : "  (" + saved + ")");
+  }
+  return fact;
+}
+
+Fact optimizer_fact(const Overview& overview) {
+  Fact fact{"optimizer", {}};
+  for (size_t i = 0; i < overview.optimizers.size(); ++i) {
+    std::string text = optimizer_text(overview.optimizers[i], i == 0);
+    if (i + 1 < overview.optimizers.size()) text += " |";
+    fact.pieces.push_back(std::move(text));
+  }
+  if (fact.pieces.empty() && !overview.states.empty()) {
+    std::string text;
+    for (const std::string& state : overview.states) {
+      text += (text.empty() ? "state " : ", ") + ckpt::escaped(state);
+    }
+    fact.pieces.push_back(text);
+  }
+  return fact;
+}
+
+// What stands under the optimizers.
+Fact progress_fact(const Overview& overview) {
+  Fact fact{"", {}};
+  const bool is_zero = !overview.sharding.empty() && overview.sharding != "layer_wise" &&
+                       overview.sharding != "replicated";
+  if (is_zero) fact.pieces.push_back("state " + ckpt::escaped(overview.sharding));
+  if (overview.step && !overview.states.empty()) {
+    fact.pieces.push_back("step " + std::to_string(*overview.step));
+  }
+  const std::string balance = balance_text(overview.groups.ranks);
+  if (!balance.empty()) fact.pieces.push_back(balance);
+  for (size_t i = 0; i + 1 < fact.pieces.size(); ++i) fact.pieces[i] += ";";
+  return fact;
+}
+
+std::string more_text(uint64_t count, const char* what) {
+  return count < 2 ? "" : " (and " + std::to_string(count - 1) + " more " + what + ")";
+}
+
+// A sentence that may be broken at any blank, then `last`.
+Fact sentence(const std::string& text, const std::string& last) {
+  Fact fact{"status", {}};
+  for (size_t start = 0; start < text.size();) {
+    const size_t end = std::min(text.find(' ', start), text.size());
+    if (end > start) fact.pieces.push_back(text.substr(start, end - start));
+    start = end + 1;
+  }
+  fact.pieces.push_back(last);
+  return fact;
+}
+
+Fact status_fact(const Status& status) {
+  const std::string verify = "ckpt-inspect verify";
+  switch (status.health) {
+    case Health::Complete:
+      return {"status", {"complete (quick check);", "checksums not read: " + verify}};
+    case Health::FilesPresent:
+      return {"status", {"every file is there;", "contents not checked: " + verify}};
+    case Health::Unsure:
+      return sentence(
+          "every file is there, but the state does not fit the parameters: " + status.problem + ";",
+          "see " + verify);
+    case Health::Incomplete:
+      return {"status",
+              {"incomplete: " + ckpt::escaped(status.missing.front()) + " is missing" +
+               more_text(status.missing.size(), "files")}};
+    case Health::Damaged:
+      return sentence(
+          "damaged: " + status.problem + more_text(status.problem_count, "findings") + ";",
+          "see " + verify);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string amount_text(uint64_t count) {
+  constexpr std::array kUnits = {"K", "M", "B", "T"};
+  if (count < 1000) return std::to_string(count);
+  double value = static_cast<double>(count) / 1000;
+  size_t unit = 0;
+  while (value >= 999.95 && unit + 1 < kUnits.size()) {  // 999.95 would be printed as 1000.0
+    value /= 1000;
+    ++unit;
+  }
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.1f %s", value, kUnits[unit]);
+  return buffer;
+}
+
+std::vector<Fact> facts_of(const Overview& overview) {
+  std::vector<Fact> facts = {{"format", {overview.format}}, size_fact(overview),
+                             types_fact(overview),          ranks_fact(overview),
+                             optimizer_fact(overview),      progress_fact(overview),
+                             status_fact(overview.status)};
+  if (facts[4].pieces.empty()) facts[5].label = "optimizer";
+  std::erase_if(facts, [](const Fact& fact) { return fact.pieces.empty(); });
+  return facts;
+}
+
+std::vector<std::string> fact_lines(const Fact& fact, size_t width) {
+  const std::string indent(kLabelWidth, ' ');
+  std::vector<std::string> lines;
+  std::string line = fact.label + indent.substr(std::min(fact.label.size(), kLabelWidth));
+  bool is_empty = true;
+  for (const std::string& piece : fact.pieces) {
+    const bool fits = display_width(line) + 1 + display_width(piece) <= width;
+    if (!is_empty && !fits) {
+      lines.push_back(std::move(line));
+      line = indent;
+      is_empty = true;
+    }
+    line += (is_empty ? "" : " ") + piece;
+    is_empty = false;
+  }
+  lines.push_back(std::move(line));
+  return lines;
+}
+
+std::string bar(uint64_t count, uint64_t count_max) {
+  if (count_max == 0) return {};
+  const double share = static_cast<double>(count) / static_cast<double>(count_max);
+  return std::string(static_cast<size_t>(std::lround(share * kBarWidth)), '#');
+}
+
+}  // namespace tools::inspect
