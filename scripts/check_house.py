@@ -44,7 +44,7 @@ LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")  # of Markdown, to a file
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|farm|root|home)/\w")
 
 # Phrases that a native speaker stumbles over, and what to write instead.
-MESSAGES = ("libckpt/", "liboptim/")
+MESSAGES = ("libckpt/", "liboptim/", "tools/")
 PHRASES = [(re.compile(pattern), instead) for pattern, instead in (
     (r"(?<!there )\b(?:is|are|was|were) no (?!longer\b|more than\b)", "is not a"),
     (r"\b(?:is|are) none of\b", "is not one of"),

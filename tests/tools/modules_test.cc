@@ -11,16 +11,16 @@ namespace {
 
 using ckpt::DType;
 using optim::LogicalTensor;
-using optim::TensorRole;
+using optim::KeyKind;
 
 LogicalTensor weight(std::string name, ckpt::Extents shape, DType dtype = DType::BFloat16) {
   const uint64_t bytes = ckpt::element_count(shape) * ckpt::bytes_per_element(dtype);
-  return {TensorRole::Model, std::move(name), {}, dtype, std::move(shape), bytes};
+  return {KeyKind::Model, std::move(name), {}, dtype, std::move(shape), bytes};
 }
 
 LogicalTensor state(std::string name, ckpt::Extents shape) {
   const uint64_t bytes = ckpt::element_count(shape) * 4;
-  return {TensorRole::Optimizer, std::move(name),  "exp_avg",
+  return {KeyKind::OptimizerState, std::move(name),  "exp_avg",
           DType::Float32,        std::move(shape), bytes};
 }
 

@@ -11,7 +11,7 @@ namespace tools::inspect {
 namespace {
 
 using optim::LogicalTensor;
-using optim::TensorRole;
+using optim::KeyKind;
 
 constexpr size_t kRangesShown = 3;
 
@@ -73,7 +73,7 @@ Place module_of(std::string_view name, const std::set<std::string, std::less<>>&
 }
 
 void add(const LogicalTensor& tensor, ModuleSize& size) {
-  if (tensor.role == TensorRole::Optimizer) {
+  if (tensor.role == KeyKind::OptimizerState) {
     size.optimizer_bytes += tensor.count_bytes;
     return;
   }
@@ -148,8 +148,8 @@ ModuleTable make_module_table(std::span<const LogicalTensor> tensors) {
   ModuleTable table;
   std::map<Place, ModuleSize> sizes;
   for (const LogicalTensor& tensor : tensors) {
-    const bool is_state = tensor.role == TensorRole::Optimizer;
-    if (!is_state && tensor.role != TensorRole::Model) continue;
+    const bool is_state = tensor.role == KeyKind::OptimizerState;
+    if (!is_state && tensor.role != KeyKind::Model) continue;
     if (is_state && tensor.name.empty()) {
       table.unnamed_optimizer_bytes += tensor.count_bytes;
       continue;
@@ -171,7 +171,7 @@ ModuleTable make_module_table(std::span<const LogicalTensor> tensors) {
 uint64_t count_parameters(std::span<const LogicalTensor> tensors) {
   ModuleSize size;
   for (const LogicalTensor& tensor : tensors) {
-    if (tensor.role == TensorRole::Model) add(tensor, size);
+    if (tensor.role == KeyKind::Model) add(tensor, size);
   }
   return size.parameter_count;
 }
@@ -179,10 +179,10 @@ uint64_t count_parameters(std::span<const LogicalTensor> tensors) {
 std::vector<const LogicalTensor*> largest_tensors(std::span<const LogicalTensor> tensors,
                                                   size_t limit) {
   const bool has_model = std::ranges::any_of(
-      tensors, [](const LogicalTensor& tensor) { return tensor.role == TensorRole::Model; });
+      tensors, [](const LogicalTensor& tensor) { return tensor.role == KeyKind::Model; });
   std::vector<const LogicalTensor*> largest;
   for (const LogicalTensor& tensor : tensors) {
-    if (!has_model || tensor.role == TensorRole::Model) largest.push_back(&tensor);
+    if (!has_model || tensor.role == KeyKind::Model) largest.push_back(&tensor);
   }
   const auto end = largest.begin() + static_cast<ptrdiff_t>(std::min(limit, largest.size()));
   std::ranges::partial_sort(largest, end, [](const LogicalTensor* a, const LogicalTensor* b) {

@@ -18,7 +18,7 @@ namespace {
 
 using ckpt::ErrorCode;
 using ckpt::Format;
-using optim::TensorRole;
+using optim::KeyKind;
 
 // Above it archives are not looked into one by one: that would take longer than a page may.
 constexpr size_t kChunksMax = 4096;
@@ -50,7 +50,7 @@ std::string variant_of(const ckpt::Checkpoint& checkpoint) {
 }
 
 std::string optimizer_words(const Overview& overview, Format format) {
-  const bool has_state = overview.kinds.contains(std::string(name(TensorRole::Optimizer)));
+  const bool has_state = overview.kinds.contains(std::string(name(KeyKind::OptimizerState)));
   if (overview.sharding.empty()) return has_state ? "" : ", no optimizer state";
   if (overview.sharding == "replicated") return ", optimizer state not sharded";
   if (overview.sharding != "layer_wise") return ", DistributedOptimizer (ZeRO-1)";
@@ -133,7 +133,8 @@ bool is_step(const ckpt::TensorEntry& tensor) {
   const bool has_name = tensor.key.ends_with("/common_step") || tensor.key.ends_with("/step") ||
                         tensor.key.ends_with(".step");
   return has_name && tensor.dtype == ckpt::DType::Float32 &&
-         ckpt::element_count(tensor.shape) == 1 && optim::role_of(tensor) == TensorRole::Optimizer;
+         ckpt::element_count(tensor.shape) == 1 &&
+         optim::role_of(tensor) == KeyKind::OptimizerState;
 }
 
 std::optional<int64_t> read_step(const ckpt::Checkpoint& checkpoint) {

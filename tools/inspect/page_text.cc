@@ -12,7 +12,7 @@ namespace tools::inspect {
 namespace {
 
 using optim::LogicalTensor;
-using optim::TensorRole;
+using optim::KeyKind;
 
 constexpr size_t kLabelWidth = 11;
 constexpr size_t kTypesShown = 3;
@@ -39,19 +39,19 @@ std::string types_text(const std::vector<LogicalTensor>& tensors, Wanted wanted)
 }
 
 bool is_master(const LogicalTensor& tensor) {
-  return tensor.role == TensorRole::Optimizer &&
+  return tensor.role == KeyKind::OptimizerState &&
          (tensor.state == "fp32_param" || tensor.state == "param");
 }
 
 bool is_moment(const LogicalTensor& tensor) {
-  return tensor.role == TensorRole::Optimizer && !is_master(tensor) &&
+  return tensor.role == KeyKind::OptimizerState && !is_master(tensor) &&
          optim::holds_parameters(tensor.dtype);
 }
 
 Fact types_fact(const Overview& overview) {
   const auto& tensors = overview.contents.tensors;
   const std::string model = types_text(
-      tensors, [](const LogicalTensor& tensor) { return tensor.role == TensorRole::Model; });
+      tensors, [](const LogicalTensor& tensor) { return tensor.role == KeyKind::Model; });
   const std::string masters = types_text(tensors, is_master);
   const std::string states = types_text(tensors, is_moment);
   Fact fact{"types", {}};

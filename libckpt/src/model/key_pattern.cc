@@ -208,7 +208,8 @@ std::optional<std::string> KeyRename::renamed(std::string_view key) const {
 void KeyRules::resolve(std::span<const KeyName> keys) {
   selection.resolve(keys);
   left_out_count_ = 0;
-  for (const KeyName& name : keys) left_out_count_ += selection.accepts(name.file, name.key) ? 0 : 1;
+  for (const KeyName& name : keys)
+    left_out_count_ += selection.accepts(name.file, name.key) ? 0 : 1;
   if (!selection.is_everything() && left_out_count_ == keys.size()) {
     throw Error(ErrorCode::InvalidArgument, {}, "no keys are left to write",
                 "--include and --exclude choose the keys");

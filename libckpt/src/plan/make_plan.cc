@@ -152,7 +152,8 @@ class Planner {
     check_box(segment.source);
     if (!fits(segment.first_element, segment.element_count,
               element_count(segment.source.box.sizes))) {
-      refuse(tensor, ErrorCode::InvalidArgument, "a segment requests more elements than its box has");
+      refuse(tensor, ErrorCode::InvalidArgument,
+             "a segment requests more elements than its box has");
     }
     const uint64_t count_bytes = segment.element_count * bytes_per_element(tensor.dtype);
     if (segment.offset_bytes < left.offset_bytes ||

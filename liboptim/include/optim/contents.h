@@ -6,22 +6,19 @@
 #include <vector>
 
 #include <ckpt/checkpoint.h>
+#include <optim/key_kind.h>
 #include <optim/layer_wise_checkpoint.h>
 #include <optim/layout_export.h>
 
 namespace optim {
 
-// What a stored tensor is for, as far as its name tells.
-enum class TensorRole : uint8_t { Model, Optimizer, Random, Other };
-
-// "model", "optimizer_state", "rng_state", "common_state".
-OPTIM_LAYOUT_EXPORT std::string_view name(TensorRole role);
-OPTIM_LAYOUT_EXPORT TensorRole role_of(const ckpt::TensorEntry& tensor);
+// What a stored tensor is for: kind_of_key(), and what its shape and file tell beyond that.
+OPTIM_LAYOUT_EXPORT KeyKind role_of(const ckpt::TensorEntry& tensor);
 
 // A tensor as the training run has it: once, in however many chunks, rank files and copies it is
 // stored. A layer of a tensor that is stacked over layers is a tensor.
 struct LogicalTensor {
-  TensorRole role = TensorRole::Model;
+  KeyKind role = KeyKind::Model;
   // The parameter's; of optimizer state the parameter that it belongs to, empty where the files do
   // not name it.
   std::string name;

@@ -36,11 +36,11 @@ constexpr std::string_view kStateObject = ".param_state/shard_";
 // --- of a LayerWise checkpoint, all of which is named ---
 
 LogicalTensor named_tensor(const TensorEntry& tensor) {
-  LogicalTensor logical{TensorRole::Model, tensor.key,   {},
+  LogicalTensor logical{KeyKind::Model, tensor.key,   {},
                         tensor.dtype,      tensor.shape, ckpt::count_bytes(tensor)};
   if (!tensor.key.starts_with(kStatePrefix)) return logical;
   const StateName state = state_name(tensor, true);
-  logical.role = TensorRole::Optimizer;
+  logical.role = KeyKind::OptimizerState;
   logical.name = state.param;
   logical.state = state.state;
   return logical;
@@ -121,7 +121,7 @@ bool has_rank_folders(const ckpt::Checkpoint& checkpoint) {
 LogicalTensor stored_tensor(const TensorEntry& tensor, bool is_megatron) {
   LogicalTensor logical{role_of(tensor), {},           {},
                         tensor.dtype,    tensor.shape, ckpt::count_bytes(tensor)};
-  if (logical.role == TensorRole::Optimizer) {
+  if (logical.role == KeyKind::OptimizerState) {
     StateName state = state_name(tensor, is_megatron);
     logical.name = std::move(state.param);
     logical.state = std::move(state.state);
@@ -138,9 +138,9 @@ void add_stored(const ckpt::Checkpoint& checkpoint, Contents& contents) {
   CopyFinder copies;
   for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
     LogicalTensor logical = stored_tensor(tensor, checkpoint.is_megatron());
-    const bool is_model = logical.role == TensorRole::Model;
+    const bool is_model = logical.role == KeyKind::Model;
     if (is_model && (joins_folders || copies.is_copy(tensor))) continue;
-    if (logical.role == TensorRole::Optimizer && is_repeated_state(tensor, rank_files)) continue;
+    if (logical.role == KeyKind::OptimizerState && is_repeated_state(tensor, rank_files)) continue;
     const auto stack = checkpoint.is_megatron() ? stack_in(logical) : std::nullopt;
     if (stack) {
       add_layers(logical, *stack, contents);
@@ -150,7 +150,7 @@ void add_stored(const ckpt::Checkpoint& checkpoint, Contents& contents) {
   }
   for (const ckpt::ObjectEntry& object : checkpoint.catalog().objects) {
     if (!object.region || object.key.find(kStateObject) == object.key.npos) continue;
-    contents.tensors.push_back({TensorRole::Optimizer,
+    contents.tensors.push_back({KeyKind::OptimizerState,
                                 {},
                                 "param_state",
                                 ckpt::DType::UInt8,
@@ -164,14 +164,14 @@ void add_stored(const ckpt::Checkpoint& checkpoint, Contents& contents) {
 void match_state_to_weights(Contents& contents) {
   std::set<std::string> weights, containers;
   for (const LogicalTensor& tensor : contents.tensors) {
-    if (tensor.role != TensorRole::Model) continue;
+    if (tensor.role != KeyKind::Model) continue;
     weights.insert(tensor.name);
     const size_t dot = tensor.name.find('.');
     if (dot != tensor.name.npos) containers.insert(tensor.name.substr(0, dot + 1));
   }
   if (containers.size() > 16) return;
   for (LogicalTensor& tensor : contents.tensors) {
-    const bool is_open = tensor.role == TensorRole::Optimizer && !tensor.name.empty() &&
+    const bool is_open = tensor.role == KeyKind::OptimizerState && !tensor.name.empty() &&
                          !weights.contains(tensor.name);
     if (!is_open) continue;
     for (const std::string& container : containers) {
@@ -215,7 +215,7 @@ std::string optimizer_sharding(const ckpt::Checkpoint& checkpoint) {
   if (!checkpoint.is_megatron()) return {};
   const bool has_state = std::ranges::any_of(catalog.tensors,
                                              [](const TensorEntry& tensor) {
-                                               return role_of(tensor) == TensorRole::Optimizer;
+                                               return role_of(tensor) == KeyKind::OptimizerState;
                                              }) ||
                          std::ranges::any_of(catalog.objects, [](const ckpt::ObjectEntry& object) {
                            return object.key.find(kStateObject) != object.key.npos;

@@ -10,6 +10,11 @@ namespace {
 constexpr std::string_view kModels[] = {"model", "models", "module", "state_dict",
                                         "model_state_dict"};
 
+// A file that holds a state by its names: exp_avg.decoder.layers.0.mlp.linear_fc1.weight.
+constexpr std::string_view kStates[] = {"exp_avg",         "exp_avg_sq",     "max_exp_avg_sq",
+                                        "momentum_buffer", "moment1_buffer", "moment2_buffer",
+                                        "fp32_param"};
+
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
 bool is_state_step(std::string_view step) { return step == "state" || step == "param_groups"; }
@@ -37,6 +42,7 @@ bool names_an_optimizer(std::string_view key) {
     if (key.empty()) return false;  // the last step names a tensor
     if (is_optimizer_step(step) && (!is_in_model || is_state_step(next))) return true;
     if (is_first && step == "state" && is_pointer && is_number(next)) return true;
+    if (is_first && std::ranges::find(kStates, step) != std::end(kStates)) return true;
     is_in_model = is_in_model || std::ranges::find(kModels, step) != std::end(kModels);
   }
   return false;

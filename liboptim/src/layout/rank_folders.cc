@@ -80,7 +80,7 @@ class Joiner {
   Contents run() {
     if (!args_.are_there()) return as_stored("no arguments say how the ranks were numbered");
     for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
-      if (role_of(tensor) != TensorRole::Model) continue;
+      if (role_of(tensor) != KeyKind::Model) continue;
       auto part = part_of(tensor);
       if (!part) return as_stored("some are not in a state dict called model");
       const std::string_view folder =
@@ -105,8 +105,8 @@ class Joiner {
   Contents as_stored(std::string reason) const {
     Contents contents;
     for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
-      if (role_of(tensor) != TensorRole::Model) continue;
-      contents.tensors.push_back({TensorRole::Model,
+      if (role_of(tensor) != KeyKind::Model) continue;
+      contents.tensors.push_back({KeyKind::Model,
                                   weight_name(tensor),
                                   {},
                                   tensor.dtype,
@@ -172,7 +172,7 @@ class Joiner {
     const auto [place, is_new] = places_.insert({{name, expert_rank}, contents_.tensors.size()});
     if (is_new) {
       contents_.tensors.push_back(
-          {TensorRole::Model, name, {}, part.tensor->dtype, part.tensor->shape, 0});
+          {KeyKind::Model, name, {}, part.tensor->dtype, part.tensor->shape, 0});
       if (is_split) contents_.tensors.back().shape[axis] = 0;
     }
     LogicalTensor& whole = contents_.tensors[place->second];

@@ -9,11 +9,6 @@
 namespace optim {
 namespace {
 
-constexpr std::string_view kOptimizerSteps[] = {
-    "optimizer",       "optimizers",       "optim",           "optimizer_state_dict", "optim_sd",
-    "optimizer_state", "optimizer_states", "optim_state_dict"};
-constexpr std::string_view kOtherSteps[] = {"lr_scheduler", "lr_schedulers",       "scheduler",
-                                            "grad_scaler",  "opt_param_scheduler", "scaler"};
 // Names of state that come before the parameter's in Megatron's keys.
 constexpr std::string_view kStates[] = {
     "exp_avg",         "exp_avg_sq",     "max_exp_avg_sq", "fp32_param",
@@ -83,26 +78,9 @@ std::string weight_name(const ckpt::TensorEntry& tensor) {
   return joined(std::span(steps).subspan(has_container ? 1 : 0));
 }
 
-std::string_view name(TensorRole role) {
-  static constexpr std::string_view kNames[] = {"model", "optimizer_state", "rng_state",
-                                                "common_state"};
-  return kNames[static_cast<size_t>(role)];
-}
-
-TensorRole role_of(const ckpt::TensorEntry& tensor) {
-  const auto contains = [&](std::string_view text) {
-    return tensor.key.find(text) != tensor.key.npos;
-  };
-  const bool is_optimizer_file =
-      tensor.file.find("layer_wise_optimizer_") != tensor.file.npos || is_coalesced_buffer(tensor);
-  if (is_optimizer_file || is_flat_buffer(tensor)) return TensorRole::Optimizer;
-  if (contains("rng_state") || contains("rng_tracker")) return TensorRole::Random;
-  const std::vector<std::string> steps = key_steps(tensor.key);
-  const auto has = [&](const auto& words) {
-    return std::ranges::any_of(steps, [&](const auto& step) { return is_among(step, words); });
-  };
-  if (has(kOptimizerSteps) || is_state(tensor)) return TensorRole::Optimizer;
-  return tensor.file == "common.pt" || has(kOtherSteps) ? TensorRole::Other : TensorRole::Model;
+KeyKind role_of(const ckpt::TensorEntry& tensor) {
+  const bool is_buffer = is_coalesced_buffer(tensor) || is_flat_buffer(tensor);
+  return is_buffer ? KeyKind::OptimizerState : kind_of_key(tensor.file, tensor.key);
 }
 
 bool holds_parameters(ckpt::DType dtype) {
