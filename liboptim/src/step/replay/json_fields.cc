@@ -35,7 +35,7 @@ constexpr const char* kAveraging = "a number of at least 0 and below 1";
 std::string found_text(const json& value) {
   constexpr size_t kLengthMax = 60;
   std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
-  if (text.size() > kLengthMax) text = text.substr(0, kLengthMax) + "...";
+  if (text.size() > kLengthMax) text.replace(kLengthMax, text.npos, "...");
   return text;
 }
 
