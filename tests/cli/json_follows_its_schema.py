@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-from json_schema import SCHEMAS, describing_schemas, document_faults
+from json_schema import SCHEMAS, describing_schemas, document_faults, faults
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden"
@@ -121,6 +121,13 @@ def expected_faults():
                 yield f"{path.name}: no schema describes {text[:200]}"
 
 
+def input_faults():
+    """What is wrong with files that the programs read and the repository holds."""
+    rules = pathlib.Path(__file__).parents[2] / "liboptim/src/model/model_rules.json"
+    schema = json.loads((SCHEMAS / "input/model_rules.json").read_text())
+    return [f"{rules.name}: {fault}" for fault in faults(json.loads(rules.read_text()), schema, "")]
+
+
 def main():
     bin_folder = pathlib.Path(sys.argv[1])
     failed = 0
@@ -132,7 +139,7 @@ def main():
         print(f"{'ok' if not found else 'FAILED'}: {schema_name}: {shown}")
         print("\n".join(f"  {fault}" for fault in found[:20]), end="\n" if found else "")
         failed += bool(found)
-    for fault in expected_faults():
+    for fault in (*expected_faults(), *input_faults()):
         print(f"FAILED: {fault}")
         failed += 1
     tested = {schema_name for schema_name, _, _ in CASES + REPLAY_CASES}

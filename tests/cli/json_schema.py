@@ -83,6 +83,10 @@ NOTES = {"$schema", "$id", "$defs", "title", "description"}
 
 
 def faults(value, schema, where):
+    if isinstance(schema, bool):
+        if not schema:
+            yield f"{where}: nothing may be here"
+        return
     # The type first: the other keywords rely on it.
     for keyword in sorted(schema, key=lambda word: word != "type"):
         if keyword in NOTES:

@@ -39,7 +39,7 @@ class RowReader {
 
   [[noreturn]] void refuse(const std::string& problem) const {
     throw ckpt::Error(ckpt::ErrorCode::Corrupt, {std::string(source_), std::nullopt, where_},
-                      problem, "docs/schema/model_rules.json describes a row");
+                      problem, "docs/schema/input/model_rules.json describes a row");
   }
   std::string text(const char* field) {
     return take(field, [&](const json& value) {
@@ -127,7 +127,7 @@ const ModelRules& ModelRules::built_in() {
 ModelRules ModelRules::parse(std::string_view text, std::string_view source) {
   const auto refuse = [&](const std::string& problem) {
     throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = std::string(source)}, problem,
-                      "docs/schema/model_rules.json describes the file");
+                      "docs/schema/input/model_rules.json describes the file");
   };
   const json document = json::parse(text, nullptr, false);
   if (!document.is_object()) refuse("is not a JSON object");

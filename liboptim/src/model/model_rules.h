@@ -13,7 +13,7 @@
 
 // What Megatron-Core's code knows of its modules and no file says: how a parameter is called, where
 // it comes in the order of registration, how tensor parallelism splits it. A table
-// (model_rules.json, docs/schema/model_rules.json), to which a file can add rows.
+// (model_rules.json, docs/schema/input/model_rules.json), to which a file can add rows.
 namespace optim {
 
 enum class ModelPart : uint8_t { Embedding, Layer, Output };
