@@ -67,6 +67,7 @@ BOOST_AUTO_TEST_CASE(an_empty_mapping_is_listed_where_the_target_is_a_folder_of_
   BOOST_CHECK((ckpt::holdings_of(target) == Holdings{2, 7, 0}));
   BOOST_TEST(target.not_carried.size() == 1U);
   BOOST_TEST(target.not_carried[0].what == "/o");
+  BOOST_TEST(target.not_carried[0].missing_key.value() == "o");
 }
 
 BOOST_AUTO_TEST_CASE(a_difference_is_a_fault_of_ours) {

@@ -12,11 +12,7 @@ namespace {
 
 bool is_attribute(const Place& place) { return !place.empty() && place.back().starts_with("@"); }
 
-std::array<std::string, 3> forms_of(const Place& place) {
-  std::string unescaped;
-  for (const std::string& step : place) unescaped += "/" + step;
-  return {pointer(place), unescaped, dotted(place)};
-}
+std::array<std::string, 2> forms_of(const Place& place) { return {pointer(place), dotted(place)}; }
 
 constexpr std::string_view kAttributesOf = "attributes of ";
 

@@ -15,8 +15,8 @@ ALWAYS_SAID = {Aspect.INVENTED}
 class Listing:
     """The `not_carried` of one or more conversions in a row.
 
-    An entry covers the loss of exactly the value that it names: by its JSON pointer, escaped or
-    not, or by its keys joined by dots, behind any words ("storage of a.b", "key /a/1").
+    An entry covers the loss of exactly the value that it names: by its JSON pointer, or by its
+    keys joined by dots, behind any words ("storage of a.b", "key /a/1").
     """
 
     def __init__(self, *reports: dict):
@@ -90,7 +90,7 @@ def part_names(what: str, reason: str, place: Place, aspect: Aspect) -> bool:
 def forms(place: Place) -> set[str]:
     """The ways in which programs name a place."""
     steps = ".".join(step.text(escape=False) for step in place)
-    texts = {pointer(place) or "/", pointer(place, escape=False) or "/", steps}
+    texts = {pointer(place) or "/", steps}
     return texts | {as_shown(text) for text in texts if has_surrogate(text)}
 
 

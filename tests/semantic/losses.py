@@ -66,8 +66,8 @@ class Loss:
         return f"{pointer(self.place) or '/'}: {self.aspect.value}: {self.problem}"
 
 
-def pointer(place: Place, escape: bool = True) -> str:
-    return "".join("/" + step.text(escape) for step in place)
+def pointer(place: Place) -> str:
+    return "".join("/" + step.text(escape=True) for step in place)
 
 
 def losses(expected: object, actual: object, place: Place = ()) -> Iterator[Loss]:

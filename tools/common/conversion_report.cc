@@ -15,8 +15,8 @@ using nlohmann::json;
 
 json losses_json(const std::vector<ckpt::NotCarried>& losses) {
   json list = json::array();
-  for (const auto& [what, reason] : losses) {
-    list.push_back({{"what", json_text(what)}, {"reason", json_text(reason)}});
+  for (const ckpt::NotCarried& lost : losses) {
+    list.push_back({{"what", json_text(lost.what)}, {"reason", json_text(lost.reason)}});
   }
   return list;
 }
@@ -182,8 +182,8 @@ void print_losses(Console& console, const optim::ConvertReport& report) {
   if (const uint64_t count = report.left_out_count) {
     console.print_text("left out by --include/--exclude: " + count_text(count, "key"));
   }
-  for (const auto& [lost, reason] : report.not_carried) {
-    console.print_text("not carried: " + ckpt::escaped(lost) + ": " + reason);
+  for (const ckpt::NotCarried& lost : report.not_carried) {
+    console.print_text("not carried: " + ckpt::escaped(lost.what) + ": " + lost.reason);
   }
   for (const auto& param : report.ambiguous) {
     console.print_text("not proven by content: " + ckpt::escaped(param.name) +

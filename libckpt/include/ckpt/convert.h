@@ -92,7 +92,7 @@ struct ConversionSource {
 
 // How a result is compared with its source.
 struct ResultCheck {
-  std::span<const NotCarried> not_carried;  // what the result may lack, by name
+  std::span<const NotCarried> not_carried;  // by their missing_key what the result may lack
   bool values = false;                      // of tensors, too: else their names, types and shapes
   ExecuteOptions execute;
 };

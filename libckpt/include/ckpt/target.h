@@ -70,6 +70,10 @@ struct TargetFile {
 struct NotCarried {
   std::string what;  // a key, or what the user would call it
   std::string reason;
+  // The key of the tensor or object that the target lacks as a whole, as the comparison of the
+  // result with its source names it; nullopt: a part of one that it has, or a file. `what` is for
+  // users: it may read like the name of something else.
+  std::optional<std::string> missing_key = {};
 };
 
 struct Target {

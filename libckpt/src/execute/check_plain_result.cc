@@ -11,10 +11,8 @@
 namespace ckpt {
 namespace {
 
-// A plain state dict under flattened keys, without what is listed by its pointer: empty mappings.
-Inventory inventory_of(const PlainState& state, std::span<const NotCarried> not_carried) {
-  std::set<std::string_view> listed;
-  for (const NotCarried& entry : not_carried) listed.insert(entry.what);
+// A plain state dict under flattened keys.
+Inventory inventory_of(const PlainState& state) {
   Inventory inventory;
   for (const PlainEntry& entry : state.entries) {
     if (entry.tensor) {
@@ -23,7 +21,7 @@ Inventory inventory_of(const PlainState& state, std::span<const NotCarried> not_
       tensor.file.clear();
       tensor.key = entry.key;
       tensor.key_kind = Kind::Str;
-    } else if (!entry.is_empty_mapping || !listed.contains(pointer_of(entry))) {
+    } else {
       inventory.objects.push_back({"", entry.key, entry.document, entry.node, false});
     }
   }
@@ -113,8 +111,8 @@ void check_plain_result(const Checkpoint& source, const TargetSpec& spec,
   const Checkpoint result = open_result(written, source.limits());
   PlainState result_state = read_plain_state(result, "");
   if (spec.format == Format::Torch) fold_objects(state, result, result_state);
-  const Inventory wanted = inventory_of(state, check.not_carried);
-  Inventory found = inventory_of(result_state, {});
+  const Inventory wanted = inventory_of(state);
+  Inventory found = inventory_of(result_state);
   leave_out_holes(wanted, found);
   require_same_content({wanted, source}, {found, result}, check);
 }

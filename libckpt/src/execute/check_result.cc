@@ -54,7 +54,9 @@ class ContentCheck {
  public:
   ContentCheck(const DiffSide& source, const DiffSide& written, const ResultCheck& check)
       : source_(source), written_(written), check_(check) {
-    for (const NotCarried& listed : check.not_carried) listed_.insert(listed.what);
+    for (const NotCarried& listed : check.not_carried) {
+      if (listed.missing_key) listed_.insert(*listed.missing_key);
+    }
   }
 
   void run() const {

@@ -64,10 +64,10 @@ class Flattener {
       }
       if (!key.is(Kind::Str)) {
         path_.push_back({text, false});
-        note("key " + pointer + "/" + text, "becomes a string in ");
+        note("key " + pointer + pointer_step(text), "becomes a string in ");
         path_.pop_back();
       }
-      enter(value, {text, false}, pointer + "/" + text);
+      enter(value, {text, false}, pointer + pointer_step(text));
     }
   }
 
@@ -181,7 +181,7 @@ class Flattener {
 
   void note(std::string what, std::string reason, std::string more = {}) {
     state_.mapping_losses.push_back(
-        {joined(path_), {std::move(what), std::move(reason) + target_ + std::move(more)}});
+        {pointer_of_path(), {std::move(what), std::move(reason) + target_ + std::move(more)}});
   }
 
   const Checkpoint& source_;
@@ -326,25 +326,25 @@ PlainState read_plain_state(const Checkpoint& source, std::string_view target) {
 
 namespace {
 
-// The keys of the mappings and lists around entries, and their own.
-TextSet keys_around(const std::vector<PlainEntry>& entries) {
-  TextSet keys;
+// The pointers of the mappings and lists around entries, and their own.
+TextSet places_around(const std::vector<PlainEntry>& entries) {
+  TextSet places;
   for (const PlainEntry& entry : entries) {
-    std::string key;
-    for (size_t i = 0; i < entry.path.size(); ++i) {
-      key += (i ? "." : "") + entry.path[i].text;
-      keys.insert(key);
+    std::string pointer;
+    for (const PathStep& step : entry.path) {
+      pointer += pointer_step(step.text);
+      places.insert(pointer);
     }
   }
-  return keys;
+  return places;
 }
 
 void list_mapping_losses(const KeyRules& rules, PlainState& state) {
   const bool takes_all = rules.selection.is_everything();
-  const TextSet kept = takes_all ? TextSet() : keys_around(state.entries);
+  const TextSet kept = takes_all ? TextSet() : places_around(state.entries);
   std::vector<NotCarried> listed;
   for (MappingLoss& loss : state.mapping_losses) {
-    const bool is_kept = takes_all || loss.key.empty() || kept.contains(loss.key);
+    const bool is_kept = takes_all || loss.place.empty() || kept.contains(loss.place);
     if (is_kept) listed.push_back(std::move(loss.lost));
   }
   state.mapping_losses.clear();

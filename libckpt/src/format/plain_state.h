@@ -38,7 +38,7 @@ std::string pointer_of(const PlainEntry& entry);
 
 // What a mapping loses that becomes flattened keys: nothing, where no key of it is carried.
 struct MappingLoss {
-  std::string key;  // of the mapping, as its entries' keys begin; empty: the root's
+  std::string place;  // the pointer of the mapping, or of the key in it; empty: the root
   NotCarried lost;
 };
 

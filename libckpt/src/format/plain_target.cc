@@ -83,7 +83,8 @@ class DistWriter {
         {pointer_of(entry),
          std::string("an empty mapping, which DCP does not store") +
              (is_in_list ? "; a list that contains it is loaded shorter, or with None in its place"
-                         : "")});
+                         : ""),
+         entry.key});
   }
 
   void add_path(const PlainEntry& entry) {
@@ -237,7 +238,8 @@ Target plain_safetensors_target(PlainState state, bool as_folder) {
   SharedStorages shared("safetensors", state.not_carried);
   for (PlainEntry& entry : state.entries) {
     if (!entry.tensor) {
-      state.not_carried.push_back({entry.key, "not a tensor; safetensors stores only tensors"});
+      state.not_carried.push_back(
+          {entry.key, "not a tensor; safetensors stores only tensors", entry.key});
       continue;
     }
     shared.note(entry);

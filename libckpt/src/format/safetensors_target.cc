@@ -147,7 +147,7 @@ std::vector<TargetFile> make_folder(SafetensorsSpec spec) {
 Target make_safetensors_target(SafetensorsSpec spec, std::vector<NotCarried> not_carried) {
   std::erase_if(spec.tensors, [&](const SafetensorsSpec::Tensor& tensor) {
     const auto refusal = safetensors_refusal(tensor.key, tensor.source.tensor->dtype);
-    if (refusal) not_carried.push_back({tensor.key, *refusal});
+    if (refusal) not_carried.push_back({tensor.key, *refusal, tensor.key});
     return refusal.has_value();
   });
   for (const std::string_view own : {"DCP_SHARDING_INFO", "DCP_VERSION"}) {

@@ -7,6 +7,8 @@
 
 #include <ckpt/document.h>
 
+#include "layout/layer_wise_place.h"
+
 namespace optim {
 namespace {
 
@@ -45,7 +47,7 @@ class Losses {
       const Value key = content.item(i).first;
       const bool is_known = key.is(Kind::Str) && std::ranges::count(kWrittenAnew, key.text()) > 0;
       if (!is_known) {
-        add(pointer + "/" + ckpt::key_text(key),
+        add(pointer + escaped_step(ckpt::key_text(key)),
             "content_metadata describes the layout of the "
             "checkpoint and is written anew");
       }
@@ -57,7 +59,7 @@ class Losses {
     if (optimizer.find("optimizer")) return add_empty_state(optimizer, "/optimizer");
     for (size_t i = 0; i < optimizer.item_count(); ++i) {
       const auto [key, one] = optimizer.item(i);
-      add_empty_state(one, "/optimizer/" + ckpt::key_text(key));
+      add_empty_state(one, "/optimizer" + escaped_step(ckpt::key_text(key)));
     }
   }
 

@@ -24,8 +24,9 @@ struct TargetJob {
 
   bool size_changes() const { return data_parallel != source.sizes.data_parallel; }
   bool format_changes() const { return spec.format != source.format; }
-  void lose(std::string what, std::string reason) {
-    target.not_carried.push_back({std::move(what), std::move(reason)});
+  // A tensor or object as a whole.
+  void lose(const std::string& key, std::string reason) {
+    target.not_carried.push_back({key, std::move(reason), key});
   }
 };
 

@@ -297,8 +297,9 @@ void add_torch_dist_files(TargetJob& job) {
     job.target.not_carried.push_back(std::move(lost));
   }
   if (job.source.model_metadata) {
-    job.lose("_metadata of the model state dict",
-             "module versions: torch_dist does not store them, and Megatron does not need them");
+    job.target.not_carried.push_back(
+        {"_metadata of the model state dict",
+         "module versions: torch_dist does not store them, and Megatron does not need them"});
   }
   DistWriter(job).run();
 }

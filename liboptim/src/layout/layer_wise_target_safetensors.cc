@@ -81,8 +81,8 @@ ckpt::Target make_layer_wise_safetensors(const LayerWiseCheckpoint& source,
     }
   };
   add(source.not_carried);
-  for (std::string& name : objects_of(source)) {
-    if (rules.accepts(name)) not_carried.push_back({std::move(name), kNoTensor});
+  for (const std::string& name : objects_of(source)) {
+    if (rules.accepts(name)) not_carried.push_back({name, kNoTensor, name});
   }
   add(lost_attributes(source));
   ckpt::Target target = ckpt::make_safetensors_target(std::move(spec), std::move(not_carried));
