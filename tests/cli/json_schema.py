@@ -77,6 +77,7 @@ KEYWORDS = {
     "const": fails(lambda value, wanted: value != wanted, "is not"),
     "minimum": fails(lambda value, wanted: value < wanted, "is below"),
     "minItems": fails(lambda value, wanted: len(value) < wanted, "is shorter than"),
+    "minLength": fails(lambda value, wanted: len(value) < wanted, "is shorter than"),
     "pattern": fails(lambda value, wanted: not re.search(wanted, value), "does not match"),
 }
 NOTES = {"$schema", "$id", "$defs", "title", "description"}
