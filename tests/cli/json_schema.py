@@ -76,6 +76,7 @@ KEYWORDS = {
     "enum": fails(lambda value, wanted: value not in wanted, "is not among"),
     "const": fails(lambda value, wanted: value != wanted, "is not"),
     "minimum": fails(lambda value, wanted: value < wanted, "is below"),
+    "maxItems": fails(lambda value, wanted: len(value) > wanted, "is longer than"),
     "minItems": fails(lambda value, wanted: len(value) < wanted, "is shorter than"),
     "minLength": fails(lambda value, wanted: len(value) < wanted, "is shorter than"),
     "pattern": fails(lambda value, wanted: not re.search(wanted, value), "does not match"),
