@@ -26,12 +26,13 @@ struct ConvertOptions {
         ->option_text("torch|torch_dist|safetensors");
     app.add_option("--dp", data_parallel,
                    "Data-parallel size of the destination (default: the source's)")
-        ->check(tools::kCount)
+        ->check(tools::kSize)
         ->option_text("N");
     tools::add_choice<optim::StoreLayout>(
         app, "--layout", layout,
         {{"seed", optim::StoreLayout::Seed}, {"2026-08", optim::StoreLayout::August2026}})
-        ->description("Megatron's torch_dist of April 2026 (seed, the default) or August 2026");
+        ->description(
+            "seed (default): Megatron's torch_dist as of April 2026; 2026-08: as of August 2026");
     app.add_flag("--integrity", integrity,
                  "torch_dist: write integrity.json, as Megatron's --verify-integrity reads it");
     app.add_option("--zstd", zstd_level,
@@ -39,7 +40,7 @@ struct ConvertOptions {
         ->check(CLI::Range(1, 19))
         ->option_text("N");
     filter.declare(app);
-    app.add_option("--rename", renames, "Keys that are FROM, or start with it, start with TO")
+    app.add_option("--rename", renames, "Replace the key, or the start of keys, FROM by TO")
         ->allow_extra_args(false)
         ->check(tools::kRename)
         ->option_text("FROM=TO ...");

@@ -6,7 +6,7 @@ int main(int argc, char** argv) {
   const tools::ToolInfo tool = {
       .name = "ckpt-inspect",
       .description =
-          "Shows what a checkpoint holds, without PyTorch and without running anything in it.",
+          "Shows what a checkpoint holds, without PyTorch and without executing any code in it.",
       .examples = {"ckpt-inspect ckpt/",
                    "ckpt-inspect ls ckpt/iter_0000003 --include '*linear_fc1*' --sort size",
                    "ckpt-inspect diff ckpt_a/ ckpt_b/ --json"},

@@ -15,7 +15,7 @@ struct ReshardOptions {
     common.declare(app);
     app.add_option("--dp", data_parallel, "Data-parallel size of the destination")
         ->required()
-        ->check(tools::kCount)
+        ->check(tools::kSize)
         ->option_text("N");
     app.add_flag("--link", link,
                  "Share all files but the common state with the source (torch_dist)");

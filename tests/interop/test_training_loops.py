@@ -152,11 +152,11 @@ def test_parameters_of_other_step_counts_are_told(tmp_path: Path) -> None:
 def test_an_error_about_the_only_file_names_it(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(2)}, tmp_path / "weights.pt")
     line = refuse(NOT_FOUND, "ckpt-inspect", "groups", tmp_path / "weights.pt")
-    assert f"{tmp_path}/weights.pt: holds no parameter groups" in line
+    assert f"{tmp_path}/weights.pt: has no parameter groups" in line
     outcome = subprocess.run(
         [BIN / "ckpt-inspect", "groups", "weights.pt"], cwd=tmp_path, capture_output=True, text=True
     )
-    assert "error: weights.pt: holds no parameter groups" in outcome.stderr
+    assert "error: weights.pt: has no parameter groups" in outcome.stderr
 
 
 def test_keys_and_globs_of_a_conversion_have_any_spelling(tmp_path: Path) -> None:

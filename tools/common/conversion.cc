@@ -17,7 +17,8 @@ void ConversionOptions::declare(CLI::App& app) {
   app.add_option("--into", into, "Add an iteration to this checkpoint root instead")
       ->option_text("ROOT");
   app.add_option("--iteration", iteration,
-                 "Iteration of a checkpoint root (default: what the tracker names)")
+                 "Iteration of a checkpoint root (default: the one that "
+                 "latest_checkpointed_iteration.txt names)")
       ->check(kCount)
       ->option_text("N");
   add_follow_links(app, limits);
@@ -25,21 +26,23 @@ void ConversionOptions::declare(CLI::App& app) {
                  "Who owns which parameter; balanced: torch_dist only (default: ping-pong)")
       ->check(one_of({"ping-pong", "balanced"}))
       ->option_text("ping-pong|balanced");
-  app.add_flag("--strict", strict, "Refuse when something cannot be carried or proven");
+  app.add_flag("--strict", strict, "Fail if anything cannot be carried over or proven");
   app.add_flag("--force", force, "Replace an existing destination");
-  app.add_option("--max-memory", max_memory_bytes,
-                 "Resident memory of the process, about, as 8G or 512M; buffers take at most 256M")
+  app.add_option(
+         "--max-memory", max_memory_bytes,
+         "Approximate limit on resident memory, such as 8G or 512M; buffers use at most 256M of it")
       ->transform(CLI::AsSizeValue(false))
       ->option_text("BYTES");
   app.add_flag("--dry-run", dry_run, "Show the plan, write nothing");
   app.add_flag("--verify", verify,
                "Before publishing, read the result back, verify it and compare it with the source");
   app.add_flag("--resume", resume,
-               "Continue what an interrupted run left, and leave what is finished to the next");
-  app.add_flag("--clean", clean, "Remove what an interrupted run left, and end");
+               "Resume an interrupted run; if this run is interrupted, keep its finished parts for "
+               "the next");
+  app.add_flag("--clean", clean, "Remove the leftovers of an interrupted run, then exit");
   share.declare(app);
   share.declare_piece_size(app);
-  app.add_flag("--finish", finish, "Publish what the processes of a share have left, and end")
+  app.add_flag("--finish", finish, "Publish the combined output of all processes, then exit")
       ->group("Several processes");
 }
 
@@ -66,11 +69,24 @@ int clean(const ConversionOptions& options, Console& console) {
     document["removed"] = removed;
     print_json(console, document);
   } else {
-    console.print_text((removed ? "removed what an interrupted run left of "
-                                : "no interrupted run has left anything of ") +
-                       ckpt::escaped(destination));
+    console.print_text(
+        (removed ? "removed the partial output for " : "there is no partial output for ") +
+        ckpt::escaped(destination));
   }
   return 0;
+}
+
+optim::ConvertReport run_or_hint(Conversion run, const ConversionOptions& options,
+                                 const optim::ConvertOptions& conversion, Console& console) {
+  try {
+    return run(options.source, options.target(), conversion);
+  } catch (ckpt::Error& error) {
+    const bool is_alone = conversion.share.world_size == 1 && !options.dry_run;
+    if (console.stop_signal() == 0 || !is_alone) throw;
+    throw error.hinted(options.resume ? "the same command continues this run"
+                                      : "nothing was kept; with --resume from the start, what is "
+                                        "finished is kept");
+  }
 }
 
 }  // namespace
@@ -105,7 +121,7 @@ int run_conversion(Conversion run, const ConversionOptions& options,
   conversion.into = adds;
   conversion.share = options.share.share();
   progress.leave_terminal_if(options.share.distributed && conversion.share.rank != 0);
-  const optim::ConvertReport report = run(options.source, options.target(), conversion);
+  const optim::ConvertReport report = run_or_hint(run, options, conversion, console);
   for (const std::string& warning : report.warnings) console.warn(warning);
   print_conversion(console, options, report);
   return 0;

@@ -10,7 +10,7 @@ void KeyFilter::declare(CLI::App& app) {
   app.add_option("--include", include, "Only keys that match; `*` crosses dots and slashes")
       ->allow_extra_args(false)
       ->option_text("GLOB ...");
-  app.add_option("--exclude", exclude, "Not these; FILE:KEY matches, too")
+  app.add_option("--exclude", exclude, "Not keys that match; FILE:KEY is accepted, too")
       ->allow_extra_args(false)
       ->option_text("GLOB ...");
 }

@@ -61,6 +61,14 @@ inline const CLI::Validator kCount(
     },
     "");
 
+// A whole number of at least 1.
+inline const CLI::Validator kSize(
+    [](std::string& text) {
+      const bool is_size = kCount(text).empty() && text.find_first_not_of('0') != std::string::npos;
+      return is_size ? std::string() : "'" + text + "' is not a whole number (1 or more)";
+    },
+    "");
+
 // FROM=TO; TO may be empty.
 inline const CLI::Validator kRename(
     [](std::string& text) {

@@ -91,6 +91,12 @@ nlohmann::json to_json(const Failure& failure) {
   return document;
 }
 
+// CLI11 says "--limit: 1 required UINT missing".
+std::string without_type(const std::string& problem) {
+  const size_t found = problem.find(": 1 required ");
+  return found == problem.npos ? problem : problem.substr(0, found) + " needs a value";
+}
+
 }  // namespace
 
 Failure describe_failure(const std::exception_ptr& error) {
@@ -98,6 +104,8 @@ Failure describe_failure(const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const ckpt::Error& known) {
     return from_error(known);
+  } catch (const CLI::ArgumentMismatch& usage) {
+    return make_failure(2, "usage", without_type(usage.what()));
   } catch (const CLI::ParseError& usage) {
     return make_failure(2, "usage", usage.what());
   } catch (const std::bad_alloc&) {
@@ -114,6 +122,7 @@ Failure describe_failure(const std::exception_ptr& error) {
 Failure stopped_by(int signal, Failure failure) {
   failure.exit_code = 128 + signal;
   failure.code = "interrupted";
+  if (failure.line == "cancelled") failure.line = failure.problem = "interrupted";
   return failure;
 }
 

@@ -33,9 +33,9 @@ struct Parser {
 void declare_common(CLI::App& app, CommonOptions& common, const ToolInfo& info) {
   const char* group = "Common options";
   app.set_help_flag();  // taken out and added again: --help lists groups in order of declaration
-  app.set_help_flag("-h,--help", "This page")->group(group);
+  app.set_help_flag("-h,--help", "Show this help")->group(group);
   app.set_version_flag("--version", app.get_name() + " (Shardwise) " SHARDWISE_VERSION,
-                       "The version")
+                       "Show the version")
       ->group(group);
   app.add_flag("--json", common.json, "One JSON document on stdout; schemas: docs/schema")
       ->group(group);
@@ -168,8 +168,16 @@ void refuse_mistyped_command(const std::vector<Command>& commands, const std::st
       "'" + ckpt::escaped(word) + "' does not exist; did you mean the command '" + *meant + "'?");
 }
 
+// "help ls", as many programs take it; where there is a file of that name, it is a path.
+void read_help_as_option(Words& words) {
+  std::error_code unknown;
+  if (words.empty() || words[0] != "help" || std::filesystem::exists("help", unknown)) return;
+  words.erase(words.begin());
+  words.emplace_back("--help");
+}
+
 // What CLI11 left over, before it missed something else: "--dp is required" must not hide it.
-void refuse_unknown_words(const CLI::App& app) {
+void refuse_unknown_words(const CLI::App& app, const std::vector<Command>& commands) {
   for (const std::string& word : app.remaining()) {
     if (word.size() < 2 || word[0] != '-') continue;
     const std::string name = word.substr(0, word.find('='));
@@ -181,8 +189,10 @@ void refuse_unknown_words(const CLI::App& app) {
                       "unknown option '" + ckpt::escaped(name) + "'" + did_you_mean(name, known));
   }
   for (const std::string& word : app.remaining()) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                      "unexpected argument '" + ckpt::escaped(word) + "'");
+    const bool is_command = find_command(commands, word) != nullptr;
+    throw ckpt::Error(
+        ckpt::ErrorCode::InvalidArgument, {}, "unexpected argument '" + ckpt::escaped(word) + "'",
+        is_command ? "the command comes first: " + app.get_name() + " " + word + " PATH" : "");
   }
 }
 
@@ -256,7 +266,8 @@ int run_parser(Parser& parser, const ToolInfo& tool) {
 }
 
 // CLI11 says --help and --version by throwing.
-int parse_and_run(Parser& parser, const ToolInfo& tool, Words words) {
+int parse_and_run(Parser& parser, const ToolInfo& tool, const std::vector<Command>& commands,
+                  Words words) {
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {
     parser.app.parse(std::move(words));
@@ -265,7 +276,7 @@ int parse_and_run(Parser& parser, const ToolInfo& tool, Words words) {
     flush_stdout();
     return exit_code;
   } catch (const CLI::ParseError&) {
-    refuse_unknown_words(parser.app);
+    refuse_unknown_words(parser.app, commands);
     throw;
   }
   if (!parser.run) {
@@ -286,10 +297,11 @@ int run_commands(const ToolInfo& tool, int argc, char** argv,
     name = tool.name;
     Words words(argv + std::min(argc, 1), argv + argc);
     json = asks_for_json(words);
+    read_help_as_option(words);
     refuse_closed_stdout();
     const std::unique_ptr<Parser> parser = choose_parser(tool, commands, words);
     name = parser->app.get_name();
-    return parse_and_run(*parser, tool, std::move(words));
+    return parse_and_run(*parser, tool, commands, std::move(words));
   } catch (...) {
     Failure failure = describe_failure(std::current_exception());
     if (failure.code == "usage" && failure.hint.empty()) failure.hint = "see " + name + " --help";

@@ -60,14 +60,14 @@ RankAndSize of_launcher(std::optional<uint32_t> world_size) {
 void ShareOptions::declare(CLI::App& app) {
   const char* group = "Several processes";
   app.add_flag("--distributed", distributed,
-               "Do the share of this process that the variables of torchrun, Open MPI, PMI, Slurm "
-               "or Kubernetes name")
+               "Do this process's share; rank and size come from the variables of torchrun, Open "
+               "MPI, PMI, Slurm or Kubernetes")
       ->group(group);
-  app.add_option("--rank", rank, "Do the share of the process with this rank")
+  app.add_option("--rank", rank, "Do the share of the process with rank N")
       ->check(kCount)
       ->option_text("N")
       ->group(group);
-  app.add_option("--world-size", world_size, "The number of these processes")
+  app.add_option("--world-size", world_size, "Total number of processes")
       ->check(kCount)
       ->option_text("N")
       ->group(group);
@@ -75,7 +75,7 @@ void ShareOptions::declare(CLI::App& app) {
 
 void ShareOptions::declare_piece_size(CLI::App& app) {
   app.add_option("--piece-size", piece_bytes_min,
-                 "Cut longer files into pieces of no less than this (default: 256M); "
+                 "Split longer files into pieces of at least this size (default: 256M); "
                  "all processes must agree")
       ->transform(CLI::AsSizeValue(false))
       ->option_text("BYTES")

@@ -32,7 +32,8 @@ void SourceOptions::declare(CLI::App& app, const std::string& name) {
       ->required()
       ->option_text(" ");
   app.add_option("--iteration", iteration,
-                 "Iteration of a checkpoint root (default: what the tracker names)")
+                 "Iteration of a checkpoint root (default: the one that "
+                 "latest_checkpointed_iteration.txt names)")
       ->check(kCount)
       ->option_text("N");
   add_follow_links(app, limits);

@@ -40,11 +40,11 @@ struct DiffOptions {
     app.add_option("A", a, "A checkpoint, as for `ckpt-inspect PATH`")
         ->required()
         ->option_text(" ");
-    app.add_option("B", b, "Another one, of any format")->required()->option_text(" ");
-    app.add_option("--atol", diff.atol, "Equal if |a - b| <= atol + rtol * |b|")
+    app.add_option("B", b, "A second checkpoint, of any format")->required()->option_text(" ");
+    app.add_option("--atol", diff.atol, "Values are equal if |a - b| <= atol + rtol * |b|")
         ->check(kTolerance)
         ->option_text("X");
-    app.add_option("--rtol", diff.rtol, "Default of both: 0, bit for bit")
+    app.add_option("--rtol", diff.rtol, "The default of both is 0: bit for bit")
         ->check(kTolerance)
         ->option_text("Y");
     filter.declare(app);

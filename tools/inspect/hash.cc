@@ -33,7 +33,8 @@ struct HashOptions {
   void declare(CLI::App& app) {
     source.declare(app);
     app.add_flag("--logical", logical,
-                 "Under canonical names: the same state hashes equal in every format and at every "
+                 "Use canonical names, so that the same state has the same hash in every format "
+                 "and at every "
                  "data-parallel size");
     app.add_option("-c,--check", record,
                    "Compare with the recorded output (text or JSON) of an earlier run; exit code 1 "
@@ -42,7 +43,7 @@ struct HashOptions {
     filter.declare(app);
     share.declare(app);
     app.add_option("--finish", outputs,
-                   "Read no tensor: put together what the processes of a share have printed")
+                   "Read no tensors; combine the output files of all processes")
         ->option_text("FILE...")
         ->group("Several processes");
   }

@@ -1,6 +1,7 @@
 // ckpt-inspect show: chunks, statistics and first values of a tensor; the tree of an object.
 #include <algorithm>
 #include <deque>
+#include <filesystem>
 #include <ostream>
 
 #include <ckpt/error.h>
@@ -27,7 +28,8 @@ struct ShowOptions {
   void declare(CLI::App& app) {
     source.declare(app);
     app.add_option("KEY", keys,
-                   "Key as in ls, or glob; FILE:KEY where files share keys; dots and slashes are "
+                   "A key as ls prints it, or a glob; FILE:KEY if several files have the key; dots "
+                   "and slashes are "
                    "the same")
         ->option_text("...");
     filter.declare(app);
@@ -303,12 +305,27 @@ void keep_selected(std::vector<Subject>& subjects, const KeyFilter& filter) {
                     "ckpt-inspect ls lists the keys");
 }
 
+ckpt::Checkpoint open_source(const ShowOptions& options) {
+  try {
+    return options.source.open();
+  } catch (ckpt::Error& error) {
+    std::error_code unknown;
+    for (const std::string& key : options.keys) {
+      if (error.code() != ckpt::ErrorCode::NotFound || !std::filesystem::exists(key, unknown))
+        continue;
+      throw error.hinted("the path comes first: ckpt-inspect show " + ckpt::escaped(key) + " " +
+                         ckpt::escaped(options.source.path));
+    }
+    throw;
+  }
+}
+
 int run(const ShowOptions& options, Console& console) {
   if (options.keys.empty() && options.filter.include.empty()) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a KEY or --include is required",
                       "ckpt-inspect ls lists the keys");
   }
-  const ckpt::Checkpoint checkpoint = options.source.open();
+  const ckpt::Checkpoint checkpoint = open_source(options);
   const std::vector<Row> rows = list_rows(checkpoint.catalog(), {});
   std::vector<Subject> subjects = named_subjects(checkpoint, rows, options.keys);
   keep_selected(subjects, options.filter);

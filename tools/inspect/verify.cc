@@ -35,13 +35,14 @@ struct VerifyOptions {
         ->required()
         ->option_text(" ");
     app.add_option("--iteration", verify.iteration,
-                   "Iteration of a checkpoint root (default: what the tracker names)")
+                   "Iteration of a checkpoint root (default: the one that "
+                   "latest_checkpointed_iteration.txt names)")
         ->check(kCount)
         ->option_text("N");
     add_follow_links(app, verify.limits);
-    app.add_flag("--quick", verify.quick, "Structure alone: reads no tensor");
+    app.add_flag("--quick", verify.quick, "Check the structure only; read no tensors");
     app.add_flag("--require-checksums", verify.require_checksums,
-                 "Bytes that no checksum covers are damage");
+                 "Treat bytes without a checksum as damage (but not the tracker file)");
     filter.declare(app);
     share.declare(app);
     share.declare_piece_size(app);

@@ -35,7 +35,8 @@ struct RunOptions {
         ->required()
         ->option_text("PATH");
     app.add_option("--iteration", replay.iteration,
-                   "Iteration of a checkpoint root (default: what the tracker names)")
+                   "Iteration of a checkpoint root (default: the one that "
+                   "latest_checkpointed_iteration.txt names)")
         ->check(kCount)
         ->option_text("N");
     add_follow_links(app, replay.limits);
@@ -55,7 +56,7 @@ struct RunOptions {
     tolerance.declare(app);
     app.add_option("--dp", replay.data_parallel,
                    "Data-parallel ranks of the layout (default: the checkpoint's)")
-        ->check(kCount)
+        ->check(kSize)
         ->option_text("N");
     add_choice<optim::OwnershipPolicy>(app, "--ownership", replay.ownership,
                                        {{"ping-pong", optim::OwnershipPolicy::PingPong},
