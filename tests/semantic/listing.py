@@ -109,8 +109,9 @@ def shown_character(character: str) -> str:
         return "".join(f"\\x{byte:02x}" for byte in stored)
     if character == "\u202e":
         return "\\u202e"
-    is_plain = character.isprintable() and character not in "'\"\\"
-    return character if is_plain else f"\\x{ord(character):02x}"
+    if character in "'\"\\":
+        return "\\" + character
+    return character if character.isprintable() else f"\\x{ord(character):02x}"
 
 
 def parts_of(value: object, place: Place) -> Iterator[tuple[Place, object]]:

@@ -85,7 +85,8 @@ def faults(command, code, width, clock):
     for line in drawn:
         if len(line) >= width:
             yield f"{len(line)} columns of progress: {line}"
-    for line in too_wide(screen.lines, width):
+    is_document = "--json" in command  # whole lines, whatever the terminal
+    for line in [] if is_document else too_wide(screen.lines, width):
         yield f"{len(line)} columns: {line}"
     for line in screen.lines:
         if PROGRESS.search(line):

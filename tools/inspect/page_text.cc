@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <sstream>
 
 #include <ckpt/error.h>
 #include <common/text.h>
@@ -216,12 +217,30 @@ std::vector<Fact> facts_of(const Overview& overview) {
   return facts;
 }
 
+namespace {
+
+// A piece that is longer than a line is broken at its blanks.
+std::vector<std::string> pieces_of(const Fact& fact, size_t width) {
+  std::vector<std::string> pieces;
+  for (const std::string& piece : fact.pieces) {
+    if (kLabelWidth + display_width(piece) <= width) {
+      pieces.push_back(piece);
+      continue;
+    }
+    std::istringstream words(piece);
+    for (std::string word; words >> word;) pieces.push_back(word);
+  }
+  return pieces;
+}
+
+}  // namespace
+
 std::vector<std::string> fact_lines(const Fact& fact, size_t width) {
   const std::string indent(kLabelWidth, ' ');
   std::vector<std::string> lines;
   std::string line = fact.label + indent.substr(std::min(fact.label.size(), kLabelWidth));
   bool is_empty = true;
-  for (const std::string& piece : fact.pieces) {
+  for (const std::string& piece : pieces_of(fact, width)) {
     const bool fits = display_width(line) + 1 + display_width(piece) <= width;
     if (!is_empty && !fits) {
       lines.push_back(std::move(line));
