@@ -5,6 +5,7 @@ phrases no message may contain, and that nothing lies unused.
 
 usage: check_house.py [ROOT]      prints FILE:LINE: what is wrong; exit 1 if anything is
 """
+import collections
 import re
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ MAX_FUNCTION_LINES = 60
 MAX_KERNEL_LINES = 80  # a __global__ function
 MAX_COLUMNS = 100
 MAX_PARAMETERS = 4
+MAX_ROOM_FILES = 45
+LARGE_ROOMS = ("layout", "step", "tests")  # without rows for their folders so far
 
 ROOMS_FILE = "docs/ARCHITECTURE.md"
 FOLDERS = ("libckpt", "liboptim", "kernels", "tools", "tests", "scripts", "docs", "examples",
@@ -174,6 +177,22 @@ def check_includes(house):
                 house.fault(name, line, f"room {room[0]} may not include {path} ({word})")
 
 
+def check_rooms(house):
+    """Rows go from the bottom up, and a room is small enough to be looked over."""
+    above = {room for room, _, _ in house.rooms}
+    for room, _, allowed in house.rooms:
+        for higher in sorted(allowed & above - {room}):
+            house.fault(ROOMS_FILE, 1, f"room {room} may include {higher}, a row below its own")
+        above.discard(room)
+    files = collections.Counter()
+    for name in house.code:
+        files.update([room[0]] if (room := house.room_of(name)) else [])
+    for room, count in files.items():
+        if count > MAX_ROOM_FILES and room not in LARGE_ROOMS:
+            house.fault(ROOMS_FILE, 1, f"room {room} has {count} files, at most {MAX_ROOM_FILES}: "
+                                       "give its folders rows of their own")
+
+
 def check_sizes(house):
     for name in house.files:
         if not name.endswith((*CPP, ".py", ".sh", ".cmake", "CMakeLists.txt")):
@@ -283,8 +302,8 @@ def check_links(house):
                     house.fault(name, number, f"links to {target}, which is not there")
 
 
-CHECKS = (check_includes, check_sizes, check_functions, check_words, check_phrases, check_names,
-          check_dead_files, check_links)
+CHECKS = (check_includes, check_rooms, check_sizes, check_functions, check_words, check_phrases,
+          check_names, check_dead_files, check_links)
 
 
 def main():

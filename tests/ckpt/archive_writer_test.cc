@@ -1,4 +1,4 @@
-#include "format/archive_writer.h"
+#include "target/archive_writer.h"
 
 #include <ckpt/archive_layout.h>
 #include <ckpt/document.h>

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <random>
 
+#include "model/check_catalog.h"
 #include "model/flat_range.h"
 #include "model/overlap_index.h"
 #include "support/errors.h"
@@ -71,6 +72,20 @@ BOOST_AUTO_TEST_CASE(row_major_strides_are_those_of_torch_also_for_empty_tensors
   BOOST_TEST(ckpt::row_major_strides({}) == Extents{});
   BOOST_TEST((ckpt::row_major_strides({2, 3, 5}) == Extents{15, 5, 1}));
   BOOST_TEST((ckpt::row_major_strides({2, 0, 5}) == Extents{5, 5, 1}));
+}
+
+// tests/interop/test_large_sizes.py asks torch the same.
+BOOST_AUTO_TEST_CASE(shapes_that_overflow_beside_a_0_are_refused) {
+  const uint64_t max = ~uint64_t{0} >> 1, half = uint64_t{1} << 32;
+  for (const Extents& shape : {Extents{}, {0, max}, {max, 0, max}, {half, half / 2, 0}}) {
+    BOOST_CHECK_NO_THROW(ckpt::check_shape(shape));
+  }
+  for (const Extents& shape :
+       {Extents{0, max + 1}, {half, half, 0}, {0, half, half / 2}, {half, half / 2}}) {
+    const auto error = test::error_of([&] { ckpt::check_shape(shape); });
+    BOOST_REQUIRE(error);
+    BOOST_TEST((error->code() == ckpt::ErrorCode::Corrupt));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(every_dtype_is_found_under_its_torch_name) {

@@ -1,4 +1,4 @@
-#include "execute/canonical_encoding.h"
+#include "digest/canonical_encoding.h"
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -7,7 +7,7 @@
 
 #include <ckpt/document.h>
 
-#include "execute/sha256.h"
+#include "codec/sha256.h"
 
 using ckpt::CanonicalEncoder;
 using ckpt::Construction;

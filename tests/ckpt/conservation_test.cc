@@ -1,5 +1,5 @@
 // Nothing is gained or lost on the way from a state dict to a target.
-#include "format/conservation.h"
+#include "target/conservation.h"
 
 #include <boost/test/unit_test.hpp>
 
@@ -7,7 +7,7 @@
 
 #include <ckpt/archive_builder.h>
 
-#include "format/plain_target.h"
+#include "target/plain_target.h"
 
 using ckpt::Format;
 using ckpt::Holdings;

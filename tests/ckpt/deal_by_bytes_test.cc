@@ -1,4 +1,4 @@
-#include "plan/deal_by_bytes.h"
+#include "work/deal_by_bytes.h"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>

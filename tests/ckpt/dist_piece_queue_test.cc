@@ -1,4 +1,4 @@
-#include "format/dist_piece_queue.h"
+#include "format/torch_dist/dist_piece_queue.h"
 
 #include <boost/test/unit_test.hpp>
 #include <thread>

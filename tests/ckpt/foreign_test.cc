@@ -8,7 +8,7 @@
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
 
-#include "format/foreign.h"
+#include "format/foreign/foreign.h"
 #include "support/errors.h"
 #include "support/golden.h"
 #include "support/temporary_folder.h"

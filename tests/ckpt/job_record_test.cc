@@ -1,4 +1,4 @@
-#include "execute/job_record.h"
+#include "staging/job_record.h"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,4 +1,4 @@
-#include "execute/memory_budget.h"
+#include "work/memory_budget.h"
 
 #include <boost/test/unit_test.hpp>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/nearest.h"
+#include <ckpt/nearest.h>
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "format/nesting.h"
+#include "format/values/nesting.h"
 
 #include <boost/test/unit_test.hpp>
 

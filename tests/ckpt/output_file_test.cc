@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 
-#include "execute/payload_reader.h"
 #include "io/system_calls.h"
 #include "io/worker_pool.h"
+#include "read/payload_reader.h"
 #include "support/errors.h"
 #include "support/random_tensors.h"
 #include "support/temporary_folder.h"

@@ -1,4 +1,4 @@
-#include "execute/payload_reader.h"
+#include "read/payload_reader.h"
 
 #include <boost/test/unit_test.hpp>
 

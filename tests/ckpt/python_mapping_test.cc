@@ -5,7 +5,7 @@
 #include <ckpt/document.h>
 
 #include "codec/pickle_reader.h"
-#include "format/nesting.h"
+#include "format/values/nesting.h"
 #include "support/errors.h"
 #include "support/memory_payloads.h"
 

@@ -1,4 +1,4 @@
-#include "execute/verify_share.h"
+#include "verify/verify_share.h"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>

@@ -13,7 +13,7 @@
 
 #include "codec/pickle_reader.h"
 #include "codec/pickle_writer.h"
-#include "format/dist_metadata.h"
+#include "format/torch_dist/dist_metadata.h"
 #include "support/errors.h"
 #include "support/golden.h"
 #include "support/memory_payloads.h"

@@ -44,7 +44,7 @@ SECTIONS = (
         Case("`-j 0`", "megatron", "ckpt-inspect verify ckpt -j 0"),
         Case("a mistyped colour mode", "megatron", "ckpt-inspect ckpt --color yes"),
         Case("one path for `diff`", "megatron", "ckpt-inspect diff ckpt"),
-        Case("a tolerance that is no number", "megatron",
+        Case("a tolerance that is not a number", "megatron",
              "ckpt-inspect diff ckpt ckpt --atol small"),
         Case("an error in a script", "", "ckpt-inspect ckpt --json"),
         Case("a mistyped option in a script", "megatron", "ckpt-inspect ckpt --jsn"),

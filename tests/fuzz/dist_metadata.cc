@@ -1,8 +1,8 @@
 // DCP's .metadata: the streaming reader accepts nothing that the general one refuses.
-#include "format/dist_metadata.h"
+#include "format/torch_dist/dist_metadata.h"
 
 #include "codec/pickle_reader.h"
-#include "format/dist_stream.h"
+#include "format/torch_dist/dist_stream.h"
 #include "fuzz/fuzz.h"
 #include "support/memory_payloads.h"
 

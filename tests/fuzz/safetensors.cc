@@ -1,5 +1,5 @@
 // The safetensors header.
-#include "format/safetensors_header.h"
+#include "format/safetensors/safetensors_header.h"
 #include "fuzz/fuzz.h"
 #include "support/memory_payloads.h"
 

@@ -3,7 +3,7 @@
 
 #include <ckpt/document.h>
 
-#include "format/torch_save.h"
+#include "format/torch/torch_save.h"
 #include "fuzz/fuzz.h"
 #include "support/memory_payloads.h"
 

@@ -38,6 +38,10 @@ PLANTED = {
     "an include upwards": ("libckpt/src/format/x.cc", '#include "plan/runs.h"\n',
                            "may not include plan/runs.h"),
     "a third party in the wrong room": ("libckpt/src/plan/x.cc", "#include <zstd.h>\n", "(zstd)"),
+    "a row that may include one below it": (
+        "docs/ARCHITECTURE.md", TABLE.replace("| plan | libckpt/src/plan | api |",
+                                              "| plan | libckpt/src/plan | api, tools |"),
+        "room plan may include tools"),
     "a file in no room": ("libckpt/src/zoo/x.cc", "int x;\n", "lies in no room"),
     "a long file": ("tools/x.cc", "int x;\n" * 401, "401 lines"),
     "a long line": ("tools/x.cc", "int " + "x" * 97 + ";\n", "102 columns"),
@@ -119,6 +123,12 @@ class CheckHouse(unittest.TestCase):
                 self.assertEqual(len(faults), 1, faults)
                 self.assertIn(expected, faults[0])
                 self.assertTrue(faults[0].startswith(name + ":"), faults[0])
+
+    def test_a_room_of_too_many_files_is_named(self):
+        many = {f"tools/x{i}.cc": "int x;\n" for i in range(check_house.MAX_ROOM_FILES)}
+        faults = faults_of({**SOUND, **many})
+        self.assertEqual(len(faults), 1, faults)
+        self.assertIn("room tools has 46 files", faults[0])
 
     def test_what_only_looks_like_a_fault_passes(self):
         for fact, content in HARMLESS.items():

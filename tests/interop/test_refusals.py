@@ -63,16 +63,16 @@ def test_a_refusal_names_the_kind_and_the_commands_that_work(args, kind, copied,
         assert outcome.code == 0, outcome
 
 
-def test_soap_is_called_so(copied, tmp_path: Path) -> None:
-    def number_in_place_of_a_step(tree: list) -> None:
+def test_a_state_that_is_not_a_tensor_is_refused(copied, tmp_path: Path) -> None:
+    def list_beside_the_tensors(tree: list) -> None:
         state = tree[0]["optimizer"]["state"]
-        state[next(iter(state))]["step"] = 3  # as SOAP has it
+        state[next(iter(state))]["preconditioners"] = [1, 2]
 
     root = changed(copied, "torch", {"optimizer": "soap"})
-    bad.edit_rank(1, number_in_place_of_a_step)(root)
+    bad.edit_rank(1, list_beside_the_tensors)(root)
     outcome = run("reshard", root, tmp_path / "out", "--dp", "4")
     check_refusal(outcome, "a LayerWise (soap) checkpoint")
-    assert "SOAP" in outcome.stderr
+    assert "not a tensor; expected tensors and a step count" in outcome.stderr
 
 
 def test_names_across_formats_are_refused_with_what_works(copied) -> None:

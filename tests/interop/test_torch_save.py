@@ -170,6 +170,16 @@ def test_tensor_subclasses_are_tensors_with_attributes(tmp_path: Path) -> None:
     assert set(keys) == {"/t", "/b"}
 
 
+def test_float8_that_requires_grad_is_what_torch_reads_without_recording(tmp_path: Path) -> None:
+    """Elsewhere torch.load refuses what torch.save wrote (docs/errata.md)."""
+    path = tmp_path / "made.pt"
+    torch.save({"w": torch.ones(3).to(torch.float8_e4m3fn).requires_grad_()}, path)
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        load(path)
+    with torch.no_grad():
+        assert listed(hash_of(path)) == expected(load(path))
+
+
 def distributed_tensor() -> torch.Tensor:
     """A DTensor of one process, made without process group, as pickle would restore it."""
     from torch.distributed.tensor import DeviceMesh, DTensor, Replicate

@@ -362,3 +362,12 @@ def test_a_master_that_fits_no_weight_freezes_nothing(alone: Path) -> None:
 
     edit_alone(alone, edit)
     assert verify(alone)[0] == DAMAGED
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_optimizer_that_is_gone_froze_nothing(number: int, alone: Path) -> None:
+    """Megatron's ChainedOptimizer has a list only of two and more."""
+    edit_alone(alone, lambda optimizers: optimizers.pop(number))
+    code, document = verify(alone)
+    assert code == DAMAGED, document
+    assert any("lists 1 optimizer" in said for said in damage_of(document))

@@ -1,4 +1,5 @@
 #include <optim/layer_wise_checkpoint.h>
+#include <optim/prove_assignment.h>
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -16,13 +17,13 @@ std::filesystem::path golden(const std::string& name) {
   return std::filesystem::path(SHARDWISE_GOLDEN_DIR) / name / "ckpt";
 }
 
-optim::LayerWiseCheckpoint view_of(const std::string& name) {
+optim::TrainingState view_of(const std::string& name) {
   return optim::name_layer_wise(ckpt::Checkpoint::open(golden(name)));
 }
 
-std::set<std::string> keys_of(const optim::LayerWiseCheckpoint& view) {
+std::set<std::string> keys_of(const optim::TrainingState& view) {
   std::set<std::string> keys;
-  for (const auto& tensor : view.tensors.tensors) keys.insert(tensor.key);
+  for (const optim::TensorRef& tensor : optim::tensors_of(view)) keys.insert(tensor->key);
   return keys;
 }
 
@@ -71,17 +72,13 @@ BOOST_AUTO_TEST_CASE(a_master_of_another_parameter_is_refused_with_its_key) {
 BOOST_DATA_TEST_CASE(processes_prove_each_master_once, data::make({1u, 2u, 3u, 31u}), world_size) {
   const auto checkpoint = ckpt::Checkpoint::open(golden("lw_muon_bf16_torch_dp2"));
   const auto view = optim::name_layer_wise(checkpoint);
-  for (const optim::LayerWiseParam& param : view.params) {
-    auto changed = optim::name_layer_wise(checkpoint);
-    const std::string key = "optimizer.state.exp_avg." + param.info.name;
-    const std::string muon_key = "optimizer.state.momentum_buffer." + param.info.name;
-    ckpt::TensorEntry *master = nullptr, *moment = nullptr;
-    for (auto& tensor : changed.tensors.tensors) {
-      if (tensor.key == "optimizer.state.fp32_param." + param.info.name) master = &tensor;
-      if (tensor.key == key || tensor.key == muon_key) moment = &tensor;
-    }
-    BOOST_REQUIRE((master != nullptr && moment != nullptr));
-    master->chunks = moment->chunks;
+  for (size_t wrong = 0; wrong < view.params.size(); ++wrong) {
+    auto changed = view;
+    optim::TrainedParam& param = changed.params[wrong];
+    BOOST_REQUIRE(!param.states.empty());
+    ckpt::TensorEntry master = *param.master;
+    master.chunks = param.states.front().value->chunks;
+    param.master = std::make_shared<const ckpt::TensorEntry>(std::move(master));
     unsigned refused = 0;
     for (uint32_t rank = 0; rank < world_size; ++rank) {
       try {

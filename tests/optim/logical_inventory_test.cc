@@ -1,3 +1,4 @@
+#include <optim/layer_wise_checkpoint.h>
 #include <optim/logical_inventory.h>
 
 #include <algorithm>

@@ -10,7 +10,7 @@
 #include <ckpt/execute.h>
 #include <ckpt/plan.h>
 #include <ckpt/staging.h>
-#include <optim/layer_wise_checkpoint.h>
+#include <optim/convert.h>
 #include <optim/verify.h>
 
 #include "support/temporary_folder.h"

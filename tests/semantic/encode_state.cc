@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "execute/sha256.h"
+#include "codec/sha256.h"
 
 namespace semantic {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <ckpt/inventory.h>
 
-#include "execute/canonical_encoding.h"
-#include "format/json_pointer.h"
-#include "format/torch_save.h"
+#include "digest/canonical_encoding.h"
+#include "format/torch/torch_save.h"
+#include "format/values/json_pointer.h"
 #include "semantic/encode_state.h"
 
 namespace semantic {

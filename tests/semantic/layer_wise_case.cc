@@ -3,7 +3,7 @@
 // listed.
 #include <ckpt/error.h>
 #include <ckpt/hash.h>
-#include <optim/layer_wise_checkpoint.h>
+#include <optim/convert.h>
 #include <optim/logical_inventory.h>
 
 #include <set>

@@ -5,7 +5,7 @@
 #include <ckpt/convert.h>
 #include <ckpt/value.h>
 
-#include "format/torch_types.h"
+#include "format/values/torch_types.h"
 #include "support/memory_payloads.h"
 
 namespace semantic {

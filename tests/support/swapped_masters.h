@@ -4,22 +4,25 @@
 #include <utility>
 #include <vector>
 
-#include <optim/layer_wise_checkpoint.h>
+#include <optim/training_state.h>
 
 namespace test {
 
 // Of tests/golden/lw_muon_bf16_*: two masters of one shape change places, which shapes alone do not
 // show.
-inline void swap_masters(optim::LayerWiseCheckpoint& view) {
-  std::vector<ckpt::TensorEntry*> alike;
-  for (auto& tensor : view.tensors.tensors) {
-    if (tensor.key == "optimizer.state.fp32_param.output_layer.weight" ||
-        tensor.key == "optimizer.state.fp32_param.embedding.word_embeddings.weight") {
-      alike.push_back(&tensor);
+inline void swap_masters(optim::TrainingState& view) {
+  std::vector<optim::TensorRef*> alike;
+  for (optim::TrainedParam& param : view.params) {
+    if (param.info.name == "output_layer.weight" ||
+        param.info.name == "embedding.word_embeddings.weight") {
+      alike.push_back(&param.master);
     }
   }
   BOOST_REQUIRE(alike.size() == 2u);
-  std::swap(alike[0]->chunks, alike[1]->chunks);
+  ckpt::TensorEntry first = **alike[0], second = **alike[1];
+  std::swap(first.chunks, second.chunks);
+  *alike[0] = std::make_shared<const ckpt::TensorEntry>(std::move(first));
+  *alike[1] = std::make_shared<const ckpt::TensorEntry>(std::move(second));
 }
 
 }  // namespace test

@@ -5,6 +5,7 @@
 #include <boost/test/unit_test.hpp>
 #include <ostream>
 
+#include "common/text.h"
 #include "inspect/page_text.h"
 
 namespace {
@@ -140,7 +141,7 @@ BOOST_DATA_TEST_CASE(numbers_in_names_are_compared_as_numbers, kOrders) {
 }
 
 BOOST_DATA_TEST_CASE(amounts_are_for_people, kAmounts) {
-  BOOST_TEST(tools::inspect::amount_text(sample.count) == sample.text);
+  BOOST_TEST(tools::amount_text(sample.count) == sample.text);
 }
 
 BOOST_AUTO_TEST_CASE(bars_are_in_proportion) {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include <common/share_options.h>
-#include <optim/layer_wise_checkpoint.h>
+#include <optim/convert.h>
 
 namespace CLI {
 class App;

@@ -1,7 +1,6 @@
 // What a conversion ends with.
 #include "common/conversion_report.h"
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
 #include <common/console.h>
 #include <common/json.h>
@@ -41,24 +40,6 @@ const char* outcome_name(ckpt::Outcome outcome) {
   return "";
 }
 
-// What the result holds.
-struct Carried {
-  uint64_t tensor_count, object_count;
-};
-
-// Counted by opening it. None where nothing was published, or somebody has moved it since.
-std::optional<Carried> carried_by(const ConversionOptions& options,
-                                  const optim::ConvertReport& report) {
-  if (report.outcome != ckpt::Outcome::Published) return std::nullopt;
-  try {
-    const auto written = ckpt::Checkpoint::open(
-        options.place(), {.iteration = std::nullopt, .limits = options.limits});
-    return Carried{written.catalog().tensors.size(), written.catalog().objects.size()};
-  } catch (const ckpt::Error&) {
-    return std::nullopt;
-  }
-}
-
 // What is known of every published result (docs/decisions, 67 and 79).
 struct Proven {
   bool content;  // opened again: names, types, shapes and objects are the source's
@@ -89,8 +70,9 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
   for (const ckpt::PlannedFile& file : report.plan.files) {
     document["files"].push_back({{"path", json_text(file.path)}, {"bytes", file.count_bytes}});
   }
-  if (const auto carried = carried_by(options, report)) {
-    document["carried"] = {{"tensors", carried->tensor_count}, {"objects", carried->object_count}};
+  if (report.carried) {
+    document["carried"] = {{"tensors", report.carried->tensor_count},
+                           {"objects", report.carried->object_count}};
   }
   const Proven proven = proven_by(report);
   document["proven"] = {
@@ -198,9 +180,9 @@ void print_report(Console& console, const ConversionOptions& options,
   if (options.dry_run || console.options().verbose) print_files(report.plan, console);
   console.print_text(opening_text(options, report));
   print_bytes(console, options, report);
-  if (const auto carried = carried_by(options, report)) {
-    console.print_text("carried: " + count_text(carried->tensor_count, "tensor") + ", " +
-                       count_text(carried->object_count, "object") + ", " +
+  if (report.carried) {
+    console.print_text("carried: " + count_text(report.carried->tensor_count, "tensor") + ", " +
+                       count_text(report.carried->object_count, "object") + ", " +
                        size_text(report.plan.payload_bytes) + " of data");
   }
   print_losses(console, report);

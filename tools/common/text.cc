@@ -1,10 +1,10 @@
 #include "common/text.h"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdio>
 #include <ranges>
+#include <span>
 #include <vector>
 
 namespace tools {
@@ -81,20 +81,30 @@ size_t bytes_within(const Units& units, size_t width_max) {
   return count_bytes;
 }
 
-}  // namespace
-
-std::string size_text(uint64_t count_bytes) {
-  constexpr std::array kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (count_bytes < 1024) return std::to_string(count_bytes) + " B";
-  double value = static_cast<double>(count_bytes) / 1024;
+// In the largest of the units that gives 1 or more, each `step` times the one before.
+std::string scaled_text(uint64_t count, unsigned step, std::span<const char* const> units) {
+  if (count < step) return std::to_string(count);
+  double value = static_cast<double>(count) / step;
   size_t unit = 0;
-  while (value >= 1023.95 && unit + 1 < kUnits.size()) {  // 1023.95 would be printed as 1024.0
-    value /= 1024;
+  while (value >= step - 0.05 && unit + 1 < units.size()) {  // 1023.95 would be printed as 1024.0
+    value /= step;
     ++unit;
   }
   char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "%.1f %s", value, kUnits[unit]);
+  std::snprintf(buffer, sizeof buffer, "%.1f %s", value, units[unit]);
   return buffer;
+}
+
+}  // namespace
+
+std::string size_text(uint64_t count_bytes) {
+  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  return scaled_text(count_bytes, 1024, kUnits) + (count_bytes < 1024 ? " B" : "");
+}
+
+std::string amount_text(uint64_t count) {
+  constexpr const char* kUnits[] = {"K", "M", "B", "T"};
+  return scaled_text(count, 1000, kUnits);
 }
 
 std::string shape_text(const ckpt::Extents& extents) {

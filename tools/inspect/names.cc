@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include <ckpt/error.h>
+#include <optim/layer_wise_checkpoint.h>
 #include <optim/logical_inventory.h>
 
 namespace tools::inspect {

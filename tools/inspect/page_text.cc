@@ -1,9 +1,8 @@
 #include "inspect/page_text.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdio>
+#include <iterator>
 #include <sstream>
 
 #include <ckpt/error.h>
@@ -156,14 +155,16 @@ std::string more_text(uint64_t count, const char* what) {
   return count < 2 ? "" : " (and " + std::to_string(count - 1) + " more " + what + ")";
 }
 
+std::vector<std::string> words_of(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream stream(text);
+  for (std::string word; stream >> word;) words.push_back(std::move(word));
+  return words;
+}
+
 // A sentence that may be broken at any blank, then `last`.
 Fact sentence(const std::string& text, const std::string& last) {
-  Fact fact{"status", {}};
-  for (size_t start = 0; start < text.size();) {
-    const size_t end = std::min(text.find(' ', start), text.size());
-    if (end > start) fact.pieces.push_back(text.substr(start, end - start));
-    start = end + 1;
-  }
+  Fact fact{"status", words_of(text)};
   fact.pieces.push_back(last);
   return fact;
 }
@@ -193,20 +194,6 @@ Fact status_fact(const Status& status) {
 
 }  // namespace
 
-std::string amount_text(uint64_t count) {
-  constexpr std::array kUnits = {"K", "M", "B", "T"};
-  if (count < 1000) return std::to_string(count);
-  double value = static_cast<double>(count) / 1000;
-  size_t unit = 0;
-  while (value >= 999.95 && unit + 1 < kUnits.size()) {  // 999.95 would be printed as 1000.0
-    value /= 1000;
-    ++unit;
-  }
-  char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "%.1f %s", value, kUnits[unit]);
-  return buffer;
-}
-
 std::vector<Fact> facts_of(const Overview& overview) {
   std::vector<Fact> facts = {{"format", {overview.format}}, size_fact(overview),
                              types_fact(overview),          ranks_fact(overview),
@@ -227,8 +214,7 @@ std::vector<std::string> pieces_of(const Fact& fact, size_t width) {
       pieces.push_back(piece);
       continue;
     }
-    std::istringstream words(piece);
-    for (std::string word; words >> word;) pieces.push_back(word);
+    std::ranges::move(words_of(piece), std::back_inserter(pieces));
   }
   return pieces;
 }

@@ -9,9 +9,6 @@
 // The lines of the page about a checkpoint, as pure text.
 namespace tools::inspect {
 
-// "32", "9.2 K", "8.0 B": thousands, millions, billions, trillions.
-std::string amount_text(uint64_t count);
-
 // A label and what is said under it, in pieces that stay together on a line.
 struct Fact {
   std::string label;

@@ -49,6 +49,12 @@ enum class Outcome : uint8_t {
   AlreadyPublished,  // this share is in the destination, which the processes of it have made before
 };
 
+// What a result holds, as listings count it.
+struct Carried {
+  uint64_t tensor_count = 0, object_count = 0;
+};
+CKPT_EXPORT Carried count_carried(const Checkpoint& result);
+
 struct ConvertReport {
   Outcome outcome = Outcome::Planned;
   Format source_format = Format::Torch, target_format = Format::Torch;
@@ -58,7 +64,8 @@ struct ConvertReport {
   uint64_t verified_bytes = 0;
   uint64_t peak_memory_bytes = 0;  // of a dry run: about what the process would hold; 0: unknown
   std::vector<NotCarried> not_carried;
-  uint64_t left_out_count = 0;  // as Target's
+  uint64_t left_out_count = 0;     // as Target's
+  std::optional<Carried> carried;  // of what this call published, counted before
   std::vector<std::string> warnings;
 };
 
@@ -86,8 +93,8 @@ struct ConversionSource {
   // Called, if set, when this process has written its payload; if it throws, nothing is published.
   std::function<void()> before_publishing = {};
   // Called, if set, by the process that publishes, with the complete target where it was written;
-  // if it throws, nothing is published.
-  std::function<void(const std::filesystem::path& written)> check_result = {};
+  // if it throws, nothing is published. Counts what it has opened.
+  std::function<Carried(const std::filesystem::path& written)> check_result = {};
 };
 
 // How a result is compared with its source.
@@ -106,8 +113,9 @@ CKPT_EXPORT void require_same_content(const DiffSide& source, const DiffSide& wr
 
 // The same for what make_target(source, spec) made of a plain state dict. Throws Unsupported where
 // the reader does not take what was written.
-CKPT_EXPORT void check_plain_result(const Checkpoint& source, const TargetSpec& spec,
-                                    const std::filesystem::path& written, const ResultCheck& check);
+CKPT_EXPORT Carried check_plain_result(const Checkpoint& source, const TargetSpec& spec,
+                                       const std::filesystem::path& written,
+                                       const ResultCheck& check);
 
 // Opens what was written, before it is published. Throws Unsupported where the reader refuses it,
 // so that nobody else is left with it; IoFailure as it is.

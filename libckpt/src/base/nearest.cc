@@ -1,5 +1,5 @@
 // Optimal string alignment (Levenshtein with transpositions), for names that were mistyped.
-#include "base/nearest.h"
+#include <ckpt/nearest.h>
 
 #include <algorithm>
 #include <utility>
@@ -24,7 +24,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates) {
-  constexpr size_t kNameBytesMax = 255;  // longer words are no names
+  constexpr size_t kNameBytesMax = 255;  // longer words are not names
   if (word.size() > kNameBytesMax) return std::nullopt;
   std::optional<std::string> best;
   size_t least = std::max<size_t>(1, word.size() / 3) + 1;

@@ -5,10 +5,11 @@
 #include <ckpt/error.h>
 
 #include "base/byte_reader.h"
-#include "format/dist_parts.h"
 #include "format/format.h"
 #include "format/path_errors.h"
-#include "format/torch_save.h"
+#include "format/safetensors/safetensors.h"
+#include "format/torch/torch_save.h"
+#include "format/torch_dist/dist_parts.h"
 #include "io/directory.h"
 
 namespace ckpt {
@@ -160,18 +161,6 @@ bool holds_checkpoint(const fs::path& folder) {
 std::optional<int64_t> iteration_named(std::string_view folder_name) {
   if (!folder_name.starts_with(kIterationPrefix)) return std::nullopt;
   return as_number(folder_name.substr(kIterationPrefix.size()));
-}
-
-bool may_lead_out(const Location& location, const std::string& name, const Limits& limits) {
-  return limits.follow_links || (location.named_file && name == *location.only_file);
-}
-
-File open_source(const Location& location, const std::string& name, const std::string& shown,
-                 const Limits& limits) {
-  const Links links = links_if(may_lead_out(location, name, limits));
-  File file = Directory::open(location.folder).open_file(name, shown, links);
-  location.opened->note(name, file.state());
-  return file;
 }
 
 Location find_checkpoint(const fs::path& path, const OpenOptions& options) {

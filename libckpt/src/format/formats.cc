@@ -1,6 +1,9 @@
 #include <ckpt/error.h>
 
 #include "format/format.h"
+#include "format/safetensors/safetensors.h"
+#include "format/torch/torch.h"
+#include "format/torch_dist/torch_dist.h"
 
 namespace ckpt {
 namespace {

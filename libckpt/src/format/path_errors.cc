@@ -9,10 +9,10 @@
 #include <ckpt/error.h>
 
 #include "base/byte_reader.h"
-#include "base/nearest.h"
-#include "format/foreign.h"
+#include <ckpt/nearest.h>
+#include "format/foreign/foreign.h"
 #include "format/format.h"
-#include "format/torch_save.h"
+#include "format/torch/torch_save.h"
 #include "io/directory.h"
 
 namespace ckpt {

@@ -3,6 +3,8 @@
 #include <ckpt/error.h>
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <tuple>
 
 #include "base/checked_math.h"
@@ -23,9 +25,29 @@ std::string text(const Extents& extents) {
   return result + ")";
 }
 
-uint64_t count_elements(const TensorEntry& tensor) {
+constexpr uint64_t kSizeMax = std::numeric_limits<int64_t>::max();
+
+// The product from the left, in which only 2^64 overflows: a 0 that follows makes it 0.
+bool count_fits(const Extents& shape) {
+  std::optional<uint64_t> count = 1;
+  for (size_t d = 0; d < shape.size() && count; ++d) count = checked_mul(*count, shape[d]);
+  return count && *count <= kSizeMax;
+}
+
+// Of the dimensions behind the first; a size of 0 counts as 1.
+bool strides_fit(const Extents& shape) {
+  uint64_t stride = 1;
+  for (size_t d = shape.size(); d-- > 1;) {
+    const auto next = checked_mul(stride, std::max<uint64_t>(shape[d], 1));
+    if (!next || *next > kSizeMax) return false;
+    stride = *next;
+  }
+  return true;
+}
+
+void check_shape_of(const TensorEntry& tensor) {
   try {
-    return element_count(tensor.shape);
+    check_shape(tensor.shape);
   } catch (Error& error) {
     throw error.within({.file = {}, .key = tensor.key});
   }
@@ -110,9 +132,19 @@ void check_neighbours(const Placed& before, const Placed& placed, const FileEntr
 
 }  // namespace
 
+void check_shape(const Extents& shape) {
+  const bool are_sizes = std::ranges::all_of(shape, [](uint64_t size) { return size <= kSizeMax; });
+  if (are_sizes && count_fits(shape) && strides_fit(shape)) return;
+  throw Error(ErrorCode::Corrupt, {},
+              "the shape " + text(shape) +
+                  " is too large: sizes, and their products on either "
+                  "side of a 0, may be at most 2^63 - 1");
+}
+
 void check_chunks(const TensorEntry& tensor) {
+  check_shape_of(tensor);
   uint64_t covered = 0;
-  const uint64_t total = count_elements(tensor);
+  const uint64_t total = element_count(tensor.shape);
   for (const Chunk& chunk : tensor.chunks) {
     check_inside(tensor, chunk.box);
     covered += element_count(chunk.box.sizes);

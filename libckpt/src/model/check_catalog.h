@@ -4,8 +4,12 @@
 
 namespace ckpt {
 
-// Throws Corrupt, with the key, unless the tensor's chunks lie inside it, do not overlap and cover
-// it. Linear for chunks in order, n log n for other grids.
+// Throws Corrupt for a shape that torch.empty refuses, of a tensor without elements, too: torch
+// multiplies sizes from the left for the count, and from the right for the strides.
+void check_shape(const Extents& shape);
+
+// Throws Corrupt, with the key, unless the shape is valid and the tensor's chunks lie inside it, do
+// not overlap and cover it. Linear for chunks in order, n log n for other grids.
 void check_chunks(const TensorEntry& tensor);
 
 // Throws Corrupt, with the key, unless every region lies inside its file and no two share a byte.

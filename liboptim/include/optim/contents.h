@@ -7,7 +7,7 @@
 
 #include <ckpt/checkpoint.h>
 #include <optim/key_kind.h>
-#include <optim/layer_wise_checkpoint.h>
+#include <optim/training_state.h>
 #include <optim/layout_export.h>
 
 namespace optim {
@@ -38,7 +38,7 @@ struct Contents {
 // Pure: reads no payload. `view`: name_layer_wise() of the checkpoint, which names all state; null
 // where there is none.
 OPTIM_LAYOUT_EXPORT Contents list_contents(const ckpt::Checkpoint& checkpoint,
-                                           const LayerWiseCheckpoint* view = nullptr);
+                                           const TrainingState* view = nullptr);
 
 // Whether elements of this type count as parameters: floating point and complex numbers. Buffers of
 // integers and flags do not.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <ckpt/checkpoint.h>
-#include <optim/layer_wise_checkpoint.h>
+#include <optim/training_state.h>
 #include <optim/layout_export.h>
 
 namespace optim {
@@ -45,7 +45,7 @@ struct GroupReport {
   std::vector<RankLoad> ranks;
   std::string unnamed_reason;  // why parameters have no groups; empty for LayerWise checkpoints
 
-  std::shared_ptr<const LayerWiseCheckpoint> view;  // what `settings` may point into, and:
+  std::shared_ptr<const TrainingState> view;  // what `settings` may point into, and:
   std::vector<std::shared_ptr<const ckpt::Document>> documents;
 };
 

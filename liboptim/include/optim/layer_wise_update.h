@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <optim/layer_wise_checkpoint.h>
+#include <optim/convert.h>
 
 namespace optim {
 
@@ -34,7 +34,7 @@ struct LayerWiseUpdate {
 
 // Writes `base` with these values as a new checkpoint of the same kind. Throws InvalidArgument
 // where a tensor is missing or has another size than the view says, and what convert() throws.
-OPTIM_LAYOUT_EXPORT ConvertReport save_layer_wise(const LayerWiseCheckpoint& base,
+OPTIM_LAYOUT_EXPORT ConvertReport save_layer_wise(const TrainingState& base,
                                                   const ckpt::Checkpoint& source,
                                                   const LayerWiseUpdate& update,
                                                   const std::filesystem::path& destination,

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <ckpt/inventory.h>
-#include <optim/layer_wise_checkpoint.h>
+#include <optim/training_state.h>
 #include <optim/layout_export.h>
 
 namespace optim {
@@ -12,7 +12,7 @@ namespace optim {
 // size. Left out is what may differ then: args that name paths, formats and sizes, what a
 // conversion does not carry (rerun_state_machine, rng_state of each data-parallel rank), model
 // order, attributes of masters.
-OPTIM_LAYOUT_EXPORT ckpt::Inventory logical_inventory(const LayerWiseCheckpoint& checkpoint);
+OPTIM_LAYOUT_EXPORT ckpt::Inventory logical_inventory(const TrainingState& checkpoint);
 
 // That, or ckpt::plain_inventory() of what is no LayerWise checkpoint. Throws what they throw.
 OPTIM_LAYOUT_EXPORT ckpt::Inventory logical_inventory(const ckpt::Checkpoint& checkpoint);

@@ -1,22 +1,16 @@
 #include "sharding/flat_layout.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include <ckpt/error.h>
 
+#include "sharding/buffer_alignment.h"
+
 namespace optim {
 namespace {
 
-constexpr uint64_t kParamAlignment = 64;    // 128 bytes at 16 bits each
-constexpr uint64_t kBucketAlignment = 128;  // 256 bytes at 16 bits each
-constexpr uint64_t kBusAlignment = 65536;   // for NCCL's rings
 constexpr uint64_t kBufferMax = uint64_t{1} << 63;
-
-uint64_t round_up(uint64_t value, uint64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // Lays one parameter behind the other; a bucket is open from its first parameter on.
 class Buffer {
@@ -63,10 +57,8 @@ class Buffer {
 }  // namespace
 
 BufferRules distributed_optimizer_buffers(uint32_t rank_count, bool pad_for_high_nccl_busbw) {
-  uint64_t alignment = std::lcm(uint64_t{rank_count}, kBucketAlignment);
-  if (pad_for_high_nccl_busbw) alignment = std::lcm(alignment, kBusAlignment);
   return {.param_alignment = kParamAlignment,
-          .bucket_alignment = alignment,
+          .bucket_alignment = bucket_alignment(rank_count, pad_for_high_nccl_busbw),
           .shared_embedding_apart = true};
 }
 

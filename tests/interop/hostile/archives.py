@@ -128,6 +128,7 @@ def view_rows():
         ("a negative offset", viewing(-1, [1], [1]), "w"),
         ("a product beyond 64 bits", viewing(0, [2**62, 2**62], [2**62, 1]), "w"),
         ("2^63 elements of stride 0", viewing(0, [2**63], [0]), "w"),
+        ("2^64 beside a 0", viewing(0, [2**32, 2**32, 0], [0, 0, 0]), "w"),
         ("more elements than the record, CVE-2026-24747", viewing(0, [7], [1], count=7),
          "holds 24 bytes, but the pickle says 28"),
         ("a persistent id of one element", nameless(b"(X\7\0\0\0storaget"), "w"),

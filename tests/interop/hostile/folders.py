@@ -119,6 +119,8 @@ def metadata_rows():
         ("D2 a hole", plain(chunks(((0, 0), (1, 3)))), CORRUPT, "'a'"),
         ("D2 a chunk of another dimension", plain(chunks(((0,), (2,)))), CORRUPT, "'a'"),
         ("D2 a product beyond 64 bits", plain(sized(2**40, 2**40)), CORRUPT, "'a'"),
+        ("D2 strides beyond 64 bits beside a 0", plain(sized(0, 2**32, 2**32)), CORRUPT, "'a'",
+         "2^63 - 1"),
         ("D3 a path above the folder", plain(placed("a", relative_path="../x")), CORRUPT,
          "plain file name", "'a'"),
         ("D3 an absolute path", plain(placed("a", relative_path="/etc/passwd")), CORRUPT,

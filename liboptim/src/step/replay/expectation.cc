@@ -11,6 +11,7 @@ Expectation::Expectation(const std::filesystem::path& path, const ckpt::Limits& 
     : recording_(path, limits) {
   if (recording_.catalog().format != ckpt::Format::Safetensors) {
     view_ = name_layer_wise(recording_.checkpoint());
+    tensors_ = catalog_of(*view_);
   }
 }
 
@@ -20,7 +21,7 @@ std::string Expectation::key_of(const std::string& kind, const std::string& name
 
 at::Tensor Expectation::tensor(const std::string& kind, const std::string& name,
                                const at::Tensor& ours) const {
-  const ckpt::Catalog& catalog = view_ ? view_->tensors : recording_.catalog();
+  const ckpt::Catalog& catalog = view_ ? tensors_ : recording_.catalog();
   const ckpt::Extents shape(ours.sizes().begin(), ours.sizes().end());
   return load_tensor(
       recording_.checkpoint(),
@@ -40,7 +41,7 @@ double Expectation::step(const std::string& name) const {
     return load_tensor(recording_.checkpoint(), entry).item<double>();
   }
   const auto found = std::ranges::find(view_->params, name,
-                                       [](const LayerWiseParam& param) { return param.info.name; });
+                                       [](const TrainedParam& param) { return param.info.name; });
   if (found == view_->params.end()) recording_.refuse(name, "is missing");
   return static_cast<double>(saved_step(*view_, *found));
 }
@@ -52,9 +53,9 @@ std::vector<std::pair<std::string, std::string>> Expectation::contents() const {
     found.emplace_back(kind + "." + name, key_of(kind, name));
   };
   if (view_) {
-    for (const LayerWiseParam& param : view_->params) {
+    for (const TrainedParam& param : view_->params) {
       add("model", param.info.name);
-      for (const std::string& state : param.states) add(state, param.info.name);
+      for (const StateTensor& state : param.states) add(state.name, param.info.name);
     }
     return found;
   }

@@ -37,7 +37,8 @@ class Expectation {
   std::string key_of(const std::string& kind, const std::string& name) const;
 
   Recording recording_;
-  std::optional<LayerWiseCheckpoint> view_;  // nullopt: safetensors
+  std::optional<TrainingState> view_;  // nullopt: safetensors
+  ckpt::Catalog tensors_;              // of the view
 };
 
 }  // namespace optim

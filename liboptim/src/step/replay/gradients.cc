@@ -68,9 +68,9 @@ const ckpt::TensorEntry& Gradients::initial_entry(const ParamInfo& param) const 
   return recording_.find(std::string(kInit) + param.name, form_of(param, {param.dtype}));
 }
 
-void Gradients::check(std::span<const LayerWiseParam> params, int64_t steps, bool with_init) const {
+void Gradients::check(std::span<const TrainedParam> params, int64_t steps, bool with_init) const {
   std::set<std::string_view> names;
-  for (const LayerWiseParam& param : params) {
+  for (const TrainedParam& param : params) {
     names.insert(param.info.name);
     for (int64_t step = 0; step < steps; ++step) grad_entry(step, param.info);
     if (with_init) initial_entry(param.info);

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include <optim/layer_wise_checkpoint.h>
+#include <optim/training_state.h>
 
 #include "step/replay/recording.h"
 
@@ -27,7 +27,7 @@ class Gradients {
   // Throws Corrupt, with the key, unless each of the steps has a gradient of each parameter's shape
   // and no step one of anything else, and with_init the same holds of init.NAME in the parameter's
   // type.
-  void check(std::span<const LayerWiseParam> params, int64_t steps, bool with_init) const;
+  void check(std::span<const TrainedParam> params, int64_t steps, bool with_init) const;
 
   // Throws Corrupt, with the key, where it holds NaN or infinity: no optimizer steps with that.
   at::Tensor grad(int64_t step, const ParamInfo& param) const;

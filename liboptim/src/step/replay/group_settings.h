@@ -1,7 +1,7 @@
 #pragma once
 
 #include <ckpt/value.h>
-#include <optim/layer_wise_checkpoint.h>
+#include <optim/training_state.h>
 #include <optim/optimizer.h>
 
 namespace optim {

@@ -20,7 +20,7 @@ namespace {
 
 // Options with all defaults filled in.
 ReplayOptions complete(ReplayOptions options, const Gradients& gradients,
-                       const LayerWiseCheckpoint& view) {
+                       const TrainingState& view) {
   const int64_t recorded = gradients.step_count();
   if (!options.steps) options.steps = recorded;
   if (*options.steps < 1) refuse("at least one step must be replayed");
@@ -166,7 +166,7 @@ ReplayReport replay(const ReplayOptions& given) {
   const at::NoGradGuard no_grad;
   const ckpt::Checkpoint checkpoint =
       ckpt::Checkpoint::open(given.checkpoint, {given.iteration, given.limits});
-  const LayerWiseCheckpoint view = restored(given, [&] { return name_layer_wise(checkpoint); });
+  const TrainingState view = restored(given, [&] { return name_layer_wise(checkpoint); });
   const ReplaySource source{checkpoint, view};
   const Gradients gradients(given.gradients);
   const ReplayOptions options = complete(given, gradients, view);

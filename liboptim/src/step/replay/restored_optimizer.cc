@@ -24,12 +24,9 @@ using ckpt::Value;
   throw ckpt::Error(code, {.file = {}, .key = key}, problem);
 }
 
-at::Tensor load(const ReplaySource& source, const std::string& key, const at::Device& device) {
-  const ckpt::TensorEntry* const entry = source.view.tensors.find_tensor(key);
-  if (entry == nullptr)
-    refuse(ckpt::ErrorCode::Corrupt, key, "this tensor is missing from the checkpoint");
-  if (device.is_cpu()) return load_tensor(source.checkpoint, *entry);
-  return load_in_slabs(source.checkpoint, *entry, {device});
+at::Tensor load(const ReplaySource& source, const TensorRef& tensor, const at::Device& device) {
+  if (device.is_cpu()) return load_tensor(source.checkpoint, *tensor);
+  return load_in_slabs(source.checkpoint, *tensor, {device});
 }
 
 // The arguments say how a fused qkv weight is split, the weight has its own rows.
@@ -45,7 +42,7 @@ void check_qkv_rows(const ParamInfo& info, const RuleConfig& rule) {
              " rows of a query group (from args), found " + std::to_string(rows));
 }
 
-void refuse_other_state(const LayerWiseOptimizer& optimizer) {
+void refuse_other_state(const ChainedOptimizerState& optimizer) {
   for (const auto* others : {&optimizer.others, &optimizer.inner_others}) {
     for (const auto& [key, node] : *others) {
       refuse(ckpt::ErrorCode::Unsupported, key,
@@ -55,11 +52,11 @@ void refuse_other_state(const LayerWiseOptimizer& optimizer) {
 }
 
 // Steps are replayed with moments in float32: those of fewer bits would be rounded otherwise.
-at::Tensor load_state(const ReplaySource& source, const std::string& key,
+at::Tensor load_state(const ReplaySource& source, const TensorRef& tensor,
                       const at::Device& device) {
-  const at::Tensor state = load(source, key, device);
+  const at::Tensor state = load(source, tensor, device);
   if (state.scalar_type() != at::kFloat) {
-    refuse(ckpt::ErrorCode::Unsupported, key,
+    refuse(ckpt::ErrorCode::Unsupported, tensor->key,
            "is not float32: optimizer state of other types cannot be replayed");
   }
   return state;
@@ -70,14 +67,14 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
                                                         const OptimizerConfig& config,
                                                         const Gradients* init,
                                                         const at::Device& device) {
-  const LayerWiseCheckpoint& view = source.view;
+  const TrainingState& view = source.view;
   for (const RankItem& item : view.rank_items) {
     refuse(ckpt::ErrorCode::Unsupported, item.name,
            "is kept by individual ranks and cannot be replayed");
   }
   std::vector<std::vector<OptimizerGroup>> chain;
-  for (size_t o = 0; o < view.optimizers.size(); ++o) {
-    const LayerWiseOptimizer& optimizer = view.optimizers[o];
+  for (size_t o = 0; o < view.chain.size(); ++o) {
+    const ChainedOptimizerState& optimizer = view.chain[o];
     refuse_other_state(optimizer);
     chain.emplace_back();
     for (const ckpt::NodeId node : optimizer.groups) {
@@ -86,11 +83,11 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
           view.args()));
     }
   }
-  for (const LayerWiseParam& param : view.params) {
+  for (const TrainedParam& param : view.params) {
     OptimizedParam made;
     made.model.info = param.info;
     made.model.param =
-        init ? init->initial(param.info).to(device) : load(source, param.info.name, device);
+        init ? init->initial(param.info).to(device) : load(source, param.weight, device);
     OptimizerGroup& group = chain.at(param.optimizer).at(param.group);
     check_qkv_rows(param.info, group.rule_config);
     group.params.push_back(std::move(made));
@@ -99,7 +96,7 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
 }
 
 // The value that all parameters of an optimizer share, from the bytes of a 0-dim tensor.
-int64_t shared_step(const LayerWiseOptimizer& optimizer) {
+int64_t shared_step(const ChainedOptimizerState& optimizer) {
   const auto as = [&]<class T>(T value) {
     if (optimizer.step_bytes.size() != sizeof value) {
       refuse(ckpt::ErrorCode::Corrupt, "step", "has the wrong size");
@@ -124,17 +121,15 @@ int64_t shared_step(const LayerWiseOptimizer& optimizer) {
 
 void load_owned_state(const ReplaySource& source, LayerWiseDistributedOptimizer& optimizer) {
   const at::NoGradGuard no_grad;
-  std::map<std::string, const LayerWiseParam*> by_name;
-  for (const LayerWiseParam& param : source.view.params) by_name[param.info.name] = &param;
+  std::map<std::string, const TrainedParam*> by_name;
+  for (const TrainedParam& param : source.view.params) by_name[param.info.name] = &param;
   for (OptimizedParam* const param : optimizer.get_parameters()) {
     const std::string& name = param->model.info.name;
     const at::Device device = param->model.param.device();
-    if (has_master(*param)) {
-      param->main_param.copy_(load(source, canonical_key("fp32_param", name), device));
-    }
-    const LayerWiseParam& saved = *by_name.at(name);
-    for (const std::string& state : saved.states) {
-      param->state[state] = load_state(source, canonical_key(state, name), device);
+    const TrainedParam& saved = *by_name.at(name);
+    if (has_master(*param)) param->main_param.copy_(load(source, saved.master, device));
+    for (const auto& [state, value] : saved.states) {
+      param->state[state] = load_state(source, value, device);
     }
     param->step = saved_step(source.view, saved);
   }
@@ -161,11 +156,12 @@ std::string canonical_key(const std::string& kind, const std::string& name) {
   return kind == "model" ? name : "optimizer.state." + kind + "." + name;
 }
 
-int64_t saved_step(const LayerWiseCheckpoint& view, const LayerWiseParam& param) {
-  const LayerWiseOptimizer& optimizer = view.optimizers[param.optimizer];
+int64_t saved_step(const TrainingState& view, const TrainedParam& param) {
+  const ChainedOptimizerState& optimizer = view.chain[param.optimizer];
   switch (optimizer.step_layout) {
     case StepLayout::None: return 0;
     case StepLayout::PerParam: return shared_step(optimizer);
+    case StepLayout::PerParamNumber: return optimizer.step_number;
     case StepLayout::PerGroup: break;
   }
   const int64_t step = whole_field(view.common.tree.value(optimizer.groups[param.group]), "step");

@@ -5,6 +5,7 @@
 
 #include <ckpt/checkpoint.h>
 #include <optim/layer_wise_checkpoint.h>
+#include <optim/prove_assignment.h>
 #include <optim/layer_wise_optimizer.h>
 #include <optim/optimizer_param_scheduler.h>
 #include <optim/replay.h>
@@ -16,7 +17,7 @@ namespace optim {
 // A LayerWise checkpoint, opened and understood.
 struct ReplaySource {
   const ckpt::Checkpoint& checkpoint;
-  const LayerWiseCheckpoint& view;
+  const TrainingState& view;
 };
 
 // Where the replay's tensors lie. Throws Error(Unsupported) where that cannot be used.
@@ -40,7 +41,7 @@ RestoredSchedule restore_schedule(const ReplaySource& source, bool from_init);
 int64_t saved_iteration(const ReplaySource& source);
 
 // How often the parameter was updated; 0 where its optimizer keeps no count (Muon).
-int64_t saved_step(const LayerWiseCheckpoint& view, const LayerWiseParam& param);
+int64_t saved_step(const TrainingState& view, const TrainedParam& param);
 
 // "optimizer.state.KIND.NAME"; the model's own tensor for "model".
 std::string canonical_key(const std::string& kind, const std::string& name);

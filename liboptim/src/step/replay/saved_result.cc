@@ -38,10 +38,10 @@ GatheredTensors gather_state(LayerWiseDistributedOptimizer& optimizer, Collectiv
 std::vector<LayerWiseUpdate::Optimizer> updated_optimizers(const ReplaySource& source,
                                                            const ReplayResult& result,
                                                            int64_t steps, bool from_init) {
-  const LayerWiseCheckpoint& view = source.view;
+  const TrainingState& view = source.view;
   const std::vector<OptimizerGroup*> groups = result.optimizer.param_groups();
-  std::vector<LayerWiseUpdate::Optimizer> updated(view.optimizers.size());
-  for (const LayerWiseParam& param : view.params) {
+  std::vector<LayerWiseUpdate::Optimizer> updated(view.chain.size());
+  for (const TrainedParam& param : view.params) {
     const int64_t before = from_init ? 0 : saved_step(view, param);
     updated[param.optimizer].step = before + steps;
   }
@@ -79,10 +79,10 @@ ConvertReport write(const ReplaySource& source, const ReplayResult& result,
   update.scheduler_num_steps = result.scheduler.num_steps();
   update.optimizers =
       updated_optimizers(source, result, options.steps.value_or(0), options.from_init);
-  for (const ckpt::TensorEntry& entry : source.view.tensors.tensors) {
-    at::Tensor& tensor = tensors[entry.key];
-    if (!tensor.defined()) tensor = load_tensor(source.checkpoint, entry);  // a buffer of the model
-    update.tensors[entry.key] = bytes_of(tensor);
+  for (const TensorRef& entry : tensors_of(source.view)) {
+    at::Tensor& tensor = tensors[entry->key];
+    if (!tensor.defined()) tensor = load_tensor(source.checkpoint, *entry);  // a model's buffer
+    update.tensors[entry->key] = bytes_of(tensor);
   }
   ConvertOptions convert;
   convert.force = options.force;

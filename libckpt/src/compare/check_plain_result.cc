@@ -1,0 +1,121 @@
+// What was written of a plain state dict, compared with the source entry by entry.
+#include <ckpt/convert.h>
+
+#include <charconv>
+#include <set>
+#include <string>
+
+#include "format/values/nesting.h"
+#include "target/plain_state.h"
+
+namespace ckpt {
+namespace {
+
+// A plain state dict under flattened keys.
+Inventory inventory_of(const PlainState& state) {
+  Inventory inventory;
+  for (const PlainEntry& entry : state.entries) {
+    if (entry.tensor) {
+      inventory.tensors.push_back(*entry.tensor);
+      TensorEntry& tensor = inventory.tensors.back();
+      tensor.file.clear();
+      tensor.key = entry.key;
+      tensor.key_kind = Kind::Str;
+    } else {
+      inventory.objects.push_back({"", entry.key, entry.document, entry.node, false});
+    }
+  }
+  return inventory;
+}
+
+// What lies at the end of a path; nullopt where nothing does.
+std::optional<Value> value_at(Value value, const std::vector<PathStep>& path) {
+  for (const PathStep& step : path) {
+    const auto mapping = as_mapping(value);
+    if (mapping) {
+      const auto next = mapping->find(step.text);
+      if (!next) return std::nullopt;
+      value = *next;
+    } else {
+      size_t index = 0;
+      const char* const end = step.text.data() + step.text.size();
+      const bool is_number = std::from_chars(step.text.data(), end, index).ptr == end;
+      if (!value.is(Kind::List) || !is_number || index >= value.size()) return std::nullopt;
+      value = value[index];
+    }
+  }
+  return value;
+}
+
+// Pointers to values, and to all that they lie in.
+struct Places {
+  std::set<std::string, std::less<>> at, around;
+
+  void add(const std::string& pointer) {
+    at.insert(pointer);
+    for (size_t slash = pointer.find('/', 1); slash != pointer.npos;
+         slash = pointer.find('/', slash + 1)) {
+      around.insert(pointer.substr(0, slash));
+    }
+  }
+
+  // At a place, below one, or around one.
+  bool touch(std::string_view pointer) const {
+    for (size_t slash = pointer.find('/', 1); slash != pointer.npos;
+         slash = pointer.find('/', slash + 1)) {
+      if (at.contains(pointer.substr(0, slash))) return true;
+    }
+    return at.contains(pointer) || around.contains(pointer);
+  }
+};
+
+// In a torch.save file a mapping that was an object of its own is entered, and a list that was
+// entered may be an object: objects are taken from where they must be.
+void fold_objects(const PlainState& wanted, const Checkpoint& result, PlainState& found) {
+  const std::shared_ptr<const Document> document(
+      std::shared_ptr<const Document>(), result.document(result.catalog().files.at(0).path));
+  std::set<std::string> found_keys;
+  for (const PlainEntry& entry : found.entries) {
+    if (!entry.tensor) found_keys.insert(entry.key);
+  }
+  Places places;
+  std::vector<PlainEntry> folded;
+  for (const PlainEntry& entry : wanted.entries) {
+    if (entry.tensor || found_keys.contains(entry.key)) continue;
+    const auto value = value_at(document->tree.root(), entry.path);
+    if (!value) continue;
+    places.add(pointer_of(entry));
+    folded.push_back({entry.key, entry.path, nullptr, false, document, value->id()});
+  }
+  if (folded.empty()) return;
+  std::erase_if(found.entries,
+                [&](const PlainEntry& entry) { return places.touch(pointer_of(entry)); });
+  found.entries.insert(found.entries.end(), folded.begin(), folded.end());
+}
+
+// Elements of lists that have no entry are None where lists are whole again.
+void leave_out_holes(const Inventory& wanted, Inventory& found) {
+  std::set<std::string_view> keys;
+  for (const ObjectTree& object : wanted.objects) keys.insert(object.key);
+  std::erase_if(found.objects, [&](const ObjectTree& object) {
+    return object.document->tree.value(object.root).is_none() && !keys.contains(object.key);
+  });
+}
+
+}  // namespace
+
+Carried check_plain_result(const Checkpoint& source, const TargetSpec& spec,
+                           const std::filesystem::path& written, const ResultCheck& check) {
+  PlainState state = read_plain_state(source, "");
+  apply(spec.keys, state);
+  const Checkpoint result = open_result(written, source.limits());
+  PlainState result_state = read_plain_state(result, "");
+  if (spec.format == Format::Torch) fold_objects(state, result, result_state);
+  const Inventory wanted = inventory_of(state);
+  Inventory found = inventory_of(result_state);
+  leave_out_holes(wanted, found);
+  require_same_content({wanted, source}, {found, result}, check);
+  return count_carried(result);
+}
+
+}  // namespace ckpt

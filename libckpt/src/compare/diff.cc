@@ -1,0 +1,150 @@
+#include <ckpt/diff.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "compare/compare_tensors.h"
+#include "compare/compare_trees.h"
+#include "digest/object_digests.h"
+
+namespace ckpt {
+namespace {
+
+template <class Entry>
+struct Pair {
+  const Entry* a = nullptr;
+  const Entry* b = nullptr;
+  const Entry& any() const { return a != nullptr ? *a : *b; }
+};
+
+template <class Entry>
+bool precedes(const Entry* x, const Entry* y) {
+  return std::tie(x->file, x->key) < std::tie(y->file, y->key);
+}
+
+// By name; of equal names those with keys of one type together.
+template <class Entry>
+std::vector<const Entry*> sorted_by_name(const std::vector<Entry>& entries) {
+  std::vector<const Entry*> sorted;
+  for (const Entry& entry : entries) sorted.push_back(&entry);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Entry* x, const Entry* y) {
+    return precedes(x, y) || (!precedes(y, x) && x->key_kind < y->key_kind);
+  });
+  return sorted;
+}
+
+// Merges the two sides by name. What is listed n times in one and m times in the other gives min(n,
+// m) pairs, in order.
+template <class Entry>
+std::vector<Pair<Entry>> match(const std::vector<Entry>& a, const std::vector<Entry>& b) {
+  const auto a_sorted = sorted_by_name(a), b_sorted = sorted_by_name(b);
+  auto a_next = a_sorted.begin(), b_next = b_sorted.begin();
+  std::vector<Pair<Entry>> pairs;
+  while (a_next != a_sorted.end() || b_next != b_sorted.end()) {
+    const bool take_a =
+        b_next == b_sorted.end() || (a_next != a_sorted.end() && !precedes(*b_next, *a_next));
+    const bool take_b =
+        a_next == a_sorted.end() || (b_next != b_sorted.end() && !precedes(*a_next, *b_next));
+    pairs.push_back({take_a ? *a_next++ : nullptr, take_b ? *b_next++ : nullptr});
+  }
+  return pairs;
+}
+
+template <class Entry>
+std::optional<DifferenceKind> difference_in_name(const Pair<Entry>& pair) {
+  if (pair.b == nullptr) return DifferenceKind::OnlyInA;
+  if (pair.a == nullptr) return DifferenceKind::OnlyInB;
+  if (pair.a->key_kind != pair.b->key_kind) return DifferenceKind::Key;
+  return std::nullopt;
+}
+
+std::optional<DifferenceKind> difference_in_type(const Pair<TensorEntry>& pair) {
+  if (const auto kind = difference_in_name(pair)) return kind;
+  if (pair.a->shape != pair.b->shape) return DifferenceKind::Shape;
+  if (pair.a->dtype != pair.b->dtype) return DifferenceKind::DType;
+  return std::nullopt;
+}
+
+std::vector<TensorDifference> diff_tensors(const std::vector<Pair<TensorEntry>>& pairs,
+                                           const DiffSide& a, const DiffSide& b,
+                                           const DiffOptions& options) {
+  std::vector<TensorPair> comparable;
+  for (const auto& pair : pairs) {
+    if (!difference_in_type(pair)) comparable.push_back({*pair.a, *pair.b});
+  }
+  std::vector<std::optional<ValueDifference>> values(comparable.size());
+  if (!options.keys_only) values = compare_tensors(comparable, {a.source, b.source}, options);
+
+  std::vector<TensorDifference> differences;
+  auto value = values.begin();
+  for (const auto& pair : pairs) {
+    const auto kind = difference_in_type(pair);
+    const std::optional<ValueDifference> found = kind ? std::nullopt : *value++;
+    if (!kind && !found) continue;
+    differences.push_back({kind.value_or(DifferenceKind::Value), pair.any().file, pair.any().key,
+                           pair.a, pair.b, found});
+  }
+  return differences;
+}
+
+std::vector<ObjectDifference> diff_names(const std::vector<Pair<ObjectTree>>& pairs) {
+  std::vector<ObjectDifference> differences;
+  for (const auto& pair : pairs) {
+    const auto kind = difference_in_name(pair);
+    if (!kind) continue;
+    differences.push_back({*kind, pair.any().file, pair.any().key, pair.a, pair.b, 0, {}});
+  }
+  return differences;
+}
+
+std::vector<ObjectDifference> diff_objects(const std::vector<Pair<ObjectTree>>& pairs,
+                                           const DiffSide& a, const DiffSide& b,
+                                           const DiffOptions& options) {
+  if (options.keys_only) return diff_names(pairs);
+  PayloadHasher a_hasher, b_hasher;
+  ObjectDigests a_digests(a.inventory.objects, a_hasher), b_digests(b.inventory.objects, b_hasher);
+  a_hasher.run(a.source, options.execution);
+  b_hasher.run(b.source, options.execution);
+
+  std::vector<ObjectDifference> differences;
+  for (const auto& pair : pairs) {
+    const auto kind = difference_in_name(pair);
+    if (!kind && a_digests.digest(*pair.a) == b_digests.digest(*pair.b)) continue;
+    ObjectDifference difference{kind.value_or(DifferenceKind::Value),
+                                pair.any().file,
+                                pair.any().key,
+                                pair.a,
+                                pair.b,
+                                0,
+                                {}};
+    if (!kind) {
+      difference.place_count = compare_trees(
+          {pair.a->document->tree.value(pair.a->root), a_digests.encoder(*pair.a->document)},
+          {pair.b->document->tree.value(pair.b->root), b_digests.encoder(*pair.b->document)},
+          options.details_max, difference.details);
+    }
+    differences.push_back(std::move(difference));
+  }
+  return differences;
+}
+
+}  // namespace
+
+std::string_view name(DifferenceKind kind) {
+  static constexpr std::string_view kNames[] = {"only_in_a", "only_in_b", "dtype",
+                                                "shape",     "value",     "key"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+Differences diff(const DiffSide& a, const DiffSide& b, const DiffOptions& options) {
+  const auto tensors = match(a.inventory.tensors, b.inventory.tensors);
+  const auto objects = match(a.inventory.objects, b.inventory.objects);
+  Differences differences;
+  differences.tensor_count = tensors.size();
+  differences.object_count = objects.size();
+  differences.tensors = diff_tensors(tensors, a, b, options);
+  differences.objects = diff_objects(objects, a, b, options);
+  return differences;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,303 @@
+// Grammar (docs/formats/canonical_encoding.md; numbers are u64 little-endian, TEXT = length bytes):
+//   value     = leaf | 'H' sha256(content) | 'R' levels-up
+//   leaf      = 'N' | 'T' | 'F' | 'I' TEXT | 'D' float64 | 'S' TEXT | 'B' TEXT | 'A' TEXT
+//             | 'G' TEXT TEXT | 'P' bytes sha256
+//   content   = 'l' list | 't' tuple | 'd' dict | 's' set | 'z' frozenset | 'o' object | 'v' tensor
+#include "digest/canonical_encoding.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include <ckpt/document.h>
+
+#include "format/values/torch_types.h"
+
+namespace ckpt {
+namespace {
+
+constexpr uint32_t kOpenMark = 0x80000000;
+
+void put_number(std::string& out, uint64_t number) {
+  for (int shift = 0; shift < 64; shift += 8) out += static_cast<char>((number >> shift) & 0xFF);
+}
+
+void put_text(std::string& out, std::string_view text) {
+  put_number(out, text.size());
+  out += text;
+}
+
+void put_digest(std::string& out, const Sha256& digest) {
+  out.append(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size());
+}
+
+bool is_container(Kind kind) {
+  switch (kind) {
+    case Kind::List:
+    case Kind::Tuple:
+    case Kind::Dict:
+    case Kind::Set:
+    case Kind::FrozenSet:
+    case Kind::Object:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// What an object is made of, in the order of its content.
+void list_object_children(const Value& value, std::vector<NodeId>& children) {
+  children.push_back(value.callable().id());
+  children.push_back(value.args().id());
+  if (const auto kwargs = value.kwargs()) children.push_back(kwargs->id());
+  if (const auto state = value.state()) children.push_back(state->id());
+}
+
+// The values that a container's content names. A tensor names only its attributes: the storage is
+// represented by its bytes.
+std::vector<NodeId> children_of(const Value& value) {
+  std::vector<NodeId> children;
+  if (value.is(Kind::Object)) {
+    if (const auto tensor = as_tensor(value)) {
+      if (tensor->attributes) children.push_back(*tensor->attributes);
+      return children;
+    }
+    list_object_children(value, children);
+  }
+  if (!value.is(Kind::Dict)) {
+    for (size_t i = 0; i < value.size(); ++i) children.push_back(value[i].id());
+  }
+  if (value.is(Kind::Dict) || value.is(Kind::Object)) {
+    for (size_t i = 0; i < value.item_count(); ++i) {
+      const auto [key, item] = value.item(i);
+      children.push_back(key.id());
+      children.push_back(item.id());
+    }
+  }
+  return children;
+}
+
+// Builds the content of one container; `encoding` gives that of a child.
+template <class Encoding>
+class Content {
+ public:
+  explicit Content(Encoding encoding) : encoding_(std::move(encoding)) {}
+
+  std::string of(const Value& value, const std::function<Sha256(NodeId)>& payload_digest) {
+    switch (value.kind()) {
+      case Kind::List:
+        put_elements('l', value);
+        break;
+      case Kind::Tuple:
+        put_elements('t', value);
+        break;
+      case Kind::Set:
+        put_sorted_elements('s', value);
+        break;
+      case Kind::FrozenSet:
+        put_sorted_elements('z', value);
+        break;
+      case Kind::Dict:
+        put_sorted_items(value);
+        break;
+      default:
+        if (const auto tensor = as_tensor(value))
+          put_tensor(*tensor, payload_digest(value.id()));
+        else
+          put_object(value);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void put_elements(char tag, const Value& value) {
+    out_ += tag;
+    put_number(out_, value.size());
+    for (size_t i = 0; i < value.size(); ++i) out_ += encoding_(value[i].id());
+  }
+
+  void put_sorted_elements(char tag, const Value& value) {
+    std::vector<std::string> encodings;
+    for (size_t i = 0; i < value.size(); ++i) encodings.push_back(encoding_(value[i].id()));
+    std::sort(encodings.begin(), encodings.end());
+    out_ += tag;
+    put_number(out_, encodings.size());
+    for (const std::string& encoding : encodings) out_ += encoding;
+  }
+
+  // As Python compares dicts: order means nothing.
+  void put_sorted_items(const Value& value) {
+    std::vector<std::pair<std::string, NodeId>> items;
+    for (size_t i = 0; i < value.item_count(); ++i) {
+      const auto [key, item] = value.item(i);
+      items.emplace_back(encoding_(key.id()), item.id());
+    }
+    std::stable_sort(items.begin(), items.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    out_ += 'd';
+    put_number(out_, items.size());
+    for (const auto& [key, item] : items) out_ += key + encoding_(item);
+  }
+
+  void put_optional(const std::optional<Value>& value) {
+    out_ += value ? '1' : '0';
+    if (value) out_ += encoding_(value->id());
+  }
+
+  void put_object(const Value& value) {
+    out_ += 'o';
+    out_ += encoding_(value.callable().id()) + encoding_(value.args().id());
+    put_optional(value.kwargs());
+    put_elements('l', value);
+    put_number(out_, value.item_count());
+    for (size_t i = 0; i < value.item_count();
+         ++i) {  // in order: an OrderedDict's order means something
+      const auto [key, item] = value.item(i);
+      out_ += encoding_(key.id()) + encoding_(item.id());
+    }
+    put_optional(value.state());
+  }
+
+  void put_tensor(const TensorView& tensor, const Sha256& payload) {
+    out_ += 'v';
+    put_text(out_, name(tensor.dtype));
+    put_number(out_, tensor.shape.size());
+    for (const uint64_t size : tensor.shape) put_number(out_, size);
+    put_digest(out_, payload);
+    out_ += tensor.requires_grad ? 'T' : 'F';
+    out_ += tensor.attributes ? '1' : '0';
+    if (tensor.attributes) out_ += encoding_(*tensor.attributes);
+    if (tensor.subclass) out_ += encoding_(*tensor.subclass);
+  }
+
+  Encoding encoding_;
+  std::string out_;
+};
+
+std::string leaf_encoding(const Value& value, const std::function<Sha256(NodeId)>& payload_digest) {
+  std::string out;
+  switch (value.kind()) {
+    case Kind::None:
+      return "N";
+    case Kind::Bool:
+      return value.as_bool() ? "T" : "F";
+    case Kind::Int:
+      out = "I";
+      put_text(out, std::to_string(value.as_int()));
+      return out;
+    case Kind::Float:
+      out = "D";
+      put_number(out, std::bit_cast<uint64_t>(value.as_float()));
+      return out;
+    case Kind::Global:
+      out = "G";
+      put_text(out, value.module());
+      put_text(out, value.name());
+      return out;
+    case Kind::PersistentId: {
+      const StorageId storage = as_storage_id(value);
+      out = "P";
+      put_number(out, storage.count * (storage.dtype ? bytes_per_element(*storage.dtype) : 1));
+      put_digest(out, payload_digest(value.id()));
+      return out;
+    }
+    default:  // BigInt, Str, Bytes, ByteArray
+      out = value.is(Kind::BigInt)  ? "I"
+            : value.is(Kind::Str)   ? "S"
+            : value.is(Kind::Bytes) ? "B"
+                                    : "A";
+      put_text(out, value.text());
+      return out;
+  }
+}
+
+}  // namespace
+
+CanonicalEncoder::CanonicalEncoder(const ValueTree& tree, PayloadDigest payload_digest)
+    : tree_(tree), payload_digest_(std::move(payload_digest)), mark_(tree.node_count(), 0) {}
+
+Sha256 CanonicalEncoder::digest(NodeId root) {
+  forget_cycles();
+  encode_below(root);
+  stream_.update(encoding(root));
+  return stream_.finish();
+}
+
+// A value that contains itself is encoded as seen from where it was entered first: from another
+// root it must be entered anew.
+void CanonicalEncoder::forget_cycles() {
+  if (!has_cycle_) return;
+  for (const NodeId id : finished_) mark_[id] = 0;
+  finished_.clear();
+  digests_.clear();
+  has_cycle_ = false;
+}
+
+void CanonicalEncoder::encode_below(NodeId root) {
+  enter(root);
+  while (!open_.empty()) {
+    OpenNode& node = open_.back();
+    if (node.next < node.children.size()) {
+      enter(node.children[node.next++]);
+    } else {
+      finish(node.id);
+    }
+  }
+}
+
+void CanonicalEncoder::enter(NodeId id) {
+  if (mark_[id] != 0) {
+    has_cycle_ = has_cycle_ || (mark_[id] & kOpenMark) != 0;
+    return;
+  }
+  const Value value = tree_.value(id);
+  if (!is_container(value.kind())) return;
+  mark_[id] = kOpenMark | static_cast<uint32_t>(open_.size());
+  open_.push_back({id, children_of(value)});
+}
+
+void CanonicalEncoder::finish(NodeId id) {
+  Content content([this](NodeId child) { return encoding(child); });
+  stream_.update(content.of(tree_.value(id), payload_digest_));
+  digests_.push_back(stream_.finish());
+  finished_.push_back(id);
+  mark_[id] = static_cast<uint32_t>(digests_.size());
+  open_.pop_back();
+}
+
+std::string CanonicalEncoder::encoding(NodeId id) const {
+  const Value value = tree_.value(id);
+  if (!is_container(value.kind())) return leaf_encoding(value, payload_digest_);
+  std::string out;
+  if ((mark_[id] & kOpenMark) != 0) {
+    out = "R";
+    put_number(out, open_.size() - 1 - (mark_[id] & ~kOpenMark));
+  } else {
+    out = "H";
+    put_digest(out, digests_[mark_[id] - 1]);
+  }
+  return out;
+}
+
+PayloadSearch::PayloadSearch(const ValueTree& tree)
+    : tree_(tree), seen_(tree.node_count(), false) {}
+
+std::vector<NodeId> PayloadSearch::unseen_below(NodeId root) {
+  std::vector<NodeId> found;
+  std::vector<NodeId> open = {root};
+  while (!open.empty()) {
+    const NodeId id = open.back();
+    open.pop_back();
+    if (seen_[id]) continue;
+    seen_[id] = true;
+    const Value value = tree_.value(id);
+    const bool is_tensor = value.is(Kind::Object) && as_tensor(value);
+    if (is_tensor || value.is(Kind::PersistentId)) found.push_back(id);
+    if (!is_container(value.kind())) continue;
+    const std::vector<NodeId> children = children_of(value);
+    open.insert(open.end(), children.begin(), children.end());
+  }
+  return found;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,194 @@
+// What a path leads to where it leads to no checkpoint: a table of what other programs write, told
+// by magic bytes, members of archives and names in folders, with what to do about each.
+#include "format/foreign/foreign.h"
+
+#include <algorithm>
+
+#include "codec/zip.h"
+#include "format/torch/torch_save.h"
+
+namespace ckpt {
+namespace {
+
+using std::string_view;
+using namespace std::string_view_literals;
+
+constexpr uint64_t kHeadBytes = 512;  // a block of tar
+
+// --- files by their first bytes ------------------------------------------------------------------
+
+struct Signature {
+  size_t offset_bytes;
+  string_view bytes;
+  Foreign foreign;
+};
+
+constexpr Signature kSignatures[] = {
+    {0,
+     "GGUF",
+     {"a GGUF file (llama.cpp)",
+      "open the checkpoint that it was made from; gguf-dump, of the Python package gguf, lists "
+      "what "
+      "a GGUF file holds"}},
+    {0,
+     "\x93NUMPY",
+     {"a NumPy array (.npy)",
+      "load it with numpy.load and write it with safetensors.numpy.save_file: that file is read"}},
+    {0,
+     "\x89HDF\r\n\x1a\n",
+     {"an HDF5 file (Keras, h5py)",
+      "load it with h5py and write its arrays with safetensors.numpy.save_file: that file is "
+      "read"}},
+    {4, "TFL3", {"a TensorFlow Lite model", "open the checkpoint that the model was trained from"}},
+    {0,
+     "\x1f\x8b",
+     {"gzip-compressed data",
+      "unpack it first, with tar -xzf (.tar.gz, .tgz) or gunzip, then open what was in it"}},
+    {0,
+     "BZh",
+     {"bzip2-compressed data",
+      "unpack it first, with tar -xjf (.tar.bz2) or bunzip2, then open what was in it"}},
+    {0,
+     "\xFD\x37zXZ\0"sv,
+     {"xz-compressed data",
+      "unpack it first, with tar -xJf (.tar.xz) or unxz, then open what was in it"}},
+    {0,
+     "\x28\xB5\x2F\xFD",
+     {"zstd-compressed data",
+      "unpack it first, with tar --zstd -xf (.tar.zst) or unzstd, then open what was in it"}},
+    {0,
+     "\x04\x22\x4D\x18",
+     {"lz4-compressed data", "unpack it first, with unlz4, then open what was in it"}},
+    {0,
+     "7z\xBC\xAF\x27\x1C",
+     {"a 7-Zip archive", "unpack it first, with 7z x, then open what was in it"}},
+    {0, "PK\x05\x06", {"an empty zip archive", "whoever wrote it may have failed: write it again"}},
+    {0,
+     "global_step",
+     {"the `latest` file of a DeepSpeed checkpoint",
+      "mp_rank_*_model_states.pt in the folder that it names open one by one; DeepSpeed's "
+      "zero_to_fp32.py writes one state dict, which opens and converts"}},
+};
+
+constexpr Foreign kLfsPointer = {"a Git LFS pointer, not the file that it stands for",
+                                 "`git lfs pull` in its repository fetches the file"};
+constexpr Foreign kHtml = {
+    "an HTML page, as a failed download leaves it",
+    "download it again: the address may be wrong, or it needs a login or a token"};
+constexpr Foreign kXml = {"an XML document, as a storage service answers with an error",
+                          "download it again: the address may be wrong, or it needs credentials"};
+constexpr Foreign kDcpMetadata = {
+    "the .metadata file of a torch_dist (DCP) checkpoint under another name",
+    "in a folder with its .distcp files it must be called .metadata; open that folder"};
+constexpr Foreign kPickle = {
+    "a Python pickle that torch.save did not write",
+    "where you trust its origin, load it in Python and write it with torch.save: that file is "
+    "read"};
+constexpr Foreign kOnnx = {"an ONNX model", "open the checkpoint that the model was exported from"};
+constexpr Foreign kTensorFlowIndex = {
+    "the index of a TensorFlow checkpoint",
+    "load it with tf.train.load_checkpoint and write its arrays with safetensors.numpy.save_file: "
+    "that file is read"};
+
+bool starts_with_any_case(string_view text, string_view lower) {
+  const auto equal = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a + 32 : a) == b; };
+  return text.size() >= lower.size() &&
+         std::ranges::equal(text.substr(0, lower.size()), lower, equal);
+}
+
+// What is there in place of a file that was not fetched.
+const Foreign* stand_in(string_view head) {
+  if (head.starts_with("version https://git-lfs.github.com/spec/")) return &kLfsPointer;
+  if (head.starts_with("\xEF\xBB\xBF")) head.remove_prefix(3);
+  head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
+  if (starts_with_any_case(head, "<!doctype html")) return &kHtml;
+  if (starts_with_any_case(head, "<html")) return &kHtml;
+  return head.starts_with("<?xml") || head.starts_with("<Error>") ? &kXml : nullptr;
+}
+
+// Protocols 2 to 5 begin with PROTO; every pickle ends with STOP.
+const Foreign* pickle(string_view head, string_view tail) {
+  const bool is_pickle =
+      head.size() > 2 && head[0] == '\x80' && head[1] >= 2 && head[1] <= 5 && tail.ends_with('.');
+  if (!is_pickle) return nullptr;
+  return head.find("torch.distributed.checkpoint.metadata") != head.npos ? &kDcpMetadata : &kPickle;
+}
+
+// ModelProto: ir_version (field 1, a small number), then producer_name (field 2, a short text).
+bool is_onnx(string_view head) {
+  if (head.size() < 5 || head[0] != 0x08 || head[1] < 1 || head[1] > 32 || head[2] != 0x12) {
+    return false;
+  }
+  const auto name_bytes = static_cast<unsigned char>(head[3]);
+  const string_view name = head.substr(4, name_bytes);
+  return name_bytes > 0 && name_bytes < 64 && name.size() == name_bytes &&
+         std::ranges::all_of(name, [](char c) { return c >= ' ' && c < 0x7F; });
+}
+
+// The footer of LevelDB's table format, which TensorFlow's tensor bundles use.
+bool is_table(string_view tail) { return tail == "\x57\xFB\x80\x8B\x24\x75\x47\xDB"; }
+
+std::string head_of(const RandomAccess& file) {
+  std::string head(std::min<uint64_t>(file.size_bytes(), kHeadBytes), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(head)));
+  return head;
+}
+
+std::string filled_in(string_view advice, const std::filesystem::path& path) {
+  const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  std::string text(advice);
+  for (const auto& [place, name] :
+       {std::pair("{path}"sv, path.string()), std::pair("{folder}"sv, folder.string())}) {
+    const size_t at = text.find(place);
+    if (at != text.npos) text.replace(at, place.size(), escaped(name));
+  }
+  return text;
+}
+
+}  // namespace
+
+const Foreign* foreign_content(string_view head, string_view tail) {
+  for (const Signature& row : kSignatures) {
+    if (head.size() < row.offset_bytes) continue;
+    if (head.substr(row.offset_bytes).starts_with(row.bytes)) return &row.foreign;
+  }
+  if (is_table(tail)) return &kTensorFlowIndex;
+  if (is_onnx(head)) return &kOnnx;
+  if (const Foreign* const found = pickle(head, tail)) return found;
+  return stand_in(head);
+}
+
+const Foreign* foreign_stand_in(const RandomAccess& file) { return stand_in(head_of(file)); }
+
+const Foreign* foreign_file(const RandomAccess& file) {
+  constexpr uint64_t kTailBytes = 8, kMembersMax = 10'000;
+  const std::string head = head_of(file);
+  if (is_legacy_torch_save(head)) return nullptr;
+  if (is_tar(head)) return &foreign_tar(tar_member_names(file));
+  if (head.starts_with("PK\x03\x04")) {
+    try {
+      return foreign_archive(zip::member_names(file, {0, file.size_bytes()}, kMembersMax));
+    } catch (const Error&) {
+      return nullptr;  // cut off or damaged: no directory tells what it was
+    }
+  }
+  std::string tail(std::min<uint64_t>(file.size_bytes(), kTailBytes), '\0');
+  file.read_at(file.size_bytes() - tail.size(), std::as_writable_bytes(std::span(tail)));
+  return foreign_content(head, tail);
+}
+
+void refuse_foreign(const Foreign& foreign, const std::filesystem::path& named) {
+  const std::filesystem::path path = named.lexically_normal();  // "file", not "./file"
+  throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
+              "is " + std::string(foreign.name) +
+                  "; expected a torch.save or safetensors file, or a checkpoint folder",
+              filled_in(foreign.advice, path));
+}
+
+void refuse_address(const Foreign& foreign, const std::filesystem::path& path) {
+  throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
+              "is " + std::string(foreign.name) + "; expected a path on this machine",
+              filled_in(foreign.advice, path));
+}
+
+}  // namespace ckpt

@@ -1,0 +1,56 @@
+// Where a checkpoint's files lie, and opening them.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include <ckpt/catalog.h>
+#include <ckpt/limits.h>
+
+#include "io/file.h"
+
+namespace ckpt {
+
+// Files of a checkpoint as they were when they were opened for the first time. Thread-safe.
+class OpenedFiles {
+ public:
+  void note(const std::string& name, const FileState& state) {
+    const std::scoped_lock lock(mutex_);
+    states_.try_emplace(name, state);
+  }
+  std::optional<FileState> state_of(const std::string& name) const {
+    const std::scoped_lock lock(mutex_);
+    const auto found = states_.find(name);
+    return found == states_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, FileState> states_;
+};
+
+// What a path turned out to be: the folder (or file) to read, after roots and trackers were
+// followed.
+struct Location {
+  Format format = Format::Torch;
+  std::filesystem::path folder;          // what relative file names start from
+  std::optional<std::string> only_file;  // a single-file checkpoint: its name in `folder`
+  std::optional<int64_t> iteration;      // from the folder's name
+  bool was_root = false;
+  bool is_index = false;    // only_file is the index of several safetensors files
+  bool named_file = false;  // only_file was named by the user, not found in a folder
+  std::shared_ptr<OpenedFiles> opened = std::make_shared<OpenedFiles>();
+};
+
+// Whether the user allows links that lead out of the folder, or has named this very file.
+bool may_lead_out(const Location& location, const std::string& name, const Limits& limits);
+// Opens a file of a checkpoint, and notes it in location.opened; errors call it `shown`. A link
+// that may not lead out is Corrupt.
+File open_source(const Location& location, const std::string& name, const std::string& shown,
+                 const Limits& limits);
+
+}  // namespace ckpt

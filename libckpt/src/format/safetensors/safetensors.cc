@@ -1,0 +1,223 @@
+// Format `safetensors`: one file, several files with an index, or the files that the ranks of
+// PyTorch's HuggingFaceStorageWriter wrote, each with a part of every tensor.
+//
+//   NAME.safetensors.index.json  {"metadata": {...}, "weight_map": {KEY: FILE, ...}}
+//   shard-RRRRR-model-00001-of-00001.safetensors, with __metadata__.DCP_SHARDING_INFO =
+//                                {KEY: {"saved_offsets": [...]}, ...}
+#include <algorithm>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include <ckpt/error.h>
+
+#include "base/checked_math.h"
+#include "codec/strict_json.h"
+#include "format/foreign/foreign.h"
+#include "format/safetensors/safetensors.h"
+#include "format/safetensors/safetensors_header.h"
+#include "io/directory.h"
+#include "model/check_catalog.h"
+
+namespace ckpt {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kDepthMax = 8;  // of an index
+constexpr std::string_view kShardingInfo = "DCP_SHARDING_INFO";
+
+[[noreturn]] void corrupt(const std::string& file, std::string_view key, std::string problem) {
+  throw Error(ErrorCode::Corrupt, {file, std::nullopt, std::string(key)}, std::move(problem));
+}
+
+SafetensorsHeader add_file(const Location& location, const std::string& name, const Limits& limits,
+                           Contents& contents) {
+  const auto index = static_cast<uint32_t>(contents.catalog.files.size());
+  const File file = open_source(location, name, name, limits);
+  contents.catalog.files.push_back({name, file.size_bytes()});
+  return read_safetensors_header(file, index, {0, file.size_bytes()}, limits);
+}
+
+void read_single(const Location& location, const Limits& limits, Contents& contents) {
+  SafetensorsHeader header = add_file(location, *location.only_file, limits, contents);
+  contents.catalog.tensors = std::move(header.tensors);
+  contents.header_metadata = std::move(header.metadata);
+}
+
+// --- several files with an index
+// ---------------------------------------------------------------------
+
+constexpr std::string_view kIndexSuffix = ".index.json";
+constexpr Foreign kOtherJson = {
+    "a JSON file without a weight_map, not the index of a model in several files",
+    "a *.safetensors.index.json can be opened, and so can the folder that holds one"};
+constexpr Foreign kTorchIndex = {
+    "the index of a model in several torch.save files",
+    "they open one by one, such as {folder}/pytorch_model-00001-of-*.bin; save_pretrained of "
+    "transformers writes safetensors, which open as a whole"};
+
+// transformers writes the same kind of index for pytorch_model-00001-of-00002.bin.
+void refuse_torch_index(const json& index, const std::filesystem::path& path) {
+  for (const auto& [key, file] : index["weight_map"].items()) {
+    if (file.is_string() && file.get<std::string>().ends_with(".bin")) {
+      refuse_foreign(kTorchIndex, path);
+    }
+  }
+}
+
+JsonTree read_index(const Location& location, const Limits& limits, Contents& contents) {
+  const std::string& name = *location.only_file;
+  const File file = open_source(location, name, name, limits);
+  contents.catalog.files.push_back({name, file.size_bytes()});
+  if (file.size_bytes() > limits.safetensors_header_bytes_max) {
+    corrupt(name, "",
+            "the index has " + std::to_string(file.size_bytes()) + " bytes, the limit is " +
+                std::to_string(limits.safetensors_header_bytes_max));
+  }
+  std::string text(file.size_bytes(), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  JsonTree tree =
+      parse_strict_json(text, {kDepthMax, [&](const std::string& key, const std::string& problem) {
+                                 corrupt(name, key, problem + " in the index");
+                               }});
+  const json& index = *tree;
+  if (!name.ends_with(kIndexSuffix) && !(index.is_object() && index.contains("weight_map"))) {
+    refuse_foreign(kOtherJson, location.folder / name);
+  }
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+    corrupt(name, "weight_map", "the index is not a JSON object with a weight_map");
+  }
+  return tree;
+}
+
+// Tensors by file, in the order of the files' names.
+std::map<std::string, std::set<std::string>> files_of(const json& index, const std::string& name) {
+  std::map<std::string, std::set<std::string>> files;
+  for (const auto& [key, value] : index["weight_map"].items()) {
+    if (!value.is_string()) corrupt(name, key, "its file name is not a string");
+    const auto file = value.get<std::string>();
+    if (!is_safe_relative(file) || file.find_first_of("/\\") != file.npos) {
+      corrupt(name, key, "'" + escaped(file) + "' is not a plain file name");
+    }
+    files[file].insert(key);
+  }
+  return files;
+}
+
+void read_indexed(const Location& location, const Limits& limits, Contents& contents) {
+  const std::string& name = *location.only_file;
+  contents.metadata_files.push_back(name);
+  const JsonTree index = read_index(location, limits, contents);
+  refuse_torch_index(*index, location.folder / name);
+  for (auto& [file, keys] : files_of(*index, name)) {
+    SafetensorsHeader header = add_file(location, file, limits, contents);
+    for (TensorEntry& tensor : header.tensors) {
+      if (keys.erase(tensor.key) == 0) {
+        corrupt(file, tensor.key, "is in this file, but the index does not say so");
+      }
+      contents.catalog.tensors.push_back(std::move(tensor));
+    }
+    if (!keys.empty()) corrupt(file, *keys.begin(), "is not in this file, but the index says so");
+    contents.header_metadata.merge(header.metadata);
+  }
+}
+
+// --- a part of every tensor in each file
+// -------------------------------------------------------------
+
+// Where the parts that a file holds lie in their tensors.
+std::map<std::string, Extents> saved_offsets(const SafetensorsHeader& header,
+                                             const std::string& file) {
+  const auto info = header.metadata.find(std::string(kShardingInfo));
+  if (info == header.metadata.end()) {
+    throw Error(ErrorCode::Unsupported, {.file = file, .key = {}},
+                "one of several safetensors files in a folder without an index",
+                "name one of the files, or the *.safetensors.index.json");
+  }
+  const JsonTree offsets = parse_strict_json(
+      info->second, {kDepthMax, [&](const std::string& key, const std::string& problem) {
+                       corrupt(file, kShardingInfo, "'" + escaped(key) + "' " + problem);
+                     }});
+  if (!offsets->is_object()) corrupt(file, kShardingInfo, "is not a JSON object");
+  std::map<std::string, Extents> result;
+  for (const auto& [key, entry] : offsets->items()) {
+    if (!entry.is_object() || !entry.contains("saved_offsets") ||
+        !entry["saved_offsets"].is_array()) {
+      corrupt(file, key, std::string(kShardingInfo) + " has no list of saved_offsets for it");
+    }
+    Extents& extents = result[key];
+    for (const json& offset : entry["saved_offsets"]) {
+      if (!offset.is_number_unsigned()) corrupt(file, key, "an offset is not a number");
+      extents.push_back(offset.get<uint64_t>());
+    }
+  }
+  return result;
+}
+
+// Puts tensors together from their parts; the parts tell the shape.
+class Assembler {
+ public:
+  void add(TensorEntry part, const Extents& offsets, const std::string& file) {
+    if (offsets.size() != part.shape.size()) {
+      corrupt(file, part.key, "its offsets and its shape differ in the number of dimensions");
+    }
+    const auto [place, added] = places_.emplace(part.key, tensors_.size());
+    if (added) tensors_.push_back({{}, part.key, part.dtype, Extents(offsets), {}});
+    TensorEntry& tensor = tensors_[place->second];
+    if (tensor.dtype != part.dtype || tensor.shape.size() != offsets.size()) {
+      corrupt(file, part.key,
+              "has a different element type or number of dimensions in another file");
+    }
+    for (size_t d = 0; d < offsets.size(); ++d) {
+      const auto end = checked_add(offsets[d], part.shape[d]);
+      if (!end) corrupt(file, part.key, "its offsets are too large");
+      tensor.shape[d] = std::max(tensor.shape[d], *end);
+    }
+    tensor.chunks.push_back({{offsets, part.shape}, part.chunks[0].region});
+  }
+
+  std::vector<TensorEntry> finish() {
+    for (const TensorEntry& tensor : tensors_) check_chunks(tensor);
+    return std::move(tensors_);
+  }
+
+ private:
+  std::vector<TensorEntry> tensors_;
+  std::map<std::string, size_t> places_;
+};
+
+void read_parts(const Location& location, const Limits& limits, Contents& contents) {
+  Assembler assembler;
+  for (const std::string& name : Directory::open(location.folder).list()) {
+    if (!name.ends_with(kSafetensorsSuffix)) continue;
+    SafetensorsHeader header = add_file(location, name, limits, contents);
+    const auto offsets = saved_offsets(header, name);
+    for (TensorEntry& tensor : header.tensors) {
+      const auto found = offsets.find(tensor.key);
+      if (found == offsets.end()) {
+        corrupt(name, tensor.key, std::string(kShardingInfo) + " does not list it");
+      }
+      assembler.add(std::move(tensor), found->second, name);
+    }
+  }
+  contents.catalog.tensors = assembler.finish();
+}
+
+}  // namespace
+
+Contents read_safetensors_contents(const Location& location, const Limits& limits) {
+  Contents contents;
+  contents.catalog.format = Format::Safetensors;
+  if (!location.only_file) {
+    read_parts(location, limits, contents);
+  } else if (location.is_index) {
+    read_indexed(location, limits, contents);
+  } else {
+    read_single(location, limits, contents);
+  }
+  contents.catalog.index();
+  return contents;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,76 @@
+// Format `torch`: torch.save files. One file, or an iteration folder of Megatron-LM:
+//   mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt, layer_wise_optimizer_R.pt, distrib_optim.pt
+#include <algorithm>
+
+#include <ckpt/error.h>
+
+#include "format/torch/torch.h"
+#include "format/torch/torch_save.h"
+#include "format/values/json_pointer.h"
+#include "io/directory.h"
+
+namespace ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> torch_files(const Location& location) {
+  if (location.only_file) return {*location.only_file};
+  std::vector<std::string> names;
+  for (const std::string& folder : Directory::open(location.folder).list()) {
+    const fs::path path = location.folder / folder;
+    if (!folder.starts_with("mp_rank_") || kind_behind(path) != EntryKind::Folder) continue;
+    for (const std::string& file : Directory::open(path).list()) {
+      if (fs::path(file).extension() == ".pt") names.push_back(folder + "/" + file);
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Document read_document(const File& file, uint32_t index, const Limits& limits) {
+  std::string head(std::min<uint64_t>(file.size_bytes(), 64), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(head)));
+  if (is_legacy_torch_save(head)) return read_legacy_torch_save(file, index, limits);
+  return read_torch_save(file, index, {0, file.size_bytes()}, limits);
+}
+
+void read_file(const Location& location, const std::string& name, const Limits& limits,
+               Contents& contents) {
+  const std::string shown = location.only_file ? "" : name;
+  const Document& document = add_torch_save_file({location, name, shown}, limits, contents);
+  for (RootObject& object : root_objects(document)) {
+    contents.catalog.objects.push_back({shown, std::move(object.pointer), std::nullopt});
+  }
+}
+
+}  // namespace
+
+const Document& add_torch_save_file(const TorchSaveFile& what, const Limits& limits,
+                                    Contents& contents) {
+  const auto index = static_cast<uint32_t>(contents.catalog.files.size());
+  const File file = open_source(what.location, what.name, what.name, limits);
+  contents.catalog.files.push_back({what.name, file.size_bytes()});
+  Document document = read_document(file, index, limits);
+  try {
+    for (const TensorAt& tensor : tensors_in(document)) {
+      contents.catalog.tensors.push_back(make_tensor_entry(document, tensor, what.shown));
+    }
+  } catch (Error& error) {
+    throw error.within({.file = what.name, .key = {}});
+  }
+  return contents.documents.emplace(what.name, std::move(document)).first->second;
+}
+
+Contents read_torch_contents(const Location& location, const Limits& limits) {
+  Contents contents;
+  contents.catalog.format = Format::Torch;
+  contents.catalog.iteration = location.iteration;
+  for (const std::string& name : torch_files(location)) {
+    read_file(location, name, limits, contents);
+  }
+  contents.catalog.index();
+  return contents;
+}
+
+}  // namespace ckpt

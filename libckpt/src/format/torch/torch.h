@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+#include <ckpt/limits.h>
+
+#include "format/location/contents.h"
+#include "format/location/location.h"
+
+namespace ckpt {
+
+// A torch.save file of a checkpoint; `shown`: what its catalog entries call it.
+struct TorchSaveFile {
+  const Location& location;
+  const std::string& name;
+  const std::string& shown;
+};
+// Adds the file, its document and its tensors.
+const Document& add_torch_save_file(const TorchSaveFile& what, const Limits& limits,
+                                    Contents& contents);
+
+Contents read_torch_contents(const Location& location, const Limits& limits);
+
+}  // namespace ckpt

@@ -1,0 +1,97 @@
+#include "format/torch_dist/dist_collector.h"
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+
+#include "model/check_catalog.h"
+
+namespace ckpt {
+
+bool DistCollector::collect(const DistPieces& pieces) {
+  const auto add = [&](const DistPieces::Entry& entry) { return add_entry(pieces, entry); };
+  const auto put = [&](const DistPieces::Place& place) {
+    return place.offsets == nullptr ? place_object(place) : place_chunk(place);
+  };
+  return std::ranges::all_of(pieces.entries, add) && std::ranges::all_of(pieces.places, put);
+}
+
+bool DistCollector::add_entry(const DistPieces& pieces, const DistPieces::Entry& entry) {
+  if (known(entry.key).what != What::Nothing) return false;
+  if (known_.size() <= entry.key) known_.resize(std::max<size_t>(entry.key + 1, 2 * known_.size()));
+  if (entry.tensor) {
+    known_[entry.key] = {What::Tensor, static_cast<uint32_t>(tensors_.size())};
+    add_tensor(pieces, entry);
+  } else {
+    known_[entry.key] = {What::Object, static_cast<uint32_t>(objects_.size())};
+    objects_.push_back({{}, *entry.name, std::nullopt});
+    ++unplaced_;
+  }
+  return true;
+}
+
+void DistCollector::add_tensor(const DistPieces& pieces, const DistPieces::Entry& entry) {
+  const DistPieces::Tensor& read = *entry.tensor;
+  TensorEntry& tensor =
+      tensors_.emplace_back(TensorEntry{{}, *entry.name, read.dtype, *read.shape, {}});
+  tensor.requires_grad = read.requires_grad;
+  tensor.chunks.reserve(read.boxes);
+  for (const auto& box : std::span(pieces.boxes).subspan(read.first_box, read.boxes)) {
+    tensor.chunks.push_back({{*box.offsets, *box.sizes}, {}});
+  }
+  next_chunk_.push_back(0);
+  unplaced_ += read.boxes;
+  check_chunks(tensor);
+}
+
+bool DistCollector::place_object(const DistPieces::Place& place) {
+  const Known entry = known(place.key);
+  if (entry.what != What::Object) return false;
+  std::optional<StorageRegion>& region = objects_[entry.index].region;
+  if (region) return false;
+  set_region(region.emplace(), place);
+  return true;
+}
+
+bool DistCollector::place_chunk(const DistPieces::Place& place) {
+  const Known entry = known(place.key);
+  if (entry.what != What::Tensor) return false;
+  const auto chunk = chunk_at(entry.index, *place.offsets);
+  if (!chunk) return false;
+  next_chunk_[entry.index] = *chunk + 1;
+  set_region(tensors_[entry.index].chunks[*chunk].region, place);
+  return true;
+}
+
+// A chunk that has its place is no longer found: a second place for it is somebody else's question.
+std::optional<uint32_t> DistCollector::chunk_at(uint32_t tensor, const Extents& offsets) {
+  const std::vector<Chunk>& chunks = tensors_[tensor].chunks;
+  const uint32_t next = next_chunk_[tensor];
+  const auto offsets_of = [&](uint32_t i) -> const Extents& { return chunks[i].box.offsets; };
+  const auto is_it = [&](uint32_t i) {
+    return chunks[i].region.wrapping == Wrapping::None && offsets_of(i) == offsets;
+  };
+  if (next < chunks.size() && is_it(next)) return next;
+  std::vector<uint32_t>& sorted = by_offsets_[tensor];
+  if (sorted.empty()) {
+    sorted.resize(chunks.size());
+    std::iota(sorted.begin(), sorted.end(), 0u);
+    std::ranges::sort(sorted, {}, offsets_of);
+  }
+  const auto found = std::ranges::lower_bound(sorted, offsets, {}, offsets_of);
+  return found != sorted.end() && is_it(*found) ? std::optional(*found) : std::nullopt;
+}
+
+void DistCollector::set_region(StorageRegion& region, const DistPieces::Place& place) {
+  if (ends_.size() <= place.file) ends_.resize(place.file + 1);
+  uint64_t& end_bytes = ends_[place.file];
+  do_regions_follow_ =
+      do_regions_follow_ && place.bytes.offset_bytes >= end_bytes && place.bytes.count_bytes > 0;
+  end_bytes = place.bytes.end_bytes();
+  region.file = place.file;
+  region.bytes = place.bytes;
+  region.wrapping = Wrapping::TorchSave;
+  --unplaced_;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,360 @@
+// A pickle machine for .metadata (dist_metadata.cc has its grammar) that builds no tree: the
+// objects of a chunk are taken apart as soon as they are complete. It rests on what holds for every
+// pickle that Python writes: memo indices come in order, and a list, a dict or an object is
+// recalled from the memo only while it is shared, which those of a .metadata are not.
+#include "format/torch_dist/dist_stream.h"
+
+#include <exception>
+#include <limits>
+#include <stop_token>
+#include <thread>
+#include <utility>
+
+#include "base/forward_reader.h"
+#include "base/text.h"
+#include "codec/big_integer.h"
+#include "codec/pickle_opcodes.h"
+#include "codec/python_text.h"
+#include "format/torch_dist/dist_assembler.h"
+#include "format/torch_dist/dist_piece_queue.h"
+#include "format/torch_dist/dist_record.h"
+#include "format/torch_dist/kept_memo.h"
+
+namespace ckpt {
+namespace {
+
+using pickle::Op;
+using Tag = DistItem::Tag;
+
+constexpr uint64_t kStreamedBytesMax = uint64_t{4} << 30;  // ids of numbers fit 32 bits below this
+constexpr uint64_t kThreadedBytesMin = uint64_t{1} << 20;  // below it a thread costs more
+constexpr size_t kPiecesWaitingMax = 64;  // some MB, where the other thread comes to nothing
+constexpr int kProtocolMax = 5;
+
+class Machine {
+ public:
+  Machine(const RandomAccess& file, const Limits& limits, DistAssembler::Deliver deliver)
+      : reader_(file), limits_(limits), assembler_(std::move(deliver)) {}
+
+  // All but the tensors and objects, which are delivered.
+  std::optional<DistMetadata> run(const std::stop_token& stop) {
+    const bool is_usual = read(stop);
+    assembler_.flush();
+    return is_usual ? assembler_.finish(stack_.back()) : std::nullopt;
+  }
+
+ private:
+  bool read(const std::stop_token& stop) {
+    for (;;) {
+      const std::byte* code = reader_.take(1);
+      if (code == nullptr) return false;
+      const auto op = static_cast<Op>(*code);
+      if (op == Op::Stop) break;
+      if (!step(op) || made_ > limits_.pickle_nodes_max) return false;
+      if (op == Op::SetItems && stop.stop_requested()) return false;
+    }
+    return stack_.size() == 1 && marks_.empty() && reader_.left_bytes() == 0;
+  }
+
+  bool step(Op op) {
+    switch (op) {
+      case Op::Memoize: return memoize(memo_.size());
+      case Op::BinPut: return with_number<1>([&](uint64_t index) { return memoize(index); });
+      case Op::LongBinPut: return with_number<4>([&](uint64_t index) { return memoize(index); });
+      case Op::BinGet: return with_number<1>([&](uint64_t index) { return recall(index); });
+      case Op::LongBinGet: return with_number<4>([&](uint64_t index) { return recall(index); });
+      case Op::BinInt1: return with_number<1>([&](uint64_t value) { return push_int(value); });
+      case Op::BinInt2: return with_number<2>([&](uint64_t value) { return push_int(value); });
+      case Op::BinInt:
+        return with_number<4>([&](uint64_t value) {
+          return push_int(static_cast<uint64_t>(int64_t{static_cast<int32_t>(value)}));
+        });
+      case Op::Long1: return with_number<1>([&](uint64_t length) { return push_long(length); });
+      case Op::None: return push({Tag::None});
+      case Op::NewTrue: return push({Tag::Bool, 0, 1});
+      case Op::NewFalse: return push({Tag::Bool, 0, 0});
+      case Op::ShortBinUnicode: return with_number<1>([&](uint64_t n) { return push_text(n); });
+      case Op::BinUnicode: return with_number<4>([&](uint64_t n) { return push_text(n); });
+      case Op::Mark: marks_.push_back(stack_.size()); return true;
+      case Op::EmptyTuple: return push_new_instance() || push_empty_tuple();
+      case Op::EmptyDict: return push({Tag::Dict});
+      case Op::EmptyList: return push({Tag::List});
+      case Op::Tuple1: return push_tuple(1);
+      case Op::Tuple2: return push_tuple(2);
+      case Op::Tuple3: return push_tuple(3);
+      default: return step_object(op);
+    }
+  }
+
+  bool step_object(Op op) {
+    switch (op) {
+      case Op::Tuple: return at_mark(0) && push_tuple(stack_.size() - popped_mark_);
+      case Op::SetItems: return at_mark(1) && set_items(popped_mark_);
+      case Op::SetItem: return above_floor(3) && set_items(stack_.size() - 2);
+      case Op::Appends: return at_mark(1) && append(popped_mark_);
+      case Op::Append: return above_floor(2) && append(stack_.size() - 1);
+      case Op::Global: return push_global();
+      case Op::StackGlobal: return push_stack_global();
+      case Op::NewObj: return push_object(Construction::NewObj);
+      case Op::Reduce: return push_object(Construction::Reduce);
+      case Op::Build: return build();
+      case Op::Proto: return with_number<1>([](uint64_t n) { return n <= kProtocolMax; });
+      case Op::Frame:
+        return with_number<8>([&](uint64_t length) { return length <= reader_.left_bytes(); });
+      default: return false;
+    }
+  }
+
+  // --- input ---
+
+  template <size_t kBytes, class Then>
+  bool with_number(Then then) {
+    const std::byte* bytes = reader_.take(kBytes);
+    if (bytes == nullptr) return false;
+    uint64_t number = 0;
+    for (size_t i = 0; i < kBytes; ++i) number |= static_cast<uint64_t>(bytes[i]) << (8 * i);
+    return then(number);
+  }
+
+  bool push_long(uint64_t length) {
+    const std::byte* bytes = reader_.take(length);
+    if (bytes == nullptr) return false;
+    const auto value = pickle::small_integer({bytes, static_cast<size_t>(length)});
+    return value && push_int(static_cast<uint64_t>(*value));
+  }
+
+  bool push_text(uint64_t length) {
+    const std::byte* bytes = reader_.take(length);
+    if (bytes == nullptr) return false;
+    const std::string_view text(reinterpret_cast<const char*>(bytes), static_cast<size_t>(length));
+    const auto id = assembler_.values().texts.intern(text, pickle::is_python_str);
+    return id && push({Tag::Text, *id});
+  }
+
+  bool push_global() {
+    std::string_view line;
+    if (!reader_.take_line(line)) return false;
+    InternedTexts& texts = assembler_.values().texts;
+    // Looked at each time: a text that is known already may be one that only a str can hold.
+    if (!is_utf8(line)) return false;
+    const auto module = texts.intern(line, is_utf8);
+    if (!module || !reader_.take_line(line) || !is_utf8(line)) return false;
+    const auto name = texts.intern(line, is_utf8);
+    return name && push_class(*module, *name);
+  }
+
+  bool push_class(uint32_t module, uint32_t name) {
+    made_ += 2;  // the tree holds the two names, too
+    return push({Tag::Class, assembler_.values().add_class(module, name)});
+  }
+
+  // --- stack ---
+
+  bool push(DistItem item) {
+    stack_.push_back(item);
+    ++made_;
+    return true;
+  }
+
+  bool push_int(uint64_t value) { return push({Tag::Int, 0, value}); }
+
+  bool above_floor(size_t count) const {
+    return stack_.size() >= (marks_.empty() ? 0 : marks_.back()) + count;
+  }
+
+  // Takes the last mark off; true if there is one, and at least `below` values under it that belong
+  // to the same container.
+  bool at_mark(size_t below) {
+    if (marks_.empty()) return false;
+    popped_mark_ = marks_.back();
+    marks_.pop_back();
+    return popped_mark_ >= (marks_.empty() ? 0 : marks_.back()) + below;
+  }
+
+  std::span<const DistItem> from(size_t height) const { return std::span(stack_).subspan(height); }
+
+  // Replaces the last `count` values by one; false where that is unknown.
+  bool replace(size_t count, std::optional<DistItem> item) {
+    if (!item) return false;
+    stack_.resize(stack_.size() - count);
+    return push(*item);
+  }
+
+  // --- containers and objects ---
+
+  bool push_empty_tuple() { return push({Tag::Numbers, assembler_.empty_tuple()}); }
+
+  bool push_tuple(size_t count) {
+    const bool made =
+        above_floor(count) && replace(count, assembler_.tuple(from(stack_.size() - count)));
+    if (made) push_size();
+    return made;
+  }
+
+  // Two sequences of opcodes in one step each; they are more than half of the file.
+  //
+  // NEWOBJ, MEMOIZE, EMPTY_DICT, MEMOIZE, MARK: an object of a known class, and its dict begins.
+  bool push_new_instance() {
+    if (!above_floor(1)) return false;
+    const DistClass known = assembler_.values().known_class(stack_.back());
+    if (known == DistClass::Other || known == DistClass::Size) return false;
+    if (!reader_.take_if("\x81\x94}\x94(")) return false;
+    stack_.back() = {Tag::Instance, static_cast<uint32_t>(known)};
+    memo_.skip();
+    memo_.skip();
+    made_ += 2;  // the empty tuple and the object
+    push({Tag::Dict});
+    marks_.push_back(stack_.size());
+    return push_fields();
+  }
+
+  // The fields of that object, in one go where they are usual; else what was read of them lies on
+  // the stack for the steps of each opcode.
+  bool push_fields() {
+    const size_t first = stack_.size();
+    const auto outcome = records_.read(stack_[first - 2]);
+    made_ += records_.made();
+    if (outcome == DistRecordReader::Outcome::Built) {
+      stack_.pop_back();  // the dict
+      marks_.pop_back();
+      return true;
+    }
+    stack_.insert(stack_.end(), records_.pairs().begin(), records_.pairs().end());
+    return outcome == DistRecordReader::Outcome::Unusual;
+  }
+
+  // MEMOIZE, TUPLE1, MEMOIZE, REDUCE, MEMOIZE: the tuple of numbers becomes a torch.Size.
+  void push_size() {
+    if (!above_floor(2) || !stack_.back().is(Tag::Numbers)) return;
+    const DistItem& callable = stack_[stack_.size() - 2];
+    if (assembler_.values().known_class(callable) != DistClass::Size) return;
+    if (!reader_.take_if("\x94\x85\x94R\x94")) return;
+    const DistItem size{Tag::Size, stack_.back().id};
+    stack_.pop_back();
+    stack_.back() = size;
+    memo_.skip();
+    memo_.skip();
+    made_ += 2;  // the tuple around it and the object
+    memoize(memo_.size());
+  }
+
+  bool set_items(size_t height) {
+    if (!assembler_.set_items(stack_[height - 1], std::span(stack_).subspan(height))) return false;
+    stack_.resize(height);
+    return true;
+  }
+
+  bool append(size_t height) {
+    if (!assembler_.append(stack_[height - 1], from(height))) return false;
+    stack_.resize(height);
+    return true;
+  }
+
+  bool push_stack_global() {
+    if (!above_floor(2)) return false;
+    const DistItem name = stack_.back(), module = stack_[stack_.size() - 2];
+    if (!name.is(Tag::Text) || !module.is(Tag::Text)) return false;
+    stack_.resize(stack_.size() - 2);
+    return push_class(module.id, name.id);
+  }
+
+  bool push_object(Construction construction) {
+    if (!above_floor(2)) return false;
+    const DistItem args = stack_.back(), callable = stack_[stack_.size() - 2];
+    return replace(2, assembler_.object(construction, callable, args));
+  }
+
+  bool build() {
+    if (!above_floor(2)) return false;
+    const DistItem state = stack_.back();
+    stack_.pop_back();
+    return assembler_.build(stack_.back(), state);
+  }
+
+  // --- memo ---
+
+  // Kept is what never changes and real writers recall.
+  bool memoize(uint64_t index) {
+    if (index != memo_.size() || !above_floor(1)) return false;
+    const DistItem& top = stack_.back();
+    const bool keeps =
+        top.is(Tag::Text) || top.is(Tag::Class) || top.is(Tag::Size) || top.is(Tag::Node);
+    if (keeps && KeptMemo::can_hold(top.id)) {
+      memo_.keep(top);
+    } else {
+      memo_.skip();
+    }
+    return true;
+  }
+
+  bool recall(uint64_t index) {
+    DistItem& item = stack_.emplace_back();
+    if (!memo_.find(index, item)) return false;
+    if (!item.is(Tag::Class)) return true;
+    const auto outcome = records_.read_as_before(assembler_.values().known_class(item), item);
+    if (outcome == DistRecordReader::Outcome::Built) made_ += records_.made();
+    return outcome != DistRecordReader::Outcome::Refused;
+  }
+
+  ForwardReader reader_;
+  const Limits& limits_;
+  DistAssembler assembler_;
+  std::vector<DistItem> stack_;
+  std::vector<size_t> marks_;  // heights of stack_
+  size_t popped_mark_ = 0;
+  KeptMemo memo_;
+  DistRecordReader records_{reader_, memo_, assembler_};
+  uint64_t made_ = 0;  // values
+};
+
+// Whatever happens, who reads is not left waiting.
+struct AbandonedAtEnd {
+  DistPieceQueue& queue;
+  ~AbandonedAtEnd() { queue.abandon(); }
+};
+
+bool collect(DistPieceQueue& queue, DistCollector& collector) {
+  while (auto pieces = queue.pop()) {
+    if (!collector.collect(*pieces)) return false;
+    queue.give_back(std::move(*pieces));
+  }
+  return true;
+}
+
+}  // namespace
+
+std::optional<DistMetadata> stream_dist_metadata(const RandomAccess& file, const Limits& limits) {
+  const uint64_t bytes_max = std::min(kStreamedBytesMax, limits.pickle_bytes_max);
+  if (file.size_bytes() > bytes_max) return std::nullopt;
+  const bool is_threaded = file.size_bytes() >= kThreadedBytesMin;
+  DistPieceQueue queue(is_threaded ? kPiecesWaitingMax : std::numeric_limits<size_t>::max());
+  Machine machine(file, limits, [&](DistPieces& pieces) { queue.push(pieces); });
+  std::optional<DistMetadata> read;
+  std::exception_ptr failure;
+  const auto run = [&](const std::stop_token& stop) {
+    try {
+      read = machine.run(stop);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    queue.close();
+  };
+  std::jthread reading;  // ends, and is waited for, before what it uses
+  const AbandonedAtEnd abandoned{queue};
+  if (is_threaded) {
+    reading = std::jthread(run);
+  } else {
+    run({});
+  }
+  DistCollector collector;
+  if (!collect(queue, collector)) return std::nullopt;
+  if (reading.joinable()) reading.join();
+  if (failure) std::rethrow_exception(failure);
+  if (!read || !collector.is_complete()) return std::nullopt;
+  read->tensors = collector.take_tensors();
+  read->objects = collector.take_objects();
+  read->region_ends = collector.region_ends();
+  return read;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,166 @@
+// Format `torch_dist`: PyTorch distributed checkpoint (DCP), and Megatron-Core's folder around it.
+//   .metadata        pickle: what is stored where (dist_metadata.cc)
+//   __R.metadata     instead of it: what rank R stored, where ranks did not talk to each other
+//   __R_I.distcp     torch.save archives, back to back, one per chunk or object
+//   common.pt        Megatron: torch.save of the state that is not sharded
+//   metadata.json    Megatron: {"sharded_backend": "torch_dist", ...}; written last
+#include <ckpt/error.h>
+
+#include <algorithm>
+
+#include "base/byte_reader.h"
+#include "codec/pickle_reader.h"
+#include "codec/strict_json.h"
+#include "format/torch/torch.h"
+#include "format/torch_dist/dist_metadata.h"
+#include "format/torch_dist/dist_parts.h"
+#include "format/torch_dist/dist_safetensors.h"
+#include "format/torch_dist/dist_stream.h"
+#include "format/torch_dist/torch_dist.h"
+#include "io/directory.h"
+#include "model/check_catalog.h"
+
+namespace ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kMetadataName = ".metadata";
+constexpr const char* kCommonName = "common.pt";
+constexpr const char* kBackendName = "metadata.json";
+constexpr size_t kBackendDepthMax = 16;
+
+bool is_there(const fs::path& path) { return kind_behind(path) != EntryKind::Absent; }
+
+std::vector<std::byte> read_whole(const File& file, uint64_t bytes_max) {
+  if (file.size_bytes() > bytes_max) {
+    throw Error(
+        ErrorCode::Unsupported, {.file = file.file_name(), .key = {}},
+        std::to_string(file.size_bytes()) + " bytes, the limit is " + std::to_string(bytes_max));
+  }
+  std::vector<std::byte> bytes(file.size_bytes());
+  file.read_at(0, bytes);
+  return bytes;
+}
+
+ValueTree read_tree(const File& file, const Limits& limits) {
+  const auto bytes = read_whole(file, limits.pickle_bytes_max);
+  ByteReader reader(bytes, file.file_name());
+  ValueTree tree = pickle::read(reader, limits);
+  if (!reader.at_end()) reader.fail("bytes follow the pickle's end");
+  return tree;
+}
+
+// In one pass where the file is as real writers make it, else as a tree of values, which says what
+// is wrong with it.
+DistMetadata read_metadata(const Location& location, const Limits& limits) {
+  const File file = open_source(location, kMetadataName, kMetadataName, limits);
+  if (auto metadata = stream_dist_metadata(file, limits)) return std::move(*metadata);
+  return interpret_dist_metadata(read_tree(file, limits));
+}
+
+// What .metadata names. The size of a missing one is set later.
+FileEntry find_data_file(const Location& location, const std::string& name, const Limits& limits) {
+  if (limits.allow_missing_data && !is_there(location.folder / name)) return {name, 0, true};
+  return {name, open_source(location, name, name, limits).size_bytes()};
+}
+
+void set_size_of_missing_files(Catalog& catalog) {
+  for_each_region(catalog, [&](const StorageRegion& region, const std::string&) {
+    FileEntry& file = catalog.files[region.file];
+    if (file.is_missing) file.count_bytes = std::max(file.count_bytes, region.bytes.end_bytes());
+  });
+}
+
+// All regions lie inside their files, and no two share a byte: known without a look at each.
+bool are_regions_sound(const DistMetadata& metadata, const std::vector<FileEntry>& files) {
+  const auto ends_inside = [](uint64_t end_bytes, const FileEntry& file) {
+    return end_bytes <= file.count_bytes;
+  };
+  return std::ranges::equal(metadata.region_ends, files, ends_inside);
+}
+
+void check_backend(const Location& location, const Limits& limits) {
+  if (!is_there(location.folder / kBackendName)) return;
+  const File file = open_source(location, kBackendName, kBackendName, limits);
+  const auto bytes = read_whole(file, limits.small_file_bytes_max);
+  const Where where{.file = kBackendName, .key = "sharded_backend"};
+  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const JsonTree tree = parse_strict_json(
+      text, {kBackendDepthMax, [&](const std::string& key, const std::string& problem) {
+               throw Error(ErrorCode::Corrupt, where, "'" + escaped(key) + "' " + problem);
+             }});
+  const nlohmann::json& json = *tree;
+  if (!json.is_object() || !json.contains("sharded_backend") ||
+      !json["sharded_backend"].is_string()) {
+    throw Error(ErrorCode::Corrupt, where, "expected the name of the sharded backend");
+  }
+  const auto backend = json["sharded_backend"].get<std::string>();
+  if (backend != "torch_dist") {
+    throw Error(ErrorCode::Unsupported, where,
+                "is '" + escaped(backend) + "'; expected 'torch_dist'",
+                "load it with the Megatron-Core that wrote it, and save it with --ckpt-format "
+                "torch_dist");
+  }
+}
+
+void read_common(const Location& location, const Limits& limits, Contents& contents) {
+  const std::string name = kCommonName;
+  if (!is_there(location.folder / name)) return;
+  add_torch_save_file({location, name, name}, limits, contents);
+  contents.catalog.objects.push_back({name, "", std::nullopt});
+}
+
+DistMetadata read_parts(const Location& location, const Limits& limits) {
+  DistMetadataParts parts;
+  for (uint32_t rank = 0; is_there(location.folder / rank_metadata_name(rank)); ++rank) {
+    const std::string name = rank_metadata_name(rank);
+    try {
+      const ValueTree tree = read_tree(open_source(location, name, name, limits), limits);
+      parts.add(interpret_dist_metadata(tree, true), name);
+    } catch (Error& error) {
+      throw error.within({.file = name, .key = {}});
+    }
+  }
+  return parts.finish();
+}
+
+}  // namespace
+
+std::string rank_metadata_name(uint32_t rank) {
+  return "__" + std::to_string(rank) + kMetadataName;
+}
+
+Contents read_torch_dist_contents(const Location& location, const Limits& limits) {
+  Contents contents;
+  contents.catalog.format = Format::TorchDist;
+  contents.catalog.iteration = location.iteration;
+  check_backend(location, limits);
+  contents.has_backend_file = is_there(location.folder / kBackendName);
+  if (contents.has_backend_file) contents.metadata_files.push_back(kBackendName);
+  contents.metadata_files.push_back(kMetadataName);
+  DistMetadata metadata;
+  try {
+    metadata = is_there(location.folder / kMetadataName) ? read_metadata(location, limits)
+                                                         : read_parts(location, limits);
+  } catch (Error& error) {
+    throw error.within({.file = kMetadataName, .key = {}});
+  }
+  for (const std::string& name : metadata.files) {
+    contents.catalog.files.push_back(find_data_file(location, name, limits));
+  }
+  contents.catalog.tensors = std::move(metadata.tensors);
+  contents.catalog.objects = std::move(metadata.objects);
+  contents.dist_metadata = std::move(metadata.rest);
+  if (std::ranges::any_of(contents.catalog.files, &FileEntry::is_missing)) {
+    set_size_of_missing_files(contents.catalog);
+  }
+  const bool have_moved = resolve_safetensors_blobs(location, limits, contents.catalog);
+  if (have_moved || !are_regions_sound(metadata, contents.catalog.files)) {
+    check_regions(contents.catalog);
+  }
+  read_common(location, limits, contents);
+  contents.catalog.index();
+  return contents;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,88 @@
+#include "publish/finish_store.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include <ckpt/error.h>
+
+#include "codec/crc32.h"
+#include "codec/zstd_compressor.h"
+#include "codec/integrity.h"
+#include "publish/compress_entries.h"
+#include "publish/write_integrity.h"
+
+namespace ckpt {
+namespace {
+
+// The folder of the plan that .metadata is in.
+std::filesystem::path store_of(const Plan& plan) {
+  for (const PlannedFile& file : plan.files) {
+    const std::filesystem::path path = file.path;
+    if (path.filename() == ".metadata") return path.parent_path();
+  }
+  return {};
+}
+
+StoreFiles files_in(const std::filesystem::path& store, std::vector<FinishedPiece> written) {
+  std::ranges::sort(written, {}, [](const FinishedPiece& piece) {
+    return std::pair(std::string_view(piece.path), piece.bytes.offset_bytes);
+  });
+  StoreFiles files;
+  for (const FinishedPiece& piece : written) {
+    const std::filesystem::path path = piece.path;
+    if (path.parent_path() != store) continue;
+    auto& [count_bytes, crc] = files[path.filename().string()];
+    crc = crc32_of_both(crc, piece.crc32, piece.bytes.count_bytes);
+    count_bytes += piece.bytes.count_bytes;
+  }
+  return files;
+}
+
+void correct_sizes(const std::vector<FinishedPiece>& changed, Plan& plan) {
+  for (const FinishedPiece& piece : changed) {
+    auto file = std::ranges::find(plan.files, piece.path, &PlannedFile::path);
+    if (file == plan.files.end()) file = plan.files.insert(file, {piece.path, 0});
+    plan.total_bytes += piece.bytes.count_bytes - file->count_bytes;
+    file->count_bytes = piece.bytes.count_bytes;
+  }
+}
+
+}  // namespace
+
+void check_store_options(const Target& target, const ConvertOptions& options) {
+  if (target.format != Format::TorchDist && (options.zstd_level || options.integrity)) {
+    throw Error(ErrorCode::InvalidArgument, {},
+                std::string(options.integrity ? "integrity.json" : "zstd") +
+                    " is available for torch_dist only, not for " +
+                    std::string(name(target.format)));
+  }
+  const int level = options.zstd_level.value_or(ZstdCompressor::kLevelMin);
+  if (level < ZstdCompressor::kLevelMin || level > ZstdCompressor::kLevelMax) {
+    throw Error(ErrorCode::InvalidArgument, {},
+                "expected a zstd level from 1 to 19, found " + std::to_string(level));
+  }
+}
+
+std::vector<FinishedPiece> finish_store(const std::filesystem::path& staging,
+                                        const ConvertOptions& options,
+                                        std::vector<FinishedPiece> written, Plan& plan) {
+  if (!options.zstd_level && !options.integrity) return {};
+  const std::filesystem::path store = store_of(plan);
+  const StoreFiles before = files_in(store, std::move(written));
+  StoreFiles files = before;
+  if (options.zstd_level) {
+    compress_entries(staging / store, *options.zstd_level, options.execute, files);
+  }
+  if (options.integrity) write_integrity(staging / store, options.execute, files);
+  std::vector<FinishedPiece> changed;
+  for (const auto& [name, file] : files) {
+    const auto old = before.find(name);
+    if (old != before.end() && old->second == file) continue;
+    changed.push_back({(store / name).string(), {0, file.count_bytes}, file.crc32});
+  }
+  correct_sizes(changed, plan);
+  return changed;
+}
+
+}  // namespace ckpt

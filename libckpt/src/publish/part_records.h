@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "staging/job_record.h"
+
+namespace ckpt {
+
+// The part records that the processes of a job leave beside what they write.
+class PartRecords {
+ public:
+  // `notes`: Staging::notes().
+  PartRecords(std::filesystem::path notes, const JobIdentity& job)
+      : notes_(std::move(notes)), job_(job) {}
+
+  std::filesystem::path path_of(uint32_t rank) const;
+
+  // What this process has finished in an earlier attempt at the same job.
+  std::vector<FinishedPiece> finished_by(uint32_t rank) const;
+
+  struct Parts {
+    std::vector<FinishedPiece> pieces;  // of the parts that are whole
+    uint32_t missing = 0;               // parts that are not
+  };
+  // Throws AlreadyExists where a record belongs to another job.
+  Parts whole_parts() const;
+
+  // Throws AlreadyExists where a record speaks of one of these files, which several processes write
+  // and which are not there: what was written of it is lost, and nobody would notice once the file
+  // is there again. `content`: Staging::folder().
+  void refuse_lost(const std::vector<std::string>& absent,
+                   const std::filesystem::path& content) const;
+
+ private:
+  std::filesystem::path notes_;
+  const JobIdentity& job_;
+};
+
+}  // namespace ckpt

@@ -1,0 +1,90 @@
+#include "publish/publish_parts.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <ckpt/error.h>
+
+#include "io/directory.h"
+#include "io/publish.h"
+#include "publish/finish_store.h"
+
+namespace ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Every piece is recorded, and there; takes down the checksums of its records. Returns them in
+// their order.
+std::vector<FinishedPiece> take_payload(const WriteAttempt& attempt, PieceWriter& writer,
+                                        const std::vector<FinishedPiece>& recorded) {
+  const fs::path& folder = attempt.staging.folder();
+  std::map<std::pair<std::string, uint64_t>, const FinishedPiece*> by_place;
+  for (const FinishedPiece& piece : recorded) {
+    by_place[{piece.path, piece.bytes.offset_bytes}] = &piece;
+  }
+  std::vector<FinishedPiece> payload;
+  for (const Piece& piece : attempt.job.payload()) {
+    const auto found = by_place.find({attempt.job.name_of(piece), piece.bytes.offset_bytes});
+    if (found == by_place.end() || !attempt.job.is_there(folder, piece, *found->second) ||
+        !writer.take_record_crcs(piece, found->second->record_crcs)) {
+      throw Error(ErrorCode::IoFailure, {attempt.job.path_of(folder, piece).string()},
+                  "differs from what the part records say was written");
+    }
+    payload.push_back(*found->second);
+  }
+  return payload;
+}
+
+// Nothing is published that is not planned, whatever a staging folder was left with.
+void remove_strangers(const WriteAttempt& attempt) {
+  const fs::path& folder = attempt.staging.folder();
+  if (kind_of_entry(folder) != EntryKind::Folder) return;
+  std::set<fs::path> planned{folder};
+  for (const Piece& piece : attempt.job.payload()) {
+    for (fs::path path = attempt.job.path_of(folder, piece); planned.insert(path).second;) {
+      path = path.parent_path();
+    }
+  }
+  const FolderTree tree = walk(folder);
+  for (const auto& paths : {tree.files, tree.folders}) {
+    for (const fs::path& path : paths) {
+      if (!planned.contains(path)) remove_tree(path);
+    }
+  }
+}
+
+void add_links(const WriteAttempt& attempt) {
+  for (const LinkedFile& link : attempt.source.links) {
+    const fs::path path = attempt.staging.folder() / link.path;
+    make_folders(path.parent_path());
+    link_file(link.source, path);
+  }
+}
+
+}  // namespace
+
+void publish_parts(const WriteAttempt& attempt, PieceWriter& writer,
+                   const std::vector<FinishedPiece>& recorded) {
+  std::vector<FinishedPiece> written = take_payload(attempt, writer, recorded);
+  remove_strangers(attempt);
+  add_links(attempt);
+  std::vector<FinishedPiece> last = writer.write_last();
+  written.insert(written.end(), last.begin(), last.end());
+  std::vector<FinishedPiece> changed = finish_store(attempt.staging.folder(), attempt.options,
+                                                    std::move(written), attempt.report.plan);
+  std::erase_if(last, [&](const FinishedPiece& piece) {
+    return std::ranges::find(changed, piece.path, &FinishedPiece::path) != changed.end();
+  });
+  writer.verify(last);
+  writer.verify(changed);
+  const auto& check_result = attempt.source.check_result;
+  if (check_result) attempt.report.carried = check_result(attempt.staging.folder());
+  if (attempt.fingerprint) attempt.fingerprint->check_unchanged();
+  attempt.staging.commit();
+  attempt.report.outcome = Outcome::Published;
+}
+
+}  // namespace ckpt

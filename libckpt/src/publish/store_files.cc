@@ -1,0 +1,30 @@
+#include "publish/store_files.h"
+
+#include "codec/crc32.h"
+#include "write/read_back.h"
+
+namespace ckpt {
+
+uint64_t bytes_of(const StoreFiles& files) {
+  uint64_t sum_bytes = 0;
+  for (const auto& [name, file] : files) sum_bytes += file.count_bytes;
+  return sum_bytes;
+}
+
+StoreFile write_store_file(const std::filesystem::path& path, std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  File::create(path, bytes.size()).write_at(0, bytes);
+  return {bytes.size(), crc32(bytes)};
+}
+
+void StoreFileReader::read(std::span<std::byte> next) {
+  file_.read_at(position_bytes_, next);
+  position_bytes_ += next.size();
+  crc32_ = crc32(next, crc32_);
+}
+
+void StoreFileReader::check() const {
+  if (crc32_ != written_.crc32) throw_not_as_written(path_);
+}
+
+}  // namespace ckpt

@@ -1,0 +1,217 @@
+#include <ckpt/convert.h>
+#include <ckpt/error.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "io/directory.h"
+#include "io/publish.h"
+#include "publish/destination_name.h"
+#include "publish/finish_store.h"
+#include "publish/publish_parts.h"
+#include "publish/write_part.h"
+#include "staging/staging_place.h"
+#include "work/deal_by_bytes.h"
+#include "write/output_files.h"
+
+namespace ckpt {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::chrono::milliseconds kPoll(20);
+
+void refuse_losses(const std::vector<NotCarried>& losses) {
+  if (losses.empty()) return;
+  throw Error(
+      ErrorCode::Unsupported, {.file = {}, .key = losses[0].what},
+      "cannot be carried: " + losses[0].reason,
+      (losses.size() == 1 ? "" : std::to_string(losses.size()) + " things cannot be carried; ") +
+          "without --strict they are left out and listed");
+}
+
+void check_request(const ConvertOptions& options, const ConversionSource& source) {
+  const Share& share = options.share;
+  check_share(share);
+  const bool needs_files = options.resume || options.finish || share.world_size > 1;
+  if (needs_files && source.checkpoint == nullptr) {
+    throw Error(ErrorCode::Unsupported, {},
+                "a result that is not made from files alone cannot be shared or resumed");
+  }
+}
+
+void check_destination(const fs::path& destination, const Target& target,
+                       const ConversionSource& source) {
+  refuse_address_as_destination(destination);
+  const StagingPlace place(destination);
+  place.refuse_overlap(source.path);
+  if (source.checkpoint != nullptr) place.refuse_files(source.checkpoint->files());
+  check_destination_name(target, destination);
+}
+
+// Whether this process publishes: all parts are written, and nobody else does. Waits while one that
+// has been started again looks at its part.
+bool leads(Staging& staging, const PartRecords& records, const std::stop_token& stop) {
+  while (records.whole_parts().missing == 0) {
+    if (stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
+    const Staging::Lead lead = staging.try_lead();
+    if (lead != Staging::Lead::PartsAreAtWork) return lead == Staging::Lead::Yes;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return false;
+}
+
+class TargetWriter {
+ public:
+  TargetWriter(const Target& target, const ConversionSource& source, const ConvertOptions& options,
+               ConvertReport& report)
+      : target_(target), source_(source), options_(options), report_(report) {
+    if (source.checkpoint != nullptr) fingerprint_.emplace(*source.checkpoint);
+  }
+
+  void write(const fs::path& destination) {
+    const WriteJob job(target_, plan(), fingerprint_, options_);
+    std::optional<Staging> staging = enter(destination, job);
+    if (!staging) return;
+    const WriteAttempt attempt = attempt_at(job, *staging);
+    PieceWriter writer(attempt);
+    write_part(attempt, writer);
+    report_.outcome = Outcome::PartWritten;
+    staging->leave_part();
+    if (!leads(*staging, attempt.records(), options_.execute.stop)) return;
+    const PartRecords::Parts parts = attempt.records().whole_parts();  // nobody changes them now
+    if (parts.missing == 0) publish_parts(attempt, writer, parts.pieces);
+  }
+
+  void finish(const fs::path& destination) {
+    ConvertOptions options = options_;
+    const StagingPlace place(destination);
+    options.share.world_size = process_count_of(place);
+    const WriteJob job(target_, plan(), fingerprint_, options);
+    place.tidy();
+    const bool is_left = kind_of_entry(place.job) != EntryKind::Absent;
+    if (!is_left && !options_.force && is_published(destination, job)) {
+      report_.outcome = Outcome::AlreadyPublished;
+      return;
+    }
+    Staging staging = Staging::attach(destination, staging_options(job));
+    const WriteAttempt attempt = attempt_at(job, staging);
+    const PartRecords::Parts parts = attempt.records().whole_parts();
+    if (parts.missing != 0) {
+      throw Error(ErrorCode::NotFound, {staging.notes().string()},
+                  "the parts of " + std::to_string(parts.missing) + " of " +
+                      std::to_string(job.identity().processes) + " processes are missing");
+    }
+    if (source_.before_publishing) source_.before_publishing();
+    PieceWriter writer(attempt);
+    publish_parts(attempt, writer, parts.pieces);
+  }
+
+ private:
+  const Plan& plan() const { return report_.plan; }
+
+  WriteAttempt attempt_at(const WriteJob& job, Staging& staging) const {
+    return {job, source_, fingerprint_, options_, staging, report_};
+  }
+
+  // As many as have left parts, or have published, whatever --world-size says.
+  uint32_t process_count_of(const StagingPlace& place) const {
+    const auto left = text_of(place.job);
+    const auto job = JobIdentity::parse(left ? *left : attached_text(place.destination));
+    return job && job->processes <= kWorldSizeMax ? job->processes : options_.share.world_size;
+  }
+
+  // None where this very job has been published before.
+  std::optional<Staging> enter(const fs::path& destination, const WriteJob& job) {
+    try {
+      return Staging::create(destination, staging_options(job));
+    } catch (const Error& error) {
+      const bool is_continued = options_.share.world_size > 1 || options_.resume;
+      const bool may_be_late =
+          error.code() == ErrorCode::AlreadyExists && is_continued && !options_.force;
+      if (!may_be_late || !is_published(destination, job)) throw;
+      report_.outcome = Outcome::AlreadyPublished;
+      return std::nullopt;
+    }
+  }
+
+  // Not claimed of what the mark does not know: whether files were compressed, hashed or proven.
+  bool is_published(const fs::path& destination, const WriteJob& job) const {
+    if (options_.zstd_level || options_.integrity || options_.strict) return false;
+    if (!Staging::is_published(destination, job.identity().text())) return false;
+    for (const LinkedFile& link : source_.links) {
+      if (kind_of_entry(destination / link.path) != EntryKind::File) return false;
+    }
+    return std::ranges::all_of(plan().files, [&](const PlannedFile& file) {
+      const auto state = state_of_entry(output_path(destination, file.path));
+      return state && state->count_bytes == file.count_bytes;
+    });
+  }
+
+  StagingOptions staging_options(const WriteJob& job) const {
+    StagingOptions options;
+    options.force = options_.force;
+    options.single_file = is_single_file(target_);
+    options.source = source_.path.string();
+    if (source_.checkpoint != nullptr) options.job = job.identity().text();
+    options.resume = options_.resume;
+    options.share = options_.share;
+    options.share.world_size = job.identity().processes;
+    return options;
+  }
+
+  const Target& target_;
+  const ConversionSource& source_;
+  const ConvertOptions& options_;
+  ConvertReport& report_;
+  std::optional<SourceFingerprint> fingerprint_;
+};
+
+// What the plan does not show.
+void add_warnings_of_dry_run(const fs::path& destination, const ConvertOptions& options,
+                             ConvertReport& report) {
+  std::vector<std::string>& warnings = report.warnings;
+  if (options.zstd_level) warnings.emplace_back("sizes are before zstd compression");
+  if (options.integrity) {
+    warnings.emplace_back("integrity.json is written in addition");
+  }
+  if (!options.force && kind_of_entry(destination) != EntryKind::Absent) {
+    warnings.emplace_back("the destination exists: nothing would be written without --force");
+  }
+  // A run that is continued finds a part of its bytes there.
+  const fs::path folder = StagingPlace(destination).destination.parent_path();
+  const auto room_bytes = options.resume ? std::nullopt : free_bytes(folder);
+  if (room_bytes && report.plan.total_bytes > *room_bytes) {
+    warnings.push_back(std::to_string(report.plan.total_bytes) + " bytes are needed, " +
+                       std::to_string(*room_bytes) + " are free in " + escaped(folder.string()) +
+                       ": the run would fail (exit code 5)");
+  }
+}
+
+}  // namespace
+
+ConvertReport write_target(Target target, const ConversionSource& source,
+                           const fs::path& destination, const ConvertOptions& options) {
+  check_request(options, source);
+  check_store_options(target, options);
+  check_destination(destination, target, source);
+  if (options.strict) refuse_losses(target.not_carried);
+  ConvertReport report;
+  report.target_format = target.format;
+  report.plan = make_plan(target);
+  if (options.dry_run) {
+    report.peak_memory_bytes = expected_peak_bytes(options.execute, report.plan);
+  } else {
+    TargetWriter writer(target, source, options, report);
+    options.finish ? writer.finish(destination) : writer.write(destination);
+  }
+  report.not_carried = std::move(target.not_carried);
+  report.left_out_count = target.left_out_count;
+  report.warnings = std::move(target.warnings);
+  if (options.dry_run) add_warnings_of_dry_run(destination, options, report);
+  return report;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,302 @@
+#include <ckpt/checkpoint.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include <ckpt/error.h>
+
+#include "base/text.h"
+#include "codec/crc32.h"
+#include "format/foreign/foreign.h"
+#include "format/format.h"
+#include "format/torch/torch_save.h"
+#include "io/drop_behind.h"
+#include "io/file.h"
+#include "read/entry_check.h"
+#include "read/expected_entries.h"
+#include "read/inflated_entries.h"
+#include "read/payload_reader.h"
+
+namespace ckpt {
+
+PayloadSource::~PayloadSource() = default;
+void PayloadSource::read_once(const StorageRegion& located, uint64_t offset_bytes,
+                              std::span<std::byte> out) const {
+  read_bytes(located, offset_bytes, out);
+}
+
+namespace {
+
+// Where a file of the checkpoint is refused because it is something else (a Git LFS pointer, a
+// TorchScript archive), that is said instead. Files of torch_dist are pickles and may be
+// compressed.
+void refuse_foreign_file(const Location& location, const Error& error) {
+  const bool is_refused =
+      error.code() == ErrorCode::Corrupt || error.code() == ErrorCode::Unsupported;
+  if (!is_refused || error.where().file.empty()) return;
+  const std::filesystem::path path = location.folder / error.where().file;
+  const Foreign* foreign = nullptr;
+  try {
+    const File file = File::open(path);
+    const bool is_dist = location.format == Format::TorchDist;
+    foreign = is_dist ? foreign_stand_in(file) : foreign_file(file);
+  } catch (const Error&) {
+    return;  // cannot be looked at: what was said first stands
+  }
+  if (foreign != nullptr) refuse_foreign(*foreign, path);
+}
+
+// For what is refused without a word of what to do.
+const char* hint_of_format(Format format) {
+  switch (format) {
+    case Format::Torch:
+      return "where you trust its origin, torch.load it, and torch.save plain dense tensors: that "
+             "file is read";
+    case Format::TorchDist:
+      return "where you trust its origin, dcp_to_torch_save of "
+             "torch.distributed.checkpoint.format_utils writes a torch.save file of it";
+    case Format::Safetensors: break;
+  }
+  return "load it with the program that wrote it, and save it in types that torch has";
+}
+
+// An archive of one tensor is this much longer than its payload, at most.
+constexpr uint64_t kArchiveFrameBytesMax = uint64_t{1} << 20;
+
+}  // namespace
+
+struct Checkpoint::State {
+  Location location;
+  Limits limits;
+  Contents contents;
+  ExpectedEntries expected{contents.catalog};  // torch_dist
+  mutable std::mutex mutex;                    // guards files, passing
+  mutable std::vector<std::unique_ptr<File>> files;
+  mutable std::map<uint32_t, DropBehind> passing;  // those that are read once
+  std::unique_ptr<InflatedEntries> inflated;
+
+  const File& file(uint32_t index) const {
+    const std::lock_guard lock(mutex);
+    if (!files[index]) {
+      const FileEntry& entry = contents.catalog.files[index];
+      const std::string name = shown_name(entry.path);
+      files[index] = std::make_unique<File>(open_source(location, entry.path, name, limits));
+      if (files[index]->state() != location.opened->state_of(entry.path)) {
+        throw Error(ErrorCode::Corrupt, {.file = name, .key = {}}, "changed while it was read",
+                    "wait until the process that writes it has finished");
+      }
+    }
+    return *files[index];
+  }
+
+  DropBehind& drop_behind(uint32_t index, const File& opened) const {
+    const std::lock_guard lock(mutex);
+    return passing.try_emplace(index, opened).first->second;
+  }
+
+  // Every file that was read or may still be, sorted, without duplicates.
+  std::vector<std::string> file_names() const {
+    std::vector<std::string> names = contents.metadata_files;
+    for (const FileEntry& file : contents.catalog.files) names.push_back(file.path);
+    std::ranges::sort(names);
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    return names;
+  }
+
+  // The tensor in an entry must be the one that .metadata promises.
+  void check_entry(const StorageRegion& region, const TensorView& view) const {
+    const ExpectedEntries::Entry* found = expected.find(region);
+    if (found == nullptr) return;
+    const auto& [tensor, chunk] = *found;
+    ckpt::check_entry(view, *tensor, *chunk,
+                      {file_path(region.file), region.bytes.offset_bytes, tensor->key});
+  }
+
+  std::string shown_name(const std::string& path) const {
+    return location.was_root ? location.folder.filename().string() + "/" + path : path;
+  }
+  std::string file_path(uint32_t index) const {
+    return shown_name(contents.catalog.files[inflated->real_file(index)].path);
+  }
+
+  // The archive of an entry; `tensor_bytes`: what .metadata says that it holds, of a tensor.
+  Document read_entry(const StorageRegion& region, std::optional<uint64_t> tensor_bytes) const {
+    if (region.wrapping != Wrapping::ZstdTorchSave) {
+      return read_torch_save(file(region.file), region.file, region.bytes, limits);
+    }
+    const uint64_t bytes_max =
+        tensor_bytes ? *tensor_bytes + kArchiveFrameBytesMax : limits.inflated_object_bytes_max;
+    const uint32_t number = inflated->add(region, bytes_max);
+    const auto stream = inflated->stream(number);
+    return read_torch_save(*stream, number, {0, stream->size_bytes()}, limits);
+  }
+
+  std::optional<uint64_t> expected_bytes(const StorageRegion& region) const {
+    const ExpectedEntries::Entry* found = expected.find(region);
+    if (found == nullptr) return std::nullopt;
+    const auto& [tensor, chunk] = *found;
+    return element_count(chunk->box.sizes) * bytes_per_element(tensor->dtype);
+  }
+
+  LocatedRegion unwrap(const StorageRegion& region) const {
+    const Document document = read_entry(region, expected_bytes(region));
+    const auto view = as_tensor(document.tree.root());
+    const Where where{file_path(region.file), region.bytes.offset_bytes, {}};
+    if (!view) throw Error(ErrorCode::Corrupt, where, "the entry does not hold a tensor");
+    check_entry(region, *view);
+    const TensorEntry entry = make_tensor_entry(document, {"", 0, *view}, file_path(region.file));
+    LocatedRegion storage{entry.chunks[0].region};
+    if (entry.chunks[0].view) {
+      storage.view = entry.chunks[0].view;
+      return storage;
+    }
+    const uint64_t offset = entry.chunks[0].payload_offset_bytes;
+    if (offset != 0) {  // the checksum is that of the whole storage, of which this is a part
+      storage.crc32.reset();
+      storage.bytes.offset_bytes += offset;
+      storage.bytes.count_bytes -= offset;
+    }
+    return storage;
+  }
+};
+
+Checkpoint::Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+Checkpoint::~Checkpoint() = default;
+
+Checkpoint Checkpoint::open(const std::filesystem::path& path, OpenOptions options) {
+  auto state = std::make_unique<State>();
+  state->location = find_checkpoint(path, options);
+  state->limits = options.limits;
+  try {
+    state->contents =
+        reader_of(state->location.format).read_contents(state->location, options.limits);
+  } catch (Error& error) {
+    refuse_foreign_file(state->location, error);
+    if (error.code() == ErrorCode::Unsupported) {
+      error.hinted(hint_of_format(state->location.format));
+    }
+    if (state->location.was_root) error.below(state->location.folder.filename().string());
+    throw;
+  }
+  state->files.resize(state->contents.catalog.files.size());
+  state->inflated = std::make_unique<InflatedEntries>(
+      static_cast<uint32_t>(state->files.size()),
+      [raw = state.get()](uint32_t file) -> const RandomAccess& { return raw->file(file); });
+  return Checkpoint(std::move(state));
+}
+
+const Catalog& Checkpoint::catalog() const { return state_->contents.catalog; }
+const std::filesystem::path& Checkpoint::folder() const { return state_->location.folder; }
+std::vector<std::filesystem::path> Checkpoint::files() const {
+  std::vector<std::filesystem::path> paths;
+  for (const std::string& name : state_->file_names()) paths.push_back(folder() / name);
+  return paths;
+}
+
+std::vector<SourceFile> Checkpoint::files_as_opened() const {
+  std::vector<SourceFile> files;
+  for (const std::string& name : state_->file_names()) {
+    const auto state = state_->location.opened->state_of(name);
+    if (!state) {
+      throw Error(ErrorCode::NotFound, {.file = shown_name(name), .key = {}}, "is missing");
+    }
+    files.push_back({folder() / name, *state});
+  }
+  return files;
+}
+
+bool Checkpoint::may_lead_out(const std::string& file) const {
+  return ckpt::may_lead_out(state_->location, file, state_->limits);
+}
+
+std::string Checkpoint::shown_path() const {
+  const Location& location = state_->location;
+  if (!location.only_file) return location.folder.string();
+  return (location.folder == "." ? std::filesystem::path() : location.folder) / *location.only_file;
+}
+
+bool Checkpoint::was_root() const { return state_->location.was_root; }
+const Limits& Checkpoint::limits() const { return state_->limits; }
+
+bool Checkpoint::is_megatron() const {
+  const Contents& contents = state_->contents;
+  if (contents.catalog.format == Format::Torch) return !state_->location.only_file;
+  if (contents.catalog.format != Format::TorchDist) return false;
+  if (contents.has_backend_file || contents.documents.contains("common.pt")) return true;
+  const auto planner_data = contents.dist_metadata->root().state()->find("planner_data");
+  return state_->location.iteration && (!planner_data || planner_data->is_none());
+}
+
+const Document* Checkpoint::document(std::string_view file) const {
+  const auto found = state_->contents.documents.find(std::string(file));
+  return found == state_->contents.documents.end() ? nullptr : &found->second;
+}
+
+const ValueTree* Checkpoint::dist_metadata() const {
+  const auto& metadata = state_->contents.dist_metadata;
+  return metadata ? &*metadata : nullptr;
+}
+
+const std::map<std::string, std::string>& Checkpoint::header_metadata() const {
+  return state_->contents.header_metadata;
+}
+
+Document Checkpoint::read_object(const ObjectEntry& object) const {
+  if (!object.region) {
+    throw Error(ErrorCode::InvalidArgument, {object.file, std::nullopt, object.key},
+                "the object is part of a file's value tree");
+  }
+  try {
+    return state_->read_entry(*object.region, std::nullopt);
+  } catch (Error& error) {
+    throw error.within({.file = {}, .key = object.key});
+  }
+}
+
+void Checkpoint::read(const TensorEntry& tensor, const Box& box, std::span<std::byte> out) const {
+  BoxReader reader(tensor, box, *this);
+  reader.read(out);
+}
+
+void Checkpoint::check_crc(const TensorEntry& tensor) const {
+  for (const Chunk& chunk : tensor.chunks) {
+    try {
+      check_storage_crc(locate(chunk.region), *this);
+    } catch (Error& error) {
+      throw error.within({.file = {}, .key = tensor.key});
+    }
+  }
+}
+
+LocatedRegion Checkpoint::locate(const StorageRegion& region) const {
+  return region.wrapping == Wrapping::None ? LocatedRegion{region} : state_->unwrap(region);
+}
+
+void Checkpoint::read_bytes(const StorageRegion& located, uint64_t offset_bytes,
+                            std::span<std::byte> out) const {
+  const uint64_t start_bytes = located.bytes.offset_bytes + offset_bytes;
+  if (state_->inflated->holds(located.file)) {
+    return state_->inflated->stream(located.file)->read_at(start_bytes, out);
+  }
+  state_->file(located.file).read_at(start_bytes, out);
+}
+
+void Checkpoint::read_once(const StorageRegion& located, uint64_t offset_bytes,
+                           std::span<std::byte> out) const {
+  if (state_->inflated->holds(located.file)) return read_bytes(located, offset_bytes, out);
+  const File& file = state_->file(located.file);
+  DropBehind& drop_behind = state_->drop_behind(located.file, file);
+  const uint64_t start_bytes = located.bytes.offset_bytes + offset_bytes;
+  file.read_at(start_bytes, out);
+  drop_behind.passed(file, start_bytes, out.size());
+}
+
+std::string Checkpoint::file_name(uint32_t file) const { return state_->file_path(file); }
+std::string Checkpoint::shown_name(const std::string& path) const {
+  return state_->shown_name(path);
+}
+
+}  // namespace ckpt

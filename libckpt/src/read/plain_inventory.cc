@@ -1,0 +1,141 @@
+// Plain state dicts under names that do not depend on the format: what torch.distributed.checkpoint
+// flattens (flatten_state_dict) is entered, everything else is one object.
+#include <ckpt/error.h>
+#include <ckpt/inventory.h>
+
+#include "format/values/json_pointer.h"
+#include "format/values/nesting.h"
+
+namespace ckpt {
+namespace {
+
+class FileWalk {
+ public:
+  FileWalk(const Checkpoint& checkpoint, const Document& document)
+      : catalog_(checkpoint.catalog()),
+        document_(std::shared_ptr<const Document>(), &document),
+        visits_left_(16 * document.tree.node_count() + (1U << 20)) {}
+
+  Inventory run() {
+    open_.push_back({document_->tree.root(), {}});
+    while (!open_.empty()) {
+      const Step step = std::move(open_.back());
+      open_.pop_back();
+      visit(step);
+    }
+    return std::move(inventory_);
+  }
+
+ private:
+  struct Step {
+    Value value;
+    PointerPath::Step place;
+  };
+
+  void visit(const Step& step) {
+    pointer_.enter(step.place);
+    if (visits_left_-- == 0) {
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = pointer_.shortened()},
+                  "values are shared so often that listing them does not end",
+                  "ckpt-inspect ls, hash and verify work on it");
+    }
+    if (const auto mapping = as_mapping(step.value)) {
+      open_items(*mapping);
+    } else if (step.value.is(Kind::List) && nesting_.is_entered(step.value)) {
+      for (size_t i = step.value.size(); i-- > 0;) {
+        open_.push_back({step.value[i], pointer_.child(i)});
+      }
+    } else if (as_tensor(step.value)) {
+      inventory_.tensors.push_back(*find_tensor(pointer_.whole()));
+      inventory_.tensors.back().file.clear();
+      inventory_.tensors.back().key_kind = Kind::Str;
+    } else {
+      inventory_.objects.push_back({"", pointer_.whole(), document_, step.value.id(), false});
+    }
+  }
+
+  void open_items(const Value& mapping) {
+    for (size_t i = mapping.item_count(); i-- > 0;) {
+      const auto [key, value] = mapping.item(i);
+      open_.push_back({value, pointer_.child(key_text(key))});
+    }
+  }
+
+  const TensorEntry* find_tensor(const std::string& pointer) const {
+    const TensorEntry* tensor = catalog_.find_tensor(pointer);
+    if (tensor == nullptr) {
+      throw Error(ErrorCode::NotFound, {.file = {}, .key = pointer}, "is not in the catalog");
+    }
+    return tensor;
+  }
+
+  const Catalog& catalog_;
+  std::shared_ptr<const Document> document_;
+  uint64_t visits_left_;
+  std::vector<Step> open_;
+  PointerPath pointer_;
+  Nesting nesting_;
+  Inventory inventory_;
+};
+
+// planner_data: flattened key -> path of names and indices; nullopt or None where the writer had
+// none.
+std::optional<Value> planner_data_of(const Checkpoint& checkpoint) {
+  const ValueTree* metadata = checkpoint.dist_metadata();
+  const auto fields = metadata != nullptr ? metadata->root().state() : std::nullopt;
+  return fields && fields->is(Kind::Dict) ? fields->find("planner_data") : std::nullopt;
+}
+
+std::string pointer_of(const Value& planner_data, const std::string& key) {
+  const auto path = planner_data.find(key);
+  if (!path || !path->is(Kind::Tuple)) {
+    throw Error(ErrorCode::Corrupt, {".metadata", std::nullopt, key},
+                "planner_data has no path for it");
+  }
+  std::string pointer;
+  for (size_t i = 0; i < path->size(); ++i) pointer += pointer_step(key_text((*path)[i]));
+  return pointer;
+}
+
+Inventory dist_inventory(const Checkpoint& checkpoint) {
+  const auto planner_data = planner_data_of(checkpoint);
+  if (!planner_data || !planner_data->is(Kind::Dict)) {
+    throw Error(ErrorCode::Unsupported, {".metadata", std::nullopt, ""},
+                "holds no planner_data, with which names are compared across formats",
+                "ckpt-inspect hash without --logical compares it under stored names");
+  }
+  Inventory inventory = native_inventory(checkpoint);
+  for (TensorEntry& tensor : inventory.tensors) tensor.key = pointer_of(*planner_data, tensor.key);
+  for (ObjectTree& object : inventory.objects) {
+    object.key = pointer_of(*planner_data, object.key);
+    object.lists_tensors = false;
+  }
+  return inventory;
+}
+
+Inventory flat_inventory(const Checkpoint& checkpoint) {
+  Inventory inventory = native_inventory(checkpoint);
+  for (TensorEntry& tensor : inventory.tensors) tensor.key = pointer_step(tensor.key);
+  return inventory;
+}
+
+}  // namespace
+
+Inventory plain_inventory(const Checkpoint& checkpoint) {
+  const Catalog& catalog = checkpoint.catalog();
+  switch (catalog.format) {
+    case Format::TorchDist: return dist_inventory(checkpoint);
+    case Format::Safetensors: return flat_inventory(checkpoint);
+    case Format::Torch: break;
+  }
+  const Document* document =
+      catalog.files.size() == 1 ? checkpoint.document(catalog.files[0].path) : nullptr;
+  if (document == nullptr) {
+    throw Error(ErrorCode::Unsupported, {.file = checkpoint.shown_path(), .key = {}},
+                "the files of this Megatron checkpoint have no names in common with other formats",
+                "ckpt-inspect hash without --logical compares it under stored names");
+  }
+  return FileWalk(checkpoint, *document).run();
+}
+
+}  // namespace ckpt

@@ -1,0 +1,153 @@
+#include "target/archive_writer.h"
+
+#include <ckpt/archive_layout.h>
+#include <ckpt/document.h>
+#include <ckpt/error.h>
+
+#include "codec/pickle_writer.h"
+
+namespace ckpt {
+
+namespace {
+
+constexpr size_t kIdDigits = 40;
+
+// In the order in which torch.save writes them; the storages stand between byteorder and version.
+constexpr std::string_view kFormatVersion = "1";
+constexpr std::string_view kStorageAlignment = "64";
+constexpr std::string_view kByteOrder = "little";
+constexpr std::string_view kVersion = "3\n";
+
+std::string bare_tensor_pickle(const BareTensor& tensor) {
+  ValueTree tree;
+  tree.set_root(add_tensor(tree, tensor.dtype, tensor.shape, "0"));
+  return pickle::write(tree, kArchivePickleProtocol);
+}
+
+std::string pickle_of(const TargetArchive& archive) {
+  if (const auto* tensor = std::get_if<BareTensor>(&archive.content)) {
+    if (archive.records.size() != 1) {
+      throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = archive.name},
+                  "an archive of one tensor needs one record, not " +
+                      std::to_string(archive.records.size()));
+    }
+    return bare_tensor_pickle(*tensor);
+  }
+  if (const auto* header = std::get_if<RawHeader>(&archive.content)) return header->bytes;
+  return pickle::write(*std::get<std::shared_ptr<const ValueTree>>(archive.content),
+                       kArchivePickleProtocol);
+}
+
+std::vector<uint64_t> record_bytes_of(const TargetArchive& archive) {
+  std::vector<uint64_t> result;
+  result.reserve(archive.records.size());
+  for (const TargetRecord& record : archive.records) result.push_back(record.count_bytes);
+  return result;
+}
+
+// FNV-1a, 64 bits (Fowler, Noll, Vo): spreads content over the serialization id.
+class Fnv1a {
+ public:
+  void add(std::string_view text) {
+    for (const char c : text) add_byte(static_cast<uint8_t>(c));
+  }
+  void add(uint64_t value) {
+    for (int shift = 0; shift < 64; shift += 8) add_byte(static_cast<uint8_t>(value >> shift));
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  void add_byte(uint8_t byte) { value_ = (value_ ^ byte) * 0x100000001B3; }
+  uint64_t value_ = 0xCBF29CE484222325;
+};
+
+std::string digits(uint64_t value, size_t width) {
+  const std::string text = std::to_string(value);
+  return std::string(width - text.size(), '0') + text;
+}
+
+}  // namespace
+
+ArchiveImage::ArchiveImage(const TargetArchive& archive) : pickle_(pickle_of(archive)) {
+  const std::vector<uint64_t> record_bytes = record_bytes_of(archive);
+  if (std::holds_alternative<RawHeader>(archive.content)) {
+    lay_out_raw(record_bytes);
+  } else {
+    lay_out_archive(archive.name, record_bytes);
+  }
+}
+
+ArchiveImage::ArchiveImage(const std::string& name, std::string pickle,
+                           std::span<const uint64_t> record_bytes)
+    : pickle_(std::move(pickle)) {
+  lay_out_archive(name, record_bytes);
+}
+
+void ArchiveImage::lay_out_raw(std::span<const uint64_t> record_bytes) {
+  layout_ = zip::Layout(zip::Layout::Frame::None);
+  layout_.add({}, pickle_.size());
+  for (size_t m = 1; m < kFirstRecord; ++m) layout_.add({}, 0);
+  for (const uint64_t bytes : record_bytes) layout_.add({}, bytes);
+  for (size_t m = kFirstRecord; m < kFixedMemberCount; ++m) layout_.add({}, 0);
+}
+
+void ArchiveImage::lay_out_archive(const std::string& name,
+                                   std::span<const uint64_t> record_bytes) {
+  const std::string folder = name + "/";
+  layout_.add(folder + "data.pkl", pickle_.size());
+  layout_.add(folder + ".format_version", kFormatVersion.size());
+  layout_.add(folder + ".storage_alignment", kStorageAlignment.size());
+  layout_.add(folder + "byteorder", kByteOrder.size());
+  for (size_t i = 0; i < record_bytes.size(); ++i) {
+    layout_.add(folder + "data/" + std::to_string(i), record_bytes[i]);
+  }
+  layout_.add(folder + "version", kVersion.size());
+  layout_.add(folder + ".data/serialization_id", kIdDigits);
+}
+
+std::string ArchiveImage::serialization_id(std::span<const uint32_t> crcs) const {
+  if (layout_.frame() == zip::Layout::Frame::None) return {};
+  Fnv1a structure;
+  Fnv1a content;
+  for (size_t i = 0; i < id_member(); ++i) {
+    structure.add(place(i).name);
+    structure.add(place(i).count_bytes);
+    content.add(crcs[i]);
+  }
+  return digits(structure.value(), kIdDigits / 2) + digits(content.value(), kIdDigits / 2);
+}
+
+uint64_t ArchiveImage::closing_offset_bytes() const {
+  return layout_.frame() == zip::Layout::Frame::None ? layout_.count_bytes()
+                                                     : place(id_member()).header_offset_bytes;
+}
+
+std::string_view ArchiveImage::fixed_content(size_t member) const {
+  if (place(member).count_bytes == 0) return {};
+  switch (member) {
+    case 0: return pickle_;
+    case 1: return kFormatVersion;
+    case 2: return kStorageAlignment;
+    case 3: return kByteOrder;
+    default: return kVersion;
+  }
+}
+
+ArchiveLayout archive_layout(const TargetArchive& archive) {
+  const ArchiveImage image(archive);
+  ArchiveLayout layout;
+  layout.records.reserve(image.record_count());
+  for (size_t i = 0; i < image.record_count(); ++i) {
+    const zip::Place& place = image.place(ArchiveImage::member_of(i));
+    layout.records.push_back({place.data_offset_bytes, place.count_bytes});
+  }
+  layout.closing_offset_bytes = image.closing_offset_bytes();
+  layout.count_bytes = image.layout().count_bytes();
+  return layout;
+}
+
+uint64_t archive_count_bytes(const TargetArchive& archive) {
+  return ArchiveImage(archive).layout().count_bytes();
+}
+
+}  // namespace ckpt

@@ -1,0 +1,188 @@
+// What lies beside a checkpoint's own files: known by its name, or listed as unknown.
+#include <ckpt/files_beside.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include <ckpt/error.h>
+
+#include "format/format.h"
+#include "io/directory.h"
+#include "io/file.h"
+#include "verify/verify_files.h"
+
+namespace ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kRankFolderStart = "mp_rank_";
+constexpr std::string_view kDataLoaderStart = "train_dataloader_dprank";
+constexpr std::string_view kOldRankFileStart = "layer_wise_optimizer_";
+
+struct Companion {
+  std::string_view name, what;
+};
+constexpr Companion kCompanions[] = {
+    {"run_config.yaml", "the configuration of a Megatron Bridge run"},
+    {"train_state.pt", "the progress of a Megatron Bridge run: steps, consumed samples"},
+    {"latest_train_state.pt", "the progress of a Megatron Bridge run: steps, consumed samples"},
+    {"tokenizer", "the tokenizer's files"},
+    {"context", "NeMo's description of model and trainer"},
+    {"modelopt_state", "NVIDIA ModelOpt's state: how the model was quantised or pruned"},
+    {"modelopt_run_config.yaml", "the configuration of a run with NVIDIA ModelOpt"},
+    {"wgrads", "weight gradients that Megatron was told to save"},
+    {"dgrads", "activation gradients that Megatron was told to save"},
+    {"progress.txt", "Megatron's log of its saves"},
+    {"tensorboard", "training curves of the run"},
+    {"wandb", "training curves of the run"},
+};
+
+// What only an interrupted or another save can have left here.
+const char* left_over_reason(const std::string& name, Format format) {
+  if (name.ends_with(".distcp")) return ".metadata does not name this file";
+  if (name == ".metadata.tmp") return "left by a save that did not finish";
+  if (format != Format::TorchDist) return nullptr;
+  if (name.starts_with(kOldRankFileStart) || name.starts_with(kRankFolderStart)) {
+    return "belongs to a torch checkpoint";
+  }
+  return nullptr;
+}
+
+class Lister {
+ public:
+  explicit Lister(const Checkpoint& checkpoint)
+      : checkpoint_(checkpoint), catalog_(checkpoint.catalog()) {
+    for (const FileEntry& file : catalog_.files) known_.insert(file.path);
+  }
+
+  std::vector<FileBeside> run() {
+    if (owns_folder()) {
+      list_folder("");
+      if (catalog_.format == Format::Torch) list_rank_folders();
+    }
+    if (checkpoint_.was_root()) list_root();
+    std::ranges::sort(found_, {}, &FileBeside::shown);
+    return std::move(found_);
+  }
+
+ private:
+  // A single file shares its folder with whatever else is there.
+  bool owns_folder() const {
+    if (catalog_.format == Format::TorchDist) return true;
+    return catalog_.format == Format::Torch && checkpoint_.is_megatron();
+  }
+
+  void list_folder(const std::string& prefix) {
+    for (const std::string& name : Directory::open(checkpoint_.folder() / prefix).list()) {
+      const std::string path = prefix + name;
+      const bool is_folder = kind_of_entry(checkpoint_.folder() / path) == EntryKind::Folder;
+      if (known_.contains(path) || (!is_folder && is_about_files(path))) continue;
+      const bool is_rank = is_folder && path.starts_with(kRankFolderStart);
+      if (is_rank && (catalog_.format == Format::Torch || list_data_loaders(path))) continue;
+      add(path, name, is_folder);
+    }
+  }
+
+  void list_rank_folders() {
+    std::set<std::string> folders;
+    for (const std::string& path : known_) folders.insert(path.substr(0, path.find('/') + 1));
+    for (const std::string& folder : folders) {
+      if (!folder.empty()) list_folder(folder);
+    }
+  }
+
+  // Megatron gives data loaders' files the place that they would have in format torch. False where
+  // the folder holds something else, or nothing.
+  bool list_data_loaders(const std::string& folder) {
+    const std::vector<std::string> names = Directory::open(checkpoint_.folder() / folder).list();
+    const bool are_loaders =
+        !names.empty() && std::ranges::all_of(names, [](const std::string& name) {
+          return name.starts_with(kDataLoaderStart);
+        });
+    if (!are_loaders) return false;
+    for (const std::string& name : names) add(folder + "/" + name, name, false);
+    return true;
+  }
+
+  void add(const std::string& path, const std::string& name, bool is_folder) {
+    FileBeside file{path, checkpoint_.shown_name(path), BesideKind::Unknown, companion_of(name),
+                    is_folder};
+    if (const char* reason = left_over_reason(path, catalog_.format); reason && file.what.empty()) {
+      file.kind = BesideKind::LeftOver;
+      file.what = reason;
+    } else if (!file.what.empty()) {
+      file.kind = BesideKind::Companion;
+    } else {
+      file.what =
+          is_folder ? "a folder that is not part of the checkpoint" : "not part of the checkpoint";
+    }
+    found_.push_back(std::move(file));
+  }
+
+  // Its iterations are checkpoints of their own.
+  void list_root() {
+    const fs::path root = checkpoint_.folder().parent_path();
+    for (const std::string& name : Directory::open(root).list()) {
+      const fs::path path = root / name;
+      const bool is_folder = kind_of_entry(path) == EntryKind::Folder;
+      if (name == kTrackerName || name.starts_with("iter_") || name == "release") continue;
+      FileBeside file{"../" + name,       name,      BesideKind::Companion,
+                      companion_of(name), is_folder, true};
+      if (name.starts_with(kOldRankFileStart)) {
+        file.what = "lies in the root, outside every iteration";
+      } else if (file.what.empty()) {
+        file.kind = BesideKind::Unknown;
+        file.what = "lies in the root and is not part of an iteration";
+      }
+      found_.push_back(std::move(file));
+    }
+  }
+
+  const Checkpoint& checkpoint_;
+  const Catalog& catalog_;
+  std::set<std::string> known_;
+  std::vector<FileBeside> found_;
+};
+
+}  // namespace
+
+std::vector<FileBeside> files_beside(const Checkpoint& checkpoint) {
+  return Lister(checkpoint).run();
+}
+
+std::vector<NotCarried> files_not_carried(const Checkpoint& checkpoint) {
+  std::vector<NotCarried> files;
+  for (FileBeside& file : files_beside(checkpoint)) {
+    if (file.is_in_root && file.kind == BesideKind::Unknown) continue;
+    files.push_back({std::move(file.shown), std::move(file.what)});
+  }
+  const bool has_rank_folders =
+      checkpoint.catalog().format == Format::Torch && checkpoint.is_megatron();
+  for (const FileEntry& file : checkpoint.catalog().files) {
+    std::string what = companion_of(fs::path(file.path).filename());
+    if (!has_rank_folders || what.empty()) continue;
+    files.push_back({checkpoint.shown_name(file.path), std::move(what)});
+  }
+  return files;
+}
+
+std::string companion_of(const std::string& file_name) {
+  if (file_name.starts_with(kDataLoaderStart) && file_name.ends_with(".pt")) {
+    return "the data loader state of one data-parallel rank";
+  }
+  const auto known = std::ranges::find(kCompanions, file_name, &Companion::name);
+  return known != std::end(kCompanions) ? std::string(known->what) : "";
+}
+
+std::string text_beside(const Checkpoint& checkpoint, const std::string& file_name) {
+  if (kind_behind(checkpoint.folder() / file_name) != EntryKind::File) return {};
+  const File file = open_verified(checkpoint, {file_name, checkpoint.shown_name(file_name)});
+  if (file.size_bytes() > checkpoint.limits().small_file_bytes_max) return {};
+  std::string text(file.size_bytes(), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace ckpt

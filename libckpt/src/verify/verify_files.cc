@@ -1,0 +1,207 @@
+#include "verify/verify_files.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include <ckpt/files_beside.h>
+
+#include "format/format.h"
+#include "codec/integrity.h"
+#include "io/directory.h"
+#include "io/file.h"
+
+namespace ckpt {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kBackendName = "metadata.json";
+
+bool starts_as_zip(const File& file) {
+  std::array<std::byte, 4> head = {};
+  if (file.size_bytes() < head.size()) return false;
+  file.read_at(0, head);
+  return head == std::array{std::byte{'P'}, std::byte{'K'}, std::byte{3}, std::byte{4}};
+}
+
+class Lister {
+ public:
+  Lister(const Checkpoint& checkpoint, std::vector<Finding>& findings)
+      : checkpoint_(checkpoint), catalog_(checkpoint.catalog()), findings_(findings) {}
+
+  std::vector<VerifiedFile> run() {
+    find_entries();
+    for (uint32_t i = 0; i < catalog_.files.size(); ++i) add_known(i);
+    if (catalog_.format == Format::TorchDist) check_common_state();
+    add_plain_files();
+    for (const FileBeside& file : files_beside(checkpoint_)) add_beside(file);
+    if (checkpoint_.was_root()) add_tracker();
+    return std::move(files_);
+  }
+
+ private:
+  // .metadata may place archives in files of any name.
+  void find_entries() {
+    for (const TensorEntry& tensor : catalog_.tensors) {
+      if (!tensor.file.empty()) continue;
+      for (const Chunk& chunk : tensor.chunks) add_entry(chunk.region);
+    }
+    for (const ObjectEntry& object : catalog_.objects) {
+      if (object.region) add_entry(*object.region);
+    }
+  }
+
+  void add_entry(const StorageRegion& region) {
+    if (region.wrapping != Wrapping::None) with_entries_[region.file] = true;
+  }
+
+  void add_known(uint32_t index) {
+    const std::string& path = catalog_.files[index].path;
+    if (catalog_.files[index].is_missing) return add_missing(path);
+    FileRole role = FileRole::Safetensors;
+    if (with_entries_[index] || path.ends_with(".distcp")) {
+      role = FileRole::Entries;
+    } else if (path.ends_with(".json")) {  // the index of several safetensors files
+      role = FileRole::Plain;
+    } else if (catalog_.format != Format::Safetensors && !path.ends_with(".safetensors")) {
+      role = starts_as_zip(open_verified(checkpoint_, {path, checkpoint_.shown_name(path)}))
+                 ? FileRole::Archive
+                 : FileRole::Plain;
+    }
+    known_.insert(path);
+    files_.push_back({path, checkpoint_.shown_name(path), role, index});
+  }
+
+  void add_missing(const std::string& path) {
+    known_.insert(path);
+    findings_.push_back({CheckKind::Structure,
+                         Severity::Damage,
+                         {.file = checkpoint_.shown_name(path), .key = {}},
+                         "is missing"});
+  }
+
+  // Megatron's metadata.json names a backend for common.pt where there is such a file.
+  void check_common_state() {
+    if (known_.contains("common.pt")) return;
+    const std::string text = text_beside(checkpoint_, kBackendName);
+    if (text.find("\"common_backend\"") == text.npos) return;
+    findings_.push_back({CheckKind::Structure,
+                         Severity::Damage,
+                         {.file = checkpoint_.shown_name("common.pt"), .key = {}},
+                         "is missing, although metadata.json names its format"});
+  }
+
+  void add_plain_files() {
+    const bool is_folder = catalog_.format == Format::TorchDist ||
+                           (catalog_.format == Format::Torch && checkpoint_.is_megatron());
+    if (!is_folder) return;
+    for (const std::string& name : Directory::open(checkpoint_.folder()).list()) {
+      if (known_.contains(name) || !is_about_files(name)) continue;
+      if (kind_of_entry(checkpoint_.folder() / name) == EntryKind::Folder) continue;
+      files_.push_back({name, checkpoint_.shown_name(name), FileRole::Plain});
+    }
+  }
+
+  // Only files are accounted for: links may lead anywhere. What lies in the root is no iteration's.
+  void add_beside(const FileBeside& file) {
+    const bool is_left_over = file.kind == BesideKind::LeftOver;
+    const bool is_companion = file.kind == BesideKind::Companion && !file.is_in_root;
+    findings_.push_back({CheckKind::Structure,
+                         is_left_over ? Severity::Damage : Severity::Note,
+                         {.file = file.shown, .key = {}},
+                         file.what + (is_companion ? "; not checked" : "")});
+    if (is_left_over) findings_.back().hint = "left over from another save: remove it";
+    if (file.is_in_root || file.is_folder) return;
+    if (kind_of_entry(checkpoint_.folder() / file.path) != EntryKind::File) return;
+    files_.push_back({file.path, file.shown, FileRole::Stray});
+  }
+
+  void add_tracker() {
+    const fs::path path = checkpoint_.folder().parent_path() / kTrackerName;
+    if (kind_of_entry(path) == EntryKind::Absent) return;
+    files_.push_back({std::string("../") + kTrackerName, kTrackerName, FileRole::Tracker});
+  }
+
+  const Checkpoint& checkpoint_;
+  const Catalog& catalog_;
+  std::vector<Finding>& findings_;
+  std::vector<bool> with_entries_ = std::vector<bool>(catalog_.files.size());  // by index
+  std::set<std::string> known_;
+  std::vector<VerifiedFile> files_;
+};
+
+// What the manifest lists in folders beside the checkpoint (a tokenizer's) is hashed, too. Entries
+// of files that are not there are findings.
+void take_manifest(FileHashes hashes, const Checkpoint& checkpoint,
+                   std::vector<VerifiedFile>& files, std::vector<Finding>& findings) {
+  std::string shown;
+  for (VerifiedFile& file : files) {
+    if (file.path == kIntegrityName) {
+      file.role = FileRole::Manifest;
+      shown = file.shown;
+    }
+    if (const auto entry = hashes.extract(file.path)) file.manifest_hash = entry.mapped();
+  }
+  for (const auto& [path, hash] : hashes) {
+    const bool is_there =
+        is_safe_relative(path) && kind_of_entry(checkpoint.folder() / path) == EntryKind::File;
+    if (is_there) {
+      files.push_back({path, checkpoint.shown_name(path), FileRole::Stray, {}, 0, hash});
+      continue;
+    }
+    findings.push_back({CheckKind::Structure,
+                        Severity::Damage,
+                        {shown, std::nullopt, path},
+                        "the manifest lists this file, but it is missing"});
+  }
+}
+
+void read_manifest(const Checkpoint& checkpoint, std::vector<VerifiedFile>& files,
+                   std::vector<Finding>& findings) {
+  const fs::path path = checkpoint.folder() / kIntegrityName;
+  if (!checkpoint.is_megatron() || kind_behind(path) != EntryKind::File) return;
+  try {
+    const VerifiedFile manifest{kIntegrityName, checkpoint.shown_name(kIntegrityName)};
+    const File file = open_verified(checkpoint, manifest);
+    take_manifest(read_integrity(file, checkpoint.limits()), checkpoint, files, findings);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::IoFailure) throw;
+    findings.push_back(
+        {CheckKind::Content, Severity::Damage, error.where(), error.problem(), error.hint()});
+  }
+}
+
+}  // namespace
+
+uint64_t VerifiedFile::own_bytes() const {
+  uint64_t total_bytes = 0;
+  for (const ByteRange& piece : own) total_bytes += piece.count_bytes;
+  return total_bytes;
+}
+
+std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
+  std::vector<VerifiedFile> files = Lister(checkpoint, findings).run();
+  read_manifest(checkpoint, files, findings);
+  for (VerifiedFile& file : files) {
+    file.count_bytes = open_verified(checkpoint, file).size_bytes();
+  }
+  std::ranges::sort(files, {}, &VerifiedFile::shown);
+  return files;
+}
+
+bool is_about_files(const std::string& name) {
+  return name == ".metadata" || name == "metadata.json" || name == kIntegrityName ||
+         (name.starts_with("__") && name.ends_with(".metadata"));
+}
+
+File open_verified(const Checkpoint& checkpoint, const VerifiedFile& file) {
+  const Links links = links_if(checkpoint.may_lead_out(file.path));
+  if (file.role != FileRole::Tracker) {
+    return Directory::open(checkpoint.folder()).open_file(file.path, file.shown, links);
+  }
+  const Directory root = Directory::open(checkpoint.folder().parent_path());
+  return root.open_file(fs::path(file.path).filename().string(), file.shown, links);
+}
+
+}  // namespace ckpt

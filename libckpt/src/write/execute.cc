@@ -1,0 +1,158 @@
+#include <ckpt/error.h>
+#include <ckpt/execute.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/checked_math.h"
+#include "io/directory.h"
+#include "io/worker_pool.h"
+#include "read/passing_source.h"
+#include "work/memory_budget.h"
+#include "work/work_meter.h"
+#include "write/archive_state.h"
+#include "write/chunk_indices.h"
+#include "write/output_files.h"
+#include "write/record_reader.h"
+#include "write/source_checker.h"
+#include "write/window_composer.h"
+#include "write/window_map.h"
+
+namespace ckpt {
+
+namespace {
+
+struct Worker {
+  ScratchBuffer window;
+  ScratchBuffer scratch;
+};
+
+std::vector<Piece> chosen_pieces(const Plan& plan, const ExecuteOptions& options) {
+  return options.pieces.empty() ? whole_files(plan) : options.pieces;
+}
+
+uint64_t file_count(const std::vector<Piece>& pieces) {
+  std::set<uint32_t> files;
+  for (const Piece& piece : pieces) files.insert(piece.file);
+  return files.size();
+}
+
+class Execution {
+ public:
+  Execution(const Target& target, const Plan& plan, std::vector<Piece> pieces,
+            const PayloadSource& source, const ExecuteOptions& options)
+      : target_(target),
+        plan_(plan),
+        source_(source),
+        options_(options),
+        budget_(make_memory_budget(options, bookkeeping_bytes(plan, options.pieces))),
+        checker_(source_, options.on_read),
+        indices_(budget_.threads),
+        windows_(std::move(pieces), budget_.window_bytes),
+        archives_(target, plan, windows_, options.record_crcs),
+        meter_(options, bytes_of(windows_.pieces())) {
+    for (unsigned i = 0; i < budget_.threads; ++i) {
+      const auto bytes = static_cast<size_t>(budget_.window_bytes);
+      workers_.push_back({ScratchBuffer(bytes), ScratchBuffer(bytes)});
+    }
+  }
+
+  ExecuteStats run(const std::filesystem::path& folder) {
+    OutputFiles files(folder, plan_, windows_);
+    run_jobs(windows_.count(), budget_.threads, [&](size_t number, unsigned worker) {
+      try {
+        meter_.stop_if_requested();
+        write_window(number, workers_[worker], files);
+      } catch (...) {
+        archives_.room().fail(number);
+        throw;
+      }
+    });
+    run_jobs(checker_.gather_incomplete(), budget_.threads, [&](size_t index, unsigned worker) {
+      meter_.stop_if_requested();
+      checker_.complete(index, workers_[worker].scratch.bytes());
+    });
+    return {source_.count_bytes(), meter_.done_bytes(), file_count(windows_.pieces())};
+  }
+
+ private:
+  void write_window(size_t number, Worker& worker, OutputFiles& files) {
+    const Window window = windows_.window(number);
+    const auto count_bytes = static_cast<size_t>(window.bytes.count_bytes);
+    const std::span<std::byte> blocks =
+        worker.window.bytes().first(align_up(count_bytes, OutputFile::kBlockBytes));
+    WindowComposer composer({target_, plan_, archives_},
+                            RecordReader(source_, checker_, indices_, worker.scratch),
+                            RecordReader(source_, foreign_, indices_, worker.scratch));
+    const uint32_t crc = composer.compose(window, number, blocks.first(count_bytes));
+    std::ranges::fill(blocks.subspan(count_bytes), std::byte{0});
+    const auto finished = files.write(window, blocks, crc);
+    meter_.advance(count_bytes);
+    if (finished && options_.on_piece) options_.on_piece(*finished);
+  }
+
+  const Target& target_;
+  const Plan& plan_;
+  PassingSource source_;
+  const ExecuteOptions& options_;
+  MemoryBudget budget_;
+  SourceChecker checker_;
+  const AfterRead unseen_;
+  SourceChecker foreign_{source_, unseen_};  // never asked
+  ChunkIndices indices_;
+  WindowMap windows_;
+  OpenArchives archives_;
+  std::vector<Worker> workers_;
+  WorkMeter meter_;
+};
+
+void check_request(const Target& target, const Plan& plan, const ExecuteOptions& options) {
+  size_t record_count = 0;
+  for (const TargetFile& file : target.files) {
+    for (const TargetArchive& archive : file.archives) record_count += archive.records.size();
+  }
+  if (plan.files.size() != target.files.size() || plan.records.size() != record_count ||
+      (!options.record_crcs.empty() && options.record_crcs.size() != record_count) ||
+      std::ranges::any_of(options.pieces, [&](const Piece& piece) {
+        return piece.file >= plan.files.size() || (piece.closes && options.record_crcs.empty());
+      })) {
+    throw Error(ErrorCode::InvalidArgument, {}, "the plan was made for another target");
+  }
+}
+
+// Whoever makes a file that several processes write reserves room for all of it.
+uint64_t bytes_to_reserve(const Plan& plan, const std::vector<Piece>& pieces,
+                          const std::filesystem::path& folder) {
+  uint64_t sum_bytes = 0;
+  std::optional<uint32_t> file_before;
+  for (const Piece& piece : pieces) {
+    if (std::exchange(file_before, piece.file) == piece.file || piece.closes) continue;
+    const auto& [path, count_bytes, archive_offsets] = plan.files[piece.file];
+    const auto state = state_of_entry(output_path(folder, path));
+    if (!state || state->count_bytes < count_bytes) sum_bytes += count_bytes;
+  }
+  return sum_bytes;
+}
+
+void check_room(uint64_t wanted_bytes, const std::filesystem::path& folder) {
+  const auto room_bytes = free_bytes(folder);
+  if (room_bytes && wanted_bytes > *room_bytes) {
+    throw Error(ErrorCode::IoFailure, {folder.string()},
+                std::to_string(wanted_bytes) + " bytes are needed, " + std::to_string(*room_bytes) +
+                    " are free");
+  }
+}
+
+}  // namespace
+
+ExecuteStats execute(const Target& target, const Plan& plan, const PayloadSource& source,
+                     Staging& staging, const ExecuteOptions& options) {
+  check_request(target, plan, options);
+  std::vector<Piece> pieces = chosen_pieces(plan, options);
+  check_room(bytes_to_reserve(plan, pieces, staging.folder()), staging.folder().parent_path());
+  return Execution(target, plan, std::move(pieces), source, options).run(staging.folder());
+}
+
+}  // namespace ckpt

@@ -1,0 +1,110 @@
+#include "write/read_back.h"
+
+#include <algorithm>
+
+#include "base/checked_math.h"
+#include "codec/crc32.h"
+#include "io/directory.h"
+#include "io/worker_pool.h"
+#include "read/payload_reader.h"
+#include "work/memory_budget.h"
+#include "work/work_meter.h"
+#include "write/output_files.h"
+
+namespace ckpt {
+
+namespace {
+
+constexpr uint64_t kSegmentBytes = 64 << 20;  // one job
+
+struct Segment {
+  size_t piece;
+  ByteRange bytes;  // of the file
+  uint32_t crc = 0;
+};
+
+class ReadBack {
+ public:
+  ReadBack(const std::filesystem::path& folder, std::span<const FinishedPiece> pieces,
+           const ReadBackOptions& options)
+      : folder_(folder), pieces_(pieces), options_(options), is_right_(pieces.size()) {}
+
+  std::vector<bool> run() {
+    cut();
+    WorkMeter meter(options_.execute, total_bytes_, "reading back");
+    const auto [threads, buffer_bytes] = make_reading_budget(options_.execute);
+    std::vector<ScratchBuffer> buffers(threads);
+    for (ScratchBuffer& buffer : buffers) buffer = ScratchBuffer(buffer_bytes);
+    run_jobs(segments_.size(), threads, [&](size_t job, unsigned worker) {
+      read(segments_[job], buffers[worker].bytes(), meter);
+    });
+    compare();
+    return std::move(is_right_);
+  }
+
+ private:
+  std::filesystem::path path_of(const FinishedPiece& piece) const {
+    return output_path(folder_, piece.path);
+  }
+
+  void cut() {
+    for (size_t p = 0; p < pieces_.size(); ++p) {
+      const ByteRange bytes = pieces_[p].bytes;
+      const auto state = state_of_entry(path_of(pieces_[p]));
+      is_right_[p] = state && fits(bytes.offset_bytes, bytes.count_bytes, state->count_bytes);
+      if (!is_right_[p]) continue;
+      total_bytes_ += bytes.count_bytes;
+      for (uint64_t at = bytes.offset_bytes; at < bytes.end_bytes(); at += kSegmentBytes) {
+        segments_.push_back({p, {at, std::min(kSegmentBytes, bytes.end_bytes() - at)}});
+      }
+    }
+  }
+
+  void read(Segment& segment, std::span<std::byte> buffer, WorkMeter& meter) {
+    const File file = File::open(path_of(pieces_[segment.piece]));
+    if (options_.cold) file.drop_cached(segment.bytes.offset_bytes, segment.bytes.count_bytes);
+    ByteRange left = segment.bytes;
+    while (left.count_bytes != 0) {
+      meter.stop_if_requested();
+      const auto out = buffer.first(std::min<uint64_t>(buffer.size(), left.count_bytes));
+      file.read_at(left.offset_bytes, out);
+      segment.crc = crc32(out, segment.crc);
+      left = {left.offset_bytes + out.size(), left.count_bytes - out.size()};
+      meter.advance(out.size());
+    }
+  }
+
+  void compare() {
+    std::vector<uint32_t> crcs(pieces_.size());
+    for (const Segment& segment : segments_) {  // in the order of each piece
+      uint32_t& crc = crcs[segment.piece];
+      crc = crc32_of_both(crc, segment.crc, segment.bytes.count_bytes);
+    }
+    for (size_t p = 0; p < pieces_.size(); ++p) {
+      if (crcs[p] != pieces_[p].crc32) is_right_[p] = false;
+    }
+  }
+
+  const std::filesystem::path& folder_;
+  std::span<const FinishedPiece> pieces_;
+  const ReadBackOptions& options_;
+  std::vector<bool> is_right_;
+  std::vector<Segment> segments_;
+  uint64_t total_bytes_ = 0;
+};
+
+}  // namespace
+
+std::vector<bool> are_as_written(const std::filesystem::path& folder,
+                                 std::span<const FinishedPiece> pieces,
+                                 const ReadBackOptions& options) {
+  return ReadBack(folder, pieces, options).run();
+}
+
+void throw_not_as_written(const std::filesystem::path& path) {
+  throw Error(ErrorCode::IoFailure, {path.string()},
+              "the bytes read back differ from those written",
+              "do not rely on this storage device");
+}
+
+}  // namespace ckpt

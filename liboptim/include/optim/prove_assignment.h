@@ -1,0 +1,38 @@
+#pragma once
+
+#include <functional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/execute.h>
+#include <optim/layout_export.h>
+#include <optim/training_state.h>
+
+namespace optim {
+
+// A parameter whose master rounds to the weights of others, too: its name is right by the deal
+// alone.
+struct AmbiguousParam {
+  std::string name;
+  std::vector<std::string> also_fits;
+};
+
+struct ProofOptions {
+  unsigned threads = 0;  // 0: one per core
+  // One of several processes proves its share of the parameters, and sees what is ambiguous among
+  // these alone.
+  ckpt::Share share = {};
+  std::stop_token stop = {};  // a requested stop ends in Error(IoFailure, "cancelled")
+  // Of the masters and weights that are read; from any thread, one call at a time.
+  std::function<void(const ckpt::Progress&)> on_progress = {};
+};
+
+// Proves by content that each master belongs to its name: rounded to the weight's type it equals
+// the weight bit for bit. Streams all masters and weights once. Throws Corrupt with file and key.
+OPTIM_LAYOUT_EXPORT std::vector<AmbiguousParam> prove_assignment(
+    const TrainingState& checkpoint, const ckpt::Checkpoint& source,
+    const ProofOptions& options = {});
+
+}  // namespace optim

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ckpt/catalog.h>
+#include <ckpt/document.h>
+#include <ckpt/target.h>
+#include <optim/layout_export.h>
+#include <optim/ownership.h>
+#include <optim/param_key.h>
+
+namespace optim {
+
+// What a training run would go on with, whatever files it lies in: one parameter is named once,
+// with its master and its states, in every layout and at every parallel size.
+//
+//   NAME                              the model's tensor, as its state dict names it
+//   optimizer.state.fp32_param.NAME   the fp32 master
+//   optimizer.state.STATE.NAME        momentum_buffer, exp_avg, exp_avg_sq, L, ...
+//
+// A value: it refers to the files of the Checkpoint that it was made of, and holds none open.
+
+// A tensor under such a key: dtype, shape of the whole, and its chunks in the source's files.
+using TensorRef = std::shared_ptr<const ckpt::TensorEntry>;
+
+struct StateTensor {
+  std::string name;  // "exp_avg", "L": as the optimizer calls it
+  TensorRef value;   // of a type and a shape of its own
+};
+
+// One parameter of the model, and what the optimizer keeps of it.
+struct TrainedParam {
+  ParamInfo info;  // dtype of the model's tensor; attributes as Megatron sets them
+  TensorRef weight;
+  TensorRef master;                 // null: none is stored, as of a frozen parameter
+  std::vector<StateTensor> states;  // in the file's order
+  uint32_t optimizer = 0;           // place in the chain
+  uint32_t group = 0;               // within that optimizer
+};
+
+// What the model's state dict holds under a name, in its order.
+struct ModelEntry {
+  enum class What : uint8_t { Param, ExtraState } what = What::Param;
+  std::string name;
+  uint32_t param = 0;              // Param: index into params
+  std::optional<uint32_t> object;  // ExtraState that is not None: index into extra_states
+};
+
+// Where an optimizer keeps its step count.
+enum class StepLayout : uint8_t {
+  None,            // Muon
+  PerParam,        // a 0-dim tensor in each parameter's state; torch_dist: one `common_step`
+  PerParamNumber,  // SOAP: an integer in its place
+  PerGroup,        // an integer in each group that is not empty on the rank
+};
+
+// What an optimizer of the chain keeps beside the states of its parameters.
+struct ChainedOptimizerState {
+  std::vector<ckpt::NodeId> groups;  // in `common`: dicts without `params`, with `step` if PerGroup
+  StepLayout step_layout = StepLayout::None;
+  ckpt::DType step_dtype = ckpt::DType::Float32;  // PerParam
+  std::string step_bytes;                         // PerParam: the value that all parameters share
+  int64_t step_number = 0;                        // PerParamNumber: the same
+  // Further keys of its state, e.g. grad_scaler, and of the wrapped optimizer's state in it.
+  std::vector<std::pair<std::string, ckpt::NodeId>> others, inner_others;
+};
+
+// A further key of an optimizer's state in `torch` files that not all ranks state, and equally.
+struct RankItem {
+  std::string name;  // "optimizer.0/KEY"; "optimizer.0/optimizer/KEY" of the wrapped optimizer
+  std::string key;
+  uint32_t optimizer = 0;                                 // place in the chain
+  bool is_inner = false;                                  // of the wrapped optimizer's state
+  std::vector<std::pair<uint32_t, ckpt::NodeId>> values;  // by rank; in `common`
+};
+
+struct TrainingState {
+  ckpt::Format format = ckpt::Format::Torch;  // of the source
+  std::vector<ModelEntry> model;
+  std::vector<TrainedParam> params;  // in model order
+  std::vector<ChainedOptimizerState> chain;
+
+  // {args, checkpoint_version, iteration, opt_param_scheduler, rng_state: [...], ...} in the order
+  // of the file; no model, no optimizer, no content_metadata.
+  ckpt::Document common;
+  std::optional<ckpt::NodeId>
+      model_metadata;  // `_metadata` of the model's OrderedDict, in `common`
+  std::vector<std::shared_ptr<const ckpt::Document>> extra_states;
+  // Attributes of wrapped tensors, as their masters have them, by key; in `common`. Only of torch
+  // sources.
+  std::map<std::string, ckpt::NodeId> attributes;
+  std::vector<RankItem> rank_items;
+  // Objects of torch_dist that belong to the ranks of one run, by key: rerun_state_machine_state.
+  std::vector<std::pair<std::string, std::shared_ptr<const ckpt::Document>>> rank_objects;
+
+  ParallelSizes sizes;  // from args
+  uint32_t layer_count = 0;
+  bool gated_linear_unit = false;             // SwiGLU: torch_dist stores linear_fc1 in two halves
+  bool layer_norm_renamed = false;            // transformer_impl 'local', see megatron_keys
+  bool layers_stacked = true;                 // torch_dist has one tensor for all layers
+  std::string folder_name;                    // iter_0000003, release
+  std::vector<ckpt::NotCarried> not_carried;  // by any target
+
+  OPTIM_LAYOUT_EXPORT ckpt::Value args() const;  // the attributes of args, a Dict
+};
+
+// Every tensor, under its key: of each parameter, in model order, the weight, the master and the
+// states.
+OPTIM_LAYOUT_EXPORT std::vector<TensorRef> tensors_of(const TrainingState& state);
+
+// The same as a catalog, to find them in. It names no files.
+OPTIM_LAYOUT_EXPORT ckpt::Catalog catalog_of(const TrainingState& state);
+
+}  // namespace optim

@@ -1,0 +1,232 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include <ckpt/error.h>
+#include <optim/optimizer_config.h>
+
+#include "config/config_fields.h"
+
+namespace optim {
+namespace {
+
+using ckpt::DType;
+using ckpt::ErrorCode;
+
+[[noreturn]] void refuse(ErrorCode code, std::string_view field, std::string problem) {
+  throw ckpt::Error(code, {.file = {}, .key = std::string(field)}, std::move(problem));
+}
+
+// A rule about a field: `broken` says that this configuration breaks it.
+struct Rule {
+  bool broken;
+  std::string_view field;
+  std::string_view problem;
+};
+
+void enforce(std::initializer_list<Rule> rules, ErrorCode code) {
+  for (const Rule& rule : rules) {
+    if (rule.broken) refuse(code, rule.field, std::string(rule.problem));
+  }
+}
+
+bool is_emerging(std::string_view optimizer) {
+  return optimizer == "muon" || optimizer == "soap" || optimizer == "adaptive_muon";
+}
+
+bool is_known(std::string_view optimizer) {
+  return is_emerging(optimizer) || optimizer == "adam" || optimizer == "sgd" || optimizer == "lion";
+}
+
+void require_finite_numbers(const OptimizerConfig& config) {
+  for_each_field(config, [](const char* field, const auto& value) {
+    using Field = std::decay_t<decltype(value)>;
+    bool finite = true;
+    if constexpr (std::is_same_v<Field, double>) finite = std::isfinite(value);
+    if constexpr (std::is_same_v<Field, std::optional<double>>) {
+      finite = !value || std::isfinite(*value);
+    }
+    if (!finite) refuse(ErrorCode::InvalidArgument, field, "is not a finite number");
+  });
+}
+
+// At least `low`.
+void require_least(std::initializer_list<std::pair<std::string_view, double>> values, double low) {
+  for (const auto& [field, value] : values) {
+    if (value >= low) continue;
+    refuse(ErrorCode::InvalidArgument, field, low == 0 ? "is negative" : "must be at least 1");
+  }
+}
+
+// A coefficient of a running average: 0 <= value < 1.
+void require_averaging(std::initializer_list<std::pair<std::string_view, double>> values) {
+  for (const auto& [field, value] : values) {
+    if (value >= 0 && value < 1) continue;
+    refuse(ErrorCode::InvalidArgument, field, "is not in the range [0, 1)");
+  }
+}
+
+void require_ranges(const OptimizerConfig& c) {
+  require_finite_numbers(c);
+  require_least({{"lr", c.lr.value_or(0)},
+                 {"min_lr", c.min_lr.value_or(0)},
+                 {"decoupled_lr", c.decoupled_lr.value_or(0)},
+                 {"decoupled_min_lr", c.decoupled_min_lr.value_or(0)},
+                 {"weight_decay", c.weight_decay},
+                 {"adam_eps", c.adam_eps},
+                 {"adaptive_muon_eps", c.adaptive_muon_eps},
+                 {"clip_grad", c.clip_grad},
+                 {"optimizer_offload_fraction", c.optimizer_offload_fraction}},
+                0);
+  require_least(
+      {{"loss_scale_window", c.loss_scale_window},
+       {"hysteresis", static_cast<double>(c.hysteresis)},
+       {"muon_num_ns_steps", static_cast<double>(c.muon_num_ns_steps)},
+       {"soap_precondition_frequency", static_cast<double>(c.soap_precondition_frequency)}},
+      1);
+  require_averaging({{"adam_beta1", c.adam_beta1},
+                     {"adam_beta2", c.adam_beta2},
+                     {"sgd_momentum", c.sgd_momentum},
+                     {"muon_momentum", c.muon_momentum},
+                     {"lion_beta1", c.lion_beta1},
+                     {"lion_beta2", c.lion_beta2},
+                     {"soap_shampoo_beta", c.soap_shampoo_beta},
+                     {"adaptive_muon_beta2", c.adaptive_muon_beta2}});
+}
+
+void require_sense(const OptimizerConfig& c) {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  const std::string_view scalar = c.muon_scalar_optimizer;
+  const std::string ns_steps = "expected at most " + std::to_string(kNewtonSchulzStepsMax) +
+                               " Newton-Schulz steps, found " + std::to_string(c.muon_num_ns_steps);
+  enforce(
+      {{!is_known(c.optimizer), "optimizer",
+        "is not one of adam, sgd, muon, lion, soap, adaptive_muon"},
+       {scalar != "adam" && scalar != "lion", "muon_scalar_optimizer", "is neither adam nor lion"},
+       {c.min_lr.value_or(0) > c.lr.value_or(kMost), "min_lr", "is greater than lr"},
+       {c.decoupled_min_lr && !c.decoupled_lr, "decoupled_min_lr",
+        "has no effect without decoupled_lr"},
+       {c.decoupled_min_lr.value_or(0) > c.decoupled_lr.value_or(kMost), "decoupled_min_lr",
+        "is greater than decoupled_lr"},
+       {c.fp16 && c.bf16, "bf16", "cannot be set together with fp16"},
+       {c.loss_scale.value_or(1) <= 0, "loss_scale", "is not positive"},
+       {c.loss_scale && !c.fp16 && !c.bf16, "loss_scale", "has no effect without fp16 or bf16"},
+       {c.initial_loss_scale <= 0, "initial_loss_scale", "is not positive"},
+       {c.min_loss_scale <= 0, "min_loss_scale", "is not positive"},
+       {c.min_loss_scale > c.initial_loss_scale, "min_loss_scale",
+        "is greater than initial_loss_scale"},
+       {c.muon_num_ns_steps > kNewtonSchulzStepsMax, "muon_num_ns_steps", ns_steps},
+       {c.muon_coefficient_type == NsCoefficients::Cubic5 && c.muon_num_ns_steps != 5,
+        "muon_num_ns_steps", "must be 5 with the coefficients 'cubic5'"},
+       {c.muon_coefficient_type == NsCoefficients::Custom, "muon_coefficient_type",
+        "does not name a table; give custom coefficients in NewtonSchulzOptions"},
+       {c.optimizer_offload_fraction > 1, "optimizer_offload_fraction", "is greater than 1"}},
+      ErrorCode::InvalidArgument);
+}
+
+bool is_one_of(DType dtype, std::initializer_list<DType> allowed) {
+  return std::find(allowed.begin(), allowed.end(), dtype) != allowed.end();
+}
+
+// Element types that a field cannot have, or that contradict fp16 and bf16.
+void require_dtypes(const OptimizerConfig& c) {
+  using enum DType;
+  const bool is_half = c.fp16 || c.bf16;
+  const DType other_half = c.bf16 ? Float16 : BFloat16;
+  const auto is_state = [](DType dtype) {
+    return is_one_of(dtype, {Float32, BFloat16, Float16, UInt8, Float8E4M3FN});
+  };
+  constexpr std::string_view kState =
+      "is not one of float32, bfloat16, float16, uint8, float8_e4m3fn";
+  enforce({{!is_one_of(c.params_dtype, {Float32, BFloat16, Float16}), "params_dtype",
+            "is not one of float32, bfloat16, float16"},
+           {!is_half && c.params_dtype != Float32, "params_dtype", "needs bf16 or fp16"},
+           {is_half && c.params_dtype == other_half, "params_dtype", "contradicts bf16 and fp16"},
+           {!is_one_of(c.main_grads_dtype, {Float32, BFloat16}), "main_grads_dtype",
+            "is neither float32 nor bfloat16"},
+           {!is_one_of(c.main_params_dtype, {Float32, Float16}), "main_params_dtype",
+            "is neither float32 nor float16"},
+           {!is_half && c.main_params_dtype != Float32, "main_params_dtype",
+            "has no effect: fp32 parameters have no masters"},
+           {!is_state(c.exp_avg_dtype), "exp_avg_dtype", kState},
+           {!is_state(c.exp_avg_sq_dtype), "exp_avg_sq_dtype", kState}},
+          ErrorCode::InvalidArgument);
+}
+
+// The documented __post_init__: other precisions only through the precision-aware optimizer.
+void require_plain_precision(const OptimizerConfig& c) {
+  if (c.use_precision_aware_optimizer) return;
+  constexpr std::string_view kProblem = "can only be float32 without use_precision_aware_optimizer";
+  enforce({{c.main_grads_dtype != DType::Float32, "main_grads_dtype", kProblem},
+           {c.main_params_dtype != DType::Float32, "main_params_dtype", kProblem},
+           {c.exp_avg_dtype != DType::Float32, "exp_avg_dtype", kProblem},
+           {c.exp_avg_sq_dtype != DType::Float32, "exp_avg_sq_dtype", kProblem}},
+          ErrorCode::InvalidArgument);
+}
+
+// What exists in the reference and not here. A field that only tunes something refused here
+// (pin_cpu_grads, soap_shampoo_beta, ...) needs no row of its own.
+void require_supported(const OptimizerConfig& c) {
+  constexpr std::string_view kOffload = "CPU offload is not implemented";
+  enforce({{c.optimizer == "soap" || c.optimizer == "adaptive_muon", "optimizer",
+            "this optimizer is not implemented; adam, sgd, lion and muon are"},
+           {c.fp8_recipe.has_value(), "fp8_recipe", "fp8 parameters are not implemented"},
+           {c.reuse_grad_buf_for_mxfp8_param_ag, "reuse_grad_buf_for_mxfp8_param_ag",
+            "fp8 parameters are not implemented"},
+           {c.muon_tp_mode != MuonTpMode::Blockwise, "muon_tp_mode",
+            "tensor parallel Newton-Schulz is not implemented; blockwise is"},
+           {c.use_distributed_optimizer, "use_distributed_optimizer",
+            "sharding by element ranges is not implemented"},
+           {c.overlap_param_gather_with_optimizer_step, "overlap_param_gather_with_optimizer_step",
+            "gathering one model chunk behind another's step is not implemented"},
+           {c.optimizer_cpu_offload, "optimizer_cpu_offload", kOffload},
+           {c.use_torch_optimizer_for_cpu_offload, "use_torch_optimizer_for_cpu_offload", kOffload},
+           {c.overlap_cpu_optimizer_d2h_h2d, "overlap_cpu_optimizer_d2h_h2d", kOffload}},
+          ErrorCode::Unsupported);
+}
+
+}  // namespace
+
+bool OptimizerConfig::use_precision_aware_optimizer_no_fp8_or_ds_fp8() const {
+  return use_precision_aware_optimizer && (main_params_dtype != DType::Float32 || !fp8_recipe ||
+                                           *fp8_recipe == "delayed" || optimizer_cpu_offload);
+}
+
+void OptimizerConfig::validate() const {
+  require_ranges(*this);
+  require_sense(*this);
+  require_plain_precision(*this);
+  require_dtypes(*this);
+  require_supported(*this);
+}
+
+// April 2026: __post_init__, the factory (get_megatron_optimizer) and the layer-wise wrapper.
+void OptimizerConfig::validate(ReferenceRules) const {
+  require_plain_precision(*this);
+  const bool by_factory =
+      optimizer == "adam" || optimizer == "sgd" || optimizer == "muon" || optimizer == "soap";
+  enforce(
+      {{use_precision_aware_optimizer && optimizer != "adam", "use_precision_aware_optimizer",
+        "the reference allows it with adam only"},
+       {use_precision_aware_optimizer && !use_distributed_optimizer,
+        "use_precision_aware_optimizer", "the reference needs use_distributed_optimizer for it"},
+       {!by_factory, "optimizer", "the reference's factory knows adam, sgd, muon and soap"},
+       {is_emerging(optimizer) && fp16, "fp16",
+        "the reference has no emerging optimizer with fp16"},
+       {is_emerging(optimizer) && use_layer_wise_distributed_optimizer && !bf16, "bf16",
+        "the reference's layer-wise optimizer runs with bf16 only"},
+       {is_emerging(optimizer) && muon_scalar_optimizer != "adam", "muon_scalar_optimizer",
+        "the reference ignores it and uses adam"},
+       {optimizer_cpu_offload && !decoupled_weight_decay, "optimizer_cpu_offload",
+        "the reference needs decoupled_weight_decay for it"}},
+      ErrorCode::Unsupported);
+}
+
+}  // namespace optim

@@ -1,0 +1,119 @@
+// What conversions do before they publish: the result is read as any later reader would.
+#include "convert/check_result.h"
+
+#include <ckpt/error.h>
+#include <optim/logical_inventory.h>
+#include <optim/verify.h>
+
+#include "layouts/layer_wise_target.h"
+
+namespace optim {
+namespace {
+
+namespace fs = std::filesystem;
+
+ckpt::ExecuteOptions named_steps(const ckpt::ConvertOptions& options, std::string_view step) {
+  ckpt::ExecuteOptions execute;
+  execute.threads = options.execute.threads;
+  execute.memory_bytes_max = options.execute.memory_bytes_max;
+  execute.process_bytes_max = options.execute.process_bytes_max;
+  execute.stop = options.execute.stop;
+  if (!options.execute.on_progress) return execute;
+  execute.on_progress = [report = options.execute.on_progress, step](ckpt::Progress progress) {
+    progress.step = step;
+    report(progress);
+  };
+  return execute;
+}
+
+// The checks of `ckpt-inspect verify`.
+void refuse_damage(const fs::path& written, const ckpt::ConvertOptions& options) {
+  if (!options.verify) return;
+  VerifyOptions checks;
+  checks.limits = options.limits;
+  checks.execution = named_steps(options, "verifying");
+  ckpt::refuse_damage(verify(written, checks).findings);
+}
+
+ckpt::ResultCheck content_check(const std::vector<ckpt::NotCarried>& not_carried,
+                                const ckpt::ConvertOptions& options) {
+  return {not_carried, options.verify, named_steps(options, "comparing")};
+}
+
+// As the layout of August 2026 files it: the step of an optimizer that is not Muon's in its groups.
+TrainingState as_of_august(TrainingState view) {
+  constexpr StoreLayout layout = StoreLayout::August2026;
+  for (ChainedOptimizerState& optimizer : view.chain) {
+    if (!is_distributed(view, optimizer, layout)) continue;
+    for (const ckpt::NodeId group : optimizer.groups) put_step(view.common.tree, group, optimizer);
+    if (optimizer.step_layout == StepLayout::PerParam) optimizer.step_layout = StepLayout::PerGroup;
+  }
+  return view;
+}
+
+ckpt::Inventory read_inventory(const ckpt::Checkpoint& written) {
+  try {
+    return logical_inventory(name_layer_wise(written));
+  } catch (const ckpt::Error& error) {
+    ckpt::refuse_unreadable(error);
+  }
+}
+
+ckpt::Inventory wanted_tensors(const TrainingState& view, const ckpt::KeyRules& key_rules) {
+  const ckpt::KeyRules rules = rules_for(view, key_rules);
+  ckpt::Inventory inventory;
+  for (const TensorRef& tensor : tensors_of(view)) {
+    const auto key = key_in_safetensors(tensor->key, rules);
+    if (!key) continue;
+    inventory.tensors.push_back(*tensor);
+    inventory.tensors.back().key = *key;
+  }
+  return inventory;
+}
+
+}  // namespace
+
+CheckWritten plain_check(const ckpt::Checkpoint& source, ckpt::TargetSpec spec,
+                         std::vector<ckpt::NotCarried> not_carried,
+                         const ckpt::ConvertOptions& options) {
+  return [&source, &options, spec = std::move(spec),
+          not_carried = std::move(not_carried)](const fs::path& written) {
+    refuse_damage(written, options);
+    return ckpt::check_plain_result(source, spec, written, content_check(not_carried, options));
+  };
+}
+
+CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSource& payloads,
+                              StoreLayout layout, std::vector<ckpt::NotCarried> not_carried,
+                              const ckpt::ConvertOptions& options) {
+  return [&view, &payloads, &options, layout,
+          not_carried = std::move(not_carried)](const fs::path& written) {
+    refuse_damage(written, options);
+    const ckpt::Checkpoint result = ckpt::open_result(written, options.limits);
+    const bool is_of_august = layout == StoreLayout::August2026;
+    const ckpt::Inventory wanted =
+        is_of_august ? logical_inventory(as_of_august(view)) : logical_inventory(view);
+    const ckpt::Inventory found = read_inventory(result);
+    ckpt::require_same_content({wanted, payloads}, {found, result},
+                               content_check(not_carried, options));
+    return ckpt::count_carried(result);
+  };
+}
+
+CheckWritten layer_wise_safetensors_check(const TrainingState& view,
+                                          const ckpt::PayloadSource& payloads,
+                                          std::vector<ckpt::NotCarried> not_carried,
+                                          const ckpt::ConvertOptions& options) {
+  return
+      [&view, &payloads, &options, not_carried = std::move(not_carried)](const fs::path& written) {
+        refuse_damage(written, options);
+        const ckpt::Checkpoint result = ckpt::open_result(written, options.limits);
+        const ckpt::Inventory wanted = wanted_tensors(view, options.keys);
+        const ckpt::Inventory found{native_inventory(result).tensors, {}};
+        ckpt::require_same_content({wanted, payloads}, {found, result},
+                                   content_check(not_carried, options));
+        return ckpt::count_carried(result);
+      };
+}
+
+}  // namespace optim

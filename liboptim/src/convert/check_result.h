@@ -1,0 +1,31 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include <ckpt/convert.h>
+#include <optim/convert.h>
+
+namespace optim {
+
+// Hooks for ckpt::ConversionSource::check_result. What they refer to must outlive them.
+using CheckWritten = std::function<ckpt::Carried(const std::filesystem::path& written)>;
+
+// Of a plain state dict.
+CheckWritten plain_check(const ckpt::Checkpoint& source, ckpt::TargetSpec spec,
+                         std::vector<ckpt::NotCarried> not_carried,
+                         const ckpt::ConvertOptions& options);
+
+// Of what make_layer_wise_target(view) made. `payloads`: what the view's chunks lie in.
+CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSource& payloads,
+                              StoreLayout layout, std::vector<ckpt::NotCarried> not_carried,
+                              const ckpt::ConvertOptions& options);
+
+// Of what make_layer_wise_safetensors(view, options.keys) made.
+CheckWritten layer_wise_safetensors_check(const TrainingState& view,
+                                          const ckpt::PayloadSource& payloads,
+                                          std::vector<ckpt::NotCarried> not_carried,
+                                          const ckpt::ConvertOptions& options);
+
+}  // namespace optim

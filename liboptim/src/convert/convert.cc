@@ -1,0 +1,272 @@
+#include <algorithm>
+#include <functional>
+#include <span>
+
+#include <ckpt/convert.h>
+#include <ckpt/error.h>
+#include <ckpt/files_beside.h>
+#include <optim/convert.h>
+
+#include "convert/check_result.h"
+#include "layouts/checkpoint_kind.h"
+#include "layouts/common_state.h"
+#include "layouts/layer_wise_target.h"
+#include "state/passing_proof.h"
+#include "verify/iteration_check.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+
+void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous) {
+  if (ambiguous.empty()) return;
+  throw Error(ErrorCode::Unsupported, {.file = {}, .key = ambiguous[0].name},
+              "its master rounds to the weight of '" + ckpt::escaped(ambiguous[0].also_fits[0]) +
+                  "' as well, so its values do not prove its name",
+              "without --strict the ping-pong deal decides, and such parameters are listed");
+}
+
+uint32_t checked_data_parallel(const ConvertOptions& options) {
+  if (options.data_parallel && *options.data_parallel == 0) {
+    throw Error(ErrorCode::InvalidArgument, {}, "the data-parallel size must be at least 1");
+  }
+  return options.data_parallel.value_or(0);
+}
+
+constexpr const char* kCommonName = "common.pt";
+constexpr const char* kTrackerName = "latest_checkpointed_iteration.txt";
+
+using Links = std::vector<ckpt::LinkedFile>;
+
+// Where a conversion comes from and goes to, as the caller named them; what is linked; and what
+// must not throw before anything is published.
+struct Job {
+  const ckpt::Checkpoint& source;
+  const std::filesystem::path& source_path;
+  const std::filesystem::path& destination;
+  Links links = {};
+  std::function<void()> before_publishing = {};
+  CheckWritten check_result = {};
+};
+
+// Carried as it is; nobody can say which of the two is right.
+void tell_other_iterations(const ckpt::Checkpoint& source, ckpt::Target& target, bool strict) {
+  for (const ckpt::Finding& finding : find_other_iterations(source)) {
+    if (strict) throw Error(ErrorCode::Unsupported, finding.where, finding.problem, finding.hint);
+    target.warnings.push_back(ckpt::escaped(finding.where.file) + ": " + finding.problem);
+  }
+}
+
+ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& options) {
+  const auto place = options.into ? place_in_root(job.destination, job.source) : job.destination;
+  if (options.into && !std::filesystem::is_directory(job.destination)) {
+    throw Error(ErrorCode::NotFound, {.file = job.destination.string(), .key = {}},
+                "is not a folder, so no iteration can be added to it");
+  }
+  if (options.into) ckpt::latest_iteration(job.destination);  // throws now what set_latest() would
+  tell_other_iterations(job.source, target, options.strict);
+  ConvertReport report;
+  static_cast<ckpt::ConvertReport&>(report) =
+      ckpt::write_target(std::move(target),
+                         {job.source, job.source_path, &job.source, job.links,
+                          job.before_publishing, job.check_result},
+                         place, options);
+  report.source_format = job.source.catalog().format;
+  // Who published may have ended before this.
+  const bool is_in_place = report.outcome == ckpt::Outcome::Published ||
+                           report.outcome == ckpt::Outcome::AlreadyPublished;
+  if (options.into && is_in_place) ckpt::set_latest(job.destination, place.filename().string());
+  return report;
+}
+
+// Leaves of the target what is new, the common state, and links the rest.
+Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target) {
+  if (target.format != ckpt::Format::TorchDist) {
+    throw Error(ErrorCode::Unsupported, {},
+                "only torch_dist can be linked: in `torch`, files hold what their rank owns",
+                "leave out --link, so that files are copied");
+  }
+  if (source.document(kCommonName) == nullptr) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "cannot be linked: its common state, which changes, is in the store",
+                "leave out --link, so that files are copied");
+  }
+  std::erase_if(target.files, [](const ckpt::TargetFile& file) {
+    const std::string name = std::filesystem::path(file.path).filename();
+    return name != kCommonName && name != kTrackerName;
+  });
+  std::filesystem::path folder;  // of the iteration, in a root
+  for (const ckpt::TargetFile& file : target.files) {
+    if (file.path.ends_with(kCommonName)) folder = std::filesystem::path(file.path).parent_path();
+  }
+  Links links;
+  for (const std::filesystem::path& file : source.files()) {
+    const auto name = file.lexically_relative(source.folder());
+    if (name != kCommonName) links.push_back({file, (folder / name).string()});
+  }
+  return links;
+}
+
+uint64_t count_bytes(const Links& links) {
+  uint64_t sum_bytes = 0;
+  for (const ckpt::LinkedFile& link : links) sum_bytes += std::filesystem::file_size(link.source);
+  return sum_bytes;
+}
+
+// Numbered masters are proven to belong to their names with the bytes that are copied.
+ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target target,
+                           const ConvertOptions& options) {
+  // Who finishes finds parts that were proven before they were complete.
+  if (options.finish && !options.strict) return write(job, std::move(target), options);
+  // What is ambiguous is known for sure only where one process proves all.
+  const bool alone = options.strict || options.dry_run;
+  const ProofOptions proof{options.execute.threads, alone ? ckpt::Share() : options.share,
+                           options.execute.stop, options.execute.on_progress};
+  PassingProof passed(view, job.source);
+  std::vector<AmbiguousParam> ambiguous;
+  const auto prove = [&] { ambiguous = prove_rest(view, job.source, proof, &passed); };
+  job.before_publishing = [&] {
+    prove();
+    if (options.strict) refuse_ambiguity(ambiguous);
+  };
+  if (options.dry_run) job.before_publishing();
+  ConvertOptions watched = options;
+  watched.execute.on_read = [&passed](const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                                      std::span<const std::byte> bytes) {
+    passed.note(located, offset_bytes, bytes);
+  };
+  try {
+    ConvertReport report = write(job, std::move(target), watched);
+    report.ambiguous = std::move(ambiguous);
+    return report;
+  } catch (const Error& error) {
+    // The first wrong master is told, not the first that was found, nor which bytes are damaged.
+    if (error.code() == ErrorCode::Corrupt) prove();
+    throw;
+  }
+}
+
+// Files of the source that the target has no place for.
+void list_files_beside(const ckpt::Checkpoint& source, ckpt::Target& target) {
+  for (ckpt::NotCarried& file : ckpt::files_not_carried(source)) {
+    target.not_carried.push_back(std::move(file));
+  }
+}
+
+ConvertReport convert_named(Job job, const ConvertOptions& options) {
+  const ckpt::Checkpoint& source = job.source;
+  const uint32_t data_parallel = checked_data_parallel(options);
+  const bool to_safetensors = options.format == ckpt::Format::Safetensors;
+  if (to_safetensors && options.into) {
+    throw Error(ErrorCode::InvalidArgument, {},
+                "safetensors cannot be added to a checkpoint root as an iteration");
+  }
+  if (!to_safetensors && !options.keys.empty()) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "a Megatron checkpoint is converted as a whole: its optimizer refers to all keys",
+                "--to safetensors can select and rename keys");
+  }
+  const TrainingState view = name_layer_wise(source);
+  LayerWiseTargetSpec spec;
+  spec.format = options.format.value_or(view.format);
+  spec.data_parallel = data_parallel;
+  spec.ownership = options.ownership;
+  spec.as_root = source.was_root() && !options.into;
+  spec.layout = options.layout;
+  const bool as_folder = ckpt::is_safetensors_folder(job.destination);
+  ckpt::Target target = to_safetensors ? make_layer_wise_safetensors(view, options.keys, as_folder)
+                                       : make_layer_wise_target(view, spec);
+  list_files_beside(source, target);
+  job.check_result =
+      to_safetensors ? layer_wise_safetensors_check(view, source, target.not_carried, options)
+                     : layer_wise_check(view, source, options.layout, target.not_carried, options);
+  if (options.link) job.links = link_what_stays(source, target);
+  ConvertReport report = view.format == ckpt::Format::Torch
+                             ? write_proven(view, job, std::move(target), options)
+                             : write(job, std::move(target), options);
+  report.linked_bytes = count_bytes(job.links);
+  report.layer_wise = true;
+  report.source_data_parallel = view.sizes.data_parallel;
+  report.target_data_parallel = data_parallel != 0 ? data_parallel : view.sizes.data_parallel;
+  return report;
+}
+
+ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) {
+  try {
+    return convert_named(job, options);
+  } catch (Error& error) {
+    if (error.code() == ErrorCode::Unsupported) error.hinted(what_works_on(job.source));
+    throw;
+  }
+}
+
+// What it would lose is not known.
+[[noreturn]] void refuse_other_megatron(const ckpt::Checkpoint& source) {
+  const bool is_dist = source.catalog().format == ckpt::Format::TorchDist;
+  if (is_dist && !read_common_state(source)) {
+    refuse_kind(source, "common.pt, or a common state in the store");
+  }
+  refuse_kind(source, "a LayerWise checkpoint, or a plain state dict, to convert it");
+}
+
+ConvertReport convert_plain(Job job, const ConvertOptions& options) {
+  const ckpt::Checkpoint& source = job.source;
+  if (options.data_parallel) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "is a plain state dict; expected a LayerWise checkpoint for a data-parallel size",
+                "leave out --dp");
+  }
+  const ckpt::Format format = options.format.value_or(source.catalog().format);
+  const bool as_folder = ckpt::is_safetensors_folder(job.destination);
+  const ckpt::TargetSpec spec{format, as_folder, options.keys};
+  ckpt::Target target = ckpt::make_target(source, spec);
+  list_files_beside(source, target);
+  job.check_result = plain_check(source, spec, target.not_carried, options);
+  return write(job, std::move(target), options);
+}
+
+}  // namespace
+
+// The folder that was opened tells the iteration's name.
+std::filesystem::path place_in_root(const std::filesystem::path& root,
+                                    const ckpt::Checkpoint& source) {
+  if (!source.catalog().iteration) {
+    const auto files = source.files();
+    const auto& shown = files.size() == 1 ? files.front() : source.folder();
+    throw Error(ErrorCode::InvalidArgument, {.file = shown.string(), .key = {}},
+                "is not an iteration, so it cannot be added to a checkpoint root");
+  }
+  return root / std::filesystem::weakly_canonical(source.folder()).filename();
+}
+
+ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
+                      const ConvertOptions& options) {
+  const ckpt::Checkpoint opened =
+      ckpt::Checkpoint::open(source, {options.iteration, options.limits});
+  const Job job{opened, source, destination};
+  if (!is_layer_wise(opened)) {
+    if (opened.is_megatron()) refuse_other_megatron(opened);
+    return convert_plain(job, options);
+  }
+  return convert_layer_wise(job, options);
+}
+
+ConvertReport reshard(const std::filesystem::path& source, const std::filesystem::path& destination,
+                      const ConvertOptions& options) {
+  if (!options.data_parallel) {
+    throw Error(ErrorCode::InvalidArgument, {}, "resharding needs a data-parallel size");
+  }
+  checked_data_parallel(options);
+  const ckpt::Checkpoint opened =
+      ckpt::Checkpoint::open(source, {options.iteration, options.limits});
+  if (opened.is_megatron() && opened.catalog().format == ckpt::Format::TorchDist &&
+      !read_common_state(opened)) {
+    refuse_kind(opened, "common.pt, or a common state in the store");
+  }
+  if (!is_layer_wise(opened)) refuse_kind(opened, "a LayerWise checkpoint, to reshard it");
+  return convert_layer_wise({opened, source, destination}, options);
+}
+
+}  // namespace optim

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include <optim/layer_wise_checkpoint.h>
+#include <optim/training_state.h>
+
+// The layouts in which a training state can be filed, as a table: reading takes the filing away,
+// writing applies another. A layout is one row here and a reader and a writer in this room.
+namespace optim {
+
+struct TargetJob;
+
+struct LayoutRow {
+  std::string_view name;  // for people
+  ckpt::Format container;
+  StoreLayout era;  // of Megatron, as it files the optimizers
+  // Whether a checkpoint is of this layout. The first row that says so reads it.
+  bool (*recognizes)(const ckpt::Checkpoint& checkpoint);
+  TrainingState (*read)(const ckpt::Checkpoint& checkpoint);
+  // Adds the files of the iteration's folder; null: this layout is only read.
+  void (*write)(TargetJob& job);
+};
+
+std::span<const LayoutRow> layouts();
+
+// The row that reads a checkpoint; null where none does.
+const LayoutRow* layout_of(const ckpt::Checkpoint& checkpoint);
+// The row that writes such files; null where there is none.
+const LayoutRow* layout_to_write(ckpt::Format container, StoreLayout era);
+
+}  // namespace optim

@@ -1,0 +1,104 @@
+#include "model/state_names.h"
+
+#include <algorithm>
+#include <charconv>
+#include <vector>
+
+#include <optim/key_kind.h>
+
+namespace optim {
+namespace {
+
+constexpr std::string_view kSecondMoments[] = {"exp_avg_sq", "max_exp_avg_sq", "moment2_buffer"};
+constexpr std::string_view kStates[] = {"exp_avg", "momentum_buffer", "fp32_param"};
+
+bool has_number_behind(std::string_view text, std::string_view words) {
+  const size_t at = text.find(words);
+  return at != text.npos && at + words.size() < text.size() && text[at + words.size()] >= '0' &&
+         text[at + words.size()] <= '9';
+}
+
+bool is_pointer(const ckpt::TensorEntry& tensor) { return tensor.key.starts_with('/'); }
+
+// A step of a pointer or of a key with dots, as a whole.
+template <size_t kCount>
+bool has_step(const ckpt::TensorEntry& tensor, const std::string_view (&steps)[kCount]) {
+  const char separator = is_pointer(tensor) ? '/' : '.';
+  std::string_view left = tensor.key;
+  while (true) {
+    const size_t end = left.find(separator);
+    if (std::ranges::find(steps, left.substr(0, end)) != std::end(steps)) return true;
+    if (end == left.npos) return false;
+    left.remove_prefix(end + 1);
+  }
+}
+
+// "chained_1.optimizer.state...." without its first step.
+std::string_view without_chain(std::string_view key) {
+  if (key.starts_with("chained_")) key.remove_prefix(std::min(key.find('.'), key.size() - 1) + 1);
+  return key;
+}
+
+std::optional<uint32_t> number_behind(std::string_view text, std::string_view words) {
+  const size_t at = text.rfind(words);
+  if (at == text.npos) return std::nullopt;
+  text.remove_prefix(at + words.size());
+  uint32_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end == text.data()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+bool is_flat_buffer(const ckpt::TensorEntry& tensor) {
+  return tensor.key.find("optimizer.distributed.") != std::string::npos;
+}
+
+bool is_coalesced_buffer(const ckpt::TensorEntry& tensor) {
+  return tensor.file.ends_with("/distrib_optim.pt");
+}
+
+bool is_optimizer_step(std::string_view step) {
+  return step.find("optimizer") != step.npos || step == "optim" || step == "optims" ||
+         step.starts_with("optim_") || step.ends_with("_optim");
+}
+
+bool is_named_weight(const ckpt::TensorEntry& tensor) {
+  const std::string_view type = ckpt::name(tensor.dtype);
+  const bool is_floating = type.starts_with("float") || type.starts_with("bfloat");
+  return is_floating && tensor.file.empty() &&
+         kind_of_key(tensor.file, tensor.key) != KeyKind::OptimizerState;
+}
+
+bool is_state(const ckpt::TensorEntry& tensor) {
+  if (is_flat_buffer(tensor)) return false;
+  if (is_coalesced_buffer(tensor)) return true;
+  if (is_pointer(tensor)) {
+    return has_number_behind(tensor.key, "/state/") ||
+           has_number_behind(tensor.key, "/fp32_from_fp16_params/");
+  }
+  return tensor.key.find("optimizer.state.") != std::string::npos || has_step(tensor, kStates) ||
+         has_step(tensor, kSecondMoments);
+}
+
+bool is_second_moment(const ckpt::TensorEntry& tensor) { return has_step(tensor, kSecondMoments); }
+
+std::optional<std::string> master_of(std::string_view key) {
+  key = without_chain(key);
+  for (const std::string_view prefix : {"optimizer.state.fp32_param.", "optimizer.state.param."}) {
+    if (key.starts_with(prefix)) return std::string(key.substr(prefix.size()));
+  }
+  return std::nullopt;
+}
+
+std::optional<uint32_t> writer_of(std::string_view path) {
+  path.remove_prefix(std::min(path.rfind('/') + 1, path.size()));
+  if (path == "model_optim_rng.pt") return 0;
+  if (path.starts_with("layer_wise_optimizer_")) return number_behind(path, "_");
+  if (path.starts_with("__") && path.ends_with(".distcp"))
+    return number_behind(path.substr(0, path.rfind('_')), "__");
+  return std::nullopt;
+}
+
+}  // namespace optim

@@ -1,0 +1,249 @@
+#include <optim/contents.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "layouts/common_state.h"
+#include "layouts/layer_wise_view.h"
+#include "layouts/rank_folders.h"
+#include "layouts/run_args.h"
+#include "model/megatron_keys.h"
+#include "model/state_names.h"
+#include "model/tensor_names.h"
+#include "verify/rank_folder_check.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Format;
+using ckpt::Kind;
+using ckpt::TensorEntry;
+using ckpt::Value;
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kStacked = "decoder.layers.";
+// More is no number of layers: such a tensor stays one.
+constexpr uint64_t kLayersMax = 1 << 16;
+constexpr std::string_view kModelFile = "model_optim_rng.pt";
+// Megatron writes it after all else in a torch_dist folder.
+constexpr const char* kWrittenLast = "metadata.json";
+constexpr std::string_view kStateObject = ".param_state/shard_";
+
+// --- of a LayerWise checkpoint, all of which is named ---
+
+// `state`: empty for the weight.
+LogicalTensor named_tensor(const TrainedParam& param, std::string_view state,
+                           const TensorEntry& tensor) {
+  return {state.empty() ? KeyKind::Model : KeyKind::OptimizerState,
+          param.info.name,
+          std::string(state),
+          tensor.dtype,
+          tensor.shape,
+          ckpt::count_bytes(tensor)};
+}
+
+void add_named(const TrainingState& view, Contents& contents) {
+  for (const TrainedParam& param : view.params) {
+    contents.tensors.push_back(named_tensor(param, {}, *param.weight));
+    if (param.master) contents.tensors.push_back(named_tensor(param, kMasterState, *param.master));
+    for (const auto& [state, value] : param.states) {
+      contents.tensors.push_back(named_tensor(param, state, *value));
+    }
+  }
+}
+
+// --- of others ---
+
+// Where "decoder.layers." starts in a name of a tensor that is stacked over layers.
+std::optional<size_t> stack_in(const LogicalTensor& tensor) {
+  const size_t at = tensor.name.find(kStacked);
+  const bool is_step = at != tensor.name.npos && (at == 0 || tensor.name[at - 1] == '.');
+  if (!is_step || tensor.shape.empty() || tensor.shape[0] > kLayersMax) return std::nullopt;
+  return is_stacked_key(std::string_view(tensor.name).substr(at)) ? std::optional(at)
+                                                                  : std::nullopt;
+}
+
+void add_layers(const LogicalTensor& stacked, size_t at, Contents& contents) {
+  const uint64_t layers = stacked.shape[0];
+  const std::string before = stacked.name.substr(0, at + kStacked.size());
+  const std::string behind = stacked.name.substr(at + kStacked.size());
+  LogicalTensor layer = stacked;
+  layer.shape.assign(stacked.shape.begin() + 1, stacked.shape.end());
+  layer.count_bytes = layers == 0 ? 0 : stacked.count_bytes / layers;
+  for (uint64_t i = 0; i < layers; ++i) {
+    layer.name = before + std::to_string(i) + "." + behind;
+    contents.tensors.push_back(layer);
+  }
+}
+
+// Weights that are the same bytes seen in the same way, as torch.save stores tied ones.
+class CopyFinder {
+ public:
+  bool is_copy(const TensorEntry& tensor) {
+    if (tensor.chunks.size() != 1 || ckpt::element_count(tensor.shape) == 0) return false;
+    const ckpt::Chunk& chunk = tensor.chunks[0];
+    const ckpt::StridedView view = chunk.view ? *chunk.view : ckpt::StridedView{};
+    return !seen_
+                .insert({chunk.region.file, chunk.region.bytes.offset_bytes,
+                         chunk.payload_offset_bytes, view.offset, as_vector(view.strides),
+                         as_vector(tensor.shape)})
+                .second;
+  }
+
+ private:
+  static std::vector<uint64_t> as_vector(const ckpt::Extents& extents) {
+    return {extents.begin(), extents.end()};
+  }
+  std::set<std::tuple<uint32_t, uint64_t, uint64_t, uint64_t, std::vector<uint64_t>,
+                      std::vector<uint64_t>>>
+      seen_;
+};
+
+// A rank's part of the optimizer, of which model_optim_rng.pt has a copy beside
+// layer_wise_optimizer_R.pt.
+bool is_repeated_state(const TensorEntry& tensor, bool has_rank_files) {
+  return has_rank_files && tensor.file.ends_with(kModelFile);
+}
+
+bool has_rank_files(const ckpt::Checkpoint& checkpoint) {
+  return std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
+    return file.path.find("/layer_wise_optimizer_") != file.path.npos;
+  });
+}
+
+bool has_rank_folders(const ckpt::Checkpoint& checkpoint) {
+  return checkpoint.catalog().format == Format::Torch && checkpoint.is_megatron() &&
+         std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
+           return file.path.find('/') != file.path.npos;
+         });
+}
+
+LogicalTensor stored_tensor(const TensorEntry& tensor, bool is_megatron) {
+  LogicalTensor logical{role_of(tensor), {},           {},
+                        tensor.dtype,    tensor.shape, ckpt::count_bytes(tensor)};
+  if (logical.role == KeyKind::OptimizerState) {
+    StateName state = state_name(tensor, is_megatron);
+    logical.name = std::move(state.param);
+    logical.state = std::move(state.state);
+  } else {
+    logical.name = weight_name(tensor);
+  }
+  return logical;
+}
+
+void add_stored(const ckpt::Checkpoint& checkpoint, Contents& contents) {
+  const bool joins_folders = has_rank_folders(checkpoint);
+  if (joins_folders) contents = join_rank_folders(checkpoint);
+  const bool rank_files = has_rank_files(checkpoint);
+  CopyFinder copies;
+  for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
+    LogicalTensor logical = stored_tensor(tensor, checkpoint.is_megatron());
+    const bool is_model = logical.role == KeyKind::Model;
+    if (is_model && (joins_folders || copies.is_copy(tensor))) continue;
+    if (logical.role == KeyKind::OptimizerState && is_repeated_state(tensor, rank_files)) continue;
+    const auto stack = checkpoint.is_megatron() ? stack_in(logical) : std::nullopt;
+    if (stack) {
+      add_layers(logical, *stack, contents);
+    } else {
+      contents.tensors.push_back(std::move(logical));
+    }
+  }
+  for (const ckpt::ObjectEntry& object : checkpoint.catalog().objects) {
+    if (!object.region || object.key.find(kStateObject) == object.key.npos) continue;
+    contents.tensors.push_back({KeyKind::OptimizerState,
+                                {},
+                                "param_state",
+                                ckpt::DType::UInt8,
+                                {object.region->bytes.count_bytes},
+                                object.region->bytes.count_bytes});
+  }
+}
+
+// An optimizer names parameters as its model does, whose name comes before them in the keys of the
+// weights: optim.state.fc.weight.exp_avg is of model.fc.weight.
+void match_state_to_weights(Contents& contents) {
+  std::set<std::string> weights, containers;
+  for (const LogicalTensor& tensor : contents.tensors) {
+    if (tensor.role != KeyKind::Model) continue;
+    weights.insert(tensor.name);
+    const size_t dot = tensor.name.find('.');
+    if (dot != tensor.name.npos) containers.insert(tensor.name.substr(0, dot + 1));
+  }
+  if (containers.size() > 16) return;
+  for (LogicalTensor& tensor : contents.tensors) {
+    const bool is_open = tensor.role == KeyKind::OptimizerState && !tensor.name.empty() &&
+                         !weights.contains(tensor.name);
+    if (!is_open) continue;
+    for (const std::string& container : containers) {
+      if (!weights.contains(container + tensor.name)) continue;
+      tensor.name.insert(0, container);
+      break;
+    }
+  }
+}
+
+// --- the form of optimizer state ---
+
+std::string stated_sharding(const ckpt::Checkpoint& checkpoint) {
+  const auto common = read_common_state(checkpoint);
+  if (!common || !common->document->tree.root().is(Kind::Dict)) return {};
+  const Value root = common->document->tree.root();
+  for (const auto& [place, key] : {std::pair{"optimizer", "param_state_sharding_type"},
+                                   std::pair{"content_metadata", "distrib_optim_sharding_type"}}) {
+    const auto holder = root.find(place);
+    const auto value = holder && holder->is(Kind::Dict) ? holder->find(key) : std::nullopt;
+    if (value && value->is(Kind::Str)) return std::string(value->text());
+  }
+  return {};
+}
+
+}  // namespace
+
+Contents list_contents(const ckpt::Checkpoint& checkpoint, const TrainingState* view) {
+  Contents contents;
+  if (view != nullptr) {
+    add_named(*view, contents);
+    return contents;
+  }
+  add_stored(checkpoint, contents);
+  match_state_to_weights(contents);
+  return contents;
+}
+
+std::string optimizer_sharding(const ckpt::Checkpoint& checkpoint) {
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  if (!checkpoint.is_megatron()) return {};
+  const bool has_state = std::ranges::any_of(catalog.tensors,
+                                             [](const TensorEntry& tensor) {
+                                               return role_of(tensor) == KeyKind::OptimizerState;
+                                             }) ||
+                         std::ranges::any_of(catalog.objects, [](const ckpt::ObjectEntry& object) {
+                           return object.key.find(kStateObject) != object.key.npos;
+                         });
+  if (!has_state) return {};
+  if (is_layer_wise(checkpoint)) return "layer_wise";
+  if (std::ranges::any_of(catalog.tensors, is_coalesced_buffer)) return "flat_file";
+  const RunArgs args(checkpoint);
+  if (!args.are_there()) return {};
+  if (!args.is_true("use_distributed_optimizer")) return "replicated";
+  return stated_sharding(checkpoint);
+}
+
+std::vector<std::string> missing_files(const ckpt::Checkpoint& checkpoint) {
+  std::vector<std::string> missing = missing_rank_files(checkpoint);
+  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
+    if (file.is_missing) missing.push_back(file.path);
+  }
+  const bool is_dist = checkpoint.catalog().format == Format::TorchDist;
+  if (is_dist && checkpoint.is_megatron() && !fs::exists(checkpoint.folder() / kWrittenLast)) {
+    missing.emplace_back(kWrittenLast);
+  }
+  std::ranges::sort(missing);
+  return missing;
+}
+
+}  // namespace optim

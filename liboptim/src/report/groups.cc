@@ -1,0 +1,240 @@
+#include <optim/groups.h>
+
+#include <algorithm>
+#include <map>
+
+#include <ckpt/error.h>
+#include <optim/key_kind.h>
+
+#include "layouts/checkpoint_kind.h"
+#include "layouts/group_search.h"
+#include "layouts/layer_wise_place.h"
+#include "layouts/layer_wise_view.h"
+#include "model/state_names.h"
+#include "report/flat_groups.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+using ckpt::TensorEntry;
+using ckpt::Value;
+
+std::vector<std::pair<std::string, Value>> settings_of(const Value& group) {
+  std::vector<std::pair<std::string, Value>> settings;
+  for (size_t i = 0; group.is(Kind::Dict) && i < group.item_count(); ++i) {
+    const auto [key, value] = group.item(i);
+    const std::string name = ckpt::key_text(key);
+    if (name != "params") settings.emplace_back(name, value);
+  }
+  return settings;
+}
+
+// Groups and owners of a LayerWise checkpoint.
+class NamedGroups {
+ public:
+  NamedGroups(const ckpt::Checkpoint& checkpoint, GroupReport& report)
+      : checkpoint_(checkpoint), report_(report) {}
+
+  void run(TrainingState named) {
+    auto view = std::make_shared<TrainingState>(std::move(named));
+    view_ = view.get();
+    const std::vector<ParamGroup> groups = group_params(view_->args(), view->params);
+    add_groups(groups);
+    add_params(groups);
+    report_.view = std::move(view);
+  }
+
+ private:
+  void add_groups(const std::vector<ParamGroup>& groups) {
+    uint32_t group = 0;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const uint32_t optimizer = groups[i].optimizer_index;
+      group = i > 0 && optimizer == groups[i - 1].optimizer_index ? group + 1 : 0;
+      StoredGroup stored{{}, optimizer, group, {}, groups[i].params.size(), 0};
+      for (const GroupedParam& param : groups[i].params) {
+        stored.element_count = *stored.element_count + elements_of(param.info);
+      }
+      const auto& nodes = view_->chain.at(optimizer).groups;
+      if (group < nodes.size()) {
+        stored.settings = settings_of(view_->common.tree.value(nodes[group]));
+      }
+      report_.groups.push_back(std::move(stored));
+    }
+  }
+
+  static uint64_t elements_of(const ParamInfo& info) {
+    return ckpt::element_count({info.shape.begin(), info.shape.end()});
+  }
+
+  void add_params(const std::vector<ParamGroup>& groups) {
+    std::map<std::pair<uint32_t, uint32_t>, const ParamGroup*> by_place;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      by_place.emplace(std::pair(report_.groups[i].optimizer, report_.groups[i].group), &groups[i]);
+    }
+    std::map<uint32_t, RankLoad> loads;
+    for (uint32_t rank = 0; rank < view_->sizes.data_parallel; ++rank) {
+      loads[rank] = {rank, 0, 0, 0, 0.0};
+    }
+    for (const TrainedParam& param : view_->params) {
+      const uint32_t rank = owner_of(param);
+      report_.params.push_back({param.info.name,
+                                {param.info.shape.begin(), param.info.shape.end()},
+                                rank,
+                                param.optimizer,
+                                param.group});
+      RankLoad& load = loads.try_emplace(rank, RankLoad{rank, 0, 0, 0, 0.0}).first->second;
+      ++load.param_count;
+      load.element_count += elements_of(param.info);
+      load.state_bytes += state_bytes_of(param);
+      load.cost =
+          *load.cost + update_cost(param.info, *by_place.at({param.optimizer, param.group}));
+    }
+    for (const auto& [rank, load] : loads) report_.ranks.push_back(load);
+  }
+
+  // Who wrote the master.
+  uint32_t owner_of(const TrainedParam& param) const {
+    if (!param.master || param.master->chunks.empty()) return 0;
+    const uint32_t file = param.master->chunks[0].region.file;
+    return writer_of(checkpoint_.catalog().files[file].path).value_or(0);
+  }
+
+  static uint64_t state_bytes_of(const TrainedParam& param) {
+    uint64_t bytes = param.master ? ckpt::count_bytes(*param.master) : 0;
+    for (const StateTensor& state : param.states) bytes += ckpt::count_bytes(*state.value);
+    return bytes;
+  }
+
+  const ckpt::Checkpoint& checkpoint_;
+  GroupReport& report_;
+  const TrainingState* view_ = nullptr;
+};
+
+// What `state` says of these parameters: numbers, or tensors of one element.
+StepCounts step_counts(const ckpt::Checkpoint& checkpoint, const FoundOptimizer& found,
+                       const Value& params) {
+  StepCounts steps;
+  const auto state = found.state();
+  std::map<std::string, Value> by_param;
+  for (size_t i = 0; state && state->is(Kind::Dict) && i < state->item_count(); ++i) {
+    const auto [key, of_param] = state->item(i);
+    by_param.emplace(ckpt::key_text(key), of_param);
+  }
+  for (size_t i = 0; i < params.size(); ++i) {
+    const bool is_name = params[i].is(Kind::Int) || params[i].is(Kind::Str);
+    const auto of_param = is_name ? by_param.find(ckpt::key_text(params[i])) : by_param.end();
+    const bool has_state = of_param != by_param.end() && of_param->second.is(Kind::Dict);
+    const auto step = has_state ? of_param->second.find("step") : std::nullopt;
+    if (!step) continue;
+    if (step->is(Kind::Int) || step->is(Kind::Float)) {
+      steps.add(step->as_float());
+      continue;
+    }
+    const TensorEntry* tensor = checkpoint.catalog().find_tensor(
+        found.pointer + "/state" + escaped_step(of_param->first) + "/step", found.file);
+    const auto count = tensor != nullptr ? scalar_of(*tensor, checkpoint) : std::nullopt;
+    if (count) steps.add(*count);
+  }
+  return steps;
+}
+
+void add_step(const StepCounts& steps, StoredGroup& group, GroupReport& report) {
+  const bool has_step = std::ranges::any_of(
+      group.settings, [](const auto& setting) { return setting.first == "step"; });
+  const auto step = steps.setting();
+  if (has_step || !step) return;
+  group.settings.emplace_back("step", step->first);
+  report.documents.push_back(step->second);
+}
+
+void add_stored_groups(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
+  std::map<std::string, uint32_t> optimizers;  // of each file
+  for (const FoundOptimizer& found : find_optimizers(checkpoint)) {
+    const std::string& place = found.object.empty() ? found.file : found.object;
+    const uint32_t optimizer = optimizers[place]++;
+    if (found.document) report.documents.push_back(found.document);
+    for (uint32_t i = 0; i < found.groups.size(); ++i) {
+      StoredGroup stored{place, optimizer, i, settings_of(found.groups[i]), {}, {}};
+      const auto params =
+          found.groups[i].is(Kind::Dict) ? found.groups[i].find("params") : std::nullopt;
+      if (params && params->is(Kind::List)) {
+        stored.param_count = params->size();
+        add_step(step_counts(checkpoint, found, *params), stored, report);
+      }
+      report.groups.push_back(std::move(stored));
+    }
+  }
+}
+
+// PyTorch's torch_dist folders: a setting is an object, a step count a tensor or an object.
+void add_flat_groups(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
+  FlatGroups flat = find_flat_groups(checkpoint);
+  std::map<std::string, uint32_t> counts;  // of each optimizer
+  for (FlatGroup& group : flat.groups) {
+    StoredGroup stored{group.optimizer,           0,  counts[group.optimizer]++,
+                       std::move(group.settings), {}, {}};
+    stored.param_count = group.params.size();
+    StepCounts steps;
+    for (const std::string& param : group.params) {
+      const TensorEntry* step = checkpoint.catalog().find_tensor(
+          (group.optimizer.empty() ? "" : group.optimizer + ".") + "state." + param + ".step");
+      const auto count = step != nullptr ? scalar_of(*step, checkpoint) : std::nullopt;
+      if (count) steps.add(*count);
+    }
+    add_step(steps, stored, report);
+    report.groups.push_back(std::move(stored));
+  }
+  report.documents.insert(report.documents.end(), flat.documents.begin(), flat.documents.end());
+}
+
+// Of torch_dist: each file's chunks of optimizer state belong to the rank that wrote it.
+void add_writers(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  std::map<uint32_t, RankLoad> loads;
+  for (const TensorEntry& tensor : catalog.tensors) {
+    if (kind_of_key(tensor.file, tensor.key) != KeyKind::OptimizerState) continue;
+    for (const ckpt::Chunk& chunk : tensor.chunks) {
+      const auto rank = writer_of(catalog.files[chunk.region.file].path);
+      if (!rank) continue;
+      const uint64_t elements = ckpt::element_count(chunk.box.sizes);
+      RankLoad& load = loads.try_emplace(*rank, RankLoad{*rank, 0, 0, 0, {}}).first->second;
+      ++load.param_count;
+      load.element_count += elements;
+      load.state_bytes += elements * ckpt::bytes_per_element(tensor.dtype);
+      report.params.push_back(
+          {tensor.key, {chunk.box.sizes.begin(), chunk.box.sizes.end()}, *rank});
+    }
+  }
+  for (const auto& [rank, load] : loads) report.ranks.push_back(load);
+}
+
+}  // namespace
+
+GroupReport describe_groups(const ckpt::Checkpoint& checkpoint) {
+  GroupReport report;
+  try {
+    if (is_layer_wise(checkpoint)) {
+      NamedGroups(checkpoint, report).run(name_layer_wise(checkpoint));
+    } else {
+      report.unnamed_reason = "this is " + kind_of_checkpoint(checkpoint);
+    }
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::Unsupported) throw;
+    report = {};
+    report.unnamed_reason = error.what();
+  }
+  if (!report.unnamed_reason.empty()) {
+    add_stored_groups(checkpoint, report);
+    add_flat_groups(checkpoint, report);
+    add_writers(checkpoint, report);
+  }
+  if (report.groups.empty() && report.params.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = checkpoint.shown_path(), .key = {}},
+                      "has no parameter groups and no optimizer state");
+  }
+  std::ranges::stable_sort(report.params, {}, &OwnedParam::rank);
+  return report;
+}
+
+}  // namespace optim

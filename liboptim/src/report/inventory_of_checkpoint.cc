@@ -1,0 +1,27 @@
+// What of a checkpoint is compared and hashed by logical names, whatever its kind.
+#include <ckpt/error.h>
+#include <ckpt/inventory.h>
+#include <optim/layer_wise_checkpoint.h>
+#include <optim/logical_inventory.h>
+
+#include "layouts/checkpoint_kind.h"
+
+namespace optim {
+
+ckpt::Inventory logical_inventory(const ckpt::Checkpoint& checkpoint) {
+  if (is_layer_wise(checkpoint)) return logical_inventory(name_layer_wise(checkpoint));
+  try {
+    return ckpt::plain_inventory(checkpoint);
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::Unsupported || !checkpoint.is_megatron()) throw;
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported,
+                      {.file = checkpoint.folder().string(), .key = {}},
+                      "is " + kind_of_checkpoint(checkpoint) +
+                          ", whose names are not known; expected a LayerWise checkpoint or a plain "
+                          "state dict",
+                      "ckpt-inspect hash without --logical, and diff of two in the same format, "
+                      "compare it under stored names");
+  }
+}
+
+}  // namespace optim

@@ -1,0 +1,234 @@
+// bf16(fp32 master) equals the model's weight, bit for bit (any NaN equals any): what Megatron's
+// optimizer leaves behind after every step. It proves which parameter a numbered master belongs to.
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include <ckpt/error.h>
+#include <ckpt/tensor_stream.h>
+#include <optim/prove_assignment.h>
+
+#include "state/passing_proof.h"
+#include "state/rounding.h"
+#include "state/weight_sum.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::TensorEntry;
+
+constexpr size_t kPieceElements = size_t{1} << 16;  // which a core's own cache holds
+constexpr unsigned kThreadsMax = 8;
+constexpr size_t kBlockElements = 32;
+
+// A fixed number of elements without a branch, which the compiler turns into vector instructions.
+bool block_rounds_to_bfloat16(const float* masters, const uint16_t* weights) {
+  uint32_t difference = 0;
+  for (size_t i = 0; i < kBlockElements; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(masters[i]);
+    const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+    difference |= (is_nan ? kBFloat16NaN : rounded) ^ with_one_nan_bfloat16(weights[i]);
+  }
+  return difference == 0;
+}
+
+// Of one process: neighbouring parameters, as many elements as the other processes have.
+std::vector<const TrainedParam*> params_of(const TrainingState& view,
+                                             const ckpt::Share& share) {
+  uint64_t all_elements = 0, elements_before = 0;
+  const auto count = [&](const TrainedParam& param) {
+    return ckpt::element_count(param.weight->shape);
+  };
+  for (const TrainedParam& param : view.params) all_elements += count(param);
+  const uint64_t share_elements = all_elements / share.world_size + 1;
+  std::vector<const TrainedParam*> own;
+  for (const TrainedParam& param : view.params) {
+    if (elements_before / share_elements == share.rank) own.push_back(&param);
+    elements_before += count(param);
+  }
+  return own;
+}
+
+class Proof {
+ public:
+  Proof(const TrainingState& view, const ckpt::Checkpoint& source,
+        const ProofOptions& options, const PassingProof* passed)
+      : view_(view),
+        source_(source),
+        passed_(passed),
+        options_(options),
+        params_(params_of(view, options.share)),
+        fingerprints_(params_.size()) {
+    for (size_t param = 0; param < params_.size(); ++param) {
+      if (!passed_sum(param)) progress_.total_bytes += read_bytes(element_count(param));
+    }
+  }
+
+  std::vector<AmbiguousParam> run(unsigned threads) {
+    {
+      std::vector<std::jthread> others;
+      for (unsigned i = 1; i < threads; ++i) others.emplace_back([this] { work(); });
+      work();
+    }
+    if (error_) std::rethrow_exception(error_);
+    return ambiguous();
+  }
+
+ private:
+  struct Buffers {
+    std::vector<float> masters = std::vector<float>(kPieceElements);
+    std::vector<uint16_t> weights = std::vector<uint16_t>(kPieceElements);
+  };
+
+  void work() {
+    std::optional<Buffers> buffers;
+    for (size_t param = next_++; param < params_.size(); param = next_++) {
+      try {
+        const auto passed = passed_sum(param);
+        if (!passed && !buffers) buffers.emplace();
+        fingerprints_[param] = passed ? *passed : prove(*params_[param], *buffers);
+      } catch (...) {
+        fail(param, std::current_exception());
+      }
+    }
+  }
+
+  // All parameters before a failed one were started: the first failure is always the one reported.
+  void fail(size_t param, std::exception_ptr error) {
+    const std::scoped_lock lock(mutex_);
+    next_ = params_.size();
+    if (error_ && param > failed_param_) return;
+    failed_param_ = param;
+    error_ = std::move(error);
+  }
+
+  // Of a parameter that was proven while it passed.
+  std::optional<uint64_t> passed_sum(size_t param) const {
+    if (passed_ == nullptr) return std::nullopt;
+    // All of them lie in the view in their order.
+    return passed_->proven(static_cast<size_t>(params_[param] - view_.params.data()));
+  }
+
+  uint64_t element_count(size_t param) const {
+    return ckpt::element_count(params_[param]->weight->shape);
+  }
+
+  static uint64_t read_bytes(uint64_t elements) {
+    return elements * (sizeof(float) + sizeof(uint16_t));  // master and weight
+  }
+
+  void advance(size_t elements) {
+    if (!options_.on_progress) return;
+    const std::scoped_lock lock(mutex_);
+    progress_.done_bytes += read_bytes(elements);
+    options_.on_progress(progress_);
+  }
+
+  // Compares rounded master and weight piece by piece; returns the weight's sum.
+  uint64_t prove(const TrainedParam& param, Buffers& buffers) {
+    const TensorEntry& weight = *param.weight;
+    if (weight.dtype != ckpt::DType::BFloat16 && weight.dtype != ckpt::DType::Float16) {
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
+                  "a model weight of type " + std::string(ckpt::name(weight.dtype)) +
+                      " cannot be identified by its master");
+    }
+    ckpt::TensorStream masters(*param.master, source_), weights(weight, source_);
+    uint64_t sum = 0, first = 0;
+    while (weights.left_bytes() > 0) {
+      if (options_.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
+      const size_t count = std::min(kPieceElements, weights.left_bytes() / sizeof(uint16_t));
+      const std::span<float> rounded = std::span(buffers.masters).first(count);
+      const std::span<uint16_t> expected = std::span(buffers.weights).first(count);
+      masters.read(std::as_writable_bytes(rounded));
+      weights.read(std::as_writable_bytes(expected));
+      if (!round_to(weight.dtype, rounded, expected)) refuse_master(source_, param);
+      sum += sum_of_weights(std::as_bytes(expected), first, weight.dtype);
+      first += count;
+      advance(count);
+    }
+    return sum;
+  }
+
+  static bool round_to(ckpt::DType dtype, std::span<const float> masters,
+                       std::span<const uint16_t> weights) {
+    size_t i = 0;
+    if (dtype == ckpt::DType::BFloat16) {
+      for (; i + kBlockElements <= masters.size(); i += kBlockElements) {
+        if (!block_rounds_to_bfloat16(&masters[i], &weights[i])) return false;
+      }
+    }
+    const auto rounds_to = dtype == ckpt::DType::BFloat16 ? rounds_to_bfloat16 : rounds_to_float16;
+    for (; i < masters.size(); ++i) {
+      if (!rounds_to(masters[i], weights[i])) return false;
+    }
+    return true;
+  }
+
+  // Parameters that some other one equals, in the order of the model.
+  std::vector<AmbiguousParam> ambiguous() const {
+    std::map<std::pair<std::vector<int64_t>, uint64_t>, std::vector<std::string>> alike;
+    for (size_t i = 0; i < fingerprints_.size(); ++i) {
+      const ParamInfo& info = params_[i]->info;
+      alike[{info.shape, fingerprints_[i]}].push_back(info.name);
+    }
+    std::vector<AmbiguousParam> result;
+    for (size_t i = 0; i < fingerprints_.size(); ++i) {
+      const ParamInfo& info = params_[i]->info;
+      const auto& names = alike.at({info.shape, fingerprints_[i]});
+      if (names.size() < 2) continue;
+      result.push_back({info.name, names});
+      std::erase(result.back().also_fits, info.name);
+    }
+    return result;
+  }
+
+  const TrainingState& view_;
+  const ckpt::Checkpoint& source_;
+  const PassingProof* passed_;  // may be null
+  const ProofOptions& options_;
+  std::vector<const TrainedParam*> params_;
+  std::vector<uint64_t> fingerprints_;  // by parameter
+  std::atomic<size_t> next_ = 0;
+  std::mutex mutex_;
+  ckpt::Progress progress_{.step = "proving"};
+  size_t failed_param_ = 0;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+// Damage is told from a wrong name by the archives' checksums.
+void refuse_master(const ckpt::Checkpoint& source, const TrainedParam& param) {
+  const TensorEntry& master = *param.master;
+  source.check_crc(master);
+  source.check_crc(*param.weight);
+  const ckpt::StorageRegion& region = master.chunks.at(0).region;
+  throw Error(
+      ErrorCode::Corrupt, {source.file_name(region.file), region.bytes.offset_bytes, master.key},
+      "the master does not round to the model's weight '" + ckpt::escaped(param.info.name) + "'",
+      "the optimizer state may belong to another parameter, iteration or run");
+}
+
+std::vector<AmbiguousParam> prove_rest(const TrainingState& view,
+                                       const ckpt::Checkpoint& source, const ProofOptions& options,
+                                       const PassingProof* passed) {
+  const unsigned wanted =
+      options.threads != 0 ? options.threads : std::thread::hardware_concurrency();
+  return Proof(view, source, options, passed).run(std::clamp(wanted, 1u, kThreadsMax));
+}
+
+std::vector<AmbiguousParam> prove_assignment(const TrainingState& checkpoint,
+                                             const ckpt::Checkpoint& source,
+                                             const ProofOptions& options) {
+  return prove_rest(checkpoint, source, options, nullptr);
+}
+
+}  // namespace optim

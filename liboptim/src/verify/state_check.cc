@@ -1,0 +1,298 @@
+#include "verify/state_check.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+#include <span>
+#include <string_view>
+
+#include <ckpt/error.h>
+#include <ckpt/tensor_stream.h>
+
+#include "layouts/frozen_params.h"
+#include "layouts/layer_wise_view.h"
+#include "model/state_names.h"
+#include "state/rounding.h"
+#include "verify/other_roundings.h"
+#include "verify/rank_folder_check.h"
+
+namespace optim {
+namespace {
+
+using ckpt::CheckKind;
+using ckpt::DType;
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::Severity;
+using ckpt::TensorEntry;
+
+constexpr size_t kPieceElements = size_t{1} << 18;
+constexpr uint64_t kPieceBytes = kPieceElements * sizeof(float);
+constexpr const char* kWithoutMaster = "no fp32 master; frozen parameters have none";
+
+bool is_half(DType dtype) { return dtype == DType::BFloat16 || dtype == DType::Float16; }
+
+// nullptr where rounded master and weight must be equal, place by place.
+const char* why_not_compared(const TensorEntry& master, const TensorEntry& weight) {
+  if (master.shape != weight.shape) {
+    const bool is_flat = ckpt::element_count(master.shape) == ckpt::element_count(weight.shape);
+    return is_flat ? "stored flattened, as by Megatron-Core up to 0.14"
+                   : "not of their weights' shape";
+  }
+  if (master.dtype != DType::Float32) return "not float32: remainders or scaled values";
+  return is_half(weight.dtype) ? nullptr : "their weights are not rounded to 16 bits";
+}
+
+// A master, or a buffer of masters, without the name of its parameter.
+bool is_unnamed_master(const TensorEntry& tensor) {
+  return tensor.key.find("/fp32_from_fp16_params/") != std::string::npos ||
+         is_coalesced_buffer(tensor);
+}
+
+// Of Megatron-Core 0.12, dp_zero_gather_scatter: what distrib_optim.pt would hold.
+bool is_state_object(const ckpt::ObjectEntry& object) {
+  return object.key.find(".param_state/shard_") != std::string::npos;
+}
+
+}  // namespace
+
+StateCheck::StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report)
+    : checkpoint_(checkpoint),
+      report_(report),
+      other_rounding_(why_weights_may_differ(checkpoint)) {
+  name_parameters();
+  add_states();
+  add_pairs();
+}
+
+void StateCheck::name_parameters() {
+  if (!is_layer_wise(checkpoint_)) return check_rank_folders(checkpoint_, report_);
+  try {
+    view_ = name_layer_wise(checkpoint_);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::IoFailure) throw;
+    if (error.code() == ErrorCode::Unsupported) {
+      report_.not_checked.push_back({kOwners, error.what()});
+      check_rank_folders(checkpoint_, report_);
+    } else if (!name_without_frozen()) {
+      report_.findings.findings.push_back(
+          {CheckKind::Meaning, Severity::Damage, error.where(), error.problem(), error.hint()});
+    }
+  }
+}
+
+// A deal that does not fit all parameters may fit those that are not frozen. Only their values tell
+// which these are: a quick look reads them, too.
+bool StateCheck::name_without_frozen() {
+  if (checkpoint_.catalog().format != ckpt::Format::Torch) return false;
+  if (!may_have_frozen_params(checkpoint_)) return false;
+  try {
+    const auto frozen = find_frozen_params(checkpoint_);
+    if (!frozen) return false;
+    view_ = name_layer_wise_torch(checkpoint_, *frozen);
+    for (const std::string& name : *frozen) {
+      without_master_.add(name, kWithoutMaster);
+    }
+    return true;
+  } catch (const Error& unfit) {
+    if (unfit.code() == ErrorCode::IoFailure) throw;
+    return false;
+  }
+}
+
+void StateCheck::add_states() {
+  uint64_t other_count = 0;
+  for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
+    if (!is_state(tensor)) continue;
+    bool is_watched = true;
+    for (const ckpt::Chunk& chunk : tensor.chunks) {
+      const auto number =
+          watch_.add(chunk, tensor.dtype,
+                     is_second_moment(tensor) ? Wanted::FiniteAndNotNegative : Wanted::Finite);
+      if (number) scanned_.push_back({&tensor, &chunk, *number});
+      is_watched = is_watched && number;
+    }
+    if (!is_watched) ++other_count;
+  }
+  add_not_looked_at(other_count);
+}
+
+void StateCheck::add_not_looked_at(uint64_t other_count) {
+  const ckpt::Catalog& catalog = checkpoint_.catalog();
+  const auto flat_count =
+      static_cast<uint64_t>(std::ranges::count_if(catalog.tensors, is_flat_buffer));
+  const auto object_count =
+      static_cast<uint64_t>(std::ranges::count_if(catalog.objects, is_state_object));
+  if (flat_count != 0) {
+    report_.not_checked.push_back(
+        {counted(flat_count, "flat buffer") + " of a DistributedOptimizer",
+         "they do not name parameters, and their gaps may hold uninitialised memory"});
+  }
+  if (object_count != 0) {
+    report_.not_checked.push_back(
+        {counted(object_count, "object") + " with buffers of a DistributedOptimizer",
+         "they do not name parameters"});
+  }
+  if (other_count != 0) {
+    report_.not_checked.push_back({counted(other_count, "tensor") + " of optimizer state",
+                                   "not float32, bfloat16 or float16 in row-major order"});
+  }
+}
+
+// No state is in buffers of torch_dist that name no parameters.
+bool StateCheck::are_all_named() const {
+  return std::ranges::none_of(checkpoint_.catalog().tensors, is_flat_buffer) &&
+         std::ranges::none_of(checkpoint_.catalog().objects, is_state_object);
+}
+
+void StateCheck::add_pairs() {
+  if (checkpoint_.catalog().format == ckpt::Format::Torch) {
+    add_numbered_pairs();
+  } else {
+    add_named_pairs();
+  }
+  not_compared_.put_into(report_.not_checked);
+  without_master_.put_into(report_.not_proven);
+  add_not_checked();
+}
+
+// Of `torch` files, which hold no names: as far as the deal gives them.
+void StateCheck::add_numbered_pairs() {
+  if (!view_) return;
+  for (const TrainedParam& param : view_->params) {
+    if (param.master) add_pair(*param.master, *param.weight);
+  }
+}
+
+void StateCheck::add_named_pairs() {
+  const ckpt::Catalog& catalog = checkpoint_.catalog();
+  std::set<std::string> with_master;
+  for (const TensorEntry& tensor : catalog.tensors) {
+    auto name = master_of(tensor.key);
+    const TensorEntry* weight = name ? catalog.find_tensor(*name) : nullptr;
+    if (weight == nullptr) continue;
+    add_pair(tensor, *weight);
+    with_master.insert(std::move(*name));
+  }
+  if (with_master.empty() || !are_all_named()) return;
+  for (const TensorEntry& tensor : catalog.tensors) {
+    if (!is_named_weight(tensor) || with_master.contains(tensor.key)) continue;
+    without_master_.add(tensor.key, kWithoutMaster);
+  }
+}
+
+void StateCheck::add_not_checked() {
+  if (scanned_.empty() || !pairs_.empty() || !not_compared_.empty() || !are_all_named()) return;
+  const bool are_numbered = std::ranges::any_of(checkpoint_.catalog().tensors, is_unnamed_master);
+  report_.not_checked.push_back(
+      {"masters against weights",
+       are_numbered ? "masters are numbered, and which parameter each belongs to is unknown"
+                    : "there are no masters"});
+}
+
+void StateCheck::add_pair(const TensorEntry& master, const TensorEntry& weight) {
+  if (const char* reason = why_not_compared(master, weight)) {
+    return not_compared_.add(master.key, reason);
+  }
+  if (master.chunks.empty() || weight.chunks.empty()) return;  // of no elements
+  std::vector<Pair> pairs = watch_pairs(master, weight);
+  if (pairs.empty()) {
+    pairs.push_back({&master, &weight, &master.chunks.at(0), &weight.chunks.at(0), std::nullopt});
+  }
+  pairs_.insert(pairs_.end(), pairs.begin(), pairs.end());
+}
+
+// Empty where not every chunk can be watched.
+std::vector<StateCheck::Pair> StateCheck::watch_pairs(const TensorEntry& master,
+                                                      const TensorEntry& weight) {
+  std::vector<Pair> pairs;
+  std::map<std::vector<uint64_t>, const ckpt::Chunk*> weights;
+  for (const ckpt::Chunk& chunk : weight.chunks) {
+    weights.emplace(std::vector<uint64_t>(chunk.box.offsets.begin(), chunk.box.offsets.end()),
+                    &chunk);
+  }
+  for (const ckpt::Chunk& chunk : master.chunks) {
+    const auto found =
+        weights.find(std::vector<uint64_t>(chunk.box.offsets.begin(), chunk.box.offsets.end()));
+    if (found == weights.end() || !(found->second->box == chunk.box)) return {};
+    const auto weight_number =
+        watch_.add(*found->second, weight.dtype, Wanted::Finite, weight.dtype);
+    const auto master_number = watch_.add(chunk, DType::Float32, Wanted::Finite, weight.dtype);
+    if (!weight_number || !master_number) return {};
+    pairs.push_back(
+        {&master, &weight, &chunk, found->second, std::pair(*master_number, *weight_number)});
+  }
+  if (pairs.size() != weight.chunks.size()) pairs.clear();
+  return pairs;
+}
+
+void StateCheck::finish(const std::vector<ckpt::FileAccount>& files,
+                        const ckpt::SelectedRegions& selected) {
+  std::map<std::string_view, const ckpt::FileAccount*> by_name;
+  for (const ckpt::FileAccount& file : files) by_name.emplace(file.path, &file);
+  for (uint32_t i = 0; i < checkpoint_.catalog().files.size(); ++i) {
+    const auto file = by_name.find(checkpoint_.file_name(i));
+    own_.push_back(file != by_name.end() ? *file->second : ckpt::FileAccount());
+  }
+  for (const Scanned& scanned : scanned_) {
+    if (is_own(*scanned.chunk)) look_at(scanned);
+  }
+  const auto is_selected = [&](const ckpt::Chunk& chunk) {
+    return selected.contains(chunk.region.file, chunk.region.bytes);
+  };
+  for (const Pair& pair : pairs_) {
+    if (!is_selected(*pair.master_chunk) || !is_selected(*pair.weight_chunk)) continue;
+    if (is_own(*pair.master_chunk)) compare(pair);
+  }
+  differing_.put_into(report_.not_proven);
+}
+
+bool StateCheck::is_own(const ckpt::Chunk& chunk) const {
+  return own_[chunk.region.file].owns(chunk.region.bytes.offset_bytes);
+}
+
+void StateCheck::look_at(const Scanned& scanned) {
+  const bool is_sound = look_at_values(*scanned.tensor, *scanned.chunk, scanned.number);
+  if (!watch_.is_seen(scanned.number)) return;
+  ++report_.state_count;
+  report_.sound_state_count += is_sound ? 1 : 0;
+}
+
+void StateCheck::compare(const Pair& pair) {
+  if (pair.numbers) {
+    if (!is_own(*pair.weight_chunk)) see_weight(pair);
+    const auto& [master, weight] = *pair.numbers;
+    // What kept them from being read is a finding.
+    if (!watch_.is_seen(master) || !watch_.is_seen(weight)) return;
+    ++report_.master_count;
+    look_at_values(*pair.weight, *pair.weight_chunk, weight);
+    if (watch_[master].weight_sum == watch_[weight].weight_sum) {
+      ++report_.matching_master_count;
+      return;
+    }
+  } else {
+    ++report_.master_count;
+  }
+  refuse(pair);
+}
+
+// Reads a weight that another process looks at.
+void StateCheck::see_weight(const Pair& pair) {
+  if (watch_.is_seen(pair.numbers->second)) return;
+  const ckpt::StorageRegion& region = pair.weight_chunk->region;
+  try {
+    const ckpt::StorageRegion located = checkpoint_.locate(region);
+    std::vector<std::byte> buffer(std::min(kPieceBytes, located.bytes.count_bytes));
+    for (uint64_t offset = 0; offset < located.bytes.count_bytes; offset += buffer.size()) {
+      const auto piece = std::span(buffer).first(
+          std::min<uint64_t>(buffer.size(), located.bytes.count_bytes - offset));
+      checkpoint_.read_bytes(located, offset, piece);
+      watch_.see({region.file, region.bytes, located.bytes, offset, piece});
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::IoFailure) throw;  // else a finding of the weight's file
+  }
+}
+
+}  // namespace optim

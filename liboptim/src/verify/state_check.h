@@ -1,0 +1,77 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <optim/training_state.h>
+#include <optim/verify.h>
+
+#include "state/left_out.h"
+#include "verify/state_watch.h"
+
+namespace optim {
+
+// What the tensors of optimizer state must be like. Made before ckpt::verify(), which shows it the
+// storages; then finish() says what was seen.
+class StateCheck {
+ public:
+  StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report);
+
+  void see(const ckpt::StoragePiece& piece) { watch_.see(piece); }
+  // `files`: what this process has looked at, of it `selected` payloads.
+  void finish(const std::vector<ckpt::FileAccount>& files, const ckpt::SelectedRegions& selected);
+
+ private:
+  // A chunk of a tensor.
+  struct Scanned {
+    const ckpt::TensorEntry* tensor;
+    const ckpt::Chunk* chunk;
+    size_t number;  // in the watch
+  };
+  // A chunk of a master and the weight's of the same box, as the watch numbers them. None where
+  // they are cut differently: such tensors are read once more, as a whole.
+  struct Pair {
+    const ckpt::TensorEntry *master, *weight;
+    const ckpt::Chunk *master_chunk, *weight_chunk;
+    std::optional<std::pair<size_t, size_t>> numbers;
+  };
+
+  void name_parameters();
+  bool name_without_frozen();
+  void add_states();
+  void add_not_looked_at(uint64_t other_count);
+  void add_pairs();
+  void add_named_pairs();
+  void add_numbered_pairs();
+  void add_pair(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
+  std::vector<Pair> watch_pairs(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
+  bool are_all_named() const;
+  void add_not_checked();
+  bool is_own(const ckpt::Chunk& chunk) const;
+  void look_at(const Scanned& scanned);
+  // True where the values are what they may be.
+  bool look_at_values(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk, size_t number);
+  // Whether a checksum says so: what is wrong with the values is then no finding of its own.
+  bool has_wrong_checksum(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk) const;
+  void compare(const Pair& pair);
+  void see_weight(const Pair& pair);
+  void refuse(const Pair& pair);  // or, looked at once more, count as a match
+  void find(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk, std::string problem,
+            std::string hint = {});
+
+  const ckpt::Checkpoint& checkpoint_;
+  VerifyReport& report_;
+  StateWatch watch_;
+  std::optional<TrainingState> view_;  // of LayerWise checkpoints
+  std::vector<Scanned> scanned_;
+  std::vector<Pair> pairs_;
+  std::vector<ckpt::FileAccount> own_;  // by index into Catalog::files
+  // Why weights may be something else than their rounded masters; then that is no damage.
+  std::optional<std::string> other_rounding_;
+  LeftOut not_compared_{"master"}, without_master_{"weight"}, differing_{"weight"};
+};
+
+}  // namespace optim

@@ -1,0 +1,149 @@
+// What StateCheck finds in values that it has seen.
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include <ckpt/error.h>
+#include <ckpt/tensor_stream.h>
+
+#include "model/state_names.h"
+#include "state/rounding.h"
+#include "verify/state_check.h"
+
+namespace optim {
+namespace {
+
+using ckpt::CheckKind;
+using ckpt::DType;
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::Severity;
+using ckpt::TensorEntry;
+
+constexpr size_t kPieceElements = size_t{1} << 18;
+
+// A whole float32 storage of masters beside one of weights, element by element.
+struct Mismatch {
+  uint64_t count = 0;
+  uint64_t first = 0;
+};
+
+Mismatch count_mismatches(const TensorEntry& master, const TensorEntry& weight,
+                          const ckpt::Checkpoint& source) {
+  const auto rounds_to = weight.dtype == DType::BFloat16 ? rounds_to_bfloat16 : rounds_to_float16;
+  std::vector<float> masters(kPieceElements);
+  std::vector<uint16_t> weights(kPieceElements);
+  ckpt::TensorStream master_stream(master, source), weight_stream(weight, source);
+  Mismatch result;
+  uint64_t position = 0;
+  while (weight_stream.left_bytes() > 0) {
+    const size_t count = std::min(kPieceElements, weight_stream.left_bytes() / sizeof(uint16_t));
+    master_stream.read(std::as_writable_bytes(std::span(masters).first(count)));
+    weight_stream.read(std::as_writable_bytes(std::span(weights).first(count)));
+    for (size_t i = 0; i < count; ++i) {
+      if (rounds_to(masters[i], weights[i])) continue;
+      if (result.count++ == 0) result.first = position + i;
+    }
+    position += count;
+  }
+  return result;
+}
+
+// A chunk as a tensor of its own.
+TensorEntry chunk_alone(const TensorEntry& tensor, ckpt::Chunk chunk) {
+  chunk.box = ckpt::whole(chunk.box.sizes);
+  const ckpt::Extents shape = chunk.box.sizes;
+  return {tensor.file, tensor.key, tensor.dtype, shape, {std::move(chunk)}};
+}
+
+}  // namespace
+
+bool StateCheck::look_at_values(const TensorEntry& tensor, const ckpt::Chunk& chunk,
+                                size_t number) {
+  const ValueScan& values = watch_[number].values;
+  const bool may_be_negative = !is_second_moment(tensor);
+  const bool is_sound = values.nan.count == 0 && values.infinite.count == 0 &&
+                        (may_be_negative || values.negative.count == 0);
+  if (is_sound) return true;
+  if (has_wrong_checksum(tensor, chunk)) return false;
+  const auto find_if_any = [&](const Unwanted& unwanted, std::string_view what) {
+    if (unwanted.count == 0) return;
+    const bool is_one = unwanted.count == 1;
+    find(tensor, chunk,
+         std::to_string(unwanted.count) + (is_one ? " value is " : " values are ") +
+             std::string(what) + (is_one ? ", at index " : ", the first at index ") +
+             std::to_string(unwanted.first));
+  };
+  find_if_any(values.nan, "NaN");
+  find_if_any(values.infinite, "infinite");
+  const bool are_finite = values.nan.count == 0 && values.infinite.count == 0;
+  if (are_finite && !may_be_negative) {
+    find_if_any(values.negative, "negative, which a second moment cannot be");
+  }
+  return false;
+}
+
+bool StateCheck::has_wrong_checksum(const TensorEntry& tensor, const ckpt::Chunk& chunk) const {
+  try {
+    checkpoint_.check_crc(chunk_alone(tensor, chunk));
+    return false;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::IoFailure) throw;
+    return true;  // or it cannot be read, which is a finding, too
+  }
+}
+
+void StateCheck::refuse(const Pair& pair) {
+  const bool is_chunk = pair.numbers.has_value();
+  Mismatch mismatch;
+  try {
+    mismatch = is_chunk
+                   ? count_mismatches(chunk_alone(*pair.master, *pair.master_chunk),
+                                      chunk_alone(*pair.weight, *pair.weight_chunk), checkpoint_)
+                   : count_mismatches(*pair.master, *pair.weight, checkpoint_);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::IoFailure) throw;
+    return;  // unreadable: a finding of the structure
+  }
+  if (mismatch.count == 0) {
+    ++report_.matching_master_count;
+    return;
+  }
+  if (has_wrong_checksum(*pair.master, *pair.master_chunk) ||
+      has_wrong_checksum(*pair.weight, *pair.weight_chunk)) {
+    return;
+  }
+  if (other_rounding_) return differing_.add(pair.weight->key, *other_rounding_);
+  const auto owner = writer_of(checkpoint_.file_name(pair.master_chunk->region.file));
+  const auto holder = writer_of(checkpoint_.file_name(pair.weight_chunk->region.file));
+  std::string hint = "master and weight come from different iterations or parameters";
+  if (pair.master->key.starts_with("optimizer.state.param.")) {
+    hint +=
+        "; Megatron-Core 0.15 to 0.19 saves such state when gradients are in several buckets (its "
+        "issue 5077)";
+  }
+  if (owner && holder && *owner != *holder) {
+    hint = "rank " + std::to_string(*holder) + " wrote the weight, rank " + std::to_string(*owner) +
+           " owns it: the weight may not have been gathered after the last step";
+  }
+  const uint64_t count =
+      ckpt::element_count(is_chunk ? pair.weight_chunk->box.sizes : pair.weight->shape);
+  find(*pair.weight, *pair.weight_chunk,
+       std::to_string(mismatch.count) + " of " + std::to_string(count) +
+           " elements differ from the rounded fp32 master, the first at index " +
+           std::to_string(mismatch.first),
+       std::move(hint));
+}
+
+void StateCheck::find(const TensorEntry& tensor, const ckpt::Chunk& chunk, std::string problem,
+                      std::string hint) {
+  report_.findings.findings.push_back(
+      {CheckKind::Meaning,
+       Severity::Damage,
+       {checkpoint_.file_name(chunk.region.file), chunk.region.bytes.offset_bytes, tensor.key},
+       std::move(problem),
+       std::move(hint)});
+}
+
+}  // namespace optim

@@ -1,0 +1,189 @@
+#include <optim/verify.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include <ckpt/error.h>
+
+#include "state/left_out.h"
+#include "verify/group_check.h"
+#include "verify/iteration_check.h"
+#include "verify/rank_folder_check.h"
+#include "verify/state_check.h"
+
+namespace optim {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A file that the checkpoint names and that is missing makes the checkpoint corrupt; a path that is
+// not there does not.
+ckpt::Checkpoint open(const fs::path& path, const VerifyOptions& options) {
+  try {
+    return ckpt::Checkpoint::open(path, {.iteration = options.iteration, .limits = options.limits});
+  } catch (const ckpt::Error& error) {
+    const bool is_inside = error.code() == ckpt::ErrorCode::NotFound && fs::exists(path) &&
+                           !error.where().file.empty() && error.where().file.front() != '/' &&
+                           !fs::path(error.where().file).has_root_path() &&
+                           !error.where().file.starts_with(path.string());
+    if (!is_inside) throw;
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, error.where(), error.problem(),
+                      "the checkpoint refers to this file");
+  }
+}
+
+// Of two checks that find the same the one that knows more: whose bytes a checksum covers knows
+// their key; what a check of meaning could not read is the structure's.
+bool knows_more(const ckpt::Finding& a, const ckpt::Finding& b) {
+  const auto rank = [](const ckpt::Finding& finding) {
+    if (finding.check == ckpt::CheckKind::Content) return 0;
+    return finding.check == ckpt::CheckKind::Structure ? 1 : 2;
+  };
+  return rank(a) < rank(b);
+}
+
+// What several checks find of one place is told once.
+void drop_repeated(std::vector<ckpt::Finding>& sorted) {
+  using Place = std::tuple<std::string, uint64_t, std::string, std::string>;
+  std::map<Place, size_t> places;
+  std::vector<ckpt::Finding> kept;
+  for (ckpt::Finding& finding : sorted) {
+    const ckpt::Where& where = finding.where;
+    const Place place{where.file, where.offset_bytes.value_or(UINT64_MAX),
+                      where.offset_bytes ? "" : where.key, finding.problem};
+    const auto [known, is_new] = places.emplace(place, kept.size());
+    if (is_new) {
+      kept.push_back(std::move(finding));
+    } else if (knows_more(finding, kept[known->second])) {
+      kept[known->second] = std::move(finding);
+    }
+  }
+  sorted = std::move(kept);
+}
+
+// A file whose hash is wrong, and in which the damage was found, is one finding.
+void drop_explained_hashes(std::vector<ckpt::Finding>& findings) {
+  std::set<std::string> explained;
+  for (ckpt::Finding& finding : findings) {
+    const bool is_place =
+        finding.severity == ckpt::Severity::Damage && finding.where.offset_bytes.has_value();
+    if (is_place) explained.insert(finding.where.file);
+  }
+  std::erase_if(findings, [&](const ckpt::Finding& finding) {
+    return finding.is_file_hash && explained.contains(finding.where.file);
+  });
+}
+
+// Of what a quick look would not have looked at either.
+bool is_about_values(const NotChecked& left) {
+  return left.what != kOwners && left.what != kRankFiles;
+}
+
+// What is said of the whole is the first process's.
+void drop_what_the_first_says(VerifyReport& report) {
+  report.findings.findings.clear();
+  report.not_checked.clear();
+  report.not_proven.clear();
+  report.group_count = 0;
+}
+
+// Of a checkpoint that cannot be opened.
+VerifyReport report_alone(ckpt::Finding finding, const VerifyOptions& options) {
+  VerifyReport report;
+  report.iteration = options.iteration;
+  if (options.share.rank != 0) return report;
+  report.findings.findings.push_back(std::move(finding));
+  report.not_checked.push_back({"all other files", "the checkpoint cannot be opened"});
+  return report;
+}
+
+// Resolves what is to be looked at, and says what is not. Throws NotFound where that is nothing.
+ckpt::KeySelection resolved(const ckpt::Checkpoint& checkpoint, ckpt::KeySelection selection,
+                            VerifyReport& report) {
+  if (selection.is_everything()) return selection;
+  const std::vector<ckpt::KeyName> names = names_in(checkpoint.catalog());
+  selection.resolve(names);
+  selection.refuse_missing(names);
+  const auto count = static_cast<uint64_t>(std::ranges::count_if(
+      names, [&](const ckpt::KeyName& name) { return selection.accepts(name.file, name.key); }));
+  if (count == 0) {
+    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = checkpoint.shown_path(), .key = {}},
+                      "no tensor or object is selected");
+  }
+  report.not_checked.push_back(
+      {"the values of " + std::to_string(names.size() - count) + " of " +
+           counted(names.size(), "key"),
+       "not selected"});
+  return selection;
+}
+
+VerifyReport report_of(const ckpt::Checkpoint& checkpoint) {
+  VerifyReport report;
+  report.format = checkpoint.catalog().format;
+  report.iteration = checkpoint.catalog().iteration;
+  return report;
+}
+
+// What was found of the meaning joins what was found of the bytes.
+void join_findings(VerifyReport& report, ckpt::Findings findings) {
+  std::vector<ckpt::Finding>& meaning = report.findings.findings;
+  findings.findings.insert(findings.findings.end(), meaning.begin(), meaning.end());
+  findings.sort();
+  drop_repeated(findings.findings);
+  drop_explained_hashes(findings.findings);
+  report.findings = std::move(findings);
+}
+
+VerifyReport verify_files(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
+  VerifyReport report = report_of(checkpoint);
+  check_rank_folders(checkpoint, report);
+  report.not_checked.push_back({"archives, checksums and values", "only files were checked"});
+  if (options.share.rank != 0) drop_what_the_first_says(report);
+  join_findings(report, ckpt::verify(checkpoint, options));
+  return report;
+}
+
+}  // namespace
+
+VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
+  if (options.quick && options.files_only) return verify_files(checkpoint, options);
+  VerifyReport report = report_of(checkpoint);
+  const ckpt::KeySelection selection = resolved(checkpoint, options.selection, report);
+  StateCheck states(checkpoint, report);
+  if (options.quick) {
+    std::erase_if(report.not_checked, is_about_values);
+    report.not_checked.push_back({"checksums and values", "a quick check reads no tensor data"});
+  } else {  // a quick look asks whether a checkpoint is complete, which it may be all the same
+    for (ckpt::Finding& finding : find_other_iterations(checkpoint)) {
+      report.findings.findings.push_back(std::move(finding));
+    }
+  }
+  check_groups(checkpoint, report);
+  if (options.share.rank != 0) drop_what_the_first_says(report);
+  ckpt::VerifyOptions with_watch = options;
+  with_watch.selection = selection;
+  with_watch.on_storage = [&states](const ckpt::StoragePiece& piece) { states.see(piece); };
+  ckpt::Findings findings = ckpt::verify(checkpoint, with_watch);
+  const ckpt::SelectedRegions selected(checkpoint.catalog(), selection);
+  if (!options.quick) states.finish(findings.files, selected);
+  join_findings(report, std::move(findings));
+  return report;
+}
+
+VerifyReport verify(const fs::path& path, const VerifyOptions& options) {
+  std::optional<ckpt::Checkpoint> checkpoint;
+  try {
+    checkpoint = open(path, options);
+  } catch (const ckpt::Error& error) {
+    auto overwritten = find_overwritten(path, error, options.limits);
+    if (!overwritten) throw;
+    return report_alone(std::move(*overwritten), options);
+  }
+  return verify(*checkpoint, options);
+}
+
+}  // namespace optim

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Checks that no room calls what a higher room defines: the object files of a build say which
+function uses which, and the table in docs/ARCHITECTURE.md who may.
+
+usage: check_calls.py BUILD [ROOT]   prints FILE calls SYMBOL of FILE; exit 1 if anything is wrong
+
+What a header of libckpt/include declares may be defined in any room, so includes alone do not show
+such a call. Between libraries the linker knows the direction.
+"""
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import check_house
+
+LIBRARIES = ("libckpt", "liboptim", "tools")
+DEFINED = set("TDRBGS")  # strong symbols; weak ones (inline functions) have no one place
+
+
+def source_of(build, root, compiled):
+    """BUILD/libckpt/CMakeFiles/TARGET.dir/src/io/file.cc.o -> libckpt/src/io/file.cc"""
+    parts = compiled.relative_to(build).parts
+    if len(parts) < 4 or parts[1] != "CMakeFiles":
+        return None
+    name = "/".join((parts[0], *parts[3:])).removesuffix(".o")
+    return name if (root / name).is_file() else None  # generated, or left by an older build
+
+
+def read_symbols(build, root):
+    """Who defines each symbol, and who uses it: two maps from symbols to sets of files."""
+    sources = {}
+    for library in LIBRARIES:
+        for compiled in (build / library).rglob("*.o"):
+            if name := source_of(build, root, compiled):
+                sources[str(compiled)] = name
+    defined, used = defaultdict(set), defaultdict(set)
+    if sources:
+        listed = subprocess.run(["nm", "--extern-only", "--portability", "--print-file-name",
+                                 *sources], capture_output=True, text=True, check=True).stdout
+        for line in listed.splitlines():
+            compiled, symbol, kind = line.split()[:3]
+            place = used if kind == "U" else defined if kind in DEFINED else None
+            if place is not None:
+                place[symbol].add(sources[compiled.removesuffix(":")])
+    return defined, used
+
+
+def is_allowed(house, caller, definer):
+    if caller.split("/")[0] != definer.split("/")[0]:
+        return True
+    room, callee = house.room_of(caller), house.room_of(definer)
+    return not room or not callee or callee[0] in room[1] or "everything" in room[1]
+
+
+def readable(symbol):
+    return subprocess.run(["c++filt", symbol], capture_output=True, text=True,
+                          check=True).stdout.strip()
+
+
+def upward_calls(house, build):
+    defined, used = read_symbols(build, house.root)
+    faults = []
+    for symbol, callers in used.items():
+        definers = defined.get(symbol, set())
+        for caller in callers:
+            if not definers or any(is_allowed(house, caller, definer) for definer in definers):
+                continue
+            definer = min(definers)
+            faults.append(f"{caller} calls {readable(symbol)} of {definer}: room "
+                          f"{house.room_of(caller)[0]} may not use {house.room_of(definer)[0]}")
+    return faults, len(defined)
+
+
+def main():
+    build = Path(sys.argv[1]).resolve()
+    root = sys.argv[2] if len(sys.argv) > 2 else Path(__file__).parent.parent
+    faults, count = upward_calls(check_house.House(root), build)
+    for fault in sorted(faults):
+        print(fault)
+    if count == 0:
+        print(f"{build}: no object file of {', '.join(LIBRARIES)}; build first")
+    print(f"calls: {count} symbols, {len(faults)} faults")
+    return 1 if faults or count == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

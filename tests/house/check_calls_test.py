@@ -1,0 +1,76 @@
+"""check_calls.py: a call downwards passes, one upwards is named with both files and the symbol."""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+import check_calls  # noqa: E402
+import check_house  # noqa: E402
+
+TABLE = """
+| room | folder | may include | owns | must never |
+|---|---|---|---|---|
+| plan | libckpt/src/plan | | plans | read |
+| write | libckpt/src/write | plan | bytes | plan |
+"""
+PLAN = "libckpt/src/plan/runs.cc"
+WRITE = "libckpt/src/write/copy.cc"
+
+
+class Tree:
+    """A source tree and its object files, where CMake would have put them."""
+
+    def __init__(self, folder, sources):
+        self.root, self.build = Path(folder), Path(folder) / "build"
+        self.write("docs/ARCHITECTURE.md", TABLE)
+        for name, text in sources.items():
+            self.write(name, text)
+            library, _, path = name.partition("/")
+            compiled = self.build / library / "CMakeFiles" / "ckpt_objects.dir" / f"{path}.o"
+            compiled.parent.mkdir(parents=True, exist_ok=True)
+            subprocess.run([os.environ.get("CXX", "c++"), "-c", self.root / name, "-o", compiled],
+                           check=True)
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def faults(self):
+        return check_calls.upward_calls(check_house.House(self.root), self.build)[0]
+
+
+def faults_of(sources):
+    with tempfile.TemporaryDirectory() as folder:
+        return Tree(folder, sources).faults()
+
+
+class CheckCalls(unittest.TestCase):
+    def test_a_call_downwards_passes(self):
+        self.assertEqual(faults_of({
+            PLAN: "namespace ckpt { int runs(int a) { return a; } }\n",
+            WRITE: "namespace ckpt { int runs(int); int copy(int a) { return runs(a); } }\n",
+        }), [])
+
+    def test_a_call_upwards_is_named(self):
+        self.assertEqual(faults_of({
+            PLAN: "namespace ckpt { int copy(int); int runs(int a) { return copy(a); } }\n",
+            WRITE: "namespace ckpt { int copy(int a) { return a; } }\n",
+        }), [f"{PLAN} calls ckpt::copy(int) of {WRITE}: room plan may not use write"])
+
+    def test_an_object_file_without_its_source_is_an_older_builds(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tree = Tree(folder, {
+                PLAN: "namespace ckpt { int copy(int); int runs(int a) { return copy(a); } }\n",
+                WRITE: "namespace ckpt { int copy(int a) { return a; } }\n",
+            })
+            (tree.root / PLAN).unlink()
+            self.assertEqual(tree.faults(), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

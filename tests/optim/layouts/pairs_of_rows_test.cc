@@ -1,0 +1,91 @@
+// Every pair of rows of the table of layouts: what one files, another reads and files again, is the
+// same training state. A row that is added is tested with all others from then on.
+#include <boost/test/unit_test.hpp>
+#include <cstring>
+
+#include <ckpt/plan.h>
+#include <ckpt/staging.h>
+
+#include "layouts/layouts.h"
+#include "support/temporary_folder.h"
+
+using test::TemporaryFolder;
+
+namespace {
+
+constexpr const char* kSamples[] = {"lw_muon_bf16_torch_dp2", "lw_muon_bf16_torch_dist_dp2",
+                                    "lw_soap_bf16_torch_dp2"};
+
+ckpt::Checkpoint sample(const char* name) {
+  return ckpt::Checkpoint::open(std::filesystem::path(SHARDWISE_GOLDEN_DIR) / name / "ckpt");
+}
+
+void file_as(const optim::LayoutRow& row, uint32_t data_parallel, const ckpt::Checkpoint& source,
+             const std::filesystem::path& path) {
+  const auto target = optim::make_layer_wise_target(
+      optim::name_layer_wise(source),
+      {.format = row.container, .data_parallel = data_parallel, .layout = row.era});
+  ckpt::Staging staging = ckpt::Staging::create(path);
+  ckpt::execute(target, ckpt::make_plan(target), source, staging);
+  staging.commit();
+}
+
+std::vector<std::byte> bytes_of(const ckpt::Checkpoint& checkpoint,
+                                const ckpt::TensorEntry& tensor) {
+  std::vector<std::byte> bytes(ckpt::count_bytes(tensor));
+  checkpoint.read(tensor, ckpt::whole(tensor.shape), bytes);
+  return bytes;
+}
+
+void require_equal(const ckpt::Checkpoint& one, const ckpt::Checkpoint& other,
+                   const std::string& context) {
+  const auto left = optim::tensors_of(optim::name_layer_wise(one));
+  const auto right = optim::tensors_of(optim::name_layer_wise(other));
+  BOOST_TEST_REQUIRE(left.size() == right.size(), context);
+  const auto found = optim::catalog_of(optim::name_layer_wise(other));
+  for (const auto& tensor : left) {
+    const auto* twin = found.find_tensor(tensor->key);
+    BOOST_TEST_REQUIRE(twin != nullptr, context << ": " << tensor->key);
+    BOOST_TEST((twin->dtype == tensor->dtype), context << ": " << tensor->key);
+    BOOST_TEST(twin->shape == tensor->shape, context << ": " << tensor->key);
+    BOOST_TEST((bytes_of(one, *tensor) == bytes_of(other, *twin)), context << ": " << tensor->key);
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(pairs_of_rows)
+
+BOOST_AUTO_TEST_CASE(a_state_survives_any_two_layouts_one_after_the_other) {
+  for (const char* name : kSamples) {
+    const auto source = sample(name);
+    for (const auto& first : optim::layouts()) {
+      for (const auto& second : optim::layouts()) {
+        const std::string context = std::string(name) + ", as " + std::string(first.name) +
+                                    ", then as " + std::string(second.name);
+        BOOST_TEST_CONTEXT(context) {
+          const TemporaryFolder folder;
+          file_as(first, 3, source, folder / "first");
+          const auto between = ckpt::Checkpoint::open(folder / "first");
+          BOOST_TEST_REQUIRE(optim::layout_of(between) == &first);
+          file_as(second, 2, between, folder / "second");
+          const auto result = ckpt::Checkpoint::open(folder / "second");
+          BOOST_TEST_REQUIRE(optim::layout_of(result) == &second);
+          require_equal(source, result, context);
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(rows_have_names_of_their_own_and_are_found_by_what_they_write) {
+  for (const auto& row : optim::layouts()) {
+    const auto same_name = [&](const auto& each) { return each.name == row.name; };
+    BOOST_TEST(std::ranges::count_if(optim::layouts(), same_name) == 1);
+    BOOST_TEST(optim::layout_to_write(row.container, row.era) == &row);
+  }
+  BOOST_TEST(optim::layout_to_write(ckpt::Format::Torch, optim::StoreLayout::August2026) ==
+             nullptr);
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,149 @@
+#include "state/passing_proof.h"
+
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+
+#include <ckpt/error.h>
+#include <ckpt/staging.h>
+#include <optim/convert.h>
+
+#include "layouts/layer_wise_target.h"
+#include "state/weight_sum.h"
+#include "support/errors.h"
+#include "support/swapped_masters.h"
+#include "support/temporary_folder.h"
+
+using optim::PassingProof;
+using test::TemporaryFolder;
+
+namespace {
+
+ckpt::Checkpoint sample() {
+  return ckpt::Checkpoint::open(std::filesystem::path(SHARDWISE_GOLDEN_DIR) /
+                                "lw_muon_bf16_torch_dp2/ckpt");
+}
+
+void write(const ckpt::Target& target, const ckpt::Checkpoint& source,
+           const std::filesystem::path& path, const ckpt::ExecuteOptions& options = {}) {
+  ckpt::Staging staging = ckpt::Staging::create(path);
+  ckpt::execute(target, ckpt::make_plan(target), source, staging, options);
+  staging.commit();
+}
+
+ckpt::ExecuteOptions watched_by(PassingProof& proof, unsigned threads) {
+  ckpt::ExecuteOptions options;
+  options.threads = threads;
+  options.memory_bytes_max = 0;  // the least: many windows
+  options.on_read = [&proof](const auto& located, uint64_t offset_bytes, auto bytes) {
+    proof.note(located, offset_bytes, bytes);
+  };
+  return options;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(passing_proof)
+
+BOOST_AUTO_TEST_CASE(all_masters_are_proven_while_they_are_copied) {
+  const auto source = sample();
+  const auto view = optim::name_layer_wise(source);
+  using Layout = std::pair<ckpt::Format, uint32_t>;
+  for (const auto& [format, data_parallel] :
+       {Layout{ckpt::Format::Torch, 1}, {ckpt::Format::Torch, 5}, {ckpt::Format::TorchDist, 2}}) {
+    for (const unsigned threads : {1u, 4u}) {
+      const TemporaryFolder folder;
+      PassingProof proof(view, source);
+      optim::LayerWiseTargetSpec spec;
+      spec.format = format;
+      spec.data_parallel = data_parallel;
+      write(optim::make_layer_wise_target(view, spec), source, folder / "out",
+            watched_by(proof, threads));
+      for (size_t i = 0; i < view.params.size(); ++i) {
+        const auto& weight = *view.params[i].weight;
+        std::vector<std::byte> bytes(ckpt::count_bytes(weight));
+        source.read(weight, ckpt::whole(weight.shape), bytes);
+        BOOST_TEST_REQUIRE(proof.proven(i).has_value(), view.params[i].info.name);
+        BOOST_TEST(*proof.proven(i) == optim::sum_of_weights(bytes, 0));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(parts_may_be_cut_anywhere_and_what_has_not_passed_is_not_proven) {
+  const auto source = sample();
+  const auto view = optim::name_layer_wise(source);
+  PassingProof proof(view, source);
+  for (size_t i = 0; i < view.params.size(); ++i) {
+    const auto& weight = *view.params[i].weight;
+    const auto& master = *view.params[i].master;
+    for (const auto* tensor : {&weight, &master}) {
+      std::vector<std::byte> bytes(ckpt::count_bytes(*tensor));
+      source.read(*tensor, ckpt::whole(tensor->shape), bytes);
+      // Cuts in an element, in a pair, twice in a pair, between pairs, and at both ends.
+      const size_t size = bytes.size();
+      std::vector<size_t> cuts = {0, 5, 32, 34, 35, size / 2 + 3, size - 1, size};
+      for (size_t& cut : cuts) cut = std::min(cut, size);
+      std::ranges::sort(cuts);
+      const size_t missing = i % 3 != 0 ? cuts.size() : i % 2 == 0 ? 1 : cuts.size() - 1;
+      for (size_t c = cuts.size(); --c > 0;) {  // a part that comes later may lie before
+        if (c == missing) continue;
+        proof.note(tensor->chunks[0].region, cuts[c - 1],
+                   std::span(bytes).subspan(cuts[c - 1], cuts[c] - cuts[c - 1]));
+      }
+    }
+    BOOST_TEST(proof.proven(i).has_value() == (i % 3 != 0));
+  }
+  BOOST_TEST(optim::prove_rest(view, source, {}, &proof).empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_wrong_master_stops_the_copying_and_the_first_one_is_told) {
+  const auto source = sample();
+  auto view = optim::name_layer_wise(source);
+  test::swap_masters(view);
+  const auto expected = test::error_of([&] { optim::prove_assignment(view, source); });
+  BOOST_REQUIRE(expected);
+  for (const unsigned threads : {1u, 4u}) {
+    const TemporaryFolder folder;
+    PassingProof proof(view, source);
+    const auto target = optim::make_layer_wise_target(view, {});
+    const auto stopped =
+        test::error_of([&] { write(target, source, folder / "out", watched_by(proof, threads)); });
+    BOOST_REQUIRE(stopped);
+    BOOST_TEST(stopped->where().key.starts_with("optimizer.state.fp32_param."));
+    BOOST_TEST(stopped->problem().starts_with("the master does not round to the model's weight"));
+    const auto named = test::error_of([&] { optim::prove_rest(view, source, {}, &proof); });
+    BOOST_REQUIRE(named);
+    BOOST_TEST(std::string(named->what()) == expected->what());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_checkpoint_with_wrong_masters_is_not_resharded) {
+  const TemporaryFolder folder;
+  const auto source = sample();
+  auto view = optim::name_layer_wise(source);
+  test::swap_masters(view);
+  write(optim::make_layer_wise_target(view, {}), source, folder / "wrong");
+  for (const unsigned threads : {1u, 4u}) {
+    for (const uint32_t world_size : {1u, 2u}) {
+      optim::ConvertOptions options;
+      options.data_parallel = 4;
+      options.execute.threads = threads;
+      unsigned refused = 0;
+      for (uint32_t rank = 0; rank < world_size; ++rank) {
+        options.share = {rank, world_size};
+        const auto error =
+            test::error_of([&] { optim::reshard(folder / "wrong", folder / "out", options); });
+        if (!error) continue;
+        ++refused;
+        BOOST_TEST((error->code() == ckpt::ErrorCode::Corrupt));
+        BOOST_TEST(error->where().key.starts_with("optimizer.state.fp32_param."));
+        BOOST_TEST(test::contains(error->problem(), "does not round to the model's weight"));
+      }
+      BOOST_TEST(refused >= 1u);
+      BOOST_TEST(!std::filesystem::exists(folder / "out"));
+      ckpt::Staging::clean(folder / "out");
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
