@@ -9,6 +9,7 @@
 #include "layouts/layer_wise_view.h"
 #include "layouts/stacked_layers.h"
 #include "layouts/tensor_attributes.h"
+#include "state/args_of_state.h"
 
 namespace optim {
 namespace {

@@ -13,6 +13,7 @@
 #include "layouts/repeated_state.h"
 #include "layouts/step_counter.h"
 #include "layouts/tensor_attributes.h"
+#include "state/args_of_state.h"
 #include "state/group_compare.h"
 #include "state/value_compare.h"
 

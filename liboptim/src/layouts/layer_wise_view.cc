@@ -120,19 +120,6 @@ std::optional<ckpt::Extents> shape_of_state(std::string_view state, const ckpt::
   return ckpt::Extents{size, size};
 }
 
-Value TrainingState::args() const {
-  return attributes_of_args(common.tree.root(), "common state");
-}
-
-Value attributes_of_args(const Value& common_root, const std::string& file) {
-  const auto args = common_root.is(Kind::Dict) ? common_root.find("args") : std::nullopt;
-  if (!args || !args->is(Kind::Object) || !args->state() || !args->state()->is(Kind::Dict)) {
-    throw Error(ErrorCode::Corrupt, {file, std::nullopt, "/args"},
-                "expected an argparse.Namespace with the training arguments");
-  }
-  return *args->state();
-}
-
 void read_args(const Value& args, const std::string& file, TrainingState& view) {
   if (!is_true(args, kLayerWiseArg)) {
     unsupported(file, kLayerWiseArg, "is not set; expected a LayerWise checkpoint");

@@ -33,9 +33,6 @@ bool is_state_dtype(ckpt::DType dtype);
 // nullopt where a name alone does not tell (moment2_buffer of adaptive Muon).
 std::optional<ckpt::Extents> shape_of_state(std::string_view state, const ckpt::Extents& of_param);
 
-// The attributes of the argparse.Namespace `args` of a common state; Corrupt where there are none.
-ckpt::Value attributes_of_args(const ckpt::Value& common_root, const std::string& file);
-
 // Reads sizes, layer count and the model's kind from args into `view`. Throws Unsupported, by the
 // name of the argument, for what this layout does not handle.
 void read_args(const ckpt::Value& args, const std::string& file, TrainingState& view);

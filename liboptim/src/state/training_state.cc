@@ -1,5 +1,9 @@
-// The tensors of a training state, one by one.
+// What a training state is asked for: its tensors one by one, and the arguments of its run.
 #include <optim/training_state.h>
+
+#include <ckpt/error.h>
+
+#include "state/args_of_state.h"
 
 namespace optim {
 
@@ -19,6 +23,20 @@ ckpt::Catalog catalog_of(const TrainingState& state) {
   for (const TensorRef& tensor : tensors_of(state)) catalog.tensors.push_back(*tensor);
   catalog.index();
   return catalog;
+}
+
+ckpt::Value TrainingState::args() const {
+  return attributes_of_args(common.tree.root(), "common state");
+}
+
+ckpt::Value attributes_of_args(const ckpt::Value& common_root, const std::string& file) {
+  const auto args = common_root.is(ckpt::Kind::Dict) ? common_root.find("args") : std::nullopt;
+  if (!args || !args->is(ckpt::Kind::Object) || !args->state() ||
+      !args->state()->is(ckpt::Kind::Dict)) {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {file, std::nullopt, "/args"},
+                      "expected an argparse.Namespace with the training arguments");
+  }
+  return *args->state();
 }
 
 }  // namespace optim

@@ -1,8 +1,9 @@
 // Every pair of rows of the table of layouts: what one files, another reads and files again, is the
 // same training state. A row that is added is tested with all others from then on.
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
-#include <cstring>
 
+#include <ckpt/execute.h>
 #include <ckpt/plan.h>
 #include <ckpt/staging.h>
 
