@@ -31,7 +31,8 @@ TOP_LEVEL = {
     ".clang-format", ".clang-tidy", ".gitignore", ".git", "shared",
 }
 VAGUE_NAMES = {"utils", "util", "helpers", "misc", "common", "manager", "impl"}
-NAMES_OF_OTHERS = ("tests/golden/", "liboptim/src/step/gloo_shim/")  # as their writers called them
+# As their writers called them.
+NAMES_OF_OTHERS = ("tests/golden/", "liboptim/src/step/communication/gloo_shim/")
 BANNED_WORDS = re.compile(r"\b(src|dst|tmp)\b")
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 NOISY = re.compile(

@@ -65,14 +65,20 @@ ckpt::KeyRules rules_of(const ConvertOptions& options) {
 }
 
 int convert(const ConvertOptions& options, tools::Console& console) {
-  optim::ConvertOptions conversion;
-  conversion.format = format_named(options.to);
-  conversion.keys = rules_of(options);
-  conversion.layout = options.layout;
-  conversion.integrity = options.integrity;
-  conversion.zstd_level = options.zstd_level;
-  conversion.data_parallel = options.data_parallel;
-  return tools::run_conversion(optim::convert, options.common, conversion, console);
+  ckpt::ConvertOptions base;
+  base.format = format_named(options.to);
+  base.keys = rules_of(options);
+  base.integrity = options.integrity;
+  base.zstd_level = options.zstd_level;
+  const auto run = [&options](const tools::ConversionOrder& order) {
+    return optim::convert(order.source, order.destination,
+                          {.base = order.base,
+                           .into = order.into,
+                           .data_parallel = options.data_parallel,
+                           .ownership = order.ownership,
+                           .layout = options.layout});
+  };
+  return tools::run_conversion(run, options.common, std::move(base), console);
 }
 
 }  // namespace

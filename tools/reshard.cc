@@ -23,10 +23,15 @@ struct ReshardOptions {
 };
 
 int reshard(const ReshardOptions& options, tools::Console& console) {
-  optim::ConvertOptions conversion;
-  conversion.data_parallel = options.data_parallel;
-  conversion.link = options.link;
-  return tools::run_conversion(optim::reshard, options.common, conversion, console);
+  const auto run = [&options](const tools::ConversionOrder& order) {
+    return optim::reshard(order.source, order.destination,
+                          {.base = order.base,
+                           .sizes = {.data_parallel = options.data_parallel},
+                           .into = order.into,
+                           .link = options.link,
+                           .ownership = order.ownership});
+  };
+  return tools::run_conversion(run, options.common, {}, console);
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ std::optional<ckpt::Error> error_where(const Conversion& conversion, const fs::p
 
 optim::ConvertOptions verifying() {
   optim::ConvertOptions options = on_one_thread();
-  options.verify = true;
+  options.base.verify = true;
   return options;
 }
 
@@ -93,14 +93,14 @@ BOOST_AUTO_TEST_CASE(F2_F5_a_source_that_changes_meanwhile_is_an_error_and_nothi
   for (const Conversion& conversion : conversions_in(sources)) {
     for (const bool resume : {false, true}) {
       optim::ConvertOptions options = on_one_thread();
-      options.resume = resume;
+      options.base.resume = resume;
       fs::path changed = conversion.source;
       if (fs::is_directory(changed)) {
         for (const auto& entry : fs::recursive_directory_iterator(conversion.source)) {
           if (entry.is_regular_file() && entry.file_size() > 1000) changed = entry.path();
         }
       }
-      options.execute.on_progress = [&](const ckpt::Progress&) {
+      options.base.execute.on_progress = [&](const ckpt::Progress&) {
         fs::last_write_time(changed, fs::last_write_time(changed) + std::chrono::seconds(1));
       };
       const auto error = error_of([&] { conversion.run(work / "out", options); });
@@ -112,7 +112,7 @@ BOOST_AUTO_TEST_CASE(F2_F5_a_source_that_changes_meanwhile_is_an_error_and_nothi
       if (!resume) continue;
       const auto again = error_of([&] {
         optim::ConvertOptions next = on_one_thread();
-        next.resume = true;
+        next.base.resume = true;
         conversion.run(work / "out", next);
       });
       BOOST_REQUIRE(again);
@@ -156,9 +156,9 @@ BOOST_AUTO_TEST_CASE(verify_finds_whatever_a_device_gives_back_that_was_not_writ
     BOOST_TEST(lies_found(conversion, verifying(), work) > 0, conversion.name);
   }
   optim::ConvertOptions options = verifying();
-  options.integrity = true;
+  options.base.integrity = true;
   const uint64_t hashed = lies_found(conversions[0], options, work);
-  options.zstd_level = 1;
+  options.base.zstd_level = 1;
   // What is compressed, what came of it, the metadata of both.
   BOOST_TEST(lies_found(conversions[0], options, work) >= hashed + 2);
 }
@@ -168,8 +168,8 @@ BOOST_AUTO_TEST_CASE(what_is_not_what_was_written_is_neither_compressed_nor_hash
   const Conversion conversion = conversions_in(sources)[0];
   for (const bool compressed : {false, true}) {
     optim::ConvertOptions options = on_one_thread();
-    options.integrity = !compressed;
-    if (compressed) options.zstd_level = 1;
+    options.base.integrity = !compressed;
+    if (compressed) options.base.zstd_level = 1;
     LyingDevice device(0);
     const ckpt::InstalledSystemCalls installed(device);
     refuse_what_it_says(device, conversion, options, work);

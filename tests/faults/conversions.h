@@ -31,8 +31,17 @@ class Hasty final : public ckpt::SystemCalls {
 
 inline optim::ConvertOptions on_one_thread() {
   optim::ConvertOptions options;
-  options.execute.threads = 1;
+  options.base.execute.threads = 1;
   return options;
+}
+
+inline optim::ReshardOptions resharding(const optim::ConvertOptions& options,
+                                        uint32_t data_parallel, bool link = false) {
+  return {.base = options.base,
+          .sizes = {.data_parallel = data_parallel},
+          .into = options.into,
+          .link = link,
+          .ownership = options.ownership};
 }
 
 // What is at a path: a file's content under the name "", or a folder's tree.
@@ -77,24 +86,21 @@ inline std::vector<Conversion> conversions_in(const TemporaryFolder& folder) {
            fs::copy_options::recursive);
   const auto convert_to = [](const fs::path& source, ckpt::Format format) {
     return [=](const fs::path& destination, optim::ConvertOptions options) {
-      options.format = format;
+      options.base.format = format;
       return optim::convert(source, destination, options);
     };
   };
   convert_to(file, ckpt::Format::TorchDist)(dcp, on_one_thread());
-  const auto reshard = [=](const fs::path& destination, optim::ConvertOptions options) {
-    options.data_parallel = 1;
-    return optim::reshard(layer_wise, destination, options);
+  const auto reshard = [=](const fs::path& destination, const optim::ConvertOptions& options) {
+    return optim::reshard(layer_wise, destination, resharding(options, 1));
   };
-  const auto reshard_linked = [=](const fs::path& destination, optim::ConvertOptions options) {
-    options.data_parallel = 4;
-    options.link = true;
-    return optim::reshard(layer_wise_dcp, destination, options);
+  const auto linked = [=](const fs::path& destination, const optim::ConvertOptions& options) {
+    return optim::reshard(layer_wise_dcp, destination, resharding(options, 4, true));
   };
   return {{"torch to torch_dist", file, convert_to(file, ckpt::Format::TorchDist)},
           {"torch_dist to torch", dcp, convert_to(dcp, ckpt::Format::Torch)},
           {"reshard", layer_wise, reshard},
-          {"reshard linked", layer_wise_dcp, reshard_linked}};
+          {"reshard linked", layer_wise_dcp, linked}};
 }
 
 // By two processes one after the other, one file in pieces, or files that are compressed after all
@@ -103,12 +109,12 @@ inline Conversion shared_conversion_in(const TemporaryFolder& folder, bool compr
   const fs::path source = folder / "source.safetensors";
   write_large_safetensors(source);
   const auto run = [=](const fs::path& destination, optim::ConvertOptions options) {
-    options.format = compressed ? ckpt::Format::TorchDist : ckpt::Format::Torch;
-    if (compressed) options.zstd_level = 1;
-    options.share = {0, 2, 128 << 10};
+    options.base.format = compressed ? ckpt::Format::TorchDist : ckpt::Format::Torch;
+    if (compressed) options.base.zstd_level = 1;
+    options.base.share = {0, 2, 128 << 10};
     optim::ConvertReport report = optim::convert(source, destination, options);
     if (report.outcome != ckpt::Outcome::PartWritten) return report;
-    options.share.rank = 1;
+    options.base.share.rank = 1;
     return optim::convert(source, destination, options);
   };
   return {"one file by two processes", source, run};
@@ -119,14 +125,14 @@ inline std::vector<Conversion> other_conversions_in(const TemporaryFolder& folde
   const fs::path source = folder / "source.safetensors";
   write_large_safetensors(source);
   const auto finished = [=](const fs::path& destination, optim::ConvertOptions options) {
-    options.format = ckpt::Format::TorchDist;
-    options.zstd_level = 1;
-    options.integrity = true;
-    options.verify = true;
+    options.base.format = ckpt::Format::TorchDist;
+    options.base.zstd_level = 1;
+    options.base.integrity = true;
+    options.base.verify = true;
     return optim::convert(source, destination, options);
   };
   const auto to_safetensors = [=](const fs::path& destination, optim::ConvertOptions options) {
-    options.format = ckpt::Format::Safetensors;
+    options.base.format = ckpt::Format::Safetensors;
     return optim::convert(source, destination, options);
   };
   return {{"compressed, hashed, verified", source, finished},
@@ -139,9 +145,8 @@ inline Conversion adding_conversion_in(const TemporaryFolder& folder) {
   fs::copy(fs::path(SHARDWISE_GOLDEN_DIR) / "lw_muon_bf16_torch_dist_dp2/ckpt", source,
            fs::copy_options::recursive);
   const auto run = [=](const fs::path& root, optim::ConvertOptions options) {
-    options.data_parallel = 4;
     options.into = true;
-    return optim::reshard(source, root, options);
+    return optim::reshard(source, root, resharding(options, 4));
   };
   return {"reshard into a root", source, run};
 }

@@ -30,8 +30,8 @@ class Scene {
     prepare();
     const ckpt::InstalledSystemCalls installed(calls);
     optim::ConvertOptions options = on_one_thread();
-    options.force = replaces_;
-    options.resume = resume;
+    options.base.force = replaces_;
+    options.base.resume = resume;
     return error_of([&] { conversion_.run(folder_ / "out", options); });
   }
 
@@ -70,8 +70,8 @@ class Scene {
     Hasty calls;
     const ckpt::InstalledSystemCalls installed(calls);
     optim::ConvertOptions options = on_one_thread();
-    options.force = true;
-    options.resume = true;
+    options.base.force = true;
+    options.base.resume = true;
     const auto error = error_of([&] { conversion_.run(folder_ / "out", options); });
     BOOST_TEST_REQUIRE(!error, what << ", then: " << (error ? error->what() : ""));
     BOOST_TEST_REQUIRE((content_of(folder_ / "out") == expected_), what << ", then");
@@ -101,7 +101,7 @@ class RootScene {
     prepare();
     const ckpt::InstalledSystemCalls installed(calls);
     optim::ConvertOptions options = on_one_thread();
-    options.resume = resume;
+    options.base.resume = resume;
     return error_of([&] { conversion_.run(root_, options); });
   }
 
@@ -130,7 +130,7 @@ class RootScene {
   std::optional<ckpt::Error> run_again(ckpt::SystemCalls& calls) {
     const ckpt::InstalledSystemCalls installed(calls);
     optim::ConvertOptions options = on_one_thread();
-    options.resume = true;
+    options.base.resume = true;
     return error_of([&] { conversion_.run(root_, options); });
   }
 

@@ -86,9 +86,9 @@ class Scene {
       return;
     }
     optim::ConvertOptions options = on_one_thread();
-    options.force = setting_.replaces;
-    options.resume = command == Command::Resume;
-    options.finish = command == Command::Finish;
+    options.base.force = setting_.replaces;
+    options.base.resume = command == Command::Resume;
+    options.base.finish = command == Command::Finish;
     conversion_.run(out_, options);
   }
 

@@ -41,8 +41,8 @@ void check_image(const Conversion& conversion, const fs::path& image, const Expe
       content_of(image / ".out.shardwise-partial/replaced") == expected.before;
   BOOST_TEST_REQUIRE((now == expected.whole || now == expected.before || is_aside), what);
   optim::ConvertOptions options = on_one_thread();
-  options.force = true;
-  options.resume = true;
+  options.base.force = true;
+  options.base.resume = true;
   Hasty calls;
   const ckpt::InstalledSystemCalls installed(calls);
   const auto error = error_of([&] {
@@ -77,7 +77,7 @@ void lose_power_at_every_moment(const Conversion& conversion, bool replaces,
   {
     const ckpt::InstalledSystemCalls installed(power);
     optim::ConvertOptions options = on_one_thread();
-    options.force = replaces;
+    options.base.force = replaces;
     conversion.run(root / "out", options);
   }
   std::mt19937_64 random(61);

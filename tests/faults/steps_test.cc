@@ -21,11 +21,11 @@ struct Case {
 std::vector<Case> cases_in(const TemporaryFolder& sources) {
   const std::vector<Conversion> conversions = conversions_in(sources);
   optim::ConvertOptions all = on_one_thread();
-  all.zstd_level = 1;
-  all.integrity = true;
-  all.verify = true;
+  all.base.zstd_level = 1;
+  all.base.integrity = true;
+  all.base.verify = true;
   optim::ConvertOptions dry = on_one_thread();
-  dry.dry_run = true;
+  dry.base.dry_run = true;
   const std::set<std::string> of_all = {"",          "compressing", "hashing", "reading back",
                                         "verifying", "comparing"};
   return {{conversions[0], all, of_all},
@@ -40,7 +40,7 @@ BOOST_AUTO_TEST_CASE(each_counts_its_bytes_up_to_the_last) {
   const TemporaryFolder sources, work;
   for (auto& [conversion, options, steps] : cases_in(sources)) {
     std::map<std::string, ckpt::Progress> last;
-    options.execute.on_progress = [&](const ckpt::Progress& progress) {
+    options.base.execute.on_progress = [&](const ckpt::Progress& progress) {
       BOOST_TEST(progress.done_bytes <= progress.total_bytes);
       last[std::string(progress.step)] = progress;
     };
@@ -62,8 +62,8 @@ BOOST_AUTO_TEST_CASE(a_stop_ends_each_and_leaves_nothing) {
     for (const std::string& step : steps) {
       std::stop_source stop;
       optim::ConvertOptions stopped = options;
-      stopped.execute.stop = stop.get_token();
-      stopped.execute.on_progress = [&](const ckpt::Progress& progress) {
+      stopped.base.execute.stop = stop.get_token();
+      stopped.base.execute.on_progress = [&](const ckpt::Progress& progress) {
         if (progress.step == step) stop.request_stop();
       };
       const auto error = error_of([&] { conversion.run(work / "out", stopped); });

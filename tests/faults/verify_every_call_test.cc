@@ -30,7 +30,7 @@ Seen seen_of(const ckpt::Findings& findings) {
 fs::path archive_in(const TemporaryFolder& folder) {
   const Conversion conversion = shared_conversion_in(folder);
   optim::ConvertOptions options = on_one_thread();
-  options.format = ckpt::Format::Torch;
+  options.base.format = ckpt::Format::Torch;
   optim::convert(conversion.source, folder / "archive.pt", options);
   return folder / "archive.pt";
 }

@@ -136,7 +136,7 @@ Counts flip_in_small_dcp_folder(uint64_t step) {
   ckpt::execute(target, ckpt::make_plan(target), unused, staging, {});
   staging.commit();
   optim::ConvertOptions options;
-  options.format = ckpt::Format::TorchDist;
+  options.base.format = ckpt::Format::TorchDist;
   optim::convert(folder / "out/model.pt", folder / "made", options);
   return flip_every_byte(folder / "made", folder / "made", step);
 }

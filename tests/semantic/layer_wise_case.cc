@@ -49,13 +49,13 @@ class LayerWiseCase {
   CaseResult run() {
     const auto digest = digest_of(folder_ / "source");
     optim::ConvertOptions options = test::on_one_thread();
-    options.format = ckpt::Format::TorchDist;
-    options.strict = random_() % 4 == 0;
+    options.base.format = ckpt::Format::TorchDist;
+    options.base.strict = random_() % 4 == 0;
     there_and_back("store", optim::convert, options, digest);
     options = test::on_one_thread();
     options.data_parallel = 1 + random_() % 2 * 2;
-    options.strict = random_() % 2 == 0;
-    there_and_back("resharded", optim::reshard, options, digest);
+    options.base.strict = random_() % 2 == 0;
+    there_and_back("resharded", reshard, options, digest);
     for (std::string& fault : result_.faults) fault = changed_ + ": " + fault;
     return std::move(result_);
   }
@@ -63,6 +63,11 @@ class LayerWiseCase {
  private:
   using Convert = optim::ConvertReport(const fs::path&, const fs::path&,
                                        const optim::ConvertOptions&);
+
+  static optim::ConvertReport reshard(const fs::path& source, const fs::path& destination,
+                                      const optim::ConvertOptions& options) {
+    return optim::reshard(source, destination, test::resharding(options, *options.data_parallel));
+  }
 
   void write_source() {
     std::vector<ChangingFile> files;
@@ -77,7 +82,7 @@ class LayerWiseCase {
     }
     target.files.push_back({"latest_checkpointed_iteration.txt", {}, "3"});
     ckpt::write_target(std::move(target), {base_.checkpoint, base_.checkpoint.folder()},
-                       folder_ / "source", test::on_one_thread());
+                       folder_ / "source", test::on_one_thread().base);
   }
 
   ChangingFile carried(const std::string& path) {
@@ -141,9 +146,9 @@ class LayerWiseCase {
     const auto made = digest_of(folder_ / name);
     if (!made) return fault(name, "the reader refuses what was published");
     if (made != digest && !loses_state(*listed)) fault(name, "another state than the source's");
-    options.format = ckpt::Format::Torch;
+    options.base.format = ckpt::Format::Torch;
     options.data_parallel = base_.ranks;
-    options.strict = false;
+    options.base.strict = false;
     const auto more = publish(convert, name, name + "_back", options);
     if (!more) return fault(name, "what was published does not go the way back");
     listed->insert(listed->end(), more->begin(), more->end());

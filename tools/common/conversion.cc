@@ -76,23 +76,24 @@ int clean(const ConversionOptions& options, Console& console) {
   return 0;
 }
 
-optim::ConvertReport run_or_hint(Conversion run, const ConversionOptions& options,
-                                 const optim::ConvertOptions& conversion, Console& console) {
+optim::ConvertReport run_or_hint(const Conversion& run, const ConversionOrder& order,
+                                 const Console& console) {
   try {
-    return run(options.source, options.target(), conversion);
+    return run(order);
   } catch (ckpt::Error& error) {
-    const bool is_alone = conversion.share.world_size == 1 && !options.dry_run;
+    const bool is_alone = order.base.share.world_size == 1 && !order.base.dry_run;
     if (console.stop_signal() == 0 || !is_alone) throw;
-    throw error.hinted(options.resume ? "the same command continues this run"
-                                      : "nothing was kept; with --resume from the start, what is "
-                                        "finished is kept");
+    throw error.hinted(order.base.resume
+                           ? "the same command continues this run"
+                           : "nothing was kept; with --resume from the start, what is "
+                             "finished is kept");
   }
 }
 
 }  // namespace
 
-int run_conversion(Conversion run, const ConversionOptions& options,
-                   optim::ConvertOptions conversion, Console& console) {
+int run_conversion(const Conversion& run, const ConversionOptions& options,
+                   ckpt::ConvertOptions base, Console& console) {
   const bool adds = !options.into.empty();
   if (options.destination.empty() && !adds) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a DESTINATION is required");
@@ -107,21 +108,21 @@ int run_conversion(Conversion run, const ConversionOptions& options,
   }
   if (options.clean) return clean(options, console);
   ProgressLine progress(console, "writing");
-  conversion.execute = make_execute_options(console, progress);
-  conversion.execute.process_bytes_max = options.max_memory_bytes;
-  conversion.iteration = options.iteration;
-  conversion.limits = options.limits;
-  conversion.ownership = options.policy();
-  conversion.strict = options.strict;
-  conversion.force = options.force;
-  conversion.dry_run = options.dry_run;
-  conversion.verify = options.verify;
-  conversion.resume = options.resume;
-  conversion.finish = options.finish;
-  conversion.into = adds;
-  conversion.share = options.share.share();
-  progress.leave_terminal_if(options.share.distributed && conversion.share.rank != 0);
-  const optim::ConvertReport report = run_or_hint(run, options, conversion, console);
+  base.execute = make_execute_options(console, progress);
+  base.execute.process_bytes_max = options.max_memory_bytes;
+  base.iteration = options.iteration;
+  base.limits = options.limits;
+  base.strict = options.strict;
+  base.force = options.force;
+  base.dry_run = options.dry_run;
+  base.verify = options.verify;
+  base.resume = options.resume;
+  base.finish = options.finish;
+  base.share = options.share.share();
+  progress.leave_terminal_if(options.share.distributed && base.share.rank != 0);
+  const ConversionOrder order{options.source, options.target(), std::move(base), adds,
+                              options.policy()};
+  const optim::ConvertReport report = run_or_hint(run, order, console);
   for (const std::string& warning : report.warnings) console.warn(warning);
   print_conversion(console, options, report);
   return 0;

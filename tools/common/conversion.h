@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -32,12 +34,18 @@ struct ConversionOptions {
   std::string place() const;  // what is written: of a root that is added to, the iteration's folder
 };
 
+// What the options above say to a library call.
+struct ConversionOrder {
+  std::filesystem::path source, destination;
+  ckpt::ConvertOptions base;  // may hold more already
+  bool into = false;
+  optim::OwnershipPolicy ownership = optim::OwnershipPolicy::PingPong;
+};
+
 // Runs one conversion with progress and signals, and prints what was done, what was not carried and
-// why. `run` is optim::convert or optim::reshard. Returns the exit code.
-using Conversion = optim::ConvertReport (*)(const std::filesystem::path&,
-                                            const std::filesystem::path&,
-                                            const optim::ConvertOptions&);
-int run_conversion(Conversion run, const ConversionOptions& options,
-                   optim::ConvertOptions conversion, Console& console);
+// why. `run` makes the library's call. Returns the exit code.
+using Conversion = std::function<optim::ConvertReport(const ConversionOrder& order)>;
+int run_conversion(const Conversion& run, const ConversionOptions& options,
+                   ckpt::ConvertOptions base, Console& console);
 
 }  // namespace tools

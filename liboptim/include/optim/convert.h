@@ -13,16 +13,24 @@
 
 namespace optim {
 
-struct ConvertOptions : ckpt::ConvertOptions {
+struct ConvertOptions {
+  ckpt::ConvertOptions base;  // what a conversion of any checkpoint is told
   // The destination is a checkpoint root that exists: it gets an iteration, and its tracker names
   // that unless it names a later one.
   bool into = false;
-  // reshard() of torch_dist alone: the new folder shares the source's files, but for a new common
-  // state. Megatron finds tensors by name, so that their files may stay as they are.
-  bool link = false;
   std::optional<uint32_t> data_parallel;  // default: the source's
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;
   StoreLayout layout = StoreLayout::Seed;
+};
+
+struct ReshardOptions {
+  ckpt::ConvertOptions base;  // base.format, if it is set, is the source's
+  ParallelSizes sizes;        // of the result; only data_parallel may differ from the source's
+  bool into = false;          // as ConvertOptions'
+  // The new folder of torch_dist shares the source's files, but for a new common state. Megatron
+  // finds tensors by name, so that their files may stay as they are.
+  bool link = false;
+  OwnershipPolicy ownership = OwnershipPolicy::PingPong;
 };
 
 struct ConvertReport : ckpt::ConvertReport {
@@ -39,16 +47,16 @@ OPTIM_LAYOUT_EXPORT std::filesystem::path place_in_root(const std::filesystem::p
 
 // The one call that ckpt-convert makes: Megatron LayerWise checkpoints here, plain state dicts
 // through ckpt::make_target. The destination is absent or complete, the source never touched.
-// Throws what the functions above throw; Unsupported under options.strict where something is not
-// carried or a parameter is ambiguous; AlreadyExists.
+// Throws what the functions above throw; Unsupported under options.base.strict where something is
+// not carried or a parameter is ambiguous; AlreadyExists.
 OPTIM_LAYOUT_EXPORT ConvertReport convert(const std::filesystem::path& source,
                                           const std::filesystem::path& destination,
                                           const ConvertOptions& options);
 
-// The one call that `reshard` makes: options.data_parallel is required, options.format must stay
-// the source's. Refuses what is not LayerWise (Unsupported) and data_parallel 0 (InvalidArgument).
+// The one call that `reshard` makes, of the same kind. Refuses what is not LayerWise, and another
+// size than data_parallel that changes (Unsupported); sizes of 0 (InvalidArgument).
 OPTIM_LAYOUT_EXPORT ConvertReport reshard(const std::filesystem::path& source,
                                           const std::filesystem::path& destination,
-                                          const ConvertOptions& options);
+                                          const ReshardOptions& options);
 
 }  // namespace optim

@@ -28,11 +28,17 @@ void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous) {
               "without --strict the ping-pong deal decides, and such parameters are listed");
 }
 
-uint32_t checked_data_parallel(const ConvertOptions& options) {
-  if (options.data_parallel && *options.data_parallel == 0) {
-    throw Error(ErrorCode::InvalidArgument, {}, "the data-parallel size must be at least 1");
-  }
-  return options.data_parallel.value_or(0);
+void require_positive(uint32_t data_parallel) {
+  if (data_parallel != 0) return;
+  throw Error(ErrorCode::InvalidArgument, {}, "the data-parallel size must be at least 1");
+}
+
+// A source of other sizes is refused when it is read.
+void require_only_data_parallel(const ParallelSizes& sizes) {
+  require_positive(sizes.data_parallel);
+  if (sizes == ParallelSizes{.data_parallel = sizes.data_parallel}) return;
+  throw Error(ErrorCode::Unsupported, {},
+              "only the data-parallel size can be changed; all others must be 1");
 }
 
 constexpr const char* kCommonName = "common.pt";
@@ -46,6 +52,7 @@ struct Job {
   const ckpt::Checkpoint& source;
   const std::filesystem::path& source_path;
   const std::filesystem::path& destination;
+  bool link = false;  // what can stay as it is
   Links links = {};
   std::function<void()> before_publishing = {};
   CheckWritten check_result = {};
@@ -66,13 +73,13 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
                 "is not a folder, so no iteration can be added to it");
   }
   if (options.into) ckpt::latest_iteration(job.destination);  // throws now what set_latest() would
-  tell_other_iterations(job.source, target, options.strict);
+  tell_other_iterations(job.source, target, options.base.strict);
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =
       ckpt::write_target(std::move(target),
                          {job.source, job.source_path, &job.source, job.links,
                           job.before_publishing, job.check_result},
-                         place, options);
+                         place, options.base);
   report.source_format = job.source.catalog().format;
   // Who published may have ended before this.
   const bool is_in_place = report.outcome == ckpt::Outcome::Published ||
@@ -119,24 +126,24 @@ uint64_t count_bytes(const Links& links) {
 ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target target,
                            const ConvertOptions& options) {
   // Who finishes finds parts that were proven before they were complete.
-  if (options.finish && !options.strict) return write(job, std::move(target), options);
+  if (options.base.finish && !options.base.strict) return write(job, std::move(target), options);
   // What is ambiguous is known for sure only where one process proves all.
-  const bool alone = options.strict || options.dry_run;
-  const ProofOptions proof{options.execute.threads, alone ? ckpt::Share() : options.share,
-                           options.execute.stop, options.execute.on_progress};
+  const bool alone = options.base.strict || options.base.dry_run;
+  const ckpt::ExecuteOptions& execute = options.base.execute;
+  const ProofOptions proof{execute.threads, alone ? ckpt::Share() : options.base.share,
+                           execute.stop, execute.on_progress};
   PassingProof passed(view, job.source);
   std::vector<AmbiguousParam> ambiguous;
   const auto prove = [&] { ambiguous = prove_rest(view, job.source, proof, &passed); };
   job.before_publishing = [&] {
     prove();
-    if (options.strict) refuse_ambiguity(ambiguous);
+    if (options.base.strict) refuse_ambiguity(ambiguous);
   };
-  if (options.dry_run) job.before_publishing();
+  if (options.base.dry_run) job.before_publishing();
   ConvertOptions watched = options;
-  watched.execute.on_read = [&passed](const ckpt::StorageRegion& located, uint64_t offset_bytes,
-                                      std::span<const std::byte> bytes) {
-    passed.note(located, offset_bytes, bytes);
-  };
+  watched.base.execute.on_read =
+      [&passed](const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                std::span<const std::byte> bytes) { passed.note(located, offset_bytes, bytes); };
   try {
     ConvertReport report = write(job, std::move(target), watched);
     report.ambiguous = std::move(ambiguous);
@@ -157,39 +164,41 @@ void list_files_beside(const ckpt::Checkpoint& source, ckpt::Target& target) {
 
 ConvertReport convert_named(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
-  const uint32_t data_parallel = checked_data_parallel(options);
-  const bool to_safetensors = options.format == ckpt::Format::Safetensors;
+  if (options.data_parallel) require_positive(*options.data_parallel);
+  const bool to_safetensors = options.base.format == ckpt::Format::Safetensors;
   if (to_safetensors && options.into) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "safetensors cannot be added to a checkpoint root as an iteration");
   }
-  if (!to_safetensors && !options.keys.empty()) {
+  if (!to_safetensors && !options.base.keys.empty()) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "a Megatron checkpoint is converted as a whole: its optimizer refers to all keys",
                 "--to safetensors can select and rename keys");
   }
   const TrainingState view = name_layer_wise(source);
   LayerWiseTargetSpec spec;
-  spec.format = options.format.value_or(view.format);
-  spec.data_parallel = data_parallel;
+  spec.format = options.base.format.value_or(view.format);
+  spec.data_parallel = options.data_parallel.value_or(view.sizes.data_parallel);
   spec.ownership = options.ownership;
   spec.as_root = source.was_root() && !options.into;
   spec.layout = options.layout;
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
-  ckpt::Target target = to_safetensors ? make_layer_wise_safetensors(view, options.keys, as_folder)
-                                       : make_layer_wise_target(view, spec);
+  ckpt::Target target = to_safetensors
+                            ? make_layer_wise_safetensors(view, options.base.keys, as_folder)
+                            : make_layer_wise_target(view, spec);
   list_files_beside(source, target);
   job.check_result =
-      to_safetensors ? layer_wise_safetensors_check(view, source, target.not_carried, options)
-                     : layer_wise_check(view, source, options.layout, target.not_carried, options);
-  if (options.link) job.links = link_what_stays(source, target);
+      to_safetensors
+          ? layer_wise_safetensors_check(view, source, target.not_carried, options.base)
+          : layer_wise_check(view, source, options.layout, target.not_carried, options.base);
+  if (job.link) job.links = link_what_stays(source, target);
   ConvertReport report = view.format == ckpt::Format::Torch
                              ? write_proven(view, job, std::move(target), options)
                              : write(job, std::move(target), options);
   report.linked_bytes = count_bytes(job.links);
   report.layer_wise = true;
   report.source_data_parallel = view.sizes.data_parallel;
-  report.target_data_parallel = data_parallel != 0 ? data_parallel : view.sizes.data_parallel;
+  report.target_data_parallel = spec.data_parallel;
   return report;
 }
 
@@ -218,12 +227,12 @@ ConvertReport convert_plain(Job job, const ConvertOptions& options) {
                 "is a plain state dict; expected a LayerWise checkpoint for a data-parallel size",
                 "leave out --dp");
   }
-  const ckpt::Format format = options.format.value_or(source.catalog().format);
+  const ckpt::Format format = options.base.format.value_or(source.catalog().format);
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
-  const ckpt::TargetSpec spec{format, as_folder, options.keys};
+  const ckpt::TargetSpec spec{format, as_folder, options.base.keys};
   ckpt::Target target = ckpt::make_target(source, spec);
   list_files_beside(source, target);
-  job.check_result = plain_check(source, spec, target.not_carried, options);
+  job.check_result = plain_check(source, spec, target.not_carried, options.base);
   return write(job, std::move(target), options);
 }
 
@@ -244,7 +253,7 @@ std::filesystem::path place_in_root(const std::filesystem::path& root,
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options) {
   const ckpt::Checkpoint opened =
-      ckpt::Checkpoint::open(source, {options.iteration, options.limits});
+      ckpt::Checkpoint::open(source, {options.base.iteration, options.base.limits});
   const Job job{opened, source, destination};
   if (!is_layer_wise(opened)) {
     if (opened.is_megatron()) refuse_other_megatron(opened);
@@ -254,19 +263,18 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
 }
 
 ConvertReport reshard(const std::filesystem::path& source, const std::filesystem::path& destination,
-                      const ConvertOptions& options) {
-  if (!options.data_parallel) {
-    throw Error(ErrorCode::InvalidArgument, {}, "resharding needs a data-parallel size");
-  }
-  checked_data_parallel(options);
+                      const ReshardOptions& options) {
+  require_only_data_parallel(options.sizes);
   const ckpt::Checkpoint opened =
-      ckpt::Checkpoint::open(source, {options.iteration, options.limits});
+      ckpt::Checkpoint::open(source, {options.base.iteration, options.base.limits});
   if (opened.is_megatron() && opened.catalog().format == ckpt::Format::TorchDist &&
       !read_common_state(opened)) {
     refuse_kind(opened, "common.pt, or a common state in the store");
   }
   if (!is_layer_wise(opened)) refuse_kind(opened, "a LayerWise checkpoint, to reshard it");
-  return convert_layer_wise({opened, source, destination}, options);
+  const ConvertOptions conversion{options.base, options.into, options.sizes.data_parallel,
+                                  options.ownership};
+  return convert_layer_wise({opened, source, destination, options.link}, conversion);
 }
 
 }  // namespace optim

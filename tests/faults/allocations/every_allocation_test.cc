@@ -45,8 +45,8 @@ std::string text_of(const optim::ConvertReport& report) {
 Work planning(const fs::path& source, ckpt::Format format) {
   const auto run = [=] {
     optim::ConvertOptions options = on_one_thread();
-    options.format = format;
-    options.dry_run = true;
+    options.base.format = format;
+    options.base.dry_run = true;
     return text_of(optim::convert(source, source.string() + ".never", options));
   };
   return {"plan of " + source.filename().string() + " to " + std::string(name(format)), run};
@@ -116,8 +116,8 @@ void fail_every_allocation(
 // A DCP folder whose entries are compressed.
 fs::path compressed_folder_in(const TemporaryFolder& folder) {
   optim::ConvertOptions options = on_one_thread();
-  options.format = ckpt::Format::TorchDist;
-  options.zstd_level = 1;
+  options.base.format = ckpt::Format::TorchDist;
+  options.base.zstd_level = 1;
   optim::convert(golden("torch_save_zip/zip.pt"), folder / "compressed", options);
   return folder / "compressed";
 }
@@ -133,7 +133,7 @@ fs::path folder_of_many_in(const TemporaryFolder& folder) {
   }
   write_safetensors(folder / "many.safetensors", header + "}", std::string(kCount, 'v'));
   optim::ConvertOptions options = on_one_thread();
-  options.format = ckpt::Format::TorchDist;
+  options.base.format = ckpt::Format::TorchDist;
   optim::convert(folder / "many.safetensors", folder / "many", options);
   return folder / "many";
 }
@@ -180,7 +180,7 @@ BOOST_AUTO_TEST_CASE(of_a_conversion_fails_and_nothing_half_is_left) {
     const Tree whole = content_of(out);
     const Work work{conversion.name, [&] {
                       optim::ConvertOptions options;
-                      options.execute.threads = 3;
+                      options.base.execute.threads = 3;
                       return text_of(conversion.run(out, options));
                     }};
     const auto prepare = [&] {

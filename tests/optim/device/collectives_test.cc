@@ -1,4 +1,4 @@
-#include "step/collectives.h"
+#include "step/communication/collectives.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>

@@ -1,4 +1,4 @@
-#include "step/device_loading.h"
+#include "step/device/device_loading.h"
 
 #include <ATen/ops/equal.h>
 

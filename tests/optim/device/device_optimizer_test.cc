@@ -10,7 +10,7 @@
 #include "faulty_step.h"
 #include "optim/expect_error.h"
 #include "optim/step/layer_wise_runs.h"
-#include "step/device_ops.h"
+#include "step/device/device_ops.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "step/device_stepper.h"
+#include "step/device/device_stepper.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/norm.h>
@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "host_step.h"
-#include "step/device_ops.h"
+#include "step/device/device_ops.h"
 
 namespace {
 

@@ -125,12 +125,12 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_with_wrong_masters_is_not_resharded) {
   write(optim::make_layer_wise_target(view, {}), source, folder / "wrong");
   for (const unsigned threads : {1u, 4u}) {
     for (const uint32_t world_size : {1u, 2u}) {
-      optim::ConvertOptions options;
-      options.data_parallel = 4;
-      options.execute.threads = threads;
+      optim::ReshardOptions options;
+      options.sizes.data_parallel = 4;
+      options.base.execute.threads = threads;
       unsigned refused = 0;
       for (uint32_t rank = 0; rank < world_size; ++rank) {
-        options.share = {rank, world_size};
+        options.base.share = {rank, world_size};
         const auto error =
             test::error_of([&] { optim::reshard(folder / "wrong", folder / "out", options); });
         if (!error) continue;

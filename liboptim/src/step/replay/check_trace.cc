@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "step/replay/trace_file.h"
-#include "step/single_thread.h"
+#include "step/loops/single_thread.h"
 
 namespace optim {
 namespace {

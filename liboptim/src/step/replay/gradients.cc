@@ -7,7 +7,7 @@
 #include <set>
 #include <string_view>
 
-#include "step/grad_stats_kernels.h"
+#include "step/loops/grad_stats_kernels.h"
 #include "step/replay/json_fields.h"
 #include "step/replay/json_file.h"
 

@@ -10,7 +10,7 @@
 #include <set>
 #include <utility>
 
-#include "step/grad_stats_kernels.h"
+#include "step/loops/grad_stats_kernels.h"
 
 namespace optim {
 namespace {

@@ -8,7 +8,7 @@
 #include <optim/layer_wise_optimizer.h>
 #include <optim/replay.h>
 
-#include "step/collectives.h"
+#include "step/communication/collectives.h"
 #include "step/replay/expectation.h"
 
 namespace optim {

@@ -9,7 +9,7 @@
 #include "step/replay/outcome.h"
 #include "step/replay/restored_optimizer.h"
 #include "step/replay/saved_result.h"
-#include "step/single_thread.h"
+#include "step/loops/single_thread.h"
 
 namespace optim {
 namespace {

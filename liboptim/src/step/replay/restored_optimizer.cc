@@ -10,8 +10,8 @@
 #include <map>
 #include <utility>
 
-#include "step/device_loading.h"
-#include "step/device_ops.h"
+#include "step/device/device_loading.h"
+#include "step/device/device_ops.h"
 #include "step/replay/group_settings.h"
 
 namespace optim {

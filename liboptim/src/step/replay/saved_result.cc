@@ -85,10 +85,10 @@ ConvertReport write(const ReplaySource& source, const ReplayResult& result,
     update.tensors[entry->key] = bytes_of(tensor);
   }
   ConvertOptions convert;
-  convert.force = options.force;
-  convert.strict = options.strict;
-  convert.verify = options.verify;
-  convert.execute = options.execute;
+  convert.base.force = options.force;
+  convert.base.strict = options.strict;
+  convert.base.verify = options.verify;
+  convert.base.execute = options.execute;
   convert.data_parallel = options.data_parallel;
   convert.ownership = options.ownership;
   const WritingNotice notice(options.on_writing);

@@ -4,7 +4,7 @@
 #include <optim/optimizer_param_scheduler.h>
 #include <optim/replay.h>
 
-#include "step/collectives.h"
+#include "step/communication/collectives.h"
 #include "step/replay/restored_optimizer.h"
 
 namespace optim {

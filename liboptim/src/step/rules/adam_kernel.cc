@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "step/bf16_bits.h"
-#include "step/cpu_dispatch.h"
+#include "step/loops/bf16_bits.h"
+#include "step/loops/cpu_dispatch.h"
 
 // Rounding for rounding what torch.optim's operations do (tests/optim/step/adam_test.cc): each
 // fused multiply-add below is one that ATen's lerp, addcmul or add makes.

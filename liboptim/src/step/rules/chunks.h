@@ -7,7 +7,7 @@
 
 #include <optim/update_rule.h>
 
-#include "step/single_thread.h"
+#include "step/loops/single_thread.h"
 
 namespace optim {
 

@@ -13,7 +13,7 @@
 
 #include "step/rules/chunks.h"
 #include "step/rules/effective_grad.h"
-#include "step/tiled_products.h"
+#include "step/loops/tiled_products.h"
 
 namespace optim {
 namespace {

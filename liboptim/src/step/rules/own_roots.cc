@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "step/cpu_dispatch.h"
+#include "step/loops/cpu_dispatch.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>

@@ -1,0 +1,152 @@
+#include "step/communication/collectives.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+namespace optim {
+namespace {
+
+// LibTorch 2.11 notes each of Gloo's operations in one map of the process without a lock
+// (c10d::FlightRecorder), which groups in several threads would corrupt. NCCL's are left alone:
+// its first operation waits for the other ranks, which may be threads of this process.
+template <class Body>
+c10::intrusive_ptr<c10d::Work> enqueue(const at::Tensor& tensor, Body&& body) {
+  static std::mutex one_at_a_time;
+  std::unique_lock lock(one_at_a_time, std::defer_lock);
+  if (tensor.is_cpu()) lock.lock();
+  return body();
+}
+
+// None for groups that do not say, of other classes than c10d's own.
+std::optional<std::vector<at::DeviceType>> devices_of(const ProcessGroupPtr& group) {
+  std::vector<at::DeviceType> types;
+  if (!group || !group->hasBackends()) return {};
+  for (const at::Device& device : group->getDeviceTypes()) types.push_back(device.type());
+  return types;
+}
+
+// What waits for `wait`, then brings back what travelled in another tensor's place.
+Collectives::Wait then_bring_back(Collectives::Wait wait, at::Tensor tensor, at::Tensor there) {
+  if (there.is_same(tensor)) return wait;
+  return [wait = std::move(wait), tensor = std::move(tensor), there = std::move(there)] {
+    wait();
+    tensor.copy_(there);
+  };
+}
+
+}  // namespace
+
+void throw_c10d_error(const char* operation, const std::exception& error) {
+  const std::string text = error.what();
+  throw ckpt::Error(ckpt::ErrorCode::IoFailure, {},
+                    std::string(operation) + " failed: " + text.substr(0, text.find('\n')));
+}
+
+Collectives::Collectives(const ProcessGroupPtr& group) : Collectives(group, devices_of(group)) {}
+Collectives::Collectives(const ProcessGroupPtr& group,
+                         std::optional<std::vector<at::DeviceType>> devices)
+    : group_(group), rank_(rank_in(group)), devices_(std::move(devices)) {}
+Collectives::Collectives(Collectives&&) noexcept = default;
+Collectives::~Collectives() = default;
+
+void Collectives::check_usable() const {
+  if (failure_->empty()) return;
+  throw ckpt::Error(
+      ckpt::ErrorCode::IoFailure, {},
+      "an earlier collective operation failed, so ranks no longer agree: " + *failure_);
+}
+
+// The tensor itself, or where its device has no backend a copy on the CPU, else on the current GPU.
+at::Tensor Collectives::travelling(const at::Tensor& tensor) const {
+  if (!devices_) return tensor;
+  const auto has = [&](at::DeviceType type) {
+    return std::ranges::find(*devices_, type) != devices_->end();
+  };
+  if (has(tensor.device().type())) return tensor;
+  const at::Device device = has(at::kCPU) || devices_->empty() ? at::kCPU : devices_->front();
+  return tensor.to(device, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+}
+
+template <class Body>
+void Collectives::run(const char* operation, Body&& body) {
+  check_usable();
+  if (!group_) return;
+  try {
+    translate_c10d_errors(operation, body);
+  } catch (const ckpt::Error& error) {
+    *failure_ = error.what();
+    throw;
+  }
+}
+
+template <class Body>
+Collectives::Wait Collectives::start(const char* operation, const at::Tensor& tensor, Body&& body) {
+  c10::intrusive_ptr<c10d::Work> work;
+  run(operation, [&] { work = enqueue(tensor, body); });
+  if (!work) return [] {};
+  return [this, operation, work] { run(operation, [&] { work->wait(); }); };
+}
+
+void Collectives::all_reduce(at::Tensor& tensor, bool is_max) {
+  const at::Tensor there = travelling(tensor);
+  start("all-reduce", there, [&] {
+    std::vector<at::Tensor> tensors = {there};
+    c10d::AllreduceOptions options;
+    options.reduceOp = is_max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+    return group_->allreduce(tensors, options);
+  })();
+  if (!there.is_same(tensor)) tensor.copy_(there);
+}
+
+void Collectives::all_reduce_sum(at::Tensor& tensor) { all_reduce(tensor, /*is_max=*/false); }
+void Collectives::all_reduce_max(at::Tensor& tensor) { all_reduce(tensor, /*is_max=*/true); }
+
+Collectives::Wait Collectives::start_all_gather(at::Tensor all, at::Tensor mine) {
+  if (!group_) all.copy_(mine);
+  at::Tensor all_there = travelling(all), mine_there = travelling(mine);
+  Wait wait = start("all-gather", mine_there,
+                    [&] { return group_->_allgather_base(all_there, mine_there); });
+  return then_bring_back(std::move(wait), std::move(all), std::move(all_there));
+}
+
+void Collectives::all_gather(at::Tensor& all, at::Tensor& mine) { start_all_gather(all, mine)(); }
+
+Collectives::Wait Collectives::start_broadcast(at::Tensor tensor, int root) {
+  at::Tensor there = travelling(tensor);
+  Wait wait = start("broadcast", there, [&] {
+    std::vector<at::Tensor> tensors = {there};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    return group_->broadcast(tensors, options);
+  });
+  return then_bring_back(std::move(wait), std::move(tensor), std::move(there));
+}
+
+// Two rounds: the sizes, then the texts padded to the longest.
+std::vector<std::string> Collectives::all_gather(const std::string& mine) {
+  at::Tensor sizes = at::zeros({size()}, at::kLong);
+  sizes.data_ptr<int64_t>()[rank()] = static_cast<int64_t>(mine.size());
+  all_reduce_sum(sizes);
+  const int64_t* const counts = sizes.const_data_ptr<int64_t>();
+  const int64_t longest = std::max<int64_t>(1, *std::max_element(counts, counts + size()));
+  at::Tensor padded = at::zeros({longest}, at::kByte);
+  std::memcpy(padded.data_ptr<uint8_t>(), mine.data(), mine.size());
+  at::Tensor all = at::empty({longest * size()}, at::kByte);
+  all_gather(all, padded);
+  const auto* const bytes = reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>());
+  std::vector<std::string> texts;
+  for (int r = 0; r < size(); ++r) {
+    texts.emplace_back(bytes + r * longest, static_cast<size_t>(counts[r]));
+  }
+  return texts;
+}
+
+void Collectives::broadcast(at::Tensor& tensor, int root) { start_broadcast(tensor, root)(); }
+
+}  // namespace optim

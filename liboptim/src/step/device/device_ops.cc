@@ -1,0 +1,95 @@
+#include "step/device/device_ops.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+
+#include <ckpt/error.h>
+
+#include "step/device/module_file.h"
+
+namespace optim {
+namespace {
+
+[[noreturn]] void refuse(const std::string& problem) {
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "device"}, problem,
+                    "the CPU can do the same");
+}
+
+constexpr const char* kModule = "liboptim_cuda.so";
+constexpr const char* kEntry = "shardwise_device_api";
+using Entry = const kernels::DeviceApi& (*)();
+
+// What loading the module gave. It stays loaded: graphs and tables of its own may outlive callers.
+struct Module {
+  const kernels::DeviceApi* api = nullptr;
+  std::string problem;
+};
+
+Module load_module() {
+  Module module;
+  const auto entry = reinterpret_cast<Entry>(function_of_module(kModule, kEntry, module.problem));
+  if (entry == nullptr) return module;
+  const kernels::DeviceApi& api = entry();
+  if (const char* const problem = api.problem()) return {nullptr, problem};
+  module.api = &api;
+  return module;
+}
+
+const Module& cuda_module() {
+  static const Module module = load_module();
+  return module;
+}
+
+}  // namespace
+
+const char* cuda_problem() {
+  const Module& module = cuda_module();
+  return module.api == nullptr ? module.problem.c_str() : nullptr;
+}
+
+const kernels::DeviceApi& device_api(const at::Device& device) {
+  if (!device.is_cuda()) refuse("there are no kernels for the device '" + device.str() + "'");
+  if (const char* const problem = cuda_problem()) refuse(problem);
+  return *cuda_module().api;
+}
+
+at::Device use_cuda() {
+  if (const char* const problem = cuda_problem()) refuse(problem);
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    refuse(std::string("LibTorch's CUDA part, which needs all that the torch wheel depends on, "
+                       "does not load: ") +
+           dlerror());
+  }
+  return {at::kCUDA, c10::impl::VirtualGuardImpl(at::kCUDA).getDevice().index()};
+}
+
+kernels::DeviceStream current_stream(const at::Device& device) {
+  if (device.is_cpu()) return nullptr;
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+}
+
+void check_device(kernels::DeviceStatus status, const kernels::DeviceApi& api, const char* action) {
+  if (status == 0) return;
+  throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = {}, .key = "device"},
+                    std::string(action) + ": " + api.status_text(status));
+}
+
+at::Tensor device_memory(uint64_t bytes, const at::Device& device) {
+  constexpr uint64_t kAlignment = 256;
+  try {
+    const at::Tensor memory = at::empty({static_cast<int64_t>(bytes + kAlignment)},
+                                        at::TensorOptions(at::kByte).device(device));
+    const auto place = reinterpret_cast<uintptr_t>(memory.mutable_data_ptr());
+    const auto skip = static_cast<int64_t>((kAlignment - place % kAlignment) % kAlignment);
+    return memory.narrow(0, skip, static_cast<int64_t>(bytes));
+  } catch (const c10::Error&) {  // OutOfMemoryError on a GPU, others on the CPU
+    throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = {}, .key = "device"},
+                      "out of memory: a step needs " + std::to_string(bytes) +
+                          " bytes in addition to parameters, gradients and states");
+  }
+}
+
+}  // namespace optim

@@ -1,0 +1,274 @@
+#include "step/device/device_plan.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <ckpt/error.h>
+#include <algorithm>
+#include <array>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "step/tensors/param_storage.h"
+
+namespace optim {
+namespace {
+
+using kernels::ElementType;
+
+[[noreturn]] void refuse(const OptimizedParam& param, const std::string& problem) {
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = param.model.info.name},
+                    problem);
+}
+
+ElementType element_type(const OptimizedParam& param, const at::Tensor& tensor) {
+  if (!tensor.defined()) return ElementType::None;
+  switch (tensor.scalar_type()) {
+    case at::kFloat: return ElementType::F32;
+    case at::kBFloat16: return ElementType::BF16;
+    case at::kHalf: return ElementType::F16;
+    case at::kFloat8_e4m3fn: return ElementType::F8E4M3;
+    default: break;
+  }
+  refuse(param, std::string("the kernels do not know ") + c10::toString(tensor.scalar_type()));
+}
+
+kernels::Decay decay_of(WeightDecayMethod method) {
+  switch (method) {
+    case WeightDecayMethod::Decoupled: return kernels::Decay::Decoupled;
+    case WeightDecayMethod::Independent: return kernels::Decay::Independent;
+    case WeightDecayMethod::L2: return kernels::Decay::L2;
+    case WeightDecayMethod::Palm: return kernels::Decay::Palm;
+  }
+  return kernels::Decay::Decoupled;
+}
+
+// Each rule of the library as the kernels' settings.
+struct GroupMaker {
+  kernels::StepGroup made = {};
+
+  void operator()(const AdamRule& rule) {
+    kernels::GroupSettings& settings = made.settings;
+    settings.rule = rule.arithmetic == AdamArithmetic::Torch ? kernels::RuleKind::Adam
+                                                             : kernels::RuleKind::FusedAdam;
+    settings.beta1 = rule.beta1;
+    settings.beta2 = rule.beta2;
+    settings.eps = rule.eps;
+    settings.decay = rule.decoupled_weight_decay ? kernels::Decay::Decoupled : kernels::Decay::L2;
+    settings.bias_correction = rule.bias_correction;
+  }
+  void operator()(const SgdRule& rule) {
+    made.settings.rule = kernels::RuleKind::Sgd;
+    made.settings.beta1 = rule.momentum;
+    made.settings.decay = kernels::Decay::L2;
+  }
+  void operator()(const LionRule& rule) {
+    made.settings.rule = kernels::RuleKind::Lion;
+    made.settings.beta1 = rule.beta1;
+    made.settings.beta2 = rule.beta2;
+    made.settings.decay = decay_of(rule.weight_decay_method);
+  }
+  void operator()(const MuonRule& rule) {
+    made.settings.rule = kernels::RuleKind::Muon;
+    made.settings.beta1 = rule.momentum;
+    made.settings.nesterov = rule.nesterov;
+    made.settings.decay = decay_of(rule.weight_decay_method);
+    for (int64_t i = 0; i < rule.newton_schulz.steps; ++i) {
+      const NewtonSchulzStep step = newton_schulz_step(rule.newton_schulz.coefficients, i);
+      made.muon.coefficients.push_back(
+          {static_cast<float>(step.a), static_cast<float>(step.b), static_cast<float>(step.c)});
+    }
+    const MatmulPrecision precision = rule.newton_schulz.precision;
+    made.muon.type = precision == MatmulPrecision::Medium ? ElementType::BF16 : ElementType::F32;
+    made.muon.tf32 = precision == MatmulPrecision::High;
+    made.muon.extra_scale = rule.extra_scale_factor;
+    made.muon.scale = [mode = rule.scale_mode](int64_t rows, int64_t columns) {
+      return muon_scale(mode, rows, columns);
+    };
+  }
+};
+
+// Kernels find the scale of a tensor and room for its next one side by side.
+kernels::StateScale* paired_scale(PackedTensor& packed, DevicePlan& plan) {
+  if (!packed.scale.defined()) return nullptr;
+  if (packed.scale.storage().nbytes() < sizeof(kernels::StateScale)) {
+    const at::Tensor pair = at::zeros({2}, packed.data.options().dtype(at::kFloat));
+    at::Tensor scale = pair.narrow(0, 0, 1);
+    scale.copy_(packed.scale);
+    packed.scale = scale;
+  }
+  plan.storages.push_back(packed.scale.storage());
+  return static_cast<kernels::StateScale*>(packed.scale.mutable_data_ptr());
+}
+
+// One parameter of the plan while it is being filled.
+class ParamPlan {
+ public:
+  ParamPlan(OptimizedParam& param, const at::Device& device, DevicePlan& plan)
+      : param_(param), device_(device), plan_(plan) {}
+
+  kernels::StepParam make(const OptimizerGroup& group) {
+    made_.slot.grad = place(param_.model.main_grad);
+    made_.types.grad = element_type(param_, param_.model.main_grad);
+    made_.slot.count = param_.model.param.numel();
+    const ParamAttributes& attributes = param_.model.info.attributes;
+    const bool counts = !attributes.shared && !param_.is_duplicate;
+    made_.slot.stats_index = counts ? param_.id : kernels::kNoStats;
+    add_main();
+    add_states(*group.rule);
+    if (const auto* muon = std::get_if<MuonRule>(&group.rule_config)) add_shape(*muon);
+    return made_;
+  }
+
+ private:
+  void* place(const at::Tensor& tensor) {
+    if (!tensor.defined()) return nullptr;
+    if (tensor.sizes() != param_.model.param.sizes() || !tensor.is_contiguous() ||
+        tensor.device() != device_) {
+      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
+                        {.file = {}, .key = param_.model.info.name},
+                        "expected contiguous parameter, gradient and states of one shape, all on " +
+                            device_.str());
+    }
+    void* const memory = tensor.mutable_data_ptr();
+    plan_.storages.push_back(tensor.storage());
+    return memory;
+  }
+
+  void add_main() {
+    const at::Tensor& model = param_.model.param;
+    if (param_.remainder.defined()) {
+      made_.slot.main = place(model);
+      made_.slot.remainder = place(param_.remainder);
+      made_.types.main = ElementType::SplitF32;
+      return;
+    }
+    const bool is_packed = param_.packed_master.data.defined();
+    const at::Tensor& main = is_packed ? param_.packed_master.data : param_.main_param;
+    made_.slot.main = place(main);
+    made_.types.main = element_type(param_, main);
+    if (is_packed) made_.slot.scale[0] = paired_scale(param_.packed_master, plan_);
+    if (!has_master(param_)) return;
+    made_.slot.model = place(model);
+    made_.types.model = element_type(param_, model);
+  }
+
+  void add_states(const UpdateRule& rule) {
+    size_t index = 0;
+    for (const std::string_view state_name : rule.state_names()) {
+      const std::string name(state_name);
+      const auto packed = param_.packed_state.find(name);
+      const bool is_packed = packed != param_.packed_state.end();
+      const at::Tensor& tensor = is_packed ? packed->second.data : param_.state.at(name);
+      made_.slot.state[index] = place(tensor);
+      made_.types.state[index] = element_type(param_, tensor);
+      if (is_packed) made_.slot.scale[1 + index] = paired_scale(packed->second, plan_);
+      ++index;
+    }
+  }
+
+  void add_shape(const MuonRule& muon) {
+    const at::Tensor& model = param_.model.param;
+    if (model.dim() != 2) {
+      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
+                        {.file = {}, .key = param_.model.info.name}, "Muon updates matrices only");
+    }
+    made_.rows = model.size(0);
+    made_.columns = model.size(1);
+    if (!muon.qkv_split || !param_.model.info.attributes.is_qkv) return;
+    const QkvSplit& split = *muon.qkv_split;
+    const std::array<int64_t, 3> rows = {split.query_rows, split.key_rows, split.value_rows};
+    for (size_t i = 0; i < rows.size(); ++i) made_.qkv_rows[i] = static_cast<uint32_t>(rows[i]);
+  }
+
+  OptimizedParam& param_;
+  at::Device device_;
+  DevicePlan& plan_;
+  kernels::StepParam made_ = {};
+};
+
+void create_states(const OptimizerGroup& group, OptimizedParam& param,
+                   const StatePrecision& precision) {
+  for (const std::string_view state_name : group.rule->state_names()) {
+    const std::string name(state_name);
+    if (param.state.contains(name) || param.packed_state.contains(name)) continue;
+    const at::Tensor zeros =
+        at::zeros(param.model.param.sizes(), param.model.param.options().dtype(at::kFloat));
+    store_state(param, name, zeros, precision);
+  }
+}
+
+// The plan's group of this optimizer group and number of updates done.
+uint32_t group_index(DevicePlan& plan, const OptimizerGroup& group, int64_t updates_done) {
+  for (uint32_t i = 0; i < plan.groups.size(); ++i) {
+    if (plan.groups[i] == &group && plan.plan.groups[i].settings.step == updates_done) return i;
+  }
+  plan.groups.push_back(&group);
+  plan.plan.groups.push_back(device_group(group, updates_done));
+  const auto* const muon = std::get_if<MuonRule>(&group.rule_config);
+  plan.scale_modes.push_back(muon != nullptr ? muon->scale_mode : MuonScaleMode{});
+  return static_cast<uint32_t>(plan.groups.size() - 1);
+}
+
+// All that is filled in of a parameter.
+auto param_key(const kernels::StepParam& param) {
+  const kernels::TensorSlot& s = param.slot;
+  const kernels::TensorTypes& t = param.types;
+  return std::tuple(
+      std::array{s.grad, static_cast<const void*>(s.main), static_cast<const void*>(s.remainder),
+                 static_cast<const void*>(s.state[0]), static_cast<const void*>(s.state[1]),
+                 static_cast<const void*>(s.model)},
+      std::to_array(s.scale), s.count, s.group, s.stats_index,
+      std::array{t.grad, t.main, t.state[0], t.state[1], t.model}, param.rows, param.columns,
+      std::to_array(param.qkv_rows));
+}
+
+bool same_coefficients(const kernels::StepGroup& one, const kernels::StepGroup& other) {
+  const auto values = [](const kernels::NewtonSchulzCoefficients& c) {
+    return std::array{c.a, c.b, c.c};
+  };
+  return std::ranges::equal(one.muon.coefficients, other.muon.coefficients, {}, values, values);
+}
+
+}  // namespace
+
+kernels::StepGroup device_group(const OptimizerGroup& group, int64_t updates_done) {
+  GroupMaker maker;
+  std::visit([&](const auto& rule) { maker(rule); }, group.rule_config);
+  maker.made.settings.lr = group.lr;
+  maker.made.settings.weight_decay = group.weight_decay;
+  maker.made.settings.step = updates_done;
+  return maker.made;
+}
+
+bool DevicePlan::is_equal(const DevicePlan& other) const {
+  const auto rule = [](const kernels::StepGroup& group) {
+    const kernels::GroupSettings& s = group.settings;
+    return std::tuple(s.rule, s.beta1, s.beta2, s.eps, s.step, s.decay, s.bias_correction,
+                      s.nesterov, group.muon.type, group.muon.tf32, group.muon.extra_scale);
+  };
+  return params == other.params && groups == other.groups && scale_modes == other.scale_modes &&
+         plan.stats_count == other.plan.stats_count &&
+         std::ranges::equal(plan.groups, other.plan.groups, {}, rule, rule) &&
+         std::ranges::equal(plan.groups, other.plan.groups, same_coefficients) &&
+         std::ranges::equal(plan.params, other.plan.params, {}, param_key, param_key);
+}
+
+DevicePlan make_device_plan(const std::vector<OptimizerGroup*>& groups,
+                            const StatePrecision& precision, const PlanOptions& options) {
+  DevicePlan plan;
+  plan.plan.stats_count = options.stats_count;
+  for (OptimizerGroup* const group : groups) {
+    for (OptimizedParam& param : group->params) {
+      if (!param.model.main_grad.defined()) continue;
+      create_states(*group, param, precision);
+      kernels::StepParam made = ParamPlan(param, options.device, plan).make(*group);
+      made.slot.group = group_index(plan, *group, param.step);
+      plan.plan.params.push_back(made);
+      plan.params.push_back(&param);
+    }
+  }
+  return plan;
+}
+
+}  // namespace optim

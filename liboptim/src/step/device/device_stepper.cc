@@ -1,0 +1,99 @@
+#include "step/device/device_stepper.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <ckpt/error.h>
+#include <cstring>
+#include <utility>
+
+#include "step/device/device_ops.h"
+#include "step/tensors/param_storage.h"
+
+namespace optim {
+
+DeviceStepper::DeviceStepper(const OptimizerConfig& config, const at::Device& device,
+                             const kernels::DeviceApi& api)
+    : config_(config), device_(device), api_(api) {}
+
+void DeviceStepper::rebuild(DevicePlan plan) {
+  kernels::DeviceStatus status = 0;
+  auto step = api_.make_step(plan.plan, status);
+  check_device(status, api_, "the step cannot be planned");
+  at::Tensor memory = device_memory(step->device_bytes(), device_);
+  check_device(step->bind(memory.mutable_data_ptr(), current_stream(device_)), api_,
+               "the step's tables cannot be written");
+  if (config_.optimizer_cuda_graph) {
+    check_device(step->capture(), api_, "the step cannot be recorded");
+  }
+  step_ = std::move(step);
+  memory_ = std::move(memory);
+  plan_ = std::move(plan);
+}
+
+void DeviceStepper::check_types(const std::vector<OptimizerGroup*>& groups) const {
+  for (const OptimizerGroup* const group : groups) {
+    for (const OptimizedParam& param : group->params) {
+      if (param.model.main_grad.defined()) check_grad_type(param, config_);
+    }
+  }
+}
+
+void DeviceStepper::queue_stats(const std::vector<OptimizerGroup*>& groups, uint32_t stats_count,
+                                const Scaling& scaling) {
+  check_types(groups);
+  DevicePlan plan = make_device_plan(groups, state_precision(config_), {device_, stats_count});
+  if (!step_ || !plan_.is_equal(plan)) rebuild(std::move(plan));
+  std::vector<kernels::GroupRates> rates;
+  for (const OptimizerGroup* const group : plan_.groups) {
+    rates.push_back({group->lr, group->weight_decay});
+  }
+  const kernels::DeviceStream stream = current_stream(device_);
+  check_device(step_->set_rates(rates, stream), api_, "rates cannot be written");
+  const kernels::ControlSettings settings = {
+      scaling.inverse_loss_scale, static_cast<float>(config_.clip_grad), scaling.check_finite};
+  check_device(step_->set_control(settings, stream), api_, "settings cannot be written");
+  check_device(step_->queue_stats(stream), api_, "statistics cannot be queued");
+}
+
+at::Tensor DeviceStepper::stats() const {
+  return at::from_blob(step_->stats(), {static_cast<int64_t>(plan_.plan.stats_count), 2},
+                       at::TensorOptions(at::kDouble).device(device_));
+}
+
+void DeviceStepper::queue_update() {
+  const kernels::DeviceStatus status = step_->queue_update(current_stream(device_));
+  if (status != 0) step_.reset();  // a part may be queued: the device may have counted the step
+  check_device(status, api_, "the update cannot be queued");
+}
+
+std::function<kernels::StepControl()> DeviceStepper::deferred_control() const {
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(kernels::StepControl));
+  const at::Tensor now = at::from_blob(const_cast<kernels::StepControl*>(step_->control()),
+                                       {kBytes}, at::TensorOptions(at::kByte).device(device_));
+  const at::Tensor copy = at::empty_like(now);
+  copy.copy_(now);  // queued behind the step; later steps do not change it
+  std::shared_ptr<c10::Event> copied;
+  if (!device_.is_cpu()) {
+    copied = std::make_shared<c10::Event>(device_.type());
+    copied->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+  }
+  return [copy, copied] {
+    if (copied) copied->synchronize();  // whatever stream the caller is on by then
+    const at::Tensor host = copy.cpu();
+    kernels::StepControl control;
+    std::memcpy(&control, host.const_data_ptr(), sizeof control);
+    return control;
+  };
+}
+
+kernels::StepControl DeviceStepper::read_control() const { return deferred_control()(); }
+
+void DeviceStepper::count_step() {
+  for (OptimizedParam* const param : plan_.params) ++param->step;
+  for (kernels::StepGroup& group : plan_.plan.groups) ++group.settings.step;
+}
+
+}  // namespace optim

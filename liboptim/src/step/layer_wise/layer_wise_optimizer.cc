@@ -1,0 +1,186 @@
+#include <optim/layer_wise_optimizer.h>
+
+#include <ATen/ops/full.h>
+
+#include <ckpt/error.h>
+#include <string>
+#include <utility>
+
+#include "step/layer_wise/layer_wise_sharding.h"
+#include "step/layer_wise/layer_wise_state.h"
+#include "step/tensors/state_file.h"
+
+namespace optim {
+namespace {
+
+std::vector<OptimizerGroup> released_groups(Optimizer& optimizer) {
+  auto* const unwrapped = dynamic_cast<FP32Optimizer*>(&optimizer);
+  if (unwrapped == nullptr) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      "expected FP32Optimizers; a layer-wise optimizer wraps them itself");
+  }
+  return unwrapped->release_groups();
+}
+
+// The groups of all optimizers as shard_params() deals them.
+std::vector<ParamGroup> dealt_groups(
+    const std::vector<std::vector<OptimizerGroup>>& groups_by_optimizer) {
+  std::vector<ParamGroup> all;
+  for (const auto& groups : groups_by_optimizer) {
+    for (const OptimizerGroup& group : groups) {
+      ParamGroup dealt = group.settings;
+      for (const OptimizedParam& param : group.params) {
+        dealt.params.push_back({dealt.params.size(), param.model.info});
+      }
+      all.push_back(std::move(dealt));
+    }
+  }
+  return all;
+}
+
+// Leaves each group what `rank` keeps of it, after what it kept for the ranks before.
+void keep_share(std::vector<OptimizerGroup*>& local, const std::vector<OptimizedParam>& all,
+                const std::vector<std::vector<uint32_t>>& ids_by_group) {
+  for (size_t group = 0; group < local.size(); ++group) {
+    for (const uint32_t id : ids_by_group[group]) local[group]->params.push_back(all[id]);
+  }
+}
+
+// A parameter that is not split is the same on all tensor parallel ranks: the first counts it.
+void mark_duplicates(const std::vector<OptimizedParam*>& params,
+                     const ProcessGroupCollection& groups) {
+  for (OptimizedParam* const param : params) {
+    const ParamAttributes& attributes = param->model.info.attributes;
+    const bool has_own_group = attributes.expert_tp && groups.expt_tp;
+    const int rank = rank_in(has_own_group ? groups.expt_tp : groups.tp).rank;
+    param->is_duplicate = !attributes.tensor_model_parallel && rank != 0;
+  }
+}
+
+}  // namespace
+
+LayerWiseDistributedOptimizer::LayerWiseDistributedOptimizer(
+    std::vector<std::unique_ptr<Optimizer>> optimizers, OptimizerConfig config,
+    ProcessGroupCollection groups, LayerWiseOptions options)
+    : ChainedOptimizer({}, std::move(config)) {
+  this->config().validate();
+  check_groups(groups, options);
+  sharding_ = std::make_unique<Sharding>(
+      Sharding{.dense = Collectives(groups.dp_cp),
+               .experts = Collectives(groups.expt_dp),
+               .stats = Collectives(groups.world ? groups.world : groups.dp_cp),
+               .options = std::move(options)});
+  Sharding& sharding = *sharding_;
+  sharding.experts.share_failures_with(sharding.dense);
+  sharding.stats.share_failures_with(sharding.dense);
+  const int processes = sharding.dense.size();
+  sharding.layout_ranks = sharding.options.layout_ranks.value_or(static_cast<uint32_t>(processes));
+  chained_optimizers_ = shard_params(std::move(optimizers));
+  mark_duplicates(get_parameters(), groups);
+  check_same_model(
+      {sharding.params, sharding.ownership, this->config(), sharding.options, param_groups()},
+      sharding.dense, sharding.experts);
+  sharding.one_cell_per_param =
+      sharding.stats.size() == processes &&
+      (sharding.expert_params.empty() || sharding.experts.size() == processes);
+  at::Tensor count = at::full({1}, static_cast<int64_t>(sharding.params.size()), at::kLong);
+  if (!sharding.one_cell_per_param) sharding.stats.all_reduce_max(count);
+  sharding.cell_count = *count.const_data_ptr<int64_t>();
+}
+
+LayerWiseDistributedOptimizer::~LayerWiseDistributedOptimizer() = default;
+
+// Who updates what, by id; leaves each group this process's share.
+void LayerWiseDistributedOptimizer::deal_out(
+    std::vector<std::vector<OptimizerGroup>>& groups_by_optimizer) {
+  Sharding& sharding = *sharding_;
+  const auto processes = static_cast<uint32_t>(sharding.dense.size());
+  const auto expert_processes = static_cast<uint32_t>(sharding.experts.size());
+  const bool experts_as_dense = expert_processes == processes;
+  const uint32_t expert_ranks = experts_as_dense ? sharding.layout_ranks : expert_processes;
+  sharding.ownership =
+      shard_params_over(dealt_groups(groups_by_optimizer), {sharding.layout_ranks, expert_ranks},
+                        sharding.options.ownership);
+  std::vector<OptimizedParam> all;  // by id
+  std::vector<OptimizerGroup*> local;
+  for (auto& groups : groups_by_optimizer) {
+    for (OptimizerGroup& group : groups) {
+      for (OptimizedParam& param : std::exchange(group.params, {})) {
+        const auto id = static_cast<uint32_t>(all.size());
+        param.id = id;
+        sharding.params.push_back(param.model);
+        const bool is_expert = sharding.ownership.is_expert[id];
+        const uint32_t modulus = is_expert ? expert_processes : processes;
+        (is_expert ? sharding.expert_params : sharding.dense_params)
+            .push_back(
+                {param.model.param, id, static_cast<int>(sharding.ownership.owner[id] % modulus)});
+        all.push_back(std::move(param));
+      }
+      local.push_back(&group);
+    }
+  }
+  const auto first = static_cast<uint32_t>(sharding.dense.rank());
+  const auto expert_rank = static_cast<uint32_t>(sharding.experts.rank());
+  for (uint32_t rank = first; rank < sharding.layout_ranks; rank += processes) {
+    const uint32_t as_expert = experts_as_dense ? rank : expert_rank;
+    keep_share(local, all, sharding.ownership.groups_on({rank, as_expert}));
+  }
+}
+
+std::vector<std::unique_ptr<Optimizer>> LayerWiseDistributedOptimizer::shard_params(
+    std::vector<std::unique_ptr<Optimizer>> optimizers) {
+  std::vector<std::vector<OptimizerGroup>> groups_by_optimizer;
+  for (const auto& optimizer : optimizers) {
+    groups_by_optimizer.push_back(released_groups(*optimizer));
+  }
+  deal_out(groups_by_optimizer);
+  const std::vector<InitStateFn>& init_state_fns = sharding_->options.init_state_fns;
+  if (!init_state_fns.empty() && init_state_fns.size() != optimizers.size()) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "init_state_fns"},
+                      "has " + std::to_string(init_state_fns.size()) + " functions for " +
+                          std::to_string(optimizers.size()) + " optimizers");
+  }
+  std::vector<std::unique_ptr<Optimizer>> wrapped;
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    std::unique_ptr<GroupOptimizer> made;
+    if (config().bf16 || config().fp16) {
+      made = std::make_unique<Float16OptimizerWithFloat16Params>(std::move(groups_by_optimizer[i]),
+                                                                 optimizers[i]->config());
+    } else {
+      made = std::make_unique<FP32Optimizer>(std::move(groups_by_optimizer[i]),
+                                             optimizers[i]->config());
+    }
+    if (!init_state_fns.empty()) init_state_fns[i](*made, made->config());
+    wrapped.push_back(std::move(made));
+  }
+  return wrapped;
+}
+
+const Ownership& LayerWiseDistributedOptimizer::ownership() const { return sharding_->ownership; }
+
+const std::vector<Param>& LayerWiseDistributedOptimizer::all_params() const {
+  return sharding_->params;
+}
+
+StateValue LayerWiseDistributedOptimizer::sharded_state_dict(
+    const StateDict& model_sharded_state_dict, bool is_loading) {
+  StateValue state = ChainedOptimizer::sharded_state_dict(model_sharded_state_dict, is_loading);
+  if (chained_optimizers_.size() == 1) {
+    finish_layer_wise_state(state, sharding_->dense);
+  } else {
+    for (auto& [index, entry] : *state.get_if<StateDict>()) {
+      finish_layer_wise_state(entry, sharding_->dense);
+    }
+  }
+  return state;
+}
+
+void LayerWiseDistributedOptimizer::save_state_dict_to_file(const std::filesystem::path& file) {
+  write_state_file(file, ChainedOptimizer::state_dict());
+}
+
+void LayerWiseDistributedOptimizer::load_state_dict_from_file(const std::filesystem::path& file) {
+  load_state_dict(read_state_file(file));
+}
+
+}  // namespace optim

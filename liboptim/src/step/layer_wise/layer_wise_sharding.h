@@ -1,0 +1,44 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <optim/layer_wise_optimizer.h>
+
+#include "step/communication/collectives.h"
+#include "step/communication/gather_params.h"
+
+namespace optim {
+
+struct LayerWiseDistributedOptimizer::Sharding {
+  Collectives dense, experts, stats;
+  LayerWiseOptions options = {};
+  uint32_t layout_ranks = 1;
+  bool one_cell_per_param = true;  // in `stats`, each parameter of the model has one owner
+  int64_t cell_count = 0;          // parameters of the process that has most of them
+  Ownership ownership = {};
+  std::vector<Param> params = {};              // by id
+  std::vector<SharedParam> dense_params = {};  // with the processes that own them
+  std::vector<SharedParam> expert_params = {};
+  std::optional<AdoptedBuffer> dense_buffer = {}, expert_buffer = {};
+  int64_t grad_count = 0;  // of all processes, when the norm was taken last
+};
+
+// Throws Error(InvalidArgument) for groups that do not fit each other.
+void check_groups(const ProcessGroupCollection& groups, const LayerWiseOptions& options);
+
+// What the processes of a group must have in common.
+struct ModelOfProcess {
+  const std::vector<Param>& params;  // by id
+  const Ownership& ownership;
+  const OptimizerConfig& config;
+  const LayerWiseOptions& options;
+  std::vector<OptimizerGroup*> groups;
+};
+
+// Throws Error(InvalidArgument), with what differs, when another process of `dense` has another
+// configuration, options, groups, parameters or owners of them, or one of `experts` other experts,
+// groups or owners of experts. Collective.
+void check_same_model(const ModelOfProcess& model, Collectives& dense, Collectives& experts);
+
+}  // namespace optim

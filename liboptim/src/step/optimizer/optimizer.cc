@@ -1,0 +1,174 @@
+#include <optim/optimizer.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mul.h>
+
+#include <ckpt/error.h>
+#include <optim/grad_stats.h>
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "step/device/device_stepper.h"
+#include "step/optimizer/grad_stats.h"
+#include "step/optimizer/timed_section.h"
+
+namespace optim {
+
+Optimizer::Optimizer(OptimizerConfig config) : config_(std::move(config)) {}
+
+Optimizer::~Optimizer() = default;
+
+std::vector<OptimizedParam*> Optimizer::get_parameters() {
+  std::vector<OptimizedParam*> params;
+  for (OptimizerGroup* const group : param_groups()) {
+    for (OptimizedParam& param : group->params) params.push_back(&param);
+  }
+  return params;
+}
+
+void Optimizer::bind_grads(const std::function<at::Tensor(const ParamInfo&)>& grad_of) {
+  for (OptimizedParam* const param : get_parameters()) {
+    param->model.main_grad = grad_of(param->model.info);
+  }
+}
+
+void Optimizer::load_state_dict(const StateValue& state_dict) { prepare_load(state_dict)(); }
+
+void Optimizer::zero_grad(bool set_to_none) {
+  const at::NoGradGuard no_grad;
+  for (OptimizedParam* const param : get_parameters()) {
+    if (!param->grad.defined()) continue;
+    if (set_to_none || param->grad.is_same(param->model.main_grad)) {
+      param->grad = at::Tensor();
+    } else {
+      param->grad.zero_();
+    }
+  }
+}
+
+double Optimizer::get_grad_norm() {
+  std::vector<OptimizedParam*> params = get_parameters();
+  std::ranges::sort(params, {}, &OptimizedParam::id);
+  std::vector<double> sums;
+  for (const OptimizedParam* const param : params) sums.push_back(square_sum_for_norm(*param));
+  return norm_of(sums);
+}
+
+void Optimizer::clip_grad_by_total_norm(double max_norm, double total_norm) {
+  const at::NoGradGuard no_grad;
+  const double coefficient = clip_coefficient(max_norm, total_norm);
+  if (!(coefficient < 1)) return;
+  for (OptimizedParam* const param : get_parameters()) {
+    if (!param->grad.defined()) continue;
+    param->grad = param->grad.to(at::kFloat);  // clipped values of fewer bits would round twice
+    param->grad.mul_(coefficient);
+  }
+}
+
+double Optimizer::clip_grad_norm(double max_norm) {
+  const double total_norm = get_grad_norm();
+  if (max_norm > 0) clip_grad_by_total_norm(max_norm, total_norm);
+  return total_norm;
+}
+
+int64_t Optimizer::count_zeros() {
+  int64_t zeros = 0;
+  for (const OptimizedParam* const param : get_parameters()) {
+    zeros += zeros_in_grad(*param, grad_scale_);
+  }
+  return zeros;
+}
+
+bool Optimizer::prepare_grads() {
+  const TimedSection timed(*this, "optimizer-copy-to-main-grad");
+  const bool found_inf = agree_on_overflow(collect_grads());
+  update_loss_scale(found_inf);
+  return found_inf;
+}
+
+int64_t Optimizer::grad_count() {
+  int64_t count = 0;
+  for (const OptimizedParam* const param : get_parameters()) count += param->grad.defined() ? 1 : 0;
+  return count;
+}
+
+at::Tensor Optimizer::scale_loss(const at::Tensor& loss) const {
+  return at::mul(loss, get_loss_scale());
+}
+
+// The same on every rank: the norm and the count are.
+void Optimizer::check_grads(double total_norm) {
+  const auto refuse = [](std::string name, const char* problem) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::move(name)},
+                      problem);
+  };
+  if (grad_count() == 0) refuse({}, "no parameter has a gradient");
+  if (std::isfinite(total_norm)) return;
+  for (const OptimizedParam* const param : get_parameters()) {
+    if (!std::isfinite(square_sum_for_norm(*param))) {
+      refuse(param->model.info.name, "the gradient is infinite or NaN");
+    }
+  }
+  refuse({}, "a gradient of another rank is infinite or NaN");
+}
+
+StepResult Optimizer::step() {
+  if (is_on_device()) return step_on_device();
+  StepResult result;
+  if (prepare_grads()) return result;
+  struct Unscaled {  // whatever happens, direct calls find gradients as they are
+    Optimizer& optimizer;
+    ~Unscaled() { optimizer.set_grad_scale(1); }
+  };
+  const Unscaled unscaled{*this};
+  {
+    const TimedSection timed(*this, "optimizer-clip-main-grad");
+    const double norm = get_grad_norm();
+    check_grads(norm);
+    const double coefficient =
+        config_.clip_grad > 0 ? clip_coefficient(config_.clip_grad, norm) : 1;
+    if (coefficient < 1) set_grad_scale(coefficient);
+    result.grad_norm = Deferred(norm);
+  }
+  if (config_.log_num_zeros_in_grad) {
+    const TimedSection timed(*this, "optimizer-count-zeros");
+    result.num_zeros_in_grad = Deferred(count_zeros());
+  }
+  const TimedSection timed(*this, "optimizer-inner-step");
+  result.update_successful = step_with_ready_grads();
+  return result;
+}
+
+std::vector<std::vector<OptimizerGroup>> make_optimizer_groups(std::vector<Param> params,
+                                                               const OptimizerConfig& config,
+                                                               const GroupingOptions& options) {
+  std::vector<ParamInfo> infos;
+  for (const Param& param : params) infos.push_back(param.info);
+  std::vector<std::vector<OptimizerGroup>> chain;
+  uint32_t id = 0;
+  for (ParamGroup& group :
+       get_param_groups(infos, config, options.overrides, options.keys_of_all_ranks)) {
+    if (chain.size() <= group.optimizer_index) chain.resize(group.optimizer_index + 1);
+    OptimizerGroup made;
+    made.lr = group.max_lr.value_or(config.lr.value_or(0));
+    made.weight_decay = config.weight_decay * group.wd_mult;
+    made.rule_config = rule_of_group(group, config, options.qkv_split);
+    made.rule = make_rule(made.rule_config);
+    for (const GroupedParam& grouped : group.params) {
+      Param& param = params[grouped.index];
+      param.info = grouped.info;  // with the attributes that grouping tagged
+      made.params.emplace_back();
+      made.params.back().id = id++;
+      made.params.back().model = std::move(param);
+    }
+    const uint32_t optimizer = group.optimizer_index;
+    group.params.clear();
+    made.settings = std::move(group);
+    chain[optimizer].push_back(std::move(made));
+  }
+  return chain;
+}
+
+}  // namespace optim

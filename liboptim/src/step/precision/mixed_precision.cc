@@ -1,0 +1,200 @@
+#include <optim/mixed_precision.h>
+
+#include <ATen/core/grad_mode.h>
+
+#include <ckpt/error.h>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "step/loops/grad_stats_kernels.h"
+#include "step/tensors/param_storage.h"
+#include "step/optimizer/timed_section.h"
+#include "step/optimizer/update_params.h"
+
+namespace optim {
+namespace {
+
+[[noreturn]] void refuse(const ParamInfo& info, const std::string& problem) {
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = info.name}, problem);
+}
+
+bool is_fp32(const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat; }
+
+bool is_float(const at::Tensor& tensor) {
+  return is_fp32(tensor) || tensor.scalar_type() == at::kBFloat16 ||
+         tensor.scalar_type() == at::kHalf;
+}
+
+void check_param(const OptimizedParam& param) {
+  const at::Tensor& tensor = param.model.param;
+  if (!tensor.defined()) refuse(param.model.info, "the parameter has no tensor");
+  if (!is_float(tensor)) refuse(param.model.info, "the parameter is not float32, bf16 or fp16");
+  const bool is_known = tensor.device().is_cpu() || tensor.device().is_cuda();
+  if (!is_known || !tensor.is_contiguous()) {
+    refuse(param.model.info, "the parameter must be contiguous, on the CPU or a GPU");
+  }
+}
+
+// Before the first step, so that none ends halfway.
+void check_qkv_split(const OptimizerGroup& group, const OptimizerConfig& config) {
+  const auto* const muon = std::get_if<MuonRule>(&group.rule_config);
+  if (muon == nullptr) return;
+  const auto refuse_split = [](const std::string& problem) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "muon_split_qkv"},
+                      problem);
+  };
+  for (const OptimizedParam& param : group.params) {
+    if (!param.model.info.attributes.is_qkv) continue;
+    const std::string& name = param.model.info.name;
+    if (!muon->qkv_split) {
+      if (config.muon_split_qkv) refuse_split("the split of the rows of " + name + " is not given");
+      continue;
+    }
+    const QkvSplit& split = *muon->qkv_split;
+    const int64_t rows = param.model.param.dim() == 2 ? param.model.param.size(0) : 0;
+    bool fits = true;
+    int64_t group_rows = 0;
+    for (const int64_t part : {split.query_rows, split.key_rows, split.value_rows}) {
+      fits &= part > 0 && part <= rows;
+      group_rows += fits ? part : 0;
+    }
+    if (fits && rows % group_rows == 0) continue;
+    refuse_split("the " + std::to_string(rows) + " rows of " + name +
+                 " are not a multiple of those of a query group");
+  }
+}
+
+void check_grad(const OptimizedParam& param, const OptimizerConfig& config) {
+  const at::Tensor& grad = param.model.main_grad;
+  if (grad.sizes() != param.model.param.sizes()) {
+    refuse(param.model.info, "the gradient has a different shape from the parameter");
+  }
+  if (!is_float(grad)) refuse(param.model.info, "the gradient is not float32, bf16 or fp16");
+  check_grad_type(param, config);
+  if (!grad.device().is_cpu() || !grad.is_contiguous()) {
+    refuse(param.model.info, "the gradient must be contiguous, on the CPU");
+  }
+}
+
+}  // namespace
+
+GroupOptimizer::GroupOptimizer(std::vector<OptimizerGroup> groups, OptimizerConfig config)
+    : Optimizer(std::move(config)),
+      groups_(std::move(groups)),
+      precision_(state_precision(this->config())) {
+  for (const OptimizerGroup& group : groups_) {
+    for (const OptimizedParam& param : group.params) check_param(param);
+    check_qkv_split(group, this->config());
+  }
+}
+
+GroupOptimizer::~GroupOptimizer() = default;
+
+std::vector<OptimizerGroup*> GroupOptimizer::param_groups() {
+  std::vector<OptimizerGroup*> groups;
+  for (OptimizerGroup& group : groups_) groups.push_back(&group);
+  return groups;
+}
+
+bool GroupOptimizer::collect_grads() {
+  const at::NoGradGuard no_grad;
+  for (OptimizedParam* const param : get_parameters()) {
+    param->grad = at::Tensor();
+    if (!param->model.main_grad.defined()) continue;
+    check_grad(*param, config());
+    param->grad = param->model.main_grad;
+  }
+  if (!scaler_) return false;
+  const TimedSection timed(*this, "optimizer-unscale-and-check-inf");
+  bool found_inf = false;
+  for (OptimizedParam* const param : get_parameters()) {
+    if (!param->grad.defined()) continue;
+    param->grad = param->grad.to(at::kFloat);  // as the reference: fp32 ones are changed in place
+    param->grad.mul_(scaler_->inverse_scale());
+    found_inf |= !std::isfinite(sum_of_squares(param->grad));
+  }
+  return found_inf;
+}
+
+void GroupOptimizer::update_loss_scale(bool found_inf) {
+  if (scaler_) scaler_->update(found_inf);
+}
+
+double GroupOptimizer::get_loss_scale() const { return scaler_ ? scaler_->scale() : 1.0; }
+
+bool GroupOptimizer::step_with_ready_grads() {
+  const at::NoGradGuard no_grad;
+  std::vector<PendingUpdate> updates;
+  for (OptimizerGroup& group : groups_) {
+    for (OptimizedParam& param : group.params) {
+      if (param.grad.defined()) updates.push_back({&group, &param});
+    }
+  }
+  update_params(updates, precision_, grad_scale_);
+  return true;
+}
+
+void GroupOptimizer::init_state() {
+  const at::NoGradGuard no_grad;
+  for (OptimizerGroup& group : groups_) {
+    for (OptimizedParam& param : group.params) {
+      unpack_param(param);
+      group.rule->init_state(param.main_param, param.state);
+      pack_param(param, precision_);
+    }
+  }
+}
+
+void GroupOptimizer::set_master(OptimizedParam& param, const at::Tensor& value) {
+  const at::NoGradGuard no_grad;
+  if (value.sizes() != param.model.param.sizes()) {
+    refuse(param.model.info, "the master has a different shape from the parameter");
+  }
+  store_master(param, value.to(param.model.param.device(), at::kFloat), precision_);
+}
+
+void GroupOptimizer::set_state(OptimizedParam& param, const std::string& name,
+                               const at::Tensor& value) {
+  const at::NoGradGuard no_grad;
+  if (value.sizes() != param.model.param.sizes()) {
+    refuse(param.model.info, "the state has a different shape from the parameter");
+  }
+  store_state(param, name, value.to(param.model.param.device(), at::kFloat), precision_);
+}
+
+std::vector<OptimizerGroup> GroupOptimizer::release_groups() { return std::exchange(groups_, {}); }
+
+FP32Optimizer::FP32Optimizer(std::vector<OptimizerGroup> groups, OptimizerConfig config,
+                             bool wrapped_later)
+    : GroupOptimizer(std::move(groups), std::move(config)) {
+  for (OptimizedParam* const param : get_parameters()) {
+    if (!wrapped_later && !is_fp32(param->model.param)) {
+      refuse(param->model.info, "the parameter is not float32");
+    }
+    param->main_param = param->model.param;
+  }
+}
+
+Float16OptimizerWithFloat16Params::Float16OptimizerWithFloat16Params(
+    std::vector<OptimizerGroup> groups, OptimizerConfig config)
+    : GroupOptimizer(std::move(groups), std::move(config)) {
+  scaler_ = make_grad_scaler(this->config());
+  const at::NoGradGuard no_grad;
+  for (OptimizedParam* const param : get_parameters()) {
+    const at::Tensor& model = param->model.param;
+    // The caller's own tensor, so that it stays so when the tensor gets other storage.
+    param->main_param = is_fp32(model) ? model : model.detach().to(at::kFloat);
+    pack_param(*param, precision_);
+  }
+}
+
+void Float16OptimizerWithFloat16Params::reload_model_params() {
+  const at::NoGradGuard no_grad;
+  for (OptimizedParam* const param : get_parameters()) {
+    if (is_fp32(param->model.param)) continue;
+    store_master(*param, param->model.param.to(at::kFloat), precision_);
+  }
+}
+
+}  // namespace optim

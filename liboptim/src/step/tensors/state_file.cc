@@ -1,0 +1,165 @@
+#include "step/tensors/state_file.h"
+
+#include <ckpt/archive_builder.h>
+#include <ckpt/checkpoint.h>
+#include <ckpt/error.h>
+#include <ckpt/execute.h>
+#include <optim/checkpoint_bridge.h>
+#include <utility>
+
+#include "step/tensors/tensor_payloads.h"
+
+namespace optim {
+namespace {
+
+// What a StateValue becomes in a pickle. State dicts are our own and a few levels deep.
+class Pickler {
+ public:
+  Pickler(ckpt::ArchiveBuilder& builder, TensorPayloads& payloads)
+      : builder_(builder), payloads_(payloads) {}
+
+  ckpt::NodeId add(const StateValue& value) { return std::visit(*this, value.content()); }
+
+  ckpt::NodeId operator()(std::monostate) { return tree().none(); }
+  ckpt::NodeId operator()(bool value) { return tree().boolean(value); }
+  ckpt::NodeId operator()(int64_t value) { return tree().integer(value); }
+  ckpt::NodeId operator()(double value) { return tree().real(value); }
+  ckpt::NodeId operator()(const std::string& value) { return tree().str(value); }
+  ckpt::NodeId operator()(const Bytes& value) { return tree().bytes(value.content); }
+  ckpt::NodeId operator()(const StateList& list) {
+    const ckpt::NodeId node = tree().list();
+    for (const StateValue& entry : list) tree().append(node, add(entry));
+    return node;
+  }
+  ckpt::NodeId operator()(const StateDict& dict) {
+    const ckpt::NodeId node = tree().dict();
+    for (const auto& [key, entry] : dict) {
+      const auto* const text = std::get_if<std::string>(&key);
+      const ckpt::NodeId key_node =
+          text != nullptr ? tree().str(*text) : tree().integer(std::get<int64_t>(key));
+      tree().set_item(node, key_node, is_betas(key) ? add_tuple(entry) : add(entry));
+    }
+    return node;
+  }
+  ckpt::NodeId operator()(const TensorHandle& handle) {
+    const at::Tensor tensor = tensor_of(handle);
+    const ckpt::Extents shape(tensor.sizes().begin(), tensor.sizes().end());
+    return builder_.add_tensor(handle.dtype, shape,
+                               ckpt::StorageSource{payloads_.add(tensor, "a tensor in memory")});
+  }
+  template <class Sharded>
+  ckpt::NodeId operator()(const Sharded& /*unused*/) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {},
+                      "a sharded state dict cannot be saved in one file");
+  }
+
+ private:
+  ckpt::ValueTree& tree() { return builder_.tree(); }
+
+  // The one tuple that torch's optimizers keep; state dicts here know lists only.
+  static bool is_betas(const StateKey& key) { return key == StateKey("betas"); }
+  ckpt::NodeId add_tuple(const StateValue& pair) {
+    const auto* const list = pair.get_if<StateList>();
+    if (list == nullptr || list->size() != 2) return add(pair);
+    return tree().tuple({add(list->front()), add(list->back())});
+  }
+
+  ckpt::ArchiveBuilder& builder_;
+  TensorPayloads& payloads_;
+};
+
+constexpr int kDepthMax = 16;  // of a state dict; deeper files are none
+
+class Unpickler {
+ public:
+  Unpickler(const ckpt::Checkpoint& checkpoint, const ckpt::Document& document, std::string file)
+      : checkpoint_(checkpoint), document_(document), file_(std::move(file)) {}
+
+  StateValue read(const ckpt::Value& value, int depth = 0) const {
+    if (depth > kDepthMax) refuse("is nested too deeply for a state dict");
+    if (const auto view = ckpt::as_tensor(value)) return handle_of(load(*view));
+    switch (value.kind()) {
+      case ckpt::Kind::None: return {};
+      case ckpt::Kind::Bool: return value.as_bool();
+      case ckpt::Kind::Int: return value.as_int();
+      case ckpt::Kind::Float: return value.as_float();
+      case ckpt::Kind::Str: return std::string(value.text());
+      case ckpt::Kind::List:
+      case ckpt::Kind::Tuple: return read_list(value, depth);
+      case ckpt::Kind::Dict: return read_dict(value, depth);
+      default: refuse("holds a value of a type that an optimizer's state dict cannot have");
+    }
+  }
+
+ private:
+  StateValue read_list(const ckpt::Value& value, int depth) const {
+    StateList list;
+    for (size_t i = 0; i < value.size(); ++i) list.push_back(read(value[i], depth + 1));
+    return list;
+  }
+
+  StateValue read_dict(const ckpt::Value& value, int depth) const {
+    StateDict dict;
+    for (size_t i = 0; i < value.item_count(); ++i) {
+      const auto [key, entry] = value.item(i);
+      const bool is_text = key.is(ckpt::Kind::Str);
+      if (!is_text && !key.is(ckpt::Kind::Int))
+        refuse("has a key that is neither a string nor a number");
+      StateKey name = is_text ? StateKey(std::string(key.text())) : StateKey(key.as_int());
+      put(dict, std::move(name), read(entry, depth + 1));
+    }
+    return dict;
+  }
+
+  at::Tensor load(const ckpt::TensorView& view) const {
+    const ckpt::StorageRecord* const storage = document_.find_storage(view.storage_key);
+    if (storage == nullptr) refuse("has no storage '" + view.storage_key + "'");
+    ckpt::TensorEntry entry;
+    entry.dtype = view.dtype;
+    entry.shape = view.shape;
+    ckpt::Chunk chunk;
+    chunk.box = ckpt::whole(view.shape);
+    chunk.region = storage->region;
+    chunk.view =
+        std::make_shared<const ckpt::StridedView>(ckpt::StridedView{view.offset, view.strides});
+    entry.chunks.push_back(std::move(chunk));
+    return load_tensor(checkpoint_, entry);
+  }
+
+  [[noreturn]] void refuse(const std::string& problem) const {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = file_}, problem);
+  }
+
+  const ckpt::Checkpoint& checkpoint_;
+  const ckpt::Document& document_;
+  std::string file_;
+};
+
+}  // namespace
+
+void write_state_file(const std::filesystem::path& file, const StateValue& state) {
+  ckpt::ArchiveBuilder builder;
+  TensorPayloads payloads;
+  const ckpt::NodeId root = Pickler(builder, payloads).add(state);
+  ckpt::Target target;
+  target.files.emplace_back();
+  target.files.back().archives.push_back(builder.finish(file.stem().string(), root));
+  ckpt::StagingOptions options;
+  options.single_file = true;
+  ckpt::Staging staging = ckpt::Staging::create(file, options);
+  ckpt::execute(target, ckpt::make_plan(target), payloads, staging);
+  staging.commit();
+}
+
+StateValue read_state_file(const std::filesystem::path& file) {
+  const ckpt::Checkpoint checkpoint = ckpt::Checkpoint::open(file);
+  const std::string& path = checkpoint.catalog().files.front().path;
+  const ckpt::Document* const document = checkpoint.document(path);
+  if (document == nullptr) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = file.string()},
+                      "is not a torch.save file");
+  }
+  return Unpickler(checkpoint, *document, file.string()).read(document->tree.root());
+}
+
+}  // namespace optim
