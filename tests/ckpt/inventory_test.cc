@@ -81,6 +81,36 @@ BOOST_AUTO_TEST_CASE(a_state_dict_keeps_its_digest_in_dcp_and_back) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(places_become_the_names_of_flat_formats) {
+  const Checkpoint checkpoint = Checkpoint::open(test::golden("torch_save_zip/zip.pt"));
+  Inventory plain = plain_inventory(checkpoint);
+  BOOST_TEST(names_places(plain));
+  BOOST_TEST(join_places(plain));
+  BOOST_TEST(!names_places(plain));
+  BOOST_TEST(find_tensor(plain, "model.emb.weight") != nullptr);
+  BOOST_TEST(find_tensor(plain, "optimizer.state.0.exp_avg") != nullptr);
+  BOOST_TEST(find_object(plain, "optimizer.param_groups.0.betas") != nullptr);
+}
+
+BOOST_AUTO_TEST_CASE(an_escaped_step_is_a_name_as_it_was) {
+  Inventory inventory;
+  inventory.tensors.emplace_back().key = "/a~1b/~01/c.d/";
+  BOOST_TEST(join_places(inventory));
+  BOOST_TEST(inventory.tensors[0].key == "a/b.~1.c.d.");
+}
+
+BOOST_AUTO_TEST_CASE(places_stay_where_names_do_not_tell_them_apart) {
+  const std::vector<std::vector<std::string>> lists = {{"/a/b", "/a.b"}, {"/1", "/1"}, {""}, {"/"},
+                                                       {"/~1a", "/b"},   {"/b", "/"}};
+  for (const auto& places : lists) {
+    Inventory inventory;
+    for (const std::string& place : places) inventory.tensors.emplace_back().key = place;
+    BOOST_TEST(!join_places(inventory));
+    for (size_t i = 0; i < places.size(); ++i) BOOST_TEST(inventory.tensors[i].key == places[i]);
+    BOOST_TEST(names_places(inventory));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(megatron_checkpoints_are_no_plain_state_dicts) {
   for (const char* name : {"lw_muon_bf16_torch_dp2/ckpt", "lw_muon_bf16_torch_dist_dp2/ckpt"}) {
     const Checkpoint checkpoint = Checkpoint::open(test::golden(name));

@@ -33,6 +33,13 @@ def torch_save(place):
     shutil.copy(GOLDEN / "torch_save_zip/zip.pt", path(place, "model.pt"))
 
 
+def flat(place):
+    torch_save(place)
+    command = "ckpt-convert model.pt flat.safetensors --to safetensors --include 'module_sd.*' epoch"
+    done = place.run(command)
+    assert done.exit_code == 0, done.lines
+
+
 def safetensors(place):
     write(place, "model.safetensors", safetensors_file({"embed.weight": [4, 8], "head.bias": [4]}))
 

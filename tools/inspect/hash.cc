@@ -17,6 +17,7 @@
 #include "inspect/commands.h"
 #include "inspect/hash_record.h"
 #include "inspect/hash_rows.h"
+#include "inspect/names.h"
 #include "inspect/selection.h"
 
 namespace tools::inspect {
@@ -153,6 +154,7 @@ ckpt::Hashes hash_or_finish(const HashOptions& options, const ckpt::Checkpoint& 
   line.leave_terminal_if(options.share.distributed && share.rank != 0);
   ckpt::Inventory inventory =
       options.logical ? optim::logical_inventory(checkpoint) : native_inventory(checkpoint);
+  if (options.logical && names_places(inventory)) console.warn(kHasPlaces);
   select({&inventory}, options.filter, console);
   if (options.outputs.empty()) {
     return hash(inventory, checkpoint, make_execute_options(console, line), share);

@@ -42,8 +42,15 @@ ckpt::Inventory stored(const ckpt::Checkpoint& checkpoint) {
   return of_side(opened_path(checkpoint), [&] { return native_inventory(checkpoint); });
 }
 
-NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
-  return {canonical(a), canonical(b), "canonical"};
+// Places on both sides where one side's are not told apart by names.
+NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, Console& console) {
+  NamedPair pair{canonical(a), canonical(b), "canonical"};
+  const bool a_has_places = names_places(pair.a), b_has_places = names_places(pair.b);
+  if (a_has_places == b_has_places) return pair;
+  console.warn(opened_path(a_has_places ? a : b).string() + ": " + kHasPlaces);
+  const ckpt::Checkpoint& other = a_has_places ? b : a;
+  if (!optim::is_layer_wise(other)) (a_has_places ? pair.b : pair.a) = plain_inventory(other);
+  return pair;
 }
 
 NamedPair stored_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
@@ -58,10 +65,10 @@ ckpt::Checkpoint open_side(const std::string& path, const ckpt::Limits& limits) 
 
 NamedPair names_in_common(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, Console& console) {
   const bool is_one_format = a.catalog().format == b.catalog().format;
-  if (!is_one_format) return canonical_pair(a, b);
+  if (!is_one_format) return canonical_pair(a, b, console);
   if (!optim::is_layer_wise(a) || !optim::is_layer_wise(b)) return stored_pair(a, b);
   try {
-    return canonical_pair(a, b);
+    return canonical_pair(a, b, console);
   } catch (const ckpt::Error& error) {
     if (error.code() != ckpt::ErrorCode::Unsupported) throw;
     console.warn(std::string("compared under stored names: ") + error.what());

@@ -7,6 +7,11 @@
 
 namespace tools::inspect {
 
+// Of a state dict that is compared or hashed by its places (ckpt::join_places() fails).
+inline constexpr const char* kHasPlaces =
+    "its places have no names in other formats (joined by dots, two are one name, or one is empty "
+    "or begins with '/'); exact places are used";
+
 // Two checkpoints under names that both have.
 struct NamedPair {
   ckpt::Inventory a, b;

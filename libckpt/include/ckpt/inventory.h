@@ -32,10 +32,19 @@ struct Inventory {
 // torch.save files point into the checkpoint, which must outlive the inventory.
 CKPT_EXPORT Inventory native_inventory(const Checkpoint& checkpoint);
 
-// Plain state dicts under the same names in every format: JSON pointers to where a tensor or object
-// is in the nested state dict. DCP's planner_data gives them, and a torch.save file is entered as
-// DCP would flatten it, without what DCP has no place for: empty mappings, attributes of tensors,
-// the types of keys. Throws Unsupported for checkpoints that are no plain state dict.
+// Plain state dicts under their places: JSON pointers to where a tensor or object is in the nested
+// state dict. DCP's planner_data gives them, a key of safetensors is one step, and a torch.save
+// file is entered as DCP would flatten it, without what DCP has no place for: empty mappings,
+// attributes of tensors, the types of keys. Throws Unsupported for checkpoints that are no plain
+// state dict.
 CKPT_EXPORT Inventory plain_inventory(const Checkpoint& checkpoint);
+
+// Turns the places of plain_inventory() into names that every format has: their steps, joined by
+// '.', as DCP and ckpt::convert() name them. Returns false, with all places as they were, where two
+// of them have one name, or a name is empty or begins with '/', as places do: so no list of places
+// can equal a list of names.
+CKPT_EXPORT bool join_places(Inventory& inventory);
+// Whether the names are places still.
+CKPT_EXPORT bool names_places(const Inventory& inventory);
 
 }  // namespace ckpt

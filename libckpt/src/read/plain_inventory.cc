@@ -1,8 +1,12 @@
 // Plain state dicts under names that do not depend on the format: what torch.distributed.checkpoint
 // flattens (flatten_state_dict) is entered, everything else is one object.
+#include <algorithm>
+
 #include <ckpt/error.h>
 #include <ckpt/inventory.h>
 
+#include "base/text_map.h"
+#include "format/values/flat_name.h"
 #include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
 
@@ -46,7 +50,7 @@ class FileWalk {
         open_.push_back({step.value[i], pointer_.child(i)});
       }
     } else if (as_tensor(step.value)) {
-      inventory_.tensors.push_back(*find_tensor(pointer_.whole()));
+      inventory_.tensors.push_back(next_tensor(pointer_.whole()));
       inventory_.tensors.back().file.clear();
       inventory_.tensors.back().key_kind = Kind::Str;
     } else {
@@ -61,17 +65,21 @@ class FileWalk {
     }
   }
 
-  const TensorEntry* find_tensor(const std::string& pointer) const {
-    const TensorEntry* tensor = catalog_.find_tensor(pointer);
-    if (tensor == nullptr) {
+  // The catalog lists tensors in the order of this walk, among those inside objects: two keys that
+  // are one as text (1 and "1") keep a tensor each.
+  const TensorEntry& next_tensor(const std::string& pointer) {
+    const auto& tensors = catalog_.tensors;
+    while (next_tensor_ < tensors.size() && tensors[next_tensor_].key != pointer) ++next_tensor_;
+    if (next_tensor_ == tensors.size()) {
       throw Error(ErrorCode::NotFound, {.file = {}, .key = pointer}, "is not in the catalog");
     }
-    return tensor;
+    return tensors[next_tensor_++];
   }
 
   const Catalog& catalog_;
   std::shared_ptr<const Document> document_;
   uint64_t visits_left_;
+  size_t next_tensor_ = 0;
   std::vector<Step> open_;
   PointerPath pointer_;
   Nesting nesting_;
@@ -97,17 +105,27 @@ std::string pointer_of(const Value& planner_data, const std::string& key) {
   return pointer;
 }
 
+// Keys that were saved as they are, with nothing flattened, have no paths.
+bool has_flat_keys(const Checkpoint& checkpoint, const std::optional<Value>& planner_data) {
+  if (checkpoint.is_megatron()) return false;
+  return !planner_data || !planner_data->is(Kind::Dict) || planner_data->item_count() == 0;
+}
+
 Inventory dist_inventory(const Checkpoint& checkpoint) {
   const auto planner_data = planner_data_of(checkpoint);
-  if (!planner_data || !planner_data->is(Kind::Dict)) {
+  const bool is_flat = has_flat_keys(checkpoint, planner_data);
+  if (!is_flat && (!planner_data || !planner_data->is(Kind::Dict))) {
     throw Error(ErrorCode::Unsupported, {".metadata", std::nullopt, ""},
                 "holds no planner_data, with which names are compared across formats",
                 "ckpt-inspect hash without --logical compares it under stored names");
   }
+  const auto place_of = [&](const std::string& key) {
+    return is_flat ? pointer_step(key) : pointer_of(*planner_data, key);
+  };
   Inventory inventory = native_inventory(checkpoint);
-  for (TensorEntry& tensor : inventory.tensors) tensor.key = pointer_of(*planner_data, tensor.key);
+  for (TensorEntry& tensor : inventory.tensors) tensor.key = place_of(tensor.key);
   for (ObjectTree& object : inventory.objects) {
-    object.key = pointer_of(*planner_data, object.key);
+    object.key = place_of(object.key);
     object.lists_tensors = false;
   }
   return inventory;
@@ -119,7 +137,42 @@ Inventory flat_inventory(const Checkpoint& checkpoint) {
   return inventory;
 }
 
+// The flat name of a place; empty where it could be taken for a place itself.
+std::string flat_name(std::string_view pointer) {
+  FlatName name;
+  for (size_t end = 0; end < pointer.size();) {
+    const size_t begin = end + 1;
+    end = std::min(pointer.find('/', begin), pointer.size());
+    name.enter(step_text(pointer.substr(begin, end - begin)));
+  }
+  std::string text = name.take();
+  return text.starts_with('/') ? std::string() : text;
+}
+
 }  // namespace
+
+bool names_places(const Inventory& inventory) {
+  const auto is_place = [](const auto& entry) {
+    return entry.file.empty() && (entry.key.empty() || entry.key.starts_with('/'));
+  };
+  return std::ranges::any_of(inventory.tensors, is_place) ||
+         std::ranges::any_of(inventory.objects, is_place);
+}
+
+bool join_places(Inventory& inventory) {
+  std::vector<std::string> names;
+  TextSet seen;
+  const auto add = [&](const auto& entry) {
+    names.push_back(flat_name(entry.key));
+    return !names.back().empty() && seen.insert(names.back()).second;
+  };
+  if (!std::ranges::all_of(inventory.tensors, add)) return false;
+  if (!std::ranges::all_of(inventory.objects, add)) return false;
+  auto name = names.begin();
+  for (TensorEntry& tensor : inventory.tensors) tensor.key = std::move(*name++);
+  for (ObjectTree& object : inventory.objects) object.key = std::move(*name++);
+  return true;
+}
 
 Inventory plain_inventory(const Checkpoint& checkpoint) {
   const Catalog& catalog = checkpoint.catalog();

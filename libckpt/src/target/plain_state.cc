@@ -7,6 +7,7 @@
 #include <ckpt/error.h>
 
 #include "base/text_map.h"
+#include "format/values/flat_name.h"
 #include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
 
@@ -17,9 +18,9 @@ constexpr const char* kWhatWorks = "ckpt-inspect ls, show, tree, hash, diff and 
 constexpr size_t kDepthMax = 1000;  // nesting of a state dict; Python's own recursion limit
 
 std::string joined(const std::vector<PathStep>& path) {
-  std::string key;
-  for (size_t i = 0; i < path.size(); ++i) key += (i ? "." : "") + path[i].text;
-  return key;
+  FlatName name;
+  for (const PathStep& step : path) name.enter(step.text);
+  return name.take();
 }
 
 // A part of the checkpoint, not owned: it lives as long as the checkpoint.

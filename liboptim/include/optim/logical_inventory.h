@@ -1,8 +1,8 @@
 #pragma once
 
 #include <ckpt/inventory.h>
-#include <optim/training_state.h>
 #include <optim/layout_export.h>
+#include <optim/training_state.h>
 
 namespace optim {
 
@@ -14,7 +14,8 @@ namespace optim {
 // order, attributes of masters.
 OPTIM_LAYOUT_EXPORT ckpt::Inventory logical_inventory(const TrainingState& checkpoint);
 
-// That, or ckpt::plain_inventory() of what is no LayerWise checkpoint. Throws what they throw.
+// That, or of what is no LayerWise checkpoint ckpt::plain_inventory(), with joined names where
+// ckpt::join_places() finds them. Throws what they throw.
 OPTIM_LAYOUT_EXPORT ckpt::Inventory logical_inventory(const ckpt::Checkpoint& checkpoint);
 
 }  // namespace optim

@@ -11,7 +11,9 @@ namespace optim {
 ckpt::Inventory logical_inventory(const ckpt::Checkpoint& checkpoint) {
   if (is_layer_wise(checkpoint)) return logical_inventory(name_layer_wise(checkpoint));
   try {
-    return ckpt::plain_inventory(checkpoint);
+    ckpt::Inventory inventory = ckpt::plain_inventory(checkpoint);
+    join_places(inventory);
+    return inventory;
   } catch (const ckpt::Error& error) {
     if (error.code() != ckpt::ErrorCode::Unsupported || !checkpoint.is_megatron()) throw;
     throw ckpt::Error(ckpt::ErrorCode::Unsupported,

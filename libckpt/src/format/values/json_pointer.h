@@ -23,6 +23,16 @@ inline std::string pointer_step(std::string_view text) {
   return step;
 }
 
+// What pointer_step() wrote, without its '/'.
+inline std::string step_text(std::string_view step) {
+  std::string text;
+  for (size_t i = 0; i < step.size(); ++i) {
+    const bool is_escape = step[i] == '~' && i + 1 < step.size();
+    text += !is_escape ? step[i] : step[++i] == '1' ? '/' : '~';
+  }
+  return text;
+}
+
 // Where a depth-first search is. A place keeps only its own step and how long its parent's pointer
 // is: a million nested lists would cost a million times their depth, if each had a pointer of its
 // own. Deep or long names that are asked for again and again end in Unsupported.
