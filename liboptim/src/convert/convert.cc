@@ -5,7 +5,9 @@
 #include <ckpt/convert.h>
 #include <ckpt/error.h>
 #include <ckpt/files_beside.h>
+#include <ckpt/root.h>
 #include <optim/convert.h>
+#include <optim/megatron_folders.h>
 
 #include "convert/check_result.h"
 #include "layouts/checkpoint_kind.h"
@@ -35,8 +37,7 @@ uint32_t checked_data_parallel(const ConvertOptions& options) {
   return options.data_parallel.value_or(0);
 }
 
-constexpr const char* kCommonName = "common.pt";
-constexpr const char* kTrackerName = "latest_checkpointed_iteration.txt";
+const std::string kCommonName(kMegatronFolders.common_file);
 
 using Links = std::vector<ckpt::LinkedFile>;
 
@@ -65,7 +66,9 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
     throw Error(ErrorCode::NotFound, {.file = job.destination.string(), .key = {}},
                 "is not a folder, so no iteration can be added to it");
   }
-  if (options.into) ckpt::latest_iteration(job.destination);  // throws now what set_latest() would
+  if (options.into) {  // throws now what set_latest() would
+    ckpt::latest_iteration(job.destination, kMegatronFolders);
+  }
   tell_other_iterations(job.source, target, options.strict);
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =
@@ -77,7 +80,9 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
   // Who published may have ended before this.
   const bool is_in_place = report.outcome == ckpt::Outcome::Published ||
                            report.outcome == ckpt::Outcome::AlreadyPublished;
-  if (options.into && is_in_place) ckpt::set_latest(job.destination, place.filename().string());
+  if (options.into && is_in_place) {
+    ckpt::set_latest(job.destination, place.filename().string(), kMegatronFolders);
+  }
   return report;
 }
 
@@ -95,7 +100,7 @@ Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target) {
   }
   std::erase_if(target.files, [](const ckpt::TargetFile& file) {
     const std::string name = std::filesystem::path(file.path).filename();
-    return name != kCommonName && name != kTrackerName;
+    return name != kCommonName && name != kMegatronFolders.tracker;
   });
   std::filesystem::path folder;  // of the iteration, in a root
   for (const ckpt::TargetFile& file : target.files) {
@@ -243,11 +248,10 @@ std::filesystem::path place_in_root(const std::filesystem::path& root,
 
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options) {
-  const ckpt::Checkpoint opened =
-      ckpt::Checkpoint::open(source, {options.iteration, options.limits});
+  const ckpt::Checkpoint opened = open_checkpoint(source, {options.iteration, options.limits});
   const Job job{opened, source, destination};
   if (!is_layer_wise(opened)) {
-    if (opened.is_megatron()) refuse_other_megatron(opened);
+    if (is_megatron(opened)) refuse_other_megatron(opened);
     return convert_plain(job, options);
   }
   return convert_layer_wise(job, options);
@@ -259,9 +263,8 @@ ConvertReport reshard(const std::filesystem::path& source, const std::filesystem
     throw Error(ErrorCode::InvalidArgument, {}, "resharding needs a data-parallel size");
   }
   checked_data_parallel(options);
-  const ckpt::Checkpoint opened =
-      ckpt::Checkpoint::open(source, {options.iteration, options.limits});
-  if (opened.is_megatron() && opened.catalog().format == ckpt::Format::TorchDist &&
+  const ckpt::Checkpoint opened = open_checkpoint(source, {options.iteration, options.limits});
+  if (is_megatron(opened) && opened.catalog().format == ckpt::Format::TorchDist &&
       !read_common_state(opened)) {
     refuse_kind(opened, "common.pt, or a common state in the store");
   }
