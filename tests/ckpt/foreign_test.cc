@@ -9,6 +9,7 @@
 #include <ckpt/error.h>
 
 #include "format/foreign/foreign.h"
+#include "support/convention.h"
 #include "support/errors.h"
 #include "support/golden.h"
 #include "support/temporary_folder.h"
@@ -158,7 +159,7 @@ BOOST_DATA_TEST_CASE(every_refusal_says_what_was_expected_and_what_to_do, kFiles
   if (row.called.empty()) return;
   const TemporaryFolder folder;
   test::write_file(folder / "named", row.content);
-  const auto error = error_of([&] { ckpt::Checkpoint::open(folder / "named"); });
+  const auto error = error_of([&] { test::open_checkpoint(folder / "named"); });
   BOOST_REQUIRE(error);
   BOOST_TEST((error->code() == ckpt::ErrorCode::Unsupported));
   BOOST_TEST(error->where().file == (folder / "named").string());
@@ -173,7 +174,7 @@ BOOST_AUTO_TEST_CASE(a_pointer_in_place_of_a_file_of_a_folder_is_called_so) {
        {"model.safetensors", "mp_rank_00/model_optim_rng.pt", ".metadata"}) {
     const TemporaryFolder folder;
     test::write_file(folder / name, pointer);
-    const auto error = error_of([&] { ckpt::Checkpoint::open(folder.path()); });
+    const auto error = error_of([&] { test::open_checkpoint(folder.path()); });
     BOOST_REQUIRE(error);
     BOOST_TEST((error->code() == ckpt::ErrorCode::Unsupported));
     BOOST_TEST(contains(error->problem(), "Git LFS pointer"), error->problem());
@@ -183,7 +184,7 @@ BOOST_AUTO_TEST_CASE(a_pointer_in_place_of_a_file_of_a_folder_is_called_so) {
 BOOST_AUTO_TEST_CASE(a_damaged_file_of_a_folder_stays_damaged) {
   const TemporaryFolder folder;
   test::write_file(folder / ".metadata", "\x80\x02}q\1.");  // a pickle, but no Metadata
-  const auto error = error_of([&] { ckpt::Checkpoint::open(folder.path()); });
+  const auto error = error_of([&] { test::open_checkpoint(folder.path()); });
   BOOST_REQUIRE(error);
   BOOST_TEST((error->code() == ckpt::ErrorCode::Corrupt));
 }

@@ -6,6 +6,7 @@
 #include <ckpt/convert.h>
 #include <ckpt/hash.h>
 
+#include "support/convention.h"
 #include "support/errors.h"
 #include "support/golden.h"
 #include "support/temporary_folder.h"
@@ -36,7 +37,7 @@ std::string plain_digest(const Checkpoint& checkpoint) {
 BOOST_AUTO_TEST_SUITE(inventory)
 
 BOOST_AUTO_TEST_CASE(a_file_is_listed_as_it_is_stored) {
-  const Checkpoint checkpoint = Checkpoint::open(test::golden("torch_save_zip/zip.pt"));
+  const Checkpoint checkpoint = test::open_checkpoint(test::golden("torch_save_zip/zip.pt"));
   const Inventory stored = native_inventory(checkpoint);
   BOOST_TEST(stored.tensors.size() == checkpoint.catalog().tensors.size());
   const ckpt::ObjectTree* model = find_object(stored, "/model");
@@ -46,7 +47,8 @@ BOOST_AUTO_TEST_CASE(a_file_is_listed_as_it_is_stored) {
 }
 
 BOOST_AUTO_TEST_CASE(a_folder_names_the_file_of_what_only_that_file_tells_apart) {
-  const Checkpoint checkpoint = Checkpoint::open(test::golden("lw_muon_bf16_torch_dist_dp2/ckpt"));
+  const Checkpoint checkpoint =
+      test::open_checkpoint(test::golden("lw_muon_bf16_torch_dist_dp2/ckpt"));
   const Inventory stored = native_inventory(checkpoint);
   const ckpt::ObjectTree* rng = find_object(stored, "rng_state/shard_0.0_1.1");
   const ckpt::ObjectTree* common = find_object(stored, "");
@@ -57,7 +59,7 @@ BOOST_AUTO_TEST_CASE(a_folder_names_the_file_of_what_only_that_file_tells_apart)
 }
 
 BOOST_AUTO_TEST_CASE(plain_names_enter_mappings_and_lists_as_pytorch_flattens_them) {
-  const Checkpoint checkpoint = Checkpoint::open(test::golden("torch_save_zip/zip.pt"));
+  const Checkpoint checkpoint = test::open_checkpoint(test::golden("torch_save_zip/zip.pt"));
   const Inventory plain = plain_inventory(checkpoint);
   BOOST_TEST(find_tensor(plain, "/model/emb.weight") != nullptr);
   BOOST_TEST(find_tensor(plain, "/optimizer/state/0/exp_avg") != nullptr);
@@ -75,9 +77,9 @@ BOOST_AUTO_TEST_CASE(a_state_dict_keeps_its_digest_in_dcp_and_back) {
     ckpt::convert(source, folder.path() / "dcp", options);
     options.format = ckpt::Format::Torch;
     ckpt::convert(folder.path() / "dcp", folder.path() / "back.pt", options);
-    const std::string expected = plain_digest(Checkpoint::open(source));
-    BOOST_TEST(plain_digest(Checkpoint::open(folder.path() / "dcp")) == expected);
-    BOOST_TEST(plain_digest(Checkpoint::open(folder.path() / "back.pt")) == expected);
+    const std::string expected = plain_digest(test::open_checkpoint(source));
+    BOOST_TEST(plain_digest(test::open_checkpoint(folder.path() / "dcp")) == expected);
+    BOOST_TEST(plain_digest(test::open_checkpoint(folder.path() / "back.pt")) == expected);
   }
 }
 
@@ -113,7 +115,7 @@ BOOST_AUTO_TEST_CASE(places_stay_where_names_do_not_tell_them_apart) {
 
 BOOST_AUTO_TEST_CASE(megatron_checkpoints_are_no_plain_state_dicts) {
   for (const char* name : {"lw_muon_bf16_torch_dp2/ckpt", "lw_muon_bf16_torch_dist_dp2/ckpt"}) {
-    const Checkpoint checkpoint = Checkpoint::open(test::golden(name));
+    const Checkpoint checkpoint = test::open_checkpoint(test::golden(name));
     const auto error = test::error_of([&] { plain_inventory(checkpoint); });
     BOOST_REQUIRE(error.has_value());
     BOOST_TEST((error->code() == ckpt::ErrorCode::Unsupported));

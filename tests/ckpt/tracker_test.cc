@@ -1,6 +1,6 @@
 // What latest_checkpointed_iteration.txt may hold, and what is said of the rest.
-#include <ckpt/convert.h>
 #include <ckpt/error.h>
+#include <ckpt/root.h>
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -9,6 +9,7 @@
 #include <string>
 
 #include "format/format.h"
+#include "support/convention.h"
 #include "support/errors.h"
 #include "support/temporary_folder.h"
 
@@ -17,6 +18,8 @@ using test::error_of;
 using test::TemporaryFolder;
 
 namespace {
+
+const std::string kTracker(test::kConvention.tracker);
 
 struct Named {
   std::string text;
@@ -69,11 +72,11 @@ const Refused kRefused[] = {
 BOOST_AUTO_TEST_SUITE(tracker)
 
 BOOST_DATA_TEST_CASE(an_iteration_or_release_is_named, kNamed) {
-  BOOST_TEST((ckpt::tracked_iteration(sample.text) == sample.iteration));
+  BOOST_TEST((ckpt::tracked_iteration(sample.text, test::kConvention) == sample.iteration));
 }
 
 BOOST_DATA_TEST_CASE(anything_else_is_refused_with_what_was_found_and_why, kRefused) {
-  const auto error = error_of([&] { ckpt::tracked_iteration(sample.text); });
+  const auto error = error_of([&] { ckpt::tracked_iteration(sample.text, test::kConvention); });
   BOOST_REQUIRE(error);
   BOOST_TEST((error->code() == ckpt::ErrorCode::Corrupt));
   BOOST_TEST(test::contains(error->what(), sample.found), error->what());
@@ -83,31 +86,31 @@ BOOST_DATA_TEST_CASE(anything_else_is_refused_with_what_was_found_and_why, kRefu
 
 BOOST_AUTO_TEST_CASE(the_latest_iteration_is_set_and_never_set_back) {
   const TemporaryFolder root;
-  ckpt::set_latest(root.path(), "iter_0000003");
-  BOOST_TEST(test::read_file(root / ckpt::kTrackerName) == "3");
-  ckpt::set_latest(root.path(), "iter_0000002");
-  BOOST_TEST((ckpt::latest_iteration(root.path()) == 3));
-  ckpt::set_latest(root.path(), "iter_0000010");
-  BOOST_TEST((ckpt::latest_iteration(root.path()) == 10));
+  ckpt::set_latest(root.path(), "iter_0000003", test::kConvention);
+  BOOST_TEST(test::read_file(root / kTracker) == "3");
+  ckpt::set_latest(root.path(), "iter_0000002", test::kConvention);
+  BOOST_TEST((ckpt::latest_iteration(root.path(), test::kConvention) == 3));
+  ckpt::set_latest(root.path(), "iter_0000010", test::kConvention);
+  BOOST_TEST((ckpt::latest_iteration(root.path(), test::kConvention) == 10));
 }
 
 BOOST_AUTO_TEST_CASE(a_tracker_that_is_not_understood_is_not_replaced) {
   const TemporaryFolder root;
-  test::write_file(root / ckpt::kTrackerName, "+7");
-  const auto error = error_of([&] { ckpt::set_latest(root.path(), "iter_0000003"); });
+  test::write_file(root / kTracker, "+7");
+  const auto error =
+      error_of([&] { ckpt::set_latest(root.path(), "iter_0000003", test::kConvention); });
   BOOST_REQUIRE(error);
   BOOST_TEST((error->code() == ckpt::ErrorCode::Corrupt));
-  BOOST_TEST(test::read_file(root / ckpt::kTrackerName) == "+7");
+  BOOST_TEST(test::read_file(root / kTracker) == "+7");
 }
 
 BOOST_AUTO_TEST_CASE(what_a_kill_leaves_of_a_tracker_is_removed) {
   const TemporaryFolder root;
-  test::write_file(root / ckpt::kTrackerName, "3");
-  BOOST_TEST(!ckpt::clean_latest(root.path()));
-  test::write_file(root / ("."s + ckpt::kTrackerName + ".new"), "4");
-  BOOST_TEST(ckpt::clean_latest(root.path()));
-  BOOST_TEST((test::tree_of(root.path()) ==
-              std::map<std::string, std::string>{{ckpt::kTrackerName, "3"}}));
+  test::write_file(root / kTracker, "3");
+  BOOST_TEST(!ckpt::clean_latest(root.path(), test::kConvention));
+  test::write_file(root / ("."s + kTracker + ".new"), "4");
+  BOOST_TEST(ckpt::clean_latest(root.path(), test::kConvention));
+  BOOST_TEST((test::tree_of(root.path()) == std::map<std::string, std::string>{{kTracker, "3"}}));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

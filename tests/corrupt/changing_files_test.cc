@@ -4,6 +4,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "support/convention.h"
 #include "support/errors.h"
 #include "support/golden.h"
 #include "support/temporary_folder.h"
@@ -20,7 +21,7 @@ struct Opened {
     for (const auto& entry : fs::directory_iterator(test::golden(kGolden))) {
       fs::copy(entry.path(), folder.path() / entry.path().filename());
     }
-    checkpoint.emplace(ckpt::Checkpoint::open(folder.path()));
+    checkpoint.emplace(test::open_checkpoint(folder.path()));
   }
 
   const ckpt::TensorEntry& tensor() const { return checkpoint->catalog().tensors.front(); }

@@ -14,6 +14,7 @@
 #include "codec/pickle_reader.h"
 #include "codec/pickle_writer.h"
 #include "format/torch_dist/dist_metadata.h"
+#include "support/convention.h"
 #include "support/errors.h"
 #include "support/golden.h"
 #include "support/memory_payloads.h"
@@ -161,9 +162,9 @@ BOOST_AUTO_TEST_SUITE(corrupt_torch_dist)
 
 BOOST_DATA_TEST_CASE(is_refused, data::make(kCases), c) {
   const Copy copy;
-  BOOST_REQUIRE(!test::error_of([&] { ckpt::Checkpoint::open(copy.folder.path()); }));
+  BOOST_REQUIRE(!test::error_of([&] { test::open_checkpoint(copy.folder.path()); }));
   c.change(copy.folder.path());
-  const auto error = test::error_of([&] { ckpt::Checkpoint::open(copy.folder.path()); });
+  const auto error = test::error_of([&] { test::open_checkpoint(copy.folder.path()); });
   BOOST_REQUIRE(error);
   BOOST_TEST((error->code() == c.code), error->what());
   BOOST_TEST(!error->where().file.empty(), error->what());
@@ -173,14 +174,13 @@ BOOST_DATA_TEST_CASE(is_refused, data::make(kCases), c) {
 // D3, where only names and shapes are wanted: what .metadata says, and no values.
 BOOST_AUTO_TEST_CASE(D3_a_missing_file_is_as_long_as_metadata_says_where_that_is_wanted) {
   const Copy copy;
-  const auto whole = ckpt::Checkpoint::open(copy.folder.path());
+  const auto whole = test::open_checkpoint(copy.folder.path());
   for (const ckpt::FileEntry& file : whole.catalog().files) {
     if (file.path.ends_with(".distcp")) fs::remove(copy.folder.path() / file.path);
   }
   ckpt::Limits listing;
   listing.allow_missing_data = true;
-  const auto bare =
-      ckpt::Checkpoint::open(copy.folder.path(), {.iteration = std::nullopt, .limits = listing});
+  const auto bare = test::open_checkpoint(copy.folder.path(), listing);
   BOOST_REQUIRE(bare.catalog().tensors.size() == whole.catalog().tensors.size());
   for (size_t f = 0; f < bare.catalog().files.size(); ++f) {
     const ckpt::FileEntry &file = bare.catalog().files[f], &before = whole.catalog().files[f];
@@ -209,7 +209,7 @@ BOOST_AUTO_TEST_CASE(D4_an_entry_of_another_type_than_metadata_says_is_refused) 
     tree.set_state(changed, state);
     tree.put(first_tensor(fields).id(), "properties", changed);
   });
-  const auto checkpoint = ckpt::Checkpoint::open(copy.folder.path());
+  const auto checkpoint = test::open_checkpoint(copy.folder.path());
   const ckpt::TensorEntry& tensor = checkpoint.catalog().tensors.front();
   const auto error = test::error_of([&] { checkpoint.locate(tensor.chunks[0].region); });
   BOOST_REQUIRE(error);

@@ -1,5 +1,6 @@
 // Bytes that are not what they should be: a source that changes, a device that forgets.
 #include <ckpt/error.h>
+#include <optim/megatron_folders.h>
 
 #include <boost/test/unit_test.hpp>
 #include <span>
@@ -130,7 +131,7 @@ BOOST_AUTO_TEST_CASE(F2_a_source_that_was_saved_again_since_it_was_opened_is_an_
   ckpt::TargetSpec spec;
   spec.format = ckpt::Format::Torch;
   for (const Conversion& conversion : std::span(conversions).first(2)) {  // of plain state dicts
-    const ckpt::Checkpoint opened = ckpt::Checkpoint::open(conversion.source);
+    const ckpt::Checkpoint opened = optim::open_checkpoint(conversion.source);
     for (const fs::path& file : opened.files()) {
       const auto before = fs::last_write_time(file);
       write_file(file, read_file(file));

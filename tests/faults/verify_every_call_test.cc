@@ -1,5 +1,6 @@
 // A process that could not look at its share never says that the share is sound.
 #include <ckpt/verify.h>
+#include <optim/megatron_folders.h>
 
 #include <boost/test/unit_test.hpp>
 
@@ -37,7 +38,7 @@ fs::path archive_in(const TemporaryFolder& folder) {
 
 class Share {
  public:
-  Share(const fs::path& path, uint32_t rank) : checkpoint_(ckpt::Checkpoint::open(path)) {
+  Share(const fs::path& path, uint32_t rank) : checkpoint_(optim::open_checkpoint(path)) {
     options_.share = {rank, 2, 128 << 10};
     options_.execution.threads = 1;
   }

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "fuzz/fuzz.h"
+#include "support/convention.h"
 #include "support/temporary_folder.h"
 
 namespace {
@@ -53,6 +54,6 @@ void read_some(const ckpt::Checkpoint& checkpoint) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const test::TemporaryFolder folder;
   write_files(folder.path(), fuzz::text_of(data, size));
-  fuzz::succeeds([&] { read_some(ckpt::Checkpoint::open(folder.path())); });
+  fuzz::succeeds([&] { read_some(test::open_checkpoint(folder.path())); });
   return 0;
 }

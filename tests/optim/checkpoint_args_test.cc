@@ -8,6 +8,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <ckpt/checkpoint.h>
+#include <optim/megatron_folders.h>
 
 #include "optim/expect_error.h"
 
@@ -168,7 +169,7 @@ BOOST_AUTO_TEST_CASE(the_args_of_real_checkpoints_are_read_in_both_formats) {
       {"lw_muon_bf16_torch_dp2", "mp_rank_00/model_optim_rng.pt"}};
   for (const auto& [folder, file] : rows) {
     const auto checkpoint =
-        ckpt::Checkpoint::open(std::string(SHARDWISE_GOLDEN_DIR) + "/" + folder + "/ckpt");
+        optim::open_checkpoint(std::string(SHARDWISE_GOLDEN_DIR) + "/" + folder + "/ckpt");
     const ckpt::Document* document = checkpoint.document(file);
     BOOST_TEST_REQUIRE(document != nullptr);
     const ckpt::Value args = document->tree.root().at("args").state().value();

@@ -5,6 +5,7 @@
 #include <ckpt/hash.h>
 #include <optim/convert.h>
 #include <optim/logical_inventory.h>
+#include <optim/megatron_folders.h>
 
 #include <set>
 
@@ -31,8 +32,8 @@ struct Base {
 };
 
 const Base& base(bool of_four) {
-  static const Base two = {ckpt::Checkpoint::open(test::golden("lw_muon_bf16_torch_dp2/ckpt")), 2};
-  static const Base four = {ckpt::Checkpoint::open(test::golden("lw_muon_bf16_torch_dp4/ckpt")), 4};
+  static const Base two = {optim::open_checkpoint(test::golden("lw_muon_bf16_torch_dp2/ckpt")), 2};
+  static const Base four = {optim::open_checkpoint(test::golden("lw_muon_bf16_torch_dp4/ckpt")), 4};
   return of_four ? four : two;
 }
 
@@ -95,7 +96,7 @@ class LayerWiseCase {
 
   // Of every file, by its path; not the model file's second copy of rank 0's state.
   static Facts facts(const fs::path& root) {
-    const auto checkpoint = ckpt::Checkpoint::open(root);
+    const auto checkpoint = optim::open_checkpoint(root);
     const auto all_lists = [](const Place&) { return true; };
     Facts all;
     for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
@@ -113,7 +114,7 @@ class LayerWiseCase {
 
   std::optional<std::string> digest_of(const fs::path& path) {
     try {
-      const auto checkpoint = ckpt::Checkpoint::open(path);
+      const auto checkpoint = optim::open_checkpoint(path);
       ckpt::ExecuteOptions options;
       options.threads = 1;
       return hex(hash(optim::logical_inventory(checkpoint), checkpoint, options).digest);

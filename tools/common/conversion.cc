@@ -1,3 +1,4 @@
+#include <ckpt/root.h>
 #include <common/conversion.h>
 
 #include <ckpt/error.h>
@@ -6,6 +7,7 @@
 #include <common/json.h>
 #include <common/option_values.h>
 #include <common/progress.h>
+#include <optim/megatron_folders.h>
 #include <CLI/CLI.hpp>
 
 namespace tools {
@@ -53,7 +55,7 @@ optim::OwnershipPolicy ConversionOptions::policy() const {
 
 std::string ConversionOptions::place() const {
   if (into.empty()) return destination;
-  const auto opened = ckpt::Checkpoint::open(source, {iteration, limits});
+  const auto opened = optim::open_checkpoint(source, {iteration, limits});
   return optim::place_in_root(into, opened).string();
 }
 
@@ -62,7 +64,8 @@ namespace {
 int clean(const ConversionOptions& options, Console& console) {
   const std::string destination = options.place();
   bool removed = ckpt::Staging::clean(destination);
-  if (!options.into.empty()) removed = ckpt::clean_latest(options.into) || removed;
+  if (!options.into.empty())
+    removed = ckpt::clean_latest(options.into, optim::kMegatronFolders) || removed;
   if (console.options().json) {
     nlohmann::json document = json_document();
     document["destination"] = json_text(destination);

@@ -8,6 +8,7 @@
 #include <common/console.h>
 #include <common/option_values.h>
 #include <common/text.h>
+#include <optim/megatron_folders.h>
 
 namespace tools {
 namespace {
@@ -40,7 +41,7 @@ void SourceOptions::declare(CLI::App& app, const std::string& name) {
 }
 
 ckpt::Checkpoint SourceOptions::open() const {
-  return ckpt::Checkpoint::open(path, {.iteration = iteration, .limits = limits});
+  return optim::open_checkpoint(path, {.iteration = iteration, .limits = limits});
 }
 
 ckpt::Checkpoint SourceOptions::open_quietly() const {

@@ -5,6 +5,7 @@
 #include <ckpt/error.h>
 #include <optim/layer_wise_checkpoint.h>
 #include <optim/logical_inventory.h>
+#include <optim/megatron_folders.h>
 
 namespace tools::inspect {
 namespace {
@@ -60,7 +61,7 @@ NamedPair stored_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
 }  // namespace
 
 ckpt::Checkpoint open_side(const std::string& path, const ckpt::Limits& limits) {
-  return of_side(path, [&] { return ckpt::Checkpoint::open(path, {{}, limits}); });
+  return of_side(path, [&] { return optim::open_checkpoint(path, {{}, limits}); });
 }
 
 NamedPair names_in_common(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, Console& console) {

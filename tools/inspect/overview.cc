@@ -7,6 +7,7 @@
 #include <set>
 
 #include <ckpt/error.h>
+#include <optim/megatron_folders.h>
 #include <optim/verify.h>
 
 #include "inspect/listing.h"
@@ -44,7 +45,7 @@ bool is_hugging_face(const ckpt::Checkpoint& checkpoint) {
 }
 
 std::string variant_of(const ckpt::Checkpoint& checkpoint) {
-  if (checkpoint.is_megatron()) return "megatron";
+  if (optim::is_megatron(checkpoint)) return "megatron";
   if (checkpoint.catalog().format == Format::TorchDist) return "dcp";
   return is_hugging_face(checkpoint) ? "hf" : "";
 }

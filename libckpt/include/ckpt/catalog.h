@@ -63,12 +63,12 @@ struct Chunk {
 // A tensor. Replicas were dropped at the door, so chunks are disjoint: they cover the tensor when
 // their element counts add up to its own.
 struct TensorEntry {
-  std::string file;  // set where a key is unique only within its file (a `torch` folder, common.pt)
+  std::string file;  // set where a key is unique only within its file (of ranks, of a convention)
   std::string key;
   DType dtype = DType::Float32;
   Extents shape;
   std::vector<Chunk> chunks;
-  Kind key_kind = Kind::Str;  // of the key's last step, where a torch.save file's mapping gives it
+  Kind key_kind = Kind::Str;   // of the key's last step, where a torch.save file's mapping gives it
   bool requires_grad = false;  // what .metadata says of it, which PyTorch never applies
 };
 
@@ -81,7 +81,7 @@ struct ObjectEntry {
 };
 
 struct FileEntry {
-  std::string path;  // relative to the opened folder
+  std::string path;          // relative to the opened folder
   uint64_t count_bytes = 0;  // of a missing one: up to the end of what .metadata says is in it
   bool is_missing = false;   // only under Limits::allow_missing_data; reading from it is NotFound
 };

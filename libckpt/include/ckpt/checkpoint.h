@@ -13,6 +13,7 @@
 #include <ckpt/catalog.h>
 #include <ckpt/document.h>
 #include <ckpt/file_state.h>
+#include <ckpt/folder_convention.h>
 #include <ckpt/limits.h>
 
 namespace ckpt {
@@ -44,18 +45,11 @@ struct SourceFile {
 struct OpenOptions {
   std::optional<int64_t> iteration;  // of a checkpoint root; default: what the tracker names
   Limits limits;
+  // Roots, iterations and folders of ranks are found where this says how they are called.
+  const FolderConvention* convention = nullptr;
 };
 
-// The iteration folders (iter_0000003) in a checkpoint root, the newest first, whether they are
-// complete or not; links only where limits allow them. Throws NotFound, IoFailure.
-struct IterationFolder {
-  int64_t iteration = 0;
-  std::filesystem::path path;
-};
-CKPT_EXPORT std::vector<IterationFolder> list_iterations(const std::filesystem::path& root,
-                                                         const Limits& limits = {});
-
-// An opened checkpoint: a torch_dist folder, a `torch` iteration folder, a torch.save file or a
+// An opened checkpoint: a torch_dist folder, a folder of ranks' files, a torch.save file or a
 // safetensors file, told apart by content. Opening reads metadata only, executes nothing, and
 // follows no path out of the folder (links only where limits allow it). Immutable; safe to read
 // from many threads.
@@ -78,20 +72,20 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
   bool may_lead_out(const std::string& file) const;
   bool was_root() const;  // opened through a tracker: a writer makes a root again
   const Limits& limits() const;
-  // Written by Megatron: rank folders, or a torch_dist folder with common.pt or metadata.json, or
-  // of an iteration without the paths that PyTorch's own writer leaves in .metadata.
-  bool is_megatron() const;
+  // Of OpenOptions, where the checkpoint follows it: rank folders, or a torch_dist folder with a
+  // common_file or backend_file, or of an iteration without the paths that PyTorch's own writer
+  // leaves in .metadata; else nullptr.
+  const FolderConvention* convention() const;
+  const FolderConvention* known_convention() const;  // of OpenOptions, followed or not
 
-  // The value tree of a torch.save file of the checkpoint (`torch` files, common.pt); nullptr if
-  // there is none.
+  // The value tree of a torch.save file of the checkpoint; nullptr if there is none.
   const Document* document(std::string_view file) const;
   // A torch_dist folder's .metadata without what the catalog holds: the entries of
   // state_dict_metadata are None, storage_data is empty; nullptr for other formats.
   const ValueTree* dist_metadata() const;
   // __metadata__ of safetensors files; empty for other formats.
   const std::map<std::string, std::string>& header_metadata() const;
-  // Reads an object of a torch_dist folder: the archive's tree as it is stored (Megatron: a list of
-  // one).
+  // Reads an object of a torch_dist folder: the archive's tree as it is stored.
   Document read_object(const ObjectEntry& object) const;
 
   // Row-major little-endian bytes of `box` of `tensor`; out.size() must be their count. The tensor

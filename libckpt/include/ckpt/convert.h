@@ -21,9 +21,10 @@ struct ConvertOptions {
   std::optional<Format> format;      // default: the source's
   std::optional<int64_t> iteration;  // of a checkpoint root; default: what the tracker names
   Limits limits;                     // of reading the source
-  bool strict = false;               // refuse when something cannot be carried
-  bool force = false;                // replace the destination
-  bool dry_run = false;              // plan, write nothing
+  const FolderConvention* convention = nullptr;  // of the source's folders
+  bool strict = false;                           // refuse when something cannot be carried
+  bool force = false;                            // replace the destination
+  bool dry_run = false;                          // plan, write nothing
   // Before anything is published: read back what was written, from the device, open it with the
   // reader, run the checks of verify(), and compare it with the source by value. Without it the
   // result is opened, and what it holds is compared by name, type and shape.
@@ -32,7 +33,7 @@ struct ConvertOptions {
   // With a world_size above 1 this process writes its share of the bytes; the last one publishes.
   Share share;
   bool finish = false;     // write no payload: publish what the processes of a share have left
-  bool integrity = false;  // torch_dist: with integrity.json, as Megatron writes it
+  bool integrity = false;  // torch_dist: with integrity.json, the hash of each file
   std::optional<int> zstd_level;  // torch_dist: entries are compressed, 1 to 19
   KeyRules keys;                  // plain state dicts, and to safetensors
   ExecuteOptions execute;
@@ -119,7 +120,8 @@ CKPT_EXPORT Carried check_plain_result(const Checkpoint& source, const TargetSpe
 
 // Opens what was written, before it is published. Throws Unsupported where the reader refuses it,
 // so that nobody else is left with it; IoFailure as it is.
-CKPT_EXPORT Checkpoint open_result(const std::filesystem::path& written, const Limits& limits);
+CKPT_EXPORT Checkpoint open_result(const std::filesystem::path& written,
+                                   const OpenOptions& options);
 // That refusal, of what a later reader has thrown.
 [[noreturn]] CKPT_EXPORT void refuse_unreadable(const Error& error);
 
@@ -132,16 +134,5 @@ CKPT_EXPORT void refuse_damage(const Findings& findings);
 CKPT_EXPORT ConvertReport write_target(Target target, const ConversionSource& source,
                                        const std::filesystem::path& destination,
                                        const ConvertOptions& options);
-
-// The iteration that a root's tracker names; none where it has no tracker, or one that names
-// `release`. Throws Corrupt where it names something else.
-CKPT_EXPORT std::optional<int64_t> latest_iteration(const std::filesystem::path& root);
-
-// Makes an iteration folder of a root the one that its tracker names, in one step; not where the
-// tracker names a later one. Throws as latest_iteration().
-CKPT_EXPORT void set_latest(const std::filesystem::path& root, const std::string& folder_name);
-
-// Removes what a set_latest() left that was killed. False where nothing was.
-CKPT_EXPORT bool clean_latest(const std::filesystem::path& root);
 
 }  // namespace ckpt

@@ -32,9 +32,6 @@ CKPT_EXPORT std::vector<FileBeside> files_beside(const Checkpoint& checkpoint);
 // root, and what ranks keep in their folders that is no model or optimizer.
 CKPT_EXPORT std::vector<NotCarried> files_not_carried(const Checkpoint& checkpoint);
 
-// "the configuration of the run" for run_config.yaml; empty for names that are not known.
-CKPT_EXPORT std::string companion_of(const std::string& file_name);
-
 // The content of a small text file in the folder; empty where there is none, or it is not small.
 CKPT_EXPORT std::string text_beside(const Checkpoint& checkpoint, const std::string& file_name);
 

@@ -102,7 +102,7 @@ struct DistChunk {
 };
 struct DistObject {
   std::string key;
-  std::shared_ptr<const ValueTree> tree;  // what torch.save is given (Megatron: a list of one)
+  std::shared_ptr<const ValueTree> tree;  // what torch.save is given
   std::vector<TargetRecord> records;
   uint32_t rank = 0;
 };
@@ -111,11 +111,10 @@ struct DistSpec {
   std::vector<DistChunk>
       chunks;  // in the order of their files; metadata lists keys in order of first use
   uint32_t rank_count = 1;
-  bool chunk_index = false;  // plain DCP numbers the chunks of a tensor, Megatron does not
+  bool chunk_index = false;               // plain DCP numbers the chunks of a tensor
   std::optional<ValueTree> planner_data;  // plain DCP
 };
-// The .distcp files and .metadata (last). The caller adds common.pt and metadata.json where
-// Megatron wants them.
+// The .distcp files and .metadata (last). The caller adds what a convention wants beside them.
 CKPT_EXPORT std::vector<TargetFile> make_torch_dist_files(const DistSpec& spec);
 
 // --- safetensors
@@ -164,10 +163,9 @@ struct TargetSpec {
   KeyRules keys;
 };
 // A torch.save file, a DCP folder or safetensors as any of them, flattened and unflattened as
-// torch.distributed.checkpoint does it. Megatron checkpoints are refused (Unsupported): liboptim's
-// make_layer_wise_target knows their layout. Throws InvalidArgument where the rules leave nothing
-// or give two values one key. The target points into the source's catalog: the source must outlive
-// it.
+// torch.distributed.checkpoint does it. What follows a FolderConvention is refused (Unsupported):
+// its folders hold more than a state dict. Throws InvalidArgument where the rules leave nothing or
+// give two values one key. The target points into the source's catalog: the source must outlive it.
 CKPT_EXPORT Target make_target(const Checkpoint& source, const TargetSpec& spec);
 
 }  // namespace ckpt

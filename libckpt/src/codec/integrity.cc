@@ -55,16 +55,15 @@ JsonTree parse(const RandomAccess& file, const Limits& limits) {
 
 FileHashes read_integrity(const RandomAccess& file, const Limits& limits) {
   const JsonTree document = parse(file, limits);
-  const auto algorithm = document->find("algorithm");
+  const auto algorithm = document->find(kAlgorithmKey);
   const auto files = document->find("files");
   if (algorithm == document->end() || !algorithm->is_string()) {
-    corrupt(file, "algorithm", "expected the name of the hash algorithm");
+    corrupt(file, kAlgorithmKey, "expected the name of the hash algorithm");
   }
   if (algorithm->get<std::string>() != "sha256") {
-    throw Error(ErrorCode::Unsupported, {file.file_name(), std::nullopt, "algorithm"},
+    throw Error(ErrorCode::Unsupported, {file.file_name(), std::nullopt, kAlgorithmKey},
                 "'" + escaped(algorithm->get<std::string>()) +
-                    "' is not a known algorithm; expected 'sha256'",
-                "whoever wrote it checks it: Megatron-Core with --verify-integrity");
+                    "' is not a known algorithm; expected 'sha256'");
   }
   if (files == document->end() || !files->is_object())
     corrupt(file, "files", "expected an object with the hash of each file");
@@ -80,7 +79,7 @@ FileHashes read_integrity(const RandomAccess& file, const Limits& limits) {
 
 std::string integrity_text(const FileHashes& hashes) {
   JsonTree document(json::object());
-  (*document)["algorithm"] = "sha256";
+  (*document)[kAlgorithmKey] = "sha256";
   json& files = (*document)["files"] = json::object();
   for (const auto& [name, hash] : hashes) files[name] = hex(hash);
   return document->dump(2);

@@ -11,9 +11,10 @@
 
 namespace ckpt {
 
-// Megatron-Core's manifest of an iteration folder (--verify-integrity, since 0.20):
+// A manifest of a folder's files, as Megatron-Core writes it (--verify-integrity, since 0.20):
 //   integrity.json   {"algorithm": "sha256", "files": {"NAME": "64 hex digits", ...}}
 inline constexpr const char* kIntegrityName = "integrity.json";
+inline constexpr const char* kAlgorithmKey = "algorithm";  // in errors about another one
 
 using FileHashes = std::map<std::string, Sha256>;  // by path relative to the folder
 

@@ -108,7 +108,7 @@ Carried check_plain_result(const Checkpoint& source, const TargetSpec& spec,
                            const std::filesystem::path& written, const ResultCheck& check) {
   PlainState state = read_plain_state(source, "");
   apply(spec.keys, state);
-  const Checkpoint result = open_result(written, source.limits());
+  const Checkpoint result = open_result(written, {std::nullopt, source.limits()});
   PlainState result_state = read_plain_state(result, "");
   if (spec.format == Format::Torch) fold_objects(state, result, result_state);
   const Inventory wanted = inventory_of(state);

@@ -137,9 +137,9 @@ Carried count_carried(const Checkpoint& result) {
   return {result.catalog().tensors.size(), result.catalog().objects.size()};
 }
 
-Checkpoint open_result(const std::filesystem::path& written, const Limits& limits) {
+Checkpoint open_result(const std::filesystem::path& written, const OpenOptions& options) {
   try {
-    return Checkpoint::open(written, {std::nullopt, limits});
+    return Checkpoint::open(written, options);
   } catch (const Error& error) {
     refuse_unreadable(error);
   }

@@ -16,7 +16,6 @@ namespace ckpt {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::string_view kIterationPrefix = "iter_";
 constexpr uint64_t kHeadBytes = 512;  // enough to tell formats apart
 
 bool is_there(const fs::path& path) { return kind_behind(path) != EntryKind::Absent; }
@@ -28,21 +27,29 @@ std::optional<int64_t> as_number(std::string_view text) {
   return number;
 }
 
-std::optional<int64_t> iteration_of(const fs::path& folder) {
-  return iteration_named(folder.filename().string());
+std::optional<int64_t> iteration_of(const fs::path& folder, const FolderConvention& convention) {
+  return iteration_named(folder.filename().string(), convention);
 }
 
-std::string tracked_folder(const fs::path& root, const Limits& limits) {
+std::string tracked_folder(const fs::path& root, const OpenOptions& options) {
+  const FolderConvention& convention = *options.convention;
+  const std::string tracker(convention.tracker);
   const File file =
-      Directory::open(root).open_file(kTrackerName, kTrackerName, links_if(limits.follow_links));
-  const auto iteration = tracked_iteration(tracked_text(file));
-  return iteration ? iteration_folder(*iteration) : "release";
+      Directory::open(root).open_file(tracker, tracker, links_if(options.limits.follow_links));
+  const auto iteration = tracked_iteration(tracked_text(file), convention);
+  return iteration ? iteration_folder(*iteration, convention) : std::string(convention.unnumbered);
 }
 
-bool holds_rank_folders(const fs::path& folder) {
+bool is_root(const fs::path& folder, const FolderConvention* convention) {
+  return convention != nullptr && is_there(folder / convention->tracker);
+}
+
+bool holds_rank_folders(const fs::path& folder, const FolderConvention* convention) {
+  if (convention == nullptr) return false;
   const std::vector<std::string> names = Directory::open(folder).list();
   return std::ranges::any_of(names, [&](const std::string& name) {
-    return name.starts_with("mp_rank_") && kind_behind(folder / name) == EntryKind::Folder;
+    return name.starts_with(convention->rank_folder_prefix) &&
+           kind_behind(folder / name) == EntryKind::Folder;
   });
 }
 
@@ -63,13 +70,14 @@ bool find_safetensors(const fs::path& folder, Location& location) {
   return location.is_index || !files.empty();
 }
 
-std::optional<Location> find_in_folder(const fs::path& folder) {
+std::optional<Location> find_in_folder(const fs::path& folder, const FolderConvention* convention) {
   Location location;
   location.folder = folder;
-  location.iteration = iteration_of(resolved(folder));
+  location.convention = convention;
+  if (convention != nullptr) location.iteration = iteration_of(resolved(folder), *convention);
   if (is_there(folder / ".metadata") || is_there(folder / rank_metadata_name(0))) {
     location.format = Format::TorchDist;
-  } else if (holds_rank_folders(folder)) {
+  } else if (holds_rank_folders(folder, convention)) {
     location.format = Format::Torch;
   } else if (!find_safetensors(folder, location)) {
     return std::nullopt;
@@ -78,39 +86,43 @@ std::optional<Location> find_in_folder(const fs::path& folder) {
 }
 
 // An iteration of a root, whose tracker named it or the user.
-Location find_below(const fs::path& root, const std::string& name, const Limits& limits) {
-  if (!limits.follow_links) Directory::open(root).check_inside(name);
-  auto location = find_in_folder(root / name);
-  if (!location) refuse_folder(root / name);
+Location find_below(const fs::path& root, const std::string& name, const OpenOptions& options) {
+  if (!options.limits.follow_links) Directory::open(root).check_inside(name);
+  auto location = find_in_folder(root / name, options.convention);
+  if (!location) refuse_folder(root / name, options.convention);
   location->was_root = true;
   return *location;
 }
 
-Location find_tracked(const fs::path& root, const Limits& limits) {
-  const std::string name = tracked_folder(root, limits);
+Location find_tracked(const fs::path& root, const OpenOptions& options) {
+  const std::string name = tracked_folder(root, options);
   if (kind_behind(root / name) != EntryKind::Folder) {
     throw Error(ErrorCode::NotFound, {.file = (root / name).string(), .key = {}},
-                std::string("the folder that ") + kTrackerName + " names is missing",
-                hint_of_iterations(root));
+                "the folder that " + std::string(options.convention->tracker) + " names is missing",
+                hint_of_iterations(root, *options.convention));
   }
-  return find_below(root, name, limits);
+  return find_below(root, name, options);
 }
 
 // In a root, or in that iteration's own folder.
-Location find_iteration(const fs::path& path, int64_t iteration, const Limits& limits) {
-  const std::string name = iteration_folder(iteration);
-  if (kind_behind(path / name) == EntryKind::Folder) return find_below(path, name, limits);
-  if (auto location = find_in_folder(path); location && location->iteration == iteration) {
-    return *location;
+Location find_iteration(const fs::path& path, const OpenOptions& options) {
+  if (options.convention == nullptr) {
+    throw Error(ErrorCode::InvalidArgument, {.file = path.string(), .key = {}},
+                "iterations are found with a convention; expected OpenOptions::convention");
   }
-  refuse_iteration(path, iteration);
+  const int64_t iteration = *options.iteration;
+  const std::string name = iteration_folder(iteration, *options.convention);
+  if (kind_behind(path / name) == EntryKind::Folder) return find_below(path, name, options);
+  auto location = find_in_folder(path, options.convention);
+  if (location && location->iteration == iteration) return *location;
+  refuse_iteration(path, iteration, *options.convention);
 }
 
 Location find_in_directory(const fs::path& path, const OpenOptions& options) {
-  if (options.iteration) return find_iteration(path, *options.iteration, options.limits);
-  if (is_there(path / kTrackerName)) return find_tracked(path, options.limits);
-  if (auto location = find_in_folder(path)) return *location;
-  refuse_folder(path);
+  if (options.iteration) return find_iteration(path, options);
+  if (is_root(path, options.convention)) return find_tracked(path, options);
+  if (auto location = find_in_folder(path, options.convention)) return *location;
+  refuse_folder(path, options.convention);
 }
 
 bool is_zip(std::string_view head) { return head.starts_with("PK\x03\x04"); }
@@ -123,13 +135,14 @@ bool is_safetensors(std::string_view head, uint64_t file_bytes) {
   return header_bytes <= file_bytes - 8;
 }
 
-Location find_in_file(const fs::path& path) {
+Location find_in_file(const fs::path& path, const FolderConvention* convention) {
   const std::string name = path.filename().string();
   const File file = File::open(path, name);
   std::string head(std::min<uint64_t>(file.size_bytes(), kHeadBytes), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(head)));
-  refuse_part(path, head);
+  refuse_part(path, head, convention);
   Location location;
+  location.convention = convention;
   location.folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   location.only_file = name;
   location.named_file = true;
@@ -148,19 +161,22 @@ Location find_in_file(const fs::path& path) {
 
 }  // namespace
 
-std::string iteration_folder(int64_t iteration) {
+std::string iteration_folder(int64_t iteration, const FolderConvention& convention) {
   std::string digits = std::to_string(iteration);
-  if (digits.size() < 7) digits.insert(0, 7 - digits.size(), '0');
-  return std::string(kIterationPrefix) + digits;
+  if (digits.size() < convention.iteration_digits) {
+    digits.insert(0, convention.iteration_digits - digits.size(), '0');
+  }
+  return std::string(convention.iteration_prefix) + digits;
 }
 
-bool holds_checkpoint(const fs::path& folder) {
-  return is_there(folder / kTrackerName) || find_in_folder(folder).has_value();
+bool holds_checkpoint(const fs::path& folder, const FolderConvention* convention) {
+  return is_root(folder, convention) || find_in_folder(folder, convention).has_value();
 }
 
-std::optional<int64_t> iteration_named(std::string_view folder_name) {
-  if (!folder_name.starts_with(kIterationPrefix)) return std::nullopt;
-  return as_number(folder_name.substr(kIterationPrefix.size()));
+std::optional<int64_t> iteration_named(std::string_view folder_name,
+                                       const FolderConvention& convention) {
+  if (!folder_name.starts_with(convention.iteration_prefix)) return std::nullopt;
+  return as_number(folder_name.substr(convention.iteration_prefix.size()));
 }
 
 Location find_checkpoint(const fs::path& path, const OpenOptions& options) {
@@ -172,17 +188,19 @@ Location find_checkpoint(const fs::path& path, const OpenOptions& options) {
                 "is not a folder; --iteration chooses one iteration of a checkpoint root",
                 "leave out --iteration");
   }
-  if (kind == EntryKind::File) return find_in_file(path);
+  if (kind == EntryKind::File) return find_in_file(path, options.convention);
   throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
               "neither a file nor a folder");
 }
 
-std::vector<IterationFolder> list_iterations(const fs::path& root, const Limits& limits) {
+std::vector<IterationFolder> list_iterations(const fs::path& root,
+                                             const FolderConvention& convention,
+                                             const Limits& limits) {
   if (kind_behind(root) == EntryKind::Absent) refuse_missing(root);
   std::vector<IterationFolder> folders;
   const Directory opened = Directory::open(root);
   for (const std::string& name : opened.list()) {
-    const auto iteration = iteration_of(root / name);
+    const auto iteration = iteration_of(root / name, convention);
     const bool is_folder = iteration && kind_behind(root / name) == EntryKind::Folder;
     if (is_folder && (limits.follow_links || opened.leads_inside(name)))
       folders.push_back({*iteration, root / name});

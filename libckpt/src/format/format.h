@@ -7,14 +7,13 @@
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/limits.h>
+#include <ckpt/root.h>
 
 #include "format/location/contents.h"
 #include "format/location/location.h"
 #include "io/file.h"
 
 namespace ckpt {
-
-inline constexpr const char* kTrackerName = "latest_checkpointed_iteration.txt";
 
 // One row a format: nothing else in the house knows its name.
 struct FormatReader {
@@ -23,13 +22,14 @@ struct FormatReader {
 };
 const FormatReader& reader_of(Format format);
 
-// What the text of a tracker names: an iteration, or none for "release". Throws Corrupt, with what
-// was found and why it is neither.
-std::optional<int64_t> tracked_iteration(std::string_view text);
+// What the text of a tracker names: an iteration, or none for the folder without a number. Throws
+// Corrupt, with what was found and why it is neither.
+std::optional<int64_t> tracked_iteration(std::string_view text, const FolderConvention& convention);
 std::string tracked_text(const File& tracker);  // as much as tells whether it names something
 // iter_0000003 -> 3, and back.
-std::optional<int64_t> iteration_named(std::string_view folder_name);
-std::string iteration_folder(int64_t iteration);
+std::optional<int64_t> iteration_named(std::string_view folder_name,
+                                       const FolderConvention& convention);
+std::string iteration_folder(int64_t iteration, const FolderConvention& convention);
 
 // Follows roots, trackers and --iteration; tells formats apart by content. Throws NotFound, Corrupt
 // (a tracker that holds junk, a link that leads out of the root) or Unsupported (a format that is
@@ -37,7 +37,7 @@ std::string iteration_folder(int64_t iteration);
 Location find_checkpoint(const std::filesystem::path& path, const OpenOptions& options);
 
 // Whether a folder is a root, or holds a checkpoint in one of the formats; its files are not
-// opened.
-bool holds_checkpoint(const std::filesystem::path& folder);
+// opened. Without a convention there are no roots, and no folders of ranks.
+bool holds_checkpoint(const std::filesystem::path& folder, const FolderConvention* convention);
 
 }  // namespace ckpt

@@ -8,8 +8,8 @@
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
 
-#include "base/byte_reader.h"
 #include <ckpt/nearest.h>
+#include "base/byte_reader.h"
 #include "format/foreign/foreign.h"
 #include "format/format.h"
 #include "format/torch/torch_save.h"
@@ -54,9 +54,9 @@ std::vector<std::string> entries_of(const fs::path& folder) {
   }
 }
 
-bool holds_readable_checkpoint(const fs::path& folder) {
+bool holds_readable_checkpoint(const fs::path& folder, const FolderConvention* convention) {
   try {
-    return holds_checkpoint(folder);
+    return holds_checkpoint(folder, convention);
   } catch (const Error&) {
     return false;
   }
@@ -107,24 +107,30 @@ bool is_torch_save_file(const fs::path& path) {
   }
 }
 
+std::optional<int64_t> iteration_at(const fs::path& folder, const FolderConvention* convention) {
+  if (convention == nullptr) return std::nullopt;
+  return iteration_named(folder.filename().string(), *convention);
+}
+
 // The checkpoints right below a folder: iterations, the newest first, then what else there is.
-std::vector<fs::path> checkpoints_in(const fs::path& folder) {
+std::vector<fs::path> checkpoints_in(const fs::path& folder, const FolderConvention* convention) {
   std::vector<fs::path> found;
   for (const std::string& name : entries_of(folder)) {
     const fs::path path = folder / name;
     const EntryKind kind = kind_of_entry(path);
-    const bool is_one = (kind == EntryKind::Folder && holds_readable_checkpoint(path)) ||
-                        (kind == EntryKind::File && is_torch_save_file(path));
+    const bool is_one =
+        (kind == EntryKind::Folder && holds_readable_checkpoint(path, convention)) ||
+        (kind == EntryKind::File && is_torch_save_file(path));
     if (is_one) found.push_back(path);
   }
-  std::ranges::stable_sort(found, std::ranges::greater(), [](const fs::path& path) {
-    return iteration_named(path.filename().string()).value_or(-1);
+  std::ranges::stable_sort(found, std::ranges::greater(), [convention](const fs::path& path) {
+    return iteration_at(path, convention).value_or(-1);
   });
   return found;
 }
 
-std::string hint_of_folder(const fs::path& folder) {
-  const std::vector<fs::path> found = checkpoints_in(folder);
+std::string hint_of_folder(const fs::path& folder, const FolderConvention* convention) {
+  const std::vector<fs::path> found = checkpoints_in(folder, convention);
   if (found.empty()) return {};
   const std::string first = shown(found[0]);
   const bool is_folder = kind_of_entry(found[0]) == EntryKind::Folder;
@@ -133,21 +139,32 @@ std::string hint_of_folder(const fs::path& folder) {
            " in it is a checkpoint: open " + first;
   }
   const std::string count = std::to_string(found.size()) + " checkpoints are in it: ";
-  if (iteration_named(found[0].filename().string())) {
+  if (iteration_at(found[0], convention)) {
     return count + "open the newest, " + first + ", or choose one with --iteration N";
   }
   return count + "open one of them, such as " + first;
 }
 
-bool is_dist_part(string_view name) { return name == "common.pt" || name.ends_with(".distcp"); }
+bool is_dist_part(string_view name, const FolderConvention* convention) {
+  return name.ends_with(".distcp") || (convention != nullptr && name == convention->common_file);
+}
 
 // A rank's folder of a `torch` checkpoint, which is read with the others.
-void refuse_rank_folder(const fs::path& folder) {
+void refuse_rank_folder(const fs::path& folder, const FolderConvention& convention) {
   const fs::path path = resolved(folder);
-  const bool is_rank = path.filename().string().starts_with("mp_rank_");
-  if (!is_rank || !holds_readable_checkpoint(path.parent_path())) return;
-  not_found(folder, "is one rank's folder of a Megatron checkpoint; expected the folder around it",
+  const bool is_rank = path.filename().string().starts_with(convention.rank_folder_prefix);
+  if (!is_rank || !holds_readable_checkpoint(path.parent_path(), &convention)) return;
+  not_found(folder,
+            "is one rank's folder of a " + std::string(convention.framework) +
+                " checkpoint; expected the folder around it",
             "open " + shown(around(folder)));
+}
+
+// What would have made a folder a checkpoint.
+std::string expected_entries(const FolderConvention* convention) {
+  if (convention == nullptr) return "no .metadata, no safetensors file";
+  return "no .metadata, no " + std::string(convention->rank_folder_prefix) +
+         " folder, no safetensors file, no " + std::string(convention->tracker);
 }
 
 // --- files that belong to a folder ---------------------------------------------------------------
@@ -155,14 +172,16 @@ void refuse_rank_folder(const fs::path& folder) {
 constexpr Foreign kDistPart = {"a part of a torch_dist (DCP) checkpoint", {}};
 constexpr Foreign kTracker = {"the tracker of a checkpoint root", {}};
 
-const Foreign* part_kind(const fs::path& path, string_view head) {
+const Foreign* part_kind(const fs::path& path, string_view head,
+                         const FolderConvention* convention) {
   const std::string name = path.filename().string();
-  if (name == kTrackerName) return &kTracker;
+  if (convention != nullptr && name == convention->tracker) return &kTracker;
   if (name == kMetadataName || (name.starts_with("__") && name.ends_with(kMetadataName))) {
     return &kDistPart;
   }
   if (name.ends_with(".distcp")) return &kDistPart;
-  const bool is_backend = name == "metadata.json" && head.find("sharded_backend") != head.npos;
+  const bool is_backend = convention != nullptr && name == convention->backend_file &&
+                          head.find(convention->backend_key) != head.npos;
   return is_backend ? &kDistPart : nullptr;
 }
 
@@ -180,23 +199,23 @@ void refuse_missing(const fs::path& path) {
   not_found(path, "no such file or folder", hint_of_missing(path));
 }
 
-void refuse_folder(const fs::path& folder) {
+void refuse_folder(const fs::path& folder, const FolderConvention* convention) {
   const std::vector<std::string> entries = entries_of(folder);
   if (const Foreign* const foreign = foreign_folder(entries)) refuse_foreign(*foreign, folder);
-  refuse_rank_folder(folder);
-  if (std::ranges::any_of(entries, is_dist_part)) {
+  if (convention != nullptr) refuse_rank_folder(folder, *convention);
+  if (std::ranges::any_of(entries, [convention](const std::string& name) {
+        return is_dist_part(name, convention);
+      })) {
     not_found(folder, "holds parts of a torch_dist (DCP) checkpoint, but no .metadata",
               "the save was interrupted, or whoever copied it left out names that begin with a "
               "dot: copy the folder, not FOLDER/*");
   }
-  not_found(folder,
-            "holds no checkpoint: no .metadata, no mp_rank_ folder, no safetensors file, no " +
-                std::string(kTrackerName),
-            hint_of_folder(folder));
+  not_found(folder, "holds no checkpoint: " + expected_entries(convention),
+            hint_of_folder(folder, convention));
 }
 
-std::string hint_of_iterations(const fs::path& root) {
-  const std::vector<IterationFolder> found = list_iterations(root);
+std::string hint_of_iterations(const fs::path& root, const FolderConvention& convention) {
+  const std::vector<IterationFolder> found = list_iterations(root, convention);
   if (found.empty()) return {};
   const std::string newest = std::to_string(found[0].iteration);
   if (found.size() == 1) return "it holds iteration " + newest + " only: --iteration " + newest;
@@ -204,29 +223,32 @@ std::string hint_of_iterations(const fs::path& root) {
          ": --iteration " + newest;
 }
 
-void refuse_iteration(const fs::path& root, int64_t iteration) {
+void refuse_iteration(const fs::path& root, int64_t iteration, const FolderConvention& convention) {
   const std::string number = std::to_string(iteration);
-  if (const auto own = iteration_named(resolved(root).filename().string());
-      own && holds_readable_checkpoint(root)) {
+  if (const auto own = iteration_at(resolved(root), &convention);
+      own && holds_readable_checkpoint(root, &convention)) {
     not_found(root,
               "is iteration " + std::to_string(*own) + " itself; --iteration " + number +
                   " needs the root that holds it",
               "open " + shown(around(root)) + " with --iteration " + number);
   }
-  if (std::string hint = hint_of_iterations(root); !hint.empty()) {
-    not_found(root / iteration_folder(iteration), "the root holds no such iteration",
+  if (std::string hint = hint_of_iterations(root, convention); !hint.empty()) {
+    not_found(root / iteration_folder(iteration, convention), "the root holds no such iteration",
               std::move(hint));
   }
-  const bool is_one = holds_readable_checkpoint(root);
-  not_found(root, "holds no iterations (iter_0000003); --iteration needs a checkpoint root",
-            is_one ? "it is a checkpoint itself: leave out --iteration" : hint_of_folder(root));
+  const bool is_one = holds_readable_checkpoint(root, &convention);
+  not_found(root,
+            "holds no iterations (" + iteration_folder(3, convention) +
+                "); --iteration needs a checkpoint root",
+            is_one ? "it is a checkpoint itself: leave out --iteration"
+                   : hint_of_folder(root, &convention));
 }
 
-void refuse_part(const fs::path& path, string_view head) {
-  const Foreign* const part = part_kind(path, head);
+void refuse_part(const fs::path& path, string_view head, const FolderConvention* convention) {
+  const Foreign* const part = part_kind(path, head, convention);
   if (part == nullptr) return;
   const fs::path folder = folder_of(path);
-  const bool is_whole = holds_readable_checkpoint(folder);
+  const bool is_whole = holds_readable_checkpoint(folder, convention);
   throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
               "is " + std::string(part->name) + "; expected the folder that holds it",
               is_whole ? "open " + shown(folder)

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <string_view>
 
+#include <ckpt/folder_convention.h>
+
 #include "io/file.h"
 
 namespace ckpt {
@@ -16,17 +18,21 @@ namespace ckpt {
 
 // Of a folder that holds no checkpoint. Throws Unsupported for what other programs write, else
 // NotFound, with the checkpoints that lie below it.
-[[noreturn]] void refuse_folder(const std::filesystem::path& folder);
+[[noreturn]] void refuse_folder(const std::filesystem::path& folder,
+                                const FolderConvention* convention);
 
 // What iterations a root holds, for a hint: empty where it holds none.
-std::string hint_of_iterations(const std::filesystem::path& root);
+std::string hint_of_iterations(const std::filesystem::path& root,
+                               const FolderConvention& convention);
 
 // Of an iteration that was asked for by number. Throws NotFound.
-[[noreturn]] void refuse_iteration(const std::filesystem::path& root, int64_t iteration);
+[[noreturn]] void refuse_iteration(const std::filesystem::path& root, int64_t iteration,
+                                   const FolderConvention& convention);
 
 // Throws Unsupported where a file is a part of what its folder holds: .metadata, a .distcp, the
 // tracker. `head`: its first bytes.
-void refuse_part(const std::filesystem::path& path, std::string_view head);
+void refuse_part(const std::filesystem::path& path, std::string_view head,
+                 const FolderConvention* convention);
 
 // Of a file that is read by none of the formats. Throws Unsupported for what other programs write,
 // else Corrupt.

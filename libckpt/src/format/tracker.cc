@@ -1,7 +1,8 @@
-// latest_checkpointed_iteration.txt of a checkpoint root: which iteration it names.
+// The tracker of a checkpoint root: which iteration it names.
 #include <charconv>
 
-#include <ckpt/convert.h>
+#include <ckpt/error.h>
+#include <ckpt/root.h>
 
 #include "format/format.h"
 #include "io/publish.h"
@@ -9,7 +10,6 @@
 namespace ckpt {
 namespace {
 
-constexpr std::string_view kRelease = "release";
 constexpr std::string_view kDigits = "0123456789";
 constexpr uint64_t kTrackerBytesMax = 64;
 
@@ -24,26 +24,30 @@ std::string why_no_number(std::string_view text) {
   return "it is not a number";
 }
 
-[[noreturn]] void refuse(std::string_view text, const std::string& reason) {
-  throw Error(ErrorCode::Corrupt, {kTrackerName, 0, {}},
-              "expected an iteration or 'release', found '" + escaped(text) + "': " + reason,
-              "the tracker holds an iteration in decimal digits and nothing else, 3 for "
-              "iter_0000003; --iteration N opens one whatever it holds");
+[[noreturn]] void refuse(std::string_view text, const std::string& reason,
+                         const FolderConvention& convention) {
+  throw Error(ErrorCode::Corrupt, {std::string(convention.tracker), 0, {}},
+              "expected an iteration or '" + std::string(convention.unnumbered) + "', found '" +
+                  escaped(text) + "': " + reason,
+              "the tracker holds an iteration in decimal digits and nothing else, 3 for " +
+                  iteration_folder(3, convention) + "; --iteration N opens one whatever it holds");
 }
 
 }  // namespace
 
-std::optional<int64_t> tracked_iteration(std::string_view text) {
+std::optional<int64_t> tracked_iteration(std::string_view text,
+                                         const FolderConvention& convention) {
   if (text.size() > kTrackerBytesMax) {
-    refuse(text.substr(0, kTrackerBytesMax), "it is longer than any iteration's number");
+    refuse(text.substr(0, kTrackerBytesMax), "it is longer than any iteration's number",
+           convention);
   }
-  // Megatron writes no newline, people do.
+  // Programs write no newline, people do.
   const std::string_view word = text.substr(0, text.find_last_not_of("\n\r ") + 1);
-  if (word == kRelease) return std::nullopt;
+  if (word == convention.unnumbered) return std::nullopt;
   int64_t iteration = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), iteration);
   const bool is_number = error == std::errc() && end == word.data() + word.size();
-  if (!is_number || word.front() == '-') refuse(word, why_no_number(word));
+  if (!is_number || word.front() == '-') refuse(word, why_no_number(word), convention);
   return iteration;
 }
 
@@ -53,27 +57,29 @@ std::string tracked_text(const File& tracker) {
   return text;
 }
 
-std::optional<int64_t> latest_iteration(const std::filesystem::path& root) {
-  const auto text = text_of(root / kTrackerName);
-  return text ? tracked_iteration(*text) : std::nullopt;
+std::optional<int64_t> latest_iteration(const std::filesystem::path& root,
+                                        const FolderConvention& convention) {
+  const auto text = text_of(root / convention.tracker);
+  return text ? tracked_iteration(*text, convention) : std::nullopt;
 }
 
-void set_latest(const std::filesystem::path& root, const std::string& folder_name) {
-  std::string text = folder_name;  // "release"
-  if (folder_name != kRelease) {
-    const auto iteration = iteration_named(folder_name);
+void set_latest(const std::filesystem::path& root, const std::string& folder_name,
+                const FolderConvention& convention) {
+  std::string text = folder_name;
+  if (folder_name != convention.unnumbered) {
+    const auto iteration = iteration_named(folder_name, convention);
     if (!iteration) {
       throw Error(ErrorCode::InvalidArgument, {folder_name}, "is not the folder of an iteration");
     }
-    const auto latest = latest_iteration(root);
+    const auto latest = latest_iteration(root, convention);
     if (latest && *latest > *iteration) return;
     text = std::to_string(*iteration);
   }
-  replace_text(root / kTrackerName, text);
+  replace_text(root / convention.tracker, text);
 }
 
-bool clean_latest(const std::filesystem::path& root) {
-  return remove_unfinished_text(root / kTrackerName);
+bool clean_latest(const std::filesystem::path& root, const FolderConvention& convention) {
+  return remove_unfinished_text(root / convention.tracker);
 }
 
 }  // namespace ckpt

@@ -9,7 +9,8 @@ bool is_safetensors_folder(const std::filesystem::path& destination) {
 
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options) {
-  const Checkpoint opened = Checkpoint::open(source, {options.iteration, options.limits});
+  const Checkpoint opened =
+      Checkpoint::open(source, {options.iteration, options.limits, options.convention});
   const Format format = options.format.value_or(opened.catalog().format);
   const TargetSpec spec{format, is_safetensors_folder(destination), options.keys};
   Target target = make_target(opened, spec);
@@ -20,7 +21,7 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
     if (options.verify) {
       VerifyOptions checks;
       checks.execution = options.execute;
-      refuse_damage(verify(open_result(written, opened.limits()), checks));
+      refuse_damage(verify(open_result(written, {std::nullopt, opened.limits()}), checks));
     }
     return check_plain_result(opened, spec, written,
                               {not_carried, options.verify, options.execute});

@@ -113,6 +113,16 @@ struct Checkpoint::State {
                       {file_path(region.file), region.bytes.offset_bytes, tensor->key});
   }
 
+  bool follows_convention() const {
+    const FolderConvention* const convention = location.convention;
+    if (contents.catalog.format == Format::Torch) return !location.only_file;
+    if (convention == nullptr || contents.catalog.format != Format::TorchDist) return false;
+    const std::string common_file(convention->common_file);
+    if (contents.has_backend_file || contents.documents.contains(common_file)) return true;
+    const auto planner_data = contents.dist_metadata->root().state()->find("planner_data");
+    return location.iteration && (!planner_data || planner_data->is_none());
+  }
+
   std::string shown_name(const std::string& path) const {
     return location.was_root ? location.folder.filename().string() + "/" + path : path;
   }
@@ -221,14 +231,10 @@ std::string Checkpoint::shown_path() const {
 bool Checkpoint::was_root() const { return state_->location.was_root; }
 const Limits& Checkpoint::limits() const { return state_->limits; }
 
-bool Checkpoint::is_megatron() const {
-  const Contents& contents = state_->contents;
-  if (contents.catalog.format == Format::Torch) return !state_->location.only_file;
-  if (contents.catalog.format != Format::TorchDist) return false;
-  if (contents.has_backend_file || contents.documents.contains("common.pt")) return true;
-  const auto planner_data = contents.dist_metadata->root().state()->find("planner_data");
-  return state_->location.iteration && (!planner_data || planner_data->is_none());
+const FolderConvention* Checkpoint::convention() const {
+  return state_->follows_convention() ? state_->location.convention : nullptr;
 }
+const FolderConvention* Checkpoint::known_convention() const { return state_->location.convention; }
 
 const Document* Checkpoint::document(std::string_view file) const {
   const auto found = state_->contents.documents.find(std::string(file));

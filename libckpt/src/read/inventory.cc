@@ -14,7 +14,7 @@ namespace {
 class ObjectFinder {
  public:
   explicit ObjectFinder(const Document& document) {
-    const Value root = document.tree.root();  // of common.pt, which is listed as one object
+    const Value root = document.tree.root();  // of a file that is listed as one object
     if (root.is(Kind::Dict)) objects_[""].push_back({"", root.id()});
     for (RootObject& object : root_objects(document)) {
       objects_[object.pointer].push_back(std::move(object));

@@ -185,7 +185,8 @@ Inventory plain_inventory(const Checkpoint& checkpoint) {
       catalog.files.size() == 1 ? checkpoint.document(catalog.files[0].path) : nullptr;
   if (document == nullptr) {
     throw Error(ErrorCode::Unsupported, {.file = checkpoint.shown_path(), .key = {}},
-                "the files of this Megatron checkpoint have no names in common with other formats",
+                "the files of this " + std::string(checkpoint.convention()->framework) +
+                    " checkpoint have no names in common with other formats",
                 "ckpt-inspect hash without --logical compares it under stored names");
   }
   return FileWalk(checkpoint, *document).run();

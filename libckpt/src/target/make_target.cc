@@ -6,17 +6,14 @@
 namespace ckpt {
 namespace {
 
-// Megatron's folders carry more than a state dict: what they lose is known to liboptim only.
-void refuse_megatron(const Checkpoint& source) {
-  if (!source.is_megatron()) return;
-  const bool common_missing = source.catalog().format == Format::TorchDist &&
-                              source.document("common.pt") == nullptr &&
-                              source.catalog().find_object("common_state/shard_0_1") == nullptr;
-  throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-              common_missing
-                  ? "a Megatron checkpoint with neither common.pt nor a common state in the store"
-                  : "is a Megatron checkpoint; expected a plain state dict",
-              "ckpt-inspect ls, show, tree, groups, hash, diff and verify work on it");
+// Such folders carry more than a state dict: who knows the convention knows what they would lose.
+void refuse_convention(const Checkpoint& source) {
+  const FolderConvention* const convention = source.convention();
+  if (convention == nullptr) return;
+  throw Error(
+      ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+      "is a " + std::string(convention->framework) + " checkpoint; expected a plain state dict",
+      std::string(convention->commands_hint));
 }
 
 Target make_plain_target(PlainState state, const TargetSpec& spec) {
@@ -38,7 +35,7 @@ Holdings carried_by(const Target& target, const Holdings& held) {
 }  // namespace
 
 Target make_target(const Checkpoint& source, const TargetSpec& spec) {
-  refuse_megatron(source);
+  refuse_convention(source);
   constexpr std::string_view kNames[] = {"a new file", "DCP", "safetensors"};
   PlainState state = read_plain_state(source, kNames[static_cast<size_t>(spec.format)]);
   const uint64_t left_out_count = apply(spec.keys, state);

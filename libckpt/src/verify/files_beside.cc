@@ -6,8 +6,8 @@
 #include <set>
 
 #include <ckpt/error.h>
+#include <ckpt/glob.h>
 
-#include "format/format.h"
 #include "io/directory.h"
 #include "io/file.h"
 #include "verify/verify_files.h"
@@ -17,34 +17,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kRankFolderStart = "mp_rank_";
-constexpr std::string_view kDataLoaderStart = "train_dataloader_dprank";
-constexpr std::string_view kOldRankFileStart = "layer_wise_optimizer_";
-
-struct Companion {
-  std::string_view name, what;
-};
-constexpr Companion kCompanions[] = {
-    {"run_config.yaml", "the configuration of a Megatron Bridge run"},
-    {"train_state.pt", "the progress of a Megatron Bridge run: steps, consumed samples"},
-    {"latest_train_state.pt", "the progress of a Megatron Bridge run: steps, consumed samples"},
-    {"tokenizer", "the tokenizer's files"},
-    {"context", "NeMo's description of model and trainer"},
-    {"modelopt_state", "NVIDIA ModelOpt's state: how the model was quantised or pruned"},
-    {"modelopt_run_config.yaml", "the configuration of a run with NVIDIA ModelOpt"},
-    {"wgrads", "weight gradients that Megatron was told to save"},
-    {"dgrads", "activation gradients that Megatron was told to save"},
-    {"progress.txt", "Megatron's log of its saves"},
-    {"tensorboard", "training curves of the run"},
-    {"wandb", "training curves of the run"},
-};
+// Empty for names that are not known.
+std::string companion_of(const std::string& name, const FolderConvention* convention) {
+  if (convention == nullptr) return {};
+  for (const Companion& companion : convention->companions) {
+    if (Glob(companion.name).matches(name)) return std::string(companion.what);
+  }
+  return {};
+}
 
 // What only an interrupted or another save can have left here.
-const char* left_over_reason(const std::string& name, Format format) {
+const char* left_over_reason(const std::string& name, const Catalog& catalog,
+                             const FolderConvention* convention) {
   if (name.ends_with(".distcp")) return ".metadata does not name this file";
   if (name == ".metadata.tmp") return "left by a save that did not finish";
-  if (format != Format::TorchDist) return nullptr;
-  if (name.starts_with(kOldRankFileStart) || name.starts_with(kRankFolderStart)) {
+  if (catalog.format != Format::TorchDist || convention == nullptr) return nullptr;
+  if (name.starts_with(convention->stray_rank_file_prefix) ||
+      name.starts_with(convention->rank_folder_prefix)) {
     return "belongs to a torch checkpoint";
   }
   return nullptr;
@@ -53,7 +42,9 @@ const char* left_over_reason(const std::string& name, Format format) {
 class Lister {
  public:
   explicit Lister(const Checkpoint& checkpoint)
-      : checkpoint_(checkpoint), catalog_(checkpoint.catalog()) {
+      : checkpoint_(checkpoint),
+        catalog_(checkpoint.catalog()),
+        convention_(checkpoint.known_convention()) {
     for (const FileEntry& file : catalog_.files) known_.insert(file.path);
   }
 
@@ -71,15 +62,16 @@ class Lister {
   // A single file shares its folder with whatever else is there.
   bool owns_folder() const {
     if (catalog_.format == Format::TorchDist) return true;
-    return catalog_.format == Format::Torch && checkpoint_.is_megatron();
+    return catalog_.format == Format::Torch && checkpoint_.convention() != nullptr;
   }
 
   void list_folder(const std::string& prefix) {
     for (const std::string& name : Directory::open(checkpoint_.folder() / prefix).list()) {
       const std::string path = prefix + name;
       const bool is_folder = kind_of_entry(checkpoint_.folder() / path) == EntryKind::Folder;
-      if (known_.contains(path) || (!is_folder && is_about_files(path))) continue;
-      const bool is_rank = is_folder && path.starts_with(kRankFolderStart);
+      if (known_.contains(path) || (!is_folder && is_about_files(path, convention_))) continue;
+      const bool is_rank =
+          is_folder && convention_ != nullptr && path.starts_with(convention_->rank_folder_prefix);
       if (is_rank && (catalog_.format == Format::Torch || list_data_loaders(path))) continue;
       add(path, name, is_folder);
     }
@@ -93,13 +85,13 @@ class Lister {
     }
   }
 
-  // Megatron gives data loaders' files the place that they would have in format torch. False where
-  // the folder holds something else, or nothing.
+  // Files of data loaders have the place that they would have in format torch. False where the
+  // folder holds something else, or nothing.
   bool list_data_loaders(const std::string& folder) {
     const std::vector<std::string> names = Directory::open(checkpoint_.folder() / folder).list();
     const bool are_loaders =
-        !names.empty() && std::ranges::all_of(names, [](const std::string& name) {
-          return name.starts_with(kDataLoaderStart);
+        !names.empty() && std::ranges::all_of(names, [this](const std::string& name) {
+          return name.starts_with(convention_->data_loader_prefix);
         });
     if (!are_loaders) return false;
     for (const std::string& name : names) add(folder + "/" + name, name, false);
@@ -107,9 +99,10 @@ class Lister {
   }
 
   void add(const std::string& path, const std::string& name, bool is_folder) {
-    FileBeside file{path, checkpoint_.shown_name(path), BesideKind::Unknown, companion_of(name),
-                    is_folder};
-    if (const char* reason = left_over_reason(path, catalog_.format); reason && file.what.empty()) {
+    FileBeside file{path, checkpoint_.shown_name(path), BesideKind::Unknown,
+                    companion_of(name, convention_), is_folder};
+    const char* const reason = left_over_reason(path, catalog_, convention_);
+    if (reason != nullptr && file.what.empty()) {
       file.kind = BesideKind::LeftOver;
       file.what = reason;
     } else if (!file.what.empty()) {
@@ -121,16 +114,21 @@ class Lister {
     found_.push_back(std::move(file));
   }
 
+  bool belongs_to_root(const std::string& name) const {
+    return name == convention_->tracker || name == convention_->unnumbered ||
+           name.starts_with(convention_->iteration_prefix);
+  }
+
   // Its iterations are checkpoints of their own.
   void list_root() {
     const fs::path root = checkpoint_.folder().parent_path();
     for (const std::string& name : Directory::open(root).list()) {
       const fs::path path = root / name;
       const bool is_folder = kind_of_entry(path) == EntryKind::Folder;
-      if (name == kTrackerName || name.starts_with("iter_") || name == "release") continue;
-      FileBeside file{"../" + name,       name,      BesideKind::Companion,
-                      companion_of(name), is_folder, true};
-      if (name.starts_with(kOldRankFileStart)) {
+      if (belongs_to_root(name)) continue;
+      FileBeside file{"../" + name, name, BesideKind::Companion, companion_of(name, convention_),
+                      is_folder,    true};
+      if (name.starts_with(convention_->stray_rank_file_prefix)) {
         file.what = "lies in the root, outside every iteration";
       } else if (file.what.empty()) {
         file.kind = BesideKind::Unknown;
@@ -142,6 +140,7 @@ class Lister {
 
   const Checkpoint& checkpoint_;
   const Catalog& catalog_;
+  const FolderConvention* convention_;  // set where a root was opened
   std::set<std::string> known_;
   std::vector<FileBeside> found_;
 };
@@ -159,21 +158,13 @@ std::vector<NotCarried> files_not_carried(const Checkpoint& checkpoint) {
     files.push_back({std::move(file.shown), std::move(file.what)});
   }
   const bool has_rank_folders =
-      checkpoint.catalog().format == Format::Torch && checkpoint.is_megatron();
+      checkpoint.catalog().format == Format::Torch && checkpoint.convention() != nullptr;
   for (const FileEntry& file : checkpoint.catalog().files) {
-    std::string what = companion_of(fs::path(file.path).filename());
+    std::string what = companion_of(fs::path(file.path).filename(), checkpoint.convention());
     if (!has_rank_folders || what.empty()) continue;
     files.push_back({checkpoint.shown_name(file.path), std::move(what)});
   }
   return files;
-}
-
-std::string companion_of(const std::string& file_name) {
-  if (file_name.starts_with(kDataLoaderStart) && file_name.ends_with(".pt")) {
-    return "the data loader state of one data-parallel rank";
-  }
-  const auto known = std::ranges::find(kCompanions, file_name, &Companion::name);
-  return known != std::end(kCompanions) ? std::string(known->what) : "";
 }
 
 std::string text_beside(const Checkpoint& checkpoint, const std::string& file_name) {

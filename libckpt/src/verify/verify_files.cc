@@ -6,7 +6,6 @@
 
 #include <ckpt/files_beside.h>
 
-#include "format/format.h"
 #include "codec/integrity.h"
 #include "io/directory.h"
 #include "io/file.h"
@@ -15,8 +14,6 @@ namespace ckpt {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kBackendName = "metadata.json";
 
 bool starts_as_zip(const File& file) {
   std::array<std::byte, 4> head = {};
@@ -33,7 +30,7 @@ class Lister {
   std::vector<VerifiedFile> run() {
     find_entries();
     for (uint32_t i = 0; i < catalog_.files.size(); ++i) add_known(i);
-    if (catalog_.format == Format::TorchDist) check_common_state();
+    if (catalog_.format == Format::TorchDist && convention_ != nullptr) check_common_state();
     add_plain_files();
     for (const FileBeside& file : files_beside(checkpoint_)) add_beside(file);
     if (checkpoint_.was_root()) add_tracker();
@@ -81,23 +78,24 @@ class Lister {
                          "is missing"});
   }
 
-  // Megatron's metadata.json names a backend for common.pt where there is such a file.
   void check_common_state() {
-    if (known_.contains("common.pt")) return;
-    const std::string text = text_beside(checkpoint_, kBackendName);
-    if (text.find("\"common_backend\"") == text.npos) return;
+    const std::string name(convention_->common_file), backend(convention_->backend_file);
+    if (known_.contains(name)) return;
+    const std::string text = text_beside(checkpoint_, backend);
+    if (text.find('"' + std::string(convention_->common_key) + '"') == text.npos) return;
     findings_.push_back({CheckKind::Structure,
                          Severity::Damage,
-                         {.file = checkpoint_.shown_name("common.pt"), .key = {}},
-                         "is missing, although metadata.json names its format"});
+                         {.file = checkpoint_.shown_name(name), .key = {}},
+                         "is missing, although " + backend + " names its format"});
   }
 
   void add_plain_files() {
-    const bool is_folder = catalog_.format == Format::TorchDist ||
-                           (catalog_.format == Format::Torch && checkpoint_.is_megatron());
+    const bool is_folder =
+        catalog_.format == Format::TorchDist ||
+        (catalog_.format == Format::Torch && checkpoint_.convention() != nullptr);
     if (!is_folder) return;
     for (const std::string& name : Directory::open(checkpoint_.folder()).list()) {
-      if (known_.contains(name) || !is_about_files(name)) continue;
+      if (known_.contains(name) || !is_about_files(name, convention_)) continue;
       if (kind_of_entry(checkpoint_.folder() / name) == EntryKind::Folder) continue;
       files_.push_back({name, checkpoint_.shown_name(name), FileRole::Plain});
     }
@@ -118,13 +116,14 @@ class Lister {
   }
 
   void add_tracker() {
-    const fs::path path = checkpoint_.folder().parent_path() / kTrackerName;
-    if (kind_of_entry(path) == EntryKind::Absent) return;
-    files_.push_back({std::string("../") + kTrackerName, kTrackerName, FileRole::Tracker});
+    const std::string name(convention_->tracker);
+    if (kind_of_entry(checkpoint_.folder().parent_path() / name) == EntryKind::Absent) return;
+    files_.push_back({"../" + name, name, FileRole::Tracker});
   }
 
   const Checkpoint& checkpoint_;
   const Catalog& catalog_;
+  const FolderConvention* convention_ = checkpoint_.known_convention();
   std::vector<Finding>& findings_;
   std::vector<bool> with_entries_ = std::vector<bool>(catalog_.files.size());  // by index
   std::set<std::string> known_;
@@ -160,15 +159,18 @@ void take_manifest(FileHashes hashes, const Checkpoint& checkpoint,
 void read_manifest(const Checkpoint& checkpoint, std::vector<VerifiedFile>& files,
                    std::vector<Finding>& findings) {
   const fs::path path = checkpoint.folder() / kIntegrityName;
-  if (!checkpoint.is_megatron() || kind_behind(path) != EntryKind::File) return;
+  if (checkpoint.convention() == nullptr || kind_behind(path) != EntryKind::File) return;
   try {
     const VerifiedFile manifest{kIntegrityName, checkpoint.shown_name(kIntegrityName)};
     const File file = open_verified(checkpoint, manifest);
     take_manifest(read_integrity(file, checkpoint.limits()), checkpoint, files, findings);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;
+    const bool is_unknown =
+        error.code() == ErrorCode::Unsupported && error.where().key == kAlgorithmKey;
     findings.push_back(
-        {CheckKind::Content, Severity::Damage, error.where(), error.problem(), error.hint()});
+        {CheckKind::Content, Severity::Damage, error.where(), error.problem(),
+         is_unknown ? std::string(checkpoint.convention()->manifest_hint) : error.hint()});
   }
 }
 
@@ -190,8 +192,9 @@ std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<F
   return files;
 }
 
-bool is_about_files(const std::string& name) {
-  return name == ".metadata" || name == "metadata.json" || name == kIntegrityName ||
+bool is_about_files(const std::string& name, const FolderConvention* convention) {
+  const bool is_backend = convention != nullptr && name == convention->backend_file;
+  return is_backend || name == ".metadata" || name == kIntegrityName ||
          (name.starts_with("__") && name.ends_with(".metadata"));
 }
 

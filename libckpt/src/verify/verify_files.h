@@ -40,7 +40,7 @@ struct VerifiedFile {
 std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<Finding>& findings);
 
 // Names of files that say what is where, and hold no state themselves; read as a whole.
-bool is_about_files(const std::string& name);
+bool is_about_files(const std::string& name, const FolderConvention* convention);
 
 // Throws Corrupt for a link that leads out of the checkpoint, as opening the checkpoint does.
 File open_verified(const Checkpoint& checkpoint, const VerifiedFile& file);

@@ -112,7 +112,7 @@ class ItemChecker {
                   CheckKind::Structure);
   }
 
-  // What the entry holds is what .metadata says. Megatron's objects may hold tensors, too.
+  // What the entry holds is what .metadata says. Objects may hold tensors, too.
   void check_entry_of(const VerifiedItem& item, const RandomAccess& file, ByteRange archive) {
     const VerifiedFile& shown = account_.files()[item.file];
     try {

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
+#include <ckpt/limits.h>
+#include <ckpt/root.h>
 #include <optim/layout_export.h>
 
 namespace optim {

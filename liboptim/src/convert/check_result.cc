@@ -3,6 +3,7 @@
 
 #include <ckpt/error.h>
 #include <optim/logical_inventory.h>
+#include <optim/megatron_folders.h>
 #include <optim/verify.h>
 
 #include "layouts/layer_wise_target.h"
@@ -71,6 +72,10 @@ ckpt::Inventory wanted_tensors(const TrainingState& view, const ckpt::KeyRules& 
   return inventory;
 }
 
+ckpt::Checkpoint open_written(const fs::path& written, const ckpt::ConvertOptions& options) {
+  return ckpt::open_result(written, {std::nullopt, options.limits, &kMegatronFolders});
+}
+
 }  // namespace
 
 CheckWritten plain_check(const ckpt::Checkpoint& source, ckpt::TargetSpec spec,
@@ -89,7 +94,7 @@ CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSour
   return [&view, &payloads, &options, layout,
           not_carried = std::move(not_carried)](const fs::path& written) {
     refuse_damage(written, options);
-    const ckpt::Checkpoint result = ckpt::open_result(written, options.limits);
+    const ckpt::Checkpoint result = open_written(written, options);
     const bool is_of_august = layout == StoreLayout::August2026;
     const ckpt::Inventory wanted =
         is_of_august ? logical_inventory(as_of_august(view)) : logical_inventory(view);
@@ -107,7 +112,7 @@ CheckWritten layer_wise_safetensors_check(const TrainingState& view,
   return
       [&view, &payloads, &options, not_carried = std::move(not_carried)](const fs::path& written) {
         refuse_damage(written, options);
-        const ckpt::Checkpoint result = ckpt::open_result(written, options.limits);
+        const ckpt::Checkpoint result = open_written(written, options);
         const ckpt::Inventory wanted = wanted_tensors(view, options.keys);
         const ckpt::Inventory found{native_inventory(result).tensors, {}};
         ckpt::require_same_content({wanted, payloads}, {found, result},

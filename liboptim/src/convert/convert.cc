@@ -5,7 +5,9 @@
 #include <ckpt/convert.h>
 #include <ckpt/error.h>
 #include <ckpt/files_beside.h>
+#include <ckpt/root.h>
 #include <optim/convert.h>
+#include <optim/megatron_folders.h>
 
 #include "convert/check_result.h"
 #include "layouts/checkpoint_kind.h"
@@ -41,8 +43,7 @@ void require_only_data_parallel(const ParallelSizes& sizes) {
               "only the data-parallel size can be changed; all others must be 1");
 }
 
-constexpr const char* kCommonName = "common.pt";
-constexpr const char* kTrackerName = "latest_checkpointed_iteration.txt";
+const std::string kCommonName(kMegatronFolders.common_file);
 
 using Links = std::vector<ckpt::LinkedFile>;
 
@@ -72,7 +73,9 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
     throw Error(ErrorCode::NotFound, {.file = job.destination.string(), .key = {}},
                 "is not a folder, so no iteration can be added to it");
   }
-  if (options.into) ckpt::latest_iteration(job.destination);  // throws now what set_latest() would
+  if (options.into) {  // throws now what set_latest() would
+    ckpt::latest_iteration(job.destination, kMegatronFolders);
+  }
   tell_other_iterations(job.source, target, options.base.strict);
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =
@@ -84,7 +87,9 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
   // Who published may have ended before this.
   const bool is_in_place = report.outcome == ckpt::Outcome::Published ||
                            report.outcome == ckpt::Outcome::AlreadyPublished;
-  if (options.into && is_in_place) ckpt::set_latest(job.destination, place.filename().string());
+  if (options.into && is_in_place) {
+    ckpt::set_latest(job.destination, place.filename().string(), kMegatronFolders);
+  }
   return report;
 }
 
@@ -102,7 +107,7 @@ Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target) {
   }
   std::erase_if(target.files, [](const ckpt::TargetFile& file) {
     const std::string name = std::filesystem::path(file.path).filename();
-    return name != kCommonName && name != kTrackerName;
+    return name != kCommonName && name != kMegatronFolders.tracker;
   });
   std::filesystem::path folder;  // of the iteration, in a root
   for (const ckpt::TargetFile& file : target.files) {
@@ -253,10 +258,10 @@ std::filesystem::path place_in_root(const std::filesystem::path& root,
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options) {
   const ckpt::Checkpoint opened =
-      ckpt::Checkpoint::open(source, {options.base.iteration, options.base.limits});
+      open_checkpoint(source, {options.base.iteration, options.base.limits});
   const Job job{opened, source, destination};
   if (!is_layer_wise(opened)) {
-    if (opened.is_megatron()) refuse_other_megatron(opened);
+    if (is_megatron(opened)) refuse_other_megatron(opened);
     return convert_plain(job, options);
   }
   return convert_layer_wise(job, options);
@@ -266,8 +271,8 @@ ConvertReport reshard(const std::filesystem::path& source, const std::filesystem
                       const ReshardOptions& options) {
   require_only_data_parallel(options.sizes);
   const ckpt::Checkpoint opened =
-      ckpt::Checkpoint::open(source, {options.base.iteration, options.base.limits});
-  if (opened.is_megatron() && opened.catalog().format == ckpt::Format::TorchDist &&
+      open_checkpoint(source, {options.base.iteration, options.base.limits});
+  if (is_megatron(opened) && opened.catalog().format == ckpt::Format::TorchDist &&
       !read_common_state(opened)) {
     refuse_kind(opened, "common.pt, or a common state in the store");
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <optim/megatron_folders.h>
 
 #include "layouts/run_args.h"
 
@@ -57,14 +58,14 @@ std::string sizes_of(const RunArgs& args) {
 }
 
 std::string commands_for(const ckpt::Checkpoint& checkpoint) {
-  const std::string groups = checkpoint.is_megatron() ? "groups, " : "";
+  const std::string groups = is_megatron(checkpoint) ? "groups, " : "";
   return "ckpt-inspect ls, show, tree, " + groups + "hash, diff and verify";
 }
 
 }  // namespace
 
 std::string kind_of_checkpoint(const ckpt::Checkpoint& checkpoint) {
-  if (!checkpoint.is_megatron()) {
+  if (!is_megatron(checkpoint)) {
     return "a plain " + std::string(name(checkpoint.catalog().format)) + " checkpoint";
   }
   const RunArgs args(checkpoint);
@@ -77,7 +78,7 @@ std::string what_works_on(const ckpt::Checkpoint& checkpoint) {
 
 void refuse_kind(const ckpt::Checkpoint& checkpoint, std::string_view expected) {
   const auto files = checkpoint.files();
-  const bool is_file = !checkpoint.is_megatron() && files.size() == 1;
+  const bool is_file = !is_megatron(checkpoint) && files.size() == 1;
   const auto& named = is_file ? files.front() : checkpoint.folder();
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = named.string(), .key = {}},
                     "is " + kind_of_checkpoint(checkpoint) + "; expected " + std::string(expected),

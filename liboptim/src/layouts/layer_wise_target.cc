@@ -1,6 +1,7 @@
 #include "layouts/layer_wise_target.h"
 
 #include <ckpt/error.h>
+#include <optim/megatron_folders.h>
 
 #include <algorithm>
 
@@ -16,8 +17,6 @@ using ckpt::Kind;
 using ckpt::NodeId;
 using ckpt::Value;
 using ckpt::ValueTree;
-
-constexpr const char* kTrackerName = "latest_checkpointed_iteration.txt";
 
 // Sets an attribute that the Namespace has; an old version's args stay as they are.
 void set_existing(ValueTree& tree, NodeId attributes, std::string_view name, NodeId value) {
@@ -73,15 +72,16 @@ void warn_of_batch_size(TargetJob& job) {
 }
 
 std::string tracker_text(const std::string& folder_name) {
-  if (!folder_name.starts_with("iter_")) return folder_name;  // release
-  const size_t first = folder_name.find_first_not_of('0', 5);
+  constexpr std::string_view kPrefix = kMegatronFolders.iteration_prefix;
+  if (!folder_name.starts_with(kPrefix)) return folder_name;  // release
+  const size_t first = folder_name.find_first_not_of('0', kPrefix.size());
   return first == folder_name.npos ? "0" : folder_name.substr(first);
 }
 
 // iter_0000003/... and, last, the tracker that makes it the latest.
 void make_root(ckpt::Target& target, const std::string& folder_name) {
   for (ckpt::TargetFile& file : target.files) file.path = folder_name + "/" + file.path;
-  target.files.push_back({kTrackerName, {}, tracker_text(folder_name)});
+  target.files.push_back({std::string(kMegatronFolders.tracker), {}, tracker_text(folder_name)});
 }
 
 // "rank 1 of 4 holds it", "ranks 0, 2 of 4 hold different values of it".
@@ -143,8 +143,7 @@ std::optional<NodeId> carry_common_item(TargetJob& job, std::string_view key, co
   return archive.carry(value, job.source.common);
 }
 
-ckpt::Target make_layer_wise_target(const TrainingState& source,
-                                    const LayerWiseTargetSpec& spec) {
+ckpt::Target make_layer_wise_target(const TrainingState& source, const LayerWiseTargetSpec& spec) {
   const bool torch = spec.format == ckpt::Format::Torch;
   if (torch && spec.ownership != OwnershipPolicy::PingPong) {
     throw Error(ErrorCode::Unsupported, {},

@@ -1,4 +1,5 @@
 #include <optim/contents.h>
+#include <optim/megatron_folders.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -30,7 +31,7 @@ constexpr std::string_view kStacked = "decoder.layers.";
 constexpr uint64_t kLayersMax = 1 << 16;
 constexpr std::string_view kModelFile = "model_optim_rng.pt";
 // Megatron writes it after all else in a torch_dist folder.
-constexpr const char* kWrittenLast = "metadata.json";
+constexpr std::string_view kWrittenLast = kMegatronFolders.backend_file;
 constexpr std::string_view kStateObject = ".param_state/shard_";
 
 // --- of a LayerWise checkpoint, all of which is named ---
@@ -116,7 +117,7 @@ bool has_rank_files(const ckpt::Checkpoint& checkpoint) {
 }
 
 bool has_rank_folders(const ckpt::Checkpoint& checkpoint) {
-  return checkpoint.catalog().format == Format::Torch && checkpoint.is_megatron() &&
+  return checkpoint.catalog().format == Format::Torch && is_megatron(checkpoint) &&
          std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
            return file.path.find('/') != file.path.npos;
          });
@@ -141,11 +142,11 @@ void add_stored(const ckpt::Checkpoint& checkpoint, Contents& contents) {
   const bool rank_files = has_rank_files(checkpoint);
   CopyFinder copies;
   for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
-    LogicalTensor logical = stored_tensor(tensor, checkpoint.is_megatron());
+    LogicalTensor logical = stored_tensor(tensor, is_megatron(checkpoint));
     const bool is_model = logical.role == KeyKind::Model;
     if (is_model && (joins_folders || copies.is_copy(tensor))) continue;
     if (logical.role == KeyKind::OptimizerState && is_repeated_state(tensor, rank_files)) continue;
-    const auto stack = checkpoint.is_megatron() ? stack_in(logical) : std::nullopt;
+    const auto stack = is_megatron(checkpoint) ? stack_in(logical) : std::nullopt;
     if (stack) {
       add_layers(logical, *stack, contents);
     } else {
@@ -216,7 +217,7 @@ Contents list_contents(const ckpt::Checkpoint& checkpoint, const TrainingState* 
 
 std::string optimizer_sharding(const ckpt::Checkpoint& checkpoint) {
   const ckpt::Catalog& catalog = checkpoint.catalog();
-  if (!checkpoint.is_megatron()) return {};
+  if (!is_megatron(checkpoint)) return {};
   const bool has_state = std::ranges::any_of(catalog.tensors,
                                              [](const TensorEntry& tensor) {
                                                return role_of(tensor) == KeyKind::OptimizerState;
@@ -239,7 +240,7 @@ std::vector<std::string> missing_files(const ckpt::Checkpoint& checkpoint) {
     if (file.is_missing) missing.push_back(file.path);
   }
   const bool is_dist = checkpoint.catalog().format == Format::TorchDist;
-  if (is_dist && checkpoint.is_megatron() && !fs::exists(checkpoint.folder() / kWrittenLast)) {
+  if (is_dist && is_megatron(checkpoint) && !fs::exists(checkpoint.folder() / kWrittenLast)) {
     missing.emplace_back(kWrittenLast);
   }
   std::ranges::sort(missing);

@@ -3,6 +3,7 @@
 #include <ckpt/inventory.h>
 #include <optim/layer_wise_checkpoint.h>
 #include <optim/logical_inventory.h>
+#include <optim/megatron_folders.h>
 
 #include "layouts/checkpoint_kind.h"
 
@@ -15,7 +16,7 @@ ckpt::Inventory logical_inventory(const ckpt::Checkpoint& checkpoint) {
     join_places(inventory);
     return inventory;
   } catch (const ckpt::Error& error) {
-    if (error.code() != ckpt::ErrorCode::Unsupported || !checkpoint.is_megatron()) throw;
+    if (error.code() != ckpt::ErrorCode::Unsupported || !is_megatron(checkpoint)) throw;
     throw ckpt::Error(ckpt::ErrorCode::Unsupported,
                       {.file = checkpoint.folder().string(), .key = {}},
                       "is " + kind_of_checkpoint(checkpoint) +

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <ckpt/error.h>
+#include <optim/megatron_folders.h>
 #include <optim/verify.h>
 
 namespace optim {
@@ -11,7 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Written after all else in a torch_dist folder of Megatron's.
-constexpr const char* kWrittenLast = "metadata.json";
+constexpr std::string_view kWrittenLast = kMegatronFolders.backend_file;
 
 std::string place_of(const ckpt::Where& where) {
   return where.file.empty() ? "" : ckpt::escaped(where.file) + ": ";
@@ -42,7 +43,8 @@ std::optional<std::string> fault_of(const fs::path& folder, const ckpt::Limits& 
 
 LatestReport find_latest(const fs::path& root, const ckpt::Limits& limits) {
   LatestReport report;
-  for (const ckpt::IterationFolder& folder : ckpt::list_iterations(root, limits)) {
+  for (const ckpt::IterationFolder& folder :
+       ckpt::list_iterations(root, kMegatronFolders, limits)) {
     auto fault = fault_of(folder.path, limits);
     if (!fault) {
       report.latest = folder;

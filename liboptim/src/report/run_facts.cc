@@ -1,3 +1,4 @@
+#include <optim/megatron_folders.h>
 #include <optim/run_facts.h>
 
 #include <ckpt/error.h>
@@ -54,7 +55,7 @@ RunFacts run_facts(const ckpt::Checkpoint& checkpoint) {
   const auto root = common_root(checkpoint, facts);
   if (!root) return facts;
   facts.args = args_of(*root);
-  facts.has_common_file = checkpoint.document("common.pt") != nullptr;
+  facts.has_common_file = checkpoint.document(kMegatronFolders.common_file) != nullptr;
   add_version(*root, facts);
   if (!facts.args) return facts;
   for (const char* name : kSizes) {

@@ -3,6 +3,8 @@
 
 #include <optional>
 
+#include <optim/megatron_folders.h>
+
 #include "layouts/common_state.h"
 
 namespace optim {
@@ -30,7 +32,7 @@ ckpt::Finding other_iteration(ckpt::Where where, int64_t saved, int64_t named) {
 std::vector<ckpt::Finding> find_other_iterations(const ckpt::Checkpoint& checkpoint) {
   std::vector<ckpt::Finding> findings;
   const auto named = checkpoint.catalog().iteration;
-  if (!named || !checkpoint.is_megatron()) return findings;
+  if (!named || !is_megatron(checkpoint)) return findings;
   const auto compare = [&](const Value& state, ckpt::Where where) {
     const auto saved = saved_iteration(state);
     if (saved && *saved != *named) {

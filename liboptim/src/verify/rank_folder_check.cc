@@ -3,6 +3,8 @@
 //   mp_rank_TT[_PPP][_EEE]/distrib_optim.pt          of a DistributedOptimizer
 //   mp_rank_TT[_PPP][_EEE]/layer_wise_optimizer_D.pt of each data-parallel rank D
 // D does not count context-parallel ranks: these write one file, and the last one's is left.
+#include <optim/megatron_folders.h>
+
 #include "verify/rank_folder_check.h"
 
 #include <algorithm>
@@ -215,7 +217,7 @@ class RankFolderCheck {
 };
 
 bool has_rank_folders(const ckpt::Checkpoint& checkpoint) {
-  return checkpoint.catalog().format == ckpt::Format::Torch && checkpoint.is_megatron();
+  return checkpoint.catalog().format == ckpt::Format::Torch && is_megatron(checkpoint);
 }
 
 }  // namespace
@@ -236,8 +238,8 @@ std::optional<Finding> find_overwritten(const std::filesystem::path& path, const
   const bool is_rank_file = file.filename().string().starts_with(kRankFileStart);
   if (error.code() != ErrorCode::Corrupt || !is_rank_file) return std::nullopt;
   try {
-    const auto model = ckpt::Checkpoint::open(file.parent_path() / kModelName,
-                                              {.iteration = {}, .limits = limits});
+    const auto model =
+        open_checkpoint(file.parent_path() / kModelName, {.iteration = {}, .limits = limits});
     const RunArgs args(model);
     if (!is_layer_wise_run(args) || args.size("context_parallel_size") < 2) return std::nullopt;
     return Finding{CheckKind::Structure, Severity::Damage, error.where(),

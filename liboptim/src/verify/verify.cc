@@ -1,3 +1,4 @@
+#include <optim/megatron_folders.h>
 #include <optim/verify.h>
 
 #include <algorithm>
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 // not there does not.
 ckpt::Checkpoint open(const fs::path& path, const VerifyOptions& options) {
   try {
-    return ckpt::Checkpoint::open(path, {.iteration = options.iteration, .limits = options.limits});
+    return open_checkpoint(path, {.iteration = options.iteration, .limits = options.limits});
   } catch (const ckpt::Error& error) {
     const bool is_inside = error.code() == ckpt::ErrorCode::NotFound && fs::exists(path) &&
                            !error.where().file.empty() && error.where().file.front() != '/' &&
@@ -114,10 +115,9 @@ ckpt::KeySelection resolved(const ckpt::Checkpoint& checkpoint, ckpt::KeySelecti
     throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = checkpoint.shown_path(), .key = {}},
                       "no tensor or object is selected");
   }
-  report.not_checked.push_back(
-      {"the values of " + std::to_string(names.size() - count) + " of " +
-           counted(names.size(), "key"),
-       "not selected"});
+  report.not_checked.push_back({"the values of " + std::to_string(names.size() - count) + " of " +
+                                    counted(names.size(), "key"),
+                                "not selected"});
   return selection;
 }
 

@@ -4,6 +4,7 @@
 
 #include <ckpt/checkpoint.h>
 #include <optim/checkpoint_bridge.h>
+#include <optim/megatron_folders.h>
 #include <boost/test/unit_test.hpp>
 
 #include <cstdint>
@@ -14,7 +15,7 @@ BOOST_AUTO_TEST_SUITE(device_loading)
 BOOST_AUTO_TEST_CASE(slabs_of_any_size_give_the_whole_tensor) {
   const std::filesystem::path sample =
       std::filesystem::path(SHARDWISE_GOLDEN_DIR) / "lw_muon_bf16_torch_dist_dp2" / "ckpt";
-  const ckpt::Checkpoint checkpoint = ckpt::Checkpoint::open(sample);
+  const ckpt::Checkpoint checkpoint = optim::open_checkpoint(sample);
   int tensors = 0;
   for (const ckpt::TensorEntry& entry : checkpoint.catalog().tensors) {
     const at::Tensor expected = optim::load_tensor(checkpoint, entry);

@@ -6,6 +6,7 @@
 #include <ckpt/execute.h>
 #include <ckpt/plan.h>
 #include <ckpt/staging.h>
+#include <optim/megatron_folders.h>
 
 #include "layouts/layouts.h"
 #include "support/temporary_folder.h"
@@ -18,7 +19,7 @@ constexpr const char* kSamples[] = {"lw_muon_bf16_torch_dp2", "lw_muon_bf16_torc
                                     "lw_soap_bf16_torch_dp2"};
 
 ckpt::Checkpoint sample(const char* name) {
-  return ckpt::Checkpoint::open(std::filesystem::path(SHARDWISE_GOLDEN_DIR) / name / "ckpt");
+  return optim::open_checkpoint(std::filesystem::path(SHARDWISE_GOLDEN_DIR) / name / "ckpt");
 }
 
 void file_as(const optim::LayoutRow& row, uint32_t data_parallel, const ckpt::Checkpoint& source,
@@ -67,10 +68,10 @@ BOOST_AUTO_TEST_CASE(a_state_survives_any_two_layouts_one_after_the_other) {
         BOOST_TEST_CONTEXT(context) {
           const TemporaryFolder folder;
           file_as(first, 3, source, folder / "first");
-          const auto between = ckpt::Checkpoint::open(folder / "first");
+          const auto between = optim::open_checkpoint(folder / "first");
           BOOST_TEST_REQUIRE(optim::layout_of(between) == &first);
           file_as(second, 2, between, folder / "second");
-          const auto result = ckpt::Checkpoint::open(folder / "second");
+          const auto result = optim::open_checkpoint(folder / "second");
           BOOST_TEST_REQUIRE(optim::layout_of(result) == &second);
           require_equal(source, result, context);
         }

@@ -6,6 +6,7 @@
 #include <ckpt/error.h>
 #include <ckpt/staging.h>
 #include <optim/convert.h>
+#include <optim/megatron_folders.h>
 
 #include "layouts/layer_wise_target.h"
 #include "state/weight_sum.h"
@@ -19,7 +20,7 @@ using test::TemporaryFolder;
 namespace {
 
 ckpt::Checkpoint sample() {
-  return ckpt::Checkpoint::open(std::filesystem::path(SHARDWISE_GOLDEN_DIR) /
+  return optim::open_checkpoint(std::filesystem::path(SHARDWISE_GOLDEN_DIR) /
                                 "lw_muon_bf16_torch_dp2/ckpt");
 }
 

@@ -16,7 +16,7 @@ struct Contents {
   std::map<std::string, Document> documents;           // torch.save files by name
   std::optional<ValueTree> dist_metadata;              // .metadata: DistMetadata::rest
   std::vector<std::string> metadata_files;             // read, but not in catalog.files
-  bool has_backend_file = false;                       // Megatron's metadata.json
+  bool has_backend_file = false;                       // FolderConvention::backend_file
   std::map<std::string, std::string> header_metadata;  // safetensors' __metadata__
 };
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include <ckpt/catalog.h>
+#include <ckpt/folder_convention.h>
 #include <ckpt/limits.h>
 
 #include "io/file.h"
@@ -43,6 +44,7 @@ struct Location {
   bool was_root = false;
   bool is_index = false;    // only_file is the index of several safetensors files
   bool named_file = false;  // only_file was named by the user, not found in a folder
+  const FolderConvention* convention = nullptr;
   std::shared_ptr<OpenedFiles> opened = std::make_shared<OpenedFiles>();
 };
 

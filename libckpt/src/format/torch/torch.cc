@@ -1,5 +1,5 @@
-// Format `torch`: torch.save files. One file, or an iteration folder of Megatron-LM:
-//   mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt, layer_wise_optimizer_R.pt, distrib_optim.pt
+// Format `torch`: torch.save files. One file, or a folder of ranks' folders, as a FolderConvention
+// calls them, with the files of each.
 #include <algorithm>
 
 #include <ckpt/error.h>
@@ -19,7 +19,8 @@ std::vector<std::string> torch_files(const Location& location) {
   std::vector<std::string> names;
   for (const std::string& folder : Directory::open(location.folder).list()) {
     const fs::path path = location.folder / folder;
-    if (!folder.starts_with("mp_rank_") || kind_behind(path) != EntryKind::Folder) continue;
+    const bool is_rank = folder.starts_with(location.convention->rank_folder_prefix);
+    if (!is_rank || kind_behind(path) != EntryKind::Folder) continue;
     for (const std::string& file : Directory::open(path).list()) {
       if (fs::path(file).extension() == ".pt") names.push_back(folder + "/" + file);
     }

@@ -1,9 +1,10 @@
-// Format `torch_dist`: PyTorch distributed checkpoint (DCP), and Megatron-Core's folder around it.
+// Format `torch_dist`: PyTorch distributed checkpoint (DCP), and what a FolderConvention puts
+// around it.
 //   .metadata        pickle: what is stored where (dist_metadata.cc)
 //   __R.metadata     instead of it: what rank R stored, where ranks did not talk to each other
 //   __R_I.distcp     torch.save archives, back to back, one per chunk or object
-//   common.pt        Megatron: torch.save of the state that is not sharded
-//   metadata.json    Megatron: {"sharded_backend": "torch_dist", ...}; written last
+//   common_file      torch.save of the state that is not sharded
+//   backend_file     {backend_key: "torch_dist", ...}
 #include <ckpt/error.h>
 
 #include <algorithm>
@@ -25,8 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kMetadataName = ".metadata";
-constexpr const char* kCommonName = "common.pt";
-constexpr const char* kBackendName = "metadata.json";
 constexpr size_t kBackendDepthMax = 16;
 
 bool is_there(const fs::path& path) { return kind_behind(path) != EntryKind::Absent; }
@@ -80,31 +79,30 @@ bool are_regions_sound(const DistMetadata& metadata, const std::vector<FileEntry
 }
 
 void check_backend(const Location& location, const Limits& limits) {
-  if (!is_there(location.folder / kBackendName)) return;
-  const File file = open_source(location, kBackendName, kBackendName, limits);
+  const std::string name(location.convention->backend_file);
+  const File file = open_source(location, name, name, limits);
   const auto bytes = read_whole(file, limits.small_file_bytes_max);
-  const Where where{.file = kBackendName, .key = "sharded_backend"};
+  const std::string field(location.convention->backend_key);
+  const Where where{.file = name, .key = field};
   const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const JsonTree tree = parse_strict_json(
       text, {kBackendDepthMax, [&](const std::string& key, const std::string& problem) {
                throw Error(ErrorCode::Corrupt, where, "'" + escaped(key) + "' " + problem);
              }});
   const nlohmann::json& json = *tree;
-  if (!json.is_object() || !json.contains("sharded_backend") ||
-      !json["sharded_backend"].is_string()) {
+  if (!json.is_object() || !json.contains(field) || !json[field].is_string()) {
     throw Error(ErrorCode::Corrupt, where, "expected the name of the sharded backend");
   }
-  const auto backend = json["sharded_backend"].get<std::string>();
+  const auto backend = json[field].get<std::string>();
   if (backend != "torch_dist") {
     throw Error(ErrorCode::Unsupported, where,
                 "is '" + escaped(backend) + "'; expected 'torch_dist'",
-                "load it with the Megatron-Core that wrote it, and save it with --ckpt-format "
-                "torch_dist");
+                std::string(location.convention->backend_hint));
   }
 }
 
 void read_common(const Location& location, const Limits& limits, Contents& contents) {
-  const std::string name = kCommonName;
+  const std::string name(location.convention->common_file);
   if (!is_there(location.folder / name)) return;
   add_torch_save_file({location, name, name}, limits, contents);
   contents.catalog.objects.push_back({name, "", std::nullopt});
@@ -134,9 +132,13 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
   Contents contents;
   contents.catalog.format = Format::TorchDist;
   contents.catalog.iteration = location.iteration;
-  check_backend(location, limits);
-  contents.has_backend_file = is_there(location.folder / kBackendName);
-  if (contents.has_backend_file) contents.metadata_files.push_back(kBackendName);
+  const FolderConvention* const convention = location.convention;
+  contents.has_backend_file =
+      convention != nullptr && is_there(location.folder / convention->backend_file);
+  if (contents.has_backend_file) {
+    check_backend(location, limits);
+    contents.metadata_files.emplace_back(convention->backend_file);
+  }
   contents.metadata_files.push_back(kMetadataName);
   DistMetadata metadata;
   try {
@@ -158,7 +160,7 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
   if (have_moved || !are_regions_sound(metadata, contents.catalog.files)) {
     check_regions(contents.catalog);
   }
-  read_common(location, limits, contents);
+  if (convention != nullptr) read_common(location, limits, contents);
   contents.catalog.index();
   return contents;
 }

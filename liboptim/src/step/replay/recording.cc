@@ -1,6 +1,7 @@
 #include "step/replay/recording.h"
 
 #include <ckpt/error.h>
+#include <optim/megatron_folders.h>
 #include <algorithm>
 #include <array>
 #include <map>
@@ -53,7 +54,7 @@ bool is_state_key(std::string_view key) {
 }
 
 Recording::Recording(std::filesystem::path path, const ckpt::Limits& limits)
-    : path_(std::move(path)), checkpoint_(ckpt::Checkpoint::open(path_, {{}, limits})) {}
+    : path_(std::move(path)), checkpoint_(open_checkpoint(path_, {{}, limits})) {}
 
 int64_t Recording::count_steps() const {
   std::map<int64_t, std::string> steps;  // and a key of each

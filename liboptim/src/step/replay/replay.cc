@@ -1,3 +1,4 @@
+#include <optim/megatron_folders.h>
 #include <optim/replay.h>
 
 #include <ATen/core/grad_mode.h>
@@ -165,7 +166,7 @@ ReplayReport replay(const ReplayOptions& given) {
   const SingleThread single_thread;
   const at::NoGradGuard no_grad;
   const ckpt::Checkpoint checkpoint =
-      ckpt::Checkpoint::open(given.checkpoint, {given.iteration, given.limits});
+      open_checkpoint(given.checkpoint, {given.iteration, given.limits});
   const TrainingState view = restored(given, [&] { return name_layer_wise(checkpoint); });
   const ReplaySource source{checkpoint, view};
   const Gradients gradients(given.gradients);
