@@ -107,7 +107,7 @@ std::string pointer_of(const Value& planner_data, const std::string& key) {
 
 // Keys that were saved as they are, with nothing flattened, have no paths.
 bool has_flat_keys(const Checkpoint& checkpoint, const std::optional<Value>& planner_data) {
-  if (checkpoint.is_megatron()) return false;
+  if (checkpoint.convention() != nullptr) return false;
   return !planner_data || !planner_data->is(Kind::Dict) || planner_data->item_count() == 0;
 }
 
