@@ -12,7 +12,7 @@ struct ConvertOptions {
   tools::ConversionOptions common;
   std::string to;
   std::optional<uint32_t> data_parallel;
-  optim::StoreLayout layout = optim::StoreLayout::Seed;
+  optim::StoreLayout layout = optim::StoreLayout::April2026;
   bool integrity = false;
   std::optional<int> zstd_level;
   tools::KeyFilter filter;
@@ -30,7 +30,7 @@ struct ConvertOptions {
         ->option_text("N");
     tools::add_choice<optim::StoreLayout>(
         app, "--layout", layout,
-        {{"seed", optim::StoreLayout::Seed}, {"2026-08", optim::StoreLayout::August2026}})
+        {{"seed", optim::StoreLayout::April2026}, {"2026-08", optim::StoreLayout::August2026}})
         ->description(
             "seed (default): Megatron's torch_dist as of April 2026; 2026-08: as of August 2026");
     app.add_flag("--integrity", integrity,

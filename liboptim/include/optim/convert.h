@@ -20,7 +20,7 @@ struct ConvertOptions {
   bool into = false;
   std::optional<uint32_t> data_parallel;  // default: the source's
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;
-  StoreLayout layout = StoreLayout::Seed;
+  StoreLayout layout = StoreLayout::April2026;
 };
 
 struct ReshardOptions {

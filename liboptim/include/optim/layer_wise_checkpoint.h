@@ -22,7 +22,7 @@ OPTIM_LAYOUT_EXPORT TrainingState name_layer_wise(const ckpt::Checkpoint& checkp
 
 // How Megatron lays out a torch_dist folder.
 enum class StoreLayout : uint8_t {
-  Seed,        // April 2026: common.pt, one LayerWise optimizer for all
+  April2026,   // common.pt, one LayerWise optimizer for all
   August2026,  // common state in the store, Muon beside a fully reshardable DistributedOptimizer
 };
 
@@ -30,12 +30,13 @@ struct LayerWiseTargetSpec {
   ckpt::Format format = ckpt::Format::Torch;
   uint32_t data_parallel = 0;                             // 0: as the source
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;  // `torch` knows no other
-  bool as_root = true;                     // with a folder for the iteration and a tracker
-  StoreLayout layout = StoreLayout::Seed;  // of torch_dist
+  bool as_root = true;                          // with a folder for the iteration and a tracker
+  StoreLayout layout = StoreLayout::April2026;  // of torch_dist
 };
 
 // Pure. The files as Megatron writes them at that data-parallel size. Throws Unsupported for
-// ownership other than ping-pong, and layouts other than the seed's, in `torch`.
+// ownership other than ping-pong, and layouts other than April 2026's, in
+// `torch`.
 OPTIM_LAYOUT_EXPORT ckpt::Target make_layer_wise_target(const TrainingState& source,
                                                         const LayerWiseTargetSpec& spec);
 

@@ -35,7 +35,7 @@ bool is_layer_wise_dist(const ckpt::Checkpoint& checkpoint, StoreLayout era) {
 }
 
 bool is_layer_wise_dist_of_april(const ckpt::Checkpoint& checkpoint) {
-  return is_layer_wise_dist(checkpoint, StoreLayout::Seed);
+  return is_layer_wise_dist(checkpoint, StoreLayout::April2026);
 }
 bool is_layer_wise_dist_of_august(const ckpt::Checkpoint& checkpoint) {
   return is_layer_wise_dist(checkpoint, StoreLayout::August2026);
@@ -46,9 +46,9 @@ TrainingState read_layer_wise_torch(const ckpt::Checkpoint& checkpoint) {
 }
 
 constexpr LayoutRow kLayouts[] = {
-    {"LayerWise, torch", Format::Torch, StoreLayout::Seed, is_layer_wise_torch,
+    {"LayerWise, torch", Format::Torch, StoreLayout::April2026, is_layer_wise_torch,
      read_layer_wise_torch, add_torch_files},
-    {"LayerWise, torch_dist of April 2026", Format::TorchDist, StoreLayout::Seed,
+    {"LayerWise, torch_dist of April 2026", Format::TorchDist, StoreLayout::April2026,
      is_layer_wise_dist_of_april, name_layer_wise_dist, add_torch_dist_files},
     // Beside it an AdamW of the chain is a DistributedOptimizer, fully reshardable.
     {"LayerWise, torch_dist of August 2026", Format::TorchDist, StoreLayout::August2026,
@@ -77,7 +77,7 @@ bool is_layer_wise(const ckpt::Checkpoint& checkpoint) { return layout_of(checkp
 // What no row recognizes, the first reader of its container refuses in more detail.
 TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint) {
   const LayoutRow* row = layout_of(checkpoint);
-  if (row == nullptr) row = layout_to_write(checkpoint.catalog().format, StoreLayout::Seed);
+  if (row == nullptr) row = layout_to_write(checkpoint.catalog().format, StoreLayout::April2026);
   try {
     if (row != nullptr) return row->read(checkpoint);
   } catch (ckpt::Error& error) {
