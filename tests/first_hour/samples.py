@@ -35,7 +35,7 @@ def torch_save(place):
 
 def flat(place):
     torch_save(place)
-    command = "ckpt-convert model.pt flat.safetensors --to safetensors --include 'module_sd.*' epoch"
+    command = "ckpt-convert model.pt flat.safetensors --to safetensors --include 'module_sd.*'"
     done = place.run(command)
     assert done.exit_code == 0, done.lines
 
