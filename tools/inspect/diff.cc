@@ -28,11 +28,14 @@ using ckpt::DifferenceKind;
 
 constexpr int kDiffSchemaVersion = 2;  // 1: max_ulp, without counts
 
+enum class DiffSort : uint8_t { Default, Key, Difference };
+
 struct DiffOptions {
   std::string a, b;
   ckpt::DiffOptions diff;
   ckpt::Limits limits;
   KeyFilter filter;
+  DiffSort sort = DiffSort::Default;
   size_t limit = SIZE_MAX;
   bool summary = false;
 
@@ -48,6 +51,9 @@ struct DiffOptions {
         ->check(kTolerance)
         ->option_text("Y");
     filter.declare(app);
+    add_choice<DiffSort>(app, "--sort", sort,
+                         {{"key", DiffSort::Key}, {"difference", DiffSort::Difference}})
+        ->description("By key (default of --json), or the largest difference first (default)");
     app.add_option("--limit", limit, "At most this many differences, or modules")
         ->check(kCount)
         ->option_text("N");
@@ -179,13 +185,14 @@ void print_summary(Console& console, const ckpt::Differences& differences,
   Table table = module_table();
   for (const ModuleDifference& module : std::span(summary.modules).first(shown)) {
     const auto& ulp = module.max_ulp_distance;
+    const auto if_compared = [&](std::string text) { return module.value_count ? text : "-"; };
     table.add_row(
         {{key_text(module.module), Paint::Bold},
          {std::to_string(module.different_count) + " of " + std::to_string(module.compared_count)},
          {std::to_string(module.structural_count)},
-         {std::to_string(module.nonfinite_count)},
-         {short_number_text(module.max_abs)},
-         {short_number_text(module.max_rel)},
+         {if_compared(std::to_string(module.nonfinite_count))},
+         {if_compared(short_number_text(module.max_abs))},
+         {if_compared(short_number_text(module.max_rel))},
          {ulp ? short_number_text(*ulp) : "-"},
          {module.worst, Paint::Dim}});
   }
@@ -271,11 +278,15 @@ void add_lists(nlohmann::json& document, const ckpt::Differences& differences, s
 }
 
 nlohmann::json to_json(const ModuleDifference& module) {
-  nlohmann::json json = {
-      {"module", json_text(module.module)},  {"compared", module.compared_count},
-      {"different", module.different_count}, {"missing_or_type", module.structural_count},
-      {"nonfinite", module.nonfinite_count}, {"max_abs", module.max_abs},
-      {"max_rel", module.max_rel},           {"worst", json_text(module.worst)}};
+  nlohmann::json json = {{"module", json_text(module.module)},
+                         {"compared", module.compared_count},
+                         {"different", module.different_count},
+                         {"missing_or_type", module.structural_count},
+                         {"nonfinite", module.nonfinite_count},
+                         {"max_abs", module.max_abs},
+                         {"max_rel", module.max_rel},
+                         {"worst", json_text(module.worst)},
+                         {"values_compared", module.value_count}};
   if (module.max_ulp_distance) json["max_ulp_distance"] = *module.max_ulp_distance;
   return json;
 }
@@ -290,20 +301,18 @@ void add_modules(nlohmann::json& document, const DiffSummary& summary, size_t li
   }
 }
 
-struct Compared {
+struct Sides {
   const ckpt::Checkpoint &a, &b;
-  const NamedPair& named;
-  const ckpt::Differences& differences;
+  const char* names;
 };
 
-void print_as_json(Console& console, const DiffOptions& options, const Compared& compared) {
+void print_as_json(Console& console, const DiffOptions& options, const Sides& sides,
+                   const Compared& compared) {
   nlohmann::json document = to_json(compared.differences);
-  document.update(
-      {{"a", to_json(compared.a)}, {"b", to_json(compared.b)}, {"names", compared.named.names}});
+  document.update({{"a", to_json(sides.a)}, {"b", to_json(sides.b)}, {"names", sides.names}});
   if (!options.filter.is_everything()) document["selection"] = json_text(options.filter.text());
   if (options.summary) {
-    add_modules(document, summarize(compared.differences, compared.named.a, compared.named.b),
-                options.limit);
+    add_modules(document, summarize(compared), options.limit);
   } else {
     add_lists(document, compared.differences, options.limit);
   }
@@ -313,9 +322,7 @@ void print_as_json(Console& console, const DiffOptions& options, const Compared&
 void print_as_text(Console& console, const DiffOptions& options, const Compared& compared) {
   if (console.options().quiet) return;
   if (options.summary) {
-    print_summary(console, compared.differences,
-                  summarize(compared.differences, compared.named.a, compared.named.b),
-                  options.limit);
+    print_summary(console, compared.differences, summarize(compared), options.limit);
   } else {
     print_differences(console, compared.differences, options.limit);
   }
@@ -333,11 +340,14 @@ int run(const DiffOptions& options, Console& console) {
   select({&named.a, &named.b}, options.filter, console);
   ckpt::DiffOptions diff_options = options.diff;
   diff_options.execution = make_execute_options(console, *line);
-  const ckpt::Differences differences = diff({named.a, a}, {named.b, b}, diff_options);
+  ckpt::Differences differences = diff({named.a, a}, {named.b, b}, diff_options);
   line.reset();
-  const Compared compared{a, b, named, differences};
+  const DiffSort default_sort = console.options().json ? DiffSort::Key : DiffSort::Difference;
+  const DiffSort sort = options.sort == DiffSort::Default ? default_sort : options.sort;
+  if (sort == DiffSort::Difference) sort_worst_first(differences.tensors);
+  const Compared compared{differences, named.a, named.b, options.diff.keys_only};
   if (console.options().json) {
-    print_as_json(console, options, compared);
+    print_as_json(console, options, {a, b, named.names}, compared);
   } else {
     print_as_text(console, options, compared);
   }

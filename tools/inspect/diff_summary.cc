@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include <common/module_name.h>
@@ -45,8 +46,12 @@ ModuleDifference alone(const ckpt::ObjectDifference& object) {
 
 class Modules {
  public:
-  void count(const std::string& file, const std::string& key) {
-    if (seen_.emplace(file, key).second) ++of(key).compared_count;
+  template <class Entry>
+  void count(const Entry& entry, bool has_elements) {
+    if (!seen_.emplace(entry.file, entry.key).second) return;
+    ModuleDifference& module = of(entry.key);
+    ++module.compared_count;
+    if (has_elements) ++module.value_count;
   }
 
   template <class Difference>
@@ -56,6 +61,9 @@ class Modules {
     if (!worst || badness(added) > badness(*worst)) worst = added;
     module.different_count += 1;
     module.structural_count += added.structural_count;
+    if constexpr (std::is_same_v<Difference, ckpt::TensorDifference>) {
+      module.value_count -= std::min(module.value_count, added.structural_count);
+    }
     module.nonfinite_count += added.nonfinite_count;
     module.max_abs = std::max(module.max_abs, added.max_abs);
     module.max_rel = std::max(module.max_rel, added.max_rel);
@@ -88,18 +96,22 @@ class Modules {
 
 }  // namespace
 
-DiffSummary summarize(const ckpt::Differences& differences, const ckpt::Inventory& a,
-                      const ckpt::Inventory& b) {
+DiffSummary summarize(const Compared& compared) {
   Modules modules;
-  for (const ckpt::Inventory* inventory : {&a, &b}) {
-    for (const ckpt::TensorEntry& tensor : inventory->tensors)
-      modules.count(tensor.file, tensor.key);
-    for (const ckpt::ObjectTree& object : inventory->objects)
-      modules.count(object.file, object.key);
+  for (const ckpt::Inventory* inventory : {&compared.a, &compared.b}) {
+    for (const ckpt::TensorEntry& tensor : inventory->tensors) {
+      modules.count(tensor, !compared.keys_only);
+    }
+    for (const ckpt::ObjectTree& object : inventory->objects) modules.count(object, false);
   }
-  for (const auto& tensor : differences.tensors) modules.add(tensor);
-  for (const auto& object : differences.objects) modules.add(object);
+  for (const auto& tensor : compared.differences.tensors) modules.add(tensor);
+  for (const auto& object : compared.differences.objects) modules.add(object);
   return modules.finish();
+}
+
+void sort_worst_first(std::vector<ckpt::TensorDifference>& tensors) {
+  std::ranges::stable_sort(
+      tensors, [](const auto& x, const auto& y) { return badness(alone(x)) > badness(alone(y)); });
 }
 
 }  // namespace tools::inspect

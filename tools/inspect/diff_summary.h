@@ -15,6 +15,7 @@ struct ModuleDifference {
   uint64_t compared_count = 0;    // tensors and objects in A or B
   uint64_t different_count = 0;   // of these
   uint64_t structural_count = 0;  // of those: missing, or of another shape, dtype or kind of key
+  uint64_t value_count = 0;       // of compared_count: tensors whose elements were compared
   uint64_t nonfinite_count = 0;   // differing elements of which one is NaN or infinite
   // Over all elements that differ and are finite.
   double max_abs = 0, max_rel = 0;
@@ -28,7 +29,15 @@ struct DiffSummary {
   std::vector<ModuleDifference> modules;
   size_t module_count = 0;
 };
-DiffSummary summarize(const ckpt::Differences& differences, const ckpt::Inventory& a,
-                      const ckpt::Inventory& b);
+
+struct Compared {
+  const ckpt::Differences& differences;
+  const ckpt::Inventory &a, &b;
+  bool keys_only = false;
+};
+DiffSummary summarize(const Compared& compared);
+
+// The same order for tensors, equal ones by file and key.
+void sort_worst_first(std::vector<ckpt::TensorDifference>& tensors);
 
 }  // namespace tools::inspect
