@@ -35,8 +35,8 @@ def torch_save(place):
 
 def flat(place):
     torch_save(place)
-    kept = "--include 'module_sd.*' epoch"
-    done = place.run(f"ckpt-convert model.pt flat.safetensors --to safetensors {kept}")
+    command = "ckpt-convert model.pt flat.safetensors --to safetensors --include 'module_sd.*'"
+    done = place.run(command)
     assert done.exit_code == 0, done.lines
 
 
