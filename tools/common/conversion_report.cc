@@ -1,6 +1,9 @@
 // What a conversion ends with.
 #include "common/conversion_report.h"
 
+#include <algorithm>
+#include <unordered_map>
+
 #include <ckpt/error.h>
 #include <common/console.h>
 #include <common/json.h>
@@ -15,7 +18,9 @@ using nlohmann::json;
 json losses_json(const std::vector<ckpt::NotCarried>& losses) {
   json list = json::array();
   for (const ckpt::NotCarried& lost : losses) {
-    list.push_back({{"what", json_text(lost.what)}, {"reason", json_text(lost.reason)}});
+    list.push_back({{"what", json_text(lost.what)},
+                    {"reason", json_text(lost.reason)},
+                    {"changed", lost.is_changed}});
   }
   return list;
 }
@@ -160,12 +165,46 @@ void print_proven(Console& console, const optim::ConvertReport& report) {
   }
 }
 
+// Those of one reason together, in the order in which the reasons come.
+struct LossGroup {
+  const ckpt::NotCarried& first;
+  std::vector<std::string> names;
+};
+
+std::vector<LossGroup> group_losses(const std::vector<ckpt::NotCarried>& losses, bool is_changed) {
+  std::vector<LossGroup> groups;
+  std::unordered_map<std::string_view, size_t> by_reason;
+  for (const ckpt::NotCarried& lost : losses) {
+    if (lost.is_changed != is_changed) continue;
+    const auto [group, is_new] = by_reason.try_emplace(lost.reason, groups.size());
+    if (is_new) groups.push_back({lost, {}});
+    groups[group->second].names.push_back(ckpt::escaped(lost.what));
+  }
+  return groups;
+}
+
+void print_loss_group(Console& console, const std::string& title, const LossGroup& group) {
+  constexpr size_t kShown = 3;
+  const size_t count = group.names.size();
+  const std::string reason = ": " + group.first.reason;
+  if (count == 1 || console.options().verbose) {
+    for (const std::string& name : group.names) console.print_text(title + name + reason);
+    return;
+  }
+  std::string text = title + std::to_string(count) + " entries (" + group.names[0];
+  for (size_t i = 1; i < std::min(count, kShown); ++i) text += ", " + group.names[i];
+  console.print_text(text + (count > kShown ? ", ...; -v lists all)" : ")") + reason);
+}
+
 void print_losses(Console& console, const optim::ConvertReport& report) {
   if (const uint64_t count = report.left_out_count) {
     console.print_text("left out by --include/--exclude: " + count_text(count, "key"));
   }
-  for (const ckpt::NotCarried& lost : report.not_carried) {
-    console.print_text("not carried: " + ckpt::escaped(lost.what) + ": " + lost.reason);
+  for (const LossGroup& group : group_losses(report.not_carried, false)) {
+    print_loss_group(console, "not carried: ", group);
+  }
+  for (const LossGroup& group : group_losses(report.not_carried, true)) {
+    print_loss_group(console, "changed: ", group);
   }
   for (const auto& param : report.ambiguous) {
     console.print_text("not proven by content: " + ckpt::escaped(param.name) +
@@ -186,7 +225,10 @@ void print_report(Console& console, const ConversionOptions& options,
                        size_text(report.plan.payload_bytes) + " of data");
   }
   print_losses(console, report);
-  if (report.not_carried.empty()) console.print_text("not carried: nothing");
+  const auto is_lost = [](const ckpt::NotCarried& lost) { return !lost.is_changed; };
+  if (std::ranges::none_of(report.not_carried, is_lost)) {
+    console.print_text("not carried: nothing");
+  }
   print_proven(console, report);
 }
 

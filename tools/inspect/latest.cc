@@ -45,6 +45,16 @@ void print_report_as_json(Console& console, const optim::LatestReport& report) {
   print_json(console, document);
 }
 
+// verify lists what it finds; what cannot be opened, or was not saved to its end, it cannot mend.
+std::string hint_for(const optim::SkippedIteration& skipped) {
+  if (skipped.is_found_by_verify) {
+    return "ckpt-inspect verify " + ckpt::escaped(skipped.folder.path.string()) +
+           " lists what is wrong with it";
+  }
+  return "that save did not finish, or files were lost on the way: copy the iteration again, or "
+         "give another root";
+}
+
 ckpt::Error none_is_complete(const std::string& root, const optim::LatestReport& report) {
   const ckpt::Where where{.file = root, .key = {}};
   if (report.skipped.empty()) {
@@ -61,8 +71,7 @@ ckpt::Error none_is_complete(const std::string& root, const optim::LatestReport&
                       : "none of its " + std::to_string(count) + " iterations is complete; " +
                             name + ", the newest: ") +
               newest.reason,
-          "ckpt-inspect verify " + ckpt::escaped(newest.folder.path.string()) +
-              " lists everything that is wrong with it"};
+          hint_for(newest)};
 }
 
 int run(const LatestOptions& options, Console& console) {

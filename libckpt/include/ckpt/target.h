@@ -74,6 +74,7 @@ struct NotCarried {
   // result with its source names it; nullopt: a part of one that it has, or a file. `what` is for
   // users: it may read like the name of something else.
   std::optional<std::string> missing_key = {};
+  bool is_changed = false;  // the target has it in another form; nothing of its values is lost
 };
 
 struct Target {

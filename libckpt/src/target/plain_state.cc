@@ -180,9 +180,11 @@ class Flattener {
     return tensors[next_tensor_++];
   }
 
-  void note(std::string what, std::string reason, std::string more = {}) {
+  // `more`: what is lost, beside what is only changed.
+  void note(std::string what, std::string reason, const std::string& more = {}) {
     state_.mapping_losses.push_back(
-        {pointer_of_path(), {std::move(what), std::move(reason) + target_ + std::move(more)}});
+        {pointer_of_path(),
+         {std::move(what), std::move(reason) + target_ + more, std::nullopt, more.empty()}});
   }
 
   const Checkpoint& source_;

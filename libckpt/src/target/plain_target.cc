@@ -25,7 +25,8 @@ class SharedStorages {
     if (entry.tensor->chunks.size() > 1 || region.bytes.count_bytes == 0) return;
     if (places_.insert(place).second) return;
     notes_.push_back({"storage of " + entry.key,
-                      "shared with another tensor; " + target_ + " stores a copy of each"});
+                      "shared with another tensor; " + target_ + " stores a copy of each",
+                      std::nullopt, true});
   }
 
  private:

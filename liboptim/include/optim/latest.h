@@ -13,7 +13,8 @@ namespace optim {
 
 struct SkippedIteration {
   ckpt::IterationFolder folder;
-  std::string reason;  // the first thing that is wrong with it
+  std::string reason;               // the first thing that is wrong with it
+  bool is_found_by_verify = false;  // verify() of the folder lists it, and what else it finds
 };
 
 struct LatestReport {

@@ -18,8 +18,13 @@ std::string place_of(const ckpt::Where& where) {
   return where.file.empty() ? "" : ckpt::escaped(where.file) + ": ";
 }
 
+struct Fault {
+  std::string reason;
+  bool is_found_by_verify = false;
+};
+
 // Why an iteration is not complete; nullopt where it is.
-std::optional<std::string> fault_of(const fs::path& folder, const ckpt::Limits& limits) {
+std::optional<Fault> fault_of(const fs::path& folder, const ckpt::Limits& limits) {
   try {
     VerifyOptions options;
     options.quick = true;
@@ -27,15 +32,15 @@ std::optional<std::string> fault_of(const fs::path& folder, const ckpt::Limits& 
     const VerifyReport report = verify(folder, options);
     for (const ckpt::Finding& finding : report.findings.findings) {
       if (finding.severity == ckpt::Severity::Damage) {
-        return place_of(finding.where) + finding.problem;
+        return Fault{place_of(finding.where) + finding.problem, true};
       }
     }
     if (report.format == ckpt::Format::TorchDist && !fs::exists(folder / kWrittenLast)) {
-      return std::string(kWrittenLast) + ", which is written last, is missing";
+      return Fault{std::string(kWrittenLast) + ", which is written last, is missing"};
     }
     return std::nullopt;
   } catch (const ckpt::Error& error) {
-    return error.what();
+    return Fault{error.what()};
   }
 }
 
@@ -50,7 +55,7 @@ LatestReport find_latest(const fs::path& root, const ckpt::Limits& limits) {
       report.latest = folder;
       break;
     }
-    report.skipped.push_back({folder, std::move(*fault)});
+    report.skipped.push_back({folder, std::move(fault->reason), fault->is_found_by_verify});
   }
   return report;
 }

@@ -14,3 +14,6 @@ rm -r ckpt/iter_0000003 ckpt/iter_0000020
 ckpt-inspect latest ckpt || echo $?
 ckpt-inspect latest nowhere || echo $?
 ckpt-inspect latest "$GOLDEN/steps" || echo $?
+rm -r ckpt/iter_0000300 ckpt/iter_0000200
+ckpt-inspect latest ckpt || echo $?
+ckpt-inspect verify --quick ckpt/iter_0000100 | grep ^damage

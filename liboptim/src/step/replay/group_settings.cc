@@ -13,7 +13,9 @@ using ckpt::Kind;
 using ckpt::Value;
 
 [[noreturn]] void refuse(ckpt::ErrorCode code, const std::string& key, const std::string& problem) {
-  throw ckpt::Error(code, {.file = {}, .key = key}, problem);
+  const bool is_unsupported = code == ckpt::ErrorCode::Unsupported;
+  throw ckpt::Error(code, {.file = {}, .key = key}, problem,
+                    is_unsupported ? kWorksOnUnreplayed : "");
 }
 
 // Absent and None are false, as in Python.

@@ -1,10 +1,14 @@
 #pragma once
 
 #include <ckpt/value.h>
-#include <optim/training_state.h>
 #include <optim/optimizer.h>
+#include <optim/training_state.h>
 
 namespace optim {
+
+// The hint for a checkpoint that is read, but not replayed.
+inline constexpr const char* kWorksOnUnreplayed =
+    "ckpt-inspect, ckpt-convert and reshard work on this checkpoint";
 
 // A group of a checkpoint as it steps, without parameters: its fields, and what `config` (from the
 // args) says where groups say nothing. Throws Corrupt, Unsupported with the field.

@@ -34,7 +34,8 @@ ReplayOptions complete(ReplayOptions options, const Gradients& gradients,
   const std::filesystem::path& output = options.output;
   if (!options.force && !output.empty() && std::filesystem::exists(output)) {
     throw ckpt::Error(ckpt::ErrorCode::AlreadyExists, {.file = output.string()},
-                      "the output exists");  // said before the work, not after
+                      "the output exists",  // said before the work, not after
+                      "give another name to -o, or replace it with --force");
   }
   return options;
 }

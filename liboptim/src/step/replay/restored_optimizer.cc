@@ -21,7 +21,9 @@ using ckpt::Kind;
 using ckpt::Value;
 
 [[noreturn]] void refuse(ckpt::ErrorCode code, const std::string& key, const std::string& problem) {
-  throw ckpt::Error(code, {.file = {}, .key = key}, problem);
+  const bool is_unsupported = code == ckpt::ErrorCode::Unsupported;
+  throw ckpt::Error(code, {.file = {}, .key = key}, problem,
+                    is_unsupported ? kWorksOnUnreplayed : "");
 }
 
 at::Tensor load(const ReplaySource& source, const TensorRef& tensor, const at::Device& device) {
@@ -143,11 +145,14 @@ at::Device replay_device(const ReplayOptions& options) {
     refuse(ckpt::ErrorCode::InvalidArgument, "device", "is neither cpu nor cuda");
   }
   if (options.recorded_grad_norm) {
-    refuse(ckpt::ErrorCode::Unsupported, "grad_norm",
-           "a step on a GPU clips by its own norm, not by a recorded one");
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "grad_norm"},
+                      "a step on a GPU clips by its own norm, not by a recorded one",
+                      "use --device cpu, or leave --grad-norm out");
   }
   if (options.processes.rank.size > 1) {
-    refuse(ckpt::ErrorCode::Unsupported, "device", "a replay on a GPU runs in one process");
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "device"},
+                      "a replay on a GPU runs in one process",
+                      "use --device cpu, or leave --spawn and the launcher out");
   }
   return use_cuda();
 }

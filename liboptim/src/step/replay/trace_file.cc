@@ -15,6 +15,9 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kReplayedTraces =
+    "step-replay check replays traces of SGD, Adam, AdamW, Lion and Muon";
+
 JsonFields read_fields(const std::filesystem::path& path) {
   const std::string file = path.string();
   json object = read_json_file(path);
@@ -22,7 +25,9 @@ JsonFields read_fields(const std::filesystem::path& path) {
                         object.contains("config") && object.contains("params");
   if (!is_trace) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = file},
-                      "'" + path.filename().string() + "' is not a trace");
+                      "'" + path.filename().string() + "' is not a trace",
+                      "give the JSON file of one trace; its tensors lie beside it, in a "
+                      ".safetensors file of the same name");
   }
   return {file, std::move(object)};
 }
@@ -144,8 +149,8 @@ void read_rule(const JsonFields& config, TraceHeader& header) {
     header.rule = torch_muon_rule(config);
     header.bound = kMuonBf16Bound;
   } else {
-    config.refuse_unsupported("class",
-                              "traces of '" + ckpt::escaped(kind) + "' cannot be replayed");
+    config.refuse_unsupported("class", "traces of '" + ckpt::escaped(kind) + "' cannot be replayed",
+                              kReplayedTraces);
   }
   config.refuse_others();
 }
@@ -211,7 +216,8 @@ void check_muon_params(const JsonFields& fields, const MuonRule& rule,
 void refuse_scalars(const JsonFields& fields) {
   if (!fields.has("scalars")) return;
   if (fields.object("scalars").raw().empty()) return;
-  fields.refuse_unsupported("scalars", "recorded scalars of this class are not compared");
+  fields.refuse_unsupported("scalars", "recorded scalars of this class are not compared",
+                            kReplayedTraces);
 }
 
 std::filesystem::path tensors_path(std::filesystem::path json_file) {
