@@ -280,7 +280,7 @@ def test_attributes_of_tensors_are_kept_by_torch_and_listed_else(copied, tmp_pat
     kept = [m.seen_by for r in ranks for g in r[0]["fp32_from_fp16_params"] for m in g
             if hasattr(m, "seen_by")]
     assert kept == ["a plugin"]
-    outcome = succeed("ckpt-convert", root, tmp_path / "dist", *TO_DIST)
+    outcome = succeed("ckpt-convert", root, tmp_path / "dist", *TO_DIST, "-v")
     listed = [line for line in outcome.stdout.splitlines() if "attributes of" in line]
     assert len(listed) == 3 and all("seen_by" in line for line in listed), outcome
     assert not any("partition_dim" in line for line in listed), outcome
