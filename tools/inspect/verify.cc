@@ -49,10 +49,13 @@ struct VerifyOptions {
   }
 };
 
-const char* meaning_of(ByteLabel label) {
+const char* meaning_of(ByteLabel label, bool is_quick) {
   switch (label) {
-    case ByteLabel::Checksummed: return "covered by a CRC-32 or a hash of the manifest";
-    case ByteLabel::Repeated: return "stored twice; copies match";
+    case ByteLabel::Checksummed:
+      return is_quick ? "has a CRC-32 or a hash of the manifest; not compared"
+                      : "covered by a CRC-32 or a hash of the manifest";
+    case ByteLabel::Repeated:
+      return is_quick ? "stored twice; compared where it was read" : "stored twice; copies match";
     case ByteLabel::Unprotected: return "no checksum: a change would go unnoticed";
     case ByteLabel::Padding: return "never read";
     case ByteLabel::Unclaimed: return "part of nothing in the checkpoint";
@@ -86,14 +89,14 @@ void print_findings(Console& console, const optim::VerifyReport& report) {
   }
 }
 
-void print_bytes(Console& console, const ckpt::Findings& findings) {
+void print_bytes(Console& console, const ckpt::Findings& findings, bool is_quick) {
   Table table({{"BYTES"}, {"", Align::Right}, {.can_shorten = true}});
   for (const ByteLabel label : kLabels) {
     const uint64_t bytes = findings.labelled_bytes(label);
     if (bytes == 0) continue;
     table.add_row({{std::string(name(label)), Paint::Bold},
                    {size_text(bytes)},
-                   {meaning_of(label), Paint::Dim}});
+                   {meaning_of(label, is_quick), Paint::Dim}});
   }
   table.print(console);
 }
@@ -187,17 +190,18 @@ std::string left_out_text(const char* how, const std::vector<optim::NotChecked>&
   return text.empty() ? "" : "; " + std::string(how) + ": " + text;
 }
 
-void print_report(Console& console, const optim::VerifyReport& report, ckpt::Share share) {
+void print_report(Console& console, const optim::VerifyReport& report,
+                  const optim::VerifyOptions& options) {
   const ckpt::Findings& findings = report.findings;
   print_findings(console, report);
   if (console.options().quiet) return;
   if (!findings.findings.empty()) console.out() << '\n';
-  if (!findings.files.empty()) print_bytes(console, findings);
+  if (!findings.files.empty()) print_bytes(console, findings, options.quick);
   if (findings.labelled_bytes(ByteLabel::Unprotected) != 0) print_unprotected(console, findings);
   print_checks(console, report);
   std::string verdict =
       findings.damaged() ? console.paint(Paint::Red, "damaged") : console.paint(Paint::Green, "OK");
-  verdict += ": " + scope_text(findings, share) + ", " + size_text(total_bytes(findings));
+  verdict += ": " + scope_text(findings, options.share) + ", " + size_text(total_bytes(findings));
   if (findings.damaged()) verdict += ", " + count_text(damage_count(findings), "problem");
   console.print_text(verdict + left_out_text("not checked", report.not_checked) +
                      left_out_text("not proven", report.not_proven));
@@ -290,7 +294,7 @@ int run(const VerifyOptions& options, Console& console) {
   if (console.options().json) {
     print_report_as_json(console, report, verify_options);
   } else {
-    print_report(console, report, verify_options.share);
+    print_report(console, report, verify_options);
   }
   return report.findings.damaged() ? 1 : 0;
 }
