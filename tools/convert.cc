@@ -11,7 +11,6 @@ namespace {
 struct ConvertOptions {
   tools::ConversionOptions common;
   std::string to;
-  std::optional<uint32_t> data_parallel;
   optim::StoreLayout layout = optim::StoreLayout::April2026;
   bool integrity = false;
   std::optional<int> zstd_level;
@@ -24,10 +23,6 @@ struct ConvertOptions {
         ->required()
         ->check(tools::one_of({"torch", "torch_dist", "safetensors"}))
         ->option_text("torch|torch_dist|safetensors");
-    app.add_option("--dp", data_parallel,
-                   "Data-parallel size of the destination (default: the source's)")
-        ->check(tools::kSize)
-        ->option_text("N");
     tools::add_choice<optim::StoreLayout>(
         app, "--layout", layout,
         {{"seed", optim::StoreLayout::April2026}, {"2026-08", optim::StoreLayout::August2026}})
@@ -65,20 +60,16 @@ ckpt::KeyRules rules_of(const ConvertOptions& options) {
 }
 
 int convert(const ConvertOptions& options, tools::Console& console) {
-  ckpt::ConvertOptions base;
-  base.format = format_named(options.to);
-  base.keys = rules_of(options);
-  base.integrity = options.integrity;
-  base.zstd_level = options.zstd_level;
-  const auto run = [&options](const tools::ConversionOrder& order) {
-    return optim::convert(order.source, order.destination,
-                          {.base = order.base,
-                           .into = order.into,
-                           .data_parallel = options.data_parallel,
-                           .ownership = order.ownership,
-                           .layout = options.layout});
+  optim::ConvertOptions all;
+  all.base.format = format_named(options.to);
+  all.base.keys = rules_of(options);
+  all.base.integrity = options.integrity;
+  all.base.zstd_level = options.zstd_level;
+  all.layout = options.layout;
+  const auto run = [](const tools::ConversionOrder& order) {
+    return optim::convert(order.source, order.destination, order.options);
   };
-  return tools::run_conversion(run, options.common, std::move(base), console);
+  return tools::run_conversion(run, options.common, std::move(all), console);
 }
 
 }  // namespace

@@ -38,10 +38,10 @@ inline optim::ConvertOptions on_one_thread() {
 inline optim::ReshardOptions resharding(const optim::ConvertOptions& options,
                                         uint32_t data_parallel, bool link = false) {
   return {.base = options.base,
-          .sizes = {.data_parallel = data_parallel},
           .into = options.into,
-          .link = link,
-          .ownership = options.ownership};
+          .sizes = {.data_parallel = data_parallel},
+          .ownership = options.ownership,
+          .link = link};
 }
 
 // What is at a path: a file's content under the name "", or a folder's tree.

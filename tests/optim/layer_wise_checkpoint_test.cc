@@ -94,7 +94,7 @@ BOOST_DATA_TEST_CASE(processes_prove_each_master_once, data::make({1u, 2u, 3u, 3
 
 BOOST_AUTO_TEST_CASE(a_torch_target_has_one_file_per_rank_and_the_tracker_last) {
   optim::LayerWiseTargetSpec spec;
-  spec.data_parallel = 3;
+  spec.sizes.data_parallel = 3;
   const auto target = optim::make_layer_wise_target(view_of("lw_muon_bf16_torch_dist_dp2"), spec);
   const std::vector<std::string> expected = {"iter_0000003/mp_rank_00/layer_wise_optimizer_0.pt",
                                              "iter_0000003/mp_rank_00/layer_wise_optimizer_1.pt",
@@ -128,7 +128,7 @@ BOOST_AUTO_TEST_CASE(every_tensor_is_written_once_whatever_the_size) {
   const auto view = view_of("lw_muon_bf16_torch_dist_dp2");
   for (const uint32_t size : {1U, 2U, 5U, 31U}) {
     optim::LayerWiseTargetSpec spec;
-    spec.data_parallel = size;
+    spec.sizes.data_parallel = size;
     spec.format = ckpt::Format::TorchDist;
     std::multiset<std::string> written;
     for (const auto& file : optim::make_layer_wise_target(view, spec).files) {

@@ -54,7 +54,7 @@ class LayerWiseCase {
     options.base.strict = random_() % 4 == 0;
     there_and_back("store", optim::convert, options, digest);
     options = test::on_one_thread();
-    options.data_parallel = 1 + random_() % 2 * 2;
+    options.sizes.data_parallel = 1 + random_() % 2 * 2;
     options.base.strict = random_() % 2 == 0;
     there_and_back("resharded", reshard, options, digest);
     for (std::string& fault : result_.faults) fault = changed_ + ": " + fault;
@@ -67,7 +67,8 @@ class LayerWiseCase {
 
   static optim::ConvertReport reshard(const fs::path& source, const fs::path& destination,
                                       const optim::ConvertOptions& options) {
-    return optim::reshard(source, destination, test::resharding(options, *options.data_parallel));
+    return optim::reshard(source, destination,
+                          test::resharding(options, *options.sizes.data_parallel));
   }
 
   void write_source() {
@@ -148,7 +149,7 @@ class LayerWiseCase {
     if (!made) return fault(name, "the reader refuses what was published");
     if (made != digest && !loses_state(*listed)) fault(name, "another state than the source's");
     options.base.format = ckpt::Format::Torch;
-    options.data_parallel = base_.ranks;
+    options.sizes.data_parallel = base_.ranks;
     options.base.strict = false;
     const auto more = publish(convert, name, name + "_back", options);
     if (!more) return fault(name, "what was published does not go the way back");

@@ -25,9 +25,11 @@ void ConversionOptions::declare(CLI::App& app) {
       ->option_text("N");
   add_follow_links(app, limits);
   app.add_option("--ownership", ownership,
-                 "Who owns which parameter; balanced: torch_dist only (default: ping-pong)")
-      ->check(one_of({"ping-pong", "balanced"}))
-      ->option_text("ping-pong|balanced");
+                 "Who owns which parameter; balanced and lpt: torch_dist only (default: ping-pong)")
+      ->check(one_of({"ping-pong", "balanced", "lpt"}))
+      ->option_text("ping-pong|balanced|lpt");
+  app.add_flag("--model-only", model_only, "Leave the optimizer's state out");
+  sizes.declare(app);
   app.add_flag("--strict", strict, "Fail if anything cannot be carried over or proven");
   app.add_flag("--force", force, "Replace an existing destination");
   app.add_option(
@@ -50,6 +52,7 @@ void ConversionOptions::declare(CLI::App& app) {
 
 optim::OwnershipPolicy ConversionOptions::policy() const {
   return ownership == "balanced" ? optim::OwnershipPolicy::Balanced
+         : ownership == "lpt"    ? optim::OwnershipPolicy::Lpt
                                  : optim::OwnershipPolicy::PingPong;
 }
 
@@ -84,19 +87,43 @@ optim::ConvertReport run_or_hint(const Conversion& run, const ConversionOrder& o
   try {
     return run(order);
   } catch (ckpt::Error& error) {
-    const bool is_alone = order.base.share.world_size == 1 && !order.base.dry_run;
+    const ckpt::ConvertOptions& base = order.options.base;
+    const bool is_alone = base.share.world_size == 1 && !base.dry_run;
     if (console.stop_signal() == 0 || !is_alone) throw;
-    throw error.hinted(order.base.resume
-                           ? "the same command continues this run"
-                           : "nothing was kept; with --resume from the start, what is "
-                             "finished is kept");
+    throw error.hinted(base.resume ? "the same command continues this run"
+                                   : "nothing was kept; with --resume from the start, what is "
+                                     "finished is kept");
   }
+}
+
+// Without --rank, --world-size is that of the destination's grid.
+bool is_size_of_grid(const ShareOptions& share) {
+  return share.world_size && !share.rank && !share.distributed;
+}
+
+void set_megatron_options(const ConversionOptions& options, optim::ConvertOptions& all,
+                          Console& console) {
+  all.sizes = options.sizes.change();
+  if (is_size_of_grid(options.share)) all.sizes.world_size = options.share.world_size;
+  all.ownership = options.policy();
+  all.rng = options.sizes.rng;
+  all.model_only = options.model_only;
+  if (!options.sizes.model_rules.empty()) {
+    all.rules = optim::read_model_rules(options.sizes.model_rules);
+  }
+  if (console.options().json) return;
+  all.on_grids = [&console](const optim::RunGrid& source, const optim::RunGrid& target,
+                            bool has_experts) {
+    if (source == target) return;
+    console.print_text("from  " + grid_text(source, has_experts));
+    console.print_text("to    " + grid_text(target, has_experts));
+  };
 }
 
 }  // namespace
 
 int run_conversion(const Conversion& run, const ConversionOptions& options,
-                   ckpt::ConvertOptions base, Console& console) {
+                   optim::ConvertOptions all, Console& console) {
   const bool adds = !options.into.empty();
   if (options.destination.empty() && !adds) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a DESTINATION is required");
@@ -110,6 +137,8 @@ int run_conversion(const Conversion& run, const ConversionOptions& options,
                       "--clean cannot be combined with --dry-run");
   }
   if (options.clean) return clean(options, console);
+  set_megatron_options(options, all, console);
+  ckpt::ConvertOptions& base = all.base;
   ProgressLine progress(console, "writing");
   base.execute = make_execute_options(console, progress);
   base.execute.process_bytes_max = options.max_memory_bytes;
@@ -121,10 +150,10 @@ int run_conversion(const Conversion& run, const ConversionOptions& options,
   base.verify = options.verify;
   base.resume = options.resume;
   base.finish = options.finish;
-  base.share = options.share.share();
+  if (!is_size_of_grid(options.share)) base.share = options.share.share();
   progress.leave_terminal_if(options.share.distributed && base.share.rank != 0);
-  const ConversionOrder order{options.source, options.target(), std::move(base), adds,
-                              options.policy()};
+  all.into = adds;
+  const ConversionOrder order{options.source, options.target(), std::move(all)};
   const optim::ConvertReport report = run_or_hint(run, order, console);
   for (const std::string& warning : report.warnings) console.warn(warning);
   print_conversion(console, options, report);

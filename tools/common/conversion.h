@@ -7,6 +7,7 @@
 #include <string>
 
 #include <common/share_options.h>
+#include <common/size_options.h>
 #include <optim/convert.h>
 
 namespace CLI {
@@ -23,6 +24,8 @@ struct ConversionOptions {
   std::optional<int64_t> iteration;
   ckpt::Limits limits;
   std::string ownership = "ping-pong";
+  SizeOptions sizes;
+  bool model_only = false;
   bool strict = false, force = false, dry_run = false;
   bool verify = false, resume = false, finish = false, clean = false;
   ShareOptions share;
@@ -37,15 +40,13 @@ struct ConversionOptions {
 // What the options above say to a library call.
 struct ConversionOrder {
   std::filesystem::path source, destination;
-  ckpt::ConvertOptions base;  // may hold more already
-  bool into = false;
-  optim::OwnershipPolicy ownership = optim::OwnershipPolicy::PingPong;
+  optim::ConvertOptions options;
 };
 
 // Runs one conversion with progress and signals, and prints what was done, what was not carried and
 // why. `run` makes the library's call. Returns the exit code.
 using Conversion = std::function<optim::ConvertReport(const ConversionOrder& order)>;
 int run_conversion(const Conversion& run, const ConversionOptions& options,
-                   ckpt::ConvertOptions base, Console& console);
+                   optim::ConvertOptions own, Console& console);
 
 }  // namespace tools

@@ -54,8 +54,23 @@ struct Proven {
 
 Proven proven_by(const optim::ConvertReport& report) {
   const bool is_published = report.outcome == ckpt::Outcome::Published;
-  return {is_published, is_published && report.verified_bytes != 0,
-          is_published && report.layer_wise && report.source_format == ckpt::Format::Torch};
+  return {is_published, is_published && report.verified_bytes != 0, report.masters_proven};
+}
+
+json grid_json(const optim::RunGrid& grid) {
+  const optim::ParallelSizes& sizes = grid.sizes;
+  json document = {{"tensor_parallel", sizes.tensor_parallel},
+                   {"pipeline_parallel", sizes.pipeline_parallel},
+                   {"virtual_pipeline_parallel", sizes.virtual_pipeline_parallel},
+                   {"context_parallel", sizes.context_parallel},
+                   {"data_parallel", sizes.data_parallel},
+                   {"expert_parallel", sizes.expert_parallel},
+                   {"expert_tensor_parallel", sizes.expert_tensor_parallel},
+                   {"expert_data_parallel", sizes.expt_dp()},
+                   {"world_size", sizes.world()}};
+  const std::string& layout = grid.pipeline.pipeline_model_parallel_layout;
+  if (!layout.empty()) document["pipeline_layout"] = json_text(layout);
+  return document;
 }
 
 json report_json(const ConversionOptions& options, const optim::ConvertReport& report) {
@@ -89,8 +104,10 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
     document["warnings"].push_back(json_text(warning));
   }
   if (report.layer_wise) {
-    document["source_data_parallel_size"] = report.source_data_parallel;
-    document["target_data_parallel_size"] = report.target_data_parallel;
+    document["source_data_parallel_size"] = report.source_grid.sizes.data_parallel;
+    document["target_data_parallel_size"] = report.target_grid.sizes.data_parallel;
+    document["source_grid"] = grid_json(report.source_grid);
+    document["target_grid"] = grid_json(report.target_grid);
     document["ambiguous"] = ambiguous_json(report.ambiguous);
   }
   return document;
@@ -123,8 +140,8 @@ std::string opening_text(const ConversionOptions& options, const optim::ConvertR
                      std::string(name(report.source_format)) + " -> " +
                      std::string(name(report.target_format));
   if (report.layer_wise) {
-    text += ", data parallel " + std::to_string(report.source_data_parallel) + " -> " +
-            std::to_string(report.target_data_parallel);
+    text += ", data parallel " + std::to_string(report.source_grid.sizes.data_parallel) + " -> " +
+            std::to_string(report.target_grid.sizes.data_parallel);
   }
   text += ", " + count_text(report.plan.files.size(), "file") + ", " +
           size_text(report.plan.total_bytes);

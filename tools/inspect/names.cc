@@ -39,12 +39,20 @@ ckpt::Inventory canonical(const ckpt::Checkpoint& checkpoint) {
   return of_side(opened_path(checkpoint), [&] { return optim::logical_inventory(checkpoint); });
 }
 
+optim::TrainingState state_of(const ckpt::Checkpoint& checkpoint) {
+  return of_side(opened_path(checkpoint), [&] { return optim::name_layer_wise(checkpoint); });
+}
+
 ckpt::Inventory stored(const ckpt::Checkpoint& checkpoint) {
   return of_side(opened_path(checkpoint), [&] { return native_inventory(checkpoint); });
 }
 
 // Places on both sides where one side's are not told apart by names.
 NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, Console& console) {
+  if (optim::is_layer_wise(a) && optim::is_layer_wise(b)) {
+    auto [first, second] = optim::logical_inventories(state_of(a), state_of(b));
+    return {std::move(first), std::move(second), "canonical"};
+  }
   NamedPair pair{canonical(a), canonical(b), "canonical"};
   const bool a_has_places = names_places(pair.a), b_has_places = names_places(pair.b);
   if (a_has_places == b_has_places) return pair;

@@ -96,8 +96,8 @@ struct DistChunk {
   std::string key;
   DType dtype = DType::Float32;
   Extents global_shape;
-  Box box;  // of the stored tensor
-  TensorSource source;
+  Box box;                     // of the stored tensor
+  TensorSource source;         // without a tensor: zeros
   uint32_t rank = 0;           // writes it to __{rank}_0.distcp
   bool requires_grad = false;  // what .metadata says of the tensor
 };

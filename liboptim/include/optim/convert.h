@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -18,27 +20,33 @@ struct ConvertOptions {
   // The destination is a checkpoint root that exists: it gets an iteration, and its tracker names
   // that unless it names a later one.
   bool into = false;
-  std::optional<uint32_t> data_parallel;  // default: the source's
+  SizeChange sizes = {};  // of Megatron's checkpoints; what is not given is the source's
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;
   StoreLayout layout = StoreLayout::April2026;
-};
-
-struct ReshardOptions {
-  ckpt::ConvertOptions base;  // base.format, if it is set, is the source's
-  ParallelSizes sizes;        // of the result; only data_parallel may differ from the source's
-  bool into = false;          // as ConvertOptions'
-  // The new folder of torch_dist shares the source's files, but for a new common state. Megatron
-  // finds tensors by name, so that their files may stay as they are.
+  RngPolicy rng = RngPolicy::Seed;
+  std::shared_ptr<const ModelRules> rules = {};  // null: the built-in ones
+  bool model_only = false;                       // leave the optimizer out
+  // The new folder of torch_dist shares the source's files, but for what the sizes change: the
+  // common state and random states. Megatron finds tensors by name, so that their files may stay.
   bool link = false;
-  OwnershipPolicy ownership = OwnershipPolicy::PingPong;
+  // Called before anything is written, of Megatron's checkpoints.
+  std::function<void(const RunGrid& source, const RunGrid& target, bool has_experts)> on_grids = {};
 };
+// The same; base.format, if it is set, is the source's.
+using ReshardOptions = ConvertOptions;
 
 struct ConvertReport : ckpt::ConvertReport {
   uint64_t linked_bytes = 0;
   bool layer_wise = false;
-  uint32_t source_data_parallel = 0, target_data_parallel = 0;  // layer-wise only
-  std::vector<AmbiguousParam> ambiguous;                        // layer-wise only
+  RunGrid source_grid, target_grid;       // layer-wise only
+  std::vector<AmbiguousParam> ambiguous;  // layer-wise only
+  // Every 16-bit weight of the result is its fp32 master, rounded.
+  bool masters_proven = false;
 };
+
+// The sizes of a Megatron checkpoint, all of them: --sizes-from. Throws as Checkpoint::open;
+// Corrupt and Unsupported for args that describe none.
+OPTIM_LAYOUT_EXPORT SizeChange sizes_of(const std::filesystem::path& checkpoint);
 
 // Where ConvertOptions::into puts a source: ROOT/iter_0000003. Throws InvalidArgument for a source
 // that is no iteration.
@@ -53,8 +61,8 @@ OPTIM_LAYOUT_EXPORT ConvertReport convert(const std::filesystem::path& source,
                                           const std::filesystem::path& destination,
                                           const ConvertOptions& options);
 
-// The one call that `reshard` makes, of the same kind. Refuses what is not LayerWise, and another
-// size than data_parallel that changes (Unsupported); sizes of 0 (InvalidArgument).
+// The one call that `reshard` makes, of the same kind: refuses what has no training state to shard
+// (Unsupported). Both throw InvalidArgument for sizes as target_grid() does.
 OPTIM_LAYOUT_EXPORT ConvertReport reshard(const std::filesystem::path& source,
                                           const std::filesystem::path& destination,
                                           const ReshardOptions& options);

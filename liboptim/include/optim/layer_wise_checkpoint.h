@@ -1,24 +1,43 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/target.h>
 #include <optim/layout_export.h>
 #include <optim/ownership.h>
+#include <optim/size_change.h>
 #include <optim/training_state.h>
 
-// Checkpoints of Megatron's LayerWiseDistributedOptimizer.
+// Megatron checkpoints that are read into one training state: of LayerWiseDistributedOptimizer, and
+// of optimizers that no rank shares (Float16Optimizer), at any parallel size.
 namespace optim {
 
-// True for torch folders with layer_wise_optimizer_*.pt and torch_dist folders whose args say so.
+// True where name_layer_wise() knows the layout: torch folders with layer_wise_optimizer_*.pt or
+// optimizer state beside the model, torch_dist folders whose args say so.
 OPTIM_LAYOUT_EXPORT bool is_layer_wise(const ckpt::Checkpoint& checkpoint);
+
+// The rows of a file of --model-rules (docs/schema/input/model_rules.json), with the built-in ones.
+// Throws Corrupt for what is not in the schema, NotFound and IoFailure as files are read.
+OPTIM_LAYOUT_EXPORT std::shared_ptr<const ModelRules> read_model_rules(
+    const std::filesystem::path& path);
+
+struct ReadOptions {
+  std::shared_ptr<const ModelRules> rules = {};  // null: the built-in ones
+  bool model_only = false;                       // leave the optimizer out
+  std::set<std::string> frozen = {};             // parameters of `torch` that no rank owns
+};
 
 // Computes the canonical view. `torch` files hold no names: the ping-pong deal is replayed from the
 // model's order and must give each rank file's groups, counts and shapes. Throws Corrupt where
-// files are missing, left over or of different iterations; Unsupported, by name, for parallel sizes
-// above 1 other than data parallelism and for models whose layout is not known.
-OPTIM_LAYOUT_EXPORT TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint);
+// files are missing, left over or of different iterations, or where copies differ; Unsupported, by
+// name, for models whose layout is not known.
+OPTIM_LAYOUT_EXPORT TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint,
+                                                  const ReadOptions& options = {});
 
 // How Megatron lays out a torch_dist folder.
 enum class StoreLayout : uint8_t {
@@ -26,17 +45,25 @@ enum class StoreLayout : uint8_t {
   August2026,  // common state in the store, Muon beside a fully reshardable DistributedOptimizer
 };
 
+// The random states of a result whose grid is another one than the source's.
+enum class RngPolicy : uint8_t {
+  Seed,  // as Megatron seeds a fresh start, from args.seed and the new ranks' places
+  Keep,  // rank 0's for all
+  Drop,
+};
+
 struct LayerWiseTargetSpec {
   ckpt::Format format = ckpt::Format::Torch;
-  uint32_t data_parallel = 0;                             // 0: as the source
+  SizeChange sizes = {};
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;  // `torch` knows no other
   bool as_root = true;                          // with a folder for the iteration and a tracker
   StoreLayout layout = StoreLayout::April2026;  // of torch_dist
+  RngPolicy rng = RngPolicy::Seed;
 };
 
-// Pure. The files as Megatron writes them at that data-parallel size. Throws Unsupported for
-// ownership other than ping-pong, and layouts other than April 2026's, in
-// `torch`.
+// Pure. The files as Megatron writes them in the target's grid. Throws InvalidArgument as
+// target_grid() does; Unsupported for ownership other than ping-pong, and layouts other than April
+// 2026's, in `torch`, and for grids in which Megatron's ranks overwrite each other's files.
 OPTIM_LAYOUT_EXPORT ckpt::Target make_layer_wise_target(const TrainingState& source,
                                                         const LayerWiseTargetSpec& spec);
 

@@ -1,18 +1,25 @@
 #pragma once
 
+#include <utility>
+
 #include <ckpt/inventory.h>
 #include <optim/layout_export.h>
 #include <optim/training_state.h>
 
 namespace optim {
 
-// A LayerWise checkpoint as ckpt::hash() and ckpt::diff() take it: each parameter and state once,
-// under its canonical name, and the common state as objects "args", "rng_state", ...,
-// "optimizer.0". The same state gives the same inventory in every format and at every data-parallel
-// size. Left out is what may differ then: args that name paths, formats and sizes, what a
-// conversion does not carry (rerun_state_machine, rng_state of each data-parallel rank), model
-// order, attributes of masters.
+// A training state as ckpt::hash() and ckpt::diff() take it: each parameter and state once, under
+// its canonical name, and the common state as objects "args", "opt_param_scheduler", ...,
+// "optimizer.0": its parameters by their settings. The same state gives the same inventory in every
+// layout and at every parallel size. Left out is what may differ then: args that name paths,
+// formats and sizes or follow from these, the number and order of groups, random states and
+// counters of ranks, model order, attributes of masters.
 OPTIM_LAYOUT_EXPORT ckpt::Inventory logical_inventory(const TrainingState& checkpoint);
+
+// The inventories of two states, to be compared. Where both are of one grid, with the random states
+// of their ranks, which mean the same only there.
+OPTIM_LAYOUT_EXPORT std::pair<ckpt::Inventory, ckpt::Inventory> logical_inventories(
+    const TrainingState& a, const TrainingState& b);
 
 // That, or of what is no LayerWise checkpoint ckpt::plain_inventory(), with joined names where
 // ckpt::join_places() finds them. Throws what they throw.

@@ -13,6 +13,7 @@
 #include <ckpt/document.h>
 #include <ckpt/target.h>
 #include <optim/layout_export.h>
+#include <optim/model_facts.h>
 #include <optim/ownership.h>
 #include <optim/param_key.h>
 
@@ -26,6 +27,8 @@ namespace optim {
 //   optimizer.state.STATE.NAME        momentum_buffer, exp_avg, exp_avg_sq, L, ...
 //
 // A value: it refers to the files of the Checkpoint that it was made of, and holds none open.
+
+class ModelRules;  // of --model-rules
 
 // A tensor under such a key: dtype, shape of the whole, and its chunks in the source's files.
 using TensorRef = std::shared_ptr<const ckpt::TensorEntry>;
@@ -41,6 +44,7 @@ struct TrainedParam {
   TensorRef weight;
   TensorRef master;                 // null: none is stored, as of a frozen parameter
   std::vector<StateTensor> states;  // in the file's order
+  TensorSharing sharing;            // by tensor parallel ranks, of experts by expert ones
   uint32_t optimizer = 0;           // place in the chain
   uint32_t group = 0;               // within that optimizer
 };
@@ -81,31 +85,40 @@ struct RankItem {
   std::vector<std::pair<uint32_t, ckpt::NodeId>> values;  // by rank; in `common`
 };
 
+// The random state that the ranks of one place of the model share: `rng_state`, in `common`.
+struct RankRng {
+  uint32_t tensor = 0, pipeline = 0, expert = 0;  // ranks
+  ckpt::NodeId value = ckpt::kNoNode;
+};
+
 struct TrainingState {
   ckpt::Format format = ckpt::Format::Torch;  // of the source
   std::vector<ModelEntry> model;
+  std::string unknown_order;  // the first entry of which it is not known where it is registered
   std::vector<TrainedParam> params;  // in model order
   std::vector<ChainedOptimizerState> chain;
 
-  // {args, checkpoint_version, iteration, opt_param_scheduler, rng_state: [...], ...} in the order
-  // of the file; no model, no optimizer, no content_metadata.
+  // {args, checkpoint_version, iteration, opt_param_scheduler, ...} in the order of the file, which
+  // is rank 0's; no model, no optimizer, no content_metadata.
   ckpt::Document common;
-  std::optional<ckpt::NodeId>
-      model_metadata;  // `_metadata` of the model's OrderedDict, in `common`
+  // `_metadata` of the OrderedDict of each model chunk, in `common`; empty: of none.
+  std::vector<std::optional<ckpt::NodeId>> model_metadata;
   std::vector<std::shared_ptr<const ckpt::Document>> extra_states;
+  // Of a module that holds several experts, by name: torch_dist cuts what it holds, by expert.
+  std::map<std::string, std::vector<std::shared_ptr<const ckpt::Document>>> expert_states;
   // Attributes of wrapped tensors, as their masters have them, by key; in `common`. Only of torch
   // sources.
   std::map<std::string, ckpt::NodeId> attributes;
   std::vector<RankItem> rank_items;
+  std::vector<RankRng> rng_states;
   // Objects of torch_dist that belong to the ranks of one run, by key: rerun_state_machine_state.
   std::vector<std::pair<std::string, std::shared_ptr<const ckpt::Document>>> rank_objects;
 
-  ParallelSizes sizes;  // from args
-  uint32_t layer_count = 0;
-  bool gated_linear_unit = false;             // SwiGLU: torch_dist stores linear_fc1 in two halves
-  bool layer_norm_renamed = false;            // transformer_impl 'local', see megatron_keys
-  bool layers_stacked = true;                 // torch_dist has one tensor for all layers
-  std::string folder_name;                    // iter_0000003, release
+  RunGrid grid;                             // from args
+  ModelFacts facts;                         // from args
+  std::shared_ptr<const ModelRules> rules;  // null: the built-in ones
+  bool is_sharded = true;   // whole parameters belong to ranks: LayerWiseDistributedOptimizer
+  std::string folder_name;  // iter_0000003, release
   std::vector<ckpt::NotCarried> not_carried;  // by any target
 
   OPTIM_LAYOUT_EXPORT ckpt::Value args() const;  // the attributes of args, a Dict

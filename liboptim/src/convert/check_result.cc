@@ -1,12 +1,16 @@
 // What conversions do before they publish: the result is read as any later reader would.
 #include "convert/check_result.h"
 
+#include <algorithm>
+#include <set>
+
 #include <ckpt/error.h>
 #include <optim/logical_inventory.h>
 #include <optim/megatron_folders.h>
 #include <optim/verify.h>
 
-#include "layouts/layer_wise_target.h"
+#include "grid/placement.h"
+#include "layouts/target/layer_wise_target.h"
 
 namespace optim {
 namespace {
@@ -52,11 +56,45 @@ TrainingState as_of_august(TrainingState view) {
   return view;
 }
 
-ckpt::Inventory read_inventory(const ckpt::Checkpoint& written) {
+ckpt::Inventory read_inventory(const ckpt::Checkpoint& written, const ReadOptions& options) {
   try {
-    return logical_inventory(name_layer_wise(written));
+    return logical_inventory(name_layer_wise(written, options));
   } catch (const ckpt::Error& error) {
     ckpt::refuse_unreadable(error);
+  }
+}
+
+// The first rows of a tensor.
+void cut_rows(ckpt::TensorEntry& tensor, uint64_t rows) {
+  if (tensor.shape.empty() || tensor.shape[0] <= rows) return;
+  tensor.shape[0] = rows;
+  std::erase_if(tensor.chunks,
+                [&](const ckpt::Chunk& chunk) { return chunk.box.offsets[0] >= rows; });
+  for (ckpt::Chunk& chunk : tensor.chunks) {
+    chunk.box.sizes[0] = std::min(chunk.box.sizes[0], rows - chunk.box.offsets[0]);
+  }
+}
+
+struct Compared {
+  ckpt::Inventory &wanted, &found;
+};
+
+void cut_to_common_rows(const TrainingState& view, uint64_t rows, const Compared& both) {
+  std::set<std::string> keys;
+  for (const TrainedParam& param : view.params) {
+    if (!is_vocabulary(view, param.info.name)) continue;
+    keys.insert(param.weight->key);
+    if (param.master) keys.insert(param.master->key);
+    for (const StateTensor& state : param.states) keys.insert(state.value->key);
+  }
+  uint64_t common = rows;
+  for (const ckpt::TensorEntry& tensor : both.wanted.tensors) {
+    if (keys.contains(tensor.key)) common = std::min(common, tensor.shape[0]);
+  }
+  for (ckpt::Inventory* const inventory : {&both.wanted, &both.found}) {
+    for (ckpt::TensorEntry& tensor : inventory->tensors) {
+      if (keys.contains(tensor.key)) cut_rows(tensor, common);
+    }
   }
 }
 
@@ -89,16 +127,20 @@ CheckWritten plain_check(const ckpt::Checkpoint& source, ckpt::TargetSpec spec,
 }
 
 CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSource& payloads,
-                              StoreLayout layout, std::vector<ckpt::NotCarried> not_carried,
+                              const LayerWiseTargetSpec& spec,
+                              std::vector<ckpt::NotCarried> not_carried,
                               const ckpt::ConvertOptions& options) {
-  return [&view, &payloads, &options, layout,
+  const uint64_t rows = target_vocabulary(view, target_grid(view, spec.sizes), spec.sizes);
+  const ReadOptions reading{.rules = view.rules, .model_only = view.chain.empty()};
+  return [&view, &payloads, &options, rows, reading, layout = spec.layout,
           not_carried = std::move(not_carried)](const fs::path& written) {
     refuse_damage(written, options);
     const ckpt::Checkpoint result = open_written(written, options);
     const bool is_of_august = layout == StoreLayout::August2026;
-    const ckpt::Inventory wanted =
+    ckpt::Inventory wanted =
         is_of_august ? logical_inventory(as_of_august(view)) : logical_inventory(view);
-    const ckpt::Inventory found = read_inventory(result);
+    ckpt::Inventory found = read_inventory(result, reading);
+    if (rows != 0) cut_to_common_rows(view, rows, {wanted, found});
     ckpt::require_same_content({wanted, payloads}, {found, result},
                                content_check(not_carried, options));
     return ckpt::count_carried(result);

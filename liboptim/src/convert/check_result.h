@@ -17,9 +17,11 @@ CheckWritten plain_check(const ckpt::Checkpoint& source, ckpt::TargetSpec spec,
                          std::vector<ckpt::NotCarried> not_carried,
                          const ckpt::ConvertOptions& options);
 
-// Of what make_layer_wise_target(view) made. `payloads`: what the view's chunks lie in.
+// Of what make_layer_wise_target(view, spec) made. `payloads`: what the view's chunks lie in.
+// Embeddings that the target pads otherwise are compared in the rows that both have.
 CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSource& payloads,
-                              StoreLayout layout, std::vector<ckpt::NotCarried> not_carried,
+                              const LayerWiseTargetSpec& spec,
+                              std::vector<ckpt::NotCarried> not_carried,
                               const ckpt::ConvertOptions& options);
 
 // Of what make_layer_wise_safetensors(view, options.keys) made.

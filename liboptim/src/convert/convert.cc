@@ -9,12 +9,14 @@
 #include <optim/convert.h>
 #include <optim/megatron_folders.h>
 
+#include "args/checkpoint_kind.h"
+#include "args/common_state.h"
+#include "args/run_grid.h"
 #include "convert/check_result.h"
-#include "layouts/checkpoint_kind.h"
-#include "layouts/common_state.h"
-#include "layouts/layer_wise_target.h"
+#include "layouts/target/layer_wise_target.h"
 #include "state/passing_proof.h"
 #include "verify/iteration_check.h"
+#include "verify/other_roundings.h"
 
 namespace optim {
 namespace {
@@ -28,19 +30,6 @@ void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous) {
               "its master rounds to the weight of '" + ckpt::escaped(ambiguous[0].also_fits[0]) +
                   "' as well, so its values do not prove its name",
               "without --strict the ping-pong deal decides, and such parameters are listed");
-}
-
-void require_positive(uint32_t data_parallel) {
-  if (data_parallel != 0) return;
-  throw Error(ErrorCode::InvalidArgument, {}, "the data-parallel size must be at least 1");
-}
-
-// A source of other sizes is refused when it is read.
-void require_only_data_parallel(const ParallelSizes& sizes) {
-  require_positive(sizes.data_parallel);
-  if (sizes == ParallelSizes{.data_parallel = sizes.data_parallel}) return;
-  throw Error(ErrorCode::Unsupported, {},
-              "only the data-parallel size can be changed; all others must be 1");
 }
 
 const std::string kCommonName(kMegatronFolders.common_file);
@@ -144,7 +133,8 @@ ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target targ
     prove();
     if (options.base.strict) refuse_ambiguity(ambiguous);
   };
-  if (options.base.dry_run) job.before_publishing();
+  // A plan of torch_dist reads no payload: names are in the files.
+  if (options.base.dry_run && view.format == ckpt::Format::Torch) job.before_publishing();
   ConvertOptions watched = options;
   watched.base.execute.on_read =
       [&passed](const ckpt::StorageRegion& located, uint64_t offset_bytes,
@@ -152,12 +142,21 @@ ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target targ
   try {
     ConvertReport report = write(job, std::move(target), watched);
     report.ambiguous = std::move(ambiguous);
+    report.masters_proven = report.outcome == ckpt::Outcome::Published;
     return report;
   } catch (const Error& error) {
     // The first wrong master is told, not the first that was found, nor which bytes are damaged.
     if (error.code() == ErrorCode::Corrupt) prove();
     throw;
   }
+}
+
+// Masters are compared with weights as they pass: not where nothing passes, nor where weights may
+// be something else than rounded masters; what numbers its parameters must be proven.
+bool may_be_proven(const TrainingState& view, const Job& job) {
+  if (view.chain.empty()) return false;
+  if (view.format == ckpt::Format::Torch) return true;
+  return !job.link && !why_weights_may_differ(job.source);
 }
 
 // Files of the source that the target has no place for.
@@ -169,7 +168,6 @@ void list_files_beside(const ckpt::Checkpoint& source, ckpt::Target& target) {
 
 ConvertReport convert_named(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
-  if (options.data_parallel) require_positive(*options.data_parallel);
   const bool to_safetensors = options.base.format == ckpt::Format::Safetensors;
   if (to_safetensors && options.into) {
     throw Error(ErrorCode::InvalidArgument, {},
@@ -180,30 +178,33 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
                 "a Megatron checkpoint is converted as a whole: its optimizer refers to all keys",
                 "--to safetensors can select and rename keys");
   }
-  const TrainingState view = name_layer_wise(source);
+  const TrainingState view =
+      name_layer_wise(source, {.rules = options.rules, .model_only = options.model_only});
   LayerWiseTargetSpec spec;
   spec.format = options.base.format.value_or(view.format);
-  spec.data_parallel = options.data_parallel.value_or(view.sizes.data_parallel);
+  spec.sizes = options.sizes;
   spec.ownership = options.ownership;
+  spec.rng = options.rng;
   spec.as_root = source.was_root() && !options.into;
   spec.layout = options.layout;
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
+  const RunGrid grid = to_safetensors ? view.grid : target_grid(view, spec.sizes);
+  if (options.on_grids) options.on_grids(view.grid, grid, view.facts.expert_count > 0);
   ckpt::Target target = to_safetensors
                             ? make_layer_wise_safetensors(view, options.base.keys, as_folder)
                             : make_layer_wise_target(view, spec);
   list_files_beside(source, target);
   job.check_result =
-      to_safetensors
-          ? layer_wise_safetensors_check(view, source, target.not_carried, options.base)
-          : layer_wise_check(view, source, options.layout, target.not_carried, options.base);
+      to_safetensors ? layer_wise_safetensors_check(view, source, target.not_carried, options.base)
+                     : layer_wise_check(view, source, spec, target.not_carried, options.base);
   if (job.link) job.links = link_what_stays(source, target);
-  ConvertReport report = view.format == ckpt::Format::Torch
+  ConvertReport report = may_be_proven(view, job)
                              ? write_proven(view, job, std::move(target), options)
                              : write(job, std::move(target), options);
   report.linked_bytes = count_bytes(job.links);
   report.layer_wise = true;
-  report.source_data_parallel = view.sizes.data_parallel;
-  report.target_data_parallel = spec.data_parallel;
+  report.source_grid = view.grid;
+  report.target_grid = grid;
   return report;
 }
 
@@ -227,10 +228,12 @@ ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) 
 
 ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
-  if (options.data_parallel) {
+  if (!options.sizes.empty() || options.model_only) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "is a plain state dict; expected a LayerWise checkpoint for a data-parallel size",
-                "leave out --dp");
+                "is a plain state dict; expected a checkpoint of Megatron for " +
+                    std::string(options.model_only ? "--model-only" : "a parallel size"),
+                options.model_only ? "--include and --exclude choose keys of plain state dicts"
+                                   : "leave out --dp and other sizes");
   }
   const ckpt::Format format = options.base.format.value_or(source.catalog().format);
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
@@ -255,6 +258,10 @@ std::filesystem::path place_in_root(const std::filesystem::path& root,
   return root / std::filesystem::weakly_canonical(source.folder()).filename();
 }
 
+SizeChange sizes_of(const std::filesystem::path& checkpoint) {
+  return sizes_of(open_checkpoint(checkpoint));
+}
+
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options) {
   const ckpt::Checkpoint opened =
@@ -269,7 +276,6 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
 
 ConvertReport reshard(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ReshardOptions& options) {
-  require_only_data_parallel(options.sizes);
   const ckpt::Checkpoint opened =
       open_checkpoint(source, {options.base.iteration, options.base.limits});
   if (is_megatron(opened) && opened.catalog().format == ckpt::Format::TorchDist &&
@@ -277,9 +283,12 @@ ConvertReport reshard(const std::filesystem::path& source, const std::filesystem
     refuse_kind(opened, "common.pt, or a common state in the store");
   }
   if (!is_layer_wise(opened)) refuse_kind(opened, "a LayerWise checkpoint, to reshard it");
-  const ConvertOptions conversion{options.base, options.into, options.sizes.data_parallel,
-                                  options.ownership};
-  return convert_layer_wise({opened, source, destination, options.link}, conversion);
+  if (options.sizes.empty()) {
+    throw Error(ErrorCode::InvalidArgument, {},
+                "at least one size is needed: --dp, --tp, --pp, --vpp, --cp, --ep, --etp, "
+                "--world-size, a layout of the pipeline, or --sizes-from");
+  }
+  return convert_layer_wise({opened, source, destination, options.link}, options);
 }
 
 }  // namespace optim

@@ -132,20 +132,19 @@ ConvertReport save_layer_wise(const TrainingState& base, const ckpt::Checkpoint&
   update_common(view, update);
   LayerWiseTargetSpec spec;
   spec.format = options.base.format.value_or(view.format);
-  spec.data_parallel = options.data_parallel.value_or(view.sizes.data_parallel);
+  spec.sizes = options.sizes;
   spec.ownership = options.ownership;
   spec.as_root = source.was_root();
   ckpt::Target target = make_layer_wise_target(view, spec);
   ckpt::ConversionSource from{payloads, source.folder()};
-  from.check_result =
-      layer_wise_check(view, payloads, spec.layout, target.not_carried, options.base);
+  from.check_result = layer_wise_check(view, payloads, spec, target.not_carried, options.base);
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =
       ckpt::write_target(std::move(target), from, destination, options.base);
   report.layer_wise = true;
   report.source_format = view.format;
-  report.source_data_parallel = view.sizes.data_parallel;
-  report.target_data_parallel = spec.data_parallel;
+  report.source_grid = view.grid;
+  report.target_grid = target_grid(view, spec.sizes);
   return report;
 }
 

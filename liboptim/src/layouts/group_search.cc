@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "layouts/layer_wise_place.h"
+#include "args/value_place.h"
 #include "model/state_names.h"
 
 namespace optim {

@@ -3,8 +3,8 @@
 
 #include <ckpt/error.h>
 
-#include "layouts/layer_wise_target.h"
-#include "layouts/tensor_attributes.h"
+#include "layouts/target/layer_wise_target.h"
+#include "layouts/target/tensor_attributes.h"
 
 namespace optim {
 namespace {

@@ -2,19 +2,25 @@
 #include "layouts/layouts.h"
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 
 #include <ckpt/error.h>
 
-#include "layouts/checkpoint_kind.h"
-#include "layouts/common_state.h"
-#include "layouts/layer_wise_target.h"
-#include "layouts/layer_wise_view.h"
-#include "layouts/run_args.h"
+#include "args/checkpoint_kind.h"
+#include "args/common_state.h"
+#include "args/run_args.h"
+#include "args/run_grid.h"
+#include "grid/layer_wise_view.h"
+#include "layouts/target/layer_wise_target.h"
+#include "layouts/torch/readers.h"
+#include "layouts/torch_dist/readers.h"
 
 namespace optim {
 namespace {
 
 using ckpt::Format;
+using ckpt::Value;
 
 bool is_layer_wise_torch(const ckpt::Checkpoint& checkpoint) {
   return checkpoint.catalog().format == Format::Torch &&
@@ -23,36 +29,66 @@ bool is_layer_wise_torch(const ckpt::Checkpoint& checkpoint) {
          });
 }
 
-// Whether args of the common state say so, which lies in the store since August 2026.
-bool is_layer_wise_dist(const ckpt::Checkpoint& checkpoint, StoreLayout era) {
+// What args of the common state say, which lies in the store since August 2026.
+enum class Sharding : uint8_t { LayerWise, None, Other };
+
+Sharding sharding_of(const Value& args) {
+  if (is_true(args, kLayerWiseArg)) return Sharding::LayerWise;
+  // Megatron-Core up to 0.16 says it by the optimizer's name.
+  const auto optimizer = args.find("optimizer");
+  if (optimizer && optimizer->is(ckpt::Kind::Str) && optimizer->text().starts_with("dist_")) {
+    return Sharding::Other;
+  }
+  return is_true(args, "use_distributed_optimizer") ? Sharding::Other : Sharding::None;
+}
+
+bool is_dist(const ckpt::Checkpoint& checkpoint, StoreLayout era, Sharding sharding) {
   if (checkpoint.catalog().format != Format::TorchDist) return false;
   const bool is_in_store = checkpoint.catalog().find_object(kCommonStateKey) != nullptr;
   if (is_in_store != (era == StoreLayout::August2026)) return false;
   const auto common = read_common_state(checkpoint);
   const auto args = common ? args_of(common->document->tree.root()) : std::nullopt;
-  const auto stated = args ? args->find(kLayerWiseArg) : std::nullopt;
-  return stated && stated->is(ckpt::Kind::Bool) && stated->as_bool();
+  return args && sharding_of(*args) == sharding;
 }
 
 bool is_layer_wise_dist_of_april(const ckpt::Checkpoint& checkpoint) {
-  return is_layer_wise_dist(checkpoint, StoreLayout::April2026);
+  return is_dist(checkpoint, StoreLayout::April2026, Sharding::LayerWise);
 }
 bool is_layer_wise_dist_of_august(const ckpt::Checkpoint& checkpoint) {
-  return is_layer_wise_dist(checkpoint, StoreLayout::August2026);
+  return is_dist(checkpoint, StoreLayout::August2026, Sharding::LayerWise);
 }
 
-TrainingState read_layer_wise_torch(const ckpt::Checkpoint& checkpoint) {
-  return name_layer_wise_torch(checkpoint);
+// Masters beside 16-bit weights: fp32 training has none, and is not read.
+bool is_unsharded_dist(const ckpt::Checkpoint& checkpoint) {
+  if (!is_dist(checkpoint, StoreLayout::April2026, Sharding::None)) return false;
+  return std::ranges::any_of(checkpoint.catalog().tensors, [](const ckpt::TensorEntry& tensor) {
+    return tensor.key.starts_with(state_key(kMasterState, ""));
+  });
+}
+
+bool is_unsharded_torch(const ckpt::Checkpoint& checkpoint) {
+  if (checkpoint.catalog().format != Format::Torch) return false;
+  const RunArgs args(checkpoint);
+  const ckpt::Document* const document = checkpoint.document(args.file());
+  if (!args.are_there() || document == nullptr) return false;
+  const auto stated = args_of(document->tree.root());
+  const auto optimizer = document->tree.root().find("optimizer");
+  return stated && sharding_of(*stated) == Sharding::None && optimizer &&
+         optimizer->is(ckpt::Kind::Dict) && optimizer->find("fp32_from_fp16_params");
 }
 
 constexpr LayoutRow kLayouts[] = {
-    {"LayerWise, torch", Format::Torch, StoreLayout::April2026, is_layer_wise_torch,
-     read_layer_wise_torch, add_torch_files},
-    {"LayerWise, torch_dist of April 2026", Format::TorchDist, StoreLayout::April2026,
+    {"LayerWise, torch", Format::Torch, true, StoreLayout::April2026, is_layer_wise_torch,
+     name_layer_wise_torch, add_torch_files},
+    {"LayerWise, torch_dist of April 2026", Format::TorchDist, true, StoreLayout::April2026,
      is_layer_wise_dist_of_april, name_layer_wise_dist, add_torch_dist_files},
     // Beside it an AdamW of the chain is a DistributedOptimizer, fully reshardable.
-    {"LayerWise, torch_dist of August 2026", Format::TorchDist, StoreLayout::August2026,
+    {"LayerWise, torch_dist of August 2026", Format::TorchDist, true, StoreLayout::August2026,
      is_layer_wise_dist_of_august, name_layer_wise_dist, add_torch_dist_files},
+    {"not sharded, torch", Format::Torch, false, StoreLayout::April2026, is_unsharded_torch,
+     name_unsharded_torch, add_torch_files},
+    {"not sharded, torch_dist", Format::TorchDist, false, StoreLayout::April2026, is_unsharded_dist,
+     name_layer_wise_dist, add_torch_dist_files},
 };
 
 }  // namespace
@@ -65,9 +101,10 @@ const LayoutRow* layout_of(const ckpt::Checkpoint& checkpoint) {
   return row == std::end(kLayouts) ? nullptr : &*row;
 }
 
-const LayoutRow* layout_to_write(Format container, StoreLayout era) {
+const LayoutRow* layout_to_write(Format container, StoreLayout era, bool is_sharded) {
   const auto row = std::ranges::find_if(kLayouts, [&](const LayoutRow& each) {
-    return each.write != nullptr && each.container == container && each.era == era;
+    return each.write != nullptr && each.container == container && each.era == era &&
+           each.is_sharded == is_sharded;
   });
   return row == std::end(kLayouts) ? nullptr : &*row;
 }
@@ -75,17 +112,32 @@ const LayoutRow* layout_to_write(Format container, StoreLayout era) {
 bool is_layer_wise(const ckpt::Checkpoint& checkpoint) { return layout_of(checkpoint) != nullptr; }
 
 // What no row recognizes, the first reader of its container refuses in more detail.
-TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint) {
+TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
   const LayoutRow* row = layout_of(checkpoint);
   if (row == nullptr) row = layout_to_write(checkpoint.catalog().format, StoreLayout::April2026);
   try {
-    if (row != nullptr) return row->read(checkpoint);
+    if (row != nullptr) {
+      TrainingState state = row->read(checkpoint, options);
+      state.is_sharded = row->is_sharded;
+      return state;
+    }
   } catch (ckpt::Error& error) {
     if (checkpoint.was_root()) error.below(checkpoint.folder().filename().string());
     if (error.code() == ckpt::ErrorCode::Unsupported) error.hinted(what_works_on(checkpoint));
     throw;
   }
   refuse_kind(checkpoint, "a LayerWise checkpoint of Megatron");
+}
+
+std::shared_ptr<const ModelRules> read_model_rules(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) {
+    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = path.string(), .key = {}},
+                      "cannot be opened; expected a file of model rules");
+  }
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  const ModelRules rules = ModelRules::parse(text, path.string());
+  return std::make_shared<const ModelRules>(ModelRules::built_in().with(rules));
 }
 
 }  // namespace optim

@@ -15,10 +15,12 @@ struct TargetJob;
 struct LayoutRow {
   std::string_view name;  // for people
   ckpt::Format container;
+  bool
+      is_sharded;  // whole parameters belong to ranks; else each rank has the state of all it holds
   StoreLayout era;  // of Megatron, as it files the optimizers
   // Whether a checkpoint is of this layout. The first row that says so reads it.
   bool (*recognizes)(const ckpt::Checkpoint& checkpoint);
-  TrainingState (*read)(const ckpt::Checkpoint& checkpoint);
+  TrainingState (*read)(const ckpt::Checkpoint& checkpoint, const ReadOptions& options);
   // Adds the files of the iteration's folder; null: this layout is only read.
   void (*write)(TargetJob& job);
 };
@@ -28,6 +30,6 @@ std::span<const LayoutRow> layouts();
 // The row that reads a checkpoint; null where none does.
 const LayoutRow* layout_of(const ckpt::Checkpoint& checkpoint);
 // The row that writes such files; null where there is none.
-const LayoutRow* layout_to_write(ckpt::Format container, StoreLayout era);
+const LayoutRow* layout_to_write(ckpt::Format container, StoreLayout era, bool is_sharded = true);
 
 }  // namespace optim

@@ -1,48 +1,104 @@
+// Names of a state dict from and to keys of a sharded state dict.
 #include "model/megatron_keys.h"
+
+#include <ckpt/error.h>
+
+#include "model/stage_names.h"
 
 namespace optim {
 namespace {
 
-const ModelRules& rules_of_model() { return ModelRules::built_in(); }
+constexpr std::string_view kExpert = "{expert}";
+
+constexpr std::string_view kMtpTransformerLayer = "transformer_layer.";  // in torch_dist
 
 std::string in_layer_name(uint32_t layer, std::string_view rest) {
   return std::string(kLayersPrefix) + std::to_string(layer) + "." + std::string(rest);
 }
 
-// The local transformer implementation has separate layer norms, which its sharded state dict files
-// under the names that TransformerEngine's fused modules have.
-std::string_view fused_name(const NameInLayer& name, const KeyRules& rules) {
-  if (!rules.layer_norm_renamed) return name.rest;
-  const auto found = rules_of_model().find(in_layer_name(name.layer, name.rest));
-  return found && !found->rule->local_key.empty() ? found->rule->local_key : name.rest;
+ModelRules::KeyFlavor flavor_of(const KeyRules& rules) {
+  return {rules.layer_norm_renamed, rules.experts_grouped};
 }
 
-std::string_view local_name(std::string_view rest, const KeyRules& rules) {
-  if (!rules.layer_norm_renamed) return rest;
-  for (const ModelRule& rule : rules_of_model().rows()) {
-    if (rule.local_key == rest) return rule.name;
+// The local transformer implementation has separate layer norms, which its sharded state dict files
+// under the names that TransformerEngine's fused modules have.
+std::string_view key_in_layer(const NameInLayer& name, const KeyRules& rules) {
+  const auto found = rules.table->find(in_layer_name(name.layer, name.rest));
+  if (!found) return name.rest;
+  const ModelRule& rule = *found->rule;
+  if (rules.layer_norm_renamed && !rule.local_key.empty()) return rule.local_key;
+  return rule.key.empty() ? name.rest : rule.key;
+}
+
+std::string name_in_layer(std::string_view key, const ShardedName& sharded, const KeyRules& rules) {
+  const ModelRule* const rule = rules.table->find_by_key(key, flavor_of(rules));
+  if (rule == nullptr) return std::string(key);
+  std::string name = rule->name;
+  const size_t expert = name.find(kExpert);
+  if (expert == name.npos || !sharded.expert) return name;
+  return name.replace(expert, kExpert.size(), std::to_string(*sharded.expert));
+}
+
+// "mtp.layers.0.mtp_model_layer.": what is before the rest of a name in its own layer; torch_dist
+// calls it transformer_layer.
+struct MtpLayer {
+  std::string before_in_model, before_in_store;
+  std::string_view rest;
+};
+std::optional<MtpLayer> mtp_model_layer(std::string_view name) {
+  const auto in_mtp = split_mtp_layer(name);
+  if (!in_mtp) return std::nullopt;
+  for (const std::string_view layer : {kMtpModelLayer, kMtpTransformerLayer}) {
+    if (!in_mtp->rest.starts_with(layer)) continue;
+    const std::string before = std::string(kMtpLayersPrefix) + std::to_string(in_mtp->layer) + ".";
+    return MtpLayer{before + std::string(kMtpModelLayer),
+                    before + std::string(kMtpTransformerLayer), in_mtp->rest.substr(layer.size())};
   }
-  return rest;
+  return std::nullopt;
+}
+
+// What follows "decoder.layers.", and a layer's number if there is one.
+std::optional<std::string_view> key_behind_layers(std::string_view key) {
+  if (const auto in_layer = split_layer(key)) return in_layer->rest;
+  if (is_stacked_key(key)) return key.substr(kLayersPrefix.size());
+  if (const auto in_mtp = mtp_model_layer(key)) return in_mtp->rest;
+  return std::nullopt;
 }
 
 }  // namespace
 
 ShardedName sharded_name(std::string_view name, const KeyRules& rules) {
-  const auto in_layer = split_layer(name);
-  if (!in_layer) return {std::string(name), std::nullopt};
-  const std::string_view rest = fused_name(*in_layer, rules);
-  if (!rules.layers_stacked) return {in_layer_name(in_layer->layer, rest), std::nullopt};
-  return {std::string(kLayersPrefix) + std::string(rest), in_layer->layer};
+  const auto in_mtp = mtp_model_layer(name);
+  const auto in_layer = in_mtp ? NameInLayer{0, in_mtp->rest} : split_layer(name);
+  if (!in_layer) return {std::string(name)};
+  const std::string_view key = key_in_layer(*in_layer, rules);
+  ShardedName sharded;
+  if (const auto expert = expert_in(name); expert && key != in_layer->rest) {
+    sharded.expert = expert->number;
+  }
+  const bool is_stacked = rules.layers_stacked && !in_mtp;
+  if (is_stacked) sharded.layer = in_layer->layer;
+  sharded.key = in_mtp       ? in_mtp->before_in_store + std::string(key)
+                : is_stacked ? std::string(kLayersPrefix) + std::string(key)
+                             : in_layer_name(in_layer->layer, key);
+  return sharded;
 }
 
 std::string state_dict_name(const ShardedName& sharded, const KeyRules& rules) {
-  if (sharded.layer) {
-    const std::string_view rest = std::string_view(sharded.key).substr(kLayersPrefix.size());
-    return in_layer_name(*sharded.layer, local_name(rest, rules));
-  }
+  const auto key = key_behind_layers(sharded.key);
+  if (!key) return sharded.key;
+  const std::string name = name_in_layer(*key, sharded, rules);
+  if (sharded.layer) return in_layer_name(*sharded.layer, name);
+  if (const auto in_mtp = mtp_model_layer(sharded.key)) return in_mtp->before_in_model + name;
   const auto in_layer = split_layer(sharded.key);
-  if (!in_layer) return sharded.key;
-  return in_layer_name(in_layer->layer, local_name(in_layer->rest, rules));
+  return in_layer ? in_layer_name(in_layer->layer, name) : sharded.key;
+}
+
+StackedAxes stacked_axes(std::string_view key, const KeyRules& rules) {
+  const auto rest = key_behind_layers(key);
+  if (!rest) return {};
+  const ModelRule* const rule = rules.table->find_by_key(*rest, flavor_of(rules));
+  return {is_stacked_key(key), rule != nullptr && is_of_experts(*rule)};
 }
 
 bool is_stacked_key(std::string_view key) {
@@ -51,20 +107,19 @@ bool is_stacked_key(std::string_view key) {
 
 bool is_layer_key(std::string_view key) { return split_layer(key).has_value(); }
 
-// Mixture-of-experts layers are refused until their stacks are written.
-std::optional<ModelPlace> model_position(std::string_view name) {
-  const auto found = rules_of_model().find(name);
-  if (!found || found->rule->moe) return std::nullopt;
-  return found->place;
-}
-
 bool is_extra_state(std::string_view name) {
   return name == kExtraState || name.ends_with("._extra_state");
 }
 
-bool is_gated_half(std::string_view name) {
-  const auto found = rules_of_model().find(name);
-  return found && found->rule->split == SplitKind::GatedRows;
+bool is_state_of_experts(std::string_view name) {
+  return is_extra_state(name) && name.find(".experts.linear_fc") != name.npos;
+}
+
+TensorSharing sharing_by_rule(std::string_view name, const ckpt::Extents& shape,
+                              const ModelRules& table, bool is_gated) {
+  const auto found = table.find(name);
+  if (!found) return {};
+  return {true, split_of(*found->rule, shape, is_gated)};
 }
 
 }  // namespace optim

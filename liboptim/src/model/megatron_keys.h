@@ -19,28 +19,39 @@ namespace optim {
 //   sharded key       decoder.layers.self_attention.linear_qkv.layer_norm_weight, layer 3
 //   not stacked       decoder.layers.3.self_attention.linear_qkv.layer_norm_weight
 
+//   expert          decoder.layers.3.mlp.experts.local_experts.5.linear_fc1.weight
+//   sharded key     decoder.layers.mlp.experts.experts.linear_fc1.weight, layer 3, expert 5
+
 struct KeyRules {
   bool layer_norm_renamed = false;  // transformer_impl 'local': layer norms take the fused names
   uint32_t layer_count = 0;
   // One tensor over all layers; else, where the layers of a model differ, one for each.
   bool layers_stacked = true;
+  uint32_t expert_count = 0;
+  bool experts_grouped = false;  // TEGroupedMLP numbers weights: experts.linear_fc1.weight5
+  const ModelRules* table = &ModelRules::built_in();
 };
 
 struct ShardedName {
-  std::string key;                // without the layer where layers are stacked
-  std::optional<uint32_t> layer;  // nullopt: not stacked
+  std::string key;                      // without the layer where layers are stacked
+  std::optional<uint32_t> layer = {};   // nullopt: not stacked
+  std::optional<uint32_t> expert = {};  // the same; behind the layer's axis
 };
 
 ShardedName sharded_name(std::string_view name, const KeyRules& rules);
 std::string state_dict_name(const ShardedName& sharded, const KeyRules& rules);
 
+// The axes that torch_dist puts in front of a tensor's own.
+struct StackedAxes {
+  bool layer = false, expert = false;
+  size_t count() const { return size_t{layer} + size_t{expert}; }
+};
+StackedAxes stacked_axes(std::string_view key, const KeyRules& rules);
+
 // True for keys that Megatron stacks over layers: decoder.layers. not followed by a layer number.
 bool is_stacked_key(std::string_view key);
 // True for keys of one layer: decoder.layers.3. and more.
 bool is_layer_key(std::string_view key);
-
-// nullopt for names that are not known, or of modules that are not handled yet.
-std::optional<ModelPlace> model_position(std::string_view name);
 
 // What a module keeps beside its parameters (TransformerEngine's fp8 scales; None otherwise). The
 // output layer's is never sharded.
@@ -48,7 +59,11 @@ inline constexpr std::string_view kExtraState = "_extra_state";
 inline constexpr std::string_view kOutputExtraState = "output_layer._extra_state";
 bool is_extra_state(std::string_view name);
 
-// linear_fc1 of a gated linear unit is stored as two halves along dimension 0 (gate, up).
-bool is_gated_half(std::string_view name);
+// Of a module that holds several experts (TEGroupedMLP), as it is named in the model.
+bool is_state_of_experts(std::string_view name);
+
+// What a rule says of how tensor parallel ranks share a tensor of this name; not known without one.
+TensorSharing sharing_by_rule(std::string_view name, const ckpt::Extents& shape,
+                              const ModelRules& table, bool is_gated);
 
 }  // namespace optim

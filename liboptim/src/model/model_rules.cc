@@ -19,12 +19,17 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kExpert = "{expert}";
-constexpr std::array<std::pair<std::string_view, ModelPart>, 3> kParts = {
+constexpr std::array<std::pair<std::string_view, ModelPart>, 5> kParts = {
     {{"embedding", ModelPart::Embedding},
      {"layer", ModelPart::Layer},
+     {"final", ModelPart::Final},
+     {"mtp", ModelPart::Mtp},
      {"output", ModelPart::Output}}};
-constexpr std::array<std::pair<std::string_view, SplitKind>, 4> kSplits = {
+// In a layer of multi-token prediction its own layer comes before the last norm.
+constexpr uint32_t kMtpModelBlock = 1u << 20, kMtpFinalBlock = 1u << 21;
+constexpr std::array<std::pair<std::string_view, SplitKind>, 5> kSplits = {
     {{"", SplitKind::Replicated},  // where the field is absent
+     {"replicated", SplitKind::Replicated},
      {"rows", SplitKind::Rows},
      {"columns", SplitKind::Columns},
      {"gated_rows", SplitKind::GatedRows}}};
@@ -88,7 +93,8 @@ ModelRule read_row(const json& row, size_t number, std::string_view source) {
   rule.name = reader.text("name");
   rule.split = reader.one_of("split", kSplits);
   rule.vocabulary = reader.flag("vocabulary");
-  rule.moe = reader.flag("moe");
+  rule.buffer = reader.flag("buffer");
+  rule.unsharded = reader.flag("unsharded");
   rule.key = reader.text("key");
   rule.local_key = reader.text("local_key");
   reader.finish();
@@ -103,8 +109,20 @@ std::string lookup_key(ModelPart part, std::string_view name) {
 // What the rules of one expert have in common, where each expert's tensors follow one another.
 std::string_view expert_prefix(const ModelRule& rule) {
   const size_t found = rule.name.find(kExpert);
-  const bool is_module = found != rule.name.npos && found + kExpert.size() < rule.name.size();
-  return is_module ? std::string_view(rule.name).substr(0, found) : std::string_view();
+  if (found == rule.name.npos) return {};
+  const bool is_module = found + kExpert.size() < rule.name.size();
+  return std::string_view(rule.name).substr(0, is_module ? found : rule.name.rfind('.') + 1);
+}
+
+std::optional<NameInLayer> split_number(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const std::string_view after = name.substr(prefix.size());
+  uint32_t layer = 0;
+  const auto [end, error] = std::from_chars(after.data(), after.data() + after.size(), layer);
+  if (error != std::errc() || end == after.data() + after.size() || *end != '.') {
+    return std::nullopt;
+  }
+  return NameInLayer{layer, after.substr(static_cast<size_t>(end - after.data()) + 1)};
 }
 
 }  // namespace
@@ -116,6 +134,9 @@ ModelRules::ModelRules(std::vector<ModelRule> rows) : rows_(std::move(rows)) {
     const bool joins = row > 0 && !prefix.empty() && prefix == expert_prefix(rows_[row - 1]);
     block_.push_back(joins ? block : ++block);
     row_of_.emplace(lookup_key(rows_[row].part, rows_[row].name), row);
+    for (const std::string& key : {rows_[row].key, rows_[row].local_key}) {
+      if (!key.empty()) rows_by_key_.emplace(key, row);
+    }
   }
 }
 
@@ -158,6 +179,25 @@ ModelRules ModelRules::with(const ModelRules& more) const {
   return ModelRules(std::move(rows));
 }
 
+bool is_of_grouped_experts(const ModelRule& rule) {
+  return rule.name.find(".experts.linear_fc") != rule.name.npos;
+}
+
+bool is_of_experts(const ModelRule& rule) {
+  return rule.name.find(kExpert) != rule.name.npos || is_of_grouped_experts(rule);
+}
+
+const ModelRule* ModelRules::find_by_key(std::string_view key, KeyFlavor flavor) const {
+  const auto [begin, end] = rows_by_key_.equal_range(std::string(key));
+  for (auto row = begin; row != end; ++row) {
+    const ModelRule& rule = rows_[row->second];
+    if (rule.key != key && !flavor.local) continue;
+    if (is_of_experts(rule) && is_of_grouped_experts(rule) != flavor.grouped) continue;
+    return &rule;
+  }
+  return nullptr;
+}
+
 const uint32_t* ModelRules::row_named(ModelPart part, std::string_view pattern) const {
   const auto found = row_of_.find(lookup_key(part, pattern));
   return found == row_of_.end() ? nullptr : &found->second;
@@ -177,9 +217,29 @@ std::optional<RuledName> ModelRules::find_in_layer(const NameInLayer& name) cons
   return RuledName{&rows_[*row], place};
 }
 
+std::optional<RuledName> ModelRules::find_in_mtp(const NameInLayer& name) const {
+  constexpr auto kPart = static_cast<uint32_t>(ModelPart::Mtp);
+  if (name.rest.starts_with(kMtpModelLayer)) {
+    auto found = find_in_layer({name.layer, name.rest.substr(kMtpModelLayer.size())});
+    if (!found) return std::nullopt;
+    found->place.part = kPart;
+    found->place.block += kMtpModelBlock;
+    return found;
+  }
+  const uint32_t* const row = row_named(ModelPart::Mtp, name.rest);
+  if (row == nullptr) return std::nullopt;
+  const bool is_last = name.rest.starts_with("final_");
+  return RuledName{&rows_[*row],
+                   {.part = kPart,
+                    .layer = name.layer,
+                    .block = block_[*row] + (is_last ? kMtpFinalBlock : 0),
+                    .row = *row}};
+}
+
 std::optional<RuledName> ModelRules::find(std::string_view name) const {
   if (const auto in_layer = split_layer(name)) return find_in_layer(*in_layer);
-  for (const ModelPart part : {ModelPart::Embedding, ModelPart::Output}) {
+  if (const auto in_mtp = split_mtp_layer(name)) return find_in_mtp(*in_mtp);
+  for (const ModelPart part : {ModelPart::Embedding, ModelPart::Final, ModelPart::Output}) {
     const uint32_t* const row = row_named(part, name);
     if (row == nullptr) continue;
     return RuledName{&rows_[*row],
@@ -189,14 +249,11 @@ std::optional<RuledName> ModelRules::find(std::string_view name) const {
 }
 
 std::optional<NameInLayer> split_layer(std::string_view name) {
-  if (!name.starts_with(kLayersPrefix)) return std::nullopt;
-  const std::string_view after = name.substr(kLayersPrefix.size());
-  uint32_t layer = 0;
-  const auto [end, error] = std::from_chars(after.data(), after.data() + after.size(), layer);
-  if (error != std::errc() || end == after.data() + after.size() || *end != '.') {
-    return std::nullopt;
-  }
-  return NameInLayer{layer, after.substr(static_cast<size_t>(end - after.data()) + 1)};
+  return split_number(name, kLayersPrefix);
+}
+
+std::optional<NameInLayer> split_mtp_layer(std::string_view name) {
+  return split_number(name, kMtpLayersPrefix);
 }
 
 std::optional<Split> split_of(const ModelRule& rule, const ckpt::Extents& shape, bool is_gated) {

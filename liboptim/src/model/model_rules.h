@@ -16,18 +16,22 @@
 // (model_rules.json, docs/schema/input/model_rules.json), to which a file can add rows.
 namespace optim {
 
-enum class ModelPart : uint8_t { Embedding, Layer, Output };
+// In the order in which the model registers them. Final: behind the last layer. Mtp: of a layer of
+// multi-token prediction, whose mtp_model_layer has the rows of any layer.
+enum class ModelPart : uint8_t { Embedding, Layer, Final, Mtp, Output };
 // How tensor parallel ranks share a tensor. GatedRows: two halves where the model has gated linear
 // units, else rows.
 enum class SplitKind : uint8_t { Replicated, Rows, Columns, GatedRows };
 
 struct ModelRule {
   ModelPart part = ModelPart::Layer;
-  // In a state dict; of a layer without "decoder.layers.N.", with {expert} for an expert's number.
+  // In a state dict; of a layer without "decoder.layers.N." ("mtp.layers.N."), with {expert} for an
+  // expert's number.
   std::string name;
   SplitKind split = SplitKind::Replicated;
   bool vocabulary = false;  // rows are the vocabulary's, padded
-  bool moe = false;         // of a mixture-of-experts layer
+  bool buffer = false;      // no parameter: no optimizer steps it
+  bool unsharded = false;   // torch_dist leaves it out
   // In a sharded state dict, where it differs: always, or with the local transformer implementation
   // alone (transformer_impl).
   std::string key = {};
@@ -40,6 +44,11 @@ struct ModelPlace {
   uint32_t part = 0, layer = 0, block = 0, expert = 0, row = 0;
   auto operator<=>(const ModelPlace&) const = default;
 };
+
+// Whether torch_dist stacks what a row stands for over experts, and whether it is of a module that
+// holds all experts of a rank (TEGroupedMLP).
+bool is_of_experts(const ModelRule& rule);
+bool is_of_grouped_experts(const ModelRule& rule);
 
 struct RuledName {
   const ModelRule* rule = nullptr;
@@ -54,6 +63,11 @@ struct NameInLayer {
 inline constexpr std::string_view kLayersPrefix = "decoder.layers.";
 std::optional<NameInLayer> split_layer(std::string_view name);
 
+// "mtp.layers.0.mtp_model_layer.mlp.router.weight" -> layer 0, "mtp_model_layer.mlp.router.weight".
+inline constexpr std::string_view kMtpLayersPrefix = "mtp.layers.";
+inline constexpr std::string_view kMtpModelLayer = "mtp_model_layer.";
+std::optional<NameInLayer> split_mtp_layer(std::string_view name);
+
 class ModelRules {
  public:
   // The table that the library holds.
@@ -67,16 +81,25 @@ class ModelRules {
 
   // Of a name as in the model's state dict; nullopt where no row knows it.
   std::optional<RuledName> find(std::string_view name) const;
+  // The row that a sharded state dict calls by this key of a layer; `local`: local_key counts, too,
+  // `grouped`: of rows for experts the one that numbers weights (TEGroupedMLP). Null: none, so that
+  // the key is the name.
+  struct KeyFlavor {
+    bool local = false, grouped = false;
+  };
+  const ModelRule* find_by_key(std::string_view key, KeyFlavor flavor) const;
   const std::vector<ModelRule>& rows() const { return rows_; }
 
  private:
   explicit ModelRules(std::vector<ModelRule> rows);
   const uint32_t* row_named(ModelPart part, std::string_view pattern) const;
   std::optional<RuledName> find_in_layer(const NameInLayer& name) const;
+  std::optional<RuledName> find_in_mtp(const NameInLayer& name) const;
 
   std::vector<ModelRule> rows_;
   std::vector<uint32_t> block_;                       // [row] rows of one expert share one
   std::unordered_map<std::string, uint32_t> row_of_;  // by part and name
+  std::unordered_multimap<std::string, uint32_t> rows_by_key_;
 };
 
 // nullopt: replicated. Throws Error(InvalidArgument) where the shape has no such dimension or no

@@ -7,10 +7,10 @@
 #include <set>
 #include <tuple>
 
-#include "layouts/common_state.h"
-#include "layouts/layer_wise_view.h"
-#include "layouts/rank_folders.h"
-#include "layouts/run_args.h"
+#include "args/common_state.h"
+#include "args/run_args.h"
+#include "grid/layer_wise_view.h"
+#include "layouts/torch/rank_folders.h"
 #include "model/megatron_keys.h"
 #include "model/state_names.h"
 #include "model/tensor_names.h"

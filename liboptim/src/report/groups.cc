@@ -6,10 +6,10 @@
 #include <ckpt/error.h>
 #include <optim/key_kind.h>
 
-#include "layouts/checkpoint_kind.h"
+#include "args/checkpoint_kind.h"
+#include "args/value_place.h"
+#include "grid/layer_wise_view.h"
 #include "layouts/group_search.h"
-#include "layouts/layer_wise_place.h"
-#include "layouts/layer_wise_view.h"
 #include "model/state_names.h"
 #include "report/flat_groups.h"
 
@@ -39,7 +39,8 @@ class NamedGroups {
   void run(TrainingState named) {
     auto view = std::make_shared<TrainingState>(std::move(named));
     view_ = view.get();
-    const std::vector<ParamGroup> groups = group_params(view_->args(), view->params);
+    const std::vector<ParamGroup> groups =
+        group_params(view_->args(), view_->grid.sizes.expert_parallel, view->params);
     add_groups(groups);
     add_params(groups);
     report_.view = std::move(view);
@@ -73,7 +74,7 @@ class NamedGroups {
       by_place.emplace(std::pair(report_.groups[i].optimizer, report_.groups[i].group), &groups[i]);
     }
     std::map<uint32_t, RankLoad> loads;
-    for (uint32_t rank = 0; rank < view_->sizes.data_parallel; ++rank) {
+    for (uint32_t rank = 0; rank < view_->grid.sizes.world(); ++rank) {
       loads[rank] = {rank, 0, 0, 0, 0.0};
     }
     for (const TrainedParam& param : view_->params) {

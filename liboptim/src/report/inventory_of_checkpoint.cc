@@ -5,7 +5,7 @@
 #include <optim/logical_inventory.h>
 #include <optim/megatron_folders.h>
 
-#include "layouts/checkpoint_kind.h"
+#include "args/checkpoint_kind.h"
 
 namespace optim {
 

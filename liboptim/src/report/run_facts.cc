@@ -3,8 +3,8 @@
 
 #include <ckpt/error.h>
 
-#include "layouts/common_state.h"
-#include "layouts/run_args.h"
+#include "args/common_state.h"
+#include "args/run_args.h"
 
 namespace optim {
 namespace {

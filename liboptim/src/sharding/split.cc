@@ -44,25 +44,31 @@ Split two_halves(size_t dim, uint64_t size) {
   return {dim, {size / 2, size / 2}};
 }
 
-std::vector<ckpt::Box> boxes_of(const ckpt::Extents& shape, const Split& split, TensorRank rank) {
+std::vector<ckpt::Box> blocks_of(const ckpt::Extents& shape, const Split& split, TensorRank rank) {
   check(shape, split, rank.count);
-  std::vector<ckpt::Box> boxes;
+  std::vector<ckpt::Box> blocks;
   uint64_t section_begin = 0;
   for (const uint64_t section : split.sections) {
     const uint64_t size = section / rank.count;
-    const uint64_t begin = section_begin + rank.index * size;
+    ckpt::Box block = ckpt::whole(shape);
+    block.offsets[split.dim] = section_begin + rank.index * size;
+    block.sizes[split.dim] = size;
+    blocks.push_back(std::move(block));
     section_begin += section;
-    if (!boxes.empty()) {
-      ckpt::Box& last = boxes.back();
-      if (last.offsets[split.dim] + last.sizes[split.dim] == begin) {
-        last.sizes[split.dim] += size;
-        continue;
-      }
+  }
+  return blocks;
+}
+
+std::vector<ckpt::Box> boxes_of(const ckpt::Extents& shape, const Split& split, TensorRank rank) {
+  std::vector<ckpt::Box> boxes;
+  for (ckpt::Box& block : blocks_of(shape, split, rank)) {
+    ckpt::Box* const last = boxes.empty() ? nullptr : &boxes.back();
+    const size_t dim = split.dim;
+    if (last != nullptr && last->offsets[dim] + last->sizes[dim] == block.offsets[dim]) {
+      last->sizes[dim] += block.sizes[dim];
+    } else {
+      boxes.push_back(std::move(block));
     }
-    ckpt::Box box = ckpt::whole(shape);
-    box.offsets[split.dim] = begin;
-    box.sizes[split.dim] = size;
-    boxes.push_back(std::move(box));
   }
   return boxes;
 }

@@ -4,19 +4,10 @@
 #include <vector>
 
 #include <ckpt/box.h>
+#include <optim/model_facts.h>
 
 // How tensor parallelism cuts one tensor. Pure numbers.
 namespace optim {
-
-// A tensor is cut along one dimension, section by section: each section into as many contiguous
-// blocks of one size as there are ranks. A rank's tensor is its blocks one behind the other.
-// One section: a fused qkv weight (query groups are contiguous, also where there are fewer of them
-// than ranks), row-parallel weights, the vocabulary. Two equal ones: linear_fc1 of a gated linear
-// unit, the gate's rows and the up-projection's.
-struct Split {
-  size_t dim = 0;
-  std::vector<uint64_t> sections;  // their sizes, which add up to the dimension's
-};
 
 Split one_section(size_t dim, uint64_t size);
 Split two_halves(size_t dim, uint64_t size);  // of an even size; throws Error(InvalidArgument)
@@ -25,6 +16,10 @@ Split two_halves(size_t dim, uint64_t size);  // of an even size; throws Error(I
 struct TensorRank {
   uint32_t index = 0, count = 1;
 };
+
+// The blocks of the whole tensor that a rank holds, one of each section, as torch_dist stores them.
+// Throws as boxes_of does.
+std::vector<ckpt::Box> blocks_of(const ckpt::Extents& shape, const Split& split, TensorRank rank);
 
 // The boxes of the whole tensor that a rank holds, in the order in which they lie in its own
 // tensor; neighbours are joined. Throws Error(InvalidArgument) where the sections are not the

@@ -1,27 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <vector>
+
+#include <optim/model_facts.h>
 
 // Which layers each model chunk of each pipeline stage has. Pure numbers.
 // Source: get_num_layers_to_build and get_transformer_layer_offset of megatron/core/transformer
 // (transformer_block.py, transformer_layer.py), mtp_on_this_rank of multi_token_prediction.py.
 namespace optim {
-
-// What decides, as Megatron's arguments of these names. Layers are decoder layers.
-struct PipelineSplit {
-  uint32_t num_layers = 0;
-  uint32_t pipeline_parallel = 1;
-  uint32_t chunks_per_stage = 1;  // virtual pipeline parallel size; 1: none
-  std::optional<uint32_t> num_layers_in_first_pipeline_stage = {};
-  std::optional<uint32_t> num_layers_in_last_pipeline_stage = {};
-  bool account_for_embedding_in_pipeline_split = false;
-  bool account_for_loss_in_pipeline_split = false;
-  std::string pipeline_model_parallel_layout = {};  // empty: none; see pipeline_layout.h
-  uint32_t mtp_num_layers = 0;
-};
 
 struct LayerRange {
   uint32_t first = 0, count = 0;

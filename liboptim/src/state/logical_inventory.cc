@@ -2,7 +2,10 @@
 #include <optim/logical_inventory.h>
 
 #include <algorithm>
+#include <map>
 #include <string_view>
+
+#include "state/value_compare.h"
 
 namespace optim {
 namespace {
@@ -12,33 +15,89 @@ using ckpt::NodeId;
 using ckpt::Value;
 using ckpt::ValueTree;
 
-// Where the run wrote to, in which format, and on how many ranks.
-constexpr std::string_view kArgsLeftOut[] = {"save",          "ckpt_format",
-                                             "use_dist_ckpt", "data_parallel_size",
-                                             "world_size",    "inprocess_active_world_size"};
+// Where the run wrote to and read from, in which format, on which ranks, and what follows from
+// these (docs/formats/canonical_encoding.md has this list).
+constexpr std::string_view kArgsLeftOut[] = {"save",
+                                             "load",
+                                             "ckpt_format",
+                                             "use_dist_ckpt",
+                                             "rank",
+                                             "local_rank",
+                                             "world_size",
+                                             "inprocess_active_world_size",
+                                             "data_parallel_size",
+                                             "context_parallel_size",
+                                             "tensor_model_parallel_size",
+                                             "pipeline_model_parallel_size",
+                                             "transformer_pipeline_model_parallel_size",
+                                             "virtual_pipeline_model_parallel_size",
+                                             "num_virtual_stages_per_pipeline_rank",
+                                             "num_layers_per_virtual_pipeline_stage",
+                                             "pipeline_model_parallel_layout",
+                                             "decoder_first_pipeline_num_layers",
+                                             "decoder_last_pipeline_num_layers",
+                                             "account_for_embedding_in_pipeline_split",
+                                             "account_for_loss_in_pipeline_split",
+                                             "expert_model_parallel_size",
+                                             "expert_tensor_parallel_size",
+                                             "sequence_parallel",
+                                             "overlap_p2p_comm",
+                                             "align_param_gather",
+                                             "padded_vocab_size",
+                                             "ddp_bucket_size",
+                                             "num_distributed_optimizer_instances"};
 
-// One random state for each rank is indexed by data-parallel rank, and has no meaning at another
-// size.
-bool is_per_rank(const Value& rng_state, const Value& args) {
-  const auto flag = args.find("data_parallel_random_init");
-  const bool random_init = flag && flag->is(Kind::Bool) && flag->as_bool();
-  return random_init || (rng_state.is(Kind::List) && rng_state.size() > 1);
+// What belongs to the ranks of one run: random states follow the places of ranks in the model.
+bool is_left_out(std::string_view key) {
+  return key == "rerun_state_machine" || key == "rng_state";
 }
 
-bool is_left_out(std::string_view key, const Value& value, const Value& args) {
-  return key == "rerun_state_machine" || (key == "rng_state" && is_per_rank(value, args));
+// Parameters by the settings that they have: which groups these make depends on the sizes.
+struct Settings {
+  NodeId group;
+  std::vector<std::string> params;  // sorted
+};
+
+std::vector<Settings> settings_of(ValueTree& tree, const TrainingState& state, uint32_t optimizer) {
+  std::map<NodeId, std::vector<std::string>> by_group;
+  const std::vector<NodeId>& groups = state.chain[optimizer].groups;
+  for (const TrainedParam& param : state.params) {
+    if (!param.info.requires_grad || param.optimizer != optimizer) continue;
+    if (param.group < groups.size()) by_group[groups[param.group]].push_back(param.info.name);
+  }
+  std::vector<Settings> all;
+  for (auto& [group, params] : by_group) {
+    tree.erase(group, "is_expert_parallel");
+    const auto same = std::ranges::find_if(all, [&, own = group](const Settings& known) {
+      return !first_difference(tree.value(known.group), tree.value(own));
+    });
+    if (same == all.end()) {
+      all.push_back({group, std::move(params)});
+    } else {
+      same->params.insert(same->params.end(), params.begin(), params.end());
+    }
+  }
+  for (Settings& settings : all) std::ranges::sort(settings.params);
+  std::ranges::sort(all, {}, [](const Settings& settings) { return settings.params.front(); });
+  return all;
 }
 
-NodeId add_groups(ValueTree& tree, const ChainedOptimizerState& optimizer) {
-  const NodeId groups = tree.list();
-  for (const NodeId group : optimizer.groups) tree.append(groups, group);
-  return groups;
+NodeId add_settings(ValueTree& tree, const TrainingState& state, uint32_t optimizer) {
+  const NodeId list = tree.list();
+  for (const Settings& settings : settings_of(tree, state, optimizer)) {
+    std::vector<NodeId> names;
+    for (const std::string& name : settings.params) names.push_back(tree.str(name));
+    tree.put(settings.group, "params", tree.sequence(Kind::List, names));
+    tree.append(list, settings.group);
+  }
+  return list;
 }
 
 // {param_groups, step (where parameters count steps: a tensor's bytes, or a number), further keys}.
-NodeId add_optimizer(ValueTree& tree, const ChainedOptimizerState& optimizer) {
+NodeId add_optimizer(ValueTree& tree, const TrainingState& state, uint32_t index) {
+  const ChainedOptimizerState& optimizer = state.chain[index];
   const NodeId object = tree.dict();
-  tree.put(object, "param_groups", add_groups(tree, optimizer));
+  tree.put(object, "param_groups", add_settings(tree, state, index));
   if (optimizer.step_layout == StepLayout::PerParam) {
     const NodeId dtype = tree.str(ckpt::name(optimizer.step_dtype));
     tree.put(object, "step", tree.tuple({dtype, tree.bytes(optimizer.step_bytes)}));
@@ -77,19 +136,51 @@ ckpt::Inventory logical_inventory(const TrainingState& checkpoint) {
   };
   for (size_t i = 0; i < tree.root().item_count(); ++i) {
     const auto [key, value] = tree.root().item(i);
-    if (is_left_out(key.text(), value, tree.value(args))) continue;
+    if (is_left_out(key.text())) continue;
     add(std::string(key.text()), value.id());
   }
-  for (size_t i = 0; i < checkpoint.chain.size(); ++i) {
-    add("optimizer." + std::to_string(i), add_optimizer(tree, checkpoint.chain[i]));
+  for (uint32_t i = 0; i < checkpoint.chain.size(); ++i) {
+    add("optimizer." + std::to_string(i), add_optimizer(tree, checkpoint, i));
   }
   for (const RankItem& item : checkpoint.rank_items) add(item.name, add_rank_item(tree, item));
+  for (const auto& [name, states] : checkpoint.expert_states) {
+    for (size_t i = 0; i < states.size(); ++i) {
+      inventory.objects.push_back({"", name + " of expert " + std::to_string(i), states[i],
+                                   states[i]->tree.root().id(), false});
+    }
+  }
   for (const ModelEntry& entry : checkpoint.model) {
     if (!entry.object) continue;
     const auto& state = checkpoint.extra_states[*entry.object];
     inventory.objects.push_back({"", entry.name, state, state->tree.root().id(), false});
   }
   return inventory;
+}
+
+namespace {
+
+void add_rng_states(const TrainingState& checkpoint, ckpt::Inventory& inventory) {
+  auto common = std::make_shared<ckpt::Document>(checkpoint.common);
+  for (const RankRng& rng : checkpoint.rng_states) {
+    std::string key = "rng_state";
+    if (checkpoint.rng_states.size() > 1) {
+      key += " of TP " + std::to_string(rng.tensor) + ", PP " + std::to_string(rng.pipeline) +
+             ", EP " + std::to_string(rng.expert);
+    }
+    inventory.objects.push_back({"", std::move(key), common, rng.value, false});
+  }
+}
+
+}  // namespace
+
+std::pair<ckpt::Inventory, ckpt::Inventory> logical_inventories(const TrainingState& a,
+                                                                const TrainingState& b) {
+  std::pair<ckpt::Inventory, ckpt::Inventory> both = {logical_inventory(a), logical_inventory(b)};
+  if (a.grid.sizes == b.grid.sizes) {
+    add_rng_states(a, both.first);
+    add_rng_states(b, both.second);
+  }
+  return both;
 }
 
 }  // namespace optim

@@ -1,7 +1,9 @@
+// Sums of weights and of rounded masters, while both are copied.
 #include "state/passing_proof.h"
 
 #include <algorithm>
 
+#include "state/chunk_pairs.h"
 
 namespace optim {
 namespace {
@@ -9,91 +11,131 @@ namespace {
 using ckpt::DType;
 using ckpt::TensorEntry;
 
-// The whole of one storage, as it lies in its file.
-bool is_whole_storage(const TensorEntry& tensor) {
-  if (tensor.chunks.size() != 1) return false;
-  const ckpt::Chunk& chunk = tensor.chunks[0];
-  return chunk.region.wrapping == ckpt::Wrapping::None && !chunk.view &&
-         chunk.payload_offset_bytes == 0 &&
-         chunk.region.bytes.count_bytes == ckpt::count_bytes(tensor);
+// What is summed here: 16-bit weights with fp32 masters.
+bool is_summed(const TrainedParam& param) {
+  if (!param.master || param.master->dtype != DType::Float32) return false;
+  const DType weights = param.weight->dtype;
+  return (weights == DType::BFloat16 || weights == DType::Float16) &&
+         param.weight->shape == param.master->shape;
+}
+
+uint64_t bytes_of(const ckpt::Chunk& chunk, DType dtype) {
+  return ckpt::element_count(chunk.box.sizes) * ckpt::bytes_per_element(dtype);
 }
 
 }  // namespace
 
 PassingProof::PassingProof(const TrainingState& view, const ckpt::Checkpoint& source)
-    : view_(view), source_(source), params_(view.params.size()) {
-  for (size_t i = 0; i < params_.size(); ++i) {
-    const TensorEntry& weight = *view.params[i].weight;
-    const TensorEntry& master = *view.params[i].master;
-    const bool is_plain = weight.dtype == DType::BFloat16 && master.dtype == DType::Float32 &&
-                          weight.shape == master.shape && is_whole_storage(weight) &&
-                          is_whole_storage(master);
-    if (!is_plain) continue;
-    params_[i].is_watched = true;
-    add_place(weight, {i, false});
-    add_place(master, {i, true});
+    : view_(view), source_(source), of_param_(view.params.size()) {
+  for (size_t i = 0; i < view.params.size(); ++i) {
+    if (is_summed(view.params[i])) watch(i);
   }
 }
 
-// A storage that two tensors share proves neither.
-void PassingProof::add_place(const TensorEntry& entry, Place place) {
-  Param& param = params_[place.param];
-  Tensor& tensor = place.is_master ? param.master : param.weight;
-  tensor.element_bytes = place.is_master ? sizeof(float) : sizeof(uint16_t);
-  tensor.count_bytes = ckpt::count_bytes(entry);
-  const ckpt::StorageRegion& region = entry.chunks[0].region;
-  const auto [known, added] = places_.try_emplace({region.file, region.bytes.offset_bytes}, place);
-  if (added) return;
-  params_[known->second.param].is_watched = false;
-  param.is_watched = false;
+// Chunks that are views with strides are left to prove_rest().
+void PassingProof::watch(size_t param) {
+  const TrainedParam& of = view_.params[param];
+  const auto chunks = chunk_pairs(of);
+  const bool is_plain = chunks && std::ranges::all_of(*chunks, [](const ChunkPair& pair) {
+                          return !pair.weight->view && !pair.master->view &&
+                                 pair.weight->region.wrapping != ckpt::Wrapping::ZstdTorchSave &&
+                                 pair.master->region.wrapping != ckpt::Wrapping::ZstdTorchSave;
+                        });
+  if (!is_plain) return;
+  for (const ChunkPair& chunk : *chunks) {
+    Pair& pair = pairs_.emplace_back();
+    pair.param = param;
+    for (const bool is_master : {false, true}) {
+      Watched& watched = is_master ? pair.master : pair.weight;
+      const ckpt::Chunk& own = is_master ? *chunk.master : *chunk.weight;
+      const DType dtype = is_master ? DType::Float32 : of.weight->dtype;
+      watched.pair = &pair;
+      watched.is_master = is_master;
+      watched.weights = of.weight->dtype;
+      watched.element_bytes = ckpt::bytes_per_element(dtype);
+      watched.begin_bytes = own.payload_offset_bytes;
+      watched.count_bytes = bytes_of(own, dtype);
+      add_storage(own, watched);
+    }
+    of_param_[param].push_back(&pair);
+  }
+}
+
+void PassingProof::add_storage(const ckpt::Chunk& chunk, Watched& watched) {
+  const ckpt::StorageRegion& region = chunk.region;
+  Storage& storage = storages_[{region.file, region.bytes.offset_bytes}];
+  storage.end_bytes = region.bytes.end_bytes();
+  storage.watched.push_back(&watched);
+}
+
+// A located payload lies within the region that the catalog has.
+const PassingProof::Storage* PassingProof::storage_at(const ckpt::StorageRegion& located) const {
+  auto found = storages_.upper_bound({located.file, located.bytes.offset_bytes});
+  if (found == storages_.begin()) return nullptr;
+  --found;
+  const bool is_inside =
+      found->first.first == located.file && located.bytes.end_bytes() <= found->second.end_bytes;
+  return is_inside ? &found->second : nullptr;
 }
 
 void PassingProof::note(const ckpt::StorageRegion& located, uint64_t offset_bytes,
                         std::span<const std::byte> bytes) {
-  const auto found = places_.find({located.file, located.bytes.offset_bytes});
-  if (found == places_.end()) return;
-  const auto [index, is_master] = found->second;
-  Param& param = params_[index];
-  Tensor& tensor = is_master ? param.master : param.weight;
-  if (!param.is_watched || located.bytes.count_bytes != tensor.count_bytes) return;
-  const uint64_t pair_bytes = tensor.pair_bytes(), end = offset_bytes + bytes.size();
+  const Storage* const storage = storage_at(located);
+  if (storage == nullptr) return;
+  const uint64_t end = offset_bytes + bytes.size();
+  for (Watched* const watched : storage->watched) {
+    const uint64_t begin = std::max(offset_bytes, watched->begin_bytes);
+    const uint64_t stop = std::min(end, watched->begin_bytes + watched->count_bytes);
+    if (begin >= stop) continue;
+    note_part(*watched, begin - watched->begin_bytes,
+              bytes.subspan(begin - offset_bytes, stop - begin));
+  }
+}
+
+void PassingProof::note_part(Watched& watched, uint64_t offset_bytes,
+                             std::span<const std::byte> bytes) {
+  const uint64_t pair_bytes = watched.pair_bytes(), end = offset_bytes + bytes.size();
   const uint64_t whole = std::min(end, (offset_bytes + pair_bytes - 1) / pair_bytes * pair_bytes);
   const uint64_t last =
-      end == tensor.count_bytes ? end : std::max(whole, end / pair_bytes * pair_bytes);
-  keep(tensor, offset_bytes, bytes.first(whole - offset_bytes));
-  add(tensor, whole, bytes.subspan(whole - offset_bytes, last - whole));
-  keep(tensor, last, bytes.subspan(last - offset_bytes));
-  if (!param.has_passed() || param.weight.sum == param.master.sum) return;
-  refuse_master(source_, view_.params[index]);
+      end == watched.count_bytes ? end : std::max(whole, end / pair_bytes * pair_bytes);
+  keep(watched, offset_bytes, bytes.first(whole - offset_bytes));
+  add(watched, whole, bytes.subspan(whole - offset_bytes, last - whole));
+  keep(watched, last, bytes.subspan(last - offset_bytes));
+  const Pair& pair = *watched.pair;
+  if (!pair.has_passed() || pair.is_equal()) return;
+  refuse_master(source_, view_.params[pair.param]);
 }
 
-void PassingProof::add(Tensor& tensor, uint64_t offset_bytes, std::span<const std::byte> part) {
-  const uint64_t first = offset_bytes / tensor.element_bytes;
-  const bool is_master = tensor.element_bytes == sizeof(float);
-  tensor.sum += is_master ? sum_of_masters(part, first) : sum_of_weights(part, first);
-  tensor.summed_bytes += part.size();  // after the sum: who sees all bytes summed sees their sum
+void PassingProof::add(Watched& watched, uint64_t offset_bytes, std::span<const std::byte> part) {
+  const uint64_t first = offset_bytes / watched.element_bytes;
+  watched.sum += watched.is_master ? sum_of_masters(part, first, watched.weights)
+                                   : sum_of_weights(part, first, watched.weights);
+  watched.summed_bytes += part.size();  // after the sum: who sees all bytes summed sees their sum
 }
 
-void PassingProof::keep(Tensor& tensor, uint64_t offset_bytes, std::span<const std::byte> part) {
+void PassingProof::keep(Watched& watched, uint64_t offset_bytes, std::span<const std::byte> part) {
   if (part.empty()) return;
-  const uint64_t pair = offset_bytes / tensor.pair_bytes(), start = pair * tensor.pair_bytes();
-  const uint64_t whole_bytes = std::min(tensor.pair_bytes(), tensor.count_bytes - start);
+  const uint64_t pair = offset_bytes / watched.pair_bytes(), start = pair * watched.pair_bytes();
+  const uint64_t whole_bytes = std::min(watched.pair_bytes(), watched.count_bytes - start);
   const std::scoped_lock lock(mutex_);
-  const auto kept = pieces_.try_emplace({&tensor, pair}).first;
+  const auto kept = pieces_.try_emplace({&watched, pair}).first;
   Piece& piece = kept->second;
   std::ranges::copy(part, piece.bytes.begin() + static_cast<ptrdiff_t>(offset_bytes - start));
   piece.count_bytes += part.size();
   if (piece.count_bytes < whole_bytes) return;
-  add(tensor, start, std::span(piece.bytes).first(whole_bytes));
+  add(watched, start, std::span(piece.bytes).first(whole_bytes));
   pieces_.erase(kept);
 }
 
 std::optional<uint64_t> PassingProof::proven(size_t param) const {
-  const Param& known = params_[param];
-  if (!known.is_watched || !known.has_passed() || known.weight.sum != known.master.sum) {
-    return std::nullopt;
+  const std::vector<Pair*>& pairs = of_param_[param];
+  if (pairs.empty()) return std::nullopt;
+  uint64_t sum = 0;
+  for (const Pair* const pair : pairs) {
+    if (!pair->has_passed() || !pair->is_equal()) return std::nullopt;
+    sum = pairs.size() == 1 ? pair->weight.sum.load() : joined_sum(sum, pair->weight.sum);
   }
-  return known.weight.sum;
+  return sum;
 }
 
 }  // namespace optim

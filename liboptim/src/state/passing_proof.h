@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -19,7 +20,8 @@ namespace optim {
 
 // Proves which parameter a master belongs to with the bytes that are copied anyway: of all that
 // pass by, in parts that are cut anywhere, masters are rounded and summed as their weights are
-// (weight_sum.h). What does not pass is left to prove_rest(). Safe to use from many threads.
+// (weight_sum.h), chunk by chunk. What does not pass is left to prove_rest(). Safe to use from many
+// threads: one mutex guards what has passed of pairs that were cut; sums are atomic.
 class PassingProof {
  public:
   // Both must outlive it.
@@ -34,44 +36,53 @@ class PassingProof {
   std::optional<uint64_t> proven(size_t param) const;
 
  private:
-  struct Tensor {
-    uint64_t element_bytes = 0;
-    uint64_t count_bytes = 0;
+  struct Pair;
+  // A chunk of a weight or of a master, within the payload of the storage that holds it.
+  struct Watched {
+    Pair* pair = nullptr;
+    bool is_master = false;
+    ckpt::DType weights = ckpt::DType::BFloat16;
+    uint64_t begin_bytes = 0, count_bytes = 0, element_bytes = 0;
     std::atomic<uint64_t> sum = 0;
     std::atomic<uint64_t> summed_bytes = 0;
 
     uint64_t pair_bytes() const { return element_bytes * kWeightsPerPair; }
     bool has_passed() const { return summed_bytes == count_bytes; }
   };
-  struct Param {
-    bool is_watched = false;  // else not proven here
-    Tensor weight, master;
-
+  struct Pair {
+    size_t param = 0;
+    Watched weight, master;
     bool has_passed() const { return weight.has_passed() && master.has_passed(); }
+    bool is_equal() const { return weight.sum == master.sum; }
   };
-  // What has passed of a pair that was cut.
+  // What has passed of a pair of words that was cut.
   struct Piece {
     std::array<std::byte, sizeof(float) * kWeightsPerPair> bytes;
     uint64_t count_bytes = 0;
   };
-  struct Place {
-    size_t param;
-    bool is_master;
+  // The storages of a file, by where their regions in the catalog start.
+  struct Storage {
+    uint64_t end_bytes = 0;
+    std::vector<Watched*> watched;
   };
   using StorageKey = std::pair<uint32_t, uint64_t>;  // file, offset
 
-  void add_place(const ckpt::TensorEntry& entry, Place place);
-  // A part that starts at a whole pair, and ends at one or at the tensor's end.
-  static void add(Tensor& tensor, uint64_t offset_bytes, std::span<const std::byte> part);
+  void watch(size_t param);
+  void add_storage(const ckpt::Chunk& chunk, Watched& watched);
+  const Storage* storage_at(const ckpt::StorageRegion& located) const;
+  void note_part(Watched& watched, uint64_t offset_bytes, std::span<const std::byte> bytes);
+  // A part that starts at a whole pair of words, and ends at one or at the chunk's end.
+  static void add(Watched& watched, uint64_t offset_bytes, std::span<const std::byte> part);
   // A part of one pair.
-  void keep(Tensor& tensor, uint64_t offset_bytes, std::span<const std::byte> part);
+  void keep(Watched& watched, uint64_t offset_bytes, std::span<const std::byte> part);
 
   const TrainingState& view_;
   const ckpt::Checkpoint& source_;
-  std::vector<Param> params_;
-  std::map<StorageKey, Place> places_;
+  std::deque<Pair> pairs_;
+  std::vector<std::vector<Pair*>> of_param_;  // empty: not watched
+  std::map<StorageKey, Storage> storages_;
   std::mutex mutex_;
-  std::map<std::pair<const Tensor*, uint64_t>, Piece> pieces_;  // [tensor, pair]
+  std::map<std::pair<const Watched*, uint64_t>, Piece> pieces_;  // [chunk, pair]
 };
 
 // Error(Corrupt) with file and key: a master that does not round to the weight of its name, or what
@@ -79,8 +90,7 @@ class PassingProof {
 [[noreturn]] void refuse_master(const ckpt::Checkpoint& source, const TrainedParam& param);
 
 // prove_assignment() of what has not passed by; `passed` may be null.
-std::vector<AmbiguousParam> prove_rest(const TrainingState& view,
-                                       const ckpt::Checkpoint& source, const ProofOptions& options,
-                                       const PassingProof* passed);
+std::vector<AmbiguousParam> prove_rest(const TrainingState& view, const ckpt::Checkpoint& source,
+                                       const ProofOptions& options, const PassingProof* passed);
 
 }  // namespace optim

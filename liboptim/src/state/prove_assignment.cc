@@ -13,6 +13,7 @@
 #include <ckpt/tensor_stream.h>
 #include <optim/prove_assignment.h>
 
+#include "state/chunk_pairs.h"
 #include "state/passing_proof.h"
 #include "state/rounding.h"
 #include "state/weight_sum.h"
@@ -40,9 +41,15 @@ bool block_rounds_to_bfloat16(const float* masters, const uint16_t* weights) {
   return difference == 0;
 }
 
+// Names that files state are checked where they can be; names that were computed must be.
+bool may_be_proven(const TrainedParam& param, bool is_numbered) {
+  if (!param.master) return false;
+  const ckpt::DType dtype = param.weight->dtype;
+  return is_numbered || dtype == ckpt::DType::BFloat16 || dtype == ckpt::DType::Float16;
+}
+
 // Of one process: neighbouring parameters, as many elements as the other processes have.
-std::vector<const TrainedParam*> params_of(const TrainingState& view,
-                                             const ckpt::Share& share) {
+std::vector<const TrainedParam*> params_of(const TrainingState& view, const ckpt::Share& share) {
   uint64_t all_elements = 0, elements_before = 0;
   const auto count = [&](const TrainedParam& param) {
     return ckpt::element_count(param.weight->shape);
@@ -51,7 +58,10 @@ std::vector<const TrainedParam*> params_of(const TrainingState& view,
   const uint64_t share_elements = all_elements / share.world_size + 1;
   std::vector<const TrainedParam*> own;
   for (const TrainedParam& param : view.params) {
-    if (elements_before / share_elements == share.rank) own.push_back(&param);
+    const bool is_numbered = view.format == ckpt::Format::Torch;
+    if (elements_before / share_elements == share.rank && may_be_proven(param, is_numbered)) {
+      own.push_back(&param);
+    }
     elements_before += count(param);
   }
   return own;
@@ -59,8 +69,8 @@ std::vector<const TrainedParam*> params_of(const TrainingState& view,
 
 class Proof {
  public:
-  Proof(const TrainingState& view, const ckpt::Checkpoint& source,
-        const ProofOptions& options, const PassingProof* passed)
+  Proof(const TrainingState& view, const ckpt::Checkpoint& source, const ProofOptions& options,
+        const PassingProof* passed)
       : view_(view),
         source_(source),
         passed_(passed),
@@ -134,13 +144,37 @@ class Proof {
 
   // Compares rounded master and weight piece by piece; returns the weight's sum.
   uint64_t prove(const TrainedParam& param, Buffers& buffers) {
-    const TensorEntry& weight = *param.weight;
+    const auto pairs = chunk_pairs(param);
+    if (!pairs || pairs->size() == 1) {
+      return prove_tensors(param, {*param.weight, *param.master}, buffers);
+    }
+    uint64_t sum = 0;
+    for (const ChunkPair& pair : *pairs) {
+      const auto weight = alone(*param.weight, *pair.weight);
+      const auto master = alone(*param.master, *pair.master);
+      sum = joined_sum(sum, prove_tensors(param, {weight, master}, buffers));
+    }
+    return sum;
+  }
+
+  // A chunk as a tensor of its own.
+  static TensorEntry alone(const TensorEntry& tensor, const ckpt::Chunk& chunk) {
+    TensorEntry part{tensor.file, tensor.key, tensor.dtype, chunk.box.sizes, {chunk}};
+    part.chunks[0].box = ckpt::whole(chunk.box.sizes);
+    return part;
+  }
+
+  struct Tensors {
+    const TensorEntry &weight, &master;
+  };
+  uint64_t prove_tensors(const TrainedParam& param, const Tensors& tensors, Buffers& buffers) {
+    const TensorEntry& weight = tensors.weight;
     if (weight.dtype != ckpt::DType::BFloat16 && weight.dtype != ckpt::DType::Float16) {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
                   "a model weight of type " + std::string(ckpt::name(weight.dtype)) +
                       " cannot be identified by its master");
     }
-    ckpt::TensorStream masters(*param.master, source_), weights(weight, source_);
+    ckpt::TensorStream masters(tensors.master, source_), weights(weight, source_);
     uint64_t sum = 0, first = 0;
     while (weights.left_bytes() > 0) {
       if (options_.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
@@ -174,6 +208,7 @@ class Proof {
 
   // Parameters that some other one equals, in the order of the model.
   std::vector<AmbiguousParam> ambiguous() const {
+    if (view_.format != ckpt::Format::Torch) return {};
     std::map<std::pair<std::vector<int64_t>, uint64_t>, std::vector<std::string>> alike;
     for (size_t i = 0; i < fingerprints_.size(); ++i) {
       const ParamInfo& info = params_[i]->info;
@@ -217,9 +252,8 @@ void refuse_master(const ckpt::Checkpoint& source, const TrainedParam& param) {
       "the optimizer state may belong to another parameter, iteration or run");
 }
 
-std::vector<AmbiguousParam> prove_rest(const TrainingState& view,
-                                       const ckpt::Checkpoint& source, const ProofOptions& options,
-                                       const PassingProof* passed) {
+std::vector<AmbiguousParam> prove_rest(const TrainingState& view, const ckpt::Checkpoint& source,
+                                       const ProofOptions& options, const PassingProof* passed) {
   const unsigned wanted =
       options.threads != 0 ? options.threads : std::thread::hardware_concurrency();
   return Proof(view, source, options, passed).run(std::clamp(wanted, 1u, kThreadsMax));

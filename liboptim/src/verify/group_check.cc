@@ -9,8 +9,8 @@
 
 #include <ckpt/error.h>
 
+#include "args/value_place.h"
 #include "layouts/group_search.h"
-#include "layouts/layer_wise_place.h"
 #include "state/group_compare.h"
 #include "state/value_compare.h"
 

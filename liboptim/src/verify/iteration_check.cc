@@ -5,7 +5,7 @@
 
 #include <optim/megatron_folders.h>
 
-#include "layouts/common_state.h"
+#include "args/common_state.h"
 
 namespace optim {
 namespace {

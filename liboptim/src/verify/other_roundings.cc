@@ -5,7 +5,7 @@
 
 #include <ckpt/files_beside.h>
 
-#include "layouts/run_args.h"
+#include "args/run_args.h"
 
 namespace optim {
 namespace {

@@ -11,7 +11,7 @@
 #include <map>
 #include <set>
 
-#include "layouts/run_args.h"
+#include "args/run_args.h"
 #include "model/state_names.h"
 #include "state/left_out.h"
 

@@ -10,8 +10,9 @@
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
-#include "layouts/frozen_params.h"
-#include "layouts/layer_wise_view.h"
+#include "grid/layer_wise_view.h"
+#include "layouts/torch/frozen_params.h"
+#include "layouts/torch/readers.h"
 #include "model/state_names.h"
 #include "state/rounding.h"
 #include "verify/other_roundings.h"
@@ -90,7 +91,7 @@ bool StateCheck::name_without_frozen() {
   try {
     const auto frozen = find_frozen_params(checkpoint_);
     if (!frozen) return false;
-    view_ = name_layer_wise_torch(checkpoint_, *frozen);
+    view_ = name_layer_wise_torch(checkpoint_, {.frozen = *frozen});
     for (const std::string& name : *frozen) {
       without_master_.add(name, kWithoutMaster);
     }

@@ -26,7 +26,7 @@ void file_as(const optim::LayoutRow& row, uint32_t data_parallel, const ckpt::Ch
              const std::filesystem::path& path) {
   const auto target = optim::make_layer_wise_target(
       optim::name_layer_wise(source),
-      {.format = row.container, .data_parallel = data_parallel, .layout = row.era});
+      {.format = row.container, .sizes = {.data_parallel = data_parallel}, .layout = row.era});
   ckpt::Staging staging = ckpt::Staging::create(path);
   ckpt::execute(target, ckpt::make_plan(target), source, staging);
   staging.commit();
@@ -54,6 +54,15 @@ void require_equal(const ckpt::Checkpoint& one, const ckpt::Checkpoint& other,
   }
 }
 
+// What is sharded by whole parameters, and what is not, have layouts of their own.
+std::vector<optim::LayoutRow> rows_for(const ckpt::Checkpoint& source) {
+  std::vector<optim::LayoutRow> rows;
+  for (const optim::LayoutRow& row : optim::layouts()) {
+    if (row.is_sharded == optim::layout_of(source)->is_sharded) rows.push_back(row);
+  }
+  return rows;
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(pairs_of_rows)
@@ -61,18 +70,18 @@ BOOST_AUTO_TEST_SUITE(pairs_of_rows)
 BOOST_AUTO_TEST_CASE(a_state_survives_any_two_layouts_one_after_the_other) {
   for (const char* name : kSamples) {
     const auto source = sample(name);
-    for (const auto& first : optim::layouts()) {
-      for (const auto& second : optim::layouts()) {
+    for (const auto& first : rows_for(source)) {
+      for (const auto& second : rows_for(source)) {
         const std::string context = std::string(name) + ", as " + std::string(first.name) +
                                     ", then as " + std::string(second.name);
         BOOST_TEST_CONTEXT(context) {
           const TemporaryFolder folder;
           file_as(first, 3, source, folder / "first");
           const auto between = optim::open_checkpoint(folder / "first");
-          BOOST_TEST_REQUIRE(optim::layout_of(between) == &first);
+          BOOST_TEST_REQUIRE(optim::layout_of(between)->name == first.name);
           file_as(second, 2, between, folder / "second");
           const auto result = optim::open_checkpoint(folder / "second");
-          BOOST_TEST_REQUIRE(optim::layout_of(result) == &second);
+          BOOST_TEST_REQUIRE(optim::layout_of(result)->name == second.name);
           require_equal(source, result, context);
         }
       }
@@ -84,7 +93,7 @@ BOOST_AUTO_TEST_CASE(rows_have_names_of_their_own_and_are_found_by_what_they_wri
   for (const auto& row : optim::layouts()) {
     const auto same_name = [&](const auto& each) { return each.name == row.name; };
     BOOST_TEST(std::ranges::count_if(optim::layouts(), same_name) == 1);
-    BOOST_TEST(optim::layout_to_write(row.container, row.era) == &row);
+    BOOST_TEST(optim::layout_to_write(row.container, row.era, row.is_sharded) == &row);
   }
   BOOST_TEST(optim::layout_to_write(ckpt::Format::Torch, optim::StoreLayout::August2026) ==
              nullptr);

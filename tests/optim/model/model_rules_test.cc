@@ -95,8 +95,9 @@ BOOST_AUTO_TEST_CASE(rows_that_are_not_valid_are_refused_by_number_and_field) {
       {"{\"schema_version\": 1, \"rules\": [{\"part\": \"layer\"}]}", "has no 'name'"},
       {"{\"schema_version\": 1, \"rules\": [{\"part\": \"layer\", \"name\": 3}]}",
        "'name' is not a text"},
-      {"{\"schema_version\": 1, \"rules\": [{\"part\": \"layer\", \"name\": \"a\", \"moe\": 1}]}",
-       "'moe' is neither true nor false"},
+      {"{\"schema_version\": 1, \"rules\": [{\"part\": \"layer\", \"name\": \"a\", "
+       "\"buffer\": 1}]}",
+       "'buffer' is neither true nor false"},
       {"{\"schema_version\": 1, \"rules\": [{\"part\": \"layer\", \"name\": \"a\", "
        "\"split\": \"row\"}]}",
        "'row' is not a valid 'split'"},

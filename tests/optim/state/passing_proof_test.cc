@@ -8,7 +8,7 @@
 #include <optim/convert.h>
 #include <optim/megatron_folders.h>
 
-#include "layouts/layer_wise_target.h"
+#include "layouts/target/layer_wise_target.h"
 #include "state/weight_sum.h"
 #include "support/errors.h"
 #include "support/swapped_masters.h"
@@ -56,7 +56,7 @@ BOOST_AUTO_TEST_CASE(all_masters_are_proven_while_they_are_copied) {
       PassingProof proof(view, source);
       optim::LayerWiseTargetSpec spec;
       spec.format = format;
-      spec.data_parallel = data_parallel;
+      spec.sizes.data_parallel = data_parallel;
       write(optim::make_layer_wise_target(view, spec), source, folder / "out",
             watched_by(proof, threads));
       for (size_t i = 0; i < view.params.size(); ++i) {

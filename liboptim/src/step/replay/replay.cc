@@ -7,10 +7,10 @@
 #include <optional>
 #include <utility>
 
+#include "step/loops/single_thread.h"
 #include "step/replay/outcome.h"
 #include "step/replay/restored_optimizer.h"
 #include "step/replay/saved_result.h"
-#include "step/loops/single_thread.h"
 
 namespace optim {
 namespace {
@@ -29,7 +29,7 @@ ReplayOptions complete(ReplayOptions options, const Gradients& gradients,
     refuse(std::to_string(*options.steps) + " steps were requested, but only " +
            std::to_string(recorded) + " are recorded");
   }
-  if (!options.data_parallel) options.data_parallel = view.sizes.data_parallel;
+  if (!options.data_parallel) options.data_parallel = view.grid.sizes.data_parallel;
   if (*options.data_parallel < 1) refuse("the data-parallel size must be at least 1");
   const std::filesystem::path& output = options.output;
   if (!options.force && !output.empty() && std::filesystem::exists(output)) {

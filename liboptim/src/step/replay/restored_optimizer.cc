@@ -191,7 +191,7 @@ std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
   }
   LayerWiseOptions layer_wise;
   layer_wise.ownership = options.ownership;
-  layer_wise.layout_ranks = options.data_parallel.value_or(source.view.sizes.data_parallel);
+  layer_wise.layout_ranks = options.data_parallel.value_or(source.view.grid.sizes.data_parallel);
   auto optimizer = std::make_unique<LayerWiseDistributedOptimizer>(std::move(optimizers), config,
                                                                    groups, std::move(layer_wise));
   if (init == nullptr) load_owned_state(source, *optimizer);

@@ -89,7 +89,7 @@ ConvertReport write(const ReplaySource& source, const ReplayResult& result,
   convert.base.strict = options.strict;
   convert.base.verify = options.verify;
   convert.base.execute = options.execute;
-  convert.data_parallel = options.data_parallel;
+  convert.sizes.data_parallel = options.data_parallel;
   convert.ownership = options.ownership;
   const WritingNotice notice(options.on_writing);
   return save_layer_wise(source.view, source.checkpoint, update, options.output, convert);

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <optim/ownership.h>
+
+// What decides where the parameters of a model lie on the ranks of a run, beside their names. Plain
+// values.
+namespace optim {
+
+// How tensor parallelism cuts one tensor: along one dimension, section by section, each section
+// into as many contiguous blocks of one size as there are ranks. A rank's tensor is its blocks one
+// behind the other. One section: a fused qkv weight (query groups are contiguous, also where there
+// are fewer of them than ranks), row-parallel weights, the vocabulary. Two equal ones: linear_fc1
+// of a gated linear unit, the gate's rows and the up-projection's.
+struct Split {
+  size_t dim = 0;
+  std::vector<uint64_t> sections;  // their sizes, which add up to the dimension's
+  bool operator==(const Split&) const = default;
+};
+
+// How tensor parallel ranks share a parameter.
+struct TensorSharing {
+  bool is_known = false;            // by the files or by a rule
+  std::optional<Split> split = {};  // nullopt: each rank has all of it
+  bool is_split() const { return is_known && split.has_value(); }
+};
+
+// Which layers each pipeline stage has, as Megatron's arguments of these names. Layers are decoder
+// layers.
+struct PipelineSplit {
+  uint32_t num_layers = 0;
+  uint32_t pipeline_parallel = 1;
+  uint32_t chunks_per_stage = 1;  // virtual pipeline parallel size; 1: none
+  std::optional<uint32_t> num_layers_in_first_pipeline_stage = {};
+  std::optional<uint32_t> num_layers_in_last_pipeline_stage = {};
+  bool account_for_embedding_in_pipeline_split = false;
+  bool account_for_loss_in_pipeline_split = false;
+  std::string pipeline_model_parallel_layout = {};  // empty: none; docs/formats/torch.md
+  uint32_t mtp_num_layers = 0;
+  bool operator==(const PipelineSplit&) const = default;
+};
+
+// What the arguments of a run say of its model.
+struct ModelFacts {
+  uint32_t expert_count = 0;        // 0: no experts
+  bool gated_linear_unit = false;   // SwiGLU: linear_fc1 is two halves, gate and up
+  bool layer_norm_renamed = false;  // transformer_impl 'local': see docs/formats/torch_dist.md
+  bool experts_grouped = false;     // TEGroupedMLP: experts.linear_fc1.weight3
+  bool layers_stacked = true;       // torch_dist has one tensor for all layers
+  bool output_is_tied = false;      // the output layer is the word embeddings
+  std::optional<uint64_t> vocabulary = {};  // true rows of embedding and output layer
+  uint64_t vocabulary_divisor = 1;          // make_vocab_size_divisible_by
+};
+
+// The grid of a run, and its pipeline.
+struct RunGrid {
+  ParallelSizes sizes;
+  PipelineSplit pipeline;
+  std::string rank_order = "tp-cp-ep-dp-pp";  // --use-tp-pp-dp-mapping: "tp-cp-ep-pp-dp"
+  bool operator==(const RunGrid&) const = default;
+};
+
+}  // namespace optim

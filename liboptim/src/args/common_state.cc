@@ -1,0 +1,38 @@
+#include "args/common_state.h"
+
+#include <ckpt/error.h>
+
+namespace optim {
+namespace {
+
+using ckpt::Document;
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::Kind;
+
+constexpr const char* kCommonFile = "common.pt";
+
+}  // namespace
+
+std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint) {
+  const Document* file = checkpoint.document(kCommonFile);
+  const ckpt::ObjectEntry* object = checkpoint.catalog().find_object(kCommonStateKey);
+  if (file != nullptr && object != nullptr) {
+    throw Error(ErrorCode::Corrupt, {kCommonFile, std::nullopt, std::string(kCommonStateKey)},
+                "the common state is stored twice: in this file and in .metadata");
+  }
+  if (file != nullptr) {
+    return CommonState{kCommonFile, "", {std::shared_ptr<const Document>(), file}};
+  }
+  if (object == nullptr) return std::nullopt;
+  auto document = std::make_shared<Document>(checkpoint.read_object(*object));
+  const ckpt::Value root = document->tree.root();
+  if (!root.is(Kind::List) || root.size() != 1 || !root[0].is(Kind::Dict)) {
+    throw Error(ErrorCode::Corrupt, {".metadata", std::nullopt, std::string(kCommonStateKey)},
+                "is not a list of one dictionary");
+  }
+  document->tree.set_root(root[0].id());
+  return CommonState{".metadata", std::string(kCommonStateKey), std::move(document)};
+}
+
+}  // namespace optim

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <ckpt/checkpoint.h>
+
+#include "args/common_state.h"
+
+namespace optim {
+
+// The Dict of the argparse.Namespace under "args" of a common state or rank file.
+std::optional<ckpt::Value> args_of(const ckpt::Value& root);
+
+// The training arguments that a Megatron checkpoint states, as far as they are there: of `torch`
+// the first model_optim_rng.pt's, of torch_dist the common state's. Points into the checkpoint.
+class RunArgs {
+ public:
+  explicit RunArgs(const ckpt::Checkpoint& checkpoint);
+
+  bool are_there() const { return args_.has_value(); }
+  const std::optional<ckpt::Value>& args() const { return args_; }
+  const std::string& file() const { return file_; }  // that states them
+  bool is_true(std::string_view name) const;
+  std::string text(std::string_view name) const;  // escaped; empty where it is not a text
+  bool is_false(std::string_view name) const;     // not where it is absent or something else
+  // A positive number; 1 where it is absent, None or something else.
+  uint32_t size(std::string_view name) const;
+
+ private:
+  std::string file_;
+  std::optional<CommonState> common_;  // what keeps args_ alive
+  std::optional<ckpt::Value> args_;
+};
+
+}  // namespace optim

@@ -1,0 +1,103 @@
+#include "grid/layer_wise_view.h"
+
+#include <algorithm>
+
+#include <optim/checkpoint_args.h>
+
+#include "grid/placement.h"
+#include "model/stage_names.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Value;
+}  // namespace
+
+std::string state_key(std::string_view state, std::string_view name) {
+  return std::string(kStatePrefix) + std::string(state) + "." + std::string(name);
+}
+
+std::string rank_item_name(uint32_t optimizer, bool is_inner, std::string_view key) {
+  return "optimizer." + std::to_string(optimizer) + (is_inner ? "/optimizer/" : "/") +
+         std::string(key);
+}
+
+bool is_state_dtype(ckpt::DType dtype) {
+  switch (dtype) {
+    case ckpt::DType::Float32:
+    case ckpt::DType::Float64:
+    case ckpt::DType::Float16:
+    case ckpt::DType::BFloat16:
+    case ckpt::DType::Float8E4M3FN:
+    case ckpt::DType::Float8E4M3FNUZ:
+    case ckpt::DType::Float8E5M2:
+    case ckpt::DType::Float8E5M2FNUZ: return true;
+    default: return false;
+  }
+}
+
+std::optional<ckpt::Extents> shape_of_state(std::string_view state, const ckpt::Extents& of_param) {
+  if (state == "moment2_buffer") return std::nullopt;
+  const bool is_left = state == "L" || state == "Q_L", is_right = state == "R" || state == "Q_R";
+  if ((!is_left && !is_right) || of_param.size() != 2) return of_param;
+  const uint64_t size = of_param[is_left ? 0 : 1];
+  return ckpt::Extents{size, size};
+}
+
+KeyRules key_rules(const TrainingState& view) {
+  return {view.facts.layer_norm_renamed, view.grid.pipeline.num_layers, view.facts.layers_stacked,
+          view.facts.expert_count,       view.facts.experts_grouped,    &rules_of(view)};
+}
+
+TensorRef with_key(ckpt::TensorEntry tensor, std::string key) {
+  tensor.file.clear();
+  tensor.key = std::move(key);
+  return std::make_shared<const ckpt::TensorEntry>(std::move(tensor));
+}
+
+TrainedParam make_param(const ckpt::TensorEntry& tensor, std::string name) {
+  TrainedParam param;
+  param.weight = with_key(tensor, name);
+  param.info.attributes = megatron_attributes(name, tensor.shape.size());
+  param.info.name = std::move(name);
+  param.info.shape.assign(tensor.shape.begin(), tensor.shape.end());
+  param.info.dtype = tensor.dtype;
+  return param;
+}
+
+std::vector<ParamGroup> group_params(const Value& args, uint32_t expert_parallel,
+                                     std::vector<TrainedParam>& params) {
+  std::vector<ParamInfo> infos;
+  for (const TrainedParam& param : params) {
+    infos.push_back(param.info);
+    const bool is_expert = expert_in(param.info.name).has_value();
+    infos.back().attributes.allreduce = !is_expert || expert_parallel == 1;
+  }
+  std::vector<ParamGroup> groups = get_param_groups(infos, config_from_args(args));
+  uint32_t group = 0;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    group = i > 0 && groups[i].optimizer_index == groups[i - 1].optimizer_index ? group + 1 : 0;
+    for (const GroupedParam& grouped : groups[i].params) {
+      params[grouped.index].optimizer = groups[i].optimizer_index;
+      params[grouped.index].group = group;
+    }
+  }
+  return groups;
+}
+
+bool holds_bytes(const ckpt::Document& extra_state) {
+  const Value root = extra_state.tree.root();
+  if (root.is_none()) return false;
+  const auto tensor = ckpt::as_tensor(root);
+  return !tensor || ckpt::element_count(tensor->shape) != 0;
+}
+
+ckpt::Document CommonBuilder::finish() { return builder_.finish_document(root_); }
+
+void finish_view(TrainingState& view, CommonBuilder& common, const ckpt::Checkpoint& source) {
+  view.common = common.finish();
+  view.format = source.catalog().format;
+  view.folder_name = source.folder().filename().string();
+}
+
+}  // namespace optim

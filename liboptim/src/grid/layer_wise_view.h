@@ -1,0 +1,78 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/archive_builder.h>
+#include <ckpt/checkpoint.h>
+#include <ckpt/error.h>
+#include <optim/layer_wise_checkpoint.h>
+
+#include "model/megatron_keys.h"
+
+// What both readers of LayerWise checkpoints share: args, parameters and groups, the common state.
+namespace optim {
+
+inline constexpr std::string_view kStatePrefix = "optimizer.state.";
+inline constexpr std::string_view kMasterState = "fp32_param";
+// Of a DistributedOptimizer, which owns what Muon does not since August 2026.
+inline constexpr std::string_view kDistributedMaster = "param";
+
+std::string state_key(std::string_view state, std::string_view name);
+std::string rank_item_name(uint32_t optimizer, bool is_inner, std::string_view key);
+
+// What a state tensor may hold: moments may be kept in fewer bits than masters.
+bool is_state_dtype(ckpt::DType dtype);
+
+// Of a state of this name: its parameter's shape, or for SOAP's L, R, Q_L and Q_R a square one.
+// nullopt where a name alone does not tell (moment2_buffer of adaptive Muon).
+std::optional<ckpt::Extents> shape_of_state(std::string_view state, const ckpt::Extents& of_param);
+
+KeyRules key_rules(const TrainingState& view);
+
+// A tensor of the source under its key in a training state.
+TensorRef with_key(ckpt::TensorEntry tensor, std::string key);
+
+// A model's tensor as a parameter, with the attributes that Megatron gives that name.
+TrainedParam make_param(const ckpt::TensorEntry& tensor, std::string name);
+
+// The groups that Megatron makes of these parameters; sets optimizer and group of each. With more
+// than one expert parallel rank those of experts have groups of their own.
+std::vector<ParamGroup> group_params(const ckpt::Value& args, uint32_t expert_parallel,
+                                     std::vector<TrainedParam>& params);
+
+// Whether an extra state holds more than an empty tensor.
+bool holds_bytes(const ckpt::Document& extra_state);
+
+// Collects `common`: values are carried from several documents into one.
+class CommonBuilder {
+ public:
+  CommonBuilder() : root_(builder_.tree().dict()) {}
+  ckpt::ArchiveBuilder& archive() { return builder_; }
+  ckpt::ValueTree& tree() { return builder_.tree(); }
+  void put(std::string_view key, ckpt::NodeId value) { tree().put(root_, key, value); }
+  void erase(std::string_view key) { tree().erase(root_, key); }
+  ckpt::NodeId carry(const ckpt::Value& value, const ckpt::Document& document) {
+    return builder_.carry(value, document);
+  }
+  // The same of a document that is kept until finish(): storages are told apart by document.
+  ckpt::NodeId carry(const ckpt::Value& value, std::shared_ptr<const ckpt::Document> document) {
+    kept_.push_back(std::move(document));
+    return builder_.carry(value, *kept_.back());
+  }
+  ckpt::Document finish();
+
+ private:
+  ckpt::ArchiveBuilder builder_;
+  ckpt::NodeId root_;
+  std::vector<std::shared_ptr<const ckpt::Document>> kept_;
+};
+
+// The last step of both readers: the common state, and what the source says of itself.
+void finish_view(TrainingState& view, CommonBuilder& common, const ckpt::Checkpoint& source);
+
+}  // namespace optim

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <optim/model_facts.h>
+
+#include "sharding/rank_grid.h"
+
+// Which files the ranks of a grid write in a `torch` folder:
+//
+//   mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt         the rank that is first of those that share
+//                                                     its experts
+//   mp_rank_TT[_PPP][_EEE]/layer_wise_optimizer_D.pt  each rank, D its dense data-parallel rank
+//                                                     without context parallelism
+//
+// TT, PPP, EEE: tensor, pipeline (of more than one stage) and expert (of more than one) rank.
+// Source: get_checkpoint_name and save_checkpoint of megatron/training/checkpointing.py.
+namespace optim {
+
+inline constexpr std::string_view kModelFileName = "model_optim_rng.pt";
+
+struct WorldRank {
+  uint32_t rank = 0;
+  RankCoordinates at;
+  std::string folder;  // "mp_rank_00_000/"
+  bool writes_model = false;
+  std::string model_file() const { return folder + std::string(kModelFileName); }
+  std::string optimizer_file() const {
+    return folder + "layer_wise_optimizer_" + std::to_string(at.dp) + ".pt";
+  }
+};
+
+// In the order of their world ranks. Throws as RankGrid does.
+std::vector<WorldRank> ranks_of(const RunGrid& grid);
+
+// Of the ranks, two that write to one file, or a folder whose model no rank writes: Megatron loses
+// state of such grids in `torch`. Empty where there is none.
+std::string loss_in_rank_files(const std::vector<WorldRank>& ranks, bool is_layer_wise);
+
+}  // namespace optim

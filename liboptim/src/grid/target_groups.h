@@ -1,0 +1,29 @@
+#pragma once
+
+#include <vector>
+
+#include <ckpt/archive_builder.h>
+#include <optim/param_group.h>
+#include <optim/training_state.h>
+
+// The parameter groups of a target: with more than one expert parallel rank experts have groups of
+// their own, so that a changed size splits groups or joins them.
+namespace optim {
+
+struct TargetGroups {
+  std::vector<ParamGroup> groups;    // counted over all optimizers, with their parameters
+  std::vector<ckpt::NodeId> stated;  // [group] the source's group whose settings it takes
+  std::vector<uint32_t> optimizer;   // [group] place in the chain
+
+  // Of the optimizer, their places in `groups`.
+  std::vector<uint32_t> of_optimizer(uint32_t index) const;
+};
+
+// Pure. Throws Unsupported, by the setting, where groups that become one differ in it.
+TargetGroups target_groups(const TrainingState& source, uint32_t expert_parallel);
+
+// The settings of a group, as a dict of the archive's.
+ckpt::NodeId carry_group(const TrainingState& source, const TargetGroups& groups, uint32_t group,
+                         ckpt::ArchiveBuilder& archive);
+
+}  // namespace optim

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/archive_builder.h>
+#include <optim/layer_wise_checkpoint.h>
+
+#include "grid/layer_wise_view.h"
+#include "grid/placement.h"
+#include "grid/rank_deals.h"
+#include "grid/target_groups.h"
+#include "grid/rank_files.h"
+
+// What the writers of both formats share.
+namespace optim {
+
+// A training state on its way to a target: the source, where it goes, what is lost.
+struct TargetJob {
+  const TrainingState& source;
+  const LayerWiseTargetSpec& spec;
+  RunGrid grid;  // of the target
+  uint64_t vocabulary_rows = 0;
+  std::vector<WorldRank> ranks = {};
+  std::optional<Placement> placement = {};
+  TargetGroups groups = {};
+  std::optional<RankDeals> deals = {};
+  ckpt::Target target = {};
+
+  bool size_changes() const { return grid != source.grid; }
+  // Whether ranks have other places than in the source, so that their random states mean nothing.
+  bool places_change() const;
+  bool reseeds() const;  // the source has random states, but not for the new ranks
+  bool format_changes() const { return spec.format != source.format; }
+  // A tensor or object as a whole.
+  void lose(const std::string& key, std::string reason) {
+    target.not_carried.push_back({key, std::move(reason), key});
+  }
+};
+
+// Whether a layout files this optimizer as a DistributedOptimizer, which keeps its step in its
+// groups: one whose groups name the algorithm, which Muon's do not.
+bool is_distributed(const TrainingState& source, const ChainedOptimizerState& optimizer,
+                    StoreLayout layout);
+// Writes the step that all parameters share into a group. Throws Unsupported for one that is not
+// float32.
+void put_step(ckpt::ValueTree& tree, ckpt::NodeId group, const ChainedOptimizerState& optimizer);
+
+// The rules, resolved with all canonical names of a checkpoint. Throws NotFound where one that is
+// to be included or renamed is none of them.
+ckpt::KeyRules rules_for(const TrainingState& view, ckpt::KeyRules rules);
+// The name of a canonical key in safetensors; nullopt where the rules leave it out.
+std::optional<std::string> key_in_safetensors(const std::string& key, const ckpt::KeyRules& rules);
+
+// Lists what the target's grid changes or loses, and warns of what may surprise.
+void note_what_changes(TargetJob& job);
+
+// Whether the target has a file for each rank of the source.
+bool keeps_rank_items(const TargetJob& job);
+
+// Throws Unsupported, by name, where torch_dist has no place for a model that `torch` files hold:
+// keys are stacked over layers, so that every layer must have them, in one shape and type, and all
+// parameters of an optimizer the same states.
+void check_stackable(const TrainingState& source);
+
+// All of a tensor.
+ckpt::TensorSource tensor_source(const TensorRef& tensor);
+
+// What the common state of the target holds under `key`; nullopt where it is not carried, which is
+// noted. args get the target's sizes and format.
+std::optional<ckpt::NodeId> carry_common_item(TargetJob& job, std::string_view key,
+                                              const ckpt::Value& value,
+                                              ckpt::ArchiveBuilder& archive);
+
+// The `rng_state` of the ranks at one place; kNoNode: none, which was noted.
+ckpt::NodeId rng_state_of(const TargetJob& job, const RankCoordinates& at,
+                          ckpt::ArchiveBuilder& archive);
+
+// Both add the files in the iteration's folder, without prefix.
+void add_torch_files(TargetJob& job);
+void add_torch_dist_files(TargetJob& job);
+
+// All tensors under their canonical names that the rules accept; what is no tensor is listed as not
+// carried. Throws InvalidArgument where the rules leave nothing or give two tensors one key.
+ckpt::Target make_layer_wise_safetensors(const TrainingState& source, const ckpt::KeyRules& rules,
+                                         bool as_folder);
+
+}  // namespace optim

@@ -1,0 +1,161 @@
+// Reads the training state of a `torch` folder: the model of each rank folder, and the optimizer
+// state of each rank: in layer_wise_optimizer_D.pt, or, where no optimizer is sharded, beside the
+// model. Those files number their parameters; names come from replaying Megatron's deal.
+#include <algorithm>
+#include <set>
+
+#include <ckpt/error.h>
+
+#include "args/run_grid.h"
+#include "grid/layer_wise_view.h"
+#include "grid/placement.h"
+#include "grid/rank_deals.h"
+#include "grid/sharing_of_params.h"
+#include "layouts/torch/common_of_ranks.h"
+#include "layouts/torch/readers.h"
+#include "layouts/torch/repeated_state.h"
+#include "layouts/torch/tensor_parts.h"
+#include "layouts/torch/torch_models.h"
+#include "layouts/torch/torch_optimizers.h"
+#include "layouts/torch/torch_source.h"
+#include "state/args_of_state.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::Value;
+
+class Reader {
+ public:
+  Reader(const ckpt::Checkpoint& checkpoint, const ReadOptions& options, bool is_sharded)
+      : source_{checkpoint, {}}, options_(options), is_sharded_(is_sharded) {}
+
+  TrainingState run() {
+    const std::string file = first_model_file(source_.checkpoint);
+    const ckpt::Document& first = source_.document(file);
+    const Value args = attributes_of_args(first.tree.root(), file);
+    view_.rules = options_.rules;
+    read_args(args, file, view_);
+    source_.ranks = ranks_of(view_.grid);
+    require_files();
+    carry_common(source_, common_, view_);
+    TorchModels(source_, view_, common_).read(parts_);
+    if (!options_.model_only) read_optimizers(args);
+    join_tensors();
+    finish_view(view_, common_, source_.checkpoint);
+    return std::move(view_);
+  }
+
+ private:
+  void require_files() const {
+    const bool has_optimizer_files = is_sharded_ && !options_.model_only;
+    const std::string loss = loss_in_rank_files(source_.ranks, has_optimizer_files);
+    if (!loss.empty()) refuse_overwritten(loss);
+    for (const WorldRank& rank : source_.ranks) {
+      if (rank.writes_model) source_.document(rank.model_file());
+      if (has_optimizer_files) source_.document(rank.optimizer_file());
+    }
+    refuse_left_over_files(source_, is_sharded_);
+  }
+
+  [[noreturn]] void refuse_overwritten(const std::string& loss) const {
+    const bool has_context = view_.grid.sizes.context_parallel > 1;
+    throw Error(ErrorCode::Corrupt, {.file = source_.checkpoint.shown_path(), .key = {}},
+                (has_context ? "context-parallel ranks overwrote each other's files: " : "") +
+                    loss + ", so that state was lost when it was saved",
+                "--model-only carries the model's weights, which are complete; ckpt-inspect verify "
+                "names the parameters whose state is lost");
+  }
+
+  void read_optimizers(const Value& args) {
+    for (TrainedParam& param : view_.params) {
+      const auto rule = rules_of(view_).find(param.info.name);
+      const bool is_buffer = rule && rule->rule->buffer;
+      if (is_buffer || options_.frozen.contains(param.info.name)) param.info.requires_grad = false;
+    }
+    const std::vector<ParamGroup> groups =
+        group_params(args, view_.grid.sizes.expert_parallel, view_.params);
+    view_.chain.resize(groups.empty() ? 0 : groups.back().optimizer_index + 1);
+    const Placement placement(view_, view_.grid);
+    const RankDeals deals(view_, placement, groups, {is_sharded_, OwnershipPolicy::PingPong});
+    TorchOptimizers optimizers(source_, deals, {view_, common_, parts_});
+    uint32_t rank_count = 0;
+    for (const WorldRank& rank : source_.ranks) {
+      if (!is_sharded_ && !rank.writes_model) continue;
+      read_rank(rank, optimizers);
+      ++rank_count;
+    }
+    optimizers.finish(rank_count);
+  }
+
+  void read_rank(const WorldRank& rank, TorchOptimizers& optimizers) const {
+    const std::string file = is_sharded_ ? rank.optimizer_file() : rank.model_file();
+    const ckpt::Document& document = source_.document(file);
+    const Place root{file, ""};
+    if (is_sharded_) {
+      optimizers.read({rank, document, document.tree.root(), root});
+      if (rank.writes_model) check_repeated_state(source_.checkpoint, rank.model_file(), file);
+      return;
+    }
+    optimizers.read(
+        {rank, document, member(document.tree.root(), "optimizer", root), root / "optimizer"});
+  }
+
+  void join_tensors() {
+    const Placement placement(view_, view_.grid);
+    const ParallelSizes& sizes = view_.grid.sizes;
+    for (uint32_t i = 0; i < view_.params.size(); ++i) {
+      TrainedParam& param = view_.params[i];
+      const uint32_t ranks =
+          placement.is_expert(i) ? sizes.expert_tensor_parallel : sizes.tensor_parallel;
+      param.sharing = sharing_of(view_, param, ranks, common_.tree());
+      join_param(param, ranks);
+      const auto& shape = param.weight->shape;
+      param.info.shape.assign(shape.begin(), shape.end());
+    }
+  }
+
+  void join_param(TrainedParam& param, uint32_t tensor_ranks) const {
+    const std::string name = param.info.name;
+    const std::string master = state_key(kMasterState, name);
+    param.weight = join(name, param.sharing, tensor_ranks);
+    if (parts_.first(master) != nullptr) param.master = join(master, param.sharing, tensor_ranks);
+    for (StateTensor& state : param.states) {
+      const std::string key = state_key(state.name, name);
+      const bool is_of_shape = parts_.first(key)->shape == parts_.first(name)->shape;
+      if (!is_of_shape && tensor_ranks > 1 && param.sharing.is_split()) {
+        throw Error(ErrorCode::Unsupported, {.file = {}, .key = key},
+                    "each tensor-parallel rank has one of its own shape, which is not supported");
+      }
+      state.value = join(key, is_of_shape ? param.sharing : TensorSharing{true}, tensor_ranks);
+    }
+  }
+
+  TensorRef join(const std::string& key, const TensorSharing& sharing,
+                 uint32_t tensor_ranks) const {
+    parts_.compare_copies(source_.checkpoint, key, !sharing.is_split() || tensor_ranks == 1);
+    return parts_.join(key, {sharing, tensor_ranks});
+  }
+
+  TorchSource source_;
+  const ReadOptions& options_;
+  bool is_sharded_;
+  TrainingState view_;
+  CommonBuilder common_;
+  TensorParts parts_;
+};
+
+}  // namespace
+
+TrainingState name_layer_wise_torch(const ckpt::Checkpoint& checkpoint,
+                                    const ReadOptions& options) {
+  return Reader(checkpoint, options, true).run();
+}
+
+TrainingState name_unsharded_torch(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
+  return Reader(checkpoint, options, false).run();
+}
+
+}  // namespace optim

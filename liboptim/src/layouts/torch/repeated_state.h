@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+
+#include <ckpt/checkpoint.h>
+
+namespace optim {
+
+// Optimizer state that a model's file repeats of its writer's, as its value of `optimizer`: throws
+// Corrupt where the two differ, as files of different moments do. Where their archives state the
+// same checksums of storages that are viewed alike, no payload is read (decision 0072).
+void check_repeated_state(const ckpt::Checkpoint& source, const std::string& model_file,
+                          const std::string& rank_file);
+
+// Whether two tensors of one shape and type hold the same bytes; read only where checksums do not
+// tell.
+bool are_equal(const ckpt::TensorEntry& a, const ckpt::TensorEntry& b,
+               const ckpt::Checkpoint& source);
+
+}  // namespace optim

@@ -1,0 +1,202 @@
+// Rank folders to one model.
+#include "layouts/torch/torch_models.h"
+
+#include <algorithm>
+#include <set>
+
+#include <ckpt/error.h>
+
+#include "layouts/target/tensor_attributes.h"
+#include "layouts/torch/rank_items.h"
+#include "model/stage_names.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+using ckpt::Value;
+
+std::string chunk_key(const RunGrid& grid, size_t chunk) {
+  return grid.pipeline.chunks_per_stage == 1 ? "model" : "model" + std::to_string(chunk);
+}
+
+}  // namespace
+
+void TorchModels::read(TensorParts& parts) {
+  chunks_ = model_chunks(view_.grid.pipeline);
+  for (const WorldRank& rank : source_.ranks) {
+    if (rank.writes_model) folders_.push_back(read_folder(rank));
+  }
+  require_alike();
+  order_model();
+  for (const Folder& folder : folders_) add_parts(folder, parts);
+}
+
+TorchModels::Folder TorchModels::read_folder(const WorldRank& rank) const {
+  const ckpt::Document& document = source_.document(rank.model_file());
+  Folder folder{&rank, {}};
+  for (size_t chunk = 0; chunk < view_.grid.pipeline.chunks_per_stage; ++chunk) {
+    const std::string key = chunk_key(view_.grid, chunk);
+    const Place place = Place{rank.model_file(), ""} / key;
+    folder.chunks.push_back(read_chunk(document, place));
+  }
+  return folder;
+}
+
+TorchModels::LocalModel TorchModels::read_chunk(const ckpt::Document& document,
+                                                const Place& place) const {
+  const auto model = document.tree.root().find(place.pointer.substr(1));
+  if (!model) place.corrupt("the model's state dict is missing");
+  LocalModel entries;
+  std::set<std::string_view> names;
+  for (size_t i = 0; i < model->item_count(); ++i) {
+    const auto [key, value] = model->item(i);
+    if (!key.is(Kind::Str)) place.corrupt("a name is not a string");
+    if (!names.insert(key.text()).second) {
+      (place / key.text()).unsupported("the model's state dict has this name twice");
+    }
+    entries.push_back({std::string(key.text()), value, place / key.text()});
+  }
+  return entries;
+}
+
+const TorchModels::Folder& TorchModels::folder_of(uint32_t stage, uint32_t expert_rank) const {
+  return *std::ranges::find_if(folders_, [&](const Folder& folder) {
+    return folder.rank->at.pp == stage && folder.rank->at.ep == expert_rank;
+  });
+}
+
+// Ranks of one stage differ in values, not in names.
+void TorchModels::require_alike() const {
+  for (const Folder& folder : folders_) {
+    const Folder& first = folder_of(folder.rank->at.pp, 0);
+    for (size_t chunk = 0; chunk < folder.chunks.size(); ++chunk) {
+      const LocalModel& own = folder.chunks[chunk];
+      const LocalModel& other = first.chunks[chunk];
+      const auto [a, b] =
+          std::ranges::mismatch(own, other, {}, &LocalEntry::name, &LocalEntry::name);
+      if (a == own.end() && b == other.end()) continue;
+      const LocalEntry& odd = a != own.end() ? *a : *b;
+      odd.place.corrupt("is not at this place in " +
+                            (a != own.end() ? first : folder).rank->model_file() +
+                            ", of the same pipeline stage",
+                        kMixedFilesHint);
+    }
+  }
+}
+
+RankPart TorchModels::part_of(const ModelChunk& chunk, uint32_t expert_rank) const {
+  RankPart part{.chunk = chunk, .output_is_tied = view_.facts.output_is_tied};
+  if (view_.facts.expert_count > 0) {
+    part.experts =
+        experts_on(view_.facts.expert_count, expert_rank, view_.grid.sizes.expert_parallel);
+  }
+  return part;
+}
+
+void TorchModels::order_model() {
+  for (const ModelChunk& chunk : chunks_) {
+    add_chunk(chunk);
+    add_metadata(chunk);
+  }
+}
+
+// Module versions, which only a chunk of the same modules can take.
+void TorchModels::add_metadata(const ModelChunk& chunk) {
+  const ckpt::Document& document = source_.document(folder_of(chunk.stage, 0).rank->model_file());
+  const auto model = document.tree.root().find(chunk_key(view_.grid, chunk.chunk));
+  if (!model->is(Kind::Object) || !model->state()) return;
+  view_.model_metadata.resize(chunks_.size());
+  view_.model_metadata[static_cast<size_t>(&chunk - chunks_.data())] =
+      common_.carry(*model->state(), document);
+}
+
+// The entries of a chunk; of a layer's experts those of all expert parallel ranks, rank by rank.
+void TorchModels::add_chunk(const ModelChunk& chunk) {
+  const uint32_t expert_ranks = view_.grid.sizes.expert_parallel;
+  const LocalModel& local = folder_of(chunk.stage, 0).chunks[chunk.chunk];
+  for (size_t begin = 0, end = 0; begin < local.size(); begin = end) {
+    const bool are_experts = expert_in(local[begin].name).has_value();
+    end = begin + 1;
+    while (are_experts && end < local.size() && expert_in(local[end].name)) ++end;
+    for (uint32_t ep = 0; ep < (are_experts ? expert_ranks : 1); ++ep) {
+      const LocalModel& of_rank = folder_of(chunk.stage, ep).chunks[chunk.chunk];
+      for (size_t i = begin; i < end; ++i) {
+        const auto name = name_in_model(of_rank[i].name, part_of(chunk, ep));
+        if (!name) {
+          of_rank[i].place.corrupt("is of a layer or expert that this rank does not have",
+                                   kMixedFilesHint);
+        }
+        add_entry(of_rank[i], *name);
+      }
+    }
+  }
+}
+
+void TorchModels::add_entry(const LocalEntry& local, const std::string& name) {
+  if (!entries_.emplace(name, static_cast<uint32_t>(view_.model.size())).second) return;  // a copy
+  ModelEntry entry{.name = name};
+  if (is_extra_state(name)) {
+    entry.what = ModelEntry::What::ExtraState;
+  } else {
+    entry.param = static_cast<uint32_t>(view_.params.size());
+    view_.params.push_back(make_param(source_.tensor_at(local.place), name));
+  }
+  view_.model.push_back(std::move(entry));
+}
+
+void TorchModels::add_parts(const Folder& folder, TensorParts& parts) {
+  const RankCoordinates& at = folder.rank->at;
+  const ckpt::Document& document = source_.document(folder.rank->model_file());
+  for (size_t i = 0; i < folder.chunks.size(); ++i) {
+    const RankPart part =
+        part_of(chunks_[i * view_.grid.pipeline.pipeline_parallel + at.pp], at.ep);
+    for (const LocalEntry& local : folder.chunks[i]) {
+      const auto name = name_in_model(local.name, part);
+      const auto known = name ? entries_.find(*name) : entries_.end();
+      if (known == entries_.end()) local.place.corrupt("is in no other rank's model");
+      ModelEntry& entry = view_.model[known->second];
+      if (entry.what == ModelEntry::What::ExtraState) {
+        add_extra_state(local, folder, entry);
+        continue;
+      }
+      const bool is_first = parts.first(*name) == nullptr;
+      parts.add(*name, expert_in(*name) ? at.etp : at.tp, source_.tensor_at(local.place));
+      if (is_first) note_attributes({*name, local.value, document}, common_, view_);
+    }
+  }
+}
+
+// One that holds something (fp8 scales) becomes a document of its own. Ranks that hold other ones
+// are listed.
+void TorchModels::add_extra_state(const LocalEntry& local, const Folder& folder,
+                                  ModelEntry& known) {
+  const ckpt::Document& document = source_.document(folder.rank->model_file());
+  const auto [place, is_first] =
+      extra_places_.emplace(known.name, PlacedValue{local.value, local.place});
+  if (!is_first) {
+    const PlacedValue &stated = place->second, own{local.value, local.place};
+    if (are_equal_values(source_.checkpoint, stated, own)) return;
+    const std::string& first = stated.place.file;
+    if (is_state_of_experts(known.name)) {
+      if (known.object) {
+        view_.not_carried.push_back({known.name, "expert-parallel ranks hold different ones"});
+      }
+      known.object.reset();
+      return;
+    }
+    view_.not_carried.push_back(
+        {known.name + " of " + folder.rank->folder.substr(0, folder.rank->folder.size() - 1),
+         "differs from that of " + first.substr(0, first.find('/')) +
+             ", which is carried for all ranks"});
+    return;
+  }
+  if (local.value.is_none()) return;
+  auto own = std::make_shared<ckpt::Document>();
+  own->tree.set_root(own->tree.copy(local.value));
+  own->storages = document.storages;
+  known.object = static_cast<uint32_t>(view_.extra_states.size());
+  view_.extra_states.push_back(std::move(own));
+}
+
+}  // namespace optim

@@ -1,0 +1,214 @@
+// Replays Megatron's deal over what rank files number.
+#include "layouts/torch/torch_optimizers.h"
+
+#include <algorithm>
+
+#include <ckpt/error.h>
+
+#include "layouts/target/tensor_attributes.h"
+#include "state/value_compare.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+using ckpt::TensorEntry;
+using ckpt::Value;
+
+TorchOptimizers::RankState at(const TorchOptimizers::RankState& state, const Value& value,
+                              const Place& place) {
+  return {state.rank, state.document, value, place};
+}
+
+void check_index(const Value& index, size_t expected, const Place& place) {
+  if (index.is(Kind::Int) && index.as_int() == static_cast<int64_t>(expected)) return;
+  (place / "params").corrupt("does not continue the numbering of the group before");
+}
+
+}  // namespace
+
+TorchOptimizers::TorchOptimizers(const TorchSource& source, const RankDeals& deals, Into into)
+    : source_(source), deals_(deals), into_(into), rank_items_(source.checkpoint) {}
+
+void TorchOptimizers::read(const RankState& state) {
+  const RankOptimizers rank = optimizers_of(state.value, state.place);
+  if (rank.states.size() != into_.view.chain.size()) {
+    state.place.corrupt("holds " + std::to_string(rank.states.size()) + " optimizers, expected " +
+                        std::to_string(into_.view.chain.size()));
+  }
+  const OwnedGroups owned = deals_.owned(state.rank.at);
+  const std::vector<ParamGroup>& groups = deals_.groups();
+  size_t group = 0;
+  for (uint32_t i = 0; i < rank.states.size(); ++i) {
+    Groups own;
+    for (; group < groups.size() && groups[group].optimizer_index == i; ++group) {
+      own.push_back(owned[group]);
+    }
+    read_optimizer(at(state, rank.states[i], rank.places[i]), i, own);
+  }
+}
+
+void TorchOptimizers::read_optimizer(const RankState& state, uint32_t optimizer,
+                                     const Groups& owned) {
+  const Value inner = member(state.value, "optimizer", state.place);
+  const Place inner_place = state.place / "optimizer";
+  const Value groups = list_member(inner, "param_groups", inner_place);
+  const Value masters = list_member(state.value, "fp32_from_fp16_params", state.place);
+  const Value states = member(inner, "state", inner_place);
+  if (groups.size() != owned.size() || masters.size() != owned.size()) {
+    inner_place.corrupt("holds " + std::to_string(groups.size()) + " parameter groups, expected " +
+                        std::to_string(owned.size()));
+  }
+  size_t local_index = 0;
+  for (size_t g = 0; g < owned.size(); ++g) {
+    const Place group_place = inner_place / "param_groups" / g;
+    check_group_counts(groups[g], masters[g], owned[g].size(), group_place);
+    for (size_t i = 0; i < owned[g].size(); ++i, ++local_index) {
+      const uint32_t param = param_of(owned[g][i]);
+      check_index(groups[g].at("params")[i], local_index, group_place);
+      read_master(at(state, masters[g][i], {}), param,
+                  state.place / "fp32_from_fp16_params" / g / i);
+      const Place place = inner_place / "state" / local_index;
+      const auto own =
+          states.is(Kind::Dict) ? states.find(static_cast<int64_t>(local_index)) : std::nullopt;
+      if (!own || !own->is(Kind::Dict)) {
+        place.corrupt("has no state of '" + ckpt::escaped(into_.view.params[param].info.name) +
+                      "'");
+      }
+      read_states(at(state, *own, place), param, place);
+    }
+    merge_group({optimizer, g}, at(state, groups[g], group_place));
+  }
+  if (states.item_count() != local_index) {
+    (inner_place / "state")
+        .corrupt("holds the state of " + std::to_string(states.item_count()) +
+                 " parameters, but the groups have " + std::to_string(local_index));
+  }
+  const uint32_t rank = state.rank.rank;
+  rank_items_.add({rank, optimizer, false, state.document, state.value, state.place},
+                  {"optimizer", "fp32_from_fp16_params"});
+  rank_items_.add({rank, optimizer, true, state.document, inner, inner_place},
+                  {"state", "param_groups"});
+}
+
+void TorchOptimizers::check_group_counts(const Value& group, const Value& masters, size_t expected,
+                                         const Place& place) const {
+  const Value params = list_member(group, "params", place);
+  if (!masters.is(Kind::List)) place.corrupt("its fp32_from_fp16_params are not a list");
+  if (params.size() == expected && masters.size() == expected) return;
+  place.corrupt("holds " + std::to_string(params.size()) + " parameters and " +
+                    std::to_string(masters.size()) +
+                    " masters, but the ping-pong deal assigns it " + std::to_string(expected),
+                kMixedFilesHint);
+}
+
+void TorchOptimizers::read_master(const RankState& state, uint32_t param, const Place& place) {
+  const TensorEntry& tensor = source_.tensor_at(place);
+  if (tensor.dtype != ckpt::DType::Float32) place.unsupported("the master is not float32");
+  check_shape(tensor, param, place);
+  add_tensor(state, param, std::string(kMasterState), place);
+}
+
+// Under its canonical key. What the first of several ranks says of it is carried.
+void TorchOptimizers::add_tensor(const RankState& state, uint32_t param, const std::string& name,
+                                 const Place& place) {
+  const ParamInfo& info = into_.view.params[param].info;
+  const std::string key = state_key(name, info.name);
+  const bool is_first = into_.parts.first(key) == nullptr;
+  const bool is_expert = deals_.placement().is_expert(param);
+  into_.parts.add(key, is_expert ? state.rank.at.etp : state.rank.at.tp, source_.tensor_at(place));
+  if (is_first) note_attributes({key, state.value, state.document}, into_.common, into_.view);
+}
+
+void TorchOptimizers::check_shape(const TensorEntry& tensor, uint32_t param,
+                                  const Place& place) const {
+  const TrainedParam& of = into_.view.params[param];
+  if (tensor.shape == of.weight->shape) return;
+  place.corrupt("has a different shape from '" + ckpt::escaped(of.info.name) +
+                    "', which the ping-pong deal assigns to this place",
+                kMixedFilesHint);
+}
+
+void TorchOptimizers::read_states(const RankState& state, uint32_t param, const Place& place) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < state.value.item_count(); ++i) {
+    const auto [key, value] = state.value.item(i);
+    if (!key.is(Kind::Str)) place.corrupt("the name of a state is not a string");
+    names.emplace_back(key.text());
+    read_state(at(state, value, place), param, names.back(), place / key.text());
+  }
+  std::erase(names, "step");
+  std::vector<StateTensor>& known = into_.view.params[param].states;
+  if (known.empty()) {
+    for (const std::string& name : names) known.push_back({name, nullptr});
+  }
+  if (!std::ranges::equal(known, names, {}, &StateTensor::name)) {
+    place.corrupt("holds other states than other ranks hold of '" +
+                      ckpt::escaped(into_.view.params[param].info.name) + "'",
+                  kMixedFilesHint);
+  }
+}
+
+void TorchOptimizers::read_state(const RankState& state, uint32_t param, const std::string& name,
+                                 const Place& place) {
+  TrainedParam& owner = into_.view.params[param];
+  const StepCounter::Counted counted{param, into_.view};
+  if (!ckpt::as_tensor(state.value)) {
+    if (name == "step" && state.value.is(Kind::Int)) {
+      return steps_.add(state.value.as_int(), place, counted);
+    }
+    place.unsupported("is a state that is not a tensor; expected tensors and a step count");
+  }
+  const TensorEntry& tensor = source_.tensor_at(place);
+  if (name == "step") {
+    note_what_a_step_loses({state_key(name, owner.info.name), state.value, state.document},
+                           into_.view);
+    return steps_.add(source_.checkpoint, tensor, place, counted);
+  }
+  const auto& of_param = owner.weight->shape;
+  if (const auto expected = shape_of_state(name, of_param); expected && tensor.shape != *expected) {
+    if (*expected == of_param) check_shape(tensor, param, place);
+    place.corrupt(
+        "does not have the shape that this state of '" + ckpt::escaped(owner.info.name) + "' has",
+        kMixedFilesHint);
+  }
+  if (!is_state_dtype(tensor.dtype)) place.unsupported("optimizer state of integers");
+  add_tensor(state, param, name, place);
+}
+
+// All ranks state the same groups; only `params`, and `step` where a group is empty, differ.
+void TorchOptimizers::merge_group(const GroupPlace& where, const RankState& group) {
+  ChainedOptimizerState& owner = into_.view.chain[where.first];
+  compare_with_other_ranks(where, group);
+  ckpt::ValueTree& tree = into_.common.tree();
+  if (owner.groups.size() == where.second) {
+    owner.groups.push_back(into_.common.carry(group.value, group.document));
+    tree.erase(owner.groups.back(), "params");
+    return;
+  }
+  const ckpt::NodeId known = owner.groups[where.second];
+  const auto step = group.value.find("step"), known_step = tree.value(known).find("step");
+  if (step && !known_step) {
+    tree.put(known, "step", into_.common.carry(*step, group.document));
+  } else if (step && known_step && first_difference(*step, *known_step)) {
+    (group.place / "step").corrupt("its step count differs between ranks", kMixedFilesHint);
+  }
+}
+
+// Against the first rank that holds parameters of the group: its copy is complete.
+void TorchOptimizers::compare_with_other_ranks(const GroupPlace& where, const RankState& group) {
+  const StatedGroup own{group.value, rank_name(group.place.file)};
+  const auto [known, is_first] = stated_.try_emplace(where, own);
+  if (is_first) return;
+  if (const auto difference = group_difference(known->second, own)) {
+    (group.place / difference->key).corrupt(difference->problem, kMixedFilesHint);
+  }
+  if (is_empty_group(known->second.group)) known->second = own;
+}
+
+void TorchOptimizers::finish(uint32_t rank_count) {
+  rank_items_.settle(rank_count, into_.common, into_.view);
+  steps_.finish(into_.common, into_.view);
+}
+
+}  // namespace optim

@@ -1,0 +1,57 @@
+// Which rank files there are, and which there have to be.
+#include "layouts/torch/torch_source.h"
+
+#include <algorithm>
+#include <set>
+
+#include <ckpt/error.h>
+
+namespace optim {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+
+const ckpt::Document& TorchSource::document(const std::string& file) const {
+  if (const ckpt::Document* found = checkpoint.document(file)) return *found;
+  throw Error(ErrorCode::NotFound, {.file = file, .key = {}},
+              "this file of the checkpoint is missing");
+}
+
+const ckpt::TensorEntry& TorchSource::tensor_at(const Place& place) const {
+  const ckpt::TensorEntry* tensor = checkpoint.catalog().find_tensor(place.pointer, place.file);
+  if (tensor == nullptr) place.corrupt("is not a tensor");
+  return *tensor;
+}
+
+std::string first_model_file(const ckpt::Checkpoint& checkpoint) {
+  std::string first;
+  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
+    if (!file.path.starts_with("mp_rank_") || !file.path.ends_with(kModelFileName)) continue;
+    if (first.empty() || file.path < first) first = file.path;
+  }
+  if (!first.empty()) return first;
+  throw Error(ErrorCode::NotFound, {.file = "mp_rank_00/model_optim_rng.pt", .key = {}},
+              "this file of the checkpoint is missing");
+}
+
+void refuse_left_over_files(const TorchSource& source, bool is_layer_wise) {
+  std::set<std::string> known;
+  for (const WorldRank& rank : source.ranks) {
+    known.insert(rank.model_file());
+    if (is_layer_wise) known.insert(rank.optimizer_file());
+  }
+  for (const ckpt::FileEntry& file : source.checkpoint.catalog().files) {
+    const std::string_view path = file.path;
+    const bool is_rank_file =
+        path.starts_with("mp_rank_") &&
+        (path.ends_with(kModelFileName) || path.find("/layer_wise_optimizer_") != path.npos);
+    if (!is_rank_file || known.contains(file.path)) continue;
+    throw Error(ErrorCode::Corrupt, {.file = file.path, .key = {}},
+                "unexpected rank file: args describe a run of " +
+                    std::to_string(source.ranks.size()) +
+                    (source.ranks.size() == 1 ? " rank" : " ranks") + ", which writes no such file",
+                "it may be left over from a run with more ranks");
+  }
+}
+
+}  // namespace optim

@@ -1,0 +1,141 @@
+// {0: {'optimizer': {'param_groups': [...], 'state': {'common_step': T}}, ...}, 1: ...} in the
+// common state of torch_dist.
+#include "layouts/torch_dist/common_optimizers.h"
+
+#include <algorithm>
+#include <span>
+
+#include <ckpt/error.h>
+
+#include "layouts/target/tensor_attributes.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Document;
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::Kind;
+using ckpt::TensorEntry;
+using ckpt::Value;
+
+constexpr std::string_view kCommonStep = "common_step";
+constexpr std::string_view kShardingType = "param_state_sharding_type";
+
+class Reader {
+ public:
+  Reader(const CommonStateOf& from, CommonBuilder& common, TrainingState& view)
+      : source_(from.source),
+        state_(from.state),
+        document_(*from.state.document),
+        common_(common),
+        view_(view) {}
+
+  // {0: {...}, 1: {...}} for a chain, the state itself for one optimizer.
+  void run(const std::vector<ParamGroup>& groups) {
+    const auto optimizer = document_.tree.root().find("optimizer");
+    if (!optimizer || !optimizer->is(Kind::Dict)) throw_common("/optimizer", "is missing");
+    const size_t count = groups.empty() ? 0 : groups.back().optimizer_index + 1;
+    view_.chain.resize(count);
+    const bool chained = optimizer->find(int64_t{0}).has_value();
+    if ((chained ? optimizer->item_count() : 1) != count) {
+      throw_common("/optimizer", "expected a chain of " + std::to_string(count) + " optimizers");
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const auto state = chained ? optimizer->find(static_cast<int64_t>(i)) : optimizer;
+      const std::string pointer = "/optimizer" + (chained ? "/" + std::to_string(i) : "");
+      if (!state || !state->is(Kind::Dict)) throw_common(pointer, "is missing");
+      read_optimizer(*state, pointer, view_.chain[i]);
+      const auto expected = static_cast<size_t>(
+          std::count_if(groups.begin(), groups.end(),
+                        [&](const ParamGroup& group) { return group.optimizer_index == i; }));
+      if (view_.chain[i].groups.size() != expected) {
+        throw_common(pointer + "/optimizer/param_groups",
+                     "holds " + std::to_string(view_.chain[i].groups.size()) +
+                         " groups, but the model's parameters need " + std::to_string(expected));
+      }
+    }
+  }
+
+ private:
+  [[noreturn]] void throw_common(const std::string& pointer, std::string problem) const {
+    throw Error(ErrorCode::Corrupt, {state_.file, std::nullopt, state_.key + pointer},
+                std::move(problem));
+  }
+
+  void read_optimizer(const Value& state, const std::string& pointer, ChainedOptimizerState& out) {
+    for (size_t i = 0; i < state.item_count(); ++i) {
+      const auto [key, value] = state.item(i);
+      require_string(key, pointer);
+      if (key.text() == "optimizer" || key.text() == kShardingType) continue;
+      out.others.emplace_back(key.text(), common_.carry(value, document_));
+    }
+    const auto inner = state.find("optimizer");
+    if (!inner || !inner->is(Kind::Dict)) throw_common(pointer + "/optimizer", "is missing");
+    for (size_t i = 0; i < inner->item_count(); ++i) {
+      const auto [key, value] = inner->item(i);
+      require_string(key, pointer + "/optimizer");
+      if (key.text() == "state" || key.text() == "param_groups") continue;
+      out.inner_others.emplace_back(key.text(), common_.carry(value, document_));
+    }
+    const auto groups = inner->find("param_groups");
+    if (!groups || !groups->is(Kind::List)) {
+      throw_common(pointer + "/optimizer/param_groups", "is missing");
+    }
+    for (size_t i = 0; i < groups->size(); ++i) {
+      if (!(*groups)[i].is(Kind::Dict))
+        throw_common(pointer + "/optimizer/param_groups", "is not a dict");
+      out.groups.push_back(common_.carry((*groups)[i], document_));
+      if ((*groups)[i].find("step")) out.step_layout = StepLayout::PerGroup;
+    }
+    read_common_step(*inner, pointer + "/optimizer/state/" + std::string(kCommonStep), out);
+  }
+
+  void require_string(const Value& key, const std::string& pointer) const {
+    if (key.is(Kind::Str)) return;
+    throw Error(ErrorCode::Unsupported,
+                {state_.file, std::nullopt, state_.key + pointer + "/" + ckpt::key_text(key)},
+                "the key is not a string");
+  }
+
+  void read_common_step(const Value& inner, const std::string& pointer,
+                        ChainedOptimizerState& out) {
+    const auto state = inner.find("state");
+    if (!state) return;
+    const bool is_known =
+        state->is(Kind::Dict) && state->item_count() == (state->find(kCommonStep) ? size_t{1} : 0);
+    if (!is_known) {
+      throw Error(ErrorCode::Unsupported, {state_.file, std::nullopt, state_.key + pointer},
+                  "the common state holds unknown state in addition to it");
+    }
+    if (state->item_count() == 0) return;
+    if (const Value step = *state->find(kCommonStep); step.is(Kind::Int)) {
+      out.step_layout = StepLayout::PerParamNumber;
+      out.step_number = step.as_int();
+      return;
+    }
+    const TensorEntry* tensor = source_.catalog().find_tensor(pointer, state_.file);
+    if (tensor == nullptr || !tensor->shape.empty())
+      throw_common(pointer, "is not a single number");
+    note_what_a_step_loses({pointer, *state->find(kCommonStep), document_}, view_);
+    out.step_layout = StepLayout::PerParam;
+    out.step_dtype = tensor->dtype;
+    out.step_bytes.resize(ckpt::count_bytes(*tensor));
+    source_.read(*tensor, ckpt::whole({}), std::as_writable_bytes(std::span(out.step_bytes)));
+  }
+
+  const ckpt::Checkpoint& source_;
+  const CommonState& state_;
+  const Document& document_;
+  CommonBuilder& common_;
+  TrainingState& view_;
+};
+
+}  // namespace
+
+void read_common_optimizers(const CommonStateOf& from, const std::vector<ParamGroup>& groups,
+                            CommonBuilder& common, TrainingState& view) {
+  Reader(from, common, view).run(groups);
+}
+
+}  // namespace optim

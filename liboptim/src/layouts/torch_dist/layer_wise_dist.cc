@@ -1,0 +1,341 @@
+// Reads the training state of a torch_dist folder: keys name the parameters, stacked over layers
+// and experts; the common state lies in common.pt or in the store.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "args/common_state.h"
+#include "args/run_grid.h"
+#include "grid/layer_wise_view.h"
+#include "grid/placement.h"
+#include "grid/sharing_of_params.h"
+#include "layouts/target/common_losses.h"
+#include "layouts/target/tensor_attributes.h"
+#include "layouts/torch_dist/common_optimizers.h"
+#include "layouts/torch_dist/readers.h"
+#include "layouts/torch_dist/stacked_layers.h"
+#include "layouts/torch_dist/store_objects.h"
+#include "state/args_of_state.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Document;
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::Kind;
+using ckpt::TensorEntry;
+using ckpt::Value;
+
+// Order of the states of one parameter, as the optimizers create them.
+constexpr std::string_view kStateOrder[] = {
+    "momentum_buffer", "exp_avg", "exp_avg_sq", "moment2_buffer", "L", "R", "Q_L", "Q_R"};
+
+size_t state_place(const std::string& state) {
+  return static_cast<size_t>(std::find(std::begin(kStateOrder), std::end(kStateOrder), state) -
+                             std::begin(kStateOrder));
+}
+
+[[noreturn]] void corrupt(const std::string& key, std::string problem) {
+  throw Error(ErrorCode::Corrupt, {".metadata", std::nullopt, key}, std::move(problem));
+}
+[[noreturn]] void unsupported(const std::string& key, std::string problem) {
+  throw Error(ErrorCode::Unsupported, {".metadata", std::nullopt, key}, std::move(problem));
+}
+
+class Reader {
+ public:
+  Reader(const ckpt::Checkpoint& source, const ReadOptions& options)
+      : source_(source),
+        options_(options),
+        state_(common_state(source)),
+        document_(*state_.document) {}
+
+  TrainingState run() {
+    const Value args = attributes_of_args(document_.tree.root(), state_.file);
+    view_.rules = options_.rules;
+    read_args(args, state_.file, view_);
+    read_stacking();
+    rules_ = key_rules(view_);
+    read_tensors();
+    read_store_objects({source_, rules_}, common_, view_);
+    if (!options_.model_only) check_pairs();
+    order_model();
+    read_params();
+    carry_common();
+    if (!options_.model_only) {
+      const std::vector<ParamGroup> groups =
+          group_params(args, view_.grid.sizes.expert_parallel, view_.params);
+      read_common_optimizers({source_, state_}, groups, common_, view_);
+      check_states();
+    }
+    finish_view(view_, common_, source_);
+    return std::move(view_);
+  }
+
+ private:
+  static CommonState common_state(const ckpt::Checkpoint& source) {
+    if (auto state = read_common_state(source)) return std::move(*state);
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "neither common.pt nor a common state in the store");
+  }
+
+  // What the file holds of one parameter.
+  struct Found {
+    TensorRef weight, master;
+    std::vector<StateTensor> states;
+  };
+
+  // --- tensors ---
+
+  // As the file has it, whatever args say.
+  void read_stacking() {
+    std::string stacked, unstacked;
+    for (const TensorEntry& tensor : source_.catalog().tensors) {
+      if (!tensor.file.empty() || tensor.key.starts_with(kStatePrefix)) continue;
+      if (is_stacked_key(tensor.key)) stacked = tensor.key;
+      if (is_layer_key(tensor.key)) unstacked = tensor.key;
+    }
+    if (!stacked.empty() && !unstacked.empty()) {
+      unsupported(unstacked, "is the key of one layer, but '" + ckpt::escaped(stacked) +
+                                 "' is stacked over layers; a model with both is not supported");
+    }
+    if (!stacked.empty() || !unstacked.empty()) view_.facts.layers_stacked = !stacked.empty();
+  }
+
+  void read_tensors() {
+    for (const TensorEntry& tensor : source_.catalog().tensors) {
+      if (!tensor.file.empty()) continue;  // of common.pt
+      if (tensor.key.starts_with("chained_") || tensor.key.starts_with("optimizer.distributed")) {
+        unsupported(
+            tensor.key,
+            "is optimizer state in flat buffers of data-parallel ranks (dp_reshardable), which "
+            "name no parameters; expected fully_reshardable state");
+      }
+      if (tensor.key.starts_with(kStatePrefix)) {
+        if (!options_.model_only) read_state_tensor(tensor);
+      } else {
+        add_by_layer(tensor, "", tensor.key);
+      }
+    }
+  }
+
+  void read_state_tensor(const TensorEntry& tensor) {
+    const std::string_view rest = std::string_view(tensor.key).substr(kStatePrefix.size());
+    const size_t dot = rest.find('.');
+    if (dot == rest.npos) corrupt(tensor.key, "does not name a parameter");
+    const std::string_view state = rest.substr(0, dot);
+    add_by_layer(tensor, std::string(state == kDistributedMaster ? kMasterState : state),
+                 std::string(rest.substr(dot + 1)));
+  }
+
+  void add_by_layer(const TensorEntry& tensor, const std::string& state, const std::string& key) {
+    const StackedAxes axes = stacked_axes(key, rules_);
+    if (axes.count() == 0) return add(tensor, state, {key});
+    require_axes(tensor, axes);
+    const std::vector<TensorEntry> parts = unstack(tensor, axes);
+    const uint32_t experts = axes.expert ? rules_.expert_count : 1;
+    for (uint32_t i = 0; i < parts.size(); ++i) {
+      ShardedName sharded{key};
+      if (axes.layer) sharded.layer = i / experts;
+      if (axes.expert) sharded.expert = i % experts;
+      add(parts[i], state, sharded);
+    }
+  }
+
+  void require_axes(const TensorEntry& tensor, StackedAxes axes) const {
+    size_t axis = 0;
+    const auto require = [&](uint32_t count, const char* argument) {
+      if (axis < tensor.shape.size() && tensor.shape[axis++] == count) return;
+      corrupt(tensor.key, "is not stacked over the " + std::to_string(count) + argument);
+    };
+    if (axes.layer) require(rules_.layer_count, " layers of args.num_layers");
+    if (axes.expert) require(rules_.expert_count, " experts of args.num_experts");
+  }
+
+  void add(TensorEntry tensor, const std::string& state, const ShardedName& sharded) {
+    const std::string name = state_dict_name(sharded, rules_);
+    Found& found = found_[name];
+    if (state.empty()) {
+      if (found.weight) corrupt(tensor.key, "holds '" + ckpt::escaped(name) + "' once more");
+      view_.model.push_back({ModelEntry::What::Param, name, 0, std::nullopt});
+      found.weight = with_key(std::move(tensor), name);
+    } else if (state != kMasterState) {
+      found.states.push_back({state, with_key(std::move(tensor), state_key(state, name))});
+    } else if (found.master) {
+      corrupt(tensor.key, "its parameter has another master, too");
+    } else {
+      found.master = with_key(std::move(tensor), state_key(state, name));
+    }
+  }
+
+  // --- the model in its order ---
+
+  void order_model() {
+    add_unsharded();
+    std::ranges::stable_sort(view_.model, {},
+                             [this](const ModelEntry& entry) { return position_of(entry.name); });
+  }
+
+  // What Megatron leaves out of sharded state dicts, where it is None; the model's own have it: the
+  // output layer's, with tied embeddings, too, and of TransformerEngine each attention's.
+  void add_unsharded() {
+    const auto add = [this](std::string name) {
+      view_.model.push_back({ModelEntry::What::ExtraState, std::move(name), 0, std::nullopt});
+    };
+    add(std::string(kOutputExtraState));
+    if (view_.facts.layer_norm_renamed) return;
+    const PipelineSplit& layers = view_.grid.pipeline;
+    for (const ModelRule& rule : rules_.table->rows()) {
+      if (!rule.unsharded || rule.part != ModelPart::Layer) continue;
+      for (uint32_t i = 0; i < layers.num_layers; ++i) {
+        add(std::string(kLayersPrefix) + std::to_string(i) + "." + rule.name);
+      }
+      for (uint32_t i = 0; i < layers.mtp_num_layers; ++i) {
+        add(std::string(kMtpLayersPrefix) + std::to_string(i) + "." + std::string(kMtpModelLayer) +
+            rule.name);
+      }
+    }
+  }
+
+  // Names without a rule come behind those of their layer, or at the end.
+  ModelPlace position_of(const std::string& name) {
+    const ModelRules& table = *rules_.table;
+    if (const auto found = table.find(name)) return found->place;
+    if (view_.unknown_order.empty()) view_.unknown_order = name;
+    const auto layer = split_layer(name);
+    if (!layer) return {.part = name.starts_with("embedding.") ? 0u : ~0u, .block = ~0u};
+    return {.part = static_cast<uint32_t>(ModelPart::Layer), .layer = layer->layer, .block = ~0u};
+  }
+
+  // Every parameter of the model has a master and state, and they belong to no other. A loss cannot
+  // look like a frozen parameter: .metadata would leave bytes of a file unclaimed.
+  void check_pairs() const {
+    for (const auto& [name, found] : found_) {
+      if (found.weight) continue;
+      const TensorRef& orphan = found.master ? found.master : found.states.front().value;
+      corrupt(orphan->key, "does not belong to any parameter of the model");
+    }
+    for (const ModelEntry& entry : view_.model) {
+      if (entry.what != ModelEntry::What::Param) continue;
+      const Found& found = found_.at(entry.name);
+      const bool has_master = found.master != nullptr, has_states = !found.states.empty();
+      if (!has_master && !has_states && is_buffer(entry.name)) continue;
+      if (!has_master && !has_states) {
+        unsupported(entry.name,
+                    "has neither master nor optimizer state, as a frozen parameter, which is not "
+                    "supported");
+      }
+      if (!has_master) corrupt(state_key(kMasterState, entry.name), "is missing");
+      if (!has_states) corrupt(entry.name, "has no optimizer state");
+    }
+  }
+
+  void read_params() {
+    for (ModelEntry& entry : view_.model) {
+      if (entry.what != ModelEntry::What::Param) continue;
+      Found& found = found_.at(entry.name);
+      TrainedParam param = make_param(*found.weight, entry.name);
+      param.info.requires_grad = !is_buffer(entry.name);
+      if (found.master) {
+        check_shape(*found.master, *found.weight);
+        if (found.master->dtype != ckpt::DType::Float32) {
+          unsupported(found.master->key, "the master is not float32");
+        }
+      }
+      param.master = std::move(found.master);
+      param.states = std::move(found.states);
+      std::ranges::stable_sort(param.states, {},
+                               [](const auto& one) { return state_place(one.name); });
+      for (const StateTensor& state : param.states) {
+        check_state_shape(state.name, *state.value, *found.weight);
+        if (!is_state_dtype(state.value->dtype)) {
+          unsupported(state.value->key,
+                      "optimizer state of type " + std::string(name(state.value->dtype)));
+        }
+      }
+      const ParallelSizes& sizes = view_.grid.sizes;
+      const bool is_expert = expert_in(entry.name).has_value();
+      param.sharing = sharing_of_chunks(
+          view_, param, is_expert ? sizes.expert_tensor_parallel : sizes.tensor_parallel);
+      entry.param = static_cast<uint32_t>(view_.params.size());
+      view_.params.push_back(std::move(param));
+    }
+  }
+
+  // What a module keeps beside its parameters and no optimizer steps.
+  bool is_buffer(const std::string& name) const {
+    const auto found = rules_.table->find(name);
+    return found && found->rule->buffer;
+  }
+
+  static void check_state_shape(std::string_view name, const TensorEntry& state,
+                                const TensorEntry& weight) {
+    const auto expected = shape_of_state(name, weight.shape);
+    if (!expected || state.shape == *expected) return;
+    if (*expected == weight.shape) check_shape(state, weight);
+    corrupt(state.key, "does not have the shape that this state of its parameter has");
+  }
+
+  static void check_shape(const TensorEntry& state, const TensorEntry& weight) {
+    if (state.shape != weight.shape) corrupt(state.key, "has a different shape from its parameter");
+  }
+
+  // --- the common state ---
+
+  void carry_common() {
+    std::ranges::move(common_losses(state_), std::back_inserter(view_.not_carried));
+    const Value root = document_.tree.root();
+    for (size_t i = 0; i < root.item_count(); ++i) {
+      const auto [key, value] = root.item(i);
+      if (!key.is(Kind::Str)) throw_common("/" + ckpt::key_text(key), "a key is not a string");
+      if (key.text() == "optimizer" || key.text() == "content_metadata") continue;
+      common_.put(key.text(), common_.carry(value, document_));
+      if (key.text() == "opt_param_scheduler") carry_rng();
+    }
+    carry_rng();
+  }
+
+  // In its place of a `torch` file: rank 0's.
+  void carry_rng() {
+    for (const RankRng& rng : view_.rng_states) {
+      if (rng.tensor == 0 && rng.pipeline == 0) common_.put("rng_state", rng.value);
+    }
+  }
+
+  [[noreturn]] void throw_common(const std::string& pointer, std::string problem) const {
+    throw Error(ErrorCode::Corrupt, {state_.file, std::nullopt, state_.key + pointer},
+                std::move(problem));
+  }
+
+  // All parameters of one optimizer have the same kinds of state.
+  void check_states() const {
+    std::map<uint32_t, const TrainedParam*> first;
+    for (const TrainedParam& param : view_.params) {
+      if (!param.info.requires_grad) continue;
+      const auto [known, added] = first.emplace(param.optimizer, &param);
+      if (!added && !std::ranges::equal(known->second->states, param.states, {}, &StateTensor::name,
+                                        &StateTensor::name)) {
+        corrupt(param.info.name, "has different optimizer states from '" +
+                                     ckpt::escaped(known->second->info.name) + "'");
+      }
+    }
+  }
+
+  const ckpt::Checkpoint& source_;
+  const ReadOptions& options_;
+  CommonState state_;
+  const Document& document_;
+  TrainingState view_;
+  CommonBuilder common_;
+  KeyRules rules_;
+  std::map<std::string, Found> found_;  // by the parameter's name
+};
+
+}  // namespace
+
+TrainingState name_layer_wise_dist(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
+  return Reader(checkpoint, options).run();
+}
+
+}  // namespace optim

@@ -1,0 +1,131 @@
+// What torch_dist asks of a model: keys that are stacked over layers and experts are one tensor
+// each.
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include <ckpt/error.h>
+
+#include "layouts/target/layer_wise_target.h"
+
+namespace optim {
+namespace {
+
+using ckpt::TensorEntry;
+
+constexpr const char* kHint =
+    "--to torch and --to safetensors hold it as it is; ckpt-inspect verify SOURCE says more";
+
+[[noreturn]] void refuse(const std::string& key, std::string problem) {
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = key}, std::move(problem),
+                    kHint);
+}
+
+// What lies under one stacked key, of all layers.
+struct Stack {
+  std::string first_name;              // of the first layer that was met
+  const TensorEntry* first = nullptr;  // null: an object
+  uint64_t parts_seen = 0, parts_expected = 0;
+};
+
+class StackCheck {
+ public:
+  explicit StackCheck(const TrainingState& source) : source_(source), rules_(key_rules(source)) {}
+
+  void run() {
+    for (const ModelEntry& entry : source_.model) {
+      if (entry.name == kOutputExtraState) continue;
+      if (entry.what == ModelEntry::What::ExtraState) add("", entry.name, nullptr);
+    }
+    for (const TrainedParam& param : source_.params) add_param(param);
+    for (const auto& [key, stack] : stacks_) check_is_whole(key, stack);
+  }
+
+ private:
+  void add_param(const TrainedParam& param) {
+    const auto [known, added] = param.info.requires_grad
+                                    ? first_of_optimizer_.emplace(param.optimizer, &param)
+                                    : std::pair(first_of_optimizer_.end(), true);
+    if (!added && names(*known->second) != names(param)) refuse_states(param, *known->second);
+    add("", param.info.name, param.weight.get());
+    if (param.master) add(state_key(kMasterState, ""), param.info.name, param.master.get());
+    for (const auto& [state, value] : param.states) {
+      add(state_key(state, ""), param.info.name, value.get());
+    }
+  }
+
+  static std::set<std::string> names(const TrainedParam& param) {
+    std::set<std::string> names;
+    for (const StateTensor& state : param.states) names.insert(state.name);
+    return names;
+  }
+
+  [[noreturn]] static void refuse_states(const TrainedParam& param, const TrainedParam& other) {
+    refuse(param.info.name, "its optimizer states are " + list(param.states) + ", those of '" +
+                                ckpt::escaped(other.info.name) + "' are " + list(other.states) +
+                                "; torch_dist stores the same states of all parameters");
+  }
+
+  static std::string list(const std::vector<StateTensor>& states) {
+    std::string text;
+    for (const StateTensor& state : states) {
+      text += (text.empty() ? "" : ", ") + ckpt::escaped(state.name);
+    }
+    return text.empty() ? "none" : text;
+  }
+
+  void add(const std::string& prefix, const std::string& name, const TensorEntry* tensor) {
+    const ShardedName sharded = sharded_name(name, rules_);
+    if (!sharded.layer && !sharded.expert) return;
+    if (sharded.layer && *sharded.layer >= rules_.layer_count) {
+      refuse(prefix + name,
+             "belongs to a layer beyond args.num_layers = " + std::to_string(rules_.layer_count));
+    }
+    if (sharded.expert && *sharded.expert >= rules_.expert_count) {
+      refuse(prefix + name, "belongs to an expert beyond args.num_experts = " +
+                                std::to_string(rules_.expert_count));
+    }
+    Stack& stack = stacks_[prefix + sharded.key];
+    if (stack.parts_seen++ == 0) {
+      stack.parts_expected = (sharded.layer ? rules_.layer_count : uint64_t{1}) *
+                             (sharded.expert ? rules_.expert_count : uint64_t{1});
+      stack.first_name = prefix + name;
+      stack.first = tensor;
+    } else if (tensor != nullptr) {
+      check_is_alike(stack, prefix + name, *tensor);
+    }
+  }
+
+  static void check_is_alike(const Stack& stack, const std::string& key,
+                             const TensorEntry& tensor) {
+    if (tensor.dtype != stack.first->dtype) {
+      refuse(key, "is " + std::string(ckpt::name(tensor.dtype)) + ", but '" +
+                      ckpt::escaped(stack.first_name) + "' is " +
+                      std::string(ckpt::name(stack.first->dtype)) +
+                      "; torch_dist stacks both into one tensor");
+    }
+    if (tensor.shape != stack.first->shape) {
+      refuse(key, "has a different shape from '" + ckpt::escaped(stack.first_name) +
+                      "'; torch_dist stacks both into one tensor");
+    }
+  }
+
+  void check_is_whole(const std::string& key, const Stack& stack) const {
+    if (stack.parts_seen == stack.parts_expected) return;
+    refuse(key, std::to_string(stack.parts_seen) + " of the " +
+                    std::to_string(stack.parts_expected) +
+                    " layers have it; torch_dist stacks all layers into one tensor");
+  }
+
+  const TrainingState& source_;
+  KeyRules rules_;
+  std::map<uint32_t, const TrainedParam*> first_of_optimizer_;
+  std::map<std::string, Stack> stacks_;
+};
+
+}  // namespace
+
+void check_stackable(const TrainingState& source) { StackCheck(source).run(); }
+
+}  // namespace optim

@@ -1,0 +1,275 @@
+// Writes what layer_wise_dist.cc reads: each owner's optimizer chunks and a share of the model's in
+// __R_0.distcp, the common state in common.pt or, as since August 2026, in the store. Since then a
+// DistributedOptimizer owns what Muon does not, which calls a master `param` and keeps its step in
+// the groups.
+#include <optional>
+
+#include <ckpt/error.h>
+
+#include "args/common_state.h"
+#include "layouts/target/layer_wise_target.h"
+#include "layouts/target/tensor_attributes.h"
+#include "layouts/torch_dist/stacked_layers.h"
+#include "layouts/torch_dist/store_chunks.h"
+
+namespace optim {
+namespace {
+
+using ckpt::ArchiveBuilder;
+using ckpt::NodeId;
+using ckpt::Value;
+using ckpt::ValueTree;
+
+constexpr const char* kBackendJson =
+    R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, )"
+    R"("common_backend": "torch", "common_backend_version": 1})";
+constexpr const char* kBackendJsonOfAugust =
+    R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1})";
+constexpr const char* kShardingType = "fully_reshardable";
+
+class DistWriter {
+ public:
+  explicit DistWriter(TargetJob& job)
+      : job_(job),
+        source_(job.source),
+        placement_(*job.placement),
+        rules_(key_rules(job.source)),
+        writers_(job.ranks) {
+    spec_.rank_count = static_cast<uint32_t>(job.ranks.size());
+  }
+
+  void run() {
+    add_extra_states();
+    add_rank_objects();
+    add_rng_states();
+    std::optional<ckpt::TargetFile> common = write_common_state();
+    add_store_chunks(job_, writers_, spec_);
+    auto& files = job_.target.files;
+    files = ckpt::make_torch_dist_files(spec_);
+    if (common) files.insert(files.end() - 1, std::move(*common));
+    files.push_back({"metadata.json", {}, of_august() ? kBackendJsonOfAugust : kBackendJson});
+  }
+
+ private:
+  bool of_august() const { return job_.spec.layout == StoreLayout::August2026; }
+
+  bool is_distributed(const ChainedOptimizerState& optimizer) const {
+    return optim::is_distributed(source_, optimizer, job_.spec.layout);
+  }
+
+  // --- objects ---
+
+  // torch.save is given a list of one object.
+  void add_object(std::string key, ArchiveBuilder& archive, NodeId object, uint32_t writer = 0) {
+    const NodeId list = archive.tree().list({object});
+    ckpt::TargetArchive made = archive.finish("archive", list);
+    spec_.objects.push_back(
+        {std::move(key), std::get<1>(std::move(made.content)), std::move(made.records), writer});
+  }
+
+  void add_extra_states() {
+    for (uint32_t i = 0; i < source_.model.size(); ++i) {
+      const ModelEntry& entry = source_.model[i];
+      if (entry.what != ModelEntry::What::ExtraState) continue;
+      const auto found = rules_.table->find(entry.name);
+      if (found && found->rule->unsharded) {
+        if (entry.object) {
+          job_.lose(entry.name, "Megatron does not save this object in torch_dist");
+        }
+        continue;
+      }
+      const ShardedName sharded = sharded_name(entry.name, rules_);
+      const bool is_of_all_experts = !sharded.expert && stacked_axes(sharded.key, rules_).expert;
+      const uint32_t experts = is_of_all_experts ? rules_.expert_count : 1;
+      if (is_of_all_experts && entry.object && holds_bytes(*source_.extra_states[*entry.object])) {
+        job_.lose(entry.name, "it is of all experts of a rank; torch_dist keeps one of each");
+      }
+      for (uint32_t expert = 0; expert < experts; ++expert) {
+        ShardedName own = sharded;
+        if (is_of_all_experts) own.expert = expert;
+        add_extra_state(entry, own, stage_of(i));
+      }
+    }
+  }
+
+  // Null: None is stored.
+  const ckpt::Document* extra_state_of(const ModelEntry& entry, const ShardedName& sharded) const {
+    const auto of_experts = source_.expert_states.find(entry.name);
+    if (of_experts != source_.expert_states.end()) {
+      return of_experts->second[sharded.expert.value_or(0)].get();
+    }
+    if (!entry.object) return nullptr;
+    const ckpt::Document& document = *source_.extra_states[*entry.object];
+    const bool is_cut = is_state_of_experts(entry.name) && holds_bytes(document);
+    return is_cut ? nullptr : &document;
+  }
+
+  void add_extra_state(const ModelEntry& entry, const ShardedName& sharded, uint32_t stage) {
+    ArchiveBuilder archive;
+    NodeId object = ckpt::kNoNode;
+    if (const ckpt::Document* const document = extra_state_of(entry, sharded)) {
+      object = archive.carry(document->tree.root(), *document);
+    } else {
+      object = archive.tree().none();
+    }
+    add_object(extra_state_key(sharded), archive, object, writers_.of_dense(0, stage)[0]);
+  }
+
+  // At the size that they are of, they are carried as they are; else with rerun_state_machine lost.
+  void add_rank_objects() {
+    if (job_.size_changes() || job_.format_changes()) return;
+    for (const auto& [key, document] : source_.rank_objects) {
+      ArchiveBuilder archive;
+      const NodeId root = archive.carry(document->tree.root(), *document);
+      ckpt::TargetArchive made = archive.finish("archive", root);
+      spec_.objects.push_back(
+          {key, std::get<1>(std::move(made.content)), std::move(made.records), 0});
+    }
+  }
+
+  std::string extra_state_key(const ShardedName& sharded) const {
+    ObjectShard shard{sharded.key, {}, {}};
+    const auto add = [&](uint32_t index, uint32_t count) {
+      shard.indices.push_back(index);
+      shard.counts.push_back(count);
+    };
+    if (sharded.layer) add(*sharded.layer, rules_.layer_count);
+    if (sharded.expert) add(*sharded.expert, rules_.expert_count);
+    if (shard.indices.empty()) add(0, 1);
+    return object_key(shard);
+  }
+
+  // The stage whose copy of an entry is stored.
+  uint32_t stage_of(uint32_t entry) const {
+    return placement_.chunks()[placement_.chunks_of_entry(entry)[0]].stage;
+  }
+
+  // One for each pipeline stage and tensor parallel rank.
+  void add_rng_states() {
+    const ParallelSizes& sizes = job_.grid.sizes;
+    for (uint32_t pp = 0; pp < sizes.pipeline_parallel; ++pp) {
+      for (uint32_t tp = 0; tp < sizes.tensor_parallel; ++tp) {
+        const uint32_t writer = writers_.of_dense(tp, pp)[0];
+        ArchiveBuilder archive;
+        const NodeId state = rng_state_of(job_, job_.ranks[writer].at, archive);
+        if (state == ckpt::kNoNode) continue;
+        const ObjectShard shard{
+            "rng_state", {pp, tp}, {sizes.pipeline_parallel, sizes.tensor_parallel}};
+        add_object(object_key(shard), archive, state, writer);
+      }
+    }
+  }
+
+  // --- the common state ---
+
+  // common.pt, or an object of the store.
+  std::optional<ckpt::TargetFile> write_common_state() {
+    ArchiveBuilder archive;
+    ValueTree& tree = archive.tree();
+    const NodeId root = tree.dict();
+    bool written = false;
+    const auto add_optimizer = [&] {  // Megatron's order: behind the iteration
+      if (std::exchange(written, true) || source_.chain.empty()) return;
+      tree.put(root, "optimizer", write_optimizers(archive));
+    };
+    const Value common = source_.common.tree.root();
+    for (size_t i = 0; i < common.item_count(); ++i) {
+      const auto [key, value] = common.item(i);
+      if (key.text() == "rng_state") continue;
+      if (const auto carried = carry_common_item(job_, key.text(), value, archive)) {
+        tree.put(root, key.text(), *carried);
+      }
+      if (key.text() == "iteration") add_optimizer();
+    }
+    add_optimizer();
+    tree.put(root, "content_metadata", content_metadata(tree));
+    if (!of_august()) return ckpt::TargetFile{"common.pt", {archive.finish("common", root)}, {}};
+    add_object(std::string(kCommonStateKey), archive, root);
+    return std::nullopt;
+  }
+
+  NodeId content_metadata(ValueTree& tree) const {
+    const NodeId content = tree.dict();
+    if (of_august()) {
+      tree.put(content, "distrib_optim_sharding_type", tree.str(kShardingType));
+      tree.put(content, "distrib_optim_fully_reshardable_mem_efficient", tree.boolean(false));
+    }
+    tree.put(content, "singleton_local_shards", tree.boolean(false));
+    tree.put(content, "chained_optim_avoid_prefix", tree.boolean(true));
+    return content;
+  }
+
+  // {0: {...}, 1: {...}}, or the state itself if there is one optimizer.
+  NodeId write_optimizers(ArchiveBuilder& archive) {
+    if (source_.chain.size() == 1) return write_optimizer(archive, 0);
+    const NodeId chain = archive.tree().dict();
+    for (uint32_t i = 0; i < source_.chain.size(); ++i) {
+      archive.tree().set_item(chain, archive.tree().integer(i), write_optimizer(archive, i));
+    }
+    return chain;
+  }
+
+  NodeId write_optimizer(ArchiveBuilder& archive, uint32_t index) {
+    const ChainedOptimizerState& optimizer = source_.chain[index];
+    ValueTree& tree = archive.tree();
+    const auto carry = [&](NodeId node) {
+      return archive.carry(source_.common.tree.value(node), source_.common);
+    };
+    const bool distributed = is_distributed(optimizer);
+    const NodeId inner = tree.dict();
+    if (!distributed) write_common_step(archive, optimizer, inner);
+    const NodeId groups = tree.list();
+    for (const uint32_t group : job_.groups.of_optimizer(index)) {
+      const NodeId carried = carry_group(source_, job_.groups, group, archive);
+      if (distributed) put_step(tree, carried, optimizer);
+      tree.append(groups, carried);
+    }
+    tree.put(inner, "param_groups", groups);
+    for (const auto& [key, node] : optimizer.inner_others) tree.put(inner, key, carry(node));
+    const NodeId result = tree.dict();
+    tree.put(result, "optimizer", inner);
+    for (const auto& [key, node] : optimizer.others) tree.put(result, key, carry(node));
+    if (distributed) tree.put(result, "param_state_sharding_type", tree.str(kShardingType));
+    return result;
+  }
+
+  static void write_common_step(ArchiveBuilder& archive, const ChainedOptimizerState& optimizer,
+                                NodeId inner) {
+    ValueTree& tree = archive.tree();
+    NodeId step = ckpt::kNoNode;
+    switch (optimizer.step_layout) {
+      case StepLayout::PerParam:
+        step = archive.add_tensor(optimizer.step_dtype, {}, optimizer.step_bytes);
+        break;
+      case StepLayout::PerParamNumber: step = tree.integer(optimizer.step_number); break;
+      default: return;
+    }
+    const NodeId state = tree.dict();
+    tree.put(state, "common_step", step);
+    tree.put(inner, "state", state);
+  }
+
+  TargetJob& job_;
+  const TrainingState& source_;
+  const Placement& placement_;
+  KeyRules rules_;
+  HoldingRanks writers_;
+  ckpt::DistSpec spec_;
+};
+
+}  // namespace
+
+void add_torch_dist_files(TargetJob& job) {
+  check_stackable(job.source);
+  for (ckpt::NotCarried& lost : lost_attributes(job.source)) {
+    job.target.not_carried.push_back(std::move(lost));
+  }
+  if (!job.source.model_metadata.empty()) {
+    job.target.not_carried.push_back(
+        {"_metadata of the model state dict",
+         "module versions: torch_dist does not store them, and Megatron does not need them"});
+  }
+  DistWriter(job).run();
+}
+
+}  // namespace optim

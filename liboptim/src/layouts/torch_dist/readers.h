@@ -1,0 +1,11 @@
+#pragma once
+
+#include <optim/layer_wise_checkpoint.h>
+
+// Reader of torch_dist folders whose optimizer state has the names of parameters: rows of the table
+// in layouts.cc.
+namespace optim {
+
+TrainingState name_layer_wise_dist(const ckpt::Checkpoint& checkpoint, const ReadOptions& options);
+
+}  // namespace optim

@@ -1,0 +1,102 @@
+// Parts of what torch_dist stacks over layers and experts: tensors by their leading dimensions,
+// objects by the numbers in their keys.
+#include "layouts/torch_dist/stacked_layers.h"
+
+#include <charconv>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <ckpt/error.h>
+
+namespace optim {
+namespace {
+
+using ckpt::TensorEntry;
+
+// "1.0": numbers joined by dots.
+std::optional<std::vector<uint32_t>> numbers_of(std::string_view text) {
+  std::vector<uint32_t> numbers;
+  while (true) {
+    uint32_t number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end == text.data()) return std::nullopt;
+    numbers.push_back(number);
+    text.remove_prefix(static_cast<size_t>(end - text.data()));
+    if (text.empty()) return numbers;
+    if (text.front() != '.') return std::nullopt;
+    text.remove_prefix(1);
+  }
+}
+
+std::string joined(const std::vector<uint32_t>& numbers) {
+  std::string text;
+  for (const uint32_t number : numbers) text += (text.empty() ? "" : ".") + std::to_string(number);
+  return text;
+}
+
+}  // namespace
+
+std::optional<ObjectShard> parse_object_key(const std::string& text) {
+  constexpr std::string_view kShard = "/shard_";
+  const size_t slash = text.rfind(kShard);
+  if (slash == text.npos) return std::nullopt;
+  const std::string_view numbers = std::string_view(text).substr(slash + kShard.size());
+  const size_t middle = numbers.find('_');
+  if (middle == numbers.npos) return std::nullopt;
+  auto indices = numbers_of(numbers.substr(0, middle));
+  auto counts = numbers_of(numbers.substr(middle + 1));
+  if (!indices || !counts || indices->size() != counts->size()) return std::nullopt;
+  return ObjectShard{text.substr(0, slash), std::move(*indices), std::move(*counts)};
+}
+
+std::string object_key(const ObjectShard& shard) {
+  return shard.key + "/shard_" + joined(shard.indices) + "_" + joined(shard.counts);
+}
+
+void check_object_shards(std::span<const ckpt::ObjectEntry> objects, const KeyRules& rules) {
+  std::map<std::string, std::set<std::vector<uint32_t>>> found;
+  std::map<std::string, uint64_t> counts;
+  for (const ckpt::ObjectEntry& object : objects) {
+    const auto shard = parse_object_key(object.key);
+    if (!shard || !object.file.empty() || stacked_axes(shard->key, rules).count() == 0) continue;
+    found[shard->key].insert(shard->indices);
+    uint64_t& count = counts[shard->key] = 1;
+    for (const uint32_t one : shard->counts) count *= one;
+  }
+  for (const auto& [key, parts] : found) {
+    if (parts.size() >= counts[key]) continue;
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = ".metadata", .key = key},
+                      "holds " + std::to_string(parts.size()) + " of " +
+                          std::to_string(counts[key]) + " layers and experts");
+  }
+}
+
+std::vector<TensorEntry> unstack(const TensorEntry& stacked, StackedAxes axes) {
+  const size_t depth = axes.count();
+  const uint64_t inner_count = depth == 2 ? stacked.shape[1] : 1;
+  TensorEntry empty{{}, stacked.key, stacked.dtype, {}, {}};
+  empty.shape.assign(stacked.shape.begin() + static_cast<ptrdiff_t>(depth), stacked.shape.end());
+  std::vector<TensorEntry> parts(stacked.shape[0] * inner_count, empty);
+  for (const ckpt::Chunk& chunk : stacked.chunks) {
+    const ckpt::Box& box = chunk.box;
+    ckpt::Chunk part{{{box.offsets.begin() + static_cast<ptrdiff_t>(depth), box.offsets.end()},
+                      {box.sizes.begin() + static_cast<ptrdiff_t>(depth), box.sizes.end()}},
+                     chunk.region};
+    const uint64_t part_bytes =
+        ckpt::element_count(part.box.sizes) * ckpt::bytes_per_element(stacked.dtype);
+    part.payload_offset_bytes = chunk.payload_offset_bytes;
+    const uint64_t inner_begin = depth == 2 ? box.offsets[1] : 0;
+    const uint64_t inner_size = depth == 2 ? box.sizes[1] : 1;
+    for (uint64_t outer = 0; outer < box.sizes[0]; ++outer) {
+      for (uint64_t inner = 0; inner < inner_size; ++inner) {
+        const uint64_t index = (box.offsets[0] + outer) * inner_count + inner_begin + inner;
+        parts[index].chunks.push_back(part);
+        part.payload_offset_bytes += part_bytes;
+      }
+    }
+  }
+  return parts;
+}
+
+}  // namespace optim

@@ -1,0 +1,197 @@
+// Chunks of a torch_dist folder.
+#include "layouts/torch_dist/store_chunks.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace optim {
+namespace {
+
+using ckpt::DistChunk;
+
+class ChunkWriter {
+ public:
+  ChunkWriter(const TargetJob& job, const HoldingRanks& ranks, ckpt::DistSpec& spec)
+      : job_(job),
+        source_(job.source),
+        placement_(*job.placement),
+        rules_(key_rules(job.source)),
+        writers_(ranks),
+        spec_(spec) {}
+
+  void run() {
+    add_model_chunks();
+    add_optimizer_chunks();
+    balance_model_chunks();
+  }
+
+ private:
+  // Of a tensor of a parameter: its weight, its master or a state of it.
+  struct Stored {
+    std::string prefix;  // of the key
+    uint32_t param;
+    const TensorRef& tensor;
+  };
+
+  bool has_shape_of_param(const Stored& stored) const {
+    return stored.tensor->shape == source_.params[stored.param].weight->shape;
+  }
+
+  // What tensor parallel rank `tensor_rank` holds, as Megatron stores it: one chunk per layer and
+  // expert, two for the halves of a gated linear unit.
+  std::vector<ckpt::Box> blocks(const Stored& stored, uint32_t tensor_rank) const {
+    const TensorSharing& sharing = source_.params[stored.param].sharing;
+    if (!has_shape_of_param(stored)) return {ckpt::whole(stored.tensor->shape)};
+    if (!sharing.is_known) return boxes_in_source(stored);
+    return placement_.blocks(stored.param, tensor_rank);
+  }
+
+  // Where nobody knows how ranks would share it, they share it as before.
+  static std::vector<ckpt::Box> boxes_in_source(const Stored& stored) {
+    std::vector<ckpt::Box> boxes;
+    for (const ckpt::Chunk& chunk : stored.tensor->chunks) boxes.push_back(chunk.box);
+    return boxes;
+  }
+
+  void add_chunks(const Stored& stored, uint32_t tensor_rank, uint32_t writer) {
+    const ShardedName sharded = sharded_name(source_.params[stored.param].info.name, rules_);
+    const bool is_of_shape = has_shape_of_param(stored);
+    ckpt::Extents shape = is_of_shape ? placement_.shape_of(stored.param) : stored.tensor->shape;
+    for (const ckpt::Box& block : blocks(stored, tensor_rank)) {
+      for (auto& [box, tensor] : filled(block, stored.tensor)) {
+        ckpt::Box source = box;
+        DistChunk chunk{stored.prefix + sharded.key,
+                        stored.tensor->dtype,
+                        shape,
+                        std::move(box),
+                        {std::move(tensor), std::move(source)},
+                        writer};
+        stack(chunk, sharded);
+        spec_.chunks.push_back(std::move(chunk));
+      }
+    }
+  }
+
+  // A block, cut where the source's rows end: what is behind them is padding, zeros.
+  using Filled = std::vector<std::pair<ckpt::Box, TensorRef>>;
+  static Filled filled(const ckpt::Box& block, const TensorRef& tensor) {
+    const uint64_t begin = block.offsets.empty() ? 0 : block.offsets[0];
+    const uint64_t stored = tensor->shape.empty() ? 1 : tensor->shape[0];
+    const uint64_t end = block.offsets.empty() ? 1 : begin + block.sizes[0];
+    if (end <= stored) return {{block, tensor}};
+    Filled parts;
+    ckpt::Box rows = block;
+    if (begin < stored) {
+      rows.sizes[0] = stored - begin;
+      parts.emplace_back(rows, tensor);
+    }
+    rows.offsets[0] = std::max(begin, stored);
+    rows.sizes[0] = end - rows.offsets[0];
+    parts.emplace_back(rows, nullptr);
+    return parts;
+  }
+
+  void stack(DistChunk& chunk, const ShardedName& sharded) const {
+    const auto prepend = [&](uint32_t index, uint32_t count) {
+      chunk.global_shape.insert(chunk.global_shape.begin(), count);
+      chunk.box.offsets.insert(chunk.box.offsets.begin(), index);
+      chunk.box.sizes.insert(chunk.box.sizes.begin(), 1);
+    };
+    if (sharded.expert) prepend(*sharded.expert, rules_.expert_count);
+    if (sharded.layer) prepend(*sharded.layer, rules_.layer_count);
+  }
+
+  // The stage whose copy of an entry is stored.
+  uint32_t stage_of(uint32_t entry) const {
+    return placement_.chunks()[placement_.chunks_of_entry(entry)[0]].stage;
+  }
+
+  // Each chunk may be written by any of the ranks that hold it: by the first, until
+  // balance_model_chunks().
+  void add_model_chunks() {
+    for (uint32_t entry = 0; entry < source_.model.size(); ++entry) {
+      if (source_.model[entry].what != ModelEntry::What::Param) continue;
+      const uint32_t param = source_.model[entry].param;
+      for (uint32_t part = 0; part < placement_.tensor_ranks(param); ++part) {
+        const auto& holders =
+            placement_.is_expert(param)
+                ? writers_.of_expert(part, placement_.expert_rank(param), stage_of(entry))
+                : writers_.of_dense(part, stage_of(entry));
+        add_chunks({"", param, source_.params[param].weight}, part, holders[0]);
+        holders_.resize(spec_.chunks.size(), &holders);
+      }
+    }
+  }
+
+  // Of what each rank owns, the copies of other tensor parallel ranks, of tied embeddings and of
+  // ranks that share without dealing are left out.
+  void add_optimizer_chunks() {
+    for (const WorldRank& rank : job_.ranks) {
+      for (const auto& group : job_.deals->owned(rank.at)) {
+        for (const HeldEntry& held : group) add_owned(held, rank);
+      }
+    }
+  }
+
+  void add_owned(const HeldEntry& held, const WorldRank& rank) {
+    const uint32_t param = source_.model[held.entry].param;
+    const bool is_expert = placement_.is_expert(param);
+    const size_t chunk = held.chunk * job_.grid.pipeline.pipeline_parallel + rank.at.pp;
+    if (placement_.chunks_of_entry(held.entry)[0] != chunk) return;
+    const uint32_t tensor_rank = is_expert ? rank.at.etp : rank.at.tp;
+    if (placement_.tensor_ranks(param) == 1 && tensor_rank != 0) return;
+    if (!job_.deals->is_dealt() && (is_expert ? rank.at.edp : rank.at.dp_cp) != 0) return;
+    add_param_states(param, placement_.tensor_rank(param, rank.at), rank.rank);
+  }
+
+  void add_param_states(uint32_t index, uint32_t tensor_rank, uint32_t writer) {
+    const TrainedParam& param = source_.params[index];
+    for (const auto& [state, value] : param.states) {
+      add_chunks({state_key(state, ""), index, value}, tensor_rank, writer);
+    }
+    const bool distributed =
+        is_distributed(source_, source_.chain[param.optimizer], job_.spec.layout);
+    const std::string_view master = distributed ? kDistributedMaster : kMasterState;
+    if (!param.master) return;
+    add_chunks({state_key(master, ""), index, param.master}, tensor_rank, writer);
+  }
+
+  static uint64_t chunk_bytes(const DistChunk& chunk) {
+    return ckpt::element_count(chunk.box.sizes) * ckpt::bytes_per_element(chunk.dtype);
+  }
+
+  // The largest chunks first, each to the one of its holders that has least.
+  void balance_model_chunks() {
+    std::vector<uint64_t> loads(job_.ranks.size());
+    for (size_t i = holders_.size(); i < spec_.chunks.size(); ++i) {
+      loads[spec_.chunks[i].rank] += chunk_bytes(spec_.chunks[i]);
+    }
+    std::vector<size_t> order(holders_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return chunk_bytes(spec_.chunks[a]) > chunk_bytes(spec_.chunks[b]);
+    });
+    for (const size_t i : order) {
+      const uint32_t least =
+          *std::ranges::min_element(*holders_[i], {}, [&](uint32_t rank) { return loads[rank]; });
+      spec_.chunks[i].rank = least;
+      loads[least] += chunk_bytes(spec_.chunks[i]);
+    }
+  }
+
+  const TargetJob& job_;
+  const TrainingState& source_;
+  const Placement& placement_;
+  KeyRules rules_;
+  const HoldingRanks& writers_;
+  ckpt::DistSpec& spec_;
+  std::vector<const std::vector<uint32_t>*> holders_;  // [chunk of the model]
+};
+
+}  // namespace
+
+void add_store_chunks(const TargetJob& job, const HoldingRanks& ranks, ckpt::DistSpec& spec) {
+  ChunkWriter(job, ranks, spec).run();
+}
+
+}  // namespace optim

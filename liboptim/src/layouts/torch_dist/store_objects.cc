@@ -1,0 +1,150 @@
+// Objects of a torch_dist folder.
+#include "layouts/torch_dist/store_objects.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include <ckpt/error.h>
+
+#include "args/common_state.h"
+#include "layouts/torch_dist/stacked_layers.h"
+#include "state/value_compare.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Document;
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::Kind;
+using ckpt::Value;
+
+constexpr std::string_view kRngKey = "rng_state";
+
+[[noreturn]] void corrupt(const std::string& key, std::string problem) {
+  throw Error(ErrorCode::Corrupt, {".metadata", std::nullopt, key}, std::move(problem));
+}
+[[noreturn]] void unsupported(const std::string& key, std::string problem) {
+  throw Error(ErrorCode::Unsupported, {".metadata", std::nullopt, key}, std::move(problem));
+}
+
+class Reader {
+ public:
+  Reader(const StoreObjects& from, CommonBuilder& common, TrainingState& view)
+      : source_(from.source), rules_(from.rules), common_(common), view_(view) {}
+
+  void run() {
+    check_object_shards(source_.catalog().objects, rules_);
+    for (const ckpt::ObjectEntry& object : source_.catalog().objects) {
+      if (!object.file.empty() || object.key == kCommonStateKey) continue;
+      const auto shard = parse_object_key(object.key);
+      if (!shard) unsupported(object.key, "this object is unknown");
+      if (shard->key == kRngKey) {
+        read_rng(object, *shard);
+      } else if (is_extra_state(shard->key)) {
+        read_extra_state(object, *shard);
+      } else if (shard->key.starts_with("rerun_state_machine")) {
+        view_.rank_objects.emplace_back(
+            object.key, std::make_shared<const Document>(source_.read_object(object)));
+      } else {
+        unsupported(object.key, "this object is unknown");
+      }
+    }
+    merge_expert_states();
+  }
+
+ private:
+  // Of the ranks of a pipeline stage and tensor parallel rank. A list of one object, which is the
+  // list over data-parallel ranks.
+  void read_rng(const ckpt::ObjectEntry& object, const ObjectShard& shard) {
+    const ParallelSizes& sizes = view_.grid.sizes;
+    if (shard.counts != std::vector{sizes.pipeline_parallel, sizes.tensor_parallel} ||
+        shard.indices[0] >= shard.counts[0] || shard.indices[1] >= shard.counts[1]) {
+      corrupt(object.key, "is not of the pipeline and tensor parallel ranks that args describe");
+    }
+    auto document = std::make_shared<const Document>(source_.read_object(object));
+    const Value root = document->tree.root();
+    if (!root.is(Kind::List) || root.size() != 1) {
+      corrupt(object.key, "is not a list of one object");
+    }
+    view_.rng_states.push_back(
+        {shard.indices[1], shard.indices[0], 0, common_.carry(root[0], std::move(document))});
+  }
+
+  // Where it stands in the tensors' key, if in one.
+  std::optional<ShardedName> sharded_object(const ObjectShard& shard) const {
+    const StackedAxes axes = stacked_axes(shard.key, rules_);
+    ShardedName sharded{shard.key};
+    if (axes.count() == 0) return sharded;
+    std::vector<uint32_t> counts;
+    if (axes.layer) counts.push_back(rules_.layer_count);
+    if (axes.expert) counts.push_back(rules_.expert_count);
+    if (shard.counts != counts) return std::nullopt;
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (shard.indices[i] >= counts[i]) return std::nullopt;
+    }
+    if (axes.layer) sharded.layer = shard.indices.front();
+    if (axes.expert) sharded.expert = shard.indices.back();
+    return sharded;
+  }
+
+  void read_extra_state(const ckpt::ObjectEntry& object, const ObjectShard& shard) {
+    const auto sharded = sharded_object(shard);
+    if (!sharded) {
+      corrupt(object.key, "is not one of the layers and experts that args describe");
+    }
+    const std::string name = state_dict_name(*sharded, rules_);
+    auto document = std::make_shared<Document>(source_.read_object(object));
+    const Value root = document->tree.root();
+    if (!root.is(Kind::List) || root.size() != 1)
+      corrupt(object.key, "is not a list of one object");
+    document->tree.set_root(root[0].id());
+    if (is_state_of_experts(name)) return add_expert_state(name, *sharded, std::move(document));
+    ModelEntry entry{ModelEntry::What::ExtraState, name, 0, std::nullopt};
+    if (!document->tree.root().is_none()) {
+      entry.object = static_cast<uint32_t>(view_.extra_states.size());
+      view_.extra_states.push_back(std::move(document));
+    }
+    view_.model.push_back(std::move(entry));
+  }
+
+  void add_expert_state(const std::string& name, const ShardedName& sharded,
+                        std::shared_ptr<const Document> document) {
+    auto& states = view_.expert_states[name];
+    if (states.empty()) {
+      view_.model.push_back({ModelEntry::What::ExtraState, name, 0, std::nullopt});
+      states.resize(rules_.expert_count);
+    }
+    states[sharded.expert.value_or(0)] = std::move(document);
+  }
+
+  // Empty ones are alike, so that one stands for all.
+  void merge_expert_states() {
+    for (ModelEntry& entry : view_.model) {
+      const auto found = view_.expert_states.find(entry.name);
+      if (found == view_.expert_states.end()) continue;
+      if (std::ranges::any_of(found->second, [](const auto& one) { return holds_bytes(*one); })) {
+        continue;
+      }
+      if (!found->second[0]->tree.root().is_none()) {
+        entry.object = static_cast<uint32_t>(view_.extra_states.size());
+        view_.extra_states.push_back(found->second[0]);
+      }
+      view_.expert_states.erase(found);
+    }
+  }
+
+  const ckpt::Checkpoint& source_;
+  const KeyRules& rules_;
+  CommonBuilder& common_;
+  TrainingState& view_;
+};
+
+}  // namespace
+
+void read_store_objects(const StoreObjects& from, CommonBuilder& common, TrainingState& view) {
+  Reader(from, common, view).run();
+}
+
+}  // namespace optim
