@@ -1,13 +1,13 @@
-#include "inspect/names.h"
+#include <optim/names_in_common.h>
 
-#include <filesystem>
+#include <utility>
 
 #include <ckpt/error.h>
 #include <optim/layer_wise_checkpoint.h>
 #include <optim/logical_inventory.h>
 #include <optim/megatron_folders.h>
 
-namespace tools::inspect {
+namespace optim {
 namespace {
 
 namespace fs = std::filesystem;
@@ -36,7 +36,7 @@ fs::path opened_path(const ckpt::Checkpoint& checkpoint) {
 }
 
 ckpt::Inventory canonical(const ckpt::Checkpoint& checkpoint) {
-  return of_side(opened_path(checkpoint), [&] { return optim::logical_inventory(checkpoint); });
+  return of_side(opened_path(checkpoint), [&] { return logical_inventory(checkpoint); });
 }
 
 ckpt::Inventory stored(const ckpt::Checkpoint& checkpoint) {
@@ -44,37 +44,38 @@ ckpt::Inventory stored(const ckpt::Checkpoint& checkpoint) {
 }
 
 // Places on both sides where one side's are not told apart by names.
-NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, Console& console) {
-  NamedPair pair{canonical(a), canonical(b), "canonical"};
+NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
+  NamedPair pair{canonical(a), canonical(b), "canonical", {}};
   const bool a_has_places = names_places(pair.a), b_has_places = names_places(pair.b);
   if (a_has_places == b_has_places) return pair;
-  console.warn(opened_path(a_has_places ? a : b).string() + ": " + kHasPlaces);
+  pair.warnings.push_back(opened_path(a_has_places ? a : b).string() + ": " + kHasPlaces);
   const ckpt::Checkpoint& other = a_has_places ? b : a;
-  if (!optim::is_layer_wise(other)) (a_has_places ? pair.b : pair.a) = plain_inventory(other);
+  if (!is_layer_wise(other)) (a_has_places ? pair.b : pair.a) = plain_inventory(other);
   return pair;
 }
 
 NamedPair stored_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
-  return {stored(a), stored(b), "stored"};
+  return {stored(a), stored(b), "stored", {}};
 }
 
 }  // namespace
 
-ckpt::Checkpoint open_side(const std::string& path, const ckpt::Limits& limits) {
-  return of_side(path, [&] { return optim::open_checkpoint(path, {{}, limits}); });
+ckpt::Checkpoint open_side(const fs::path& path, const ckpt::Limits& limits) {
+  return of_side(path, [&] { return open_checkpoint(path, {{}, limits}); });
 }
 
-NamedPair names_in_common(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, Console& console) {
+NamedPair names_in_common(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
   const bool is_one_format = a.catalog().format == b.catalog().format;
-  if (!is_one_format) return canonical_pair(a, b, console);
-  if (!optim::is_layer_wise(a) || !optim::is_layer_wise(b)) return stored_pair(a, b);
+  if (!is_one_format) return canonical_pair(a, b);
+  if (!is_layer_wise(a) || !is_layer_wise(b)) return stored_pair(a, b);
   try {
-    return canonical_pair(a, b, console);
+    return canonical_pair(a, b);
   } catch (const ckpt::Error& error) {
     if (error.code() != ckpt::ErrorCode::Unsupported) throw;
-    console.warn(std::string("compared under stored names: ") + error.what());
-    return stored_pair(a, b);
+    NamedPair pair = stored_pair(a, b);
+    pair.warnings.push_back(std::string("compared under stored names: ") + error.what());
+    return pair;
   }
 }
 
-}  // namespace tools::inspect
+}  // namespace optim

@@ -2,14 +2,16 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <optim/groups.h>
+#include <optim/layout_export.h>
 #include <optim/run_facts.h>
 
-namespace tools::inspect {
+// What stored parameter groups tell of the optimizers that step them.
+namespace optim {
 
 // Parameter groups that one update rule steps.
 struct OptimizerFacts {
@@ -20,21 +22,18 @@ struct OptimizerFacts {
 
 // The update rule that steps a group: "AdamW", "Muon", ...; "optimizer" where its settings do not
 // tell.
-std::string rule_of(const optim::StoredGroup& group, const optim::RunFacts& run);
+OPTIM_LAYOUT_EXPORT std::string rule_of(const StoredGroup& group, const RunFacts& run);
 
 // In the order of the groups. Groups that several rank files repeat count once; how many parameters
 // they have is then not known.
-std::vector<OptimizerFacts> describe_optimizers(const std::vector<optim::StoredGroup>& groups,
-                                                const optim::RunFacts& run);
+OPTIM_LAYOUT_EXPORT std::vector<OptimizerFacts> describe_optimizers(
+    std::span<const StoredGroup> groups, const RunFacts& run);
 
 // "step" of the groups, the largest; nullopt where none says.
-std::optional<int64_t> step_of_groups(const std::vector<optim::StoredGroup>& groups);
+OPTIM_LAYOUT_EXPORT std::optional<int64_t> step_of_groups(std::span<const StoredGroup> groups);
 
-// "Muon 9 parameters, lr 0.00815, wd 0.1"; of all but the first without the word.
-std::string optimizer_text(const OptimizerFacts& facts, bool is_first);
+// What each rank has to compute, in the order of `ranks`: 1 is the mean. Empty for less than two
+// ranks, and where no rank has a cost.
+OPTIM_LAYOUT_EXPORT std::vector<double> balance_of(std::span<const RankLoad> ranks);
 
-// "balance 1.20 / 0.80 of the mean work"; empty for less than two ranks, and where no rank has a
-// cost.
-std::string balance_text(const std::vector<optim::RankLoad>& ranks);
-
-}  // namespace tools::inspect
+}  // namespace optim

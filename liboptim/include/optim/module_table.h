@@ -6,8 +6,10 @@
 #include <vector>
 
 #include <optim/contents.h>
+#include <optim/layout_export.h>
 
-namespace tools::inspect {
+// What of a model is how large.
+namespace optim {
 
 // Sizes of a part of a model. Masters and states count as the optimizer's.
 struct ModuleSize {
@@ -31,16 +33,16 @@ struct ModuleTable {
 // The modules of a model: each layer of a numbered list, and beside them what is not in a list, as
 // far down as it stands beside one. Layers of equal sizes are one row. The largest first, equal
 // ones in natural order.
-ModuleTable make_module_table(std::span<const optim::LogicalTensor> tensors);
+OPTIM_LAYOUT_EXPORT ModuleTable make_module_table(std::span<const LogicalTensor> tensors);
+
+// What all of these rows have together.
+OPTIM_LAYOUT_EXPORT ModuleSize sum_of(std::span<const ModuleRow> rows);
 
 // The elements of the model's floating-point tensors.
-uint64_t count_parameters(std::span<const optim::LogicalTensor> tensors);
+OPTIM_LAYOUT_EXPORT uint64_t count_parameters(std::span<const LogicalTensor> tensors);
 
 // The model's largest tensors, at most `limit`; of all tensors where none is the model's.
-std::vector<const optim::LogicalTensor*> largest_tensors(
-    std::span<const optim::LogicalTensor> tensors, size_t limit);
+OPTIM_LAYOUT_EXPORT std::vector<const LogicalTensor*> largest_tensors(
+    std::span<const LogicalTensor> tensors, size_t limit);
 
-// Whether `a` comes before `b` where numbers in them count as numbers: layers.2 before layers.10.
-bool natural_less(std::string_view a, std::string_view b);
-
-}  // namespace tools::inspect
+}  // namespace optim

@@ -1,10 +1,9 @@
 // Names in the order in which people count: layers.2 before layers.10.
+#include "report/natural_order.h"
+
 #include <algorithm>
-#include <string_view>
 
-#include "inspect/modules.h"
-
-namespace tools::inspect {
+namespace optim {
 namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -37,4 +36,4 @@ bool natural_less(std::string_view a, std::string_view b) {
   return whole_a < whole_b;  // 01 and 1
 }
 
-}  // namespace tools::inspect
+}  // namespace optim

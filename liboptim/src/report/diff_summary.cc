@@ -1,5 +1,4 @@
-// diff --summary: one row for each module.
-#include "inspect/diff_summary.h"
+#include <optim/diff_summary.h>
 
 #include <algorithm>
 #include <map>
@@ -8,11 +7,11 @@
 #include <type_traits>
 #include <utility>
 
-#include <common/module_name.h>
+#include <ckpt/printed.h>
 
-#include "inspect/listing.h"
+#include "report/module_of_key.h"
 
-namespace tools::inspect {
+namespace optim {
 namespace {
 
 using ckpt::DifferenceKind;
@@ -26,7 +25,7 @@ auto badness(const ModuleDifference& difference) {
 ModuleDifference alone(const ckpt::TensorDifference& tensor) {
   ModuleDifference difference;
   difference.different_count = 1;
-  difference.worst = qualified_key(tensor.file, tensor.key);
+  difference.worst = ckpt::qualified_key(tensor.file, tensor.key);
   difference.structural_count = tensor.kind == DifferenceKind::Value ? 0 : 1;
   if (!tensor.value) return difference;
   difference.nonfinite_count = tensor.value->nonfinite_count;
@@ -39,7 +38,7 @@ ModuleDifference alone(const ckpt::TensorDifference& tensor) {
 ModuleDifference alone(const ckpt::ObjectDifference& object) {
   ModuleDifference difference;
   difference.different_count = 1;
-  difference.worst = qualified_key(object.file, object.key);
+  difference.worst = ckpt::qualified_key(object.file, object.key);
   difference.structural_count = object.kind == DifferenceKind::Value ? 0 : 1;
   return difference;
 }
@@ -114,4 +113,4 @@ void sort_worst_first(std::vector<ckpt::TensorDifference>& tensors) {
       tensors, [](const auto& x, const auto& y) { return badness(alone(x)) > badness(alone(y)); });
 }
 
-}  // namespace tools::inspect
+}  // namespace optim

@@ -1,4 +1,4 @@
-#include "inspect/overview.h"
+#include <optim/summary.h>
 
 #include <algorithm>
 #include <array>
@@ -7,19 +7,17 @@
 #include <set>
 
 #include <ckpt/error.h>
+#include <ckpt/verify.h>
+#include <optim/listing.h>
 #include <optim/megatron_folders.h>
+#include <optim/value_at.h>
 #include <optim/verify.h>
 
-#include "inspect/listing.h"
-#include "inspect/value_at.h"
-#include "inspect/value_text.h"
-
-namespace tools::inspect {
+namespace optim {
 namespace {
 
 using ckpt::ErrorCode;
 using ckpt::Format;
-using optim::KeyKind;
 
 // Above it archives are not looked into one by one: that would take longer than a page may.
 constexpr size_t kChunksMax = 4096;
@@ -45,45 +43,14 @@ bool is_hugging_face(const ckpt::Checkpoint& checkpoint) {
 }
 
 std::string variant_of(const ckpt::Checkpoint& checkpoint) {
-  if (optim::is_megatron(checkpoint)) return "megatron";
+  if (is_megatron(checkpoint)) return "megatron";
   if (checkpoint.catalog().format == Format::TorchDist) return "dcp";
   return is_hugging_face(checkpoint) ? "hf" : "";
 }
 
-std::string optimizer_words(const Overview& overview, Format format) {
-  const bool has_state = overview.kinds.contains(std::string(name(KeyKind::OptimizerState)));
-  if (overview.sharding.empty()) return has_state ? "" : ", no optimizer state";
-  if (overview.sharding == "replicated") return ", optimizer state not sharded";
-  if (overview.sharding != "layer_wise") return ", DistributedOptimizer (ZeRO-1)";
-  if (format != Format::TorchDist) return ", LayerWise optimizer";
-  return overview.run.has_common_file ? ", LayerWise optimizer, April 2026"
-                                      : ", LayerWise optimizer, August 2026";
-}
-
-std::string format_words(const ckpt::Checkpoint& checkpoint, const Overview& overview) {
-  const Format format = checkpoint.catalog().format;
-  if (overview.format_variant == "megatron") {
-    return "Megatron " + std::string(name(format)) + optimizer_words(overview, format);
-  }
-  switch (format) {
-    case Format::Torch: return "torch.save file";
-    case Format::TorchDist: return "PyTorch DCP (torch_dist)";
-    case Format::Safetensors: break;
-  }
-  return overview.format_variant == "hf" ? "safetensors, as Hugging Face writes it" : "safetensors";
-}
-
-void add_writers(const ckpt::Checkpoint& checkpoint, Overview& overview) {
-  if (!overview.run.checkpoint_version.empty()) {
-    overview.writers.emplace_back("megatron_checkpoint_version", overview.run.checkpoint_version);
-  }
+std::optional<ckpt::Value> dcp_version(const ckpt::Checkpoint& checkpoint) {
   const ckpt::ValueTree* metadata = checkpoint.dist_metadata();
-  const auto version = metadata ? value_at(metadata->root(), "/@version") : std::nullopt;
-  if (version) {
-    overview.writers.emplace_back("dcp_metadata_version", version->is(ckpt::Kind::Str)
-                                                              ? ckpt::escaped(version->text())
-                                                              : value_text(*version));
-  }
+  return metadata != nullptr ? value_at(metadata->root(), "/@version") : std::nullopt;
 }
 
 // --- what is stored ---
@@ -97,30 +64,35 @@ std::optional<uint64_t> writer_of(std::string_view path) {
   return error == std::errc() && *end == '_' ? std::optional(rank) : std::nullopt;
 }
 
-void add_totals(const ckpt::Catalog& catalog, Overview& overview) {
+void add(uint64_t bytes, Total& total) {
+  ++total.count;
+  total.count_bytes += bytes;
+}
+
+void add_totals(const ckpt::Catalog& catalog, Summary& summary) {
   for (const ckpt::TensorEntry& tensor : catalog.tensors) {
-    overview.stored_tensor_bytes += count_bytes(tensor);
-    overview.kinds[std::string(name(optim::role_of(tensor)))].add(count_bytes(tensor));
-    overview.dtypes[std::string(name(tensor.dtype))].add(count_bytes(tensor));
+    summary.stored_tensor_bytes += count_bytes(tensor);
+    add(count_bytes(tensor), summary.kinds[std::string(name(role_of(tensor)))]);
+    add(count_bytes(tensor), summary.dtypes[std::string(name(tensor.dtype))]);
   }
   for (const ckpt::ObjectEntry& object : catalog.objects) {
-    overview.kinds["objects"].add(object.region ? object.region->bytes.count_bytes : 0);
+    add(object.region ? object.region->bytes.count_bytes : 0, summary.kinds["objects"]);
   }
   std::set<uint64_t> writers;
   for (const ckpt::FileEntry& file : catalog.files) {
     if (const auto rank = writer_of(file.path)) writers.insert(*rank);
   }
-  if (!writers.empty()) overview.writer_count = writers.size();
+  if (!writers.empty()) summary.writer_count = writers.size();
 }
 
 // --- the optimizer ---
 
 // Why the groups could not be read, where that is not how the checkpoint is meant to be.
-std::optional<std::string> add_groups(const ckpt::Checkpoint& checkpoint, Overview& overview) {
+std::optional<std::string> add_groups(const ckpt::Checkpoint& checkpoint, Summary& summary) {
   try {
-    overview.groups = optim::describe_groups(checkpoint);
-    overview.optimizers = describe_optimizers(overview.groups.groups, overview.run);
-    overview.step = step_of_groups(overview.groups.groups);
+    summary.groups = describe_groups(checkpoint);
+    summary.optimizers = describe_optimizers(summary.groups.groups, summary.run);
+    summary.step = step_of_groups(summary.groups.groups);
     return std::nullopt;
   } catch (const ckpt::Error& error) {
     const bool is_none = error.code() == ErrorCode::NotFound && error.where().key.empty();
@@ -134,8 +106,7 @@ bool is_step(const ckpt::TensorEntry& tensor) {
   const bool has_name = tensor.key.ends_with("/common_step") || tensor.key.ends_with("/step") ||
                         tensor.key.ends_with(".step");
   return has_name && tensor.dtype == ckpt::DType::Float32 &&
-         ckpt::element_count(tensor.shape) == 1 &&
-         optim::role_of(tensor) == KeyKind::OptimizerState;
+         ckpt::element_count(tensor.shape) == 1 && role_of(tensor) == KeyKind::OptimizerState;
 }
 
 std::optional<int64_t> read_step(const ckpt::Checkpoint& checkpoint) {
@@ -154,9 +125,9 @@ std::optional<int64_t> read_step(const ckpt::Checkpoint& checkpoint) {
   return is_count ? std::optional(static_cast<int64_t>(step)) : std::nullopt;
 }
 
-std::vector<std::string> states_of(const optim::Contents& contents) {
+std::vector<std::string> states_of(const Contents& contents) {
   std::set<std::string> states;
-  for (const optim::LogicalTensor& tensor : contents.tensors) {
+  for (const LogicalTensor& tensor : contents.tensors) {
     if (!tensor.state.empty()) states.insert(tensor.state);
   }
   return {states.begin(), states.end()};
@@ -174,26 +145,26 @@ void add_problem(Status& status, const std::string& problem) {
   if (status.problem_count++ == 0) status.problem = problem;
 }
 
-void take_findings(const ckpt::Findings& findings, Overview& overview) {
-  for (const ckpt::FileAccount& file : findings.files) overview.files.add(file.file_bytes);
+void take_findings(const ckpt::Findings& findings, Summary& summary) {
+  for (const ckpt::FileAccount& file : findings.files) add(file.file_bytes, summary.files);
   for (const ckpt::Finding& finding : findings.findings) {
     if (finding.severity != ckpt::Severity::Damage) continue;
-    add_problem(overview.status,
+    add_problem(summary.status,
                 ckpt::Error(ErrorCode::Corrupt, finding.where, finding.problem).what());
   }
 }
 
 // `groups_problem`: what add_groups() returned.
 void add_status(const ckpt::Checkpoint& checkpoint,
-                const std::optional<std::string>& groups_problem, Overview& overview) {
-  Status& status = overview.status;
-  status.missing = optim::missing_files(checkpoint);
+                const std::optional<std::string>& groups_problem, Summary& summary) {
+  Status& status = summary.status;
+  status.missing = missing_files(checkpoint);
   const bool is_large = chunk_count(checkpoint.catalog()) > kChunksMax;
-  optim::VerifyOptions options;
+  VerifyOptions options;
   options.quick = true;
   // Where the groups do not fit a quick check may have to read values to tell why.
   options.files_only = !status.missing.empty() || is_large || groups_problem.has_value();
-  take_findings(optim::verify(checkpoint, options).findings, overview);
+  take_findings(verify(checkpoint, options).findings, summary);
   if (!status.missing.empty()) {
     status.health = Health::Incomplete;
   } else if (status.problem_count != 0) {
@@ -214,26 +185,24 @@ std::string_view name(Health health) {
   return kNames[static_cast<size_t>(health)];
 }
 
-Overview make_overview(const ckpt::Checkpoint& checkpoint, bool is_of_tracker) {
-  Overview overview;
-  overview.path = path_of(checkpoint);
-  overview.is_of_tracker = is_of_tracker;
-  overview.run = optim::run_facts(checkpoint);
-  overview.format_variant = variant_of(checkpoint);
-  overview.sharding = optim::optimizer_sharding(checkpoint);
-  add_writers(checkpoint, overview);
-  add_totals(checkpoint.catalog(), overview);
-  overview.format = format_words(checkpoint, overview);
-  const auto groups_problem = add_groups(checkpoint, overview);
-  overview.contents = optim::list_contents(checkpoint, overview.groups.view.get());
-  if (overview.contents.uncounted_reason.empty()) {
-    overview.parameter_count = count_parameters(overview.contents.tensors);
+Summary summarize(const ckpt::Checkpoint& checkpoint) {
+  Summary summary;
+  summary.path = path_of(checkpoint);
+  summary.run = run_facts(checkpoint);
+  summary.variant = variant_of(checkpoint);
+  summary.sharding = optimizer_sharding(checkpoint);
+  summary.dcp_version = dcp_version(checkpoint);
+  add_totals(checkpoint.catalog(), summary);
+  const auto groups_problem = add_groups(checkpoint, summary);
+  summary.contents = list_contents(checkpoint, summary.groups.view.get());
+  if (summary.contents.uncounted_reason.empty()) {
+    summary.parameter_count = count_parameters(summary.contents.tensors);
   }
-  overview.modules = make_module_table(overview.contents.tensors);
-  overview.states = states_of(overview.contents);
-  if (!overview.step) overview.step = read_step(checkpoint);
-  add_status(checkpoint, groups_problem, overview);
-  return overview;
+  summary.modules = make_module_table(summary.contents.tensors);
+  summary.states = states_of(summary.contents);
+  if (!summary.step) summary.step = read_step(checkpoint);
+  add_status(checkpoint, groups_problem, summary);
+  return summary;
 }
 
-}  // namespace tools::inspect
+}  // namespace optim

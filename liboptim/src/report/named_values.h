@@ -1,17 +1,13 @@
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <ckpt/document.h>
 #include <ckpt/key_pattern.h>
+#include <ckpt/value.h>
 
-namespace tools::inspect {
-
-// The value that a JSON pointer names below `root`: "/args/@lr", "/0/optimizer/param_groups/1", "".
-std::optional<ckpt::Value> value_at(const ckpt::Value& root, std::string_view pointer);
+namespace optim {
 
 // Pointers to the values near `root`, the nearest first: for suggestions.
 std::vector<std::string> pointers_near(const ckpt::Value& root);
@@ -26,4 +22,4 @@ struct NamedValue {
 std::vector<NamedValue> values_named(const ckpt::Value& root, std::string_view typed,
                                      ckpt::KeyMatch match);
 
-}  // namespace tools::inspect
+}  // namespace optim

@@ -1,11 +1,14 @@
-#include "inspect/value_at.h"
+#include "report/named_values.h"
 
 #include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
 
-namespace tools::inspect {
+#include <ckpt/document.h>
+#include <optim/value_at.h>
+
+namespace optim {
 namespace {
 
 using ckpt::Kind;
@@ -96,7 +99,7 @@ void for_each_child(const Value& value, Visit visit) {
 }
 
 // A value on the way, and how much of the typed key leads to it.
-struct Place {
+struct Waypoint {
   Value value;
   std::string pointer;
   size_t typed_bytes;
@@ -107,9 +110,9 @@ struct Place {
 std::vector<std::string> pointers_spelled(const Value& root, std::string_view folded) {
   std::vector<std::string> pointers;
   std::set<std::pair<ckpt::NodeId, size_t>> seen;
-  std::vector<Place> open{{root, "", 0}};
+  std::vector<Waypoint> open{{root, "", 0}};
   while (!open.empty()) {
-    const Place place = std::move(open.back());
+    const Waypoint place = std::move(open.back());
     open.pop_back();
     if (!seen.insert({place.value.id(), place.typed_bytes}).second) continue;
     if (place.typed_bytes == folded.size()) {
@@ -133,11 +136,11 @@ std::vector<std::string> pointers_spelled(const Value& root, std::string_view fo
 
 std::vector<std::string> pointers_near(const Value& root) {
   constexpr size_t kPointersMax = 20'000, kPointerBytesMax = 256;
-  std::vector<Place> places{{root, "", 0}};
+  std::vector<Waypoint> places{{root, "", 0}};
   std::set<ckpt::NodeId> seen;
   std::vector<std::string> pointers;
   for (size_t i = 0; i < places.size(); ++i) {
-    const Place place = places[i];  // the list grows
+    const Waypoint place = places[i];  // the list grows
     if (!seen.insert(place.value.id()).second) continue;
     for_each_child(place.value, [&](const std::string& step, const Value& child) {
       if (places.size() > kPointersMax) return;
@@ -173,4 +176,4 @@ std::optional<Value> value_at(const Value& root, std::string_view pointer) {
   return value;
 }
 
-}  // namespace tools::inspect
+}  // namespace optim

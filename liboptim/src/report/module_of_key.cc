@@ -1,4 +1,4 @@
-#include "common/module_name.h"
+#include "report/module_of_key.h"
 
 #include <algorithm>
 #include <span>
@@ -7,7 +7,7 @@
 #include <ckpt/key_pattern.h>
 #include <optim/key_kind.h>
 
-namespace tools {
+namespace optim {
 namespace {
 
 using Steps = std::span<const std::string>;
@@ -59,7 +59,7 @@ Steps parameter_of_state(Steps steps) {
 std::string module_of_key(std::string_view key) {
   const std::vector<std::string> all = steps_of(key);
   Steps steps = all;
-  if (optim::kind_of_key({}, key) == optim::KeyKind::OptimizerState) {
+  if (kind_of_key({}, key) == KeyKind::OptimizerState) {
     steps = parameter_of_state(steps);
     if (steps.empty()) return "optimizer";
   }
@@ -70,4 +70,4 @@ std::string module_of_key(std::string_view key) {
   return joined(steps.first(std::max<size_t>(1, steps.size() - 1)));
 }
 
-}  // namespace tools
+}  // namespace optim

@@ -1,4 +1,4 @@
-#include "common/module_name.h"
+#include "report/module_of_key.h"
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -30,10 +30,10 @@ const Row kRows[] = {
 
 }  // namespace
 
-BOOST_AUTO_TEST_SUITE(module_name)
+BOOST_AUTO_TEST_SUITE(module_of_key)
 
 BOOST_DATA_TEST_CASE(a_key_belongs_to_a_module, kRows) {
-  BOOST_TEST(tools::module_of_key(sample.key) == sample.module);
+  BOOST_TEST(optim::module_of_key(sample.key) == sample.module);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

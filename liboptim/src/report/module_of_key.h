@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace tools {
+namespace optim {
 
 // The module of a model that a key belongs to, with dots: up to the first number, or without the
 // parameter's own name: "decoder.layers.0", "embedding.word_embeddings". State of an optimizer
@@ -11,4 +11,4 @@ namespace tools {
 // "state_dict" in front are left out.
 std::string module_of_key(std::string_view key);
 
-}  // namespace tools
+}  // namespace optim

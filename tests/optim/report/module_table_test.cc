@@ -1,18 +1,17 @@
-// The table of a model's modules, and what else the page about a checkpoint counts.
-#include "inspect/modules.h"
+// The table of a model's modules, and its largest tensors.
+#include <optim/module_table.h>
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 #include <ostream>
 
-#include "common/text.h"
-#include "inspect/page_text.h"
+#include "report/natural_order.h"
 
 namespace {
 
 using ckpt::DType;
-using optim::LogicalTensor;
 using optim::KeyKind;
+using optim::LogicalTensor;
 
 LogicalTensor weight(std::string name, ckpt::Extents shape, DType dtype = DType::BFloat16) {
   const uint64_t bytes = ckpt::element_count(shape) * ckpt::bytes_per_element(dtype);
@@ -22,33 +21,18 @@ LogicalTensor weight(std::string name, ckpt::Extents shape, DType dtype = DType:
 LogicalTensor state(std::string name, ckpt::Extents shape) {
   const uint64_t bytes = ckpt::element_count(shape) * 4;
   return {KeyKind::OptimizerState, std::move(name),  "exp_avg",
-          DType::Float32,        std::move(shape), bytes};
+          DType::Float32,          std::move(shape), bytes};
 }
 
 std::string rows_text(const std::vector<LogicalTensor>& tensors) {
   std::string text;
-  for (const auto& row : tools::inspect::make_module_table(tensors).rows) {
+  for (const auto& row : optim::make_module_table(tensors).rows) {
     text += row.name + " " + std::to_string(row.size.parameter_count) + " " +
             std::to_string(row.size.model_bytes) + " " + std::to_string(row.size.optimizer_bytes) +
             "\n";
   }
   return text;
 }
-
-struct AmountRow {
-  uint64_t count;
-  const char* text;
-};
-std::ostream& operator<<(std::ostream& out, const AmountRow& row) { return out << row.text; }
-
-const AmountRow kAmounts[] = {{0, "0"},
-                              {999, "999"},
-                              {1000, "1.0 K"},
-                              {9152, "9.2 K"},
-                              {999'949, "999.9 K"},
-                              {999'950, "1.0 M"},
-                              {7'000'000'000, "7.0 B"},
-                              {UINT64_MAX, "18446744.1 T"}};
 
 struct OrderRow {
   const char* first;
@@ -68,7 +52,7 @@ const OrderRow kOrders[] = {{"layers.2", "layers.10"},
 
 }  // namespace
 
-BOOST_AUTO_TEST_SUITE(modules)
+BOOST_AUTO_TEST_SUITE(module_table)
 
 BOOST_AUTO_TEST_CASE(layers_of_equal_sizes_are_one_row) {
   BOOST_TEST(
@@ -109,7 +93,7 @@ BOOST_AUTO_TEST_CASE(numbers_at_the_front_or_the_end_of_a_name) {
 
 BOOST_AUTO_TEST_CASE(state_that_names_no_parameter_is_counted_apart) {
   const std::vector<LogicalTensor> tensors = {weight("a.w", {2}), state("", {5})};
-  const auto table = tools::inspect::make_module_table(tensors);
+  const auto table = optim::make_module_table(tensors);
   BOOST_TEST(table.rows.size() == 1u);
   BOOST_TEST(table.unnamed_optimizer_bytes == 20u);
 }
@@ -119,44 +103,31 @@ BOOST_AUTO_TEST_CASE(integers_are_bytes_of_the_model_and_no_parameters) {
                         weight("bn.weight", {3})}) == "bn 3 14 0\n");
   const std::vector<LogicalTensor> tensors = {weight("n", {4}, DType::Int64), weight("w", {3}),
                                               state("w", {3})};
-  BOOST_TEST(tools::inspect::count_parameters(tensors) == 3u);
+  BOOST_TEST(optim::count_parameters(tensors) == 3u);
 }
 
 BOOST_AUTO_TEST_CASE(the_largest_tensors_are_the_models) {
   const std::vector<LogicalTensor> tensors = {state("a", {100}), weight("l.10", {3}),
                                               weight("l.2", {3}), weight("b", {1})};
-  const auto largest = tools::inspect::largest_tensors(tensors, 2);
+  const auto largest = optim::largest_tensors(tensors, 2);
   BOOST_REQUIRE(largest.size() == 2u);
   BOOST_TEST(largest[0]->name == "l.2");
   BOOST_TEST(largest[1]->name == "l.10");
   const std::vector<LogicalTensor> states = {state("a", {100})};
-  BOOST_TEST(tools::inspect::largest_tensors(states, 2).size() == 1u);
-  BOOST_TEST(tools::inspect::largest_tensors({}, 2).empty());
+  BOOST_TEST(optim::largest_tensors(states, 2).size() == 1u);
+  BOOST_TEST(optim::largest_tensors({}, 2).empty());
 }
 
 BOOST_DATA_TEST_CASE(numbers_in_names_are_compared_as_numbers, kOrders) {
-  BOOST_TEST(tools::inspect::natural_less(sample.first, sample.second));
-  BOOST_TEST(!tools::inspect::natural_less(sample.second, sample.first));
-  BOOST_TEST(!tools::inspect::natural_less(sample.first, sample.first));
+  BOOST_TEST(optim::natural_less(sample.first, sample.second));
+  BOOST_TEST(!optim::natural_less(sample.second, sample.first));
+  BOOST_TEST(!optim::natural_less(sample.first, sample.first));
 }
 
-BOOST_DATA_TEST_CASE(amounts_are_for_people, kAmounts) {
-  BOOST_TEST(tools::amount_text(sample.count) == sample.text);
-}
-
-BOOST_AUTO_TEST_CASE(bars_are_in_proportion) {
-  BOOST_TEST(tools::inspect::bar(10, 10) == std::string(19, '#'));
-  BOOST_TEST(tools::inspect::bar(5, 19) == "#####");
-  BOOST_TEST(tools::inspect::bar(1, 1000) == "");
-  BOOST_TEST(tools::inspect::bar(0, 0) == "");
-}
-
-BOOST_AUTO_TEST_CASE(pieces_that_do_not_fit_start_a_line) {
-  const tools::inspect::Fact fact{"size", {"aaaa,", "bbbb,", "cc"}};
-  const auto lines = tools::inspect::fact_lines(fact, 23);
-  BOOST_REQUIRE(lines.size() == 2u);
-  BOOST_TEST(lines[0] == "size       aaaa, bbbb,");
-  BOOST_TEST(lines[1] == "           cc");
+BOOST_AUTO_TEST_CASE(rows_are_added_up) {
+  const std::vector<optim::ModuleRow> rows = {{"a", {1, 2, 3}, 0}, {"b", {10, 20, 30}, 2}};
+  BOOST_TEST((optim::sum_of(rows) == optim::ModuleSize{11, 22, 33}));
+  BOOST_TEST((optim::sum_of({}) == optim::ModuleSize{}));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -4,27 +4,23 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
-#include <ckpt/verify.h>
 #include <optim/contents.h>
 #include <optim/groups.h>
+#include <optim/layout_export.h>
+#include <optim/module_table.h>
+#include <optim/optimizer_facts.h>
 #include <optim/run_facts.h>
 
-#include "inspect/modules.h"
-#include "inspect/optimizer_facts.h"
-
-namespace tools::inspect {
+// A checkpoint at a glance: what `ckpt-inspect PATH` prints, as data.
+namespace optim {
 
 struct Total {
   uint64_t count = 0;
   uint64_t count_bytes = 0;
-  void add(uint64_t bytes) {
-    ++count;
-    count_bytes += bytes;
-  }
 };
 
 // Whether a checkpoint is whole, as far as its metadata tells.
@@ -35,7 +31,7 @@ enum class Health : uint8_t {
   Incomplete,    // files are missing
   Damaged,       // the quick check finds damage
 };
-std::string_view name(Health health);  // "complete", "files_present", ...
+OPTIM_LAYOUT_EXPORT std::string_view name(Health health);  // "complete", "files_present", ...
 
 struct Status {
   Health health = Health::Complete;
@@ -44,27 +40,25 @@ struct Status {
   uint64_t problem_count = 0;
 };
 
-// What the page about a checkpoint says; empty where the checkpoint does not say.
-struct Overview {
-  std::string path;            // what was opened: the file, or the folder
-  bool is_of_tracker = false;  // which names the iteration
-  std::string format_variant;  // "megatron", "dcp", "hf"; empty: a plain file
-  std::string sharding;        // of the optimizer, optim::optimizer_sharding()
-  std::string format;          // in words
-  std::vector<std::pair<std::string, std::string>> writers;  // what wrote it, and its version
-  optim::RunFacts run;
+// Empty where the checkpoint does not say.
+struct Summary {
+  std::string path;      // what was opened: the file, or the folder
+  std::string variant;   // "megatron", "dcp", "hf"; empty: a plain file
+  std::string sharding;  // of the optimizer, optimizer_sharding()
+  RunFacts run;
+  std::optional<ckpt::Value> dcp_version;  // of .metadata; points into the checkpoint
 
   uint64_t stored_tensor_bytes = 0;
-  std::map<std::string, Total> kinds;    // as stored
+  std::map<std::string, Total> kinds;    // as stored: name(KeyKind), "objects"
   std::map<std::string, Total> dtypes;   // as stored
   Total files;                           // that belong to it, as verify counts them
   std::optional<uint64_t> writer_count;  // ranks that wrote files of a torch_dist folder
 
-  optim::Contents contents;  // each tensor once
+  Contents contents;  // each tensor once
   std::optional<uint64_t> parameter_count;
   ModuleTable modules;
 
-  optim::GroupReport groups;
+  GroupReport groups;
   std::vector<OptimizerFacts> optimizers;
   std::vector<std::string> states;  // names of the optimizer's state, where groups are not known
   std::optional<int64_t> step;
@@ -72,7 +66,8 @@ struct Overview {
   Status status;
 };
 
-// Reads metadata alone, but for one number: the step count where a tensor holds it.
-Overview make_overview(const ckpt::Checkpoint& checkpoint, bool is_of_tracker);
+// Reads metadata alone, but for one number: the step count where a tensor holds it. Throws
+// Error(IoFailure) where a file cannot be read; what is wrong with a checkpoint is its status.
+OPTIM_LAYOUT_EXPORT Summary summarize(const ckpt::Checkpoint& checkpoint);
 
-}  // namespace tools::inspect
+}  // namespace optim

@@ -1,21 +1,15 @@
-#include "inspect/optimizer_facts.h"
+#include <optim/optimizer_facts.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 
-#include <common/text.h>
+#include "report/value_signature.h"
 
-#include "inspect/value_text.h"
-
-namespace tools::inspect {
+namespace optim {
 namespace {
 
 using ckpt::Kind;
 using ckpt::Value;
-using optim::StoredGroup;
-
-constexpr size_t kRanksShown = 4;
 
 std::optional<Value> setting(const StoredGroup& group, std::string_view name) {
   for (const auto& [key, value] : group.settings) {
@@ -35,7 +29,7 @@ std::optional<double> number(const StoredGroup& group, std::string_view name) {
 }
 
 // Megatron decouples weight decay unless its arguments say otherwise.
-std::string adam_name(const StoredGroup& group, const optim::RunFacts& run) {
+std::string adam_name(const StoredGroup& group, const RunFacts& run) {
   const auto decoupled = setting(group, "decoupled_weight_decay");
   const bool is_decoupled = decoupled && decoupled->is(Kind::Bool)
                                 ? decoupled->as_bool()
@@ -49,30 +43,16 @@ void add_once(std::optional<double> value, std::vector<double>& values) {
 
 std::string identity(const StoredGroup& group) {
   std::string text = std::to_string(group.optimizer) + "." + std::to_string(group.group);
-  for (const auto& [key, value] : group.settings) text += "\n" + key + value_text(value);
-  return text;
-}
-
-std::string joined(const std::vector<double>& values) {
-  std::string text;
-  for (const double value : values) {
-    char buffer[32];
-    std::snprintf(buffer, sizeof buffer, "%.3g", value);
-    text += (text.empty() ? "" : " / ") + std::string(buffer);
+  for (const auto& [key, value] : group.settings) {
+    text += "\n" + key + "=" + signature_of(value).value_or("");
   }
   return text;
-}
-
-std::string two_digits(double value) {
-  char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "%.2f", value);
-  return buffer;
 }
 
 }  // namespace
 
 // By the settings that only its rule has.
-std::string rule_of(const StoredGroup& group, const optim::RunFacts& run) {
+std::string rule_of(const StoredGroup& group, const RunFacts& run) {
   if (has(group, "shampoo_beta")) return "SOAP";
   if (has(group, "betas")) return has(group, "eps") ? adam_name(group, run) : "Lion";
   if (has(group, "dampening")) return "SGD";
@@ -84,8 +64,8 @@ std::string rule_of(const StoredGroup& group, const optim::RunFacts& run) {
   return "optimizer";
 }
 
-std::vector<OptimizerFacts> describe_optimizers(const std::vector<StoredGroup>& groups,
-                                                const optim::RunFacts& run) {
+std::vector<OptimizerFacts> describe_optimizers(std::span<const StoredGroup> groups,
+                                                const RunFacts& run) {
   std::set<std::string> files;
   for (const StoredGroup& group : groups) files.insert(group.file);
   std::set<std::string> seen;
@@ -107,7 +87,7 @@ std::vector<OptimizerFacts> describe_optimizers(const std::vector<StoredGroup>& 
   return all;
 }
 
-std::optional<int64_t> step_of_groups(const std::vector<StoredGroup>& groups) {
+std::optional<int64_t> step_of_groups(std::span<const StoredGroup> groups) {
   std::optional<int64_t> step;
   for (const StoredGroup& group : groups) {
     const auto stated = number(group, "step");
@@ -118,32 +98,14 @@ std::optional<int64_t> step_of_groups(const std::vector<StoredGroup>& groups) {
   return step;
 }
 
-std::string optimizer_text(const OptimizerFacts& facts, bool is_first) {
-  std::string text = facts.rule;
-  if (facts.parameter_count) {
-    const uint64_t count = *facts.parameter_count;
-    text += " " + (is_first ? count_text(count, "parameter") : std::to_string(count));
-  }
-  if (!facts.learning_rates.empty()) text += ", lr " + joined(facts.learning_rates);
-  if (!facts.weight_decays.empty()) text += ", wd " + joined(facts.weight_decays);
-  return text;
-}
-
-std::string balance_text(const std::vector<optim::RankLoad>& ranks) {
+std::vector<double> balance_of(std::span<const RankLoad> ranks) {
   double total = 0;
-  for (const optim::RankLoad& load : ranks) total += load.cost.value_or(0);
+  for (const RankLoad& load : ranks) total += load.cost.value_or(0);
   if (ranks.size() < 2 || total <= 0) return {};
   const double mean = total / static_cast<double>(ranks.size());
   std::vector<double> shares;
-  for (const optim::RankLoad& load : ranks) shares.push_back(load.cost.value_or(0) / mean);
-  std::string text;
-  if (shares.size() <= kRanksShown) {
-    for (const double share : shares) text += (text.empty() ? "" : " / ") + two_digits(share);
-  } else {
-    const auto [least, most] = std::ranges::minmax(shares);
-    text = two_digits(least) + " to " + two_digits(most);
-  }
-  return "balance " + text + " of the mean work";
+  for (const RankLoad& load : ranks) shares.push_back(load.cost.value_or(0) / mean);
+  return shares;
 }
 
-}  // namespace tools::inspect
+}  // namespace optim

@@ -1,4 +1,4 @@
-#include "inspect/modules.h"
+#include <optim/module_table.h>
 
 #include <algorithm>
 #include <charconv>
@@ -7,19 +7,18 @@
 #include <set>
 #include <tuple>
 
-namespace tools::inspect {
-namespace {
+#include "report/natural_order.h"
 
-using optim::LogicalTensor;
-using optim::KeyKind;
+namespace optim {
+namespace {
 
 constexpr size_t kRangesShown = 3;
 
-// Where a module's name ends in a tensor's, and what it is there.
-struct Place {
+// As much of a tensor's name as names its module.
+struct ModuleName {
   std::string list;                // "decoder.layers": what is numbered; or the module
   std::optional<uint64_t> number;  // of a layer
-  bool operator<(const Place& other) const {
+  bool operator<(const ModuleName& other) const {
     return std::tie(list, number) < std::tie(other.list, other.number);
   }
 };
@@ -42,12 +41,13 @@ void for_each_step(std::string_view name, Look look) {
 }
 
 // The layer that a tensor is in; nullopt where its name has no number.
-std::optional<Place> layer_of(std::string_view name) {
-  std::optional<Place> place;
+std::optional<ModuleName> layer_of(std::string_view name) {
+  std::optional<ModuleName> place;
   size_t before = 0;
   for_each_step(name, [&](size_t end, std::string_view step) {
     const auto number = number_of(step);
-    if (number && end < name.size()) place = Place{std::string(name.substr(0, before)), number};
+    if (number && end < name.size())
+      place = ModuleName{std::string(name.substr(0, before)), number};
     before = end;
     return !place;
   });
@@ -63,7 +63,7 @@ void add_containers(std::string_view list, std::set<std::string, std::less<>>& c
 }
 
 // Of a tensor that is in no layer: as much of its name as is no container.
-Place module_of(std::string_view name, const std::set<std::string, std::less<>>& containers) {
+ModuleName module_of(std::string_view name, const std::set<std::string, std::less<>>& containers) {
   size_t module_end = name.size();
   for_each_step(name, [&](size_t end, std::string_view) {
     module_end = end;
@@ -78,7 +78,7 @@ void add(const LogicalTensor& tensor, ModuleSize& size) {
     return;
   }
   size.model_bytes += tensor.count_bytes;
-  if (optim::holds_parameters(tensor.dtype)) {
+  if (holds_parameters(tensor.dtype)) {
     size.parameter_count += ckpt::element_count(tensor.shape);
   }
 }
@@ -121,7 +121,7 @@ ModuleRow to_row(const EqualLayers& layers) {
           static_cast<uint32_t>(count)};
 }
 
-std::vector<ModuleRow> join_equal(const std::map<Place, ModuleSize>& sizes) {
+std::vector<ModuleRow> join_equal(const std::map<ModuleName, ModuleSize>& sizes) {
   std::vector<ModuleRow> rows;
   std::map<EqualLayers, std::vector<uint64_t>> joined;  // numbers of those that are equal
   for (const auto& [place, size] : sizes) {             // of one list in the order of its numbers
@@ -146,7 +146,7 @@ ModuleTable make_module_table(std::span<const LogicalTensor> tensors) {
     if (const auto layer = layer_of(tensor.name)) add_containers(layer->list, containers);
   }
   ModuleTable table;
-  std::map<Place, ModuleSize> sizes;
+  std::map<ModuleName, ModuleSize> sizes;
   for (const LogicalTensor& tensor : tensors) {
     const bool is_state = tensor.role == KeyKind::OptimizerState;
     if (!is_state && tensor.role != KeyKind::Model) continue;
@@ -166,6 +166,16 @@ ModuleTable make_module_table(std::span<const LogicalTensor> tensors) {
     return natural_less(a.name, b.name);
   });
   return table;
+}
+
+ModuleSize sum_of(std::span<const ModuleRow> rows) {
+  ModuleSize sum;
+  for (const ModuleRow& row : rows) {
+    sum.parameter_count += row.size.parameter_count;
+    sum.model_bytes += row.size.model_bytes;
+    sum.optimizer_bytes += row.size.optimizer_bytes;
+  }
+  return sum;
 }
 
 uint64_t count_parameters(std::span<const LogicalTensor> tensors) {
@@ -193,4 +203,4 @@ std::vector<const LogicalTensor*> largest_tensors(std::span<const LogicalTensor>
   return largest;
 }
 
-}  // namespace tools::inspect
+}  // namespace optim
