@@ -1,6 +1,6 @@
 """Writes synthetic checkpoints of realistic shapes with PyTorch and Megatron-Core.
 
-usage: bench_checkpoint.py DIR [--size 2g|8g|tiny]
+usage: bench_checkpoint.py DIR [--size 512m|2g|8g|tiny]
 
     DIR/model.pt, DIR/dcp
         a plain state dict in both formats: a GPT-like model in bf16 and, for the first third of its
@@ -35,6 +35,7 @@ class Size:
 
 
 SIZES = {
+    "512m": Size(768, 2048, 192, 16000, 12, 3),
     "2g": Size(1024, 2816, 256, 32000, 24, 8),
     "8g": Size(2048, 5632, 256, 32000, 28, 12),
     "tiny": Size(256, 512, 64, 1000, 4, 2),

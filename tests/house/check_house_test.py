@@ -44,6 +44,7 @@ PLANTED = {
         "room plan may include tools"),
     "a file in no room": ("libckpt/src/zoo/x.cc", "int x;\n", "lies in no room"),
     "a long file": ("tools/x.cc", "int x;\n" * 401, "401 lines"),
+    "a long public header": ("libckpt/include/ckpt/x.h", "#pragma once\n" * 121, "at most 120"),
     "a long line": ("tools/x.cc", "int " + "x" * 97 + ";\n", "102 columns"),
     "a letter that is not ASCII": ("tools/x.cc", "// \u00e9\n", "not ASCII"),
     "a long function": ("tools/x.cc", function_of(61), "big: 61 lines"),

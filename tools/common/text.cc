@@ -107,14 +107,6 @@ std::string amount_text(uint64_t count) {
   return scaled_text(count, 1000, kUnits);
 }
 
-std::string shape_text(const ckpt::Extents& extents) {
-  std::string text = "[";
-  for (size_t i = 0; i < extents.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(extents[i]);
-  }
-  return text + "]";
-}
-
 std::string count_text(uint64_t count, std::string_view thing) {
   return std::to_string(count) + " " + std::string(thing) + (count == 1 ? "" : "s");
 }

@@ -4,13 +4,12 @@
 #include <string>
 #include <string_view>
 
-#include <ckpt/box.h>
+#include <ckpt/printed.h>
 
 namespace tools {
 
-std::string size_text(uint64_t count_bytes);           // "512 B", "1.5 KiB", "2.0 GiB"
-std::string amount_text(uint64_t count);               // "512", "9.2 K", "671.0 B"
-std::string shape_text(const ckpt::Extents& extents);  // "[2, 16]", "[]"
+std::string size_text(uint64_t count_bytes);  // "512 B", "1.5 KiB", "2.0 GiB"
+std::string amount_text(uint64_t count);      // "512", "9.2 K", "671.0 B"
 
 // A number of things: "1 tensor", "3 tensors".
 std::string count_text(uint64_t count, std::string_view thing);

@@ -13,11 +13,11 @@
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
+#include <optim/diff_summary.h>
+#include <optim/names_in_common.h>
 
 #include "inspect/commands.h"
-#include "inspect/diff_summary.h"
 #include "inspect/listing.h"
-#include "inspect/names.h"
 #include "inspect/selection.h"
 #include "inspect/value_text.h"
 
@@ -117,7 +117,7 @@ std::string place_text(const std::optional<ckpt::Value>& value) {
 }
 
 void add_object(Table& table, const ckpt::ObjectDifference& object) {
-  const std::string object_name = qualified_key(object.file, object.key);
+  const std::string object_name = ckpt::qualified_key(object.file, object.key);
   if (object.details.empty()) {
     const bool is_key = object.kind == DifferenceKind::Key;
     table.add_row({kind_cell(object.kind),
@@ -154,7 +154,7 @@ void print_differences(Console& console, const ckpt::Differences& differences, s
   const size_t object_count = std::min(limit - tensor_count, differences.objects.size());
   for (const auto& tensor : std::span(differences.tensors).first(tensor_count)) {
     table.add_row({kind_cell(tensor.kind),
-                   {qualified_key(tensor.file, tensor.key), Paint::Bold},
+                   {ckpt::qualified_key(tensor.file, tensor.key), Paint::Bold},
                    {detail_of(tensor)}});
   }
   for (const auto& object : std::span(differences.objects).first(object_count)) {
@@ -180,10 +180,10 @@ Table module_table() {
 }
 
 void print_summary(Console& console, const ckpt::Differences& differences,
-                   const DiffSummary& summary, size_t limit) {
+                   const optim::DiffSummary& summary, size_t limit) {
   const size_t shown = std::min(limit, summary.modules.size());
   Table table = module_table();
-  for (const ModuleDifference& module : std::span(summary.modules).first(shown)) {
+  for (const optim::ModuleDifference& module : std::span(summary.modules).first(shown)) {
     const auto& ulp = module.max_ulp_distance;
     const auto if_compared = [&](std::string text) { return module.value_count ? text : "-"; };
     table.add_row(
@@ -277,7 +277,7 @@ void add_lists(nlohmann::json& document, const ckpt::Differences& differences, s
   }
 }
 
-nlohmann::json to_json(const ModuleDifference& module) {
+nlohmann::json to_json(const optim::ModuleDifference& module) {
   nlohmann::json json = {{"module", json_text(module.module)},
                          {"compared", module.compared_count},
                          {"different", module.different_count},
@@ -291,11 +291,11 @@ nlohmann::json to_json(const ModuleDifference& module) {
   return json;
 }
 
-void add_modules(nlohmann::json& document, const DiffSummary& summary, size_t limit) {
+void add_modules(nlohmann::json& document, const optim::DiffSummary& summary, size_t limit) {
   document["modules"] = {{"compared", summary.module_count},
                          {"different_count", summary.modules.size()},
                          {"different", nlohmann::json::array()}};
-  for (const ModuleDifference& module : summary.modules) {
+  for (const optim::ModuleDifference& module : summary.modules) {
     nlohmann::json& list = document["modules"]["different"];
     if (list.size() < limit) list.push_back(to_json(module));
   }
@@ -307,7 +307,7 @@ struct Sides {
 };
 
 void print_as_json(Console& console, const DiffOptions& options, const Sides& sides,
-                   const Compared& compared) {
+                   const optim::Compared& compared) {
   nlohmann::json document = to_json(compared.differences);
   document.update({{"a", to_json(sides.a)}, {"b", to_json(sides.b)}, {"names", sides.names}});
   if (!options.filter.is_everything()) document["selection"] = json_text(options.filter.text());
@@ -319,7 +319,7 @@ void print_as_json(Console& console, const DiffOptions& options, const Sides& si
   print_json(console, document);
 }
 
-void print_as_text(Console& console, const DiffOptions& options, const Compared& compared) {
+void print_as_text(Console& console, const DiffOptions& options, const optim::Compared& compared) {
   if (console.options().quiet) return;
   if (options.summary) {
     print_summary(console, compared.differences, summarize(compared), options.limit);
@@ -334,9 +334,10 @@ void print_as_text(Console& console, const DiffOptions& options, const Compared&
 
 int run(const DiffOptions& options, Console& console) {
   std::optional<ProgressLine> line(std::in_place, console, "comparing");
-  const ckpt::Checkpoint a = open_side(options.a, options.limits);
-  const ckpt::Checkpoint b = open_side(options.b, options.limits);
-  NamedPair named = names_in_common(a, b, console);
+  const ckpt::Checkpoint a = optim::open_side(options.a, options.limits);
+  const ckpt::Checkpoint b = optim::open_side(options.b, options.limits);
+  optim::NamedPair named = optim::names_in_common(a, b);
+  for (const std::string& warning : named.warnings) console.warn(warning);
   select({&named.a, &named.b}, options.filter, console);
   ckpt::DiffOptions diff_options = options.diff;
   diff_options.execution = make_execute_options(console, *line);
@@ -344,8 +345,8 @@ int run(const DiffOptions& options, Console& console) {
   line.reset();
   const DiffSort default_sort = console.options().json ? DiffSort::Key : DiffSort::Difference;
   const DiffSort sort = options.sort == DiffSort::Default ? default_sort : options.sort;
-  if (sort == DiffSort::Difference) sort_worst_first(differences.tensors);
-  const Compared compared{differences, named.a, named.b, options.diff.keys_only};
+  if (sort == DiffSort::Difference) optim::sort_worst_first(differences.tensors);
+  const optim::Compared compared{differences, named.a, named.b, options.diff.keys_only};
   if (console.options().json) {
     print_as_json(console, options, {a, b, named.names}, compared);
   } else {

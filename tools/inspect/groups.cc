@@ -9,9 +9,9 @@
 #include <common/table.h>
 #include <common/text.h>
 #include <optim/groups.h>
+#include <optim/optimizer_facts.h>
 
 #include "inspect/commands.h"
-#include "inspect/optimizer_facts.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
@@ -117,7 +117,7 @@ void print_params(Console& console, const optim::GroupReport& report, size_t lim
     table.add_row(
         {{std::to_string(param.rank), Paint::Bold},
          {is_named ? std::to_string(param.optimizer) + "." + std::to_string(param.group) : "-"},
-         {shape_text({param.shape.begin(), param.shape.end()})},
+         {ckpt::shape_text({param.shape.begin(), param.shape.end()})},
          {ckpt::escaped(param.name)}});
   }
   console.out() << '\n';

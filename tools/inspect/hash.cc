@@ -1,6 +1,8 @@
 // ckpt-inspect hash: SHA-256 of every tensor and object, and one digest of the whole.
 #include <algorithm>
+#include <fstream>
 #include <ostream>
+#include <sstream>
 
 #include <ckpt/error.h>
 #include <ckpt/hash.h>
@@ -11,13 +13,12 @@
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
+#include <optim/hash_record.h>
 #include <optim/logical_inventory.h>
+#include <optim/names_in_common.h>
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
-#include "inspect/hash_record.h"
-#include "inspect/hash_rows.h"
-#include "inspect/names.h"
 #include "inspect/selection.h"
 
 namespace tools::inspect {
@@ -103,11 +104,11 @@ void print_rows(Console& console, const ckpt::Hashes& hashes, ckpt::Share share)
                {.title = "SHAPE", .drop_order = 1},
                {.title = "KEY", .can_shorten = true}});
   if (share.rank != 0) table.hide_titles();
-  for_each_row(hashes, [&](const HashRow& row, const auto& hashed) {
+  for (const optim::HashLine& line : optim::lines_of(hashes)) {
     std::vector<Cell> cells = {
-        {hex(hashed.sha256)}, {row.dtype, Paint::Cyan}, {row.shape}, {row.name, Paint::Bold}};
-    hashed.is_own ? table.add_row(std::move(cells)) : table.make_room(std::move(cells));
-  });
+        {hex(*line.sha256)}, {line.dtype, Paint::Cyan}, {line.shape}, {line.name, Paint::Bold}};
+    line.is_own ? table.add_row(std::move(cells)) : table.make_room(std::move(cells));
+  }
   table.print(console);
 }
 
@@ -129,7 +130,8 @@ void print_hashes(Console& console, const ckpt::Hashes& hashes, const HashOption
   std::string text = hex(hashes.digest) + "  digest of " +
                      count_text(hashes.tensors.size(), "tensor") + " and " +
                      count_text(hashes.objects.size(), "object");
-  if (!options.filter.is_everything()) text.append(kSelectedBy).append(options.filter.text());
+  if (!options.filter.is_everything())
+    text.append(optim::kSelectedBy).append(options.filter.text());
   console.print_text(text);
 }
 
@@ -148,24 +150,82 @@ ckpt::Share checked_share(const HashOptions& options, bool quiet) {
   return share;
 }
 
+optim::HashRecord read_record(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = path, .key = {}}, "cannot be read");
+  }
+  std::ostringstream text;
+  text << in.rdbuf();
+  return optim::parse_hash_record(text.view());
+}
+
 ckpt::Hashes hash_or_finish(const HashOptions& options, const ckpt::Checkpoint& checkpoint,
                             ckpt::Share share, Console& console) {
   ProgressLine line(console, "hashing");
   line.leave_terminal_if(options.share.distributed && share.rank != 0);
   ckpt::Inventory inventory =
       options.logical ? optim::logical_inventory(checkpoint) : native_inventory(checkpoint);
-  if (options.logical && names_places(inventory)) console.warn(kHasPlaces);
+  if (options.logical && names_places(inventory)) console.warn(optim::kHasPlaces);
   select({&inventory}, options.filter, console);
   if (options.outputs.empty()) {
     return hash(inventory, checkpoint, make_execute_options(console, line), share);
   }
   ckpt::Hashes hashes = list_hashed(inventory);
-  fill(hashes, options.outputs);
+  std::vector<optim::HashRecord> shares;
+  for (const std::string& path : options.outputs) shares.push_back(read_record(path));
+  optim::fill(hashes, std::move(shares));
   return hashes;
 }
 
+// --- --check ---
+
+struct Comparison {
+  const optim::HashRecord &found, &recorded;
+  ckpt::Share share;
+  optim::RecordComparison result;
+};
+
+void print_as_json(Console& console, const Comparison& comparison) {
+  nlohmann::json document = json_document();
+  document["equal"] = comparison.result.is_equal;
+  document["compared"] = comparison.result.compared_count;
+  if (!comparison.found.selection.empty()) {
+    document["selection"] = json_text(comparison.found.selection);
+  }
+  if (comparison.share.world_size == 1) {
+    document["digest"] = comparison.found.digest;
+  } else {
+    document["share"] = share_json(comparison.share);
+  }
+  document["different"] = nlohmann::json::array();
+  for (const auto& [entry, difference] : comparison.result.different) {
+    document["different"].push_back({{"name", json_text(entry)}, {"kind", name(difference)}});
+  }
+  print_json(console, document);
+}
+
+void print_as_text(Console& console, const Comparison& comparison) {
+  const optim::RecordComparison& result = comparison.result;
+  Table table({{.can_shorten = true}, {.can_shorten = true}});
+  for (const auto& [entry, difference] : result.different) {
+    table.add_row({{std::string(name(difference)), Paint::Yellow}, {entry, Paint::Bold}});
+  }
+  table.print(console);
+  console.out() << (result.is_equal ? console.paint(Paint::Green, "equal")
+                                    : console.paint(Paint::Red, "different"))
+                << ": ";
+  if (comparison.share.world_size != 1) console.out() << share_text(comparison.share) << ": ";
+  if (result.compared_count == 0 && comparison.share.world_size == 1) {
+    console.out() << "the digest of the whole, all that was recorded\n";
+  } else {
+    console.out() << result.different.size() << " of " << result.compared_count
+                  << " recorded hashes differ\n";
+  }
+}
+
 // A digest alone does not say of what it is.
-void refuse_other_selection(const HashRecord& recorded, const HashOptions& options) {
+void refuse_other_selection(const optim::HashRecord& recorded, const HashOptions& options) {
   if (recorded.entries.empty() || recorded.selection == options.filter.text()) return;
   const bool is_of_all = recorded.selection.empty();
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = options.record, .key = {}},
@@ -176,16 +236,23 @@ void refuse_other_selection(const HashRecord& recorded, const HashOptions& optio
 
 int compare(const HashOptions& options, const ckpt::Hashes& hashes, ckpt::Share share,
             Console& console) {
-  HashRecord recorded = read_record(options.record);
+  optim::HashRecord recorded = read_record(options.record);
+  require_whole(recorded, options.record);
   refuse_other_selection(recorded, options);
   if (share.world_size != 1) {
     if (recorded.entries.empty())
       usage("the record is a digest of the whole, which no share knows");
-    recorded = part_of(recorded, hashes, share);
+    recorded = optim::part_of(recorded, hashes, share);
   }
-  HashRecord found = record_of(hashes);
+  optim::HashRecord found = optim::record_of(hashes);
   found.selection = options.filter.text();
-  return print_comparison(console, found, recorded, share);
+  const Comparison comparison{found, recorded, share, compare_records(found, recorded, share)};
+  if (console.options().json) {
+    print_as_json(console, comparison);
+  } else if (!console.options().quiet) {
+    print_as_text(console, comparison);
+  }
+  return comparison.result.is_equal ? 0 : 1;
 }
 
 int run(const HashOptions& options, Console& console) {

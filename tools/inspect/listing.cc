@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
 #include <ckpt/error.h>
@@ -15,14 +14,6 @@
 namespace tools::inspect {
 namespace {
 
-Row make_row(const ckpt::TensorEntry& tensor) { return {&tensor, nullptr, count_bytes(tensor)}; }
-
-Row make_row(const ckpt::ObjectEntry& object) {
-  Row row{nullptr, &object, std::nullopt};
-  if (object.region) row.count_bytes = object.region->bytes.count_bytes;
-  return row;
-}
-
 std::string where_text(const std::vector<const FileName*>& files) {
   if (files.empty()) return "-";
   std::string text = ckpt::escaped(*files.front()->path);
@@ -30,7 +21,7 @@ std::string where_text(const std::vector<const FileName*>& files) {
   return text;
 }
 
-void add_json_row(JsonStream& json, const Row& row, FileNames& names) {
+void add_json_row(JsonStream& json, const optim::CatalogRow& row, FileNames& names) {
   json.begin_object();
   if (row.count_bytes) json.key("bytes").number(*row.count_bytes);
   if (row.tensor != nullptr) {
@@ -52,43 +43,7 @@ void add_json_row(JsonStream& json, const Row& row, FileNames& names) {
 
 }  // namespace
 
-bool is_single_file(const ckpt::Catalog& catalog) {
-  return catalog.format == ckpt::Format::Torch && catalog.files.size() == 1 &&
-         catalog.files[0].path.find('/') == std::string::npos;
-}
-
 std::string key_text(const std::string& key) { return ckpt::printed_key(key); }
-
-std::string qualified_key(const std::string& file, const std::string& key) {
-  return file.empty() ? key_text(key) : ckpt::escaped(file) + ":" + key_text(key);
-}
-
-std::vector<Row> list_rows(const ckpt::Catalog& catalog, const KeyFilter& filter) {
-  std::vector<Row> rows;
-  rows.reserve(catalog.tensors.size() + catalog.objects.size());
-  for (const ckpt::TensorEntry& tensor : catalog.tensors) rows.push_back(make_row(tensor));
-  for (const ckpt::ObjectEntry& object : catalog.objects) rows.push_back(make_row(object));
-  if (filter.is_everything()) return rows;
-  ckpt::KeySelection selection = filter.selection();
-  selection.resolve(names_of(rows));
-  std::erase_if(rows, [&](const Row& row) { return !selection.accepts(row.file(), row.key()); });
-  return rows;
-}
-
-std::vector<ckpt::KeyName> names_of(const std::vector<Row>& rows) {
-  std::vector<ckpt::KeyName> names;
-  for (const Row& row : rows) names.push_back({row.file(), row.key()});
-  return names;
-}
-
-void sort_rows(std::vector<Row>& rows, Sort sort) {
-  if (sort == Sort::Stored) return;
-  std::stable_sort(rows.begin(), rows.end(), [sort](const Row& a, const Row& b) {
-    const uint64_t a_bytes = a.count_bytes.value_or(0), b_bytes = b.count_bytes.value_or(0);
-    if (sort == Sort::Size && a_bytes != b_bytes) return a_bytes > b_bytes;
-    return std::tie(a.file(), a.key()) < std::tie(b.file(), b.key());
-  });
-}
 
 FileNames::FileNames(const ckpt::Catalog& catalog) : ranks_(catalog.files.size()) {
   std::vector<uint32_t> order(catalog.files.size());
@@ -103,7 +58,7 @@ FileNames::FileNames(const ckpt::Catalog& catalog) : ranks_(catalog.files.size()
   }
 }
 
-void FileNames::find(const Row& row) {
+void FileNames::find(const optim::CatalogRow& row) {
   found_.clear();
   if (row.tensor != nullptr) {
     for (const ckpt::Chunk& chunk : row.tensor->chunks) found_.push_back(ranks_[chunk.region.file]);
@@ -112,7 +67,7 @@ void FileNames::find(const Row& row) {
   }
 }
 
-const std::vector<const FileName*>& FileNames::of(const Row& row) {
+const std::vector<const FileName*>& FileNames::of(const optim::CatalogRow& row) {
   const bool names_its_file =
       row.tensor == nullptr && !row.object->region && !row.object->file.empty();
   if (names_its_file) {
@@ -134,7 +89,7 @@ const std::vector<const FileName*>& FileNames::of(const Row& row) {
   return result_;
 }
 
-const std::string& FileNames::json_of(const Row& row, const JsonStream& json) {
+const std::string& FileNames::json_of(const optim::CatalogRow& row, const JsonStream& json) {
   const std::vector<const FileName*>& files = of(row);
   if (!json_.empty()) return json_;
   std::vector<std::string_view> quoted;
@@ -158,7 +113,7 @@ void print_rows(Console& console, const Rows& listed) {
                {.title = "WHERE", .drop_order = 1}});
   FileNames names(listed.catalog);
   for (size_t i = 0; i < std::min(listed.limit, listed.rows.size()); ++i) {
-    const Row& row = listed.rows[i];
+    const optim::CatalogRow& row = listed.rows[i];
     const bool is_tensor = row.tensor != nullptr;
     table.add_row({{key_text(row.key()), Paint::Bold},
                    {is_tensor ? std::string(name(row.tensor->dtype)) : "object", Paint::Cyan},
@@ -174,7 +129,7 @@ void add_json_rows(JsonStream& json, const Rows& listed, bool tensors) {
   FileNames names(listed.catalog);
   json.begin_array();
   for (size_t i = 0; i < std::min(listed.limit, listed.rows.size()); ++i) {
-    const Row& row = listed.rows[i];
+    const optim::CatalogRow& row = listed.rows[i];
     if ((row.tensor != nullptr) == tensors) add_json_row(json, row, names);
   }
   json.end_array();

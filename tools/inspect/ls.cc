@@ -2,6 +2,7 @@
 #include <ostream>
 
 #include <common/json.h>
+#include <common/key_filter.h>
 #include <common/option_values.h>
 #include <common/source_options.h>
 #include <common/text.h>
@@ -13,36 +14,38 @@
 namespace tools::inspect {
 namespace {
 
+using optim::RowOrder;
+
 struct LsOptions {
   SourceOptions source;
   KeyFilter filter;
-  Sort sort = Sort::Stored;
+  RowOrder sort = RowOrder::Stored;
   size_t limit = SIZE_MAX;
 
   void declare(CLI::App& app) {
     source.declare(app);
     filter.declare(app);
-    add_choice<Sort>(app, "--sort", sort, {{"key", Sort::Key}, {"size", Sort::Size}})
+    add_choice<RowOrder>(app, "--sort", sort, {{"key", RowOrder::Key}, {"size", RowOrder::Size}})
         ->description("By key, or largest first; default: as stored");
     app.add_option("--limit", limit, "At most this many rows")->check(kCount)->option_text("N");
   }
 };
 
-uint64_t total_bytes(const std::vector<Row>& rows) {
+uint64_t total_bytes(const std::vector<optim::CatalogRow>& rows) {
   uint64_t total = 0;
-  for (const Row& row : rows) total += row.count_bytes.value_or(0);
+  for (const optim::CatalogRow& row : rows) total += row.count_bytes.value_or(0);
   return total;
 }
 
-uint64_t tensor_count(const std::vector<Row>& rows) {
+uint64_t tensor_count(const std::vector<optim::CatalogRow>& rows) {
   uint64_t count = 0;
-  for (const Row& row : rows) count += row.tensor != nullptr ? 1 : 0;
+  for (const optim::CatalogRow& row : rows) count += row.tensor != nullptr ? 1 : 0;
   return count;
 }
 
-void print_json_rows(Console& console, std::vector<Row>& rows, const LsOptions& options,
-                     const ckpt::Catalog& catalog) {
-  if (options.sort == Sort::Stored) sort_rows(rows, Sort::Key);
+void print_json_rows(Console& console, std::vector<optim::CatalogRow>& rows,
+                     const LsOptions& options, const ckpt::Catalog& catalog) {
+  if (options.sort == RowOrder::Stored) sort_rows(rows, RowOrder::Key);
   const Rows listed{catalog, rows, options.limit};
   JsonStream json(console.out());
   json.begin_object();
@@ -69,7 +72,8 @@ int run(const LsOptions& options, Console& console) {
   // Never taken apart: with 10^6 chunks that takes as long as printing them, and the process ends.
   static const auto* opened = new ckpt::Checkpoint(options.source.open_to_list(console));
   const ckpt::Checkpoint& checkpoint = *opened;
-  std::vector<Row> rows = list_rows(checkpoint.catalog(), options.filter);
+  std::vector<optim::CatalogRow> rows =
+      optim::list_rows(checkpoint.catalog(), options.filter.selection());
   sort_rows(rows, options.sort);
   if (console.options().json) {
     print_json_rows(console, rows, options, checkpoint.catalog());

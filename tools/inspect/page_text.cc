@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <iterator>
 #include <sstream>
 
@@ -11,11 +12,25 @@
 namespace tools::inspect {
 namespace {
 
-using optim::LogicalTensor;
+using ckpt::Format;
 using optim::KeyKind;
+using optim::LogicalTensor;
 
 constexpr size_t kLabelWidth = 11;
 constexpr size_t kTypesShown = 3;
+constexpr size_t kRanksShown = 4;
+
+// --- format ---
+
+std::string optimizer_words(const optim::Summary& summary, Format format) {
+  const bool has_state = summary.kinds.contains(std::string(name(KeyKind::OptimizerState)));
+  if (summary.sharding.empty()) return has_state ? "" : ", no optimizer state";
+  if (summary.sharding == "replicated") return ", optimizer state not sharded";
+  if (summary.sharding != "layer_wise") return ", DistributedOptimizer (ZeRO-1)";
+  if (format != Format::TorchDist) return ", LayerWise optimizer";
+  return summary.run.has_common_file ? ", LayerWise optimizer, April 2026"
+                                     : ", LayerWise optimizer, August 2026";
+}
 
 // --- types ---
 
@@ -48,8 +63,8 @@ bool is_moment(const LogicalTensor& tensor) {
          optim::holds_parameters(tensor.dtype);
 }
 
-Fact types_fact(const Overview& overview) {
-  const auto& tensors = overview.contents.tensors;
+Fact types_fact(const optim::Summary& summary) {
+  const auto& tensors = summary.contents.tensors;
   const std::string model = types_text(
       tensors, [](const LogicalTensor& tensor) { return tensor.role == KeyKind::Model; });
   const std::string masters = types_text(tensors, is_master);
@@ -68,32 +83,32 @@ Fact types_fact(const Overview& overview) {
 
 // --- other facts ---
 
-Fact size_fact(const Overview& overview) {
+Fact size_fact(const optim::Summary& summary) {
   Fact fact{"size", {}};
-  if (overview.parameter_count.value_or(0) != 0) {
-    fact.pieces.push_back(amount_text(*overview.parameter_count) +
-                          (*overview.parameter_count == 1 ? " parameter," : " parameters,"));
-  } else if (!overview.contents.uncounted_reason.empty()) {
-    fact.pieces.push_back("parameters not counted (" + overview.contents.uncounted_reason + "),");
+  if (summary.parameter_count.value_or(0) != 0) {
+    fact.pieces.push_back(amount_text(*summary.parameter_count) +
+                          (*summary.parameter_count == 1 ? " parameter," : " parameters,"));
+  } else if (!summary.contents.uncounted_reason.empty()) {
+    fact.pieces.push_back("parameters not counted (" + summary.contents.uncounted_reason + "),");
   }
-  fact.pieces.push_back(size_text(overview.stored_tensor_bytes) + " of tensors,");
-  fact.pieces.push_back(count_text(overview.files.count, "file") + ",");
-  fact.pieces.push_back(size_text(overview.files.count_bytes));
+  fact.pieces.push_back(size_text(summary.stored_tensor_bytes) + " of tensors,");
+  fact.pieces.push_back(count_text(summary.files.count, "file") + ",");
+  fact.pieces.push_back(size_text(summary.files.count_bytes));
   return fact;
 }
 
-std::optional<int64_t> size_of(const Overview& overview, std::string_view name) {
-  for (const auto& [known, size] : overview.run.sizes) {
+std::optional<int64_t> size_of(const optim::Summary& summary, std::string_view name) {
+  for (const auto& [known, size] : summary.run.sizes) {
     if (known == name) return size;
   }
   return std::nullopt;
 }
 
-Fact ranks_fact(const Overview& overview) {
+Fact ranks_fact(const optim::Summary& summary) {
   Fact fact{"ranks", {}};
   std::string text;
   const auto add = [&](const char* label, const char* name, bool also_one) {
-    const auto size = size_of(overview, name);
+    const auto size = size_of(summary, name);
     if (!size || (*size == 1 && !also_one)) return;
     text += (text.empty() ? "" : "  ") + std::string(label) + " " + std::to_string(*size);
   };
@@ -102,15 +117,15 @@ Fact ranks_fact(const Overview& overview) {
   add("VPP", "virtual_pipeline_model_parallel_size", false);
   add("CP", "context_parallel_size", true);
   add("EP", "expert_model_parallel_size", true);
-  if (size_of(overview, "expert_model_parallel_size").value_or(1) > 1 ||
-      size_of(overview, "expert_tensor_parallel_size") !=
-          size_of(overview, "tensor_model_parallel_size")) {
+  if (size_of(summary, "expert_model_parallel_size").value_or(1) > 1 ||
+      size_of(summary, "expert_tensor_parallel_size") !=
+          size_of(summary, "tensor_model_parallel_size")) {
     add("ETP", "expert_tensor_parallel_size", true);
   }
   add("DP", "data_parallel_size", true);
-  const auto world = size_of(overview, "world_size");
+  const auto world = size_of(summary, "world_size");
   const uint64_t ranks =
-      world && *world > 0 ? static_cast<uint64_t>(*world) : overview.writer_count.value_or(0);
+      world && *world > 0 ? static_cast<uint64_t>(*world) : summary.writer_count.value_or(0);
   if (!text.empty()) fact.pieces.push_back(text);
   if (ranks != 0) {
     const std::string saved = "saved by " + count_text(ranks, "rank");
@@ -119,16 +134,28 @@ Fact ranks_fact(const Overview& overview) {
   return fact;
 }
 
-Fact optimizer_fact(const Overview& overview) {
+std::string printed(double value, const char* format) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, format, value);
+  return buffer;
+}
+
+std::string joined(const std::vector<double>& values, const char* format) {
+  std::string text;
+  for (const double value : values) text += (text.empty() ? "" : " / ") + printed(value, format);
+  return text;
+}
+
+Fact optimizer_fact(const optim::Summary& summary) {
   Fact fact{"optimizer", {}};
-  for (size_t i = 0; i < overview.optimizers.size(); ++i) {
-    std::string text = optimizer_text(overview.optimizers[i], i == 0);
-    if (i + 1 < overview.optimizers.size()) text += " |";
+  for (size_t i = 0; i < summary.optimizers.size(); ++i) {
+    std::string text = optimizer_text(summary.optimizers[i], i == 0);
+    if (i + 1 < summary.optimizers.size()) text += " |";
     fact.pieces.push_back(std::move(text));
   }
-  if (fact.pieces.empty() && !overview.states.empty()) {
+  if (fact.pieces.empty() && !summary.states.empty()) {
     std::string text;
-    for (const std::string& state : overview.states) {
+    for (const std::string& state : summary.states) {
       text += (text.empty() ? "state " : ", ") + ckpt::escaped(state);
     }
     fact.pieces.push_back(text);
@@ -137,15 +164,15 @@ Fact optimizer_fact(const Overview& overview) {
 }
 
 // What stands under the optimizers.
-Fact progress_fact(const Overview& overview) {
+Fact progress_fact(const optim::Summary& summary) {
   Fact fact{"", {}};
-  const bool is_zero = !overview.sharding.empty() && overview.sharding != "layer_wise" &&
-                       overview.sharding != "replicated";
-  if (is_zero) fact.pieces.push_back("state " + ckpt::escaped(overview.sharding));
-  if (overview.step && !overview.states.empty()) {
-    fact.pieces.push_back("step " + std::to_string(*overview.step));
+  const bool is_zero = !summary.sharding.empty() && summary.sharding != "layer_wise" &&
+                       summary.sharding != "replicated";
+  if (is_zero) fact.pieces.push_back("state " + ckpt::escaped(summary.sharding));
+  if (summary.step && !summary.states.empty()) {
+    fact.pieces.push_back("step " + std::to_string(*summary.step));
   }
-  const std::string balance = balance_text(overview.groups.ranks);
+  const std::string balance = balance_text(optim::balance_of(summary.groups.ranks));
   if (!balance.empty()) fact.pieces.push_back(balance);
   for (size_t i = 0; i + 1 < fact.pieces.size(); ++i) fact.pieces[i] += ";";
   return fact;
@@ -169,22 +196,22 @@ Fact sentence(const std::string& text, const std::string& last) {
   return fact;
 }
 
-Fact status_fact(const Status& status) {
+Fact status_fact(const optim::Status& status) {
   const std::string verify = "ckpt-inspect verify";
   switch (status.health) {
-    case Health::Complete:
+    case optim::Health::Complete:
       return {"status", {"complete (quick check);", "checksums not read: " + verify}};
-    case Health::FilesPresent:
+    case optim::Health::FilesPresent:
       return {"status", {"every file is there;", "contents not checked: " + verify}};
-    case Health::Unsure:
+    case optim::Health::Unsure:
       return sentence(
           "every file is there, but the state does not fit the parameters: " + status.problem + ";",
           "see " + verify);
-    case Health::Incomplete:
+    case optim::Health::Incomplete:
       return {"status",
               {"incomplete: " + ckpt::escaped(status.missing.front()) + " is missing" +
                more_text(status.missing.size(), "files")}};
-    case Health::Damaged:
+    case optim::Health::Damaged:
       return sentence(
           "damaged: " + status.problem + more_text(status.problem_count, "findings") + ";",
           "see " + verify);
@@ -194,11 +221,55 @@ Fact status_fact(const Status& status) {
 
 }  // namespace
 
-std::vector<Fact> facts_of(const Overview& overview) {
-  std::vector<Fact> facts = {{"format", {overview.format}}, size_fact(overview),
-                             types_fact(overview),          ranks_fact(overview),
-                             optimizer_fact(overview),      progress_fact(overview),
-                             status_fact(overview.status)};
+std::string format_words(const Page& page) {
+  const Format format = page.checkpoint.catalog().format;
+  const std::string& variant = page.summary.variant;
+  if (variant == "megatron") {
+    return "Megatron " + std::string(name(format)) + optimizer_words(page.summary, format);
+  }
+  switch (format) {
+    case Format::Torch: return "torch.save file";
+    case Format::TorchDist: return "PyTorch DCP (torch_dist)";
+    case Format::Safetensors: break;
+  }
+  return variant == "hf" ? "safetensors, as Hugging Face writes it" : "safetensors";
+}
+
+std::string optimizer_text(const optim::OptimizerFacts& facts, bool is_first) {
+  std::string text = facts.rule;
+  if (facts.parameter_count) {
+    const uint64_t count = *facts.parameter_count;
+    text += " " + (is_first ? count_text(count, "parameter") : std::to_string(count));
+  }
+  const auto add = [&](const char* label, const std::vector<double>& values) {
+    if (!values.empty()) text += label + joined(values, "%.3g");
+  };
+  add(", lr ", facts.learning_rates);
+  add(", wd ", facts.weight_decays);
+  return text;
+}
+
+std::string balance_text(const std::vector<double>& shares) {
+  if (shares.empty()) return {};
+  std::string text;
+  if (shares.size() <= kRanksShown) {
+    text = joined(shares, "%.2f");
+  } else {
+    const auto [least, most] = std::ranges::minmax(shares);
+    text = printed(least, "%.2f") + " to " + printed(most, "%.2f");
+  }
+  return "balance " + text + " of the mean work";
+}
+
+std::vector<Fact> facts_of(const Page& page) {
+  const optim::Summary& summary = page.summary;
+  std::vector<Fact> facts = {{"format", {format_words(page)}},
+                             size_fact(summary),
+                             types_fact(summary),
+                             ranks_fact(summary),
+                             optimizer_fact(summary),
+                             progress_fact(summary),
+                             status_fact(summary.status)};
   if (facts[4].pieces.empty()) facts[5].label = "optimizer";
   std::erase_if(facts, [](const Fact& fact) { return fact.pieces.empty(); });
   return facts;

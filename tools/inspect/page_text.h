@@ -4,10 +4,20 @@
 #include <string>
 #include <vector>
 
-#include "inspect/overview.h"
+#include <ckpt/checkpoint.h>
+#include <optim/summary.h>
 
 // The lines of the page about a checkpoint, as pure text.
 namespace tools::inspect {
+
+struct Page {
+  const ckpt::Checkpoint& checkpoint;
+  const optim::Summary& summary;
+  bool is_of_tracker = false;  // which names the iteration
+};
+
+// "Megatron torch, LayerWise optimizer", "torch.save file".
+std::string format_words(const Page& page);
 
 // A label and what is said under it, in pieces that stay together on a line.
 struct Fact {
@@ -16,7 +26,13 @@ struct Fact {
 };
 
 // In the order of the page; what has nothing to say is left out.
-std::vector<Fact> facts_of(const Overview& overview);
+std::vector<Fact> facts_of(const Page& page);
+
+// "Muon 9 parameters, lr 0.00815, wd 0.1"; of all but the first without the word.
+std::string optimizer_text(const optim::OptimizerFacts& facts, bool is_first);
+
+// "balance 1.20 / 0.80 of the mean work" of optim::balance_of(); empty where that is.
+std::string balance_text(const std::vector<double>& shares);
 
 // Lines of at most `width` columns where the pieces allow it: a piece that does not fit on a line
 // starts the next one.

@@ -9,9 +9,9 @@
 
 namespace tools::inspect {
 
-// Leaves in the inventories what --include and --exclude select; a key may be in one of them alone.
-// Warns of globs that match nothing. Throws NotFound where an included key is not there, or nothing
-// is left: of nothing there is nothing to say.
+// Leaves in the inventories what --include and --exclude select. Warns of globs that match nothing.
+// Throws NotFound where an included key is not there, or nothing is left: of nothing there is
+// nothing to say.
 void select(const std::vector<ckpt::Inventory*>& inventories, const KeyFilter& filter,
             Console& console);
 

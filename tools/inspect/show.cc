@@ -1,24 +1,27 @@
 // ckpt-inspect show: chunks, statistics and first values of a tensor; the tree of an object.
 #include <algorithm>
-#include <deque>
 #include <filesystem>
 #include <ostream>
 
 #include <ckpt/error.h>
 #include <ckpt/statistics.h>
 #include <common/json.h>
+#include <common/key_filter.h>
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
+#include <optim/subjects.h>
+#include <optim/value_at.h>
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
 #include "inspect/listing.h"
-#include "inspect/value_at.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
 namespace {
+
+using optim::Subject;
 
 struct ShowOptions {
   SourceOptions source;
@@ -36,99 +39,6 @@ struct ShowOptions {
   }
 };
 
-// What a KEY names: a row of the catalog, or a value inside a torch.save file.
-struct Subject {
-  std::string file;
-  std::string key;
-  const ckpt::TensorEntry* tensor = nullptr;
-  const ckpt::ObjectEntry* object = nullptr;
-  std::optional<ckpt::Value> value = std::nullopt;
-};
-
-// Values inside torch.save files, deeper than the objects that the catalog lists.
-std::vector<Subject> find_values(const ckpt::Checkpoint& checkpoint, const std::string& typed,
-                                 ckpt::KeyMatch match) {
-  std::vector<Subject> found;
-  const bool is_single = is_single_file(checkpoint.catalog());
-  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
-    const ckpt::Document* document = checkpoint.document(file.path);
-    if (document == nullptr) continue;
-    const bool is_qualified = typed.starts_with(file.path + ":");
-    const std::string key = is_qualified ? typed.substr(file.path.size() + 1) : typed;
-    for (const NamedValue& value : values_named(document->tree.root(), key, match)) {
-      found.push_back({is_single ? "" : file.path, value.pointer, nullptr, nullptr, value.value});
-    }
-  }
-  return found;
-}
-
-// The rows that a key names best, and how well. An object without a region is a part of its file's
-// value tree.
-std::vector<Subject> find_rows(const std::vector<Row>& rows, const ckpt::KeyPattern& pattern,
-                               ckpt::KeyMatch& best) {
-  std::vector<Subject> found;
-  for (const Row& row : rows) {
-    if (row.object != nullptr && !row.object->region) continue;
-    const ckpt::KeyMatch match = pattern.match({row.file(), row.key()});
-    if (match == ckpt::KeyMatch::None || match < best) continue;
-    if (match > best) found.clear();
-    best = match;
-    found.push_back({row.file(), row.key(), row.tensor, row.object});
-  }
-  return found;
-}
-
-// "weight[0:4, :8]" without its brackets.
-std::string without_slice(const std::string& typed) {
-  const size_t open = typed.rfind('[');
-  const bool is_slice = open != typed.npos && typed.ends_with(']') &&
-                        typed.find_first_not_of("0123456789:, -", open + 1) == typed.size() - 1;
-  return is_slice ? typed.substr(0, open) : typed;
-}
-
-// Also values inside torch.save files may have been meant.
-[[noreturn]] void refuse_unknown_value(const ckpt::Checkpoint& checkpoint,
-                                       std::vector<ckpt::KeyName> names, const std::string& typed) {
-  const bool is_single = is_single_file(checkpoint.catalog());
-  std::deque<std::vector<std::string>> pointers;  // what names point into
-  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
-    const ckpt::Document* document = checkpoint.document(file.path);
-    if (document == nullptr) continue;
-    for (const std::string& pointer : pointers.emplace_back(pointers_near(document->tree.root()))) {
-      names.push_back({is_single ? std::string_view() : file.path, pointer});
-    }
-  }
-  ckpt::refuse_unknown_key(typed, names);
-}
-
-[[noreturn]] void throw_not_found(const ckpt::Checkpoint& checkpoint, const std::vector<Row>& rows,
-                                  const std::string& typed) {
-  const std::string key = without_slice(typed);
-  std::vector<ckpt::KeyName> names = names_of(rows);
-  const ckpt::KeyPattern pattern(key);
-  const bool is_slice = key != typed && std::ranges::any_of(names, [&](const ckpt::KeyName& name) {
-                          return pattern.match(name) != ckpt::KeyMatch::None;
-                        });
-  if (!is_slice) refuse_unknown_value(checkpoint, std::move(names), typed);
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = typed},
-                    "slices are not built into this version",
-                    "show '" + ckpt::escaped(key) + "' gives statistics and the first values");
-}
-
-// Keys as they are spelled before other spellings, globs last; rows before what lies in them.
-std::vector<Subject> find_subjects(const ckpt::Checkpoint& checkpoint, const std::vector<Row>& rows,
-                                   const std::string& typed) {
-  ckpt::KeyMatch best = ckpt::KeyMatch::None;
-  std::vector<Subject> found = find_rows(rows, ckpt::KeyPattern(typed), best);
-  for (const ckpt::KeyMatch match : {ckpt::KeyMatch::Exact, ckpt::KeyMatch::Spelling}) {
-    if (best >= match) return found;
-    std::vector<Subject> values = find_values(checkpoint, typed, match);
-    if (!values.empty()) return values;
-  }
-  if (found.empty()) throw_not_found(checkpoint, rows, typed);
-  return found;
-}
-
 // The tensor in its file's value tree; only torch.save files have one.
 std::optional<ckpt::Value> tensor_value(const Subject& subject,
                                         const ckpt::Checkpoint& checkpoint) {
@@ -136,7 +46,7 @@ std::optional<ckpt::Value> tensor_value(const Subject& subject,
   if (catalog.format != ckpt::Format::Torch) return std::nullopt;
   const std::string& file = subject.file.empty() ? catalog.files.at(0).path : subject.file;
   const ckpt::Document* document = checkpoint.document(file);
-  return document == nullptr ? std::nullopt : value_at(document->tree.root(), subject.key);
+  return document == nullptr ? std::nullopt : optim::value_at(document->tree.root(), subject.key);
 }
 
 std::vector<ckpt::TensorAttribute> tensor_attributes(const Subject& subject,
@@ -268,40 +178,14 @@ nlohmann::json subject_to_json(const Subject& subject, const ckpt::Checkpoint& c
   return json;
 }
 
-// What the KEYs name, or without one every row.
-std::vector<Subject> named_subjects(const ckpt::Checkpoint& checkpoint,
-                                    const std::vector<Row>& rows,
-                                    const std::vector<std::string>& keys) {
-  std::vector<Subject> subjects;
-  for (const std::string& key : keys) {
-    const std::vector<Subject> found = find_subjects(checkpoint, rows, key);
-    subjects.insert(subjects.end(), found.begin(), found.end());
-  }
-  for (const Row& row : rows) {
-    const bool is_shown = row.tensor != nullptr || row.object->region;
-    if (keys.empty() && is_shown) {
-      subjects.push_back({row.file(), row.key(), row.tensor, row.object});
-    }
-  }
-  return subjects;
-}
-
-// Of these what --include and --exclude select. Throws NotFound where that is nothing.
-void keep_selected(std::vector<Subject>& subjects, const KeyFilter& filter) {
-  if (filter.is_everything()) return;
-  std::vector<ckpt::KeyName> names;
-  for (const Subject& subject : subjects) names.push_back({subject.file, subject.key});
-  ckpt::KeySelection selection = filter.selection();
-  selection.resolve(names);
-  selection.refuse_missing(names);
-  std::vector<Subject> kept;
-  for (const Subject& subject : subjects) {
-    if (selection.accepts(subject.file, subject.key)) kept.push_back(subject);
-  }
-  subjects = std::move(kept);
-  if (!subjects.empty()) return;
+// What KEYs, --include and --exclude name. Throws NotFound where that is nothing.
+std::vector<Subject> find_selected(const ckpt::Checkpoint& checkpoint, const ShowOptions& options) {
+  std::vector<Subject> subjects = optim::find_subjects(checkpoint, options.keys);
+  if (options.filter.is_everything()) return subjects;
+  keep_selected(subjects, options.filter.selection());
+  if (!subjects.empty()) return subjects;
   throw ckpt::Error(ckpt::ErrorCode::NotFound, {},
-                    "no tensor or object is selected by " + filter.text(),
+                    "no tensor or object is selected by " + options.filter.text(),
                     "ckpt-inspect ls lists the keys");
 }
 
@@ -326,9 +210,7 @@ int run(const ShowOptions& options, Console& console) {
                       "ckpt-inspect ls lists the keys");
   }
   const ckpt::Checkpoint checkpoint = open_source(options);
-  const std::vector<Row> rows = list_rows(checkpoint.catalog(), {});
-  std::vector<Subject> subjects = named_subjects(checkpoint, rows, options.keys);
-  keep_selected(subjects, options.filter);
+  const std::vector<Subject> subjects = find_selected(checkpoint, options);
   if (!console.options().json) {
     for (const Subject& subject : subjects) print_subject(console, subject, checkpoint);
     return 0;

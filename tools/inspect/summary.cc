@@ -1,16 +1,16 @@
 // ckpt-inspect PATH: one page about a checkpoint.
 #include <ostream>
+#include <span>
 
 #include <ckpt/error.h>
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <optim/key_kind.h>
+#include <optim/summary.h>
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
 #include "inspect/listing.h"
-#include "inspect/overview.h"
 #include "inspect/page_text.h"
 #include "inspect/summary_json.h"
 #include "inspect/value_text.h"
@@ -31,39 +31,39 @@ struct SummaryOptions {
 
 size_t page_width(const Console& console) { return console.screen().width.value_or(kPageWidth); }
 
-std::vector<std::string> head_lines(const ckpt::Catalog& catalog, const Overview& overview,
-                                    size_t width) {
-  const std::string path = ckpt::escaped(overview.path);
+std::vector<std::string> head_lines(const Page& page, size_t width) {
+  const ckpt::Catalog& catalog = page.checkpoint.catalog();
+  const std::string path = ckpt::escaped(page.summary.path);
   if (!catalog.iteration) return {path};
   const std::string text = "iteration " + std::to_string(*catalog.iteration) +
-                           (overview.is_of_tracker ? " (latest_checkpointed_iteration.txt)" : "");
+                           (page.is_of_tracker ? " (latest_checkpointed_iteration.txt)" : "");
   const size_t used = display_width(path);
   const size_t blanks = used + 2 > kIterationColumn ? 2 : kIterationColumn - used;
   if (used + blanks + text.size() > width) return {path, "           " + text};
   return {path + std::string(blanks, ' ') + text};
 }
 
-Paint paint_of(const Fact& fact, const Status& status) {
+Paint paint_of(const Fact& fact, const optim::Status& status) {
   if (fact.label != "status") return Paint::Plain;
   switch (status.health) {
-    case Health::Complete: return Paint::Green;
-    case Health::Incomplete:
-    case Health::Damaged: return Paint::Red;
+    case optim::Health::Complete: return Paint::Green;
+    case optim::Health::Incomplete:
+    case optim::Health::Damaged: return Paint::Red;
     default: return Paint::Yellow;
   }
 }
 
 // The number of lines that were printed.
-size_t print_facts(Console& console, const ckpt::Catalog& catalog, const Overview& overview) {
+size_t print_facts(Console& console, const Page& page) {
   const size_t width = page_width(console);
   size_t count = 0;
   const auto print = [&](const std::string& line, Paint paint) {
     console.out() << console.paint(paint, console.screen().shown(line)) << '\n';
     ++count;
   };
-  for (const std::string& line : head_lines(catalog, overview, width)) print(line, Paint::Bold);
-  for (const Fact& fact : facts_of(overview)) {
-    const Paint paint = paint_of(fact, overview.status);
+  for (const std::string& line : head_lines(page, width)) print(line, Paint::Bold);
+  for (const Fact& fact : facts_of(page)) {
+    const Paint paint = paint_of(fact, page.summary.status);
     for (const std::string& line : fact_lines(fact, width)) print(line, paint);
   }
   return count;
@@ -71,7 +71,7 @@ size_t print_facts(Console& console, const ckpt::Catalog& catalog, const Overvie
 
 std::string size_or_dash(uint64_t bytes) { return bytes != 0 ? size_text(bytes) : "-"; }
 
-void add_module(Table& table, const ModuleRow& row, uint64_t count_max) {
+void add_module(Table& table, const optim::ModuleRow& row, uint64_t count_max) {
   table.add_row({{ckpt::escaped(row.name)},
                  {row.size.parameter_count != 0 ? amount_text(row.size.parameter_count) : "-"},
                  {size_or_dash(row.size.model_bytes)},
@@ -80,17 +80,12 @@ void add_module(Table& table, const ModuleRow& row, uint64_t count_max) {
 }
 
 // The modules that are not shown, as one row.
-ModuleRow rest_of(const std::vector<ModuleRow>& rows, size_t first) {
-  ModuleRow rest{"(" + count_text(rows.size() - first, "more module") + ")", {}, 0};
-  for (size_t i = first; i < rows.size(); ++i) {
-    rest.size.parameter_count += rows[i].size.parameter_count;
-    rest.size.model_bytes += rows[i].size.model_bytes;
-    rest.size.optimizer_bytes += rows[i].size.optimizer_bytes;
-  }
-  return rest;
+optim::ModuleRow rest_of(const std::vector<optim::ModuleRow>& rows, size_t first) {
+  return {"(" + count_text(rows.size() - first, "more module") + ")",
+          optim::sum_of(std::span(rows).subspan(first)), 0};
 }
 
-void print_modules(Console& console, const ModuleTable& modules, size_t limit) {
+void print_modules(Console& console, const optim::ModuleTable& modules, size_t limit) {
   Table table({{"MODULE", Align::Left, true},
                {"PARAMETERS", Align::Right},
                {"MODEL", Align::Right},
@@ -112,7 +107,7 @@ void print_modules(Console& console, const ModuleTable& modules, size_t limit) {
 }
 
 void print_largest(Console& console, const std::vector<optim::LogicalTensor>& tensors) {
-  const auto largest = largest_tensors(tensors, kLargestShown);
+  const auto largest = optim::largest_tensors(tensors, kLargestShown);
   if (largest.empty()) return;
   Table table({{"LARGEST", Align::Left, true}, {"SHAPE"}, {"TYPE"}, {"BYTES"}});
   for (const optim::LogicalTensor* tensor : largest) {
@@ -125,8 +120,8 @@ void print_largest(Console& console, const std::vector<optim::LogicalTensor>& te
   table.print(console);
 }
 
-void print_next(Console& console, const Overview& overview, const std::string& path) {
-  const std::string groups = overview.groups.groups.empty() ? "" : "groups | ";
+void print_next(Console& console, const optim::Summary& summary, const std::string& path) {
+  const std::string groups = summary.groups.groups.empty() ? "" : "groups | ";
   const std::string commands =
       "next: ckpt-inspect ls | tree | " + groups + "show KEY | verify | diff OTHER  ";
   const std::string shown = ckpt::escaped(path);
@@ -164,29 +159,31 @@ void print_args(Console& console, const ckpt::Value& args) {
   table.print(console);
 }
 
-void print_details(Console& console, const ckpt::Checkpoint& checkpoint, const Overview& overview) {
-  print_files(console, checkpoint.catalog());
-  const std::vector<Row> rows = list_rows(checkpoint.catalog(), {});
+void print_details(Console& console, const Page& page) {
+  const ckpt::Catalog& catalog = page.checkpoint.catalog();
+  print_files(console, catalog);
+  const std::vector<optim::CatalogRow> rows = optim::list_rows(catalog);
   console.out() << '\n';
-  print_rows(console, {checkpoint.catalog(), rows});
-  if (overview.run.args) print_args(console, *overview.run.args);
+  print_rows(console, {catalog, rows});
+  const auto& args = page.summary.run.args;
+  if (args) print_args(console, *args);
 }
 
 int run(const SummaryOptions& options, Console& console) {
   const ckpt::Checkpoint checkpoint = options.source.open_quietly();
-  const Overview overview =
-      make_overview(checkpoint, checkpoint.was_root() && !options.source.iteration);
+  const optim::Summary summary = optim::summarize(checkpoint);
+  const Page page{checkpoint, summary, checkpoint.was_root() && !options.source.iteration};
   if (console.options().json) {
-    print_summary_as_json(console, checkpoint, overview);
+    print_summary_as_json(console, page);
     return 0;
   }
   const bool is_verbose = console.options().verbose;
-  const size_t fact_lines = print_facts(console, checkpoint.catalog(), overview);
-  print_modules(console, overview.modules, is_verbose ? SIZE_MAX : modules_shown(fact_lines));
-  print_largest(console, overview.contents.tensors);
-  if (is_verbose) print_details(console, checkpoint, overview);
+  const size_t fact_lines = print_facts(console, page);
+  print_modules(console, summary.modules, is_verbose ? SIZE_MAX : modules_shown(fact_lines));
+  print_largest(console, summary.contents.tensors);
+  if (is_verbose) print_details(console, page);
   console.out() << '\n';
-  print_next(console, overview, options.source.path);
+  print_next(console, summary, options.source.path);
   return 0;
 }
 

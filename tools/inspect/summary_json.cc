@@ -1,15 +1,16 @@
 #include "inspect/summary_json.h"
 
+#include <ckpt/error.h>
 #include <common/json.h>
 
-#include "inspect/listing.h"
+#include "inspect/value_text.h"
 
 namespace tools::inspect {
 namespace {
 
 constexpr size_t kLargestListed = 10;
 
-nlohmann::json to_json(const std::map<std::string, Total>& totals) {
+nlohmann::json to_json(const std::map<std::string, optim::Total>& totals) {
   nlohmann::json json = nlohmann::json::object();
   for (const auto& [name, total] : totals) {
     json[name] = {{"count", total.count}, {"bytes", total.count_bytes}};
@@ -17,9 +18,21 @@ nlohmann::json to_json(const std::map<std::string, Total>& totals) {
   return json;
 }
 
-nlohmann::json to_json(const ModuleTable& modules) {
+nlohmann::json writers_json(const optim::Summary& summary) {
+  nlohmann::json json = nlohmann::json::object();
+  if (!summary.run.checkpoint_version.empty()) {
+    json["megatron_checkpoint_version"] = json_text(summary.run.checkpoint_version);
+  }
+  const auto& version = summary.dcp_version;
+  if (!version) return json;
+  json["dcp_metadata_version"] = json_text(
+      version->is(ckpt::Kind::Str) ? ckpt::escaped(version->text()) : value_text(*version));
+  return json;
+}
+
+nlohmann::json to_json(const optim::ModuleTable& modules) {
   nlohmann::json json = nlohmann::json::array();
-  for (const ModuleRow& row : modules.rows) {
+  for (const optim::ModuleRow& row : modules.rows) {
     json.push_back({{"name", json_text(row.name)},
                     {"parameters", row.size.parameter_count},
                     {"model_bytes", row.size.model_bytes},
@@ -31,7 +44,7 @@ nlohmann::json to_json(const ModuleTable& modules) {
 
 nlohmann::json largest_json(const std::vector<optim::LogicalTensor>& tensors) {
   nlohmann::json json = nlohmann::json::array();
-  for (const optim::LogicalTensor* tensor : largest_tensors(tensors, kLargestListed)) {
+  for (const optim::LogicalTensor* tensor : optim::largest_tensors(tensors, kLargestListed)) {
     json.push_back({{"name", json_text(tensor->name)},
                     {"shape", tensor->shape},
                     {"dtype", ckpt::name(tensor->dtype)},
@@ -40,9 +53,9 @@ nlohmann::json largest_json(const std::vector<optim::LogicalTensor>& tensors) {
   return json;
 }
 
-nlohmann::json rules_json(const std::vector<OptimizerFacts>& optimizers) {
+nlohmann::json rules_json(const std::vector<optim::OptimizerFacts>& optimizers) {
   nlohmann::json json = nlohmann::json::array();
-  for (const OptimizerFacts& facts : optimizers) {
+  for (const optim::OptimizerFacts& facts : optimizers) {
     json.push_back({{"rule", facts.rule},
                     {"learning_rates", facts.learning_rates},
                     {"weight_decays", facts.weight_decays}});
@@ -51,19 +64,19 @@ nlohmann::json rules_json(const std::vector<OptimizerFacts>& optimizers) {
   return json;
 }
 
-nlohmann::json optimizer_json(const Overview& overview) {
-  nlohmann::json json = {{"rules", rules_json(overview.optimizers)}, {"states", overview.states}};
+nlohmann::json optimizer_json(const optim::Summary& summary) {
+  nlohmann::json json = {{"rules", rules_json(summary.optimizers)}, {"states", summary.states}};
   for (auto& state : json["states"]) state = json_text(state.get<std::string>());
-  if (!overview.sharding.empty()) json["sharding"] = json_text(overview.sharding);
-  if (overview.step && !overview.states.empty()) json["step"] = *overview.step;
+  if (!summary.sharding.empty()) json["sharding"] = json_text(summary.sharding);
+  if (summary.step && !summary.states.empty()) json["step"] = *summary.step;
   json["balance"] = nlohmann::json::array();
-  for (const optim::RankLoad& load : overview.groups.ranks) {
+  for (const optim::RankLoad& load : summary.groups.ranks) {
     if (load.cost) json["balance"].push_back({{"rank", load.rank}, {"cost", *load.cost}});
   }
   return json;
 }
 
-nlohmann::json to_json(const Status& status) {
+nlohmann::json to_json(const optim::Status& status) {
   nlohmann::json json = {{"health", name(status.health)}, {"findings", status.problem_count}};
   if (!status.problem.empty()) json["problem"] = json_text(status.problem);
   return json;
@@ -79,39 +92,36 @@ nlohmann::json files_json(const ckpt::Catalog& catalog) {
 
 }  // namespace
 
-void print_summary_as_json(Console& console, const ckpt::Checkpoint& checkpoint,
-                           const Overview& overview) {
-  const ckpt::Catalog& catalog = checkpoint.catalog();
+void print_summary_as_json(Console& console, const Page& page) {
+  const ckpt::Catalog& catalog = page.checkpoint.catalog();
+  const optim::Summary& summary = page.summary;
   nlohmann::json document = json_document(2);
-  document["path"] = json_text(overview.path);
+  document["path"] = json_text(summary.path);
   document["format"] = name(catalog.format);
-  document["format_text"] = overview.format;
-  if (!overview.format_variant.empty()) document["format_variant"] = overview.format_variant;
+  document["format_text"] = format_words(page);
+  if (!summary.variant.empty()) document["format_variant"] = summary.variant;
   if (catalog.iteration) document["iteration"] = *catalog.iteration;
-  if (catalog.iteration) document["iteration_from_tracker"] = overview.is_of_tracker;
-  document["writers"] = nlohmann::json::object();
-  for (const auto& [writer, version] : overview.writers) {
-    document["writers"][writer] = json_text(version);
-  }
+  if (catalog.iteration) document["iteration_from_tracker"] = page.is_of_tracker;
+  document["writers"] = writers_json(summary);
   document["parallel"] = nlohmann::json::object();
-  for (const auto& [size, value] : overview.run.sizes) document["parallel"][size] = value;
-  if (overview.writer_count) document["writing_ranks"] = *overview.writer_count;
-  if (overview.parameter_count) document["parameters"] = *overview.parameter_count;
-  if (!overview.contents.uncounted_reason.empty()) {
-    document["uncounted_reason"] = overview.contents.uncounted_reason;
+  for (const auto& [size, value] : summary.run.sizes) document["parallel"][size] = value;
+  if (summary.writer_count) document["writing_ranks"] = *summary.writer_count;
+  if (summary.parameter_count) document["parameters"] = *summary.parameter_count;
+  if (!summary.contents.uncounted_reason.empty()) {
+    document["uncounted_reason"] = summary.contents.uncounted_reason;
   }
-  document["tensor_bytes"] = overview.stored_tensor_bytes;
-  document["file_count"] = overview.files.count;
-  document["file_bytes"] = overview.files.count_bytes;
-  document["kinds"] = to_json(overview.kinds);
-  document["dtypes"] = to_json(overview.dtypes);
-  document["modules"] = to_json(overview.modules);
-  document["unnamed_optimizer_bytes"] = overview.modules.unnamed_optimizer_bytes;
-  document["largest"] = largest_json(overview.contents.tensors);
-  document["optimizer"] = optimizer_json(overview);
-  document["status"] = to_json(overview.status);
+  document["tensor_bytes"] = summary.stored_tensor_bytes;
+  document["file_count"] = summary.files.count;
+  document["file_bytes"] = summary.files.count_bytes;
+  document["kinds"] = to_json(summary.kinds);
+  document["dtypes"] = to_json(summary.dtypes);
+  document["modules"] = to_json(summary.modules);
+  document["unnamed_optimizer_bytes"] = summary.modules.unnamed_optimizer_bytes;
+  document["largest"] = largest_json(summary.contents.tensors);
+  document["optimizer"] = optimizer_json(summary);
+  document["status"] = to_json(summary.status);
   document["files"] = files_json(catalog);
-  for (const std::string& path : overview.status.missing) {
+  for (const std::string& path : summary.status.missing) {
     document["missing_files"].push_back(json_text(path));
   }
   print_json(console, document);

@@ -1,14 +1,12 @@
 #pragma once
 
-#include <ckpt/checkpoint.h>
 #include <common/console.h>
 
-#include "inspect/overview.h"
+#include "inspect/page_text.h"
 
 namespace tools::inspect {
 
 // docs/schema/summary.json.
-void print_summary_as_json(Console& console, const ckpt::Checkpoint& checkpoint,
-                           const Overview& overview);
+void print_summary_as_json(Console& console, const Page& page);
 
 }  // namespace tools::inspect

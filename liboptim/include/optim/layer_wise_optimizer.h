@@ -17,6 +17,8 @@ namespace optim {
 // Called on each wrapped optimizer once it has its own parameters, e.g. to create its state.
 using InitStateFn = std::function<void(GroupOptimizer&, const OptimizerConfig&)>;
 
+struct LayerWiseSharding;  // who owns what, and the communicators
+
 struct LayerWiseOptions {
   std::vector<InitStateFn> init_state_fns = {};  // one per optimizer, or none
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;
@@ -87,24 +89,14 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
   void save_state_dict_to_file(const std::filesystem::path& file);
   void load_state_dict_from_file(const std::filesystem::path& file);
 
- protected:
-  bool agree_on_overflow(bool found_inf) override;
-  int64_t grad_count() override;
-  void barrier() override;
-  at::Device device() override;
-  void sum_stats(at::Tensor& stats) override;
-  uint32_t stats_count() override;
-  bool has_peers() const override;
-
  private:
-  struct Sharding;  // who owns what, and the communicators
-  struct Gathers;   // one round trip of all parameters
+  struct Gathers;  // one round trip of all parameters
   std::vector<std::unique_ptr<Optimizer>> shard_params(
       std::vector<std::unique_ptr<Optimizer>> optimizers);
   void deal_out(std::vector<std::vector<OptimizerGroup>>& groups_by_optimizer);
   Gathers make_gathers();
 
-  std::unique_ptr<Sharding> sharding_;
+  std::unique_ptr<LayerWiseSharding> sharding_;
 };
 
 struct MegatronOptimizerOptions {

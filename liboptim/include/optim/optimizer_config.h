@@ -1,22 +1,19 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include <ckpt/dtype.h>
 #include <optim/layout_export.h>
+#include <optim/timers.h>
 #include <optim/update_modes.h>
 
 namespace optim {
 
 // Asks validate() to refuse what the reference refuses, even where Shardwise can do it.
 struct ReferenceRules {};
-
-enum class TimerEvent : uint8_t { Start, Stop };
-using TimerFn = std::function<void(std::string_view section, TimerEvent event)>;
 
 // Megatron-Core's core.optimizer.optimizer_config.OptimizerConfig: its fields, names and defaults.
 // A plain value; std::nullopt is the reference's None.
@@ -80,8 +77,7 @@ struct OPTIM_LAYOUT_EXPORT OptimizerConfig {
   int64_t soap_precondition_frequency = 1;  // steps between two refreshes of the basis
   bool soap_use_kl_shampoo = true;
   Moment2Method adaptive_muon_moment2_method = Moment2Method::AdaMuon;
-  double adaptive_muon_beta2 = 0.95;
-  double adaptive_muon_eps = 1e-08;
+  double adaptive_muon_beta2 = 0.95, adaptive_muon_eps = 1e-08;
 
   // --- Sharding and communication
   bool use_distributed_optimizer = false;             // ZeRO-1: state sharded by element ranges

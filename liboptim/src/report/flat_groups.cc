@@ -1,7 +1,6 @@
 #include "report/flat_groups.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <map>
 #include <set>
@@ -10,6 +9,7 @@
 #include <ckpt/statistics.h>
 
 #include "model/tensor_names.h"
+#include "report/value_signature.h"
 
 namespace optim {
 namespace {
@@ -18,7 +18,6 @@ using ckpt::Kind;
 using ckpt::Value;
 
 constexpr std::string_view kGroups = "param_groups";
-constexpr int kNestingMax = 8;  // of a setting's value
 
 // A stored setting: what is behind "param_groups." in its key, and where its value is.
 struct Setting {
@@ -73,30 +72,6 @@ bool are_numbered(const std::vector<Setting>& settings) {
     if (setting.without_first() == "params") with_params.insert(setting.first_step());
   }
   return numbers == with_params;
-}
-
-// What tells values of settings apart; nullopt for what is neither a number nor text, nor a list of
-// them.
-std::optional<std::string> signature_of(const Value& value, int depth = 0) {
-  const auto kind = std::to_string(static_cast<int>(value.kind())) + ":";
-  switch (value.kind()) {
-    case Kind::None: return kind;
-    case Kind::Bool:
-    case Kind::Int: return kind + std::to_string(value.as_int());
-    case Kind::Float: return kind + std::to_string(std::bit_cast<uint64_t>(value.as_float()));
-    case Kind::BigInt:
-    case Kind::Str: return kind + std::to_string(value.text().size()) + std::string(value.text());
-    case Kind::List:
-    case Kind::Tuple: break;
-    default: return std::nullopt;
-  }
-  std::string signature = kind + "(";
-  for (size_t i = 0; i < value.size() && depth < kNestingMax; ++i) {
-    const auto element = signature_of(value[i], depth + 1);
-    if (!element) return std::nullopt;
-    signature += *element + ",";
-  }
-  return depth < kNestingMax ? std::optional(signature + ")") : std::nullopt;
 }
 
 class Reader {

@@ -11,16 +11,21 @@
 #include "optim/expect_error.h"
 #include "optim/step/layer_wise_runs.h"
 #include "step/device/device_ops.h"
+#include "step/optimizer/inside.h"
 
 namespace {
 
 using optim::Fault;
 using optim::FaultyStep;
 
+void use_kernels(optim::Optimizer& optimizer, const kernels::DeviceApi& api) {
+  optim::StepInside::of(optimizer).device_api = &api;
+}
+
 Run device_run(int layers) {
   Run run = run_of_layers(layers);
   run.prepare = [](optim::LayerWiseDistributedOptimizer& optimizer) {
-    optimizer.use_kernels(optim::host_api());
+    use_kernels(optimizer, optim::host_api());
   };
   return run;
 }
@@ -92,7 +97,7 @@ BOOST_AUTO_TEST_CASE(an_overflow_on_one_rank_skips_the_step_on_all) {
     optim::OptimizerConfig config = muon_config();
     config.loss_scale = 4;
     ranks[rank] = make_optimizer(small_model(1, 3), {2, 2}, groups[rank], config);
-    ranks[rank]->use_kernels(optim::host_api());
+    use_kernels(*ranks[rank], optim::host_api());
     bind_gradients(*ranks[rank]);
     const std::vector<at::Tensor> before = copies_of(*ranks[rank]);
     at::Tensor broken = ranks[rank]->get_parameters().front()->model.main_grad;
@@ -119,13 +124,13 @@ BOOST_AUTO_TEST_CASE(a_device_that_says_no_leaves_parameters_untouched) {
   optim::OptimizerConfig config = muon_config();
   config.optimizer_cuda_graph = true;
   const auto expected = make_optimizer(small_model(1, 3), {}, {}, config);
-  expected->use_kernels(optim::host_api());
+  use_kernels(*expected, optim::host_api());
   bind_gradients(*expected);
   expected->step();
   for (const Fault fault : faults) {
     BOOST_TEST_CONTEXT("fault " << static_cast<int>(fault)) {
       const auto optimizer = make_optimizer(small_model(1, 3), {}, {}, config);
-      optimizer->use_kernels(optim::faulty_api());
+      use_kernels(*optimizer, optim::faulty_api());
       bind_gradients(*optimizer);
       const std::vector<at::Tensor> before = copies_of(*optimizer);
       FaultyStep::fault = fault;
@@ -148,7 +153,7 @@ BOOST_AUTO_TEST_CASE(a_device_that_says_no_leaves_parameters_untouched) {
 
 BOOST_AUTO_TEST_CASE(gradients_of_another_shape_or_type_are_refused) {
   const auto optimizer = make_optimizer(small_model(1, 3), {}, {});
-  optimizer->use_kernels(optim::host_api());
+  use_kernels(*optimizer, optim::host_api());
   optimizer->bind_grads([](const optim::ParamInfo& info) {
     return gradient_of(info, 0).view({info.shape.back(), -1}).contiguous();
   });
@@ -158,7 +163,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_another_shape_or_type_are_refused) {
   config.use_precision_aware_optimizer = true;
   config.main_grads_dtype = ckpt::DType::BFloat16;
   const auto aware = make_optimizer(small_model(1, 3), {}, {}, config);
-  aware->use_kernels(optim::host_api());
+  use_kernels(*aware, optim::host_api());
   bind_gradients(*aware);
   expect_error(ckpt::ErrorCode::InvalidArgument, aware->get_parameters().front()->model.info.name,
                [&] { aware->step(); });
@@ -168,7 +173,7 @@ BOOST_AUTO_TEST_CASE(changed_settings_of_a_rule_take_effect) {
   const auto changed = make_optimizer(small_model(1, 3), {}, {});
   const auto expected = make_optimizer(small_model(1, 3), {}, {});
   for (optim::LayerWiseDistributedOptimizer* const optimizer : {changed.get(), expected.get()}) {
-    if (optimizer == changed.get()) optimizer->use_kernels(optim::host_api());
+    if (optimizer == changed.get()) use_kernels(*optimizer, optim::host_api());
     bind_gradients(*optimizer);
     optimizer->step();
     for (optim::OptimizerGroup* const group : optimizer->param_groups()) {
@@ -193,7 +198,7 @@ BOOST_AUTO_TEST_CASE(parameters_that_moved_into_buffers_are_found_there) {
   std::vector<std::vector<at::Tensor>> found;
   for (const int adopt_before : {0, 1}) {
     const auto optimizer = make_optimizer(small_model(1, 3), {}, {});
-    optimizer->use_kernels(optim::host_api());
+    use_kernels(*optimizer, optim::host_api());
     bind_gradients(*optimizer);
     for (int step = 0; step < 3; ++step) {
       if (step == adopt_before) optimizer->adopt_param_buffers();
@@ -206,7 +211,7 @@ BOOST_AUTO_TEST_CASE(parameters_that_moved_into_buffers_are_found_there) {
 
 BOOST_AUTO_TEST_CASE(a_step_without_any_gradient_is_refused) {
   const auto optimizer = make_optimizer(small_model(1, 3), {}, {});
-  optimizer->use_kernels(optim::host_api());
+  use_kernels(*optimizer, optim::host_api());
   expect_error(ckpt::ErrorCode::InvalidArgument, "", [&] { optimizer->step(); });
 }
 

@@ -31,9 +31,9 @@ class AdoptedGather final : public ParamGather {
 
   std::vector<uint32_t> needed_for(int64_t round) const override {
     std::vector<uint32_t> ids;
-    for (const AdoptedBuffer::Place& place : buffer_.places_) {
-      const bool is_own = place.owner == collectives_.rank();
-      if (is_own && place.begin / bucket_bytes_ == round) ids.push_back(place.id);
+    for (const AdoptedBuffer::Range& range : buffer_.ranges_) {
+      const bool is_own = range.owner == collectives_.rank();
+      if (is_own && range.begin / bucket_bytes_ == round) ids.push_back(range.id);
     }
     return ids;
   }
@@ -73,7 +73,7 @@ AdoptedBuffer::AdoptedBuffer(std::span<const SharedParam> params, int process_co
   for (const SharedParam& param : params) {
     int64_t& end = ends[static_cast<size_t>(param.owner)];
     const auto bytes = static_cast<int64_t>(param.param.nbytes());
-    places_.push_back({param.id, param.owner, end, end + bytes});
+    ranges_.push_back({param.id, param.owner, end, end + bytes});
     end += (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
   }
   region_begin_ = {0};
@@ -82,9 +82,9 @@ AdoptedBuffer::AdoptedBuffer(std::span<const SharedParam> params, int process_co
   bytes_ = at::zeros({region_begin_.back()}, at::TensorOptions(at::kByte).device(device));
   for (size_t i = 0; i < params.size(); ++i) {
     at::Tensor param = params[i].param;
-    const Place& place = places_[i];
-    const int64_t begin = region_begin_[static_cast<size_t>(place.owner)] + place.begin;
-    const at::Tensor view = bytes_.narrow(0, begin, place.end - place.begin)
+    const Range& range = ranges_[i];
+    const int64_t begin = region_begin_[static_cast<size_t>(range.owner)] + range.begin;
+    const at::Tensor view = bytes_.narrow(0, begin, range.end - range.begin)
                                 .view(param.scalar_type())
                                 .view(param.sizes());
     view.copy_(param);

@@ -46,13 +46,13 @@ class AdoptedBuffer {
 
  private:
   friend class AdoptedGather;
-  struct Place {
+  struct Range {
     uint32_t id = 0;
     int owner = 0;
     int64_t begin = 0, end = 0;  // bytes of the owner's region
   };
   at::Tensor bytes_;
-  std::vector<Place> places_;
+  std::vector<Range> ranges_;
   std::vector<int64_t> region_begin_;  // [process], and the end of the last one
 };
 

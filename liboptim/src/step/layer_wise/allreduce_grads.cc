@@ -70,7 +70,7 @@ void average(const at::Tensor& grad, int64_t piece_bytes, Collectives& collectiv
 void LayerWiseDistributedOptimizer::allreduce_grads(
     const std::function<at::Tensor(const ParamInfo&)>& grad_of) {
   const at::NoGradGuard no_grad;
-  Sharding& s = *sharding_;
+  LayerWiseSharding& s = *sharding_;
   const auto named = [&](const std::vector<SharedParam>& shared) {
     std::vector<NamedGrad> grads;
     for (const SharedParam& of : shared) {

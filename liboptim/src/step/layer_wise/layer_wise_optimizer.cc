@@ -65,12 +65,13 @@ LayerWiseDistributedOptimizer::LayerWiseDistributedOptimizer(
     : ChainedOptimizer({}, std::move(config)) {
   this->config().validate();
   check_groups(groups, options);
-  sharding_ = std::make_unique<Sharding>(
-      Sharding{.dense = Collectives(groups.dp_cp),
-               .experts = Collectives(groups.expt_dp),
-               .stats = Collectives(groups.world ? groups.world : groups.dp_cp),
-               .options = std::move(options)});
-  Sharding& sharding = *sharding_;
+  sharding_ = std::make_unique<LayerWiseSharding>(
+      LayerWiseSharding{.dense = Collectives(groups.dp_cp),
+                        .experts = Collectives(groups.expt_dp),
+                        .stats = Collectives(groups.world ? groups.world : groups.dp_cp),
+                        .options = std::move(options)});
+  LayerWiseSharding& sharding = *sharding_;
+  StepInside::of(*this).peers = make_peers(*this, sharding);
   sharding.experts.share_failures_with(sharding.dense);
   sharding.stats.share_failures_with(sharding.dense);
   const int processes = sharding.dense.size();
@@ -93,7 +94,7 @@ LayerWiseDistributedOptimizer::~LayerWiseDistributedOptimizer() = default;
 // Who updates what, by id; leaves each group this process's share.
 void LayerWiseDistributedOptimizer::deal_out(
     std::vector<std::vector<OptimizerGroup>>& groups_by_optimizer) {
-  Sharding& sharding = *sharding_;
+  LayerWiseSharding& sharding = *sharding_;
   const auto processes = static_cast<uint32_t>(sharding.dense.size());
   const auto expert_processes = static_cast<uint32_t>(sharding.experts.size());
   const bool experts_as_dense = expert_processes == processes;

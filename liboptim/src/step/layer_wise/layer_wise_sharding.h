@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -7,10 +8,11 @@
 
 #include "step/communication/collectives.h"
 #include "step/communication/gather_params.h"
+#include "step/optimizer/inside.h"
 
 namespace optim {
 
-struct LayerWiseDistributedOptimizer::Sharding {
+struct LayerWiseSharding {
   Collectives dense, experts, stats;
   LayerWiseOptions options = {};
   uint32_t layout_ranks = 1;
@@ -23,6 +25,9 @@ struct LayerWiseDistributedOptimizer::Sharding {
   std::optional<AdoptedBuffer> dense_buffer = {}, expert_buffer = {};
   int64_t grad_count = 0;  // of all processes, when the norm was taken last
 };
+
+// The processes among which the parameters are dealt out. Both arguments stay the caller's.
+std::unique_ptr<Peers> make_peers(Optimizer& optimizer, LayerWiseSharding& sharding);
 
 // Throws Error(InvalidArgument) for groups that do not fit each other.
 void check_groups(const ProcessGroupCollection& groups, const LayerWiseOptions& options);

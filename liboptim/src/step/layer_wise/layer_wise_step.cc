@@ -8,8 +8,8 @@
 #include <map>
 #include <utility>
 
-#include "step/optimizer/grad_stats.h"
 #include "step/layer_wise/layer_wise_sharding.h"
+#include "step/optimizer/grad_stats.h"
 #include "step/optimizer/timed_section.h"
 #include "step/optimizer/update_params.h"
 
@@ -35,19 +35,64 @@ std::vector<PendingUpdate> take(Pending& pending, const std::vector<uint32_t>& i
   return taken;
 }
 
+class LayerWisePeers final : public Peers {
+ public:
+  LayerWisePeers(Optimizer& optimizer, LayerWiseSharding& sharding)
+      : Peers(optimizer), sharding_(sharding) {}
+
+  bool are_there() const override { return sharding_.stats.size() > 1; }
+
+  bool agree_on_overflow(bool found_inf) override {
+    const OptimizerConfig& config = optimizer_.config();
+    if (!config.fp16 && !config.loss_scale) return found_inf;
+    at::Tensor flag = at::zeros({1}, at::kLong);
+    *flag.mutable_data_ptr<int64_t>() = found_inf ? 1 : 0;
+    sharding_.stats.all_reduce_max(flag);
+    return *flag.const_data_ptr<int64_t>() != 0;
+  }
+
+  void barrier() override {
+    at::Tensor nothing = at::zeros({1}, at::kLong);
+    sharding_.stats.all_reduce_max(nothing);
+  }
+
+  int64_t grad_count() override { return sharding_.grad_count; }
+
+  at::Device device() override {
+    return sharding_.params.empty() ? at::kCPU : sharding_.params.front().param.device();
+  }
+
+  uint32_t stats_count() override { return static_cast<uint32_t>(sharding_.params.size()); }
+
+  void sum_stats(at::Tensor& stats) override {
+    if (!sharding_.one_cell_per_param) {
+      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "device"},
+                        "model and expert parallel processes are not handled on GPUs");
+    }
+    sharding_.stats.all_reduce_sum(stats);  // each has one addend that is not 0: exact
+  }
+
+ private:
+  LayerWiseSharding& sharding_;
+};
+
 }  // namespace
+
+std::unique_ptr<Peers> make_peers(Optimizer& optimizer, LayerWiseSharding& sharding) {
+  return std::make_unique<LayerWisePeers>(optimizer, sharding);
+}
 
 // One cell for each parameter, filled by its owner. Where processes hold different parameters under
 // one id (model or expert parallel), cells of all of them are gathered and added up id by id.
 double LayerWiseDistributedOptimizer::get_grad_norm() {
-  Sharding& sharding = *sharding_;
+  LayerWiseSharding& sharding = *sharding_;
   const int64_t cells = sharding.cell_count;
   at::Tensor mine = at::zeros({cells + 1}, at::kDouble);
   auto* const own = mine.mutable_data_ptr<double>();
   for (const OptimizedParam* const param : get_parameters()) {
     own[param->id] = square_sum_for_norm(*param);
   }
-  own[cells] = static_cast<double>(Optimizer::grad_count());
+  own[cells] = static_cast<double>(own_grad_count(*this));
   if (sharding.one_cell_per_param) {
     sharding.stats.all_reduce_sum(mine);  // each has one addend that is not 0: exact
     sharding.grad_count = static_cast<int64_t>(own[cells]);
@@ -72,8 +117,6 @@ double LayerWiseDistributedOptimizer::get_grad_norm() {
   return norm_of(sums);
 }
 
-int64_t LayerWiseDistributedOptimizer::grad_count() { return sharding_->grad_count; }
-
 int64_t LayerWiseDistributedOptimizer::count_zeros() {
   at::Tensor zeros = at::zeros({1}, at::kLong);
   *zeros.mutable_data_ptr<int64_t>() = Optimizer::count_zeros();
@@ -81,21 +124,8 @@ int64_t LayerWiseDistributedOptimizer::count_zeros() {
   return *zeros.const_data_ptr<int64_t>();
 }
 
-bool LayerWiseDistributedOptimizer::agree_on_overflow(bool found_inf) {
-  if (!config().fp16 && !config().loss_scale) return found_inf;
-  at::Tensor flag = at::zeros({1}, at::kLong);
-  *flag.mutable_data_ptr<int64_t>() = found_inf ? 1 : 0;
-  sharding_->stats.all_reduce_max(flag);
-  return *flag.const_data_ptr<int64_t>() != 0;
-}
-
-void LayerWiseDistributedOptimizer::barrier() {
-  at::Tensor nothing = at::zeros({1}, at::kLong);
-  sharding_->stats.all_reduce_max(nothing);
-}
-
 LayerWiseDistributedOptimizer::Gathers LayerWiseDistributedOptimizer::make_gathers() {
-  Sharding& s = *sharding_;
+  LayerWiseSharding& s = *sharding_;
   const int64_t bytes = s.options.gather_bucket_bytes;
   if (s.dense_buffer) {
     return {s.dense_buffer->make_gather(bytes, s.dense),
@@ -105,27 +135,9 @@ LayerWiseDistributedOptimizer::Gathers LayerWiseDistributedOptimizer::make_gathe
           make_copying_gather(s.expert_params, bytes, s.experts)};
 }
 
-void LayerWiseDistributedOptimizer::sum_stats(at::Tensor& stats) {
-  if (!sharding_->one_cell_per_param) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "device"},
-                      "model and expert parallel processes are not handled on GPUs");
-  }
-  sharding_->stats.all_reduce_sum(stats);  // each has one addend that is not 0: exact
-}
-
-uint32_t LayerWiseDistributedOptimizer::stats_count() {
-  return static_cast<uint32_t>(sharding_->params.size());
-}
-
-at::Device LayerWiseDistributedOptimizer::device() {
-  return sharding_->params.empty() ? at::kCPU : sharding_->params.front().param.device();
-}
-
-bool LayerWiseDistributedOptimizer::has_peers() const { return sharding_->stats.size() > 1; }
-
 StepResult LayerWiseDistributedOptimizer::step() {
   const StepResult result = ChainedOptimizer::step();
-  const bool has_gathered = config().overlap_param_gather && !is_on_device();
+  const bool has_gathered = config().overlap_param_gather && !StepInside::of(*this).is_on_device();
   if (result.update_successful && !has_gathered) allgather_params();
   return result;
 }
@@ -167,7 +179,7 @@ void LayerWiseDistributedOptimizer::allgather_params() {
 }
 
 void LayerWiseDistributedOptimizer::adopt_param_buffers() {
-  Sharding& s = *sharding_;
+  LayerWiseSharding& s = *sharding_;
   if (s.dense_buffer) return;
   s.dense_buffer.emplace(s.dense_params, s.dense.size());
   s.expert_buffer.emplace(s.expert_params, s.experts.size());

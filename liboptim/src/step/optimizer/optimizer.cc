@@ -10,13 +10,14 @@
 #include <string>
 #include <utility>
 
-#include "step/device/device_stepper.h"
 #include "step/optimizer/grad_stats.h"
+#include "step/optimizer/inside.h"
 #include "step/optimizer/timed_section.h"
 
 namespace optim {
 
-Optimizer::Optimizer(OptimizerConfig config) : config_(std::move(config)) {}
+Optimizer::Optimizer(OptimizerConfig config)
+    : config_(std::move(config)), inside_(std::make_unique<StepInside>(*this)) {}
 
 Optimizer::~Optimizer() = default;
 
@@ -83,15 +84,9 @@ int64_t Optimizer::count_zeros() {
 
 bool Optimizer::prepare_grads() {
   const TimedSection timed(*this, "optimizer-copy-to-main-grad");
-  const bool found_inf = agree_on_overflow(collect_grads());
+  const bool found_inf = inside_->peers->agree_on_overflow(collect_grads());
   update_loss_scale(found_inf);
   return found_inf;
-}
-
-int64_t Optimizer::grad_count() {
-  int64_t count = 0;
-  for (const OptimizedParam* const param : get_parameters()) count += param->grad.defined() ? 1 : 0;
-  return count;
 }
 
 at::Tensor Optimizer::scale_loss(const at::Tensor& loss) const {
@@ -104,7 +99,7 @@ void Optimizer::check_grads(double total_norm) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::move(name)},
                       problem);
   };
-  if (grad_count() == 0) refuse({}, "no parameter has a gradient");
+  if (inside_->peers->grad_count() == 0) refuse({}, "no parameter has a gradient");
   if (std::isfinite(total_norm)) return;
   for (const OptimizedParam* const param : get_parameters()) {
     if (!std::isfinite(square_sum_for_norm(*param))) {
@@ -115,7 +110,7 @@ void Optimizer::check_grads(double total_norm) {
 }
 
 StepResult Optimizer::step() {
-  if (is_on_device()) return step_on_device();
+  if (inside_->is_on_device()) return inside_->step_on_device();
   StepResult result;
   if (prepare_grads()) return result;
   struct Unscaled {  // whatever happens, direct calls find gradients as they are

@@ -2,6 +2,8 @@
 
 #include <optim/optimizer.h>
 
+#include "step/optimizer/inside.h"
+
 namespace optim {
 
 // Tells the configuration's timers, if it has any, that a section begins and ends; with
@@ -11,7 +13,7 @@ class TimedSection {
   TimedSection(Optimizer& optimizer, const char* name) : timers_(optimizer.config().timers) {
     name_ = name;
     if (!timers_) return;
-    if (optimizer.config().barrier_with_L1_time) optimizer.barrier();
+    if (optimizer.config().barrier_with_L1_time) StepInside::of(optimizer).peers->barrier();
     timers_(name_, TimerEvent::Start);
   }
   ~TimedSection() {

@@ -11,8 +11,8 @@
 
 // MKL's vsSqrt neither divides nor uses the processor's root: it takes an estimate y of 1 / sqrt(x)
 // and makes Newton steps. Which estimate and which steps is seen from its results
-// (docs/decisions/0055); estimates by instructions that only the processor defines come from the
-// processor here, too. An estimate for zero would be infinite, and is left out.
+// (docs/decisions/0055 and 0126); estimates by instructions that only the processor defines come
+// from the processor here, too. An estimate for zero would be infinite, and is left out.
 namespace optim {
 namespace {
 
@@ -51,16 +51,18 @@ void correctly_rounded(float* values, int64_t count) {
   }
 }
 
-// The same without fused operations; h stays y / 2.
-void by_rsqrt(float* values, int64_t count) {
-  const __m128 half = _mm_set1_ps(0.5F), zero = _mm_setzero_ps();
-  for (int64_t i = 0; i < count; i += 4) {
-    const __m128 x = _mm_loadu_ps(values + i);
-    const __m128 y = _mm_and_ps(_mm_rsqrt_ps(x), _mm_cmpneq_ps(x, zero));
-    const __m128 h = _mm_mul_ps(y, half);
-    __m128 r = _mm_mul_ps(x, y);
-    r = _mm_add_ps(r, _mm_mul_ps(r, _mm_sub_ps(half, _mm_mul_ps(r, h))));
-    _mm_storeu_ps(values + i, _mm_add_ps(r, _mm_mul_ps(h, _mm_sub_ps(x, _mm_mul_ps(r, r)))));
+// The same without fused operations: what MKL runs on AMD's processors.
+[[gnu::target("avx2")]] void by_rsqrt(float* values, int64_t count) {
+  const __m256 half = _mm256_set1_ps(0.5F), zero = _mm256_setzero_ps();
+  for (int64_t i = 0; i < count; i += 8) {
+    const __m256 x = _mm256_loadu_ps(values + i);
+    const __m256 y = _mm256_and_ps(_mm256_rsqrt_ps(x), _mm256_cmp_ps(x, zero, _CMP_NEQ_OQ));
+    __m256 r = _mm256_mul_ps(x, y), h = _mm256_mul_ps(y, half);
+    const __m256 e = _mm256_sub_ps(half, _mm256_mul_ps(r, h));
+    r = _mm256_add_ps(r, _mm256_mul_ps(r, e));
+    h = _mm256_add_ps(h, _mm256_mul_ps(h, e));
+    const __m256 rest = _mm256_sub_ps(x, _mm256_mul_ps(r, r));
+    _mm256_storeu_ps(values + i, _mm256_add_ps(r, _mm256_mul_ps(h, rest)));
   }
 }
 
@@ -73,8 +75,10 @@ std::span<const TakeRoots> own_roots() {
     std::vector<TakeRoots> found;
 #ifdef __x86_64__
     if (cpu_level() == CpuLevel::Avx512) found.push_back(by_rsqrt14);
-    if (cpu_level() != CpuLevel::Baseline) found.push_back(by_rsqrt_fused);
-    found.push_back(by_rsqrt);
+    if (cpu_level() != CpuLevel::Baseline) {
+      found.push_back(by_rsqrt_fused);
+      found.push_back(by_rsqrt);
+    }
 #endif
     found.push_back(correctly_rounded);
     return found;

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace optim {
+
+// "SHA-256 DTYPE SHAPE": what a HashRecord says of an entry.
+inline std::string entry_text(std::string_view hash, std::string_view dtype,
+                              std::string_view shape) {
+  return std::string(hash).append(" ").append(dtype).append(" ").append(shape);
+}
+
+}  // namespace optim

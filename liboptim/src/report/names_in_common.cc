@@ -1,0 +1,89 @@
+#include <optim/names_in_common.h>
+
+#include <utility>
+
+#include <ckpt/error.h>
+#include <optim/layer_wise_checkpoint.h>
+#include <optim/logical_inventory.h>
+#include <optim/megatron_folders.h>
+
+namespace optim {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Files are named relative to their checkpoint, of which there are two here: puts `path` before
+// them.
+template <class Call>
+auto of_side(fs::path path, Call call) {
+  try {
+    return call();
+  } catch (const ckpt::Error& error) {
+    ckpt::Where where = error.where();
+    const fs::path file = where.file;
+    if (!path.has_filename()) path = path.parent_path();  // "ckpt/"
+    const bool is_whole = file.empty() || file == path.filename() || file == path;
+    const fs::path folder = fs::is_regular_file(path) ? path.parent_path() : path;
+    where.file = (is_whole ? path : folder / file).string();
+    throw ckpt::Error(error.code(), where, error.problem(), error.hint());
+  }
+}
+
+// What errors name files relative to.
+fs::path opened_path(const ckpt::Checkpoint& checkpoint) {
+  return checkpoint.was_root() ? checkpoint.folder().parent_path()
+                               : fs::path(checkpoint.shown_path());
+}
+
+ckpt::Inventory canonical(const ckpt::Checkpoint& checkpoint) {
+  return of_side(opened_path(checkpoint), [&] { return logical_inventory(checkpoint); });
+}
+
+TrainingState state_of(const ckpt::Checkpoint& checkpoint) {
+  return of_side(opened_path(checkpoint), [&] { return name_layer_wise(checkpoint); });
+}
+
+ckpt::Inventory stored(const ckpt::Checkpoint& checkpoint) {
+  return of_side(opened_path(checkpoint), [&] { return native_inventory(checkpoint); });
+}
+
+// Places on both sides where one side's are not told apart by names.
+NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
+  if (is_layer_wise(a) && is_layer_wise(b)) {
+    auto [first, second] = logical_inventories(state_of(a), state_of(b));
+    return {std::move(first), std::move(second), "canonical", {}};
+  }
+  NamedPair pair{canonical(a), canonical(b), "canonical", {}};
+  const bool a_has_places = names_places(pair.a), b_has_places = names_places(pair.b);
+  if (a_has_places == b_has_places) return pair;
+  pair.warnings.push_back(opened_path(a_has_places ? a : b).string() + ": " + kHasPlaces);
+  const ckpt::Checkpoint& other = a_has_places ? b : a;
+  if (!is_layer_wise(other)) (a_has_places ? pair.b : pair.a) = plain_inventory(other);
+  return pair;
+}
+
+NamedPair stored_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
+  return {stored(a), stored(b), "stored", {}};
+}
+
+}  // namespace
+
+ckpt::Checkpoint open_side(const fs::path& path, const ckpt::Limits& limits) {
+  return of_side(path, [&] { return open_checkpoint(path, {{}, limits}); });
+}
+
+NamedPair names_in_common(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
+  const bool is_one_format = a.catalog().format == b.catalog().format;
+  if (!is_one_format) return canonical_pair(a, b);
+  if (!is_layer_wise(a) || !is_layer_wise(b)) return stored_pair(a, b);
+  try {
+    return canonical_pair(a, b);
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::Unsupported) throw;
+    NamedPair pair = stored_pair(a, b);
+    pair.warnings.push_back(std::string("compared under stored names: ") + error.what());
+    return pair;
+  }
+}
+
+}  // namespace optim

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <optim/optimizer.h>
+
+namespace kernels {
+struct DeviceApi;
+}
+
+namespace optim {
+
+class DeviceStepper;
+
+// The other processes that step the same model. As it is here there are none.
+class Peers {
+ public:
+  explicit Peers(Optimizer& optimizer) : optimizer_(optimizer) {}
+  virtual ~Peers();
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+  virtual bool are_there() const { return false; }
+  virtual bool agree_on_overflow(bool found_inf) { return found_inf; }
+  virtual void barrier() {}
+  // Parameters with a gradient, of all ranks; known once get_grad_norm() was called.
+  virtual int64_t grad_count();
+  // Of a step on a GPU: where the parameters of all ranks lie, those of others included; how many
+  // parameter ids there are; adds up all ranks' statistics by parameter id.
+  virtual at::Device device();
+  virtual uint32_t stats_count();
+  virtual void sum_stats(at::Tensor& /*stats*/) {}
+
+ protected:
+  Optimizer& optimizer_;
+};
+
+// What of an optimizer is the library's own: the other processes, and the device.
+class StepInside {
+ public:
+  static StepInside& of(Optimizer& optimizer) { return *optimizer.inside_; }
+  explicit StepInside(Optimizer& optimizer);
+  ~StepInside();
+  StepInside(const StepInside&) = delete;
+  StepInside& operator=(const StepInside&) = delete;
+
+  bool is_on_device();
+  StepResult step_on_device();
+
+  std::unique_ptr<Peers> peers;
+  // Where it is set, parameters on the CPU are stepped as if they lay on a device, by these
+  // kernels: for tests without a GPU, with the kernels' CPU twins.
+  const kernels::DeviceApi* device_api = nullptr;
+
+ private:
+  StepResult queue_step();
+
+  Optimizer& optimizer_;
+  std::unique_ptr<DeviceStepper> device_stepper_;  // from the first step on a device on
+};
+
+// Parameters of this process that have a gradient.
+int64_t own_grad_count(Optimizer& optimizer);
+
+}  // namespace optim
