@@ -14,6 +14,8 @@ import cpp_outline
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
+MAX_PUBLIC_HEADER_LINES = 120
+PUBLIC_HEADERS = ("libckpt/include/",)
 MAX_KERNEL_LINES = 80  # a __global__ function
 MAX_COLUMNS = 100
 MAX_PARAMETERS = 4
@@ -201,6 +203,9 @@ def check_sizes(house):
         lines = house.text(name).splitlines()
         if len(lines) > MAX_FILE_LINES:
             house.fault(name, 1, f"{len(lines)} lines, at most {MAX_FILE_LINES}")
+        if name.startswith(PUBLIC_HEADERS) and len(lines) > MAX_PUBLIC_HEADER_LINES:
+            house.fault(name, 1, f"{len(lines)} lines of a public header, at most "
+                                 f"{MAX_PUBLIC_HEADER_LINES}")
         for number, line in enumerate(lines, 1):
             if len(line) > MAX_COLUMNS and not name.startswith("tests/cli/"):  # whole commands
                 house.fault(name, number, f"{len(line)} columns, at most {MAX_COLUMNS}")

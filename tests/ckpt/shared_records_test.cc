@@ -1,6 +1,8 @@
 // One long record of segments, written by several processes that take a share each.
 #include <ckpt/archive_builder.h>
 #include <ckpt/convert.h>
+#include <ckpt/torch_dist_target.h>
+#include <ckpt/write_target.h>
 
 #include <boost/test/unit_test.hpp>
 

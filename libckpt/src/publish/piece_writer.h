@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <ckpt/convert.h>
+#include <ckpt/write_target.h>
 
 #include "publish/part_records.h"
 #include "publish/write_job.h"

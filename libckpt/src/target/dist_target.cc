@@ -1,6 +1,7 @@
 // Writes what dist_metadata.cc reads: the archives of each rank's .distcp file and .metadata.
 
 #include <ckpt/target.h>
+#include <ckpt/torch_dist_target.h>
 
 #include "base/text.h"
 #include "base/text_map.h"

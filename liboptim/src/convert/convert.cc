@@ -5,7 +5,9 @@
 #include <ckpt/convert.h>
 #include <ckpt/error.h>
 #include <ckpt/files_beside.h>
+#include <ckpt/plain_target.h>
 #include <ckpt/root.h>
+#include <ckpt/write_target.h>
 #include <optim/convert.h>
 #include <optim/megatron_folders.h>
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ckpt/archive_builder.h>
+#include <ckpt/plain_target.h>
 #include <optim/layer_wise_checkpoint.h>
 
 #include "grid/layer_wise_view.h"

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include <ckpt/error.h>
+#include <ckpt/torch_dist_target.h>
 
 #include "args/common_state.h"
 #include "layouts/target/layer_wise_target.h"
