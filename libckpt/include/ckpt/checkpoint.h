@@ -78,6 +78,21 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
   // need not be in catalog(): any entry whose chunks lie in this checkpoint's files will do. Throws
   // Corrupt where chunks leave a hole.
   void read(const TensorEntry& tensor, const Box& box, std::span<std::byte> out) const;
+  // All elements of a tensor of catalog(), or those of a box, row-major. Throws NotFound for a key
+  // that no tensor has; InvalidArgument, with the type that was found, where T's is another
+  // (DTypeOf), for a box that leaves the tensor, and for a key that several files have.
+  template <class T>
+  std::vector<T> read_as(std::string_view key, const std::optional<Box>& box = {}) const {
+    return read_as<T>(tensor_named(key), box);
+  }
+  // Of any entry that read() takes.
+  template <class T>
+  std::vector<T> read_as(const TensorEntry& tensor, const std::optional<Box>& box = {}) const {
+    const Box wanted = box_of(tensor, DTypeOf<T>::kValue, box);
+    std::vector<T> elements(element_count(wanted.sizes));
+    read(tensor, wanted, std::as_writable_bytes(std::span(elements)));
+    return elements;
+  }
   // Streams the storages of all chunks and throws Corrupt where a CRC-32 differs from the
   // archive's.
   void check_crc(const TensorEntry& tensor) const;
@@ -96,6 +111,8 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
  private:
   struct State;
   explicit Checkpoint(std::unique_ptr<State> state);
+  const TensorEntry& tensor_named(std::string_view key) const;
+  static Box box_of(const TensorEntry& tensor, DType wanted, const std::optional<Box>& box);
   std::unique_ptr<State> state_;
 };
 

@@ -262,6 +262,42 @@ void Checkpoint::read(const TensorEntry& tensor, const Box& box, std::span<std::
   reader.read(out);
 }
 
+const TensorEntry& Checkpoint::tensor_named(std::string_view key) const {
+  const TensorEntry* found = nullptr;
+  for (const TensorEntry& tensor : catalog().tensors) {
+    if (tensor.key != key) continue;
+    if (found != nullptr) {
+      throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = std::string(key)},
+                  "several files have a tensor of this key",
+                  "take the one that is meant from catalog()");
+    }
+    found = &tensor;
+  }
+  if (found == nullptr) {
+    throw Error(ErrorCode::NotFound, {.file = {}, .key = std::string(key)},
+                "no tensor has this key");
+  }
+  return *found;
+}
+
+Box Checkpoint::box_of(const TensorEntry& tensor, DType wanted, const std::optional<Box>& box) {
+  const auto refuse = [&](std::string problem) {
+    throw Error(ErrorCode::InvalidArgument, {.file = tensor.file, .key = tensor.key},
+                std::move(problem));
+  };
+  if (tensor.dtype != wanted) {
+    refuse("expected elements of " + std::string(name(wanted)) + ", found " +
+           std::string(name(tensor.dtype)));
+  }
+  const Box all = whole(tensor.shape);
+  if (!box) return all;
+  const bool is_inside = box->offsets.size() == all.sizes.size() &&
+                         box->sizes.size() == all.sizes.size() &&
+                         (element_count(box->sizes) == 0 || intersect(*box, all) == *box);
+  if (!is_inside) refuse("the requested box extends beyond the tensor");
+  return *box;
+}
+
 void Checkpoint::check_crc(const TensorEntry& tensor) const {
   for (const Chunk& chunk : tensor.chunks) {
     try {
