@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,17 +27,14 @@ void list_tensors(const ckpt::Checkpoint& checkpoint) {
   }
 }
 
-// An element of a float32 or bfloat16 tensor; a bfloat16 is the upper half of a float32.
-float element(ckpt::DType dtype, const std::vector<std::byte>& content, size_t index) {
-  uint32_t bits = 0;
-  if (dtype == ckpt::DType::Float32) {
-    std::memcpy(&bits, &content[4 * index], 4);
-  } else {
-    uint16_t upper = 0;
-    std::memcpy(&upper, &content[2 * index], 2);
-    bits = uint32_t{upper} << 16;
-  }
-  return std::bit_cast<float>(bits);
+// C++20 has no bfloat16: such tensors are read as bytes. One is the upper half of a float32.
+std::vector<float> read_bfloat16(const ckpt::Checkpoint& checkpoint,
+                                 const ckpt::TensorEntry& tensor) {
+  std::vector<uint16_t> upper(ckpt::element_count(tensor.shape));
+  checkpoint.read(tensor, ckpt::whole(tensor.shape), std::as_writable_bytes(std::span(upper)));
+  std::vector<float> elements;
+  for (const uint32_t bits : upper) elements.push_back(std::bit_cast<float>(bits << 16));
+  return elements;
 }
 
 const ckpt::TensorEntry& find(const ckpt::Catalog& catalog, const std::string& key) {
@@ -48,18 +45,17 @@ const ckpt::TensorEntry& find(const ckpt::Catalog& catalog, const std::string& k
   return *found;
 }
 
-// read() gives the row-major bytes of any box of a tensor, however many chunks and files it is cut
-// into; here of the whole.
+// Any box of a tensor is read row-major, however many chunks and files it is cut into; here all of
+// it. Elements of another type than the one that is asked for are an error.
 void read_tensor(const ckpt::Checkpoint& checkpoint, const std::string& key) {
   const ckpt::TensorEntry& tensor = find(checkpoint.catalog(), key);
-  std::vector<std::byte> content(ckpt::count_bytes(tensor));
-  checkpoint.read(tensor, ckpt::whole(tensor.shape), content);
-  std::printf("%s: %zu bytes in %zu chunks\n", ckpt::escaped(key).c_str(), content.size(),
-              tensor.chunks.size());
-  if (tensor.dtype != ckpt::DType::Float32 && tensor.dtype != ckpt::DType::BFloat16) return;
-  const size_t count = content.size() / ckpt::bytes_per_element(tensor.dtype);
-  for (size_t i = 0; i < std::min<size_t>(count, 4); ++i) {
-    std::printf("  [%zu] %g\n", i, element(tensor.dtype, content, i));
+  const std::vector<float> elements = tensor.dtype == ckpt::DType::BFloat16
+                                          ? read_bfloat16(checkpoint, tensor)
+                                          : checkpoint.read_as<float>(tensor);
+  std::printf("%s: %zu bytes in %zu chunks\n", ckpt::escaped(key).c_str(),
+              static_cast<size_t>(ckpt::count_bytes(tensor)), tensor.chunks.size());
+  for (size_t i = 0; i < std::min<size_t>(elements.size(), 4); ++i) {
+    std::printf("  [%zu] %g\n", i, elements[i]);
   }
 }
 

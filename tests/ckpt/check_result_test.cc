@@ -1,5 +1,6 @@
 // What a result may lack: what is listed by its key, and not what is merely called the same.
 #include <ckpt/convert.h>
+#include <ckpt/write_target.h>
 
 #include <boost/test/unit_test.hpp>
 #include <stdexcept>

@@ -56,20 +56,28 @@ BOOST_AUTO_TEST_CASE(pieces_tile_every_file_and_deal_out_every_record) {
     target.files.push_back({"empty", {}, {}});
     const Plan plan = ckpt::make_plan(target);
     const uint64_t least_bytes = 2 * kBlock + random() % kMiB;
-    std::vector<uint64_t> ends(plan.files.size());
+    std::vector<uint64_t> ends(plan.files.size()), own_ends(plan.files.size());
     size_t next_record = 0;
     for (const Piece& piece : ckpt::cut_into_pieces(target, plan, least_bytes)) {
       BOOST_TEST(piece.bytes.offset_bytes == ends[piece.file]);
+      ends[piece.file] = piece.bytes.end_bytes();
+      if (piece.closes) {
+        BOOST_TEST(piece.own.count_bytes == 0u);
+        continue;
+      }
       BOOST_TEST(piece.first_record == next_record);
       next_record = piece.end_record;
-      ends[piece.file] = piece.bytes.end_bytes();
-      if (piece.closes) continue;
+      BOOST_TEST(piece.own.offset_bytes == own_ends[piece.file]);
+      own_ends[piece.file] = piece.own.end_bytes();
       BOOST_TEST(piece.bytes.offset_bytes % kBlock == 0);
       const bool is_whole = piece.bytes.count_bytes == plan.files[piece.file].count_bytes;
       BOOST_TEST((is_whole || piece.bytes.count_bytes >= least_bytes));
     }
     BOOST_TEST(next_record == plan.records.size());
-    for (size_t f = 0; f < ends.size(); ++f) BOOST_TEST(ends[f] == plan.files[f].count_bytes);
+    for (size_t f = 0; f < ends.size(); ++f) {
+      BOOST_TEST(ends[f] == plan.files[f].count_bytes);
+      BOOST_TEST(own_ends[f] == plan.files[f].count_bytes);
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <ckpt/target.h>
+#include <ckpt/torch_dist_target.h>
 
 #include "codec/pickle_reader.h"
 #include "support/errors.h"

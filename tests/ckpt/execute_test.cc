@@ -14,35 +14,6 @@ using ckpt::Plan;
 using ckpt::Target;
 using namespace test;
 
-namespace {
-
-// A file of one archive, one of several, and one without checksums, each of some MiB.
-Target large_target(Random& random, MemoryPayloads& payloads) {
-  const auto storage = [&](size_t count_bytes) -> ckpt::TargetRecord {
-    const std::string bytes = random_bytes(random, count_bytes);
-    return {count_bytes, ckpt::StorageSource{payloads.add_storage(bytes)}};
-  };
-  const auto records = [&] {
-    std::vector<ckpt::TargetRecord> result;
-    for (int r = 0; r < 12; ++r) result.push_back(storage(random() % (r % 4 ? 700'000 : 3'000)));
-    result.push_back({5, "bytes"});
-    return result;
-  };
-  Target target;
-  target.files.push_back({"one", {tree_archive(records())}, {}});
-  target.files.push_back({"several", {}, {}});
-  for (int a = 0; a < 8; ++a) {
-    const size_t count_bytes = 1 + random() % 600'000;
-    target.files.back().archives.push_back(
-        {"archive", ckpt::BareTensor{ckpt::DType::UInt8, {count_bytes}}, {storage(count_bytes)}});
-  }
-  target.files.push_back({"raw", {{"", ckpt::RawHeader{"header"}, records()}}, {}});
-  target.files.push_back({"marker", {}, "text"});
-  return target;
-}
-
-}  // namespace
-
 BOOST_AUTO_TEST_SUITE(execute)
 
 BOOST_AUTO_TEST_CASE(every_byte_is_right_whatever_the_cuts_and_the_number_of_threads) {
@@ -115,50 +86,6 @@ BOOST_AUTO_TEST_CASE(only_the_chosen_files_are_written_and_they_are_as_in_a_whol
     BOOST_TEST(one.begin()->first == known.target.files[f].path);
     BOOST_TEST((one.begin()->second == whole.at(known.target.files[f].path)));
   }
-}
-
-// As processes do it that know nothing of each other, in any order; then what closes the files.
-BOOST_AUTO_TEST_CASE(pieces_written_apart_give_the_bytes_of_a_whole_run) {
-  Random random(29);
-  for (int round = 0; round < (kIsSanitized ? 4 : 12); ++round) {
-    MemoryPayloads payloads;
-    const Target target = large_target(random, payloads);
-    const Plan plan = ckpt::make_plan(target);
-    std::vector<ckpt::Piece> pieces = ckpt::cut_into_pieces(target, plan, 256 << 10);
-    BOOST_REQUIRE(pieces.size() > target.files.size());
-    std::ranges::shuffle(pieces, random);
-    std::ranges::stable_partition(pieces, [](const ckpt::Piece& piece) { return !piece.closes; });
-    const TemporaryFolder folder;
-    ckpt::Staging staging = ckpt::Staging::create(folder / "out");
-    std::vector<uint32_t> all_crcs(plan.records.size());
-    for (const ckpt::Piece& piece : pieces) {
-      std::vector<uint32_t> crcs = piece.closes ? all_crcs : std::vector<uint32_t>(all_crcs.size());
-      ExecuteOptions options = options_of(static_cast<unsigned>(1 + random() % 3));
-      options.pieces = {piece};
-      options.record_crcs = crcs;
-      const auto stats = ckpt::execute(target, plan, payloads, staging, options);
-      BOOST_TEST(stats.written_bytes == piece.bytes.count_bytes);
-      for (size_t r = piece.first_record; r < piece.end_record; ++r) all_crcs[r] = crcs[r];
-    }
-    BOOST_REQUIRE((tree_of(staging.folder()) == written(target, payloads, options_of(2))));
-  }
-}
-
-BOOST_AUTO_TEST_CASE(what_closes_a_file_needs_the_checksums_of_its_records) {
-  Random random(30);
-  MemoryPayloads payloads;
-  const Target target = large_target(random, payloads);
-  const Plan plan = ckpt::make_plan(target);
-  ExecuteOptions options;
-  options.pieces = ckpt::cut_into_pieces(target, plan, 256 << 10);
-  std::erase_if(options.pieces, [](const ckpt::Piece& piece) { return !piece.closes; });
-  BOOST_REQUIRE(!options.pieces.empty());
-  const TemporaryFolder folder;
-  ckpt::Staging staging = ckpt::Staging::create(folder / "out");
-  const auto error =
-      error_of([&] { ckpt::execute(target, plan, payloads, staging, options); });
-  BOOST_REQUIRE(error);
-  BOOST_TEST((error->code() == ckpt::ErrorCode::InvalidArgument));
 }
 
 BOOST_AUTO_TEST_CASE(a_single_file_is_written_where_the_staging_says) {

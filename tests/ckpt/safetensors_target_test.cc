@@ -1,6 +1,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <ckpt/archive_layout.h>
+#include <ckpt/safetensors_target.h>
 #include <ckpt/target.h>
 
 #include <nlohmann/json.hpp>

@@ -1,6 +1,8 @@
 // Payloads that several jobs of verify share.
 #include <ckpt/convert.h>
+#include <ckpt/plain_target.h>
 #include <ckpt/verify.h>
+#include <ckpt/write_target.h>
 
 #include <boost/test/unit_test.hpp>
 

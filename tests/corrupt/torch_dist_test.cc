@@ -10,6 +10,7 @@
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/target.h>
+#include <ckpt/torch_dist_target.h>
 
 #include "codec/pickle_reader.h"
 #include "codec/pickle_writer.h"

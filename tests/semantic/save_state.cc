@@ -3,7 +3,8 @@
 #include <map>
 
 #include <ckpt/convert.h>
-#include <ckpt/value.h>
+#include <ckpt/value_tree.h>
+#include <ckpt/write_target.h>
 
 #include "format/values/torch_types.h"
 #include "support/memory_payloads.h"

@@ -10,7 +10,7 @@
 #include <ckpt/error.h>
 
 #include "base/checked_math.h"
-#include "base/random_access.h"
+#include <ckpt/random_access.h>
 #include "codec/crc32.h"
 #include "codec/zip.h"
 

@@ -13,28 +13,12 @@
 #include <ckpt/catalog.h>
 #include <ckpt/document.h>
 #include <ckpt/file_state.h>
+#include <ckpt/folder.h>
 #include <ckpt/folder_convention.h>
 #include <ckpt/limits.h>
+#include <ckpt/payload_source.h>
 
 namespace ckpt {
-
-// Where payload bytes come from. Implementations are safe to read from many threads.
-class CKPT_EXPORT PayloadSource {
- public:
-  virtual ~PayloadSource();
-  // The region of the storage itself: unwraps a torch.save entry, returns other regions as they
-  // are.
-  virtual LocatedRegion locate(const StorageRegion& region) const = 0;
-  // Reads out.size() bytes that start `offset_bytes` into a located region.
-  virtual void read_bytes(const StorageRegion& located, uint64_t offset_bytes,
-                          std::span<std::byte> out) const = 0;
-  // As read_bytes(), for who passes over the bytes once: a source may let the system forget what it
-  // would not have kept otherwise. Default: read_bytes().
-  virtual void read_once(const StorageRegion& located, uint64_t offset_bytes,
-                         std::span<std::byte> out) const;
-  // The path to print in errors about a file of the catalog.
-  virtual std::string file_name(uint32_t file) const = 0;
-};
 
 // A file as it was when it was opened: who reads it later can tell that it has changed since.
 struct SourceFile {
@@ -47,6 +31,7 @@ struct OpenOptions {
   Limits limits;
   // Roots, iterations and folders of ranks are found where this says how they are called.
   const FolderConvention* convention = nullptr;
+  std::shared_ptr<const Folder> source = nullptr;  // where the path is; default: the local disk
 };
 
 // An opened checkpoint: a torch_dist folder, a folder of ranks' files, a torch.save file or a
@@ -62,6 +47,7 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
   ~Checkpoint() override;
 
   const Catalog& catalog() const;
+  const Folder& source() const;                 // where its files are
   const std::filesystem::path& folder() const;  // what file names in the catalog are relative to
   // Every file that was read or may still be, as paths that can be opened, without duplicates.
   std::vector<std::filesystem::path> files() const;
@@ -92,6 +78,21 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
   // need not be in catalog(): any entry whose chunks lie in this checkpoint's files will do. Throws
   // Corrupt where chunks leave a hole.
   void read(const TensorEntry& tensor, const Box& box, std::span<std::byte> out) const;
+  // All elements of a tensor of catalog(), or those of a box, row-major. Throws NotFound for a key
+  // that no tensor has; InvalidArgument, with the type that was found, where T's is another
+  // (DTypeOf), for a box that leaves the tensor, and for a key that several files have.
+  template <class T>
+  std::vector<T> read_as(std::string_view key, const std::optional<Box>& box = {}) const {
+    return read_as<T>(tensor_named(key), box);
+  }
+  // Of any entry that read() takes.
+  template <class T>
+  std::vector<T> read_as(const TensorEntry& tensor, const std::optional<Box>& box = {}) const {
+    const Box wanted = box_of(tensor, DTypeOf<T>::kValue, box);
+    std::vector<T> elements(element_count(wanted.sizes));
+    read(tensor, wanted, std::as_writable_bytes(std::span(elements)));
+    return elements;
+  }
   // Streams the storages of all chunks and throws Corrupt where a CRC-32 differs from the
   // archive's.
   void check_crc(const TensorEntry& tensor) const;
@@ -110,6 +111,8 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
  private:
   struct State;
   explicit Checkpoint(std::unique_ptr<State> state);
+  const TensorEntry& tensor_named(std::string_view key) const;
+  static Box box_of(const TensorEntry& tensor, DType wanted, const std::optional<Box>& box);
   std::unique_ptr<State> state_;
 };
 

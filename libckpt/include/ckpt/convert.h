@@ -1,19 +1,15 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
-#include <ckpt/diff.h>
-#include <ckpt/error.h>
 #include <ckpt/execute.h>
 #include <ckpt/staging.h>
-#include <ckpt/target.h>
-#include <ckpt/verify.h>
+#include <ckpt/plain_target.h>
+#include <ckpt/plan.h>
 
 namespace ckpt {
 
@@ -76,63 +72,5 @@ struct ConvertReport {
 CKPT_EXPORT ConvertReport convert(const std::filesystem::path& source,
                                   const std::filesystem::path& destination,
                                   const ConvertOptions& options);
-
-// A file of the destination that is a file of the source: its blocks are shared where the file
-// system can do that, else it is the same file under a second name.
-struct LinkedFile {
-  std::filesystem::path source;
-  std::string path;  // relative to the destination
-};
-
-struct ConversionSource {
-  const PayloadSource& payloads;
-  std::filesystem::path path;  // the destination must not lie in it
-  // Where all payload comes from its files. Without it options.resume, share and finish are refused
-  // (Unsupported): nobody could tell whether two attempts write the same.
-  const Checkpoint* checkpoint = nullptr;
-  std::vector<LinkedFile> links = {};  // published with the target's files, in this order
-  // Called, if set, when this process has written its payload; if it throws, nothing is published.
-  std::function<void()> before_publishing = {};
-  // Called, if set, by the process that publishes, with the complete target where it was written;
-  // if it throws, nothing is published. Counts what it has opened.
-  std::function<Carried(const std::filesystem::path& written)> check_result = {};
-};
-
-// How a result is compared with its source.
-struct ResultCheck {
-  std::span<const NotCarried> not_carried;  // by their missing_key what the result may lack
-  bool values = false;                      // of tensors, too: else their names, types and shapes
-  ExecuteOptions execute;
-};
-
-// Conservation: what was written holds each tensor and object of the source, under the names of the
-// two inventories, and nothing else, but for what is said not to be carried. Objects are compared
-// by value, tensors where check.values says so: by the checksums that both sides state for the same
-// bytes, or byte by byte. Throws std::logic_error that names what differs: a fault of ours.
-CKPT_EXPORT void require_same_content(const DiffSide& source, const DiffSide& written,
-                                      const ResultCheck& check);
-
-// The same for what make_target(source, spec) made of a plain state dict. Throws Unsupported where
-// the reader does not take what was written.
-CKPT_EXPORT Carried check_plain_result(const Checkpoint& source, const TargetSpec& spec,
-                                       const std::filesystem::path& written,
-                                       const ResultCheck& check);
-
-// Opens what was written, before it is published. Throws Unsupported where the reader refuses it,
-// so that nobody else is left with it; IoFailure as it is.
-CKPT_EXPORT Checkpoint open_result(const std::filesystem::path& written,
-                                   const OpenOptions& options);
-// That refusal, of what a later reader has thrown.
-[[noreturn]] CKPT_EXPORT void refuse_unreadable(const Error& error);
-
-// Throws Corrupt with the first damage that verify() found in what was written.
-CKPT_EXPORT void refuse_damage(const Findings& findings);
-
-// The last part of every conversion: plan, stage, execute, commit. source_format of the report is
-// left to the caller. Throws Corrupt where the source changes meanwhile, IoFailure where
-// options.verify reads back something else than was written.
-CKPT_EXPORT ConvertReport write_target(Target target, const ConversionSource& source,
-                                       const std::filesystem::path& destination,
-                                       const ConvertOptions& options);
 
 }  // namespace ckpt

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <ckpt/catalog.h>
-#include <ckpt/value.h>
+#include <ckpt/value_tree.h>
 
 namespace ckpt {
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <complex>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -36,5 +37,26 @@ enum class DType : uint8_t {
 CKPT_EXPORT std::string_view name(DType dtype);       // torch's, without "torch.": "bfloat16"
 CKPT_EXPORT uint64_t bytes_per_element(DType dtype);  // 1, 2, 4, 8 or 16
 CKPT_EXPORT std::optional<DType> dtype_named(std::string_view torch_name);
+
+// The element type that a C++ type holds. None for 16 and 8 bits of floating point, which C++20 has
+// no types for, and for bool, of which a vector is no memory.
+template <class T>
+struct DTypeOf;
+template <DType dtype>
+struct DTypeIs {
+  static constexpr DType kValue = dtype;
+};
+template <> struct DTypeOf<float> : DTypeIs<DType::Float32> {};
+template <> struct DTypeOf<double> : DTypeIs<DType::Float64> {};
+template <> struct DTypeOf<uint8_t> : DTypeIs<DType::UInt8> {};
+template <> struct DTypeOf<int8_t> : DTypeIs<DType::Int8> {};
+template <> struct DTypeOf<int16_t> : DTypeIs<DType::Int16> {};
+template <> struct DTypeOf<int32_t> : DTypeIs<DType::Int32> {};
+template <> struct DTypeOf<int64_t> : DTypeIs<DType::Int64> {};
+template <> struct DTypeOf<uint16_t> : DTypeIs<DType::UInt16> {};
+template <> struct DTypeOf<uint32_t> : DTypeIs<DType::UInt32> {};
+template <> struct DTypeOf<uint64_t> : DTypeIs<DType::UInt64> {};
+template <> struct DTypeOf<std::complex<float>> : DTypeIs<DType::Complex64> {};
+template <> struct DTypeOf<std::complex<double>> : DTypeIs<DType::Complex128> {};
 
 }  // namespace ckpt

@@ -24,6 +24,9 @@ struct Progress {
 struct WrittenPiece {
   Piece piece;
   uint32_t crc32 = 0;  // of its bytes
+  // Of a part of a file, for each of the piece's records: what the piece has of it as its own. Over
+  // all pieces of a record these give, by exclusive or, its CRC-32.
+  std::vector<uint32_t> record_crcs;
 };
 
 struct ExecuteOptions {
@@ -34,11 +37,10 @@ struct ExecuteOptions {
   uint64_t process_bytes_max = 0;
   std::function<void(const Progress&)> on_progress;  // called from any thread, one call at a time
   // What is written: some of cut_into_pieces(), in their order; empty: all files. Nothing else is
-  // touched. A piece that closes a file is written after the file's others, not with them.
+  // touched. Pieces that close something are written after a file's others, not with them.
   std::vector<Piece> pieces;
-  // By index into Plan::records, or empty: takes down the checksums of records that are written,
-  // and is where a piece that closes a file has them from.
-  std::span<uint32_t> record_crcs;
+  // By index into Plan::records: the CRC-32 that pieces which close something state. Else empty.
+  std::span<const uint32_t> record_crcs;
   // Called when all bytes of a piece were handed to the system; they need not be on the device yet.
   // From any thread, also several calls at a time.
   std::function<void(const WrittenPiece&)> on_piece;

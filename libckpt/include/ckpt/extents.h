@@ -66,16 +66,11 @@ class Extents {
     if (count_ == capacity_) grow(2 * size_t{capacity_});
     data()[count_++] = number;
   }
-  void pop_back() { --count_; }
   void clear() { count_ = 0; }
   void resize(size_t count, uint64_t value = 0) {
     if (count > capacity_) grow(count);
     std::fill(data() + std::min<size_t>(count_, count), data() + count, value);
     count_ = static_cast<uint32_t>(count);
-  }
-  void assign(size_t count, uint64_t value) {
-    clear();
-    resize(count, value);
   }
   template <std::input_iterator Iterator>
   void assign(Iterator first, Iterator last) {
@@ -86,13 +81,6 @@ class Extents {
     push_back(number);
     std::rotate(begin() + index, end() - 1, end());
     return begin() + index;
-  }
-  iterator erase(const_iterator position) { return erase(position, position + 1); }
-  iterator erase(const_iterator first, const_iterator last) {
-    const iterator hole = begin() + (first - begin());
-    const iterator new_end = std::copy(last, const_iterator(end()), hole);
-    count_ = static_cast<uint32_t>(new_end - begin());
-    return hole;
   }
 
   void swap(Extents& other) noexcept {

@@ -34,12 +34,14 @@ struct Piece {
   static constexpr uint64_t kBlockBytes = 64 << 10;  // no page of a file has two writers
 
   uint32_t file = 0;  // index into Plan::files
-  ByteRange bytes;    // of the file; starts at a whole block, but for one that closes the file
-  // Plan::records that start here. The first may have its first bytes, less than a block of them,
-  // at the end of the piece before.
-  size_t first_record = 0, end_record = 0;
-  // The end of a file whose records lie in several pieces: it states the checksums of all of them,
-  // and is written when they are known.
+  ByteRange bytes;    // of the file; starts at a whole block, but for one that closes
+  // Where the payload is whose checksums it finds out: from where a record starts, or a segment of
+  // one. What of that lies in front of `bytes` or behind, each less than a block, other pieces
+  // write; it is read here, too. `own` of all pieces that close nothing covers the file.
+  ByteRange own;
+  size_t first_record = 0, end_record = 0;  // Plan::records of which something is in `own`
+  // States checksums of records that lie in several pieces, and of all records where they close
+  // the file; is written when they are known. `own` is empty.
   bool closes = false;
 };
 
@@ -54,8 +56,9 @@ struct Plan {
 // record uncovered.
 CKPT_EXPORT Plan make_plan(const Target& target);
 
-// The files of a plan in pieces, in the order of files and offsets: cut in front of records, into
-// no less than `piece_bytes_min`, so that how many there are depends on nothing else. Pure.
+// The files of a plan in pieces, in the order of files and offsets: cut in front of records and of
+// segments, into no less than `piece_bytes_min`, so that how many there are depends on nothing
+// else. What follows a record that was cut may be shorter. Pure.
 CKPT_EXPORT std::vector<Piece> cut_into_pieces(const Target& target, const Plan& plan,
                                                uint64_t piece_bytes_min);
 // Each file as one piece.

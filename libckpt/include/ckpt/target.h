@@ -1,20 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <variant>
 #include <vector>
 
 #include <ckpt/catalog.h>
 #include <ckpt/document.h>
-#include <ckpt/key_pattern.h>
 
 namespace ckpt {
 
@@ -88,85 +82,5 @@ struct Target {
 
 // Bytes that an archive takes, exactly as execute() writes it.
 CKPT_EXPORT uint64_t archive_count_bytes(const TargetArchive& archive);
-
-// --- torch_dist / PyTorch DCP
-// ---------------------------------------------------------------------------------
-
-struct DistChunk {
-  std::string key;
-  DType dtype = DType::Float32;
-  Extents global_shape;
-  Box box;                     // of the stored tensor
-  TensorSource source;         // without a tensor: zeros
-  uint32_t rank = 0;           // writes it to __{rank}_0.distcp
-  bool requires_grad = false;  // what .metadata says of the tensor
-};
-struct DistObject {
-  std::string key;
-  std::shared_ptr<const ValueTree> tree;  // what torch.save is given
-  std::vector<TargetRecord> records;
-  uint32_t rank = 0;
-};
-struct DistSpec {
-  std::vector<DistObject> objects;
-  std::vector<DistChunk>
-      chunks;  // in the order of their files; metadata lists keys in order of first use
-  uint32_t rank_count = 1;
-  bool chunk_index = false;               // plain DCP numbers the chunks of a tensor
-  std::optional<ValueTree> planner_data;  // plain DCP
-};
-// The .distcp files and .metadata (last). The caller adds what a convention wants beside them.
-CKPT_EXPORT std::vector<TargetFile> make_torch_dist_files(const DistSpec& spec);
-
-// --- safetensors
-// --------------------------------------------------------------------------------------
-
-struct SafetensorsSpec {
-  struct Tensor {
-    std::string key;
-    TensorSource source;
-  };
-  std::vector<Tensor> tensors;
-  std::map<std::string, std::string> metadata;  // `format` is added where it is missing: "pt"
-  bool as_folder = false;  // model.safetensors, or several files and their index
-  uint64_t file_bytes_max = uint64_t{5'000'000'000};  // of tensors in one of several files
-};
-// Adds to `not_carried` the tensors whose type safetensors has not. Throws Unsupported where a key
-// is no UTF-8 or a header gets longer than the format allows.
-CKPT_EXPORT Target make_safetensors_target(SafetensorsSpec spec,
-                                           std::vector<NotCarried> not_carried = {});
-
-// --- Plain state dicts
-// ----------------------------------------------------------------------------------------
-
-// Which keys are carried, and under which names.
-struct KeyRules {
-  KeySelection selection;
-  std::vector<KeyRename> renames;  // the first that fits counts
-  bool empty() const { return selection.is_everything() && renames.empty(); }
-
-  // To be called with all keys that there are before the functions below. Throws InvalidArgument
-  // where no key is left, NotFound where one that is to be included or renamed is not there.
-  CKPT_EXPORT void resolve(std::span<const KeyName> keys);
-  // Of those keys, how many are not accepted.
-  uint64_t left_out_count() const { return left_out_count_; }
-  bool accepts(std::string_view key) const { return selection.accepts({}, key); }
-  CKPT_EXPORT std::string renamed(std::string_view key) const;
-
- private:
-  uint64_t left_out_count_ = 0;
-};
-
-class Checkpoint;
-struct TargetSpec {
-  Format format = Format::Torch;
-  bool as_folder = false;  // safetensors: SafetensorsSpec::as_folder
-  KeyRules keys;
-};
-// A torch.save file, a DCP folder or safetensors as any of them, flattened and unflattened as
-// torch.distributed.checkpoint does it. What follows a FolderConvention is refused (Unsupported):
-// its folders hold more than a state dict. Throws InvalidArgument where the rules leave nothing or
-// give two values one key. The target points into the source's catalog: the source must outlive it.
-CKPT_EXPORT Target make_target(const Checkpoint& source, const TargetSpec& spec);
 
 }  // namespace ckpt

@@ -1,77 +1,20 @@
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <set>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
-#include <ckpt/error.h>
 #include <ckpt/execute.h>
+#include <ckpt/findings.h>
 #include <ckpt/key_pattern.h>
 
 namespace ckpt {
-
-// What would notice if a byte of a checkpoint's files changed. Every byte has one label.
-enum class ByteLabel : uint8_t {
-  Checksummed,  // a CRC-32 or a manifest's hash covers it
-  Repeated,     // a constant, or stored a second time elsewhere: both are compared
-  Unprotected,  // it has a meaning, and nothing would notice
-  Padding,      // no reader looks at it
-  Unclaimed,    // it belongs to nothing that the checkpoint names: always a finding
-};
-inline constexpr size_t kByteLabelCount = 5;
-CKPT_EXPORT std::string_view name(ByteLabel label);  // "checksummed", ...
-
-enum class Severity : uint8_t { Note, Damage };
-enum class CheckKind : uint8_t {
-  Structure,  // files, archives, metadata: what is where
-  Content,    // checksums
-  Meaning,    // what state must be like; added by liboptim
-};
-CKPT_EXPORT std::string_view name(CheckKind check);  // "structure", ...
-
-struct Finding {
-  CheckKind check = CheckKind::Structure;
-  Severity severity = Severity::Damage;
-  Where where;
-  std::string problem;
-  std::string hint = {};
-  bool is_file_hash = false;  // of a whole file: other findings in the file explain it
-};
-
-struct FileAccount {
-  std::string path;               // as errors name it
-  std::vector<ByteRange> pieces;  // what was looked at: all of it, or the share's part, in order
-  uint64_t count_bytes = 0;       // of the pieces
-  uint64_t file_bytes = 0;
-  std::array<uint64_t, kByteLabelCount> labelled_bytes = {};  // by ByteLabel, of the pieces
-  bool has_manifest_hash = false;                             // integrity.json lists it
-
-  // Whether a piece has what starts here. What starts at the end, or is said to lie behind it,
-  // belongs to the last piece of the file.
-  CKPT_EXPORT bool owns(uint64_t offset_bytes) const;
-};
-
-struct Findings {
-  std::vector<Finding> findings;    // sorted by file, offset, key
-  std::vector<FileAccount> files;   // of the share, in the order of their names
-  uint64_t file_count = 0;          // of the whole checkpoint
-  uint64_t compared_checksums = 0;  // CRC-32 and hashes; 0 after a quick look
-  uint64_t failed_checksums = 0;    // of these
-  uint64_t read_bytes = 0;          // of payload and manifests
-
-  CKPT_EXPORT bool damaged() const;
-  CKPT_EXPORT uint64_t labelled_bytes(ByteLabel label) const;  // of all files
-  CKPT_EXPORT void sort();
-};
 
 // Bytes of a storage, as they pass by: pieces of one storage come in any order, from any thread,
 // each byte once. A piece starts at a multiple of 4096 bytes of the storage, and ends at one or

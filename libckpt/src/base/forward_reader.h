@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/random_access.h"
+#include <ckpt/random_access.h>
 
 namespace ckpt {
 

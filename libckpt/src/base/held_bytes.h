@@ -6,7 +6,7 @@
 #include <ckpt/catalog.h>
 
 #include "base/checked_math.h"
-#include "base/random_access.h"
+#include <ckpt/random_access.h>
 
 namespace ckpt {
 

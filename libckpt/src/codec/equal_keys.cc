@@ -1,5 +1,5 @@
 // Keys that are equal to Python: 1, 1.0 and True; (1, 2) and (True, 2.0); never 1 and "1".
-#include <ckpt/value.h>
+#include <ckpt/value_tree.h>
 
 #include <algorithm>
 #include <bit>

@@ -7,7 +7,7 @@
 #include <ckpt/hash.h>
 #include <ckpt/limits.h>
 
-#include "base/random_access.h"
+#include <ckpt/random_access.h>
 
 namespace ckpt {
 

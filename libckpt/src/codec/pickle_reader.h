@@ -1,7 +1,7 @@
 #pragma once
 
 #include <ckpt/limits.h>
-#include <ckpt/value.h>
+#include <ckpt/value_tree.h>
 
 #include "base/byte_reader.h"
 

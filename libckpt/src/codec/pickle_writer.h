@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include <ckpt/value.h>
+#include <ckpt/value_tree.h>
 
 namespace ckpt::pickle {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <ckpt/value.h>
+#include <ckpt/value_tree.h>
 
 namespace ckpt::pickle {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <ckpt/error.h>
-#include <ckpt/value.h>
+#include <ckpt/value_tree.h>
 
 #include <cstdint>
 #include <map>

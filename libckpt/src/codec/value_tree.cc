@@ -1,5 +1,5 @@
 #include <ckpt/error.h>
-#include <ckpt/value.h>
+#include <ckpt/value_tree.h>
 
 #include <bit>
 #include <unordered_map>

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/random_access.h"
+#include <ckpt/random_access.h>
 
 // Zip archives as PyTorch writes them: members are stored, never compressed; sizes and checksums
 // stand in the central directory and in a descriptor behind the data; a padding field in each local

@@ -1,5 +1,7 @@
 // What was written of a plain state dict, compared with the source entry by entry.
 #include <ckpt/convert.h>
+#include <ckpt/plain_target.h>
+#include <ckpt/write_target.h>
 
 #include <charconv>
 #include <set>

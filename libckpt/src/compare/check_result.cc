@@ -2,6 +2,7 @@
 #include <ckpt/archive_builder.h>
 #include <ckpt/convert.h>
 #include <ckpt/error.h>
+#include <ckpt/write_target.h>
 
 #include <algorithm>
 #include <map>

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include <ckpt/hash.h>
-#include <ckpt/value.h>
+#include <ckpt/value_tree.h>
 
 #include "codec/sha256.h"
 

@@ -21,7 +21,10 @@ class Digester {
       add(target.files[f]);
     }
     add(pieces.size());
-    for (const Piece& piece : pieces) add(piece.bytes.offset_bytes);
+    for (const Piece& piece : pieces) {
+      add(piece.bytes.offset_bytes);
+      add(piece.own.offset_bytes);
+    }
     return stream_.finish();
   }
 

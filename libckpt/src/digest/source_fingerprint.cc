@@ -1,15 +1,18 @@
 #include "digest/source_fingerprint.h"
 
+#include <ckpt/error.h>
+
 #include "codec/sha256.h"
 
 namespace ckpt {
 
 SourceFingerprint::SourceFingerprint(const Checkpoint& source)
-    : folder_(source.folder()), files_(source.files_as_opened()) {}
+    : source_(source.source()), folder_(source.folder()), files_(source.files_as_opened()) {}
 
 void SourceFingerprint::check_unchanged() const {
   for (const SourceFile& file : files_) {
-    if (state_of(file.path) == file.state) continue;
+    const Folder::Entry now = source_.stat(file.path);
+    if (now.kind != EntryKind::Absent && now.state == file.state) continue;
     throw Error(ErrorCode::Corrupt, {file.path.string()}, "changed while it was read",
                 "wait until the process that writes it has finished");
   }

@@ -7,8 +7,6 @@
 
 #include <ckpt/checkpoint.h>
 
-#include "io/directory.h"
-
 namespace ckpt {
 
 // The state of every file of a source: size, time of the last change, inode. What it was when the
@@ -16,7 +14,8 @@ namespace ckpt {
 // to meanwhile.
 class SourceFingerprint {
  public:
-  explicit SourceFingerprint(const Checkpoint& source);  // throws NotFound where a file is missing
+  // Throws NotFound where a file is missing. `source` must outlive it.
+  explicit SourceFingerprint(const Checkpoint& source);
 
   // Throws Corrupt, with the file's name, where a file is not as it was.
   void check_unchanged() const;
@@ -25,6 +24,7 @@ class SourceFingerprint {
   std::string digest() const;
 
  private:
+  const Folder& source_;
   std::filesystem::path folder_;
   std::vector<SourceFile> files_;
 };

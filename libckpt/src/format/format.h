@@ -11,7 +11,6 @@
 
 #include "format/location/contents.h"
 #include "format/location/location.h"
-#include "io/file.h"
 
 namespace ckpt {
 
@@ -25,7 +24,8 @@ const FormatReader& reader_of(Format format);
 // What the text of a tracker names: an iteration, or none for the folder without a number. Throws
 // Corrupt, with what was found and why it is neither.
 std::optional<int64_t> tracked_iteration(std::string_view text, const FolderConvention& convention);
-std::string tracked_text(const File& tracker);  // as much as tells whether it names something
+// As much as tells whether it names something.
+std::string tracked_text(const RandomAccess& tracker);
 // iter_0000003 -> 3, and back.
 std::optional<int64_t> iteration_named(std::string_view folder_name,
                                        const FolderConvention& convention);
@@ -33,11 +33,17 @@ std::string iteration_folder(int64_t iteration, const FolderConvention& conventi
 
 // Follows roots, trackers and --iteration; tells formats apart by content. Throws NotFound, Corrupt
 // (a tracker that holds junk, a link that leads out of the root) or Unsupported (a format that is
-// known and not read).
+// known and not read). options.source is set.
 Location find_checkpoint(const std::filesystem::path& path, const OpenOptions& options);
 
 // Whether a folder is a root, or holds a checkpoint in one of the formats; its files are not
 // opened. Without a convention there are no roots, and no folders of ranks.
-bool holds_checkpoint(const std::filesystem::path& folder, const FolderConvention* convention);
+bool holds_checkpoint(const Folder& source, const std::filesystem::path& folder,
+                      const FolderConvention* convention);
+
+// As list_iterations(), of any source.
+std::vector<IterationFolder> iterations_in(const Folder& source, const std::filesystem::path& root,
+                                           const FolderConvention& convention,
+                                           const Limits& limits);
 
 }  // namespace ckpt

@@ -13,7 +13,6 @@
 #include "format/foreign/foreign.h"
 #include "format/format.h"
 #include "format/torch/torch_save.h"
-#include "io/directory.h"
 
 namespace ckpt {
 namespace {
@@ -36,17 +35,17 @@ fs::path folder_of(const fs::path& path) {
 }
 
 // The folder around one, as the user would name it.
-fs::path around(const fs::path& folder) {
+fs::path around(const Folder& source, const fs::path& folder) {
   fs::path path = folder.lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "ckpt/"
   const bool is_named = path.has_filename() && path != "." && path.filename() != "..";
-  return is_named ? folder_of(path) : resolved(folder).parent_path();
+  return is_named ? folder_of(path) : source.resolved(folder).parent_path();
 }
 
 // A hint must not fail where the error that it belongs to is known.
-std::vector<std::string> entries_of(const fs::path& folder) {
+std::vector<std::string> entries_of(const Folder& source, const fs::path& folder) {
   try {
-    std::vector<std::string> names = Directory::open(folder).list();
+    std::vector<std::string> names = source.list(folder);
     if (names.size() > kEntriesMax) names.resize(kEntriesMax);
     return names;
   } catch (const Error&) {
@@ -54,9 +53,10 @@ std::vector<std::string> entries_of(const fs::path& folder) {
   }
 }
 
-bool holds_readable_checkpoint(const fs::path& folder, const FolderConvention* convention) {
+bool holds_readable_checkpoint(const Folder& source, const fs::path& folder,
+                               const FolderConvention* convention) {
   try {
-    return holds_checkpoint(folder, convention);
+    return holds_checkpoint(source, folder, convention);
   } catch (const Error&) {
     return false;
   }
@@ -65,27 +65,27 @@ bool holds_readable_checkpoint(const fs::path& folder, const FolderConvention* c
 // --- nothing is there ----------------------------------------------------------------------------
 
 // The path with its first name that is not there replaced by the nearest one beside it.
-std::optional<fs::path> nearest_path(const fs::path& path) {
+std::optional<fs::path> nearest_path(const Folder& source, const fs::path& path) {
   fs::path known;
   for (auto part = path.begin(); part != path.end(); ++part) {
     const fs::path next = known / *part;
-    if (kind_behind(next) != EntryKind::Absent) {
+    if (source.has(next)) {
       known = next;
       continue;
     }
-    const auto name = nearest(part->string(), entries_of(known.empty() ? "." : known));
+    const auto name = nearest(part->string(), entries_of(source, known.empty() ? "." : known));
     if (!name) return std::nullopt;
     fs::path meant = known / *name;
     const fs::path up_to_here = meant;
     while (++part != path.end()) meant /= *part;
-    return kind_behind(meant) == EntryKind::Absent ? up_to_here : meant;
+    return source.has(meant) ? meant : up_to_here;
   }
   return std::nullopt;
 }
 
-std::string hint_of_missing(const fs::path& path) {
+std::string hint_of_missing(const Folder& source, const fs::path& path) {
   try {
-    const auto meant = nearest_path(path);
+    const auto meant = nearest_path(source, path);
     return meant ? "did you mean " + shown(*meant) + "?" : "";
   } catch (const Error&) {
     return {};
@@ -94,13 +94,14 @@ std::string hint_of_missing(const fs::path& path) {
 
 // --- folders -------------------------------------------------------------------------------------
 
-bool is_torch_save_file(const fs::path& path) {
+bool is_torch_save_file(const Folder& source, const fs::path& path) {
   static const std::set<std::string> kSuffixes = {".pt", ".pth", ".bin", ".ckpt"};
   if (!kSuffixes.contains(path.extension().string())) return false;
   try {
-    const File file = File::open(path);
-    std::string head(std::min<uint64_t>(file.size_bytes(), 64), '\0');
-    file.read_at(0, std::as_writable_bytes(std::span(head)));
+    const auto file =
+        source.open(folder_of(path), {path.filename().string(), {}, Links::MayLeadOut});
+    std::string head(std::min<uint64_t>(file->size_bytes(), 64), '\0');
+    file->read_at(0, std::as_writable_bytes(std::span(head)));
     return head.starts_with("PK\x03\x04") || is_legacy_torch_save(head);
   } catch (const Error&) {
     return false;
@@ -113,14 +114,15 @@ std::optional<int64_t> iteration_at(const fs::path& folder, const FolderConventi
 }
 
 // The checkpoints right below a folder: iterations, the newest first, then what else there is.
-std::vector<fs::path> checkpoints_in(const fs::path& folder, const FolderConvention* convention) {
+std::vector<fs::path> checkpoints_in(const Folder& source, const fs::path& folder,
+                                     const FolderConvention* convention) {
   std::vector<fs::path> found;
-  for (const std::string& name : entries_of(folder)) {
+  for (const std::string& name : entries_of(source, folder)) {
     const fs::path path = folder / name;
-    const EntryKind kind = kind_of_entry(path);
+    const EntryKind kind = source.kind_of_entry(path);
     const bool is_one =
-        (kind == EntryKind::Folder && holds_readable_checkpoint(path, convention)) ||
-        (kind == EntryKind::File && is_torch_save_file(path));
+        (kind == EntryKind::Folder && holds_readable_checkpoint(source, path, convention)) ||
+        (kind == EntryKind::File && is_torch_save_file(source, path));
     if (is_one) found.push_back(path);
   }
   std::ranges::stable_sort(found, std::ranges::greater(), [convention](const fs::path& path) {
@@ -129,11 +131,12 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder, const FolderConvent
   return found;
 }
 
-std::string hint_of_folder(const fs::path& folder, const FolderConvention* convention) {
-  const std::vector<fs::path> found = checkpoints_in(folder, convention);
+std::string hint_of_folder(const Folder& source, const fs::path& folder,
+                           const FolderConvention* convention) {
+  const std::vector<fs::path> found = checkpoints_in(source, folder, convention);
   if (found.empty()) return {};
   const std::string first = shown(found[0]);
-  const bool is_folder = kind_of_entry(found[0]) == EntryKind::Folder;
+  const bool is_folder = source.kind_of_entry(found[0]) == EntryKind::Folder;
   if (found.size() == 1) {
     return escaped(found[0].filename().string()) + (is_folder ? "/" : "") +
            " in it is a checkpoint: open " + first;
@@ -150,14 +153,15 @@ bool is_dist_part(string_view name, const FolderConvention* convention) {
 }
 
 // A rank's folder of a `torch` checkpoint, which is read with the others.
-void refuse_rank_folder(const fs::path& folder, const FolderConvention& convention) {
-  const fs::path path = resolved(folder);
+void refuse_rank_folder(const Folder& source, const fs::path& folder,
+                        const FolderConvention& convention) {
+  const fs::path path = source.resolved(folder);
   const bool is_rank = path.filename().string().starts_with(convention.rank_folder_prefix);
-  if (!is_rank || !holds_readable_checkpoint(path.parent_path(), &convention)) return;
+  if (!is_rank || !holds_readable_checkpoint(source, path.parent_path(), &convention)) return;
   not_found(folder,
             "is one rank's folder of a " + std::string(convention.framework) +
                 " checkpoint; expected the folder around it",
-            "open " + shown(around(folder)));
+            "open " + shown(around(source, folder)));
 }
 
 // What would have made a folder a checkpoint.
@@ -194,15 +198,16 @@ bool is_cut_safetensors(string_view head) {
 
 }  // namespace
 
-void refuse_missing(const fs::path& path) {
+void refuse_missing(const Folder& source, const fs::path& path) {
   if (const Foreign* const address = foreign_address(path.string())) refuse_address(*address, path);
-  not_found(path, "no such file or folder", hint_of_missing(path));
+  not_found(path, "no such file or folder", hint_of_missing(source, path));
 }
 
-void refuse_folder(const fs::path& folder, const FolderConvention* convention) {
-  const std::vector<std::string> entries = entries_of(folder);
+void refuse_folder(const Folder& source, const fs::path& folder,
+                   const FolderConvention* convention) {
+  const std::vector<std::string> entries = entries_of(source, folder);
   if (const Foreign* const foreign = foreign_folder(entries)) refuse_foreign(*foreign, folder);
-  if (convention != nullptr) refuse_rank_folder(folder, *convention);
+  if (convention != nullptr) refuse_rank_folder(source, folder, *convention);
   if (std::ranges::any_of(entries, [convention](const std::string& name) {
         return is_dist_part(name, convention);
       })) {
@@ -211,11 +216,12 @@ void refuse_folder(const fs::path& folder, const FolderConvention* convention) {
               "dot: copy the folder, not FOLDER/*");
   }
   not_found(folder, "holds no checkpoint: " + expected_entries(convention),
-            hint_of_folder(folder, convention));
+            hint_of_folder(source, folder, convention));
 }
 
-std::string hint_of_iterations(const fs::path& root, const FolderConvention& convention) {
-  const std::vector<IterationFolder> found = list_iterations(root, convention);
+std::string hint_of_iterations(const Folder& source, const fs::path& root,
+                               const FolderConvention& convention) {
+  const std::vector<IterationFolder> found = iterations_in(source, root, convention, {});
   if (found.empty()) return {};
   const std::string newest = std::to_string(found[0].iteration);
   if (found.size() == 1) return "it holds iteration " + newest + " only: --iteration " + newest;
@@ -223,32 +229,34 @@ std::string hint_of_iterations(const fs::path& root, const FolderConvention& con
          ": --iteration " + newest;
 }
 
-void refuse_iteration(const fs::path& root, int64_t iteration, const FolderConvention& convention) {
+void refuse_iteration(const Folder& source, const fs::path& root, int64_t iteration,
+                      const FolderConvention& convention) {
   const std::string number = std::to_string(iteration);
-  if (const auto own = iteration_at(resolved(root), &convention);
-      own && holds_readable_checkpoint(root, &convention)) {
+  if (const auto own = iteration_at(source.resolved(root), &convention);
+      own && holds_readable_checkpoint(source, root, &convention)) {
     not_found(root,
               "is iteration " + std::to_string(*own) + " itself; --iteration " + number +
                   " needs the root that holds it",
-              "open " + shown(around(root)) + " with --iteration " + number);
+              "open " + shown(around(source, root)) + " with --iteration " + number);
   }
-  if (std::string hint = hint_of_iterations(root, convention); !hint.empty()) {
+  if (std::string hint = hint_of_iterations(source, root, convention); !hint.empty()) {
     not_found(root / iteration_folder(iteration, convention), "the root holds no such iteration",
               std::move(hint));
   }
-  const bool is_one = holds_readable_checkpoint(root, &convention);
+  const bool is_one = holds_readable_checkpoint(source, root, &convention);
   not_found(root,
             "holds no iterations (" + iteration_folder(3, convention) +
                 "); --iteration needs a checkpoint root",
             is_one ? "it is a checkpoint itself: leave out --iteration"
-                   : hint_of_folder(root, &convention));
+                   : hint_of_folder(source, root, &convention));
 }
 
-void refuse_part(const fs::path& path, string_view head, const FolderConvention* convention) {
+void refuse_part(const Folder& source, const fs::path& path, string_view head,
+                 const FolderConvention* convention) {
   const Foreign* const part = part_kind(path, head, convention);
   if (part == nullptr) return;
   const fs::path folder = folder_of(path);
-  const bool is_whole = holds_readable_checkpoint(folder, convention);
+  const bool is_whole = holds_readable_checkpoint(source, folder, convention);
   throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
               "is " + std::string(part->name) + "; expected the folder that holds it",
               is_whole ? "open " + shown(folder)
@@ -256,7 +264,7 @@ void refuse_part(const fs::path& path, string_view head, const FolderConvention*
                              ", is needed whole, with .metadata and every .distcp");
 }
 
-void refuse_file(const fs::path& path, const File& file) {
+void refuse_file(const fs::path& path, const RandomAccess& file) {
   if (const Foreign* const foreign = foreign_file(file)) refuse_foreign(*foreign, path);
   const Where where{.file = path.string(), .key = {}};
   if (file.size_bytes() == 0) {

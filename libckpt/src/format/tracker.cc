@@ -51,7 +51,7 @@ std::optional<int64_t> tracked_iteration(std::string_view text,
   return iteration;
 }
 
-std::string tracked_text(const File& tracker) {
+std::string tracked_text(const RandomAccess& tracker) {
   std::string text(std::min(tracker.size_bytes(), kTrackerBytesMax + 1), '\0');
   tracker.read_at(0, std::as_writable_bytes(std::span(text)));
   return text;

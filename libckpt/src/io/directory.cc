@@ -35,12 +35,8 @@ std::optional<Status> look(const fs::path& path, Look call) {
   throw_errno(path.string(), "read the file's size and type", errno);
 }
 
-EntryKind kind(const std::optional<Status>& status) {
-  return status ? kind(*status) : EntryKind::Absent;
-}
-
-std::optional<FileState> state(const std::optional<Status>& status) {
-  return status ? std::optional(file_state(*status)) : std::nullopt;
+Folder::Entry entry(const std::optional<Status>& status) {
+  return status ? Folder::Entry{kind(*status), file_state(*status)} : Folder::Entry{};
 }
 
 void sync(const FileDescriptor& descriptor, const fs::path& path) {
@@ -112,15 +108,6 @@ void Directory::check_inside(const std::string& relative) const {
   open_below(relative, relative, O_PATH, Links::StayInside);
 }
 
-bool Directory::leads_inside(const std::string& relative) const {
-  try {
-    check_inside(relative);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 std::vector<std::string> Directory::list() const {
   std::vector<std::string> names;
   while (system_calls().list(descriptor_.get(), names) != 0) {
@@ -133,20 +120,20 @@ std::vector<std::string> Directory::list() const {
 
 void Directory::sync() const { ckpt::sync(descriptor_, path_); }
 
-EntryKind kind_of_entry(const fs::path& path) { return kind(look(path, &SystemCalls::lstat)); }
-EntryKind kind_behind(const fs::path& path) { return kind(look(path, &SystemCalls::stat)); }
+Folder::Entry entry_at(const fs::path& path) { return entry(look(path, &SystemCalls::lstat)); }
+Folder::Entry entry_behind(const fs::path& path) { return entry(look(path, &SystemCalls::stat)); }
+EntryKind kind_of_entry(const fs::path& path) { return entry_at(path).kind; }
+EntryKind kind_behind(const fs::path& path) { return entry_behind(path).kind; }
+
+std::optional<FileState> state_of_entry(const fs::path& path) {
+  const Folder::Entry found = entry_at(path);
+  return found.kind == EntryKind::Absent ? std::nullopt : std::optional(found.state);
+}
 
 bool are_same(const fs::path& a, const fs::path& b) {
   const auto status_a = look(a, &SystemCalls::stat), status_b = look(b, &SystemCalls::stat);
   return status_a && status_b && status_a->st_dev == status_b->st_dev &&
          status_a->st_ino == status_b->st_ino;
-}
-
-std::optional<FileState> state_of(const fs::path& path) {
-  return state(look(path, &SystemCalls::stat));
-}
-std::optional<FileState> state_of_entry(const fs::path& path) {
-  return state(look(path, &SystemCalls::lstat));
 }
 
 std::optional<uint64_t> free_bytes(const fs::path& path) {

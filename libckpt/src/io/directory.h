@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include <ckpt/folder.h>
+
 #include "io/file.h"
 
 namespace ckpt {
@@ -15,7 +17,6 @@ namespace ckpt {
 // relative, not empty, no "..", no NUL.
 bool is_safe_relative(std::string_view path);
 
-enum class Links : uint8_t { StayInside, MayLeadOut };
 inline Links links_if(bool may_lead_out) {
   return may_lead_out ? Links::MayLeadOut : Links::StayInside;
 }
@@ -31,7 +32,6 @@ class Directory {
   File open_file(const std::string& relative, std::string shown = {},
                  Links links = Links::StayInside) const;
   void check_inside(const std::string& relative) const;  // throws as open_file()
-  bool leads_inside(const std::string& relative) const;
   // Names of the entries, without "." and "..", sorted by byte value.
   std::vector<std::string> list() const;
   void sync() const;  // what was made, renamed and removed in it outlives a loss of power
@@ -45,8 +45,9 @@ class Directory {
   std::filesystem::path path_;
 };
 
-// What a name stands for. Functions below throw Error as throw_errno() does.
-enum class EntryKind : uint8_t { Absent, File, Folder, Link, Other };
+// What is at a path. Functions below throw Error as throw_errno() does.
+Folder::Entry entry_at(const std::filesystem::path& path);      // a link is a link
+Folder::Entry entry_behind(const std::filesystem::path& path);  // never Link
 EntryKind kind_of_entry(const std::filesystem::path& path);  // a link is a link
 EntryKind kind_behind(const std::filesystem::path& path);    // never Link
 
@@ -79,7 +80,6 @@ FolderTree walk(const std::filesystem::path& folder);
 void sync_file(const std::filesystem::path& path);
 void sync_tree(const std::filesystem::path& path);
 
-std::optional<FileState> state_of(const std::filesystem::path& path);        // links are followed
 std::optional<FileState> state_of_entry(const std::filesystem::path& path);  // a link is a link
 
 }  // namespace ckpt

@@ -12,7 +12,7 @@
 #include <ckpt/error.h>
 #include <ckpt/file_state.h>
 
-#include "base/random_access.h"
+#include <ckpt/random_access.h>
 
 namespace ckpt {
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <ckpt/error.h>
+#include <ckpt/plain_target.h>
 #include <ckpt/target.h>
 
 namespace ckpt {

@@ -5,7 +5,7 @@
 
 #include <ckpt/catalog.h>
 #include <ckpt/error.h>
-#include <ckpt/value.h>
+#include <ckpt/value_tree.h>
 
 #include "codec/crc32.h"
 #include "codec/pickle_reader.h"

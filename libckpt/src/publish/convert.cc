@@ -1,5 +1,8 @@
 #include <ckpt/convert.h>
 #include <ckpt/files_beside.h>
+#include <ckpt/plain_target.h>
+#include <ckpt/verify.h>
+#include <ckpt/write_target.h>
 
 namespace ckpt {
 

@@ -35,7 +35,8 @@ std::vector<FinishedPiece> PieceWriter::write(std::vector<Piece> pieces, Execute
   options.pieces = std::move(pieces);
   options.record_crcs = record_crcs_;
   options.on_piece = [&](const WrittenPiece& written) {
-    FinishedPiece piece = finished_piece(written);
+    FinishedPiece piece{job_.name_of(written.piece), written.piece.bytes, written.crc32};
+    if (!record_crcs_.empty()) piece.record_crcs = written.record_crcs;
     sync_file(job_.path_of(attempt_.staging.folder(), written.piece));
     if (record != nullptr) record->add(piece);
     const std::scoped_lock lock(mutex);
@@ -49,16 +50,6 @@ std::vector<FinishedPiece> PieceWriter::write(std::vector<Piece> pieces, Execute
   return finished;
 }
 
-FinishedPiece PieceWriter::finished_piece(const WrittenPiece& written) const {
-  const auto& [piece, crc] = written;
-  FinishedPiece finished{job_.name_of(piece), piece.bytes, crc};
-  if (!record_crcs_.empty() && !job_.is_whole(piece)) {
-    finished.record_crcs.assign(record_crcs_.begin() + static_cast<ptrdiff_t>(piece.first_record),
-                                record_crcs_.begin() + static_cast<ptrdiff_t>(piece.end_record));
-  }
-  return finished;
-}
-
 void PieceWriter::verify(const std::vector<FinishedPiece>& written) {
   if (!attempt_.options.verify) return;
   const auto is_right =
@@ -69,10 +60,10 @@ void PieceWriter::verify(const std::vector<FinishedPiece>& written) {
   }
 }
 
-bool PieceWriter::take_record_crcs(const Piece& piece, const std::vector<uint32_t>& crcs) {
+bool PieceWriter::add_record_crcs(const Piece& piece, const std::vector<uint32_t>& crcs) {
   if (record_crcs_.empty() || job_.is_whole(piece)) return true;
   if (crcs.size() != piece.end_record - piece.first_record) return false;
-  std::ranges::copy(crcs, record_crcs_.begin() + static_cast<ptrdiff_t>(piece.first_record));
+  for (size_t i = 0; i < crcs.size(); ++i) record_crcs_[piece.first_record + i] ^= crcs[i];
   return true;
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <ckpt/convert.h>
+#include <ckpt/write_target.h>
 
 #include "publish/part_records.h"
 #include "publish/write_job.h"
@@ -22,8 +23,7 @@ struct WriteAttempt {
   PartRecords records() const { return {staging.notes(), job.identity()}; }
 };
 
-// Writes pieces into the staging folder and syncs each. What it learns of the checksums of records
-// it keeps for the pieces that state them.
+// Writes pieces into the staging folder and syncs each; those that state checksums of records last.
 class PieceWriter {
  public:
   explicit PieceWriter(const WriteAttempt& attempt);  // must outlive it
@@ -34,13 +34,13 @@ class PieceWriter {
   // Reads back what was written, where options.verify asks for it: throws IoFailure if the device
   // gives back something else.
   void verify(const std::vector<FinishedPiece>& written);
-  // Of a piece that was recorded. False for another number of checksums than it has records.
-  bool take_record_crcs(const Piece& piece, const std::vector<uint32_t>& crcs);
+  // What write_last() states: to be called once for each piece that was recorded. False for another
+  // number of checksums than it has records.
+  bool add_record_crcs(const Piece& piece, const std::vector<uint32_t>& crcs);
 
  private:
   std::vector<FinishedPiece> write(std::vector<Piece> pieces, ExecuteOptions options,
                                    PartRecordWriter* record);
-  FinishedPiece finished_piece(const WrittenPiece& written) const;
 
   const WriteAttempt& attempt_;
   const WriteJob& job_;

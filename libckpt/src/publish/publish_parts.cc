@@ -29,7 +29,7 @@ std::vector<FinishedPiece> take_payload(const WriteAttempt& attempt, PieceWriter
   for (const Piece& piece : attempt.job.payload()) {
     const auto found = by_place.find({attempt.job.name_of(piece), piece.bytes.offset_bytes});
     if (found == by_place.end() || !attempt.job.is_there(folder, piece, *found->second) ||
-        !writer.take_record_crcs(piece, found->second->record_crcs)) {
+        !writer.add_record_crcs(piece, found->second->record_crcs)) {
       throw Error(ErrorCode::IoFailure, {attempt.job.path_of(folder, piece).string()},
                   "differs from what the part records say was written");
     }

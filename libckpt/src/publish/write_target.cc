@@ -1,5 +1,6 @@
 #include <ckpt/convert.h>
 #include <ckpt/error.h>
+#include <ckpt/write_target.h>
 
 #include <algorithm>
 #include <chrono>

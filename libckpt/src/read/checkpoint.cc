@@ -11,8 +11,6 @@
 #include "format/foreign/foreign.h"
 #include "format/format.h"
 #include "format/torch/torch_save.h"
-#include "io/drop_behind.h"
-#include "io/file.h"
 #include "read/entry_check.h"
 #include "read/expected_entries.h"
 #include "read/inflated_entries.h"
@@ -38,9 +36,10 @@ void refuse_foreign_file(const Location& location, const Error& error) {
   const std::filesystem::path path = location.folder / error.where().file;
   const Foreign* foreign = nullptr;
   try {
-    const File file = File::open(path);
+    const auto file =
+        location.source->open(location.folder, {error.where().file, {}, Links::MayLeadOut});
     const bool is_dist = location.format == Format::TorchDist;
-    foreign = is_dist ? foreign_stand_in(file) : foreign_file(file);
+    foreign = is_dist ? foreign_stand_in(*file) : foreign_file(*file);
   } catch (const Error&) {
     return;  // cannot be looked at: what was said first stands
   }
@@ -71,28 +70,22 @@ struct Checkpoint::State {
   Limits limits;
   Contents contents;
   ExpectedEntries expected{contents.catalog};  // torch_dist
-  mutable std::mutex mutex;                    // guards files, passing
-  mutable std::vector<std::unique_ptr<File>> files;
-  mutable std::map<uint32_t, DropBehind> passing;  // those that are read once
+  mutable std::mutex mutex;                    // guards files
+  mutable std::vector<std::unique_ptr<OpenedFile>> files;
   std::unique_ptr<InflatedEntries> inflated;
 
-  const File& file(uint32_t index) const {
+  const OpenedFile& file(uint32_t index) const {
     const std::lock_guard lock(mutex);
     if (!files[index]) {
       const FileEntry& entry = contents.catalog.files[index];
       const std::string name = shown_name(entry.path);
-      files[index] = std::make_unique<File>(open_source(location, entry.path, name, limits));
+      files[index] = open_source(location, entry.path, name, limits);
       if (files[index]->state() != location.opened->state_of(entry.path)) {
         throw Error(ErrorCode::Corrupt, {.file = name, .key = {}}, "changed while it was read",
                     "wait until the process that writes it has finished");
       }
     }
     return *files[index];
-  }
-
-  DropBehind& drop_behind(uint32_t index, const File& opened) const {
-    const std::lock_guard lock(mutex);
-    return passing.try_emplace(index, opened).first->second;
   }
 
   // Every file that was read or may still be, sorted, without duplicates.
@@ -178,6 +171,7 @@ Checkpoint::~Checkpoint() = default;
 
 Checkpoint Checkpoint::open(const std::filesystem::path& path, OpenOptions options) {
   auto state = std::make_unique<State>();
+  if (options.source == nullptr) options.source = local_folder();
   state->location = find_checkpoint(path, options);
   state->limits = options.limits;
   try {
@@ -199,6 +193,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path, OpenOptions optio
 }
 
 const Catalog& Checkpoint::catalog() const { return state_->contents.catalog; }
+const Folder& Checkpoint::source() const { return *state_->location.source; }
 const std::filesystem::path& Checkpoint::folder() const { return state_->location.folder; }
 std::vector<std::filesystem::path> Checkpoint::files() const {
   std::vector<std::filesystem::path> paths;
@@ -267,6 +262,42 @@ void Checkpoint::read(const TensorEntry& tensor, const Box& box, std::span<std::
   reader.read(out);
 }
 
+const TensorEntry& Checkpoint::tensor_named(std::string_view key) const {
+  const TensorEntry* found = nullptr;
+  for (const TensorEntry& tensor : catalog().tensors) {
+    if (tensor.key != key) continue;
+    if (found != nullptr) {
+      throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = std::string(key)},
+                  "several files have a tensor of this key",
+                  "take the one that is meant from catalog()");
+    }
+    found = &tensor;
+  }
+  if (found == nullptr) {
+    throw Error(ErrorCode::NotFound, {.file = {}, .key = std::string(key)},
+                "no tensor has this key");
+  }
+  return *found;
+}
+
+Box Checkpoint::box_of(const TensorEntry& tensor, DType wanted, const std::optional<Box>& box) {
+  const auto refuse = [&](std::string problem) {
+    throw Error(ErrorCode::InvalidArgument, {.file = tensor.file, .key = tensor.key},
+                std::move(problem));
+  };
+  if (tensor.dtype != wanted) {
+    refuse("expected elements of " + std::string(name(wanted)) + ", found " +
+           std::string(name(tensor.dtype)));
+  }
+  const Box all = whole(tensor.shape);
+  if (!box) return all;
+  const bool is_inside = box->offsets.size() == all.sizes.size() &&
+                         box->sizes.size() == all.sizes.size() &&
+                         (element_count(box->sizes) == 0 || intersect(*box, all) == *box);
+  if (!is_inside) refuse("the requested box extends beyond the tensor");
+  return *box;
+}
+
 void Checkpoint::check_crc(const TensorEntry& tensor) const {
   for (const Chunk& chunk : tensor.chunks) {
     try {
@@ -293,11 +324,7 @@ void Checkpoint::read_bytes(const StorageRegion& located, uint64_t offset_bytes,
 void Checkpoint::read_once(const StorageRegion& located, uint64_t offset_bytes,
                            std::span<std::byte> out) const {
   if (state_->inflated->holds(located.file)) return read_bytes(located, offset_bytes, out);
-  const File& file = state_->file(located.file);
-  DropBehind& drop_behind = state_->drop_behind(located.file, file);
-  const uint64_t start_bytes = located.bytes.offset_bytes + offset_bytes;
-  file.read_at(start_bytes, out);
-  drop_behind.passed(file, start_bytes, out.size());
+  state_->file(located.file).read_once(located.bytes.offset_bytes + offset_bytes, out);
 }
 
 std::string Checkpoint::file_name(uint32_t file) const { return state_->file_path(file); }

@@ -34,7 +34,7 @@ struct FinishedPiece {
   std::string path;  // as in Plan::files
   ByteRange bytes;
   uint32_t crc32 = 0;
-  std::vector<uint32_t> record_crcs = {};  // where another piece states them
+  std::vector<uint32_t> record_crcs = {};  // WrittenPiece::record_crcs, where others state them
   bool operator==(const FinishedPiece&) const = default;
 };
 

@@ -1,6 +1,7 @@
 // Writes what dist_metadata.cc reads: the archives of each rank's .distcp file and .metadata.
 
 #include <ckpt/target.h>
+#include <ckpt/torch_dist_target.h>
 
 #include "base/text.h"
 #include "base/text_map.h"
@@ -15,10 +16,7 @@ constexpr int kMetadataProtocol = 4;  // pickle.dump's default, which FileSystem
 
 std::string distcp_name(uint32_t rank) { return "__" + std::to_string(rank) + "_0.distcp"; }
 
-struct Place {
-  std::string path;
-  ByteRange bytes;
-};
+using Place = DistPlace;
 
 // The .distcp files of all ranks, objects before tensors as torch writes them, and where each lies.
 class FileBuilder {
@@ -26,9 +24,17 @@ class FileBuilder {
   explicit FileBuilder(const DistSpec& spec) : files_(spec.rank_count), sizes_(spec.rank_count) {
     for (uint32_t rank = 0; rank < spec.rank_count; ++rank) files_[rank].path = distcp_name(rank);
     for (const DistObject& object : spec.objects) {
+      if (object.place) {
+        object_places_.push_back(*object.place);
+        continue;
+      }
       object_places_.push_back(add({"archive", object.tree, object.records}, object.rank));
     }
     for (const DistChunk& chunk : spec.chunks) {
+      if (chunk.place) {
+        chunk_places_.push_back(*chunk.place);
+        continue;
+      }
       const uint64_t bytes = element_count(chunk.box.sizes) * bytes_per_element(chunk.dtype);
       chunk_places_.push_back(
           add({"archive", BareTensor{chunk.dtype, chunk.box.sizes}, {{bytes, source_of(chunk)}}},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ckpt/checkpoint.h>
+#include <ckpt/plain_target.h>
 #include <ckpt/target.h>
 
 namespace ckpt {

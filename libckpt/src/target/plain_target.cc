@@ -6,6 +6,8 @@
 
 #include <ckpt/archive_builder.h>
 #include <ckpt/error.h>
+#include <ckpt/safetensors_target.h>
+#include <ckpt/torch_dist_target.h>
 
 #include "base/text_map.h"
 

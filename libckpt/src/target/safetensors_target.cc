@@ -6,6 +6,7 @@
 
 #include <ckpt/error.h>
 #include <ckpt/limits.h>
+#include <ckpt/safetensors_target.h>
 #include <ckpt/target.h>
 
 #include "codec/strict_json.h"

@@ -8,8 +8,6 @@
 #include <ckpt/error.h>
 #include <ckpt/glob.h>
 
-#include "io/directory.h"
-#include "io/file.h"
 #include "verify/verify_files.h"
 
 namespace ckpt {
@@ -44,6 +42,7 @@ class Lister {
   explicit Lister(const Checkpoint& checkpoint)
       : checkpoint_(checkpoint),
         catalog_(checkpoint.catalog()),
+        source_(checkpoint.source()),
         convention_(checkpoint.known_convention()) {
     for (const FileEntry& file : catalog_.files) known_.insert(file.path);
   }
@@ -66,9 +65,10 @@ class Lister {
   }
 
   void list_folder(const std::string& prefix) {
-    for (const std::string& name : Directory::open(checkpoint_.folder() / prefix).list()) {
+    for (const std::string& name : source_.list(checkpoint_.folder() / prefix)) {
       const std::string path = prefix + name;
-      const bool is_folder = kind_of_entry(checkpoint_.folder() / path) == EntryKind::Folder;
+      const EntryKind kind = source_.kind_of_entry(checkpoint_.folder() / path);
+      const bool is_folder = kind == EntryKind::Folder;
       if (known_.contains(path) || (!is_folder && is_about_files(path, convention_))) continue;
       const bool is_rank =
           is_folder && convention_ != nullptr && path.starts_with(convention_->rank_folder_prefix);
@@ -88,7 +88,7 @@ class Lister {
   // Files of data loaders have the place that they would have in format torch. False where the
   // folder holds something else, or nothing.
   bool list_data_loaders(const std::string& folder) {
-    const std::vector<std::string> names = Directory::open(checkpoint_.folder() / folder).list();
+    const std::vector<std::string> names = source_.list(checkpoint_.folder() / folder);
     const bool are_loaders =
         !names.empty() && std::ranges::all_of(names, [this](const std::string& name) {
           return name.starts_with(convention_->data_loader_prefix);
@@ -122,9 +122,9 @@ class Lister {
   // Its iterations are checkpoints of their own.
   void list_root() {
     const fs::path root = checkpoint_.folder().parent_path();
-    for (const std::string& name : Directory::open(root).list()) {
+    for (const std::string& name : source_.list(root)) {
       const fs::path path = root / name;
-      const bool is_folder = kind_of_entry(path) == EntryKind::Folder;
+      const bool is_folder = source_.kind_of_entry(path) == EntryKind::Folder;
       if (belongs_to_root(name)) continue;
       FileBeside file{"../" + name, name, BesideKind::Companion, companion_of(name, convention_),
                       is_folder,    true};
@@ -140,6 +140,7 @@ class Lister {
 
   const Checkpoint& checkpoint_;
   const Catalog& catalog_;
+  const Folder& source_;
   const FolderConvention* convention_;  // set where a root was opened
   std::set<std::string> known_;
   std::vector<FileBeside> found_;
@@ -168,11 +169,12 @@ std::vector<NotCarried> files_not_carried(const Checkpoint& checkpoint) {
 }
 
 std::string text_beside(const Checkpoint& checkpoint, const std::string& file_name) {
-  if (kind_behind(checkpoint.folder() / file_name) != EntryKind::File) return {};
-  const File file = open_verified(checkpoint, {file_name, checkpoint.shown_name(file_name)});
-  if (file.size_bytes() > checkpoint.limits().small_file_bytes_max) return {};
-  std::string text(file.size_bytes(), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  const auto kind = checkpoint.source().kind_of(checkpoint.folder() / file_name);
+  if (kind != EntryKind::File) return {};
+  const auto file = open_verified(checkpoint, {file_name, checkpoint.shown_name(file_name)});
+  if (file->size_bytes() > checkpoint.limits().small_file_bytes_max) return {};
+  std::string text(file->size_bytes(), '\0');
+  file->read_at(0, std::as_writable_bytes(std::span(text)));
   return text;
 }
 

@@ -8,14 +8,13 @@
 
 #include "codec/integrity.h"
 #include "io/directory.h"
-#include "io/file.h"
 
 namespace ckpt {
 namespace {
 
 namespace fs = std::filesystem;
 
-bool starts_as_zip(const File& file) {
+bool starts_as_zip(const RandomAccess& file) {
   std::array<std::byte, 4> head = {};
   if (file.size_bytes() < head.size()) return false;
   file.read_at(0, head);
@@ -62,7 +61,7 @@ class Lister {
     } else if (path.ends_with(".json")) {  // the index of several safetensors files
       role = FileRole::Plain;
     } else if (catalog_.format != Format::Safetensors && !path.ends_with(".safetensors")) {
-      role = starts_as_zip(open_verified(checkpoint_, {path, checkpoint_.shown_name(path)}))
+      role = starts_as_zip(*open_verified(checkpoint_, {path, checkpoint_.shown_name(path)}))
                  ? FileRole::Archive
                  : FileRole::Plain;
     }
@@ -94,9 +93,9 @@ class Lister {
         catalog_.format == Format::TorchDist ||
         (catalog_.format == Format::Torch && checkpoint_.convention() != nullptr);
     if (!is_folder) return;
-    for (const std::string& name : Directory::open(checkpoint_.folder()).list()) {
+    for (const std::string& name : source_.list(checkpoint_.folder())) {
       if (known_.contains(name) || !is_about_files(name, convention_)) continue;
-      if (kind_of_entry(checkpoint_.folder() / name) == EntryKind::Folder) continue;
+      if (source_.kind_of_entry(checkpoint_.folder() / name) == EntryKind::Folder) continue;
       files_.push_back({name, checkpoint_.shown_name(name), FileRole::Plain});
     }
   }
@@ -111,18 +110,20 @@ class Lister {
                          file.what + (is_companion ? "; not checked" : "")});
     if (is_left_over) findings_.back().hint = "left over from another save: remove it";
     if (file.is_in_root || file.is_folder) return;
-    if (kind_of_entry(checkpoint_.folder() / file.path) != EntryKind::File) return;
+    if (source_.kind_of_entry(checkpoint_.folder() / file.path) != EntryKind::File) return;
     files_.push_back({file.path, file.shown, FileRole::Stray});
   }
 
   void add_tracker() {
     const std::string name(convention_->tracker);
-    if (kind_of_entry(checkpoint_.folder().parent_path() / name) == EntryKind::Absent) return;
+    const fs::path root = checkpoint_.folder().parent_path();
+    if (source_.kind_of_entry(root / name) == EntryKind::Absent) return;
     files_.push_back({"../" + name, name, FileRole::Tracker});
   }
 
   const Checkpoint& checkpoint_;
   const Catalog& catalog_;
+  const Folder& source_ = checkpoint_.source();
   const FolderConvention* convention_ = checkpoint_.known_convention();
   std::vector<Finding>& findings_;
   std::vector<bool> with_entries_ = std::vector<bool>(catalog_.files.size());  // by index
@@ -144,7 +145,8 @@ void take_manifest(FileHashes hashes, const Checkpoint& checkpoint,
   }
   for (const auto& [path, hash] : hashes) {
     const bool is_there =
-        is_safe_relative(path) && kind_of_entry(checkpoint.folder() / path) == EntryKind::File;
+        is_safe_relative(path) &&
+        checkpoint.source().kind_of_entry(checkpoint.folder() / path) == EntryKind::File;
     if (is_there) {
       files.push_back({path, checkpoint.shown_name(path), FileRole::Stray, {}, 0, hash});
       continue;
@@ -159,11 +161,12 @@ void take_manifest(FileHashes hashes, const Checkpoint& checkpoint,
 void read_manifest(const Checkpoint& checkpoint, std::vector<VerifiedFile>& files,
                    std::vector<Finding>& findings) {
   const fs::path path = checkpoint.folder() / kIntegrityName;
-  if (checkpoint.convention() == nullptr || kind_behind(path) != EntryKind::File) return;
+  if (checkpoint.convention() == nullptr) return;
+  if (checkpoint.source().kind_of(path) != EntryKind::File) return;
   try {
     const VerifiedFile manifest{kIntegrityName, checkpoint.shown_name(kIntegrityName)};
-    const File file = open_verified(checkpoint, manifest);
-    take_manifest(read_integrity(file, checkpoint.limits()), checkpoint, files, findings);
+    const auto file = open_verified(checkpoint, manifest);
+    take_manifest(read_integrity(*file, checkpoint.limits()), checkpoint, files, findings);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;
     const bool is_unknown =
@@ -186,7 +189,7 @@ std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<F
   std::vector<VerifiedFile> files = Lister(checkpoint, findings).run();
   read_manifest(checkpoint, files, findings);
   for (VerifiedFile& file : files) {
-    file.count_bytes = open_verified(checkpoint, file).size_bytes();
+    file.count_bytes = open_verified(checkpoint, file)->size_bytes();
   }
   std::ranges::sort(files, {}, &VerifiedFile::shown);
   return files;
@@ -198,13 +201,14 @@ bool is_about_files(const std::string& name, const FolderConvention* convention)
          (name.starts_with("__") && name.ends_with(".metadata"));
 }
 
-File open_verified(const Checkpoint& checkpoint, const VerifiedFile& file) {
+std::unique_ptr<OpenedFile> open_verified(const Checkpoint& checkpoint, const VerifiedFile& file) {
   const Links links = links_if(checkpoint.may_lead_out(file.path));
+  const fs::path& folder = checkpoint.folder();
   if (file.role != FileRole::Tracker) {
-    return Directory::open(checkpoint.folder()).open_file(file.path, file.shown, links);
+    return checkpoint.source().open(folder, {file.path, file.shown, links});
   }
-  const Directory root = Directory::open(checkpoint.folder().parent_path());
-  return root.open_file(fs::path(file.path).filename().string(), file.shown, links);
+  const std::string name = fs::path(file.path).filename().string();
+  return checkpoint.source().open(folder.parent_path(), {name, file.shown, links});
 }
 
 }  // namespace ckpt

@@ -7,7 +7,6 @@
 #include <ckpt/hash.h>
 #include <ckpt/verify.h>
 
-#include "io/file.h"
 
 namespace ckpt {
 
@@ -43,6 +42,6 @@ std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<F
 bool is_about_files(const std::string& name, const FolderConvention* convention);
 
 // Throws Corrupt for a link that leads out of the checkpoint, as opening the checkpoint does.
-File open_verified(const Checkpoint& checkpoint, const VerifiedFile& file);
+std::unique_ptr<OpenedFile> open_verified(const Checkpoint& checkpoint, const VerifiedFile& file);
 
 }  // namespace ckpt

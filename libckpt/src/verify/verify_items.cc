@@ -12,7 +12,6 @@
 #include "codec/zip.h"
 #include "codec/zstd_stream.h"
 #include "format/torch/torch_save.h"
-#include "io/file.h"
 #include "read/entry_check.h"
 #include "work/slab_workers.h"
 
@@ -292,10 +291,10 @@ class ItemLister {
   // In front of the tensors of a file that DCP wrote as safetensors.
   bool is_safetensors_header(size_t file, ByteRange hole) const {
     const VerifiedFile& what = account_.files()[file];
-    const File content = open_verified(checkpoint_, what);
+    const auto content = open_verified(checkpoint_, what);
     std::array<std::byte, 9> head = {};
     if (hole.count_bytes <= head.size()) return false;
-    content.read_at(hole.offset_bytes, head);
+    content->read_at(hole.offset_bytes, head);
     return ByteReader(head).u64() == hole.count_bytes - 8 && head[8] == std::byte{'{'};
   }
 
@@ -319,15 +318,15 @@ void check_items(const Checkpoint& checkpoint, std::span<const VerifiedItem> ite
   const auto check_batch = [&](size_t number, std::span<std::byte> slab) {
     const Batch& batch = batches[number];
     const VerifiedFile& name = account.files()[items[batch.first].file];
-    const File file = open_verified(checkpoint, name);
+    const auto file = open_verified(checkpoint, name);
     const uint64_t held_bytes_max = std::min<uint64_t>(kBatchBytes, slab.size());
     const bool is_held = !account.options().quick && batch.bytes.count_bytes <= held_bytes_max &&
-                         batch.bytes.end_bytes() <= file.size_bytes();
+                         batch.bytes.end_bytes() <= file->size_bytes();
     const auto held =
         is_held ? slab.first(static_cast<size_t>(batch.bytes.count_bytes)) : std::span<std::byte>();
-    file.read_at(batch.bytes.offset_bytes, held);
+    file->read_at(batch.bytes.offset_bytes, held);
     payloads.passed(held.size());
-    const HeldBytes bytes(file, batch.bytes.offset_bytes, held);
+    const HeldBytes bytes(*file, batch.bytes.offset_bytes, held);
     for (const VerifiedItem& item : items.subspan(batch.first, batch.count)) {
       if (item.wrapping == Wrapping::TorchSave) {
         checker.check(item, bytes);

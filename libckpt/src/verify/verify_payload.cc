@@ -131,33 +131,25 @@ void PayloadVerifier::run_job(const Job& job, std::span<std::byte> slab) {
   const VerifiedFile& shown = account_.files()[job.file];
   const auto slice = slab.first(std::min<size_t>(slab.size(), kSliceBytes));
   try {
-    File file = open_verified(checkpoint_, shown);
-    DropBehind& drop_behind = drop_behind_of(job.file, file);
-    const Passing passing{std::move(file), drop_behind};
+    const auto file = open_verified(checkpoint_, shown);
     Sha256Stream hash;
-    for (const Run& run : job.runs) read(passing, run, slice, job.is_hashed ? &hash : nullptr);
+    for (const Run& run : job.runs) read(*file, run, slice, job.is_hashed ? &hash : nullptr);
     if (job.is_hashed) compare_hash(shown, hash.finish());
   } catch (const Error& error) {
     account_.find(error, CheckKind::Content);
   }
 }
 
-void PayloadVerifier::read(const Passing& from, const Run& run, std::span<std::byte> slice,
+void PayloadVerifier::read(const OpenedFile& file, const Run& run, std::span<std::byte> slice,
                            Sha256Stream* hash) {
   for (ByteRange left = run.bytes; left.count_bytes != 0;) {
     const auto piece = slice.first(std::min<uint64_t>(slice.size(), left.count_bytes));
-    from.file.read_at(left.offset_bytes, piece);
-    from.drop_behind.passed(from.file, left.offset_bytes, piece.size());
+    file.read_once(left.offset_bytes, piece);
     if (hash != nullptr) hash->update(piece);
     if (run.payload) take(*run.payload, left.offset_bytes, piece);
     passed(piece.size());
     left = {left.offset_bytes + piece.size(), left.count_bytes - piece.size()};
   }
-}
-
-DropBehind& PayloadVerifier::drop_behind_of(size_t number, const File& file) {
-  const std::scoped_lock lock(mutex_);
-  return drop_behind_.try_emplace(number, file).first->second;
 }
 
 void PayloadVerifier::compare_hash(const VerifiedFile& file, const Sha256& actual) {

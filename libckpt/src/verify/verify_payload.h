@@ -11,7 +11,6 @@
 #include <ckpt/verify.h>
 
 #include "codec/sha256.h"
-#include "io/drop_behind.h"
 #include "verify/verify_account.h"
 #include "work/work_meter.h"
 
@@ -65,18 +64,13 @@ class PayloadVerifier {
     uint64_t count_bytes = 0;  // of the runs
   };
 
-  struct Passing {  // a file that is open for one job
-    File file;
-    DropBehind& drop_behind;
-  };
-
   std::vector<Job> make_jobs();
   uint64_t job_bytes() const;
   void add_to(std::vector<Job>& jobs, size_t payload, uint64_t job_bytes) const;
   Job whole_file(size_t file, std::span<const size_t> payloads) const;
   void run_job(const Job& job, std::span<std::byte> slab);
-  void read(const Passing& file, const Run& run, std::span<std::byte> slice, Sha256Stream* hash);
-  DropBehind& drop_behind_of(size_t number, const File& file);
+  void read(const OpenedFile& file, const Run& run, std::span<std::byte> slice,
+            Sha256Stream* hash);
   void compare_hash(const VerifiedFile& file, const Sha256& actual);
   void take(size_t payload, uint64_t offset_bytes, std::span<const std::byte> bytes);
   void compare_all();
@@ -87,8 +81,7 @@ class PayloadVerifier {
   SelectedRegions selected_;
   std::mutex mutex_;
   std::vector<VerifiedPayload> payloads_;
-  std::vector<std::vector<Part>> parts_;      // of each
-  std::map<size_t, DropBehind> drop_behind_;  // by file
+  std::vector<std::vector<Part>> parts_;  // of each
 };
 
 }  // namespace ckpt

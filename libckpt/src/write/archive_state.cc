@@ -19,15 +19,14 @@ void WaitingRoom::throw_failed_before() {
 }
 
 ArchiveState::ArchiveState(const TargetArchive& archive, WaitingRoom& room,
-                           std::span<uint32_t> record_crcs, bool are_known)
+                           std::span<const uint32_t> known_crcs)
     : image_(archive),
       room_(room),
       crcs_(image_.member_count(), 0),
-      record_crcs_(record_crcs),
       left_bytes_(image_.member_count(), 0) {
   for (size_t m = 0; m < image_.id_member(); ++m) {
-    if (image_.is_record(m) && are_known) {
-      crcs_[m] = record_crcs[ArchiveImage::record_of(m)];
+    if (image_.is_record(m) && !known_crcs.empty()) {
+      crcs_[m] = known_crcs[ArchiveImage::record_of(m)];
     } else if (image_.is_record(m)) {
       left_bytes_[m] = image_.place(m).count_bytes;
       unknown_count_ += is_known(m) ? 0 : 1;
@@ -44,7 +43,6 @@ void ArchiveState::add(size_t member, ByteRange part, uint32_t crc) {
   crcs_[member] ^= contribution;
   left_bytes_[member] -= part.count_bytes;
   if (!is_known(member)) return;
-  if (!record_crcs_.empty()) record_crcs_[ArchiveImage::record_of(member)] = crcs_[member];
   --unknown_count_;
   room_.wake();
 }
@@ -96,14 +94,14 @@ std::span<const RecordPlan> OpenArchives::records_of(uint32_t file, uint32_t arc
 }
 
 std::shared_ptr<ArchiveState> OpenArchives::make(const Window& window, uint32_t archive) {
-  std::span<uint32_t> record_crcs;
-  if (!record_crcs_.empty()) {
+  std::span<const uint32_t> known_crcs;
+  if (windows_.pieces()[window.piece].closes) {
     const auto records = records_of(window.file, archive);
-    record_crcs = record_crcs_.subspan(
-        static_cast<size_t>(records.data() - plan_.records.data()), records.size());
+    known_crcs = record_crcs_.subspan(static_cast<size_t>(records.data() - plan_.records.data()),
+                                      records.size());
   }
   return std::make_shared<ArchiveState>(target_.files[window.file].archives[archive], room_,
-                                        record_crcs, windows_.pieces()[window.piece].closes);
+                                        known_crcs);
 }
 
 std::shared_ptr<ArchiveState> OpenArchives::open(const Window& window, uint32_t archive) {

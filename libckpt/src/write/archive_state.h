@@ -47,10 +47,9 @@ class WaitingRoom {
 // state. Safe to use from many threads.
 class ArchiveState {
  public:
-  // `record_crcs`: of its records, told to others as they become known; empty where nobody asks.
-  // `are_known`: they are known from the start.
-  ArchiveState(const TargetArchive& archive, WaitingRoom& room, std::span<uint32_t> record_crcs,
-               bool are_known);
+  // `known_crcs`: of its records, where others have found them out; else empty.
+  ArchiveState(const TargetArchive& archive, WaitingRoom& room,
+               std::span<const uint32_t> known_crcs);
 
   const ArchiveImage& image() const { return image_; }
 
@@ -69,7 +68,6 @@ class ArchiveState {
   ArchiveImage image_;
   WaitingRoom& room_;
   std::vector<uint32_t> crcs_;        // by member; of records, of what was told so far
-  std::span<uint32_t> record_crcs_;
   std::vector<uint64_t> left_bytes_;  // by member: what was not told yet
   size_t unknown_count_ = 0;          // records of which something was not told yet
   std::string serialization_id_;      // empty until it is known
@@ -81,7 +79,7 @@ class OpenArchives {
  public:
   // `record_crcs`: as ExecuteOptions has them.
   OpenArchives(const Target& target, const Plan& plan, const WindowMap& windows,
-               std::span<uint32_t> record_crcs)
+               std::span<const uint32_t> record_crcs)
       : target_(target), plan_(plan), windows_(windows), record_crcs_(record_crcs) {}
 
   WaitingRoom& room() { return room_; }
@@ -105,7 +103,7 @@ class OpenArchives {
   const Target& target_;
   const Plan& plan_;
   const WindowMap& windows_;
-  std::span<uint32_t> record_crcs_;
+  const std::span<const uint32_t> record_crcs_;
   WaitingRoom room_;
   std::mutex mutex_;
   std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<Shared>> shared_;  // by file, archive

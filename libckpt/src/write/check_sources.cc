@@ -24,7 +24,12 @@ void check_sources(const Target& target, const Plan& plan, std::span<const Piece
       } else if (const auto* storage = std::get_if<StorageSource>(&record.source)) {
         storages.push_back(storage->region);
       } else if (const auto* segments = std::get_if<std::vector<Segment>>(&record.source)) {
-        for (const Segment& segment : *segments) tensors.insert(segment.source.tensor.get());
+        for (const Segment& segment : *segments) {
+          const uint64_t start = offset_bytes + segment.offset_bytes;
+          if (piece.own.offset_bytes <= start && start < piece.own.end_bytes()) {
+            tensors.insert(segment.source.tensor.get());
+          }
+        }
       }
     }
   }

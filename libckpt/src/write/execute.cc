@@ -86,9 +86,9 @@ class Execution {
     WindowComposer composer({target_, plan_, archives_},
                             RecordReader(source_, checker_, indices_, worker.scratch),
                             RecordReader(source_, foreign_, indices_, worker.scratch));
-    const uint32_t crc = composer.compose(window, number, blocks.first(count_bytes));
+    const WindowSums sums = composer.compose(window, number, blocks.first(count_bytes));
     std::ranges::fill(blocks.subspan(count_bytes), std::byte{0});
-    const auto finished = files.write(window, blocks, crc);
+    const auto finished = files.write(window, blocks, sums);
     meter_.advance(count_bytes);
     if (finished && options_.on_piece) options_.on_piece(*finished);
   }

@@ -48,16 +48,25 @@ std::shared_ptr<OutputFile> OutputFiles::open(const Piece& piece) {
 }
 
 std::optional<WrittenPiece> OutputFiles::write(const Window& window,
-                                               std::span<const std::byte> blocks, uint32_t crc) {
+                                               std::span<const std::byte> blocks,
+                                               const WindowSums& sums) {
   const Piece& piece = windows_.pieces()[window.piece];
+  // Behind one that closes something others may have written.
+  if (piece.closes) blocks = blocks.first(static_cast<size_t>(window.bytes.count_bytes));
   open(piece)->write_at(window.bytes.offset_bytes, blocks);
   Slot& slot = slots_.at(piece.file);
   const std::scoped_lock lock(slot.mutex);
   Progress& progress = progress_[window.piece];
-  progress.crc ^= crc32_before(crc, piece.bytes.end_bytes() - window.bytes.end_bytes());
+  progress.crc ^= crc32_before(sums.crc32, piece.bytes.end_bytes() - window.bytes.end_bytes());
+  if (use_of(piece) == OutputFile::Use::Shared) {
+    progress.record_crcs.resize(piece.end_record - piece.first_record);
+  }
+  for (const auto& [record, record_crc] : sums.records) {
+    progress.record_crcs[record - piece.first_record] ^= record_crc;
+  }
   if (--progress.windows_left != 0) return std::nullopt;
   close(piece, slot);
-  return WrittenPiece{piece, progress.crc};
+  return WrittenPiece{piece, progress.crc, std::move(progress.record_crcs)};
 }
 
 void OutputFiles::close(const Piece& piece, Slot& slot) {

@@ -13,6 +13,7 @@
 #include <ckpt/plan.h>
 
 #include "io/output_file.h"
+#include "write/window_composer.h"
 #include "write/window_map.h"
 
 namespace ckpt {
@@ -29,10 +30,10 @@ class OutputFiles {
   // InvalidArgument for a path that leads out of the folder.
   OutputFiles(std::filesystem::path folder, const Plan& plan, const WindowMap& windows);
 
-  // `blocks`: the window, filled up to whole blocks; `crc`: of the window alone. Returns the piece
+  // `blocks`: the window, filled up to whole blocks; `sums`: of the window alone. Returns the piece
   // if that was its last window.
   std::optional<WrittenPiece> write(const Window& window, std::span<const std::byte> blocks,
-                                    uint32_t crc);
+                                    const WindowSums& sums);
 
  private:
   struct Slot {
@@ -43,6 +44,7 @@ class OutputFiles {
   struct Progress {
     size_t windows_left = 0;
     uint32_t crc = 0;  // of what was written so far
+    std::vector<uint32_t> record_crcs = {};
   };
   std::shared_ptr<OutputFile> open(const Piece& piece);
   OutputFile::Use use_of(const Piece& piece) const;

@@ -46,9 +46,11 @@ uint32_t WindowSum::finish() {
   return crc_;
 }
 
-uint32_t WindowComposer::compose(const Window& window, size_t number, std::span<std::byte> out) {
+WindowSums WindowComposer::compose(const Window& window, size_t number,
+                                   std::span<std::byte> out) {
   bytes_ = WindowBytes(window.bytes, out);
   sum_ = WindowSum(out);
+  sums_ = {};
   window_ = window;
   number_ = number;
   const TargetFile& file = job_.target.files[window.file];
@@ -56,8 +58,10 @@ uint32_t WindowComposer::compose(const Window& window, size_t number, std::span<
     bytes_.put(0, file.bytes);
   } else {
     compose_archives(window);
+    if (is_first_of_piece()) sum_up_tail();
   }
-  return sum_.finish();
+  sums_.crc32 = sum_.finish();
+  return std::move(sums_);
 }
 
 void WindowComposer::compose_archives(const Window& window) {
@@ -67,8 +71,10 @@ void WindowComposer::compose_archives(const Window& window) {
   for (auto a = static_cast<uint32_t>(next - offsets.begin() - 1);
        a < offsets.size() && offsets[a] < window.bytes.end_bytes(); ++a) {
     const std::shared_ptr<ArchiveState> state = job_.archives.open(window, a);
-    compose_archive({*state, offsets[a], file.archives[a].records,
-                     job_.archives.records_of(window.file, a)});
+    const Archive archive{*state, offsets[a], file.archives[a].records,
+                          job_.archives.records_of(window.file, a)};
+    if (is_first_of_piece() && offsets[a] < window.bytes.offset_bytes) sum_up_head(archive);
+    compose_archive(archive);
     job_.archives.close(window.file, a);
   }
 }
@@ -122,31 +128,73 @@ void WindowComposer::put_data(const Archive& archive, size_t member) {
 
 void WindowComposer::put_record(const Archive& archive, size_t member, WindowBytes::Part part) {
   const size_t r = ArchiveImage::record_of(member);
-  const TargetRecord& record = archive.records[r];
   const RecordPlan& plan = archive.plans[r];
-  const Piece& piece = job_.archives.windows().pieces()[window_.piece];
-  const bool is_foreign =
-      static_cast<size_t>(&plan - job_.plan.records.data()) >= piece.end_record;
-  RecordReader& reader = is_foreign ? foreign_ : reader_;
-  const uint32_t crc = reader.read(record, plan, part.offset_bytes, part.memory);
+  const uint64_t part_offset_bytes = plan.offset_bytes + part.offset_bytes;
+  const uint64_t own_end_bytes = piece().closes ? 0 : piece().own.end_bytes();
+  const uint64_t own_bytes = std::min(
+      std::max(own_end_bytes, part_offset_bytes) - part_offset_bytes, part.memory.size());
+  const auto own = part.memory.first(static_cast<size_t>(own_bytes));
+  if (!own.empty()) put_own(archive, member, {part.offset_bytes, own});
+  const auto rest = part.memory.subspan(own.size());
+  if (!rest.empty()) foreign_.read(archive.records[r], plan, part.offset_bytes + own_bytes, rest);
+}
+
+void WindowComposer::put_own(const Archive& archive, size_t member, WindowBytes::Part part) {
+  const size_t r = ArchiveImage::record_of(member);
+  const RecordPlan& plan = archive.plans[r];
+  const uint32_t crc = reader_.read(archive.records[r], plan, part.offset_bytes, part.memory);
   sum_.add_summed(part.memory, crc);
-  if (is_foreign) return;
-  archive.state.add(member, {part.offset_bytes, part.memory.size()}, crc);
-  if (plan.offset_bytes < piece.bytes.offset_bytes && is_first_of(piece)) {
-    sum_up_head(archive, member, piece.bytes.offset_bytes - plan.offset_bytes);
+  const ByteRange bytes = {part.offset_bytes, part.memory.size()};
+  archive.state.add(member, bytes, crc);
+  add_sum(plan, bytes, crc);
+}
+
+// Tells what a piece has of a record, in bytes of the record, to those who state its checksum.
+void WindowComposer::add_sum(const RecordPlan& plan, ByteRange part, uint32_t crc) {
+  const bool is_whole_file =
+      piece().own.count_bytes == job_.plan.files[window_.file].count_bytes;
+  if (is_whole_file) return;
+  const uint64_t after_bytes = record_of(plan).count_bytes - part.end_bytes();
+  sums_.records.push_back({static_cast<size_t>(&plan - job_.plan.records.data()),
+                           crc32_before(crc, after_bytes)});
+}
+
+const TargetRecord& WindowComposer::record_of(const RecordPlan& plan) const {
+  return job_.target.files[plan.file].archives[plan.archive].records[plan.record];
+}
+
+bool WindowComposer::is_first_of_piece() const {
+  return window_.bytes.offset_bytes == piece().bytes.offset_bytes;
+}
+
+// What the piece before writes of the piece's own: in the archive that the piece starts in.
+void WindowComposer::sum_up_head(const Archive& archive) {
+  const uint64_t end_bytes = piece().bytes.offset_bytes;
+  for (size_t r = 0; r < archive.plans.size(); ++r) {
+    const RecordPlan& plan = archive.plans[r];
+    const TargetRecord& record = archive.records[r];
+    const uint64_t start = std::max(plan.offset_bytes, piece().own.offset_bytes);
+    const uint64_t end = std::min(plan.offset_bytes + record.count_bytes, end_bytes);
+    if (start >= end) continue;
+    const ByteRange part = {start - plan.offset_bytes, end - start};
+    std::vector<std::byte> head(static_cast<size_t>(part.count_bytes));
+    const uint32_t crc = reader_.read(record, plan, part.offset_bytes, head);
+    archive.state.add(ArchiveImage::member_of(r), part, crc);
+    add_sum(plan, part, crc);
   }
 }
 
-bool WindowComposer::is_first_of(const Piece& piece) const {
-  return window_.bytes.offset_bytes == piece.bytes.offset_bytes;
-}
-
-// What the piece before has of the record, less than a block.
-void WindowComposer::sum_up_head(const Archive& archive, size_t member, uint64_t head_bytes) {
-  const size_t r = ArchiveImage::record_of(member);
-  std::vector<std::byte> head(static_cast<size_t>(head_bytes));
-  const uint32_t crc = reader_.read(archive.records[r], archive.plans[r], 0, head);
-  archive.state.add(member, {0, head_bytes}, crc);
+// What the piece behind, which closes a record, writes of the piece's own: whole records.
+void WindowComposer::sum_up_tail() {
+  const std::span<const RecordPlan> records = job_.plan.records;
+  for (size_t r = piece().end_record;
+       r > piece().first_record && records[r - 1].offset_bytes >= piece().bytes.end_bytes(); --r) {
+    const TargetRecord& record = record_of(records[r - 1]);
+    if (record.count_bytes == 0) continue;
+    std::vector<std::byte> tail(static_cast<size_t>(record.count_bytes));
+    const uint32_t crc = reader_.read(record, records[r - 1], 0, tail);
+    add_sum(records[r - 1], {0, record.count_bytes}, crc);
+  }
 }
 
 // The directory may be long, so that only what the window shows is made.

@@ -52,6 +52,16 @@ class WindowSum {
   uint32_t crc_ = 0;
 };
 
+// What the bytes of a window give of checksums.
+struct WindowSums {
+  struct Record {
+    size_t index;    // into Plan::records
+    uint32_t crc32;  // as WrittenPiece::record_crcs has it
+  };
+  uint32_t crc32 = 0;
+  std::vector<Record> records;  // none where a piece is a whole file
+};
+
 // Makes the bytes of a window from the target and what the source holds. For one thread.
 class WindowComposer {
  public:
@@ -60,14 +70,13 @@ class WindowComposer {
     const Plan& plan;
     OpenArchives& archives;
   };
-  // `foreign`: reads what the piece behind a window's has in it of its first record; who writes
-  // that one checks the record.
+  // `foreign`: reads what a window has in it of another piece's own; who writes that one checks it.
   WindowComposer(const Job& job, RecordReader reader, RecordReader foreign)
       : job_(job), reader_(reader), foreign_(foreign) {}
 
-  // Fills `out`, of the window's length, and returns its CRC-32. `number`: the window's. Waits for
-  // the checksums of windows with lower numbers where this one states them.
-  uint32_t compose(const Window& window, size_t number, std::span<std::byte> out);
+  // Fills `out`, of the window's length. `number`: the window's. Waits for the checksums of windows
+  // with lower numbers where this one states them.
+  WindowSums compose(const Window& window, size_t number, std::span<std::byte> out);
 
  private:
   struct Archive {
@@ -80,8 +89,13 @@ class WindowComposer {
   void put_member(const Archive& archive, size_t member);
   void put_data(const Archive& archive, size_t member);
   void put_record(const Archive& archive, size_t member, WindowBytes::Part part);
-  bool is_first_of(const Piece& piece) const;
-  void sum_up_head(const Archive& archive, size_t member, uint64_t head_bytes);
+  void put_own(const Archive& archive, size_t member, WindowBytes::Part part);
+  void sum_up_head(const Archive& archive);
+  void sum_up_tail();
+  void add_sum(const RecordPlan& plan, ByteRange part, uint32_t crc);
+  const Piece& piece() const { return job_.archives.windows().pieces()[window_.piece]; }
+  bool is_first_of_piece() const;
+  const TargetRecord& record_of(const RecordPlan& plan) const;
   void put_directory(const Archive& archive);
   void compose_archives(const Window& window);
 
@@ -89,6 +103,7 @@ class WindowComposer {
   RecordReader reader_, foreign_;
   WindowBytes bytes_{{}, {}};
   WindowSum sum_{{}};
+  WindowSums sums_;
   Window window_;
   size_t number_ = 0;
 };

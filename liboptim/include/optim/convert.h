@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <ckpt/convert.h>
+#include <ckpt/plain_target.h>
 #include <optim/layer_wise_checkpoint.h>
 #include <optim/layout_export.h>
 #include <optim/ownership.h>

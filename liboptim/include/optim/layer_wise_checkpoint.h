@@ -59,6 +59,9 @@ struct LayerWiseTargetSpec {
   bool as_root = true;                          // with a folder for the iteration and a tracker
   StoreLayout layout = StoreLayout::April2026;  // of torch_dist
   RngPolicy rng = RngPolicy::Seed;
+  // Of torch_dist: the files of this source stay as they are, linked beside the target's, which has
+  // only what the sizes change. Must outlive the call; null: all is written.
+  const ckpt::Checkpoint* linked = nullptr;
 };
 
 // Pure. The files as Megatron writes them in the target's grid. Throws InvalidArgument as

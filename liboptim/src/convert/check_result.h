@@ -5,6 +5,8 @@
 #include <vector>
 
 #include <ckpt/convert.h>
+#include <ckpt/plain_target.h>
+#include <ckpt/write_target.h>
 #include <optim/convert.h>
 
 namespace optim {

@@ -1,11 +1,14 @@
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <span>
 
 #include <ckpt/convert.h>
 #include <ckpt/error.h>
 #include <ckpt/files_beside.h>
+#include <ckpt/plain_target.h>
 #include <ckpt/root.h>
+#include <ckpt/write_target.h>
 #include <optim/convert.h>
 #include <optim/megatron_folders.h>
 
@@ -82,9 +85,9 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
   return report;
 }
 
-// Leaves of the target what is new, the common state, and links the rest.
-Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target) {
-  if (target.format != ckpt::Format::TorchDist) {
+void require_linkable(const ckpt::Checkpoint& source, const TrainingState& view,
+                      const LayerWiseTargetSpec& spec) {
+  if (spec.format != ckpt::Format::TorchDist || view.format != ckpt::Format::TorchDist) {
     throw Error(ErrorCode::Unsupported, {},
                 "only torch_dist can be linked: in `torch`, files hold what their rank owns",
                 "leave out --link, so that files are copied");
@@ -94,18 +97,33 @@ Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target) {
                 "cannot be linked: its common state, which changes, is in the store",
                 "leave out --link, so that files are copied");
   }
-  std::erase_if(target.files, [](const ckpt::TargetFile& file) {
-    const std::string name = std::filesystem::path(file.path).filename();
-    return name != kCommonName && name != kMegatronFolders.tracker;
-  });
+  const SizeChange as_before;
+  if (target_vocabulary(view, target_grid(view, spec.sizes), spec.sizes) !=
+      target_vocabulary(view, view.grid, as_before)) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "cannot be linked: the padding of the vocabulary changes with these sizes",
+                "leave out --link, so that files are copied");
+  }
+}
+
+// Links all files of the source that the target does not write itself. `same_places`: random
+// states stay, so that .metadata does, too.
+Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target, bool same_places) {
   std::filesystem::path folder;  // of the iteration, in a root
   for (const ckpt::TargetFile& file : target.files) {
     if (file.path.ends_with(kCommonName)) folder = std::filesystem::path(file.path).parent_path();
   }
+  std::erase_if(target.files, [&](const ckpt::TargetFile& file) {
+    const std::string name = std::filesystem::path(file.path).filename();
+    const bool is_metadata = name == ".metadata" || name.ends_with(".distcp");
+    return name == kMegatronFolders.backend_file || (same_places && is_metadata);
+  });
+  std::set<std::string> written;
+  for (const ckpt::TargetFile& file : target.files) written.insert(file.path);
   Links links;
   for (const std::filesystem::path& file : source.files()) {
-    const auto name = file.lexically_relative(source.folder());
-    if (name != kCommonName) links.push_back({file, (folder / name).string()});
+    const std::string path = (folder / file.lexically_relative(source.folder())).string();
+    if (!written.contains(path)) links.push_back({file, path});
   }
   return links;
 }
@@ -187,6 +205,10 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   spec.rng = options.rng;
   spec.as_root = source.was_root() && !options.into;
   spec.layout = options.layout;
+  if (job.link) {
+    require_linkable(source, view, spec);
+    spec.linked = &source;
+  }
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
   const RunGrid grid = to_safetensors ? view.grid : target_grid(view, spec.sizes);
   if (options.on_grids) options.on_grids(view.grid, grid, view.facts.expert_count > 0);
@@ -197,7 +219,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   job.check_result =
       to_safetensors ? layer_wise_safetensors_check(view, source, target.not_carried, options.base)
                      : layer_wise_check(view, source, spec, target.not_carried, options.base);
-  if (job.link) job.links = link_what_stays(source, target);
+  if (job.link) job.links = link_what_stays(source, target, !reseeds_rng(view, grid));
   ConvertReport report = may_be_proven(view, job)
                              ? write_proven(view, job, std::move(target), options)
                              : write(job, std::move(target), options);

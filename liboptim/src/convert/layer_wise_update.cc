@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include <ckpt/error.h>
+#include <ckpt/write_target.h>
 
 #include "convert/check_result.h"
 

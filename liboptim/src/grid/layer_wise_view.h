@@ -10,6 +10,7 @@
 #include <ckpt/archive_builder.h>
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
+#include <ckpt/plain_target.h>
 #include <optim/layer_wise_checkpoint.h>
 
 #include "model/megatron_keys.h"

@@ -2,6 +2,8 @@
 #include <set>
 
 #include <ckpt/error.h>
+#include <ckpt/plain_target.h>
+#include <ckpt/safetensors_target.h>
 
 #include "layouts/target/layer_wise_target.h"
 #include "layouts/target/tensor_attributes.h"

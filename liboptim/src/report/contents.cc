@@ -240,7 +240,8 @@ std::vector<std::string> missing_files(const ckpt::Checkpoint& checkpoint) {
     if (file.is_missing) missing.push_back(file.path);
   }
   const bool is_dist = checkpoint.catalog().format == Format::TorchDist;
-  if (is_dist && is_megatron(checkpoint) && !fs::exists(checkpoint.folder() / kWrittenLast)) {
+  if (is_dist && is_megatron(checkpoint) &&
+      !checkpoint.source().has(checkpoint.folder() / kWrittenLast)) {
     missing.emplace_back(kWrittenLast);
   }
   std::ranges::sort(missing);

@@ -1,9 +1,7 @@
 #include <optim/summary.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <cstring>
 #include <set>
 
 #include <ckpt/error.h>
@@ -113,14 +111,12 @@ std::optional<int64_t> read_step(const ckpt::Checkpoint& checkpoint) {
   const auto& tensors = checkpoint.catalog().tensors;
   const auto tensor = std::ranges::find_if(tensors, is_step);
   if (tensor == tensors.end()) return std::nullopt;
-  std::array<std::byte, sizeof(float)> bytes;
+  float step = 0;
   try {
-    checkpoint.read(*tensor, ckpt::whole(tensor->shape), bytes);
+    step = checkpoint.read_as<float>(*tensor).front();
   } catch (const ckpt::Error&) {
     return std::nullopt;  // what is wrong with it is the status's to say
   }
-  float step = 0;
-  std::memcpy(&step, bytes.data(), sizeof step);
   const bool is_count = step >= 0 && step < 1e15F;
   return is_count ? std::optional(static_cast<int64_t>(step)) : std::nullopt;
 }

@@ -8,7 +8,7 @@
 
 #include <ckpt/error.h>
 
-#include "base/random_access.h"
+#include <ckpt/random_access.h>
 
 namespace ckpt {
 

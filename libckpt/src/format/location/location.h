@@ -9,10 +9,9 @@
 #include <string>
 
 #include <ckpt/catalog.h>
+#include <ckpt/folder.h>
 #include <ckpt/folder_convention.h>
 #include <ckpt/limits.h>
-
-#include "io/file.h"
 
 namespace ckpt {
 
@@ -37,6 +36,7 @@ class OpenedFiles {
 // What a path turned out to be: the folder (or file) to read, after roots and trackers were
 // followed.
 struct Location {
+  std::shared_ptr<const Folder> source;  // where all of it is
   Format format = Format::Torch;
   std::filesystem::path folder;          // what relative file names start from
   std::optional<std::string> only_file;  // a single-file checkpoint: its name in `folder`
@@ -52,7 +52,7 @@ struct Location {
 bool may_lead_out(const Location& location, const std::string& name, const Limits& limits);
 // Opens a file of a checkpoint, and notes it in location.opened; errors call it `shown`. A link
 // that may not lead out is Corrupt.
-File open_source(const Location& location, const std::string& name, const std::string& shown,
-                 const Limits& limits);
+std::unique_ptr<OpenedFile> open_source(const Location& location, const std::string& name,
+                                        const std::string& shown, const Limits& limits);
 
 }  // namespace ckpt

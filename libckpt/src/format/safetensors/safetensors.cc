@@ -34,9 +34,9 @@ constexpr std::string_view kShardingInfo = "DCP_SHARDING_INFO";
 SafetensorsHeader add_file(const Location& location, const std::string& name, const Limits& limits,
                            Contents& contents) {
   const auto index = static_cast<uint32_t>(contents.catalog.files.size());
-  const File file = open_source(location, name, name, limits);
-  contents.catalog.files.push_back({name, file.size_bytes()});
-  return read_safetensors_header(file, index, {0, file.size_bytes()}, limits);
+  const auto file = open_source(location, name, name, limits);
+  contents.catalog.files.push_back({name, file->size_bytes()});
+  return read_safetensors_header(*file, index, {0, file->size_bytes()}, limits);
 }
 
 void read_single(const Location& location, const Limits& limits, Contents& contents) {
@@ -68,15 +68,15 @@ void refuse_torch_index(const json& index, const std::filesystem::path& path) {
 
 JsonTree read_index(const Location& location, const Limits& limits, Contents& contents) {
   const std::string& name = *location.only_file;
-  const File file = open_source(location, name, name, limits);
-  contents.catalog.files.push_back({name, file.size_bytes()});
-  if (file.size_bytes() > limits.safetensors_header_bytes_max) {
+  const auto file = open_source(location, name, name, limits);
+  contents.catalog.files.push_back({name, file->size_bytes()});
+  if (file->size_bytes() > limits.safetensors_header_bytes_max) {
     corrupt(name, "",
-            "the index has " + std::to_string(file.size_bytes()) + " bytes, the limit is " +
+            "the index has " + std::to_string(file->size_bytes()) + " bytes, the limit is " +
                 std::to_string(limits.safetensors_header_bytes_max));
   }
-  std::string text(file.size_bytes(), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  std::string text(file->size_bytes(), '\0');
+  file->read_at(0, std::as_writable_bytes(std::span(text)));
   JsonTree tree =
       parse_strict_json(text, {kDepthMax, [&](const std::string& key, const std::string& problem) {
                                  corrupt(name, key, problem + " in the index");
@@ -189,7 +189,7 @@ class Assembler {
 
 void read_parts(const Location& location, const Limits& limits, Contents& contents) {
   Assembler assembler;
-  for (const std::string& name : Directory::open(location.folder).list()) {
+  for (const std::string& name : location.source->list(location.folder)) {
     if (!name.ends_with(kSafetensorsSuffix)) continue;
     SafetensorsHeader header = add_file(location, name, limits, contents);
     const auto offsets = saved_offsets(header, name);

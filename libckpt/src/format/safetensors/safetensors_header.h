@@ -9,7 +9,7 @@
 #include <ckpt/catalog.h>
 #include <ckpt/limits.h>
 
-#include "base/random_access.h"
+#include <ckpt/random_access.h>
 
 namespace ckpt {
 

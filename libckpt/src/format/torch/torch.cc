@@ -7,7 +7,6 @@
 #include "format/torch/torch.h"
 #include "format/torch/torch_save.h"
 #include "format/values/json_pointer.h"
-#include "io/directory.h"
 
 namespace ckpt {
 namespace {
@@ -17,11 +16,11 @@ namespace fs = std::filesystem;
 std::vector<std::string> torch_files(const Location& location) {
   if (location.only_file) return {*location.only_file};
   std::vector<std::string> names;
-  for (const std::string& folder : Directory::open(location.folder).list()) {
+  for (const std::string& folder : location.source->list(location.folder)) {
     const fs::path path = location.folder / folder;
     const bool is_rank = folder.starts_with(location.convention->rank_folder_prefix);
-    if (!is_rank || kind_behind(path) != EntryKind::Folder) continue;
-    for (const std::string& file : Directory::open(path).list()) {
+    if (!is_rank || location.source->kind_of(path) != EntryKind::Folder) continue;
+    for (const std::string& file : location.source->list(path)) {
       if (fs::path(file).extension() == ".pt") names.push_back(folder + "/" + file);
     }
   }
@@ -29,7 +28,7 @@ std::vector<std::string> torch_files(const Location& location) {
   return names;
 }
 
-Document read_document(const File& file, uint32_t index, const Limits& limits) {
+Document read_document(const RandomAccess& file, uint32_t index, const Limits& limits) {
   std::string head(std::min<uint64_t>(file.size_bytes(), 64), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(head)));
   if (is_legacy_torch_save(head)) return read_legacy_torch_save(file, index, limits);
@@ -50,9 +49,9 @@ void read_file(const Location& location, const std::string& name, const Limits& 
 const Document& add_torch_save_file(const TorchSaveFile& what, const Limits& limits,
                                     Contents& contents) {
   const auto index = static_cast<uint32_t>(contents.catalog.files.size());
-  const File file = open_source(what.location, what.name, what.name, limits);
-  contents.catalog.files.push_back({what.name, file.size_bytes()});
-  Document document = read_document(file, index, limits);
+  const auto file = open_source(what.location, what.name, what.name, limits);
+  contents.catalog.files.push_back({what.name, file->size_bytes()});
+  Document document = read_document(*file, index, limits);
   try {
     for (const TensorAt& tensor : tensors_in(document)) {
       contents.catalog.tensors.push_back(make_tensor_entry(document, tensor, what.shown));

@@ -8,7 +8,7 @@
 #include <ckpt/document.h>
 #include <ckpt/limits.h>
 
-#include "base/random_access.h"
+#include <ckpt/random_access.h>
 
 namespace ckpt {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include <ckpt/value.h>
+#include <ckpt/value_tree.h>
 
 #include "format/torch_dist/interned.h"
 

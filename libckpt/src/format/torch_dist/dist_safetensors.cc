@@ -8,7 +8,6 @@
 
 #include "base/text_map.h"
 #include "format/safetensors/safetensors_header.h"
-#include "io/file.h"
 
 namespace ckpt {
 namespace {
@@ -41,7 +40,7 @@ std::vector<std::optional<uint64_t>> common_starts(const Catalog& catalog) {
 }
 
 // Where JSON starts in a blob, an archive has its compression method, 0.
-bool is_blob(const File& file, uint64_t start_bytes) {
+bool is_blob(const RandomAccess& file, uint64_t start_bytes) {
   if (start_bytes >= file.size_bytes() || file.size_bytes() - start_bytes < kHeadBytes) {
     return false;
   }
@@ -52,7 +51,8 @@ bool is_blob(const File& file, uint64_t start_bytes) {
 
 using Blob = TextMap<TensorEntry>;
 
-Blob read_blob(const File& file, uint32_t file_index, uint64_t start_bytes, const Limits& limits) {
+Blob read_blob(const RandomAccess& file, uint32_t file_index, uint64_t start_bytes,
+               const Limits& limits) {
   Blob blob;
   const ByteRange bytes{start_bytes, file.size_bytes() - start_bytes};
   for (TensorEntry& part : read_safetensors_header(file, file_index, bytes, limits).tensors) {
@@ -89,8 +89,8 @@ bool resolve_safetensors_blobs(const Location& location, const Limits& limits, C
   for (uint32_t f = 0; f < starts.size(); ++f) {
     if (!starts[f] || catalog.files[f].is_missing) continue;
     const std::string& path = catalog.files[f].path;
-    const File file = open_source(location, path, path, limits);
-    if (is_blob(file, *starts[f])) blobs[f] = read_blob(file, f, *starts[f], limits);
+    const auto file = open_source(location, path, path, limits);
+    if (is_blob(*file, *starts[f])) blobs[f] = read_blob(*file, f, *starts[f], limits);
   }
   const auto is_there = [](const std::optional<Blob>& blob) { return blob.has_value(); };
   if (std::ranges::none_of(blobs, is_there)) return false;

@@ -4,7 +4,7 @@
 
 #include <ckpt/limits.h>
 
-#include "base/random_access.h"
+#include <ckpt/random_access.h>
 #include "format/torch_dist/dist_metadata.h"
 
 namespace ckpt {

@@ -18,19 +18,19 @@
 #include "format/torch_dist/dist_safetensors.h"
 #include "format/torch_dist/dist_stream.h"
 #include "format/torch_dist/torch_dist.h"
-#include "io/directory.h"
 #include "model/check_catalog.h"
 
 namespace ckpt {
 namespace {
 
-namespace fs = std::filesystem;
 constexpr const char* kMetadataName = ".metadata";
 constexpr size_t kBackendDepthMax = 16;
 
-bool is_there(const fs::path& path) { return kind_behind(path) != EntryKind::Absent; }
+bool is_there(const Location& location, std::string_view name) {
+  return location.source->has(location.folder / name);
+}
 
-std::vector<std::byte> read_whole(const File& file, uint64_t bytes_max) {
+std::vector<std::byte> read_whole(const RandomAccess& file, uint64_t bytes_max) {
   if (file.size_bytes() > bytes_max) {
     throw Error(
         ErrorCode::Unsupported, {.file = file.file_name(), .key = {}},
@@ -41,7 +41,7 @@ std::vector<std::byte> read_whole(const File& file, uint64_t bytes_max) {
   return bytes;
 }
 
-ValueTree read_tree(const File& file, const Limits& limits) {
+ValueTree read_tree(const RandomAccess& file, const Limits& limits) {
   const auto bytes = read_whole(file, limits.pickle_bytes_max);
   ByteReader reader(bytes, file.file_name());
   ValueTree tree = pickle::read(reader, limits);
@@ -52,15 +52,15 @@ ValueTree read_tree(const File& file, const Limits& limits) {
 // In one pass where the file is as real writers make it, else as a tree of values, which says what
 // is wrong with it.
 DistMetadata read_metadata(const Location& location, const Limits& limits) {
-  const File file = open_source(location, kMetadataName, kMetadataName, limits);
-  if (auto metadata = stream_dist_metadata(file, limits)) return std::move(*metadata);
-  return interpret_dist_metadata(read_tree(file, limits));
+  const auto file = open_source(location, kMetadataName, kMetadataName, limits);
+  if (auto metadata = stream_dist_metadata(*file, limits)) return std::move(*metadata);
+  return interpret_dist_metadata(read_tree(*file, limits));
 }
 
 // What .metadata names. The size of a missing one is set later.
 FileEntry find_data_file(const Location& location, const std::string& name, const Limits& limits) {
-  if (limits.allow_missing_data && !is_there(location.folder / name)) return {name, 0, true};
-  return {name, open_source(location, name, name, limits).size_bytes()};
+  if (limits.allow_missing_data && !is_there(location, name)) return {name, 0, true};
+  return {name, open_source(location, name, name, limits)->size_bytes()};
 }
 
 void set_size_of_missing_files(Catalog& catalog) {
@@ -80,8 +80,8 @@ bool are_regions_sound(const DistMetadata& metadata, const std::vector<FileEntry
 
 void check_backend(const Location& location, const Limits& limits) {
   const std::string name(location.convention->backend_file);
-  const File file = open_source(location, name, name, limits);
-  const auto bytes = read_whole(file, limits.small_file_bytes_max);
+  const auto file = open_source(location, name, name, limits);
+  const auto bytes = read_whole(*file, limits.small_file_bytes_max);
   const std::string field(location.convention->backend_key);
   const Where where{.file = name, .key = field};
   const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
@@ -103,17 +103,17 @@ void check_backend(const Location& location, const Limits& limits) {
 
 void read_common(const Location& location, const Limits& limits, Contents& contents) {
   const std::string name(location.convention->common_file);
-  if (!is_there(location.folder / name)) return;
+  if (!is_there(location, name)) return;
   add_torch_save_file({location, name, name}, limits, contents);
   contents.catalog.objects.push_back({name, "", std::nullopt});
 }
 
 DistMetadata read_parts(const Location& location, const Limits& limits) {
   DistMetadataParts parts;
-  for (uint32_t rank = 0; is_there(location.folder / rank_metadata_name(rank)); ++rank) {
+  for (uint32_t rank = 0; is_there(location, rank_metadata_name(rank)); ++rank) {
     const std::string name = rank_metadata_name(rank);
     try {
-      const ValueTree tree = read_tree(open_source(location, name, name, limits), limits);
+      const ValueTree tree = read_tree(*open_source(location, name, name, limits), limits);
       parts.add(interpret_dist_metadata(tree, true), name);
     } catch (Error& error) {
       throw error.within({.file = name, .key = {}});
@@ -134,7 +134,7 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
   contents.catalog.iteration = location.iteration;
   const FolderConvention* const convention = location.convention;
   contents.has_backend_file =
-      convention != nullptr && is_there(location.folder / convention->backend_file);
+      convention != nullptr && is_there(location, convention->backend_file);
   if (contents.has_backend_file) {
     check_backend(location, limits);
     contents.metadata_files.emplace_back(convention->backend_file);
@@ -142,8 +142,8 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
   contents.metadata_files.push_back(kMetadataName);
   DistMetadata metadata;
   try {
-    metadata = is_there(location.folder / kMetadataName) ? read_metadata(location, limits)
-                                                         : read_parts(location, limits);
+    metadata = is_there(location, kMetadataName) ? read_metadata(location, limits)
+                                                 : read_parts(location, limits);
   } catch (Error& error) {
     throw error.within({.file = kMetadataName, .key = {}});
   }

@@ -5,7 +5,7 @@
 
 #include <ckpt/dtype.h>
 #include <ckpt/error.h>
-#include <ckpt/value.h>
+#include <ckpt/value_tree.h>
 
 namespace ckpt {
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ckpt/archive_builder.h>
+#include <ckpt/plain_target.h>
 #include <optim/layer_wise_checkpoint.h>
 
 #include "grid/layer_wise_view.h"
@@ -31,15 +32,17 @@ struct TargetJob {
   ckpt::Target target = {};
 
   bool size_changes() const { return grid != source.grid; }
-  // Whether ranks have other places than in the source, so that their random states mean nothing.
-  bool places_change() const;
-  bool reseeds() const;  // the source has random states, but not for the new ranks
+  bool reseeds() const;
   bool format_changes() const { return spec.format != source.format; }
   // A tensor or object as a whole.
   void lose(const std::string& key, std::string reason) {
     target.not_carried.push_back({key, std::move(reason), key});
   }
 };
+
+// Whether the source has random states, but not for the ranks of a grid: these have other places in
+// the model, or each data-parallel rank has its own (data_parallel_random_init).
+bool reseeds_rng(const TrainingState& source, const RunGrid& grid);
 
 // Whether a layout files this optimizer as a DistributedOptimizer, which keeps its step in its
 // groups: one whose groups name the algorithm, which Muon's do not.

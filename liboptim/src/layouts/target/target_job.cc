@@ -161,19 +161,18 @@ ckpt::TensorSource tensor_source(const TensorRef& tensor) {
   return {tensor, ckpt::whole(tensor->shape)};
 }
 
-bool TargetJob::places_change() const {
+bool reseeds_rng(const TrainingState& source, const RunGrid& grid) {
+  if (source.rng_states.empty()) return false;
   const ParallelSizes &a = grid.sizes, &b = source.grid.sizes;
-  return a.tensor_parallel != b.tensor_parallel || a.pipeline_parallel != b.pipeline_parallel ||
-         a.expert_parallel != b.expert_parallel ||
-         a.expert_tensor_parallel != b.expert_tensor_parallel;
+  const bool same_places = a.tensor_parallel == b.tensor_parallel &&
+                           a.pipeline_parallel == b.pipeline_parallel &&
+                           a.expert_parallel == b.expert_parallel &&
+                           a.expert_tensor_parallel == b.expert_tensor_parallel;
+  const Value first = source.common.tree.value(source.rng_states[0].value);
+  return !same_places || (is_per_data_rank(first) && a.data_parallel != b.data_parallel);
 }
 
-bool TargetJob::reseeds() const {
-  if (source.rng_states.empty()) return false;
-  const Value first = source.common.tree.value(source.rng_states[0].value);
-  return places_change() ||
-         (is_per_data_rank(first) && grid.sizes.data_parallel != source.grid.sizes.data_parallel);
-}
+bool TargetJob::reseeds() const { return reseeds_rng(source, grid); }
 
 std::optional<NodeId> carry_common_item(TargetJob& job, std::string_view key, const Value& value,
                                         ckpt::ArchiveBuilder& archive) {

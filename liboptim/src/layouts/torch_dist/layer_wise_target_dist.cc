@@ -5,10 +5,12 @@
 #include <optional>
 
 #include <ckpt/error.h>
+#include <ckpt/torch_dist_target.h>
 
 #include "args/common_state.h"
 #include "layouts/target/layer_wise_target.h"
 #include "layouts/target/tensor_attributes.h"
+#include "layouts/torch_dist/linked_entries.h"
 #include "layouts/torch_dist/stacked_layers.h"
 #include "layouts/torch_dist/store_chunks.h"
 
@@ -39,11 +41,17 @@ class DistWriter {
   }
 
   void run() {
-    add_extra_states();
-    add_rank_objects();
+    if (const ckpt::Checkpoint* const linked = job_.spec.linked) {
+      add_linked_entries(*linked, spec_);
+      rng_writer_ = unused_rank(*linked);
+      spec_.rank_count = *rng_writer_ + 1;
+    } else {
+      add_extra_states();
+      add_rank_objects();
+      add_store_chunks(job_, writers_, spec_);
+    }
     add_rng_states();
     std::optional<ckpt::TargetFile> common = write_common_state();
-    add_store_chunks(job_, writers_, spec_);
     auto& files = job_.target.files;
     files = ckpt::make_torch_dist_files(spec_);
     if (common) files.insert(files.end() - 1, std::move(*common));
@@ -155,7 +163,7 @@ class DistWriter {
         if (state == ckpt::kNoNode) continue;
         const ObjectShard shard{
             "rng_state", {pp, tp}, {sizes.pipeline_parallel, sizes.tensor_parallel}};
-        add_object(object_key(shard), archive, state, writer);
+        add_object(object_key(shard), archive, state, rng_writer_.value_or(writer));
       }
     }
   }
@@ -255,6 +263,7 @@ class DistWriter {
   KeyRules rules_;
   HoldingRanks writers_;
   ckpt::DistSpec spec_;
+  std::optional<uint32_t> rng_writer_;  // one for all, where the others' files are linked
 };
 
 }  // namespace

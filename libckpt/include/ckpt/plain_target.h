@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/key_pattern.h>
+#include <ckpt/target.h>
+
+namespace ckpt {
+
+// A plain state dict to be written in any format.
+
+// Which keys are carried, and under which names.
+struct KeyRules {
+  KeySelection selection;
+  std::vector<KeyRename> renames;  // the first that fits counts
+  bool empty() const { return selection.is_everything() && renames.empty(); }
+
+  // To be called with all keys that there are before the functions below. Throws InvalidArgument
+  // where no key is left, NotFound where one that is to be included or renamed is not there.
+  CKPT_EXPORT void resolve(std::span<const KeyName> keys);
+  // Of those keys, how many are not accepted.
+  uint64_t left_out_count() const { return left_out_count_; }
+  bool accepts(std::string_view key) const { return selection.accepts({}, key); }
+  CKPT_EXPORT std::string renamed(std::string_view key) const;
+
+ private:
+  uint64_t left_out_count_ = 0;
+};
+
+class Checkpoint;
+struct TargetSpec {
+  Format format = Format::Torch;
+  bool as_folder = false;  // safetensors: SafetensorsSpec::as_folder
+  KeyRules keys;
+};
+// A torch.save file, a DCP folder or safetensors as any of them, flattened and unflattened as
+// torch.distributed.checkpoint does it. What follows a FolderConvention is refused (Unsupported):
+// its folders hold more than a state dict. Throws InvalidArgument where the rules leave nothing or
+// give two values one key. The target points into the source's catalog: the source must outlive it.
+CKPT_EXPORT Target make_target(const Checkpoint& source, const TargetSpec& spec);
+
+}  // namespace ckpt
