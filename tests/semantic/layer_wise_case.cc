@@ -3,6 +3,7 @@
 // listed.
 #include <ckpt/error.h>
 #include <ckpt/hash.h>
+#include <ckpt/write_target.h>
 #include <optim/convert.h>
 #include <optim/logical_inventory.h>
 #include <optim/megatron_folders.h>

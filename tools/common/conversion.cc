@@ -1,3 +1,5 @@
+#include <utility>
+
 #include <ckpt/root.h>
 #include <common/conversion.h>
 
@@ -101,10 +103,15 @@ bool is_size_of_grid(const ShareOptions& share) {
   return share.world_size && !share.rank && !share.distributed;
 }
 
+ConversionOptions with_size_of_grid(ConversionOptions options) {
+  if (!is_size_of_grid(options.share)) return options;
+  options.sizes.sizes.world_size = std::exchange(options.share.world_size, std::nullopt);
+  return options;
+}
+
 void set_megatron_options(const ConversionOptions& options, optim::ConvertOptions& all,
                           Console& console) {
   all.sizes = options.sizes.change();
-  if (is_size_of_grid(options.share)) all.sizes.world_size = options.share.world_size;
   all.ownership = options.policy();
   all.rng = options.sizes.rng;
   all.model_only = options.model_only;
@@ -122,8 +129,9 @@ void set_megatron_options(const ConversionOptions& options, optim::ConvertOption
 
 }  // namespace
 
-int run_conversion(const Conversion& run, const ConversionOptions& options,
-                   optim::ConvertOptions all, Console& console) {
+int run_conversion(const Conversion& run, const ConversionOptions& given, optim::ConvertOptions all,
+                   Console& console) {
+  const ConversionOptions options = with_size_of_grid(given);
   const bool adds = !options.into.empty();
   if (options.destination.empty() && !adds) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a DESTINATION is required");
@@ -150,7 +158,7 @@ int run_conversion(const Conversion& run, const ConversionOptions& options,
   base.verify = options.verify;
   base.resume = options.resume;
   base.finish = options.finish;
-  if (!is_size_of_grid(options.share)) base.share = options.share.share();
+  base.share = options.share.share();
   progress.leave_terminal_if(options.share.distributed && base.share.rank != 0);
   all.into = adds;
   const ConversionOrder order{options.source, options.target(), std::move(all)};

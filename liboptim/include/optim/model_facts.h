@@ -48,6 +48,7 @@ struct PipelineSplit {
 // What the arguments of a run say of its model.
 struct ModelFacts {
   uint32_t expert_count = 0;        // 0: no experts
+  uint32_t attention_heads = 0;     // 0: not known
   bool gated_linear_unit = false;   // SwiGLU: linear_fc1 is two halves, gate and up
   bool layer_norm_renamed = false;  // transformer_impl 'local': see docs/formats/torch_dist.md
   bool experts_grouped = false;     // TEGroupedMLP: experts.linear_fc1.weight3

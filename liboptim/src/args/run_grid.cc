@@ -39,6 +39,7 @@ class ArgsReader {
   ModelFacts facts() const {
     ModelFacts facts;
     facts.expert_count = count("num_experts").value_or(0);
+    facts.attention_heads = count("num_attention_heads").value_or(0);
     facts.gated_linear_unit = is_true(args_, "swiglu");
     facts.layer_norm_renamed = has_local_layers();
     facts.experts_grouped = is_true(args_, "moe_grouped_gemm") && !facts.layer_norm_renamed;

@@ -106,8 +106,14 @@ void require_linkable(const ckpt::Checkpoint& source, const TrainingState& view,
   }
 }
 
-// Links all files of the source that the target does not write itself. `same_places`: random
-// states stay, so that .metadata does, too.
+// Random states belong to pipeline stages and tensor parallel ranks.
+bool has_same_stages(const RunGrid& a, const RunGrid& b) {
+  return a.sizes.tensor_parallel == b.sizes.tensor_parallel &&
+         a.sizes.pipeline_parallel == b.sizes.pipeline_parallel;
+}
+
+// Links all files of the source that the target does not write itself. Where random states stay,
+// .metadata does, too.
 Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target, bool same_places) {
   std::filesystem::path folder;  // of the iteration, in a root
   for (const ckpt::TargetFile& file : target.files) {
@@ -219,7 +225,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   job.check_result =
       to_safetensors ? layer_wise_safetensors_check(view, source, target.not_carried, options.base)
                      : layer_wise_check(view, source, spec, target.not_carried, options.base);
-  if (job.link) job.links = link_what_stays(source, target, !reseeds_rng(view, grid));
+  if (job.link) job.links = link_what_stays(source, target, has_same_stages(view.grid, grid));
   ConvertReport report = may_be_proven(view, job)
                              ? write_proven(view, job, std::move(target), options)
                              : write(job, std::move(target), options);

@@ -65,13 +65,23 @@ TrainedParam make_param(const ckpt::TensorEntry& tensor, std::string name) {
   return param;
 }
 
+// What no rule knows belongs to the optimizer whose states it has: Muon keeps momentum alone.
+static void take_optimizer_from_states(const TrainedParam& param, ParamInfo& info) {
+  if (param.states.empty()) return;
+  info.attributes.use_muon = param.states[0].name == "momentum_buffer";
+  if (!info.attributes.use_muon || info.shape.size() == 2) return;
+  info.shape.resize(2, 1);  // stacked over something that is not known
+}
+
 std::vector<ParamGroup> group_params(const Value& args, uint32_t expert_parallel,
                                      std::vector<TrainedParam>& params) {
+  const ModelRules& table = ModelRules::built_in();
   std::vector<ParamInfo> infos;
   for (const TrainedParam& param : params) {
     infos.push_back(param.info);
     const bool is_expert = expert_in(param.info.name).has_value();
     infos.back().attributes.allreduce = !is_expert || expert_parallel == 1;
+    if (!table.find(param.info.name)) take_optimizer_from_states(param, infos.back());
   }
   std::vector<ParamGroup> groups = get_param_groups(infos, config_from_args(args));
   uint32_t group = 0;

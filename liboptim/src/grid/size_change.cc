@@ -99,21 +99,46 @@ void set_chunks_of_layout(const SizeChange& change, ParallelSizes& sizes) {
   sizes.virtual_pipeline_parallel = static_cast<uint32_t>(stages / sizes.pipeline_parallel);
 }
 
-void check_stages(const RunGrid& grid, const RunGrid& old) {
+// The option that a complaint about stages is about.
+std::string stages_option(const RunGrid& grid, const SizeChange& change) {
+  if (change.pipeline_layout) return "--pipeline-layout";
+  if (change.first_stage_layers) return "--first-stage-layers";
+  if (change.last_stage_layers) return "--last-stage-layers";
+  const ParallelSizes& sizes = grid.sizes;
+  std::string option = "--pp " + std::to_string(sizes.pipeline_parallel);
+  if (sizes.virtual_pipeline_parallel > 1) {
+    option += " --vpp " + std::to_string(sizes.virtual_pipeline_parallel);
+  }
+  return option;
+}
+
+void check_stages(const RunGrid& grid, const RunGrid& old, const SizeChange& change) {
   try {
     model_chunks(grid.pipeline);
   } catch (const Error& error) {
     const bool was_uneven = is_uneven(old.pipeline) && !is_uneven(grid.pipeline);
-    refuse("--pp " + std::to_string(grid.sizes.pipeline_parallel) +
-               (grid.sizes.virtual_pipeline_parallel > 1
-                    ? " --vpp " + std::to_string(grid.sizes.virtual_pipeline_parallel)
-                    : "") +
-               ": " + error.problem(),
+    refuse(stages_option(grid, change) + ": " + error.problem(),
            was_uneven ? "the source's stages are uneven, which is not carried over: "
                         "--pipeline-layout, --first-stage-layers or --last-stage-layers say how "
                         "the new ones are"
                       : "--pipeline-layout, --first-stage-layers and --last-stage-layers make "
                         "uneven stages");
+  }
+}
+
+// What Megatron cannot train or save in such a grid.
+void check_model(const TrainingState& source, const RunGrid& grid) {
+  const ParallelSizes& sizes = grid.sizes;
+  const uint32_t heads = source.facts.attention_heads;
+  if (heads != 0 && heads % sizes.tensor_parallel != 0) {
+    refuse(std::to_string(heads) + " attention heads cannot be divided evenly over --tp " +
+           std::to_string(sizes.tensor_parallel));
+  }
+  const bool has_copies = source.facts.output_is_tied && grid.pipeline.mtp_num_layers > 0;
+  if (has_copies && sizes.pipeline_parallel > 1) {
+    refuse("--pp " + std::to_string(sizes.pipeline_parallel) +
+           ": Megatron cannot save models with tied embeddings and multi-token prediction on "
+           "more than one pipeline stage");
   }
 }
 
@@ -136,6 +161,12 @@ void check_experts(const TrainingState& source, const ParallelSizes& sizes) {
   if (experts != 0 && experts % sizes.expert_parallel != 0) {
     refuse(std::to_string(experts) + " experts cannot be divided evenly over --ep " +
            std::to_string(sizes.expert_parallel));
+  }
+  if (experts != 0 && sizes.expert_parallel == 1 &&
+      sizes.expert_tensor_parallel > sizes.tensor_parallel) {
+    refuse("--etp " + std::to_string(sizes.expert_tensor_parallel) + " is above --tp " +
+           std::to_string(sizes.tensor_parallel) +
+           ": with --ep 1 no rank would own some parts of the experts");
   }
   const uint64_t per_copy = uint64_t{sizes.expert_tensor_parallel} * sizes.expert_parallel;
   const uint64_t stage = sizes.world() / sizes.pipeline_parallel;
@@ -207,7 +238,8 @@ RunGrid target_grid(const TrainingState& source, const SizeChange& change) {
   }
   grid.pipeline = new_pipeline(source.grid.pipeline, grid.sizes, change);
   check_experts(source, grid.sizes);
-  check_stages(grid, source.grid);
+  check_stages(grid, source.grid, change);
+  check_model(source, grid);
   check_splits(source, grid, target_vocabulary(source, grid, change));
   return grid;
 }

@@ -24,9 +24,7 @@ using ckpt::Value;
 
 bool is_layer_wise_torch(const ckpt::Checkpoint& checkpoint) {
   return checkpoint.catalog().format == Format::Torch &&
-         std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
-           return file.path.find("/layer_wise_optimizer_") != file.path.npos;
-         });
+         (has_rank_files(checkpoint) || is_model_alone(checkpoint));
 }
 
 // What args of the common state say, which lies in the store since August 2026.

@@ -172,7 +172,13 @@ bool reseeds_rng(const TrainingState& source, const RunGrid& grid) {
   return !same_places || (is_per_data_rank(first) && a.data_parallel != b.data_parallel);
 }
 
-bool TargetJob::reseeds() const { return reseeds_rng(source, grid); }
+// Linked files keep the states of pipeline stages and tensor parallel ranks that stay.
+bool TargetJob::reseeds() const {
+  if (!reseeds_rng(source, grid)) return false;
+  const ParallelSizes &a = grid.sizes, &b = source.grid.sizes;
+  return spec.linked == nullptr || a.tensor_parallel != b.tensor_parallel ||
+         a.pipeline_parallel != b.pipeline_parallel;
+}
 
 std::optional<NodeId> carry_common_item(TargetJob& job, std::string_view key, const Value& value,
                                         ckpt::ArchiveBuilder& archive) {

@@ -6,6 +6,7 @@
 
 #include <ckpt/error.h>
 
+#include "args/run_args.h"
 #include "args/run_grid.h"
 #include "grid/layer_wise_view.h"
 #include "grid/placement.h"
@@ -149,9 +150,24 @@ class Reader {
 
 }  // namespace
 
+bool has_rank_files(const ckpt::Checkpoint& checkpoint) {
+  return std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
+    return file.path.find("/layer_wise_optimizer_") != file.path.npos;
+  });
+}
+
+bool is_model_alone(const ckpt::Checkpoint& checkpoint) {
+  const RunArgs args(checkpoint);
+  if (has_rank_files(checkpoint) || !args.is_true(kLayerWiseArg)) return false;
+  const ckpt::Document* const document = checkpoint.document(args.file());
+  return document != nullptr && !document->tree.root().find("optimizer");
+}
+
 TrainingState name_layer_wise_torch(const ckpt::Checkpoint& checkpoint,
                                     const ReadOptions& options) {
-  return Reader(checkpoint, options, true).run();
+  ReadOptions own = options;
+  own.model_only = options.model_only || is_model_alone(checkpoint);
+  return Reader(checkpoint, own, true).run();
 }
 
 TrainingState name_unsharded_torch(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {

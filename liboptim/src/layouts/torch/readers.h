@@ -9,4 +9,9 @@ namespace optim {
 TrainingState name_layer_wise_torch(const ckpt::Checkpoint& checkpoint, const ReadOptions& options);
 TrainingState name_unsharded_torch(const ckpt::Checkpoint& checkpoint, const ReadOptions& options);
 
+// Whether ranks have files of a LayerWise optimizer of their own.
+bool has_rank_files(const ckpt::Checkpoint& checkpoint);
+// Of a run with such an optimizer, but saved without any state of it.
+bool is_model_alone(const ckpt::Checkpoint& checkpoint);
+
 }  // namespace optim

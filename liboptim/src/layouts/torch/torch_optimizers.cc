@@ -96,6 +96,13 @@ void TorchOptimizers::check_group_counts(const Value& group, const Value& master
   const Value params = list_member(group, "params", place);
   if (!masters.is(Kind::List)) place.corrupt("its fp32_from_fp16_params are not a list");
   if (params.size() == expected && masters.size() == expected) return;
+  for (const TrainedParam& param : into_.view.params) {
+    if (rules_of(into_.view).find(param.info.name)) continue;
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
+                      "is not a parameter that the model rules know, and the groups of the rank "
+                      "files do not fit what its name says",
+                      "a row of --model-rules for it");
+  }
   place.corrupt("holds " + std::to_string(params.size()) + " parameters and " +
                     std::to_string(masters.size()) +
                     " masters, but the ping-pong deal assigns it " + std::to_string(expected),

@@ -7,6 +7,7 @@
 
 #include <ckpt/error.h>
 
+#include "grid/placement.h"
 #include "layouts/target/tensor_attributes.h"
 
 namespace optim {
@@ -50,6 +51,7 @@ class Reader {
           std::count_if(groups.begin(), groups.end(),
                         [&](const ParamGroup& group) { return group.optimizer_index == i; }));
       if (view_.chain[i].groups.size() != expected) {
+        refuse_unknown_names();
         throw_common(pointer + "/optimizer/param_groups",
                      "holds " + std::to_string(view_.chain[i].groups.size()) +
                          " groups, but the model's parameters need " + std::to_string(expected));
@@ -58,6 +60,17 @@ class Reader {
   }
 
  private:
+  // Which groups parameters make follows from their names.
+  void refuse_unknown_names() const {
+    for (const TrainedParam& param : view_.params) {
+      if (rules_of(view_).find(param.info.name)) continue;
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
+                  "is not a parameter that the model rules know, so it is not known to which "
+                  "group it belongs",
+                  "a row of --model-rules for it");
+    }
+  }
+
   [[noreturn]] void throw_common(const std::string& pointer, std::string problem) const {
     throw Error(ErrorCode::Corrupt, {state_.file, std::nullopt, state_.key + pointer},
                 std::move(problem));

@@ -47,23 +47,26 @@ class Reader {
  public:
   Reader(const ckpt::Checkpoint& source, const ReadOptions& options)
       : source_(source),
-        options_(options),
+        model_only_(options.model_only),
+        rules_option_(options.rules),
         state_(common_state(source)),
         document_(*state_.document) {}
 
   TrainingState run() {
     const Value args = attributes_of_args(document_.tree.root(), state_.file);
-    view_.rules = options_.rules;
+    view_.rules = rules_option_;
+    // What was saved without an optimizer has no optimizer's state to miss.
+    if (!document_.tree.root().find("optimizer") && !has_states()) model_only_ = true;
     read_args(args, state_.file, view_);
     read_stacking();
     rules_ = key_rules(view_);
     read_tensors();
     read_store_objects({source_, rules_}, common_, view_);
-    if (!options_.model_only) check_pairs();
+    if (!model_only_) check_pairs();
     order_model();
     read_params();
     carry_common();
-    if (!options_.model_only) {
+    if (!model_only_) {
       const std::vector<ParamGroup> groups =
           group_params(args, view_.grid.sizes.expert_parallel, view_.params);
       read_common_optimizers({source_, state_}, groups, common_, view_);
@@ -78,6 +81,14 @@ class Reader {
     if (auto state = read_common_state(source)) return std::move(*state);
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "neither common.pt nor a common state in the store");
+  }
+
+  bool has_states() const {
+    return std::ranges::any_of(source_.catalog().tensors, [](const TensorEntry& tensor) {
+      return tensor.file.empty() &&
+             (tensor.key.starts_with(kStatePrefix) || tensor.key.starts_with("chained_") ||
+              tensor.key.starts_with("optimizer.distributed"));
+    });
   }
 
   // What the file holds of one parameter.
@@ -113,7 +124,7 @@ class Reader {
             "name no parameters; expected fully_reshardable state");
       }
       if (tensor.key.starts_with(kStatePrefix)) {
-        if (!options_.model_only) read_state_tensor(tensor);
+        if (!model_only_) read_state_tensor(tensor);
       } else {
         add_by_layer(tensor, "", tensor.key);
       }
@@ -323,7 +334,8 @@ class Reader {
   }
 
   const ckpt::Checkpoint& source_;
-  const ReadOptions& options_;
+  bool model_only_;
+  std::shared_ptr<const ModelRules> rules_option_;
   CommonState state_;
   const Document& document_;
   TrainingState view_;

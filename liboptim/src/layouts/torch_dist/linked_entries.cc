@@ -24,7 +24,7 @@ ckpt::DistPlace place_of(const ckpt::Checkpoint& source, const ckpt::StorageRegi
 
 void add_linked_entries(const ckpt::Checkpoint& source, ckpt::DistSpec& spec) {
   for (const ckpt::ObjectEntry& object : source.catalog().objects) {
-    if (!object.file.empty() || !object.region || object.key.starts_with("rng_state/")) continue;
+    if (!object.file.empty() || !object.region) continue;
     ckpt::DistObject entry{.key = object.key, .tree = nullptr, .records = {}};
     entry.place = place_of(source, *object.region);
     spec.objects.push_back(std::move(entry));

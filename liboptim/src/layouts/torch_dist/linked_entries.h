@@ -5,8 +5,9 @@
 
 namespace optim {
 
-// Every tensor and object of a torch_dist folder but random states, where they lie in its files:
-// Megatron finds them by key, whatever the grid. Throws Unsupported for compressed entries.
+// Every tensor and object of a torch_dist folder, where they lie in its files: Megatron finds them
+// by key, whatever the grid. Random states of the old grid have keys of their own (its sizes).
+// Throws Unsupported for compressed entries.
 void add_linked_entries(const ckpt::Checkpoint& source, ckpt::DistSpec& spec);
 
 // A rank of which the folder has no file, so that a file of its own is new.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 namespace optim {
 namespace {
@@ -140,8 +141,10 @@ class ChunkWriter {
     if (placement_.chunks_of_entry(held.entry)[0] != chunk) return;
     const uint32_t tensor_rank = is_expert ? rank.at.etp : rank.at.tp;
     if (placement_.tensor_ranks(param) == 1 && tensor_rank != 0) return;
-    if (!job_.deals->is_dealt() && (is_expert ? rank.at.edp : rank.at.dp_cp) != 0) return;
-    add_param_states(param, placement_.tensor_rank(param, rank.at), rank.rank);
+    const uint32_t part = placement_.tensor_rank(param, rank.at);
+    // Experts of one expert parallel rank are dealt as dense parameters are, over ranks of which
+    // several may hold the same part.
+    if (written_.emplace(param, part).second) add_param_states(param, part, rank.rank);
   }
 
   void add_param_states(uint32_t index, uint32_t tensor_rank, uint32_t writer) {
@@ -186,6 +189,7 @@ class ChunkWriter {
   const HoldingRanks& writers_;
   ckpt::DistSpec& spec_;
   std::vector<const std::vector<uint32_t>*> holders_;  // [chunk of the model]
+  std::set<std::pair<uint32_t, uint32_t>> written_;    // [parameter, part] of optimizer state
 };
 
 }  // namespace
