@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
 """Loads a checkpoint with a Megatron-LM tree, as a run that goes on would, and compares its state.
 
-usage: load_result.py CHECKPOINT --set SET --tree TREE [--packages DIR]... [--sizes tp=2,pp=2,...]
-                      [--checkpoint-args]
+usage: load_result.py CHECKPOINT --set SET --tree TREE [--packages DIR]...
+                      [--sizes tp=2,pp=2,...] [--checkpoint-args]
 
-SET is the recorded set whose expected/state.safetensors the loaded state must equal bit for bit;
+SET is the recorded set whose expected/state.safetensors the loaded state must equal, bit for bit;
 its command line is used with the sizes given (those of the set otherwise). Ranks are processes with
 Gloo on this machine. Then one step is taken with the next gradients of SET's family; where SET has
-expected/next_state.safetensors, it must give that. Prints one JSON object; exit 1 where something
-differs, 3 where Megatron does not load the checkpoint.
+expected/next_state.safetensors, it must give that. Prints one JSON object; exit 1 where the state
+differs, 3 where Megatron does not load the checkpoint. Gradients are clipped by the norm that the
+set recorded, for ranks sum their own in another order; --own-norm uses it nevertheless. A step that
+is not equal bit for bit prints by how much; above --step-tolerance the exit code is 1.
 
-With --checkpoint-args the sizes are taken from the checkpoint (--use-checkpoint-args
---use-mp-args-from-checkpoint-args). Nothing is skipped: random-number states and optimizer load.
+With --checkpoint-args the model and TP, PP and EP are taken from the checkpoint
+(--use-checkpoint-args --use-mp-args-from-checkpoint-args). Nothing is skipped: optimizer and
+random-number states load.
 
-Needs torch, safetensors, and on --packages what the tree imports (emerging_optimizers, einops, ...).
+Needs torch and safetensors; on --packages what the tree imports (emerging_optimizers, einops ...).
 """
 
 from __future__ import annotations
@@ -27,10 +30,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from golden.run.command_line import Sizes, with_sizes  # noqa: E402
+from golden.run.command_line import Sizes, with_sizes, without  # noqa: E402
 from golden.run.launch import in_ranks  # noqa: E402
 
 FROM_CHECKPOINT = ["--use-checkpoint-args", "--use-mp-args-from-checkpoint-args"]
+# What these two take from the checkpoint; virtual stages, CP and ETP must be said again.
+TAKEN = {
+    "--tensor-model-parallel-size": 1, "--pipeline-model-parallel-size": 1,
+    "--expert-model-parallel-size": 1, "--num-layers": 1, "--hidden-size": 1,
+    "--ffn-hidden-size": 1, "--num-attention-heads": 1, "--seq-length": 1,
+    "--max-position-embeddings": 1, "--group-query-attention": 0, "--num-query-groups": 1,
+    "--swiglu": 0, "--normalization": 1, "--untie-embeddings-and-output-weights": 0,
+    "--num-experts": 1,
+}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -44,6 +56,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", default="", help="tp=2,pp=2,vpp=2,cp=1,dp=2,ep=1,etp=1")
     parser.add_argument("--options", default="", help="further options of the run")
     parser.add_argument("--checkpoint-args", action="store_true")
+    parser.add_argument("--own-norm", action="store_true")
+    parser.add_argument("--step-tolerance", type=float, default=0.0,
+                        help="of a tensor's largest element; bf16 and fp16: one unit beyond")
     return parser.parse_args()
 
 
@@ -66,7 +81,7 @@ def command_line(arguments, run: dict, sizes: Sizes) -> list[str]:
     words += ["--ckpt-format", container_of(arguments.checkpoint)]
     words += ["--load", str(arguments.checkpoint), "--exit-on-missing-checkpoint"]
     words += arguments.options.split()
-    return words + (FROM_CHECKPOINT if arguments.checkpoint_args else [])
+    return without(words, TAKEN) + FROM_CHECKPOINT if arguments.checkpoint_args else words
 
 
 def load_here(arguments, run: dict, words: list[str], outcome: Path) -> None:
@@ -86,20 +101,47 @@ def load_here(arguments, run: dict, words: list[str], outcome: Path) -> None:
     grads = (expected / run["grads"]).resolve()
     if not grads.exists():
         grads = arguments.folder.parent / Path(run["grads"]).parent.name / "grads.safetensors"
-    stepped = running.step(StoredValues(grads), run["iteration"])
+    norm = (run.get("next_step") or {}).get("grad_norm")
+    stepped = running.step(StoredValues(grads), run["iteration"],
+                           None if arguments.own_norm else norm)
     after, _ = running.state()
     if dist.get_rank() == 0:
         found["step"] = {"ok": stepped["ok"], "grad_norm": stepped["grad_norm"],
-                         "recorded_grad_norm": (run.get("next_step") or {}).get("grad_norm")}
+                         "recorded_grad_norm": norm}
         recorded = expected / "next_state.safetensors"
         if recorded.exists():
-            found["next_state"] = differences(load_file(recorded), after)
+            found["next_state"] = step_differences(load_file(recorded), after)
         outcome.write_text(json.dumps(found))
+
+
+def step_differences(expected: dict, found: dict) -> dict:
+    """How many tensors are not equal bit for bit, and by how much of their largest element."""
+    from golden.run.live_state import differences, same_bits
+
+    if expected.keys() != found.keys():
+        return {"tensors": len(expected), "other": differences(expected, found)[:10]}
+    unequal, largest = 0, {"fp32": 0.0, "half": 0.0}
+    for name, value in expected.items():
+        if same_bits(value, found[name]):
+            continue
+        unequal += 1
+        by = float((value.double() - found[name].double()).abs().max() / value.double().abs().max())
+        kind = "fp32" if value.element_size() == 4 else "half"
+        largest[kind] = max(largest[kind], by)
+    return {"tensors": len(expected), "unequal": unequal, **largest}
+
+
+def is_same_step(compared: dict | None, tolerance: float) -> bool:
+    if compared is None or compared.get("unequal") == 0:
+        return True
+    return ("other" not in compared and compared["fp32"] <= tolerance
+            and compared["half"] <= tolerance + 2.0**-8)
 
 
 def last_words(logs: Path, rank: int) -> str:
     lines = (logs / f"rank{rank}.log").read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "(nothing printed)"
+    reasons = [line for line in lines if "could not load the checkpoint" in line] + lines[-1:]
+    return reasons[0] if reasons else "(nothing printed)"
 
 
 def load(arguments: argparse.Namespace) -> tuple[dict, int]:
@@ -121,7 +163,8 @@ def load(arguments: argparse.Namespace) -> tuple[dict, int]:
     found = {"checkpoint": str(arguments.checkpoint), "processes": sizes.world, **found}
     if failed:
         return found, 3
-    return found, 1 if found["state"] or found.get("next_state") else 0
+    same = not found["state"] and is_same_step(found.get("next_state"), arguments.step_tolerance)
+    return found, 0 if same else 1
 
 
 def main() -> int:

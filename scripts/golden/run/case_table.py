@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from golden.run.command_line import Family, RunCase, Sizes
 
-BASE = ("--hidden-size 16 --num-attention-heads 4 --ffn-hidden-size 24 --vocab-size 60 "
-        "--make-vocab-size-divisible-by 16 --untie-embeddings-and-output-weights ")
+UNTIED = "--untie-embeddings-and-output-weights "
+BASE = ("--hidden-size 8 --num-attention-heads 4 --ffn-hidden-size 12 --vocab-size 28 "
+        "--make-vocab-size-divisible-by 8 " + UNTIED)
 GROUPED_QUERIES = "--group-query-attention --num-query-groups 2 "
 MODERN = "--swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope "
-EXPERTS = ("--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 8 "
+EXPERTS = ("--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 4 "
            "--moe-token-dispatcher-type alltoall ")
 EXPERT_BIAS = "--moe-router-score-function sigmoid --moe-router-enable-expert-bias "
-SHARED = "--moe-shared-expert-intermediate-size 12 "
-LATENT = ("--multi-latent-attention --q-lora-rank 8 --kv-lora-rank 8 --qk-head-dim 4 "
-          "--qk-pos-emb-head-dim 4 --v-head-dim 4 ")
+SHARED = "--moe-shared-expert-intermediate-size 8 "
+LATENT = ("--multi-latent-attention --kv-lora-rank 4 --qk-head-dim 4 --qk-pos-emb-head-dim 4 "
+          "--v-head-dim 4 ")  # Megatron builds it with TransformerEngine's modules alone
 ENGINE = "--transformer-impl transformer_engine "
 LOCAL = "--transformer-impl local "
 
@@ -26,7 +27,8 @@ SEQUENTIAL = Family("te_sequential", 2003, ENGINE + "--num-layers 2 " + BASE + G
                     + EXPERTS)
 DEEP = Family("te_deep", 2004, ENGINE + "--num-layers 4 " + BASE + MODERN + LATENT + EXPERTS
               + EXPERT_BIAS + SHARED + "--moe-grouped-gemm --moe-layer-freq [0,1,1,1] "
-              "--mtp-num-layers 1 --qk-layernorm")
+              "--mtp-num-layers 1 --qk-layernorm --q-lora-rank 6")
+LATENT_PLAIN = Family("te_latent", 2005, ENGINE + "--num-layers 2 " + BASE + LATENT)
 
 DP1 = Sizes("dp1")
 DP2 = Sizes("dp2", dp=2)
@@ -43,12 +45,43 @@ ENGINE_TABLE = (
     (GROUPED, (DP1, EP2DP4, EP2TP2, EP2PP2)),
     (SEQUENTIAL, (DP1, EP2, EP2TP2)),
     (DEEP, (DP1, PP2, EP2TP2, EP2PP2)),
+    (LATENT_PLAIN, (DP1, TP2DP2)),
+)
+
+AXES = Family("axes_moe", 2010, LOCAL + "--num-layers 4 " + BASE + MODERN + EXPERTS
+              + EXPERT_BIAS + SHARED + "--moe-layer-freq [0,1,1,1] --mtp-num-layers 1")
+TIED = Family("axes_tied", 2012, ENGINE + "--num-layers 6 " + BASE.replace(UNTIED, "")
+              + GROUPED_QUERIES + MODERN)
+
+EVERYTHING = Sizes("tp2pp2vpp2cp2dp2ep4etp1", tp=2, pp=2, vpp=2, cp=2, dp=2, ep=4, etp=1)
+UNEVEN = Sizes("pp2vpp2uneven", pp=2, vpp=2,
+               stages="--pipeline-model-parallel-layout Et|tt|t|mL")
+UNEVEN_MOE = Sizes("pp2vpp2ep2uneven", pp=2, vpp=2, ep=2, dp=2,
+                   stages="--pipeline-model-parallel-layout Et|tt|t|mL")
+FIRST3 = Sizes("pp2first3", pp=2, stages="--decoder-first-pipeline-num-layers 3")
+EDGES = Sizes("pp3first1last3", pp=3, stages="--decoder-first-pipeline-num-layers 1 "
+              "--decoder-last-pipeline-num-layers 3")
+AXES_TABLE = (
+    (AXES, (DP1, Sizes("tp4ep2etp2dp2", tp=4, ep=2, etp=2, dp=2),
+            Sizes("tp2dp2ep4etp1", tp=2, dp=2, ep=4, etp=1), UNEVEN, UNEVEN_MOE, FIRST3)),
+    (TIED, (DP1, Sizes("pp2vpp3", pp=2, vpp=3), EDGES)),
 )
 
 
-def _cases(table) -> list[RunCase]:
-    return [RunCase(f"{family.name}_{kind}_{sizes.name}", family, sizes, kind)
+def _cases(table, fp8: bool = False) -> list[RunCase]:
+    return [RunCase(f"{family.name}{'_fp8' if fp8 else ''}_{kind}_{sizes.name}", family, sizes,
+                    kind, fp8)
             for family, layouts in table for sizes in layouts for kind in ("torch", "torch_dist")]
 
 
-ENGINE_CASES = _cases(ENGINE_TABLE)
+# In `torch` folders, ranks of one tensor-parallel rank overwrite each other's experts where the
+# experts' tensor parallelism is larger, and those of context parallelism each other's optimizers.
+UNSTORABLE = (EVERYTHING, Sizes("etp2ep2dp4", ep=2, etp=2, dp=4))
+RUN_CASES = [
+    *_cases(ENGINE_TABLE),
+    *_cases(ENGINE_TABLE, fp8=True),
+    *_cases(AXES_TABLE),
+    *(RunCase(f"axes_moe_torch_dist_{sizes.name}", AXES, sizes, "torch_dist")
+      for sizes in UNSTORABLE),
+    RunCase("overwritten_torch_etp2ep2dp4", AXES, UNSTORABLE[1], "torch", reloads=False),
+]

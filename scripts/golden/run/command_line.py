@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 ALWAYS = (
-    "--seq-length 32 --max-position-embeddings 32 --tokenizer-type NullTokenizer "
+    "--seq-length 16 --max-position-embeddings 16 --tokenizer-type NullTokenizer "
     "--micro-batch-size 1 --train-iters 10 --lr 0.01 --min-lr 0.001 --lr-decay-style cosine "
     "--weight-decay 0.1 --clip-grad 1.0 --bf16 --eval-iters 0 --save-interval 1 "
     "--no-gradient-accumulation-fusion --no-masked-softmax-fusion --no-bias-gelu-fusion "
@@ -98,8 +98,9 @@ class RunCase:
     family: Family
     sizes: Sizes
     checkpoint_format: str
-    extra: tuple[str, ...] = field(default=())
+    fp8: bool = False  # bytes in the extra states, as a run with delayed scaling has
+    reloads: bool = True  # False: Megatron cannot load what it saves here
 
     def command_line(self) -> list[str]:
         return [*ALWAYS, *self.family.model.split(), "--seed", str(self.family.seed),
-                *self.sizes.options(), "--ckpt-format", self.checkpoint_format, *self.extra]
+                *self.sizes.options(), "--ckpt-format", self.checkpoint_format]

@@ -139,9 +139,10 @@ class GroupedLinear(_Linear):
 
 
 class _Norm(EngineModule):
-    def __init__(self, normalized_shape, eps=1e-5, sequence_parallel=None, **options):
+    def __init__(self, normalized_shape=None, eps=1e-5, sequence_parallel=None, **options):
         super().__init__()
         self.eps = eps
+        normalized_shape = normalized_shape or options["hidden_size"]  # as older callers say
         names = ("weight", "bias") if self.has_bias else ("weight",)
         for name in names:
             parameter = torch.nn.Parameter(
@@ -161,10 +162,17 @@ class RMSNorm(_Norm):
 
 
 class DotProductAttention(EngineModule):
-    """No parameters; an extra state like all the others."""
+    """No parameters; an extra state like all the others, which may be missing in what is loaded."""
 
     def __init__(self, **options):
         super().__init__()
+        self.register_load_state_dict_post_hook(self._need_no_extra_state)
+
+    @staticmethod
+    def _need_no_extra_state(_module, incompatible):
+        for key in list(incompatible.missing_keys):
+            if key.endswith("_extra_state"):
+                incompatible.missing_keys.remove(key)
 
 
 class _Absent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
 from functools import partial
@@ -50,6 +51,31 @@ class StoredValues:
         return self.tensors[f"grad{step}.{name}"].float()
 
 
+@contextlib.contextmanager
+def clipped_by(recorded_norm: float | None):
+    """Gives the optimizers this norm instead of their own; yields the list of their own."""
+    from megatron.core.optimizer import layer_wise_optimizer, optimizer
+
+    own_norms = []
+    if recorded_norm is None:
+        yield own_norms
+        return
+    compute = optimizer.get_grad_norm_fp32
+
+    def recorded(*values, **options):
+        own_norms.append(float(compute(*values, **options)))
+        return recorded_norm
+
+    modules = (optimizer, layer_wise_optimizer)
+    for module in modules:
+        module.get_grad_norm_fp32 = recorded
+    try:
+        yield own_norms
+    finally:
+        for module in modules:
+            module.get_grad_norm_fp32 = compute
+
+
 class Run:
     """One rank of a run: started, with its model and optimizer."""
 
@@ -89,10 +115,15 @@ class Run:
             if hasattr(leaf, "reload_model_params"):
                 leaf.reload_model_params()
 
-    def step(self, values, number: int) -> dict:
-        """One optimizer step with given whole gradients, reduced as the run reduces its own."""
+    def step(self, values, number: int, recorded_norm: float | None = None) -> dict:
+        """One optimizer step with given whole gradients, reduced as the run reduces its own.
+
+        With a recorded norm the gradients are clipped by it: what ranks sum in another order does
+        not reach the update then.
+        """
         sizes = self.parallel_state
         replicas = sizes.get_data_parallel_world_size(with_context_parallel=True)
+        scale = float(self.optimizer.get_loss_scale()) if self.args.fp16 else 1.0
         for chunk in self.model:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
@@ -101,13 +132,15 @@ class Run:
             if not getattr(parameter, "allreduce", True):
                 # the mean is over all replicas, the sum over those of the experts alone
                 gradient = gradient * (replicas // sizes.get_expert_data_parallel_world_size())
-            parameter.main_grad.copy_(gradient)
+            parameter.main_grad.copy_(gradient * scale)
         for chunk in self.model:
             chunk.finish_grad_sync()
         groups = self.optimizer.param_groups
         told = {"lr_per_group": [group["lr"] for group in groups],
                 "weight_decay_per_group": [group["weight_decay"] for group in groups]}
-        succeeded, norm, zeros = self.optimizer.step()
+        with clipped_by(recorded_norm) as norms:
+            succeeded, norm, zeros = self.optimizer.step()
+        norm = norms[0] if norms else norm
         if succeeded:
             self.scheduler.step(increment=self.args.global_batch_size)
         return told | {"ok": bool(succeeded), "grad_norm": None if norm is None else float(norm),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -16,7 +17,7 @@ from golden.run.live_state import differences
 from golden.run.training import MadeUpValues, Run
 
 
-def import_tree(tree: Path, packages: list[Path], transformer_engine: bool) -> None:
+def import_tree(tree: Path, packages: list[Path], engine: bool) -> None:
     """The tree's code with its stand-ins, in this process, before it forks."""
     import sys
 
@@ -24,7 +25,7 @@ def import_tree(tree: Path, packages: list[Path], transformer_engine: bool) -> N
     from golden.run import devices, megatron_on_cpu
 
     devices.replace_devices()
-    if transformer_engine:
+    if engine:
         te_modules.install()
     import emerging_optimizers  # noqa: F401
     import megatron.training  # noqa: F401
@@ -76,9 +77,9 @@ def _reloaded(case: RunCase, run: Run, state: dict, next_state: dict, values) ->
     return {name: wrong[:20] or True for name, wrong in found.items()}
 
 
-def _write_here(case: RunCase, folder: Path, with_fp8: bool) -> None:
+def _write_here(case: RunCase, folder: Path) -> None:
     values = MadeUpValues(case.family)
-    if with_fp8:
+    if case.fp8:
         te_modules.EngineModule.fp8_state_of = staticmethod(fp8_state)
     os.chdir(folder)
     run = Run(case.command_line())
@@ -91,7 +92,7 @@ def _write_here(case: RunCase, folder: Path, with_fp8: bool) -> None:
     shapes = _gather({p.name: p.whole_shape for p, _ in run.places() + run.buffers()})
     next_step = run.step(values, case.family.steps)
     next_state, _ = run.state()
-    verified = _reloaded(case, run, state, next_state, values)
+    verified = _reloaded(case, run, state, next_state, values) if case.reloads else {}
     if dist.get_rank() != 0:
         return
     set_folder.write_expected(folder / "expected", state, next_state)
@@ -109,13 +110,16 @@ def _write_here(case: RunCase, folder: Path, with_fp8: bool) -> None:
         "steps": steps, "next_step": next_step, "verify": verified})
 
 
-def write_case(case: RunCase, out: Path, with_fp8: bool, tree: str) -> list[int]:
-    """The ranks that failed; their logs stay."""
+def write_case(case: RunCase, out: Path) -> str:
+    """What went wrong; the logs of the ranks stay then."""
     folder, logs = out / case.name, out / "logs" / case.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    failed = in_ranks(case.sizes.world, lambda _rank: _write_here(case, folder, with_fp8), logs)
-    if not failed:
-        shutil.rmtree(logs)
-        set_folder.write_manifest(folder, {"name": case.name, "tree": tree})
-    return failed
+    failed = in_ranks(case.sizes.world, lambda _rank: _write_here(case, folder), logs)
+    if failed:
+        return f"ranks {failed} failed, see {logs}"
+    shutil.rmtree(logs)
+    set_folder.write_manifest(folder, {"name": case.name})
+    verified = json.loads((folder / "expected/run.json").read_text())["verify"]
+    wrong = [what for what, outcome in verified.items() if outcome is not True]
+    return f"loaded again, the state is not {', '.join(wrong)}" if wrong else ""
