@@ -5,9 +5,9 @@
 JOBS is a list of {"name", "folder", "set", "sizes"}: the checkpoint root `folder` is loaded at
 `sizes` (tp, pp, vpp, cp, dp, ep, etp) into a model as `set` describes it, one Gloo process a rank.
 `torch_dist` goes through dist_checkpointing.load with strict="raise_all", random-number states too;
-`torch` through load_state_dict and load_state_dict_from_file. RESULTS maps each name to what differs
-from the set's expected/state.safetensors. Devices and TransformerEngine are replaced, for no forward
-pass is run; splits, names, groups and owners are Megatron's.
+`torch` through load_state_dict and load_state_dict_from_file. RESULTS maps each name to what
+differs from the set's expected/state.safetensors. Devices and TransformerEngine are replaced, for
+no forward pass is run; splits, names, groups and owners are Megatron's.
 """
 
 from __future__ import annotations

@@ -12,6 +12,10 @@ differs, 3 where Megatron does not load the checkpoint. Gradients are clipped by
 set recorded, for ranks sum their own in another order; --own-norm uses it nevertheless. A step that
 is not equal bit for bit prints by how much; above --step-tolerance the exit code is 1.
 
+Where the set has bytes in TransformerEngine's extra states, `extra_states` says which modules got
+those that the run recorded for that rank. `freshly_seeded` lists the random-number states that are,
+on every rank, those of a new start.
+
 With --checkpoint-args the model and TP, PP and EP are taken from the checkpoint
 (--use-checkpoint-args --use-mp-args-from-checkpoint-args). Nothing is skipped: optimizer and
 random-number states load.
@@ -84,6 +88,42 @@ def command_line(arguments, run: dict, sizes: Sizes) -> list[str]:
     return without(words, TAKEN) + FROM_CHECKPOINT if arguments.checkpoint_args else words
 
 
+def random_states(running) -> dict:
+    """Of this rank, as bytes or values that compare."""
+    import random
+
+    import numpy
+    import torch
+    from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
+
+    trackers = get_cuda_rng_tracker().get_states()
+    return {"python": random.getstate(), "numpy": str(numpy.random.get_state()),
+            "torch": torch.get_rng_state().tolist(), "cuda": torch.cuda.get_rng_state().tolist(),
+            "trackers": {name: state.tolist() for name, state in sorted(trackers.items())}}
+
+
+def freshly_seeded(running) -> list[str]:
+    """Which random-number states of this rank are those that its start-up would give it."""
+    from megatron.training.initialize import _set_random_seed
+
+    loaded, args = random_states(running), running.args
+    _set_random_seed(args.seed, args.data_parallel_random_init, args.te_rng_tracker,
+                     args.inference_rng_tracker)
+    fresh = random_states(running)
+    return [name for name, state in loaded.items() if state == fresh[name]]
+
+
+def extra_states(running) -> dict[str, list[str]]:
+    """Of all ranks, by what became of them; names of a module once."""
+    import torch.distributed as dist
+    from golden.run.extra_states import compare_loaded
+
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, compare_loaded(running.model))
+    return {kind: sorted({name for found in everyone for name in found[kind]})
+            for kind in ("equal", "other", "absent")}
+
+
 def load_here(arguments, run: dict, words: list[str], outcome: Path) -> None:
     """One rank: load, compare, step, compare."""
     import torch.distributed as dist
@@ -93,8 +133,14 @@ def load_here(arguments, run: dict, words: list[str], outcome: Path) -> None:
 
     expected = arguments.folder / "expected"
     running = Run(words)
+    running.label_modules()
     state, _ = running.state()
-    found = {"iteration": int(running.args.iteration)}
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, freshly_seeded(running))
+    found = {"iteration": int(running.args.iteration),
+             "freshly_seeded": sorted(set.intersection(*map(set, everyone)))}
+    if run.get("extra_state") == "fp8":
+        found["extra_states"] = extra_states(running)
     if dist.get_rank() == 0:
         found["state"] = differences(load_file(expected / "state.safetensors"), state)
         outcome.write_text(json.dumps(found))

@@ -68,9 +68,12 @@ AXES_TABLE = (
 )
 
 
-def _cases(table, fp8: bool = False) -> list[RunCase]:
-    return [RunCase(f"{family.name}{'_fp8' if fp8 else ''}_{kind}_{sizes.name}", family, sizes,
-                    kind, fp8)
+STREAM_TABLE = ((DENSE, (DP1, TP2DP2)), (GROUPED, (EP2TP2,)))
+
+
+def _cases(table, extra_state: str = "") -> list[RunCase]:
+    name = f"_{extra_state}" if extra_state else ""
+    return [RunCase(f"{family.name}{name}_{kind}_{sizes.name}", family, sizes, kind, extra_state)
             for family, layouts in table for sizes in layouts for kind in ("torch", "torch_dist")]
 
 
@@ -79,7 +82,8 @@ def _cases(table, fp8: bool = False) -> list[RunCase]:
 UNSTORABLE = (EVERYTHING, Sizes("etp2ep2dp4", ep=2, etp=2, dp=4))
 RUN_CASES = [
     *_cases(ENGINE_TABLE),
-    *_cases(ENGINE_TABLE, fp8=True),
+    *_cases(ENGINE_TABLE, "fp8"),
+    *_cases(STREAM_TABLE, "stream"),
     *_cases(AXES_TABLE),
     *(RunCase(f"axes_moe_torch_dist_{sizes.name}", AXES, sizes, "torch_dist")
       for sizes in UNSTORABLE),

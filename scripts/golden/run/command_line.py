@@ -98,7 +98,7 @@ class RunCase:
     family: Family
     sizes: Sizes
     checkpoint_format: str
-    fp8: bool = False  # bytes in the extra states, as a run with delayed scaling has
+    extra_state: str = ""  # "fp8": bytes, as with delayed scaling; "stream": as TE up to 2.3
     reloads: bool = True  # False: Megatron cannot load what it saves here
 
     def command_line(self) -> list[str]:

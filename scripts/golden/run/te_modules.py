@@ -1,15 +1,17 @@
 """Stands in for the package transformer_engine: modules that hold parameters and cannot compute.
 
-What a checkpoint shows of TransformerEngine is kept as its releases 2.x have it: the names of the
+What a checkpoint shows of TransformerEngine is kept as its releases have it: the names of the
 parameters and the order in which they are registered, the attributes of tensor parallelism, and an
-extra state for every module, one byte tensor. Without fp8 that tensor is empty; `fp8_state_of` can
-say otherwise, so that samples have bytes in it as a run with delayed scaling has.
+extra state for every module. Without fp8 it is an empty byte tensor, or, as up to release 2.3, a
+stream with a pickled None; with fp8 it has bytes, those of delayed scaling here.
 
 Nothing can be run forward. Call `install` before Megatron is imported.
 """
 
 from __future__ import annotations
 
+import copy
+import io
 import pickle
 import sys
 import types
@@ -42,6 +44,7 @@ class EngineModule(torch.nn.Module):
     """What all modules share: the extra state."""
 
     fp8_state_of = staticmethod(no_fp8)  # of a module: what it pickles; None where fp8 is off
+    streams = False  # as up to release 2.3
 
     def __init__(self):
         super().__init__()
@@ -53,12 +56,19 @@ class EngineModule(torch.nn.Module):
 
     def get_extra_state(self):
         state = self.fp8_state_of(self)
+        if self.streams:
+            return self._old_extra_state(state)
         if state is None:
             return torch.empty(0, dtype=torch.uint8)
         return torch.frombuffer(bytearray(pickle.dumps(state)), dtype=torch.uint8).clone()
 
+    def _old_extra_state(self, state):
+        stream = io.BytesIO()
+        torch.save(state, stream)
+        return stream
+
     def set_extra_state(self, state):
-        self.loaded_extra_state = None if state is None else state.clone()
+        self.loaded_extra_state = copy.deepcopy(state)
 
 
 def _mark_split(tensor, dim):
@@ -151,6 +161,10 @@ class _Norm(EngineModule):
             if sequence_parallel is not None:
                 parameter.sequence_parallel = sequence_parallel
             self.register_parameter(name, parameter)
+
+
+    def _old_extra_state(self, _state):
+        return torch.frombuffer(bytearray(pickle.dumps({})), dtype=torch.uint8).clone()
 
 
 class LayerNorm(_Norm):

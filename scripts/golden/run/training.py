@@ -47,8 +47,15 @@ class StoredValues:
 
         self.tensors = load_file(path)
 
-    def gradient(self, step, name, _shape) -> torch.Tensor:
-        return self.tensors[f"grad{step}.{name}"].float()
+    def gradient(self, step, name, shape) -> torch.Tensor:
+        """Rows of padding come and go with the sizes; they are none of the vocabulary."""
+        stored = self.tensors[f"grad{step}.{name}"].float()
+        if stored.shape == torch.Size(shape):
+            return stored
+        gradient = torch.zeros(shape)
+        rows = min(len(stored), len(gradient))
+        gradient[:rows] = stored[:rows]
+        return gradient
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from golden.run import set_folder, te_modules
 from golden.run.command_line import RunCase
 from golden.run.launch import in_ranks
+from golden.run.extra_states import fp8_state
 from golden.run.live_state import differences
 from golden.run.training import MadeUpValues, Run
 
@@ -37,30 +38,6 @@ def import_tree(tree: Path, packages: list[Path], engine: bool) -> None:
     megatron_on_cpu.fit()
 
 
-def fp8_state(module) -> dict | None:
-    """Delayed scaling's state of a linear module: other numbers in every module; of a projection
-    in every tensor-parallel rank, too. Other modules have none."""
-    name = getattr(module, "sample_name", "")
-    if ".linear_" not in name:
-        return None
-    recipe = te_modules.DelayedScaling()
-    count = getattr(module, "num_gemms", 1)
-    module.fp8_meta.update(fp8_checkpoint=True, recipe=recipe)
-    seed = sum(name.encode())
-    if name.endswith("linear_proj"):
-        from megatron.core import parallel_state
-
-        seed += 1000 * parallel_state.get_tensor_model_parallel_rank()
-    rows = torch.arange(recipe.amax_history_len, dtype=torch.float32)[:, None]
-    forward, backward = torch.arange(3.0 * count), torch.arange(2.0 * count)
-    return {
-        "recipe": recipe,
-        "scale_fwd": forward + seed, "amax_history_fwd": rows + forward + seed,
-        "scale_bwd": backward + seed, "amax_history_bwd": rows + backward + seed,
-        "extra_fp8_variables": {"fp8_checkpoint": True, "num_gemms": count},
-    }
-
-
 def _gather(value) -> list | None:
     everyone = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
     dist.gather_object(value, everyone, dst=0)
@@ -79,7 +56,8 @@ def _reloaded(case: RunCase, run: Run, state: dict, next_state: dict, values) ->
 
 def _write_here(case: RunCase, folder: Path) -> None:
     values = MadeUpValues(case.family)
-    if case.fp8:
+    te_modules.EngineModule.streams = case.extra_state == "stream"
+    if case.extra_state == "fp8":
         te_modules.EngineModule.fp8_state_of = staticmethod(fp8_state)
     os.chdir(folder)
     run = Run(case.command_line())
@@ -104,6 +82,7 @@ def _write_here(case: RunCase, folder: Path) -> None:
     set_folder.write_json(folder / "expected/run.json", {
         "name": case.name, "family": case.family.name, "format": case.checkpoint_format,
         "grads": f"../../{family.name}/grads.safetensors", "torch": torch.__version__,
+        "extra_state": case.extra_state,
         "parallel": {"tp": sizes.tp, "pp": sizes.pp, "vpp": sizes.vpp, "cp": sizes.cp,
                      "dp": sizes.dp, "ep": sizes.ep, "etp": sizes.etp},
         "world": sizes.world, "iteration": case.family.steps, "argv": case.command_line(),
