@@ -30,18 +30,22 @@ class Job:
     sizes: str  # of the result
     to: str = ""  # container, where it is another one
     expected: str = ""  # the set whose state it must have; the source if empty
-    options: str = ""  # of the run, where batch size or stages differ
+    layout: str = ""  # of pipeline stages, where they are uneven
 
     @property
     def name(self) -> str:
-        return f"{self.source}_to_{self.to}{self.sizes.replace('=', '').replace(',', '')}"
+        sizes = self.sizes.replace("=", "").replace(",", "")
+        return f"{self.source}_to_{self.to}{sizes}{'uneven' if self.layout else ''}"
 
     def reshard_options(self) -> list[str]:
         words = []
         for part in self.sizes.split(","):
             name, number = part.split("=")
             words += [f"--{name}", number]
-        return words
+        return words + (["--pipeline-layout", self.layout] if self.layout else [])
+
+    def run_options(self) -> list[str]:
+        return [f"--options=--pipeline-model-parallel-layout {self.layout}"] if self.layout else []
 
 
 LAYER_WISE = "par_lw_muon"
@@ -59,6 +63,8 @@ JOBS = (
     Job(f"{LAYER_WISE}_torch_dp4", "tp=2,dp=2"),
     Job(f"{LAYER_WISE}_torch_dp4", "tp=2,pp=2,dp=1"),
     Job(f"{LAYER_WISE}_torch_dp4", "pp=4,dp=1"),
+    Job(f"{LAYER_WISE}_torch_dp4", "tp=2,pp=4,dp=1"),
+    Job(f"{LAYER_WISE}_torch_dp3", "tp=2,dp=2"),
     Job(f"{LAYER_WISE}_torch_tp2pp2dp2", "tp=1,pp=2,vpp=2,dp=2"),
     Job(f"{LAYER_WISE}_llama_torch_tp2dp2", "tp=1,dp=2"),
     Job(f"{LAYER_WISE}_tied_torch_pp2dp2", "pp=2,dp=1"),
@@ -93,6 +99,9 @@ JOBS = (
     Job("te_deep_torch_pp2", "pp=1,ep=2,tp=2,etp=1,dp=2"),
     Job("te_deep_torch_dist_pp2", "pp=1,ep=2,dp=4"),
     Job("axes_moe_torch_tp2dp2ep4etp1", "tp=1,pp=2,ep=2,etp=1,dp=2"),
+    Job("axes_moe_torch_dp1", "pp=2,dp=1", layout="Et|tt|t|mL"),
+    Job("axes_moe_torch_pp2vpp2ep2uneven", "pp=1,vpp=1,ep=1,dp=1"),
+    Job("axes_tied_torch_pp3first1last3", "pp=2,vpp=3,dp=1"),
     Job("axes_moe_torch_dist_tp2pp2vpp2cp2dp2ep4etp1", "tp=1,pp=1,vpp=1,cp=1,ep=1,etp=1,dp=1"),
     Job("axes_moe_torch_dist_dp1", "tp=4,ep=2,etp=2,dp=2"),
 )
@@ -140,7 +149,7 @@ def load(arguments, job: Job, result: Path, from_checkpoint: bool) -> dict:
     words += ["--set", str(expected), "--tree", str(arguments.tree), "--sizes", job.sizes]
     for packages in arguments.packages:
         words += ["--packages", str(packages)]
-    words += [f"--options={job.options}"] if job.options else []
+    words += job.run_options()
     words += ["--checkpoint-args"] if from_checkpoint else []
     finished = subprocess.run(words, capture_output=True, text=True, check=False)
     try:
@@ -166,11 +175,16 @@ def cells(found: dict) -> tuple[str, str]:
     return state, f"{step['unequal']} of {step['tensors']} by {max(step['fp32'], step['half']):.1e}"
 
 
+def random_numbers(found: dict) -> str:
+    fresh = found.get("freshly_seeded", [])
+    return "as a new start" if len(fresh) == 5 else "loaded" if "state" in found else ""
+
+
 def main() -> int:
     arguments = parse_arguments()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    print("| set | to | processes | state | next step | with checkpoint args |\n"
-          "|---|---|---|---|---|---|", flush=True)
+    print("| set | to | processes | state | next step | random numbers | with checkpoint args |\n"
+          "|---|---|---|---|---|---|---|", flush=True)
     code = 0
     for job in JOBS:
         if arguments.only not in job.name:
@@ -179,7 +193,7 @@ def main() -> int:
         result, problem = make(job, source, arguments.out) if not arguments.as_it_is else (
             source / "ckpt", "")
         if result is None:
-            print(f"| {job.source} | {job.to} {job.sizes} | | {problem} | | |", flush=True)
+            print(f"| {job.source} | {job.to} {job.sizes} | | {problem} | | | |", flush=True)
             code = 1
             continue
         named = load(arguments, job, result, from_checkpoint=False)
@@ -187,7 +201,7 @@ def main() -> int:
         stored = " / ".join(cells(load(arguments, job, result, from_checkpoint=True))
                             if not arguments.as_it_is else ())
         row = (job.source, f"{job.to} {job.sizes}".strip(), named.get("processes"), state, step,
-               stored)
+               random_numbers(named), stored)
         print(f"| {' | '.join(map(str, row))} |", flush=True)
         code |= state != "equal" or step not in ("equal", "taken")
     return code

@@ -162,6 +162,13 @@ def _fit_optimizers():
     zero1.HAVE_APEX_OR_TE = zero1.USING_TE_OPTIMIZER = True
 
 
+def _fit_random_numbers():
+    """The tracker sets a state by a call that CUDA makes when it starts, which is never here."""
+    import megatron.core.tensor_parallel.random as random_states
+
+    random_states._set_cuda_rng_state = lambda state, *_, **__: torch.cuda.set_rng_state(state)
+
+
 def _fit_checkpointing():
     import megatron.core.dist_checkpointing.strategies.filesystem_async as writer
     import megatron.core.dist_checkpointing.strategies.torch as strategy
@@ -181,6 +188,7 @@ def fit(mark_embedding_copies: bool = True) -> None:
     _fit_communication()
     _fit_modules()
     _fit_optimizers()
+    _fit_random_numbers()
     _fit_checkpointing()
     if mark_embedding_copies:
         _mark_embedding_copies()
