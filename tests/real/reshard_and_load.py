@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Reshards recorded checkpoints and loads each result with a Megatron-LM tree; prints a table.
 
-usage: reshard_and_load.py --sets DIR... --tree TREE --out FOLDER [--packages DIR]... [--only WORD]
+usage: reshard_and_load.py --sets DIR... --tree TREE --out FOLDER [--packages DIR]...
+                           [--only WORD...]
 
 Each row of JOBS goes to other sizes, or to the other container too. Every result is loaded twice:
 with model and sizes on the command line, and with those of the checkpoint (--use-checkpoint-args).
@@ -115,7 +116,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--tree", type=Path, required=True)
     parser.add_argument("--packages", type=Path, action="append", default=[])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", default="", help="jobs whose name contains this")
+    parser.add_argument("--only", nargs="+", default=[""], help="jobs with one of it in their name")
     parser.add_argument("--as-it-is", action="store_true")
     return parser.parse_args()
 
@@ -127,20 +128,29 @@ def find(sets: list[Path], name: str) -> Path:
     raise FileNotFoundError(f"no set is called {name}")
 
 
-def make(job: Job, source: Path, out: Path) -> tuple[Path | None, str]:
-    """The result, and what reshard said where there is none."""
-    result = out / job.name
-    shutil.rmtree(result, ignore_errors=True)
-    words = [str(BIN / "reshard"), str(source / "ckpt"), str(result), *job.reshard_options()]
+def commands(job: Job, source: Path, out: Path) -> list[list[str]]:
+    """The last one writes the result; a conversion to another container comes before it."""
+    result, checkpoint, words = out / job.name, source / "ckpt", []
     if job.to:
-        words += ["--to", job.to]
-    finished = subprocess.run(words, capture_output=True, text=True, check=False)
-    (out / f"{job.name}.log").write_text(" ".join(words) + "\n" + finished.stdout
-                                         + finished.stderr)
-    if finished.returncode:
-        lines = finished.stderr.strip().splitlines() or ["(nothing printed)"]
-        return None, f"reshard exit {finished.returncode}: {lines[0]}"
-    return result, ""
+        converted = out / f"{job.name}_converted"
+        words.append(["ckpt-convert", str(checkpoint), str(converted), "--to", job.to])
+        checkpoint = converted
+    return [*words, ["reshard", str(checkpoint), str(result), *job.reshard_options()]]
+
+
+def make(job: Job, source: Path, out: Path) -> tuple[Path | None, str]:
+    """The result, and what the program said where there is none."""
+    log = []
+    for words in commands(job, source, out):
+        shutil.rmtree(words[2], ignore_errors=True)
+        finished = subprocess.run(
+            [str(BIN / words[0]), *words[1:]], capture_output=True, text=True, check=False)
+        log += [" ".join(words), finished.stdout, finished.stderr]
+        if finished.returncode:
+            lines = finished.stderr.strip().splitlines() or ["(nothing printed)"]
+            return None, f"exit {finished.returncode}: {lines[0]}"
+    (out / f"{job.name}.log").write_text("\n".join(log))
+    return out / job.name, ""
 
 
 def load(arguments, job: Job, result: Path, from_checkpoint: bool) -> dict:
@@ -187,7 +197,7 @@ def main() -> int:
           "|---|---|---|---|---|---|---|", flush=True)
     code = 0
     for job in JOBS:
-        if arguments.only not in job.name:
+        if not any(word in job.name for word in arguments.only):
             continue
         source = find(arguments.sets, job.source)
         result, problem = make(job, source, arguments.out) if not arguments.as_it_is else (
