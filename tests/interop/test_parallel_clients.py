@@ -41,7 +41,7 @@ class Reshard:
 RESHARDS = (
     Reshard(DENSE, (("tp", 2), ("pp", 1), ("dp", 2))),
     Reshard(DENSE, (("tp", 2), ("pp", 2), ("vpp", 2), ("dp", 1))),
-    Reshard(DENSE, (("pp", 4), ("dp", 1))),
+    Reshard(DENSE, (("pp", 4), ("vpp", 1), ("dp", 1))),
     Reshard(DENSE, (("pp", 1), ("dp", 3))),
     Reshard(EXPERTS_TORCH, (("tp", 1), ("ep", 4), ("dp", 4))),
     Reshard(EXPERTS_TORCH, (("tp", 1), ("ep", 1), ("dp", 1))),
