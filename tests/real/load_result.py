@@ -60,6 +60,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", default="", help="tp=2,pp=2,vpp=2,cp=1,dp=2,ep=1,etp=1")
     parser.add_argument("--options", default="", help="further options of the run")
     parser.add_argument("--checkpoint-args", action="store_true")
+    parser.add_argument("--step-from", type=Path, metavar="SET",
+                        help="a set of equal state that has next_state.safetensors")
     parser.add_argument("--own-norm", action="store_true")
     parser.add_argument("--step-tolerance", type=float, default=0.0,
                         help="of a tensor's largest element; bf16 and fp16: one unit beyond")
@@ -147,14 +149,16 @@ def load_here(arguments, run: dict, words: list[str], outcome: Path) -> None:
     grads = (expected / run["grads"]).resolve()
     if not grads.exists():
         grads = arguments.folder.parent / Path(run["grads"]).parent.name / "grads.safetensors"
-    norm = (run.get("next_step") or {}).get("grad_norm")
+    stepped_set = (arguments.step_from or arguments.folder) / "expected"
+    recorded = json.loads((stepped_set / "run.json").read_text()).get("next_step") or {}
+    norm = recorded.get("grad_norm")
     stepped = running.step(StoredValues(grads), run["iteration"],
                            None if arguments.own_norm else norm)
     after, _ = running.state()
     if dist.get_rank() == 0:
         found["step"] = {"ok": stepped["ok"], "grad_norm": stepped["grad_norm"],
                          "recorded_grad_norm": norm}
-        recorded = expected / "next_state.safetensors"
+        recorded = stepped_set / "next_state.safetensors"
         if recorded.exists():
             found["next_state"] = step_differences(load_file(recorded), after)
         outcome.write_text(json.dumps(found))
@@ -217,6 +221,7 @@ def main() -> int:
     arguments = parse_arguments()
     arguments.checkpoint = arguments.checkpoint.resolve()
     arguments.folder = arguments.folder.resolve()
+    arguments.step_from = arguments.step_from and arguments.step_from.resolve()
     found, code = load(arguments)
     print(json.dumps(found, indent=1))
     return code

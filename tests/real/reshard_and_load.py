@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -107,6 +108,14 @@ JOBS = (
     Job("axes_moe_torch_dist_dp1", "tp=4,ep=2,etp=2,dp=2"),
 )
 
+# Sets that recorded the next step, for others of equal state that did not.
+NEXT_STEPS = {
+    f"{LAYER_WISE}_torch_dp4": r"par_lw_muon_torch_(dist_)?(tp\d|pp\d)",
+    f"{LAYER_WISE}_moe_torch_ep2dp2": r"par_lw_muon_moe_torch_(dist_)?dp1$",
+    f"{LAYER_WISE}_moef_torch_ep2dp2": r"par_lw_muon_moef_torch_(dist_)?ep2pp2dp2",
+    "par_adam_fp16_torch_tp2dp2": r"par_adam_fp16_torch_(dist_)?dp2",
+}
+
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -153,13 +162,20 @@ def make(job: Job, source: Path, out: Path) -> tuple[Path | None, str]:
     return out / job.name, ""
 
 
+def step_from(arguments, source: str) -> list[str]:
+    if (find(arguments.sets, source) / "expected/next_state.safetensors").exists():
+        return []
+    return [word for name, pattern in NEXT_STEPS.items() if re.match(pattern, source)
+            for word in ("--step-from", str(find(arguments.sets, name)))]
+
+
 def load(arguments, job: Job, result: Path, from_checkpoint: bool) -> dict:
     expected = find(arguments.sets, job.expected or job.source)
     words = [sys.executable, "-W", "ignore", str(HERE / "load_result.py"), str(result)]
     words += ["--set", str(expected), "--tree", str(arguments.tree), "--sizes", job.sizes]
     for packages in arguments.packages:
         words += ["--packages", str(packages)]
-    words += job.run_options()
+    words += job.run_options() + step_from(arguments, job.expected or job.source)
     words += ["--checkpoint-args"] if from_checkpoint else []
     finished = subprocess.run(words, capture_output=True, text=True, check=False)
     try:
