@@ -12,6 +12,11 @@ Plain cases: a torch.save file and the DCP folder that PyTorch makes of it:
     OUT/<case>.pt                  OUT/<case>_dcp/
 
 The same arguments give the same tensors. Needs torch, megatron-core 0.16.1 and numpy; no GPU.
+
+Run cases, with --tree alone: checkpoints of real runs at parallel sizes above 1, made by the code
+of a Megatron-LM tree (April 2026, commit 5b512b45d1) with devices and TransformerEngine replaced:
+
+    OUT/<family>_<format>_<sizes>/{ckpt, expected, manifest.json}     OUT/family_<family>/
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ import warnings
 from pathlib import Path
 
 from golden.cases import ALL_CASES, Case
+from golden.run.case_table import RUN_CASES
 
 PLAIN_ABOUT = {
     "plain_nested": "nested dictionaries and lists; keys with dots, slashes, spaces, other letters",
@@ -42,9 +48,12 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, help="folder to write into; made if absent")
     parser.add_argument("--case", action="append", metavar="NAME", help="only this one; repeatable")
+    parser.add_argument("--tree", type=Path, help="a Megatron-LM tree: write the run cases with it")
+    parser.add_argument("--packages", type=Path, action="append", default=[], metavar="DIR",
+                        help="where the tree's imports are (emerging_optimizers ...); repeatable")
     parser.add_argument("--list", action="store_true", help="names of the cases, and exit")
     arguments = parser.parse_args()
-    known = [case.name for case in ALL_CASES] + list(PLAIN_ABOUT)
+    known = [case.name for case in (*ALL_CASES, *RUN_CASES)] + list(PLAIN_ABOUT)
     for name in arguments.case or ():
         if name not in known:
             parser.error(f"no case is called {name!r}; --list shows them")
@@ -59,6 +68,8 @@ def list_cases() -> None:
         print(f"{case.name:20} {' '.join(case.formats):18} dp {sizes:20} {case.about}")
     for name, about in PLAIN_ABOUT.items():
         print(f"{name:20} {about}")
+    for case in RUN_CASES:
+        print(f"{case.name:44} run, {case.sizes.world} ranks")
 
 
 def write_megatron_world(cases: list[Case], dp_size: int, out: Path) -> None:
@@ -99,6 +110,20 @@ def write_plain(names: list[str], out: Path) -> None:
             plain.write_plain(name, out)
 
 
+def write_runs(arguments: argparse.Namespace, out: Path) -> int:
+    """Not beside the other cases: the names of devices mean the CPU from here on."""
+    from golden.run.write_case import import_tree, write_case
+
+    import_tree(arguments.tree.resolve(), [p.resolve() for p in arguments.packages], engine=True)
+    code = 0
+    for case in RUN_CASES:
+        if case.name in (arguments.case or [case.name]):
+            problem = write_case(case, out)
+            print(f"{case.name}: {problem or 'written'}", flush=True)
+            code |= bool(problem)
+    return code
+
+
 def main() -> int:
     arguments = parse_arguments()
     if arguments.list:
@@ -108,6 +133,8 @@ def main() -> int:
     logging.disable(logging.WARNING)
     out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    if arguments.tree is not None:
+        return write_runs(arguments, out)
     wanted = set(arguments.case or [case.name for case in ALL_CASES] + list(PLAIN_ABOUT))
     write_plain([name for name in PLAIN_ABOUT if name in wanted], out)
     write_megatron([case for case in ALL_CASES if case.name in wanted], out)

@@ -1,0 +1,91 @@
+"""The table of sets that a Megatron-LM tree makes: models, sizes, formats."""
+
+from __future__ import annotations
+
+from golden.run.command_line import Family, RunCase, Sizes
+
+UNTIED = "--untie-embeddings-and-output-weights "
+BASE = ("--hidden-size 8 --num-attention-heads 4 --ffn-hidden-size 12 --vocab-size 28 "
+        "--make-vocab-size-divisible-by 8 " + UNTIED)
+GROUPED_QUERIES = "--group-query-attention --num-query-groups 2 "
+MODERN = "--swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope "
+EXPERTS = ("--num-experts 4 --moe-router-topk 2 --moe-ffn-hidden-size 4 "
+           "--moe-token-dispatcher-type alltoall ")
+EXPERT_BIAS = "--moe-router-score-function sigmoid --moe-router-enable-expert-bias "
+SHARED = "--moe-shared-expert-intermediate-size 8 "
+LATENT = ("--multi-latent-attention --kv-lora-rank 4 --qk-head-dim 4 --qk-pos-emb-head-dim 4 "
+          "--v-head-dim 4 ")  # Megatron builds it with TransformerEngine's modules alone
+ENGINE = "--transformer-impl transformer_engine "
+LOCAL = "--transformer-impl local "
+
+DENSE = Family("te_dense", 2001, ENGINE + "--num-layers 4 " + BASE + GROUPED_QUERIES
+               + "--qk-layernorm")
+GROUPED = Family("te_grouped", 2002, ENGINE + "--num-layers 2 " + BASE + GROUPED_QUERIES + MODERN
+                 + EXPERTS + EXPERT_BIAS + SHARED
+                 + "--moe-shared-expert-gate --moe-grouped-gemm")
+SEQUENTIAL = Family("te_sequential", 2003, ENGINE + "--num-layers 2 " + BASE + GROUPED_QUERIES
+                    + EXPERTS)
+DEEP = Family("te_deep", 2004, ENGINE + "--num-layers 4 " + BASE + MODERN + LATENT + EXPERTS
+              + EXPERT_BIAS + SHARED + "--moe-grouped-gemm --moe-layer-freq [0,1,1,1] "
+              "--mtp-num-layers 1 --qk-layernorm --q-lora-rank 6")
+LATENT_PLAIN = Family("te_latent", 2005, ENGINE + "--num-layers 2 " + BASE + LATENT)
+
+DP1 = Sizes("dp1")
+DP2 = Sizes("dp2", dp=2)
+TP2DP2 = Sizes("tp2dp2", tp=2, dp=2)
+PP2VPP2 = Sizes("pp2vpp2", pp=2, vpp=2)
+PP2 = Sizes("pp2", pp=2)
+EP2 = Sizes("ep2dp2", ep=2, dp=2)
+EP2DP4 = Sizes("ep2dp4", ep=2, dp=4)
+EP2TP2 = Sizes("ep2tp2dp2", ep=2, tp=2, dp=2, etp=1)
+EP2PP2 = Sizes("ep2pp2dp2", ep=2, pp=2, dp=2)
+
+ENGINE_TABLE = (
+    (DENSE, (DP1, TP2DP2, PP2VPP2)),
+    (GROUPED, (DP1, EP2DP4, EP2TP2, EP2PP2)),
+    (SEQUENTIAL, (DP1, EP2, EP2TP2)),
+    (DEEP, (DP1, PP2, EP2TP2, EP2PP2)),
+    (LATENT_PLAIN, (DP1, TP2DP2)),
+)
+
+AXES = Family("axes_moe", 2010, LOCAL + "--num-layers 4 " + BASE + MODERN + EXPERTS
+              + EXPERT_BIAS + SHARED + "--moe-layer-freq [0,1,1,1] --mtp-num-layers 1")
+TIED = Family("axes_tied", 2012, ENGINE + "--num-layers 6 " + BASE.replace(UNTIED, "")
+              + GROUPED_QUERIES + MODERN)
+
+EVERYTHING = Sizes("tp2pp2vpp2cp2dp2ep4etp1", tp=2, pp=2, vpp=2, cp=2, dp=2, ep=4, etp=1)
+UNEVEN = Sizes("pp2vpp2uneven", pp=2, vpp=2,
+               stages="--pipeline-model-parallel-layout Et|tt|t|mL")
+UNEVEN_MOE = Sizes("pp2vpp2ep2uneven", pp=2, vpp=2, ep=2, dp=2,
+                   stages="--pipeline-model-parallel-layout Et|tt|t|mL")
+FIRST3 = Sizes("pp2first3", pp=2, stages="--decoder-first-pipeline-num-layers 3")
+EDGES = Sizes("pp3first1last3", pp=3, stages="--decoder-first-pipeline-num-layers 1 "
+              "--decoder-last-pipeline-num-layers 3")
+AXES_TABLE = (
+    (AXES, (DP1, Sizes("tp4ep2etp2dp2", tp=4, ep=2, etp=2, dp=2),
+            Sizes("tp2dp2ep4etp1", tp=2, dp=2, ep=4, etp=1), UNEVEN, UNEVEN_MOE, FIRST3)),
+    (TIED, (DP1, Sizes("pp2vpp3", pp=2, vpp=3), EDGES)),
+)
+
+
+STREAM_TABLE = ((DENSE, (DP1, TP2DP2)), (GROUPED, (EP2TP2,)))
+
+
+def _cases(table, extra_state: str = "") -> list[RunCase]:
+    name = f"_{extra_state}" if extra_state else ""
+    return [RunCase(f"{family.name}{name}_{kind}_{sizes.name}", family, sizes, kind, extra_state)
+            for family, layouts in table for sizes in layouts for kind in ("torch", "torch_dist")]
+
+
+# In `torch` folders, ranks of one tensor-parallel rank overwrite each other's experts where the
+# experts' tensor parallelism is larger, and those of context parallelism each other's optimizers.
+UNSTORABLE = (EVERYTHING, Sizes("etp2ep2dp4", ep=2, etp=2, dp=4))
+RUN_CASES = [
+    *_cases(ENGINE_TABLE),
+    *_cases(ENGINE_TABLE, "fp8"),
+    *_cases(STREAM_TABLE, "stream"),
+    *_cases(AXES_TABLE),
+    *(RunCase(f"axes_moe_torch_dist_{sizes.name}", AXES, sizes, "torch_dist")
+      for sizes in UNSTORABLE),
+    RunCase("overwritten_torch_etp2ep2dp4", AXES, UNSTORABLE[1], "torch", reloads=False),
+]
