@@ -83,7 +83,9 @@ EXPERTS = (
     sizes(ep=2, tp=2, dp=2),
     sizes(ep=4, pp=2, cp=2, dp=2),
     sizes(ep=2, tp=2, cp=2, pp=2, dp=2, etp=1),
+    sizes(ep=2, etp=2, dp=4),
 )
+EXPERTS_OF_4_LAYERS = (*EXPERTS, sizes(tp=2, pp=2, vpp=2, cp=2, ep=4, etp=1))
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ FAMILIES = (
     Family("moe", "experts in all layers", "par_lw_muon_moe",
            ("dp1", "ep2dp2", "ep2pp2dp2", "ep2tp2dp2"), EXPERTS),
     Family("moef", "experts in some layers, a shared one, SwiGLU", "par_lw_muon_moef",
-           ("dp1", "ep2dp2", "ep2pp2dp2", "ep2tp2dp2"), EXPERTS),
+           ("dp1", "ep2dp2", "ep2pp2dp2", "ep2tp2dp2"), EXPERTS_OF_4_LAYERS),
     Family("vpad", "padding depends on TP", "par_lw_muon_vpad", ("dp1", "tp2dp2"), (),
            keeps_rows=False),
     Family("fp16", "fp16 with a grad scaler", "par_adam_fp16", ("dp2", "tp2dp2"),
@@ -160,11 +162,16 @@ def all_sets() -> list[Set]:
             for s in sets_of(family, container)]
 
 
+def can_hold(container: str, family: Family, target: Sizes) -> bool:
+    """`torch` has no file of its own for each context-parallel rank of LayerWise, nor for each
+    expert-tensor-parallel rank where these are more than tensor-parallel ones."""
+    overwrites = target.cp > 1 and family.optimizer == "LayerWise"
+    return container == "torch_dist" or not (overwrites or target.etp > target.tp)
+
+
 def targets_of(family: Family, container: str) -> dict[Sizes, Set | None]:
-    """`torch` has no files for the context-parallel ranks of LayerWise."""
     found: dict[Sizes, Set | None] = {s.sizes: s for s in sets_of(family, container)}
-    can_hold = container == "torch_dist" or family.optimizer != "LayerWise"
-    others = {other: None for other in family.others if other.cp == 1 or can_hold}
+    others = {other: None for other in family.others if can_hold(container, family, other)}
     return others | found
 
 
@@ -202,6 +209,8 @@ SAMPLE = (
     "par_lw_muon_moe_torch_dist_ep2dp2-onerank",
     "par_lw_muon_moef_torch_ep2tp2dp2-pp2ep2dp2",
     "par_lw_muon_moef_torch_dist_dp1-pp2ep2dp2",
+    "par_lw_muon_moef_torch_dist_ep2pp2dp2-tp2pp2vpp2cp2ep4etp1",
+    "par_lw_muon_moef_torch_dist_ep2dp2-ep2dp4etp2",
     "par_adam_fp16_torch_tp2dp2-dp2",
     "par_adam_fp16_torch_dist_dp2-tp2dp2",
 )

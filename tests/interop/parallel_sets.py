@@ -88,6 +88,11 @@ def first_difference(ours: torch.Tensor, theirs: torch.Tensor) -> str:
     return f"{len(places)} of {len(mine)} elements, [{at}] {values[0]} | {values[1]}"
 
 
+def expect_none(differences: list[str]) -> None:
+    if differences:
+        pytest.fail(f"{len(differences)} differences, the first: {differences[0]}")
+
+
 @dataclass(frozen=True)
 class Resharded:
     root: Path

@@ -3,6 +3,7 @@ difference is a line "FILE POINTER: ours | Megatron's"."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,49 +16,64 @@ from twins import root_differences
 # Of another run, and not of another size.
 OF_THE_RUN = frozenset({"/args/@save", "/args/@load"})
 # test_parallel_rng.py computes these; in the sets they are a CPU's.
-RNG_OF_DEVICES = frozenset({"/rng_state/0/torch_rng_state", "/rng_state/0/cuda_rng_state"})
+RNG_OF_DEVICES = frozenset(
+    f"/rng_state{at}/{device}_rng_state" for at in ("/0", "/0/0") for device in ("torch", "cuda")
+)
 
 
-def differences_from_set(ours: Path, theirs: Path, with_values: bool) -> list[str]:
-    """Two checkpoint roots. Not `with_values`: sums of gradients had another order, so that tensors
-    have other numbers."""
-    is_dist = (iteration_folder(theirs) / ".metadata").exists()
-    compare = torch_dist_differences if is_dist else torch_differences
-    return compare(ours, theirs, with_values) + root_differences(ours, theirs)
+@dataclass(frozen=True)
+class Twins:
+    """Two checkpoint roots of one layout. Not `with_values`: sums of gradients had another order,
+    so that tensors have other numbers."""
+
+    ours: Path
+    theirs: Path
+    with_values: bool = True
+    with_attributes: bool = True
+    ignored: frozenset[str] = frozenset()
+
+    def differences(self) -> list[str]:
+        is_dist = (iteration_folder(self.theirs) / ".metadata").exists()
+        found = torch_dist_differences(self) if is_dist else torch_differences(self)
+        return found + root_differences(self.ours, self.theirs)
+
+    def of_trees(self, mine: object, others: object, path: str = "") -> list[str]:
+        return differences(mine, others, OF_THE_RUN | RNG_OF_DEVICES | self.ignored, path)
 
 
-def erase_numbers(tree: object) -> None:
+def erase(tree: object, twins: Twins) -> None:
+    """Of the tensors in a tree, what is not to be compared."""
     for _, tensor in tensors_in(tree):
-        if tensor.is_floating_point():
+        if not twins.with_values and tensor.is_floating_point():
             tensor.data.zero_()
+        if not twins.with_attributes:
+            vars(tensor).clear()
 
 
-def torch_differences(ours: Path, theirs: Path, with_values: bool) -> list[str]:
-    mine, others = load_torch_folder(ours), load_torch_folder(theirs)
+def torch_differences(twins: Twins) -> list[str]:
+    mine, others = load_torch_folder(twins.ours), load_torch_folder(twins.theirs)
     if list(mine) != list(others):
         return [f"files {sorted(set(mine) - set(others))} | {sorted(set(others) - set(mine))}"]
-    if not with_values:
-        for tree in (*mine.values(), *others.values()):
-            erase_numbers(tree)
+    for tree in (*mine.values(), *others.values()):
+        erase(tree, twins)
     return [
         f"{name} {line}"
         for name in others
-        for line in differences(mine[name], others[name], OF_THE_RUN | RNG_OF_DEVICES)
+        for line in twins.of_trees(mine[name], others[name])
     ]
 
 
-def torch_dist_differences(ours: Path, theirs: Path, with_values: bool) -> list[str]:
-    mine, others = DcpFolder(iteration_folder(ours)), DcpFolder(iteration_folder(theirs))
-    found = differences(mine.common, others.common, OF_THE_RUN, "")
-    found = [f"common.pt {line}" for line in found]
+def torch_dist_differences(twins: Twins) -> list[str]:
+    mine, others = (DcpFolder(iteration_folder(root)) for root in (twins.ours, twins.theirs))
+    found = [f"common.pt {line}" for line in twins.of_trees(mine.common, others.common)]
     keys, their_keys = mine.metadata.state_dict_metadata, others.metadata.state_dict_metadata
     if set(keys) != set(their_keys):
         only_mine, only_theirs = set(keys) - set(their_keys), set(their_keys) - set(keys)
         return [*found, f".metadata: keys {sorted(only_mine)} | {sorted(only_theirs)}"]
     for key in others.tensors():
-        found += tensor_differences(mine, others, key, with_values)
+        found += tensor_differences(mine, others, key, twins.with_values)
     for key in others.objects():
-        found += object_differences(mine, others, key)
+        found += object_differences(twins, mine, others, key)
     return found + folder_differences(mine, others)
 
 
@@ -98,11 +114,12 @@ def tensor_differences(
     ]
 
 
-def object_differences(mine: DcpFolder, others: DcpFolder, key: str) -> list[str]:
-    ignored = frozenset()
-    if key.startswith("rng_state/"):
-        ignored = frozenset(key + pointer.removeprefix("/rng_state") for pointer in RNG_OF_DEVICES)
-    return differences(mine.object(key), others.object(key), ignored, key)
+def object_differences(twins: Twins, mine: DcpFolder, others: DcpFolder, key: str) -> list[str]:
+    tree, theirs = mine.object(key), others.object(key)
+    if not key.startswith("rng_state/"):
+        return twins.of_trees(tree, theirs, key)
+    found = twins.of_trees({"rng_state": tree}, {"rng_state": theirs})
+    return [f"{key}: {line}" for line in found]
 
 
 def files_of_optimizer_chunks(root: Path) -> dict[tuple, str]:

@@ -13,12 +13,8 @@ import pytest
 
 import parallel_pairs
 from parallel_pairs import SAMPLE, Pair, all_pairs
-from parallel_sets import PAIRS, Reshards, needs_sets, recorded_state, verify
-from parallel_twins import (
-    differences_from_set,
-    files_of_optimizer_chunks,
-    is_equal_state,
-)
+from parallel_sets import PAIRS, Reshards, expect_none, needs_sets, recorded_state, verify
+from parallel_twins import Twins, files_of_optimizer_chunks, is_equal_state
 from programs import hash_of, logical_digest
 
 WITH_TWIN = [pair for pair in PAIRS if pair.twin]
@@ -95,9 +91,8 @@ def test_a_change_of_sizes_gives_what_megatron_wrote_at_them(
 ) -> None:
     """Files, groups, indices, order, shapes, chunks, args; and values, where those are equal."""
     states = (recorded_state(sets / s.name) for s in (pair.source, pair.twin))
-    theirs = reshards.root(pair.twin)
-    found = differences_from_set(reshards.there(pair).root, theirs, is_equal_state(*states))
-    assert found == []
+    made, theirs = reshards.there(pair).root, reshards.root(pair.twin)
+    expect_none(Twins(made, theirs, with_values=is_equal_state(*states)).differences())
 
 
 @needs_sets

@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from parallel_pairs import Set, all_sets
-from parallel_sets import needs_sets, recorded_state, state_differences
+from parallel_sets import expect_none, needs_sets, recorded_state, state_differences
 from programs import logical_digest, succeed
 
 pytestmark = needs_sets
@@ -26,7 +26,7 @@ def test_the_logical_state_is_that_of_the_live_objects(
 ) -> None:
     made = tmp_path / "state.safetensors"
     succeed("ckpt-convert", sets / name / "ckpt", made, "--to", "safetensors")
-    assert state_differences(load_file(made), recorded_state(sets / name)) == []
+    expect_none(state_differences(load_file(made), recorded_state(sets / name)))
 
 
 def in_both_containers() -> list[tuple[Set, Set]]:
