@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from comparing import bytes_of
+from comparing import bytes_of, first_difference
 from parallel_pairs import SAMPLE, Pair, Set, Sizes, all_pairs
 from programs import BIN, FIXTURES, Outcome, run
 
@@ -74,18 +74,6 @@ def state_differences(ours: dict, theirs: dict) -> list[str]:
         elif bytes_of(mine) != bytes_of(other):
             found.append(f"{name}: {first_difference(mine, other)}")
     return found
-
-
-def first_difference(ours: torch.Tensor, theirs: torch.Tensor) -> str:
-    """Where two tensors of one type and shape differ first, and how often."""
-    width = ours.element_size()
-    mine, other = (
-        torch.frombuffer(bytearray(bytes_of(tensor)), dtype=torch.uint8).reshape(-1, width)
-        for tensor in (ours, theirs)
-    )
-    places = (mine != other).any(dim=1).nonzero().flatten().tolist()
-    at, values = places[0], (ours.flatten()[places[0]], theirs.flatten()[places[0]])
-    return f"{len(places)} of {len(mine)} elements, [{at}] {values[0]} | {values[1]}"
 
 
 def expect_none(differences: list[str]) -> None:

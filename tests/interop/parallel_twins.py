@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from comparing import bytes_of, differences, tensors_in
-from parallel_sets import first_difference
+from comparing import bytes_of, differences, first_difference, tensors_in
 from reading import DcpFolder, iteration_folder, load_torch_folder
 from twins import root_differences
 

@@ -1,4 +1,4 @@
-"""`reshard --link`: torch_dist names its tensors, so that any size is reached by sharing its files."""
+"""`reshard --link`: torch_dist names its tensors, so that any size is reached by sharing files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sizes on the command line of `reshard`: what is left out follows, what does not divide is named."""
+"""Sizes on the command line of `reshard`: what is left out follows, what does not divide is
+named."""
 
 from __future__ import annotations
 
