@@ -44,6 +44,12 @@ def in_rank(rank: str, number: int, change: Callable[[list], None]) -> Damage:
     return damage
 
 
+def save_again(root: Path) -> None:
+    """Every model file as this Python pickles it: it spells enumerations in a way of its own."""
+    for path in iteration_folder(root).glob("mp_rank_*/model_optim_rng.pt"):
+        edit_file(path, lambda tree: None)
+
+
 # --- an expert's state is missing ----------------------------------------------------------------
 
 

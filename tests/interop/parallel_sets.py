@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from safetensors.torch import load_file
 
 from comparing import bytes_of, first_difference
 from parallel_pairs import SAMPLE, Pair, Set, Sizes, all_pairs
-from programs import BIN, FIXTURES, Outcome, run
+from programs import BIN, FIXTURES, Outcome, refusal_of, run
 
 PACKED = FIXTURES / "parallel"
 ARCHIVES = ("families", "layer_wise", "layer_wise_moe", "float16_optimizer")
@@ -27,6 +28,7 @@ IS_LONG = bool(os.environ.get("SHARDWISE_LONG_TESTS"))
 needs_sets = pytest.mark.skipif(
     not BIN.is_dir() or not PACKED.is_dir(), reason=f"{BIN} or {PACKED} is not there"
 )
+GRID = re.compile(r"(from|to) +TP \d+ +PP \d+ ")
 SOUND, DAMAGED, USAGE, MALFORMED, UNSUPPORTED = 0, 1, 2, 3, 4
 
 
@@ -119,6 +121,14 @@ class Reshards:
 
     def back(self, pair: Pair) -> Resharded:
         return self.make(self.there(pair).root, pair.source.sizes)
+
+
+def refuse_reshard(codes: int | set[int], source: Path, made: Path, *options: object) -> str:
+    """As programs.refuse(); the old and the new grid may have been printed before."""
+    outcome = run("reshard", source, made, *options)
+    lines = [line for line in outcome.stderr.splitlines() if line and not GRID.match(line)]
+    assert not made.exists()
+    return refusal_of(replace(outcome, stderr="\n".join(lines)), codes)
 
 
 def verify(path: Path, *options: str) -> tuple[int, dict]:

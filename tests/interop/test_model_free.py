@@ -33,7 +33,7 @@ class Renaming:
         dice = random.Random(seed)
         rests = sorted({LAYER.fullmatch(name)[2] for name in parameters})
         chosen = dice.sample(rests, k=(len(rests) + 1) // 2)
-        self.names = {rest: f"{dice.randbytes(4).hex()}.x" for rest in chosen}
+        self.names = {rest: f"m{dice.randbytes(4).hex()}.x" for rest in chosen}
 
     def __call__(self, key: str) -> str:
         states, name = OPTIMIZER.fullmatch(key).groups()

@@ -19,10 +19,11 @@ from parallel_sets import (
     expect_none,
     needs_sets,
     recorded_state,
+    refuse_reshard,
     state_differences,
 )
 from parallel_twins import Twins
-from programs import hash_of, refuse, succeed
+from programs import hash_of, succeed
 from reading import DcpFolder, iteration_folder
 
 pytestmark = needs_sets
@@ -128,6 +129,6 @@ def test_where_the_vocabulary_is_unknown_the_rows_stay(
 
 
 def test_a_vocabulary_larger_than_what_is_stored_is_refused(sets: Path, tmp_path: Path) -> None:
-    line = refuse({2, 3, 4}, "reshard", root_of(sets, "torch_dist", "dp1"), tmp_path / "made",
-                  *sizes(tp=2).options, "--vocab-size", "97")
+    line = refuse_reshard({2, 3, 4}, root_of(sets, "torch_dist", "dp1"), tmp_path / "made",
+                          *sizes(tp=2).options, "--vocab-size", "97")
     assert "97" in line and "96" in line

@@ -9,9 +9,9 @@ import pytest
 
 from comparing import bytes_of, differences
 from parallel_pairs import LAYOUTS, Sizes, sizes
-from parallel_sets import UNSUPPORTED, Reshards, expect_none, needs_sets, verify
+from parallel_sets import UNSUPPORTED, Reshards, expect_none, needs_sets, refuse_reshard, verify
 from parallel_twins import OF_THE_RUN
-from programs import logical_digest, refuse
+from programs import logical_digest
 from reading import DcpFolder, iteration_folder
 
 pytestmark = needs_sets
@@ -74,11 +74,11 @@ def test_what_is_linked_can_be_resharded_again(sets: Path, reshards: Reshards) -
 
 def test_a_padded_vocabulary_cannot_be_linked(sets: Path, tmp_path: Path) -> None:
     source = sets / "par_lw_muon_vpad_torch_dist_dp1/ckpt"
-    line = refuse({2, UNSUPPORTED}, "reshard", source, tmp_path / "made",
-                  *LAYOUTS["tp2dp2"].options, "--link")
+    line = refuse_reshard({2, UNSUPPORTED}, source, tmp_path / "made",
+                          *LAYOUTS["tp2dp2"].options, "--link")
     assert "--link" in line or "vocab" in line
 
 
 def test_torch_has_no_names_to_link_by(sets: Path, tmp_path: Path) -> None:
-    refuse({2, UNSUPPORTED}, "reshard", sets / "par_lw_muon_torch_tp2dp2/ckpt",
-           tmp_path / "made", *sizes(pp=2).options, "--link")
+    refuse_reshard({2, UNSUPPORTED}, sets / "par_lw_muon_torch_tp2dp2/ckpt",
+                   tmp_path / "made", *sizes(pp=2).options, "--link")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from parallel_pairs import sizes
-from parallel_sets import Reshards, expect_none, needs_sets
+from parallel_sets import Reshards, expect_none, needs_sets, refuse_reshard
 from parallel_twins import Twins
-from programs import logical_digest, refuse
+from programs import logical_digest
 from reading import iteration_folder, load
 
 pytestmark = needs_sets
@@ -89,10 +89,15 @@ def test_args_say_how_layers_are_split(sets: Path, reshards: Reshards) -> None:
 def test_an_uneven_split_is_not_carried_to_other_stages(
     options: str, sets: Path, reshards: Reshards, tmp_path: Path
 ) -> None:
+    """4 layers are even over 4 stages; over others they need to be told."""
     target = next(target for target, said, _ in UNEVEN if said == options)
     made = reshards.make(sets / GPT / "ckpt", target, *options.split()).root
-    line = refuse({2, 4}, "reshard", made, tmp_path / "other", "--pp", "4")
-    assert "--pipeline-layout" in line or "stage" in line
+    even = reshards.make(made, sizes(pp=4)).root
+    assert set(layers_of_chunks(even).values()) == {1}
+    assert args_of(even).decoder_first_pipeline_num_layers is None
+    assert args_of(even).pipeline_model_parallel_layout is None
+    line = refuse_reshard({2, 4}, made, tmp_path / "other", "--pp", "5" if target.pp == 3 else "3")
+    assert "--pipeline-layout" in line or "--pp" in line
 
 
 @pytest.mark.parametrize("options", [UNEVEN[0][1], UNEVEN[3][1]])
