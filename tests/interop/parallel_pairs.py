@@ -80,12 +80,16 @@ EXPERTS = (
     sizes(dp=5),
     sizes(ep=4, dp=4),
     sizes(ep=4, tp=2, dp=2, etp=1),
-    sizes(ep=2, tp=2, dp=2),
     sizes(ep=4, pp=2, cp=2, dp=2),
     sizes(ep=2, tp=2, cp=2, pp=2, dp=2, etp=1),
-    sizes(ep=2, etp=2, dp=4),
 )
-EXPERTS_OF_4_LAYERS = (*EXPERTS, sizes(tp=2, pp=2, vpp=2, cp=2, ep=4, etp=1))
+# Experts with biases cannot be shared over expert-tensor-parallel ranks.
+EXPERTS_WITHOUT_BIASES = (
+    *EXPERTS,
+    sizes(ep=2, tp=2, dp=2),
+    sizes(ep=2, etp=2, dp=4),
+    sizes(tp=2, pp=2, vpp=2, cp=2, ep=4, etp=1),
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ FAMILIES = (
     Family("moe", "experts in all layers", "par_lw_muon_moe",
            ("dp1", "ep2dp2", "ep2pp2dp2", "ep2tp2dp2"), EXPERTS),
     Family("moef", "experts in some layers, a shared one, SwiGLU", "par_lw_muon_moef",
-           ("dp1", "ep2dp2", "ep2pp2dp2", "ep2tp2dp2"), EXPERTS_OF_4_LAYERS),
+           ("dp1", "ep2dp2", "ep2pp2dp2", "ep2tp2dp2"), EXPERTS_WITHOUT_BIASES),
     Family("vpad", "padding depends on TP", "par_lw_muon_vpad", ("dp1", "tp2dp2"), (),
            keeps_rows=False),
     Family("fp16", "fp16 with a grad scaler", "par_adam_fp16", ("dp2", "tp2dp2"),

@@ -126,9 +126,9 @@ class Reshards:
 def refuse_reshard(codes: int | set[int], source: Path, made: Path, *options: object) -> str:
     """As programs.refuse(); the old and the new grid may have been printed before."""
     outcome = run("reshard", source, made, *options)
-    lines = [line for line in outcome.stderr.splitlines() if line and not GRID.match(line)]
     assert not made.exists()
-    return refusal_of(replace(outcome, stderr="\n".join(lines)), codes)
+    out = "".join(line for line in outcome.stdout.splitlines() if not GRID.match(line))
+    return refusal_of(replace(outcome, stdout=out), codes)
 
 
 def verify(path: Path, *options: str) -> tuple[int, dict]:

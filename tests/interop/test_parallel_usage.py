@@ -16,9 +16,10 @@ pytestmark = needs_sets
 GPT, GPT_DIST = "par_lw_muon_torch_tp2dp2", "par_lw_muon_torch_dist_tp2dp2"
 VPP, MOE, MOE_TP2 = (
     "par_lw_muon_torch_dist_pp2vpp2dp2",
-    "par_lw_muon_moe_torch_dist_dp1",
-    "par_lw_muon_moe_torch_dist_ep2tp2dp2",
+    "par_lw_muon_moef_torch_dist_dp1",
+    "par_lw_muon_moef_torch_dist_ep2tp2dp2",
 )
+BIASES = "par_lw_muon_moe_torch_dist_dp1"
 
 # Options, and what the error has to say: the number that does not divide, and the option.
 NOT_DIVIDED = (
@@ -38,6 +39,7 @@ NOT_DIVIDED = (
     (GPT, "--pp 3 --first-stage-layers 1", ("3", "--pp")),  # 3 layers of 2 stages
     (GPT, "--pp 2 --pipeline-layout Et|tL", ("2", "--pipeline-layout", "4")),
     (GPT, "--pp 4 --pipeline-layout Ettt|tL", ("2", "--pipeline-layout", "4")),
+    (BIASES, "--tp 2 --ep 2 --dp 2", ("2", "--etp", "biases")),
     (GPT, "--dp 0", ("--dp",)),
     (GPT, "--tp two", ("--tp", "two")),
 )
@@ -62,7 +64,7 @@ NOT_HELD = (
     (GPT, "--cp 2 --tp 1", "both write mp_rank_00/layer_wise_optimizer_0.pt"),
     (GPT, "--cp 2 --dp 1", "both write mp_rank_00/layer_wise_optimizer_0.pt"),
     (GPT, "--ownership lpt --tp 1", "ping-pong ownership"),
-    ("par_lw_muon_moe_torch_dp1", "--ep 2 --etp 2 --dp 4", "both write mp_rank_00_000/"),
+    ("par_lw_muon_moef_torch_dp1", "--ep 2 --etp 2 --dp 4", "both write mp_rank_00_000/"),
 )
 
 
@@ -102,13 +104,12 @@ FOLLOWING = (
     (VPP, "--vpp 1", sizes(pp=2, dp=2)),
     (MOE, "--tp 2 --ep 2 --dp 2", sizes(tp=2, ep=2, etp=2, dp=2)),  # ETP was TP
     (MOE_TP2, "--tp 1 --dp 4", sizes(ep=2, etp=1, dp=4)),  # ETP was not
-    (MOE_TP2, "--ep 1", sizes(tp=2, etp=1, dp=2)),
     (GPT_DIST, "--tensor-model-parallel-size 1 --pipeline-model-parallel-size 2",
      sizes(pp=2, dp=2)),
     (GPT_DIST, "--context-parallel-size 2 --data-parallel-size 3", sizes(tp=2, cp=2, dp=3)),
     (MOE, "--expert-model-parallel-size 2 --expert-tensor-parallel-size 1 --dp 2",
      sizes(ep=2, dp=2)),
-    (GPT_DIST, "--pp 2 --virtual-pipeline-model-parallel-size 2", sizes(tp=2, pp=2, vpp=2, dp=2)),
+    (GPT_DIST, "--pp 2 --num-virtual-stages-per-pipeline-rank 2", sizes(tp=2, pp=2, vpp=2, dp=2)),
 )
 
 
