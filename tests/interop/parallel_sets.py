@@ -29,7 +29,7 @@ needs_sets = pytest.mark.skipif(
     not BIN.is_dir() or not PACKED.is_dir(), reason=f"{BIN} or {PACKED} is not there"
 )
 GRID = re.compile(r"(from|to) +TP \d+ +PP \d+ ")
-SOUND, DAMAGED, USAGE, MALFORMED, UNSUPPORTED = 0, 1, 2, 3, 4
+SOUND, DAMAGED, USAGE, MALFORMED, UNSUPPORTED, NOT_FOUND = range(6)
 
 
 def unpacked(folder: Path) -> Path:

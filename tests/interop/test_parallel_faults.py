@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from parallel_pairs import Sizes
 from parallel_sets import (
     DAMAGED,
     MALFORMED,
+    NOT_FOUND,
     SOUND,
     UNSUPPORTED,
     damage_of,
@@ -27,6 +29,7 @@ from parallel_sets import (
     verify,
 )
 from programs import refuse, succeed
+from reading import iteration_folder
 
 pytestmark = needs_sets
 
@@ -114,6 +117,38 @@ def test_without_the_fault_it_is_sound(source: str, sets: Path, copied) -> None:
     root = copied(sets / source / "ckpt")
     bad.save_again(root)
     assert verify(root)[0] == SOUND
+
+
+NOT_ALL = (
+    ("mp_rank_01_001", "this file of the checkpoint is missing"),
+    ("mp_rank_01_001/layer_wise_optimizer_1.pt", "this file of the checkpoint is missing"),
+    ("mp_rank_00_001/model_optim_rng.pt", "this file of the checkpoint is missing"),
+)
+
+
+@pytest.mark.parametrize(("lost", "problem"), NOT_ALL)
+def test_a_file_that_is_missing_is_named(
+    lost: str, problem: str, sets: Path, copied, tmp_path: Path
+) -> None:
+    root = copied(sets / TP2PP2 / "ckpt")
+    path = iteration_folder(root) / lost
+    path.rename(tmp_path / "lost")
+    code, document = verify(root)
+    assert code == DAMAGED
+    assert any(lost in line and problem in line for line in damage_of(document))
+    line = refuse_reshard(NOT_FOUND, root, tmp_path / "made", *Sizes().options)
+    assert lost in line and problem in line
+
+
+def test_a_folder_of_a_run_with_more_ranks_is_named(sets: Path, copied, tmp_path: Path) -> None:
+    root = copied(sets / TP2PP2 / "ckpt")
+    folder = iteration_folder(root)
+    shutil.copytree(folder / "mp_rank_01_001", folder / "mp_rank_02_001")
+    code, document = verify(root)
+    assert code == DAMAGED
+    assert any("mp_rank_02_001" in line for line in damage_of(document))
+    line = refuse_reshard(MALFORMED, root, tmp_path / "made", *Sizes().options)
+    assert "mp_rank_02_001" in line
 
 
 OVERWRITTEN = "par_lw_muon_torch_cp2dp2"
