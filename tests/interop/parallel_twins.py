@@ -14,6 +14,8 @@ from twins import root_differences
 
 # Of another run, and not of another size.
 OF_THE_RUN = frozenset({"/args/@save", "/args/@load"})
+# Of a torch.nn.Module; Megatron does not read them.
+NAMES_OF_MODULES = frozenset(f"/model{chunk}/@_metadata" for chunk in ("", *range(8)))
 # test_parallel_rng.py computes these; in the sets they are a CPU's.
 RNG_OF_DEVICES = frozenset(
     f"/rng_state{at}/{device}_rng_state" for at in ("/0", "/0/0") for device in ("torch", "cuda")

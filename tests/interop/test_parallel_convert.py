@@ -11,13 +11,11 @@ import pytest
 from comparing import CONVERSION_MAY_CHANGE
 from parallel_pairs import FAMILIES, Set, all_sets
 from parallel_sets import expect_none, needs_sets
-from parallel_twins import Twins
+from parallel_twins import NAMES_OF_MODULES, Twins
 from programs import logical_digest, succeed
 
 pytestmark = needs_sets
-# torch_dist has no place for them: Megatron does not need the first, and has one random state for
-# all expert-parallel ranks.
-LOST_MODULES = frozenset(f"/model{chunk}/@_metadata" for chunk in ("", 0, 1))
+# torch_dist has one random state for all expert-parallel ranks.
 LOST_RANDOM_STATES = frozenset(f"/rng_state{at}/rng_tracker_states" for at in ("/0", "/0/0"))
 
 
@@ -34,7 +32,7 @@ def test_a_set_becomes_what_megatron_wrote_in_the_other_container(
 ) -> None:
     start = sets / source.name / "ckpt"
     made = products.convert(start, theirs.container)
-    ignored = CONVERSION_MAY_CHANGE | LOST_MODULES
+    ignored = CONVERSION_MAY_CHANGE | NAMES_OF_MODULES
     if source.sizes.ep > 1:
         ignored |= LOST_RANDOM_STATES
     twins = Twins(made, sets / theirs.name / "ckpt", with_attributes=False, ignored=ignored)
@@ -48,7 +46,7 @@ def test_masters_that_torch_dist_holds_without_attributes_get_megatrons(
 ) -> None:
     """A run of Megatron sets five on every parameter; two of them say how it is split."""
     made, theirs = products.convert(sets / name / "ckpt", "torch"), name.replace("_dist", "")
-    ignored = CONVERSION_MAY_CHANGE | LOST_MODULES
+    ignored = CONVERSION_MAY_CHANGE | NAMES_OF_MODULES
     expect_none(Twins(made, sets / theirs / "ckpt", ignored=ignored).differences())
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from parallel_pairs import sizes
 from parallel_sets import Reshards, expect_none, needs_sets, refuse_reshard
-from parallel_twins import Twins
+from parallel_twins import NAMES_OF_MODULES, Twins
 from programs import logical_digest
 from reading import iteration_folder, load
 
@@ -61,11 +61,12 @@ def test_layers_are_where_the_options_say_and_come_back(
     target, options: str, expected: dict, sets: Path, reshards: Reshards
 ) -> None:
     start = sets / GPT / "ckpt"
-    made = reshards.make(start, target, *options.split()).root
-    assert layers_of_chunks(made) == expected
-    assert logical_digest(made) == logical_digest(start)
-    back = reshards.make(made, sizes()).root
-    expect_none(Twins(back, start).differences())
+    made = reshards.make(start, target, *options.split())
+    assert layers_of_chunks(made.root) == expected
+    assert logical_digest(made.root) == logical_digest(start)
+    back = reshards.make(made.root, sizes()).root
+    ignored = NAMES_OF_MODULES if made.says_not_carried("_metadata") else frozenset()
+    expect_none(Twins(back, start, ignored=ignored).differences())
 
 
 def test_args_say_how_layers_are_split(sets: Path, reshards: Reshards) -> None:
