@@ -58,7 +58,7 @@ def test_files_of_tensors_are_the_sources(
     root = sets / source / "ckpt"
     made = reshards.make(root, target, "--link")
     files = sorted(iteration_folder(root).glob("*.distcp"))
-    assert made.report["linked_bytes"] == sum(path.stat().st_size for path in files) > 0
+    assert made.report["linked_bytes"] >= sum(path.stat().st_size for path in files) > 0
     for path in files:
         assert is_shared(iteration_folder(made.root) / path.name, path), path.name
 
