@@ -77,10 +77,22 @@ def tensor_differences(ours, theirs, ignored: frozenset[str], path: str) -> list
     if described(ours) != described(theirs):
         return [f"{path}: {described(ours)} | {described(theirs)}"]
     if bytes_of(ours) != bytes_of(theirs):
-        return [f"{path}: values {ours.flatten()[:4]} | {theirs.flatten()[:4]}"]
+        return [f"{path}: {first_difference(ours, theirs)}"]
     # The order of attributes has no meaning, in memory or to Megatron.
     ours_sorted, theirs_sorted = (dict(sorted(attributes(t).items())) for t in (ours, theirs))
     return dict_differences(ours_sorted, theirs_sorted, ignored, path, "@")
+
+
+def first_difference(ours: torch.Tensor, theirs: torch.Tensor) -> str:
+    """Where two tensors of one type and shape differ first, and how often."""
+    width = ours.element_size()
+    mine, other = (
+        torch.frombuffer(bytearray(bytes_of(tensor)), dtype=torch.uint8).reshape(-1, width)
+        for tensor in (ours, theirs)
+    )
+    places = (mine != other).any(dim=1).nonzero().flatten().tolist()
+    at, values = places[0], (ours.flatten()[places[0]], theirs.flatten()[places[0]])
+    return f"{len(places)} of {len(mine)} elements, [{at}] {values[0]} | {values[1]}"
 
 
 def dict_differences(

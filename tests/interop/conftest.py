@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import parallel_sets
 from programs import BIN, FIXTURES, REPOSITORY, run
 
 sys.path.insert(0, str(REPOSITORY / "scripts"))  # golden: the table of generated cases
@@ -93,3 +94,14 @@ def copied(tmp_path: Path):
         return target
 
     return copy
+
+
+@pytest.fixture(scope="session")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoints that Megatron wrote at many parallel sizes."""
+    return parallel_sets.unpacked(tmp_path_factory.mktemp("sets"))
+
+
+@pytest.fixture(scope="session")
+def reshards(sets: Path, tmp_path_factory: pytest.TempPathFactory) -> parallel_sets.Reshards:
+    return parallel_sets.Reshards(sets, tmp_path_factory.mktemp("resharded"))
