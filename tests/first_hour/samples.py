@@ -94,9 +94,15 @@ def tensor_parallel(place):
     """The arguments of a run with 2 tensor-parallel ranks, of which one is there."""
     megatron_torch(place)
     name = f"ckpt_torch/{ITERATION}/mp_rank_00/model_optim_rng.pt"
-    edit_pickle(place, name, (
-        b"\x1a\x00\x00\x00tensor_model_parallel_sizeq\x05K\x01",
-        b"\x1a\x00\x00\x00tensor_model_parallel_sizeq\x05K\x02"))
+    for size in (b"\x1a\x00\x00\x00tensor_model_parallel_sizeq\x05",
+                 b"\x1b\x00\x00\x00expert_tensor_parallel_sizeq\x0e"):
+        edit_pickle(place, name, (size + b"K\x01", size + b"K\x02"))
+
+
+def model_rules(place):
+    """A row with a word that is none."""
+    write(place, "rules.json", b'{"schema_version": 1, "rules": [{"part": "layer", "name": '
+          b'"mlp.down.weight", "split": "column"}]}')
 
 
 def missing_rank_file(place):
