@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include <ckpt/error.h>
 
@@ -19,13 +20,15 @@ constexpr std::string_view kIsExpert = "is_expert_parallel";
 
 // The first setting in which two groups differ, but for whether they are of experts.
 std::optional<std::string> difference(const Value& a, const Value& b) {
-  for (size_t i = 0; i < a.item_count(); ++i) {
-    const auto [key, value] = a.item(i);
-    if (!key.is(ckpt::Kind::Str) || key.text() == kIsExpert) continue;
-    const auto other = b.find(key.text());
-    if (!other || first_difference(value, *other)) return std::string(key.text());
+  for (const auto& [group, other_group] : {std::pair(a, b), std::pair(b, a)}) {
+    for (size_t i = 0; i < group.item_count(); ++i) {
+      const auto [key, value] = group.item(i);
+      if (key.is(ckpt::Kind::Str) && key.text() == kIsExpert) continue;
+      const auto other = key.is(ckpt::Kind::Str) ? other_group.find(key.text()) : std::nullopt;
+      if (!other || first_difference(value, *other)) return ckpt::key_text(key);
+    }
   }
-  return a.item_count() == b.item_count() ? std::nullopt : std::optional<std::string>("params");
+  return std::nullopt;
 }
 
 NodeId stated_group(const TrainingState& source, const ParamGroup& group) {
