@@ -54,10 +54,12 @@ class WithMemory final : public ckpt::PayloadSource {
 
 class GeneratedState {
  public:
-  GeneratedState(Picker& random, const ModelShape& shape)
+  // Muon's whole parameters belong to ranks, or each rank has AdamW for all that it holds.
+  GeneratedState(Picker& random, const ModelShape& shape, bool is_sharded = true)
       : source_(std::filesystem::path(SHARDWISE_GOLDEN_DIR) / "lw_muon_bf16_torch_dp2/ckpt"),
         state_(optim::name_layer_wise(source_.base())) {
     set_args(shape);
+    if (!is_sharded) use_adam();
     optim::read_args(state_.args(), "args", state_);
     optim::TrainingState made = state_of_shape(shape);
     state_.model = std::move(made.model);
@@ -85,6 +87,13 @@ class GeneratedState {
     set_arg(name, tree().integer(static_cast<int64_t>(number)));
   }
   void set_flag(std::string_view name, bool flag) { set_arg(name, tree().boolean(flag)); }
+
+  void use_adam() {
+    set_flag("use_layer_wise_distributed_optimizer", false);
+    set_arg("optimizer", tree().str("adam"));
+    state_.chain.erase(state_.chain.begin());
+    state_.is_sharded = false;
+  }
 
   void set_args(const ModelShape& of) {
     for (const char* size : {"data_parallel_size", "world_size", "inprocess_active_world_size"}) {
@@ -139,7 +148,7 @@ class GeneratedState {
     param.weight = add(name, ckpt::DType::BFloat16, shape, weights);
     param.master =
         add(optim::state_key(optim::kMasterState, name), ckpt::DType::Float32, shape, masters);
-    const bool is_of_muon = param.optimizer == 0;
+    const bool is_of_muon = state_.is_sharded && param.optimizer == 0;
     for (size_t i = 0; i < (is_of_muon ? 1u : 2u); ++i) {
       const char* const kinds[] = {"exp_avg", "exp_avg_sq"};
       const char* const kind = is_of_muon ? "momentum_buffer" : kinds[i];

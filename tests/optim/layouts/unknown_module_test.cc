@@ -2,15 +2,12 @@
 // without.
 #include <boost/test/unit_test.hpp>
 
-#include <ckpt/execute.h>
-#include <ckpt/plan.h>
-#include <ckpt/staging.h>
-
 #include "support/errors.h"
-#include "support/generated_state.h"
+#include "support/filed_state.h"
 #include "support/temporary_folder.h"
 
 using test::contains;
+using test::spec_of;
 using test::TemporaryFolder;
 
 namespace {
@@ -24,14 +21,6 @@ std::string rules_text(const char* split) {
          split + R"("}]})";
 }
 
-optim::LayerWiseTargetSpec spec_of(ckpt::Format format, uint32_t tensor, uint32_t pipeline = 1) {
-  optim::LayerWiseTargetSpec spec;
-  spec.format = format;
-  spec.sizes.tensor_parallel = tensor;
-  spec.sizes.pipeline_parallel = pipeline;
-  return spec;
-}
-
 class Folder {
  public:
   Folder() : random_(1), generated_(random_, kShape) {
@@ -41,10 +30,7 @@ class Folder {
   }
   void write(const optim::TrainingState& state, const ckpt::PayloadSource& source,
              const optim::LayerWiseTargetSpec& spec, const char* name) {
-    const ckpt::Target target = optim::make_layer_wise_target(state, spec);
-    ckpt::Staging staging = ckpt::Staging::create(folder_ / name);
-    ckpt::execute(target, ckpt::make_plan(target), source, staging);
-    staging.commit();
+    test::file_state(state, source, spec, folder_ / name);
   }
   ckpt::Checkpoint open(const char* name) const { return optim::open_checkpoint(folder_ / name); }
   optim::ReadOptions with_rules(const char* name = "columns.json") const {

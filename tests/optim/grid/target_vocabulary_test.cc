@@ -1,0 +1,92 @@
+// Rows of the vocabulary at another tensor parallel size: padding may come and go, true rows never.
+#include <boost/test/unit_test.hpp>
+
+#include <optim/size_change.h>
+
+#include "support/errors.h"
+#include "support/generated_model.h"
+
+using test::contains;
+
+namespace {
+
+optim::TrainingState state_of(uint64_t vocabulary, uint64_t divisor, uint64_t rows) {
+  return test::state_of_shape(
+      {.vocabulary = vocabulary, .vocabulary_divisor = divisor, .vocabulary_rows = rows});
+}
+
+uint64_t rows_at(const optim::TrainingState& state, uint32_t tensor,
+                 std::optional<uint64_t> vocabulary = {}) {
+  optim::SizeChange change;
+  change.tensor_parallel = tensor;
+  change.vocabulary = vocabulary;
+  return optim::target_vocabulary(state, optim::target_grid(state, change), change);
+}
+
+optim::TrainingState with_unknown_size(optim::TrainingState state) {
+  state.facts.vocabulary.reset();
+  return state;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(target_vocabulary)
+
+BOOST_AUTO_TEST_CASE(padding_follows_the_divisor_and_the_tensor_parallel_size) {
+  const auto state = state_of(21, 4, 24);
+  BOOST_TEST(rows_at(state, 1) == 24u);
+  BOOST_TEST(rows_at(state, 2) == 24u);
+  BOOST_TEST(rows_at(state, 4) == 32u);
+  BOOST_TEST(rows_at(state_of(21, 4, 128), 1) == 128u);  // as it was, at the same size
+  BOOST_TEST(rows_at(state_of(21, 4, 128), 2) == 24u);
+}
+
+BOOST_AUTO_TEST_CASE(no_true_row_is_cut_at_any_size) {
+  test::Picker random(1);
+  for (int i = 0; i < 2000; ++i) {
+    const uint64_t vocabulary = test::pick(random, 1, 60), divisor = test::pick(random, 1, 8);
+    const auto state =
+        state_of(vocabulary, divisor, optim::padded_vocabulary(vocabulary, divisor, 1));
+    const uint32_t tensor = test::flip(random) ? 4 : 2;
+    const uint64_t rows = rows_at(state, tensor);
+    BOOST_REQUIRE_GE(rows, vocabulary);
+    BOOST_REQUIRE_EQUAL(rows % (divisor * tensor), 0u);
+    BOOST_REQUIRE_LT(rows - vocabulary, divisor * tensor);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_size_that_is_given_counts_and_must_be_stored) {
+  const auto state = state_of(21, 4, 24);
+  BOOST_TEST(rows_at(with_unknown_size(state), 1, 10) == 12u);
+  BOOST_TEST(rows_at(state, 2, 24) == 24u);
+  const auto error = test::error_of([&] { rows_at(state, 2, 25); });
+  BOOST_REQUIRE(error);
+  BOOST_TEST((error->code() == ckpt::ErrorCode::InvalidArgument));
+  BOOST_TEST(contains(error->problem(), "--vocab-size 25 is above the 24 rows"));
+}
+
+BOOST_AUTO_TEST_CASE(rows_of_an_unknown_size_stay_or_are_refused_by_the_option) {
+  const auto state = with_unknown_size(state_of(21, 1, 22));
+  BOOST_TEST(rows_at(state, 1) == 22u);
+  BOOST_TEST(rows_at(state, 2) == 22u);
+  const auto error = test::error_of([&] { rows_at(state, 4); });
+  BOOST_REQUIRE(error);
+  BOOST_TEST((error->code() == ckpt::ErrorCode::InvalidArgument));
+  BOOST_TEST(contains(error->problem(), "22 rows of the vocabulary"));
+  BOOST_TEST(contains(error->problem(), "--tp 4"));
+  BOOST_TEST(contains(error->hint(), "--vocab-size"));
+  BOOST_TEST(rows_at(state, 4, 21) == 24u);
+}
+
+BOOST_AUTO_TEST_CASE(a_model_without_a_vocabulary_has_no_rows) {
+  auto state = state_of(21, 4, 24);
+  std::erase_if(state.params, [](const optim::TrainedParam& param) {
+    return param.info.name.starts_with("embedding.") || param.info.name == "output_layer.weight";
+  });
+  state.model.clear();
+  optim::RunGrid grid;
+  grid.sizes.tensor_parallel = 2;
+  BOOST_TEST(optim::target_vocabulary(state, grid, {}) == 0u);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
