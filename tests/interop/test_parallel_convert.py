@@ -40,16 +40,6 @@ def test_a_set_becomes_what_megatron_wrote_in_the_other_container(
     assert logical_digest(made) == logical_digest(start)
 
 
-@pytest.mark.parametrize("name", ["par_lw_muon_torch_dist_tp2dp2", "par_lw_muon_torch_dist_dp1"])
-def test_masters_that_torch_dist_holds_without_attributes_get_megatrons(
-    name: str, sets: Path, products
-) -> None:
-    """A run of Megatron sets five on every parameter; two of them say how it is split."""
-    made, theirs = products.convert(sets / name / "ckpt", "torch"), name.replace("_dist", "")
-    ignored = CONVERSION_MAY_CHANGE | NAMES_OF_MODULES
-    expect_none(Twins(made, sets / theirs / "ckpt", ignored=ignored).differences())
-
-
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_the_model_alone_can_be_taken(family, sets: Path, tmp_path: Path) -> None:
     source = Set(family, "torch", family.layouts[-1])

@@ -16,6 +16,12 @@ OPTIM_LAYOUT_EXPORT OptimizerConfig config_from_args(const ckpt::Value& args_nam
 // checkpoint says it.
 OPTIM_LAYOUT_EXPORT OptimizerConfig valid_config_from_args(const ckpt::Value& args_namespace_state);
 
+// The same for whoever steps whole tensors, whatever ranks had parts of them: Muon that gathers its
+// matrices (muon_tp_mode duplicated, distributed) is Muon of whole ones. Throws Error(Unsupported)
+// where ranks orthogonalised their own parts (blockwise, tensor_model_parallel_size above 1).
+OPTIM_LAYOUT_EXPORT OptimizerConfig
+config_of_whole_tensors(const ckpt::Value& args_namespace_state);
+
 // Rows of one query group of a fused qkv weight, in elements: how Muon splits it.
 struct QkvSplit {
   int64_t query_rows = 0, key_rows = 0, value_rows = 0;

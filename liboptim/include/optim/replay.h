@@ -26,12 +26,14 @@ struct ReplayOptions {
   // folder means its init_and_grads.safetensors, or the only *.safetensors in it.
   std::filesystem::path gradients;
   std::optional<int64_t> steps = {};  // default: all that are recorded
+  int64_t first = 0;                  // grad{first} is that of the first step
   // Start from init.*: masters are their fp32 casts, states zero, the schedule at 0. The checkpoint
   // gives names, groups and arguments.
   bool from_init = false;
   // Clip by steps[k].grad_norm of the run.json beside the gradients, not by a norm of our own.
   bool recorded_grad_norm = false;
-  // A checkpoint, or safetensors with model.NAME, fp32_param.NAME, exp_avg.NAME, ...
+  // A checkpoint, or safetensors with model.NAME, fp32_param.NAME (or master.NAME), exp_avg.NAME,
+  // ...
   std::filesystem::path expect = {};
   std::optional<Tolerance> tolerance = {};     // of --expect, for every element; default: per kind
   std::optional<uint32_t> data_parallel = {};  // ranks of the layout; default: the checkpoint's

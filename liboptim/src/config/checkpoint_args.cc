@@ -103,6 +103,13 @@ int64_t positive(const Value& args, std::string_view field) {
   return value;
 }
 
+int64_t size_of(const Value& args) {
+  int64_t size = 1;
+  const std::optional<Value> arg = args.find("tensor_model_parallel_size");
+  if (arg && !arg->is_none()) read("tensor_model_parallel_size", *arg, size);
+  return size;
+}
+
 bool flag(const Value& args, std::string_view field) {
   bool value = false;
   if (const std::optional<Value> arg = args.find(field)) read(field, *arg, value);
@@ -121,8 +128,9 @@ OptimizerConfig config_from_args(const Value& args) {
   return config;
 }
 
-OptimizerConfig valid_config_from_args(const Value& args) {
-  OptimizerConfig config = config_from_args(args);
+namespace {
+
+OptimizerConfig valid(OptimizerConfig config) {
   try {
     config.validate();
   } catch (const ckpt::Error& error) {
@@ -131,6 +139,22 @@ OptimizerConfig valid_config_from_args(const Value& args) {
            error.problem());
   }
   return config;
+}
+
+}  // namespace
+
+OptimizerConfig valid_config_from_args(const Value& args) { return valid(config_from_args(args)); }
+
+OptimizerConfig config_of_whole_tensors(const Value& args) {
+  OptimizerConfig config = config_from_args(args);
+  const bool is_blockwise = config.muon_tp_mode == MuonTpMode::Blockwise;
+  if (config.optimizer == "muon" && is_blockwise && size_of(args) > 1) {
+    refuse(ckpt::ErrorCode::Unsupported, "muon_tp_mode",
+           "is blockwise with tensor parallelism: each rank orthogonalised its own part, which "
+           "whole tensors do not repeat");
+  }
+  config.muon_tp_mode = MuonTpMode::Blockwise;
+  return valid(std::move(config));
 }
 
 QkvSplit qkv_split_from_args(const Value& args) {

@@ -16,10 +16,13 @@
 #include "args/common_state.h"
 #include "args/run_grid.h"
 #include "convert/check_result.h"
+#include "convert/cut_rows.h"
+#include "convert/model_folder.h"
 #include "layouts/target/layer_wise_target.h"
 #include "state/passing_proof.h"
 #include "verify/iteration_check.h"
 #include "verify/other_roundings.h"
+#include "verify/rank_folder_check.h"
 
 namespace optim {
 namespace {
@@ -221,6 +224,9 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   ckpt::Target target = to_safetensors
                             ? make_layer_wise_safetensors(view, options.base.keys, as_folder)
                             : make_layer_wise_target(view, spec);
+  if (!to_safetensors) {
+    tell_cut_rows(view, source, target_vocabulary(view, grid, spec.sizes), target);
+  }
   list_files_beside(source, target);
   job.check_result =
       to_safetensors ? layer_wise_safetensors_check(view, source, target.not_carried, options.base)
@@ -242,6 +248,19 @@ ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) 
   } catch (Error& error) {
     if (error.code() == ErrorCode::Unsupported) error.hinted(what_works_on(job.source));
     throw;
+  }
+}
+
+ckpt::Checkpoint open_source(const std::filesystem::path& source, const ConvertOptions& options) {
+  ckpt::OpenOptions opening{.iteration = options.base.iteration, .limits = options.base.limits};
+  if (options.model_only) opening.source = model_folder();
+  try {
+    return open_checkpoint(source, std::move(opening));
+  } catch (const Error& error) {
+    const auto overwritten = find_overwritten(source, error, options.base.limits);
+    if (!overwritten) throw;
+    throw Error(ErrorCode::Corrupt, overwritten->where, overwritten->problem,
+                "--model-only carries the weights, which are complete; " + overwritten->hint);
   }
 }
 
@@ -292,8 +311,7 @@ SizeChange sizes_of(const std::filesystem::path& checkpoint) {
 
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options) {
-  const ckpt::Checkpoint opened =
-      open_checkpoint(source, {options.base.iteration, options.base.limits});
+  const ckpt::Checkpoint opened = open_source(source, options);
   const Job job{opened, source, destination};
   if (!is_layer_wise(opened)) {
     if (is_megatron(opened)) refuse_other_megatron(opened);
@@ -304,8 +322,7 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
 
 ConvertReport reshard(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ReshardOptions& options) {
-  const ckpt::Checkpoint opened =
-      open_checkpoint(source, {options.base.iteration, options.base.limits});
+  const ckpt::Checkpoint opened = open_source(source, options);
   if (is_megatron(opened) && opened.catalog().format == ckpt::Format::TorchDist &&
       !read_common_state(opened)) {
     refuse_kind(opened, "common.pt, or a common state in the store");

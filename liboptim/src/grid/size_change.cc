@@ -99,17 +99,21 @@ void set_chunks_of_layout(const SizeChange& change, ParallelSizes& sizes) {
   sizes.virtual_pipeline_parallel = static_cast<uint32_t>(stages / sizes.pipeline_parallel);
 }
 
-// The option that a complaint about stages is about.
-std::string stages_option(const RunGrid& grid, const SizeChange& change) {
-  if (change.pipeline_layout) return "--pipeline-layout";
-  if (change.first_stage_layers) return "--first-stage-layers";
-  if (change.last_stage_layers) return "--last-stage-layers";
+// The options that a complaint about stages is about.
+std::string stages_options(const RunGrid& grid, const SizeChange& change) {
   const ParallelSizes& sizes = grid.sizes;
-  std::string option = "--pp " + std::to_string(sizes.pipeline_parallel);
-  if (sizes.virtual_pipeline_parallel > 1) {
-    option += " --vpp " + std::to_string(sizes.virtual_pipeline_parallel);
+  std::string options = "--pp " + std::to_string(sizes.pipeline_parallel);
+  const auto add = [&](const char* name, const auto& value) {
+    if (value) options += " " + std::string(name) + " " + std::to_string(*value);
+  };
+  if (change.pipeline_layout) {
+    options += " --pipeline-layout '" + ckpt::escaped(*change.pipeline_layout) + "'";
+  } else if (sizes.virtual_pipeline_parallel > 1) {
+    options += " --vpp " + std::to_string(sizes.virtual_pipeline_parallel);
   }
-  return option;
+  add("--first-stage-layers", change.first_stage_layers);
+  add("--last-stage-layers", change.last_stage_layers);
+  return options;
 }
 
 void check_stages(const RunGrid& grid, const RunGrid& old, const SizeChange& change) {
@@ -117,7 +121,7 @@ void check_stages(const RunGrid& grid, const RunGrid& old, const SizeChange& cha
     model_chunks(grid.pipeline);
   } catch (const Error& error) {
     const bool was_uneven = is_uneven(old.pipeline) && !is_uneven(grid.pipeline);
-    refuse(stages_option(grid, change) + ": " + error.problem(),
+    refuse(stages_options(grid, change) + ": " + error.problem(),
            was_uneven ? "the source's stages are uneven, which is not carried over: "
                         "--pipeline-layout, --first-stage-layers or --last-stage-layers say how "
                         "the new ones are"
@@ -216,6 +220,10 @@ uint64_t target_vocabulary(const TrainingState& source, const RunGrid& grid,
   const bool is_as_before = tensor == source.grid.sizes.tensor_parallel && !change.vocabulary;
   if (is_as_before) return stored;
   const auto rows = change.vocabulary ? change.vocabulary : source.facts.vocabulary;
+  if (change.vocabulary && source.facts.vocabulary && *rows < *source.facts.vocabulary) {
+    refuse("--vocab-size " + std::to_string(*rows) + " is below args.vocab_size, " +
+           std::to_string(*source.facts.vocabulary) + ": rows below it are no padding");
+  }
   if (rows && *rows <= stored)
     return padded_vocabulary(*rows, source.facts.vocabulary_divisor, tensor);
   if (rows && change.vocabulary) {

@@ -43,6 +43,12 @@ ckpt::Target make_layer_wise_target(const TrainingState& source, const LayerWise
         "leave out --layout, or write torch_dist");
   }
   TargetJob job{source, spec, target_grid(source, spec.sizes)};
+  if (!source.is_sharded && source.facts.expert_count > 0 && job.grid.sizes.expert_parallel > 1) {
+    throw Error(ErrorCode::Unsupported, {},
+                "experts of more than one expert-parallel rank have an optimizer of their own "
+                "where no optimizer is sharded, which is not supported",
+                "--ep 1");
+  }
   job.vocabulary_rows = target_vocabulary(source, job.grid, spec.sizes);
   job.ranks = ranks_of(job.grid);
   job.placement.emplace(source, job.grid, job.vocabulary_rows);

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include <ckpt/error.h>
+#include <optim/key_kind.h>
 
 #include "args/checkpoint_kind.h"
 #include "args/common_state.h"
@@ -24,7 +25,7 @@ using ckpt::Value;
 
 bool is_layer_wise_torch(const ckpt::Checkpoint& checkpoint) {
   return checkpoint.catalog().format == Format::Torch &&
-         (has_rank_files(checkpoint) || is_model_alone(checkpoint));
+         (has_rank_files(checkpoint) || RunArgs(checkpoint).is_true(kLayerWiseArg));
 }
 
 // What args of the common state say, which lies in the store since August 2026.
@@ -56,9 +57,19 @@ bool is_layer_wise_dist_of_august(const ckpt::Checkpoint& checkpoint) {
   return is_dist(checkpoint, StoreLayout::August2026, Sharding::LayerWise);
 }
 
+// Neither groups nor a tensor of an optimizer: the model of a run, saved without.
+bool holds_model_alone(const ckpt::Checkpoint& checkpoint) {
+  const auto common = read_common_state(checkpoint);
+  if (!common || common->document->tree.root().find("optimizer")) return false;
+  return std::ranges::none_of(checkpoint.catalog().tensors, [](const ckpt::TensorEntry& tensor) {
+    return kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
+  });
+}
+
 // Masters beside 16-bit weights: fp32 training has none, and is not read.
 bool is_unsharded_dist(const ckpt::Checkpoint& checkpoint) {
   if (!is_dist(checkpoint, StoreLayout::April2026, Sharding::None)) return false;
+  if (holds_model_alone(checkpoint)) return true;
   return std::ranges::any_of(checkpoint.catalog().tensors, [](const ckpt::TensorEntry& tensor) {
     return tensor.key.starts_with(state_key(kMasterState, ""));
   });
@@ -70,9 +81,10 @@ bool is_unsharded_torch(const ckpt::Checkpoint& checkpoint) {
   const ckpt::Document* const document = checkpoint.document(args.file());
   if (!args.are_there() || document == nullptr) return false;
   const auto stated = args_of(document->tree.root());
+  if (!stated || sharding_of(*stated) != Sharding::None) return false;
   const auto optimizer = document->tree.root().find("optimizer");
-  return stated && sharding_of(*stated) == Sharding::None && optimizer &&
-         optimizer->is(ckpt::Kind::Dict) && optimizer->find("fp32_from_fp16_params");
+  if (!optimizer) return document->tree.root().find("model").has_value();
+  return optimizer->is(ckpt::Kind::Dict) && optimizer->find("fp32_from_fp16_params");
 }
 
 constexpr LayoutRow kLayouts[] = {
@@ -117,6 +129,9 @@ TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint, const ReadOpti
     if (row != nullptr) {
       TrainingState state = row->read(checkpoint, options);
       state.is_sharded = row->is_sharded;
+      if (options.model_only) {
+        state.not_carried.push_back({"the optimizer's state", "--model-only leaves it out"});
+      }
       return state;
     }
   } catch (ckpt::Error& error) {

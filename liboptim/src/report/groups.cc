@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include <ckpt/error.h>
 #include <optim/key_kind.h>
@@ -9,6 +10,9 @@
 #include "args/checkpoint_kind.h"
 #include "args/value_place.h"
 #include "grid/layer_wise_view.h"
+#include "grid/placement.h"
+#include "grid/rank_deals.h"
+#include "grid/rank_files.h"
 #include "layouts/group_search.h"
 #include "model/state_names.h"
 #include "report/flat_groups.h"
@@ -68,37 +72,94 @@ class NamedGroups {
     return ckpt::element_count({info.shape.begin(), info.shape.end()});
   }
 
+  // What ranks own as Megatron deals it, or, where files were written by other owners, what their
+  // files hold.
   void add_params(const std::vector<ParamGroup>& groups) {
-    std::map<std::pair<uint32_t, uint32_t>, const ParamGroup*> by_place;
-    for (size_t i = 0; i < groups.size(); ++i) {
-      by_place.emplace(std::pair(report_.groups[i].optimizer, report_.groups[i].group), &groups[i]);
+    const Placement placement(*view_, view_->grid);
+    for (const WorldRank& rank : ranks_of(view_->grid)) {
+      report_.ranks.push_back({rank.rank, 0, 0, 0, 0.0});
     }
-    std::map<uint32_t, RankLoad> loads;
-    for (uint32_t rank = 0; rank < view_->grid.sizes.world(); ++rank) {
-      loads[rank] = {rank, 0, 0, 0, 0.0};
+    for (const auto policy :
+         {OwnershipPolicy::PingPong, OwnershipPolicy::Balanced, OwnershipPolicy::Lpt}) {
+      const RankDeals deals(*view_, placement, groups, {view_->is_sharded, policy});
+      if (!is_of_writers(deals)) continue;
+      for (const WorldRank& rank : ranks_of(view_->grid)) {
+        for (const auto& group : deals.owned(rank.at)) {
+          for (const HeldEntry& held : group) {
+            const uint32_t param = view_->model[held.entry].param;
+            add_owned({param, rank.rank, placement.shape_on_rank(param)}, groups);
+          }
+        }
+      }
+      return;
     }
-    for (const TrainedParam& param : view_->params) {
-      const uint32_t rank = owner_of(param);
-      report_.params.push_back({param.info.name,
-                                {param.info.shape.begin(), param.info.shape.end()},
-                                rank,
-                                param.optimizer,
-                                param.group});
-      RankLoad& load = loads.try_emplace(rank, RankLoad{rank, 0, 0, 0, 0.0}).first->second;
-      ++load.param_count;
-      load.element_count += elements_of(param.info);
-      load.state_bytes += state_bytes_of(param);
-      load.cost =
-          *load.cost + update_cost(param.info, *by_place.at({param.optimizer, param.group}));
-    }
-    for (const auto& [rank, load] : loads) report_.ranks.push_back(load);
+    for (uint32_t param = 0; param < view_->params.size(); ++param) add_writers_of(param, groups);
   }
 
-  // Who wrote the master.
-  uint32_t owner_of(const TrainedParam& param) const {
-    if (!param.master || param.master->chunks.empty()) return 0;
-    const uint32_t file = param.master->chunks[0].region.file;
-    return writer_of(checkpoint_.catalog().files[file].path).value_or(0);
+  struct Owned {
+    uint32_t param, rank;
+    ckpt::Extents shape;  // of the part
+  };
+
+  // Whether the files of torch_dist hold what these owners would have written; `torch` knows no
+  // other owners.
+  bool is_of_writers(const RankDeals& deals) const {
+    if (view_->format == ckpt::Format::Torch) return true;
+    std::set<std::pair<uint32_t, uint32_t>> owners;
+    for (const WorldRank& rank : ranks_of(view_->grid)) {
+      for (const auto& group : deals.owned(rank.at)) {
+        for (const HeldEntry& held : group) {
+          owners.emplace(view_->model[held.entry].param, rank.rank);
+        }
+      }
+    }
+    for (uint32_t i = 0; i < view_->params.size(); ++i) {
+      if (!view_->params[i].master) continue;
+      for (const ckpt::Chunk& chunk : view_->params[i].master->chunks) {
+        if (!owners.contains({i, writer_of_chunk(chunk)})) return false;
+      }
+    }
+    return true;
+  }
+
+  uint32_t writer_of_chunk(const ckpt::Chunk& chunk) const {
+    return writer_of(checkpoint_.catalog().files[chunk.region.file].path).value_or(0);
+  }
+
+  void add_writers_of(uint32_t param, const std::vector<ParamGroup>& groups) {
+    if (!view_->params[param].master) return;
+    for (const ckpt::Chunk& chunk : view_->params[param].master->chunks) {
+      add_owned({param, writer_of_chunk(chunk), chunk.box.sizes}, groups);
+    }
+  }
+
+  void add_owned(const Owned& owned, const std::vector<ParamGroup>& groups) {
+    const TrainedParam& param = view_->params[owned.param];
+    report_.params.push_back({param.info.name,
+                              {owned.shape.begin(), owned.shape.end()},
+                              owned.rank,
+                              param.optimizer,
+                              param.group});
+    if (owned.rank >= report_.ranks.size()) return;
+    RankLoad& load = report_.ranks[owned.rank];
+    const uint64_t elements = ckpt::element_count(owned.shape);
+    const uint64_t whole = ckpt::element_count(param.weight->shape);
+    ++load.param_count;
+    load.element_count += elements;
+    const uint64_t bytes = state_bytes_of(param);
+    load.state_bytes += elements == whole ? bytes : bytes / std::max<uint64_t>(whole, 1) * elements;
+    ParamInfo info = param.info;
+    info.shape.assign(owned.shape.begin(), owned.shape.end());
+    load.cost = *load.cost + update_cost(info, group_at(groups, param));
+  }
+
+  const ParamGroup& group_at(const std::vector<ParamGroup>& groups,
+                             const TrainedParam& param) const {
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const StoredGroup& stored = report_.groups[i];
+      if (stored.optimizer == param.optimizer && stored.group == param.group) return groups[i];
+    }
+    return groups.front();
   }
 
   static uint64_t state_bytes_of(const TrainedParam& param) {

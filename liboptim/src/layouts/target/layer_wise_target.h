@@ -13,8 +13,8 @@
 #include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
-#include "grid/target_groups.h"
 #include "grid/rank_files.h"
+#include "grid/target_groups.h"
 
 // What the writers of both formats share.
 namespace optim {
@@ -57,6 +57,9 @@ void put_step(ckpt::ValueTree& tree, ckpt::NodeId group, const ChainedOptimizerS
 ckpt::KeyRules rules_for(const TrainingState& view, ckpt::KeyRules rules);
 // The name of a canonical key in safetensors; nullopt where the rules leave it out.
 std::optional<std::string> key_in_safetensors(const std::string& key, const ckpt::KeyRules& rules);
+
+// Whether files that are linked have the random states of the target's grid, from an earlier link.
+bool has_linked_rng(const TargetJob& job);
 
 // Lists what the target's grid changes or loses, and warns of what may surprise.
 void note_what_changes(TargetJob& job);

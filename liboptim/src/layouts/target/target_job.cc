@@ -35,7 +35,7 @@ void note_expert_rng(TargetJob& job) {
 }
 
 void note_rng(TargetJob& job) {
-  if (job.source.rng_states.empty()) return;
+  if (job.source.rng_states.empty() || has_linked_rng(job)) return;
   const Value first = job.source.common.tree.value(job.source.rng_states[0].value);
   const bool data_size_changes =
       job.grid.sizes.data_parallel != job.source.grid.sizes.data_parallel;
@@ -159,6 +159,14 @@ bool keeps_rank_items(const TargetJob& job) {
 
 ckpt::TensorSource tensor_source(const TensorRef& tensor) {
   return {tensor, ckpt::whole(tensor->shape)};
+}
+
+bool has_linked_rng(const TargetJob& job) {
+  if (job.spec.linked == nullptr) return false;
+  const ParallelSizes& sizes = job.grid.sizes;
+  const std::string key = "rng_state/shard_0.0_" + std::to_string(sizes.pipeline_parallel) + "." +
+                          std::to_string(sizes.tensor_parallel);
+  return job.spec.linked->catalog().find_object(key) != nullptr;
 }
 
 bool reseeds_rng(const TrainingState& source, const RunGrid& grid) {

@@ -171,7 +171,10 @@ TrainingState name_layer_wise_torch(const ckpt::Checkpoint& checkpoint,
 }
 
 TrainingState name_unsharded_torch(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
-  return Reader(checkpoint, options, false).run();
+  ReadOptions own = options;
+  const ckpt::Document* const first = checkpoint.document(first_model_file(checkpoint));
+  own.model_only = options.model_only || (first && !first->tree.root().find("optimizer"));
+  return Reader(checkpoint, own, false).run();
 }
 
 }  // namespace optim

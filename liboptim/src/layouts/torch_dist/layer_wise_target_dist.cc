@@ -154,6 +154,7 @@ class DistWriter {
 
   // One for each pipeline stage and tensor parallel rank.
   void add_rng_states() {
+    if (has_linked_rng(job_)) return;
     const ParallelSizes& sizes = job_.grid.sizes;
     for (uint32_t pp = 0; pp < sizes.pipeline_parallel; ++pp) {
       for (uint32_t tp = 0; tp < sizes.tensor_parallel; ++tp) {

@@ -6,6 +6,12 @@
 #include "step/replay/restored_optimizer.h"
 
 namespace optim {
+namespace {
+
+// Recorded states call it one or the other.
+constexpr std::string_view kMaster = "fp32_param", kMasterOfSets = "master";
+
+}  // namespace
 
 Expectation::Expectation(const std::filesystem::path& path, const ckpt::Limits& limits)
     : recording_(path, limits) {
@@ -13,10 +19,14 @@ Expectation::Expectation(const std::filesystem::path& path, const ckpt::Limits& 
     view_ = name_layer_wise(recording_.checkpoint());
     tensors_ = catalog_of(*view_);
   }
+  has_masters_ = std::ranges::any_of(recording_.catalog().tensors, [](const auto& tensor) {
+    return tensor.key.starts_with("master.");
+  });
 }
 
 std::string Expectation::key_of(const std::string& kind, const std::string& name) const {
-  return view_ ? canonical_key(kind, name) : kind + "." + name;
+  if (view_) return canonical_key(kind, name);
+  return (kind == kMaster && has_masters_ ? std::string(kMasterOfSets) : kind) + "." + name;
 }
 
 at::Tensor Expectation::tensor(const std::string& kind, const std::string& name,
@@ -62,7 +72,11 @@ std::vector<std::pair<std::string, std::string>> Expectation::contents() const {
   for (const ckpt::TensorEntry& tensor : recording_.catalog().tensors) {
     const bool is_gradient =
         tensor.key.starts_with("init.") || parse_step_key("grad", tensor.key).has_value();
-    if (!is_gradient) found.emplace_back(tensor.key, tensor.key);
+    if (is_gradient) continue;
+    const bool is_master = tensor.key.starts_with("master.");
+    found.emplace_back(
+        is_master ? std::string(kMaster) + tensor.key.substr(kMasterOfSets.size()) : tensor.key,
+        tensor.key);
   }
   return found;
 }

@@ -38,6 +38,7 @@ class Expectation {
 
   Recording recording_;
   std::optional<TrainingState> view_;  // nullopt: safetensors
+  bool has_masters_ = false;           // master.NAME instead of fp32_param.NAME
   ckpt::Catalog tensors_;              // of the view
 };
 

@@ -45,10 +45,17 @@ std::optional<std::string_view> param_of(std::string_view key) {
 
 }  // namespace
 
-Gradients::Gradients(const fs::path& path) : recording_(gradients_file(path)) {
+Gradients::Gradients(const fs::path& path, int64_t first)
+    : recording_(gradients_file(path)), first_(first) {
   check_keys();
-  step_count_ = recording_.count_steps();
-  if (step_count_ == 0) recording_.refuse("", "contains no gradients (grad0.NAME, ...)");
+  const int64_t recorded = recording_.count_steps();
+  if (recorded == 0) recording_.refuse("", "contains no gradients (grad0.NAME, ...)");
+  if (first >= recorded) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      "--first " + std::to_string(first) + ": only " + std::to_string(recorded) +
+                          (recorded == 1 ? " step is" : " steps are") + " recorded, from 0 on");
+  }
+  step_count_ = recorded - first;
 }
 
 void Gradients::check_keys() const {
@@ -60,7 +67,7 @@ void Gradients::check_keys() const {
 }
 
 const ckpt::TensorEntry& Gradients::grad_entry(int64_t step, const ParamInfo& param) const {
-  return recording_.find("grad" + std::to_string(step) + "." + param.name,
+  return recording_.find("grad" + std::to_string(first_ + step) + "." + param.name,
                          form_of(param, {ckpt::DType::Float32, ckpt::DType::BFloat16}));
 }
 
@@ -71,6 +78,7 @@ const ckpt::TensorEntry& Gradients::initial_entry(const ParamInfo& param) const 
 void Gradients::check(std::span<const TrainedParam> params, int64_t steps, bool with_init) const {
   std::set<std::string_view> names;
   for (const TrainedParam& param : params) {
+    if (!param.info.requires_grad) continue;
     names.insert(param.info.name);
     for (int64_t step = 0; step < steps; ++step) grad_entry(step, param.info);
     if (with_init) initial_entry(param.info);
@@ -103,7 +111,7 @@ std::vector<double> Gradients::recorded_norms(int64_t steps) const {
   const nlohmann::json run = read_json_file(file);
   std::vector<double> norms;
   for (int64_t step = 0; step < steps; ++step) {
-    const std::string pointer = "/steps/" + std::to_string(step) + "/grad_norm";
+    const std::string pointer = "/steps/" + std::to_string(first_ + step) + "/grad_norm";
     const nlohmann::json::json_pointer at(pointer);
     const nlohmann::json norm = run.contains(at) ? run.at(at) : nlohmann::json();
     const bool is_norm = norm.is_number() && norm.get<double>() >= 0;

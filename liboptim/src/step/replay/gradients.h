@@ -20,9 +20,10 @@ class Gradients {
   // A file, or a folder: see ReplayOptions::gradients. Throws NotFound, what Checkpoint::open
   // throws, and Corrupt, with the key, for keys that are not understood and for steps that are not
   // 0, 1, 2, ...
-  explicit Gradients(const std::filesystem::path& path);
+  // `first`: the steps begin with grad{first}; those before are left out.
+  explicit Gradients(const std::filesystem::path& path, int64_t first = 0);
 
-  int64_t step_count() const { return step_count_; }
+  int64_t step_count() const { return step_count_; }  // from `first` on
 
   // Throws Corrupt, with the key, unless each of the steps has a gradient of each parameter's shape
   // and no step one of anything else, and with_init the same holds of init.NAME in the parameter's
@@ -42,7 +43,7 @@ class Gradients {
   const ckpt::TensorEntry& initial_entry(const ParamInfo& param) const;
 
   Recording recording_;
-  int64_t step_count_ = 0;
+  int64_t first_ = 0, step_count_ = 0;
 };
 
 }  // namespace optim

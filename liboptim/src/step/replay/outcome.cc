@@ -52,7 +52,9 @@ class Judge {
       row.used =
           item.is_muon ? used_by_muon(item, row.difference, theirs) : used_by_adam(row.difference);
     } else {
-      row.used = used_by_state(row.difference, theirs);
+      // The square of a clipped gradient has twice the relative error of the norm that clipped it.
+      const double bound = item.kind == "exp_avg_sq" ? 2 * kMomentBound : kMomentBound;
+      row.used = used_by_state(row.difference, theirs, bound);
     }
     return row;
   }
@@ -73,10 +75,10 @@ class Judge {
     return std::min(roundings, ratio(difference.max_abs, kAdamMasterBound));
   }
 
-  double used_by_state(const Difference& difference, const at::Tensor& theirs) const {
+  double used_by_state(const Difference& difference, const at::Tensor& theirs, double bound) const {
     const bool is_exact = expected_.options.recorded_grad_norm;
     const double length = std::sqrt(sum_of_squares(theirs));
-    return ratio(std::sqrt(difference.square_sum), is_exact ? 0 : kMomentBound * length);
+    return ratio(std::sqrt(difference.square_sum), is_exact ? 0 : bound * length);
   }
 
   const Expected& expected_;

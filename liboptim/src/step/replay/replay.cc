@@ -170,7 +170,7 @@ ReplayReport replay(const ReplayOptions& given) {
       open_checkpoint(given.checkpoint, {given.iteration, given.limits});
   const TrainingState view = restored(given, [&] { return name_layer_wise(checkpoint); });
   const ReplaySource source{checkpoint, view};
-  const Gradients gradients(given.gradients);
+  const Gradients gradients(given.gradients, given.first);
   const ReplayOptions options = complete(given, gradients, view);
   gradients.check(view.params, *options.steps, options.from_init);
   std::vector<std::string> warnings = prove_names(source, options);

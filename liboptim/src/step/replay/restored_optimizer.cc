@@ -44,9 +44,26 @@ void check_qkv_rows(const ParamInfo& info, const RuleConfig& rule) {
              " rows of a query group (from args), found " + std::to_string(rows));
 }
 
+// Recorded gradients are those behind the loss scale, so that a step does not need it. What becomes
+// of the scale is not computed.
+constexpr std::string_view kGradScaler = "grad_scaler";
+
+void refuse_scaled_output(const TrainingState& view, const ReplayOptions& options) {
+  if (options.output.empty()) return;
+  for (const ChainedOptimizerState& optimizer : view.chain) {
+    for (const auto& [key, node] : optimizer.others) {
+      if (key != kGradScaler) continue;
+      refuse(ckpt::ErrorCode::Unsupported, key,
+             "the loss scale behind the steps is not computed, so the result cannot be written; "
+             "without -o the steps are replayed");
+    }
+  }
+}
+
 void refuse_other_state(const ChainedOptimizerState& optimizer) {
   for (const auto* others : {&optimizer.others, &optimizer.inner_others}) {
     for (const auto& [key, node] : *others) {
+      if (key == kGradScaler) continue;
       refuse(ckpt::ErrorCode::Unsupported, key,
              "the optimizer has this state, which cannot be replayed");
     }
@@ -86,6 +103,7 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
     }
   }
   for (const TrainedParam& param : view.params) {
+    if (!param.info.requires_grad) continue;  // a buffer
     OptimizedParam made;
     made.model.info = param.info;
     made.model.param =
@@ -178,12 +196,13 @@ std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
     const ReplaySource& source, const Gradients* init, const ReplayOptions& options,
     const ProcessGroupCollection& groups) {
   const at::Device device = replay_device(options);
-  OptimizerConfig config = valid_config_from_args(source.view.args());
+  OptimizerConfig config = config_of_whole_tensors(source.view.args());
   config.log_num_zeros_in_grad = true;
   if (config.use_precision_aware_optimizer) {
     refuse(ckpt::ErrorCode::Unsupported, "args.use_precision_aware_optimizer",
            "masters and states in lower precision cannot be replayed");
   }
+  refuse_scaled_output(source.view, options);
   std::vector<std::unique_ptr<Optimizer>> optimizers;
   for (std::vector<OptimizerGroup>& of_one : restore_groups(source, config, init, device)) {
     optimizers.push_back(

@@ -78,8 +78,9 @@ Difference compare(const at::Tensor& ours, const at::Tensor& expected, double rt
   if (ours.scalar_type() == at::kBFloat16) {
     return compare_elements<at::BFloat16>(ours, expected, rtol);
   }
+  if (ours.scalar_type() == at::kHalf) return compare_elements<at::Half>(ours, expected, rtol);
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                    "only float32 and bfloat16 tensors can be compared");
+                    "only float32, bfloat16 and float16 tensors can be compared");
 }
 
 }  // namespace optim
