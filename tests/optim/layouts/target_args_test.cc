@@ -180,10 +180,12 @@ BOOST_AUTO_TEST_CASE(nothing_of_model_chunks_stays_where_there_are_none) {
   args.with("pipeline_model_parallel_size", 2).with("world_size", 2);
   args.with("virtual_pipeline_model_parallel_size", 2);
   args.with("num_virtual_stages_per_pipeline_rank", 2).with("overlap_p2p_comm", true);
+  args.with("align_param_gather", true);
   const auto changed = args.changed_by(change_of([](auto& to) { to.pipeline_parallel = 1; }));
   BOOST_TEST(changed.at("virtual_pipeline_model_parallel_size") == "None");
   BOOST_TEST(changed.at("num_virtual_stages_per_pipeline_rank") == "None");
   BOOST_TEST(changed.at("overlap_p2p_comm") == "False");
+  BOOST_TEST(changed.at("align_param_gather") == "False");
 }
 
 BOOST_AUTO_TEST_CASE(uneven_stages_are_stated_and_those_of_the_source_are_not_kept) {

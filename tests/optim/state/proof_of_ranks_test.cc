@@ -68,6 +68,26 @@ BOOST_AUTO_TEST_CASE(each_chunk_of_a_weight_is_paired_with_the_same_of_its_maste
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_weight_and_a_master_that_are_cut_otherwise_are_no_pairs) {
+  const auto cut_at = [](uint64_t column) {
+    ckpt::TensorEntry tensor;
+    tensor.shape = {2, 8};
+    tensor.chunks.push_back({{{0, column}, {2, 8 - column}}, {}, 0});
+    tensor.chunks.push_back({{{0, 0}, {2, column}}, {}, 0});
+    return std::make_shared<const ckpt::TensorEntry>(std::move(tensor));
+  };
+  ckpt::TensorEntry overlapping = *cut_at(4);
+  overlapping.chunks[0].box.offsets = {0, 2};
+  optim::TrainedParam param;
+  param.weight = cut_at(4);
+  param.master = cut_at(4);
+  BOOST_TEST(optim::chunk_pairs(param).has_value());
+  param.master = cut_at(3);
+  BOOST_TEST(!optim::chunk_pairs(param).has_value());
+  param.master = std::make_shared<const ckpt::TensorEntry>(std::move(overlapping));
+  BOOST_TEST(!optim::chunk_pairs(param).has_value());
+}
+
 BOOST_AUTO_TEST_CASE(parts_of_ranks_are_proven_while_they_go_to_other_sizes) {
   for (const ckpt::Format format : kFormats) {
     for (const uint32_t tensor : {1u, 4u}) {
