@@ -30,8 +30,8 @@ int main(int argc, char** argv) {
       .name = "reshard",
       .description = "Rewrites a Megatron checkpoint for other parallel sizes.",
       .examples = {"reshard ckpt/ ckpt_dp4/ --dp 4",
-                   "reshard ckpt/ ckpt_tp2pp4/ --tp 2 --pp 4 --world-size 32 --dry-run",
-                   "reshard ckpt/iter_0000003 iteration_ep8/ --ep 8 --etp 1 --link"},
+                   "reshard ckpt/ ckpt_tp2pp2/ --tp 2 --pp 2 --world-size 8 --dry-run",
+                   "reshard ckpt/iter_0000003 iteration_dp8/ --dp 8 --link"},
       .quiet = "Only what was not carried",
       .verbose = "The files that are written",
       .has_progress = true};

@@ -30,12 +30,19 @@ void SizeOptions::declare(CLI::App& app) {
            "Expert-tensor-parallel size (default: follows --tp where they were equal)");
   app.add_option("--pipeline-layout,--pipeline-model-parallel-layout", sizes.pipeline_layout,
                  "Layers of each stage, as in Megatron: 'Et*3|t*4|t*4L'")
-      ->option_text("TEXT")
+      ->option_text("LAYOUT")
       ->group(kGroup);
-  add_size(app, "--first-stage-layers,--decoder-first-pipeline-num-layers",
-           sizes.first_stage_layers, "Layers of the first pipeline stage");
-  add_size(app, "--last-stage-layers,--decoder-last-pipeline-num-layers", sizes.last_stage_layers,
-           "Layers of the last pipeline stage");
+  add_size(app, "--first-stage-layers", sizes.first_stage_layers,
+           "Layers of the first pipeline stage (also --decoder-first-pipeline-num-layers)");
+  add_size(app, "--last-stage-layers", sizes.last_stage_layers,
+           "Layers of the last pipeline stage (also --decoder-last-pipeline-num-layers)");
+  // Names that are too long for a column of help.
+  app.add_option("--decoder-first-pipeline-num-layers", sizes.first_stage_layers)
+      ->check(kSize)
+      ->group("");
+  app.add_option("--decoder-last-pipeline-num-layers", sizes.last_stage_layers)
+      ->check(kSize)
+      ->group("");
   app.add_option(
          "--vocab-size", sizes.vocabulary,
          "True size of the vocabulary; rows behind it are padding (default: args.vocab_size)")

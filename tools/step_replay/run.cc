@@ -40,7 +40,7 @@ struct RunOptions {
         ->check(kCount)
         ->option_text("N");
     add_follow_links(app, replay.limits);
-    app.add_option("--first", replay.first, "The first step's gradients are grad{K} (default: 0)")
+    app.add_option("--first", replay.first, "The recorded step to begin with (default: 0)")
         ->check(kCount)
         ->option_text("K");
     app.add_option("--steps", replay.steps, "Steps to replay (default: all that are recorded)")

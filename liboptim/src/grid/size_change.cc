@@ -222,7 +222,7 @@ uint64_t target_vocabulary(const TrainingState& source, const RunGrid& grid,
   const auto rows = change.vocabulary ? change.vocabulary : source.facts.vocabulary;
   if (change.vocabulary && source.facts.vocabulary && *rows < *source.facts.vocabulary) {
     refuse("--vocab-size " + std::to_string(*rows) + " is below args.vocab_size, " +
-           std::to_string(*source.facts.vocabulary) + ": rows below it are no padding");
+           std::to_string(*source.facts.vocabulary) + ": rows below it are not padding");
   }
   if (rows && *rows <= stored)
     return padded_vocabulary(*rows, source.facts.vocabulary_divisor, tensor);

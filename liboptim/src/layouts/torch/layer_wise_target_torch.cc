@@ -188,11 +188,22 @@ class OptimizerWriter {
     for (const uint32_t group : groups) {
       const NodeId masters = tree_.list();
       for (const HeldEntry& held : owned_[group]) {
-        tree_.append(masters, write_master(param_of(held)));
+        tree_.append(masters, marked(write_master(param_of(held)), held));
       }
       tree_.append(list, masters);
     }
     return list;
+  }
+
+  // Megatron marks the master of a further copy of tied embeddings, which does not count for the
+  // gradient norm.
+  NodeId marked(NodeId master, const HeldEntry& held) {
+    const size_t chunk = held.chunk * job_.grid.pipeline.pipeline_parallel + rank_.at.pp;
+    const Value args = tree_.value(master).args();
+    const bool has_attributes = args.size() == 4 && args[3].is(ckpt::Kind::Dict);
+    if (!has_attributes || job_.placement->chunks_of_entry(held.entry)[0] == chunk) return master;
+    tree_.put(args[3].id(), "shared", tree_.boolean(true));
+    return master;
   }
 
   // A master of torch_dist gets the attributes that Megatron gives its name.

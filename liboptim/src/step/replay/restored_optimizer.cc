@@ -198,6 +198,7 @@ std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
   const at::Device device = replay_device(options);
   OptimizerConfig config = config_of_whole_tensors(source.view.args());
   config.log_num_zeros_in_grad = true;
+  if (config.fp16) config.loss_scale = 1.0;  // recorded gradients are unscaled
   if (config.use_precision_aware_optimizer) {
     refuse(ckpt::ErrorCode::Unsupported, "args.use_precision_aware_optimizer",
            "masters and states in lower precision cannot be replayed");
