@@ -92,15 +92,24 @@ def test_the_step_changes_what_it_is_taken_from(sets: Path) -> None:
                if name.startswith("optimizer.state.fp32_param"))
 
 
-@pytest.mark.parametrize("source", ["par_adam_fp16_torch_tp2dp2", "par_lw_muon_torch_tp2dp2"])
 def test_the_stepped_state_is_written_at_the_sizes_of_the_checkpoint(
-    source: str, sets: Path, tmp_path: Path
+    sets: Path, tmp_path: Path
 ) -> None:
-    family = "family_fp16" if "fp16" in source else "family_gpt"
-    steps = json.loads((sets / family / "family.json").read_text())["steps"]
-    made = tmp_path / "stepped"
-    succeed("step-replay", "run", sets / source / "ckpt", "--grads",
-            sets / family / "grads.safetensors", "--first", steps, "--steps", 1, "-o", made)
+    made, folders = tmp_path / "stepped", ["mp_rank_00", "mp_rank_01"]
+    outcome = step_and_write("par_lw_muon_torch_tp2dp2", "family_gpt", sets, made)
+    assert outcome.code == 0, outcome
     succeed("ckpt-inspect", "verify", made)
-    folders = sorted(path.name for path in made.glob("iter_*/mp_rank_*"))
-    assert folders == ["mp_rank_00", "mp_rank_01"]
+    assert sorted(path.name for path in made.glob("iter_*/mp_rank_*")) == folders
+
+
+def test_a_loss_scale_behind_the_step_is_not_guessed(sets: Path, tmp_path: Path) -> None:
+    made = tmp_path / "stepped"
+    outcome = step_and_write("par_adam_fp16_torch_tp2dp2", "family_fp16", sets, made)
+    assert outcome.code == 4 and "grad_scaler" in outcome.stderr, outcome
+    assert not made.exists()
+
+
+def step_and_write(source: str, family: str, sets: Path, made: Path):
+    steps = json.loads((sets / family / "family.json").read_text())["steps"]
+    return run("step-replay", "run", sets / source / "ckpt", "--grads",
+               sets / family / "grads.safetensors", "--first", steps, "--steps", 1, "-o", made)

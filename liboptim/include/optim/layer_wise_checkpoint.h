@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/target.h>
@@ -25,6 +26,10 @@ OPTIM_LAYOUT_EXPORT bool is_layer_wise(const ckpt::Checkpoint& checkpoint);
 // Throws Corrupt for what is not in the schema, NotFound and IoFailure as files are read.
 OPTIM_LAYOUT_EXPORT std::shared_ptr<const ModelRules> read_model_rules(
     const std::filesystem::path& path);
+
+// What a module keeps beside its parameters and no optimizer steps, as the built-in rules know it: a
+// router's expert_bias.
+OPTIM_LAYOUT_EXPORT bool is_model_buffer(std::string_view name);
 
 struct ReadOptions {
   std::shared_ptr<const ModelRules> rules = {};  // null: the built-in ones

@@ -1,5 +1,6 @@
 #include "grid/layer_wise_view.h"
 
+
 #include <algorithm>
 
 #include <optim/checkpoint_args.h>
@@ -65,6 +66,11 @@ TrainedParam make_param(const ckpt::TensorEntry& tensor, std::string name) {
   return param;
 }
 
+bool is_model_buffer(std::string_view name) {
+  const auto found = ModelRules::built_in().find(name);
+  return found && found->rule->buffer;
+}
+
 // What no rule knows belongs to the optimizer whose states it has: Muon keeps momentum alone.
 static void take_optimizer_from_states(const TrainedParam& param, ParamInfo& info) {
   if (param.states.empty()) return;
@@ -93,13 +99,6 @@ std::vector<ParamGroup> group_params(const Value& args, uint32_t expert_parallel
     }
   }
   return groups;
-}
-
-bool holds_bytes(const ckpt::Document& extra_state) {
-  const Value root = extra_state.tree.root();
-  if (root.is_none()) return false;
-  const auto tensor = ckpt::as_tensor(root);
-  return !tensor || ckpt::element_count(tensor->shape) != 0;
 }
 
 ckpt::Document CommonBuilder::finish() { return builder_.finish_document(root_); }

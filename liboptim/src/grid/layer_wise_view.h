@@ -14,6 +14,7 @@
 #include <optim/layer_wise_checkpoint.h>
 
 #include "model/megatron_keys.h"
+#include "state/extra_states.h"
 
 // What both readers of LayerWise checkpoints share: args, parameters and groups, the common state.
 namespace optim {
@@ -45,9 +46,6 @@ TrainedParam make_param(const ckpt::TensorEntry& tensor, std::string name);
 // than one expert parallel rank those of experts have groups of their own.
 std::vector<ParamGroup> group_params(const ckpt::Value& args, uint32_t expert_parallel,
                                      std::vector<TrainedParam>& params);
-
-// Whether an extra state holds more than an empty tensor.
-bool holds_bytes(const ckpt::Document& extra_state);
 
 // Collects `common`: values are carried from several documents into one.
 class CommonBuilder {

@@ -5,6 +5,7 @@
 #include <map>
 #include <string_view>
 
+#include "state/extra_states.h"
 #include "state/value_compare.h"
 
 namespace optim {
@@ -152,6 +153,7 @@ ckpt::Inventory logical_inventory(const TrainingState& checkpoint) {
   for (const ModelEntry& entry : checkpoint.model) {
     if (!entry.object) continue;
     const auto& state = checkpoint.extra_states[*entry.object];
+    if (!holds_bytes(*state)) continue;  // one container has these, the other does not
     inventory.objects.push_back({"", entry.name, state, state->tree.root().id(), false});
   }
   return inventory;

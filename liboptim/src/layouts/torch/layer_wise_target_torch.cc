@@ -233,6 +233,13 @@ class OptimizerWriter {
   OwnedGroups owned_;
 };
 
+// What a module holds of all experts of a rank, where ranks get other experts.
+bool is_of_other_experts(const TargetJob& job, const ModelEntry& entry) {
+  return entry.object && is_state_of_experts(entry.name) &&
+         job.grid.sizes.expert_parallel != job.source.grid.sizes.expert_parallel &&
+         holds_bytes(*job.source.extra_states[*entry.object]);
+}
+
 // model, or model0, model1, ... of a rank.
 class ModelWriter {
  public:
@@ -276,7 +283,7 @@ class ModelWriter {
     if (entry.what == ModelEntry::What::Param) {
       return tensors_.with_stated_attributes(entry.param, source_.params[entry.param].weight);
     }
-    if (!entry.object) return archive_.tree().none();
+    if (!entry.object || is_of_other_experts(job_, entry)) return archive_.tree().none();
     const ckpt::Document& document = *source_.extra_states[*entry.object];
     return archive_.carry(document.tree.root(), document);
   }
@@ -361,6 +368,10 @@ void note_metadata(TargetJob& job) {
 void add_torch_files(TargetJob& job) {
   check_storable(job);
   note_metadata(job);
+  for (const ModelEntry& entry : job.source.model) {
+    if (!is_of_other_experts(job, entry)) continue;
+    job.lose(entry.name, "it is of all experts of a rank, and ranks get other experts");
+  }
   for (const auto& [name, states] : job.source.expert_states) {
     for (size_t i = 0; i < states.size(); ++i) {
       job.lose(name + " of expert " + std::to_string(i),

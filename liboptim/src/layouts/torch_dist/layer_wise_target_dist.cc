@@ -81,7 +81,7 @@ class DistWriter {
       if (entry.what != ModelEntry::What::ExtraState) continue;
       const auto found = rules_.table->find(entry.name);
       if (found && found->rule->unsharded) {
-        if (entry.object) {
+        if (entry.object && holds_bytes(*source_.extra_states[*entry.object])) {
           job_.lose(entry.name, "Megatron does not save this object in torch_dist");
         }
         continue;

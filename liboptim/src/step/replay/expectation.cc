@@ -1,6 +1,7 @@
 #include "step/replay/expectation.h"
 
 #include <optim/checkpoint_bridge.h>
+#include <optim/layer_wise_checkpoint.h>
 #include <algorithm>
 
 #include "step/replay/restored_optimizer.h"
@@ -9,6 +10,7 @@ namespace optim {
 namespace {
 
 // Recorded states call it one or the other.
+constexpr std::string_view kModel = "model.";
 constexpr std::string_view kMaster = "fp32_param", kMasterOfSets = "master";
 
 }  // namespace
@@ -72,7 +74,9 @@ std::vector<std::pair<std::string, std::string>> Expectation::contents() const {
   for (const ckpt::TensorEntry& tensor : recording_.catalog().tensors) {
     const bool is_gradient =
         tensor.key.starts_with("init.") || parse_step_key("grad", tensor.key).has_value();
-    if (is_gradient) continue;
+    const bool is_buffer = tensor.key.starts_with(kModel) &&
+                           is_model_buffer(std::string_view(tensor.key).substr(kModel.size()));
+    if (is_gradient || is_buffer) continue;
     const bool is_master = tensor.key.starts_with("master.");
     found.emplace_back(
         is_master ? std::string(kMaster) + tensor.key.substr(kMasterOfSets.size()) : tensor.key,

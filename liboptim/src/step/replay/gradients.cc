@@ -78,8 +78,8 @@ const ckpt::TensorEntry& Gradients::initial_entry(const ParamInfo& param) const 
 void Gradients::check(std::span<const TrainedParam> params, int64_t steps, bool with_init) const {
   std::set<std::string_view> names;
   for (const TrainedParam& param : params) {
-    if (!param.info.requires_grad) continue;
     names.insert(param.info.name);
+    if (!param.info.requires_grad) continue;
     for (int64_t step = 0; step < steps; ++step) grad_entry(step, param.info);
     if (with_init) initial_entry(param.info);
   }
