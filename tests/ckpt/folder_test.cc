@@ -135,7 +135,7 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_in_memory_is_converted_to_the_disk) {
   const auto path = test::golden("torch_save_zip/zip.pt");
   const test::TemporaryFolder folder;
   const Checkpoint memory = open_in(MemoryFolder::copy_of(path), "zip.pt");
-  const ckpt::TargetSpec spec{ckpt::Format::TorchDist};
+  const ckpt::TargetSpec spec{.format = ckpt::Format::TorchDist, .keys = {}};
   const ckpt::ConversionSource from{memory, folder / "nowhere/else", &memory};
   std::filesystem::create_directories(folder / "nowhere/else");
   ckpt::write_target(ckpt::make_target(memory, spec), from, folder / "memory", {});

@@ -14,13 +14,13 @@ namespace optim {
 // expert tensor parallel size follows the tensor parallel one where the two were equal, the
 // data-parallel size follows from a world size, and with one pipeline stage there is one chunk.
 struct SizeChange {
-  std::optional<uint32_t> data_parallel, tensor_parallel, pipeline_parallel,
-      virtual_pipeline_parallel, context_parallel, expert_parallel, expert_tensor_parallel,
-      world_size;
+  std::optional<uint32_t> data_parallel = {}, tensor_parallel = {}, pipeline_parallel = {},
+                          virtual_pipeline_parallel = {}, context_parallel = {},
+                          expert_parallel = {}, expert_tensor_parallel = {}, world_size = {};
   // A split of the layers is never carried to another number of stages: one of these, or evenly.
-  std::optional<std::string> pipeline_layout;  // Megatron's --pipeline-model-parallel-layout
-  std::optional<uint32_t> first_stage_layers, last_stage_layers;
-  std::optional<uint64_t> vocabulary;  // true rows of the embedding, see target_vocabulary()
+  std::optional<std::string> pipeline_layout = {};  // Megatron's --pipeline-model-parallel-layout
+  std::optional<uint32_t> first_stage_layers = {}, last_stage_layers = {};
+  std::optional<uint64_t> vocabulary = {};  // true rows of the embedding, see target_vocabulary()
 
   OPTIM_LAYOUT_EXPORT bool empty() const;
 };

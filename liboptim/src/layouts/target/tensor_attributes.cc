@@ -93,7 +93,7 @@ void note_what_a_step_loses(const FoundTensor& step, TrainingState& view) {
       {"attributes of " + step.key, "a step count is written as a plain number" + listed(names)});
 }
 
-std::vector<Attribute> master_attributes(const TrainingState& view, const TrainedParam& param) {
+std::vector<Attribute> master_attributes(const TrainedParam& param) {
   const ParamAttributes& known = param.info.attributes;
   if (!known.tensor_model_parallel) return {};
   std::vector<Attribute> attributes;
@@ -111,7 +111,7 @@ std::vector<ckpt::NotCarried> lost_attributes(const TrainingState& view) {
   for (const auto& [key, node] : view.attributes) {
     const auto param = params.find(key);
     const auto given =
-        param == params.end() ? std::vector<Attribute>() : master_attributes(view, *param->second);
+        param == params.end() ? std::vector<Attribute>() : master_attributes(*param->second);
     const auto names = names_beside(view.common.tree.value(node), given);
     if (names && names->empty()) continue;
     lost.push_back(

@@ -28,7 +28,7 @@ void note_what_a_step_loses(const FoundTensor& step, TrainingState& view);
 
 // Those that Megatron sets on the master of a parameter of this name, in its order.
 using Attribute = std::pair<std::string, std::variant<bool, int64_t>>;
-std::vector<Attribute> master_attributes(const TrainingState& view, const TrainedParam& param);
+std::vector<Attribute> master_attributes(const TrainedParam& param);
 
 // What is lost where attributes are not written: those that a parameter's name does not give.
 std::vector<ckpt::NotCarried> lost_attributes(const TrainingState& view);

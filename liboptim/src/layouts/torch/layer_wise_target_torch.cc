@@ -213,7 +213,7 @@ class OptimizerWriter {
       return tensors_.with_stated_attributes(param, master);
     }
     const NodeId tensor = tensors_.plain(param, master);
-    const std::vector<Attribute> known = master_attributes(source_, source_.params[param]);
+    const std::vector<Attribute> known = master_attributes(source_.params[param]);
     if (known.empty()) return tensor;
     const NodeId attributes = tree_.dict();
     for (const auto& [name, value] : known) {

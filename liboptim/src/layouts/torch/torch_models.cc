@@ -135,7 +135,8 @@ void TorchModels::add_chunk(const ModelChunk& chunk) {
 
 void TorchModels::add_entry(const LocalEntry& local, const std::string& name) {
   if (!entries_.emplace(name, static_cast<uint32_t>(view_.model.size())).second) return;  // a copy
-  ModelEntry entry{.name = name};
+  ModelEntry entry;
+  entry.name = name;
   if (is_extra_state(name)) {
     entry.what = ModelEntry::What::ExtraState;
   } else {
