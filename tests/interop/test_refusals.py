@@ -16,17 +16,11 @@ pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 UNSUPPORTED = 4
 SAMPLES = {name: GOLDEN / f"lw_muon_bf16_{name}_dp2" / "ckpt" for name in ("torch", "torch_dist")}
 ZERO_1 = {"use_layer_wise_distributed_optimizer": False, "use_distributed_optimizer": True}
-PLAIN = {"use_layer_wise_distributed_optimizer": False, "use_distributed_optimizer": False}
 
 # args -> what torch_dist is called
 KINDS = (
-    ({"tensor_model_parallel_size": 2}, "a LayerWise (muon) checkpoint with TP 2"),
-    ({"pipeline_model_parallel_size": 2}, "a LayerWise (muon) checkpoint with PP 2"),
-    ({"context_parallel_size": 2, "expert_model_parallel_size": 4}, "with CP 2, EP 4"),
-    ({"num_experts": 8}, "a LayerWise (muon) checkpoint"),
     (ZERO_1, "a DistributedOptimizer (ZeRO-1) checkpoint"),
     ({**ZERO_1, "tensor_model_parallel_size": 2}, "(ZeRO-1) checkpoint with TP 2"),
-    (PLAIN, "a Megatron checkpoint without a distributed optimizer (muon)"),
 )
 
 

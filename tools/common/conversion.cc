@@ -109,8 +109,9 @@ ConversionOptions with_size_of_grid(ConversionOptions options) {
   return options;
 }
 
+// `grids` receives what is printed above the report: nothing is, of a run that fails.
 void set_megatron_options(const ConversionOptions& options, optim::ConvertOptions& all,
-                          Console& console) {
+                          std::string& grids) {
   all.sizes = options.sizes.change();
   all.ownership = options.policy();
   all.rng = options.sizes.rng;
@@ -118,12 +119,10 @@ void set_megatron_options(const ConversionOptions& options, optim::ConvertOption
   if (!options.sizes.model_rules.empty()) {
     all.rules = optim::read_model_rules(options.sizes.model_rules);
   }
-  if (console.options().json) return;
-  all.on_grids = [&console](const optim::RunGrid& source, const optim::RunGrid& target,
-                            bool has_experts) {
+  all.on_grids = [&grids](const optim::RunGrid& source, const optim::RunGrid& target,
+                          bool has_experts) {
     if (source == target) return;
-    console.print_text("from  " + grid_text(source, has_experts));
-    console.print_text("to    " + grid_text(target, has_experts));
+    grids = "from  " + grid_text(source, has_experts) + "\nto    " + grid_text(target, has_experts);
   };
 }
 
@@ -145,7 +144,8 @@ int run_conversion(const Conversion& run, const ConversionOptions& given, optim:
                       "--clean cannot be combined with --dry-run");
   }
   if (options.clean) return clean(options, console);
-  set_megatron_options(options, all, console);
+  std::string grids;
+  set_megatron_options(options, all, grids);
   ckpt::ConvertOptions& base = all.base;
   ProgressLine progress(console, "writing");
   base.execute = make_execute_options(console, progress);
@@ -164,6 +164,7 @@ int run_conversion(const Conversion& run, const ConversionOptions& given, optim:
   const ConversionOrder order{options.source, options.target(), std::move(all)};
   const optim::ConvertReport report = run_or_hint(run, order, console);
   for (const std::string& warning : report.warnings) console.warn(warning);
+  if (!grids.empty() && !console.options().json) console.print_text(grids);
   print_conversion(console, options, report);
   return 0;
 }

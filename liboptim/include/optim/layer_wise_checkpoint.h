@@ -27,8 +27,8 @@ OPTIM_LAYOUT_EXPORT bool is_layer_wise(const ckpt::Checkpoint& checkpoint);
 OPTIM_LAYOUT_EXPORT std::shared_ptr<const ModelRules> read_model_rules(
     const std::filesystem::path& path);
 
-// What a module keeps beside its parameters and no optimizer steps, as the built-in rules know it: a
-// router's expert_bias.
+// What a module keeps beside its parameters and no optimizer steps, as the built-in rules know it:
+// a router's expert_bias.
 OPTIM_LAYOUT_EXPORT bool is_model_buffer(std::string_view name);
 
 struct ReadOptions {

@@ -96,6 +96,15 @@ class ArgsReader {
     } catch (const Error& error) {
       corrupt("world_size", error.problem());
     }
+    if (sizes.virtual_pipeline_parallel > 1 && sizes.pipeline_parallel == 1) {
+      corrupt("virtual_pipeline_model_parallel_size",
+              "is " + std::to_string(sizes.virtual_pipeline_parallel) +
+                  ", which needs a pipeline_model_parallel_size above 1");
+    }
+    if (sizes.expert_parallel > 1 && !count("num_experts")) {
+      corrupt("expert_model_parallel_size",
+              "is " + std::to_string(sizes.expert_parallel) + ", but the model has no experts");
+    }
   }
 
   PipelineSplit pipeline(const ParallelSizes& sizes) const {

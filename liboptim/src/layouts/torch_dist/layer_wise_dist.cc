@@ -112,6 +112,9 @@ class Reader {
                                  "' is stacked over layers; a model with both is not supported");
     }
     if (!stacked.empty() || !unstacked.empty()) view_.facts.layers_stacked = !stacked.empty();
+    const auto content = document_.tree.root().find("content_metadata");
+    view_.facts.singleton_local_shards =
+        content && content->is(Kind::Dict) && is_true(*content, "singleton_local_shards");
   }
 
   void read_tensors() {

@@ -203,7 +203,7 @@ class DistWriter {
       tree.put(content, "distrib_optim_sharding_type", tree.str(kShardingType));
       tree.put(content, "distrib_optim_fully_reshardable_mem_efficient", tree.boolean(false));
     }
-    tree.put(content, "singleton_local_shards", tree.boolean(false));
+    tree.put(content, "singleton_local_shards", tree.boolean(source_.facts.singleton_local_shards));
     tree.put(content, "chained_optim_avoid_prefix", tree.boolean(true));
     return content;
   }
