@@ -1,4 +1,5 @@
 #include <utility>
+#include <vector>
 
 #include <ckpt/root.h>
 #include <common/conversion.h>
@@ -109,9 +110,9 @@ ConversionOptions with_size_of_grid(ConversionOptions options) {
   return options;
 }
 
-// `grids` receives what is printed above the report: nothing is, of a run that fails.
+// `grids` receives the lines that are printed above the report: of a run that fails, none.
 void set_megatron_options(const ConversionOptions& options, optim::ConvertOptions& all,
-                          std::string& grids) {
+                          std::vector<std::string>& grids) {
   all.sizes = options.sizes.change();
   all.ownership = options.policy();
   all.rng = options.sizes.rng;
@@ -122,7 +123,7 @@ void set_megatron_options(const ConversionOptions& options, optim::ConvertOption
   all.on_grids = [&grids](const optim::RunGrid& source, const optim::RunGrid& target,
                           bool has_experts) {
     if (source == target) return;
-    grids = "from  " + grid_text(source, has_experts) + "\nto    " + grid_text(target, has_experts);
+    grids = {"from  " + grid_text(source, has_experts), "to    " + grid_text(target, has_experts)};
   };
 }
 
@@ -144,7 +145,7 @@ int run_conversion(const Conversion& run, const ConversionOptions& given, optim:
                       "--clean cannot be combined with --dry-run");
   }
   if (options.clean) return clean(options, console);
-  std::string grids;
+  std::vector<std::string> grids;
   set_megatron_options(options, all, grids);
   ckpt::ConvertOptions& base = all.base;
   ProgressLine progress(console, "writing");
@@ -164,7 +165,9 @@ int run_conversion(const Conversion& run, const ConversionOptions& given, optim:
   const ConversionOrder order{options.source, options.target(), std::move(all)};
   const optim::ConvertReport report = run_or_hint(run, order, console);
   for (const std::string& warning : report.warnings) console.warn(warning);
-  if (!grids.empty() && !console.options().json) console.print_text(grids);
+  if (!console.options().json) {
+    for (const std::string& line : grids) console.print_text(line);
+  }
   print_conversion(console, options, report);
   return 0;
 }
