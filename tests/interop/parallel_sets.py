@@ -6,12 +6,11 @@ per run. SHARDWISE_LONG_TESTS: all pairs of parallel_pairs.md instead of a sampl
 
 from __future__ import annotations
 
+import argparse
 import functools
-import json
 import os
-import re
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from safetensors.torch import load_file
 
 from comparing import bytes_of, first_difference
 from parallel_pairs import SAMPLE, Pair, Set, Sizes, all_pairs
-from programs import BIN, FIXTURES, Outcome, refusal_of, run
+from programs import BIN, FIXTURES, Outcome, refuse, run
 
 PACKED = FIXTURES / "parallel"
 ARCHIVES = ("families", "layer_wise", "layer_wise_moe", "float16_optimizer")
@@ -28,7 +27,6 @@ IS_LONG = bool(os.environ.get("SHARDWISE_LONG_TESTS"))
 needs_sets = pytest.mark.skipif(
     not BIN.is_dir() or not PACKED.is_dir(), reason=f"{BIN} or {PACKED} is not there"
 )
-GRID = re.compile(r"(from|to) +TP \d+ +PP \d+ ")
 SOUND, DAMAGED, USAGE, MALFORMED, UNSUPPORTED, NOT_FOUND = range(6)
 
 
@@ -124,22 +122,19 @@ class Reshards:
 
 
 def refuse_reshard(codes: int | set[int], source: Path, made: Path, *options: object) -> str:
-    """As programs.refuse(); the old and the new grid may have been printed before."""
-    outcome = run("reshard", source, made, *options)
+    """As programs.refuse(), of a `reshard` that leaves nothing behind."""
+    line = refuse(codes, "reshard", source, made, *options)
     assert not made.exists()
-    out = "".join(line for line in outcome.stdout.splitlines() if not GRID.match(line))
-    return refusal_of(replace(outcome, stdout=out), codes)
+    return line
 
 
-def verify(path: Path, *options: str) -> tuple[int, dict]:
-    outcome = run("ckpt-inspect", "verify", path, *options, "--json")
-    return outcome.code, json.loads(outcome.stdout)
-
-
-def damage_of(document: dict) -> list[str]:
-    """File, key and problem of each finding that is damage."""
-    return [
-        " ".join(found.get(part, "") for part in ("file", "key", "problem"))
-        for found in document["findings"]
-        if found["severity"] == "damage"
-    ]
+def sizes_of_args(args: argparse.Namespace) -> Sizes:
+    return Sizes(
+        tp=args.tensor_model_parallel_size,
+        pp=args.pipeline_model_parallel_size,
+        vpp=args.virtual_pipeline_model_parallel_size or 1,
+        cp=args.context_parallel_size,
+        ep=args.expert_model_parallel_size,
+        etp=args.expert_tensor_parallel_size,
+        dp=args.data_parallel_size,
+    )

@@ -86,6 +86,21 @@ def refusal_of(outcome: Outcome, codes: int | set[int]) -> str:
     return lines[0]
 
 
+def verify(path: Path, *options: str) -> tuple[int, dict]:
+    """The exit code and the document of ckpt-inspect verify."""
+    outcome = run("ckpt-inspect", "verify", path, *options, "--json")
+    return outcome.code, outcome.json()
+
+
+def damage_of(document: dict) -> list[str]:
+    """File, key and problem of each finding that is damage."""
+    return [
+        " ".join(found.get(part, "") for part in ("file", "key", "problem"))
+        for found in document["findings"]
+        if found["severity"] == "damage"
+    ]
+
+
 def hash_of(path: Path, *options: str) -> dict:
     return succeed("ckpt-inspect", "hash", path, "--json", *options).json()
 

@@ -16,7 +16,8 @@ from comparing import bytes_of, differences
 from damage import edit_file, edit_metadata
 from parallel_pairs import Sizes, sizes
 from parallel_sets import (
-    IS_LONG, UNSUPPORTED, expect_none, needs_sets, recorded_state, state_differences,
+    IS_LONG, UNSUPPORTED, expect_none, needs_sets, recorded_state, sizes_of_args,
+    state_differences,
 )
 from programs import run, succeed
 from reading import DcpFolder, iteration_folder, load
@@ -87,16 +88,7 @@ def test_torch_dist_of_an_unknown_model_goes_to_other_sizes_and_back(
 
 
 def sizes_of(folder: DcpFolder) -> Sizes:
-    args = folder.common["args"]
-    return Sizes(
-        tp=args.tensor_model_parallel_size,
-        pp=args.pipeline_model_parallel_size,
-        vpp=args.virtual_pipeline_model_parallel_size or 1,
-        cp=args.context_parallel_size,
-        ep=args.expert_model_parallel_size,
-        etp=args.expert_tensor_parallel_size,
-        dp=args.data_parallel_size,
-    )
+    return sizes_of_args(folder.common["args"])
 
 
 def model_files(root: Path) -> list[Path]:

@@ -21,14 +21,12 @@ from parallel_sets import (
     NOT_FOUND,
     SOUND,
     UNSUPPORTED,
-    damage_of,
     needs_sets,
     recorded_state,
     refuse_reshard,
     state_differences,
-    verify,
 )
-from programs import refuse, succeed
+from programs import damage_of, refuse, succeed, verify
 from reading import iteration_folder
 
 pytestmark = needs_sets

@@ -9,9 +9,9 @@ import pytest
 
 from comparing import bytes_of, differences
 from parallel_pairs import LAYOUTS, Sizes, sizes
-from parallel_sets import UNSUPPORTED, Reshards, expect_none, needs_sets, refuse_reshard, verify
+from parallel_sets import UNSUPPORTED, Reshards, expect_none, needs_sets, refuse_reshard
 from parallel_twins import OF_THE_RUN
-from programs import logical_digest
+from programs import logical_digest, verify
 from reading import DcpFolder, iteration_folder
 
 pytestmark = needs_sets

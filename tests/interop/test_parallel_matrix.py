@@ -14,9 +14,9 @@ import pytest
 
 import parallel_pairs
 from parallel_pairs import SAMPLE, Pair, all_pairs
-from parallel_sets import PAIRS, Reshards, expect_none, needs_sets, recorded_state, verify
+from parallel_sets import PAIRS, Reshards, expect_none, needs_sets, recorded_state
 from parallel_twins import NAMES_OF_MODULES, Twins, files_of_optimizer_chunks, is_equal_state
-from programs import hash_of, logical_digest
+from programs import hash_of, logical_digest, verify
 
 WITH_TWIN = [pair for pair in PAIRS if pair.twin]
 DIST_WITH_OWNERS = [pair for pair in WITH_TWIN if pair.source.container == "torch_dist"

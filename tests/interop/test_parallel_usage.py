@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from parallel_pairs import LAYOUTS, Sizes, sizes
-from parallel_sets import UNSUPPORTED, USAGE, Reshards, needs_sets, refuse_reshard
+from parallel_sets import UNSUPPORTED, USAGE, Reshards, needs_sets, refuse_reshard, sizes_of_args
 from programs import hash_of, run, succeed
 from reading import iteration_folder, load
 
@@ -80,15 +80,7 @@ def test_what_torch_cannot_hold_is_refused(
 def sizes_of(root: Path) -> Sizes:
     folder = iteration_folder(root)
     args = load(folder / "common.pt")["args"]
-    made = Sizes(
-        tp=args.tensor_model_parallel_size,
-        pp=args.pipeline_model_parallel_size,
-        vpp=args.virtual_pipeline_model_parallel_size or 1,
-        cp=args.context_parallel_size,
-        ep=args.expert_model_parallel_size,
-        etp=args.expert_tensor_parallel_size,
-        dp=args.data_parallel_size,
-    )
+    made = sizes_of_args(args)
     assert args.world_size == args.inprocess_active_world_size == made.world
     return made
 

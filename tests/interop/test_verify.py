@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import damage as bad
-from programs import BIN, FIXTURES, GOLDEN, run
+from programs import BIN, FIXTURES, GOLDEN, run, verify
 from reading import iteration_folder, load, model_file, rank_file
 from test_bad_input import ROWS, Row
 
@@ -21,11 +21,6 @@ pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 SOUND, DAMAGED, MALFORMED, UNSUPPORTED = 0, 1, 3, 4
 TORCH = GOLDEN / "lw_muon_bf16_torch_dp2" / "ckpt"
 DIST = GOLDEN / "lw_muon_bf16_torch_dist_dp2" / "ckpt"
-
-
-def verify(path: Path, *options: str) -> tuple[int, dict]:
-    outcome = run("ckpt-inspect", "verify", path, *options, "--json")
-    return outcome.code, json.loads(outcome.stdout)
 
 
 def problems(document: dict, severity: str = "damage") -> list[str]:

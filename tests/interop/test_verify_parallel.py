@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from programs import BIN, FIXTURES, run
+from programs import BIN, FIXTURES, run, verify
 
 PACKED = FIXTURES / "parallel"
 pytestmark = pytest.mark.skipif(
@@ -69,11 +69,6 @@ def test_ranks_hold_what_is_computed_of_their_layout(sets: Path, tmp_path: Path)
         capture_output=True, text=True, timeout=300,
     )
     assert outcome.returncode == 0, outcome.stdout[-4000:]
-
-
-def verify(path: Path) -> tuple[int, dict]:
-    outcome = run("ckpt-inspect", "verify", path, "--json")
-    return outcome.code, json.loads(outcome.stdout)
 
 
 def problems(document: dict) -> list[str]:

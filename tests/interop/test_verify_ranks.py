@@ -3,7 +3,6 @@ that context-parallel ranks have overwritten."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 import damage as bad
-from programs import BIN, GOLDEN, refuse, run, succeed
+from programs import BIN, GOLDEN, damage_of, refuse, run, succeed, verify
 from reading import iteration_folder, load, model_file, rank_file
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
@@ -21,19 +20,6 @@ SOUND, DAMAGED, MALFORMED = 0, 1, 3
 TORCH = GOLDEN / "lw_muon_bf16_torch_dp2" / "ckpt"
 TORCH_DP4 = GOLDEN / "lw_muon_bf16_torch_dp4" / "ckpt"
 OVERWRITTEN = "context-parallel ranks overwrote each other's file"
-
-
-def verify(path: Path, *options: str) -> tuple[int, dict]:
-    outcome = run("ckpt-inspect", "verify", path, *options, "--json")
-    return outcome.code, json.loads(outcome.stdout)
-
-
-def damage_of(document: dict) -> list[str]:
-    return [
-        " ".join(found.get(part, "") for part in ("file", "key", "problem"))
-        for found in document["findings"]
-        if found["severity"] == "damage"
-    ]
 
 
 # --- groups --------------------------------------------------------------------------------------

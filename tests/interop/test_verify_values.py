@@ -3,7 +3,6 @@ must leave open; and on the files that real programs put beside a checkpoint."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 import damage as bad
-from programs import BIN, GOLDEN, refuse, run, succeed
+from programs import BIN, GOLDEN, refuse, run, succeed, verify
 from reading import DcpFolder, iteration_folder, load, model_file, rank_file
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
@@ -21,11 +20,6 @@ pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 SOUND, DAMAGED, UNSUPPORTED = 0, 1, 4
 TORCH = GOLDEN / "lw_muon_bf16_torch_dp2" / "ckpt"
 DIST = GOLDEN / "lw_muon_bf16_torch_dist_dp2" / "ckpt"
-
-
-def verify(path: Path, *options: str) -> tuple[int, dict]:
-    outcome = run("ckpt-inspect", "verify", path, *options, "--json")
-    return outcome.code, json.loads(outcome.stdout)
 
 
 def said_of(document: dict, severity: str = "damage") -> list[str]:
