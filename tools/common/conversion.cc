@@ -1,8 +1,8 @@
-#include <utility>
-#include <vector>
-
 #include <ckpt/root.h>
 #include <common/conversion.h>
+
+#include <utility>
+#include <vector>
 
 #include <ckpt/error.h>
 #include <common/console.h>

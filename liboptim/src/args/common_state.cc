@@ -1,5 +1,7 @@
 #include "args/common_state.h"
 
+#include <utility>
+
 #include <ckpt/error.h>
 
 namespace optim {
@@ -13,6 +15,10 @@ using ckpt::Kind;
 constexpr const char* kCommonFile = "common.pt";
 
 }  // namespace
+
+void CommonState::corrupt(const std::string& pointer, std::string problem) const {
+  throw Error(ErrorCode::Corrupt, {file, std::nullopt, key + pointer}, std::move(problem));
+}
 
 std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint) {
   const Document* file = checkpoint.document(kCommonFile);

@@ -18,6 +18,9 @@ struct CommonState {
   std::string file;                                // for errors: common.pt, .metadata
   std::string key;                                 // for errors: the object
   std::shared_ptr<const ckpt::Document> document;  // its root is the dictionary
+
+  // Throws Corrupt, of what lies at a pointer below its root.
+  [[noreturn]] void corrupt(const std::string& pointer, std::string problem) const;
 };
 
 // nullopt where there is none. Points into the checkpoint. Throws Corrupt where it is in both

@@ -127,20 +127,18 @@ CheckWritten plain_check(const ckpt::Checkpoint& source, ckpt::TargetSpec spec,
 }
 
 CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSource& payloads,
-                              const LayerWiseTargetSpec& spec,
-                              std::vector<ckpt::NotCarried> not_carried,
+                              const WrittenAs& made, std::vector<ckpt::NotCarried> not_carried,
                               const ckpt::ConvertOptions& options) {
-  const uint64_t rows = target_vocabulary(view, target_grid(view, spec.sizes), spec.sizes);
   const ReadOptions reading{.rules = view.rules, .model_only = view.chain.empty()};
-  return [&view, &payloads, &options, rows, reading, layout = spec.layout,
+  return [&view, &payloads, &options, reading, made,
           not_carried = std::move(not_carried)](const fs::path& written) {
     refuse_damage(written, options);
     const ckpt::Checkpoint result = open_written(written, options);
-    const bool is_of_august = layout == StoreLayout::August2026;
+    const bool is_of_august = made.layout == StoreLayout::August2026;
     ckpt::Inventory wanted =
         is_of_august ? logical_inventory(as_of_august(view)) : logical_inventory(view);
     ckpt::Inventory found = read_inventory(result, reading);
-    if (rows != 0) cut_to_common_rows(view, rows, {wanted, found});
+    if (made.vocabulary_rows != 0) cut_to_common_rows(view, made.vocabulary_rows, {wanted, found});
     ckpt::require_same_content({wanted, payloads}, {found, result},
                                content_check(not_carried, options));
     return ckpt::count_carried(result);

@@ -19,11 +19,15 @@ CheckWritten plain_check(const ckpt::Checkpoint& source, ckpt::TargetSpec spec,
                          std::vector<ckpt::NotCarried> not_carried,
                          const ckpt::ConvertOptions& options);
 
-// Of what make_layer_wise_target(view, spec) made. `payloads`: what the view's chunks lie in.
+struct WrittenAs {
+  StoreLayout layout;
+  uint64_t vocabulary_rows;  // target_vocabulary() of its grid
+};
+
+// Of what make_layer_wise_target() made of a view. `payloads`: what the view's chunks lie in.
 // Embeddings that the target pads otherwise are compared in the rows that both have.
 CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSource& payloads,
-                              const LayerWiseTargetSpec& spec,
-                              std::vector<ckpt::NotCarried> not_carried,
+                              const WrittenAs& made, std::vector<ckpt::NotCarried> not_carried,
                               const ckpt::ConvertOptions& options);
 
 // Of what make_layer_wise_safetensors(view, options.keys) made.

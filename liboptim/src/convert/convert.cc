@@ -89,7 +89,7 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
 }
 
 void require_linkable(const ckpt::Checkpoint& source, const TrainingState& view,
-                      const LayerWiseTargetSpec& spec) {
+                      const LayerWiseTargetSpec& spec, uint64_t vocabulary_rows) {
   if (spec.format != ckpt::Format::TorchDist || view.format != ckpt::Format::TorchDist) {
     throw Error(ErrorCode::Unsupported, {},
                 "only torch_dist can be linked: in `torch`, files hold what their rank owns",
@@ -100,9 +100,7 @@ void require_linkable(const ckpt::Checkpoint& source, const TrainingState& view,
                 "cannot be linked: its common state, which changes, is in the store",
                 "leave out --link, so that files are copied");
   }
-  const SizeChange as_before;
-  if (target_vocabulary(view, target_grid(view, spec.sizes), spec.sizes) !=
-      target_vocabulary(view, view.grid, as_before)) {
+  if (vocabulary_rows != target_vocabulary(view, view.grid, {})) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "cannot be linked: the padding of the vocabulary changes with these sizes",
                 "leave out --link, so that files are copied");
@@ -214,23 +212,23 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   spec.rng = options.rng;
   spec.as_root = source.was_root() && !options.into;
   spec.layout = options.layout;
-  if (job.link) {
-    require_linkable(source, view, spec);
-    spec.linked = &source;
-  }
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
   const RunGrid grid = to_safetensors ? view.grid : target_grid(view, spec.sizes);
+  const uint64_t rows = to_safetensors ? 0 : target_vocabulary(view, grid, spec.sizes);
+  if (job.link) {
+    require_linkable(source, view, spec, rows);
+    spec.linked = &source;
+  }
   if (options.on_grids) options.on_grids(view.grid, grid, view.facts.expert_count > 0);
   ckpt::Target target = to_safetensors
                             ? make_layer_wise_safetensors(view, options.base.keys, as_folder)
                             : make_layer_wise_target(view, spec);
-  if (!to_safetensors) {
-    tell_cut_rows(view, source, target_vocabulary(view, grid, spec.sizes), target);
-  }
+  tell_cut_rows(view, source, rows, target);
   list_files_beside(source, target);
   job.check_result =
-      to_safetensors ? layer_wise_safetensors_check(view, source, target.not_carried, options.base)
-                     : layer_wise_check(view, source, spec, target.not_carried, options.base);
+      to_safetensors
+          ? layer_wise_safetensors_check(view, source, target.not_carried, options.base)
+          : layer_wise_check(view, source, {spec.layout, rows}, target.not_carried, options.base);
   if (job.link) job.links = link_what_stays(source, target, has_same_stages(view.grid, grid));
   ConvertReport report = may_be_proven(view, job)
                              ? write_proven(view, job, std::move(target), options)

@@ -138,14 +138,16 @@ ConvertReport save_layer_wise(const TrainingState& base, const ckpt::Checkpoint&
   spec.as_root = source.was_root();
   ckpt::Target target = make_layer_wise_target(view, spec);
   ckpt::ConversionSource from{payloads, source.folder()};
-  from.check_result = layer_wise_check(view, payloads, spec, target.not_carried, options.base);
+  const RunGrid grid = target_grid(view, spec.sizes);
+  const WrittenAs made{spec.layout, target_vocabulary(view, grid, spec.sizes)};
+  from.check_result = layer_wise_check(view, payloads, made, target.not_carried, options.base);
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =
       ckpt::write_target(std::move(target), from, destination, options.base);
   report.layer_wise = true;
   report.source_format = view.format;
   report.source_grid = view.grid;
-  report.target_grid = target_grid(view, spec.sizes);
+  report.target_grid = grid;
   return report;
 }
 

@@ -1,6 +1,5 @@
 #include "grid/layer_wise_view.h"
 
-
 #include <algorithm>
 
 #include <optim/checkpoint_args.h>
@@ -12,6 +11,7 @@ namespace optim {
 namespace {
 
 using ckpt::Value;
+
 }  // namespace
 
 std::string state_key(std::string_view state, std::string_view name) {

@@ -15,6 +15,7 @@ using ckpt::Error;
 using ckpt::ErrorCode;
 
 constexpr std::string_view kWordEmbeddings = "embedding.word_embeddings.weight";
+
 bool contains(const LayerRange& range, uint32_t layer) {
   return layer >= range.first && layer - range.first < range.count;
 }
@@ -31,6 +32,20 @@ const ModelRules& rules_of(const TrainingState& state) {
 bool is_vocabulary(const TrainingState& state, const std::string& name) {
   const auto found = rules_of(state).find(name);
   return found && found->rule->vocabulary;
+}
+
+bool is_buffer(const TrainingState& state, const std::string& name) {
+  const auto found = rules_of(state).find(name);
+  return found && found->rule->buffer;
+}
+
+RankPart rank_part(const TrainingState& state, const RunGrid& grid, const ModelChunk& chunk,
+                   uint32_t expert_rank) {
+  RankPart part{.chunk = chunk, .output_is_tied = state.facts.output_is_tied};
+  if (state.facts.expert_count > 0) {
+    part.experts = experts_on(state.facts.expert_count, expert_rank, grid.sizes.expert_parallel);
+  }
+  return part;
 }
 
 Placement::Placement(const TrainingState& state, const RunGrid& grid, uint64_t vocabulary_rows)
@@ -65,7 +80,7 @@ void Placement::place_entries() {
     if (!here.has_output || here.has_embedding || here.mtp_layers.count > 0) continue;
     std::ranges::stable_partition(entries_[chunk], [&](uint32_t entry) {
       const std::string& name = state_.model[entry].name;
-      return name != kWordEmbeddings && !name.starts_with("output_layer.");
+      return name != kWordEmbeddings && !is_of_output(name);
     });
   }
 }
@@ -126,14 +141,18 @@ std::vector<HeldEntry> Placement::held(uint32_t stage, uint32_t expert_rank) con
 
 std::string Placement::name_on_rank(const HeldEntry& held, uint32_t stage,
                                     uint32_t expert_rank) const {
-  RankPart part;
-  part.chunk = chunks_[held.chunk * grid_.pipeline.pipeline_parallel + stage];
-  if (state_.facts.expert_count > 0) {
-    part.experts = experts_on(state_.facts.expert_count, expert_rank, grid_.sizes.expert_parallel);
-  }
-  part.output_is_tied = state_.facts.output_is_tied;
+  const ModelChunk& chunk = chunks_[chunk_index(grid_.pipeline, held.chunk, stage)];
+  const RankPart part = rank_part(state_, grid_, chunk, expert_rank);
   const std::string& name = state_.model[held.entry].name;
   return optim::name_on_rank(name, part).value_or(name);
+}
+
+uint32_t Placement::stage_of_entry(uint32_t entry) const {
+  return chunks_[places_[entry][0]].stage;
+}
+
+bool Placement::is_first_copy(const HeldEntry& held, uint32_t stage) const {
+  return places_[held.entry][0] == chunk_index(grid_.pipeline, held.chunk, stage);
 }
 
 uint32_t Placement::expert_rank(uint32_t param) const {
@@ -144,12 +163,12 @@ uint32_t Placement::expert_rank(uint32_t param) const {
 
 uint32_t Placement::tensor_ranks(uint32_t param) const {
   if (!state_.params[param].sharing.is_split()) return 1;
-  return is_expert(param) ? grid_.sizes.expert_tensor_parallel : grid_.sizes.tensor_parallel;
+  return optim::tensor_ranks(grid_.sizes, is_expert(param));
 }
 
 uint32_t Placement::tensor_rank(uint32_t param, const RankCoordinates& rank) const {
   if (tensor_ranks(param) == 1) return 0;
-  return is_expert(param) ? rank.etp : rank.tp;
+  return rank.tensor_rank(is_expert(param));
 }
 
 ckpt::Extents Placement::shape_of(uint32_t param) const {

@@ -47,8 +47,12 @@ class Placement {
   // hold parts of it; 1: each holds all.
   uint32_t tensor_ranks(uint32_t param) const;
   uint32_t tensor_rank(uint32_t param, const RankCoordinates& rank) const;
-  // The stages that hold a copy, the one whose copy torch_dist stores first.
+  // Those that hold a copy, the one whose copy torch_dist stores first.
   const std::vector<uint32_t>& chunks_of_entry(uint32_t entry) const { return places_[entry]; }
+  // The stage whose copy of an entry torch_dist stores.
+  uint32_t stage_of_entry(uint32_t entry) const;
+  // Whether what this stage holds is that copy.
+  bool is_first_copy(const HeldEntry& held, uint32_t stage) const;
 
   // Shape of a parameter, or of a state of its shape, in this grid: more or fewer rows of
   // vocabulary than stored.
@@ -82,5 +86,11 @@ const ModelRules& rules_of(const TrainingState& state);
 
 // The rows of a name's tensor are the vocabulary's.
 bool is_vocabulary(const TrainingState& state, const std::string& name);
+// A module keeps it beside its parameters, and no optimizer steps it.
+bool is_buffer(const TrainingState& state, const std::string& name);
+
+// What a rank of this expert parallel rank has in a chunk of the model.
+RankPart rank_part(const TrainingState& state, const RunGrid& grid, const ModelChunk& chunk,
+                   uint32_t expert_rank);
 
 }  // namespace optim

@@ -22,6 +22,10 @@ std::string folder_of(const RankCoordinates& at, const ParallelSizes& sizes) {
 
 }  // namespace
 
+std::string model_key(const PipelineSplit& split, size_t chunk) {
+  return split.chunks_per_stage == 1 ? "model" : "model" + std::to_string(chunk);
+}
+
 std::vector<WorldRank> ranks_of(const RunGrid& grid) {
   const RankGrid ranks(grid.sizes, grid.rank_order);
   std::vector<WorldRank> all;

@@ -33,6 +33,9 @@ struct WorldRank {
   }
 };
 
+// Of a model chunk in model_optim_rng.pt: model, or model0, model1, ... where a stage has several.
+std::string model_key(const PipelineSplit& split, size_t chunk);
+
 // In the order of their world ranks. Throws as RankGrid does.
 std::vector<WorldRank> ranks_of(const RunGrid& grid);
 

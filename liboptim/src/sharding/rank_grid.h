@@ -23,7 +23,15 @@ struct RankCoordinates {
   // the dp_group_idx of a DistributedOptimizer's keys.
   uint32_t model_copy = 0, expert_copy = 0;
   bool operator==(const RankCoordinates&) const = default;
+
+  // Among the ranks that share an expert's parameters, or the other ones.
+  uint32_t tensor_rank(bool is_expert) const { return is_expert ? etp : tp; }
 };
+
+// How many ranks share an expert's parameters, or the other ones.
+inline uint32_t tensor_ranks(const ParallelSizes& sizes, bool is_expert) {
+  return is_expert ? sizes.expert_tensor_parallel : sizes.tensor_parallel;
+}
 
 // Throws Error(InvalidArgument) for sizes that make no grid (ParallelSizes::expt_dp), for an order
 // that does not name each of tp, cp, ep, dp, pp at most once or leaves out one whose size is above

@@ -29,6 +29,10 @@ struct ModelChunk {
 // 2^20 chunks, for chunks without pipeline stages, and for layers that do not divide evenly or
 // that a layout's stages do not add up to.
 std::vector<ModelChunk> model_chunks(const PipelineSplit& split);
+// Where a chunk of a stage stands in that order.
+inline size_t chunk_index(const PipelineSplit& split, uint32_t chunk, uint32_t stage) {
+  return size_t{chunk} * split.pipeline_parallel + stage;
+}
 
 // Of the chunks, those which hold a copy of the word embeddings: the one with the embedding, where
 // the output layer is tied to it the one with the output, and the one with MTP layers. The first

@@ -38,6 +38,10 @@ struct TargetJob {
   void lose(const std::string& key, std::string reason) {
     target.not_carried.push_back({key, std::move(reason), key});
   }
+  // What is there in another form.
+  void change(const std::string& what, std::string reason) {
+    target.not_carried.push_back({what, std::move(reason), {}, true});
+  }
 };
 
 // Whether the source has random states, but not for the ranks of a grid: these have other places in

@@ -7,6 +7,7 @@
 
 #include <ckpt/error.h>
 
+#include "args/run_grid.h"
 #include "layouts/target/mersenne_twister.h"
 
 namespace optim {
@@ -57,8 +58,7 @@ class Seeding {
     if (!seed || !seed->is(Kind::Int) || seed->as_int() <= 0 || seed->as_int() > INT32_MAX) {
       refuse("args.seed is not a positive number, so that random states cannot be seeded");
     }
-    const auto flag = args.find("data_parallel_random_init");
-    const bool per_data_rank = flag && flag->is(Kind::Bool) && flag->as_bool();
+    const bool per_data_rank = is_true(args, "data_parallel_random_init");
     const uint32_t ranks = per_data_rank ? job_.grid.sizes.data_parallel : 1;
     const NodeId list = tree_.list();
     for (uint32_t rank = 0; rank < ranks; ++rank) {

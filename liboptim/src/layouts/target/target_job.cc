@@ -47,19 +47,12 @@ void note_rng(TargetJob& job) {
   } else if (job.spec.rng == RngPolicy::Drop) {
     job.lose("rng_state", "the new ranks have other places in the model; --rng drop leaves it out");
   } else if (job.spec.rng == RngPolicy::Seed) {
-    job.target.not_carried.push_back(
-        {"rng_state",
-         "the new ranks have other places in the model: it is seeded anew from "
-         "args.seed, as a fresh start seeds it",
-         {},
-         true});
+    job.change("rng_state",
+               "the new ranks have other places in the model: it is seeded anew from "
+               "args.seed, as a fresh start seeds it");
   } else {
-    job.target.not_carried.push_back(
-        {"rng_state",
-         "the new ranks have other places in the model: all get that of the first "
-         "rank",
-         {},
-         true});
+    job.change("rng_state",
+               "the new ranks have other places in the model: all get that of the first rank");
   }
 }
 
@@ -78,13 +71,10 @@ void note_vocabulary(TargetJob& job) {
     const uint64_t wanted = param.weight->shape.empty() ? 0 : job.placement->shape_of(i)[0];
     if (stored == wanted) continue;
     const uint64_t rows = stored > wanted ? stored - wanted : wanted - stored;
-    job.target.not_carried.push_back(
-        {param.info.name,
-         std::to_string(rows) + " rows of padding behind the vocabulary " +
-             (stored > wanted ? "are left out" : "are added, as zeros") + ": " +
-             std::to_string(stored) + " -> " + std::to_string(wanted) + " rows",
-         {},
-         true});
+    job.change(param.info.name, std::to_string(rows) + " rows of padding behind the vocabulary " +
+                                    (stored > wanted ? "are left out" : "are added, as zeros") +
+                                    ": " + std::to_string(stored) + " -> " +
+                                    std::to_string(wanted) + " rows");
   }
 }
 

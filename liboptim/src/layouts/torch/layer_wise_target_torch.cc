@@ -198,10 +198,9 @@ class OptimizerWriter {
   // Megatron marks the master of a further copy of tied embeddings, which does not count for the
   // gradient norm.
   NodeId marked(NodeId master, const HeldEntry& held) {
-    const size_t chunk = held.chunk * job_.grid.pipeline.pipeline_parallel + rank_.at.pp;
     const Value args = tree_.value(master).args();
     const bool has_attributes = args.size() == 4 && args[3].is(ckpt::Kind::Dict);
-    if (!has_attributes || job_.placement->chunks_of_entry(held.entry)[0] == chunk) return master;
+    if (!has_attributes || job_.placement->is_first_copy(held, rank_.at.pp)) return master;
     tree_.put(args[3].id(), "shared", tree_.boolean(true));
     return master;
   }
@@ -240,7 +239,13 @@ bool is_of_other_experts(const TargetJob& job, const ModelEntry& entry) {
          holds_bytes(*job.source.extra_states[*entry.object]);
 }
 
-// model, or model0, model1, ... of a rank.
+// Module versions are those of a stage's chunk and its experts.
+bool keeps_metadata(const TargetJob& job) {
+  return job.grid.pipeline == job.source.grid.pipeline &&
+         job.grid.sizes.expert_parallel == job.source.grid.sizes.expert_parallel;
+}
+
+// The models of a rank.
 class ModelWriter {
  public:
   ModelWriter(const TargetJob& job, const WorldRank& rank, ArchiveBuilder& archive)
@@ -251,11 +256,10 @@ class ModelWriter {
         tensors_(job, rank.at, archive) {}
 
   void run(NodeId root) {
-    const uint32_t chunks = job_.grid.pipeline.chunks_per_stage;
+    const PipelineSplit& pipeline = job_.grid.pipeline;
     const auto held = job_.placement->held(rank_.at.pp, rank_.at.ep);
-    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
-      const std::string key = chunks == 1 ? "model" : "model" + std::to_string(chunk);
-      archive_.tree().put(root, key, write_chunk(held, chunk));
+    for (uint32_t chunk = 0; chunk < pipeline.chunks_per_stage; ++chunk) {
+      archive_.tree().put(root, model_key(pipeline, chunk), write_chunk(held, chunk));
     }
   }
 
@@ -269,10 +273,8 @@ class ModelWriter {
       tree.set_item(model, tree.str(name), write_entry(source_.model[one.entry]));
     }
     const auto& metadata = source_.model_metadata;
-    const size_t index = chunk * job_.grid.pipeline.pipeline_parallel + rank_.at.pp;
-    const bool stays = job_.grid.pipeline == source_.grid.pipeline &&
-                       job_.grid.sizes.expert_parallel == source_.grid.sizes.expert_parallel;
-    if (stays && index < metadata.size() && metadata[index]) {
+    const size_t index = chunk_index(job_.grid.pipeline, chunk, rank_.at.pp);
+    if (keeps_metadata(job_) && index < metadata.size() && metadata[index]) {
       tree.set_state(model,
                      archive_.carry(source_.common.tree.value(*metadata[index]), source_.common));
     }
@@ -355,9 +357,7 @@ void check_storable(const TargetJob& job) {
 // Module versions of other stages and experts.
 void note_metadata(TargetJob& job) {
   const auto& metadata = job.source.model_metadata;
-  const bool stay = job.grid.pipeline == job.source.grid.pipeline &&
-                    job.grid.sizes.expert_parallel == job.source.grid.sizes.expert_parallel;
-  if (metadata.empty() || stay) return;
+  if (metadata.empty() || keeps_metadata(job)) return;
   job.target.not_carried.push_back(
       {"_metadata of the model state dict",
        "module versions of the old stages and experts; Megatron does not need them"});

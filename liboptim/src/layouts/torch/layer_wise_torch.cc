@@ -66,15 +66,15 @@ class Reader {
     throw Error(ErrorCode::Corrupt, {.file = source_.checkpoint.shown_path(), .key = {}},
                 (has_context ? "context-parallel ranks overwrote each other's files: " : "") +
                     loss + ", so that state was lost when it was saved",
-                "--model-only carries the model's weights, which are complete; ckpt-inspect verify "
-                "names the parameters whose state is lost");
+                "--model-only carries the model's weights, which are complete");
   }
 
   void read_optimizers(const Value& args) {
     for (TrainedParam& param : view_.params) {
-      const auto rule = rules_of(view_).find(param.info.name);
-      const bool is_buffer = rule && rule->rule->buffer;
-      if (is_buffer || options_.frozen.contains(param.info.name)) param.info.requires_grad = false;
+      const std::string& name = param.info.name;
+      if (is_buffer(view_, name) || options_.frozen.contains(name)) {
+        param.info.requires_grad = false;
+      }
     }
     const std::vector<ParamGroup> groups =
         group_params(args, view_.grid.sizes.expert_parallel, view_.params);
@@ -105,12 +105,9 @@ class Reader {
   }
 
   void join_tensors() {
-    const Placement placement(view_, view_.grid);
-    const ParallelSizes& sizes = view_.grid.sizes;
-    for (uint32_t i = 0; i < view_.params.size(); ++i) {
-      TrainedParam& param = view_.params[i];
-      const uint32_t ranks =
-          placement.is_expert(i) ? sizes.expert_tensor_parallel : sizes.tensor_parallel;
+    for (TrainedParam& param : view_.params) {
+      const bool is_expert = expert_in(param.info.name).has_value();
+      const uint32_t ranks = tensor_ranks(view_.grid.sizes, is_expert);
       param.sharing = sharing_of(view_, param, ranks, common_.tree());
       join_param(param, ranks);
       const auto& shape = param.weight->shape;

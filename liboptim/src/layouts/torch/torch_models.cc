@@ -6,21 +6,15 @@
 
 #include <ckpt/error.h>
 
+#include "grid/placement.h"
 #include "layouts/target/tensor_attributes.h"
 #include "layouts/torch/rank_items.h"
 #include "model/stage_names.h"
 
 namespace optim {
-namespace {
 
 using ckpt::Kind;
 using ckpt::Value;
-
-std::string chunk_key(const RunGrid& grid, size_t chunk) {
-  return grid.pipeline.chunks_per_stage == 1 ? "model" : "model" + std::to_string(chunk);
-}
-
-}  // namespace
 
 void TorchModels::read(TensorParts& parts) {
   chunks_ = model_chunks(view_.grid.pipeline);
@@ -36,8 +30,7 @@ TorchModels::Folder TorchModels::read_folder(const WorldRank& rank) const {
   const ckpt::Document& document = source_.document(rank.model_file());
   Folder folder{&rank, {}};
   for (size_t chunk = 0; chunk < view_.grid.pipeline.chunks_per_stage; ++chunk) {
-    const std::string key = chunk_key(view_.grid, chunk);
-    const Place place = Place{rank.model_file(), ""} / key;
+    const Place place = Place{rank.model_file(), ""} / model_key(view_.grid.pipeline, chunk);
     folder.chunks.push_back(read_chunk(document, place));
   }
   return folder;
@@ -86,12 +79,7 @@ void TorchModels::require_alike() const {
 }
 
 RankPart TorchModels::part_of(const ModelChunk& chunk, uint32_t expert_rank) const {
-  RankPart part{.chunk = chunk, .output_is_tied = view_.facts.output_is_tied};
-  if (view_.facts.expert_count > 0) {
-    part.experts =
-        experts_on(view_.facts.expert_count, expert_rank, view_.grid.sizes.expert_parallel);
-  }
-  return part;
+  return rank_part(view_, view_.grid, chunk, expert_rank);
 }
 
 void TorchModels::order_model() {
@@ -104,7 +92,7 @@ void TorchModels::order_model() {
 // Module versions, which only a chunk of the same modules can take.
 void TorchModels::add_metadata(const ModelChunk& chunk) {
   const ckpt::Document& document = source_.document(folder_of(chunk.stage, 0).rank->model_file());
-  const auto model = document.tree.root().find(chunk_key(view_.grid, chunk.chunk));
+  const auto model = document.tree.root().find(model_key(view_.grid.pipeline, chunk.chunk));
   if (!model->is(Kind::Object) || !model->state()) return;
   view_.model_metadata.resize(chunks_.size());
   view_.model_metadata[static_cast<size_t>(&chunk - chunks_.data())] =
@@ -149,9 +137,8 @@ void TorchModels::add_entry(const LocalEntry& local, const std::string& name) {
 void TorchModels::add_parts(const Folder& folder, TensorParts& parts) {
   const RankCoordinates& at = folder.rank->at;
   const ckpt::Document& document = source_.document(folder.rank->model_file());
-  for (size_t i = 0; i < folder.chunks.size(); ++i) {
-    const RankPart part =
-        part_of(chunks_[i * view_.grid.pipeline.pipeline_parallel + at.pp], at.ep);
+  for (uint32_t i = 0; i < folder.chunks.size(); ++i) {
+    const RankPart part = part_of(chunks_[chunk_index(view_.grid.pipeline, i, at.pp)], at.ep);
     for (const LocalEntry& local : folder.chunks[i]) {
       const auto name = name_in_model(local.name, part);
       const auto known = name ? entries_.find(*name) : entries_.end();
@@ -162,7 +149,8 @@ void TorchModels::add_parts(const Folder& folder, TensorParts& parts) {
         continue;
       }
       const bool is_first = parts.first(*name) == nullptr;
-      parts.add(*name, expert_in(*name) ? at.etp : at.tp, source_.tensor_at(local.place));
+      parts.add(*name, at.tensor_rank(expert_in(*name).has_value()),
+                source_.tensor_at(local.place));
       if (is_first) note_attributes({*name, local.value, document}, common_, view_);
     }
   }

@@ -122,8 +122,8 @@ void TorchOptimizers::add_tensor(const RankState& state, uint32_t param, const s
   const ParamInfo& info = into_.view.params[param].info;
   const std::string key = state_key(name, info.name);
   const bool is_first = into_.parts.first(key) == nullptr;
-  const bool is_expert = deals_.placement().is_expert(param);
-  into_.parts.add(key, is_expert ? state.rank.at.etp : state.rank.at.tp, source_.tensor_at(place));
+  const uint32_t tensor_rank = state.rank.at.tensor_rank(deals_.placement().is_expert(param));
+  into_.parts.add(key, tensor_rank, source_.tensor_at(place));
   if (is_first) note_attributes({key, state.value, state.document}, into_.common, into_.view);
 }
 

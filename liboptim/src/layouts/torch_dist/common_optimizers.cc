@@ -35,26 +35,26 @@ class Reader {
   // {0: {...}, 1: {...}} for a chain, the state itself for one optimizer.
   void run(const std::vector<ParamGroup>& groups) {
     const auto optimizer = document_.tree.root().find("optimizer");
-    if (!optimizer || !optimizer->is(Kind::Dict)) throw_common("/optimizer", "is missing");
+    if (!optimizer || !optimizer->is(Kind::Dict)) state_.corrupt("/optimizer", "is missing");
     const size_t count = groups.empty() ? 0 : groups.back().optimizer_index + 1;
     view_.chain.resize(count);
     const bool chained = optimizer->find(int64_t{0}).has_value();
     if ((chained ? optimizer->item_count() : 1) != count) {
-      throw_common("/optimizer", "expected a chain of " + std::to_string(count) + " optimizers");
+      state_.corrupt("/optimizer", "expected a chain of " + std::to_string(count) + " optimizers");
     }
     for (size_t i = 0; i < count; ++i) {
       const auto state = chained ? optimizer->find(static_cast<int64_t>(i)) : optimizer;
       const std::string pointer = "/optimizer" + (chained ? "/" + std::to_string(i) : "");
-      if (!state || !state->is(Kind::Dict)) throw_common(pointer, "is missing");
+      if (!state || !state->is(Kind::Dict)) state_.corrupt(pointer, "is missing");
       read_optimizer(*state, pointer, view_.chain[i]);
       const auto expected = static_cast<size_t>(
           std::count_if(groups.begin(), groups.end(),
                         [&](const ParamGroup& group) { return group.optimizer_index == i; }));
       if (view_.chain[i].groups.size() != expected) {
         refuse_unknown_names();
-        throw_common(pointer + "/optimizer/param_groups",
-                     "holds " + std::to_string(view_.chain[i].groups.size()) +
-                         " groups, but the model's parameters need " + std::to_string(expected));
+        state_.corrupt(pointer + "/optimizer/param_groups",
+                       "holds " + std::to_string(view_.chain[i].groups.size()) +
+                           " groups, but the model's parameters need " + std::to_string(expected));
       }
     }
   }
@@ -71,11 +71,6 @@ class Reader {
     }
   }
 
-  [[noreturn]] void throw_common(const std::string& pointer, std::string problem) const {
-    throw Error(ErrorCode::Corrupt, {state_.file, std::nullopt, state_.key + pointer},
-                std::move(problem));
-  }
-
   void read_optimizer(const Value& state, const std::string& pointer, ChainedOptimizerState& out) {
     for (size_t i = 0; i < state.item_count(); ++i) {
       const auto [key, value] = state.item(i);
@@ -84,7 +79,7 @@ class Reader {
       out.others.emplace_back(key.text(), common_.carry(value, document_));
     }
     const auto inner = state.find("optimizer");
-    if (!inner || !inner->is(Kind::Dict)) throw_common(pointer + "/optimizer", "is missing");
+    if (!inner || !inner->is(Kind::Dict)) state_.corrupt(pointer + "/optimizer", "is missing");
     for (size_t i = 0; i < inner->item_count(); ++i) {
       const auto [key, value] = inner->item(i);
       require_string(key, pointer + "/optimizer");
@@ -93,11 +88,11 @@ class Reader {
     }
     const auto groups = inner->find("param_groups");
     if (!groups || !groups->is(Kind::List)) {
-      throw_common(pointer + "/optimizer/param_groups", "is missing");
+      state_.corrupt(pointer + "/optimizer/param_groups", "is missing");
     }
     for (size_t i = 0; i < groups->size(); ++i) {
       if (!(*groups)[i].is(Kind::Dict))
-        throw_common(pointer + "/optimizer/param_groups", "is not a dict");
+        state_.corrupt(pointer + "/optimizer/param_groups", "is not a dict");
       out.groups.push_back(common_.carry((*groups)[i], document_));
       if ((*groups)[i].find("step")) out.step_layout = StepLayout::PerGroup;
     }
@@ -129,7 +124,7 @@ class Reader {
     }
     const TensorEntry* tensor = source_.catalog().find_tensor(pointer, state_.file);
     if (tensor == nullptr || !tensor->shape.empty())
-      throw_common(pointer, "is not a single number");
+      state_.corrupt(pointer, "is not a single number");
     note_what_a_step_loses({pointer, *state->find(kCommonStep), document_}, view_);
     out.step_layout = StepLayout::PerParam;
     out.step_dtype = tensor->dtype;

@@ -14,6 +14,7 @@
 #include "layouts/torch_dist/common_optimizers.h"
 #include "layouts/torch_dist/readers.h"
 #include "layouts/torch_dist/stacked_layers.h"
+#include "layouts/torch_dist/store_errors.h"
 #include "layouts/torch_dist/store_objects.h"
 #include "state/args_of_state.h"
 
@@ -36,12 +37,8 @@ size_t state_place(const std::string& state) {
                              std::begin(kStateOrder));
 }
 
-[[noreturn]] void corrupt(const std::string& key, std::string problem) {
-  throw Error(ErrorCode::Corrupt, {".metadata", std::nullopt, key}, std::move(problem));
-}
-[[noreturn]] void unsupported(const std::string& key, std::string problem) {
-  throw Error(ErrorCode::Unsupported, {".metadata", std::nullopt, key}, std::move(problem));
-}
+using store_errors::corrupt;
+using store_errors::unsupported;
 
 class Reader {
  public:
@@ -234,7 +231,7 @@ class Reader {
       if (entry.what != ModelEntry::What::Param) continue;
       const Found& found = found_.at(entry.name);
       const bool has_master = found.master != nullptr, has_states = !found.states.empty();
-      if (!has_master && !has_states && is_buffer(entry.name)) continue;
+      if (!has_master && !has_states && is_buffer(view_, entry.name)) continue;
       if (!has_master && !has_states) {
         unsupported(entry.name,
                     "has neither master nor optimizer state, as a frozen parameter, which is not "
@@ -250,7 +247,7 @@ class Reader {
       if (entry.what != ModelEntry::What::Param) continue;
       Found& found = found_.at(entry.name);
       TrainedParam param = make_param(*found.weight, entry.name);
-      param.info.requires_grad = !is_buffer(entry.name);
+      param.info.requires_grad = !is_buffer(view_, entry.name);
       if (found.master) {
         check_shape(*found.master, *found.weight);
         if (found.master->dtype != ckpt::DType::Float32) {
@@ -268,19 +265,11 @@ class Reader {
                       "optimizer state of type " + std::string(name(state.value->dtype)));
         }
       }
-      const ParallelSizes& sizes = view_.grid.sizes;
       const bool is_expert = expert_in(entry.name).has_value();
-      param.sharing = sharing_of_chunks(
-          view_, param, is_expert ? sizes.expert_tensor_parallel : sizes.tensor_parallel);
+      param.sharing = sharing_of_chunks(view_, param, tensor_ranks(view_.grid.sizes, is_expert));
       entry.param = static_cast<uint32_t>(view_.params.size());
       view_.params.push_back(std::move(param));
     }
-  }
-
-  // What a module keeps beside its parameters and no optimizer steps.
-  bool is_buffer(const std::string& name) const {
-    const auto found = rules_.table->find(name);
-    return found && found->rule->buffer;
   }
 
   static void check_state_shape(std::string_view name, const TensorEntry& state,
@@ -302,7 +291,7 @@ class Reader {
     const Value root = document_.tree.root();
     for (size_t i = 0; i < root.item_count(); ++i) {
       const auto [key, value] = root.item(i);
-      if (!key.is(Kind::Str)) throw_common("/" + ckpt::key_text(key), "a key is not a string");
+      if (!key.is(Kind::Str)) state_.corrupt("/" + ckpt::key_text(key), "a key is not a string");
       if (key.text() == "optimizer" || key.text() == "content_metadata") continue;
       common_.put(key.text(), common_.carry(value, document_));
       if (key.text() == "opt_param_scheduler") carry_rng();
@@ -315,11 +304,6 @@ class Reader {
     for (const RankRng& rng : view_.rng_states) {
       if (rng.tensor == 0 && rng.pipeline == 0) common_.put("rng_state", rng.value);
     }
-  }
-
-  [[noreturn]] void throw_common(const std::string& pointer, std::string problem) const {
-    throw Error(ErrorCode::Corrupt, {state_.file, std::nullopt, state_.key + pointer},
-                std::move(problem));
   }
 
   // All parameters of one optimizer have the same kinds of state.

@@ -69,8 +69,11 @@ class DistWriter {
 
   // torch.save is given a list of one object.
   void add_object(std::string key, ArchiveBuilder& archive, NodeId object, uint32_t writer = 0) {
-    const NodeId list = archive.tree().list({object});
-    ckpt::TargetArchive made = archive.finish("archive", list);
+    add_archive(std::move(key), archive, archive.tree().list({object}), writer);
+  }
+
+  void add_archive(std::string key, ArchiveBuilder& archive, NodeId root, uint32_t writer) {
+    ckpt::TargetArchive made = archive.finish("archive", root);
     spec_.objects.push_back(
         {std::move(key), std::get<1>(std::move(made.content)), std::move(made.records), writer});
   }
@@ -95,7 +98,7 @@ class DistWriter {
       for (uint32_t expert = 0; expert < experts; ++expert) {
         ShardedName own = sharded;
         if (is_of_all_experts) own.expert = expert;
-        add_extra_state(entry, own, stage_of(i));
+        add_extra_state(entry, own, placement_.stage_of_entry(i));
       }
     }
   }
@@ -128,10 +131,7 @@ class DistWriter {
     if (job_.size_changes() || job_.format_changes()) return;
     for (const auto& [key, document] : source_.rank_objects) {
       ArchiveBuilder archive;
-      const NodeId root = archive.carry(document->tree.root(), *document);
-      ckpt::TargetArchive made = archive.finish("archive", root);
-      spec_.objects.push_back(
-          {key, std::get<1>(std::move(made.content)), std::move(made.records), 0});
+      add_archive(key, archive, archive.carry(document->tree.root(), *document), 0);
     }
   }
 
@@ -145,11 +145,6 @@ class DistWriter {
     if (sharded.expert) add(*sharded.expert, rules_.expert_count);
     if (shard.indices.empty()) add(0, 1);
     return object_key(shard);
-  }
-
-  // The stage whose copy of an entry is stored.
-  uint32_t stage_of(uint32_t entry) const {
-    return placement_.chunks()[placement_.chunks_of_entry(entry)[0]].stage;
   }
 
   // One for each pipeline stage and tensor parallel rank.

@@ -102,22 +102,17 @@ class ChunkWriter {
     if (sharded.layer) prepend(*sharded.layer, rules_.layer_count);
   }
 
-  // The stage whose copy of an entry is stored.
-  uint32_t stage_of(uint32_t entry) const {
-    return placement_.chunks()[placement_.chunks_of_entry(entry)[0]].stage;
-  }
-
   // Each chunk may be written by any of the ranks that hold it: by the first, until
   // balance_model_chunks().
   void add_model_chunks() {
     for (uint32_t entry = 0; entry < source_.model.size(); ++entry) {
       if (source_.model[entry].what != ModelEntry::What::Param) continue;
       const uint32_t param = source_.model[entry].param;
+      const uint32_t stage = placement_.stage_of_entry(entry);
       for (uint32_t part = 0; part < placement_.tensor_ranks(param); ++part) {
-        const auto& holders =
-            placement_.is_expert(param)
-                ? writers_.of_expert(part, placement_.expert_rank(param), stage_of(entry))
-                : writers_.of_dense(part, stage_of(entry));
+        const auto& holders = placement_.is_expert(param)
+                                  ? writers_.of_expert(part, placement_.expert_rank(param), stage)
+                                  : writers_.of_dense(part, stage);
         add_chunks({"", param, source_.params[param].weight}, part, holders[0]);
         holders_.resize(spec_.chunks.size(), &holders);
       }
@@ -136,10 +131,8 @@ class ChunkWriter {
 
   void add_owned(const HeldEntry& held, const WorldRank& rank) {
     const uint32_t param = source_.model[held.entry].param;
-    const bool is_expert = placement_.is_expert(param);
-    const size_t chunk = held.chunk * job_.grid.pipeline.pipeline_parallel + rank.at.pp;
-    if (placement_.chunks_of_entry(held.entry)[0] != chunk) return;
-    const uint32_t tensor_rank = is_expert ? rank.at.etp : rank.at.tp;
+    if (!placement_.is_first_copy(held, rank.at.pp)) return;
+    const uint32_t tensor_rank = rank.at.tensor_rank(placement_.is_expert(param));
     if (placement_.tensor_ranks(param) == 1 && tensor_rank != 0) return;
     const uint32_t part = placement_.tensor_rank(param, rank.at);
     // Experts of one expert parallel rank are dealt as dense parameters are, over ranks of which

@@ -5,28 +5,28 @@
 #include <map>
 #include <memory>
 
-#include <ckpt/error.h>
-
 #include "args/common_state.h"
 #include "layouts/torch_dist/stacked_layers.h"
+#include "layouts/torch_dist/store_errors.h"
 #include "state/value_compare.h"
 
 namespace optim {
 namespace {
 
 using ckpt::Document;
-using ckpt::Error;
-using ckpt::ErrorCode;
 using ckpt::Kind;
 using ckpt::Value;
 
 constexpr std::string_view kRngKey = "rng_state";
 
-[[noreturn]] void corrupt(const std::string& key, std::string problem) {
-  throw Error(ErrorCode::Corrupt, {".metadata", std::nullopt, key}, std::move(problem));
-}
-[[noreturn]] void unsupported(const std::string& key, std::string problem) {
-  throw Error(ErrorCode::Unsupported, {".metadata", std::nullopt, key}, std::move(problem));
+using store_errors::corrupt;
+using store_errors::unsupported;
+
+// torch.save was given a list of one object.
+Value only_object(const Document& document, const std::string& key) {
+  const Value root = document.tree.root();
+  if (!root.is(Kind::List) || root.size() != 1) corrupt(key, "is not a list of one object");
+  return root[0];
 }
 
 class Reader {
@@ -68,12 +68,9 @@ class Reader {
       corrupt(object.key, "is not of the pipeline and tensor parallel ranks that args describe");
     }
     auto document = std::make_shared<const Document>(source_.read_object(object));
-    const Value root = document->tree.root();
-    if (!root.is(Kind::List) || root.size() != 1) {
-      corrupt(object.key, "is not a list of one object");
-    }
+    const Value rng = only_object(*document, object.key);
     view_.rng_states.push_back(
-        {shard.indices[1], shard.indices[0], 0, common_.carry(root[0], std::move(document))});
+        {shard.indices[1], shard.indices[0], 0, common_.carry(rng, std::move(document))});
   }
 
   // Where it stands in the tensors' key, if in one.
@@ -100,10 +97,7 @@ class Reader {
     }
     const std::string name = state_dict_name(*sharded, rules_);
     auto document = std::make_shared<Document>(source_.read_object(object));
-    const Value root = document->tree.root();
-    if (!root.is(Kind::List) || root.size() != 1)
-      corrupt(object.key, "is not a list of one object");
-    document->tree.set_root(root[0].id());
+    document->tree.set_root(only_object(*document, object.key).id());
     if (is_state_of_experts(name)) return add_expert_state(name, *sharded, std::move(document));
     ModelEntry entry{ModelEntry::What::ExtraState, name, 0, std::nullopt};
     if (!document->tree.root().is_none()) {
