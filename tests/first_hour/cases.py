@@ -121,7 +121,7 @@ SECTIONS = (
              "reshard ckpt out --pp 2 --pipeline-layout 'Et|t|L'"),
         Case("virtual stages without stages", "megatron", "reshard ckpt out --vpp 2"),
         Case("expert parallelism without experts", "megatron", "reshard ckpt out --ep 2"),
-        Case("a world size that is no multiple", "megatron",
+        Case("a world size that is not a multiple", "megatron",
              "reshard ckpt out --tp 2 --pp 2 --world-size 6"),
         Case("two sizes that contradict each other", "megatron",
              "reshard ckpt out --pp 2 --dp 2 --world-size 8"),

@@ -223,7 +223,7 @@ class Unflattener {
   PlainState state_;
   ArchiveBuilder builder_;
   TextMap<NodeId> slots_;    // container and step -> child + 1
-  std::set<NodeId> values_;  // children that are no containers of ours
+  std::set<NodeId> values_;  // children that are not containers of ours
   size_t index_count_ = 0;
   NodeId root_ = kNoNode;
 };

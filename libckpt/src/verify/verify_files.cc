@@ -100,7 +100,8 @@ class Lister {
     }
   }
 
-  // Only files are accounted for: links may lead anywhere. What lies in the root is no iteration's.
+  // Only files are accounted for: links may lead anywhere. What lies in the root belongs to no
+  // iteration.
   void add_beside(const FileBeside& file) {
     const bool is_left_over = file.kind == BesideKind::LeftOver;
     const bool is_companion = file.kind == BesideKind::Companion && !file.is_in_root;

@@ -22,7 +22,7 @@ std::vector<std::vector<uint64_t>> starts_by_file(const Catalog& catalog) {
   return starts;
 }
 
-// What is read as a whole stays whole: also a torch.save file that is no archive.
+// What is read as a whole stays whole: also a torch.save file that is not an archive.
 bool is_read_in_parts(const VerifiedFile& file) {
   const bool has_parts = file.role == FileRole::Archive || file.role == FileRole::Entries ||
                          file.role == FileRole::Safetensors;
@@ -39,8 +39,7 @@ std::vector<ByteRange> cut(const VerifiedFile& file, std::span<const uint64_t> s
   };
   for (const uint64_t start : starts) {
     const bool is_enough = start >= piece_start && start - piece_start >= piece_bytes_min &&
-                           start < file.count_bytes &&
-                           file.count_bytes - start >= piece_bytes_min;
+                           start < file.count_bytes && file.count_bytes - start >= piece_bytes_min;
     if (is_enough) end_piece_at(start);
   }
   end_piece_at(file.count_bytes);
@@ -57,8 +56,8 @@ void deal_files(std::vector<VerifiedFile>& files, const Catalog& catalog, const 
   };
   std::vector<FilePiece> pieces;
   std::vector<uint64_t> sizes;
-  const auto starts = share.world_size == 1 ? std::vector<std::vector<uint64_t>>()
-                                            : starts_by_file(catalog);
+  const auto starts =
+      share.world_size == 1 ? std::vector<std::vector<uint64_t>>() : starts_by_file(catalog);
   const uint64_t piece_bytes_min = std::max<uint64_t>(share.piece_bytes_min, 1);
   for (VerifiedFile& file : files) {
     const bool may_cut = !starts.empty() && is_read_in_parts(file);

@@ -22,7 +22,7 @@ struct OPTIM_LAYOUT_EXPORT ParallelSizes {
   uint64_t world() const;  // tensor * context * data * pipeline
   uint32_t dp_cp() const;  // ranks over which whole parameters are dealt
   // Ranks over which experts are dealt: world / (expert_tensor * expert * pipeline). Throws
-  // Error(InvalidArgument) when that is no whole number. All three throw it for a size of 0.
+  // Error(InvalidArgument) when that is not a whole number. All three throw it for a size of 0.
   uint32_t expt_dp() const;
   bool operator==(const ParallelSizes&) const = default;
 };

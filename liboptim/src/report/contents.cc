@@ -27,7 +27,7 @@ using ckpt::Value;
 namespace fs = std::filesystem;
 
 constexpr std::string_view kStacked = "decoder.layers.";
-// More is no number of layers: such a tensor stays one.
+// More than a model has layers: such a tensor stays one.
 constexpr uint64_t kLayersMax = 1 << 16;
 constexpr std::string_view kModelFile = "model_optim_rng.pt";
 // Megatron writes it after all else in a torch_dist folder.

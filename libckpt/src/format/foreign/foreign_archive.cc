@@ -1,4 +1,4 @@
-// Archives that are no checkpoints, told by the names of their members.
+// Archives that are not checkpoints, told by the names of their members.
 #include <algorithm>
 #include <array>
 #include <charconv>

@@ -1,4 +1,4 @@
-// Folders and addresses that are no checkpoints: folders told by the names in them.
+// Folders and addresses that are not checkpoints: folders told by the names in them.
 #include <algorithm>
 
 #include "format/foreign/foreign.h"
@@ -73,7 +73,7 @@ constexpr AddressKind kAddressKinds[] = {
 };
 constexpr Foreign kAddress = {"an address, not a path", "copy what it names to this machine first"};
 
-// "s3" of s3://bucket (RFC 3986, 3.1); empty where the path is no address.
+// "s3" of s3://bucket (RFC 3986, 3.1); empty where the path is not an address.
 string_view scheme_of(string_view path) {
   const string_view scheme = path.substr(0, std::min(path.find("://"), path.size()));
   if (scheme.size() < 2 || scheme.size() == path.size()) return {};

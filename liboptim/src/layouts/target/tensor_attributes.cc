@@ -26,7 +26,7 @@ bool is_equal(const Value& value, const Attribute& attribute) {
   return value.is(Kind::Int) && value.as_int() == std::get<int64_t>(attribute.second);
 }
 
-// Names of what `stated` holds beside `given`, or otherwise; nullopt for what is no dict.
+// Names of what `stated` holds beside `given`, or otherwise; nullopt for what is not a dict.
 std::optional<std::vector<std::string>> names_beside(const Value& stated,
                                                      const std::vector<Attribute>& given) {
   if (!stated.is(Kind::Dict)) return std::nullopt;
