@@ -9,6 +9,7 @@
 
 #include "optim/expect_error.h"
 #include "optim/step/layer_wise_runs.h"
+#include "support/temporary_folder.h"
 
 // What holds between processes, beyond the equal bits of layer_wise_test.cc.
 BOOST_AUTO_TEST_SUITE(layer_wise_sharding)
@@ -332,15 +333,13 @@ BOOST_AUTO_TEST_CASE(timers_hear_of_every_section_of_a_step) {
 }
 
 BOOST_AUTO_TEST_CASE(the_configuration_is_written_where_its_logger_dir_says) {
-  const auto folder = std::filesystem::temp_directory_path() / "shardwise-config-logger";
-  std::filesystem::remove_all(folder);
+  const test::TemporaryFolder folder;
   OptimizerConfig config = muon_config();
-  config.config_logger_dir = folder.string();
+  config.config_logger_dir = folder.path().string();
   make_optimizer(small_model(1, 3), {}, {}, config);
   std::ifstream file(folder / "optimizer_config.rank_0.json");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   BOOST_TEST(optim::to_json(optim::optimizer_config_from_json(text)) == optim::to_json(config));
-  std::filesystem::remove_all(folder);
 }
 
 BOOST_AUTO_TEST_CASE(an_adopted_buffer_keeps_the_callers_tensors_and_values) {

@@ -5,6 +5,7 @@
 
 #include "optim/expect_error.h"
 #include "optim/step/layer_wise_runs.h"
+#include "support/temporary_folder.h"
 
 BOOST_AUTO_TEST_SUITE(layer_wise)
 
@@ -175,8 +176,8 @@ std::map<std::string, at::Tensor> state_of(optim::LayerWiseDistributedOptimizer&
 }
 
 BOOST_FIXTURE_TEST_CASE(a_saved_state_continues_as_if_it_had_not_stopped, OneThread) {
-  const auto file = std::filesystem::temp_directory_path() / "shardwise-layer-wise-state.pt";
-  std::filesystem::remove(file);
+  const test::TemporaryFolder folder;
+  const auto file = folder / "state.pt";
   const auto whole = make_optimizer(small_model(2, 5), {}, {});
   take_steps(*whole, 0, 2);
   whole->save_state_dict_to_file(file);
@@ -189,7 +190,6 @@ BOOST_FIXTURE_TEST_CASE(a_saved_state_continues_as_if_it_had_not_stopped, OneThr
   }
   take_steps(*whole, 2, 2);
   take_steps(*resumed, 2, 2);
-  std::filesystem::remove(file);
   const auto expected = state_of(*whole);
   for (const auto& [name, tensor] : state_of(*resumed)) {
     BOOST_TEST(same_bits(tensor, expected.at(name)), name);

@@ -7,6 +7,7 @@
 #include "optim/expect_error.h"
 #include "optim/step/safetensors_file.h"
 #include "optim/step/tensors.h"
+#include "support/temporary_folder.h"
 
 namespace fs = std::filesystem;
 
@@ -14,9 +15,7 @@ const fs::path kSteps = fs::path(SHARDWISE_GOLDEN_DIR) / "steps";
 
 // A folder for changed copies; gone at the end.
 struct ChangedTrace {
-  fs::path folder = fs::temp_directory_path() / "shardwise-trace-test";
-  ChangedTrace() { fs::create_directories(folder); }
-  ~ChangedTrace() { fs::remove_all(folder); }
+  test::TemporaryFolder folder;
 
   // Copies a trace; in its JSON the first `from` becomes `to`.
   fs::path make(const std::string& name, const std::string& from, const std::string& to) const {

@@ -100,6 +100,7 @@ class ArgsWriter {
   // Off without tensor parallelism; experts with it need it.
   void set_sequence_parallel() {
     const uint32_t tensor = job_.grid.sizes.tensor_parallel;
+    if (tensor == job_.source.grid.sizes.tensor_parallel) return;
     if (tensor == 1) put("sequence_parallel", tree_.boolean(false));
     if (tensor > 1 && job_.source.facts.expert_count > 0) {
       put("sequence_parallel", tree_.boolean(true));
