@@ -92,7 +92,7 @@ class GeneratedState {
     set_flag("use_layer_wise_distributed_optimizer", false);
     set_arg("optimizer", tree().str("adam"));
     state_.chain.erase(state_.chain.begin());
-    state_.is_sharded = false;
+    state_.sharding = optim::OptimizerSharding::None;
   }
 
   void set_args(const ModelShape& of) {
@@ -148,7 +148,8 @@ class GeneratedState {
     param.weight = add(name, ckpt::DType::BFloat16, shape, weights);
     param.master =
         add(optim::state_key(optim::kMasterState, name), ckpt::DType::Float32, shape, masters);
-    const bool is_of_muon = state_.is_sharded && param.optimizer == 0;
+    const bool is_of_muon =
+        state_.sharding == optim::OptimizerSharding::LayerWise && param.optimizer == 0;
     for (size_t i = 0; i < (is_of_muon ? 1u : 2u); ++i) {
       const char* const kinds[] = {"exp_avg", "exp_avg_sq"};
       const char* const kind = is_of_muon ? "momentum_buffer" : kinds[i];

@@ -24,6 +24,20 @@ void make_root(ckpt::Target& target, const std::string& folder_name) {
   target.files.push_back({std::string(kMegatronFolders.tracker), {}, tracker_text(folder_name)});
 }
 
+// No row of the table writes the container in that layout.
+[[noreturn]] void refuse_row(OptimizerSharding sharding) {
+  if (sharding != OptimizerSharding::LayerWise && sharding != OptimizerSharding::None) {
+    throw Error(ErrorCode::Unsupported, {},
+                "the state of a DistributedOptimizer (ZeRO-1) is read, but not written",
+                "ckpt-convert --to safetensors, or --model-only for the weights alone");
+  }
+  throw Error(ErrorCode::Unsupported, {},
+              sharding == OptimizerSharding::LayerWise
+                  ? "Megatron of August 2026 writes no `torch` checkpoints of LayerWise optimizers"
+                  : "the layout of August 2026 of optimizers that are not sharded is not known",
+              "leave out --layout, or write torch_dist");
+}
+
 }  // namespace
 
 ckpt::Target make_layer_wise_target(const TrainingState& source, const LayerWiseTargetSpec& spec) {
@@ -33,17 +47,10 @@ ckpt::Target make_layer_wise_target(const TrainingState& source, const LayerWise
                 "`torch` checkpoints know only ping-pong ownership: Megatron replays its own deal",
                 "leave out --ownership, or write torch_dist");
   }
-  const LayoutRow* const row = layout_to_write(spec.format, spec.layout, source.is_sharded);
-  if (row == nullptr) {
-    throw Error(
-        ErrorCode::Unsupported, {},
-        source.is_sharded
-            ? "Megatron of August 2026 writes no `torch` checkpoints of LayerWise optimizers"
-            : "the layout of August 2026 of optimizers that are not sharded is not known",
-        "leave out --layout, or write torch_dist");
-  }
+  const LayoutRow* const row = layout_to_write(spec.format, spec.layout, source.sharding);
+  if (row == nullptr) refuse_row(source.sharding);
   TargetJob job{source, spec, target_grid(source, spec.sizes)};
-  if (!source.is_sharded && source.facts.expert_count > 0 && job.grid.sizes.expert_parallel > 1) {
+  if (!job.is_layer_wise() && source.facts.expert_count > 0 && job.grid.sizes.expert_parallel > 1) {
     throw Error(ErrorCode::Unsupported, {},
                 "experts of more than one expert-parallel rank have an optimizer of their own "
                 "where no optimizer is sharded, which is not supported",
@@ -54,7 +61,7 @@ ckpt::Target make_layer_wise_target(const TrainingState& source, const LayerWise
   job.placement.emplace(source, job.grid, job.vocabulary_rows);
   job.groups = target_groups(source, job.grid.sizes.expert_parallel);
   job.deals.emplace(source, *job.placement, job.groups.groups,
-                    RankDeals::Policy{source.is_sharded, spec.ownership});
+                    RankDeals::Policy{job.is_layer_wise(), spec.ownership});
   job.target.format = spec.format;
   job.target.not_carried = source.not_carried;
   note_what_changes(job);

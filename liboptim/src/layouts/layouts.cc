@@ -29,19 +29,20 @@ bool is_layer_wise_torch(const ckpt::Checkpoint& checkpoint) {
 }
 
 // What args of the common state say, which lies in the store since August 2026.
-enum class Sharding : uint8_t { LayerWise, None, Other };
+enum class StatedSharding : uint8_t { LayerWise, None, DistributedOptimizer };
 
-Sharding sharding_of(const Value& args) {
-  if (is_true(args, kLayerWiseArg)) return Sharding::LayerWise;
+StatedSharding sharding_of(const Value& args) {
+  if (is_true(args, kLayerWiseArg)) return StatedSharding::LayerWise;
   // Megatron-Core up to 0.16 says it by the optimizer's name.
   const auto optimizer = args.find("optimizer");
   if (optimizer && optimizer->is(ckpt::Kind::Str) && optimizer->text().starts_with("dist_")) {
-    return Sharding::Other;
+    return StatedSharding::DistributedOptimizer;
   }
-  return is_true(args, "use_distributed_optimizer") ? Sharding::Other : Sharding::None;
+  return is_true(args, "use_distributed_optimizer") ? StatedSharding::DistributedOptimizer
+                                                    : StatedSharding::None;
 }
 
-bool is_dist(const ckpt::Checkpoint& checkpoint, StoreLayout era, Sharding sharding) {
+bool is_dist(const ckpt::Checkpoint& checkpoint, StoreLayout era, StatedSharding sharding) {
   if (checkpoint.catalog().format != Format::TorchDist) return false;
   const bool is_in_store = checkpoint.catalog().find_object(kCommonStateKey) != nullptr;
   if (is_in_store != (era == StoreLayout::August2026)) return false;
@@ -51,10 +52,10 @@ bool is_dist(const ckpt::Checkpoint& checkpoint, StoreLayout era, Sharding shard
 }
 
 bool is_layer_wise_dist_of_april(const ckpt::Checkpoint& checkpoint) {
-  return is_dist(checkpoint, StoreLayout::April2026, Sharding::LayerWise);
+  return is_dist(checkpoint, StoreLayout::April2026, StatedSharding::LayerWise);
 }
 bool is_layer_wise_dist_of_august(const ckpt::Checkpoint& checkpoint) {
-  return is_dist(checkpoint, StoreLayout::August2026, Sharding::LayerWise);
+  return is_dist(checkpoint, StoreLayout::August2026, StatedSharding::LayerWise);
 }
 
 // Neither groups nor a tensor of an optimizer: the model of a run, saved without.
@@ -68,7 +69,7 @@ bool holds_model_alone(const ckpt::Checkpoint& checkpoint) {
 
 // Masters beside 16-bit weights: fp32 training has none, and is not read.
 bool is_unsharded_dist(const ckpt::Checkpoint& checkpoint) {
-  if (!is_dist(checkpoint, StoreLayout::April2026, Sharding::None)) return false;
+  if (!is_dist(checkpoint, StoreLayout::April2026, StatedSharding::None)) return false;
   if (holds_model_alone(checkpoint)) return true;
   return std::ranges::any_of(checkpoint.catalog().tensors, [](const ckpt::TensorEntry& tensor) {
     return tensor.key.starts_with(state_key(kMasterState, ""));
@@ -81,24 +82,26 @@ bool is_unsharded_torch(const ckpt::Checkpoint& checkpoint) {
   const ckpt::Document* const document = checkpoint.document(args.file());
   if (!args.are_there() || document == nullptr) return false;
   const auto stated = args_of(document->tree.root());
-  if (!stated || sharding_of(*stated) != Sharding::None) return false;
+  if (!stated || sharding_of(*stated) != StatedSharding::None) return false;
   const auto optimizer = document->tree.root().find("optimizer");
   if (!optimizer) return document->tree.root().find("model").has_value();
   return optimizer->is(ckpt::Kind::Dict) && optimizer->find("fp32_from_fp16_params");
 }
 
 constexpr LayoutRow kLayouts[] = {
-    {"LayerWise, torch", Format::Torch, true, StoreLayout::April2026, is_layer_wise_torch,
-     name_layer_wise_torch, add_torch_files},
-    {"LayerWise, torch_dist of April 2026", Format::TorchDist, true, StoreLayout::April2026,
-     is_layer_wise_dist_of_april, name_layer_wise_dist, add_torch_dist_files},
+    {"LayerWise, torch", Format::Torch, OptimizerSharding::LayerWise, StoreLayout::April2026,
+     is_layer_wise_torch, name_layer_wise_torch, add_torch_files},
+    {"LayerWise, torch_dist of April 2026", Format::TorchDist, OptimizerSharding::LayerWise,
+     StoreLayout::April2026, is_layer_wise_dist_of_april, name_layer_wise_dist,
+     add_torch_dist_files},
     // Beside it an AdamW of the chain is a DistributedOptimizer, fully reshardable.
-    {"LayerWise, torch_dist of August 2026", Format::TorchDist, true, StoreLayout::August2026,
-     is_layer_wise_dist_of_august, name_layer_wise_dist, add_torch_dist_files},
-    {"not sharded, torch", Format::Torch, false, StoreLayout::April2026, is_unsharded_torch,
-     name_unsharded_torch, add_torch_files},
-    {"not sharded, torch_dist", Format::TorchDist, false, StoreLayout::April2026, is_unsharded_dist,
-     name_layer_wise_dist, add_torch_dist_files},
+    {"LayerWise, torch_dist of August 2026", Format::TorchDist, OptimizerSharding::LayerWise,
+     StoreLayout::August2026, is_layer_wise_dist_of_august, name_layer_wise_dist,
+     add_torch_dist_files},
+    {"not sharded, torch", Format::Torch, OptimizerSharding::None, StoreLayout::April2026,
+     is_unsharded_torch, name_unsharded_torch, add_torch_files},
+    {"not sharded, torch_dist", Format::TorchDist, OptimizerSharding::None, StoreLayout::April2026,
+     is_unsharded_dist, name_layer_wise_dist, add_torch_dist_files},
 };
 
 }  // namespace
@@ -111,10 +114,10 @@ const LayoutRow* layout_of(const ckpt::Checkpoint& checkpoint) {
   return row == std::end(kLayouts) ? nullptr : &*row;
 }
 
-const LayoutRow* layout_to_write(Format container, StoreLayout era, bool is_sharded) {
+const LayoutRow* layout_to_write(Format container, StoreLayout era, OptimizerSharding sharding) {
   const auto row = std::ranges::find_if(kLayouts, [&](const LayoutRow& each) {
     return each.write != nullptr && each.container == container && each.era == era &&
-           each.is_sharded == is_sharded;
+           each.sharding == sharding;
   });
   return row == std::end(kLayouts) ? nullptr : &*row;
 }
@@ -128,7 +131,7 @@ TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint, const ReadOpti
   try {
     if (row != nullptr) {
       TrainingState state = row->read(checkpoint, options);
-      state.is_sharded = row->is_sharded;
+      state.sharding = row->sharding;
       if (options.model_only) {
         state.not_carried.push_back({"the optimizer's state", "--model-only leaves it out"});
       }

@@ -15,8 +15,7 @@ struct TargetJob;
 struct LayoutRow {
   std::string_view name;  // for people
   ckpt::Format container;
-  bool
-      is_sharded;  // whole parameters belong to ranks; else each rank has the state of all it holds
+  OptimizerSharding sharding;
   StoreLayout era;  // of Megatron, as it files the optimizers
   // Whether a checkpoint is of this layout. The first row that says so reads it.
   bool (*recognizes)(const ckpt::Checkpoint& checkpoint);
@@ -30,6 +29,7 @@ std::span<const LayoutRow> layouts();
 // The row that reads a checkpoint; null where none does.
 const LayoutRow* layout_of(const ckpt::Checkpoint& checkpoint);
 // The row that writes such files; null where there is none.
-const LayoutRow* layout_to_write(ckpt::Format container, StoreLayout era, bool is_sharded = true);
+const LayoutRow* layout_to_write(ckpt::Format container, StoreLayout era,
+                                 OptimizerSharding sharding = OptimizerSharding::LayerWise);
 
 }  // namespace optim

@@ -81,7 +81,8 @@ class NamedGroups {
     }
     for (const auto policy :
          {OwnershipPolicy::PingPong, OwnershipPolicy::Balanced, OwnershipPolicy::Lpt}) {
-      const RankDeals deals(*view_, placement, groups, {view_->is_sharded, policy});
+      const RankDeals deals(*view_, placement, groups,
+                            {view_->sharding == OptimizerSharding::LayerWise, policy});
       if (!is_of_writers(deals)) continue;
       for (const WorldRank& rank : ranks_of(view_->grid)) {
         for (const auto& group : deals.owned(rank.at)) {

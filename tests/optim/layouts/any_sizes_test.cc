@@ -31,10 +31,11 @@ std::string text_of(const optim::RunGrid& grid) {
 // The next sizes that the model fits and the format can store.
 optim::SizeChange next_sizes(Picker& random, const optim::TrainingState& state,
                              const ModelShape& shape, ckpt::Format format) {
+  const bool is_layer_wise = state.sharding == optim::OptimizerSharding::LayerWise;
   while (true) {
     optim::SizeChange change = test::random_sizes(random, shape, 24);
     // Megatron would give experts an optimizer of their own, which is not written.
-    if (!state.is_sharded && *change.expert_parallel > 1) continue;
+    if (!is_layer_wise && *change.expert_parallel > 1) continue;
     const uint32_t pp = *change.pipeline_parallel;
     if (pp > 1 && pick(random, 0, 2) == 0) {
       change.pipeline_layout =
@@ -42,7 +43,7 @@ optim::SizeChange next_sizes(Picker& random, const optim::TrainingState& state,
     }
     optim::RunGrid grid;
     if (test::error_of([&] { grid = optim::target_grid(state, change); })) continue;
-    const bool loses = !optim::loss_in_rank_files(optim::ranks_of(grid), state.is_sharded).empty();
+    const bool loses = !optim::loss_in_rank_files(optim::ranks_of(grid), is_layer_wise).empty();
     if (format == ckpt::Format::Torch && loses) continue;
     return change;
   }

@@ -58,7 +58,7 @@ void require_equal(const ckpt::Checkpoint& one, const ckpt::Checkpoint& other,
 std::vector<optim::LayoutRow> rows_for(const ckpt::Checkpoint& source) {
   std::vector<optim::LayoutRow> rows;
   for (const optim::LayoutRow& row : optim::layouts()) {
-    if (row.is_sharded == optim::layout_of(source)->is_sharded) rows.push_back(row);
+    if (row.sharding == optim::layout_of(source)->sharding) rows.push_back(row);
   }
   return rows;
 }
@@ -93,7 +93,7 @@ BOOST_AUTO_TEST_CASE(rows_have_names_of_their_own_and_are_found_by_what_they_wri
   for (const auto& row : optim::layouts()) {
     const auto same_name = [&](const auto& each) { return each.name == row.name; };
     BOOST_TEST(std::ranges::count_if(optim::layouts(), same_name) == 1);
-    BOOST_TEST(optim::layout_to_write(row.container, row.era, row.is_sharded) == &row);
+    BOOST_TEST(optim::layout_to_write(row.container, row.era, row.sharding) == &row);
   }
   BOOST_TEST(optim::layout_to_write(ckpt::Format::Torch, optim::StoreLayout::August2026) ==
              nullptr);

@@ -31,6 +31,7 @@ struct TargetJob {
   std::optional<RankDeals> deals = {};
   ckpt::Target target = {};
 
+  bool is_layer_wise() const { return source.sharding == OptimizerSharding::LayerWise; }
   bool size_changes() const { return grid != source.grid; }
   bool reseeds() const;
   bool format_changes() const { return spec.format != source.format; }

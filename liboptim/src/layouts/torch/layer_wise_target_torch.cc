@@ -334,7 +334,7 @@ ckpt::TargetFile optimizer_file(const TargetJob& job, const WorldRank& rank) {
 
 // Which Megatron could not store, or nobody can invent.
 void check_storable(const TargetJob& job) {
-  const std::string loss = loss_in_rank_files(job.ranks, job.source.is_sharded);
+  const std::string loss = loss_in_rank_files(job.ranks, job.is_layer_wise());
   if (!loss.empty()) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {},
                       "Megatron cannot store this grid in format torch: " + loss,
@@ -378,7 +378,7 @@ void add_torch_files(TargetJob& job) {
                "`torch` keeps one object of all experts of a rank");
     }
   }
-  if (job.source.is_sharded && !job.source.chain.empty()) {
+  if (job.is_layer_wise() && !job.source.chain.empty()) {
     for (const WorldRank& rank : job.ranks) job.target.files.push_back(optimizer_file(job, rank));
   }
   for (const WorldRank& rank : job.ranks) {
