@@ -89,7 +89,7 @@ def folder_differences(mine: DcpFolder, others: DcpFolder) -> list[str]:
     known = {".metadata", "common.pt", "metadata.json"}
     names = {path.name for path in mine.folder.iterdir()} - known
     return found + [f"file {name}: not expected" for name in sorted(names)
-                    if not name.endswith(".distcp") and name != "shardwise-proof.json"]
+                    if not name.endswith(".distcp")]
 
 
 def tensor_differences(

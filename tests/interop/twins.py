@@ -8,6 +8,7 @@ from comparing import CONVERSION_MAY_CHANGE, LOST_IN_TORCH_DIST, differences
 from reading import DcpFolder, dcp_differences, iteration_folder, load_torch_folder
 
 TRACKER = "latest_checkpointed_iteration.txt"
+PROOF = "shardwise-proof.json"  # ours alone (docs/formats/proof.md)
 
 
 def file_names(folder: Path) -> set[str]:
@@ -49,7 +50,7 @@ def torch_dist_differences(ours: Path, theirs: Path) -> list[str]:
 def root_differences(ours: Path, theirs: Path) -> list[str]:
     mine, others = ((root / TRACKER).read_bytes() for root in (ours, theirs))
     found = [] if mine == others else [f"tracker: {mine!r} | {others!r}"]
-    entries = {path.name for path in ours.iterdir()}
+    entries = {path.name for path in ours.iterdir()} - {PROOF}
     if entries != {TRACKER, iteration_folder(theirs).name}:
         found.append(f"in the root: {sorted(entries)}")
     return found

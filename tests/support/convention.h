@@ -24,6 +24,7 @@ inline constexpr ckpt::FolderConvention kConvention = {
     .backend_hint = "save it as torch_dist",
     .common_key = "common_backend",
     .manifest_hint = "whoever wrote it checks it",
+    .proof_file = "proof.json",
     .companions = kCompanions,
 };
 

@@ -57,6 +57,22 @@ Proven proven_by(const optim::ConvertReport& report) {
   return {is_published, is_published && report.verified_bytes != 0, report.masters_proven};
 }
 
+// Of each state: the elements in the source and in the result.
+json conservation_json(const optim::ConvertReport& report) {
+  json list = json::array();
+  for (const optim::StateCount& count : report.states) {
+    const auto source = std::ranges::find_if(report.source_states, [&](const auto& other) {
+      return other.state == count.state && other.is_of_experts == count.is_of_experts;
+    });
+    list.push_back({{"state", json_text(count.state)},
+                    {"experts", count.is_of_experts},
+                    {"tensors", count.tensor_count},
+                    {"source_elements", source->element_count},
+                    {"elements", count.element_count}});
+  }
+  return list;
+}
+
 json grid_json(const optim::RunGrid& grid) {
   const optim::ParallelSizes& sizes = grid.sizes;
   json document = {{"tensor_parallel", sizes.tensor_parallel},
@@ -109,6 +125,7 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
     document["source_grid"] = grid_json(report.source_grid);
     document["target_grid"] = grid_json(report.target_grid);
     document["ambiguous"] = ambiguous_json(report.ambiguous);
+    if (!report.states.empty()) document["conservation"] = conservation_json(report);
   }
   return document;
 }
@@ -163,6 +180,25 @@ void print_bytes(Console& console, const ConversionOptions& options,
     console.print_text((options.dry_run ? "would link " : "linked ") +
                        size_text(report.linked_bytes) + " of the source");
   }
+}
+
+// "weight 4096 -> 8192, fp32_param 4096 -> 8192, exp_avg 96".
+std::string counts_text(const optim::ConvertReport& report, bool of_experts) {
+  std::string text;
+  for (size_t i = 0; i < report.states.size(); ++i) {
+    const optim::StateCount &from = report.source_states[i], &to = report.states[i];
+    if (to.is_of_experts != of_experts) continue;
+    text += (text.empty() ? "" : ", ") + ckpt::escaped(to.state) + " ";
+    if (from.element_count != to.element_count) text += std::to_string(from.element_count) + " -> ";
+    text += std::to_string(to.element_count);
+  }
+  return text;
+}
+
+void print_conservation(Console& console, const optim::ConvertReport& report) {
+  const std::string others = counts_text(report, false), experts = counts_text(report, true);
+  if (!others.empty()) console.print_text("proven: every element is there once: " + others);
+  if (!experts.empty()) console.print_text("proven: of experts, too: " + experts);
 }
 
 void print_proven(Console& console, const optim::ConvertReport& report) {
@@ -247,6 +283,7 @@ void print_report(Console& console, const ConversionOptions& options,
     console.print_text("not carried: nothing");
   }
   print_proven(console, report);
+  print_conservation(console, report);
 }
 
 }  // namespace

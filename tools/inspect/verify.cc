@@ -148,6 +148,11 @@ std::vector<std::string> passed_checks(const optim::VerifyReport& report) {
   if (report.group_count != 0) {
     checks.push_back(count_text(report.group_count, "parameter group") + " checked");
   }
+  if (report.promised_state_count != 0) {
+    checks.push_back(
+        passed_text(report.kept_state_count, report.promised_state_count, "promised count", "OK"));
+  }
+  if (report.has_promised_digest) checks.push_back("the logical hash is the promised one");
   return checks;
 }
 
@@ -270,11 +275,14 @@ void print_report_as_json(Console& console, const optim::VerifyReport& report,
   document["checked"] = {{"checksums", report.findings.compared_checksums},
                          {"masters", report.master_count},
                          {"states", report.state_count},
-                         {"groups", report.group_count}};
+                         {"groups", report.group_count},
+                         {"promised_states", report.promised_state_count}};
   document["passed"] = {
       {"checksums", report.findings.compared_checksums - report.findings.failed_checksums},
       {"masters", report.matching_master_count},
-      {"states", report.sound_state_count}};
+      {"states", report.sound_state_count},
+      {"promised_states", report.kept_state_count},
+      {"promised_digest", report.has_promised_digest}};
   document["not_checked"] = to_json(report.not_checked);
   document["not_proven"] = to_json(report.not_proven);
   print_json(console, document);

@@ -32,7 +32,8 @@ CKPT_EXPORT std::vector<FileBeside> files_beside(const Checkpoint& checkpoint);
 // root, and what ranks keep in their folders that is no model or optimizer.
 CKPT_EXPORT std::vector<NotCarried> files_not_carried(const Checkpoint& checkpoint);
 
-// The content of a small text file in the folder; empty where there is none, or it is not small.
+// The content of a small text file in the folder, or, as "../NAME", in the root that was opened;
+// empty where there is none, or it is not small.
 CKPT_EXPORT std::string text_beside(const Checkpoint& checkpoint, const std::string& file_name);
 
 }  // namespace ckpt

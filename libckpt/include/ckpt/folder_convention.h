@@ -38,6 +38,9 @@ struct FolderConvention {
   std::string_view common_key;     // of backend_file where there is a common_file
   std::string_view manifest_hint;  // who reads an integrity.json that is not understood
 
+  // What a conversion promised of a root or a folder; who checks it knows the convention.
+  std::string_view proof_file;
+
   std::span<const Companion> companions;
 };
 

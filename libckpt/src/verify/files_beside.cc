@@ -115,8 +115,8 @@ class Lister {
   }
 
   bool belongs_to_root(const std::string& name) const {
-    return name == convention_->tracker || name == convention_->unnumbered ||
-           name.starts_with(convention_->iteration_prefix);
+    return name == convention_->tracker || name == convention_->proof_file ||
+           name == convention_->unnumbered || name.starts_with(convention_->iteration_prefix);
   }
 
   // Its iterations are checkpoints of their own.
@@ -171,7 +171,9 @@ std::vector<NotCarried> files_not_carried(const Checkpoint& checkpoint) {
 std::string text_beside(const Checkpoint& checkpoint, const std::string& file_name) {
   const auto kind = checkpoint.source().kind_of(checkpoint.folder() / file_name);
   if (kind != EntryKind::File) return {};
-  const auto file = open_verified(checkpoint, {file_name, checkpoint.shown_name(file_name)});
+  const bool is_in_root = file_name.starts_with("../");
+  const auto file = open_verified(checkpoint, {file_name, checkpoint.shown_name(file_name),
+                                               is_in_root ? FileRole::Tracker : FileRole::Plain});
   if (file->size_bytes() > checkpoint.limits().small_file_bytes_max) return {};
   std::string text(file->size_bytes(), '\0');
   file->read_at(0, std::as_writable_bytes(std::span(text)));

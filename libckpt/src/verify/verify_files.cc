@@ -198,7 +198,8 @@ std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<F
 
 bool is_about_files(const std::string& name, const FolderConvention* convention) {
   const bool is_backend = convention != nullptr && name == convention->backend_file;
-  return is_backend || name == ".metadata" || name == kIntegrityName ||
+  const bool is_proof = convention != nullptr && name == convention->proof_file;
+  return is_backend || is_proof || name == ".metadata" || name == kIntegrityName ||
          (name.starts_with("__") && name.ends_with(".metadata"));
 }
 

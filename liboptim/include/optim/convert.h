@@ -9,6 +9,7 @@
 
 #include <ckpt/convert.h>
 #include <ckpt/plain_target.h>
+#include <optim/conservation.h>
 #include <optim/layer_wise_checkpoint.h>
 #include <optim/layout_export.h>
 #include <optim/ownership.h>
@@ -39,8 +40,11 @@ using ReshardOptions = ConvertOptions;
 struct ConvertReport : ckpt::ConvertReport {
   uint64_t linked_bytes = 0;
   bool layer_wise = false;
-  RunGrid source_grid, target_grid;       // layer-wise only
-  std::vector<AmbiguousParam> ambiguous;  // layer-wise only
+  RunGrid source_grid, target_grid;  // layer-wise only
+  // Of what this call published: the elements of the source, and those that were found in the
+  // result.
+  std::vector<StateCount> source_states, states;  // layer-wise only
+  std::vector<AmbiguousParam> ambiguous;          // layer-wise only
   // Every 16-bit weight of the result is its fp32 master, rounded.
   bool masters_proven = false;
 };

@@ -43,6 +43,7 @@ inline constexpr ckpt::FolderConvention kMegatronFolders = {
         "torch_dist",
     .common_key = "common_backend",
     .manifest_hint = "whoever wrote it checks it: Megatron-Core with --verify-integrity",
+    .proof_file = "shardwise-proof.json",
     .companions = kMegatronCompanions,
 };
 

@@ -21,11 +21,15 @@ struct VerifyReport {
   ckpt::Format format = ckpt::Format::Torch;
   std::optional<int64_t> iteration;
   ckpt::Findings findings;
-  uint64_t master_count = 0;            // chunks of masters that were compared with their weights
-  uint64_t matching_master_count = 0;   // of these, those that round to them
-  uint64_t state_count = 0;             // chunks of optimizer state whose values were looked at
-  uint64_t sound_state_count = 0;       // of these, those that hold nothing but what they may
-  uint64_t group_count = 0;             // parameter groups
+  uint64_t master_count = 0;           // chunks of masters that were compared with their weights
+  uint64_t matching_master_count = 0;  // of these, those that round to them
+  uint64_t state_count = 0;            // chunks of optimizer state whose values were looked at
+  uint64_t sound_state_count = 0;      // of these, those that hold nothing but what they may
+  uint64_t group_count = 0;            // parameter groups
+  // Of shardwise-proof.json, if there is one: the states whose elements it counts, those of which
+  // the folder has as many, and whether it has the logical hash.
+  uint64_t promised_state_count = 0, kept_state_count = 0;
+  bool has_promised_digest = false;
   std::vector<NotChecked> not_checked;  // what nothing was looked at for, and why
   // What was looked at, and may be right or not: what it must be cannot be told from the files.
   std::vector<NotProven> not_proven;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <stdexcept>
 
 #include <ckpt/error.h>
 #include <optim/logical_inventory.h>
@@ -56,12 +57,23 @@ TrainingState as_of_august(TrainingState view) {
   return view;
 }
 
-ckpt::Inventory read_inventory(const ckpt::Checkpoint& written, const ReadOptions& options) {
+TrainingState read_state(const ckpt::Checkpoint& written, const ReadOptions& options) {
   try {
-    return logical_inventory(name_layer_wise(written, options));
+    return name_layer_wise(written, options);
   } catch (const ckpt::Error& error) {
     ckpt::refuse_unreadable(error);
   }
+}
+
+// Each element of each state, and no other.
+void require_counts(const std::vector<StateCount>& wanted, const TrainingState& found) {
+  const std::vector<StateCount> counts = count_states(found);
+  for (const StateCount& count : wanted) {
+    if (std::ranges::find(counts, count) != counts.end()) continue;
+    throw std::logic_error("the result does not hold " + std::to_string(count.element_count) +
+                           " elements of " + ckpt::escaped(count.state));
+  }
+  if (counts.size() != wanted.size()) throw std::logic_error("the result holds other states");
 }
 
 // The first rows of a tensor.
@@ -116,6 +128,11 @@ ckpt::Checkpoint open_written(const fs::path& written, const ckpt::ConvertOption
 
 }  // namespace
 
+ckpt::Inventory inventory_as(const TrainingState& view, StoreLayout layout) {
+  const bool is_of_august = layout == StoreLayout::August2026;
+  return is_of_august ? logical_inventory(as_of_august(view)) : logical_inventory(view);
+}
+
 CheckWritten plain_check(const ckpt::Checkpoint& source, ckpt::TargetSpec spec,
                          std::vector<ckpt::NotCarried> not_carried,
                          const ckpt::ConvertOptions& options) {
@@ -134,10 +151,10 @@ CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSour
           not_carried = std::move(not_carried)](const fs::path& written) {
     refuse_damage(written, options);
     const ckpt::Checkpoint result = open_written(written, options);
-    const bool is_of_august = made.layout == StoreLayout::August2026;
-    ckpt::Inventory wanted =
-        is_of_august ? logical_inventory(as_of_august(view)) : logical_inventory(view);
-    ckpt::Inventory found = read_inventory(result, reading);
+    ckpt::Inventory wanted = inventory_as(view, made.layout);
+    const TrainingState state = read_state(result, reading);
+    require_counts(made.states, state);
+    ckpt::Inventory found = logical_inventory(state);
     if (made.vocabulary_rows != 0) cut_to_common_rows(view, made.vocabulary_rows, {wanted, found});
     ckpt::require_same_content({wanted, payloads}, {found, result},
                                content_check(not_carried, options));

@@ -21,8 +21,12 @@ CheckWritten plain_check(const ckpt::Checkpoint& source, ckpt::TargetSpec spec,
 
 struct WrittenAs {
   StoreLayout layout;
-  uint64_t vocabulary_rows;  // target_vocabulary() of its grid
+  uint64_t vocabulary_rows;        // target_vocabulary() of its grid
+  std::vector<StateCount> states;  // that the result must have
 };
+
+// Of a view, what `hash --logical` covers of a result in that layout.
+ckpt::Inventory inventory_as(const TrainingState& view, StoreLayout layout);
 
 // Of what make_layer_wise_target() made of a view. `payloads`: what the view's chunks lie in.
 // Embeddings that the target pads otherwise are compared in the rows that both have.

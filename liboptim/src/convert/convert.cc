@@ -6,6 +6,7 @@
 #include <ckpt/convert.h>
 #include <ckpt/error.h>
 #include <ckpt/files_beside.h>
+#include <ckpt/hash.h>
 #include <ckpt/plain_target.h>
 #include <ckpt/root.h>
 #include <ckpt/write_target.h>
@@ -17,8 +18,10 @@
 #include "args/run_grid.h"
 #include "convert/check_result.h"
 #include "convert/cut_rows.h"
+#include "convert/links.h"
 #include "convert/model_folder.h"
 #include "layouts/target/layer_wise_target.h"
+#include "proof/proof_file.h"
 #include "state/passing_proof.h"
 #include "verify/iteration_check.h"
 #include "verify/other_roundings.h"
@@ -37,10 +40,6 @@ void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous) {
                   "' as well, so its values do not prove its name",
               "without --strict the ping-pong deal decides, and such parameters are listed");
 }
-
-const std::string kCommonName(kMegatronFolders.common_file);
-
-using Links = std::vector<ckpt::LinkedFile>;
 
 // Where a conversion comes from and goes to, as the caller named them; what is linked; and what
 // must not throw before anything is published.
@@ -86,59 +85,6 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
     ckpt::set_latest(job.destination, place.filename().string(), kMegatronFolders);
   }
   return report;
-}
-
-void require_linkable(const ckpt::Checkpoint& source, const TrainingState& view,
-                      const LayerWiseTargetSpec& spec, uint64_t vocabulary_rows) {
-  if (spec.format != ckpt::Format::TorchDist || view.format != ckpt::Format::TorchDist) {
-    throw Error(ErrorCode::Unsupported, {},
-                "only torch_dist can be linked: in `torch`, files hold what their rank owns",
-                "leave out --link, so that files are copied");
-  }
-  if (source.document(kCommonName) == nullptr) {
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "cannot be linked: its common state, which changes, is in the store",
-                "leave out --link, so that files are copied");
-  }
-  if (vocabulary_rows != target_vocabulary(view, view.grid, {})) {
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "cannot be linked: the padding of the vocabulary changes with these sizes",
-                "leave out --link, so that files are copied");
-  }
-}
-
-// Random states belong to pipeline stages and tensor parallel ranks.
-bool has_same_stages(const RunGrid& a, const RunGrid& b) {
-  return a.sizes.tensor_parallel == b.sizes.tensor_parallel &&
-         a.sizes.pipeline_parallel == b.sizes.pipeline_parallel;
-}
-
-// Links all files of the source that the target does not write itself. Where random states stay,
-// .metadata does, too.
-Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target, bool same_places) {
-  std::filesystem::path folder;  // of the iteration, in a root
-  for (const ckpt::TargetFile& file : target.files) {
-    if (file.path.ends_with(kCommonName)) folder = std::filesystem::path(file.path).parent_path();
-  }
-  std::erase_if(target.files, [&](const ckpt::TargetFile& file) {
-    const std::string name = std::filesystem::path(file.path).filename();
-    const bool is_metadata = name == ".metadata" || name.ends_with(".distcp");
-    return name == kMegatronFolders.backend_file || (same_places && is_metadata);
-  });
-  std::set<std::string> written;
-  for (const ckpt::TargetFile& file : target.files) written.insert(file.path);
-  Links links;
-  for (const std::filesystem::path& file : source.files()) {
-    const std::string path = (folder / file.lexically_relative(source.folder())).string();
-    if (!written.contains(path)) links.push_back({file, path});
-  }
-  return links;
-}
-
-uint64_t count_bytes(const Links& links) {
-  uint64_t sum_bytes = 0;
-  for (const ckpt::LinkedFile& link : links) sum_bytes += std::filesystem::file_size(link.source);
-  return sum_bytes;
 }
 
 // Numbered masters are proven to belong to their names with the bytes that are copied.
@@ -191,52 +137,120 @@ void list_files_beside(const ckpt::Checkpoint& source, ckpt::Target& target) {
   }
 }
 
+// A training state on its way to its destination.
+struct NamedConversion {
+  const TrainingState& view;
+  LayerWiseTargetSpec spec = {};  // not of safetensors
+  RunGrid grid = {};
+  uint64_t rows = 0;  // of the vocabulary; 0: as they are
+  ckpt::Target target = {};
+};
+
+// A result that has every tensor and object of the source as it is has its logical hash, too.
+bool keeps_digest(const Proof& proof) {
+  const bool has_all = std::ranges::all_of(proof.not_carried, [](const ckpt::NotCarried& lost) {
+    return lost.is_changed || !lost.missing_key;
+  });
+  return has_all && proof.source.states == proof.target.states;
+}
+
+// `hash --logical` of the result: computed under --verify, which reads everything anyway; else as
+// the source's own proof has it, which then is checked with the result. Empty: not known.
+std::string digest_of_result(const NamedConversion& made, const ckpt::Checkpoint& source,
+                             const ConvertOptions& options) {
+  const ckpt::ConvertOptions& base = options.base;
+  if (base.verify && base.share.world_size == 1 && !base.finish && !base.dry_run) {
+    ckpt::ExecuteOptions hashing;
+    hashing.threads = base.execute.threads;
+    hashing.stop = base.execute.stop;
+    hashing.on_progress = base.execute.on_progress;
+    return hex(ckpt::hash(inventory_as(made.view, made.spec.layout), source, hashing).digest);
+  }
+  if (options.model_only || made.spec.layout != StoreLayout::April2026) return {};
+  const auto promise = promise_of(source);
+  return promise ? promise->logical_digest : "";
+}
+
+// Beside the iteration, in the root that is written; else in the folder.
+void add_proof(const Job& job, const ConvertOptions& options, NamedConversion& made) {
+  const TrainingState& view = made.view;
+  Proof proof;
+  proof.source = {view.format, view.grid, count_states(view)};
+  proof.target = {made.spec.format, made.grid, count_states(view, made.rows)};
+  proof.not_carried = made.target.not_carried;
+  proof.masters_proven = may_be_proven(view, job);
+  if (keeps_digest(proof)) proof.logical_digest = digest_of_result(made, job.source, options);
+  if (made.spec.as_root) proof.folder = view.folder_name;
+  made.target.files.push_back({std::string(kMegatronFolders.proof_file), {}, text_of(proof)});
+}
+
+NamedConversion to_safetensors(const TrainingState& view, Job& job, const ConvertOptions& options) {
+  NamedConversion made{.view = view, .grid = view.grid};
+  if (options.on_grids) options.on_grids(view.grid, view.grid, view.facts.expert_count > 0);
+  made.target = make_layer_wise_safetensors(view, options.base.keys,
+                                            ckpt::is_safetensors_folder(job.destination));
+  list_files_beside(job.source, made.target);
+  job.check_result =
+      layer_wise_safetensors_check(view, job.source, made.target.not_carried, options.base);
+  return made;
+}
+
+NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOptions& options) {
+  NamedConversion made{.view = view, .grid = target_grid(view, options.sizes)};
+  LayerWiseTargetSpec& spec = made.spec;
+  spec.format = options.base.format.value_or(view.format);
+  spec.sizes = options.sizes;
+  spec.ownership = options.ownership;
+  spec.rng = options.rng;
+  spec.as_root = job.source.was_root() && !options.into;
+  spec.layout = options.layout;
+  made.rows = target_vocabulary(view, made.grid, spec.sizes);
+  if (job.link) {
+    require_linkable(job.source, view, spec, made.rows);
+    spec.linked = &job.source;
+  }
+  if (options.on_grids) options.on_grids(view.grid, made.grid, view.facts.expert_count > 0);
+  made.target = make_layer_wise_target(view, spec);
+  tell_cut_rows(view, job.source, made.rows, made.target);
+  list_files_beside(job.source, made.target);
+  const WrittenAs written{spec.layout, made.rows, count_states(view, made.rows)};
+  job.check_result =
+      layer_wise_check(view, job.source, written, made.target.not_carried, options.base);
+  if (job.link) {
+    job.links = link_what_stays(job.source, made.target, has_same_stages(view.grid, made.grid));
+  }
+  // A conversion that changes no size writes the files that Megatron writes, and no other.
+  if (!options.sizes.empty() || options.base.verify) add_proof(job, options, made);
+  return made;
+}
+
 ConvertReport convert_named(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
-  const bool to_safetensors = options.base.format == ckpt::Format::Safetensors;
-  if (to_safetensors && options.into) {
+  const bool as_safetensors = options.base.format == ckpt::Format::Safetensors;
+  if (as_safetensors && options.into) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "safetensors cannot be added to a checkpoint root as an iteration");
   }
-  if (!to_safetensors && !options.base.keys.empty()) {
+  if (!as_safetensors && !options.base.keys.empty()) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "a Megatron checkpoint is converted as a whole: its optimizer refers to all keys",
                 "--to safetensors can select and rename keys");
   }
   const TrainingState view =
       name_layer_wise(source, {.rules = options.rules, .model_only = options.model_only});
-  LayerWiseTargetSpec spec;
-  spec.format = options.base.format.value_or(view.format);
-  spec.sizes = options.sizes;
-  spec.ownership = options.ownership;
-  spec.rng = options.rng;
-  spec.as_root = source.was_root() && !options.into;
-  spec.layout = options.layout;
-  const bool as_folder = ckpt::is_safetensors_folder(job.destination);
-  const RunGrid grid = to_safetensors ? view.grid : target_grid(view, spec.sizes);
-  const uint64_t rows = to_safetensors ? 0 : target_vocabulary(view, grid, spec.sizes);
-  if (job.link) {
-    require_linkable(source, view, spec, rows);
-    spec.linked = &source;
-  }
-  if (options.on_grids) options.on_grids(view.grid, grid, view.facts.expert_count > 0);
-  ckpt::Target target = to_safetensors
-                            ? make_layer_wise_safetensors(view, options.base.keys, as_folder)
-                            : make_layer_wise_target(view, spec);
-  tell_cut_rows(view, source, rows, target);
-  list_files_beside(source, target);
-  job.check_result =
-      to_safetensors
-          ? layer_wise_safetensors_check(view, source, target.not_carried, options.base)
-          : layer_wise_check(view, source, {spec.layout, rows}, target.not_carried, options.base);
-  if (job.link) job.links = link_what_stays(source, target, has_same_stages(view.grid, grid));
+  NamedConversion made =
+      as_safetensors ? to_safetensors(view, job, options) : to_megatron(view, job, options);
   ConvertReport report = may_be_proven(view, job)
-                             ? write_proven(view, job, std::move(target), options)
-                             : write(job, std::move(target), options);
+                             ? write_proven(view, job, std::move(made.target), options)
+                             : write(job, std::move(made.target), options);
   report.linked_bytes = count_bytes(job.links);
   report.layer_wise = true;
   report.source_grid = view.grid;
-  report.target_grid = grid;
+  report.target_grid = made.grid;
+  if (report.outcome == ckpt::Outcome::Published && options.base.keys.empty()) {
+    report.source_states = count_states(view);
+    report.states = count_states(view, made.rows);
+  }
   return report;
 }
 

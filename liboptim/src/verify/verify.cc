@@ -13,6 +13,7 @@
 #include "state/left_out.h"
 #include "verify/group_check.h"
 #include "verify/iteration_check.h"
+#include "verify/proof_check.h"
 #include "verify/rank_folder_check.h"
 #include "verify/state_check.h"
 
@@ -163,6 +164,7 @@ VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& opt
     }
   }
   check_groups(checkpoint, report);
+  check_proof(checkpoint, options, report);
   if (options.share.rank != 0) drop_what_the_first_says(report);
   ckpt::VerifyOptions with_watch = options;
   with_watch.selection = selection;

@@ -16,7 +16,7 @@ facts = {
     "files and sizes": planned == found and len(planned) == len(plan["files"]),
     "sum": plan["total_bytes"] == sum(found.values()) == done["total_bytes"],
     "peak memory": plan["peak_memory_bytes"] > 0 and "peak_memory_bytes" not in done,
-    "the rest": all(plan[name] == done[name] for name in done if name not in ("dry_run", "outcome", "verified_bytes", "carried", "proven")),
+    "the rest": all(plan[name] == done[name] for name in done if name not in ("dry_run", "outcome", "verified_bytes", "carried", "proven", "conservation")),
 }
 wrong = [name for name, holds in facts.items() if not holds]
 print("the plan is what was done" if not wrong else f"not as planned: {wrong}\n{plan}\n{done}\n{found}")

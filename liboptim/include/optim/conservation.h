@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <optim/layout_export.h>
+#include <optim/training_state.h>
+
+namespace optim {
+
+// The elements of one state of all parameters. Experts are counted apart: they are what a change of
+// layout loses first.
+struct StateCount {
+  std::string state;  // "weight", "fp32_param", "exp_avg", ...
+  bool is_of_experts = false;
+  uint64_t tensor_count = 0, element_count = 0;
+  bool operator==(const StateCount&) const = default;
+};
+
+// Pure. In the order in which the states come, weights first; those of experts behind the others.
+OPTIM_LAYOUT_EXPORT std::vector<StateCount> count_states(const TrainingState& state);
+
+// The same with the rows that embeddings and output layer get in a target: target_vocabulary(); 0:
+// those that they have.
+OPTIM_LAYOUT_EXPORT std::vector<StateCount> count_states(const TrainingState& state,
+                                                         uint64_t vocabulary_rows);
+
+}  // namespace optim

@@ -1,0 +1,72 @@
+// Which files of a torch_dist source a result at other sizes shares with it.
+#include "convert/links.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include <ckpt/error.h>
+#include <optim/megatron_folders.h>
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+
+const std::string kCommonName(kMegatronFolders.common_file);
+
+}  // namespace
+
+void require_linkable(const ckpt::Checkpoint& source, const TrainingState& view,
+                      const LayerWiseTargetSpec& spec, uint64_t vocabulary_rows) {
+  if (spec.format != ckpt::Format::TorchDist || view.format != ckpt::Format::TorchDist) {
+    throw Error(ErrorCode::Unsupported, {},
+                "only torch_dist can be linked: in `torch`, files hold what their rank owns",
+                "leave out --link, so that files are copied");
+  }
+  if (source.document(kCommonName) == nullptr) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "cannot be linked: its common state, which changes, is in the store",
+                "leave out --link, so that files are copied");
+  }
+  if (vocabulary_rows != target_vocabulary(view, view.grid, {})) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "cannot be linked: the padding of the vocabulary changes with these sizes",
+                "leave out --link, so that files are copied");
+  }
+}
+
+bool has_same_stages(const RunGrid& a, const RunGrid& b) {
+  return a.sizes.tensor_parallel == b.sizes.tensor_parallel &&
+         a.sizes.pipeline_parallel == b.sizes.pipeline_parallel;
+}
+
+Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target, bool same_places) {
+  std::filesystem::path folder;  // of the iteration, in a root
+  for (const ckpt::TargetFile& file : target.files) {
+    if (file.path.ends_with(kCommonName)) folder = std::filesystem::path(file.path).parent_path();
+  }
+  std::erase_if(target.files, [&](const ckpt::TargetFile& file) {
+    const std::string name = std::filesystem::path(file.path).filename();
+    const bool is_metadata = name == ".metadata" || name.ends_with(".distcp");
+    return name == kMegatronFolders.backend_file || (same_places && is_metadata);
+  });
+  std::set<std::string> written;
+  for (const ckpt::TargetFile& file : target.files) written.insert(file.path);
+  Links links;
+  for (const std::filesystem::path& file : source.files()) {
+    const std::string path = (folder / file.lexically_relative(source.folder())).string();
+    if (!written.contains(path)) links.push_back({file, path});
+  }
+  return links;
+}
+
+uint64_t count_bytes(const Links& links) {
+  uint64_t sum_bytes = 0;
+  for (const ckpt::LinkedFile& link : links) sum_bytes += std::filesystem::file_size(link.source);
+  return sum_bytes;
+}
+
+}  // namespace optim

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <ckpt/checkpoint.h>
+#include <optim/verify.h>
+
+namespace optim {
+
+// What shardwise-proof.json promises of the folder in which it lies: the elements of each state,
+// and, unless only the structure is looked at, the logical hash of all. Nothing where there is
+// none.
+void check_proof(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options,
+                 VerifyReport& report);
+
+}  // namespace optim
