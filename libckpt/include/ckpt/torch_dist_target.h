@@ -22,10 +22,10 @@ struct DistChunk {
   std::string key;
   DType dtype = DType::Float32;
   Extents global_shape;
-  Box box;                     // of the stored tensor
-  TensorSource source;         // without a tensor: zeros
-  uint32_t rank = 0;           // writes it to __{rank}_0.distcp
-  bool requires_grad = false;  // what .metadata says of the tensor
+  Box box;                                        // of the stored tensor
+  TensorSource source;                            // without a tensor: zeros
+  uint32_t rank = 0;                              // writes it to __{rank}_0.distcp
+  bool requires_grad = false;                     // what .metadata says of the tensor
   std::optional<DistPlace> place = std::nullopt;  // instead of source and rank
 };
 struct DistObject {
@@ -41,7 +41,7 @@ struct DistSpec {
       chunks;  // in the order of their files; metadata lists keys in order of first use
   uint32_t rank_count = 1;
   bool chunk_index = false;               // plain DCP numbers the chunks of a tensor
-  std::optional<ValueTree> planner_data;  // plain DCP
+  std::optional<ValueTree> planner_data;  // plain DCP: {key: (step, ...)}, all strings or ints
 };
 // The .distcp files and .metadata (last). The caller adds what a convention wants beside them.
 CKPT_EXPORT std::vector<TargetFile> make_torch_dist_files(const DistSpec& spec);

@@ -1,4 +1,3 @@
-#include <ckpt/archive_layout.h>
 #include <ckpt/error.h>
 #include <ckpt/plan.h>
 
@@ -7,6 +6,7 @@
 #include "base/checked_math.h"
 #include "model/flat_range.h"
 #include "model/overlap_index.h"
+#include "target/archive_layouts.h"
 
 namespace ckpt {
 
@@ -97,7 +97,7 @@ class Planner {
   // Returns how long the archive is.
   uint64_t add_archive(uint32_t file, uint32_t index, uint64_t archive_offset_bytes) {
     const TargetArchive& archive = target_.files[file].archives[index];
-    const ArchiveLayout layout = archive_layout(archive);
+    const ArchiveLayout& layout = layouts_.of(archive);
     for (uint32_t r = 0; r < archive.records.size(); ++r) {
       const uint64_t offset_bytes = archive_offset_bytes + layout.records[r].offset_bytes;
       plan_.records.push_back(
@@ -165,6 +165,7 @@ class Planner {
   }
 
   const Target& target_;
+  ArchiveLayouts layouts_;
   ChunkIndices indices_;
   Plan plan_;
 };

@@ -184,8 +184,15 @@ class Reader {
 
   void order_model() {
     add_unsharded();
-    std::ranges::stable_sort(view_.model, {},
-                             [this](const ModelEntry& entry) { return position_of(entry.name); });
+    using Placed = std::pair<ModelPlace, ModelEntry>;
+    std::vector<Placed> placed;
+    for (ModelEntry& entry : view_.model) {
+      const ModelPlace place = position_of(entry.name);
+      placed.emplace_back(place, std::move(entry));
+    }
+    std::ranges::stable_sort(placed, {}, &Placed::first);
+    view_.model.clear();
+    for (Placed& entry : placed) view_.model.push_back(std::move(entry.second));
   }
 
   // What Megatron leaves out of sharded state dicts, where it is None; the model's own have it: the

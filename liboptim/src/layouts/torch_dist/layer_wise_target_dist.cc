@@ -72,6 +72,12 @@ class DistWriter {
     add_archive(std::move(key), archive, archive.tree().list({object}), writer);
   }
 
+  static std::shared_ptr<const ValueTree> make_list_of_none() {
+    ValueTree tree;
+    tree.set_root(tree.list({tree.none()}));
+    return std::make_shared<const ValueTree>(std::move(tree));
+  }
+
   void add_archive(std::string key, ArchiveBuilder& archive, NodeId root, uint32_t writer) {
     ckpt::TargetArchive made = archive.finish("archive", root);
     spec_.objects.push_back(
@@ -116,14 +122,15 @@ class DistWriter {
   }
 
   void add_extra_state(const ModelEntry& entry, const ShardedName& sharded, uint32_t stage) {
-    ArchiveBuilder archive;
-    NodeId object = ckpt::kNoNode;
-    if (const ckpt::Document* const document = extra_state_of(entry, sharded)) {
-      object = archive.carry(document->tree.root(), *document);
-    } else {
-      object = archive.tree().none();
+    const uint32_t writer = writers_.of_dense(0, stage)[0];
+    const ckpt::Document* const document = extra_state_of(entry, sharded);
+    if (document == nullptr) {
+      spec_.objects.push_back({extra_state_key(sharded), list_of_none_, {}, writer});
+      return;
     }
-    add_object(extra_state_key(sharded), archive, object, writers_.of_dense(0, stage)[0]);
+    ArchiveBuilder archive;
+    const NodeId object = archive.carry(document->tree.root(), *document);
+    add_object(extra_state_key(sharded), archive, object, writer);
   }
 
   // At the size that they are of, they are carried as they are; else with rerun_state_machine lost.
@@ -259,6 +266,7 @@ class DistWriter {
   KeyRules rules_;
   HoldingRanks writers_;
   ckpt::DistSpec spec_;
+  std::shared_ptr<const ValueTree> list_of_none_ = make_list_of_none();  // one for 10^5 of objects
   std::optional<uint32_t> rng_writer_;  // one for all, where the others' files are linked
 };
 

@@ -1,0 +1,146 @@
+// Opcodes of protocols 2 and 4, and the memo.
+#include "codec/pickle_emitter.h"
+
+#include <bit>
+
+#include <ckpt/error.h>
+
+#include "codec/big_integer.h"
+#include "codec/python_text.h"
+
+namespace ckpt::pickle {
+
+void Emitter::start() {
+  is_counting_ = false;
+  memo_count_ = 0;
+  put(Op::Proto);
+  put_byte(static_cast<uint8_t>(protocol_));
+}
+
+void Emitter::put_text(Text& text) {
+  auto& [uses, memo_index] = text.second;
+  if (is_counting_) {
+    ++uses;
+    return;
+  }
+  if (memo_index) return get(*memo_index);
+  const auto& [kind, module, name] = text.first;
+  kind == Kind::Str ? put_unicode(name) : put_global(module, name);
+  if (uses >= 2) memo_index = remember();
+}
+
+uint32_t Emitter::remember() {
+  const uint32_t index = memo_count_++;
+  if (protocol_ >= 4) {
+    put(Op::Memoize);
+  } else if (index < 256) {
+    put(Op::BinPut);
+    put_byte(static_cast<uint8_t>(index));
+  } else {
+    put(Op::LongBinPut);
+    put_u32(index);
+  }
+  return index;
+}
+
+void Emitter::get(uint32_t memo_index) {
+  if (memo_index < 256) {
+    put(Op::BinGet);
+    put_byte(static_cast<uint8_t>(memo_index));
+  } else {
+    put(Op::LongBinGet);
+    put_u32(memo_index);
+  }
+}
+
+void Emitter::put_int(int64_t value) {
+  if (value >= 0 && value < 256) {
+    put(Op::BinInt1);
+    put_byte(static_cast<uint8_t>(value));
+  } else if (value >= 0 && value < 65536) {
+    put(Op::BinInt2);
+    put_little_endian<2>(static_cast<uint64_t>(value));
+  } else if (value >= INT32_MIN && value <= INT32_MAX) {
+    put(Op::BinInt);
+    put_u32(static_cast<uint32_t>(value));
+  } else {
+    put_big_int(std::to_string(value));
+  }
+}
+
+void Emitter::put_big_int(std::string_view decimal) { put_long(little_endian_bytes(decimal)); }
+
+void Emitter::put_long(std::string_view little_endian) {
+  if (little_endian.size() < 256) {
+    put(Op::Long1);
+    put_byte(static_cast<uint8_t>(little_endian.size()));
+  } else {
+    put(Op::Long4);
+    put_u32(little_endian.size());
+  }
+  put_raw(little_endian);
+}
+
+void Emitter::put_float(double value) {
+  put(Op::BinFloat);
+  const auto bits = std::bit_cast<uint64_t>(value);
+  for (int shift = 56; shift >= 0; shift -= 8) put_byte(static_cast<uint8_t>(bits >> shift));
+}
+
+void Emitter::put_unicode(std::string_view text) {
+  if (protocol_ >= 4 && text.size() < 256) {
+    put(Op::ShortBinUnicode);
+    put_byte(static_cast<uint8_t>(text.size()));
+  } else {
+    put(Op::BinUnicode);
+    put_u32(text.size());
+  }
+  put_raw(text);
+}
+
+void Emitter::put_global(std::string_view module, std::string_view name) {
+  if (protocol_ >= 4) {
+    put_unicode(module);
+    put_unicode(name);
+    return put(Op::StackGlobal);
+  }
+  if (name.find_first_of(".\n") != name.npos || module.find('\n') != module.npos) {
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = std::string(name)},
+                "pickle protocol 2 has no such class name");
+  }
+  put(Op::Global);
+  put_raw(module);
+  put_raw("\n");
+  put_raw(name);
+  put_raw("\n");
+}
+
+// Protocol 2 has no bytes: Python writes _codecs.encode(latin-1 text, 'latin1').
+void Emitter::put_bytes(std::string_view content, bool as_bytearray) {
+  if (protocol_ < 4 || as_bytearray) return put_encoded(content, as_bytearray);
+  if (content.size() < 256) {
+    put(Op::ShortBinBytes);
+    put_byte(static_cast<uint8_t>(content.size()));
+  } else {
+    put(Op::BinBytes);
+    put_u32(content.size());
+  }
+  put_raw(content);
+}
+
+void Emitter::put_encoded(std::string_view content, bool as_bytearray) {
+  std::string latin1;
+  for (const char c : content) append_utf8(latin1, static_cast<uint8_t>(c));
+  if (as_bytearray) put_global(protocol_ >= 4 ? "builtins" : "__builtin__", "bytearray");
+  put_global("_codecs", "encode");
+  put_unicode(latin1);
+  put_unicode("latin1");
+  put(Op::Tuple2);
+  put(Op::Reduce);
+  if (as_bytearray) {
+    put(Op::Tuple1);
+    put(Op::Reduce);
+  }
+}
+
+}  // namespace ckpt::pickle

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include <ckpt/value.h>
+
+#include "codec/pickle_opcodes.h"
+
+namespace ckpt::pickle {
+
+inline constexpr size_t kBatchItems = 1000;  // as Python: bounds the reader's stack
+
+// The opcodes of one pickle, in the order in which they are put, and what of it is remembered.
+// What is used again must be remembered when it is first put, so text and classes are counted
+// beforehand: whoever walks over the content once more instead of counting by itself puts
+// everything twice, with start() in between.
+class Emitter {
+ public:
+  // Text and classes are equal when they look equal. Ordered: see base/text_map.h. Views of what
+  // must outlive this.
+  using TextKey = std::tuple<Kind, std::string_view, std::string_view>;
+  struct TextUse {
+    uint32_t uses = 0;
+    std::optional<uint32_t> memo_index;
+  };
+  using Text = std::pair<const TextKey, TextUse>;
+
+  explicit Emitter(int protocol) : protocol_(protocol) {}
+
+  int protocol() const { return protocol_; }
+  bool is_counting() const { return is_counting_; }
+  // Until now nothing was written, and put_text() counted.
+  void start();
+  std::string take() { return std::move(out_); }
+
+  Text& text(std::string_view content) { return text_of({Kind::Str, {}, content}); }
+  Text& global(std::string_view module, std::string_view name) {
+    return text_of({Kind::Global, module, name});
+  }
+  // The first time itself, then by its place in the memo.
+  void put_text(Text& text);
+
+  // Remembers what was just put; returns its place for get().
+  uint32_t remember();
+  void get(uint32_t memo_index);
+
+  void put(Op op) { put_byte(static_cast<uint8_t>(op)); }
+  void put_int(int64_t value);
+  void put_big_int(std::string_view decimal);
+  void put_float(double value);
+  void put_bytes(std::string_view content, bool as_bytearray);
+  void put_global(std::string_view module, std::string_view name);
+
+ private:
+  Text& text_of(TextKey key) { return *texts_.try_emplace(key).first; }
+
+  void put_byte(uint8_t byte) {
+    if (!is_counting_) out_ += static_cast<char>(byte);
+  }
+  void put_raw(std::string_view bytes) {
+    if (!is_counting_) out_ += bytes;
+  }
+  template <size_t kBytes>
+  void put_little_endian(uint64_t value) {
+    for (size_t i = 0; i < kBytes; ++i) put_byte(static_cast<uint8_t>(value >> (8 * i)));
+  }
+  void put_u32(uint64_t value) { put_little_endian<4>(value); }
+  void put_long(std::string_view little_endian);
+  void put_unicode(std::string_view text);
+  void put_encoded(std::string_view content, bool as_bytearray);
+
+  int protocol_;
+  bool is_counting_ = true;
+  std::string out_;
+  std::map<TextKey, TextUse> texts_;
+  uint32_t memo_count_ = 0;
+};
+
+}  // namespace ckpt::pickle

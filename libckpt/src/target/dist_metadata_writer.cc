@@ -1,0 +1,345 @@
+// Metadata(state_dict_metadata, planner_data, storage_data, storage_meta, version) of
+// torch.distributed.checkpoint.metadata, as FileSystemWriter pickles it.
+#include "target/dist_metadata_writer.h"
+
+#include <map>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/text.h"
+#include "codec/pickle_emitter.h"
+
+namespace ckpt {
+namespace {
+
+using pickle::Emitter;
+using pickle::Op;
+
+constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
+constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
+constexpr int kMetadataProtocol = 4;  // pickle.dump's default, which FileSystemWriter uses
+
+// 128 bits of FNV-1a over what is stored where: the same checkpoint gets the same id in every run.
+class ContentId {
+ public:
+  void add(std::string_view text) {
+    for (const char c : text) {
+      low_ = (low_ ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+      high_ = (high_ ^ static_cast<uint8_t>(c)) * 0x100000001b3 + low_;
+    }
+  }
+  std::string uuid() const {
+    const std::string digits = hex(high_) + hex(low_);
+    return digits.substr(0, 8) + "-" + digits.substr(8, 4) + "-" + digits.substr(12, 4) + "-" +
+           digits.substr(16, 4) + "-" + digits.substr(20, 12);
+  }
+
+ private:
+  uint64_t low_ = 0xcbf29ce484222325, high_ = 0x84222325cbf29ce4;
+};
+
+class MetadataWriter {
+ public:
+  MetadataWriter(const DistSpec& spec, const DistPlaces& places)
+      : spec_(spec), places_(places), offsets_(spec.chunks.size()) {
+    for (const DistObject& object : spec.objects) add_entry(object.key, nullptr);
+    std::map<std::string_view, uint32_t> tensors;
+    for (uint32_t i = 0; i < spec.chunks.size(); ++i) {
+      const DistChunk& chunk = spec.chunks[i];
+      const auto entry = static_cast<uint32_t>(entries_.size());
+      const auto [found, added] = tensors.try_emplace(chunk.key, entry);
+      if (added) add_entry(chunk.key, &chunk);
+      entries_[found->second].chunks.push_back(i);
+      entries_of_chunks_.push_back(found->second);
+    }
+    for (const DistPlace& place : places.objects) paths_.push_back(&out_.text(place.path));
+    for (const DistPlace& place : places.chunks) paths_.push_back(&out_.text(place.path));
+    save_id_ = content_id();
+  }
+
+  std::string run() {
+    put_metadata();
+    out_.start();
+    put_metadata();
+    return out_.take();
+  }
+
+ private:
+  // What state_dict_metadata has under a key.
+  struct Entry {
+    Emitter::Text* key;
+    const DistChunk* first;  // null: an object
+    std::vector<uint32_t> chunks;
+    int64_t placed = 0;
+  };
+
+  void add_entry(const std::string& key, const DistChunk* first) {
+    entries_by_key_.emplace(key, entries_.size());
+    entries_.push_back({&out_.text(key), first, {}});
+  }
+
+  std::string content_id() const {
+    ContentId id;
+    const auto add_place = [&id](const DistPlace& place) {
+      id.add(place.path + "@" + std::to_string(place.bytes.offset_bytes));
+    };
+    for (size_t i = 0; i < spec_.objects.size(); ++i) {
+      add_place(places_.objects[i]);
+      id.add(spec_.objects[i].key);
+    }
+    for (size_t i = 0; i < spec_.chunks.size(); ++i) {
+      const DistChunk& chunk = spec_.chunks[i];
+      if (entries_[entries_of_chunks_[i]].first == &chunk) id.add(chunk.key);
+      add_place(places_.chunks[i]);
+    }
+    return id.uuid();
+  }
+
+  // --- opcodes that come together ---
+
+  void put(Op op) { out_.put(op); }
+  void put(Emitter::Text& text) { out_.put_text(text); }
+
+  void begin_instance(Emitter::Text& of) {
+    put(of);
+    put(Op::EmptyTuple);
+    put(Op::NewObj);
+    put(Op::EmptyDict);
+  }
+  void begin_fields(Emitter::Text& of) {
+    begin_instance(of);
+    put(Op::Mark);
+  }
+  void end_fields() {
+    put(Op::SetItems);
+    put(Op::Build);
+  }
+
+  // Around each of `count` elements or items.
+  void begin_one(size_t i) {
+    if (i % pickle::kBatchItems == 0) put(Op::Mark);
+  }
+  void end_one(size_t i, size_t count, Op closing) {
+    if (i + 1 == count || (i + 1) % pickle::kBatchItems == 0) put(closing);
+  }
+
+  void close_tuple(size_t size) {
+    put(size > 3 ? Op::Tuple : size == 3 ? Op::Tuple3 : size == 2 ? Op::Tuple2 : Op::Tuple1);
+  }
+
+  void put_size(const Extents& extents) {
+    put(size_class_);
+    if (extents.empty()) put(Op::EmptyTuple);
+    if (extents.size() > 3) put(Op::Mark);
+    for (const uint64_t extent : extents) out_.put_int(static_cast<int64_t>(extent));
+    if (!extents.empty()) close_tuple(extents.size());
+    put(Op::Tuple1);
+    put(Op::Reduce);
+  }
+
+  // --- Metadata ---
+
+  void put_metadata() {
+    layout_.reset();
+    memory_format_.reset();
+    for (Entry& entry : entries_) entry.placed = 0;
+    begin_fields(out_.global(kMetadataModule, "Metadata"));
+    put(out_.text("state_dict_metadata"));
+    put_state_dict();
+    put(out_.text("planner_data"));
+    spec_.planner_data ? put_planner_data() : put(Op::None);
+    put(out_.text("storage_data"));
+    put_storage_data();
+    put(out_.text("storage_meta"));
+    put_storage_meta();
+    put(out_.text("version"));
+    put(out_.text("1.0.0"));
+    end_fields();
+    put(Op::Stop);
+  }
+
+  // In the order of the nested state dict where that is known, else as the entries came.
+  void put_state_dict() {
+    const auto paths =
+        spec_.planner_data ? std::optional(spec_.planner_data->root()) : std::nullopt;
+    const size_t count = paths ? paths->item_count() : entries_.size();
+    put(Op::EmptyDict);
+    for (size_t i = 0; i < count; ++i) {
+      begin_one(i);
+      put_entry(paths ? entry_of(paths->item(i).first) : entries_[i]);
+      end_one(i, count, Op::SetItems);
+    }
+  }
+
+  const Entry& entry_of(const Value& key) const { return entries_[entries_by_key_.at(key.text())]; }
+
+  void put_entry(const Entry& entry) {
+    put(*entry.key);
+    if (entry.first == nullptr) {
+      begin_instance(bytes_class_);
+      return put(Op::Build);
+    }
+    begin_fields(tensor_class_);
+    put(out_.text("properties"));
+    put_properties(*entry.first);
+    put(out_.text("size"));
+    put_size(entry.first->global_shape);
+    put(out_.text("chunks"));
+    put(Op::EmptyList);
+    for (size_t i = 0; i < entry.chunks.size(); ++i) {
+      begin_one(i);
+      put_chunk(entry.chunks[i]);
+      end_one(i, entry.chunks.size(), Op::Appends);
+    }
+    end_fields();
+  }
+
+  void put_chunk(uint32_t chunk) {
+    const Box& box = spec_.chunks[chunk].box;
+    begin_fields(chunk_class_);
+    put(offsets_name_);
+    put_size(box.offsets);
+    offsets_[chunk] = out_.remember();
+    put(sizes_name_);
+    put_size(box.sizes);
+    end_fields();
+  }
+
+  // (dtype, layout, requires_grad, memory_format, pin_memory)
+  void put_properties(const DistChunk& chunk) {
+    put(out_.global(kMetadataModule, "TensorProperties"));
+    put(Op::EmptyTuple);
+    put(Op::NewObj);
+    put(Op::Mark);
+    put(out_.global("torch", name(chunk.dtype)));
+    put_call(layout_, [&] {
+      put(out_.global("torch.serialization", "_get_layout"));
+      put(out_.text("torch.strided"));
+    });
+    put(chunk.requires_grad ? Op::NewTrue : Op::NewFalse);
+    put_call(memory_format_, [&] {
+      put(out_.global(kMetadataModule, "_MEM_FORMAT_ENCODING"));
+      out_.put_int(0);
+    });
+    put(Op::NewFalse);
+    put(Op::Tuple);
+    put(Op::Build);
+  }
+
+  // A call with one argument, that all tensors share.
+  template <class PutBoth>
+  void put_call(std::optional<uint32_t>& memo_index, PutBoth put_both) {
+    if (memo_index) return out_.get(*memo_index);
+    put_both();
+    put(Op::Tuple1);
+    put(Op::Reduce);
+    if (entries_.size() - spec_.objects.size() > 1) memo_index = out_.remember();
+  }
+
+  void put_planner_data() {
+    const Value paths = spec_.planner_data->root();
+    put(Op::EmptyDict);
+    for (size_t i = 0; i < paths.item_count(); ++i) {
+      begin_one(i);
+      put(out_.text(paths.item(i).first.text()));
+      put_path(paths.item(i).second);
+      end_one(i, paths.item_count(), Op::SetItems);
+    }
+  }
+
+  void put_path(const Value& steps) {
+    if (steps.size() == 0) return put(Op::EmptyTuple);
+    if (steps.size() > 3) put(Op::Mark);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      steps[i].is(Kind::Int) ? out_.put_int(steps[i].as_int()) : put(out_.text(steps[i].text()));
+    }
+    close_tuple(steps.size());
+  }
+
+  void put_storage_data() {
+    const size_t objects = spec_.objects.size(), count = objects + spec_.chunks.size();
+    put(Op::EmptyDict);
+    for (size_t i = 0; i < count; ++i) {
+      begin_one(i);
+      i < objects ? put_index_of_object(i) : put_index_of_chunk(i - objects);
+      put_place(i < objects ? places_.objects[i] : places_.chunks[i - objects], *paths_[i]);
+      end_one(i, count, Op::SetItems);
+    }
+  }
+
+  // torch leaves `offset` out of the instance where it has its default, None.
+  void put_index_of_object(size_t object) {
+    begin_fields(index_class_);
+    put(fqn_name_);
+    put(*entries_[object].key);
+    put(index_name_);
+    put(Op::None);
+    end_fields();
+  }
+
+  void put_index_of_chunk(size_t chunk) {
+    Entry& entry = entries_[entries_of_chunks_[chunk]];
+    begin_fields(index_class_);
+    put(fqn_name_);
+    put(*entry.key);
+    put(offset_name_);
+    out_.get(offsets_[chunk]);
+    put(index_name_);
+    spec_.chunk_index ? out_.put_int(entry.placed++) : put(Op::None);
+    end_fields();
+  }
+
+  void put_place(const DistPlace& place, Emitter::Text& path) {
+    begin_fields(place_class_);
+    put(path_name_);
+    put(path);
+    put(offset_name_);
+    out_.put_int(static_cast<int64_t>(place.bytes.offset_bytes));
+    put(length_name_);
+    out_.put_int(static_cast<int64_t>(place.bytes.count_bytes));
+    end_fields();
+  }
+
+  void put_storage_meta() {
+    begin_fields(out_.global(kMetadataModule, "StorageMeta"));
+    put(out_.text("checkpoint_id"));
+    put(Op::None);
+    put(out_.text("save_id"));
+    put(out_.text(save_id_));
+    put(out_.text("load_id"));
+    put(Op::None);
+    put(out_.text("modules"));
+    put(Op::EmptyList);
+    end_fields();
+  }
+
+  const DistSpec& spec_;
+  const DistPlaces& places_;
+  Emitter out_{kMetadataProtocol};
+  std::vector<Entry> entries_;  // objects, then tensors in the order of first use
+  std::map<std::string_view, size_t> entries_by_key_;
+  std::vector<uint32_t> entries_of_chunks_, offsets_;  // [chunk] offsets: their place in the memo
+  std::vector<Emitter::Text*> paths_;                  // [object, then chunk]
+  std::optional<uint32_t> layout_, memory_format_;     // places in the memo
+  std::string save_id_;
+  // What is put for each chunk.
+  Emitter::Text &size_class_ = out_.global("torch", "Size"),
+                &bytes_class_ = out_.global(kMetadataModule, "BytesStorageMetadata"),
+                &tensor_class_ = out_.global(kMetadataModule, "TensorStorageMetadata"),
+                &chunk_class_ = out_.global(kMetadataModule, "ChunkStorageMetadata"),
+                &index_class_ = out_.global(kMetadataModule, "MetadataIndex"),
+                &place_class_ = out_.global(kFilesystemModule, "_StorageInfo"),
+                &offsets_name_ = out_.text("offsets"), &sizes_name_ = out_.text("sizes"),
+                &fqn_name_ = out_.text("fqn"), &offset_name_ = out_.text("offset"),
+                &index_name_ = out_.text("index"), &path_name_ = out_.text("relative_path"),
+                &length_name_ = out_.text("length");
+};
+
+}  // namespace
+
+std::string write_dist_metadata(const DistSpec& spec, const DistPlaces& places) {
+  return MetadataWriter(spec, places).run();
+}
+
+}  // namespace ckpt
