@@ -9,23 +9,28 @@
 #include "codec/python_text.h"
 
 namespace ckpt::pickle {
+namespace {
+
+constexpr uint32_t kMemoIndexMax = ~uint32_t{0};
+constexpr uint64_t kRememberBytesMax = 5;
+
+}  // namespace
 
 void Emitter::start() {
   is_counting_ = false;
   memo_count_ = 0;
+  out_.reserve(count_bytes_);
   put(Op::Proto);
   put_byte(static_cast<uint8_t>(protocol_));
 }
 
 void Emitter::put_text(Text& text) {
   auto& [uses, memo_index] = text.second;
-  if (is_counting_) {
-    ++uses;
-    return;
-  }
+  if (is_counting_ && ++uses > 1) return get(kMemoIndexMax);
   if (memo_index) return get(*memo_index);
   const auto& [kind, module, name] = text.first;
   kind == Kind::Str ? put_unicode(name) : put_global(module, name);
+  if (is_counting_) return void(count_bytes_ += kRememberBytesMax);
   if (uses >= 2) memo_index = remember();
 }
 

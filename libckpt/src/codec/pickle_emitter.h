@@ -62,10 +62,10 @@ class Emitter {
   Text& text_of(TextKey key) { return *texts_.try_emplace(key).first; }
 
   void put_byte(uint8_t byte) {
-    if (!is_counting_) out_ += static_cast<char>(byte);
+    is_counting_ ? void(++count_bytes_) : out_.push_back(static_cast<char>(byte));
   }
   void put_raw(std::string_view bytes) {
-    if (!is_counting_) out_ += bytes;
+    is_counting_ ? void(count_bytes_ += bytes.size()) : void(out_ += bytes);
   }
   template <size_t kBytes>
   void put_little_endian(uint64_t value) {
@@ -78,6 +78,7 @@ class Emitter {
 
   int protocol_;
   bool is_counting_ = true;
+  uint64_t count_bytes_ = 0;  // no more than that, where everything is put twice
   std::string out_;
   std::map<TextKey, TextUse> texts_;
   uint32_t memo_count_ = 0;

@@ -12,16 +12,31 @@ namespace ckpt {
 
 namespace {
 
-// One index for each tensor of the source: many records are cut from one tensor.
+// Which chunks of a tensor a box meets, in their order. One index for each tensor of the source
+// that has many: many records are cut from one tensor.
 class ChunkIndices {
  public:
-  const OverlapIndex& of(const TensorEntry& tensor) {
-    const auto found = indices_.find(&tensor);
-    if (found != indices_.end()) return found->second;
-    return indices_.emplace(&tensor, OverlapIndex(tensor.chunks)).first->second;
+  std::vector<Overlap> find(const TensorEntry& tensor, const Box& box) {
+    if (tensor.chunks.size() <= kFewChunks) return look_at_each(tensor, box);
+    auto found = indices_.find(&tensor);
+    if (found == indices_.end()) {
+      found = indices_.emplace(&tensor, OverlapIndex(tensor.chunks)).first;
+    }
+    return found->second.find(box);
   }
 
  private:
+  static constexpr size_t kFewChunks = 4;  // what one expert has, of 10^6
+
+  static std::vector<Overlap> look_at_each(const TensorEntry& tensor, const Box& box) {
+    std::vector<Overlap> overlaps;
+    for (uint32_t i = 0; i < tensor.chunks.size(); ++i) {
+      if (auto part = intersect(tensor.chunks[i].box, box))
+        overlaps.push_back({i, std::move(*part)});
+    }
+    return overlaps;
+  }
+
   std::unordered_map<const TensorEntry*, OverlapIndex> indices_;
 };
 
@@ -48,12 +63,12 @@ void check_box(const TensorSource& source) {
 }
 
 // Chunks are disjoint, so a box is covered when what it shares with them adds up to its size.
-void add_copies(const TensorEntry& tensor, const Box& box, const OverlapIndex& index,
+void add_copies(const TensorEntry& tensor, const Box& box, ChunkIndices& indices,
                 RecordCopies& copies) {
   const uint64_t wanted = element_count(box.sizes);
   if (wanted == 0) return;
   uint64_t covered = 0;
-  for (Overlap& overlap : index.find(box)) {
+  for (Overlap& overlap : indices.find(tensor, box)) {
     covered += element_count(overlap.part.sizes);
     copies.found.push_back({overlap.box, copies.segment, std::move(overlap.part)});
   }
@@ -125,7 +140,7 @@ class Planner {
     const auto& [tensor, box] = std::get<TensorSource>(record.source);
     check_box({tensor, box});
     RecordCopies copies;
-    add_copies(*tensor, box, indices_.of(*tensor), copies);
+    add_copies(*tensor, box, indices_, copies);
     check_count(tensor->key, element_count(box.sizes) * bytes_per_element(tensor->dtype),
                 record.count_bytes);
     return std::move(copies.found);
@@ -139,7 +154,7 @@ class Planner {
       const TensorEntry& tensor = *segment.source.tensor;
       for (const Box& box :
            boxes_of_flat_range(segment.source.box, segment.first_element, segment.element_count)) {
-        add_copies(tensor, box, indices_.of(tensor), copies);
+        add_copies(tensor, box, indices_, copies);
       }
       ++copies.segment;
     }

@@ -2,6 +2,7 @@
 #include "layouts/torch_dist/store_chunks.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <set>
 
@@ -21,6 +22,7 @@ class ChunkWriter {
         spec_(spec) {}
 
   void run() {
+    spec_.chunks.reserve(count_chunks());
     add_model_chunks();
     add_optimizer_chunks();
     balance_model_chunks();
@@ -33,6 +35,17 @@ class ChunkWriter {
     uint32_t param;
     const TensorRef& tensor;
   };
+
+  // But for rows of padding, which are chunks of their own.
+  size_t count_chunks() const {
+    size_t count = 0;
+    for (uint32_t i = 0; i < source_.params.size(); ++i) {
+      const TrainedParam& param = source_.params[i];
+      const size_t parts = placement_.tensor_ranks(i) * placement_.blocks(i, 0).size();
+      count += parts * (1 + param.states.size() + (param.master ? 1 : 0));
+    }
+    return count;
+  }
 
   bool has_shape_of_param(const Stored& stored) const {
     return stored.tensor->shape == source_.params[stored.param].weight->shape;
@@ -158,20 +171,19 @@ class ChunkWriter {
 
   // The largest chunks first, each to the one of its holders that has least.
   void balance_model_chunks() {
-    std::vector<uint64_t> loads(job_.ranks.size());
+    std::vector<uint64_t> loads(job_.ranks.size()), bytes(holders_.size());
     for (size_t i = holders_.size(); i < spec_.chunks.size(); ++i) {
       loads[spec_.chunks[i].rank] += chunk_bytes(spec_.chunks[i]);
     }
+    for (size_t i = 0; i < holders_.size(); ++i) bytes[i] = chunk_bytes(spec_.chunks[i]);
     std::vector<size_t> order(holders_.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return chunk_bytes(spec_.chunks[a]) > chunk_bytes(spec_.chunks[b]);
-    });
+    std::ranges::stable_sort(order, std::greater<>(), [&](size_t i) { return bytes[i]; });
     for (const size_t i : order) {
       const uint32_t least =
           *std::ranges::min_element(*holders_[i], {}, [&](uint32_t rank) { return loads[rank]; });
       spec_.chunks[i].rank = least;
-      loads[least] += chunk_bytes(spec_.chunks[i]);
+      loads[least] += bytes[i];
     }
   }
 
