@@ -10,9 +10,9 @@ TP4 PP8 EP32 ETP1 DP64; both have uneven stages by a layout string. --finer N cu
 N finer ones of the same size together, so that there are about N times as many chunks.
 
 The .distcp files are sparse but for their objects, whose bytes a plan reads (random states and
-what modules keep beside their parameters). Prints seconds, processor time and the peak of resident memory
-(ru_maxrss); the curve is of --finer. Needs 5 KB of disk for each expert of each layer and, to
-generate, 1.2 KB of memory for each chunk.
+what modules keep beside their parameters). Prints seconds, processor time and the peak of resident
+memory (ru_maxrss). Needs 5 KB of disk for each expert of each layer and, to generate, 1.2 KB of
+memory for each chunk.
 """
 import argparse
 import copy

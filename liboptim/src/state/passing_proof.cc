@@ -131,11 +131,19 @@ std::optional<uint64_t> PassingProof::proven(size_t param) const {
   const std::vector<Pair*>& pairs = of_param_[param];
   if (pairs.empty()) return std::nullopt;
   uint64_t sum = 0;
-  for (const Pair* const pair : pairs) {
-    if (!pair->has_passed() || !pair->is_equal()) return std::nullopt;
-    sum = pairs.size() == 1 ? pair->weight.sum.load() : joined_sum(sum, pair->weight.sum);
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const auto of_pair = proven_pair(param, i);
+    if (!of_pair) return std::nullopt;
+    sum = pairs.size() == 1 ? *of_pair : joined_sum(sum, *of_pair);
   }
   return sum;
+}
+
+std::optional<uint64_t> PassingProof::proven_pair(size_t param, size_t pair) const {
+  if (pair >= of_param_[param].size()) return std::nullopt;
+  const Pair& of = *of_param_[param][pair];
+  if (!of.has_passed() || !of.is_equal()) return std::nullopt;
+  return of.weight.sum.load();
 }
 
 }  // namespace optim

@@ -34,6 +34,9 @@ class PassingProof {
   // The weight's sum, where all of it and of its master has passed by and agrees. For after the
   // copying. `param`: index into the view's.
   std::optional<uint64_t> proven(size_t param) const;
+  // The same of one of its chunk_pairs(), where only some have passed, as of a vocabulary of which
+  // a whole chunk is padding.
+  std::optional<uint64_t> proven_pair(size_t param, size_t pair) const;
 
  private:
   struct Pair;

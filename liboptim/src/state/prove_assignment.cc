@@ -123,8 +123,11 @@ class Proof {
   // Of a parameter that was proven while it passed.
   std::optional<uint64_t> passed_sum(size_t param) const {
     if (passed_ == nullptr) return std::nullopt;
-    // All of them lie in the view in their order.
-    return passed_->proven(static_cast<size_t>(params_[param] - view_.params.data()));
+    return passed_->proven(index_in_view(*params_[param]));
+  }
+
+  size_t index_in_view(const TrainedParam& param) const {
+    return static_cast<size_t>(&param - view_.params.data());
   }
 
   uint64_t element_count(size_t param) const {
@@ -149,12 +152,22 @@ class Proof {
       return prove_tensors(param, {*param.weight, *param.master}, buffers);
     }
     uint64_t sum = 0;
-    for (const ChunkPair& pair : *pairs) {
-      const auto weight = alone(*param.weight, *pair.weight);
-      const auto master = alone(*param.master, *pair.master);
-      sum = joined_sum(sum, prove_tensors(param, {weight, master}, buffers));
+    for (size_t i = 0; i < pairs->size(); ++i) {
+      sum = joined_sum(sum, prove_pair(param, i, (*pairs)[i], buffers));
     }
     return sum;
+  }
+
+  uint64_t prove_pair(const TrainedParam& param, size_t index, const ChunkPair& pair,
+                      Buffers& buffers) {
+    const auto passed = passed_ ? passed_->proven_pair(index_in_view(param), index) : std::nullopt;
+    if (passed) {
+      advance(ckpt::element_count(pair.weight->box.sizes));
+      return *passed;
+    }
+    const auto weight = alone(*param.weight, *pair.weight);
+    const auto master = alone(*param.master, *pair.master);
+    return prove_tensors(param, {weight, master}, buffers);
   }
 
   // A chunk as a tensor of its own.
