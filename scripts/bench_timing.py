@@ -71,14 +71,18 @@ def remove(path):
 
 
 def run(contestant):
-    """Seconds, CPU-seconds and peak resident bytes of one run, as the kernel accounts them."""
+    """Seconds, CPU-seconds, peak resident bytes and bytes read of one run, as the kernel accounts
+    them."""
     began = time.perf_counter()
     process = subprocess.Popen([str(word) for word in contestant.command],
                                stdout=subprocess.PIPE if contestant.reports_seconds else
                                subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     output = process.stdout.read() if contestant.reports_seconds else None
-    _, status, usage = os.wait4(process.pid, 0)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     seconds = time.perf_counter() - began
+    account = dict(line.split(": ") for line in
+                   Path(f"/proc/{process.pid}/io").read_text().splitlines())
+    _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
         sys.exit(f"{contestant.name} failed: {' '.join(map(str, contestant.command))}")
@@ -86,7 +90,8 @@ def run(contestant):
         seconds = float(output.split()[-1])
     return {"seconds": seconds, "cpu_seconds": usage.ru_utime + usage.ru_stime,
             "user_seconds": usage.ru_utime, "system_seconds": usage.ru_stime,
-            "peak_bytes": usage.ru_maxrss * 1024}
+            "peak_bytes": usage.ru_maxrss * 1024,
+            "bytes_read": int(account["rchar"]), "bytes_from_disk": int(account["read_bytes"])}
 
 
 def interleave(title, contestants, cold, options):
