@@ -40,8 +40,8 @@ def reshard(options, source, made, words):
 
 def make_sources(options, work):
     """{container: {name: folder}}"""
-    import bench_checkpoint
-    bench_checkpoint.write_megatron(bench_checkpoint.SIZES["2g"], work)
+    # In a process of its own: whoever is started by one that had much memory seems to have it.
+    subprocess.run([sys.executable, __file__, "--make", work], check=True)
     sources = {}
     for container in ("torch_dist", "torch"):
         whole = work / f"lw_{container}_dp2"
@@ -156,7 +156,12 @@ def main():
     parser.add_argument("--settle", type=float, default=1)
     parser.add_argument("--touch", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--killed", type=Path, metavar="SOURCE")
+    parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.make:
+        import bench_checkpoint
+        bench_checkpoint.write_megatron(bench_checkpoint.SIZES["2g"], options.make)
+        return
     with tempfile.TemporaryDirectory(dir=options.work) as work:
         options.results = Path(work) / "results.jsonl"
         (run_killed if options.killed else compare)(options, Path(work))

@@ -47,11 +47,16 @@ class MetadataWriter {
     std::map<std::string_view, uint32_t> tensors;
     for (uint32_t i = 0; i < spec.chunks.size(); ++i) {
       const DistChunk& chunk = spec.chunks[i];
-      const auto entry = static_cast<uint32_t>(entries_.size());
-      const auto [found, added] = tensors.try_emplace(chunk.key, entry);
-      if (added) add_entry(chunk.key, &chunk);
-      entries_[found->second].chunks.push_back(i);
-      entries_of_chunks_.push_back(found->second);
+      const bool is_as_before = i > 0 && chunk.key == spec.chunks[i - 1].key;
+      if (!is_as_before) {
+        const auto entry = static_cast<uint32_t>(entries_.size());
+        const auto [found, added] = tensors.try_emplace(chunk.key, entry);
+        if (added) add_entry(chunk.key, &chunk);
+        entries_of_chunks_.push_back(found->second);
+      } else {
+        entries_of_chunks_.push_back(entries_of_chunks_.back());
+      }
+      entries_[entries_of_chunks_.back()].chunks.push_back(i);
     }
     for (const DistPlace& place : places.objects) paths_.push_back(&out_.text(place.path));
     for (const DistPlace& place : places.chunks) paths_.push_back(&out_.text(place.path));

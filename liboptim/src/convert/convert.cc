@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <set>
 #include <span>
 
@@ -97,9 +98,12 @@ ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target targ
   const ckpt::ExecuteOptions& execute = options.base.execute;
   const ProofOptions proof{execute.threads, alone ? ckpt::Share() : options.base.share,
                            execute.stop, execute.on_progress};
-  PassingProof passed(view, job.source);
+  std::optional<PassingProof> passed;
+  if (!options.base.dry_run) passed.emplace(view, job.source);
   std::vector<AmbiguousParam> ambiguous;
-  const auto prove = [&] { ambiguous = prove_rest(view, job.source, proof, &passed); };
+  const auto prove = [&] {
+    ambiguous = prove_rest(view, job.source, proof, passed ? &*passed : nullptr);
+  };
   job.before_publishing = [&] {
     prove();
     if (options.base.strict) refuse_ambiguity(ambiguous);
@@ -109,7 +113,7 @@ ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target targ
   ConvertOptions watched = options;
   watched.base.execute.on_read =
       [&passed](const ckpt::StorageRegion& located, uint64_t offset_bytes,
-                std::span<const std::byte> bytes) { passed.note(located, offset_bytes, bytes); };
+                std::span<const std::byte> bytes) { passed->note(located, offset_bytes, bytes); };
   try {
     ConvertReport report = write(job, std::move(target), watched);
     report.ambiguous = std::move(ambiguous);

@@ -79,8 +79,8 @@ static void take_optimizer_from_states(const TrainedParam& param, ParamInfo& inf
   info.shape.resize(2, 1);  // stacked over something that is not known
 }
 
-std::vector<ParamGroup> group_params(const Value& args, uint32_t expert_parallel,
-                                     std::vector<TrainedParam>& params) {
+std::vector<ParamGroup> groups_of(const Value& args, uint32_t expert_parallel,
+                                  const std::vector<TrainedParam>& params) {
   const ModelRules& table = ModelRules::built_in();
   std::vector<ParamInfo> infos;
   for (const TrainedParam& param : params) {
@@ -89,7 +89,12 @@ std::vector<ParamGroup> group_params(const Value& args, uint32_t expert_parallel
     infos.back().attributes.allreduce = !is_expert || expert_parallel == 1;
     if (!table.find(param.info.name)) take_optimizer_from_states(param, infos.back());
   }
-  std::vector<ParamGroup> groups = get_param_groups(infos, config_from_args(args));
+  return get_param_groups(infos, config_from_args(args));
+}
+
+std::vector<ParamGroup> group_params(const Value& args, uint32_t expert_parallel,
+                                     std::vector<TrainedParam>& params) {
+  std::vector<ParamGroup> groups = groups_of(args, expert_parallel, params);
   uint32_t group = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
     group = i > 0 && groups[i].optimizer_index == groups[i - 1].optimizer_index ? group + 1 : 0;

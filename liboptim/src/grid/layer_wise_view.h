@@ -42,8 +42,11 @@ TensorRef with_key(ckpt::TensorEntry tensor, std::string key);
 // A model's tensor as a parameter, with the attributes that Megatron gives that name.
 TrainedParam make_param(const ckpt::TensorEntry& tensor, std::string name);
 
-// The groups that Megatron makes of these parameters; sets optimizer and group of each. With more
-// than one expert parallel rank those of experts have groups of their own.
+// The groups that Megatron makes of these parameters. With more than one expert parallel rank those
+// of experts have groups of their own.
+std::vector<ParamGroup> groups_of(const ckpt::Value& args, uint32_t expert_parallel,
+                                  const std::vector<TrainedParam>& params);
+// The same; sets optimizer and group of each.
 std::vector<ParamGroup> group_params(const ckpt::Value& args, uint32_t expert_parallel,
                                      std::vector<TrainedParam>& params);
 

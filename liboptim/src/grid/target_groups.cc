@@ -66,8 +66,7 @@ std::vector<uint32_t> TargetGroups::of_optimizer(uint32_t index) const {
 TargetGroups target_groups(const TrainingState& source, uint32_t expert_parallel) {
   TargetGroups target;
   if (source.chain.empty()) return target;
-  std::vector<TrainedParam> params = source.params;
-  target.groups = group_params(source.args(), expert_parallel, params);
+  target.groups = groups_of(source.args(), expert_parallel, source.params);
   for (const ParamGroup& group : target.groups) {
     target.stated.push_back(stated_group(source, group));
     target.optimizer.push_back(group.optimizer_index);
