@@ -7,6 +7,7 @@
 #include <ckpt/torch_dist_target.h>
 
 #include "codec/pickle_reader.h"
+#include "codec/pickle_writer.h"
 #include "support/errors.h"
 #include "support/memory_payloads.h"
 
@@ -114,6 +115,62 @@ BOOST_AUTO_TEST_CASE(another_transformation_is_refused_by_name) {
   BOOST_REQUIRE(error);
   BOOST_TEST((error->code() == ErrorCode::Unsupported));
   BOOST_TEST(test::contains(error->problem(), "stream.rot13/1"));
+}
+
+// As a general writer of pickles would have written the same values: what is used again, and
+// nothing else, is remembered; batches are as long.
+std::string written_from_a_tree(const std::string& metadata) {
+  ckpt::ByteReader reader(test::bytes_of(metadata));
+  return ckpt::pickle::write(ckpt::pickle::read(reader), 4);
+}
+
+// Keys that are also names of fields, dimensions up to five, ranks with one entry and with many.
+ckpt::DistSpec many_kinds(uint64_t tensors, uint64_t chunks_of_a_tensor) {
+  ckpt::DistSpec spec;
+  spec.rank_count = 7;
+  const auto tree = std::make_shared<ckpt::ValueTree>();
+  tree->set_root(tree->none());
+  if (tensors > 1) spec.objects = {{"fqn", tree, {}, 1}, {"object", tree, {}, 2}};
+  for (uint64_t c = 0; c < chunks_of_a_tensor; ++c) {
+    for (uint64_t t = 0; t < tensors; ++t) {
+      const size_t dims = 1 + t % 5;
+      ckpt::Box box{ckpt::Extents(dims), ckpt::Extents(dims, 2)};
+      box.offsets[0] = c * 2;
+      ckpt::Extents shape(dims, 2);
+      shape[0] = chunks_of_a_tensor * 2;
+      const std::string key = t == 1 ? "offset" : "tensor" + std::to_string(t);
+      spec.chunks.push_back(chunk(key, shape, box, static_cast<uint32_t>((c + t) % 6)));
+    }
+  }
+  spec.chunks.push_back(chunk("scalar", {}, {{}, {}}, 6));
+  return spec;
+}
+
+BOOST_AUTO_TEST_CASE(what_is_written_is_what_a_tree_of_the_same_values_is_written_as) {
+  for (const auto& [tensors, chunks] : {std::pair(0, 0), {1, 1}, {2, 3}, {9, 700}, {1300, 1}}) {
+    const std::string bytes = ckpt::make_torch_dist_files(many_kinds(tensors, chunks)).back().bytes;
+    BOOST_TEST((written_from_a_tree(bytes) == bytes), tensors << " of " << chunks << " chunks");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(metadata_with_the_paths_of_a_state_dict_is_what_a_tree_is_written_as) {
+  ckpt::DistSpec spec;
+  spec.chunk_index = true;
+  ckpt::ValueTree& paths = spec.planner_data.emplace();
+  const ckpt::NodeId root = paths.dict();
+  paths.set_root(root);
+  for (int i = 1500; i-- > 0;) {  // another order than the chunks'
+    std::vector<ckpt::NodeId> steps(static_cast<size_t>(i % 6), paths.str("step"));
+    if (!steps.empty()) steps.back() = paths.integer(i);
+    paths.set_item(root, paths.str("t" + std::to_string(i)),
+                   paths.sequence(ckpt::Kind::Tuple, steps));
+  }
+  for (int i = 0; i < 1500; ++i) {
+    spec.chunks.push_back(chunk("t" + std::to_string(i), {4}, {{0}, {4}}));
+    spec.chunks.back().requires_grad = i % 2 == 0;
+  }
+  const std::string bytes = ckpt::make_torch_dist_files(spec).back().bytes;
+  BOOST_TEST((written_from_a_tree(bytes) == bytes));
 }
 
 BOOST_AUTO_TEST_CASE(the_same_checkpoint_gets_the_same_metadata) {
