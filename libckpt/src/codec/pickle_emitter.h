@@ -18,9 +18,9 @@ namespace ckpt::pickle {
 inline constexpr size_t kBatchItems = 1000;  // as Python: bounds the reader's stack
 
 // The opcodes of one pickle, in the order in which they are put, and what of it is remembered.
-// What is used again must be remembered when it is first put, so text and classes are counted
-// beforehand: whoever walks over the content once more instead of counting by itself puts
-// everything twice, with start() in between.
+// What is used again must be remembered when it is first put, so text and classes are put once
+// more, before start(): that only counts. Everything else may be put before it, too, which tells
+// how many bytes there will be.
 class Emitter {
  public:
   // Text and classes are equal when they look equal. Ordered: see base/text_map.h. Views of what
@@ -35,8 +35,7 @@ class Emitter {
   explicit Emitter(int protocol) : protocol_(protocol) {}
 
   int protocol() const { return protocol_; }
-  bool is_counting() const { return is_counting_; }
-  // Until now nothing was written, and put_text() counted.
+  // From now on what is put is written.
   void start();
   std::string take() { return std::move(out_); }
 
@@ -78,7 +77,7 @@ class Emitter {
 
   int protocol_;
   bool is_counting_ = true;
-  uint64_t count_bytes_ = 0;  // no more than that, where everything is put twice
+  uint64_t count_bytes_ = 0;  // what was put before start() takes at most that
   std::string out_;
   std::map<TextKey, TextUse> texts_;
   uint32_t memo_count_ = 0;

@@ -320,7 +320,7 @@ class MetadataWriter {
   }
 
   const DistSpec& spec_;
-  const DistPlaces& places_;
+  const DistPlaces places_;
   Emitter out_{kMetadataProtocol};
   std::vector<Entry> entries_;  // objects, then tensors in the order of first use
   std::map<std::string_view, size_t> entries_by_key_;
