@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 import parallel_damage as bad
-from damage import edit_metadata
+from damage import edit_file, edit_metadata
 from parallel_damage import MOMENTUM_OF_EXPERTS, Fault
 from parallel_pairs import Sizes
 from parallel_sets import (
@@ -27,7 +27,7 @@ from parallel_sets import (
     state_differences,
 )
 from programs import damage_of, refuse, succeed, verify
-from reading import iteration_folder
+from reading import iteration_folder, load
 
 pytestmark = needs_sets
 
@@ -103,10 +103,8 @@ def test_the_fault_is_found_by_name_and_not_resharded(
     bad.save_again(root)
     fault.damage(root)
     code, document = verify(root)
-    # What .metadata lacks is found when the folder is opened: one error, by name.
-    at_opening = "error" in document
-    assert code == (MALFORMED if at_opening else DAMAGED), document
-    said = [str(document["error"])] if at_opening else damage_of(document)
+    assert code == DAMAGED, document
+    said = damage_of(document)
     assert any(re.search(fault.named, line) for line in said), said
     line = refuse_reshard(MALFORMED, root, tmp_path / "made", *Sizes().options)
     assert re.search(fault.named, line), line
@@ -165,6 +163,56 @@ def test_what_context_parallel_ranks_overwrote_is_found_and_not_carried(
     for line in (refuse_reshard(MALFORMED, root, made, *Sizes().options),
                  refuse(MALFORMED, "ckpt-convert", root, made, "--to", "torch_dist")):
         assert "context-parallel ranks overwrote each other's file" in line
+
+
+def lost_params(document: dict, file: str) -> set[str]:
+    return {found["key"] for found in document["findings"]
+            if found["severity"] == "note" and "are lost" in found["problem"]
+            and found["file"].endswith(file)}
+
+
+def owned(root: Path, data_rank: int, context_rank: int) -> set[str]:
+    ranks = json.loads((root / "expected/ranks.json").read_text())
+    rank = next(r for r in ranks if (r["dp"], r["cp"]) == (data_rank, context_rank))
+    return {param["name"] for param in rank["owned"]}
+
+
+def test_the_parameters_whose_state_was_overwritten_are_named(sets: Path) -> None:
+    root = sets / OVERWRITTEN
+    document = verify(root / "ckpt")[1]
+    # The first file is one rank's, whole; the second was written by both at once.
+    assert lost_params(document, "optimizer_0.pt") == owned(root, 0, 1)
+    assert lost_params(document, "optimizer_1.pt") == owned(root, 1, 0) | owned(root, 1, 1)
+    left = load(iteration_folder(root / "ckpt") / "mp_rank_00/layer_wise_optimizer_0.pt")
+    masters = [master for part in left for group in part["fp32_from_fp16_params"]
+               for master in group]
+    state = recorded_state(root)
+    expected = [state[f"optimizer.state.fp32_param.{name}"] for name in owned(root, 0, 0)]
+    assert len(masters) == len(expected)
+    for master in masters:
+        assert any(master.shape == one.shape and master.equal(one) for one in expected)
+
+
+def test_the_parameters_of_readable_files_that_were_overwritten_are_named(
+    sets: Path, tmp_path: Path
+) -> None:
+    """Each file is one rank's, as where the ranks wrote one after the other."""
+    root = tmp_path / "root"
+    shutil.copytree(sets / "par_lw_muon_torch_dp4/ckpt", root)
+    folder = iteration_folder(root) / "mp_rank_00"
+    for file, rank in ((0, 1), (1, 2)):  # data-parallel ranks 1 and 2 of the four
+        shutil.copy(folder / f"layer_wise_optimizer_{rank}.pt", tmp_path / f"{file}.pt")
+    for old in folder.glob("layer_wise_optimizer_*.pt"):
+        old.unlink()
+    for file in (0, 1):
+        shutil.copy(tmp_path / f"{file}.pt", folder / f"layer_wise_optimizer_{file}.pt")
+    sizes = {"context_parallel_size": 2, "data_parallel_size": 2}
+    edit_file(folder / "model_optim_rng.pt", lambda tree: vars(tree["args"]).update(sizes))
+    code, document = verify(root)
+    assert code == DAMAGED
+    origin = sets / "par_lw_muon_torch_dp4"
+    assert lost_params(document, "optimizer_0.pt") == owned(origin, 0, 0)
+    assert lost_params(document, "optimizer_1.pt") == owned(origin, 3, 0)
 
 
 def test_of_what_context_parallel_ranks_overwrote_the_model_is_whole(

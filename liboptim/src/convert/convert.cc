@@ -20,7 +20,7 @@
 #include "convert/check_result.h"
 #include "convert/cut_rows.h"
 #include "convert/links.h"
-#include "convert/model_folder.h"
+#include "verify/model_folder.h"
 #include "layouts/target/layer_wise_target.h"
 #include "proof/proof_file.h"
 #include "state/passing_proof.h"

@@ -7,7 +7,6 @@
 
 #include <ckpt/error.h>
 #include <ckpt/hash.h>
-#include <optim/layer_wise_checkpoint.h>
 #include <optim/logical_inventory.h>
 #include <optim/megatron_folders.h>
 
@@ -21,24 +20,20 @@ class ProofCheck {
   ProofCheck(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options, VerifyReport& report)
       : checkpoint_(checkpoint), options_(options), report_(report) {}
 
-  void run() {
+  void run(const TrainingState* state) {
     const auto promise = promise_of(checkpoint_);
     if (!promise) return;
     file_ = promise->file;
-    const TrainingState state = name_layer_wise(checkpoint_, reading(*promise));
+    if (state == nullptr) {
+      report_.not_checked.push_back({"what " + file_ + " promises", "parameters are not known"});
+      return;
+    }
     report_.promised_state_count = promise->states.size();
-    check_counts(*promise, count_states(state));
-    check_digest(*promise, state);
+    check_counts(*promise, count_states(*state));
+    check_digest(*promise, *state);
   }
 
  private:
-  // A model that was written without its optimizer promises weights alone.
-  static ReadOptions reading(const Promise& promise) {
-    const bool is_model_alone = std::ranges::all_of(
-        promise.states, [](const StateCount& count) { return count.state == "weight"; });
-    return {.model_only = is_model_alone};
-  }
-
   void check_counts(const Promise& promise, const std::vector<StateCount>& found) {
     for (const StateCount& wanted : promise.states) {
       const auto same = std::ranges::find_if(found, [&](const StateCount& count) {
@@ -93,17 +88,12 @@ class ProofCheck {
 
 }  // namespace
 
-void check_proof(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options,
-                 VerifyReport& report) {
+void check_proof(const ckpt::Checkpoint& checkpoint, const TrainingState* state,
+                 const VerifyOptions& options, VerifyReport& report) {
   if (!is_megatron(checkpoint) || options.share.rank != 0) return;
   try {
-    ProofCheck(checkpoint, options, report).run();
+    ProofCheck(checkpoint, options, report).run(state);
   } catch (const ckpt::Error& error) {
-    if (error.code() == ckpt::ErrorCode::Unsupported) {
-      report.not_checked.push_back(
-          {"what " + std::string(kMegatronFolders.proof_file) + " promises", error.problem()});
-      return;
-    }
     if (error.code() != ckpt::ErrorCode::Corrupt) throw;
     report.findings.findings.push_back({ckpt::CheckKind::Meaning, ckpt::Severity::Damage,
                                         error.where(), error.problem(), error.hint()});

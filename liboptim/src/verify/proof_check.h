@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ckpt/checkpoint.h>
+#include <optim/training_state.h>
 #include <optim/verify.h>
 
 namespace optim {
@@ -8,7 +9,8 @@ namespace optim {
 // What shardwise-proof.json promises of the folder in which it lies: the elements of each state,
 // and, unless only the structure is looked at, the logical hash of all. Nothing where there is
 // none.
-void check_proof(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options,
-                 VerifyReport& report);
+// `state`: of the checkpoint; null where its parameters are not known.
+void check_proof(const ckpt::Checkpoint& checkpoint, const TrainingState* state,
+                 const VerifyOptions& options, VerifyReport& report);
 
 }  // namespace optim

@@ -21,6 +21,8 @@ class StateCheck {
   StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report);
 
   void see(const ckpt::StoragePiece& piece) { watch_.see(piece); }
+  // Null where it is not known which parameter is which.
+  const TrainingState* view() const { return view_ ? &*view_ : nullptr; }
   // `files`: what this process has looked at, of it `selected` payloads.
   void finish(const std::vector<ckpt::FileAccount>& files, const ckpt::SelectedRegions& selected);
 

@@ -2,6 +2,7 @@
 #include <optim/verify.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,6 +14,7 @@
 #include "state/left_out.h"
 #include "verify/group_check.h"
 #include "verify/iteration_check.h"
+#include "verify/overwritten_state.h"
 #include "verify/proof_check.h"
 #include "verify/rank_folder_check.h"
 #include "verify/state_check.h"
@@ -103,6 +105,22 @@ VerifyReport report_alone(ckpt::Finding finding, const VerifyOptions& options) {
   return report;
 }
 
+// What .metadata says of one tensor cannot be: chunks that leave holes or overlap. The rest of it
+// was read, so that this is damage of a checkpoint and not a file that cannot be read.
+bool is_damage_of_tensor(const ckpt::Error& error) {
+  return error.code() == ckpt::ErrorCode::Corrupt && error.where().file.ends_with(".metadata") &&
+         !error.where().key.empty() && !error.where().offset_bytes;
+}
+
+ckpt::Finding found_at_opening(const ckpt::Error& error) {
+  return {ckpt::CheckKind::Structure, ckpt::Severity::Damage, error.where(), error.problem(),
+          error.hint()};
+}
+
+void add(std::vector<ckpt::Finding> findings, VerifyReport& report) {
+  std::ranges::move(findings, std::back_inserter(report.findings.findings));
+}
+
 // Resolves what is to be looked at, and says what is not. Throws NotFound where that is nothing.
 ckpt::KeySelection resolved(const ckpt::Checkpoint& checkpoint, ckpt::KeySelection selection,
                             VerifyReport& report) {
@@ -155,6 +173,10 @@ VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& opt
   VerifyReport report = report_of(checkpoint);
   const ckpt::KeySelection selection = resolved(checkpoint, options.selection, report);
   StateCheck states(checkpoint, report);
+  if (may_be_overwritten(checkpoint)) {
+    add(find_lost_params(checkpoint.folder(), {.iteration = {}, .limits = checkpoint.limits()}),
+        report);
+  }
   if (options.quick) {
     std::erase_if(report.not_checked, is_about_values);
     report.not_checked.push_back({"checksums and values", "a quick check reads no tensor data"});
@@ -164,7 +186,7 @@ VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& opt
     }
   }
   check_groups(checkpoint, report);
-  check_proof(checkpoint, options, report);
+  check_proof(checkpoint, states.view(), options, report);
   if (options.share.rank != 0) drop_what_the_first_says(report);
   ckpt::VerifyOptions with_watch = options;
   with_watch.selection = selection;
@@ -182,8 +204,16 @@ VerifyReport verify(const fs::path& path, const VerifyOptions& options) {
     checkpoint = open(path, options);
   } catch (const ckpt::Error& error) {
     auto overwritten = find_overwritten(path, error, options.limits);
+    if (!overwritten && is_damage_of_tensor(error)) {
+      return report_alone(found_at_opening(error), options);
+    }
     if (!overwritten) throw;
-    return report_alone(std::move(*overwritten), options);
+    VerifyReport report = report_alone(std::move(*overwritten), options);
+    if (options.share.rank == 0) {
+      add(find_lost_params(path, {.iteration = options.iteration, .limits = options.limits}),
+          report);
+    }
+    return report;
   }
   return verify(*checkpoint, options);
 }

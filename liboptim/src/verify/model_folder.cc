@@ -1,5 +1,5 @@
 // A folder that hides the rank files of optimizers.
-#include "convert/model_folder.h"
+#include "verify/model_folder.h"
 
 #include <utility>
 
