@@ -65,8 +65,8 @@ class ArgsReader {
         unsupported(name, "is set; models of this kind are not supported");
       }
     }
-    if (is_true(args_, "use_distributed_optimizer")) {
-      unsupported("use_distributed_optimizer", "is set, which is not supported");
+    if (is_true(args_, kLayerWiseArg) && is_true(args_, "use_distributed_optimizer")) {
+      unsupported("use_distributed_optimizer", "is set beside " + std::string(kLayerWiseArg));
     }
     if (size("num_distributed_optimizer_instances") > 1) {
       unsupported("num_distributed_optimizer_instances", "is above 1, which is not supported");

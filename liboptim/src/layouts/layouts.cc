@@ -58,6 +58,38 @@ bool is_layer_wise_dist_of_august(const ckpt::Checkpoint& checkpoint) {
   return is_dist(checkpoint, StoreLayout::August2026, StatedSharding::LayerWise);
 }
 
+// How a DistributedOptimizer says that its state is filed: on its own, or in a chain.
+std::string stated_form(const Value& common) {
+  const auto text_at = [](const Value& dict, std::string_view key) {
+    const auto value = dict.is(ckpt::Kind::Dict) ? dict.find(key) : std::nullopt;
+    return value && value->is(ckpt::Kind::Str) ? std::string(value->text()) : std::string();
+  };
+  const auto content = common.find("content_metadata");
+  if (content) {
+    std::string form = text_at(*content, "distrib_optim_sharding_type");
+    if (!form.empty()) return form;
+  }
+  const auto optimizer = common.find("optimizer");  // up to 0.12
+  if (!optimizer || !optimizer->is(ckpt::Kind::Dict)) return {};
+  const auto first = optimizer->find(int64_t{0});
+  return text_at(first ? *first : *optimizer, "param_state_sharding_type");
+}
+
+bool is_zero1_dist(const ckpt::Checkpoint& checkpoint, StoreLayout era, std::string_view form) {
+  if (!is_dist(checkpoint, era, StatedSharding::DistributedOptimizer)) return false;
+  return stated_form(read_common_state(checkpoint)->document->tree.root()) == form;
+}
+
+bool is_fully_reshardable_of_april(const ckpt::Checkpoint& checkpoint) {
+  return is_zero1_dist(checkpoint, StoreLayout::April2026, "fully_reshardable");
+}
+bool is_fully_reshardable_of_august(const ckpt::Checkpoint& checkpoint) {
+  return is_zero1_dist(checkpoint, StoreLayout::August2026, "fully_reshardable");
+}
+bool is_flattened_range(const ckpt::Checkpoint& checkpoint) {
+  return is_zero1_dist(checkpoint, StoreLayout::April2026, "fully_sharded_model_space");
+}
+
 // Neither groups nor a tensor of an optimizer: the model of a run, saved without.
 bool holds_model_alone(const ckpt::Checkpoint& checkpoint) {
   const auto common = read_common_state(checkpoint);
@@ -102,6 +134,15 @@ constexpr LayoutRow kLayouts[] = {
      is_unsharded_torch, name_unsharded_torch, add_torch_files},
     {"not sharded, torch_dist", Format::TorchDist, OptimizerSharding::None, StoreLayout::April2026,
      is_unsharded_dist, name_layer_wise_dist, add_torch_dist_files},
+    {"fully_reshardable, torch_dist of April 2026", Format::TorchDist,
+     OptimizerSharding::FullyReshardable, StoreLayout::April2026, is_fully_reshardable_of_april,
+     name_layer_wise_dist, nullptr},
+    {"fully_reshardable, torch_dist of August 2026", Format::TorchDist,
+     OptimizerSharding::FullyReshardable, StoreLayout::August2026, is_fully_reshardable_of_august,
+     name_layer_wise_dist, nullptr},
+    {"fully_sharded_model_space, torch_dist up to 0.14", Format::TorchDist,
+     OptimizerSharding::FlattenedRange, StoreLayout::April2026, is_flattened_range,
+     name_flattened_ranges, nullptr},
 };
 
 }  // namespace

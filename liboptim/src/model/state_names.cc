@@ -33,12 +33,6 @@ bool has_step(const ckpt::TensorEntry& tensor, const std::string_view (&steps)[k
   }
 }
 
-// "chained_1.optimizer.state...." without its first step.
-std::string_view without_chain(std::string_view key) {
-  if (key.starts_with("chained_")) key.remove_prefix(std::min(key.find('.'), key.size() - 1) + 1);
-  return key;
-}
-
 std::optional<uint32_t> number_behind(std::string_view text, std::string_view words) {
   const size_t at = text.rfind(words);
   if (at == text.npos) return std::nullopt;
@@ -84,8 +78,18 @@ bool is_state(const ckpt::TensorEntry& tensor) {
 
 bool is_second_moment(const ckpt::TensorEntry& tensor) { return has_step(tensor, kSecondMoments); }
 
+ChainedKey split_chain(std::string_view key) {
+  constexpr std::string_view kChained = "chained_";
+  if (!key.starts_with(kChained)) return {std::nullopt, key};
+  uint32_t number = 0;
+  const char* const end = key.data() + key.size();
+  const auto [behind, error] = std::from_chars(key.data() + kChained.size(), end, number);
+  if (error != std::errc() || behind == end || *behind != '.') return {std::nullopt, key};
+  return {number, {behind + 1, end}};
+}
+
 std::optional<std::string> master_of(std::string_view key) {
-  key = without_chain(key);
+  key = split_chain(key).key;
   for (const std::string_view prefix : {"optimizer.state.fp32_param.", "optimizer.state.param."}) {
     if (key.starts_with(prefix)) return std::string(key.substr(prefix.size()));
   }

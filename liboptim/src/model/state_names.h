@@ -32,6 +32,14 @@ bool is_second_moment(const ckpt::TensorEntry& tensor);
 // NAME.
 std::optional<std::string> master_of(std::string_view key);
 
+// "chained_1.optimizer.state....": which optimizer of the chain, and the key without; nullopt for a
+// key that does not say.
+struct ChainedKey {
+  std::optional<uint32_t> optimizer;
+  std::string_view key;
+};
+ChainedKey split_chain(std::string_view key);
+
 // The rank that wrote a file: of __3_0.distcp and layer_wise_optimizer_3.pt 3, of
 // model_optim_rng.pt 0.
 std::optional<uint32_t> writer_of(std::string_view path);

@@ -8,6 +8,7 @@
 #include <ckpt/error.h>
 
 #include "grid/placement.h"
+#include "grid/stated_groups.h"
 #include "layouts/target/tensor_attributes.h"
 
 namespace optim {
@@ -47,19 +48,28 @@ class Reader {
       const std::string pointer = "/optimizer" + (chained ? "/" + std::to_string(i) : "");
       if (!state || !state->is(Kind::Dict)) state_.corrupt(pointer, "is missing");
       read_optimizer(*state, pointer, view_.chain[i]);
-      const auto expected = static_cast<size_t>(
-          std::count_if(groups.begin(), groups.end(),
-                        [&](const ParamGroup& group) { return group.optimizer_index == i; }));
-      if (view_.chain[i].groups.size() != expected) {
+      const auto own = std::ranges::equal_range(groups, i, {}, &ParamGroup::optimizer_index);
+      if (view_.chain[i].groups.size() != own.size()) {
         refuse_unknown_names();
         state_.corrupt(pointer + "/optimizer/param_groups",
                        "holds " + std::to_string(view_.chain[i].groups.size()) +
-                           " groups, but the model's parameters need " + std::to_string(expected));
+                           " groups, but the model's parameters need " +
+                           std::to_string(own.size()));
       }
+      put_in_order({own.begin(), own.end()}, view_.chain[i].groups);
     }
   }
 
  private:
+  // Of the groups that the model's parameters make.
+  void put_in_order(std::span<const ParamGroup> groups, std::vector<ckpt::NodeId>& nodes) {
+    std::vector<Value> stated;
+    for (const ckpt::NodeId node : nodes) stated.push_back(common_.tree().value(node));
+    std::vector<ckpt::NodeId> ordered;
+    for (const size_t place : match_stated_groups(stated, groups)) ordered.push_back(nodes[place]);
+    nodes = std::move(ordered);
+  }
+
   // Which groups parameters make follows from their names.
   void refuse_unknown_names() const {
     for (const TrainedParam& param : view_.params) {

@@ -12,10 +12,12 @@
 #include "layouts/target/common_losses.h"
 #include "layouts/target/tensor_attributes.h"
 #include "layouts/torch_dist/common_optimizers.h"
+#include "layouts/torch_dist/flattened_ranges.h"
 #include "layouts/torch_dist/readers.h"
 #include "layouts/torch_dist/stacked_layers.h"
 #include "layouts/torch_dist/store_errors.h"
 #include "layouts/torch_dist/store_objects.h"
+#include "model/state_names.h"
 #include "state/args_of_state.h"
 
 namespace optim {
@@ -40,10 +42,14 @@ size_t state_place(const std::string& state) {
 using store_errors::corrupt;
 using store_errors::unsupported;
 
+// How the tensors of optimizer state lie in the folder.
+enum class StateForm : uint8_t { Whole, FlattenedRanges };
+
 class Reader {
  public:
-  Reader(const ckpt::Checkpoint& source, const ReadOptions& options)
+  Reader(const ckpt::Checkpoint& source, const ReadOptions& options, StateForm form)
       : source_(source),
+        form_(form),
         model_only_(options.model_only),
         rules_option_(options.rules),
         state_(common_state(source)),
@@ -66,6 +72,7 @@ class Reader {
     if (!model_only_) {
       const std::vector<ParamGroup> groups =
           group_params(args, view_.grid.sizes.expert_parallel, view_.params);
+      check_chain();
       read_common_optimizers({source_, state_}, groups, common_, view_);
       check_states();
     }
@@ -83,8 +90,7 @@ class Reader {
   bool has_states() const {
     return std::ranges::any_of(source_.catalog().tensors, [](const TensorEntry& tensor) {
       return tensor.file.empty() &&
-             (tensor.key.starts_with(kStatePrefix) || tensor.key.starts_with("chained_") ||
-              tensor.key.starts_with("optimizer.distributed"));
+             (is_flat_buffer(tensor) || split_chain(tensor.key).key.starts_with(kStatePrefix));
     });
   }
 
@@ -92,6 +98,8 @@ class Reader {
   struct Found {
     TensorRef weight, master;
     std::vector<StateTensor> states;
+    std::optional<uint32_t> optimizer;  // of the chain, where its keys say
+    std::string key;                    // that says so
   };
 
   // --- tensors ---
@@ -117,30 +125,44 @@ class Reader {
   void read_tensors() {
     for (const TensorEntry& tensor : source_.catalog().tensors) {
       if (!tensor.file.empty()) continue;  // of common.pt
-      if (tensor.key.starts_with("chained_") || tensor.key.starts_with("optimizer.distributed")) {
-        unsupported(
-            tensor.key,
-            "is optimizer state in flat buffers of data-parallel ranks (dp_reshardable), which "
-            "name no parameters; expected fully_reshardable state");
-      }
-      if (tensor.key.starts_with(kStatePrefix)) {
-        if (!model_only_) read_state_tensor(tensor);
+      const ChainedKey chained = split_chain(tensor.key);
+      if (chained.key.starts_with(kStatePrefix)) {
+        if (!model_only_) read_state_tensor(tensor, chained);
+      } else if (is_flat_buffer(tensor)) {
+        if (!model_only_) refuse_flat_buffer(tensor);
       } else {
-        add_by_layer(tensor, "", tensor.key);
+        add_by_layer(tensor, {}, tensor.key);
       }
     }
   }
 
-  void read_state_tensor(const TensorEntry& tensor) {
-    const std::string_view rest = std::string_view(tensor.key).substr(kStatePrefix.size());
+  [[noreturn]] static void refuse_flat_buffer(const TensorEntry& tensor) {
+    unsupported(tensor.key,
+                "is optimizer state in flat buffers of data-parallel ranks (dp_reshardable), which "
+                "name no parameters; expected fully_reshardable state");
+  }
+
+  // What a tensor of optimizer state is called; of a weight: nothing.
+  struct StateName {
+    std::string state;
+    std::optional<uint32_t> optimizer;
+  };
+
+  void read_state_tensor(const TensorEntry& tensor, const ChainedKey& chained) {
+    const std::string_view rest = chained.key.substr(kStatePrefix.size());
     const size_t dot = rest.find('.');
     if (dot == rest.npos) corrupt(tensor.key, "does not name a parameter");
     const std::string_view state = rest.substr(0, dot);
-    add_by_layer(tensor, std::string(state == kDistributedMaster ? kMasterState : state),
-                 std::string(rest.substr(dot + 1)));
+    const StateName name{std::string(state == kDistributedMaster ? kMasterState : state),
+                         chained.optimizer};
+    const std::string key(rest.substr(dot + 1));
+    if (form_ == StateForm::Whole) return add_by_layer(tensor, name, key);
+    const TensorEntry* const weight = source_.catalog().find_tensor(key);
+    if (weight == nullptr) corrupt(tensor.key, "does not belong to any parameter of the model");
+    add_by_layer(unflatten(tensor, weight->shape), name, key);
   }
 
-  void add_by_layer(const TensorEntry& tensor, const std::string& state, const std::string& key) {
+  void add_by_layer(const TensorEntry& tensor, const StateName& state, const std::string& key) {
     const StackedAxes axes = stacked_axes(key, rules_);
     if (axes.count() == 0) return add(tensor, state, {key});
     require_axes(tensor, axes);
@@ -164,19 +186,42 @@ class Reader {
     if (axes.expert) require(rules_.expert_count, " experts of args.num_experts");
   }
 
-  void add(TensorEntry tensor, const std::string& state, const ShardedName& sharded) {
+  void add(TensorEntry tensor, const StateName& called, const ShardedName& sharded) {
     const std::string name = state_dict_name(sharded, rules_);
+    const std::string& state = called.state;
     Found& found = found_[name];
+    if (called.optimizer) note_optimizer(tensor.key, *called.optimizer, found);
     if (state.empty()) {
       if (found.weight) corrupt(tensor.key, "holds '" + ckpt::escaped(name) + "' once more");
       view_.model.push_back({ModelEntry::What::Param, name, 0, std::nullopt});
       found.weight = with_key(std::move(tensor), name);
     } else if (state != kMasterState) {
+      if (std::ranges::find(found.states, state, &StateTensor::name) != found.states.end()) {
+        corrupt(tensor.key, "its parameter has another such state, too");
+      }
       found.states.push_back({state, with_key(std::move(tensor), state_key(state, name))});
     } else if (found.master) {
       corrupt(tensor.key, "its parameter has another master, too");
     } else {
       found.master = with_key(std::move(tensor), state_key(state, name));
+    }
+  }
+
+  static void note_optimizer(const std::string& key, uint32_t optimizer, Found& found) {
+    if (found.optimizer.value_or(optimizer) != optimizer) {
+      corrupt(key, "is of another optimizer of the chain than '" + ckpt::escaped(found.key) + "'");
+    }
+    found.optimizer = optimizer;
+    found.key = key;
+  }
+
+  // What keys say of the chain is what the model's parameters make of it.
+  void check_chain() const {
+    for (const TrainedParam& param : view_.params) {
+      const Found& found = found_.at(param.info.name);
+      if (!found.optimizer || *found.optimizer == param.optimizer) continue;
+      corrupt(found.key, "is of optimizer " + std::to_string(*found.optimizer) +
+                             " of the chain; expected " + std::to_string(param.optimizer));
     }
   }
 
@@ -328,6 +373,7 @@ class Reader {
   }
 
   const ckpt::Checkpoint& source_;
+  StateForm form_;
   bool model_only_;
   std::shared_ptr<const ModelRules> rules_option_;
   CommonState state_;
@@ -341,7 +387,12 @@ class Reader {
 }  // namespace
 
 TrainingState name_layer_wise_dist(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
-  return Reader(checkpoint, options).run();
+  return Reader(checkpoint, options, StateForm::Whole).run();
+}
+
+TrainingState name_flattened_ranges(const ckpt::Checkpoint& checkpoint,
+                                    const ReadOptions& options) {
+  return Reader(checkpoint, options, StateForm::FlattenedRanges).run();
 }
 
 }  // namespace optim

@@ -1,0 +1,67 @@
+// Parameter groups that a checkpoint states, matched with those that its model's parameters make.
+#include "grid/stated_groups.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+using ckpt::Value;
+
+struct Identity {
+  double wd_mult = 1, lr_mult = 1;
+  bool is_expert_parallel = false, is_decoupled_lr = false;
+  bool operator==(const Identity&) const = default;
+};
+
+std::optional<double> number_of(const Value& group, std::string_view key) {
+  const auto value = group.find(key);
+  if (!value || !(value->is(Kind::Int) || value->is(Kind::Float))) return std::nullopt;
+  return value->as_float();
+}
+
+bool flag_of(const Value& group, std::string_view key) {
+  const auto value = group.find(key);
+  return value && value->is(Kind::Bool) && value->as_bool();
+}
+
+Identity identity_of(const Value& group) {
+  return {number_of(group, "wd_mult").value_or(1), number_of(group, "lr_mult").value_or(1),
+          flag_of(group, "is_expert_parallel"), flag_of(group, "is_decoupled_lr")};
+}
+
+// Versions that say is_decoupled_lr say it of groups with a learning rate of their own.
+Identity identity_of(const ParamGroup& group, bool says_decoupled) {
+  return {group.wd_mult, group.lr_mult, group.is_expert_parallel,
+          says_decoupled ? !group.default_config : group.is_decoupled_lr};
+}
+
+}  // namespace
+
+std::vector<size_t> match_stated_groups(std::span<const Value> stated,
+                                        std::span<const ParamGroup> groups) {
+  const bool says_decoupled = std::ranges::any_of(
+      stated, [](const Value& group) { return identity_of(group).is_decoupled_lr; });
+  std::vector<bool> is_taken(stated.size());
+  std::vector<size_t> places;
+  for (const ParamGroup& group : groups) {
+    const Identity wanted = identity_of(group, says_decoupled);
+    size_t place = 0;
+    while (place < stated.size() && (is_taken[place] || identity_of(stated[place]) != wanted)) {
+      ++place;
+    }
+    if (place == stated.size()) {
+      places.resize(groups.size());
+      std::iota(places.begin(), places.end(), size_t{0});
+      return places;
+    }
+    is_taken[place] = true;
+    places.push_back(place);
+  }
+  return places;
+}
+
+}  // namespace optim
