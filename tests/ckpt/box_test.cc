@@ -6,7 +6,6 @@
 #include <random>
 
 #include "model/check_catalog.h"
-#include "model/flat_range.h"
 #include "model/overlap_index.h"
 #include "support/errors.h"
 

@@ -105,20 +105,34 @@ void print_ranks(Console& console, const std::vector<optim::RankLoad>& ranks) {
   table.print(console);
 }
 
+// Of a rank's tensor the elements that it owns: "all", "1024-2047".
+std::string range_text(const optim::OwnedParam& param) {
+  if (!param.elements) return "all";
+  const auto& [begin, end] = *param.elements;
+  if (begin == 0 && end == ckpt::element_count({param.shape.begin(), param.shape.end()})) {
+    return "all";
+  }
+  return std::to_string(begin) + "-" + std::to_string(end - 1);
+}
+
 void print_params(Console& console, const optim::GroupReport& report, size_t limit) {
   if (report.params.empty()) return;
   const bool is_named = report.unnamed_reason.empty();
-  Table table({{"RANK", Align::Right},
-               {"GROUP"},
-               {"SHAPE"},
-               {.title = is_named ? "PARAMETER" : "STATE", .can_shorten = true}});
+  const bool has_ranges = std::ranges::any_of(
+      report.params, [](const optim::OwnedParam& param) { return param.elements.has_value(); });
+  std::vector<Column> columns = {{"RANK", Align::Right}, {"GROUP"}, {"SHAPE"}};
+  if (has_ranges) columns.push_back({"ELEMENTS"});
+  columns.push_back({.title = is_named ? "PARAMETER" : "STATE", .can_shorten = true});
+  Table table(std::move(columns));
   for (size_t i = 0; i < std::min(limit, report.params.size()); ++i) {
     const optim::OwnedParam& param = report.params[i];
-    table.add_row(
-        {{std::to_string(param.rank), Paint::Bold},
-         {is_named ? std::to_string(param.optimizer) + "." + std::to_string(param.group) : "-"},
-         {ckpt::shape_text({param.shape.begin(), param.shape.end()})},
-         {ckpt::escaped(param.name)}});
+    std::vector<Cell> row = {
+        {std::to_string(param.rank), Paint::Bold},
+        {is_named ? std::to_string(param.optimizer) + "." + std::to_string(param.group) : "-"},
+        {ckpt::shape_text({param.shape.begin(), param.shape.end()})}};
+    if (has_ranges) row.push_back({range_text(param)});
+    row.push_back({ckpt::escaped(param.name)});
+    table.add_row(std::move(row));
   }
   console.out() << '\n';
   table.print(console);
@@ -172,6 +186,9 @@ void print_report_as_json(Console& console, const optim::GroupReport& report,
     const optim::OwnedParam& param = report.params[i];
     nlohmann::json json = {
         {"key", json_text(param.name)}, {"rank", param.rank}, {"shape", param.shape}};
+    if (param.elements) {
+      json["elements"] = {{"begin", param.elements->begin}, {"end", param.elements->end}};
+    }
     if (report.unnamed_reason.empty()) {
       json["optimizer"] = param.optimizer;
       json["group"] = param.group;

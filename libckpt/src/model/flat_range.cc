@@ -1,4 +1,4 @@
-#include "model/flat_range.h"
+#include <ckpt/flat_range.h>
 
 #include <algorithm>
 

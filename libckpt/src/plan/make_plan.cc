@@ -1,10 +1,10 @@
 #include <ckpt/error.h>
+#include <ckpt/flat_range.h>
 #include <ckpt/plan.h>
 
 #include <unordered_map>
 
 #include "base/checked_math.h"
-#include "model/flat_range.h"
 #include "model/overlap_index.h"
 #include "target/archive_layouts.h"
 

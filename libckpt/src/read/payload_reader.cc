@@ -7,11 +7,11 @@
 #include <new>
 
 #include <ckpt/error.h>
+#include <ckpt/flat_range.h>
 
 #include "base/checked_math.h"
 #include "base/text.h"
 #include "codec/crc32.h"
-#include "model/flat_range.h"
 
 namespace ckpt {
 
@@ -123,8 +123,10 @@ StorageRegion BoxReader::locate(Part& part) const {
   const Extents& sizes = part.chunk->box.sizes;
   const size_t dropped = strides.size() > sizes.size() ? strides.size() - sizes.size() : 0;
   const uint64_t row_bytes = std::max<uint64_t>(1, element_count(sizes) * element_bytes_);
-  const uint64_t row = part.chunk->payload_offset_bytes / row_bytes;
-  if (dropped + sizes.size() != strides.size() || dropped > 1 || (dropped == 0 && row != 0)) {
+  const uint64_t skipped_bytes = part.chunk->payload_offset_bytes;
+  const uint64_t row = skipped_bytes / row_bytes;
+  if (dropped + sizes.size() != strides.size() || dropped > 1 ||
+      skipped_bytes % row_bytes != 0 || (dropped == 0 && row != 0)) {
     throw Error(ErrorCode::Unsupported,
                 {source_.file_name(storage.file), storage.bytes.offset_bytes, tensor_.key},
                 "a part of an entry that is not row-major");

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include <ckpt/checkpoint.h>
-#include <optim/training_state.h>
 #include <optim/layout_export.h>
+#include <optim/lpt_layout.h>
+#include <optim/training_state.h>
 
 namespace optim {
 
@@ -20,15 +21,18 @@ struct StoredGroup {
   uint32_t group = 0;
   std::vector<std::pair<std::string, ckpt::Value>> settings;  // in the order of the file
   std::optional<uint64_t> param_count;                        // none where the file does not say
-  std::optional<uint64_t> element_count;                      // of LayerWise checkpoints
+  std::optional<uint64_t> element_count;                      // where parameters are named
 };
 
 // Optimizer state that a rank wrote.
 struct OwnedParam {
   std::string name;
-  std::vector<uint64_t> shape;  // of the part that the rank owns
+  // Of the part that the rank owns; of a DistributedOptimizer, of the tensor that it has, of which
+  // it owns `elements`, row-major.
+  std::vector<uint64_t> shape;
+  std::optional<ElementRange> elements = {};
   uint32_t rank = 0;
-  uint32_t optimizer = 0, group = 0;  // of LayerWise checkpoints
+  uint32_t optimizer = 0, group = 0;  // where parameters are named
 };
 
 struct RankLoad {
@@ -36,24 +40,24 @@ struct RankLoad {
   uint64_t param_count = 0;
   uint64_t element_count = 0;
   uint64_t state_bytes = 0;    // masters and states
-  std::optional<double> cost;  // of a step, see update_cost(); of LayerWise checkpoints
+  std::optional<double> cost;  // of a step, see update_cost(); where parameters are named
 };
 
 struct GroupReport {
   std::vector<StoredGroup> groups;
   std::vector<OwnedParam> params;  // sorted by rank, then in the model's or the file's order
   std::vector<RankLoad> ranks;
-  std::string unnamed_reason;  // why parameters have no groups; empty for LayerWise checkpoints
+  std::string unnamed_reason;  // why parameters have no groups; empty where they have
 
   std::shared_ptr<const TrainingState> view;  // what `settings` may point into, and:
   std::vector<std::shared_ptr<const ckpt::Document>> documents;
 };
 
-// Groups, their settings, and who owns what. LayerWise checkpoints give parameters by name with
-// group and owner; others the groups that are stored (torch.save files of any training loop,
-// PyTorch's FSDP and DCP), with the step count of their parameters, and in torch_dist which rank
-// wrote which state. Values point into the checkpoint, `view` or `documents`. Throws NotFound where
-// no groups are stored.
+// Groups, their settings, and who owns what. Checkpoints that name_layer_wise() reads give
+// parameters by name with group and owner; others the groups that are stored (torch.save files of
+// any training loop, PyTorch's FSDP and DCP), with the step count of their parameters, and in
+// torch_dist which rank wrote which state. Values point into the checkpoint, `view` or `documents`.
+// Throws NotFound where no groups are stored.
 OPTIM_LAYOUT_EXPORT GroupReport describe_groups(const ckpt::Checkpoint& checkpoint);
 
 }  // namespace optim

@@ -9,6 +9,7 @@
 
 #include "args/checkpoint_kind.h"
 #include "args/value_place.h"
+#include "grid/flat_shares.h"
 #include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
@@ -34,7 +35,7 @@ std::vector<std::pair<std::string, Value>> settings_of(const Value& group) {
   return settings;
 }
 
-// Groups and owners of a LayerWise checkpoint.
+// Groups and owners of a checkpoint that names its parameters.
 class NamedGroups {
  public:
   NamedGroups(const ckpt::Checkpoint& checkpoint, GroupReport& report)
@@ -72,13 +73,34 @@ class NamedGroups {
     return ckpt::element_count({info.shape.begin(), info.shape.end()});
   }
 
-  // What ranks own as Megatron deals it, or, where files were written by other owners, what their
-  // files hold.
   void add_params(const std::vector<ParamGroup>& groups) {
     const Placement placement(*view_, view_->grid);
     for (const WorldRank& rank : ranks_of(view_->grid)) {
       report_.ranks.push_back({rank.rank, 0, 0, 0, 0.0});
     }
+    const bool is_dealt = view_->sharding == OptimizerSharding::LayerWise ||
+                          view_->sharding == OptimizerSharding::None;
+    if (is_dealt) {
+      add_dealt(placement, groups);
+    } else {
+      add_flat_shares(placement, groups);
+    }
+  }
+
+  // Ranges of elements, whoever wrote them.
+  void add_flat_shares(const Placement& placement, const std::vector<ParamGroup>& groups) {
+    const FlatShares shares(*view_, placement, [](uint32_t) { return true; });
+    for (const WorldRank& rank : ranks_of(view_->grid)) {
+      for (const FlatShare& share : shares.of(rank.at)) {
+        add_owned({share.param, rank.rank, placement.shape_on_rank(share.param), share.range},
+                  groups);
+      }
+    }
+  }
+
+  // What ranks own as Megatron deals it, or, where files were written by other owners, what their
+  // files hold.
+  void add_dealt(const Placement& placement, const std::vector<ParamGroup>& groups) {
     for (const auto policy :
          {OwnershipPolicy::PingPong, OwnershipPolicy::Balanced, OwnershipPolicy::Lpt}) {
       const RankDeals deals(*view_, placement, groups,
@@ -100,6 +122,7 @@ class NamedGroups {
   struct Owned {
     uint32_t param, rank;
     ckpt::Extents shape;  // of the part
+    std::optional<ElementRange> elements = {};
   };
 
   // Whether the files of torch_dist hold what these owners would have written; `torch` knows no
@@ -138,12 +161,14 @@ class NamedGroups {
     const TrainedParam& param = view_->params[owned.param];
     report_.params.push_back({param.info.name,
                               {owned.shape.begin(), owned.shape.end()},
+                              owned.elements,
                               owned.rank,
                               param.optimizer,
                               param.group});
     if (owned.rank >= report_.ranks.size()) return;
     RankLoad& load = report_.ranks[owned.rank];
-    const uint64_t elements = ckpt::element_count(owned.shape);
+    const uint64_t part = ckpt::element_count(owned.shape);
+    const uint64_t elements = owned.elements ? owned.elements->end - owned.elements->begin : part;
     const uint64_t whole = ckpt::element_count(param.weight->shape);
     ++load.param_count;
     load.element_count += elements;
@@ -151,7 +176,9 @@ class NamedGroups {
     load.state_bytes += elements == whole ? bytes : bytes / std::max<uint64_t>(whole, 1) * elements;
     ParamInfo info = param.info;
     info.shape.assign(owned.shape.begin(), owned.shape.end());
-    load.cost = *load.cost + update_cost(info, group_at(groups, param));
+    const double share =
+        owned.elements ? static_cast<double>(elements) / static_cast<double>(part) : 1;
+    load.cost = *load.cost + update_cost(info, group_at(groups, param)) * share;
   }
 
   const ParamGroup& group_at(const std::vector<ParamGroup>& groups,
@@ -266,7 +293,7 @@ void add_writers(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
       load.element_count += elements;
       load.state_bytes += elements * ckpt::bytes_per_element(tensor.dtype);
       report.params.push_back(
-          {tensor.key, {chunk.box.sizes.begin(), chunk.box.sizes.end()}, *rank});
+          {tensor.key, {chunk.box.sizes.begin(), chunk.box.sizes.end()}, {}, *rank});
     }
   }
   for (const auto& [rank, load] : loads) report.ranks.push_back(load);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include <ckpt/flat_range.h>
+
 #include "layouts/torch_dist/store_errors.h"
 
 namespace optim {
@@ -11,16 +13,6 @@ namespace {
 using ckpt::Box;
 using ckpt::Extents;
 using ckpt::TensorEntry;
-
-// Where element `position` of a row-major tensor is.
-Extents place_of(uint64_t position, const Extents& strides) {
-  Extents place;
-  for (const uint64_t stride : strides) {
-    place.push_back(position / stride);
-    position %= stride;
-  }
-  return place;
-}
 
 // The shape of one fragment.
 Extents fragment_of(const TensorEntry& stored, const Extents& shape) {
@@ -47,29 +39,6 @@ bool is_range(const ckpt::Chunk& chunk) {
 
 }  // namespace
 
-std::vector<Box> boxes_of_range(const Extents& sizes, uint64_t begin, uint64_t end) {
-  const Extents strides = ckpt::row_major_strides(sizes);
-  std::vector<Box> boxes;
-  while (begin < end) {
-    Box box{place_of(begin, strides), Extents(sizes.size(), 1)};
-    uint64_t count = 1;
-    for (size_t axis = 0; axis < sizes.size(); ++axis) {
-      // The first axis of which whole slices lie in front of the end.
-      if (begin % strides[axis] != 0 || end - begin < strides[axis]) continue;
-      const uint64_t slices =
-          std::min((end - begin) / strides[axis], sizes[axis] - box.offsets[axis]);
-      box.sizes[axis] = slices;
-      std::copy(sizes.begin() + static_cast<ptrdiff_t>(axis) + 1, sizes.end(),
-                box.sizes.begin() + static_cast<ptrdiff_t>(axis) + 1);
-      count = slices * strides[axis];
-      break;
-    }
-    boxes.push_back(std::move(box));
-    begin += count;
-  }
-  return boxes;
-}
-
 TensorEntry unflatten(const TensorEntry& stored, const Extents& shape) {
   const Extents fragment = fragment_of(stored, shape);
   TensorEntry tensor{stored.file, stored.key, stored.dtype, shape, {}};
@@ -77,12 +46,13 @@ TensorEntry unflatten(const TensorEntry& stored, const Extents& shape) {
     if (!is_range(chunk)) {
       store_errors::corrupt(stored.key, "holds a chunk that is not a range of one fragment");
     }
-    const uint64_t begin = chunk.box.offsets.back();
+    Box whole{Extents(shape.size()), fragment};
+    for (size_t axis = 0; axis < shape.size(); ++axis) {
+      whole.offsets[axis] = chunk.box.offsets[axis] * fragment[axis];
+    }
     ckpt::Chunk part = chunk;
-    for (Box& box : boxes_of_range(fragment, begin, begin + chunk.box.sizes.back())) {
-      for (size_t axis = 0; axis < shape.size(); ++axis) {
-        box.offsets[axis] += chunk.box.offsets[axis] * fragment[axis];
-      }
+    for (Box& box :
+         ckpt::boxes_of_flat_range(whole, chunk.box.offsets.back(), chunk.box.sizes.back())) {
       const uint64_t elements = ckpt::element_count(box.sizes);
       part.box = std::move(box);
       tensor.chunks.push_back(part);

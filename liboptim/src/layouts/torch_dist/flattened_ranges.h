@@ -1,18 +1,11 @@
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include <ckpt/catalog.h>
 
 // Optimizer state as Megatron-Core up to 0.14 files it in torch_dist (fully_sharded_model_space):
 // a tensor is cut into a grid of equal fragments, each of them is flattened, and ranks store ranges
 // of them. Its stored shape is the grid's and, last, the elements of a fragment.
 namespace optim {
-
-// The boxes, ascending, that elements [begin, end) of a row-major tensor make: each is contiguous,
-// and there are at most 2n-1 of n axes.
-std::vector<ckpt::Box> boxes_of_range(const ckpt::Extents& sizes, uint64_t begin, uint64_t end);
 
 // The same state as a tensor of `shape`, in the same bytes. Throws Corrupt where the stored shape
 // is no grid of fragments of it, or a chunk is not a range of one fragment.

@@ -1,15 +1,16 @@
 #pragma once
 
-#include <ckpt/box.h>
-
 #include <cstdint>
 #include <vector>
+
+#include <ckpt/box.h>
+#include <ckpt/export.h>
 
 namespace ckpt {
 
 // The elements [first, first + count) of `box` in row-major order, as boxes in that order. Each of
 // them is contiguous in the row-major layout of `box`; there are at most 2 * dims - 1.
 // The range must lie inside the box.
-std::vector<Box> boxes_of_flat_range(const Box& box, uint64_t first, uint64_t count);
+CKPT_EXPORT std::vector<Box> boxes_of_flat_range(const Box& box, uint64_t first, uint64_t count);
 
 }  // namespace ckpt
