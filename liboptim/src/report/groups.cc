@@ -44,21 +44,20 @@ class NamedGroups {
   void run(TrainingState named) {
     auto view = std::make_shared<TrainingState>(std::move(named));
     view_ = view.get();
-    const std::vector<ParamGroup> groups =
-        group_params(view_->args(), view_->grid.sizes.expert_parallel, view->params);
-    add_groups(groups);
-    add_params(groups);
+    groups_ = group_params(view_->args(), view_->grid.sizes.expert_parallel, view->params);
+    add_groups();
+    add_params();
     report_.view = std::move(view);
   }
 
  private:
-  void add_groups(const std::vector<ParamGroup>& groups) {
+  void add_groups() {
     uint32_t group = 0;
-    for (size_t i = 0; i < groups.size(); ++i) {
-      const uint32_t optimizer = groups[i].optimizer_index;
-      group = i > 0 && optimizer == groups[i - 1].optimizer_index ? group + 1 : 0;
-      StoredGroup stored{{}, optimizer, group, {}, groups[i].params.size(), 0};
-      for (const GroupedParam& param : groups[i].params) {
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      const uint32_t optimizer = groups_[i].optimizer_index;
+      group = i > 0 && optimizer == groups_[i - 1].optimizer_index ? group + 1 : 0;
+      StoredGroup stored{{}, optimizer, group, {}, groups_[i].params.size(), 0};
+      for (const GroupedParam& param : groups_[i].params) {
         stored.element_count = *stored.element_count + elements_of(param.info);
       }
       const auto& nodes = view_->chain.at(optimizer).groups;
@@ -73,33 +72,40 @@ class NamedGroups {
     return ckpt::element_count({info.shape.begin(), info.shape.end()});
   }
 
-  void add_params(const std::vector<ParamGroup>& groups) {
+  void add_params() {
     const Placement placement(*view_, view_->grid);
     for (const WorldRank& rank : ranks_of(view_->grid)) {
       report_.ranks.push_back({rank.rank, 0, 0, 0, 0.0});
     }
-    const bool is_dealt = view_->sharding == OptimizerSharding::LayerWise ||
-                          view_->sharding == OptimizerSharding::None;
-    if (is_dealt) {
-      add_dealt(placement, groups);
-    } else {
-      add_flat_shares(placement, groups);
+    std::vector<ParamGroup> dealt;
+    for (const ParamGroup& group : groups_) {
+      if (!is_flat(group.optimizer_index)) dealt.push_back(group);
     }
+    if (!dealt.empty()) add_dealt(placement, dealt);
+    if (dealt.size() != groups_.size()) add_flat_shares(placement);
   }
 
-  // Ranges of elements, whoever wrote them.
-  void add_flat_shares(const Placement& placement, const std::vector<ParamGroup>& groups) {
-    const FlatShares shares(*view_, placement, [](uint32_t) { return true; });
+  // Whether ranks own ranges of elements of what an optimizer of the chain has.
+  bool is_flat(uint32_t optimizer) const {
+    const bool is_dealt = view_->sharding == OptimizerSharding::LayerWise ||
+                          view_->sharding == OptimizerSharding::None;
+    return !is_dealt || view_->chain[optimizer].is_distributed;
+  }
+
+  // Whoever wrote them.
+  void add_flat_shares(const Placement& placement) {
+    const FlatShares shares(*view_, placement, [this](uint32_t param) {
+      return is_flat(view_->params[param].optimizer);
+    });
     for (const WorldRank& rank : ranks_of(view_->grid)) {
       for (const FlatShare& share : shares.of(rank.at)) {
-        add_owned({share.param, rank.rank, placement.shape_on_rank(share.param), share.range},
-                  groups);
+        add_owned({share.param, rank.rank, placement.shape_on_rank(share.param), share.range});
       }
     }
   }
 
-  // What ranks own as Megatron deals it, or, where files were written by other owners, what their
-  // files hold.
+  // What ranks own as Megatron deals these groups, or, where files were written by other owners,
+  // what their files hold.
   void add_dealt(const Placement& placement, const std::vector<ParamGroup>& groups) {
     for (const auto policy :
          {OwnershipPolicy::PingPong, OwnershipPolicy::Balanced, OwnershipPolicy::Lpt}) {
@@ -110,13 +116,15 @@ class NamedGroups {
         for (const auto& group : deals.owned(rank.at)) {
           for (const HeldEntry& held : group) {
             const uint32_t param = view_->model[held.entry].param;
-            add_owned({param, rank.rank, placement.shape_on_rank(param)}, groups);
+            add_owned({param, rank.rank, placement.shape_on_rank(param)});
           }
         }
       }
       return;
     }
-    for (uint32_t param = 0; param < view_->params.size(); ++param) add_writers_of(param, groups);
+    for (uint32_t param = 0; param < view_->params.size(); ++param) {
+      if (!is_flat(view_->params[param].optimizer)) add_writers_of(param);
+    }
   }
 
   struct Owned {
@@ -138,7 +146,7 @@ class NamedGroups {
       }
     }
     for (uint32_t i = 0; i < view_->params.size(); ++i) {
-      if (!view_->params[i].master) continue;
+      if (!view_->params[i].master || is_flat(view_->params[i].optimizer)) continue;
       for (const ckpt::Chunk& chunk : view_->params[i].master->chunks) {
         if (!owners.contains({i, writer_of_chunk(chunk)})) return false;
       }
@@ -150,14 +158,14 @@ class NamedGroups {
     return writer_of(checkpoint_.catalog().files[chunk.region.file].path).value_or(0);
   }
 
-  void add_writers_of(uint32_t param, const std::vector<ParamGroup>& groups) {
+  void add_writers_of(uint32_t param) {
     if (!view_->params[param].master) return;
     for (const ckpt::Chunk& chunk : view_->params[param].master->chunks) {
-      add_owned({param, writer_of_chunk(chunk), chunk.box.sizes}, groups);
+      add_owned({param, writer_of_chunk(chunk), chunk.box.sizes});
     }
   }
 
-  void add_owned(const Owned& owned, const std::vector<ParamGroup>& groups) {
+  void add_owned(const Owned& owned) {
     const TrainedParam& param = view_->params[owned.param];
     report_.params.push_back({param.info.name,
                               {owned.shape.begin(), owned.shape.end()},
@@ -178,16 +186,15 @@ class NamedGroups {
     info.shape.assign(owned.shape.begin(), owned.shape.end());
     const double share =
         owned.elements ? static_cast<double>(elements) / static_cast<double>(part) : 1;
-    load.cost = *load.cost + update_cost(info, group_at(groups, param)) * share;
+    load.cost = *load.cost + update_cost(info, group_at(param)) * share;
   }
 
-  const ParamGroup& group_at(const std::vector<ParamGroup>& groups,
-                             const TrainedParam& param) const {
-    for (size_t i = 0; i < groups.size(); ++i) {
+  const ParamGroup& group_at(const TrainedParam& param) const {
+    for (size_t i = 0; i < groups_.size(); ++i) {
       const StoredGroup& stored = report_.groups[i];
-      if (stored.optimizer == param.optimizer && stored.group == param.group) return groups[i];
+      if (stored.optimizer == param.optimizer && stored.group == param.group) return groups_[i];
     }
-    return groups.front();
+    return groups_.front();
   }
 
   static uint64_t state_bytes_of(const TrainedParam& param) {
@@ -199,6 +206,7 @@ class NamedGroups {
   const ckpt::Checkpoint& checkpoint_;
   GroupReport& report_;
   const TrainingState* view_ = nullptr;
+  std::vector<ParamGroup> groups_;  // as the model's parameters make them
 };
 
 // What `state` says of these parameters: numbers, or tensors of one element.

@@ -74,6 +74,10 @@ class Reader {
           group_params(args, view_.grid.sizes.expert_parallel, view_.params);
       check_chain();
       read_common_optimizers({source_, state_}, groups, common_, view_);
+      for (const TrainedParam& param : view_.params) {
+        if (!found_.at(param.info.name).has_distributed_master) continue;
+        view_.chain[param.optimizer].is_distributed = true;
+      }
       check_states();
     }
     finish_view(view_, common_, source_);
@@ -98,6 +102,7 @@ class Reader {
   struct Found {
     TensorRef weight, master;
     std::vector<StateTensor> states;
+    bool has_distributed_master = false;
     std::optional<uint32_t> optimizer;  // of the chain, where its keys say
     std::string key;                    // that says so
   };
@@ -146,6 +151,7 @@ class Reader {
   struct StateName {
     std::string state;
     std::optional<uint32_t> optimizer;
+    bool is_distributed_master = false;
   };
 
   void read_state_tensor(const TensorEntry& tensor, const ChainedKey& chained) {
@@ -153,8 +159,8 @@ class Reader {
     const size_t dot = rest.find('.');
     if (dot == rest.npos) corrupt(tensor.key, "does not name a parameter");
     const std::string_view state = rest.substr(0, dot);
-    const StateName name{std::string(state == kDistributedMaster ? kMasterState : state),
-                         chained.optimizer};
+    StateName name{std::string(state), chained.optimizer};
+    if (state == kDistributedMaster) name = {std::string(kMasterState), chained.optimizer, true};
     const std::string key(rest.substr(dot + 1));
     if (form_ == StateForm::Whole) return add_by_layer(tensor, name, key);
     const TensorEntry* const weight = source_.catalog().find_tensor(key);
@@ -203,6 +209,7 @@ class Reader {
     } else if (found.master) {
       corrupt(tensor.key, "its parameter has another master, too");
     } else {
+      found.has_distributed_master = called.is_distributed_master;
       found.master = with_key(std::move(tensor), state_key(state, name));
     }
   }
