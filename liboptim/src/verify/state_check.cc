@@ -149,7 +149,7 @@ bool StateCheck::are_all_named() const {
 
 void StateCheck::add_pairs() {
   if (checkpoint_.catalog().format == ckpt::Format::Torch) {
-    add_numbered_pairs();
+    add_pairs_of_view();
   } else {
     add_named_pairs();
   }
@@ -159,14 +159,16 @@ void StateCheck::add_pairs() {
 }
 
 // Of `torch` files, which hold no names: as far as the deal gives them.
-void StateCheck::add_numbered_pairs() {
+void StateCheck::add_pairs_of_view() {
   if (!view_) return;
   for (const TrainedParam& param : view_->params) {
     if (param.master) add_pair(*param.master, *param.weight);
   }
 }
 
+// Tensors of torch_dist, which are global; where state is flattened, as the view has them.
 void StateCheck::add_named_pairs() {
+  if (view_ && view_->sharding == OptimizerSharding::FlattenedRange) return add_pairs_of_view();
   const ckpt::Catalog& catalog = checkpoint_.catalog();
   std::set<std::string> with_master;
   for (const TensorEntry& tensor : catalog.tensors) {
@@ -247,6 +249,7 @@ void StateCheck::finish(const std::vector<ckpt::FileAccount>& files,
     if (is_own(*pair.master_chunk)) compare(pair);
   }
   differing_.put_into(report_.not_proven);
+  look_for_zero_moments();
 }
 
 bool StateCheck::is_own(const ckpt::Chunk& chunk) const {

@@ -20,6 +20,9 @@ class StateCheck {
  public:
   StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report);
 
+  // The state under its names; nullopt where it has none.
+  const std::optional<TrainingState>& view() const { return view_; }
+
   void see(const ckpt::StoragePiece& piece) { watch_.see(piece); }
   // Null where it is not known which parameter is which.
   const TrainingState* view() const { return view_ ? &*view_ : nullptr; }
@@ -47,13 +50,14 @@ class StateCheck {
   void add_not_looked_at(uint64_t other_count);
   void add_pairs();
   void add_named_pairs();
-  void add_numbered_pairs();
+  void add_pairs_of_view();
   void add_pair(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
   std::vector<Pair> watch_pairs(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
   bool are_all_named() const;
   void add_not_checked();
   bool is_own(const ckpt::Chunk& chunk) const;
   void look_at(const Scanned& scanned);
+  void look_for_zero_moments();
   // True where the values are what they may be.
   bool look_at_values(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk, size_t number);
   // Whether a checksum says so: what is wrong with the values is then no finding of its own.
@@ -67,7 +71,7 @@ class StateCheck {
   const ckpt::Checkpoint& checkpoint_;
   VerifyReport& report_;
   StateWatch watch_;
-  std::optional<TrainingState> view_;  // of LayerWise checkpoints
+  std::optional<TrainingState> view_;  // where parameters have names
   std::vector<Scanned> scanned_;
   std::vector<Pair> pairs_;
   std::vector<ckpt::FileAccount> own_;  // by index into Catalog::files

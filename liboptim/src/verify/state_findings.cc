@@ -1,6 +1,7 @@
 // What StateCheck finds in values that it has seen.
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <span>
 #include <utility>
 
@@ -9,6 +10,7 @@
 
 #include "model/state_names.h"
 #include "state/rounding.h"
+#include "verify/distributed_check.h"
 #include "verify/state_check.h"
 
 namespace optim {
@@ -118,12 +120,13 @@ void StateCheck::refuse(const Pair& pair) {
   const auto owner = writer_of(checkpoint_.file_name(pair.master_chunk->region.file));
   const auto holder = writer_of(checkpoint_.file_name(pair.weight_chunk->region.file));
   std::string hint = "master and weight come from different iterations or parameters";
+  const bool is_owned_by_writer = !view_ || !is_in_flat_buffers(*view_);
   if (pair.master->key.starts_with("optimizer.state.param.")) {
     hint +=
         "; Megatron-Core 0.15 to 0.19 saves such state when gradients are in several buckets (its "
         "issue 5077)";
   }
-  if (owner && holder && *owner != *holder) {
+  if (is_owned_by_writer && owner && holder && *owner != *holder) {
     hint = "rank " + std::to_string(*holder) + " wrote the weight, rank " + std::to_string(*owner) +
            " owns it: the weight may not have been gathered after the last step";
   }
@@ -134,6 +137,38 @@ void StateCheck::refuse(const Pair& pair) {
            " elements differ from the rounded fp32 master, the first at index " +
            std::to_string(mismatch.first),
        std::move(hint));
+}
+
+// After a step a gradient of 0 for every element of every parameter is no training. A state of one
+// parameter may be: no token has reached an expert. Only where this process has seen all of it.
+void StateCheck::look_for_zero_moments() {
+  if (!view_) return;
+  struct Seen {
+    const TensorEntry* first = nullptr;
+    const ckpt::Chunk* chunk = nullptr;
+    bool may_be_zero = true;
+  };
+  std::map<std::pair<uint32_t, std::string>, Seen> kinds;
+  for (const TrainedParam& param : view_->params) {
+    for (const StateTensor& state : param.states) {
+      if (!state.name.starts_with("exp_avg")) continue;
+      Seen& seen = kinds[{param.optimizer, state.name}];
+      for (const ckpt::Chunk& chunk : state.value->chunks) {
+        if (!seen.may_be_zero) break;
+        const auto number = watch_.number_of(chunk.region);
+        seen.may_be_zero = number && watch_.is_seen(*number) && watch_[*number].is_zero;
+        if (seen.first == nullptr) seen.first = state.value.get(), seen.chunk = &chunk;
+      }
+    }
+  }
+  for (const auto& [kind, seen] : kinds) {
+    const auto step = step_of(*view_, kind.first);
+    if (seen.first == nullptr || !seen.may_be_zero || !step || *step <= 0) continue;
+    find(*seen.first, *seen.chunk,
+         "every '" + kind.second + "' of this optimizer is 0, but it has taken " +
+             std::to_string(static_cast<int64_t>(*step)) + " steps",
+         "the moments were lost; training would go on as from a fresh optimizer");
+  }
 }
 
 void StateCheck::find(const TensorEntry& tensor, const ckpt::Chunk& chunk, std::string problem,

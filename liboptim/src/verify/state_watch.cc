@@ -1,10 +1,23 @@
 #include "verify/state_watch.h"
 
 #include <algorithm>
+#include <span>
 
 #include "state/weight_sum.h"
 
 namespace optim {
+namespace {
+
+bool is_all_zero(std::span<const std::byte> bytes) {
+  return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
+}
+
+}  // namespace
+
+std::optional<size_t> StateWatch::number_of(const ckpt::StorageRegion& region) const {
+  const auto found = numbers_.find({region.file, region.bytes.offset_bytes});
+  return found == numbers_.end() ? std::nullopt : std::optional(found->second);
+}
 
 std::optional<size_t> StateWatch::add(const ckpt::Chunk& chunk, ckpt::DType dtype, Wanted wanted,
                                       SummedAs summed_as) {
@@ -38,7 +51,9 @@ void StateWatch::see(const ckpt::StoragePiece& piece) {
               ? sum_of_masters(piece.bytes, first, *watched.summed_as)
               : sum_of_weights(piece.bytes, first, watched.dtype);
   }
+  const bool is_zero = is_all_zero(piece.bytes);  // stops at the first that is not
   const std::scoped_lock lock(mutex_);
+  watched.is_zero = watched.is_zero && is_zero;
   watched.values.add(values, first);
   watched.weight_sum += sum;
   watched.seen_bytes += piece.bytes.size();

@@ -26,6 +26,7 @@ class StateWatch {
     ValueScan values = {};
     uint64_t weight_sum = 0;
     uint64_t seen_bytes = 0;
+    bool is_zero = true;  // all that was seen
   };
 
   // A chunk whose storage holds exactly its box, row-major; nullopt for others. A chunk that is
@@ -33,6 +34,9 @@ class StateWatch {
   std::optional<size_t> add(const ckpt::Chunk& chunk, ckpt::DType dtype, Wanted wanted,
                             SummedAs summed_as = std::nullopt);
   void see(const ckpt::StoragePiece& piece);  // thread-safe once all were added
+
+  // What was added for a storage; nullopt: nothing.
+  std::optional<size_t> number_of(const ckpt::StorageRegion& region) const;
 
   const Watched& operator[](size_t number) const { return watched_[number]; }
   // All of its bytes came by: the storage is as long as it must be, and was readable.

@@ -12,6 +12,7 @@
 #include <ckpt/error.h>
 
 #include "state/left_out.h"
+#include "verify/distributed_check.h"
 #include "verify/group_check.h"
 #include "verify/iteration_check.h"
 #include "verify/overwritten_state.h"
@@ -187,6 +188,7 @@ VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& opt
   }
   check_groups(checkpoint, report);
   check_proof(checkpoint, states.view(), options, report);
+  if (states.view()) check_distributed_optimizers(*states.view(), checkpoint, report);
   if (options.share.rank != 0) drop_what_the_first_says(report);
   ckpt::VerifyOptions with_watch = options;
   with_watch.selection = selection;

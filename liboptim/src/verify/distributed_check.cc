@@ -1,0 +1,129 @@
+#include "verify/distributed_check.h"
+
+#include <cstring>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "args/common_state.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+using ckpt::Value;
+
+std::optional<double> number_of(const Value& group, std::string_view key) {
+  const auto value = group.find(key);
+  const bool is_number = value && (value->is(Kind::Int) || value->is(Kind::Float));
+  return is_number ? std::optional(value->as_float()) : std::nullopt;
+}
+
+class DistributedCheck {
+ public:
+  DistributedCheck(const TrainingState& view, const ckpt::Checkpoint& checkpoint,
+                   VerifyReport& report)
+      : view_(view), report_(report) {
+    const auto common = read_common_state(checkpoint);
+    if (!common) return;
+    file_ = checkpoint.shown_name(common->file);
+    key_ = common->key;
+    content_is_described_ = common->document->tree.root().find("content_metadata").has_value();
+  }
+
+  void run() {
+    check_steps();
+    if (view_.sharding == OptimizerSharding::FlattenedRange && !content_is_described_) {
+      note_group_order();
+    }
+  }
+
+ private:
+  // Those of one optimizer are compared with each other elsewhere.
+  void check_steps() {
+    std::optional<double> first;
+    for (size_t i = 0; i < view_.chain.size(); ++i) {
+      const auto step = step_of(view_, static_cast<uint32_t>(i));
+      if (!first) first = step;
+      if (!step || *step == *first) continue;
+      find(ckpt::Severity::Damage, "/optimizer/" + std::to_string(i) + "/optimizer/param_groups/0",
+           "has a different step count from the optimizers before it",
+           "the state may come from different iterations");
+    }
+  }
+
+  // Stage 0, whose list is stored, meets an embedding first and the others a norm: there the groups
+  // stand the other way round, and are taken by their place.
+  void note_group_order() {
+    if (view_.grid.sizes.pipeline_parallel < 2) return;
+    for (const ChainedOptimizerState& optimizer : view_.chain) {
+      std::set<double> decays;
+      for (const ckpt::NodeId group : optimizer.groups) {
+        decays.insert(number_of(view_.common.tree.value(group), "weight_decay").value_or(0));
+      }
+      if (decays.size() < 2) continue;
+      return find(
+          ckpt::Severity::Note, "/optimizer",
+          "Megatron-Core up to 0.12 loads these groups by their place, which is another one "
+          "on pipeline stages above 0: behind a restart these decay norms and biases "
+          "instead of weights",
+          "groups are matched here by wd_mult, lr_mult, is_expert_parallel and "
+          "is_decoupled_lr");
+    }
+  }
+
+  void find(ckpt::Severity severity, const std::string& place, std::string problem,
+            std::string hint) {
+    report_.findings.findings.push_back({ckpt::CheckKind::Meaning,
+                                         severity,
+                                         {file_, std::nullopt, key_ + place},
+                                         std::move(problem),
+                                         std::move(hint)});
+  }
+
+  const TrainingState& view_;
+  VerifyReport& report_;
+  std::string file_, key_;
+  bool content_is_described_ = false;  // as since 0.14
+};
+
+template <typename Number>
+std::optional<double> number_in(const std::string& bytes) {
+  Number number;
+  if (bytes.size() != sizeof number) return std::nullopt;
+  std::memcpy(&number, bytes.data(), sizeof number);
+  return static_cast<double>(number);
+}
+
+}  // namespace
+
+bool is_in_flat_buffers(const TrainingState& view) {
+  return view.sharding != OptimizerSharding::None && view.sharding != OptimizerSharding::LayerWise;
+}
+
+std::optional<double> step_of(const TrainingState& view, uint32_t optimizer) {
+  const ChainedOptimizerState& of = view.chain.at(optimizer);
+  if (of.step_layout == StepLayout::PerParamNumber) return static_cast<double>(of.step_number);
+  if (of.step_layout == StepLayout::PerParam) {
+    switch (of.step_dtype) {
+      case ckpt::DType::Float32: return number_in<float>(of.step_bytes);
+      case ckpt::DType::Float64: return number_in<double>(of.step_bytes);
+      case ckpt::DType::Int32: return number_in<int32_t>(of.step_bytes);
+      case ckpt::DType::Int64: return number_in<int64_t>(of.step_bytes);
+      default: return std::nullopt;
+    }
+  }
+  for (const ckpt::NodeId group : of.groups) {
+    if (const auto step = number_of(view.common.tree.value(group), "step")) return step;
+  }
+  return std::nullopt;
+}
+
+void check_distributed_optimizers(const TrainingState& view, const ckpt::Checkpoint& checkpoint,
+                                  VerifyReport& report) {
+  if (!is_in_flat_buffers(view) || view.format != ckpt::Format::TorchDist) return;
+  DistributedCheck(view, checkpoint, report).run();
+}
+
+}  // namespace optim
