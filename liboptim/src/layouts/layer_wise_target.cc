@@ -50,7 +50,9 @@ ckpt::Target make_layer_wise_target(const TrainingState& source, const LayerWise
   const LayoutRow* const row = layout_to_write(spec.format, spec.layout, source.sharding);
   if (row == nullptr) refuse_row(source.sharding);
   TargetJob job{source, spec, target_grid(source, spec.sizes)};
-  if (!job.is_layer_wise() && source.facts.expert_count > 0 && job.grid.sizes.expert_parallel > 1) {
+  const bool has_experts_apart =
+      source.facts.expert_count > 0 && job.grid.sizes.expert_parallel > 1 && !source.chain.empty();
+  if (!job.is_layer_wise() && has_experts_apart) {
     throw Error(ErrorCode::Unsupported, {},
                 "experts of more than one expert-parallel rank have an optimizer of their own "
                 "where no optimizer is sharded, which is not supported",

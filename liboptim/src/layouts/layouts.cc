@@ -101,10 +101,19 @@ bool holds_model_alone(const ckpt::Checkpoint& checkpoint) {
 
 // Masters beside 16-bit weights: fp32 training has none, and is not read.
 bool is_unsharded_dist(const ckpt::Checkpoint& checkpoint) {
-  if (!is_dist(checkpoint, StoreLayout::April2026, StatedSharding::None)) return false;
-  if (holds_model_alone(checkpoint)) return true;
+  constexpr StoreLayout era = StoreLayout::April2026;
+  const bool is_alone = (is_dist(checkpoint, era, StatedSharding::None) ||
+                         is_dist(checkpoint, era, StatedSharding::DistributedOptimizer)) &&
+                        holds_model_alone(checkpoint);
+  if (is_alone || !is_dist(checkpoint, era, StatedSharding::None)) return is_alone;
   return std::ranges::any_of(checkpoint.catalog().tensors, [](const ckpt::TensorEntry& tensor) {
     return tensor.key.starts_with(state_key(kMasterState, ""));
+  });
+}
+
+bool has_distrib_optim(const ckpt::Checkpoint& checkpoint) {
+  return std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
+    return file.path.ends_with("/distrib_optim.pt");
   });
 }
 
@@ -114,10 +123,11 @@ bool is_unsharded_torch(const ckpt::Checkpoint& checkpoint) {
   const ckpt::Document* const document = checkpoint.document(args.file());
   if (!args.are_there() || document == nullptr) return false;
   const auto stated = args_of(document->tree.root());
-  if (!stated || sharding_of(*stated) != StatedSharding::None) return false;
+  if (!stated || sharding_of(*stated) == StatedSharding::LayerWise) return false;
   const auto optimizer = document->tree.root().find("optimizer");
-  if (!optimizer) return document->tree.root().find("model").has_value();
-  return optimizer->is(ckpt::Kind::Dict) && optimizer->find("fp32_from_fp16_params");
+  if (!optimizer) return document->tree.root().find("model") && !has_distrib_optim(checkpoint);
+  return sharding_of(*stated) == StatedSharding::None && optimizer->is(ckpt::Kind::Dict) &&
+         optimizer->find("fp32_from_fp16_params");
 }
 
 constexpr LayoutRow kLayouts[] = {
@@ -174,6 +184,8 @@ TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint, const ReadOpti
       TrainingState state = row->read(checkpoint, options);
       state.sharding = row->sharding;
       if (options.model_only) {
+        // Without its state there is nothing that a rank would own a part of.
+        if (row->write == nullptr) state.sharding = OptimizerSharding::None;
         state.not_carried.push_back({"the optimizer's state", "--model-only leaves it out"});
       }
       return state;
