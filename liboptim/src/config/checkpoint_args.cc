@@ -154,6 +154,8 @@ OptimizerConfig config_of_whole_tensors(const Value& args) {
            "whole tensors do not repeat");
   }
   config.muon_tp_mode = MuonTpMode::Blockwise;
+  // Each rank stepped ranges of elements: element by element, as whole tensors do.
+  if (!config.use_precision_aware_optimizer) config.use_distributed_optimizer = false;
   return valid(std::move(config));
 }
 

@@ -131,7 +131,8 @@ AdamRule restore_adam(const GroupSource& source, const OptimizerConfig& config) 
   if (fields.find("decoupled_weight_decay")) {
     rule.decoupled_weight_decay = is_true(fields, "decoupled_weight_decay");
   }
-  if (source.step_layout == StepLayout::PerGroup) {
+  // A DistributedOptimizer counts torch's steps in its groups, too, which have torch's settings.
+  if (source.step_layout == StepLayout::PerGroup && !fields.find("foreach")) {
     rule.arithmetic = AdamArithmetic::FusedAdam;
     rule.bias_correction = !fields.find("bias_correction") || is_true(fields, "bias_correction");
   }

@@ -115,6 +115,14 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
   return chain;
 }
 
+int64_t whole_step(double step) {
+  constexpr double kStepMax = 1e15;  // exact in every type that can hold it
+  if (!(step >= 0 && step <= kStepMax && step == std::floor(step))) {
+    refuse(ckpt::ErrorCode::Corrupt, "step", "is not a valid step count");
+  }
+  return static_cast<int64_t>(step);
+}
+
 // The value that all parameters of an optimizer share, from the bytes of a 0-dim tensor.
 int64_t shared_step(const ChainedOptimizerState& optimizer) {
   const auto as = [&]<class T>(T value) {
@@ -132,11 +140,7 @@ int64_t shared_step(const ChainedOptimizerState& optimizer) {
     case ckpt::DType::Int64: step = as(int64_t{}); break;
     default: refuse(ckpt::ErrorCode::Unsupported, "step", "has an unusual type");
   }
-  constexpr double kStepMax = 1e15;  // exact in every type above that can hold it
-  if (!(step >= 0 && step <= kStepMax && step == std::floor(step))) {
-    refuse(ckpt::ErrorCode::Corrupt, "step", "is not a valid step count");
-  }
-  return static_cast<int64_t>(step);
+  return whole_step(step);
 }
 
 void load_owned_state(const ReplaySource& source, LayerWiseDistributedOptimizer& optimizer) {
@@ -187,9 +191,8 @@ int64_t saved_step(const TrainingState& view, const TrainedParam& param) {
     case StepLayout::PerParamNumber: return optimizer.step_number;
     case StepLayout::PerGroup: break;
   }
-  const int64_t step = whole_field(view.common.tree.value(optimizer.groups[param.group]), "step");
-  if (step < 0) refuse(ckpt::ErrorCode::Corrupt, "step", "is negative");
-  return step;
+  // torch's AdamW counts in floating point, which a DistributedOptimizer puts into its groups.
+  return whole_step(number_field(view.common.tree.value(optimizer.groups[param.group]), "step"));
 }
 
 std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
