@@ -1,5 +1,6 @@
 #include <ckpt/box.h>
 #include <ckpt/dtype.h>
+#include <ckpt/flat_range.h>
 
 #include <boost/test/unit_test.hpp>
 #include <numeric>

@@ -22,7 +22,10 @@ from parallel_pairs import SAMPLE, Pair, Set, Sizes, all_pairs
 from programs import BIN, FIXTURES, Outcome, refuse, run
 
 PACKED = FIXTURES / "parallel"
-ARCHIVES = ("families", "layer_wise", "layer_wise_moe", "float16_optimizer")
+ARCHIVES = (
+    "families", "layer_wise", "layer_wise_moe", "float16_optimizer", "zero1", "zero1_moe",
+    "core_0.12_0.14", "august_2026",
+)
 IS_LONG = bool(os.environ.get("SHARDWISE_LONG_TESTS"))
 needs_sets = pytest.mark.skipif(
     not BIN.is_dir() or not PACKED.is_dir(), reason=f"{BIN} or {PACKED} is not there"

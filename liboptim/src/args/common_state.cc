@@ -14,6 +14,11 @@ using ckpt::Kind;
 
 constexpr const char* kCommonFile = "common.pt";
 
+std::string text_at(const std::optional<ckpt::Value>& dict, std::string_view key) {
+  const auto value = dict && dict->is(Kind::Dict) ? dict->find(key) : std::nullopt;
+  return value && value->is(Kind::Str) ? std::string(value->text()) : std::string();
+}
+
 }  // namespace
 
 void CommonState::corrupt(const std::string& pointer, std::string problem) const {
@@ -39,6 +44,17 @@ std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint)
   }
   document->tree.set_root(root[0].id());
   return CommonState{".metadata", std::string(kCommonStateKey), std::move(document)};
+}
+
+std::string stated_sharding(const ckpt::Value& common_root) {
+  if (!common_root.is(Kind::Dict)) return {};
+  std::string content =
+      text_at(common_root.find("content_metadata"), "distrib_optim_sharding_type");
+  if (!content.empty()) return content;
+  auto optimizer = common_root.find("optimizer");  // up to 0.12
+  if (!optimizer || !optimizer->is(Kind::Dict)) return {};
+  if (const auto first = optimizer->find(int64_t{0})) optimizer = first;
+  return text_at(optimizer, "param_state_sharding_type");
 }
 
 }  // namespace optim

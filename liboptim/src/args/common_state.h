@@ -27,4 +27,8 @@ struct CommonState {
 // places, or is no dictionary.
 std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint);
 
+// How a DistributedOptimizer, alone or in a chain, says that its state is filed:
+// "fully_reshardable", "dp_reshardable", ... Empty where nothing says so.
+std::string stated_sharding(const ckpt::Value& common_root);
+
 }  // namespace optim

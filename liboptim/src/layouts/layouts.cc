@@ -58,26 +58,9 @@ bool is_layer_wise_dist_of_august(const ckpt::Checkpoint& checkpoint) {
   return is_dist(checkpoint, StoreLayout::August2026, StatedSharding::LayerWise);
 }
 
-// How a DistributedOptimizer says that its state is filed: on its own, or in a chain.
-std::string stated_form(const Value& common) {
-  const auto text_at = [](const Value& dict, std::string_view key) {
-    const auto value = dict.is(ckpt::Kind::Dict) ? dict.find(key) : std::nullopt;
-    return value && value->is(ckpt::Kind::Str) ? std::string(value->text()) : std::string();
-  };
-  const auto content = common.find("content_metadata");
-  if (content) {
-    std::string form = text_at(*content, "distrib_optim_sharding_type");
-    if (!form.empty()) return form;
-  }
-  const auto optimizer = common.find("optimizer");  // up to 0.12
-  if (!optimizer || !optimizer->is(ckpt::Kind::Dict)) return {};
-  const auto first = optimizer->find(int64_t{0});
-  return text_at(first ? *first : *optimizer, "param_state_sharding_type");
-}
-
 bool is_zero1_dist(const ckpt::Checkpoint& checkpoint, StoreLayout era, std::string_view form) {
   if (!is_dist(checkpoint, era, StatedSharding::DistributedOptimizer)) return false;
-  return stated_form(read_common_state(checkpoint)->document->tree.root()) == form;
+  return stated_sharding(read_common_state(checkpoint)->document->tree.root()) == form;
 }
 
 bool is_fully_reshardable_of_april(const ckpt::Checkpoint& checkpoint) {

@@ -10,6 +10,7 @@
 #include "args/common_state.h"
 #include "args/run_args.h"
 #include "grid/layer_wise_view.h"
+#include "layouts/layouts.h"
 #include "layouts/torch/rank_folders.h"
 #include "model/megatron_keys.h"
 #include "model/state_names.h"
@@ -189,17 +190,9 @@ void match_state_to_weights(Contents& contents) {
 
 // --- the form of optimizer state ---
 
-std::string stated_sharding(const ckpt::Checkpoint& checkpoint) {
+std::string sharding_in_common_state(const ckpt::Checkpoint& checkpoint) {
   const auto common = read_common_state(checkpoint);
-  if (!common || !common->document->tree.root().is(Kind::Dict)) return {};
-  const Value root = common->document->tree.root();
-  for (const auto& [place, key] : {std::pair{"optimizer", "param_state_sharding_type"},
-                                   std::pair{"content_metadata", "distrib_optim_sharding_type"}}) {
-    const auto holder = root.find(place);
-    const auto value = holder && holder->is(Kind::Dict) ? holder->find(key) : std::nullopt;
-    if (value && value->is(Kind::Str)) return std::string(value->text());
-  }
-  return {};
+  return common ? stated_sharding(common->document->tree.root()) : std::string();
 }
 
 }  // namespace
@@ -226,12 +219,13 @@ std::string optimizer_sharding(const ckpt::Checkpoint& checkpoint) {
                            return object.key.find(kStateObject) != object.key.npos;
                          });
   if (!has_state) return {};
-  if (is_layer_wise(checkpoint)) return "layer_wise";
+  const LayoutRow* const row = layout_of(checkpoint);
+  if (row != nullptr && row->sharding == OptimizerSharding::LayerWise) return "layer_wise";
   if (std::ranges::any_of(catalog.tensors, is_coalesced_buffer)) return "flat_file";
   const RunArgs args(checkpoint);
   if (!args.are_there()) return {};
   if (!args.is_true("use_distributed_optimizer")) return "replicated";
-  return stated_sharding(checkpoint);
+  return sharding_in_common_state(checkpoint);
 }
 
 std::vector<std::string> missing_files(const ckpt::Checkpoint& checkpoint) {

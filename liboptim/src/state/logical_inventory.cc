@@ -41,6 +41,8 @@ constexpr std::string_view kArgsLeftOut[] = {"save",
                                              "account_for_loss_in_pipeline_split",
                                              "expert_model_parallel_size",
                                              "expert_tensor_parallel_size",
+                                             "tensor_parallel_num_weight_shards",
+                                             "expert_tensor_parallel_num_weight_shards",
                                              "sequence_parallel",
                                              "overlap_p2p_comm",
                                              "align_param_gather",
@@ -59,11 +61,17 @@ struct Settings {
   std::vector<std::string> params;  // sorted
 };
 
-std::vector<Settings> settings_of(ValueTree& tree, const TrainingState& state, uint32_t optimizer) {
+// Optimizers [first, last) of the chain.
+struct Optimizers {
+  uint32_t first = 0, last = 0;
+};
+
+std::vector<Settings> settings_of(ValueTree& tree, const TrainingState& state, Optimizers of) {
   std::map<NodeId, std::vector<std::string>> by_group;
-  const std::vector<NodeId>& groups = state.chain[optimizer].groups;
   for (const TrainedParam& param : state.params) {
-    if (!param.info.requires_grad || param.optimizer != optimizer) continue;
+    const bool is_here = param.optimizer >= of.first && param.optimizer < of.last;
+    if (!param.info.requires_grad || !is_here) continue;
+    const std::vector<NodeId>& groups = state.chain[param.optimizer].groups;
     if (param.group < groups.size()) by_group[groups[param.group]].push_back(param.info.name);
   }
   std::vector<Settings> all;
@@ -83,9 +91,9 @@ std::vector<Settings> settings_of(ValueTree& tree, const TrainingState& state, u
   return all;
 }
 
-NodeId add_settings(ValueTree& tree, const TrainingState& state, uint32_t optimizer) {
+NodeId add_settings(ValueTree& tree, const TrainingState& state, Optimizers of) {
   const NodeId list = tree.list();
-  for (const Settings& settings : settings_of(tree, state, optimizer)) {
+  for (const Settings& settings : settings_of(tree, state, of)) {
     std::vector<NodeId> names;
     for (const std::string& name : settings.params) names.push_back(tree.str(name));
     tree.put(settings.group, "params", tree.sequence(Kind::List, names));
@@ -94,11 +102,52 @@ NodeId add_settings(ValueTree& tree, const TrainingState& state, uint32_t optimi
   return list;
 }
 
+bool is_of_experts(const ValueTree& tree, const ChainedOptimizerState& optimizer) {
+  return std::ranges::all_of(optimizer.groups, [&](NodeId node) {
+    const auto flag = tree.value(node).find("is_expert_parallel");
+    return flag && flag->is(Kind::Bool) && flag->as_bool();
+  });
+}
+
+using Others = std::vector<std::pair<std::string, NodeId>>;
+
+bool are_equal(const ValueTree& tree, const Others& a, const Others& b) {
+  return std::ranges::equal(a, b, [&](const auto& one, const auto& other) {
+    return one.first == other.first &&
+           !first_difference(tree.value(one.second), tree.value(other.second));
+  });
+}
+
+// Whether an optimizer has the experts of the parameters that the one before it would have with one
+// expert parallel rank.
+bool is_continued(const ValueTree& tree, const TrainingState& state, size_t index) {
+  if (index == 0 || state.sharding == OptimizerSharding::LayerWise) return false;
+  const ChainedOptimizerState &dense = state.chain[index - 1], &experts = state.chain[index];
+  return is_of_experts(tree, experts) && !is_of_experts(tree, dense) &&
+         experts.step_layout == dense.step_layout && experts.step_bytes == dense.step_bytes &&
+         experts.step_number == dense.step_number &&
+         are_equal(tree, experts.others, dense.others) &&
+         are_equal(tree, experts.inner_others, dense.inner_others);
+}
+
+// The chain without what expert parallelism makes of it.
+std::vector<Optimizers> optimizers_of(const ValueTree& tree, const TrainingState& state) {
+  std::vector<Optimizers> all;
+  for (uint32_t i = 0; i < state.chain.size(); ++i) {
+    if (is_continued(tree, state, i)) {
+      all.back().last = i + 1;
+    } else {
+      all.push_back({i, i + 1});
+    }
+  }
+  return all;
+}
+
 // {param_groups, step (where parameters count steps: a tensor's bytes, or a number), further keys}.
-NodeId add_optimizer(ValueTree& tree, const TrainingState& state, uint32_t index) {
-  const ChainedOptimizerState& optimizer = state.chain[index];
+NodeId add_optimizer(ValueTree& tree, const TrainingState& state, Optimizers of) {
+  const ChainedOptimizerState& optimizer = state.chain[of.first];
   const NodeId object = tree.dict();
-  tree.put(object, "param_groups", add_settings(tree, state, index));
+  tree.put(object, "param_groups", add_settings(tree, state, of));
   if (optimizer.step_layout == StepLayout::PerParam) {
     const NodeId dtype = tree.str(ckpt::name(optimizer.step_dtype));
     tree.put(object, "step", tree.tuple({dtype, tree.bytes(optimizer.step_bytes)}));
@@ -140,8 +189,9 @@ ckpt::Inventory logical_inventory(const TrainingState& checkpoint) {
     if (is_left_out(key.text())) continue;
     add(std::string(key.text()), value.id());
   }
-  for (uint32_t i = 0; i < checkpoint.chain.size(); ++i) {
-    add("optimizer." + std::to_string(i), add_optimizer(tree, checkpoint, i));
+  const std::vector<Optimizers> optimizers = optimizers_of(tree, checkpoint);
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    add("optimizer." + std::to_string(i), add_optimizer(tree, checkpoint, optimizers[i]));
   }
   for (const RankItem& item : checkpoint.rank_items) add(item.name, add_rank_item(tree, item));
   for (const auto& [name, states] : checkpoint.expert_states) {
