@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from golden.cases import UNCOMMON_CASES, Case
-from programs import GOLDEN, hash_of, refuse, run, succeed
+from programs import GOLDEN, hash_of, logical_digest, refuse, run, succeed
 from reading import iteration_folder
 from twins import twin_differences
 
@@ -34,6 +34,10 @@ def test_uncommon_layout_is_got_right_or_refused_by_name(
     outcome = run(program, source, tmp_path / "made", *options)
     if outcome.code == 0:
         expected = generated / f"{case.name}_{made_format}"
+        if made_format.startswith("torch_dist") and not case.avoid_prefix:
+            # Written as Megatron has written it since, whose content_metadata says so.
+            assert logical_digest(tmp_path / "made") == logical_digest(expected)
+            return
         assert twin_differences(tmp_path / "made", expected) == []
         return
     line = refuse(UNSUPPORTED, program, source, tmp_path / "made", *options)

@@ -216,7 +216,8 @@ class Reader {
 
   static void note_optimizer(const std::string& key, uint32_t optimizer, Found& found) {
     if (found.optimizer.value_or(optimizer) != optimizer) {
-      corrupt(key, "is of another optimizer of the chain than '" + ckpt::escaped(found.key) + "'");
+      corrupt(key,
+              "is of a different optimizer of the chain from '" + ckpt::escaped(found.key) + "'");
     }
     found.optimizer = optimizer;
     found.key = key;
