@@ -94,12 +94,14 @@ class NamedGroups {
 
   // Whoever wrote them.
   void add_flat_shares(const Placement& placement) {
-    const FlatShares shares(*view_, placement, [this](uint32_t param) {
-      return is_flat(view_->params[param].optimizer);
-    });
+    const FlatArguments arguments = flat_arguments(view_->args(), "args");
+    const FlatBuffers buffers(*view_, placement, groups_, arguments);
     for (const WorldRank& rank : ranks_of(view_->grid)) {
-      for (const FlatShare& share : shares.of(rank.at)) {
-        add_owned({share.param, rank.rank, placement.shape_on_rank(share.param), share.range});
+      for (uint32_t optimizer = 0; optimizer < view_->chain.size(); ++optimizer) {
+        if (!is_flat(optimizer)) continue;
+        for (const FlatShare& share : flat_shares(*view_, buffers, optimizer, rank.at)) {
+          add_owned({share.param, rank.rank, placement.shape_on_rank(share.param), share.range});
+        }
       }
     }
   }

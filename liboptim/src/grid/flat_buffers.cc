@@ -1,0 +1,138 @@
+// Buffers of DistributedDataParallel, which a DistributedOptimizer cuts. Source: get_model of
+// megatron/training/training.py, get_megatron_optimizer of megatron/core/optimizer/__init__.py.
+#include "grid/flat_buffers.h"
+
+#include <algorithm>
+
+#include <ckpt/error.h>
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::Kind;
+using ckpt::Value;
+
+class Arguments {
+ public:
+  Arguments(const Value& args, const std::string& file) : args_(args), file_(file) {}
+
+  bool is_set(std::string_view name) const {
+    const auto value = args_.find(name);
+    return value && value->is(Kind::Bool) && value->as_bool();
+  }
+
+  std::optional<uint64_t> count(std::string_view name) const {
+    const auto value = args_.find(name);
+    if (!value || value->is_none()) return std::nullopt;
+    if (!value->is(Kind::Int) || value->as_int() < 1) {
+      throw Error(ErrorCode::Corrupt, where(name), "is not a valid size");
+    }
+    return static_cast<uint64_t>(value->as_int());
+  }
+
+  void refuse(std::string_view name) const {
+    if (!is_set(name)) return;
+    throw Error(ErrorCode::Unsupported, where(name),
+                "is set, which is not supported of a DistributedOptimizer's flat buffers");
+  }
+
+ private:
+  ckpt::Where where(std::string_view name) const {
+    return {file_, std::nullopt, "/args/@" + std::string(name)};
+  }
+
+  const Value& args_;
+  const std::string& file_;
+};
+
+}  // namespace
+
+FlatArguments flat_arguments(const Value& args, const std::string& file) {
+  const Arguments stated(args, file);
+  // Another optimizer for the first model chunk, buffers of bytes, buckets of other rules.
+  for (const std::string_view name :
+       {"overlap_param_gather_with_optimizer_step", "fp8_param_gather", "fp4_param_gather",
+        "use_megatron_fsdp"}) {
+    stated.refuse(name);
+  }
+  FlatArguments arguments;
+  arguments.buckets.overlap_grad_reduce = stated.is_set("overlap_grad_reduce");
+  arguments.buckets.bucket_size = stated.count("ddp_bucket_size");
+  arguments.bucket_count = stated.count("ddp_num_buckets");
+  arguments.pad_for_high_nccl_busbw = stated.is_set("ddp_pad_buckets_for_high_nccl_busbw");
+  return arguments;
+}
+
+FlatBuffers::FlatBuffers(const TrainingState& state, const Placement& placement,
+                         const std::vector<ParamGroup>& groups, const FlatArguments& arguments)
+    : state_(state),
+      placement_(placement),
+      groups_(groups),
+      arguments_(arguments),
+      optimizers_(state.params.size()) {
+  for (const ParamGroup& group : groups) {
+    for (const GroupedParam& param : group.params) {
+      optimizers_[param.index] = group.optimizer_index;
+    }
+  }
+}
+
+bool FlatBuffers::has_experts(uint32_t optimizer) const {
+  return std::ranges::any_of(groups_, [&](const ParamGroup& group) {
+    return group.optimizer_index == optimizer && group.is_expert_parallel;
+  });
+}
+
+uint64_t FlatBuffers::elements_on_rank(uint32_t param) const {
+  return ckpt::element_count(placement_.shape_on_rank(param));
+}
+
+// A number of buckets is one of all that the rank holds, whatever buffer it lies in.
+std::optional<uint64_t> FlatBuffers::bucket_size(const RankCoordinates& rank) const {
+  if (!arguments_.bucket_count) return arguments_.buckets.bucket_size;
+  uint64_t elements = 0;
+  for (const HeldEntry& held : placement_.held(rank.pp, rank.ep)) {
+    const ModelEntry& entry = state_.model[held.entry];
+    if (entry.what != ModelEntry::What::Param || is_buffer(state_, entry.name)) continue;
+    elements += elements_on_rank(entry.param);
+  }
+  return elements / *arguments_.bucket_count;
+}
+
+std::vector<FlatBuffer> FlatBuffers::of(uint32_t optimizer, const RankCoordinates& rank) const {
+  const RunGrid& grid = placement_.grid();
+  std::vector<std::vector<FlatParam>> params(grid.pipeline.chunks_per_stage);
+  std::vector<FlatBuffer> chunks(params.size());
+  std::optional<ckpt::DType> dtype;
+  for (const HeldEntry& held : placement_.held(rank.pp, rank.ep)) {
+    const ModelEntry& entry = state_.model[held.entry];
+    if (entry.what != ModelEntry::What::Param || optimizers_[entry.param] != optimizer) continue;
+    const TrainedParam& param = state_.params[entry.param];
+    if (dtype.value_or(param.info.dtype) != param.info.dtype) {
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = entry.name},
+                  "is of another type than the parameters before it, so that each type has flat "
+                  "buffers of its own, which is not supported");
+    }
+    dtype = param.info.dtype;
+    // Only where stages have copies, which all-reduce them apart.
+    const bool is_shared = placement_.chunks_of_entry(held.entry).size() > 1;
+    params[held.chunk].push_back({elements_on_rank(entry.param), is_shared});
+    chunks[held.chunk].held.push_back(held);
+  }
+  BucketArguments buckets = arguments_.buckets;
+  buckets.bucket_size = bucket_size(rank);
+  buckets.data_parallel_ranks = grid.sizes.dp_cp();
+  BufferRules rules = distributed_optimizer_buffers(
+      has_experts(optimizer) ? grid.sizes.expt_dp() : grid.sizes.dp_cp(),
+      arguments_.pad_for_high_nccl_busbw);
+  for (uint32_t chunk = 0; chunk < chunks.size(); ++chunk) {
+    rules.bucket_elements = bucket_elements(buckets, {rank.pp, chunk});
+    chunks[chunk].layout = lay_out_flat(params[chunk], rules);
+  }
+  std::erase_if(chunks, [](const FlatBuffer& buffer) { return buffer.held.empty(); });
+  return chunks;
+}
+
+}  // namespace optim
