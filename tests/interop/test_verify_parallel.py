@@ -26,11 +26,12 @@ pytestmark = pytest.mark.skipif(
 
 IS_LONG = bool(os.environ.get("SHARDWISE_LONG_TESTS"))
 ARCHIVES = () if IS_LONG else ("zero1", "layer_wise", "layer_wise_moe", "core_0.12_0.14")
+SHIFTED = ("differ from the rounded fp32 master", "too far back in their buffers")
 DAMAGED = {
-    "par_do_adam_fully_reshardable_fault5077_dp4": "differ from the rounded fp32 master",
-    "par_do_adam_fully_reshardable_fault5077_pp2dp2": "differ from the rounded fp32 master",
-    "par_do_adam_fully_reshardable_fault5077_tp2dp2": "differ from the rounded fp32 master",
-    "par_lw_muon_torch_cp2dp2": "context-parallel ranks overwrote each other's file",
+    "par_do_adam_fully_reshardable_fault5077_dp4": SHIFTED,
+    "par_do_adam_fully_reshardable_fault5077_pp2dp2": SHIFTED,
+    "par_do_adam_fully_reshardable_fault5077_tp2dp2": SHIFTED,
+    "par_lw_muon_torch_cp2dp2": ("context-parallel ranks overwrote each other's file",),
 }
 SAMPLES = (
     "par_do_adam_dp_reshardable_tp2pp2dp2",
@@ -79,7 +80,7 @@ def check(path: Path) -> None:
     code, document = verify(path / "ckpt")
     assert code == (1 if path.name in DAMAGED else 0), (path.name, problems(document))
     for problem in problems(document):
-        assert DAMAGED[path.name] in problem
+        assert any(part in problem for part in DAMAGED[path.name])
     compared = document["checked"]["masters"] > 0
     left = document["not_checked"]
     assert compared or left, path.name  # what was not compared is said

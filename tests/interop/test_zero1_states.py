@@ -105,8 +105,12 @@ def test_state_of_several_buckets_of_0_15_to_0_19_is_found_and_not_carried(
     code, document = verify(sets / name / "ckpt")
     assert code == DAMAGED
     assert len(damage_of(document)) > 20
-    hints = {found.get("hint", "") for found in document["findings"]}
-    assert any("issue 5077" in hint for hint in hints)
+    displaced, found, lost = FAULTS[name]
+    [shift] = [f for f in document["findings"] if "too far back" in f["problem"]]
+    assert f"of {displaced} parameters" in shift["problem"]
+    assert f"moved, {found} of {found} masters round to their weights" in shift["problem"]
+    assert f"{lost} are not in the files" in shift["problem"]
+    assert "issue 5077" in shift["hint"]
     made = tmp_path / "a.safetensors"
     line = refuse(MALFORMED, "ckpt-convert", sets / name / "ckpt", made, "--to", "safetensors")
     assert "does not round to" in line and not made.exists()

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,6 +59,7 @@ class StateCheck {
   bool is_own(const ckpt::Chunk& chunk) const;
   void look_at(const Scanned& scanned);
   void look_for_zero_moments();
+  void look_for_bucket_shift();
   // True where the values are what they may be.
   bool look_at_values(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk, size_t number);
   // Whether a checksum says so: what is wrong with the values is then no finding of its own.
@@ -77,6 +79,7 @@ class StateCheck {
   std::vector<ckpt::FileAccount> own_;  // by index into Catalog::files
   // Why weights may be something else than their rounded masters; then that is no damage.
   std::optional<std::string> other_rounding_;
+  std::set<std::string> mismatched_;  // weights whose masters do not round to them
   LeftOut not_compared_{"master"}, without_master_{"weight"}, differing_{"weight"};
 };
 

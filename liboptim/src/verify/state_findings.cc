@@ -9,7 +9,9 @@
 #include <ckpt/tensor_stream.h>
 
 #include "model/state_names.h"
+#include "state/left_out.h"
 #include "state/rounding.h"
+#include "verify/bucket_shift.h"
 #include "verify/distributed_check.h"
 #include "verify/state_check.h"
 
@@ -117,6 +119,7 @@ void StateCheck::refuse(const Pair& pair) {
     return;
   }
   if (other_rounding_) return differing_.add(pair.weight->key, *other_rounding_);
+  mismatched_.insert(pair.master->key);
   const auto owner = writer_of(checkpoint_.file_name(pair.master_chunk->region.file));
   const auto holder = writer_of(checkpoint_.file_name(pair.weight_chunk->region.file));
   std::string hint = "master and weight come from different iterations or parameters";
@@ -168,6 +171,34 @@ void StateCheck::look_for_zero_moments() {
          "every '" + kind.second + "' of this optimizer is 0, but it has taken " +
              std::to_string(static_cast<int64_t>(*step)) + " steps",
          "the moments were lost; training would go on as from a fresh optimizer");
+  }
+}
+
+// What explains masters that do not round to their weights. Of several processes that one says it
+// which has seen the first of them.
+void StateCheck::look_for_bucket_shift() {
+  if (mismatched_.empty() || !view_ || view_->sharding != OptimizerSharding::FullyReshardable) {
+    return;
+  }
+  try {
+    const std::string first = first_displaced(*view_);
+    const auto param = std::ranges::find(view_->params, first,
+                                         [](const TrainedParam& one) { return one.info.name; });
+    if (param == view_->params.end() || !is_own(param->master->chunks.at(0))) return;
+    const auto shift = find_bucket_shift(*view_, checkpoint_);
+    if (!shift || !shift->explains()) return;
+    find(*param->master, param->master->chunks.at(0),
+         "masters and moments of " + counted(shift->param_count, "parameter") +
+             ", this one among them, lie " + std::to_string(shift->least) +
+             (shift->most == shift->least ? "" : " to " + std::to_string(shift->most)) +
+             " elements too far back in their buffers: moved, " +
+             std::to_string(shift->matching_count) + " of " + std::to_string(shift->found_count) +
+             " masters round to their weights; " + std::to_string(shift->lost_count()) +
+             " are not in the files",
+         "Megatron-Core 0.15 to 0.19 saves such state when gradients are in several buckets (its "
+         "issue 5077); the weights are right");
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::IoFailure) throw;  // what is wrong elsewhere is told there
   }
 }
 
