@@ -1,7 +1,8 @@
 // Ranges of flattened fragments, as boxes of the tensor that the fragments make.
 #include "layouts/torch_dist/flattened_ranges.h"
 
-#include <algorithm>
+#include <utility>
+#include <vector>
 
 #include <ckpt/flat_range.h>
 
@@ -31,10 +32,25 @@ Extents fragment_of(const TensorEntry& stored, const Extents& shape) {
   return fragment;
 }
 
-// Whether it is a part of one fragment; its bounds were checked with the catalog's.
-bool is_range(const ckpt::Chunk& chunk) {
-  return !chunk.view && std::all_of(chunk.box.sizes.begin(), chunk.box.sizes.end() - 1,
-                                    [](uint64_t size) { return size == 1; });
+// Megatron's chunks are of one fragment; what PyTorch saves again may have those of all layers.
+constexpr uint64_t kFragmentsMax = uint64_t{1} << 16;
+
+// The fragments that a chunk has parts of, in the order of its payload.
+std::vector<Extents> fragments_of(const ckpt::Chunk& chunk, const TensorEntry& stored) {
+  const Extents sizes(chunk.box.sizes.begin(), chunk.box.sizes.end() - 1);
+  if (chunk.view || ckpt::element_count(sizes) > kFragmentsMax) {
+    store_errors::corrupt(stored.key, "holds a chunk that is not a range of its fragments");
+  }
+  std::vector<Extents> fragments;
+  const Extents strides = ckpt::row_major_strides(sizes);
+  for (uint64_t i = 0; i < ckpt::element_count(sizes); ++i) {
+    Extents place;
+    for (size_t axis = 0; axis < sizes.size(); ++axis) {
+      place.push_back(chunk.box.offsets[axis] + i / strides[axis] % sizes[axis]);
+    }
+    fragments.push_back(std::move(place));
+  }
+  return fragments;
 }
 
 }  // namespace
@@ -43,20 +59,19 @@ TensorEntry unflatten(const TensorEntry& stored, const Extents& shape) {
   const Extents fragment = fragment_of(stored, shape);
   TensorEntry tensor{stored.file, stored.key, stored.dtype, shape, {}};
   for (const ckpt::Chunk& chunk : stored.chunks) {
-    if (!is_range(chunk)) {
-      store_errors::corrupt(stored.key, "holds a chunk that is not a range of one fragment");
-    }
-    Box whole{Extents(shape.size()), fragment};
-    for (size_t axis = 0; axis < shape.size(); ++axis) {
-      whole.offsets[axis] = chunk.box.offsets[axis] * fragment[axis];
-    }
     ckpt::Chunk part = chunk;
-    for (Box& box :
-         ckpt::boxes_of_flat_range(whole, chunk.box.offsets.back(), chunk.box.sizes.back())) {
-      const uint64_t elements = ckpt::element_count(box.sizes);
-      part.box = std::move(box);
-      tensor.chunks.push_back(part);
-      part.payload_offset_bytes += elements * ckpt::bytes_per_element(stored.dtype);
+    for (const Extents& place : fragments_of(chunk, stored)) {
+      Box whole{Extents(shape.size()), fragment};
+      for (size_t axis = 0; axis < shape.size(); ++axis) {
+        whole.offsets[axis] = place[axis] * fragment[axis];
+      }
+      for (Box& box :
+           ckpt::boxes_of_flat_range(whole, chunk.box.offsets.back(), chunk.box.sizes.back())) {
+        const uint64_t elements = ckpt::element_count(box.sizes);
+        part.box = std::move(box);
+        tensor.chunks.push_back(part);
+        part.payload_offset_bytes += elements * ckpt::bytes_per_element(stored.dtype);
+      }
     }
   }
   return tensor;

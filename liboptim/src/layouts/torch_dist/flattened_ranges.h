@@ -8,7 +8,7 @@
 namespace optim {
 
 // The same state as a tensor of `shape`, in the same bytes. Throws Corrupt where the stored shape
-// is no grid of fragments of it, or a chunk is not a range of one fragment.
+// is no grid of fragments of it, or a chunk has parts of too many.
 ckpt::TensorEntry unflatten(const ckpt::TensorEntry& stored, const ckpt::Extents& shape);
 
 }  // namespace optim
