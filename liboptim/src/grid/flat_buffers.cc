@@ -112,7 +112,7 @@ std::vector<FlatBuffer> FlatBuffers::of(uint32_t optimizer, const RankCoordinate
     const TrainedParam& param = state_.params[entry.param];
     if (dtype.value_or(param.info.dtype) != param.info.dtype) {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = entry.name},
-                  "is of a different type from the parameters before it, so that each type has flat "
+                  "is of a different type from the parameters before it: each type has flat "
                   "buffers of its own, which is not supported");
     }
     dtype = param.info.dtype;
