@@ -14,12 +14,13 @@
 #include <optim/size_change.h>
 #include <optim/training_state.h>
 
-// Megatron checkpoints that are read into one training state: of LayerWiseDistributedOptimizer, and
-// of optimizers that no rank shares (Float16Optimizer), at any parallel size.
+// Megatron checkpoints that are read into one training state: of LayerWiseDistributedOptimizer, of
+// optimizers that no rank shares (Float16Optimizer), and of a DistributedOptimizer (ZeRO-1) whose
+// keys name the parameters, at any parallel size.
 namespace optim {
 
 // True where name_layer_wise() knows the layout: torch folders with layer_wise_optimizer_*.pt or
-// optimizer state beside the model, torch_dist folders whose args say so.
+// optimizer state beside the model, torch_dist folders whose args and common state say so.
 OPTIM_LAYOUT_EXPORT bool is_layer_wise(const ckpt::Checkpoint& checkpoint);
 
 // The rows of a file of --model-rules (docs/schema/input/model_rules.json), with the built-in ones.

@@ -48,8 +48,14 @@ void check_qkv_rows(const ParamInfo& info, const RuleConfig& rule) {
 // of the scale is not computed.
 constexpr std::string_view kGradScaler = "grad_scaler";
 
-void refuse_scaled_output(const TrainingState& view, const ReplayOptions& options) {
+// Said before the work, not after.
+void refuse_unwritten_output(const TrainingState& view, const ReplayOptions& options) {
   if (options.output.empty()) return;
+  if (view.sharding != OptimizerSharding::LayerWise && view.sharding != OptimizerSharding::None) {
+    refuse(ckpt::ErrorCode::Unsupported, "param_state_sharding_type",
+           "the state of a DistributedOptimizer (ZeRO-1) is read, but not written; without -o the "
+           "steps are replayed");
+  }
   for (const ChainedOptimizerState& optimizer : view.chain) {
     for (const auto& [key, node] : optimizer.others) {
       if (key != kGradScaler) continue;
@@ -206,7 +212,7 @@ std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
     refuse(ckpt::ErrorCode::Unsupported, "args.use_precision_aware_optimizer",
            "masters and states in lower precision cannot be replayed");
   }
-  refuse_scaled_output(source.view, options);
+  refuse_unwritten_output(source.view, options);
   std::vector<std::unique_ptr<Optimizer>> optimizers;
   for (std::vector<OptimizerGroup>& of_one : restore_groups(source, config, init, device)) {
     optimizers.push_back(
