@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(args_lose_what_a_conversion_may_change_and_nothing_else) {
        {"num_layers", "seed", "vocab_size", "lr", "optimizer", "micro_batch_size"}) {
     BOOST_TEST(fields->find(kept).has_value(), kept);
   }
-  BOOST_TEST(fields->item_count() + 29 == named.args().item_count());
+  BOOST_TEST(fields->item_count() + 31 == named.args().item_count());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

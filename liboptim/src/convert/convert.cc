@@ -109,7 +109,7 @@ ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target targ
     if (options.base.strict) refuse_ambiguity(ambiguous);
   };
   // A plan of torch_dist reads no payload: names are in the files.
-  if (options.base.dry_run && view.format == ckpt::Format::Torch) job.before_publishing();
+  if (options.base.dry_run && are_names_computed(view)) job.before_publishing();
   ConvertOptions watched = options;
   watched.base.execute.on_read =
       [&passed](const ckpt::StorageRegion& located, uint64_t offset_bytes,
@@ -130,7 +130,7 @@ ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target targ
 // be something else than rounded masters; what numbers its parameters must be proven.
 bool may_be_proven(const TrainingState& view, const Job& job) {
   if (view.chain.empty()) return false;
-  if (view.format == ckpt::Format::Torch) return true;
+  if (are_names_computed(view)) return true;
   return !job.link && !why_weights_may_differ(job.source);
 }
 

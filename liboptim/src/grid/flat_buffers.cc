@@ -85,6 +85,11 @@ bool FlatBuffers::has_experts(uint32_t optimizer) const {
   });
 }
 
+std::string_view FlatBuffers::rule_of(uint32_t optimizer) const {
+  const auto found = std::ranges::find(groups_, optimizer, &ParamGroup::optimizer_index);
+  return found == groups_.end() ? std::string_view() : found->updated_by;
+}
+
 uint64_t FlatBuffers::elements_on_rank(uint32_t param) const {
   return ckpt::element_count(placement_.shape_on_rank(param));
 }
@@ -110,6 +115,13 @@ std::vector<FlatBuffer> FlatBuffers::of(uint32_t optimizer, const RankCoordinate
     const ModelEntry& entry = state_.model[held.entry];
     if (entry.what != ModelEntry::What::Param || optimizers_[entry.param] != optimizer) continue;
     const TrainedParam& param = state_.params[entry.param];
+    const bool is_shared_out = tensor_ranks(grid.sizes, placement_.is_expert(entry.param)) > 1;
+    if (is_shared_out && !param.sharing.is_known) {
+      throw Error(ErrorCode::Unsupported, {.file = {}, .key = entry.name},
+                  "it is not known how tensor-parallel ranks share it, which decides how much of "
+                  "a flat buffer it takes",
+                  "a row of --model-rules for it");
+    }
     if (dtype.value_or(param.info.dtype) != param.info.dtype) {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = entry.name},
                   "is of a different type from the parameters before it: each type has flat "

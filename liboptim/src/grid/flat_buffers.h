@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ckpt/value.h>
@@ -42,6 +43,7 @@ class FlatBuffers {
   const Placement& placement() const { return placement_; }
   // Whether an optimizer of the chain has the parameters of expert parallel ranks.
   bool has_experts(uint32_t optimizer) const;
+  std::string_view rule_of(uint32_t optimizer) const;  // "adam": what updates its parameters
   // In the order of Megatron's gbuf_idx: of each model chunk that has parameters of the optimizer.
   // Throws Unsupported for weights of several types, which have a buffer each.
   std::vector<FlatBuffer> of(uint32_t optimizer, const RankCoordinates& rank) const;

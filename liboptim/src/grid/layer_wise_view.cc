@@ -1,6 +1,7 @@
 #include "grid/layer_wise_view.h"
 
 #include <algorithm>
+#include <map>
 
 #include <optim/checkpoint_args.h>
 
@@ -104,6 +105,22 @@ std::vector<ParamGroup> group_params(const Value& args, uint32_t expert_parallel
     }
   }
   return groups;
+}
+
+void require_same_states(const TrainingState& view) {
+  std::map<uint32_t, const TrainedParam*> first;
+  for (const TrainedParam& param : view.params) {
+    if (!param.info.requires_grad) continue;
+    const auto [known, added] = first.emplace(param.optimizer, &param);
+    const TrainedParam& other = *known->second;
+    if (added || std::ranges::equal(other.states, param.states, {}, &StateTensor::name,
+                                    &StateTensor::name)) {
+      continue;
+    }
+    throw ckpt::Error(
+        ckpt::ErrorCode::Corrupt, {.file = {}, .key = param.info.name},
+        "has different optimizer states from '" + ckpt::escaped(other.info.name) + "'");
+  }
 }
 
 ckpt::Document CommonBuilder::finish() { return builder_.finish_document(root_); }

@@ -50,6 +50,9 @@ std::vector<ParamGroup> groups_of(const ckpt::Value& args, uint32_t expert_paral
 std::vector<ParamGroup> group_params(const ckpt::Value& args, uint32_t expert_parallel,
                                      std::vector<TrainedParam>& params);
 
+// Throws Corrupt where parameters of one optimizer have different kinds of state.
+void require_same_states(const TrainingState& view);
+
 // Collects `common`: values are carried from several documents into one.
 class CommonBuilder {
  public:
@@ -61,10 +64,13 @@ class CommonBuilder {
   ckpt::NodeId carry(const ckpt::Value& value, const ckpt::Document& document) {
     return builder_.carry(value, document);
   }
-  // The same of a document that is kept until finish(): storages are told apart by document.
-  ckpt::NodeId carry(const ckpt::Value& value, std::shared_ptr<const ckpt::Document> document) {
+  // Keeps a document until finish(): storages are told apart by document.
+  const ckpt::Document& keep(std::shared_ptr<const ckpt::Document> document) {
     kept_.push_back(std::move(document));
-    return builder_.carry(value, *kept_.back());
+    return *kept_.back();
+  }
+  ckpt::NodeId carry(const ckpt::Value& value, std::shared_ptr<const ckpt::Document> document) {
+    return builder_.carry(value, keep(std::move(document)));
   }
   ckpt::Document finish();
 

@@ -15,12 +15,15 @@
 //                                                     its experts
 //   mp_rank_TT[_PPP][_EEE]/layer_wise_optimizer_D.pt  each rank, D its dense data-parallel rank
 //                                                     without context parallelism
+//   mp_rank_TT[_PPP][_EEE]/distrib_optim.pt          of a DistributedOptimizer: the first of the
+//                                                    ranks that share its buffers
 //
 // TT, PPP, EEE: tensor, pipeline (of more than one stage) and expert (of more than one) rank.
 // Source: get_checkpoint_name and save_checkpoint of megatron/training/checkpointing.py.
 namespace optim {
 
 inline constexpr std::string_view kModelFileName = "model_optim_rng.pt";
+inline constexpr std::string_view kFlatFileName = "distrib_optim.pt";
 
 struct WorldRank {
   uint32_t rank = 0;
@@ -28,6 +31,7 @@ struct WorldRank {
   std::string folder;  // "mp_rank_00_000/"
   bool writes_model = false;
   std::string model_file() const { return folder + std::string(kModelFileName); }
+  std::string flat_file() const { return folder + std::string(kFlatFileName); }
   std::string optimizer_file() const {
     return folder + "layer_wise_optimizer_" + std::to_string(at.dp) + ".pt";
   }

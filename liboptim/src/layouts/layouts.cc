@@ -69,6 +69,12 @@ bool is_fully_reshardable_of_april(const ckpt::Checkpoint& checkpoint) {
 bool is_fully_reshardable_of_august(const ckpt::Checkpoint& checkpoint) {
   return is_zero1_dist(checkpoint, StoreLayout::August2026, "fully_reshardable");
 }
+bool is_dp_reshardable_of_april(const ckpt::Checkpoint& checkpoint) {
+  return is_zero1_dist(checkpoint, StoreLayout::April2026, "dp_reshardable");
+}
+bool is_dp_reshardable_of_august(const ckpt::Checkpoint& checkpoint) {
+  return is_zero1_dist(checkpoint, StoreLayout::August2026, "dp_reshardable");
+}
 bool is_flattened_range(const ckpt::Checkpoint& checkpoint) {
   return is_zero1_dist(checkpoint, StoreLayout::April2026, "fully_sharded_model_space");
 }
@@ -94,10 +100,11 @@ bool is_unsharded_dist(const ckpt::Checkpoint& checkpoint) {
   });
 }
 
-bool has_distrib_optim(const ckpt::Checkpoint& checkpoint) {
-  return std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
-    return file.path.ends_with("/distrib_optim.pt");
-  });
+bool is_flat_torch(const ckpt::Checkpoint& checkpoint) {
+  if (checkpoint.catalog().format != Format::Torch) return false;
+  if (has_flat_files(checkpoint)) return true;
+  const RunArgs args(checkpoint);
+  return args.are_there() && sharding_of(*args.args()) == StatedSharding::DistributedOptimizer;
 }
 
 bool is_unsharded_torch(const ckpt::Checkpoint& checkpoint) {
@@ -108,7 +115,7 @@ bool is_unsharded_torch(const ckpt::Checkpoint& checkpoint) {
   const auto stated = args_of(document->tree.root());
   if (!stated || sharding_of(*stated) == StatedSharding::LayerWise) return false;
   const auto optimizer = document->tree.root().find("optimizer");
-  if (!optimizer) return document->tree.root().find("model") && !has_distrib_optim(checkpoint);
+  if (!optimizer) return document->tree.root().find("model") && !has_flat_files(checkpoint);
   return sharding_of(*stated) == StatedSharding::None && optimizer->is(ckpt::Kind::Dict) &&
          optimizer->find("fp32_from_fp16_params");
 }
@@ -136,6 +143,14 @@ constexpr LayoutRow kLayouts[] = {
     {"fully_sharded_model_space, torch_dist up to 0.14", Format::TorchDist,
      OptimizerSharding::FlattenedRange, StoreLayout::April2026, is_flattened_range,
      name_flattened_ranges, nullptr},
+    {"dp_reshardable, torch_dist of April 2026", Format::TorchDist,
+     OptimizerSharding::DpReshardable, StoreLayout::April2026, is_dp_reshardable_of_april,
+     name_layer_wise_dist, nullptr},
+    {"dp_reshardable, torch_dist of August 2026", Format::TorchDist,
+     OptimizerSharding::DpReshardable, StoreLayout::August2026, is_dp_reshardable_of_august,
+     name_layer_wise_dist, nullptr},
+    {"flat buffers, torch", Format::Torch, OptimizerSharding::FlatFile, StoreLayout::April2026,
+     is_flat_torch, name_flat_files, nullptr},
 };
 
 }  // namespace

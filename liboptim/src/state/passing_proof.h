@@ -88,6 +88,10 @@ class PassingProof {
   std::map<std::pair<const Watched*, uint64_t>, Piece> pieces_;  // [chunk, pair]
 };
 
+// Whether names of masters were computed, by a deal or the order of a flat buffer, rather than
+// stated: their values must prove them.
+bool are_names_computed(const TrainingState& view);
+
 // Error(Corrupt) with file and key: a master that does not round to the weight of its name, or what
 // of both is damaged.
 [[noreturn]] void refuse_master(const ckpt::Checkpoint& source, const TrainedParam& param);

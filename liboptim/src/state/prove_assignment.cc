@@ -42,10 +42,10 @@ bool block_rounds_to_bfloat16(const float* masters, const uint16_t* weights) {
 }
 
 // Names that files state are checked where they can be; names that were computed must be.
-bool may_be_proven(const TrainedParam& param, bool is_numbered) {
+bool may_be_proven(const TrainedParam& param, bool is_computed) {
   if (!param.master) return false;
   const ckpt::DType dtype = param.weight->dtype;
-  return is_numbered || dtype == ckpt::DType::BFloat16 || dtype == ckpt::DType::Float16;
+  return is_computed || dtype == ckpt::DType::BFloat16 || dtype == ckpt::DType::Float16;
 }
 
 // Of one process: neighbouring parameters, as many elements as the other processes have.
@@ -58,8 +58,8 @@ std::vector<const TrainedParam*> params_of(const TrainingState& view, const ckpt
   const uint64_t share_elements = all_elements / share.world_size + 1;
   std::vector<const TrainedParam*> own;
   for (const TrainedParam& param : view.params) {
-    const bool is_numbered = view.format == ckpt::Format::Torch;
-    if (elements_before / share_elements == share.rank && may_be_proven(param, is_numbered)) {
+    const bool is_computed = are_names_computed(view);
+    if (elements_before / share_elements == share.rank && may_be_proven(param, is_computed)) {
       own.push_back(&param);
     }
     elements_before += count(param);
@@ -221,7 +221,7 @@ class Proof {
 
   // Parameters that some other one equals, in the order of the model.
   std::vector<AmbiguousParam> ambiguous() const {
-    if (view_.format != ckpt::Format::Torch) return {};
+    if (!are_names_computed(view_)) return {};
     std::map<std::pair<std::vector<int64_t>, uint64_t>, std::vector<std::string>> alike;
     for (size_t i = 0; i < fingerprints_.size(); ++i) {
       const ParamInfo& info = params_[i]->info;
@@ -252,6 +252,10 @@ class Proof {
 };
 
 }  // namespace
+
+bool are_names_computed(const TrainingState& view) {
+  return view.format == ckpt::Format::Torch || view.sharding == OptimizerSharding::DpReshardable;
+}
 
 // Damage is told from a wrong name by the archives' checksums.
 void refuse_master(const ckpt::Checkpoint& source, const TrainedParam& param) {

@@ -1,6 +1,6 @@
 // Tensors of the whole model are joined from parts of ranks; parts that are missing, of another
 // shape or not the copies that they should be are told by name.
-#include "layouts/torch/tensor_parts.h"
+#include "layouts/parts/tensor_parts.h"
 
 #include <boost/test/unit_test.hpp>
 

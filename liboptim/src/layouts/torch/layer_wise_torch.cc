@@ -1,6 +1,7 @@
 // Reads the training state of a `torch` folder: the model of each rank folder, and the optimizer
 // state of each rank: in layer_wise_optimizer_D.pt, or, where no optimizer is sharded, beside the
-// model. Those files number their parameters; names come from replaying Megatron's deal.
+// model. Those files number their parameters; names come from replaying Megatron's deal. The state
+// of a DistributedOptimizer lies in flat buffers; names come from the order of the buffer.
 #include <algorithm>
 #include <set>
 
@@ -12,10 +13,11 @@
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/sharing_of_params.h"
+#include "layouts/parts/tensor_parts.h"
 #include "layouts/torch/common_of_ranks.h"
+#include "layouts/torch/flat_files.h"
 #include "layouts/torch/readers.h"
 #include "layouts/torch/repeated_state.h"
-#include "layouts/torch/tensor_parts.h"
 #include "layouts/torch/torch_models.h"
 #include "layouts/torch/torch_optimizers.h"
 #include "layouts/torch/torch_source.h"
@@ -30,8 +32,11 @@ using ckpt::Value;
 
 class Reader {
  public:
-  Reader(const ckpt::Checkpoint& checkpoint, const ReadOptions& options, bool is_sharded)
-      : source_{checkpoint, {}}, options_(options), is_sharded_(is_sharded) {}
+  Reader(const ckpt::Checkpoint& checkpoint, const ReadOptions& options, OptimizerSharding sharding)
+      : source_{checkpoint, {}},
+        options_(options),
+        sharding_(sharding),
+        is_sharded_(sharding == OptimizerSharding::LayerWise) {}
 
   TrainingState run() {
     const std::string file = first_model_file(source_.checkpoint);
@@ -43,8 +48,11 @@ class Reader {
     require_files();
     carry_common(source_, common_, view_);
     TorchModels(source_, view_, common_).read(parts_);
-    if (!options_.model_only) read_optimizers(args);
-    join_tensors();
+    const bool is_flat = sharding_ == OptimizerSharding::FlatFile;
+    if (!options_.model_only && !is_flat) read_optimizers(args);
+    join_weights();
+    if (!options_.model_only && is_flat) read_flat_files(args, file);
+    if (!is_flat) join_states();
     finish_view(view_, common_, source_.checkpoint);
     return std::move(view_);
   }
@@ -69,16 +77,29 @@ class Reader {
                 "--model-only carries the model's weights, which are complete");
   }
 
-  void read_optimizers(const Value& args) {
+  std::vector<ParamGroup> groups_of_params(const Value& args) {
     for (TrainedParam& param : view_.params) {
       const std::string& name = param.info.name;
       if (is_buffer(view_, name) || options_.frozen.contains(name)) {
         param.info.requires_grad = false;
       }
     }
-    const std::vector<ParamGroup> groups =
+    std::vector<ParamGroup> groups =
         group_params(args, view_.grid.sizes.expert_parallel, view_.params);
     view_.chain.resize(groups.empty() ? 0 : groups.back().optimizer_index + 1);
+    return groups;
+  }
+
+  void read_flat_files(const Value& args, const std::string& file) {
+    const std::vector<ParamGroup> groups = groups_of_params(args);
+    const Placement placement(view_, view_.grid);
+    const FlatArguments arguments = flat_arguments(args, file);
+    const FlatBuffers buffers(view_, placement, groups, arguments);
+    FlatFiles(source_, buffers, {view_, common_}).read(groups);
+  }
+
+  void read_optimizers(const Value& args) {
+    const std::vector<ParamGroup> groups = groups_of_params(args);
     const Placement placement(view_, view_.grid);
     const RankDeals deals(view_, placement, groups, {is_sharded_, OwnershipPolicy::PingPong});
     TorchOptimizers optimizers(source_, deals, {view_, common_, parts_});
@@ -104,21 +125,27 @@ class Reader {
         {rank, document, member(document.tree.root(), "optimizer", root), root / "optimizer"});
   }
 
-  void join_tensors() {
+  void join_weights() {
     for (TrainedParam& param : view_.params) {
-      const bool is_expert = expert_in(param.info.name).has_value();
-      const uint32_t ranks = tensor_ranks(view_.grid.sizes, is_expert);
+      const uint32_t ranks = ranks_of_tensor(param);
       param.sharing = sharing_of(view_, param, ranks, common_.tree());
-      join_param(param, ranks);
+      param.weight = join(param.info.name, param.sharing, ranks);
       const auto& shape = param.weight->shape;
       param.info.shape.assign(shape.begin(), shape.end());
     }
   }
 
-  void join_param(TrainedParam& param, uint32_t tensor_ranks) const {
+  uint32_t ranks_of_tensor(const TrainedParam& param) const {
+    return tensor_ranks(view_.grid.sizes, expert_in(param.info.name).has_value());
+  }
+
+  void join_states() {
+    for (TrainedParam& param : view_.params) join_states(param, ranks_of_tensor(param));
+  }
+
+  void join_states(TrainedParam& param, uint32_t tensor_ranks) const {
     const std::string name = param.info.name;
     const std::string master = state_key(kMasterState, name);
-    param.weight = join(name, param.sharing, tensor_ranks);
     if (parts_.first(master) != nullptr) param.master = join(master, param.sharing, tensor_ranks);
     for (StateTensor& state : param.states) {
       const std::string key = state_key(state.name, name);
@@ -139,7 +166,8 @@ class Reader {
 
   TorchSource source_;
   const ReadOptions& options_;
-  bool is_sharded_;
+  OptimizerSharding sharding_;
+  bool is_sharded_;  // in files of each rank
   TrainingState view_;
   CommonBuilder common_;
   TensorParts parts_;
@@ -150,6 +178,12 @@ class Reader {
 bool has_rank_files(const ckpt::Checkpoint& checkpoint) {
   return std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
     return file.path.find("/layer_wise_optimizer_") != file.path.npos;
+  });
+}
+
+bool has_flat_files(const ckpt::Checkpoint& checkpoint) {
+  return std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
+    return file.path.ends_with("/" + std::string(kFlatFileName));
   });
 }
 
@@ -164,14 +198,27 @@ TrainingState name_layer_wise_torch(const ckpt::Checkpoint& checkpoint,
                                     const ReadOptions& options) {
   ReadOptions own = options;
   own.model_only = options.model_only || is_model_alone(checkpoint);
-  return Reader(checkpoint, own, true).run();
+  return Reader(checkpoint, own, OptimizerSharding::LayerWise).run();
 }
 
-TrainingState name_unsharded_torch(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
+// Saved without an optimizer, a model file has none of its settings.
+static ReadOptions without_missing_optimizer(const ckpt::Checkpoint& checkpoint,
+                                             const ReadOptions& options) {
   ReadOptions own = options;
   const ckpt::Document* const first = checkpoint.document(first_model_file(checkpoint));
   own.model_only = options.model_only || (first && !first->tree.root().find("optimizer"));
-  return Reader(checkpoint, own, false).run();
+  return own;
+}
+
+TrainingState name_unsharded_torch(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
+  return Reader(checkpoint, without_missing_optimizer(checkpoint, options), OptimizerSharding::None)
+      .run();
+}
+
+TrainingState name_flat_files(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
+  ReadOptions own = options;
+  if (!has_flat_files(checkpoint)) own = without_missing_optimizer(checkpoint, options);
+  return Reader(checkpoint, own, OptimizerSharding::FlatFile).run();
 }
 
 }  // namespace optim

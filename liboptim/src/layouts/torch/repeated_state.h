@@ -12,9 +12,4 @@ namespace optim {
 void check_repeated_state(const ckpt::Checkpoint& source, const std::string& model_file,
                           const std::string& rank_file);
 
-// Whether two tensors of one shape and type hold the same bytes; read only where checksums do not
-// tell.
-bool are_equal(const ckpt::TensorEntry& a, const ckpt::TensorEntry& b,
-               const ckpt::Checkpoint& source);
-
 }  // namespace optim

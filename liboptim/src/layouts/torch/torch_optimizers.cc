@@ -6,7 +6,7 @@
 #include <ckpt/error.h>
 
 #include "layouts/target/tensor_attributes.h"
-#include "state/value_compare.h"
+#include "state/group_compare.h"
 
 namespace optim {
 namespace {
@@ -28,7 +28,11 @@ void check_index(const Value& index, size_t expected, const Place& place) {
 }  // namespace
 
 TorchOptimizers::TorchOptimizers(const TorchSource& source, const RankDeals& deals, Into into)
-    : source_(source), deals_(deals), into_(into), rank_items_(source.checkpoint) {}
+    : source_(source),
+      deals_(deals),
+      into_(into),
+      rank_items_(source.checkpoint),
+      groups_(into.common, into.view) {}
 
 void TorchOptimizers::read(const RankState& state) {
   const RankOptimizers rank = optimizers_of(state.value, state.place);
@@ -77,7 +81,8 @@ void TorchOptimizers::read_optimizer(const RankState& state, uint32_t optimizer,
       }
       read_states(at(state, *own, place), param, place);
     }
-    merge_group({optimizer, g}, at(state, groups[g], group_place));
+    groups_.add({optimizer, g},
+                {groups[g], state.document, group_place, rank_name(group_place.file)});
   }
   if (states.item_count() != local_index) {
     (inner_place / "state")
@@ -181,36 +186,6 @@ void TorchOptimizers::read_state(const RankState& state, uint32_t param, const s
   }
   if (!is_state_dtype(tensor.dtype)) place.unsupported("optimizer state of integers");
   add_tensor(state, param, name, place);
-}
-
-// All ranks state the same groups; only `params`, and `step` where a group is empty, differ.
-void TorchOptimizers::merge_group(const GroupPlace& where, const RankState& group) {
-  ChainedOptimizerState& owner = into_.view.chain[where.first];
-  compare_with_other_ranks(where, group);
-  ckpt::ValueTree& tree = into_.common.tree();
-  if (owner.groups.size() == where.second) {
-    owner.groups.push_back(into_.common.carry(group.value, group.document));
-    tree.erase(owner.groups.back(), "params");
-    return;
-  }
-  const ckpt::NodeId known = owner.groups[where.second];
-  const auto step = group.value.find("step"), known_step = tree.value(known).find("step");
-  if (step && !known_step) {
-    tree.put(known, "step", into_.common.carry(*step, group.document));
-  } else if (step && known_step && first_difference(*step, *known_step)) {
-    (group.place / "step").corrupt("its step count differs between ranks", kMixedFilesHint);
-  }
-}
-
-// Against the first rank that holds parameters of the group: its copy is complete.
-void TorchOptimizers::compare_with_other_ranks(const GroupPlace& where, const RankState& group) {
-  const StatedGroup own{group.value, rank_name(group.place.file)};
-  const auto [known, is_first] = stated_.try_emplace(where, own);
-  if (is_first) return;
-  if (const auto difference = group_difference(known->second, own)) {
-    (group.place / difference->key).corrupt(difference->problem, kMixedFilesHint);
-  }
-  if (is_empty_group(known->second.group)) known->second = own;
 }
 
 void TorchOptimizers::finish(uint32_t rank_count) {

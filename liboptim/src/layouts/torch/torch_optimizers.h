@@ -1,19 +1,17 @@
 #pragma once
 
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <optim/training_state.h>
 
 #include "grid/layer_wise_view.h"
 #include "grid/rank_deals.h"
+#include "layouts/parts/rank_groups.h"
+#include "layouts/parts/tensor_parts.h"
 #include "layouts/torch/rank_items.h"
 #include "layouts/torch/step_counter.h"
-#include "layouts/torch/tensor_parts.h"
 #include "layouts/torch/torch_source.h"
-#include "state/group_compare.h"
 
 // Optimizer state in rank files: {optimizer: {state: {0: {...}}, param_groups: [...]},
 // fp32_from_fp16_params: [[...]]}, a list of such where optimizers are chained. Parameters are
@@ -54,9 +52,6 @@ class TorchOptimizers {
   void check_shape(const ckpt::TensorEntry& tensor, uint32_t param, const Place& place) const;
   void check_group_counts(const ckpt::Value& group, const ckpt::Value& masters, size_t expected,
                           const Place& place) const;
-  using GroupPlace = std::pair<uint32_t, size_t>;  // optimizer, group
-  void merge_group(const GroupPlace& where, const RankState& group);
-  void compare_with_other_ranks(const GroupPlace& where, const RankState& group);
   uint32_t param_of(const HeldEntry& held) const { return into_.view.model[held.entry].param; }
 
   const TorchSource& source_;
@@ -64,7 +59,7 @@ class TorchOptimizers {
   Into into_;
   RankItems rank_items_;
   StepCounter steps_;
-  std::map<GroupPlace, StatedGroup> stated_;
+  RankGroups groups_;
 };
 
 }  // namespace optim

@@ -28,6 +28,7 @@ class Reader {
  public:
   Reader(const CommonStateOf& from, CommonBuilder& common, TrainingState& view)
       : source_(from.source),
+        flat_(from.flat),
         state_(from.state),
         document_(*from.state.document),
         common_(common),
@@ -47,6 +48,10 @@ class Reader {
       const auto state = chained ? optimizer->find(static_cast<int64_t>(i)) : optimizer;
       const std::string pointer = "/optimizer" + (chained ? "/" + std::to_string(i) : "");
       if (!state || !state->is(Kind::Dict)) state_.corrupt(pointer, "is missing");
+      if (flat_.contains(static_cast<uint32_t>(i))) {
+        require_no_groups(*state, pointer);
+        continue;
+      }
       read_optimizer(*state, pointer, view_.chain[i]);
       const auto own = std::ranges::equal_range(groups, i, {}, &ParamGroup::optimizer_index);
       if (view_.chain[i].groups.size() != own.size()) {
@@ -68,6 +73,18 @@ class Reader {
     std::vector<ckpt::NodeId> ordered;
     for (const size_t place : match_stated_groups(stated, groups)) ordered.push_back(nodes[place]);
     nodes = std::move(ordered);
+  }
+
+  // Its copies of the model state their own.
+  void require_no_groups(const Value& state, const std::string& pointer) const {
+    for (size_t i = 0; i < state.item_count(); ++i) {
+      const Value key = state.item(i).first;
+      require_string(key, pointer);
+      if (key.text() == kShardingType) continue;
+      throw Error(ErrorCode::Unsupported,
+                  {state_.file, std::nullopt, state_.key + pointer + "/" + ckpt::key_text(key)},
+                  "the common state holds more of an optimizer than its flat buckets allow");
+    }
   }
 
   // Which groups parameters make follows from their names.
@@ -143,6 +160,7 @@ class Reader {
   }
 
   const ckpt::Checkpoint& source_;
+  const std::set<uint32_t>& flat_;
   const CommonState& state_;
   const Document& document_;
   CommonBuilder& common_;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <set>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
@@ -14,6 +16,7 @@ namespace optim {
 struct CommonStateOf {
   const ckpt::Checkpoint& source;
   const CommonState& state;
+  std::set<uint32_t> flat = {};  // optimizers of which it says nothing but their form
 };
 
 // What the common state of a torch_dist checkpoint says of its optimizers, which are those of

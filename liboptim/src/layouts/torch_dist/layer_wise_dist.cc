@@ -12,6 +12,7 @@
 #include "layouts/target/common_losses.h"
 #include "layouts/target/tensor_attributes.h"
 #include "layouts/torch_dist/common_optimizers.h"
+#include "layouts/torch_dist/flat_buckets.h"
 #include "layouts/torch_dist/flattened_ranges.h"
 #include "layouts/torch_dist/readers.h"
 #include "layouts/torch_dist/stacked_layers.h"
@@ -53,7 +54,8 @@ class Reader {
         model_only_(options.model_only),
         rules_option_(options.rules),
         state_(common_state(source)),
-        document_(*state_.document) {}
+        document_(*state_.document),
+        flat_(source.catalog()) {}
 
   TrainingState run() {
     const Value args = attributes_of_args(document_.tree.root(), state_.file);
@@ -73,12 +75,13 @@ class Reader {
       const std::vector<ParamGroup> groups =
           group_params(args, view_.grid.sizes.expert_parallel, view_.params);
       check_chain();
-      read_common_optimizers({source_, state_}, groups, common_, view_);
+      read_common_optimizers({source_, state_, flat_.optimizers()}, groups, common_, view_);
       for (const TrainedParam& param : view_.params) {
         if (!found_.at(param.info.name).has_distributed_master) continue;
         view_.chain[param.optimizer].is_distributed = true;
       }
-      check_states();
+      read_flat_buckets(flat_, {source_, state_, groups, common_, view_});
+      require_states();
     }
     finish_view(view_, common_, source_);
     return std::move(view_);
@@ -133,18 +136,10 @@ class Reader {
       const ChainedKey chained = split_chain(tensor.key);
       if (chained.key.starts_with(kStatePrefix)) {
         if (!model_only_) read_state_tensor(tensor, chained);
-      } else if (is_flat_buffer(tensor)) {
-        if (!model_only_) refuse_flat_buffer(tensor);
-      } else {
+      } else if (!is_flat_buffer(tensor)) {
         add_by_layer(tensor, {}, tensor.key);
       }
     }
-  }
-
-  [[noreturn]] static void refuse_flat_buffer(const TensorEntry& tensor) {
-    unsupported(tensor.key,
-                "is optimizer state in flat buffers of data-parallel ranks (dp_reshardable), which "
-                "name no parameters; expected fully_reshardable state");
   }
 
   // What a tensor of optimizer state is called; of a weight: nothing.
@@ -291,6 +286,7 @@ class Reader {
       if (entry.what != ModelEntry::What::Param) continue;
       const Found& found = found_.at(entry.name);
       const bool has_master = found.master != nullptr, has_states = !found.states.empty();
+      if (!has_master && !has_states && !flat_.copies().empty()) continue;  // may come from those
       if (!has_master && !has_states && is_buffer(view_, entry.name)) continue;
       if (!has_master && !has_states) {
         unsupported(entry.name,
@@ -366,18 +362,12 @@ class Reader {
     }
   }
 
-  // All parameters of one optimizer have the same kinds of state.
-  void check_states() const {
-    std::map<uint32_t, const TrainedParam*> first;
+  void require_states() const {
     for (const TrainedParam& param : view_.params) {
-      if (!param.info.requires_grad) continue;
-      const auto [known, added] = first.emplace(param.optimizer, &param);
-      if (!added && !std::ranges::equal(known->second->states, param.states, {}, &StateTensor::name,
-                                        &StateTensor::name)) {
-        corrupt(param.info.name, "has different optimizer states from '" +
-                                     ckpt::escaped(known->second->info.name) + "'");
-      }
+      const bool lacks = param.info.requires_grad && !param.master;
+      if (lacks) corrupt(state_key(kMasterState, param.info.name), "is missing");
     }
+    require_same_states(view_);
   }
 
   const ckpt::Checkpoint& source_;
@@ -386,6 +376,7 @@ class Reader {
   std::shared_ptr<const ModelRules> rules_option_;
   CommonState state_;
   const Document& document_;
+  FlatBuckets flat_;
   TrainingState view_;
   CommonBuilder common_;
   KeyRules rules_;

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "args/common_state.h"
+#include "layouts/torch_dist/flat_buckets.h"
 #include "layouts/torch_dist/stacked_layers.h"
 #include "layouts/torch_dist/store_errors.h"
 #include "state/value_compare.h"
@@ -22,13 +23,6 @@ constexpr std::string_view kRngKey = "rng_state";
 using store_errors::corrupt;
 using store_errors::unsupported;
 
-// torch.save was given a list of one object.
-Value only_object(const Document& document, const std::string& key) {
-  const Value root = document.tree.root();
-  if (!root.is(Kind::List) || root.size() != 1) corrupt(key, "is not a list of one object");
-  return root[0];
-}
-
 class Reader {
  public:
   Reader(const StoreObjects& from, CommonBuilder& common, TrainingState& view)
@@ -37,7 +31,7 @@ class Reader {
   void run() {
     check_object_shards(source_.catalog().objects, rules_);
     for (const ckpt::ObjectEntry& object : source_.catalog().objects) {
-      if (!object.file.empty() || object.key == kCommonStateKey) continue;
+      if (!object.file.empty() || object.key == kCommonStateKey || is_flat_object(object)) continue;
       const auto shard = parse_object_key(object.key);
       if (!shard) unsupported(object.key, "this object is unknown");
       if (shard->key == kRngKey) {
@@ -140,6 +134,12 @@ class Reader {
 };
 
 }  // namespace
+
+Value only_object(const Document& document, const std::string& key) {
+  const Value root = document.tree.root();
+  if (!root.is(Kind::List) || root.size() != 1) corrupt(key, "is not a list of one object");
+  return root[0];
+}
 
 void read_store_objects(const StoreObjects& from, CommonBuilder& common, TrainingState& view) {
   Reader(from, common, view).run();

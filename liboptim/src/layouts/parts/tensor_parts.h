@@ -42,4 +42,13 @@ class TensorParts {
   std::map<std::string, std::vector<Part>> parts_;
 };
 
+// A box of a chunk, as a chunk: by offset where it is a run of the chunk's elements, else by
+// strides. `box` lies in the chunk's.
+ckpt::Chunk part_of(const ckpt::Chunk& chunk, const ckpt::Box& box, ckpt::DType dtype);
+
+// Whether two tensors of one shape and type hold the same bytes; read only where checksums do not
+// tell.
+bool are_equal(const ckpt::TensorEntry& a, const ckpt::TensorEntry& b,
+               const ckpt::Checkpoint& source);
+
 }  // namespace optim

@@ -1,10 +1,9 @@
 // A part becomes a chunk for each block that it holds of the whole.
-#include "layouts/torch/tensor_parts.h"
+#include "layouts/parts/tensor_parts.h"
 
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
-#include "layouts/torch/repeated_state.h"
 #include "sharding/split.h"
 
 namespace optim {
@@ -16,21 +15,47 @@ using ckpt::ErrorCode;
 using ckpt::Extents;
 using ckpt::TensorEntry;
 
-// The chunk of a part's block that starts at `begin` along the split's dimension of the part.
-Chunk block_of(const TensorEntry& part, size_t dim, uint64_t begin, ckpt::Box box) {
-  Chunk chunk = part.chunks.at(0);
-  const bool is_whole = box.sizes == part.shape;
-  chunk.box = std::move(box);
-  if (is_whole) return chunk;
-  const Extents strides = chunk.view ? chunk.view->strides : ckpt::row_major_strides(part.shape);
-  if (!chunk.view && dim == 0) {
-    chunk.payload_offset_bytes += begin * strides[0] * ckpt::bytes_per_element(part.dtype);
-    return chunk;
+// Whether a box of these sizes is one run of elements in storage of these strides.
+bool is_run(const Extents& sizes, const Extents& strides) {
+  const Extents dense = ckpt::row_major_strides(sizes);
+  for (size_t dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] > 1 && strides[dim] != dense[dim]) return false;
   }
-  const uint64_t start = chunk.view ? chunk.view->offset : 0;
-  chunk.view =
-      std::make_shared<ckpt::StridedView>(ckpt::StridedView{start + begin * strides[dim], strides});
-  return chunk;
+  return true;
+}
+
+// What a part holds of one of its blocks, which starts at `begin` along the split's dimension of
+// the part and has the place `block` in the whole.
+struct Block {
+  size_t dim;
+  uint64_t begin;
+  const ckpt::Box& block;
+};
+void add_block(const TensorEntry& part, const Block& of, std::vector<Chunk>& chunks) {
+  ckpt::Box own = ckpt::whole(part.shape);
+  own.offsets[of.dim] = of.begin;
+  own.sizes[of.dim] = of.block.sizes[of.dim];
+  for (const Chunk& chunk : part.chunks) {
+    const auto box = ckpt::intersect(chunk.box, own);
+    if (!box) continue;
+    chunks.push_back(part_of(chunk, *box, part.dtype));
+    uint64_t& offset = chunks.back().box.offsets[of.dim];
+    offset += of.block.offsets[of.dim] - of.begin;
+  }
+}
+
+bool are_viewed_alike(const Chunk& a, const Chunk& b) {
+  if (a.payload_offset_bytes != b.payload_offset_bytes || !a.view != !b.view) return false;
+  return !a.view || (a.view->offset == b.view->offset && a.view->strides == b.view->strides);
+}
+
+// Of tensors of one dtype and shape.
+bool have_one_stated_checksum(const TensorEntry& a, const TensorEntry& b) {
+  if (a.chunks.size() != 1 || b.chunks.size() != 1) return false;
+  const ckpt::StorageRegion &in_a = a.chunks[0].region, &in_b = b.chunks[0].region;
+  return in_a.crc32 && in_a.crc32 == in_b.crc32 &&
+         in_a.bytes.count_bytes == in_b.bytes.count_bytes &&
+         are_viewed_alike(a.chunks[0], b.chunks[0]);
 }
 
 [[noreturn]] void corrupt(const TensorEntry& part, std::string problem) {
@@ -39,6 +64,29 @@ Chunk block_of(const TensorEntry& part, size_t dim, uint64_t begin, ckpt::Box bo
 }
 
 }  // namespace
+
+Chunk part_of(const Chunk& whole, const ckpt::Box& box, ckpt::DType dtype) {
+  Chunk chunk = whole;
+  if (box == whole.box) return chunk;
+  chunk.box = box;
+  const Extents strides =
+      whole.view ? whole.view->strides : ckpt::row_major_strides(whole.box.sizes);
+  uint64_t begin = 0;
+  for (size_t dim = 0; dim < strides.size(); ++dim) {
+    begin += (box.offsets[dim] - whole.box.offsets[dim]) * strides[dim];
+  }
+  if (!whole.view && is_run(box.sizes, strides)) {
+    chunk.payload_offset_bytes += begin * ckpt::bytes_per_element(dtype);
+    return chunk;
+  }
+  const uint64_t start = whole.view ? whole.view->offset : 0;
+  chunk.view = std::make_shared<ckpt::StridedView>(ckpt::StridedView{start + begin, strides});
+  return chunk;
+}
+
+bool are_equal(const TensorEntry& a, const TensorEntry& b, const ckpt::Checkpoint& source) {
+  return have_one_stated_checksum(a, b) || ckpt::same_bytes(a, source, b, source);
+}
 
 void TensorParts::add(const std::string& key, uint32_t tensor_rank, const TensorEntry& tensor) {
   std::vector<Part>& parts = parts_[key];
@@ -78,10 +126,9 @@ TensorRef TensorParts::join(const std::string& key, const Shared& shared) const 
                       std::to_string(ranks) + " is missing");
     }
     uint64_t begin = 0;
-    for (ckpt::Box& box : boxes_of(whole.shape, split, {rank, ranks})) {
-      const uint64_t size = box.sizes[split.dim];
-      whole.chunks.push_back(block_of(*of_rank[rank], split.dim, begin, std::move(box)));
-      begin += size;
+    for (const ckpt::Box& box : boxes_of(whole.shape, split, {rank, ranks})) {
+      add_block(*of_rank[rank], {split.dim, begin, box}, whole.chunks);
+      begin += box.sizes[split.dim];
     }
   }
   return std::make_shared<const TensorEntry>(std::move(whole));

@@ -1,0 +1,100 @@
+// Slices of buffers, joined over tensor parallel ranks.
+#include "layouts/parts/flat_states.h"
+
+#include <algorithm>
+#include <deque>
+
+#include <ckpt/error.h>
+
+#include "grid/layer_wise_view.h"
+#include "layouts/parts/tensor_parts.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::TensorEntry;
+
+[[noreturn]] void refuse(ErrorCode code, const TensorEntry& tensor, std::string problem) {
+  throw Error(code, {tensor.file, std::nullopt, tensor.key}, std::move(problem));
+}
+
+}  // namespace
+
+void FlatStates::add(uint32_t param, const Piece& piece) {
+  const uint32_t tensor_rank = buffers_.placement().tensor_rank(param, piece.rank);
+  pieces_[param].push_back({tensor_rank, &piece.tensors, piece.begin});
+}
+
+void FlatStates::join() {
+  for (uint32_t param = 0; param < pieces_.size(); ++param) {
+    if (!pieces_[param].empty()) join(param);
+  }
+}
+
+void FlatStates::join(uint32_t index) {
+  TrainedParam& param = view_.params[index];
+  const FlatTensors& first = *pieces_[index].front().tensors;
+  for (const Stored& piece : pieces_[index]) {
+    for (const auto& [state, tensor] : *piece.tensors) {
+      if (!first.contains(state)) {
+        refuse(ErrorCode::Corrupt, tensor.entry(), "other buffers do not have this state");
+      }
+    }
+  }
+  for (const auto& [state, tensor] : first) {
+    const ckpt::DType dtype = tensor.entry().dtype;
+    const bool is_master = state == kDistributedMaster;
+    if (is_master ? dtype != ckpt::DType::Float32 : !is_state_dtype(dtype)) {
+      refuse(ErrorCode::Unsupported, tensor.entry(),
+             (is_master ? "the masters are not float32, but " : "optimizer state of type ") +
+                 std::string(ckpt::name(dtype)));
+    }
+    TensorRef joined = join_state(index, state);
+    if (is_master) {
+      param.master = std::move(joined);
+    } else {
+      param.states.push_back({state, std::move(joined)});
+    }
+  }
+  require_states(param, first.begin()->second.entry());
+}
+
+// `stored`: one that is there.
+void FlatStates::require_states(const TrainedParam& param, const TensorEntry& stored) const {
+  const auto require = [&](bool is_there, std::string_view state) {
+    if (is_there) return;
+    refuse(ErrorCode::Corrupt, stored,
+           "there is no '" + std::string(state) + "' beside it, which the optimizer keeps");
+  };
+  require(param.master != nullptr, kDistributedMaster);
+  if (buffers_.rule_of(param.optimizer) != "adam") return;
+  for (const std::string_view moment : {"exp_avg", "exp_avg_sq"}) {
+    require(std::ranges::find(param.states, moment, &StateTensor::name) != param.states.end(),
+            moment);
+  }
+}
+
+TensorRef FlatStates::join_state(uint32_t index, const std::string& state) const {
+  const TrainedParam& param = view_.params[index];
+  const Placement& placement = buffers_.placement();
+  const ckpt::Extents shape = placement.shape_on_rank(index);
+  const std::string key =
+      state_key(state == kDistributedMaster ? kMasterState : state, param.info.name);
+  std::deque<TensorEntry> slices;
+  TensorParts parts;
+  for (const Stored& piece : pieces_[index]) {
+    const auto found = piece.tensors->find(state);
+    if (found == piece.tensors->end()) {
+      refuse(ErrorCode::Corrupt, piece.tensors->begin()->second.entry(),
+             "there is no '" + ckpt::escaped(state) + "' beside it, which other buffers have");
+    }
+    parts.add(key, piece.tensor_rank, slices.emplace_back(found->second.slice(piece.begin, shape)));
+  }
+  const uint32_t tensor_ranks = placement.tensor_ranks(index);
+  parts.compare_copies(source_, key, tensor_ranks == 1);
+  return parts.join(key, {param.sharing, tensor_ranks});
+}
+
+}  // namespace optim

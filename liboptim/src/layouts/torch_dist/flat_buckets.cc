@@ -1,0 +1,319 @@
+// Megatron's own layout of the buffers must give the buckets that the folder has.
+#include "layouts/torch_dist/flat_buckets.h"
+
+#include <algorithm>
+#include <memory>
+
+#include <ckpt/tensor_stream.h>
+
+#include "args/value_place.h"
+#include "grid/flat_buffers.h"
+#include "grid/rank_files.h"
+#include "layouts/parts/rank_groups.h"
+#include "layouts/torch_dist/store_errors.h"
+#include "layouts/torch_dist/store_objects.h"
+#include "state/args_of_state.h"
+#include "state/value_compare.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Document;
+using ckpt::Kind;
+using ckpt::ObjectEntry;
+using ckpt::TensorEntry;
+using ckpt::Value;
+using store_errors::corrupt;
+
+constexpr std::string_view kGroups = "optimizer", kSizes = "per_bucket_numel",
+                           kUnpaddedSizes = "per_bucket_numel_unpadded";
+// The tensors of an object's value, as entries that can be read.
+std::vector<TensorEntry> tensors_of(const Document& document, const Value& value) {
+  std::vector<TensorEntry> tensors;
+  for (const ckpt::TensorAt& at : ckpt::tensors_in(value)) {
+    const ckpt::TensorView& view = at.view;
+    TensorEntry tensor{{}, at.pointer, view.dtype, view.shape, {}};
+    const ckpt::StorageRecord* storage = document.find_storage(view.storage_key);
+    if (storage != nullptr) {
+      tensor.chunks.push_back(
+          {ckpt::whole(view.shape), storage->region, 0,
+           std::make_shared<ckpt::StridedView>(ckpt::StridedView{view.offset, view.strides})});
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+struct Placed {
+  const Document& document;
+  Value value;
+};
+bool are_equal(const Placed& a, const Placed& b, const ckpt::Checkpoint& source) {
+  if (first_difference(a.value, b.value)) return false;
+  const auto tensors_a = tensors_of(a.document, a.value),
+             tensors_b = tensors_of(b.document, b.value);
+  return std::ranges::equal(tensors_a, tensors_b,
+                            [&](const TensorEntry& one, const TensorEntry& other) {
+                              return ckpt::same_bytes(one, source, other, source);
+                            });
+}
+
+std::string text_of(const std::vector<uint64_t>& sizes) {
+  constexpr size_t kShownMax = 16;
+  std::string text;
+  for (size_t i = 0; i < std::min(sizes.size(), kShownMax); ++i) {
+    text += (text.empty() ? "[" : ", ") + std::to_string(sizes[i]);
+  }
+  return (text.empty() ? "[" : text) + (sizes.size() > kShownMax ? ", ...]" : "]");
+}
+
+const char* const kLayoutHint =
+    "args (overlap_grad_reduce, ddp_bucket_size, ddp_num_buckets, sizes) may not be those of the "
+    "run that wrote the folder, or some of its parameters are frozen";
+
+[[noreturn]] void refuse_layout(const std::string& key, std::string problem) {
+  throw ckpt::Error(ckpt::ErrorCode::Corrupt, {".metadata", std::nullopt, key}, std::move(problem),
+                    kLayoutHint);
+}
+
+class Reader {
+ public:
+  Reader(const FlatBuckets& buckets, const FlatBuffers& buffers, const FlatBucketsInto& into)
+      : copies_(buckets.copies()),
+        optimizers_(buckets.optimizers()),
+        buffers_(buffers),
+        into_(into),
+        states_(into.source, buffers, into.view),
+        groups_(into.common, into.view) {}
+
+  void run() {
+    for (const WorldRank& rank : ranks_of(into_.view.grid)) {
+      for (const uint32_t optimizer : optimizers_) read_copy(rank, optimizer);
+    }
+    for (const auto& [place, copy] : copies_) {
+      if (seen_.contains(&copy)) continue;
+      corrupt(copy.prefix, "is not of a model-parallel rank of the run that args describe");
+    }
+    states_.join();
+    settle_items();
+  }
+
+ private:
+  // What a copy states of an optimizer beside its groups.
+  struct Stated {
+    uint32_t rank;
+    const Document* document;
+    Value value;
+  };
+  struct ItemKey {
+    uint32_t optimizer;
+    bool is_inner;
+    std::string key;
+    auto operator<=>(const ItemKey&) const = default;
+  };
+
+  // The first of the ranks that share a copy's buffers stands for all.
+  void read_copy(const WorldRank& rank, uint32_t optimizer) {
+    if (optimizer >= into_.view.chain.size()) return;  // an error of its own
+    into_.view.chain[optimizer].is_distributed = true;
+    const bool has_experts = buffers_.has_experts(optimizer);
+    if ((has_experts ? rank.at.edp : rank.at.dp_cp) != 0) return;
+    const uint32_t number = has_experts ? rank.at.expert_copy : rank.at.model_copy;
+    const auto found = copies_.find({optimizer, number});
+    if (found == copies_.end()) {
+      corrupt(copies_.lower_bound({optimizer, 0})->second.prefix,
+              "there is nothing of model-parallel rank " + std::to_string(number) + " beside it");
+    }
+    const StoredCopy& copy = found->second;
+    seen_.insert(&copy);
+    const std::vector<FlatBuffer> buffers = buffers_.of(optimizer, rank.at);
+    require_layout(copy, buffers);
+    for (uint32_t i = 0; i < buffers.size(); ++i) add_buffer(copy, i, buffers[i], rank.at);
+    read_groups(rank.rank, optimizer, copy);
+  }
+
+  void add_buffer(const StoredCopy& copy, uint32_t number, const FlatBuffer& buffer,
+                  const RankCoordinates& rank) {
+    for (size_t i = 0; i < buffer.held.size(); ++i) {
+      const FlatPlace& place = buffer.layout.places[i];
+      const FlatTensors& tensors = copy.buckets.at({number, place.bucket}).tensors;
+      const uint64_t bucket_begin = buffer.layout.buckets[place.bucket].range.begin;
+      states_.add(into_.view.model[buffer.held[i].entry].param,
+                  {rank, tensors, place.range.begin - bucket_begin});
+    }
+  }
+
+  void require_layout(const StoredCopy& copy, const std::vector<FlatBuffer>& buffers) {
+    Sizes padded, unpadded;
+    size_t bucket_count = 0;
+    for (uint32_t i = 0; i < buffers.size(); ++i) {
+      padded.emplace_back();
+      unpadded.emplace_back();
+      for (const FlatBucket& bucket : buffers[i].layout.buckets) {
+        padded[i].push_back(bucket.range.end - bucket.range.begin);
+        unpadded[i].push_back(bucket.unpadded_count);
+      }
+      bucket_count += unpadded[i].size();
+    }
+    require_sizes(copy, kUnpaddedSizes, unpadded);
+    require_sizes(copy, kSizes, padded);
+    for (uint32_t i = 0; i < buffers.size(); ++i) {
+      const TrainedParam& first =
+          into_.view.params[into_.view.model[buffers[i].held.front().entry].param];
+      for (uint32_t bucket = 0; bucket < unpadded[i].size(); ++bucket) {
+        const auto found = copy.buckets.find({i, bucket});
+        if (found == copy.buckets.end()) {
+          refuse_layout(copy.prefix, "has no bucket " + std::to_string(bucket) + " of buffer " +
+                                         std::to_string(i));
+        }
+        require_bucket(found->second, unpadded[i][bucket], first.info.dtype);
+      }
+    }
+    if (copy.buckets.size() == bucket_count) return;
+    refuse_layout(copy.prefix, "has " + std::to_string(copy.buckets.size()) +
+                                   " buckets, expected " + std::to_string(bucket_count));
+  }
+
+  static void require_bucket(const StoredBucket& bucket, uint64_t elements, ckpt::DType dtype) {
+    for (const auto& [state, tensor] : bucket.tensors) {
+      const std::string& key = tensor.entry().key;
+      if (!bucket.dtypes.starts_with("(torch." + std::string(ckpt::name(dtype)) + ", ")) {
+        corrupt(key,
+                "is not of the type of the model's weights, " + std::string(ckpt::name(dtype)));
+      }
+      if (tensor.element_count() == elements) continue;
+      refuse_layout(key, "has " + std::to_string(tensor.element_count()) + " elements, expected " +
+                             std::to_string(elements) +
+                             " by the model's parameters in the order of the buffer");
+    }
+  }
+
+  // [{(dtype, gradient's dtype): [elements of each bucket]}] of each buffer.
+  using Sizes = std::vector<std::vector<uint64_t>>;
+  void require_sizes(const StoredCopy& copy, std::string_view item, const Sizes& expected) {
+    const Object object = read_object(copy, item);
+    const Value& buffers = object.value;
+    if (!buffers.is(Kind::List)) corrupt(object.key, "is not a list of buffers");
+    if (buffers.size() != expected.size()) {
+      refuse_layout(object.key, "is of " + std::to_string(buffers.size()) + " buffers, expected " +
+                                    std::to_string(expected.size()));
+    }
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const bool is_one = buffers[i].is(Kind::Dict) && buffers[i].item_count() == 1;
+      const std::vector<uint64_t> stated =
+          is_one ? sizes_in(buffers[i].item(0).second, object.key) : std::vector<uint64_t>();
+      if (!is_one) corrupt(object.key, "a buffer is not a dict of one type of parameters");
+      if (stated == expected[i]) continue;
+      refuse_layout(object.key, "buffer " + std::to_string(i) + " has buckets of " +
+                                    text_of(stated) + " elements, expected " +
+                                    text_of(expected[i]));
+    }
+  }
+
+  static std::vector<uint64_t> sizes_in(const Value& list, const std::string& key) {
+    if (!list.is(Kind::List)) corrupt(key, "the sizes of buckets are not a list");
+    std::vector<uint64_t> sizes;
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (!list[i].is(Kind::Int) || list[i].as_int() < 0) {
+        corrupt(key, "the size of a bucket is not a number of elements");
+      }
+      sizes.push_back(static_cast<uint64_t>(list[i].as_int()));
+    }
+    return sizes;
+  }
+
+  struct Object {
+    const std::string& key;
+    const Document& document;  // until the common state is finished
+    Value value;
+  };
+  Object read_object(const StoredCopy& copy, std::string_view item) {
+    const auto found = copy.objects.find(item);
+    if (found == copy.objects.end()) {
+      corrupt(copy.prefix + "." + std::string(item) + "/shard_0_1", "is missing");
+    }
+    const ObjectEntry& entry = *found->second;
+    const Document& document =
+        into_.common.keep(std::make_shared<const Document>(into_.source.read_object(entry)));
+    return {entry.key, document, only_object(document, entry.key)};
+  }
+
+  void read_groups(uint32_t rank, uint32_t optimizer, const StoredCopy& copy) {
+    const Object inner = read_object(copy, kGroups);
+    const Place place{".metadata", inner.key};
+    groups_.add_list(optimizer, into_.groups,
+                     {list_member(inner.value, "param_groups", place), inner.document,
+                      place / "param_groups", inner.key});
+    for (size_t i = 0; i < inner.value.item_count(); ++i) {
+      const auto [key, value] = inner.value.item(i);
+      if (!key.is(Kind::Str)) corrupt(inner.key, "a key is not a string");
+      if (key.text() == "param_groups" || key.text() == "state") continue;
+      items_[{optimizer, true, std::string(key.text())}].push_back({rank, &inner.document, value});
+    }
+    for (const auto& [item, entry] : copy.objects) {
+      if (item == kGroups || item == kSizes || item == kUnpaddedSizes) continue;
+      const Object object = read_object(copy, item);
+      items_[{optimizer, false, item}].push_back({rank, &object.document, object.value});
+    }
+  }
+
+  // What all copies state equally belongs to the optimizer, what only some state, or each
+  // otherwise, to their ranks.
+  void settle_items() {
+    for (const auto& [key, stated] : items_) {
+      ChainedOptimizerState& optimizer = into_.view.chain[key.optimizer];
+      const auto carry = [&](const Stated& one) {
+        return into_.common.carry(one.value, *one.document);
+      };
+      if (is_one_value(key.optimizer, stated)) {
+        (key.is_inner ? optimizer.inner_others : optimizer.others)
+            .emplace_back(key.key, carry(stated.front()));
+        continue;
+      }
+      RankItem item{rank_item_name(key.optimizer, key.is_inner, key.key),
+                    key.key,
+                    key.optimizer,
+                    key.is_inner,
+                    {}};
+      for (const Stated& one : stated) item.values.emplace_back(one.rank, carry(one));
+      into_.view.rank_items.push_back(std::move(item));
+    }
+  }
+
+  bool is_one_value(uint32_t optimizer, const std::vector<Stated>& stated) const {
+    const auto copy_count = std::ranges::count_if(
+        copies_, [&](const auto& copy) { return copy.first.first == optimizer; });
+    return static_cast<size_t>(copy_count) == stated.size() &&
+           std::ranges::all_of(stated, [&](const Stated& one) {
+             return are_equal({*stated[0].document, stated[0].value}, {*one.document, one.value},
+                              into_.source);
+           });
+  }
+
+  const std::map<FlatBuckets::Place, StoredCopy>& copies_;
+  std::set<uint32_t> optimizers_;
+  const FlatBuffers& buffers_;
+  const FlatBucketsInto& into_;
+  FlatStates states_;
+  RankGroups groups_;
+  std::set<const StoredCopy*> seen_;
+  std::map<ItemKey, std::vector<Stated>> items_;
+};
+
+}  // namespace
+
+void read_flat_buckets(const FlatBuckets& buckets, const FlatBucketsInto& into) {
+  if (buckets.copies().empty()) return;
+  if (!into.view.unknown_order.empty()) {
+    store_errors::unsupported(into.view.unknown_order,
+                              "it is not known where the model registers it, which decides its "
+                              "place in the flat buffers of the optimizer");
+  }
+  const Placement placement(into.view, into.view.grid);
+  const Value args = attributes_of_args(into.state.document->tree.root(), into.state.file);
+  const FlatArguments arguments = flat_arguments(args, into.state.file);
+  const FlatBuffers buffers(into.view, placement, into.groups, arguments);
+  Reader(buckets, buffers, into).run();
+}
+
+}  // namespace optim
