@@ -11,6 +11,7 @@
 #include <ckpt/tensor_stream.h>
 
 #include "grid/layer_wise_view.h"
+#include "layouts/parts/tensor_parts.h"
 #include "layouts/torch/frozen_params.h"
 #include "layouts/torch/readers.h"
 #include "model/state_names.h"
@@ -45,6 +46,10 @@ const char* why_not_compared(const TensorEntry& master, const TensorEntry& weigh
   return is_half(weight.dtype) ? nullptr : "their weights are not rounded to 16 bits";
 }
 
+std::pair<uint32_t, uint64_t> region_of(const ckpt::Chunk& chunk) {
+  return {chunk.region.file, chunk.region.bytes.offset_bytes};
+}
+
 // A master, or a buffer of masters, without the name of its parameter.
 bool is_unnamed_master(const TensorEntry& tensor) {
   return tensor.key.find("/fp32_from_fp16_params/") != std::string::npos ||
@@ -63,6 +68,7 @@ StateCheck::StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report)
       report_(report),
       other_rounding_(why_weights_may_differ(checkpoint)) {
   name_parameters();
+  note_flat_state();
   add_states();
   add_pairs();
 }
@@ -102,27 +108,54 @@ bool StateCheck::name_without_frozen() {
   }
 }
 
+// Buffers whose ranges the view gives names: what lies between these is not looked at.
+void StateCheck::note_flat_state() {
+  if (!view_) return;
+  for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
+    if (!is_flat_buffer(tensor) && !is_coalesced_buffer(tensor)) continue;
+    for (const ckpt::Chunk& chunk : tensor.chunks) flat_regions_.insert(region_of(chunk));
+  }
+  for (const TrainedParam& param : view_->params) {
+    if (!param.master || param.master->chunks.empty()) continue;
+    if (flat_regions_.contains(region_of(param.master->chunks[0]))) flat_params_.push_back(&param);
+  }
+}
+
+bool StateCheck::is_named_buffer(const TensorEntry& tensor) const {
+  return !flat_params_.empty() && (is_flat_buffer(tensor) || is_coalesced_buffer(tensor));
+}
+
 void StateCheck::add_states() {
   uint64_t other_count = 0;
   for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
-    if (!is_state(tensor)) continue;
-    bool is_watched = true;
-    for (const ckpt::Chunk& chunk : tensor.chunks) {
-      const auto number =
-          watch_.add(chunk, tensor.dtype,
-                     is_second_moment(tensor) ? Wanted::FiniteAndNotNegative : Wanted::Finite);
-      if (number) scanned_.push_back({&tensor, &chunk, *number});
-      is_watched = is_watched && number;
+    if (is_state(tensor) && !is_named_buffer(tensor) && !add_state(tensor)) ++other_count;
+  }
+  for (const TrainedParam* const param : flat_params_) {
+    if (!add_state(*param->master)) ++other_count;
+    for (const StateTensor& state : param->states) {
+      if (!add_state(*state.value)) ++other_count;
     }
-    if (!is_watched) ++other_count;
   }
   add_not_looked_at(other_count);
 }
 
+// False where a chunk of it cannot be looked at.
+bool StateCheck::add_state(const TensorEntry& tensor) {
+  bool is_watched = true;
+  for (const ckpt::Chunk& chunk : tensor.chunks) {
+    const auto number =
+        watch_.add(chunk, tensor.dtype,
+                   is_second_moment(tensor) ? Wanted::FiniteAndNotNegative : Wanted::Finite);
+    if (number) scanned_.push_back({&tensor, &chunk, *number});
+    is_watched = is_watched && number;
+  }
+  return is_watched;
+}
+
 void StateCheck::add_not_looked_at(uint64_t other_count) {
   const ckpt::Catalog& catalog = checkpoint_.catalog();
-  const auto flat_count =
-      static_cast<uint64_t>(std::ranges::count_if(catalog.tensors, is_flat_buffer));
+  const auto flat_count = static_cast<uint64_t>(
+      flat_params_.empty() ? std::ranges::count_if(catalog.tensors, is_flat_buffer) : 0);
   const auto object_count =
       static_cast<uint64_t>(std::ranges::count_if(catalog.objects, is_state_object));
   if (flat_count != 0) {
@@ -143,6 +176,7 @@ void StateCheck::add_not_looked_at(uint64_t other_count) {
 
 // No state is in buffers of torch_dist that name no parameters.
 bool StateCheck::are_all_named() const {
+  if (!flat_params_.empty()) return true;
   return std::ranges::none_of(checkpoint_.catalog().tensors, is_flat_buffer) &&
          std::ranges::none_of(checkpoint_.catalog().objects, is_state_object);
 }
@@ -178,7 +212,9 @@ void StateCheck::add_named_pairs() {
     add_pair(tensor, *weight);
     with_master.insert(std::move(*name));
   }
-  if (with_master.empty() || !are_all_named()) return;
+  for (const TrainedParam* const param : flat_params_) add_pair(*param->master, *param->weight);
+  // Buffers have place for all masters, or the layout would not fit.
+  if (with_master.empty() || !flat_params_.empty() || !are_all_named()) return;
   for (const TensorEntry& tensor : catalog.tensors) {
     if (!is_named_weight(tensor) || with_master.contains(tensor.key)) continue;
     without_master_.add(tensor.key, kWithoutMaster);
@@ -218,7 +254,11 @@ std::vector<StateCheck::Pair> StateCheck::watch_pairs(const TensorEntry& master,
   for (const ckpt::Chunk& chunk : master.chunks) {
     const auto found =
         weights.find(std::vector<uint64_t>(chunk.box.offsets.begin(), chunk.box.offsets.end()));
-    if (found == weights.end() || !(found->second->box == chunk.box)) return {};
+    if (found == weights.end() || !(found->second->box == chunk.box)) {
+      pairs.clear();
+      if (!cut_alike(master, weight, pairs)) pairs.clear();
+      return pairs;
+    }
     const auto weight_number =
         watch_.add(*found->second, weight.dtype, Wanted::Finite, weight.dtype);
     const auto master_number = watch_.add(chunk, DType::Float32, Wanted::Finite, weight.dtype);
@@ -228,6 +268,31 @@ std::vector<StateCheck::Pair> StateCheck::watch_pairs(const TensorEntry& master,
   }
   if (pairs.size() != weight.chunks.size()) pairs.clear();
   return pairs;
+}
+
+// Both in the boxes that they have in common, as ranges of flat buffers end within rows. False
+// where one of these is no run of bytes.
+bool StateCheck::cut_alike(const TensorEntry& master, const TensorEntry& weight,
+                           std::vector<Pair>& pairs) {
+  constexpr size_t kPairsMax = size_t{1} << 20;
+  if (master.chunks.size() * weight.chunks.size() > kPairsMax) return false;
+  uint64_t elements = 0;
+  for (const ckpt::Chunk& chunk : master.chunks) {
+    for (const ckpt::Chunk& other : weight.chunks) {
+      const auto box = ckpt::intersect(chunk.box, other.box);
+      if (!box) continue;
+      const ckpt::Chunk& of_weight = cut_.emplace_back(part_of(other, *box, weight.dtype));
+      const ckpt::Chunk& of_master = cut_.emplace_back(part_of(chunk, *box, DType::Float32));
+      const auto weight_number = watch_.add(of_weight, weight.dtype, Wanted::Finite, weight.dtype);
+      const auto master_number =
+          watch_.add(of_master, DType::Float32, Wanted::Finite, weight.dtype);
+      if (!weight_number || !master_number) return false;
+      pairs.push_back(
+          {&master, &weight, &of_master, &of_weight, std::pair(*master_number, *weight_number)});
+      elements += ckpt::element_count(box->sizes);
+    }
+  }
+  return elements == ckpt::element_count(weight.shape);
 }
 
 void StateCheck::finish(const std::vector<ckpt::FileAccount>& files,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <optional>
 #include <set>
 #include <string>
@@ -47,13 +48,18 @@ class StateCheck {
 
   void name_parameters();
   bool name_without_frozen();
+  void note_flat_state();
+  bool is_named_buffer(const ckpt::TensorEntry& tensor) const;
   void add_states();
+  bool add_state(const ckpt::TensorEntry& tensor);
   void add_not_looked_at(uint64_t other_count);
   void add_pairs();
   void add_named_pairs();
   void add_pairs_of_view();
   void add_pair(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
   std::vector<Pair> watch_pairs(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
+  bool cut_alike(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight,
+                 std::vector<Pair>& pairs);
   bool are_all_named() const;
   void add_not_checked();
   bool is_own(const ckpt::Chunk& chunk) const;
@@ -73,7 +79,10 @@ class StateCheck {
   const ckpt::Checkpoint& checkpoint_;
   VerifyReport& report_;
   StateWatch watch_;
-  std::optional<TrainingState> view_;  // where parameters have names
+  std::optional<TrainingState> view_;                     // where parameters have names
+  std::set<std::pair<uint32_t, uint64_t>> flat_regions_;  // of buffers that the view takes apart
+  std::vector<const TrainedParam*> flat_params_;          // whose state they hold
+  std::deque<ckpt::Chunk> cut_;                           // of pairs that are not stored alike
   std::vector<Scanned> scanned_;
   std::vector<Pair> pairs_;
   std::vector<ckpt::FileAccount> own_;  // by index into Catalog::files

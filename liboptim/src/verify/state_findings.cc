@@ -158,8 +158,10 @@ void StateCheck::look_for_zero_moments() {
       Seen& seen = kinds[{param.optimizer, state.name}];
       for (const ckpt::Chunk& chunk : state.value->chunks) {
         if (!seen.may_be_zero) break;
-        const auto number = watch_.number_of(chunk.region);
-        seen.may_be_zero = number && watch_.is_seen(*number) && watch_[*number].is_zero;
+        const auto numbers = watch_.numbers_in(chunk.region);
+        seen.may_be_zero = !numbers.empty() && std::ranges::all_of(numbers, [&](size_t number) {
+          return watch_.is_seen(number) && watch_[number].is_zero;
+        });
         if (seen.first == nullptr) seen.first = state.value.get(), seen.chunk = &chunk;
       }
     }
@@ -202,12 +204,16 @@ void StateCheck::look_for_bucket_shift() {
   }
 }
 
+// Several tensors may lie in one storage: each is told at its own place.
 void StateCheck::find(const TensorEntry& tensor, const ckpt::Chunk& chunk, std::string problem,
                       std::string hint) {
+  const bool is_bare = chunk.region.wrapping == ckpt::Wrapping::None && !chunk.view;
+  const uint64_t offset_bytes =
+      chunk.region.bytes.offset_bytes + (is_bare ? chunk.payload_offset_bytes : 0);
   report_.findings.findings.push_back(
       {CheckKind::Meaning,
        Severity::Damage,
-       {checkpoint_.file_name(chunk.region.file), chunk.region.bytes.offset_bytes, tensor.key},
+       {checkpoint_.file_name(chunk.region.file), offset_bytes, tensor.key},
        std::move(problem),
        std::move(hint)});
 }

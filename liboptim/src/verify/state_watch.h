@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include <ckpt/verify.h>
@@ -19,7 +20,7 @@ class StateWatch {
 
   struct Watched {
     ckpt::DType dtype = ckpt::DType::Float32;
-    uint64_t count_bytes = 0;  // that the storage must have
+    uint64_t begin_bytes = 0, count_bytes = 0;  // in the storage
     Wanted wanted = Wanted::Anything;
     SummedAs summed_as = std::nullopt;
     // What was seen.
@@ -29,14 +30,15 @@ class StateWatch {
     bool is_zero = true;  // all that was seen
   };
 
-  // A chunk whose storage holds exactly its box, row-major; nullopt for others. A chunk that is
-  // added again is watched once, for both reasons.
+  // A chunk that is a run of bytes of its storage, row-major; nullopt for others, and for one that
+  // is to be summed and starts within a pair of words. A chunk that is added again is watched once,
+  // for both reasons.
   std::optional<size_t> add(const ckpt::Chunk& chunk, ckpt::DType dtype, Wanted wanted,
                             SummedAs summed_as = std::nullopt);
   void see(const ckpt::StoragePiece& piece);  // thread-safe once all were added
 
-  // What was added for a storage; nullopt: nothing.
-  std::optional<size_t> number_of(const ckpt::StorageRegion& region) const;
+  // What was added for a storage.
+  std::span<const size_t> numbers_in(const ckpt::StorageRegion& region) const;
 
   const Watched& operator[](size_t number) const { return watched_[number]; }
   // All of its bytes came by: the storage is as long as it must be, and was readable.
@@ -46,7 +48,9 @@ class StateWatch {
 
  private:
   using Place = std::pair<uint32_t, uint64_t>;  // file, start of the region
-  std::map<Place, size_t> numbers_;
+  void see(Watched& watched, const ckpt::StoragePiece& piece);
+
+  std::map<Place, std::vector<size_t>> numbers_;
   std::vector<Watched> watched_;
   std::mutex mutex_;
 };
