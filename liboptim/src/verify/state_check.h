@@ -22,8 +22,6 @@ class StateCheck {
  public:
   StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report);
 
-  // The state under its names; nullopt where it has none.
-  const std::optional<TrainingState>& view() const { return view_; }
 
   void see(const ckpt::StoragePiece& piece) { watch_.see(piece); }
   // Null where it is not known which parameter is which.
