@@ -22,7 +22,6 @@ class StateCheck {
  public:
   StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report);
 
-
   void see(const ckpt::StoragePiece& piece) { watch_.see(piece); }
   // Null where it is not known which parameter is which.
   const TrainingState* view() const { return view_ ? &*view_ : nullptr; }
