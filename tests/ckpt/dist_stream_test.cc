@@ -92,7 +92,7 @@ ckpt::DistSpec regular_spec() {
 
 std::string regular_metadata() { return ckpt::make_torch_dist_files(regular_spec()).back().bytes; }
 
-// A tensor of so many rows that its file is read and put together by two threads.
+// A tensor of so many rows that its file is larger than the window that is read at once.
 std::string large_metadata(bool with_overlap) {
   ckpt::DistSpec spec;
   const uint64_t count = 20'000;
@@ -221,7 +221,7 @@ BOOST_DATA_TEST_CASE(accepts_nothing_that_the_general_reader_refuses,
   BOOST_TEST(accepted > 0u);  // a letter of a name, a number of another place
 }
 
-BOOST_AUTO_TEST_CASE(two_threads_answer_as_one_does) {
+BOOST_AUTO_TEST_CASE(a_large_file_is_read_in_windows_and_its_overlaps_are_found) {
   const std::string bytes = large_metadata(false);
   BOOST_TEST(bytes.size() > size_t{1} << 20);
   const auto streamed = ckpt::stream_dist_metadata(test::MemoryFile(bytes), {});

@@ -28,26 +28,14 @@ class ForwardReader {
     return bytes;
   }
 
-  // The same without taking them; skip() then takes as many as are wanted.
-  const std::byte* peek(size_t count) {
-    if (end_ - at_ < count && !fill(count)) return nullptr;
-    return window_.data() + at_;
-  }
-  // The same near the end of the file, too, which is continued by zeros; count <= kPaddingBytes.
+  // The same without taking them, near the end of the file, too, which is continued by zeros;
+  // count <= kPaddingBytes. skip() then takes as many as are wanted.
   const std::byte* peek_padded(size_t count) {
     if (end_ - at_ < count) fill(static_cast<size_t>(std::min<uint64_t>(count, left_bytes())));
     return window_.data() + at_;
   }
   // What was looked at, at the most, and is no padding.
   void skip(size_t count) { at_ += count; }
-
-  // Takes these bytes if they come next and are in the window already.
-  bool take_if(std::string_view bytes) {
-    if (end_ - at_ < bytes.size()) return false;
-    const bool are_next = std::memcmp(window_.data() + at_, bytes.data(), bytes.size()) == 0;
-    if (are_next) at_ += bytes.size();
-    return are_next;
-  }
 
   // Up to the next '\n', which is consumed but not returned; false where none follows in the
   // window.

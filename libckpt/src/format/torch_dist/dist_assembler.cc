@@ -38,8 +38,6 @@ constexpr std::string_view kFieldNames[] = {
     "planner_data", "storage_data",  "storage_meta", "version",
 };
 
-constexpr size_t kPiecesMin = 500;  // delivered at once: Python stores pairs by the thousand
-
 bool is_count(const DistItem& item) {
   return item.is(Tag::Int) && static_cast<int64_t>(item.number) >= 0;
 }
@@ -52,7 +50,7 @@ bool is_instance_of(const DistItem& item, DistClass what) {
 
 }  // namespace
 
-DistAssembler::DistAssembler(Deliver deliver) : deliver_(std::move(deliver)) {
+DistAssembler::DistAssembler() {
   for (const std::string_view name : kFieldNames) values_.texts.intern(name, is_utf8);
   empty_tuple_ = values_.extents.intern({});
 }
@@ -127,8 +125,7 @@ bool DistAssembler::append(DistItem& list, std::span<const DistItem> elements) {
   if (list.id + list.number != chunks_.size()) return false;
   for (const DistItem& element : elements) {
     if (!element.is(Tag::Chunk)) return false;
-    const auto sizes = static_cast<uint32_t>(element.number);
-    chunks_.push_back({&values_.extents[element.id], &values_.extents[sizes]});
+    chunks_.push_back({element.id, static_cast<uint32_t>(element.number)});
   }
   list.number += elements.size();
   return true;
@@ -165,27 +162,25 @@ bool DistAssembler::add_entries(DistItem& dict, std::span<const DistItem> keys_a
   const bool is_first = dict.is(Tag::Dict) && dict.number == 0 && keys_.empty();
   if (has_places_ || (!is_first && !dict.is(Tag::Entries))) return false;
   dict = {Tag::Entries};
+  size_t named = 0;
   for (size_t i = 0; i < keys_and_values.size(); i += 2) {
-    if (!add_entry(keys_and_values[i], keys_and_values[i + 1])) return false;
+    const DistItem& value = keys_and_values[i + 1];
+    if (value.is(Tag::Tensor) && value.id != named++) return false;
+    if (!add_entry(keys_and_values[i], value)) return false;
   }
-  flush_some();
-  return true;
+  const bool are_named = named == unnamed_.size();
+  unnamed_.clear();
+  return are_named;
 }
 
 bool DistAssembler::add_entry(const DistItem& key, const DistItem& value) {
   if (!key.is(Tag::Text)) return false;
-  DistPieces::Entry entry{key.id, &values_.texts[key.id], std::nullopt};
-  if (value.is(Tag::Tensor)) {
-    if (value.id != named_tensors_) return false;
-    ++named_tensors_;
-    entry.tensor = std::move(unnamed_.front());
-    unnamed_.pop_front();
-  } else if (!is_instance_of(value, DistClass::Bytes)) {
-    return false;
-  }
-  pieces_.entries.push_back(std::move(entry));
   keys_.push_back(key.id);
-  return true;
+  const std::string& name = values_.texts[key.id];
+  if (is_instance_of(value, DistClass::Bytes)) return collector_.add_object(key.id, name);
+  if (!value.is(Tag::Tensor) || value.id >= unnamed_.size()) return false;
+  unnamed_[value.id].key = name;
+  return collector_.add_tensor(key.id, std::move(unnamed_[value.id]));
 }
 
 bool DistAssembler::add_places(DistItem& dict, std::span<const DistItem> keys_and_values) {
@@ -199,7 +194,6 @@ bool DistAssembler::add_places(DistItem& dict, std::span<const DistItem> keys_an
     if (info.number != i / 2 || !add_place(index, info)) return false;
   }
   ranges_.clear();
-  flush_some();
   return true;
 }
 
@@ -209,8 +203,7 @@ bool DistAssembler::add_place(const DistItem& index, const DistItem& info) {
   if (!file) return false;
   const Extents* offsets =
       index.number == 0 ? nullptr : &values_.extents[static_cast<uint32_t>(index.number - 1)];
-  pieces_.places.push_back({index.id, *file, offsets, ranges_[info.number]});
-  return true;
+  return collector_.add_place({index.id, *file, offsets, ranges_[info.number]});
 }
 
 std::optional<uint32_t> DistAssembler::file_of(uint32_t path) {
@@ -224,13 +217,6 @@ std::optional<uint32_t> DistAssembler::file_of(uint32_t path) {
   }
   return file - 1;
 }
-
-void DistAssembler::flush_some() {
-  const bool are_many = pieces_.entries.size() + pieces_.places.size() >= kPiecesMin;
-  if (are_many && unnamed_.empty()) flush();  // the boxes of a tensor go with its name
-}
-
-void DistAssembler::flush() { deliver_(pieces_); }
 
 // --- known classes ---
 
@@ -248,25 +234,23 @@ std::span<const uint32_t> DistAssembler::names_of(DistClass known) {
   }
 }
 
-std::optional<DistAssembler::FieldOrder> DistAssembler::field_order(DistClass known, Pairs pairs) {
+std::optional<uint8_t> DistAssembler::place_of(DistClass known, const DistItem& name) {
   const auto names = names_of(known);
-  if (pairs.size() > 2 * names.size() || pairs.size() % 2 != 0) return std::nullopt;
-  FieldOrder order{};
-  uint32_t seen = 0;
-  for (size_t i = 0; i < pairs.size(); i += 2) {
-    const auto name = std::ranges::find(names, pairs[i].id);
-    if (!pairs[i].is(Tag::Text) || name == names.end()) return std::nullopt;
-    const auto place = static_cast<uint8_t>(name - names.begin());
-    if ((seen >> place & 1) != 0) return std::nullopt;
-    seen |= 1u << place;
-    order[i / 2] = place;
-  }
-  return order;
+  const auto found = std::ranges::find(names, name.id);
+  if (!name.is(Tag::Text) || found == names.end()) return std::nullopt;
+  return static_cast<uint8_t>(found - names.begin());
 }
 
-DistAssembler::Fields DistAssembler::in_order(Pairs pairs, const FieldOrder& order) {
+// No name twice: which of its values counts is for the general reader.
+std::optional<DistAssembler::Fields> DistAssembler::fields_of(DistClass known, Pairs pairs) {
   Fields fields;
-  for (size_t i = 0; i < pairs.size(); i += 2) fields[order[i / 2]] = pairs[i + 1];
+  uint32_t seen = 0;
+  for (size_t i = 0; i < pairs.size(); i += 2) {
+    const auto place = place_of(known, pairs[i]);
+    if (!place || (seen >> *place & 1) != 0) return std::nullopt;
+    seen |= 1u << *place;
+    fields[*place] = pairs[i + 1];
+  }
   return fields;
 }
 
@@ -284,8 +268,8 @@ bool DistAssembler::build(DistItem& object, const DistItem& state) {
   if (known == DistClass::Metadata) return build_metadata(object, state);
   const auto pairs = pairs_of(state);
   if (!state.is(Tag::Dict) || pairs.size() != 2 * state.number) return false;
-  const auto order = field_order(known, pairs);
-  return order && build_from(object, in_order(pairs, *order)) && drop_pairs(state);
+  const auto fields = fields_of(known, pairs);
+  return fields && build_from(object, *fields) && drop_pairs(state);
 }
 
 bool DistAssembler::build_from(DistItem& object, const Fields& fields) {
@@ -340,10 +324,14 @@ bool DistAssembler::build_tensor(DistItem& object, const Fields& fields) {
   if (!properties.is(Tag::Properties) || !size.is(Tag::Size) || !list.is(Tag::List)) return false;
   if (list.id + list.number != chunks_.size()) return false;
   const auto chunks = std::span(chunks_).subspan(list.id);
-  unnamed_.push_back({static_cast<DType>(properties.number), &values_.extents[size.id],
-                      pieces_.boxes.size(), chunks.size(), properties.id == 1});
-  pieces_.boxes.insert(pieces_.boxes.end(), chunks.begin(), chunks.end());
-  object = {Tag::Tensor, named_tensors_ + static_cast<uint32_t>(unnamed_.size()) - 1};
+  TensorEntry tensor{{}, {}, static_cast<DType>(properties.number), values_.extents[size.id], {}};
+  tensor.requires_grad = properties.id == 1;
+  tensor.chunks.reserve(chunks.size());
+  for (const ChunkBox& box : chunks) {
+    tensor.chunks.push_back({{values_.extents[box.offsets], values_.extents[box.sizes]}, {}});
+  }
+  object = {Tag::Tensor, static_cast<uint32_t>(unnamed_.size())};
+  unnamed_.push_back(std::move(tensor));
   chunks_.resize(list.id);
   return true;
 }
@@ -383,9 +371,10 @@ std::optional<NodeId> DistAssembler::keys() {
 
 std::optional<DistMetadata> DistAssembler::finish(const DistItem& root) {
   if (!root_ || !root.is(Tag::Node) || root.id != *root_) return std::nullopt;
-  if (!unnamed_.empty()) return std::nullopt;
+  if (!unnamed_.empty() || !collector_.is_complete()) return std::nullopt;
   values_.tree.set_root(*root_);
-  return DistMetadata{std::move(files_), {}, {}, std::move(values_.tree)};
+  return DistMetadata{std::move(files_), collector_.take_tensors(), collector_.take_objects(),
+                      std::move(values_.tree), collector_.region_ends()};
 }
 
 }  // namespace ckpt

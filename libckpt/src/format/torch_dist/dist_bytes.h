@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "codec/big_integer.h"
 #include "codec/pickle_opcodes.h"
 
 namespace ckpt {
@@ -21,14 +22,12 @@ Number number_at(const std::byte* at) {  // pickles are little-endian, and so ar
   return number;
 }
 
-// LONG1 of at most eight bytes, two's complement: what Python writes from 2^31 on.
+// LONG1: what Python writes from 2^31 on.
 inline const std::byte* read_long(const std::byte* at, int64_t& value) {
   const size_t count_bytes = byte_at(at + 1);
-  if (count_bytes > sizeof(value)) return nullptr;
-  uint64_t number = 0;
-  std::memcpy(&number, at + 2, count_bytes);
-  const size_t unused_bits = 64 - 8 * count_bytes;
-  value = count_bytes == 0 ? 0 : static_cast<int64_t>(number << unused_bits) >> unused_bits;
+  const auto small = pickle::small_integer({at + 2, count_bytes});
+  if (!small) return nullptr;
+  value = *small;
   return at + 2 + count_bytes;
 }
 

@@ -2,49 +2,40 @@
 
 #include <algorithm>
 #include <numeric>
-#include <span>
+#include <utility>
 
 #include "model/check_catalog.h"
 
 namespace ckpt {
 
-bool DistCollector::collect(const DistPieces& pieces) {
-  const auto add = [&](const DistPieces::Entry& entry) { return add_entry(pieces, entry); };
-  const auto put = [&](const DistPieces::Place& place) {
-    return place.offsets == nullptr ? place_object(place) : place_chunk(place);
-  };
-  return std::ranges::all_of(pieces.entries, add) && std::ranges::all_of(pieces.places, put);
-}
-
-bool DistCollector::add_entry(const DistPieces& pieces, const DistPieces::Entry& entry) {
-  if (known(entry.key).what != What::Nothing) return false;
-  if (known_.size() <= entry.key) known_.resize(std::max<size_t>(entry.key + 1, 2 * known_.size()));
-  if (entry.tensor) {
-    known_[entry.key] = {What::Tensor, static_cast<uint32_t>(tensors_.size())};
-    add_tensor(pieces, entry);
-  } else {
-    known_[entry.key] = {What::Object, static_cast<uint32_t>(objects_.size())};
-    objects_.push_back({{}, *entry.name, std::nullopt});
-    ++unplaced_;
-  }
+bool DistCollector::add_tensor(uint32_t key, TensorEntry tensor) {
+  if (!add_known(key, {What::Tensor, static_cast<uint32_t>(tensors_.size())})) return false;
+  check_chunks(tensor);
+  next_chunk_.push_back(0);
+  unplaced_ += tensor.chunks.size();
+  tensors_.push_back(std::move(tensor));
   return true;
 }
 
-void DistCollector::add_tensor(const DistPieces& pieces, const DistPieces::Entry& entry) {
-  const DistPieces::Tensor& read = *entry.tensor;
-  TensorEntry& tensor =
-      tensors_.emplace_back(TensorEntry{{}, *entry.name, read.dtype, *read.shape, {}});
-  tensor.requires_grad = read.requires_grad;
-  tensor.chunks.reserve(read.boxes);
-  for (const auto& box : std::span(pieces.boxes).subspan(read.first_box, read.boxes)) {
-    tensor.chunks.push_back({{*box.offsets, *box.sizes}, {}});
-  }
-  next_chunk_.push_back(0);
-  unplaced_ += read.boxes;
-  check_chunks(tensor);
+bool DistCollector::add_object(uint32_t key, const std::string& name) {
+  if (!add_known(key, {What::Object, static_cast<uint32_t>(objects_.size())})) return false;
+  objects_.push_back({{}, name, std::nullopt});
+  ++unplaced_;
+  return true;
 }
 
-bool DistCollector::place_object(const DistPieces::Place& place) {
+bool DistCollector::add_known(uint32_t key, Known entry) {
+  if (known(key).what != What::Nothing) return false;
+  if (known_.size() <= key) known_.resize(std::max<size_t>(key + 1, 2 * known_.size()));
+  known_[key] = entry;
+  return true;
+}
+
+bool DistCollector::add_place(const Place& place) {
+  return place.offsets == nullptr ? place_object(place) : place_chunk(place);
+}
+
+bool DistCollector::place_object(const Place& place) {
   const Known entry = known(place.key);
   if (entry.what != What::Object) return false;
   std::optional<StorageRegion>& region = objects_[entry.index].region;
@@ -53,7 +44,7 @@ bool DistCollector::place_object(const DistPieces::Place& place) {
   return true;
 }
 
-bool DistCollector::place_chunk(const DistPieces::Place& place) {
+bool DistCollector::place_chunk(const Place& place) {
   const Known entry = known(place.key);
   if (entry.what != What::Tensor) return false;
   const auto chunk = chunk_at(entry.index, *place.offsets);
@@ -82,7 +73,7 @@ std::optional<uint32_t> DistCollector::chunk_at(uint32_t tensor, const Extents& 
   return found != sorted.end() && is_it(*found) ? std::optional(*found) : std::nullopt;
 }
 
-void DistCollector::set_region(StorageRegion& region, const DistPieces::Place& place) {
+void DistCollector::set_region(StorageRegion& region, const Place& place) {
   if (ends_.size() <= place.file) ends_.resize(place.file + 1);
   uint64_t& end_bytes = ends_[place.file];
   do_regions_follow_ =

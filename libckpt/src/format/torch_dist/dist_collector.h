@@ -10,24 +10,10 @@
 
 namespace ckpt {
 
-// What a .metadata says of the catalog, in pieces, so that one thread may read them while another
-// puts them together. The numbers and names that a piece points to must outlive the collecting.
-struct DistPieces {
-  struct ChunkBox {
-    const Extents *offsets, *sizes;
-  };
-  struct Tensor {
-    DType dtype;
-    const Extents* shape;
-    size_t first_box, boxes;  // of its chunks, in `boxes`
-    bool requires_grad;
-  };
-  // Of state_dict_metadata; `key` is a small number of its own for each name.
-  struct Entry {
-    uint32_t key;
-    const std::string* name;
-    std::optional<Tensor> tensor;  // none: an object
-  };
+// Puts a catalog together. A function returns false where something is not as real writers have
+// it: read_dist_metadata() then decides what it is.
+class DistCollector {
+ public:
   // Of storage_data.
   struct Place {
     uint32_t key;
@@ -35,23 +21,11 @@ struct DistPieces {
     const Extents* offsets;  // of the chunk; null: of an object
     ByteRange bytes;
   };
-  std::vector<ChunkBox> boxes;
-  std::vector<Entry> entries;
-  std::vector<Place> places;
-
-  void clear() {
-    boxes.clear();
-    entries.clear();
-    places.clear();
-  }
-};
-
-// Puts a catalog together. A function returns false where something is not as real writers have
-// it: read_dist_metadata() then decides what it is.
-class DistCollector {
- public:
-  // The entries, then the places. Throws Corrupt where a tensor's chunks do not tile it.
-  bool collect(const DistPieces& pieces);
+  // Of state_dict_metadata, all before the places; `key` is a small number of its own for each
+  // name. Throws Corrupt where the tensor's chunks do not tile it.
+  bool add_tensor(uint32_t key, TensorEntry tensor);
+  bool add_object(uint32_t key, const std::string& name);
+  bool add_place(const Place& place);
 
   bool is_complete() const { return unplaced_ == 0; }
   // What the catalog needs; nothing is left behind.
@@ -69,13 +43,12 @@ class DistCollector {
     uint32_t index = 0;
   };
 
-  bool add_entry(const DistPieces& pieces, const DistPieces::Entry& entry);
-  void add_tensor(const DistPieces& pieces, const DistPieces::Entry& entry);
-  bool place_object(const DistPieces::Place& place);
-  bool place_chunk(const DistPieces::Place& place);
+  bool add_known(uint32_t key, Known entry);
+  bool place_object(const Place& place);
+  bool place_chunk(const Place& place);
   Known known(uint32_t key) const { return key < known_.size() ? known_[key] : Known{}; }
   std::optional<uint32_t> chunk_at(uint32_t tensor, const Extents& offsets);
-  void set_region(StorageRegion& region, const DistPieces::Place& place);
+  void set_region(StorageRegion& region, const Place& place);
 
   std::vector<TensorEntry> tensors_;
   std::vector<ObjectEntry> objects_;

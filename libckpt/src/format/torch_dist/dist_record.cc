@@ -1,5 +1,8 @@
 #include "format/torch_dist/dist_record.h"
 
+#include <cstring>
+#include <span>
+
 #include "codec/python_text.h"
 #include "format/torch_dist/dist_bytes.h"
 
@@ -8,177 +11,190 @@ namespace {
 
 using pickle::Op;
 using Tag = DistItem::Tag;
-using Hole = DistShape::Hole;
 
-// A field is a BINGET or LONG_BINGET and a value: the longest is a SHORT_BINUNICODE with MEMOIZE.
-constexpr size_t kFieldBytesMax = 5 + 2 + 255 + 1;
 // EMPTY_TUPLE, NEWOBJ, MEMOIZE, EMPTY_DICT, MEMOIZE, MARK: an object begins.
 constexpr std::string_view kBegin = ")\x81\x94}\x94(";
-// SETITEMS, BUILD: it ends.
+// SETITEMS, BUILD: it ends. It never ends in zeros that were put behind the end of a file.
 constexpr std::string_view kEnd = "ub";
-// MEMOIZE, TUPLE1, MEMOIZE, REDUCE, MEMOIZE.
+// MEMOIZE, TUPLE1, MEMOIZE, REDUCE, MEMOIZE: behind the tuple of a torch.Size.
 constexpr std::string_view kSizeEnd = "\x94\x85\x94R\x94";
 
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text));
+bool are_at(const std::byte* at, std::string_view bytes) {
+  return std::memcmp(at, bytes.data(), bytes.size()) == 0;
 }
 
 }  // namespace
 
-DistRecordReader::Outcome DistRecordReader::read(DistItem& object) {
-  made_ = count_ = 0;
-  Before& before = before_[object.id];  // an Instance
-  before.shape.begin();
-  before.shape.add_literal(bytes_of(kBegin));
-  for (;;) {
-    const std::byte* at = reader_.peek(kFieldBytesMax);
-    if (at == nullptr) return Outcome::Unusual;
-    if (op_at(at) == Op::SetItems && op_at(at + 1) == Op::Build) break;
-    if (count_ == pairs_.size()) return Outcome::Unusual;
-    KnownName& known = before.names[count_ / 2];
-    const std::byte* behind_name = read_name(at, known);
-    if (behind_name == nullptr) return Outcome::Unusual;
-    before.shape.add_literal({at, behind_name});
-    DistItem value;
-    const std::byte* end = read_value(behind_name, value, before.shape);
-    if (end == nullptr) return Outcome::Unusual;
-    pairs_[count_++] = known.name;
-    pairs_[count_++] = value;
+DistRecordReader::Outcome DistRecordReader::read(DistClass known, DistItem& object) {
+  const std::byte* at = reader_.peek_padded(kObjectBytesMax);
+  auto& shapes = shapes_[static_cast<size_t>(known)];
+  for (Shape& shape : shapes) {
+    if (shape.count == 0) break;
+    const std::byte* end = match(shape, at);
+    if (end == nullptr) continue;
     reader_.skip(static_cast<size_t>(end - at));
+    return build(known, shape, object);
   }
-  reader_.skip(kEnd.size());
-  before.shape.add_literal(bytes_of(kEnd));
-  const auto order = DistAssembler::field_order(static_cast<DistClass>(object.id), pairs());
-  if (!order || !assembler_.build_from(object, DistAssembler::in_order(pairs(), *order))) {
-    return Outcome::Refused;
-  }
-  before.order = *order;
-  before.fields = {};
-  before.shape.end();
-  return Outcome::Built;
+  size_t& learned = learned_[static_cast<size_t>(known)];
+  Shape shape;
+  if (learn(known, at, shape)) shapes[learned++ % kShapesMax] = shape;
+  return Outcome::Unusual;
 }
 
-// What the memo holds never changes: an index that was found once needs no second look.
-const std::byte* DistRecordReader::read_name(const std::byte* at, KnownName& known) {
+// --- as one before ---
+
+bool DistRecordReader::Literal::is_at(const std::byte* at) const {
+  uint64_t difference = 0;
+  for (size_t i = 0; i < words.size(); ++i) {
+    difference |= (number_at<uint64_t>(at + 8 * i) ^ words[i]) & masks[i];
+  }
+  return difference == 0;
+}
+
+// Returns where the value ends; nullptr where it is another.
+const std::byte* DistRecordReader::read_value(const std::byte* at, const Field& field,
+                                              Value& value) {
+  int64_t number = 0;
+  switch (field.hole) {
+    case Hole::None: return op_at(at) == Op::None ? at + 1 : nullptr;
+    case Hole::Recalled: return read_get(at, value.numbers[0]);
+    case Hole::Text: return read_short_text(at, value.text);
+    case Hole::Number:
+      at = read_int(at, number);
+      value.numbers[0] = static_cast<uint64_t>(number);
+      return at;
+    case Hole::Numbers: break;
+  }
+  for (size_t i = 0; i < field.count; ++i) {
+    at = read_int(at, number);
+    if (at == nullptr || number < 0) return nullptr;
+    value.numbers[i] = static_cast<uint64_t>(number);
+  }
+  return at;
+}
+
+// Returns where the object ends; nullptr where it is written in another way, and then nothing was
+// done that counts. What is recalled is in its field already.
+const std::byte* DistRecordReader::match(Shape& shape, const std::byte* at) {
+  for (size_t i = 0; i < shape.count; ++i) {
+    const Field& field = shape.fields[i];
+    if (!field.before.is_at(at)) return nullptr;
+    at = read_value(at + field.before.count_bytes, field, values_[i]);
+    if (at == nullptr) return nullptr;
+    if (field.hole != Hole::Recalled) continue;
+    if (!memo_.find(values_[i].numbers[0], shape.values[field.place])) return nullptr;
+  }
+  return shape.end.is_at(at) ? at + shape.end.count_bytes : nullptr;
+}
+
+DistRecordReader::Outcome DistRecordReader::build(DistClass known, Shape& shape, DistItem& object) {
+  memo_.skip(2);
+  made_ = shape.made;
+  for (size_t i = 0; i < shape.count; ++i) {
+    const Field& field = shape.fields[i];
+    if (!take_value(field, values_[i], shape.values[field.place])) return Outcome::Refused;
+  }
+  object = {Tag::Instance, static_cast<uint32_t>(known)};
+  return assembler_.build_from(object, shape.values) ? Outcome::Built : Outcome::Refused;
+}
+
+bool DistRecordReader::take_value(const Field& field, const Value& value, DistItem& item) {
+  DistValues& values = assembler_.values();
+  if (field.hole == Hole::Recalled) return true;
+  if (field.hole == Hole::Text) {
+    const auto id = values.texts.intern(value.text, pickle::is_python_str);
+    if (!id) return false;
+    item.tag = Tag::Text;
+    item.id = *id;
+  } else if (field.hole == Hole::Numbers) {
+    item.tag = Tag::Size;
+    item.id = values.extents.intern(std::span(value.numbers).first(field.count));
+    memo_.skip(2);
+  } else {
+    item.tag = field.hole == Hole::None ? Tag::None : Tag::Int;
+    item.number = value.numbers[0];
+    return true;
+  }
+  if (!KeptMemo::can_hold(item.id)) return false;
+  memo_.keep(item);
+  return true;
+}
+
+// --- what is new ---
+
+bool DistRecordReader::Literal::set(const std::byte* from, const std::byte* to) {
+  count_bytes = static_cast<uint32_t>(to - from);
+  if (count_bytes > kLiteralMax) return false;
+  std::memcpy(words.data(), from, count_bytes);
+  std::memset(masks.data(), 0xff, count_bytes);
+  return true;
+}
+
+// The shape of an object that opcodes are going to read; false where another might not be read
+// like it.
+bool DistRecordReader::learn(DistClass known, const std::byte* at, Shape& shape) {
+  if (!are_at(at, kBegin)) return false;
+  const std::byte* literal = at;
+  uint32_t seen = 0;
+  shape.made = 3;  // the empty tuple, the object and its dict
+  for (at += kBegin.size(); !are_at(at, kEnd);) {
+    if (shape.count == kFieldsMax) return false;
+    Field& field = shape.fields[shape.count++];
+    at = learn_name(known, at, field);
+    if (at == nullptr || (seen >> field.place & 1) != 0) return false;
+    seen |= 1u << field.place;
+    const std::byte* numbers = behind_size_class(at);
+    if (!field.before.set(literal, numbers == nullptr ? at : numbers)) return false;
+    literal = numbers == nullptr ? learn_simple(at, field) : learn_numbers(numbers, field);
+    if (literal == nullptr) return false;
+    at = numbers == nullptr ? literal : literal + 1 + kSizeEnd.size();
+    const bool is_size = numbers != nullptr;  // which is a tuple, a tuple around it and an object
+    shape.made += is_size ? field.count + 3u : field.hole == Hole::Recalled ? 0 : 1;
+  }
+  return shape.count > 0 && shape.end.set(literal, at + kEnd.size());
+}
+
+const std::byte* DistRecordReader::learn_name(DistClass known, const std::byte* at, Field& field) {
+  DistItem name;
   uint64_t index = 0;
   const std::byte* end = read_get(at, index);
-  if (end == nullptr || known.memo_index == index) return end;
-  if (!memo_.find(index, known.name)) return nullptr;
-  known.memo_index = index;
+  if (end == nullptr || !memo_.find(index, name)) return nullptr;
+  const auto place = DistAssembler::place_of(known, name);
+  if (!place) return nullptr;
+  field.place = *place;
   return end;
 }
 
-// Returns where the value ends; nullptr where it is unusual, and then nothing was done.
-const std::byte* DistRecordReader::read_value(const std::byte* at, DistItem& value,
-                                              DistShape& shape) {
+// nullptr where torch.Size is not what is recalled.
+const std::byte* DistRecordReader::behind_size_class(const std::byte* at) {
+  DistItem recalled;
   uint64_t index = 0;
-  if (const std::byte* end = read_get(at, index)) {
-    if (!memo_.find(index, value)) return nullptr;
-    if (assembler_.values().known_class(value) == DistClass::Size) {
-      shape.add_literal({at, end});
-      return read_size(end, value, shape);
-    }
-    shape.add_hole(Hole::Recalled);
-    return end;
-  }
-  if (op_at(at) == Op::ShortBinUnicode) {
-    shape.add_hole(Hole::Text);
-    return read_text(at, value);
-  }
-  int64_t number = 0;
-  const bool is_none = op_at(at) == Op::None;
-  const std::byte* end = is_none ? at + 1 : read_int(at, number);
-  if (end == nullptr) return nullptr;
-  shape.add_hole(is_none ? Hole::None : Hole::Number);
-  value = {is_none ? Tag::None : Tag::Int, 0, static_cast<uint64_t>(number)};
-  ++made_;
-  return end;
+  const std::byte* end = read_get(at, index);
+  const bool is_size = end != nullptr && memo_.find(index, recalled) &&
+                       assembler_.values().known_class(recalled) == DistClass::Size;
+  return is_size ? end : nullptr;
 }
 
-// The arguments of torch.Size and its call.
-const std::byte* DistRecordReader::read_size(const std::byte* at, DistItem& value,
-                                             DistShape& shape) {
-  std::array<uint64_t, DistShape::kNumbersMax> numbers{};
-  size_t count = 0;
+// The arguments of torch.Size, which is called behind them.
+const std::byte* DistRecordReader::learn_numbers(const std::byte* at, Field& field) {
   int64_t number = 0;
+  field.hole = Hole::Numbers;
+  field.count = 0;
   while (const std::byte* end = read_int(at, number)) {
-    if (number < 0 || count == numbers.size()) return nullptr;
-    numbers[count++] = static_cast<uint64_t>(number);
+    if (field.count++ == kNumbersMax) return nullptr;
     at = end;
   }
-  const auto tuple = static_cast<Op>(static_cast<uint8_t>(Op::Tuple1) + count - 1);
-  if (count == 0 || op_at(at) != tuple) return nullptr;
-  if (std::memcmp(at + 1, kSizeEnd.data(), kSizeEnd.size()) != 0) return nullptr;
-  const std::byte* end = at + 1 + kSizeEnd.size();
-  if (!take_size(std::span(numbers).first(count), value)) return nullptr;
-  shape.add_hole(Hole::Numbers, count);
-  shape.add_literal({at, end});
-  return end;
+  const auto tuple = static_cast<Op>(static_cast<uint8_t>(Op::Tuple1) + field.count - 1);
+  return field.count > 0 && op_at(at) == tuple && are_at(at + 1, kSizeEnd) ? at : nullptr;
 }
 
-const std::byte* DistRecordReader::read_text(const std::byte* at, DistItem& value) {
-  std::string_view text;
-  const std::byte* end = read_short_text(at, text);
-  return end != nullptr && take_text(text, value) ? end : nullptr;
-}
-
-// --- as the object before ---
-
-DistRecordReader::Outcome DistRecordReader::read_as_before(DistClass known, DistItem& object) {
-  Before& before = before_[static_cast<size_t>(known)];
-  if (!before.shape.is_known()) return Outcome::Unusual;
-  const std::byte* at = reader_.peek_padded(DistShape::kObjectBytesMax);
-  const std::byte* end = before.shape.match(at, values_);
-  if (end == nullptr || !recall_values(before)) return Outcome::Unusual;
-  memo_.skip(2);
-  made_ = 3;  // the empty tuple, the object and its dict
-  for (size_t i = 0; i < before.shape.holes(); ++i) {
-    if (values_[i].hole == Hole::Recalled) continue;
-    if (!take_value(values_[i], before.fields[before.order[i]])) return Outcome::Refused;
+const std::byte* DistRecordReader::learn_simple(const std::byte* at, Field& field) {
+  Value value;
+  for (const Hole hole : {Hole::None, Hole::Number, Hole::Recalled, Hole::Text}) {
+    field.hole = hole;
+    if (const std::byte* end = read_value(at, field, value)) return end;
   }
-  reader_.skip(static_cast<size_t>(end - at));
-  object = {Tag::Instance, static_cast<uint32_t>(known)};
-  return assembler_.build_from(object, before.fields) ? Outcome::Built : Outcome::Refused;
-}
-
-// Puts what is recalled into its fields; false where the memo does not have it.
-bool DistRecordReader::recall_values(Before& before) {
-  for (size_t i = 0; i < before.shape.holes(); ++i) {
-    if (values_[i].hole != Hole::Recalled) continue;
-    if (!memo_.find(values_[i].numbers[0], before.fields[before.order[i]])) return false;
-  }
-  return true;
-}
-
-bool DistRecordReader::take_value(const DistShape::Value& value, DistItem& item) {
-  if (value.hole == Hole::Text) return take_text(value.text, item);
-  if (value.hole == Hole::Numbers) {
-    return take_size(std::span(value.numbers).first(value.count), item);
-  }
-  ++made_;
-  item.tag = value.hole == Hole::None ? Tag::None : Tag::Int;
-  item.number = value.numbers[0];
-  return true;
-}
-
-bool DistRecordReader::take_size(std::span<const uint64_t> numbers, DistItem& item) {
-  item.tag = Tag::Size;
-  item.id = assembler_.values().extents.intern(numbers);
-  if (!KeptMemo::can_hold(item.id)) return false;
-  memo_.skip(2);
-  memo_.keep(item);
-  made_ += numbers.size() + 3;  // the tuple, the tuple around it and the object
-  return true;
-}
-
-bool DistRecordReader::take_text(std::string_view text, DistItem& item) {
-  const auto id = assembler_.values().texts.intern(text, pickle::is_python_str);
-  if (!id || !KeptMemo::can_hold(*id)) return false;
-  item.tag = Tag::Text;
-  item.id = *id;
-  memo_.keep(item);
-  ++made_;
-  return true;
+  return nullptr;
 }
 
 }  // namespace ckpt

@@ -1,69 +1,91 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <span>
+#include <string_view>
+#include <tuple>
 
 #include "base/forward_reader.h"
 #include "format/torch_dist/dist_assembler.h"
-#include "format/torch_dist/dist_shape.h"
 #include "format/torch_dist/kept_memo.h"
 
 namespace ckpt {
 
 // Reads one object of a .metadata in one go: nearly all of the file are chunks, indices and places
-// whose fields are recalled names with recalled or small values.
+// that are written like one before. Of each class it knows the bytes between the values of a few
+// objects. They name places of the memo, which never change, so that the same bytes mean the same
+// in the next object.
 class DistRecordReader {
  public:
   DistRecordReader(ForwardReader& reader, KeptMemo& memo, DistAssembler& assembler)
       : reader_(reader), memo_(memo), assembler_(assembler) {}
 
   enum class Outcome : uint8_t {
-    Built,    // `object` is what its fields mean; BUILD was taken
-    Unusual,  // pairs() were taken, and what follows is for the general steps
+    Built,    // `object` is what its fields mean, and was taken up to its BUILD
+    Unusual,  // nothing was taken: the opcodes say what it is
     Refused,
   };
-  // The fields; the cursor is behind their MARK.
-  Outcome read(DistItem& object);
-  // An object of this class that is written like the one before; the cursor is behind the class.
-  // Unusual: nothing was taken.
-  Outcome read_as_before(DistClass known, DistItem& object);
-
-  std::span<const DistItem> pairs() const { return std::span(pairs_).first(count_); }
-  uint64_t made() const { return made_; }  // values, as the machine counts them
+  // The cursor is behind the class.
+  Outcome read(DistClass known, DistItem& object);
+  uint64_t made() const { return made_; }  // values of the object, as a tree holds them
 
  private:
-  static constexpr size_t kFieldsMax = DistShape::kHolesMax;
-  struct KnownName {
-    uint64_t memo_index = ~uint64_t{0};
-    DistItem name;
-  };
-  // Of the object before: the next one's names come from the same places of the memo.
-  struct Before {
-    DistShape shape;
-    std::array<KnownName, kFieldsMax> names{};
-    DistAssembler::FieldOrder order{};
-    DistAssembler::Fields fields{};
-  };
-  using Values = std::array<DistShape::Value, kFieldsMax>;
+  static constexpr size_t kFieldsMax = std::tuple_size_v<DistAssembler::Fields>;
+  static constexpr size_t kNumbersMax = 3;
+  static constexpr size_t kLiteralMax = 24;  // the end of a torch.Size, and two names
+  static constexpr size_t kObjectBytesMax = kFieldsMax * (kLiteralMax + 2 + 255 + 1) + kLiteralMax;
+  static constexpr size_t kShapesMax = 4;  // of a class: tensors differ in their dimensions
 
-  const std::byte* read_name(const std::byte* at, KnownName& known);
-  const std::byte* read_value(const std::byte* at, DistItem& value, DistShape& shape);
-  const std::byte* read_size(const std::byte* at, DistItem& value, DistShape& shape);
-  const std::byte* read_text(const std::byte* at, DistItem& value);
-  bool recall_values(Before& before);
-  bool take_value(const DistShape::Value& value, DistItem& item);
-  bool take_size(std::span<const uint64_t> numbers, DistItem& item);
-  bool take_text(std::string_view text, DistItem& item);
+  enum class Hole : uint8_t {
+    None,
+    Number,    // numbers[0]: as int64_t
+    Recalled,  // numbers[0]: index of the memo
+    Text,      // text, memoized
+    Numbers,   // numbers: counts
+  };
+  struct Value {
+    std::array<uint64_t, kNumbersMax> numbers;
+    std::string_view text;
+  };
+  struct Literal {
+    std::array<uint64_t, kLiteralMax / 8> words{}, masks{};
+    uint32_t count_bytes = 0;
+    bool set(const std::byte* from, const std::byte* to);  // false where that is too long
+    bool is_at(const std::byte* at) const;
+  };
+  struct Field {
+    Literal before;
+    Hole hole = Hole::None;
+    uint8_t count = 1;  // of numbers
+    uint8_t place = 0;  // in DistAssembler::Fields
+  };
+  // How an object is written.
+  struct Shape {
+    std::array<Field, kFieldsMax> fields{};
+    size_t count = 0;  // of fields; 0: not known
+    Literal end;
+    uint64_t made = 0;
+    DistAssembler::Fields values{};  // of the object that was read last
+  };
+
+  static const std::byte* read_value(const std::byte* at, const Field& field, Value& value);
+  const std::byte* match(Shape& shape, const std::byte* at);
+  Outcome build(DistClass known, Shape& shape, DistItem& object);
+  bool learn(DistClass known, const std::byte* at, Shape& shape);
+  const std::byte* learn_name(DistClass known, const std::byte* at, Field& field);
+  const std::byte* behind_size_class(const std::byte* at);
+  static const std::byte* learn_numbers(const std::byte* at, Field& field);
+  static const std::byte* learn_simple(const std::byte* at, Field& field);
+  bool take_value(const Field& field, const Value& value, DistItem& item);
 
   ForwardReader& reader_;
   KeptMemo& memo_;
   DistAssembler& assembler_;
-  std::array<DistItem, 2 * kFieldsMax> pairs_{};
-  size_t count_ = 0;
   uint64_t made_ = 0;
-  std::array<Before, kDistClasses> before_{};
-  Values values_{};
+  std::array<std::array<Shape, kShapesMax>, kDistClasses> shapes_{};
+  std::array<size_t, kDistClasses> learned_{};
+  std::array<Value, kFieldsMax> values_{};
 };
 
 }  // namespace ckpt

@@ -4,11 +4,7 @@
 // recalled from the memo only while it is shared, which those of a .metadata are not.
 #include "format/torch_dist/dist_stream.h"
 
-#include <exception>
-#include <limits>
-#include <stop_token>
-#include <thread>
-#include <utility>
+#include <algorithm>
 
 #include "base/forward_reader.h"
 #include "base/text.h"
@@ -16,7 +12,6 @@
 #include "codec/pickle_opcodes.h"
 #include "codec/python_text.h"
 #include "format/torch_dist/dist_assembler.h"
-#include "format/torch_dist/dist_piece_queue.h"
 #include "format/torch_dist/dist_record.h"
 #include "format/torch_dist/kept_memo.h"
 
@@ -27,31 +22,24 @@ using pickle::Op;
 using Tag = DistItem::Tag;
 
 constexpr uint64_t kStreamedBytesMax = uint64_t{4} << 30;  // ids of numbers fit 32 bits below this
-constexpr uint64_t kThreadedBytesMin = uint64_t{1} << 20;  // below it a thread costs more
-constexpr size_t kPiecesWaitingMax = 64;  // some MB, where the other thread comes to nothing
 constexpr int kProtocolMax = 5;
 
 class Machine {
  public:
-  Machine(const RandomAccess& file, const Limits& limits, DistAssembler::Deliver deliver)
-      : reader_(file), limits_(limits), assembler_(std::move(deliver)) {}
+  Machine(const RandomAccess& file, const Limits& limits) : reader_(file), limits_(limits) {}
 
-  // All but the tensors and objects, which are delivered.
-  std::optional<DistMetadata> run(const std::stop_token& stop) {
-    const bool is_usual = read(stop);
-    assembler_.flush();
-    return is_usual ? assembler_.finish(stack_.back()) : std::nullopt;
+  std::optional<DistMetadata> run() {
+    return read() ? assembler_.finish(stack_.back()) : std::nullopt;
   }
 
  private:
-  bool read(const std::stop_token& stop) {
+  bool read() {
     for (;;) {
       const std::byte* code = reader_.take(1);
       if (code == nullptr) return false;
       const auto op = static_cast<Op>(*code);
       if (op == Op::Stop) break;
       if (!step(op) || made_ > limits_.pickle_nodes_max) return false;
-      if (op == Op::SetItems && stop.stop_requested()) return false;
     }
     return stack_.size() == 1 && marks_.empty() && reader_.left_bytes() == 0;
   }
@@ -76,7 +64,7 @@ class Machine {
       case Op::ShortBinUnicode: return with_number<1>([&](uint64_t n) { return push_text(n); });
       case Op::BinUnicode: return with_number<4>([&](uint64_t n) { return push_text(n); });
       case Op::Mark: marks_.push_back(stack_.size()); return true;
-      case Op::EmptyTuple: return push_new_instance() || push_empty_tuple();
+      case Op::EmptyTuple: return push({Tag::Numbers, assembler_.empty_tuple()});
       case Op::EmptyDict: return push({Tag::Dict});
       case Op::EmptyList: return push({Tag::List});
       case Op::Tuple1: return push_tuple(1);
@@ -182,60 +170,8 @@ class Machine {
 
   // --- containers and objects ---
 
-  bool push_empty_tuple() { return push({Tag::Numbers, assembler_.empty_tuple()}); }
-
   bool push_tuple(size_t count) {
-    const bool made =
-        above_floor(count) && replace(count, assembler_.tuple(from(stack_.size() - count)));
-    if (made) push_size();
-    return made;
-  }
-
-  // Two sequences of opcodes in one step each; they are more than half of the file.
-  //
-  // NEWOBJ, MEMOIZE, EMPTY_DICT, MEMOIZE, MARK: an object of a known class, and its dict begins.
-  bool push_new_instance() {
-    if (!above_floor(1)) return false;
-    const DistClass known = assembler_.values().known_class(stack_.back());
-    if (known == DistClass::Other || known == DistClass::Size) return false;
-    if (!reader_.take_if("\x81\x94}\x94(")) return false;
-    stack_.back() = {Tag::Instance, static_cast<uint32_t>(known)};
-    memo_.skip();
-    memo_.skip();
-    made_ += 2;  // the empty tuple and the object
-    push({Tag::Dict});
-    marks_.push_back(stack_.size());
-    return push_fields();
-  }
-
-  // The fields of that object, in one go where they are usual; else what was read of them lies on
-  // the stack for the steps of each opcode.
-  bool push_fields() {
-    const size_t first = stack_.size();
-    const auto outcome = records_.read(stack_[first - 2]);
-    made_ += records_.made();
-    if (outcome == DistRecordReader::Outcome::Built) {
-      stack_.pop_back();  // the dict
-      marks_.pop_back();
-      return true;
-    }
-    stack_.insert(stack_.end(), records_.pairs().begin(), records_.pairs().end());
-    return outcome == DistRecordReader::Outcome::Unusual;
-  }
-
-  // MEMOIZE, TUPLE1, MEMOIZE, REDUCE, MEMOIZE: the tuple of numbers becomes a torch.Size.
-  void push_size() {
-    if (!above_floor(2) || !stack_.back().is(Tag::Numbers)) return;
-    const DistItem& callable = stack_[stack_.size() - 2];
-    if (assembler_.values().known_class(callable) != DistClass::Size) return;
-    if (!reader_.take_if("\x94\x85\x94R\x94")) return;
-    const DistItem size{Tag::Size, stack_.back().id};
-    stack_.pop_back();
-    stack_.back() = size;
-    memo_.skip();
-    memo_.skip();
-    made_ += 2;  // the tuple around it and the object
-    memoize(memo_.size());
+    return above_floor(count) && replace(count, assembler_.tuple(from(stack_.size() - count)));
   }
 
   bool set_items(size_t height) {
@@ -291,7 +227,7 @@ class Machine {
     DistItem& item = stack_.emplace_back();
     if (!memo_.find(index, item)) return false;
     if (!item.is(Tag::Class)) return true;
-    const auto outcome = records_.read_as_before(assembler_.values().known_class(item), item);
+    const auto outcome = records_.read(assembler_.values().known_class(item), item);
     if (outcome == DistRecordReader::Outcome::Built) made_ += records_.made();
     return outcome != DistRecordReader::Outcome::Refused;
   }
@@ -307,54 +243,12 @@ class Machine {
   uint64_t made_ = 0;  // values
 };
 
-// Whatever happens, who reads is not left waiting.
-struct AbandonedAtEnd {
-  DistPieceQueue& queue;
-  ~AbandonedAtEnd() { queue.abandon(); }
-};
-
-bool collect(DistPieceQueue& queue, DistCollector& collector) {
-  while (auto pieces = queue.pop()) {
-    if (!collector.collect(*pieces)) return false;
-    queue.give_back(std::move(*pieces));
-  }
-  return true;
-}
-
 }  // namespace
 
 std::optional<DistMetadata> stream_dist_metadata(const RandomAccess& file, const Limits& limits) {
   const uint64_t bytes_max = std::min(kStreamedBytesMax, limits.pickle_bytes_max);
   if (file.size_bytes() > bytes_max) return std::nullopt;
-  const bool is_threaded = file.size_bytes() >= kThreadedBytesMin;
-  DistPieceQueue queue(is_threaded ? kPiecesWaitingMax : std::numeric_limits<size_t>::max());
-  Machine machine(file, limits, [&](DistPieces& pieces) { queue.push(pieces); });
-  std::optional<DistMetadata> read;
-  std::exception_ptr failure;
-  const auto run = [&](const std::stop_token& stop) {
-    try {
-      read = machine.run(stop);
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    queue.close();
-  };
-  std::jthread reading;  // ends, and is waited for, before what it uses
-  const AbandonedAtEnd abandoned{queue};
-  if (is_threaded) {
-    reading = std::jthread(run);
-  } else {
-    run({});
-  }
-  DistCollector collector;
-  if (!collect(queue, collector)) return std::nullopt;
-  if (reading.joinable()) reading.join();
-  if (failure) std::rethrow_exception(failure);
-  if (!read || !collector.is_complete()) return std::nullopt;
-  read->tensors = collector.take_tensors();
-  read->objects = collector.take_objects();
-  read->region_ends = collector.region_ends();
-  return read;
+  return Machine(file, limits).run();
 }
 
 }  // namespace ckpt

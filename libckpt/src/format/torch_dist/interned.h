@@ -18,7 +18,6 @@ class InternedTexts {
   // nullopt where the text is new and not valid, or where too many texts share its place: that is
   // for the general reader, so that nobody can choose names whose search takes long.
   std::optional<uint32_t> intern(std::string_view text, bool (*is_valid)(std::string_view));
-  // Stays where it is: another thread may read it while this one adds more.
   const std::string& operator[](uint32_t id) const { return texts_[id]; }
   size_t size() const { return texts_.size(); }
 
@@ -40,7 +39,6 @@ class InternedTexts {
 class InternedExtents {
  public:
   uint32_t intern(std::span<const uint64_t> numbers);
-  // Stays where it is: another thread may read it while this one adds more.
   const Extents& operator[](uint32_t id) const { return lists_[id]; }
 
  private:
