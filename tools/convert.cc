@@ -10,7 +10,7 @@ namespace {
 
 struct ConvertOptions {
   tools::ConversionOptions common;
-  std::string to;
+  ckpt::Format to = ckpt::Format::Torch;
   optim::StoreLayout layout = optim::StoreLayout::April2026;
   bool integrity = false;
   std::optional<int> zstd_level;
@@ -19,10 +19,12 @@ struct ConvertOptions {
 
   void declare(CLI::App& app) {
     common.declare(app);
-    app.add_option("--to", to, "Format of the destination")
-        ->required()
-        ->check(tools::one_of({"torch", "torch_dist", "safetensors"}))
-        ->option_text("torch|torch_dist|safetensors");
+    std::vector<std::pair<std::string, ckpt::Format>> formats;
+    for (const ckpt::Format format : ckpt::target_formats())
+      formats.emplace_back(name(format), format);
+    tools::add_choice(app, "--to", to, formats)
+        ->description("Format of the destination")
+        ->required();
     tools::add_choice<optim::StoreLayout>(
         app, "--layout", layout,
         {{"seed", optim::StoreLayout::April2026}, {"2026-08", optim::StoreLayout::August2026}})
@@ -42,13 +44,6 @@ struct ConvertOptions {
   }
 };
 
-ckpt::Format format_named(const std::string& name) {
-  for (const auto format : {ckpt::Format::TorchDist, ckpt::Format::Safetensors}) {
-    if (name == ckpt::name(format)) return format;
-  }
-  return ckpt::Format::Torch;
-}
-
 ckpt::KeyRules rules_of(const ConvertOptions& options) {
   ckpt::KeyRules rules;
   rules.selection = options.filter.selection();
@@ -61,7 +56,7 @@ ckpt::KeyRules rules_of(const ConvertOptions& options) {
 
 int convert(const ConvertOptions& options, tools::Console& console) {
   optim::ConvertOptions all;
-  all.base.format = format_named(options.to);
+  all.base.format = options.to;
   all.base.keys = rules_of(options);
   all.base.integrity = options.integrity;
   all.base.zstd_level = options.zstd_level;

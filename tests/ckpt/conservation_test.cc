@@ -3,6 +3,8 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
+
 #include <stdexcept>
 
 #include <ckpt/archive_builder.h>
@@ -39,6 +41,14 @@ PlainState two_tensors_and_an_object() {
   return state;
 }
 
+const ckpt::TargetRow& row_of(Format format) {
+  return *std::ranges::find(ckpt::target_rows(), format, &ckpt::TargetRow::format);
+}
+
+ckpt::Target made(Format format, PlainState state) {
+  return row_of(format).make(std::move(state), {format, false, {}});
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(conservation)
@@ -48,22 +58,23 @@ BOOST_AUTO_TEST_CASE(a_state_holds_its_tensors_elements_and_objects) {
 }
 
 BOOST_AUTO_TEST_CASE(targets_hold_what_the_state_held_but_for_what_they_list) {
-  BOOST_CHECK((ckpt::holdings_of(ckpt::plain_torch_dist_target(two_tensors_and_an_object())) ==
+  BOOST_CHECK((ckpt::holdings_of(made(Format::TorchDist, two_tensors_and_an_object())) ==
                Holdings{2, 7, 1}));
-  BOOST_CHECK((ckpt::holdings_of(ckpt::plain_torch_target(two_tensors_and_an_object())) ==
-               Holdings{2, 7, 1}));
-  BOOST_CHECK((ckpt::holdings_of(ckpt::plain_safetensors_target(two_tensors_and_an_object(),
-                                                                false)) == Holdings{2, 7, 0}));
-  BOOST_CHECK((ckpt::listed_holdings(two_tensors_and_an_object(), Format::Safetensors) ==
-               Holdings{0, 0, 1}));
+  BOOST_CHECK(
+      (ckpt::holdings_of(made(Format::Torch, two_tensors_and_an_object())) == Holdings{2, 7, 1}));
+  BOOST_CHECK((ckpt::holdings_of(made(Format::Safetensors, two_tensors_and_an_object())) ==
+               Holdings{2, 7, 0}));
+  BOOST_CHECK((ckpt::listed_holdings(two_tensors_and_an_object(),
+                                     row_of(Format::Safetensors).is_listed) == Holdings{0, 0, 1}));
 }
 
 BOOST_AUTO_TEST_CASE(an_empty_mapping_is_listed_where_the_target_is_a_folder_of_pytorch) {
   PlainState state = two_tensors_and_an_object();
   state.entries.back().is_empty_mapping = true;
-  BOOST_CHECK((ckpt::listed_holdings(state, Format::TorchDist) == Holdings{0, 0, 1}));
-  BOOST_CHECK((ckpt::listed_holdings(state, Format::Torch) == Holdings{}));
-  const ckpt::Target target = ckpt::plain_torch_dist_target(std::move(state));
+  BOOST_CHECK(
+      (ckpt::listed_holdings(state, row_of(Format::TorchDist).is_listed) == Holdings{0, 0, 1}));
+  BOOST_CHECK((ckpt::listed_holdings(state, row_of(Format::Torch).is_listed) == Holdings{}));
+  const ckpt::Target target = made(Format::TorchDist, std::move(state));
   BOOST_CHECK((ckpt::holdings_of(target) == Holdings{2, 7, 0}));
   BOOST_TEST(target.not_carried.size() == 1U);
   BOOST_TEST(target.not_carried[0].what == "/o");

@@ -227,12 +227,9 @@ std::string format_words(const Page& page) {
   if (variant == "megatron") {
     return "Megatron " + std::string(name(format)) + optimizer_words(page.summary, format);
   }
-  switch (format) {
-    case Format::Torch: return "torch.save file";
-    case Format::TorchDist: return "PyTorch DCP (torch_dist)";
-    case Format::Safetensors: break;
-  }
-  return variant == "hf" ? "safetensors, as Hugging Face writes it" : "safetensors";
+  if (format == Format::Torch) return "torch.save file";
+  if (format == Format::TorchDist) return "PyTorch DCP (torch_dist)";
+  return std::string(name(format)) + (variant == "hf" ? ", as Hugging Face writes it" : "");
 }
 
 std::string optimizer_text(const optim::OptimizerFacts& facts, bool is_first) {

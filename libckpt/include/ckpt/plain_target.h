@@ -42,5 +42,7 @@ struct TargetSpec {
 // its folders hold more than a state dict. Throws InvalidArgument where the rules leave nothing or
 // give two values one key. The target points into the source's catalog: the source must outlive it.
 CKPT_EXPORT Target make_target(const Checkpoint& source, const TargetSpec& spec);
+// Those that it writes.
+CKPT_EXPORT std::vector<Format> target_formats();
 
 }  // namespace ckpt

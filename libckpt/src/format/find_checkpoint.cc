@@ -4,12 +4,8 @@
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
 
-#include "base/byte_reader.h"
 #include "format/format.h"
 #include "format/path_errors.h"
-#include "format/safetensors/safetensors.h"
-#include "format/torch/torch_save.h"
-#include "format/torch_dist/dist_parts.h"
 #include "io/directory.h"
 
 namespace ckpt {
@@ -42,33 +38,6 @@ bool is_root(const Folder& source, const fs::path& folder, const FolderConventio
   return convention != nullptr && source.has(folder / convention->tracker);
 }
 
-bool holds_rank_folders(const Folder& source, const fs::path& folder,
-                        const FolderConvention* convention) {
-  if (convention == nullptr) return false;
-  const std::vector<std::string> names = source.list(folder);
-  return std::ranges::any_of(names, [&](const std::string& name) {
-    return name.starts_with(convention->rank_folder_prefix) &&
-           source.kind_of(folder / name) == EntryKind::Folder;
-  });
-}
-
-// A folder of safetensors files: with an index, a single one, or parts of one checkpoint.
-bool find_safetensors(const Folder& source, const fs::path& folder, Location& location) {
-  std::vector<std::string> files, indices;
-  for (const std::string& name : source.list(folder)) {
-    if (name.ends_with(kSafetensorsSuffix)) files.push_back(name);
-    if (name.ends_with(kSafetensorsIndexSuffix)) indices.push_back(name);
-  }
-  location.format = Format::Safetensors;
-  location.is_index = indices.size() == 1;
-  if (location.is_index) {
-    location.only_file = indices[0];
-  } else if (files.size() == 1) {
-    location.only_file = files[0];
-  }
-  return location.is_index || !files.empty();
-}
-
 std::optional<Location> find_in_folder(const Folder& source, const fs::path& folder,
                                        const FolderConvention* convention) {
   Location location;
@@ -77,14 +46,12 @@ std::optional<Location> find_in_folder(const Folder& source, const fs::path& fol
   if (convention != nullptr) {
     location.iteration = iteration_of(source.resolved(folder), *convention);
   }
-  if (source.has(folder / ".metadata") || source.has(folder / rank_metadata_name(0))) {
-    location.format = Format::TorchDist;
-  } else if (holds_rank_folders(source, folder, convention)) {
-    location.format = Format::Torch;
-  } else if (!find_safetensors(source, folder, location)) {
-    return std::nullopt;
+  for (const FormatRow& row : formats()) {
+    if (row.is_folder == nullptr || !row.is_folder(source, location)) continue;
+    location.format = row.format;
+    return location;
   }
-  return location;
+  return std::nullopt;
 }
 
 // An iteration of a root, whose tracker named it or the user.
@@ -130,16 +97,6 @@ Location find_in_directory(const fs::path& path, const OpenOptions& options) {
   refuse_folder(source, path, options.convention);
 }
 
-bool is_zip(std::string_view head) { return head.starts_with("PK\x03\x04"); }
-
-// A u64 header length, then JSON.
-bool is_safetensors(std::string_view head, uint64_t file_bytes) {
-  if (head.size() < 9 || head[8] != '{') return false;
-  ByteReader reader(std::as_bytes(std::span(head)));
-  const uint64_t header_bytes = reader.u64();
-  return header_bytes <= file_bytes - 8;
-}
-
 Location find_in_file(const fs::path& path, const OpenOptions& options) {
   const std::string name = path.filename().string();
   Location location;
@@ -151,17 +108,13 @@ Location find_in_file(const fs::path& path, const OpenOptions& options) {
   refuse_part(*options.source, path, head, options.convention);
   location.only_file = name;
   location.named_file = true;
-  if (is_zip(head) || is_legacy_torch_save(head)) {
-    location.format = Format::Torch;
-  } else if (is_safetensors(head, file->size_bytes())) {
-    location.format = Format::Safetensors;
-  } else if (name.ends_with(".json") && head.find_first_not_of(" \t\r\n") == head.find('{')) {
-    location.format = Format::Safetensors;
-    location.is_index = true;
-  } else {
-    refuse_file(path, *file);
+  for (const FormatRow& row : formats()) {
+    if (row.is_file == nullptr || !row.is_file({name, head, file->size_bytes()}, location))
+      continue;
+    location.format = row.format;
+    return location;
   }
-  return location;
+  refuse_file(path, *file);
 }
 
 }  // namespace

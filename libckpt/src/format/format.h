@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/limits.h>
@@ -14,12 +15,20 @@
 
 namespace ckpt {
 
-// One row a format: nothing else in the house knows its name.
-struct FormatReader {
+// How a format is called, told from the others, and read.
+struct FormatRow {
   Format format;
+  std::string_view name;
+  KeyStyle keys;
+  // Whether this is one. They set what a Location says beside the format; null: it never is.
+  bool (*is_folder)(const Folder&, Location&);
+  bool (*is_file)(const FileHead&, Location&);
   Contents (*read_contents)(const Location&, const Limits&);
+  const char* what_works;  // where it is refused without a word of what to do
 };
-const FormatReader& reader_of(Format format);
+// In the order in which they are tried. A test adds one.
+std::vector<FormatRow>& formats();
+const FormatRow& row_of(Format format);
 
 // What the text of a tracker names: an iteration, or none for the folder without a number. Throws
 // Corrupt, with what was found and why it is neither.

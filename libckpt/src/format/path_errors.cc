@@ -102,7 +102,7 @@ bool is_torch_save_file(const Folder& source, const fs::path& path) {
         source.open(folder_of(path), {path.filename().string(), {}, Links::MayLeadOut});
     std::string head(std::min<uint64_t>(file->size_bytes(), 64), '\0');
     file->read_at(0, std::as_writable_bytes(std::span(head)));
-    return head.starts_with("PK\x03\x04") || is_legacy_torch_save(head);
+    return is_torch_save(head);
   } catch (const Error&) {
     return false;
   }

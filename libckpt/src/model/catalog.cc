@@ -33,15 +33,6 @@ const Entry* find_entry(const std::vector<Entry>& entries, const std::vector<uin
 
 }  // namespace
 
-std::string_view name(Format format) {
-  switch (format) {
-    case Format::Torch: return "torch";
-    case Format::TorchDist: return "torch_dist";
-    case Format::Safetensors: return "safetensors";
-  }
-  return "unknown";
-}
-
 const TensorEntry* Catalog::find_tensor(std::string_view key, std::string_view file) const {
   return find_entry(tensors, tensors_by_name_, {file, key});
 }

@@ -46,20 +46,6 @@ void refuse_foreign_file(const Location& location, const Error& error) {
   if (foreign != nullptr) refuse_foreign(*foreign, path);
 }
 
-// For what is refused without a word of what to do.
-const char* hint_of_format(Format format) {
-  switch (format) {
-    case Format::Torch:
-      return "where you trust its origin, torch.load it, and torch.save plain dense tensors: that "
-             "file is read";
-    case Format::TorchDist:
-      return "where you trust its origin, dcp_to_torch_save of "
-             "torch.distributed.checkpoint.format_utils writes a torch.save file of it";
-    case Format::Safetensors: break;
-  }
-  return "load it with the program that wrote it, and save it in types that torch has";
-}
-
 // An archive of one tensor is this much longer than its payload, at most.
 constexpr uint64_t kArchiveFrameBytesMax = uint64_t{1} << 20;
 
@@ -174,14 +160,12 @@ Checkpoint Checkpoint::open(const std::filesystem::path& path, OpenOptions optio
   if (options.source == nullptr) options.source = local_folder();
   state->location = find_checkpoint(path, options);
   state->limits = options.limits;
+  const FormatRow& row = row_of(state->location.format);
   try {
-    state->contents =
-        reader_of(state->location.format).read_contents(state->location, options.limits);
+    state->contents = row.read_contents(state->location, options.limits);
   } catch (Error& error) {
     refuse_foreign_file(state->location, error);
-    if (error.code() == ErrorCode::Unsupported) {
-      error.hinted(hint_of_format(state->location.format));
-    }
+    if (error.code() == ErrorCode::Unsupported) error.hinted(row.what_works);
     if (state->location.was_root) error.below(state->location.folder.filename().string());
     throw;
   }

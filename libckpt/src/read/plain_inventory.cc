@@ -6,6 +6,7 @@
 #include <ckpt/inventory.h>
 
 #include "base/text_map.h"
+#include "format/format.h"
 #include "format/values/flat_name.h"
 #include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
@@ -176,10 +177,10 @@ bool join_places(Inventory& inventory) {
 
 Inventory plain_inventory(const Checkpoint& checkpoint) {
   const Catalog& catalog = checkpoint.catalog();
-  switch (catalog.format) {
-    case Format::TorchDist: return dist_inventory(checkpoint);
-    case Format::Safetensors: return flat_inventory(checkpoint);
-    case Format::Torch: break;
+  switch (row_of(catalog.format).keys) {
+    case KeyStyle::Planned: return dist_inventory(checkpoint);
+    case KeyStyle::Flat: return flat_inventory(checkpoint);
+    case KeyStyle::Places: break;
   }
   const Document* document =
       catalog.files.size() == 1 ? checkpoint.document(catalog.files[0].path) : nullptr;

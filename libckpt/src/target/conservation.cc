@@ -3,8 +3,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "format/safetensors/safetensors_header.h"
-
 namespace ckpt {
 namespace {
 
@@ -37,15 +35,6 @@ Holdings holdings_of(const PlainEntry& entry) {
   Holdings holdings = holdings_in(entry.document->tree.value(entry.node));
   ++holdings.objects;
   return holdings;
-}
-
-bool is_listed(const PlainEntry& entry, Format target) {
-  switch (target) {
-    case Format::Torch: return false;
-    case Format::TorchDist: return entry.is_empty_mapping;
-    case Format::Safetensors: break;
-  }
-  return !entry.tensor || safetensors_refusal(entry.key, entry.tensor->dtype);
 }
 
 }  // namespace
@@ -81,10 +70,10 @@ Holdings holdings_of(const PlainState& state) {
   return sum;
 }
 
-Holdings listed_holdings(const PlainState& state, Format target) {
+Holdings listed_holdings(const PlainState& state, bool (*is_listed)(const PlainEntry&)) {
   Holdings sum;
   for (const PlainEntry& entry : state.entries) {
-    if (is_listed(entry, target)) sum += holdings_of(entry);
+    if (is_listed(entry)) sum += holdings_of(entry);
   }
   return sum;
 }

@@ -25,9 +25,9 @@ Holdings holdings_in(const Value& root);
 // archive that is no bare tensor is an object. A tensor in several chunks counts for each.
 Holdings holdings_of(const Target& target);
 
-// Of the entries, with the tensors inside objects; and of those that the format lists.
+// Of the entries, with the tensors inside objects; and of those that are listed.
 Holdings holdings_of(const PlainState& state);
-Holdings listed_holdings(const PlainState& state, Format target);
+Holdings listed_holdings(const PlainState& state, bool (*is_listed)(const PlainEntry&));
 
 // std::logic_error, a fault of ours, where `carried` and `listed` are not together what is `held`.
 void check_conserved(const Holdings& held, const Holdings& carried, const Holdings& listed);

@@ -1,5 +1,8 @@
+#include <algorithm>
+
 #include <ckpt/error.h>
 
+#include "format/safetensors/safetensors_header.h"
 #include "target/conservation.h"
 #include "target/plain_target.h"
 
@@ -16,13 +19,8 @@ void refuse_convention(const Checkpoint& source) {
       std::string(convention->commands_hint));
 }
 
-Target make_plain_target(PlainState state, const TargetSpec& spec) {
-  switch (spec.format) {
-    case Format::Torch: return plain_torch_target(std::move(state));
-    case Format::TorchDist: return plain_torch_dist_target(std::move(state));
-    case Format::Safetensors: break;
-  }
-  return plain_safetensors_target(std::move(state), spec.as_folder);
+bool is_not_safetensors(const PlainEntry& entry) {
+  return !entry.tensor || safetensors_refusal(entry.key, entry.tensor->dtype);
 }
 
 // A torch.save file is one object, which holds all.
@@ -34,14 +32,32 @@ Holdings carried_by(const Target& target, const Holdings& held) {
 
 }  // namespace
 
+std::vector<TargetRow>& target_rows() {
+  static std::vector<TargetRow> rows = {
+      {Format::Torch, "a new file", plain_torch_target, [](const PlainEntry&) { return false; }},
+      {Format::TorchDist, "DCP", plain_torch_dist_target,
+       [](const PlainEntry& entry) { return entry.is_empty_mapping; }},
+      {Format::Safetensors, "safetensors", plain_safetensors_target, is_not_safetensors},
+  };
+  return rows;
+}
+
+std::vector<Format> target_formats() {
+  std::vector<Format> formats;
+  for (const TargetRow& row : target_rows()) formats.push_back(row.format);
+  return formats;
+}
+
 Target make_target(const Checkpoint& source, const TargetSpec& spec) {
   refuse_convention(source);
-  constexpr std::string_view kNames[] = {"a new file", "DCP", "safetensors"};
-  PlainState state = read_plain_state(source, kNames[static_cast<size_t>(spec.format)]);
+  const auto row = std::ranges::find(target_rows(), spec.format, &TargetRow::format);
+  if (row == target_rows().end()) {
+    throw Error(ErrorCode::Unsupported, {}, std::string(name(spec.format)) + " is not written");
+  }
+  PlainState state = read_plain_state(source, row->called);
   const uint64_t left_out_count = apply(spec.keys, state);
-  if (spec.format == Format::TorchDist) check_places(state);
-  const Holdings held = holdings_of(state), listed = listed_holdings(state, spec.format);
-  Target target = make_plain_target(std::move(state), spec);
+  const Holdings held = holdings_of(state), listed = listed_holdings(state, row->is_listed);
+  Target target = row->make(std::move(state), spec);
   target.left_out_count = left_out_count;
   check_conserved(held, carried_by(target, held), listed);
   return target;

@@ -7,6 +7,7 @@
 #include <ckpt/error.h>
 
 #include "base/text_map.h"
+#include "format/format.h"
 #include "format/values/flat_name.h"
 #include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
@@ -259,7 +260,7 @@ PlainState read_dist_state(const Checkpoint& source) {
   return state;
 }
 
-PlainState read_safetensors_state(const Checkpoint& source) {
+PlainState read_flat_state(const Checkpoint& source) {
   PlainState state;
   state.header_metadata = source.header_metadata();
   for (const TensorEntry& tensor : source.catalog().tensors) {
@@ -319,10 +320,10 @@ std::string pointer_of(const PlainEntry& entry) {
 }
 
 PlainState read_plain_state(const Checkpoint& source, std::string_view target) {
-  switch (source.catalog().format) {
-    case Format::TorchDist: return read_dist_state(source);
-    case Format::Safetensors: return read_safetensors_state(source);
-    case Format::Torch: break;
+  switch (row_of(source.catalog().format).keys) {
+    case KeyStyle::Planned: return read_dist_state(source);
+    case KeyStyle::Flat: return read_flat_state(source);
+    case KeyStyle::Places: break;
   }
   return Flattener(source, target).run();
 }

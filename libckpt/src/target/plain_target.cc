@@ -230,14 +230,19 @@ class Unflattener {
 
 }  // namespace
 
-Target plain_torch_dist_target(PlainState state) { return DistWriter(std::move(state)).run(); }
+Target plain_torch_dist_target(PlainState state, const TargetSpec&) {
+  check_places(state);
+  return DistWriter(std::move(state)).run();
+}
 
-Target plain_torch_target(PlainState state) { return Unflattener(std::move(state)).run(); }
+Target plain_torch_target(PlainState state, const TargetSpec&) {
+  return Unflattener(std::move(state)).run();
+}
 
-Target plain_safetensors_target(PlainState state, bool as_folder) {
+Target plain_safetensors_target(PlainState state, const TargetSpec& target) {
   SafetensorsSpec spec;
   spec.metadata = std::move(state.header_metadata);
-  spec.as_folder = as_folder;
+  spec.as_folder = target.as_folder;
   SharedStorages shared("safetensors", state.not_carried);
   for (PlainEntry& entry : state.entries) {
     if (!entry.tensor) {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include <ckpt/catalog.h>
 #include <ckpt/folder.h>
@@ -46,6 +47,19 @@ struct Location {
   bool named_file = false;  // only_file was named by the user, not found in a folder
   const FolderConvention* convention = nullptr;
   std::shared_ptr<OpenedFiles> opened = std::make_shared<OpenedFiles>();
+};
+
+// A file that a user names, as far as it tells its format.
+struct FileHead {
+  std::string_view name, bytes;  // the first ones
+  uint64_t count_bytes;          // of the file
+};
+
+// What the keys of a format's catalog say of a state dict.
+enum class KeyStyle : uint8_t {
+  Flat,     // names
+  Places,   // places in the tree of a torch.save file, which its Document has
+  Planned,  // names; planner_data of .metadata may have a path for each
 };
 
 // Whether the user allows links that lead out of the folder, or has named this very file.

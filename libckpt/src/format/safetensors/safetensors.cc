@@ -11,6 +11,7 @@
 
 #include <ckpt/error.h>
 
+#include "base/byte_reader.h"
 #include "base/checked_math.h"
 #include "codec/strict_json.h"
 #include "format/foreign/foreign.h"
@@ -204,7 +205,38 @@ void read_parts(const Location& location, const Limits& limits, Contents& conten
   contents.catalog.tensors = assembler.finish();
 }
 
+// A u64 header length, then JSON.
+bool has_safetensors_header(std::string_view head, uint64_t file_bytes) {
+  if (head.size() < 9 || head[8] != '{') return false;
+  ByteReader reader(std::as_bytes(std::span(head)));
+  const uint64_t header_bytes = reader.u64();
+  return header_bytes <= file_bytes - 8;
+}
+
 }  // namespace
+
+bool find_safetensors_folder(const Folder& source, Location& location) {
+  std::vector<std::string> files, indices;
+  for (const std::string& name : source.list(location.folder)) {
+    if (name.ends_with(kSafetensorsSuffix)) files.push_back(name);
+    if (name.ends_with(kSafetensorsIndexSuffix)) indices.push_back(name);
+  }
+  location.is_index = indices.size() == 1;
+  if (location.is_index) {
+    location.only_file = indices[0];
+  } else if (files.size() == 1) {
+    location.only_file = files[0];
+  }
+  return location.is_index || !files.empty();
+}
+
+bool find_safetensors_file(const FileHead& file, Location& location) {
+  const std::string_view head = file.bytes;
+  if (has_safetensors_header(head, file.count_bytes)) return true;
+  location.is_index =
+      file.name.ends_with(".json") && head.find_first_not_of(" \t\r\n") == head.find('{');
+  return location.is_index;
+}
 
 Contents read_safetensors_contents(const Location& location, const Limits& limits) {
   Contents contents;

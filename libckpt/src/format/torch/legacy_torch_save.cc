@@ -142,6 +142,10 @@ class StorageReader {
 
 }  // namespace
 
+bool is_torch_save(std::string_view head) {
+  return head.starts_with("PK\x03\x04") || is_legacy_torch_save(head);
+}
+
 bool is_legacy_torch_save(std::string_view head) {
   return head.starts_with(kMagicText) || head.substr(0, 32).find(kMagicBinary) != head.npos;
 }

@@ -62,6 +62,18 @@ const Document& add_torch_save_file(const TorchSaveFile& what, const Limits& lim
   return contents.documents.emplace(what.name, std::move(document)).first->second;
 }
 
+bool is_torch_folder(const Folder& source, Location& location) {
+  const FolderConvention* const convention = location.convention;
+  if (convention == nullptr) return false;
+  const std::vector<std::string> names = source.list(location.folder);
+  return std::ranges::any_of(names, [&](const std::string& name) {
+    return name.starts_with(convention->rank_folder_prefix) &&
+           source.kind_of(location.folder / name) == EntryKind::Folder;
+  });
+}
+
+bool is_torch_file(const FileHead& file, Location&) { return is_torch_save(file.bytes); }
+
 Contents read_torch_contents(const Location& location, const Limits& limits) {
   Contents contents;
   contents.catalog.format = Format::Torch;

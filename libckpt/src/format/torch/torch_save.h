@@ -27,6 +27,8 @@ Document read_torch_save(const RandomAccess& file, uint32_t file_index, ByteRang
 // The first bytes of a file that torch.save wrote before torch 1.6, or since then with
 // _use_new_zipfile_serialization=False. 64 bytes are enough.
 bool is_legacy_torch_save(std::string_view head);
+// Of either kind; any zip archive starts like one.
+bool is_torch_save(std::string_view head);
 // Such a file, which is no archive (legacy_torch_save.cc tells its form). Reads the pickles, no
 // storage; there are no checksums. Throws Corrupt, or Unsupported for big-endian files.
 Document read_legacy_torch_save(const RandomAccess& file, uint32_t file_index,

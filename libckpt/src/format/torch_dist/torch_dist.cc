@@ -128,13 +128,17 @@ std::string rank_metadata_name(uint32_t rank) {
   return "__" + std::to_string(rank) + kMetadataName;
 }
 
+bool is_torch_dist_folder(const Folder& source, Location& location) {
+  return source.has(location.folder / kMetadataName) ||
+         source.has(location.folder / rank_metadata_name(0));
+}
+
 Contents read_torch_dist_contents(const Location& location, const Limits& limits) {
   Contents contents;
   contents.catalog.format = Format::TorchDist;
   contents.catalog.iteration = location.iteration;
   const FolderConvention* const convention = location.convention;
-  contents.has_backend_file =
-      convention != nullptr && is_there(location, convention->backend_file);
+  contents.has_backend_file = convention != nullptr && is_there(location, convention->backend_file);
   if (contents.has_backend_file) {
     check_backend(location, limits);
     contents.metadata_files.emplace_back(convention->backend_file);

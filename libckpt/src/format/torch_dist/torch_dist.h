@@ -10,6 +10,7 @@
 
 namespace ckpt {
 
+bool is_torch_dist_folder(const Folder& source, Location& location);
 Contents read_torch_dist_contents(const Location& location, const Limits& limits);
 
 }  // namespace ckpt
