@@ -30,19 +30,4 @@ bool ForwardReader::fill(size_t count) {
   return true;
 }
 
-bool ForwardReader::take_line(std::string_view& line) {
-  for (int round = 0; round < 2; ++round) {
-    const auto* start = reinterpret_cast<const char*>(window_.data() + at_);
-    const auto* end =
-        static_cast<const char*>(at_ == end_ ? nullptr : std::memchr(start, '\n', end_ - at_));
-    if (end != nullptr) {
-      line = {start, static_cast<size_t>(end - start)};
-      at_ += line.size() + 1;
-      return true;
-    }
-    if (round == 0) fill(static_cast<size_t>(std::min<uint64_t>(window_bytes_, left_bytes())));
-  }
-  return false;
-}
-
 }  // namespace ckpt

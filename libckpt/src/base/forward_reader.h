@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <string_view>
 #include <vector>
 
 #include <ckpt/random_access.h>
@@ -36,10 +35,6 @@ class ForwardReader {
   }
   // What was looked at, at the most, and is no padding.
   void skip(size_t count) { at_ += count; }
-
-  // Up to the next '\n', which is consumed but not returned; false where none follows in the
-  // window.
-  bool take_line(std::string_view& line);
 
  private:
   static constexpr size_t kPaddingBytes = 2048;

@@ -52,7 +52,7 @@ bool is_instance_of(const DistItem& item, DistClass what) {
 
 DistAssembler::DistAssembler() {
   for (const std::string_view name : kFieldNames) values_.texts.intern(name, is_utf8);
-  empty_tuple_ = values_.extents.intern({});
+  empty_tuple_ = *values_.extents.intern({});
 }
 
 std::optional<DistItem> DistAssembler::tuple(std::span<const DistItem> elements) {
@@ -62,7 +62,8 @@ std::optional<DistItem> DistAssembler::tuple(std::span<const DistItem> elements)
   if (elements.size() <= Limits().dims_max && std::ranges::all_of(elements, is_count)) {
     numbers_.clear();
     for (const DistItem& element : elements) numbers_.push_back(element.number);
-    return DistItem{Tag::Numbers, values_.extents.intern(numbers_)};
+    const auto id = values_.extents.intern(numbers_);
+    return id ? std::optional(DistItem{Tag::Numbers, *id}) : std::nullopt;
   }
   std::vector<NodeId> nodes;
   for (const DistItem& element : elements) {

@@ -101,21 +101,21 @@ DistRecordReader::Outcome DistRecordReader::build(DistClass known, Shape& shape,
 bool DistRecordReader::take_value(const Field& field, const Value& value, DistItem& item) {
   DistValues& values = assembler_.values();
   if (field.hole == Hole::Recalled) return true;
+  std::optional<uint32_t> id;
   if (field.hole == Hole::Text) {
-    const auto id = values.texts.intern(value.text, pickle::is_python_str);
-    if (!id) return false;
+    id = values.texts.intern(value.text, pickle::is_python_str);
     item.tag = Tag::Text;
-    item.id = *id;
   } else if (field.hole == Hole::Numbers) {
+    id = values.extents.intern(std::span(value.numbers).first(field.count));
     item.tag = Tag::Size;
-    item.id = values.extents.intern(std::span(value.numbers).first(field.count));
     memo_.skip(2);
   } else {
     item.tag = field.hole == Hole::None ? Tag::None : Tag::Int;
     item.number = value.numbers[0];
     return true;
   }
-  if (!KeptMemo::can_hold(item.id)) return false;
+  if (!id || !KeptMemo::can_hold(*id)) return false;
+  item.id = *id;
   memo_.keep(item);
   return true;
 }

@@ -1,13 +1,12 @@
 // A pickle machine for .metadata (dist_metadata.cc has its grammar) that builds no tree: the
 // objects of a chunk are taken apart as soon as they are complete. It rests on what holds for every
-// pickle that Python writes: memo indices come in order, and a list, a dict or an object is
-// recalled from the memo only while it is shared, which those of a .metadata are not.
+// pickle that Python writes since protocol 4: memo indices come in order, and a list, a dict or an
+// object is recalled from the memo only while it is shared, which those of a .metadata are not.
 #include "format/torch_dist/dist_stream.h"
 
 #include <algorithm>
 
 #include "base/forward_reader.h"
-#include "base/text.h"
 #include "codec/big_integer.h"
 #include "codec/pickle_opcodes.h"
 #include "codec/python_text.h"
@@ -46,9 +45,7 @@ class Machine {
 
   bool step(Op op) {
     switch (op) {
-      case Op::Memoize: return memoize(memo_.size());
-      case Op::BinPut: return with_number<1>([&](uint64_t index) { return memoize(index); });
-      case Op::LongBinPut: return with_number<4>([&](uint64_t index) { return memoize(index); });
+      case Op::Memoize: return memoize();
       case Op::BinGet: return with_number<1>([&](uint64_t index) { return recall(index); });
       case Op::LongBinGet: return with_number<4>([&](uint64_t index) { return recall(index); });
       case Op::BinInt1: return with_number<1>([&](uint64_t value) { return push_int(value); });
@@ -81,7 +78,6 @@ class Machine {
       case Op::SetItem: return above_floor(3) && set_items(stack_.size() - 2);
       case Op::Appends: return at_mark(1) && append(popped_mark_);
       case Op::Append: return above_floor(2) && append(stack_.size() - 1);
-      case Op::Global: return push_global();
       case Op::StackGlobal: return push_stack_global();
       case Op::NewObj: return push_object(Construction::NewObj);
       case Op::Reduce: return push_object(Construction::Reduce);
@@ -117,18 +113,6 @@ class Machine {
     const std::string_view text(reinterpret_cast<const char*>(bytes), static_cast<size_t>(length));
     const auto id = assembler_.values().texts.intern(text, pickle::is_python_str);
     return id && push({Tag::Text, *id});
-  }
-
-  bool push_global() {
-    std::string_view line;
-    if (!reader_.take_line(line)) return false;
-    InternedTexts& texts = assembler_.values().texts;
-    // Looked at each time: a text that is known already may be one that only a str can hold.
-    if (!is_utf8(line)) return false;
-    const auto module = texts.intern(line, is_utf8);
-    if (!module || !reader_.take_line(line) || !is_utf8(line)) return false;
-    const auto name = texts.intern(line, is_utf8);
-    return name && push_class(*module, *name);
   }
 
   bool push_class(uint32_t module, uint32_t name) {
@@ -210,8 +194,8 @@ class Machine {
   // --- memo ---
 
   // Kept is what never changes and real writers recall.
-  bool memoize(uint64_t index) {
-    if (index != memo_.size() || !above_floor(1)) return false;
+  bool memoize() {
+    if (!above_floor(1)) return false;
     const DistItem& top = stack_.back();
     const bool keeps =
         top.is(Tag::Text) || top.is(Tag::Class) || top.is(Tag::Size) || top.is(Tag::Node);

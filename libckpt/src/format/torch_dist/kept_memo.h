@@ -13,8 +13,6 @@ namespace ckpt {
 // a bit for each index, four bytes for each that was kept: tag and id of an item without a number.
 class KeptMemo {
  public:
-  uint64_t size() const { return size_; }
-
   static bool can_hold(uint32_t id) { return id < 1u << (32 - kTagBits); }
 
   void keep(const DistItem& item) {  // can_hold(item.id)
