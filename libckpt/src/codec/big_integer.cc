@@ -1,40 +1,30 @@
 #include "codec/big_integer.h"
 
+#include <openssl/bn.h>
+
 #include <algorithm>
-#include <vector>
+#include <memory>
+#include <new>
 
 namespace ckpt::pickle {
 namespace {
 
-// Magnitudes are base-256 digits, least significant first.
-void negate(std::vector<uint8_t>& digits) {
-  unsigned carry = 1;
-  for (uint8_t& digit : digits) {
-    const unsigned value = static_cast<uint8_t>(~digit) + carry;
-    digit = static_cast<uint8_t>(value);
-    carry = value >> 8;
-  }
+using Number = std::unique_ptr<BIGNUM, decltype(&BN_free)>;
+
+Number owned(BIGNUM* number) {
+  if (number == nullptr) throw std::bad_alloc();
+  return {number, BN_free};
 }
 
-unsigned divide_by_ten(std::vector<uint8_t>& digits) {
-  unsigned remainder = 0;
-  for (size_t i = digits.size(); i-- > 0;) {
-    const unsigned value = remainder << 8 | digits[i];
-    digits[i] = static_cast<uint8_t>(value / 10);
-    remainder = value % 10;
-  }
-  while (!digits.empty() && digits.back() == 0) digits.pop_back();
-  return remainder;
+void require(int success) {  // only memory can be missing
+  if (success == 0) throw std::bad_alloc();
 }
 
-void multiply_by_ten_and_add(std::vector<uint8_t>& digits, unsigned addend) {
-  unsigned carry = addend;
-  for (uint8_t& digit : digits) {
-    const unsigned value = digit * 10U + carry;
-    digit = static_cast<uint8_t>(value);
-    carry = value >> 8;
-  }
-  if (carry != 0) digits.push_back(static_cast<uint8_t>(carry));
+// Adds 2^(8 * count_bytes), or takes it off: between a negative number and its two's complement.
+void move_by_power(BIGNUM* number, int count_bytes, decltype(&BN_add) operation) {
+  const Number power = owned(BN_new());
+  require(BN_set_bit(power.get(), 8 * count_bytes));
+  require(operation(number, number, power.get()));
 }
 
 }  // namespace
@@ -59,33 +49,32 @@ std::optional<int64_t> small_integer(std::span<const std::byte> little_endian) {
 
 std::optional<std::string> decimal_text(std::span<const std::byte> little_endian) {
   if (little_endian.size() > kBigIntegerBytesMax) return std::nullopt;
-  std::vector<uint8_t> digits;
-  for (const std::byte byte : little_endian) digits.push_back(static_cast<uint8_t>(byte));
-  const bool negative = !digits.empty() && (digits.back() & 0x80) != 0;
-  if (negative) negate(digits);
-  while (!digits.empty() && digits.back() == 0) digits.pop_back();
-  std::string text;
-  while (!digits.empty()) text += static_cast<char>('0' + divide_by_ten(digits));
-  if (text.empty()) text = "0";
-  if (negative) text += '-';
-  std::reverse(text.begin(), text.end());
-  return text;
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(little_endian.data());
+  const int count_bytes = static_cast<int>(little_endian.size());
+  const Number number = owned(BN_lebin2bn(bytes, count_bytes, nullptr));
+  const bool negative = count_bytes > 0 && (bytes[count_bytes - 1] & 0x80) != 0;
+  if (negative) move_by_power(number.get(), count_bytes, BN_sub);
+  char* const text = BN_bn2dec(number.get());
+  if (text == nullptr) throw std::bad_alloc();
+  const std::string decimal(text);
+  OPENSSL_free(text);
+  return decimal;
 }
 
 std::string little_endian_bytes(std::string_view decimal) {
-  const bool negative = decimal.starts_with('-');
-  std::vector<uint8_t> digits;
-  for (const char c : decimal.substr(negative ? 1 : 0)) {
-    multiply_by_ten_and_add(digits, static_cast<unsigned>(c - '0'));
+  Number number = owned(BN_new());
+  BIGNUM* parsed = number.get();
+  require(BN_dec2bn(&parsed, std::string(decimal).c_str()));
+  const bool negative = BN_is_negative(parsed) != 0;
+  if (negative) require(BN_add_word(parsed, 1));        // -128 takes the bits of 127
+  const int count_bytes = BN_num_bits(parsed) / 8 + 1;  // with room for the sign
+  if (negative) {
+    require(BN_sub_word(parsed, 1));
+    move_by_power(parsed, count_bytes, BN_add);
   }
-  digits.push_back(0);  // room for the sign
-  if (negative) negate(digits);
-  const uint8_t filler = negative ? 0xFF : 0;
-  while (digits.size() > 1 && digits.back() == filler &&
-         ((digits[digits.size() - 2] ^ filler) & 0x80) == 0) {
-    digits.pop_back();
-  }
-  return {digits.begin(), digits.end()};
+  std::string bytes(static_cast<size_t>(count_bytes), '\0');
+  require(BN_bn2lebinpad(parsed, reinterpret_cast<unsigned char*>(bytes.data()), count_bytes) >= 0);
+  return bytes;
 }
 
 bool is_decimal(std::string_view text) {

@@ -38,25 +38,13 @@ uint32_t Emitter::remember() {
   const uint32_t index = memo_count_++;
   if (protocol_ >= 4) {
     put(Op::Memoize);
-  } else if (index < 256) {
-    put(Op::BinPut);
-    put_byte(static_cast<uint8_t>(index));
   } else {
-    put(Op::LongBinPut);
-    put_u32(index);
+    put_number(Op::BinPut, Op::LongBinPut, index);
   }
   return index;
 }
 
-void Emitter::get(uint32_t memo_index) {
-  if (memo_index < 256) {
-    put(Op::BinGet);
-    put_byte(static_cast<uint8_t>(memo_index));
-  } else {
-    put(Op::LongBinGet);
-    put_u32(memo_index);
-  }
-}
+void Emitter::get(uint32_t memo_index) { put_number(Op::BinGet, Op::LongBinGet, memo_index); }
 
 void Emitter::put_int(int64_t value) {
   if (value >= 0 && value < 256) {
@@ -73,16 +61,9 @@ void Emitter::put_int(int64_t value) {
   }
 }
 
-void Emitter::put_big_int(std::string_view decimal) { put_long(little_endian_bytes(decimal)); }
-
-void Emitter::put_long(std::string_view little_endian) {
-  if (little_endian.size() < 256) {
-    put(Op::Long1);
-    put_byte(static_cast<uint8_t>(little_endian.size()));
-  } else {
-    put(Op::Long4);
-    put_u32(little_endian.size());
-  }
+void Emitter::put_big_int(std::string_view decimal) {
+  const std::string little_endian = little_endian_bytes(decimal);
+  put_number(Op::Long1, Op::Long4, little_endian.size());
   put_raw(little_endian);
 }
 
@@ -93,9 +74,8 @@ void Emitter::put_float(double value) {
 }
 
 void Emitter::put_unicode(std::string_view text) {
-  if (protocol_ >= 4 && text.size() < 256) {
-    put(Op::ShortBinUnicode);
-    put_byte(static_cast<uint8_t>(text.size()));
+  if (protocol_ >= 4) {
+    put_number(Op::ShortBinUnicode, Op::BinUnicode, text.size());
   } else {
     put(Op::BinUnicode);
     put_u32(text.size());
@@ -123,13 +103,7 @@ void Emitter::put_global(std::string_view module, std::string_view name) {
 // Protocol 2 has no bytes: Python writes _codecs.encode(latin-1 text, 'latin1').
 void Emitter::put_bytes(std::string_view content, bool as_bytearray) {
   if (protocol_ < 4 || as_bytearray) return put_encoded(content, as_bytearray);
-  if (content.size() < 256) {
-    put(Op::ShortBinBytes);
-    put_byte(static_cast<uint8_t>(content.size()));
-  } else {
-    put(Op::BinBytes);
-    put_u32(content.size());
-  }
+  put_number(Op::ShortBinBytes, Op::BinBytes, content.size());
   put_raw(content);
 }
 

@@ -71,7 +71,11 @@ class Emitter {
     for (size_t i = 0; i < kBytes; ++i) put_byte(static_cast<uint8_t>(value >> (8 * i)));
   }
   void put_u32(uint64_t value) { put_little_endian<4>(value); }
-  void put_long(std::string_view little_endian);
+  // An index or a length: of one byte, or of four.
+  void put_number(Op small, Op large, uint64_t number) {
+    put(number < 256 ? small : large);
+    number < 256 ? put_byte(static_cast<uint8_t>(number)) : put_u32(number);
+  }
   void put_unicode(std::string_view text);
   void put_encoded(std::string_view content, bool as_bytearray);
 

@@ -105,8 +105,8 @@ class Writer {
       case Job::Save: save(tree_.value(job.id)); break;
       case Job::Emit: put(static_cast<Op>(job.id)); break;
       case Job::Remember: remember(job.id); break;
-      case Job::Elements: write_elements(tree_.value(job.id), job.next); break;
-      case Job::Items: write_items(tree_.value(job.id), job.next); break;
+      case Job::Elements:
+      case Job::Items: write_batch(job); break;
     }
   }
 
@@ -231,23 +231,18 @@ class Writer {
     later(Job::Save, value.callable().id());
   }
 
-  void write_elements(const Value& value, size_t next) {
-    const size_t end = std::min(value.size(), next + kBatchItems);
-    if (next == end) return;
-    if (end < value.size()) later(Job::Elements, value.id(), end);
-    later(Op::Appends);
-    for (size_t i = end; i-- > next;) later(Job::Save, value[i].id());
-    put(Op::Mark);
-  }
-
-  void write_items(const Value& value, size_t next) {
-    const size_t end = std::min(value.item_count(), next + kBatchItems);
-    if (next == end) return;
-    if (end < value.item_count()) later(Job::Items, value.id(), end);
-    later(Op::SetItems);
-    for (size_t i = end; i-- > next;) {
-      later(Job::Save, value.item(i).second.id());
-      later(Job::Save, value.item(i).first.id());
+  // APPENDS of an object's or list's elements, SETITEMS of keys and values.
+  void write_batch(const Job& job) {
+    const Value value = tree_.value(job.id);
+    const bool are_items = job.what == Job::Items;
+    const size_t count = are_items ? value.item_count() : value.size();
+    const size_t end = std::min(count, job.next + kBatchItems);
+    if (job.next == end) return;
+    if (end < count) later(job.what, job.id, end);
+    later(are_items ? Op::SetItems : Op::Appends);
+    for (size_t i = end; i-- > job.next;) {
+      later(Job::Save, are_items ? value.item(i).second.id() : value[i].id());
+      if (are_items) later(Job::Save, value.item(i).first.id());
     }
     put(Op::Mark);
   }

@@ -1,7 +1,5 @@
 #include "codec/python_text.h"
 
-#include <charconv>
-
 #include "base/text.h"
 
 namespace ckpt::pickle {
@@ -17,10 +15,7 @@ bool is_encoded_surrogate(std::string_view text) {
 
 std::optional<uint32_t> hex_number(std::string_view text, size_t count_digits) {
   if (text.size() < count_digits) return std::nullopt;
-  uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + count_digits, value, 16);
-  if (error != std::errc() || end != text.data() + count_digits) return std::nullopt;
-  return value;
+  return number_in<uint32_t>(text.substr(0, count_digits), 16);
 }
 
 std::optional<char> simple_escape(char c) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <charconv>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,14 +17,5 @@ std::optional<std::string> unquoted(std::string_view literal);
 
 // Python's raw-unicode-escape: Latin-1 with \uXXXX and \UXXXXXXXX, to UTF-8.
 std::optional<std::string> raw_unicode_unescaped(std::string_view line);
-
-// The number that a whole line of a text opcode is.
-template <class Number>
-std::optional<Number> number_in(std::string_view line) {
-  Number number = 0;
-  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), number);
-  if (error != std::errc() || end != line.data() + line.size()) return std::nullopt;
-  return number;
-}
 
 }  // namespace ckpt::pickle

@@ -3,10 +3,10 @@
 #include <ckpt/plain_target.h>
 #include <ckpt/write_target.h>
 
-#include <charconv>
 #include <set>
 #include <string>
 
+#include "base/text.h"
 #include "format/values/nesting.h"
 #include "target/plain_state.h"
 
@@ -39,11 +39,9 @@ std::optional<Value> value_at(Value value, const std::vector<PathStep>& path) {
       if (!next) return std::nullopt;
       value = *next;
     } else {
-      size_t index = 0;
-      const char* const end = step.text.data() + step.text.size();
-      const bool is_number = std::from_chars(step.text.data(), end, index).ptr == end;
-      if (!value.is(Kind::List) || !is_number || index >= value.size()) return std::nullopt;
-      value = value[index];
+      const auto index = number_in<size_t>(step.text);
+      if (!value.is(Kind::List) || !index || *index >= value.size()) return std::nullopt;
+      value = value[*index];
     }
   }
   return value;

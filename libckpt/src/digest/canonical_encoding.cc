@@ -11,6 +11,7 @@
 
 #include <ckpt/document.h>
 
+#include "base/text.h"
 #include "format/values/torch_types.h"
 
 namespace ckpt {
@@ -18,9 +19,7 @@ namespace {
 
 constexpr uint32_t kOpenMark = 0x80000000;
 
-void put_number(std::string& out, uint64_t number) {
-  for (int shift = 0; shift < 64; shift += 8) out += static_cast<char>((number >> shift) & 0xFF);
-}
+void put_number(std::string& out, uint64_t number) { append_little_endian(out, number); }
 
 void put_text(std::string& out, std::string_view text) {
   put_number(out, text.size());

@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <charconv>
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
 
+#include "base/text.h"
 #include "format/format.h"
 #include "format/path_errors.h"
 #include "io/directory.h"
@@ -13,13 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr uint64_t kHeadBytes = 512;  // enough to tell formats apart
-
-std::optional<int64_t> as_number(std::string_view text) {
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
-  return number;
-}
 
 std::optional<int64_t> iteration_of(const fs::path& folder, const FolderConvention& convention) {
   return iteration_named(folder.filename().string(), convention);
@@ -136,7 +129,8 @@ bool holds_checkpoint(const Folder& source, const fs::path& folder,
 std::optional<int64_t> iteration_named(std::string_view folder_name,
                                        const FolderConvention& convention) {
   if (!folder_name.starts_with(convention.iteration_prefix)) return std::nullopt;
-  return as_number(folder_name.substr(convention.iteration_prefix.size()));
+  const auto number = number_in<int64_t>(folder_name.substr(convention.iteration_prefix.size()));
+  return number && *number >= 0 ? number : std::nullopt;
 }
 
 Location find_checkpoint(const fs::path& path, const OpenOptions& options) {

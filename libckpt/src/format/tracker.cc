@@ -1,9 +1,9 @@
 // The tracker of a checkpoint root: which iteration it names.
-#include <charconv>
 
 #include <ckpt/error.h>
 #include <ckpt/root.h>
 
+#include "base/text.h"
 #include "format/format.h"
 #include "io/publish.h"
 
@@ -44,10 +44,8 @@ std::optional<int64_t> tracked_iteration(std::string_view text,
   // Programs write no newline, people do.
   const std::string_view word = text.substr(0, text.find_last_not_of("\n\r ") + 1);
   if (word == convention.unnumbered) return std::nullopt;
-  int64_t iteration = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), iteration);
-  const bool is_number = error == std::errc() && end == word.data() + word.size();
-  if (!is_number || word.front() == '-') refuse(word, why_no_number(word), convention);
+  const auto iteration = number_in<int64_t>(word);
+  if (!iteration || word.front() == '-') refuse(word, why_no_number(word), convention);
   return iteration;
 }
 

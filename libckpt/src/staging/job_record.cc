@@ -1,10 +1,14 @@
 #include "staging/job_record.h"
 
-#include <charconv>
 #include <span>
+#include <tuple>
+#include <utility>
+
+#include <ckpt/error.h>
 
 #include "base/text.h"
 #include "codec/crc32.h"
+#include "codec/strict_json.h"
 #include "io/directory.h"
 #include "io/publish.h"
 
@@ -12,7 +16,9 @@ namespace ckpt {
 
 namespace {
 
-constexpr size_t kCrcDigits = 8;
+using nlohmann::json;
+
+constexpr size_t kLineDepth = 2;  // the fields, and the list in them
 
 // The text before `end`, which is taken off `rest` with it; nullopt where there is no end.
 std::optional<std::string_view> take_until(std::string_view& rest, char end) {
@@ -31,83 +37,31 @@ std::optional<std::string_view> value_of(std::string_view& rest, std::string_vie
   return line->substr(name.size());
 }
 
-template <typename Number>
-std::optional<Number> number(std::string_view text, int base) {
-  Number value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-// A name on one line: "\\" and the end of a line as \xNN.
-std::string as_one_line(std::string_view path) {
-  std::string text;
-  for (const char byte : path) {
-    if (byte == '\\') {
-      text += "\\x5c";
-    } else if (byte == '\n') {
-      text += "\\x0a";
-    } else {
-      text += byte;
-    }
-  }
-  return text;
-}
-
-std::string from_one_line(std::string_view text) {
-  std::string path;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool is_quote = text.substr(i, 2) == "\\x";
-    path += !is_quote ? text[i] : text.substr(i, 4) == "\\x0a" ? '\n' : '\\';
-    if (is_quote) i += 3;
-  }
-  return path;
-}
-
-std::string text_of_crcs(const std::vector<uint32_t>& crcs) {
-  std::string text;
-  for (const uint32_t crc : crcs) text += (text.empty() ? "" : ",") + hex(crc);
-  return text.empty() ? "-" : text;
-}
-
-std::optional<std::vector<uint32_t>> parse_crcs(std::string_view text) {
-  std::vector<uint32_t> crcs;
-  if (text == "-") return crcs;
-  for (size_t at = 0; at <= text.size(); at += kCrcDigits + 1) {
-    const auto crc = number<uint32_t>(text.substr(at, kCrcDigits), 16);
-    const bool is_separated = at + kCrcDigits >= text.size() || text[at + kCrcDigits] == ',';
-    if (!crc || !is_separated) return std::nullopt;
-    crcs.push_back(*crc);
-  }
-  return crcs;
-}
-
 std::string checksum_of(std::string_view text) {
   return hex(crc32(std::as_bytes(std::span(text))));
 }
 
 std::string line_of(const FinishedPiece& piece) {
-  const std::string text = hex(piece.crc32) + " " + std::to_string(piece.bytes.offset_bytes) + " " +
-                           std::to_string(piece.bytes.count_bytes) + " " +
-                           text_of_crcs(piece.record_crcs) + " " + as_one_line(piece.path);
+  const auto fields = json::array({piece.path, piece.bytes.offset_bytes, piece.bytes.count_bytes,
+                                   piece.crc32, piece.record_crcs});
+  const std::string text = fields.dump(-1, ' ', false, json::error_handler_t::replace);
   return "piece " + checksum_of(text) + " " + text + "\n";
 }
 
 std::optional<FinishedPiece> parse_piece(std::string_view value) {
   const auto checksum = take_until(value, ' ');
   if (!checksum || *checksum != checksum_of(value)) return std::nullopt;
-  const auto crc = take_until(value, ' ');
-  const auto offset = take_until(value, ' ');
-  const auto count = take_until(value, ' ');
-  const auto crcs = take_until(value, ' ');
-  if (!crc || !offset || !count || !crcs) return std::nullopt;
-  const auto crc_number = number<uint32_t>(*crc, 16);
-  const auto offset_bytes = number<uint64_t>(*offset, 10);
-  const auto count_bytes = number<uint64_t>(*count, 10);
-  auto record_crcs = parse_crcs(*crcs);
-  if (!crc_number || !offset_bytes || !count_bytes || !record_crcs) return std::nullopt;
-  return FinishedPiece{
-      from_one_line(value), {*offset_bytes, *count_bytes}, *crc_number, std::move(*record_crcs)};
+  const auto refuse = [](const std::string&, const std::string& problem) {
+    throw Error(ErrorCode::Corrupt, {}, "a line of a part record " + problem);
+  };
+  const JsonTree fields = parse_strict_json(std::string(value), {kLineDepth, refuse});
+  try {
+    using Fields = std::tuple<std::string, uint64_t, uint64_t, uint32_t, std::vector<uint32_t>>;
+    auto [path, offset_bytes, count_bytes, crc, record_crcs] = fields->get<Fields>();
+    return FinishedPiece{std::move(path), {offset_bytes, count_bytes}, crc, std::move(record_crcs)};
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace
@@ -123,7 +77,7 @@ std::optional<JobIdentity> JobIdentity::parse(std::string_view text) {
   const auto source = value_of(text, "source ");
   const auto processes = value_of(text, "processes ");
   if (!tool || !plan || !source || !processes) return std::nullopt;
-  const auto count = number<uint32_t>(*processes, 10);
+  const auto count = number_in<uint32_t>(*processes);
   if (!count) return std::nullopt;
   return JobIdentity{std::string(*tool), std::string(*plan), std::string(*source), *count};
 }

@@ -44,9 +44,8 @@ struct FinishedPiece {
 //   plan SHA-256
 //   source SHA-256
 //   processes W
-//   piece CHECKSUM CRC-32 OFFSET BYTES RECORD_CRCS PATH
-//     CHECKSUM: CRC-32 of the rest of the line; RECORD_CRCS: with commas, or a minus sign;
-//     PATH: a backslash as \x5c, an end of line as \x0a
+//   piece CHECKSUM [PATH, OFFSET, BYTES, CRC-32, [RECORD_CRC, ...]]
+//     CHECKSUM: CRC-32 of the rest of the line, which is JSON
 //   complete COUNT
 struct PartRecord {
   std::string job;  // JobIdentity::text()

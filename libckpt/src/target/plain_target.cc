@@ -1,7 +1,6 @@
 #include "target/plain_target.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 
 #include <ckpt/archive_builder.h>
@@ -9,6 +8,7 @@
 #include <ckpt/safetensors_target.h>
 #include <ckpt/torch_dist_target.h>
 
+#include "base/text.h"
 #include "base/text_map.h"
 
 namespace ckpt {
@@ -199,11 +199,9 @@ class Unflattener {
 
   // Keys come in the order of the ranks that wrote them: a list is filled with None until its turn.
   void set_element(const std::string& key, NodeId list, const std::string& text, NodeId value) {
-    size_t index = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-    const bool is_number = error == std::errc() && end == text.data() + text.size();
-    if (!is_number || index >= kListMax)
-      corrupt(key, "its path has the invalid list index " + text);
+    const auto number = number_in<size_t>(text);
+    if (!number || *number >= kListMax) corrupt(key, "its path has the invalid list index " + text);
+    const size_t index = *number;
     if (index >= index_count_ + kHolesMax) {
       corrupt(key, "its path has list index " + text +
                        ", but the checkpoint has too few list elements for it");

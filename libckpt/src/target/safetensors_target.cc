@@ -9,6 +9,7 @@
 #include <ckpt/safetensors_target.h>
 #include <ckpt/target.h>
 
+#include "base/text.h"
 #include "codec/strict_json.h"
 #include "format/safetensors/safetensors.h"
 #include "format/safetensors/safetensors_header.h"
@@ -70,9 +71,7 @@ std::string header_of(const std::vector<SafetensorsSpec::Tensor>& tensors,
         "give a folder as destination (a name without .safetensors): it takes several files");
   }
   std::string length;
-  for (int shift = 0; shift < 64; shift += 8) {
-    length += static_cast<char>(static_cast<uint64_t>(text.size()) >> shift & 0xFF);
-  }
+  append_little_endian(length, uint64_t{text.size()});
   return length + text;
 }
 

@@ -147,6 +147,12 @@ std::string filled_in(string_view advice, const std::filesystem::path& path) {
 
 }  // namespace
 
+const Foreign* kind_among(std::span<const ForeignKind> kinds, std::span<const std::string> names) {
+  const auto found = std::ranges::find_if(
+      kinds, [&](const ForeignKind& kind) { return std::ranges::any_of(names, kind.has); });
+  return found != kinds.end() ? &found->foreign : nullptr;
+}
+
 const Foreign* foreign_content(string_view head, string_view tail) {
   for (const Signature& row : kSignatures) {
     if (head.size() < row.offset_bytes) continue;

@@ -18,6 +18,14 @@ struct Foreign {
   std::string_view advice;  // what its owner can do; {path} and {folder} stand for what was named
 };
 
+// Told by a name: of a member of an archive, of an entry of a folder.
+struct ForeignKind {
+  bool (*has)(std::string_view name);
+  Foreign foreign;
+};
+// The first kind that one of the names tells; nullptr: none.
+const Foreign* kind_among(std::span<const ForeignKind> kinds, std::span<const std::string> names);
+
 // Told by content; nullptr where it is none of them. The result outlives the call.
 // `head`: the first bytes of a file, 512 where there are as many; `tail`: the last 8.
 const Foreign* foreign_content(std::string_view head, std::string_view tail);

@@ -16,11 +16,6 @@ string_view inner_name(string_view member) {
   return slash == member.npos ? member : member.substr(slash + 1);
 }
 
-struct ArchiveKind {
-  bool (*has)(string_view member);  // tells the kind
-  Foreign foreign;
-};
-
 bool is_code(string_view member) {
   return inner_name(member) == "constants.pkl" || inner_name(member).starts_with("code/");
 }
@@ -33,7 +28,7 @@ bool is_package(string_view member) { return inner_name(member) == ".data/extern
 bool is_array(string_view member) { return member.ends_with(".npy"); }
 bool is_keras(string_view member) { return member == "model.weights.h5"; }
 
-constexpr ArchiveKind kArchiveKinds[] = {
+constexpr ForeignKind kArchiveKinds[] = {
     {is_code,
      {"a TorchScript archive, which holds code",
       "torch.save(torch.jit.load('{path}').state_dict(), 'NEW.pt') writes its tensors: that file "
@@ -107,9 +102,7 @@ std::vector<std::string> tar_member_names(const RandomAccess& file) {
 }
 
 const Foreign* foreign_archive(std::span<const std::string> members) {
-  for (const ArchiveKind& kind : kArchiveKinds) {
-    if (std::ranges::any_of(members, kind.has)) return &kind.foreign;
-  }
+  if (const Foreign* const kind = kind_among(kArchiveKinds, members)) return kind;
   return std::ranges::any_of(members, is_torch_member) ? nullptr : &kZip;
 }
 

@@ -8,11 +8,6 @@ namespace {
 
 using std::string_view;
 
-struct FolderKind {
-  bool (*has)(string_view entry);
-  Foreign foreign;
-};
-
 bool is_deepspeed(string_view entry) {
   return entry == "zero_to_fp32.py" || entry.starts_with("global_step") ||
          entry.ends_with("_model_states.pt") || entry.ends_with("_optim_states.pt");
@@ -29,7 +24,7 @@ bool is_zarr(string_view entry) {
 }
 bool is_gguf(string_view entry) { return entry.ends_with(".gguf"); }
 
-constexpr FolderKind kFolderKinds[] = {
+constexpr ForeignKind kFolderKinds[] = {
     {is_deepspeed,
      {"a DeepSpeed checkpoint",
       "its mp_rank_*_model_states.pt files open one by one; DeepSpeed's zero_to_fp32.py writes one "
@@ -87,10 +82,7 @@ string_view scheme_of(string_view path) {
 }  // namespace
 
 const Foreign* foreign_folder(std::span<const std::string> entries) {
-  for (const FolderKind& kind : kFolderKinds) {
-    if (std::ranges::any_of(entries, kind.has)) return &kind.foreign;
-  }
-  return nullptr;
+  return kind_among(kFolderKinds, entries);
 }
 
 const Foreign* foreign_address(string_view path) {

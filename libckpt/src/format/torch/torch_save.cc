@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <optional>
 
 #include <ckpt/error.h>
@@ -87,10 +86,7 @@ std::vector<std::byte> read_member(const RandomAccess& file, const zip::Member& 
 // A number as torch.save writes it, maybe with a newline behind it.
 std::optional<uint64_t> as_number(std::string_view text) {
   if (text.ends_with('\n')) text.remove_suffix(1);
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool is_number = error == std::errc() && end == text.data() + text.size();
-  return is_number ? std::optional(number) : std::nullopt;
+  return number_in<uint64_t>(text);
 }
 
 void check_version(std::string_view text, const Where& where) {
