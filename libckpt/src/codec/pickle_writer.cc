@@ -5,37 +5,10 @@
 #include <ckpt/error.h>
 
 #include "codec/pickle_emitter.h"
+#include "codec/value_children.h"
 
 namespace ckpt::pickle {
 namespace {
-
-// Calls visit(child) for everything that a node refers to, in the order in which it is written.
-template <class Visit>
-void for_each_child(const Value& value, Visit visit) {
-  switch (value.kind()) {
-    case Kind::List:
-    case Kind::Tuple:
-    case Kind::Set:
-    case Kind::FrozenSet:
-      for (size_t i = 0; i < value.size(); ++i) visit(value[i]);
-      break;
-    case Kind::PersistentId: visit(value.persistent_id()); break;
-    case Kind::Object:
-      visit(value.callable());
-      visit(value.args());
-      if (const auto kwargs = value.kwargs()) visit(*kwargs);
-      for (size_t i = 0; i < value.size(); ++i) visit(value[i]);
-      [[fallthrough]];
-    case Kind::Dict:
-      for (size_t i = 0; i < value.item_count(); ++i) {
-        visit(value.item(i).first);
-        visit(value.item(i).second);
-      }
-      if (value.kind() == Kind::Object && value.state()) visit(*value.state());
-      break;
-    default: break;
-  }
-}
 
 bool is_text(Kind kind) { return kind == Kind::Str || kind == Kind::Global; }
 

@@ -1,5 +1,9 @@
 #include "codec/sha256.h"
 
+#include <string>
+
+#include "base/text.h"
+
 #include <openssl/evp.h>
 
 #include <new>
@@ -34,6 +38,17 @@ void Sha256Stream::start() {
 
 void Sha256Stream::update(std::span<const std::byte> bytes) {
   require(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
+}
+
+void Sha256Stream::put(uint64_t number) {
+  std::string bytes;
+  append_little_endian(bytes, number);
+  update(bytes);
+}
+
+void Sha256Stream::put(std::string_view text) {
+  put(text.size());
+  update(text);
 }
 
 Sha256 Sha256Stream::finish() {

@@ -17,6 +17,9 @@ class Sha256Stream {
   Sha256Stream();
   void update(std::span<const std::byte> bytes);
   void update(std::string_view bytes) { update(std::as_bytes(std::span(bytes))); }
+  // Eight bytes, least significant first; a text after its length.
+  void put(uint64_t number);
+  void put(std::string_view text);
   Sha256 finish();
 
  private:

@@ -12,6 +12,7 @@
 #include <ckpt/document.h>
 
 #include "base/text.h"
+#include "codec/value_children.h"
 #include "format/values/torch_types.h"
 
 namespace ckpt {
@@ -44,34 +45,14 @@ bool is_container(Kind kind) {
   }
 }
 
-// What an object is made of, in the order of its content.
-void list_object_children(const Value& value, std::vector<NodeId>& children) {
-  children.push_back(value.callable().id());
-  children.push_back(value.args().id());
-  if (const auto kwargs = value.kwargs()) children.push_back(kwargs->id());
-  if (const auto state = value.state()) children.push_back(state->id());
-}
-
 // The values that a container's content names. A tensor names only its attributes: the storage is
 // represented by its bytes.
 std::vector<NodeId> children_of(const Value& value) {
   std::vector<NodeId> children;
-  if (value.is(Kind::Object)) {
-    if (const auto tensor = as_tensor(value)) {
-      if (tensor->attributes) children.push_back(*tensor->attributes);
-      return children;
-    }
-    list_object_children(value, children);
-  }
-  if (!value.is(Kind::Dict)) {
-    for (size_t i = 0; i < value.size(); ++i) children.push_back(value[i].id());
-  }
-  if (value.is(Kind::Dict) || value.is(Kind::Object)) {
-    for (size_t i = 0; i < value.item_count(); ++i) {
-      const auto [key, item] = value.item(i);
-      children.push_back(key.id());
-      children.push_back(item.id());
-    }
+  if (const auto tensor = value.is(Kind::Object) ? as_tensor(value) : std::nullopt) {
+    if (tensor->attributes) children.push_back(*tensor->attributes);
+  } else {
+    for_each_child(value, [&](const Value& child) { children.push_back(child.id()); });
   }
   return children;
 }

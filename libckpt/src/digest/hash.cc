@@ -39,18 +39,10 @@ std::vector<TensorHash> list_tensors_in(const ObjectTree& object, const ObjectDi
 }
 
 // Writes what the digest of the whole covers (docs/formats/canonical_encoding.md, "The digest").
-class DigestWriter {
+class DigestWriter : public Sha256Stream {
  public:
-  void put(uint64_t number) {
-    std::byte bytes[8];
-    for (size_t i = 0; i < 8; ++i) bytes[i] = static_cast<std::byte>((number >> (8 * i)) & 0xFF);
-    stream_.update(bytes);
-  }
-  void put(std::string_view text) {
-    put(text.size());
-    stream_.update(text);
-  }
-  void put(const Sha256& digest) { stream_.update(std::as_bytes(std::span(digest.bytes))); }
+  using Sha256Stream::put;
+  void put(const Sha256& digest) { update(std::as_bytes(std::span(digest.bytes))); }
   void put(const TensorHash& tensor) {
     put(tensor.file);
     put(tensor.key);
@@ -64,10 +56,6 @@ class DigestWriter {
     put(object.key);
     put(object.sha256);
   }
-  Sha256 finish() { return stream_.finish(); }
-
- private:
-  Sha256Stream stream_;
 };
 
 HashShare everything(const Inventory& inventory) {

@@ -1,7 +1,5 @@
 #include "digest/plan_digest.h"
 
-#include <array>
-
 #include "codec/sha256.h"
 #include "target/archive_writer.h"
 
@@ -10,104 +8,95 @@ namespace ckpt {
 namespace {
 
 // Counts before what they count, so that no two targets give the same bytes.
-class Digester {
+class Digester : Sha256Stream {
  public:
   Sha256 digest(const Target& target, const Plan& plan, std::span<const Piece> pieces) {
-    add(static_cast<uint64_t>(target.format));
-    add(target.files.size());
+    put(static_cast<uint64_t>(target.format));
+    put(target.files.size());
     for (size_t f = 0; f < target.files.size(); ++f) {
-      add(plan.files[f].path);
-      add(plan.files[f].count_bytes);
-      add(target.files[f]);
+      put(plan.files[f].path);
+      put(plan.files[f].count_bytes);
+      put(target.files[f]);
     }
-    add(pieces.size());
+    put(pieces.size());
     for (const Piece& piece : pieces) {
-      add(piece.bytes.offset_bytes);
-      add(piece.own.offset_bytes);
+      put(piece.bytes.offset_bytes);
+      put(piece.own.offset_bytes);
     }
-    return stream_.finish();
+    return finish();
   }
 
  private:
-  void add(uint64_t number) {
-    std::array<std::byte, 8> bytes;
-    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(number >> (8 * i));
-    stream_.update(bytes);
+  using Sha256Stream::put;
+  void put(const Extents& extents) {
+    put(extents.size());
+    for (const uint64_t extent : extents) put(extent);
   }
-  void add(std::string_view text) {
-    add(text.size());
-    stream_.update(text);
-  }
-  void add(const Extents& extents) {
-    add(extents.size());
-    for (const uint64_t extent : extents) add(extent);
-  }
-  void add(const Box& box) {
-    add(box.offsets);
-    add(box.sizes);
+  void put(const Box& box) {
+    put(box.offsets);
+    put(box.sizes);
   }
 
-  void add(const TargetFile& file) {
-    add(file.bytes);
-    add(file.archives.size());
+  void put(const TargetFile& file) {
+    put(file.bytes);
+    put(file.archives.size());
     for (const TargetArchive& archive : file.archives) {
-      add(archive.name);
-      add(archive.content.index());
+      put(archive.name);
+      put(archive.content.index());
       if (const auto* bare = std::get_if<BareTensor>(&archive.content)) {
-        add(static_cast<uint64_t>(bare->dtype));
-        add(bare->shape);
+        put(static_cast<uint64_t>(bare->dtype));
+        put(bare->shape);
       } else {
-        add(ArchiveImage(archive).fixed_content(0));  // data.pkl
+        put(ArchiveImage(archive).fixed_content(0));  // data.pkl
       }
-      add(archive.records.size());
-      for (const TargetRecord& record : archive.records) add(record);
+      put(archive.records.size());
+      for (const TargetRecord& record : archive.records) put(record);
     }
   }
-  void add(const TargetRecord& record) {
-    add(record.count_bytes);
-    add(record.source.index());
-    std::visit([this](const auto& source) { add(source); }, record.source);
+  void put(const TargetRecord& record) {
+    put(record.count_bytes);
+    put(record.source.index());
+    std::visit([this](const auto& source) { put(source); }, record.source);
   }
-  void add(const TensorSource& source) {
-    add(source.box);
-    if (source.tensor.get() == last_tensor_) return add(uint64_t{0});  // many boxes of one tensor
+  void put(const TensorSource& source) {
+    put(source.box);
+    if (source.tensor.get() == last_tensor_) return put(uint64_t{0});  // many boxes of one tensor
     last_tensor_ = source.tensor.get();
-    add(uint64_t{1} + source.tensor->chunks.size());
-    add(source.tensor->file);
-    add(source.tensor->key);
-    add(static_cast<uint64_t>(source.tensor->dtype));
-    add(source.tensor->shape);
-    for (const Chunk& chunk : source.tensor->chunks) add(chunk);
+    put(uint64_t{1} + source.tensor->chunks.size());
+    put(source.tensor->file);
+    put(source.tensor->key);
+    put(static_cast<uint64_t>(source.tensor->dtype));
+    put(source.tensor->shape);
+    for (const Chunk& chunk : source.tensor->chunks) put(chunk);
   }
-  void add(const Chunk& chunk) {
-    add(chunk.box);
-    add(chunk.region);
-    add(chunk.payload_offset_bytes);
-    add(chunk.view != nullptr);
-    if (chunk.view) add(*chunk.view);
+  void put(const Chunk& chunk) {
+    put(chunk.box);
+    put(chunk.region);
+    put(chunk.payload_offset_bytes);
+    put(chunk.view != nullptr);
+    if (chunk.view) put(*chunk.view);
   }
-  void add(const StorageSource& source) { add(source.region); }
-  void add(const std::vector<Segment>& segments) {
-    add(segments.size());
+  void put(const StorageSource& source) { put(source.region); }
+  void put(const std::vector<Segment>& segments) {
+    put(segments.size());
     for (const Segment& segment : segments) {
-      add(segment.offset_bytes);
-      add(segment.source);
-      add(segment.first_element);
-      add(segment.element_count);
+      put(segment.offset_bytes);
+      put(segment.source);
+      put(segment.first_element);
+      put(segment.element_count);
     }
   }
-  void add(const StorageRegion& region) {
-    add(region.file);
-    add(region.bytes.offset_bytes);
-    add(region.bytes.count_bytes);
-    add(static_cast<uint64_t>(region.wrapping));
+  void put(const StorageRegion& region) {
+    put(region.file);
+    put(region.bytes.offset_bytes);
+    put(region.bytes.count_bytes);
+    put(static_cast<uint64_t>(region.wrapping));
   }
-  void add(const StridedView& view) {
-    add(view.offset);
-    add(view.strides);
+  void put(const StridedView& view) {
+    put(view.offset);
+    put(view.strides);
   }
 
-  Sha256Stream stream_;
   const TensorEntry* last_tensor_ = nullptr;
 };
 
