@@ -3,14 +3,19 @@
 #include <algorithm>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <ckpt/error.h>
+#include <ckpt/hash.h>
 
 #include "codec/crc32.h"
-#include "codec/zstd_compressor.h"
 #include "codec/integrity.h"
+#include "codec/sha256.h"
+#include "codec/zstd_compressor.h"
+#include "io/worker_pool.h"
 #include "publish/compress_entries.h"
-#include "publish/write_integrity.h"
+#include "publish/store_files.h"
+#include "work/work_meter.h"
 
 namespace ckpt {
 namespace {
@@ -46,6 +51,38 @@ void correct_sizes(const std::vector<FinishedPiece>& changed, Plan& plan) {
     plan.total_bytes += piece.bytes.count_bytes - file->count_bytes;
     file->count_bytes = piece.bytes.count_bytes;
   }
+}
+
+constexpr size_t kHashedBlockBytes = size_t{1} << 20;
+
+Sha256 hash_of(StoreFileReader file, WorkMeter& meter) {
+  std::vector<std::byte> block(kHashedBlockBytes);
+  Sha256Stream hash;
+  while (file.left_bytes() != 0) {
+    const auto part = std::span(block).first(std::min<uint64_t>(block.size(), file.left_bytes()));
+    file.read(part);
+    hash.update(part);
+    meter.advance(part.size());
+  }
+  file.check();
+  return hash.finish();
+}
+
+// integrity.json: the SHA-256 of each of these files, to which it is added. Throws IoFailure where
+// one is not what was written.
+void write_integrity(const std::filesystem::path& folder, const ExecuteOptions& options,
+                     StoreFiles& files) {
+  std::vector<const StoreFiles::value_type*> jobs;
+  for (const auto& file : files) jobs.push_back(&file);
+  std::vector<Sha256> hashes(jobs.size());
+  WorkMeter meter(options, bytes_of(files), "hashing");
+  run_jobs(jobs.size(), thread_count(options.threads), [&](size_t number, unsigned) {
+    const auto& [name, file] = *jobs[number];
+    hashes[number] = hash_of({folder / name, file}, meter);
+  });
+  FileHashes by_name;
+  for (size_t i = 0; i < jobs.size(); ++i) by_name.emplace(jobs[i]->first, hashes[i]);
+  files[kIntegrityName] = write_store_file(folder / kIntegrityName, integrity_text(by_name));
 }
 
 }  // namespace

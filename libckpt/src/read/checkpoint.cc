@@ -12,7 +12,6 @@
 #include "format/format.h"
 #include "format/torch/torch_save.h"
 #include "read/entry_check.h"
-#include "read/expected_entries.h"
 #include "read/inflated_entries.h"
 #include "read/payload_reader.h"
 
@@ -48,6 +47,47 @@ void refuse_foreign_file(const Location& location, const Error& error) {
 
 // An archive of one tensor is this much longer than its payload, at most.
 constexpr uint64_t kArchiveFrameBytesMax = uint64_t{1} << 20;
+
+// Which chunk a .distcp entry holds, by its place: what .metadata says of it. Built when the first
+// is asked for, since a listing asks for none. The catalog must outlive it. Safe to ask from many
+// threads.
+class ExpectedEntries {
+ public:
+  struct Entry {
+    const TensorEntry* tensor;
+    const Chunk* chunk;
+  };
+  explicit ExpectedEntries(const Catalog& catalog) : catalog_(catalog) {}
+
+  // nullptr: no chunk starts there
+  const Entry* find(const StorageRegion& region) const {
+    std::call_once(built_, [this] { build(); });
+    const auto found = std::ranges::lower_bound(entries_, place_of(region), {}, place_of_entry);
+    const bool is_there = found != entries_.end() && place_of_entry(*found) == place_of(region);
+    return is_there ? &*found : nullptr;
+  }
+
+ private:
+  static std::pair<uint32_t, uint64_t> place_of(const StorageRegion& region) {
+    return {region.file, region.bytes.offset_bytes};
+  }
+  static std::pair<uint32_t, uint64_t> place_of_entry(const Entry& entry) {
+    return place_of(entry.chunk->region);
+  }
+
+  void build() const {
+    for (const TensorEntry& tensor : catalog_.tensors) {
+      for (const Chunk& chunk : tensor.chunks) {
+        if (chunk.region.wrapping != Wrapping::None) entries_.push_back({&tensor, &chunk});
+      }
+    }
+    std::ranges::sort(entries_, {}, place_of_entry);
+  }
+
+  const Catalog& catalog_;
+  mutable std::once_flag built_;
+  mutable std::vector<Entry> entries_;  // sorted by file and offset
+};
 
 }  // namespace
 
