@@ -1,16 +1,134 @@
 #include "compare/compare_tensors.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 
 #include <ckpt/error.h>
 
-#include "compare/compare_elements.h"
+#include "model/element.h"
 #include "read/payload_reader.h"
 #include "work/slab_workers.h"
 #include "work/work_meter.h"
 
 namespace ckpt {
 namespace {
+
+// |a - b|, exact for 64-bit integers until it is rounded once.
+template <class Element>
+double distance(typename Element::Bits a, typename Element::Bits b) {
+  if constexpr (Element::kIsFloat) {
+    return std::fabs(Element::value(a) - Element::value(b));
+  } else {
+    const __int128 difference = static_cast<__int128>(a) - static_cast<__int128>(b);
+    return static_cast<double>(difference < 0 ? -difference : difference);
+  }
+}
+
+template <class Element>
+double ulp_distance(typename Element::Bits a, typename Element::Bits b) {
+  const __int128 difference = static_cast<__int128>(Element::order(a)) - Element::order(b);
+  return static_cast<double>(difference < 0 ? -difference : difference);
+}
+
+Extents index_of(uint64_t position, const Extents& shape) {
+  Extents index(shape.size());
+  for (size_t dim = shape.size(); dim-- > 0;) {
+    index[dim] = position % shape[dim];
+    position /= shape[dim];
+  }
+  return index;
+}
+
+struct Tolerance {
+  double atol = 0;
+  double rtol = 0;
+  bool is_none() const { return atol == 0 && rtol == 0; }
+};
+
+// Compares two tensors of one dtype and shape that arrive in row-major pieces of whole elements.
+class ElementComparer {
+ public:
+  ElementComparer(DType dtype, Tolerance tolerance) : dtype_(dtype), tolerance_(tolerance) {}
+
+  void compare(std::span<const std::byte> a, std::span<const std::byte> b);
+  bool found_difference() const { return found_.different_count != 0; }
+  ValueDifference result(const Extents& shape) const;
+
+ private:
+  template <class Element>
+  void compare_as(std::span<const std::byte> a, std::span<const std::byte> b);
+  template <class Element>
+  bool is_equal(typename Element::Bits a, typename Element::Bits b) const;
+  // False where a or b is not finite.
+  template <class Element>
+  bool measure(typename Element::Bits a, typename Element::Bits b);
+
+  DType dtype_;
+  Tolerance tolerance_;
+  uint64_t position_ = 0;     // elements compared so far
+  uint64_t first_index_ = 0;  // row-major
+  ValueDifference found_;
+};
+
+void ElementComparer::compare(std::span<const std::byte> a, std::span<const std::byte> b) {
+  if (!std::equal(a.begin(), a.end(), b.begin(), b.end())) {
+    visit_element(dtype_, [&](auto element) { compare_as<decltype(element)>(a, b); });
+  }
+  position_ += a.size() / bytes_per_element(dtype_);
+}
+
+template <class Element>
+bool ElementComparer::is_equal(typename Element::Bits a, typename Element::Bits b) const {
+  if (a == b) return true;
+  if (tolerance_.is_none()) return false;
+  const double b_value = Element::value(b);
+  if (!std::isfinite(Element::value(a)) || !std::isfinite(b_value)) return false;
+  return distance<Element>(a, b) <= tolerance_.atol + tolerance_.rtol * std::fabs(b_value);
+}
+
+template <class Element>
+bool ElementComparer::measure(typename Element::Bits a, typename Element::Bits b) {
+  const double b_value = Element::value(b);
+  if (!std::isfinite(Element::value(a)) || !std::isfinite(b_value)) return false;
+  const double gap = distance<Element>(a, b);
+  found_.max_abs = std::max(found_.max_abs, gap);
+  if (b_value != 0) found_.max_rel = std::max(found_.max_rel, gap / std::fabs(b_value));
+  if constexpr (Element::kIsFloat) {
+    found_.max_ulp_distance =
+        std::max(found_.max_ulp_distance.value_or(0), ulp_distance<Element>(a, b));
+  }
+  return true;
+}
+
+template <class Element>
+void ElementComparer::compare_as(std::span<const std::byte> a, std::span<const std::byte> b) {
+  const uint64_t element_bytes = bytes_per_element(dtype_);
+  for (uint64_t at = 0; at < a.size(); at += element_bytes) {
+    bool differs = false, is_finite = true;
+    for (uint64_t part = at; part < at + element_bytes; part += sizeof(typename Element::Bits)) {
+      const auto a_bits = load_bits<Element>(a.data() + part);
+      const auto b_bits = load_bits<Element>(b.data() + part);
+      if (is_equal<Element>(a_bits, b_bits)) continue;
+      is_finite = measure<Element>(a_bits, b_bits) && is_finite;
+      differs = true;
+    }
+    if (!differs) continue;
+    if (!is_finite) ++found_.nonfinite_count;
+    if (found_.different_count++ == 0) {
+      first_index_ = position_ + at / element_bytes;
+      found_.first_a = element_text(dtype_, a.data() + at);
+      found_.first_b = element_text(dtype_, b.data() + at);
+    }
+  }
+}
+
+ValueDifference ElementComparer::result(const Extents& shape) const {
+  ValueDifference difference = found_;
+  difference.element_count = element_count(shape);
+  if (found_difference()) difference.first_index = index_of(first_index_, shape);
+  return difference;
+}
 
 // One side's elements in row-major order.
 class Side {

@@ -173,6 +173,18 @@ NodeId add_rank_item(ValueTree& tree, const RankItem& item) {
   return values;
 }
 
+void add_rng_states(const TrainingState& checkpoint, ckpt::Inventory& inventory) {
+  auto common = std::make_shared<ckpt::Document>(checkpoint.common);
+  for (const RankRng& rng : checkpoint.rng_states) {
+    std::string key = "rng_state";
+    if (checkpoint.rng_states.size() > 1) {
+      key += " of TP " + std::to_string(rng.tensor) + ", PP " + std::to_string(rng.pipeline) +
+             ", EP " + std::to_string(rng.expert);
+    }
+    inventory.objects.push_back({"", std::move(key), common, rng.value, false});
+  }
+}
+
 }  // namespace
 
 ckpt::Inventory logical_inventory(const TrainingState& checkpoint) {
@@ -210,22 +222,6 @@ ckpt::Inventory logical_inventory(const TrainingState& checkpoint) {
   }
   return inventory;
 }
-
-namespace {
-
-void add_rng_states(const TrainingState& checkpoint, ckpt::Inventory& inventory) {
-  auto common = std::make_shared<ckpt::Document>(checkpoint.common);
-  for (const RankRng& rng : checkpoint.rng_states) {
-    std::string key = "rng_state";
-    if (checkpoint.rng_states.size() > 1) {
-      key += " of TP " + std::to_string(rng.tensor) + ", PP " + std::to_string(rng.pipeline) +
-             ", EP " + std::to_string(rng.expert);
-    }
-    inventory.objects.push_back({"", std::move(key), common, rng.value, false});
-  }
-}
-
-}  // namespace
 
 std::pair<ckpt::Inventory, ckpt::Inventory> logical_inventories(const TrainingState& a,
                                                                 const TrainingState& b) {
