@@ -18,53 +18,41 @@ constexpr uint64_t kHeadBytes = 512;  // a block of tar
 // --- files by their first bytes ------------------------------------------------------------------
 
 struct Signature {
-  size_t offset_bytes;
   string_view bytes;
   Foreign foreign;
 };
 
 constexpr Signature kSignatures[] = {
-    {0,
-     "GGUF",
+    {"GGUF",
      {"a GGUF file (llama.cpp)",
       "open the checkpoint that it was made from; gguf-dump, of the Python package gguf, lists "
       "what "
       "a GGUF file holds"}},
-    {0,
-     "\x93NUMPY",
+    {"\x93NUMPY",
      {"a NumPy array (.npy)",
       "load it with numpy.load and write it with safetensors.numpy.save_file: that file is read"}},
-    {0,
-     "\x89HDF\r\n\x1a\n",
+    {"\x89HDF\r\n\x1a\n",
      {"an HDF5 file (Keras, h5py)",
       "load it with h5py and write its arrays with safetensors.numpy.save_file: that file is "
       "read"}},
-    {4, "TFL3", {"a TensorFlow Lite model", "open the checkpoint that the model was trained from"}},
-    {0,
-     "\x1f\x8b",
+    {"\x1f\x8b",
      {"gzip-compressed data",
       "unpack it first, with tar -xzf (.tar.gz, .tgz) or gunzip, then open what was in it"}},
-    {0,
-     "BZh",
+    {"BZh",
      {"bzip2-compressed data",
       "unpack it first, with tar -xjf (.tar.bz2) or bunzip2, then open what was in it"}},
-    {0,
-     "\xFD\x37zXZ\0"sv,
+    {"\xFD\x37zXZ\0"sv,
      {"xz-compressed data",
       "unpack it first, with tar -xJf (.tar.xz) or unxz, then open what was in it"}},
-    {0,
-     "\x28\xB5\x2F\xFD",
+    {"\x28\xB5\x2F\xFD",
      {"zstd-compressed data",
       "unpack it first, with tar --zstd -xf (.tar.zst) or unzstd, then open what was in it"}},
-    {0,
-     "\x04\x22\x4D\x18",
+    {"\x04\x22\x4D\x18",
      {"lz4-compressed data", "unpack it first, with unlz4, then open what was in it"}},
-    {0,
-     "7z\xBC\xAF\x27\x1C",
+    {"7z\xBC\xAF\x27\x1C",
      {"a 7-Zip archive", "unpack it first, with 7z x, then open what was in it"}},
-    {0, "PK\x05\x06", {"an empty zip archive", "whoever wrote it may have failed: write it again"}},
-    {0,
-     "global_step",
+    {"PK\x05\x06", {"an empty zip archive", "whoever wrote it may have failed: write it again"}},
+    {"global_step",
      {"the `latest` file of a DeepSpeed checkpoint",
       "mp_rank_*_model_states.pt in the folder that it names open one by one; DeepSpeed's "
       "zero_to_fp32.py writes one state dict, which opens and converts"}},
@@ -85,6 +73,8 @@ constexpr Foreign kPickle = {
     "where you trust its origin, load it in Python and write it with torch.save: that file is "
     "read"};
 constexpr Foreign kOnnx = {"an ONNX model", "open the checkpoint that the model was exported from"};
+constexpr Foreign kTensorFlowLite = {"a TensorFlow Lite model",
+                                     "open the checkpoint that the model was trained from"};
 constexpr Foreign kTensorFlowIndex = {
     "the index of a TensorFlow checkpoint",
     "load it with tf.train.load_checkpoint and write its arrays with safetensors.numpy.save_file: "
@@ -155,9 +145,9 @@ const Foreign* kind_among(std::span<const ForeignKind> kinds, std::span<const st
 
 const Foreign* foreign_content(string_view head, string_view tail) {
   for (const Signature& row : kSignatures) {
-    if (head.size() < row.offset_bytes) continue;
-    if (head.substr(row.offset_bytes).starts_with(row.bytes)) return &row.foreign;
+    if (head.starts_with(row.bytes)) return &row.foreign;
   }
+  if (head.size() >= 8 && head.substr(4, 4) == "TFL3") return &kTensorFlowLite;
   if (is_table(tail)) return &kTensorFlowIndex;
   if (is_onnx(head)) return &kOnnx;
   if (const Foreign* const found = pickle(head, tail)) return found;
