@@ -29,9 +29,7 @@ __attribute__((target("vpclmulqdq,avx2"))) inline __m256i load(const std::byte* 
 
 }  // namespace
 
-bool can_fold() {
-  return __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx2");
-}
+bool can_fold() { return __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx2"); }
 
 __attribute__((target("vpclmulqdq,avx2"))) FoldedBytes fold(std::span<const std::byte> bytes,
                                                             uint32_t state) {

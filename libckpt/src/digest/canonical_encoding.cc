@@ -38,10 +38,8 @@ bool is_container(Kind kind) {
     case Kind::Dict:
     case Kind::Set:
     case Kind::FrozenSet:
-    case Kind::Object:
-      return true;
-    default:
-      return false;
+    case Kind::Object: return true;
+    default: return false;
   }
 }
 
@@ -65,21 +63,11 @@ class Content {
 
   std::string of(const Value& value, const std::function<Sha256(NodeId)>& payload_digest) {
     switch (value.kind()) {
-      case Kind::List:
-        put_elements('l', value);
-        break;
-      case Kind::Tuple:
-        put_elements('t', value);
-        break;
-      case Kind::Set:
-        put_sorted_elements('s', value);
-        break;
-      case Kind::FrozenSet:
-        put_sorted_elements('z', value);
-        break;
-      case Kind::Dict:
-        put_sorted_items(value);
-        break;
+      case Kind::List: put_elements('l', value); break;
+      case Kind::Tuple: put_elements('t', value); break;
+      case Kind::Set: put_sorted_elements('s', value); break;
+      case Kind::FrozenSet: put_sorted_elements('z', value); break;
+      case Kind::Dict: put_sorted_items(value); break;
       default:
         if (const auto tensor = as_tensor(value))
           put_tensor(*tensor, payload_digest(value.id()));
@@ -157,10 +145,8 @@ class Content {
 std::string leaf_encoding(const Value& value, const std::function<Sha256(NodeId)>& payload_digest) {
   std::string out;
   switch (value.kind()) {
-    case Kind::None:
-      return "N";
-    case Kind::Bool:
-      return value.as_bool() ? "T" : "F";
+    case Kind::None: return "N";
+    case Kind::Bool: return value.as_bool() ? "T" : "F";
     case Kind::Int:
       out = "I";
       put_text(out, std::to_string(value.as_int()));

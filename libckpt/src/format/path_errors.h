@@ -7,7 +7,6 @@
 #include <ckpt/folder.h>
 #include <ckpt/folder_convention.h>
 
-
 namespace ckpt {
 
 // Paths that name no checkpoint: what is there, what was expected, and which path may have been

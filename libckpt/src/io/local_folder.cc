@@ -54,12 +54,8 @@ class LocalFolder final : public Folder {
   std::vector<std::string> list(const fs::path& folder) const override {
     return Directory::open(folder).list();
   }
-  Entry stat(const fs::path& path) const override {
-    return entry_behind(path);
-  }
-  Entry stat_entry(const fs::path& path) const override {
-    return entry_at(path);
-  }
+  Entry stat(const fs::path& path) const override { return entry_behind(path); }
+  Entry stat_entry(const fs::path& path) const override { return entry_at(path); }
   std::unique_ptr<OpenedFile> open(const fs::path& folder, const Name& name) const override {
     File file = Directory::open(folder).open_file(name.path, name.shown, name.links);
     return std::make_unique<LocalFile>(std::move(file), folder / name.path, passing_);

@@ -119,43 +119,26 @@ template <class Visit>
 decltype(auto) visit_element(DType dtype, Visit&& visit) {
   switch (dtype) {
     case DType::Float32:
-    case DType::Complex64:
-      return visit(NativeFloatElement<float, uint32_t>());
+    case DType::Complex64: return visit(NativeFloatElement<float, uint32_t>());
     case DType::Float64:
-    case DType::Complex128:
-      return visit(NativeFloatElement<double, uint64_t>());
+    case DType::Complex128: return visit(NativeFloatElement<double, uint64_t>());
     case DType::Float16:
-    case DType::Complex32:
-      return visit(IeeeElement<uint16_t, 5>());
-    case DType::BFloat16:
-      return visit(BFloat16Element());
-    case DType::Float8E5M2:
-      return visit(IeeeElement<uint8_t, 5>());
-    case DType::Float8E4M3FN:
-      return visit(FiniteFloat8<4, false>());
-    case DType::Float8E4M3FNUZ:
-      return visit(FiniteFloat8<4, true>());
-    case DType::Float8E5M2FNUZ:
-      return visit(FiniteFloat8<5, true>());
-    case DType::Float8E8M0FNU:
-      return visit(PowerOfTwoElement());
-    case DType::Int8:
-      return visit(IntegerElement<int8_t>());
-    case DType::Int16:
-      return visit(IntegerElement<int16_t>());
-    case DType::Int32:
-      return visit(IntegerElement<int32_t>());
-    case DType::Int64:
-      return visit(IntegerElement<int64_t>());
-    case DType::UInt16:
-      return visit(IntegerElement<uint16_t>());
-    case DType::UInt32:
-      return visit(IntegerElement<uint32_t>());
-    case DType::UInt64:
-      return visit(IntegerElement<uint64_t>());
+    case DType::Complex32: return visit(IeeeElement<uint16_t, 5>());
+    case DType::BFloat16: return visit(BFloat16Element());
+    case DType::Float8E5M2: return visit(IeeeElement<uint8_t, 5>());
+    case DType::Float8E4M3FN: return visit(FiniteFloat8<4, false>());
+    case DType::Float8E4M3FNUZ: return visit(FiniteFloat8<4, true>());
+    case DType::Float8E5M2FNUZ: return visit(FiniteFloat8<5, true>());
+    case DType::Float8E8M0FNU: return visit(PowerOfTwoElement());
+    case DType::Int8: return visit(IntegerElement<int8_t>());
+    case DType::Int16: return visit(IntegerElement<int16_t>());
+    case DType::Int32: return visit(IntegerElement<int32_t>());
+    case DType::Int64: return visit(IntegerElement<int64_t>());
+    case DType::UInt16: return visit(IntegerElement<uint16_t>());
+    case DType::UInt32: return visit(IntegerElement<uint32_t>());
+    case DType::UInt64: return visit(IntegerElement<uint64_t>());
     case DType::UInt8:
-    case DType::Bool:
-      break;
+    case DType::Bool: break;
   }
   return visit(IntegerElement<uint8_t>());
 }

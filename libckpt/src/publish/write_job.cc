@@ -14,8 +14,7 @@ namespace {
 std::vector<Piece> make_pieces(const Target& target, const Plan& plan,
                                const ConvertOptions& options) {
   const bool may_cut = options.share.world_size > 1 && !options.zstd_level;
-  return may_cut ? cut_into_pieces(target, plan, options.share.piece_bytes_min)
-                 : whole_files(plan);
+  return may_cut ? cut_into_pieces(target, plan, options.share.piece_bytes_min) : whole_files(plan);
 }
 
 // What changes the files after the plan, equal for all processes.

@@ -21,16 +21,11 @@ void copy_row(const StridedDim& dim, uint64_t element_bytes, StridedEnds at) {
     return;
   }
   switch (element_bytes) {
-    case 1:
-      return copy_elements<1>(dim, at);
-    case 2:
-      return copy_elements<2>(dim, at);
-    case 4:
-      return copy_elements<4>(dim, at);
-    case 8:
-      return copy_elements<8>(dim, at);
-    default:
-      return copy_elements<16>(dim, at);
+    case 1: return copy_elements<1>(dim, at);
+    case 2: return copy_elements<2>(dim, at);
+    case 4: return copy_elements<4>(dim, at);
+    case 8: return copy_elements<8>(dim, at);
+    default: return copy_elements<16>(dim, at);
   }
 }
 

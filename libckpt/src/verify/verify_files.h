@@ -7,7 +7,6 @@
 #include <ckpt/hash.h>
 #include <ckpt/verify.h>
 
-
 namespace ckpt {
 
 // What a file of a checkpoint is to verify().

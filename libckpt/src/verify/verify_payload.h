@@ -69,8 +69,7 @@ class PayloadVerifier {
   void add_to(std::vector<Job>& jobs, size_t payload, uint64_t job_bytes) const;
   Job whole_file(size_t file, std::span<const size_t> payloads) const;
   void run_job(const Job& job, std::span<std::byte> slab);
-  void read(const OpenedFile& file, const Run& run, std::span<std::byte> slice,
-            Sha256Stream* hash);
+  void read(const OpenedFile& file, const Run& run, std::span<std::byte> slice, Sha256Stream* hash);
   void compare_hash(const VerifiedFile& file, const Sha256& actual);
   void take(size_t payload, uint64_t offset_bytes, std::span<const std::byte> bytes);
   void compare_all();

@@ -46,8 +46,7 @@ uint32_t WindowSum::finish() {
   return crc_;
 }
 
-WindowSums WindowComposer::compose(const Window& window, size_t number,
-                                   std::span<std::byte> out) {
+WindowSums WindowComposer::compose(const Window& window, size_t number, std::span<std::byte> out) {
   bytes_ = WindowBytes(window.bytes, out);
   sum_ = WindowSum(out);
   sums_ = {};
@@ -131,8 +130,8 @@ void WindowComposer::put_record(const Archive& archive, size_t member, WindowByt
   const RecordPlan& plan = archive.plans[r];
   const uint64_t part_offset_bytes = plan.offset_bytes + part.offset_bytes;
   const uint64_t own_end_bytes = piece().closes ? 0 : piece().own.end_bytes();
-  const uint64_t own_bytes = std::min(
-      std::max(own_end_bytes, part_offset_bytes) - part_offset_bytes, part.memory.size());
+  const uint64_t own_bytes =
+      std::min(std::max(own_end_bytes, part_offset_bytes) - part_offset_bytes, part.memory.size());
   const auto own = part.memory.first(static_cast<size_t>(own_bytes));
   if (!own.empty()) put_own(archive, member, {part.offset_bytes, own});
   const auto rest = part.memory.subspan(own.size());
@@ -151,12 +150,11 @@ void WindowComposer::put_own(const Archive& archive, size_t member, WindowBytes:
 
 // Tells what a piece has of a record, in bytes of the record, to those who state its checksum.
 void WindowComposer::add_sum(const RecordPlan& plan, ByteRange part, uint32_t crc) {
-  const bool is_whole_file =
-      piece().own.count_bytes == job_.plan.files[window_.file].count_bytes;
+  const bool is_whole_file = piece().own.count_bytes == job_.plan.files[window_.file].count_bytes;
   if (is_whole_file) return;
   const uint64_t after_bytes = record_of(plan).count_bytes - part.end_bytes();
-  sums_.records.push_back({static_cast<size_t>(&plan - job_.plan.records.data()),
-                           crc32_before(crc, after_bytes)});
+  sums_.records.push_back(
+      {static_cast<size_t>(&plan - job_.plan.records.data()), crc32_before(crc, after_bytes)});
 }
 
 const TargetRecord& WindowComposer::record_of(const RecordPlan& plan) const {

@@ -25,7 +25,8 @@ Window WindowMap::window(size_t index) const {
   const Piece& piece = pieces_[number];
   const uint64_t offset_bytes = (index - first_window_[number]) * window_bytes_;
   const uint64_t left_bytes = piece.bytes.count_bytes - offset_bytes;
-  return {number, piece.file,
+  return {number,
+          piece.file,
           {piece.bytes.offset_bytes + offset_bytes, std::min(window_bytes_, left_bytes)}};
 }
 
