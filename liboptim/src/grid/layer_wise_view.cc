@@ -127,6 +127,13 @@ ckpt::Document CommonBuilder::finish() { return builder_.finish_document(root_);
 
 void finish_view(TrainingState& view, CommonBuilder& common, const ckpt::Checkpoint& source) {
   view.common = common.finish();
+  for (ChainedOptimizerState& optimizer : view.chain) {
+    if (optimizer.step_layout != StepLayout::None) continue;
+    const bool in_group = std::ranges::any_of(optimizer.groups, [&](ckpt::NodeId group) {
+      return view.common.tree.value(group).find("step").has_value();
+    });
+    if (in_group) optimizer.step_layout = StepLayout::PerGroup;
+  }
   view.format = source.catalog().format;
   view.folder_name = source.folder().filename().string();
 }
