@@ -359,7 +359,7 @@ def optimizer_rows():
         ("D10 flattened_range of Megatron-Core before 0.15",
          megatron(DIST, bad.edit_metadata(legacy_buffers)), CORRUPT, "flattened_range"),
         ("D10 flat buffers of the ranks (dp_reshardable)",
-         megatron(DIST, bad.edit_metadata(flat_buffers)), UNSUPPORTED, "dp_group_idx_0"),
+         megatron(DIST, bad.edit_metadata(flat_buffers)), CORRUPT, "dp_group_idx_0"),
         ("D10 lists of different length", megatron(TORCH, bad.edit_rank(1, lose_master)), CORRUPT,
          "layer_wise_optimizer_1.pt"),
         ("D11 a rank is missing", megatron(TORCH, lambda r: rank_file(r, 1).unlink()),
