@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import shutil
 import zipfile
@@ -10,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
 from comparing import bytes_of
 from reading import DcpFolder, iteration_folder, load, model_file, rank_file
@@ -74,6 +75,36 @@ def edit_metadata(change: Callable[[Metadata], None]) -> Damage:
         metadata = pickle.loads(path.read_bytes())
         change(metadata)
         path.write_bytes(pickle.dumps(metadata, protocol=4))
+
+    return damage
+
+
+def edit_entries(change: Callable[[MetadataIndex, object], object]) -> Damage:
+    """Every entry of a torch_dist folder as `change` gives it back, laid out anew."""
+
+    def damage(root: Path) -> None:
+        folder = iteration_folder(root)
+        metadata: Metadata = pickle.loads((folder / ".metadata").read_bytes())
+        files: dict[str, list[MetadataIndex]] = {}
+        for index, place in metadata.storage_data.items():
+            files.setdefault(place.relative_path, []).append(index)
+        for name, indices in files.items():
+            stored = (folder / name).read_bytes()
+            written = bytearray()
+            for index in sorted(indices, key=lambda i: metadata.storage_data[i].offset):
+                place = metadata.storage_data[index]
+                entry = stored[place.offset:place.offset + place.length]
+                value = torch.load(io.BytesIO(entry), weights_only=False)
+                changed = change(index, value)
+                if changed is not value:
+                    new = io.BytesIO()
+                    torch.save(changed, new)
+                    entry = new.getvalue()
+                metadata.storage_data[index] = replace(
+                    place, offset=len(written), length=len(entry))
+                written += entry
+            (folder / name).write_bytes(bytes(written))
+        (folder / ".metadata").write_bytes(pickle.dumps(metadata, protocol=4))
 
     return damage
 

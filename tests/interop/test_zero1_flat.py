@@ -3,8 +3,6 @@ that contradict the layout of their run are refused by name, whatever they say."
 
 from __future__ import annotations
 
-import io
-import pickle
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
-from damage import Damage, edit_args, edit_file, edit_metadata, edit_model
+from damage import Damage, edit_args, edit_entries, edit_file, edit_metadata, edit_model
 from parallel_sets import (
     DAMAGED,
     MALFORMED,
@@ -54,36 +52,6 @@ def flat_file(root: Path, rank: str = "00") -> Path:
 
 def in_buffer(change: Callable[[dict], None]) -> Damage:
     return lambda root: edit_file(flat_file(root), lambda tree: change(tree[0][DTYPES]))
-
-
-def edit_entries(change: Callable[[MetadataIndex, object], object]) -> Damage:
-    """Every entry of a torch_dist folder as `change` gives it back, laid out anew."""
-
-    def damage(root: Path) -> None:
-        folder = iteration_folder(root)
-        metadata: Metadata = pickle.loads((folder / ".metadata").read_bytes())
-        files: dict[str, list[MetadataIndex]] = {}
-        for index, place in metadata.storage_data.items():
-            files.setdefault(place.relative_path, []).append(index)
-        for name, indices in files.items():
-            stored = (folder / name).read_bytes()
-            written = bytearray()
-            for index in sorted(indices, key=lambda i: metadata.storage_data[i].offset):
-                place = metadata.storage_data[index]
-                entry = stored[place.offset:place.offset + place.length]
-                value = torch.load(io.BytesIO(entry), weights_only=False)
-                changed = change(index, value)
-                if changed is not value:
-                    new = io.BytesIO()
-                    torch.save(changed, new)
-                    entry = new.getvalue()
-                metadata.storage_data[index] = replace(
-                    place, offset=len(written), length=len(entry))
-                written += entry
-            (folder / name).write_bytes(bytes(written))
-        (folder / ".metadata").write_bytes(pickle.dumps(metadata, protocol=4))
-
-    return damage
 
 
 def in_object(name: str, value: object) -> Damage:
@@ -222,6 +190,10 @@ def without_group(tree: dict) -> None:
     tree["optimizer"]["optimizer"]["param_groups"].pop()
 
 
+def with_state(tree: dict) -> None:
+    tree["optimizer"]["optimizer"]["state"] = {0: {"exp_avg": torch.ones(3)}}
+
+
 def left_over(root: Path) -> None:
     other = iteration_folder(root) / "mp_rank_01"
     other.mkdir()
@@ -247,6 +219,14 @@ FAULTS = (
           r"the masters are not float32, but bfloat16", (UNSUPPORTED,)),
     Fault("no state", FILE, in_buffer(lambda buffer: [buffer.pop(key) for key in (
         "param", "exp_avg", "exp_avg_sq")]), r"holds no state"),
+    Fault("a state called like masters", FILE,
+          in_buffer(lambda buffer: buffer.update(fp32_param=buffer["param"] + 1)),
+          r"'fp32_param' is not a name of optimizer state"),
+    Fault("a state called like two", FILE,
+          in_buffer(lambda buffer: buffer.update({"exp_avg.decoder": buffer["exp_avg"]})),
+          r"'exp_avg\.decoder' is not a name of optimizer state"),
+    Fault("state beside the buffers", FILE, edit_model(with_state),
+          r"/optimizer/optimizer/state.*beside its flat buffers", (UNSUPPORTED,)),
     Fault("no buffer", FILE, lambda root: edit_file(flat_file(root), lambda tree: tree.pop(0)),
           r"holds 0 buffers, expected 1"),
     Fault("a buffer too many", FILE,
@@ -297,6 +277,12 @@ FAULTS = (
     Fault("a bucket beyond all numbers", BUCKETS,
           rename(lambda key: key.replace("bucket_idx_0", "bucket_idx_4294967296")),
           r"not a key of a DistributedOptimizer"),
+    Fault("a number that is written otherwise", BUCKETS,
+          rename(lambda key: key.replace("bucket_idx_0.exp_avg_sq", "bucket_idx_00.exp_avg_sq")),
+          r"bucket_idx_00\.exp_avg_sq.*is not a key of a DistributedOptimizer"),
+    Fault("state beside the buckets", BUCKETS,
+          in_object("optimizer", {"param_groups": [], "state": {0: 1}}),
+          r"/state.*beside its flat buffers", (UNSUPPORTED,)),
     Fault("another model-parallel rank", BUCKETS,
           rename(lambda key: key.replace("dp_group_idx_0", "dp_group_idx_3")),
           r"nothing of model-parallel rank 0"),

@@ -178,6 +178,18 @@ def test_groups_of_another_step_are_found(copied) -> None:
     assert any("different step count" in problem for problem in damage_of(document))
 
 
+def test_a_step_count_that_is_no_number_is_named_in_its_own_place(copied) -> None:
+    def lose_count(common: dict) -> None:
+        for group in common["optimizer"]["optimizer"]["param_groups"]:
+            group["step"] = float("nan")
+
+    root = copied(SOURCE / "ckpt")
+    edit_file(iteration_folder(root) / "common.pt", lose_count)
+    code, document = verify(root)
+    assert code == DAMAGED
+    assert all("the group has the step count NaN" in problem for problem in damage_of(document))
+
+
 def test_groups_are_matched_by_their_settings_not_by_their_order(copied) -> None:
     def swap(common: dict) -> None:
         common["optimizer"]["optimizer"]["param_groups"].reverse()
@@ -210,3 +222,22 @@ def test_a_parameter_without_a_master_is_not_taken_for_sound(copied, tmp_path: P
     saved_again(root, lose_master)
     line = refuse(MALFORMED, "ckpt-convert", root, tmp_path / "a", "--to", "safetensors")
     assert "fp32_param" in line and "is missing" in line
+
+
+@pytest.mark.parametrize("moment", ["exp_avg", "exp_avg_sq"])
+@pytest.mark.parametrize("form", ["whole", "flattened"])
+def test_a_moment_that_no_parameter_has_is_missed(
+    moment: str, form: str, copied, tmp_path: Path
+) -> None:
+    def lose_moment(state: dict) -> None:
+        for key in [key for key in state if key.startswith(f"{STATE}{moment}.")]:
+            del state[key]
+
+    root = copied(SOURCE / "ckpt")
+    if form == "whole":
+        saved_again(root, lose_moment)
+    else:
+        flattened(root, lose_moment)
+    line = refuse(MALFORMED, "ckpt-convert", root, tmp_path / "a", "--to", "safetensors")
+    assert f"{STATE}{moment}." in line and "is missing, which the optimizer keeps" in line
+    assert verify(root)[0] == DAMAGED

@@ -53,6 +53,13 @@ std::vector<ParamGroup> group_params(const ckpt::Value& args, uint32_t expert_pa
 // Throws Corrupt where parameters of one optimizer have different kinds of state.
 void require_same_states(const TrainingState& view);
 
+// Of a parameter that Adam updates: the first of exp_avg and exp_avg_sq that it lacks.
+std::optional<std::string_view> missing_moment(const TrainedParam& param);
+// Throws Corrupt where a parameter lacks one that Adam updates in a DistributedOptimizer: one of
+// those that are marked in the chain, or any.
+void require_moments(const TrainingState& view, const std::vector<ParamGroup>& groups,
+                     bool are_all_distributed);
+
 // Collects `common`: values are carried from several documents into one.
 class CommonBuilder {
  public:

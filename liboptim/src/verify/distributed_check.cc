@@ -45,8 +45,10 @@ class DistributedCheck {
     std::optional<double> first;
     for (size_t i = 0; i < view_.chain.size(); ++i) {
       const auto step = step_of(view_, static_cast<uint32_t>(i));
-      if (!first) first = step;
-      if (!step || *step == *first) continue;
+      if (!first || !step || *step == *first) {
+        if (!first) first = step;
+        continue;
+      }
       find(ckpt::Severity::Damage, "/optimizer/" + std::to_string(i) + "/optimizer/param_groups/0",
            "has a different step count from the optimizers before it",
            "the state may come from different iterations");

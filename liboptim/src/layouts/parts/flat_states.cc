@@ -20,6 +20,11 @@ using ckpt::TensorEntry;
   throw Error(code, {tensor.file, std::nullopt, tensor.key}, std::move(problem));
 }
 
+// Named after its state and its parameter, nothing else has a state's name.
+bool is_state_name(const std::string& state) {
+  return !state.empty() && state.find('.') == state.npos && state != kMasterState;
+}
+
 }  // namespace
 
 void FlatStates::add(uint32_t param, const Piece& piece) {
@@ -44,6 +49,10 @@ void FlatStates::join(uint32_t index) {
     }
   }
   for (const auto& [state, tensor] : first) {
+    if (!is_state_name(state)) {
+      refuse(ErrorCode::Corrupt, tensor.entry(),
+             "'" + ckpt::escaped(state) + "' is not a name of optimizer state");
+    }
     const ckpt::DType dtype = tensor.entry().dtype;
     const bool is_master = state == kDistributedMaster;
     if (is_master ? dtype != ckpt::DType::Float32 : !is_state_dtype(dtype)) {
@@ -70,10 +79,8 @@ void FlatStates::require_states(const TrainedParam& param, const TensorEntry& st
   };
   require(param.master != nullptr, kDistributedMaster);
   if (buffers_.rule_of(param.optimizer) != "adam") return;
-  for (const std::string_view moment : {"exp_avg", "exp_avg_sq"}) {
-    require(std::ranges::find(param.states, moment, &StateTensor::name) != param.states.end(),
-            moment);
-  }
+  const auto moment = missing_moment(param);
+  require(!moment, moment.value_or(""));
 }
 
 TensorRef FlatStates::join_state(uint32_t index, const std::string& state) const {

@@ -57,4 +57,10 @@ void RankGroups::compare_with_other_ranks(const GroupPlace& where, const Stated&
   if (is_empty_group(known->second.group)) known->second = own;
 }
 
+void require_state_in_buffers(const ckpt::Value& inner, const Place& place) {
+  const auto state = inner.find("state");
+  if (!state || (state->is(ckpt::Kind::Dict) && state->item_count() == 0)) return;
+  (place / "state").unsupported("holds state of a DistributedOptimizer beside its flat buffers");
+}
+
 }  // namespace optim

@@ -44,4 +44,8 @@ class RankGroups {
   std::map<GroupPlace, StatedGroup> stated_;
 };
 
+// `inner`: what a DistributedOptimizer states of the optimizer in it, at `place`. Throws
+// Unsupported where it holds state there, beside the flat buffers.
+void require_state_in_buffers(const ckpt::Value& inner, const Place& place);
+
 }  // namespace optim

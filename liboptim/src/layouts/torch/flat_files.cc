@@ -164,6 +164,7 @@ void FlatFiles::read_groups(const std::vector<ParamGroup>& groups) {
     for (uint32_t i = 0; i < stated.states.size(); ++i) {
       const Place& place = stated.places[i];
       const Value inner = member(stated.states[i], "optimizer", place);
+      require_state_in_buffers(inner, place / "optimizer");
       const Value values = list_member(inner, "param_groups", place / "optimizer");
       merged.add_list(
           i, groups,

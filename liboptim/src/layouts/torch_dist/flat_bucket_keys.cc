@@ -18,10 +18,13 @@ constexpr std::string_view kCopyPrefix = "optimizer.distributed.dp_group_idx_";
 // A chain is short; a copy's number is below the ranks of the largest run.
 constexpr uint32_t kNumberMax = 1u << 30;
 
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 // Takes `words` and the number behind them off the text.
 std::optional<uint32_t> take_number(std::string_view words, std::string_view& text) {
   if (!text.starts_with(words)) return std::nullopt;
   const std::string_view digits = text.substr(words.size());
+  if (digits.size() > 1 && digits[0] == '0' && is_digit(digits[1])) return std::nullopt;
   uint32_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error != std::errc() || number > kNumberMax) return std::nullopt;

@@ -241,6 +241,7 @@ class Reader {
   void read_groups(uint32_t rank, uint32_t optimizer, const StoredCopy& copy) {
     const Object inner = read_object(copy, kGroups);
     const Place place{".metadata", inner.key};
+    require_state_in_buffers(inner.value, place);
     groups_.add_list(optimizer, into_.groups,
                      {list_member(inner.value, "param_groups", place), inner.document,
                       place / "param_groups", inner.key});

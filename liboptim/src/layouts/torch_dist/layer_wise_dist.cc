@@ -81,7 +81,7 @@ class Reader {
         view_.chain[param.optimizer].is_distributed = true;
       }
       read_flat_buckets(flat_, {source_, state_, groups, common_, view_});
-      require_states();
+      require_states(groups);
     }
     finish_view(view_, common_, source_);
     return std::move(view_);
@@ -362,12 +362,13 @@ class Reader {
     }
   }
 
-  void require_states() const {
+  void require_states(const std::vector<ParamGroup>& groups) const {
     for (const TrainedParam& param : view_.params) {
       const bool lacks = param.info.requires_grad && !param.master;
       if (lacks) corrupt(state_key(kMasterState, param.info.name), "is missing");
     }
     require_same_states(view_);
+    require_moments(view_, groups, form_ == StateForm::FlattenedRanges);
   }
 
   const ckpt::Checkpoint& source_;
