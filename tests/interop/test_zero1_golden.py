@@ -190,6 +190,42 @@ def test_a_step_count_that_is_no_number_is_named_in_its_own_place(copied) -> Non
     assert all("the group has the step count NaN" in problem for problem in damage_of(document))
 
 
+def groups_in(common: dict) -> list[dict]:
+    return common["optimizer"]["optimizer"]["param_groups"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    (
+        (lambda common: groups_in(common)[1].pop("step"), "is missing, although another group"),
+        (lambda common: groups_in(common)[1].update(step="x"), "is not a number"),
+        (lambda common: common["optimizer"]["optimizer"].update(state={"common_step": 9}),
+         "is not the step count of the group's parameters"),
+    ),
+    ids=("missing", "text", "contradicted"),
+)
+def test_each_group_has_the_step_count_of_its_optimizer(
+    change: Change, said: str, copied
+) -> None:
+    root = copied(SOURCE / "ckpt")
+    edit_file(iteration_folder(root) / "common.pt", change)
+    code, document = verify(root)
+    assert code == DAMAGED
+    assert any(said in problem for problem in damage_of(document)), damage_of(document)
+
+
+def test_an_optimizer_without_a_step_count_is_not_proven(copied) -> None:
+    def lose_counts(common: dict) -> None:
+        for group in groups_in(common):
+            del group["step"]
+
+    root = copied(SOURCE / "ckpt")
+    edit_file(iteration_folder(root) / "common.pt", lose_counts)
+    code, document = verify(root)
+    assert code == SOUND
+    assert [left["what"] for left in document["not_proven"]] == ["the step count of optimizer 0"]
+
+
 def test_groups_are_matched_by_their_settings_not_by_their_order(copied) -> None:
     def swap(common: dict) -> None:
         common["optimizer"]["optimizer"]["param_groups"].reverse()

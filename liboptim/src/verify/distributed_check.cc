@@ -1,5 +1,6 @@
 #include "verify/distributed_check.h"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -90,6 +91,52 @@ class DistributedCheck {
   bool content_is_described_ = false;  // as since 0.14
 };
 
+// A parameter's group, and whether moments average over steps.
+struct Grouped {
+  std::set<uint32_t> groups;  // with parameters
+  bool has_moments = false;
+};
+Grouped groups_of(const TrainingState& view, uint32_t optimizer) {
+  Grouped found;
+  for (const TrainedParam& param : view.params) {
+    if (!param.info.requires_grad || param.optimizer != optimizer) continue;
+    found.groups.insert(param.group);
+    found.has_moments |=
+        std::ranges::find(param.states, "exp_avg", &StateTensor::name) != param.states.end();
+  }
+  return found;
+}
+
+// The steps that groups state: where one does, all do, and none contradicts what parameters count.
+void check_group_steps(const TrainingState& view, uint32_t optimizer, VerifyReport& report) {
+  const ChainedOptimizerState& of = view.chain[optimizer];
+  const Grouped grouped = groups_of(view, optimizer);
+  const std::string name = "optimizer " + std::to_string(optimizer);
+  if (of.step_layout == StepLayout::None && grouped.has_moments) {
+    report.not_proven.push_back({"the step count of " + name,
+                                 "there is none, and Adam's first steps differ from later ones"});
+    return;
+  }
+  const auto counted = step_of(view, optimizer);
+  for (const uint32_t group : grouped.groups) {
+    if (group >= of.groups.size()) continue;
+    const Value settings = view.common.tree.value(of.groups[group]);
+    const auto step = number_of(settings, "step");
+    const bool must_have = of.step_layout == StepLayout::PerGroup || settings.find("step");
+    if (!must_have || (step && (of.step_layout == StepLayout::PerGroup || step == counted)))
+      continue;
+    report.findings.findings.push_back(
+        {ckpt::CheckKind::Meaning,
+         ckpt::Severity::Damage,
+         {.file = {},
+          .key = "optimizer." + std::to_string(optimizer) + "/param_groups/" +
+                 std::to_string(group) + "/step"},
+         !settings.find("step") ? "is missing, although another group of the optimizer has it"
+         : !step                ? "is not a number"
+                                : "is not the step count of the group's parameters"});
+  }
+}
+
 template <typename Number>
 std::optional<double> number_in(const std::string& bytes) {
   Number number;
@@ -124,6 +171,9 @@ std::optional<double> step_of(const TrainingState& view, uint32_t optimizer) {
 
 void check_distributed_optimizers(const TrainingState& view, const ckpt::Checkpoint& checkpoint,
                                   VerifyReport& report) {
+  for (uint32_t i = 0; i < view.chain.size(); ++i) {
+    if (view.chain[i].is_distributed) check_group_steps(view, i, report);
+  }
   if (!is_in_flat_buffers(view) || view.format != ckpt::Format::TorchDist) return;
   DistributedCheck(view, checkpoint, report).run();
 }
