@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from comparing import bytes_of, first_difference
 from parallel_pairs import SAMPLE, Pair, Set, Sizes, all_pairs
-from programs import BIN, FIXTURES, Outcome, refuse, run
+from programs import BIN, FIXTURES, Outcome, refuse, run, succeed
 
 PACKED = FIXTURES / "parallel"
 ARCHIVES = (
@@ -82,6 +82,13 @@ def state_differences(ours: dict, theirs: dict) -> list[str]:
 def expect_none(differences: list[str]) -> None:
     if differences:
         pytest.fail(f"{len(differences)} differences, the first: {differences[0]}")
+
+
+def check_logical_state(folder: Path, tmp_path: Path) -> None:
+    """What --to safetensors gives of a set, against the live objects that were recorded."""
+    made = tmp_path / "state.safetensors"
+    succeed("ckpt-convert", folder / "ckpt", made, "--to", "safetensors")
+    expect_none(state_differences(load_file(made), recorded_state(folder)))
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 from parallel_pairs import Set, all_sets
-from parallel_sets import expect_none, needs_sets, recorded_state, state_differences
-from programs import logical_digest, succeed
+from parallel_sets import check_logical_state, needs_sets
+from programs import logical_digest
 
 pytestmark = needs_sets
 NAMES = [s.name for s in all_sets()] + [
@@ -24,9 +23,7 @@ NAMES = [s.name for s in all_sets()] + [
 def test_the_logical_state_is_that_of_the_live_objects(
     name: str, sets: Path, tmp_path: Path
 ) -> None:
-    made = tmp_path / "state.safetensors"
-    succeed("ckpt-convert", sets / name / "ckpt", made, "--to", "safetensors")
-    expect_none(state_differences(load_file(made), recorded_state(sets / name)))
+    check_logical_state(sets / name, tmp_path)
 
 
 def in_both_containers() -> list[tuple[Set, Set]]:

@@ -16,6 +16,7 @@ from parallel_sets import (
     MALFORMED,
     SOUND,
     UNSUPPORTED,
+    check_logical_state,
     expect_none,
     needs_sets,
     recorded_state,
@@ -39,9 +40,7 @@ def test_every_set_of_these_forms_is_in_the_table(sets: Path) -> None:
 def test_the_logical_state_is_that_of_the_live_objects(
     name: str, sets: Path, tmp_path: Path
 ) -> None:
-    made = tmp_path / "state.safetensors"
-    succeed("ckpt-convert", sets / name / "ckpt", made, "--to", "safetensors")
-    expect_none(state_differences(load_file(made), recorded_state(sets / name)))
+    check_logical_state(sets / name, tmp_path)
 
 
 def owned_elements(recorded: list[dict]) -> set[tuple]:

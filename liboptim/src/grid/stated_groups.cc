@@ -17,19 +17,13 @@ struct Identity {
   bool operator==(const Identity&) const = default;
 };
 
-std::optional<double> number_of(const Value& group, std::string_view key) {
-  const auto value = group.find(key);
-  if (!value || !(value->is(Kind::Int) || value->is(Kind::Float))) return std::nullopt;
-  return value->as_float();
-}
-
 bool flag_of(const Value& group, std::string_view key) {
   const auto value = group.find(key);
   return value && value->is(Kind::Bool) && value->as_bool();
 }
 
 Identity identity_of(const Value& group) {
-  return {number_of(group, "wd_mult").value_or(1), number_of(group, "lr_mult").value_or(1),
+  return {number_in(group, "wd_mult").value_or(1), number_in(group, "lr_mult").value_or(1),
           flag_of(group, "is_expert_parallel"), flag_of(group, "is_decoupled_lr")};
 }
 
@@ -40,6 +34,12 @@ Identity identity_of(const ParamGroup& group, bool says_decoupled) {
 }
 
 }  // namespace
+
+std::optional<double> number_in(const Value& group, std::string_view key) {
+  const auto value = group.find(key);
+  if (!value || !(value->is(Kind::Int) || value->is(Kind::Float))) return std::nullopt;
+  return value->as_float();
+}
 
 std::vector<size_t> match_stated_groups(std::span<const Value> stated,
                                         std::span<const ParamGroup> groups) {

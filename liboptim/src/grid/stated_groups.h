@@ -1,12 +1,17 @@
 #pragma once
 
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include <ckpt/value.h>
 #include <optim/param_group.h>
 
 namespace optim {
+
+// A number of a group's dict; nullopt where there is none.
+std::optional<double> number_in(const ckpt::Value& group, std::string_view key);
 
 // Which of the groups that an optimizer states belongs to which group of the model's parameters:
 // [group] a place in `stated`, dicts. By wd_mult, lr_mult, is_expert_parallel and is_decoupled_lr,

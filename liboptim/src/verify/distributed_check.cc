@@ -1,25 +1,19 @@
 #include "verify/distributed_check.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "args/common_state.h"
+#include "grid/stated_groups.h"
+#include "verify/step_number.h"
 
 namespace optim {
 namespace {
 
-using ckpt::Kind;
 using ckpt::Value;
-
-std::optional<double> number_of(const Value& group, std::string_view key) {
-  const auto value = group.find(key);
-  const bool is_number = value && (value->is(Kind::Int) || value->is(Kind::Float));
-  return is_number ? std::optional(value->as_float()) : std::nullopt;
-}
 
 class DistributedCheck {
  public:
@@ -63,7 +57,7 @@ class DistributedCheck {
     for (const ChainedOptimizerState& optimizer : view_.chain) {
       std::set<double> decays;
       for (const ckpt::NodeId group : optimizer.groups) {
-        decays.insert(number_of(view_.common.tree.value(group), "weight_decay").value_or(0));
+        decays.insert(number_in(view_.common.tree.value(group), "weight_decay").value_or(0));
       }
       if (decays.size() < 2) continue;
       return find(
@@ -121,7 +115,7 @@ void check_group_steps(const TrainingState& view, uint32_t optimizer, VerifyRepo
   for (const uint32_t group : grouped.groups) {
     if (group >= of.groups.size()) continue;
     const Value settings = view.common.tree.value(of.groups[group]);
-    const auto step = number_of(settings, "step");
+    const auto step = number_in(settings, "step");
     const bool must_have = of.step_layout == StepLayout::PerGroup || settings.find("step");
     if (!must_have || (step && (of.step_layout == StepLayout::PerGroup || step == counted)))
       continue;
@@ -137,14 +131,6 @@ void check_group_steps(const TrainingState& view, uint32_t optimizer, VerifyRepo
   }
 }
 
-template <typename Number>
-std::optional<double> number_in(const std::string& bytes) {
-  Number number;
-  if (bytes.size() != sizeof number) return std::nullopt;
-  std::memcpy(&number, bytes.data(), sizeof number);
-  return static_cast<double>(number);
-}
-
 }  // namespace
 
 bool is_in_flat_buffers(const TrainingState& view) {
@@ -154,17 +140,9 @@ bool is_in_flat_buffers(const TrainingState& view) {
 std::optional<double> step_of(const TrainingState& view, uint32_t optimizer) {
   const ChainedOptimizerState& of = view.chain.at(optimizer);
   if (of.step_layout == StepLayout::PerParamNumber) return static_cast<double>(of.step_number);
-  if (of.step_layout == StepLayout::PerParam) {
-    switch (of.step_dtype) {
-      case ckpt::DType::Float32: return number_in<float>(of.step_bytes);
-      case ckpt::DType::Float64: return number_in<double>(of.step_bytes);
-      case ckpt::DType::Int32: return number_in<int32_t>(of.step_bytes);
-      case ckpt::DType::Int64: return number_in<int64_t>(of.step_bytes);
-      default: return std::nullopt;
-    }
-  }
+  if (of.step_layout == StepLayout::PerParam) return step_number(of.step_dtype, of.step_bytes);
   for (const ckpt::NodeId group : of.groups) {
-    if (const auto step = number_of(view.common.tree.value(group), "step")) return step;
+    if (const auto step = number_in(view.common.tree.value(group), "step")) return step;
   }
   return std::nullopt;
 }

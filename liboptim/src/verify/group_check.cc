@@ -1,7 +1,6 @@
 #include "verify/group_check.h"
 
 #include <cmath>
-#include <cstring>
 #include <iomanip>
 #include <map>
 #include <sstream>
@@ -13,6 +12,7 @@
 #include "layouts/group_search.h"
 #include "state/group_compare.h"
 #include "state/value_compare.h"
+#include "verify/step_number.h"
 
 namespace optim {
 namespace {
@@ -20,27 +20,13 @@ namespace {
 using ckpt::Kind;
 using ckpt::Value;
 
-template <typename Number>
-std::optional<double> number_of(const std::string& bytes) {
-  Number number;
-  if (bytes.size() != sizeof number) return std::nullopt;
-  std::memcpy(&number, bytes.data(), sizeof number);
-  return static_cast<double>(number);
-}
-
 // A step count of the types in which optimizers keep it; `bytes`: the element of a tensor.
 std::optional<double> number_in(const Value& step, const std::optional<std::string>& bytes) {
   if (step.is(Kind::Int)) return static_cast<double>(step.as_int());
   if (step.is(Kind::Float)) return step.as_float();
   const auto tensor = ckpt::as_tensor(step);
   if (!tensor || !bytes) return std::nullopt;
-  switch (tensor->dtype) {
-    case ckpt::DType::Float32: return number_of<float>(*bytes);
-    case ckpt::DType::Float64: return number_of<double>(*bytes);
-    case ckpt::DType::Int32: return number_of<int32_t>(*bytes);
-    case ckpt::DType::Int64: return number_of<int64_t>(*bytes);
-    default: return std::nullopt;
-  }
+  return step_number(tensor->dtype, *bytes);
 }
 
 bool is_count(double number) {
