@@ -165,7 +165,7 @@ int run_conversion(const Conversion& run, const ConversionOptions& given, optim:
   const ConversionOrder order{options.source, options.target(), std::move(all)};
   const optim::ConvertReport report = run_or_hint(run, order, console);
   for (const std::string& warning : report.warnings) console.warn(warning);
-  if (!console.options().json) {
+  if (!console.options().json && !console.options().quiet) {
     for (const std::string& line : grids) console.print_text(line);
   }
   print_conversion(console, options, report);

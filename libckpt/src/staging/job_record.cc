@@ -41,10 +41,19 @@ std::string checksum_of(std::string_view text) {
   return hex(crc32(std::as_bytes(std::span(text))));
 }
 
+// [path, offset, count, crc, [crc of each record, ...]]. Not as a JSON array of nlohmann's: where
+// there is no memory, destroying that ends the process (codec/strict_json.h).
 std::string line_of(const FinishedPiece& piece) {
-  const auto fields = json::array({piece.path, piece.bytes.offset_bytes, piece.bytes.count_bytes,
-                                   piece.crc32, piece.record_crcs});
-  const std::string text = fields.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string text = "[" + json(piece.path).dump(-1, ' ', false, json::error_handler_t::replace);
+  for (const uint64_t number :
+       {piece.bytes.offset_bytes, piece.bytes.count_bytes, uint64_t{piece.crc32}}) {
+    text += "," + std::to_string(number);
+  }
+  text += ",[";
+  for (const uint32_t crc : piece.record_crcs) {
+    text += (text.back() == '[' ? "" : ",") + std::to_string(crc);
+  }
+  text += "]]";
   return "piece " + checksum_of(text) + " " + text + "\n";
 }
 

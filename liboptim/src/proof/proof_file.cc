@@ -18,7 +18,6 @@ namespace optim {
 namespace {
 
 using nlohmann::json;
-using nlohmann::ordered_json;
 
 constexpr int kSchemaVersion = 1;
 constexpr size_t kDigestDigits = 64;
@@ -26,30 +25,56 @@ constexpr size_t kDigestDigits = 64;
 // Names of a file may be any bytes; JSON holds UTF-8 alone.
 std::string json_text(const std::string& text) { return ckpt::escaped(text); }
 
-ordered_json to_json(const ParallelSizes& sizes) {
-  return {{"tensor_parallel", sizes.tensor_parallel},
-          {"pipeline_parallel", sizes.pipeline_parallel},
-          {"virtual_pipeline_parallel", sizes.virtual_pipeline_parallel},
-          {"context_parallel", sizes.context_parallel},
-          {"data_parallel", sizes.data_parallel},
-          {"expert_parallel", sizes.expert_parallel},
-          {"expert_tensor_parallel", sizes.expert_tensor_parallel},
-          {"world_size", sizes.world()}};
+// The text is put together here: where there is no memory, destroying an array or an object of
+// nlohmann's ends the process.
+std::string quoted(const std::string& text) { return json(json_text(text)).dump(); }
+
+std::string field(const char* key, const std::string& value) {
+  return "\"" + std::string(key) + "\": " + value;
+}
+std::string field(const char* key, uint64_t value) { return field(key, std::to_string(value)); }
+std::string field(const char* key, bool value) {
+  return field(key, std::string(value ? "true" : "false"));
+}
+std::string null_or_quoted(const std::string& text) { return text.empty() ? "null" : quoted(text); }
+
+// Lines between two brackets, which are indented by so many blanks, and the lines by one more.
+std::string block(const char* brackets, const std::vector<std::string>& lines, size_t indent) {
+  if (lines.empty()) return std::string(brackets, 2);
+  std::string text(1, brackets[0]);
+  for (const std::string& line : lines) {
+    text += (text.size() == 1 ? "\n" : ",\n") + std::string(indent + 1, ' ') + line;
+  }
+  return text + "\n" + std::string(indent, ' ') + brackets[1];
 }
 
-ordered_json to_json(const ProofSide& side) {
-  ordered_json states = ordered_json::array();
+std::string text_of(const ParallelSizes& sizes, size_t indent) {
+  return block("{}",
+               {field("tensor_parallel", uint64_t{sizes.tensor_parallel}),
+                field("pipeline_parallel", uint64_t{sizes.pipeline_parallel}),
+                field("virtual_pipeline_parallel", uint64_t{sizes.virtual_pipeline_parallel}),
+                field("context_parallel", uint64_t{sizes.context_parallel}),
+                field("data_parallel", uint64_t{sizes.data_parallel}),
+                field("expert_parallel", uint64_t{sizes.expert_parallel}),
+                field("expert_tensor_parallel", uint64_t{sizes.expert_tensor_parallel}),
+                field("world_size", uint64_t{sizes.world()})},
+               indent);
+}
+
+std::string text_of(const ProofSide& side) {
+  std::vector<std::string> states;
   for (const StateCount& count : side.states) {
-    states.push_back({{"state", json_text(count.state)},
-                      {"experts", count.is_of_experts},
-                      {"tensors", count.tensor_count},
-                      {"elements", count.element_count}});
+    states.push_back("{" + field("state", quoted(count.state)) + ", " +
+                     field("experts", count.is_of_experts) + ", " +
+                     field("tensors", count.tensor_count) + ", " +
+                     field("elements", count.element_count) + "}");
   }
-  ordered_json document = {{"format", name(side.format)}, {"sizes", to_json(side.grid.sizes)}};
+  std::vector<std::string> lines = {field("format", quoted(std::string(name(side.format)))),
+                                    field("sizes", text_of(side.grid.sizes, 2))};
   const std::string& layout = side.grid.pipeline.pipeline_model_parallel_layout;
-  if (!layout.empty()) document["pipeline_layout"] = json_text(layout);
-  document["states"] = std::move(states);
-  return document;
+  if (!layout.empty()) lines.push_back(field("pipeline_layout", quoted(layout)));
+  lines.push_back(field("states", block("[]", states, 2)));
+  return block("{}", lines, 1);
 }
 
 [[noreturn]] void corrupt(const std::string& file, const char* key, const std::string& problem) {
@@ -116,25 +141,22 @@ Promise parse_promise(const json& root, const std::string& file) {
 }  // namespace
 
 std::string text_of(const Proof& proof) {
-  ordered_json losses = ordered_json::array();
+  std::vector<std::string> losses;
   for (const ckpt::NotCarried& lost : proof.not_carried) {
-    losses.push_back({{"what", json_text(lost.what)},
-                      {"reason", json_text(lost.reason)},
-                      {"changed", lost.is_changed}});
+    losses.push_back("{" + field("what", quoted(lost.what)) + ", " +
+                     field("reason", quoted(lost.reason)) + ", " +
+                     field("changed", lost.is_changed) + "}");
   }
-  const auto or_null = [](const std::string& value) {
-    return value.empty() ? ordered_json(nullptr) : ordered_json(json_text(value));
-  };
-  ordered_json document;
-  document["schema_version"] = kSchemaVersion;
-  document["tool"] = "shardwise " SHARDWISE_VERSION;
-  document["folder"] = or_null(proof.folder);
-  document["source"] = to_json(proof.source);
-  document["target"] = to_json(proof.target);
-  document["masters_proven"] = proof.masters_proven;
-  document["logical_digest"] = or_null(proof.logical_digest);
-  document["not_carried"] = std::move(losses);
-  return document.dump(1) + "\n";
+  return block(
+             "{}",
+             {field("schema_version", uint64_t{kSchemaVersion}),
+              field("tool", quoted("shardwise " SHARDWISE_VERSION)),
+              field("folder", null_or_quoted(proof.folder)), field("source", text_of(proof.source)),
+              field("target", text_of(proof.target)), field("masters_proven", proof.masters_proven),
+              field("logical_digest", null_or_quoted(proof.logical_digest)),
+              field("not_carried", block("[]", losses, 1))},
+             0) +
+         "\n";
 }
 
 std::optional<Promise> promise_of(const ckpt::Checkpoint& checkpoint) {
