@@ -4,8 +4,7 @@
 #include <ckpt/error.h>
 
 #include "layouts/parts/rank_groups.h"
-#include "layouts/torch/rank_items.h"
-#include "layouts/torch/step_counter.h"
+#include "layouts/torch/placed_value.h"
 #include "state/group_compare.h"
 
 namespace optim {
@@ -20,7 +19,7 @@ constexpr const char* kLayoutHint =
     "args (overlap_grad_reduce, ddp_bucket_size, ddp_num_buckets, sizes) may not be those of the "
     "run that wrote the file, or some of its parameters are frozen";
 
-// Of the list that a chain of optimizers is, the one at this place; alone it is no list.
+// A chain of optimizers is a list, of which this is one; an optimizer alone stands without a list.
 Value state_in_chain(const Value& root, const Place& place, size_t index, size_t count) {
   if (count == 1) {
     if (!root.is(Kind::Dict)) place.corrupt("is not the state of one DistributedOptimizer");
@@ -147,11 +146,9 @@ const FlatTensors& FlatFiles::tensors_at(const Value& value, const Place& place,
 // Every rank states those of all optimizers.
 void FlatFiles::read_groups(const std::vector<ParamGroup>& groups) {
   RankGroups merged(into_.common, into_.view);
-  RankItems items(source_.checkpoint);
-  uint32_t rank_count = 0;
+  RankItems items(equal_items_of(source_.checkpoint));
   for (const WorldRank& rank : source_.ranks) {
     if (!rank.writes_model) continue;
-    ++rank_count;
     const ckpt::Document& document = source_.document(rank.model_file());
     const Place root{rank.model_file(), ""};
     const RankOptimizers stated =
@@ -174,8 +171,7 @@ void FlatFiles::read_groups(const std::vector<ParamGroup>& groups) {
                 {"state", "param_groups"});
     }
   }
-  items.settle(rank_count, into_.common, into_.view);
-  StepCounter().finish(into_.common, into_.view);
+  items.settle(into_.common, into_.view);
 }
 
 }  // namespace optim

@@ -103,13 +103,11 @@ class Reader {
     const Placement placement(view_, view_.grid);
     const RankDeals deals(view_, placement, groups, {is_sharded_, OwnershipPolicy::PingPong});
     TorchOptimizers optimizers(source_, deals, {view_, common_, parts_});
-    uint32_t rank_count = 0;
     for (const WorldRank& rank : source_.ranks) {
       if (!is_sharded_ && !rank.writes_model) continue;
       read_rank(rank, optimizers);
-      ++rank_count;
     }
-    optimizers.finish(rank_count);
+    optimizers.finish();
   }
 
   void read_rank(const WorldRank& rank, TorchOptimizers& optimizers) const {

@@ -8,7 +8,6 @@
 
 #include "grid/placement.h"
 #include "layouts/target/tensor_attributes.h"
-#include "layouts/torch/rank_items.h"
 #include "model/stage_names.h"
 
 namespace optim {

@@ -8,7 +8,7 @@
 
 #include "grid/layer_wise_view.h"
 #include "layouts/parts/tensor_parts.h"
-#include "layouts/torch/rank_items.h"
+#include "layouts/torch/placed_value.h"
 #include "layouts/torch/torch_source.h"
 #include "model/stage_names.h"
 

@@ -31,7 +31,7 @@ TorchOptimizers::TorchOptimizers(const TorchSource& source, const RankDeals& dea
     : source_(source),
       deals_(deals),
       into_(into),
-      rank_items_(source.checkpoint),
+      rank_items_(equal_items_of(source.checkpoint)),
       groups_(into.common, into.view) {}
 
 void TorchOptimizers::read(const RankState& state) {
@@ -188,8 +188,8 @@ void TorchOptimizers::read_state(const RankState& state, uint32_t param, const s
   add_tensor(state, param, name, place);
 }
 
-void TorchOptimizers::finish(uint32_t rank_count) {
-  rank_items_.settle(rank_count, into_.common, into_.view);
+void TorchOptimizers::finish() {
+  rank_items_.settle(into_.common, into_.view);
   steps_.finish(into_.common, into_.view);
 }
 

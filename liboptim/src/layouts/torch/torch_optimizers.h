@@ -9,7 +9,7 @@
 #include "grid/rank_deals.h"
 #include "layouts/parts/rank_groups.h"
 #include "layouts/parts/tensor_parts.h"
-#include "layouts/torch/rank_items.h"
+#include "layouts/torch/placed_value.h"
 #include "layouts/torch/step_counter.h"
 #include "layouts/torch/torch_source.h"
 
@@ -36,9 +36,8 @@ class TorchOptimizers {
     Place place;
   };
   void read(const RankState& state);
-  // When all ranks have been read: step counts, and what is not every rank's. `rank_count`: of the
-  // ranks that were read.
-  void finish(uint32_t rank_count);
+  // When all ranks have been read: step counts, and what is not every rank's.
+  void finish();
 
  private:
   using Groups = std::vector<std::vector<HeldEntry>>;

@@ -121,7 +121,6 @@ class Reader {
       if (!(*groups)[i].is(Kind::Dict))
         state_.corrupt(pointer + "/optimizer/param_groups", "is not a dict");
       out.groups.push_back(common_.carry((*groups)[i], document_));
-      if ((*groups)[i].find("step")) out.step_layout = StepLayout::PerGroup;
     }
     read_common_step(*inner, pointer + "/optimizer/state/" + std::string(kCommonStep), out);
   }

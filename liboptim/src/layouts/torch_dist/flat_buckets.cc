@@ -10,6 +10,7 @@
 #include "grid/flat_buffers.h"
 #include "grid/rank_files.h"
 #include "layouts/parts/rank_groups.h"
+#include "layouts/parts/rank_items.h"
 #include "layouts/torch_dist/store_errors.h"
 #include "layouts/torch_dist/store_objects.h"
 #include "state/args_of_state.h"
@@ -44,15 +45,10 @@ std::vector<TensorEntry> tensors_of(const Document& document, const Value& value
   return tensors;
 }
 
-struct Placed {
-  const Document& document;
-  Value value;
-};
-bool are_equal(const Placed& a, const Placed& b, const ckpt::Checkpoint& source) {
+bool are_equal(const RankItems::Stated& a, const RankItems::Stated& b,
+               const ckpt::Checkpoint& source) {
   if (first_difference(a.value, b.value)) return false;
-  const auto tensors_a = tensors_of(a.document, a.value),
-             tensors_b = tensors_of(b.document, b.value);
-  return std::ranges::equal(tensors_a, tensors_b,
+  return std::ranges::equal(tensors_of(*a.document, a.value), tensors_of(*b.document, b.value),
                             [&](const TensorEntry& one, const TensorEntry& other) {
                               return ckpt::same_bytes(one, source, other, source);
                             });
@@ -84,7 +80,8 @@ class Reader {
         buffers_(buffers),
         into_(into),
         states_(into.source, buffers, into.view),
-        groups_(into.common, into.view) {}
+        groups_(into.common, into.view),
+        items_([&into](const auto& a, const auto& b) { return are_equal(a, b, into.source); }) {}
 
   void run() {
     for (const WorldRank& rank : ranks_of(into_.view.grid)) {
@@ -95,23 +92,10 @@ class Reader {
       corrupt(copy.prefix, "is not of a model-parallel rank of the run that args describe");
     }
     states_.join();
-    settle_items();
+    items_.settle(into_.common, into_.view);
   }
 
  private:
-  // What a copy states of an optimizer beside its groups.
-  struct Stated {
-    uint32_t rank;
-    const Document* document;
-    Value value;
-  };
-  struct ItemKey {
-    uint32_t optimizer;
-    bool is_inner;
-    std::string key;
-    auto operator<=>(const ItemKey&) const = default;
-  };
-
   // The first of the ranks that share a copy's buffers stands for all.
   void read_copy(const WorldRank& rank, uint32_t optimizer) {
     if (optimizer >= into_.view.chain.size()) return;  // an error of its own
@@ -246,49 +230,16 @@ class Reader {
                      {list_member(inner.value, "param_groups", place), inner.document,
                       place / "param_groups", inner.key});
     for (size_t i = 0; i < inner.value.item_count(); ++i) {
-      const auto [key, value] = inner.value.item(i);
-      if (!key.is(Kind::Str)) corrupt(inner.key, "a key is not a string");
-      if (key.text() == "param_groups" || key.text() == "state") continue;
-      items_[{optimizer, true, std::string(key.text())}].push_back({rank, &inner.document, value});
+      if (!inner.value.item(i).first.is(Kind::Str)) corrupt(inner.key, "a key is not a string");
     }
+    items_.add({rank, optimizer, true, inner.document, inner.value, place},
+               {"param_groups", "state"});
     for (const auto& [item, entry] : copy.objects) {
       if (item == kGroups || item == kSizes || item == kUnpaddedSizes) continue;
       const Object object = read_object(copy, item);
-      items_[{optimizer, false, item}].push_back({rank, &object.document, object.value});
+      items_.add(optimizer, item,
+                 {rank, &object.document, object.value, {".metadata", object.key}});
     }
-  }
-
-  // What all copies state equally belongs to the optimizer, what only some state, or each
-  // otherwise, to their ranks.
-  void settle_items() {
-    for (const auto& [key, stated] : items_) {
-      ChainedOptimizerState& optimizer = into_.view.chain[key.optimizer];
-      const auto carry = [&](const Stated& one) {
-        return into_.common.carry(one.value, *one.document);
-      };
-      if (is_one_value(key.optimizer, stated)) {
-        (key.is_inner ? optimizer.inner_others : optimizer.others)
-            .emplace_back(key.key, carry(stated.front()));
-        continue;
-      }
-      RankItem item{rank_item_name(key.optimizer, key.is_inner, key.key),
-                    key.key,
-                    key.optimizer,
-                    key.is_inner,
-                    {}};
-      for (const Stated& one : stated) item.values.emplace_back(one.rank, carry(one));
-      into_.view.rank_items.push_back(std::move(item));
-    }
-  }
-
-  bool is_one_value(uint32_t optimizer, const std::vector<Stated>& stated) const {
-    const auto copy_count = std::ranges::count_if(
-        copies_, [&](const auto& copy) { return copy.first.first == optimizer; });
-    return static_cast<size_t>(copy_count) == stated.size() &&
-           std::ranges::all_of(stated, [&](const Stated& one) {
-             return are_equal({*stated[0].document, stated[0].value}, {*one.document, one.value},
-                              into_.source);
-           });
   }
 
   const std::map<FlatBuckets::Place, StoredCopy>& copies_;
@@ -298,7 +249,7 @@ class Reader {
   FlatStates states_;
   RankGroups groups_;
   std::set<const StoredCopy*> seen_;
-  std::map<ItemKey, std::vector<Stated>> items_;
+  RankItems items_;
 };
 
 }  // namespace
