@@ -60,14 +60,12 @@ Proven proven_by(const optim::ConvertReport& report) {
 // Of each state: the elements in the source and in the result.
 json conservation_json(const optim::ConvertReport& report) {
   json list = json::array();
-  for (const optim::StateCount& count : report.states) {
-    const auto source = std::ranges::find_if(report.source_states, [&](const auto& other) {
-      return other.state == count.state && other.is_of_experts == count.is_of_experts;
-    });
+  for (size_t i = 0; i < report.states.size(); ++i) {
+    const optim::StateCount& count = report.states[i];
     list.push_back({{"state", json_text(count.state)},
                     {"experts", count.is_of_experts},
                     {"tensors", count.tensor_count},
-                    {"source_elements", source->element_count},
+                    {"source_elements", report.source_states[i].element_count},
                     {"elements", count.element_count}});
   }
   return list;

@@ -42,7 +42,7 @@ struct ConvertReport : ckpt::ConvertReport {
   bool layer_wise = false;
   RunGrid source_grid, target_grid;  // layer-wise only
   // Of what this call published: the elements of the source, and those that were found in the
-  // result.
+  // result, of the same states in one order.
   std::vector<StateCount> source_states, states;  // layer-wise only
   std::vector<AmbiguousParam> ambiguous;          // layer-wise only
   // Every 16-bit weight of the result is its fp32 master, rounded.

@@ -18,20 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-ckpt::ExecuteOptions named_steps(const ckpt::ConvertOptions& options, std::string_view step) {
-  ckpt::ExecuteOptions execute;
-  execute.threads = options.execute.threads;
-  execute.memory_bytes_max = options.execute.memory_bytes_max;
-  execute.process_bytes_max = options.execute.process_bytes_max;
-  execute.stop = options.execute.stop;
-  if (!options.execute.on_progress) return execute;
-  execute.on_progress = [report = options.execute.on_progress, step](ckpt::Progress progress) {
-    progress.step = step;
-    report(progress);
-  };
-  return execute;
-}
-
 // The checks of `ckpt-inspect verify`.
 void refuse_damage(const fs::path& written, const ckpt::ConvertOptions& options) {
   if (!options.verify) return;
@@ -127,6 +113,20 @@ ckpt::Checkpoint open_written(const fs::path& written, const ckpt::ConvertOption
 }
 
 }  // namespace
+
+ckpt::ExecuteOptions named_steps(const ckpt::ConvertOptions& options, std::string_view step) {
+  ckpt::ExecuteOptions execute;
+  execute.threads = options.execute.threads;
+  execute.memory_bytes_max = options.execute.memory_bytes_max;
+  execute.process_bytes_max = options.execute.process_bytes_max;
+  execute.stop = options.execute.stop;
+  if (!options.execute.on_progress) return execute;
+  execute.on_progress = [report = options.execute.on_progress, step](ckpt::Progress progress) {
+    progress.step = step;
+    report(progress);
+  };
+  return execute;
+}
 
 ckpt::Inventory inventory_as(const TrainingState& view, StoreLayout layout) {
   const bool is_of_august = layout == StoreLayout::August2026;

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include <ckpt/convert.h>
@@ -24,6 +25,9 @@ struct WrittenAs {
   uint64_t vocabulary_rows;        // target_vocabulary() of its grid
   std::vector<StateCount> states;  // that the result must have
 };
+
+// What a step of a conversion, which is neither reading nor writing its files, is told.
+ckpt::ExecuteOptions named_steps(const ckpt::ConvertOptions& options, std::string_view step);
 
 // Of a view, what `hash --logical` covers of a result in that layout.
 ckpt::Inventory inventory_as(const TrainingState& view, StoreLayout layout);

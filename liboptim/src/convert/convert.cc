@@ -20,11 +20,11 @@
 #include "convert/check_result.h"
 #include "convert/cut_rows.h"
 #include "convert/links.h"
-#include "verify/model_folder.h"
 #include "layouts/target/layer_wise_target.h"
 #include "proof/proof_file.h"
 #include "state/passing_proof.h"
 #include "verify/iteration_check.h"
+#include "verify/model_folder.h"
 #include "verify/other_roundings.h"
 #include "verify/rank_folder_check.h"
 
@@ -148,6 +148,7 @@ struct NamedConversion {
   RunGrid grid = {};
   uint64_t rows = 0;  // of the vocabulary; 0: as they are
   ckpt::Target target = {};
+  std::vector<StateCount> source_states = {}, states = {};  // of the source, of the target
 };
 
 // A result that has every tensor and object of the source as it is has its logical hash, too.
@@ -164,11 +165,9 @@ std::string digest_of_result(const NamedConversion& made, const ckpt::Checkpoint
                              const ConvertOptions& options) {
   const ckpt::ConvertOptions& base = options.base;
   if (base.verify && base.share.world_size == 1 && !base.finish && !base.dry_run) {
-    ckpt::ExecuteOptions hashing;
-    hashing.threads = base.execute.threads;
-    hashing.stop = base.execute.stop;
-    hashing.on_progress = base.execute.on_progress;
-    return hex(ckpt::hash(inventory_as(made.view, made.spec.layout), source, hashing).digest);
+    return hex(
+        ckpt::hash(inventory_as(made.view, made.spec.layout), source, named_steps(base, "hashing"))
+            .digest);
   }
   if (options.model_only || made.spec.layout != StoreLayout::April2026) return {};
   const auto promise = promise_of(source);
@@ -179,8 +178,8 @@ std::string digest_of_result(const NamedConversion& made, const ckpt::Checkpoint
 void add_proof(const Job& job, const ConvertOptions& options, NamedConversion& made) {
   const TrainingState& view = made.view;
   Proof proof;
-  proof.source = {view.format, view.grid, count_states(view)};
-  proof.target = {made.spec.format, made.grid, count_states(view, made.rows)};
+  proof.source = {view.format, view.grid, made.source_states};
+  proof.target = {made.spec.format, made.grid, made.states};
   proof.not_carried = made.target.not_carried;
   proof.masters_proven = may_be_proven(view, job);
   if (keeps_digest(proof)) proof.logical_digest = digest_of_result(made, job.source, options);
@@ -190,6 +189,7 @@ void add_proof(const Job& job, const ConvertOptions& options, NamedConversion& m
 
 NamedConversion to_safetensors(const TrainingState& view, Job& job, const ConvertOptions& options) {
   NamedConversion made{.view = view, .grid = view.grid};
+  made.source_states = made.states = count_states(view);
   if (options.on_grids) options.on_grids(view.grid, view.grid, view.facts.expert_count > 0);
   made.target = make_layer_wise_safetensors(view, options.base.keys,
                                             ckpt::is_safetensors_folder(job.destination));
@@ -201,6 +201,7 @@ NamedConversion to_safetensors(const TrainingState& view, Job& job, const Conver
 
 NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOptions& options) {
   NamedConversion made{.view = view, .grid = target_grid(view, options.sizes)};
+  made.source_states = count_states(view);
   LayerWiseTargetSpec& spec = made.spec;
   spec.format = options.base.format.value_or(view.format);
   spec.sizes = options.sizes;
@@ -217,7 +218,8 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   made.target = make_layer_wise_target(view, spec);
   tell_cut_rows(view, job.source, made.rows, made.target);
   list_files_beside(job.source, made.target);
-  const WrittenAs written{spec.layout, made.rows, count_states(view, made.rows)};
+  made.states = count_states(view, made.rows);
+  const WrittenAs written{spec.layout, made.rows, made.states};
   job.check_result =
       layer_wise_check(view, job.source, written, made.target.not_carried, options.base);
   if (job.link) {
@@ -252,8 +254,8 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   report.source_grid = view.grid;
   report.target_grid = made.grid;
   if (report.outcome == ckpt::Outcome::Published && options.base.keys.empty()) {
-    report.source_states = count_states(view);
-    report.states = count_states(view, made.rows);
+    report.source_states = std::move(made.source_states);
+    report.states = std::move(made.states);
   }
   return report;
 }
