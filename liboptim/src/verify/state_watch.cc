@@ -29,21 +29,18 @@ std::optional<size_t> StateWatch::add(const ckpt::Chunk& chunk, ckpt::DType dtyp
   if (chunk.view || !is_inside || !is_scanned(dtype)) return std::nullopt;
   const uint64_t pair_bytes = kWeightsPerPair * ckpt::bytes_per_element(dtype);
   if (summed_as && begin_bytes % pair_bytes != 0) return std::nullopt;
-  std::vector<size_t>& in_storage = numbers_[{chunk.region.file, chunk.region.bytes.offset_bytes}];
-  auto known = std::ranges::find_if(in_storage, [&](size_t number) {
-    const Watched& watched = watched_[number];
-    return watched.begin_bytes == begin_bytes && watched.count_bytes == count_bytes &&
-           watched.dtype == dtype;
-  });
-  if (known == in_storage.end()) {
-    known = in_storage.insert(known, watched_.size());
+  const Place place{chunk.region.file, chunk.region.bytes.offset_bytes};
+  const Range range{begin_bytes, count_bytes, dtype};
+  const auto [known, is_new] = known_.try_emplace({place, range}, watched_.size());
+  if (is_new) {
+    numbers_[place].push_back(known->second);
     watched_.push_back({.dtype = dtype, .begin_bytes = begin_bytes, .count_bytes = count_bytes});
   }
-  Watched& watched = watched_[*known];
+  Watched& watched = watched_[known->second];
   if (summed_as && watched.summed_as && watched.summed_as != summed_as) return std::nullopt;
   watched.wanted = std::max(watched.wanted, wanted);
   if (summed_as) watched.summed_as = summed_as;
-  return *known;
+  return known->second;
 }
 
 void StateWatch::see(const ckpt::StoragePiece& piece) {

@@ -4,6 +4,8 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <ckpt/verify.h>
@@ -50,7 +52,11 @@ class StateWatch {
   using Place = std::pair<uint32_t, uint64_t>;  // file, start of the region
   void see(Watched& watched, const ckpt::StoragePiece& piece);
 
+  // The start of a range, its length, its type: what is watched once.
+  using Range = std::tuple<uint64_t, uint64_t, ckpt::DType>;
+
   std::map<Place, std::vector<size_t>> numbers_;
+  std::map<std::pair<Place, Range>, size_t> known_;
   std::vector<Watched> watched_;
   std::mutex mutex_;
 };
