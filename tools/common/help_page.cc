@@ -88,7 +88,7 @@ class HelpPage : public CLI::FormatterBase {
   HelpText text_;
 };
 
-// Blanks between quotes are no place to break.
+// A line is not broken at blanks between quotes.
 std::vector<std::string> shell_words(const std::string& command) {
   std::vector<std::string> words(1);
   bool is_quoted = false;

@@ -18,7 +18,7 @@
 namespace tools::inspect {
 namespace {
 
-constexpr size_t kPageWidth = 80;  // where stdout is no terminal
+constexpr size_t kPageWidth = 80;  // where stdout is not a terminal
 constexpr size_t kIterationColumn = 25;
 constexpr size_t kPageLines = 24;
 constexpr size_t kModulesShown = 6, kModulesShownMin = 3;

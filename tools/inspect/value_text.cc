@@ -69,7 +69,7 @@ std::string preview(const char* what, const Value& value) {
   return value.size() > kInlineElementsMax ? text + ", ..." : text;
 }
 
-// (0.9, 0.95): all in one line; nullopt if there are more, or something that is no scalar.
+// (0.9, 0.95): all in one line; nullopt if there are more, or something that is not a scalar.
 std::optional<std::string> inline_sequence(const Value& value) {
   if (value.size() > kInlineElementsMax || !holds_only_scalars(value)) return std::nullopt;
   std::string text;

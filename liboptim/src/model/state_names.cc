@@ -76,6 +76,10 @@ bool is_state(const ckpt::TensorEntry& tensor) {
          has_step(tensor, kSecondMoments);
 }
 
+bool is_numbered_master(const ckpt::TensorEntry& tensor) {
+  return tensor.key.find("/fp32_from_fp16_params/") != tensor.key.npos;
+}
+
 bool is_second_moment(const ckpt::TensorEntry& tensor) { return has_step(tensor, kSecondMoments); }
 
 ChainedKey split_chain(std::string_view key) {

@@ -25,6 +25,9 @@ bool is_optimizer_step(std::string_view step);
 // A weight of a torch_dist folder: what is no optimizer state.
 bool is_named_weight(const ckpt::TensorEntry& tensor);
 
+// A master of `torch` files, which number their parameters: "/1/fp32_from_fp16_params/0/2".
+bool is_numbered_master(const ckpt::TensorEntry& tensor);
+
 // Sums of squares: exp_avg_sq, max_exp_avg_sq, moment2_buffer.
 bool is_second_moment(const ckpt::TensorEntry& tensor);
 

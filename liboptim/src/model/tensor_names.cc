@@ -61,7 +61,7 @@ StateName state_name(const ckpt::TensorEntry& tensor, bool is_megatron) {
   if (is_flat_buffer(tensor) || is_coalesced_buffer(tensor)) {
     return {"", key_steps(tensor.key).back()};
   }
-  if (tensor.key.find("/fp32_from_fp16_params/") != tensor.key.npos) return {"", "fp32_param"};
+  if (is_numbered_master(tensor)) return {"", "fp32_param"};
   const std::vector<std::string> steps = key_steps(tensor.key);
   const auto state = std::ranges::find(steps, "state");
   const auto count = static_cast<size_t>(steps.end() - state);

@@ -38,7 +38,7 @@ using ByOptimizer = std::vector<std::pair<std::string, std::vector<Setting>>>;
 
 void add_setting(std::string_view key, Setting setting, ByOptimizer& optimizers) {
   const size_t at = key.starts_with(kGroups) ? 0 : key.find(".param_groups");
-  if (at == key.npos || key.find("/shard_") != key.npos) return;  // Megatron's are no settings
+  if (at == key.npos || key.find("/shard_") != key.npos) return;  // Megatron's, not settings
   const std::string optimizer(key.substr(0, at));
   std::string_view rest = key.substr(at + kGroups.size() + (at == 0 ? 0 : 1));
   if (!rest.empty() && rest.front() != '.') return;

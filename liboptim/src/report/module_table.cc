@@ -62,7 +62,7 @@ void add_containers(std::string_view list, std::set<std::string, std::less<>>& c
   });
 }
 
-// Of a tensor that is in no layer: as much of its name as is no container.
+// Of a tensor outside of all layers: the shortest beginning of its name that is not a container.
 ModuleName module_of(std::string_view name, const std::set<std::string, std::less<>>& containers) {
   size_t module_end = name.size();
   for_each_step(name, [&](size_t end, std::string_view) {

@@ -47,7 +47,7 @@ ckpt::Inventory stored(const ckpt::Checkpoint& checkpoint) {
   return of_side(opened_path(checkpoint), [&] { return native_inventory(checkpoint); });
 }
 
-// Places on both sides where one side's are not told apart by names.
+// Both sides by their places, unless names tell the entries of each side apart.
 NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
   if (is_layer_wise(a) && is_layer_wise(b)) {
     auto [first, second] = logical_inventories(state_of(a), state_of(b));

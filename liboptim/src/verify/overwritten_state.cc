@@ -18,6 +18,7 @@
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/rank_files.h"
+#include "model/state_names.h"
 #include "verify/model_folder.h"
 
 namespace optim {
@@ -75,8 +76,7 @@ class LostParams {
           open_checkpoint(model_.folder() / file, {.iteration = {}, .limits = model_.limits()});
       std::multiset<ckpt::Extents> shapes;
       for (const ckpt::TensorEntry& tensor : opened.catalog().tensors) {
-        const bool is_master = tensor.key.find("/fp32_from_fp16_params/") != tensor.key.npos;
-        if (is_master) shapes.insert(tensor.shape);
+        if (is_numbered_master(tensor)) shapes.insert(tensor.shape);
       }
       return shapes;
     } catch (const ckpt::Error& error) {

@@ -165,8 +165,7 @@ class RankFolderCheck {
   }
 
   static bool is_master(const TensorEntry& tensor) {
-    return !tensor.file.ends_with(kModelName) &&
-           tensor.key.find("/fp32_from_fp16_params/") != std::string::npos;
+    return !tensor.file.ends_with(kModelName) && is_numbered_master(tensor);
   }
 
   std::map<std::string, Counts> count_masters() const {

@@ -52,8 +52,7 @@ std::pair<uint32_t, uint64_t> region_of(const ckpt::Chunk& chunk) {
 
 // A master, or a buffer of masters, without the name of its parameter.
 bool is_unnamed_master(const TensorEntry& tensor) {
-  return tensor.key.find("/fp32_from_fp16_params/") != std::string::npos ||
-         is_coalesced_buffer(tensor);
+  return is_numbered_master(tensor) || is_coalesced_buffer(tensor);
 }
 
 // Of Megatron-Core 0.12, dp_zero_gather_scatter: what distrib_optim.pt would hold.
@@ -271,7 +270,7 @@ std::vector<StateCheck::Pair> StateCheck::watch_pairs(const TensorEntry& master,
 }
 
 // Both in the boxes that they have in common, as ranges of flat buffers end within rows. False
-// where one of these is no run of bytes.
+// where one of these is not a run of bytes.
 bool StateCheck::cut_alike(const TensorEntry& master, const TensorEntry& weight,
                            std::vector<Pair>& pairs) {
   constexpr size_t kPairsMax = size_t{1} << 20;

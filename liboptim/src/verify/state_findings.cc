@@ -142,7 +142,7 @@ void StateCheck::refuse(const Pair& pair) {
        std::move(hint));
 }
 
-// After a step a gradient of 0 for every element of every parameter is no training. A state of one
+// After a step a gradient of 0 for every element of every parameter is not training. A state of one
 // parameter may be: no token has reached an expert. Only where this process has seen all of it.
 void StateCheck::look_for_zero_moments() {
   if (!view_) return;

@@ -9,6 +9,7 @@
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
+#include "model/state_names.h"
 #include "state/weight_sum.h"
 
 namespace optim {
@@ -33,7 +34,7 @@ std::optional<WeightsAndMasters> list_tensors(const ckpt::Checkpoint& checkpoint
     const bool is_of_model = tensor.file == kModelFile;
     if (is_of_model && tensor.key.starts_with(kModel)) {
       found.weights.push_back(&tensor);
-    } else if (!is_of_model && tensor.key.find("/fp32_from_fp16_params/") != std::string::npos) {
+    } else if (!is_of_model && is_numbered_master(tensor)) {
       found.masters.push_back(&tensor);
     }
   }

@@ -34,7 +34,7 @@ TensorForm form_of(const ParamInfo& param, std::initializer_list<ckpt::DType> ty
 }
 
 std::optional<StepKey> parse_step_key(std::string_view prefix, std::string_view key) {
-  constexpr size_t kDigitsMax = 15;  // more is no step number
+  constexpr size_t kDigitsMax = 15;  // more cannot be a step number
   const size_t dot = key.find('.');
   if (!key.starts_with(prefix) || dot == key.npos || dot <= prefix.size()) return std::nullopt;
   const std::string_view digits = key.substr(prefix.size(), dot - prefix.size());
