@@ -11,7 +11,6 @@ namespace {
 struct ConvertOptions {
   tools::ConversionOptions common;
   ckpt::Format to = ckpt::Format::Torch;
-  optim::StoreLayout layout = optim::StoreLayout::April2026;
   bool integrity = false;
   std::optional<int> zstd_level;
   tools::KeyFilter filter;
@@ -25,11 +24,10 @@ struct ConvertOptions {
     tools::add_choice(app, "--to", to, formats)
         ->description("Format of the destination")
         ->required();
-    tools::add_choice<optim::StoreLayout>(
-        app, "--layout", layout,
+    tools::add_choice<std::optional<optim::StoreLayout>>(
+        app, "--layout", common.form.form.layout,
         {{"seed", optim::StoreLayout::April2026}, {"2026-08", optim::StoreLayout::August2026}})
-        ->description(
-            "seed (default): Megatron's torch_dist as of April 2026; 2026-08: as of August 2026");
+        ->description("The same as --target-megatron; seed: April 2026");
     app.add_flag("--integrity", integrity,
                  "torch_dist: write integrity.json, as Megatron's --verify-integrity reads it");
     app.add_option("--zstd", zstd_level,
@@ -60,7 +58,6 @@ int convert(const ConvertOptions& options, tools::Console& console) {
   all.base.keys = rules_of(options);
   all.base.integrity = options.integrity;
   all.base.zstd_level = options.zstd_level;
-  all.layout = options.layout;
   const auto run = [](const tools::ConversionOrder& order) {
     return optim::convert(order.source, order.destination, order.options);
   };

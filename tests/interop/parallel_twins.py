@@ -3,6 +3,7 @@ difference is a line "FILE POINTER: ours | Megatron's"."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from comparing import bytes_of, differences, first_difference, tensors_in
 from reading import DcpFolder, iteration_folder, load_torch_folder
 from twins import root_differences
 
+# Since August 2026 in the store, compared as the common state.
+COMMON_STATE = "common_state/shard_0_1"
 # Of another run, and not of another size.
 OF_THE_RUN = frozenset({"/args/@save", "/args/@load"})
 # Of a torch.nn.Module; Megatron does not read them.
@@ -32,6 +35,10 @@ class Twins:
     with_values: bool = True
     with_attributes: bool = True
     ignored: frozenset[str] = frozenset()
+    without_keys: tuple[str, ...] = ()  # how keys begin that are not compared
+
+    def compared(self, keys: Iterable[str]) -> set[str]:
+        return {key for key in keys if not key.startswith(self.without_keys)}
 
     def differences(self) -> list[str]:
         is_dist = (iteration_folder(self.theirs) / ".metadata").exists()
@@ -68,12 +75,13 @@ def torch_dist_differences(twins: Twins) -> list[str]:
     mine, others = (DcpFolder(iteration_folder(root)) for root in (twins.ours, twins.theirs))
     found = [f"common.pt {line}" for line in twins.of_trees(mine.common, others.common)]
     keys, their_keys = mine.metadata.state_dict_metadata, others.metadata.state_dict_metadata
-    if set(keys) != set(their_keys):
-        only_mine, only_theirs = set(keys) - set(their_keys), set(their_keys) - set(keys)
+    keys, their_keys = twins.compared(keys), twins.compared(their_keys)
+    if keys != their_keys:
+        only_mine, only_theirs = keys - their_keys, their_keys - keys
         return [*found, f".metadata: keys {sorted(only_mine)} | {sorted(only_theirs)}"]
     for key in others.tensors():
         found += tensor_differences(mine, others, key, twins.with_values)
-    for key in others.objects():
+    for key in twins.compared(others.objects()) - {COMMON_STATE}:
         found += object_differences(twins, mine, others, key)
     return found + folder_differences(mine, others)
 
@@ -111,8 +119,14 @@ def tensor_differences(
     return [
         f"{key} {box}: {first_difference(chunks[box], chunk)}"
         for box, chunk in their_chunks.items()
-        if bytes_of(chunks[box]) != bytes_of(chunk)
+        if not is_gap(key, chunks[box]) and bytes_of(chunks[box]) != bytes_of(chunk)
     ]
+
+
+def is_gap(key: str, chunk: torch.Tensor) -> bool:
+    """Between parameters of a flat bucket: we write zeros, Megatron memory that nobody wrote. That
+    no parameter becomes zeros, the logical tensors show."""
+    return ".bucket_idx_" in key and not chunk.any()
 
 
 def object_differences(twins: Twins, mine: DcpFolder, others: DcpFolder, key: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import io
 from pathlib import Path
@@ -20,7 +21,16 @@ from comparing import bytes_of, differences
 
 with contextlib.suppress(ImportError):  # the classes that Megatron's pickles name
     import megatron.core.rerun_state_machine
-    import megatron.core.transformer.enums  # noqa: F401
+    import megatron.core.transformer.enums
+
+    @dataclasses.dataclass(frozen=True)
+    class OfLaterMegatron:
+        """What pickles of August 2026 name, and the released package does not have."""
+
+        value: object
+
+    if not hasattr(megatron.core.transformer.enums, "InferenceCudaGraphScope"):
+        megatron.core.transformer.enums.InferenceCudaGraphScope = OfLaterMegatron
 
 
 def iteration_folder(root: Path) -> Path:
@@ -56,7 +66,9 @@ class DcpFolder:
 
     @functools.cached_property
     def common(self) -> dict:
-        return load(self.folder / "common.pt")
+        """In a file, or since August 2026 an object of the store."""
+        path = self.folder / "common.pt"
+        return load(path) if path.exists() else self.object("common_state/shard_0_1")[0]
 
     def tensors(self) -> dict[str, TensorStorageMetadata]:
         return self._entries(TensorStorageMetadata)

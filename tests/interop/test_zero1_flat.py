@@ -355,15 +355,6 @@ def test_flat_buffers_beside_muon_are_resharded(sets: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("sample", [FILE, BUCKETS], ids=["file", "buckets"])
-def test_they_are_read_but_not_written(sample: Path, tmp_path: Path) -> None:
-    for arguments in (("ckpt-convert", sample / "ckpt", tmp_path / "a", "--to", "torch_dist"),
-                      ("ckpt-convert", sample / "ckpt", tmp_path / "a", "--to", "torch"),
-                      ("reshard", sample / "ckpt", tmp_path / "a", "--dp", "4")):
-        line = refuse(UNSUPPORTED, *arguments)
-        assert "ZeRO-1" in line and not (tmp_path / "a").exists()
-
-
-@pytest.mark.parametrize("sample", [FILE, BUCKETS], ids=["file", "buckets"])
 def test_the_model_alone_is_carried(sample: Path, tmp_path: Path) -> None:
     made = tmp_path / "model.safetensors"
     succeed("ckpt-convert", sample / "ckpt", made, "--to", "safetensors", "--model-only")

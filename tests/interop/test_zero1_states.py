@@ -170,16 +170,6 @@ def test_the_model_alone_is_carried_to_both_containers_and_other_sizes(
     expect_none(state_differences(load_file(tmp_path / "a.safetensors"), expected))
 
 
-@pytest.mark.parametrize("options", [("--to", "torch"), ("--to", "torch_dist")])
-@pytest.mark.parametrize("name", [SAMPLE[2], "par_v014_do_adam_fully_sharded_dp2"])
-def test_state_that_is_only_read_is_not_written(
-    name: str, options: tuple[str, ...], sets: Path, tmp_path: Path
-) -> None:
-    line = refuse(UNSUPPORTED, "ckpt-convert", sets / name / "ckpt", tmp_path / "a", *options)
-    assert "is read, but not written" in line
-    assert not (tmp_path / "a").exists()
-
-
 STEPPED = (
     ("par_do_adam_fully_reshardable_tp2dp2", "gpt"),
     ("par_do_adam_moe_fully_reshardable_ep2dp2", "moe"),

@@ -33,6 +33,7 @@ void ConversionOptions::declare(CLI::App& app) {
       ->option_text("ping-pong|balanced|lpt");
   app.add_flag("--model-only", model_only, "Leave the optimizer's state out");
   sizes.declare(app);
+  form.declare(app);
   app.add_flag("--strict", strict, "Fail if anything cannot be carried over or proven");
   app.add_flag("--force", force, "Replace an existing destination");
   app.add_option(
@@ -116,6 +117,7 @@ void set_megatron_options(const ConversionOptions& options, optim::ConvertOption
   all.sizes = options.sizes.change();
   all.ownership = options.policy();
   all.rng = options.sizes.rng;
+  all.form = options.form.form;
   all.model_only = options.model_only;
   if (!options.sizes.model_rules.empty()) {
     all.rules = optim::read_model_rules(options.sizes.model_rules);

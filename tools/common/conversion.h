@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include <common/form_options.h>
 #include <common/share_options.h>
 #include <common/size_options.h>
 #include <optim/convert.h>
@@ -25,6 +26,7 @@ struct ConversionOptions {
   ckpt::Limits limits;
   std::string ownership = "ping-pong";
   SizeOptions sizes;
+  FormOptions form;
   bool model_only = false;
   bool strict = false, force = false, dry_run = false;
   bool verify = false, resume = false, finish = false, clean = false;

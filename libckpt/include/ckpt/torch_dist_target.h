@@ -23,7 +23,7 @@ struct DistChunk {
   DType dtype = DType::Float32;
   Extents global_shape;
   Box box;                                        // of the stored tensor
-  TensorSource source;                            // without a tensor: zeros
+  RecordSource source;                            // no segments: zeros
   uint32_t rank = 0;                              // writes it to __{rank}_0.distcp
   bool requires_grad = false;                     // what .metadata says of the tensor
   std::optional<DistPlace> place = std::nullopt;  // instead of source and rank

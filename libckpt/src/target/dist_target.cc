@@ -32,7 +32,7 @@ class FileBuilder {
       }
       const uint64_t bytes = element_count(chunk.box.sizes) * bytes_per_element(chunk.dtype);
       chunk_places_.push_back(
-          add({"archive", BareTensor{chunk.dtype, chunk.box.sizes}, {{bytes, source_of(chunk)}}},
+          add({"archive", BareTensor{chunk.dtype, chunk.box.sizes}, {{bytes, chunk.source}}},
               chunk.rank));
     }
   }
@@ -45,11 +45,6 @@ class FileBuilder {
   }
 
  private:
-  static RecordSource source_of(const DistChunk& chunk) {
-    if (chunk.source.tensor == nullptr) return std::vector<Segment>();  // zeros
-    return chunk.source;
-  }
-
   Place add(TargetArchive archive, uint32_t rank) {
     const uint64_t bytes = layouts_.of(archive).count_bytes;
     const Place place{files_[rank].path, {sizes_[rank], bytes}};

@@ -45,12 +45,6 @@ struct ReadOptions {
 OPTIM_LAYOUT_EXPORT TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint,
                                                   const ReadOptions& options = {});
 
-// How Megatron lays out a torch_dist folder.
-enum class StoreLayout : uint8_t {
-  April2026,   // common.pt, one LayerWise optimizer for all
-  August2026,  // common state in the store, Muon beside a fully reshardable DistributedOptimizer
-};
-
 // The random states of a result whose grid is another one than the source's.
 enum class RngPolicy : uint8_t {
   Seed,  // as Megatron seeds a fresh start, from args.seed and the new ranks' places
@@ -62,8 +56,8 @@ struct LayerWiseTargetSpec {
   ckpt::Format format = ckpt::Format::Torch;
   SizeChange sizes = {};
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;  // `torch` knows no other
-  bool as_root = true;                          // with a folder for the iteration and a tracker
-  StoreLayout layout = StoreLayout::April2026;  // of torch_dist
+  bool as_root = true;  // with a folder for the iteration and a tracker
+  FormChange form = {};
   RngPolicy rng = RngPolicy::Seed;
   // Of torch_dist: the files of this source stay as they are, linked beside the target's, which has
   // only what the sizes change. Must outlive the call; null: all is written.

@@ -14,6 +14,7 @@
 #include <optim/chained_optimizer_state.h>
 #include <optim/layout_export.h>
 #include <optim/model_facts.h>
+#include <optim/optimizer_form.h>
 #include <optim/ownership.h>
 #include <optim/param_key.h>
 
@@ -57,18 +58,6 @@ struct ModelEntry {
   std::optional<uint32_t> object;  // ExtraState that is not None: index into extra_states
 };
 
-// How the optimizer's state is filed over the data-parallel ranks, in Megatron's words.
-enum class OptimizerSharding : uint8_t {
-  None,       // each rank has the state of all that it holds: Float16Optimizer
-  LayerWise,  // whole parameters belong to ranks
-  // Of DistributedOptimizer (ZeRO-1), whose ranks own ranges of elements:
-  FullyReshardable,     // torch_dist: keys name the parameters
-  DpReshardable,        // torch_dist: flat buckets of each model-parallel rank
-  FlatFile,             // torch: distrib_optim.pt
-  FlattenedRange,       // torch_dist up to 0.14, fully_sharded_model_space: only read
-  DpZeroGatherScatter,  // torch_dist up to 0.14, an object of each rank: only read
-};
-
 struct TrainingState {
   ckpt::Format format = ckpt::Format::Torch;  // of the source
   std::vector<ModelEntry> model;
@@ -96,6 +85,7 @@ struct TrainingState {
   ModelFacts facts;                         // from args
   std::shared_ptr<const ModelRules> rules;  // null: the built-in ones
   OptimizerSharding sharding = OptimizerSharding::LayerWise;
+  StoreLayout era = StoreLayout::April2026;   // of the Megatron that filed it
   std::string folder_name;                    // iter_0000003, release
   std::vector<ckpt::NotCarried> not_carried;  // by any target
 

@@ -32,17 +32,6 @@ ckpt::ResultCheck content_check(const std::vector<ckpt::NotCarried>& not_carried
   return {not_carried, options.verify, named_steps(options, "comparing")};
 }
 
-// As the layout of August 2026 files it: the step of an optimizer that is not Muon's in its groups.
-TrainingState as_of_august(TrainingState view) {
-  constexpr StoreLayout layout = StoreLayout::August2026;
-  for (ChainedOptimizerState& optimizer : view.chain) {
-    if (!is_distributed(view, optimizer, layout)) continue;
-    for (const ckpt::NodeId group : optimizer.groups) put_step(view.common.tree, group, optimizer);
-    if (optimizer.step_layout == StepLayout::PerParam) optimizer.step_layout = StepLayout::PerGroup;
-  }
-  return view;
-}
-
 TrainingState read_state(const ckpt::Checkpoint& written, const ReadOptions& options) {
   try {
     return name_layer_wise(written, options);
@@ -128,11 +117,6 @@ ckpt::ExecuteOptions named_steps(const ckpt::ConvertOptions& options, std::strin
   return execute;
 }
 
-ckpt::Inventory inventory_as(const TrainingState& view, StoreLayout layout) {
-  const bool is_of_august = layout == StoreLayout::August2026;
-  return is_of_august ? logical_inventory(as_of_august(view)) : logical_inventory(view);
-}
-
 CheckWritten plain_check(const ckpt::Checkpoint& source, ckpt::TargetSpec spec,
                          std::vector<ckpt::NotCarried> not_carried,
                          const ckpt::ConvertOptions& options) {
@@ -151,7 +135,7 @@ CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSour
           not_carried = std::move(not_carried)](const fs::path& written) {
     refuse_damage(written, options);
     const ckpt::Checkpoint result = open_written(written, options);
-    ckpt::Inventory wanted = inventory_as(view, made.layout);
+    ckpt::Inventory wanted = logical_inventory(view);
     const TrainingState state = read_state(result, reading);
     require_counts(made.states, state);
     ckpt::Inventory found = logical_inventory(state);

@@ -21,7 +21,6 @@ CheckWritten plain_check(const ckpt::Checkpoint& source, ckpt::TargetSpec spec,
                          const ckpt::ConvertOptions& options);
 
 struct WrittenAs {
-  StoreLayout layout;
   uint64_t vocabulary_rows;        // target_vocabulary() of its grid
   std::vector<StateCount> states;  // that the result must have
 };
@@ -29,11 +28,9 @@ struct WrittenAs {
 // What a step of a conversion, which is neither reading nor writing its files, is told.
 ckpt::ExecuteOptions named_steps(const ckpt::ConvertOptions& options, std::string_view step);
 
-// Of a view, what `hash --logical` covers of a result in that layout.
-ckpt::Inventory inventory_as(const TrainingState& view, StoreLayout layout);
-
-// Of what make_layer_wise_target() made of a view. `payloads`: what the view's chunks lie in.
-// Embeddings that the target pads otherwise are compared in the rows that both have.
+// Of what make_layer_wise_target() made of a view, which is filed in the target's form. `payloads`:
+// what the view's chunks lie in. Embeddings that the target pads otherwise are compared in the rows
+// that both have.
 CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSource& payloads,
                               const WrittenAs& made, std::vector<ckpt::NotCarried> not_carried,
                               const ckpt::ConvertOptions& options);

@@ -12,6 +12,7 @@
 #include <ckpt/root.h>
 #include <ckpt/write_target.h>
 #include <optim/convert.h>
+#include <optim/logical_inventory.h>
 #include <optim/megatron_folders.h>
 
 #include "args/checkpoint_kind.h"
@@ -20,6 +21,7 @@
 #include "convert/check_result.h"
 #include "convert/cut_rows.h"
 #include "convert/links.h"
+#include "grid/target_form.h"
 #include "layouts/target/layer_wise_target.h"
 #include "proof/proof_file.h"
 #include "state/passing_proof.h"
@@ -144,11 +146,13 @@ void list_files_beside(const ckpt::Checkpoint& source, ckpt::Target& target) {
 // A training state on its way to its destination.
 struct NamedConversion {
   const TrainingState& view;
-  LayerWiseTargetSpec spec = {};  // not of safetensors
+  LayerWiseTargetSpec spec = {};                    // not of safetensors
+  std::shared_ptr<const TrainingState> filed = {};  // in the target's form; null: the view is
   RunGrid grid = {};
   uint64_t rows = 0;  // of the vocabulary; 0: as they are
   ckpt::Target target = {};
   std::vector<StateCount> source_states = {}, states = {};  // of the source, of the target
+  const TrainingState& state() const { return filed ? *filed : view; }
 };
 
 // A result that has every tensor and object of the source as it is has its logical hash, too.
@@ -166,10 +170,9 @@ std::string digest_of_result(const NamedConversion& made, const ckpt::Checkpoint
   const ckpt::ConvertOptions& base = options.base;
   if (base.verify && base.share.world_size == 1 && !base.finish && !base.dry_run) {
     return hex(
-        ckpt::hash(inventory_as(made.view, made.spec.layout), source, named_steps(base, "hashing"))
-            .digest);
+        ckpt::hash(logical_inventory(made.state()), source, named_steps(base, "hashing")).digest);
   }
-  if (options.model_only || made.spec.layout != StoreLayout::April2026) return {};
+  if (options.model_only || made.filed) return {};
   const auto promise = promise_of(source);
   return promise ? promise->logical_digest : "";
 }
@@ -208,7 +211,9 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   spec.ownership = options.ownership;
   spec.rng = options.rng;
   spec.as_root = job.source.was_root() && !options.into;
-  spec.layout = options.layout;
+  spec.form = options.form;
+  const TargetForm form = target_form(view, spec.format, spec.form);
+  made.filed = filed_as(view, form, spec.form.buckets, made.grid.sizes.expert_parallel);
   made.rows = target_vocabulary(view, made.grid, spec.sizes);
   if (job.link) {
     require_linkable(job.source, view, spec, made.rows);
@@ -219,9 +224,9 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   tell_cut_rows(view, job.source, made.rows, made.target);
   list_files_beside(job.source, made.target);
   made.states = count_states(view, made.rows);
-  const WrittenAs written{spec.layout, made.rows, made.states};
+  const WrittenAs written{made.rows, made.states};
   job.check_result =
-      layer_wise_check(view, job.source, written, made.target.not_carried, options.base);
+      layer_wise_check(made.state(), job.source, written, made.target.not_carried, options.base);
   if (job.link) {
     job.links = link_what_stays(job.source, made.target, has_same_stages(view.grid, made.grid));
   }

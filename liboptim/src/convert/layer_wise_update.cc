@@ -140,7 +140,7 @@ ConvertReport save_layer_wise(const TrainingState& base, const ckpt::Checkpoint&
   ckpt::ConversionSource from{payloads, source.folder()};
   const RunGrid grid = target_grid(view, spec.sizes);
   const uint64_t rows = target_vocabulary(view, grid, spec.sizes);
-  const WrittenAs made{spec.layout, rows, count_states(view, rows)};
+  const WrittenAs made{rows, count_states(view, rows)};
   from.check_result = layer_wise_check(view, payloads, made, target.not_carried, options.base);
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =

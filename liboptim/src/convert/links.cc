@@ -9,6 +9,8 @@
 #include <ckpt/error.h>
 #include <optim/megatron_folders.h>
 
+#include "grid/target_form.h"
+
 namespace optim {
 namespace {
 
@@ -24,6 +26,16 @@ void require_linkable(const ckpt::Checkpoint& source, const TrainingState& view,
   if (spec.format != ckpt::Format::TorchDist || view.format != ckpt::Format::TorchDist) {
     throw Error(ErrorCode::Unsupported, {},
                 "only torch_dist can be linked: in `torch`, files hold what their rank owns",
+                "leave out --link, so that files are copied");
+  }
+  const TargetForm form = target_form(view, spec.format, spec.form);
+  const bool is_bucketed = std::ranges::any_of(view.chain, &ChainedOptimizerState::is_bucketed) ||
+                           form.is_half_bucketed ||
+                           form.sharding == OptimizerSharding::DpReshardable;
+  if (is_bucketed || form.sharding != view.sharding || form.era != view.era) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                is_bucketed ? "cannot be linked: flat buckets are those of the old ranks"
+                            : "cannot be linked: the form of the optimizer's state changes",
                 "leave out --link, so that files are copied");
   }
   if (source.document(kCommonName) == nullptr) {

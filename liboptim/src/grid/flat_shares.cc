@@ -5,16 +5,12 @@
 #include <algorithm>
 
 namespace optim {
-namespace {
 
-// Of a bucket's elements the part of one of the ranks that share it.
 ElementRange own_part(const FlatBucket& bucket, uint32_t rank, uint32_t rank_count) {
   const uint64_t part = (bucket.range.end - bucket.range.begin) / rank_count;
   const uint64_t begin = bucket.range.begin + rank * part;
   return {begin, begin + part};
 }
-
-}  // namespace
 
 std::vector<FlatShare> flat_shares(const TrainingState& state, const FlatBuffers& buffers,
                                    uint32_t optimizer, const RankCoordinates& rank) {

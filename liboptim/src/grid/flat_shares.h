@@ -17,6 +17,9 @@ struct FlatShare {
   ElementRange range;
 };
 
+// Of a bucket's elements, in the buffer, those of one of the ranks that share it.
+ElementRange own_part(const FlatBucket& bucket, uint32_t rank, uint32_t rank_count);
+
 // Of one optimizer of the chain on one rank, in the model's order. `state`: that of `buffers`.
 std::vector<FlatShare> flat_shares(const TrainingState& state, const FlatBuffers& buffers,
                                    uint32_t optimizer, const RankCoordinates& rank);

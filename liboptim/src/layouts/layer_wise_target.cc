@@ -26,33 +26,33 @@ void make_root(ckpt::Target& target, const std::string& folder_name) {
 
 // No row of the table writes the container in that layout.
 [[noreturn]] void refuse_row(OptimizerSharding sharding) {
-  if (sharding != OptimizerSharding::LayerWise && sharding != OptimizerSharding::None) {
-    throw Error(ErrorCode::Unsupported, {},
-                "the state of a DistributedOptimizer (ZeRO-1) is read, but not written",
-                "ckpt-convert --to safetensors, or --model-only for the weights alone");
-  }
   throw Error(ErrorCode::Unsupported, {},
               sharding == OptimizerSharding::LayerWise
                   ? "Megatron of August 2026 writes no `torch` checkpoints of LayerWise optimizers"
                   : "the layout of August 2026 of optimizers that are not sharded is not known",
-              "leave out --layout, or write torch_dist");
+              "leave out --target-megatron, or write torch_dist");
 }
 
 }  // namespace
 
-ckpt::Target make_layer_wise_target(const TrainingState& source, const LayerWiseTargetSpec& spec) {
+ckpt::Target make_layer_wise_target(const TrainingState& original,
+                                    const LayerWiseTargetSpec& spec) {
   const bool torch = spec.format == ckpt::Format::Torch;
   if (torch && spec.ownership != OwnershipPolicy::PingPong) {
     throw Error(ErrorCode::Unsupported, {},
                 "`torch` checkpoints know only ping-pong ownership: Megatron replays its own deal",
                 "leave out --ownership, or write torch_dist");
   }
-  const LayoutRow* const row = layout_to_write(spec.format, spec.layout, source.sharding);
-  if (row == nullptr) refuse_row(source.sharding);
-  TargetJob job{source, spec, target_grid(source, spec.sizes)};
+  const TargetForm form = target_form(original, spec.format, spec.form);
+  const LayoutRow* const row = layout_to_write(spec.format, form.era, form.sharding);
+  if (row == nullptr) refuse_row(form.sharding);
+  const RunGrid grid = target_grid(original, spec.sizes);
+  const auto filed = filed_as(original, form, spec.form.buckets, grid.sizes.expert_parallel);
+  const TrainingState& source = filed ? *filed : original;
+  TargetJob job{source, spec, form, grid};
   const bool has_experts_apart =
       source.facts.expert_count > 0 && job.grid.sizes.expert_parallel > 1 && !source.chain.empty();
-  if (!job.is_layer_wise() && has_experts_apart) {
+  if (form.sharding == OptimizerSharding::None && has_experts_apart) {
     throw Error(ErrorCode::Unsupported, {},
                 "experts of more than one expert-parallel rank have an optimizer of their own "
                 "where no optimizer is sharded, which is not supported",

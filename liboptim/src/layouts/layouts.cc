@@ -13,6 +13,7 @@
 #include "args/run_args.h"
 #include "args/run_grid.h"
 #include "grid/layer_wise_view.h"
+#include "grid/target_form.h"
 #include "layouts/target/layer_wise_target.h"
 #include "layouts/torch/readers.h"
 #include "layouts/torch_dist/readers.h"
@@ -136,21 +137,21 @@ constexpr LayoutRow kLayouts[] = {
      is_unsharded_dist, name_layer_wise_dist, add_torch_dist_files},
     {"fully_reshardable, torch_dist of April 2026", Format::TorchDist,
      OptimizerSharding::FullyReshardable, StoreLayout::April2026, is_fully_reshardable_of_april,
-     name_layer_wise_dist, nullptr},
+     name_layer_wise_dist, add_torch_dist_files},
     {"fully_reshardable, torch_dist of August 2026", Format::TorchDist,
      OptimizerSharding::FullyReshardable, StoreLayout::August2026, is_fully_reshardable_of_august,
-     name_layer_wise_dist, nullptr},
+     name_layer_wise_dist, add_torch_dist_files},
     {"fully_sharded_model_space, torch_dist up to 0.14", Format::TorchDist,
      OptimizerSharding::FlattenedRange, StoreLayout::April2026, is_flattened_range,
      name_flattened_ranges, nullptr},
     {"dp_reshardable, torch_dist of April 2026", Format::TorchDist,
      OptimizerSharding::DpReshardable, StoreLayout::April2026, is_dp_reshardable_of_april,
-     name_layer_wise_dist, nullptr},
+     name_layer_wise_dist, add_torch_dist_files},
     {"dp_reshardable, torch_dist of August 2026", Format::TorchDist,
      OptimizerSharding::DpReshardable, StoreLayout::August2026, is_dp_reshardable_of_august,
-     name_layer_wise_dist, nullptr},
+     name_layer_wise_dist, add_torch_dist_files},
     {"flat buffers, torch", Format::Torch, OptimizerSharding::FlatFile, StoreLayout::April2026,
-     is_flat_torch, name_flat_files, nullptr},
+     is_flat_torch, name_flat_files, add_torch_files},
 };
 
 }  // namespace
@@ -181,9 +182,10 @@ TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint, const ReadOpti
     if (row != nullptr) {
       TrainingState state = row->read(checkpoint, options);
       state.sharding = row->sharding;
+      state.era = row->era;
       if (options.model_only) {
         // Without its state there is nothing that a rank would own a part of.
-        if (row->write == nullptr) state.sharding = OptimizerSharding::None;
+        if (is_zero1(state.sharding)) state.sharding = OptimizerSharding::None;
         state.not_carried.push_back({"the optimizer's state", "--model-only leaves it out"});
       }
       return state;

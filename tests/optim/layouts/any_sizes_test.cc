@@ -86,7 +86,7 @@ void require_values(const ckpt::Checkpoint& checkpoint, const Expected& expected
 // How the optimizers are filed.
 struct Filing {
   bool is_sharded = true;
-  optim::StoreLayout in_dist = optim::StoreLayout::April2026;
+  optim::FormChange in_dist = {}, in_torch = {};
 };
 
 // Through torch, torch_dist and torch.
@@ -105,7 +105,7 @@ void require_survives(Picker& random, const ModelShape& shape, const Filing& fil
     optim::LayerWiseTargetSpec spec;
     spec.format = format;
     spec.sizes = change;
-    if (is_dist) spec.layout = filing.in_dist;
+    spec.form = is_dist ? filing.in_dist : filing.in_torch;
     const optim::RunGrid grid = optim::target_grid(state, change);
     way += std::string(way.empty() ? "" : ", ") + step + " " + text_of(grid);
     expected.rows = optim::target_vocabulary(state, grid, change);
@@ -142,11 +142,29 @@ BOOST_AUTO_TEST_CASE(a_state_survives_any_three_sizes_in_both_formats) {
 }
 
 BOOST_AUTO_TEST_CASE(a_state_survives_any_sizes_as_august_2026_files_it) {
-  require_random_ones_survive(2, case_count() / 3, {true, optim::StoreLayout::August2026});
+  require_random_ones_survive(2, case_count() / 3,
+                              {true, {.layout = optim::StoreLayout::August2026}});
 }
 
 BOOST_AUTO_TEST_CASE(a_state_of_optimizers_that_are_not_sharded_survives_any_sizes) {
   require_random_ones_survive(3, case_count() / 3, {.is_sharded = false});
+}
+
+BOOST_AUTO_TEST_CASE(a_state_of_a_distributed_optimizer_survives_any_sizes_in_flat_buffers) {
+  const auto buckets = [](uint64_t element_count) {
+    return optim::BucketChange{optim::BucketChange::Size::Given, element_count, false};
+  };
+  const Filing filing = {false,
+                         {optim::OptimizerSharding::DpReshardable, {}, buckets(700)},
+                         {optim::OptimizerSharding::FlatFile, {}, buckets(1100)}};
+  require_random_ones_survive(4, case_count() / 3, filing);
+}
+
+BOOST_AUTO_TEST_CASE(a_state_of_a_distributed_optimizer_survives_any_sizes_by_names) {
+  const Filing filing = {false,
+                         {optim::OptimizerSharding::FullyReshardable, {}, {}},
+                         {optim::OptimizerSharding::FlatFile, {}, {}}};
+  require_random_ones_survive(5, case_count() / 3, filing);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

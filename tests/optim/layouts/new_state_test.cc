@@ -36,7 +36,7 @@ std::vector<std::byte> bytes_of(const ckpt::Checkpoint& checkpoint,
 void file_as(const optim::LayoutRow& row, const optim::TrainingState& state,
              const ckpt::Checkpoint& source, const std::filesystem::path& path) {
   const auto target =
-      optim::make_layer_wise_target(state, {.format = row.container, .layout = row.era});
+      optim::make_layer_wise_target(state, {.format = row.container, .form = {.layout = row.era}});
   ckpt::Staging staging = ckpt::Staging::create(path);
   ckpt::execute(target, ckpt::make_plan(target), source, staging);
   staging.commit();

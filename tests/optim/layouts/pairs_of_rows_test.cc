@@ -8,6 +8,7 @@
 #include <ckpt/staging.h>
 #include <optim/megatron_folders.h>
 
+#include "grid/target_form.h"
 #include "layouts/layouts.h"
 #include "support/temporary_folder.h"
 
@@ -15,8 +16,12 @@ using test::TemporaryFolder;
 
 namespace {
 
-constexpr const char* kSamples[] = {"lw_muon_bf16_torch_dp2", "lw_muon_bf16_torch_dist_dp2",
-                                    "lw_soap_bf16_torch_dp2"};
+constexpr const char* kSamples[] = {"lw_muon_bf16_torch_dp2",
+                                    "lw_muon_bf16_torch_dist_dp2",
+                                    "lw_soap_bf16_torch_dp2",
+                                    "do_adam_bf16_torch_dp2",
+                                    "do_adam_bf16_torch_dist_dp_reshardable_dp2",
+                                    "do_adam_bf16_torch_dist_fully_reshardable_dp2"};
 
 ckpt::Checkpoint sample(const char* name) {
   return optim::open_checkpoint(std::filesystem::path(SHARDWISE_GOLDEN_DIR) / name / "ckpt");
@@ -25,8 +30,9 @@ ckpt::Checkpoint sample(const char* name) {
 void file_as(const optim::LayoutRow& row, uint32_t data_parallel, const ckpt::Checkpoint& source,
              const std::filesystem::path& path) {
   const auto target = optim::make_layer_wise_target(
-      optim::name_layer_wise(source),
-      {.format = row.container, .sizes = {.data_parallel = data_parallel}, .layout = row.era});
+      optim::name_layer_wise(source), {.format = row.container,
+                                       .sizes = {.data_parallel = data_parallel},
+                                       .form = {.sharding = row.sharding, .layout = row.era}});
   ckpt::Staging staging = ckpt::Staging::create(path);
   ckpt::execute(target, ckpt::make_plan(target), source, staging);
   staging.commit();
@@ -54,11 +60,20 @@ void require_equal(const ckpt::Checkpoint& one, const ckpt::Checkpoint& other,
   }
 }
 
-// What is sharded by whole parameters, and what is not, have layouts of their own.
+// What is sharded by whole parameters, and what is not, have layouts of their own; Adam's state,
+// which a DistributedOptimizer keeps by elements, can be dealt by parameters, too.
+bool can_be_filed(const optim::LayoutRow& source, const optim::LayoutRow& row) {
+  if (row.sharding == source.sharding) return row.write != nullptr;
+  const bool is_dealt = row.sharding == optim::OptimizerSharding::LayerWise &&
+                        row.era == optim::StoreLayout::April2026;
+  return row.write != nullptr && optim::is_zero1(source.sharding) &&
+         (is_dealt || optim::is_zero1(row.sharding));
+}
+
 std::vector<optim::LayoutRow> rows_for(const ckpt::Checkpoint& source) {
   std::vector<optim::LayoutRow> rows;
   for (const optim::LayoutRow& row : optim::layouts()) {
-    if (row.sharding == optim::layout_of(source)->sharding) rows.push_back(row);
+    if (can_be_filed(*optim::layout_of(source), row)) rows.push_back(row);
   }
   return rows;
 }

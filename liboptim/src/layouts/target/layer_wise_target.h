@@ -14,6 +14,7 @@
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/rank_files.h"
+#include "grid/target_form.h"
 #include "grid/target_groups.h"
 
 // What the writers of both formats share.
@@ -21,8 +22,9 @@ namespace optim {
 
 // A training state on its way to a target: the source, where it goes, what is lost.
 struct TargetJob {
-  const TrainingState& source;
+  const TrainingState& source;  // as the target's form files it
   const LayerWiseTargetSpec& spec;
+  TargetForm form;
   RunGrid grid;  // of the target
   uint64_t vocabulary_rows = 0;
   std::vector<WorldRank> ranks = {};
@@ -31,7 +33,8 @@ struct TargetJob {
   std::optional<RankDeals> deals = {};
   ckpt::Target target = {};
 
-  bool is_layer_wise() const { return source.sharding == OptimizerSharding::LayerWise; }
+  bool is_layer_wise() const { return form.sharding == OptimizerSharding::LayerWise; }
+  bool is_of_august() const { return form.era == StoreLayout::August2026; }
   bool size_changes() const { return grid != source.grid; }
   bool reseeds() const;
   bool format_changes() const { return spec.format != source.format; }
@@ -48,14 +51,6 @@ struct TargetJob {
 // Whether the source has random states, but not for the ranks of a grid: these have other places in
 // the model, or each data-parallel rank has its own (data_parallel_random_init).
 bool reseeds_rng(const TrainingState& source, const RunGrid& grid);
-
-// Whether a layout files this optimizer as a DistributedOptimizer, which keeps its step in its
-// groups: one whose groups name the algorithm, which Muon's do not.
-bool is_distributed(const TrainingState& source, const ChainedOptimizerState& optimizer,
-                    StoreLayout layout);
-// Writes the step that all parameters share into a group. Throws Unsupported for one that is not
-// float32.
-void put_step(ckpt::ValueTree& tree, ckpt::NodeId group, const ChainedOptimizerState& optimizer);
 
 // The rules, resolved with all canonical names of a checkpoint. Throws NotFound where one that is
 // to be included or renamed is none of them.

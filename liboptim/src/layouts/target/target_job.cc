@@ -1,6 +1,5 @@
 // What the writers of both formats ask of a job, and what a change of sizes loses.
 #include <algorithm>
-#include <cstring>
 
 #include <ckpt/error.h>
 
@@ -125,23 +124,6 @@ void warn_of_idle_ranks(TargetJob& job) {
 }
 
 }  // namespace
-
-bool is_distributed(const TrainingState& source, const ChainedOptimizerState& optimizer,
-                    StoreLayout layout) {
-  return layout == StoreLayout::August2026 && !optimizer.groups.empty() &&
-         source.common.tree.value(optimizer.groups[0]).find("optimizer").has_value();
-}
-
-void put_step(ValueTree& tree, NodeId group, const ChainedOptimizerState& optimizer) {
-  if (optimizer.step_layout != StepLayout::PerParam) return;
-  float step = 0;
-  if (optimizer.step_dtype != ckpt::DType::Float32 || optimizer.step_bytes.size() != sizeof step) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "step"},
-                      "a step count that is not float32");
-  }
-  std::memcpy(&step, optimizer.step_bytes.data(), sizeof step);
-  tree.put(group, "step", tree.real(static_cast<double>(step)));
-}
 
 bool keeps_rank_items(const TargetJob& job) {
   return job.spec.format == ckpt::Format::Torch && !job.size_changes();

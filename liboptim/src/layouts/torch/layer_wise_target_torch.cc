@@ -8,6 +8,8 @@
 #include "layouts/target/layer_wise_target.h"
 #include "layouts/target/target_args.h"
 #include "layouts/target/tensor_attributes.h"
+#include "layouts/torch/flat_file_target.h"
+#include "layouts/torch/rank_tensors.h"
 
 namespace optim {
 namespace {
@@ -16,78 +18,6 @@ using ckpt::ArchiveBuilder;
 using ckpt::NodeId;
 using ckpt::Value;
 using ckpt::ValueTree;
-
-// A tensor with attributes is one rebuilt with a state dict.
-NodeId with_attributes(ValueTree& tree, NodeId tensor, NodeId attributes) {
-  const NodeId args =
-      tree.tuple({tree.value(tensor).callable().id(), tree.global("torch", "Tensor"),
-                  tree.value(tensor).args().id(), attributes});
-  return tree.object(ckpt::Construction::Reduce,
-                     tree.global("torch._tensor", "_rebuild_from_type_v2"), args);
-}
-
-// What a tensor parallel rank has of a tensor: blocks one behind the other, and zeros where these
-// reach beyond the source's rows (padding of the vocabulary).
-ckpt::RecordSource source_of(const TensorRef& tensor, const std::vector<ckpt::Box>& boxes) {
-  const bool has_padding =
-      !tensor->shape.empty() && std::ranges::any_of(boxes, [&](const auto& box) {
-        return box.offsets[0] + box.sizes[0] > tensor->shape[0];
-      });
-  if (boxes.size() == 1 && !has_padding) return ckpt::TensorSource{tensor, boxes[0]};
-  std::vector<ckpt::Segment> segments;
-  uint64_t offset_bytes = 0;
-  for (ckpt::Box box : boxes) {
-    const uint64_t box_bytes =
-        ckpt::element_count(box.sizes) * ckpt::bytes_per_element(tensor->dtype);
-    const uint64_t stored = tensor->shape[0];
-    if (box.offsets[0] < stored) {
-      box.sizes[0] = std::min(box.sizes[0], stored - box.offsets[0]);
-      const uint64_t count = ckpt::element_count(box.sizes);
-      segments.push_back({offset_bytes, {tensor, std::move(box)}, 0, count});
-    }
-    offset_bytes += box_bytes;
-  }
-  return segments;
-}
-
-// A tensor of a rank's part of a parameter.
-class TensorWriter {
- public:
-  TensorWriter(const TargetJob& job, const RankCoordinates& at, ArchiveBuilder& archive)
-      : job_(job), at_(at), archive_(archive) {}
-
-  NodeId plain(uint32_t param, const TensorRef& tensor) const {
-    const Placement& placement = *job_.placement;
-    const bool is_of_shape = tensor->shape == job_.source.params[param].weight->shape;
-    if (!is_of_shape) {
-      if (placement.tensor_ranks(param) > 1) refuse_shape(*tensor);
-      return archive_.add_tensor(tensor->dtype, tensor->shape, tensor_source(tensor));
-    }
-    const auto boxes = placement.boxes(param, placement.tensor_rank(param, at_));
-    return archive_.add_tensor(tensor->dtype, placement.shape_on_rank(param),
-                               source_of(tensor, boxes));
-  }
-
-  // With the attributes that the source's files state.
-  NodeId with_stated_attributes(uint32_t param, const TensorRef& tensor) const {
-    const NodeId written = plain(param, tensor);
-    const auto attributes = job_.source.attributes.find(tensor->key);
-    if (attributes == job_.source.attributes.end()) return written;
-    const Value stated = job_.source.common.tree.value(attributes->second);
-    return with_attributes(archive_.tree(), written, archive_.carry(stated, job_.source.common));
-  }
-
- private:
-  [[noreturn]] static void refuse_shape(const ckpt::TensorEntry& tensor) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = tensor.key},
-                      "has a shape of its own, so that tensor-parallel ranks cannot share it",
-                      "--tp 1");
-  }
-
-  const TargetJob& job_;
-  const RankCoordinates& at_;
-  ArchiveBuilder& archive_;
-};
 
 class OptimizerWriter {
  public:
@@ -112,15 +42,16 @@ class OptimizerWriter {
   NodeId write_optimizer(uint32_t index) {
     const ChainedOptimizerState& optimizer = source_.chain[index];
     const std::vector<uint32_t> groups = job_.groups.of_optimizer(index);
+    const bool is_flat = optimizer.is_distributed;  // its state lies in distrib_optim.pt
     const NodeId inner = tree_.dict();
-    tree_.put(inner, "state", write_states(optimizer, groups));
-    tree_.put(inner, "param_groups", write_groups(groups));
+    if (!is_flat) tree_.put(inner, "state", write_states(optimizer, groups));
+    tree_.put(inner, "param_groups", is_flat ? write_flat_groups(groups) : write_groups(groups));
     for (const auto& [key, node] : optimizer.inner_others) tree_.put(inner, key, carry(node));
     write_rank_items(inner, index, true);
     const NodeId state = tree_.dict();
     tree_.put(state, "optimizer", inner);
     for (const auto& [key, node] : optimizer.others) tree_.put(state, key, carry(node));
-    tree_.put(state, "fp32_from_fp16_params", write_masters(groups));
+    if (!is_flat) tree_.put(state, "fp32_from_fp16_params", write_masters(groups));
     write_rank_items(state, index, false);
     return state;
   }
@@ -183,6 +114,15 @@ class OptimizerWriter {
     return list;
   }
 
+  // Without `params`: ranges of elements have no numbers.
+  NodeId write_flat_groups(const std::vector<uint32_t>& groups) {
+    const NodeId list = tree_.list();
+    for (const uint32_t group : groups) {
+      tree_.append(list, carry_group(source_, job_.groups, group, archive_));
+    }
+    return list;
+  }
+
   NodeId write_masters(const std::vector<uint32_t>& groups) {
     const NodeId list = tree_.list();
     for (const uint32_t group : groups) {
@@ -228,7 +168,7 @@ class OptimizerWriter {
   const WorldRank& rank_;
   ArchiveBuilder& archive_;
   ValueTree& tree_;
-  TensorWriter tensors_;
+  RankTensors tensors_;
   OwnedGroups owned_;
 };
 
@@ -294,7 +234,7 @@ class ModelWriter {
   const TrainingState& source_;
   const WorldRank& rank_;
   ArchiveBuilder& archive_;
-  TensorWriter tensors_;
+  RankTensors tensors_;
 };
 
 ckpt::TargetFile model_file(TargetJob& job, const WorldRank& rank) {
@@ -380,6 +320,9 @@ void add_torch_files(TargetJob& job) {
   }
   if (job.is_layer_wise() && !job.source.chain.empty()) {
     for (const WorldRank& rank : job.ranks) job.target.files.push_back(optimizer_file(job, rank));
+  }
+  if (job.form.sharding == OptimizerSharding::FlatFile && !job.source.chain.empty()) {
+    for (ckpt::TargetFile& file : make_flat_files(job)) job.target.files.push_back(std::move(file));
   }
   for (const WorldRank& rank : job.ranks) {
     if (rank.writes_model) job.target.files.push_back(model_file(job, rank));

@@ -100,6 +100,7 @@ class Reader {
   void read_copy(const WorldRank& rank, uint32_t optimizer) {
     if (optimizer >= into_.view.chain.size()) return;  // an error of its own
     into_.view.chain[optimizer].is_distributed = true;
+    into_.view.chain[optimizer].is_bucketed = true;
     const bool has_experts = buffers_.has_experts(optimizer);
     if ((has_experts ? rank.at.edp : rank.at.dp_cp) != 0) return;
     const uint32_t number = has_experts ? rank.at.expert_copy : rank.at.model_copy;

@@ -2,6 +2,7 @@
 // __R_0.distcp, the common state in common.pt or, as since August 2026, in the store. Since then a
 // DistributedOptimizer owns what Muon does not, which calls a master `param` and keeps its step in
 // the groups.
+#include <algorithm>
 #include <optional>
 
 #include <ckpt/error.h>
@@ -10,6 +11,7 @@
 #include "args/common_state.h"
 #include "layouts/target/layer_wise_target.h"
 #include "layouts/target/tensor_attributes.h"
+#include "layouts/torch_dist/flat_bucket_chunks.h"
 #include "layouts/torch_dist/linked_entries.h"
 #include "layouts/torch_dist/stacked_layers.h"
 #include "layouts/torch_dist/store_chunks.h"
@@ -27,7 +29,6 @@ constexpr const char* kBackendJson =
     R"("common_backend": "torch", "common_backend_version": 1})";
 constexpr const char* kBackendJsonOfAugust =
     R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1})";
-constexpr const char* kShardingType = "fully_reshardable";
 
 class DistWriter {
  public:
@@ -36,7 +37,8 @@ class DistWriter {
         source_(job.source),
         placement_(*job.placement),
         rules_(key_rules(job.source)),
-        writers_(job.ranks) {
+        writers_(job.ranks),
+        is_bucketed_(std::ranges::any_of(source_.chain, &ChainedOptimizerState::is_bucketed)) {
     spec_.rank_count = static_cast<uint32_t>(job.ranks.size());
   }
 
@@ -49,22 +51,18 @@ class DistWriter {
       add_extra_states();
       add_rank_objects();
       add_store_chunks(job_, writers_, spec_);
+      add_flat_buckets();
     }
     add_rng_states();
     std::optional<ckpt::TargetFile> common = write_common_state();
     auto& files = job_.target.files;
     files = ckpt::make_torch_dist_files(spec_);
     if (common) files.insert(files.end() - 1, std::move(*common));
-    files.push_back({"metadata.json", {}, of_august() ? kBackendJsonOfAugust : kBackendJson});
+    files.push_back(
+        {"metadata.json", {}, job_.is_of_august() ? kBackendJsonOfAugust : kBackendJson});
   }
 
  private:
-  bool of_august() const { return job_.spec.layout == StoreLayout::August2026; }
-
-  bool is_distributed(const ChainedOptimizerState& optimizer) const {
-    return optim::is_distributed(source_, optimizer, job_.spec.layout);
-  }
-
   // --- objects ---
 
   // torch.save is given a list of one object.
@@ -171,6 +169,34 @@ class DistWriter {
     }
   }
 
+  // --- flat buckets ---
+
+  void add_flat_buckets() {
+    if (!is_bucketed_) return;
+    FlatBucketChunks chunks(job_, writers_, spec_);
+    chunks.run([&](const BucketedCopy& copy) { add_objects_of(copy, chunks); });
+  }
+
+  // Each copy states its optimizer and how its buffers are cut.
+  void add_objects_of(const BucketedCopy& copy, const FlatBucketChunks& chunks) {
+    const auto add = [&](std::string_view item, const auto& make) {
+      ArchiveBuilder archive;
+      const NodeId object = make(archive);
+      add_object(copy.prefix + std::string(item) + "/shard_0_1", archive, object, copy.first_rank);
+    };
+    add("optimizer",
+        [&](ArchiveBuilder& archive) { return write_wrapped(archive, copy.optimizer); });
+    for (const auto& [key, node] : source_.chain[copy.optimizer].others) {
+      add(key, [&, value = node](ArchiveBuilder& archive) {
+        return archive.carry(source_.common.tree.value(value), source_.common);
+      });
+    }
+    add("per_bucket_numel",
+        [&](ArchiveBuilder& archive) { return chunks.add_sizes(archive.tree(), copy, true); });
+    add("per_bucket_numel_unpadded",
+        [&](ArchiveBuilder& archive) { return chunks.add_sizes(archive.tree(), copy, false); });
+  }
+
   // --- the common state ---
 
   // common.pt, or an object of the store.
@@ -194,16 +220,26 @@ class DistWriter {
     }
     add_optimizer();
     tree.put(root, "content_metadata", content_metadata(tree));
-    if (!of_august()) return ckpt::TargetFile{"common.pt", {archive.finish("common", root)}, {}};
+    if (!job_.is_of_august())
+      return ckpt::TargetFile{"common.pt", {archive.finish("common", root)}, {}};
     add_object(std::string(kCommonStateKey), archive, root);
     return std::nullopt;
   }
 
+  bool is_set(std::string_view arg) const {
+    const auto value = source_.args().find(arg);
+    return value && value->is(ckpt::Kind::Bool) && value->as_bool();
+  }
+
   NodeId content_metadata(ValueTree& tree) const {
     const NodeId content = tree.dict();
-    if (of_august()) {
-      tree.put(content, "distrib_optim_sharding_type", tree.str(kShardingType));
-      tree.put(content, "distrib_optim_fully_reshardable_mem_efficient", tree.boolean(false));
+    if (is_zero1(job_.form.sharding) || job_.is_of_august()) {
+      const std::string_view type = sharding_type(is_bucketed_);
+      tree.put(content, "distrib_optim_sharding_type", tree.str(type));
+      if (!is_bucketed_) {
+        tree.put(content, "distrib_optim_fully_reshardable_mem_efficient",
+                 tree.boolean(is_set("distrib_optim_fully_reshardable_mem_efficient")));
+      }
     }
     tree.put(content, "singleton_local_shards", tree.boolean(source_.facts.singleton_local_shards));
     tree.put(content, "chained_optim_avoid_prefix", tree.boolean(true));
@@ -226,22 +262,36 @@ class DistWriter {
     const auto carry = [&](NodeId node) {
       return archive.carry(source_.common.tree.value(node), source_.common);
     };
-    const bool distributed = is_distributed(optimizer);
-    const NodeId inner = tree.dict();
-    if (!distributed) write_common_step(archive, optimizer, inner);
-    const NodeId groups = tree.list();
+    const NodeId result = tree.dict();
+    if (!optimizer.is_bucketed) {
+      tree.put(result, "optimizer", write_wrapped(archive, index));
+      for (const auto& [key, node] : optimizer.others) tree.put(result, key, carry(node));
+    }
+    if (optimizer.is_distributed) {
+      tree.put(result, "param_state_sharding_type", tree.str(sharding_type(optimizer.is_bucketed)));
+    }
+    return result;
+  }
+
+  static std::string_view sharding_type(bool is_bucketed) {
+    return name(is_bucketed ? OptimizerSharding::DpReshardable
+                            : OptimizerSharding::FullyReshardable);
+  }
+
+  // What the optimizer that steps keeps: its groups, and where it counts steps beside them.
+  NodeId write_wrapped(ArchiveBuilder& archive, uint32_t index) {
+    const ChainedOptimizerState& optimizer = source_.chain[index];
+    ValueTree& tree = archive.tree();
+    const NodeId inner = tree.dict(), groups = tree.list();
+    if (!optimizer.is_distributed) write_common_step(archive, optimizer, inner);
     for (const uint32_t group : job_.groups.of_optimizer(index)) {
-      const NodeId carried = carry_group(source_, job_.groups, group, archive);
-      if (distributed) put_step(tree, carried, optimizer);
-      tree.append(groups, carried);
+      tree.append(groups, carry_group(source_, job_.groups, group, archive));
     }
     tree.put(inner, "param_groups", groups);
-    for (const auto& [key, node] : optimizer.inner_others) tree.put(inner, key, carry(node));
-    const NodeId result = tree.dict();
-    tree.put(result, "optimizer", inner);
-    for (const auto& [key, node] : optimizer.others) tree.put(result, key, carry(node));
-    if (distributed) tree.put(result, "param_state_sharding_type", tree.str(kShardingType));
-    return result;
+    for (const auto& [key, node] : optimizer.inner_others) {
+      tree.put(inner, key, archive.carry(source_.common.tree.value(node), source_.common));
+    }
+    return inner;
   }
 
   static void write_common_step(ArchiveBuilder& archive, const ChainedOptimizerState& optimizer,
@@ -265,6 +315,7 @@ class DistWriter {
   const Placement& placement_;
   KeyRules rules_;
   HoldingRanks writers_;
+  bool is_bucketed_;  // an optimizer of the chain
   ckpt::DistSpec spec_;
   std::shared_ptr<const ValueTree> list_of_none_ = make_list_of_none();  // one for 10^5 of objects
   std::optional<uint32_t> rng_writer_;  // one for all, where the others' files are linked

@@ -5,6 +5,7 @@
 #include <functional>
 #include <numeric>
 #include <set>
+#include <vector>
 
 namespace optim {
 namespace {
@@ -24,8 +25,9 @@ class ChunkWriter {
   void run() {
     spec_.chunks.reserve(count_chunks());
     add_model_chunks();
+    if (job_.form.sharding == OptimizerSharding::FullyReshardable) add_named_states();
     add_optimizer_chunks();
-    balance_model_chunks();
+    balance_shared_chunks();
   }
 
  private:
@@ -73,12 +75,14 @@ class ChunkWriter {
     ckpt::Extents shape = is_of_shape ? placement_.shape_of(stored.param) : stored.tensor->shape;
     for (const ckpt::Box& block : blocks(stored, tensor_rank)) {
       for (auto& [box, tensor] : filled(block, stored.tensor)) {
-        ckpt::Box source = box;
+        ckpt::Box whole = box;
+        ckpt::RecordSource source = std::vector<ckpt::Segment>();  // zeros
+        if (tensor) source = ckpt::TensorSource{std::move(tensor), std::move(whole)};
         DistChunk chunk{stored.prefix + sharded.key,
                         stored.tensor->dtype,
                         shape,
                         std::move(box),
-                        {std::move(tensor), std::move(source)},
+                        std::move(source),
                         writer};
         stack(chunk, sharded);
         spec_.chunks.push_back(std::move(chunk));
@@ -116,8 +120,22 @@ class ChunkWriter {
   }
 
   // Each chunk may be written by any of the ranks that hold it: by the first, until
-  // balance_model_chunks().
+  // balance_shared_chunks().
   void add_model_chunks() {
+    for_each_part([this](uint32_t param, uint32_t part, uint32_t holder) {
+      add_chunks({"", param, source_.params[param].weight}, part, holder);
+    });
+  }
+
+  // Of a DistributedOptimizer, whose ranks own ranges of elements, but file whole parameters.
+  void add_named_states() {
+    for_each_part([this](uint32_t param, uint32_t part, uint32_t holder) {
+      add_param_states(param, part, holder);
+    });
+  }
+
+  template <class Add>
+  void for_each_part(const Add& add) {
     for (uint32_t entry = 0; entry < source_.model.size(); ++entry) {
       if (source_.model[entry].what != ModelEntry::What::Param) continue;
       const uint32_t param = source_.model[entry].param;
@@ -126,7 +144,7 @@ class ChunkWriter {
         const auto& holders = placement_.is_expert(param)
                                   ? writers_.of_expert(part, placement_.expert_rank(param), stage)
                                   : writers_.of_dense(part, stage);
-        add_chunks({"", param, source_.params[param].weight}, part, holders[0]);
+        add(param, part, holders[0]);
         holders_.resize(spec_.chunks.size(), &holders);
       }
     }
@@ -135,6 +153,7 @@ class ChunkWriter {
   // Of what each rank owns, the copies of other tensor parallel ranks, of tied embeddings and of
   // ranks that share without dealing are left out.
   void add_optimizer_chunks() {
+    if (is_zero1(job_.form.sharding)) return;
     for (const WorldRank& rank : job_.ranks) {
       for (const auto& group : job_.deals->owned(rank.at)) {
         for (const HeldEntry& held : group) add_owned(held, rank);
@@ -144,6 +163,7 @@ class ChunkWriter {
 
   void add_owned(const HeldEntry& held, const WorldRank& rank) {
     const uint32_t param = source_.model[held.entry].param;
+    if (source_.chain[source_.params[param].optimizer].is_bucketed) return;
     if (!placement_.is_first_copy(held, rank.at.pp)) return;
     const uint32_t tensor_rank = rank.at.tensor_rank(placement_.is_expert(param));
     if (placement_.tensor_ranks(param) == 1 && tensor_rank != 0) return;
@@ -155,14 +175,22 @@ class ChunkWriter {
 
   void add_param_states(uint32_t index, uint32_t tensor_rank, uint32_t writer) {
     const TrainedParam& param = source_.params[index];
+    const std::string prefix = prefix_of(param.optimizer);
     for (const auto& [state, value] : param.states) {
-      add_chunks({state_key(state, ""), index, value}, tensor_rank, writer);
+      add_chunks({prefix + state_key(state, ""), index, value}, tensor_rank, writer);
     }
-    const bool distributed =
-        is_distributed(source_, source_.chain[param.optimizer], job_.spec.layout);
-    const std::string_view master = distributed ? kDistributedMaster : kMasterState;
     if (!param.master) return;
-    add_chunks({state_key(master, ""), index, param.master}, tensor_rank, writer);
+    const bool is_distributed = source_.chain[param.optimizer].is_distributed;
+    const std::string_view master = is_distributed ? kDistributedMaster : kMasterState;
+    add_chunks({prefix + state_key(master, ""), index, param.master}, tensor_rank, writer);
+  }
+
+  // Beside flat buckets, which no parameter's name tells apart, all optimizers are numbered.
+  std::string prefix_of(uint32_t optimizer) const {
+    const bool has_buckets =
+        std::ranges::any_of(source_.chain, &ChainedOptimizerState::is_bucketed);
+    if (!has_buckets || source_.chain.size() == 1) return {};
+    return "chained_" + std::to_string(optimizer) + ".";
   }
 
   static uint64_t chunk_bytes(const DistChunk& chunk) {
@@ -170,7 +198,7 @@ class ChunkWriter {
   }
 
   // The largest chunks first, each to the one of its holders that has least.
-  void balance_model_chunks() {
+  void balance_shared_chunks() {
     std::vector<uint64_t> loads(job_.ranks.size()), bytes(holders_.size());
     for (size_t i = holders_.size(); i < spec_.chunks.size(); ++i) {
       loads[spec_.chunks[i].rank] += chunk_bytes(spec_.chunks[i]);
@@ -193,7 +221,7 @@ class ChunkWriter {
   KeyRules rules_;
   const HoldingRanks& writers_;
   ckpt::DistSpec& spec_;
-  std::vector<const std::vector<uint32_t>*> holders_;  // [chunk of the model]
+  std::vector<const std::vector<uint32_t>*> holders_;  // [chunk that several ranks hold]
   std::set<std::pair<uint32_t, uint32_t>> written_;    // [parameter, part] of optimizer state
 };
 

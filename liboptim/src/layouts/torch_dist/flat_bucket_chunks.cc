@@ -1,0 +1,117 @@
+// Source: sharded_param_state_dp_reshardable of megatron/core/optimizer/distrib_optimizer.py.
+#include "layouts/torch_dist/flat_bucket_chunks.h"
+
+#include <algorithm>
+
+#include "grid/flat_shares.h"
+
+namespace optim {
+
+using ckpt::NodeId;
+
+// One bucket of a buffer, on its way into chunks.
+struct FlatBucketChunks::Bucket {
+  const FlatBuffer& buffer;
+  const FlatBucket& layout;
+  std::string prefix;                    // of its keys, up to the state
+  const RankCoordinates& at;             // of the first of the ranks that share it
+  const std::vector<uint32_t>& sharing;  // ranks that own a part each
+  std::vector<size_t> held;              // of the buffer, in the order of the bucket
+};
+
+void FlatBucketChunks::run(const std::function<void(const BucketedCopy& copy)>& on_copy) {
+  const bool is_chained = job_.source.chain.size() > 1;
+  for (const WorldRank& rank : job_.ranks) {
+    for (uint32_t optimizer = 0; optimizer < job_.source.chain.size(); ++optimizer) {
+      if (!job_.source.chain[optimizer].is_bucketed) continue;
+      const bool has_experts = target_.buffers().has_experts(optimizer);
+      if ((has_experts ? rank.at.edp : rank.at.dp_cp) != 0) continue;
+      const uint32_t number = has_experts ? rank.at.expert_copy : rank.at.model_copy;
+      const BucketedCopy copy{
+          optimizer,
+          (is_chained ? "chained_" + std::to_string(optimizer) + "." : std::string()) +
+              "optimizer.distributed.dp_group_idx_" + std::to_string(number) + ".",
+          rank.rank, target_.buffers().of(optimizer, rank.at)};
+      on_copy(copy);
+      for (uint32_t i = 0; i < copy.buffers.size(); ++i) add_buffer(copy, i, rank.at);
+    }
+  }
+}
+
+NodeId FlatBucketChunks::add_sizes(ckpt::ValueTree& tree, const BucketedCopy& copy,
+                                   bool is_padded) const {
+  const NodeId buffers = tree.list();
+  for (const FlatBuffer& buffer : copy.buffers) {
+    const NodeId sizes = tree.list();
+    for (const FlatBucket& bucket : buffer.layout.buckets) {
+      const uint64_t count =
+          is_padded ? bucket.range.end - bucket.range.begin : bucket.unpadded_count;
+      tree.append(sizes, tree.integer(static_cast<int64_t>(count)));
+    }
+    const NodeId of_types = tree.dict();
+    tree.set_item(of_types, target_.add_types(tree, buffer), sizes);
+    tree.append(buffers, of_types);
+  }
+  return buffers;
+}
+
+void FlatBucketChunks::add_buffer(const BucketedCopy& copy, uint32_t number,
+                                  const RankCoordinates& at) {
+  const FlatBuffer& buffer = copy.buffers[number];
+  const std::vector<FlatState> states = states_in(job_.source, buffer);
+  const auto& sharing = target_.buffers().has_experts(copy.optimizer)
+                            ? ranks_.of_expert(at.etp, at.ep, at.pp)
+                            : ranks_.of_dense(at.tp, at.pp);
+  std::vector<std::vector<size_t>> held(buffer.layout.buckets.size());
+  for (size_t i = buffer.held.size(); i-- > 0;) {  // the last registered comes first
+    held[buffer.layout.places[i].bucket].push_back(i);
+  }
+  for (uint32_t i = 0; i < held.size(); ++i) {
+    const Bucket bucket{buffer,
+                        buffer.layout.buckets[i],
+                        copy.prefix + "gbuf_idx_" + std::to_string(number) + ".dtype_" +
+                            target_.types_text(buffer) + ".bucket_idx_" + std::to_string(i) + ".",
+                        at,
+                        sharing,
+                        std::move(held[i])};
+    for (const FlatState& state : states) add_state(bucket, state);
+  }
+}
+
+void FlatBucketChunks::add_state(const Bucket& bucket, const FlatState& state) {
+  for (uint32_t i = 0; i < bucket.sharing.size(); ++i) add_part(bucket, state, i);
+}
+
+// Of the ranks that share a bucket, what one owns: its parameters, and as zeros what lies between
+// them.
+void FlatBucketChunks::add_part(const Bucket& bucket, const FlatState& state,
+                                uint32_t rank_number) {
+  const uint64_t bucket_begin = bucket.layout.range.begin;
+  const uint64_t unpadded_end = bucket_begin + bucket.layout.unpadded_count;
+  const ElementRange own =
+      own_part(bucket.layout, rank_number, static_cast<uint32_t>(bucket.sharing.size()));
+  const uint64_t own_end = std::min(own.end, unpadded_end);
+  uint64_t next = own.begin;  // the first element that has no chunk yet
+  const auto add = [&](uint64_t end, ckpt::RecordSource source) {
+    if (end <= next) return;
+    spec_.chunks.push_back({bucket.prefix + state.name,
+                            state.dtype,
+                            {bucket.layout.unpadded_count},
+                            {{next - bucket_begin}, {end - next}},
+                            std::move(source),
+                            bucket.sharing[rank_number]});
+    next = end;
+  };
+  for (const size_t i : bucket.held) {
+    const ElementRange& place = bucket.buffer.layout.places[i].range;
+    const uint64_t begin = std::max(place.begin, own.begin), end = std::min(place.end, own_end);
+    if (begin >= end) continue;
+    add(begin, std::vector<ckpt::Segment>());
+    const uint32_t param = job_.source.model[bucket.buffer.held[i].entry].param;
+    add(end, segments_of({job_, param, bucket.at}, state_of(job_.source.params[param], state.name),
+                         {begin - place.begin, end - place.begin}, 0));
+  }
+  add(own_end, std::vector<ckpt::Segment>());
+}
+
+}  // namespace optim

@@ -1,0 +1,89 @@
+// Options for the form of optimizer state, in Megatron's words.
+#include <common/form_options.h>
+
+#include <utility>
+#include <vector>
+
+#include <common/option_values.h>
+#include <CLI/CLI.hpp>
+
+namespace tools {
+namespace {
+
+constexpr const char* kGroup = "Form of the optimizer's state (not given: as the source's)";
+
+using Size = optim::BucketChange::Size;
+
+// Megatron's options have hyphens, its values underscores.
+std::string with_underscores(std::string text) {
+  for (char& each : text) each = each == '-' ? '_' : each;
+  return text;
+}
+
+void add_sharding(CLI::App& app, optim::FormChange& form) {
+  using Sharding = optim::OptimizerSharding;
+  const std::vector<std::pair<std::string, Sharding>> forms = {
+      {"fully_reshardable", Sharding::FullyReshardable},
+      {"dp_reshardable", Sharding::DpReshardable},
+      {"flat_file", Sharding::FlatFile},
+      {"layer_wise", Sharding::LayerWise}};
+  CLI::Option* const option = add_choice<std::optional<Sharding>>(
+      app, "--optimizer-sharding", form.sharding, {forms.begin(), forms.end()});
+  option->transform(CLI::Validator(
+      [](std::string& text) {
+        text = with_underscores(text);
+        return std::string();
+      },
+      ""));
+  option
+      ->description(
+          "torch_dist: fully_reshardable or dp_reshardable (ZeRO-1), layer_wise; torch: flat_file "
+          "(ZeRO-1), layer_wise")
+      ->group(kGroup);
+}
+
+void add_target_megatron(CLI::App& app, optim::FormChange& form) {
+  using Layout = std::optional<optim::StoreLayout>;
+  add_choice<Layout>(
+      app, "--target-megatron", form.layout,
+      {{"2026-04", optim::StoreLayout::April2026}, {"2026-08", optim::StoreLayout::August2026}})
+      ->description("torch_dist: as Megatron of April or August 2026 lays it out")
+      ->group(kGroup);
+}
+
+void add_bucket_size(CLI::App& app, optim::BucketChange& buckets) {
+  const auto choose = [&buckets](const std::string& text) {
+    if (text == "none" || text == "default") {
+      buckets.size = text == "none" ? Size::One : Size::Default;
+      return;
+    }
+    buckets.size = Size::Given;
+    buckets.element_count = std::stoull(text);
+  };
+  const CLI::Validator is_size(
+      [](std::string& text) {
+        if (text == "none" || text == "default" || kSize(text).empty()) return std::string();
+        return "'" + ckpt::escaped(text) + "' is not a number of elements, 'none' or 'default'";
+      },
+      "");
+  app.add_option_function<std::string>("--bucket-size,--ddp-bucket-size", choose,
+                                       "Elements of a bucket of flat buffers; none: one bucket; "
+                                       "default: Megatron's with --overlap-grad-reduce")
+      ->check(is_size)
+      ->option_text("N|none|default")
+      ->group(kGroup);
+}
+
+}  // namespace
+
+void FormOptions::declare(CLI::App& app) {
+  add_sharding(app, form);
+  add_target_megatron(app, form);
+  add_bucket_size(app, form.buckets);
+  app.add_flag("--pad-buckets,--ddp-pad-buckets-for-high-nccl-busbw",
+               form.buckets.pad_for_high_nccl_busbw,
+               "Pad buckets to multiples of 65536 elements, too")
+      ->group(kGroup);
+}
+
+}  // namespace tools
