@@ -21,6 +21,7 @@
 #include "convert/check_result.h"
 #include "convert/cut_rows.h"
 #include "convert/links.h"
+#include "convert/merged_optimizers.h"
 #include "grid/target_form.h"
 #include "layouts/target/layer_wise_target.h"
 #include "proof/proof_file.h"
@@ -214,6 +215,7 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   spec.form = options.form;
   const TargetForm form = target_form(view, spec.format, spec.form);
   made.filed = filed_as(view, form, spec.form.buckets, made.grid.sizes.expert_parallel);
+  if (made.filed) require_equal_in_merged(view, *made.filed, job.source);
   made.rows = target_vocabulary(view, made.grid, spec.sizes);
   if (job.link) {
     require_linkable(job.source, view, spec, made.rows);

@@ -1,0 +1,68 @@
+// What file_as() compares without reading a byte, compared by bytes.
+#include "convert/merged_optimizers.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ckpt/error.h>
+#include <ckpt/tensor_stream.h>
+
+namespace optim {
+namespace {
+
+using ckpt::NodeId;
+using ckpt::TensorEntry;
+using Others = std::vector<std::pair<std::string, NodeId>>;
+
+// The tensors of a value of the common state, as entries that can be read.
+std::vector<TensorEntry> tensors_of(const ckpt::Document& document, NodeId node) {
+  std::vector<TensorEntry> tensors;
+  for (const ckpt::TensorAt& at : ckpt::tensors_in(document.tree.value(node))) {
+    TensorEntry tensor{{}, at.pointer, at.view.dtype, at.view.shape, {}};
+    if (const auto* storage = document.find_storage(at.view.storage_key)) {
+      auto strided = ckpt::StridedView{at.view.offset, at.view.strides};
+      tensor.chunks.push_back({ckpt::whole(at.view.shape), storage->region, 0,
+                               std::make_shared<const ckpt::StridedView>(std::move(strided))});
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+void require_equal(const Others& a, const Others& b, const ckpt::Document& document,
+                   const ckpt::Checkpoint& source) {
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const auto one = tensors_of(document, a[i].second), other = tensors_of(document, b[i].second);
+    const bool is_equal =
+        std::ranges::equal(one, other, [&](const TensorEntry& x, const TensorEntry& y) {
+          return ckpt::same_bytes(x, source, y, source);
+        });
+    if (is_equal) continue;
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = {}, .key = a[i].first},
+                      "the optimizers of dense parameters and of experts, which become one, hold "
+                      "different values of it",
+                      "with --ep above 1 experts keep an optimizer of their own");
+  }
+}
+
+}  // namespace
+
+void require_equal_in_merged(const TrainingState& view, const TrainingState& filed,
+                             const ckpt::Checkpoint& source) {
+  std::map<uint32_t, const ChainedOptimizerState*> first;  // by optimizer of `filed`
+  const ChainedOptimizerState* compared = nullptr;
+  for (size_t i = 0; i < view.params.size(); ++i) {
+    if (!view.params[i].info.requires_grad) continue;
+    const ChainedOptimizerState& of = view.chain.at(view.params[i].optimizer);
+    const auto [known, is_first] = first.emplace(filed.params[i].optimizer, &of);
+    if (is_first || known->second == &of || compared == &of) continue;
+    require_equal(known->second->others, of.others, view.common, source);
+    require_equal(known->second->inner_others, of.inner_others, view.common, source);
+    compared = &of;
+  }
+}
+
+}  // namespace optim
