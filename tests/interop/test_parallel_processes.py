@@ -20,6 +20,9 @@ CHANGES = (
     ("par_lw_muon_torch_dist_pp2vpp2dp2", sizes(tp=2, cp=2, dp=2)),
     ("par_lw_muon_moe_torch_ep2tp2dp2", LAYOUTS["dp4"]),
     ("par_adam_fp16_torch_dist_tp2dp2", sizes(pp=2)),
+    ("par_do_adam_dp_reshardable_tp2pp2dp2", sizes(pp=4, dp=2)),
+    ("par_do_adam_torch_tp2pp2dp2", sizes(tp=2, dp=3)),
+    ("par_do_adam_moe_fully_reshardable_ep2tp2dp2", LAYOUTS["dp4"]),
 )
 
 

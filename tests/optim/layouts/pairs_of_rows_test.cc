@@ -21,7 +21,8 @@ constexpr const char* kSamples[] = {"lw_muon_bf16_torch_dp2",
                                     "lw_soap_bf16_torch_dp2",
                                     "do_adam_bf16_torch_dp2",
                                     "do_adam_bf16_torch_dist_dp_reshardable_dp2",
-                                    "do_adam_bf16_torch_dist_fully_reshardable_dp2"};
+                                    "do_adam_bf16_torch_dist_fully_reshardable_dp2",
+                                    "v012_do_adam_fully_sharded_dp2"};
 
 ckpt::Checkpoint sample(const char* name) {
   return optim::open_checkpoint(std::filesystem::path(SHARDWISE_GOLDEN_DIR) / name / "ckpt");
