@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include <ckpt/error.h>
 #include <common/console.h>
@@ -71,6 +72,14 @@ json conservation_json(const optim::ConvertReport& report) {
   return list;
 }
 
+json continuation_json(const optim::Continuation& continuation) {
+  constexpr const char* kNames[] = {"same", "order_of_sums", "different"};
+  json reasons = json::array();
+  for (const std::string& reason : continuation.reasons) reasons.push_back(json_text(reason));
+  return {{"next_step", kNames[static_cast<size_t>(continuation.next_step)]},
+          {"reasons", std::move(reasons)}};
+}
+
 json grid_json(const optim::RunGrid& grid) {
   const optim::ParallelSizes& sizes = grid.sizes;
   json document = {{"tensor_parallel", sizes.tensor_parallel},
@@ -124,6 +133,7 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
     document["target_grid"] = grid_json(report.target_grid);
     document["ambiguous"] = ambiguous_json(report.ambiguous);
     if (!report.states.empty()) document["conservation"] = conservation_json(report);
+    if (report.continuation) document["continuation"] = continuation_json(*report.continuation);
   }
   return document;
 }
@@ -197,6 +207,23 @@ void print_conservation(Console& console, const optim::ConvertReport& report) {
   const std::string others = counts_text(report, false), experts = counts_text(report, true);
   if (!others.empty()) console.print_text("proven: every element is there once: " + others);
   if (!experts.empty()) console.print_text("proven: of experts, too: " + experts);
+}
+
+void print_continuation(Console& console, const optim::ConvertReport& report) {
+  if (!report.continuation) return;
+  std::string text = "next step: ";
+  switch (report.continuation->next_step) {
+    case optim::NextStep::Same: text += "the same as from the source, bit for bit"; break;
+    case optim::NextStep::OrderOfSums:
+      text += "the same as from the source, but for the order of sums";
+      break;
+    case optim::NextStep::Different: text += "different from the source's by construction"; break;
+  }
+  const char* separator = ": ";
+  for (const std::string& reason : report.continuation->reasons) {
+    text += std::exchange(separator, "; ") + reason;
+  }
+  console.print_text(text);
 }
 
 void print_proven(Console& console, const optim::ConvertReport& report) {
@@ -282,6 +309,7 @@ void print_report(Console& console, const ConversionOptions& options,
   }
   print_proven(console, report);
   print_conservation(console, report);
+  print_continuation(console, report);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <ckpt/convert.h>
 #include <ckpt/plain_target.h>
 #include <optim/conservation.h>
+#include <optim/continuation.h>
 #include <optim/layer_wise_checkpoint.h>
 #include <optim/layout_export.h>
 #include <optim/ownership.h>
@@ -45,6 +46,7 @@ struct ConvertReport : ckpt::ConvertReport {
   // result, of the same states in one order.
   std::vector<StateCount> source_states, states;  // layer-wise only
   std::vector<AmbiguousParam> ambiguous;          // layer-wise only
+  std::optional<Continuation> continuation;       // of Megatron's formats, with an optimizer
   // Every 16-bit weight of the result is its fp32 master, rounded.
   bool masters_proven = false;
 };

@@ -148,6 +148,7 @@ void list_files_beside(const ckpt::Checkpoint& source, ckpt::Target& target) {
 struct NamedConversion {
   const TrainingState& view;
   LayerWiseTargetSpec spec = {};                    // not of safetensors
+  std::optional<Continuation> continuation = {};    // of Megatron's formats, with an optimizer
   std::shared_ptr<const TrainingState> filed = {};  // in the target's form; null: the view is
   RunGrid grid = {};
   uint64_t rows = 0;  // of the vocabulary; 0: as they are
@@ -226,6 +227,11 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   tell_cut_rows(view, job.source, made.rows, made.target);
   list_files_beside(job.source, made.target);
   made.states = count_states(view, made.rows);
+  if (!view.chain.empty()) {
+    const bool is_seeded_anew = reseeds_rng(view, made.grid);
+    made.continuation = continuation_of(
+        view, {made.grid, form.sharding, !spec.form.buckets.empty(), is_seeded_anew});
+  }
   const WrittenAs written{made.rows, made.states};
   job.check_result =
       layer_wise_check(made.state(), job.source, written, made.target.not_carried, options.base);
@@ -260,6 +266,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   report.layer_wise = true;
   report.source_grid = view.grid;
   report.target_grid = made.grid;
+  report.continuation = std::move(made.continuation);
   if (report.outcome == ckpt::Outcome::Published && options.base.keys.empty()) {
     report.source_states = std::move(made.source_states);
     report.states = std::move(made.states);

@@ -1,0 +1,98 @@
+// What a report says of the next step.
+#include <boost/test/unit_test.hpp>
+
+#include <optim/continuation.h>
+
+#include "support/generated_state.h"
+
+using optim::NextStep;
+
+namespace {
+
+class Source {
+ public:
+  // Without dropout.
+  Source(const char* optimizer, bool is_gated) : picker_(1), generated_(picker_, shape(is_gated)) {
+    set("hidden_dropout", tree().real(0));
+    set("attention_dropout", tree().real(0));
+    set("optimizer", tree().str(optimizer));
+    set("swiglu", tree().boolean(is_gated));
+    set("muon_tp_mode", tree().str("duplicated"));
+    generated_.state().grid.sizes = {};
+    generated_.state().grid.pipeline.pipeline_parallel = 1;
+    result_ = {generated_.state().grid, generated_.state().sharding};
+  }
+
+  ckpt::ValueTree& tree() { return generated_.state().common.tree; }
+  void set(const char* name, ckpt::NodeId value) {
+    tree().put(generated_.state().args().id(), name, value);
+  }
+  optim::ContinuedAs& result() { return result_; }
+  optim::Continuation continuation() { return optim::continuation_of(generated_.state(), result_); }
+
+ private:
+  static test::ModelShape shape(bool is_gated) {
+    test::ModelShape shape;
+    shape.is_gated = is_gated;
+    return shape;
+  }
+
+  test::Picker picker_;
+  test::GeneratedState generated_;
+  optim::ContinuedAs result_;
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(continuation)
+
+BOOST_AUTO_TEST_CASE(the_same_sizes_step_as_the_source_does) {
+  Source source("muon", true);
+  BOOST_TEST((source.continuation() == optim::Continuation{NextStep::Same, {}}));
+}
+
+BOOST_AUTO_TEST_CASE(other_ranks_sum_in_another_order) {
+  using Sizes = optim::ParallelSizes;
+  for (const auto size :
+       {&Sizes::data_parallel, &Sizes::context_parallel, &Sizes::tensor_parallel}) {
+    Source source("muon", false);
+    source.result().grid.sizes.*size = 2;
+    BOOST_TEST((source.continuation() == optim::Continuation{NextStep::OrderOfSums, {}}));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(other_buckets_and_other_owners_sum_in_another_order) {
+  Source source("adam", false);
+  source.result().has_other_buckets = true;
+  BOOST_TEST((source.continuation().next_step == NextStep::OrderOfSums));
+  source.result() = {source.result().grid, optim::OptimizerSharding::FlatFile};
+  BOOST_TEST((source.continuation().next_step == NextStep::OrderOfSums));
+}
+
+BOOST_AUTO_TEST_CASE(muon_over_other_parts_of_a_matrix_is_another_step) {
+  Source gated("muon", true);
+  gated.result().grid.sizes.tensor_parallel = 2;
+  BOOST_TEST((gated.continuation().next_step == NextStep::Different));
+  Source blockwise("muon", false);
+  blockwise.set("muon_tp_mode", blockwise.tree().str("blockwise"));
+  blockwise.result().grid.sizes.tensor_parallel = 2;
+  BOOST_TEST((blockwise.continuation().next_step == NextStep::Different));
+  BOOST_TEST_REQUIRE(blockwise.continuation().reasons.size() == 1u);
+  BOOST_TEST(blockwise.continuation().reasons[0].find("blockwise") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(adam_does_not_mind_which_rank_has_a_gate) {
+  Source source("adam", true);
+  source.result().grid.sizes.tensor_parallel = 2;
+  BOOST_TEST((source.continuation().next_step == NextStep::OrderOfSums));
+}
+
+BOOST_AUTO_TEST_CASE(other_random_numbers_matter_where_they_are_used) {
+  Source source("adam", false);
+  source.result().is_seeded_anew = true;
+  BOOST_TEST((source.continuation().next_step == NextStep::Same));
+  source.set("attention_dropout", source.tree().real(0.1));
+  BOOST_TEST((source.continuation().next_step == NextStep::Different));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
