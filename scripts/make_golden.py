@@ -13,6 +13,11 @@ Plain cases: a torch.save file and the DCP folder that PyTorch makes of it:
 
 The same arguments give the same tensors. Needs torch, megatron-core 0.16.1 and numpy; no GPU.
 
+Precision-aware cases, with --precision-aware alone: of a DistributedOptimizer, whose FusedAdam is
+replaced by a stand-in that holds the same state:
+
+    OUT/<case>_{torch,dp_reshardable,fully_reshardable}_dp<N>/{ckpt, expected}
+
 Run cases, with --tree alone: checkpoints of real runs at parallel sizes above 1, made by the code
 of a Megatron-LM tree (April 2026, commit 5b512b45d1) with devices and TransformerEngine replaced:
 
@@ -48,6 +53,8 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, help="folder to write into; made if absent")
     parser.add_argument("--case", action="append", metavar="NAME", help="only this one; repeatable")
+    parser.add_argument("--precision-aware", action="store_true",
+                        help="write those of a precision-aware optimizer")
     parser.add_argument("--tree", type=Path, help="a Megatron-LM tree: write the run cases with it")
     parser.add_argument("--packages", type=Path, action="append", default=[], metavar="DIR",
                         help="where the tree's imports are (emerging_optimizers ...); repeatable")
@@ -135,6 +142,11 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     if arguments.tree is not None:
         return write_runs(arguments, out)
+    if arguments.precision_aware:  # not beside the others, either
+        from golden import zero1
+
+        zero1.write_all([case.name for case in zero1.CASES], out)
+        return 0
     wanted = set(arguments.case or [case.name for case in ALL_CASES] + list(PLAIN_ABOUT))
     write_plain([name for name in PLAIN_ABOUT if name in wanted], out)
     write_megatron([case for case in ALL_CASES if case.name in wanted], out)

@@ -25,11 +25,14 @@
 #include "grid/target_form.h"
 #include "layouts/target/layer_wise_target.h"
 #include "proof/proof_file.h"
+#include "state/near_masters.h"
 #include "state/passing_proof.h"
+#include "state/remainders.h"
 #include "verify/iteration_check.h"
 #include "verify/model_folder.h"
 #include "verify/other_roundings.h"
 #include "verify/rank_folder_check.h"
+#include "verify/remainder_shift.h"
 
 namespace optim {
 namespace {
@@ -129,12 +132,54 @@ ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target targ
   }
 }
 
-// Masters are compared with weights as they pass: not where nothing passes, nor where weights may
-// be something else than rounded masters; what numbers its parameters must be proven.
+// Why no master can be proven by its bits: masters are remainders, or weights may be something else
+// than rounded masters. nullopt where it can be.
+std::optional<std::string> why_not_proven(const TrainingState& view, const Job& job) {
+  if (view.chain.empty()) return std::nullopt;
+  if (has_remainders(view)) return kWhyRemaindersProveNothing;
+  return why_weights_may_differ(job.source);
+}
+
+// Masters are compared with weights as they pass: not where nothing passes; what numbers its
+// parameters must be proven.
 bool may_be_proven(const TrainingState& view, const Job& job) {
-  if (view.chain.empty()) return false;
-  if (are_names_computed(view)) return true;
-  return !job.link && !why_weights_may_differ(job.source);
+  if (view.chain.empty() || why_not_proven(view, job)) return false;
+  return are_names_computed(view) || !job.link;
+}
+
+// What can be said of masters that bits do not prove. Throws as the checks that it makes.
+void check_unproven(const TrainingState& view, const Job& job, const ConvertOptions& options) {
+  const std::stop_token stop = options.base.execute.stop;
+  const std::string displaced = may_be_displaced(view, job.source);
+  if (!displaced.empty()) {
+    throw Error(ErrorCode::Unsupported, {.file = job.source.shown_path(), .key = {}},
+                text_of_displaced(displaced), "--model-only carries the weights, which are right");
+  }
+  require_remainders(view, job.source, stop);
+  if (are_names_computed(view)) require_near_masters(view, job.source, stop);
+}
+
+// Names that were computed and are not proven are told; under --strict they are refused.
+ConvertReport write_unproven(const TrainingState& view, Job job, ckpt::Target target,
+                             const ConvertOptions& options) {
+  const std::string why = *why_not_proven(view, job);
+  if (are_names_computed(view)) {
+    if (options.base.strict) {
+      throw Error(ErrorCode::Unsupported, {.file = job.source.shown_path(), .key = {}},
+                  "the names of masters are not proven: " + why,
+                  "without --strict the order of the buffers decides");
+    }
+    target.warnings.push_back("the names of masters are not proven: " + why);
+  }
+  check_unproven(view, job, options);
+  return write(job, std::move(target), options);
+}
+
+ConvertReport write_named(const TrainingState& view, Job job, ckpt::Target target,
+                          const ConvertOptions& options) {
+  if (may_be_proven(view, job)) return write_proven(view, job, std::move(target), options);
+  if (why_not_proven(view, job)) return write_unproven(view, job, std::move(target), options);
+  return write(job, std::move(target), options);
 }
 
 // Files of the source that the target has no place for.
@@ -259,9 +304,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
       name_layer_wise(source, {.rules = options.rules, .model_only = options.model_only});
   NamedConversion made =
       as_safetensors ? to_safetensors(view, job, options) : to_megatron(view, job, options);
-  ConvertReport report = may_be_proven(view, job)
-                             ? write_proven(view, job, std::move(made.target), options)
-                             : write(job, std::move(made.target), options);
+  ConvertReport report = write_named(view, job, std::move(made.target), options);
   report.linked_bytes = count_bytes(job.links);
   report.layer_wise = true;
   report.source_grid = view.grid;

@@ -38,6 +38,10 @@ bool is_state_dtype(ckpt::DType dtype) {
   }
 }
 
+bool is_master_dtype(ckpt::DType dtype) {
+  return dtype == ckpt::DType::Float32 || dtype == ckpt::DType::Int16;
+}
+
 std::optional<ckpt::Extents> shape_of_state(std::string_view state, const ckpt::Extents& of_param) {
   if (state == "moment2_buffer") return std::nullopt;
   const bool is_left = state == "L" || state == "Q_L", is_right = state == "R" || state == "Q_R";

@@ -29,6 +29,8 @@ std::string rank_item_name(uint32_t optimizer, bool is_inner, std::string_view k
 
 // What a state tensor may hold: moments may be kept in fewer bits than masters.
 bool is_state_dtype(ckpt::DType dtype);
+// What is stored as a DistributedOptimizer's masters: these, or 16-bit remainders of them.
+bool is_master_dtype(ckpt::DType dtype);
 
 // Of a state of this name: its parameter's shape, or for SOAP's L, R, Q_L and Q_R a square one.
 // nullopt where a name alone does not tell (moment2_buffer of adaptive Muon).

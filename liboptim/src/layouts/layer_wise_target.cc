@@ -4,6 +4,7 @@
 
 #include "layouts/layouts.h"
 #include "layouts/target/layer_wise_target.h"
+#include "state/remainders.h"
 
 namespace optim {
 namespace {
@@ -37,6 +38,11 @@ void make_root(ckpt::Target& target, const std::string& folder_name) {
 
 ckpt::Target make_layer_wise_target(const TrainingState& original,
                                     const LayerWiseTargetSpec& spec) {
+  if (has_remainders(original)) {
+    throw Error(ErrorCode::Unsupported, {},
+                "masters that are stored as 16-bit remainders are read, but not written",
+                "ckpt-convert --to safetensors, or --model-only for the weights alone");
+  }
   const bool torch = spec.format == ckpt::Format::Torch;
   if (torch && spec.ownership != OwnershipPolicy::PingPong) {
     throw Error(ErrorCode::Unsupported, {},

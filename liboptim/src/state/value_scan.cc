@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "state/remainders.h"
 #include "state/wide_vectors.h"
 
 namespace optim {
@@ -74,6 +75,17 @@ class WordScan {
   Word exponent_;
 };
 
+// One by one: such checkpoints are few.
+ValueScan scan_remainders(std::span<const std::byte> bytes) {
+  ValueScan result;
+  for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
+    float value = 0;
+    std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
+    if (!is_remainder(value) && result.not_remainder.count++ == 0) result.not_remainder.first = i;
+  }
+  return result;
+}
+
 OPTIM_WIDE_VECTORS
 ValueScan scan_words(ckpt::DType dtype, std::span<const std::byte> bytes, Wanted wanted) {
   switch (dtype) {
@@ -97,6 +109,7 @@ void ValueScan::add(const ValueScan& part, uint64_t offset) {
   nan.add(part.nan, offset);
   infinite.add(part.infinite, offset);
   negative.add(part.negative, offset);
+  not_remainder.add(part.not_remainder, offset);
 }
 
 bool is_scanned(ckpt::DType dtype) {
@@ -105,6 +118,7 @@ bool is_scanned(ckpt::DType dtype) {
 }
 
 ValueScan scan(ckpt::DType dtype, std::span<const std::byte> bytes, Wanted wanted) {
+  if (wanted == Wanted::Remainder) return scan_remainders(bytes);
   return scan_words(dtype, bytes, wanted);
 }
 

@@ -11,7 +11,8 @@ namespace optim {
 // True for the types that scan() reads: float32, bfloat16, float16.
 bool is_scanned(ckpt::DType dtype);
 
-enum class Wanted : uint8_t { Anything, Finite, FiniteAndNotNegative };  // each includes the former
+// Each includes the former; Remainder, of float32 alone, is an integer of 16 bits.
+enum class Wanted : uint8_t { Anything, Finite, FiniteAndNotNegative, Remainder };
 
 // How many elements are not as wanted, and which is the first of them; of several parts the counts
 // add up.
@@ -24,7 +25,8 @@ struct Unwanted {
 
 struct ValueScan {
   Unwanted nan, infinite;
-  Unwanted negative;  // below zero; minus zero is not
+  Unwanted negative;       // below zero; minus zero is not
+  Unwanted not_remainder;  // looked for instead of the others
 
   void add(const ValueScan& part, uint64_t offset);
 };

@@ -10,6 +10,7 @@
 
 #include "grid/flat_buffers.h"
 #include "grid/layer_wise_view.h"
+#include "state/remainders.h"
 #include "state/rounding.h"
 
 namespace optim {
@@ -207,6 +208,7 @@ std::string first_displaced(const TrainingState& state) {
 
 std::optional<BucketShift> find_bucket_shift(const TrainingState& state,
                                              const ckpt::Checkpoint& source) {
+  if (has_remainders(state)) return std::nullopt;  // which show no place
   ShiftSearch search(state, &source);
   return search.run() ? search.result() : std::nullopt;
 }

@@ -15,6 +15,7 @@
 #include "layouts/torch/frozen_params.h"
 #include "layouts/torch/readers.h"
 #include "model/state_names.h"
+#include "state/remainders.h"
 #include "state/rounding.h"
 #include "verify/other_roundings.h"
 #include "verify/rank_folder_check.h"
@@ -68,6 +69,7 @@ StateCheck::StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report)
       other_rounding_(why_weights_may_differ(checkpoint)) {
   name_parameters();
   note_flat_state();
+  note_remainders();
   add_states();
   add_pairs();
 }
@@ -115,9 +117,30 @@ void StateCheck::note_flat_state() {
     for (const ckpt::Chunk& chunk : tensor.chunks) flat_regions_.insert(region_of(chunk));
   }
   for (const TrainedParam& param : view_->params) {
-    if (!param.master || param.master->chunks.empty()) continue;
-    if (flat_regions_.contains(region_of(param.master->chunks[0]))) flat_params_.push_back(&param);
+    const StateTensor* const remainder = remainder_of(param);
+    const TensorRef stored = remainder != nullptr ? remainder->value : param.master;
+    if (!stored || stored->chunks.empty()) continue;
+    if (flat_regions_.contains(region_of(stored->chunks[0]))) flat_params_.push_back(&param);
   }
+}
+
+void StateCheck::note_remainders() {
+  if (!view_) return;
+  for (const TrainedParam& param : view_->params) {
+    const StateTensor* const remainder = remainder_of(param);
+    if (remainder == nullptr) continue;
+    with_remainder_.add(param.info.name, kWhyRemaindersProveNothing);
+    for (const ckpt::Chunk& chunk : remainder->value->chunks) {
+      remainder_regions_.insert(region_of(chunk));
+    }
+  }
+}
+
+// Also of several layers at once, as they are stored; not of a buffer of several states.
+bool StateCheck::is_remainder(const TensorEntry& tensor) const {
+  const bool is_named = tensor.key.starts_with(state_key(kRemainderState, ""));
+  if (is_named || tensor.chunks.empty()) return is_named;
+  return master_of(tensor.key) && remainder_regions_.contains(region_of(tensor.chunks[0]));
 }
 
 bool StateCheck::is_named_buffer(const TensorEntry& tensor) const {
@@ -130,7 +153,7 @@ void StateCheck::add_states() {
     if (is_state(tensor) && !is_named_buffer(tensor) && !add_state(tensor)) ++other_count;
   }
   for (const TrainedParam* const param : flat_params_) {
-    if (!add_state(*param->master)) ++other_count;
+    if (param->master && !add_state(*param->master)) ++other_count;
     for (const StateTensor& state : param->states) {
       if (!add_state(*state.value)) ++other_count;
     }
@@ -141,10 +164,11 @@ void StateCheck::add_states() {
 // False where a chunk of it cannot be looked at.
 bool StateCheck::add_state(const TensorEntry& tensor) {
   bool is_watched = true;
+  Wanted wanted = is_second_moment(tensor) ? Wanted::FiniteAndNotNegative : Wanted::Finite;
+  if (is_remainder(tensor)) wanted = Wanted::Remainder;
+  if (wanted == Wanted::Remainder && tensor.dtype == DType::Int16) return true;  // all are allowed
   for (const ckpt::Chunk& chunk : tensor.chunks) {
-    const auto number =
-        watch_.add(chunk, tensor.dtype,
-                   is_second_moment(tensor) ? Wanted::FiniteAndNotNegative : Wanted::Finite);
+    const auto number = watch_.add(chunk, tensor.dtype, wanted);
     if (number) scanned_.push_back({&tensor, &chunk, *number});
     is_watched = is_watched && number;
   }
@@ -188,6 +212,7 @@ void StateCheck::add_pairs() {
   }
   not_compared_.put_into(report_.not_checked);
   without_master_.put_into(report_.not_proven);
+  with_remainder_.put_into(report_.not_proven);
   add_not_checked();
 }
 
@@ -207,11 +232,13 @@ void StateCheck::add_named_pairs() {
   for (const TensorEntry& tensor : catalog.tensors) {
     auto name = master_of(tensor.key);
     const TensorEntry* weight = name ? catalog.find_tensor(*name) : nullptr;
-    if (weight == nullptr) continue;
+    if (weight == nullptr || is_remainder(tensor)) continue;
     add_pair(tensor, *weight);
     with_master.insert(std::move(*name));
   }
-  for (const TrainedParam* const param : flat_params_) add_pair(*param->master, *param->weight);
+  for (const TrainedParam* const param : flat_params_) {
+    if (param->master) add_pair(*param->master, *param->weight);
+  }
   // Buffers have place for all masters, or the layout would not fit.
   if (with_master.empty() || !flat_params_.empty() || !are_all_named()) return;
   for (const TensorEntry& tensor : catalog.tensors) {
@@ -222,6 +249,7 @@ void StateCheck::add_named_pairs() {
 
 void StateCheck::add_not_checked() {
   if (scanned_.empty() || !pairs_.empty() || !not_compared_.empty() || !are_all_named()) return;
+  if (!with_remainder_.empty()) return;
   const bool are_numbered = std::ranges::any_of(checkpoint_.catalog().tensors, is_unnamed_master);
   report_.not_checked.push_back(
       {"masters against weights",

@@ -46,6 +46,8 @@ class StateCheck {
   void name_parameters();
   bool name_without_frozen();
   void note_flat_state();
+  void note_remainders();
+  bool is_remainder(const ckpt::TensorEntry& tensor) const;
   bool is_named_buffer(const ckpt::TensorEntry& tensor) const;
   void add_states();
   bool add_state(const ckpt::TensorEntry& tensor);
@@ -63,6 +65,7 @@ class StateCheck {
   void look_at(const Scanned& scanned);
   void look_for_zero_moments();
   void look_for_bucket_shift();
+  void note_displaced_remainders();
   // True where the values are what they may be.
   bool look_at_values(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk, size_t number);
   // Whether a checksum says so: what is wrong with the values is then no finding of its own.
@@ -79,7 +82,8 @@ class StateCheck {
   std::optional<TrainingState> view_;                     // where parameters have names
   std::set<std::pair<uint32_t, uint64_t>> flat_regions_;  // of buffers that the view takes apart
   std::vector<const TrainedParam*> flat_params_;          // whose state they hold
-  std::deque<ckpt::Chunk> cut_;                           // of pairs that are not stored alike
+  std::set<std::pair<uint32_t, uint64_t>> remainder_regions_;  // that hold remainders of masters
+  std::deque<ckpt::Chunk> cut_;                                // of pairs that are not stored alike
   std::vector<Scanned> scanned_;
   std::vector<Pair> pairs_;
   std::vector<ckpt::FileAccount> own_;  // by index into Catalog::files
@@ -87,6 +91,7 @@ class StateCheck {
   std::optional<std::string> other_rounding_;
   std::set<std::string> mismatched_;  // weights whose masters do not round to them
   LeftOut not_compared_{"master"}, without_master_{"weight"}, differing_{"weight"};
+  LeftOut with_remainder_{"weight"};
 };
 
 }  // namespace optim

@@ -13,6 +13,7 @@
 #include "state/rounding.h"
 #include "verify/bucket_shift.h"
 #include "verify/distributed_check.h"
+#include "verify/remainder_shift.h"
 #include "verify/state_check.h"
 
 namespace optim {
@@ -68,6 +69,7 @@ bool StateCheck::look_at_values(const TensorEntry& tensor, const ckpt::Chunk& ch
   const ValueScan& values = watch_[number].values;
   const bool may_be_negative = !is_second_moment(tensor);
   const bool is_sound = values.nan.count == 0 && values.infinite.count == 0 &&
+                        values.not_remainder.count == 0 &&
                         (may_be_negative || values.negative.count == 0);
   if (is_sound) return true;
   if (has_wrong_checksum(tensor, chunk)) return false;
@@ -79,6 +81,7 @@ bool StateCheck::look_at_values(const TensorEntry& tensor, const ckpt::Chunk& ch
              std::string(what) + (is_one ? ", at index " : ", the first at index ") +
              std::to_string(unwanted.first));
   };
+  find_if_any(values.not_remainder, "no integer of 16 bits, as the remainders of masters are");
   find_if_any(values.nan, "NaN");
   find_if_any(values.infinite, "infinite");
   const bool are_finite = values.nan.count == 0 && values.infinite.count == 0;
@@ -179,6 +182,7 @@ void StateCheck::look_for_zero_moments() {
 // What explains masters that do not round to their weights. Of several processes that one says it
 // which has seen the first of them.
 void StateCheck::look_for_bucket_shift() {
+  if (view_) note_displaced_remainders();
   if (mismatched_.empty() || !view_ || view_->sharding != OptimizerSharding::FullyReshardable) {
     return;
   }
@@ -199,6 +203,16 @@ void StateCheck::look_for_bucket_shift() {
              " are not in the files",
          "Megatron-Core 0.15 to 0.19 saves such state when gradients are in several buckets (its "
          "issue 5077); the weights are right");
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::IoFailure) throw;  // what is wrong elsewhere is told there
+  }
+}
+
+void StateCheck::note_displaced_remainders() {
+  try {
+    const std::string param = may_be_displaced(*view_, checkpoint_);
+    if (param.empty()) return;
+    report_.not_proven.push_back({"that state lies where it belongs", text_of_displaced(param)});
   } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;  // what is wrong elsewhere is told there
   }

@@ -55,7 +55,7 @@ void FlatStates::join(uint32_t index) {
     }
     const ckpt::DType dtype = tensor.entry().dtype;
     const bool is_master = state == kDistributedMaster;
-    if (is_master ? dtype != ckpt::DType::Float32 : !is_state_dtype(dtype)) {
+    if (is_master ? !is_master_dtype(dtype) : !is_state_dtype(dtype)) {
       refuse(ErrorCode::Unsupported, tensor.entry(),
              (is_master ? "the masters are not float32, but " : "optimizer state of type ") +
                  std::string(ckpt::name(dtype)));

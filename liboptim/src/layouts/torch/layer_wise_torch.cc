@@ -13,6 +13,7 @@
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/sharing_of_params.h"
+#include "layouts/parts/precision_aware.h"
 #include "layouts/parts/tensor_parts.h"
 #include "layouts/torch/common_of_ranks.h"
 #include "layouts/torch/flat_files.h"
@@ -96,6 +97,7 @@ class Reader {
     const FlatArguments arguments = flat_arguments(args, file);
     const FlatBuffers buffers(view_, placement, groups, arguments);
     FlatFiles(source_, buffers, {view_, common_}).read(groups);
+    take_remainders(args, source_.checkpoint, view_);
   }
 
   void read_optimizers(const Value& args) {

@@ -9,6 +9,7 @@
 #include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "grid/sharing_of_params.h"
+#include "layouts/parts/precision_aware.h"
 #include "layouts/target/common_losses.h"
 #include "layouts/target/tensor_attributes.h"
 #include "layouts/torch_dist/common_optimizers.h"
@@ -82,6 +83,7 @@ class Reader {
       }
       read_flat_buckets(flat_, {source_, state_, groups, common_, view_});
       require_states(groups);
+      take_remainders(args, source_, view_);
     }
     finish_view(view_, common_, source_);
     return std::move(view_);
@@ -306,7 +308,7 @@ class Reader {
       param.info.requires_grad = !is_buffer(view_, entry.name);
       if (found.master) {
         check_shape(*found.master, *found.weight);
-        if (found.master->dtype != ckpt::DType::Float32) {
+        if (!is_master_dtype(found.master->dtype)) {
           unsupported(found.master->key, "the master is not float32");
         }
       }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "state/remainders.h"
 #include "step/loops/single_thread.h"
 #include "step/replay/outcome.h"
 #include "step/replay/restored_optimizer.h"
@@ -38,6 +39,12 @@ ReplayOptions complete(ReplayOptions options, const Gradients& gradients,
                       "give another name to -o, or replace it with --force");
   }
   return options;
+}
+
+void refuse_remainders(const ReplaySource& source) {
+  if (!has_remainders(source.view)) return;
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = source.checkpoint.shown_path()},
+                    "its masters are stored as 16-bit remainders, from which no step is replayed");
 }
 
 // The masters of a `torch` checkpoint have no names of their own: content proves which they are.
@@ -170,6 +177,7 @@ ReplayReport replay(const ReplayOptions& given) {
       open_checkpoint(given.checkpoint, {given.iteration, given.limits});
   const TrainingState view = restored(given, [&] { return name_layer_wise(checkpoint); });
   const ReplaySource source{checkpoint, view};
+  refuse_remainders(source);
   const Gradients gradients(given.gradients, given.first);
   const ReplayOptions options = complete(given, gradients, view);
   gradients.check(view.params, *options.steps, options.from_init);
