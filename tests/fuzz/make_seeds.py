@@ -65,8 +65,19 @@ def torch_files():
     yield saved({"q": torch.zeros(2, dtype=torch.float8_e4m3fn)}, pickle_protocol=4)
 
 
+def flat_buffer_lies():
+    """As flat_buffers.cc takes them: the form, then what each lie is about and how large it is."""
+    for form in range(4):
+        yield bytes([form])
+        for what in range(16):
+            yield bytes([form, what, 3 * what + 1, 0, 8, 1])
+            yield bytes([form, what, 40 + what, 0, what, 2, 4, 0])
+
+
 def main():
     torch.manual_seed(0)
+    for lies in flat_buffer_lies():
+        add("flat_buffers", lies)
     folder = plain_checkpoint()
     archives = list(torch_files())
     add("zip", (GOLDEN / "torch_save_zip" / "zip_nocrc.pt").read_bytes())  # no checksums

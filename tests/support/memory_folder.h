@@ -70,6 +70,7 @@ class MemoryFolder final : public ckpt::Folder {
   void check_inside(const std::filesystem::path&, const std::string&) const override {}
 
   std::string& content(const std::string& name) { return files_.at(name); }
+  void put(const std::string& name, std::string content) { files_[name] = std::move(content); }
   void erase(const std::string& name) { files_.erase(name); }
 
  private:

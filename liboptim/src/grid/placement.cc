@@ -78,7 +78,8 @@ void Placement::place_entries() {
   for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
     const ModelChunk& here = chunks_[chunk];
     if (!here.has_output || here.has_embedding || here.mtp_layers.count > 0) continue;
-    std::ranges::stable_partition(entries_[chunk], [&](uint32_t entry) {
+    std::vector<uint32_t>& entries = entries_[chunk];
+    std::stable_partition(entries.begin(), entries.end(), [&](uint32_t entry) {
       const std::string& name = state_.model[entry].name;
       return name != kWordEmbeddings && !is_of_output(name);
     });

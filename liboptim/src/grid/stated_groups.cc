@@ -41,6 +41,13 @@ std::optional<double> number_in(const Value& group, std::string_view key) {
   return value->as_float();
 }
 
+std::span<const ParamGroup> groups_of_optimizer(std::span<const ParamGroup> groups,
+                                                uint32_t optimizer) {
+  const auto first = std::ranges::lower_bound(groups, optimizer, {}, &ParamGroup::optimizer_index);
+  const auto last = std::ranges::upper_bound(groups, optimizer, {}, &ParamGroup::optimizer_index);
+  return {first, last};
+}
+
 std::vector<size_t> match_stated_groups(std::span<const Value> stated,
                                         std::span<const ParamGroup> groups) {
   const bool says_decoupled = std::ranges::any_of(

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -12,6 +13,10 @@ namespace optim {
 
 // A number of a group's dict; nullopt where there is none.
 std::optional<double> number_in(const ckpt::Value& group, std::string_view key);
+
+// Those of one optimizer of a chain; `groups`: of all, in its order.
+std::span<const ParamGroup> groups_of_optimizer(std::span<const ParamGroup> groups,
+                                                uint32_t optimizer);
 
 // Which of the groups that an optimizer states belongs to which group of the model's parameters:
 // [group] a place in `stated`, dicts. By wd_mult, lr_mult, is_expert_parallel and is_decoupled_lr,

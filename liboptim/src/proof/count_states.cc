@@ -31,7 +31,8 @@ class Counter {
   }
 
   std::vector<StateCount> finish() {
-    std::ranges::stable_partition(counts_, [](const StateCount& c) { return !c.is_of_experts; });
+    std::stable_partition(counts_.begin(), counts_.end(),
+                          [](const StateCount& count) { return !count.is_of_experts; });
     return std::move(counts_);
   }
 

@@ -49,6 +49,7 @@ LogicalTensor named_tensor(const TrainedParam& param, std::string_view state,
 }
 
 void add_named(const TrainingState& view, Contents& contents) {
+  contents.tensors.reserve(tensors_of(view).size());
   for (const TrainedParam& param : view.params) {
     contents.tensors.push_back(named_tensor(param, {}, *param.weight));
     if (param.master) contents.tensors.push_back(named_tensor(param, kMasterState, *param.master));

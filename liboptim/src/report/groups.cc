@@ -96,10 +96,11 @@ class NamedGroups {
   void add_flat_shares(const Placement& placement) {
     const FlatArguments arguments = flat_arguments(view_->args(), "args");
     const FlatBuffers buffers(*view_, placement, groups_, arguments);
+    FlatShares shares(*view_, buffers);
     for (const WorldRank& rank : ranks_of(view_->grid)) {
       for (uint32_t optimizer = 0; optimizer < view_->chain.size(); ++optimizer) {
         if (!is_flat(optimizer)) continue;
-        for (const FlatShare& share : flat_shares(*view_, buffers, optimizer, rank.at)) {
+        for (const FlatShare& share : shares.of(optimizer, rank.at)) {
           add_owned({share.param, rank.rank, placement.shape_on_rank(share.param), share.range});
         }
       }

@@ -194,7 +194,9 @@ ckpt::Inventory logical_inventory(const TrainingState& checkpoint) {
   for (const std::string_view key : kArgsLeftOut) tree.erase(args, key);
 
   ckpt::Inventory inventory;
-  for (const TensorRef& tensor : tensors_of(checkpoint)) inventory.tensors.push_back(*tensor);
+  const std::vector<TensorRef> tensors = tensors_of(checkpoint);
+  inventory.tensors.reserve(tensors.size());
+  for (const TensorRef& tensor : tensors) inventory.tensors.push_back(*tensor);
   const auto add = [&](std::string key, NodeId root) {
     inventory.objects.push_back({"", std::move(key), common, root, false});
   };

@@ -9,6 +9,9 @@ namespace optim {
 
 std::vector<TensorRef> tensors_of(const TrainingState& state) {
   std::vector<TensorRef> tensors;
+  size_t count = 0;
+  for (const TrainedParam& param : state.params) count += 2 + param.states.size();
+  tensors.reserve(count);
   for (const TrainedParam& param : state.params) {
     tensors.push_back(param.weight);
     if (param.master) tensors.push_back(param.master);

@@ -2,6 +2,7 @@
 #include "layouts/parts/rank_groups.h"
 
 #include <algorithm>
+#include <span>
 
 #include "grid/stated_groups.h"
 #include "state/value_compare.h"
@@ -29,7 +30,7 @@ void RankGroups::add(const GroupPlace& where, const Stated& group) {
 // Up to 0.12 a pipeline stage lists its groups in the order in which it meets their parameters.
 void RankGroups::add_list(uint32_t optimizer, const std::vector<ParamGroup>& groups,
                           const Stated& list) {
-  const auto own = std::ranges::equal_range(groups, optimizer, {}, &ParamGroup::optimizer_index);
+  const std::span<const ParamGroup> own = groups_of_optimizer(groups, optimizer);
   if (list.value.size() != own.size()) {
     list.place.corrupt("holds " + std::to_string(list.value.size()) +
                        " groups, but the model's parameters need " + std::to_string(own.size()));
@@ -39,7 +40,7 @@ void RankGroups::add_list(uint32_t optimizer, const std::vector<ParamGroup>& gro
     if (!list.value[i].is(ckpt::Kind::Dict)) (list.place / i).corrupt("is not a dict");
     stated.push_back(list.value[i]);
   }
-  const std::vector<size_t> places = match_stated_groups(stated, {own.begin(), own.end()});
+  const std::vector<size_t> places = match_stated_groups(stated, own);
   for (size_t group = 0; group < places.size(); ++group) {
     const size_t place = places[group];
     add({optimizer, group}, {stated[place], list.document, list.place / place, list.rank});

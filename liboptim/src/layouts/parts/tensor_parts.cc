@@ -109,7 +109,7 @@ TensorRef TensorParts::join(const std::string& key, const Shared& shared) const 
   const std::vector<Part>& parts = parts_.at(key);
   TensorEntry whole = *parts.front().tensor;
   whole.file.clear();
-  whole.key = key;
+  whole.key = std::string(key);  // no longer than it is: a buffer's is
   const uint32_t ranks = shared.sharing.is_split() ? shared.tensor_ranks : 1;
   if (ranks == 1) return std::make_shared<const TensorEntry>(std::move(whole));
   const Split& split = *shared.sharing.split;

@@ -32,7 +32,7 @@ std::optional<std::vector<std::string>> names_beside(const Value& stated,
   if (!stated.is(Kind::Dict)) return std::nullopt;
   std::vector<std::string> names;
   for (size_t i = 0; i < stated.item_count(); ++i) {
-    const auto [key, value] = stated.item(i);
+    const Value key = stated.item(i).first, value = stated.item(i).second;
     const std::string name = ckpt::key_text(key);
     const bool is_given = std::ranges::any_of(given, [&](const Attribute& attribute) {
       return key.is(Kind::Str) && attribute.first == name && is_equal(value, attribute);

@@ -53,7 +53,7 @@ class Reader {
         continue;
       }
       read_optimizer(*state, pointer, view_.chain[i]);
-      const auto own = std::ranges::equal_range(groups, i, {}, &ParamGroup::optimizer_index);
+      const auto own = groups_of_optimizer(groups, static_cast<uint32_t>(i));
       if (view_.chain[i].groups.size() != own.size()) {
         refuse_unknown_names();
         state_.corrupt(pointer + "/optimizer/param_groups",
@@ -61,7 +61,7 @@ class Reader {
                            " groups, but the model's parameters need " +
                            std::to_string(own.size()));
       }
-      put_in_order({own.begin(), own.end()}, view_.chain[i].groups);
+      put_in_order(own, view_.chain[i].groups);
     }
   }
 

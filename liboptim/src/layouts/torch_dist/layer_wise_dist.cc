@@ -75,12 +75,9 @@ class Reader {
     if (!model_only_) {
       const std::vector<ParamGroup> groups =
           group_params(args, view_.grid.sizes.expert_parallel, view_.params);
-      check_chain();
       read_common_optimizers({source_, state_, flat_.optimizers()}, groups, common_, view_);
-      for (const TrainedParam& param : view_.params) {
-        if (!found_.at(param.info.name).has_distributed_master) continue;
-        view_.chain[param.optimizer].is_distributed = true;
-      }
+      check_chain();
+      found_.clear();  // of 10^6 parameters as much as their flat buffers take
       read_flat_buckets(flat_, {source_, state_, groups, common_, view_});
       require_states(groups);
       take_remainders(args, source_, view_);
@@ -221,9 +218,10 @@ class Reader {
   }
 
   // What keys say of the chain is what the model's parameters make of it.
-  void check_chain() const {
+  void check_chain() {
     for (const TrainedParam& param : view_.params) {
       const Found& found = found_.at(param.info.name);
+      if (found.has_distributed_master) view_.chain[param.optimizer].is_distributed = true;
       if (!found.optimizer || *found.optimizer == param.optimizer) continue;
       corrupt(found.key, "is of optimizer " + std::to_string(*found.optimizer) +
                              " of the chain; expected " + std::to_string(param.optimizer));
@@ -301,6 +299,7 @@ class Reader {
   }
 
   void read_params() {
+    view_.params.reserve(view_.model.size());
     for (ModelEntry& entry : view_.model) {
       if (entry.what != ModelEntry::What::Param) continue;
       Found& found = found_.at(entry.name);

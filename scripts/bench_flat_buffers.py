@@ -1,0 +1,186 @@
+"""What flat buffers of a DistributedOptimizer (dp_reshardable) cost: 10^6 segments named, and 2 GB
+verified beside a LayerWise checkpoint of as many bytes.
+
+usage: bench_flat_buffers.py [--work DIR] [--programs DIR] [--repeat N] [--segments N] [--size SIZE]
+
+Segments: a model of so many parameters that a third of --segments each has a range in the buffer of
+masters and of both moments; each range is a chunk. The files are sparse: nothing reads payload.
+Verify: --size (as bench_checkpoint.py has it; 2g) of both layouts, read from a warm page cache, in
+turn. Seconds are the median and minimum of --repeat runs; memory is ru_maxrss.
+"""
+import argparse
+import io
+import math
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench_timing import Contestant, median, run
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests/golden/do_adam_bf16_torch_dist_dp_reshardable_dp2/ckpt/iter_0000003"
+PREFIX = "optimizer.distributed.dp_group_idx_0."
+BUCKET = PREFIX + "gbuf_idx_0.dtype_(torch.bfloat16, torch.float32).bucket_idx_0."
+STATES = ("param", "exp_avg", "exp_avg_sq")
+HIDDEN = 64
+# Of a layer, in the order in which the model registers them; all sizes are multiples of 64, so that
+# nothing lies between the parameters of a buffer.
+LAYER = {
+    "self_attention.linear_qkv.layer_norm_weight": (HIDDEN,),
+    "self_attention.linear_qkv.layer_norm_bias": (HIDDEN,),
+    "self_attention.linear_proj.weight": (HIDDEN, HIDDEN),
+    "self_attention.linear_proj.bias": (HIDDEN,),
+    "self_attention.linear_qkv.weight": (3 * HIDDEN, HIDDEN),
+    "self_attention.linear_qkv.bias": (3 * HIDDEN,),
+    "mlp.linear_fc1.layer_norm_weight": (HIDDEN,),
+    "mlp.linear_fc1.layer_norm_bias": (HIDDEN,),
+    "mlp.linear_fc1.weight": (HIDDEN, HIDDEN),
+    "mlp.linear_fc1.bias": (HIDDEN,),
+    "mlp.linear_fc2.weight": (HIDDEN, HIDDEN),
+    "mlp.linear_fc2.bias": (HIDDEN,),
+}
+BEFORE = {"embedding.word_embeddings.weight": (HIDDEN, HIDDEN),
+          "embedding.position_embeddings.weight": (HIDDEN, HIDDEN)}
+BEHIND = {"decoder.final_layernorm.weight": (HIDDEN,), "decoder.final_layernorm.bias": (HIDDEN,),
+          "output_layer.weight": (HIDDEN, HIDDEN)}
+
+
+class Store:
+    """One .distcp file and its .metadata, as PyTorch's DCP writes them."""
+
+    def __init__(self, folder):
+        from torch.distributed.checkpoint import metadata as dcp
+        from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+        self.folder, self.dcp, self.place = folder, dcp, _StorageInfo
+        self.entries, self.places, self.objects, self.end = {}, {}, b"", 0
+
+    def add_object(self, key, value):
+        import torch
+
+        stored = io.BytesIO()
+        torch.save([value], stored)
+        index = self.dcp.MetadataIndex(key)
+        self.entries[key] = self.dcp.BytesStorageMetadata()
+        self.places[index] = self.place("__0_0.distcp", self.end, len(stored.getvalue()))
+        self.objects += stored.getvalue()
+        self.end += len(stored.getvalue())
+
+    def add_tensor(self, key, dtype, shape, boxes):
+        import torch
+
+        size_of = {box: torch.Size(box[1]) for box in boxes}
+        chunks = []
+        for box in boxes:
+            offsets = torch.Size(box[0])
+            chunks.append(self.dcp.ChunkStorageMetadata(offsets, size_of[box]))
+            length = 1500 + math.prod(box[1]) * dtype.itemsize
+            index = self.dcp.MetadataIndex(key, offsets, None)
+            self.places[index] = self.place("__0_0.distcp", self.end, length)
+            self.end += length
+        self.entries[key] = self.dcp.TensorStorageMetadata(
+            self.dcp.TensorProperties(dtype), torch.Size(shape), chunks)
+
+    def write(self):
+        with open(self.folder / ".metadata", "wb") as file:
+            pickle.dump(self.dcp.Metadata(self.entries, {}, self.places, self.dcp.StorageMeta()),
+                        file)
+        with open(self.folder / "__0_0.distcp", "wb") as file:
+            file.write(self.objects)
+            file.truncate(self.end)
+
+
+def write_segments(root, segments):
+    """In a process of its own: Python keeps what it has allocated."""
+    import torch
+
+    layers = (segments // 3 - len(BEFORE) - len(BEHIND)) // len(LAYER)
+    folder = root / GOLDEN.name
+    folder.mkdir(parents=True)
+    (root / "latest_checkpointed_iteration.txt").write_text("3")
+    shutil.copyfile(GOLDEN / "metadata.json", folder / "metadata.json")
+    common = torch.load(GOLDEN / "common.pt", weights_only=False)
+    vars(common["args"]).update(
+        num_layers=layers, encoder_num_layers=layers, hidden_size=HIDDEN, ffn_hidden_size=HIDDEN,
+        kv_channels=HIDDEN // 2, padded_vocab_size=HIDDEN, vocab_size=HIDDEN,
+        max_position_embeddings=HIDDEN, data_parallel_size=1, world_size=1)
+    torch.save(common, folder / "common.pt")
+
+    store = Store(folder)
+    sizes = [math.prod(shape) for shape in BEFORE.values()]
+    sizes += [math.prod(shape) for shape in LAYER.values()] * layers
+    sizes += [math.prod(shape) for shape in BEHIND.values()]
+    sizes.reverse()  # as buffers have them
+    unpadded = sum(sizes)
+    add_settings(store, unpadded)
+    for name, shape in {**BEFORE, **BEHIND}.items():
+        store.add_tensor(name, torch.bfloat16, shape, [((0,) * len(shape), shape)])
+    for name, shape in LAYER.items():
+        boxes = [((layer,) + (0,) * len(shape), (1, *shape)) for layer in range(layers)]
+        store.add_tensor(f"decoder.layers.{name}", torch.bfloat16, (layers, *shape), boxes)
+    boxes, begin = [], 0
+    for size in sizes:
+        boxes.append(((begin,), (size,)))
+        begin += size
+    for state in STATES:
+        store.add_tensor(BUCKET + state, torch.float32, (unpadded,), boxes)
+    store.write()
+    print(f"{3 * len(sizes):,} segments of {len(sizes):,} parameters")
+
+
+def add_settings(store, unpadded):
+    import torch
+
+    sys.path.insert(0, str(ROOT / "tests/interop"))
+    from reading import DcpFolder
+
+    golden = DcpFolder(GOLDEN)
+    [groups] = golden.object(PREFIX + "optimizer/shard_0_1")
+    store.add_object(PREFIX + "optimizer/shard_0_1", groups)
+    padded = -(-unpadded // 128) * 128
+    dtypes = (torch.bfloat16, torch.float32)
+    store.add_object(PREFIX + "per_bucket_numel/shard_0_1", [{dtypes: [padded]}])
+    store.add_object(PREFIX + "per_bucket_numel_unpadded/shard_0_1", [{dtypes: [unpadded]}])
+
+
+def cells(results):
+    return (f"{median(results):.2f} s | {min(result['seconds'] for result in results):.2f} s | "
+            f"{max(result['peak_bytes'] for result in results) / 1e6:.0f} MB")
+
+
+def measure_segments(options, work):
+    root = work / "segments"
+    subprocess.run([sys.executable, __file__, "--generate", str(root), str(options.segments)],
+                   check=True)
+    inspect = options.programs / "ckpt-inspect"
+    contestants = [Contestant("summary", [inspect, root, "--json"]),
+                   Contestant("ls", [inspect, "ls", root, "--json"]),
+                   Contestant("verify --quick", [inspect, "verify", root, "--quick", "--json"]),
+                   Contestant("groups", [inspect, "groups", root, "--json"])]
+    print("\ncommand | median | minimum | peak memory\n--- | --- | --- | ---")
+    for contestant in contestants:
+        print(f"{contestant.name} | {cells([run(contestant) for _ in range(options.repeat)])}",
+              flush=True)
+    shutil.rmtree(root)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--programs", type=Path, default=ROOT / "build" / "bin")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--segments", type=int, default=1_000_000)
+    parser.add_argument("--generate", nargs=2, metavar=("DIR", "SEGMENTS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.generate:
+        write_segments(Path(options.generate[0]), int(options.generate[1]))
+        return
+    with tempfile.TemporaryDirectory(dir=options.work) as work:
+        measure_segments(options, Path(work))
+
+
+if __name__ == "__main__":
+    main()
