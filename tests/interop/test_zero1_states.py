@@ -177,6 +177,7 @@ STEPPED = (
     ("par_head_do_adam_fully_reshardable_tp2dp2", "gpt"),
     ("par_v012_do_adam_fully_sharded_dp4", "gpt"),
     ("par_v014_do_adam_moef_fully_sharded_ep2dp2", "moef"),
+    ("par_v012_do_adam_moe_fully_sharded_ep2dp2", "moe"),
     ("par_do_adam_dp_reshardable_tp2dp2", "gpt"),
     ("par_do_adam_fp16_dp_reshardable_tp2dp2", "fp16"),
     ("par_do_adam_moe_dp_reshardable_ep2dp2", "moe"),

@@ -40,12 +40,19 @@ namespace {
 using ckpt::Error;
 using ckpt::ErrorCode;
 
-void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous) {
+// What named masters that files do not name.
+std::string naming_of(const TrainingState& view) {
+  const bool is_dealt =
+      view.sharding == OptimizerSharding::LayerWise || view.sharding == OptimizerSharding::None;
+  return is_dealt ? "the ping-pong deal" : "the order of the flat buffers";
+}
+
+void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous, const TrainingState& view) {
   if (ambiguous.empty()) return;
   throw Error(ErrorCode::Unsupported, {.file = {}, .key = ambiguous[0].name},
               "its master rounds to the weight of '" + ckpt::escaped(ambiguous[0].also_fits[0]) +
                   "' as well, so its values do not prove its name",
-              "without --strict the ping-pong deal decides, and such parameters are listed");
+              "without --strict " + naming_of(view) + " decides, and such parameters are listed");
 }
 
 // Where a conversion comes from and goes to, as the caller named them; what is linked; and what
@@ -112,7 +119,7 @@ ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target targ
   };
   job.before_publishing = [&] {
     prove();
-    if (options.base.strict) refuse_ambiguity(ambiguous);
+    if (options.base.strict) refuse_ambiguity(ambiguous, view);
   };
   // A plan of torch_dist reads no payload: names are in the files.
   if (options.base.dry_run && are_names_computed(view)) job.before_publishing();
@@ -167,7 +174,7 @@ ConvertReport write_unproven(const TrainingState& view, Job job, ckpt::Target ta
     if (options.base.strict) {
       throw Error(ErrorCode::Unsupported, {.file = job.source.shown_path(), .key = {}},
                   "the names of masters are not proven: " + why,
-                  "without --strict the order of the buffers decides");
+                  "without --strict " + naming_of(view) + " decides");
     }
     target.warnings.push_back("the names of masters are not proven: " + why);
   }

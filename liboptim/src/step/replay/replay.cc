@@ -50,11 +50,15 @@ void refuse_remainders(const ReplaySource& source) {
 // The masters of a `torch` checkpoint have no names of their own: content proves which they are.
 std::vector<std::string> prove_names(const ReplaySource& source, const ReplayOptions& options) {
   std::vector<std::string> warnings;
-  if (options.from_init || source.view.format != ckpt::Format::Torch) return warnings;
+  const bool is_flat = source.view.sharding == OptimizerSharding::DpReshardable ||
+                       source.view.sharding == OptimizerSharding::FlatFile;
+  const bool is_numbered = is_flat || source.view.format == ckpt::Format::Torch;
+  if (options.from_init || !is_numbered) return warnings;
+  const std::string naming = is_flat ? "the order of the flat buffers" : "the ping-pong deal";
   for (const AmbiguousParam& param : prove_assignment(source.view, source.checkpoint)) {
     warnings.push_back("the master of '" + ckpt::escaped(param.name) + "' also fits '" +
-                       ckpt::escaped(param.also_fits.front()) +
-                       "', so only the ping-pong deal tells them apart");
+                       ckpt::escaped(param.also_fits.front()) + "', so only " + naming +
+                       " tells them apart");
   }
   return warnings;
 }
