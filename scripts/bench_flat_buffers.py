@@ -2,6 +2,7 @@
 verified beside a LayerWise checkpoint of as many bytes.
 
 usage: bench_flat_buffers.py [--work DIR] [--programs DIR] [--repeat N] [--segments N] [--size SIZE]
+                             [--only segments|verify]
 
 Segments: a model of so many parameters that a third of --segments each has a range in the buffer of
 masters and of both moments; each range is a chunk. The files are sparse: nothing reads payload.
@@ -153,12 +154,11 @@ def cells(results):
 
 def measure_segments(options, work):
     root = work / "segments"
-    subprocess.run([sys.executable, __file__, "--generate", str(root), str(options.segments)],
-                   check=True)
+    subprocess.run([sys.executable, __file__, "--generate-segments", str(root),
+                    str(options.segments)], check=True)
     inspect = options.programs / "ckpt-inspect"
     contestants = [Contestant("summary", [inspect, root, "--json"]),
                    Contestant("ls", [inspect, "ls", root, "--json"]),
-                   Contestant("verify --quick", [inspect, "verify", root, "--quick", "--json"]),
                    Contestant("groups", [inspect, "groups", root, "--json"])]
     print("\ncommand | median | minimum | peak memory\n--- | --- | --- | ---")
     for contestant in contestants:
@@ -167,19 +167,70 @@ def measure_segments(options, work):
     shutil.rmtree(root)
 
 
+def write_flat(folder, size):
+    """About as many bytes as bench_checkpoint.py writes of LayerWise, and the same model."""
+    from bench_checkpoint import SIZES, megatron_case
+    from golden import zero1
+
+    case = zero1.PrecisionCase("flat", "for scripts/bench", store_param_remainders=False,
+                               dp_sizes=(2,), shape=megatron_case(SIZES[size]).shape,
+                               use_precision_aware_optimizer=False)
+    zero1.write_all([case], folder, ("dp_reshardable",))
+
+
+def write_layer_wise(folder, size):
+    from bench_checkpoint import SIZES, write_megatron
+
+    write_megatron(SIZES[size], folder)
+
+
+def measure_verify(options, work):
+    for kind in ("flat", "layer_wise"):
+        subprocess.run([sys.executable, __file__, f"--generate-{kind.replace('_', '-')}",
+                        str(work), options.size], check=True)
+    roots = {"dp_reshardable": work / "flat_dp_reshardable_dp2/ckpt",
+             "LayerWise": work / "lw_torch_dist_dp2"}
+    bytes_of = {name: sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+                for name, root in roots.items()}
+    inspect = options.programs / "ckpt-inspect"
+    contestants = [Contestant(name, [inspect, "verify", root, "--json"])
+                   for name, root in roots.items()]
+    for contestant in contestants:
+        run(contestant)  # into the page cache
+    rounds = [[run(contestant) for contestant in contestants] for _ in range(options.repeat)]
+    print("\nverify | bytes | median | minimum | peak memory\n--- | --- | --- | --- | ---")
+    for contestant, results in zip(contestants, zip(*rounds)):
+        print(f"{contestant.name} | {bytes_of[contestant.name] / 1e9:.2f} GB | {cells(results)}")
+    rates = [[bytes_of[contestant.name] / result["seconds"]
+              for contestant, result in zip(contestants, one)] for one in rounds]
+    ratios = sorted(flat / layer_wise for flat, layer_wise in rates)
+    print(f"\nbytes per second, dp_reshardable / LayerWise: {ratios[len(ratios) // 2]:.2f} "
+          f"({ratios[0]:.2f} to {ratios[-1]:.2f})", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path)
     parser.add_argument("--programs", type=Path, default=ROOT / "build" / "bin")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--segments", type=int, default=1_000_000)
-    parser.add_argument("--generate", nargs=2, metavar=("DIR", "SEGMENTS"), help=argparse.SUPPRESS)
+    parser.add_argument("--size", default="2g")
+    parser.add_argument("--only", choices=("segments", "verify"))
+    for kind in ("segments", "flat", "layer-wise"):
+        parser.add_argument(f"--generate-{kind}", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.generate:
-        write_segments(Path(options.generate[0]), int(options.generate[1]))
-        return
-    with tempfile.TemporaryDirectory(dir=options.work) as work:
-        measure_segments(options, Path(work))
+    if options.generate_segments:
+        write_segments(Path(options.generate_segments[0]), int(options.generate_segments[1]))
+    elif options.generate_flat:
+        write_flat(Path(options.generate_flat[0]), options.generate_flat[1])
+    elif options.generate_layer_wise:
+        write_layer_wise(Path(options.generate_layer_wise[0]), options.generate_layer_wise[1])
+    else:
+        with tempfile.TemporaryDirectory(dir=options.work) as work:
+            if options.only != "verify":
+                measure_segments(options, Path(work))
+            if options.only != "segments":
+                measure_verify(options, Path(work))
 
 
 if __name__ == "__main__":

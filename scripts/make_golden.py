@@ -145,7 +145,7 @@ def main() -> int:
     if arguments.precision_aware:  # not beside the others, either
         from golden import zero1
 
-        zero1.write_all([case.name for case in zero1.CASES], out)
+        zero1.write_all(zero1.CASES, out)
         return 0
     wanted = set(arguments.case or [case.name for case in ALL_CASES] + list(PLAIN_ABOUT))
     write_plain([name for name in PLAIN_ABOUT if name in wanted], out)

@@ -58,9 +58,11 @@ class PrecisionCase:
     ddp_bucket_size: int | None = None  # with gradients that are reduced as they come
     dp_sizes: tuple[int, ...] = (1, 2)
     iteration: int = 3
+    shape: ModelShape = dataclasses.field(default_factory=ModelShape)
+    use_precision_aware_optimizer: bool = True  # as args say it
 
     def model(self) -> Case:
-        return Case(self.name, self.about, shape=ModelShape(), iteration=self.iteration)
+        return Case(self.name, self.about, shape=self.shape, iteration=self.iteration)
 
     def folder(self, checkpoint_format: str, dp_size: int) -> str:
         return f"{self.name}_{checkpoint_format}_dp{dp_size}"
@@ -222,7 +224,8 @@ def arguments(case: PrecisionCase, checkpoint_format: str, dp_size: int):
     args = case_args(model, "torch" if is_torch else "torch_dist", dp_size)
     vars(args).update(
         optimizer="adam", use_distributed_optimizer=True,
-        use_layer_wise_distributed_optimizer=False, use_precision_aware_optimizer=True,
+        use_layer_wise_distributed_optimizer=False,
+        use_precision_aware_optimizer=case.use_precision_aware_optimizer,
         main_params_dtype=case.main_params_dtype, exp_avg_dtype=case.exp_avg_dtype,
         exp_avg_sq_dtype=case.exp_avg_sq_dtype, ddp_bucket_size=case.ddp_bucket_size,
         overlap_grad_reduce=case.ddp_bucket_size is not None,
@@ -280,22 +283,23 @@ def write_case(case: PrecisionCase, checkpoint_format: str, folder: Path) -> Non
     save_file(expected, folder / "expected/state.safetensors")
 
 
-def write_all(names: list[str], out: Path) -> None:
+def write_all(cases: list[PrecisionCase], out: Path, formats: tuple[str, ...] = FORMATS) -> None:
     from golden.processes import in_processes
 
-    wanted = [case for case in CASES if case.name in names]
-    for case in wanted:
-        for checkpoint_format in FORMATS:
+    for case in cases:
+        for checkpoint_format in formats:
             for dp_size in case.dp_sizes:
                 shutil.rmtree(out / case.folder(checkpoint_format, dp_size), ignore_errors=True)
-    for dp_size in sorted({size for case in wanted for size in case.dp_sizes}):
-        of_this_size = [case for case in wanted if dp_size in case.dp_sizes]
-        in_processes(dp_size, write_world, of_this_size, dp_size, out)
+    for dp_size in sorted({size for case in cases for size in case.dp_sizes}):
+        of_this_size = [case for case in cases if dp_size in case.dp_sizes]
+        in_processes(dp_size, write_world, of_this_size, (out, formats))
 
 
-def write_world(cases: list[PrecisionCase], dp_size: int, out: Path) -> None:
+def write_world(cases: list[PrecisionCase], where: tuple[Path, tuple[str, ...]]) -> None:
+    """All folders of one data-parallel size; called by every process of that world."""
+    (out, formats), dp_size = where, torch.distributed.get_world_size()
     parallel_state.initialize_model_parallel()
     for case in cases:
-        for checkpoint_format in FORMATS:
+        for checkpoint_format in formats:
             write_case(case, checkpoint_format, out / case.folder(checkpoint_format, dp_size))
     parallel_state.destroy_model_parallel()

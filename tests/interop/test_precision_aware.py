@@ -23,7 +23,7 @@ from parallel_sets import (
     recorded_state,
     state_differences,
 )
-from programs import GOLDEN, REPOSITORY, damage_of, hash_of, refuse, succeed, verify
+from programs import REPOSITORY, damage_of, hash_of, refuse, succeed, verify
 from reading import iteration_folder
 from test_zero1_golden import STATE, flattened, saved_again
 
@@ -84,6 +84,11 @@ def test_between_int16_and_float32_the_type_of_remainders_alone_differs(made: Pa
     assert hashes[0].keys() == hashes[1].keys()
     differing = {key for key in hashes[0] if hashes[0][key] != hashes[1][key]}
     assert differing == {key for key in hashes[0] if key.startswith(REMAINDER)}
+
+
+def in_fp8(weight: torch.Tensor) -> torch.Tensor:
+    scale = weight.float().abs().max() / 448
+    return ((weight.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(weight.dtype)
 
 
 def unproven(document: dict) -> list[str]:
@@ -285,56 +290,7 @@ def test_buckets_displace_nothing_in_other_forms(form: str, made: Path, tmp_path
     expect_none(state_differences(flat_state(folder / "ckpt", tmp_path), expected_of(folder)))
 
 
-# --- weights that are kept in fp8, and stored dequantised ---
-
-DO_ADAM = {"torch": GOLDEN / "do_adam_bf16_torch_dp2",
-           "dp_reshardable": GOLDEN / "do_adam_bf16_torch_dist_dp_reshardable_dp2",
-           "fully_reshardable": GOLDEN / "do_adam_bf16_torch_dist_fully_reshardable_dp2"}
-
-
-def through_fp8(weight: torch.Tensor) -> torch.Tensor:
-    scale = weight.float().abs().max() / 448
-    return ((weight.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(weight.dtype)
-
-
-def with_fp8_weights(form: str, copied) -> Path:
-    root = copied(DO_ADAM[form] / "ckpt")
-    edit_args(fp8_param_gather=True)(root)
-
-    def change_model(tree: dict) -> None:
-        for name, weight in tree["model"].items():
-            if isinstance(weight, torch.Tensor) and weight.dim() == 2:
-                weight.copy_(through_fp8(weight))
-
-    def change(index: object, value: object) -> object:
-        is_matrix = isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16
-        return through_fp8(value) if is_matrix and value.dim() > 1 else value
-
-    if form == "torch":
-        edit_model(change_model)(root)
-    else:
-        edit_entries(change)(root)
-    return root
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_weights_kept_in_fp8_raise_nothing(form: str, copied) -> None:
-    code, document = verify(with_fp8_weights(form, copied))
-    assert code == SOUND and damage_of(document) == []
-
-
-def test_masters_of_weights_kept_in_fp8_are_named_not_proven(copied, tmp_path: Path) -> None:
-    form = "fully_reshardable"
-    root = with_fp8_weights(form, copied)
-    document = verify(root)[1]
-    assert document["not_checked"] == []
-    [left] = unproven(document)
-    assert "fp8_param_gather" in left
-    original = tmp_path / "original"
-    original.mkdir()
-    found = flat_state(root, tmp_path)
-    for key, tensor in flat_state(DO_ADAM[form] / "ckpt", original).items():
-        assert not key.startswith(STATE) or torch.equal(tensor, found[key]), key
+# --- beside masters that are no remainders ---
 
 
 def test_of_weights_kept_in_fp8_each_parameter_has_a_remainder_or_a_master(
@@ -346,7 +302,7 @@ def test_of_weights_kept_in_fp8_each_parameter_has_a_remainder_or_a_master(
 
     def keep_whole(state: dict) -> None:
         state[f"{STATE}param.{OUTPUT}"] = master
-        state[OUTPUT] = through_fp8(master.bfloat16())
+        state[OUTPUT] = in_fp8(master.bfloat16())
 
     root = copied(folder / "ckpt")
     edit_args(fp8_param_gather=True)(root)
@@ -357,13 +313,6 @@ def test_of_weights_kept_in_fp8_each_parameter_has_a_remainder_or_a_master(
     assert sum(key.startswith(REMAINDER) for key in found) == 28
     code, document = verify(root)
     assert code == SOUND and damage_of(document) == []
-
-
-@pytest.mark.parametrize("form", FORMS[:2])
-def test_flat_buffers_of_bytes_are_refused(form: str, copied, tmp_path: Path) -> None:
-    root = with_fp8_weights(form, copied)
-    line = refuse(UNSUPPORTED, "ckpt-convert", root, tmp_path / "a", "--to", "safetensors")
-    assert "fp8_param_gather" in line
 
 
 def swap_layers(root: Path) -> None:

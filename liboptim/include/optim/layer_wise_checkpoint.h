@@ -35,7 +35,8 @@ OPTIM_LAYOUT_EXPORT bool is_model_buffer(std::string_view name);
 struct ReadOptions {
   std::shared_ptr<const ModelRules> rules = {};  // null: the built-in ones
   bool model_only = false;                       // leave the optimizer out
-  std::set<std::string> frozen = {};             // parameters of `torch` that no rank owns
+  // Parameters that no rank owns and no flat buffer holds: of `torch`, and of dp_reshardable.
+  std::set<std::string> frozen = {};
 };
 
 // Computes the canonical view. `torch` files hold no names: the ping-pong deal is replayed from the

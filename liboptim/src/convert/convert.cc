@@ -22,30 +22,20 @@
 #include "convert/cut_rows.h"
 #include "convert/links.h"
 #include "convert/merged_optimizers.h"
+#include "convert/unproven.h"
 #include "grid/target_form.h"
 #include "layouts/target/layer_wise_target.h"
 #include "proof/proof_file.h"
-#include "state/near_masters.h"
 #include "state/passing_proof.h"
-#include "state/remainders.h"
 #include "verify/iteration_check.h"
 #include "verify/model_folder.h"
-#include "verify/other_roundings.h"
 #include "verify/rank_folder_check.h"
-#include "verify/remainder_shift.h"
 
 namespace optim {
 namespace {
 
 using ckpt::Error;
 using ckpt::ErrorCode;
-
-// What named masters that files do not name.
-std::string naming_of(const TrainingState& view) {
-  const bool is_dealt =
-      view.sharding == OptimizerSharding::LayerWise || view.sharding == OptimizerSharding::None;
-  return is_dealt ? "the ping-pong deal" : "the order of the flat buffers";
-}
 
 void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous, const TrainingState& view) {
   if (ambiguous.empty()) return;
@@ -139,53 +129,34 @@ ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target targ
   }
 }
 
-// Why no master can be proven by its bits: masters are remainders, or weights may be something else
-// than rounded masters. nullopt where it can be.
-std::optional<std::string> why_not_proven(const TrainingState& view, const Job& job) {
-  if (view.chain.empty()) return std::nullopt;
-  if (has_remainders(view)) return kWhyRemaindersProveNothing;
-  return why_weights_may_differ(job.source);
-}
-
 // Masters are compared with weights as they pass: not where nothing passes; what numbers its
 // parameters must be proven.
 bool may_be_proven(const TrainingState& view, const Job& job) {
-  if (view.chain.empty() || why_not_proven(view, job)) return false;
+  if (view.chain.empty() || why_not_proven(view, job.source)) return false;
   return are_names_computed(view) || !job.link;
-}
-
-// What can be said of masters that bits do not prove. Throws as the checks that it makes.
-void check_unproven(const TrainingState& view, const Job& job, const ConvertOptions& options) {
-  const std::stop_token stop = options.base.execute.stop;
-  const std::string displaced = may_be_displaced(view, job.source);
-  if (!displaced.empty()) {
-    throw Error(ErrorCode::Unsupported, {.file = job.source.shown_path(), .key = {}},
-                text_of_displaced(displaced), "--model-only carries the weights, which are right");
-  }
-  require_remainders(view, job.source, stop);
-  if (are_names_computed(view)) require_near_masters(view, job.source, stop);
 }
 
 // Names that were computed and are not proven are told; under --strict they are refused.
 ConvertReport write_unproven(const TrainingState& view, Job job, ckpt::Target target,
                              const ConvertOptions& options) {
-  const std::string why = *why_not_proven(view, job);
   if (are_names_computed(view)) {
+    const std::string problem =
+        "the names of masters are not proven: " + *why_not_proven(view, job.source);
     if (options.base.strict) {
-      throw Error(ErrorCode::Unsupported, {.file = job.source.shown_path(), .key = {}},
-                  "the names of masters are not proven: " + why,
+      throw Error(ErrorCode::Unsupported, {.file = job.source.shown_path(), .key = {}}, problem,
                   "without --strict " + naming_of(view) + " decides");
     }
-    target.warnings.push_back("the names of masters are not proven: " + why);
+    target.warnings.push_back(problem);
   }
-  check_unproven(view, job, options);
+  check_unproven(view, job.source, options.base.execute.stop);
   return write(job, std::move(target), options);
 }
 
 ConvertReport write_named(const TrainingState& view, Job job, ckpt::Target target,
                           const ConvertOptions& options) {
   if (may_be_proven(view, job)) return write_proven(view, job, std::move(target), options);
-  if (why_not_proven(view, job)) return write_unproven(view, job, std::move(target), options);
+  if (why_not_proven(view, job.source))
+    return write_unproven(view, job, std::move(target), options);
   return write(job, std::move(target), options);
 }
 

@@ -106,7 +106,8 @@ std::optional<uint64_t> FlatBuffers::bucket_size(const RankCoordinates& rank) co
   return elements / *arguments_.bucket_count;
 }
 
-std::vector<FlatBuffer> FlatBuffers::of(uint32_t optimizer, const RankCoordinates& rank) const {
+std::vector<FlatBuffer> FlatBuffers::of(uint32_t optimizer, const RankCoordinates& rank,
+                                        const std::set<uint32_t>& left_out) const {
   const RunGrid& grid = placement_.grid();
   std::vector<std::vector<FlatParam>> params(grid.pipeline.chunks_per_stage);
   std::vector<FlatBuffer> chunks(params.size());
@@ -114,6 +115,7 @@ std::vector<FlatBuffer> FlatBuffers::of(uint32_t optimizer, const RankCoordinate
   for (const HeldEntry& held : placement_.held(rank.pp, rank.ep)) {
     const ModelEntry& entry = state_.model[held.entry];
     if (entry.what != ModelEntry::What::Param || optimizers_[entry.param] != optimizer) continue;
+    if (left_out.contains(entry.param)) continue;
     const TrainedParam& param = state_.params[entry.param];
     const bool is_shared_out = tensor_ranks(grid.sizes, placement_.is_expert(entry.param)) > 1;
     if (is_shared_out && !param.sharing.is_known) {

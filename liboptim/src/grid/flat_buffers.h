@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,7 +47,9 @@ class FlatBuffers {
   std::string_view rule_of(uint32_t optimizer) const;  // "adam": what updates its parameters
   // In the order of Megatron's gbuf_idx: of each model chunk that has parameters of the optimizer.
   // Throws Unsupported for weights of several types, which have a buffer each.
-  std::vector<FlatBuffer> of(uint32_t optimizer, const RankCoordinates& rank) const;
+  // `left_out`: parameters that take no place, besides those that are frozen.
+  std::vector<FlatBuffer> of(uint32_t optimizer, const RankCoordinates& rank,
+                             const std::set<uint32_t>& left_out = {}) const;
 
  private:
   uint64_t elements_on_rank(uint32_t param) const;

@@ -11,6 +11,7 @@
 #include <ckpt/tensor_stream.h>
 
 #include "grid/layer_wise_view.h"
+#include "layouts/frozen_in_buffers.h"
 #include "layouts/parts/tensor_parts.h"
 #include "layouts/torch/frozen_params.h"
 #include "layouts/torch/readers.h"
@@ -93,12 +94,14 @@ void StateCheck::name_parameters() {
 // A deal that does not fit all parameters may fit those that are not frozen. Only their values tell
 // which these are: a quick look reads them, too.
 bool StateCheck::name_without_frozen() {
-  if (checkpoint_.catalog().format != ckpt::Format::Torch) return false;
-  if (!may_have_frozen_params(checkpoint_)) return false;
+  const bool is_torch = checkpoint_.catalog().format == ckpt::Format::Torch;
   try {
-    const auto frozen = find_frozen_params(checkpoint_);
+    const bool is_dealt = is_torch && !has_flat_files(checkpoint_);
+    if (is_dealt && !may_have_frozen_params(checkpoint_)) return false;
+    const auto frozen =
+        is_dealt ? find_frozen_params(checkpoint_) : find_frozen_in_buffers(checkpoint_);
     if (!frozen) return false;
-    view_ = name_layer_wise_torch(checkpoint_, {.frozen = *frozen});
+    view_ = name_layer_wise(checkpoint_, {.frozen = *frozen});
     for (const std::string& name : *frozen) {
       without_master_.add(name, kWithoutMaster);
     }

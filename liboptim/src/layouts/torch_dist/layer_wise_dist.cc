@@ -53,14 +53,14 @@ class Reader {
       : source_(source),
         form_(form),
         model_only_(options.model_only),
-        rules_option_(options.rules),
+        options_(options),
         state_(common_state(source)),
         document_(*state_.document),
         flat_(source.catalog()) {}
 
   TrainingState run() {
     const Value args = attributes_of_args(document_.tree.root(), state_.file);
-    view_.rules = rules_option_;
+    view_.rules = options_.rules;
     // What was saved without an optimizer has no optimizer's state to miss.
     if (!document_.tree.root().find("optimizer") && !has_states()) model_only_ = true;
     read_args(args, state_.file, view_);
@@ -304,7 +304,8 @@ class Reader {
       if (entry.what != ModelEntry::What::Param) continue;
       Found& found = found_.at(entry.name);
       TrainedParam param = make_param(*found.weight, entry.name);
-      param.info.requires_grad = !is_buffer(view_, entry.name);
+      param.info.requires_grad =
+          !is_buffer(view_, entry.name) && !options_.frozen.contains(entry.name);
       if (found.master) {
         check_shape(*found.master, *found.weight);
         if (!is_master_dtype(found.master->dtype)) {
@@ -375,7 +376,7 @@ class Reader {
   const ckpt::Checkpoint& source_;
   StateForm form_;
   bool model_only_;
-  std::shared_ptr<const ModelRules> rules_option_;
+  const ReadOptions& options_;
   CommonState state_;
   const Document& document_;
   FlatBuckets flat_;
