@@ -2,6 +2,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "read/shared_blocks.h"
 #include "support/errors.h"
 #include "support/random_tensors.h"
 
@@ -48,6 +49,27 @@ BOOST_AUTO_TEST_CASE(any_box_of_any_chunk_grid_is_read_right) {
     ckpt::ScratchBuffer scratch(16 << random() % 6);
     BoxReader reader(tensor.entry, box, payloads, {.scratch = &scratch});
     BOOST_REQUIRE(read_all(reader) == tensor.expected(box));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(reading_through_blocks_that_are_shared_gives_the_same_bytes) {
+  test::Random random(16);
+  for (int round = 0; round < 1500; ++round) {
+    MemoryPayloads payloads;
+    const KnownTensor tensor = test::random_tensor(random, payloads);
+    const uint64_t block_bytes = 16 << random() % 8;
+    ckpt::SharedBlocks blocks(random() % 3 * block_bytes, block_bytes);
+    for (int reader_count = 0; reader_count < 3; ++reader_count) {
+      const Box box = test::random_box(random, tensor.entry.shape);
+      ckpt::BoxReaderOptions options;
+      options.shared = &blocks;
+      BoxReader reader(tensor.entry, box, payloads, std::move(options));
+      const std::string expected = tensor.expected(box);
+      const uint64_t start = random() % expected.size();
+      std::string part(random() % (expected.size() - start + 1), '\0');
+      reader.read_at(start, writable(part));
+      BOOST_REQUIRE(part == expected.substr(start, part.size()));
+    }
   }
 }
 

@@ -203,7 +203,7 @@ ConvertReport write_target(Target target, const ConversionSource& source,
   report.target_format = target.format;
   report.plan = make_plan(target);
   if (options.dry_run) {
-    report.peak_memory_bytes = expected_peak_bytes(options.execute, report.plan);
+    report.peak_memory_bytes = expected_peak_bytes(target, report.plan, options.execute);
   } else {
     TargetWriter writer(target, source, options, report);
     options.finish ? writer.finish(destination) : writer.write(destination);

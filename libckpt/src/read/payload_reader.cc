@@ -12,15 +12,12 @@
 #include "base/checked_math.h"
 #include "base/text.h"
 #include "codec/crc32.h"
+#include "read/shared_rows.h"
 
 namespace ckpt {
 
 namespace {
 
-// Runs of at least this length are read one by one, straight to where they belong.
-constexpr uint64_t kDirectRunBytes = 64 << 10;
-// Holes of at most this length are cheaper to read than to skip with another system call.
-constexpr uint64_t kHoleBytesMax = 64 << 10;
 constexpr std::align_val_t kAlignment{size_t{2} << 20};  // of a huge page
 constexpr size_t kElementBytesMax = 16;
 
@@ -125,8 +122,8 @@ StorageRegion BoxReader::locate(Part& part) const {
   const uint64_t row_bytes = std::max<uint64_t>(1, element_count(sizes) * element_bytes_);
   const uint64_t skipped_bytes = part.chunk->payload_offset_bytes;
   const uint64_t row = skipped_bytes / row_bytes;
-  if (dropped + sizes.size() != strides.size() || dropped > 1 ||
-      skipped_bytes % row_bytes != 0 || (dropped == 0 && row != 0)) {
+  if (dropped + sizes.size() != strides.size() || dropped > 1 || skipped_bytes % row_bytes != 0 ||
+      (dropped == 0 && row != 0)) {
     throw Error(ErrorCode::Unsupported,
                 {source_.file_name(storage.file), storage.bytes.offset_bytes, tensor_.key},
                 "a part of an entry that is not row-major");
@@ -206,7 +203,7 @@ void BoxReader::read_in_element(uint64_t offset_bytes, std::span<std::byte> out)
 void BoxReader::read_box(const Box& box, std::byte* out) {
   uint64_t missing = element_count(box.sizes);
   for (const Overlap& overlap : options_.index->find(box)) {
-    read_overlap(part_of(copies_[overlap.box]), overlap.part, box, out);
+    read_overlap(overlap, box, out);
     missing -= std::min(missing, element_count(overlap.part.sizes));
   }
   if (missing != 0) {
@@ -215,19 +212,33 @@ void BoxReader::read_box(const Box& box, std::byte* out) {
   }
 }
 
-void BoxReader::read_overlap(Part& part, const Box& overlap, const Box& box, std::byte* out) {
-  const StorageRegion& storage = located(part);
+StridedRead BoxReader::strided_read(const Part& part, const Box& overlap, const Box& box) const {
   const Extents target_strides = row_major_strides(box.sizes);
-  std::vector<StridedDim> dims(overlap.sizes.size());
-  uint64_t start_bytes = part.start_bytes;
-  for (size_t d = 0; d < dims.size(); ++d) {
-    dims[d] = {overlap.sizes[d], part.strides[d], target_strides[d]};
-    start_bytes +=
+  StridedRead read{part.start_bytes, 0, std::vector<StridedDim>(overlap.sizes.size())};
+  for (size_t d = 0; d < read.dims.size(); ++d) {
+    read.dims[d] = {overlap.sizes[d], part.strides[d], target_strides[d]};
+    read.start_bytes +=
         (overlap.offsets[d] - part.chunk->box.offsets[d]) * part.strides[d] * element_bytes_;
-    out += (overlap.offsets[d] - box.offsets[d]) * target_strides[d] * element_bytes_;
+    read.target_offset_bytes +=
+        (overlap.offsets[d] - box.offsets[d]) * target_strides[d] * element_bytes_;
   }
-  dims = joined(std::move(dims));
-  if (dims.empty()) dims.push_back({1, 1, 1});
+  read.dims = joined(std::move(read.dims));
+  if (read.dims.empty()) read.dims.push_back({1, 1, 1});
+  return read;
+}
+
+void BoxReader::read_overlap(const Overlap& overlap, const Box& box, std::byte* out) {
+  const CopyOp& copy = copies_[overlap.box];
+  Part& part = part_of(copy);
+  const StorageRegion& storage = located(part);
+  const auto [start_bytes, target_offset_bytes, dims] = strided_read(part, overlap.part, box);
+  out += target_offset_bytes;
+  if (options_.shared != nullptr) {
+    const WatchedSource watched{source_, options_.after_read};
+    const SharedCopy shared{watched, storage, part.start_bytes, element_bytes_,
+                            strided_read(part, copy.overlap, box_)};
+    if (read_shared_rows(*options_.shared, shared, {start_bytes, 0, dims}, out)) return;
+  }
   const StridedDim& run = dims.back();
   const bool is_run = run.source_stride == 1 && run.target_stride == 1;
   if (is_run && (dims.size() == 1 || run.size * element_bytes_ >= kDirectRunBytes)) {

@@ -45,6 +45,9 @@ struct WatchedSource {
 void read_in_slices(const WatchedSource& source, const StorageRegion& located,
                     uint64_t offset_bytes, std::span<std::byte> out);
 
+class SharedBlocks;
+struct StridedRead;
+
 struct BoxReaderOptions {
   // What make_plan() found; default: looked up among all chunks of the tensor.
   std::optional<std::span<const CopyOp>> copies = std::nullopt;
@@ -52,6 +55,7 @@ struct BoxReaderOptions {
   // For chunks that do not lie in memory as the box does; default: 1 MiB of its own.
   ScratchBuffer* scratch = nullptr;
   AfterRead after_read = {};
+  SharedBlocks* shared = nullptr;  // where others read the same rows at about the same time
 };
 
 // Reads a box of a tensor as consecutive row-major bytes, whatever chunks it is stored in: runs
@@ -89,7 +93,9 @@ class BoxReader {
   const StorageRegion& located(Part& part);
   void read_in_element(uint64_t offset_bytes, std::span<std::byte> out);
   void read_box(const Box& box, std::byte* out);
-  void read_overlap(Part& part, const Box& overlap, const Box& box, std::byte* out);
+  void read_overlap(const Overlap& overlap, const Box& box, std::byte* out);
+  // How to read a box of a chunk into a box around it.
+  StridedRead strided_read(const Part& part, const Box& overlap, const Box& box) const;
   // Reads a strided block of a storage, the first element of which is `start_bytes` into it.
   void read_strided(const StorageRegion& storage, uint64_t start_bytes,
                     std::span<const StridedDim> dims, std::byte* out);

@@ -36,6 +36,12 @@ uint64_t bytes_for_buffers(const ExecuteOptions& options, uint64_t bookkeeping_b
   return std::min(options.memory_bytes_max, left_bytes);
 }
 
+// What windows of all readers of the same rows need of the source, and as much again, since those
+// that are side by side do not start in the same row. Less helps less; half is for the windows.
+uint64_t bytes_to_share(uint64_t bytes, uint64_t window_bytes, size_t readers) {
+  return readers == 1 ? 0 : std::min(2 * window_bytes * readers, bytes / 2);
+}
+
 }  // namespace
 
 uint64_t bookkeeping_bytes(const Plan& plan, const std::vector<Piece>& pieces) {
@@ -51,15 +57,20 @@ uint64_t bookkeeping_bytes(const Plan& plan, const std::vector<Piece>& pieces) {
   return copies * kBytesPerCopy;
 }
 
-MemoryBudget make_memory_budget(const ExecuteOptions& options, uint64_t bookkeeping_bytes) {
-  const uint64_t bytes = bytes_for_buffers(options, bookkeeping_bytes);
+MemoryBudget make_memory_budget(const ExecuteOptions& options, uint64_t bookkeeping_bytes,
+                                size_t readers) {
+  const uint64_t all_bytes = bytes_for_buffers(options, bookkeeping_bytes);
+  const uint64_t shared_bytes = bytes_to_share(all_bytes, kWindowBytesMax, readers);
+  const uint64_t bytes = all_bytes - shared_bytes;
   const uint64_t most_threads = std::max<uint64_t>(1, bytes / (2 * kWindowBytesMin + kThreadBytes));
   const unsigned wanted =
       options.threads != 0 ? options.threads : std::max(kThreadsMin, thread_count(0));
   const auto threads = static_cast<unsigned>(std::min<uint64_t>(wanted, most_threads));
-  const uint64_t share = (bytes / threads - std::min(bytes / threads, kThreadBytes)) / 2;
+  uint64_t share = (bytes / threads - std::min(bytes / threads, kThreadBytes)) / 2;
+  if (shared_bytes != 0) share = std::min(share, shared_bytes / (2 * readers));
   return {threads,
-          std::clamp(share / kWindowBytesMin * kWindowBytesMin, kWindowBytesMin, kWindowBytesMax)};
+          std::clamp(share / kWindowBytesMin * kWindowBytesMin, kWindowBytesMin, kWindowBytesMax),
+          shared_bytes};
 }
 
 ReadingBudget make_reading_budget(const ExecuteOptions& options) {
@@ -74,12 +85,10 @@ ReadingBudget make_reading_budget(const ExecuteOptions& options) {
   return {threads, std::clamp(share, kWindowBytesMin, kWindowBytesMax)};
 }
 
-uint64_t expected_peak_bytes(const ExecuteOptions& options, const Plan& plan) {
-  const uint64_t noted_bytes = bookkeeping_bytes(plan, options.pieces);
-  const MemoryBudget budget = make_memory_budget(options, noted_bytes);
+uint64_t expected_peak_bytes(const MemoryBudget& budget, uint64_t bookkeeping_bytes) {
   const uint64_t held_bytes = resident_bytes();
   if (held_bytes == 0) return 0;
-  return held_bytes + noted_bytes + budget.count_bytes() + budget.threads * kThreadBytes;
+  return held_bytes + bookkeeping_bytes + budget.count_bytes() + budget.threads * kThreadBytes;
 }
 
 }  // namespace ckpt

@@ -16,9 +16,11 @@
 #include "write/chunk_indices.h"
 #include "write/output_files.h"
 #include "write/record_reader.h"
+#include "write/shared_reads.h"
 #include "write/source_checker.h"
 #include "write/window_composer.h"
 #include "write/window_map.h"
+#include "write/window_order.h"
 
 namespace ckpt {
 
@@ -47,10 +49,14 @@ class Execution {
         plan_(plan),
         source_(source),
         options_(options),
-        budget_(make_memory_budget(options, bookkeeping_bytes(plan, options.pieces))),
+        shared_reads_(find_shared_reads(target, plan, pieces)),
+        budget_(make_memory_budget(options, bookkeeping_bytes(plan, options.pieces),
+                                   shared_reads_.readers_max())),
+        shared_blocks_(budget_.shared_bytes),
         checker_(source_, options.on_read),
         indices_(budget_.threads),
         windows_(std::move(pieces), budget_.window_bytes),
+        order_(order_windows(target, plan, shared_reads_, windows_)),
         archives_(target, plan, windows_, options.record_crcs),
         meter_(options, bytes_of(windows_.pieces())) {
     for (unsigned i = 0; i < budget_.threads; ++i) {
@@ -79,13 +85,14 @@ class Execution {
 
  private:
   void write_window(size_t number, Worker& worker, OutputFiles& files) {
-    const Window window = windows_.window(number);
+    const Window window = windows_.window(order_[number]);
     const auto count_bytes = static_cast<size_t>(window.bytes.count_bytes);
     const std::span<std::byte> blocks =
         worker.window.bytes().first(align_up(count_bytes, OutputFile::kBlockBytes));
+    const ReadBuffers buffers{worker.scratch, shared_reads_, shared_blocks_};
     WindowComposer composer({target_, plan_, archives_},
-                            RecordReader(source_, checker_, indices_, worker.scratch),
-                            RecordReader(source_, foreign_, indices_, worker.scratch));
+                            RecordReader(source_, checker_, indices_, buffers),
+                            RecordReader(source_, foreign_, indices_, buffers));
     const WindowSums sums = composer.compose(window, number, blocks.first(count_bytes));
     std::ranges::fill(blocks.subspan(count_bytes), std::byte{0});
     const auto finished = files.write(window, blocks, sums);
@@ -97,12 +104,15 @@ class Execution {
   const Plan& plan_;
   PassingSource source_;
   const ExecuteOptions& options_;
+  const SharedReads shared_reads_;
   MemoryBudget budget_;
+  SharedBlocks shared_blocks_;
   SourceChecker checker_;
   const AfterRead unseen_;
   SourceChecker foreign_{source_, unseen_};  // never asked
   ChunkIndices indices_;
   WindowMap windows_;
+  const std::vector<uint32_t> order_;  // of the windows
   OpenArchives archives_;
   std::vector<Worker> workers_;
   WorkMeter meter_;
@@ -146,6 +156,14 @@ void check_room(uint64_t wanted_bytes, const std::filesystem::path& folder) {
 }
 
 }  // namespace
+
+uint64_t expected_peak_bytes(const Target& target, const Plan& plan,
+                             const ExecuteOptions& options) {
+  const uint64_t noted_bytes = bookkeeping_bytes(plan, options.pieces);
+  const size_t readers =
+      find_shared_reads(target, plan, chosen_pieces(plan, options)).readers_max();
+  return expected_peak_bytes(make_memory_budget(options, noted_bytes, readers), noted_bytes);
+}
 
 ExecuteStats execute(const Target& target, const Plan& plan, const PayloadSource& source,
                      Staging& staging, const ExecuteOptions& options) {

@@ -80,6 +80,11 @@ uint32_t RecordReader::read(const TargetRecord& record, const RecordPlan& plan,
   return read_storage(record, offset_bytes, out);
 }
 
+SharedBlocks* RecordReader::blocks_of(const RecordPlan& plan) const {
+  const bool is_shared = buffers_.shared_reads.group_of(plan) != SharedReads::kAlone;
+  return is_shared ? &buffers_.shared_blocks : nullptr;
+}
+
 uint32_t RecordReader::read_text(const std::string& bytes, uint64_t offset_bytes,
                                  std::span<std::byte> out) {
   std::memcpy(out.data(), bytes.data() + offset_bytes, out.size());
@@ -122,7 +127,7 @@ uint32_t RecordReader::read_segments(const std::vector<Segment>& segments, const
       checker_.note(located, offset, bytes, tensor.key);
     };
     BoxReader reader(tensor, segment.source.box, source_,
-                     {copies_of(plan, s), nullptr, &scratch_, note});
+                     {copies_of(plan, s), nullptr, &buffers_.scratch, note, blocks_of(plan)});
     reader.read_at(
         segment.first_element * element_bytes + (begin - segment.offset_bytes),
         out.subspan(static_cast<size_t>(begin - offset_bytes), static_cast<size_t>(end - begin)));
@@ -141,7 +146,7 @@ uint32_t RecordReader::read_tensor(const TensorSource& tensor, const RecordPlan&
   try {
     const auto index = indices_.index_of(plan);
     BoxReader reader(*tensor.tensor, tensor.box, source_,
-                     {plan.copies, index.get(), &scratch_, note});
+                     {plan.copies, index.get(), &buffers_.scratch, note, blocks_of(plan)});
     reader.read_at(offset_bytes, out);
   } catch (Error& error) {
     throw error.within({.file = {}, .key = key});

@@ -8,18 +8,26 @@
 #include <ckpt/target.h>
 
 #include "read/payload_reader.h"
+#include "read/shared_blocks.h"
 #include "write/chunk_indices.h"
+#include "write/shared_reads.h"
 #include "write/source_checker.h"
 
 namespace ckpt {
 
+// What records are read through.
+struct ReadBuffers {
+  ScratchBuffer& scratch;  // where elements do not lie in the target's order
+  const SharedReads& shared_reads;
+  SharedBlocks& shared_blocks;
+};
+
 // Reads the bytes of a target's records from where they come from. For one thread.
 class RecordReader {
  public:
-  // `scratch`: memory to read through where elements do not lie in the target's order.
   RecordReader(const PayloadSource& source, SourceChecker& checker, ChunkIndices& indices,
-               ScratchBuffer& scratch)
-      : source_(source), checker_(checker), indices_(indices), scratch_(scratch) {}
+               const ReadBuffers& buffers)
+      : source_(source), checker_(checker), indices_(indices), buffers_(buffers) {}
 
   // Fills `out` with a record's bytes from `offset_bytes` on, and returns their CRC-32. What is
   // read of the source is checked against the source's checksums.
@@ -30,6 +38,7 @@ class RecordReader {
   uint32_t read_text(const std::string& bytes, uint64_t offset_bytes, std::span<std::byte> out);
   uint32_t read_storage(const TargetRecord& record, uint64_t offset_bytes,
                         std::span<std::byte> out);
+  SharedBlocks* blocks_of(const RecordPlan& plan) const;
   uint32_t read_segments(const std::vector<Segment>& segments, const RecordPlan& plan,
                          uint64_t offset_bytes, std::span<std::byte> out);
   uint32_t read_tensor(const TensorSource& tensor, const RecordPlan& plan, uint64_t offset_bytes,
@@ -38,7 +47,7 @@ class RecordReader {
   const PayloadSource& source_;
   SourceChecker& checker_;
   ChunkIndices& indices_;
-  ScratchBuffer& scratch_;
+  ReadBuffers buffers_;
 };
 
 }  // namespace ckpt

@@ -1,6 +1,7 @@
 #include "write/window_map.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ckpt {
 
@@ -28,6 +29,18 @@ Window WindowMap::window(size_t index) const {
   return {number,
           piece.file,
           {piece.bytes.offset_bytes + offset_bytes, std::min(window_bytes_, left_bytes)}};
+}
+
+size_t WindowMap::count_before(uint32_t file, uint64_t offset_bytes) const {
+  const auto next = std::ranges::lower_bound(
+      pieces_, std::pair(file, offset_bytes), {},
+      [](const Piece& piece) { return std::pair(piece.file, piece.bytes.offset_bytes); });
+  const auto number = static_cast<size_t>(next - pieces_.begin());
+  if (number == 0 || pieces_[number - 1].file != file) return first_window_[number];
+  const Piece& piece = pieces_[number - 1];
+  const uint64_t part_bytes =
+      std::min(offset_bytes - piece.bytes.offset_bytes, piece.bytes.count_bytes);
+  return first_window_[number - 1] + (part_bytes + window_bytes_ - 1) / window_bytes_;
 }
 
 size_t WindowMap::count_over(uint32_t file, ByteRange bytes) const {

@@ -29,6 +29,8 @@ class WindowMap {
   size_t count() const { return first_window_.back(); }
   size_t count_in(size_t piece) const { return first_window_[piece + 1] - first_window_[piece]; }
   Window window(size_t index) const;
+  // Of the windows in files before this one, or in it from before an offset on.
+  size_t count_before(uint32_t file, uint64_t offset_bytes) const;
   // How many windows show some of these bytes of a file.
   size_t count_over(uint32_t file, ByteRange bytes) const;
 
