@@ -182,7 +182,10 @@ BOOST_AUTO_TEST_CASE(reads_the_golden_metadata_of_pytorch) {
     std::string bytes(file.size_bytes(), '\0');
     file.read_at(0, std::as_writable_bytes(std::span(bytes)));
     const auto streamed = ckpt::stream_dist_metadata(file, {});
-    BOOST_REQUIRE(streamed.has_value());
+    // Megatron-Core 0.12 keeps each rank's plan beside the entries: left to the general reader.
+    const bool has_plans = bytes.find("all_local_plans") != std::string::npos;
+    BOOST_REQUIRE(streamed.has_value() == !has_plans);
+    if (!streamed) continue;
     require_equal(*streamed, ckpt::interpret_dist_metadata(tree_of(bytes)));
     ++count;
   }
