@@ -80,6 +80,10 @@ bool is_flattened_range(const ckpt::Checkpoint& checkpoint) {
   return is_zero1_dist(checkpoint, StoreLayout::April2026, "fully_sharded_model_space");
 }
 
+bool is_gathered(const ckpt::Checkpoint& checkpoint) {
+  return is_zero1_dist(checkpoint, StoreLayout::April2026, "dp_zero_gather_scatter");
+}
+
 // Neither groups nor a tensor of an optimizer: the model of a run, saved without.
 bool holds_model_alone(const ckpt::Checkpoint& checkpoint) {
   const auto common = read_common_state(checkpoint);
@@ -150,6 +154,9 @@ constexpr LayoutRow kLayouts[] = {
     {"dp_reshardable, torch_dist of August 2026", Format::TorchDist,
      OptimizerSharding::DpReshardable, StoreLayout::August2026, is_dp_reshardable_of_august,
      name_layer_wise_dist, add_torch_dist_files},
+    {"dp_zero_gather_scatter, torch_dist up to 0.14", Format::TorchDist,
+     OptimizerSharding::DpZeroGatherScatter, StoreLayout::April2026, is_gathered,
+     name_layer_wise_dist, nullptr},
     {"flat buffers, torch", Format::Torch, OptimizerSharding::FlatFile, StoreLayout::April2026,
      is_flat_torch, name_flat_files, add_torch_files},
 };

@@ -254,7 +254,8 @@ class Proof {
 }  // namespace
 
 bool are_names_computed(const TrainingState& view) {
-  return view.format == ckpt::Format::Torch || view.sharding == OptimizerSharding::DpReshardable;
+  return view.format == ckpt::Format::Torch || view.sharding == OptimizerSharding::DpReshardable ||
+         view.sharding == OptimizerSharding::DpZeroGatherScatter;
 }
 
 // Damage is told from a wrong name by the archives' checksums.
