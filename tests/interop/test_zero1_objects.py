@@ -152,8 +152,8 @@ FAULTS = (
     Fault("no buffer", BUCKETS, in_state(lambda state: state.pop(0)),
           r"holds 0 buffers, expected 1"),
     Fault("another type", BUCKETS,
-          in_state(lambda state: state.update({0: {(torch.float16,
-                                                    torch.float32): state[0][DTYPES]}})),
+          in_state(lambda state: state.update(
+              {0: {(torch.float16, torch.float32): state[0][DTYPES]}})),
           r"is not of the type of the model's weights, bfloat16"),
     Fault("no object", BUCKETS, lose(f"{COPY}param_state/shard_0_1"),
           r"per_bucket_numel_unpadded/shard_0_1.*is missing"),
@@ -161,7 +161,8 @@ FAULTS = (
           r"optimizer/shard_0_1.*is missing"),
     Fault("another copy", BUCKETS, rename(lambda key: key.replace("idx_0.p", "idx_7.p")),
           r"optimizer\.distributed\.dp_group_idx_\d.*(missing|not of a model-parallel rank)"),
-    Fault("beside a bucket", BUCKETS, edit_metadata(beside_a_bucket), r"has buckets beside an object"),
+    Fault("beside a bucket", BUCKETS, edit_metadata(beside_a_bucket),
+          r"has buckets beside an object"),
     Fault("args of other buckets", BUCKETS,
           edit_args(overlap_grad_reduce=True, ddp_bucket_size=16), r"numel_unpadded.*is 9856"),
 )

@@ -8,6 +8,7 @@
 #include <ckpt/error.h>
 #include <common/console.h>
 #include <common/json.h>
+#include <common/repair_options.h>
 #include <common/table.h>
 #include <common/text.h>
 
@@ -120,6 +121,7 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
   const Proven proven = proven_by(report);
   document["proven"] = {
       {"content", proven.content}, {"values", proven.values}, {"masters", proven.masters}};
+  if (!report.repairs.empty()) document["repairs"] = repairs_json(report.repairs);
   document["left_out"] = {{"keys", report.left_out_count}};
   document["not_carried"] = losses_json(report.not_carried);
   document["warnings"] = json::array();
@@ -297,6 +299,7 @@ void print_report(Console& console, const ConversionOptions& options,
   if (options.dry_run || console.options().verbose) print_files(report.plan, console);
   console.print_text(opening_text(options, report));
   print_bytes(console, options, report);
+  print_mended(report.repairs, console);
   if (report.carried) {
     console.print_text("carried: " + count_text(report.carried->tensor_count, "tensor") + ", " +
                        count_text(report.carried->object_count, "object") + ", " +

@@ -1,0 +1,74 @@
+#include "convert/repaired_source.h"
+
+#include <algorithm>
+
+#include <ckpt/error.h>
+
+#include "repair/bucket_shift.h"
+#include "repair/common_of_other.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+
+// A common state of another iteration says where training goes on, and how far optimizers are.
+void accept_other_iteration(const ckpt::Checkpoint& source, const RepairOptions& options,
+                            TrainingState& state) {
+  const auto other = other_iteration(source);
+  if (!other) return;
+  const std::string stated = std::to_string(other->stated), own = std::to_string(other->of_folder);
+  if (!options.accept_loss) {
+    throw Error(ErrorCode::Corrupt, {.file = options.like.string(), .key = {}},
+                "its common state is of iteration " + stated + ", expected " + own,
+                "--accept-loss takes its step counts, schedule and iteration all the same");
+  }
+  state.not_carried.push_back({"schedule, step counts and iteration " + own,
+                               "in no file: those of iteration " + stated + " are in their place"});
+}
+
+}  // namespace
+
+std::optional<RepairFinding> replace_common_state(const std::filesystem::path& source,
+                                                  const RepairOptions& repair,
+                                                  ckpt::OpenOptions& opening) {
+  if (!repair.wants(RepairKind::CommonState)) {
+    if (repair.like.empty()) return std::nullopt;
+    throw Error(ErrorCode::InvalidArgument, {}, "--like needs --repair common-state");
+  }
+  RepairFinding finding{.kind = RepairKind::CommonState, .text = "the common state can be used"};
+  const auto fault = fault_of_common_state(source, {opening.iteration, opening.limits, {}});
+  if (!fault) return finding;
+  if (repair.like.empty()) {
+    throw Error(ErrorCode::InvalidArgument, {},
+                "--repair common-state needs --like OTHER: " + *fault);
+  }
+  opening.source = with_common_of(repair.like, opening.limits);
+  finding.verdict = RepairFinding::Verdict::Mendable;
+  finding.text = *fault + "; that of " + ckpt::escaped(repair.like.string()) + " is in its place";
+  return finding;
+}
+
+RepairedState read_repaired(const ckpt::Checkpoint& source, const ConvertOptions& options,
+                            const std::vector<RepairFinding>& opened) {
+  const ReadOptions reading{.rules = options.rules, .model_only = options.model_only};
+  RepairedState repaired = repair_state(name_layer_wise(source, reading), source, options.repair);
+  repaired.repairs.insert(repaired.repairs.begin(), opened.begin(), opened.end());
+  if (options.link && !repaired.repairs.empty()) {
+    throw Error(ErrorCode::InvalidArgument, {}, "--repair cannot be combined with --link");
+  }
+  if (std::ranges::any_of(opened, is_mended)) {
+    accept_other_iteration(source, options.repair, repaired.state);
+  }
+  return repaired;
+}
+
+bool may_be_displaced(const TrainingState& state, const std::vector<RepairFinding>& repairs) {
+  const bool was_looked_for = std::ranges::any_of(
+      repairs, [](const RepairFinding& repair) { return repair.kind == RepairKind::BucketShift; });
+  return !was_looked_for && state.sharding == OptimizerSharding::FullyReshardable &&
+         !first_displaced(state).empty();
+}
+
+}  // namespace optim
