@@ -230,13 +230,17 @@ void print_continuation(Console& console, const optim::ConvertReport& report) {
 
 void print_proven(Console& console, const optim::ConvertReport& report) {
   const Proven proven = proven_by(report);
+  const bool is_mended = std::ranges::any_of(report.repairs, [](const auto& repair) {
+    return repair.verdict == optim::RepairFinding::Verdict::Mendable;
+  });
+  const std::string source = is_mended ? "the source as it was mended" : "the source";
   if (proven.values) {
     console.print_text("proven: read back " + size_text(report.verified_bytes) +
-                       ": as written, passes verify, equal to the source");
+                       ": as written, passes verify, equal to " + source);
   } else if (proven.content) {
     console.print_text(
-        "proven: opened again; what was carried has the names, types, shapes and objects of the "
-        "source");
+        "proven: opened again; what was carried has the names, types, shapes and objects of " +
+        source);
   } else if (report.verified_bytes != 0) {
     console.print_text("read back " + size_text(report.verified_bytes) + ": as written");
   }

@@ -230,7 +230,7 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   }
   if (options.on_grids) options.on_grids(view.grid, made.grid, view.facts.expert_count > 0);
   made.target = make_layer_wise_target(view, spec);
-  tell_cut_rows(view, job.source, made.rows, made.target);
+  tell_cut_rows(view, job.payloads(), made.rows, made.target);
   list_files_beside(job.source, made.target);
   made.states = count_states(view, made.rows);
   if (!view.chain.empty()) {

@@ -58,6 +58,14 @@ RepairedState read_repaired(const ckpt::Checkpoint& source, const ConvertOptions
   if (options.link && !repaired.repairs.empty()) {
     throw Error(ErrorCode::InvalidArgument, {}, "--repair cannot be combined with --link");
   }
+  const ckpt::ConvertOptions& base = options.base;
+  const bool needs_files = base.resume || base.finish || base.share.world_size > 1;
+  if (repaired.payloads && needs_files) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "elements that are in no file are replaced, so that the work cannot be shared by "
+                "processes, nor resumed",
+                "leave out --resume, --finish and --rank");
+  }
   if (std::ranges::any_of(opened, is_mended)) {
     accept_other_iteration(source, options.repair, repaired.state);
   }
