@@ -1,5 +1,5 @@
-"""What `verify` says by name of ZeRO-1 state that is wrong, in every form in which it is filed: each
-fault is made in a set that Megatron wrote."""
+"""What `verify` says by name of ZeRO-1 state that is wrong, in every form in which it is filed:
+each fault is made in a set that Megatron wrote."""
 
 from __future__ import annotations
 

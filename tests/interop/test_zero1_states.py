@@ -61,14 +61,7 @@ def shown_elements(document: dict) -> set[tuple]:
     return {(p["rank"], p["key"], p["optimizer"], *of(p)) for p in document["parameters"]}
 
 
-# Muon's deal over several buckets is not replayed: the ranks that wrote its state are shown, which
-# of a parameter that tensor-parallel ranks share whole is one.
-OF_WRITERS = "par_head_lw_muon_buckets_torch_dist_tp2dp2"
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in NAMES if "_to_" not in name and name != OF_WRITERS]
-)
+@pytest.mark.parametrize("name", [name for name in NAMES if "_to_" not in name])
 def test_ranks_own_what_megatron_recorded(name: str, sets: Path) -> None:
     recorded = json.loads((sets / name / "expected/ranks.json").read_text())
     shown = shown_elements(succeed("ckpt-inspect", "groups", sets / name / "ckpt", "--json").json())
