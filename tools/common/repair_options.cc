@@ -139,7 +139,7 @@ void print_repairs(const std::vector<RepairFinding>& found, const std::string& s
     return print_json(console, document);
   }
   std::string kinds;
-  bool has_losses = false;
+  bool has_losses = false, needs_other = false;
   for (const RepairFinding& repair : found) {
     console.print_text(std::string(optim::name(repair.kind)) + ": " +
                        shown_verdict(repair.verdict) + ": " + ckpt::escaped(repair.text));
@@ -147,9 +147,11 @@ void print_repairs(const std::vector<RepairFinding>& found, const std::string& s
     if (repair.verdict != Verdict::Mendable) continue;
     kinds += (kinds.empty() ? "" : ",") + std::string(optim::name(repair.kind));
     has_losses |= !repair.lost.empty();
+    needs_other |= repair.kind == RepairKind::CommonState;
   }
   if (kinds.empty()) return;
-  console.print_text("mend it with --repair " + kinds + (has_losses ? " --accept-loss" : ""));
+  console.print_text("mend it with --repair " + kinds + (has_losses ? " --accept-loss" : "") +
+                     (needs_other ? " --like OTHER" : ""));
 }
 
 void print_mended(const std::vector<RepairFinding>& repairs, Console& console) {
