@@ -216,7 +216,8 @@ def test_frozen_parameters_are_no_displaced_state(name: str, sets: Path, copied)
 
 GOLDEN_STATE = GOLDEN / "do_adam_bf16_torch_dist_fully_reshardable_dp2/ckpt"
 BUCKET_SIZE, PADDING = 600, 128  # lcm(DP 2, 128)
-Window = tuple[int, int, int]  # begin and end with padding, and by how much the values lie before it
+# Begin and end with padding, and by how much the values lie before it.
+Window = tuple[int, int, int]
 
 
 def windows_of(sizes: dict[str, int]) -> dict[str, Window]:

@@ -199,11 +199,22 @@ class Reader {
       const std::vector<uint64_t> stated =
           is_one ? sizes_in(buffers[i].item(0).second, object.key) : std::vector<uint64_t>();
       if (!is_one) corrupt(object.key, "a buffer is not a dict of one type of parameters");
+      require_type(object.key, ckpt::key_text(buffers[i].item(0).first),
+                   copy.buckets.find({static_cast<uint32_t>(i), 0}), copy);
       if (stated == expected[i]) continue;
       refuse_layout(object.key, "buffer " + std::to_string(i) + " has buckets of " +
                                     text_of(stated) + " elements, expected " +
                                     text_of(expected[i]));
     }
+  }
+
+  // `bucket`: the buffer's first one; that it is missing is told elsewhere.
+  using BucketAt = std::map<std::pair<uint32_t, uint32_t>, StoredBucket>::const_iterator;
+  static void require_type(const std::string& key, const std::string& type, BucketAt bucket,
+                           const StoredCopy& copy) {
+    if (bucket == copy.buckets.end() || bucket->second.dtypes == type) return;
+    corrupt(key, "is of buffers of " + ckpt::escaped(type) + ", but the buckets are of " +
+                     ckpt::escaped(bucket->second.dtypes));
   }
 
   static std::vector<uint64_t> sizes_in(const Value& list, const std::string& key) {
