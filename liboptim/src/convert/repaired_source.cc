@@ -75,8 +75,12 @@ RepairedState read_repaired(const ckpt::Checkpoint& source, const ConvertOptions
 bool may_be_displaced(const TrainingState& state, const std::vector<RepairFinding>& repairs) {
   const bool was_looked_for = std::ranges::any_of(
       repairs, [](const RepairFinding& repair) { return repair.kind == RepairKind::BucketShift; });
-  return !was_looked_for && state.sharding == OptimizerSharding::FullyReshardable &&
-         !first_displaced(state).empty();
+  if (was_looked_for || state.sharding != OptimizerSharding::FullyReshardable) return false;
+  try {
+    return !first_displaced(state).empty();
+  } catch (const Error&) {
+    return false;  // how its buffers are cut is not known
+  }
 }
 
 }  // namespace optim
