@@ -106,6 +106,31 @@ def test_displaced_state_is_moved_back_and_no_element_is_wrong(
 
 
 @needs_sets
+@pytest.mark.parametrize("options", [
+    ("ckpt-convert", "--to", "torch_dist"),
+    ("ckpt-convert", "--to", "torch_dist", "--optimizer-sharding", "dp_reshardable", "--verify"),
+    ("ckpt-convert", "--to", "torch"),
+    ("reshard", "--tp", "1", "--dp", "4"),
+], ids=" ".join)
+def test_what_was_mended_is_written_in_every_form_and_remembers_its_losses(
+    options: tuple[str, ...], sets: Path, tmp_path: Path
+) -> None:
+    source = sets / "par_do_adam_fully_reshardable_fault5077_tp2dp2/ckpt"
+    mend = ("--repair", "bucket-shift", "--accept-loss")
+    succeed(options[0], source, tmp_path / "made", *options[1:], *mend)
+    code, document = verify(tmp_path / "made")
+    assert code == SOUND, damage_of(document)
+    succeed("ckpt-convert", source, tmp_path / "a.safetensors", *MEND, "--accept-loss")
+    succeed("ckpt-convert", tmp_path / "made", tmp_path / "b.safetensors", *MEND[:2])
+    expect_none(state_differences(
+        load_file(tmp_path / "b.safetensors"), load_file(tmp_path / "a.safetensors")))
+    proof = json.loads((tmp_path / "made/shardwise-proof.json").read_text())
+    lost = [int(item["what"].split()[0]) for item in proof["not_carried"]
+            if "elements of optimizer.state" in item["what"]]
+    assert sum(lost) == 1408
+
+
+@needs_sets
 @pytest.mark.parametrize("name", FAULTS)
 def test_losses_must_be_accepted_and_are_counted_by_parameter(
     name: str, sets: Path, tmp_path: Path

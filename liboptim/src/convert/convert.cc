@@ -244,8 +244,7 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   if (job.link) {
     job.links = link_what_stays(job.source, made.target, has_same_stages(view.grid, made.grid));
   }
-  // A conversion that changes no size writes the files that Megatron writes, and no other; what was
-  // mended, and what that has lost, is kept.
+  // Else the files are those that Megatron writes, and no other.
   const bool is_promised =
       !options.sizes.empty() || options.base.verify || std::ranges::any_of(job.repairs, is_mended);
   if (is_promised) add_proof(job, options, made);
@@ -260,8 +259,7 @@ ConvertReport write_named(const TrainingState& view, Job job, ckpt::Target targe
   } catch (const Error& error) {
     if (error.code() != ErrorCode::Corrupt || !may_be_displaced(view, job.repairs)) throw;
     throw Error(error.code(), error.where(), error.problem(),
-                "Megatron-Core 0.15 to 0.19 saves such state when gradients are in several buckets "
-                "(its issue 5077); --repair lists what could be mended");
+                "--repair lists what could be mended, as of Megatron's issue 5077");
   }
 }
 
@@ -278,7 +276,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
                 "--to safetensors can select and rename keys");
   }
   RepairedState repaired = read_repaired(source, options, job.repairs);
-  const TrainingState view = std::move(repaired.state);
+  const TrainingState& view = repaired.state;
   job.repaired = std::move(repaired.payloads);
   job.repairs = std::move(repaired.repairs);
   NamedConversion made =
