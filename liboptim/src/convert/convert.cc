@@ -244,7 +244,6 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   if (job.link) {
     job.links = link_what_stays(job.source, made.target, has_same_stages(view.grid, made.grid));
   }
-  // Else the files are those that Megatron writes, and no other.
   const bool is_promised =
       !options.sizes.empty() || options.base.verify || std::ranges::any_of(job.repairs, is_mended);
   if (is_promised) add_proof(job, options, made);
