@@ -28,9 +28,7 @@
 #include "proof/proof_file.h"
 #include "state/passing_proof.h"
 #include "verify/iteration_check.h"
-#include "verify/model_folder.h"
 #include "verify/other_roundings.h"
-#include "verify/rank_folder_check.h"
 
 namespace optim {
 namespace {
@@ -301,33 +299,6 @@ ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) 
     if (error.code() == ErrorCode::Unsupported) error.hinted(what_works_on(job.source));
     throw;
   }
-}
-
-struct OpenedSource {
-  ckpt::Checkpoint checkpoint;
-  std::vector<RepairFinding> repairs;
-};
-
-ckpt::Checkpoint open_or_explain(const std::filesystem::path& source, const ConvertOptions& options,
-                                 ckpt::OpenOptions opening) {
-  try {
-    return open_checkpoint(source, std::move(opening));
-  } catch (const Error& error) {
-    const auto overwritten = find_overwritten(source, error, options.base.limits);
-    if (!overwritten) throw;
-    throw Error(ErrorCode::Corrupt, overwritten->where, overwritten->problem,
-                "--model-only carries the weights, which are complete; " + overwritten->hint);
-  }
-}
-
-OpenedSource open_source(const std::filesystem::path& source, const ConvertOptions& options) {
-  ckpt::OpenOptions opening{.iteration = options.base.iteration, .limits = options.base.limits};
-  if (options.model_only) opening.source = model_folder();
-  std::vector<RepairFinding> repairs;
-  if (auto repair = replace_common_state(source, options.repair, opening)) {
-    repairs.push_back(std::move(*repair));
-  }
-  return {open_or_explain(source, options, std::move(opening)), std::move(repairs)};
 }
 
 // What it would lose is not known.

@@ -1,11 +1,15 @@
 #include "convert/repaired_source.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <ckpt/error.h>
+#include <optim/megatron_folders.h>
 
 #include "repair/bucket_shift.h"
 #include "repair/common_of_other.h"
+#include "verify/model_folder.h"
+#include "verify/rank_folder_check.h"
 
 namespace optim {
 namespace {
@@ -28,8 +32,7 @@ void accept_other_iteration(const ckpt::Checkpoint& source, const RepairOptions&
                                "in no file: those of iteration " + stated + " are in their place"});
 }
 
-}  // namespace
-
+// Where options ask for it.
 std::optional<RepairFinding> replace_common_state(const std::filesystem::path& source,
                                                   const RepairOptions& repair,
                                                   ckpt::OpenOptions& opening) {
@@ -48,6 +51,30 @@ std::optional<RepairFinding> replace_common_state(const std::filesystem::path& s
   finding.verdict = RepairFinding::Verdict::Mendable;
   finding.text = *fault + "; that of " + ckpt::escaped(repair.like.string()) + " is in its place";
   return finding;
+}
+
+ckpt::Checkpoint open_or_explain(const std::filesystem::path& source, const ConvertOptions& options,
+                                 ckpt::OpenOptions opening) {
+  try {
+    return open_checkpoint(source, std::move(opening));
+  } catch (const Error& error) {
+    const auto overwritten = find_overwritten(source, error, options.base.limits);
+    if (!overwritten) throw;
+    throw Error(ErrorCode::Corrupt, overwritten->where, overwritten->problem,
+                "--model-only carries the weights, which are complete; " + overwritten->hint);
+  }
+}
+
+}  // namespace
+
+OpenedSource open_source(const std::filesystem::path& source, const ConvertOptions& options) {
+  ckpt::OpenOptions opening{.iteration = options.base.iteration, .limits = options.base.limits};
+  if (options.model_only) opening.source = model_folder();
+  std::vector<RepairFinding> repairs;
+  if (auto repair = replace_common_state(source, options.repair, opening)) {
+    repairs.push_back(std::move(*repair));
+  }
+  return {open_or_explain(source, options, std::move(opening)), std::move(repairs)};
 }
 
 RepairedState read_repaired(const ckpt::Checkpoint& source, const ConvertOptions& options,

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
@@ -12,11 +11,14 @@
 // What a conversion reads, mended as its options ask for.
 namespace optim {
 
-// Opens a source whose common state cannot be used with that of another checkpoint. nullopt:
-// options do not ask for it. Throws InvalidArgument where they ask by half.
-std::optional<RepairFinding> replace_common_state(const std::filesystem::path& source,
-                                                  const RepairOptions& repair,
-                                                  ckpt::OpenOptions& opening);
+struct OpenedSource {
+  ckpt::Checkpoint checkpoint;
+  std::vector<RepairFinding> repairs;  // of the common state, where options ask for it
+};
+// A source whose common state cannot be used has that of another checkpoint. Throws as
+// open_checkpoint(); InvalidArgument where options ask by half; Corrupt, with what works, where
+// ranks overwrote each other's files.
+OpenedSource open_source(const std::filesystem::path& source, const ConvertOptions& options);
 
 // The training state. `opened`: what was mended when the source was opened, which is the first of
 // the repairs. Throws as name_layer_wise() and repair_state().
