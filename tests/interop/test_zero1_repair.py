@@ -117,7 +117,8 @@ def test_what_was_mended_is_written_in_every_form_and_remembers_its_losses(
 ) -> None:
     source = sets / "par_do_adam_fully_reshardable_fault5077_tp2dp2/ckpt"
     mend = ("--repair", "bucket-shift", "--accept-loss")
-    succeed(options[0], source, tmp_path / "made", *options[1:], *mend)
+    outcome = succeed(options[0], source, tmp_path / "made", *options[1:], *mend)
+    assert "the state was mended: bucket-shift" in outcome.stdout
     code, document = verify(tmp_path / "made")
     assert code == SOUND, damage_of(document)
     succeed("ckpt-convert", source, tmp_path / "a.safetensors", *MEND, "--accept-loss")

@@ -235,6 +235,12 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
     const bool is_seeded_anew = reseeds_rng(view, made.grid);
     made.continuation = continuation_of(
         view, {made.grid, form.sharding, !spec.form.buckets.empty(), is_seeded_anew});
+    for (const RepairFinding& repair : job.repairs) {
+      if (!is_mended(repair)) continue;
+      made.continuation->next_step = NextStep::Different;
+      made.continuation->reasons.push_back("the state was mended: " +
+                                           std::string(name(repair.kind)));
+    }
   }
   const WrittenAs written{made.rows, made.states};
   job.check_result = layer_wise_check(made.state(), job.payloads(), written,
