@@ -10,7 +10,7 @@ namespace {
 
 struct ConvertOptions {
   tools::ConversionOptions common;
-  ckpt::Format to = ckpt::Format::Torch;
+  std::optional<ckpt::Format> to;
   bool integrity = false;
   std::optional<int> zstd_level;
   tools::KeyFilter filter;
@@ -18,12 +18,11 @@ struct ConvertOptions {
 
   void declare(CLI::App& app) {
     common.declare(app);
-    std::vector<std::pair<std::string, ckpt::Format>> formats;
+    std::vector<std::pair<std::string, std::optional<ckpt::Format>>> formats;
     for (const ckpt::Format format : ckpt::target_formats())
       formats.emplace_back(name(format), format);
     tools::add_choice(app, "--to", to, formats)
-        ->description("Format of the destination")
-        ->required();
+        ->description("Format of the destination (required, unless --repair lists)");
     tools::add_choice<std::optional<optim::StoreLayout>>(
         app, "--layout", common.form.form.layout,
         {{"seed", optim::StoreLayout::April2026}, {"2026-08", optim::StoreLayout::August2026}})
@@ -53,6 +52,10 @@ ckpt::KeyRules rules_of(const ConvertOptions& options) {
 }
 
 int convert(const ConvertOptions& options, tools::Console& console) {
+  const bool writes = !options.common.lists_repairs && !options.common.clean;
+  if (writes && !options.to) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "--to is required");
+  }
   optim::ConvertOptions all;
   all.base.format = options.to;
   all.base.keys = rules_of(options);

@@ -70,6 +70,7 @@ CASES = (
     ("conversion", 0, ["ckpt-convert", FILE, "OUT", "--to", "torch_dist", "--verify"]),
     ("clean", 0, ["ckpt-convert", FILE, "OUT", "--to", "torch_dist", "--clean"]),
     ("conversion", 0, ["reshard", TORCH, "OUT", "--dp", "4"]),
+    ("repairs", 0, ["ckpt-convert", TORCH, "OUT", "--to", "torch_dist", "--repair"]),
     ("error", 2, ["reshard", TORCH, "OUT", "--dp", "0"]),
 )
 # step-replay needs LibTorch: builds without it have no such program.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from damage import edit_file, edit_metadata
+from damage import edit_args, edit_file, edit_metadata
 from programs import BIN, GOLDEN, refuse, run, succeed
 from reading import iteration_folder
 
@@ -48,3 +48,12 @@ def test_an_extra_state_that_one_layer_lacks_is_corrupt(copied, tmp_path: Path) 
         line = refuse(CORRUPT, "ckpt-convert", root, tmp_path / "made", "--to", to)
         assert "1 of 2 layers" in line and "linear_proj._extra_state" in line
     assert run("ckpt-inspect", "verify", root).code == 1
+
+
+def test_an_argument_that_is_no_number_is_not_replaced_by_one(copied, tmp_path: Path) -> None:
+    root = copied(DIST_SAMPLE)
+    edit_args(transformer_pipeline_model_parallel_size=[1, 2])(root)
+    line = refuse(UNSUPPORTED, "reshard", root, tmp_path / "made", "--dp", "3")
+    assert "/args/@transformer_pipeline_model_parallel_size" in line
+    assert "neither a number nor a text" in line and not (tmp_path / "made").exists()
+    succeed("ckpt-convert", root, tmp_path / "same", "--to", "torch_dist")

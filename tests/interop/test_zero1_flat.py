@@ -190,6 +190,12 @@ def without_group(tree: dict) -> None:
     tree["optimizer"]["optimizer"]["param_groups"].pop()
 
 
+def empty_group(tree: dict) -> None:
+    group = tree["optimizer"]["optimizer"]["param_groups"][0]
+    group["params"] = []
+    del group["step"]
+
+
 def with_state(tree: dict) -> None:
     tree["optimizer"]["optimizer"]["state"] = {0: {"exp_avg": torch.ones(3)}}
 
@@ -242,6 +248,8 @@ FAULTS = (
         r"buckets_coalesced.*is not True", (UNSUPPORTED,)),
     Fault("a group missing", FILE, edit_model(without_group),
           r"holds 1 groups, but the model's parameters need 2"),
+    Fault("a group that says it is empty", FILE, edit_model(empty_group),
+          r"param_groups/0/params.*groups list none"),
     Fault("a file too many", FILE, left_over, r"mp_rank_01.*unexpected rank file"),
     Fault("no file", FILE, lambda root: flat_file(root).unlink(),
           r"distrib_optim\.pt.*missing", (MALFORMED, NOT_FOUND)),
@@ -260,6 +268,11 @@ FAULTS = (
           in_object("per_bucket_numel_unpadded", [{DTYPES: [0] * 10**6}]), r"expected \[9856\]"),
     Fault("negative sizes", BUCKETS, in_object("per_bucket_numel", [{DTYPES: [-9856]}]),
           r"not a number of elements"),
+    Fault("sizes of another type", BUCKETS,
+          in_object("per_bucket_numel", [{(torch.float16, torch.float32): [9856]}]),
+          r"per_bucket_numel/.*is of buffers of \(torch\.float16, torch\.float32\), but"),
+    Fault("buffers of an FSDP of Megatron's", BUCKETS, edit_args(use_custom_fsdp=True),
+          r"use_custom_fsdp.*is set", (UNSUPPORTED,)),
     Fault("sizes of two buffers", BUCKETS, in_object("per_bucket_numel", UNPADDED * 2),
           r"is of 2 buffers, expected 1"),
     Fault("no list of sizes", BUCKETS, in_object("per_bucket_numel_unpadded", {DTYPES: 9856}),

@@ -30,6 +30,7 @@ pytestmark = needs_sets
 
 def test_every_set_of_these_forms_is_in_the_table(sets: Path) -> None:
     forms = ("par_*fully_reshardable*", "par_*fully_sharded*", "par_*dp_reshardable*",
+             "par_*dp_zero*",
              "par_*do_adam*_torch_*", "par_head_lw_*")
     there = {path.name for form in forms for path in sets.glob(form)}
     assert there == {*ALL, *FAULTS}
@@ -60,14 +61,7 @@ def shown_elements(document: dict) -> set[tuple]:
     return {(p["rank"], p["key"], p["optimizer"], *of(p)) for p in document["parameters"]}
 
 
-# Muon's deal over several buckets is not replayed: the ranks that wrote its state are shown, which
-# of a parameter that tensor-parallel ranks share whole is one.
-OF_WRITERS = "par_head_lw_muon_buckets_torch_dist_tp2dp2"
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in NAMES if "_to_" not in name and name != OF_WRITERS]
-)
+@pytest.mark.parametrize("name", [name for name in NAMES if "_to_" not in name])
 def test_ranks_own_what_megatron_recorded(name: str, sets: Path) -> None:
     recorded = json.loads((sets / name / "expected/ranks.json").read_text())
     shown = shown_elements(succeed("ckpt-inspect", "groups", sets / name / "ckpt", "--json").json())
@@ -103,6 +97,8 @@ ONE_STATE = (
     ("par_do_adam_fp16_fully_reshardable", ("dp2", "tp2dp2")),
     ("par_head_do_adam_fully_reshardable", ("dp1", "tp2pp2dp2")),
     ("par_v012_do_adam_fully_sharded", ("dp1", "dp4", "tp2pp2dp2")),
+    ("par_v012_do_adam", ("fully_sharded_dp1", "torch_tp2dp2")),
+    ("par_v012_do_adam_dp_zero", ("dp2", "tp2dp2")),  # args say how it was saved
     ("par_v014_do_adam_fully_sharded", ("dp2", "pp2dp2")),
 )
 
@@ -176,6 +172,7 @@ STEPPED = (
     ("par_do_adam_fp16_fully_reshardable_tp2dp2", "fp16"),
     ("par_head_do_adam_fully_reshardable_tp2dp2", "gpt"),
     ("par_v012_do_adam_fully_sharded_dp4", "gpt"),
+    ("par_v012_do_adam_dp_zero_tp2dp2", "gpt"),
     ("par_v014_do_adam_moef_fully_sharded_ep2dp2", "moef"),
     ("par_v012_do_adam_moe_fully_sharded_ep2dp2", "moe"),
     ("par_do_adam_dp_reshardable_tp2dp2", "gpt"),

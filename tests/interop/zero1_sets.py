@@ -1,6 +1,7 @@
 """Checkpoints that Megatron wrote of a DistributedOptimizer (ZeRO-1): fully_reshardable of April
 and August 2026, fully_sharded_model_space of 0.12 and 0.14, whose state has the names of
-parameters; dp_reshardable and distrib_optim.pt, where it lies in flat buffers.
+parameters; dp_reshardable, distrib_optim.pt and dp_zero_gather_scatter of 0.12, where it lies in
+flat buffers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ LAYOUTS = {
     "par_v012_do_adam_llama_fully_sharded": ("dp2", "tp2dp2"),
     "par_v012_do_adam_moe_fully_sharded": ("ep2dp2",),
     "par_v012_do_adam_tied_fully_sharded": ("pp2dp2",),
+    "par_v012_do_adam_dp_zero": ("dp2", "tp2dp2"),
     "par_v014_do_adam_fully_sharded": ("dp2", "tp2dp2", "pp2dp2"),
     "par_v014_do_adam_llama_fully_sharded": ("tp2dp2",),
     "par_v014_do_adam_moef_fully_sharded": ("ep2dp2",),
@@ -65,6 +67,7 @@ SAMPLE = (
     "par_v012_do_adam_llama_fully_sharded_tp2dp2",
     "par_v012_do_adam_moe_fully_sharded_ep2dp2",
     "par_v012_do_adam_tied_fully_sharded_pp2dp2",
+    "par_v012_do_adam_dp_zero_tp2dp2",
     "par_v014_do_adam_fully_sharded_dp2",
     "par_v014_do_adam_llama_fully_sharded_tp2dp2",
     "par_v014_do_adam_moef_fully_sharded_ep2dp2",

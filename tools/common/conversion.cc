@@ -10,6 +10,7 @@
 #include <common/json.h>
 #include <common/option_values.h>
 #include <common/progress.h>
+#include <common/repair_options.h>
 #include <optim/megatron_folders.h>
 #include <CLI/CLI.hpp>
 
@@ -34,6 +35,7 @@ void ConversionOptions::declare(CLI::App& app) {
   app.add_flag("--model-only", model_only, "Leave the optimizer's state out");
   sizes.declare(app);
   form.declare(app);
+  declare_repair(app, repair, lists_repairs);
   app.add_flag("--strict", strict, "Fail if anything cannot be carried over or proven");
   app.add_flag("--force", force, "Replace an existing destination");
   app.add_option(
@@ -67,6 +69,13 @@ std::string ConversionOptions::place() const {
 }
 
 namespace {
+
+int list_repairs(const ConversionOptions& options, Console& console) {
+  const auto found =
+      optim::find_repairs(options.source, {options.iteration, options.limits, options.repair.like});
+  print_repairs(found, options.source, console);
+  return 0;
+}
 
 int clean(const ConversionOptions& options, Console& console) {
   const std::string destination = options.place();
@@ -119,6 +128,7 @@ void set_megatron_options(const ConversionOptions& options, optim::ConvertOption
   all.rng = options.sizes.rng;
   all.form = options.form.form;
   all.model_only = options.model_only;
+  all.repair = options.repair;
   if (!options.sizes.model_rules.empty()) {
     all.rules = optim::read_model_rules(options.sizes.model_rules);
   }
@@ -134,6 +144,7 @@ void set_megatron_options(const ConversionOptions& options, optim::ConvertOption
 int run_conversion(const Conversion& run, const ConversionOptions& given, optim::ConvertOptions all,
                    Console& console) {
   const ConversionOptions options = with_size_of_grid(given);
+  if (options.lists_repairs) return list_repairs(options, console);
   const bool adds = !options.into.empty();
   if (options.destination.empty() && !adds) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a DESTINATION is required");

@@ -28,6 +28,8 @@ struct ConversionOptions {
   SizeOptions sizes;
   FormOptions form;
   bool model_only = false;
+  optim::RepairOptions repair;
+  bool lists_repairs = false;  // --repair without a kind
   bool strict = false, force = false, dry_run = false;
   bool verify = false, resume = false, finish = false, clean = false;
   ShareOptions share;

@@ -8,6 +8,7 @@
 #include <ckpt/error.h>
 #include <common/console.h>
 #include <common/json.h>
+#include <common/repair_options.h>
 #include <common/table.h>
 #include <common/text.h>
 
@@ -120,6 +121,7 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
   const Proven proven = proven_by(report);
   document["proven"] = {
       {"content", proven.content}, {"values", proven.values}, {"masters", proven.masters}};
+  if (!report.repairs.empty()) document["repairs"] = repairs_json(report.repairs);
   document["left_out"] = {{"keys", report.left_out_count}};
   document["not_carried"] = losses_json(report.not_carried);
   document["warnings"] = json::array();
@@ -228,13 +230,17 @@ void print_continuation(Console& console, const optim::ConvertReport& report) {
 
 void print_proven(Console& console, const optim::ConvertReport& report) {
   const Proven proven = proven_by(report);
+  const bool is_mended = std::ranges::any_of(report.repairs, [](const auto& repair) {
+    return repair.verdict == optim::RepairFinding::Verdict::Mendable;
+  });
+  const std::string source = is_mended ? "the source as it was mended" : "the source";
   if (proven.values) {
     console.print_text("proven: read back " + size_text(report.verified_bytes) +
-                       ": as written, passes verify, equal to the source");
+                       ": as written, passes verify, equal to " + source);
   } else if (proven.content) {
     console.print_text(
-        "proven: opened again; what was carried has the names, types, shapes and objects of the "
-        "source");
+        "proven: opened again; what was carried has the names, types, shapes and objects of " +
+        source);
   } else if (report.verified_bytes != 0) {
     console.print_text("read back " + size_text(report.verified_bytes) + ": as written");
   }
@@ -297,6 +303,7 @@ void print_report(Console& console, const ConversionOptions& options,
   if (options.dry_run || console.options().verbose) print_files(report.plan, console);
   console.print_text(opening_text(options, report));
   print_bytes(console, options, report);
+  print_mended(report.repairs, console);
   if (report.carried) {
     console.print_text("carried: " + count_text(report.carried->tensor_count, "tensor") + ", " +
                        count_text(report.carried->object_count, "object") + ", " +

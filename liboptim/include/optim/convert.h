@@ -15,6 +15,7 @@
 #include <optim/layout_export.h>
 #include <optim/ownership.h>
 #include <optim/prove_assignment.h>
+#include <optim/repair.h>
 
 namespace optim {
 
@@ -32,6 +33,7 @@ struct ConvertOptions {
   // The new folder of torch_dist shares the source's files, but for what the sizes change: the
   // common state and random states. Megatron finds tensors by name, so that their files may stay.
   bool link = false;
+  RepairOptions repair = {};  // of Megatron's checkpoints
   // Called before anything is written, of Megatron's checkpoints.
   std::function<void(const RunGrid& source, const RunGrid& target, bool has_experts)> on_grids = {};
 };
@@ -49,6 +51,7 @@ struct ConvertReport : ckpt::ConvertReport {
   std::optional<Continuation> continuation;       // of Megatron's formats, with an optimizer
   // Every 16-bit weight of the result is its fp32 master, rounded.
   bool masters_proven = false;
+  std::vector<RepairFinding> repairs;  // that were asked for: what was wrong, and was mended
 };
 
 // The sizes of a Megatron checkpoint, all of them: --sizes-from. Throws as Checkpoint::open;

@@ -27,6 +27,8 @@ struct ProofOptions {
   std::stop_token stop = {};  // a requested stop ends in Error(IoFailure, "cancelled")
   // Of the masters and weights that are read; from any thread, one call at a time.
   std::function<void(const ckpt::Progress&)> on_progress = {};
+  // Where the bytes of masters and weights come from; null: the checkpoint's files.
+  const ckpt::PayloadSource* payloads = nullptr;
 };
 
 // Proves by content that each master belongs to its name: rounded to the weight's type it equals

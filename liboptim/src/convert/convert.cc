@@ -22,14 +22,13 @@
 #include "convert/cut_rows.h"
 #include "convert/links.h"
 #include "convert/merged_optimizers.h"
+#include "convert/repaired_source.h"
 #include "convert/unproven.h"
 #include "grid/target_form.h"
 #include "layouts/target/layer_wise_target.h"
 #include "proof/proof_file.h"
 #include "state/passing_proof.h"
 #include "verify/iteration_check.h"
-#include "verify/model_folder.h"
-#include "verify/rank_folder_check.h"
 
 namespace optim {
 namespace {
@@ -52,9 +51,13 @@ struct Job {
   const std::filesystem::path& source_path;
   const std::filesystem::path& destination;
   bool link = false;  // what can stay as it is
+  std::vector<RepairFinding> repairs = {};
+  std::shared_ptr<const ckpt::PayloadSource> repaired = {};  // null: all comes from the source
   Links links = {};
   std::function<void()> before_publishing = {};
   CheckWritten check_result = {};
+
+  const ckpt::PayloadSource& payloads() const { return repaired ? *repaired : source; }
 };
 
 // Carried as it is; nobody can say which of the two is right.
@@ -78,8 +81,8 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =
       ckpt::write_target(std::move(target),
-                         {job.source, job.source_path, &job.source, job.links,
-                          job.before_publishing, job.check_result},
+                         {job.payloads(), job.source_path, job.repaired ? nullptr : &job.source,
+                          job.links, job.before_publishing, job.check_result},
                          place, options.base);
   report.source_format = job.source.catalog().format;
   // Who published may have ended before this.
@@ -100,7 +103,7 @@ ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target targ
   const bool alone = options.base.strict || options.base.dry_run;
   const ckpt::ExecuteOptions& execute = options.base.execute;
   const ProofOptions proof{execute.threads, alone ? ckpt::Share() : options.base.share,
-                           execute.stop, execute.on_progress};
+                           execute.stop, execute.on_progress, job.repaired.get()};
   std::optional<PassingProof> passed;
   if (!options.base.dry_run) passed.emplace(view, job.source);
   std::vector<AmbiguousParam> ambiguous;
@@ -154,10 +157,17 @@ ConvertReport write_unproven(const TrainingState& view, Job job, ckpt::Target ta
 
 ConvertReport write_named(const TrainingState& view, Job job, ckpt::Target target,
                           const ConvertOptions& options) {
-  if (may_be_proven(view, job)) return write_proven(view, job, std::move(target), options);
-  if (why_not_proven(view, job.source))
-    return write_unproven(view, job, std::move(target), options);
-  return write(job, std::move(target), options);
+  if (!may_be_proven(view, job)) {
+    return why_not_proven(view, job.source) ? write_unproven(view, job, std::move(target), options)
+                                            : write(job, std::move(target), options);
+  }
+  try {
+    return write_proven(view, job, std::move(target), options);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Corrupt || !may_be_displaced(view, job.repairs)) throw;
+    throw Error(error.code(), error.where(), error.problem(),
+                "--repair lists what could be mended, as of Megatron's issue 5077");
+  }
 }
 
 // Files of the source that the target has no place for.
@@ -180,25 +190,18 @@ struct NamedConversion {
   const TrainingState& state() const { return filed ? *filed : view; }
 };
 
-// A result that has every tensor and object of the source as it is has its logical hash, too.
-bool keeps_digest(const Proof& proof) {
-  const bool has_all = std::ranges::all_of(proof.not_carried, [](const ckpt::NotCarried& lost) {
-    return lost.is_changed || !lost.missing_key;
-  });
-  return has_all && proof.source.states == proof.target.states;
-}
-
 // `hash --logical` of the result: computed under --verify, which reads everything anyway; else as
 // the source's own proof has it, which then is checked with the result. Empty: not known.
-std::string digest_of_result(const NamedConversion& made, const ckpt::Checkpoint& source,
+std::string digest_of_result(const NamedConversion& made, const Job& job,
                              const ConvertOptions& options) {
   const ckpt::ConvertOptions& base = options.base;
   if (base.verify && base.share.world_size == 1 && !base.finish && !base.dry_run) {
     return hex(
-        ckpt::hash(logical_inventory(made.state()), source, named_steps(base, "hashing")).digest);
+        ckpt::hash(logical_inventory(made.state()), job.payloads(), named_steps(base, "hashing"))
+            .digest);
   }
-  if (options.model_only || made.filed) return {};
-  const auto promise = promise_of(source);
+  if (options.model_only || made.filed || std::ranges::any_of(job.repairs, is_mended)) return {};
+  const auto promise = promise_of(job.source);
   return promise ? promise->logical_digest : "";
 }
 
@@ -210,7 +213,7 @@ void add_proof(const Job& job, const ConvertOptions& options, NamedConversion& m
   proof.target = {made.spec.format, made.grid, made.states};
   proof.not_carried = made.target.not_carried;
   proof.masters_proven = may_be_proven(view, job);
-  if (keeps_digest(proof)) proof.logical_digest = digest_of_result(made, job.source, options);
+  if (keeps_digest(proof)) proof.logical_digest = digest_of_result(made, job, options);
   if (made.spec.as_root) proof.folder = view.folder_name;
   made.target.files.push_back({std::string(kMegatronFolders.proof_file), {}, text_of(proof)});
 }
@@ -223,7 +226,7 @@ NamedConversion to_safetensors(const TrainingState& view, Job& job, const Conver
                                             ckpt::is_safetensors_folder(job.destination));
   list_files_beside(job.source, made.target);
   job.check_result =
-      layer_wise_safetensors_check(view, job.source, made.target.not_carried, options.base);
+      layer_wise_safetensors_check(view, job.payloads(), made.target.not_carried, options.base);
   return made;
 }
 
@@ -247,22 +250,29 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   }
   if (options.on_grids) options.on_grids(view.grid, made.grid, view.facts.expert_count > 0);
   made.target = make_layer_wise_target(view, spec);
-  tell_cut_rows(view, job.source, made.rows, made.target);
+  tell_cut_rows(view, job.payloads(), made.rows, made.target);
   list_files_beside(job.source, made.target);
   made.states = count_states(view, made.rows);
   if (!view.chain.empty()) {
     const bool is_seeded_anew = reseeds_rng(view, made.grid);
     made.continuation = continuation_of(
         view, {made.grid, form.sharding, !spec.form.buckets.empty(), is_seeded_anew});
+    for (const RepairFinding& repair : job.repairs) {
+      if (!is_mended(repair)) continue;
+      made.continuation->next_step = NextStep::Different;
+      made.continuation->reasons.push_back("the state was mended: " +
+                                           std::string(name(repair.kind)));
+    }
   }
   const WrittenAs written{made.rows, made.states};
-  job.check_result =
-      layer_wise_check(made.state(), job.source, written, made.target.not_carried, options.base);
+  job.check_result = layer_wise_check(made.state(), job.payloads(), written,
+                                      made.target.not_carried, options.base);
   if (job.link) {
     job.links = link_what_stays(job.source, made.target, has_same_stages(view.grid, made.grid));
   }
-  // A conversion that changes no size writes the files that Megatron writes, and no other.
-  if (!options.sizes.empty() || options.base.verify) add_proof(job, options, made);
+  const bool is_promised =
+      !options.sizes.empty() || options.base.verify || std::ranges::any_of(job.repairs, is_mended);
+  if (is_promised) add_proof(job, options, made);
   return made;
 }
 
@@ -278,11 +288,14 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
                 "a Megatron checkpoint is converted as a whole: its optimizer refers to all keys",
                 "--to safetensors can select and rename keys");
   }
-  const TrainingState view =
-      name_layer_wise(source, {.rules = options.rules, .model_only = options.model_only});
+  RepairedState repaired = read_repaired(source, options, job.repairs);
+  const TrainingState& view = repaired.state;
+  job.repaired = std::move(repaired.payloads);
+  job.repairs = std::move(repaired.repairs);
   NamedConversion made =
       as_safetensors ? to_safetensors(view, job, options) : to_megatron(view, job, options);
   ConvertReport report = write_named(view, job, std::move(made.target), options);
+  report.repairs = job.repairs;
   report.linked_bytes = count_bytes(job.links);
   report.layer_wise = true;
   report.source_grid = view.grid;
@@ -304,19 +317,6 @@ ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) 
   }
 }
 
-ckpt::Checkpoint open_source(const std::filesystem::path& source, const ConvertOptions& options) {
-  ckpt::OpenOptions opening{.iteration = options.base.iteration, .limits = options.base.limits};
-  if (options.model_only) opening.source = model_folder();
-  try {
-    return open_checkpoint(source, std::move(opening));
-  } catch (const Error& error) {
-    const auto overwritten = find_overwritten(source, error, options.base.limits);
-    if (!overwritten) throw;
-    throw Error(ErrorCode::Corrupt, overwritten->where, overwritten->problem,
-                "--model-only carries the weights, which are complete; " + overwritten->hint);
-  }
-}
-
 // What it would lose is not known.
 [[noreturn]] void refuse_other_megatron(const ckpt::Checkpoint& source) {
   const bool is_dist = source.catalog().format == ckpt::Format::TorchDist;
@@ -328,6 +328,10 @@ ckpt::Checkpoint open_source(const std::filesystem::path& source, const ConvertO
 
 ConvertReport convert_plain(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
+  if (!options.repair.kinds.empty()) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "is a plain state dict; expected a checkpoint of Megatron for --repair");
+  }
   if (!options.sizes.empty() || options.model_only) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "is a plain state dict; expected a checkpoint of Megatron for " +
@@ -364,8 +368,8 @@ SizeChange sizes_of(const std::filesystem::path& checkpoint) {
 
 ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ConvertOptions& options) {
-  const ckpt::Checkpoint opened = open_source(source, options);
-  const Job job{opened, source, destination};
+  const auto [opened, repairs] = open_source(source, options);
+  const Job job{opened, source, destination, false, repairs};
   if (!is_layer_wise(opened)) {
     if (is_megatron(opened)) refuse_other_megatron(opened);
     return convert_plain(job, options);
@@ -375,7 +379,7 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
 
 ConvertReport reshard(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ReshardOptions& options) {
-  const ckpt::Checkpoint opened = open_source(source, options);
+  const auto [opened, repairs] = open_source(source, options);
   if (is_megatron(opened) && opened.catalog().format == ckpt::Format::TorchDist &&
       !read_common_state(opened)) {
     refuse_kind(opened, "common.pt, or a common state in the store");
@@ -386,7 +390,7 @@ ConvertReport reshard(const std::filesystem::path& source, const std::filesystem
                 "at least one size is needed: --dp, --tp, --pp, --vpp, --cp, --ep, --etp, "
                 "--world-size, a layout of the pipeline, or --sizes-from");
   }
-  return convert_layer_wise({opened, source, destination, options.link}, options);
+  return convert_layer_wise({opened, source, destination, options.link, repairs}, options);
 }
 
 }  // namespace optim

@@ -31,7 +31,8 @@ ckpt::TensorEntry rows_from(const ckpt::TensorEntry& tensor, uint64_t first) {
   return rest;
 }
 
-double largest_in(const ckpt::TensorEntry& tensor, const ckpt::Checkpoint& source, uint64_t first) {
+double largest_in(const ckpt::TensorEntry& tensor, const ckpt::PayloadSource& source,
+                  uint64_t first) {
   if (tensor.shape.empty() || tensor.shape[0] <= first) return 0;
   const auto moments = ckpt::make_statistics(rows_from(tensor, first), source, 0).moments;
   return moments ? std::max(std::abs(moments->min), std::abs(moments->max)) : 0;
@@ -39,7 +40,7 @@ double largest_in(const ckpt::TensorEntry& tensor, const ckpt::Checkpoint& sourc
 
 }  // namespace
 
-void tell_cut_rows(const TrainingState& view, const ckpt::Checkpoint& source, uint64_t rows,
+void tell_cut_rows(const TrainingState& view, const ckpt::PayloadSource& source, uint64_t rows,
                    ckpt::Target& target) {
   for (const TrainedParam& param : view.params) {
     if (rows == 0 || !is_vocabulary(view, param.info.name)) continue;

@@ -54,7 +54,7 @@ FlatArguments flat_arguments(const Value& args, const std::string& file) {
   // Another optimizer for the first model chunk, buffers of bytes, buckets of other rules.
   for (const std::string_view name :
        {"overlap_param_gather_with_optimizer_step", "fp8_param_gather", "fp4_param_gather",
-        "use_megatron_fsdp"}) {
+        "use_megatron_fsdp", "use_custom_fsdp"}) {
     stated.refuse(name);
   }
   FlatArguments arguments;

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include <ckpt/error.h>
 #include <optim/key_kind.h>
@@ -24,11 +27,6 @@ namespace {
 using ckpt::Format;
 using ckpt::Value;
 
-bool is_layer_wise_torch(const ckpt::Checkpoint& checkpoint) {
-  return checkpoint.catalog().format == Format::Torch &&
-         (has_rank_files(checkpoint) || RunArgs(checkpoint).is_true(kLayerWiseArg));
-}
-
 // What args of the common state say, which lies in the store since August 2026.
 enum class StatedSharding : uint8_t { LayerWise, None, DistributedOptimizer };
 
@@ -43,72 +41,102 @@ StatedSharding sharding_of(const Value& args) {
                                                     : StatedSharding::None;
 }
 
-bool is_dist(const ckpt::Checkpoint& checkpoint, StoreLayout era, StatedSharding sharding) {
-  if (checkpoint.catalog().format != Format::TorchDist) return false;
-  const bool is_in_store = checkpoint.catalog().find_object(kCommonStateKey) != nullptr;
-  if (is_in_store != (era == StoreLayout::August2026)) return false;
-  const auto common = read_common_state(checkpoint);
-  const auto args = common ? args_of(common->document->tree.root()) : std::nullopt;
-  return args && sharding_of(*args) == sharding;
+}  // namespace
+
+// What every row asks of a checkpoint, read once.
+struct StatedLayout {
+  explicit StatedLayout(const ckpt::Checkpoint& of) : checkpoint(of) {
+    if (of.catalog().format != Format::TorchDist) return;
+    common = read_common_state(of);
+    if (!common) return;
+    const auto args = args_of(common->document->tree.root());
+    if (args) sharding = sharding_of(*args);
+    form = stated_sharding(common->document->tree.root());
+    if (!common->key.empty()) era = StoreLayout::August2026;
+  }
+
+  const ckpt::Checkpoint& checkpoint;
+  // Of torch_dist.
+  std::optional<CommonState> common;
+  std::optional<StatedSharding> sharding;
+  std::string form;  // of a DistributedOptimizer
+  StoreLayout era = StoreLayout::April2026;
+};
+
+namespace {
+
+bool is_layer_wise_torch(const StatedLayout& stated) {
+  const ckpt::Checkpoint& checkpoint = stated.checkpoint;
+  return checkpoint.catalog().format == Format::Torch &&
+         (has_rank_files(checkpoint) || RunArgs(checkpoint).is_true(kLayerWiseArg));
 }
 
-bool is_layer_wise_dist_of_april(const ckpt::Checkpoint& checkpoint) {
-  return is_dist(checkpoint, StoreLayout::April2026, StatedSharding::LayerWise);
-}
-bool is_layer_wise_dist_of_august(const ckpt::Checkpoint& checkpoint) {
-  return is_dist(checkpoint, StoreLayout::August2026, StatedSharding::LayerWise);
+bool is_dist(const StatedLayout& stated, StoreLayout era, StatedSharding sharding) {
+  return stated.sharding == sharding && stated.era == era;
 }
 
-bool is_zero1_dist(const ckpt::Checkpoint& checkpoint, StoreLayout era, std::string_view form) {
-  if (!is_dist(checkpoint, era, StatedSharding::DistributedOptimizer)) return false;
-  return stated_sharding(read_common_state(checkpoint)->document->tree.root()) == form;
+bool is_layer_wise_dist_of_april(const StatedLayout& stated) {
+  return is_dist(stated, StoreLayout::April2026, StatedSharding::LayerWise);
+}
+bool is_layer_wise_dist_of_august(const StatedLayout& stated) {
+  return is_dist(stated, StoreLayout::August2026, StatedSharding::LayerWise);
 }
 
-bool is_fully_reshardable_of_april(const ckpt::Checkpoint& checkpoint) {
-  return is_zero1_dist(checkpoint, StoreLayout::April2026, "fully_reshardable");
+bool is_zero1_dist(const StatedLayout& stated, StoreLayout era, std::string_view form) {
+  return is_dist(stated, era, StatedSharding::DistributedOptimizer) && stated.form == form;
 }
-bool is_fully_reshardable_of_august(const ckpt::Checkpoint& checkpoint) {
-  return is_zero1_dist(checkpoint, StoreLayout::August2026, "fully_reshardable");
+
+bool is_fully_reshardable_of_april(const StatedLayout& stated) {
+  return is_zero1_dist(stated, StoreLayout::April2026, "fully_reshardable");
 }
-bool is_dp_reshardable_of_april(const ckpt::Checkpoint& checkpoint) {
-  return is_zero1_dist(checkpoint, StoreLayout::April2026, "dp_reshardable");
+bool is_fully_reshardable_of_august(const StatedLayout& stated) {
+  return is_zero1_dist(stated, StoreLayout::August2026, "fully_reshardable");
 }
-bool is_dp_reshardable_of_august(const ckpt::Checkpoint& checkpoint) {
-  return is_zero1_dist(checkpoint, StoreLayout::August2026, "dp_reshardable");
+bool is_dp_reshardable_of_april(const StatedLayout& stated) {
+  return is_zero1_dist(stated, StoreLayout::April2026, "dp_reshardable");
 }
-bool is_flattened_range(const ckpt::Checkpoint& checkpoint) {
-  return is_zero1_dist(checkpoint, StoreLayout::April2026, "fully_sharded_model_space");
+bool is_dp_reshardable_of_august(const StatedLayout& stated) {
+  return is_zero1_dist(stated, StoreLayout::August2026, "dp_reshardable");
+}
+bool is_flattened_range(const StatedLayout& stated) {
+  return is_zero1_dist(stated, StoreLayout::April2026, "fully_sharded_model_space");
+}
+bool is_gathered(const StatedLayout& stated) {
+  return is_zero1_dist(stated, StoreLayout::April2026, "dp_zero_gather_scatter");
 }
 
 // Neither groups nor a tensor of an optimizer: the model of a run, saved without.
-bool holds_model_alone(const ckpt::Checkpoint& checkpoint) {
-  const auto common = read_common_state(checkpoint);
-  if (!common || common->document->tree.root().find("optimizer")) return false;
-  return std::ranges::none_of(checkpoint.catalog().tensors, [](const ckpt::TensorEntry& tensor) {
+bool holds_model_alone(const StatedLayout& stated) {
+  if (!stated.common || stated.common->document->tree.root().find("optimizer")) return false;
+  const std::vector<ckpt::TensorEntry>& tensors = stated.checkpoint.catalog().tensors;
+  return std::ranges::none_of(tensors, [](const ckpt::TensorEntry& tensor) {
     return kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
   });
 }
 
 // Masters beside 16-bit weights: fp32 training has none, and is not read.
-bool is_unsharded_dist(const ckpt::Checkpoint& checkpoint) {
+bool is_unsharded_dist(const StatedLayout& stated) {
   constexpr StoreLayout era = StoreLayout::April2026;
-  const bool is_alone = (is_dist(checkpoint, era, StatedSharding::None) ||
-                         is_dist(checkpoint, era, StatedSharding::DistributedOptimizer)) &&
-                        holds_model_alone(checkpoint);
-  if (is_alone || !is_dist(checkpoint, era, StatedSharding::None)) return is_alone;
-  return std::ranges::any_of(checkpoint.catalog().tensors, [](const ckpt::TensorEntry& tensor) {
+  const bool is_alone = (is_dist(stated, era, StatedSharding::None) ||
+                         is_dist(stated, era, StatedSharding::DistributedOptimizer)) &&
+                        holds_model_alone(stated);
+  if (is_alone || !is_dist(stated, era, StatedSharding::None)) return is_alone;
+  const std::vector<ckpt::TensorEntry>& tensors = stated.checkpoint.catalog().tensors;
+  return std::ranges::any_of(tensors, [](const ckpt::TensorEntry& tensor) {
     return tensor.key.starts_with(state_key(kMasterState, ""));
   });
 }
 
-bool is_flat_torch(const ckpt::Checkpoint& checkpoint) {
+bool is_flat_torch(const StatedLayout& stated) {
+  const ckpt::Checkpoint& checkpoint = stated.checkpoint;
   if (checkpoint.catalog().format != Format::Torch) return false;
   if (has_flat_files(checkpoint)) return true;
   const RunArgs args(checkpoint);
   return args.are_there() && sharding_of(*args.args()) == StatedSharding::DistributedOptimizer;
 }
 
-bool is_unsharded_torch(const ckpt::Checkpoint& checkpoint) {
+bool is_unsharded_torch(const StatedLayout& of) {
+  const ckpt::Checkpoint& checkpoint = of.checkpoint;
   if (checkpoint.catalog().format != Format::Torch) return false;
   const RunArgs args(checkpoint);
   const ckpt::Document* const document = checkpoint.document(args.file());
@@ -150,6 +178,9 @@ constexpr LayoutRow kLayouts[] = {
     {"dp_reshardable, torch_dist of August 2026", Format::TorchDist,
      OptimizerSharding::DpReshardable, StoreLayout::August2026, is_dp_reshardable_of_august,
      name_layer_wise_dist, add_torch_dist_files},
+    {"dp_zero_gather_scatter, torch_dist up to 0.14", Format::TorchDist,
+     OptimizerSharding::DpZeroGatherScatter, StoreLayout::April2026, is_gathered,
+     name_layer_wise_dist, nullptr},
     {"flat buffers, torch", Format::Torch, OptimizerSharding::FlatFile, StoreLayout::April2026,
      is_flat_torch, name_flat_files, add_torch_files},
 };
@@ -159,8 +190,9 @@ constexpr LayoutRow kLayouts[] = {
 std::span<const LayoutRow> layouts() { return kLayouts; }
 
 const LayoutRow* layout_of(const ckpt::Checkpoint& checkpoint) {
+  const StatedLayout stated(checkpoint);
   const auto row = std::ranges::find_if(
-      kLayouts, [&](const LayoutRow& each) { return each.recognizes(checkpoint); });
+      kLayouts, [&](const LayoutRow& each) { return each.recognizes(stated); });
   return row == std::end(kLayouts) ? nullptr : &*row;
 }
 

@@ -11,14 +11,15 @@
 namespace optim {
 
 struct TargetJob;
+struct StatedLayout;
 
 struct LayoutRow {
   std::string_view name;  // for people
   ckpt::Format container;
   OptimizerSharding sharding;
   StoreLayout era;  // of Megatron, as it files the optimizers
-  // Whether a checkpoint is of this layout. The first row that says so reads it.
-  bool (*recognizes)(const ckpt::Checkpoint& checkpoint);
+  // Whether what a checkpoint states is of this layout. The first row that says so reads it.
+  bool (*recognizes)(const StatedLayout& stated);
   TrainingState (*read)(const ckpt::Checkpoint& checkpoint, const ReadOptions& options);
   // Adds the files of the iteration's folder; null: this layout is only read.
   void (*write)(TargetJob& job);

@@ -8,6 +8,8 @@
 //   STATE   {"state": "exp_avg", "experts": false, "tensors": 12, "elements": 3000}
 #include "proof/proof_file.h"
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include <ckpt/error.h>
@@ -139,6 +141,13 @@ Promise parse_promise(const json& root, const std::string& file) {
 }
 
 }  // namespace
+
+bool keeps_digest(const Proof& proof) {
+  const bool has_all = std::ranges::all_of(proof.not_carried, [](const ckpt::NotCarried& lost) {
+    return lost.is_changed || !lost.missing_key;
+  });
+  return has_all && proof.source.states == proof.target.states;
+}
 
 std::string text_of(const Proof& proof) {
   std::vector<std::string> losses;

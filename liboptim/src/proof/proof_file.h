@@ -29,6 +29,9 @@ struct Proof {
   std::string logical_digest = {};
 };
 
+// A result that has every tensor and object of the source as it is has its logical hash, too.
+bool keeps_digest(const Proof& proof);
+
 // JSON. The same conversion gives the same text.
 std::string text_of(const Proof& proof);
 

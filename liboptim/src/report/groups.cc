@@ -126,7 +126,7 @@ class NamedGroups {
       return;
     }
     for (uint32_t param = 0; param < view_->params.size(); ++param) {
-      if (!is_flat(view_->params[param].optimizer)) add_writers_of(param);
+      if (!is_flat(view_->params[param].optimizer)) add_writers_of(param, placement);
     }
   }
 
@@ -161,11 +161,30 @@ class NamedGroups {
     return writer_of(checkpoint_.catalog().files[chunk.region.file].path).value_or(0);
   }
 
-  void add_writers_of(uint32_t param) {
+  // Of a parameter that tensor parallel ranks have whole, the first one's copy is written: the
+  // others deal the same shapes, so that theirs has the same place among the ranks that share it.
+  void add_writers_of(uint32_t param, const Placement& placement) {
     if (!view_->params[param].master) return;
+    std::set<uint32_t> writers;
     for (const ckpt::Chunk& chunk : view_->params[param].master->chunks) {
-      add_owned({param, writer_of_chunk(chunk), chunk.box.sizes});
+      writers.insert(writer_of_chunk(chunk));
     }
+    const bool is_whole = placement.tensor_ranks(param) == 1;
+    const std::vector<WorldRank> ranks = ranks_of(view_->grid);
+    for (const WorldRank& rank : ranks) {
+      const bool is_owner = std::ranges::any_of(writers, [&](uint32_t writer) {
+        if (writer == rank.rank) return true;
+        return is_whole && writer < ranks.size() &&
+               differ_in_tensor_rank(ranks[writer].at, rank.at, placement.is_expert(param));
+      });
+      if (is_owner) add_owned({param, rank.rank, placement.shape_on_rank(param)});
+    }
+  }
+
+  static bool differ_in_tensor_rank(const RankCoordinates& a, const RankCoordinates& b,
+                                    bool is_expert) {
+    if (is_expert) return a.pp == b.pp && a.ep == b.ep && a.edp == b.edp && a.etp != b.etp;
+    return a.pp == b.pp && a.dp_cp == b.dp_cp && a.tp != b.tp;
   }
 
   void add_owned(const Owned& owned) {

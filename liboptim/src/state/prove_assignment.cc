@@ -73,6 +73,7 @@ class Proof {
         const PassingProof* passed)
       : view_(view),
         source_(source),
+        payloads_(options.payloads != nullptr ? *options.payloads : source),
         passed_(passed),
         options_(options),
         params_(params_of(view, options.share)),
@@ -187,7 +188,7 @@ class Proof {
                   "a model weight of type " + std::string(ckpt::name(weight.dtype)) +
                       " cannot be identified by its master");
     }
-    ckpt::TensorStream masters(tensors.master, source_), weights(weight, source_);
+    ckpt::TensorStream masters(tensors.master, payloads_), weights(weight, payloads_);
     uint64_t sum = 0, first = 0;
     while (weights.left_bytes() > 0) {
       if (options_.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
@@ -240,6 +241,7 @@ class Proof {
 
   const TrainingState& view_;
   const ckpt::Checkpoint& source_;
+  const ckpt::PayloadSource& payloads_;
   const PassingProof* passed_;  // may be null
   const ProofOptions& options_;
   std::vector<const TrainedParam*> params_;
@@ -254,15 +256,21 @@ class Proof {
 }  // namespace
 
 bool are_names_computed(const TrainingState& view) {
-  return view.format == ckpt::Format::Torch || view.sharding == OptimizerSharding::DpReshardable;
+  return view.format == ckpt::Format::Torch || view.sharding == OptimizerSharding::DpReshardable ||
+         view.sharding == OptimizerSharding::DpZeroGatherScatter;
 }
 
 // Damage is told from a wrong name by the archives' checksums.
 void refuse_master(const ckpt::Checkpoint& source, const TrainedParam& param) {
-  const TensorEntry& master = *param.master;
+  TensorEntry master = *param.master;
+  // What a repair has put in is in no file.
+  std::erase_if(master.chunks, [&](const ckpt::Chunk& chunk) {
+    return chunk.region.file >= source.catalog().files.size();
+  });
   source.check_crc(master);
   source.check_crc(*param.weight);
-  const ckpt::StorageRegion& region = master.chunks.at(0).region;
+  const ckpt::StorageRegion& region =
+      (master.chunks.empty() ? param.weight : param.master)->chunks.at(0).region;
   throw Error(
       ErrorCode::Corrupt, {source.file_name(region.file), region.bytes.offset_bytes, master.key},
       "the master does not round to the model's weight '" + ckpt::escaped(param.info.name) + "'",

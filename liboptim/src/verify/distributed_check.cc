@@ -8,6 +8,7 @@
 
 #include "args/common_state.h"
 #include "grid/stated_groups.h"
+#include "repair/group_order.h"
 #include "verify/step_number.h"
 
 namespace optim {
@@ -131,6 +132,21 @@ void check_group_steps(const TrainingState& view, uint32_t optimizer, VerifyRepo
   }
 }
 
+// Of every kind of optimizer: what is left of a load that took groups by their place.
+void check_group_order(const TrainingState& view, VerifyReport& report) {
+  for (const SwappedGroups& groups : find_swapped_groups(view)) {
+    report.findings.findings.push_back(
+        {ckpt::CheckKind::Meaning,
+         ckpt::Severity::Damage,
+         {.file = {},
+          .key = "optimizer." + std::to_string(groups.optimizer) + "/param_groups/" +
+                 std::to_string(groups.without_decay) + "/weight_decay"},
+         kSwappedGroups,
+         "Megatron-Core up to 0.12 loads groups by their place, which is another one on pipeline "
+         "stages above 0; ckpt-convert --repair group-order gives each its own"});
+  }
+}
+
 }  // namespace
 
 bool is_in_flat_buffers(const TrainingState& view) {
@@ -149,6 +165,7 @@ std::optional<double> step_of(const TrainingState& view, uint32_t optimizer) {
 
 void check_distributed_optimizers(const TrainingState& view, const ckpt::Checkpoint& checkpoint,
                                   VerifyReport& report) {
+  check_group_order(view, report);
   for (uint32_t i = 0; i < view.chain.size(); ++i) {
     if (view.chain[i].is_distributed) check_group_steps(view, i, report);
   }

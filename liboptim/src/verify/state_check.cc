@@ -115,6 +115,7 @@ bool StateCheck::name_without_frozen() {
 // Buffers whose ranges the view gives names: what lies between these is not looked at.
 void StateCheck::note_flat_state() {
   if (!view_) return;
+  const bool is_in_objects = view_->sharding == OptimizerSharding::DpZeroGatherScatter;
   for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
     if (!is_flat_buffer(tensor) && !is_coalesced_buffer(tensor)) continue;
     for (const ckpt::Chunk& chunk : tensor.chunks) flat_regions_.insert(region_of(chunk));
@@ -123,7 +124,8 @@ void StateCheck::note_flat_state() {
     const StateTensor* const remainder = remainder_of(param);
     const TensorRef stored = remainder != nullptr ? remainder->value : param.master;
     if (!stored || stored->chunks.empty()) continue;
-    if (flat_regions_.contains(region_of(stored->chunks[0]))) flat_params_.push_back(&param);
+    const bool is_flat = is_in_objects || flat_regions_.contains(region_of(stored->chunks[0]));
+    if (is_flat) flat_params_.push_back(&param);
   }
 }
 
@@ -182,8 +184,8 @@ void StateCheck::add_not_looked_at(uint64_t other_count) {
   const ckpt::Catalog& catalog = checkpoint_.catalog();
   const auto flat_count = static_cast<uint64_t>(
       flat_params_.empty() ? std::ranges::count_if(catalog.tensors, is_flat_buffer) : 0);
-  const auto object_count =
-      static_cast<uint64_t>(std::ranges::count_if(catalog.objects, is_state_object));
+  const auto object_count = static_cast<uint64_t>(
+      flat_params_.empty() ? std::ranges::count_if(catalog.objects, is_state_object) : 0);
   if (flat_count != 0) {
     report_.not_checked.push_back(
         {counted(flat_count, "flat buffer") + " of a DistributedOptimizer",

@@ -9,9 +9,9 @@
 #include <ckpt/tensor_stream.h>
 
 #include "model/state_names.h"
+#include "repair/bucket_shift.h"
 #include "state/left_out.h"
 #include "state/rounding.h"
-#include "verify/bucket_shift.h"
 #include "verify/distributed_check.h"
 #include "verify/remainder_shift.h"
 #include "verify/state_check.h"
@@ -191,18 +191,19 @@ void StateCheck::look_for_bucket_shift() {
     const auto param = std::ranges::find(view_->params, first,
                                          [](const TrainedParam& one) { return one.info.name; });
     if (param == view_->params.end() || !is_own(param->master->chunks.at(0))) return;
-    const auto shift = find_bucket_shift(*view_, checkpoint_);
-    if (!shift || !shift->explains()) return;
+    const auto found = find_bucket_shift(*view_, checkpoint_);
+    if (!found || !found->shift.explains()) return;
+    const BucketShift& shift = found->shift;
     find(*param->master, param->master->chunks.at(0),
-         "masters and moments of " + counted(shift->param_count, "parameter") +
-             ", this one among them, lie " + std::to_string(shift->least) +
-             (shift->most == shift->least ? "" : " to " + std::to_string(shift->most)) +
+         "masters and moments of " + counted(shift.param_count, "parameter") +
+             ", this one among them, lie " + std::to_string(shift.least) +
+             (shift.most == shift.least ? "" : " to " + std::to_string(shift.most)) +
              " elements too far back in their buffers: moved, " +
-             std::to_string(shift->matching_count) + " of " + std::to_string(shift->found_count) +
-             " masters round to their weights; " + std::to_string(shift->lost_count()) +
+             std::to_string(shift.matching_count) + " of " + std::to_string(shift.found_count()) +
+             " masters round to their weights; " + std::to_string(shift.lost_count) +
              " are not in the files",
          "Megatron-Core 0.15 to 0.19 saves such state when gradients are in several buckets (its "
-         "issue 5077); the weights are right");
+         "issue 5077); the weights are right; ckpt-convert --repair bucket-shift moves it back");
   } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;  // what is wrong elsewhere is told there
   }

@@ -44,7 +44,15 @@ std::optional<size_t> StateWatch::add(const ckpt::Chunk& chunk, ckpt::DType dtyp
 }
 
 void StateWatch::see(const ckpt::StoragePiece& piece) {
-  const auto found = numbers_.find({piece.file, piece.region.offset_bytes});
+  see_at({piece.file, piece.region.offset_bytes}, piece);
+  // In an object, which holds several, a storage is watched by its own place.
+  if (piece.storage.offset_bytes != piece.region.offset_bytes) {
+    see_at({piece.file, piece.storage.offset_bytes}, piece);
+  }
+}
+
+void StateWatch::see_at(const Place& place, const ckpt::StoragePiece& piece) {
+  const auto found = numbers_.find(place);
   if (found == numbers_.end()) return;
   for (const size_t number : found->second) see(watched_[number], piece);
 }

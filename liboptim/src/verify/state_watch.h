@@ -50,6 +50,7 @@ class StateWatch {
 
  private:
   using Place = std::pair<uint32_t, uint64_t>;  // file, start of the region
+  void see_at(const Place& place, const ckpt::StoragePiece& piece);
   void see(Watched& watched, const ckpt::StoragePiece& piece);
 
   // The start of a range, its length, its type: what is watched once.

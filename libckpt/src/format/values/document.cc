@@ -33,7 +33,10 @@ std::string float_text(double value) {
 }
 
 std::string global_text(const Value& value) {
-  const std::string full = std::string(value.module()) + "." + std::string(value.name());
+  const std::string_view module = value.module();
+  const bool is_built_in = module == "builtins" || module == "__builtin__";
+  const std::string full =
+      (is_built_in ? "" : std::string(module) + ".") + std::string(value.name());
   return as_dtype(value) ? full : "<class '" + full + "'>";
 }
 

@@ -38,6 +38,11 @@ void RankGroups::add_list(uint32_t optimizer, const std::vector<ParamGroup>& gro
   std::vector<ckpt::Value> stated;
   for (size_t i = 0; i < own.size(); ++i) {
     if (!list.value[i].is(ckpt::Kind::Dict)) (list.place / i).corrupt("is not a dict");
+    // Taken for empty, it could lack its step.
+    if (list.value[i].find("params")) {
+      (list.place / i / "params")
+          .corrupt("is there, but a DistributedOptimizer's groups list none");
+    }
     stated.push_back(list.value[i]);
   }
   const std::vector<size_t> places = match_stated_groups(stated, own);

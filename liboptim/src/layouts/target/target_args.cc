@@ -4,6 +4,8 @@
 
 #include <optional>
 
+#include <ckpt/error.h>
+
 #include "args/run_grid.h"
 
 namespace optim {
@@ -37,10 +39,23 @@ class ArgsWriter {
   bool has(std::string_view name) const { return tree_.value(attributes_).find(name).has_value(); }
   // An attribute that the Namespace has; an old version's args stay as they are.
   void put(std::string_view name, NodeId value) {
-    if (has(name)) tree_.put(attributes_, name, value);
+    if (!has(name)) return;
+    require_plain(name);
+    tree_.put(attributes_, name, value);
+  }
+  // What is put in its place would lose what a list or an object says.
+  void require_plain(std::string_view name) const {
+    const Kind kind = tree_.value(attributes_).find(name)->kind();
+    const bool is_plain = kind == Kind::None || kind == Kind::Bool || kind == Kind::Int ||
+                          kind == Kind::Float || kind == Kind::Str;
+    if (is_plain) return;
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported,
+                      {.file = {}, .key = "/args/@" + std::string(name)},
+                      "is neither a number nor a text, and follows from sizes that change");
   }
   void set(std::string_view name, uint64_t number) {
     const auto known = tree_.value(attributes_).find(name);
+    if (known) require_plain(name);
     const bool is_same =
         known && known->is(Kind::Int) && known->as_int() == static_cast<int64_t>(number);
     if (known && !known->is_none() && !is_same) {
@@ -86,8 +101,10 @@ class ArgsWriter {
       set_or_none("num_layers_per_virtual_pipeline_stage", std::optional<uint32_t>());
       set_or_none("num_virtual_stages_per_pipeline_rank", counted);
     }
-    put("pipeline_model_parallel_layout",
-        by_layout ? tree_.str(split.pipeline_model_parallel_layout) : tree_.none());
+    if (has("pipeline_model_parallel_layout")) {  // Megatron's own class may hold it
+      tree_.put(attributes_, "pipeline_model_parallel_layout",
+                by_layout ? tree_.str(split.pipeline_model_parallel_layout) : tree_.none());
+    }
     set_or_none("decoder_first_pipeline_num_layers", split.num_layers_in_first_pipeline_stage);
     set_or_none("decoder_last_pipeline_num_layers", split.num_layers_in_last_pipeline_stage);
     put("account_for_embedding_in_pipeline_split",

@@ -1,20 +1,17 @@
 #pragma once
 
-#include <deque>
-#include <map>
-#include <string>
+#include <vector>
 
 #include <optim/training_state.h>
 
 #include "grid/flat_buffers.h"
 #include "grid/layer_wise_view.h"
 #include "layouts/parts/flat_states.h"
+#include "layouts/parts/gathered_buffers.h"
 #include "layouts/torch/torch_source.h"
 
 // The state of DistributedOptimizers in distrib_optim.pt of rank folders, which the first of the
-// ranks that share a buffer writes: {buckets_coalesced: True, GBUF: {(dtype, gradient's dtype):
-// {param: ..., exp_avg: ..., exp_avg_sq: ..., numel_unpadded: N}}}, of experts a list of two of
-// these. A buffer's buckets lie one behind the other, without the padding at their ends. Their
+// ranks that share a buffer writes (gathered_buffers.h), of experts a list of two of these. Their
 // parameter groups are in each model_optim_rng.pt.
 namespace optim {
 
@@ -29,32 +26,22 @@ class FlatFiles {
       : source_(source),
         buffers_(buffers),
         into_(into),
-        states_(source.checkpoint, buffers, into.view) {}
+        states_(source.checkpoint, buffers, into.view),
+        gathered_(into.view, states_) {}
 
   // `groups`: those of `buffers`. Throws Corrupt where a file does not hold what its ranks write.
   void read(const std::vector<ParamGroup>& groups);
 
  private:
-  // Of one optimizer in one file.
-  struct Stored {
-    const WorldRank& rank;
-    uint32_t optimizer;
-    ckpt::Value value;
-    Place place;
-  };
   bool writes(const WorldRank& rank, uint32_t optimizer) const;
   void require_writers() const;
-  void read_optimizer(const Stored& stored);
-  void read_buffer(const Stored& stored, size_t number, const FlatBuffer& buffer);
-  const FlatTensors& tensors_at(const ckpt::Value& value, const Place& place,
-                                const FlatLayout& layout);
   void read_groups(const std::vector<ParamGroup>& groups);
 
   const TorchSource& source_;
   const FlatBuffers& buffers_;
   Into into_;
   FlatStates states_;
-  std::deque<FlatTensors> tensors_;
+  GatheredBuffers gathered_;
 };
 
 }  // namespace optim

@@ -2,6 +2,7 @@
 #include "layouts/torch_dist/flat_buckets.h"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 
 #include <ckpt/tensor_stream.h>
@@ -9,8 +10,10 @@
 #include "args/value_place.h"
 #include "grid/flat_buffers.h"
 #include "grid/rank_files.h"
+#include "layouts/parts/gathered_buffers.h"
 #include "layouts/parts/rank_groups.h"
 #include "layouts/parts/rank_items.h"
+#include "layouts/torch_dist/object_tensors.h"
 #include "layouts/torch_dist/store_errors.h"
 #include "layouts/torch_dist/store_objects.h"
 #include "state/args_of_state.h"
@@ -27,28 +30,13 @@ using ckpt::Value;
 using store_errors::corrupt;
 
 constexpr std::string_view kGroups = "optimizer", kSizes = "per_bucket_numel",
-                           kUnpaddedSizes = "per_bucket_numel_unpadded";
-// The tensors of an object's value, as entries that can be read.
-std::vector<TensorEntry> tensors_of(const Document& document, const Value& value) {
-  std::vector<TensorEntry> tensors;
-  for (const ckpt::TensorAt& at : ckpt::tensors_in(value)) {
-    const ckpt::TensorView& view = at.view;
-    TensorEntry tensor{{}, at.pointer, view.dtype, view.shape, {}};
-    const ckpt::StorageRecord* storage = document.find_storage(view.storage_key);
-    if (storage != nullptr) {
-      tensor.chunks.push_back(
-          {ckpt::whole(view.shape), storage->region, 0,
-           std::make_shared<ckpt::StridedView>(ckpt::StridedView{view.offset, view.strides})});
-    }
-    tensors.push_back(std::move(tensor));
-  }
-  return tensors;
-}
+                           kUnpaddedSizes = "per_bucket_numel_unpadded", kState = "param_state";
 
 bool are_equal(const RankItems::Stated& a, const RankItems::Stated& b,
                const ckpt::Checkpoint& source) {
   if (first_difference(a.value, b.value)) return false;
-  return std::ranges::equal(tensors_of(*a.document, a.value), tensors_of(*b.document, b.value),
+  return std::ranges::equal(tensors_of_object(*a.document, a.value, a.place.pointer),
+                            tensors_of_object(*b.document, b.value, b.place.pointer),
                             [&](const TensorEntry& one, const TensorEntry& other) {
                               return ckpt::same_bytes(one, source, other, source);
                             });
@@ -80,6 +68,7 @@ class Reader {
         buffers_(buffers),
         into_(into),
         states_(into.source, buffers, into.view),
+        gathered_(into.view, states_),
         groups_(into.common, into.view),
         items_([&into](const auto& a, const auto& b) { return are_equal(a, b, into.source); }) {}
 
@@ -112,9 +101,31 @@ class Reader {
     const StoredCopy& copy = found->second;
     seen_.insert(&copy);
     const std::vector<FlatBuffer> buffers = buffers_.of(optimizer, rank.at);
-    require_layout(copy, buffers);
-    for (uint32_t i = 0; i < buffers.size(); ++i) add_buffer(copy, i, buffers[i], rank.at);
+    if (copy.objects.contains(kState)) {
+      read_gathered(copy, buffers, rank.at);
+    } else {
+      require_layout(copy, buffers);
+      for (uint32_t i = 0; i < buffers.size(); ++i) add_buffer(copy, i, buffers[i], rank.at);
+    }
     read_groups(rank.rank, optimizer, copy);
+  }
+
+  // Of dp_zero_gather_scatter: all of it in an object.
+  void read_gathered(const StoredCopy& copy, const std::vector<FlatBuffer>& buffers,
+                     const RankCoordinates& rank) {
+    if (!copy.buckets.empty()) {
+      corrupt(copy.prefix, "has buckets beside an object that holds all of its state");
+    }
+    const Object object = read_object(copy, kState);
+    const Place root{".metadata", object.key};
+    const auto& tensors =
+        tensors_.emplace_back(tensors_of_object(object.document, object.value, object.key));
+    const auto tensor_at = [&tensors](const Place& place) -> const TensorEntry& {
+      const auto found = std::ranges::find(tensors, place.pointer, &TensorEntry::key);
+      if (found == tensors.end()) place.corrupt("is not a tensor");
+      return *found;
+    };
+    gathered_.read({rank, object.value, root, tensor_at}, buffers);
   }
 
   void add_buffer(const StoredCopy& copy, uint32_t number, const FlatBuffer& buffer,
@@ -188,11 +199,22 @@ class Reader {
       const std::vector<uint64_t> stated =
           is_one ? sizes_in(buffers[i].item(0).second, object.key) : std::vector<uint64_t>();
       if (!is_one) corrupt(object.key, "a buffer is not a dict of one type of parameters");
+      require_type(object.key, ckpt::key_text(buffers[i].item(0).first),
+                   copy.buckets.find({static_cast<uint32_t>(i), 0}), copy);
       if (stated == expected[i]) continue;
       refuse_layout(object.key, "buffer " + std::to_string(i) + " has buckets of " +
                                     text_of(stated) + " elements, expected " +
                                     text_of(expected[i]));
     }
+  }
+
+  // `bucket`: the buffer's first one; that it is missing is told elsewhere.
+  using BucketAt = std::map<std::pair<uint32_t, uint32_t>, StoredBucket>::const_iterator;
+  static void require_type(const std::string& key, const std::string& type, BucketAt bucket,
+                           const StoredCopy& copy) {
+    if (bucket == copy.buckets.end() || bucket->second.dtypes == type) return;
+    corrupt(key, "is of buffers of " + ckpt::escaped(type) + ", but the buckets are of " +
+                     ckpt::escaped(bucket->second.dtypes));
   }
 
   static std::vector<uint64_t> sizes_in(const Value& list, const std::string& key) {
@@ -236,7 +258,7 @@ class Reader {
     items_.add({rank, optimizer, true, inner.document, inner.value, place},
                {"param_groups", "state"});
     for (const auto& [item, entry] : copy.objects) {
-      if (item == kGroups || item == kSizes || item == kUnpaddedSizes) continue;
+      if (item == kGroups || item == kState || item == kSizes || item == kUnpaddedSizes) continue;
       const Object object = read_object(copy, item);
       items_.add(optimizer, item,
                  {rank, &object.document, object.value, {".metadata", object.key}});
@@ -248,6 +270,8 @@ class Reader {
   const FlatBuffers& buffers_;
   const FlatBucketsInto& into_;
   FlatStates states_;
+  GatheredBuffers gathered_;
+  std::deque<std::vector<TensorEntry>> tensors_;  // in objects
   RankGroups groups_;
   std::set<const StoredCopy*> seen_;
   RankItems items_;

@@ -23,7 +23,10 @@
 //   [chained_I.]optimizer.distributed.dp_group_idx_K.{optimizer,per_bucket_numel,...}/shard_0_1
 //
 // A tensor is the bucket without the padding at its end; what lies between its parameters is memory
-// that nobody wrote.
+// that nobody wrote. Up to 0.14 also form dp_zero_gather_scatter, without tensors: what the first
+// of the ranks that share a copy has gathered (gathered_buffers.h), and the groups,
+//
+//   [chained_I.]optimizer.distributed.dp_group_idx_K.{param_state,optimizer}/shard_0_1
 namespace optim {
 
 struct StoredBucket {

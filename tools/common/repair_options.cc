@@ -1,0 +1,166 @@
+// --repair: what is said of it, and what it says.
+#include "common/repair_options.h"
+
+#include <algorithm>
+
+#include <ckpt/error.h>
+#include <common/console.h>
+#include <common/nearest_word.h>
+#include <common/table.h>
+#include <common/text.h>
+#include <CLI/CLI.hpp>
+
+namespace tools {
+namespace {
+
+using nlohmann::json;
+using optim::RepairFinding;
+using optim::RepairKind;
+using Verdict = RepairFinding::Verdict;
+
+std::vector<std::string> kind_names() {
+  std::vector<std::string> names;
+  for (const RepairKind kind : optim::kRepairKinds) names.emplace_back(optim::name(kind));
+  return names;
+}
+
+std::vector<std::string> parts_of(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
+}
+
+const CLI::Validator kKinds(
+    [](std::string& text) {
+      const std::vector<std::string> names = kind_names();
+      for (const std::string& part : parts_of(text)) {
+        if (std::ranges::find(names, part) != names.end()) continue;
+        return "'" + ckpt::escaped(part) +
+               "' is not a kind of repair: bucket-shift, group-order, common-state" +
+               did_you_mean(part, names);
+      }
+      return std::string();
+    },
+    "");
+
+const char* verdict_name(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::Sound: return "sound";
+    case Verdict::Mendable: return "mendable";
+    case Verdict::NotMendable: return "not_mendable";
+  }
+  return "";
+}
+
+const char* shown_verdict(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::Sound: return "nothing to mend";
+    case Verdict::Mendable: return "can be mended";
+    case Verdict::NotMendable: return "cannot be mended";
+  }
+  return "";
+}
+
+void print_lost(const RepairFinding& repair, Console& console) {
+  if (repair.lost.empty()) return;
+  Table table({{.title = "lost masters and moments of", .can_shorten = true},
+               {"elements", Align::Right},
+               {"of", Align::Right}});
+  for (const optim::LostElements& lost : repair.lost) {
+    table.add_row({{ckpt::escaped(lost.param)},
+                   {std::to_string(lost.lost_count)},
+                   {std::to_string(lost.element_count)}});
+  }
+  table.print(console);
+}
+
+}  // namespace
+
+void declare_repair(CLI::App& app, optim::RepairOptions& repair, bool& lists) {
+  const auto choose = [&repair, &lists](const std::string& text) {
+    if (text.empty()) {
+      lists = true;
+      return;
+    }
+    for (const std::string& part : parts_of(text)) {
+      for (const RepairKind kind : optim::kRepairKinds) {
+        if (part == optim::name(kind) && !repair.wants(kind)) repair.kinds.push_back(kind);
+      }
+    }
+  };
+  const char* group = "Repair";
+  app.add_option_function<std::string>("--repair", choose,
+                                       "Mend what is wrong in a known way; without a KIND list "
+                                       "what could be mended and how sure that is, and write "
+                                       "nothing")
+      ->expected(0, 1)
+      ->check(kKinds)
+      ->option_text("[bucket-shift,group-order,common-state]")
+      ->group(group);
+  app.add_flag("--accept-loss", repair.accept_loss,
+               "Mend even where elements are in no file: masters are the weights, moments 0")
+      ->group(group);
+  app.add_option("--like", repair.like, "For common-state: the checkpoint that it is taken from")
+      ->option_text("OTHER")
+      ->group(group);
+}
+
+json repairs_json(const std::vector<RepairFinding>& repairs) {
+  json list = json::array();
+  for (const RepairFinding& repair : repairs) {
+    json lost = json::array();
+    for (const optim::LostElements& one : repair.lost) {
+      lost.push_back({{"parameter", json_text(one.param)},
+                      {"elements", one.lost_count},
+                      {"of", one.element_count}});
+    }
+    list.push_back({{"kind", optim::name(repair.kind)},
+                    {"verdict", verdict_name(repair.verdict)},
+                    {"text", json_text(repair.text)},
+                    {"compared", repair.compared_count},
+                    {"right", repair.right_count},
+                    {"lost", lost}});
+  }
+  return list;
+}
+
+void print_repairs(const std::vector<RepairFinding>& found, const std::string& source,
+                   Console& console) {
+  if (console.options().json) {
+    json document = json_document();
+    document["source"] = json_text(source);
+    document["repairs"] = repairs_json(found);
+    return print_json(console, document);
+  }
+  std::string kinds;
+  bool has_losses = false, needs_other = false;
+  for (const RepairFinding& repair : found) {
+    console.print_text(std::string(optim::name(repair.kind)) + ": " +
+                       shown_verdict(repair.verdict) + ": " + ckpt::escaped(repair.text));
+    print_lost(repair, console);
+    if (repair.verdict != Verdict::Mendable) continue;
+    kinds += (kinds.empty() ? "" : ",") + std::string(optim::name(repair.kind));
+    has_losses |= !repair.lost.empty();
+    needs_other |= repair.kind == RepairKind::CommonState;
+  }
+  if (kinds.empty()) return;
+  console.print_text("mend it with --repair " + kinds + (has_losses ? " --accept-loss" : "") +
+                     (needs_other ? " --like OTHER" : ""));
+}
+
+void print_mended(const std::vector<RepairFinding>& repairs, Console& console) {
+  for (const RepairFinding& repair : repairs) {
+    const bool is_mended = repair.verdict == Verdict::Mendable;
+    console.print_text("repair " + std::string(optim::name(repair.kind)) + ": " +
+                       (is_mended ? "" : "nothing to mend: ") + ckpt::escaped(repair.text));
+    print_lost(repair, console);
+  }
+}
+
+}  // namespace tools
