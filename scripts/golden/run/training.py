@@ -60,27 +60,31 @@ class StoredValues:
 
 @contextlib.contextmanager
 def clipped_by(recorded_norm: float | None):
-    """Gives the optimizers this norm instead of their own; yields the list of their own."""
-    from megatron.core.optimizer import layer_wise_optimizer, optimizer
+    """Clips gradients by this norm instead of that of the optimizers."""
+    from megatron.core.optimizer import optimizer
 
-    own_norms = []
     if recorded_norm is None:
-        yield own_norms
+        yield
         return
-    compute = optimizer.get_grad_norm_fp32
+    clip = optimizer.clip_grad_by_total_norm_fp32
 
-    def recorded(*values, **options):
-        own_norms.append(float(compute(*values, **options)))
-        return recorded_norm
+    def by_recorded(parameters, max_norm, total_norm, *values, **options):
+        return clip(parameters, max_norm, recorded_norm, *values, **options)
 
-    modules = (optimizer, layer_wise_optimizer)
-    for module in modules:
-        module.get_grad_norm_fp32 = recorded
+    optimizer.clip_grad_by_total_norm_fp32 = by_recorded
     try:
-        yield own_norms
+        yield
     finally:
-        for module in modules:
-            module.get_grad_norm_fp32 = compute
+        optimizer.clip_grad_by_total_norm_fp32 = clip
+
+
+def _start() -> None:
+    """Megatron's own start-up; trees after April 2026 parse the command line before it."""
+    from megatron.training import arguments, initialize
+
+    if hasattr(arguments, "parse_and_validate_args"):
+        arguments.parse_and_validate_args()
+    initialize.initialize_megatron(allow_no_cuda=True)
 
 
 class Run:
@@ -89,11 +93,10 @@ class Run:
     def __init__(self, command_line: list[str]):
         from megatron.core import parallel_state
         from megatron.training import get_args
-        from megatron.training.initialize import initialize_megatron
 
         torch.set_num_threads(1)
         sys.argv = ["pretrain_gpt.py", *command_line]
-        initialize_megatron(allow_no_cuda=True)
+        _start()
         self.args, self.parallel_state = get_args(), parallel_state
         self.build()
 
@@ -104,8 +107,10 @@ class Run:
         from megatron.training.training import setup_model_and_optimizer
         from model_provider import model_provider
 
-        self.model, self.optimizer, self.scheduler = setup_model_and_optimizer(
-            partial(model_provider, gpt_builder), ModelType.encoder_or_decoder)
+        built = setup_model_and_optimizer(
+            model_provider_func=partial(model_provider, gpt_builder),
+            model_type=ModelType.encoder_or_decoder)
+        self.model, self.optimizer, self.scheduler = built[:3]
 
     def places(self):
         return parameters_of(self.model, self.args, self.parallel_state)
@@ -145,9 +150,8 @@ class Run:
         groups = self.optimizer.param_groups
         told = {"lr_per_group": [group["lr"] for group in groups],
                 "weight_decay_per_group": [group["weight_decay"] for group in groups]}
-        with clipped_by(recorded_norm) as norms:
+        with clipped_by(recorded_norm):
             succeeded, norm, zeros = self.optimizer.step()
-        norm = norms[0] if norms else norm
         if succeeded:
             self.scheduler.step(increment=self.args.global_batch_size)
         return told | {"ok": bool(succeeded), "grad_norm": None if norm is None else float(norm),
