@@ -206,11 +206,23 @@ def is_same_step(compared: dict | None, tolerance: float) -> bool:
 
 
 def last_words(logs: Path, rank: int) -> str:
-    """Megatron's own, or the line that names the last exception."""
-    lines = (logs / f"rank{rank}.log").read_text(errors="replace").strip().splitlines()
-    reasons = [line for line in lines if "could not load the checkpoint" in line]
+    """Why a rank ended: what torch.load does not take, what Megatron says, or the exception."""
+    text = (logs / f"rank{rank}.log").read_text(errors="replace")
+    refused = re.search(r"Unsupported global: GLOBAL (\S+)", text)
+    if refused:
+        return f"torch.load (weights_only) refuses {refused[1]}"
+    lines = text.strip().splitlines() or ["(nothing printed)"]
+    says = re.search(r"could not load the checkpoint\n([^\n]+)", text)
+    if says:
+        return says[1]
     raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit)\b", line)]
-    return (reasons[:1] or raised[-1:] or lines[-1:] or ["(nothing printed)"])[0]
+    return (raised or lines)[-1]
+
+
+def first_reason(failed: dict) -> str:
+    """That of a rank whose own it is, and not that another one has gone."""
+    own = [why for why in failed.values() if "onnection closed" not in why]
+    return (own or list(failed.values()) or [""])[0]
 
 
 def recorded_run(folder: Path) -> dict:

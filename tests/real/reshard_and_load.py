@@ -96,10 +96,10 @@ def load_elsewhere(arguments, words: list[str]) -> dict:
 def cells(found: dict) -> tuple[str, str]:
     """`state` and `next step` of a row."""
     if "state" not in found:
-        return f"not loaded: {next(iter(found['failed'].values()))[:160]}", ""
+        return f"not loaded: {load_result.first_reason(found['failed'])[:160]}", ""
     state = f"{len(found['state'])} differ" if found["state"] else "equal"
     if "step" not in found:
-        return state, f"failed: {next(iter(found.get('failed', {}).values()), '')[:120]}"
+        return state, f"failed: {load_result.first_reason(found.get('failed', {}))[:120]}"
     step = found.get("next_state")
     if step is None:
         return state, "taken"
