@@ -22,11 +22,13 @@ class Job:
     form: str = ""  # of the optimizer's state
     megatron: str = ""  # which one's layout
     through: str = ""  # sizes that it is taken to before
+    run: str = ""  # a further option of the run that loads it
 
     @property
     def target(self) -> str:
         through = f"{self.through}, then " if self.through else ""
-        return " ".join(filter(None, (self.to, self.form, self.megatron, through + self.sizes)))
+        words = (self.to, self.form, self.megatron, through + self.sizes, self.run)
+        return " ".join(filter(None, words))
 
     @property
     def name(self) -> str:
@@ -65,6 +67,7 @@ class Job:
     def run_options(self) -> list[str]:
         """For load_result.py."""
         further = f"--pipeline-model-parallel-layout {self.layout}" if self.layout else ""
+        further += f" {self.run}" if self.run else ""
         further += OF_THREE_REPLICAS if "dp=3" in self.sizes else ""
         words = [f"--options={further}"] if further else []
         return words + (["--form", self.form] if self.form else [])
@@ -194,8 +197,6 @@ def upgrade_jobs(megatron: str = "") -> list[Job]:
         ("v012_do_adam_moe_fully_sharded_ep2dp2", "ep=1,dp=1", FULLY),
         ("v012_do_adam_moe_fully_sharded_ep2dp2", "ep=2,dp=4", BUCKETS),
         ("v012_do_adam_tied_fully_sharded_pp2dp2", "pp=1,dp=2", FULLY),
-        ("v012_do_adam_dp_zero_tp2dp2", "tp=2,dp=2", FULLY),
-        ("v012_do_adam_dp_zero_dp2", "tp=2,dp=1", BUCKETS),
         ("v012_do_adam_torch_tp2dp2", "tp=2,dp=2", FULLY),
         ("v012_do_adam_torch_tp2dp2", "tp=2,dp=2", FLAT),
         ("v014_do_adam_fully_sharded_tp2dp2", "tp=2,dp=2", FULLY),
@@ -219,7 +220,9 @@ def halves_jobs(megatron: str) -> list[Job]:
         (f"{LAYER_WISE}_torch_tp2dp2", "tp=1,dp=2"),
         (f"{LAYER_WISE}_moe_torch_dist_ep2dp2", "ep=2,dp=4"),
         (f"{LAYER_WISE}_moe_torch_dist_ep2dp2", "ep=1,dp=1"),
-        (f"{LAYER_WISE}_moe_torch_dist_dp1", "ep=2,dp=2"),
+        (f"{LAYER_WISE}_moef_torch_dist_ep2dp2", "ep=2,dp=4"),
+        (f"{LAYER_WISE}_moef_torch_dist_ep2dp2", "ep=2,pp=2,dp=2"),
+        (f"{LAYER_WISE}_moef_torch_dist_dp1", "ep=2,dp=2"),
         (f"{LAYER_WISE}_moef_torch_dist_ep2dp2", "ep=1,pp=2,dp=1"),
         (f"{LAYER_WISE}_tied_torch_dist_pp2dp2", "pp=1,dp=2"),
         ("par_head_lw_muon_torch_dist_tp2dp2", "tp=1,pp=2,dp=2"),
@@ -245,6 +248,16 @@ BACK_JOBS = [
     Job("par_head_lw_muon_buckets_torch_dist_dp4", "tp=2,dp=2", form="layer_wise",
         megatron="2026-04"),
 ]
+# Megatron-Core 0.18 and later keep all of a LayerWise optimizer's state in one with it.
+IN_ONE = "--no-use-layer-wise-param-layout"
+IN_ONE_JOBS = [
+    Job(f"{LAYER_WISE}_torch_dist_dp4", "tp=2,dp=2", form="layer_wise", megatron="2026-04",
+        run=IN_ONE),
+    Job(f"{LAYER_WISE}_torch_dist_dp4", "tp=2,dp=2", to="torch", run=IN_ONE),
+    Job(f"{LAYER_WISE}_moe_torch_dist_dp1", "ep=2,dp=4", form="layer_wise", megatron="2026-04",
+        run=IN_ONE),
+    Job(f"{LAYER_WISE}_moe_torch_ep2dp2", "ep=1,dp=1", to="torch_dist", run=IN_ONE),
+]
 # One of each form and layout, from checkpoints that April's Megatron wrote, and 0.14's.
 RELEASE_JOBS = [
     *(Job(f"{ZERO1}_{source}", "tp=2,dp=2", form=form, megatron=megatron)
@@ -255,22 +268,25 @@ RELEASE_JOBS = [
     *(Job(f"{LAYER_WISE}_torch_dist_dp4", "tp=2,dp=2", form=form, megatron=AUGUST)
       for form in (FULLY, BUCKETS)),
     Job(f"{LAYER_WISE}_torch_dist_dp4", "tp=2,dp=2", to="torch"),
+    *IN_ONE_JOBS[:2],
     *(Job("par_v014_do_adam_fully_sharded_dp2", "tp=2,dp=2", form=form)
       for form in (FULLY, BUCKETS, FLAT)),
 ]
 JOBS = {
     "layer_wise": LAYER_WISE_JOBS,
     "zero1": [*zero1_jobs(), *upgrade_jobs(), *BACK_JOBS],
-    "august": [*halves_jobs(AUGUST), *HEAD_JOBS, *zero1_jobs(AUGUST), *upgrade_jobs(AUGUST)],
+    "august": [*halves_jobs(AUGUST), *IN_ONE_JOBS, *HEAD_JOBS, *zero1_jobs(AUGUST),
+               *upgrade_jobs(AUGUST)],
     "releases": RELEASE_JOBS,
 }
 
 # Sets that recorded the next step, for others of equal state that did not.
 _OF_GPT = "(dp_reshardable|fully_reshardable|fully_sharded|dp_zero|torch)_(?!dp3)"
 NEXT_STEPS = {
-    f"{LAYER_WISE}_torch_dp4": r"par_(head_)?lw_muon_(torch|fully_reshardable)_(dist_)?(tp\d|pp\d)",
+    f"{LAYER_WISE}_torch_dp4":
+        r"par_(head_)?lw_muon_(torch|fully_reshardable)_(dist_)?(tp\d|pp\d)",
     f"{LAYER_WISE}_moe_torch_ep2dp2": r"par_lw_muon_moe_torch_(dist_)?dp1$",
-    f"{LAYER_WISE}_moef_torch_ep2dp2": r"par_lw_muon_moef_torch_(dist_)?ep2pp2dp2",
+    f"{LAYER_WISE}_moef_torch_ep2dp2": r"par_lw_muon_moef_torch_(dist_)?(dp1|ep2pp2dp2)$",
     "par_adam_fp16_torch_tp2dp2": r"par_adam_fp16_torch_(dist_)?dp2",
     f"{ZERO1}_dp_reshardable_dp4": rf"par_(head_|v01\d_)?do_adam_{_OF_GPT}",
     f"{ZERO1}_llama_dp_reshardable_tp2dp2": rf"par_(v01\d_)?do_adam_llama_{_OF_GPT}",
