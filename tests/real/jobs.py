@@ -23,11 +23,13 @@ class Job:
     megatron: str = ""  # which one's layout
     through: str = ""  # sizes that it is taken to before
     run: str = ""  # a further option of the run that loads it
+    buckets: str = ""  # elements of one
 
     @property
     def target(self) -> str:
         through = f"{self.through}, then " if self.through else ""
-        words = (self.to, self.form, self.megatron, through + self.sizes, self.run)
+        buckets = f"buckets={self.buckets}" if self.buckets else ""
+        words = (self.to, self.form, self.megatron, buckets, through + self.sizes, self.run)
         return " ".join(filter(None, words))
 
     @property
@@ -49,6 +51,7 @@ class Job:
             words = ["ckpt-convert", str(source), str(result), "--to", to]
             words += ["--optimizer-sharding", self.form] if self.form else []
             words += ["--target-megatron", self.megatron] if self.megatron else []
+            words += ["--bucket-size", self.buckets] if self.buckets else []
             return [words + self._options(sizes)]
         words = []
         if self.to:
@@ -68,6 +71,8 @@ class Job:
         """For load_result.py."""
         further = f"--pipeline-model-parallel-layout {self.layout}" if self.layout else ""
         further += f" {self.run}" if self.run else ""
+        if self.buckets:
+            further += f" --overlap-grad-reduce --ddp-bucket-size {self.buckets}"
         further += OF_THREE_REPLICAS if "dp=3" in self.sizes else ""
         words = [f"--options={further}"] if further else []
         return words + (["--form", self.form] if self.form else [])
@@ -181,6 +186,8 @@ def zero1_jobs(megatron: str = "") -> list[Job]:
             for source, sizes, form in same_form + others]
     jobs += [Job(f"{ZERO1}_{form}_dp4", "dp=3", form=form, megatron=megatron, through="dp=2")
              for form in (FULLY, BUCKETS)]
+    jobs.append(Job(f"{ZERO1}_dp_reshardable_dp4", "tp=2,dp=2", form=BUCKETS, megatron=megatron,
+                    buckets="4096"))
     vpad = f"{ZERO1}_vpad_fully_reshardable_tp2dp2"
     return [*jobs, Job(vpad, "tp=1,dp=1", form=FULLY, megatron=megatron, expected=f"{vpad}_to_dp1")]
 
@@ -229,8 +236,10 @@ def halves_jobs(megatron: str) -> list[Job]:
         ("par_head_lw_muon_fully_reshardable_tp2dp2", "tp=1,pp=2,vpp=2,dp=1"),
         ("par_head_lw_muon_buckets_torch_dist_dp4", "tp=2,dp=2"),
     ]
-    return [Job(source, sizes, form=form, megatron=megatron)
+    jobs = [Job(source, sizes, form=form, megatron=megatron)
             for source, sizes in listed for form in (BUCKETS, FULLY)]
+    return [*jobs, Job(f"{LAYER_WISE}_torch_dist_dp4", "tp=2,dp=2", form=BUCKETS,
+                       megatron=megatron, buckets="6000")]
 
 
 AUGUST = "2026-08"
