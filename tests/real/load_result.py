@@ -2,7 +2,7 @@
 """Loads a checkpoint with a Megatron-LM tree, as a run that goes on would, and compares its state.
 
 usage: load_result.py CHECKPOINT --set SET --tree TREE [--packages DIR]...
-                      [--sizes tp=2,pp=2,...] [--checkpoint-args]
+                      [--sizes tp=2,pp=2,...] [--form FORM] [--checkpoint-args]
 
 SET is the recorded set whose expected/state.safetensors the loaded state must equal, bit for bit;
 its command line is used with the sizes given (those of the set otherwise). Ranks are processes with
@@ -16,6 +16,9 @@ Where the set has bytes in TransformerEngine's extra states, `extra_states` says
 those that the run recorded for that rank. `freshly_seeded` lists the random-number states that are,
 on every rank, those of a new start.
 
+--form says in which form the run would save the state of a DistributedOptimizer, where it is not
+that of the set.
+
 With --checkpoint-args the model and TP, PP and EP are taken from the checkpoint
 (--use-checkpoint-args --use-mp-args-from-checkpoint-args). Nothing is skipped: optimizer and
 random-number states load.
@@ -28,6 +31,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -49,7 +53,13 @@ TAKEN = {
 }
 
 
-def parse_arguments() -> argparse.Namespace:
+FORMS = {"fully_reshardable": ["--dist-ckpt-optim-fully-reshardable"], "dp_reshardable": [],
+         "flat_file": [], "layer_wise": []}
+OF_A_FORM = {"--dist-ckpt-optim-fully-reshardable": 0, "--no-ckpt-fully-parallel-save": 0,
+             "--distrib-optim-fully-reshardable-mem-efficient": 0}
+
+
+def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -59,13 +69,18 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--packages", type=Path, action="append", default=[])
     parser.add_argument("--sizes", default="", help="tp=2,pp=2,vpp=2,cp=1,dp=2,ep=1,etp=1")
     parser.add_argument("--options", default="", help="further options of the run")
+    parser.add_argument("--form", choices=FORMS, help="as the set's if not given")
     parser.add_argument("--checkpoint-args", action="store_true")
     parser.add_argument("--step-from", type=Path, metavar="SET",
                         help="a set of equal state that has next_state.safetensors")
     parser.add_argument("--own-norm", action="store_true")
     parser.add_argument("--step-tolerance", type=float, default=0.0,
                         help="of a tensor's largest element; bf16 and fp16: one unit beyond")
-    return parser.parse_args()
+    arguments = parser.parse_args(words)
+    for name in ("checkpoint", "folder", "tree", "step_from"):
+        path = getattr(arguments, name)
+        setattr(arguments, name, path and path.resolve())
+    return arguments
 
 
 def sizes_of(text: str, recorded: dict) -> Sizes:
@@ -84,6 +99,8 @@ def container_of(checkpoint: Path) -> str:
 
 def command_line(arguments, run: dict, sizes: Sizes) -> list[str]:
     words = with_sizes(run["argv"], sizes)
+    if arguments.form:
+        words = without(words, OF_A_FORM) + FORMS[arguments.form]
     words += ["--ckpt-format", container_of(arguments.checkpoint)]
     words += ["--load", str(arguments.checkpoint), "--exit-on-missing-checkpoint"]
     words += arguments.options.split()
@@ -189,19 +206,45 @@ def is_same_step(compared: dict | None, tolerance: float) -> bool:
 
 
 def last_words(logs: Path, rank: int) -> str:
-    lines = (logs / f"rank{rank}.log").read_text(errors="replace").strip().splitlines()
-    reasons = [line for line in lines if "could not load the checkpoint" in line] + lines[-1:]
-    return reasons[0] if reasons else "(nothing printed)"
+    """Why a rank ended: what torch.load does not take, what Megatron says, or the exception."""
+    text = (logs / f"rank{rank}.log").read_text(errors="replace")
+    refused = re.search(r"Unsupported global: GLOBAL (\S+)", text)
+    if refused:
+        return f"torch.load (weights_only) refuses {refused[1]}"
+    lines = text.strip().splitlines() or ["(nothing printed)"]
+    says = re.search(r"could not load the checkpoint\n([^\n]+)", text)
+    if says:
+        return says[1]
+    raised = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit)\b", line)]
+    return (raised or lines)[-1]
+
+
+def first_reason(failed: dict) -> str:
+    """That of a rank whose own it is, and not that another one has gone."""
+    own = [why for why in failed.values() if "onnection closed" not in why]
+    return (own or list(failed.values()) or [""])[0]
+
+
+def recorded_run(folder: Path) -> dict:
+    return json.loads((folder / "expected/run.json").read_text())
+
+
+def uses_engine(run: dict) -> bool:
+    words = run["argv"]
+    return "transformer_engine" in words[words.index("--transformer-impl") + 1]
+
+
+def import_megatron(tree: Path, packages: list[Path], engine: bool) -> None:
+    """Once, before ranks fork."""
+    from golden.run.write_case import import_tree
+
+    import_tree(tree.resolve(), [p.resolve() for p in packages], engine)
 
 
 def load(arguments: argparse.Namespace) -> tuple[dict, int]:
-    from golden.run.write_case import import_tree
-
-    run = json.loads((arguments.folder / "expected/run.json").read_text())
+    run = recorded_run(arguments.folder)
     sizes = sizes_of(arguments.sizes, run["parallel"])
     words = command_line(arguments, run, sizes)
-    engine = "transformer_engine" in words[words.index("--transformer-impl") + 1]
-    import_tree(arguments.tree.resolve(), [p.resolve() for p in arguments.packages], engine)
     with tempfile.TemporaryDirectory(prefix="load_result") as scratch:
         outcome, logs = Path(scratch) / "outcome.json", Path(scratch) / "logs"
         os.chdir(scratch)
@@ -210,6 +253,7 @@ def load(arguments: argparse.Namespace) -> tuple[dict, int]:
         found = json.loads(outcome.read_text()) if outcome.exists() else {}
         if failed:
             found["failed"] = {rank: last_words(logs, rank) for rank in failed}
+        os.chdir(Path(scratch).parent)
     found = {"checkpoint": str(arguments.checkpoint), "processes": sizes.world, **found}
     if failed:
         return found, 3
@@ -219,9 +263,8 @@ def load(arguments: argparse.Namespace) -> tuple[dict, int]:
 
 def main() -> int:
     arguments = parse_arguments()
-    arguments.checkpoint = arguments.checkpoint.resolve()
-    arguments.folder = arguments.folder.resolve()
-    arguments.step_from = arguments.step_from and arguments.step_from.resolve()
+    engine = uses_engine(recorded_run(arguments.folder))
+    import_megatron(arguments.tree, arguments.packages, engine)
     found, code = load(arguments)
     print(json.dumps(found, indent=1))
     return code

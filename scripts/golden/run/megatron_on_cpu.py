@@ -12,10 +12,13 @@ import functools
 import queue
 import typing
 
+import numpy
 import torch
 import torch.distributed as dist
 import typing_extensions
 
+if not hasattr(numpy, "product"):  # NumPy 2; Megatron-Core 0.15 asks for 1
+    numpy.product = numpy.prod
 if not hasattr(typing, "override"):  # Python 3.11; emerging_optimizers asks for 3.12
     typing.override = typing_extensions.override
 
@@ -174,9 +177,10 @@ def _fit_checkpointing():
     import megatron.core.dist_checkpointing.strategies.torch as strategy
     import megatron.training.checkpointing as checkpointing
 
-    in_tree, results = strategy.get_async_strategy, queue.Queue()
-    strategy.get_async_strategy = lambda _name="mcore", module=None: in_tree("mcore", module)
-    writer.get_write_results_queue = lambda mp_mode="spawn": results
+    if hasattr(strategy, "get_async_strategy"):  # Megatron-Core 0.17 and later
+        in_tree, results = strategy.get_async_strategy, queue.Queue()
+        strategy.get_async_strategy = lambda _name="mcore", module=None: in_tree("mcore", module)
+        writer.get_write_results_queue = lambda mp_mode="spawn": results
     checkpointing.fix_fp8_params_lose_precision_when_loading_dist_ckpt = lambda *_, **__: None
 
 
