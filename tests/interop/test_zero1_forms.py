@@ -227,3 +227,44 @@ def test_processes_and_threads_write_the_same_bytes(
         succeed("ckpt-convert", source, shared, *options, "-j", 4, "--rank", rank,
                 "--world-size", 3)
     assert bytes_of_files(alone) == bytes_of_files(shared)
+
+
+@pytest.mark.parametrize(("release", "is_in_store"), [
+    ("0.15", False), ("0.16.1", False), ("0.17.0", False), ("2026-04", False),
+    ("0.19", True), ("2026-08", True),
+])
+def test_a_release_names_the_layout_that_it_loads(
+    release: str, is_in_store: bool, tmp_path: Path
+) -> None:
+    succeed("ckpt-convert", NAMED, tmp_path / "made", "--to", "torch_dist",
+            "--target-megatron", release)
+    assert (iteration_folder(tmp_path / "made") / "common.pt").exists() != is_in_store
+
+
+@pytest.mark.parametrize(("release", "problem"), [
+    ("0.18.2", "has a layout of LayerWise state of its own"),
+    ("0.14", "is not 2026-04, 2026-08 or a release from 0.15 to 0.19"),
+    ("0.1", "is not 2026-04"), ("1.0", "is not 2026-04"), ("2026", "is not 2026-04"),
+])
+def test_a_release_whose_layout_is_not_written_is_a_usage_error(
+    release: str, problem: str, tmp_path: Path
+) -> None:
+    line = refuse(USAGE, "ckpt-convert", NAMED, tmp_path / "made", "--to", "torch_dist",
+                  "--target-megatron", release)
+    assert problem in line
+
+
+@needs_sets
+def test_args_of_classes_that_april_lacks_are_left_out_and_listed(
+    sets: Path, tmp_path: Path
+) -> None:
+    source = sets / "par_head_do_adam_dp_reshardable_tp2dp2/ckpt"
+    report = succeed("ckpt-convert", source, tmp_path / "made", "--to", "torch_dist",
+                     "--target-megatron", "2026-04", "--json").json()
+    assert any(lost["what"] == "args.inference_cuda_graph_scope"
+               for lost in report["not_carried"])
+    args = load(iteration_folder(tmp_path / "made") / "common.pt")["args"]
+    assert not hasattr(args, "inference_cuda_graph_scope")
+    succeed("ckpt-convert", source, tmp_path / "kept", "--to", "torch_dist")
+    kept = DcpFolder(iteration_folder(tmp_path / "kept")).common["args"]
+    assert hasattr(kept, "inference_cuda_graph_scope")

@@ -42,12 +42,36 @@ void add_sharding(CLI::App& app, optim::FormChange& form) {
       ->group(kGroup);
 }
 
+// Which releases load which layout was tried: docs/compatibility.md.
+std::optional<optim::StoreLayout> layout_of(const std::string& text) {
+  if (text == "2026-04") return optim::StoreLayout::April2026;
+  if (text == "2026-08") return optim::StoreLayout::August2026;
+  const std::string release = text.substr(0, text.find('.', text.find('.') + 1));
+  if (release == "0.15" || release == "0.16" || release == "0.17") {
+    return optim::StoreLayout::April2026;
+  }
+  if (release == "0.19") return optim::StoreLayout::August2026;
+  return std::nullopt;
+}
+
 void add_target_megatron(CLI::App& app, optim::FormChange& form) {
-  using Layout = std::optional<optim::StoreLayout>;
-  add_choice<Layout>(
-      app, "--target-megatron", form.layout,
-      {{"2026-04", optim::StoreLayout::April2026}, {"2026-08", optim::StoreLayout::August2026}})
-      ->description("torch_dist: as Megatron of April or August 2026 lays it out")
+  const CLI::Validator is_known(
+      [](std::string& text) {
+        if (layout_of(text)) return std::string();
+        const bool is_between = text == "0.18" || text.starts_with("0.18.");
+        return "'" + ckpt::escaped(text) +
+               (is_between ? "' has a layout of LayerWise state of its own, which is not written; "
+                             "ZeRO-1 state it reads as 2026-04"
+                           : "' is not 2026-04, 2026-08 or a release from 0.15 to 0.19 "
+                             "(docs/compatibility.md)");
+      },
+      "");
+  app.add_option_function<std::string>(
+         "--target-megatron", [&form](const std::string& text) { form.layout = layout_of(text); },
+         "torch_dist: as Megatron of April or August 2026 lays it out, or a release of "
+         "Megatron-Core")
+      ->check(is_known)
+      ->option_text("2026-04|2026-08|RELEASE")
       ->group(kGroup);
 }
 

@@ -9,6 +9,7 @@
 
 #include <ckpt/error.h>
 
+#include "grid/later_args.h"
 #include "grid/layer_wise_view.h"
 #include "grid/optimizer_steps.h"
 #include "grid/target_groups.h"
@@ -85,6 +86,8 @@ class Filing {
 
   TrainingState run(const BucketChange& buckets, uint32_t expert_parallel) {
     set_args(buckets);
+    const bool is_of_april = form_.era == StoreLayout::April2026;
+    if (is_of_april && source_.era == StoreLayout::August2026) drop_later_args(state_);
     state_.sharding = form_.sharding;
     state_.era = form_.era;
     if (is_zero1(form_.sharding) || form_.sharding != source_.sharding) {
@@ -232,7 +235,7 @@ class Filing {
 // Where the chain, its groups or args would not be those of the source.
 bool is_filed_so(const TrainingState& source, const TargetForm& form, const BucketChange& buckets,
                  uint32_t expert_parallel) {
-  if (source.chain.empty()) return true;
+  if (source.chain.empty()) return form.era == source.era;
   const bool has_its_chain =
       !is_zero1(form.sharding) || expert_parallel == source.grid.sizes.expert_parallel;
   return form.sharding == source.sharding && form.era == source.era && buckets.empty() &&

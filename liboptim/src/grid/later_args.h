@@ -1,0 +1,11 @@
+#pragma once
+
+#include <optim/training_state.h>
+
+namespace optim {
+
+// Takes out of args what Megatron of April 2026 has no class for, so that it could not load them,
+// and lists it.
+void drop_later_args(TrainingState& state);
+
+}  // namespace optim
