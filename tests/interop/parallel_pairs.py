@@ -250,15 +250,13 @@ def table_of_pairs() -> str:
     )
 
 
-BEGIN, END = "<!-- begin: parallel_pairs.py -->\n", "<!-- end: parallel_pairs.py -->\n"
-
-
-def with_table(page: str, table: str) -> str:
-    """The page with what lies between the marks replaced."""
-    found = re.search(f"{re.escape(BEGIN)}.*{re.escape(END)}", page, re.DOTALL)
+def with_table(page: str, table: str, generator: str = Path(__file__).name) -> str:
+    """The page with what lies between the generator's marks replaced."""
+    begin, end = (f"<!-- {mark}: {generator} -->\n" for mark in ("begin", "end"))
+    found = re.search(f"{re.escape(begin)}.*{re.escape(end)}", page, re.DOTALL)
     if not found:
-        sys.exit(f"{COMPATIBILITY.name}: no marks for the table of layouts")
-    return page[: found.start()] + BEGIN + table + END + page[found.end() :]
+        sys.exit(f"{COMPATIBILITY.name}: no marks for the table of {generator}")
+    return page[: found.start()] + begin + table + end + page[found.end() :]
 
 
 def pages() -> dict[Path, str]:
@@ -266,8 +264,8 @@ def pages() -> dict[Path, str]:
     return {PAIRS: table_of_pairs(), COMPATIBILITY: with_table(page, table_of_rows())}
 
 
-def main(arguments: list[str]) -> int:
-    for path, text in pages().items():
+def compare_or_update(pages: dict[Path, str], arguments: list[str]) -> int:
+    for path, text in pages.items():
         if arguments == ["--update"]:
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
@@ -276,4 +274,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(compare_or_update(pages(), sys.argv[1:]))

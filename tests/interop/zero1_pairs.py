@@ -7,7 +7,6 @@ usage: zero1_pairs.py [--update]     compares the tables with their pages, or re
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,10 @@ from parallel_pairs import (
     EXPERTS,
     EXPERTS_WITHOUT_BIASES,
     LAYOUTS,
-    REPOSITORY,
     Sizes,
+    compare_or_update,
     sizes,
+    with_table,
 )
 
 PAIRS = Path(__file__).with_suffix(".md")
@@ -230,26 +230,11 @@ def table_of_pairs() -> str:
     return head + "".join(lines)
 
 
-BEGIN, END = "<!-- begin: zero1_pairs.py -->\n", "<!-- end: zero1_pairs.py -->\n"
-
-
 def pages() -> dict[Path, str]:
     page = COMPATIBILITY.read_text(encoding="utf-8")
-    found = re.search(f"{re.escape(BEGIN)}.*{re.escape(END)}", page, re.DOTALL)
-    if not found:
-        sys.exit(f"{COMPATIBILITY.name}: no marks for the table of ZeRO-1 forms")
-    page = page[: found.start()] + BEGIN + table_of_rows() + END + page[found.end() :]
-    return {PAIRS: table_of_pairs(), COMPATIBILITY: page}
-
-
-def main(arguments: list[str]) -> int:
-    for path, text in pages().items():
-        if arguments == ["--update"]:
-            path.write_text(text, encoding="utf-8")
-        elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            sys.exit(f"{path.relative_to(REPOSITORY)} is not generated: run scripts/update_docs")
-    return 0
+    return {PAIRS: table_of_pairs(),
+            COMPATIBILITY: with_table(page, table_of_rows(), Path(__file__).name)}
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(compare_or_update(pages(), sys.argv[1:]))

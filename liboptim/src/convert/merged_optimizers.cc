@@ -1,14 +1,15 @@
-// What file_as() compares without reading a byte, compared by bytes.
+// What filed_as() compares without reading a byte, compared by bytes.
 #include "convert/merged_optimizers.h"
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
+
+#include "state/object_tensors.h"
 
 namespace optim {
 namespace {
@@ -17,25 +18,13 @@ using ckpt::NodeId;
 using ckpt::TensorEntry;
 using Others = std::vector<std::pair<std::string, NodeId>>;
 
-// The tensors of a value of the common state, as entries that can be read.
-std::vector<TensorEntry> tensors_of(const ckpt::Document& document, NodeId node) {
-  std::vector<TensorEntry> tensors;
-  for (const ckpt::TensorAt& at : ckpt::tensors_in(document.tree.value(node))) {
-    TensorEntry tensor{{}, at.pointer, at.view.dtype, at.view.shape, {}};
-    if (const auto* storage = document.find_storage(at.view.storage_key)) {
-      auto strided = ckpt::StridedView{at.view.offset, at.view.strides};
-      tensor.chunks.push_back({ckpt::whole(at.view.shape), storage->region, 0,
-                               std::make_shared<const ckpt::StridedView>(std::move(strided))});
-    }
-    tensors.push_back(std::move(tensor));
-  }
-  return tensors;
-}
-
 void require_equal(const Others& a, const Others& b, const ckpt::Document& document,
                    const ckpt::Checkpoint& source) {
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const auto one = tensors_of(document, a[i].second), other = tensors_of(document, b[i].second);
+    const auto tensors_of = [&](const auto& item) {
+      return tensors_of_object(document, document.tree.value(item.second), item.first);
+    };
+    const auto one = tensors_of(a[i]), other = tensors_of(b[i]);
     const bool is_equal =
         std::ranges::equal(one, other, [&](const TensorEntry& x, const TensorEntry& y) {
           return ckpt::same_bytes(x, source, y, source);

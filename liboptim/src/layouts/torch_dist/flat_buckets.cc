@@ -13,7 +13,7 @@
 #include "layouts/parts/gathered_buffers.h"
 #include "layouts/parts/rank_groups.h"
 #include "layouts/parts/rank_items.h"
-#include "layouts/torch_dist/object_tensors.h"
+#include "state/object_tensors.h"
 #include "layouts/torch_dist/store_errors.h"
 #include "layouts/torch_dist/store_objects.h"
 #include "state/args_of_state.h"

@@ -1,21 +1,24 @@
-// Tensors inside of an object of torch_dist, which no catalog lists.
-#include "layouts/torch_dist/object_tensors.h"
+// Tensors inside of an object, which no catalog lists.
+#include "state/object_tensors.h"
 
 #include <memory>
 
-#include "layouts/torch_dist/store_errors.h"
+#include <ckpt/error.h>
 
 namespace optim {
 namespace {
 
+[[noreturn]] void corrupt(const std::string& key, std::string problem) {
+  throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = {}, .key = key}, std::move(problem));
+}
+
 const ckpt::StorageRecord& storage_of(const ckpt::Document& document, const ckpt::TensorView& view,
                                       const std::string& key) {
   const ckpt::StorageRecord* storage = document.find_storage(view.storage_key);
-  if (storage == nullptr) store_errors::corrupt(key, "its storage is not in the archive");
+  if (storage == nullptr) corrupt(key, "its storage is not in the archive");
   if (storage->region.bytes.count_bytes != view.storage_count_bytes) {
-    store_errors::corrupt(
-        key, "its storage has " + std::to_string(storage->region.bytes.count_bytes) +
-                 " bytes, but the pickle says " + std::to_string(view.storage_count_bytes));
+    corrupt(key, "its storage has " + std::to_string(storage->region.bytes.count_bytes) +
+                     " bytes, but the pickle says " + std::to_string(view.storage_count_bytes));
   }
   return *storage;
 }
