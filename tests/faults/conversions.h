@@ -80,9 +80,12 @@ inline std::vector<Conversion> conversions_in(const TemporaryFolder& folder) {
   const fs::path dcp = folder / "source_dcp";
   const fs::path layer_wise = folder / "source_layer_wise";
   const fs::path layer_wise_dcp = folder / "source_layer_wise_dcp";
+  const fs::path flat = folder / "source_flat";
   fs::copy(golden / "torch_save_zip/zip.pt", file);
   fs::copy(golden / "lw_muon_bf16_torch_dp2/ckpt", layer_wise, fs::copy_options::recursive);
   fs::copy(golden / "lw_muon_bf16_torch_dist_dp2/ckpt", layer_wise_dcp,
+           fs::copy_options::recursive);
+  fs::copy(golden / "do_adam_bf16_torch_dist_dp_reshardable_dp2/ckpt", flat,
            fs::copy_options::recursive);
   const auto convert_to = [](const fs::path& source, ckpt::Format format) {
     return [=](const fs::path& destination, optim::ConvertOptions options) {
@@ -97,10 +100,17 @@ inline std::vector<Conversion> conversions_in(const TemporaryFolder& folder) {
   const auto linked = [=](const fs::path& destination, const optim::ConvertOptions& options) {
     return optim::reshard(layer_wise_dcp, destination, resharding(options, 4, true));
   };
+  const auto flattened = [=](const fs::path& destination, optim::ConvertOptions options) {
+    options.base.format = ckpt::Format::Torch;
+    options.sizes.data_parallel = 3;
+    options.form.buckets = {optim::BucketChange::Size::Given, 1000};
+    return optim::convert(flat, destination, options);
+  };
   return {{"torch to torch_dist", file, convert_to(file, ckpt::Format::TorchDist)},
           {"torch_dist to torch", dcp, convert_to(dcp, ckpt::Format::Torch)},
           {"reshard", layer_wise, reshard},
-          {"reshard linked", layer_wise_dcp, linked}};
+          {"reshard linked", layer_wise_dcp, linked},
+          {"flat buckets to a flat file", flat, flattened}};
 }
 
 // By two processes one after the other, one file in pieces, or files that are compressed after all
