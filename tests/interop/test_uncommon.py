@@ -107,7 +107,7 @@ def test_checkpoint_of_august_2026_in_the_layout_of_april(
 ) -> None:
     source = fixtures / "head_lw_muon_bf16_torch_dist_fully_reshardable_dp2/ckpt"
     logical = hash_of(source, "--logical")["digest"]
-    succeed("reshard", source, tmp_path / "a", "--dp", size)
+    succeed("reshard", source, tmp_path / "a", "--dp", size, "--target-megatron", "2026-04")
     assert (iteration_folder(tmp_path / "a") / "common.pt").is_file()
     assert hash_of(tmp_path / "a", "--logical")["digest"] == logical
     succeed("ckpt-convert", tmp_path / "a", tmp_path / "b", "--to", "torch")

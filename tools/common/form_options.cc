@@ -39,6 +39,7 @@ void add_sharding(CLI::App& app, optim::FormChange& form) {
       ->description(
           "torch_dist: fully_reshardable or dp_reshardable (ZeRO-1), layer_wise; torch: flat_file "
           "(ZeRO-1), layer_wise")
+      ->option_text("FORM")
       ->group(kGroup);
 }
 

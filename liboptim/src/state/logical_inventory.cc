@@ -50,7 +50,9 @@ constexpr std::string_view kArgsLeftOut[] = {"save",
                                              "align_param_gather",
                                              "padded_vocab_size",
                                              "ddp_bucket_size",
-                                             "num_distributed_optimizer_instances"};
+                                             "num_distributed_optimizer_instances",
+                                             "inference_cuda_graph_scope",
+                                             "cuda_graph_modules"};
 
 // What belongs to the ranks of one run: random states follow the places of ranks in the model.
 bool is_left_out(std::string_view key) {
