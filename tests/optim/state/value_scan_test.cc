@@ -90,8 +90,9 @@ BOOST_AUTO_TEST_CASE(random_bits_are_counted_at_any_alignment) {
 BOOST_AUTO_TEST_CASE(only_what_is_wanted_is_counted) {
   const std::vector<float> values{-1.0F, INFINITY, -INFINITY, 2.0F};
   check(scan(DType::Float32, bytes_of(values), Wanted::Anything), {});
-  check(scan(DType::Float32, bytes_of(values), Wanted::Finite), {{}, {2, 1}, {}});
-  check(scan(DType::Float32, bytes_of(values), Wanted::FiniteAndNotNegative), {{}, {2, 1}, {2, 0}});
+  check(scan(DType::Float32, bytes_of(values), Wanted::Finite), {{}, {2, 1}, {}, {}});
+  check(scan(DType::Float32, bytes_of(values), Wanted::FiniteAndNotNegative),
+        {{}, {2, 1}, {2, 0}, {}});
 }
 
 BOOST_AUTO_TEST_CASE(parts_add_up_in_any_order) {
