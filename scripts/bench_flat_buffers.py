@@ -1,13 +1,14 @@
-"""What flat buffers of a DistributedOptimizer (dp_reshardable) cost: 10^6 segments named, and 2 GB
-verified beside a LayerWise checkpoint of as many bytes.
+"""What flat buffers of a DistributedOptimizer (dp_reshardable) cost: 10^6 segments named and
+planned, 2 GB verified beside a LayerWise checkpoint of as many bytes, 2 GB taken to another form.
 
 usage: bench_flat_buffers.py [--work DIR] [--programs DIR] [--repeat N] [--segments N] [--size SIZE]
-                             [--only segments|verify]
+                             [--only segments|verify|convert]
 
 Segments: a model of so many parameters that a third of --segments each has a range in the buffer of
 masters and of both moments; each range is a chunk. The files are sparse: nothing reads payload.
 Verify: --size (as bench_checkpoint.py has it; 2g) of both layouts, read from a warm page cache, in
-turn. Seconds are the median and minimum of --repeat runs; memory is ru_maxrss.
+turn. Convert: from dp_reshardable at DP4 to fully_reshardable at TP2 DP2 and back, as
+bench_sizes.py measures. Seconds are the median and minimum of --repeat runs; memory is ru_maxrss.
 """
 import argparse
 import io
@@ -159,7 +160,10 @@ def measure_segments(options, work):
     inspect = options.programs / "ckpt-inspect"
     contestants = [Contestant("summary", [inspect, root, "--json"]),
                    Contestant("ls", [inspect, "ls", root, "--json"]),
-                   Contestant("groups", [inspect, "groups", root, "--json"])]
+                   Contestant("groups", [inspect, "groups", root, "--json"]),
+                   Contestant("plan", [options.programs / "ckpt-convert", root, work / "planned",
+                                       "--to", "torch_dist", "--dp", "4", "--optimizer-sharding",
+                                       "fully_reshardable", "--dry-run", "--json"])]
     print("\ncommand | median | minimum | peak memory\n--- | --- | --- | ---")
     for contestant in contestants:
         print(f"{contestant.name} | {cells([run(contestant) for _ in range(options.repeat)])}",
@@ -211,6 +215,25 @@ def measure_verify(options, work):
           f"({ratios[0]:.2f} to {ratios[-1]:.2f})", flush=True)
 
 
+def measure_convert(options, work):
+    import bench_sizes
+
+    options.results = work / "results.jsonl"
+    subprocess.run([sys.executable, __file__, "--generate-flat", str(work), options.size],
+                   check=True)
+    written = work / "flat_dp_reshardable_dp2/ckpt"
+    names = ["--tp", "2", "--dp", "2", "--optimizer-sharding", "fully_reshardable"]
+    buckets = ["--tp", "1", "--dp", "4", "--optimizer-sharding", "dp_reshardable"]
+    sources = {}
+    for name, words in (("dp_reshardable DP4", buckets), ("fully_reshardable TP2 DP2", names)):
+        sources[name] = work / name.replace(" ", "_")
+        subprocess.run(bench_sizes.reshard(options, written, sources[name], words), check=True)
+    print(bench_sizes.HEAD)
+    for (before, source), words, after in zip(sources.items(), (names, buckets),
+                                              reversed(sources)):
+        bench_sizes.contest(options, f"{before} to {after}", source, words, work)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path)
@@ -218,7 +241,9 @@ def main():
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--segments", type=int, default=1_000_000)
     parser.add_argument("--size", default="2g")
-    parser.add_argument("--only", choices=("segments", "verify"))
+    parser.add_argument("--only", choices=("segments", "verify", "convert"))
+    parser.add_argument("--settle", type=float, default=1)
+    parser.add_argument("--touch", type=int, default=0, help=argparse.SUPPRESS)
     for kind in ("segments", "flat", "layer-wise"):
         parser.add_argument(f"--generate-{kind}", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -230,10 +255,10 @@ def main():
         write_layer_wise(Path(options.generate_layer_wise[0]), options.generate_layer_wise[1])
     else:
         with tempfile.TemporaryDirectory(dir=options.work) as work:
-            if options.only != "verify":
-                measure_segments(options, Path(work))
-            if options.only != "segments":
-                measure_verify(options, Path(work))
+            for name, measure in (("segments", measure_segments), ("verify", measure_verify),
+                                  ("convert", measure_convert)):
+                if options.only in (None, name):
+                    measure(options, Path(work))
 
 
 if __name__ == "__main__":

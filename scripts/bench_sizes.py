@@ -31,6 +31,8 @@ WHOLE = ["--tp", "1", "--pp", "1", "--dp", "2"]
 STAGES = ["--tp", "2", "--pp", "2", "--dp", "2"]
 PARTS = ["--tp", "8", "--pp", "1", "--dp", "1"]
 EIGHT_RANKS = ["--tp", "2", "--dp", "4"]
+HEAD = ("| | reshard | raw copy | reshard is faster by | processor time of both "
+        "| read, of it from the disk | memory |\n|---|---|---|---|---|---|---|")
 KILLED = {2: 0.5, 5: 0.7}  # rank: after which part of the time that eight processes take
 
 
@@ -80,8 +82,7 @@ def contest(options, title, source, words, work):
 
 
 def compare(options, work):
-    print("| | reshard | raw copy | reshard is faster by | processor time of both "
-          "| read, of it from the disk | memory |\n|---|---|---|---|---|---|---|")
+    print(HEAD)
     for container, sources in make_sources(options, work).items():
         for before, after, words in (("TP2 PP2", "TP1", WHOLE), ("TP8", "TP1", WHOLE),
                                      ("TP1", "TP2 PP2", STAGES), ("TP1", "TP8", PARTS)):

@@ -230,7 +230,7 @@ def test_processes_and_threads_write_the_same_bytes(
 
 
 @pytest.mark.parametrize(("release", "is_in_store"), [
-    ("0.15", False), ("0.16.1", False), ("0.17.0", False), ("2026-04", False),
+    ("0.16", False), ("0.16.1", False), ("0.17.0", False), ("2026-04", False),
     ("0.19", True), ("2026-08", True),
 ])
 def test_a_release_names_the_layout_that_it_loads(
@@ -243,7 +243,9 @@ def test_a_release_names_the_layout_that_it_loads(
 
 @pytest.mark.parametrize(("release", "problem"), [
     ("0.18.2", "has a layout of LayerWise state of its own"),
-    ("0.14", "is not 2026-04, 2026-08 or a release from 0.15 to 0.19"),
+    ("0.15", "does not load args of later Megatrons"),
+    ("0.14", "is not 2026-04, 2026-08 or a release from 0.16 to 0.19"),
+    ("0.16.1.2", "is not 2026-04"), ("0.16.x", "is not 2026-04"),
     ("0.1", "is not 2026-04"), ("1.0", "is not 2026-04"), ("2026", "is not 2026-04"),
 ])
 def test_a_release_whose_layout_is_not_written_is_a_usage_error(
@@ -268,3 +270,40 @@ def test_args_of_classes_that_april_lacks_are_left_out_and_listed(
     succeed("ckpt-convert", source, tmp_path / "kept", "--to", "torch_dist")
     kept = DcpFolder(iteration_folder(tmp_path / "kept")).common["args"]
     assert hasattr(kept, "inference_cuda_graph_scope")
+
+
+# Source, destination, options: of what has no optimizer state.
+WITHOUT_FORM = [
+    (NAMED, "made", "--to torch --model-only --optimizer-sharding layer_wise"),
+    (NAMED, "made", "--to torch_dist --model-only --bucket-size 64"),
+    (NAMED, "made.safetensors", "--to safetensors --optimizer-sharding layer_wise"),
+    (NAMED, "made.safetensors", "--to safetensors --target-megatron 2026-08"),
+    (GOLDEN / "torch_save_zip/zip.pt", "made", "--to torch_dist --optimizer-sharding layer_wise"),
+    (GOLDEN / "torch_save_zip/zip.pt", "made", "--to torch_dist --pad-buckets"),
+]
+
+
+@pytest.mark.parametrize(("source", "made", "options"), WITHOUT_FORM)
+def test_options_that_would_have_no_effect_are_usage_errors(
+    source: Path, made: str, options: str, tmp_path: Path
+) -> None:
+    line = refuse(USAGE, "ckpt-convert", source, tmp_path / made, *options.split())
+    assert "no optimizer state whose form could be chosen" in line
+
+
+def test_adam_that_is_dealt_by_parameters_is_warned_of(tmp_path: Path) -> None:
+    outcome = succeed("ckpt-convert", NAMED, tmp_path / "made", "--to", "torch_dist",
+                      "--optimizer-sharding", "layer_wise")
+    assert "no Megatron run has a LayerWise optimizer for Adam alone" in outcome.stderr
+
+
+def test_one_bucket_switches_off_what_needs_several(tmp_path: Path) -> None:
+    made = in_buckets(NAMED, tmp_path / "made", "--bucket-size", "none")
+    args = DcpFolder(iteration_folder(made)).common["args"]
+    assert not args.overlap_grad_reduce and not args.overlap_param_gather
+
+
+def test_muon_beside_a_distributed_optimizer_sums_its_norm_anew(tmp_path: Path) -> None:
+    report = succeed("ckpt-convert", MUON, tmp_path / "made", "--to", "torch_dist",
+                     "--target-megatron", "2026-08", "--json").json()
+    assert report["continuation"] == {"next_step": "order_of_sums", "reasons": []}

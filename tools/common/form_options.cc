@@ -43,30 +43,40 @@ void add_sharding(CLI::App& app, optim::FormChange& form) {
       ->group(kGroup);
 }
 
+// 0.16 or 0.16.N
+bool is_release(const std::string& text, const std::string& release) {
+  if (text == release) return true;
+  const std::string rest = text.starts_with(release + ".") ? text.substr(release.size() + 1) : "";
+  return !rest.empty() && rest.size() < 4 &&
+         rest.find_first_not_of("0123456789") == std::string::npos;
+}
+
 // Which releases load which layout was tried: docs/compatibility.md.
 std::optional<optim::StoreLayout> layout_of(const std::string& text) {
   if (text == "2026-04") return optim::StoreLayout::April2026;
   if (text == "2026-08") return optim::StoreLayout::August2026;
-  const std::string release = text.substr(0, text.find('.', text.find('.') + 1));
-  if (release == "0.15" || release == "0.16" || release == "0.17") {
-    return optim::StoreLayout::April2026;
-  }
-  if (release == "0.19") return optim::StoreLayout::August2026;
+  if (is_release(text, "0.16") || is_release(text, "0.17")) return optim::StoreLayout::April2026;
+  if (is_release(text, "0.19")) return optim::StoreLayout::August2026;
   return std::nullopt;
+}
+
+std::string refusal_of(const std::string& text) {
+  const std::string what = "'" + ckpt::escaped(text) + "' ";
+  if (is_release(text, "0.18")) {
+    return what +
+           "has a layout of LayerWise state of its own, which is not written; ZeRO-1 state "
+           "it reads as 2026-04";
+  }
+  if (is_release(text, "0.15")) {
+    return what +
+           "does not load args of later Megatrons; it reads the layout 2026-04 of older ones";
+  }
+  return what + "is not 2026-04, 2026-08 or a release from 0.16 to 0.19 (docs/compatibility.md)";
 }
 
 void add_target_megatron(CLI::App& app, optim::FormChange& form) {
   const CLI::Validator is_known(
-      [](std::string& text) {
-        if (layout_of(text)) return std::string();
-        const bool is_between = text == "0.18" || text.starts_with("0.18.");
-        return "'" + ckpt::escaped(text) +
-               (is_between ? "' has a layout of LayerWise state of its own, which is not written; "
-                             "ZeRO-1 state it reads as 2026-04"
-                           : "' is not 2026-04, 2026-08 or a release from 0.15 to 0.19 "
-                             "(docs/compatibility.md)");
-      },
-      "");
+      [](std::string& text) { return layout_of(text) ? std::string() : refusal_of(text); }, "");
   app.add_option_function<std::string>(
          "--target-megatron", [&form](const std::string& text) { form.layout = layout_of(text); },
          "torch_dist: as Megatron of April or August 2026 lays it out, or a release of "

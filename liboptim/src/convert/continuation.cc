@@ -78,7 +78,7 @@ class Judge {
 
   // Over whole parameters, or over ranges of elements.
   bool norm_is_summed_anew() const {
-    return is_zero1(result_.sharding) != is_zero1(source_.sharding) ||
+    return result_.has_distributed != has_distributed(source_) ||
            (!is_zero1(result_.sharding) && result_.sharding != source_.sharding);
   }
 

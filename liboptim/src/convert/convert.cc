@@ -24,6 +24,7 @@
 #include "convert/merged_optimizers.h"
 #include "convert/repaired_source.h"
 #include "convert/unproven.h"
+#include "convert/unused_options.h"
 #include "grid/target_form.h"
 #include "layouts/target/layer_wise_target.h"
 #include "proof/proof_file.h"
@@ -254,9 +255,9 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   list_files_beside(job.source, made.target);
   made.states = count_states(view, made.rows);
   if (!view.chain.empty()) {
-    const bool is_seeded_anew = reseeds_rng(view, made.grid);
-    made.continuation = continuation_of(
-        view, {made.grid, form.sharding, !spec.form.buckets.empty(), is_seeded_anew});
+    made.continuation =
+        continuation_of(view, {made.grid, form.sharding, has_distributed(made.state()),
+                               !spec.form.buckets.empty(), reseeds_rng(view, made.grid)});
     for (const RepairFinding& repair : job.repairs) {
       if (!is_mended(repair)) continue;
       made.continuation->next_step = NextStep::Different;
@@ -279,6 +280,8 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
 ConvertReport convert_named(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
   const bool as_safetensors = options.base.format == ckpt::Format::Safetensors;
+  if (as_safetensors) require_form_of_optimizer(options, "a safetensors file");
+  if (options.model_only) require_form_of_optimizer(options, "a model without its optimizer");
   if (as_safetensors && options.into) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "safetensors cannot be added to a checkpoint root as an iteration");
@@ -339,6 +342,7 @@ ConvertReport convert_plain(Job job, const ConvertOptions& options) {
                 options.model_only ? "--include and --exclude choose keys of plain state dicts"
                                    : "leave out --dp and other sizes");
   }
+  require_form_of_optimizer(options, "a plain state dict");
   const ckpt::Format format = options.base.format.value_or(source.catalog().format);
   const bool as_folder = ckpt::is_safetensors_folder(job.destination);
   const ckpt::TargetSpec spec{format, as_folder, options.base.keys};

@@ -24,6 +24,13 @@ std::string later_class_in(const Value& value) {
     }
     return {};
   }
+  if (value.is(Kind::Dict)) {
+    for (size_t i = 0; i < value.item_count(); ++i) {
+      std::string found = later_class_in(value.item(i).second);
+      if (!found.empty()) return found;
+    }
+    return {};
+  }
   const bool is_built = value.is(Kind::Object) && value.callable().is(Kind::Global);
   if (!is_built) return {};
   const std::string_view name = value.callable().name();
@@ -31,9 +38,7 @@ std::string later_class_in(const Value& value) {
                                                                            : std::string(name);
 }
 
-}  // namespace
-
-void drop_later_args(TrainingState& state) {
+std::vector<std::pair<std::string, std::string>> later_args_of(const TrainingState& state) {
   const Value args = state.args();
   std::vector<std::pair<std::string, std::string>> found;
   for (size_t i = 0; i < args.item_count(); ++i) {
@@ -41,8 +46,16 @@ void drop_later_args(TrainingState& state) {
     const std::string later = name.is(Kind::Str) ? later_class_in(value) : std::string();
     if (!later.empty()) found.emplace_back(name.text(), later);
   }
-  for (const auto& [name, later] : found) {
-    state.common.tree.erase(args.id(), name);
+  return found;
+}
+
+}  // namespace
+
+bool has_later_args(const TrainingState& state) { return !later_args_of(state).empty(); }
+
+void drop_later_args(TrainingState& state) {
+  for (const auto& [name, later] : later_args_of(state)) {
+    state.common.tree.erase(state.args().id(), name);
     state.not_carried.push_back({"args." + name, "Megatron of April 2026 has no class " + later +
                                                      ", and could not load it"});
   }

@@ -6,8 +6,8 @@
 namespace optim {
 
 // Moves the step that all parameters of an optimizer share into its groups, as a
-// DistributedOptimizer files it. `tree`: of the groups. Throws Unsupported for one that is neither
-// a float32 tensor nor in the groups.
+// DistributedOptimizer files it. `tree`: of the groups. Throws Unsupported for a tensor of
+// another type than float32, float64, int32 and int64.
 void put_steps_into_groups(ckpt::ValueTree& tree, ChainedOptimizerState& optimizer);
 
 }  // namespace optim

@@ -33,11 +33,10 @@ const char* const kPossible =
   throw Error(ErrorCode::Unsupported, {}, std::move(problem), std::move(hint));
 }
 
-// The optimizers of the source step elementwise, as Adam does: ranges of elements can be dealt.
-const ParamGroup* first_of_whole_matrices(const std::vector<ParamGroup>& groups) {
-  const auto found = std::ranges::find_if(groups, [](const ParamGroup& group) {
-    return group.updated_by != "adam" && group.updated_by != "sgd";
-  });
+// A DistributedOptimizer keeps Adam's state alone.
+const ParamGroup* first_without_adam(const std::vector<ParamGroup>& groups) {
+  const auto found = std::ranges::find_if(
+      groups, [](const ParamGroup& group) { return group.updated_by != "adam"; });
   return found == groups.end() ? nullptr : &*found;
 }
 
@@ -86,8 +85,7 @@ class Filing {
 
   TrainingState run(const BucketChange& buckets, uint32_t expert_parallel) {
     set_args(buckets);
-    const bool is_of_april = form_.era == StoreLayout::April2026;
-    if (is_of_april && source_.era == StoreLayout::August2026) drop_later_args(state_);
+    if (form_.is_for_april) drop_later_args(state_);
     state_.sharding = form_.sharding;
     state_.era = form_.era;
     if (is_zero1(form_.sharding) || form_.sharding != source_.sharding) {
@@ -141,6 +139,8 @@ class Filing {
     }
     if (buckets.size == BucketChange::Size::AsSource) return;
     put("overlap_grad_reduce", tree().boolean(buckets.size != BucketChange::Size::One));
+    // Which Megatron allows with overlap_grad_reduce alone.
+    if (buckets.size == BucketChange::Size::One) set("overlap_param_gather", false);
     put("ddp_num_buckets", tree().none());
     put("ddp_bucket_size", buckets.size == BucketChange::Size::Given
                                ? tree().integer(static_cast<int64_t>(buckets.element_count))
@@ -235,7 +235,8 @@ class Filing {
 // Where the chain, its groups or args would not be those of the source.
 bool is_filed_so(const TrainingState& source, const TargetForm& form, const BucketChange& buckets,
                  uint32_t expert_parallel) {
-  if (source.chain.empty()) return form.era == source.era;
+  if (form.is_for_april && has_later_args(source)) return false;
+  if (source.chain.empty()) return true;
   const bool has_its_chain =
       !is_zero1(form.sharding) || expert_parallel == source.grid.sizes.expert_parallel;
   return form.sharding == source.sharding && form.era == source.era && buckets.empty() &&
@@ -248,6 +249,10 @@ bool is_filed_so(const TrainingState& source, const TargetForm& form, const Buck
 
 bool is_zero1(OptimizerSharding sharding) {
   return sharding != OptimizerSharding::None && sharding != OptimizerSharding::LayerWise;
+}
+
+bool has_distributed(const TrainingState& state) {
+  return std::ranges::any_of(state.chain, &ChainedOptimizerState::is_distributed);
 }
 
 std::string_view name(OptimizerSharding sharding) {
@@ -269,6 +274,7 @@ TargetForm target_form(const TrainingState& source, Format container, const Form
   // A model alone is filed as in April 2026.
   const bool keeps_era = is_dist && !source.chain.empty();
   form.era = change.layout.value_or(keeps_era ? source.era : StoreLayout::April2026);
+  form.is_for_april = change.layout == StoreLayout::April2026;
   if (source.chain.empty()) return form;
   const bool is_from_zero1 = is_zero1(source.sharding);
   if (is_from_zero1) form.sharding = nearest(source.sharding, container);
@@ -276,23 +282,27 @@ TargetForm target_form(const TrainingState& source, Format container, const Form
   if (has_half) form.is_half_bucketed = !is_from_zero1 && has_bucketed_half(source);
   if (change.sharding) {
     const auto groups = groups_as_they_are(source);
-    const ParamGroup* const whole = first_of_whole_matrices(groups);
-    if (whole != nullptr && has_half && has_form(container, *change.sharding) &&
+    const ParamGroup* const other = first_without_adam(groups);
+    if (other != nullptr && has_half && has_form(container, *change.sharding) &&
         *change.sharding != OptimizerSharding::LayerWise) {
       form.is_half_bucketed = *change.sharding == OptimizerSharding::DpReshardable;
     } else {
       form.sharding = *change.sharding;
       if (form.sharding != OptimizerSharding::LayerWise) form.is_half_bucketed = false;
       require_form(form);
-      if (whole != nullptr && is_zero1(form.sharding)) {
-        refuse("the state of " + whole->updated_by + " cannot be written as " +
+      if (other != nullptr && is_zero1(form.sharding)) {
+        refuse("the state of " + other->updated_by + " cannot be written as " +
                    std::string(name(form.sharding)) +
-                   ": a DistributedOptimizer cuts parameters into ranges of elements",
+                   ": a DistributedOptimizer keeps Adam's state, by ranges of elements",
                "--optimizer-sharding layer_wise; with --target-megatron 2026-08 the option is "
                "about the AdamW beside it");
       }
     }
   }
+  // No other Megatron reads LayerWise rank files, or LayerWise state in that layout.
+  const bool leaves_august =
+      source.era == StoreLayout::August2026 && form.era == StoreLayout::April2026;
+  if (leaves_august && form.sharding == OptimizerSharding::LayerWise) form.is_for_april = true;
   // Rank files of both eras are one form.
   if (form.sharding == OptimizerSharding::FlatFile) form.era = StoreLayout::April2026;
   return form;

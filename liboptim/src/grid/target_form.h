@@ -15,10 +15,13 @@ struct TargetForm {
   StoreLayout era = StoreLayout::April2026;
   // Of LayerWise of August 2026: the DistributedOptimizer's half is dp_reshardable.
   bool is_half_bucketed = false;
+  bool is_for_april = false;  // args must not hold what Megatron of April 2026 cannot load
 };
 
 // Of a DistributedOptimizer.
 bool is_zero1(OptimizerSharding sharding);
+// Whether one of its optimizers is: all of them, or the half beside Muon.
+bool has_distributed(const TrainingState& state);
 // As Megatron and our options spell it: "dp_reshardable".
 std::string_view name(OptimizerSharding sharding);
 

@@ -1,4 +1,6 @@
 // A target of a training state: which row of the table writes it, in which grid.
+#include <algorithm>
+
 #include <ckpt/error.h>
 #include <optim/megatron_folders.h>
 
@@ -32,6 +34,27 @@ void make_root(ckpt::Target& target, const std::string& folder_name) {
                   ? "Megatron of August 2026 writes no `torch` checkpoints of LayerWise optimizers"
                   : "the layout of August 2026 of optimizers that are not sharded is not known",
               "leave out --target-megatron, or write torch_dist");
+}
+
+// What is written as asked, though not every Megatron runs with it.
+void warn_of_form(const TrainingState& original, TargetJob& job) {
+  const bool is_dealt_anew =
+      job.is_layer_wise() && original.sharding != OptimizerSharding::LayerWise;
+  if (is_dealt_anew && !job.source.chain.empty()) {
+    job.target.warnings.push_back(
+        "no Megatron run has a LayerWise optimizer for Adam alone: torch_dist at EP 1 loads into a "
+        "run without --use-distributed-optimizer");
+  }
+  const auto is_expert_of_half = [&](const ParamGroup& group) {
+    return group.is_expert_parallel && job.source.chain[group.optimizer_index].is_distributed;
+  };
+  const bool has_experts = job.is_layer_wise() && job.is_of_august() &&
+                           std::ranges::any_of(job.groups.groups, is_expert_of_half);
+  if (!has_experts) return;
+  job.target.warnings.push_back(
+      "Megatron of August 2026 refuses experts beside Muon at EP above 1, unless it is started "
+      "with "
+      "--no-use-layer-wise-param-layout and a checkpoint of --target-megatron 2026-04");
 }
 
 }  // namespace
@@ -73,6 +96,7 @@ ckpt::Target make_layer_wise_target(const TrainingState& original,
   job.target.format = spec.format;
   job.target.not_carried = source.not_carried;
   note_what_changes(job);
+  warn_of_form(original, job);
   row->write(job);
   if (spec.as_root) make_root(job.target, source.folder_name);
   return std::move(job.target);

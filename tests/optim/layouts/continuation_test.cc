@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(other_buckets_and_other_owners_sum_in_another_order) {
   Source source("adam", false);
   source.result().has_other_buckets = true;
   BOOST_TEST((source.continuation().next_step == NextStep::OrderOfSums));
-  source.result() = {source.result().grid, optim::OptimizerSharding::FlatFile};
+  source.result() = {source.result().grid, optim::OptimizerSharding::FlatFile, true};
   BOOST_TEST((source.continuation().next_step == NextStep::OrderOfSums));
 }
 

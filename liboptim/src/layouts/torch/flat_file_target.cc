@@ -93,11 +93,24 @@ class Writer {
     const NodeId state = tree.dict();
     const uint64_t elements = buffer.layout.unpadded_count();
     for (const FlatState& one : states_in(job_.source, buffer)) {
+      require_gathered(one);
       tree.put(state, one.name,
                archive.add_tensor(one.dtype, {elements}, segments_of_buffer(rank, buffer, one)));
     }
     tree.put(state, "numel_unpadded", tree.integer(static_cast<int64_t>(elements)));
     return state;
+  }
+
+  // Megatron gathers these three as float32, and reads no other.
+  static void require_gathered(const FlatState& state) {
+    const bool is_known =
+        state.name == "param" || state.name == "exp_avg" || state.name == "exp_avg_sq";
+    if (is_known && state.dtype == ckpt::DType::Float32) return;
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = state.name},
+                      "is " + std::string(ckpt::name(state.dtype)) +
+                          "; distrib_optim.pt holds param, exp_avg and exp_avg_sq as float32, and "
+                          "no other state",
+                      "--to torch_dist --optimizer-sharding dp_reshardable holds any");
   }
 
   std::vector<ckpt::Segment> segments_of_buffer(const WorldRank& rank, const FlatBuffer& buffer,

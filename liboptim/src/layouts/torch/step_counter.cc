@@ -59,6 +59,10 @@ void StepCounter::finish(CommonBuilder& common, TrainingState& view) const {
     const bool in_group = std::ranges::any_of(optimizer.groups, [&](ckpt::NodeId group) {
       return common.tree().value(group).find("step").has_value();
     });
+    if (in_group && counts_per_param(optimizer.step_layout)) {
+      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "step"},
+                        "is in a group and in the states of parameters; expected in one of them");
+    }
     if (in_group) optimizer.step_layout = StepLayout::PerGroup;
   }
 }

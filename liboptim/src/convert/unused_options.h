@@ -1,0 +1,11 @@
+#pragma once
+
+#include <optim/convert.h>
+
+namespace optim {
+
+// Throws InvalidArgument for options about the form of optimizer state, where `what` is written,
+// which has none.
+void require_form_of_optimizer(const ConvertOptions& options, const char* what);
+
+}  // namespace optim
