@@ -1,5 +1,5 @@
-"""What flat buffers of a DistributedOptimizer (dp_reshardable) cost: 10^6 segments named and
-planned, 2 GB verified beside a LayerWise checkpoint of as many bytes, 2 GB taken to another form.
+"""What flat buffers of a DistributedOptimizer (dp_reshardable) cost: 10^6 segments named,
+2 GB verified beside a LayerWise checkpoint of as many bytes, 2 GB taken to another form.
 
 usage: bench_flat_buffers.py [--work DIR] [--programs DIR] [--repeat N] [--segments N] [--size SIZE]
                              [--only segments|verify|convert]
@@ -160,10 +160,7 @@ def measure_segments(options, work):
     inspect = options.programs / "ckpt-inspect"
     contestants = [Contestant("summary", [inspect, root, "--json"]),
                    Contestant("ls", [inspect, "ls", root, "--json"]),
-                   Contestant("groups", [inspect, "groups", root, "--json"]),
-                   Contestant("plan", [options.programs / "ckpt-convert", root, work / "planned",
-                                       "--to", "torch_dist", "--dp", "4", "--optimizer-sharding",
-                                       "fully_reshardable", "--dry-run", "--json"])]
+                   Contestant("groups", [inspect, "groups", root, "--json"])]
     print("\ncommand | median | minimum | peak memory\n--- | --- | --- | ---")
     for contestant in contestants:
         print(f"{contestant.name} | {cells([run(contestant) for _ in range(options.repeat)])}",
