@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "args/run_grid.h"
 #include "grid/layer_wise_view.h"
 #include "grid/target_form.h"
 
@@ -29,10 +30,6 @@ class Judge {
   }
 
  private:
-  bool is_set(std::string_view name) const {
-    const auto value = args_.find(name);
-    return value && value->is(Kind::Bool) && value->as_bool();
-  }
   bool is_above_0(std::string_view name) const {
     const auto value = args_.find(name);
     if (!value) return false;
@@ -67,10 +64,10 @@ class Judge {
     if (mode && mode->is(Kind::Str) && mode->text() == "blockwise") {
       found_.reasons.push_back(
           "muon_tp_mode is blockwise: each tensor-parallel rank orthogonalises what it has");
-    } else if (is_set("swiglu")) {
+    } else if (is_true(args_, "swiglu")) {
       found_.reasons.push_back(
           "Muon takes the rows of gated matrices in the order of the tensor-parallel ranks");
-    } else if (is_set("multi_latent_attention")) {
+    } else if (is_true(args_, "multi_latent_attention")) {
       found_.reasons.push_back(
           "Muon takes the down-projections of all tensor-parallel ranks for one matrix");
     }

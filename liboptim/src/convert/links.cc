@@ -29,8 +29,7 @@ void require_linkable(const ckpt::Checkpoint& source, const TrainingState& view,
                 "leave out --link, so that files are copied");
   }
   const TargetForm form = target_form(view, spec.format, spec.form);
-  const bool is_bucketed = std::ranges::any_of(view.chain, &ChainedOptimizerState::is_bucketed) ||
-                           form.is_half_bucketed ||
+  const bool is_bucketed = has_bucketed(view) || form.is_half_bucketed ||
                            form.sharding == OptimizerSharding::DpReshardable;
   if (is_bucketed || form.sharding != view.sharding || form.era != view.era) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},

@@ -44,6 +44,14 @@ class FlatBuffers {
   const Placement& placement() const { return placement_; }
   // Whether an optimizer of the chain has the parameters of expert parallel ranks.
   bool has_experts(uint32_t optimizer) const;
+  // Of the ranks that share its buffers with this one: which it is; 0 writes them where one does.
+  uint32_t number_among_sharing(uint32_t optimizer, const RankCoordinates& rank) const {
+    return has_experts(optimizer) ? rank.edp : rank.dp_cp;
+  }
+  // dp_group_idx: the number of the model's copy that these ranks share.
+  uint32_t copy_number(uint32_t optimizer, const RankCoordinates& rank) const {
+    return has_experts(optimizer) ? rank.expert_copy : rank.model_copy;
+  }
   std::string_view rule_of(uint32_t optimizer) const;  // "adam": what updates its parameters
   // In the order of Megatron's gbuf_idx: of each model chunk that has parameters of the optimizer.
   // Throws Unsupported for weights of several types, which have a buffer each.

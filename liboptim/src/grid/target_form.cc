@@ -68,10 +68,6 @@ void require_form(const TargetForm& form) {
          std::string(name(form.sharding)));
 }
 
-bool has_bucketed_half(const TrainingState& source) {
-  return std::ranges::any_of(source.chain, &ChainedOptimizerState::is_bucketed);
-}
-
 // Whether an optimizer of August 2026 is a DistributedOptimizer beside LayerWise ones: one whose
 // groups name the algorithm, which Muon's do not.
 bool is_other_half(const TrainingState& state, const ChainedOptimizerState& optimizer) {
@@ -241,7 +237,7 @@ bool is_filed_so(const TrainingState& source, const TargetForm& form, const Buck
       !is_zero1(form.sharding) || expert_parallel == source.grid.sizes.expert_parallel;
   return form.sharding == source.sharding && form.era == source.era && buckets.empty() &&
          form.is_half_bucketed ==
-             (form.sharding == OptimizerSharding::LayerWise && has_bucketed_half(source)) &&
+             (form.sharding == OptimizerSharding::LayerWise && has_bucketed(source)) &&
          has_its_chain;
 }
 
@@ -253,6 +249,10 @@ bool is_zero1(OptimizerSharding sharding) {
 
 bool has_distributed(const TrainingState& state) {
   return std::ranges::any_of(state.chain, &ChainedOptimizerState::is_distributed);
+}
+
+bool has_bucketed(const TrainingState& state) {
+  return std::ranges::any_of(state.chain, &ChainedOptimizerState::is_bucketed);
 }
 
 std::string_view name(OptimizerSharding sharding) {
@@ -279,7 +279,7 @@ TargetForm target_form(const TrainingState& source, Format container, const Form
   const bool is_from_zero1 = is_zero1(source.sharding);
   if (is_from_zero1) form.sharding = nearest(source.sharding, container);
   const bool has_half = form.era == StoreLayout::August2026 && is_dist;
-  if (has_half) form.is_half_bucketed = !is_from_zero1 && has_bucketed_half(source);
+  if (has_half) form.is_half_bucketed = !is_from_zero1 && has_bucketed(source);
   if (change.sharding) {
     const auto groups = groups_as_they_are(source);
     const ParamGroup* const other = first_without_adam(groups);

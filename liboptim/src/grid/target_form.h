@@ -22,6 +22,8 @@ struct TargetForm {
 bool is_zero1(OptimizerSharding sharding);
 // Whether one of its optimizers is: all of them, or the half beside Muon.
 bool has_distributed(const TrainingState& state);
+// Whether the state of one of them lies in flat buckets.
+bool has_bucketed(const TrainingState& state);
 // As Megatron and our options spell it: "dp_reshardable".
 std::string_view name(OptimizerSharding sharding);
 

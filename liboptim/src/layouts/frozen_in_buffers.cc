@@ -42,7 +42,7 @@ class Search {
     chain_ = groups_.empty() ? 0 : groups_.back().optimizer_index + 1;
     for (const WorldRank& rank : ranks_of(view_.grid)) {
       for (uint32_t optimizer = 0; optimizer < chain_; ++optimizer) {
-        const bool is_first = (buffers_.has_experts(optimizer) ? rank.at.edp : rank.at.dp_cp) == 0;
+        const bool is_first = buffers_.number_among_sharing(optimizer, rank.at) == 0;
         if (is_first) look_into(rank, optimizer);
       }
     }
@@ -137,7 +137,7 @@ class Search {
 
   std::optional<FlatTensor> in_buckets(const Place& place, uint32_t bucket) const {
     const RankCoordinates& at = place.rank.at;
-    const uint32_t number = buffers_.has_experts(place.optimizer) ? at.expert_copy : at.model_copy;
+    const uint32_t number = buffers_.copy_number(place.optimizer, at);
     const auto copy = buckets_->copies().find({place.optimizer, number});
     if (copy == buckets_->copies().end()) return std::nullopt;
     const auto found = copy->second.buckets.find({static_cast<uint32_t>(place.buffer), bucket});

@@ -59,8 +59,15 @@ void warn_of_form(const TrainingState& original, TargetJob& job) {
 
 }  // namespace
 
-ckpt::Target make_layer_wise_target(const TrainingState& original,
-                                    const LayerWiseTargetSpec& spec) {
+ckpt::Target make_layer_wise_target(const TrainingState& source, const LayerWiseTargetSpec& spec) {
+  const TargetForm form = target_form(source, spec.format, spec.form);
+  const RunGrid grid = target_grid(source, spec.sizes);
+  const auto filed = filed_as(source, form, spec.form.buckets, grid.sizes.expert_parallel);
+  return make_filed_target({source, filed ? *filed : source, form}, spec);
+}
+
+ckpt::Target make_filed_target(const FiledSource& filed, const LayerWiseTargetSpec& spec) {
+  const auto& [original, source, form] = filed;
   if (has_remainders(original)) {
     throw Error(ErrorCode::Unsupported, {},
                 "masters that are stored as 16-bit remainders are read, but not written",
@@ -72,13 +79,9 @@ ckpt::Target make_layer_wise_target(const TrainingState& original,
                 "`torch` checkpoints know only ping-pong ownership: Megatron replays its own deal",
                 "leave out --ownership, or write torch_dist");
   }
-  const TargetForm form = target_form(original, spec.format, spec.form);
   const LayoutRow* const row = layout_to_write(spec.format, form.era, form.sharding);
   if (row == nullptr) refuse_row(form.sharding);
-  const RunGrid grid = target_grid(original, spec.sizes);
-  const auto filed = filed_as(original, form, spec.form.buckets, grid.sizes.expert_parallel);
-  const TrainingState& source = filed ? *filed : original;
-  TargetJob job{source, spec, form, grid};
+  TargetJob job{source, spec, form, target_grid(original, spec.sizes)};
   const bool has_experts_apart =
       source.facts.expert_count > 0 && job.grid.sizes.expert_parallel > 1 && !source.chain.empty();
   if (form.sharding == OptimizerSharding::None && has_experts_apart) {

@@ -14,6 +14,7 @@
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/rank_files.h"
+#include "grid/target_form.h"
 #include "layouts/group_search.h"
 #include "model/state_names.h"
 #include "report/flat_groups.h"
@@ -87,9 +88,7 @@ class NamedGroups {
 
   // Whether ranks own ranges of elements of what an optimizer of the chain has.
   bool is_flat(uint32_t optimizer) const {
-    const bool is_dealt = view_->sharding == OptimizerSharding::LayerWise ||
-                          view_->sharding == OptimizerSharding::None;
-    return !is_dealt || view_->chain[optimizer].is_distributed;
+    return is_zero1(view_->sharding) || view_->chain[optimizer].is_distributed;
   }
 
   // Whoever wrote them.

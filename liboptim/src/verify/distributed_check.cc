@@ -8,6 +8,7 @@
 
 #include "args/common_state.h"
 #include "grid/stated_groups.h"
+#include "grid/target_form.h"
 #include "repair/group_order.h"
 #include "verify/step_number.h"
 
@@ -149,9 +150,7 @@ void check_group_order(const TrainingState& view, VerifyReport& report) {
 
 }  // namespace
 
-bool is_in_flat_buffers(const TrainingState& view) {
-  return view.sharding != OptimizerSharding::None && view.sharding != OptimizerSharding::LayerWise;
-}
+bool is_in_flat_buffers(const TrainingState& view) { return is_zero1(view.sharding); }
 
 std::optional<double> step_of(const TrainingState& view, uint32_t optimizer) {
   const ChainedOptimizerState& of = view.chain.at(optimizer);

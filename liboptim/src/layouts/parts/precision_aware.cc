@@ -45,7 +45,7 @@ struct Sample {
   uint64_t elements = 0, remainders = 0;
 };
 
-// Integers of 16 bits that are no masters: these would round to their weights.
+// Counts 16-bit integers that do not round to their weights, as masters would.
 void look_at(const TrainedParam& param, const ckpt::Checkpoint& source, Sample& sample) {
   const auto count =
       static_cast<size_t>(std::min(kSampledElementsMax, ckpt::element_count(param.weight->shape)));

@@ -5,6 +5,7 @@
 
 #include <ckpt/error.h>
 
+#include "args/run_grid.h"
 #include "grid/layer_wise_view.h"
 
 namespace optim {
@@ -16,11 +17,6 @@ using ckpt::NodeId;
 [[noreturn]] void refuse(const std::string& key, std::string problem) {
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = key}, std::move(problem),
                     "--optimizer-sharding fully_reshardable, or --to safetensors");
-}
-
-bool is_set(const TrainingState& source, std::string_view arg) {
-  const auto value = source.args().find(arg);
-  return value && value->is(ckpt::Kind::Bool) && value->as_bool();
 }
 
 const TrainedParam& param_of(const TrainingState& source, const HeldEntry& held) {
@@ -54,8 +50,8 @@ DType TargetBuffers::weights_of(const FlatBuffer& buffer) const {
 
 // Source: grad_dtype of megatron/core/distributed/distributed_data_parallel.py.
 DType TargetBuffers::gradients_of(const FlatBuffer& buffer) const {
-  return is_set(job_.source, "accumulate_allreduce_grads_in_fp32") ? DType::Float32
-                                                                   : weights_of(buffer);
+  return is_true(job_.source.args(), "accumulate_allreduce_grads_in_fp32") ? DType::Float32
+                                                                           : weights_of(buffer);
 }
 
 NodeId TargetBuffers::add_types(ckpt::ValueTree& tree, const FlatBuffer& buffer) const {

@@ -48,6 +48,15 @@ struct TargetJob {
   }
 };
 
+// A source, and the same as its target's form files it.
+struct FiledSource {
+  const TrainingState& original;
+  const TrainingState& filed;
+  const TargetForm& form;
+};
+// What make_layer_wise_target() makes, of a source that is filed already.
+ckpt::Target make_filed_target(const FiledSource& source, const LayerWiseTargetSpec& spec);
+
 // Whether the source has random states, but not for the ranks of a grid: these have other places in
 // the model, or each data-parallel rank has its own (data_parallel_random_init).
 bool reseeds_rng(const TrainingState& source, const RunGrid& grid);

@@ -24,9 +24,8 @@ void FlatBucketChunks::run(const std::function<void(const BucketedCopy& copy)>& 
   for (const WorldRank& rank : job_.ranks) {
     for (uint32_t optimizer = 0; optimizer < job_.source.chain.size(); ++optimizer) {
       if (!job_.source.chain[optimizer].is_bucketed) continue;
-      const bool has_experts = target_.buffers().has_experts(optimizer);
-      if ((has_experts ? rank.at.edp : rank.at.dp_cp) != 0) continue;
-      const uint32_t number = has_experts ? rank.at.expert_copy : rank.at.model_copy;
+      if (target_.buffers().number_among_sharing(optimizer, rank.at) != 0) continue;
+      const uint32_t number = target_.buffers().copy_number(optimizer, rank.at);
       const BucketedCopy copy{
           optimizer,
           (is_chained ? "chained_" + std::to_string(optimizer) + "." : std::string()) +

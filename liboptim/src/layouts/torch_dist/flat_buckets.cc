@@ -13,10 +13,10 @@
 #include "layouts/parts/gathered_buffers.h"
 #include "layouts/parts/rank_groups.h"
 #include "layouts/parts/rank_items.h"
-#include "state/object_tensors.h"
 #include "layouts/torch_dist/store_errors.h"
 #include "layouts/torch_dist/store_objects.h"
 #include "state/args_of_state.h"
+#include "state/object_tensors.h"
 #include "state/value_compare.h"
 
 namespace optim {
@@ -90,9 +90,8 @@ class Reader {
     if (optimizer >= into_.view.chain.size()) return;  // an error of its own
     into_.view.chain[optimizer].is_distributed = true;
     into_.view.chain[optimizer].is_bucketed = true;
-    const bool has_experts = buffers_.has_experts(optimizer);
-    if ((has_experts ? rank.at.edp : rank.at.dp_cp) != 0) return;
-    const uint32_t number = has_experts ? rank.at.expert_copy : rank.at.model_copy;
+    if (buffers_.number_among_sharing(optimizer, rank.at) != 0) return;
+    const uint32_t number = buffers_.copy_number(optimizer, rank.at);
     const auto found = copies_.find({optimizer, number});
     if (found == copies_.end()) {
       corrupt(copies_.lower_bound({optimizer, 0})->second.prefix,

@@ -9,6 +9,7 @@
 #include <ckpt/torch_dist_target.h>
 
 #include "args/common_state.h"
+#include "args/run_grid.h"
 #include "layouts/target/layer_wise_target.h"
 #include "layouts/target/tensor_attributes.h"
 #include "layouts/torch_dist/flat_bucket_chunks.h"
@@ -38,7 +39,7 @@ class DistWriter {
         placement_(*job.placement),
         rules_(key_rules(job.source)),
         writers_(job.ranks),
-        is_bucketed_(std::ranges::any_of(source_.chain, &ChainedOptimizerState::is_bucketed)) {
+        is_bucketed_(has_bucketed(source_)) {
     spec_.rank_count = static_cast<uint32_t>(job.ranks.size());
   }
 
@@ -226,19 +227,15 @@ class DistWriter {
     return std::nullopt;
   }
 
-  bool is_set(std::string_view arg) const {
-    const auto value = source_.args().find(arg);
-    return value && value->is(ckpt::Kind::Bool) && value->as_bool();
-  }
-
   NodeId content_metadata(ValueTree& tree) const {
     const NodeId content = tree.dict();
     if (is_zero1(job_.form.sharding) || job_.is_of_august()) {
       const std::string_view type = sharding_type(is_bucketed_);
       tree.put(content, "distrib_optim_sharding_type", tree.str(type));
       if (!is_bucketed_) {
-        tree.put(content, "distrib_optim_fully_reshardable_mem_efficient",
-                 tree.boolean(is_set("distrib_optim_fully_reshardable_mem_efficient")));
+        tree.put(
+            content, "distrib_optim_fully_reshardable_mem_efficient",
+            tree.boolean(is_true(source_.args(), "distrib_optim_fully_reshardable_mem_efficient")));
       }
     }
     tree.put(content, "singleton_local_shards", tree.boolean(source_.facts.singleton_local_shards));

@@ -187,9 +187,7 @@ class ChunkWriter {
 
   // Beside flat buckets, which no parameter's name tells apart, all optimizers are numbered.
   std::string prefix_of(uint32_t optimizer) const {
-    const bool has_buckets =
-        std::ranges::any_of(source_.chain, &ChainedOptimizerState::is_bucketed);
-    if (!has_buckets || source_.chain.size() == 1) return {};
+    if (!has_bucketed(source_) || source_.chain.size() == 1) return {};
     return "chained_" + std::to_string(optimizer) + ".";
   }
 
