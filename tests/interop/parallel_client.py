@@ -1,13 +1,14 @@
-"""Megatron-Core's own model and layer-wise optimizer at parallel sizes: a client of checkpoints.
+"""Megatron-Core's own model and optimizer at parallel sizes: a client of checkpoints.
 
     parallel_client.py JOBS.json RESULTS.json
 
 JOBS is a list of {"name", "folder", "set", "sizes"}: the checkpoint root `folder` is loaded at
 `sizes` (tp, pp, vpp, cp, dp, ep, etp) into a model as `set` describes it, one Gloo process a rank.
 `torch_dist` goes through dist_checkpointing.load with strict="raise_all", random-number states too;
-`torch` through load_state_dict and load_state_dict_from_file. RESULTS maps each name to what
-differs from the set's expected/state.safetensors. Devices and TransformerEngine are replaced, for
-no forward pass is run; splits, names, groups and owners are Megatron's.
+`torch` through load_state_dict and load_state_dict_from_file, or load_parameter_state. The
+optimizer is layer-wise or, where the set's command line says so, distributed. RESULTS maps each
+name to what differs from the set's expected/state.safetensors. Devices and TransformerEngine are
+replaced, for no forward pass is run; splits, names, groups, buffers and owners are Megatron's.
 """
 
 from __future__ import annotations
@@ -32,9 +33,17 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from megatron.core import dist_checkpointing, parallel_state  # noqa: E402
 from megatron.core.dist_checkpointing.mapping import ShardedObject  # noqa: E402
+from megatron.core.distributed import (  # noqa: E402
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+)
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec  # noqa: E402
 from megatron.core.models.gpt.gpt_model import GPTModel  # noqa: E402
-from megatron.core.optimizer import _get_param_groups, get_standard_config_overrides  # noqa: E402
+from megatron.core.optimizer import (  # noqa: E402
+    _get_param_groups,
+    get_megatron_optimizer,
+    get_standard_config_overrides,
+)
 from megatron.core.optimizer.layer_wise_optimizer import (  # noqa: E402
     LayerWiseDistributedOptimizer,
 )
@@ -49,6 +58,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig  # no
 
 from golden.optimizer import FusedAdam, Muon, make_state  # noqa: E402
 from golden.run.launch import in_ranks  # noqa: E402
+from golden.run.megatron_on_cpu import fit_optimizers  # noqa: E402
 from golden.run.live_state import LiveState, differences, gathered  # noqa: E402
 
 SIZES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp")
@@ -60,11 +70,11 @@ def options_of(argv: list[str]) -> argparse.Namespace:
     for name in ("num-layers", "hidden-size", "num-attention-heads", "ffn-hidden-size",
                  "vocab-size", "make-vocab-size-divisible-by", "num-query-groups", "num-experts",
                  "moe-ffn-hidden-size", "moe-shared-expert-intermediate-size", "moe-router-topk",
-                 "max-position-embeddings"):
+                 "max-position-embeddings", "ddp-bucket-size"):
         parser.add_argument(f"--{name}", type=int)
     for name in ("swiglu", "disable-bias-linear", "untie-embeddings-and-output-weights",
                  "qk-layernorm", "moe-grouped-gemm", "moe-router-enable-expert-bias",
-                 "moe-shared-expert-gate"):
+                 "moe-shared-expert-gate", "use-distributed-optimizer"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--normalization", default="LayerNorm")
     parser.add_argument("--position-embedding-type", default="learned_absolute")
@@ -117,7 +127,21 @@ def chunk_of(options, config, stage: int) -> GPTModel:
     ).bfloat16()
 
 
-def optimizer_of(model: list[GPTModel]) -> LayerWiseDistributedOptimizer:
+def in_flat_buffers(model: list[GPTModel], options: argparse.Namespace) -> list:
+    config = DistributedDataParallelConfig(
+        use_distributed_optimizer=True, bucket_size=options.ddp_bucket_size,
+        overlap_grad_reduce=options.ddp_bucket_size is not None, grad_reduce_in_fp32=True)
+    return [DistributedDataParallel(chunk.config, config, chunk, disable_bucketing=i > 0)
+            for i, chunk in enumerate(model)]
+
+
+def distributed_optimizer_of(model: list[DistributedDataParallel]):
+    return get_megatron_optimizer(
+        OptimizerConfig(optimizer="adam", lr=0.01, min_lr=0.001, weight_decay=0.1, bf16=True,
+                        adam_beta2=0.95, use_distributed_optimizer=True), model)
+
+
+def layer_wise_optimizer_of(model: list[GPTModel]) -> LayerWiseDistributedOptimizer:
     """Muon for matrices, Adam for the rest, in the groups that Megatron makes, with zero state."""
     config = OptimizerConfig(optimizer="adam", lr=0.01, min_lr=0.001, weight_decay=0.1, bf16=True)
     rest = ParamPredicate(
@@ -171,8 +195,12 @@ def load_torch(folder: Path, model, optimizer) -> None:
     state = torch.load(own / "model_optim_rng.pt", weights_only=False)
     for key, chunk in keyed(model).items():
         chunk.load_state_dict(state[key], strict=True)
-    rank = parallel_state.get_data_parallel_rank()
-    optimizer.load_state_dict_from_file(str(own / f"layer_wise_optimizer_{rank}.pt"))
+    if isinstance(optimizer, LayerWiseDistributedOptimizer):
+        rank = parallel_state.get_data_parallel_rank()
+        optimizer.load_state_dict_from_file(str(own / f"layer_wise_optimizer_{rank}.pt"))
+    else:
+        optimizer.load_state_dict(state["optimizer"])
+        optimizer.load_parameter_state(str(own / "distrib_optim.pt"))
     assert state["rng_state"]
 
 
@@ -194,7 +222,11 @@ def check(job: dict, results: Path, _rank: int) -> None:
     options = options_of(json.loads((described / "expected/run.json").read_text())["argv"])
     config = config_of(options, sizes)
     model = [chunk_of(options, config, stage) for stage in range(sizes["vpp"])]
-    optimizer = optimizer_of(model)
+    if options.use_distributed_optimizer:
+        fit_optimizers()
+        optimizer = distributed_optimizer_of(in_flat_buffers(model, options))
+    else:
+        optimizer = layer_wise_optimizer_of(model)
     root = Path(job["folder"])
     iteration = int((root / "latest_checkpointed_iteration.txt").read_text())
     folder = root / f"iter_{iteration:07d}"

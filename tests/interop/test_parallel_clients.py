@@ -1,6 +1,6 @@
 """Megatron-Core 0.16.1 at tensor, pipeline and expert parallel sizes loads what reshard writes.
 
-Its own model, splits, groups and layer-wise optimizer are used, in a Gloo process a rank; devices
+Its own model, splits, groups and optimizers are used, in a Gloo process a rank; devices
 and TransformerEngine are replaced. The state must equal that of the recorded run, bit for bit.
 """
 
@@ -20,7 +20,10 @@ RUNS = GOLDEN / "runs"
 DENSE = "te_dense_torch_pp2vpp2"
 EXPERTS_TORCH = "te_grouped_fp8_torch_ep2tp2dp2"
 EXPERTS_DIST = "te_grouped_fp8_torch_dist_ep2tp2dp2"
-RECORDED = (DENSE, EXPERTS_TORCH, EXPERTS_DIST)
+# Of a DistributedOptimizer of one instance and of two.
+FLAT_FILE, FLAT_FILE_TWICE = "instances_moe_torch_1", "instances_moe_torch_2"
+BUCKETS, BUCKETS_TWICE = "instances_moe_torch_dist_1", "instances_moe_torch_dist_2"
+RECORDED = (DENSE, EXPERTS_TORCH, EXPERTS_DIST, FLAT_FILE, BUCKETS)
 OTHER_SIZES = "loaded at other sizes without a reshard"
 
 
@@ -28,14 +31,21 @@ OTHER_SIZES = "loaded at other sizes without a reshard"
 class Reshard:
     source: str
     sizes: tuple[tuple[str, int], ...]
+    form: str = ""  # of the state of a DistributedOptimizer; "": as it is
 
     @property
     def name(self) -> str:
-        return self.source + "_to_" + "".join(f"{size}{number}" for size, number in self.sizes)
+        sizes = "".join(f"{size}{number}" for size, number in self.sizes)
+        return f"{self.source}_to_{self.form}{sizes}"
 
     def make(self, products) -> Path:
         options = [word for size, number in self.sizes for word in (f"--{size}", number)]
-        return products.make("reshard", RUNS / self.source / "ckpt", *options)
+        source = RUNS / self.source / "ckpt"
+        if not self.form:
+            return products.make("reshard", source, *options)
+        container = "torch" if self.form == "flat_file" else "torch_dist"
+        options += ["--to", container, "--optimizer-sharding", self.form]
+        return products.make("ckpt-convert", source, *options)
 
 
 RESHARDS = (
@@ -49,6 +59,14 @@ RESHARDS = (
     Reshard(EXPERTS_DIST, (("tp", 1), ("ep", 4), ("dp", 4))),
     Reshard(EXPERTS_DIST, (("tp", 1), ("ep", 1), ("dp", 1))),
     Reshard(EXPERTS_DIST, (("tp", 2), ("pp", 2), ("ep", 2), ("etp", 1), ("dp", 1))),
+    *(Reshard(source, (("ep", 2), ("dp", 4)), form)
+      for source in (FLAT_FILE_TWICE, BUCKETS_TWICE)
+      for form in ("flat_file", "dp_reshardable", "fully_reshardable")),
+    Reshard(BUCKETS, (("tp", 2), ("ep", 1), ("etp", 2), ("dp", 2)), "dp_reshardable"),
+    Reshard(BUCKETS, (("pp", 2), ("ep", 1), ("dp", 3)), "flat_file"),
+    Reshard(FLAT_FILE, (("tp", 2), ("pp", 2), ("ep", 1), ("etp", 2), ("dp", 1)),
+            "dp_reshardable"),
+    Reshard(FLAT_FILE, (("tp", 1), ("ep", 4), ("dp", 4)), "fully_reshardable"),
 )
 
 

@@ -146,7 +146,10 @@ class Pair:
     def back(self) -> list[str] | None:
         """Options for the way back; None: to a form that nothing writes."""
         form = self.source.form
-        return form and [*form.options, *self.source.sizes.options]
+        # Rank files do not say which of the two wrote them.
+        is_of_august = self.form == FLAT and self.source.family.name.startswith("August 2026")
+        era = ["--target-megatron", "2026-08"] if is_of_august else []
+        return form and [*form.options, *self.source.sizes.options, *era]
 
 
 def sources_of(family: Family) -> list[Source]:

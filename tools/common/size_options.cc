@@ -87,7 +87,11 @@ std::string grid_text(const optim::RunGrid& grid, bool has_experts) {
     text += "experts: " + part("ETP", sizes.expert_tensor_parallel) +
             part("EP", sizes.expert_parallel) + part("DP", sizes.expt_dp());
   }
-  return text + "(" + std::to_string(sizes.world()) + (sizes.world() == 1 ? " rank)" : " ranks)");
+  text += "(" + std::to_string(sizes.world()) + (sizes.world() == 1 ? " rank" : " ranks");
+  if (grid.optimizer_instances > 1) {
+    text += ", " + std::to_string(grid.optimizer_instances) + " optimizer instances";
+  }
+  return text + ")";
 }
 
 }  // namespace tools

@@ -65,6 +65,9 @@ struct RunGrid {
   ParallelSizes sizes;
   PipelineSplit pipeline;
   std::string rank_order = "tp-cp-ep-dp-pp";  // --use-tp-pp-dp-mapping: "tp-cp-ep-pp-dp"
+  // Copies of a DistributedOptimizer's state among the data-parallel ranks
+  // (num_distributed_optimizer_instances): neighbours share its flat buffers.
+  uint32_t optimizer_instances = 1;
   bool operator==(const RunGrid&) const = default;
 };
 

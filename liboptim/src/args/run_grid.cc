@@ -33,6 +33,7 @@ class ArgsReader {
     grid.pipeline = pipeline(sizes);
     if (is_true(args_, "use_tp_pp_dp_mapping")) grid.rank_order = "tp-cp-ep-pp-dp";
     check(sizes);
+    grid.optimizer_instances = optimizer_instances(sizes);
     return grid;
   }
 
@@ -68,9 +69,6 @@ class ArgsReader {
     if (is_true(args_, kLayerWiseArg) && is_true(args_, "use_distributed_optimizer")) {
       unsupported("use_distributed_optimizer", "is set beside " + std::string(kLayerWiseArg));
     }
-    if (size("num_distributed_optimizer_instances") > 1) {
-      unsupported("num_distributed_optimizer_instances", "is above 1, which is not supported");
-    }
   }
 
  private:
@@ -105,6 +103,23 @@ class ArgsReader {
       corrupt("expert_model_parallel_size",
               "is " + std::to_string(sizes.expert_parallel) + ", but the model has no experts");
     }
+  }
+
+  // They are neighbours of equal size among the data-parallel ranks, dense and of experts.
+  uint32_t optimizer_instances(const ParallelSizes& sizes) const {
+    const std::string_view name = "num_distributed_optimizer_instances";
+    const uint32_t instances = size(name);
+    if (instances == 1) return 1;
+    if (is_true(args_, kLayerWiseArg)) {
+      unsupported(name,
+                  "is above 1 beside " + std::string(kLayerWiseArg) + ", which is not supported");
+    }
+    if (sizes.dp_cp() % instances != 0 || sizes.expt_dp() % instances != 0) {
+      corrupt(name, "is " + std::to_string(instances) + ", which does not divide the " +
+                        std::to_string(sizes.dp_cp()) + " data-parallel ranks, or the " +
+                        std::to_string(sizes.expt_dp()) + " of experts");
+    }
+    return instances;
   }
 
   PipelineSplit pipeline(const ParallelSizes& sizes) const {

@@ -106,6 +106,12 @@ std::optional<uint64_t> FlatBuffers::bucket_size(const RankCoordinates& rank) co
   return elements / *arguments_.bucket_count;
 }
 
+uint32_t FlatBuffers::sharing_ranks(uint32_t optimizer) const {
+  const RunGrid& grid = placement_.grid();
+  const uint32_t ranks = has_experts(optimizer) ? grid.sizes.expt_dp() : grid.sizes.dp_cp();
+  return ranks / grid.optimizer_instances;
+}
+
 std::vector<FlatBuffer> FlatBuffers::of(uint32_t optimizer, const RankCoordinates& rank,
                                         const std::set<uint32_t>& left_out) const {
   const RunGrid& grid = placement_.grid();
@@ -138,9 +144,8 @@ std::vector<FlatBuffer> FlatBuffers::of(uint32_t optimizer, const RankCoordinate
   BucketArguments buckets = arguments_.buckets;
   buckets.bucket_size = bucket_size(rank);
   buckets.data_parallel_ranks = grid.sizes.dp_cp();
-  BufferRules rules = distributed_optimizer_buffers(
-      has_experts(optimizer) ? grid.sizes.expt_dp() : grid.sizes.dp_cp(),
-      arguments_.pad_for_high_nccl_busbw);
+  BufferRules rules =
+      distributed_optimizer_buffers(sharing_ranks(optimizer), arguments_.pad_for_high_nccl_busbw);
   for (uint32_t chunk = 0; chunk < chunks.size(); ++chunk) {
     rules.bucket_elements = bucket_elements(buckets, {rank.pp, chunk});
     chunks[chunk].layout = lay_out_flat(params[chunk], rules);

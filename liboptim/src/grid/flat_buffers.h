@@ -44,9 +44,15 @@ class FlatBuffers {
   const Placement& placement() const { return placement_; }
   // Whether an optimizer of the chain has the parameters of expert parallel ranks.
   bool has_experts(uint32_t optimizer) const;
-  // Of the ranks that share its buffers with this one: which it is; 0 writes them where one does.
+  // How many ranks share its buffers: those of one optimizer instance.
+  uint32_t sharing_ranks(uint32_t optimizer) const;
+  // Of the ranks that share its buffers with this one: which it is.
   uint32_t number_among_sharing(uint32_t optimizer, const RankCoordinates& rank) const {
-    return has_experts(optimizer) ? rank.edp : rank.dp_cp;
+    return data_parallel_rank(optimizer, rank) % sharing_ranks(optimizer);
+  }
+  // Whether it is the rank that writes them where one does: the first of the first instance.
+  bool writes(uint32_t optimizer, const RankCoordinates& rank) const {
+    return data_parallel_rank(optimizer, rank) == 0;
   }
   // dp_group_idx: the number of the model's copy that these ranks share.
   uint32_t copy_number(uint32_t optimizer, const RankCoordinates& rank) const {
@@ -60,6 +66,9 @@ class FlatBuffers {
                              const std::set<uint32_t>& left_out = {}) const;
 
  private:
+  uint32_t data_parallel_rank(uint32_t optimizer, const RankCoordinates& rank) const {
+    return has_experts(optimizer) ? rank.edp : rank.dp_cp;
+  }
   uint64_t elements_on_rank(uint32_t param) const;
   std::optional<uint64_t> bucket_size(const RankCoordinates& rank) const;
 

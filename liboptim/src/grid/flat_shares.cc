@@ -42,10 +42,8 @@ void FlatShares::add(const Buffer& buffer, ElementRange own, std::vector<FlatSha
 }
 
 std::vector<FlatShare> FlatShares::of(uint32_t optimizer, const RankCoordinates& rank) {
-  const ParallelSizes& sizes = buffers_.placement().grid().sizes;
-  const bool has_experts = buffers_.has_experts(optimizer);
   const uint32_t number = buffers_.number_among_sharing(optimizer, rank);
-  const uint32_t rank_count = has_experts ? sizes.expt_dp() : sizes.dp_cp();
+  const uint32_t rank_count = buffers_.sharing_ranks(optimizer);
   std::vector<FlatShare> shares;
   for (const Buffer& buffer : held_by({optimizer, rank.pp, rank.ep}, rank)) {
     for (const FlatBucket& bucket : buffer.laid_out.layout.buckets) {

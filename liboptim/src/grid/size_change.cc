@@ -249,6 +249,7 @@ RunGrid target_grid(const TrainingState& source, const SizeChange& change) {
   check_stages(grid, source.grid, change);
   check_model(source, grid);
   check_splits(source, grid, target_vocabulary(source, grid, change));
+  grid.optimizer_instances = 1;  // further ones are copies
   return grid;
 }
 

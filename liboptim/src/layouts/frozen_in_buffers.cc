@@ -42,7 +42,7 @@ class Search {
     chain_ = groups_.empty() ? 0 : groups_.back().optimizer_index + 1;
     for (const WorldRank& rank : ranks_of(view_.grid)) {
       for (uint32_t optimizer = 0; optimizer < chain_; ++optimizer) {
-        const bool is_first = buffers_.number_among_sharing(optimizer, rank.at) == 0;
+        const bool is_first = buffers_.writes(optimizer, rank.at);
         if (is_first) look_into(rank, optimizer);
       }
     }

@@ -32,7 +32,7 @@ class EndOfBuffers {
   std::string run() const {
     for (const WorldRank& rank : ranks_of(state_.grid)) {
       for (uint32_t optimizer = 0; optimizer < state_.chain.size(); ++optimizer) {
-        if (buffers_.number_among_sharing(optimizer, rank.at) != 0) continue;
+        if (!buffers_.writes(optimizer, rank.at)) continue;
         for (const FlatBuffer& buffer : buffers_.of(optimizer, rank.at)) {
           if (ends_in_zeros(buffer, rank.at)) return name_of(last_of(buffer), buffer);
         }

@@ -68,6 +68,11 @@ AXES_TABLE = (
 )
 
 
+# DistributedOptimizers of several instances, each with the whole state, and of one.
+INSTANCES = Family("instances_moe", 3002, LOCAL + "--num-layers 2 " + BASE + GROUPED_QUERIES
+                   + MODERN + EXPERTS + "--optimizer adam --adam-beta2 0.95 "
+                   "--use-distributed-optimizer --overlap-grad-reduce --ddp-bucket-size 300")
+
 STREAM_TABLE = ((DENSE, (DP1, TP2DP2)), (GROUPED, (EP2TP2,)))
 
 
@@ -87,5 +92,8 @@ RUN_CASES = [
     *_cases(AXES_TABLE),
     *(RunCase(f"axes_moe_torch_dist_{sizes.name}", AXES, sizes, "torch_dist")
       for sizes in UNSTORABLE),
+    *(RunCase(f"instances_moe_{kind}_{number}", INSTANCES, EP2DP4, kind,
+              more=f"--num-distributed-optimizer-instances {number}")
+      for kind in ("torch", "torch_dist") for number in (1, 2)),
     RunCase("overwritten_torch_etp2ep2dp4", AXES, UNSTORABLE[1], "torch", reloads=False),
 ]

@@ -100,7 +100,9 @@ class RunCase:
     checkpoint_format: str
     extra_state: str = ""  # "fp8": bytes, as with delayed scaling; "stream": as TE up to 2.3
     reloads: bool = True  # False: Megatron cannot load what it saves here
+    more: str = ""  # options of this run alone
 
     def command_line(self) -> list[str]:
         return [*ALWAYS, *self.family.model.split(), "--seed", str(self.family.seed),
-                *self.sizes.options(), "--ckpt-format", self.checkpoint_format]
+                *self.sizes.options(), "--ckpt-format", self.checkpoint_format,
+                *self.more.split()]

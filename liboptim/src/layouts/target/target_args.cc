@@ -78,6 +78,7 @@ class ArgsWriter {
     set("transformer_pipeline_model_parallel_size", sizes.pipeline_parallel);
     set("expert_model_parallel_size", sizes.expert_parallel);
     set("expert_tensor_parallel_size", sizes.expert_tensor_parallel);
+    set("num_distributed_optimizer_instances", job_.grid.optimizer_instances);
     // Of August 2026.
     set("tensor_parallel_num_weight_shards", sizes.tensor_parallel);
     set("expert_tensor_parallel_num_weight_shards", sizes.expert_tensor_parallel);

@@ -36,7 +36,7 @@ class Writer {
 
   // The first of the ranks that share an optimizer's buffers.
   bool writes(const WorldRank& rank, uint32_t optimizer) const {
-    return target_.buffers().number_among_sharing(optimizer, rank.at) == 0;
+    return target_.buffers().writes(optimizer, rank.at);
   }
 
   bool writes_any(const WorldRank& rank) const {

@@ -29,7 +29,7 @@ Value state_in_chain(const Value& root, const Place& place, size_t index, size_t
 }  // namespace
 
 bool FlatFiles::writes(const WorldRank& rank, uint32_t optimizer) const {
-  return buffers_.number_among_sharing(optimizer, rank.at) == 0;
+  return buffers_.writes(optimizer, rank.at);
 }
 
 // Ranks that write to one file overwrite what the others wrote.

@@ -24,7 +24,7 @@ void FlatBucketChunks::run(const std::function<void(const BucketedCopy& copy)>& 
   for (const WorldRank& rank : job_.ranks) {
     for (uint32_t optimizer = 0; optimizer < job_.source.chain.size(); ++optimizer) {
       if (!job_.source.chain[optimizer].is_bucketed) continue;
-      if (target_.buffers().number_among_sharing(optimizer, rank.at) != 0) continue;
+      if (!target_.buffers().writes(optimizer, rank.at)) continue;
       const uint32_t number = target_.buffers().copy_number(optimizer, rank.at);
       const BucketedCopy copy{
           optimizer,

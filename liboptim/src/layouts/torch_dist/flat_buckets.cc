@@ -90,7 +90,7 @@ class Reader {
     if (optimizer >= into_.view.chain.size()) return;  // an error of its own
     into_.view.chain[optimizer].is_distributed = true;
     into_.view.chain[optimizer].is_bucketed = true;
-    if (buffers_.number_among_sharing(optimizer, rank.at) != 0) return;
+    if (!buffers_.writes(optimizer, rank.at)) return;
     const uint32_t number = buffers_.copy_number(optimizer, rank.at);
     const auto found = copies_.find({optimizer, number});
     if (found == copies_.end()) {
