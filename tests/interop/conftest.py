@@ -105,3 +105,11 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def reshards(sets: Path, tmp_path_factory: pytest.TempPathFactory) -> parallel_sets.Reshards:
     return parallel_sets.Reshards(sets, tmp_path_factory.mktemp("resharded"))
+
+
+@pytest.fixture(scope="session")
+def aware(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("precision_aware")
+    command = [sys.executable, str(REPOSITORY / "scripts/make_golden.py"), "--precision-aware"]
+    subprocess.run([*command, "--out", str(out)], check=True, timeout=300)
+    return out

@@ -4,8 +4,6 @@ around a stand-in for TransformerEngine's FusedAdam (scripts/golden/zero1.py).""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from parallel_sets import (
     recorded_state,
     state_differences,
 )
-from programs import REPOSITORY, damage_of, hash_of, refuse, succeed, verify
+from programs import damage_of, hash_of, refuse, succeed, verify
 from reading import iteration_folder
 from test_zero1_golden import STATE, flattened, saved_again
 
@@ -31,14 +29,6 @@ FORMS = ("torch", "dp_reshardable", "fully_reshardable")
 CASES = ("remainders", "remainders_fp8", "remainders_half", "half_masters", "whole_masters")
 REMAINDER = "optimizer.state.param_remainder."
 OUTPUT = "output_layer.weight"
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("precision_aware")
-    command = [sys.executable, str(REPOSITORY / "scripts/make_golden.py"), "--precision-aware"]
-    subprocess.run([*command, "--out", str(out)], check=True, timeout=300)
-    return out
 
 
 def expected_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -59,27 +49,27 @@ def flat_state(source: Path, tmp_path: Path, *options: str) -> dict[str, torch.T
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", CASES)
 def test_state_is_that_of_the_live_objects(
-    case: str, form: str, made: Path, tmp_path: Path
+    case: str, form: str, aware: Path, tmp_path: Path
 ) -> None:
-    folder = made / f"{case}_{form}_dp2"
+    folder = aware / f"{case}_{form}_dp2"
     expect_none(state_differences(flat_state(folder / "ckpt", tmp_path), expected_of(folder)))
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_one_rank_and_two_hold_one_state(form: str, made: Path) -> None:
-    digests = {hash_of(made / f"remainders_{form}_dp{size}" / "ckpt", "--logical")["digest"]
+def test_one_rank_and_two_hold_one_state(form: str, aware: Path) -> None:
+    digests = {hash_of(aware / f"remainders_{form}_dp{size}" / "ckpt", "--logical")["digest"]
                for size in (1, 2)}
     assert len(digests) == 1
 
 
-def test_forms_that_hold_float32_hold_one_state(made: Path) -> None:
-    digests = {hash_of(made / f"remainders_{form}_dp2" / "ckpt", "--logical")["digest"]
+def test_forms_that_hold_float32_hold_one_state(aware: Path) -> None:
+    digests = {hash_of(aware / f"remainders_{form}_dp2" / "ckpt", "--logical")["digest"]
                for form in ("torch", "fully_reshardable")}
     assert len(digests) == 1
 
 
-def test_between_int16_and_float32_the_type_of_remainders_alone_differs(made: Path) -> None:
-    sources = [made / f"remainders_{form}_dp2/ckpt" for form in FORMS[1:]]
+def test_between_int16_and_float32_the_type_of_remainders_alone_differs(aware: Path) -> None:
+    sources = [aware / f"remainders_{form}_dp2/ckpt" for form in FORMS[1:]]
     hashes = [{t["key"]: t["sha256"] for t in hash_of(s, "--logical")["tensors"]} for s in sources]
     assert hashes[0].keys() == hashes[1].keys()
     differing = {key for key in hashes[0] if hashes[0][key] != hashes[1][key]}
@@ -97,8 +87,8 @@ def unproven(document: dict) -> list[str]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", CASES[:3])
-def test_remainders_raise_nothing_and_prove_nothing(case: str, form: str, made: Path) -> None:
-    code, document = verify(made / f"{case}_{form}_dp2/ckpt")
+def test_remainders_raise_nothing_and_prove_nothing(case: str, form: str, aware: Path) -> None:
+    code, document = verify(aware / f"{case}_{form}_dp2/ckpt")
     assert code == SOUND and damage_of(document) == []
     assert document["not_checked"] == []
     assert document["checked"]["masters"] == 0
@@ -107,29 +97,29 @@ def test_remainders_raise_nothing_and_prove_nothing(case: str, form: str, made: 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_masters_in_float16_are_not_proven_and_not_damage(form: str, made: Path) -> None:
-    code, document = verify(made / f"half_masters_{form}_dp2/ckpt")
+def test_masters_in_float16_are_not_proven_and_not_damage(form: str, aware: Path) -> None:
+    code, document = verify(aware / f"half_masters_{form}_dp2/ckpt")
     assert code == SOUND and damage_of(document) == []
     [left] = unproven(document)
     assert "use_precision_aware_optimizer" in left
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_whole_masters_are_proven_whatever_args_say(form: str, made: Path) -> None:
-    code, document = verify(made / f"whole_masters_{form}_dp2/ckpt")
+def test_whole_masters_are_proven_whatever_args_say(form: str, aware: Path) -> None:
+    code, document = verify(aware / f"whole_masters_{form}_dp2/ckpt")
     assert code == SOUND and document["not_proven"] == []
     assert document["checked"]["masters"] >= 29
 
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.float32])
 def test_fragments_up_to_0_14_hold_remainders_too(
-    dtype: torch.dtype, made: Path, copied, tmp_path: Path
+    dtype: torch.dtype, aware: Path, copied, tmp_path: Path
 ) -> None:
     def change(state: dict) -> None:
         for key in [key for key in state if key.startswith(f"{STATE}fp32_param.")]:
             state[key] = state[key].to(dtype)
 
-    folder = made / "remainders_fully_reshardable_dp2"
+    folder = aware / "remainders_fully_reshardable_dp2"
     root = flattened(copied(folder / "ckpt"), change)
     expected = {key: tensor.to(dtype) if key.startswith(REMAINDER) else tensor
                 for key, tensor in expected_of(folder).items()}
@@ -138,17 +128,17 @@ def test_fragments_up_to_0_14_hold_remainders_too(
     assert code == SOUND and damage_of(document) == [] and document["not_checked"] == []
 
 
-def test_groups_count_remainders_as_state(made: Path) -> None:
+def test_groups_count_remainders_as_state(aware: Path) -> None:
     states = {}
     for form in FORMS:
-        shown = succeed("ckpt-inspect", "groups", made / f"remainders_{form}_dp2/ckpt", "--json")
+        shown = succeed("ckpt-inspect", "groups", aware / f"remainders_{form}_dp2/ckpt", "--json")
         states[form] = sum(rank["state_bytes"] for rank in shown.json()["ranks"])
     assert states["torch"] == states["fully_reshardable"] == states["dp_reshardable"] + 9152 * 2
 
 
-def test_a_state_differs_from_itself_in_nothing(made: Path) -> None:
-    source = made / "remainders_dp_reshardable_dp2/ckpt"
-    succeed("ckpt-inspect", "diff", source, made / "remainders_dp_reshardable_dp1/ckpt")
+def test_a_state_differs_from_itself_in_nothing(aware: Path) -> None:
+    source = aware / "remainders_dp_reshardable_dp2/ckpt"
+    succeed("ckpt-inspect", "diff", source, aware / "remainders_dp_reshardable_dp1/ckpt")
 
 
 # --- what is refused by name ---
@@ -163,9 +153,9 @@ def change_remainder(value: float) -> Callable[[dict], None]:
 
 @pytest.mark.parametrize("value", [32768.0, -32769.0, 0.5, float("nan")])
 def test_a_value_that_is_no_remainder_is_found(
-    value: float, made: Path, copied, tmp_path: Path
+    value: float, aware: Path, copied, tmp_path: Path
 ) -> None:
-    root = copied(made / "remainders_fully_reshardable_dp2/ckpt")
+    root = copied(aware / "remainders_fully_reshardable_dp2/ckpt")
     saved_again(root, change_remainder(value))
     code, document = verify(root)
     assert code == DAMAGED
@@ -176,12 +166,12 @@ def test_a_value_that_is_no_remainder_is_found(
 
 
 def test_a_value_that_is_no_remainder_is_found_in_a_flat_buffer(
-    made: Path, copied, tmp_path: Path
+    aware: Path, copied, tmp_path: Path
 ) -> None:
     def change(tree: dict) -> None:
         next(iter(tree[0].values()))["param"][53] = 1e6
 
-    root = copied(made / "remainders_torch_dp2/ckpt")
+    root = copied(aware / "remainders_torch_dp2/ckpt")
     edit_file(iteration_folder(root) / "mp_rank_00/distrib_optim.pt", change)
     code, document = verify(root)
     assert code == DAMAGED and "no integer of 16 bits" in damage_of(document)[0]
@@ -195,13 +185,13 @@ def test_a_value_that_is_no_remainder_is_found_in_a_flat_buffer(
      ("exp_avg", torch.uint8, "optimizer state of type uint8")],
 )
 def test_types_that_nothing_stores_are_refused(
-    state: str, dtype: torch.dtype, named: str, made: Path, copied, tmp_path: Path
+    state: str, dtype: torch.dtype, named: str, aware: Path, copied, tmp_path: Path
 ) -> None:
     def change(index: object, value: object) -> object:
         is_meant = index.fqn.endswith(f".bucket_idx_0.{state}")
         return value.to(dtype) if is_meant else value
 
-    root = copied(made / "remainders_dp_reshardable_dp2/ckpt")
+    root = copied(aware / "remainders_dp_reshardable_dp2/ckpt")
     change_type_in_metadata(root, state, dtype)
     edit_entries(change)(root)
     line = refuse(UNSUPPORTED, "ckpt-convert", root, tmp_path / "a", "--to", "safetensors")
@@ -218,7 +208,7 @@ def change_type_in_metadata(root: Path, state: str, dtype: torch.dtype) -> None:
 
 
 def test_remainders_of_other_weights_than_bfloat16_are_refused(
-    made: Path, copied, tmp_path: Path
+    aware: Path, copied, tmp_path: Path
 ) -> None:
     def change(state: dict) -> None:
         for key in list(state):
@@ -226,17 +216,17 @@ def test_remainders_of_other_weights_than_bfloat16_are_refused(
                 state[key] = state[key].to(torch.int16)
         state[OUTPUT] = state[OUTPUT].half()
 
-    root = copied(made / "remainders_fully_reshardable_dp2/ckpt")
+    root = copied(aware / "remainders_fully_reshardable_dp2/ckpt")
     saved_again(root, change)
     line = refuse(UNSUPPORTED, "ckpt-convert", root, tmp_path / "a", "--to", "safetensors")
     assert OUTPUT in line and "complete weights of type bfloat16" in line
 
 
-def test_masters_of_two_kinds_are_refused(made: Path, copied, tmp_path: Path) -> None:
+def test_masters_of_two_kinds_are_refused(aware: Path, copied, tmp_path: Path) -> None:
     def change(state: dict) -> None:
         state[f"{STATE}param.{OUTPUT}"] = state[f"{STATE}param.{OUTPUT}"].to(torch.int16)
 
-    root = copied(made / "remainders_fully_reshardable_dp2/ckpt")
+    root = copied(aware / "remainders_fully_reshardable_dp2/ckpt")
     saved_again(root, change)
     line = refuse(MALFORMED, "ckpt-convert", root, tmp_path / "a", "--to", "safetensors")
     assert "int16" in line and "of the same optimizer of type" in line
@@ -244,9 +234,9 @@ def test_masters_of_two_kinds_are_refused(made: Path, copied, tmp_path: Path) ->
 
 @pytest.mark.parametrize("form", FORMS)
 def test_moments_whose_scales_are_not_stored_are_refused(
-    form: str, made: Path, copied, tmp_path: Path
+    form: str, aware: Path, copied, tmp_path: Path
 ) -> None:
-    root = copied(made / f"whole_masters_{form}_dp2/ckpt")
+    root = copied(aware / f"whole_masters_{form}_dp2/ckpt")
     edit_args(fp8_recipe="blockwise", exp_avg_sq_dtype=torch.float16)(root)
     line = refuse(UNSUPPORTED, "ckpt-convert", root, tmp_path / "a", "--to", "safetensors")
     assert "exp_avg_sq_dtype" in line and "divided by scales that it does not store" in line
@@ -254,19 +244,50 @@ def test_moments_whose_scales_are_not_stored_are_refused(
     assert code == SOUND and damage_of(document) == []
 
 
+def converted(source: Path, made: Path, form: str, *options: str) -> Path:
+    """To one of FORMS."""
+    container, sharding = ("torch", "flat_file") if form == "torch" else ("torch_dist", form)
+    succeed("ckpt-convert", source, made, "--to", container, "--optimizer-sharding", sharding,
+            *options)
+    return made
+
+
+def stored_state(root: Path) -> list[tuple]:
+    """Every tensor that is stored; nobody wrote what lies between parameters in flat buckets."""
+    return sorted((t["key"], t["dtype"], tuple(t["shape"]),
+                   "" if ".bucket_idx_" in t["key"] else t["sha256"])
+                  for t in hash_of(root)["tensors"])
+
+
+@pytest.mark.parametrize("target", FORMS)
 @pytest.mark.parametrize("form", FORMS)
-def test_remainders_are_not_written_for_megatron(form: str, made: Path, tmp_path: Path) -> None:
-    source = made / f"remainders_{form}_dp2/ckpt"
-    for target in ("torch", "torch_dist"):
-        line = refuse(UNSUPPORTED, "ckpt-convert", source, tmp_path / "a", "--to", target)
-        assert "16-bit remainders" in line
-    flat = tmp_path / "b.safetensors"
-    succeed("ckpt-convert", source, flat, "--to", "safetensors", "--model-only")
+def test_remainders_are_written_as_megatron_writes_them(
+    form: str, target: str, aware: Path, tmp_path: Path
+) -> None:
+    """As 16-bit integers in flat buckets, as float32 in other forms."""
+    result = converted(aware / f"remainders_{form}_dp2/ckpt", tmp_path / "made", target)
+    twin = aware / f"remainders_{target}_dp2"
+    assert stored_state(result) == stored_state(twin / "ckpt")
+    expect_none(state_differences(flat_state(result, tmp_path), expected_of(twin)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_remainders_come_back_from_other_sizes(form: str, aware: Path, tmp_path: Path) -> None:
+    source = aware / f"remainders_{form}_dp2"
+    succeed("reshard", source / "ckpt", tmp_path / "there", "--pp", 2, "--dp", 3)
+    succeed("reshard", tmp_path / "there", tmp_path / "back", "--pp", 1, "--dp", 2)
+    expect_none(state_differences(flat_state(tmp_path / "back", tmp_path), expected_of(source)))
+
+
+def test_remainders_have_no_place_in_a_layer_wise_optimizer(aware: Path, tmp_path: Path) -> None:
+    line = refuse(UNSUPPORTED, "ckpt-convert", aware / "remainders_torch_dp2/ckpt", tmp_path / "a",
+                  "--to", "torch_dist", "--optimizer-sharding", "layer_wise")
+    assert "16-bit remainders" in line
 
 
 @pytest.mark.parametrize("form", FORMS[:2])
-def test_under_strict_names_must_be_proven(form: str, made: Path, tmp_path: Path) -> None:
-    source = made / f"remainders_{form}_dp2/ckpt"
+def test_under_strict_names_must_be_proven(form: str, aware: Path, tmp_path: Path) -> None:
+    source = aware / f"remainders_{form}_dp2/ckpt"
     options = ("--to", "safetensors", "--strict")
     line = refuse(UNSUPPORTED, "ckpt-convert", source, tmp_path / "a", *options)
     assert "not proven" in line or "not carried" in line
@@ -275,8 +296,8 @@ def test_under_strict_names_must_be_proven(form: str, made: Path, tmp_path: Path
 # --- several buckets, issue 5077 ---
 
 
-def test_displaced_remainders_are_told_and_not_carried(made: Path, tmp_path: Path) -> None:
-    source = made / "remainders_displaced_fully_reshardable_dp3/ckpt"
+def test_displaced_remainders_are_told_and_not_carried(aware: Path, tmp_path: Path) -> None:
+    source = aware / "remainders_displaced_fully_reshardable_dp3/ckpt"
     code, document = verify(source)
     assert code == SOUND and damage_of(document) == []
     assert any("issue 5077" in left for left in unproven(document))
@@ -285,8 +306,8 @@ def test_displaced_remainders_are_told_and_not_carried(made: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("form", FORMS[:2])
-def test_buckets_displace_nothing_in_other_forms(form: str, made: Path, tmp_path: Path) -> None:
-    folder = made / f"remainders_displaced_{form}_dp3"
+def test_buckets_displace_nothing_in_other_forms(form: str, aware: Path, tmp_path: Path) -> None:
+    folder = aware / f"remainders_displaced_{form}_dp3"
     expect_none(state_differences(flat_state(folder / "ckpt", tmp_path), expected_of(folder)))
 
 
@@ -294,9 +315,9 @@ def test_buckets_displace_nothing_in_other_forms(form: str, made: Path, tmp_path
 
 
 def test_of_weights_kept_in_fp8_each_parameter_has_a_remainder_or_a_master(
-    made: Path, copied, tmp_path: Path
+    aware: Path, copied, tmp_path: Path
 ) -> None:
-    folder, whole = (made / f"{case}_fully_reshardable_dp2"
+    folder, whole = (aware / f"{case}_fully_reshardable_dp2"
                      for case in ("remainders", "whole_masters"))
     master = recorded_state(whole)[f"{STATE}fp32_param.{OUTPUT}"]
 
@@ -327,8 +348,8 @@ def swap_layers(root: Path) -> None:
     edit_model(swap)(root)
 
 
-def test_masters_far_from_their_weights_are_refused(made: Path, copied, tmp_path: Path) -> None:
-    root = copied(made / "half_masters_torch_dp2/ckpt")
+def test_masters_far_from_their_weights_are_refused(aware: Path, copied, tmp_path: Path) -> None:
+    root = copied(aware / "half_masters_torch_dp2/ckpt")
     swap_layers(root)
     line = refuse(MALFORMED, "ckpt-convert", root, tmp_path / "a", "--to", "safetensors")
     assert "linear_fc1.weight" in line and "does not round to" in line

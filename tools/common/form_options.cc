@@ -109,6 +109,37 @@ void add_bucket_size(CLI::App& app, optim::BucketChange& buckets) {
       ->group(kGroup);
 }
 
+// NAME=TYPE, of torch's types with or without "torch.".
+std::optional<optim::StateType> state_type(const std::string& text) {
+  const size_t at = text.find('=');
+  if (at == 0 || at == std::string::npos) return std::nullopt;
+  std::string type = text.substr(at + 1);
+  if (type.starts_with("torch.")) type = type.substr(6);
+  const auto dtype = ckpt::dtype_named(type);
+  if (!dtype) return std::nullopt;
+  return optim::StateType{text.substr(0, at), *dtype};
+}
+
+void add_state_types(CLI::App& app, std::vector<optim::StateType>& types) {
+  const CLI::Validator is_type(
+      [](std::string& text) {
+        return state_type(text)
+                   ? std::string()
+                   : "'" + ckpt::escaped(text) + "' is not NAME=TYPE, such as exp_avg=float32";
+      },
+      "");
+  const auto add = [&types](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) types.push_back(*state_type(text));
+  };
+  app.add_option_function<std::vector<std::string>>(
+         "--state-dtype", add,
+         "Another type for an optimizer state: float32, bfloat16 or float16; repeatable")
+      ->check(is_type)
+      ->allow_extra_args(false)
+      ->option_text("NAME=TYPE")
+      ->group(kGroup);
+}
+
 }  // namespace
 
 void FormOptions::declare(CLI::App& app) {
@@ -119,6 +150,7 @@ void FormOptions::declare(CLI::App& app) {
                form.buckets.pad_for_high_nccl_busbw,
                "Pad buckets to multiples of 65536 elements, too")
       ->group(kGroup);
+  add_state_types(app, form.state_types);
 }
 
 }  // namespace tools

@@ -2,6 +2,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
+
+#include <ckpt/dtype.h>
 
 // How Megatron files the state of optimizers, and what a conversion is to change of it.
 namespace optim {
@@ -38,6 +42,12 @@ struct BucketChange {
   bool empty() const { return size == Size::AsSource && !pad_for_high_nccl_busbw; }
 };
 
+// "exp_avg" in float32.
+struct StateType {
+  std::string name;
+  ckpt::DType dtype = ckpt::DType::Float32;
+};
+
 // What is not given stays as the source has it, where the target's container has that form.
 struct FormChange {
   // Of optimizers whose state is a DistributedOptimizer's, or can become that; of LayerWise ones of
@@ -45,7 +55,8 @@ struct FormChange {
   std::optional<OptimizerSharding> sharding = {};
   std::optional<StoreLayout> layout = {};  // of torch_dist
   BucketChange buckets = {};
-  bool empty() const { return !sharding && !layout && buckets.empty(); }
+  std::vector<StateType> state_types = {};  // of states that are to have another one
+  bool empty() const { return !sharding && !layout && buckets.empty() && state_types.empty(); }
 };
 
 }  // namespace optim

@@ -3,6 +3,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 
 #include <ckpt/convert.h>
 #include <ckpt/error.h>
@@ -18,6 +19,7 @@
 #include "args/checkpoint_kind.h"
 #include "args/common_state.h"
 #include "args/run_grid.h"
+#include "convert/cast_states.h"
 #include "convert/check_result.h"
 #include "convert/cut_rows.h"
 #include "convert/links.h"
@@ -25,6 +27,7 @@
 #include "convert/repaired_source.h"
 #include "convert/unproven.h"
 #include "convert/unused_options.h"
+#include "convert/write_named.h"
 #include "grid/target_form.h"
 #include "layouts/target/layer_wise_target.h"
 #include "proof/proof_file.h"
@@ -36,140 +39,6 @@ namespace {
 
 using ckpt::Error;
 using ckpt::ErrorCode;
-
-void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous, const TrainingState& view) {
-  if (ambiguous.empty()) return;
-  throw Error(ErrorCode::Unsupported, {.file = {}, .key = ambiguous[0].name},
-              "its master rounds to the weight of '" + ckpt::escaped(ambiguous[0].also_fits[0]) +
-                  "' as well, so its values do not prove its name",
-              "without --strict " + naming_of(view) + " decides, and such parameters are listed");
-}
-
-// Where a conversion comes from and goes to, as the caller named them; what is linked; and what
-// must not throw before anything is published.
-struct Job {
-  const ckpt::Checkpoint& source;
-  const std::filesystem::path& source_path;
-  const std::filesystem::path& destination;
-  bool link = false;  // what can stay as it is
-  std::vector<RepairFinding> repairs = {};
-  std::shared_ptr<const ckpt::PayloadSource> repaired = {};  // null: all comes from the source
-  Links links = {};
-  std::function<void()> before_publishing = {};
-  CheckWritten check_result = {};
-
-  const ckpt::PayloadSource& payloads() const { return repaired ? *repaired : source; }
-};
-
-// Carried as it is; nobody can say which of the two is right.
-void tell_other_iterations(const ckpt::Checkpoint& source, ckpt::Target& target, bool strict) {
-  for (const ckpt::Finding& finding : find_other_iterations(source)) {
-    if (strict) throw Error(ErrorCode::Unsupported, finding.where, finding.problem, finding.hint);
-    target.warnings.push_back(ckpt::escaped(finding.where.file) + ": " + finding.problem);
-  }
-}
-
-ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& options) {
-  const auto place = options.into ? place_in_root(job.destination, job.source) : job.destination;
-  if (options.into && !std::filesystem::is_directory(job.destination)) {
-    throw Error(ErrorCode::NotFound, {.file = job.destination.string(), .key = {}},
-                "is not a folder, so no iteration can be added to it");
-  }
-  if (options.into) {  // throws now what set_latest() would
-    ckpt::latest_iteration(job.destination, kMegatronFolders);
-  }
-  tell_other_iterations(job.source, target, options.base.strict);
-  ConvertReport report;
-  static_cast<ckpt::ConvertReport&>(report) =
-      ckpt::write_target(std::move(target),
-                         {job.payloads(), job.source_path, job.repaired ? nullptr : &job.source,
-                          job.links, job.before_publishing, job.check_result},
-                         place, options.base);
-  report.source_format = job.source.catalog().format;
-  // Who published may have ended before this.
-  const bool is_in_place = report.outcome == ckpt::Outcome::Published ||
-                           report.outcome == ckpt::Outcome::AlreadyPublished;
-  if (options.into && is_in_place) {
-    ckpt::set_latest(job.destination, place.filename().string(), kMegatronFolders);
-  }
-  return report;
-}
-
-// Numbered masters are proven to belong to their names with the bytes that are copied.
-ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target target,
-                           const ConvertOptions& options) {
-  // Who finishes finds parts that were proven before they were complete.
-  if (options.base.finish && !options.base.strict) return write(job, std::move(target), options);
-  // What is ambiguous is known for sure only where one process proves all.
-  const bool alone = options.base.strict || options.base.dry_run;
-  const ckpt::ExecuteOptions& execute = options.base.execute;
-  const ProofOptions proof{execute.threads, alone ? ckpt::Share() : options.base.share,
-                           execute.stop, execute.on_progress, job.repaired.get()};
-  std::optional<PassingProof> passed;
-  if (!options.base.dry_run) passed.emplace(view, job.source);
-  std::vector<AmbiguousParam> ambiguous;
-  const auto prove = [&] {
-    ambiguous = prove_rest(view, job.source, proof, passed ? &*passed : nullptr);
-  };
-  job.before_publishing = [&] {
-    prove();
-    if (options.base.strict) refuse_ambiguity(ambiguous, view);
-  };
-  // A plan of torch_dist reads no payload: names are in the files.
-  if (options.base.dry_run && are_names_computed(view)) job.before_publishing();
-  ConvertOptions watched = options;
-  watched.base.execute.on_read =
-      [&passed](const ckpt::StorageRegion& located, uint64_t offset_bytes,
-                std::span<const std::byte> bytes) { passed->note(located, offset_bytes, bytes); };
-  try {
-    ConvertReport report = write(job, std::move(target), watched);
-    report.ambiguous = std::move(ambiguous);
-    report.masters_proven = report.outcome == ckpt::Outcome::Published;
-    return report;
-  } catch (const Error& error) {
-    // The first wrong master is told, not the first that was found, nor which bytes are damaged.
-    if (error.code() == ErrorCode::Corrupt) prove();
-    throw;
-  }
-}
-
-// Masters are compared with weights as they pass: not where nothing passes; what numbers its
-// parameters must be proven.
-bool may_be_proven(const TrainingState& view, const Job& job) {
-  if (view.chain.empty() || why_not_proven(view, job.source)) return false;
-  return are_names_computed(view) || !job.link;
-}
-
-// Names that were computed and are not proven are told; under --strict they are refused.
-ConvertReport write_unproven(const TrainingState& view, Job job, ckpt::Target target,
-                             const ConvertOptions& options) {
-  if (are_names_computed(view)) {
-    const std::string problem =
-        "the names of masters are not proven: " + *why_not_proven(view, job.source);
-    if (options.base.strict) {
-      throw Error(ErrorCode::Unsupported, {.file = job.source.shown_path(), .key = {}}, problem,
-                  "without --strict " + naming_of(view) + " decides");
-    }
-    target.warnings.push_back(problem);
-  }
-  check_unproven(view, job.source, options.base.execute.stop);
-  return write(job, std::move(target), options);
-}
-
-ConvertReport write_named(const TrainingState& view, Job job, ckpt::Target target,
-                          const ConvertOptions& options) {
-  if (!may_be_proven(view, job)) {
-    return why_not_proven(view, job.source) ? write_unproven(view, job, std::move(target), options)
-                                            : write(job, std::move(target), options);
-  }
-  try {
-    return write_proven(view, job, std::move(target), options);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::Corrupt || !may_be_displaced(view, job.repairs)) throw;
-    throw Error(error.code(), error.where(), error.problem(),
-                "--repair lists what could be mended, as of Megatron's issue 5077");
-  }
-}
 
 // Files of the source that the target has no place for.
 void list_files_beside(const ckpt::Checkpoint& source, ckpt::Target& target) {
@@ -231,6 +100,39 @@ NamedConversion to_safetensors(const TrainingState& view, Job& job, const Conver
   return made;
 }
 
+// Of states whose elements get another type, the work is done where they are read.
+void require_alone(const Job& job, const ckpt::ConvertOptions& base) {
+  const bool needs_files = base.resume || base.finish || base.share.world_size > 1;
+  if (!needs_files && !job.link) return;
+  throw Error(ErrorCode::Unsupported, {.file = job.source.shown_path(), .key = {}},
+              "optimizer states get another type, so that the work cannot be shared by processes, "
+              "resumed, or saved by links",
+              "leave out --resume, --finish, --rank and --link");
+}
+
+CastStates file_in_types(NamedConversion& made, const TargetForm& form, Job& job,
+                         const ConvertOptions& options) {
+  const auto types = types_of_target(made.state(), form, options.form.state_types);
+  CastStates cast = cast_states(made.state(), job.source, job.payloads(), types);
+  if (!cast.state) return cast;
+  require_alone(job, options.base);
+  made.filed = cast.state;
+  job.cast_from = std::exchange(job.repaired, cast.payloads);
+  return cast;
+}
+
+void tell_types(const CastStates& cast, NamedConversion& made) {
+  for (const std::string& line : cast.widened) {
+    made.target.warnings.push_back("optimizer state " + line + ", every value is kept");
+  }
+  for (const std::string& line : cast.rounded) {
+    made.target.not_carried.push_back({"bits of optimizer state " + line, "rounded, as asked"});
+    if (!made.continuation) continue;
+    made.continuation->next_step = NextStep::Different;
+    made.continuation->reasons.push_back("optimizer state was rounded: " + line);
+  }
+}
+
 NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOptions& options) {
   NamedConversion made{.view = view, .grid = target_grid(view, options.sizes)};
   made.source_states = count_states(view);
@@ -244,6 +146,7 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   const TargetForm form = target_form(view, spec.format, spec.form);
   made.filed = filed_as(view, form, spec.form.buckets, made.grid.sizes.expert_parallel);
   if (made.filed && !view.chain.empty()) require_equal_in_merged(view, *made.filed, job.source);
+  const CastStates cast = file_in_types(made, form, job, options);
   made.rows = target_vocabulary(view, made.grid, spec.sizes);
   if (job.link) {
     require_linkable(job.source, view, spec, made.rows);
@@ -265,6 +168,7 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
                                            std::string(name(repair.kind)));
     }
   }
+  tell_types(cast, made);
   const WrittenAs written{made.rows, made.states};
   job.check_result = layer_wise_check(made.state(), job.payloads(), written,
                                       made.target.not_carried, options.base);

@@ -12,7 +12,8 @@ void require_form_of_optimizer(const ConvertOptions& options, const char* what) 
   throw ckpt::Error(
       ckpt::ErrorCode::InvalidArgument, {},
       std::string(what) + " has no optimizer state whose form could be chosen",
-      "leave out --optimizer-sharding, --target-megatron, --bucket-size and --pad-buckets");
+      "leave out --optimizer-sharding, --target-megatron, --bucket-size, --pad-buckets and "
+      "--state-dtype");
 }
 
 }  // namespace optim

@@ -68,10 +68,11 @@ ckpt::Target make_layer_wise_target(const TrainingState& source, const LayerWise
 
 ckpt::Target make_filed_target(const FiledSource& filed, const LayerWiseTargetSpec& spec) {
   const auto& [original, source, form] = filed;
-  if (has_remainders(original)) {
+  if (has_remainders(original) && !is_zero1(form.sharding)) {
     throw Error(ErrorCode::Unsupported, {},
-                "masters that are stored as 16-bit remainders are read, but not written",
-                "ckpt-convert --to safetensors, or --model-only for the weights alone");
+                "masters that are stored as 16-bit remainders belong to a DistributedOptimizer, "
+                "and have no place in other forms",
+                "--optimizer-sharding fully_reshardable, dp_reshardable or flat_file");
   }
   const bool torch = spec.format == ckpt::Format::Torch;
   if (torch && spec.ownership != OwnershipPolicy::PingPong) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <span>
 
@@ -10,24 +9,12 @@
 
 #include "grid/placement.h"
 #include "repair/flat_chunks.h"
+#include "state/rounding.h"
 
 namespace optim {
 namespace {
 
 constexpr uint64_t kLostMax = uint64_t{1} << 26;  // elements
-
-float widened_float16(uint16_t bits) {
-  constexpr int kMantissaBits = 10, kBias = 15;
-  const int exponent = bits >> kMantissaBits & 0x1F, mantissa = bits & 0x3FF;
-  if (exponent == 0x1F) {
-    const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
-    return std::bit_cast<float>(sign | 0x7F800000u | static_cast<uint32_t>(mantissa) << 13);
-  }
-  const int hidden = exponent == 0 ? 0 : 1 << kMantissaBits;
-  const float magnitude = std::ldexp(static_cast<float>(mantissa + hidden),
-                                     std::max(exponent, 1) - kBias - kMantissaBits);
-  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
-}
 
 float widened(ckpt::DType dtype, uint16_t bits) {
   return dtype == ckpt::DType::Float16 ? widened_float16(bits)

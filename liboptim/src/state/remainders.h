@@ -26,6 +26,11 @@ inline const StateTensor* remainder_of(const TrainedParam& param) {  // null: it
   const auto found = std::ranges::find(param.states, kRemainderState, &StateTensor::name);
   return found == param.states.end() ? nullptr : &*found;
 }
+// What a DistributedOptimizer calls "param"; null: it has neither.
+inline const TensorRef& filed_as_master(const TrainedParam& param) {
+  const StateTensor* const remainder = remainder_of(param);
+  return remainder != nullptr ? remainder->value : param.master;
+}
 inline bool has_remainders(const TrainingState& state) {
   return std::ranges::any_of(state.params,
                              [](const TrainedParam& param) { return remainder_of(param); });

@@ -26,6 +26,9 @@ inline uint16_t round_to_bfloat16(float value) {
 // The same for IEEE half precision, subnormals included.
 uint16_t round_to_float16(float value);
 
+// The value of IEEE half precision bits.
+float widened_float16(uint16_t bits);
+
 inline bool rounds_to_bfloat16(float master, uint16_t weight) {
   return round_to_bfloat16(master) == with_one_nan_bfloat16(weight);
 }

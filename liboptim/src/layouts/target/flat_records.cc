@@ -7,6 +7,7 @@
 
 #include "args/run_grid.h"
 #include "grid/layer_wise_view.h"
+#include "state/remainders.h"
 
 namespace optim {
 namespace {
@@ -25,8 +26,12 @@ const TrainedParam& param_of(const TrainingState& source, const HeldEntry& held)
 
 std::vector<FlatState> states_of(const TrainedParam& param) {
   std::vector<FlatState> states;
-  if (param.master) states.push_back({std::string(kDistributedMaster), param.master->dtype});
-  for (const auto& [name, value] : param.states) states.push_back({name, value->dtype});
+  if (const TensorRef& filed = filed_as_master(param)) {
+    states.push_back({std::string(kDistributedMaster), filed->dtype});
+  }
+  for (const auto& [name, value] : param.states) {
+    if (name != kRemainderState) states.push_back({name, value->dtype});
+  }
   return states;
 }
 
@@ -88,7 +93,7 @@ std::vector<FlatState> states_in(const TrainingState& source, const FlatBuffer& 
 }
 
 const TensorRef& state_of(const TrainedParam& param, std::string_view name) {
-  if (name == kDistributedMaster) return param.master;
+  if (name == kDistributedMaster) return filed_as_master(param);
   return std::ranges::find(param.states, name, &StateTensor::name)->value;
 }
 

@@ -7,6 +7,8 @@
 #include <set>
 #include <vector>
 
+#include "state/remainders.h"
+
 namespace optim {
 namespace {
 
@@ -177,12 +179,14 @@ class ChunkWriter {
     const TrainedParam& param = source_.params[index];
     const std::string prefix = prefix_of(param.optimizer);
     for (const auto& [state, value] : param.states) {
+      if (state == kRemainderState) continue;
       add_chunks({prefix + state_key(state, ""), index, value}, tensor_rank, writer);
     }
-    if (!param.master) return;
+    const TensorRef& filed = filed_as_master(param);
+    if (!filed) return;
     const bool is_distributed = source_.chain[param.optimizer].is_distributed;
     const std::string_view master = is_distributed ? kDistributedMaster : kMasterState;
-    add_chunks({prefix + state_key(master, ""), index, param.master}, tensor_rank, writer);
+    add_chunks({prefix + state_key(master, ""), index, filed}, tensor_rank, writer);
   }
 
   // Beside flat buckets, which no parameter's name tells apart, all optimizers are numbered.

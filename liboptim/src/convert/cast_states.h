@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/payload_source.h>
+#include <optim/optimizer_form.h>
+#include <optim/training_state.h>
+
+#include "grid/target_form.h"
+
+// Optimizer states in other types than the source has them in: as options ask, and remainders of
+// masters as the target's form keeps them.
+namespace optim {
+
+struct CastStates {
+  std::shared_ptr<const TrainingState> state;           // null: all types stay
+  std::shared_ptr<const ckpt::PayloadSource> payloads;  // of it; reads those that were given
+  std::vector<std::string> rounded, widened;            // "exp_avg: float32 to bfloat16"
+};
+
+// Which states get which type. Throws InvalidArgument for a state that no parameter has, masters,
+// and types that are not exchanged for each other. Pure.
+std::vector<StateType> types_of_target(const TrainingState& state, const TargetForm& form,
+                                       const std::vector<StateType>& asked);
+
+// `payloads`: where the bytes of `state` come from; it must outlive the result, which throws
+// Unsupported, by value, where one that is read does not fit the type. Checks the checksums of what
+// is cast, which nothing else does. `source`: its checkpoint.
+CastStates cast_states(const TrainingState& state, const ckpt::Checkpoint& source,
+                       const ckpt::PayloadSource& payloads, const std::vector<StateType>& types);
+
+}  // namespace optim
