@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/slice.h>
+#include <ckpt/statistics.h>
+#include <common/console.h>
+#include <optim/subjects.h>
+
+#include "inspect/tensor_values.h"
+
+// What `show` tells of a tensor, or of a slice of one.
+namespace tools::inspect {
+
+struct TensorWishes {
+  std::optional<uint64_t> values_max;  // print these; without, what they are like
+  bool histogram = false;
+};
+
+// The tensor of a subject, or its slice as a tensor of its own. Both arguments must outlive it.
+class ShownTensor {
+ public:
+  ShownTensor(const optim::Subject& subject, const ckpt::Checkpoint& checkpoint);
+
+  TensorSource source() const;
+  const ckpt::TensorEntry& whole() const { return *subject_.tensor; }
+  bool is_slice() const { return sliced_.has_value(); }
+  const optim::Subject& subject() const { return subject_; }
+  const ckpt::Checkpoint& checkpoint() const { return checkpoint_; }
+
+ private:
+  const optim::Subject& subject_;
+  const ckpt::Checkpoint& checkpoint_;
+  std::optional<ckpt::SlicedTensor> sliced_;
+};
+
+void print_tensor(Console& console, const ShownTensor& shown, const TensorWishes& wishes);
+nlohmann::json tensor_to_json(const ShownTensor& shown, const TensorWishes& wishes);
+
+}  // namespace tools::inspect
