@@ -39,6 +39,8 @@ CASES = (
     ("show", 0, ["ckpt-inspect", "show", FILE, "", "/dtypes/complex64", "/dtypes/float8_e8m0fnu"]),
     ("show", 0, ["ckpt-inspect", "show", DIST, "embedding.word_embeddings.weight[0:4, :8]"]),
     ("show", 0, ["ckpt-inspect", "show", TORCH, "*.output_layer.weight[0]", "--values", "all"]),
+    ("show", 0, ["ckpt-inspect", "show", TORCH, "--stats"]),
+    ("show", 0, ["ckpt-inspect", "show", TORCH, "--logical", "*fc1*", "--histogram"]),
     ("error", 2, ["ckpt-inspect", "show", DIST, "embedding.word_embeddings.weight[::0]"]),
     ("hash", 0, ["ckpt-inspect", "hash", TORCH]),
     ("hash", 0, ["ckpt-inspect", "hash", DIST]),

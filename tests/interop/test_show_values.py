@@ -220,6 +220,21 @@ def test_what_the_page_names_is_shown(name: str, sets: Path) -> None:
         (tensor["name"], tensor["shape"]) for tensor in largest]
 
 
+@needs_sets
+@pytest.mark.parametrize("name", SETS[:3])
+def test_statistics_of_the_training_state_are_torchs(name: str, sets: Path) -> None:
+    recorded = recorded_state(sets / name)
+    options = ("--logical", "--stats", "--json")
+    entries = succeed("ckpt-inspect", "show", sets / name / "ckpt", *options).json()["entries"]
+    assert len(entries) > 20
+    for entry in entries:
+        found, values = entry["tensor"], recorded[entry["key"]].double()
+        assert (found["min"], found["max"]) == (values.min().item(), values.max().item())
+        assert found["norm"] == pytest.approx(values.norm().item(), rel=1e-12)
+        assert found["std"] == pytest.approx(values.std(correction=0).item(), rel=1e-9, abs=1e-300)
+        assert found["zeros"] == (values == 0).sum().item()
+
+
 def test_text_shows_what_numpy_would(tmp_path: Path) -> None:
     torch.save({"w": torch.arange(12).reshape(2, 2, 3)}, tmp_path / "w.pt")
     shown = succeed("ckpt-inspect", "show", tmp_path / "w.pt", "w", "--values", "all").stdout

@@ -15,6 +15,8 @@ INSPECT = [
     (["ckpt-inspect", "show", "ckpt", "embedding.word_embeddings.weight"], 0),
     (["ckpt-inspect", "show", "ckpt", "common.pt:/args", "-v"], 0),
     (["ckpt-inspect", "show", "ckpt", "output_layer.weight[:3]", "--values", "40"], 0),
+    (["ckpt-inspect", "show", "ckpt", "--stats"], 0),
+    (["ckpt-inspect", "show", "ckpt", "--histogram", "*exp_avg.output_layer.weight"], 0),
     (["ckpt-inspect", "tree", "ckpt"], 0),
     (["ckpt-inspect", "tree", "torch"], 0),
     (["ckpt-inspect", "verify", "ckpt"], 0),

@@ -46,10 +46,18 @@ struct ShowOptions {
     const auto set_values = [this](const std::string& text) {
       wishes.values_max = text == "all" ? UINT64_MAX : std::stoull(text);
     };
-    app.add_option_function<std::string>("--values", set_values,
-                                         "The first N values, or all, in place of statistics")
-        ->check(kCountOrAll)
-        ->option_text("N|all");
+    CLI::Option* const values =
+        app.add_option_function<std::string>("--values", set_values,
+                                             "The first N values, or all, in place of statistics")
+            ->check(kCountOrAll)
+            ->option_text("N|all");
+    CLI::Option* const stats = app.add_flag("--stats", wishes.statistics_only,
+                                            "Statistics of all tensors as a table; without KEY of "
+                                            "everything")
+                                   ->excludes(values);
+    app.add_flag("--histogram", wishes.histogram, "Values by magnitude, drawn as bars")
+        ->excludes(values)
+        ->excludes(stats);
     app.add_flag("--logical", logical,
                  "KEYs are names of the training state, each tensor once, joined from all ranks");
   }
@@ -71,10 +79,11 @@ struct Shown {
   const Subject& subject;
   const ckpt::Checkpoint& checkpoint;
   const TensorWishes& wishes;
+  const ckpt::Statistics* statistics = nullptr;  // of a tensor; null: not made yet
 };
 
 void print_subject(Console& console, const Shown& shown) {
-  const auto& [subject, checkpoint, wishes] = shown;
+  const auto& [subject, checkpoint, wishes, statistics] = shown;
   console.print_text(
       console.paint(Paint::Bold, key_text(subject.key) + ckpt::escaped(subject.slice_text)));
   if (subject.tensor != nullptr) {
@@ -87,13 +96,13 @@ void print_subject(Console& console, const Shown& shown) {
 }
 
 nlohmann::json subject_to_json(const Shown& shown) {
-  const auto& [subject, checkpoint, wishes] = shown;
+  const auto& [subject, checkpoint, wishes, statistics] = shown;
   nlohmann::json json = {{"key", json_text(subject.key)}};
   if (subject.slice) json["slice"] = json_text(subject.slice_text);
   if (subject.is_logical) json["names"] = "canonical";
   if (!subject.file.empty()) json["file"] = json_text(subject.file);
   if (subject.tensor != nullptr) {
-    json["tensor"] = tensor_to_json(ShownTensor(subject, checkpoint), wishes);
+    json["tensor"] = tensor_to_json(ShownTensor(subject, checkpoint), wishes, statistics);
   } else {
     with_value(subject, checkpoint,
                [&](const ckpt::Value& value) { json["object"] = value_to_json(value); });
@@ -127,25 +136,39 @@ ckpt::Checkpoint open_source(const ShowOptions& options) {
   }
 }
 
+void print_document(Console& console, const ShowOptions& options,
+                    const ckpt::Checkpoint& checkpoint, const std::vector<Subject>& subjects) {
+  std::vector<ckpt::Statistics> statistics;
+  if (!options.wishes.values_max) statistics = make_statistics(subjects, checkpoint, console);
+  nlohmann::json document = json_document();
+  document["entries"] = nlohmann::json::array();
+  size_t next = 0;
+  for (const Subject& subject : subjects) {
+    const bool has_statistics = subject.tensor != nullptr && !options.wishes.values_max;
+    const ckpt::Statistics* const known = has_statistics ? &statistics[next++] : nullptr;
+    if (subject.tensor == nullptr && options.wishes.statistics_only) continue;
+    document["entries"].push_back(subject_to_json({subject, checkpoint, options.wishes, known}));
+  }
+  print_json(console, document);
+}
+
 int run(const ShowOptions& options, Console& console) {
-  if (options.keys.empty() && options.filter.include.empty()) {
+  const bool names_nothing = options.keys.empty() && options.filter.include.empty();
+  if (names_nothing && !options.wishes.statistics_only) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a KEY or --include is required",
                       "ckpt-inspect ls lists the keys");
   }
   const ckpt::Checkpoint checkpoint = open_source(options);
   const std::vector<Subject> subjects = find_selected(checkpoint, options);
-  if (!console.options().json) {
+  if (console.options().json) {
+    print_document(console, options, checkpoint, subjects);
+  } else if (options.wishes.statistics_only) {
+    print_table(console, subjects, checkpoint);
+  } else {
     for (const Subject& subject : subjects) {
       print_subject(console, {subject, checkpoint, options.wishes});
     }
-    return 0;
   }
-  nlohmann::json document = json_document();
-  document["entries"] = nlohmann::json::array();
-  for (const Subject& subject : subjects) {
-    document["entries"].push_back(subject_to_json({subject, checkpoint, options.wishes}));
-  }
-  print_json(console, document);
   return 0;
 }
 
@@ -158,8 +181,9 @@ Command make_show_command() {
            "Shows tensors with statistics and values, also slices of them, and objects as trees.",
        .examples = {"ckpt-inspect show ckpt/ embedding.word_embeddings.weight",
                     "ckpt-inspect show ckpt/ 'output_layer.weight[0:4, :8]' --values all",
-                    "ckpt-inspect show ckpt/ common.pt:/args --json"},
-       .verbose = "All chunks of tensors, and objects whole"},
+                    "ckpt-inspect show ckpt/ --logical '*exp_avg*' --stats"},
+       .verbose = "All chunks of tensors, and objects whole",
+       .has_progress = true},
       run);
 }
 

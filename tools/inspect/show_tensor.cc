@@ -6,10 +6,12 @@
 
 #include <ckpt/error.h>
 #include <common/json.h>
+#include <common/progress.h>
 #include <common/table.h>
 #include <common/text.h>
 #include <optim/value_at.h>
 
+#include "inspect/statistics_text.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
@@ -96,6 +98,7 @@ void add_statistics(Table& facts, const ckpt::Statistics& statistics) {
     facts.add_row({{"max"}, {number_text(moments->max)}});
     facts.add_row({{"mean"}, {number_text(moments->mean)}});
     facts.add_row({{"std"}, {number_text(moments->std)}});
+    facts.add_row({{"norm"}, {number_text(moments->norm)}});
   }
   facts.add_row({{"zeros"}, {std::to_string(statistics.zero_count)}});
   facts.add_row({{"NaN"}, {std::to_string(statistics.nan_count)}});
@@ -113,6 +116,7 @@ void add_statistics(nlohmann::json& json, const ckpt::Statistics& statistics) {
   json.update({{"min", moments->min},
                {"max", moments->max},
                {"mean", moments->mean},
+               {"norm", moments->norm},
                {"std", moments->std}});
 }
 
@@ -155,12 +159,15 @@ void print_tensor(Console& console, const ShownTensor& shown, const TensorWishes
   const TensorSource from = shown.source();
   Table facts({{}, {.can_shorten = true}});
   add_places(facts, shown);
-  add_statistics(facts, make_statistics(from.tensor, from.source));
+  const ckpt::Statistics statistics = ckpt::make_statistics(from.tensor, from.source);
+  add_statistics(facts, statistics);
   facts.print(console, "  ");
+  if (wishes.histogram) return print_histogram(console, statistics);
   print_chunks(console, shown.whole(), shown.checkpoint().catalog());
 }
 
-nlohmann::json tensor_to_json(const ShownTensor& shown, const TensorWishes& wishes) {
+nlohmann::json tensor_to_json(const ShownTensor& shown, const TensorWishes& wishes,
+                              const ckpt::Statistics* known) {
   const auto& [tensor, source] = shown.source();
   nlohmann::json json = {{"dtype", name(tensor.dtype)},
                          {"shape", tensor.shape},
@@ -173,10 +180,52 @@ nlohmann::json tensor_to_json(const ShownTensor& shown, const TensorWishes& wish
   if (shown.is_slice()) json["slice_of"] = shown.whole().shape;
   if (wishes.values_max) {
     json["values"] = values_to_json(shown.source(), *wishes.values_max);
-  } else {
-    add_statistics(json, make_statistics(tensor, source));
+    return json;
   }
+  const ckpt::Statistics statistics =
+      known != nullptr ? *known : ckpt::make_statistics(tensor, source);
+  add_statistics(json, statistics);
+  if (wishes.histogram) json["histogram"] = histogram_to_json(statistics);
   return json;
+}
+
+std::vector<ckpt::Statistics> make_statistics(std::span<const Subject> subjects,
+                                              const ckpt::Checkpoint& checkpoint,
+                                              Console& console) {
+  std::vector<ckpt::TensorEntry> whole;
+  for (const Subject& subject : subjects) {
+    if (subject.tensor != nullptr && !subject.slice) whole.push_back(*subject.tensor);
+  }
+  ProgressLine line(console, "reading");
+  const std::vector<ckpt::Statistics> of_whole =
+      ckpt::make_statistics(whole, checkpoint, make_execute_options(console, line));
+  std::vector<ckpt::Statistics> all;
+  size_t next = 0;
+  for (const Subject& subject : subjects) {
+    if (subject.tensor == nullptr) continue;
+    if (!subject.slice) {
+      all.push_back(of_whole[next++]);
+      continue;
+    }
+    const ShownTensor shown(subject, checkpoint);
+    all.push_back(ckpt::make_statistics(shown.source().tensor, shown.source().source));
+  }
+  return all;
+}
+
+void print_table(Console& console, std::span<const Subject> subjects,
+                 const ckpt::Checkpoint& checkpoint) {
+  const std::vector<ckpt::Statistics> statistics = make_statistics(subjects, checkpoint, console);
+  std::vector<NamedStatistics> rows;
+  for (const Subject& subject : subjects) {
+    if (subject.tensor == nullptr) continue;
+    const ShownTensor shown(subject, checkpoint);
+    const ckpt::TensorEntry& tensor = shown.source().tensor;
+    rows.push_back(
+        {ckpt::qualified_key(subject.file, subject.key) + ckpt::escaped(subject.slice_text),
+         std::string(name(tensor.dtype)), shape_text(tensor.shape), statistics[rows.size()]});
+  }
+  print_statistics(console, rows);
 }
 
 }  // namespace tools::inspect

@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
+#include <span>
+#include <vector>
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/slice.h>
@@ -18,6 +19,7 @@ namespace tools::inspect {
 
 struct TensorWishes {
   std::optional<uint64_t> values_max;  // print these; without, what they are like
+  bool statistics_only = false;        // as a table, without objects
   bool histogram = false;
 };
 
@@ -39,6 +41,16 @@ class ShownTensor {
 };
 
 void print_tensor(Console& console, const ShownTensor& shown, const TensorWishes& wishes);
-nlohmann::json tensor_to_json(const ShownTensor& shown, const TensorWishes& wishes);
+// `known`: its statistics, where they were made already.
+nlohmann::json tensor_to_json(const ShownTensor& shown, const TensorWishes& wishes,
+                              const ckpt::Statistics* known = nullptr);
+
+// Of each subject that is a tensor, in their order; by several threads.
+std::vector<ckpt::Statistics> make_statistics(std::span<const optim::Subject> subjects,
+                                              const ckpt::Checkpoint& checkpoint, Console& console);
+
+// The statistics of all tensors among the subjects as one table.
+void print_table(Console& console, std::span<const optim::Subject> subjects,
+                 const ckpt::Checkpoint& checkpoint);
 
 }  // namespace tools::inspect

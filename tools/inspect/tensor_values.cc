@@ -121,7 +121,8 @@ class ValuePrinter {
   }
 
   bool stop() {
-    line_ += (line_.back() == '[' || line_.back() == ' ' ? "..." : " ...");
+    const bool is_fresh = line_.back() == '[' || line_.back() == ' ';
+    is_fresh ? void(line_ += "...") : add_item("...");
     line_.append(shape_.size(), ']');
     return false;
   }
