@@ -27,6 +27,7 @@ INSPECT = [
     (["ckpt-inspect", "groups", "ckpt"], 0),
     (["ckpt-inspect", "groups", "torch"], 0),
     (["ckpt-inspect", "latest", "ckpt"], 0),
+    (["ckpt-inspect", "lineage", "ckpt"], 0),
 ]
 WRITE = [
     (["ckpt-convert", "ckpt", "out", "--to", "torch", "--verify", "-v"], 0),
@@ -61,7 +62,7 @@ def programs(bin_folder):
 def helps(bin_folder):
     """The command line of every --help."""
     subcommands = {
-        "ckpt-inspect": "ls show tree verify hash diff groups latest".split(),
+        "ckpt-inspect": "ls show tree verify hash diff groups latest lineage".split(),
         "step-replay": "run check".split(),
     }
     for program in programs(bin_folder):
