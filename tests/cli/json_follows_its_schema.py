@@ -52,6 +52,8 @@ CASES = (
     ("diff", 1, ["ckpt-inspect", "diff", TORCH, TORCH_DP4, "--summary"]),
     ("diff", 1, ["ckpt-inspect", "diff", TORCH, TORCH_DP4, "--limit", "1", "--exclude", "*.bias"]),
     ("diff", 1, ["ckpt-inspect", "diff", FILE, DIST]),
+    ("diff", 1, ["ckpt-inspect", "diff", TORCH, DIST, "--common"]),
+    ("diff", 1, ["ckpt-inspect", "diff", TORCH, TORCH_DP4, "--top", "3"]),
     ("verify", 0, ["ckpt-inspect", "verify", TORCH]),
     ("verify", 0, ["ckpt-inspect", "verify", DIST, "--quick"]),
     ("verify", 1, ["ckpt-inspect", "verify", DIST, "--require-checksums"]),

@@ -24,6 +24,7 @@ INSPECT = [
     (["ckpt-inspect", "hash", "ckpt"], 0),
     (["ckpt-inspect", "diff", "ckpt", "torch"], 0),
     (["ckpt-inspect", "diff", "ckpt", "other"], 1),
+    (["ckpt-inspect", "diff", "ckpt", "other", "--top", "3", "--common"], 1),
     (["ckpt-inspect", "groups", "ckpt"], 0),
     (["ckpt-inspect", "groups", "torch"], 0),
     (["ckpt-inspect", "latest", "ckpt"], 0),
