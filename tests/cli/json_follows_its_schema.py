@@ -63,6 +63,7 @@ CASES = (
     ("groups", 0, ["ckpt-inspect", "groups", DIST, "--limit", "3"]),
     ("tree", 0, ["ckpt-inspect", "tree", DIST]),
     ("tree", 0, ["ckpt-inspect", "tree", FILE, "--depth", "2"]),
+    ("tree", 0, ["ckpt-inspect", "tree", DIST, "--sort", "size"]),
     ("latest", 0, ["ckpt-inspect", "latest", DIST]),
     ("lineage", 0, ["ckpt-inspect", "lineage", DIST]),
     ("lineage", 0, ["ckpt-inspect", "lineage", TORCH, "--quick"]),

@@ -19,6 +19,7 @@ INSPECT = [
     (["ckpt-inspect", "show", "ckpt", "--histogram", "*exp_avg.output_layer.weight"], 0),
     (["ckpt-inspect", "tree", "ckpt"], 0),
     (["ckpt-inspect", "tree", "torch"], 0),
+    (["ckpt-inspect", "tree", "ckpt", "--sort", "size"], 0),
     (["ckpt-inspect", "verify", "ckpt"], 0),
     (["ckpt-inspect", "verify", "torch"], 0),
     (["ckpt-inspect", "hash", "ckpt"], 0),
