@@ -14,16 +14,22 @@ INSPECT = [
     (["ckpt-inspect", "ls", "torch", "--sort", "size", "--limit", "5"], 0),
     (["ckpt-inspect", "show", "ckpt", "embedding.word_embeddings.weight"], 0),
     (["ckpt-inspect", "show", "ckpt", "common.pt:/args", "-v"], 0),
+    (["ckpt-inspect", "show", "ckpt", "output_layer.weight[:3]", "--values", "40"], 0),
+    (["ckpt-inspect", "show", "ckpt", "--stats"], 0),
+    (["ckpt-inspect", "show", "ckpt", "--histogram", "*exp_avg.output_layer.weight"], 0),
     (["ckpt-inspect", "tree", "ckpt"], 0),
     (["ckpt-inspect", "tree", "torch"], 0),
+    (["ckpt-inspect", "tree", "ckpt", "--sort", "size"], 0),
     (["ckpt-inspect", "verify", "ckpt"], 0),
     (["ckpt-inspect", "verify", "torch"], 0),
     (["ckpt-inspect", "hash", "ckpt"], 0),
     (["ckpt-inspect", "diff", "ckpt", "torch"], 0),
     (["ckpt-inspect", "diff", "ckpt", "other"], 1),
+    (["ckpt-inspect", "diff", "ckpt", "other", "--top", "3", "--common"], 1),
     (["ckpt-inspect", "groups", "ckpt"], 0),
     (["ckpt-inspect", "groups", "torch"], 0),
     (["ckpt-inspect", "latest", "ckpt"], 0),
+    (["ckpt-inspect", "lineage", "ckpt"], 0),
 ]
 WRITE = [
     (["ckpt-convert", "ckpt", "out", "--to", "torch", "--verify", "-v"], 0),
@@ -58,7 +64,7 @@ def programs(bin_folder):
 def helps(bin_folder):
     """The command line of every --help."""
     subcommands = {
-        "ckpt-inspect": "ls show tree verify hash diff groups latest".split(),
+        "ckpt-inspect": "ls show tree verify hash diff groups latest lineage".split(),
         "step-replay": "run check".split(),
     }
     for program in programs(bin_folder):

@@ -1,5 +1,6 @@
 // ckpt-inspect diff: what two checkpoints do not have in common. Exit code 1 if they differ.
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <ostream>
 #include <span>
@@ -17,6 +18,7 @@
 #include <optim/names_in_common.h>
 
 #include "inspect/commands.h"
+#include "inspect/diff_json.h"
 #include "inspect/listing.h"
 #include "inspect/selection.h"
 #include "inspect/value_text.h"
@@ -25,8 +27,6 @@ namespace tools::inspect {
 namespace {
 
 using ckpt::DifferenceKind;
-
-constexpr int kDiffSchemaVersion = 2;  // 1: max_ulp, without counts
 
 enum class DiffSort : uint8_t { Default, Key, Difference };
 
@@ -38,6 +38,8 @@ struct DiffOptions {
   DiffSort sort = DiffSort::Default;
   size_t limit = SIZE_MAX;
   bool summary = false;
+  bool common = false;
+  bool is_top = false;
 
   void declare(CLI::App& app) {
     app.add_option("A", a, "A checkpoint, as for `ckpt-inspect PATH`")
@@ -57,6 +59,19 @@ struct DiffOptions {
     app.add_option("--limit", limit, "At most this many differences, or modules")
         ->check(kCount)
         ->option_text("N");
+    const auto set_top = [this](const std::string& count) {
+      limit = std::stoull(count);
+      sort = DiffSort::Difference;
+      is_top = true;
+    };
+    app.add_option_function<std::string>("--top", set_top, "The N largest differences alone")
+        ->check(kSize)
+        ->option_text("N")
+        ->excludes("--sort")
+        ->excludes("--limit");
+    app.add_flag("--common", common,
+                 "Count what equal states may differ in: args of paths and sizes, the order of "
+                 "groups, random states of ranks");
     app.add_flag("--summary", summary, "One row per module, the worst first");
     add_follow_links(app, limits);
     app.add_flag("--keys-only", diff.keys_only, "Names, shapes and dtypes; reads no tensor");
@@ -79,13 +94,6 @@ std::string value_difference_text(const ckpt::ValueDifference& value) {
     text += ", max ULP distance " + short_number_text(*value.max_ulp_distance);
   return text + ", first at " + shape_text(value.first_index) + ": " + value.first_a + " | " +
          value.first_b;
-}
-
-std::string_view python_type(ckpt::Kind key) {
-  static constexpr std::string_view kNames[] = {
-      "None", "bool",  "int",  "int", "float",     "str",   "bytes",  "bytearray",
-      "list", "tuple", "dict", "set", "frozenset", "class", "object", "storage"};
-  return kNames[static_cast<size_t>(key)];
 }
 
 // The keys are equal as text.
@@ -137,18 +145,21 @@ void add_object(Table& table, const ckpt::ObjectDifference& object) {
   }
 }
 
-void print_verdict(Console& console, const ckpt::Differences& differences) {
+std::string verdict_on(const Console& console, const ckpt::Differences& differences) {
   const std::string tensors = count_text(differences.tensor_count, "tensor");
   const std::string objects = count_text(differences.object_count, "object");
   if (differences.none()) {
-    console.out() << console.paint(Paint::Green, "equal") << ": " << tensors << ", " << objects;
-  } else {
-    console.out() << console.paint(Paint::Red, "different") << ": " << differences.tensors.size()
-                  << " of " << tensors << ", " << differences.objects.size() << " of " << objects;
+    return console.paint(Paint::Green, "equal") + ": " + tensors + ", " + objects;
   }
+  return console.paint(Paint::Red, "different") + ": " +
+         std::to_string(differences.tensors.size()) + " of " + tensors + ", " +
+         std::to_string(differences.objects.size()) + " of " + objects;
 }
 
-void print_differences(Console& console, const ckpt::Differences& differences, size_t limit) {
+// Returns what the last line says.
+std::string print_differences(Console& console, const DiffOptions& options,
+                              const ckpt::Differences& differences) {
+  const size_t limit = options.limit;
   Table table({{}, {.can_shorten = true}, {.can_shorten = true}});
   const size_t tensor_count = std::min(limit, differences.tensors.size());
   const size_t object_count = std::min(limit - tensor_count, differences.objects.size());
@@ -161,11 +172,12 @@ void print_differences(Console& console, const ckpt::Differences& differences, s
     add_object(table, object);
   }
   table.print(console);
-  print_verdict(console, differences);
+  const std::string verdict = verdict_on(console, differences);
   const size_t shown = tensor_count + object_count;
-  if (shown < differences.tensors.size() + differences.objects.size()) {
-    console.out() << "; " << shown << " shown";
-  }
+  const size_t all = differences.tensors.size() + differences.objects.size();
+  if (shown == all) return verdict;
+  const std::string more = options.is_top ? ", " + std::to_string(all - shown) + " more" : "";
+  return verdict + "; " + std::to_string(shown) + " shown" + more;
 }
 
 Table module_table() {
@@ -179,8 +191,9 @@ Table module_table() {
                 {.title = "WORST", .can_shorten = true, .drop_order = 1}});
 }
 
-void print_summary(Console& console, const ckpt::Differences& differences,
-                   const optim::DiffSummary& summary, size_t limit) {
+// Returns what the last line says.
+std::string print_summary(Console& console, const ckpt::Differences& differences,
+                          const optim::DiffSummary& summary, size_t limit) {
   const size_t shown = std::min(limit, summary.modules.size());
   Table table = module_table();
   for (const optim::ModuleDifference& module : std::span(summary.modules).first(shown)) {
@@ -197,119 +210,28 @@ void print_summary(Console& console, const ckpt::Differences& differences,
          {module.worst, Paint::Dim}});
   }
   if (shown != 0) table.print(console);
-  print_verdict(console, differences);
-  console.out() << "; " << summary.modules.size() << " of "
-                << count_text(summary.module_count, "module");
-  if (shown < summary.modules.size()) console.out() << ", " << shown << " shown";
-}
-
-nlohmann::json to_json(const ckpt::ValueDifference& value) {
-  nlohmann::json json = {{"elements", value.element_count},    {"different", value.different_count},
-                         {"nonfinite", value.nonfinite_count}, {"max_abs", value.max_abs},
-                         {"max_rel", value.max_rel},           {"first_index", value.first_index},
-                         {"first_a", value.first_a},           {"first_b", value.first_b}};
-  if (value.max_ulp_distance) json["max_ulp_distance"] = *value.max_ulp_distance;
-  return json;
-}
-
-template <class Difference>
-nlohmann::json name_and_kind(const Difference& difference) {
-  nlohmann::json json = {{"kind", name(difference.kind)}, {"key", json_text(difference.key)}};
-  if (!difference.file.empty()) json["file"] = json_text(difference.file);
-  return json;
-}
-
-template <class Difference>
-void add_key_types(const Difference& difference, nlohmann::json& json) {
-  if (difference.kind != DifferenceKind::Key) return;
-  json["key_types"] = {python_type(difference.a->key_kind), python_type(difference.b->key_kind)};
-}
-
-nlohmann::json to_json(const ckpt::TensorDifference& tensor) {
-  nlohmann::json json = name_and_kind(tensor);
-  if (tensor.a != nullptr)
-    json["a"] = {{"dtype", name(tensor.a->dtype)}, {"shape", tensor.a->shape}};
-  if (tensor.b != nullptr)
-    json["b"] = {{"dtype", name(tensor.b->dtype)}, {"shape", tensor.b->shape}};
-  if (tensor.value) json["value"] = to_json(*tensor.value);
-  add_key_types(tensor, json);
-  return json;
-}
-
-nlohmann::json to_json(const ckpt::ObjectDifference& object) {
-  nlohmann::json json = name_and_kind(object);
-  add_key_types(object, json);
-  json["places"] = object.place_count;
-  json["details"] = nlohmann::json::array();
-  for (const ckpt::PlaceDifference& place : object.details) {
-    nlohmann::json detail = {{"pointer", json_text(place.pointer)}};
-    if (place.a) detail["a"] = json_text(value_text(*place.a, SIZE_MAX));
-    if (place.b) detail["b"] = json_text(value_text(*place.b, SIZE_MAX));
-    json["details"].push_back(std::move(detail));
-  }
-  return json;
-}
-
-nlohmann::json to_json(const ckpt::Checkpoint& checkpoint) {
-  return {{"path", json_text(checkpoint.shown_path())},
-          {"format", name(checkpoint.catalog().format)}};
-}
-
-nlohmann::json to_json(const ckpt::Differences& differences) {
-  nlohmann::json document = json_document();
-  document["schema_version"] = kDiffSchemaVersion;
-  document["equal"] = differences.none();
-  document["tensors"] = {{"compared", differences.tensor_count},
-                         {"different_count", differences.tensors.size()}};
-  document["objects"] = {{"compared", differences.object_count},
-                         {"different_count", differences.objects.size()}};
-  return document;
-}
-
-void add_lists(nlohmann::json& document, const ckpt::Differences& differences, size_t limit) {
-  nlohmann::json& tensors = document["tensors"]["different"] = nlohmann::json::array();
-  nlohmann::json& objects = document["objects"]["different"] = nlohmann::json::array();
-  for (const auto& tensor : differences.tensors) {
-    if (tensors.size() < limit) tensors.push_back(to_json(tensor));
-  }
-  for (const auto& object : differences.objects) {
-    if (tensors.size() + objects.size() < limit) objects.push_back(to_json(object));
-  }
-}
-
-nlohmann::json to_json(const optim::ModuleDifference& module) {
-  nlohmann::json json = {{"module", json_text(module.module)},
-                         {"compared", module.compared_count},
-                         {"different", module.different_count},
-                         {"missing_or_type", module.structural_count},
-                         {"nonfinite", module.nonfinite_count},
-                         {"max_abs", module.max_abs},
-                         {"max_rel", module.max_rel},
-                         {"worst", json_text(module.worst)},
-                         {"values_compared", module.value_count}};
-  if (module.max_ulp_distance) json["max_ulp_distance"] = *module.max_ulp_distance;
-  return json;
-}
-
-void add_modules(nlohmann::json& document, const optim::DiffSummary& summary, size_t limit) {
-  document["modules"] = {{"compared", summary.module_count},
-                         {"different_count", summary.modules.size()},
-                         {"different", nlohmann::json::array()}};
-  for (const optim::ModuleDifference& module : summary.modules) {
-    nlohmann::json& list = document["modules"]["different"];
-    if (list.size() < limit) list.push_back(to_json(module));
-  }
+  const std::string shown_text =
+      shown < summary.modules.size() ? ", " + std::to_string(shown) + " shown" : "";
+  return verdict_on(console, differences) + "; " + std::to_string(summary.modules.size()) + " of " +
+         count_text(summary.module_count, "module") + shown_text;
 }
 
 struct Sides {
   const ckpt::Checkpoint &a, &b;
   const char* names;
+  const ckpt::Differences& left_out;
 };
 
 void print_as_json(Console& console, const DiffOptions& options, const Sides& sides,
                    const optim::Compared& compared) {
   nlohmann::json document = to_json(compared.differences);
   document.update({{"a", to_json(sides.a)}, {"b", to_json(sides.b)}, {"names", sides.names}});
+  if (sides.left_out.object_count != 0) {
+    nlohmann::json& common = document["common"];
+    common["different"] = nlohmann::json::array();
+    for (const auto& object : sides.left_out.objects)
+      common["different"].push_back(to_json(object));
+  }
   if (!options.filter.is_everything()) document["selection"] = json_text(options.filter.text());
   if (options.summary) {
     add_modules(document, summarize(compared), options.limit);
@@ -319,17 +241,55 @@ void print_as_json(Console& console, const DiffOptions& options, const Sides& si
   print_json(console, document);
 }
 
-void print_as_text(Console& console, const DiffOptions& options, const optim::Compared& compared) {
+// What may differ, before what is compared.
+void print_left_out(Console& console, const ckpt::Differences& left_out) {
+  constexpr uint64_t kPlacesMax = 4;
+  const uint64_t places_max = console.options().verbose ? UINT64_MAX : kPlacesMax;
+  uint64_t all = 0, shown = 0;
+  Table table({{}, {.can_shorten = true}, {.can_shorten = true}});
+  const Cell kind{"may differ", Paint::Dim};
+  for (const ckpt::ObjectDifference& object : left_out.objects) {
+    all += std::max<uint64_t>(1, object.place_count);
+    if (object.details.empty() && shown++ < places_max) {
+      table.add_row({kind, {key_text(object.key)}, {kind_cell(object.kind).text}});
+    }
+    for (const ckpt::PlaceDifference& place : object.details) {
+      if (shown >= places_max) break;
+      ++shown;
+      table.add_row({kind,
+                     {key_text(object.key) + " " + ckpt::escaped(place.pointer)},
+                     {place_text(place.a) + " | " + place_text(place.b)}});
+    }
+  }
+  if (all == 0) return;
+  table.print(console);
+  if (shown < all) {
+    console.print_text("may differ  and " + count_text(all - shown, "more place") +
+                       " of the common state" + (console.options().verbose ? "" : " (--verbose)"));
+  }
+}
+
+void print_as_text(Console& console, const DiffOptions& options, const optim::Compared& compared,
+                   const ckpt::Differences& left_out) {
   if (console.options().quiet) return;
-  if (options.summary) {
-    print_summary(console, compared.differences, summarize(compared), options.limit);
-  } else {
-    print_differences(console, compared.differences, options.limit);
+  print_left_out(console, left_out);
+  std::string last = options.summary ? print_summary(console, compared.differences,
+                                                     summarize(compared), options.limit)
+                                     : print_differences(console, options, compared.differences);
+  if (!options.filter.is_everything()) last += "; of what is selected by " + options.filter.text();
+  console.print_text(last);
+}
+
+// Of the common state what canonical names leave out: counted under --common, else told.
+ckpt::Differences compare_left_out(const DiffOptions& options, optim::NamedPair& named,
+                                   const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
+  if (options.common) {
+    std::ranges::move(named.left_out_a.objects, std::back_inserter(named.a.objects));
+    std::ranges::move(named.left_out_b.objects, std::back_inserter(named.b.objects));
+    return {};
   }
-  if (!options.filter.is_everything()) {
-    console.out() << "; of what is selected by " << options.filter.text();
-  }
-  console.out() << '\n';
+  if (options.diff.keys_only || !options.filter.is_everything()) return {};
+  return ckpt::diff({named.left_out_a, a}, {named.left_out_b, b});
 }
 
 int run(const DiffOptions& options, Console& console) {
@@ -338,6 +298,7 @@ int run(const DiffOptions& options, Console& console) {
   const ckpt::Checkpoint b = optim::open_side(options.b, options.limits);
   optim::NamedPair named = optim::names_in_common(a, b);
   for (const std::string& warning : named.warnings) console.warn(warning);
+  const ckpt::Differences left_out = compare_left_out(options, named, a, b);
   select({&named.a, &named.b}, options.filter, console);
   ckpt::DiffOptions diff_options = options.diff;
   diff_options.execution = make_execute_options(console, *line);
@@ -348,9 +309,9 @@ int run(const DiffOptions& options, Console& console) {
   if (sort == DiffSort::Difference) optim::sort_worst_first(differences.tensors);
   const optim::Compared compared{differences, named.a, named.b, options.diff.keys_only};
   if (console.options().json) {
-    print_as_json(console, options, {a, b, named.names}, compared);
+    print_as_json(console, options, {a, b, named.names, left_out}, compared);
   } else {
-    print_as_text(console, options, compared);
+    print_as_text(console, options, compared, left_out);
   }
   return differences.none() ? 0 : 1;
 }
@@ -363,7 +324,7 @@ Command make_diff_command() {
        .description = "Compares two checkpoints across formats and data-parallel sizes.",
        .examples = {"ckpt-inspect diff ckpt_a/ ckpt_b/ --summary",
                     "ckpt-inspect diff model.pt dcp/ --atol 1e-6 --rtol 1e-5",
-                    "ckpt-inspect diff old/ new/ --keys-only --json"},
+                    "ckpt-inspect diff old/ new/ --top 10 --common"},
        .quiet = "Nothing: the exit code says it",
        .exit_1 = "different",
        .has_progress = true},

@@ -1,4 +1,7 @@
 // ckpt-inspect tree: the nested structure that keys spell.
+#include <array>
+#include <cstdio>
+#include <optional>
 #include <ostream>
 
 #include <ckpt/error.h>
@@ -12,18 +15,24 @@
 
 #include "inspect/commands.h"
 #include "inspect/listing.h"
+#include "inspect/page_text.h"
 
 namespace tools::inspect {
 namespace {
+
+enum class TreeSort : uint8_t { Key, Size };
 
 struct TreeOptions {
   SourceOptions source;
   KeyFilter filter;
   size_t depth = SIZE_MAX;
+  TreeSort sort = TreeSort::Key;
 
   void declare(CLI::App& app) {
     source.declare(app);
     filter.declare(app);
+    add_choice<TreeSort>(app, "--sort", sort, {{"key", TreeSort::Key}, {"size", TreeSort::Size}})
+        ->description("As the keys are stored (default), or the largest first, with its share");
     app.add_option("--depth", depth, "Only this many levels")->check(kCount)->option_text("N");
   }
 };
@@ -39,17 +48,62 @@ std::string what_text(const optim::KeyBranch& branch) {
   return std::string(name(tensor->dtype)) + " " + shape_text(tensor->shape);
 }
 
-// optim::kKeyDepthMax bounds the recursion.
-void add_rows(Table& table, const optim::KeyBranch& branch, size_t depth, size_t depth_max) {
-  if (depth >= depth_max) return;
-  for (const auto& child : branch.children) {
-    const bool is_leaf = child->children.empty();
-    table.add_row({{std::string(2 * depth, ' ') + ckpt::escaped(child->name),
-                    is_leaf ? Paint::Plain : Paint::Bold},
-                   {child->count_bytes != 0 ? size_text(child->count_bytes) : "-"},
-                   {what_text(*child), is_leaf ? Paint::Cyan : Paint::Dim}});
-    add_rows(table, *child, depth + 1, depth_max);
+// Of all bytes, to a tenth of a percent.
+std::string share_text(uint64_t bytes, uint64_t all_bytes) {
+  if (bytes == 0) return "-";
+  const double percent = 100 * static_cast<double>(bytes) / static_cast<double>(all_bytes);
+  std::array<char, 16> text = {};
+  std::snprintf(text.data(), text.size(), "%.1f%%", percent);
+  return text.data();
+}
+
+// A row for each branch; with its share of `all_bytes`, where these are given.
+class TreeRows {
+ public:
+  TreeRows(Table& table, size_t depth_max, std::optional<uint64_t> all_bytes)
+      : table_(table), depth_max_(depth_max), all_bytes_(all_bytes) {}
+
+  // optim::kKeyDepthMax bounds the recursion.
+  void add(const optim::KeyBranch& branch, size_t depth = 0) {
+    if (depth >= depth_max_) return;
+    for (const auto& child : branch.children) {
+      add_row(*child, depth);
+      add(*child, depth + 1);
+    }
   }
+
+ private:
+  void add_row(const optim::KeyBranch& branch, size_t depth) {
+    const bool is_leaf = branch.children.empty();
+    const uint64_t bytes = branch.count_bytes;
+    std::vector<Cell> cells = {{std::string(2 * depth, ' ') + ckpt::escaped(branch.name),
+                                is_leaf ? Paint::Plain : Paint::Bold},
+                               {bytes != 0 ? size_text(bytes) : "-"}};
+    if (all_bytes_) {
+      cells.push_back({share_text(bytes, *all_bytes_)});
+      cells.push_back({bar(bytes, *all_bytes_), Paint::Cyan});
+    }
+    cells.push_back({what_text(branch), is_leaf ? Paint::Cyan : Paint::Dim});
+    table_.add_row(std::move(cells));
+  }
+
+  Table& table_;
+  size_t depth_max_;
+  std::optional<uint64_t> all_bytes_;
+};
+
+void print_tree(Console& console, const TreeOptions& options, const optim::KeyBranch& root) {
+  const bool has_shares = options.sort == TreeSort::Size;
+  std::vector<Column> columns = {{.title = "KEY", .can_shorten = true}, {"BYTES", Align::Right}};
+  if (has_shares) {
+    columns.push_back({"SHARE", Align::Right});
+    columns.push_back({.title = "", .drop_order = 2});
+  }
+  columns.push_back({.title = "", .drop_order = has_shares ? 1 : 0});
+  Table table(std::move(columns));
+  TreeRows(table, options.depth, has_shares ? std::optional(root.count_bytes) : std::nullopt)
+      .add(root);
+  table.print(console);
 }
 
 nlohmann::json to_json(const optim::KeyBranch& branch, size_t depth_left) {
@@ -73,7 +127,8 @@ nlohmann::json to_json(const optim::KeyBranch& branch, size_t depth_left) {
 int run(const TreeOptions& options, Console& console) {
   const ckpt::Checkpoint checkpoint = options.source.open_to_list(console);
   const auto rows = optim::list_rows(checkpoint.catalog(), options.filter.selection());
-  const optim::KeyBranch root = optim::make_key_tree(rows);
+  optim::KeyBranch root = optim::make_key_tree(rows);
+  if (options.sort == TreeSort::Size) sort_by_size(root);
   if (console.options().json) {
     nlohmann::json document = json_document();
     document["format"] = name(checkpoint.catalog().format);
@@ -82,9 +137,7 @@ int run(const TreeOptions& options, Console& console) {
     print_json(console, document);
     return 0;
   }
-  Table table({{.title = "KEY", .can_shorten = true}, {"BYTES", Align::Right}, {""}});
-  add_rows(table, root, 0, options.depth);
-  table.print(console);
+  print_tree(console, options, root);
   return 0;
 }
 
@@ -94,7 +147,7 @@ Command make_tree_command() {
   return make_command<TreeOptions>(
       {.name = "tree",
        .description = "Shows the nested structure, with tensors and bytes below each step.",
-       .examples = {"ckpt-inspect tree ckpt/", "ckpt-inspect tree ckpt/ --depth 3",
+       .examples = {"ckpt-inspect tree ckpt/", "ckpt-inspect tree ckpt/ --sort size --depth 3",
                     "ckpt-inspect tree model.pt --include '/optimizer/*' --json"}},
       run);
 }

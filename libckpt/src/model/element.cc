@@ -3,6 +3,9 @@
 #include <charconv>
 #include <type_traits>
 
+#include <ckpt/error.h>
+#include <ckpt/slice.h>
+
 namespace ckpt {
 namespace {
 
@@ -37,6 +40,13 @@ std::string element_text(DType dtype, const std::byte* at) {
     const std::string second = number_text<Element>(at + sizeof(typename Element::Bits));
     return "(" + first + (second.starts_with('-') ? "" : "+") + second + "j)";
   });
+}
+
+std::string element_text(DType dtype, std::span<const std::byte> element) {
+  if (element.size() != bytes_per_element(dtype)) {
+    throw Error(ErrorCode::InvalidArgument, {}, "an element has another count of bytes");
+  }
+  return element_text(dtype, element.data());
 }
 
 }  // namespace ckpt

@@ -1,14 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
 #include <optim/key_kind.h>
-#include <optim/training_state.h>
 #include <optim/layout_export.h>
+#include <optim/training_state.h>
 
 namespace optim {
 
@@ -26,7 +27,17 @@ struct LogicalTensor {
   ckpt::DType dtype = ckpt::DType::Float32;
   ckpt::Extents shape;
   uint64_t count_bytes = 0;
+  // Where its bytes are: the tensor, or one that is stacked over layers, of which it is `layer`.
+  // Null of one that ranks hold in parts which only the training state joins. May point into the
+  // checkpoint.
+  TensorRef value = {};
+  std::optional<uint64_t> layer = {};
 };
+
+// NAME of what is the model's, optimizer.state.STATE.NAME; empty where the files do not name it.
+OPTIM_LAYOUT_EXPORT std::string key_of(const LogicalTensor& tensor);
+// `value`, or the layer of it, under key_of(); null where that is null.
+OPTIM_LAYOUT_EXPORT TensorRef entry_of(const LogicalTensor& tensor);
 
 struct Contents {
   std::vector<LogicalTensor> tensors;

@@ -24,6 +24,9 @@ struct KeyBranch {
   std::vector<std::unique_ptr<KeyBranch>> children;
 };
 
+// The largest branch first, equal ones as they were, at every step.
+OPTIM_LAYOUT_EXPORT void sort_by_size(KeyBranch& branch);
+
 // Points into `rows`.
 OPTIM_LAYOUT_EXPORT KeyBranch make_key_tree(std::span<const CatalogRow> rows);
 

@@ -21,8 +21,15 @@ OPTIM_LAYOUT_EXPORT ckpt::Inventory logical_inventory(const TrainingState& check
 OPTIM_LAYOUT_EXPORT std::pair<ckpt::Inventory, ckpt::Inventory> logical_inventories(
     const TrainingState& a, const TrainingState& b);
 
-// That, or of what is no LayerWise checkpoint ckpt::plain_inventory(), with joined names where
-// ckpt::join_places() finds them. Throws what they throw.
+// What these leave out of two states, as objects: "common.args", "common.groups", the random states
+// of ranks of different grids ("common.rng_state"). It may differ between equal states; who
+// compares two runs still wants to see it.
+OPTIM_LAYOUT_EXPORT std::pair<ckpt::Inventory, ckpt::Inventory> left_out_inventories(
+    const TrainingState& a, const TrainingState& b);
+
+// logical_inventory() of a checkpoint's state, or of what is no LayerWise checkpoint
+// ckpt::plain_inventory(), with joined names where ckpt::join_places() finds them. Throws what they
+// throw.
 OPTIM_LAYOUT_EXPORT ckpt::Inventory logical_inventory(const ckpt::Checkpoint& checkpoint);
 
 }  // namespace optim

@@ -20,6 +20,8 @@ struct NamedPair {
   ckpt::Inventory a, b;
   const char* names = "stored";  // or "canonical"
   std::vector<std::string> warnings;
+  // Of two training states, what their canonical names leave out: objects.
+  ckpt::Inventory left_out_a, left_out_b;
 };
 
 // Opens one of two checkpoints: an error names the checkpoint that it is about.

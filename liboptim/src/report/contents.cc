@@ -39,22 +39,23 @@ constexpr std::string_view kStateObject = ".param_state/shard_";
 
 // `state`: empty for the weight.
 LogicalTensor named_tensor(const TrainedParam& param, std::string_view state,
-                           const TensorEntry& tensor) {
+                           const TensorRef& tensor) {
   return {state.empty() ? KeyKind::Model : KeyKind::OptimizerState,
           param.info.name,
           std::string(state),
-          tensor.dtype,
-          tensor.shape,
-          ckpt::count_bytes(tensor)};
+          tensor->dtype,
+          tensor->shape,
+          ckpt::count_bytes(*tensor),
+          tensor};
 }
 
 void add_named(const TrainingState& view, Contents& contents) {
   contents.tensors.reserve(tensors_of(view).size());
   for (const TrainedParam& param : view.params) {
-    contents.tensors.push_back(named_tensor(param, {}, *param.weight));
-    if (param.master) contents.tensors.push_back(named_tensor(param, kMasterState, *param.master));
+    contents.tensors.push_back(named_tensor(param, {}, param.weight));
+    if (param.master) contents.tensors.push_back(named_tensor(param, kMasterState, param.master));
     for (const auto& [state, value] : param.states) {
-      contents.tensors.push_back(named_tensor(param, state, *value));
+      contents.tensors.push_back(named_tensor(param, state, value));
     }
   }
 }
@@ -79,8 +80,34 @@ void add_layers(const LogicalTensor& stacked, size_t at, Contents& contents) {
   layer.count_bytes = layers == 0 ? 0 : stacked.count_bytes / layers;
   for (uint64_t i = 0; i < layers; ++i) {
     layer.name = before + std::to_string(i) + "." + behind;
+    layer.layer = i;
     contents.tensors.push_back(layer);
   }
+}
+
+// The first dimension taken off.
+TensorEntry layer_of(const TensorEntry& stacked, uint64_t layer) {
+  TensorEntry entry = stacked;
+  entry.shape = {stacked.shape.begin() + 1, stacked.shape.end()};
+  entry.chunks.clear();
+  for (const ckpt::Chunk& chunk : stacked.chunks) {
+    const ckpt::Box& box = chunk.box;
+    if (layer < box.offsets[0] || layer - box.offsets[0] >= box.sizes[0]) continue;
+    const uint64_t row = layer - box.offsets[0];
+    ckpt::Chunk part = chunk;
+    part.box = {{box.offsets.begin() + 1, box.offsets.end()},
+                {box.sizes.begin() + 1, box.sizes.end()}};
+    if (chunk.view) {
+      const ckpt::Extents& strides = chunk.view->strides;
+      part.view = std::make_shared<const ckpt::StridedView>(ckpt::StridedView{
+          chunk.view->offset + row * strides[0], {strides.begin() + 1, strides.end()}});
+    } else {
+      part.payload_offset_bytes +=
+          row * ckpt::element_count(part.box.sizes) * ckpt::bytes_per_element(stacked.dtype);
+    }
+    entry.chunks.push_back(std::move(part));
+  }
+  return entry;
 }
 
 // Weights that are the same bytes seen in the same way, as torch.save stores tied ones.
@@ -126,8 +153,13 @@ bool has_rank_folders(const ckpt::Checkpoint& checkpoint) {
 }
 
 LogicalTensor stored_tensor(const TensorEntry& tensor, bool is_megatron) {
-  LogicalTensor logical{role_of(tensor), {},           {},
-                        tensor.dtype,    tensor.shape, ckpt::count_bytes(tensor)};
+  LogicalTensor logical{role_of(tensor),
+                        {},
+                        {},
+                        tensor.dtype,
+                        tensor.shape,
+                        ckpt::count_bytes(tensor),
+                        TensorRef(TensorRef(), &tensor)};
   if (logical.role == KeyKind::OptimizerState) {
     StateName state = state_name(tensor, is_megatron);
     logical.name = std::move(state.param);
@@ -197,6 +229,21 @@ std::string sharding_in_common_state(const ckpt::Checkpoint& checkpoint) {
 }
 
 }  // namespace
+
+std::string key_of(const LogicalTensor& tensor) {
+  if (tensor.role != KeyKind::OptimizerState) return tensor.name;
+  const bool is_named = !tensor.name.empty() && !tensor.state.empty();
+  return is_named ? state_key(tensor.state, tensor.name) : std::string();
+}
+
+TensorRef entry_of(const LogicalTensor& tensor) {
+  if (tensor.value == nullptr) return nullptr;
+  TensorEntry entry =
+      tensor.layer ? layer_of(*tensor.value, *tensor.layer) : TensorEntry(*tensor.value);
+  entry.file.clear();
+  entry.key = key_of(tensor);
+  return std::make_shared<const TensorEntry>(std::move(entry));
+}
 
 Contents list_contents(const ckpt::Checkpoint& checkpoint, const TrainingState* view) {
   Contents contents;

@@ -94,6 +94,13 @@ class KeyTreeBuilder {
 
 }  // namespace
 
+void sort_by_size(KeyBranch& branch) {
+  std::ranges::stable_sort(branch.children, [](const auto& a, const auto& b) {
+    return a->count_bytes > b->count_bytes;
+  });
+  for (const auto& child : branch.children) sort_by_size(*child);
+}
+
 KeyBranch make_key_tree(std::span<const CatalogRow> rows) {
   KeyTreeBuilder builder;
   for (const CatalogRow& row : rows) builder.add(row);

@@ -1,5 +1,6 @@
 #include <optim/names_in_common.h>
 
+#include <tuple>
 #include <utility>
 
 #include <ckpt/error.h>
@@ -50,10 +51,14 @@ ckpt::Inventory stored(const ckpt::Checkpoint& checkpoint) {
 // Both sides by their places, unless names tell the entries of each side apart.
 NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
   if (is_layer_wise(a) && is_layer_wise(b)) {
-    auto [first, second] = logical_inventories(state_of(a), state_of(b));
-    return {std::move(first), std::move(second), "canonical", {}};
+    const TrainingState state_a = state_of(a), state_b = state_of(b);
+    NamedPair pair;
+    pair.names = "canonical";
+    std::tie(pair.a, pair.b) = logical_inventories(state_a, state_b);
+    std::tie(pair.left_out_a, pair.left_out_b) = left_out_inventories(state_a, state_b);
+    return pair;
   }
-  NamedPair pair{canonical(a), canonical(b), "canonical", {}};
+  NamedPair pair{canonical(a), canonical(b), "canonical", {}, {}, {}};
   const bool a_has_places = names_places(pair.a), b_has_places = names_places(pair.b);
   if (a_has_places == b_has_places) return pair;
   pair.warnings.push_back(opened_path(a_has_places ? a : b).string() + ": " + kHasPlaces);
@@ -63,7 +68,7 @@ NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
 }
 
 NamedPair stored_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
-  return {stored(a), stored(b), "stored", {}};
+  return {stored(a), stored(b), "stored", {}, {}, {}};
 }
 
 }  // namespace

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <ckpt/value_tree.h>
 #include <optim/listing.h>
 
+#include "report/logical_names.h"
 #include "report/named_values.h"
 
 namespace optim {
@@ -45,12 +47,17 @@ std::vector<Subject> find_rows(const std::vector<CatalogRow>& rows, const ckpt::
   return found;
 }
 
-// "weight[0:4, :8]" without its brackets.
-std::string without_slice(const std::string& typed) {
-  const size_t open = typed.rfind('[');
-  const bool is_slice = open != typed.npos && typed.ends_with(']') &&
-                        typed.find_first_not_of("0123456789:, -", open + 1) == typed.size() - 1;
-  return is_slice ? typed.substr(0, open) : typed;
+// What a safetensors file says of itself, as a dict.
+Subject header_metadata(const ckpt::Checkpoint& checkpoint) {
+  auto tree = std::make_shared<ckpt::ValueTree>();
+  const ckpt::NodeId root = tree->dict();
+  for (const auto& [name, text] : checkpoint.header_metadata()) {
+    tree->put(root, name, tree->str(text));
+  }
+  tree->set_root(root);
+  Subject subject{.file = {}, .key = kHeaderMetadata, .value = tree->root()};
+  subject.owner = std::move(tree);
+  return subject;
 }
 
 // Also values inside torch.save files may have been meant.
@@ -68,49 +75,151 @@ std::string without_slice(const std::string& typed) {
   ckpt::refuse_unknown_key(typed, names);
 }
 
-[[noreturn]] void throw_not_found(const ckpt::Checkpoint& checkpoint,
-                                  const std::vector<CatalogRow>& rows, const std::string& typed) {
-  const std::string key = without_slice(typed);
-  std::vector<ckpt::KeyName> names = names_of(rows);
-  const ckpt::KeyPattern pattern(key);
-  const bool is_slice = key != typed && std::ranges::any_of(names, [&](const ckpt::KeyName& name) {
-                          return pattern.match(name) != ckpt::KeyMatch::None;
-                        });
-  if (!is_slice) refuse_unknown_value(checkpoint, std::move(names), typed);
-  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = typed},
-                    "slices are not built into this version",
-                    "show '" + ckpt::escaped(key) + "' gives statistics and the first values");
-}
+class SubjectFinder {
+ public:
+  SubjectFinder(const ckpt::Checkpoint& checkpoint, SubjectNames names)
+      : checkpoint_(checkpoint), names_(names), rows_(list_rows(checkpoint.catalog())) {}
 
-// Keys as they are spelled before other spellings, globs last; rows before what lies in them.
-std::vector<Subject> subjects_of(const ckpt::Checkpoint& checkpoint,
-                                 const std::vector<CatalogRow>& rows, const std::string& typed) {
-  ckpt::KeyMatch best = ckpt::KeyMatch::None;
-  std::vector<Subject> found = find_rows(rows, ckpt::KeyPattern(typed), best);
-  for (const ckpt::KeyMatch match : {ckpt::KeyMatch::Exact, ckpt::KeyMatch::Spelling}) {
-    if (best >= match) return found;
-    std::vector<Subject> values = find_values(checkpoint, typed, match);
-    if (!values.empty()) return values;
+  std::vector<Subject> all() {
+    std::vector<Subject> subjects;
+    if (names_ == SubjectNames::Logical) return logical_matches(ckpt::KeyPattern("*"), kAny);
+    for (const CatalogRow& row : rows_) {
+      const bool is_shown = row.tensor != nullptr || row.object->region;
+      if (is_shown) subjects.push_back({row.file(), row.key(), row.tensor, row.object});
+    }
+    return subjects;
   }
-  if (found.empty()) throw_not_found(checkpoint, rows, typed);
-  return found;
-}
+
+  // Keys before slices of keys, these before globs and slices of globs.
+  std::vector<Subject> named(const std::string& typed) {
+    const auto sliced = ckpt::split_slice(typed);
+    for (const bool glob : {false, true}) {
+      std::vector<Subject> found = matches(typed, glob);
+      if (found.empty() && sliced && (glob || sliced->is_sure)) {
+        found = matches(sliced->key, glob);
+        for (Subject& subject : found) add_slice(subject, *sliced, typed);
+      }
+      if (!found.empty()) return found;
+    }
+    refuse(typed, sliced);
+  }
+
+ private:
+  static constexpr ckpt::KeyMatch kAny = ckpt::KeyMatch::Glob;
+
+  // What a key names that is spelled, or what a glob does.
+  std::vector<Subject> matches(const std::string& typed, bool glob) {
+    const ckpt::KeyPattern pattern(typed);
+    if (names_ == SubjectNames::Any) {
+      std::vector<Subject> found = glob ? glob_matches(pattern) : stored_matches(typed, pattern);
+      if (!found.empty()) return found;
+    }
+    return logical_matches(pattern, glob ? kAny : ckpt::KeyMatch::Spelling);
+  }
+
+  std::vector<Subject> stored_matches(const std::string& typed, const ckpt::KeyPattern& pattern) {
+    ckpt::KeyMatch best = ckpt::KeyMatch::None;
+    std::vector<Subject> found = find_rows(rows_, pattern, best);
+    for (const ckpt::KeyMatch match : {ckpt::KeyMatch::Exact, ckpt::KeyMatch::Spelling}) {
+      if (best >= match) return found;
+      std::vector<Subject> values = find_values(checkpoint_, typed, match);
+      if (!values.empty()) return values;
+    }
+    const bool is_metadata = typed == kHeaderMetadata && !checkpoint_.header_metadata().empty();
+    if (is_metadata) return {header_metadata(checkpoint_)};
+    return {};
+  }
+
+  std::vector<Subject> glob_matches(const ckpt::KeyPattern& pattern) const {
+    ckpt::KeyMatch best = ckpt::KeyMatch::None;
+    return pattern.is_glob() ? find_rows(rows_, pattern, best) : std::vector<Subject>();
+  }
+
+  // The tensors of the training state that match best, and not worse than `least`.
+  std::vector<Subject> logical_matches(const ckpt::KeyPattern& pattern, ckpt::KeyMatch least) {
+    const LogicalNames& names = logical();
+    std::vector<size_t> found;
+    for (size_t i = 0; i < names.keys().size(); ++i) {
+      const ckpt::KeyMatch match = pattern.match({{}, names.keys()[i]});
+      if (match < least) continue;
+      if (match > least) found.clear();
+      least = match;
+      found.push_back(i);
+    }
+    std::vector<Subject> subjects;
+    for (const size_t i : found) subjects.push_back(logical_subject(i));
+    return subjects;
+  }
+
+  Subject logical_subject(size_t index) {
+    const LogicalTensor& tensor = logical().tensors()[index];
+    const TensorRef entry = entry_of(tensor);
+    if (entry == nullptr) {
+      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = key_of(tensor)},
+                        "is not put together from the parts that ranks hold" + reason(),
+                        "ckpt-inspect ls lists the parts, show takes their keys");
+    }
+    Subject subject{.file = {}, .key = entry->key, .tensor = entry.get()};
+    subject.owner = entry;
+    subject.is_logical = true;
+    return subject;
+  }
+
+  std::string reason() {
+    const auto& problem = logical().problem();
+    return problem ? std::string(": ") + problem->what() : "";
+  }
+
+  const LogicalNames& logical() {
+    if (!logical_) {
+      logical_.emplace(checkpoint_);
+      const bool is_asked = names_ == SubjectNames::Logical;
+      if (is_asked && logical_->problem()) throw ckpt::Error(*logical_->problem());
+    }
+    return *logical_;
+  }
+
+  static void add_slice(Subject& subject, const ckpt::SlicedKey& sliced, const std::string& typed) {
+    if (subject.tensor == nullptr) {
+      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = subject.file, .key = typed},
+                        "is not a tensor: only these have slices");
+    }
+    try {
+      subject.slice = ckpt::parse_slice(sliced.slice, subject.tensor->shape);
+      subject.slice_text = "[" + sliced.slice + "]";
+    } catch (ckpt::Error& error) {
+      throw error.within({.file = subject.file, .key = subject.key});
+    }
+  }
+
+  [[noreturn]] void refuse(const std::string& typed, const std::optional<ckpt::SlicedKey>& sliced) {
+    if (sliced) {  // 'weight[None]'
+      for (Subject& subject : matches(sliced->key, false)) add_slice(subject, *sliced, typed);
+    }
+    std::vector<ckpt::KeyName> names;
+    if (names_ == SubjectNames::Any) names = names_of(rows_);
+    for (const std::string& key : logical().keys()) names.push_back({{}, key});
+    const std::string& key = sliced && sliced->is_sure ? sliced->key : typed;
+    if (names_ == SubjectNames::Logical) ckpt::refuse_unknown_key(key, names);
+    refuse_unknown_value(checkpoint_, std::move(names), key);
+  }
+
+  const ckpt::Checkpoint& checkpoint_;
+  SubjectNames names_;
+  std::vector<CatalogRow> rows_;
+  std::optional<LogicalNames> logical_;
+};
 
 }  // namespace
 
 std::vector<Subject> find_subjects(const ckpt::Checkpoint& checkpoint,
-                                   std::span<const std::string> typed) {
-  const std::vector<CatalogRow> rows = list_rows(checkpoint.catalog());
+                                   std::span<const std::string> typed, SubjectNames names) {
+  SubjectFinder finder(checkpoint, names);
+  if (typed.empty()) return finder.all();
   std::vector<Subject> subjects;
   for (const std::string& key : typed) {
-    std::vector<Subject> found = subjects_of(checkpoint, rows, key);
+    std::vector<Subject> found = finder.named(key);
     subjects.insert(subjects.end(), found.begin(), found.end());
-  }
-  for (const CatalogRow& row : rows) {
-    const bool is_shown = row.tensor != nullptr || row.object->region;
-    if (typed.empty() && is_shown) {
-      subjects.push_back({row.file(), row.key(), row.tensor, row.object});
-    }
   }
   return subjects;
 }

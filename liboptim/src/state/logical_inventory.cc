@@ -2,6 +2,7 @@
 #include <optim/logical_inventory.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <string_view>
 
@@ -175,16 +176,64 @@ NodeId add_rank_item(ValueTree& tree, const RankItem& item) {
   return values;
 }
 
+std::string place_of(const RankRng& rng) {
+  return "TP " + std::to_string(rng.tensor) + ", PP " + std::to_string(rng.pipeline) + ", EP " +
+         std::to_string(rng.expert);
+}
+
 void add_rng_states(const TrainingState& checkpoint, ckpt::Inventory& inventory) {
   auto common = std::make_shared<ckpt::Document>(checkpoint.common);
   for (const RankRng& rng : checkpoint.rng_states) {
     std::string key = "rng_state";
-    if (checkpoint.rng_states.size() > 1) {
-      key += " of TP " + std::to_string(rng.tensor) + ", PP " + std::to_string(rng.pipeline) +
-             ", EP " + std::to_string(rng.expert);
-    }
+    if (checkpoint.rng_states.size() > 1) key += " of " + place_of(rng);
     inventory.objects.push_back({"", std::move(key), common, rng.value, false});
   }
+}
+
+constexpr const char* kCommon = "common.";
+
+// The args that are left out, in the order of the file.
+NodeId add_args_left_out(ValueTree& tree, const Value& args) {
+  const NodeId left_out = tree.dict();
+  for (size_t i = 0; i < args.item_count(); ++i) {
+    const auto [key, value] = args.item(i);
+    const bool is_out =
+        key.is(Kind::Str) && std::ranges::find(kArgsLeftOut, key.text()) != std::end(kArgsLeftOut);
+    if (is_out) tree.set_item(left_out, key.id(), value.id());
+  }
+  return left_out;
+}
+
+// {"optimizer.0": [settings of each group]}: their number and order depend on the sizes.
+NodeId add_groups(ValueTree& tree, const TrainingState& state) {
+  const NodeId optimizers = tree.dict();
+  for (size_t i = 0; i < state.chain.size(); ++i) {
+    const NodeId groups = tree.sequence(Kind::List, state.chain[i].groups);
+    tree.put(optimizers, "optimizer." + std::to_string(i), groups);
+  }
+  return optimizers;
+}
+
+// {place in the grid: random state}.
+void add_rng_of_places(const TrainingState& checkpoint, ckpt::Inventory& inventory) {
+  auto common = std::make_shared<ckpt::Document>(checkpoint.common);
+  const NodeId places = common->tree.dict();
+  for (const RankRng& rng : checkpoint.rng_states) {
+    common->tree.put(places, place_of(rng), rng.value);
+  }
+  inventory.objects.push_back({"", std::string(kCommon) + "rng_state", common, places, false});
+}
+
+ckpt::Inventory left_out_inventory(const TrainingState& checkpoint) {
+  auto common = std::make_shared<ckpt::Document>(checkpoint.common);
+  ckpt::Inventory inventory;
+  const auto add = [&](const std::string& key, NodeId root) {
+    inventory.objects.push_back({"", kCommon + key, common, root, false});
+  };
+  const Value args = common->tree.value(checkpoint.args().id());  // a copy keeps its ids
+  add("args", add_args_left_out(common->tree, args));
+  add("groups", add_groups(common->tree, checkpoint));
+  return inventory;
 }
 
 }  // namespace
@@ -233,6 +282,16 @@ std::pair<ckpt::Inventory, ckpt::Inventory> logical_inventories(const TrainingSt
   if (a.grid.sizes == b.grid.sizes) {
     add_rng_states(a, both.first);
     add_rng_states(b, both.second);
+  }
+  return both;
+}
+
+std::pair<ckpt::Inventory, ckpt::Inventory> left_out_inventories(const TrainingState& a,
+                                                                 const TrainingState& b) {
+  std::pair<ckpt::Inventory, ckpt::Inventory> both = {left_out_inventory(a), left_out_inventory(b)};
+  if (a.grid.sizes != b.grid.sizes) {
+    add_rng_of_places(a, both.first);
+    add_rng_of_places(b, both.second);
   }
   return both;
 }

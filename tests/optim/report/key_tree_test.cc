@@ -46,6 +46,14 @@ std::string keys_of(const std::vector<optim::CatalogRow>& rows) {
 
 BOOST_AUTO_TEST_SUITE(key_tree)
 
+BOOST_AUTO_TEST_CASE(by_size_the_largest_branch_comes_first_at_every_step) {
+  const ckpt::Catalog catalog = catalog_of({"a.x", "a.y", "b.x", "c.p", "c.q"});  // 1 to 5 floats
+  const auto rows = optim::list_rows(catalog);
+  optim::KeyBranch root = optim::make_key_tree(rows);
+  optim::sort_by_size(root);
+  BOOST_TEST(text_of(root) == "(c(q p) a(y x) b(x))");
+}
+
 BOOST_AUTO_TEST_CASE(dots_and_slashes_of_pointers_nest) {
   BOOST_TEST(tree_of({"a.b.w", "a.b.v", "c"}) == "(a(b(w v)) c)");
   BOOST_TEST(tree_of({"/model/a~1b", "/model/c.d~0"}) == "(model(a/b c.d~))");

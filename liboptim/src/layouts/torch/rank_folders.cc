@@ -111,7 +111,8 @@ class Joiner {
                                   {},
                                   tensor.dtype,
                                   tensor.shape,
-                                  ckpt::count_bytes(tensor)});
+                                  ckpt::count_bytes(tensor),
+                                  TensorRef(TensorRef(), &tensor)});
     }
     contents.uncounted_reason = std::move(reason);
     return contents;
@@ -173,6 +174,8 @@ class Joiner {
     if (is_new) {
       contents_.tensors.push_back(
           {KeyKind::Model, name, {}, part.tensor->dtype, part.tensor->shape, 0});
+      // The rows of SwiGLU stand in another order in the parts: these are not put together here.
+      if (!is_split) contents_.tensors.back().value = TensorRef(TensorRef(), part.tensor);
       if (is_split) contents_.tensors.back().shape[axis] = 0;
     }
     LogicalTensor& whole = contents_.tensors[place->second];

@@ -1,0 +1,135 @@
+"""`lineage`: norms are torch's, and what stopped moving, became NaN or is all zero is named at the
+first iteration at which it did."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from parallel_sets import NOT_FOUND, load_canonical, needs_sets
+from programs import GOLDEN, refuse, succeed
+
+SOURCE = GOLDEN / "lw_muon_bf16_torch_dp2"
+STOPPED = "decoder.layers.1.mlp.linear_fc1.weight"
+ZEROED = "optimizer.state.exp_avg.output_layer.weight"
+BROKEN = "decoder.layers.0.mlp.linear_fc2.weight"
+
+
+def chunks_of(folder: Path, *keys: str, logical: bool = True) -> dict[str, list[dict]]:
+    options = ("--logical",) if logical else ()
+    outcome = succeed("ckpt-inspect", "show", folder, *keys, *options, "--json")
+    return {f"{entry.get('file', '')}:{entry['key']}": entry["tensor"]["chunks"]
+            for entry in outcome.json()["entries"]}
+
+
+def patch(folder: Path, chunks: list[dict], change) -> None:
+    """`change`: from the bytes of a storage to those that take their place."""
+    for chunk in chunks:
+        path = folder / chunk["file"]
+        content = bytearray(path.read_bytes())
+        start, end = chunk["offset_bytes"], chunk["offset_bytes"] + chunk["bytes"]
+        content[start:end] = change(bytes(content[start:end]))
+        assert len(content) == path.stat().st_size
+        path.write_bytes(content)
+
+
+def moved(raw: bytes) -> bytes:
+    """The lowest bit of each float32, which is lost in its bfloat16 weight."""
+    return bytes(byte ^ (i % 4 == 0) for i, byte in enumerate(raw))
+
+
+def add_iteration(root: Path, number: int, before: Path) -> Path:
+    """As `before`, one step later: every master moves but one."""
+    folder = root / f"iter_{number:07d}"
+    shutil.copytree(before, folder)
+    for chunks in chunks_of(folder, "*/step", logical=False).values():
+        patch(folder, chunks, lambda raw: struct.pack("<f", number) * (len(raw) // 4))
+    for key, chunks in chunks_of(folder, "optimizer.state.fp32_param.*").items():
+        if not key.endswith(STOPPED):
+            patch(folder, chunks, moved)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("lineage") / "root"
+    first = root / "iter_0000003"
+    shutil.copytree(SOURCE / "ckpt/iter_0000003", first)
+    second = add_iteration(root, 4, first)
+    (chunks,) = chunks_of(second, ZEROED).values()
+    patch(second, chunks, lambda raw: bytes(len(raw)))
+    third = add_iteration(root, 5, second)
+    (chunks,) = chunks_of(third, BROKEN).values()
+    patch(third, chunks, lambda raw: raw[:-4] + b"\xc0\x7f\x80\x7f")
+    (root / "iter_0000006").mkdir()
+    return root
+
+
+def lineage(root: Path, *options: str) -> dict:
+    return succeed("ckpt-inspect", "lineage", root, "--json", *options).json()
+
+
+def test_what_happened_is_told_at_its_first_iteration(root: Path) -> None:
+    events = lineage(root)["events"]
+    assert events == [
+        {"kind": "zero_moment", "iteration": 4, "key": ZEROED},
+        {"kind": "stopped", "iteration": 4, "since": 3,
+         "key": f"optimizer.state.fp32_param.{STOPPED}"},
+        {"kind": "not_finite", "iteration": 5, "key": BROKEN, "elements": 2},
+    ]
+
+
+def test_norms_are_torchs(root: Path) -> None:
+    row = lineage(root)["iterations"][0]
+    state = load_canonical(SOURCE / "expected/state.safetensors")
+    weights = [v for k, v in state.items() if not k.startswith("optimizer.state.")]
+    assert row["norms"]["weights"] == pytest.approx(norm_of(weights), rel=1e-12)
+    for name, norm in row["norms"]["states"].items():
+        front = f"optimizer.state.{name}."
+        tensors = [v for k, v in state.items() if k.startswith(front)]
+        assert norm == pytest.approx(norm_of(tensors), rel=1e-12), name
+    modules = {module["module"]: module["norms"]["weights"] for module in row["modules"]}
+    layer = [v for k, v in state.items() if k.startswith("decoder.layers.1.")]
+    assert modules["decoder.layers.1"] == pytest.approx(norm_of(layer), rel=1e-12)
+
+
+def norm_of(tensors: list[torch.Tensor]) -> float:
+    return math.sqrt(sum(float(tensor.double().square().sum()) for tensor in tensors))
+
+
+def test_rows_tell_step_rate_and_what_is_wrong(root: Path) -> None:
+    rows = lineage(root)["iterations"]
+    assert [row["iteration"] for row in rows] == [3, 4, 5, 6]
+    assert [row["complete"] for row in rows] == [True, True, True, False]
+    assert [row.get("step") for row in rows] == [3, 4, 5, None]
+    assert rows[0]["learning_rates"] == pytest.approx([0.008145], rel=1e-3)
+    assert "holds no checkpoint" in rows[3]["problem"]
+
+
+@needs_sets
+@pytest.mark.parametrize("target", ("2026-04", "2026-08"))
+def test_the_loss_scale_is_the_grad_scalers(target: str, sets: Path, tmp_path: Path) -> None:
+    """In common.pt, and in the store since August 2026."""
+    source = sets / "par_do_adam_fp16_fully_reshardable_dp2/ckpt"
+    options = ("--to", "torch_dist", "--target-megatron", target)
+    succeed("ckpt-convert", source, tmp_path / "root", *options)
+    (row,) = lineage(tmp_path / "root")["iterations"]
+    common = torch.load(next(source.glob("iter_*/common.pt")), weights_only=False)
+    assert row["loss_scale"] == float(common["optimizer"]["grad_scaler"]["scale"])
+
+
+def test_quick_reads_no_tensor(root: Path) -> None:
+    document = lineage(root, "--quick")
+    assert document["events"] == []
+    assert all("norms" not in row for row in document["iterations"])
+    assert [row.get("step") for row in document["iterations"]] == [3, 4, 5, None]
+
+
+def test_a_folder_without_iterations_is_not_found(tmp_path: Path) -> None:
+    line = refuse(NOT_FOUND, "ckpt-inspect", "lineage", tmp_path)
+    assert "no iteration folders" in line

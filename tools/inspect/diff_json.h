@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include <ckpt/diff.h>
+#include <optim/diff_summary.h>
+
+namespace tools::inspect {
+
+// The type of a mapping's key as Python calls it.
+std::string_view python_type(ckpt::Kind key);
+
+nlohmann::json to_json(const ckpt::Checkpoint& checkpoint);
+nlohmann::json to_json(const ckpt::ObjectDifference& object);
+
+// A document with the verdict and the counts; below, what differs.
+nlohmann::json to_json(const ckpt::Differences& differences);
+void add_lists(nlohmann::json& document, const ckpt::Differences& differences, size_t limit);
+void add_modules(nlohmann::json& document, const optim::DiffSummary& summary, size_t limit);
+
+}  // namespace tools::inspect

@@ -1,0 +1,336 @@
+// ckpt-inspect lineage: the iterations of a root, and how the state went. Exit code 5 if none.
+#include <algorithm>
+#include <optional>
+#include <ostream>
+#include <set>
+
+#include <ckpt/error.h>
+#include <ckpt/key_pattern.h>
+#include <common/json.h>
+#include <common/option_values.h>
+#include <common/progress.h>
+#include <common/table.h>
+#include <common/text.h>
+#include <optim/lineage.h>
+#include <CLI/CLI.hpp>
+
+#include "inspect/commands.h"
+#include "inspect/sparkline.h"
+
+namespace tools::inspect {
+namespace {
+
+using optim::LineageEvent;
+using optim::LineageEventKind;
+using optim::LineageRow;
+using Curve = std::vector<std::optional<double>>;
+
+struct LineageOptions {
+  std::string root;
+  optim::LineageOptions lineage;
+
+  void declare(CLI::App& app) {
+    app.add_option("ROOT", root, "A folder of iterations: iter_0000100, iter_0000200, ...")
+        ->required()
+        ->option_text(" ");
+    app.add_flag("--quick", lineage.quick, "Metadata alone: reads no tensor, shows no norms");
+    add_follow_links(app, lineage.limits);
+  }
+};
+
+std::string rates_text(const std::vector<double>& rates) {
+  std::string text;
+  for (const double rate : rates) text += (text.empty() ? "" : " / ") + short_number_text(rate);
+  return text.empty() ? "-" : text;
+}
+
+Cell status_cell(const LineageRow& row) {
+  if (!row.health) return {"unreadable", Paint::Red};
+  if (row.is_complete) return {row.problem.empty() ? "complete" : "damaged", Paint::Green};
+  return {std::string(name(*row.health)), Paint::Red};
+}
+
+std::string or_dash(const std::optional<double>& number) {
+  return number ? short_number_text(*number) : "-";
+}
+
+// The states that any iteration has, in the order of their names; not the masters.
+std::vector<std::string> moments_of(const optim::Lineage& lineage) {
+  std::set<std::string> names;
+  for (const LineageRow& row : lineage.rows) {
+    if (!row.norms) continue;
+    for (const auto& [state, norm] : row.norms->states) names.insert(state);
+  }
+  names.erase("fp32_param");
+  names.erase("param");
+  return {names.begin(), names.end()};
+}
+
+std::optional<double> state_norm(const std::optional<optim::StateNorms>& norms,
+                                 const std::string& state) {
+  if (!norms) return std::nullopt;
+  const auto found = norms->states.find(state);
+  return found == norms->states.end() ? std::nullopt : std::optional(found->second);
+}
+
+void print_rows(Console& console, const optim::Lineage& lineage) {
+  const bool has_scale = std::ranges::any_of(
+      lineage.rows, [](const LineageRow& row) { return row.loss_scale.has_value(); });
+  const bool has_norms = std::ranges::any_of(
+      lineage.rows, [](const LineageRow& row) { return row.norms.has_value(); });
+  std::vector<Column> columns = {{"ITERATION", Align::Right},
+                                 {"STATUS"},
+                                 {.title = "BYTES", .align = Align::Right, .drop_order = 3},
+                                 {"STEP", Align::Right},
+                                 {.title = "LR", .drop_order = 4}};
+  const std::vector<std::string> moments = moments_of(lineage);
+  if (has_scale) columns.push_back({.title = "SCALE", .align = Align::Right, .drop_order = 2});
+  if (has_norms) columns.push_back({"WEIGHTS", Align::Right});
+  for (const std::string& moment : moments) {
+    columns.push_back({.title = ckpt::escaped(moment), .align = Align::Right, .drop_order = 1});
+  }
+  Table table(std::move(columns));
+  for (const LineageRow& row : lineage.rows) {
+    std::vector<Cell> cells = {{std::to_string(row.folder.iteration), Paint::Bold},
+                               status_cell(row),
+                               {row.file_bytes ? size_text(*row.file_bytes) : "-"},
+                               {row.step ? std::to_string(*row.step) : "-"},
+                               {rates_text(row.learning_rates)}};
+    if (has_scale) cells.push_back({or_dash(row.loss_scale)});
+    if (has_norms) cells.push_back({or_dash(row.norms ? row.norms->weights : std::nullopt)});
+    for (const std::string& moment : moments) {
+      cells.push_back({or_dash(state_norm(row.norms, moment))});
+    }
+    table.add_row(std::move(cells));
+  }
+  table.print(console);
+}
+
+// --- pictures ---
+
+struct NamedCurve {
+  std::string name;
+  Curve values;
+};
+
+template <class Take>
+Curve curve_of(const optim::Lineage& lineage, Take take) {
+  Curve curve;
+  for (const LineageRow& row : lineage.rows) curve.push_back(take(row));
+  return curve;
+}
+
+const optim::StateNorms* norms_of(const LineageRow& row, const std::string& module) {
+  const auto found = std::ranges::find(row.modules, module, &optim::ModuleNorms::module);
+  return found == row.modules.end() ? nullptr : &found->norms;
+}
+
+// In the order of the newest iteration that has them.
+std::vector<std::string> modules_of(const optim::Lineage& lineage) {
+  for (size_t i = lineage.rows.size(); i-- > 0;) {
+    std::vector<std::string> names;
+    for (const auto& module : lineage.rows[i].modules) names.push_back(module.module);
+    if (!names.empty()) return names;
+  }
+  return {};
+}
+
+void add_module_curves(const optim::Lineage& lineage, const std::vector<std::string>& moments,
+                       std::vector<NamedCurve>& curves) {
+  for (const std::string& module : modules_of(lineage)) {
+    const auto add = [&](const std::string& what, const auto& take) {
+      curves.push_back({ckpt::escaped(module) + " " + what,
+                        curve_of(lineage, [&](const LineageRow& row) -> std::optional<double> {
+                          const optim::StateNorms* const norms = norms_of(row, module);
+                          return norms == nullptr ? std::nullopt : take(*norms);
+                        })});
+    };
+    add("weights", [](const optim::StateNorms& norms) { return norms.weights; });
+    for (const std::string& moment : moments) {
+      add(ckpt::escaped(moment),
+          [&](const optim::StateNorms& norms) { return state_norm(norms, moment); });
+    }
+  }
+}
+
+std::vector<NamedCurve> curves_of(const optim::Lineage& lineage, bool with_modules) {
+  std::vector<NamedCurve> curves;
+  curves.push_back({"lr", curve_of(lineage, [](const LineageRow& row) {
+                      return row.learning_rates.empty() ? std::nullopt
+                                                        : std::optional(row.learning_rates[0]);
+                    })});
+  curves.push_back(
+      {"loss scale", curve_of(lineage, [](const LineageRow& row) { return row.loss_scale; })});
+  curves.push_back({"weights", curve_of(lineage, [](const LineageRow& row) {
+                      return row.norms ? row.norms->weights : std::nullopt;
+                    })});
+  const std::vector<std::string> moments = moments_of(lineage);
+  for (const std::string& moment : moments) {
+    curves.push_back({ckpt::escaped(moment), curve_of(lineage, [&](const LineageRow& row) {
+                        return state_norm(row.norms, moment);
+                      })});
+  }
+  if (with_modules) add_module_curves(lineage, moments, curves);
+  return curves;
+}
+
+std::string range_text(const Curve& curve) {
+  std::optional<double> first, last;
+  for (const auto& value : curve) {
+    if (!value) continue;
+    if (!first) first = value;
+    last = value;
+  }
+  return short_number_text(*first) + " .. " + short_number_text(*last);
+}
+
+// A curve needs two points.
+void print_curves(Console& console, const std::vector<NamedCurve>& curves) {
+  const bool is_utf8 = console.screen().is_utf8;
+  Table table({{.title = "CURVE", .can_shorten = true},
+               {"FIRST .. LAST"},
+               {.title = "", .can_shorten = true}});
+  bool has_any = false;
+  for (const auto& [name, values] : curves) {
+    const auto has_value = [](const std::optional<double>& value) { return value.has_value(); };
+    if (std::ranges::count_if(values, has_value) < 2) continue;
+    table.add_row({{name}, {range_text(values)}, {sparkline(values, is_utf8), Paint::Cyan}});
+    has_any = true;
+  }
+  if (!has_any) return;
+  console.out() << '\n';
+  table.print(console);
+}
+
+// --- what happened ---
+
+std::string event_text(const LineageEvent& event) {
+  const std::string key = ckpt::printed_key(event.key);
+  switch (event.kind) {
+    case LineageEventKind::NotFinite:
+      return key + " has " + count_text(event.count, "NaN or infinite element");
+    case LineageEventKind::Stopped:
+      return key + " is what it was at iteration " + std::to_string(event.since.value_or(0)) +
+             ", its moments are not zero";
+    case LineageEventKind::ZeroMoment: return key + " is all zero";
+  }
+  return {};
+}
+
+void print_events(Console& console, const optim::Lineage& lineage) {
+  constexpr size_t kShown = 3;
+  const size_t shown_max = console.options().verbose ? SIZE_MAX : kShown;
+  const std::vector<LineageEvent>& events = lineage.events;
+  for (size_t first = 0; first < events.size();) {
+    const LineageEvent& event = events[first];
+    size_t end = first;
+    while (end < events.size() && events[end].kind == event.kind &&
+           events[end].iteration == event.iteration) {
+      ++end;
+    }
+    for (size_t i = first; i < std::min(end, first + shown_max); ++i) {
+      console.print_text("iteration " + std::to_string(event.iteration) + ": " +
+                         console.paint(Paint::Yellow, event_text(events[i])));
+    }
+    if (end - first > shown_max) {
+      console.print_text("iteration " + std::to_string(event.iteration) + ": so " +
+                         (end - first - shown_max == 1 ? "is " : "are ") +
+                         std::to_string(end - first - shown_max) + " more (--verbose)");
+    }
+    first = end;
+  }
+}
+
+void print_problems(Console& console, const optim::Lineage& lineage) {
+  for (const LineageRow& row : lineage.rows) {
+    if (row.problem.empty()) continue;
+    console.print_text("iteration " + std::to_string(row.folder.iteration) + ": " +
+                       console.paint(Paint::Red, row.problem));
+  }
+}
+
+void print_text(Console& console, const optim::Lineage& lineage) {
+  print_rows(console, lineage);
+  print_curves(console, curves_of(lineage, console.options().verbose));
+  const bool has_more =
+      !lineage.events.empty() ||
+      std::ranges::any_of(lineage.rows, [](const LineageRow& row) { return !row.problem.empty(); });
+  if (has_more) console.out() << '\n';
+  print_problems(console, lineage);
+  print_events(console, lineage);
+}
+
+// --- --json ---
+
+nlohmann::json to_json(const optim::StateNorms& norms) {
+  nlohmann::json json = {{"states", nlohmann::json::object()},
+                         {"nonfinite", norms.nonfinite_count}};
+  if (norms.weights) json["weights"] = *norms.weights;
+  for (const auto& [state, norm] : norms.states) json["states"][json_text(state)] = norm;
+  return json;
+}
+
+nlohmann::json to_json(const LineageRow& row) {
+  nlohmann::json json = {{"iteration", row.folder.iteration},
+                         {"path", json_text(row.folder.path.string())},
+                         {"complete", row.is_complete},
+                         {"health", row.health ? std::string(name(*row.health)) : "unreadable"},
+                         {"learning_rates", row.learning_rates}};
+  if (!row.problem.empty()) json["problem"] = json_text(row.problem);
+  if (row.file_bytes) json["bytes"] = *row.file_bytes;
+  if (row.step) json["step"] = *row.step;
+  if (row.loss_scale) json["loss_scale"] = *row.loss_scale;
+  if (!row.norms) return json;
+  json["norms"] = to_json(*row.norms);
+  json["modules"] = nlohmann::json::array();
+  for (const optim::ModuleNorms& module : row.modules) {
+    json["modules"].push_back(
+        {{"module", json_text(module.module)}, {"norms", to_json(module.norms)}});
+  }
+  return json;
+}
+
+nlohmann::json to_json(const LineageEvent& event) {
+  nlohmann::json json = {
+      {"kind", name(event.kind)}, {"iteration", event.iteration}, {"key", json_text(event.key)}};
+  if (event.since) json["since"] = *event.since;
+  if (event.kind == LineageEventKind::NotFinite) json["elements"] = event.count;
+  return json;
+}
+
+void print_document(Console& console, const optim::Lineage& lineage) {
+  nlohmann::json document = json_document();
+  document["iterations"] = nlohmann::json::array();
+  document["events"] = nlohmann::json::array();
+  for (const LineageRow& row : lineage.rows) document["iterations"].push_back(to_json(row));
+  for (const LineageEvent& event : lineage.events) document["events"].push_back(to_json(event));
+  print_json(console, document);
+}
+
+int run(const LineageOptions& options, Console& console) {
+  std::optional<ProgressLine> line(std::in_place, console, "reading");
+  optim::LineageOptions lineage_options = options.lineage;
+  lineage_options.execution = make_execute_options(console, *line);
+  const optim::Lineage lineage = optim::trace_lineage(options.root, lineage_options);
+  line.reset();
+  console.options().json ? print_document(console, lineage) : print_text(console, lineage);
+  return 0;
+}
+
+}  // namespace
+
+Command make_lineage_command() {
+  return make_command<LineageOptions>(
+      {.name = "lineage",
+       .description =
+           "Lists the iterations of a root: complete or not, step, learning rates, norms "
+           "of weights and moments, and what stopped or became NaN; exit code 5 if "
+           "there is none.",
+       .examples = {"ckpt-inspect lineage ckpt/", "ckpt-inspect lineage ckpt/ --quick",
+                    "ckpt-inspect lineage ckpt/ --json"},
+       .verbose = "Curves of each module, and all that happened",
+       .has_progress = true},
+      run);
+}
+
+}  // namespace tools::inspect

@@ -1,0 +1,231 @@
+// What `show` tells of a tensor: where it is, what its elements are like, and what they are.
+#include "inspect/show_tensor.h"
+
+#include <algorithm>
+#include <ostream>
+
+#include <ckpt/error.h>
+#include <common/json.h>
+#include <common/progress.h>
+#include <common/table.h>
+#include <common/text.h>
+#include <optim/value_at.h>
+
+#include "inspect/statistics_text.h"
+#include "inspect/value_text.h"
+
+namespace tools::inspect {
+namespace {
+
+using optim::Subject;
+
+// The tensor in its file's value tree; only torch.save files have one.
+std::optional<ckpt::Value> tensor_value(const Subject& subject,
+                                        const ckpt::Checkpoint& checkpoint) {
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  if (subject.is_logical) return std::nullopt;
+  if (catalog.format != ckpt::Format::Torch) return std::nullopt;
+  const std::string& file = subject.file.empty() ? catalog.files.at(0).path : subject.file;
+  const ckpt::Document* document = checkpoint.document(file);
+  return document == nullptr ? std::nullopt : optim::value_at(document->tree.root(), subject.key);
+}
+
+std::vector<ckpt::TensorAttribute> tensor_attributes(const Subject& subject,
+                                                     const ckpt::Checkpoint& checkpoint) {
+  const auto value = tensor_value(subject, checkpoint);
+  const auto tensor = value ? ckpt::as_tensor(*value) : std::nullopt;
+  if (!tensor) return {};
+  return attributes_of(value->tree(), *tensor);
+}
+
+std::string box_text(const ckpt::Box& box) {
+  std::string text = "[";
+  for (size_t i = 0; i < box.sizes.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(box.offsets[i]) + ":" +
+            std::to_string(box.offsets[i] + box.sizes[i]);
+  }
+  return text + "]";
+}
+
+void print_chunks(Console& console, const ckpt::TensorEntry& tensor, const ckpt::Catalog& catalog) {
+  constexpr size_t kChunksMax = 20;
+  const size_t limit = console.options().verbose ? SIZE_MAX : kChunksMax;
+  Table table({{"CHUNK"},
+               {.title = "FILE", .can_shorten = true},
+               {"OFFSET", Align::Right},
+               {"BYTES", Align::Right}});
+  for (size_t i = 0; i < std::min(limit, tensor.chunks.size()); ++i) {
+    const ckpt::Chunk& chunk = tensor.chunks[i];
+    table.add_row({{box_text(chunk.box)},
+                   {ckpt::escaped(catalog.files[chunk.region.file].path)},
+                   {std::to_string(chunk.region.bytes.offset_bytes)},
+                   {std::to_string(chunk.region.bytes.count_bytes)}});
+  }
+  table.print(console, "  ");
+  if (tensor.chunks.size() > limit) {
+    console.out() << "  ... " << tensor.chunks.size() - limit << " more (--verbose)\n";
+  }
+}
+
+std::string values_text(const ckpt::Statistics& statistics) {
+  std::string text;
+  for (const std::string& value : statistics.first_values)
+    text += (text.empty() ? "" : ", ") + value;
+  const bool has_more = statistics.first_values.size() < statistics.element_count;
+  return has_more ? text + ", ..." : text;
+}
+
+std::string shape_of(const ShownTensor& shown) {
+  const std::string shape = shape_text(shown.source().tensor.shape);
+  return shown.is_slice() ? shape + " of " + shape_text(shown.whole().shape) : shape;
+}
+
+void add_places(Table& facts, const ShownTensor& shown) {
+  const ckpt::TensorEntry& tensor = shown.source().tensor;
+  if (!tensor.file.empty()) facts.add_row({{"file"}, {ckpt::escaped(tensor.file)}});
+  facts.add_row({{"dtype"}, {std::string(name(tensor.dtype))}});
+  facts.add_row({{"shape"}, {shape_of(shown)}});
+  facts.add_row({{"bytes"}, {std::to_string(count_bytes(tensor))}});
+  facts.add_row({{"elements"}, {std::to_string(ckpt::element_count(tensor.shape))}});
+  for (const auto& attribute : tensor_attributes(shown.subject(), shown.checkpoint())) {
+    facts.add_row({{"@" + ckpt::escaped(attribute.name)}, {value_text(attribute.value)}});
+  }
+}
+
+void add_statistics(Table& facts, const ckpt::Statistics& statistics) {
+  if (const auto& moments = statistics.moments) {
+    facts.add_row({{"min"}, {number_text(moments->min)}});
+    facts.add_row({{"max"}, {number_text(moments->max)}});
+    facts.add_row({{"mean"}, {number_text(moments->mean)}});
+    facts.add_row({{"std"}, {number_text(moments->std)}});
+    facts.add_row({{"norm"}, {number_text(moments->norm)}});
+  }
+  facts.add_row({{"zeros"}, {std::to_string(statistics.zero_count)}});
+  facts.add_row({{"NaN"}, {std::to_string(statistics.nan_count)}});
+  facts.add_row({{"Inf"}, {std::to_string(statistics.inf_count)}});
+  facts.add_row({{"values"}, {values_text(statistics)}});
+}
+
+void add_statistics(nlohmann::json& json, const ckpt::Statistics& statistics) {
+  json.update({{"zeros", statistics.zero_count},
+               {"nan", statistics.nan_count},
+               {"inf", statistics.inf_count},
+               {"first_values", statistics.first_values}});
+  const auto& moments = statistics.moments;
+  if (!moments) return;
+  json.update({{"min", moments->min},
+               {"max", moments->max},
+               {"mean", moments->mean},
+               {"norm", moments->norm},
+               {"std", moments->std}});
+}
+
+nlohmann::json chunks_to_json(const ckpt::TensorEntry& tensor, const ckpt::Catalog& catalog) {
+  nlohmann::json chunks = nlohmann::json::array();
+  for (const ckpt::Chunk& chunk : tensor.chunks) {
+    chunks.push_back({{"offsets", chunk.box.offsets},
+                      {"sizes", chunk.box.sizes},
+                      {"file", json_text(catalog.files[chunk.region.file].path)},
+                      {"offset_bytes", chunk.region.bytes.offset_bytes},
+                      {"bytes", chunk.region.bytes.count_bytes}});
+  }
+  return chunks;
+}
+
+void print_asked_values(Console& console, const ShownTensor& shown, uint64_t values_max) {
+  const TensorSource from = shown.source();
+  console.out() << "  " << name(from.tensor.dtype) << ' ' << shape_of(shown) << '\n';
+  print_values(console, from, values_max);
+  const uint64_t count = ckpt::element_count(from.tensor.shape);
+  if (values_max < count) {
+    console.out() << "  " << values_max << " of " << count << " values (--values all)\n";
+  }
+}
+
+}  // namespace
+
+ShownTensor::ShownTensor(const Subject& subject, const ckpt::Checkpoint& checkpoint)
+    : subject_(subject), checkpoint_(checkpoint) {
+  if (subject.slice) sliced_.emplace(*subject.tensor, *subject.slice, checkpoint);
+}
+
+TensorSource ShownTensor::source() const {
+  if (sliced_) return {sliced_->entry(), *sliced_};
+  return {*subject_.tensor, checkpoint_};
+}
+
+void print_tensor(Console& console, const ShownTensor& shown, const TensorWishes& wishes) {
+  if (wishes.values_max) return print_asked_values(console, shown, *wishes.values_max);
+  const TensorSource from = shown.source();
+  Table facts({{}, {.can_shorten = true}});
+  add_places(facts, shown);
+  const ckpt::Statistics statistics = ckpt::make_statistics(from.tensor, from.source);
+  add_statistics(facts, statistics);
+  facts.print(console, "  ");
+  if (wishes.histogram) return print_histogram(console, statistics);
+  print_chunks(console, shown.whole(), shown.checkpoint().catalog());
+}
+
+nlohmann::json tensor_to_json(const ShownTensor& shown, const TensorWishes& wishes,
+                              const ckpt::Statistics* known) {
+  const auto& [tensor, source] = shown.source();
+  nlohmann::json json = {{"dtype", name(tensor.dtype)},
+                         {"shape", tensor.shape},
+                         {"bytes", count_bytes(tensor)},
+                         {"elements", ckpt::element_count(tensor.shape)},
+                         {"chunks", chunks_to_json(shown.whole(), shown.checkpoint().catalog())}};
+  for (const auto& attribute : tensor_attributes(shown.subject(), shown.checkpoint())) {
+    json["attributes"][json_text(attribute.name)] = value_to_json(attribute.value);
+  }
+  if (shown.is_slice()) json["slice_of"] = shown.whole().shape;
+  if (wishes.values_max) {
+    json["values"] = values_to_json(shown.source(), *wishes.values_max);
+    return json;
+  }
+  const ckpt::Statistics statistics =
+      known != nullptr ? *known : ckpt::make_statistics(tensor, source);
+  add_statistics(json, statistics);
+  if (wishes.histogram) json["histogram"] = histogram_to_json(statistics);
+  return json;
+}
+
+std::vector<ckpt::Statistics> make_statistics(std::span<const Subject> subjects,
+                                              const ckpt::Checkpoint& checkpoint,
+                                              Console& console) {
+  std::vector<ckpt::TensorEntry> whole;
+  for (const Subject& subject : subjects) {
+    if (subject.tensor != nullptr && !subject.slice) whole.push_back(*subject.tensor);
+  }
+  ProgressLine line(console, "reading");
+  const std::vector<ckpt::Statistics> of_whole =
+      ckpt::make_statistics(whole, checkpoint, make_execute_options(console, line));
+  std::vector<ckpt::Statistics> all;
+  size_t next = 0;
+  for (const Subject& subject : subjects) {
+    if (subject.tensor == nullptr) continue;
+    if (!subject.slice) {
+      all.push_back(of_whole[next++]);
+      continue;
+    }
+    const ShownTensor shown(subject, checkpoint);
+    all.push_back(ckpt::make_statistics(shown.source().tensor, shown.source().source));
+  }
+  return all;
+}
+
+void print_table(Console& console, std::span<const Subject> subjects,
+                 const ckpt::Checkpoint& checkpoint) {
+  const std::vector<ckpt::Statistics> statistics = make_statistics(subjects, checkpoint, console);
+  std::vector<NamedStatistics> rows;
+  for (const Subject& subject : subjects) {
+    if (subject.tensor == nullptr) continue;
+    const ShownTensor shown(subject, checkpoint);
+    const ckpt::TensorEntry& tensor = shown.source().tensor;
+    rows.push_back(
+        {ckpt::qualified_key(subject.file, subject.key) + ckpt::escaped(subject.slice_text),
+         std::string(name(tensor.dtype)), shape_text(tensor.shape), statistics[rows.size()]});
+  }
+  print_statistics(console, rows);
+}
+
+}  // namespace tools::inspect

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/slice.h>
+#include <ckpt/statistics.h>
+#include <common/console.h>
+#include <optim/subjects.h>
+
+#include "inspect/tensor_values.h"
+
+// What `show` tells of a tensor, or of a slice of one.
+namespace tools::inspect {
+
+struct TensorWishes {
+  std::optional<uint64_t> values_max;  // print these; without, what they are like
+  bool statistics_only = false;        // as a table, without objects
+  bool histogram = false;
+};
+
+// The tensor of a subject, or its slice as a tensor of its own. Both arguments must outlive it.
+class ShownTensor {
+ public:
+  ShownTensor(const optim::Subject& subject, const ckpt::Checkpoint& checkpoint);
+
+  TensorSource source() const;
+  const ckpt::TensorEntry& whole() const { return *subject_.tensor; }
+  bool is_slice() const { return sliced_.has_value(); }
+  const optim::Subject& subject() const { return subject_; }
+  const ckpt::Checkpoint& checkpoint() const { return checkpoint_; }
+
+ private:
+  const optim::Subject& subject_;
+  const ckpt::Checkpoint& checkpoint_;
+  std::optional<ckpt::SlicedTensor> sliced_;
+};
+
+void print_tensor(Console& console, const ShownTensor& shown, const TensorWishes& wishes);
+// `known`: its statistics, where they were made already.
+nlohmann::json tensor_to_json(const ShownTensor& shown, const TensorWishes& wishes,
+                              const ckpt::Statistics* known = nullptr);
+
+// Of each subject that is a tensor, in their order; by several threads.
+std::vector<ckpt::Statistics> make_statistics(std::span<const optim::Subject> subjects,
+                                              const ckpt::Checkpoint& checkpoint, Console& console);
+
+// The statistics of all tensors among the subjects as one table.
+void print_table(Console& console, std::span<const optim::Subject> subjects,
+                 const ckpt::Checkpoint& checkpoint);
+
+}  // namespace tools::inspect
