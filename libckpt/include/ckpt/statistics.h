@@ -1,33 +1,79 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <ckpt/catalog.h>
 #include <ckpt/checkpoint.h>
+#include <ckpt/execute.h>
 
 namespace ckpt {
 
-// What the elements of a tensor are like. The moments are over finite elements; none where there is
-// none, and none for complex tensors.
+// Elements whose magnitude is at least 2^exponent and less than twice that. The first exponent has
+// all smaller ones, the last all larger ones: those of float32 and bfloat16 have bins of their own,
+// but for subnormal ones.
+struct HistogramBin {
+  static constexpr int kExponentMin = -127, kExponentMax = 127;
+  int exponent = 0;
+  bool is_negative = false;
+  uint64_t count = 0;
+  bool operator==(const HistogramBin&) const = default;
+};
+
+// What the elements of a tensor are like. The moments and the histogram are over finite elements;
+// no moments where there is none, and neither for complex tensors.
 struct Statistics {
   struct Moments {
     double min = 0, max = 0, mean = 0;
-    double std = 0;  // of the population: divided by the count, not by the count minus one
+    double std = 0;   // of the population: divided by the count, not by the count minus one
+    double norm = 0;  // L2: the square root of the sum of squares
   };
   uint64_t element_count = 0;
   uint64_t zero_count = 0;  // both signs
   uint64_t nan_count = 0;   // complex: either part
   uint64_t inf_count = 0;
   std::optional<Moments> moments;
+  std::vector<HistogramBin> histogram;    // from the lowest to the highest; without zeros
   std::vector<std::string> first_values;  // row-major, as text
 };
 
+// Statistics of elements that come in parts. Sums are over blocks of kBlockBytes, and these add up
+// without an error: the same blocks give the same result in whatever order and by whichever threads
+// they come. Blocks that are cut elsewhere may change the last digits.
+class CKPT_EXPORT StatisticsSum {
+ public:
+  static constexpr uint64_t kBlockBytes = 4096;
+
+  explicit StatisticsSum(DType dtype);
+  StatisticsSum(StatisticsSum&&) noexcept;
+  StatisticsSum& operator=(StatisticsSum&&) noexcept;
+  ~StatisticsSum();
+
+  void add(std::span<const std::byte> elements);  // whole ones; the first begins a block
+  void add(const StatisticsSum& other);           // of the same type
+  Statistics result() const;                      // without first values
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 // Streams the tensor once, in row-major order, through a slab of at most 4 MiB. The result does not
-// depend on how the tensor is chunked.
+// depend on how the tensor is chunked. Any entry will do whose chunks lie in the source: one that
+// is stored, or one of an Inventory.
 CKPT_EXPORT Statistics make_statistics(const TensorEntry& tensor, const PayloadSource& source,
                                        size_t first_values_max = 8);
+
+// The same of each of them, by several threads, which share long tensors. Memory: a slab a thread,
+// together at most options.memory_bytes_max. Throws Error(IoFailure, "cancelled") after a stop.
+CKPT_EXPORT std::vector<Statistics> make_statistics(std::span<const TensorEntry> tensors,
+                                                    const PayloadSource& source,
+                                                    const ExecuteOptions& options,
+                                                    size_t first_values_max = 8);
 
 }  // namespace ckpt

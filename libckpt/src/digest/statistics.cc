@@ -1,124 +1,275 @@
 #include <ckpt/statistics.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <iterator>
+#include <map>
+#include <mutex>
 
+#include <ckpt/error.h>
+
+#include "digest/block_facts.h"
+#include "digest/exact_sum.h"
 #include "model/element.h"
+#include "read/passing_source.h"
 #include "read/payload_reader.h"
+#include "work/slab_workers.h"
+#include "work/work_meter.h"
 
 namespace ckpt {
 namespace {
 
 constexpr uint64_t kSlabBytes = uint64_t{4} << 20;
+constexpr uint64_t kJobBytes = uint64_t{16} << 20;  // of one tensor, at a time
 
-// Mean and variance of numbers that arrive one by one: blocks of a fixed count in two passes,
-// merged by the parallel formula of Chan, Golub and LeVeque (1979), so that large means lose no
-// digits.
-class MomentSum {
+// Counts by exponent, of one sign, from the lowest bin that is not empty to the highest.
+class ExponentRange {
  public:
-  void add(double value) {
-    block_[block_count_++] = value;
-    if (block_count_ == block_.size()) merge_block();
+  void add(size_t bin, uint64_t count) {
+    if (count == 0) return;
+    if (counts_.empty()) first_ = bin;
+    if (bin < first_) {
+      counts_.insert(counts_.begin(), first_ - bin, 0);
+      first_ = bin;
+    }
+    if (bin - first_ >= counts_.size()) counts_.resize(bin - first_ + 1);
+    counts_[bin - first_] += count;
   }
-  std::optional<Statistics::Moments> result() {
-    if (block_count_ != 0) merge_block();
-    if (count_ == 0) return std::nullopt;
-    return Statistics::Moments{min_, max_, mean_, std::sqrt(squares_ / count_)};
+  void add(const ExponentRange& other) {
+    for (size_t i = 0; i < other.counts_.size(); ++i) add(other.first_ + i, other.counts_[i]);
+  }
+  // From the lowest exponent; zeros are left out of the first bin.
+  std::vector<HistogramBin> bins(bool is_negative, uint64_t zero_count) const {
+    std::vector<HistogramBin> bins;
+    for (size_t i = 0; i < counts_.size(); ++i) {
+      const uint64_t count = counts_[i] - (first_ + i == 0 ? zero_count : 0);
+      if (count == 0) continue;
+      bins.push_back(
+          {static_cast<int>(first_ + i) + HistogramBin::kExponentMin, is_negative, count});
+    }
+    return bins;
   }
 
  private:
-  void merge_block() {
-    const double block_count = static_cast<double>(block_count_);
-    double sum = 0, squares = 0;
-    for (size_t i = 0; i < block_count_; ++i) sum += block_[i];
-    const double mean = sum / block_count;
-    for (size_t i = 0; i < block_count_; ++i) {
-      squares += (block_[i] - mean) * (block_[i] - mean);
-      min_ = std::min(min_, block_[i]);
-      max_ = std::max(max_, block_[i]);
-    }
-    const double gap = mean - mean_;
-    const double total = count_ + block_count;
-    mean_ += gap * block_count / total;
-    squares_ += squares + gap * gap * count_ * block_count / total;
-    count_ = total;
-    block_count_ = 0;
-  }
-
-  std::array<double, 4096> block_ = {};
-  size_t block_count_ = 0;
-  double count_ = 0, mean_ = 0, squares_ = 0;
-  double min_ = INFINITY, max_ = -INFINITY;
+  size_t first_ = 0;
+  std::vector<uint64_t> counts_;
 };
 
-class Collector {
- public:
-  Collector(DType dtype, size_t first_values_max)
-      : dtype_(dtype), first_values_max_(first_values_max) {}
+}  // namespace
 
-  void add(std::span<const std::byte> bytes) {
-    const uint64_t element_bytes = bytes_per_element(dtype_);
-    found_.element_count += bytes.size() / element_bytes;
-    for (uint64_t at = 0; found_.first_values.size() < first_values_max_ && at < bytes.size();
-         at += element_bytes) {
-      found_.first_values.push_back(element_text(dtype_, bytes.data() + at));
-    }
-    visit_element(dtype_, [&](auto element) { add_as<decltype(element)>(bytes); });
+// The mean is the sum by the count. The deviations from it are those within the blocks, and those
+// of the blocks' means: the sum of (block's sum)^2 / count, less sum^2 / count, which nearly cancel
+// where the mean is large, so that both are kept exactly.
+struct StatisticsSum::State {
+  DType dtype;
+  uint64_t element_count = 0, finite_count = 0, zero_count = 0, nan_count = 0, inf_count = 0;
+  uint64_t negative_zero_count = 0;
+  double min = INFINITY, max = -INFINITY;
+  ExactSum sum = {}, squares_in_blocks = {}, squares_of_blocks = {};
+  ExponentRange positive = {}, negative = {};
+
+  void add(const BlockFacts& facts) {
+    zero_count += facts.zero_count;
+    negative_zero_count += facts.negative_zero_count;
+    nan_count += facts.nan_count;
+    inf_count += facts.inf_count;
+    if (facts.finite_count == 0) return;
+    finite_count += facts.finite_count;
+    min = std::min(min, facts.min);
+    max = std::max(max, facts.max);
+    sum.add(facts.sum);
+    squares_in_blocks.add(facts.squares);
+    squares_of_blocks.add_quotient_of_square(facts.sum, static_cast<double>(facts.finite_count));
   }
+  // Zeros are in the first bins, with numbers that are too small to have one.
+  void add(const ExponentCounts& exponents) {
+    for (size_t bin = 0; bin < ExponentCounts::kNotFinite; ++bin) {
+      positive.add(bin, exponents.count(bin));
+      negative.add(bin, exponents.count(bin + ExponentCounts::kNegative));
+    }
+  }
+  std::optional<Statistics::Moments> moments() const {
+    if (finite_count == 0) return std::nullopt;
+    const double count = static_cast<double>(finite_count);
+    ExactSum square_of_sum;  // by the count, with the sum's own rounding error
+    const ExactSum::Parts parts = sum.parts();
+    square_of_sum.add_quotient_of_square(parts.high, count);
+    square_of_sum.add(2 * parts.high * parts.low / count);
+    ExactSum between = squares_of_blocks;
+    between.subtract(square_of_sum);
+    const double deviations = squares_in_blocks.value() + std::max(between.value(), 0.0);
+    const double mean = parts.high / count;
+    return Statistics::Moments{.min = min + 0.0,  // not minus zero, whatever came first
+                               .max = max + 0.0,
+                               .mean = mean,
+                               .std = std::sqrt(deviations / count),
+                               .norm = std::sqrt(deviations + square_of_sum.value())};
+  }
+};
 
-  Statistics result() {
-    if (!is_complex(dtype_)) found_.moments = moments_.result();
-    return found_;
+StatisticsSum::StatisticsSum(DType dtype) : state_(new State{.dtype = dtype}) {}
+StatisticsSum::StatisticsSum(StatisticsSum&&) noexcept = default;
+StatisticsSum& StatisticsSum::operator=(StatisticsSum&&) noexcept = default;
+StatisticsSum::~StatisticsSum() = default;
+
+void StatisticsSum::add(std::span<const std::byte> elements) {
+  if (elements.empty()) return;
+  State& state = *state_;
+  state.element_count += elements.size() / bytes_per_element(state.dtype);
+  ExponentCounts exponents;
+  for (uint64_t counted = 0; !elements.empty();) {
+    const auto block = elements.first(std::min<size_t>(elements.size(), kBlockBytes));
+    state.add(describe_block(state.dtype, block, exponents));
+    elements = elements.subspan(block.size());
+    counted += block.size();
+    if (counted < ExponentCounts::kBytesMax) continue;
+    state.add(exponents);
+    exponents = {};
+    counted = 0;
+  }
+  if (!is_complex(state.dtype)) state.add(exponents);
+}
+
+void StatisticsSum::add(const StatisticsSum& other) {
+  State& state = *state_;
+  const State& added = *other.state_;
+  state.element_count += added.element_count;
+  state.finite_count += added.finite_count;
+  state.zero_count += added.zero_count;
+  state.negative_zero_count += added.negative_zero_count;
+  state.nan_count += added.nan_count;
+  state.inf_count += added.inf_count;
+  state.min = std::min(state.min, added.min);
+  state.max = std::max(state.max, added.max);
+  state.sum.add(added.sum);
+  state.squares_in_blocks.add(added.squares_in_blocks);
+  state.squares_of_blocks.add(added.squares_of_blocks);
+  state.positive.add(added.positive);
+  state.negative.add(added.negative);
+}
+
+Statistics StatisticsSum::result() const {
+  const State& state = *state_;
+  Statistics result;
+  result.element_count = state.element_count;
+  result.zero_count = state.zero_count;
+  result.nan_count = state.nan_count;
+  result.inf_count = state.inf_count;
+  result.moments = state.moments();
+  const std::vector<HistogramBin> negative = state.negative.bins(true, state.negative_zero_count);
+  result.histogram.assign(negative.rbegin(), negative.rend());
+  std::ranges::copy(state.positive.bins(false, state.zero_count - state.negative_zero_count),
+                    std::back_inserter(result.histogram));
+  return result;
+}
+
+namespace {
+
+// A part of a tensor; of several the sums are added up.
+struct Job {
+  size_t tensor = 0;
+  ByteRange bytes;
+};
+
+std::vector<Job> make_jobs(std::span<const TensorEntry> tensors) {
+  std::vector<Job> jobs;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    ByteRange left{0, count_bytes(tensors[i])};
+    do {  // an empty tensor has statistics, too
+      const uint64_t count = std::min(left.count_bytes, kJobBytes);
+      jobs.push_back({i, {left.offset_bytes, count}});
+      left = {left.offset_bytes + count, left.count_bytes - count};
+    } while (left.count_bytes != 0);
+  }
+  return jobs;
+}
+
+StatisticsSum sum_of(const TensorEntry& tensor, const ByteRange& bytes, const PayloadSource& source,
+                     std::span<std::byte> slab) {
+  StatisticsSum sum(tensor.dtype);
+  BoxReader reader(tensor, whole(tensor.shape), source);
+  reader.seek(bytes.offset_bytes);
+  for (uint64_t left = bytes.count_bytes; left != 0;) {
+    const auto piece = slab.first(std::min<uint64_t>(left, slab.size()));
+    reader.read(piece);
+    sum.add(piece);
+    left -= piece.size();
+  }
+  return sum;
+}
+
+std::vector<std::string> read_first_values(const TensorEntry& tensor, const PayloadSource& source,
+                                           size_t count_max) {
+  const uint64_t element_bytes = bytes_per_element(tensor.dtype);
+  const uint64_t count = std::min<uint64_t>(count_max, element_count(tensor.shape));
+  std::vector<std::byte> bytes(count * element_bytes);
+  BoxReader reader(tensor, whole(tensor.shape), source);
+  reader.read(bytes);
+  std::vector<std::string> values;
+  for (uint64_t i = 0; i < count; ++i) {
+    values.push_back(element_text(tensor.dtype, bytes.data() + i * element_bytes));
+  }
+  return values;
+}
+
+// The sums of tensors of which parts are still to come.
+class OpenSums {
+ public:
+  explicit OpenSums(std::span<const Job> jobs, size_t tensor_count) : left_(tensor_count) {
+    for (const Job& job : jobs) ++left_[job.tensor];
+  }
+  // The sum of all parts, with the last.
+  std::optional<StatisticsSum> add(size_t tensor, StatisticsSum part) {
+    const std::scoped_lock lock(mutex_);
+    const auto [open, is_first] = sums_.try_emplace(tensor, std::move(part));
+    if (!is_first) open->second.add(part);
+    if (--left_[tensor] != 0) return std::nullopt;
+    StatisticsSum sum = std::move(open->second);
+    sums_.erase(open);
+    return sum;
   }
 
  private:
-  template <class Element>
-  void add_as(std::span<const std::byte> bytes) {
-    constexpr size_t kNumberBytes = sizeof(typename Element::Bits);
-    const size_t step = bytes_per_element(dtype_);
-    for (size_t at = 0; at < bytes.size(); at += step) {
-      const double first = Element::value(load_bits<Element>(bytes.data() + at));
-      const double second =
-          step == kNumberBytes
-              ? 0
-              : Element::value(load_bits<Element>(bytes.data() + at + kNumberBytes));
-      count(first, second);
-    }
-  }
-
-  void count(double first, double second) {
-    if (std::isnan(first) || std::isnan(second)) {
-      ++found_.nan_count;
-    } else if (std::isinf(first) || std::isinf(second)) {
-      ++found_.inf_count;
-    } else {
-      if (first == 0 && second == 0) ++found_.zero_count;
-      moments_.add(first);
-    }
-  }
-
-  DType dtype_;
-  size_t first_values_max_;
-  Statistics found_;
-  MomentSum moments_;
+  std::mutex mutex_;
+  std::vector<size_t> left_;
+  std::map<size_t, StatisticsSum> sums_;
 };
 
 }  // namespace
 
 Statistics make_statistics(const TensorEntry& tensor, const PayloadSource& source,
                            size_t first_values_max) {
-  const uint64_t total_bytes = count_bytes(tensor);
-  std::vector<std::byte> slab(std::min(total_bytes, kSlabBytes));
-  BoxReader reader(tensor, whole(tensor.shape), source);
-  Collector collector(tensor.dtype, first_values_max);
-  for (uint64_t left = total_bytes; left != 0;) {
-    const auto piece = std::span(slab).first(std::min<uint64_t>(left, slab.size()));
-    reader.read(piece);
-    collector.add(piece);
-    left -= piece.size();
-  }
-  return collector.result();
+  const ByteRange all{0, count_bytes(tensor)};
+  std::vector<std::byte> slab(std::min(all.count_bytes, kSlabBytes));
+  Statistics statistics = sum_of(tensor, all, source, slab).result();
+  statistics.first_values = read_first_values(tensor, source, first_values_max);
+  return statistics;
+}
+
+std::vector<Statistics> make_statistics(std::span<const TensorEntry> tensors,
+                                        const PayloadSource& source, const ExecuteOptions& options,
+                                        size_t first_values_max) {
+  const std::vector<Job> jobs = make_jobs(tensors);
+  uint64_t total_bytes = 0;
+  for (const Job& job : jobs) total_bytes += job.bytes.count_bytes;
+  WorkMeter meter(options, total_bytes);
+  const PassingSource passing(source);
+  OpenSums open(jobs, tensors.size());
+  std::vector<Statistics> statistics(tensors.size());
+  run_with_slabs(jobs.size(), options, [&](size_t index, std::span<std::byte> slab) {
+    const Job& job = jobs[index];
+    const TensorEntry& tensor = tensors[job.tensor];
+    try {
+      auto sum = open.add(job.tensor, sum_of(tensor, job.bytes, passing, slab));
+      meter.advance(job.bytes.count_bytes);
+      if (!sum) return;
+      statistics[job.tensor] = sum->result();
+      statistics[job.tensor].first_values = read_first_values(tensor, source, first_values_max);
+    } catch (Error& error) {
+      throw error.within({.file = tensor.file, .key = tensor.key});
+    }
+  });
+  return statistics;
 }
 
 }  // namespace ckpt

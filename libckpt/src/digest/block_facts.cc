@@ -1,0 +1,251 @@
+// Compiled with -O3 and without contraction (CMakeLists.txt): the loops are to be vectorised, and
+// to give the same on every processor.
+#include "digest/block_facts.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "base/wide_vectors.h"
+#include "model/element.h"
+
+namespace ckpt {
+namespace {
+
+constexpr size_t kBlockBytes = 4096;
+constexpr size_t kLanes = 16;  // sums side by side, whatever the width of a vector
+using Values = std::array<double, kBlockBytes>;
+
+template <class Word>
+CKPT_INLINED Word word_at(const std::byte* bytes, size_t index) {
+  Word word;
+  std::memcpy(&word, bytes + index * sizeof word, sizeof word);
+  return word;
+}
+
+CKPT_INLINED void widen_float32(const std::byte* bytes, size_t count, Values& values) {
+  for (size_t i = 0; i < count; ++i) {
+    values[i] = static_cast<double>(std::bit_cast<float>(word_at<uint32_t>(bytes, i)));
+  }
+}
+
+CKPT_INLINED void widen_bfloat16(const std::byte* bytes, size_t count, Values& values) {
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t wide = static_cast<uint32_t>(word_at<uint16_t>(bytes, i)) << 16;
+    values[i] = static_cast<double>(std::bit_cast<float>(wide));
+  }
+}
+
+// Scaling by 2^112 makes the exponents of float16, moved in place, those of float32, and subnormal
+// numbers normal; infinity and NaN keep theirs.
+CKPT_INLINED void widen_float16(const std::byte* bytes, size_t count, Values& values) {
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t word = word_at<uint16_t>(bytes, i);
+    const uint32_t magnitude = (word & 0x7FFF) << 13;
+    const auto scaled = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112F);
+    const uint32_t kept = magnitude >= 0x0F800000 ? magnitude | 0x7F800000 : scaled;
+    values[i] = static_cast<double>(std::bit_cast<float>(kept | (word & 0x8000) << 16));
+  }
+}
+
+// The upper nine bits of words of a float that has the exponent of float32.
+template <class Word>
+CKPT_INLINED void count_words(const std::byte* bytes, size_t count,
+                              ExponentCounts::Tables& tables) {
+  constexpr int kShift = 8 * sizeof(Word) - 9;
+  size_t i = 0;
+  for (; i + 4 <= count; i += 4) {
+    ++tables[0][word_at<Word>(bytes, i) >> kShift];
+    ++tables[1][word_at<Word>(bytes, i + 1) >> kShift];
+    ++tables[2][word_at<Word>(bytes, i + 2) >> kShift];
+    ++tables[3][word_at<Word>(bytes, i + 3) >> kShift];
+  }
+  for (; i < count; ++i) ++tables[0][word_at<Word>(bytes, i) >> kShift];
+}
+
+void count_values(const Values& values, size_t count, ExponentCounts::Tables& tables) {
+  for (size_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<uint64_t>(values[i]);
+    const int exponent = static_cast<int>(bits >> 52 & 0x7FF) - 1023;
+    const size_t bin = exponent == 1024
+                           ? ExponentCounts::kNotFinite
+                           : static_cast<size_t>(std::clamp(exponent, -127, 127) + 127);
+    ++tables[i % ExponentCounts::kTables][bin + (bits >> 63) * ExponentCounts::kNegative];
+  }
+}
+
+template <class Number>
+using Lanes = std::array<Number, kLanes>;
+
+template <class Number>
+CKPT_INLINED Number total(const Lanes<Number>& lanes) {
+  Number sum = 0;
+  for (const Number lane : lanes) sum += lane;
+  return sum;
+}
+
+// Of values that are all finite; where one is not, the sum is not.
+CKPT_INLINED BlockFacts describe(const double* values, size_t count) {
+  if (count == 0) return {};
+  Lanes<double> sums = {}, squares = {}, lowest, highest;
+  Lanes<uint64_t> zeros = {};
+  lowest.fill(values[0]);
+  highest.fill(values[0]);
+  const auto look = [&](size_t lane, double value) {
+    sums[lane] += value;
+    lowest[lane] = value < lowest[lane] ? value : lowest[lane];
+    highest[lane] = value > highest[lane] ? value : highest[lane];
+    zeros[lane] += value == 0 ? 1 : 0;
+  };
+  const size_t even = count / kLanes * kLanes;
+  for (size_t i = 0; i < even; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) look(lane, values[i + lane]);
+  }
+  for (size_t i = even; i < count; ++i) look(i - even, values[i]);
+  const double sum = total(sums);
+  const double mean = sum / static_cast<double>(count);
+  for (size_t i = 0; i < even; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const double gap = values[i + lane] - mean;
+      squares[lane] += gap * gap;
+    }
+  }
+  for (size_t i = even; i < count; ++i)
+    squares[i - even] += (values[i] - mean) * (values[i] - mean);
+  return {.finite_count = count,
+          .zero_count = total(zeros),
+          .sum = sum,
+          .squares = total(squares),
+          .min = *std::ranges::min_element(lowest),
+          .max = *std::ranges::max_element(highest)};
+}
+
+CKPT_WIDE_VECTORS
+BlockFacts describe_float32(std::span<const std::byte> elements, Values& values,
+                            ExponentCounts::Tables& tables) {
+  const size_t count = elements.size() / sizeof(uint32_t);
+  widen_float32(elements.data(), count, values);
+  count_words<uint32_t>(elements.data(), count, tables);
+  return describe(values.data(), count);
+}
+
+CKPT_WIDE_VECTORS
+BlockFacts describe_bfloat16(std::span<const std::byte> elements, Values& values,
+                             ExponentCounts::Tables& tables) {
+  const size_t count = elements.size() / sizeof(uint16_t);
+  widen_bfloat16(elements.data(), count, values);
+  count_words<uint16_t>(elements.data(), count, tables);
+  return describe(values.data(), count);
+}
+
+CKPT_WIDE_VECTORS
+BlockFacts describe_values(Values& values, size_t count) { return describe(values.data(), count); }
+
+CKPT_WIDE_VECTORS
+BlockFacts describe_float16(std::span<const std::byte> elements, Values& values) {
+  const size_t count = elements.size() / sizeof(uint16_t);
+  widen_float16(elements.data(), count, values);
+  return describe(values.data(), count);
+}
+
+template <class Element>
+std::array<double, 256> values_of_bytes() {
+  std::array<double, 256> values = {};
+  for (size_t bits = 0; bits < values.size(); ++bits) {
+    values[bits] = Element::value(static_cast<typename Element::Bits>(bits));
+  }
+  return values;
+}
+
+void widen_others(DType dtype, const std::byte* bytes, size_t count, Values& values) {
+  visit_element(dtype, [&](auto element) {
+    using Element = decltype(element);
+    if constexpr (sizeof(typename Element::Bits) == 1) {
+      static const std::array<double, 256> known = values_of_bytes<Element>();
+      for (size_t i = 0; i < count; ++i) values[i] = known[std::to_integer<uint8_t>(bytes[i])];
+    } else {
+      for (size_t i = 0; i < count; ++i) {
+        values[i] = Element::value(load_bits<Element>(bytes + i * sizeof(typename Element::Bits)));
+      }
+    }
+  });
+}
+
+BlockFacts describe_others(DType dtype, std::span<const std::byte> elements, Values& values,
+                           ExponentCounts::Tables& tables) {
+  const size_t count = elements.size() / bytes_per_element(dtype);
+  BlockFacts facts;
+  if (dtype == DType::Float16) {
+    facts = describe_float16(elements, values);
+  } else {
+    widen_others(dtype, elements.data(), count, values);
+    facts = describe_values(values, count);
+  }
+  count_values(values, count, tables);
+  return facts;
+}
+
+// Those that are not finite are taken out, and counted.
+BlockFacts describe_finite(Values& values, size_t count) {
+  size_t finite = 0;
+  uint64_t nan_count = 0, inf_count = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (std::isnan(values[i])) {
+      ++nan_count;
+    } else if (std::isinf(values[i])) {
+      ++inf_count;
+    } else {
+      values[finite++] = values[i];
+    }
+  }
+  BlockFacts facts = describe_values(values, finite);
+  facts.nan_count = nan_count;
+  facts.inf_count = inf_count;
+  return facts;
+}
+
+uint64_t count_negative_zeros(std::span<const double> values) {
+  return static_cast<uint64_t>(std::ranges::count_if(
+      values, [](double value) { return value == 0 && std::signbit(value); }));
+}
+
+BlockFacts count_complex(DType dtype, std::span<const std::byte> elements) {
+  BlockFacts facts;
+  const size_t step = bytes_per_element(dtype);
+  visit_element(dtype, [&](auto element) {
+    using Element = decltype(element);
+    for (size_t at = 0; at < elements.size(); at += step) {
+      const double a = Element::value(load_bits<Element>(elements.data() + at));
+      const double b = Element::value(load_bits<Element>(elements.data() + at + step / 2));
+      const bool is_nan = std::isnan(a) || std::isnan(b);
+      if (is_nan) ++facts.nan_count;
+      if (!is_nan && (std::isinf(a) || std::isinf(b))) ++facts.inf_count;
+      if (a == 0 && b == 0) ++facts.zero_count;
+    }
+  });
+  return facts;
+}
+
+}  // namespace
+
+BlockFacts describe_block(DType dtype, std::span<const std::byte> elements,
+                          ExponentCounts& exponents) {
+  if (is_complex(dtype)) return count_complex(dtype, elements);
+  Values values;  // of which no more is touched than there are elements
+  const size_t count = elements.size() / bytes_per_element(dtype);
+  const uint64_t tiny_before = exponents.count(ExponentCounts::kNegative);
+  BlockFacts facts;
+  switch (dtype) {
+    case DType::Float32: facts = describe_float32(elements, values, exponents.tables()); break;
+    case DType::BFloat16: facts = describe_bfloat16(elements, values, exponents.tables()); break;
+    default: facts = describe_others(dtype, elements, values, exponents.tables());
+  }
+  if (!std::isfinite(facts.sum)) facts = describe_finite(values, count);
+  if (exponents.count(ExponentCounts::kNegative) != tiny_before) {
+    facts.negative_zero_count = count_negative_zeros(std::span(values).first(facts.finite_count));
+  }
+  return facts;
+}
+
+}  // namespace ckpt

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include <ckpt/dtype.h>
+
+namespace ckpt {
+
+// What a block of elements adds to statistics. Moments are of its finite elements. Of complex types
+// elements are counted alone.
+struct BlockFacts {
+  uint64_t finite_count = 0, zero_count = 0, nan_count = 0, inf_count = 0;
+  uint64_t negative_zero_count = 0;  // of the zeros
+  double sum = 0;
+  double squares = 0;  // of the deviations from the block's own mean
+  double min = 0, max = 0;
+};
+
+// Counts by sign and exponent: the upper nine bits of a float32. Four tables, so that elements of
+// one exponent that follow each other do not wait for each other.
+class ExponentCounts {
+ public:
+  static constexpr size_t kBins = 512;
+  static constexpr size_t kTables = 4;
+  static constexpr size_t kNegative = 256;                  // the first bin of negative numbers
+  static constexpr size_t kNotFinite = 255;                 // within a sign
+  static constexpr uint64_t kBytesMax = uint64_t{1} << 30;  // of elements, until a count is full
+  using Tables = std::array<std::array<uint32_t, kBins>, kTables>;
+
+  uint64_t count(size_t bin) const {
+    uint64_t count = 0;
+    for (const auto& table : tables_) count += table[bin];
+    return count;
+  }
+  Tables& tables() { return tables_; }
+
+ private:
+  Tables tables_ = {};
+};
+
+// `elements` of at most 4096 bytes. Adds their exponents, zeros with the smallest, to `exponents`.
+BlockFacts describe_block(DType dtype, std::span<const std::byte> elements,
+                          ExponentCounts& exponents);
+
+}  // namespace ckpt

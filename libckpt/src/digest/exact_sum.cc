@@ -1,0 +1,107 @@
+// Compiled without contraction (CMakeLists.txt): two-product errors are computed as written.
+#include "digest/exact_sum.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace ckpt {
+namespace {
+
+constexpr int kDigitBits = 32;
+constexpr int kBias = 1088;  // 34 digits below the point: 2^-1074 is the smallest double
+constexpr int kMantissaBits = 52;
+constexpr uint64_t kDigitMask = 0xFFFFFFFF;
+
+}  // namespace
+
+// Room for neighbours, too: mostly terms of one size come.
+int64_t& ExactSum::digit(int place) {
+  if (digits_.empty()) {
+    first_ = place - 1;
+    digits_.resize(4);
+  }
+  if (place < first_) {
+    digits_.insert(digits_.begin(), static_cast<size_t>(first_ - place), 0);
+    first_ = place;
+  }
+  const auto index = static_cast<size_t>(place - first_);
+  if (index >= digits_.size()) digits_.resize(index + 1);
+  return digits_[index];
+}
+
+void ExactSum::add(double term) {
+  const auto bits = std::bit_cast<uint64_t>(term);
+  const int exponent = static_cast<int>(bits >> kMantissaBits & 0x7FF);
+  uint64_t mantissa = bits & ((uint64_t{1} << kMantissaBits) - 1);
+  if (exponent == 0x7FF) {
+    not_finite_ += term;
+    return;
+  }
+  if (exponent != 0) mantissa |= uint64_t{1} << kMantissaBits;
+  if (mantissa == 0) return;
+  // The lowest bit of the mantissa counts 2^(exponent - 1075), of subnormal numbers 2^-1074.
+  const int lowest = std::max(exponent, 1) - 1075 + kBias;
+  const int place = lowest / kDigitBits, shift = lowest % kDigitBits;
+  const auto low = (mantissa & kDigitMask) << shift;
+  const auto high = (mantissa >> kDigitBits) << shift;
+  const int64_t sign = std::signbit(term) ? -1 : 1;
+  digit(place + 2);  // before the others, as it may move them
+  digit(place) += sign * static_cast<int64_t>(low & kDigitMask);
+  digit(place + 1) += sign * static_cast<int64_t>((low >> kDigitBits) + (high & kDigitMask));
+  digit(place + 2) += sign * static_cast<int64_t>(high >> kDigitBits);
+}
+
+void ExactSum::add_quotient_of_square(double factor, double divisor) {
+  const double square = factor * factor;
+  const double quotient = square / divisor;
+  add(quotient);
+  if (!std::isfinite(quotient)) return;
+  const double rest = std::fma(-quotient, divisor, square) + std::fma(factor, factor, -square);
+  add(rest / divisor);
+}
+
+void ExactSum::add(const ExactSum& other) {
+  not_finite_ += other.not_finite_;
+  for (size_t i = 0; i < other.digits_.size(); ++i) {
+    if (other.digits_[i] != 0) digit(other.first_ + static_cast<int>(i)) += other.digits_[i];
+  }
+}
+
+void ExactSum::subtract(const ExactSum& other) {
+  ExactSum negative = other;
+  for (int64_t& digit : negative.digits_) digit = -digit;
+  negative.not_finite_ = -negative.not_finite_;
+  add(negative);
+}
+
+// Carries first: digits of 32 bits below a highest one that has the sign.
+ExactSum::Parts ExactSum::parts() const {
+  if (not_finite_ != 0) return {not_finite_, 0};  // of infinity and NaN, NaN too
+  std::vector<int64_t> digits = digits_;
+  digits.resize(digits.size() + 2);
+  for (size_t i = 0; i + 1 < digits.size(); ++i) {
+    const int64_t carry = digits[i] >> kDigitBits;
+    digits[i] -= carry * (int64_t{1} << kDigitBits);
+    digits[i + 1] += carry;
+  }
+  if (digits.back() < 0) {  // the negative of the sum, negated: its digits fall off from the top
+    ExactSum negative;
+    negative.subtract(*this);
+    const Parts parts = negative.parts();
+    return {-parts.high, -parts.low};
+  }
+  Parts parts;
+  for (size_t i = digits.size(); i-- != 0;) {  // two-sum of each digit, from the highest
+    const int power = kDigitBits * (first_ + static_cast<int>(i)) - kBias;
+    const double term = std::ldexp(static_cast<double>(digits[i]), power);
+    const double sum = parts.high + term;
+    if (std::isinf(sum)) return {sum, 0};  // more than a double holds
+    parts.low += term - (sum - parts.high);
+    parts.high = sum;
+  }
+  const double sum = parts.high + parts.low;
+  return {sum, parts.low - (sum - parts.high)};
+}
+
+}  // namespace ckpt

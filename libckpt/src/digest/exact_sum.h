@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace ckpt {
+
+// A sum of doubles without rounding: an integer of as many digits of 32 bits as the terms need.
+// So it does not depend on their order. 2^29 terms at most.
+class ExactSum {
+ public:
+  void add(double term);
+  // factor^2 / divisor, with an error of 2^-105 of it.
+  void add_quotient_of_square(double factor, double divisor);
+  void add(const ExactSum& other);
+  void subtract(const ExactSum& other);
+  double value() const { return parts().high; }  // rounded
+  struct Parts {
+    double high = 0, low = 0;  // the sum, rounded; what the rounding took away, rounded
+  };
+  Parts parts() const;
+
+ private:
+  int64_t& digit(int place);
+
+  // Digit i counts 2^(32 * (first_ + i) - kBias). Between additions they may be of any sign and
+  // longer than 32 bits.
+  std::vector<int64_t> digits_;
+  int first_ = 0;
+  double not_finite_ = 0;  // the sum of the terms that are not
+};
+
+}  // namespace ckpt
