@@ -13,5 +13,6 @@ Command make_hash_command();
 Command make_diff_command();
 Command make_groups_command();
 Command make_latest_command();
+Command make_report_command();
 
 }  // namespace tools::inspect
