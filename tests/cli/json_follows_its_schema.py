@@ -60,6 +60,8 @@ CASES = (
     ("report", 0, ["ckpt-inspect", "report", TORCH]),
     ("report", 0, ["ckpt-inspect", "report", DIST, "--sample", "4K"]),
     ("report", 0, ["ckpt-inspect", "report", FILE, "-o", "OUT"]),
+    ("report", 0, ["ckpt-inspect", "report", TORCH, TORCH_DP4, "--rtol", "0.1"]),
+    ("report", 0, ["ckpt-inspect", "report", TORCH, TORCH]),
     ("hash_check", 0, ["ckpt-inspect", "hash", BARE_TENSOR, "-c", RECORD]),
     ("hash_check", 0, ["ckpt-inspect", "hash", BARE_TENSOR, "-c", RECORD, "--rank", "0",
                        "--world-size", "2"]),

@@ -214,6 +214,28 @@ class ReportPage(unittest.TestCase):
         self.assertIn("quick check", self.texts("#verdict h2")[0])
         self.assertIn("sample", self.texts("footer")[0])
 
+    def test_changes_are_told_by_tensor_and_module(self):
+        paths = [pathlib.Path(folder.name) / f"{side}.safetensors" for side in "ab"]
+        write_safetensors(paths[0], [("layers.0.w", [3.0, 4.0]), ("layers.1.w", [1.0, 1.0]),
+                                     ("old", [1.0])])
+        write_safetensors(paths[1], [("layers.0.w", [3.0, 4.0]), ("layers.1.w", [2.0, 1.0]),
+                                     ("<b>new</b>", [1.0])])
+        self.open(*paths, "--rtol", "0.1")
+        change = document_of(*paths, "--rtol", "0.1")["comparison"]
+        self.assertEqual(change["rows"]["max_abs"], [1.0])
+        self.assertEqual(change["rows"]["max_rel"], [0.5])
+        self.assertEqual(change["rows"]["norm_ratio"], [1.5811])
+        self.assertEqual(change["rows"]["one_minus_cosine"], [0.051317])
+        self.assertIn("3 of 4 tensors", self.texts("#changes .lead")[0])
+        self.assertIn("<b>new</b>", self.texts("#changes td.mono"))
+        browser.click(".chips [data-mark=outside]")
+        self.assertEqual(self.texts(".row .leaf"), ["1.w"])
+        self.assertEqual(self.texts(".row .up")[:2], ["0.5", "1"])
+
+    def test_equal_checkpoints_are_said_to_be(self):
+        self.open(LAYER_WISE, LAYER_WISE)
+        self.assertIn("Equal bit for bit", self.texts("#changes .lead")[0])
+
     def test_a_hundred_thousand_tensors(self):
         path = pathlib.Path(folder.name) / "many.safetensors"
         kinds = ("self_attention.linear_qkv.weight", "self_attention.linear_proj.weight",

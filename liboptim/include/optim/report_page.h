@@ -7,10 +7,13 @@
 #include <vector>
 
 #include <ckpt/checkpoint.h>
+#include <ckpt/diff.h>
 #include <ckpt/execute.h>
 #include <ckpt/statistics.h>
 #include <optim/contents.h>
+#include <optim/diff_summary.h>
 #include <optim/layout_export.h>
+#include <optim/names_in_common.h>
 #include <optim/summary.h>
 #include <optim/verify.h>
 
@@ -86,6 +89,20 @@ struct ReportPage {
 inline constexpr uint64_t kUpdateElements = uint64_t{1} << 16;
 OPTIM_LAYOUT_EXPORT ReportPage make_report(const ckpt::Checkpoint& checkpoint,
                                            const ReportOptions& options);
+
+// What has changed from one checkpoint to another one, of its tensors and of the rest.
+struct Comparison {
+  NamedPair named;  // what `differences` points into
+  ckpt::Differences differences;
+  DiffSummary modules;
+  // By index into differences.tensors: that in ReportPage::tensors, where the first has it there.
+  std::vector<std::optional<size_t>> rows;
+};
+
+// Reads both. `options`: the tolerance, and how to execute.
+OPTIM_LAYOUT_EXPORT Comparison compare_with(const ckpt::Checkpoint& a, const ReportPage& page,
+                                            const ckpt::Checkpoint& b,
+                                            const ckpt::DiffOptions& options);
 
 // One HTML file that loads nothing, around a JSON document of docs/schema/report.json. No text in
 // the document can end the element in which it stands.

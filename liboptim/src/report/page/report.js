@@ -30,7 +30,6 @@ function drawing(name, attributes, ...children) {
   made.append(...children);
   return made;
 }
-const rem = () => parseFloat(getComputedStyle(document.documentElement).fontSize);
 
 // --- texts ---
 
@@ -201,7 +200,6 @@ function sparse(column, count) {
 // --- the tensors, by row ---
 
 const table = data.tensors, rowCount = table.count;
-const nameCountMax = rowCount;
 const rowsOfNames = countsOf(table.rows_of_names, Array.isArray(table.rows_of_names) ? table.rows_of_names.length : countNames());
 function countNames() {
   if (table.rows_of_names.runs) {
@@ -266,6 +264,8 @@ const kMarks = new Map([
   ['large', {tag: 'large', style: 'bad', text: 'of optimizer state are 1000 times the median of their kind or more'}],
   ['small', {tag: 'small', style: 'warn', text: 'of optimizer state are a thousandth of the median of their kind or less'}],
 ]);
+
+const tagsOf = row => (marksOf.get(row) || []).filter(mark => kMarks.has(mark));
 
 // --- tooltips ---
 
@@ -370,6 +370,8 @@ function facts() {
     const rates = [...new Set(data.optimizers.flatMap(each => each.learning_rates))];
     add('Optimizer', data.optimizers.map(each => each.rule).join(' + '), rates.length ? 'lr ' + rates.map(numberText).join(', ') : '');
   }
+  const bad = table.nan.counts.concat(table.inf.counts).reduce((sum, count) => sum + count, 0);
+  add('NaN or infinite', bad ? amountText(bad) : 'none', bad ? 'elements' : data.read.is_sample ? 'in the sample' : '');
   if (data.read.is_sample) add('Sample', percentText(data.read.looked_at_bytes / data.read.tensor_bytes), bytesText(data.read.looked_at_bytes) + ' were read');
   return list;
 }
@@ -791,10 +793,25 @@ function spark(bars, width, height) {
 
 const kRowHeight = 32;
 const grid = {node: null, order: null, sort: {column: null, down: false}, selected: -1, query: '', state: '', mark: '', pool: new Map()};
-const changes = data.comparison ? data.comparison.rows : null;
+const comparison = data.comparison || null;
+// By row of the table: what has changed there; rows without are equal.
+const changes = comparison ? new Map() : null;
+if (comparison) {
+  const {rows} = comparison, count = rows.count, row = countsOf(rows.row, count);
+  const parts = {different: countsOf(rows.different, count), outside: countsOf(rows.outside, count), nonfinite: sparse(rows.nonfinite, count)};
+  for (const part of ['max_abs', 'max_rel', 'one_minus_cosine', 'norm_ratio']) parts[part] = numbersOf(rows[part], count);
+  for (let i = 0; i < count; ++i) {
+    const change = {};
+    for (const [part, values] of Object.entries(parts)) change[part] = values[i];
+    changes.set(row[i], change);
+  }
+}
+const changePart = part => row => changes.has(row) ? changes.get(row)[part] : part === 'norm_ratio' ? 1 : 0;
+const hasTolerance = comparison !== null && (comparison.atol > 0 || comparison.rtol > 0);
+const isRed = row => changes.has(row) && ((hasTolerance && changes.get(row).outside > 0) || changes.get(row).nonfinite > 0);
 const kPaper = column => !column.still;
 const kTableColumns = [
-  {id: 'name', title: 'Tensor', width: 'minmax(250px, 1fr)', text: true},
+  {id: 'name', title: 'Tensor', width: 'minmax(270px, 1fr)', text: true},
   {id: 'state', title: 'Is', width: '92px', text: true},
   {id: 'bars', title: 'Histogram', width: '104px', still: true},
   {id: 'dtype', title: 'Type', width: '78px', text: true},
@@ -806,8 +823,17 @@ const kTableColumns = [
   {id: 'std', title: 'Std', width: '88px', value: row => columns.std[row]},
   {id: 'norm', title: 'Norm', width: '88px', value: row => columns.norm[row]},
   {id: 'zeros', title: 'Zeros', width: '64px', value: row => zeros[row] / Math.max(lookedAt(row), 1)},
-  {id: 'nan', title: 'NaN, Inf', width: '74px', value: row => nan[row] + inf[row]},
 ];
+const nonFiniteCount = nan.reduce((sum, count) => sum + count, 0) + inf.reduce((sum, count) => sum + count, 0);
+if (nonFiniteCount) kTableColumns.push({id: 'nan', title: 'NaN, Inf', width: '78px', value: row => nan[row] + inf[row]});
+const kChangeColumns = !changes ? [] : [
+  {id: 'change_rel', part: 'max_rel', title: 'Δ rel', long: 'max rel', width: '92px'},
+  {id: 'change_abs', part: 'max_abs', title: 'Δ abs', long: 'max abs', width: '92px'},
+  {id: 'change_turn', part: 'one_minus_cosine', title: '1 − cos', long: '1 − cosine', width: '92px'},
+  {id: 'change_norm', part: 'norm_ratio', title: 'Norm ×', long: 'norm ratio', width: '80px'},
+].map(column => ({...column, value: changePart(column.part)}));
+// What has changed comes before what is.
+const allColumns = () => [...kTableColumns.slice(0, 3), ...kChangeColumns, ...kTableColumns.slice(3)];
 function cellText(id, row) {
   switch (id) {
     case 'state': return shown(stateName(table.kinds[kindOf[row]]));
@@ -825,7 +851,7 @@ function nameCell(row) {
   const leaf = parts.splice(-Math.min(2, parts.length)).join('.');
   const cell = element('div', {class: 'key', role: 'rowheader'}, element('span', {class: 'text'},
     element('span', {class: 'path', text: parts.length ? parts.join('.') + '.' : ''}), element('span', {class: 'leaf', text: leaf})));
-  for (const mark of marksOf.get(row) || []) cell.append(element('span', {class: 'tag ' + kMarks.get(mark).style, text: kMarks.get(mark).tag}));
+  for (const mark of tagsOf(row)) cell.append(element('span', {class: 'tag ' + kMarks.get(mark).style, text: kMarks.get(mark).tag}));
   if (sampled.has(row)) cell.append(element('span', {class: 'tag', text: 'sample'}));
   if (unread.has(row)) cell.append(element('span', {class: 'tag warn', text: 'not read'}));
   return cell;
@@ -838,17 +864,19 @@ function makeRow(position) {
   for (const column of kTableColumns.slice(1)) {
     if (column.still) {
       node.append(element('div', {role: 'cell'}, unread.has(row) ? '' : spark(barsAt(table.bars, row), 90, 20)));
+      if (changes) node.append(...changeCells(row));
       continue;
     }
     const cell = element('div', {role: 'cell', class: column.text ? '' : 'num', text: cellText(column.id, row)});
     if (column.id === 'nan' && nan[row] + inf[row]) cell.classList.add('alert');
     node.append(cell);
   }
-  if (changes) for (const cell of changeCells(row)) node.append(cell);
   node.addEventListener('click', () => select(position));
+  tipped(node.firstChild, () => shown(names[nameOf[row]].slice(0, 1000)));
   return node;
 }
 function renderRows() {
+  hideTip();
   const view = grid.node, first = Math.max(0, Math.floor(view.scrollTop / kRowHeight) - 8);
   const last = Math.min(grid.order.length, Math.ceil((view.scrollTop + view.clientHeight) / kRowHeight) + 8);
   for (const [position, node] of grid.pool) {
@@ -968,7 +996,7 @@ function drawDetail(row) {
 function momentCard(row, isHere) {
   const kind = table.kinds[kindOf[row]];
   const title = element('h4', {}, shown(stateName(kind)), element('span', {class: 'tag', text: kind.dtype}));
-  for (const mark of marksOf.get(row) || []) title.append(element('span', {class: 'tag ' + kMarks.get(mark).style, text: kMarks.get(mark).tag}));
+  for (const mark of tagsOf(row)) title.append(element('span', {class: 'tag ' + kMarks.get(mark).style, text: kMarks.get(mark).tag}));
   const card = element('div', {class: 'moment' + (isHere ? ' is-here' : '')}, title, element('div', {class: 'muted', text: shapeText(table.shapes[shapeOf[row]]) + ', ' + bytesText(bytesOf(row))}));
   const list = element('dl', {});
   const add = (term, text) => list.append(element('dt', {text: term}), element('dd', {text}));
@@ -1036,8 +1064,16 @@ function drawTable() {
   chip('All', '');
   if (states.length > 1) for (const state of states.slice(0, 8)) chip(state, state);
   for (const [mark, {tag}] of kMarks) if ((table.marks[mark] || []).length) chip(tag, '', mark);
+  if (changes && changes.size) {
+    for (const row of changes.keys()) {
+      const list = marksOf.get(row) || [];
+      marksOf.set(row, [...list, 'changed', ...(isRed(row) ? ['outside'] : [])]);
+    }
+    chip('changed', '', 'changed');
+    if ([...changes.keys()].some(isRed)) chip('outside tolerance', '', 'outside');
+  }
   const count = element('span', {class: 'count', role: 'status', 'aria-live': 'polite'});
-  const shownColumns = changes ? [...kTableColumns, ...kChangeColumns] : kTableColumns;
+  const shownColumns = allColumns();
   const head = element('div', {class: 'head-row cells', role: 'row', 'aria-rowindex': '1'});
   for (const column of shownColumns) {
     if (column.still) {
@@ -1053,7 +1089,7 @@ function drawTable() {
   const node = element('div', {class: 'grid', role: 'table', tabindex: '0', 'aria-label': 'Tensors; arrow keys choose one', 'aria-colcount': String(shownColumns.length)}, body, empty);
   node.style.setProperty('--columns', shownColumns.map(column => column.width).join(' '));
   const fixed = shownColumns.slice(1).reduce((sum, column) => sum + parseInt(column.width, 10), 0);
-  node.style.setProperty('--table-width', 250 + fixed + 'px');
+  node.style.setProperty('--table-width', 270 + fixed + 'px');
   const detail = element('div', {class: 'detail', 'aria-live': 'polite', hidden: true});
   Object.assign(grid, {node, body, input, chips, count, detail, empty});
   node.addEventListener('scroll', renderRows, {passive: true});
@@ -1080,9 +1116,73 @@ function drawPaper(paper) {
 
 // --- comparison with B ---
 
-const kChangeColumns = [];
-function changeCells() { return []; }
-function changeTexts() { return []; }
+function kChangeText(part, row) {
+  if (!changes.has(row)) return '=';
+  const value = changes.get(row)[part];
+  return Number.isNaN(value) ? '–' : numberText(value);
+}
+function changeCells(row) {
+  return kChangeColumns.map(column => element('div', {role: 'cell', class: 'num' + (isRed(row) ? ' up' : changes.has(row) ? '' : ' same'), text: kChangeText(column.part, row)}));
+}
+function changeTexts(row) {
+  if (!changes.has(row)) return [['in B', 'equal']];
+  const change = changes.get(row), list = [['differ', change.different.toLocaleString('en') + ' of ' + elementsOf(row).toLocaleString('en')]];
+  if (hasTolerance) list.push(['outside', change.outside.toLocaleString('en')]);
+  for (const column of kChangeColumns) list.push([column.long, kChangeText(column.part, row)]);
+  return list;
+}
+const typeText = side => side ? side.dtype + ' ' + shapeText(side.shape) : '–';
+const kDifferences = new Map([['only_in_a', 'only here'], ['only_in_b', 'only in B'], ['dtype', 'other type'], ['shape', 'other shape'], ['key', 'other kind of key'], ['value', 'value']]);
+function moduleRows() {
+  const body = element('tbody', {});
+  const most = Math.max(...comparison.modules.map(module => module.max_rel), 1e-300);
+  for (const module of comparison.modules.slice(0, 300)) {
+    const isBad = module.nonfinite > 0 || module.missing_or_type > 0;
+    body.append(element('tr', {}, element('td', {class: 'mono', text: shown(module.module.slice(0, 300))}),
+      element('td', {class: 'num', text: module.different + ' of ' + module.compared}),
+      element('td', {class: 'num', text: numberText(module.max_abs)}),
+      element('td', {class: 'num', text: numberText(module.max_rel)}),
+      element('td', {class: 'meterCell'}, element('div', {class: 'meter'}, element('i', {style: {width: module.max_rel > 0 ? Math.max(2, 100 * Math.log1p(1e3 * module.max_rel / most) / Math.log1p(1e3)).toFixed(1) + '%' : '0'}}))),
+      element('td', {}, isBad ? element('span', {class: 'tag bad', text: module.nonfinite ? 'NaN or Inf' : 'missing or type'}) : '')));
+  }
+  return body;
+}
+function drawChanges() {
+  if (!comparison) return;
+  const red = [...changes.keys()].filter(isRed).length;
+  const path = shown(comparison.path);
+  const lead = comparison.equal ? 'Equal bit for bit to ' + path + '.'
+    : `${comparison.tensors.different.toLocaleString('en')} of ${counted(comparison.tensors.compared, 'tensor')} and ${comparison.objects.length.toLocaleString('en')} of ${counted(comparison.object_count, 'object')} differ in ${path}.` +
+      (hasTolerance ? ` Outside of the tolerance, ${numberText(comparison.atol)} + ${numberText(comparison.rtol)} |b|: ${counted(red, 'tensor')}.` : '');
+  const parts = comparison.warnings.map(text => element('p', {class: 'muted', text: shown(text)}));
+  if (comparison.modules.length) {
+    parts.push(element('h3', {text: 'By module, the worst first'}), element('div', {class: 'scroll box', tabindex: '0', role: 'region', 'aria-label': 'Changes by module'},
+      element('table', {}, element('thead', {}, element('tr', {}, ...['Module', 'Differ', 'Max abs', 'Max rel', '', ''].map((title, i) => element('th', {scope: 'col', class: i > 0 && i < 4 ? 'num' : '', text: title})))), moduleRows())));
+  }
+  if (comparison.others.count) {
+    const body = element('tbody', {});
+    for (const other of comparison.others.first) {
+      body.append(element('tr', {}, element('td', {}, element('span', {class: 'tag warn', text: kDifferences.get(other.kind)})), element('td', {class: 'mono', text: shown(other.key.slice(0, 2000))}),
+        element('td', {text: typeText(other.a)}), element('td', {text: typeText(other.b)})));
+    }
+    parts.push(element('h3', {text: 'Tensors that are not on both sides, or are of another type: ' + comparison.others.count.toLocaleString('en')}),
+      element('div', {class: 'scroll box', tabindex: '0', role: 'region', 'aria-label': 'Other tensors'}, element('table', {}, element('thead', {}, element('tr', {}, ...['', 'Tensor', 'Here', 'In B'].map(title => element('th', {scope: 'col', text: title})))), body)));
+  }
+  if (comparison.objects.length) {
+    const body = element('tbody', {});
+    for (const object of comparison.objects) {
+      if (!object.details.length) body.append(element('tr', {}, element('td', {class: 'mono', text: shown(object.key)}), element('td', {colspan: 2}, element('span', {class: 'tag warn', text: kDifferences.get(object.kind)}))));
+      for (const detail of object.details) {
+        body.append(element('tr', {}, element('td', {class: 'mono', text: shown(object.key + ' ' + detail.pointer)}), element('td', {class: 'mono', text: shown(detail.a ?? 'absent')}), element('td', {class: 'mono', text: shown(detail.b ?? 'absent')})));
+      }
+      if (object.places > object.details.length) body.append(element('tr', {}, element('td', {colspan: 3, class: 'muted', text: shown(object.key) + ': ' + (object.places - object.details.length) + ' more places'})));
+    }
+    parts.push(element('h3', {text: 'Hyper-parameters and common state'}), element('div', {class: 'scroll box', tabindex: '0', role: 'region', 'aria-label': 'Common state'},
+      element('table', {class: 'places'}, element('thead', {}, element('tr', {}, ...['Place', 'Here', 'In B'].map(title => element('th', {scope: 'col', text: title})))), body)));
+  }
+  const made = section('changes', 'Changes to B', lead, ...parts);
+  made.classList.add('long');
+}
 
 // --- args, proof, how it was made ---
 
@@ -1149,6 +1249,7 @@ document.addEventListener('keydown', event => {
 drawTop();
 drawVerdict();
 drawAttention();
+drawChanges();
 drawTreemap();
 drawRanks();
 drawGroups();
