@@ -3,8 +3,8 @@
 
 usage: bench_report.py BIN CHECKPOINT... [--rounds N] [--cold]
 
-Prints a line a checkpoint: medians and ranges of seconds, CPU seconds per GB, the speed of report by
-that of verify, and its resident memory at the peak.
+Prints medians and ranges of seconds, CPU seconds per GB, the speed of report by
+that of verify, and resident memory at the peak.
 """
 import argparse
 import os

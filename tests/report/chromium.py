@@ -161,9 +161,8 @@ class Chromium:
                       clickCount=1)
 
     def picture(self, path, whole=False, clip=None):
-        params = {"format": "png"}
+        params = {"format": "png", "captureBeyondViewport": whole or clip is not None}
         if whole:
-            params["captureBeyondViewport"] = True
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]
             clip = clip or (0, 0, size["width"], size["height"])
         if clip:

@@ -9,13 +9,23 @@ using ckpt::StatisticsSum;
 
 constexpr uint64_t kBlockBytes = StatisticsSum::kBlockBytes;
 
+// Of larger tensors the picture is of a part of the blocks.
+constexpr uint64_t kCountedWholeBytes = uint64_t{1} << 20;
+constexpr unsigned kHistogramEvery = 8;
+
+StatisticsSum empty_sum(const ckpt::TensorEntry& tensor) {
+  const bool is_whole = ckpt::count_bytes(tensor) <= kCountedWholeBytes;
+  return StatisticsSum(tensor.dtype, is_whole ? 1 : kHistogramEvery);
+}
+
 // Blocks are those of the storage: a range that starts within one has a shorter one first.
-StatisticsSum sum_of(ckpt::DType dtype, std::span<const std::byte> bytes, uint64_t offset_bytes) {
-  StatisticsSum sum(dtype);
+StatisticsSum sum_of(const ckpt::TensorEntry& tensor, std::span<const std::byte> bytes,
+                     uint64_t offset_bytes) {
+  StatisticsSum sum = empty_sum(tensor);
   const uint64_t to_next = (kBlockBytes - offset_bytes % kBlockBytes) % kBlockBytes;
   const auto head = bytes.first(std::min<uint64_t>(to_next, bytes.size()));
-  sum.add(head);
-  sum.add(bytes.subspan(head.size()));
+  sum.add(head, offset_bytes / kBlockBytes);
+  sum.add(bytes.subspan(head.size()), (offset_bytes + to_next) / kBlockBytes);
   return sum;
 }
 
@@ -84,11 +94,11 @@ void FiguresWatch::see(const Range& range, const ckpt::StoragePiece& piece) {
   const uint64_t begin = std::max(piece.offset_bytes, range.begin_bytes);
   const uint64_t end = std::min(piece.offset_bytes + piece.bytes.size(), range.end_bytes);
   if (begin >= end) return;
-  const ckpt::DType dtype = tensors_[range.tensor]->dtype;
-  const uint64_t element_bytes = ckpt::bytes_per_element(dtype);
+  const ckpt::TensorEntry& tensor = *tensors_[range.tensor];
+  const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
   if (begin % element_bytes != 0 || (end - begin) % element_bytes != 0) return;  // a cut storage
   merge(range.tensor,
-        sum_of(dtype, piece.bytes.subspan(begin - piece.offset_bytes, end - begin), begin),
+        sum_of(tensor, piece.bytes.subspan(begin - piece.offset_bytes, end - begin), begin),
         end - begin);
 }
 

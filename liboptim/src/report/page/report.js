@@ -61,6 +61,8 @@ function numberText(number) {
   if (size >= 1e5 || size < 1e-3) return number.toExponential(3).replace('-', number < 0 ? '−' : '-').replace('e+', 'e').replace('e-', 'e−');
   return String(Number(number.toPrecision(4))).replace('-', '−');
 }
+// Two digits, for axes.
+const roughText = number => numberText(Number(number.toPrecision(2))).replace(/\.?0+e/, 'e');
 function percentText(share) {
   if (share === 0) return '0 %';
   if (share < 0.001) return '<0.1 %';
@@ -70,8 +72,7 @@ function percentText(share) {
 const shapeText = shape => shape.length === 0 ? 'scalar' : shape.join(' × ');
 const powerText = exponent => {
   if (exponent > 126) return '≥ 2^127';
-  const value = Math.pow(2, exponent);
-  return numberText(Number(value.toPrecision(2)));
+  return roughText(Math.pow(2, exponent));
 };
 function valueText(value) {
   if (value === null) return 'None';
@@ -573,19 +574,22 @@ function place() {
   }
   if (hadFocus >= 0 && map.children[hadFocus]) map.children[hadFocus].focus({preventScroll: true});
 }
-// What lies inside, as outlines.
+// What lies inside, as outlines with names where there is room.
 function addPreview(tile, node, width, height) {
   addOutlines(tile, node, {x: 5, y: 44, width: width - 12, height: height - 52}, 3);
 }
 function addOutlines(tile, node, box, depth) {
+  const kTitle = 16;
   for (const part of squarify(largestOf(node, 60), box)) {
     if (part.width < 5 || part.height < 5) continue;
-    const inner = joined(part.item).node;
-    if (depth > 1 && inner.children.size > 1 && part.width > 24 && part.height > 24) {
-      addOutlines(tile, inner, {x: part.x + 1, y: part.y + 1, width: part.width - 3, height: part.height - 3}, depth - 1);
-    } else {
-      tile.append(element('i', {'aria-hidden': 'true', style: {left: part.x + 'px', top: part.y + 'px', width: part.width - 2 + 'px', height: part.height - 2 + 'px'}}));
-    }
+    const {node: inner, label} = joined(part.item);
+    const isSplit = depth > 1 && inner.children.size > 1 && part.width > 24 && part.height > 24;
+    const hasName = part.width > 44 && part.height > (isSplit ? 44 : 18);
+    tile.append(element('i', {'aria-hidden': 'true', class: isSplit ? 'outer' : '', text: hasName ? shown(label.slice(0, 200)) : '',
+      style: {left: part.x + 'px', top: part.y + 'px', width: part.width - 2 + 'px', height: part.height - 2 + 'px'}}));
+    if (!isSplit) continue;
+    const top = hasName ? kTitle : 1;
+    addOutlines(tile, inner, {x: part.x + 2, y: part.y + top, width: part.width - 5, height: part.height - top - 3}, depth - 1);
   }
 }
 
@@ -729,7 +733,7 @@ function lineChart(title, series, labels) {
   for (let i = 0; i < 4; ++i) {
     const power = low + (high - low) * i / 3, at = top + (height - top - bottom) * (3 - i) / 3;
     picture.append(drawing('line', {x1: left, x2: width - right, y1: at, y2: at, stroke: 'var(--line)'}),
-      drawing('text', {x: left - 8, y: at + 4, 'text-anchor': 'end', text: numberText(Number((10 ** power).toPrecision(2)))}));
+      drawing('text', {x: left - 8, y: at + 4, 'text-anchor': 'end', text: roughText(10 ** power)}));
   }
   const every = Math.ceil(labels.length / 12);
   labels.forEach((label, i) => { if (i % every === 0) picture.append(drawing('text', {x: x(i), y: height - 10, 'text-anchor': 'middle', text: String(label)})); });
@@ -954,6 +958,7 @@ function sortBy(column, header) {
   if (grid.sort.column) header.setAttribute('aria-sort', grid.sort.down ? 'descending' : 'ascending');
   sortRows();
   grid.node.scrollTop = 0;
+  grid.node.classList.toggle('is-sorted', grid.sort.column !== null && grid.sort.column.id !== 'name');
   redraw();
 }
 function select(position) {
