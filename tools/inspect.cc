@@ -12,9 +12,9 @@ int main(int argc, char** argv) {
                    "ckpt-inspect diff ckpt_a/ ckpt_b/ --json"},
       .exit_1 = "different, or damaged",
       .has_progress = true};
-  return tools::run_commands(tool, argc, argv,
-                             {make_summary_command(), make_ls_command(), make_show_command(),
-                              make_tree_command(), make_verify_command(), make_hash_command(),
-                              make_diff_command(), make_groups_command(), make_latest_command(),
-                              make_lineage_command()});
+  return tools::run_commands(
+      tool, argc, argv,
+      {make_summary_command(), make_ls_command(), make_show_command(), make_tree_command(),
+       make_verify_command(), make_hash_command(), make_diff_command(), make_groups_command(),
+       make_latest_command(), make_lineage_command(), make_report_command()});
 }

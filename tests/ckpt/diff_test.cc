@@ -283,6 +283,21 @@ BOOST_AUTO_TEST_CASE(an_ordered_dict_in_another_order_differs_as_a_whole) {
   BOOST_TEST(differences.objects.at(0).details.at(0).pointer == "");
 }
 
+BOOST_AUTO_TEST_CASE(changes_within_the_tolerance_are_told_and_those_outside_counted) {
+  DiffOptions options;
+  options.atol = 0.5;
+  options.changes = true;
+  const auto found = compare_floats({1, 2, 3, kNan}, {1, 2.25f, 4, 1}, options);
+  BOOST_REQUIRE(found.has_value());
+  BOOST_TEST(found->different_count == 3u);
+  BOOST_TEST(found->outside_count == 2u);  // 3 and NaN
+  BOOST_TEST(found->max_abs == 1);
+  BOOST_REQUIRE(found->products.has_value());
+  BOOST_TEST(found->products->a_b == 1 + 4.5 + 12);
+  BOOST_TEST(found->products->a_a == 14);
+  BOOST_TEST(found->products->b_b == 1 + 2.25 * 2.25 + 16);
+}
+
 BOOST_AUTO_TEST_CASE(details_are_bounded_and_counted) {
   const auto found = only_object_difference<NodeId (*)(ValueTree&)>(
       [](ValueTree& tree) { return adam(tree, 0.01, "adam"); },

@@ -187,6 +187,22 @@ BOOST_AUTO_TEST_CASE(a_histogram_has_a_bin_for_each_sign_and_power_of_two) {
   BOOST_TEST((found.histogram == expected));
 }
 
+// Blocks of one value each: 1, 2, 4, ..., every third of which is counted, for three.
+BOOST_AUTO_TEST_CASE(a_histogram_of_a_part_of_the_blocks_has_the_extremes_of_all) {
+  ckpt::StatisticsSum sum(DType::Float32, 3);
+  for (int i = 0; i < 6; ++i) {
+    std::vector<float> block(1024, std::ldexp(1.0f, i));
+    block[7] = 0;
+    block[8] = -0.0f;
+    sum.add(std::as_bytes(std::span(block)), static_cast<uint64_t>(i));
+  }
+  const std::vector<ckpt::HistogramBin> expected = {{0, false, 3 * 1022}, {1, false, 1},
+                                                    {2, false, 1},        {3, false, 3 * 1022},
+                                                    {4, false, 1},        {5, false, 1}};
+  BOOST_TEST((sum.result().histogram == expected));
+  BOOST_TEST(sum.result().zero_count == 12u);
+}
+
 BOOST_AUTO_TEST_CASE(a_double_beyond_float_is_in_the_outer_bins) {
   const Statistics found = statistics_of<double>(DType::Float64, {1e300, -1e-300});
   const std::vector<ckpt::HistogramBin> expected = {{-127, true, 1}, {127, false, 1}};

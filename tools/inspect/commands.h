@@ -14,5 +14,6 @@ Command make_diff_command();
 Command make_groups_command();
 Command make_latest_command();
 Command make_lineage_command();
+Command make_report_command();
 
 }  // namespace tools::inspect

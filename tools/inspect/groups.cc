@@ -12,6 +12,7 @@
 #include <optim/optimizer_facts.h>
 
 #include "inspect/commands.h"
+#include "inspect/group_json.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
@@ -149,29 +150,6 @@ void print_report(Console& console, const optim::GroupReport& report, const opti
   if (!report.unnamed_reason.empty()) {
     console.note("which parameters are in which group is not known: " + report.unnamed_reason);
   }
-}
-
-nlohmann::json to_json(const optim::StoredGroup& group, const optim::RunFacts& run) {
-  nlohmann::json json = {{"optimizer", group.optimizer},
-                         {"rule", rule_of(group, run)},
-                         {"group", group.group},
-                         {"settings", nlohmann::json::object()}};
-  if (!group.file.empty()) json["file"] = json_text(group.file);
-  if (group.param_count) json["parameters"] = *group.param_count;
-  if (group.element_count) json["elements"] = *group.element_count;
-  for (const auto& [setting, value] : group.settings) {
-    json["settings"][json_text(setting)] = value_to_json(value);
-  }
-  return json;
-}
-
-nlohmann::json to_json(const optim::RankLoad& load) {
-  nlohmann::json json = {{"rank", load.rank},
-                         {"parameters", load.param_count},
-                         {"elements", load.element_count},
-                         {"state_bytes", load.state_bytes}};
-  if (load.cost) json["cost"] = *load.cost;
-  return json;
 }
 
 void print_report_as_json(Console& console, const optim::GroupReport& report,

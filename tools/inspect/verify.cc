@@ -13,6 +13,7 @@
 #include <optim/verify.h>
 
 #include "inspect/commands.h"
+#include "inspect/verify_json.h"
 
 namespace tools::inspect {
 namespace {
@@ -212,17 +213,6 @@ void print_report(Console& console, const optim::VerifyReport& report,
                      left_out_text("not proven", report.not_proven));
 }
 
-nlohmann::json to_json(const ckpt::Finding& finding) {
-  nlohmann::json json = {{"check", name(finding.check)},
-                         {"severity", finding.severity == Severity::Damage ? "damage" : "note"},
-                         {"problem", json_text(finding.problem)}};
-  if (!finding.where.file.empty()) json["file"] = json_text(finding.where.file);
-  if (finding.where.offset_bytes) json["offset_bytes"] = *finding.where.offset_bytes;
-  if (!finding.where.key.empty()) json["key"] = json_text(finding.where.key);
-  if (!finding.hint.empty()) json["hint"] = json_text(finding.hint);
-  return json;
-}
-
 nlohmann::json pieces_json(const ckpt::FileAccount& file) {
   nlohmann::json pieces = nlohmann::json::array();
   for (const ckpt::ByteRange& piece : file.pieces) {
@@ -231,7 +221,7 @@ nlohmann::json pieces_json(const ckpt::FileAccount& file) {
   return pieces;
 }
 
-nlohmann::json to_json(const ckpt::FileAccount& file) {
+nlohmann::json file_json(const ckpt::FileAccount& file) {
   nlohmann::json labels = nlohmann::json::object();
   for (const ByteLabel label : kLabels) {
     labels[std::string(name(label))] = file.labelled_bytes[static_cast<size_t>(label)];
@@ -242,14 +232,6 @@ nlohmann::json to_json(const ckpt::FileAccount& file) {
           {"pieces", pieces_json(file)},
           {"labels", labels},
           {"in_manifest", file.has_manifest_hash}};
-}
-
-nlohmann::json to_json(const std::vector<optim::NotChecked>& list) {
-  nlohmann::json json = nlohmann::json::array();
-  for (const auto& [what, reason] : list) {
-    json.push_back({{"what", json_text(what)}, {"reason", json_text(reason)}});
-  }
-  return json;
 }
 
 void print_report_as_json(Console& console, const optim::VerifyReport& report,
@@ -268,21 +250,11 @@ void print_report_as_json(Console& console, const optim::VerifyReport& report,
     document["findings"].push_back(to_json(finding));
   }
   document["files"] = nlohmann::json::array();
-  for (const auto& file : report.findings.files) document["files"].push_back(to_json(file));
+  for (const auto& file : report.findings.files) document["files"].push_back(file_json(file));
   for (const ByteLabel label : kLabels) {
     document["bytes"][std::string(name(label))] = report.findings.labelled_bytes(label);
   }
-  document["checked"] = {{"checksums", report.findings.compared_checksums},
-                         {"masters", report.master_count},
-                         {"states", report.state_count},
-                         {"groups", report.group_count},
-                         {"promised_states", report.promised_state_count}};
-  document["passed"] = {
-      {"checksums", report.findings.compared_checksums - report.findings.failed_checksums},
-      {"masters", report.matching_master_count},
-      {"states", report.sound_state_count},
-      {"promised_states", report.kept_state_count},
-      {"promised_digest", report.has_promised_digest}};
+  document.update(counts_json(report));
   document["not_checked"] = to_json(report.not_checked);
   document["not_proven"] = to_json(report.not_proven);
   print_json(console, document);

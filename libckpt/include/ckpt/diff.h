@@ -15,6 +15,9 @@ struct DiffOptions {
   // tolerance above 0. Tolerances are for tensors; objects must be equal.
   double atol = 0;
   double rtol = 0;
+  // Looks at changes: what has not the same bits is a difference, however small; elements outside
+  // of the tolerance are counted, and Products are taken.
+  bool changes = false;
   bool keys_only = false;    // names, shapes and dtypes; reads no payload and no object
   size_t details_max = 100;  // ObjectDifference::details
   ExecuteOptions execution;
@@ -31,6 +34,12 @@ struct ValueDifference {
   // max_ulp, whose unit is the one of a tensor's largest value.
   std::optional<double> max_ulp_distance;
   uint64_t nonfinite_count = 0;   // differing elements of which one is NaN or infinite
+  // With DiffOptions::changes. Over elements of which both sides are finite.
+  struct Products {
+    double a_b = 0, a_a = 0, b_b = 0;  // sums of a * b, a * a, b * b
+  };
+  std::optional<Products> products;
+  uint64_t outside_count = 0;     // differing elements outside of the tolerance
   Extents first_index;            // of the first differing element
   std::string first_a, first_b;   // its values, as text
 };

@@ -49,14 +49,17 @@ class CKPT_EXPORT StatisticsSum {
  public:
   static constexpr uint64_t kBlockBytes = 4096;
 
-  explicit StatisticsSum(DType dtype);
+  // A histogram costs twice of all else: of `histogram_every` blocks one is counted, for all of
+  // them, and of the others the lowest and the highest element alone.
+  explicit StatisticsSum(DType dtype, unsigned histogram_every = 1);
   StatisticsSum(StatisticsSum&&) noexcept;
   StatisticsSum& operator=(StatisticsSum&&) noexcept;
   ~StatisticsSum();
 
-  void add(std::span<const std::byte> elements);  // whole ones; the first begins a block
-  void add(const StatisticsSum& other);           // of the same type
-  Statistics result() const;                      // without first values
+  // Whole ones; the first begins a block, the number of which says whether it is counted.
+  void add(std::span<const std::byte> elements, uint64_t first_block = 0);
+  void add(const StatisticsSum& other);  // of the same type
+  Statistics result() const;             // without first values
 
  private:
   struct State;

@@ -46,10 +46,32 @@ struct Tolerance {
   bool is_none() const { return atol == 0 && rtol == 0; }
 };
 
+using Products = ValueDifference::Products;
+
+// Not of complex elements.
+Products products_of(DType dtype, std::span<const std::byte> a, std::span<const std::byte> b) {
+  Products sums;
+  visit_element(dtype, [&](auto element) {
+    using Element = decltype(element);
+    for (uint64_t at = 0; at < a.size(); at += sizeof(typename Element::Bits)) {
+      const double x = Element::value(load_bits<Element>(a.data() + at));
+      const double y = Element::value(load_bits<Element>(b.data() + at));
+      if (!std::isfinite(x) || !std::isfinite(y)) continue;
+      sums.a_b += x * y;
+      sums.a_a += x * x;
+      sums.b_b += y * y;
+    }
+  });
+  return sums;
+}
+
 // Compares two tensors of one dtype and shape that arrive in row-major pieces of whole elements.
 class ElementComparer {
  public:
-  ElementComparer(DType dtype, Tolerance tolerance) : dtype_(dtype), tolerance_(tolerance) {}
+  ElementComparer(DType dtype, Tolerance tolerance, bool is_of_changes)
+      : dtype_(dtype), tolerance_(tolerance), is_of_changes_(is_of_changes) {
+    if (is_of_changes && !is_complex(dtype)) found_.products.emplace();
+  }
 
   void compare(std::span<const std::byte> a, std::span<const std::byte> b);
   bool found_difference() const { return found_.different_count != 0; }
@@ -59,13 +81,14 @@ class ElementComparer {
   template <class Element>
   void compare_as(std::span<const std::byte> a, std::span<const std::byte> b);
   template <class Element>
-  bool is_equal(typename Element::Bits a, typename Element::Bits b) const;
+  bool is_within_tolerance(typename Element::Bits a, typename Element::Bits b) const;
   // False where a or b is not finite.
   template <class Element>
   bool measure(typename Element::Bits a, typename Element::Bits b);
 
   DType dtype_;
   Tolerance tolerance_;
+  bool is_of_changes_;
   uint64_t position_ = 0;     // elements compared so far
   uint64_t first_index_ = 0;  // row-major
   ValueDifference found_;
@@ -75,12 +98,18 @@ void ElementComparer::compare(std::span<const std::byte> a, std::span<const std:
   if (!std::equal(a.begin(), a.end(), b.begin(), b.end())) {
     visit_element(dtype_, [&](auto element) { compare_as<decltype(element)>(a, b); });
   }
+  if (found_.products) {
+    const Products part = products_of(dtype_, a, b);
+    found_.products->a_b += part.a_b;
+    found_.products->a_a += part.a_a;
+    found_.products->b_b += part.b_b;
+  }
   position_ += a.size() / bytes_per_element(dtype_);
 }
 
 template <class Element>
-bool ElementComparer::is_equal(typename Element::Bits a, typename Element::Bits b) const {
-  if (a == b) return true;
+bool ElementComparer::is_within_tolerance(typename Element::Bits a,
+                                          typename Element::Bits b) const {
   if (tolerance_.is_none()) return false;
   const double b_value = Element::value(b);
   if (!std::isfinite(Element::value(a)) || !std::isfinite(b_value)) return false;
@@ -105,16 +134,20 @@ template <class Element>
 void ElementComparer::compare_as(std::span<const std::byte> a, std::span<const std::byte> b) {
   const uint64_t element_bytes = bytes_per_element(dtype_);
   for (uint64_t at = 0; at < a.size(); at += element_bytes) {
-    bool differs = false, is_finite = true;
+    bool differs = false, is_finite = true, is_outside = false;
     for (uint64_t part = at; part < at + element_bytes; part += sizeof(typename Element::Bits)) {
       const auto a_bits = load_bits<Element>(a.data() + part);
       const auto b_bits = load_bits<Element>(b.data() + part);
-      if (is_equal<Element>(a_bits, b_bits)) continue;
+      if (a_bits == b_bits) continue;
+      const bool is_near = is_within_tolerance<Element>(a_bits, b_bits);
+      if (is_near && !is_of_changes_) continue;
+      is_outside = is_outside || !is_near;
       is_finite = measure<Element>(a_bits, b_bits) && is_finite;
       differs = true;
     }
     if (!differs) continue;
     if (!is_finite) ++found_.nonfinite_count;
+    if (is_outside && is_of_changes_) ++found_.outside_count;
     if (found_.different_count++ == 0) {
       first_index_ = position_ + at / element_bytes;
       found_.first_a = element_text(dtype_, a.data() + at);
@@ -180,7 +213,7 @@ std::vector<std::optional<ValueDifference>> compare_tensors(const std::vector<Te
       meter.advance(buffers.size());
       return buffers;
     };
-    const ElementComparer comparer(pairs[i].a.dtype, {options.atol, options.rtol});
+    const ElementComparer comparer(pairs[i].a.dtype, {options.atol, options.rtol}, options.changes);
     differences[i] = compare(pairs[i], sources, comparer, step);
   });
   return differences;

@@ -64,15 +64,16 @@ CKPT_INLINED void count_words(const std::byte* bytes, size_t count,
   for (; i < count; ++i) ++tables[0][word_at<Word>(bytes, i) >> kShift];
 }
 
+size_t bin_of(double value) {
+  const auto bits = std::bit_cast<uint64_t>(value);
+  const int exponent = static_cast<int>(bits >> 52 & 0x7FF) - 1023;
+  const size_t bin = exponent == 1024 ? ExponentCounts::kNotFinite
+                                      : static_cast<size_t>(std::clamp(exponent, -127, 127) + 127);
+  return bin + (bits >> 63) * ExponentCounts::kNegative;
+}
+
 void count_values(const Values& values, size_t count, ExponentCounts::Tables& tables) {
-  for (size_t i = 0; i < count; ++i) {
-    const auto bits = std::bit_cast<uint64_t>(values[i]);
-    const int exponent = static_cast<int>(bits >> 52 & 0x7FF) - 1023;
-    const size_t bin = exponent == 1024
-                           ? ExponentCounts::kNotFinite
-                           : static_cast<size_t>(std::clamp(exponent, -127, 127) + 127);
-    ++tables[i % ExponentCounts::kTables][bin + (bits >> 63) * ExponentCounts::kNegative];
-  }
+  for (size_t i = 0; i < count; ++i) ++tables[i % ExponentCounts::kTables][bin_of(values[i])];
 }
 
 template <class Number>
@@ -123,19 +124,19 @@ CKPT_INLINED BlockFacts describe(const double* values, size_t count) {
 
 CKPT_WIDE_VECTORS
 BlockFacts describe_float32(std::span<const std::byte> elements, Values& values,
-                            ExponentCounts::Tables& tables) {
+                            ExponentCounts::Tables* tables) {
   const size_t count = elements.size() / sizeof(uint32_t);
   widen_float32(elements.data(), count, values);
-  count_words<uint32_t>(elements.data(), count, tables);
+  if (tables != nullptr) count_words<uint32_t>(elements.data(), count, *tables);
   return describe(values.data(), count);
 }
 
 CKPT_WIDE_VECTORS
 BlockFacts describe_bfloat16(std::span<const std::byte> elements, Values& values,
-                             ExponentCounts::Tables& tables) {
+                             ExponentCounts::Tables* tables) {
   const size_t count = elements.size() / sizeof(uint16_t);
   widen_bfloat16(elements.data(), count, values);
-  count_words<uint16_t>(elements.data(), count, tables);
+  if (tables != nullptr) count_words<uint16_t>(elements.data(), count, *tables);
   return describe(values.data(), count);
 }
 
@@ -173,7 +174,7 @@ void widen_others(DType dtype, const std::byte* bytes, size_t count, Values& val
 }
 
 BlockFacts describe_others(DType dtype, std::span<const std::byte> elements, Values& values,
-                           ExponentCounts::Tables& tables) {
+                           ExponentCounts::Tables* tables) {
   const size_t count = elements.size() / bytes_per_element(dtype);
   BlockFacts facts;
   if (dtype == DType::Float16) {
@@ -182,7 +183,7 @@ BlockFacts describe_others(DType dtype, std::span<const std::byte> elements, Val
     widen_others(dtype, elements.data(), count, values);
     facts = describe_values(values, count);
   }
-  count_values(values, count, tables);
+  if (tables != nullptr) count_values(values, count, *tables);
   return facts;
 }
 
@@ -229,20 +230,26 @@ BlockFacts count_complex(DType dtype, std::span<const std::byte> elements) {
 
 }  // namespace
 
+size_t exponent_bin(double value) { return bin_of(value); }
+
 BlockFacts describe_block(DType dtype, std::span<const std::byte> elements,
-                          ExponentCounts& exponents) {
+                          ExponentCounts* exponents) {
   if (is_complex(dtype)) return count_complex(dtype, elements);
   Values values;  // of which no more is touched than there are elements
   const size_t count = elements.size() / bytes_per_element(dtype);
-  const uint64_t tiny_before = exponents.count(ExponentCounts::kNegative);
+  const auto tiny_count = [&] {
+    return exponents != nullptr ? exponents->count(ExponentCounts::kNegative) : 0;
+  };
+  const uint64_t tiny_before = tiny_count();
+  ExponentCounts::Tables* const tables = exponents != nullptr ? &exponents->tables() : nullptr;
   BlockFacts facts;
   switch (dtype) {
-    case DType::Float32: facts = describe_float32(elements, values, exponents.tables()); break;
-    case DType::BFloat16: facts = describe_bfloat16(elements, values, exponents.tables()); break;
-    default: facts = describe_others(dtype, elements, values, exponents.tables());
+    case DType::Float32: facts = describe_float32(elements, values, tables); break;
+    case DType::BFloat16: facts = describe_bfloat16(elements, values, tables); break;
+    default: facts = describe_others(dtype, elements, values, tables);
   }
   if (!std::isfinite(facts.sum)) facts = describe_finite(values, count);
-  if (exponents.count(ExponentCounts::kNegative) != tiny_before) {
+  if (tiny_count() != tiny_before) {
     facts.negative_zero_count = count_negative_zeros(std::span(values).first(facts.finite_count));
   }
   return facts;

@@ -41,8 +41,12 @@ class ExponentCounts {
   Tables tables_ = {};
 };
 
-// `elements` of at most 4096 bytes. Adds their exponents, zeros with the smallest, to `exponents`.
+// `elements` of at most 4096 bytes. Adds their exponents, zeros with the smallest, to `exponents`,
+// if there are any to be counted.
 BlockFacts describe_block(DType dtype, std::span<const std::byte> elements,
-                          ExponentCounts& exponents);
+                          ExponentCounts* exponents);
+
+// The bin of a finite number.
+size_t exponent_bin(double value);
 
 }  // namespace ckpt

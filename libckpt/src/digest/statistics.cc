@@ -38,11 +38,11 @@ class ExponentRange {
   void add(const ExponentRange& other) {
     for (size_t i = 0; i < other.counts_.size(); ++i) add(other.first_ + i, other.counts_[i]);
   }
-  // From the lowest exponent; zeros are left out of the first bin.
-  std::vector<HistogramBin> bins(bool is_negative, uint64_t zero_count) const {
+  // From the lowest exponent.
+  std::vector<HistogramBin> bins(bool is_negative) const {
     std::vector<HistogramBin> bins;
     for (size_t i = 0; i < counts_.size(); ++i) {
-      const uint64_t count = counts_[i] - (first_ + i == 0 ? zero_count : 0);
+      const uint64_t count = counts_[i];
       if (count == 0) continue;
       bins.push_back(
           {static_cast<int>(first_ + i) + HistogramBin::kExponentMin, is_negative, count});
@@ -62,15 +62,14 @@ class ExponentRange {
 // where the mean is large, so that both are kept exactly.
 struct StatisticsSum::State {
   DType dtype;
+  unsigned histogram_every;
   uint64_t element_count = 0, finite_count = 0, zero_count = 0, nan_count = 0, inf_count = 0;
-  uint64_t negative_zero_count = 0;
   double min = INFINITY, max = -INFINITY;
   ExactSum sum = {}, squares_in_blocks = {}, squares_of_blocks = {};
   ExponentRange positive = {}, negative = {};
 
   void add(const BlockFacts& facts) {
     zero_count += facts.zero_count;
-    negative_zero_count += facts.negative_zero_count;
     nan_count += facts.nan_count;
     inf_count += facts.inf_count;
     if (facts.finite_count == 0) return;
@@ -81,11 +80,24 @@ struct StatisticsSum::State {
     squares_in_blocks.add(facts.squares);
     squares_of_blocks.add_quotient_of_square(facts.sum, static_cast<double>(facts.finite_count));
   }
-  // Zeros are in the first bins, with numbers that are too small to have one.
-  void add(const ExponentCounts& exponents) {
+  // `zeros`: of the elements that were counted; they are in the first bins.
+  struct Zeros {
+    uint64_t positive = 0, negative = 0;
+  };
+  void add(const ExponentCounts& exponents, const Zeros& zeros) {
     for (size_t bin = 0; bin < ExponentCounts::kNotFinite; ++bin) {
-      positive.add(bin, exponents.count(bin));
-      negative.add(bin, exponents.count(bin + ExponentCounts::kNegative));
+      const uint64_t above = exponents.count(bin) - (bin == 0 ? zeros.positive : 0);
+      const uint64_t below =
+          exponents.count(bin + ExponentCounts::kNegative) - (bin == 0 ? zeros.negative : 0);
+      positive.add(bin, above * histogram_every);
+      negative.add(bin, below * histogram_every);
+    }
+  }
+  // Of a block that is not counted.
+  void add_extremes(const BlockFacts& facts) {
+    if (facts.finite_count == 0) return;
+    for (const double value : {facts.min, facts.max}) {
+      if (value != 0) (value < 0 ? negative : positive).add(exponent_bin(std::fabs(value)), 1);
     }
   }
   std::optional<Statistics::Moments> moments() const {
@@ -107,27 +119,41 @@ struct StatisticsSum::State {
   }
 };
 
-StatisticsSum::StatisticsSum(DType dtype) : state_(new State{.dtype = dtype}) {}
+StatisticsSum::StatisticsSum(DType dtype, unsigned histogram_every)
+    : state_(new State{.dtype = dtype, .histogram_every = histogram_every}) {}
 StatisticsSum::StatisticsSum(StatisticsSum&&) noexcept = default;
 StatisticsSum& StatisticsSum::operator=(StatisticsSum&&) noexcept = default;
 StatisticsSum::~StatisticsSum() = default;
 
-void StatisticsSum::add(std::span<const std::byte> elements) {
+void StatisticsSum::add(std::span<const std::byte> elements, uint64_t first_block) {
   if (elements.empty()) return;
   State& state = *state_;
   state.element_count += elements.size() / bytes_per_element(state.dtype);
   ExponentCounts exponents;
-  for (uint64_t counted = 0; !elements.empty();) {
-    const auto block = elements.first(std::min<size_t>(elements.size(), kBlockBytes));
-    state.add(describe_block(state.dtype, block, exponents));
-    elements = elements.subspan(block.size());
-    counted += block.size();
-    if (counted < ExponentCounts::kBytesMax) continue;
-    state.add(exponents);
+  State::Zeros zeros;
+  uint64_t counted_bytes = 0;
+  const auto flush = [&] {
+    if (counted_bytes != 0 && !is_complex(state.dtype)) state.add(exponents, zeros);
     exponents = {};
-    counted = 0;
+    zeros = {};
+    counted_bytes = 0;
+  };
+  for (uint64_t number = first_block; !elements.empty(); ++number) {
+    const auto block = elements.first(std::min<size_t>(elements.size(), kBlockBytes));
+    const bool is_counted = number % state.histogram_every == 0;
+    const BlockFacts facts = describe_block(state.dtype, block, is_counted ? &exponents : nullptr);
+    state.add(facts);
+    if (is_counted) {
+      zeros.positive += facts.zero_count - facts.negative_zero_count;
+      zeros.negative += facts.negative_zero_count;
+      counted_bytes += block.size();
+    } else if (!is_complex(state.dtype)) {
+      state.add_extremes(facts);
+    }
+    elements = elements.subspan(block.size());
+    if (counted_bytes >= ExponentCounts::kBytesMax) flush();
   }
-  if (!is_complex(state.dtype)) state.add(exponents);
+  flush();
 }
 
 void StatisticsSum::add(const StatisticsSum& other) {
@@ -136,7 +162,6 @@ void StatisticsSum::add(const StatisticsSum& other) {
   state.element_count += added.element_count;
   state.finite_count += added.finite_count;
   state.zero_count += added.zero_count;
-  state.negative_zero_count += added.negative_zero_count;
   state.nan_count += added.nan_count;
   state.inf_count += added.inf_count;
   state.min = std::min(state.min, added.min);
@@ -156,10 +181,9 @@ Statistics StatisticsSum::result() const {
   result.nan_count = state.nan_count;
   result.inf_count = state.inf_count;
   result.moments = state.moments();
-  const std::vector<HistogramBin> negative = state.negative.bins(true, state.negative_zero_count);
+  const std::vector<HistogramBin> negative = state.negative.bins(true);
   result.histogram.assign(negative.rbegin(), negative.rend());
-  std::ranges::copy(state.positive.bins(false, state.zero_count - state.negative_zero_count),
-                    std::back_inserter(result.histogram));
+  std::ranges::copy(state.positive.bins(false), std::back_inserter(result.histogram));
   return result;
 }
 

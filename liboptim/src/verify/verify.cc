@@ -192,7 +192,10 @@ VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& opt
   if (options.share.rank != 0) drop_what_the_first_says(report);
   ckpt::VerifyOptions with_watch = options;
   with_watch.selection = selection;
-  with_watch.on_storage = [&states](const ckpt::StoragePiece& piece) { states.see(piece); };
+  with_watch.on_storage = [&](const ckpt::StoragePiece& piece) {
+    states.see(piece);
+    if (options.on_storage) options.on_storage(piece);
+  };
   ckpt::Findings findings = ckpt::verify(checkpoint, with_watch);
   const ckpt::SelectedRegions selected(checkpoint.catalog(), selection);
   if (!options.quick) states.finish(findings.files, selected);

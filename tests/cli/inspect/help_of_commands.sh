@@ -1,1 +1,1 @@
-for command in ls show tree verify hash diff groups latest; do ckpt-inspect $command --help; done
+for command in ls show tree verify hash diff groups latest report; do ckpt-inspect $command --help; done

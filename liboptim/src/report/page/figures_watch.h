@@ -1,0 +1,61 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <ckpt/statistics.h>
+#include <ckpt/verify.h>
+#include <optim/report_page.h>
+#include <optim/training_state.h>
+
+namespace optim {
+
+TensorFigures figures_of(const ckpt::Statistics& statistics);
+
+// Takes the statistics of tensors while ckpt::verify() reads their storages.
+class FiguresWatch {
+ public:
+  // `tensors` must outlive it.
+  explicit FiguresWatch(std::span<const TensorRef> tensors);
+
+  void see(const ckpt::StoragePiece& piece);  // thread-safe
+
+  // Of tensors all bytes of which came by; the others, whose chunks are no runs of bytes, or whose
+  // storages could not be read, have to be looked at otherwise.
+  std::vector<std::optional<TensorFigures>> take() { return std::move(figures_); }
+
+ private:
+  using Place = std::pair<uint32_t, uint64_t>;  // file, start of the region
+  struct Range {                                // of a storage
+    uint64_t begin_bytes = 0, end_bytes = 0;
+    size_t tensor = 0;
+  };
+  struct Ranges {
+    std::vector<Range> sorted;            // by begin_bytes
+    std::vector<uint64_t> furthest_ends;  // of each and all before it
+  };
+
+  void add(size_t tensor);
+  void see_at(const Place& place, const ckpt::StoragePiece& piece);
+  void see(const Range& range, const ckpt::StoragePiece& piece);
+  void merge(size_t tensor, ckpt::StatisticsSum sum, uint64_t count_bytes);
+
+  std::span<const TensorRef> tensors_;
+  std::map<Place, Ranges> ranges_;
+  static constexpr size_t kLocks = 64;
+  struct Open {  // tensors of which some bytes came by
+    std::mutex mutex;
+    std::map<size_t, ckpt::StatisticsSum> sums;
+  };
+  std::array<Open, kLocks> open_;
+  std::vector<uint64_t> left_bytes_;  // by tensor
+  std::vector<std::optional<TensorFigures>> figures_;
+};
+
+}  // namespace optim

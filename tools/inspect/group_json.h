@@ -1,0 +1,12 @@
+#pragma once
+
+#include <optim/groups.h>
+#include <optim/run_facts.h>
+#include <nlohmann/json.hpp>
+
+namespace tools::inspect {
+
+nlohmann::json to_json(const optim::StoredGroup& group, const optim::RunFacts& run);
+nlohmann::json to_json(const optim::RankLoad& load);
+
+}  // namespace tools::inspect

@@ -1,0 +1,131 @@
+// ckpt-inspect report: a checkpoint on one page that a browser shows without a network.
+#include <optional>
+#include <ostream>
+
+#include <ckpt/error.h>
+#include <common/json.h>
+#include <common/option_values.h>
+#include <common/progress.h>
+#include <common/source_options.h>
+#include <common/text.h>
+#include <optim/names_in_common.h>
+#include <optim/report_page.h>
+#include <CLI/CLI.hpp>
+
+#include "inspect/commands.h"
+#include "inspect/page_text.h"
+#include "inspect/report_json.h"
+#include "inspect/whole_file.h"
+
+namespace tools::inspect {
+namespace {
+
+struct ReportOptions {
+  SourceOptions source;
+  std::string b;
+  ckpt::DiffOptions diff;
+  std::string output;
+  bool force = false;
+  std::optional<uint64_t> sample_bytes;
+
+  void declare(CLI::App& app) {
+    source.declare(app);
+    app.add_option("B", b, "Another checkpoint: the page shows what has changed from PATH to B")
+        ->option_text(" ");
+    app.add_option("-o,--output", output, "The page: one HTML file")->option_text("FILE");
+    app.add_flag("--force", force, "Replace FILE if it exists");
+    app.add_option("--sample", sample_bytes,
+                   "Read at most this much of the tensors (4G), and check the structure alone")
+        ->transform(CLI::AsSizeValue(false))
+        ->option_text("SIZE");
+    app.add_option("--atol", diff.atol, "Changes of B are red above atol + rtol * |b|")
+        ->check(kTolerance)
+        ->option_text("X");
+    app.add_option("--rtol", diff.rtol, "The default of both is 0: nothing is red")
+        ->check(kTolerance)
+        ->option_text("Y");
+  }
+};
+
+std::string verdict_text(const optim::ReportPage& report) {
+  const ckpt::Findings& findings = report.verify.findings;
+  std::string text = findings.damaged() ? "damaged" : "OK";
+  if (report.is_sample) text += " (quick check)";
+  return text + ", " + count_text(report.tensors.size(), "tensor") + ", " +
+         size_text(report.looked_at_bytes) + " of " + size_text(report.tensor_bytes) + " looked at";
+}
+
+optim::ReportPage read(const ReportOptions& options, const ckpt::Checkpoint& checkpoint,
+                       Console& console) {
+  ProgressLine line(console, "reading");
+  optim::ReportOptions report;
+  report.sample_bytes = options.sample_bytes;
+  report.execution = make_execute_options(console, line);
+  return make_report(checkpoint, report);
+}
+
+nlohmann::json read_comparison(const ReportOptions& options, const ckpt::Checkpoint& a,
+                               const optim::ReportPage& report, Console& console) {
+  ProgressLine line(console, "comparing");
+  const ckpt::Checkpoint b = optim::open_side(options.b, options.source.limits);
+  ckpt::DiffOptions diff = options.diff;
+  diff.execution = make_execute_options(console, line);
+  const optim::Comparison comparison = compare_with(a, report, b, diff);
+  return comparison_to_json({comparison, b, options.diff, report.tensors.size()});
+}
+
+void refuse_misuse(const ReportOptions& options) {
+  const bool has_tolerance = options.diff.atol != 0 || options.diff.rtol != 0;
+  if (has_tolerance && options.b.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      "--atol and --rtol are for two checkpoints",
+                      "ckpt-inspect report A B -o report.html");
+  }
+  if (options.sample_bytes && !options.b.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      "--sample is for one checkpoint: a comparison reads both whole",
+                      "ckpt-inspect diff A B --keys-only reads no tensor");
+  }
+}
+
+int run(const ReportOptions& options, Console& console) {
+  if (options.output.empty() && !console.options().json) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "-o FILE is required",
+                      "--json prints the data of the page instead");
+  }
+  refuse_misuse(options);
+  if (!options.output.empty() && !options.force) refuse_existing(options.output);
+  const ckpt::Checkpoint checkpoint = options.source.open();
+  const optim::ReportPage report = read(options, checkpoint, console);
+  nlohmann::json document =
+      report_to_json({checkpoint, report.summary, checkpoint.was_root()}, report);
+  if (!options.b.empty()) {
+    document["comparison"] = read_comparison(options, checkpoint, report, console);
+  }
+  if (!options.output.empty()) {
+    write_whole_file(options.output, optim::report_html(printable_json(document.dump())),
+                     options.force);
+  }
+  if (console.options().json) {
+    print_json(console, document);
+  } else if (!console.options().quiet) {
+    console.print_text(ckpt::escaped(options.output) + ": " + verdict_text(report));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command make_report_command() {
+  return make_command<ReportOptions>(
+      {.name = "report",
+       .description = "Makes a page about a checkpoint: verdict, sizes, statistics of all tensors.",
+       .examples = {"ckpt-inspect report ckpt/ -o report.html",
+                    "ckpt-inspect report ckpt/ --sample 4G -o report.html --force",
+                    "ckpt-inspect report old/ new/ --rtol 0.01 -o changes.html"},
+       .quiet = "Nothing",
+       .has_progress = true},
+      run);
+}
+
+}  // namespace tools::inspect

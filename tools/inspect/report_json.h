@@ -1,0 +1,24 @@
+#pragma once
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/diff.h>
+#include <optim/report_page.h>
+#include <nlohmann/json.hpp>
+
+#include "inspect/page_text.h"
+
+namespace tools::inspect {
+
+// The document of docs/schema/report.json.
+nlohmann::json report_to_json(const Page& page, const optim::ReportPage& report);
+
+// What a document has as "comparison". `row_count`: of the report of A.
+struct ComparedPage {
+  const optim::Comparison& comparison;
+  const ckpt::Checkpoint& b;
+  const ckpt::DiffOptions& options;
+  size_t row_count = 0;
+};
+nlohmann::json comparison_to_json(const ComparedPage& page);
+
+}  // namespace tools::inspect
