@@ -105,6 +105,13 @@ BOOST_AUTO_TEST_CASE(what_is_no_slice_of_the_shape_is_a_usage_error_that_says_th
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_dimension_beyond_63_bits_is_sliced_without_overflow) {
+  const Extents shape{UINT64_MAX, 0};
+  BOOST_TEST((ckpt::parse_slice("5:7", shape).shape() == Extents{2, 0}));
+  BOOST_TEST((ckpt::parse_slice("-1", shape).shape() == Extents{0}));
+  BOOST_TEST((ckpt::parse_slice("...", shape).shape() == shape));
+}
+
 BOOST_AUTO_TEST_CASE(a_key_is_told_from_its_slice) {
   const auto sliced = ckpt::split_slice("layers.[0-3].weight[0:4, :8]");
   BOOST_REQUIRE(sliced.has_value());

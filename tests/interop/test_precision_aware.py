@@ -353,3 +353,12 @@ def test_masters_far_from_their_weights_are_refused(aware: Path, copied, tmp_pat
     swap_layers(root)
     line = refuse(MALFORMED, "ckpt-convert", root, tmp_path / "a", "--to", "safetensors")
     assert "linear_fc1.weight" in line and "does not round to" in line
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_lineage_takes_remainders_for_no_moment(form: str, aware: Path) -> None:
+    folder = aware / f"remainders_{form}_dp2/ckpt"
+    document = succeed("ckpt-inspect", "lineage", folder, "--json").json()
+    (row,) = document["iterations"]
+    assert set(row["norms"]["states"]) == {"exp_avg", "exp_avg_sq"}
+    assert not [event for event in document["events"] if "param_remainder" in event["key"]]

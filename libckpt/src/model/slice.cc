@@ -13,6 +13,8 @@
 namespace ckpt {
 namespace {
 
+// No tensor is as long, but for one without elements: what is beyond it is left out of account.
+constexpr int64_t kIndexMax = std::numeric_limits<int64_t>::max() / 2;
 constexpr std::string_view kSliceCharacters = "0123456789:,.-+ ";
 
 std::string_view trimmed(std::string_view text) {
@@ -64,15 +66,18 @@ class SliceParser {
         "slices are as torch has them: '[0]', '[-1]', '[0:4, :8]', '[..., ::2]'");
   }
 
-  uint64_t size() const { return shape_[slice_.dims.size()]; }
+  int64_t size() const {
+    const uint64_t size = shape_[slice_.dims.size()];
+    return static_cast<int64_t>(std::min(size, static_cast<uint64_t>(kIndexMax)));
+  }
 
-  void take_all() { slice_.dims.push_back({0, 1, size(), false}); }
+  void take_all() { slice_.dims.push_back({0, 1, shape_[slice_.dims.size()], false}); }
 
   void take(std::string_view item) {
     const std::vector<std::string_view> parts = split(item, ':');
-    if (parts.size() > 3) refuse("has more than start:stop:step in '" + std::string(item) + "'");
+    if (parts.size() > 3) refuse("has more than start:stop:step in '" + escaped(item) + "'");
     if (parts.size() == 1) return take_index(number(item));
-    const auto size = static_cast<int64_t>(this->size());
+    const auto size = this->size();
     const auto bound = [&](std::string_view text, int64_t otherwise) {
       if (text.empty()) return otherwise;
       const int64_t given = number(text);
@@ -88,7 +93,7 @@ class SliceParser {
   }
 
   void take_index(int64_t index) {
-    const auto size = static_cast<int64_t>(this->size());
+    const auto size = this->size();
     if (index < -size || index >= size) {
       refuse("has the index " + std::to_string(index) + " out of range in dimension " +
              std::to_string(slice_.dims.size()));
@@ -97,7 +102,7 @@ class SliceParser {
     slice_.dims.push_back({static_cast<uint64_t>(start), 1, 1, true});
   }
 
-  // Of more digits than 64 bits have room for, the largest there is: no tensor is as long.
+  // Of more digits than 64 bits have room for, the largest there is.
   int64_t number(std::string_view text) const {
     const bool is_negative = text.starts_with('-');
     const std::string_view digits = text.substr(is_negative || text.starts_with('+') ? 1 : 0);
@@ -107,8 +112,7 @@ class SliceParser {
     if (!is_number) {
       refuse("has '" + escaped(text) + "'; expected integers, start:stop:step and '...'");
     }
-    constexpr int64_t kMax = std::numeric_limits<int64_t>::max() / 2;
-    const int64_t value = std::min(number_in<int64_t>(digits).value_or(kMax), kMax);
+    const int64_t value = std::min(number_in<int64_t>(digits).value_or(kIndexMax), kIndexMax);
     return is_negative ? -value : value;
   }
 

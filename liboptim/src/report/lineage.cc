@@ -17,6 +17,7 @@
 #include "report/logical_names.h"
 #include "report/loss_scale.h"
 #include "report/module_of_key.h"
+#include "state/remainders.h"
 
 namespace optim {
 namespace {
@@ -43,8 +44,11 @@ bool is_like(const Seen& a, const Seen& b) {
          facts(a) == facts(b);
 }
 
+// What the low half of a master has that its weight lacks.
+bool is_remainder(const Seen& seen) { return seen.state == kRemainderState; }
+
 bool is_master(const Seen& seen) {
-  return seen.state == kMasterState || seen.state == kDistributedMaster;
+  return seen.state == kMasterState || seen.state == kDistributedMaster || is_remainder(seen);
 }
 
 // A complete iteration whose payload was read.
@@ -69,8 +73,9 @@ std::vector<Seen> named_tensors(const ckpt::Checkpoint& checkpoint) {
   std::vector<Seen> tensors;
   for (const LogicalTensor& tensor : names.tensors()) {
     TensorRef entry = entry_of(tensor);
-    if (entry == nullptr || !holds_parameters(entry->dtype)) continue;
-    tensors.push_back({std::move(entry), tensor.name, tensor.state});
+    if (entry == nullptr) continue;
+    Seen seen{std::move(entry), tensor.name, tensor.state};
+    if (holds_parameters(seen.entry->dtype) || is_master(seen)) tensors.push_back(std::move(seen));
   }
   return tensors;
 }
@@ -116,6 +121,7 @@ void add_norms(const Snapshot& snapshot, LineageRow& row) {
   StateNorms all;
   std::map<std::string, size_t> places;
   for (const Seen& seen : snapshot.tensors) {
+    if (is_remainder(seen)) continue;
     const std::string module = module_of_key(seen.name);
     const auto [place, is_new] = places.emplace(module, row.modules.size());
     if (is_new) row.modules.push_back({module, {}});
@@ -217,7 +223,8 @@ class Tracer {
     return names;
   }
 
-  // A 16-bit weight may stand still while its master moves.
+  // A 16-bit weight may stand still while its master moves; a remainder
+  // of a master stands still with its weight.
   static std::set<std::string> with_master(const Snapshot& now) {
     std::set<std::string> names;
     for (const Seen& seen : now.tensors) {
@@ -233,12 +240,18 @@ class Tracer {
       const bool is_watched =
           is_master(seen) || (seen.state.empty() && !mastered.contains(seen.name));
       if (!is_watched || !moving.contains(seen.name) || seen.element_count == 0) continue;
-      const Seen* const other = before_->find(seen.entry->key);
-      if (other == nullptr || !is_like(seen, *other)) continue;
-      if (ckpt::same_bytes(*seen.entry, *now.checkpoint, *other->entry, *before_->checkpoint)) {
-        report({LineageEventKind::Stopped, now.iteration, seen.entry->key, before_->iteration});
-      }
+      if (!stands_still(seen, now)) continue;
+      const Seen* const weight = now.find(seen.name);
+      if (is_remainder(seen) && (weight == nullptr || !stands_still(*weight, now))) continue;
+      report({LineageEventKind::Stopped, now.iteration, seen.entry->key, before_->iteration});
     }
+  }
+
+  // Statistics tell most of what moved without reading it again.
+  bool stands_still(const Seen& seen, const Snapshot& now) const {
+    const Seen* const other = before_->find(seen.entry->key);
+    return other != nullptr && is_like(seen, *other) &&
+           ckpt::same_bytes(*seen.entry, *now.checkpoint, *other->entry, *before_->checkpoint);
   }
 
   const LineageOptions& options_;
