@@ -336,10 +336,19 @@ function drawVerdict() {
     drawing('path', {d: signs[state]}));
   card.append(element('div', {class: 'verdict', 'data-state': state}, element('div', {class: 'sign'}, sign),
     element('div', {}, element('h2', {text: titles[state]}), element('p', {text: checksText()}))));
-  const list = element('ul', {class: 'findings'});
-  for (const finding of verify.findings.slice(0, 200)) list.append(findingRow(finding));
-  if (verify.findings.length > 200) {
-    list.append(element('li', {}, element('span', {}), element('span', {text: '… and ' + (verify.findings.length - 200) + ' more: ckpt-inspect verify lists them'})));
+  const list = element('ul', {class: 'findings'}), more = element('ul', {class: 'findings'});
+  const kFew = 5, kMost = 500;
+  verify.findings.slice(0, kMost).forEach((finding, i) => {
+    const before = i > 0 ? verify.findings[i - 1].hint : '';
+    (i < kFew ? list : more).append(findingRow(finding, finding.hint === before ? '' : finding.hint));
+  });
+  if (verify.findings.length > kMost) {
+    more.append(element('li', {}, element('span', {}), element('span', {text: '… and ' + (verify.findings.length - kMost) + ' more: ckpt-inspect verify lists them'})));
+  }
+  if (more.childNodes.length) {
+    const rest = element('details', {class: 'rest'}, element('summary', {text: counted(verify.findings.length - kFew, 'more finding')}), more);
+    addEventListener('beforeprint', () => { rest.open = true; });
+    list.append(element('li', {class: 'wide'}, rest));
   }
   for (const [title, rows] of [['not checked', verify.not_checked], ['not proven', verify.not_proven]]) {
     for (const row of rows) {
@@ -351,13 +360,13 @@ function drawVerdict() {
   card.append(facts());
   main.append(card);
 }
-function findingRow(finding) {
+function findingRow(finding, hint) {
   const isDamage = finding.severity === 'damage';
   const where = [finding.file, finding.offset_bytes !== undefined ? '@' + finding.offset_bytes : '', finding.key]
     .filter(Boolean).map(shown).join(' ');
   return element('li', {}, element('span', {}, element('span', {class: 'tag ' + (isDamage ? 'bad' : ''), text: isDamage ? 'damage' : 'note'})),
     element('div', {class: 'text'}, element('div', {text: shown(finding.problem)}), element('div', {class: 'where', text: where}),
-      finding.hint ? element('div', {class: 'muted', text: shown(finding.hint)}) : null));
+      hint ? element('div', {class: 'muted', text: shown(hint)}) : null));
 }
 function facts() {
   const checkpoint = data.checkpoint, list = element('dl', {class: 'facts'});
