@@ -26,7 +26,8 @@ struct ConvertOptions {
     tools::add_choice<std::optional<optim::StoreLayout>>(
         app, "--layout", common.form.form.layout,
         {{"seed", optim::StoreLayout::April2026}, {"2026-08", optim::StoreLayout::August2026}})
-        ->description("The same as --target-megatron; seed: April 2026");
+        ->description("The same as --target-megatron; seed: April 2026")
+        ->excludes("--target-megatron");
     app.add_flag("--integrity", integrity,
                  "torch_dist: write integrity.json, as Megatron's --verify-integrity reads it");
     app.add_option("--zstd", zstd_level,

@@ -77,6 +77,7 @@ class HelpPage : public CLI::FormatterBase {
     add("Arguments", [](const CLI::Option* option) { return option->get_positional(); });
     add("Required options", is_required);
     for (const std::string& group : app->get_groups()) {
+      if (group.empty()) continue;  // options that help does not list
       add(group, [&](const CLI::Option* option) {
         return option->get_group() == group && !option->get_positional() && !is_required(option);
       });
