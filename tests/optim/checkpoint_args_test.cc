@@ -121,9 +121,9 @@ BOOST_AUTO_TEST_CASE(arguments_that_make_no_configuration_are_corrupt_and_named)
     expect_error(ckpt::ErrorCode::Corrupt, "args." + field,
                  [&] { optim::valid_config_from_args(args.root()); });
   }
-  const ValueTree soap = state_of({{"optimizer", text("soap")}});
-  expect_error(ckpt::ErrorCode::Unsupported, "args.optimizer",
-               [&] { optim::valid_config_from_args(soap.root()); });
+  const ValueTree fp8 = state_of({{"fp8", text("hybrid")}, {"fp8_recipe", text("delayed")}});
+  expect_error(ckpt::ErrorCode::Unsupported, "args.fp8_recipe",
+               [&] { optim::valid_config_from_args(fp8.root()); });
   const ValueTree fine = state_of(kFixtureArgs);
   BOOST_TEST(optim::valid_config_from_args(fine.root()).muon_momentum == 0.9);
 }

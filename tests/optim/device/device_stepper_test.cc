@@ -194,7 +194,7 @@ BOOST_AUTO_TEST_CASE(changed_scale_modes_and_coefficients_of_muon_take_effect) {
         stepper->count_step();
         if (optimizer == unchanged.get()) continue;
         for (OptimizerGroup* const group : optimizer->param_groups()) {
-          if (auto* const muon = std::get_if<MuonRule>(&group->rule_config)) change(*muon);
+          if (auto* const muon = group->rule_config.get_if<MuonRule>()) change(*muon);
         }
         if (optimizer != fresh.get()) continue;
         stepper = std::make_unique<DeviceStepper>(optimizer->config(), at::kCPU, host_api());
