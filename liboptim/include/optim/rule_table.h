@@ -62,6 +62,7 @@ struct StateSpec {
   Kind kind = Kind::FirstMoment;
   std::vector<int64_t> shape = {};
   InitialState initial = InitialState::Zeros;
+  bool own_shape = false;  // may have another shape than its parameter
 };
 
 // How checkpoints count the updates of a parameter.

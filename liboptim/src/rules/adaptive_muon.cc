@@ -1,4 +1,6 @@
 // Adaptive Muon's row.
+#include <utility>
+
 #include "rules/rows.h"
 
 namespace optim::rows {
@@ -33,8 +35,9 @@ std::vector<int64_t> moment2_shape(Moment2Method method, ParamShape shape) {
 
 std::vector<StateSpec> adaptive_muon_states(const RuleConfig& config, ParamShape shape) {
   const Moment2Method method = config.get_if<AdaptiveMuonRule>()->moment2_method;
-  return {moment("momentum_buffer", Kind::FirstMoment, shape),
-          moment("moment2_buffer", Kind::SecondMoment, moment2_shape(method, shape))};
+  StateSpec second = moment("moment2_buffer", Kind::SecondMoment, moment2_shape(method, shape));
+  second.own_shape = true;
+  return {moment("momentum_buffer", Kind::FirstMoment, shape), std::move(second)};
 }
 
 void check_adaptive_muon(const RuleConfig& config) {

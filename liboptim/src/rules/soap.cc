@@ -54,7 +54,11 @@ std::vector<GroupField> soap_fields(const RuleConfig&) {
 }
 
 StateSpec square(std::string_view name, int64_t size, InitialState initial) {
-  return {.name = name, .kind = Kind::Factor, .shape = {size, size}, .initial = initial};
+  return {.name = name,
+          .kind = Kind::Factor,
+          .shape = {size, size},
+          .initial = initial,
+          .own_shape = true};
 }
 
 std::vector<StateSpec> soap_states(const RuleConfig&, ParamShape shape) {
