@@ -54,8 +54,7 @@ struct GroupField {
 
 enum class InitialState : uint8_t { Zeros, Identity };
 
-// A state of one parameter; fp32. `second_moment`: a mean of squares, which may be kept in
-// another type than first moments.
+// A state of one parameter; fp32. Second moments are means of squares.
 struct StateSpec {
   enum class Kind : uint8_t { FirstMoment, SecondMoment, Factor };  // a factor is always fp32
   std::string_view name;

@@ -43,6 +43,7 @@ std::vector<StateSpec> adaptive_muon_states(const RuleConfig& config, ParamShape
 void check_adaptive_muon(const RuleConfig& config) {
   const auto& rule = *config.get_if<AdaptiveMuonRule>();
   constexpr std::string_view kMethod = "adaptive_muon_moment2_method";
+  check_decay(rule.muon.weight_decay_method, rule.era);
   if (rule.moment2_method != Moment2Method::Namo) return;
   if (rule.era == EmergingOptimizers::V0_2) {
     refuse_setting(ckpt::ErrorCode::Unsupported, kMethod,
@@ -56,7 +57,7 @@ void check_adaptive_muon(const RuleConfig& config) {
 
 TraceBound adaptive_muon_bound(const RuleConfig& config) {
   const MatmulPrecision precision = config.get_if<AdaptiveMuonRule>()->muon.newton_schulz.precision;
-  return {.max_scaled = precision == MatmulPrecision::Medium ? 5e-2 : 1e-5};
+  return {.max_scaled = precision == MatmulPrecision::Medium ? 5e-2 : 5e-5};
 }
 
 }  // namespace

@@ -51,6 +51,12 @@ void refuse_setting(ckpt::ErrorCode code, std::string_view name, const std::stri
   throw ckpt::Error(code, {.file = {}, .key = std::string(name)}, problem);
 }
 
+void check_decay(WeightDecayMethod method, EmergingOptimizers era) {
+  if (method != WeightDecayMethod::Palm || era != EmergingOptimizers::V0_2) return;
+  refuse_setting(ckpt::ErrorCode::Unsupported, "weight_decay_method",
+                 "emerging_optimizers 0.2 does not have 'palm'; 0.3 has it");
+}
+
 double matrix_cost(ParamShape shape) {
   const auto [low, high] = std::minmax(shape[0], shape[1]);
   return static_cast<double>(high) * static_cast<double>(low) * static_cast<double>(low);

@@ -48,6 +48,9 @@ StateSpec moment(std::string_view name, StateSpec::Kind kind, ParamShape shape);
 [[noreturn]] void refuse_setting(ckpt::ErrorCode code, std::string_view name,
                                  const std::string& problem);
 
+// Throws Error(Unsupported): emerging_optimizers 0.2 does not have palm.
+void check_decay(WeightDecayMethod method, EmergingOptimizers era);
+
 // Newton-Schulz on the short side of a matrix: long * short^2.
 double matrix_cost(ParamShape shape);
 

@@ -114,6 +114,7 @@ void check_options_of_03(const SoapRule& rule) {
 void check_soap(const RuleConfig& config) {
   const auto& rule = *config.get_if<SoapRule>();
   check_schedule(rule.precondition_frequency);
+  check_decay(rule.weight_decay_method, rule.era);
   if (rule.power_iter_steps < 1) {
     refuse_setting(ckpt::ErrorCode::InvalidArgument, "power_iter_steps",
                    "expected at least 1, found " + std::to_string(rule.power_iter_steps));

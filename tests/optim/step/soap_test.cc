@@ -174,6 +174,7 @@ SoapRule random_rule(Numbers& numbers) {
   rule.weight_decay_method = static_cast<optim::WeightDecayMethod>(numbers.below(4));
   if (coin()) return rule;
   rule.era = EmergingOptimizers::V0_2;
+  if (rule.weight_decay_method == optim::WeightDecayMethod::Palm) rule.weight_decay_method = {};
   rule.precondition_frequency.frequency = 1 + static_cast<int64_t>(numbers.below(3));
   rule.adam_warmup_steps = static_cast<int64_t>(numbers.below(12));
   rule.use_adaptive_criteria = coin();
@@ -275,6 +276,11 @@ BOOST_AUTO_TEST_CASE(settings_that_make_no_sense_are_refused_by_name) {
       {unsupported, "soap_precondition_frequency",
        [](auto& r) { r.precondition_frequency.frequency = 2; }},
       {unsupported, "adam_warmup_steps", [](auto& r) { r.adam_warmup_steps = 1; }},
+      {unsupported, "weight_decay_method",
+       [](auto& r) {
+         r.era = EmergingOptimizers::V0_2;
+         r.weight_decay_method = optim::WeightDecayMethod::Palm;
+       }},
       {unsupported, "use_adaptive_criteria", [](auto& r) { r.use_adaptive_criteria = true; }}};
   for (const Row& row : rows) {
     SoapRule rule;
