@@ -184,4 +184,23 @@ BOOST_AUTO_TEST_CASE(the_args_of_real_checkpoints_are_read_in_both_formats) {
   }
 }
 
+// Each tensor-parallel rank updated its own part as a matrix.
+BOOST_AUTO_TEST_CASE(rules_of_whole_matrices_are_not_replayed_from_parts) {
+  for (const auto& [rule, field] : {std::pair("muon", "muon_tp_mode"),
+                                    {"adaptive_muon", "muon_tp_mode"},
+                                    {"soap", "tensor_model_parallel_size"}}) {
+    for (const int64_t size : {1, 2}) {
+      const ValueTree args = state_of({{"optimizer", text(rule)},
+                                       {"muon_tp_mode", text("blockwise")},
+                                       {"tensor_model_parallel_size", integer(size)}});
+      if (size == 1) {
+        optim::config_of_whole_tensors(args.root());
+      } else {
+        expect_error(ckpt::ErrorCode::Unsupported, "args." + std::string(field),
+                     [&] { optim::config_of_whole_tensors(args.root()); });
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()

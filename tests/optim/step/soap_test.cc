@@ -328,7 +328,7 @@ BOOST_AUTO_TEST_CASE(only_matrices_are_updated) {
   });
 }
 
-// Values that emerging_optimizers 0.2's classes give.
+// By the formulas of emerging_optimizers 0.2's classes.
 BOOST_AUTO_TEST_CASE(frequencies_are_those_of_the_schedules) {
   using Kind = optim::PreconditionSchedule::Kind;
   optim::PreconditionSchedule schedule;
