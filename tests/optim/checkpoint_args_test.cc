@@ -121,9 +121,9 @@ BOOST_AUTO_TEST_CASE(arguments_that_make_no_configuration_are_corrupt_and_named)
     expect_error(ckpt::ErrorCode::Corrupt, "args." + field,
                  [&] { optim::valid_config_from_args(args.root()); });
   }
-  const ValueTree soap = state_of({{"optimizer", text("soap")}});
-  expect_error(ckpt::ErrorCode::Unsupported, "args.optimizer",
-               [&] { optim::valid_config_from_args(soap.root()); });
+  const ValueTree fp8 = state_of({{"fp8", text("hybrid")}, {"fp8_recipe", text("delayed")}});
+  expect_error(ckpt::ErrorCode::Unsupported, "args.fp8_recipe",
+               [&] { optim::valid_config_from_args(fp8.root()); });
   const ValueTree fine = state_of(kFixtureArgs);
   BOOST_TEST(optim::valid_config_from_args(fine.root()).muon_momentum == 0.9);
 }
@@ -181,6 +181,25 @@ BOOST_AUTO_TEST_CASE(the_args_of_real_checkpoints_are_read_in_both_formats) {
     config.validate();
     config.validate(optim::ReferenceRules{});
     BOOST_TEST((optim::qkv_split_from_args(args) == optim::QkvSplit{8, 8, 8}));
+  }
+}
+
+// Each tensor-parallel rank updated its own part as a matrix.
+BOOST_AUTO_TEST_CASE(rules_of_whole_matrices_are_not_replayed_from_parts) {
+  for (const auto& [rule, field] : {std::pair("muon", "muon_tp_mode"),
+                                    {"adaptive_muon", "muon_tp_mode"},
+                                    {"soap", "tensor_model_parallel_size"}}) {
+    for (const int64_t size : {1, 2}) {
+      const ValueTree args = state_of({{"optimizer", text(rule)},
+                                       {"muon_tp_mode", text("blockwise")},
+                                       {"tensor_model_parallel_size", integer(size)}});
+      if (size == 1) {
+        optim::config_of_whole_tensors(args.root());
+      } else {
+        expect_error(ckpt::ErrorCode::Unsupported, "args." + std::string(field),
+                     [&] { optim::config_of_whole_tensors(args.root()); });
+      }
+    }
   }
 }
 

@@ -234,8 +234,6 @@ BOOST_AUTO_TEST_CASE(coefficients_that_make_no_sense_are_refused_with_the_field)
 
 BOOST_AUTO_TEST_CASE(what_this_version_cannot_do_is_refused_with_the_field) {
   const std::vector<Refusal> rows = {
-      {"optimizer", [](auto& c) { c.optimizer = "soap"; }},
-      {"optimizer", [](auto& c) { c.optimizer = "adaptive_muon"; }},
       {"fp8_recipe", [](auto& c) { c.fp8_recipe = "delayed"; }},
       {"reuse_grad_buf_for_mxfp8_param_ag",
        [](auto& c) { c.reuse_grad_buf_for_mxfp8_param_ag = true; }},

@@ -272,7 +272,7 @@ BOOST_AUTO_TEST_CASE(an_override_may_give_matrices_to_muon_and_only_matrices) {
   const std::vector<ParamInfo> bad = {{.name = "bias", .shape = {4}}};
   expect_error(ErrorCode::InvalidArgument, "bias",
                [&] { get_param_groups(bad, {.lr = 0.1}, overrides); });
-  const ConfigOverrides unknown = {{{.name = {"*"}}, {{"optimizer", std::string("soap")}}}};
+  const ConfigOverrides unknown = {{{.name = {"*"}}, {{"optimizer", std::string("psgd")}}}};
   expect_error(ErrorCode::Unsupported, "optimizer",
                [&] { get_param_groups(good, {.lr = 0.1}, unknown); });
 }

@@ -215,6 +215,43 @@ BOOST_AUTO_TEST_CASE(a_state_of_another_shape_is_refused_with_its_key) {
   });
 }
 
+// SOAP's factors, which Megatron-Core cannot save: whole, in one chunk a layer.
+BOOST_AUTO_TEST_CASE(a_state_with_a_shape_of_its_own_is_one_chunk_of_its_layer) {
+  ShardedTensor weight = layer_of_two();
+  weight.key = "decoder.layers.w";
+  weight.local_shape = {3, 5};
+  weight.global_shape = {4, 3, 5};
+  weight.global_offset = {2, 0, 0};
+  weight.axis_fragmentations = optim::Shape{4, 1, 1};
+  weight.prepend_axis_num = 1;
+  const auto sharded_of = [&](const ShardedTensor& model, const char* name, optim::Shape shape) {
+    StateDict states, state, optimizer;
+    optim::put(states, name, new_tensor(std::move(shape), ckpt::DType::Float32));
+    optim::put(state, int64_t{0}, std::move(states));
+    optim::put(optimizer, "state", std::move(state));
+    optim::put(optimizer, "param_groups", StateList{});
+    optim::optim_state_to_sharding_state(optimizer, {{0, model}}, {});
+    const auto& by_id = *optim::find(optimizer, StateKey("state"))->get_if<StateDict>();
+    return *optim::find(*optim::find(by_id, int64_t{0})->get_if<StateDict>(), StateKey(name))
+                ->get_if<ShardedTensor>();
+  };
+  const ShardedTensor left = sharded_of(weight, "L", {3, 3});
+  BOOST_TEST(left.key == "optimizer.state.L.decoder.layers.w");
+  BOOST_TEST((left.global_shape == optim::Shape{4, 3, 3}));
+  BOOST_TEST((left.global_offset == optim::Shape{2, 0, 0}));
+  BOOST_TEST((left.axis_fragmentations == optim::Shape{4, 1, 1}));
+  const ShardedTensor means = sharded_of(weight, "moment2_buffer", {1, 5});
+  BOOST_TEST((means.global_shape == optim::Shape{4, 1, 5}));
+  expect_error(ErrorCode::InvalidArgument, "optimizer.state.exp_avg.decoder.layers.w", [&] {
+    sharded_of(weight, "exp_avg", {3, 3});
+  });
+  weight.global_shape = {4, 6, 5};  // tensor parallel
+  weight.axis_fragmentations = optim::Shape{4, 2, 1};
+  expect_error(ErrorCode::InvalidArgument, "optimizer.state.L.decoder.layers.w", [&] {
+    sharded_of(weight, "L", {3, 3});
+  });
+}
+
 BOOST_AUTO_TEST_CASE(a_refused_state_dict_stays_as_it_was) {
   StateDict state = {{"state", StateDict{{int64_t{0}, StateDict{{"exp_avg", new_tensor({4, 6})}}},
                                          {int64_t{1}, StateDict{{"exp_avg", new_tensor({1})}}}}},

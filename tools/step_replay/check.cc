@@ -7,6 +7,7 @@
 #include <optim/trace.h>
 #include <step_replay/commands.h>
 #include <step_replay/difference_json.h>
+#include <step_replay/era_option.h>
 #include <step_replay/tolerance_options.h>
 
 namespace tools::step_replay {
@@ -18,6 +19,7 @@ struct CheckOptions {
   std::vector<std::string> traces;
   ToleranceOptions tolerance;
   bool from_recorded_state = false;
+  optim::EmergingOptimizers era = optim::EmergingOptimizers::V0_3;
 
   void declare(CLI::App& app) {
     app.add_option("TRACE", traces, "NAME.json, with NAME.safetensors beside it")
@@ -26,6 +28,7 @@ struct CheckOptions {
     tolerance.declare(app);
     app.add_flag("--from-recorded-state", from_recorded_state,
                  "Start each step from the state recorded after the one before");
+    declare_era(app, era);
   }
 };
 
@@ -62,12 +65,13 @@ void print_reports(const std::vector<optim::TraceReport>& reports, Console& cons
 }
 
 int check(const CheckOptions& options, Console& console) {
-  for (const std::string& trace : options.traces) optim::validate_trace(trace);
+  const optim::CheckOptions how = {options.tolerance.tolerance(), options.from_recorded_state,
+                                   options.era};
+  for (const std::string& trace : options.traces) optim::validate_trace(trace, how);
   std::vector<optim::TraceReport> reports;
   bool all_passed = true;
   for (const std::string& trace : options.traces) {
-    reports.push_back(
-        optim::check_trace(trace, {options.tolerance.tolerance(), options.from_recorded_state}));
+    reports.push_back(optim::check_trace(trace, how));
     all_passed = all_passed && reports.back().passed;
   }
   if (console.options().json) {

@@ -11,6 +11,7 @@
 #include <optim/replay.h>
 #include <step_replay/commands.h>
 #include <step_replay/difference_json.h>
+#include <step_replay/era_option.h>
 #include <step_replay/processes.h>
 #include <step_replay/tolerance_options.h>
 
@@ -72,6 +73,7 @@ struct RunOptions {
     app.add_option("--device", replay.device, "Where the steps are computed (default: cpu)")
         ->check(one_of({"cpu", "cuda"}))
         ->option_text("cpu|cuda");
+    declare_era(app, replay.era);
     app.add_option("-o,--output", replay.output, "Write the state after the steps as a checkpoint")
         ->option_text("PATH");
     app.add_flag("--force", replay.force, "Replace an existing output");

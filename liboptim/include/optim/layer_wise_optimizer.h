@@ -103,6 +103,7 @@ struct MegatronOptimizerOptions {
   std::optional<ConfigOverrides> overrides = {};  // default: get_standard_config_overrides()
   ProcessGroupCollection groups = {};
   std::optional<QkvSplit> qkv_split = {};  // of the model; needed by Muon with muon_split_qkv
+  EmergingOptimizers era = EmergingOptimizers::V0_3;  // of SOAP and adaptive Muon
   LayerWiseOptions layer_wise = {};
 };
 

@@ -81,6 +81,7 @@ class OPTIM_EXPORT Optimizer {
   friend class StepInside;  // the library's own: the other processes, and the device
 
   void check_grads(double total_norm);
+  void check_states();
 
   OptimizerConfig config_;
   std::unique_ptr<StepInside> inside_;

@@ -34,8 +34,8 @@ OPTIM_EXPORT at::Tensor join_remainder(const RemainderParts& parts);  // a new f
 // How the optimizer keeps what it keeps, by the configuration.
 struct OPTIM_EXPORT StatePrecision {
   at::ScalarType main_param = at::kFloat;
-  at::ScalarType first_moment = at::kFloat;   // exp_avg, momentum_buffer
-  at::ScalarType second_moment = at::kFloat;  // exp_avg_sq
+  at::ScalarType first_moment = at::kFloat;   // exp_avg, ...: StateSpec::Kind
+  at::ScalarType second_moment = at::kFloat;  // exp_avg_sq, moment2_buffer
   bool remainders = false;                    // for bf16 parameters, where main_param is fp32
 
   at::ScalarType of_state(std::string_view state_name) const;

@@ -20,8 +20,8 @@ namespace optim {
 using OverrideValue = std::variant<bool, int64_t, double, std::string>;
 OPTIM_LAYOUT_EXPORT bool same_value(const OverrideValue& a, const OverrideValue& b);
 
-// Keys: max_lr, min_lr, start_wd, end_wd, wd_mult, lr_mult, is_decoupled_lr, optimizer, eps;
-// unknown ones are refused by name.
+// Keys: max_lr, min_lr, start_wd, end_wd, wd_mult, lr_mult, is_decoupled_lr, optimizer, and numbers
+// that the group's rule reads (eps, momentum, ...); unknown ones are refused by name.
 using ParamGroupOverride = std::map<std::string, OverrideValue>;
 
 // In order of entry. Every override whose key matches applies.
@@ -71,10 +71,10 @@ struct ParamGroup {
 // `keys_of_all_ranks`: the keys of other ranks in rank order, so that every rank has the same
 // groups. Throws Error(InvalidArgument) when two overrides of a parameter set a key to different
 // values; when one sets `params`, `is_expert_parallel` or `default_config`, or a field to a wrong
-// type, or a key that nothing reads (eps where the rule is not adam); when one changes the config's
+// type, or a key that nothing reads (eps where the rule is muon); when one changes the config's
 // optimizer_cpu_offload or overlap_param_gather_with_optimizer_step; when one gives a parameter
-// that is no matrix to Muon. An override of `optimizer` (adam, sgd, lion, muon) gives the parameter
-// to that rule, whatever the config's; other names throw Error(Unsupported).
+// that is no matrix to Muon. An override of `optimizer` (a name of rule_table.h) gives the
+// parameter to that rule, whatever the config's; other names throw Error(Unsupported).
 OPTIM_LAYOUT_EXPORT std::vector<ParamGroup> get_param_groups(
     std::span<const ParamInfo> params, const OptimizerConfig& config,
     const ConfigOverrides& overrides, std::span<const GroupKey> keys_of_all_ranks = {});

@@ -13,6 +13,7 @@
 #include <optim/export.h>
 #include <optim/ownership.h>
 #include <optim/process_groups.h>
+#include <optim/rule_config.h>
 
 namespace optim {
 
@@ -53,6 +54,9 @@ struct ReplayOptions {
   // Where parameters and states lie and are updated: "cpu" or "cuda". On a GPU the norm is its own,
   // not a recorded one.
   std::string device = "cpu";
+
+  // The release of emerging_optimizers whose SOAP and adaptive Muon are stepped.
+  EmergingOptimizers era = EmergingOptimizers::V0_3;
 
   ProcessMesh processes = {};  // all must pass the same options above
 };

@@ -1,19 +1,22 @@
 #pragma once
 
+#include <any>
+#include <concepts>
 #include <cstdint>
 #include <optional>
-#include <variant>
+#include <string_view>
+#include <utility>
 
 #include <optim/checkpoint_args.h>
-#include <optim/export.h>
-#include <optim/newton_schulz.h>
+#include <optim/layout_export.h>
+#include <optim/newton_schulz_options.h>
 #include <optim/param_group.h>
 
-// The update rules and their coefficients, as values.
+// The update rules' settings, as values. Defaults are those of the reference's constructors.
 namespace optim {
 
-// p: parameter, g: gradient, lr: learning rate, wd: weight decay. Applied before anything else,
-// not at all for wd = 0.
+// p: parameter, g: gradient, lr: learning rate, wd: weight decay. Applied before anything else
+// (SOAP: behind its factors and basis), not at all for wd = 0.
 enum class WeightDecayMethod : uint8_t {
   Decoupled,    // p -= lr wd p
   Independent,  // p -= wd p
@@ -27,7 +30,11 @@ enum class AdamArithmetic : uint8_t {
   FusedAdam,  // TransformerEngine's and Apex's FusedAdam: decay and update are added up first
 };
 
+// Releases of emerging_optimizers that compute adaptive Muon and SOAP differently.
+enum class EmergingOptimizers : uint8_t { V0_2, V0_3 };
+
 struct AdamRule {
+  static constexpr std::string_view kName = "adam";
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   bool decoupled_weight_decay = true;  // AdamW; false: L2
@@ -37,16 +44,19 @@ struct AdamRule {
 
 // torch.optim.SGD: g += wd p; b = momentum b + g; p -= lr b. Without momentum it has no state.
 struct SgdRule {
+  static constexpr std::string_view kName = "sgd";
   double momentum = 0.9;
 };
 
 // u = sign(lerp(m, g, 1 - beta1)); m = lerp(m, g, 1 - beta2); p -= lr u. sign(0) = 0.
 struct LionRule {
+  static constexpr std::string_view kName = "lion";
   double beta1 = 0.95, beta2 = 0.98;
   WeightDecayMethod weight_decay_method = WeightDecayMethod::Decoupled;
 };
 
 struct MuonRule {
+  static constexpr std::string_view kName = "muon";
   double momentum = 0.95;  // of an exponential moving average of the gradient
   bool nesterov = false;
   WeightDecayMethod weight_decay_method = WeightDecayMethod::Decoupled;
@@ -57,16 +67,45 @@ struct MuonRule {
       {};  // how parameters with is_qkv are split; none: they are not
 };
 
-using RuleConfig = std::variant<AdamRule, MuonRule, SgdRule, LionRule>;
+// What is called a rule's settings: a struct with the name of its row in the table of rules.
+template <class T>
+concept RuleSettings = requires {
+  { T::kName } -> std::convertible_to<std::string_view>;
+};
+
+// Any rule's settings.
+class OPTIM_LAYOUT_EXPORT RuleConfig {
+ public:
+  RuleConfig() : RuleConfig(AdamRule()) {}
+  template <RuleSettings Settings>
+  RuleConfig(Settings settings) : name_(Settings::kName), settings_(std::move(settings)) {}
+
+  std::string_view name() const { return name_; }
+  template <class Settings>
+  const Settings* get_if() const {
+    return std::any_cast<Settings>(&settings_);
+  }
+  template <class Settings>
+  Settings* get_if() {
+    return std::any_cast<Settings>(&settings_);
+  }
+  std::any& settings() { return settings_; }  // for the rule's row, which knows their type
+
+ private:
+  std::string_view name_;
+  std::any settings_;
+};
 
 // The rule of a group: what get_param_groups() says that updates it, with the configuration's
-// coefficients and the group's overrides (eps). `qkv_split` is needed where Muon splits.
-// Throws Error(Unsupported) for soap and adaptive_muon, and for Muon's duplicated and distributed
-// tensor parallel modes.
-OPTIM_EXPORT RuleConfig rule_of_group(const ParamGroup& group, const OptimizerConfig& config,
-                                      const std::optional<QkvSplit>& qkv_split);
+// coefficients and the group's overrides (eps, momentum, ...). `qkv_split` is needed where Muon
+// splits. `era`: what computed SOAP and adaptive Muon; the latter is Megatron's. Throws
+// Error(Unsupported) for a rule that is not in the table, for what the era does not have, and for
+// Muon's duplicated and distributed tensor parallel modes.
+OPTIM_LAYOUT_EXPORT RuleConfig rule_of_group(const ParamGroup& group, const OptimizerConfig& config,
+                                             const std::optional<QkvSplit>& qkv_split,
+                                             EmergingOptimizers era = EmergingOptimizers::V0_3);
 
 // Muon's factor of an orthogonalised matrix with this many rows (out) and columns (in).
-OPTIM_EXPORT double muon_scale(MuonScaleMode mode, int64_t rows, int64_t columns);
+OPTIM_LAYOUT_EXPORT double muon_scale(MuonScaleMode mode, int64_t rows, int64_t columns);
 
 }  // namespace optim

@@ -7,18 +7,22 @@
 
 #include <optim/comparison.h>
 #include <optim/export.h>
+#include <optim/rule_config.h>
 
 namespace optim {
 
 // Recorded steps of one optimizer: NAME.json {name, config {class, ...}, params {name: shape},
 // qkv_params, scalars {}} and, beside it, NAME.safetensors with init.PARAM, grad{k}.PARAM for
 // k = 0, 1, 2, ... and, after step k, step{k}.param.PARAM, step{k}.STATE.PARAM and, where torch
-// counts steps in a tensor, step{k}.step.PARAM. `scalars` and counts may be left out; any other
+// counts steps in a tensor, step{k}.step.PARAM (a number in `scalars` where SOAP does). `scalars`
+// and counts may be left out; any other
 // field or tensor is refused, and so is a value of another JSON type: nothing is converted.
 
 struct CheckOptions {
   std::optional<Tolerance> tolerance = {};  // instead of the bound below
   bool from_recorded_state = false;  // start each step from what was recorded after the one before
+  // The release of emerging_optimizers that recorded it, which the trace does not say.
+  EmergingOptimizers era = EmergingOptimizers::V0_3;
 };
 
 struct TraceReport {
@@ -37,6 +41,7 @@ OPTIM_EXPORT TraceReport check_trace(const std::filesystem::path& json_file,
                                      const CheckOptions& options = {});
 
 // Throws what check_trace() would throw for what the JSON file says, without replaying anything.
-OPTIM_EXPORT void validate_trace(const std::filesystem::path& json_file);
+OPTIM_EXPORT void validate_trace(const std::filesystem::path& json_file,
+                                 const CheckOptions& options = {});
 
 }  // namespace optim

@@ -8,8 +8,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <optim/export.h>
+#include <optim/newton_schulz.h>
 #include <optim/param_group.h>
 #include <optim/rule_config.h>
 
@@ -48,15 +50,25 @@ struct UpdateItem {
 // threads for different parameters.
 class OPTIM_EXPORT UpdateRule {
  public:
+  explicit UpdateRule(RuleConfig config);
   virtual ~UpdateRule();
-  virtual std::span<const std::string_view> state_names() const = 0;
+  const RuleConfig& config() const { return config_; }
+  std::span<const std::string_view> state_names() const { return state_names_; }  // by its row
   // Creates absent states, updates all items. Throws Error(InvalidArgument) with the parameter's
   // name for shapes that the rule cannot update.
   virtual void update_all(std::span<const UpdateItem> items) const = 0;
+  // Throws Error(InvalidArgument), with the state's name and the parameter's, for states that no
+  // update can begin from. step() asks before anything moves.
+  virtual void check(const UpdateTarget& target) const;
   void update(const UpdateTarget& target, const StepContext& context) const;  // of one parameter
-  // Zeros for every state that is absent.
+  // What its row says, for every state that is absent.
   void init_state(const at::Tensor& param, ParamState& state) const;
+
+ private:
+  RuleConfig config_;
+  std::vector<std::string_view> state_names_;
 };
+// Throws what the row's check() throws.
 OPTIM_EXPORT std::unique_ptr<UpdateRule> make_rule(const RuleConfig& config);
 
 }  // namespace optim

@@ -9,9 +9,10 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <optim/rule_table.h>
 
 #include "config/config_fields.h"
-#include "config/mode_names.h"
+#include "rules/mode_names.h"
 
 namespace optim {
 namespace {
@@ -148,7 +149,13 @@ OptimizerConfig valid_config_from_args(const Value& args) { return valid(config_
 OptimizerConfig config_of_whole_tensors(const Value& args) {
   OptimizerConfig config = config_from_args(args);
   const bool is_blockwise = config.muon_tp_mode == MuonTpMode::Blockwise;
-  if (config.optimizer == "muon" && is_blockwise && size_of(args) > 1) {
+  const RuleDescription* const rule = find_rule(config.optimizer);
+  if (rule != nullptr && rule->needs_matrix && !rule->has_tp_modes && size_of(args) > 1) {
+    refuse(ckpt::ErrorCode::Unsupported, "tensor_model_parallel_size",
+           "is above 1: each rank of '" + config.optimizer +
+               "' updated its own part as a matrix, which whole tensors do not repeat");
+  }
+  if (rule != nullptr && rule->has_tp_modes && is_blockwise && size_of(args) > 1) {
     refuse(ckpt::ErrorCode::Unsupported, "muon_tp_mode",
            "is blockwise with tensor parallelism: each rank orthogonalised its own part, which "
            "whole tensors do not repeat");

@@ -13,7 +13,7 @@
 #include <ckpt/error.h>
 
 #include "config/config_fields.h"
-#include "config/mode_names.h"
+#include "rules/mode_names.h"
 
 namespace optim {
 namespace {

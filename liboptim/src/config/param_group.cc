@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <optim/rule_table.h>
 
 // The rules are those of Megatron-Core's _get_param_groups and get_megatron_optimizer (April 2026).
 // tests/golden/optim_layout/groups.json has the real function's answers.
@@ -20,7 +21,22 @@ namespace {
 }
 
 bool is_emerging(std::string_view optimizer) {
-  return optimizer == "muon" || optimizer == "soap" || optimizer == "adaptive_muon";
+  const RuleDescription* const rule = find_rule(optimizer);
+  return rule != nullptr && rule->is_emerging;
+}
+
+bool needs_matrix(std::string_view optimizer) {
+  const RuleDescription* const rule = find_rule(optimizer);
+  return rule != nullptr && rule->needs_matrix;
+}
+
+// A number that the rule reads from its groups: eps, momentum, ...
+bool reads(const RuleDescription& rule, std::string_view field) {
+  RuleConfig settings = rule.defaults();
+  return std::ranges::any_of(settings_of(settings), [&](const Setting& setting) {
+    return setting.field == field && setting.field == setting.name &&
+           std::holds_alternative<double*>(setting.place);
+  });
 }
 
 std::optional<double> as_number(const OverrideValue& value) {
@@ -100,16 +116,12 @@ void check_optimizer(const ParamGroupOverride& override) {
   if (name == nullptr) {
     refuse("optimizer", "an override sets it to " + text(at->second) + ", expected a name");
   }
-  constexpr std::array<std::string_view, 4> kRules = {"adam", "sgd", "lion", "muon"};
-  if (std::ranges::find(kRules, *name) != kRules.end()) return;
-  throw ckpt::Error(
-      ckpt::ErrorCode::Unsupported, {.file = {}, .key = "optimizer"},
-      "an override sets " + text(at->second) + "; adam, sgd, lion and muon are known");
+  rule_named(*name);
 }
 
 // What grouping, the rules and the schedule read, and what check_fixed() compares.
 void check_fields(const ParamGroupOverride& override) {
-  constexpr std::array<std::string_view, 11> kRead = {"wd_mult",
+  constexpr std::array<std::string_view, 10> kRead = {"wd_mult",
                                                       "lr_mult",
                                                       "max_lr",
                                                       "min_lr",
@@ -117,13 +129,13 @@ void check_fields(const ParamGroupOverride& override) {
                                                       "optimizer",
                                                       "start_wd",
                                                       "end_wd",
-                                                      "eps",
                                                       "overlap_param_gather_with_optimizer_step",
                                                       "optimizer_cpu_offload"};
   for (const auto& [field, value] : override) {
-    if (std::ranges::find(kRead, field) == kRead.end()) {
-      refuse(field, "an override sets it, but nothing reads it");
-    }
+    if (std::ranges::find(kRead, field) != kRead.end()) continue;
+    const bool is_read = std::ranges::any_of(
+        rule_table(), [&](const RuleDescription* rule) { return reads(*rule, field); });
+    if (!is_read) refuse(field, "an override sets it, but nothing reads it");
   }
 }
 
@@ -175,7 +187,7 @@ GroupKey key_of(const ParamInfo& param, const OptimizerConfig& config,
   if (key.overrides && key.overrides->contains("optimizer")) {
     rule = std::get<std::string>(key.overrides->at("optimizer"));
   }
-  if (is_emerging(rule) && param.shape.size() != 2) {
+  if (needs_matrix(rule) && param.shape.size() != 2) {
     refuse(param.name, "is not a matrix; '" + rule + "' updates matrices only");
   }
   return key;
@@ -205,6 +217,18 @@ void apply(ParamGroup& group, const std::string& field, const OverrideValue& val
     refuse(field, "an override sets it to " + text(value) + ", expected a name");
 }
 
+// What only some rules read, another rule's group would drop.
+void check_others(const ParamGroup& group) {
+  for (const auto& [field, value] : group.others) {
+    const bool is_of_a_rule = std::ranges::any_of(
+        rule_table(), [&](const RuleDescription* rule) { return reads(*rule, field); });
+    const RuleDescription* const own = find_rule(group.updated_by);
+    if (!is_of_a_rule || (own != nullptr && reads(*own, field))) continue;
+    refuse(field, "an override sets it for parameters that '" + group.updated_by +
+                      "' updates, which does not read it");
+  }
+}
+
 ParamGroup make_group(const GroupKey& key, const OptimizerConfig& config) {
   ParamGroup group{
       .is_expert_parallel = key.is_expert_parallel, .max_lr = config.lr, .min_lr = config.min_lr};
@@ -216,10 +240,7 @@ ParamGroup make_group(const GroupKey& key, const OptimizerConfig& config) {
     }
   }
   group.updated_by = group.optimizer.value_or(config.optimizer);
-  if (group.others.contains("eps") && group.updated_by != "adam") {
-    refuse("eps", "an override sets it for parameters that '" + group.updated_by +
-                      "' updates; only adam has it");
-  }
+  check_others(group);
   return group;
 }
 

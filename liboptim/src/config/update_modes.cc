@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "config/mode_names.h"
+#include "rules/mode_names.h"
 
 namespace optim {
 namespace {

@@ -11,6 +11,7 @@
 
 #include <ckpt/error.h>
 #include <optim/optimizer_config.h>
+#include <optim/rule_table.h>
 
 #include "config/config_fields.h"
 
@@ -38,11 +39,13 @@ void enforce(std::initializer_list<Rule> rules, ErrorCode code) {
 }
 
 bool is_emerging(std::string_view optimizer) {
-  return optimizer == "muon" || optimizer == "soap" || optimizer == "adaptive_muon";
+  const RuleDescription* const rule = find_rule(optimizer);
+  return rule != nullptr && rule->is_emerging;
 }
 
-bool is_known(std::string_view optimizer) {
-  return is_emerging(optimizer) || optimizer == "adam" || optimizer == "sgd" || optimizer == "lion";
+bool is_in_reference(std::string_view optimizer) {
+  const RuleDescription* const rule = find_rule(optimizer);
+  return rule != nullptr && rule->in_reference;
 }
 
 void require_finite_numbers(const OptimizerConfig& config) {
@@ -73,6 +76,29 @@ void require_averaging(std::initializer_list<std::pair<std::string_view, double>
   }
 }
 
+void require_setting(const Setting& setting, double value) {
+  const std::pair<std::string_view, double> named = {setting.config, value};
+  switch (setting.range) {
+    case SettingRange::Any: break;
+    case SettingRange::AtLeastZero: require_least({named}, 0); break;
+    case SettingRange::AtLeastOne: require_least({named}, 1); break;
+    case SettingRange::Averaging: require_averaging({named}); break;
+  }
+}
+
+// The fields that a rule reads, whether or not it is this configuration's.
+void require_settings(const RuleDescription& rule, const OptimizerConfig& config) {
+  RuleConfig defaults = rule.defaults();
+  for (const Setting& setting : settings_of(defaults)) {
+    for_each_field(config, [&](const char* name, const auto& value) {
+      using Field = std::decay_t<decltype(value)>;
+      if constexpr (std::is_same_v<Field, double> || std::is_same_v<Field, int64_t>) {
+        if (setting.config == name) require_setting(setting, static_cast<double>(value));
+      }
+    });
+  }
+}
+
 void require_ranges(const OptimizerConfig& c) {
   require_finite_numbers(c);
   require_least({{"lr", c.lr.value_or(0)},
@@ -80,35 +106,31 @@ void require_ranges(const OptimizerConfig& c) {
                  {"decoupled_lr", c.decoupled_lr.value_or(0)},
                  {"decoupled_min_lr", c.decoupled_min_lr.value_or(0)},
                  {"weight_decay", c.weight_decay},
-                 {"adam_eps", c.adam_eps},
-                 {"adaptive_muon_eps", c.adaptive_muon_eps},
                  {"clip_grad", c.clip_grad},
                  {"optimizer_offload_fraction", c.optimizer_offload_fraction}},
                 0);
-  require_least(
-      {{"loss_scale_window", c.loss_scale_window},
-       {"hysteresis", static_cast<double>(c.hysteresis)},
-       {"muon_num_ns_steps", static_cast<double>(c.muon_num_ns_steps)},
-       {"soap_precondition_frequency", static_cast<double>(c.soap_precondition_frequency)}},
-      1);
-  require_averaging({{"adam_beta1", c.adam_beta1},
-                     {"adam_beta2", c.adam_beta2},
-                     {"sgd_momentum", c.sgd_momentum},
-                     {"muon_momentum", c.muon_momentum},
-                     {"lion_beta1", c.lion_beta1},
-                     {"lion_beta2", c.lion_beta2},
-                     {"soap_shampoo_beta", c.soap_shampoo_beta},
-                     {"adaptive_muon_beta2", c.adaptive_muon_beta2}});
+  require_least({{"loss_scale_window", c.loss_scale_window},
+                 {"hysteresis", static_cast<double>(c.hysteresis)}},
+                1);
+  for (const RuleDescription* const rule : rule_table()) require_settings(*rule, c);
+}
+
+std::string known_rules() {
+  std::string names;
+  for (const RuleDescription* const rule : rule_table()) {
+    names += (names.empty() ? "" : ", ") + std::string(rule->name);
+  }
+  return names;
 }
 
 void require_sense(const OptimizerConfig& c) {
   constexpr double kMost = std::numeric_limits<double>::max();
+  const std::string unknown = "is not one of " + known_rules();
   const std::string_view scalar = c.muon_scalar_optimizer;
   const std::string ns_steps = "expected at most " + std::to_string(kNewtonSchulzStepsMax) +
                                " Newton-Schulz steps, found " + std::to_string(c.muon_num_ns_steps);
   enforce(
-      {{!is_known(c.optimizer), "optimizer",
-        "is not one of adam, sgd, muon, lion, soap, adaptive_muon"},
+      {{find_rule(c.optimizer) == nullptr, "optimizer", unknown},
        {scalar != "adam" && scalar != "lion", "muon_scalar_optimizer", "is neither adam nor lion"},
        {c.min_lr.value_or(0) > c.lr.value_or(kMost), "min_lr", "is greater than lr"},
        {c.decoupled_min_lr && !c.decoupled_lr, "decoupled_min_lr",
@@ -175,9 +197,7 @@ void require_plain_precision(const OptimizerConfig& c) {
 // (pin_cpu_grads, soap_shampoo_beta, ...) needs no row of its own.
 void require_supported(const OptimizerConfig& c) {
   constexpr std::string_view kOffload = "CPU offload is not implemented";
-  enforce({{c.optimizer == "soap" || c.optimizer == "adaptive_muon", "optimizer",
-            "this optimizer is not implemented; adam, sgd, lion and muon are"},
-           {c.fp8_recipe.has_value(), "fp8_recipe", "fp8 parameters are not implemented"},
+  enforce({{c.fp8_recipe.has_value(), "fp8_recipe", "fp8 parameters are not implemented"},
            {c.reuse_grad_buf_for_mxfp8_param_ag, "reuse_grad_buf_for_mxfp8_param_ag",
             "fp8 parameters are not implemented"},
            {c.muon_tp_mode != MuonTpMode::Blockwise, "muon_tp_mode",
@@ -210,14 +230,13 @@ void OptimizerConfig::validate() const {
 // April 2026: __post_init__, the factory (get_megatron_optimizer) and the layer-wise wrapper.
 void OptimizerConfig::validate(ReferenceRules) const {
   require_plain_precision(*this);
-  const bool by_factory =
-      optimizer == "adam" || optimizer == "sgd" || optimizer == "muon" || optimizer == "soap";
   enforce(
       {{use_precision_aware_optimizer && optimizer != "adam", "use_precision_aware_optimizer",
         "the reference allows it with adam only"},
        {use_precision_aware_optimizer && !use_distributed_optimizer,
         "use_precision_aware_optimizer", "the reference needs use_distributed_optimizer for it"},
-       {!by_factory, "optimizer", "the reference's factory knows adam, sgd, muon and soap"},
+       {!is_in_reference(optimizer), "optimizer",
+        "the reference's factory knows adam, sgd, muon and soap"},
        {is_emerging(optimizer) && fp16, "fp16",
         "the reference has no emerging optimizer with fp16"},
        {is_emerging(optimizer) && use_layer_wise_distributed_optimizer && !bf16, "bf16",

@@ -4,6 +4,7 @@
 #include <map>
 
 #include <optim/checkpoint_args.h>
+#include <optim/rule_table.h>
 
 #include "grid/placement.h"
 #include "model/stage_names.h"
@@ -76,10 +77,16 @@ bool is_model_buffer(std::string_view name) {
   return found && found->rule->buffer;
 }
 
-// What no rule knows belongs to the optimizer whose states it has: Muon keeps momentum alone.
-static void take_optimizer_from_states(const TrainedParam& param, ParamInfo& info) {
+// What no rule of names knows belongs to the optimizer whose states it has: Muon keeps momentum.
+static void take_optimizer_from_states(const TrainedParam& param, const RuleDescription* matrices,
+                                       ParamInfo& info) {
   if (param.states.empty()) return;
-  info.attributes.use_muon = param.states[0].name == "momentum_buffer";
+  const auto has = [&](const StateSpec& state) {
+    return std::ranges::find(param.states, state.name, &StateTensor::name) != param.states.end();
+  };
+  info.attributes.use_muon =
+      matrices != nullptr && matrices->is_emerging &&
+      std::ranges::all_of(matrices->states(matrices->defaults(), info.shape), has);
   if (!info.attributes.use_muon || info.shape.size() == 2) return;
   info.shape.resize(2, 1);  // stacked over something that is not known
 }
@@ -87,14 +94,16 @@ static void take_optimizer_from_states(const TrainedParam& param, ParamInfo& inf
 std::vector<ParamGroup> groups_of(const Value& args, uint32_t expert_parallel,
                                   const std::vector<TrainedParam>& params) {
   const ModelRules& table = ModelRules::built_in();
+  const OptimizerConfig config = config_from_args(args);
   std::vector<ParamInfo> infos;
   for (const TrainedParam& param : params) {
     infos.push_back(param.info);
     const bool is_expert = expert_in(param.info.name).has_value();
     infos.back().attributes.allreduce = !is_expert || expert_parallel == 1;
-    if (!table.find(param.info.name)) take_optimizer_from_states(param, infos.back());
+    if (table.find(param.info.name)) continue;
+    take_optimizer_from_states(param, find_rule(config.optimizer), infos.back());
   }
-  return get_param_groups(infos, config_from_args(args));
+  return get_param_groups(infos, config);
 }
 
 std::vector<ParamGroup> group_params(const Value& args, uint32_t expert_parallel,

@@ -5,12 +5,10 @@
 #include <vector>
 
 #include <optim/key_kind.h>
+#include <optim/rule_table.h>
 
 namespace optim {
 namespace {
-
-constexpr std::string_view kSecondMoments[] = {"exp_avg_sq", "max_exp_avg_sq", "moment2_buffer"};
-constexpr std::string_view kStates[] = {"exp_avg", "momentum_buffer", "fp32_param"};
 
 bool has_number_behind(std::string_view text, std::string_view words) {
   const size_t at = text.find(words);
@@ -20,14 +18,13 @@ bool has_number_behind(std::string_view text, std::string_view words) {
 
 bool is_pointer(const ckpt::TensorEntry& tensor) { return tensor.key.starts_with('/'); }
 
-// A step of a pointer or of a key with dots, as a whole.
-template <size_t kCount>
-bool has_step(const ckpt::TensorEntry& tensor, const std::string_view (&steps)[kCount]) {
+// A step of a pointer or of a key with dots, as a whole, that is_wanted(step).
+bool has_step(const ckpt::TensorEntry& tensor, bool (*is_wanted)(std::string_view step)) {
   const char separator = is_pointer(tensor) ? '/' : '.';
   std::string_view left = tensor.key;
   while (true) {
     const size_t end = left.find(separator);
-    if (std::ranges::find(steps, left.substr(0, end)) != std::end(steps)) return true;
+    if (is_wanted(left.substr(0, end))) return true;
     if (end == left.npos) return false;
     left.remove_prefix(end + 1);
   }
@@ -44,6 +41,18 @@ std::optional<uint32_t> number_behind(std::string_view text, std::string_view wo
 }
 
 }  // namespace
+
+bool is_second_moment_name(std::string_view name) {
+  const auto known = std::ranges::find(all_states(), name, &StateSpec::name);
+  return name == "max_exp_avg_sq" ||
+         (known != all_states().end() && known->kind == StateSpec::Kind::SecondMoment);
+}
+
+bool is_moment_name(std::string_view name) {
+  const auto known = std::ranges::find(all_states(), name, &StateSpec::name);
+  return is_second_moment_name(name) ||
+         (known != all_states().end() && known->kind == StateSpec::Kind::FirstMoment);
+}
 
 bool is_flat_buffer(const ckpt::TensorEntry& tensor) {
   return tensor.key.find("optimizer.distributed.") != std::string::npos;
@@ -72,15 +81,19 @@ bool is_state(const ckpt::TensorEntry& tensor) {
     return has_number_behind(tensor.key, "/state/") ||
            has_number_behind(tensor.key, "/fp32_from_fp16_params/");
   }
-  return tensor.key.find("optimizer.state.") != std::string::npos || has_step(tensor, kStates) ||
-         has_step(tensor, kSecondMoments);
+  return tensor.key.find("optimizer.state.") != std::string::npos ||
+         has_step(tensor, [](std::string_view step) {
+           return step == "fp32_param" || is_moment_name(step);
+         });
 }
 
 bool is_numbered_master(const ckpt::TensorEntry& tensor) {
   return tensor.key.find("/fp32_from_fp16_params/") != tensor.key.npos;
 }
 
-bool is_second_moment(const ckpt::TensorEntry& tensor) { return has_step(tensor, kSecondMoments); }
+bool is_second_moment(const ckpt::TensorEntry& tensor) {
+  return has_step(tensor, is_second_moment_name);
+}
 
 ChainedKey split_chain(std::string_view key) {
   constexpr std::string_view kChained = "chained_";

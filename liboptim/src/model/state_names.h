@@ -28,7 +28,12 @@ bool is_named_weight(const ckpt::TensorEntry& tensor);
 // A master of `torch` files, which number their parameters: "/1/fp32_from_fp16_params/0/2".
 bool is_numbered_master(const ckpt::TensorEntry& tensor);
 
-// Sums of squares: exp_avg_sq, max_exp_avg_sq, moment2_buffer.
+// Of the states of the table of rules, those that are as a parameter is: exp_avg, momentum_buffer,
+// ... Factors (SOAP's L and R) are not: their names are too short to tell.
+bool is_moment_name(std::string_view name);
+bool is_second_moment_name(std::string_view name);  // exp_avg_sq, max_exp_avg_sq, moment2_buffer
+
+// Sums of squares.
 bool is_second_moment(const ckpt::TensorEntry& tensor);
 
 // "optimizer.state.fp32_param.NAME" and "optimizer.state.param.NAME", also behind "chained_N.":

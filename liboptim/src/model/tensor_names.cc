@@ -9,9 +9,6 @@
 namespace optim {
 namespace {
 
-constexpr std::string_view kStates[] = {"exp_avg",         "exp_avg_sq",     "max_exp_avg_sq",
-                                        "momentum_buffer", "moment1_buffer", "moment2_buffer",
-                                        "fp32_param"};
 constexpr std::string_view kContainers[] = {"model", "model_state_dict", "module", "state_dict"};
 
 template <size_t kCount>
@@ -42,7 +39,9 @@ bool is_number(std::string_view step) {
   return !step.empty() && step.find_first_not_of("0123456789") == step.npos;
 }
 
-bool is_state_name(std::string_view step) { return is_among(step, kStates); }
+bool is_state_name(std::string_view step) {
+  return is_moment_name(step) || step == "moment1_buffer" || step == "fp32_param";
+}
 
 std::vector<std::string> key_steps(std::string_view key) {
   const bool is_pointer = key.starts_with('/');

@@ -6,6 +6,7 @@
 
 #include <ckpt/key_pattern.h>
 #include <optim/key_kind.h>
+#include <optim/rule_table.h>
 
 namespace optim {
 namespace {
@@ -14,9 +15,12 @@ using Steps = std::span<const std::string>;
 
 constexpr std::string_view kContainers[] = {"app", "model", "module", "state_dict",
                                             "model_state_dict"};
-// States that Megatron names before the parameter; PyTorch names any after it.
-constexpr std::string_view kStates[] = {"exp_avg",    "exp_avg_sq", "momentum_buffer",
-                                        "fp32_param", "param",      "step"};
+// Megatron names states before the parameter; PyTorch names any after it.
+bool is_state_of_megatron(const std::string& step) {
+  constexpr std::string_view kOthers[] = {"fp32_param", "param", "step"};
+  return std::ranges::find(kOthers, step) != std::end(kOthers) ||
+         std::ranges::find(all_states(), step, &StateSpec::name) != all_states().end();
+}
 
 template <size_t kCount>
 bool is_one_of(const std::string& step, const std::string_view (&words)[kCount]) {
@@ -50,7 +54,7 @@ Steps parameter_of_state(Steps steps) {
   Steps rest = steps.subspan(static_cast<size_t>(
       std::min(state - steps.begin() + 1, static_cast<std::ptrdiff_t>(steps.size()))));
   if (rest.empty()) return rest;
-  rest = is_one_of(rest.front(), kStates) ? rest.subspan(1) : rest.first(rest.size() - 1);
+  rest = is_state_of_megatron(rest.front()) ? rest.subspan(1) : rest.first(rest.size() - 1);
   return rest.size() == 1 && is_number(rest.front()) ? Steps() : rest;
 }
 

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <optim/rule_table.h>
+#include <algorithm>
 
 namespace optim {
 namespace {
@@ -74,6 +76,49 @@ struct Mapping {
   const std::set<std::string>& exclude_keys;
 };
 
+// A state with a shape of its own (SOAP's factors): whole, in one chunk of each layer that the
+// global tensor is stacked over. The reference cannot save it.
+ShardedTensor with_own_shape(const ShardedTensor& model_param, const TensorHandle& state,
+                             std::string key) {
+  const auto stacked = static_cast<std::ptrdiff_t>(model_param.prepend_axis_num);
+  const Shape& whole = model_param.global_shape;
+  const bool is_split = !std::equal(whole.begin() + stacked, whole.end(),
+                                    model_param.local_shape.begin(), model_param.local_shape.end());
+  if (is_split) {
+    refuse(key, "has a shape of its own, which tensor-parallel ranks cannot share");
+  }
+  ShardedTensor result = model_param;
+  result.key = std::move(key);
+  result.data = state;
+  result.dtype = state.dtype;
+  result.local_shape = state.shape;
+  const auto behind_stack = [&](Shape& shape, auto&& value) {
+    shape.resize(static_cast<size_t>(stacked));
+    for (const int64_t size : state.shape) shape.push_back(value(size));
+  };
+  behind_stack(result.global_shape, [](int64_t size) { return size; });
+  behind_stack(result.global_offset, [](int64_t) { return int64_t{0}; });
+  if (result.axis_fragmentations) {
+    behind_stack(*result.axis_fragmentations, [](int64_t) { return int64_t{1}; });
+  }
+  result.validate_metadata_integrity();
+  return result;
+}
+
+ShardedParam sharded_state(const ShardedParam& model_param, const TensorHandle& state,
+                           const std::string& name) {
+  const auto known = std::ranges::find(all_states(), name, &StateSpec::name);
+  const auto* const tensor = std::get_if<ShardedTensor>(&model_param);
+  const bool is_own = known != all_states().end() && known->own_shape;
+  const std::string prefix = "optimizer.state." + name;
+  if (!is_own || (tensor != nullptr && state.shape == tensor->local_shape)) {
+    return make_sharded_optimizer_tensor(model_param, state, prefix);
+  }
+  if (tensor != nullptr) return with_own_shape(*tensor, state, prefix + "." + tensor->key);
+  refuse(prefix + "." + std::get<ShardedTensorFactory>(model_param).key,
+         "has a shape of its own, which the parameter's factory cannot build");
+}
+
 // The states of one parameter.
 StateDict shard_param_state(int64_t param_id, const StateDict& param_state,
                             const Mapping& mapping) {
@@ -91,8 +136,7 @@ StateDict shard_param_state(int64_t param_id, const StateDict& param_state,
     if (tensor == nullptr) {
       refuse("state." + std::to_string(param_id) + "." + name, "is not a tensor");
     }
-    ShardedParam state =
-        make_sharded_optimizer_tensor(model_param->second, *tensor, "optimizer.state." + name);
+    ShardedParam state = sharded_state(model_param->second, *tensor, name);
     sharded.emplace_back(state_key,
                          std::visit([](auto& s) { return StateValue(std::move(s)); }, state));
   }

@@ -5,11 +5,11 @@
 #include <limits>
 #include <numeric>
 #include <queue>
-#include <string_view>
 #include <utility>
 
 #include <ckpt/error.h>
 #include <optim/lpt_layout.h>
+#include <optim/rule_table.h>
 
 namespace optim {
 namespace {
@@ -129,11 +129,9 @@ uint32_t ping_pong_rank(uint64_t turn, uint32_t rank_count) {
 }
 
 double update_cost(const ParamInfo& param, const ParamGroup& group) {
-  const std::string_view rule = group.updated_by;
-  const bool is_matrix_rule = rule == "muon" || rule == "adaptive_muon" || rule == "soap";
-  if (!is_matrix_rule || param.shape.size() != 2) return static_cast<double>(element_count(param));
-  const auto [low, high] = std::minmax(param.shape[0], param.shape[1]);
-  return static_cast<double>(high) * static_cast<double>(low) * static_cast<double>(low);
+  const RuleDescription* const rule = find_rule(group.updated_by);
+  const bool is_elementwise = rule == nullptr || rule->cost == nullptr || param.shape.size() != 2;
+  return is_elementwise ? static_cast<double>(element_count(param)) : rule->cost(param.shape);
 }
 
 Ownership shard_params(std::span<const ParamGroup> groups, const ParallelSizes& sizes,

@@ -177,7 +177,7 @@ BOOST_AUTO_TEST_CASE(changed_settings_of_a_rule_take_effect) {
     bind_gradients(*optimizer);
     optimizer->step();
     for (optim::OptimizerGroup* const group : optimizer->param_groups()) {
-      if (auto* const muon = std::get_if<optim::MuonRule>(&group->rule_config)) {
+      if (auto* const muon = group->rule_config.get_if<optim::MuonRule>()) {
         muon->momentum = 0.5;
         group->rule = optim::make_rule(group->rule_config);
       }

@@ -8,6 +8,7 @@
 
 #include <ckpt/error.h>
 #include <optim/mixed_precision.h>
+#include <optim/rule_table.h>
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "host_step.h"
+#include "optim/expect_error.h"
 #include "step/device/device_ops.h"
 
 namespace {
@@ -194,7 +196,7 @@ BOOST_AUTO_TEST_CASE(changed_scale_modes_and_coefficients_of_muon_take_effect) {
         stepper->count_step();
         if (optimizer == unchanged.get()) continue;
         for (OptimizerGroup* const group : optimizer->param_groups()) {
-          if (auto* const muon = std::get_if<MuonRule>(&group->rule_config)) change(*muon);
+          if (auto* const muon = group->rule_config.get_if<MuonRule>()) change(*muon);
         }
         if (optimizer != fresh.get()) continue;
         stepper = std::make_unique<DeviceStepper>(optimizer->config(), at::kCPU, host_api());
@@ -203,6 +205,25 @@ BOOST_AUTO_TEST_CASE(changed_scale_modes_and_coefficients_of_muon_take_effect) {
     const at::Tensor found = master_of(*kept->get_parameters().front());
     BOOST_TEST(at::equal(found, master_of(*fresh->get_parameters().front())));
     BOOST_TEST(!at::equal(found, master_of(*unchanged->get_parameters().front())));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(rules_without_kernels_are_refused_by_name_before_anything_moves) {
+  for (const char* const name : {"soap", "adaptive_muon"}) {
+    Case sample = kCases[6];
+    sample.configure = [](OptimizerConfig& config) { config.optimizer = "muon"; };
+    const auto optimizer = make_optimizer(sample);
+    for (OptimizerGroup* const group : optimizer->param_groups()) {
+      if (group->rule_config.name() != "muon") continue;
+      group->rule_config = rule_named(name).defaults();
+      group->rule = make_rule(group->rule_config);
+    }
+    DeviceStepper stepper(optimizer->config(), at::kCPU, host_api());
+    expect_error(ckpt::ErrorCode::Unsupported, "optimizer",
+                 [&] { stepper.queue_stats(optimizer->param_groups(), 3, {}); });
+    for (const OptimizedParam* const param : optimizer->get_parameters()) {
+      BOOST_TEST(param->state.empty());
+    }
   }
 }
 

@@ -135,13 +135,10 @@ BOOST_AUTO_TEST_CASE(each_decay_method_does_what_its_formula_says) {
 }
 
 BOOST_AUTO_TEST_CASE(optimizers_that_are_not_built_are_refused_by_name) {
-  for (const char* const name : {"soap", "adaptive_muon"}) {
-    optim::ParamGroup group;
-    group.updated_by = name;
-    expect_error(ckpt::ErrorCode::Unsupported, "optimizer",
-                 [&] { optim::rule_of_group(group, {}, std::nullopt); });
-  }
   optim::ParamGroup group;
+  group.updated_by = "rekls";
+  expect_error(ckpt::ErrorCode::Unsupported, "optimizer",
+               [&] { optim::rule_of_group(group, {}, std::nullopt); });
   group.updated_by = "muon";
   for (const auto mode : {optim::MuonTpMode::Duplicated, optim::MuonTpMode::Distributed}) {
     optim::OptimizerConfig config;

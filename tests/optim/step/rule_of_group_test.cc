@@ -1,3 +1,4 @@
+#include <optim/emerging_rules.h>
 #include <optim/optimizer.h>
 
 #include <boost/test/unit_test.hpp>
@@ -24,6 +25,12 @@ OptimizerConfig config_of_distinct_values() {
   config.muon_extra_scale_factor = 0.66;
   config.lion_beta1 = 0.67;
   config.lion_beta2 = 0.68;
+  config.soap_shampoo_beta = 0.69;
+  config.soap_precondition_frequency = 7;
+  config.soap_use_kl_shampoo = false;
+  config.adaptive_muon_moment2_method = optim::Moment2Method::NorMuon;
+  config.adaptive_muon_beta2 = 0.7;
+  config.adaptive_muon_eps = 0.71;
   return config;
 }
 
@@ -31,7 +38,7 @@ template <class Rule>
 Rule rule_by(const std::string& updated_by, const OptimizerConfig& config,
              const std::optional<optim::QkvSplit>& split = std::nullopt) {
   const optim::ParamGroup group = {.updated_by = updated_by};
-  return std::get<Rule>(optim::rule_of_group(group, config, split));
+  return *optim::rule_of_group(group, config, split).get_if<Rule>();
 }
 
 BOOST_AUTO_TEST_CASE(every_coefficient_of_the_configuration_reaches_its_rule) {
@@ -53,6 +60,23 @@ BOOST_AUTO_TEST_CASE(every_coefficient_of_the_configuration_reaches_its_rule) {
   const auto lion = rule_by<optim::LionRule>("lion", config);
   BOOST_TEST(lion.beta1 == 0.67);
   BOOST_TEST(lion.beta2 == 0.68);
+  const optim::ParamGroup by_soap = {.updated_by = "soap"};
+  const auto soap =
+      *optim::rule_of_group(by_soap, config, std::nullopt, optim::EmergingOptimizers::V0_2)
+           .get_if<optim::SoapRule>();
+  BOOST_TEST(soap.beta1 == 0.61);
+  BOOST_TEST(soap.beta2 == 0.62);
+  BOOST_TEST(soap.eps == 1e-8);  // the constructor's: the reference has no field for it
+  BOOST_TEST(soap.shampoo_beta == 0.69);
+  BOOST_TEST(soap.precondition_frequency.frequency == 7);
+  BOOST_TEST(!soap.use_kl_shampoo);
+  const auto adaptive = rule_by<optim::AdaptiveMuonRule>("adaptive_muon", config);
+  BOOST_TEST(adaptive.muon.momentum == 0.65);
+  BOOST_TEST(adaptive.muon.newton_schulz.steps == 7);
+  BOOST_TEST((adaptive.moment2_method == optim::Moment2Method::NorMuon));
+  BOOST_TEST(adaptive.beta2 == 0.7);
+  BOOST_TEST(adaptive.eps == 0.71);
+  BOOST_TEST(adaptive.scales_twice);  // as Megatron's own class does
 }
 
 BOOST_AUTO_TEST_CASE(a_split_reaches_muon_only_where_the_configuration_wants_it) {
@@ -66,7 +90,7 @@ BOOST_AUTO_TEST_CASE(a_split_reaches_muon_only_where_the_configuration_wants_it)
 
 BOOST_AUTO_TEST_CASE(an_eps_of_the_group_goes_before_the_configurations) {
   const optim::ParamGroup group = {.others = {{"eps", 0.5}}, .updated_by = "adam"};
-  BOOST_TEST(std::get<optim::AdamRule>(optim::rule_of_group(group, {}, std::nullopt)).eps == 0.5);
+  BOOST_TEST(optim::rule_of_group(group, {}, std::nullopt).get_if<optim::AdamRule>()->eps == 0.5);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -39,18 +39,20 @@ std::vector<fs::path> replayable(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     const auto is_of = [&](const char* rule) { return name.starts_with(rule); };
-    const bool is_ours =
-        is_of("adam_") || is_of("adamw_") || is_of("muon_") || is_of("sgd_") || is_of("lion_");
+    const bool is_ours = is_of("adam_") || is_of("adamw_") || is_of("muon_") || is_of("sgd_") ||
+                         is_of("lion_") || is_of("adaptive_muon_") || is_of("soap_") ||
+                         is_of("soapsq_");
     if (is_ours && entry.path().extension() == ".json") found.push_back(entry.path());
   }
   return found;
 }
 
-void expect_all_pass(const std::vector<fs::path>& traces) {
+void expect_all_pass(const std::vector<fs::path>& traces, optim::EmergingOptimizers era) {
   for (const fs::path& file : traces) {
     for (const bool from_recorded_state : {false, true}) {
       optim::CheckOptions options;
       options.from_recorded_state = from_recorded_state;
+      options.era = era;
       const optim::TraceReport report = optim::check_trace(file, options);
       BOOST_TEST(report.passed, report.name << ": " << report.worst.tensor << " step "
                                             << report.worst.step << " max_scaled "
@@ -62,16 +64,21 @@ void expect_all_pass(const std::vector<fs::path>& traces) {
 
 BOOST_AUTO_TEST_CASE(recorded_steps_are_reproduced) {
   const std::vector<fs::path> traces = replayable(kSteps);
-  BOOST_TEST(traces.size() == 23U);
-  expect_all_pass(traces);
+  BOOST_TEST(traces.size() == 30U);
+  expect_all_pass(traces, optim::EmergingOptimizers::V0_3);
+  const std::vector<fs::path> older = replayable(kSteps / "emerging_0.2");
+  BOOST_TEST(older.size() == 5U);
+  expect_all_pass(older, optim::EmergingOptimizers::V0_2);
 }
 
 BOOST_AUTO_TEST_CASE(every_recorded_step_of_the_fixtures_is_reproduced) {
   const fs::path fixtures = SHARDWISE_FIXTURES_DIR;
-  for (const char* const version : {"golden_steps_eo_v0.2.0", "golden_steps_eo_v0.3.0"}) {
+  using enum optim::EmergingOptimizers;
+  for (const auto& [version, era] :
+       {std::pair("golden_steps_eo_v0.2.0", V0_2), {"golden_steps_eo_v0.3.0", V0_3}}) {
     const std::vector<fs::path> traces = replayable(fixtures / version);
     if (traces.empty()) BOOST_TEST_MESSAGE("no " << version << " beside the repository");
-    expect_all_pass(traces);
+    expect_all_pass(traces, era);
   }
 }
 
@@ -106,6 +113,11 @@ BOOST_AUTO_TEST_CASE(a_wrong_coefficient_is_noticed) {
       {"lion_l2", "\"l2\"", "\"palm\""},
       {"muon_l2_nesterov", "\"use_decoupled_weight_decay\": false",
        "\"use_decoupled_weight_decay\": true"},
+      {"adaptive_muon_namo_spectral_plain", "\"beta2\": 0.95", "\"beta2\": 0.951"},
+      {"adaptive_muon_adamuon_spectral_nesterov", "\"beta2\": 0.95", "\"beta2\": 0.951"},
+      {"soap_kl_qr_nesterov", "\"shampoo_beta\": 0.95", "\"shampoo_beta\": 0.951"},
+      {"soap_std_qr_clip", "\"max_update_rms\": 0.5", "\"max_update_rms\": 0.6"},
+      {"soap_std_qr_pi2_nobias", "\"power_iter_steps\": 2", "\"power_iter_steps\": 1"},
   };
   for (const Row& row : rows) {
     BOOST_TEST(!optim::check_trace(changed.make(row.trace, row.from, row.to)).passed,
@@ -123,10 +135,20 @@ BOOST_AUTO_TEST_CASE(a_tolerance_of_ones_own_replaces_the_bound) {
 }
 
 BOOST_AUTO_TEST_CASE(other_optimizers_are_refused_by_name) {
-  for (const char* const name : {"soap_kl_qr", "adaptive_muon_namo_spectral_plain"}) {
-    expect_error(ckpt::ErrorCode::Unsupported, "class",
-                 [&] { optim::validate_trace(kSteps / (std::string(name) + ".json")); });
-  }
+  const ChangedTrace changed;
+  const fs::path file =
+      changed.make("lion_l2", "emerging_optimizers Lion", "emerging_optimizers PSGD");
+  expect_error(ckpt::ErrorCode::Unsupported, "class", [&] { optim::validate_trace(file); });
+}
+
+BOOST_AUTO_TEST_CASE(a_trace_of_one_release_is_no_trace_of_the_other) {
+  optim::CheckOptions options;
+  options.era = optim::EmergingOptimizers::V0_2;
+  BOOST_TEST(
+      !optim::check_trace(kSteps / "adaptive_muon_adamuon_spectral_nesterov.json", options).passed);
+  expect_error(ckpt::ErrorCode::Unsupported, "adaptive_muon_moment2_method", [&] {
+    optim::check_trace(kSteps / "adaptive_muon_namo_spectral_plain.json", options);
+  });
 }
 
 BOOST_AUTO_TEST_CASE(files_that_are_no_traces_are_refused) {

@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include <optim/rule_table.h>
+
 #include "args/common_state.h"
 #include "args/run_grid.h"
 #include "grid/layer_wise_view.h"
@@ -32,13 +34,10 @@ using ckpt::Kind;
 using ckpt::TensorEntry;
 using ckpt::Value;
 
-// Order of the states of one parameter, as the optimizers create them.
-constexpr std::string_view kStateOrder[] = {
-    "momentum_buffer", "exp_avg", "exp_avg_sq", "moment2_buffer", "L", "R", "Q_L", "Q_R"};
-
+// Its place among the states of one parameter, as the optimizers create them.
 size_t state_place(const std::string& state) {
-  return static_cast<size_t>(std::find(std::begin(kStateOrder), std::end(kStateOrder), state) -
-                             std::begin(kStateOrder));
+  const auto known = all_states();
+  return static_cast<size_t>(std::ranges::find(known, state, &StateSpec::name) - known.begin());
 }
 
 using store_errors::corrupt;

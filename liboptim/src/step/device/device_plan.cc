@@ -43,9 +43,23 @@ kernels::Decay decay_of(WeightDecayMethod method) {
   return kernels::Decay::Decoupled;
 }
 
-// Each rule of the library as the kernels' settings.
+// Each rule that has kernels, as their settings.
 struct GroupMaker {
   kernels::StepGroup made = {};
+
+  // False: there are no kernels for it.
+  bool make(const RuleConfig& config) {
+    return make_as<AdamRule, SgdRule, LionRule, MuonRule>(config);
+  }
+  template <class... Rules>
+  bool make_as(const RuleConfig& config) {
+    return (make_if(config.get_if<Rules>()) || ...);
+  }
+  template <class Rule>
+  bool make_if(const Rule* rule) {
+    if (rule != nullptr) (*this)(*rule);
+    return rule != nullptr;
+  }
 
   void operator()(const AdamRule& rule) {
     kernels::GroupSettings& settings = made.settings;
@@ -116,7 +130,7 @@ class ParamPlan {
     made_.slot.stats_index = counts ? param_.id : kernels::kNoStats;
     add_main();
     add_states(*group.rule);
-    if (const auto* muon = std::get_if<MuonRule>(&group.rule_config)) add_shape(*muon);
+    if (const auto* muon = group.rule_config.get_if<MuonRule>()) add_shape(*muon);
     return made_;
   }
 
@@ -205,7 +219,7 @@ uint32_t group_index(DevicePlan& plan, const OptimizerGroup& group, int64_t upda
   }
   plan.groups.push_back(&group);
   plan.plan.groups.push_back(device_group(group, updates_done));
-  const auto* const muon = std::get_if<MuonRule>(&group.rule_config);
+  const auto* const muon = group.rule_config.get_if<MuonRule>();
   plan.scale_modes.push_back(muon != nullptr ? muon->scale_mode : MuonScaleMode{});
   return static_cast<uint32_t>(plan.groups.size() - 1);
 }
@@ -234,7 +248,11 @@ bool same_coefficients(const kernels::StepGroup& one, const kernels::StepGroup& 
 
 kernels::StepGroup device_group(const OptimizerGroup& group, int64_t updates_done) {
   GroupMaker maker;
-  std::visit([&](const auto& rule) { maker(rule); }, group.rule_config);
+  if (!maker.make(group.rule_config)) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "optimizer"},
+                      "there are no kernels for '" + std::string(group.rule_config.name()) + "'",
+                      "step its parameters on the CPU");
+  }
   maker.made.settings.lr = group.lr;
   maker.made.settings.weight_decay = group.weight_decay;
   maker.made.settings.step = updates_done;
@@ -258,6 +276,9 @@ DevicePlan make_device_plan(const std::vector<OptimizerGroup*>& groups,
                             const StatePrecision& precision, const PlanOptions& options) {
   DevicePlan plan;
   plan.plan.stats_count = options.stats_count;
+  for (OptimizerGroup* const group : groups) {
+    if (!group->params.empty()) device_group(*group, 0);  // refuses rules without kernels
+  }
   for (OptimizerGroup* const group : groups) {
     for (OptimizedParam& param : group->params) {
       if (!param.model.main_grad.defined()) continue;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <ckpt/error.h>
+#include <optim/rule_table.h>
 
 #include "step/layer_wise/layer_wise_sharding.h"
 
@@ -68,35 +69,39 @@ void add_override(Digest& digest, const std::string& field, const OverrideValue&
       value);
 }
 
-void add(Digest& digest, const AdamRule& rule) {
-  for (const double number : {rule.beta1, rule.beta2, rule.eps}) digest.add(number);
-  digest.add(int64_t{rule.decoupled_weight_decay});
-  digest.add(int64_t{rule.bias_correction});
-  digest.add(static_cast<int64_t>(rule.arithmetic));
-}
-
-void add(Digest& digest, const SgdRule& rule) { digest.add(rule.momentum); }
-
-void add(Digest& digest, const LionRule& rule) {
-  for (const double number : {rule.beta1, rule.beta2}) digest.add(number);
-  digest.add(static_cast<int64_t>(rule.weight_decay_method));
-}
-
-void add(Digest& digest, const MuonRule& rule) {
-  digest.add(rule.momentum);
-  digest.add(int64_t{rule.nesterov});
-  digest.add(static_cast<int64_t>(rule.weight_decay_method));
-  digest.add(static_cast<int64_t>(rule.scale_mode));
-  digest.add(rule.extra_scale_factor);
-  const NewtonSchulzOptions& products = rule.newton_schulz;
-  digest.add(static_cast<int64_t>(products.coefficients));
-  digest.add(products.steps);
-  digest.add(static_cast<int64_t>(products.precision));
-  for (const auto& [a, b, c] : products.custom) {
-    for (const double number : {a, b, c}) digest.add(number);
+struct DigestSetting {
+  Digest& digest;
+  void operator()(const bool* value) const { digest.add(int64_t{*value}); }
+  void operator()(const int64_t* value) const { digest.add(*value); }
+  void operator()(const double* value) const { digest.add(*value); }
+  void operator()(const std::optional<bool>* value) const {
+    digest.add(int64_t{*value ? static_cast<int>(**value) : -1});
   }
-  const QkvSplit split = rule.qkv_split.value_or(QkvSplit());
-  for (const int64_t rows : {split.query_rows, split.key_rows, split.value_rows}) digest.add(rows);
+  void operator()(const SettingChoice& choice) const { digest.add(choice.names[*choice.value]); }
+  void operator()(const std::optional<QkvSplit>* value) const {
+    const QkvSplit split = value->value_or(QkvSplit());
+    for (const int64_t rows : {split.query_rows, split.key_rows, split.value_rows}) {
+      digest.add(rows);
+    }
+  }
+  void operator()(const std::vector<NewtonSchulzStep>* rows) const {
+    for (const auto& [a, b, c] : *rows) {
+      for (const double number : {a, b, c}) digest.add(number);
+    }
+  }
+  void operator()(const std::vector<std::pair<int64_t, int64_t>>* steps) const {
+    for (const auto& [step, frequency] : *steps) {
+      for (const int64_t number : {step, frequency}) digest.add(number);
+    }
+  }
+};
+
+void add(Digest& digest, RuleConfig rule) {
+  digest.add(rule.name());
+  for (const Setting& setting : settings_of(rule)) {
+    digest.add(setting.name);
+    std::visit(DigestSetting{digest}, setting.place);
+  }
 }
 
 std::string digest_of_groups(const std::vector<OptimizerGroup*>& groups, bool of_experts) {
@@ -113,8 +118,7 @@ std::string digest_of_groups(const std::vector<OptimizerGroup*>& groups, bool of
       digest.add(number);
     }
     for (const auto& [field, value] : settings.others) add_override(digest, field, value);
-    digest.add(static_cast<int64_t>(group->rule_config.index()));
-    std::visit([&](const auto& rule) { add(digest, rule); }, group->rule_config);
+    add(digest, group->rule_config);
     digest.add("next group");
   }
   return digest.text();

@@ -44,9 +44,12 @@ class LayerWisePeers final : public Peers {
 
   bool agree_on_overflow(bool found_inf) override {
     const OptimizerConfig& config = optimizer_.config();
-    if (!config.fp16 && !config.loss_scale) return found_inf;
+    return config.fp16 || config.loss_scale ? any(found_inf) : found_inf;
+  }
+
+  bool any(bool mine) override {
     at::Tensor flag = at::zeros({1}, at::kLong);
-    *flag.mutable_data_ptr<int64_t>() = found_inf ? 1 : 0;
+    *flag.mutable_data_ptr<int64_t>() = mine ? 1 : 0;
     sharding_.stats.all_reduce_max(flag);
     return *flag.const_data_ptr<int64_t>() != 0;
   }

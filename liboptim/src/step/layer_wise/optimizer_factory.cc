@@ -36,7 +36,8 @@ std::unique_ptr<LayerWiseDistributedOptimizer> get_megatron_optimizer(
   write_config(config, options.groups);
   GroupingOptions grouping = {
       .overrides = options.overrides ? *options.overrides : get_standard_config_overrides(config),
-      .qkv_split = options.qkv_split};
+      .qkv_split = options.qkv_split,
+      .era = options.era};
   if (options.groups.world) {
     std::vector<ParamInfo> infos;
     for (const Param& param : params) infos.push_back(param.info);

@@ -22,6 +22,7 @@ class Peers {
   Peers& operator=(const Peers&) = delete;
 
   virtual bool are_there() const { return false; }
+  virtual bool any(bool mine) { return mine; }  // of all ranks
   virtual bool agree_on_overflow(bool found_inf) { return found_inf; }
   virtual void barrier() {}
   // Parameters with a gradient, of all ranks; known once get_grad_norm() was called.

@@ -5,6 +5,7 @@
 
 #include <ckpt/error.h>
 #include <optim/grad_stats.h>
+#include <optim/rule_table.h>
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -109,6 +110,31 @@ void Optimizer::check_grads(double total_norm) {
   refuse({}, "a gradient of another rank is infinite or NaN");
 }
 
+// Groups are the same on every rank, so that all take part, or none.
+void Optimizer::check_states() {
+  bool is_checked = false;
+  std::optional<ckpt::Error> problem;
+  for (const OptimizerGroup* const group : param_groups()) {
+    if (!rule_named(group->rule_config.name()).checks_states) continue;
+    is_checked = true;
+    for (const OptimizedParam& param : group->params) {
+      if (problem || !param.grad.defined()) continue;
+      ParamState state = state_of(param);
+      try {
+        group->rule->check({&param.model.info, param.model.param, param.grad, &state});
+      } catch (const ckpt::Error& error) {
+        problem = error;
+      }
+    }
+  }
+  if (!is_checked) return;
+  const bool is_refused = inside_->peers->any(problem.has_value());
+  if (problem) throw ckpt::Error(*problem);
+  if (!is_refused) return;
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                    "no step can begin from a state of another rank");
+}
+
 StepResult Optimizer::step() {
   if (inside_->is_on_device()) return inside_->step_on_device();
   StepResult result;
@@ -122,6 +148,7 @@ StepResult Optimizer::step() {
     const TimedSection timed(*this, "optimizer-clip-main-grad");
     const double norm = get_grad_norm();
     check_grads(norm);
+    check_states();
     const double coefficient =
         config_.clip_grad > 0 ? clip_coefficient(config_.clip_grad, norm) : 1;
     if (coefficient < 1) set_grad_scale(coefficient);
@@ -149,7 +176,7 @@ std::vector<std::vector<OptimizerGroup>> make_optimizer_groups(std::vector<Param
     OptimizerGroup made;
     made.lr = group.max_lr.value_or(config.lr.value_or(0));
     made.weight_decay = config.weight_decay * group.wd_mult;
-    made.rule_config = rule_of_group(group, config, options.qkv_split);
+    made.rule_config = rule_of_group(group, config, options.qkv_split, options.era);
     made.rule = make_rule(made.rule_config);
     for (const GroupedParam& grouped : group.params) {
       Param& param = params[grouped.index];

@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 
 #include <optim/checkpoint_bridge.h>
+#include <optim/rule_table.h>
 #include <optim/sharded_state.h>
 #include <map>
 #include <memory>
@@ -26,12 +27,15 @@ StateList masters_of(const OptimizerGroup& group) {
   return masters;
 }
 
-// The step that all parameters share; nullopt where the rules count none per parameter.
-std::optional<int64_t> common_step(const std::vector<OptimizerGroup>& groups) {
+// The step that all parameters share, as their rules count it; none where they count none per
+// parameter.
+StateValue common_step(const std::vector<OptimizerGroup>& groups) {
   std::optional<int64_t> step;
+  StepCount count = StepCount::None;
   for (const OptimizerGroup& group : groups) {
-    const auto* const adam = std::get_if<AdamRule>(&group.rule_config);
-    if (adam == nullptr || adam->arithmetic != AdamArithmetic::Torch) continue;
+    const StepCount own = step_count_of(group.rule_config);
+    if (own != StepCount::Tensor && own != StepCount::Number) continue;
+    count = own;
     for (const OptimizedParam& param : group.params) {
       if (param.state.empty() && param.packed_state.empty()) continue;
       if (step && *step != param.step) {
@@ -40,7 +44,9 @@ std::optional<int64_t> common_step(const std::vector<OptimizerGroup>& groups) {
       step = param.step;
     }
   }
-  return step;
+  if (!step) return {};
+  if (count == StepCount::Number) return *step;
+  return handle_of(at::full({}, static_cast<double>(*step), at::kFloat));
 }
 
 StateValue sharded_masters(const std::vector<OptimizerGroup>& groups,
@@ -158,11 +164,10 @@ StateValue GroupOptimizer::sharded_state_dict(const StateDict& model_sharded_sta
     refuse_state("model_sharded_state_dict", sharded.warnings.front());
   }
   StateDict inner = inner_state_dict(groups_);
-  const std::optional<int64_t> step = common_step(groups_);
+  const StateValue step = common_step(groups_);
   optim_state_to_sharding_state(inner, sharded.params, {"step"});
-  if (step) {
-    put(*find(inner, "state")->get_if<StateDict>(), "common_step",
-        handle_of(at::full({}, static_cast<double>(*step), at::kFloat)));
+  if (step.get_if<std::monostate>() == nullptr) {
+    put(*find(inner, "state")->get_if<StateDict>(), "common_step", step);
   }
   if (!has_masters()) return inner;
   StateDict dict;

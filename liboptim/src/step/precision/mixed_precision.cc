@@ -3,14 +3,16 @@
 #include <ATen/core/grad_mode.h>
 
 #include <ckpt/error.h>
+#include <optim/rule_table.h>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <utility>
 
 #include "step/loops/grad_stats_kernels.h"
-#include "step/tensors/param_storage.h"
 #include "step/optimizer/timed_section.h"
 #include "step/optimizer/update_params.h"
+#include "step/tensors/param_storage.h"
 
 namespace optim {
 namespace {
@@ -38,8 +40,8 @@ void check_param(const OptimizedParam& param) {
 
 // Before the first step, so that none ends halfway.
 void check_qkv_split(const OptimizerGroup& group, const OptimizerConfig& config) {
-  const auto* const muon = std::get_if<MuonRule>(&group.rule_config);
-  if (muon == nullptr) return;
+  if (!rule_named(group.rule_config.name()).has_tp_modes) return;
+  const QkvSplit* const given = qkv_split_of(group.rule_config);
   const auto refuse_split = [](const std::string& problem) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "muon_split_qkv"},
                       problem);
@@ -47,11 +49,11 @@ void check_qkv_split(const OptimizerGroup& group, const OptimizerConfig& config)
   for (const OptimizedParam& param : group.params) {
     if (!param.model.info.attributes.is_qkv) continue;
     const std::string& name = param.model.info.name;
-    if (!muon->qkv_split) {
+    if (given == nullptr) {
       if (config.muon_split_qkv) refuse_split("the split of the rows of " + name + " is not given");
       continue;
     }
-    const QkvSplit& split = *muon->qkv_split;
+    const QkvSplit& split = *given;
     const int64_t rows = param.model.param.dim() == 2 ? param.model.param.size(0) : 0;
     bool fits = true;
     int64_t group_rows = 0;
@@ -75,6 +77,19 @@ void check_grad(const OptimizedParam& param, const OptimizerConfig& config) {
   if (!grad.device().is_cpu() || !grad.is_contiguous()) {
     refuse(param.model.info, "the gradient must be contiguous, on the CPU");
   }
+}
+
+std::vector<int64_t> shape_of_state(const std::vector<OptimizerGroup>& groups,
+                                    const OptimizedParam& param, const std::string& name) {
+  const at::IntArrayRef sizes = param.model.param.sizes();
+  for (const OptimizerGroup& group : groups) {
+    const auto begin = group.params.data(), end = begin + group.params.size();
+    if (std::less<>()(&param, begin) || !std::less<>()(&param, end)) continue;
+    for (StateSpec& spec : states_of(group.rule_config, {sizes.data(), sizes.size()})) {
+      if (spec.name == name) return std::move(spec.shape);
+    }
+  }
+  return sizes.vec();
 }
 
 }  // namespace
@@ -157,8 +172,8 @@ void GroupOptimizer::set_master(OptimizedParam& param, const at::Tensor& value) 
 void GroupOptimizer::set_state(OptimizedParam& param, const std::string& name,
                                const at::Tensor& value) {
   const at::NoGradGuard no_grad;
-  if (value.sizes() != param.model.param.sizes()) {
-    refuse(param.model.info, "the state has a different shape from the parameter");
+  if (value.sizes() != at::IntArrayRef(shape_of_state(groups_, param, name))) {
+    refuse(param.model.info, "the state has a different shape from what its rule keeps");
   }
   store_state(param, name, value.to(param.model.param.device(), at::kFloat), precision_);
 }

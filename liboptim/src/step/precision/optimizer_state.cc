@@ -4,8 +4,8 @@
 #include <ATen/ops/full.h>
 
 #include <optim/checkpoint_bridge.h>
+#include <optim/rule_table.h>
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "step/tensors/state_fields.h"
@@ -21,64 +21,60 @@ StateValue optional_number(const std::optional<double>& value) {
   return value ? StateValue(*value) : StateValue();
 }
 
-// torch.optim.Adam's defaults of options that have no effect here.
-void put_torch_adam(StateDict& fields, const OptimizerGroup& group, const AdamRule& rule) {
-  put(fields, "betas", StateList{rule.beta1, rule.beta2});
-  put(fields, "eps", rule.eps);
-  put(fields, "weight_decay", group.weight_decay);
-  for (const char* const off : {"amsgrad", "maximize"}) put(fields, off, false);
-  put(fields, "foreach", StateValue());
-  for (const char* const off : {"capturable", "differentiable"}) put(fields, off, false);
-  put(fields, "fused", StateValue());
-  put(fields, "decoupled_weight_decay", rule.decoupled_weight_decay);
+StateValue value_of(const SettingPlace& place) {
+  struct Visitor {
+    StateValue operator()(const bool* value) const { return *value; }
+    StateValue operator()(const int64_t* value) const { return *value; }
+    StateValue operator()(const double* value) const { return *value; }
+    StateValue operator()(const std::optional<bool>* value) const {
+      return *value ? StateValue(**value) : StateValue();
+    }
+    StateValue operator()(const SettingChoice& choice) const {
+      return std::string(choice.names[*choice.value]);
+    }
+    StateValue operator()(const void*) const { return {}; }  // lists are in no group
+  };
+  return std::visit(Visitor{}, place);
 }
 
-void put_fused_adam(StateDict& fields, const OptimizerGroup& group, const AdamRule& rule) {
-  put(fields, "bias_correction", rule.bias_correction);
-  put(fields, "betas", StateList{rule.beta1, rule.beta2});
-  put(fields, "eps", rule.eps);
-  put(fields, "weight_decay", group.weight_decay);
-  if (!group.params.empty()) put(fields, "step", group.params.front().step);
+// The settings that a field holds: one value, or a list of several (betas).
+StateValue settings_value(const std::vector<Setting>& settings, std::string_view field) {
+  StateList values;
+  for (const Setting& setting : settings) {
+    if (setting.field == field) values.push_back(value_of(setting.place));
+  }
+  return values.size() == 1 ? values.front() : StateValue(std::move(values));
 }
 
-struct RuleFields {
-  StateDict& fields;
-  const OptimizerGroup& group;
-  void operator()(const AdamRule& rule) const {
-    if (rule.arithmetic == AdamArithmetic::Torch) {
-      put_torch_adam(fields, group, rule);
-    } else {
-      put_fused_adam(fields, group, rule);
+void put_rule_fields(StateDict& fields, const OptimizerGroup& group) {
+  RuleConfig config = group.rule_config;
+  const std::vector<Setting> settings = settings_of(config);
+  for (const GroupField& field : rule_named(config.name()).fields(config)) {
+    const std::string name(field.name);
+    switch (field.content) {
+      case GroupField::Content::Settings:
+        put(fields, name, settings_value(settings, field.name));
+        break;
+      case GroupField::Content::WeightDecay: put(fields, name, group.weight_decay); break;
+      case GroupField::Content::Step:
+        if (!group.params.empty()) put(fields, name, group.params.front().step);
+        break;
+      case GroupField::Content::False: put(fields, name, false); break;
+      case GroupField::Content::Zero: put(fields, name, int64_t{0}); break;
+      case GroupField::Content::None: put(fields, name, StateValue()); break;
     }
   }
-  void operator()(const MuonRule& rule) const {
-    put(fields, "momentum", rule.momentum);
-    put(fields, "weight_decay", group.weight_decay);
-  }
-  void operator()(const SgdRule& rule) const {  // torch.optim.SGD's, in its order
-    put(fields, "momentum", rule.momentum);
-    put(fields, "dampening", int64_t{0});
-    put(fields, "weight_decay", group.weight_decay);
-    for (const char* const off : {"nesterov", "maximize"}) put(fields, off, false);
-    put(fields, "foreach", StateValue());
-    put(fields, "differentiable", false);
-    put(fields, "fused", StateValue());
-  }
-  void operator()(const LionRule& rule) const {
-    put(fields, "betas", StateList{rule.beta1, rule.beta2});
-    put(fields, "weight_decay", group.weight_decay);
-  }
-};
-
-bool has_step_tensors(const OptimizerGroup& group) {
-  const auto* const adam = std::get_if<AdamRule>(&group.rule_config);
-  return adam != nullptr && adam->arithmetic == AdamArithmetic::Torch;
 }
 
 StateDict param_state(const OptimizerGroup& group, const OptimizedParam& param) {
   StateDict state;
-  if (has_step_tensors(group)) {
-    put(state, "step", handle_of(at::full({}, static_cast<double>(param.step), at::kFloat)));
+  switch (step_count_of(group.rule_config)) {
+    case StepCount::Tensor:
+      put(state, "step", handle_of(at::full({}, static_cast<double>(param.step), at::kFloat)));
+      break;
+    case StepCount::Number: put(state, "step", param.step); break;
+    case StepCount::None:
+    case StepCount::PerGroup: break;
   }
   const ParamState values = state_of(param);
   for (const std::string_view name : group.rule->state_names()) {
@@ -125,20 +121,16 @@ std::vector<size_t> match_groups(const std::vector<OptimizerGroup>& groups,
   return match;
 }
 
-std::pair<double, double> betas_of(const StateDict& group) {
-  const StateList& betas = as_list(at(group, "betas", "param_groups"), "betas");
-  if (betas.size() != 2) refuse_state("betas", "are not two numbers");
-  return {number(betas[0], "betas"), number(betas[1], "betas")};
-}
-
 // Options of torch's optimizers that would change the result, and that the rules do not have.
 void check_options(const OptimizerGroup& group, const StateDict& saved) {
-  std::vector<const char*> options = {"amsgrad", "maximize", "dampening"};
-  if (std::holds_alternative<SgdRule>(group.rule_config)) options.push_back("nesterov");
-  for (const char* const option : options) {
-    const StateValue* const value = find(saved, option);
-    if (value != nullptr && number(*value, option) != 0) {
-      refuse_state(option, "is set, but this optimizer does not support it");
+  std::vector<std::string_view> options = {"amsgrad", "maximize", "dampening"};
+  const auto& own = rule_named(group.rule_config.name()).unsupported_options;
+  options.insert(options.end(), own.begin(), own.end());
+  for (const std::string_view option : options) {
+    const std::string name(option);
+    const StateValue* const value = find(saved, name);
+    if (value != nullptr && number(*value, name) != 0) {
+      refuse_state(name, "is set, but this optimizer does not support it");
     }
   }
 }
@@ -157,19 +149,33 @@ void check_state_names(const UpdateRule& rule, const StateDict& state, const std
   }
 }
 
+// The numbers of a rule that groups hold; switches stay as they were constructed, as in the
+// reference, whose groups do not have them.
+void load_setting(const Setting& setting, RuleConfig& config, const StateDict& saved) {
+  auto* const* const place = std::get_if<double*>(&setting.place);
+  if (setting.field.empty() || place == nullptr) return;
+  const std::string field(setting.field);
+  const StateValue& value = at(saved, field, "param_groups");
+  if (setting.field == setting.name) {
+    **place = number(value, field);
+    return;
+  }
+  std::vector<std::string_view> names;  // of the settings that share the field
+  for (const Setting& other : settings_of(config)) {
+    if (other.field == setting.field) names.push_back(other.name);
+  }
+  const StateList& list = as_list(value, field);
+  if (list.size() != names.size()) {
+    refuse_state(field, "does not hold " + std::to_string(names.size()) + " numbers");
+  }
+  const auto index = static_cast<size_t>(std::ranges::find(names, setting.name) - names.begin());
+  **place = number(list[index], field);
+}
+
 void load_rule(OptimizerGroup& group, const StateDict& saved, StateLoad& load) {
   check_options(group, saved);
   RuleConfig config = group.rule_config;
-  if (auto* const adam = std::get_if<AdamRule>(&config)) {
-    std::tie(adam->beta1, adam->beta2) = betas_of(saved);
-    adam->eps = number(at(saved, "eps", "param_groups"), "eps");
-  } else if (auto* const muon = std::get_if<MuonRule>(&config)) {
-    muon->momentum = number(at(saved, "momentum", "param_groups"), "momentum");
-  } else if (auto* const sgd = std::get_if<SgdRule>(&config)) {
-    sgd->momentum = number(at(saved, "momentum", "param_groups"), "momentum");
-  } else if (auto* const lion = std::get_if<LionRule>(&config)) {
-    std::tie(lion->beta1, lion->beta2) = betas_of(saved);
-  }
+  for (const Setting& setting : settings_of(config)) load_setting(setting, config, saved);
   const double lr = number(at(saved, "lr", "param_groups"), "lr");
   const double decay = number(at(saved, "weight_decay", "param_groups"), "weight_decay");
   load.assign([&group, config, lr, decay] {
@@ -214,12 +220,16 @@ void load_param(const StateTarget& target, OptimizedParam& param, const SavedPar
     return;
   }
   check_state_names(*target.group.rule, *saved.state, saved.path);
-  for (const std::string_view view : target.group.rule->state_names()) {
-    const std::string name(view);
+  const at::IntArrayRef sizes = param.model.param.sizes();
+  for (const StateSpec& spec : states_of(target.group.rule_config, {sizes.data(), sizes.size()})) {
+    const std::string name(spec.name);
     const std::string path = saved.path + "/" + name;
     const at::Tensor source = tensor(at(*saved.state, name, saved.path), path);
-    if (source.sizes() != param.model.param.sizes())
-      refuse_state(path, "has a different shape from its parameter");
+    if (source.sizes() != at::IntArrayRef(spec.shape)) {
+      const bool is_like_param = at::IntArrayRef(spec.shape) == sizes;
+      refuse_state(path, is_like_param ? "has a different shape from its parameter"
+                                       : "has a different shape from what its rule keeps");
+    }
     load.assign([&optimizer = target.optimizer, &param, name, source] {
       optimizer.set_state(param, name, source);
     });
@@ -241,7 +251,7 @@ StateDict group_fields(const OptimizerGroup& group) {
   if (settings.optimizer) put(fields, "optimizer", *settings.optimizer);
   for (const auto& [key, value] : settings.others) put(fields, key, from_override(value));
   put(fields, "lr", group.lr);
-  std::visit(RuleFields{fields, group}, group.rule_config);
+  put_rule_fields(fields, group);
   return fields;
 }
 

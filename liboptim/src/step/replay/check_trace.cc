@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
-#include "step/replay/trace_file.h"
 #include "step/loops/single_thread.h"
+#include "step/replay/trace_file.h"
 
 namespace optim {
 namespace {
@@ -82,10 +82,12 @@ class TraceReplay {
 TraceReport check_trace(const std::filesystem::path& json_file, const CheckOptions& options) {
   const SingleThread single_thread;
   const at::NoGradGuard no_grad;
-  const Trace trace(json_file);
+  const Trace trace(json_file, options.era);
   return TraceReplay(trace, options).run();
 }
 
-void validate_trace(const std::filesystem::path& json_file) { read_trace_header(json_file); }
+void validate_trace(const std::filesystem::path& json_file, const CheckOptions& options) {
+  read_trace_header(json_file, options.era);
+}
 
 }  // namespace optim

@@ -2,6 +2,8 @@
 
 #include <ckpt/error.h>
 #include <optim/checkpoint_args.h>
+#include <optim/rule_table.h>
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string_view>
@@ -54,30 +56,21 @@ double averaging(const Value& value, const std::string& key) {
 }
 
 // What restore_group() understands or may ignore; any other key is an override, kept by name.
-constexpr std::array<std::string_view, 24> kKnown = {"params",
-                                                     "is_expert_parallel",
-                                                     "default_config",
-                                                     "wd_mult",
-                                                     "lr_mult",
-                                                     "is_decoupled_lr",
-                                                     "max_lr",
-                                                     "min_lr",
-                                                     "optimizer",
-                                                     "lr",
-                                                     "weight_decay",
-                                                     "momentum",
-                                                     "betas",
-                                                     "eps",
-                                                     "step",
-                                                     "bias_correction",
-                                                     "amsgrad",
-                                                     "maximize",
-                                                     "foreach",
-                                                     "capturable",
-                                                     "differentiable",
-                                                     "fused",
-                                                     "decoupled_weight_decay",
+constexpr std::array<std::string_view, 13> kKnown = {"params",         "is_expert_parallel",
+                                                     "default_config", "wd_mult",
+                                                     "lr_mult",        "is_decoupled_lr",
+                                                     "max_lr",         "min_lr",
+                                                     "optimizer",      "lr",
+                                                     "step",           "decoupled_weight_decay",
                                                      "initial_lr"};
+
+// Of any rule: groups have fields of the rule that made them first, too.
+bool is_rule_field(std::string_view name) {
+  return std::ranges::any_of(rule_table(), [&](const RuleDescription* rule) {
+    const auto fields = rule->fields(rule->defaults());
+    return std::ranges::find(fields, name, &GroupField::name) != fields.end();
+  });
+}
 
 void read_overrides(const Value& fields, ParamGroup& group) {
   for (size_t i = 0; i < fields.item_count(); ++i) {
@@ -85,7 +78,8 @@ void read_overrides(const Value& fields, ParamGroup& group) {
     if (!key.is(Kind::Str))
       refuse(ckpt::ErrorCode::Corrupt, "param_groups", "has a key that is not a string");
     const std::string name(key.text());
-    if (std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end()) continue;
+    if (std::ranges::find(kKnown, name) != kKnown.end() || is_rule_field(name)) continue;
+    if (name == "bias_correction") continue;  // FusedAdam's, where the arithmetic is torch's
     switch (value.kind()) {
       case Kind::Bool: group.others[name] = value.as_bool(); break;
       case Kind::Int: group.others[name] = value.as_int(); break;
@@ -115,28 +109,62 @@ ParamGroup restore_settings(const GroupSource& source, const OptimizerConfig& co
   return group;
 }
 
-AdamRule restore_adam(const GroupSource& source, const OptimizerConfig& config) {
-  const Value& fields = source.fields;
-  for (const char* const option : {"amsgrad", "maximize"}) {
-    if (is_true(fields, option))
-      refuse(ckpt::ErrorCode::Unsupported, option, "Adam's option is set");
+// Switches may be absent, numbers may not.
+void restore_setting(const Setting& setting, RuleConfig& config, const Value& fields) {
+  const std::string field(setting.field);
+  if (auto* const* const flag = std::get_if<bool*>(&setting.place)) {
+    if (fields.find(field)) **flag = is_true(fields, field);
+    return;
   }
-  AdamRule rule;
-  const Value betas = fields.at("betas");
-  if (betas.size() != 2) refuse(ckpt::ErrorCode::Corrupt, "betas", "are not two numbers");
-  rule.beta1 = averaging(betas[0], "betas");
-  rule.beta2 = averaging(betas[1], "betas");
-  rule.eps = at_least_zero(fields, "eps");
-  rule.decoupled_weight_decay = config.decoupled_weight_decay;
-  if (fields.find("decoupled_weight_decay")) {
-    rule.decoupled_weight_decay = is_true(fields, "decoupled_weight_decay");
+  auto* const* const place = std::get_if<double*>(&setting.place);
+  if (place == nullptr) return;
+  Value value = fields.at(field);
+  if (setting.field != setting.name) {  // a list that several settings share
+    std::vector<std::string_view> names;
+    for (const Setting& other : settings_of(config)) {
+      if (other.field == setting.field) names.push_back(other.name);
+    }
+    if (value.size() != names.size()) {
+      refuse(ckpt::ErrorCode::Corrupt, field,
+             names.size() == 2 ? "are not two numbers" : "has another number of values");
+    }
+    value = value[static_cast<size_t>(std::ranges::find(names, setting.name) - names.begin())];
+    **place = averaging(value, field);
+    return;
   }
-  // A DistributedOptimizer counts torch's steps in its groups, too, which have torch's settings.
-  if (source.step_layout == StepLayout::PerGroup && !fields.find("foreach")) {
-    rule.arithmetic = AdamArithmetic::FusedAdam;
-    rule.bias_correction = !fields.find("bias_correction") || is_true(fields, "bias_correction");
+  const bool is_average = setting.range == SettingRange::Averaging;
+  **place = is_average ? averaging(value, field) : at_least_zero(fields, field);
+}
+
+// A DistributedOptimizer counts torch's steps in its groups, too, which have torch's settings.
+void restore_arithmetic(const GroupSource& source, RuleConfig& config) {
+  auto* const adam = config.get_if<AdamRule>();
+  if (adam == nullptr || source.step_layout != StepLayout::PerGroup) return;
+  if (!source.fields.find("foreach")) adam->arithmetic = AdamArithmetic::FusedAdam;
+}
+
+RuleConfig restore_rule(const GroupSource& source, RuleConfig config) {
+  for (const char* const option : {"amsgrad", "maximize", "dampening"}) {
+    const auto value = source.fields.find(option);
+    const bool is_number = value && (value->is(Kind::Float) || value->is(Kind::Int));
+    if (is_number ? value->as_float() != 0 : is_true(source.fields, option)) {
+      refuse(ckpt::ErrorCode::Unsupported, option, "the optimizer's option is set");
+    }
   }
-  return rule;
+  for (const std::string_view option : rule_named(config.name()).unsupported_options) {
+    if (is_true(source.fields, std::string(option))) {
+      refuse(ckpt::ErrorCode::Unsupported, std::string(option), "the optimizer's option is set");
+    }
+  }
+  restore_arithmetic(source, config);
+  const std::vector<GroupField> fields = rule_named(config.name()).fields(config);
+  for (const Setting& setting : settings_of(config)) {
+    const bool is_in_groups =
+        !setting.field.empty() &&
+        std::ranges::find(fields, setting.field, &GroupField::name) != fields.end();
+    if (is_in_groups) restore_setting(setting, config, source.fields);
+  }
+  return config;
 }
 
 }  // namespace
@@ -163,19 +191,12 @@ OptimizerGroup restore_group(const GroupSource& source, const OptimizerConfig& c
   group.settings = restore_settings(source, config);
   group.lr = at_least_zero(source.fields, "lr");
   group.weight_decay = at_least_zero(source.fields, "weight_decay");
-  const bool is_muon = group.settings.updated_by == "muon";
-  const bool splits = is_muon && config.muon_split_qkv;
+  const RuleDescription& rule = rule_named(group.settings.updated_by);
+  const bool splits = rule.has_tp_modes && config.muon_split_qkv;
   const std::optional<QkvSplit> split =
       splits ? std::optional(qkv_split_from_args(args)) : std::nullopt;
-  group.rule_config = rule_of_group(group.settings, config, split);
-  if (auto* const muon = std::get_if<MuonRule>(&group.rule_config)) {
-    muon->momentum = averaging(source.fields.at("momentum"), "momentum");
-  } else if (std::holds_alternative<AdamRule>(group.rule_config)) {
-    group.rule_config = restore_adam(source, config);
-  } else {
-    refuse(ckpt::ErrorCode::Unsupported, "optimizer",
-           "checkpoints of '" + group.settings.updated_by + "' are not replayed");
-  }
+  group.rule_config =
+      restore_rule(source, rule_of_group(group.settings, config, split, source.era));
   group.rule = make_rule(group.rule_config);
   return group;
 }

@@ -16,6 +16,7 @@ struct GroupSource {
   ckpt::Value fields;
   uint32_t optimizer = 0;  // place in the chain
   StepLayout step_layout = StepLayout::None;
+  EmergingOptimizers era = EmergingOptimizers::V0_3;
 };
 OptimizerGroup restore_group(const GroupSource& source, const OptimizerConfig& config,
                              const ckpt::Value& args);

@@ -3,6 +3,7 @@
 #include <ATen/ops/sub.h>
 #include <ATen/ops/zeros.h>
 
+#include <optim/rule_table.h>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -16,11 +17,16 @@ namespace optim {
 namespace {
 
 // Bounds of a correct replay; docs/optimizer.md, "Tolerances", argues each.
-constexpr double kMuonUpdateBound = 3e-3;  // |a - b|_F / |b - start|_F, with the recorded norm
-constexpr double kMuonMasterBound = 5e-4;  // |a - b|, with a norm of our own
-constexpr double kAdamMasterBound = 6e-8;  // |a - b|, with a norm of our own
-constexpr double kMomentBound = 5e-7;      // |a - b|_F / |b|_F, with a norm of our own
+constexpr double kMatrixUpdateBound = 3e-3;  // |a - b|_F / |b - start|_F, with the recorded norm
+constexpr double kMatrixMasterBound = 5e-4;  // |a - b|, with a norm of our own
+constexpr double kAdamMasterBound = 6e-8;    // |a - b|, with a norm of our own
+constexpr double kMomentBound = 5e-7;        // |a - b|_F / |b|_F, with a norm of our own
 constexpr double kBf16RoundingBound = 1.0 / 128;  // of an element: one unit in its last place
+
+bool is_mean_of_squares(std::string_view state) {
+  const auto known = std::ranges::find(all_states(), state, &StateSpec::name);
+  return known != all_states().end() && known->kind == StateSpec::Kind::SecondMoment;
+}
 
 double ratio(double value, double bound) {
   if (value == 0) return 0;
@@ -47,25 +53,26 @@ class Judge {
     if (tolerance) {
       row.used = ratio(row.difference.excess, tolerance->atol);
     } else if (is_model) {
-      row.used = ratio(row.difference.excess, item.is_muon ? kMuonMasterBound : kAdamMasterBound);
-    } else if (item.kind == "fp32_param") {
       row.used =
-          item.is_muon ? used_by_muon(item, row.difference, theirs) : used_by_adam(row.difference);
+          ratio(row.difference.excess, item.is_matrix_rule ? kMatrixMasterBound : kAdamMasterBound);
+    } else if (item.kind == "fp32_param") {
+      row.used = item.is_matrix_rule ? used_by_matrix(item, row.difference, theirs)
+                                     : used_by_adam(row.difference);
     } else {
       // The square of a clipped gradient has twice the relative error of the norm that clipped it.
-      const double bound = item.kind == "exp_avg_sq" ? 2 * kMomentBound : kMomentBound;
+      const double bound = is_mean_of_squares(item.kind) ? 2 * kMomentBound : kMomentBound;
       row.used = used_by_state(row.difference, theirs, bound);
     }
     return row;
   }
 
  private:
-  double used_by_muon(const StateItem& item, const Difference& difference,
-                      const at::Tensor& theirs) const {
-    if (!expected_.options.recorded_grad_norm) return ratio(difference.max_abs, kMuonMasterBound);
+  double used_by_matrix(const StateItem& item, const Difference& difference,
+                        const at::Tensor& theirs) const {
+    if (!expected_.options.recorded_grad_norm) return ratio(difference.max_abs, kMatrixMasterBound);
     const at::Tensor update = at::sub(theirs, expected_.start.at(item.id));
     const double length = std::sqrt(sum_of_squares(update));
-    return ratio(std::sqrt(difference.square_sum), kMuonUpdateBound * length);
+    return ratio(std::sqrt(difference.square_sum), kMatrixUpdateBound * length);
   }
 
   // A square root that its library did not round correctly moves an element by one unit per step.
@@ -134,8 +141,12 @@ std::vector<ComparedKind> by_kind(const std::vector<StateItem>& items, const dou
   return kinds;
 }
 
-bool is_muon(const OptimizerGroup& group) {
-  return std::holds_alternative<MuonRule>(group.rule_config);
+bool is_matrix_rule(const OptimizerGroup& group) {
+  return rule_named(group.rule_config.name()).needs_matrix;
+}
+
+bool counts_steps(const OptimizerGroup& group) {
+  return step_count_of(group.rule_config) != StepCount::None;
 }
 
 Row compare_step(const Expectation& state, const OptimizedParam& param) {
@@ -156,7 +167,7 @@ std::vector<StateItem> state_items(LayerWiseDistributedOptimizer& optimizer) {
   std::vector<StateItem> items;
   for (uint32_t id = 0; id < params.size(); ++id) {
     const OptimizerGroup& group = *groups[optimizer.ownership().group_of[id]];
-    StateItem item{id, params[id].info.name, "model", is_muon(group)};
+    StateItem item{id, params[id].info.name, "model", is_matrix_rule(group)};
     items.push_back(item);
     if (params[id].param.scalar_type() != at::kFloat) {
       item.kind = "fp32_param";
@@ -166,7 +177,7 @@ std::vector<StateItem> state_items(LayerWiseDistributedOptimizer& optimizer) {
       item.kind = state;
       items.push_back(item);
     }
-    if (!item.is_muon) {
+    if (counts_steps(group)) {
       item.kind = "step";
       items.push_back(item);
     }
@@ -185,10 +196,10 @@ at::Tensor StateTensors::tensor(const StateItem& item) const {
   return param.state.at(item.kind).cpu();
 }
 
-std::map<uint32_t, at::Tensor> copy_muon_masters(LayerWiseDistributedOptimizer& optimizer) {
+std::map<uint32_t, at::Tensor> copy_matrix_masters(LayerWiseDistributedOptimizer& optimizer) {
   std::map<uint32_t, at::Tensor> masters;
   for (const OptimizerGroup* const group : optimizer.param_groups()) {
-    if (!is_muon(*group)) continue;
+    if (!is_matrix_rule(*group)) continue;
     for (const OptimizedParam& param : group->params)
       masters[param.id] = master_of(param).clone().cpu();
   }

@@ -18,7 +18,7 @@ struct StateItem {
   uint32_t id = 0;   // of the parameter
   std::string name;  // its name
   std::string kind;  // "model", "fp32_param", a state's name
-  bool is_muon = false;
+  bool is_matrix_rule = false;
 };
 std::vector<StateItem> state_items(LayerWiseDistributedOptimizer& optimizer);
 
@@ -38,9 +38,10 @@ class StateTensors {
 struct Expected {
   const Expectation& state;
   const ReplayOptions& options;
-  std::map<uint32_t, at::Tensor> start;  // [id] the owned Muon parameters' masters before the steps
+  std::map<uint32_t, at::Tensor>
+      start;  // [id] the owned matrices' masters, of rules that need whole ones, before the steps
 };
-std::map<uint32_t, at::Tensor> copy_muon_masters(LayerWiseDistributedOptimizer& optimizer);
+std::map<uint32_t, at::Tensor> copy_matrix_masters(LayerWiseDistributedOptimizer& optimizer);
 
 // Compares every item on its owner; the result is the same on every process. Collective.
 std::vector<ComparedKind> compare_state(LayerWiseDistributedOptimizer& optimizer,

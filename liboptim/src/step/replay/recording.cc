@@ -2,6 +2,7 @@
 
 #include <ckpt/error.h>
 #include <optim/megatron_folders.h>
+#include <optim/rule_table.h>
 #include <algorithm>
 #include <array>
 #include <map>
@@ -9,9 +10,6 @@
 
 namespace optim {
 namespace {
-
-constexpr std::array<std::string_view, 6> kStateKinds = {
-    "model.", "fp32_param.", "exp_avg.", "exp_avg_sq.", "momentum_buffer.", "step."};
 
 std::string shape_text(const ckpt::Extents& shape) {
   std::string text;
@@ -49,8 +47,12 @@ std::optional<StepKey> parse_step_key(std::string_view prefix, std::string_view 
 }
 
 bool is_state_key(std::string_view key) {
-  return std::ranges::any_of(kStateKinds,
-                             [&](std::string_view kind) { return key.starts_with(kind); });
+  const size_t dot = key.find('.');
+  if (dot == key.npos) return false;
+  constexpr std::array<std::string_view, 3> kOthers = {"model", "fp32_param", "step"};
+  const std::string_view kind = key.substr(0, dot);
+  return std::ranges::find(kOthers, kind) != kOthers.end() ||
+         std::ranges::find(all_states(), kind, &StateSpec::name) != all_states().end();
 }
 
 Recording::Recording(std::filesystem::path path, const ckpt::Limits& limits)

@@ -104,7 +104,7 @@ class Replay {
     std::map<uint32_t, at::Tensor> start;
     if (!options_.expect.empty()) {
       expectation.emplace(options_.expect, options_.limits);
-      start = copy_muon_masters(*optimizer_);
+      start = copy_matrix_masters(*optimizer_);
     }
     for (int64_t step = 0; step < *options_.steps; ++step) report_.steps.push_back(advance(step));
     if (expectation) {

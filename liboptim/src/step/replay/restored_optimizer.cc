@@ -5,6 +5,7 @@
 #include <ckpt/error.h>
 #include <optim/checkpoint_args.h>
 #include <optim/checkpoint_bridge.h>
+#include <optim/rule_table.h>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -33,9 +34,9 @@ at::Tensor load(const ReplaySource& source, const TensorRef& tensor, const at::D
 
 // The arguments say how a fused qkv weight is split, the weight has its own rows.
 void check_qkv_rows(const ParamInfo& info, const RuleConfig& rule) {
-  const auto* const muon = std::get_if<MuonRule>(&rule);
-  if (muon == nullptr || !muon->qkv_split || !info.attributes.is_qkv) return;
-  const QkvSplit& split = *muon->qkv_split;
+  const QkvSplit* const given = qkv_split_of(rule);
+  if (given == nullptr || !info.attributes.is_qkv) return;
+  const QkvSplit& split = *given;
   const int64_t group_rows = split.query_rows + split.key_rows + split.value_rows;
   const int64_t rows = info.shape.empty() ? 0 : info.shape.front();
   if (rows > 0 && rows % group_rows == 0) return;
@@ -91,7 +92,8 @@ at::Tensor load_state(const ReplaySource& source, const TensorRef& tensor,
 std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& source,
                                                         const OptimizerConfig& config,
                                                         const Gradients* init,
-                                                        const at::Device& device) {
+                                                        const ReplayOptions& options) {
+  const at::Device device = replay_device(options);
   const TrainingState& view = source.view;
   for (const RankItem& item : view.rank_items) {
     refuse(ckpt::ErrorCode::Unsupported, item.name,
@@ -103,9 +105,9 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
     refuse_other_state(optimizer);
     chain.emplace_back();
     for (const ckpt::NodeId node : optimizer.groups) {
-      chain.back().push_back(restore_group(
-          {view.common.tree.value(node), static_cast<uint32_t>(o), optimizer.step_layout}, config,
-          view.args()));
+      chain.back().push_back(restore_group({view.common.tree.value(node), static_cast<uint32_t>(o),
+                                            optimizer.step_layout, options.era},
+                                           config, view.args()));
     }
   }
   for (const TrainedParam& param : view.params) {
@@ -204,7 +206,7 @@ int64_t saved_step(const TrainingState& view, const TrainedParam& param) {
 std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
     const ReplaySource& source, const Gradients* init, const ReplayOptions& options,
     const ProcessGroupCollection& groups) {
-  const at::Device device = replay_device(options);
+  replay_device(options);  // refuses before anything is read
   OptimizerConfig config = config_of_whole_tensors(source.view.args());
   config.log_num_zeros_in_grad = true;
   if (config.fp16) config.loss_scale = 1.0;  // recorded gradients are unscaled
@@ -214,7 +216,7 @@ std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
   }
   refuse_unwritten_output(source.view, options);
   std::vector<std::unique_ptr<Optimizer>> optimizers;
-  for (std::vector<OptimizerGroup>& of_one : restore_groups(source, config, init, device)) {
+  for (std::vector<OptimizerGroup>& of_one : restore_groups(source, config, init, options)) {
     optimizers.push_back(
         std::make_unique<FP32Optimizer>(std::move(of_one), config, /*wrapped_later=*/true));
   }

@@ -9,6 +9,7 @@
 
 #include "step/replay/json_fields.h"
 #include "step/replay/json_file.h"
+#include "step/replay/trace_settings.h"
 
 namespace optim {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kReplayedTraces =
-    "step-replay check replays traces of SGD, Adam, AdamW, Lion and Muon";
+    "step-replay check replays traces of SGD, Adam, AdamW, Lion, Muon, adaptive Muon and SOAP";
 
 JsonFields read_fields(const std::filesystem::path& path) {
   const std::string file = path.string();
@@ -41,19 +42,6 @@ Enum enumerator(const JsonFields& fields, const std::string& field,
     if (name(value) == text) return value;
   }
   fields.refuse_unsupported(field, "'" + ckpt::escaped(text) + "' is not supported");
-}
-
-// How far a correct implementation may be from the recorded values: docs/optimizer.md,
-// "Tolerances", argues each.
-constexpr TraceBound kElementwiseBound = {.max_ulp = 4};
-constexpr TraceBound kMuonFp32Bound = {.max_scaled = 1e-6};
-constexpr TraceBound kMuonCansBound = {.max_scaled = 4e-6};
-constexpr TraceBound kMuonBf16Bound = {.max_scaled = 5e-4};
-
-TraceBound bound_of(const MuonRule& rule) {
-  const NewtonSchulzOptions& options = rule.newton_schulz;
-  if (options.precision == MatmulPrecision::Medium) return kMuonBf16Bound;
-  return options.coefficients == NsCoefficients::Cans ? kMuonCansBound : kMuonFp32Bound;
 }
 
 AdamRule adam_rule(const JsonFields& config, bool decoupled) {
@@ -98,19 +86,6 @@ MuonRule muon_rule(const JsonFields& config) {
   return rule;
 }
 
-WeightDecayMethod decay_method(const JsonFields& config) {
-  const auto text =
-      config.one_of("weight_decay_method", {"decoupled", "independent", "l2", "palm"});
-  if (text == "decoupled") return WeightDecayMethod::Decoupled;
-  if (text == "independent") return WeightDecayMethod::Independent;
-  return text == "l2" ? WeightDecayMethod::L2 : WeightDecayMethod::Palm;
-}
-
-LionRule lion_rule(const JsonFields& config) {
-  const auto betas = config.averagings("betas", 2);
-  return {betas[0], betas[1], decay_method(config)};
-}
-
 // torch.optim.Muon: one polynomial for all steps, and a learning rate that depends on the shape.
 MuonRule torch_muon_rule(const JsonFields& config) {
   MuonRule rule;
@@ -128,31 +103,28 @@ MuonRule torch_muon_rule(const JsonFields& config) {
   return rule;
 }
 
-void read_rule(const JsonFields& config, TraceHeader& header) {
+RuleConfig read_rule(const JsonFields& config, EmergingOptimizers era) {
   const auto kind = config.text("class");
+  if (kind == "torch.optim.AdamW" || kind == "torch.optim.Adam") {
+    return adam_rule(config, kind == "torch.optim.AdamW");
+  }
+  if (kind == "torch.optim.SGD") return SgdRule{config.averaging("momentum")};
+  if (kind == "megatron TensorParallelMuon") return muon_rule(config);
+  if (kind == "torch.optim.Muon") return torch_muon_rule(config);
+  if (const RuleDescription* const row = row_of_trace(kind)) {
+    return rule_from_json(*row, config, era);
+  }
+  config.refuse_unsupported("class", "traces of '" + ckpt::escaped(kind) + "' cannot be replayed",
+                            kReplayedTraces);
+}
+
+void read_config(const JsonFields& config, EmergingOptimizers era, TraceHeader& header) {
+  header.rule = read_rule(config, era);
   header.lr = config.at_least_zero("lr");
   header.weight_decay = config.at_least_zero("weight_decay");
-  if (kind == "torch.optim.AdamW" || kind == "torch.optim.Adam") {
-    header.rule = adam_rule(config, kind == "torch.optim.AdamW");
-    header.bound = kElementwiseBound;
-  } else if (kind == "megatron TensorParallelMuon") {
-    const MuonRule rule = muon_rule(config);
-    header.rule = rule;
-    header.bound = bound_of(rule);
-  } else if (kind == "torch.optim.SGD") {
-    header.rule = SgdRule{config.averaging("momentum")};
-    header.bound = kElementwiseBound;
-  } else if (kind == "emerging_optimizers Lion") {
-    header.rule = lion_rule(config);
-    header.bound = kElementwiseBound;
-  } else if (kind == "torch.optim.Muon") {
-    header.rule = torch_muon_rule(config);
-    header.bound = kMuonBf16Bound;
-  } else {
-    config.refuse_unsupported("class", "traces of '" + ckpt::escaped(kind) + "' cannot be replayed",
-                              kReplayedTraces);
-  }
   config.refuse_others();
+  const RuleDescription& row = rule_named(header.rule.name());
+  if (row.bound != nullptr) header.bound = row.bound(header.rule);
 }
 
 constexpr size_t kDimsMax = 8;
@@ -191,18 +163,20 @@ std::vector<ParamInfo> read_params(const JsonFields& fields) {
   return params;
 }
 
-// Muon updates matrices, and splits qkv weights by whole query groups.
-void check_muon_params(const JsonFields& fields, const MuonRule& rule,
-                       const std::vector<ParamInfo>& params) {
+// Some rules update matrices only, and split qkv weights by whole query groups.
+void check_shapes(const JsonFields& fields, const RuleConfig& rule,
+                  const std::vector<ParamInfo>& params) {
+  const QkvSplit* const split = qkv_split_of(rule);
   for (const ParamInfo& param : params) {
     const std::string name = "'" + ckpt::escaped(param.name) + "'";
-    if (param.shape.size() != 2) {
-      fields.refuse("params", "two sizes for " + name + ": Muon updates matrices only",
-                    param.shape);
+    if (rule_named(rule.name()).needs_matrix && param.shape.size() != 2) {
+      fields.refuse(
+          "params",
+          "two sizes for " + name + ": '" + std::string(rule.name()) + "' updates matrices only",
+          param.shape);
     }
-    if (!rule.qkv_split || !param.attributes.is_qkv) continue;
-    const int64_t group =
-        rule.qkv_split->query_rows + rule.qkv_split->key_rows + rule.qkv_split->value_rows;
+    if (split == nullptr || !param.attributes.is_qkv) continue;
+    const int64_t group = split->query_rows + split->key_rows + split->value_rows;
     if (param.shape[0] % group != 0) {
       fields.refuse("params",
                     "for " + name + " a multiple of the " + std::to_string(group) +
@@ -212,12 +186,32 @@ void check_muon_params(const JsonFields& fields, const MuonRule& rule,
   }
 }
 
-// Scalars that a class keeps beside its tensors (SOAP); none of ours does.
-void refuse_scalars(const JsonFields& fields) {
+// Counts of updates that a class keeps as numbers: "step{k}.step.PARAM".
+void check_scalars(const JsonFields& fields, const TraceHeader& header) {
   if (!fields.has("scalars")) return;
-  if (fields.object("scalars").raw().empty()) return;
-  fields.refuse_unsupported("scalars", "recorded scalars of this class are not compared",
-                            kReplayedTraces);
+  const JsonFields scalars = fields.object("scalars");
+  if (scalars.raw().empty()) return;
+  if (step_count_of(header.rule) != StepCount::Number) {
+    fields.refuse_unsupported("scalars", "recorded scalars of this class are not compared",
+                              kReplayedTraces);
+  }
+  for (const auto& [key, value] : scalars.raw().items()) {
+    const auto step = parse_step_key("step", key);
+    constexpr std::string_view kStep = "step.";
+    const bool is_count = step && step->rest.starts_with(kStep) &&
+                          std::ranges::find(header.params, step->rest.substr(kStep.size()),
+                                            &ParamInfo::name) != header.params.end();
+    if (!is_count) {
+      fields.refuse_unsupported("scalars", "'" + ckpt::escaped(key) + "' is not known",
+                                kReplayedTraces);
+    }
+    const int64_t updates = step->step + 1;
+    if (value != updates) scalars.refuse(key, std::to_string(updates), value);
+  }
+}
+
+TensorForm form_of_state(const StateSpec& state) {
+  return {{state.shape.begin(), state.shape.end()}, {ckpt::DType::Float32}};
 }
 
 std::filesystem::path tensors_path(std::filesystem::path json_file) {
@@ -230,22 +224,20 @@ std::string step_key(int64_t step, std::string_view what, const std::string& nam
 
 }  // namespace
 
-TraceHeader read_trace_header(const std::filesystem::path& json_file) {
+TraceHeader read_trace_header(const std::filesystem::path& json_file, EmergingOptimizers era) {
   const JsonFields fields = read_fields(json_file);
   TraceHeader header;
   header.name = fields.text("name");
-  read_rule(fields.object("config"), header);
+  read_config(fields.object("config"), era, header);
   header.params = read_params(fields);
-  if (const auto* const muon = std::get_if<MuonRule>(&header.rule)) {
-    check_muon_params(fields, *muon, header.params);
-  }
-  refuse_scalars(fields);
+  check_shapes(fields, header.rule, header.params);
+  check_scalars(fields, header);
   fields.refuse_others();
   return header;
 }
 
-Trace::Trace(const std::filesystem::path& json_file)
-    : header_(read_trace_header(json_file)),
+Trace::Trace(const std::filesystem::path& json_file, EmergingOptimizers era)
+    : header_(read_trace_header(json_file, era)),
       recording_(tensors_path(json_file)),
       step_count_(recording_.count_steps()) {
   check_tensors();
@@ -256,19 +248,22 @@ void Trace::check_tensors() const {
     recording_.refuse("grad0." + header_.params.front().name,
                       "is missing: a trace has at least one step");
   }
-  const auto rule = make_rule(header_.rule);
+  make_rule(header_.rule);  // throws what settings cannot be made
   std::set<std::string> known;
-  const auto require = [&](const std::string& key, const ParamInfo& param) {
-    recording_.find(key, form_of(param, {ckpt::DType::Float32}));
+  const auto require_of = [&](const std::string& key, const TensorForm& form) {
+    recording_.find(key, form);
     known.insert(key);
+  };
+  const auto require = [&](const std::string& key, const ParamInfo& param) {
+    require_of(key, form_of(param, {ckpt::DType::Float32}));
   };
   for (const ParamInfo& param : header_.params) {
     require("init." + param.name, param);
     for (int64_t step = 0; step < step_count_; ++step) {
       require("grad" + std::to_string(step) + "." + param.name, param);
       require(step_key(step, "param", param.name), param);
-      for (const std::string_view state : rule->state_names()) {
-        require(step_key(step, state, param.name), param);
+      for (const StateSpec& state : states_of(header_.rule, param.shape)) {
+        require_of(step_key(step, state.name, param.name), form_of_state(state));
       }
       if (is_step_recorded(step, param)) known.insert(step_key(step, "step", param.name));
     }
@@ -283,7 +278,7 @@ void Trace::check_tensors() const {
 // torch counts its steps in a tensor; in a trace it may be left out.
 bool Trace::is_step_recorded(int64_t step, const ParamInfo& param) const {
   const std::string key = step_key(step, "step", param.name);
-  const bool counts = std::holds_alternative<AdamRule>(header_.rule);
+  const bool counts = step_count_of(header_.rule) == StepCount::Tensor;
   if (!counts || !recording_.catalog().find_tensor(key)) return false;
   const ckpt::TensorEntry& entry = recording_.find(key, {{}, {ckpt::DType::Float32}});
   const double recorded = load_tensor(recording_.checkpoint(), entry).item<double>();
@@ -295,20 +290,24 @@ bool Trace::is_step_recorded(int64_t step, const ParamInfo& param) const {
 }
 
 at::Tensor Trace::initial(const ParamInfo& param) const {
-  return read("init." + param.name, param);
+  return read("init." + param.name, form_of(param, {ckpt::DType::Float32}));
 }
 
 at::Tensor Trace::grad(int64_t step, const ParamInfo& param) const {
-  return read("grad" + std::to_string(step) + "." + param.name, param);
+  return read("grad" + std::to_string(step) + "." + param.name,
+              form_of(param, {ckpt::DType::Float32}));
 }
 
 at::Tensor Trace::after(int64_t step, std::string_view what, const ParamInfo& param) const {
-  return read(step_key(step, what, param.name), param);
+  const std::string key = step_key(step, what, param.name);
+  for (const StateSpec& state : states_of(header_.rule, param.shape)) {
+    if (state.name == what) return read(key, form_of_state(state));
+  }
+  return read(key, form_of(param, {ckpt::DType::Float32}));
 }
 
-at::Tensor Trace::read(const std::string& key, const ParamInfo& param) const {
-  return load_tensor(recording_.checkpoint(),
-                     recording_.find(key, form_of(param, {ckpt::DType::Float32})));
+at::Tensor Trace::read(const std::string& key, const TensorForm& form) const {
+  return load_tensor(recording_.checkpoint(), recording_.find(key, form));
 }
 
 }  // namespace optim

@@ -4,21 +4,16 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <string>
 #include <vector>
 
+#include <optim/rule_table.h>
+#include <optim/trace.h>
 #include <optim/update_rule.h>
 
 #include "step/replay/recording.h"
 
 namespace optim {
-
-// The largest differences of a tensor that pass.
-struct TraceBound {
-  double max_scaled = std::numeric_limits<double>::infinity();
-  double max_ulp = std::numeric_limits<double>::infinity();
-};
 
 // The JSON part of a trace, understood.
 struct TraceHeader {
@@ -28,25 +23,26 @@ struct TraceHeader {
   TraceBound bound;  // for this algorithm and precision
   std::vector<ParamInfo> params;
 };
-TraceHeader read_trace_header(const std::filesystem::path& json_file);
+// `era`: of emerging_optimizers, which a trace does not say.
+TraceHeader read_trace_header(const std::filesystem::path& json_file, EmergingOptimizers era);
 
 // Both parts. Tensors are read when they are asked for.
 class Trace {
  public:
   // Throws Corrupt, with the key, unless the file has every tensor of every step, of the shape and
   // type that it must have, and no other.
-  explicit Trace(const std::filesystem::path& json_file);
+  Trace(const std::filesystem::path& json_file, EmergingOptimizers era);
 
   const TraceHeader& header() const { return header_; }
   int64_t step_count() const { return step_count_; }
 
-  // fp32 of the parameter's shape.
+  // fp32; of the parameter's shape, or of the state's.
   at::Tensor initial(const ParamInfo& param) const;
   at::Tensor grad(int64_t step, const ParamInfo& param) const;
   at::Tensor after(int64_t step, std::string_view what, const ParamInfo& param) const;
 
  private:
-  at::Tensor read(const std::string& key, const ParamInfo& param) const;
+  at::Tensor read(const std::string& key, const TensorForm& form) const;
   void check_tensors() const;
   bool is_step_recorded(int64_t step, const ParamInfo& param) const;
 

@@ -1,11 +1,10 @@
-#include "step/rules/adam.h"
+#include "step/rules/makers.h"
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/mul.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <vector>
 
@@ -27,12 +26,7 @@ struct Chunk {
 // (docs/decisions/0021).
 class Adam final : public UpdateRule {
  public:
-  explicit Adam(const AdamRule& config) : config_(config) {}
-
-  std::span<const std::string_view> state_names() const override {
-    static constexpr std::array<std::string_view, 2> kNames = {"exp_avg", "exp_avg_sq"};
-    return kNames;
-  }
+  explicit Adam(const AdamRule& config) : UpdateRule(config), config_(config) {}
 
   void update_all(std::span<const UpdateItem> items) const override {
     for (const UpdateItem& item : items) init_state(item.target.param, *item.target.state);
@@ -154,8 +148,8 @@ class Adam final : public UpdateRule {
 
 }  // namespace
 
-std::unique_ptr<UpdateRule> make_adam(const AdamRule& config) {
-  return std::make_unique<Adam>(config);
+std::unique_ptr<UpdateRule> make_adam(const RuleConfig& config) {
+  return std::make_unique<Adam>(*config.get_if<AdamRule>());
 }
 
 }  // namespace optim

@@ -1,8 +1,6 @@
-#include "step/rules/lion.h"
+#include "step/rules/makers.h"
 
 #include <ATen/ops/lerp.h>
-
-#include <array>
 
 #include "step/rules/chunks.h"
 #include "step/rules/effective_grad.h"
@@ -12,12 +10,7 @@ namespace {
 
 class Lion final : public UpdateRule {
  public:
-  explicit Lion(const LionRule& config) : config_(config) {}
-
-  std::span<const std::string_view> state_names() const override {
-    static constexpr std::array<std::string_view, 1> kNames = {"exp_avg"};
-    return kNames;
-  }
+  explicit Lion(const LionRule& config) : UpdateRule(config), config_(config) {}
 
   void update_all(std::span<const UpdateItem> items) const override {
     update_in_chunks(*this, items, [this](const UpdateItem& chunk) { update_one(chunk); });
@@ -39,8 +32,8 @@ class Lion final : public UpdateRule {
 
 }  // namespace
 
-std::unique_ptr<UpdateRule> make_lion(const LionRule& config) {
-  return std::make_unique<Lion>(config);
+std::unique_ptr<UpdateRule> make_lion(const RuleConfig& config) {
+  return std::make_unique<Lion>(*config.get_if<LionRule>());
 }
 
 }  // namespace optim

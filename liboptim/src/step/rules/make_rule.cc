@@ -1,89 +1,76 @@
-#include <ATen/ops/zeros_like.h>
+// The half of the table of rules that needs LibTorch: what makes each rule, by its name.
+#include <ATen/ops/eye.h>
+#include <ATen/ops/zeros.h>
 
 #include <ckpt/error.h>
+#include <optim/emerging_rules.h>
+#include <optim/rule_table.h>
 #include <optim/update_rule.h>
+#include <algorithm>
 #include <string>
+#include <utility>
 
-#include "step/rules/adam.h"
-#include "step/rules/lion.h"
-#include "step/rules/muon.h"
-#include "step/rules/sgd.h"
+#include "step/rules/makers.h"
 
 namespace optim {
 namespace {
 
-struct RuleMaker {
-  std::unique_ptr<UpdateRule> operator()(const AdamRule& config) const { return make_adam(config); }
-  std::unique_ptr<UpdateRule> operator()(const MuonRule& config) const { return make_muon(config); }
-  std::unique_ptr<UpdateRule> operator()(const SgdRule& config) const { return make_sgd(config); }
-  std::unique_ptr<UpdateRule> operator()(const LionRule& config) const { return make_lion(config); }
+struct Maker {
+  std::string_view name;
+  std::unique_ptr<UpdateRule> (*make)(const RuleConfig& config);
 };
+constexpr Maker kMakers[] = {{AdamRule::kName, make_adam},
+                             {MuonRule::kName, make_muon},
+                             {SgdRule::kName, make_sgd},
+                             {LionRule::kName, make_lion},
+                             {AdaptiveMuonRule::kName, make_adaptive_muon},
+                             {SoapRule::kName, make_soap}};
 
-double number(const OverrideValue& value) {
-  if (const auto* real = std::get_if<double>(&value)) return *real;
-  if (const auto* whole = std::get_if<int64_t>(&value)) return static_cast<double>(*whole);
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "an override of eps is not a number");
-}
-
-AdamRule adam_rule(const ParamGroup& group, const OptimizerConfig& config) {
-  AdamRule rule;
-  rule.beta1 = config.adam_beta1;
-  rule.beta2 = config.adam_beta2;
-  rule.eps = config.adam_eps;
-  if (const auto eps = group.others.find("eps"); eps != group.others.end()) {
-    rule.eps = number(eps->second);
+at::Tensor initial_state(const StateSpec& spec, const at::TensorOptions& options) {
+  switch (spec.initial) {
+    case InitialState::Zeros: return at::zeros(spec.shape, options);
+    case InitialState::Identity: return at::eye(spec.shape[0], spec.shape[1], options);
   }
-  rule.decoupled_weight_decay = config.decoupled_weight_decay;
-  return rule;
-}
-
-MuonRule muon_rule(const OptimizerConfig& config, const std::optional<QkvSplit>& qkv_split) {
-  if (config.muon_tp_mode != MuonTpMode::Blockwise) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "muon_tp_mode"},
-                      "Muon's tensor parallel mode '" + std::string(name(config.muon_tp_mode)) +
-                          "' is not supported, only 'blockwise'");
-  }
-  MuonRule rule;
-  rule.momentum = config.muon_momentum;
-  rule.nesterov = config.muon_nesterov;
-  rule.newton_schulz.steps = config.muon_num_ns_steps;
-  rule.newton_schulz.coefficients = config.muon_coefficient_type;
-  rule.newton_schulz.precision = config.muon_fp32_matmul_prec;
-  rule.scale_mode = config.muon_scale_mode;
-  rule.extra_scale_factor = config.muon_extra_scale_factor;
-  if (config.muon_split_qkv) rule.qkv_split = qkv_split;
-  return rule;
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::string(spec.name)},
+                    "the state's row has an unknown initial value");
 }
 
 }  // namespace
 
+UpdateRule::UpdateRule(RuleConfig config) : config_(std::move(config)) {
+  constexpr int64_t kAny[] = {1, 1};  // names do not depend on the shape
+  for (const StateSpec& state : states_of(config_, ParamShape(kAny)))
+    state_names_.push_back(state.name);
+}
+
 UpdateRule::~UpdateRule() = default;
 
+void UpdateRule::check(const UpdateTarget& /*target*/) const {}
+
 void UpdateRule::init_state(const at::Tensor& param, ParamState& state) const {
-  for (const std::string_view name : state_names()) {
-    at::Tensor& tensor = state[std::string(name)];
-    if (!tensor.defined()) tensor = at::zeros_like(param);
+  const bool is_complete = std::ranges::all_of(state_names_, [&](std::string_view name) {
+    const auto found = state.find(std::string(name));
+    return found != state.end() && found->second.defined();
+  });
+  if (is_complete) return;
+  const at::IntArrayRef sizes = param.sizes();
+  for (const StateSpec& spec : states_of(config_, {sizes.data(), sizes.size()})) {
+    at::Tensor& tensor = state[std::string(spec.name)];
+    if (!tensor.defined()) tensor = initial_state(spec, param.options().dtype(at::kFloat));
   }
 }
 
 void UpdateRule::update(const UpdateTarget& target, const StepContext& context) const {
+  check(target);
   const UpdateItem item = {target, context};
   update_all({&item, 1});
 }
 
 std::unique_ptr<UpdateRule> make_rule(const RuleConfig& config) {
-  return std::visit(RuleMaker{}, config);
-}
-
-RuleConfig rule_of_group(const ParamGroup& group, const OptimizerConfig& config,
-                         const std::optional<QkvSplit>& qkv_split) {
-  if (group.updated_by == "adam") return adam_rule(group, config);
-  if (group.updated_by == "muon") return muon_rule(config, qkv_split);
-  if (group.updated_by == "sgd") return SgdRule{config.sgd_momentum};
-  if (group.updated_by == "lion") return LionRule{config.lion_beta1, config.lion_beta2};
-  throw ckpt::Error(
-      ckpt::ErrorCode::Unsupported, {.file = {}, .key = "optimizer"},
-      "the optimizer '" + group.updated_by + "' is not supported, only adam, sgd, lion and muon");
+  const RuleDescription& row = rule_named(config.name());
+  if (row.check != nullptr) row.check(config);
+  if (row.make != nullptr) return row.make(config);
+  return std::ranges::find(kMakers, row.name, &Maker::name)->make(config);
 }
 
 }  // namespace optim

@@ -1,8 +1,6 @@
-#include "step/rules/sgd.h"
+#include "step/rules/makers.h"
 
 #include <ATen/ops/add.h>
-
-#include <array>
 
 #include "step/rules/chunks.h"
 #include "step/rules/effective_grad.h"
@@ -13,13 +11,7 @@ namespace {
 // Operations and their order are those of torch.optim.SGD.
 class Sgd final : public UpdateRule {
  public:
-  explicit Sgd(const SgdRule& config) : config_(config) {}
-
-  std::span<const std::string_view> state_names() const override {
-    static constexpr std::array<std::string_view, 1> kNames = {"momentum_buffer"};
-    if (config_.momentum == 0) return {};
-    return kNames;
-  }
+  explicit Sgd(const SgdRule& config) : UpdateRule(config), config_(config) {}
 
   void update_all(std::span<const UpdateItem> items) const override {
     update_in_chunks(*this, items, [this](const UpdateItem& chunk) { update_one(chunk); });
@@ -46,8 +38,8 @@ class Sgd final : public UpdateRule {
 
 }  // namespace
 
-std::unique_ptr<UpdateRule> make_sgd(const SgdRule& config) {
-  return std::make_unique<Sgd>(config);
+std::unique_ptr<UpdateRule> make_sgd(const RuleConfig& config) {
+  return std::make_unique<Sgd>(*config.get_if<SgdRule>());
 }
 
 }  // namespace optim

@@ -8,6 +8,8 @@
 
 #include <ckpt/error.h>
 #include <optim/checkpoint_bridge.h>
+#include <optim/rule_table.h>
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <string>
@@ -86,7 +88,14 @@ at::Tensor join_remainder(const RemainderParts& parts) {
 }
 
 at::ScalarType StatePrecision::of_state(std::string_view state_name) const {
-  return state_name == "exp_avg_sq" ? second_moment : first_moment;
+  const auto known = std::ranges::find(all_states(), state_name, &StateSpec::name);
+  if (known == all_states().end()) return first_moment;
+  switch (known->kind) {
+    case StateSpec::Kind::SecondMoment: return second_moment;
+    case StateSpec::Kind::Factor: return at::kFloat;
+    case StateSpec::Kind::FirstMoment: break;
+  }
+  return first_moment;
 }
 
 StatePrecision state_precision(const OptimizerConfig& config) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include <optim/emerging_rules.h>
 #include <optim/update_modes.h>
 
 namespace optim {
@@ -18,12 +19,22 @@ inline constexpr std::array<std::string_view, 3> kTpModes = {"blockwise", "dupli
 inline constexpr std::array<std::string_view, 8> kCoefficients = {
     "simple", "quintic", "polar_express", "cans", "aol", "deepseekv4", "cubic5", "custom"};
 inline constexpr std::array<std::string_view, 3> kMoment2Methods = {"adamuon", "normuon", "namo"};
+inline constexpr std::array<std::string_view, 4> kDecayMethods = {"decoupled", "independent", "l2",
+                                                                  "palm"};
+inline constexpr std::array<std::string_view, 2> kEras = {"0.2", "0.3"};
+inline constexpr std::array<std::string_view, 4> kSchedules = {"constant", "linear", "cosine",
+                                                               "steps"};
+inline constexpr std::array<std::string_view, 2> kAdamArithmetics = {"torch", "fused_adam"};
 
 constexpr const auto& names_of(MuonScaleMode) { return kScaleModes; }
 constexpr const auto& names_of(MatmulPrecision) { return kPrecisions; }
 constexpr const auto& names_of(MuonTpMode) { return kTpModes; }
 constexpr const auto& names_of(NsCoefficients) { return kCoefficients; }
 constexpr const auto& names_of(Moment2Method) { return kMoment2Methods; }
+constexpr const auto& names_of(EmergingOptimizers) { return kEras; }
+constexpr const auto& names_of(PreconditionSchedule::Kind) { return kSchedules; }
+constexpr const auto& names_of(WeightDecayMethod) { return kDecayMethods; }
+constexpr const auto& names_of(AdamArithmetic) { return kAdamArithmetics; }
 
 template <typename Mode>
 std::optional<Mode> mode_named(std::string_view text) {

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <optim/layout_export.h>
+#include <optim/update_modes.h>
+
+// What a Newton-Schulz iteration is told to do, as values.
+namespace optim {
+
+// One step of the iteration: A = X X^T, B = b A + c A A, X = a X + B X.
+struct NewtonSchulzStep {
+  double a = 0, b = 0, c = 0;
+  bool operator==(const NewtonSchulzStep&) const = default;
+};
+
+struct NewtonSchulzOptions {
+  int64_t steps = 5;  // 1 to kNewtonSchulzStepsMax; Cubic5: exactly 5
+  NsCoefficients coefficients = NsCoefficients::Quintic;
+  std::vector<NewtonSchulzStep> custom = {};  // the rows of Custom; past their end they start again
+  // Highest and High: fp32 products. Medium: one cast to bf16, then bf16 products that accumulate
+  // in fp32 and round once each, the scaled addend included.
+  MatmulPrecision precision = MatmulPrecision::Medium;
+};
+
+}  // namespace optim

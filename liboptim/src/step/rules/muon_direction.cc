@@ -1,0 +1,94 @@
+#include "step/rules/muon_direction.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/lerp.h>
+
+#include <ckpt/error.h>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "step/loops/tiled_products.h"
+#include "step/rules/chunks.h"
+#include "step/rules/effective_grad.h"
+
+namespace optim {
+
+at::Tensor muon_direction(const UpdateItem& item, const MomentumOptions& options) {
+  const at::Tensor& whole = item.target.state->at("momentum_buffer");
+  at::Tensor direction = options.nesterov ? at::empty_like(whole) : whole;
+  ParamState momentum_alone = {{"momentum_buffer", whole}};  // other states have other shapes
+  UpdateItem with_momentum = item;
+  with_momentum.target.state = &momentum_alone;
+  update_chunks(with_momentum, [&](const UpdateItem& chunk) {
+    at::Tensor grad = effective_grad(chunk);
+    apply_decay(options.weight_decay_method, chunk, grad);
+    at::Tensor& momentum = chunk.target.state->at("momentum_buffer");
+    momentum.lerp_(grad, 1 - options.momentum);
+    if (!options.nesterov) return;
+    const int64_t begin = momentum.storage_offset() - whole.storage_offset();
+    chunk_of(direction, begin, momentum.numel()).copy_(at::lerp(grad, momentum, options.momentum));
+  });
+  return direction;
+}
+
+at::Tensor for_each_part(const UpdateTarget& target, const at::Tensor& matrix,
+                         const std::optional<QkvSplit>& split,
+                         const std::function<at::Tensor(const at::Tensor&)>& orthogonalized) {
+  if (!split || !target.info->attributes.is_qkv) return orthogonalized(matrix);
+  const std::array<int64_t, 3> rows = {split->query_rows, split->key_rows, split->value_rows};
+  const int64_t group_rows = rows[0] + rows[1] + rows[2];
+  if (matrix.size(0) % group_rows != 0) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = target.info->name},
+                      std::to_string(matrix.size(0)) + " rows are not a multiple of the " +
+                          std::to_string(group_rows) + " rows of a query group");
+  }
+  const int64_t groups = matrix.size(0) / group_rows;
+  const int64_t columns = matrix.size(1);
+  const at::Tensor by_group = matrix.view({groups, group_rows, columns});
+  std::vector<at::Tensor> parts;
+  int64_t first_row = 0;
+  for (const int64_t count : rows) {
+    const at::Tensor part = by_group.narrow(1, first_row, count).reshape({groups * count, columns});
+    parts.push_back(orthogonalized(part).view({groups, count, columns}));
+    first_row += count;
+  }
+  return at::cat(parts, 1).view({matrix.size(0), columns});
+}
+
+void check_split(const QkvSplit& split) {
+  constexpr int64_t kRowsMax = int64_t{1} << 40;  // their sum fits
+  for (const int64_t rows : {split.query_rows, split.key_rows, split.value_rows}) {
+    if (rows > 0 && rows <= kRowsMax) continue;
+    throw ckpt::Error(
+        ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "muon_split_qkv"},
+        "muon_split_qkv needs three positive numbers of rows, found " + std::to_string(rows));
+  }
+}
+
+void check_matrix(const UpdateTarget& target, const char* rule) {
+  if (target.param.dim() == 2) return;
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = target.info->name},
+                    std::string(rule) + " updates matrices only");
+}
+
+void update_matrices(const UpdateRule& rule, std::span<const UpdateItem> items,
+                     const std::function<void(const UpdateItem&)>& update_one) {
+  std::vector<const UpdateItem*> small;
+  for (const UpdateItem& item : items) {
+    rule.check(item.target);
+    rule.init_state(item.target.param, *item.target.state);
+    if (is_one_tile(item.target.param)) {
+      small.push_back(&item);
+    } else {
+      update_one(item);
+    }
+  }
+  at::parallel_for(0, static_cast<int64_t>(small.size()), 1, [&](int64_t begin, int64_t end) {
+    const at::NoGradGuard no_grad;
+    for (int64_t i = begin; i < end; ++i) update_one(*small[static_cast<size_t>(i)]);
+  });
+}
+
+}  // namespace optim

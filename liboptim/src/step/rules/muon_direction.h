@@ -1,0 +1,38 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include <optim/rule_config.h>
+#include <optim/update_rule.h>
+
+// What Muon and adaptive Muon have in common: the direction before it is orthogonalised, and the
+// split of fused qkv weights.
+namespace optim {
+
+struct MomentumOptions {
+  double momentum = 0;
+  bool nesterov = false;
+  WeightDecayMethod weight_decay_method = WeightDecayMethod::Decoupled;
+};
+
+// Decays, averages the gradient into momentum_buffer, and gives the direction: that buffer itself,
+// or with Nesterov a tensor of its own.
+at::Tensor muon_direction(const UpdateItem& item, const MomentumOptions& options);
+
+// The rows of a fused qkv weight repeat [query, key, value] once per query group. Each of the three
+// is one matrix over all groups. `orthogonalized` is called once for a matrix that is not split.
+at::Tensor for_each_part(const UpdateTarget& target, const at::Tensor& matrix,
+                         const std::optional<QkvSplit>& split,
+                         const std::function<at::Tensor(const at::Tensor&)>& orthogonalized);
+
+// Throw Error(InvalidArgument).
+void check_split(const QkvSplit& split);
+void check_matrix(const UpdateTarget& target, const char* rule);
+
+// update_one(item) for each, states created before: matrices of one tile by one thread each, larger
+// ones by all threads together; the products' tiles are the same either way.
+void update_matrices(const UpdateRule& rule, std::span<const UpdateItem> items,
+                     const std::function<void(const UpdateItem&)>& update_one);
+
+}  // namespace optim
