@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from damage import edit_file
 from programs import GOLDEN, run, succeed
-from reading import load
+from reading import iteration_folder, load
 
 SOURCE = GOLDEN / "lw_muon_bf16_torch_dp2/ckpt"
 DIFFERENT = 1
@@ -69,3 +70,14 @@ def test_common_counts_them(saved) -> None:
     assert outcome.code == DIFFERENT, outcome
     assert "common.args/save" in places(outcome.json()["objects"]["different"])
     assert "common" not in outcome.json()
+
+
+def test_counters_of_a_rank_count_with_common(tmp_path: Path) -> None:
+    roots = [tmp_path / name for name in ("a", "b")]
+    for number, root in enumerate(roots):
+        shutil.copytree(GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt", root,
+                        copy_function=shutil.copyfile)
+        edit_file(iteration_folder(root) / "common.pt",
+                  lambda state, n=number: state.update(rerun_state_machine={"steps": n}))
+    assert run("ckpt-inspect", "diff", *roots).code == 0
+    assert run("ckpt-inspect", "diff", *roots, "--common").code == DIFFERENT

@@ -3,14 +3,18 @@ plain state dict; and of packed columns."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from parallel_sets import canonical_name
-from programs import BIN, GOLDEN, run, succeed
+from programs import BIN, GOLDEN, refuse, run, succeed
 from reading import DcpFolder, iteration_folder
 
 pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
@@ -18,6 +22,7 @@ pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
 LAYER_WISE = GOLDEN / "lw_muon_bf16_torch_dp2"
 ZERO_1 = GOLDEN / "do_adam_bf16_torch_dist_fully_reshardable_dp2"
 
+USAGE = 2
 ALPHABET = "".join(chr(code) for code in range(32, 127) if chr(code) not in '"\\<>&')
 CODES = 76843
 LEVELS = (CODES - 2) // 2
@@ -232,3 +237,33 @@ def test_a_report_of_what_is_no_checkpoint_leaves_no_file(tmp_path):
     refused = run("ckpt-inspect", "report", GOLDEN / "README.md", "-o", tmp_path / "page.html")
     assert refused.code == 3
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_file_or_the_checkpoint_itself_is_never_replaced(tmp_path: Path) -> None:
+    checkpoint, pipe = tmp_path / "x.pt", tmp_path / "pipe"
+    torch.save({"a": torch.ones(4)}, checkpoint)
+    before = checkpoint.read_bytes()
+    os.mkfifo(pipe)
+    for output in (checkpoint, pipe, tmp_path):
+        refuse(USAGE, "ckpt-inspect", "report", checkpoint, "-o", output, "--force")
+    assert checkpoint.read_bytes() == before and pipe.is_fifo()
+
+
+@pytest.mark.parametrize("text", ("[" * 130_000 + "]" * 130_000, "[1, 2]", "{"))
+def test_a_proof_that_is_none_is_left_out(text: str, tmp_path: Path) -> None:
+    folder = tmp_path / "iter_0000003"
+    shutil.copytree(GOLDEN / "lw_muon_bf16_torch_dp2/ckpt/iter_0000003", folder,
+                    copy_function=shutil.copyfile)
+    (folder / "shardwise-proof.json").write_text(text)
+    document = succeed("ckpt-inspect", "report", folder, "--json").json()
+    assert document.get("proof") is None
+
+
+def test_of_a_sample_nothing_is_said_to_be_zero_everywhere(tmp_path: Path) -> None:
+    state = {f"optimizer.state.exp_avg.layers.{i}.weight": torch.ones(65_536) for i in range(4)}
+    for tensor in state.values():
+        tensor.view(-1, 2, 64)[:, 0] = 0
+    save_file(state, tmp_path / "x.safetensors")
+    document = succeed("ckpt-inspect", "report", tmp_path / "x.safetensors", "--sample", "1K",
+                       "--json").json()
+    assert "all_zero" not in json.dumps(document["tensors"])

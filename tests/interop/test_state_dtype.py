@@ -47,6 +47,7 @@ def test_what_is_rounded_is_said(aware: Path, tmp_path: Path) -> None:
     outcome = succeed("ckpt-convert", source, tmp_path / "a", *asked)
     assert "exp_avg: float32 to bfloat16" in outcome.text and "rounded, as asked" in outcome.text
     assert "next step: different" in outcome.text
+    assert "of the source, in the types of --state-dtype" in outcome.text
     line = refuse(UNSUPPORTED, "ckpt-convert", source, tmp_path / "b", *asked, "--strict")
     assert "exp_avg" in line
 
@@ -75,10 +76,17 @@ def test_a_value_above_the_range_of_the_type_is_refused(
     ("momentum_buffer=float32", "no parameter has a state of this name"),
     ("fp32_param=bfloat16", "no parameter has a state of this name"),
     ("param_remainder=int32", "the form that they are filed in"),
-    ("exp_avg=int32", "cannot become int32")))
+    ("exp_avg=int32", "cannot become int32"), ("exp_avg=int16", "cannot become int16")))
 def test_a_type_that_makes_no_sense_is_refused(
     asked: str, text: str, aware: Path, tmp_path: Path
 ) -> None:
     line = refuse(USAGE, "ckpt-convert", aware / "remainders_torch_dp2/ckpt", tmp_path / "a",
                   "--to", "torch", "--state-dtype", asked)
     assert text in line
+
+
+def test_two_types_for_one_state_are_refused(aware: Path, tmp_path: Path) -> None:
+    line = refuse(USAGE, "ckpt-convert", aware / "whole_masters_torch_dp2/ckpt", tmp_path / "a",
+                  "--to", "torch_dist", "--state-dtype", "exp_avg=bfloat16",
+                  "--state-dtype", "exp_avg=float16")
+    assert "more than one type" in line

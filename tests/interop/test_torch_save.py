@@ -229,3 +229,11 @@ def test_legacy_file_of_a_big_endian_machine_is_refused(tmp_path: Path) -> None:
         pickle.dump(header, buffer, protocol=2)
     (tmp_path / "big.pt").write_bytes(buffer.getvalue())
     assert "little-endian" in refuse(UNSUPPORTED, "ckpt-inspect", "ls", tmp_path / "big.pt")
+
+
+def test_more_bytes_than_there_are_numbers_are_refused(tmp_path: Path) -> None:
+    """One element, expanded to 2^62: 2^64 bytes, of which a 64-bit count would say 0."""
+    path = tmp_path / "x.pt"
+    torch.save({"a": torch.zeros(1).expand(2**31, 2**31)}, path)
+    for command in (("ls", path), ("verify", path), ("hash", path), ("diff", path, path)):
+        assert "2^63 - 1 bytes" in refuse(UNSUPPORTED, "ckpt-inspect", *command)

@@ -233,7 +233,8 @@ void print_proven(Console& console, const optim::ConvertReport& report) {
   const bool is_mended = std::ranges::any_of(report.repairs, [](const auto& repair) {
     return repair.verdict == optim::RepairFinding::Verdict::Mendable;
   });
-  const std::string source = is_mended ? "the source as it was mended" : "the source";
+  std::string source = is_mended ? "the source as it was mended" : "the source";
+  if (!report.cast_states.empty()) source += ", in the types of --state-dtype";
   if (proven.values) {
     console.print_text("proven: read back " + size_text(report.verified_bytes) +
                        ": as written, passes verify, equal to " + source);

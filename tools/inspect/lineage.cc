@@ -46,7 +46,7 @@ std::string rates_text(const std::vector<double>& rates) {
 
 Cell status_cell(const LineageRow& row) {
   if (!row.health) return {"unreadable", Paint::Red};
-  if (row.is_complete) return {row.problem.empty() ? "complete" : "damaged", Paint::Green};
+  if (row.is_complete) return {"complete", Paint::Green};
   return {std::string(name(*row.health)), Paint::Red};
 }
 

@@ -94,7 +94,11 @@ int run(const ReportOptions& options, Console& console) {
                       "--json prints the data of the page instead");
   }
   refuse_misuse(options);
-  if (!options.output.empty() && !options.force) refuse_existing(options.output);
+  if (!options.output.empty()) {
+    refuse_output(options.output, options.source.path);
+    if (!options.b.empty()) refuse_output(options.output, options.b);
+    if (!options.force) refuse_existing(options.output);
+  }
   const ckpt::Checkpoint checkpoint = options.source.open();
   const optim::ReportPage report = read(options, checkpoint, console);
   nlohmann::json document =

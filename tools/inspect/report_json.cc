@@ -237,9 +237,22 @@ class Table {
   ColumnForm form_;
 };
 
+constexpr size_t kProofNestingMax = 64;
+
+// At most; brackets within texts count, too.
+size_t nesting_of(const std::string& json) {
+  size_t depth = 0, deepest = 0;
+  for (const char character : json) {
+    if (character == '[' || character == '{') deepest = std::max(deepest, ++depth);
+    if ((character == ']' || character == '}') && depth != 0) --depth;
+  }
+  return deepest;
+}
+
 Json proof_json(const std::string& text) {
+  if (nesting_of(text) > kProofNestingMax) return {};  // nlohmann writes recursively
   const Json proof = Json::parse(text, nullptr, false);
-  return proof.is_discarded() ? Json() : proof;
+  return proof.is_object() ? proof : Json();
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "inspect/whole_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -81,10 +82,27 @@ void refuse_existing(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::symlink_status(path, error);
   if (std::filesystem::exists(status)) refuse(path);
+}
+
+void refuse_output(const std::string& path, const std::string& source) {
+  std::error_code error;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (!folder.empty() && !std::filesystem::is_directory(folder, error)) {
     throw Error(ErrorCode::NotFound, {.file = folder.string(), .key = {}},
                 "the folder of the output is not there");
+  }
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) return;
+  if (!std::filesystem::is_regular_file(status)) {
+    throw Error(ErrorCode::InvalidArgument, {.file = path, .key = {}},
+                "is not a file, and is never replaced", "-o names a new file");
+  }
+  const auto place = std::filesystem::weakly_canonical(path, error);
+  const auto checkpoint = std::filesystem::weakly_canonical(source, error);
+  const auto [end, rest] = std::ranges::mismatch(checkpoint, place);
+  if (end == checkpoint.end()) {
+    throw Error(ErrorCode::InvalidArgument, {.file = path, .key = {}},
+                "belongs to the checkpoint, and is never replaced", "-o names a file elsewhere");
   }
 }
 

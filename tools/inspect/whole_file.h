@@ -5,9 +5,13 @@
 
 namespace tools::inspect {
 
-// Throws Error(AlreadyExists) where something is at `path` already, which --force replaces;
-// NotFound where the folder that it is to be in is not there.
+// Throws Error(AlreadyExists) where something is at `path` already, which --force replaces.
 void refuse_existing(const std::string& path);
+
+// Throws Error(NotFound) where the folder of `path` is not there; InvalidArgument where a file may
+// not be replaced even on request: what is no file (a folder, a device, a pipe), or belongs to the
+// checkpoint at `source`.
+void refuse_output(const std::string& path, const std::string& source);
 
 // A file that appears whole or not at all: written beside `path` under another name, then renamed.
 // Without `replaces` as refuse_existing(). Throws Error(IoFailure).

@@ -48,9 +48,10 @@ struct Tolerance {
 
 using Products = ValueDifference::Products;
 
-// Not of complex elements.
-Products products_of(DType dtype, std::span<const std::byte> a, std::span<const std::byte> b) {
-  Products sums;
+// Not of complex elements. In the order of elements, so that it does not matter how they are cut
+// into pieces.
+void add_products(DType dtype, std::span<const std::byte> a, std::span<const std::byte> b,
+                  Products& sums) {
   visit_element(dtype, [&](auto element) {
     using Element = decltype(element);
     for (uint64_t at = 0; at < a.size(); at += sizeof(typename Element::Bits)) {
@@ -62,7 +63,6 @@ Products products_of(DType dtype, std::span<const std::byte> a, std::span<const 
       sums.b_b += y * y;
     }
   });
-  return sums;
 }
 
 // Compares two tensors of one dtype and shape that arrive in row-major pieces of whole elements.
@@ -98,12 +98,7 @@ void ElementComparer::compare(std::span<const std::byte> a, std::span<const std:
   if (!std::equal(a.begin(), a.end(), b.begin(), b.end())) {
     visit_element(dtype_, [&](auto element) { compare_as<decltype(element)>(a, b); });
   }
-  if (found_.products) {
-    const Products part = products_of(dtype_, a, b);
-    found_.products->a_b += part.a_b;
-    found_.products->a_a += part.a_a;
-    found_.products->b_b += part.b_b;
-  }
+  if (found_.products) add_products(dtype_, a, b, *found_.products);
   position_ += a.size() / bytes_per_element(dtype_);
 }
 

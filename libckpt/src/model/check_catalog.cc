@@ -48,6 +48,7 @@ bool strides_fit(const Extents& shape) {
 void check_shape_of(const TensorEntry& tensor) {
   try {
     check_shape(tensor.shape);
+    check_bytes(tensor.shape, tensor.dtype);
   } catch (Error& error) {
     throw error.within({.file = {}, .key = tensor.key});
   }
@@ -131,6 +132,14 @@ void check_neighbours(const Placed& before, const Placed& placed, const FileEntr
 }
 
 }  // namespace
+
+void check_bytes(const Extents& shape, DType dtype) {
+  const auto bytes = checked_mul(element_count(shape), bytes_per_element(dtype));
+  if (bytes && *bytes <= kSizeMax) return;
+  throw Error(ErrorCode::Unsupported, {},
+              "a tensor of shape " + text(shape) + " and type " + std::string(name(dtype)) +
+                  " has more than 2^63 - 1 bytes");
+}
 
 void check_shape(const Extents& shape) {
   const bool are_sizes = std::ranges::all_of(shape, [](uint64_t size) { return size <= kSizeMax; });

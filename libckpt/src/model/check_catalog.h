@@ -7,6 +7,9 @@ namespace ckpt {
 // Throws Corrupt for a shape that torch.empty refuses, of a tensor without elements, too: torch
 // multiplies sizes from the left for the count, and from the right for the strides.
 void check_shape(const Extents& shape);
+// Throws Unsupported for a tensor of more than 2^63 - 1 bytes: PyTorch counts elements alone, and
+// one element can be expanded to as many.
+void check_bytes(const Extents& shape, DType dtype);
 
 // Throws Corrupt, with the key, unless the shape is valid and the tensor's chunks lie inside it, do
 // not overlap and cover it. Linear for chunks in order, n log n for other grids.

@@ -52,6 +52,7 @@ struct ConvertReport : ckpt::ConvertReport {
   // Every 16-bit weight of the result is its fp32 master, rounded.
   bool masters_proven = false;
   std::vector<RepairFinding> repairs;  // that were asked for: what was wrong, and was mended
+  std::vector<std::string> cast_states;  // "exp_avg: float32 to bfloat16": got another type
 };
 
 // The sizes of a Megatron checkpoint, all of them: --sizes-from. Throws as Checkpoint::open;

@@ -41,7 +41,9 @@ float value_of(DType dtype, const std::byte* stored) {
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = key},
                     "holds " + std::to_string(value) + ", which is not a value of type " +
                         std::string(ckpt::name(to)),
-                    "--state-dtype with a type that holds it, or without this state");
+                    to == DType::Int16 ? ""
+                                       : "choose a type that can hold it, or leave this "
+                                         "state out of --state-dtype");
 }
 
 uint16_t bits_of(float value, DType to, const std::string& key) {
@@ -63,7 +65,7 @@ bool can_cast(DType from, DType to) {
   return is_float(from) && is_float(to);
 }
 
-bool is_widening(DType, DType to) { return to == DType::Float32; }
+bool is_widening(DType to) { return to == DType::Float32; }
 
 ckpt::TensorEntry CastPayloads::cast(const ckpt::TensorEntry& tensor, DType to) {
   const uint64_t from_bytes = ckpt::bytes_per_element(tensor.dtype);

@@ -13,8 +13,8 @@
 namespace optim {
 
 bool can_cast(ckpt::DType from, ckpt::DType to);
-// Whether every value of the one type is a value of the other.
-bool is_widening(ckpt::DType from, ckpt::DType to);
+// Whether it holds every value of each type that can be cast to it.
+bool is_widening(ckpt::DType to);
 
 // The payloads of another source, and regions of them in other types, each a file of its own by
 // number. Safe to read from many threads: what locate() found of a region is kept under a lock.

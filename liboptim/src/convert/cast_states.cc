@@ -1,6 +1,9 @@
 #include "convert/cast_states.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <set>
+#include <tuple>
 
 #include <ckpt/error.h>
 
@@ -28,7 +31,8 @@ void require_cast(const TrainingState& state, const StateType& asked) {
       if (of_param.name != asked.name) continue;
       is_known = true;
       const DType from = of_param.value->dtype;
-      if (from == asked.dtype || can_cast(from, asked.dtype)) continue;
+      const bool is_number = asked.dtype != DType::Int16;  // that is of remainders alone
+      if (from == asked.dtype || (is_number && can_cast(from, asked.dtype))) continue;
       throw Error(
           ErrorCode::InvalidArgument, {.file = {}, .key = of_param.value->key},
           option + "it is of type " + text(from) + ", which cannot become " + text(asked.dtype));
@@ -47,12 +51,38 @@ const StateType* type_for(const std::vector<StateType>& types, const StateTensor
   return changes ? &*found : nullptr;
 }
 
+// Checksums of storages, each once: many tensors may lie in one.
+class CheckedRegions {
+ public:
+  CheckedRegions(const ckpt::Checkpoint& source, const std::stop_token& stop)
+      : source_(source), stop_(stop) {}
+
+  void check(const ckpt::TensorEntry& tensor) {
+    for (const ckpt::Chunk& chunk : tensor.chunks) {
+      if (stop_.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
+      const ckpt::StorageRegion& region = chunk.region;
+      const bool is_new =
+          known_.emplace(region.file, region.bytes.offset_bytes, region.bytes.count_bytes).second;
+      if (is_new) source_.check_crc({{}, tensor.key, tensor.dtype, tensor.shape, {chunk}});
+    }
+  }
+
+ private:
+  const ckpt::Checkpoint& source_;
+  const std::stop_token& stop_;
+  std::set<std::tuple<uint32_t, uint64_t, uint64_t>> known_;  // file, offset, bytes
+};
+
+}  // namespace
+
 bool changes_any(const TrainingState& state, const std::vector<StateType>& types) {
   return std::ranges::any_of(state.params, [&](const TrainedParam& param) {
     return std::ranges::any_of(
         param.states, [&](const StateTensor& one) { return type_for(types, one) != nullptr; });
   });
 }
+
+namespace {
 
 void add_once(std::vector<std::string>& lines, std::string line) {
   if (std::ranges::find(lines, line) == lines.end()) lines.push_back(std::move(line));
@@ -63,30 +93,37 @@ void add_once(std::vector<std::string>& lines, std::string line) {
 std::vector<StateType> types_of_target(const TrainingState& state, const TargetForm& form,
                                        const std::vector<StateType>& asked) {
   std::vector<StateType> types = asked;
-  for (const StateType& one : asked) require_cast(state, one);
+  for (const StateType& one : asked) {
+    if (std::ranges::count(asked, one.name, &StateType::name) > 1) {
+      throw Error(ErrorCode::InvalidArgument, {},
+                  "--state-dtype " + ckpt::escaped(one.name) + ": is given more than one type");
+    }
+    require_cast(state, one);
+  }
   // Megatron gathers them as float32 in all forms but this one.
   const bool is_int16 = form.sharding == OptimizerSharding::DpReshardable;
   types.push_back({std::string(kRemainderState), is_int16 ? DType::Int16 : DType::Float32});
   return types;
 }
 
-CastStates cast_states(const TrainingState& state, const ckpt::Checkpoint& source,
-                       const ckpt::PayloadSource& payloads, const std::vector<StateType>& types) {
+CastStates cast_states(const TrainingState& state, const CastSource& from_source,
+                       const std::vector<StateType>& types) {
+  const auto& [source, payloads, stop] = from_source;
   CastStates made;
-  if (!changes_any(state, types)) return made;
   auto filed = std::make_shared<TrainingState>(state);
   // The number after the files of the checkpoint is that of a filler (repair/shifted_state.h).
   const auto first_file = static_cast<uint32_t>(source.catalog().files.size() + 1);
   auto cast = std::make_shared<CastPayloads>(payloads, first_file);
+  CheckedRegions checked(source, stop);
   for (TrainedParam& param : filed->params) {
     for (StateTensor& one : param.states) {
       const StateType* const type = type_for(types, one);
       if (type == nullptr) continue;
       const DType from = one.value->dtype;
-      source.check_crc(*one.value);
+      checked.check(*one.value);
       one.value = std::make_shared<ckpt::TensorEntry>(cast->cast(*one.value, type->dtype));
       if (one.name == kRemainderState) continue;
-      add_once(is_widening(from, type->dtype) ? made.widened : made.rounded,
+      add_once(is_widening(type->dtype) ? made.widened : made.rounded,
                one.name + ": " + text(from) + " to " + text(type->dtype));
     }
   }

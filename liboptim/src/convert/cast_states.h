@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -26,10 +27,17 @@ struct CastStates {
 std::vector<StateType> types_of_target(const TrainingState& state, const TargetForm& form,
                                        const std::vector<StateType>& asked);
 
-// `payloads`: where the bytes of `state` come from; it must outlive the result, which throws
-// Unsupported, by value, where one that is read does not fit the type. Checks the checksums of what
-// is cast, which nothing else does. `source`: its checkpoint.
-CastStates cast_states(const TrainingState& state, const ckpt::Checkpoint& source,
-                       const ckpt::PayloadSource& payloads, const std::vector<StateType>& types);
+bool changes_any(const TrainingState& state, const std::vector<StateType>& types);
+
+struct CastSource {
+  const ckpt::Checkpoint& checkpoint;
+  const ckpt::PayloadSource& payloads;  // where the bytes of the state come from
+  const std::stop_token& stop;
+};
+// What is given must outlive the result, whose payloads throw Unsupported, by value, where one that
+// is read does not fit the type. Checks the checksums of what is cast, which nothing else does;
+// throws Corrupt where one is wrong, Error(IoFailure, "cancelled") when asked to stop.
+CastStates cast_states(const TrainingState& state, const CastSource& source,
+                       const std::vector<StateType>& types);
 
 }  // namespace optim

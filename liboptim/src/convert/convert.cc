@@ -54,6 +54,7 @@ struct NamedConversion {
   std::optional<Continuation> continuation = {};    // of Megatron's formats, with an optimizer
   std::shared_ptr<const TrainingState> filed = {};  // in the target's form; null: the view is
   RunGrid grid = {};
+  std::vector<std::string> cast_states = {};
   uint64_t rows = 0;  // of the vocabulary; 0: as they are
   ckpt::Target target = {};
   std::vector<StateCount> source_states = {}, states = {};  // of the source, of the target
@@ -113,15 +114,18 @@ void require_alone(const Job& job, const ckpt::ConvertOptions& base) {
 CastStates file_in_types(NamedConversion& made, const TargetForm& form, Job& job,
                          const ConvertOptions& options) {
   const auto types = types_of_target(made.state(), form, options.form.state_types);
-  CastStates cast = cast_states(made.state(), job.source, job.payloads(), types);
-  if (!cast.state) return cast;
+  if (!changes_any(made.state(), types)) return {};
   require_alone(job, options.base);
+  CastStates cast =
+      cast_states(made.state(), {job.source, job.payloads(), options.base.execute.stop}, types);
   made.filed = cast.state;
   job.cast_from = std::exchange(job.repaired, cast.payloads);
   return cast;
 }
 
 void tell_types(const CastStates& cast, NamedConversion& made) {
+  made.cast_states = cast.widened;
+  made.cast_states.insert(made.cast_states.end(), cast.rounded.begin(), cast.rounded.end());
   for (const std::string& line : cast.widened) {
     made.target.warnings.push_back("optimizer state " + line + ", every value is kept");
   }
@@ -203,6 +207,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
       as_safetensors ? to_safetensors(view, job, options) : to_megatron(view, job, options);
   ConvertReport report = write_named(view, job, std::move(made.target), options);
   report.repairs = job.repairs;
+  report.cast_states = std::move(made.cast_states);
   report.linked_bytes = count_bytes(job.links);
   report.layer_wise = true;
   report.source_grid = view.grid;

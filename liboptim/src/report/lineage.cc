@@ -172,6 +172,7 @@ class Tracer {
       if (options_.execution.stop.stop_requested()) throw;
       row.problem = error.what();
       row.is_complete = false;
+      row.health.reset();
     }
   }
 

@@ -233,6 +233,9 @@ ckpt::Inventory left_out_inventory(const TrainingState& checkpoint) {
   const Value args = common->tree.value(checkpoint.args().id());  // a copy keeps its ids
   add("args", add_args_left_out(common->tree, args));
   add("groups", add_groups(common->tree, checkpoint));
+  if (const auto counters = common->tree.root().find("rerun_state_machine")) {
+    add("rerun_state_machine", counters->id());
+  }
   return inventory;
 }
 

@@ -114,6 +114,7 @@ TensorView view_of_storage(const Value& args, Rebuild function) {
   view.offset = static_cast<uint64_t>(args[1].as_int());
   view.shape = as_extents(args[2], "size");
   check_shape(view.shape);
+  check_bytes(view.shape, view.dtype);
   view.strides = as_extents(args[3], "stride");
   if (view.shape.size() != view.strides.size()) malformed("size and stride differ in length");
   if (function != Rebuild::V1) {

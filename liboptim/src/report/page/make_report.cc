@@ -156,7 +156,8 @@ ReportPage make_report(const ckpt::Checkpoint& checkpoint, const ReportOptions& 
         figures[i]->element_count * ckpt::bytes_per_element(rows.entries[i]->dtype);
     rows.tensors[i].figures = std::move(figures[i]);
   }
-  page.updates = list_updates(checkpoint, page.summary, rows);
+  // What they are made of is read beside a sample's bytes.
+  if (!is_sample) page.updates = list_updates(checkpoint, page.summary, rows);
   page.tensors = std::move(rows.tensors);
   add_marks(page.tensors);
   add_ranks(checkpoint, page);

@@ -54,6 +54,8 @@ void add_marks(std::span<ReportedTensor> tensors) {
     const TensorFigures& figures = *tensor.figures;
     if (figures.nan_count != 0 || figures.inf_count != 0) tensor.marks.push_back(Mark::NotFinite);
     if (!is_state(tensor)) continue;
+    const bool is_whole = figures.element_count == ckpt::element_count(tensor.tensor.shape);
+    if (figures.zero_count == figures.element_count && !is_whole) continue;  // of a sample
     if (figures.zero_count == figures.element_count) {
       tensor.marks.push_back(Mark::AllZero);
       continue;
