@@ -2,7 +2,9 @@
 #include "inspect/show_tensor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ostream>
+#include <utility>
 
 #include <ckpt/error.h>
 #include <common/json.h>
@@ -113,11 +115,12 @@ void add_statistics(nlohmann::json& json, const ckpt::Statistics& statistics) {
                {"first_values", statistics.first_values}});
   const auto& moments = statistics.moments;
   if (!moments) return;
-  json.update({{"min", moments->min},
-               {"max", moments->max},
-               {"mean", moments->mean},
-               {"norm", moments->norm},
-               {"std", moments->std}});
+  json.update({{"min", moments->min}, {"max", moments->max}});
+  // Of elements near the end of a double's range they are none.
+  for (const auto& [name, value] :
+       {std::pair{"mean", moments->mean}, {"norm", moments->norm}, {"std", moments->std}}) {
+    if (std::isfinite(value)) json[name] = value;
+  }
 }
 
 nlohmann::json chunks_to_json(const ckpt::TensorEntry& tensor, const ckpt::Catalog& catalog) {

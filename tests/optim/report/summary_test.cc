@@ -92,9 +92,7 @@ BOOST_AUTO_TEST_CASE(a_typed_key_names_rows_before_values_and_exact_keys_before_
     BOOST_REQUIRE(error.has_value());
     BOOST_TEST((error->code() == ckpt::ErrorCode::NotFound));
   }
-  const auto slice = test::error_of([&] { found(checkpoint, {"output_layer.weight[0:4]"}); });
-  BOOST_REQUIRE(slice.has_value());
-  BOOST_TEST((slice->code() == ckpt::ErrorCode::Unsupported));
+  BOOST_TEST(found(checkpoint, {"output_layer.weight[0:4]"}) == "output_layer.weight");
 }
 
 BOOST_AUTO_TEST_CASE(subjects_are_kept_by_selections) {
