@@ -21,7 +21,7 @@ std::string sparkline(const std::vector<std::optional<double>>& values, bool is_
     low = std::min(low, *value);
     high = std::max(high, *value);
   }
-  // Sums in another order differ in their last digits: that is no curve.
+  // Sums in another order differ in their last digits: that is not a curve.
   const bool is_flat = !(high / 2 - low / 2 > 1e-6 * std::max(std::abs(low), std::abs(high)));
   const std::span<const std::string_view> bars(is_utf8 ? kBlocks : kAscii);
   const auto highest = static_cast<double>(bars.size() - 1);

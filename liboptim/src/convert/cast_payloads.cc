@@ -2,7 +2,6 @@
 #include "convert/cast_payloads.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -30,11 +29,8 @@ float value_of(DType dtype, const std::byte* stored) {
   }
   uint16_t bits;
   std::memcpy(&bits, stored, sizeof bits);
-  switch (dtype) {
-    case DType::BFloat16: return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-    case DType::Float16: return widened_float16(bits);
-    default: return static_cast<float>(static_cast<int16_t>(bits));
-  }
+  return dtype == DType::Int16 ? static_cast<float>(static_cast<int16_t>(bits))
+                               : widened(dtype, bits);
 }
 
 [[noreturn]] void refuse(const std::string& key, float value, DType to) {

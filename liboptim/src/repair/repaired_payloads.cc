@@ -1,7 +1,6 @@
 #include "repair/repaired_payloads.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <span>
 
@@ -15,11 +14,6 @@ namespace optim {
 namespace {
 
 constexpr uint64_t kLostMax = uint64_t{1} << 26;  // elements
-
-float widened(ckpt::DType dtype, uint16_t bits) {
-  return dtype == ckpt::DType::Float16 ? widened_float16(bits)
-                                       : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-}
 
 }  // namespace
 

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstdint>
 
+#include <ckpt/dtype.h>
+
 namespace optim {
 
 // Which NaN a conversion to 16 bits leaves depends on who converts: 0x7FC0 on a CPU, 0x7FFF on a
@@ -28,6 +30,11 @@ uint16_t round_to_float16(float value);
 
 // The value of IEEE half precision bits.
 float widened_float16(uint16_t bits);
+// Of float16 or bfloat16 bits.
+inline float widened(ckpt::DType dtype, uint16_t bits) {
+  return dtype == ckpt::DType::Float16 ? widened_float16(bits)
+                                       : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
 inline bool rounds_to_bfloat16(float master, uint16_t weight) {
   return round_to_bfloat16(master) == with_one_nan_bfloat16(weight);
