@@ -34,7 +34,7 @@ import warnings
 from pathlib import Path
 
 from golden.cases import ALL_CASES, Case
-from golden.run.case_table import RUN_CASES
+from golden.run.case_table import ENGINE, RUN_CASES
 
 PLAIN_ABOUT = {
     "plain_nested": "nested dictionaries and lists; keys with dots, slashes, spaces, other letters",
@@ -121,13 +121,15 @@ def write_runs(arguments: argparse.Namespace, out: Path) -> int:
     """Not beside the other cases: the names of devices mean the CPU from here on."""
     from golden.run.write_case import import_tree, write_case
 
-    import_tree(arguments.tree.resolve(), [p.resolve() for p in arguments.packages], engine=True)
+    cases = [case for case in RUN_CASES if case.name in (arguments.case or [case.name])]
+    needs_engine = any(ENGINE in case.family.model for case in cases)
+    packages = [folder.resolve() for folder in arguments.packages]
+    import_tree(arguments.tree.resolve(), packages, needs_engine)
     code = 0
-    for case in RUN_CASES:
-        if case.name in (arguments.case or [case.name]):
-            problem = write_case(case, out)
-            print(f"{case.name}: {problem or 'written'}", flush=True)
-            code |= bool(problem)
+    for case in cases:
+        problem = write_case(case, out)
+        print(f"{case.name}: {problem or 'written'}", flush=True)
+        code |= bool(problem)
     return code
 
 

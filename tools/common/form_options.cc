@@ -56,17 +56,13 @@ std::optional<optim::StoreLayout> layout_of(const std::string& text) {
   if (text == "2026-04") return optim::StoreLayout::April2026;
   if (text == "2026-08") return optim::StoreLayout::August2026;
   if (is_release(text, "0.16") || is_release(text, "0.17")) return optim::StoreLayout::April2026;
+  if (is_release(text, "0.18")) return optim::StoreLayout::Core018;
   if (is_release(text, "0.19")) return optim::StoreLayout::August2026;
   return std::nullopt;
 }
 
 std::string refusal_of(const std::string& text) {
   const std::string what = "'" + ckpt::escaped(text) + "' ";
-  if (is_release(text, "0.18")) {
-    return what +
-           "has a layout of LayerWise state of its own, which is not written; ZeRO-1 state "
-           "it reads as 2026-04";
-  }
   if (is_release(text, "0.15")) {
     return what +
            "does not load args of later Megatrons; it reads the layout 2026-04 of older ones";

@@ -25,8 +25,12 @@ enum class OptimizerSharding : uint8_t {
 // How Megatron lays out a torch_dist folder.
 enum class StoreLayout : uint8_t {
   April2026,   // common.pt, one LayerWise optimizer for all
+  Core018,     // Megatron-Core 0.18: common.pt, Muon beside a DistributedOptimizer
   August2026,  // common state in the store, Muon beside a DistributedOptimizer
 };
+inline bool has_common_file(StoreLayout layout) { return layout != StoreLayout::August2026; }
+// Of LayerWise state: whether the AdamW of a chain is a DistributedOptimizer.
+inline bool has_halves(StoreLayout layout) { return layout != StoreLayout::April2026; }
 
 // Sizes of the buckets of flat buffers, as Megatron's arguments of a run give them.
 struct BucketChange {

@@ -9,6 +9,7 @@
 
 #include <ckpt/checkpoint.h>
 #include <optim/layout_export.h>
+#include <optim/optimizer_form.h>
 
 namespace optim {
 
@@ -19,7 +20,7 @@ struct RunFacts {
   std::string optimizer;                               // args.optimizer
   std::optional<bool> decoupled_weight_decay;
   std::string checkpoint_version;
-  bool has_common_file = false;  // common.pt: the layout of torch_dist before August 2026
+  StoreLayout layout = StoreLayout::August2026;  // of torch_dist with LayerWise state
 
   std::shared_ptr<const ckpt::Document> document;  // what `args` points into; or the checkpoint
   std::optional<ckpt::Value> args;                 // a Dict

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include <ckpt/checkpoint.h>
+#include <optim/optimizer_form.h>
 
 namespace optim {
 
@@ -30,5 +31,9 @@ std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint)
 // How a DistributedOptimizer, alone or in a chain, says that its state is filed:
 // "fully_reshardable", "dp_reshardable", ... Empty where nothing says so.
 std::string stated_sharding(const ckpt::Value& common_root);
+
+// Of a common.pt beside LayerWise state: Core018 where an optimizer of the chain says that it is a
+// DistributedOptimizer, else April2026.
+StoreLayout layout_of_common_file(const ckpt::Value& common_root);
 
 }  // namespace optim

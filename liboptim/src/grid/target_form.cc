@@ -107,7 +107,7 @@ class Filing {
   void set_layer_wise(bool is_layer_wise) {
     constexpr const char* kName = "use_layer_wise_distributed_optimizer";
     if (is_layer_wise == (source_.sharding == OptimizerSharding::LayerWise)) return;
-    if (is_layer_wise || source_.era == StoreLayout::August2026) {
+    if (is_layer_wise || has_halves(source_.era)) {
       put(kName, tree().boolean(is_layer_wise));
     } else {
       tree().erase(state_.args().id(), kName);
@@ -120,7 +120,7 @@ class Filing {
       put("use_distributed_optimizer", tree().boolean(is_zero1(form_.sharding)));
     }
     const bool is_of_halves =
-        form_.sharding == OptimizerSharding::LayerWise && form_.era == StoreLayout::August2026;
+        form_.sharding == OptimizerSharding::LayerWise && has_halves(form_.era);
     if (is_zero1(form_.sharding) || is_of_halves || form_.sharding != source_.sharding) {
       set("dist_ckpt_optim_fully_reshardable",
           form_.sharding == OptimizerSharding::FullyReshardable ||
@@ -205,7 +205,7 @@ class Filing {
 
   void file(ChainedOptimizerState& optimizer) {
     const bool is_of_halves =
-        form_.sharding == OptimizerSharding::LayerWise && form_.era == StoreLayout::August2026;
+        form_.sharding == OptimizerSharding::LayerWise && has_halves(form_.era);
     optimizer.is_distributed =
         is_zero1(form_.sharding) || (is_of_halves && is_other_half(state_, optimizer));
     optimizer.is_bucketed =
@@ -275,10 +275,13 @@ TargetForm target_form(const TrainingState& source, Format container, const Form
   const bool keeps_era = is_dist && !source.chain.empty();
   form.era = change.layout.value_or(keeps_era ? source.era : StoreLayout::April2026);
   form.is_for_april = change.layout == StoreLayout::April2026;
-  if (source.chain.empty()) return form;
+  if (source.chain.empty()) {
+    if (form.era == StoreLayout::Core018) form.era = StoreLayout::April2026;
+    return form;
+  }
   const bool is_from_zero1 = is_zero1(source.sharding);
   if (is_from_zero1) form.sharding = nearest(source.sharding, container);
-  const bool has_half = form.era == StoreLayout::August2026 && is_dist;
+  const bool has_half = has_halves(form.era) && is_dist;
   if (has_half) form.is_half_bucketed = !is_from_zero1 && has_bucketed(source);
   if (change.sharding) {
     const auto groups = groups_as_they_are(source);
@@ -300,20 +303,23 @@ TargetForm target_form(const TrainingState& source, Format container, const Form
     }
   }
   // No other Megatron reads LayerWise rank files, or LayerWise state in that layout.
-  const bool leaves_august =
-      source.era == StoreLayout::August2026 && form.era == StoreLayout::April2026;
-  if (leaves_august && form.sharding == OptimizerSharding::LayerWise) form.is_for_april = true;
+  const bool leaves_halves = has_halves(source.era) && form.era == StoreLayout::April2026;
+  if (leaves_halves && form.sharding == OptimizerSharding::LayerWise) form.is_for_april = true;
   // Rank files of both eras are one form.
   if (form.sharding == OptimizerSharding::FlatFile) form.era = StoreLayout::April2026;
+  // Without Muon there is no half: 0.18 files ZeRO-1 state as April's Megatron does.
+  const bool is_of_018 = form.era == StoreLayout::Core018;
+  if (is_of_018 && form.sharding != OptimizerSharding::LayerWise) {
+    form.era = StoreLayout::April2026;
+  }
   return form;
 }
 
 std::shared_ptr<const TrainingState> filed_as(const TrainingState& source, const TargetForm& form,
                                               const BucketChange& buckets,
                                               uint32_t expert_parallel) {
-  const bool has_buckets =
-      is_zero1(form.sharding) ||
-      (form.sharding == OptimizerSharding::LayerWise && form.era == StoreLayout::August2026);
+  const bool has_buckets = is_zero1(form.sharding) ||
+                           (form.sharding == OptimizerSharding::LayerWise && has_halves(form.era));
   if (!buckets.empty() && !has_buckets) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "--bucket-size and --pad-buckets are about flat buffers of a DistributedOptimizer, "

@@ -29,11 +29,12 @@ void make_root(ckpt::Target& target, const std::string& folder_name) {
 
 // No row of the table writes the container in that layout.
 [[noreturn]] void refuse_row(OptimizerSharding sharding) {
-  throw Error(ErrorCode::Unsupported, {},
-              sharding == OptimizerSharding::LayerWise
-                  ? "Megatron of August 2026 writes no `torch` checkpoints of LayerWise optimizers"
-                  : "the layout of August 2026 of optimizers that are not sharded is not known",
-              "leave out --target-megatron, or write torch_dist");
+  throw Error(
+      ErrorCode::Unsupported, {},
+      sharding == OptimizerSharding::LayerWise
+          ? "Megatron-Core from 0.18 on writes no `torch` checkpoints of LayerWise optimizers"
+          : "the layout of August 2026 of optimizers that are not sharded is not known",
+      "leave out --target-megatron, or write torch_dist");
 }
 
 // What is written as asked, though not every Megatron runs with it.
@@ -48,13 +49,12 @@ void warn_of_form(const TrainingState& original, TargetJob& job) {
   const auto is_expert_of_half = [&](const ParamGroup& group) {
     return group.is_expert_parallel && job.source.chain[group.optimizer_index].is_distributed;
   };
-  const bool has_experts = job.is_layer_wise() && job.is_of_august() &&
+  const bool has_experts = job.is_layer_wise() && has_halves(job.form.era) &&
                            std::ranges::any_of(job.groups.groups, is_expert_of_half);
   if (!has_experts) return;
   job.target.warnings.push_back(
-      "Megatron of August 2026 refuses experts beside Muon at EP above 1, unless it is started "
-      "with "
-      "--no-use-layer-wise-param-layout and a checkpoint of --target-megatron 2026-04");
+      "Megatron-Core from 0.18 on refuses experts beside Muon at EP above 1, unless it is started "
+      "with --no-use-layer-wise-param-layout and a checkpoint of --target-megatron 2026-04");
 }
 
 }  // namespace

@@ -52,7 +52,11 @@ struct StatedLayout {
     const auto args = args_of(common->document->tree.root());
     if (args) sharding = sharding_of(*args);
     form = stated_sharding(common->document->tree.root());
-    if (!common->key.empty()) era = StoreLayout::August2026;
+    if (!common->key.empty()) {
+      era = StoreLayout::August2026;
+    } else if (sharding == StatedSharding::LayerWise) {
+      era = layout_of_common_file(common->document->tree.root());
+    }
   }
 
   const ckpt::Checkpoint& checkpoint;
@@ -77,6 +81,9 @@ bool is_dist(const StatedLayout& stated, StoreLayout era, StatedSharding shardin
 
 bool is_layer_wise_dist_of_april(const StatedLayout& stated) {
   return is_dist(stated, StoreLayout::April2026, StatedSharding::LayerWise);
+}
+bool is_layer_wise_dist_of_018(const StatedLayout& stated) {
+  return is_dist(stated, StoreLayout::Core018, StatedSharding::LayerWise);
 }
 bool is_layer_wise_dist_of_august(const StatedLayout& stated) {
   return is_dist(stated, StoreLayout::August2026, StatedSharding::LayerWise);
@@ -155,7 +162,9 @@ constexpr LayoutRow kLayouts[] = {
     {"LayerWise, torch_dist of April 2026", Format::TorchDist, OptimizerSharding::LayerWise,
      StoreLayout::April2026, is_layer_wise_dist_of_april, name_layer_wise_dist,
      add_torch_dist_files},
-    // Beside it an AdamW of the chain is a DistributedOptimizer, fully reshardable.
+    // Beside it an AdamW of the chain is a DistributedOptimizer.
+    {"LayerWise, torch_dist of Megatron-Core 0.18", Format::TorchDist, OptimizerSharding::LayerWise,
+     StoreLayout::Core018, is_layer_wise_dist_of_018, name_layer_wise_dist, add_torch_dist_files},
     {"LayerWise, torch_dist of August 2026", Format::TorchDist, OptimizerSharding::LayerWise,
      StoreLayout::August2026, is_layer_wise_dist_of_august, name_layer_wise_dist,
      add_torch_dist_files},

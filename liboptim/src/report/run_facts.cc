@@ -55,7 +55,8 @@ RunFacts run_facts(const ckpt::Checkpoint& checkpoint) {
   const auto root = common_root(checkpoint, facts);
   if (!root) return facts;
   facts.args = args_of(*root);
-  facts.has_common_file = checkpoint.document(kMegatronFolders.common_file) != nullptr;
+  const bool has_file = checkpoint.document(kMegatronFolders.common_file) != nullptr;
+  facts.layout = has_file ? layout_of_common_file(*root) : StoreLayout::August2026;
   add_version(*root, facts);
   if (!facts.args) return facts;
   for (const char* name : kSizes) {

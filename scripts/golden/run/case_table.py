@@ -92,6 +92,9 @@ ZERO1_TABLE = (
     (_with_zero1(TIED, "zero1_tied", 3013), (DP2, Sizes("pp2vpp3dp2", pp=2, vpp=3, dp=2), EDGES)),
 )
 
+# Muon beside a DistributedOptimizer, as Megatron-Core 0.18 files both (of its own tree alone).
+HALVES = Family("core018", 3020, LOCAL + "--num-layers 2 " + BASE + GROUPED_QUERIES + MODERN)
+
 STREAM_TABLE = ((DENSE, (DP1, TP2DP2)), (GROUPED, (EP2TP2,)))
 
 
@@ -117,5 +120,8 @@ RUN_CASES = [
     *(RunCase(f"{family.name}_{form}_{sizes.name}", family, sizes, kind, more=more)
       for family, layouts in ZERO1_TABLE for sizes in layouts
       for form, (kind, more) in ZERO1_FORMS.items()),
+    *(RunCase(f"core018_{form}_{sizes.name}", HALVES, sizes, "torch_dist",
+              more=ZERO1_FORMS[form][1])
+      for form in ("dp_reshardable", "fully_reshardable") for sizes in (DP1, TP2DP2)),
     RunCase("overwritten_torch_etp2ep2dp4", AXES, UNSTORABLE[1], "torch", reloads=False),
 ]

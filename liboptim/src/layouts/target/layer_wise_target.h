@@ -34,7 +34,6 @@ struct TargetJob {
   ckpt::Target target = {};
 
   bool is_layer_wise() const { return form.sharding == OptimizerSharding::LayerWise; }
-  bool is_of_august() const { return form.era == StoreLayout::August2026; }
   bool size_changes() const { return grid != source.grid; }
   bool reseeds() const;
   bool format_changes() const { return spec.format != source.format; }

@@ -59,8 +59,9 @@ class DistWriter {
     auto& files = job_.target.files;
     files = ckpt::make_torch_dist_files(spec_);
     if (common) files.insert(files.end() - 1, std::move(*common));
-    files.push_back(
-        {"metadata.json", {}, job_.is_of_august() ? kBackendJsonOfAugust : kBackendJson});
+    files.push_back({"metadata.json",
+                     {},
+                     has_common_file(job_.form.era) ? kBackendJson : kBackendJsonOfAugust});
   }
 
  private:
@@ -221,7 +222,7 @@ class DistWriter {
     }
     add_optimizer();
     tree.put(root, "content_metadata", content_metadata(tree));
-    if (!job_.is_of_august())
+    if (has_common_file(job_.form.era))
       return ckpt::TargetFile{"common.pt", {archive.finish("common", root)}, {}};
     add_object(std::string(kCommonStateKey), archive, root);
     return std::nullopt;
@@ -229,7 +230,7 @@ class DistWriter {
 
   NodeId content_metadata(ValueTree& tree) const {
     const NodeId content = tree.dict();
-    if (is_zero1(job_.form.sharding) || job_.is_of_august()) {
+    if (is_zero1(job_.form.sharding) || has_halves(job_.form.era)) {
       const std::string_view type = sharding_type(is_bucketed_);
       tree.put(content, "distrib_optim_sharding_type", tree.str(type));
       if (!is_bucketed_) {
