@@ -6,6 +6,7 @@ namespace kernels {
 namespace {
 
 constexpr int kRowsAtOnce = 8;
+constexpr int64_t kMatricesAtOnce = 1024;  // blocks take turns on more
 
 // A block of threads transposes a tile through shared memory; the odd column avoids bank conflicts.
 template <class Word>
@@ -38,7 +39,8 @@ cudaError_t mirror_blocks(const MirrorRequest& request, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   const auto side = static_cast<unsigned>(tiles);
-  const dim3 grid(side, side, static_cast<unsigned>(r.batch < 65535 ? r.batch : 65535));
+  const dim3 grid(side, side,
+                  static_cast<unsigned>(r.batch < kMatricesAtOnce ? r.batch : kMatricesAtOnce));
   const LaunchShape shape = {grid, {kMirrorTile, kRowsAtOnce}, stream};
   switch (bytes_of(r.type)) {
     case 4: return launch(shape, mirror_kernel<uint32_t>, r);

@@ -304,14 +304,19 @@ BOOST_AUTO_TEST_CASE(mirrors_of_any_edge_equal_the_twin) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(more_matrices_than_a_grid_is_deep_are_mirrored) {
-  if (!is_long()) return;
+// Blocks take a second turn.
+BOOST_AUTO_TEST_CASE(mirrors_of_more_matrices_than_a_grid_takes_at_once_equal_the_twin) {
   std::mt19937 random(4);
-  std::vector<unsigned char> expected = random_elements(kBF16, 33 * 33 * 65537, random);
-  const PlacedTensor found(expected, 0);
-  BOOST_TEST(mirror_blocks({found.data(), kBF16, 33, 65537, 32}, nullptr) == cudaSuccess);
-  mirror_twin({expected.data(), kBF16, 33, 65537, 32});
-  BOOST_TEST(std::equal(expected.begin(), expected.end(), found.data()));
+  constexpr int64_t kBatch = 1024 + 3;
+  const std::vector<unsigned char> start = random_elements(kF16, 33 * 33 * kBatch, random);
+  std::vector<unsigned char> expected = start;
+  mirror_twin({expected.data(), kF16, 33, kBatch, 32});
+  for (const auto order : {emulation::Order::Forward, emulation::Order::Backward}) {
+    const PlacedTensor found(start, 0);
+    emulation::set_order(order, 1);
+    BOOST_TEST(mirror_blocks({found.data(), kF16, 33, kBatch, 32}, nullptr) == cudaSuccess);
+    BOOST_TEST(std::equal(expected.begin(), expected.end(), found.data()));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(newton_schulz_of_any_shape_equals_the_twin) {
@@ -320,7 +325,7 @@ BOOST_AUTO_TEST_CASE(newton_schulz_of_any_shape_equals_the_twin) {
       {4.0848F, -6.8946F, 2.9270F}, {3.3656576F, -3.3420992F, 0}, {2.8366F, -3.0525F, 1.2012F}};
   for (const ElementType type : {kF32, kBF16}) {
     for (const auto& [rows, columns] :
-         {std::pair{1, 1}, {1, 5}, {5, 1}, {7, 20}, {20, 7}, {34, 40}, {40, 34}}) {
+         {std::pair{1, 1}, {1, 5}, {5, 1}, {7, 20}, {20, 7}, {34, 40}, {40, 34}, {64, 64}}) {
       for (const int64_t block : {0, 32}) {
         const NewtonSchulzShape shape = {rows, columns, 2, type, false, block};
         BOOST_TEST(products_of({shape, steps}, random) > 0, rows << " x " << columns);
