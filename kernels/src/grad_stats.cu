@@ -1,5 +1,6 @@
 #include <kernels/grad_stats.h>
 
+#include "launch.cuh"
 #include "packed.cuh"
 #include "stats_sums.cuh"
 
@@ -16,7 +17,7 @@ __device__ TensorStats thread_stats(const TensorSlot& slot, int64_t begin, float
   constexpr int64_t kStride = int64_t{N} * kStatsThreads;
   const int64_t end = begin + kChunkElements < slot.count ? begin + kChunkElements : slot.count;
   const int64_t vector_end = slot.is_aligned ? begin + (end - begin) / N * N : begin;
-  TensorStats stats = {0, 0};
+  ElementSums sums = {0, 0};
   int64_t first = begin + int64_t{N} * threadIdx.x;
   while (first + (kVectorsInFlight - 1) * kStride < vector_end) {
     Packed<N> vectors[kVectorsInFlight];
@@ -28,7 +29,7 @@ __device__ TensorStats thread_stats(const TensorSlot& slot, int64_t begin, float
     for (int v = 0; v < kVectorsInFlight; ++v) {
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        add_element(stats, decode(kGrad, vectors[v].get(i, kBytes)) * inverse_scale);
+        add_element(sums, decode(kGrad, vectors[v].get(i, kBytes)) * inverse_scale);
       }
     }
     first += kVectorsInFlight * kStride;
@@ -36,10 +37,10 @@ __device__ TensorStats thread_stats(const TensorSlot& slot, int64_t begin, float
   for (; first < end; first += kStride) {
     const int64_t last = first + N < end ? first + N : end;
     for (int64_t i = first; i < last; ++i) {
-      add_element(stats, decode(kGrad, load_one(slot.grad, i, kBytes)) * inverse_scale);
+      add_element(sums, decode(kGrad, load_one(slot.grad, i, kBytes)) * inverse_scale);
     }
   }
-  return stats;
+  return stats_of(sums);
 }
 
 template <ElementType kGrad>
@@ -71,33 +72,37 @@ __global__ void __launch_bounds__(kStatsThreads) tensor_stats(const GradStatsReq
   if (threadIdx.x % 32 == 0) request.tensors[slot.stats_index] = stats;
 }
 
+using StatsKernel = void (*)(GradStatsRequest);
+
+StatsKernel chunk_stats_of(ElementType grad) {
+  switch (grad) {
+    case ElementType::F32: return chunk_stats<ElementType::F32>;
+    case ElementType::BF16: return chunk_stats<ElementType::BF16>;
+    case ElementType::F16: return chunk_stats<ElementType::F16>;
+    default: return nullptr;
+  }
+}
+
 }  // namespace
 
 cudaError_t grad_stats(const GradStatsRequest& request, cudaStream_t stream) {
   const TensorTable& table = request.table;
-  if (request.block_count < 1) return cudaErrorInvalidValue;
+  const auto by_chunk = chunk_stats_of(table.types.grad);
+  if (request.block_count < 1 || by_chunk == nullptr) return cudaErrorInvalidValue;
   if (table.slot_count == 0) return cudaSuccess;
   const auto chunks = static_cast<int64_t>(table.chunk_count);
   const auto blocks =
       static_cast<unsigned>(chunks < request.block_count ? chunks : request.block_count);
-  if (blocks > 0) {
-    switch (table.types.grad) {
-      case ElementType::F32:
-        chunk_stats<ElementType::F32><<<blocks, kStatsThreads, 0, stream>>>(request);
-        break;
-      case ElementType::BF16:
-        chunk_stats<ElementType::BF16><<<blocks, kStatsThreads, 0, stream>>>(request);
-        break;
-      case ElementType::F16:
-        chunk_stats<ElementType::F16><<<blocks, kStatsThreads, 0, stream>>>(request);
-        break;
-      default: return cudaErrorInvalidValue;
-    }
-  }
-  const unsigned per_block = kStatsThreads / 32;
-  tensor_stats<<<(table.slot_count + per_block - 1) / per_block, kStatsThreads, 0, stream>>>(
-      request);
-  return cudaGetLastError();
+  constexpr unsigned kPerBlock = kStatsThreads / 32;
+  const unsigned tensor_blocks = (table.slot_count + kPerBlock - 1) / kPerBlock;
+  return launch_in_order(
+      [&] {
+        if (blocks == 0) return cudaSuccess;
+        return launch({blocks, kStatsThreads, stream}, by_chunk, request);
+      },
+      [&] {
+        return launch({tensor_blocks, kStatsThreads, stream}, tensor_stats, request);
+      });
 }
 
 }  // namespace kernels

@@ -1,9 +1,12 @@
 #include <kernels/symmetric.h>
 
+#include "launch.cuh"
+
 namespace kernels {
 namespace {
 
 constexpr int kRowsAtOnce = 8;
+constexpr int64_t kMatricesAtOnce = 1024;  // blocks take turns on more
 
 // A block of threads transposes a tile through shared memory; the odd column avoids bank conflicts.
 template <class Word>
@@ -36,14 +39,14 @@ cudaError_t mirror_blocks(const MirrorRequest& request, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   const auto side = static_cast<unsigned>(tiles);
-  const dim3 grid(side, side, static_cast<unsigned>(r.batch < 65535 ? r.batch : 65535));
-  const dim3 threads(kMirrorTile, kRowsAtOnce);
+  const dim3 grid(side, side,
+                  static_cast<unsigned>(r.batch < kMatricesAtOnce ? r.batch : kMatricesAtOnce));
+  const LaunchShape shape = {grid, {kMirrorTile, kRowsAtOnce}, stream};
   switch (bytes_of(r.type)) {
-    case 4: mirror_kernel<uint32_t><<<grid, threads, 0, stream>>>(r); break;
-    case 2: mirror_kernel<uint16_t><<<grid, threads, 0, stream>>>(r); break;
+    case 4: return launch(shape, mirror_kernel<uint32_t>, r);
+    case 2: return launch(shape, mirror_kernel<uint16_t>, r);
     default: return cudaErrorInvalidValue;
   }
-  return cudaGetLastError();
 }
 
 }  // namespace kernels

@@ -1,5 +1,6 @@
 #include <kernels/muon.h>
 
+#include "launch.cuh"
 #include "packed.cuh"
 #include "stats_sums.cuh"
 
@@ -160,7 +161,7 @@ __global__ void __launch_bounds__(kThreads) momentum_kernel(const MuonRequest r)
   const ElementType type = r.types.momentum;
   for (uint32_t c = blockIdx.x; c < r.chunk_count; c += gridDim.x) {
     const Work work = work_on(r, r.chunks[c]);
-    TensorStats squares = {0, 0};
+    ElementSums squares = {0, 0};
     for_neighbours(work, [&](const Neighbours& n) {
       GradValues values;
       values.load_from(r, work, n);
@@ -175,8 +176,8 @@ __global__ void __launch_bounds__(kThreads) momentum_kernel(const MuonRequest r)
       }
       store(type, work.matrix.momentum, {n.place, n.count}, momentum);
     });
-    squares = add_over_block<kThreads / 32>(squares);
-    if (threadIdx.x == 0) r.partials[c] = squares.square_sum;
+    const TensorStats total = add_over_block<kThreads / 32>(stats_of(squares));
+    if (threadIdx.x == 0) r.partials[c] = total.square_sum;
   }
 }
 
@@ -255,20 +256,19 @@ unsigned blocks_for(const MuonRequest& r) {
 cudaError_t muon_prepare(const MuonRequest& request, cudaStream_t stream) {
   if (!can_step(request)) return cudaErrorInvalidValue;
   if (request.chunk_count == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(request);
   constexpr unsigned kPerBlock = kThreads / 32;
-  momentum_kernel<<<blocks, kThreads, 0, stream>>>(request);
-  divisor_kernel<<<(request.matrix_count + kPerBlock - 1) / kPerBlock, kThreads, 0, stream>>>(
-      request);
-  normalize_kernel<<<blocks, kThreads, 0, stream>>>(request);
-  return cudaGetLastError();
+  const LaunchShape per_chunk = {blocks_for(request), kThreads, stream};
+  const LaunchShape per_matrix = {(request.matrix_count + kPerBlock - 1) / kPerBlock, kThreads,
+                                  stream};
+  return launch_in_order([&] { return launch(per_chunk, momentum_kernel, request); },
+                         [&] { return launch(per_matrix, divisor_kernel, request); },
+                         [&] { return launch(per_chunk, normalize_kernel, request); });
 }
 
 cudaError_t muon_finish(const MuonRequest& request, cudaStream_t stream) {
   if (!can_step(request)) return cudaErrorInvalidValue;
   if (request.chunk_count == 0) return cudaSuccess;
-  apply_kernel<<<blocks_for(request), kThreads, 0, stream>>>(request);
-  return cudaGetLastError();
+  return launch({blocks_for(request), kThreads, stream}, apply_kernel, request);
 }
 
 }  // namespace kernels
