@@ -45,9 +45,14 @@ class CudaStep final : public DeviceStep {
     const cudaError_t error = persistent_blocks(&block_count_);
     if (error != cudaSuccess || batches_.empty()) return reported(error);
     if (cublasLtCreate(&blas_) != CUBLAS_STATUS_SUCCESS) return cudaErrorInitializationError;
+    int multiprocessors = 0;
     Status status;
+    status.then([&] { return multiprocessor_count(&multiprocessors); });
     for (MuonBatch& batch : batches_) {
-      status.then([&] { return batch.newton_schulz.prepare(blas_, batch.shape); });
+      status.then([&] {
+        batch.shape.symmetric_block = symmetric_block_for(batch.shape, multiprocessors);
+        return batch.newton_schulz.prepare(blas_, batch.shape);
+      });
     }
     return status.get();
   }

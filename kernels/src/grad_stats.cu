@@ -1,5 +1,6 @@
 #include <kernels/grad_stats.h>
 
+#include "launch.cuh"
 #include "packed.cuh"
 #include "stats_sums.cuh"
 
@@ -71,33 +72,37 @@ __global__ void __launch_bounds__(kStatsThreads) tensor_stats(const GradStatsReq
   if (threadIdx.x % 32 == 0) request.tensors[slot.stats_index] = stats;
 }
 
+using StatsKernel = void (*)(GradStatsRequest);
+
+StatsKernel chunk_stats_of(ElementType grad) {
+  switch (grad) {
+    case ElementType::F32: return chunk_stats<ElementType::F32>;
+    case ElementType::BF16: return chunk_stats<ElementType::BF16>;
+    case ElementType::F16: return chunk_stats<ElementType::F16>;
+    default: return nullptr;
+  }
+}
+
 }  // namespace
 
 cudaError_t grad_stats(const GradStatsRequest& request, cudaStream_t stream) {
   const TensorTable& table = request.table;
-  if (request.block_count < 1) return cudaErrorInvalidValue;
+  const auto by_chunk = chunk_stats_of(table.types.grad);
+  if (request.block_count < 1 || by_chunk == nullptr) return cudaErrorInvalidValue;
   if (table.slot_count == 0) return cudaSuccess;
   const auto chunks = static_cast<int64_t>(table.chunk_count);
   const auto blocks =
       static_cast<unsigned>(chunks < request.block_count ? chunks : request.block_count);
-  if (blocks > 0) {
-    switch (table.types.grad) {
-      case ElementType::F32:
-        chunk_stats<ElementType::F32><<<blocks, kStatsThreads, 0, stream>>>(request);
-        break;
-      case ElementType::BF16:
-        chunk_stats<ElementType::BF16><<<blocks, kStatsThreads, 0, stream>>>(request);
-        break;
-      case ElementType::F16:
-        chunk_stats<ElementType::F16><<<blocks, kStatsThreads, 0, stream>>>(request);
-        break;
-      default: return cudaErrorInvalidValue;
-    }
-  }
-  const unsigned per_block = kStatsThreads / 32;
-  tensor_stats<<<(table.slot_count + per_block - 1) / per_block, kStatsThreads, 0, stream>>>(
-      request);
-  return cudaGetLastError();
+  constexpr unsigned kPerBlock = kStatsThreads / 32;
+  const unsigned tensor_blocks = (table.slot_count + kPerBlock - 1) / kPerBlock;
+  return launch_in_order(
+      [&] {
+        if (blocks == 0) return cudaSuccess;
+        return launch({blocks, kStatsThreads, stream}, by_chunk, request);
+      },
+      [&] {
+        return launch({tensor_blocks, kStatsThreads, stream}, tensor_stats, request);
+      });
 }
 
 }  // namespace kernels

@@ -1,5 +1,7 @@
 #include <kernels/symmetric.h>
 
+#include "launch.cuh"
+
 namespace kernels {
 namespace {
 
@@ -37,13 +39,12 @@ cudaError_t mirror_blocks(const MirrorRequest& request, cudaStream_t stream) {
   }
   const auto side = static_cast<unsigned>(tiles);
   const dim3 grid(side, side, static_cast<unsigned>(r.batch < 65535 ? r.batch : 65535));
-  const dim3 threads(kMirrorTile, kRowsAtOnce);
+  const LaunchShape shape = {grid, {kMirrorTile, kRowsAtOnce}, stream};
   switch (bytes_of(r.type)) {
-    case 4: mirror_kernel<uint32_t><<<grid, threads, 0, stream>>>(r); break;
-    case 2: mirror_kernel<uint16_t><<<grid, threads, 0, stream>>>(r); break;
+    case 4: return launch(shape, mirror_kernel<uint32_t>, r);
+    case 2: return launch(shape, mirror_kernel<uint16_t>, r);
     default: return cudaErrorInvalidValue;
   }
-  return cudaGetLastError();
 }
 
 }  // namespace kernels

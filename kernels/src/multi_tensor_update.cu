@@ -20,6 +20,8 @@ bool has_scaled(const TensorTypes& types) {
   return is_scaled(types.main) || is_scaled(types.state[0]) || is_scaled(types.state[1]);
 }
 
+constexpr unsigned kScaleThreads = 128;
+
 // The scales that the second pass wrote with become those that the next step reads with.
 __global__ void keep_scales(const TensorTable table, const StepControl* control) {
   if (control->skip != 0) return;
@@ -34,9 +36,9 @@ __global__ void keep_scales(const TensorTable table, const StepControl* control)
   }
 }
 
-int blocks_for(const TensorTable& table, int block_count) {
+unsigned blocks_for(const TensorTable& table, int block_count) {
   const auto chunks = static_cast<int64_t>(table.chunk_count);
-  return static_cast<int>(chunks < block_count ? chunks : block_count);
+  return static_cast<unsigned>(chunks < block_count ? chunks : block_count);
 }
 
 bool is_model_type(ElementType type) {
@@ -70,13 +72,13 @@ cudaError_t multi_tensor_update(const UpdateRequest& request, cudaStream_t strea
   }
   if (table.chunk_count == 0) return cudaSuccess;
   const RuleLaunches& launches = *launches_of(request.rule);
-  const int blocks = blocks_for(table, request.block_count);
-  if (has_scaled(table.types)) launches.absmax(request, blocks, stream);
-  launches.update(request, blocks, stream);
-  if (has_scaled(table.types)) {
-    keep_scales<<<(table.slot_count + 127) / 128, 128, 0, stream>>>(table, request.control);
-  }
-  return cudaGetLastError();
+  const LaunchShape shape = {blocks_for(table, request.block_count), kUpdateThreads, stream};
+  if (!has_scaled(table.types)) return launches.update(request, shape);
+  const LaunchShape per_slot = {(table.slot_count + kScaleThreads - 1) / kScaleThreads,
+                                kScaleThreads, stream};
+  return launch_in_order([&] { return launches.absmax(request, shape); },
+                         [&] { return launches.update(request, shape); },
+                         [&] { return launch(per_slot, keep_scales, table, request.control); });
 }
 
 cudaError_t has_kernel_image() {
@@ -84,12 +86,16 @@ cudaError_t has_kernel_image() {
   return cudaFuncGetAttributes(&attributes, keep_scales);
 }
 
-cudaError_t persistent_blocks(int* block_count) {
+cudaError_t multiprocessor_count(int* count) {
   int device = 0;
-  int processors = 0;
-  cudaError_t error = cudaGetDevice(&device);
+  const cudaError_t error = cudaGetDevice(&device);
   if (error != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  return cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device);
+}
+
+cudaError_t persistent_blocks(int* block_count) {
+  int processors = 0;
+  const cudaError_t error = multiprocessor_count(&processors);
   if (error == cudaSuccess) *block_count = processors * kUpdateBlocksPerSm;
   return error;
 }

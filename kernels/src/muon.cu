@@ -1,5 +1,6 @@
 #include <kernels/muon.h>
 
+#include "launch.cuh"
 #include "packed.cuh"
 #include "stats_sums.cuh"
 
@@ -255,20 +256,19 @@ unsigned blocks_for(const MuonRequest& r) {
 cudaError_t muon_prepare(const MuonRequest& request, cudaStream_t stream) {
   if (!can_step(request)) return cudaErrorInvalidValue;
   if (request.chunk_count == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(request);
   constexpr unsigned kPerBlock = kThreads / 32;
-  momentum_kernel<<<blocks, kThreads, 0, stream>>>(request);
-  divisor_kernel<<<(request.matrix_count + kPerBlock - 1) / kPerBlock, kThreads, 0, stream>>>(
-      request);
-  normalize_kernel<<<blocks, kThreads, 0, stream>>>(request);
-  return cudaGetLastError();
+  const LaunchShape per_chunk = {blocks_for(request), kThreads, stream};
+  const LaunchShape per_matrix = {(request.matrix_count + kPerBlock - 1) / kPerBlock, kThreads,
+                                  stream};
+  return launch_in_order([&] { return launch(per_chunk, momentum_kernel, request); },
+                         [&] { return launch(per_matrix, divisor_kernel, request); },
+                         [&] { return launch(per_chunk, normalize_kernel, request); });
 }
 
 cudaError_t muon_finish(const MuonRequest& request, cudaStream_t stream) {
   if (!can_step(request)) return cudaErrorInvalidValue;
   if (request.chunk_count == 0) return cudaSuccess;
-  apply_kernel<<<blocks_for(request), kThreads, 0, stream>>>(request);
-  return cudaGetLastError();
+  return launch({blocks_for(request), kThreads, stream}, apply_kernel, request);
 }
 
 }  // namespace kernels

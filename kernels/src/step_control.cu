@@ -1,5 +1,6 @@
 #include <kernels/prepare_step.h>
 
+#include "launch.cuh"
 #include "stats_sums.cuh"
 
 namespace kernels {
@@ -50,20 +51,20 @@ cudaError_t set_rates(GroupSettings* groups, const GroupRates* rates, uint32_t g
     const uint32_t count = left < kRatesPerLaunch ? left : kRatesPerLaunch;
     Rates some = {};
     for (uint32_t i = 0; i < count; ++i) some.values[i] = rates[first + i];
-    rates_kernel<<<1, kRatesPerLaunch, 0, stream>>>(groups + first, some, count);
+    const cudaError_t error =
+        launch({1, kRatesPerLaunch, stream}, rates_kernel, groups + first, some, count);
+    if (error != cudaSuccess) return error;
   }
-  return cudaGetLastError();
+  return cudaSuccess;
 }
 
 cudaError_t set_control(StepControl* control, const ControlSettings& settings,
                         cudaStream_t stream) {
-  control_kernel<<<1, 1, 0, stream>>>(control, settings);
-  return cudaGetLastError();
+  return launch({1, 1, stream}, control_kernel, control, settings);
 }
 
 cudaError_t finish_step_control(const StepControlRequest& request, cudaStream_t stream) {
-  finish_kernel<<<1, kControlThreads, 0, stream>>>(request);
-  return cudaGetLastError();
+  return launch({1, kControlThreads, stream}, finish_kernel, request);
 }
 
 }  // namespace kernels

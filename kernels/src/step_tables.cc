@@ -199,7 +199,6 @@ std::vector<MuonBatch> make_muon_batches(const StepPlan& plan) {
     }
   }
   for (MuonBatch& batch : batches) {
-    batch.shape.symmetric_block = symmetric_block_for(batch.shape);
     const int64_t chunk_count = chunks_of(count_of(batch.matrices.front()));
     batch.chunks.resize(static_cast<size_t>(chunk_count * batch.shape.batch));
     fill_chunks(batch.matrices.data(), static_cast<uint32_t>(batch.matrices.size()),

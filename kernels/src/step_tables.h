@@ -49,7 +49,8 @@ bool makes_sense(const StepPlan& plan);
 std::vector<ParamTable> make_param_tables(const StepPlan& plan);
 
 // Batches in the order of their first matrix; none takes more scratch than the plan allows, but for
-// a single matrix that needs more. Pointers to settings lead into `plan`.
+// a single matrix that needs more. Pointers to settings lead into `plan`. Products are not in
+// blocks yet: that is for the device to say.
 std::vector<MuonBatch> make_muon_batches(const StepPlan& plan);
 
 }  // namespace kernels

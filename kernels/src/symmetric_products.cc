@@ -1,4 +1,4 @@
-#include <kernels/newton_schulz.h>
+#include <kernels/newton_schulz_products.h>
 
 #include <algorithm>
 
@@ -6,25 +6,28 @@ namespace kernels {
 namespace {
 
 constexpr int64_t kTileRows = 128, kTileColumns = 256;  // cuBLASLt's for bf16 on an H100, mostly
-constexpr int64_t kMultiprocessors = 132;
 constexpr int64_t kPartsMost = 4;  // more save little: n parts cost (n + 1) / 2n of the whole
 
 int64_t divided_up(int64_t count, int64_t by) { return (count + by - 1) / by; }
 
-int64_t waves_of(int64_t rows, int64_t columns, int64_t batch) {
-  const int64_t tiles = divided_up(rows, kTileRows) * divided_up(columns, kTileColumns) * batch;
-  return divided_up(tiles, kMultiprocessors);
-}
+// Waves of a batch of products on so many multiprocessors.
+struct Waves {
+  int64_t batch, multiprocessors;
 
-int64_t waves_in_blocks(int64_t edge, int64_t block, int64_t batch) {
-  int64_t waves = 0;
-  for (int64_t column = 0; column < edge; column += block) {
-    for (int64_t row = column; row < edge; row += block) {
-      waves += waves_of(std::min(block, edge - row), std::min(block, edge - column), batch);
-    }
+  int64_t of(int64_t rows, int64_t columns) const {
+    const int64_t tiles = divided_up(rows, kTileRows) * divided_up(columns, kTileColumns) * batch;
+    return divided_up(tiles, multiprocessors);
   }
-  return waves;
-}
+  int64_t in_blocks(int64_t edge, int64_t block) const {
+    int64_t waves = 0;
+    for (int64_t column = 0; column < edge; column += block) {
+      for (int64_t row = column; row < edge; row += block) {
+        waves += of(std::min(block, edge - row), std::min(block, edge - column));
+      }
+    }
+    return waves;
+  }
+};
 
 }  // namespace
 
@@ -46,15 +49,16 @@ std::vector<NsProduct> blocks_of(const NsProduct& whole, int64_t block) {
   return blocks;
 }
 
-int64_t symmetric_block_for(const NewtonSchulzShape& shape) {
+int64_t symmetric_block_for(const NewtonSchulzShape& shape, int multiprocessors) {
+  const Waves count = {shape.batch, multiprocessors};
   const int64_t edge = std::min(shape.rows, shape.columns);
-  const int64_t whole = waves_of(edge, edge, shape.batch);
+  const int64_t whole = count.of(edge, edge);
   int64_t best = 0;
   int64_t fewest = whole - divided_up(whole, 8);
   for (int64_t parts = 2; parts <= kPartsMost; ++parts) {
     const int64_t block = divided_up(edge, parts * kTileRows) * kTileRows;
     if (block < kTileColumns || block >= edge) continue;
-    const int64_t waves = waves_in_blocks(edge, block, shape.batch);
+    const int64_t waves = count.in_blocks(edge, block);
     if (waves > fewest || (best != 0 && waves == fewest)) continue;
     best = block;
     fewest = waves;

@@ -3,6 +3,7 @@
 #include <kernels/multi_tensor_update.h>
 #include <kernels/update_element.h>
 
+#include "launch.cuh"
 #include "packed.cuh"
 
 namespace kernels {
@@ -209,33 +210,29 @@ struct Updates;  // the launches of one rule, for its compiled types and for any
 
 template <class Formula>
 struct Updates<Formula> {
-  static void launch(const UpdateRequest& r, int blocks, cudaStream_t stream) {
-    update_kernel<Formula, AnyTypes>
-        <<<blocks, kUpdateThreads, 0, stream>>>(r.table, r.scalars, r.control);
+  static cudaError_t launch(const UpdateRequest& r, const LaunchShape& shape) {
+    return kernels::launch(shape, update_kernel<Formula, AnyTypes>, r.table, r.scalars, r.control);
   }
 };
 
 template <class Formula, class First, class... Rest>
 struct Updates<Formula, First, Rest...> {
-  static void launch(const UpdateRequest& r, int blocks, cudaStream_t stream) {
-    if (!First::fits(r.table.types)) {
-      return Updates<Formula, Rest...>::launch(r, blocks, stream);
-    }
-    update_kernel<Formula, First>
-        <<<blocks, kUpdateThreads, 0, stream>>>(r.table, r.scalars, r.control);
+  static cudaError_t launch(const UpdateRequest& r, const LaunchShape& shape) {
+    if (!First::fits(r.table.types)) return Updates<Formula, Rest...>::launch(r, shape);
+    return kernels::launch(shape, update_kernel<Formula, First>, r.table, r.scalars, r.control);
   }
 };
 
 // What each rule's file defines: its update and the pass before it.
-using Launch = void (*)(const UpdateRequest&, int blocks, cudaStream_t);
+using Launch = cudaError_t (*)(const UpdateRequest&, const LaunchShape&);
 struct RuleLaunches {
   Launch update, absmax;
 };
 extern const RuleLaunches kAdamLaunches, kFusedAdamLaunches, kSgdLaunches, kLionLaunches;
 
 template <class Formula>
-void launch_absmax(const UpdateRequest& r, int blocks, cudaStream_t stream) {
-  absmax_kernel<Formula><<<blocks, kUpdateThreads, 0, stream>>>(r.table, r.scalars, r.control);
+cudaError_t launch_absmax(const UpdateRequest& r, const LaunchShape& shape) {
+  return launch(shape, absmax_kernel<Formula>, r.table, r.scalars, r.control);
 }
 
 }  // namespace kernels

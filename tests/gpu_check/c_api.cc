@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <memory>
 
+#include <kernels/multi_tensor_update.h>
+
 #include "gpu_check/c_api.h"
 
 namespace {
@@ -82,7 +84,9 @@ StepGroup group_of(const CGroup& c) {
 NewtonSchulzShape shape_of(const int64_t* numbers, int type) {
   NewtonSchulzShape shape = {numbers[0], numbers[1], numbers[2], static_cast<ElementType>(type),
                              false};
-  shape.symmetric_block = numbers[3] < 0 ? symmetric_block_for(shape) : numbers[3];
+  int multiprocessors = 0;
+  if (multiprocessor_count(&multiprocessors) != cudaSuccess) multiprocessors = 132;  // the twins
+  shape.symmetric_block = numbers[3] < 0 ? symmetric_block_for(shape, multiprocessors) : numbers[3];
   return shape;
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <kernels/newton_schulz.h>
+
 #include "gpu_check/device_tensors.h"
 #include "kernels/muon_twin.h"
 

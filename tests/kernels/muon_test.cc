@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <kernels/newton_schulz.h>
 #include <boost/test/data/monomorphic.hpp>
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -147,20 +148,25 @@ BOOST_DATA_TEST_CASE(symmetric_products_in_blocks_equal_whole_ones,
 
 BOOST_AUTO_TEST_CASE(products_are_split_where_that_saves_waves) {
   struct Row {
-    int64_t rows, columns, batch, block;
+    int64_t rows, columns, batch;
+    int multiprocessors;
+    int64_t block;
   };
-  for (const Row& row : {Row{4096, 4096, 1, 2048},
-                         {4096, 11008, 1, 2048},
-                         {11008, 4096, 1, 2048},
-                         {8192, 28672, 1, 2048},
-                         {1024, 1024, 16, 512},
-                         {512, 512, 64, 256},
-                         {1024, 1024, 1, 0},
-                         {64, 64, 1, 0},
-                         {1, 5, 1, 0}}) {
+  for (const Row& row : {Row{4096, 4096, 1, 132, 2048},
+                         {4096, 11008, 1, 132, 2048},
+                         {11008, 4096, 1, 132, 2048},
+                         {8192, 28672, 1, 132, 2048},
+                         {1024, 1024, 16, 132, 512},
+                         {512, 512, 64, 132, 256},
+                         {1024, 1024, 1, 132, 0},
+                         {4096, 4096, 1, 16, 1024},  // a small device has more waves to save
+                         {4096, 4096, 1, 108, 0},    // here three parts would take six for five
+                         {64, 64, 1, 132, 0},
+                         {1, 5, 1, 132, 0}}) {
     const NewtonSchulzShape shape = {row.rows, row.columns, row.batch, kBF16, false};
-    BOOST_TEST(symmetric_block_for(shape) == row.block,
-               row.rows << " x " << row.columns << ", " << row.batch);
+    BOOST_TEST(
+        symmetric_block_for(shape, row.multiprocessors) == row.block,
+        row.rows << " x " << row.columns << ", " << row.batch << " on " << row.multiprocessors);
   }
 }
 

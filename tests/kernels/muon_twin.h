@@ -1,7 +1,7 @@
 #pragma once
 
 #include <kernels/muon.h>
-#include <kernels/newton_schulz.h>
+#include <kernels/newton_schulz_products.h>
 
 #include <algorithm>
 #include <array>
@@ -154,8 +154,13 @@ inline void newton_schulz_twin(const NewtonSchulzShape& shape, NewtonSchulzBuffe
   const NsProducts products = newton_schulz_products(shape);
   for (const NewtonSchulzCoefficients& k : coefficients) {
     symmetric_twin(shape, products.gram, {shape.type, 1, 0}, buffers);
-    symmetric_twin(shape, products.polynomial, {shape.type, k.c, k.b}, buffers);
-    ProductTwin{shape.type, 1, k.a}.multiply(products.update, buffers, shape.batch);
+    const NsStep step = ns_step_of(k);
+    if (step.has_polynomial) {
+      const NsScaling& p = step.polynomial;
+      symmetric_twin(shape, products.polynomial, {shape.type, p.alpha, p.beta}, buffers);
+    }
+    ProductTwin{shape.type, step.update.alpha, step.update.beta}.multiply(
+        products.update, buffers_of_update(buffers, step), shape.batch);
     std::swap(buffers.iterate, buffers.next);
   }
 }

@@ -27,7 +27,8 @@ cudaError_t multi_tensor_update(const UpdateRequest& request, cudaStream_t strea
 // Whether a table may have these types under this rule.
 bool can_update(const TensorTypes& types, RuleKind rule);
 
-// Blocks that fill the current device: a few per multiprocessor.
+// Of the current device; and blocks that fill it, a few per multiprocessor.
+cudaError_t multiprocessor_count(int* count);
 cudaError_t persistent_blocks(int* block_count);
 
 // cudaSuccess where these kernels are compiled for the current device.

@@ -1,76 +1,13 @@
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-#include <kernels/device_step.h>
-#include <kernels/element_type.h>
-#include <kernels/symmetric.h>
+#include <kernels/newton_schulz_products.h>
 
 namespace kernels {
-
-// Newton-Schulz orthogonalisation of a batch of matrices of one shape, row-major, one behind the
-// other: per step A = X X^T, B = b A + c A A, X = a X + B X; tall matrices multiply from the other
-// side (A = X^T X, X = a X + X B), so that nothing is ever transposed. Rounding points are the
-// reference's: products accumulate in fp32, and each of the three is rounded once to the type of
-// X, its scaled addend included.
-struct NewtonSchulzShape {
-  int64_t rows, columns, batch;
-  ElementType type;  // of X and all products: BF16 (precision medium) or F32 (high and highest)
-  bool tf32;         // F32 products on TF32 tensor cores (precision high)
-  // Edge of the blocks in which the symmetric products A and B are computed; 0: in full. A multiple
-  // of kMirrorTile.
-  int64_t symmetric_block = 0;
-};
-
-// The matrices of one step, each a batch.
-enum class NsOperand : uint8_t { Iterate, Gram, Polynomial, Next };
-
-// d = alpha op(a) op(b) + beta c as BLAS says it, column-major: op(a) is m x k, d is m x n. Strides
-// are those between the matrices of a batch, in elements. Operands begin `offset` elements behind
-// their buffers; c lies where d does in its own.
-struct NsProduct {
-  NsOperand a, b, c, d;
-  bool transpose_a, transpose_b;
-  int64_t m, n, k;
-  int64_t a_leading, b_leading, d_leading;
-  int64_t a_stride, b_stride, d_stride;
-  int64_t a_offset = 0, b_offset = 0, d_offset = 0;
-};
-
-// A step: gram, polynomial, update. Pure; what the twin multiplies out, too. With symmetric_block
-// the first two are the blocks on and below the diagonal, and what lies above is mirrored.
-struct NsProducts {
-  std::vector<NsProduct> gram, polynomial;
-  NsProduct update;
-};
-NsProducts newton_schulz_products(const NewtonSchulzShape& shape);
-
-// The blocks on and below the diagonal of a symmetric product d of m == n.
-std::vector<NsProduct> blocks_of(const NsProduct& whole, int64_t block);
-
-// The symmetric_block that costs fewest waves of 128 x 256 tiles on 132 multiprocessors, or 0 where
-// none saves an eighth of the whole product's: by counting, for an H100; not measured.
-int64_t symmetric_block_for(const NewtonSchulzShape& shape);
-
-// Device memory of a batch. `iterate` and `next` hold batch * rows * columns elements, `gram` and
-// `polynomial` batch * min(rows, columns)^2; all begin at multiples of 256 bytes.
-struct NewtonSchulzBuffers {
-  void* iterate;  // holds X on entry, normalised
-  void* next;
-  void* gram;
-  void* polynomial;
-  void* workspace;  // of kNewtonSchulzWorkspaceBytes
-};
-constexpr uint64_t kNewtonSchulzWorkspaceBytes = uint64_t{32} << 20;
-
-// Which buffer the result of `steps` steps lies in.
-inline void* newton_schulz_result(const NewtonSchulzBuffers& buffers, int steps) {
-  return steps % 2 == 0 ? buffers.iterate : buffers.next;
-}
 
 // cuBLASLt's algorithms for one shape, chosen once. prepare() needs a device and asks cuBLASLt's
 // heuristic; run() queues the products of each step on `stream`, allocates nothing, waits for
@@ -91,19 +28,16 @@ class NewtonSchulz {
     cublasLtMatrixLayoutOpaque_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
   };
-  struct Scaling {
-    float alpha, beta;
-  };
   cublasStatus_t describe(const NsProduct& product, Matmul& matmul) const;
   cublasStatus_t choose(Matmul& matmul) const;
   cublasStatus_t make_matmul(const NsProduct& product, Matmul& matmul) const;
   // By value: cuBLASLt takes descriptors that are not const, and run() may be called from many
   // threads.
-  cublasStatus_t multiply(Matmul matmul, Scaling scaling, const NewtonSchulzBuffers& buffers,
+  cublasStatus_t multiply(Matmul matmul, NsScaling scaling, const NewtonSchulzBuffers& buffers,
                           cudaStream_t stream) const;
   // Gram or polynomial: blocks, then the mirror. A kernel of our own for symmetric products, which
   // writes each tile to both places, takes the place of this function.
-  cublasStatus_t multiply_symmetric(const std::vector<Matmul>& blocks, Scaling scaling,
+  cublasStatus_t multiply_symmetric(const std::vector<Matmul>& blocks, NsScaling scaling,
                                     const NewtonSchulzBuffers& buffers, cudaStream_t stream) const;
 
   cublasLtHandle_t handle_ = nullptr;
