@@ -1,5 +1,7 @@
 #include <kernels/grad_pointers.h>
 
+#include "launch.cuh"
+
 namespace kernels {
 namespace {
 
@@ -24,9 +26,11 @@ cudaError_t write_grads(Entry* entries, const void* const* grads, uint32_t count
     const uint32_t some = left < kGradsPerLaunch ? left : kGradsPerLaunch;
     GradPointers pointers = {};
     for (uint32_t i = 0; i < some; ++i) pointers.values[i] = grads[first + i];
-    grads_kernel<<<1, kGradsPerLaunch, 0, stream>>>(entries + first, pointers, some);
+    const cudaError_t error =
+        launch({1, kGradsPerLaunch, stream}, grads_kernel<Entry>, entries + first, pointers, some);
+    if (error != cudaSuccess) return error;
   }
-  return cudaGetLastError();
+  return cudaSuccess;
 }
 
 }  // namespace
