@@ -17,7 +17,7 @@ __device__ TensorStats thread_stats(const TensorSlot& slot, int64_t begin, float
   constexpr int64_t kStride = int64_t{N} * kStatsThreads;
   const int64_t end = begin + kChunkElements < slot.count ? begin + kChunkElements : slot.count;
   const int64_t vector_end = slot.is_aligned ? begin + (end - begin) / N * N : begin;
-  TensorStats stats = {0, 0};
+  ElementSums sums = {0, 0};
   int64_t first = begin + int64_t{N} * threadIdx.x;
   while (first + (kVectorsInFlight - 1) * kStride < vector_end) {
     Packed<N> vectors[kVectorsInFlight];
@@ -29,7 +29,7 @@ __device__ TensorStats thread_stats(const TensorSlot& slot, int64_t begin, float
     for (int v = 0; v < kVectorsInFlight; ++v) {
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        add_element(stats, decode(kGrad, vectors[v].get(i, kBytes)) * inverse_scale);
+        add_element(sums, decode(kGrad, vectors[v].get(i, kBytes)) * inverse_scale);
       }
     }
     first += kVectorsInFlight * kStride;
@@ -37,10 +37,10 @@ __device__ TensorStats thread_stats(const TensorSlot& slot, int64_t begin, float
   for (; first < end; first += kStride) {
     const int64_t last = first + N < end ? first + N : end;
     for (int64_t i = first; i < last; ++i) {
-      add_element(stats, decode(kGrad, load_one(slot.grad, i, kBytes)) * inverse_scale);
+      add_element(sums, decode(kGrad, load_one(slot.grad, i, kBytes)) * inverse_scale);
     }
   }
-  return stats;
+  return stats_of(sums);
 }
 
 template <ElementType kGrad>

@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads) momentum_kernel(const MuonRequest r)
   const ElementType type = r.types.momentum;
   for (uint32_t c = blockIdx.x; c < r.chunk_count; c += gridDim.x) {
     const Work work = work_on(r, r.chunks[c]);
-    TensorStats squares = {0, 0};
+    ElementSums squares = {0, 0};
     for_neighbours(work, [&](const Neighbours& n) {
       GradValues values;
       values.load_from(r, work, n);
@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(kThreads) momentum_kernel(const MuonRequest r)
       }
       store(type, work.matrix.momentum, {n.place, n.count}, momentum);
     });
-    squares = add_over_block<kThreads / 32>(squares);
-    if (threadIdx.x == 0) r.partials[c] = squares.square_sum;
+    const TensorStats total = add_over_block<kThreads / 32>(stats_of(squares));
+    if (threadIdx.x == 0) r.partials[c] = total.square_sum;
   }
 }
 

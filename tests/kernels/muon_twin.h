@@ -45,7 +45,7 @@ struct MuonTwin {
   }
 
   TensorStats momentum_chunk(const MuonMatrix& m, int64_t begin) const {
-    std::vector<TensorStats> threads(kStatsThreads, TensorStats{0, 0});
+    std::vector<ElementSums> threads(kStatsThreads, ElementSums{0, 0});
     for (int64_t i = begin; i < std::min(begin + kChunkElements, count_of(m)); ++i) {
       MuonElement e = element(m, i);
       e.momentum = muon_momentum(factors.scalars, e.momentum, muon_grad(factors, e));

@@ -55,16 +55,10 @@ inline std::vector<unsigned char> encoded(const std::vector<float>& values, Elem
   return bytes;
 }
 
-// Random values, the same for the same seed: a parameter, a gradient with some zeros, a first state
-// of any sign and a second one that is not negative.
-inline SlotMemory random_slot(const TensorTypes& types, int64_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  const auto draw = [&](float factor) {
-    std::vector<float> values(static_cast<size_t>(count));
-    for (float& value : values) value = factor * normal(random);
-    return values;
-  };
+// A parameter, a gradient with some zeros, a first state of any sign and a second one that is not
+// negative; draw(factor) gives `count` values of either sign.
+template <class Draw>
+SlotMemory drawn_slot(const TensorTypes& types, int64_t count, Draw&& draw) {
   std::vector<float> grad = draw(0.1F);
   for (size_t i = 0; i < grad.size(); i += 7) grad[i] = 0;
   const std::vector<float> param = draw(1);
@@ -91,6 +85,17 @@ inline SlotMemory random_slot(const TensorTypes& types, int64_t count, unsigned 
     store_bits(memory.tensors[SlotMemory::Remainder].data(), i, types.main, parts.lower);
   }
   return memory;
+}
+
+// Random values, the same for the same seed.
+inline SlotMemory random_slot(const TensorTypes& types, int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  return drawn_slot(types, count, [&](float factor) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = factor * normal(random);
+    return values;
+  });
 }
 
 }  // namespace kernels

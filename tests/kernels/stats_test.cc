@@ -73,9 +73,9 @@ BOOST_AUTO_TEST_CASE(infinite_gradients_skip_only_under_loss_scaling) {
 BOOST_AUTO_TEST_CASE(largest_finite_gradients_do_not_overflow_the_sum) {
   StepControl control = {};
   control.check_finite = 1;
-  TensorStats stats = {0, 0};
-  for (int i = 0; i < 1000; ++i) add_element(stats, std::numeric_limits<float>::max());
-  control_twin(control, {stats});
+  ElementSums sums = {0, 0};
+  for (int i = 0; i < 1000; ++i) add_element(sums, std::numeric_limits<float>::max());
+  control_twin(control, {stats_of(sums)});
   BOOST_TEST(control.is_finite == 1U);
   BOOST_TEST(control.skip == 0U);
 }

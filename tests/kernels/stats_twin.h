@@ -32,11 +32,17 @@ inline TensorStats add_over_block(const std::vector<TensorStats>& threads) {
   return total;
 }
 
+inline TensorStats add_over_block(const std::vector<ElementSums>& threads) {
+  std::vector<TensorStats> stats;
+  for (const ElementSums& sums : threads) stats.push_back(stats_of(sums));
+  return add_over_block(stats);
+}
+
 inline TensorStats chunk_twin(const TensorSlot& slot, ElementType type, int64_t begin,
                               float inverse_scale) {
   const int64_t end = std::min(begin + kChunkElements, slot.count);
   const int64_t vector = stats_vector(type);
-  std::vector<TensorStats> threads(kStatsThreads, TensorStats{0, 0});
+  std::vector<ElementSums> threads(kStatsThreads, ElementSums{0, 0});
   for (int64_t i = begin; i < end; ++i) {
     const auto thread = static_cast<size_t>((i - begin) / vector % kStatsThreads);
     add_element(threads[thread], decode(type, stored_bits(slot.grad, i, type)) * inverse_scale);

@@ -30,9 +30,20 @@ cudaError_t grad_stats(const GradStatsRequest& request, cudaStream_t stream);
 constexpr int kStatsThreads = 256;
 CKPT_HOST_DEVICE constexpr int stats_vector(ElementType grad) { return 16 / bytes_of(grad); }
 
-CKPT_HOST_DEVICE void add_element(TensorStats& stats, float value) {
-  stats.square_sum += static_cast<double>(value) * static_cast<double>(value);  // exact product
-  stats.zero_count += value == 0 ? 1 : 0;
+// One thread's elements. fp64 is slow on many GPUs: one operation an element, and one that widens.
+struct ElementSums {
+  double square_sum;
+  uint32_t zero_count;
+};
+
+CKPT_HOST_DEVICE void add_element(ElementSums& sums, float value) {
+  const auto wide = static_cast<double>(value);
+  sums.square_sum = fma(wide, wide, sums.square_sum);  // the product is exact: one rounding
+  sums.zero_count += value == 0 ? 1 : 0;
+}
+
+CKPT_HOST_DEVICE TensorStats stats_of(const ElementSums& sums) {
+  return {sums.square_sum, static_cast<double>(sums.zero_count)};
 }
 
 CKPT_HOST_DEVICE void add_stats(TensorStats& stats, const TensorStats& other) {
