@@ -27,6 +27,27 @@ DeviceStatus check_not_captured(cudaStream_t stream) {
   return status == cudaStreamCaptureStatusNone ? DeviceStatus{cudaSuccess} : kWouldBeFrozen;
 }
 
+// Gradients that lie elsewhere than before.
+struct MovedGrads {
+  const std::vector<const void*>& grads;  // one per parameter of the plan
+  cudaStream_t stream;
+
+  // Writes all of a table's where one has changed; `params`: of the plan, one per entry.
+  template <class Entry>
+  cudaError_t write(std::vector<Entry>& entries, const std::vector<size_t>& params,
+                    Entry* on_device) const {
+    std::vector<const void*> moved;
+    bool has_changed = false;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      moved.push_back(grads[params[i]]);
+      has_changed = has_changed || moved[i] != entries[i].grad;
+    }
+    if (!has_changed) return cudaSuccess;
+    for (size_t i = 0; i < entries.size(); ++i) entries[i].grad = moved[i];
+    return set_grads(on_device, moved.data(), static_cast<uint32_t>(moved.size()), stream);
+  }
+};
+
 class CudaStep final : public DeviceStep {
  public:
   explicit CudaStep(StepPlan plan) : plan_(std::move(plan)) {}
@@ -100,14 +121,18 @@ class CudaStep final : public DeviceStep {
     if (grads.size() != plan_.params.size()) return cudaErrorInvalidValue;
     const cudaStream_t s = cuda_stream(stream);
     if (const DeviceStatus status = check_not_captured(s)) return status;
+    const MovedGrads moved = {grads, s};
     Status status;
     for (ParamTable& table : tables_) {
-      status.then(
-          [&] { return move_grads(table.slots, table.params, grads, table.slots_place, s); });
+      status.then([&] {
+        return moved.write(table.slots, table.params, memory_.at<TensorSlot>(table.slots_place));
+      });
     }
     for (MuonBatch& batch : batches_) {
-      status.then(
-          [&] { return move_grads(batch.matrices, batch.params, grads, batch.matrices_place, s); });
+      status.then([&] {
+        return moved.write(batch.matrices, batch.params,
+                           memory_.at<MuonMatrix>(batch.matrices_place));
+      });
     }
     return status.get();
   }
@@ -199,23 +224,6 @@ class CudaStep final : public DeviceStep {
 
   // At least one: where a process says that it could not take part.
   uint32_t stats_count() const { return std::max(plan_.stats_count, 1U); }
-
-  // Writes the pointers of those that changed, and of their neighbours in the table.
-  template <class Entry>
-  cudaError_t move_grads(std::vector<Entry>& entries, const std::vector<size_t>& params,
-                         const std::vector<const void*>& grads, DeviceMemory::Place place,
-                         cudaStream_t stream) const {
-    std::vector<const void*> moved;
-    bool has_changed = false;
-    for (size_t i = 0; i < entries.size(); ++i) {
-      moved.push_back(grads[params[i]]);
-      has_changed = has_changed || moved[i] != entries[i].grad;
-    }
-    if (!has_changed) return cudaSuccess;
-    for (size_t i = 0; i < entries.size(); ++i) entries[i].grad = moved[i];
-    return kernels::set_grads(memory_.at<Entry>(place), moved.data(),
-                              static_cast<uint32_t>(moved.size()), stream);
-  }
 
   // A step that changes nothing, since a process seems to have failed. CUDA loads a kernel when it
   // is first launched, cuBLASLt its own, too, and in a capture that may fail.
