@@ -35,7 +35,7 @@ TOP_LEVEL = {
 VAGUE_NAMES = {"utils", "util", "helpers", "misc", "common", "manager", "impl"}
 # As their writers called them.
 NAMES_OF_OTHERS = ("tests/golden/", "liboptim/src/step/communication/gloo_shim/",
-                   "tests/kernels/emulation/cuda/")
+                   "tests/kernels/emulation/cuda/", "tests/device_fake/cuda/")
 BANNED_WORDS = re.compile(r"\b(src|dst|tmp)\b")
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 NOISY = re.compile(

@@ -5,6 +5,8 @@
 namespace kernels {
 namespace {
 
+constexpr size_t kBlasMajor = 10000;
+
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
@@ -12,6 +14,7 @@ std::string version_text(int version) {
 DeviceFacts ask_device() {
   DeviceFacts facts;
   facts.runtime_version = CUDART_VERSION;
+  facts.blas_version = cublasLtGetVersion();
   cudaDriverGetVersion(&facts.driver_version);
   facts.count_error = cudaGetDeviceCount(&facts.devices);
   if (facts.count_error != cudaSuccess || facts.devices == 0) return facts;
@@ -46,6 +49,11 @@ std::string problem_of(const DeviceFacts& facts) {
            std::to_string(facts.minor);
   }
   if (facts.image_error != cudaSuccess) return cudaGetErrorString(facts.image_error);
+  if (facts.blas_version / kBlasMajor != CUBLAS_VERSION / kBlasMajor) {
+    return "the cuBLASLt that is loaded is version " +
+           std::to_string(facts.blas_version / kBlasMajor) + ", these kernels need " +
+           std::to_string(CUBLAS_VERSION / kBlasMajor);
+  }
   return "";
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 
+#include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
 namespace kernels {
@@ -14,6 +16,9 @@ struct DeviceFacts {
   int runtime_version = 0;                // that we were built with
   cudaError_t image_error = cudaSuccess;  // of asking for a kernel on the current device
   int major = 0, minor = 0;               // its architecture
+  // Of the cuBLASLt that is loaded. A process has one of each soname, whoever loaded it first: our
+  // toolkit's or torch's wheel's. Minor versions of one major are compatible.
+  size_t blas_version = CUBLAS_VERSION;
 };
 DeviceFacts device_facts();
 

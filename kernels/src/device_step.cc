@@ -1,80 +1,51 @@
 #include <kernels/device_step.h>
+#include <kernels/grad_pointers.h>
 #include <kernels/prepare_step.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
+#include "call_status.h"
 #include "device_problem.h"
+#include "graph.h"
 #include "step_tables.h"
 
 namespace kernels {
 namespace {
 
-// A failure that is reported does not stay behind as the last error of CUDA's runtime, where torch
-// or the trainer would take it for one of theirs.
-cudaError_t reported(cudaError_t error) {
-  if (error != cudaSuccess) (void)cudaGetLastError();
-  return error;
-}
-
-// The first failure of a row of calls; those after it are not made.
-class Status {
- public:
-  template <class Call>
-  Status& then(Call&& call) {
-    if (error_ == cudaSuccess) error_ = reported(std::forward<Call>(call)());
-    return *this;
-  }
-  cudaError_t get() const { return error_; }
-
- private:
-  cudaError_t error_ = cudaSuccess;
-};
-
 cudaStream_t cuda_stream(DeviceStream stream) { return static_cast<cudaStream_t>(stream); }
 
-// A recorded part of the step.
-class Graph {
- public:
-  Graph() = default;
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  ~Graph() {
-    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
-  }
+// Beside CUDA's own errors.
+constexpr DeviceStatus kWouldBeFrozen = 100000;
 
-  bool is_recorded() const { return executable_ != nullptr; }
-  cudaError_t launch(cudaStream_t stream) const {
-    return reported(cudaGraphLaunch(executable_, stream));
-  }
+// Whether values may be written now: a stream that is being captured would keep them.
+DeviceStatus check_not_captured(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t error = reported(cudaStreamIsCapturing(stream, &status));
+  if (error != cudaSuccess) return error;
+  return status == cudaStreamCaptureStatusNone ? DeviceStatus{cudaSuccess} : kWouldBeFrozen;
+}
 
-  // Records what `queue` does to a stream of its own, since the default stream cannot record.
-  template <class Queue>
-  cudaError_t record(Queue&& queue) {
-    return reported(record_on_stream(std::forward<Queue>(queue)));
-  }
+// Gradients that lie elsewhere than before.
+struct MovedGrads {
+  const std::vector<const void*>& grads;  // one per parameter of the plan
+  cudaStream_t stream;
 
- private:
-  template <class Queue>
-  cudaError_t record_on_stream(Queue&& queue) {
-    cudaStream_t stream = nullptr;
-    cudaGraph_t graph = nullptr;
-    cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-    if (error != cudaSuccess) return error;
-    error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-    if (error == cudaSuccess) {
-      const cudaError_t queued = queue(stream);
-      error = cudaStreamEndCapture(stream, &graph);
-      if (queued != cudaSuccess) error = queued;
+  // Writes all of a table's where one has changed; `params`: of the plan, one per entry.
+  template <class Entry>
+  cudaError_t write(std::vector<Entry>& entries, const std::vector<size_t>& params,
+                    Entry* on_device) const {
+    std::vector<const void*> moved;
+    bool has_changed = false;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      moved.push_back(grads[params[i]]);
+      has_changed = has_changed || moved[i] != entries[i].grad;
     }
-    if (error == cudaSuccess) error = cudaGraphInstantiate(&executable_, graph, 0);
-    if (graph != nullptr) cudaGraphDestroy(graph);
-    cudaStreamDestroy(stream);
-    return error;
+    if (!has_changed) return cudaSuccess;
+    for (size_t i = 0; i < entries.size(); ++i) entries[i].grad = moved[i];
+    return set_grads(on_device, moved.data(), static_cast<uint32_t>(moved.size()), stream);
   }
-
-  cudaGraphExec_t executable_ = nullptr;
 };
 
 class CudaStep final : public DeviceStep {
@@ -134,13 +105,36 @@ class CudaStep final : public DeviceStep {
 
   DeviceStatus set_rates(const std::vector<GroupRates>& rates, DeviceStream stream) override {
     if (rates.size() != plan_.groups.size()) return cudaErrorInvalidValue;
+    const cudaStream_t s = cuda_stream(stream);
+    if (const DeviceStatus status = check_not_captured(s)) return status;
     return kernels::set_rates(memory_.at<GroupSettings>(groups_place_), rates.data(),
-                              static_cast<uint32_t>(rates.size()), cuda_stream(stream));
+                              static_cast<uint32_t>(rates.size()), s);
   }
 
   DeviceStatus set_control(const ControlSettings& settings, DeviceStream stream) override {
-    return kernels::set_control(memory_.at<StepControl>(control_place_), settings,
-                                cuda_stream(stream));
+    const cudaStream_t s = cuda_stream(stream);
+    if (const DeviceStatus status = check_not_captured(s)) return status;
+    return kernels::set_control(memory_.at<StepControl>(control_place_), settings, s);
+  }
+
+  DeviceStatus set_grads(const std::vector<const void*>& grads, DeviceStream stream) override {
+    if (grads.size() != plan_.params.size()) return cudaErrorInvalidValue;
+    const cudaStream_t s = cuda_stream(stream);
+    if (const DeviceStatus status = check_not_captured(s)) return status;
+    const MovedGrads moved = {grads, s};
+    Status status;
+    for (ParamTable& table : tables_) {
+      status.then([&] {
+        return moved.write(table.slots, table.params, memory_.at<TensorSlot>(table.slots_place));
+      });
+    }
+    for (MuonBatch& batch : batches_) {
+      status.then([&] {
+        return moved.write(batch.matrices, batch.params,
+                           memory_.at<MuonMatrix>(batch.matrices_place));
+      });
+    }
+    return status.get();
   }
 
   DeviceStatus queue_stats(DeviceStream stream) override {
@@ -148,17 +142,30 @@ class CudaStep final : public DeviceStep {
     return stats_graph_.is_recorded() ? stats_graph_.launch(s) : launch_stats(s);
   }
 
-  DeviceStatus queue_update(DeviceStream stream) override {
+  DeviceStatus queue_update(uint32_t part, DeviceStream stream) override {
+    if (part >= plan_.part_count) return cudaErrorInvalidValue;
     const cudaStream_t s = cuda_stream(stream);
-    return update_graph_.is_recorded() ? update_graph_.launch(s) : launch_update(s);
+    return update_graphs_.empty() ? launch_update(part, s) : update_graphs_[part].launch(s);
   }
 
   DeviceStatus capture() override {
     if (stats_graph_.is_recorded()) return cudaErrorInvalidValue;
-    const cudaError_t error =
-        stats_graph_.record([&](cudaStream_t stream) { return launch_stats(stream); });
-    if (error != cudaSuccess) return error;
-    return update_graph_.record([&](cudaStream_t stream) { return launch_update(stream); });
+    Stream stream;
+    std::vector<Graph> updates(plan_.part_count);
+    Status status;
+    status.then([&] { return stream.make(); })
+        .then([&] { return launch_idle_step(stream.get()); })
+        .then([&] {
+          return stats_graph_.record(stream.get(), [&](cudaStream_t s) { return launch_stats(s); });
+        });
+    for (uint32_t part = 0; part < plan_.part_count; ++part) {
+      status.then([&] {
+        return updates[part].record(stream.get(),
+                                    [&](cudaStream_t s) { return launch_update(part, s); });
+      });
+    }
+    if (status.get() == cudaSuccess) update_graphs_ = std::move(updates);
+    return status.get();
   }
 
   TensorStats* stats() const override { return memory_.at<TensorStats>(stats_place_); }
@@ -170,7 +177,7 @@ class CudaStep final : public DeviceStep {
     groups_place_ = memory_.reserve(plan_.groups.size() * sizeof(GroupSettings));
     scalars_place_ = memory_.reserve(plan_.groups.size() * sizeof(RuleScalars));
     control_place_ = memory_.reserve(sizeof(StepControl));
-    stats_place_ = memory_.reserve(plan_.stats_count * sizeof(TensorStats));
+    stats_place_ = memory_.reserve(stats_count() * sizeof(TensorStats));
     for (ParamTable& table : tables_) {
       table.slots_place = memory_.reserve_for(table.slots);
       table.chunks_place = memory_.reserve_for(table.chunks);
@@ -210,19 +217,32 @@ class CudaStep final : public DeviceStep {
         MuonMatrix& matrix = batch.matrices[i];
         matrix.iterate = static_cast<char*>(buffers().iterate) + offset;
         matrix.update = result + offset;
-        const auto places = reinterpret_cast<uintptr_t>(matrix.iterate) |
-                            reinterpret_cast<uintptr_t>(matrix.update);
-        if (places % 16 != 0) matrix.is_aligned = 0;
+        matrix.is_aligned = is_aligned(matrix) ? 1 : 0;
       }
     }
+  }
+
+  // At least one: where a process says that it could not take part.
+  uint32_t stats_count() const { return std::max(plan_.stats_count, 1U); }
+
+  // A step that changes nothing, since a process seems to have failed. CUDA loads a kernel when it
+  // is first launched, cuBLASLt its own, too, and in a capture that may fail.
+  cudaError_t launch_idle_step(cudaStream_t stream) const {
+    Status status;
+    status.then([&] { return launch_stats(stream); }).then([&] {
+      return cudaMemsetAsync(stats(), 0xFF, sizeof(TensorStats), stream);  // NaN
+    });
+    for (uint32_t part = 0; part < plan_.part_count; ++part) {
+      status.then([&] { return launch_update(part, stream); });
+    }
+    return status.then([&] { return cudaStreamSynchronize(stream); }).get();
   }
 
   // From zero: the caller may have added what other processes counted.
   cudaError_t launch_stats(cudaStream_t stream) const {
     Status status;
-    status.then([&] {
-      return cudaMemsetAsync(stats(), 0, plan_.stats_count * sizeof(TensorStats), stream);
-    });
+    status.then(
+        [&] { return cudaMemsetAsync(stats(), 0, stats_count() * sizeof(TensorStats), stream); });
     for (const ParamTable& table : tables_) {
       const GradStatsRequest request = {table.on_device(memory_), control(),
                                         memory_.at<TensorStats>(table.partials_place), stats(),
@@ -232,26 +252,28 @@ class CudaStep final : public DeviceStep {
     return status.get();
   }
 
-  cudaError_t launch_update(cudaStream_t stream) const {
-    auto* const groups = memory_.at<GroupSettings>(groups_place_);
+  cudaError_t launch_update(uint32_t part, cudaStream_t stream) const {
     auto* const scalars = memory_.at<RuleScalars>(scalars_place_);
     Status status;
-    status.then([&] {
-      return finish_step_control(
-          {stats(), plan_.stats_count, static_cast<uint32_t>(plan_.groups.size()),
-           memory_.at<StepControl>(control_place_), groups, scalars},
-          stream);
-    });
+    if (part == 0) status.then([&] { return launch_control(stream); });
     for (const ParamTable& table : tables_) {
-      if (table.rule == RuleKind::Muon) continue;
+      if (table.rule == RuleKind::Muon || table.part != part) continue;
       const UpdateRequest request = {table.on_device(memory_), table.rule, scalars, control(),
                                      block_count_};
       status.then([&] { return multi_tensor_update(request, stream); });
     }
     for (const MuonBatch& batch : batches_) {
-      status.then([&] { return launch_muon(batch, stream); });
+      if (batch.part == part) status.then([&] { return launch_muon(batch, stream); });
     }
     return status.get();
+  }
+
+  cudaError_t launch_control(cudaStream_t stream) const {
+    return finish_step_control(
+        {stats(), stats_count(), static_cast<uint32_t>(plan_.groups.size()),
+         memory_.at<StepControl>(control_place_), memory_.at<GroupSettings>(groups_place_),
+         memory_.at<RuleScalars>(scalars_place_)},
+        stream);
   }
 
   cudaError_t launch_muon(const MuonBatch& batch, cudaStream_t stream) const {
@@ -286,7 +308,8 @@ class CudaStep final : public DeviceStep {
                       workspace_place_ = 0;
   int block_count_ = 0;
   cublasLtHandle_t blas_ = nullptr;
-  Graph stats_graph_, update_graph_;
+  Graph stats_graph_;
+  std::vector<Graph> update_graphs_;  // one per part
 };
 
 const char* device_problem() {
@@ -295,6 +318,10 @@ const char* device_problem() {
 }
 
 const char* status_text(DeviceStatus status) {
+  if (status == kWouldBeFrozen) {
+    return "the stream is being captured, and every replay would write this step's rates, scale "
+           "and gradients again; optimizer_cuda_graph records the step itself";
+  }
   return cudaGetErrorString(static_cast<cudaError_t>(status));
 }
 

@@ -35,6 +35,13 @@ cudaDataType_t data_type(ElementType type) {
   return type == ElementType::BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
+// `highest` is pedantic: environment variables that let cuBLAS compute fp32 by TF32 or by several
+// bf16 products (NVIDIA_TF32_OVERRIDE, CUBLAS_EMULATE_SINGLE_PRECISION) do not reach it.
+cublasComputeType_t compute_type(const NewtonSchulzShape& shape) {
+  if (shape.type != ElementType::F32) return CUBLAS_COMPUTE_32F;
+  return shape.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F_PEDANTIC;
+}
+
 struct LayoutSize {
   int64_t rows, columns, leading, stride;
 };
@@ -101,8 +108,7 @@ bool can_run(const NewtonSchulzShape& shape) {
 
 cublasStatus_t NewtonSchulz::describe(const NsProduct& product, Matmul& matmul) const {
   matmul.product = product;
-  const cublasComputeType_t compute =
-      shape_.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  const cublasComputeType_t compute = compute_type(shape_);
   const cublasOperation_t a = product.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t b = product.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
   return Status()

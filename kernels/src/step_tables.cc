@@ -28,6 +28,20 @@ bool muon_makes_sense(const StepParam& param, const MuonSettings& muon) {
          is_one_of(param.types.model, {None, BF16, F16});
 }
 
+// Pointers that the types need are there, scales of scaled types among them.
+bool has_memory(const StepParam& param) {
+  const TensorSlot& slot = param.slot;
+  if (slot.count == 0) return true;
+  const ElementType stored[] = {param.types.main, param.types.state[0], param.types.state[1]};
+  const void* const memory[] = {slot.main, slot.state[0], slot.state[1]};
+  for (int i = 0; i < 3; ++i) {
+    if (stored[i] == ElementType::None) continue;
+    if (memory[i] == nullptr || (is_scaled(stored[i]) && slot.scale[i] == nullptr)) return false;
+  }
+  return slot.grad != nullptr &&
+         (param.types.main != ElementType::SplitF32 || slot.remainder != nullptr);
+}
+
 MuonTypes muon_types(const StepParam& param, const MuonSettings& muon) {
   return {param.types.grad, param.types.main, param.types.state[0], param.types.model, muon.type};
 }
@@ -44,7 +58,7 @@ MuonMatrix matrix_of(const StepParam& param, const MuonSettings& muon, int64_t r
   m.scale = static_cast<float>(muon.scale(rows, param.columns));
   m.extra_scale = static_cast<float>(muon.extra_scale);
   m.group = param.slot.group;
-  m.is_aligned = is_aligned(param.slot) && param.columns % 4 == 0 ? 1 : 0;
+  m.is_aligned = is_aligned(m) ? 1 : 0;
   return m;
 }
 
@@ -70,14 +84,22 @@ std::vector<MuonMatrix> matrices_of(const StepParam& param, const MuonSettings& 
   return parts;
 }
 
+// A matrix that looks for its batch.
+struct NewMatrix {
+  const MuonMatrix& matrix;
+  MuonTypes types;
+  const MuonSettings& settings;
+  uint32_t part;
+};
+
 // The shape's numbers in one batch buffer decide what fits together.
-bool fits_with(const MuonBatch& batch, const MuonTypes& types, const MuonMatrix& matrix,
-               const MuonSettings& settings) {
+bool fits_with(const MuonBatch& batch, const NewMatrix& added) {
   const auto key = [](const MuonTypes& t) {
     return std::make_tuple(t.grad, t.main, t.momentum, t.model, t.iterate);
   };
-  return key(batch.types) == key(types) && batch.shape.rows == matrix.rows &&
-         batch.shape.columns == matrix.columns && batch.settings == &settings;
+  return key(batch.types) == key(added.types) && batch.shape.rows == added.matrix.rows &&
+         batch.shape.columns == added.matrix.columns && batch.settings == &added.settings &&
+         batch.part == added.part;
 }
 
 bool has_room(const MuonBatch& batch, uint64_t scratch_bytes_max) {
@@ -106,6 +128,7 @@ bool makes_sense(const StepPlan& plan) {
   return std::all_of(plan.params.begin(), plan.params.end(), [&](const StepParam& param) {
     const TensorSlot& slot = param.slot;
     if (slot.count < 0 || slot.group >= plan.groups.size()) return false;
+    if (param.part >= plan.part_count || !has_memory(param)) return false;
     if (slot.stats_index != kNoStats && slot.stats_index >= plan.stats_count) return false;
     const StepGroup& group = plan.groups[slot.group];
     return group.settings.rule == RuleKind::Muon ? muon_makes_sense(param, group.muon)
@@ -115,17 +138,20 @@ bool makes_sense(const StepPlan& plan) {
 
 std::vector<ParamTable> make_param_tables(const StepPlan& plan) {
   std::vector<ParamTable> tables;
-  for (const StepParam& param : plan.params) {
+  for (size_t i = 0; i < plan.params.size(); ++i) {
+    const StepParam& param = plan.params[i];
     const RuleKind rule = plan.groups[param.slot.group].settings.rule;
+    const uint32_t part = rule == RuleKind::Muon ? 0 : param.part;
     auto table = std::find_if(tables.begin(), tables.end(), [&](const ParamTable& t) {
-      return t.rule == rule && same(t.types, param.types);
+      return t.rule == rule && t.part == part && same(t.types, param.types);
     });
     if (table == tables.end()) {
-      tables.emplace_back();
-      table = std::prev(tables.end());
+      table = tables.emplace(tables.end());
       table->types = param.types;
       table->rule = rule;
+      table->part = part;
     }
+    table->params.push_back(i);
     table->slots.push_back(param.slot);
     table->slots.back().is_aligned = is_aligned(param.slot) ? 1 : 0;
   }
@@ -138,28 +164,37 @@ std::vector<ParamTable> make_param_tables(const StepPlan& plan) {
   return tables;
 }
 
+namespace {
+
+MuonBatch batch_for(const NewMatrix& added) {
+  MuonBatch batch = {};
+  batch.types = added.types;
+  batch.shape = {.rows = added.matrix.rows,
+                 .columns = added.matrix.columns,
+                 .batch = 0,
+                 .type = added.types.iterate,
+                 .tf32 = added.settings.tf32};
+  batch.settings = &added.settings;
+  batch.part = added.part;
+  return batch;
+}
+
+}  // namespace
+
 std::vector<MuonBatch> make_muon_batches(const StepPlan& plan) {
   std::vector<MuonBatch> batches;
-  for (const StepParam& param : plan.params) {
+  for (size_t i = 0; i < plan.params.size(); ++i) {
+    const StepParam& param = plan.params[i];
     const StepGroup& group = plan.groups[param.slot.group];
     if (group.settings.rule != RuleKind::Muon) continue;
-    const MuonTypes types = muon_types(param, group.muon);
     for (const MuonMatrix& matrix : matrices_of(param, group.muon)) {
+      const NewMatrix added = {matrix, muon_types(param, group.muon), group.muon, param.part};
       auto batch = std::find_if(batches.begin(), batches.end(), [&](const MuonBatch& b) {
-        return fits_with(b, types, matrix, group.muon) && has_room(b, plan.scratch_bytes_max);
+        return fits_with(b, added) && has_room(b, plan.scratch_bytes_max);
       });
-      if (batch == batches.end()) {
-        batches.emplace_back();
-        batch = std::prev(batches.end());
-        batch->types = types;
-        batch->shape = {.rows = matrix.rows,
-                        .columns = matrix.columns,
-                        .batch = 0,
-                        .type = types.iterate,
-                        .tf32 = group.muon.tf32};
-        batch->settings = &group.muon;
-      }
+      if (batch == batches.end()) batch = batches.insert(batch, batch_for(added));
       batch->matrices.push_back(matrix);
+      batch->params.push_back(i);
       batch->shape.batch += 1;
     }
   }

@@ -18,7 +18,9 @@ namespace kernels {
 struct ParamTable {
   TensorTypes types;
   RuleKind rule;
+  uint32_t part;  // of the update; 0 for Muon's
   std::vector<TensorSlot> slots;
+  std::vector<size_t> params;  // of the plan, one per slot
   std::vector<Chunk> chunks;
   DeviceMemory::Place slots_place = 0, chunks_place = 0, partials_place = 0;
 
@@ -30,7 +32,9 @@ struct MuonBatch {
   MuonTypes types;
   NewtonSchulzShape shape;
   const MuonSettings* settings;
+  uint32_t part;
   std::vector<MuonMatrix> matrices;
+  std::vector<size_t> params;  // of the plan, one per matrix
   std::vector<Chunk> chunks;
   NewtonSchulz newton_schulz;
   DeviceMemory::Place matrices_place = 0, chunks_place = 0, partials_place = 0, divisors_place = 0;
@@ -39,7 +43,7 @@ struct MuonBatch {
   uint64_t square_bytes() const;
 };
 
-// Whether every parameter can be updated as its group and types say.
+// Whether every parameter can be updated as its group and types say, and has the memory for it.
 bool makes_sense(const StepPlan& plan);
 
 std::vector<ParamTable> make_param_tables(const StepPlan& plan);

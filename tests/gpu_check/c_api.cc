@@ -127,6 +127,6 @@ CKPT_C_API int sw_stats(Session* session, void* stream) {
   return session->step->queue_stats(stream);
 }
 CKPT_C_API int sw_update(Session* session, void* stream) {
-  return session->step->queue_update(stream);
+  return session->step->queue_update(0, stream);
 }
 CKPT_C_API int sw_capture(Session* session) { return session->step->capture(); }

@@ -115,7 +115,7 @@ class BoundStep {
 
   void run() const {
     require(step_->queue_stats(nullptr), "queue_stats");
-    require(step_->queue_update(nullptr), "queue_update");
+    require(step_->queue_update(0, nullptr), "queue_update");
     require(cudaDeviceSynchronize(), "the step");
   }
   kernels::StepControl control() const {

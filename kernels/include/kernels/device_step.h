@@ -39,12 +39,14 @@ struct StepParam {
   TensorTypes types = {};
   int64_t rows = 0, columns = 0;  // Muon: of the weight, row-major
   uint32_t qkv_rows[3] = {};      // Muon: rows of query, key and value per group; zeros: no split
+  uint32_t part = 0;              // of the update; below StepPlan::part_count
 };
 
 struct StepPlan {
   std::vector<StepGroup> groups;
   std::vector<StepParam> params;
   uint32_t stats_count = 0;                        // stats_index values are below this
+  uint32_t part_count = 1;                         // pieces in which the update is queued
   uint64_t scratch_bytes_max = uint64_t{2} << 30;  // for one batch of Newton-Schulz matrices
 };
 
@@ -63,9 +65,11 @@ using DeviceStatus = int;
 // A cudaStream_t; null: the default stream.
 using DeviceStream = void*;
 
-// A step is set_rates(), set_control(), queue_stats(), then, where several processes share the
-// norm, the sum of stats() over them, then queue_update(). All of these only queue work: nothing
-// waits, nothing is allocated. Not thread-safe.
+// A step is set_rates(), set_control(), set_grads() where gradients lie elsewhere than before,
+// queue_stats(), then, where several processes share the norm, the sum of stats() over them, then
+// queue_update() of every part, 0 first. All of these only queue work: nothing waits, nothing is
+// allocated. The set_ functions refuse a stream that is being captured: a replay would write the
+// values of that moment again. Not thread-safe.
 class DeviceStep {
  public:
   virtual ~DeviceStep() = default;
@@ -76,12 +80,16 @@ class DeviceStep {
   virtual DeviceStatus bind(void* device_memory, DeviceStream stream) = 0;
   virtual DeviceStatus set_rates(const std::vector<GroupRates>& rates, DeviceStream stream) = 0;
   virtual DeviceStatus set_control(const ControlSettings& settings, DeviceStream stream) = 0;
+  // The gradients' device pointers, in the order of StepPlan::params; types stay. Queues nothing
+  // where they are those of the last call. After a failure the step must be made anew.
+  virtual DeviceStatus set_grads(const std::vector<const void*>& grads, DeviceStream stream) = 0;
   virtual DeviceStatus queue_stats(DeviceStream stream) = 0;
-  virtual DeviceStatus queue_update(DeviceStream stream) = 0;
-  // Records both as CUDA graphs, which queue_stats() and queue_update() then replay.
+  virtual DeviceStatus queue_update(uint32_t part, DeviceStream stream) = 0;
+  // Records both as CUDA graphs, which queue_stats() and queue_update() then replay. Makes a step
+  // that changes nothing first, so that all kernels are loaded. Waits.
   virtual DeviceStatus capture() = 0;
   // Device memory; valid after bind().
-  virtual TensorStats* stats() const = 0;  // stats_count of them
+  virtual TensorStats* stats() const = 0;  // stats_count of them, at least one
   virtual const StepControl* control() const = 0;
   virtual const GroupSettings* groups() const = 0;
 };

@@ -40,6 +40,15 @@ struct MuonMatrix {
 
 CKPT_HOST_DEVICE constexpr int64_t count_of(const MuonMatrix& m) { return m.rows * m.columns; }
 
+CKPT_HOST_DEVICE bool is_aligned(const MuonMatrix& m) {
+  const auto pointers =
+      reinterpret_cast<uintptr_t>(m.grad) | reinterpret_cast<uintptr_t>(m.main) |
+      reinterpret_cast<uintptr_t>(m.remainder) | reinterpret_cast<uintptr_t>(m.momentum) |
+      reinterpret_cast<uintptr_t>(m.model) | reinterpret_cast<uintptr_t>(m.iterate) |
+      reinterpret_cast<uintptr_t>(m.update);
+  return pointers % 16 == 0 && m.columns % 4 == 0;
+}
+
 // Where element `i` of the matrix lies in the weight.
 CKPT_HOST_DEVICE int64_t place_in_weight(const MuonMatrix& m, int64_t i) {
   if (m.part_rows == m.group_rows) return i;

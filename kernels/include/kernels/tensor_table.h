@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include <kernels/element_type.h>
+#include <kernels/host_device.h>
 
 namespace kernels {
 
@@ -41,7 +42,7 @@ struct TensorTable {
   TensorTypes types;
 };
 
-inline bool is_aligned(const TensorSlot& slot) {
+CKPT_HOST_DEVICE bool is_aligned(const TensorSlot& slot) {
   const void* const pointers[] = {slot.grad,     slot.main,     slot.remainder,
                                   slot.state[0], slot.state[1], slot.model};
   uintptr_t all = 0;

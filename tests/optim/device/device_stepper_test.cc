@@ -180,6 +180,52 @@ BOOST_AUTO_TEST_CASE(replaced_gradients_are_found) {
   BOOST_TEST(stepper.read_control().grad_norm == 0);
 }
 
+// Trainers whose framework allocates gradients anew in every step.
+BOOST_AUTO_TEST_CASE(gradients_allocated_anew_are_bound_in_place_and_not_kept) {
+  const auto optimizer = make_optimizer(kCases[6]);
+  DeviceStepper stepper(optimizer->config(), at::kCPU, host_api());
+  HostStep::made = 0;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> old;
+  for (int step = 0; step < 3; ++step) {
+    std::vector<at::Tensor> kept;  // so that no address comes back at once
+    optimizer->bind_grads([&](const ParamInfo& info) {
+      at::Tensor grad = at::zeros(info.shape, at::kBFloat16).add_(step);
+      kept.push_back(grad);
+      return grad;
+    });
+    stepper.queue_stats(optimizer->param_groups(), 3, {});
+    stepper.queue_update();
+    stepper.count_step();
+    BOOST_TEST((stepper.read_control().grad_norm > 0) == (step > 0));
+    for (const at::Tensor& grad : kept) {
+      old.emplace_back(grad.storage().getWeakStorageImpl());
+    }
+  }
+  BOOST_TEST(HostStep::made == 1);
+  for (size_t i = 0; i + 3 < old.size(); ++i) BOOST_TEST(old[i].expired());
+}
+
+BOOST_AUTO_TEST_CASE(an_update_in_parts_has_the_bits_of_one) {
+  for (const size_t which : {size_t{2}, size_t{7}}) {
+    const auto whole = make_optimizer(kCases[which]), cut = make_optimizer(kCases[which]);
+    for (ChainedOptimizer* const optimizer : {whole.get(), cut.get()}) {
+      DeviceStepper stepper(optimizer->config(), at::kCPU, host_api());
+      const bool is_cut = optimizer == cut.get();
+      for (int step = 0; step < 2; ++step) {
+        const UpdateParts parts = is_cut ? UpdateParts{{2}, {}, {0}} : UpdateParts{};
+        stepper.queue_stats(optimizer->param_groups(), 3, {}, parts);
+        for (uint32_t part = 0; part < (is_cut ? 3U : 1U); ++part) stepper.queue_update(part);
+        stepper.count_step();
+      }
+    }
+    const auto expected = whole->get_parameters(), found = cut->get_parameters();
+    for (size_t i = 0; i < found.size(); ++i) {
+      BOOST_TEST(at::equal(found[i]->model.param, expected[i]->model.param));
+      BOOST_TEST(at::equal(master_of(*found[i]), master_of(*expected[i])));
+    }
+  }
+}
+
 // As a stepper that was made after the change sees them.
 BOOST_AUTO_TEST_CASE(changed_scale_modes_and_coefficients_of_muon_take_effect) {
   const std::function<void(MuonRule&)> changes[] = {

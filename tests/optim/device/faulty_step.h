@@ -8,14 +8,26 @@
 namespace optim {
 
 // Which call of a device fails, as that of a GPU would.
-enum class Fault { None, Make, Memory, Bind, Capture, Rates, Control, Stats, Update, LateUpdate };
+enum class Fault {
+  None,
+  Make,
+  Memory,
+  Bind,
+  Capture,
+  Rates,
+  Control,
+  Grads,
+  Stats,
+  Update,
+  LateUpdate
+};
 
 // A HostStep of which one call says no: before it has done anything, or, LateUpdate, when the
 // device has counted the step.
-class FaultyStep final : public HostStep {
+class FaultyStep : public HostStep {
  public:
-  static inline Fault fault = Fault::None;
-  static constexpr kernels::DeviceStatus kRefused = 2;  // cudaErrorMemoryAllocation
+  static inline thread_local Fault fault = Fault::None;  // of the calling rank
+  static constexpr kernels::DeviceStatus kRefused = 2;   // cudaErrorMemoryAllocation
   using Stream = kernels::DeviceStream;
 
   using HostStep::HostStep;
@@ -39,10 +51,14 @@ class FaultyStep final : public HostStep {
   kernels::DeviceStatus queue_stats(Stream stream) override {
     return fault == Fault::Stats ? kRefused : HostStep::queue_stats(stream);
   }
-  kernels::DeviceStatus queue_update(Stream stream) override {
+  kernels::DeviceStatus set_grads(const std::vector<const void*>& grads, Stream stream) override {
+    return fault == Fault::Grads ? kRefused : HostStep::set_grads(grads, stream);
+  }
+  kernels::DeviceStatus queue_update(uint32_t part, Stream stream) override {
     if (fault == Fault::LateUpdate) count_step();
-    return fault == Fault::Update || fault == Fault::LateUpdate ? kRefused
-                                                                : HostStep::queue_update(stream);
+    return fault == Fault::Update || fault == Fault::LateUpdate
+               ? kRefused
+               : HostStep::queue_update(part, stream);
   }
 };
 

@@ -21,8 +21,9 @@ class HostStep : public kernels::DeviceStep {
       : plan_(std::move(plan)),
         tables_(kernels::make_param_tables(plan_)),
         batches_(kernels::make_muon_batches(plan_)),
-        stats_(plan_.stats_count) {
+        stats_(std::max(plan_.stats_count, 1U)) {
     for (const kernels::StepGroup& group : plan_.groups) groups_.push_back(group.settings);
+    ++made;
   }
 
   uint64_t device_bytes() const override { return 256; }
@@ -53,17 +54,24 @@ class HostStep : public kernels::DeviceStep {
     }
     return 0;
   }
-  kernels::DeviceStatus queue_update(kernels::DeviceStream) override {
-    kernels::control_twin(control_, stats_);
+  kernels::DeviceStatus set_grads(const std::vector<const void*>& grads,
+                                  kernels::DeviceStream) override {
+    for (kernels::ParamTable& table : tables_) move_grads(table.slots, table.params, grads);
+    for (kernels::MuonBatch& batch : batches_) move_grads(batch.matrices, batch.params, grads);
+    return 0;
+  }
+  kernels::DeviceStatus queue_update(uint32_t part, kernels::DeviceStream) override {
+    if (part == 0) begin_update();
     if (control_.skip != 0) return 0;
-    count_step();
     for (const kernels::ParamTable& table : tables_) {
+      if (table.rule == kernels::RuleKind::Muon || table.part != part) continue;
       for (const kernels::TensorSlot& slot : table.slots) {
         const kernels::RuleScalars scalars = kernels::make_scalars(groups_[slot.group]);
         kernels::update_twin({table.types, table.rule, scalars, control_}, slot);
       }
     }
     for (const kernels::MuonBatch& batch : batches_) {
+      if (batch.part != part) continue;
       for (const kernels::MuonMatrix& matrix : batch.matrices) update_matrix(batch, matrix);
     }
     return 0;
@@ -77,13 +85,27 @@ class HostStep : public kernels::DeviceStep {
   const kernels::GroupSettings* groups() const override { return groups_.data(); }
 
   static inline int captures = 0;  // of all steps
+  static inline int made = 0;
 
  protected:
+  void begin_update() {
+    kernels::control_twin(control_, stats_);
+    if (control_.skip == 0) count_step();
+  }
   void count_step() {
     for (kernels::GroupSettings& group : groups_) ++group.step;
   }
 
  private:
+  template <class Entry>
+  static void move_grads(std::vector<Entry>& entries, const std::vector<size_t>& params,
+                         const std::vector<const void*>& grads) {
+    for (size_t i = 0; i < entries.size(); ++i) {
+      entries[i].grad = grads[params[i]];
+      entries[i].is_aligned = kernels::is_aligned(entries[i]) ? 1 : 0;
+    }
+  }
+
   void update_matrix(const kernels::MuonBatch& batch, kernels::MuonMatrix matrix) const {
     const auto count = static_cast<size_t>(kernels::count_of(matrix));
     const auto edge = static_cast<size_t>(std::min(matrix.rows, matrix.columns));

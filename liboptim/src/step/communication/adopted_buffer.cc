@@ -39,14 +39,15 @@ class AdoptedGather final : public ParamGather {
   }
 
   void start(int64_t round) override {
+    std::vector<Collectives::Broadcast> parts;
     for (int rank = 0; rank < collectives_.size(); ++rank) {
       const int64_t begin = round * bucket_bytes_;
       const int64_t end = std::min(begin + bucket_bytes_, region_bytes(rank));
       if (begin >= end) continue;
       const int64_t region = buffer_.region_begin_[static_cast<size_t>(rank)];
-      waits_.push_back(collectives_.start_broadcast(
-          buffer_.bytes_.narrow(0, region + begin, end - begin), rank));
+      parts.push_back({buffer_.bytes_.narrow(0, region + begin, end - begin), rank});
     }
+    waits_.push_back(collectives_.start_broadcasts(parts));
   }
 
   void finish() override {

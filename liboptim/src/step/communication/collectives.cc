@@ -31,6 +31,14 @@ std::optional<std::vector<at::DeviceType>> devices_of(const ProcessGroupPtr& gro
   return types;
 }
 
+c10::intrusive_ptr<c10d::Work> broadcast_of(c10d::ProcessGroup& group, const at::Tensor& tensor,
+                                            int root) {
+  std::vector<at::Tensor> tensors = {tensor};
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  return group.broadcast(tensors, options);
+}
+
 // What waits for `wait`, then brings back what travelled in another tensor's place.
 Collectives::Wait then_bring_back(Collectives::Wait wait, at::Tensor tensor, at::Tensor there) {
   if (there.is_same(tensor)) return wait;
@@ -119,13 +127,32 @@ void Collectives::all_gather(at::Tensor& all, at::Tensor& mine) { start_all_gath
 
 Collectives::Wait Collectives::start_broadcast(at::Tensor tensor, int root) {
   at::Tensor there = travelling(tensor);
-  Wait wait = start("broadcast", there, [&] {
-    std::vector<at::Tensor> tensors = {there};
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    return group_->broadcast(tensors, options);
-  });
+  Wait wait = start("broadcast", there, [&] { return broadcast_of(*group_, there, root); });
   return then_bring_back(std::move(wait), std::move(tensor), std::move(there));
+}
+
+bool Collectives::can_group(at::DeviceType type) const {
+  if (!group_ || !group_->hasBackends() || devices_of(group_)->empty()) return false;
+  const auto types = *devices_of(group_);
+  return std::ranges::find(types, type) != types.end() &&
+         group_->getBackend(type)->supportsCoalescing();
+}
+
+Collectives::Wait Collectives::start_broadcasts(const std::vector<Broadcast>& all) {
+  std::vector<Wait> waits;
+  if (all.empty()) return [] {};
+  const at::Device device = all.front().tensor.device();
+  if (all.size() == 1 || !can_group(device.type())) {
+    for (const Broadcast& one : all) waits.push_back(start_broadcast(one.tensor, one.root));
+    return [waits = std::move(waits)] {
+      for (const Wait& wait : waits) wait();
+    };
+  }
+  return start("broadcasts", all.front().tensor, [&] {
+    group_->startCoalescing(device.type());
+    for (const Broadcast& one : all) broadcast_of(*group_, one.tensor, one.root);
+    return group_->endCoalescing(device.type());
+  });
 }
 
 // Two rounds: the sizes, then the texts padded to the longest.

@@ -64,10 +64,18 @@ class Collectives {
   using Wait = std::function<void()>;
   Wait start_all_gather(at::Tensor all, at::Tensor mine);
   Wait start_broadcast(at::Tensor tensor, int root);
+  // One behind the other, but as one operation of a backend that groups them, as NCCL does: each by
+  // itself would cost a launch and, with other roots, could not share the links.
+  struct Broadcast {
+    at::Tensor tensor;
+    int root;
+  };
+  Wait start_broadcasts(const std::vector<Broadcast>& all);
 
  private:
   void all_reduce(at::Tensor& tensor, bool is_max);
   at::Tensor travelling(const at::Tensor& tensor) const;
+  bool can_group(at::DeviceType type) const;
   void check_usable() const;
   template <class Body>
   void run(const char* operation, Body&& body);

@@ -11,6 +11,7 @@ namespace {
 
 // Rounds that may be under way at once: their buffers bound the memory.
 constexpr size_t kRoundsInFlight = 4;
+constexpr size_t kBroadcastsAtOnce = 64;
 
 std::byte* bytes_of(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr());
@@ -140,9 +141,13 @@ std::unique_ptr<ParamGather> make_copying_gather(std::span<const SharedParam> pa
 }
 
 void broadcast_params(std::span<const SharedParam> params, Collectives& collectives) {
-  for (const SharedParam& param : params) {
-    at::Tensor tensor = param.param;
-    collectives.broadcast(tensor, param.owner);
+  for (size_t first = 0; first < params.size(); first += kBroadcastsAtOnce) {
+    std::vector<Collectives::Broadcast> some;
+    for (const SharedParam& param :
+         params.subspan(first, std::min(kBroadcastsAtOnce, params.size() - first))) {
+      some.push_back({param.param, param.owner});
+    }
+    collectives.start_broadcasts(some)();
   }
 }
 

@@ -5,6 +5,7 @@
 #include <ckpt/error.h>
 #include <algorithm>
 #include <array>
+#include <map>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -122,7 +123,7 @@ class ParamPlan {
       : param_(param), device_(device), plan_(plan) {}
 
   kernels::StepParam make(const OptimizerGroup& group) {
-    made_.slot.grad = place(param_.model.main_grad);
+    made_.slot.grad = checked_memory(param_.model.main_grad);
     made_.types.grad = element_type(param_, param_.model.main_grad);
     made_.slot.count = param_.model.param.numel();
     const ParamAttributes& attributes = param_.model.info.attributes;
@@ -135,7 +136,14 @@ class ParamPlan {
   }
 
  private:
+  // The gradient's is read by what is queued only, and its stream keeps it that long.
   void* place(const at::Tensor& tensor) {
+    void* const memory = checked_memory(tensor);
+    if (memory != nullptr) plan_.storages.push_back(tensor.storage());
+    return memory;
+  }
+
+  void* checked_memory(const at::Tensor& tensor) const {
     if (!tensor.defined()) return nullptr;
     if (tensor.sizes() != param_.model.param.sizes() || !tensor.is_contiguous() ||
         tensor.device() != device_) {
@@ -144,9 +152,7 @@ class ParamPlan {
                         "expected contiguous parameter, gradient and states of one shape, all on " +
                             device_.str());
     }
-    void* const memory = tensor.mutable_data_ptr();
-    plan_.storages.push_back(tensor.storage());
-    return memory;
+    return tensor.mutable_data_ptr();
   }
 
   void add_main() {
@@ -224,17 +230,22 @@ uint32_t group_index(DevicePlan& plan, const OptimizerGroup& group, int64_t upda
   return static_cast<uint32_t>(plan.groups.size() - 1);
 }
 
-// All that is filled in of a parameter.
+std::map<uint32_t, uint32_t> parts_by_id(const UpdateParts& parts) {
+  std::map<uint32_t, uint32_t> part_of_id;
+  for (uint32_t part = 0; part < parts.size(); ++part) {
+    for (const uint32_t id : parts[part]) part_of_id[id] = part;
+  }
+  return part_of_id;
+}
+
+// All that is filled in of a parameter, but for where its gradient lies.
 auto param_key(const kernels::StepParam& param) {
   const kernels::TensorSlot& s = param.slot;
   const kernels::TensorTypes& t = param.types;
-  return std::tuple(
-      std::array{s.grad, static_cast<const void*>(s.main), static_cast<const void*>(s.remainder),
-                 static_cast<const void*>(s.state[0]), static_cast<const void*>(s.state[1]),
-                 static_cast<const void*>(s.model)},
-      std::to_array(s.scale), s.count, s.group, s.stats_index,
-      std::array{t.grad, t.main, t.state[0], t.state[1], t.model}, param.rows, param.columns,
-      std::to_array(param.qkv_rows));
+  return std::tuple(std::array{s.main, s.remainder, s.state[0], s.state[1], s.model},
+                    std::to_array(s.scale), s.count, s.group, s.stats_index, param.part,
+                    std::array{t.grad, t.main, t.state[0], t.state[1], t.model}, param.rows,
+                    param.columns, std::to_array(param.qkv_rows));
 }
 
 bool same_coefficients(const kernels::StepGroup& one, const kernels::StepGroup& other) {
@@ -266,16 +277,24 @@ bool DevicePlan::is_equal(const DevicePlan& other) const {
                       s.nesterov, group.muon.type, group.muon.tf32, group.muon.extra_scale);
   };
   return params == other.params && groups == other.groups && scale_modes == other.scale_modes &&
-         plan.stats_count == other.plan.stats_count &&
+         plan.stats_count == other.plan.stats_count && plan.part_count == other.plan.part_count &&
          std::ranges::equal(plan.groups, other.plan.groups, {}, rule, rule) &&
          std::ranges::equal(plan.groups, other.plan.groups, same_coefficients) &&
          std::ranges::equal(plan.params, other.plan.params, {}, param_key, param_key);
+}
+
+std::vector<const void*> DevicePlan::grads() const {
+  std::vector<const void*> pointers;
+  for (const kernels::StepParam& param : plan.params) pointers.push_back(param.slot.grad);
+  return pointers;
 }
 
 DevicePlan make_device_plan(const std::vector<OptimizerGroup*>& groups,
                             const StatePrecision& precision, const PlanOptions& options) {
   DevicePlan plan;
   plan.plan.stats_count = options.stats_count;
+  plan.plan.part_count = static_cast<uint32_t>(std::max<size_t>(1, options.parts.size()));
+  const std::map<uint32_t, uint32_t> part_of_id = parts_by_id(options.parts);
   for (OptimizerGroup* const group : groups) {
     if (!group->params.empty()) device_group(*group, 0);  // refuses rules without kernels
   }
@@ -285,6 +304,8 @@ DevicePlan make_device_plan(const std::vector<OptimizerGroup*>& groups,
       create_states(*group, param, precision);
       kernels::StepParam made = ParamPlan(param, options.device, plan).make(*group);
       made.slot.group = group_index(plan, *group, param.step);
+      const auto part = part_of_id.find(param.id);
+      made.part = part == part_of_id.end() ? plan.plan.part_count - 1 : part->second;
       plan.plan.params.push_back(made);
       plan.params.push_back(&param);
     }

@@ -17,16 +17,23 @@ struct DevicePlan {
   std::vector<const OptimizerGroup*> groups;  // whose rates each group of `plan` takes
   std::vector<OptimizedParam*> params;        // those with gradients, in the order of `plan`
   std::vector<MuonScaleMode> scale_modes;     // of each group of `plan`
-  std::vector<c10::Storage> storages;         // kept alive, so that no address is given twice
+  // Of all but gradients: kept alive, so that no address is given twice.
+  std::vector<c10::Storage> storages;
 
-  // Whether the same memory would be stepped again in the same way: rates and scales aside, nothing
-  // has changed. A tensor is known by its memory, which may be exchanged under the same handle.
+  // Whether the same memory would be stepped again in the same way: rates, scales and where the
+  // gradients lie aside, nothing has changed. A tensor is known by its memory, which may be
+  // exchanged under the same handle.
   bool is_equal(const DevicePlan& other) const;
+  std::vector<const void*> grads() const;  // in the order of `params`
 };
+
+using UpdateParts = std::vector<std::vector<uint32_t>>;
 
 struct PlanOptions {
   at::Device device;         // that all tensors lie on
   uint32_t stats_count = 0;  // parameters of all ranks, by id
+  // Ids that each part of the update updates; the last part all others, too.
+  const UpdateParts& parts;
 };
 
 // Creates absent states, in the precision asked for. Parameters whose updates are counted

@@ -2,12 +2,16 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <ckpt/error.h>
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
+#include <vector>
 
 #include "step/device/device_ops.h"
 #include "step/tensors/param_storage.h"
@@ -41,11 +45,30 @@ void DeviceStepper::check_types(const std::vector<OptimizerGroup*>& groups) cons
   }
 }
 
+// Gradients that lie elsewhere than in the last step are all that may have changed.
+void DeviceStepper::use(DevicePlan plan) {
+  const kernels::DeviceStatus status = step_->set_grads(plan.grads(), current_stream(device_));
+  if (status != 0) step_.reset();  // a part may be written
+  check_device(status, api_, "gradients cannot be bound");
+}
+
 void DeviceStepper::queue_stats(const std::vector<OptimizerGroup*>& groups, uint32_t stats_count,
-                                const Scaling& scaling) {
+                                const Scaling& scaling, const UpdateParts& parts) {
+  if (!failure_stats_.defined() || failure_stats_.size(0) != stats_count) {
+    failure_stats_ = at::zeros({stats_count, 2}, at::TensorOptions(at::kDouble).device(device_));
+  }
   check_types(groups);
-  DevicePlan plan = make_device_plan(groups, state_precision(config_), {device_, stats_count});
-  if (!step_ || !plan_.is_equal(plan)) rebuild(std::move(plan));
+  const auto make_plan = [&] {
+    return make_device_plan(groups, state_precision(config_), {device_, stats_count, parts});
+  };
+  DevicePlan plan = make_plan();
+  if (step_ && plan_.is_equal(plan)) {
+    use(std::move(plan));
+  } else if (settle_counts() == 0) {
+    rebuild(std::move(plan));
+  } else {
+    rebuild(make_plan());
+  }
   std::vector<kernels::GroupRates> rates;
   for (const OptimizerGroup* const group : plan_.groups) {
     rates.push_back({group->lr, group->weight_decay});
@@ -63,8 +86,16 @@ at::Tensor DeviceStepper::stats() const {
                        at::TensorOptions(at::kDouble).device(device_));
 }
 
-void DeviceStepper::queue_update() {
-  const kernels::DeviceStatus status = step_->queue_update(current_stream(device_));
+at::Tensor DeviceStepper::stats_of_failure() {
+  if (!failure_stats_.defined()) throw ckpt::Error(ckpt::ErrorCode::IoFailure, {}, "out of memory");
+  failure_stats_.zero_();
+  failure_stats_.narrow(0, 0, std::min<int64_t>(1, failure_stats_.size(0)))
+      .fill_(std::numeric_limits<double>::quiet_NaN());
+  return failure_stats_;
+}
+
+void DeviceStepper::queue_update(uint32_t part) {
+  const kernels::DeviceStatus status = step_->queue_update(part, current_stream(device_));
   if (status != 0) step_.reset();  // a part may be queued: the device may have counted the step
   check_device(status, api_, "the update cannot be queued");
 }
@@ -90,6 +121,27 @@ std::function<kernels::StepControl()> DeviceStepper::deferred_control() const {
 }
 
 kernels::StepControl DeviceStepper::read_control() const { return deferred_control()(); }
+
+int64_t DeviceStepper::settle_counts() {
+  if (!step_ || plan_.groups.empty()) return 0;
+  const auto bytes = static_cast<int64_t>(plan_.groups.size() * sizeof(kernels::GroupSettings));
+  const at::Tensor host = at::from_blob(const_cast<kernels::GroupSettings*>(step_->groups()),
+                                        {bytes}, at::TensorOptions(at::kByte).device(device_))
+                              .cpu();
+  const auto* const groups = static_cast<const kernels::GroupSettings*>(host.const_data_ptr());
+  for (size_t i = 0; i < plan_.params.size(); ++i) {
+    const uint32_t group = plan_.plan.params[i].slot.group;
+    const bool is_ours = plan_.params[i]->step == plan_.plan.groups[group].settings.step;
+    if (is_ours) plan_.params[i]->step = groups[group].step;  // else it was loaded since
+  }
+  int64_t most = 0;
+  for (size_t i = 0; i < plan_.groups.size(); ++i) {
+    int64_t& counted = plan_.plan.groups[i].settings.step;
+    most = std::max(most, counted - groups[i].step);
+    counted = groups[i].step;
+  }
+  return most;
+}
 
 void DeviceStepper::count_step() {
   for (OptimizedParam* const param : plan_.params) ++param->step;

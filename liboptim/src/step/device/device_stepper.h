@@ -13,7 +13,9 @@ namespace optim {
 
 // The steps of one optimizer on the device that holds its parameters. Everything is queued on the
 // caller's current stream: nothing waits for the device, and tables are built only when a tensor
-// was replaced. With optimizer_cuda_graph the work is recorded once and replayed.
+// other than a gradient was replaced. With optimizer_cuda_graph the work is recorded once and
+// replayed. Gradients are not kept: like every tensor that is used on a stream, one that was
+// allocated on another stream is told so by its owner (record_stream).
 class DeviceStepper {
  public:
   // All parameters lie on `device`. The configuration and the api stay the caller's.
@@ -25,15 +27,18 @@ class DeviceStepper {
     bool check_finite = false;  // a step with an infinite or NaN gradient changes nothing
   };
   // Statistics of the gradients that are bound now; there may be none. `stats_count`: parameters of
-  // all ranks.
+  // all ranks. `parts`: ids that each queue_update() updates; none: all at once.
   void queue_stats(const std::vector<OptimizerGroup*>& groups, uint32_t stats_count,
-                   const Scaling& scaling);
+                   const Scaling& scaling, const UpdateParts& parts = {});
 
   // By parameter id: sum of squares and number of zeros, fp64, stats_count x 2, on the device. What
   // several processes add up before the update.
   at::Tensor stats() const;
+  // What takes their place where queue_stats() threw: the sum with it makes the step one that
+  // changes nothing, on all ranks (StepControl::failed). Throws where the device is beyond that.
+  at::Tensor stats_of_failure();
 
-  void queue_update();
+  void queue_update(uint32_t part = 0);
 
   // Of the last step, when the device has done it. Waits.
   kernels::StepControl read_control() const;
@@ -41,9 +46,13 @@ class DeviceStepper {
   std::function<kernels::StepControl()> deferred_control() const;
 
   void count_step();  // of each parameter that was updated
+  // Takes back what count_step() counted where the device then changed nothing: how many steps, at
+  // most, a parameter was counted too far. Waits.
+  int64_t settle_counts();
 
  private:
   void check_types(const std::vector<OptimizerGroup*>& groups) const;
+  void use(DevicePlan plan);
   void rebuild(DevicePlan plan);
 
   const OptimizerConfig& config_;
@@ -52,6 +61,7 @@ class DeviceStepper {
   DevicePlan plan_;
   std::unique_ptr<kernels::DeviceStep> step_;
   at::Tensor memory_;
+  at::Tensor failure_stats_;  // made before anything can fail
 };
 
 }  // namespace optim

@@ -6,9 +6,11 @@
 #include <ckpt/error.h>
 
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "step/layer_wise/layer_wise_sharding.h"
+#include "step/layer_wise/param_rounds.h"
 #include "step/optimizer/grad_stats.h"
 #include "step/optimizer/timed_section.h"
 #include "step/optimizer/update_params.h"
@@ -33,6 +35,17 @@ std::vector<PendingUpdate> take(Pending& pending, const std::vector<uint32_t>& i
     pending.erase(found);
   }
   return taken;
+}
+
+enum class ParamKind { Dense, Expert };
+
+std::unique_ptr<ParamGather> gather_of(LayerWiseSharding& s, ParamKind kind) {
+  const bool is_dense = kind == ParamKind::Dense;
+  const int64_t bytes = s.options.gather_bucket_bytes;
+  const std::optional<AdoptedBuffer>& buffer = is_dense ? s.dense_buffer : s.expert_buffer;
+  Collectives& group = is_dense ? s.dense : s.experts;
+  if (buffer) return buffer->make_gather(bytes, group);
+  return make_copying_gather(is_dense ? s.dense_params : s.expert_params, bytes, group);
 }
 
 class LayerWisePeers final : public Peers {
@@ -75,8 +88,22 @@ class LayerWisePeers final : public Peers {
     sharding_.stats.all_reduce_sum(stats);  // each has one addend that is not 0: exact
   }
 
+  std::vector<std::vector<uint32_t>> update_parts() override {
+    rounds_.reset();
+    if (!optimizer_.config().overlap_param_gather) return {};
+    rounds_.emplace(gather_of(sharding_, ParamKind::Dense),
+                    gather_of(sharding_, ParamKind::Expert));
+    return rounds_->ids_of_parts();
+  }
+  void send_part(size_t part) override { rounds_->start(part); }
+  void finish_sending() override { rounds_->finish(); }
+  void gather_params() override {
+    static_cast<LayerWiseDistributedOptimizer&>(optimizer_).allgather_params();
+  }
+
  private:
   LayerWiseSharding& sharding_;
+  std::optional<ParamRounds> rounds_;  // of the step that is being queued
 };
 
 }  // namespace
@@ -128,19 +155,12 @@ int64_t LayerWiseDistributedOptimizer::count_zeros() {
 }
 
 LayerWiseDistributedOptimizer::Gathers LayerWiseDistributedOptimizer::make_gathers() {
-  LayerWiseSharding& s = *sharding_;
-  const int64_t bytes = s.options.gather_bucket_bytes;
-  if (s.dense_buffer) {
-    return {s.dense_buffer->make_gather(bytes, s.dense),
-            s.expert_buffer->make_gather(bytes, s.experts)};
-  }
-  return {make_copying_gather(s.dense_params, bytes, s.dense),
-          make_copying_gather(s.expert_params, bytes, s.experts)};
+  return {gather_of(*sharding_, ParamKind::Dense), gather_of(*sharding_, ParamKind::Expert)};
 }
 
 StepResult LayerWiseDistributedOptimizer::step() {
   const StepResult result = ChainedOptimizer::step();
-  const bool has_gathered = config().overlap_param_gather && !StepInside::of(*this).is_on_device();
+  const bool has_gathered = config().overlap_param_gather || StepInside::of(*this).is_on_device();
   if (result.update_successful && !has_gathered) allgather_params();
   return result;
 }

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "step/optimizer/inside.h"
+
 namespace optim {
 namespace {
 
@@ -68,6 +70,7 @@ void ChainedOptimizer::reload_model_params() {
 }
 
 StateValue ChainedOptimizer::state_dict() {
+  StepInside::of(*this).settle_counts();
   if (chained_optimizers_.size() == 1) return chained_optimizers_[0]->state_dict();
   StateList all;
   for (const auto& optimizer : chained_optimizers_) all.push_back(optimizer->state_dict());
@@ -75,6 +78,7 @@ StateValue ChainedOptimizer::state_dict() {
 }
 
 std::function<void()> ChainedOptimizer::prepare_load(const StateValue& state_dict) {
+  StepInside::of(*this).settle_counts();
   if (chained_optimizers_.size() == 1) return chained_optimizers_[0]->prepare_load(state_dict);
   const std::vector<const StateValue*> found = entries(state_dict);
   if (found.size() != chained_optimizers_.size()) {
@@ -93,6 +97,7 @@ std::function<void()> ChainedOptimizer::prepare_load(const StateValue& state_dic
 
 StateValue ChainedOptimizer::sharded_state_dict(const StateDict& model_sharded_state_dict,
                                                 bool is_loading) {
+  StepInside::of(*this).settle_counts();
   if (chained_optimizers_.size() == 1) {
     return chained_optimizers_[0]->sharded_state_dict(model_sharded_state_dict, is_loading);
   }

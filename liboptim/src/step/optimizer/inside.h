@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include <optim/optimizer.h>
 
@@ -32,6 +33,13 @@ class Peers {
   virtual at::Device device();
   virtual uint32_t stats_count();
   virtual void sum_stats(at::Tensor& /*stats*/) {}
+  // Parameters travel while others are updated: ids of each part of the update, and what is called
+  // when a part is queued, and after the last one. No parts: they travel when all is queued, by
+  // gather_params().
+  virtual std::vector<std::vector<uint32_t>> update_parts() { return {}; }
+  virtual void send_part(size_t /*part*/) {}
+  virtual void finish_sending() {}
+  virtual void gather_params() {}
 
  protected:
   Optimizer& optimizer_;
@@ -47,7 +55,12 @@ class StepInside {
   StepInside& operator=(const StepInside&) = delete;
 
   bool is_on_device();
+  // Parameters are everywhere then. Where one of several processes cannot make the step, it throws,
+  // and none makes it: the others hear of it from their results and from settle_counts().
   StepResult step_on_device();
+  // Before counts of steps are saved or replaced. Throws Error(IoFailure), once, where steps were
+  // counted that another process kept this one from making; the counts are right then.
+  void settle_counts();
 
   std::unique_ptr<Peers> peers;
   // Where it is set, parameters on the CPU are stepped as if they lay on a device, by these
@@ -55,7 +68,7 @@ class StepInside {
   const kernels::DeviceApi* device_api = nullptr;
 
  private:
-  StepResult queue_step();
+  class Turn;
 
   Optimizer& optimizer_;
   std::unique_ptr<DeviceStepper> device_stepper_;  // from the first step on a device on

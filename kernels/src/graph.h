@@ -1,0 +1,62 @@
+#pragma once
+
+#include <utility>
+
+#include <cuda_runtime_api.h>
+
+#include "call_status.h"
+
+// Owners of CUDA's streams and graphs.
+namespace kernels {
+
+// A stream of our own.
+class Stream {
+ public:
+  Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream() {
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+  cudaError_t make() { return cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking); }
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// A recorded part of the step.
+class Graph {
+ public:
+  Graph() = default;
+  Graph(Graph&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
+  Graph& operator=(Graph&&) = delete;
+  ~Graph() {
+    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+  }
+
+  bool is_recorded() const { return executable_ != nullptr; }
+  cudaError_t launch(cudaStream_t stream) const {
+    return reported(cudaGraphLaunch(executable_, stream));
+  }
+
+  // Records what `queue` does to `stream`, which is not the default stream: that one cannot record.
+  template <class Queue>
+  cudaError_t record(cudaStream_t stream, Queue&& queue) {
+    cudaGraph_t graph = nullptr;
+    cudaError_t error = cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    if (error == cudaSuccess) {
+      const cudaError_t queued = queue(stream);
+      error = cudaStreamEndCapture(stream, &graph);
+      if (queued != cudaSuccess) error = queued;
+    }
+    if (error == cudaSuccess) error = cudaGraphInstantiate(&executable_, graph, 0);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    return reported(error);
+  }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+}  // namespace kernels

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "step/communication/gather_params.h"
+
+namespace optim {
+
+// The rounds in which a step on a GPU sends its parameters while it updates others: those of the
+// dense parameters, then those of the experts, dealt to a few parts of the update in that order.
+// All processes of the groups make the same calls in the same order.
+class ParamRounds {
+ public:
+  ParamRounds(std::unique_ptr<ParamGather> dense, std::unique_ptr<ParamGather> experts);
+
+  // Ids of this process's parameters that each part must have updated before it is sent.
+  std::vector<std::vector<uint32_t>> ids_of_parts() const;
+  void start(size_t part);  // its rounds leave, behind what is queued
+  void finish();            // what is queued from now on finds all parameters everywhere
+
+  // More parts would hide more of the sending, and cost launches and smaller batches of matrices.
+  static constexpr size_t kPartsMost = 4;
+
+ private:
+  struct Round {
+    ParamGather* gather;
+    int64_t number;
+  };
+  size_t part_count() const;
+  std::vector<Round> rounds_of(size_t part) const;
+
+  std::unique_ptr<ParamGather> dense_, experts_;
+  std::vector<Round> rounds_;
+};
+
+}  // namespace optim
