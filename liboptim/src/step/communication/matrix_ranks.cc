@@ -43,6 +43,8 @@ class GroupRanks final : public MatrixRanks {
 
 }  // namespace
 
+MatrixRanks::~MatrixRanks() = default;
+
 std::shared_ptr<MatrixRanks> make_matrix_ranks(const ProcessGroupPtr& group) {
   return std::make_shared<GroupRanks>(group);
 }

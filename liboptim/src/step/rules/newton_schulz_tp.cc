@@ -85,8 +85,6 @@ at::Tensor distributed(const at::Tensor& part, const NewtonSchulzOptions& option
 
 }  // namespace
 
-MatrixRanks::~MatrixRanks() = default;
-
 int64_t MatrixSplit::whole_extent() const {
   return std::accumulate(extents.begin(), extents.end(), int64_t{0});
 }
