@@ -88,7 +88,8 @@ std::vector<Row> algorithms() {
        "simple, quintic, polar_express, cans, aol, deepseekv4, cubic5; custom needs rows in code",
        reaches},
       {"muon_num_ns_steps", "1 to 100; 5 with cubic5", reaches},
-      {"muon_tp_mode", "", "", [](auto& c) { c.muon_tp_mode = optim::MuonTpMode::Distributed; }},
+      {"muon_tp_mode", "blockwise, duplicated, distributed, over the process group `tp`",
+       "duplicated_steps_have_the_bits_of_one_rank"},
       {"muon_extra_scale_factor", "times the update", reaches},
       {"muon_scalar_optimizer", "adam or lion",
        "muon_scalar_optimizer_names_what_updates_the_rest"},
@@ -106,13 +107,15 @@ std::vector<Row> algorithms() {
 std::vector<Row> running() {
   const auto offload = [](OptimizerConfig& c) { c.optimizer_cpu_offload = true; };
   return {
-      {"use_distributed_optimizer", "", "", [](auto& c) { c.use_distributed_optimizer = true; }},
+      {"use_distributed_optimizer", "`DistributedOptimizer` updates ranges: adam, sgd, lion; CPU",
+       "ranges_have_the_bits_of_whole_parameters"},
       {"use_layer_wise_distributed_optimizer", "experts join the dense optimizers",
        "experts_have_an_optimizer_of_their_own_unless_sharding_is_layer_wise"},
       {"overlap_param_gather", "parameters travel while later ones are updated; same bits",
        "results_do_not_depend_on_ranks_processes_or_ownership"},
-      {"overlap_param_gather_with_optimizer_step", "", "",
-       [](auto& c) { c.overlap_param_gather_with_optimizer_step = true; }},
+      {"overlap_param_gather_with_optimizer_step",
+       "the first model chunk travels while the others are updated; same bits",
+       "overlap_of_gathers_changes_nothing"},
       {"optimizer_cpu_offload", "", "", offload},
       {"optimizer_offload_fraction", "", "", offload},
       {"use_torch_optimizer_for_cpu_offload", "", "",

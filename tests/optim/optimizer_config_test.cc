@@ -225,6 +225,12 @@ BOOST_AUTO_TEST_CASE(coefficients_that_make_no_sense_are_refused_with_the_field)
       {"soap_precondition_frequency", [](auto& c) { c.soap_precondition_frequency = 0; }},
       {"adaptive_muon_beta2", [](auto& c) { c.adaptive_muon_beta2 = 1; }},
       {"adaptive_muon_eps", [](auto& c) { c.adaptive_muon_eps = -1; }},
+      {"use_distributed_optimizer",
+       [](auto& c) {
+         c.use_distributed_optimizer = c.use_layer_wise_distributed_optimizer = true;
+       }},
+      {"overlap_param_gather_with_optimizer_step",
+       [](auto& c) { c.overlap_param_gather_with_optimizer_step = true; }},
       {"optimizer_offload_fraction", [](auto& c) { c.optimizer_offload_fraction = 1.5; }},
       {"clip_grad", [](auto& c) { c.clip_grad = -1; }}};
   for (const auto& [field, change] : rows) {
@@ -237,11 +243,8 @@ BOOST_AUTO_TEST_CASE(what_this_version_cannot_do_is_refused_with_the_field) {
       {"fp8_recipe", [](auto& c) { c.fp8_recipe = "delayed"; }},
       {"reuse_grad_buf_for_mxfp8_param_ag",
        [](auto& c) { c.reuse_grad_buf_for_mxfp8_param_ag = true; }},
-      {"muon_tp_mode", [](auto& c) { c.muon_tp_mode = optim::MuonTpMode::Distributed; }},
-      {"muon_tp_mode", [](auto& c) { c.muon_tp_mode = optim::MuonTpMode::Duplicated; }},
-      {"use_distributed_optimizer", [](auto& c) { c.use_distributed_optimizer = true; }},
-      {"overlap_param_gather_with_optimizer_step",
-       [](auto& c) { c.overlap_param_gather_with_optimizer_step = true; }},
+      {"use_distributed_optimizer",
+       [](auto& c) { c.optimizer = "muon", c.use_distributed_optimizer = true; }},
       {"optimizer_cpu_offload", [](auto& c) { c.optimizer_cpu_offload = true; }},
       {"use_torch_optimizer_for_cpu_offload",
        [](auto& c) { c.use_torch_optimizer_for_cpu_offload = true; }},
@@ -255,7 +258,6 @@ BOOST_AUTO_TEST_CASE(what_this_version_cannot_do_is_refused_with_the_field) {
 BOOST_AUTO_TEST_CASE(what_the_reference_refuses_and_we_can_do_is_accepted) {
   for (const Change& change : std::vector<Change>{
            [](auto& c) { c.optimizer = "lion"; },
-           [](auto& c) { c.optimizer = "muon", c.muon_scalar_optimizer = "lion"; },
            [](auto& c) { c.optimizer = "muon", c.fp16 = true; },
            [](auto& c) { c.optimizer = "muon", c.use_layer_wise_distributed_optimizer = true; },
            [](auto& c) {
@@ -278,8 +280,6 @@ BOOST_AUTO_TEST_CASE(reference_rules_refuse_what_the_reference_refuses) {
       {"fp16", [](auto& c) { c.optimizer = "muon", c.fp16 = true; }},
       {"bf16",
        [](auto& c) { c.optimizer = "muon", c.use_layer_wise_distributed_optimizer = true; }},
-      {"muon_scalar_optimizer",
-       [](auto& c) { c.optimizer = "muon", c.muon_scalar_optimizer = "lion"; }},
       {"optimizer_cpu_offload",
        [](auto& c) { c.optimizer_cpu_offload = true, c.decoupled_weight_decay = false; }}};
   for (const auto& [field, change] : rows) {
@@ -294,6 +294,7 @@ BOOST_AUTO_TEST_CASE(reference_rules_refuse_what_the_reference_refuses) {
 BOOST_AUTO_TEST_CASE(reference_rules_accept_what_only_the_reference_can_do) {
   for (const Change& change : std::vector<Change>{
            [](auto& c) { c.optimizer = "sgd"; }, [](auto& c) { c.fp16 = true; },
+           [](auto& c) { c.optimizer = "muon", c.muon_scalar_optimizer = "lion"; },
            [](auto& c) { c.optimizer = "soap"; },
            [](auto& c) { c.use_distributed_optimizer = c.use_precision_aware_optimizer = true; }}) {
     changed(change).validate(optim::ReferenceRules{});

@@ -1,4 +1,5 @@
 #include <optim/param_group.h>
+#include <optim/reference_groups.h>
 
 #include <map>
 #include <string>
@@ -160,6 +161,9 @@ BOOST_AUTO_TEST_CASE(muon_scalar_optimizer_names_what_updates_the_rest) {
   const std::vector<ParamInfo> params = {matrix("w"), {.name = "b", .shape = {4}}};
   const OptimizerConfig config{.lr = 0.1, .optimizer = "muon", .muon_scalar_optimizer = "lion"};
   BOOST_TEST(optim::get_param_groups(params, config).at(1).updated_by == "lion");
+  const optim::ConfigOverrides overrides = optim::get_standard_config_overrides(config);
+  const auto groups = optim::get_param_groups(params, config, overrides, optim::ReferenceRules{});
+  BOOST_TEST(groups.at(1).updated_by == "adam");  // the reference stores the field and no more
 }
 
 BOOST_AUTO_TEST_CASE(experts_have_an_optimizer_of_their_own_unless_sharding_is_layer_wise) {

@@ -18,6 +18,7 @@ namespace optim {
 using InitStateFn = std::function<void(GroupOptimizer&, const OptimizerConfig&)>;
 
 struct LayerWiseSharding;  // who owns what, and the communicators
+class ParamGather;
 
 struct LayerWiseOptions {
   std::vector<InitStateFn> init_state_fns = {};  // one per optimizer, or none
@@ -25,8 +26,9 @@ struct LayerWiseOptions {
   // Ranks of the layout; default: the processes of the dp_cp group. Rank r lives in process
   // r % processes: a process may hold several, or none.
   std::optional<uint32_t> layout_ranks = {};
-  // Parameters travel in rounds of so many bytes per process.
-  int64_t gather_bucket_bytes = int64_t{16} << 20;
+  int64_t gather_bucket_bytes = int64_t{16} << 20;  // of a process, in each round of a gather
+  // With overlap_param_gather_with_optimizer_step: what travels while the rest is updated.
+  std::function<bool(const ParamInfo&)> is_in_first_model_chunk = {};
 };
 
 // Megatron-Core's LayerWiseDistributedOptimizer: every rank has all parameters and updates those
@@ -72,8 +74,7 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
   // anything changed there, for one that only some have, or of another shape or type. Collective.
   void allreduce_grads(const std::function<at::Tensor(const ParamInfo&)>& grad_of = {});
 
-  // Brings every parameter from its owner to all processes. Collective.
-  void allgather_params();
+  void allgather_params();  // from the owner of each to all processes; collective
   // Moves all parameters into buffers of this object, so that gathering copies nothing: each
   // tensor that the caller gave becomes a view (at::Tensor::set_data), values and handles stay.
   // Views of the tensors made before keep the old storage.
@@ -90,11 +91,10 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
   void load_state_dict_from_file(const std::filesystem::path& file);
 
  private:
-  struct Gathers;  // one round trip of all parameters
   std::vector<std::unique_ptr<Optimizer>> shard_params(
       std::vector<std::unique_ptr<Optimizer>> optimizers);
   void deal_out(std::vector<std::vector<OptimizerGroup>>& groups_by_optimizer);
-  Gathers make_gathers();
+  std::vector<std::unique_ptr<ParamGather>> make_gathers();  // of all parameters, once
 
   std::unique_ptr<LayerWiseSharding> sharding_;
 };

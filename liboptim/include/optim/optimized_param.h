@@ -37,6 +37,10 @@ struct OptimizedParam {
   ParamState state;
   int64_t step = 0;           // updates done
   bool is_duplicate = false;  // the first tensor-parallel rank counts its gradient, this one not
+  std::shared_ptr<const MatrixSplit> split;  // of a matrix whose ranks update it together; or null
+  // Where ranks update ranges of elements: of which parameter these are some, 1-D, and from where.
+  int64_t first_element = 0;
+  int64_t whole_count = 0;  // elements of the parameter; 0: it is whole
 
   PackedTensor packed_master;
   at::Tensor remainder;  // int16: the lower half of a master whose upper half is the parameter

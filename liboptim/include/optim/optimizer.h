@@ -31,7 +31,7 @@ class OPTIM_EXPORT Optimizer {
   std::vector<OptimizedParam*> get_parameters();  // that this rank updates, group by group
 
   // Sets each parameter's gradient to what `grad_of` gives for it (undefined: none).
-  void bind_grads(const std::function<at::Tensor(const ParamInfo&)>& grad_of);
+  virtual void bind_grads(const std::function<at::Tensor(const ParamInfo&)>& grad_of);
   void zero_grad(bool set_to_none = true);  // of fp32 copies; main_grad is its owner's to zero
 
   // Collects gradients, divides them by the loss scale and updates that. True: one is infinite or

@@ -99,8 +99,7 @@ class OPTIM_LAYOUT_EXPORT RuleConfig {
 // The rule of a group: what get_param_groups() says that updates it, with the configuration's
 // coefficients and the group's overrides (eps, momentum, ...). `qkv_split` is needed where Muon
 // splits. `era`: what computed SOAP and adaptive Muon; the latter is Megatron's. Throws
-// Error(Unsupported) for a rule that is not in the table, for what the era does not have, and for
-// Muon's duplicated and distributed tensor parallel modes.
+// Error(Unsupported) for a rule that is not in the table and for what the era does not have.
 OPTIM_LAYOUT_EXPORT RuleConfig rule_of_group(const ParamGroup& group, const OptimizerConfig& config,
                                              const std::optional<QkvSplit>& qkv_split,
                                              EmergingOptimizers era = EmergingOptimizers::V0_3);

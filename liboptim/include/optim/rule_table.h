@@ -78,6 +78,7 @@ struct RuleDescription {
   std::string_view name;      // OptimizerConfig::optimizer, ParamGroup::updated_by, Settings::kName
   bool is_emerging = false;   // leaves embeddings and all that is not 2-D to a scalar optimizer
   bool needs_matrix = false;  // updates 2-D parameters only, as a whole
+  bool by_element = false;    // each element from its own numbers: ranges can be updated apart
   bool has_tp_modes = false;  // muon_tp_mode says what tensor-parallel ranks do
   bool checks_states = false;   // UpdateRule::check() looks at states
   bool in_reference = false;    // get_megatron_optimizer of April 2026 makes it
@@ -98,8 +99,7 @@ struct RuleDescription {
   std::unique_ptr<UpdateRule> (*make)(const RuleConfig& config) = nullptr;
 };
 
-// In the order in which they were added, the library's own first. Rows and lists stay where they
-// are while the program runs.
+// The library's own first, others as they were added. Rows and lists stay where they are.
 OPTIM_LAYOUT_EXPORT std::span<const RuleDescription* const> rule_table();
 OPTIM_LAYOUT_EXPORT const RuleDescription* find_rule(std::string_view name);  // null: none
 // Throws Error(Unsupported) with the names of those that are known; where().key is "optimizer".

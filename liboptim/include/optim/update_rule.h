@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <optim/export.h>
+#include <optim/matrix_split.h>
 #include <optim/newton_schulz.h>
 #include <optim/param_group.h>
 #include <optim/rule_config.h>
@@ -31,12 +32,14 @@ struct StepContext {
 // What one update changes. `param`: contiguous fp32 on the CPU, updated in place. `grad`:
 // contiguous fp32, bf16 or fp16 of its shape; read only, but for L2 decay with grad_scale 1.
 // `rounded`, where it is defined, is a contiguous bf16 or fp16 tensor of the same shape that
-// receives the new values, rounded to nearest even.
+// receives the new values, rounded to nearest even. `split`: the parameter is this rank's part of a
+// matrix; null: it is updated from its own tensors alone.
 struct UpdateTarget {
   const ParamInfo* info = nullptr;
   at::Tensor param, grad;
   ParamState* state = nullptr;
   at::Tensor rounded = {};
+  const MatrixSplit* split = nullptr;
 };
 
 // One parameter's share of a step.
@@ -46,8 +49,9 @@ struct UpdateItem {
 };
 
 // How parameters are updated: each from its own tensors alone, so that the result does not depend
-// on what else is in the list. No communication; const and safe to call from many
-// threads for different parameters.
+// on what else is in the list. No communication, but for parts of matrices (`split`), whose ranks
+// must update the same ones in the same order; const and, without such parts, safe to call from
+// many threads for different parameters.
 class OPTIM_EXPORT UpdateRule {
  public:
   explicit UpdateRule(RuleConfig config);

@@ -162,7 +162,12 @@ OptimizerConfig config_of_whole_tensors(const Value& args) {
   }
   config.muon_tp_mode = MuonTpMode::Blockwise;
   // Each rank stepped ranges of elements: element by element, as whole tensors do.
-  if (!config.use_precision_aware_optimizer) config.use_distributed_optimizer = false;
+  if (config.use_distributed_optimizer && config.use_precision_aware_optimizer) {
+    refuse(ckpt::ErrorCode::Unsupported, "use_distributed_optimizer",
+           "is set with use_precision_aware_optimizer: scales are of a rank's range, which whole "
+           "tensors do not repeat");
+  }
+  config.use_distributed_optimizer = false;
   return valid(std::move(config));
 }
 

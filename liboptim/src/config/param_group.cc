@@ -1,4 +1,4 @@
-#include <optim/param_group.h>
+#include <optim/reference_groups.h>
 
 #include <algorithm>
 #include <array>
@@ -342,6 +342,15 @@ void validate_overrides(const OptimizerConfig& config, const ConfigOverrides& ov
   for (const auto& [key, override] : overrides) {
     check_fixed(override, "optimizer", config.optimizer);
   }
+}
+
+std::vector<ParamGroup> get_param_groups(std::span<const ParamInfo> params,
+                                         const OptimizerConfig& config,
+                                         const ConfigOverrides& overrides, ReferenceRules rules) {
+  validate_overrides(config, overrides, rules);
+  OptimizerConfig read = config;
+  read.muon_scalar_optimizer = "adam";
+  return get_param_groups(params, read, overrides);
 }
 
 std::vector<GroupKey> get_group_keys(std::span<const ParamInfo> params,

@@ -57,11 +57,6 @@ void set_era(RuleConfig& rule, EmergingOptimizers era) {
 RuleConfig rule_of_group(const ParamGroup& group, const OptimizerConfig& config,
                          const std::optional<QkvSplit>& qkv_split, EmergingOptimizers era) {
   const RuleDescription& row = rule_named(group.updated_by);
-  if (row.has_tp_modes && config.muon_tp_mode != MuonTpMode::Blockwise) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "muon_tp_mode"},
-                      "Muon's tensor parallel mode '" + std::string(name(config.muon_tp_mode)) +
-                          "' is not supported, only 'blockwise'");
-  }
   RuleConfig rule = row.defaults();
   for (const Setting& setting : settings_of(rule)) {
     for_each_field(config, Assign{setting, qkv_split});

@@ -43,6 +43,11 @@ bool is_emerging(std::string_view optimizer) {
   return rule != nullptr && rule->is_emerging;
 }
 
+bool is_by_element(std::string_view optimizer) {
+  const RuleDescription* const rule = find_rule(optimizer);
+  return rule != nullptr && rule->by_element;
+}
+
 bool is_in_reference(std::string_view optimizer) {
   const RuleDescription* const rule = find_rule(optimizer);
   return rule != nullptr && rule->in_reference;
@@ -144,6 +149,10 @@ void require_sense(const OptimizerConfig& c) {
        {c.min_loss_scale <= 0, "min_loss_scale", "is not positive"},
        {c.min_loss_scale > c.initial_loss_scale, "min_loss_scale",
         "is greater than initial_loss_scale"},
+       {c.use_distributed_optimizer && c.use_layer_wise_distributed_optimizer,
+        "use_distributed_optimizer", "cannot be set together with the layer-wise optimizer"},
+       {c.overlap_param_gather_with_optimizer_step && !c.overlap_param_gather,
+        "overlap_param_gather_with_optimizer_step", "has no effect without overlap_param_gather"},
        {c.muon_num_ns_steps > kNewtonSchulzStepsMax, "muon_num_ns_steps", ns_steps},
        {c.muon_coefficient_type == NsCoefficients::Cubic5 && c.muon_num_ns_steps != 5,
         "muon_num_ns_steps", "must be 5 with the coefficients 'cubic5'"},
@@ -200,12 +209,8 @@ void require_supported(const OptimizerConfig& c) {
   enforce({{c.fp8_recipe.has_value(), "fp8_recipe", "fp8 parameters are not implemented"},
            {c.reuse_grad_buf_for_mxfp8_param_ag, "reuse_grad_buf_for_mxfp8_param_ag",
             "fp8 parameters are not implemented"},
-           {c.muon_tp_mode != MuonTpMode::Blockwise, "muon_tp_mode",
-            "tensor parallel Newton-Schulz is not implemented; blockwise is"},
-           {c.use_distributed_optimizer, "use_distributed_optimizer",
-            "sharding by element ranges is not implemented"},
-           {c.overlap_param_gather_with_optimizer_step, "overlap_param_gather_with_optimizer_step",
-            "gathering one model chunk behind another's step is not implemented"},
+           {c.use_distributed_optimizer && !is_by_element(c.optimizer), "use_distributed_optimizer",
+            "ranges of elements can be updated by adam, sgd and lion only"},
            {c.optimizer_cpu_offload, "optimizer_cpu_offload", kOffload},
            {c.use_torch_optimizer_for_cpu_offload, "use_torch_optimizer_for_cpu_offload", kOffload},
            {c.overlap_cpu_optimizer_d2h_h2d, "overlap_cpu_optimizer_d2h_h2d", kOffload}},
@@ -241,8 +246,6 @@ void OptimizerConfig::validate(ReferenceRules) const {
         "the reference has no emerging optimizer with fp16"},
        {is_emerging(optimizer) && use_layer_wise_distributed_optimizer && !bf16, "bf16",
         "the reference's layer-wise optimizer runs with bf16 only"},
-       {is_emerging(optimizer) && muon_scalar_optimizer != "adam", "muon_scalar_optimizer",
-        "the reference ignores it and uses adam"},
        {optimizer_cpu_offload && !decoupled_weight_decay, "optimizer_cpu_offload",
         "the reference needs decoupled_weight_decay for it"}},
       ErrorCode::Unsupported);

@@ -95,6 +95,7 @@ TraceBound elementwise_bound(const RuleConfig&) { return kElementwise; }
 
 RuleDescription adam() {
   return {.name = AdamRule::kName,
+          .by_element = true,
           .in_reference = true,
           .defaults = defaults<AdamRule>,
           .settings = settings<AdamRule, adam_settings>,
@@ -106,6 +107,7 @@ RuleDescription adam() {
 
 RuleDescription sgd() {
   return {.name = SgdRule::kName,
+          .by_element = true,
           .in_reference = true,
           .unsupported_options = kSgdOptions,
           .defaults = defaults<SgdRule>,
@@ -117,6 +119,7 @@ RuleDescription sgd() {
 
 RuleDescription lion() {
   return {.name = LionRule::kName,
+          .by_element = true,
           .trace = "emerging_optimizers Lion",
           .defaults = defaults<LionRule>,
           .settings = settings<LionRule, lion_settings>,

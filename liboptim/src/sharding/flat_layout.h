@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include <optim/layout_export.h>
 #include <optim/lpt_layout.h>
 
 // Where a data-parallel buffer of Megatron-Core puts its parameters: the buffers of
@@ -26,7 +27,8 @@ struct BufferRules {
 // Of a buffer whose state `rank_count` >= 1 ranks share: the data and context parallel ranks, or
 // the expert data parallel ones, of one distributed optimizer instance.
 // `pad_for_high_nccl_busbw`: --ddp-pad-buckets-for-high-nccl-busbw.
-BufferRules distributed_optimizer_buffers(uint32_t rank_count, bool pad_for_high_nccl_busbw);
+OPTIM_LAYOUT_EXPORT BufferRules distributed_optimizer_buffers(uint32_t rank_count,
+                                                              bool pad_for_high_nccl_busbw);
 
 // What decides the size of a model chunk's buckets, as Megatron's arguments of these names.
 struct BucketArguments {
@@ -80,6 +82,7 @@ struct FlatLayout {
 
 // `params` in the order in which the model registers them; the buffer holds them from the last one
 // to the first. Throws Error(InvalidArgument) when the buffer would have 2^63 or more elements.
-FlatLayout lay_out_flat(std::span<const FlatParam> params, const BufferRules& rules);
+OPTIM_LAYOUT_EXPORT FlatLayout lay_out_flat(std::span<const FlatParam> params,
+                                            const BufferRules& rules);
 
 }  // namespace optim

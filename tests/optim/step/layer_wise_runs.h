@@ -31,19 +31,31 @@ struct Layout {
 
 using MakeModel = std::function<std::vector<optim::Param>()>;
 
-inline std::unique_ptr<optim::LayerWiseDistributedOptimizer> make_optimizer(
-    std::vector<optim::Param> params, const Layout& layout, optim::ProcessGroupCollection groups,
-    optim::OptimizerConfig config = muon_config()) {
+inline optim::MegatronOptimizerOptions options_of(const Layout& layout,
+                                                  optim::ProcessGroupCollection groups) {
   optim::MegatronOptimizerOptions options;
   options.groups = std::move(groups);
   options.qkv_split = kSplit;
   options.layer_wise.layout_ranks = layout.ranks;
   options.layer_wise.ownership = layout.policy;
   options.layer_wise.gather_bucket_bytes = layout.bucket_bytes;
+  return options;
+}
+
+inline std::unique_ptr<optim::LayerWiseDistributedOptimizer> make_optimizer_with(
+    std::vector<optim::Param> params, const Layout& layout,
+    const optim::MegatronOptimizerOptions& options, optim::OptimizerConfig config) {
   config.overlap_param_gather = layout.overlaps;
   auto optimizer = optim::get_megatron_optimizer(config, std::move(params), options);
   if (layout.adopts) optimizer->adopt_param_buffers();
   return optimizer;
+}
+
+inline std::unique_ptr<optim::LayerWiseDistributedOptimizer> make_optimizer(
+    std::vector<optim::Param> params, const Layout& layout, optim::ProcessGroupCollection groups,
+    const optim::OptimizerConfig& config = muon_config()) {
+  return make_optimizer_with(std::move(params), layout, options_of(layout, std::move(groups)),
+                             config);
 }
 
 // What must be the same bits whatever the layout.

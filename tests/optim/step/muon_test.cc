@@ -139,13 +139,6 @@ BOOST_AUTO_TEST_CASE(optimizers_that_are_not_built_are_refused_by_name) {
   group.updated_by = "rekls";
   expect_error(ckpt::ErrorCode::Unsupported, "optimizer",
                [&] { optim::rule_of_group(group, {}, std::nullopt); });
-  group.updated_by = "muon";
-  for (const auto mode : {optim::MuonTpMode::Duplicated, optim::MuonTpMode::Distributed}) {
-    optim::OptimizerConfig config;
-    config.muon_tp_mode = mode;
-    expect_error(ckpt::ErrorCode::Unsupported, "muon_tp_mode",
-                 [&] { optim::rule_of_group(group, config, std::nullopt); });
-  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

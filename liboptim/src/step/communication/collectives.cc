@@ -125,6 +125,16 @@ Collectives::Wait Collectives::start_all_gather(at::Tensor all, at::Tensor mine)
 
 void Collectives::all_gather(at::Tensor& all, at::Tensor& mine) { start_all_gather(all, mine)(); }
 
+void Collectives::all_to_all(at::Tensor& received, at::Tensor& sent) {
+  if (!group_) received.copy_(sent);
+  at::Tensor received_there = travelling(received), sent_there = travelling(sent);
+  start("all-to-all", sent_there, [&] {
+    std::vector<int64_t> equal;  // parts
+    return group_->alltoall_base(received_there, sent_there, equal, equal);
+  })();
+  if (!received_there.is_same(received)) received.copy_(received_there);
+}
+
 Collectives::Wait Collectives::start_broadcast(at::Tensor tensor, int root) {
   at::Tensor there = travelling(tensor);
   Wait wait = start("broadcast", there, [&] { return broadcast_of(*group_, there, root); });

@@ -58,6 +58,10 @@ class Collectives {
   void all_gather(at::Tensor& all, at::Tensor& mine);
   std::vector<std::string> all_gather(const std::string& mine);
 
+  // Of size() equal parts, in the order of ranks: the r-th of `sent` goes to rank r, the r-th of
+  // `received` came from it. Contiguous, of one size and type.
+  void all_to_all(at::Tensor& received, at::Tensor& sent);
+
   void broadcast(at::Tensor& tensor, int root);
 
   // The same without waiting: call what they return, once, before touching the tensors.

@@ -5,17 +5,12 @@
 
 #include <ckpt/error.h>
 #include <algorithm>
+#include <utility>
 
 #include "step/layer_wise/layer_wise_sharding.h"
 
 namespace optim {
 namespace {
-
-struct NamedGrad {
-  const ParamInfo* info;
-  at::Tensor grad;
-  int64_t kind;
-};
 
 constexpr int64_t kRefused = 255;
 
@@ -28,7 +23,13 @@ int64_t kind_of(const Param& param, const at::Tensor& grad) {
   return is_float && fits ? 1 + static_cast<int64_t>(type) : kRefused;
 }
 
-// Refuses on all processes alike, before any gradient changed.
+}  // namespace
+
+NamedGrad named_grad(const Param& param, at::Tensor grad) {
+  const int64_t kind = kind_of(param, grad);
+  return {&param.info, std::move(grad), kind};
+}
+
 void check_kinds(const std::vector<NamedGrad>& grads, Collectives& collectives) {
   if (grads.empty()) return;
   at::Tensor largest = at::zeros({2, static_cast<int64_t>(grads.size())}, at::kLong);
@@ -46,6 +47,8 @@ void check_kinds(const std::vector<NamedGrad>& grads, Collectives& collectives) 
                       "shape, on all processes or on none");
   }
 }
+
+namespace {
 
 // In fp32 and in the order of ranks, whatever the group's own way to sum.
 void average(const at::Tensor& grad, int64_t piece_bytes, Collectives& collectives) {
@@ -75,9 +78,7 @@ void LayerWiseDistributedOptimizer::allreduce_grads(
     std::vector<NamedGrad> grads;
     for (const SharedParam& of : shared) {
       const Param& param = s.params[of.id];
-      at::Tensor grad = grad_of ? grad_of(param.info) : param.main_grad;
-      const int64_t kind = kind_of(param, grad);
-      grads.push_back({&param.info, std::move(grad), kind});
+      grads.push_back(named_grad(param, grad_of ? grad_of(param.info) : param.main_grad));
     }
     return grads;
   };

@@ -141,6 +141,8 @@ std::string digest_of_params(const ModelOfProcess& model, bool of_experts) {
     digest.add(number_of_group(model, id));
     digest.add(c10::toString(param.param.scalar_type()));
     for (const int64_t size : param.param.sizes()) digest.add(size);
+    const auto& is_in_first = model.options.is_in_first_model_chunk;
+    digest.add(int64_t{is_in_first && is_in_first(param.info)});
   }
   return digest.text();
 }

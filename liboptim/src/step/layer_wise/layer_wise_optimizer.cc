@@ -22,18 +22,26 @@ std::vector<OptimizerGroup> released_groups(Optimizer& optimizer) {
   return unwrapped->release_groups();
 }
 
+std::vector<OptimizerGroup*> all_groups(
+    std::vector<std::vector<OptimizerGroup>>& groups_by_optimizer) {
+  std::vector<OptimizerGroup*> all;
+  for (auto& groups : groups_by_optimizer) {
+    for (OptimizerGroup& group : groups) all.push_back(&group);
+  }
+  return all;
+}
+
 // The groups of all optimizers as shard_params() deals them.
-std::vector<ParamGroup> dealt_groups(
-    const std::vector<std::vector<OptimizerGroup>>& groups_by_optimizer) {
+std::vector<ParamGroup> dealt_groups(const std::vector<OptimizerGroup*>& groups,
+                                     const MatrixSplits& splits) {
   std::vector<ParamGroup> all;
-  for (const auto& groups : groups_by_optimizer) {
-    for (const OptimizerGroup& group : groups) {
-      ParamGroup dealt = group.settings;
-      for (const OptimizedParam& param : group.params) {
-        dealt.params.push_back({dealt.params.size(), param.model.info});
-      }
-      all.push_back(std::move(dealt));
+  for (const OptimizerGroup* const group : groups) {
+    ParamGroup dealt = group->settings;
+    for (const OptimizedParam& param : group->params) {
+      dealt.params.push_back({dealt.params.size(), param.model.info});
+      dealt.params.back().info.shape = splits.dealt_shape(param.model.info);
     }
+    all.push_back(std::move(dealt));
   }
   return all;
 }
@@ -50,10 +58,9 @@ void keep_share(std::vector<OptimizerGroup*>& local, const std::vector<Optimized
 void mark_duplicates(const std::vector<OptimizedParam*>& params,
                      const ProcessGroupCollection& groups) {
   for (OptimizedParam* const param : params) {
-    const ParamAttributes& attributes = param->model.info.attributes;
-    const bool has_own_group = attributes.expert_tp && groups.expt_tp;
-    const int rank = rank_in(has_own_group ? groups.expt_tp : groups.tp).rank;
-    param->is_duplicate = !attributes.tensor_model_parallel && rank != 0;
+    const ParamInfo& info = param->model.info;
+    const int rank = rank_in(tensor_parallel_group(info, groups)).rank;
+    param->is_duplicate = !info.attributes.tensor_model_parallel && rank != 0;
   }
 }
 
@@ -64,12 +71,18 @@ LayerWiseDistributedOptimizer::LayerWiseDistributedOptimizer(
     ProcessGroupCollection groups, LayerWiseOptions options)
     : ChainedOptimizer({}, std::move(config)) {
   this->config().validate();
+  if (this->config().use_distributed_optimizer) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported,
+                      {.file = {}, .key = "use_distributed_optimizer"},
+                      "whole parameters are dealt out here; DistributedOptimizer updates ranges");
+  }
   check_groups(groups, options);
   sharding_ = std::make_unique<LayerWiseSharding>(
       LayerWiseSharding{.dense = Collectives(groups.dp_cp),
                         .experts = Collectives(groups.expt_dp),
                         .stats = Collectives(groups.world ? groups.world : groups.dp_cp),
-                        .options = std::move(options)});
+                        .options = std::move(options),
+                        .groups = groups});
   LayerWiseSharding& sharding = *sharding_;
   StepInside::of(*this).peers = make_peers(*this, sharding);
   sharding.experts.share_failures_with(sharding.dense);
@@ -78,6 +91,7 @@ LayerWiseDistributedOptimizer::LayerWiseDistributedOptimizer(
   sharding.layout_ranks = sharding.options.layout_ranks.value_or(static_cast<uint32_t>(processes));
   chained_optimizers_ = shard_params(std::move(optimizers));
   mark_duplicates(get_parameters(), groups);
+  sharding.splits->check_owners(get_parameters());
   check_same_model(
       {sharding.params, sharding.ownership, this->config(), sharding.options, param_groups()},
       sharding.dense, sharding.experts);
@@ -99,9 +113,11 @@ void LayerWiseDistributedOptimizer::deal_out(
   const auto expert_processes = static_cast<uint32_t>(sharding.experts.size());
   const bool experts_as_dense = expert_processes == processes;
   const uint32_t expert_ranks = experts_as_dense ? sharding.layout_ranks : expert_processes;
+  const std::vector<OptimizerGroup*> groups_of_all = all_groups(groups_by_optimizer);
+  sharding.splits.emplace(groups_of_all, config().muon_tp_mode, sharding.groups, sharding.dense);
   sharding.ownership =
-      shard_params_over(dealt_groups(groups_by_optimizer), {sharding.layout_ranks, expert_ranks},
-                        sharding.options.ownership);
+      shard_params_over(dealt_groups(groups_of_all, *sharding.splits),
+                        {sharding.layout_ranks, expert_ranks}, sharding.options.ownership);
   std::vector<OptimizedParam> all;  // by id
   std::vector<OptimizerGroup*> local;
   for (auto& groups : groups_by_optimizer) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -8,6 +9,7 @@
 
 #include "step/communication/collectives.h"
 #include "step/communication/gather_params.h"
+#include "step/layer_wise/matrix_splits.h"
 #include "step/optimizer/inside.h"
 
 namespace optim {
@@ -19,15 +21,36 @@ struct LayerWiseSharding {
   bool one_cell_per_param = true;  // in `stats`, each parameter of the model has one owner
   int64_t cell_count = 0;          // parameters of the process that has most of them
   Ownership ownership = {};
+  ProcessGroupCollection groups = {};
+  std::optional<MatrixSplits> splits = {};     // always there after construction
   std::vector<Param> params = {};              // by id
   std::vector<SharedParam> dense_params = {};  // with the processes that own them
   std::vector<SharedParam> expert_params = {};
-  std::optional<AdoptedBuffer> dense_buffer = {}, expert_buffer = {};
+  // Once adopt_param_buffers() was called: of each of gather_groups().
+  std::deque<AdoptedBuffer> buffers = {};
   int64_t grad_count = 0;  // of all processes, when the norm was taken last
 };
 
+// What travels together, in this order: dense parameters of a model chunk, then its experts.
+struct GatherGroup {
+  std::vector<SharedParam> params;
+  Collectives* collectives = nullptr;
+};
+std::vector<GatherGroup> gather_groups(LayerWiseSharding& sharding, const OptimizerConfig& config);
+
 // The processes among which the parameters are dealt out. Both arguments stay the caller's.
 std::unique_ptr<Peers> make_peers(Optimizer& optimizer, LayerWiseSharding& sharding);
+
+// A gradient that is to be averaged over processes.
+struct NamedGrad {
+  const ParamInfo* info = nullptr;
+  at::Tensor grad = {};
+  int64_t kind = 0;  // what check_kinds() compares
+};
+NamedGrad named_grad(const Param& param, at::Tensor grad);
+// Throws Error(InvalidArgument) on all processes alike, where one has no gradient that another has,
+// or one that is not contiguous, of its parameter's shape and of a float type. Collective.
+void check_kinds(const std::vector<NamedGrad>& grads, Collectives& collectives);
 
 // Throws Error(InvalidArgument) for groups that do not fit each other.
 void check_groups(const ProcessGroupCollection& groups, const LayerWiseOptions& options);

@@ -5,7 +5,6 @@
 
 #include <ckpt/error.h>
 
-#include <map>
 #include <optional>
 #include <utility>
 
@@ -13,39 +12,21 @@
 #include "step/layer_wise/param_rounds.h"
 #include "step/optimizer/grad_stats.h"
 #include "step/optimizer/timed_section.h"
-#include "step/optimizer/update_params.h"
+#include "step/optimizer/update_and_gather.h"
 
 namespace optim {
-
-struct LayerWiseDistributedOptimizer::Gathers {
-  std::unique_ptr<ParamGather> dense, experts;
-};
-
 namespace {
 
-// Parameters of this process that wait for their update, by id.
-using Pending = std::map<uint32_t, PendingUpdate>;
-
-std::vector<PendingUpdate> take(Pending& pending, const std::vector<uint32_t>& ids) {
-  std::vector<PendingUpdate> taken;
-  for (const uint32_t id : ids) {
-    const auto found = pending.find(id);
-    if (found == pending.end()) continue;  // without a gradient it stays as it is
-    taken.push_back(found->second);
-    pending.erase(found);
-  }
-  return taken;
-}
-
-enum class ParamKind { Dense, Expert };
-
-std::unique_ptr<ParamGather> gather_of(LayerWiseSharding& s, ParamKind kind) {
-  const bool is_dense = kind == ParamKind::Dense;
+std::vector<std::unique_ptr<ParamGather>> gathers_of(LayerWiseSharding& s,
+                                                     const OptimizerConfig& config) {
   const int64_t bytes = s.options.gather_bucket_bytes;
-  const std::optional<AdoptedBuffer>& buffer = is_dense ? s.dense_buffer : s.expert_buffer;
-  Collectives& group = is_dense ? s.dense : s.experts;
-  if (buffer) return buffer->make_gather(bytes, group);
-  return make_copying_gather(is_dense ? s.dense_params : s.expert_params, bytes, group);
+  std::vector<std::unique_ptr<ParamGather>> gathers;
+  for (const GatherGroup& group : gather_groups(s, config)) {
+    gathers.push_back(s.buffers.empty()
+                          ? make_copying_gather(group.params, bytes, *group.collectives)
+                          : s.buffers[gathers.size()].make_gather(bytes, *group.collectives));
+  }
+  return gathers;
 }
 
 class LayerWisePeers final : public Peers {
@@ -91,8 +72,7 @@ class LayerWisePeers final : public Peers {
   std::vector<std::vector<uint32_t>> update_parts() override {
     rounds_.reset();
     if (!optimizer_.config().overlap_param_gather) return {};
-    rounds_.emplace(gather_of(sharding_, ParamKind::Dense),
-                    gather_of(sharding_, ParamKind::Expert));
+    rounds_.emplace(gathers_of(sharding_, optimizer_.config()));
     return rounds_->ids_of_parts();
   }
   void send_part(size_t part) override { rounds_->start(part); }
@@ -154,8 +134,29 @@ int64_t LayerWiseDistributedOptimizer::count_zeros() {
   return *zeros.const_data_ptr<int64_t>();
 }
 
-LayerWiseDistributedOptimizer::Gathers LayerWiseDistributedOptimizer::make_gathers() {
-  return {gather_of(*sharding_, ParamKind::Dense), gather_of(*sharding_, ParamKind::Expert)};
+// Two model chunks where one is to be gathered behind the step of the other, else one.
+std::vector<GatherGroup> gather_groups(LayerWiseSharding& sharding, const OptimizerConfig& config) {
+  const auto& is_in_first = sharding.options.is_in_first_model_chunk;
+  const bool has_chunks = config.overlap_param_gather_with_optimizer_step && is_in_first;
+  std::vector<GatherGroup> groups;
+  for (const bool is_first : {true, false}) {
+    if (!is_first && !has_chunks) break;
+    for (const auto& [params, collectives] :
+         {std::pair{&sharding.dense_params, &sharding.dense},
+          std::pair{&sharding.expert_params, &sharding.experts}}) {
+      GatherGroup group = {{}, collectives};
+      for (const SharedParam& param : *params) {
+        const ParamInfo& info = sharding.params[param.id].info;
+        if (!has_chunks || is_in_first(info) == is_first) group.params.push_back(param);
+      }
+      groups.push_back(std::move(group));
+    }
+  }
+  return groups;
+}
+
+std::vector<std::unique_ptr<ParamGather>> LayerWiseDistributedOptimizer::make_gathers() {
+  return gathers_of(*sharding_, config());
 }
 
 StepResult LayerWiseDistributedOptimizer::step() {
@@ -165,47 +166,43 @@ StepResult LayerWiseDistributedOptimizer::step() {
   return result;
 }
 
+namespace {
+
+// On all ranks alike, before anything moves: ranks that wait for a peer's part would wait for ever.
+void check_parts(const std::vector<OptimizedParam*>& params, LayerWiseSharding& sharding,
+                 Peers& peers) {
+  if (!sharding.splits->are_shared()) return;
+  const std::optional<std::string> part = sharding.splits->part_without_grad(params);
+  const bool is_refused = peers.any(part.has_value());
+  if (!is_refused) return;
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = part.value_or("")},
+                    "some tensor-parallel ranks have a gradient of their part, others have none");
+}
+
+}  // namespace
+
 // Updates parameters in the order in which they travel: a round leaves as soon as its own are done.
 bool LayerWiseDistributedOptimizer::step_with_ready_grads() {
+  check_parts(get_parameters(), *sharding_, *StepInside::of(*this).peers);
   if (!config().overlap_param_gather) return ChainedOptimizer::step_with_ready_grads();
-  const at::NoGradGuard no_grad;
-  const StatePrecision precision = state_precision(config());
-  Pending pending;
-  for (OptimizerGroup* const group : param_groups()) {
-    for (OptimizedParam& param : group->params) {
-      if (param.grad.defined()) pending[param.id] = {group, &param};
-    }
-  }
-  const Gathers gathers = make_gathers();
-  for (ParamGather* const gather : {gathers.dense.get(), gathers.experts.get()}) {
-    for (int64_t round = 0; round < gather->round_count(); ++round) {
-      update_params(take(pending, gather->needed_for(round)), precision, grad_scale_);
-      gather->start(round);
-    }
-  }
-  std::vector<PendingUpdate> rest;  // what nobody else needs
-  for (const auto& [id, update] : pending) rest.push_back(update);
-  update_params(rest, precision, grad_scale_);
-  gathers.dense->finish();
-  gathers.experts->finish();
+  update_and_gather(*this, make_gathers(), grad_scale_);
   return true;
 }
 
 void LayerWiseDistributedOptimizer::allgather_params() {
   const TimedSection timed(*this, "params-all-gather");
   const at::NoGradGuard no_grad;
-  const Gathers gathers = make_gathers();
-  for (ParamGather* const gather : {gathers.dense.get(), gathers.experts.get()}) {
+  for (const std::unique_ptr<ParamGather>& gather : make_gathers()) {
     for (int64_t round = 0; round < gather->round_count(); ++round) gather->start(round);
     gather->finish();
   }
 }
 
 void LayerWiseDistributedOptimizer::adopt_param_buffers() {
-  LayerWiseSharding& s = *sharding_;
-  if (s.dense_buffer) return;
-  s.dense_buffer.emplace(s.dense_params, s.dense.size());
-  s.expert_buffer.emplace(s.expert_params, s.experts.size());
+  if (!sharding_->buffers.empty()) return;
+  for (const GatherGroup& group : gather_groups(*sharding_, config())) {
+    sharding_->buffers.emplace_back(group.params, group.collectives->size());
+  }
 }
 
 void LayerWiseDistributedOptimizer::broadcast_params() {

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "step/communication/gathered_keys.h"
+#include "step/layer_wise/optimizer_factory.h"
 
 namespace optim {
-namespace {
 
 // What the reference calls logging the configuration: one file per process.
 void write_config(const OptimizerConfig& config, const ProcessGroupCollection& groups) {
@@ -27,23 +27,26 @@ void write_config(const OptimizerConfig& config, const ProcessGroupCollection& g
                     "the configuration cannot be written");
 }
 
-}  // namespace
+GroupingOptions grouping_options(const OptimizerConfig& config, std::span<const Param> params,
+                                 const MegatronOptimizerOptions& options) {
+  GroupingOptions grouping = {
+      .overrides = options.overrides ? *options.overrides : get_standard_config_overrides(config),
+      .qkv_split = options.qkv_split,
+      .era = options.era};
+  if (!options.groups.world) return grouping;
+  std::vector<ParamInfo> infos;
+  for (const Param& param : params) infos.push_back(param.info);
+  grouping.keys_of_all_ranks =
+      gather_group_keys(options.groups.world, get_group_keys(infos, config, grouping.overrides));
+  return grouping;
+}
 
 std::unique_ptr<LayerWiseDistributedOptimizer> get_megatron_optimizer(
     const OptimizerConfig& config, std::vector<Param> params,
     const MegatronOptimizerOptions& options) {
   config.validate();
   write_config(config, options.groups);
-  GroupingOptions grouping = {
-      .overrides = options.overrides ? *options.overrides : get_standard_config_overrides(config),
-      .qkv_split = options.qkv_split,
-      .era = options.era};
-  if (options.groups.world) {
-    std::vector<ParamInfo> infos;
-    for (const Param& param : params) infos.push_back(param.info);
-    grouping.keys_of_all_ranks =
-        gather_group_keys(options.groups.world, get_group_keys(infos, config, grouping.overrides));
-  }
+  const GroupingOptions grouping = grouping_options(config, params, options);
   std::vector<std::unique_ptr<Optimizer>> optimizers;
   for (std::vector<OptimizerGroup>& groups :
        make_optimizer_groups(std::move(params), config, grouping)) {

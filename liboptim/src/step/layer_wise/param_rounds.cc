@@ -6,11 +6,11 @@
 
 namespace optim {
 
-ParamRounds::ParamRounds(std::unique_ptr<ParamGather> dense, std::unique_ptr<ParamGather> experts)
-    : dense_(std::move(dense)), experts_(std::move(experts)) {
-  for (ParamGather* const gather : {dense_.get(), experts_.get()}) {
+ParamRounds::ParamRounds(std::vector<std::unique_ptr<ParamGather>> gathers)
+    : gathers_(std::move(gathers)) {
+  for (const std::unique_ptr<ParamGather>& gather : gathers_) {
     for (int64_t round = 0; round < gather->round_count(); ++round) {
-      rounds_.push_back({gather, round});
+      rounds_.push_back({gather.get(), round});
     }
   }
 }
@@ -40,8 +40,7 @@ void ParamRounds::start(size_t part) {
 }
 
 void ParamRounds::finish() {
-  dense_->finish();
-  experts_->finish();
+  for (const std::unique_ptr<ParamGather>& gather : gathers_) gather->finish();
 }
 
 }  // namespace optim

@@ -8,12 +8,12 @@
 
 namespace optim {
 
-// The rounds in which a step on a GPU sends its parameters while it updates others: those of the
-// dense parameters, then those of the experts, dealt to a few parts of the update in that order.
+// The rounds in which a step on a GPU sends its parameters while it updates others: those of each
+// gather in turn, dealt to a few parts of the update in that order.
 // All processes of the groups make the same calls in the same order.
 class ParamRounds {
  public:
-  ParamRounds(std::unique_ptr<ParamGather> dense, std::unique_ptr<ParamGather> experts);
+  explicit ParamRounds(std::vector<std::unique_ptr<ParamGather>> gathers);
 
   // Ids of this process's parameters that each part must have updated before it is sent.
   std::vector<std::vector<uint32_t>> ids_of_parts() const;
@@ -31,7 +31,7 @@ class ParamRounds {
   size_t part_count() const;
   std::vector<Round> rounds_of(size_t part) const;
 
-  std::unique_ptr<ParamGather> dense_, experts_;
+  std::vector<std::unique_ptr<ParamGather>> gathers_;
   std::vector<Round> rounds_;
 };
 

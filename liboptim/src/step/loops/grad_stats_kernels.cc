@@ -14,7 +14,7 @@
 namespace optim {
 namespace {
 
-constexpr int64_t kBlockElements = int64_t{1} << 14;
+constexpr int64_t kBlockElements = kStatsBlockElements;
 constexpr int64_t kLanes = 16;
 
 double add_lanes(std::array<double, kLanes>& sums) {
@@ -116,6 +116,21 @@ constexpr auto kSum = [](auto a, auto b) { return a + b; };
 
 double sum_of_squares(const at::Tensor& tensor) {
   return over_blocks<double>(tensor, block_sum_of_squares, kSum);
+}
+
+void BlockSums::add_squares(const at::Tensor& values, int64_t first) {
+  check(values);
+  const at::Tensor fp32 = values.to(at::kFloat);
+  const auto* const elements = fp32.const_data_ptr<float>();
+  for (int64_t i = 0; i < fp32.numel(); ++i) {
+    const auto value = static_cast<double>(elements[i]);
+    lanes[static_cast<size_t>((first + i) % kLanes)] += value * value;
+  }
+}
+
+double BlockSums::total() const {
+  std::array<double, kLanes> sums = lanes;
+  return add_lanes(sums);
 }
 
 double sum_of_powers(const at::Tensor& tensor, double exponent) {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 
 namespace optim {
@@ -10,6 +11,14 @@ namespace optim {
 // in an order that depends on the number of elements only: blocks of 2^14 elements, 16 running sums
 // in each.
 double sum_of_squares(const at::Tensor& tensor);
+// A part of such a block of a larger tensor: what sum_of_squares() has before and after it.
+inline constexpr int64_t kStatsBlockElements = int64_t{1} << 14;
+struct BlockSums {
+  std::array<double, 16> lanes = {};
+  // Elements `first`, `first` + 1, ... of the block.
+  void add_squares(const at::Tensor& values, int64_t first);
+  double total() const;
+};
 double sum_of_powers(const at::Tensor& tensor, double exponent);  // of magnitudes
 double largest_magnitude(const at::Tensor& tensor);               // NaN if there is one
 

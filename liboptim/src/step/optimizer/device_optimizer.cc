@@ -180,6 +180,12 @@ StepResult StepInside::step_on_device() {
   if (!peers->are_there() && std::ranges::none_of(optimizer_.get_parameters(), has_grad)) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "no parameter has a gradient");
   }
+  const auto is_part = [](const OptimizedParam* param) { return param->split != nullptr; };
+  if (std::ranges::any_of(optimizer_.get_parameters(), is_part)) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "muon_tp_mode"},
+                      "matrices that tensor-parallel ranks share are not stepped on a GPU; with "
+                      "blockwise they are");
+  }
   const at::NoGradGuard no_grad;
   const at::Device where = peers->device();
   const c10::OptionalDeviceGuard guard(where.is_cpu() ? std::nullopt : std::optional(where));

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "step/optimizer/range_items.h"
 #include "step/tensors/param_storage.h"
 
 namespace optim {
@@ -16,6 +17,7 @@ UpdateItem item_of(const PendingUpdate& update, double grad_scale) {
   item.target = {&param.model.info, param.main_param, param.grad, &param.state};
   const bool rounds = has_master(param) && !param.remainder.defined();
   if (rounds) item.target.rounded = param.model.param;
+  item.target.split = param.split.get();
   item.context = {update.group->lr, update.group->weight_decay, param.step, grad_scale};
   return item;
 }
@@ -40,13 +42,17 @@ void update_params(std::span<const PendingUpdate> updates, const StatePrecision&
                    double grad_scale) {
   while (!updates.empty()) {
     const auto batch = updates.first(batch_size(updates, precision));
-    std::vector<UpdateItem> items;
+    const UpdateRule& rule = *batch.front().group->rule;
+    RangeItems items;
     for (const PendingUpdate& update : batch) {
-      unpack_param(*update.param);
-      ++update.param->step;
-      items.push_back(item_of(update, grad_scale));
+      OptimizedParam& param = *update.param;
+      unpack_param(param);
+      ++param.step;
+      if (param.whole_count != 0) rule.init_state(param.main_param, param.state);
+      items.add(item_of(update, grad_scale), param);
     }
-    batch.front().group->rule->update_all(items);
+    rule.update_all(items.items());
+    items.write_back();
     for (const PendingUpdate& update : batch) pack_param(*update.param, precision);
     updates = updates.subspan(batch.size());
   }

@@ -45,7 +45,7 @@ class AdaptiveMuon final : public UpdateRule {
         muon_direction(item, {muon.momentum, muon.nesterov, muon.weight_decay_method});
     const at::Tensor orthogonal =
         for_each_part(target, direction, muon.qkv_split,
-                      [this](const at::Tensor& matrix) { return orthogonalized(matrix); });
+                      [this](const MatrixPart& part) { return orthogonalized(part); });
     if (is_namo) {
       scale_by_norms(item, orthogonal, norm_of(direction), grad_norm);
     } else if (config_.moment2_method == Moment2Method::AdaMuon) {
@@ -64,13 +64,15 @@ class AdaptiveMuon final : public UpdateRule {
     return muon_scale(config_.muon.scale_mode, matrix.size(0), matrix.size(1));
   }
 
-  at::Tensor orthogonalized(const at::Tensor& matrix) const {
-    at::Tensor result = newton_schulz(matrix, config_.muon.newton_schulz);
-    return scales_before() ? result.mul_(scale_of(matrix)).mul_(config_.muon.extra_scale_factor)
-                           : result;
+  at::Tensor orthogonalized(const MatrixPart& part) const {
+    at::Tensor result = orthogonalize(part, config_.muon.newton_schulz);
+    if (!scales_before()) return result;
+    const double scale =
+        muon_scale(config_.muon.scale_mode, part.whole_size(0), part.whole_size(1));
+    return result.mul_(scale).mul_(config_.muon.extra_scale_factor);
   }
 
-  // Of the whole matrix, behind the second moment.
+  // Of the whole matrix as this rank has it, behind the second moment.
   struct Scales {
     double size = 1, extra = 1;
   };

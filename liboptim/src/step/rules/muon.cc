@@ -27,19 +27,17 @@ class Muon final : public UpdateRule {
         muon_direction(item, {config_.momentum, config_.nesterov, config_.weight_decay_method});
     const at::Tensor update =
         for_each_part(target, direction, config_.qkv_split,
-                      [this](const at::Tensor& matrix) { return orthogonalized(matrix); });
+                      [this](const MatrixPart& part) { return orthogonalized(part); });
     for_each_chunk(target.param.numel(), [&](int64_t begin, int64_t count) {
       chunk_of(target.param, begin, count).add_(chunk_of(update, begin, count), -item.context.lr);
     });
     write_rounded(target);
   }
 
-  // With the scale of its own size.
-  at::Tensor orthogonalized(const at::Tensor& matrix) const {
-    const double scale = muon_scale(config_.scale_mode, matrix.size(0), matrix.size(1));
-    return newton_schulz(matrix, config_.newton_schulz)
-        .mul_(scale)
-        .mul_(config_.extra_scale_factor);
+  // With the scale of its own size, over all ranks.
+  at::Tensor orthogonalized(const MatrixPart& part) const {
+    const double scale = muon_scale(config_.scale_mode, part.whole_size(0), part.whole_size(1));
+    return orthogonalize(part, config_.newton_schulz).mul_(scale).mul_(config_.extra_scale_factor);
   }
 
   MuonRule config_;

@@ -33,11 +33,32 @@ at::Tensor muon_direction(const UpdateItem& item, const MomentumOptions& options
   return direction;
 }
 
+int64_t MatrixPart::whole_size(int dim) const {
+  return split != nullptr && split->dim == dim ? split->whole_extent() : values.size(dim);
+}
+
+at::Tensor orthogonalize(const MatrixPart& part, const NewtonSchulzOptions& options) {
+  if (part.split == nullptr) return newton_schulz(part.values, options);
+  return newton_schulz_tp(part.values, options, *part.split);
+}
+
+namespace {
+
+// Of `count` rows out of each `group_rows`, on every rank.
+MatrixSplit split_of_rows(const MatrixSplit& whole, int64_t count, int64_t group_rows) {
+  MatrixSplit split = whole;
+  if (split.dim != 0) return split;
+  for (int64_t& extent : split.extents) extent = extent / group_rows * count;
+  return split;
+}
+
+}  // namespace
+
 at::Tensor for_each_part(const UpdateTarget& target, const at::Tensor& matrix,
-                         const std::optional<QkvSplit>& split,
-                         const std::function<at::Tensor(const at::Tensor&)>& orthogonalized) {
-  if (!split || !target.info->attributes.is_qkv) return orthogonalized(matrix);
-  const std::array<int64_t, 3> rows = {split->query_rows, split->key_rows, split->value_rows};
+                         const std::optional<QkvSplit>& qkv,
+                         const std::function<at::Tensor(const MatrixPart&)>& orthogonalized) {
+  if (!qkv || !target.info->attributes.is_qkv) return orthogonalized({matrix, target.split});
+  const std::array<int64_t, 3> rows = {qkv->query_rows, qkv->key_rows, qkv->value_rows};
   const int64_t group_rows = rows[0] + rows[1] + rows[2];
   if (matrix.size(0) % group_rows != 0) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = target.info->name},
@@ -51,7 +72,10 @@ at::Tensor for_each_part(const UpdateTarget& target, const at::Tensor& matrix,
   int64_t first_row = 0;
   for (const int64_t count : rows) {
     const at::Tensor part = by_group.narrow(1, first_row, count).reshape({groups * count, columns});
-    parts.push_back(orthogonalized(part).view({groups, count, columns}));
+    const MatrixSplit split =
+        target.split != nullptr ? split_of_rows(*target.split, count, group_rows) : MatrixSplit();
+    const MatrixSplit* const shared = target.split != nullptr ? &split : nullptr;
+    parts.push_back(orthogonalized({part, shared}).view({groups, count, columns}));
     first_row += count;
   }
   return at::cat(parts, 1).view({matrix.size(0), columns});
@@ -79,7 +103,7 @@ void update_matrices(const UpdateRule& rule, std::span<const UpdateItem> items,
   for (const UpdateItem& item : items) {
     rule.check(item.target);
     rule.init_state(item.target.param, *item.target.state);
-    if (is_one_tile(item.target.param)) {
+    if (is_one_tile(item.target.param) && item.target.split == nullptr) {
       small.push_back(&item);
     } else {
       update_one(item);

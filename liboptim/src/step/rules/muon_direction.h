@@ -20,18 +20,29 @@ struct MomentumOptions {
 // or with Nesterov a tensor of its own.
 at::Tensor muon_direction(const UpdateItem& item, const MomentumOptions& options);
 
+// A matrix to be orthogonalised, or this rank's part of one.
+struct MatrixPart {
+  at::Tensor values;
+  const MatrixSplit* split = nullptr;  // null: it is whole
+
+  int64_t whole_size(int dim) const;  // over all ranks
+};
+at::Tensor orthogonalize(const MatrixPart& part, const NewtonSchulzOptions& options);
+
 // The rows of a fused qkv weight repeat [query, key, value] once per query group. Each of the three
-// is one matrix over all groups. `orthogonalized` is called once for a matrix that is not split.
+// is one matrix over all groups, and over all ranks where they share the weight. `orthogonalized`
+// is called once for a matrix that is not fused.
 at::Tensor for_each_part(const UpdateTarget& target, const at::Tensor& matrix,
-                         const std::optional<QkvSplit>& split,
-                         const std::function<at::Tensor(const at::Tensor&)>& orthogonalized);
+                         const std::optional<QkvSplit>& qkv,
+                         const std::function<at::Tensor(const MatrixPart&)>& orthogonalized);
 
 // Throw Error(InvalidArgument).
 void check_split(const QkvSplit& split);
 void check_matrix(const UpdateTarget& target, const char* rule);
 
 // update_one(item) for each, states created before: matrices of one tile by one thread each, larger
-// ones by all threads together; the products' tiles are the same either way.
+// ones by all threads together; the products' tiles are the same either way. Those that ranks share
+// come first, one after the other, in the order of the list.
 void update_matrices(const UpdateRule& rule, std::span<const UpdateItem> items,
                      const std::function<void(const UpdateItem&)>& update_one);
 

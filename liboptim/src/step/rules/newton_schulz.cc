@@ -10,6 +10,7 @@
 
 #include "step/loops/grad_stats_kernels.h"
 #include "step/loops/tiled_products.h"
+#include "step/rules/newton_schulz_iteration.h"
 
 namespace optim {
 namespace {
@@ -66,7 +67,9 @@ Table table_of(NsCoefficients type) {
                     "there is no table of these Newton-Schulz coefficients");
 }
 
-void check(const at::Tensor& x, const NewtonSchulzOptions& options) {
+}  // namespace
+
+void check_newton_schulz(const at::Tensor& x, const NewtonSchulzOptions& options) {
   const auto refuse = [](const std::string& problem) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "Newton-Schulz: " + problem);
   };
@@ -85,12 +88,14 @@ void check(const at::Tensor& x, const NewtonSchulzOptions& options) {
     refuse("custom rows and the coefficients 'custom' must be given together");
 }
 
+namespace {
+
 constexpr float kNormMin = 1e-7F;  // a zero gradient stays zero
 
 // x / max(|x|_F, kNormMin). The norm is summed in fp64 in a fixed order, so that it does not depend
 // on threads; rounded to fp32 it is at least as good as the reference's fp32 sum.
-at::Tensor normalized(const at::Tensor& x) {
-  const auto norm = static_cast<float>(std::sqrt(sum_of_squares(x)));
+at::Tensor normalized(const at::Tensor& x, double square_sum) {
+  const auto norm = static_cast<float>(std::sqrt(square_sum));
   return at::div(x, std::max(norm, kNormMin));
 }
 
@@ -118,19 +123,27 @@ NewtonSchulzStep step_of(const NewtonSchulzOptions& options, int64_t index) {
 }  // namespace
 
 at::Tensor newton_schulz(const at::Tensor& input, const NewtonSchulzOptions& options) {
-  check(input, options);
+  check_newton_schulz(input, options);
   const bool is_tall = input.size(0) > input.size(1);
-  at::Tensor x = normalized((is_tall ? input.t() : input).contiguous());
+  const at::Tensor x = (is_tall ? input.t() : input).contiguous();
+  const at::Tensor result = iterate(x, sum_of_squares(x), options, [](at::Tensor gram) {
+    return gram;  // of the whole matrix
+  });
+  return is_tall ? result.t().contiguous() : result;
+}
+
+at::Tensor iterate(const at::Tensor& wide, double square_sum, const NewtonSchulzOptions& options,
+                   const std::function<at::Tensor(at::Tensor)>& whole_gram) {
+  at::Tensor x = normalized(wide, square_sum);
   if (options.precision == MatmulPrecision::Medium) x = x.to(at::kBFloat16);
   for (int64_t i = 0; i < options.steps; ++i) {
     const NewtonSchulzStep step = step_of(options, i);
-    const at::Tensor gram = gram_matrix(x);
+    const at::Tensor gram = whole_gram(gram_matrix(x));
     // Without a quadratic product the scaled Gram matrix is applied as it is.
     const at::Tensor polynomial = step.c == 0 ? gram : add_square(gram, {step.b, step.c});
     x = add_product(polynomial, x, {step.a, step.c == 0 ? step.b : 1.0});
   }
-  x = x.to(at::kFloat);
-  return is_tall ? x.t().contiguous() : x;
+  return x.to(at::kFloat);
 }
 
 }  // namespace optim
