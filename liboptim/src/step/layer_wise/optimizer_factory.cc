@@ -37,7 +37,8 @@ std::unique_ptr<LayerWiseDistributedOptimizer> get_megatron_optimizer(
   GroupingOptions grouping = {
       .overrides = options.overrides ? *options.overrides : get_standard_config_overrides(config),
       .qkv_split = options.qkv_split,
-      .era = options.era};
+      .era = options.era,
+      .adam_arithmetic = options.adam_arithmetic};
   if (options.groups.world) {
     std::vector<ParamInfo> infos;
     for (const Param& param : params) infos.push_back(param.info);
