@@ -74,6 +74,12 @@ struct RunOptions {
         ->check(one_of({"cpu", "cuda"}))
         ->option_text("cpu|cuda");
     declare_era(app, replay.era);
+    add_choice<std::optional<optim::AdamArithmetic>>(
+        app, "--adam-arithmetic", replay.adam_arithmetic,
+        {{"torch", optim::AdamArithmetic::Torch},
+         {"fused-adam", optim::AdamArithmetic::FusedAdam},
+         {"torch-fused", optim::AdamArithmetic::TorchFused}})
+        ->description("Whose Adam rounds (default: whose groups they are)");
     app.add_option("-o,--output", replay.output, "Write the state after the steps as a checkpoint")
         ->option_text("PATH");
     app.add_flag("--force", replay.force, "Replace an existing output");

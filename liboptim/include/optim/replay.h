@@ -57,6 +57,9 @@ struct ReplayOptions {
 
   // The release of emerging_optimizers whose SOAP and adaptive Muon are stepped.
   EmergingOptimizers era = EmergingOptimizers::V0_3;
+  // Adam's. Default: FusedAdam where groups count its steps, TorchFused where they have fused=True,
+  // else Torch. A recording with another Adam in FusedAdam's place needs that one's.
+  std::optional<AdamArithmetic> adam_arithmetic = {};
 
   ProcessMesh processes = {};  // all must pass the same options above
 };

@@ -24,7 +24,8 @@ std::vector<Setting> adam_settings(AdamRule& rule) {
 
 // torch.optim's defaults of options that have no effect here are written as torch has them.
 std::vector<GroupField> adam_fields(const RuleConfig& config) {
-  if (config.get_if<AdamRule>()->arithmetic == AdamArithmetic::FusedAdam) {
+  const AdamArithmetic arithmetic = config.get_if<AdamRule>()->arithmetic;
+  if (arithmetic == AdamArithmetic::FusedAdam) {
     return {{"bias_correction"},
             {"betas"},
             {"eps"},
@@ -39,7 +40,7 @@ std::vector<GroupField> adam_fields(const RuleConfig& config) {
           {"foreach", Content::None},
           {"capturable", Content::False},
           {"differentiable", Content::False},
-          {"fused", Content::None},
+          {"fused", arithmetic == AdamArithmetic::TorchFused ? Content::True : Content::None},
           {"decoupled_weight_decay"}};
 }
 
@@ -49,8 +50,8 @@ std::vector<StateSpec> adam_states(const RuleConfig&, ParamShape shape) {
 }
 
 StepCount adam_steps(const RuleConfig& config) {
-  const bool is_torch = config.get_if<AdamRule>()->arithmetic == AdamArithmetic::Torch;
-  return is_torch ? StepCount::Tensor : StepCount::PerGroup;
+  const bool is_fused_adam = config.get_if<AdamRule>()->arithmetic == AdamArithmetic::FusedAdam;
+  return is_fused_adam ? StepCount::PerGroup : StepCount::Tensor;
 }
 
 std::vector<Setting> sgd_settings(SgdRule& rule) {

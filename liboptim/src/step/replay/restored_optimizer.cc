@@ -105,9 +105,10 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
     refuse_other_state(optimizer);
     chain.emplace_back();
     for (const ckpt::NodeId node : optimizer.groups) {
-      chain.back().push_back(restore_group({view.common.tree.value(node), static_cast<uint32_t>(o),
-                                            optimizer.step_layout, options.era},
-                                           config, view.args()));
+      chain.back().push_back(
+          restore_group({view.common.tree.value(node), static_cast<uint32_t>(o),
+                         optimizer.step_layout, options.era, options.adam_arithmetic},
+                        config, view.args()));
     }
   }
   for (const TrainedParam& param : view.params) {
