@@ -4,6 +4,8 @@
 #include <optim/optimizer.h>
 #include <optim/training_state.h>
 
+#include "step/replay/overrides.h"
+
 namespace optim {
 
 // The hint for a checkpoint that is read, but not replayed.
@@ -17,6 +19,7 @@ struct GroupSource {
   uint32_t optimizer = 0;  // place in the chain
   StepLayout step_layout = StepLayout::None;
   EmergingOptimizers era = EmergingOptimizers::V0_3;
+  const Overrides& overrides;
 };
 OptimizerGroup restore_group(const GroupSource& source, const OptimizerConfig& config,
                              const ckpt::Value& args);
