@@ -47,6 +47,9 @@ def add_iteration(root: Path, number: int, before: Path) -> Path:
     """As `before`, one step later: every master moves but one."""
     folder = root / f"iter_{number:07d}"
     shutil.copytree(before, folder)
+    for file in folder.glob("mp_rank_*/model_optim_rng.pt"):
+        state = torch.load(file, weights_only=False)
+        torch.save(state | {"iteration": number}, file)
     for chunks in chunks_of(folder, "*/step", logical=False).values():
         patch(folder, chunks, lambda raw: struct.pack("<f", number) * (len(raw) // 4))
     for key, chunks in chunks_of(folder, "optimizer.state.fp32_param.*").items():
@@ -109,6 +112,27 @@ def test_rows_tell_step_rate_and_what_is_wrong(root: Path) -> None:
     assert [row.get("step") for row in rows] == [3, 4, 5, None]
     assert rows[0]["learning_rates"] == pytest.approx([0.008145], rel=1e-3)
     assert "holds no checkpoint" in rows[3]["problem"]
+
+
+def test_a_renamed_iteration_is_told_and_not_read(tmp_path: Path) -> None:
+    shutil.copytree(SOURCE / "ckpt/iter_0000003", tmp_path / "iter_0000007")
+    (row,) = lineage(tmp_path)["iterations"]
+    assert (row["health"], row["complete"], "norms" in row) == ("renamed", False, False)
+    assert "the state is from iteration 3, but the folder's name says 7" in row["problem"]
+
+
+@pytest.mark.parametrize("command", ("lineage", "latest"))
+def test_a_link_out_of_the_root_is_named(command: str, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(SOURCE / "ckpt/iter_0000003", root / "iter_0000003")
+    shutil.copytree(SOURCE / "ckpt/iter_0000003", tmp_path / "elsewhere")
+    (root / "iter_0000009").symlink_to(tmp_path / "elsewhere")
+    outcome = succeed("ckpt-inspect", command, root, "--json")
+    assert outcome.json()["elsewhere"] == ["iter_0000009"]
+    assert "iter_0000009 is a link that leads out of the root" in outcome.stderr
+    shutil.rmtree(root / "iter_0000003")
+    line = refuse(NOT_FOUND, "ckpt-inspect", command, root)
+    assert "links that lead out of it" in line
 
 
 @needs_sets

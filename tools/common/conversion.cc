@@ -41,7 +41,7 @@ void ConversionOptions::declare(CLI::App& app) {
   app.add_option(
          "--max-memory", max_memory_bytes,
          "Approximate limit on resident memory, such as 8G or 512M; buffers use at most 256M of it")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(kBytes)
       ->option_text("BYTES");
   app.add_flag("--dry-run", dry_run, "Show the plan, write nothing");
   app.add_flag("--verify", verify,
@@ -116,6 +116,12 @@ bool is_size_of_grid(const ShareOptions& share) {
 
 ConversionOptions with_size_of_grid(ConversionOptions options) {
   if (!is_size_of_grid(options.share)) return options;
+  if (options.finish) {
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
+                      "--world-size cannot be combined with --finish: the number of processes is "
+                      "recorded beside their parts",
+                      "leave it out; give the sizes of the destination with --dp, --tp, --pp");
+  }
   options.sizes.sizes.world_size = std::exchange(options.share.world_size, std::nullopt);
   return options;
 }

@@ -69,6 +69,23 @@ inline const CLI::Validator kSize(
     },
     "");
 
+// A number of bytes, such as 4096, 512M or 8G (of 1024). CLI11 alone would take -1 for the largest
+// number, and what is too large for what it leaves.
+inline const CLI::Validator kBytes(
+    [](std::string& text) {
+      const std::string digits = text.substr(0, text.find_first_not_of("0123456789"));
+      const std::string unit = text.substr(digits.size());
+      const std::string problem = "'" + text + "' is not a size such as 4096, 512M or 8G";
+      if (digits.empty() || digits.size() > 18) return problem;
+      if (unit.find_first_not_of("kKmMgGtTpPeEiIbB") != std::string::npos) return problem;
+      try {
+        return CLI::AsSizeValue(false)(text);
+      } catch (const CLI::Error&) {
+        return problem;
+      }
+    },
+    "");
+
 // FROM=TO; TO may be empty.
 inline const CLI::Validator kRename(
     [](std::string& text) {

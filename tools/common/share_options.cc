@@ -77,7 +77,7 @@ void ShareOptions::declare_piece_size(CLI::App& app) {
   app.add_option("--piece-size", piece_bytes_min,
                  "Split longer files into pieces of at least this size (default: 256M); "
                  "all processes must agree")
-      ->transform(CLI::AsSizeValue(false))
+      ->transform(kBytes)
       ->option_text("BYTES")
       ->group("Several processes");
 }

@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
+#include "inspect/elsewhere.h"
 
 namespace tools::inspect {
 namespace {
@@ -42,6 +43,7 @@ void print_report_as_json(Console& console, const optim::LatestReport& report) {
                                    {"path", json_text(skipped.folder.path.string())},
                                    {"reason", json_text(skipped.reason)}});
   }
+  document["elsewhere"] = names_to_json(report.elsewhere);
   print_json(console, document);
 }
 
@@ -57,6 +59,10 @@ std::string hint_for(const optim::SkippedIteration& skipped) {
 
 ckpt::Error none_is_complete(const std::string& root, const optim::LatestReport& report) {
   const ckpt::Where where{.file = root, .key = {}};
+  if (report.skipped.empty() && !report.elsewhere.empty()) {
+    return {ckpt::ErrorCode::NotFound, where, "its iteration folders are links that lead out of it",
+            "--follow-links looks at them"};
+  }
   if (report.skipped.empty()) {
     return {
         ckpt::ErrorCode::NotFound, where,
@@ -79,6 +85,7 @@ int run(const LatestOptions& options, Console& console) {
   if (!report.latest) {
     throw none_is_complete(options.root, report);
   }
+  warn_of_elsewhere(console, report.elsewhere);
   if (console.options().json) {
     print_report_as_json(console, report);
   } else {

@@ -1,5 +1,6 @@
 // ckpt-inspect lineage: the iterations of a root, and how the state went. Exit code 5 if none.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <ostream>
 #include <set>
@@ -15,6 +16,8 @@
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
+#include "inspect/elsewhere.h"
+#include "inspect/lineage_json.h"
 #include "inspect/sparkline.h"
 
 namespace tools::inspect {
@@ -47,6 +50,7 @@ std::string rates_text(const std::vector<double>& rates) {
 Cell status_cell(const LineageRow& row) {
   if (!row.health) return {"unreadable", Paint::Red};
   if (row.is_complete) return {"complete", Paint::Green};
+  if (row.is_renamed) return {"renamed", Paint::Red};
   return {std::string(name(*row.health)), Paint::Red};
 }
 
@@ -260,60 +264,15 @@ void print_text(Console& console, const optim::Lineage& lineage) {
   print_events(console, lineage);
 }
 
-// --- --json ---
-
-nlohmann::json to_json(const optim::StateNorms& norms) {
-  nlohmann::json json = {{"states", nlohmann::json::object()},
-                         {"nonfinite", norms.nonfinite_count}};
-  if (norms.weights) json["weights"] = *norms.weights;
-  for (const auto& [state, norm] : norms.states) json["states"][json_text(state)] = norm;
-  return json;
-}
-
-nlohmann::json to_json(const LineageRow& row) {
-  nlohmann::json json = {{"iteration", row.folder.iteration},
-                         {"path", json_text(row.folder.path.string())},
-                         {"complete", row.is_complete},
-                         {"health", row.health ? std::string(name(*row.health)) : "unreadable"},
-                         {"learning_rates", row.learning_rates}};
-  if (!row.problem.empty()) json["problem"] = json_text(row.problem);
-  if (row.file_bytes) json["bytes"] = *row.file_bytes;
-  if (row.step) json["step"] = *row.step;
-  if (row.loss_scale) json["loss_scale"] = *row.loss_scale;
-  if (!row.norms) return json;
-  json["norms"] = to_json(*row.norms);
-  json["modules"] = nlohmann::json::array();
-  for (const optim::ModuleNorms& module : row.modules) {
-    json["modules"].push_back(
-        {{"module", json_text(module.module)}, {"norms", to_json(module.norms)}});
-  }
-  return json;
-}
-
-nlohmann::json to_json(const LineageEvent& event) {
-  nlohmann::json json = {
-      {"kind", name(event.kind)}, {"iteration", event.iteration}, {"key", json_text(event.key)}};
-  if (event.since) json["since"] = *event.since;
-  if (event.kind == LineageEventKind::NotFinite) json["elements"] = event.count;
-  return json;
-}
-
-void print_document(Console& console, const optim::Lineage& lineage) {
-  nlohmann::json document = json_document();
-  document["iterations"] = nlohmann::json::array();
-  document["events"] = nlohmann::json::array();
-  for (const LineageRow& row : lineage.rows) document["iterations"].push_back(to_json(row));
-  for (const LineageEvent& event : lineage.events) document["events"].push_back(to_json(event));
-  print_json(console, document);
-}
-
 int run(const LineageOptions& options, Console& console) {
   std::optional<ProgressLine> line(std::in_place, console, "reading");
   optim::LineageOptions lineage_options = options.lineage;
   lineage_options.execution = make_execute_options(console, *line);
   const optim::Lineage lineage = optim::trace_lineage(options.root, lineage_options);
   line.reset();
-  console.options().json ? print_document(console, lineage) : print_text(console, lineage);
+  warn_of_elsewhere(console, lineage.elsewhere);
+  console.options().json ? print_json(console, lineage_to_json(lineage))
+                         : print_text(console, lineage);
   return 0;
 }
 

@@ -25,6 +25,11 @@ CKPT_EXPORT std::vector<IterationFolder> list_iterations(const std::filesystem::
                                                          const FolderConvention& convention,
                                                          const Limits& limits = {});
 
+// The names of iteration folders that list_iterations() leaves out without limits.follow_links:
+// links that lead out of the root. In the order of their names. Throws as list_iterations().
+CKPT_EXPORT std::vector<std::string> iterations_elsewhere(const std::filesystem::path& root,
+                                                          const FolderConvention& convention);
+
 // The iteration that a root's tracker names; none where it has no tracker, or one that names a
 // folder without a number. Throws Corrupt where it names something else.
 CKPT_EXPORT std::optional<int64_t> latest_iteration(const std::filesystem::path& root,

@@ -31,7 +31,8 @@ struct Statistics {
   struct Moments {
     double min = 0, max = 0, mean = 0;
     double std = 0;   // of the population: divided by the count, not by the count minus one
-    double norm = 0;  // L2: the square root of the sum of squares
+    double norm = 0;  // L2: the square root of the sum of squares; infinite as std is where float64
+                      // squares do not fit in a double
   };
   uint64_t element_count = 0;
   uint64_t zero_count = 0;  // both signs

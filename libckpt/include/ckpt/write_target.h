@@ -25,8 +25,7 @@ struct LinkedFile {
 struct ConversionSource {
   const PayloadSource& payloads;
   std::filesystem::path path;  // the destination must not lie in it
-  // Where all payload comes from its files. Without it options.resume, share and finish are refused
-  // (Unsupported): nobody could tell whether two attempts write the same.
+  // Whose files are read: Corrupt where one changes meanwhile, or the destination is one of them.
   const Checkpoint* checkpoint = nullptr;
   std::vector<LinkedFile> links = {};  // published with the target's files, in this order
   // Called, if set, when this process has written its payload; if it throws, nothing is published.
@@ -34,6 +33,9 @@ struct ConversionSource {
   // Called, if set, by the process that publishes, with the complete target where it was written;
   // if it throws, nothing is published. Counts what it has opened.
   std::function<Carried(const std::filesystem::path& written)> check_result = {};
+  // Some payload lies in no file. Then, and without a checkpoint, options.resume, share and finish
+  // are refused (Unsupported): nobody could tell whether two attempts write the same.
+  bool is_made_up = false;
 };
 
 // How a result is compared with its source.

@@ -100,6 +100,10 @@ struct StatisticsSum::State {
       if (value != 0) (value < 0 ? negative : positive).add(exponent_bin(std::fabs(value)), 1);
     }
   }
+  // Squares of float64 elements may be too large for a double.
+  static double root_or_infinity(double square) {
+    return std::isfinite(square) ? std::sqrt(square) : INFINITY;
+  }
   std::optional<Statistics::Moments> moments() const {
     if (finite_count == 0) return std::nullopt;
     const double count = static_cast<double>(finite_count);
@@ -114,8 +118,8 @@ struct StatisticsSum::State {
     return Statistics::Moments{.min = min + 0.0,  // not minus zero, whatever came first
                                .max = max + 0.0,
                                .mean = mean,
-                               .std = std::sqrt(deviations / count),
-                               .norm = std::sqrt(deviations + square_of_sum.value())};
+                               .std = root_or_infinity(deviations / count),
+                               .norm = root_or_infinity(deviations + square_of_sum.value())};
   }
 };
 

@@ -18,6 +18,15 @@ std::optional<int64_t> iteration_of(const fs::path& folder, const FolderConventi
   return iteration_named(folder.filename().string(), convention);
 }
 
+bool leads_inside(const Folder& source, const fs::path& root, const std::string& name) {
+  try {
+    source.check_inside(root, name);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 std::string tracked_folder(const fs::path& root, const OpenOptions& options) {
   const FolderConvention& convention = *options.convention;
   const std::string tracker(convention.tracker);
@@ -154,24 +163,30 @@ Location find_checkpoint(const fs::path& path, const OpenOptions& options) {
 std::vector<IterationFolder> iterations_in(const Folder& source, const fs::path& root,
                                            const FolderConvention& convention,
                                            const Limits& limits) {
-  const auto leads_inside = [&](const std::string& name) {
-    try {
-      source.check_inside(root, name);
-      return true;
-    } catch (const Error&) {
-      return false;
-    }
-  };
   if (!source.has(root)) refuse_missing(source, root);
   std::vector<IterationFolder> folders;
   for (const std::string& name : source.list(root)) {
     const auto iteration = iteration_of(root / name, convention);
     const bool is_folder = iteration && source.kind_of(root / name) == EntryKind::Folder;
-    if (is_folder && (limits.follow_links || leads_inside(name)))
+    if (is_folder && (limits.follow_links || leads_inside(source, root, name)))
       folders.push_back({*iteration, root / name});
   }
   std::ranges::sort(folders, std::ranges::greater(), &IterationFolder::iteration);
   return folders;
+}
+
+std::vector<std::string> iterations_elsewhere(const fs::path& root,
+                                              const FolderConvention& convention) {
+  const auto source = local_folder();
+  Limits everywhere;
+  everywhere.follow_links = true;
+  std::vector<std::string> names;
+  for (const IterationFolder& folder : iterations_in(*source, root, convention, everywhere)) {
+    std::string name = folder.path.filename().string();
+    if (!leads_inside(*source, root, name)) names.push_back(std::move(name));
+  }
+  std::ranges::sort(names);
+  return names;
 }
 
 std::vector<IterationFolder> list_iterations(const fs::path& root,

@@ -33,11 +33,15 @@ void refuse_losses(const std::vector<NotCarried>& losses) {
           "without --strict they are left out and listed");
 }
 
+bool comes_from_files(const ConversionSource& source) {
+  return source.checkpoint != nullptr && !source.is_made_up;
+}
+
 void check_request(const ConvertOptions& options, const ConversionSource& source) {
   const Share& share = options.share;
   check_share(share);
   const bool needs_files = options.resume || options.finish || share.world_size > 1;
-  if (needs_files && source.checkpoint == nullptr) {
+  if (needs_files && !comes_from_files(source)) {
     throw Error(ErrorCode::Unsupported, {},
                 "a result that is not made from files alone cannot be shared or resumed");
   }
@@ -156,7 +160,7 @@ class TargetWriter {
     options.force = options_.force;
     options.single_file = is_single_file(target_);
     options.source = source_.path.string();
-    if (source_.checkpoint != nullptr) options.job = job.identity().text();
+    if (comes_from_files(source_)) options.job = job.identity().text();
     options.resume = options_.resume;
     options.share = options_.share;
     options.share.world_size = job.identity().processes;

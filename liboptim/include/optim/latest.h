@@ -20,6 +20,7 @@ struct SkippedIteration {
 struct LatestReport {
   std::optional<ckpt::IterationFolder> latest;  // the newest that is complete
   std::vector<SkippedIteration> skipped;        // newer ones, the newest first
+  std::vector<std::string> elsewhere = {};      // folders not looked at: links out of the root
 };
 
 // The newest iteration of a checkpoint root that is complete: a quick verify() finds no damage, and

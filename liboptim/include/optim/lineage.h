@@ -33,6 +33,7 @@ struct LineageRow {
   ckpt::IterationFolder folder;
   std::optional<Health> health = {};  // none: it could not be opened
   bool is_complete = false;
+  bool is_renamed = false;   // its state is of another iteration, as verify() finds; not read
   std::string problem = {};  // the first thing that is wrong with it; empty: nothing was found
   std::optional<uint64_t> file_bytes = {};
   std::optional<int64_t> step = {};
@@ -59,8 +60,9 @@ struct LineageEvent {
 };
 
 struct Lineage {
-  std::vector<LineageRow> rows;      // the oldest first
-  std::vector<LineageEvent> events;  // by iteration and kind, in the order of the model
+  std::vector<LineageRow> rows;             // the oldest first
+  std::vector<LineageEvent> events;         // by iteration and kind, in the order of the model
+  std::vector<std::string> elsewhere = {};  // folders without a row: links out of the root
 };
 
 struct LineageOptions {

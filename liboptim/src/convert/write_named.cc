@@ -53,8 +53,8 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
   ConvertReport report;
   static_cast<ckpt::ConvertReport&>(report) =
       ckpt::write_target(std::move(target),
-                         {job.payloads(), job.source_path, job.repaired ? nullptr : &job.source,
-                          job.links, job.before_publishing, job.check_result},
+                         {job.payloads(), job.source_path, &job.source, job.links,
+                          job.before_publishing, job.check_result, job.repaired != nullptr},
                          place, options.base);
   report.source_format = job.source.catalog().format;
   // Who published may have ended before this.

@@ -48,6 +48,7 @@ std::optional<Fault> fault_of(const fs::path& folder, const ckpt::Limits& limits
 
 LatestReport find_latest(const fs::path& root, const ckpt::Limits& limits) {
   LatestReport report;
+  if (!limits.follow_links) report.elsewhere = ckpt::iterations_elsewhere(root, kMegatronFolders);
   for (const ckpt::IterationFolder& folder :
        ckpt::list_iterations(root, kMegatronFolders, limits)) {
     auto fault = fault_of(folder.path, limits);

@@ -17,7 +17,9 @@
 #include "report/logical_names.h"
 #include "report/loss_scale.h"
 #include "report/module_of_key.h"
+#include "report/repeated_elements.h"
 #include "state/remainders.h"
+#include "verify/iteration_check.h"
 
 namespace optim {
 namespace {
@@ -73,7 +75,7 @@ std::vector<Seen> named_tensors(const ckpt::Checkpoint& checkpoint) {
   std::vector<Seen> tensors;
   for (const LogicalTensor& tensor : names.tensors()) {
     TensorRef entry = entry_of(tensor);
-    if (entry == nullptr) continue;
+    if (entry == nullptr || repeats_much(*entry)) continue;
     Seen seen{std::move(entry), tensor.name, tensor.state};
     if (holds_parameters(seen.entry->dtype) || is_master(seen)) tensors.push_back(std::move(seen));
   }
@@ -144,6 +146,12 @@ void add_summary(const ckpt::Checkpoint& checkpoint, LineageRow& row) {
   row.health = summary.status.health;
   row.problem = problem_of(summary.status);
   row.is_complete = row.health == Health::Complete || row.health == Health::FilesPresent;
+  const std::vector<ckpt::Finding> others = find_other_iterations(checkpoint);
+  if (row.is_complete && !others.empty()) {
+    row.is_renamed = true;
+    row.is_complete = false;
+    row.problem = others.front().problem;
+  }
   row.file_bytes = summary.files.count_bytes;
   row.step = summary.step;
   for (const OptimizerFacts& optimizer : summary.optimizers) {
@@ -271,6 +279,15 @@ std::string_view name(LineageEventKind kind) {
 Lineage trace_lineage(const std::filesystem::path& root, const LineageOptions& options) {
   std::vector<ckpt::IterationFolder> folders =
       ckpt::list_iterations(root, kMegatronFolders, options.limits);
+  std::vector<std::string> elsewhere;
+  if (!options.limits.follow_links) {
+    elsewhere = ckpt::iterations_elsewhere(root, kMegatronFolders);
+  }
+  if (folders.empty() && !elsewhere.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = root.string(), .key = {}},
+                      "its iteration folders are links that lead out of it",
+                      "--follow-links lists them");
+  }
   if (folders.empty()) {
     throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = root.string(), .key = {}},
                       "has no iteration folders; expected folders such as iter_0000100",
@@ -279,7 +296,9 @@ Lineage trace_lineage(const std::filesystem::path& root, const LineageOptions& o
   std::ranges::reverse(folders);
   Tracer tracer(options);
   for (const ckpt::IterationFolder& folder : folders) tracer.add(folder);
-  return tracer.finish();
+  Lineage lineage = tracer.finish();
+  lineage.elsewhere = std::move(elsewhere);
+  return lineage;
 }
 
 }  // namespace optim

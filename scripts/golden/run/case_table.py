@@ -73,6 +73,25 @@ INSTANCES = Family("instances_moe", 3002, LOCAL + "--num-layers 2 " + BASE + GRO
                    + MODERN + EXPERTS + "--optimizer adam --adam-beta2 0.95 "
                    "--use-distributed-optimizer --overlap-grad-reduce --ddp-bucket-size 300")
 
+# The optimizer's state in flat buckets and by name: TransformerEngine's names, latent attention,
+# MTP, shared experts, uneven stages.
+ZERO1 = "--optimizer adam --adam-beta2 0.95 --use-distributed-optimizer --ddp-bucket-size 900"
+ZERO1_FORMS = {"torch": ("torch", ""), "dp_reshardable": ("torch_dist", ""),
+               "fully_reshardable": ("torch_dist", "--dist-ckpt-optim-fully-reshardable")}
+
+
+def _with_zero1(family: Family, name: str, seed: int) -> Family:
+    return Family(name, seed, f"{family.model} {ZERO1}")
+
+
+ZERO1_TABLE = (
+    (_with_zero1(DEEP, "zero1_deep", 3010), (DP1, PP2, EP2TP2, EP2PP2)),
+    (_with_zero1(GROUPED, "zero1_grouped", 3011), (DP2, EP2TP2)),
+    (_with_zero1(AXES, "zero1_axes", 3012),
+     (DP2, Sizes("tp2dp2ep4etp1", tp=2, dp=2, ep=4, etp=1), UNEVEN_MOE)),
+    (_with_zero1(TIED, "zero1_tied", 3013), (DP2, Sizes("pp2vpp3dp2", pp=2, vpp=3, dp=2), EDGES)),
+)
+
 STREAM_TABLE = ((DENSE, (DP1, TP2DP2)), (GROUPED, (EP2TP2,)))
 
 
@@ -95,5 +114,8 @@ RUN_CASES = [
     *(RunCase(f"instances_moe_{kind}_{number}", INSTANCES, EP2DP4, kind,
               more=f"--num-distributed-optimizer-instances {number}")
       for kind in ("torch", "torch_dist") for number in (1, 2)),
+    *(RunCase(f"{family.name}_{form}_{sizes.name}", family, sizes, kind, more=more)
+      for family, layouts in ZERO1_TABLE for sizes in layouts
+      for form, (kind, more) in ZERO1_FORMS.items()),
     RunCase("overwritten_torch_etp2ep2dp4", AXES, UNSTORABLE[1], "torch", reloads=False),
 ]

@@ -18,6 +18,7 @@
 #include "report/page/rows.h"
 #include "report/page/sampling.h"
 #include "report/page/updates.h"
+#include "report/repeated_elements.h"
 
 namespace optim {
 namespace {
@@ -29,7 +30,7 @@ using Figures = std::vector<std::optional<TensorFigures>>;
 void read_others(const ckpt::Checkpoint& checkpoint, const ReportRows& rows,
                  const ckpt::ExecuteOptions& options, Figures& figures) {
   for (size_t i = 0; i < figures.size(); ++i) {
-    if (figures[i]) continue;
+    if (figures[i] || repeats_much(*rows.entries[i])) continue;
     try {
       const std::span<const ckpt::TensorEntry> one(rows.entries[i].get(), 1);
       ckpt::ExecuteOptions quiet = options;
@@ -55,7 +56,7 @@ Figures read_all(const ckpt::Checkpoint& checkpoint, const ReportRows& rows,
 
 // Boxes of `bytes_max` together.
 TensorFigures read_sample(const ckpt::Checkpoint& checkpoint, const ckpt::TensorEntry& tensor,
-                          uint64_t bytes_max) {
+                          uint64_t bytes_max, ckpt::ExecuteOptions execution) {
   ckpt::StatisticsSum sum(tensor.dtype);
   const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
   const uint64_t elements = std::max<uint64_t>(bytes_max / element_bytes, 1);
@@ -64,7 +65,8 @@ TensorFigures read_sample(const ckpt::Checkpoint& checkpoint, const ckpt::Tensor
     const uint64_t count_bytes = ckpt::element_count(box.sizes) * element_bytes;
     if (count_bytes > kBytesMax) {  // a whole tensor that is not larger than its share
       const std::span<const ckpt::TensorEntry> one(&tensor, 1);
-      return figures_of(make_statistics(one, checkpoint, {}, 0).front());
+      execution.on_progress = {};
+      return figures_of(make_statistics(one, checkpoint, execution, 0).front());
     }
     std::vector<std::byte> bytes(count_bytes);
     checkpoint.read(tensor, box, bytes);
@@ -88,7 +90,7 @@ Figures read_samples(const ckpt::Checkpoint& checkpoint, const ReportRows& rows,
     }
     if (shares[i] == 0 && ckpt::count_bytes(*rows.entries[i]) != 0) continue;
     try {
-      figures[i] = read_sample(checkpoint, *rows.entries[i], shares[i]);
+      figures[i] = read_sample(checkpoint, *rows.entries[i], shares[i], options.execution);
     } catch (const ckpt::Error& error) {
       if (error.code() == ckpt::ErrorCode::IoFailure) throw;
     }

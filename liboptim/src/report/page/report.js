@@ -1198,6 +1198,90 @@ function drawChanges() {
   made.classList.add('long');
 }
 
+// --- the iterations of the root ---
+
+const kEvents = new Map([
+  ['not_finite', event => 'has ' + counted(event.elements, 'NaN or infinite element')],
+  ['stopped', event => 'is what it was at iteration ' + event.since + ', its moments are not zero'],
+  ['zero_moment', () => 'is all zero'],
+]);
+// A line over the iterations, broken where one has no value. Changes of less than a thousandth look
+// flat.
+function curve(label, values) {
+  const known = values.filter(value => value !== undefined && value !== null);
+  if (known.length < 2) return element('span', {class: 'muted', text: known.length ? numberText(known[0]) : '–'});
+  const width = 110, height = 26, pad = 3;
+  const lowest = Math.min(...known), highest = Math.max(...known);
+  const span = Math.max(highest - lowest, 1e-3 * Math.max(Math.abs(lowest), Math.abs(highest))) || 1;
+  const low = (lowest + highest - span) / 2;
+  const x = i => pad + (width - 2 * pad) * i / Math.max(values.length - 1, 1);
+  const y = value => height - pad - (height - 2 * pad) * (value - low) / span;
+  let path = '', isOpen = false;
+  const picture = drawing('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img',
+    'aria-label': `${label}: ${numberText(known[0])} to ${numberText(known[known.length - 1])}`});
+  values.forEach((value, i) => {
+    if (value === undefined || value === null) { isOpen = false; return; }
+    path += (isOpen ? 'L' : 'M') + x(i).toFixed(1) + ' ' + y(value).toFixed(1);
+    isOpen = true;
+    picture.append(drawing('circle', {cx: x(i), cy: y(value), r: 1.6}));
+  });
+  picture.prepend(drawing('path', {d: path}));
+  const text = () => label + '\n' + data.lineage.iterations
+    .map((row, i) => row.iteration + ': ' + numberText(values[i])).slice(-20).join('\n');
+  return tipped(element('span', {class: 'curve'}, picture,
+    element('small', {text: numberText(known[0]) + ' → ' + numberText(known[known.length - 1])})), text);
+}
+function lineageRows(rows) {
+  const titles = ['Iteration', 'Status', 'On disk', 'Step', 'Learning rates', 'Loss scale', 'Norm of weights'];
+  const body = element('tbody', {});
+  for (const row of rows) {
+    const tag = element('span', {class: 'tag ' + (row.complete ? 'good' : 'bad'), text: row.complete ? 'complete' : shown(row.health)});
+    const problem = row.problem ? element('div', {class: 'muted', text: shown(row.problem)}) : null;
+    const number = text => element('td', {class: 'num', text});
+    body.append(element('tr', {}, number(String(row.iteration)), element('td', {}, tag, problem),
+      number(row.bytes === undefined ? '–' : bytesText(row.bytes)), number(row.step === undefined ? '–' : String(row.step)),
+      element('td', {text: row.learning_rates.map(numberText).join(', ') || '–'}), number(numberText(row.loss_scale)),
+      number(numberText(row.norms && row.norms.weights))));
+  }
+  return element('div', {class: 'scroll box', tabindex: '0', role: 'region', 'aria-label': 'Iterations'},
+    element('table', {}, element('thead', {}, element('tr', {}, ...titles.map((title, i) =>
+      element('th', {scope: 'col', class: [1, 4].includes(i) ? '' : 'num', text: title})))), body));
+}
+function lineageCurves(rows) {
+  const states = new Set(), modules = new Map();
+  for (const row of rows) {
+    for (const state of Object.keys((row.norms || {states: {}}).states)) states.add(state);
+    for (const {module} of row.modules || []) modules.set(module, null);
+  }
+  const byModule = rows.map(row => new Map((row.modules || []).map(({module, norms}) => [module, norms])));
+  const body = element('tbody', {});
+  const add = (title, normsAt) => body.append(element('tr', {}, element('td', {class: 'mono', text: shown(title)}),
+    element('td', {}, curve('weights of ' + shown(title), rows.map((_, i) => (normsAt(i) || {}).weights))),
+    ...[...states].map(state => element('td', {}, curve(shown(state) + ' of ' + shown(title),
+      rows.map((_, i) => (normsAt(i) || {states: {}}).states[state]))))));
+  add('all', i => rows[i].norms);
+  for (const module of modules.keys()) add(module, i => byModule[i].get(module));
+  return element('div', {class: 'scroll box', tabindex: '0', role: 'region', 'aria-label': 'Norms by module'},
+    element('table', {class: 'curves'}, element('thead', {}, element('tr', {}, ...['Module', 'weight', ...states].map(title =>
+      element('th', {scope: 'col', text: shown(kStateNames.get(title) || title)})))), body));
+}
+function drawLineage() {
+  if (!data.lineage) return;
+  const {iterations, events, elsewhere} = data.lineage, parts = [lineageRows(iterations)];
+  if (events.length) {
+    const list = element('ul', {class: 'findings'}), kMost = 200;
+    for (const event of events.slice(0, kMost)) {
+      list.append(element('li', {}, element('span', {}, element('span', {class: 'tag warn', text: 'iteration ' + event.iteration})),
+        element('div', {class: 'text'}, element('span', {class: 'mono', text: shown(event.key)}), ' ' + kEvents.get(event.kind)(event))));
+    }
+    if (events.length > kMost) list.append(element('li', {class: 'wide muted', text: 'and ' + (events.length - kMost) + ' more: ckpt-inspect lineage --verbose lists them'}));
+    parts.push(element('h3', {text: 'First seen'}), list);
+  }
+  if (iterations.some(row => row.norms)) parts.push(element('h3', {text: 'L2 norms over the iterations'}), lineageCurves(iterations));
+  const lead = elsewhere.length ? counted(elsewhere.length, 'more iteration') + ' of the root ' + (elsewhere.length === 1 ? 'is a link' : 'are links') + ' out of it and not shown.' : '';
+  section('lineage', 'Iterations', lead, ...parts);
+}
+
 // --- args, proof, how it was made ---
 
 function drawArgs() {
@@ -1269,6 +1353,7 @@ drawRanks();
 drawGroups();
 drawLayers();
 drawTable();
+drawLineage();
 drawArgs();
 drawProof();
 drawFoot();

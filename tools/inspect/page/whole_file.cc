@@ -1,4 +1,4 @@
-#include "inspect/whole_file.h"
+#include "inspect/page/whole_file.h"
 
 #include <algorithm>
 #include <cerrno>

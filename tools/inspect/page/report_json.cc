@@ -1,5 +1,5 @@
 // A report as the document that --json prints and the page holds.
-#include "inspect/report_json.h"
+#include "inspect/page/report_json.h"
 
 #include <algorithm>
 #include <functional>
@@ -8,7 +8,7 @@
 #include <common/json.h>
 
 #include "inspect/group_json.h"
-#include "inspect/report_columns.h"
+#include "inspect/page/report_columns.h"
 #include "inspect/value_text.h"
 #include "inspect/verify_json.h"
 

@@ -8,14 +8,17 @@
 #include <common/progress.h>
 #include <common/source_options.h>
 #include <common/text.h>
+#include <optim/lineage.h>
 #include <optim/names_in_common.h>
 #include <optim/report_page.h>
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
+#include "inspect/elsewhere.h"
+#include "inspect/lineage_json.h"
+#include "inspect/page/report_json.h"
+#include "inspect/page/whole_file.h"
 #include "inspect/page_text.h"
-#include "inspect/report_json.h"
-#include "inspect/whole_file.h"
 
 namespace tools::inspect {
 namespace {
@@ -27,6 +30,7 @@ struct ReportOptions {
   std::string output;
   bool force = false;
   std::optional<uint64_t> sample_bytes;
+  bool lineage = false;
 
   void declare(CLI::App& app) {
     source.declare(app);
@@ -36,8 +40,10 @@ struct ReportOptions {
     app.add_flag("--force", force, "Replace FILE if it exists");
     app.add_option("--sample", sample_bytes,
                    "Read at most this much of the tensors (4G), and check the structure alone")
-        ->transform(CLI::AsSizeValue(false))
+        ->transform(kBytes)
         ->option_text("SIZE");
+    app.add_flag("--lineage", lineage,
+                 "Curves over all iterations of the root PATH, which are read");
     app.add_option("--atol", diff.atol, "Changes of B are red above atol + rtol * |b|")
         ->check(kTolerance)
         ->option_text("X");
@@ -88,6 +94,19 @@ void refuse_misuse(const ReportOptions& options) {
   }
 }
 
+// Of the root that PATH is.
+nlohmann::json read_lineage(const ReportOptions& options, Console& console) {
+  ProgressLine line(console, "reading all iterations");
+  optim::LineageOptions lineage_options;
+  lineage_options.limits = options.source.limits;
+  lineage_options.execution = make_execute_options(console, line);
+  const optim::Lineage lineage = optim::trace_lineage(options.source.path, lineage_options);
+  warn_of_elsewhere(console, lineage.elsewhere);
+  nlohmann::json document = lineage_to_json(lineage);
+  document.erase("schema_version");
+  return document;
+}
+
 int run(const ReportOptions& options, Console& console) {
   if (options.output.empty() && !console.options().json) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "-o FILE is required",
@@ -106,6 +125,7 @@ int run(const ReportOptions& options, Console& console) {
   if (!options.b.empty()) {
     document["comparison"] = read_comparison(options, checkpoint, report, console);
   }
+  if (options.lineage) document["lineage"] = read_lineage(options, console);
   if (!options.output.empty()) {
     write_whole_file(options.output, optim::report_html(printable_json(document.dump())),
                      options.force);
@@ -126,7 +146,8 @@ Command make_report_command() {
        .description = "Makes a page about a checkpoint: verdict, sizes, statistics of all tensors.",
        .examples = {"ckpt-inspect report ckpt/ -o report.html",
                     "ckpt-inspect report ckpt/ --sample 4G -o report.html --force",
-                    "ckpt-inspect report old/ new/ --rtol 0.01 -o changes.html"},
+                    "ckpt-inspect report old/ new/ --rtol 0.01 -o changes.html",
+                    "ckpt-inspect report ckpt/ --lineage -o report.html"},
        .quiet = "Nothing",
        .has_progress = true},
       run);

@@ -1,4 +1,4 @@
-#include "inspect/report_columns.h"
+#include "inspect/page/report_columns.h"
 
 #include <algorithm>
 #include <cmath>

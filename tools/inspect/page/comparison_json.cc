@@ -4,8 +4,8 @@
 #include <ckpt/printed.h>
 #include <common/json.h>
 
-#include "inspect/report_columns.h"
-#include "inspect/report_json.h"
+#include "inspect/page/report_columns.h"
+#include "inspect/page/report_json.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <optim/lineage.h>
+
+namespace tools::inspect {
+
+nlohmann::json lineage_to_json(const optim::Lineage& lineage);
+
+}  // namespace tools::inspect
