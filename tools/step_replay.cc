@@ -9,8 +9,8 @@ int main(int argc, char** argv) {
       .examples = {"step-replay run ckpt/ --grads grads/ --from-init --expect other_ckpt/",
                    "step-replay run ckpt/ --grads grads.safetensors --dp 4 --spawn 2 -o stepped/",
                    "step-replay check traces/muon_split_qkv.json --json"},
-      .unbuilt = {"record"},
       .exit_1 = "the outcome differs"};
-  return tools::run_commands(tool, argc, argv,
-                             {make_run_command({argv, argv + argc}), make_check_command()});
+  return tools::run_commands(
+      tool, argc, argv,
+      {make_run_command({argv, argv + argc}), make_check_command(), make_record_command()});
 }

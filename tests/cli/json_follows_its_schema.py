@@ -25,7 +25,7 @@ FILE = str(GOLDEN / "torch_save_zip" / "zip.pt")
 EXPECTED = str(GOLDEN / "lw_muon_bf16_torch_dp2" / "expected")
 STATE = f"{EXPECTED}/state.safetensors"
 
-# schema, exit code, command; "OUT" is a path that does not exist.
+# schema, exit code, command; "OUT" is a path that does not exist, "JSON:TEXT" a file of TEXT.
 CASES = (
     ("summary", 0, ["ckpt-inspect", TORCH]),
     ("summary", 0, ["ckpt-inspect", DIST]),
@@ -96,6 +96,11 @@ REPLAY_CASES = (
     ("replay_run", 0, [*REPLAY, "--from-init"]),
     ("replay_run", 0, [*REPLAY, "--from-init", "--dp", "3", "--spawn", "2", "-o", "OUT"]),
     ("replay_run", 1, [*REPLAY, "--from-init", "--expect", STATE, "--atol", "0"]),
+    ("replay_run", 1, [*REPLAY, "--from-init", "--steps", "1", "--expect", STATE]),
+    ("replay_bisect", 1, [*REPLAY, "--from-init", "--steps", "1", "--expect", STATE,
+                          "--bisect", 'JSON:{"lr": 0.02, "clip_grad": 0.5}']),
+    ("replay_record", 0, ["step-replay", "record", TORCH, "--grads", EXPECTED, "--steps", "1",
+                          "-o", "OUT"]),
     ("replay_check", 0, ["step-replay", "check", f"{STEPS}/muon_l2_nesterov.json",
                          f"{STEPS}/adamw_decoupled_b2_0.95.json"]),
     ("replay_check", 1, ["step-replay", "check", f"{STEPS}/muon_quintic_ns7.json", "--atol", "0"]),
@@ -104,9 +109,17 @@ REPLAY_CASES = (
     ("error", 5, [*REPLAY, "--spawn", "2", "--expect", "nowhere"]),
 )
 
+def file_of(word, folder):
+    if word.startswith("JSON:"):
+        path = pathlib.Path(folder) / "input.json"
+        path.write_text(word.removeprefix("JSON:"))
+        return str(path)
+    return word if word != "OUT" else f"{folder}/out"
+
+
 def command_faults(schema_name, exit_code, command, bin_folder):
     with tempfile.TemporaryDirectory() as folder:
-        words = [word if word != "OUT" else f"{folder}/out" for word in command]
+        words = [file_of(word, folder) for word in command]
         program = bin_folder / words[0]
         if not program.exists():
             return [f"{program} is not built"]

@@ -20,10 +20,12 @@ pytestmark = [
 
 # Megatron recorded a further step at these sizes. Of blockwise Muon the step depends on TP.
 STEPPED = {"dp4", "tp2dp2", "ep2dp2"}
-SETS = [s for s in all_sets() if s.layout in STEPPED and s.family.name != "blockwise"]
+SETS = [s for s in all_sets() if s.layout in STEPPED]
+OF_ANY_SIZES = [s for s in SETS if s.family.name != "blockwise"]
 DENSE = (sizes(), sizes(pp=2, dp=2), sizes(tp=2, pp=2, dp=2))
 EXPERTS = (sizes(), sizes(pp=2, ep=2, dp=2), sizes(ep=4, dp=4))
-RECORDINGS = {"par_adam_fp16": "family_fp16", "par_lw_muon": "family_gpt"}
+RECORDINGS = {"par_adam_fp16": "family_fp16", "par_lw_muon": "family_gpt",
+              "par_lw_muon_blockwise": "family_gpt"}
 
 
 def recording(sets: Path, source: Set) -> Path:
@@ -52,10 +54,9 @@ def targets(source: Set) -> tuple[Sizes, ...]:
 def test_every_recorded_step_is_replayed(sets: Path) -> None:
     recorded = {path.parents[1].name for kind in ("par_lw", "par_adam")
                 for path in sets.glob(f"{kind}_*/expected/next_state.safetensors")}
-    blockwise = {s.name for s in all_sets() if s.family.name == "blockwise"}
-    assert {s.name for s in SETS} == recorded - blockwise
+    assert {s.name for s in SETS} == recorded
     assert {s.family.name for s in SETS} >= {f.name for f in FAMILIES} - {
-        "blockwise", "tied", "gpt, batch of 24"
+        "tied", "gpt, batch of 24"
     }
 
 
@@ -65,7 +66,7 @@ def test_the_next_step_is_megatrons(source: Set, sets: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "source, target", [(s, target) for s in SETS for target in targets(s)],
+    "source, target", [(s, target) for s in OF_ANY_SIZES for target in targets(s)],
     ids=lambda value: value.name if isinstance(value, Set) else value.tag,
 )
 def test_the_next_step_is_megatrons_at_other_sizes(
@@ -82,6 +83,28 @@ def test_a_step_with_gradients_of_another_one_is_not(sets: Path) -> None:
         "--first", 2, "--steps", 1, "--expect", source / "expected/next_state.safetensors",
     )
     assert outcome.code == DAMAGED, outcome
+
+
+def test_parts_that_ranks_orthogonalised_alone_are_not_the_whole(sets: Path) -> None:
+    source = sets / "par_lw_muon_blockwise_torch_tp2dp2"
+    outcome = run(
+        "step-replay", "run", source / "ckpt", "--grads", sets / "family_gpt/grads.safetensors",
+        "--first", 3, "--steps", 1, "--expect", source / "expected/next_state.safetensors",
+        "--tp-mode", "duplicated", "--json",
+    )
+    divergence = outcome.json()["expected"]["divergence"]
+    assert outcome.code == DAMAGED and divergence["first_part"] == "orthogonalization", outcome
+
+
+def test_a_blockwise_step_is_written_whole(sets: Path, tmp_path: Path) -> None:
+    outcome = step_and_write("par_lw_muon_blockwise_torch_tp2dp2", "family_gpt", sets,
+                             tmp_path / "stepped")
+    assert outcome.code == 0, outcome
+    source = sets / "par_lw_muon_blockwise_torch_tp2dp2"
+    outcome = run("step-replay", "run", source / "ckpt", "--grads",
+                  sets / "family_gpt/grads.safetensors", "--first", 3, "--steps", 1, "--expect",
+                  tmp_path / "stepped", "--atol", 0, "--json")
+    assert outcome.json()["expected"]["identical"], outcome
 
 
 def test_the_step_changes_what_it_is_taken_from(sets: Path) -> None:

@@ -4,10 +4,12 @@
 #include <common/json.h>
 #include <common/table.h>
 #include <common/text.h>
+#include <inspect/page/whole_file.h>
 #include <optim/trace.h>
 #include <step_replay/commands.h>
 #include <step_replay/difference_json.h>
 #include <step_replay/era_option.h>
+#include <step_replay/junit.h>
 #include <step_replay/tolerance_options.h>
 
 namespace tools::step_replay {
@@ -19,6 +21,7 @@ struct CheckOptions {
   std::vector<std::string> traces;
   ToleranceOptions tolerance;
   bool from_recorded_state = false;
+  std::string junit;
   optim::EmergingOptimizers era = optim::EmergingOptimizers::V0_3;
 
   void declare(CLI::App& app) {
@@ -28,6 +31,7 @@ struct CheckOptions {
     tolerance.declare(app);
     app.add_flag("--from-recorded-state", from_recorded_state,
                  "Start each step from the state recorded after the one before");
+    declare_junit(app, junit);
     declare_era(app, era);
   }
 };
@@ -64,9 +68,23 @@ void print_reports(const std::vector<optim::TraceReport>& reports, Console& cons
   table.print(console);
 }
 
+std::vector<JunitCase> junit_cases(const std::vector<optim::TraceReport>& reports) {
+  std::vector<JunitCase> cases;
+  for (const optim::TraceReport& report : reports) {
+    const optim::NamedDifference& worst = report.worst;
+    cases.push_back({.name = report.name});
+    if (report.passed) continue;
+    cases.back().failure = "'" + worst.tensor + "' differs after step " +
+                           std::to_string(worst.step) + " by up to " +
+                           short_number_text(worst.difference.max_abs);
+  }
+  return cases;
+}
+
 int check(const CheckOptions& options, Console& console) {
   const optim::CheckOptions how = {options.tolerance.tolerance(), options.from_recorded_state,
                                    options.era};
+  if (!options.junit.empty()) inspect::refuse_output(options.junit, options.traces.front());
   for (const std::string& trace : options.traces) optim::validate_trace(trace, how);
   std::vector<optim::TraceReport> reports;
   bool all_passed = true;
@@ -83,6 +101,10 @@ int check(const CheckOptions& options, Console& console) {
     print_json(console, document);
   } else {
     print_reports(reports, console);
+  }
+  if (!options.junit.empty()) {
+    inspect::write_whole_file(options.junit,
+                              junit_text({"step-replay check", junit_cases(reports)}), true);
   }
   return all_passed ? 0 : 1;
 }

@@ -6,25 +6,26 @@
 #include <common/json.h>
 #include <common/option_values.h>
 #include <common/progress.h>
-#include <common/table.h>
-#include <common/text.h>
+#include <inspect/page/whole_file.h>
+#include <optim/bisect.h>
 #include <optim/replay.h>
+#include <step_replay/bisect_report.h>
 #include <step_replay/commands.h>
-#include <step_replay/difference_json.h>
 #include <step_replay/era_option.h>
+#include <step_replay/junit.h>
 #include <step_replay/processes.h>
+#include <step_replay/run_report.h>
 #include <step_replay/tolerance_options.h>
 
 namespace tools::step_replay {
 namespace {
-
-using nlohmann::json;
 
 struct RunOptions {
   optim::ReplayOptions replay;
   ToleranceOptions tolerance;
   int spawn = 1;
   std::string grad_norm;
+  std::string junit, config, other_config, tp_mode;
   std::vector<std::string> arguments;  // the whole command line
 
   void declare(CLI::App& app) {
@@ -58,6 +59,7 @@ struct RunOptions {
            "Compare with a checkpoint, or safetensors with model.NAME, fp32_param.NAME, ...")
         ->option_text("PATH");
     tolerance.declare(app);
+    declare_junit(app, junit);
     app.add_option("--dp", replay.data_parallel,
                    "Data-parallel ranks of the layout (default: the checkpoint's)")
         ->check(kSize)
@@ -80,104 +82,28 @@ struct RunOptions {
          {"fused-adam", optim::AdamArithmetic::FusedAdam},
          {"torch-fused", optim::AdamArithmetic::TorchFused}})
         ->description("Whose Adam rounds (default: whose groups they are)");
+    declare_arguments(app);
     app.add_option("-o,--output", replay.output, "Write the state after the steps as a checkpoint")
         ->option_text("PATH");
     app.add_flag("--force", replay.force, "Replace an existing output");
     app.add_flag("--strict", replay.strict, "Refuse an output that cannot carry something");
     app.add_flag("--verify", replay.verify, "Read the output back before it is published");
   }
+
+  // What counts in place of what the checkpoint says.
+  void declare_arguments(CLI::App& app) {
+    app.add_option("--config", config,
+                   "JSON object of Megatron's arguments that replace the checkpoint's")
+        ->option_text("FILE");
+    app.add_option("--tp-mode", tp_mode,
+                   "How tensor-parallel ranks orthogonalised (default: muon_tp_mode of args)")
+        ->check(one_of({"blockwise", "duplicated", "distributed"}))
+        ->option_text("blockwise|duplicated|distributed");
+    app.add_option("--bisect", other_config,
+                   "Find which arguments of this file the outcome of --expect takes")
+        ->option_text("FILE");
+  }
 };
-
-json report_json(const RunOptions& options, const optim::ReplayReport& report) {
-  json document = json_document();
-  document["checkpoint"] = json_text(options.replay.checkpoint.string());
-  document["data_parallel"] = report.data_parallel;
-  document["processes"] = report.processes;
-  document["first_iteration"] = report.first_iteration;
-  document["steps"] = json::array();
-  for (const optim::ReplayedStep& step : report.steps) {
-    document["steps"].push_back({{"lr", step.lr},
-                                 {"grad_norm", finite(step.grad_norm)},
-                                 {"grad_norm_used", finite(step.grad_norm_used)},
-                                 {"num_zeros", step.num_zeros}});
-  }
-  if (!options.replay.expect.empty()) {
-    json kinds = json::array();
-    for (const optim::ComparedKind& kind : report.compared) {
-      kinds.push_back({{"kind", kind.kind},
-                       {"tensors", kind.tensors},
-                       {"equal", kind.equal},
-                       {"passed", kind.passed},
-                       {"worst", difference_json(kind.worst_tensor, kind.worst)}});
-    }
-    document["expected"] = {{"path", json_text(options.replay.expect.string())},
-                            {"passed", report.passed},
-                            {"kinds", std::move(kinds)}};
-  }
-  if (!options.replay.output.empty()) {
-    document["output"] = json_text(options.replay.output.string());
-    document["not_carried"] = json::array();
-    for (const std::string& lost : report.not_carried) {
-      document["not_carried"].push_back(json_text(lost));
-    }
-  }
-  return document;
-}
-
-void print_steps(const optim::ReplayReport& report, Console& console) {
-  Table table({{"iteration", Align::Right},
-               {"lr", Align::Right},
-               {"grad norm", Align::Right},
-               {"clipped by", Align::Right},
-               {"zeros", Align::Right}});
-  int64_t iteration = report.first_iteration;
-  for (const optim::ReplayedStep& step : report.steps) {
-    table.add_row({{std::to_string(++iteration)},
-                   {number_text(step.lr)},
-                   {number_text(step.grad_norm)},
-                   {number_text(step.grad_norm_used)},
-                   {std::to_string(step.num_zeros)}});
-  }
-  table.print(console);
-}
-
-void print_comparison(const RunOptions& options, const optim::ReplayReport& report,
-                      Console& console) {
-  console.out() << "\ncompared with " << ckpt::escaped(options.replay.expect.string()) << "\n";
-  Table table({{"state"},
-               {"tensors", Align::Right},
-               {"bitwise equal", Align::Right},
-               {"result"},
-               {"max abs", Align::Right},
-               {.title = "max scaled ulp", .align = Align::Right, .drop_order = 1},
-               {.title = "worst tensor", .can_shorten = true}});
-  for (const optim::ComparedKind& kind : report.compared) {
-    const bool differs = kind.equal != kind.tensors;
-    table.add_row({{kind.kind},
-                   {std::to_string(kind.tensors)},
-                   {std::to_string(kind.equal)},
-                   {kind.passed ? "passed" : "FAILED", kind.passed ? Paint::Green : Paint::Red},
-                   {short_number_text(kind.worst.max_abs)},
-                   {short_number_text(kind.worst.max_ulp)},
-                   {differs ? ckpt::escaped(kind.worst_tensor) : ""}});
-  }
-  table.print(console);
-}
-
-void print_report(const RunOptions& options, const optim::ReplayReport& report, Console& console) {
-  console.print_text(ckpt::escaped(options.replay.checkpoint.string()) + ": " +
-                     count_text(report.data_parallel, "data-parallel rank") + " in " +
-                     std::to_string(report.processes) +
-                     (report.processes == 1 ? " process" : " processes"));
-  print_steps(report, console);
-  if (!options.replay.expect.empty()) print_comparison(options, report, console);
-  if (!options.replay.output.empty()) {
-    console.out() << "\nwrote " << ckpt::escaped(options.replay.output.string()) << "\n";
-    for (const std::string& lost : report.not_carried) {
-      console.print_text("not carried: " + ckpt::escaped(lost));
-    }
-  }
-}
 
 // While it lives, a signal ends the process at once, also where that waits for a peer or computes:
 // until the output is begun, and once it is published, there is nothing to undo.
@@ -197,11 +123,31 @@ class EndingAtOnce {
   Console& console_;
 };
 
-int replay(const RunOptions& options, Console& console) {
+optim::ReplayOptions replay_options(const RunOptions& options) {
   optim::ReplayOptions replay = options.replay;
   replay.tolerance = options.tolerance.tolerance();
   replay.recorded_grad_norm = !options.grad_norm.empty();
   replay.processes = find_processes();
+  if (!options.config.empty()) replay.overrides = optim::read_overrides(options.config);
+  if (!options.tp_mode.empty()) {
+    replay.overrides["muon_tp_mode"] = "\"" + options.tp_mode + "\"";
+  }
+  return replay;
+}
+
+int bisect(const RunOptions& options, Console& console) {
+  const optim::BisectReport report =
+      optim::bisect(replay_options(options), optim::read_overrides(options.other_config));
+  if (console.options().json) {
+    print_json(console, bisect_json(report));
+  } else {
+    print_bisect(report, console);
+  }
+  return report.is_explained ? 0 : 1;
+}
+
+int replay(const RunOptions& options, Console& console) {
+  optim::ReplayOptions replay = replay_options(options);
   ProgressLine progress(console, "writing");
   progress.leave_terminal_if(replay.processes.rank.rank != 0);
   replay.execute = make_execute_options(console, progress);
@@ -212,9 +158,13 @@ int replay(const RunOptions& options, Console& console) {
   if (replay.processes.rank.rank == 0) {  // the others know the same
     for (const std::string& warning : report.warnings) console.warn(warning);
     if (console.options().json) {
-      print_json(console, report_json(options, report));
+      print_json(console, report_json(options.replay, report));
     } else {
-      print_report(options, report, console);
+      print_report(options.replay, report, console);
+    }
+    if (!options.junit.empty()) {
+      inspect::write_whole_file(options.junit, junit_text({"step-replay run", junit_cases(report)}),
+                                true);
     }
   }
   return report.passed ? 0 : 1;
@@ -229,10 +179,19 @@ void check_options(const RunOptions& options) {
   }
   if (options.replay.steps == 0)
     refuse(ckpt::ErrorCode::InvalidArgument, "--steps must be at least 1");
+  if (!options.other_config.empty() && (options.spawn > 1 || !options.junit.empty())) {
+    refuse(ckpt::ErrorCode::InvalidArgument, "--bisect works alone: without --spawn and --junit");
+  }
+  if (options.junit.empty()) return;
+  if (options.replay.expect.empty()) {
+    refuse(ckpt::ErrorCode::InvalidArgument, "--junit tells of a comparison: give --expect");
+  }
+  inspect::refuse_output(options.junit, options.replay.checkpoint.string());
 }
 
 int run(const RunOptions& options, Console& console) {
   check_options(options);
+  if (!options.other_config.empty()) return bisect(options, console);
   if (options.spawn == 1 || is_spawned()) return replay(options, console);
   const SpawnResult result =
       spawn_processes(options.arguments, options.spawn, console.stop_token());
@@ -255,8 +214,7 @@ Command make_run_command(std::vector<std::string> arguments) {
            "step-replay run ckpt/ --grads grads/ --from-init --dp 4 --expect other_ckpt/",
            "torchrun --no-python --nproc-per-node 4 step-replay run ckpt/ --grads grads/ -o "
            "stepped/"},
-      .unbuilt = {"--config"},
-      .exit_1 = "the outcome differs from --expect",
+      .exit_1 = "the outcome differs from --expect; --bisect explains nothing",
       .has_progress = true};
   return {std::move(info), [arguments](CLI::App& app) -> std::function<int(Console&)> {
             auto options = std::make_shared<RunOptions>();

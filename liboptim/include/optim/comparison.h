@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <optim/export.h>
 
@@ -26,6 +27,21 @@ struct Difference {
 // Error(InvalidArgument). `rtol` enters `excess` only.
 OPTIM_EXPORT Difference compare(const at::Tensor& ours, const at::Tensor& expected,
                                 double rtol = 0);
+
+// How the elements of two tensors lie to each other.
+struct Spread {
+  // Elements whose values are more than the row before, and up to `ulp_max`, representable values
+  // of their type apart. In ascending order, without empty rows.
+  struct Row {
+    uint64_t ulp_max =
+        0;  // 0, 1, 2, 4, 8, ...; the largest number: NaN, or an infinity on one side
+    int64_t elements = 0;
+  };
+  std::vector<Row> ulps;
+  double cosine = 1;  // of the angle between the tensors; 1 where both are zero
+};
+// Of tensors that compare() takes.
+OPTIM_EXPORT Spread spread_of(const at::Tensor& ours, const at::Tensor& expected);
 
 // A tensor's worst difference, and where.
 struct NamedDifference {

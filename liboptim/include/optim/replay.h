@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <ckpt/execute.h>
 #include <ckpt/limits.h>
 #include <optim/comparison.h>
+#include <optim/divergence.h>
 #include <optim/export.h>
 #include <optim/ownership.h>
 #include <optim/process_groups.h>
@@ -23,8 +25,10 @@ struct ReplayOptions {
   std::filesystem::path checkpoint;
   std::optional<int64_t> iteration = {};  // of a checkpoint root
   ckpt::Limits limits = {};               // of reading the checkpoint and what is expected
-  // safetensors with grad{k}.NAME, reduced, before clipping; with from_init also init.NAME. A
-  // folder means its init_and_grads.safetensors, or the only *.safetensors in it.
+  // grad{k}.NAME in safetensors, a torch.save file (also /grad{k}/NAME) or a DCP folder, reduced,
+  // before clipping; with from_init also init.NAME. A folder means its init_and_grads.safetensors,
+  // or the only *.safetensors in it. Or what Megatron saves with --save-wgrads-interval, at the
+  // checkpoint's parallel sizes: a folder wgrads, the one that holds it, or of the next iteration.
   std::filesystem::path gradients;
   std::optional<int64_t> steps = {};  // default: all that are recorded
   int64_t first = 0;                  // grad{first} is that of the first step
@@ -61,6 +65,10 @@ struct ReplayOptions {
   // else Torch. A recording with another Adam in FusedAdam's place needs that one's.
   std::optional<AdamArithmetic> adam_arithmetic = {};
 
+  // [argument of Megatron] a scalar as JSON: counts in place of what args, groups and schedule of
+  // the checkpoint say. docs/optimizer.md, "A replay with other arguments", lists the names.
+  std::map<std::string, std::string> overrides = {};
+
   ProcessMesh processes = {};  // all must pass the same options above
 };
 
@@ -69,6 +77,8 @@ struct ReplayedStep {
   double grad_norm = 0;       // before clipping: our own
   double grad_norm_used = 0;  // to clip: recorded, or our own
   int64_t num_zeros = 0;      // after clipping
+  double loss_scale = 1;      // that gradients were divided by
+  bool was_skipped = false;   // for an overflow: nothing moved, and the rest is not known
 };
 
 // What was compared of one kind: "model", "fp32_param", "exp_avg", "momentum_buffer", "step", ...
@@ -85,11 +95,16 @@ struct ReplayReport {
   int processes = 1;
   int64_t first_iteration = 0;  // of the state that was loaded; 0 with from_init
   std::vector<ReplayedStep> steps;
-  std::vector<ComparedKind> compared;  // empty without `expect`
+  std::vector<ComparedKind> compared;         // empty without `expect`
+  std::optional<Divergence> divergence = {};  // none: all that was compared has the same bits
   bool passed = true;
   std::vector<std::string> warnings;
   std::vector<std::string> not_carried;  // to `output`; only process 0 knows
 };
+
+// A JSON object of such arguments. Throws as read files do, and InvalidArgument for names that are
+// not known and for values that are no scalars.
+OPTIM_EXPORT std::map<std::string, std::string> read_overrides(const std::filesystem::path& path);
 
 // Loads, steps, compares, writes. Collective where there are several processes: each returns the
 // same report. Computes with the calling thread alone. The result depends neither on processes nor

@@ -4,9 +4,11 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <optim/comparison.h>
 #include <optim/export.h>
+#include <optim/replay.h>
 #include <optim/rule_config.h>
 
 namespace optim {
@@ -15,8 +17,10 @@ namespace optim {
 // qkv_params, scalars {}} and, beside it, NAME.safetensors with init.PARAM, grad{k}.PARAM for
 // k = 0, 1, 2, ... and, after step k, step{k}.param.PARAM, step{k}.STATE.PARAM and, where torch
 // counts steps in a tensor, step{k}.step.PARAM (a number in `scalars` where SOAP does). `scalars`
-// and counts may be left out; any other
-// field or tensor is refused, and so is a value of another JSON type: nothing is converted.
+// and counts may be left out. Of steps in the middle of a run `first_step` is how many updates
+// there were before, `rates` has [lr, weight_decay] of each step, and the file start.STATE.PARAM.
+// Any other field or tensor is refused, and so is a value of another JSON type: nothing is
+// converted.
 
 struct CheckOptions {
   std::optional<Tolerance> tolerance = {};  // instead of the bound below
@@ -39,6 +43,14 @@ struct TraceReport {
 // replayed and for fields that are not known.
 OPTIM_EXPORT TraceReport check_trace(const std::filesystem::path& json_file,
                                      const CheckOptions& options = {});
+
+// Replays steps as replay() does, and writes them as traces into a new folder: one of each
+// parameter group that has parameters, optimizer{N}_group{M}.json. What goes into a step is in them
+// as it is updated: masters, clipped gradients in float32, rates. The names, in that order. One
+// process, on the CPU. Throws what replay() throws; AlreadyExists; Unsupported for rules that no
+// trace is of, and for steps that were skipped. A folder is written whole or not at all.
+OPTIM_EXPORT std::vector<std::filesystem::path> record_traces(const ReplayOptions& options,
+                                                              const std::filesystem::path& folder);
 
 // Throws what check_trace() would throw for what the JSON file says, without replaying anything.
 OPTIM_EXPORT void validate_trace(const std::filesystem::path& json_file,

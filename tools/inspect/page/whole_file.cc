@@ -95,14 +95,14 @@ void refuse_output(const std::string& path, const std::string& source) {
   if (!std::filesystem::exists(status)) return;
   if (!std::filesystem::is_regular_file(status)) {
     throw Error(ErrorCode::InvalidArgument, {.file = path, .key = {}},
-                "is not a file, and is never replaced", "-o names a new file");
+                "is not a file, and is never replaced", "give the name of a new file");
   }
   const auto place = std::filesystem::weakly_canonical(path, error);
   const auto checkpoint = std::filesystem::weakly_canonical(source, error);
   const auto [end, rest] = std::ranges::mismatch(checkpoint, place);
   if (end == checkpoint.end()) {
     throw Error(ErrorCode::InvalidArgument, {.file = path, .key = {}},
-                "belongs to the checkpoint, and is never replaced", "-o names a file elsewhere");
+                "belongs to the checkpoint, and is never replaced", "give a name elsewhere");
   }
 }
 

@@ -27,7 +27,7 @@ class TraceReplay {
     report_.steps = trace.step_count();
     report_.passed = true;
     for (const ParamInfo& info : trace.header().params) {
-      params_.push_back({&info, trace.initial(info), {}});
+      params_.push_back({&info, trace.initial(info), trace.start(info)});
     }
   }
 
@@ -50,9 +50,11 @@ class TraceReplay {
   }
 
   void update(int64_t step, TracedParam& param) {
-    const TraceHeader& header = trace_.header();
+    const TraceHeader::Rates rates = trace_.rates(step);
     rule_->update({param.info, param.param, trace_.grad(step, *param.info), &param.state},
-                  {.lr = header.lr, .weight_decay = header.weight_decay, .step = step + 1});
+                  {.lr = rates.lr,
+                   .weight_decay = rates.weight_decay,
+                   .step = trace_.header().first_step + step + 1});
   }
 
   void check(int64_t step, const std::string& what, const TracedParam& param,

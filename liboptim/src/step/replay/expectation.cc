@@ -15,8 +15,9 @@ constexpr std::string_view kMaster = "fp32_param", kMasterOfSets = "master";
 
 }  // namespace
 
-Expectation::Expectation(const std::filesystem::path& path, const ckpt::Limits& limits)
-    : recording_(path, limits) {
+Expectation::Expectation(const std::filesystem::path& path, const ckpt::Limits& limits,
+                         const Cuts& cuts)
+    : cuts_(cuts), recording_(path, limits) {
   if (recording_.catalog().format != ckpt::Format::Safetensors) {
     view_ = name_layer_wise(recording_.checkpoint());
     tensors_ = catalog_of(*view_);
@@ -34,10 +35,11 @@ std::string Expectation::key_of(const std::string& kind, const std::string& name
 at::Tensor Expectation::tensor(const std::string& kind, const std::string& name,
                                const at::Tensor& ours) const {
   const ckpt::Catalog& catalog = view_ ? tensors_ : recording_.catalog();
-  const ckpt::Extents shape(ours.sizes().begin(), ours.sizes().end());
-  return load_tensor(
-      recording_.checkpoint(),
-      recording_.find(catalog, key_of(kind, name), {shape, {dtype_of(ours.scalar_type())}}));
+  const std::vector<int64_t> whole = cuts_.whole_shape(name, ours.sizes());
+  const ckpt::Extents shape(whole.begin(), whole.end());
+  const ckpt::TensorEntry& entry = recording_.find(catalog, key_of(kind, cuts_.whole_name(name)),
+                                                   {shape, {dtype_of(ours.scalar_type())}});
+  return cuts_.piece(load_tensor(recording_.checkpoint(), entry), name);
 }
 
 bool Expectation::has_steps() const {
@@ -46,7 +48,8 @@ bool Expectation::has_steps() const {
          });
 }
 
-double Expectation::step(const std::string& name) const {
+double Expectation::step(const std::string& piece) const {
+  const std::string& name = cuts_.whole_name(piece);
   if (!view_) {
     const ckpt::TensorEntry& entry = recording_.find(
         "step." + name, {{}, {ckpt::DType::Float32, ckpt::DType::Float64, ckpt::DType::Int64}});

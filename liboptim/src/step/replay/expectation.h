@@ -11,6 +11,7 @@
 
 #include <optim/layer_wise_checkpoint.h>
 
+#include "step/replay/cuts.h"
 #include "step/replay/recording.h"
 
 namespace optim {
@@ -19,7 +20,10 @@ namespace optim {
 class Expectation {
  public:
   // Throws what Checkpoint::open and name_layer_wise throw; Unsupported for other files.
-  Expectation(const std::filesystem::path& path, const ckpt::Limits& limits);
+  // `cuts`: of the parameters that are compared; must outlive it.
+  Expectation(const std::filesystem::path& path, const ckpt::Limits& limits, const Cuts& cuts);
+
+  const Cuts& cuts() const { return cuts_; }
 
   // Of a parameter: "model", "fp32_param", a state's name. Throws Corrupt when it is absent or has
   // another shape or type than `ours`.
@@ -36,6 +40,7 @@ class Expectation {
   std::vector<std::pair<std::string, std::string>> contents() const;
   std::string key_of(const std::string& kind, const std::string& name) const;
 
+  const Cuts& cuts_;
   Recording recording_;
   std::optional<TrainingState> view_;  // nullopt: safetensors
   bool has_masters_ = false;           // master.NAME instead of fp32_param.NAME

@@ -101,8 +101,12 @@ ParamGroup restore_settings(const GroupSource& source, const OptimizerConfig& co
   group.wd_mult = at_least_zero(fields, "wd_mult");
   group.lr_mult = at_least_zero(fields, "lr_mult");
   group.is_decoupled_lr = is_true(fields, "is_decoupled_lr");
-  group.max_lr = optional_rate(fields, "max_lr");
-  group.min_lr = optional_rate(fields, "min_lr");
+  // Of input and output layers with a rate of their own an argument of the run decides no other.
+  const auto counts = [&](const char* argument) {
+    return group.is_decoupled_lr || !source.overrides.has(argument);
+  };
+  if (counts("lr")) group.max_lr = optional_rate(fields, "max_lr");
+  if (counts("min_lr")) group.min_lr = optional_rate(fields, "min_lr");
   if (const auto optimizer = fields.find("optimizer")) group.optimizer = optimizer->text();
   group.updated_by = group.optimizer.value_or(config.optimizer);
   read_overrides(fields, group);
@@ -167,12 +171,14 @@ RuleConfig restore_rule(const GroupSource& source, RuleConfig config) {
     }
   }
   restore_arithmetic(source, config);
+  override_arithmetic(source, config);
   const std::vector<GroupField> fields = rule_named(config.name()).fields(config);
   for (const Setting& setting : settings_of(config)) {
     const bool is_in_groups =
         !setting.field.empty() &&
         std::ranges::find(fields, setting.field, &GroupField::name) != fields.end();
-    if (is_in_groups) restore_setting(setting, config, source.fields);
+    if (is_in_groups && !source.overrides.has(setting.config))
+      restore_setting(setting, config, source.fields);
   }
   override_arithmetic(source, config);
   return config;

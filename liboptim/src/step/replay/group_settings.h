@@ -4,6 +4,8 @@
 #include <optim/optimizer.h>
 #include <optim/training_state.h>
 
+#include "step/replay/overrides.h"
+
 namespace optim {
 
 // The hint for a checkpoint that is read, but not replayed.
@@ -18,6 +20,7 @@ struct GroupSource {
   StepLayout step_layout = StepLayout::None;
   EmergingOptimizers era = EmergingOptimizers::V0_3;
   std::optional<AdamArithmetic> adam_arithmetic = {};  // default: what the group's fields say
+  const Overrides& overrides;
 };
 OptimizerGroup restore_group(const GroupSource& source, const OptimizerConfig& config,
                              const ckpt::Value& args);

@@ -141,6 +141,30 @@ std::vector<ComparedKind> by_kind(const std::vector<StateItem>& items, const dou
   return kinds;
 }
 
+// Moments come before the master, and that before the weight.
+int order_in_step(const StateItem& item) {
+  if (item.kind == "model") return 2;
+  return item.kind == "fp32_param" ? 1 : 0;
+}
+
+void note_first(const std::vector<StateItem>& items, const double* table, Comparison& found) {
+  std::optional<size_t> first;
+  const auto comes_before = [&](size_t a, size_t b) {
+    const bool a_fails = restore(table + static_cast<int64_t>(a) * kFields).used > 1;
+    const bool b_fails = restore(table + static_cast<int64_t>(b) * kFields).used > 1;
+    if (a_fails != b_fails) return a_fails;
+    return items[a].id == items[b].id && order_in_step(items[a]) < order_in_step(items[b]);
+  };
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Row row = restore(table + static_cast<int64_t>(i) * kFields);
+    if (row.difference.differing == 0) continue;
+    if (!first || comes_before(i, *first)) first = i;
+  }
+  if (!first) return;
+  found.first = items[*first];
+  found.difference = restore(table + static_cast<int64_t>(*first) * kFields).difference;
+}
+
 bool is_matrix_rule(const OptimizerGroup& group) {
   return rule_named(group.rule_config.name()).needs_matrix;
 }
@@ -206,14 +230,16 @@ std::map<uint32_t, at::Tensor> copy_matrix_masters(LayerWiseDistributedOptimizer
   return masters;
 }
 
-std::vector<ComparedKind> compare_state(LayerWiseDistributedOptimizer& optimizer,
-                                        const Expected& expected, Collectives& collectives) {
+Comparison compare_state(LayerWiseDistributedOptimizer& optimizer, const Expected& expected,
+                         Collectives& collectives) {
   std::vector<StateItem> items = state_items(optimizer);
   if (!expected.state.has_steps()) {
     std::erase_if(items, [](const StateItem& item) { return item.kind == "step"; });
   }
   std::set<std::string> known;
-  for (const StateItem& item : items) known.insert(item.kind + "." + item.name);
+  for (const StateItem& item : items) {
+    known.insert(item.kind + "." + expected.state.cuts().whole_name(item.name));
+  }
   expected.state.check_nothing_else(known);
   const StateTensors tensors(optimizer);
   const Judge judge(expected, expected.options.steps.value_or(1));
@@ -227,7 +253,10 @@ std::vector<ComparedKind> compare_state(LayerWiseDistributedOptimizer& optimizer
     store(fields + static_cast<int64_t>(i) * kFields, row);
   }
   collectives.all_reduce_sum(table);  // each row has one owner
-  return by_kind(items, fields);
+  Comparison found;
+  found.kinds = by_kind(items, fields);
+  note_first(items, fields, found);
+  return found;
 }
 
 }  // namespace optim

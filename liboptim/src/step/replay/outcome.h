@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,8 +44,15 @@ struct Expected {
 };
 std::map<uint32_t, at::Tensor> copy_matrix_masters(LayerWiseDistributedOptimizer& optimizer);
 
+struct Comparison {
+  std::vector<ComparedKind> kinds;
+  // That differs: one outside its tolerance, or else any. Of a parameter what a step computes
+  // first.
+  std::optional<StateItem> first;
+  Difference difference;  // of it
+};
 // Compares every item on its owner; the result is the same on every process. Collective.
-std::vector<ComparedKind> compare_state(LayerWiseDistributedOptimizer& optimizer,
-                                        const Expected& expected, Collectives& collectives);
+Comparison compare_state(LayerWiseDistributedOptimizer& optimizer, const Expected& expected,
+                         Collectives& collectives);
 
 }  // namespace optim

@@ -58,9 +58,9 @@ bool is_state_key(std::string_view key) {
 Recording::Recording(std::filesystem::path path, const ckpt::Limits& limits)
     : path_(std::move(path)), checkpoint_(open_checkpoint(path_, {{}, limits})) {}
 
-int64_t Recording::count_steps() const {
+int64_t Recording::count_steps(const ckpt::Catalog& catalog) const {
   std::map<int64_t, std::string> steps;  // and a key of each
-  for (const ckpt::TensorEntry& tensor : catalog().tensors) {
+  for (const ckpt::TensorEntry& tensor : catalog.tensors) {
     if (const auto key = parse_step_key("grad", tensor.key)) steps.emplace(key->step, tensor.key);
   }
   int64_t count = 0;

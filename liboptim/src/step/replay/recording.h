@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
@@ -39,13 +40,16 @@ class Recording {
  public:
   // Throws what Checkpoint::open throws.
   explicit Recording(std::filesystem::path path, const ckpt::Limits& limits = {});
+  Recording(std::filesystem::path path, ckpt::Checkpoint opened)
+      : path_(std::move(path)), checkpoint_(std::move(opened)) {}
 
   const std::filesystem::path& path() const { return path_; }
   const ckpt::Checkpoint& checkpoint() const { return checkpoint_; }
   const ckpt::Catalog& catalog() const { return checkpoint_.catalog(); }
 
   // Of how many steps there are keys grad{k}.NAME. Throws Corrupt unless they are 0, 1, 2, ...
-  int64_t count_steps() const;
+  int64_t count_steps() const { return count_steps(catalog()); }
+  int64_t count_steps(const ckpt::Catalog& catalog) const;  // in another catalog
 
   // Throws Corrupt where the tensor is absent, of another shape, or of none of the types.
   const ckpt::TensorEntry& find(const std::string& key, const TensorForm& form) const;

@@ -1,14 +1,23 @@
+#include <optim/grad_stats.h>
 #include <optim/megatron_folders.h>
 #include <optim/replay.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 
 #include <ckpt/error.h>
+#include <optim/checkpoint_args.h>
+#include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
 #include "state/remainders.h"
+#include "step/loops/grad_stats_kernels.h"
 #include "step/loops/single_thread.h"
+#include "step/replay/explain.h"
+#include "step/replay/loss_scale.h"
+#include "step/replay/observer.h"
 #include "step/replay/outcome.h"
 #include "step/replay/restored_optimizer.h"
 #include "step/replay/saved_result.h"
@@ -47,6 +56,14 @@ void refuse_remainders(const ReplaySource& source) {
                     "its masters are stored as 16-bit remainders, from which no step is replayed");
 }
 
+void refuse_unreplayed_gradients(const Gradients& gradients, const ReplayOptions& options) {
+  if (!gradients.are_dumped()) return;
+  if (options.from_init) refuse("a dump of Megatron's holds no init.NAME to start from");
+  if (options.device == "cpu") return;
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = options.gradients.string()},
+                    "a dump of Megatron's is replayed on the CPU", "leave --device out");
+}
+
 // The masters of a `torch` checkpoint have no names of their own: content proves which they are.
 std::vector<std::string> prove_names(const ReplaySource& source, const ReplayOptions& options) {
   std::vector<std::string> warnings;
@@ -78,8 +95,10 @@ auto restored(const ReplayOptions& options, Restore&& restore) {
 
 class Replay {
  public:
-  Replay(const ReplaySource& source, const Gradients& gradients, const ReplayOptions& options)
-      : source_(source),
+  Replay(const ReplaySource& source, const Gradients& gradients, const ReplayOptions& options,
+         ReplayObserver* observer)
+      : observer_(observer),
+        source_(source),
         gradients_(gradients),
         options_(options),
         groups_(join_data_parallel(options.processes)),
@@ -91,7 +110,8 @@ class Replay {
                             })),
         schedule_(restored(options, [&] { return restore_schedule(source, options.from_init); })),
         scheduler_(*optimizer_, schedule_.settings),
-        collectives_(groups_.dp_cp) {
+        collectives_(groups_.dp_cp),
+        loss_scale_(gradients.are_dumped() ? LossScale(source) : LossScale()) {
     scheduler_.step(schedule_.num_steps);
     if (options.recorded_grad_norm) norms_ = gradients.recorded_norms(*options.steps);
     report_.data_parallel = *options.data_parallel;
@@ -103,31 +123,84 @@ class Replay {
     std::optional<Expectation> expectation;
     std::map<uint32_t, at::Tensor> start;
     if (!options_.expect.empty()) {
-      expectation.emplace(options_.expect, options_.limits);
+      expectation.emplace(options_.expect, options_.limits, source_.cuts);
       start = copy_matrix_masters(*optimizer_);
     }
-    for (int64_t step = 0; step < *options_.steps; ++step) report_.steps.push_back(advance(step));
-    if (expectation) {
-      report_.compared =
-          compare_state(*optimizer_, {*expectation, options_, std::move(start)}, collectives_);
-      for (const ComparedKind& kind : report_.compared) report_.passed &= kind.passed;
+    if (observer_ != nullptr) observer_->begin(*optimizer_, *options_.steps);
+    for (int64_t step = 0; step < *options_.steps; ++step) {
+      const std::vector<LastStep::Rates> rates = rates_of_groups();
+      report_.steps.push_back(advance(step));
+      if (step + 1 == *options_.steps) last_rates_ = rates;
     }
+    if (observer_ != nullptr) observer_->end();
+    if (expectation) compare({*expectation, options_, std::move(start)});
     if (!options_.output.empty()) save();
     return std::move(report_);
   }
 
  private:
+  std::vector<LastStep::Rates> rates_of_groups() {
+    std::vector<LastStep::Rates> rates;
+    for (const OptimizerGroup* const group : optimizer_->param_groups()) {
+      rates.push_back({group->lr, group->weight_decay});
+    }
+    return rates;
+  }
+
+  void compare(const Expected& expected) {
+    Comparison comparison = compare_state(*optimizer_, expected, collectives_);
+    report_.compared = std::move(comparison.kinds);
+    for (const ComparedKind& kind : report_.compared) report_.passed &= kind.passed;
+    if (!comparison.first) return;
+    const ReplayedStep& step = report_.steps.back();
+    const double max_norm = optimizer_->config().clip_grad;
+    const double factor =
+        max_norm > 0 ? std::min(1.0, clip_coefficient(max_norm, step.grad_norm_used)) : 1.0;
+    const LastStep last{.optimizer = *optimizer_,
+                        .source = source_,
+                        .gradients = gradients_,
+                        .rates = last_rates_,
+                        .norm = step.grad_norm,
+                        .factor = factor,
+                        .inverse_scale = static_cast<float>(1 / step.loss_scale),
+                        .was_skipped = step.was_skipped};
+    report_.divergence = explain(comparison, expected, last, collectives_);
+    report_.divergence->iteration = report_.first_iteration + *options_.steps;
+  }
+
   // On a GPU the whole step is one call, which clips by its own norm.
   ReplayedStep advance_on_device(int64_t step, const at::Device& device) {
     ReplayedStep done;
     done.lr = optimizer_->param_groups().front()->lr;
     optimizer_->bind_grads(
-        [&](const ParamInfo& info) { return gradients_.grad(step, info).to(device); });
+        [&](const ParamInfo& info) { return finite_grad(step, info).to(device); });
     const StepResult result = optimizer_->step();
     done.grad_norm = done.grad_norm_used = result.grad_norm->get();
     done.num_zeros = result.num_zeros_in_grad->get();
     scheduler_.step(schedule_.increment);
     return done;
+  }
+
+  at::Tensor finite_grad(int64_t step, const ParamInfo& info) const {
+    const Cuts& cuts = source_.cuts;
+    return cuts.piece(gradients_.finite_grad(step, cuts.whole_of(info)), info.name);
+  }
+
+  // True, on all processes, where a gradient overflowed under a loss scale.
+  bool bind_overflows(int64_t step) {
+    if (!loss_scale_.is_used()) {
+      optimizer_->bind_grads([&](const ParamInfo& info) { return finite_grad(step, info); });
+      return false;
+    }
+    at::Tensor overflows = at::zeros({1}, at::kDouble);
+    optimizer_->bind_grads([&](const ParamInfo& info) {
+      const at::Tensor grad =
+          unscaled(grad_of(source_, gradients_, step, info), loss_scale_.inverse());
+      if (!std::isfinite(sum_of_squares(grad))) overflows.fill_(1);
+      return grad;
+    });
+    collectives_.all_reduce_max(overflows);
+    return overflows.item<double>() > 0;
   }
 
   ReplayedStep advance(int64_t step) {
@@ -138,15 +211,20 @@ class Replay {
     if (!device.is_cpu()) return advance_on_device(step, device);
     ReplayedStep done;
     done.lr = optimizer_->param_groups().front()->lr;
-    optimizer_->bind_grads([&](const ParamInfo& info) { return gradients_.grad(step, info); });
+    done.loss_scale = loss_scale_.scale();
+    done.was_skipped = bind_overflows(step);
+    loss_scale_.update(done.was_skipped);
+    if (done.was_skipped) return done;
     optimizer_->prepare_grads();
     done.grad_norm = optimizer_->get_grad_norm();
     done.grad_norm_used = norms_.empty() ? done.grad_norm : norms_[static_cast<size_t>(step)];
     const double max_norm = optimizer_->config().clip_grad;
     if (max_norm > 0) optimizer_->clip_grad_by_total_norm(max_norm, done.grad_norm_used);
     done.num_zeros = optimizer_->count_zeros();
+    if (observer_ != nullptr) observer_->before_update(*optimizer_, step);
     optimizer_->step_with_ready_grads();
     optimizer_->allgather_params();
+    if (observer_ != nullptr) observer_->after_update(*optimizer_, step);
     optimizer_->zero_grad();
     scheduler_.step(schedule_.increment);
     return done;
@@ -160,6 +238,7 @@ class Replay {
     }
   }
 
+  ReplayObserver* observer_;  // null: nobody looks on
   const ReplaySource& source_;
   const Gradients& gradients_;
   const ReplayOptions& options_;
@@ -168,27 +247,38 @@ class Replay {
   RestoredSchedule schedule_;
   OptimizerParamScheduler scheduler_;
   Collectives collectives_;
+  LossScale loss_scale_;  // of gradients that are not divided by it
   std::vector<double> norms_;
+  std::vector<LastStep::Rates> last_rates_;  // of the groups, in the last step
   ReplayReport report_;
 };
 
 }  // namespace
 
-ReplayReport replay(const ReplayOptions& given) {
+ReplayReport replay_observed(const ReplayOptions& given, ReplayObserver* observer) {
   const SingleThread single_thread;
   const at::NoGradGuard no_grad;
   const ckpt::Checkpoint checkpoint =
       open_checkpoint(given.checkpoint, {given.iteration, given.limits});
-  const TrainingState view = restored(given, [&] { return name_layer_wise(checkpoint); });
-  const ReplaySource source{checkpoint, view};
+  const Overrides overrides(given.overrides);
+  TrainingState view = restored(given, [&] { return name_layer_wise(checkpoint); });
+  overrides.apply_to_args(view);
+  const ReplaySource source{checkpoint, view, overrides, restored(given, [&] {
+                              return Cuts(view, config_from_args(view.args()));
+                            })};
   refuse_remainders(source);
-  const Gradients gradients(given.gradients, given.first);
+  const int64_t iteration =
+      given.from_init ? 0 : restored(given, [&] { return saved_iteration(source); });
+  const Gradients gradients(given.gradients, {view, iteration}, given.first);
+  refuse_unreplayed_gradients(gradients, given);
   const ReplayOptions options = complete(given, gradients, view);
   gradients.check(view.params, *options.steps, options.from_init);
   std::vector<std::string> warnings = prove_names(source, options);
-  ReplayReport report = Replay(source, gradients, options).run();
+  ReplayReport report = Replay(source, gradients, options, observer).run();
   report.warnings = std::move(warnings);
   return report;
 }
+
+ReplayReport replay(const ReplayOptions& options) { return replay_observed(options, nullptr); }
 
 }  // namespace optim

@@ -6,6 +6,7 @@
 #include <optim/checkpoint_args.h>
 #include <optim/checkpoint_bridge.h>
 #include <optim/rule_table.h>
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -105,21 +106,26 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
     refuse_other_state(optimizer);
     chain.emplace_back();
     for (const ckpt::NodeId node : optimizer.groups) {
+      const auto arithmetic = source.overrides.adam_arithmetic();
       chain.back().push_back(
           restore_group({view.common.tree.value(node), static_cast<uint32_t>(o),
-                         optimizer.step_layout, options.era, options.adam_arithmetic},
+                         optimizer.step_layout, source.overrides.era().value_or(options.era),
+                         arithmetic ? arithmetic : options.adam_arithmetic, source.overrides},
                         config, view.args()));
     }
   }
   for (const TrainedParam& param : view.params) {
     if (!param.info.requires_grad) continue;  // a buffer
-    OptimizedParam made;
-    made.model.info = param.info;
-    made.model.param =
+    const at::Tensor weight =
         init ? init->initial(param.info).to(device) : load(source, param.weight, device);
     OptimizerGroup& group = chain.at(param.optimizer).at(param.group);
-    check_qkv_rows(param.info, group.rule_config);
-    group.params.push_back(std::move(made));
+    for (ParamInfo& info : source.cuts.pieces_of(param.info)) {
+      check_qkv_rows(info, group.rule_config);
+      OptimizedParam made;
+      made.model.param = source.cuts.piece(weight, info.name);
+      made.model.info = std::move(info);
+      group.params.push_back(std::move(made));
+    }
   }
   return chain;
 }
@@ -159,13 +165,30 @@ void load_owned_state(const ReplaySource& source, LayerWiseDistributedOptimizer&
   for (OptimizedParam* const param : optimizer.get_parameters()) {
     const std::string& name = param->model.info.name;
     const at::Device device = param->model.param.device();
-    const TrainedParam& saved = *by_name.at(name);
-    if (has_master(*param)) param->main_param.copy_(load(source, saved.master, device));
+    const TrainedParam& saved = *by_name.at(source.cuts.whole_name(name));
+    const auto own = [&](const at::Tensor& whole) { return source.cuts.piece(whole, name); };
+    if (has_master(*param)) param->main_param.copy_(own(load(source, saved.master, device)));
     for (const auto& [state, value] : saved.states) {
-      param->state[state] = load_state(source, value, device);
+      param->state[state] = own(load_state(source, value, device));
     }
     param->step = saved_step(source.view, saved);
   }
+}
+
+// Of whole tensors, or pieces of them: no rank has a part of one. What validate() calls an invalid
+// argument is Corrupt here, since the checkpoint says it.
+OptimizerConfig config_of_pieces(const Value& args) {
+  OptimizerConfig config = config_from_args(args);
+  config.muon_tp_mode = MuonTpMode::Blockwise;
+  if (!config.use_precision_aware_optimizer) config.use_distributed_optimizer = false;
+  try {
+    config.validate();
+  } catch (const ckpt::Error& error) {
+    const bool is_invalid = error.code() == ckpt::ErrorCode::InvalidArgument;
+    refuse(is_invalid ? ckpt::ErrorCode::Corrupt : error.code(), "args." + error.where().key,
+           error.problem());
+  }
+  return config;
 }
 
 }  // namespace
@@ -204,13 +227,37 @@ int64_t saved_step(const TrainingState& view, const TrainedParam& param) {
   return whole_step(number_field(view.common.tree.value(optimizer.groups[param.group]), "step"));
 }
 
+at::Tensor grad_of(const ReplaySource& source, const Gradients& gradients, int64_t step,
+                   const ParamInfo& info) {
+  return source.cuts.piece(gradients.grad(step, source.cuts.whole_of(info)), info.name);
+}
+
+SavedParam load_saved(const ReplaySource& source, const Gradients* init, const ParamInfo& info) {
+  const Cuts& cuts = source.cuts;
+  const auto own = [&](const at::Tensor& whole) { return cuts.piece(whole, info.name); };
+  if (init != nullptr) {
+    const at::Tensor initial = own(init->initial(cuts.whole_of(info)));
+    return {initial.to(at::kFloat).contiguous(), {}, 0};
+  }
+  const TrainedParam& saved =
+      *std::ranges::find(source.view.params, cuts.whole_name(info.name),
+                         [](const TrainedParam& param) { return param.info.name; });
+  SavedParam found;
+  found.master = own(load(source, saved.master ? saved.master : saved.weight, at::kCPU));
+  for (const auto& [state, value] : saved.states) {
+    found.state[state] = own(load_state(source, value, at::kCPU));
+  }
+  found.step = saved_step(source.view, saved);
+  return found;
+}
+
 std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
     const ReplaySource& source, const Gradients* init, const ReplayOptions& options,
     const ProcessGroupCollection& groups) {
   replay_device(options);  // refuses before anything is read
-  OptimizerConfig config = config_of_whole_tensors(source.view.args());
+  OptimizerConfig config = config_of_pieces(source.view.args());
   config.log_num_zeros_in_grad = true;
-  if (config.fp16) config.loss_scale = 1.0;  // recorded gradients are unscaled
+  if (config.fp16 || config.loss_scale) config.loss_scale = 1.0;  // gradients come unscaled
   if (config.use_precision_aware_optimizer) {
     refuse(ckpt::ErrorCode::Unsupported, "args.use_precision_aware_optimizer",
            "masters and states in lower precision cannot be replayed");
@@ -253,6 +300,7 @@ RestoredSchedule restore_schedule(const ReplaySource& source, bool from_init) {
   if (schedule.increment < 1) {
     refuse(ckpt::ErrorCode::Corrupt, "args.global_batch_size", "is not positive");
   }
+  source.overrides.apply_to_schedule(args, schedule.increment, settings);
   // What only the arguments say.
   if (args.find("lr_warmup_init")) settings.init_lr = number_field(args, "lr_warmup_init");
   if (settings.lr_decay_style == "WSD") {

@@ -5,20 +5,27 @@
 
 #include <ckpt/checkpoint.h>
 #include <optim/layer_wise_checkpoint.h>
-#include <optim/prove_assignment.h>
 #include <optim/layer_wise_optimizer.h>
 #include <optim/optimizer_param_scheduler.h>
+#include <optim/prove_assignment.h>
 #include <optim/replay.h>
 
+#include "step/replay/cuts.h"
 #include "step/replay/gradients.h"
+#include "step/replay/overrides.h"
 
 namespace optim {
 
 // A LayerWise checkpoint, opened and understood.
 struct ReplaySource {
   const ckpt::Checkpoint& checkpoint;
-  const TrainingState& view;
+  const TrainingState& view;  // overrides are in its args
+  Overrides overrides = {};
+  Cuts cuts = {};  // names of the optimizer are those of its pieces
 };
+// Of a parameter of the optimizer's.
+at::Tensor grad_of(const ReplaySource& source, const Gradients& gradients, int64_t step,
+                   const ParamInfo& info);
 
 // Where the replay's tensors lie. Throws Error(Unsupported) where that cannot be used.
 at::Device replay_device(const ReplayOptions& options);
@@ -29,6 +36,15 @@ at::Device replay_device(const ReplayOptions& options);
 std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
     const ReplaySource& source, const Gradients* init, const ReplayOptions& options,
     const ProcessGroupCollection& groups);
+
+// What a step of a parameter starts from.
+struct SavedParam {
+  at::Tensor master;  // fp32, of its own
+  ParamState state;   // those that the checkpoint has
+  int64_t step = 0;   // updates before
+};
+// From the checkpoint or, with `init`, from init.*. `info`: of a parameter that has a gradient.
+SavedParam load_saved(const ReplaySource& source, const Gradients* init, const ParamInfo& info);
 
 // The schedule of the checkpoint, where it stands, or at 0.
 struct RestoredSchedule {

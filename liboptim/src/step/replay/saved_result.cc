@@ -16,7 +16,22 @@ namespace {
 // Every tensor of the result on process 0, by canonical key.
 using GatheredTensors = std::map<std::string, at::Tensor>;
 
-GatheredTensors gather_state(LayerWiseDistributedOptimizer& optimizer, Collectives& collectives) {
+// A tensor of the optimizer's, or of the whole that it is a piece of.
+void keep(const Cuts& cuts, const StateItem& item, const at::Tensor& tensor,
+          GatheredTensors& gathered) {
+  const std::string& name = cuts.whole_name(item.name);
+  const std::vector<int64_t> shape = cuts.whole_shape(item.name, tensor.sizes());
+  at::Tensor& kept = gathered[canonical_key(item.kind, name)];
+  if (!cuts.is_piece(item.name)) {
+    kept = tensor;
+    return;
+  }
+  if (!kept.defined()) kept = at::empty(shape, tensor.scalar_type());
+  cuts.put(tensor, item.name, kept);
+}
+
+GatheredTensors gather_state(const Cuts& cuts, LayerWiseDistributedOptimizer& optimizer,
+                             Collectives& collectives) {
   GatheredTensors gathered;
   const StateTensors tensors(optimizer);
   const auto processes = static_cast<uint32_t>(collectives.size());
@@ -30,7 +45,7 @@ GatheredTensors gather_state(LayerWiseDistributedOptimizer& optimizer, Collectiv
       const uint32_t owner = optimizer.ownership().owner[item.id] % processes;
       collectives.broadcast(tensor, static_cast<int>(owner));
     }
-    if (collectives.rank() == 0) gathered[canonical_key(item.kind, item.name)] = tensor;
+    if (collectives.rank() == 0) keep(cuts, item, tensor, gathered);
   }
   return gathered;
 }
@@ -99,7 +114,7 @@ ConvertReport write(const ReplaySource& source, const ReplayResult& result,
 
 std::vector<ckpt::NotCarried> save_result(const ReplaySource& source, const ReplayResult& result,
                                           const ReplayOptions& options, Collectives& collectives) {
-  GatheredTensors tensors = gather_state(result.optimizer, collectives);
+  GatheredTensors tensors = gather_state(source.cuts, result.optimizer, collectives);
   std::vector<ckpt::NotCarried> not_carried;
   if (collectives.rank() == 0) {
     try {

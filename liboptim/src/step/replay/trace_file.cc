@@ -54,6 +54,14 @@ AdamRule adam_rule(const JsonFields& config, bool decoupled) {
   return rule;
 }
 
+// TransformerEngine's and Apex's, which decays and updates in one sum.
+AdamRule fused_adam_rule(const JsonFields& config) {
+  AdamRule rule = adam_rule(config, config.flag("adam_w_mode"));
+  rule.bias_correction = config.flag("bias_correction");
+  rule.arithmetic = AdamArithmetic::FusedAdam;
+  return rule;
+}
+
 constexpr int64_t kSizeMax = int64_t{1} << 31;  // of a dimension, in elements
 
 // Rows of query, key and value; written as null where nothing is split.
@@ -108,6 +116,7 @@ RuleConfig read_rule(const JsonFields& config, EmergingOptimizers era) {
   if (kind == "torch.optim.AdamW" || kind == "torch.optim.Adam") {
     return adam_rule(config, kind == "torch.optim.AdamW");
   }
+  if (kind == "FusedAdam") return fused_adam_rule(config);
   if (kind == "torch.optim.SGD") return SgdRule{config.averaging("momentum")};
   if (kind == "megatron TensorParallelMuon") return muon_rule(config);
   if (kind == "torch.optim.Muon") return torch_muon_rule(config);
@@ -161,6 +170,23 @@ std::vector<ParamInfo> read_params(const JsonFields& fields) {
   if (params.empty()) fields.refuse("params", "at least one parameter", fields.any("params"));
   mark_qkv(fields, params);
   return params;
+}
+
+// What a trace that was recorded in the middle of a run says of its steps.
+void read_steps(const JsonFields& fields, TraceHeader& header) {
+  constexpr int64_t kStepMax = int64_t{1} << 40;
+  if (fields.has("first_step")) header.first_step = fields.whole("first_step", 0, kStepMax);
+  if (!fields.has("rates")) return;
+  const json& rates = fields.any("rates");
+  const auto is_rate = [](const json& rate) { return rate.is_number() && rate.get<double>() >= 0; };
+  const bool are_pairs =
+      rates.is_array() && std::ranges::all_of(rates, [&](const json& pair) {
+        return pair.is_array() && pair.size() == 2 && is_rate(pair[0]) && is_rate(pair[1]);
+      });
+  if (!are_pairs) fields.refuse("rates", "a list of [lr, weight_decay]", rates);
+  for (const json& pair : rates) {
+    header.rates.push_back({pair[0].get<double>(), pair[1].get<double>()});
+  }
 }
 
 // Some rules update matrices only, and split qkv weights by whole query groups.
@@ -230,6 +256,7 @@ TraceHeader read_trace_header(const std::filesystem::path& json_file, EmergingOp
   header.name = fields.text("name");
   read_config(fields.object("config"), era, header);
   header.params = read_params(fields);
+  read_steps(fields, header);
   check_shapes(fields, header.rule, header.params);
   check_scalars(fields, header);
   fields.refuse_others();
@@ -248,6 +275,10 @@ void Trace::check_tensors() const {
     recording_.refuse("grad0." + header_.params.front().name,
                       "is missing: a trace has at least one step");
   }
+  if (!header_.rates.empty() && std::ssize(header_.rates) != step_count_) {
+    recording_.refuse("", "has " + std::to_string(step_count_) + " steps, but rates of " +
+                              std::to_string(header_.rates.size()));
+  }
   make_rule(header_.rule);  // throws what settings cannot be made
   std::set<std::string> known;
   const auto require_of = [&](const std::string& key, const TensorForm& form) {
@@ -259,6 +290,11 @@ void Trace::check_tensors() const {
   };
   for (const ParamInfo& param : header_.params) {
     require("init." + param.name, param);
+    if (has_start(param)) {
+      for (const StateSpec& state : states_of(header_.rule, param.shape)) {
+        require_of("start." + std::string(state.name) + "." + param.name, form_of_state(state));
+      }
+    }
     for (int64_t step = 0; step < step_count_; ++step) {
       require("grad" + std::to_string(step) + "." + param.name, param);
       require(step_key(step, "param", param.name), param);
@@ -282,11 +318,36 @@ bool Trace::is_step_recorded(int64_t step, const ParamInfo& param) const {
   if (!counts || !recording_.catalog().find_tensor(key)) return false;
   const ckpt::TensorEntry& entry = recording_.find(key, {{}, {ckpt::DType::Float32}});
   const double recorded = load_tensor(recording_.checkpoint(), entry).item<double>();
-  if (recorded != static_cast<double>(step + 1)) {
+  const int64_t updates = header_.first_step + step + 1;
+  if (recorded != static_cast<double>(updates)) {
     recording_.refuse(
-        key, "expected " + std::to_string(step + 1) + ", found " + std::to_string(recorded));
+        key, "expected " + std::to_string(updates) + ", found " + std::to_string(recorded));
   }
   return true;
+}
+
+// A rule with states that has updated before has some.
+bool Trace::has_start(const ParamInfo& param) const {
+  const std::vector<StateSpec> states = states_of(header_.rule, param.shape);
+  return std::ranges::any_of(states, [&](const StateSpec& state) {
+    const std::string key = "start." + std::string(state.name) + "." + param.name;
+    return header_.first_step > 0 || recording_.catalog().find_tensor(key) != nullptr;
+  });
+}
+
+TraceHeader::Rates Trace::rates(int64_t step) const {
+  if (header_.rates.empty()) return {header_.lr, header_.weight_decay};
+  return header_.rates[static_cast<size_t>(step)];
+}
+
+ParamState Trace::start(const ParamInfo& param) const {
+  ParamState states;
+  if (!has_start(param)) return states;
+  for (const StateSpec& state : states_of(header_.rule, param.shape)) {
+    const std::string name(state.name);
+    states[name] = read("start." + name + "." + param.name, form_of_state(state));
+  }
+  return states;
 }
 
 at::Tensor Trace::initial(const ParamInfo& param) const {

@@ -20,7 +20,12 @@ struct TraceHeader {
   std::string name;
   RuleConfig rule;
   double lr = 0, weight_decay = 0;
-  TraceBound bound;  // for this algorithm and precision
+  int64_t first_step = 0;  // updates before the first one
+  struct Rates {
+    double lr = 0, weight_decay = 0;
+  };
+  std::vector<Rates> rates;  // of each step; empty: lr and weight_decay
+  TraceBound bound;          // for this algorithm and precision
   std::vector<ParamInfo> params;
 };
 // `era`: of emerging_optimizers, which a trace does not say.
@@ -36,6 +41,10 @@ class Trace {
   const TraceHeader& header() const { return header_; }
   int64_t step_count() const { return step_count_; }
 
+  TraceHeader::Rates rates(int64_t step) const;
+
+  // States before the first step; empty: the rule makes them.
+  ParamState start(const ParamInfo& param) const;
   // fp32; of the parameter's shape, or of the state's.
   at::Tensor initial(const ParamInfo& param) const;
   at::Tensor grad(int64_t step, const ParamInfo& param) const;
@@ -44,6 +53,7 @@ class Trace {
  private:
   at::Tensor read(const std::string& key, const TensorForm& form) const;
   void check_tensors() const;
+  bool has_start(const ParamInfo& param) const;
   bool is_step_recorded(int64_t step, const ParamInfo& param) const;
 
   TraceHeader header_;

@@ -6,22 +6,14 @@
 namespace optim {
 namespace {
 
-// What a trace does not say: which release computed it, and what only our rules have.
-bool is_ours(const Setting& setting) {
-  constexpr std::string_view kOurs[] = {"era", "scales_twice", "custom_coefficients", "qkv_split",
-                                        "schedule_dict"};
-  return std::ranges::find(kOurs, setting.name) != std::end(kOurs);
-}
-
 class SettingReader {
  public:
   SettingReader(const JsonFields& json, const std::vector<Setting>& settings)
       : json_(json), settings_(settings) {}
 
   void read(const Setting& setting) {
-    if (is_ours(setting)) return;
-    const bool is_number = std::holds_alternative<double*>(setting.place);
-    name_ = setting.field.empty() || !is_number ? setting.name : setting.field;
+    if (is_left_out_of_traces(setting)) return;
+    name_ = name_in_trace(setting);
     setting_ = &setting;
     if (json_.has(name_)) std::visit(*this, setting.place);
   }
@@ -69,6 +61,17 @@ class SettingReader {
 };
 
 }  // namespace
+
+bool is_left_out_of_traces(const Setting& setting) {
+  constexpr std::string_view kOurs[] = {"era", "scales_twice", "custom_coefficients", "qkv_split",
+                                        "schedule_dict"};
+  return std::ranges::find(kOurs, setting.name) != std::end(kOurs);
+}
+
+std::string name_in_trace(const Setting& setting) {
+  const bool is_number = std::holds_alternative<double*>(setting.place);
+  return std::string(setting.field.empty() || !is_number ? setting.name : setting.field);
+}
 
 const RuleDescription* row_of_trace(std::string_view class_name) {
   for (const RuleDescription* const row : rule_table()) {

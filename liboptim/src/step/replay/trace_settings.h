@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include <optim/rule_table.h>
@@ -10,6 +11,11 @@ namespace optim {
 
 // The row whose `trace` a class is; null: none.
 const RuleDescription* row_of_trace(std::string_view class_name);
+
+// What a trace does not say: which release computed it, and what only our rules have.
+bool is_left_out_of_traces(const Setting& setting);
+// The setting's own name, or that of the field of groups that holds its number.
+std::string name_in_trace(const Setting& setting);
 
 // The settings that a trace's "config" gives by the names of the row's settings, those that share a
 // field of groups (betas) as a list; the constructor's defaults for what is left out. Throws

@@ -1,1 +1,0 @@
-step-replay record ckpt --grads grads -o trace

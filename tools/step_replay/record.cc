@@ -1,0 +1,78 @@
+#include <memory>
+#include <ostream>
+
+#include <ckpt/error.h>
+#include <common/json.h>
+#include <common/option_values.h>
+#include <optim/trace.h>
+#include <step_replay/commands.h>
+#include <step_replay/era_option.h>
+
+namespace tools::step_replay {
+namespace {
+
+struct RecordOptions {
+  optim::ReplayOptions replay;
+  std::string folder, config, grad_norm;
+
+  void declare(CLI::App& app) {
+    app.add_option("CHECKPOINT", replay.checkpoint, "Checkpoint root or iteration folder")
+        ->required();
+    app.add_option("--grads", replay.gradients, "Gradients, as step-replay run takes them")
+        ->required()
+        ->option_text("PATH");
+    app.add_option("-o,--output", folder, "Folder of the traces, which is made")
+        ->required()
+        ->option_text("FOLDER");
+    app.add_option("--iteration", replay.iteration, "Iteration of a checkpoint root")
+        ->check(kCount)
+        ->option_text("N");
+    add_follow_links(app, replay.limits);
+    app.add_option("--first", replay.first, "The recorded step to begin with (default: 0)")
+        ->check(kCount)
+        ->option_text("K");
+    app.add_option("--steps", replay.steps, "Steps to record (default: all that there are)")
+        ->check(kSize)
+        ->option_text("N");
+    app.add_flag("--from-init", replay.from_init, "Start from init.NAME of the gradients file");
+    app.add_option("--grad-norm", grad_norm,
+                   "Clip by the norms of the run.json beside the gradients")
+        ->check(one_of({"recorded"}))
+        ->option_text("recorded");
+    app.add_option("--config", config,
+                   "JSON object of Megatron's arguments that replace the checkpoint's")
+        ->option_text("FILE");
+    declare_era(app, replay.era);
+  }
+};
+
+int record(const RecordOptions& options, Console& console) {
+  optim::ReplayOptions replay = options.replay;
+  replay.recorded_grad_norm = !options.grad_norm.empty();
+  if (!options.config.empty()) replay.overrides = optim::read_overrides(options.config);
+  const auto written = optim::record_traces(replay, options.folder);
+  if (console.options().json) {
+    nlohmann::json document = json_document();
+    document["traces"] = nlohmann::json::array();
+    for (const auto& file : written) document["traces"].push_back(json_text(file.string()));
+    print_json(console, document);
+    return 0;
+  }
+  for (const auto& file : written) console.out() << ckpt::escaped(file.string()) << "\n";
+  return 0;
+}
+
+}  // namespace
+
+Command make_record_command() {
+  return make_command<RecordOptions>(
+      {.name = "record",
+       .description = "Replays steps and writes them as traces, one of each parameter group, which "
+                      "step-replay check replays.",
+       .examples = {"step-replay record ckpt/ --grads grads.safetensors -o traces/",
+                    "step-replay record ckpt/ --grads run/wgrads --steps 1 -o traces/",
+                    "step-replay check traces/*.json"}},
+      record);
+}
+
+}  // namespace tools::step_replay
