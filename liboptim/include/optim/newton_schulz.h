@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include <optim/export.h>
 #include <optim/newton_schulz_options.h>
@@ -15,14 +16,18 @@ namespace optim {
 // Error(InvalidArgument).
 OPTIM_EXPORT NewtonSchulzStep newton_schulz_step(NsCoefficients type, int64_t index);
 
+// The coefficients of every step that `options` ask for: the table's, or of Custom the caller's own
+// rows. Error(InvalidArgument) for steps that are not 1 to kNewtonSchulzStepsMax and for
+// coefficients that do not fit.
+OPTIM_EXPORT std::vector<NewtonSchulzStep> newton_schulz_steps(const NewtonSchulzOptions& options);
+
 // Pushes the singular values of a matrix towards 1 (Muon's orthogonalisation, as
 // emerging_optimizers 0.3 computes it): divides by the Frobenius norm, iterates on the wide
 // orientation, gives back fp32 of the same shape.
 //
-// `x`: fp32, 2-D, on the CPU. Throws Error(InvalidArgument) for anything else, for steps that are
-// not 1 to kNewtonSchulzStepsMax and for coefficients that do not fit. The same matrix gives the
-// same bits for any number of threads and whatever it is a view of; LibTorch's matrix products may
-// depend on the processor.
+// `x`: fp32, 2-D, on the CPU. Throws Error(InvalidArgument) for anything else and for options that
+// newton_schulz_steps() refuses. The same matrix gives the same bits for any number of threads and
+// whatever it is a view of; LibTorch's matrix products may depend on the processor.
 OPTIM_EXPORT at::Tensor newton_schulz(const at::Tensor& x, const NewtonSchulzOptions& options = {});
 
 }  // namespace optim

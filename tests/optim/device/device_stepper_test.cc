@@ -230,7 +230,11 @@ BOOST_AUTO_TEST_CASE(an_update_in_parts_has_the_bits_of_one) {
 BOOST_AUTO_TEST_CASE(changed_scale_modes_and_coefficients_of_muon_take_effect) {
   const std::function<void(MuonRule&)> changes[] = {
       [](MuonRule& muon) { muon.scale_mode = MuonScaleMode::UnitRmsNorm; },
-      [](MuonRule& muon) { muon.newton_schulz.coefficients = NsCoefficients::Simple; }};
+      [](MuonRule& muon) { muon.newton_schulz.coefficients = NsCoefficients::Simple; },
+      [](MuonRule& muon) {
+        muon.newton_schulz.coefficients = NsCoefficients::Custom;
+        muon.newton_schulz.custom = {{2, -1.5, 0.5}, {1.5, -0.5, 0}};
+      }};
   for (const auto& change : changes) {
     const auto kept = make_optimizer(kCases[6]), fresh = make_optimizer(kCases[6]),
                unchanged = make_optimizer(kCases[6]);

@@ -88,8 +88,7 @@ struct GroupMaker {
     made.settings.beta1 = rule.momentum;
     made.settings.nesterov = rule.nesterov;
     made.settings.decay = decay_of(rule.weight_decay_method);
-    for (int64_t i = 0; i < rule.newton_schulz.steps; ++i) {
-      const NewtonSchulzStep step = newton_schulz_step(rule.newton_schulz.coefficients, i);
+    for (const NewtonSchulzStep& step : newton_schulz_steps(rule.newton_schulz)) {
       made.muon.coefficients.push_back(
           {static_cast<float>(step.a), static_cast<float>(step.b), static_cast<float>(step.c)});
     }

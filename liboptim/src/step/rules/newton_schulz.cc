@@ -67,15 +67,17 @@ Table table_of(NsCoefficients type) {
                     "there is no table of these Newton-Schulz coefficients");
 }
 
-}  // namespace
+[[noreturn]] void refuse(const std::string& problem) {
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "Newton-Schulz: " + problem);
+}
 
-void check_newton_schulz(const at::Tensor& x, const NewtonSchulzOptions& options) {
-  const auto refuse = [](const std::string& problem) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "Newton-Schulz: " + problem);
-  };
+void check(const at::Tensor& x) {
   if (x.dim() != 2) refuse("the input has " + std::to_string(x.dim()) + " dimensions, not 2");
   if (x.scalar_type() != at::kFloat) refuse("the input is not float32");
   if (!x.device().is_cpu()) refuse("the input is not on the CPU");
+}
+
+void check(const NewtonSchulzOptions& options) {
   if (options.steps < 1 || options.steps > kNewtonSchulzStepsMax) {
     refuse("expected 1 to " + std::to_string(kNewtonSchulzStepsMax) + " steps, found " +
            std::to_string(options.steps));
@@ -88,8 +90,6 @@ void check_newton_schulz(const at::Tensor& x, const NewtonSchulzOptions& options
     refuse("custom rows and the coefficients 'custom' must be given together");
 }
 
-namespace {
-
 constexpr float kNormMin = 1e-7F;  // a zero gradient stays zero
 
 // x / max(|x|_F, kNormMin). The norm is summed in fp64 in a fixed order, so that it does not depend
@@ -101,6 +101,11 @@ at::Tensor normalized(const at::Tensor& x, double square_sum) {
 
 }  // namespace
 
+void check_newton_schulz(const at::Tensor& x, const NewtonSchulzOptions& options) {
+  check(x);
+  check(options);
+}
+
 NewtonSchulzStep newton_schulz_step(NsCoefficients type, int64_t index) {
   if (index < 0) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "negative Newton-Schulz step");
@@ -111,16 +116,16 @@ NewtonSchulzStep newton_schulz_step(NsCoefficients type, int64_t index) {
   return table.rows[static_cast<size_t>(row)];
 }
 
-namespace {
-
-NewtonSchulzStep step_of(const NewtonSchulzOptions& options, int64_t index) {
-  if (options.coefficients != NsCoefficients::Custom) {
-    return newton_schulz_step(options.coefficients, index);
+std::vector<NewtonSchulzStep> newton_schulz_steps(const NewtonSchulzOptions& options) {
+  check(options);
+  std::vector<NewtonSchulzStep> steps;
+  for (int64_t i = 0; i < options.steps; ++i) {
+    steps.push_back(options.coefficients == NsCoefficients::Custom
+                        ? options.custom[static_cast<size_t>(i) % options.custom.size()]
+                        : newton_schulz_step(options.coefficients, i));
   }
-  return options.custom[static_cast<size_t>(index) % options.custom.size()];
+  return steps;
 }
-
-}  // namespace
 
 at::Tensor newton_schulz(const at::Tensor& input, const NewtonSchulzOptions& options) {
   check_newton_schulz(input, options);
@@ -136,8 +141,7 @@ at::Tensor iterate(const at::Tensor& wide, double square_sum, const NewtonSchulz
                    const std::function<at::Tensor(at::Tensor)>& whole_gram) {
   at::Tensor x = normalized(wide, square_sum);
   if (options.precision == MatmulPrecision::Medium) x = x.to(at::kBFloat16);
-  for (int64_t i = 0; i < options.steps; ++i) {
-    const NewtonSchulzStep step = step_of(options, i);
+  for (const NewtonSchulzStep& step : newton_schulz_steps(options)) {
     const at::Tensor gram = whole_gram(gram_matrix(x));
     // Without a quadratic product the scaled Gram matrix is applied as it is.
     const at::Tensor polynomial = step.c == 0 ? gram : add_square(gram, {step.b, step.c});
