@@ -145,15 +145,17 @@ void add_object(Table& table, const ckpt::ObjectDifference& object) {
   }
 }
 
-std::string verdict_on(const Console& console, const ckpt::Differences& differences) {
+std::string verdict_on(const Console& console, const ckpt::Differences& differences,
+                       bool keys_only) {
+  const std::string how = keys_only ? " (names, shapes and types alone)" : "";
   const std::string tensors = count_text(differences.tensor_count, "tensor");
   const std::string objects = count_text(differences.object_count, "object");
   if (differences.none()) {
-    return console.paint(Paint::Green, "equal") + ": " + tensors + ", " + objects;
+    return console.paint(Paint::Green, "equal") + ": " + tensors + ", " + objects + how;
   }
   return console.paint(Paint::Red, "different") + ": " +
          std::to_string(differences.tensors.size()) + " of " + tensors + ", " +
-         std::to_string(differences.objects.size()) + " of " + objects;
+         std::to_string(differences.objects.size()) + " of " + objects + how;
 }
 
 // Returns what the last line says.
@@ -172,7 +174,7 @@ std::string print_differences(Console& console, const DiffOptions& options,
     add_object(table, object);
   }
   table.print(console);
-  const std::string verdict = verdict_on(console, differences);
+  const std::string verdict = verdict_on(console, differences, options.diff.keys_only);
   const size_t shown = tensor_count + object_count;
   const size_t all = differences.tensors.size() + differences.objects.size();
   if (shown == all) return verdict;
@@ -212,8 +214,8 @@ std::string print_summary(Console& console, const ckpt::Differences& differences
   if (shown != 0) table.print(console);
   const std::string shown_text =
       shown < summary.modules.size() ? ", " + std::to_string(shown) + " shown" : "";
-  return verdict_on(console, differences) + "; " + std::to_string(summary.modules.size()) + " of " +
-         count_text(summary.module_count, "module") + shown_text;
+  return verdict_on(console, differences, false) + "; " + std::to_string(summary.modules.size()) +
+         " of " + count_text(summary.module_count, "module") + shown_text;
 }
 
 struct Sides {

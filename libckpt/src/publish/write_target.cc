@@ -50,6 +50,10 @@ void check_request(const ConvertOptions& options, const ConversionSource& source
 void check_destination(const fs::path& destination, const Target& target,
                        const ConversionSource& source) {
   refuse_address_as_destination(destination);
+  if (kind_of_entry(destination) == EntryKind::Other) {
+    throw Error(ErrorCode::InvalidArgument, {destination.string()},
+                "is neither a file nor a folder, and is never replaced");
+  }
   const StagingPlace place(destination);
   place.refuse_overlap(source.path);
   if (source.checkpoint != nullptr) place.refuse_files(source.checkpoint->files());

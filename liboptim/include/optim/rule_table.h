@@ -74,7 +74,6 @@ struct TraceBound {
 };
 
 using ParamShape = std::span<const int64_t>;
-
 struct RuleDescription {
   std::string_view name;      // OptimizerConfig::optimizer, ParamGroup::updated_by, Settings::kName
   bool is_emerging = false;   // leaves embeddings and all that is not 2-D to a scalar optimizer

@@ -15,6 +15,7 @@
 #include "verify/distributed_check.h"
 #include "verify/group_check.h"
 #include "verify/iteration_check.h"
+#include "verify/lacking_state.h"
 #include "verify/overwritten_state.h"
 #include "verify/proof_check.h"
 #include "verify/rank_folder_check.h"
@@ -189,6 +190,7 @@ VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& opt
   check_groups(checkpoint, report);
   check_proof(checkpoint, states.view(), options, report);
   if (states.view()) check_distributed_optimizers(*states.view(), checkpoint, report);
+  find_lacking(checkpoint, states.view(), report);
   if (options.share.rank != 0) drop_what_the_first_says(report);
   ckpt::VerifyOptions with_watch = options;
   with_watch.selection = selection;

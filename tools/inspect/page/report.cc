@@ -117,6 +117,7 @@ int run(const ReportOptions& options, Console& console) {
     refuse_output(options.output, options.source.path);
     if (!options.b.empty()) refuse_output(options.output, options.b);
     if (!options.force) refuse_existing(options.output);
+    refuse_other_than_page(options.output);
   }
   const ckpt::Checkpoint checkpoint = options.source.open();
   const optim::ReportPage report = read(options, checkpoint, console);

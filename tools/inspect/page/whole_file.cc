@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include <fcntl.h>
@@ -84,6 +85,20 @@ void refuse_existing(const std::string& path) {
   if (std::filesystem::exists(status)) refuse(path);
 }
 
+namespace {
+
+// What --force may replace: a page that was made before.
+bool is_page_or_empty(const std::string& path) {
+  constexpr std::string_view kBegin = "<!doctype html>";
+  std::ifstream stream(path, std::ios::binary);
+  std::string begin(kBegin.size(), '\0');
+  stream.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<size_t>(stream.gcount()));
+  return begin.empty() || begin == kBegin;
+}
+
+}  // namespace
+
 void refuse_output(const std::string& path, const std::string& source) {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
@@ -104,6 +119,12 @@ void refuse_output(const std::string& path, const std::string& source) {
     throw Error(ErrorCode::InvalidArgument, {.file = path, .key = {}},
                 "belongs to the checkpoint, and is never replaced", "give a name elsewhere");
   }
+}
+
+void refuse_other_than_page(const std::string& path) {
+  if (is_page_or_empty(path)) return;
+  throw Error(ErrorCode::InvalidArgument, {.file = path, .key = {}},
+              "is not an HTML page, and is never replaced", "-o names a new file");
 }
 
 void write_whole_file(const std::string& path, std::string_view text, bool replaces) {

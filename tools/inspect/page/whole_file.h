@@ -13,6 +13,9 @@ void refuse_existing(const std::string& path);
 // checkpoint at `source`.
 void refuse_output(const std::string& path, const std::string& source);
 
+// Throws Error(InvalidArgument) where the file exists and is neither empty nor an HTML page.
+void refuse_other_than_page(const std::string& path);
+
 // A file that appears whole or not at all: written beside `path` under another name, then renamed.
 // Without `replaces` as refuse_existing(). Throws Error(IoFailure).
 void write_whole_file(const std::string& path, std::string_view text, bool replaces);

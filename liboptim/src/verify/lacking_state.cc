@@ -1,0 +1,177 @@
+#include "verify/lacking_state.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <ckpt/error.h>
+#include <ckpt/files_beside.h>
+#include <optim/key_kind.h>
+#include <optim/megatron_folders.h>
+
+#include "args/common_state.h"
+#include "grid/layer_wise_view.h"
+#include "model/megatron_keys.h"
+#include "verify/distributed_check.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+
+void find(VerifyReport& report, ckpt::Where where, std::string problem, std::string hint) {
+  report.findings.findings.push_back({ckpt::CheckKind::Meaning, ckpt::Severity::Damage,
+                                      std::move(where), std::move(problem), std::move(hint)});
+}
+
+// --- the common state, which lies in the store since August 2026 ---
+
+// Where metadata.json names a format of common.pt, its absence is a finding of the files.
+void find_lacking_common_state(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+  const std::string backend(kMegatronFolders.backend_file);
+  const bool has_state =
+      std::ranges::any_of(checkpoint.catalog().tensors, [](const ckpt::TensorEntry& tensor) {
+        return kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
+      });
+  if (!has_state ||
+      checkpoint.source().kind_of_entry(checkpoint.folder() / backend) != ckpt::EntryKind::File) {
+    return;
+  }
+  const std::string text = ckpt::text_beside(checkpoint, backend);
+  const bool names_common = text.find(kMegatronFolders.common_key) != text.npos;
+  if (names_common || read_common_state(checkpoint)) return;
+  find(report, {.file = checkpoint.shown_name(".metadata"), .key = "common_state"},
+       "the common state is missing: args, step counts and parameter groups",
+       "copy the iteration again; without it Megatron cannot load the optimizer's state");
+}
+
+// --- random states ---
+
+// The product of the sizes in rng_state/shard_0.1_1.2: how many there are. nullopt: another key.
+std::optional<uint64_t> stated_shards(const std::string& key) {
+  constexpr std::string_view kPrefix = "rng_state/shard_";
+  if (!key.starts_with(kPrefix)) return std::nullopt;
+  const size_t sizes = key.find('_', kPrefix.size());
+  if (sizes == key.npos) return std::nullopt;
+  uint64_t count = 1;
+  for (size_t at = sizes + 1; at < key.size();) {
+    const size_t end = std::min(key.find('.', at), key.size());
+    const std::string digits = key.substr(at, end - at);
+    const bool is_size = !digits.empty() && digits.size() < 7 &&
+                         digits.find_first_not_of("0123456789") == std::string::npos;
+    if (!is_size) return std::nullopt;
+    count *= std::stoull(digits);
+    if (count > uint64_t{1} << 32) return std::nullopt;
+    at = end + 1;
+  }
+  return count;
+}
+
+void find_lacking_shards(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+  uint64_t stated = 0, found = 0;
+  for (const ckpt::ObjectEntry& object : checkpoint.catalog().objects) {
+    const auto count = stated_shards(object.key);
+    if (!count) continue;
+    stated = std::max(stated, *count);
+    ++found;
+  }
+  if (found >= stated) return;
+  find(report, {.file = checkpoint.shown_name(".metadata"), .key = "rng_state"},
+       std::to_string(stated - found) + " of " + std::to_string(stated) +
+           " random states are missing",
+       "ranks without one would draw the random numbers of another rank, or none");
+}
+
+void find_lacking_rng_of_files(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+  std::vector<std::string> without;
+  bool has_any = false;
+  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
+    const ckpt::Document* const document = checkpoint.document(file.path);
+    if (document == nullptr || !document->tree.root().is(Kind::Dict)) continue;
+    const ckpt::Value root = document->tree.root();
+    if (!root.find("args")) continue;  // of the model's file of a rank
+    if (root.find("rng_state")) {
+      has_any = true;
+    } else {
+      without.push_back(file.path);
+    }
+  }
+  if (!has_any) return;  // --no-save-rng
+  for (const std::string& path : without) {
+    find(report, {.file = checkpoint.shown_name(path), .key = "/rng_state"},
+         "is missing, although other rank files have it",
+         "the rank would draw the random numbers of another one, or none");
+  }
+}
+
+// --- moments ---
+
+// What an optimizer keeps of every parameter that it has stepped, in every configuration of it.
+std::vector<std::string> kept_by(const std::string& rule) {
+  if (rule == "adam") return {"exp_avg", "exp_avg_sq"};
+  if (rule == "muon" || rule == "adaptive_muon") return {"momentum_buffer"};
+  if (rule == "soap") return {"exp_avg", "exp_avg_sq"};
+  if (rule == "lion") return {"exp_avg"};
+  return {};
+}
+
+struct Stepped {
+  std::string first;            // of its parameters
+  std::set<std::string> found;  // states of any of them
+};
+
+// Muon counts no steps; all optimizers of a chain take theirs together.
+bool has_stepped(const TrainingState& view, uint32_t optimizer) {
+  std::optional<double> step;
+  if (optimizer < view.chain.size()) step = step_of(view, optimizer);
+  for (uint32_t i = 0; !step && i < view.chain.size(); ++i) step = step_of(view, i);
+  return step.value_or(0) > 0;
+}
+
+void find_lacking_moments(const TrainingState& view, VerifyReport& report) {
+  std::map<std::pair<uint32_t, std::string>, Stepped> stepped;  // by optimizer and rule
+  for (const ParamGroup& group :
+       groups_of(view.args(), view.grid.sizes.expert_parallel, view.params)) {
+    for (const GroupedParam& grouped : group.params) {
+      const TrainedParam& param = view.params.at(grouped.index);
+      if (!param.master && param.states.empty()) continue;  // frozen
+      Stepped& of = stepped[{param.optimizer, group.updated_by}];
+      if (of.first.empty()) of.first = param.info.name;
+      for (const StateTensor& state : param.states) of.found.insert(state.name);
+    }
+  }
+  for (const auto& [key, of] : stepped) {
+    const auto& [optimizer, rule] = key;
+    if (!has_stepped(view, optimizer)) continue;
+    for (const std::string& state : kept_by(rule)) {
+      if (of.found.contains(state)) continue;
+      find(report, {.file = {}, .key = state_key(state, of.first)},
+           "no parameter of this optimizer has it, and " + rule + " keeps it of each",
+           "the moments were lost; training would go on as from a fresh optimizer");
+    }
+  }
+}
+
+}  // namespace
+
+void find_lacking(const ckpt::Checkpoint& checkpoint, const TrainingState* view,
+                  VerifyReport& report) {
+  if (!is_megatron(checkpoint)) return;
+  try {
+    if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
+      find_lacking_common_state(checkpoint, report);
+      find_lacking_shards(checkpoint, report);
+    } else {
+      find_lacking_rng_of_files(checkpoint, report);
+    }
+    if (view != nullptr && !view->chain.empty()) find_lacking_moments(*view, report);
+  } catch (const ckpt::Error& error) {
+    if (error.code() == ckpt::ErrorCode::IoFailure)
+      throw;  // what is wrong with it is told elsewhere
+  }
+}
+
+}  // namespace optim

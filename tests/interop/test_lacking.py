@@ -1,0 +1,83 @@
+"""What the rest of a checkpoint shows that it had and that is not in it, is damage."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from damage import edit_file, edit_metadata
+from programs import GOLDEN, succeed, verify
+from reading import iteration_folder
+
+LAYER_WISE = GOLDEN / "lw_muon_bf16_torch_dp2/ckpt"
+LAYER_WISE_DIST = GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt"
+RANKS = GOLDEN / "runs/te_grouped_fp8_torch_ep2tp2dp2/ckpt"
+RANKS_DIST = GOLDEN / "runs/te_grouped_fp8_torch_dist_ep2tp2dp2/ckpt"
+
+
+def damages(root: Path) -> list[str]:
+    code, document = verify(root)
+    assert code == 1
+    return [f"{finding.get('key', '')}: {finding['problem']}" for finding in document["findings"]
+            if finding["severity"] == "damage"]
+
+
+def copy_of(source: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(source, tmp_path / "ckpt", copy_function=shutil.copyfile))
+
+
+def without_keys(root: Path, is_lost) -> None:
+    def change(metadata) -> None:
+        for key in [key for key in metadata.state_dict_metadata if is_lost(key)]:
+            del metadata.state_dict_metadata[key]
+        for index in [index for index in metadata.storage_data if is_lost(index.fqn)]:
+            del metadata.storage_data[index]
+
+    edit_metadata(change)(root)
+
+
+@pytest.mark.parametrize("state", ("exp_avg_sq", "momentum_buffer"))
+def test_a_moment_of_every_parameter_in_rank_files(state: str, tmp_path: Path) -> None:
+    root = copy_of(LAYER_WISE, tmp_path)
+
+    def change(optimizers: list) -> None:
+        for optimizer in optimizers:
+            for kept in optimizer["optimizer"]["state"].values():
+                kept.pop(state, None)
+
+    for path in iteration_folder(root).glob("mp_rank_*/layer_wise_optimizer_*.pt"):
+        edit_file(path, change)
+    for path in iteration_folder(root).glob("mp_rank_*/model_optim_rng.pt"):  # repeats rank 0's
+        edit_file(path, lambda tree: change(tree["optimizer"]))
+    assert any(f"optimizer.state.{state}." in text and "no parameter of this optimizer" in text
+               for text in damages(root))
+
+
+def test_a_moment_of_every_parameter_in_a_store(tmp_path: Path) -> None:
+    root = copy_of(LAYER_WISE_DIST, tmp_path)
+    without_keys(root, lambda key: key.startswith("optimizer.state.exp_avg_sq."))
+    assert any("no parameter of this optimizer" in text for text in damages(root))
+
+
+def test_the_random_state_of_one_rank_file(tmp_path: Path) -> None:
+    root = copy_of(RANKS, tmp_path)
+    edit_file(sorted(iteration_folder(root).glob("mp_rank_*/model_optim_rng.pt"))[1],
+              lambda state: state.pop("rng_state"))
+    assert "/rng_state: is missing, although other rank files have it" in damages(root)
+
+
+def test_the_random_state_of_one_rank_in_a_store(tmp_path: Path) -> None:
+    root = copy_of(RANKS_DIST, tmp_path)
+    without_keys(root, lambda key: key.startswith("rng_state/shard_0.1_"))
+    assert "rng_state: 1 of 2 random states are missing" in damages(root)
+
+
+def test_the_common_state_of_a_store(tmp_path: Path) -> None:
+    root = tmp_path / "ckpt"
+    succeed("ckpt-convert", LAYER_WISE_DIST, root, "--to", "torch_dist", "--target-megatron",
+            "2026-08")
+    assert verify(root)[0] == 0
+    without_keys(root, lambda key: key.startswith("common_state/"))
+    assert any("the common state is missing" in text for text in damages(root))
