@@ -163,41 +163,6 @@ BOOST_DATA_TEST_CASE(twin_follows_the_formula_in_double, boost::unit_test::data:
   }
 }
 
-// TransformerEngine's: betas, weights and bias corrections are float.
-BOOST_AUTO_TEST_CASE(fused_adams_moments_grow_by_weights_of_fp32) {
-  constexpr int64_t kCount = 500;
-  const TensorTypes types = {kF32, kF32, {kF32, kF32}, kNone};
-  for (const Decay decay : {Decay::Decoupled, Decay::L2}) {
-    GroupSettings settings = settings_of(RuleKind::FusedAdam, decay);
-    settings.beta2 = 0.999;
-    const float beta1 = 0.9F, beta2 = 0.999F;
-    SlotMemory memory = random_slot(types, kCount, 1);
-    const TensorSlot slot = memory.slot(types);
-    std::vector<Element> expected;
-    for (int64_t i = 0; i < kCount; ++i) {
-      Element e = decode_element(AnyTypes{types}, {0.5F, 0.75F, {1, 1, 1}, {1, 1, 1}},
-                                 stored_element(types, slot, i));
-      const float g = decay == Decay::L2 ? std::fma(0.1F, e.param, e.grad) : e.grad;
-      e.state[0] = std::fma(beta1, e.state[0], (1 - beta1) * g);
-      e.state[1] = std::fma(beta2, e.state[1], (1 - beta2) * g * g);
-      const auto c1 = static_cast<float>(1 - std::pow(static_cast<double>(beta1), 3));
-      const auto c2 = static_cast<float>(1 - std::pow(static_cast<double>(beta2), 3));
-      const float root = std::sqrt(e.state[1] * (1 / c2));
-      const float quotient = e.state[0] * (1 / c1) * (1 / (root + 1e-8F));
-      const float update = decay == Decay::L2 ? quotient : std::fma(0.1F, e.param, quotient);
-      e.param = std::fma(-1e-2F, update, e.param);
-      expected.push_back(e);
-    }
-    update_twin({types, RuleKind::FusedAdam, make_scalars(settings), kControl}, slot);
-    for (int64_t i = 0; i < kCount; ++i) {
-      const Element& e = expected[static_cast<size_t>(i)];
-      BOOST_TEST(stored_bits(slot.main, i, kF32) == bits_of_float(e.param));
-      BOOST_TEST(stored_bits(slot.state[0], i, kF32) == bits_of_float(e.state[0]));
-      BOOST_TEST(stored_bits(slot.state[1], i, kF32) == bits_of_float(e.state[1]));
-    }
-  }
-}
-
 BOOST_AUTO_TEST_CASE(model_copy_is_the_master_rounded) {
   const TensorTypes types = {kF32, kF32, {kF32, kF32}, kBF16};
   SlotMemory memory = random_slot(types, 100, 2);

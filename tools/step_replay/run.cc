@@ -86,12 +86,6 @@ struct RunOptions {
 
   // What counts in place of what the checkpoint says.
   void declare_arguments(CLI::App& app) {
-    add_choice<std::optional<optim::AdamArithmetic>>(
-        app, "--adam-arithmetic", replay.adam_arithmetic,
-        {{"torch", optim::AdamArithmetic::Torch},
-         {"fused-adam", optim::AdamArithmetic::FusedAdam},
-         {"torch-fused", optim::AdamArithmetic::TorchFused}})
-        ->description("Whose Adam rounds (default: whose groups they are)");
     app.add_option("--config", config,
                    "JSON object of Megatron's arguments that replace the checkpoint's")
         ->option_text("FILE");

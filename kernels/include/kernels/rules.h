@@ -9,13 +9,12 @@ namespace kernels {
 
 // The update rules' formulas, written once for the GPU and its CPU twin. Operations, their order
 // and their fused multiply-adds are those of LibTorch's vectorised CPU operators, so that results
-// differ from the CPU rules' only where LibTorch's square root is not correctly rounded; FusedAdam
-// has those of TransformerEngine's kernel, with correctly rounded quotients and roots. Compile
+// differ from the CPU rules' only where LibTorch's square root is not correctly rounded. Compile
 // without further contraction (nvcc --fmad=false, g++ -ffp-contract=off).
 
 enum class RuleKind : uint8_t {
   Adam,       // torch.optim.Adam and AdamW
-  FusedAdam,  // TransformerEngine's and Apex's FusedAdam, in fp32 from its betas on
+  FusedAdam,  // TransformerEngine's and Apex's FusedAdam
   Sgd,
   Lion,
   Muon,  // its momentum and its last step; between them lies Newton-Schulz
@@ -44,8 +43,7 @@ struct GroupSettings {
   bool nesterov;         // Muon only
 };
 
-// What the elements of a group need in one step: computed in double, rounded once, but for
-// FusedAdam's weights and bias corrections.
+// What the elements of a group need in one step: computed in double, rounded once.
 struct RuleScalars {
   float minus_lr;        // Adam: -lr / (1 - beta1^step)
   float keep;            // Adam: p is multiplied by 1 - lr wd; else 1
@@ -54,8 +52,7 @@ struct RuleScalars {
   float added_decay;     // FusedAdam: the update grows by added_decay p
   float beta1, weight1;  // weight = 1 - beta
   float beta2, weight2;
-  float root_correction2;    // Adam: sqrt(1 - beta2^step)
-  float inverse1, inverse2;  // FusedAdam: of 1 - beta^step
+  float correction1, correction2;  // Adam: correction2 is sqrt(1 - beta2^step)
   float eps;
 };
 
@@ -79,45 +76,35 @@ CKPT_HOST_DEVICE double shrink_of(const GroupSettings& settings) {
   }
 }
 
-// TransformerEngine's host code takes betas as float and rounds 1 - beta^step to float; its kernel
-// subtracts in float, and divides as --use_fast_math does: by products with reciprocals, which are
-// correctly rounded here.
-CKPT_HOST_DEVICE void make_fused_adam_scalars(const GroupSettings& settings, RuleScalars& s) {
-  const auto inverse_of_correction = [&](float beta) {
-    if (!settings.bias_correction) return 1.0F;
-    return 1.0F / static_cast<float>(1 - power(beta, settings.step));
-  };
-  s.weight1 = 1.0F - s.beta1;
-  s.weight2 = 1.0F - s.beta2;
-  s.inverse1 = inverse_of_correction(s.beta1);
-  s.inverse2 = inverse_of_correction(s.beta2);
-  if (settings.decay != Decay::L2) s.added_decay = static_cast<float>(settings.weight_decay);
-}
-
-CKPT_HOST_DEVICE void make_adam_scalars(const GroupSettings& settings, RuleScalars& s) {
-  const double lr = settings.lr;
-  s.minus_lr = static_cast<float>(-(lr / (1 - power(settings.beta1, settings.step))));
-  s.root_correction2 = static_cast<float>(sqrt(1 - power(settings.beta2, settings.step)));
-  if (settings.decay != Decay::L2) s.keep = static_cast<float>(1 - lr * settings.weight_decay);
-}
-
 // The scalars of update number `settings.step`, which counts from 1.
 CKPT_HOST_DEVICE RuleScalars make_scalars(const GroupSettings& settings) {
+  const double lr = settings.lr;
+  const double wd = settings.weight_decay;
+  const bool corrects = settings.rule == RuleKind::Adam || settings.bias_correction;
+  const double correction1 = corrects ? 1 - power(settings.beta1, settings.step) : 1;
+  const double correction2 = corrects ? 1 - power(settings.beta2, settings.step) : 1;
   RuleScalars s = {};
-  s.minus_lr = static_cast<float>(-settings.lr);
+  s.minus_lr = static_cast<float>(-lr);
   s.keep = 1;
   s.beta1 = static_cast<float>(settings.beta1);
   s.weight1 = static_cast<float>(1 - settings.beta1);
   s.beta2 = static_cast<float>(settings.beta2);
   s.weight2 = static_cast<float>(1 - settings.beta2);
+  s.correction1 = static_cast<float>(correction1);
+  s.correction2 = static_cast<float>(correction2);
   s.eps = static_cast<float>(settings.eps);
-  if (settings.decay == Decay::L2) s.l2 = static_cast<float>(settings.weight_decay);
-  if (settings.rule == RuleKind::Adam) {
-    make_adam_scalars(settings, s);
+  if (settings.decay == Decay::L2) {
+    s.l2 = static_cast<float>(wd);
+  } else if (settings.rule == RuleKind::Adam) {
+    s.keep = static_cast<float>(1 - lr * wd);
   } else if (settings.rule == RuleKind::FusedAdam) {
-    make_fused_adam_scalars(settings, s);
+    s.added_decay = static_cast<float>(wd);
   } else {
-    s.shrink = static_cast<float>(shrink_of(settings));  // 0 for L2
+    s.shrink = static_cast<float>(shrink_of(settings));
+  }
+  if (settings.rule == RuleKind::Adam) {
+    s.minus_lr = static_cast<float>(-(lr / correction1));
+    s.correction2 = static_cast<float>(sqrt(correction2));
   }
   return s;
 }
@@ -154,7 +141,7 @@ struct AdamFormula {
     float& v = e.state[1];
     m = lerp_of(m, grad, s.weight1);
     v = fmaf(s.weight2 * grad, grad, v * s.beta2);
-    const float denominator = sqrtf(v) / s.root_correction2 + s.eps;
+    const float denominator = sqrtf(v) / s.correction2 + s.eps;
     e.param = e.param * s.keep + s.minus_lr * m / denominator;
   }
 };
@@ -162,18 +149,16 @@ struct AdamFormula {
 //   m = m b1 + (1 - b1) g;  v = v b2 + (1 - b2) g g
 //   u = (m / c1) / (sqrt(v / c2) + eps) + wd p
 //   p = p - lr u
-// Fused where nvcc fuses in TransformerEngine's kernel (docs/decisions/0173).
 struct FusedAdamFormula {
   static constexpr int kStates = 2;
   CKPT_HOST_DEVICE static void update(const RuleScalars& s, Element& e) {
     const float grad = decayed_grad(s, e);
     float& m = e.state[0];
     float& v = e.state[1];
-    m = fmaf(m, s.beta1, s.weight1 * grad);
-    v = fmaf(v, s.beta2, s.weight2 * grad * grad);
-    const float denominator = sqrtf(v * s.inverse2) + s.eps;
-    const float update = m * s.inverse1 * (1.0F / denominator);
-    e.param = fmaf(s.minus_lr, fmaf(s.added_decay, e.param, update), e.param);
+    m = fmaf(s.weight1, grad, m * s.beta1);
+    v = fmaf(s.weight2 * grad, grad, v * s.beta2);
+    const float update = m / s.correction1 / (sqrtf(v / s.correction2) + s.eps);
+    e.param = fmaf(s.minus_lr, update + s.added_decay * e.param, e.param);
   }
 };
 

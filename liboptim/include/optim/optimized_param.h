@@ -64,8 +64,7 @@ struct GroupingOptions {
   ConfigOverrides overrides = {};
   std::optional<QkvSplit> qkv_split = {};
   EmergingOptimizers era = EmergingOptimizers::V0_3;  // see rule_of_group()
-  AdamArithmetic adam_arithmetic = AdamArithmetic::Torch;
-  std::vector<GroupKey> keys_of_all_ranks = {};  // see get_param_groups()
+  std::vector<GroupKey> keys_of_all_ranks = {};       // see get_param_groups()
 };
 
 // Groups with rules, without masters or state, in the order of get_param_groups().

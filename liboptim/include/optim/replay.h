@@ -61,9 +61,6 @@ struct ReplayOptions {
 
   // The release of emerging_optimizers whose SOAP and adaptive Muon are stepped.
   EmergingOptimizers era = EmergingOptimizers::V0_3;
-  // Adam's. Default: FusedAdam where groups count its steps, TorchFused where they have fused=True,
-  // else Torch. A recording with another Adam in FusedAdam's place needs that one's.
-  std::optional<AdamArithmetic> adam_arithmetic = {};
 
   // [argument of Megatron] a scalar as JSON: counts in place of what args, groups and schedule of
   // the checkpoint say. docs/optimizer.md, "A replay with other arguments", lists the names.

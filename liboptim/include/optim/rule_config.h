@@ -24,15 +24,10 @@ enum class WeightDecayMethod : uint8_t {
   Palm,         // p -= lr^2 wd p
 };
 
-// Ways of rounding the same formula, by whose results they are (docs/optimizer.md, section 2).
+// Two ways of rounding the same formula.
 enum class AdamArithmetic : uint8_t {
-  Torch,  // torch.optim.Adam and AdamW with fused=False, on the CPU: the same bits
-  // TransformerEngine's FusedAdam, all releases to 2.x, and Apex's since August 2019: betas,
-  // weights and bias corrections in fp32, decay and update added up first. exp_avg and exp_avg_sq
-  // have its bits; parameters differ in last bits, since its quotients and roots are the GPU's
-  // approximate.
-  FusedAdam,
-  TorchFused,  // torch.optim.Adam and AdamW with fused=True, on the CPU: the same bits
+  Torch,      // torch.optim.Adam and AdamW, single tensor, on the CPU
+  FusedAdam,  // TransformerEngine's and Apex's FusedAdam: decay and update are added up first
 };
 
 // Releases of emerging_optimizers that compute adaptive Muon and SOAP differently.
@@ -43,7 +38,7 @@ struct AdamRule {
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   bool decoupled_weight_decay = true;  // AdamW; false: L2
-  bool bias_correction = true;         // FusedAdam only: torch always corrects
+  bool bias_correction = true;         // FusedAdam only; torch always corrects
   AdamArithmetic arithmetic = AdamArithmetic::Torch;
 };
 

@@ -45,7 +45,6 @@ struct GroupField {
     WeightDecay,
     Step,  // updates done; left out of an empty group
     False,
-    True,
     Zero,
     None
   };

@@ -24,8 +24,7 @@ std::vector<Setting> adam_settings(AdamRule& rule) {
 
 // torch.optim's defaults of options that have no effect here are written as torch has them.
 std::vector<GroupField> adam_fields(const RuleConfig& config) {
-  const AdamArithmetic arithmetic = config.get_if<AdamRule>()->arithmetic;
-  if (arithmetic == AdamArithmetic::FusedAdam) {
+  if (config.get_if<AdamRule>()->arithmetic == AdamArithmetic::FusedAdam) {
     return {{"bias_correction"},
             {"betas"},
             {"eps"},
@@ -40,7 +39,7 @@ std::vector<GroupField> adam_fields(const RuleConfig& config) {
           {"foreach", Content::None},
           {"capturable", Content::False},
           {"differentiable", Content::False},
-          {"fused", arithmetic == AdamArithmetic::TorchFused ? Content::True : Content::None},
+          {"fused", Content::None},
           {"decoupled_weight_decay"}};
 }
 
@@ -50,8 +49,8 @@ std::vector<StateSpec> adam_states(const RuleConfig&, ParamShape shape) {
 }
 
 StepCount adam_steps(const RuleConfig& config) {
-  const bool is_fused_adam = config.get_if<AdamRule>()->arithmetic == AdamArithmetic::FusedAdam;
-  return is_fused_adam ? StepCount::PerGroup : StepCount::Tensor;
+  const bool is_torch = config.get_if<AdamRule>()->arithmetic == AdamArithmetic::Torch;
+  return is_torch ? StepCount::Tensor : StepCount::PerGroup;
 }
 
 std::vector<Setting> sgd_settings(SgdRule& rule) {

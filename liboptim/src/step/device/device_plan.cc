@@ -64,8 +64,8 @@ struct GroupMaker {
 
   void operator()(const AdamRule& rule) {
     kernels::GroupSettings& settings = made.settings;
-    settings.rule = rule.arithmetic == AdamArithmetic::FusedAdam ? kernels::RuleKind::FusedAdam
-                                                                 : kernels::RuleKind::Adam;
+    settings.rule = rule.arithmetic == AdamArithmetic::Torch ? kernels::RuleKind::Adam
+                                                             : kernels::RuleKind::FusedAdam;
     settings.beta1 = rule.beta1;
     settings.beta2 = rule.beta2;
     settings.eps = rule.eps;

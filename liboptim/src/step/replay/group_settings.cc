@@ -140,21 +140,11 @@ void restore_setting(const Setting& setting, RuleConfig& config, const Value& fi
   **place = is_average ? averaging(value, field) : at_least_zero(fields, field);
 }
 
-// Whose Adam the group's fields are. A DistributedOptimizer counts torch's steps in its groups,
-// too, which have torch's settings.
+// A DistributedOptimizer counts torch's steps in its groups, too, which have torch's settings.
 void restore_arithmetic(const GroupSource& source, RuleConfig& config) {
   auto* const adam = config.get_if<AdamRule>();
-  if (adam == nullptr) return;
-  if (source.step_layout == StepLayout::PerGroup && !source.fields.find("foreach")) {
-    adam->arithmetic = AdamArithmetic::FusedAdam;
-  } else if (is_true(source.fields, "fused")) {
-    adam->arithmetic = AdamArithmetic::TorchFused;
-  }
-}
-
-void override_arithmetic(const GroupSource& source, RuleConfig& config) {
-  auto* const adam = config.get_if<AdamRule>();
-  if (adam != nullptr && source.adam_arithmetic) adam->arithmetic = *source.adam_arithmetic;
+  if (adam == nullptr || source.step_layout != StepLayout::PerGroup) return;
+  if (!source.fields.find("foreach")) adam->arithmetic = AdamArithmetic::FusedAdam;
 }
 
 RuleConfig restore_rule(const GroupSource& source, RuleConfig config) {
@@ -180,7 +170,6 @@ RuleConfig restore_rule(const GroupSource& source, RuleConfig config) {
     if (is_in_groups && !source.overrides.has(setting.config))
       restore_setting(setting, config, source.fields);
   }
-  override_arithmetic(source, config);
   return config;
 }
 

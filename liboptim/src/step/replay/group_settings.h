@@ -19,7 +19,6 @@ struct GroupSource {
   uint32_t optimizer = 0;  // place in the chain
   StepLayout step_layout = StepLayout::None;
   EmergingOptimizers era = EmergingOptimizers::V0_3;
-  std::optional<AdamArithmetic> adam_arithmetic = {};  // default: what the group's fields say
   const Overrides& overrides;
 };
 OptimizerGroup restore_group(const GroupSource& source, const OptimizerConfig& config,

@@ -201,8 +201,7 @@ std::optional<AdamArithmetic> Overrides::adam_arithmetic() const {
   if (text.empty()) return std::nullopt;
   if (text == "torch") return AdamArithmetic::Torch;
   if (text == "fused_adam") return AdamArithmetic::FusedAdam;
-  if (text == "torch_fused") return AdamArithmetic::TorchFused;
-  refuse(kArithmetic, "expected \"torch\", \"fused_adam\" or \"torch_fused\"");
+  refuse(kArithmetic, "expected \"torch\" or \"fused_adam\"");
 }
 
 void Overrides::apply_to_args(TrainingState& state) const {

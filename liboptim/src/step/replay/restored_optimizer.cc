@@ -106,12 +106,10 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
     refuse_other_state(optimizer);
     chain.emplace_back();
     for (const ckpt::NodeId node : optimizer.groups) {
-      const auto arithmetic = source.overrides.adam_arithmetic();
-      chain.back().push_back(
-          restore_group({view.common.tree.value(node), static_cast<uint32_t>(o),
-                         optimizer.step_layout, source.overrides.era().value_or(options.era),
-                         arithmetic ? arithmetic : options.adam_arithmetic, source.overrides},
-                        config, view.args()));
+      chain.back().push_back(restore_group(
+          {view.common.tree.value(node), static_cast<uint32_t>(o), optimizer.step_layout,
+           source.overrides.era().value_or(options.era), source.overrides},
+          config, view.args()));
     }
   }
   for (const TrainedParam& param : view.params) {

@@ -14,8 +14,4 @@ std::unique_ptr<UpdateRule> make_muon(const RuleConfig& config);
 std::unique_ptr<UpdateRule> make_sgd(const RuleConfig& config);
 std::unique_ptr<UpdateRule> make_soap(const RuleConfig& config);
 
-// A rule that is updated element by element, with the bits of its kernels: Adam's square roots are
-// the processor's, and no element is rounded otherwise than its neighbours.
-std::unique_ptr<UpdateRule> make_rule_of_kernels(const RuleConfig& config);
-
 }  // namespace optim
