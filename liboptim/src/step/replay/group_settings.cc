@@ -147,6 +147,12 @@ void restore_arithmetic(const GroupSource& source, RuleConfig& config) {
   if (!source.fields.find("foreach")) adam->arithmetic = AdamArithmetic::FusedAdam;
 }
 
+void override_arithmetic(const GroupSource& source, RuleConfig& config) {
+  auto* const adam = config.get_if<AdamRule>();
+  const auto given = source.overrides.adam_arithmetic();
+  if (adam != nullptr && given) adam->arithmetic = *given;
+}
+
 RuleConfig restore_rule(const GroupSource& source, RuleConfig config) {
   for (const char* const option : {"amsgrad", "maximize", "dampening"}) {
     const auto value = source.fields.find(option);
