@@ -2,11 +2,13 @@
 """Checks that no room calls what a higher room defines: the object files of a build say which
 function uses which, and the table in docs/ARCHITECTURE.md who may.
 
-usage: check_calls.py BUILD [ROOT]   prints FILE calls SYMBOL of FILE; exit 1 if anything is wrong
+usage: check_calls.py BUILD [ROOT]   prints FILE calls SYMBOL of FILE; exit 1 if anything is wrong;
+FILE is the folder where sources were compiled together
 
 What a header of libckpt/include declares may be defined in any room, so includes alone do not show
 such a call. Between libraries the linker knows the direction.
 """
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -18,11 +20,24 @@ LIBRARIES = ("libckpt", "liboptim", "tools")
 DEFINED = set("TDRBGS")  # strong symbols; weak ones (inline functions) have no one place
 
 
+INCLUDED = re.compile(r'^#include "(.+)"', re.MULTILINE)
+
+
 def source_of(build, root, compiled):
-    """BUILD/libckpt/CMakeFiles/TARGET.dir/src/io/file.cc.o -> libckpt/src/io/file.cc"""
+    """BUILD/libckpt/CMakeFiles/TARGET.dir/src/io/file.cc.o -> libckpt/src/io/file.cc
+
+    Sources of one folder that were compiled together (UnityBuild.cmake) are called by their folder.
+    """
     parts = compiled.relative_to(build).parts
     if len(parts) < 4 or parts[1] != "CMakeFiles":
         return None
+    if parts[3] == "Unity":
+        together = compiled.with_suffix("")  # of an older build, where it is missing
+        found = INCLUDED.findall(together.read_text()) if together.is_file() else []
+        folders = {Path(name).parent for name in found}
+        folder = folders.pop() if len(folders) == 1 else None
+        is_ours = folder and folder.is_relative_to(root) and not folder.is_relative_to(build)
+        return folder.relative_to(root).as_posix() if is_ours else None
     name = "/".join((parts[0], *parts[3:])).removesuffix(".o")
     return name if (root / name).is_file() else None  # generated, or left by an older build
 

@@ -24,7 +24,7 @@ using ckpt::ValueTree;
 
 namespace {
 
-ValueTree tree_of(const std::string& bytes) {
+ValueTree value_tree_of(const std::string& bytes) {
   ckpt::ByteReader reader(test::bytes_of(bytes));
   return ckpt::pickle::read(reader);
 }
@@ -99,7 +99,7 @@ std::string large_metadata(bool with_overlap) {
   for (uint64_t row = 0; row < count; ++row) {
     spec.chunks.push_back({"a", ckpt::DType::UInt8, {count, 2}, {{row, 0}, {1, 2}}, {}, 0});
   }
-  ValueTree tree = tree_of(ckpt::make_torch_dist_files(spec).back().bytes);
+  ValueTree tree = value_tree_of(ckpt::make_torch_dist_files(spec).back().bytes);
   if (with_overlap) {
     const ckpt::Value entry = tree.root().state()->at("state_dict_metadata").at("a");
     const ckpt::Value chunks = entry.state()->at("chunks");
@@ -162,7 +162,7 @@ const Uncommon kUncommon[] = {
 BOOST_AUTO_TEST_SUITE(dist_stream)
 
 BOOST_DATA_TEST_CASE(reads_what_the_general_reader_reads, data::make({4, 5}), protocol) {
-  const ValueTree tree = tree_of(small_metadata());
+  const ValueTree tree = value_tree_of(small_metadata());
   const auto streamed = ckpt::stream_dist_metadata(test::MemoryFile(pickle_of(tree, protocol)), {});
   BOOST_REQUIRE(streamed.has_value());
   require_equal(*streamed, ckpt::interpret_dist_metadata(tree));
@@ -170,7 +170,7 @@ BOOST_DATA_TEST_CASE(reads_what_the_general_reader_reads, data::make({4, 5}), pr
 
 // PyTorch writes protocol 4, and has never written a .metadata in an older one.
 BOOST_DATA_TEST_CASE(leaves_older_protocols_to_the_general_reader, data::make({2, 3}), protocol) {
-  const std::string bytes = pickle_of(tree_of(small_metadata()), protocol);
+  const std::string bytes = pickle_of(value_tree_of(small_metadata()), protocol);
   BOOST_TEST(!ckpt::stream_dist_metadata(test::MemoryFile(bytes), {}).has_value());
 }
 
@@ -186,14 +186,14 @@ BOOST_AUTO_TEST_CASE(reads_the_golden_metadata_of_pytorch) {
     const bool has_plans = bytes.find("all_local_plans") != std::string::npos;
     BOOST_REQUIRE(streamed.has_value() == !has_plans);
     if (!streamed) continue;
-    require_equal(*streamed, ckpt::interpret_dist_metadata(tree_of(bytes)));
+    require_equal(*streamed, ckpt::interpret_dist_metadata(value_tree_of(bytes)));
     ++count;
   }
   BOOST_TEST(count > 0u);
 }
 
 BOOST_DATA_TEST_CASE(leaves_what_is_not_as_usual_to_the_general_reader, data::make(kUncommon), u) {
-  ValueTree tree = tree_of(small_metadata());
+  ValueTree tree = value_tree_of(small_metadata());
   u.change(tree, tree.root().state()->id());
   BOOST_TEST(!ckpt::stream_dist_metadata(test::MemoryFile(pickle_of(tree)), {}).has_value());
 }
@@ -220,7 +220,7 @@ BOOST_DATA_TEST_CASE(accepts_nothing_that_the_general_reader_refuses,
           [&] { streamed = ckpt::stream_dist_metadata(test::MemoryFile(damaged), {}); });
       if (!streamed && !refused) continue;
       const auto error =
-          test::error_of([&] { general = ckpt::interpret_dist_metadata(tree_of(damaged)); });
+          test::error_of([&] { general = ckpt::interpret_dist_metadata(value_tree_of(damaged)); });
       BOOST_REQUIRE(refused.has_value() == error.has_value());
       if (refused) continue;
       ++accepted;
@@ -235,7 +235,7 @@ BOOST_AUTO_TEST_CASE(a_large_file_is_read_in_windows_and_its_overlaps_are_found)
   BOOST_TEST(bytes.size() > size_t{1} << 20);
   const auto streamed = ckpt::stream_dist_metadata(test::MemoryFile(bytes), {});
   BOOST_REQUIRE(streamed.has_value());
-  require_equal(*streamed, ckpt::interpret_dist_metadata(tree_of(bytes)));
+  require_equal(*streamed, ckpt::interpret_dist_metadata(value_tree_of(bytes)));
   const std::string cut = bytes.substr(0, bytes.size() - 1);
   BOOST_TEST(!ckpt::stream_dist_metadata(test::MemoryFile(cut), {}).has_value());
   const test::MemoryFile overlapping(large_metadata(true));
@@ -258,7 +258,7 @@ BOOST_AUTO_TEST_CASE(places_may_come_in_any_order) {
     const uint64_t row = i * 7919 % count;
     spec.chunks.push_back({"a", ckpt::DType::UInt8, {count, 2}, {{row, 0}, {1, 2}}, {}, 0});
   }
-  ValueTree tree = tree_of(ckpt::make_torch_dist_files(spec).back().bytes);
+  ValueTree tree = value_tree_of(ckpt::make_torch_dist_files(spec).back().bytes);
   const ckpt::Value places = tree.root().state()->at("storage_data");
   const NodeId reversed = tree.dict();
   for (size_t i = places.item_count(); i-- > 0;) {
@@ -276,7 +276,7 @@ BOOST_AUTO_TEST_CASE(places_may_come_in_any_order) {
 // Regions of files of more than 2 GiB: from 2^31 on Python writes LONG1, in as few bytes as it
 // takes.
 BOOST_AUTO_TEST_CASE(large_offsets_are_read_as_the_general_reader_reads_them) {
-  ValueTree tree = tree_of(regular_metadata());
+  ValueTree tree = value_tree_of(regular_metadata());
   const ckpt::Value places = tree.root().state()->at("storage_data");
   BOOST_REQUIRE(places.item_count() == 24u);
   for (size_t i = 0; i < places.item_count(); ++i) {

@@ -9,15 +9,15 @@
 
 namespace {
 
-struct Row {
+struct NearestRow {
   std::string word;
   std::string meant;  // empty: none of them
 };
-std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.word; }
+std::ostream& operator<<(std::ostream& out, const NearestRow& row) { return out << row.word; }
 
 const std::vector<std::string> kNames = {"ckpt", "ckpt_dp4", "iter_0000003", "iter_0000030", "a"};
 
-const Row kRows[] = {
+const NearestRow kNearestRows[] = {
     {"ckp", "ckpt"},
     {"cpkt", "ckpt"},  // two neighbours swapped: one mistake
     {"ckpt_dp8", "ckpt_dp4"},
@@ -32,7 +32,7 @@ const Row kRows[] = {
 
 BOOST_AUTO_TEST_SUITE(nearest)
 
-BOOST_DATA_TEST_CASE(a_mistyped_name_is_near_the_right_one, kRows, row) {
+BOOST_DATA_TEST_CASE(a_mistyped_name_is_near_the_right_one, kNearestRows, row) {
   BOOST_TEST(ckpt::nearest(row.word, kNames).value_or("") == row.meant);
 }
 

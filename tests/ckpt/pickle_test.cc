@@ -16,7 +16,7 @@ using namespace std::string_literals;
 
 namespace {
 
-ValueTree read(const std::string& bytes) {
+ValueTree read_tree(const std::string& bytes) {
   ckpt::ByteReader reader(test::bytes_of(bytes));
   return ckpt::pickle::read(reader);
 }
@@ -52,11 +52,11 @@ BOOST_AUTO_TEST_SUITE(pickle)
 BOOST_DATA_TEST_CASE(what_was_read_is_written_to_the_same_bytes_again, data::make({2, 4}),
                      protocol) {
   const std::string once = ckpt::pickle::write(everything(), protocol);
-  BOOST_TEST(ckpt::pickle::write(read(once), protocol) == once);
+  BOOST_TEST(ckpt::pickle::write(read_tree(once), protocol) == once);
 }
 
 BOOST_AUTO_TEST_CASE(sharing_and_cycles_survive) {
-  const ValueTree tree = read(ckpt::pickle::write(everything(), 4));
+  const ValueTree tree = read_tree(ckpt::pickle::write(everything(), 4));
   const auto root = tree.root();
   BOOST_TEST(root.at("shared").id() == root.at("again").id());
   const auto object = root.at("object");
@@ -64,7 +64,7 @@ BOOST_AUTO_TEST_CASE(sharing_and_cycles_survive) {
 }
 
 BOOST_AUTO_TEST_CASE(numbers_survive) {
-  const ValueTree tree = read(ckpt::pickle::write(everything(), 2));
+  const ValueTree tree = read_tree(ckpt::pickle::write(everything(), 2));
   const auto numbers = tree.root().at("numbers");
   BOOST_TEST(numbers[1].as_int() == 255);
   BOOST_TEST(numbers[4].as_int() == -1);
@@ -74,7 +74,7 @@ BOOST_AUTO_TEST_CASE(numbers_survive) {
 }
 
 BOOST_AUTO_TEST_CASE(a_class_is_two_names_and_a_call_is_its_arguments) {
-  const ValueTree tree = read("cos\nsystem\nX\x04\0\0\0echo\x85R."s);
+  const ValueTree tree = read_tree("cos\nsystem\nX\x04\0\0\0echo\x85R."s);
   const auto call = tree.root();
   BOOST_TEST(call.callable().is_global("os", "system"));
   BOOST_TEST(call.args()[0].text() == "echo");
@@ -82,7 +82,7 @@ BOOST_AUTO_TEST_CASE(a_class_is_two_names_and_a_call_is_its_arguments) {
 
 BOOST_AUTO_TEST_CASE(text_opcodes_of_protocol_0_are_read) {
   const ValueTree tree =
-      read("(lp0\nI01\naI-12\naL123456789012345678901L\naF1.5\naS'a\\x41\\n'\nag0\na."s);
+      read_tree("(lp0\nI01\naI-12\naL123456789012345678901L\naF1.5\naS'a\\x41\\n'\nag0\na."s);
   const auto list = tree.root();
   BOOST_TEST(list[0].as_bool());
   BOOST_TEST(list[1].as_int() == -12);

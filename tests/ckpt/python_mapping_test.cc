@@ -22,7 +22,7 @@ const std::string kPair = "(K\x01K\x02t";  // (1, 2)
 const std::string kItem = "K\x03K\x04s";   // [3] = 4
 const std::string kOne = "}K\x01K\x02s";   // {1: 2}
 
-ckpt::ValueTree read(const std::string& body) {
+ckpt::ValueTree read_dict(const std::string& body) {
   const std::string bytes = "\x80\x02" + body + ".";
   ckpt::ByteReader reader(test::bytes_of(bytes));
   return ckpt::pickle::read(reader);
@@ -30,7 +30,7 @@ ckpt::ValueTree read(const std::string& body) {
 
 // "1:2 3:4", keys and values of the mapping at the root.
 std::string pairs_of(const std::string& body) {
-  const ckpt::ValueTree tree = read(body);
+  const ckpt::ValueTree tree = read_dict(body);
   const auto mapping = ckpt::as_mapping(tree.root());
   if (!mapping) return "no mapping";
   std::string text;
@@ -112,7 +112,7 @@ BOOST_DATA_TEST_CASE(pairs_are_those_that_python_has, data::make(kMade), row) {
 
 BOOST_DATA_TEST_CASE(what_python_cannot_make_or_would_change_is_refused, data::make(kRefused),
                      row) {
-  BOOST_CHECK_EXCEPTION(read(row.body), ckpt::Error, [&](const ckpt::Error& error) {
+  BOOST_CHECK_EXCEPTION(read_dict(row.body), ckpt::Error, [&](const ckpt::Error& error) {
     return error.problem().find(row.expected) != std::string::npos;
   });
 }
@@ -123,7 +123,7 @@ BOOST_AUTO_TEST_CASE(keys_that_cannot_be_looked_into_are_equal_to_themselves) {
   for (int i = 0; i < 64; ++i) shared += "q\x01h\x01\x86";
   for (int i = 0; i < 100'000; ++i) deep += "\x85";
   for (const std::string& key : {shared, deep}) {
-    const ckpt::ValueTree tree = read("}" + key + "q\x02K\x05sh\x02K\x06s" + key + "K\x07s");
+    const ckpt::ValueTree tree = read_dict("}" + key + "q\x02K\x05sh\x02K\x06s" + key + "K\x07s");
     BOOST_TEST(tree.root().item_count() == 2U);
     BOOST_TEST(tree.root().item(0).second.as_int() == 6);
   }

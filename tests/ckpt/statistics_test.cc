@@ -35,7 +35,7 @@ constexpr DType kRealTypes[] = {DType::Float32,        DType::Float64,        DT
                                 DType::Bool,           DType::Float8E4M3FN,   DType::Float8E5M2,
                                 DType::Float8E4M3FNUZ, DType::Float8E5M2FNUZ, DType::Float8E8M0FNU};
 
-std::span<const std::byte> bytes_of(const std::string& text) {
+std::span<const std::byte> text_bytes(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
@@ -48,7 +48,7 @@ Statistics told_simply(DType dtype, const std::string& content) {
   const size_t step = ckpt::bytes_per_element(dtype);
   for (size_t at = 0; at < content.size(); at += step) {
     const double value = ckpt::visit_element(dtype, [&](auto element) {
-      return element.value(ckpt::load_bits<decltype(element)>(bytes_of(content).data() + at));
+      return element.value(ckpt::load_bits<decltype(element)>(text_bytes(content).data() + at));
     });
     ++told.element_count;
     told.zero_count += value == 0 ? 1 : 0;
@@ -161,7 +161,7 @@ BOOST_AUTO_TEST_CASE(every_type_is_as_its_elements_say) {
       std::string content = test::random_bytes(random, count * ckpt::bytes_per_element(dtype));
       for (size_t i = 7; is_wide && i < content.size(); i += 8) content[i] = 0x3F;
       ckpt::StatisticsSum sum(dtype);
-      sum.add(bytes_of(content));
+      sum.add(text_bytes(content));
       // Random words cancel in the mean of float32, of which the largest are 2^127.
       BOOST_TEST_CONTEXT(name(dtype) << ", " << count) {
         check_same(sum.result(), told_simply(dtype, content), 1e-9);
@@ -223,7 +223,7 @@ BOOST_AUTO_TEST_CASE(the_order_of_blocks_changes_no_bit) {
   constexpr size_t kBlock = ckpt::StatisticsSum::kBlockBytes;
   const std::string content = test::random_bytes(random, 37 * kBlock + 12);
   ckpt::StatisticsSum at_once(DType::Float32);
-  at_once.add(bytes_of(content));
+  at_once.add(text_bytes(content));
   for (int round = 0; round < 20; ++round) {
     std::vector<size_t> order;
     for (size_t at = 0; at < content.size(); at += kBlock) order.push_back(at);
@@ -232,7 +232,7 @@ BOOST_AUTO_TEST_CASE(the_order_of_blocks_changes_no_bit) {
     for (int i = 0; i < 5; ++i) sums.emplace_back(DType::Float32);
     for (const size_t at : order) {
       const size_t count = std::min(kBlock, content.size() - at);
-      sums[random() % 5].add(bytes_of(content).subspan(at, count));
+      sums[random() % 5].add(text_bytes(content).subspan(at, count));
     }
     for (size_t i = 1; i < sums.size(); ++i) sums[0].add(sums[i]);
     check_same(sums[0].result(), at_once.result(), 0);

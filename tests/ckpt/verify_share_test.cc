@@ -8,7 +8,7 @@ namespace {
 using ckpt::ByteRange;
 using ckpt::FileRole;
 using ckpt::VerifiedFile;
-using Pieces = std::vector<ByteRange>;
+using FilePieces = std::vector<ByteRange>;
 
 VerifiedFile file_of(FileRole role, uint32_t index, uint64_t count_bytes) {
   const std::string name = std::to_string(index);
@@ -42,8 +42,8 @@ std::vector<std::vector<VerifiedFile>> deals(const std::vector<VerifiedFile>& fi
 }
 
 // All pieces of one file, of all processes, in order.
-Pieces pieces_of(const std::vector<std::vector<VerifiedFile>>& shares, size_t file) {
-  Pieces all;
+FilePieces pieces_of(const std::vector<std::vector<VerifiedFile>>& shares, size_t file) {
+  FilePieces all;
   for (const std::vector<VerifiedFile>& share : shares) {
     all.insert(all.end(), share[file].own.begin(), share[file].own.end());
   }
@@ -51,7 +51,7 @@ Pieces pieces_of(const std::vector<std::vector<VerifiedFile>>& shares, size_t fi
   return all;
 }
 
-bool cover(const Pieces& pieces, uint64_t count_bytes) {
+bool cover(const FilePieces& pieces, uint64_t count_bytes) {
   uint64_t position = 0;
   for (const ByteRange& piece : pieces) {
     if (piece.offset_bytes != position) return false;
@@ -67,7 +67,7 @@ BOOST_AUTO_TEST_SUITE(verify_share)
 BOOST_AUTO_TEST_CASE(files_are_cut_in_front_of_storages_into_pieces_of_the_least_size_or_more) {
   const auto catalog = catalog_of({{10, 100, 150, 210, 390}});
   const auto shares = deals({file_of(FileRole::Archive, 0, 400)}, catalog, 2, 90);
-  BOOST_TEST((pieces_of(shares, 0) == Pieces{{0, 100}, {100, 110}, {210, 190}}));
+  BOOST_TEST((pieces_of(shares, 0) == FilePieces{{0, 100}, {100, 110}, {210, 190}}));
 }
 
 BOOST_AUTO_TEST_CASE(every_byte_is_one_processes) {
@@ -79,9 +79,9 @@ BOOST_AUTO_TEST_CASE(every_byte_is_one_processes) {
     for (const uint64_t piece_bytes_min : {uint64_t{0}, uint64_t{1}, uint64_t{100}, UINT64_MAX}) {
       const auto shares = deals(files, catalog, world_size, piece_bytes_min);
       for (size_t file = 0; file < files.size(); ++file) {
-        BOOST_TEST(cover(pieces_of(shares, file), files[file].count_bytes),
-                   "file " << file << ", " << world_size << " processes, pieces of "
-                           << piece_bytes_min);
+        BOOST_TEST(
+            cover(pieces_of(shares, file), files[file].count_bytes),
+            "file " << file << ", " << world_size << " processes, pieces of " << piece_bytes_min);
       }
     }
   }
@@ -91,19 +91,19 @@ BOOST_AUTO_TEST_CASE(what_is_read_as_a_whole_is_one_piece) {
   const auto catalog = catalog_of({{10, 200}});
   for (const FileRole role : {FileRole::Plain, FileRole::Manifest, FileRole::Tracker}) {
     const auto shares = deals({file_of(role, 0, 400)}, catalog, 3, 1);
-    BOOST_TEST((pieces_of(shares, 0) == Pieces{{0, 400}}));
+    BOOST_TEST((pieces_of(shares, 0) == FilePieces{{0, 400}}));
   }
   VerifiedFile listed = file_of(FileRole::Archive, 0, 400);
   listed.manifest_hash = ckpt::Sha256{};
-  BOOST_TEST((pieces_of(deals({listed}, catalog, 3, 1), 0) == Pieces{{0, 400}}));
+  BOOST_TEST((pieces_of(deals({listed}, catalog, 3, 1), 0) == FilePieces{{0, 400}}));
   VerifiedFile stray = file_of(FileRole::Stray, 0, 400);
   stray.index = std::nullopt;
-  BOOST_TEST((pieces_of(deals({stray}, catalog, 3, 1), 0) == Pieces{{0, 400}}));
+  BOOST_TEST((pieces_of(deals({stray}, catalog, 3, 1), 0) == FilePieces{{0, 400}}));
 }
 
 BOOST_AUTO_TEST_CASE(one_process_cuts_nothing) {
   const auto shares = deals({file_of(FileRole::Archive, 0, 400)}, catalog_of({{10, 200}}), 1, 1);
-  BOOST_TEST((shares[0][0].own == Pieces{{0, 400}}));
+  BOOST_TEST((shares[0][0].own == FilePieces{{0, 400}}));
 }
 
 BOOST_AUTO_TEST_CASE(what_starts_in_a_piece_or_behind_the_end_has_one_owner) {

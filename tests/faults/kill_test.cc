@@ -143,10 +143,8 @@ void kill_next(Scene& scene, uint64_t first, Command command, uint64_t step,
   }
 }
 
-bool is_long() { return std::getenv("SHARDWISE_LONG_TESTS") != nullptr; }
-
 // How many of the calls are tried; of commands that are killed themselves.
-const uint64_t kStep = kIsSanitized ? 11 : 1;
+const uint64_t kStep = sample_step(5, 37);
 uint64_t second_step() { return is_long() ? 1 : 37; }
 
 void kill_everywhere(const Conversion& conversion, const Setting& setting) {

@@ -17,8 +17,8 @@ namespace {
 
 const Tree kOld = {{"iter_0000001", "/"}, {"iter_0000001/old", "old"}};
 
-// Without sanitizers at every one.
-constexpr uint64_t kStep = kIsSanitized ? 7 : 1;
+// In long runs at every one.
+const uint64_t kStep = sample_step(3, 13);
 
 struct Expected {
   Tree whole, before;
@@ -36,9 +36,8 @@ std::vector<Conversion> conversions_from_files_in(const TemporaryFolder& folder)
 void check_image(const Conversion& conversion, const fs::path& image, const Expected& expected,
                  const std::string& what) {
   const Tree now = content_of(image / "out");
-  const bool is_aside =
-      expected.may_be_aside && now.empty() &&
-      content_of(image / ".out.shardwise-partial/replaced") == expected.before;
+  const bool is_aside = expected.may_be_aside && now.empty() &&
+                        content_of(image / ".out.shardwise-partial/replaced") == expected.before;
   BOOST_TEST_REQUIRE((now == expected.whole || now == expected.before || is_aside), what);
   optim::ConvertOptions options = on_one_thread();
   options.base.force = true;

@@ -32,8 +32,17 @@ class Tree:
             library, _, path = name.partition("/")
             compiled = self.build / library / "CMakeFiles" / "ckpt_objects.dir" / f"{path}.o"
             compiled.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.run([os.environ.get("CXX", "c++"), "-c", self.root / name, "-o", compiled],
-                           check=True)
+            self.compile(self.root / name, compiled)
+
+    def compile(self, source, compiled):
+        subprocess.run([os.environ.get("CXX", "c++"), "-c", source, "-o", compiled], check=True)
+
+    def compile_together(self, library, names):
+        """As CMake does where UNITY_BUILD is on."""
+        unit = self.build / library / "CMakeFiles/ckpt_objects.dir/Unity/unity_0_cxx.cxx"
+        unit.parent.mkdir(parents=True, exist_ok=True)
+        unit.write_text("".join(f'#include "{self.root / name}"\n' for name in names))
+        self.compile(unit, unit.with_name(unit.name + ".o"))
 
     def write(self, name, text):
         path = self.root / name
@@ -61,6 +70,15 @@ class CheckCalls(unittest.TestCase):
             PLAN: "namespace ckpt { int copy(int); int runs(int a) { return copy(a); } }\n",
             WRITE: "namespace ckpt { int copy(int a) { return a; } }\n",
         }), [f"{PLAN} calls ckpt::copy(int) of {WRITE}: room plan may not use write"])
+
+    def test_sources_compiled_together_are_called_by_their_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tree = Tree(folder, {WRITE: "namespace ckpt { int copy(int a) { return a; } }\n"})
+            tree.write(PLAN, "namespace ckpt { int copy(int); int runs(int a) { return copy(a); }"
+                             " }\n")
+            tree.compile_together("libckpt", [PLAN])
+            self.assertEqual(tree.faults(), [
+                f"libckpt/src/plan calls ckpt::copy(int) of {WRITE}: room plan may not use write"])
 
     def test_an_object_file_without_its_source_is_an_older_builds(self):
         with tempfile.TemporaryDirectory() as folder:

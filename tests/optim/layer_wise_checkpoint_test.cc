@@ -14,12 +14,12 @@ namespace data = boost::unit_test::data;
 
 namespace {
 
-std::filesystem::path golden(const std::string& name) {
+std::filesystem::path golden_set(const std::string& name) {
   return std::filesystem::path(SHARDWISE_GOLDEN_DIR) / name / "ckpt";
 }
 
 optim::TrainingState view_of(const std::string& name) {
-  return optim::name_layer_wise(optim::open_checkpoint(golden(name)));
+  return optim::name_layer_wise(optim::open_checkpoint(golden_set(name)));
 }
 
 std::set<std::string> keys_of(const optim::TrainingState& view) {
@@ -52,12 +52,12 @@ BOOST_AUTO_TEST_CASE(both_formats_have_the_same_canonical_keys_in_the_same_model
 }
 
 BOOST_DATA_TEST_CASE(every_name_is_proven_by_content, data::make(kSamples), sample) {
-  const auto checkpoint = optim::open_checkpoint(golden(sample));
+  const auto checkpoint = optim::open_checkpoint(golden_set(sample));
   BOOST_TEST(optim::prove_assignment(optim::name_layer_wise(checkpoint), checkpoint).empty());
 }
 
 BOOST_AUTO_TEST_CASE(a_master_of_another_parameter_is_refused_with_its_key) {
-  const auto checkpoint = optim::open_checkpoint(golden("lw_muon_bf16_torch_dp2"));
+  const auto checkpoint = optim::open_checkpoint(golden_set("lw_muon_bf16_torch_dp2"));
   auto view = optim::name_layer_wise(checkpoint);
   test::swap_masters(view);
   try {
@@ -71,7 +71,7 @@ BOOST_AUTO_TEST_CASE(a_master_of_another_parameter_is_refused_with_its_key) {
 }
 
 BOOST_DATA_TEST_CASE(processes_prove_each_master_once, data::make({1u, 2u, 3u, 31u}), world_size) {
-  const auto checkpoint = optim::open_checkpoint(golden("lw_muon_bf16_torch_dp2"));
+  const auto checkpoint = optim::open_checkpoint(golden_set("lw_muon_bf16_torch_dp2"));
   const auto view = optim::name_layer_wise(checkpoint);
   for (size_t wrong = 0; wrong < view.params.size(); ++wrong) {
     auto changed = view;

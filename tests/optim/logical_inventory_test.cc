@@ -10,12 +10,12 @@
 
 namespace {
 
-std::filesystem::path golden(const std::string& name) {
+std::filesystem::path golden_checkpoint(const std::string& name) {
   return std::filesystem::path(SHARDWISE_GOLDEN_DIR) / name;
 }
 
 std::string digest_of(const std::string& name) {
-  const ckpt::Checkpoint checkpoint = optim::open_checkpoint(golden(name));
+  const ckpt::Checkpoint checkpoint = optim::open_checkpoint(golden_checkpoint(name));
   return hex(hash(optim::logical_inventory(checkpoint), checkpoint).digest);
 }
 
@@ -41,7 +41,7 @@ BOOST_AUTO_TEST_CASE(another_run_has_another_digest) {
 }
 
 BOOST_AUTO_TEST_CASE(each_parameter_and_state_is_listed_once_without_a_file) {
-  const auto checkpoint = optim::open_checkpoint(golden("lw_muon_bf16_torch_dp2/ckpt"));
+  const auto checkpoint = optim::open_checkpoint(golden_checkpoint("lw_muon_bf16_torch_dp2/ckpt"));
   const ckpt::Inventory inventory = optim::logical_inventory(checkpoint);
   std::vector<std::string> keys;
   for (const ckpt::TensorEntry& tensor : inventory.tensors) {
@@ -57,7 +57,8 @@ BOOST_AUTO_TEST_CASE(each_parameter_and_state_is_listed_once_without_a_file) {
 }
 
 BOOST_AUTO_TEST_CASE(the_common_state_is_listed_by_its_keys) {
-  const auto checkpoint = optim::open_checkpoint(golden("lw_muon_bf16_torch_dist_dp2/ckpt"));
+  const auto checkpoint =
+      optim::open_checkpoint(golden_checkpoint("lw_muon_bf16_torch_dist_dp2/ckpt"));
   const std::vector<std::string> expected = {"args",
                                              "checkpoint_version",
                                              "iteration",
@@ -72,7 +73,7 @@ BOOST_AUTO_TEST_CASE(the_common_state_is_listed_by_its_keys) {
 }
 
 BOOST_AUTO_TEST_CASE(args_lose_what_a_conversion_may_change_and_nothing_else) {
-  const auto checkpoint = optim::open_checkpoint(golden("lw_muon_bf16_torch_dp2/ckpt"));
+  const auto checkpoint = optim::open_checkpoint(golden_checkpoint("lw_muon_bf16_torch_dp2/ckpt"));
   const auto named = optim::name_layer_wise(checkpoint);
   const ckpt::Inventory inventory = optim::logical_inventory(named);
   const auto args = std::find_if(inventory.objects.begin(), inventory.objects.end(),

@@ -14,7 +14,7 @@ namespace tools {
 namespace {
 
 constexpr size_t kWidthMin = 20;  // narrower ones break lines by themselves
-constexpr size_t kWidthMax = 10'000;
+constexpr size_t kScreenWidthMax = 10'000;
 constexpr size_t kUsualWidth = 80;
 
 std::optional<size_t> width_of_environment() {
@@ -50,7 +50,7 @@ Screen Screen::of(int descriptor) {
   Screen screen;
   screen.is_utf8 = locale_is_utf8();
   if (isatty(descriptor) == 1) {
-    screen.width = std::clamp(width_of_terminal(descriptor), kWidthMin, kWidthMax);
+    screen.width = std::clamp(width_of_terminal(descriptor), kWidthMin, kScreenWidthMax);
   }
   return screen;
 }

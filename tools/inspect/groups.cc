@@ -82,7 +82,7 @@ double bytes_of(const optim::RankLoad& load) { return static_cast<double>(load.s
 double cost_of(const optim::RankLoad& load) { return load.cost.value_or(0); }
 
 // 1 is what all ranks would have if they had the same.
-std::string share_text(double part, double mean) {
+std::string portion_text(double part, double mean) {
   return mean > 0 ? short_number_text(part / mean) : "-";
 }
 
@@ -99,8 +99,8 @@ void print_ranks(Console& console, const std::vector<optim::RankLoad>& ranks) {
                    {std::to_string(load.param_count)},
                    {std::to_string(load.element_count)},
                    {size_text(load.state_bytes)},
-                   {share_text(bytes_of(load), mean_of(ranks, bytes_of))},
-                   {load.cost ? share_text(*load.cost, mean_of(ranks, cost_of)) : "-"}});
+                   {portion_text(bytes_of(load), mean_of(ranks, bytes_of))},
+                   {load.cost ? portion_text(*load.cost, mean_of(ranks, cost_of)) : "-"}});
   }
   console.out() << '\n';
   table.print(console);

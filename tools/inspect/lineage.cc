@@ -77,7 +77,7 @@ std::optional<double> state_norm(const std::optional<optim::StateNorms>& norms,
   return found == norms->states.end() ? std::nullopt : std::optional(found->second);
 }
 
-void print_rows(Console& console, const optim::Lineage& lineage) {
+void print_iterations(Console& console, const optim::Lineage& lineage) {
   const bool has_scale = std::ranges::any_of(
       lineage.rows, [](const LineageRow& row) { return row.loss_scale.has_value(); });
   const bool has_norms = std::ranges::any_of(
@@ -254,7 +254,7 @@ void print_problems(Console& console, const optim::Lineage& lineage) {
 }
 
 void print_text(Console& console, const optim::Lineage& lineage) {
-  print_rows(console, lineage);
+  print_iterations(console, lineage);
   print_curves(console, curves_of(lineage, console.options().verbose));
   const bool has_more =
       !lineage.events.empty() ||

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kLargestListed = 10;
 
-nlohmann::json to_json(const std::map<std::string, optim::Total>& totals) {
+nlohmann::json totals_json(const std::map<std::string, optim::Total>& totals) {
   nlohmann::json json = nlohmann::json::object();
   for (const auto& [name, total] : totals) {
     json[name] = {{"count", total.count}, {"bytes", total.count_bytes}};
@@ -30,7 +30,7 @@ nlohmann::json writers_json(const optim::Summary& summary) {
   return json;
 }
 
-nlohmann::json to_json(const optim::ModuleTable& modules) {
+nlohmann::json modules_json(const optim::ModuleTable& modules) {
   nlohmann::json json = nlohmann::json::array();
   for (const optim::ModuleRow& row : modules.rows) {
     json.push_back({{"name", json_text(row.name)},
@@ -76,7 +76,7 @@ nlohmann::json optimizer_json(const optim::Summary& summary) {
   return json;
 }
 
-nlohmann::json to_json(const optim::Status& status) {
+nlohmann::json status_json(const optim::Status& status) {
   nlohmann::json json = {{"health", name(status.health)}, {"findings", status.problem_count}};
   if (!status.problem.empty()) json["problem"] = json_text(status.problem);
   return json;
@@ -113,13 +113,13 @@ void print_summary_as_json(Console& console, const Page& page) {
   document["tensor_bytes"] = summary.stored_tensor_bytes;
   document["file_count"] = summary.files.count;
   document["file_bytes"] = summary.files.count_bytes;
-  document["kinds"] = to_json(summary.kinds);
-  document["dtypes"] = to_json(summary.dtypes);
-  document["modules"] = to_json(summary.modules);
+  document["kinds"] = totals_json(summary.kinds);
+  document["dtypes"] = totals_json(summary.dtypes);
+  document["modules"] = modules_json(summary.modules);
   document["unnamed_optimizer_bytes"] = summary.modules.unnamed_optimizer_bytes;
   document["largest"] = largest_json(summary.contents.tensors);
   document["optimizer"] = optimizer_json(summary);
-  document["status"] = to_json(summary.status);
+  document["status"] = status_json(summary.status);
   document["files"] = files_json(catalog);
   for (const std::string& path : summary.status.missing) {
     document["missing_files"].push_back(json_text(path));

@@ -49,7 +49,7 @@ std::string what_text(const optim::KeyBranch& branch) {
 }
 
 // Of all bytes, to a tenth of a percent.
-std::string share_text(uint64_t bytes, uint64_t all_bytes) {
+std::string percent_text(uint64_t bytes, uint64_t all_bytes) {
   if (bytes == 0) return "-";
   const double percent = 100 * static_cast<double>(bytes) / static_cast<double>(all_bytes);
   std::array<char, 16> text = {};
@@ -80,7 +80,7 @@ class TreeRows {
                                 is_leaf ? Paint::Plain : Paint::Bold},
                                {bytes != 0 ? size_text(bytes) : "-"}};
     if (all_bytes_) {
-      cells.push_back({share_text(bytes, *all_bytes_)});
+      cells.push_back({percent_text(bytes, *all_bytes_)});
       cells.push_back({bar(bytes, *all_bytes_), Paint::Cyan});
     }
     cells.push_back({what_text(branch), is_leaf ? Paint::Cyan : Paint::Dim});
@@ -106,7 +106,7 @@ void print_tree(Console& console, const TreeOptions& options, const optim::KeyBr
   table.print(console);
 }
 
-nlohmann::json to_json(const optim::KeyBranch& branch, size_t depth_left) {
+nlohmann::json branch_json(const optim::KeyBranch& branch, size_t depth_left) {
   nlohmann::json json = {{"tensors", branch.tensor_count},
                          {"objects", branch.object_count},
                          {"bytes", branch.count_bytes}};
@@ -117,7 +117,7 @@ nlohmann::json to_json(const optim::KeyBranch& branch, size_t depth_left) {
   if (branch.children.empty() || depth_left == 0) return json;
   json["children"] = nlohmann::json::array();
   for (const auto& child : branch.children) {
-    nlohmann::json node = to_json(*child, depth_left - 1);
+    nlohmann::json node = branch_json(*child, depth_left - 1);
     node["name"] = json_text(child->name);
     json["children"].push_back(std::move(node));
   }
@@ -133,7 +133,7 @@ int run(const TreeOptions& options, Console& console) {
     nlohmann::json document = json_document();
     document["format"] = name(checkpoint.catalog().format);
     add_missing_files(document, checkpoint.catalog());
-    document["tree"] = to_json(root, options.depth);
+    document["tree"] = branch_json(root, options.depth);
     print_json(console, document);
     return 0;
   }

@@ -68,7 +68,7 @@ void print_reports(const std::vector<optim::TraceReport>& reports, Console& cons
   table.print(console);
 }
 
-std::vector<JunitCase> junit_cases(const std::vector<optim::TraceReport>& reports) {
+std::vector<JunitCase> junit_cases_of_traces(const std::vector<optim::TraceReport>& reports) {
   std::vector<JunitCase> cases;
   for (const optim::TraceReport& report : reports) {
     const optim::NamedDifference& worst = report.worst;
@@ -103,8 +103,8 @@ int check(const CheckOptions& options, Console& console) {
     print_reports(reports, console);
   }
   if (!options.junit.empty()) {
-    inspect::write_whole_file(options.junit,
-                              junit_text({"step-replay check", junit_cases(reports)}), true);
+    inspect::write_whole_file(
+        options.junit, junit_text({"step-replay check", junit_cases_of_traces(reports)}), true);
   }
   return all_passed ? 0 : 1;
 }

@@ -48,8 +48,11 @@ class Directory {
 // What is at a path. Functions below throw Error as throw_errno() does.
 Folder::Entry entry_at(const std::filesystem::path& path);      // a link is a link
 Folder::Entry entry_behind(const std::filesystem::path& path);  // never Link
-EntryKind kind_of_entry(const std::filesystem::path& path);  // a link is a link
-EntryKind kind_behind(const std::filesystem::path& path);    // never Link
+EntryKind kind_of_entry(const std::filesystem::path& path);     // a link is a link
+inline bool is_there(const std::filesystem::path& path) {
+  return kind_of_entry(path) != EntryKind::Absent;
+}
+EntryKind kind_behind(const std::filesystem::path& path);  // never Link
 
 bool are_same(const std::filesystem::path& a,
               const std::filesystem::path& b);  // one file or folder

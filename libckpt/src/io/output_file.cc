@@ -11,8 +11,8 @@ namespace ckpt {
 
 namespace {
 
-constexpr uint64_t kDirectBytesMin = 1 << 20;      // shorter files cost less in the page cache
-constexpr size_t kCallBytesMax = size_t{1} << 30;  // Linux: at most 0x7FFFF000
+constexpr uint64_t kDirectBytesMin = 1 << 20;       // shorter files cost less in the page cache
+constexpr size_t kWriteBytesMax = size_t{1} << 30;  // Linux: at most 0x7FFFF000
 
 using Use = OutputFile::Use;
 
@@ -59,7 +59,7 @@ void OutputFile::write_at(uint64_t offset_bytes, std::span<const std::byte> bloc
   while (!blocks.empty()) {
     const bool was_direct = is_direct_;
     const ssize_t count = system_calls().pwrite(descriptor_.get(), blocks.data(),
-                                                std::min(blocks.size(), kCallBytesMax),
+                                                std::min(blocks.size(), kWriteBytesMax),
                                                 static_cast<off_t>(offset_bytes));
     if (count < 0 && errno == EINTR) continue;
     // Larger blocks are wanted than ours, or an earlier write ended within one.

@@ -22,8 +22,6 @@ namespace {
 constexpr std::chrono::minutes kRecoveryTimeMax(1);
 constexpr std::chrono::milliseconds kRecoveryPoll(20);
 
-bool is_there(const fs::path& path) { return kind_of_entry(path) != EntryKind::Absent; }
-
 [[noreturn]] void throw_busy(const fs::path& holder) {
   throw Error(ErrorCode::AlreadyExists, {holder.string()},
               "another process is writing this destination",

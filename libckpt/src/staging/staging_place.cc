@@ -31,8 +31,6 @@ std::string short_name(const std::string& name) {
   return name.substr(0, kNameBytesMax) + "-" + hex(crc32(std::as_bytes(std::span(name))));
 }
 
-bool is_there(const fs::path& path) { return kind_of_entry(path) != EntryKind::Absent; }
-
 // Without links, also where the last name is not there.
 fs::path resolved_place(const fs::path& path) {
   if (kind_behind(path) != EntryKind::Absent) return resolved(path);

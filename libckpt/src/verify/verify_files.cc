@@ -21,9 +21,9 @@ bool starts_as_zip(const RandomAccess& file) {
   return head == std::array{std::byte{'P'}, std::byte{'K'}, std::byte{3}, std::byte{4}};
 }
 
-class Lister {
+class FileLister {
  public:
-  Lister(const Checkpoint& checkpoint, std::vector<Finding>& findings)
+  FileLister(const Checkpoint& checkpoint, std::vector<Finding>& findings)
       : checkpoint_(checkpoint), catalog_(checkpoint.catalog()), findings_(findings) {}
 
   std::vector<VerifiedFile> run() {
@@ -187,7 +187,7 @@ uint64_t VerifiedFile::own_bytes() const {
 }
 
 std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<Finding>& findings) {
-  std::vector<VerifiedFile> files = Lister(checkpoint, findings).run();
+  std::vector<VerifiedFile> files = FileLister(checkpoint, findings).run();
   read_manifest(checkpoint, files, findings);
   for (VerifiedFile& file : files) {
     file.count_bytes = open_verified(checkpoint, file)->size_bytes();

@@ -20,36 +20,36 @@ namespace {
 using ckpt::Kind;
 using ckpt::Value;
 
-[[noreturn]] void refuse(ckpt::ErrorCode code, std::string_view field, std::string problem) {
+[[noreturn]] void refuse_arg(ckpt::ErrorCode code, std::string_view field, std::string problem) {
   throw ckpt::Error(code, {.file = {}, .key = "args." + std::string(field)}, std::move(problem));
 }
 
-void require(bool right, std::string_view field, std::string_view expected) {
+void require_arg(bool right, std::string_view field, std::string_view expected) {
   if (right) return;
-  refuse(ckpt::ErrorCode::Corrupt, field, "the value is not " + std::string(expected));
+  refuse_arg(ckpt::ErrorCode::Corrupt, field, "the value is not " + std::string(expected));
 }
 
 // One overload per type of field.
 void read(std::string_view field, const Value& arg, bool& value) {
-  require(arg.is(Kind::Bool), field, "True or False");
+  require_arg(arg.is(Kind::Bool), field, "True or False");
   value = arg.as_bool();
 }
 void read(std::string_view field, const Value& arg, int64_t& value) {
-  require(arg.is(Kind::Int), field, "an int of 64 bits");
+  require_arg(arg.is(Kind::Int), field, "an int of 64 bits");
   value = arg.as_int();
 }
 void read(std::string_view field, const Value& arg, double& value) {
-  require(arg.is(Kind::Int) || arg.is(Kind::Float), field, "a number");
+  require_arg(arg.is(Kind::Int) || arg.is(Kind::Float), field, "a number");
   value = arg.as_float();
 }
 void read(std::string_view field, const Value& arg, std::string& value) {
-  require(arg.is(Kind::Str), field, "a str");
+  require_arg(arg.is(Kind::Str), field, "a str");
   value = arg.text();
 }
 void read(std::string_view field, const Value& arg, ckpt::DType& value) {
-  require(arg.is(Kind::Global) && arg.module() == "torch", field, "a torch.dtype");
+  require_arg(arg.is(Kind::Global) && arg.module() == "torch", field, "a torch.dtype");
   const std::optional<ckpt::DType> dtype = ckpt::dtype_named(arg.name());
-  require(dtype.has_value(), field, "a torch.dtype");
+  require_arg(dtype.has_value(), field, "a torch.dtype");
   value = *dtype;
 }
 template <typename Mode>
@@ -59,7 +59,7 @@ void read(std::string_view field, const Value& arg, Mode& value) {
   read(field, arg, text);
   const std::optional<Mode> mode = mode_named<Mode>(text);
   if (!mode) {
-    refuse(ckpt::ErrorCode::Unsupported, field, "'" + ckpt::escaped(text) + "' is not known");
+    refuse_arg(ckpt::ErrorCode::Unsupported, field, "'" + ckpt::escaped(text) + "' is not known");
   }
   value = *mode;
 }
@@ -93,14 +93,14 @@ void read_old_names(const Value& args, OptimizerConfig& config) {
 
 Value required(const Value& args, std::string_view field) {
   const std::optional<Value> value = args.find(field);
-  if (!value) refuse(ckpt::ErrorCode::Corrupt, field, "is missing from the checkpoint's args");
+  if (!value) refuse_arg(ckpt::ErrorCode::Corrupt, field, "is missing from the checkpoint's args");
   return *value;
 }
 
 int64_t positive(const Value& args, std::string_view field) {
   int64_t value = 0;
   read(field, required(args, field), value);
-  require(value > 0, field, "positive");
+  require_arg(value > 0, field, "positive");
   return value;
 }
 
@@ -136,8 +136,8 @@ OptimizerConfig valid(OptimizerConfig config) {
     config.validate();
   } catch (const ckpt::Error& error) {
     const bool is_invalid = error.code() == ckpt::ErrorCode::InvalidArgument;
-    refuse(is_invalid ? ckpt::ErrorCode::Corrupt : error.code(), error.where().key,
-           error.problem());
+    refuse_arg(is_invalid ? ckpt::ErrorCode::Corrupt : error.code(), error.where().key,
+               error.problem());
   }
   return config;
 }
@@ -151,21 +151,22 @@ OptimizerConfig config_of_whole_tensors(const Value& args) {
   const bool is_blockwise = config.muon_tp_mode == MuonTpMode::Blockwise;
   const RuleDescription* const rule = find_rule(config.optimizer);
   if (rule != nullptr && rule->needs_matrix && !rule->has_tp_modes && size_of(args) > 1) {
-    refuse(ckpt::ErrorCode::Unsupported, "tensor_model_parallel_size",
-           "is above 1: each rank of '" + config.optimizer +
-               "' updated its own part as a matrix, which whole tensors do not repeat");
+    refuse_arg(ckpt::ErrorCode::Unsupported, "tensor_model_parallel_size",
+               "is above 1: each rank of '" + config.optimizer +
+                   "' updated its own part as a matrix, which whole tensors do not repeat");
   }
   if (rule != nullptr && rule->has_tp_modes && is_blockwise && size_of(args) > 1) {
-    refuse(ckpt::ErrorCode::Unsupported, "muon_tp_mode",
-           "is blockwise with tensor parallelism: each rank orthogonalised its own part, which "
-           "whole tensors do not repeat");
+    refuse_arg(ckpt::ErrorCode::Unsupported, "muon_tp_mode",
+               "is blockwise with tensor parallelism: each rank orthogonalised its own part, which "
+               "whole tensors do not repeat");
   }
   config.muon_tp_mode = MuonTpMode::Blockwise;
   // Each rank stepped ranges of elements: element by element, as whole tensors do.
   if (config.use_distributed_optimizer && config.use_precision_aware_optimizer) {
-    refuse(ckpt::ErrorCode::Unsupported, "use_distributed_optimizer",
-           "is set with use_precision_aware_optimizer: scales are of a rank's range, which whole "
-           "tensors do not repeat");
+    refuse_arg(
+        ckpt::ErrorCode::Unsupported, "use_distributed_optimizer",
+        "is set with use_precision_aware_optimizer: scales are of a rank's range, which whole "
+        "tensors do not repeat");
   }
   config.use_distributed_optimizer = false;
   return valid(std::move(config));
@@ -173,17 +174,18 @@ OptimizerConfig config_of_whole_tensors(const Value& args) {
 
 QkvSplit qkv_split_from_args(const Value& args) {
   if (flag(args, "attention_output_gate")) {
-    refuse(ckpt::ErrorCode::Unsupported, "attention_output_gate", "gated attention is not handled");
+    refuse_arg(ckpt::ErrorCode::Unsupported, "attention_output_gate",
+               "gated attention is not handled");
   }
   const int64_t heads = positive(args, "num_attention_heads");
   const int64_t channels = positive(args, "kv_channels");
   // num_query_groups has the default 1 also where attention is not grouped.
   const int64_t groups =
       flag(args, "group_query_attention") ? positive(args, "num_query_groups") : heads;
-  require(heads % groups == 0, "num_query_groups", "a divisor of num_attention_heads");
+  require_arg(heads % groups == 0, "num_query_groups", "a divisor of num_attention_heads");
   constexpr int64_t kRowsMax = int64_t{1} << 40;  // of a query group: query, key and value
-  require(heads / groups <= kRowsMax / channels - 2, "kv_channels",
-          "small enough for the shape of a weight");
+  require_arg(heads / groups <= kRowsMax / channels - 2, "kv_channels",
+              "small enough for the shape of a weight");
   return {.query_rows = heads / groups * channels, .key_rows = channels, .value_rows = channels};
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-[[noreturn]] void refuse(std::string_view field, std::string problem) {
+[[noreturn]] void refuse_field(std::string_view field, std::string problem) {
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::string(field)},
                     std::move(problem));
 }
@@ -31,7 +31,7 @@ ordered_json written(std::string_view, int64_t value) { return value; }
 ordered_json written(std::string_view, const std::string& value) { return value; }
 ordered_json written(std::string_view, ckpt::DType value) { return ckpt::name(value); }
 ordered_json written(std::string_view field, double value) {
-  if (!std::isfinite(value)) refuse(field, "is not finite, and JSON cannot express it");
+  if (!std::isfinite(value)) refuse_field(field, "is not finite, and JSON cannot express it");
   return value;
 }
 template <typename Mode>
@@ -43,27 +43,27 @@ ordered_json written(std::string_view field, const std::optional<T>& value) {
   return value ? written(field, *value) : ordered_json(nullptr);
 }
 
-void require(bool right, std::string_view field, std::string_view expected) {
-  if (!right) refuse(field, "the JSON value is not " + std::string(expected));
+void require_field(bool right, std::string_view field, std::string_view expected) {
+  if (!right) refuse_field(field, "the JSON value is not " + std::string(expected));
 }
 
 void read(std::string_view field, const ordered_json& json, bool& value) {
-  require(json.is_boolean(), field, "true or false");
+  require_field(json.is_boolean(), field, "true or false");
   value = json.get<bool>();
 }
 void read(std::string_view field, const ordered_json& json, int64_t& value) {
-  require(json.is_number_integer(), field, "an integer");
+  require_field(json.is_number_integer(), field, "an integer");
   const bool fits = !json.is_number_unsigned() ||
                     json.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()};
-  require(fits, field, "an integer of 64 bits");
+  require_field(fits, field, "an integer of 64 bits");
   value = json.get<int64_t>();
 }
 void read(std::string_view field, const ordered_json& json, double& value) {
-  require(json.is_number(), field, "a number");
+  require_field(json.is_number(), field, "a number");
   value = json.get<double>();
 }
 void read(std::string_view field, const ordered_json& json, std::string& value) {
-  require(json.is_string(), field, "a string");
+  require_field(json.is_string(), field, "a string");
   value = json.get<std::string>();
 }
 void read(std::string_view field, const ordered_json& json, ckpt::DType& value) {
@@ -71,7 +71,7 @@ void read(std::string_view field, const ordered_json& json, ckpt::DType& value) 
   read(field, json, text);
   if (text.starts_with("torch.")) text.erase(0, 6);
   const std::optional<ckpt::DType> dtype = ckpt::dtype_named(text);
-  require(dtype.has_value(), field, "the name of an element type");
+  require_field(dtype.has_value(), field, "the name of an element type");
   value = *dtype;
 }
 template <typename Mode>
@@ -80,7 +80,7 @@ void read(std::string_view field, const ordered_json& json, Mode& value) {
   std::string text;
   read(field, json, text);
   const std::optional<Mode> mode = mode_named<Mode>(text);
-  require(mode.has_value(), field, "one of this field's names");
+  require_field(mode.has_value(), field, "one of this field's names");
   value = *mode;
 }
 template <typename T>
@@ -94,7 +94,8 @@ void read(std::string_view field, const ordered_json& json, std::optional<T>& va
 
 ordered_json parse(std::string_view text) {
   ordered_json json = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) refuse({}, "expected a JSON object with the optimizer configuration");
+  if (!json.is_object())
+    refuse_field({}, "expected a JSON object with the optimizer configuration");
   return json;
 }
 
@@ -116,7 +117,7 @@ OptimizerConfig optimizer_config_from_json(std::string_view text) {
     if (const auto at = json.find(field); at != json.end()) read(field, *at, value);
   });
   for (const auto& [field, value] : json.items()) {
-    if (!known.contains(field)) refuse(field, "is not a field of OptimizerConfig");
+    if (!known.contains(field)) refuse_field(field, "is not a field of OptimizerConfig");
   }
   return config;
 }

@@ -15,7 +15,7 @@
 namespace optim {
 namespace {
 
-[[noreturn]] void refuse(std::string_view key, std::string problem) {
+[[noreturn]] void refuse_group(std::string_view key, std::string problem) {
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::string(key)},
                     std::move(problem));
 }
@@ -61,8 +61,8 @@ std::string text(const OverrideValue& value) {
 int compare(std::string_view key, const OverrideValue& a, const OverrideValue& b) {
   const std::optional<double> x = as_number(a), y = as_number(b);
   if (x.has_value() != y.has_value()) {
-    refuse(key,
-           "groups override it with " + text(a) + " and " + text(b) + ", which cannot be ordered");
+    refuse_group(key, "groups override it with " + text(a) + " and " + text(b) +
+                          ", which cannot be ordered");
   }
   if (x) return *x < *y ? -1 : *x > *y ? 1 : 0;
   const int order = std::get<std::string>(a).compare(std::get<std::string>(b));
@@ -105,8 +105,8 @@ void check_fixed(const ParamGroupOverride& override, const std::string& field,
                  const OverrideValue& base) {
   const auto at = override.find(field);
   if (at == override.end() || same_value(at->second, base)) return;
-  refuse(field, "an override sets " + text(at->second) + " where the configuration has " +
-                    text(base) + "; it cannot differ between groups");
+  refuse_group(field, "an override sets " + text(at->second) + " where the configuration has " +
+                          text(base) + "; it cannot differ between groups");
 }
 
 void check_optimizer(const ParamGroupOverride& override) {
@@ -114,7 +114,7 @@ void check_optimizer(const ParamGroupOverride& override) {
   if (at == override.end()) return;
   const auto* const name = std::get_if<std::string>(&at->second);
   if (name == nullptr) {
-    refuse("optimizer", "an override sets it to " + text(at->second) + ", expected a name");
+    refuse_group("optimizer", "an override sets it to " + text(at->second) + ", expected a name");
   }
   rule_named(*name);
 }
@@ -135,7 +135,7 @@ void check_fields(const ParamGroupOverride& override) {
     if (std::ranges::find(kRead, field) != kRead.end()) continue;
     const bool is_read = std::ranges::any_of(
         rule_table(), [&](const RuleDescription* rule) { return reads(*rule, field); });
-    if (!is_read) refuse(field, "an override sets it, but nothing reads it");
+    if (!is_read) refuse_group(field, "an override sets it, but nothing reads it");
   }
 }
 
@@ -146,7 +146,8 @@ void check_overrides(const OptimizerConfig& config, const ConfigOverrides& overr
     check_fixed(override, "optimizer_cpu_offload", config.optimizer_cpu_offload);
     check_optimizer(override);
     for (const char* own : {"params", "is_expert_parallel", "default_config"}) {
-      if (override.contains(own)) refuse(own, "an override cannot set this; grouping computes it");
+      if (override.contains(own))
+        refuse_group(own, "an override cannot set this; grouping computes it");
     }
     check_fields(override);
   }
@@ -168,8 +169,8 @@ GroupKey key_of(const ParamInfo& param, const ConfigOverrides& overrides) {
     for (const auto& [field, value] : override) {
       const auto [at, is_new] = key.overrides->emplace(field, value);
       if (is_new || same_value(at->second, value)) continue;
-      refuse(param.name, "conflicting overrides of '" + field + "': " + text(at->second) + " and " +
-                             text(value));
+      refuse_group(param.name, "conflicting overrides of '" + field + "': " + text(at->second) +
+                                   " and " + text(value));
     }
   }
   return key;
@@ -188,14 +189,14 @@ GroupKey key_of(const ParamInfo& param, const OptimizerConfig& config,
     rule = std::get<std::string>(key.overrides->at("optimizer"));
   }
   if (needs_matrix(rule) && param.shape.size() != 2) {
-    refuse(param.name, "is not a matrix; '" + rule + "' updates matrices only");
+    refuse_group(param.name, "is not a matrix; '" + rule + "' updates matrices only");
   }
   return key;
 }
 
 double number(std::string_view field, const OverrideValue& value) {
   if (const auto real = as_number(value)) return *real;
-  refuse(field, "an override sets it to " + text(value) + ", expected a number");
+  refuse_group(field, "an override sets it to " + text(value) + ", expected a number");
 }
 
 void apply(ParamGroup& group, const std::string& field, const OverrideValue& value) {
@@ -214,7 +215,7 @@ void apply(ParamGroup& group, const std::string& field, const OverrideValue& val
   else if (const auto* name = std::get_if<std::string>(&value))
     group.optimizer = *name;
   else
-    refuse(field, "an override sets it to " + text(value) + ", expected a name");
+    refuse_group(field, "an override sets it to " + text(value) + ", expected a name");
 }
 
 // What only some rules read, another rule's group would drop.
@@ -224,8 +225,8 @@ void check_others(const ParamGroup& group) {
         rule_table(), [&](const RuleDescription* rule) { return reads(*rule, field); });
     const RuleDescription* const own = find_rule(group.updated_by);
     if (!is_of_a_rule || (own != nullptr && reads(*own, field))) continue;
-    refuse(field, "an override sets it for parameters that '" + group.updated_by +
-                      "' updates, which does not read it");
+    refuse_group(field, "an override sets it for parameters that '" + group.updated_by +
+                            "' updates, which does not read it");
   }
 }
 

@@ -37,11 +37,11 @@ struct Assign {
   static void assign(const Place&, const Field&) {}  // of another type: no setting is one
 };
 
-double number(std::string_view field, const OverrideValue& value) {
+double number_of_override(std::string_view field, const OverrideValue& value) {
   if (const auto* real = std::get_if<double>(&value)) return *real;
   if (const auto* whole = std::get_if<int64_t>(&value)) return static_cast<double>(*whole);
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                    "an override of " + std::string(field) + " is not a number");
+                    "an override of " + std::string(field) + " is not a number_of_override");
 }
 
 void set_era(RuleConfig& rule, EmergingOptimizers era) {
@@ -63,7 +63,7 @@ RuleConfig rule_of_group(const ParamGroup& group, const OptimizerConfig& config,
     const auto override = group.others.find(std::string(setting.field));
     if (override == group.others.end()) continue;
     if (auto* const* place = std::get_if<double*>(&setting.place)) {
-      **place = number(setting.field, override->second);
+      **place = number_of_override(setting.field, override->second);
     }
   }
   set_era(rule, era);

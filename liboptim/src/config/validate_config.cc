@@ -21,7 +21,7 @@ namespace {
 using ckpt::DType;
 using ckpt::ErrorCode;
 
-[[noreturn]] void refuse(ErrorCode code, std::string_view field, std::string problem) {
+[[noreturn]] void refuse_config(ErrorCode code, std::string_view field, std::string problem) {
   throw ckpt::Error(code, {.file = {}, .key = std::string(field)}, std::move(problem));
 }
 
@@ -34,11 +34,11 @@ struct Rule {
 
 void enforce(std::initializer_list<Rule> rules, ErrorCode code) {
   for (const Rule& rule : rules) {
-    if (rule.broken) refuse(code, rule.field, std::string(rule.problem));
+    if (rule.broken) refuse_config(code, rule.field, std::string(rule.problem));
   }
 }
 
-bool is_emerging(std::string_view optimizer) {
+bool is_emerging_rule(std::string_view optimizer) {
   const RuleDescription* const rule = find_rule(optimizer);
   return rule != nullptr && rule->is_emerging;
 }
@@ -61,7 +61,7 @@ void require_finite_numbers(const OptimizerConfig& config) {
     if constexpr (std::is_same_v<Field, std::optional<double>>) {
       finite = !value || std::isfinite(*value);
     }
-    if (!finite) refuse(ErrorCode::InvalidArgument, field, "is not a finite number");
+    if (!finite) refuse_config(ErrorCode::InvalidArgument, field, "is not a finite number");
   });
 }
 
@@ -69,7 +69,8 @@ void require_finite_numbers(const OptimizerConfig& config) {
 void require_least(std::initializer_list<std::pair<std::string_view, double>> values, double low) {
   for (const auto& [field, value] : values) {
     if (value >= low) continue;
-    refuse(ErrorCode::InvalidArgument, field, low == 0 ? "is negative" : "must be at least 1");
+    refuse_config(ErrorCode::InvalidArgument, field,
+                  low == 0 ? "is negative" : "must be at least 1");
   }
 }
 
@@ -77,7 +78,7 @@ void require_least(std::initializer_list<std::pair<std::string_view, double>> va
 void require_averaging(std::initializer_list<std::pair<std::string_view, double>> values) {
   for (const auto& [field, value] : values) {
     if (value >= 0 && value < 1) continue;
-    refuse(ErrorCode::InvalidArgument, field, "is not in the range [0, 1)");
+    refuse_config(ErrorCode::InvalidArgument, field, "is not in the range [0, 1)");
   }
 }
 
@@ -242,9 +243,9 @@ void OptimizerConfig::validate(ReferenceRules) const {
         "use_precision_aware_optimizer", "the reference needs use_distributed_optimizer for it"},
        {!is_in_reference(optimizer), "optimizer",
         "the reference's factory knows adam, sgd, muon and soap"},
-       {is_emerging(optimizer) && fp16, "fp16",
+       {is_emerging_rule(optimizer) && fp16, "fp16",
         "the reference has no emerging optimizer with fp16"},
-       {is_emerging(optimizer) && use_layer_wise_distributed_optimizer && !bf16, "bf16",
+       {is_emerging_rule(optimizer) && use_layer_wise_distributed_optimizer && !bf16, "bf16",
         "the reference's layer-wise optimizer runs with bf16 only"},
        {optimizer_cpu_offload && !decoupled_weight_decay, "optimizer_cpu_offload",
         "the reference needs decoupled_weight_decay for it"}},

@@ -12,7 +12,7 @@ namespace optim {
 namespace {
 
 template <class Number>
-Number number_in(const std::string& bytes) {
+Number step_number_in(const std::string& bytes) {
   Number number = 0;
   std::memcpy(&number, bytes.data(), std::min(bytes.size(), sizeof number));
   return number;
@@ -25,10 +25,10 @@ ckpt::NodeId add_step(ckpt::ValueTree& tree, const ChainedOptimizerState& optimi
   }
   const std::string& bytes = optimizer.step_bytes;
   switch (optimizer.step_dtype) {
-    case ckpt::DType::Float32: return tree.real(static_cast<double>(number_in<float>(bytes)));
-    case ckpt::DType::Float64: return tree.real(number_in<double>(bytes));
-    case ckpt::DType::Int32: return tree.integer(number_in<int32_t>(bytes));
-    case ckpt::DType::Int64: return tree.integer(number_in<int64_t>(bytes));
+    case ckpt::DType::Float32: return tree.real(static_cast<double>(step_number_in<float>(bytes)));
+    case ckpt::DType::Float64: return tree.real(step_number_in<double>(bytes));
+    case ckpt::DType::Int32: return tree.integer(step_number_in<int32_t>(bytes));
+    case ckpt::DType::Int64: return tree.integer(step_number_in<int64_t>(bytes));
     default:
       throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "step"},
                         "a step count of type " + std::string(ckpt::name(optimizer.step_dtype)));

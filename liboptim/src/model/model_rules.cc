@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kExpert = "{expert}";
+constexpr std::string_view kExpertMark = "{expert}";
 constexpr std::array<std::pair<std::string_view, ModelPart>, 5> kParts = {
     {{"embedding", ModelPart::Embedding},
      {"layer", ModelPart::Layer},
@@ -108,9 +108,9 @@ std::string lookup_key(ModelPart part, std::string_view name) {
 
 // What the rules of one expert have in common, where each expert's tensors follow one another.
 std::string_view expert_prefix(const ModelRule& rule) {
-  const size_t found = rule.name.find(kExpert);
+  const size_t found = rule.name.find(kExpertMark);
   if (found == rule.name.npos) return {};
-  const bool is_module = found + kExpert.size() < rule.name.size();
+  const bool is_module = found + kExpertMark.size() < rule.name.size();
   return std::string_view(rule.name).substr(0, is_module ? found : rule.name.rfind('.') + 1);
 }
 
@@ -184,7 +184,7 @@ bool is_of_grouped_experts(const ModelRule& rule) {
 }
 
 bool is_of_experts(const ModelRule& rule) {
-  return rule.name.find(kExpert) != rule.name.npos || is_of_grouped_experts(rule);
+  return rule.name.find(kExpertMark) != rule.name.npos || is_of_grouped_experts(rule);
 }
 
 const ModelRule* ModelRules::find_by_key(std::string_view key, KeyFlavor flavor) const {
@@ -208,7 +208,7 @@ std::optional<RuledName> ModelRules::find_in_layer(const NameInLayer& name) cons
   std::string pattern(name.rest);
   if (const auto expert = expert_in(name.rest)) {
     place.expert = expert->number;
-    pattern.replace(expert->begin, expert->end - expert->begin, kExpert);
+    pattern.replace(expert->begin, expert->end - expert->begin, kExpertMark);
   }
   const uint32_t* const row = row_named(ModelPart::Layer, pattern);
   if (row == nullptr) return std::nullopt;

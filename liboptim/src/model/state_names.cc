@@ -30,7 +30,7 @@ bool has_step(const ckpt::TensorEntry& tensor, bool (*is_wanted)(std::string_vie
   }
 }
 
-std::optional<uint32_t> number_behind(std::string_view text, std::string_view words) {
+std::optional<uint32_t> last_number_behind(std::string_view text, std::string_view words) {
   const size_t at = text.rfind(words);
   if (at == text.npos) return std::nullopt;
   text.remove_prefix(at + words.size());
@@ -116,9 +116,9 @@ std::optional<std::string> master_of(std::string_view key) {
 std::optional<uint32_t> writer_of(std::string_view path) {
   path.remove_prefix(std::min(path.rfind('/') + 1, path.size()));
   if (path == "model_optim_rng.pt") return 0;
-  if (path.starts_with("layer_wise_optimizer_")) return number_behind(path, "_");
+  if (path.starts_with("layer_wise_optimizer_")) return last_number_behind(path, "_");
   if (path.starts_with("__") && path.ends_with(".distcp"))
-    return number_behind(path.substr(0, path.rfind('_')), "__");
+    return last_number_behind(path.substr(0, path.rfind('_')), "__");
   return std::nullopt;
 }
 

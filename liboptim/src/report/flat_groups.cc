@@ -20,7 +20,7 @@ using ckpt::Value;
 constexpr std::string_view kGroups = "param_groups";
 
 // A stored setting: what is behind "param_groups." in its key, and where its value is.
-struct Setting {
+struct FlatSetting {
   std::string rest;
   const ckpt::ObjectEntry* object = nullptr;
   const ckpt::TensorEntry* tensor = nullptr;
@@ -34,9 +34,9 @@ struct Setting {
 };
 
 // By the key in front of "param_groups".
-using ByOptimizer = std::vector<std::pair<std::string, std::vector<Setting>>>;
+using ByOptimizer = std::vector<std::pair<std::string, std::vector<FlatSetting>>>;
 
-void add_setting(std::string_view key, Setting setting, ByOptimizer& optimizers) {
+void add_setting(std::string_view key, FlatSetting setting, ByOptimizer& optimizers) {
   const size_t at = key.starts_with(kGroups) ? 0 : key.find(".param_groups");
   if (at == key.npos || key.find("/shard_") != key.npos) return;  // Megatron's, not settings
   const std::string optimizer(key.substr(0, at));
@@ -64,9 +64,9 @@ ByOptimizer settings_in(const ckpt::Catalog& catalog) {
 }
 
 // "0.lr", "0.params": each number has its parameters beside its settings.
-bool are_numbered(const std::vector<Setting>& settings) {
+bool are_numbered(const std::vector<FlatSetting>& settings) {
   std::set<std::string> numbers, with_params;
-  for (const Setting& setting : settings) {
+  for (const FlatSetting& setting : settings) {
     if (!is_number(setting.first_step())) return false;
     numbers.insert(setting.first_step());
     if (setting.without_first() == "params") with_params.insert(setting.first_step());
@@ -74,9 +74,9 @@ bool are_numbered(const std::vector<Setting>& settings) {
   return numbers == with_params;
 }
 
-class Reader {
+class FlatGroupReader {
  public:
-  explicit Reader(const ckpt::Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  explicit FlatGroupReader(const ckpt::Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
   FlatGroups run() {
     for (const auto& [optimizer, settings] : settings_in(checkpoint_.catalog())) {
@@ -92,7 +92,7 @@ class Reader {
   }
 
  private:
-  Value read(const Setting& setting) {
+  Value read(const FlatSetting& setting) {
     auto document = std::make_shared<ckpt::Document>();
     if (setting.object != nullptr) {
       *document = checkpoint_.read_object(*setting.object);
@@ -121,7 +121,7 @@ class Reader {
   }
 
   // One object that is the list of all groups.
-  void add_list(const std::string& optimizer, const Setting& setting) {
+  void add_list(const std::string& optimizer, const FlatSetting& setting) {
     const Value groups = read(setting);
     for (size_t i = 0; groups.is(Kind::List) && i < groups.size(); ++i) {
       FlatGroup group{optimizer, {}, {}};
@@ -133,9 +133,9 @@ class Reader {
     }
   }
 
-  void add_numbered(const std::string& optimizer, const std::vector<Setting>& settings) {
+  void add_numbered(const std::string& optimizer, const std::vector<FlatSetting>& settings) {
     std::map<uint64_t, FlatGroup> groups;
-    for (const Setting& setting : settings) {
+    for (const FlatSetting& setting : settings) {
       if (setting.first_step().size() > 9) continue;  // not a group's number
       FlatGroup& group = groups[std::stoull(setting.first_step())];
       group.optimizer = optimizer;
@@ -144,10 +144,10 @@ class Reader {
     for (auto& [number, group] : groups) result_.groups.push_back(std::move(group));
   }
 
-  void add_named(const std::string& optimizer, const std::vector<Setting>& settings) {
+  void add_named(const std::string& optimizer, const std::vector<FlatSetting>& settings) {
     std::vector<std::string> params;  // in their order
     std::map<std::string, FlatGroup> by_param;
-    for (const Setting& setting : settings) {
+    for (const FlatSetting& setting : settings) {
       const auto [found, is_new] = by_param.try_emplace(setting.param());
       if (is_new) params.push_back(setting.param());
       found->second.settings.emplace_back(setting.name(), read(setting));
@@ -181,7 +181,7 @@ class Reader {
 
 FlatGroups find_flat_groups(const ckpt::Checkpoint& checkpoint) {
   if (checkpoint.catalog().format != ckpt::Format::TorchDist) return {};
-  return Reader(checkpoint).run();
+  return FlatGroupReader(checkpoint).run();
 }
 
 std::optional<double> scalar_of(const ckpt::TensorEntry& tensor,

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "model/tensor_names.h"
 #include "report/natural_order.h"
 
 namespace optim {
@@ -34,10 +35,6 @@ std::vector<std::string> steps_of(const CatalogRow& row) {
     }
   }
   return steps;
-}
-
-bool is_number(const std::string& step) {
-  return !step.empty() && std::ranges::all_of(step, [](char c) { return c >= '0' && c <= '9'; });
 }
 
 // Steps that are numbers, as those of layers, follow each other: a file may have them as 0, 1, 10,

@@ -12,7 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Written after all else in a torch_dist folder of Megatron's.
-constexpr std::string_view kWrittenLast = kMegatronFolders.backend_file;
+constexpr std::string_view kLastFile = kMegatronFolders.backend_file;
 
 std::string place_of(const ckpt::Where& where) {
   return where.file.empty() ? "" : ckpt::escaped(where.file) + ": ";
@@ -35,8 +35,8 @@ std::optional<Fault> fault_of(const fs::path& folder, const ckpt::Limits& limits
         return Fault{place_of(finding.where) + finding.problem, true};
       }
     }
-    if (report.format == ckpt::Format::TorchDist && !fs::exists(folder / kWrittenLast)) {
-      return Fault{std::string(kWrittenLast) + ", which is written last, is missing"};
+    if (report.format == ckpt::Format::TorchDist && !fs::exists(folder / kLastFile)) {
+      return Fault{std::string(kLastFile) + ", which is written last, is missing"};
     }
     return std::nullopt;
   } catch (const ckpt::Error& error) {

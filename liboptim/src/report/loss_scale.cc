@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kScale = "/optimizer/grad_scaler/scale";
 
-bool is_number(const ckpt::TensorEntry& tensor) {
+bool is_one_number(const ckpt::TensorEntry& tensor) {
   return tensor.dtype == ckpt::DType::Float32 && ckpt::element_count(tensor.shape) == 1;
 }
 
@@ -21,7 +21,7 @@ bool is_number(const ckpt::TensorEntry& tensor) {
 std::optional<ckpt::TensorEntry> listed_scale(const ckpt::Checkpoint& checkpoint) {
   const auto& tensors = checkpoint.catalog().tensors;
   const auto found = std::ranges::find_if(tensors, [](const ckpt::TensorEntry& tensor) {
-    return tensor.key.ends_with("/grad_scaler/scale") && is_number(tensor);
+    return tensor.key.ends_with("/grad_scaler/scale") && is_one_number(tensor);
   });
   return found == tensors.end() ? std::nullopt : std::optional(*found);
 }
@@ -34,7 +34,7 @@ std::optional<ckpt::TensorEntry> stored_scale(const ckpt::Checkpoint& checkpoint
   if (!value || !ckpt::as_tensor(*value)) return std::nullopt;
   const std::vector<ckpt::TensorEntry> tensors =
       tensors_of_object(*common->document, *value, common->key);
-  const bool is_there = tensors.size() == 1 && is_number(tensors[0]);
+  const bool is_there = tensors.size() == 1 && is_one_number(tensors[0]);
   return is_there ? std::optional(tensors[0]) : std::nullopt;
 }
 

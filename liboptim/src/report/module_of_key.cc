@@ -8,6 +8,8 @@
 #include <optim/key_kind.h>
 #include <optim/rule_table.h>
 
+#include "model/tensor_names.h"
+
 namespace optim {
 namespace {
 
@@ -25,10 +27,6 @@ bool is_state_of_megatron(const std::string& step) {
 template <size_t kCount>
 bool is_one_of(const std::string& step, const std::string_view (&words)[kCount]) {
   return std::ranges::find(words, step) != std::end(words);
-}
-
-bool is_number(const std::string& step) {
-  return !step.empty() && step.find_first_not_of("0123456789") == step.npos;
 }
 
 std::vector<std::string> steps_of(std::string_view key) {
@@ -68,7 +66,7 @@ std::string module_of_key(std::string_view key) {
     if (steps.empty()) return "optimizer";
   }
   while (steps.size() > 1 && is_one_of(steps.front(), kContainers)) steps = steps.subspan(1);
-  const auto number = std::ranges::find_if(steps, is_number);
+  const auto number = std::ranges::find_if(steps, [](const auto& step) { return is_number(step); });
   const auto count = static_cast<size_t>(number - steps.begin());
   if (count < steps.size()) return joined(steps.first(count + 1));
   return joined(steps.first(std::max<size_t>(1, steps.size() - 1)));

@@ -8,13 +8,10 @@
 #include <optim/rule_table.h>
 #include <algorithm>
 
+#include "sharded_state/refuse.h"
+
 namespace optim {
 namespace {
-
-[[noreturn]] void refuse(std::string_view key, std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::string(key)},
-                    std::move(problem));
-}
 
 std::string text(const StateKey& key) {
   if (const auto* name = std::get_if<std::string>(&key)) return *name;

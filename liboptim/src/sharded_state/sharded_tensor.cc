@@ -5,13 +5,10 @@
 
 #include <ckpt/error.h>
 
+#include "sharded_state/refuse.h"
+
 namespace optim {
 namespace {
-
-[[noreturn]] void refuse(std::string_view key, std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::string(key)},
-                    std::move(problem));
-}
 
 void require(bool right, const ShardedTensor& tensor, std::string_view problem) {
   if (!right) refuse(tensor.key, std::string(problem));

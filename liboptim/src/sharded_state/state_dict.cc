@@ -6,13 +6,10 @@
 
 #include <ckpt/error.h>
 
+#include "sharded_state/refuse.h"
+
 namespace optim {
 namespace {
-
-[[noreturn]] void refuse(std::string_view key, std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = std::string(key)},
-                    std::move(problem));
-}
 
 std::string dotted(const Shape& numbers) {
   std::string text;

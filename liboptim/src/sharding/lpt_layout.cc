@@ -11,15 +11,12 @@
 #include <optim/param_key.h>
 
 #include "sharding/buffer_alignment.h"
+#include "sharding/refuse.h"
 
 namespace optim {
 namespace {
 
 constexpr double kCapOverMean = 1.3;
-
-[[noreturn]] void refuse(std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}}, std::move(problem));
-}
 
 // What the recorded layouts order and balance by. For other tensors than matrices they fix the
 // constant to between 3 and 8 elements.

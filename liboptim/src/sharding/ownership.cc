@@ -11,12 +11,10 @@
 #include <optim/lpt_layout.h>
 #include <optim/rule_table.h>
 
+#include "sharding/refuse.h"
+
 namespace optim {
 namespace {
-
-[[noreturn]] void refuse(std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}}, std::move(problem));
-}
 
 // Flat view of all groups: what is dealt, and by which weight.
 struct Deal {

@@ -8,12 +8,10 @@
 #include <ckpt/error.h>
 #include <optim/ownership.h>
 
+#include "sharding/refuse.h"
+
 namespace optim {
 namespace {
-
-[[noreturn]] void refuse(std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}}, std::move(problem));
-}
 
 void require_positive(const ParallelSizes& sizes) {
   const std::array<std::pair<std::string_view, uint32_t>, 7> all = {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kTextMax = size_t{1} << 20;
 
-[[noreturn]] void refuse(std::string_view text, const std::string& problem) {
+[[noreturn]] void refuse_layout(std::string_view text, const std::string& problem) {
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}},
                     "the pipeline layout '" + std::string(text.substr(0, 200)) + "' " + problem);
 }
@@ -34,7 +34,7 @@ std::optional<Repeat> repeat_at(std::string_view text, size_t at) {
 
 void append(std::string& unrolled, std::string_view part, uint64_t count, std::string_view whole) {
   if (!part.empty() && count > (kTextMax - unrolled.size()) / part.size()) {
-    refuse(whole, "has more than 2^20 layers and stages");
+    refuse_layout(whole, "has more than 2^20 layers and stages");
   }
   for (uint64_t i = 0; i < count; ++i) unrolled += part;
 }
@@ -76,7 +76,7 @@ std::vector<StageLayers> read_stages(std::string_view unrolled, std::string_view
   bool in_mtp = false;
   for (const char c : unrolled) {
     StageLayers& stage = stages.back();
-    if (c == 't' && in_mtp) refuse(text, "has a decoder layer (t) behind an MTP layer (m)");
+    if (c == 't' && in_mtp) refuse_layout(text, "has a decoder layer (t) behind an MTP layer (m)");
     in_mtp = in_mtp || c == 'm';
     switch (c) {
       case 'E': ++stage.embeddings; break;
@@ -84,7 +84,8 @@ std::vector<StageLayers> read_stages(std::string_view unrolled, std::string_view
       case 'm': ++stage.mtp_layers; break;
       case 'L': ++stage.losses; break;
       case '|': stages.emplace_back(); break;
-      default: refuse(text, "has a character other than E, t, m, L, |, ',' and repeats (...)*N");
+      default:
+        refuse_layout(text, "has a character other than E, t, m, L, |, ',' and repeats (...)*N");
     }
   }
   return stages;
@@ -92,17 +93,17 @@ std::vector<StageLayers> read_stages(std::string_view unrolled, std::string_view
 
 void check_ends(std::string_view unrolled, std::string_view text) {
   if (!unrolled.starts_with('E') || std::ranges::count(unrolled, 'E') != 1) {
-    refuse(text, "must begin with its only embedding (E)");
+    refuse_layout(text, "must begin with its only embedding (E)");
   }
   if (!unrolled.ends_with('L') || std::ranges::count(unrolled, 'L') != 1) {
-    refuse(text, "must end with its only loss (L)");
+    refuse_layout(text, "must end with its only loss (L)");
   }
 }
 
 }  // namespace
 
 std::vector<StageLayers> parse_pipeline_layout(std::string_view text) {
-  if (text.size() > kTextMax) refuse(text, "is longer than 2^20 characters");
+  if (text.size() > kTextMax) refuse_layout(text, "is longer than 2^20 characters");
   const std::string unrolled = unroll_characters(unroll_groups(without_commas(text)));
   std::vector<StageLayers> stages = read_stages(unrolled, text);
   check_ends(unrolled, text);

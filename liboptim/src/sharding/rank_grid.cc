@@ -6,14 +6,12 @@
 
 #include <ckpt/error.h>
 
+#include "sharding/refuse.h"
+
 namespace optim {
 namespace {
 
 constexpr std::array<std::string_view, 5> kAxisNames = {"tp", "cp", "ep", "dp", "pp"};
-
-[[noreturn]] void refuse(std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}}, std::move(problem));
-}
 
 std::vector<std::string_view> parts_of(std::string_view order) {
   std::vector<std::string_view> parts;

@@ -6,12 +6,10 @@
 
 #include <ckpt/error.h>
 
+#include "sharding/refuse.h"
+
 namespace optim {
 namespace {
-
-[[noreturn]] void refuse(std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}}, std::move(problem));
-}
 
 void check(const ckpt::Extents& shape, const Split& split, uint32_t rank_count) {
   if (split.dim >= shape.size()) {

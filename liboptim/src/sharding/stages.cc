@@ -5,15 +5,12 @@
 #include <ckpt/error.h>
 
 #include "sharding/pipeline_layout.h"
+#include "sharding/refuse.h"
 
 namespace optim {
 namespace {
 
 constexpr uint64_t kChunksMax = uint64_t{1} << 20;
-
-[[noreturn]] void refuse(std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}}, std::move(problem));
-}
 
 std::string counted(uint64_t count, std::string_view what) {
   return std::to_string(count) + " " + std::string(what);

@@ -25,7 +25,7 @@ using ckpt::Error;
 using ckpt::ErrorCode;
 using ckpt::TensorEntry;
 
-constexpr size_t kPieceElements = size_t{1} << 16;  // which a core's own cache holds
+constexpr size_t kProvenPieceElements = size_t{1} << 16;  // which a core's own cache holds
 constexpr unsigned kThreadsMax = 8;
 constexpr size_t kBlockElements = 32;
 
@@ -95,8 +95,8 @@ class Proof {
 
  private:
   struct Buffers {
-    std::vector<float> masters = std::vector<float>(kPieceElements);
-    std::vector<uint16_t> weights = std::vector<uint16_t>(kPieceElements);
+    std::vector<float> masters = std::vector<float>(kProvenPieceElements);
+    std::vector<uint16_t> weights = std::vector<uint16_t>(kProvenPieceElements);
   };
 
   void work() {
@@ -192,7 +192,7 @@ class Proof {
     uint64_t sum = 0, first = 0;
     while (weights.left_bytes() > 0) {
       if (options_.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
-      const size_t count = std::min(kPieceElements, weights.left_bytes() / sizeof(uint16_t));
+      const size_t count = std::min(kProvenPieceElements, weights.left_bytes() / sizeof(uint16_t));
       const std::span<float> rounded = std::span(buffers.masters).first(count);
       const std::span<uint16_t> expected = std::span(buffers.weights).first(count);
       masters.read(std::as_writable_bytes(rounded));

@@ -15,16 +15,16 @@ namespace {
 using ckpt::Error;
 using ckpt::ErrorCode;
 
-constexpr size_t kPieceElements = size_t{1} << 16;
+constexpr size_t kRemainderPieceElements = size_t{1} << 16;
 
 void require_integers(const ckpt::TensorEntry& tensor, const ckpt::Checkpoint& source,
                       const std::stop_token& stop) {
-  std::vector<float> buffer(kPieceElements);
+  std::vector<float> buffer(kRemainderPieceElements);
   ckpt::TensorStream stream(tensor, source);
   uint64_t position = 0;
   while (stream.left_bytes() > 0) {
     if (stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
-    const size_t count = std::min(kPieceElements, stream.left_bytes() / sizeof(float));
+    const size_t count = std::min(kRemainderPieceElements, stream.left_bytes() / sizeof(float));
     const auto piece = std::span(buffer).first(count);
     stream.read(std::as_writable_bytes(piece));
     const auto wrong = std::ranges::find_if_not(piece, is_remainder);

@@ -27,7 +27,7 @@ struct Work {
 enum class End : uint8_t { Done, OutOfMemory };
 
 // So many allocations are let fail, evenly spread; all of them in long tests.
-constexpr uint64_t kSamples = kIsSanitized ? 40 : 300;
+constexpr uint64_t kSamples = kIsSanitized ? 20 : 100;
 
 uint64_t stride_of(uint64_t count) {
   if (std::getenv("SHARDWISE_LONG_TESTS") != nullptr) return 1;

@@ -1,4 +1,4 @@
-// What holds for any model in any grid: who holds and who owns what. 10,000 random pairs, 100,000
+// What holds for any model in any grid: who holds and who owns what. 3,000 random pairs, 100,000
 // with SHARDWISE_LONG_TESTS.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
@@ -21,7 +21,7 @@ using test::Picker;
 
 namespace {
 
-int case_count() { return std::getenv("SHARDWISE_LONG_TESTS") ? 100'000 : 10'000; }
+int case_count() { return std::getenv("SHARDWISE_LONG_TESTS") ? 100'000 : 3'000; }
 
 std::vector<optim::HeldEntry> joined(const optim::OwnedGroups& groups) {
   std::vector<optim::HeldEntry> all;

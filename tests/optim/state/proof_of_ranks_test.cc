@@ -18,7 +18,7 @@ namespace {
 
 constexpr test::ModelShape kShape = {.layers = 4, .is_gated = true};
 
-ckpt::ExecuteOptions watched_by(PassingProof& proof, unsigned threads) {
+ckpt::ExecuteOptions with_proof(PassingProof& proof, unsigned threads) {
   ckpt::ExecuteOptions options;
   options.threads = threads;
   options.memory_bytes_max = 0;
@@ -94,7 +94,7 @@ BOOST_AUTO_TEST_CASE(parts_of_ranks_are_proven_while_they_go_to_other_sizes) {
       const Ranks ranks(format);
       PassingProof proof(ranks.state, ranks.source);
       test::file_state(ranks.state, ranks.source, test::spec_of(format, tensor, 1, 3),
-                       ranks.folder / "out", watched_by(proof, 4));
+                       ranks.folder / "out", with_proof(proof, 4));
       for (size_t i = 0; i < ranks.state.params.size(); ++i) {
         BOOST_TEST(proof.proven(i).has_value(), ranks.state.params[i].info.name);
       }
@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(masters_of_swapped_layers_stop_the_copying_by_name) {
       PassingProof proof(ranks.state, ranks.source);
       const auto stopped = test::error_of([&] {
         test::file_state(ranks.state, ranks.source, test::spec_of(format, 1), ranks.folder / "out",
-                         watched_by(proof, 1));
+                         with_proof(proof, 1));
       });
       BOOST_REQUIRE_MESSAGE(stopped, one);
       BOOST_TEST((stopped->code() == ckpt::ErrorCode::Corrupt));
@@ -145,7 +145,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_chunk_of_one_rank_is_found) {
     PassingProof proof(ranks.state, ranks.source);
     const auto stopped = test::error_of([&] {
       test::file_state(ranks.state, ranks.source, test::spec_of(format, 1), ranks.folder / "out",
-                       watched_by(proof, 1));
+                       with_proof(proof, 1));
     });
     BOOST_REQUIRE(stopped);
     BOOST_TEST(contains(stopped->where().key, param.info.name), stopped->what());

@@ -15,7 +15,9 @@ using optim::sum_of_weights;
 
 namespace {
 
-std::span<const std::byte> bytes_of(const auto& values) { return std::as_bytes(std::span(values)); }
+std::span<const std::byte> raw_bytes_of(const auto& values) {
+  return std::as_bytes(std::span(values));
+}
 
 // Any bits: infinities, subnormals, every NaN.
 std::vector<float> random_masters(test::Random& random, size_t count) {
@@ -44,10 +46,10 @@ BOOST_AUTO_TEST_CASE(masters_have_the_sum_of_the_weights_that_they_round_to) {
   test::Random random(67);
   for (size_t count = 1; count < 300; ++count) {
     const auto masters = random_masters(random, count);
-    BOOST_TEST(sum_of_masters(bytes_of(masters), 0) ==
-               sum_of_weights(bytes_of(rounded(masters)), 0));
-    BOOST_TEST(sum_of_masters(bytes_of(masters), 0, ckpt::DType::Float16) ==
-               sum_of_weights(bytes_of(rounded(masters, optim::round_to_float16)), 0,
+    BOOST_TEST(sum_of_masters(raw_bytes_of(masters), 0) ==
+               sum_of_weights(raw_bytes_of(rounded(masters)), 0));
+    BOOST_TEST(sum_of_masters(raw_bytes_of(masters), 0, ckpt::DType::Float16) ==
+               sum_of_weights(raw_bytes_of(rounded(masters, optim::round_to_float16)), 0,
                               ckpt::DType::Float16));
   }
 }
@@ -65,7 +67,7 @@ BOOST_AUTO_TEST_CASE(which_nan_a_nan_is_does_not_count_in_either_type) {
       const size_t place = random() % count;
       const auto sum_with = [&](uint32_t bits) {
         weights[place] = static_cast<uint16_t>(bits);
-        return sum_of_weights(bytes_of(weights), 0, type.dtype);
+        return sum_of_weights(raw_bytes_of(weights), 0, type.dtype);
       };
       const uint64_t sum = sum_with(type.infinity + 1u);
       for (const uint32_t bits : {0x7FFFu, 0xFFFFu, type.infinity + 0x8001u}) {
@@ -76,7 +78,7 @@ BOOST_AUTO_TEST_CASE(which_nan_a_nan_is_does_not_count_in_either_type) {
       }
       std::vector<float> masters(count, 1.0F);
       masters[place] = -std::numeric_limits<float>::quiet_NaN();
-      BOOST_TEST(sum_of_masters(bytes_of(masters), 0, type.dtype) == sum);
+      BOOST_TEST(sum_of_masters(raw_bytes_of(masters), 0, type.dtype) == sum);
     }
   }
 }
@@ -90,11 +92,11 @@ BOOST_AUTO_TEST_CASE(parts_of_whole_pairs_add_up_to_the_whole) {
     for (size_t first = 0; first < masters.size();) {
       const size_t count =
           std::min(masters.size() - first, optim::kWeightsPerPair * (1 + random() % 40));
-      of_masters += sum_of_masters(bytes_of(masters).subspan(first * 4, count * 4), first);
-      of_weights += sum_of_weights(bytes_of(weights).subspan(first * 2, count * 2), first);
+      of_masters += sum_of_masters(raw_bytes_of(masters).subspan(first * 4, count * 4), first);
+      of_weights += sum_of_weights(raw_bytes_of(weights).subspan(first * 2, count * 2), first);
       first += count;
     }
-    BOOST_TEST(of_masters == sum_of_weights(bytes_of(weights), 0));
+    BOOST_TEST(of_masters == sum_of_weights(raw_bytes_of(weights), 0));
     BOOST_TEST(of_weights == of_masters);
   }
 }
@@ -106,17 +108,17 @@ BOOST_AUTO_TEST_CASE(every_bit_and_every_place_counts) {
   for (uint16_t& weight : weights) {
     if ((weight & 0x7F80) == 0x7F80) weight = static_cast<uint16_t>(random() & 0xBFFF);
   }
-  const uint64_t sum = sum_of_weights(bytes_of(weights), 0);
+  const uint64_t sum = sum_of_weights(raw_bytes_of(weights), 0);
   for (size_t bit = 0; bit < weights.size() * 16; ++bit) {
     auto changed = weights;
     changed[bit / 16] ^= static_cast<uint16_t>(1u << bit % 16);
-    BOOST_TEST(sum_of_weights(bytes_of(changed), 0) != sum, "bit " << bit);
+    BOOST_TEST(sum_of_weights(raw_bytes_of(changed), 0) != sum, "bit " << bit);
   }
   for (size_t i = 0; i < weights.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       auto swapped = weights;
       std::swap(swapped[i], swapped[j]);
-      BOOST_TEST((sum_of_weights(bytes_of(swapped), 0) == sum) == (weights[i] == weights[j]));
+      BOOST_TEST((sum_of_weights(raw_bytes_of(swapped), 0) == sum) == (weights[i] == weights[j]));
     }
   }
 }

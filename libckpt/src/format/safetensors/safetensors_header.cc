@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
-constexpr size_t kDepthMax = 3;  // the header, an entry, its shape
+constexpr size_t kHeaderDepthMax = 3;  // the header, an entry, its shape
 
 struct DTypeName {
   std::string_view name;
@@ -91,7 +91,7 @@ class HeaderReader {
     text.erase(text.find_last_not_of(' ') + 1);
     if (!text.ends_with('}')) corrupt({}, "the header does not end with '}' (and spaces)");
     json_ = parse_strict_json(
-        text, {kDepthMax, [this](const std::string& key, const std::string& problem) {
+        text, {kHeaderDepthMax, [this](const std::string& key, const std::string& problem) {
                  corrupt(key, problem + " in the header");
                }});
     if (!json_->is_object()) corrupt({}, "the header is not a JSON object");

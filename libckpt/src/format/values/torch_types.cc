@@ -24,7 +24,7 @@ constexpr StorageClass kStorageClasses[] = {
     {DType::Complex128, "ComplexDoubleStorage"},
 };
 
-[[noreturn]] void malformed(const std::string& problem) {
+[[noreturn]] void malformed_type(const std::string& problem) {
   throw Error(ErrorCode::Corrupt, {}, "a storage's persistent ID " + problem);
 }
 
@@ -62,11 +62,11 @@ std::optional<DType> as_dtype(const Value& value) {
 StorageId as_storage_id(const Value& persistent_id) {
   const Value id = persistent_id.persistent_id();
   if (!id.is(Kind::Tuple) || id.size() < 5 || id.size() > 6)
-    malformed("is not a tuple of 5 or 6 items");
-  if (!id[0].is(Kind::Str) || id[0].text() != "storage") malformed("does not say 'storage'");
-  if (!id[1].is(Kind::Global)) malformed("does not name a storage class");
-  if (!id[2].is(Kind::Str)) malformed("has a key that is not a string");
-  if (!id[4].is(Kind::Int) || id[4].as_int() < 0) malformed("has no element count");
+    malformed_type("is not a tuple of 5 or 6 items");
+  if (!id[0].is(Kind::Str) || id[0].text() != "storage") malformed_type("does not say 'storage'");
+  if (!id[1].is(Kind::Global)) malformed_type("does not name a storage class");
+  if (!id[2].is(Kind::Str)) malformed_type("has a key that is not a string");
+  if (!id[4].is(Kind::Int) || id[4].as_int() < 0) malformed_type("has no element count");
   if (id.size() == 6 && !id[5].is_none()) {
     throw Error(ErrorCode::Unsupported, {}, "a storage that is a view of another storage");
   }

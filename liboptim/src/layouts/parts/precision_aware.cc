@@ -74,7 +74,8 @@ bool are_remainders_by_content(const Params& params, const ckpt::Checkpoint& sou
   return sample.remainders > sample.elements / 2;
 }
 
-[[noreturn]] void refuse(ErrorCode code, const ckpt::TensorEntry& tensor, std::string problem) {
+[[noreturn]] void refuse_state(ErrorCode code, const ckpt::TensorEntry& tensor,
+                               std::string problem) {
   throw Error(code, {tensor.file, std::nullopt, tensor.key}, std::move(problem));
 }
 
@@ -83,20 +84,22 @@ bool are_int16(const Params& params) {
   const bool is_first = params.front()->master->dtype == DType::Int16;
   for (const TrainedParam* const param : params) {
     if ((param->master->dtype == DType::Int16) == is_first) continue;
-    refuse(ErrorCode::Corrupt, *param->master,
-           "is of type " + std::string(ckpt::name(param->master->dtype)) + ", but '" +
-               ckpt::escaped(params.front()->master->key) + "' of the same optimizer of type " +
-               std::string(ckpt::name(params.front()->master->dtype)));
+    refuse_state(ErrorCode::Corrupt, *param->master,
+                 "is of type " + std::string(ckpt::name(param->master->dtype)) + ", but '" +
+                     ckpt::escaped(params.front()->master->key) +
+                     "' of the same optimizer of type " +
+                     std::string(ckpt::name(params.front()->master->dtype)));
   }
   return is_first;
 }
 
 void make_state(TrainedParam& param) {
   if (param.weight->dtype != DType::BFloat16) {
-    refuse(ErrorCode::Unsupported, *param.master,
-           "holds 16-bit remainders of masters, which complete weights of type bfloat16, but the "
-           "weight is of type " +
-               std::string(ckpt::name(param.weight->dtype)));
+    refuse_state(
+        ErrorCode::Unsupported, *param.master,
+        "holds 16-bit remainders of masters, which complete weights of type bfloat16, but the "
+        "weight is of type " +
+            std::string(ckpt::name(param.weight->dtype)));
   }
   param.states.push_back({std::string(kRemainderState),
                           with_key(*param.master, state_key(kRemainderState, param.info.name))});

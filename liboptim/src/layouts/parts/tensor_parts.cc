@@ -58,7 +58,7 @@ bool have_one_stated_checksum(const TensorEntry& a, const TensorEntry& b) {
          are_viewed_alike(a.chunks[0], b.chunks[0]);
 }
 
-[[noreturn]] void corrupt(const TensorEntry& part, std::string problem) {
+[[noreturn]] void corrupt_part(const TensorEntry& part, std::string problem) {
   throw Error(ErrorCode::Corrupt, {part.file, std::nullopt, part.key}, std::move(problem),
               "the rank files may come from different iterations, models or parallel sizes");
 }
@@ -93,8 +93,8 @@ void TensorParts::add(const std::string& key, uint32_t tensor_rank, const Tensor
   if (!parts.empty()) {
     const TensorEntry& first = *parts.front().tensor;
     if (first.shape != tensor.shape || first.dtype != tensor.dtype) {
-      corrupt(tensor, "has a different shape or type from '" + ckpt::escaped(first.key) + "' in " +
-                          first.file + ", a part of the same tensor");
+      corrupt_part(tensor, "has a different shape or type from '" + ckpt::escaped(first.key) +
+                               "' in " + first.file + ", a part of the same tensor");
     }
   }
   parts.push_back({tensor_rank, &tensor});
@@ -140,9 +140,10 @@ void TensorParts::compare_copies(const ckpt::Checkpoint& source, const std::stri
   for (const Part& part : parts_.at(key)) {
     const auto [first, is_first] = known.emplace(is_copied ? 0 : part.tensor_rank, part.tensor);
     if (is_first || are_equal(*first->second, *part.tensor, source)) continue;
-    corrupt(*part.tensor, "differs from '" + ckpt::escaped(first->second->key) + "' in " +
-                              first->second->file + ", of which it should be a copy: both are '" +
-                              ckpt::escaped(key) + "'");
+    corrupt_part(*part.tensor, "differs from '" + ckpt::escaped(first->second->key) + "' in " +
+                                   first->second->file +
+                                   ", of which it should be a copy: both are '" +
+                                   ckpt::escaped(key) + "'");
   }
 }
 

@@ -24,9 +24,9 @@ using ckpt::Value;
 constexpr std::string_view kCommonStep = "common_step";
 constexpr std::string_view kShardingType = "param_state_sharding_type";
 
-class Reader {
+class OptimizerReader {
  public:
-  Reader(const CommonStateOf& from, CommonBuilder& common, TrainingState& view)
+  OptimizerReader(const CommonStateOf& from, CommonBuilder& common, TrainingState& view)
       : source_(from.source),
         flat_(from.flat),
         state_(from.state),
@@ -170,7 +170,7 @@ class Reader {
 
 void read_common_optimizers(const CommonStateOf& from, const std::vector<ParamGroup>& groups,
                             CommonBuilder& common, TrainingState& view) {
-  Reader(from, common, view).run(groups);
+  OptimizerReader(from, common, view).run(groups);
 }
 
 }  // namespace optim

@@ -60,9 +60,9 @@ const char* const kLayoutHint =
                     kLayoutHint);
 }
 
-class Reader {
+class BucketReader {
  public:
-  Reader(const FlatBuckets& buckets, const FlatBuffers& buffers, const FlatBucketsInto& into)
+  BucketReader(const FlatBuckets& buckets, const FlatBuffers& buffers, const FlatBucketsInto& into)
       : copies_(buckets.copies()),
         optimizers_(buckets.optimizers()),
         buffers_(buffers),
@@ -289,7 +289,7 @@ void read_flat_buckets(const FlatBuckets& buckets, const FlatBucketsInto& into) 
   const Value args = attributes_of_args(into.state.document->tree.root(), into.state.file);
   const FlatArguments arguments = flat_arguments(args, into.state.file);
   const FlatBuffers buffers(into.view, placement, into.groups, arguments);
-  Reader(buckets, buffers, into).run();
+  BucketReader(buckets, buffers, into).run();
 }
 
 }  // namespace optim

@@ -46,9 +46,9 @@ using store_errors::unsupported;
 // How the tensors of optimizer state lie in the folder.
 enum class StateForm : uint8_t { Whole, FlattenedRanges };
 
-class Reader {
+class LayerWiseReader {
  public:
-  Reader(const ckpt::Checkpoint& source, const ReadOptions& options, StateForm form)
+  LayerWiseReader(const ckpt::Checkpoint& source, const ReadOptions& options, StateForm form)
       : source_(source),
         form_(form),
         model_only_(options.model_only),
@@ -388,12 +388,12 @@ class Reader {
 }  // namespace
 
 TrainingState name_layer_wise_dist(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
-  return Reader(checkpoint, options, StateForm::Whole).run();
+  return LayerWiseReader(checkpoint, options, StateForm::Whole).run();
 }
 
 TrainingState name_flattened_ranges(const ckpt::Checkpoint& checkpoint,
                                     const ReadOptions& options) {
-  return Reader(checkpoint, options, StateForm::FlattenedRanges).run();
+  return LayerWiseReader(checkpoint, options, StateForm::FlattenedRanges).run();
 }
 
 }  // namespace optim

@@ -23,9 +23,9 @@ constexpr std::string_view kRngKey = "rng_state";
 using store_errors::corrupt;
 using store_errors::unsupported;
 
-class Reader {
+class ObjectReader {
  public:
-  Reader(const StoreObjects& from, CommonBuilder& common, TrainingState& view)
+  ObjectReader(const StoreObjects& from, CommonBuilder& common, TrainingState& view)
       : source_(from.source), rules_(from.rules), common_(common), view_(view) {}
 
   void run() {
@@ -142,7 +142,7 @@ Value only_object(const Document& document, const std::string& key) {
 }
 
 void read_store_objects(const StoreObjects& from, CommonBuilder& common, TrainingState& view) {
-  Reader(from, common, view).run();
+  ObjectReader(from, common, view).run();
 }
 
 }  // namespace optim

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kGradScaler = "grad_scaler";
 
-[[noreturn]] void refuse(const std::string& problem) {
+[[noreturn]] void refuse_scaler(const std::string& problem) {
   throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = {}, .key = kGradScaler}, problem);
 }
 
@@ -25,7 +25,7 @@ at::Tensor scale_tensor(const ReplaySource& source, const ckpt::Value& value) {
       view ? source.view.common.find_storage(view->storage_key) : nullptr;
   const bool is_number = storage != nullptr && ckpt::element_count(view->shape) == 1 &&
                          storage->region.bytes.count_bytes == view->storage_count_bytes;
-  if (!is_number) refuse("expected a scale of one element, found another value");
+  if (!is_number) refuse_scaler("expected a scale of one element, found another value");
   ckpt::TensorEntry entry;
   entry.key = "grad_scaler/scale";
   entry.dtype = view->dtype;
@@ -50,7 +50,7 @@ StateDict saved_scaler(const ReplaySource& source) {
               {std::string("hysteresis_tracker"), whole_field(saved, "hysteresis_tracker")}};
     }
   }
-  refuse("is missing: gradients of this run are times a loss scale");
+  refuse_scaler("is missing: gradients of this run are times a loss scale");
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ LossScale::LossScale(const ReplaySource& source) {
     scaler_->load_state_dict(saved_scaler(source));
   } catch (const ckpt::Error& error) {
     if (error.code() != ckpt::ErrorCode::InvalidArgument) throw;
-    refuse(error.problem());
+    refuse_scaler(error.problem());
   }
 }
 

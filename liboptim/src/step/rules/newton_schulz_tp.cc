@@ -15,22 +15,24 @@
 namespace optim {
 namespace {
 
-[[noreturn]] void refuse(const std::string& problem) {
+[[noreturn]] void refuse_mode(const std::string& problem) {
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "Newton-Schulz of a part: " + problem);
 }
 
 void check_split(const at::Tensor& part, const MatrixSplit& split) {
-  if (split.mode == MuonTpMode::Blockwise) refuse("blockwise, each part is a matrix of its own");
-  if (split.dim != 0 && split.dim != 1) refuse("the matrix is cut along neither rows nor columns");
+  if (split.mode == MuonTpMode::Blockwise)
+    refuse_mode("blockwise, each part is a matrix of its own");
+  if (split.dim != 0 && split.dim != 1)
+    refuse_mode("the matrix is cut along neither rows nor columns");
   const auto rank = static_cast<size_t>(split.ranks ? split.ranks->rank() : 0);
   const auto& extents = split.extents;
-  if (!split.ranks || rank >= extents.size()) refuse("the ranks are not given");
+  if (!split.ranks || rank >= extents.size()) refuse_mode("the ranks are not given");
   if (std::ranges::any_of(extents, [](int64_t extent) { return extent < 1; })) {
-    refuse("a rank has no part of the matrix");
+    refuse_mode("a rank has no part of the matrix");
   }
   if (part.size(split.dim) != extents[rank]) {
-    refuse("it has " + std::to_string(part.size(split.dim)) + " of the " +
-           std::to_string(extents[rank]) + " rows or columns of this rank");
+    refuse_mode("it has " + std::to_string(part.size(split.dim)) + " of the " +
+                std::to_string(extents[rank]) + " rows or columns of this rank");
   }
 }
 
