@@ -81,3 +81,39 @@ def test_the_common_state_of_a_store(tmp_path: Path) -> None:
     assert verify(root)[0] == 0
     without_keys(root, lambda key: key.startswith("common_state/"))
     assert any("the common state is missing" in text for text in damages(root))
+
+
+@pytest.mark.parametrize("key", ("args", "iteration", "checkpoint_version", "opt_param_scheduler"))
+def test_a_key_of_the_common_state(key: str, tmp_path: Path) -> None:
+    root = copy_of(LAYER_WISE_DIST, tmp_path)
+    edit_file(iteration_folder(root) / "common.pt", lambda state: state.pop(key))
+    assert any(text.startswith(f"/{key}: is missing") for text in damages(root))
+
+
+@pytest.mark.parametrize(("arg", "problem"), (
+    ("num_layers", "but the model has parameters of 2 decoder layers"),
+    ("hidden_size", "but embedding.word_embeddings.weight has 16 columns"),
+    ("padded_vocab_size", "but embedding.word_embeddings.weight has 64 rows"),
+))
+def test_an_argument_that_the_model_contradicts(arg: str, problem: str, tmp_path: Path) -> None:
+    root = copy_of(LAYER_WISE, tmp_path)
+    stated = []
+
+    def change(state: dict) -> None:
+        setattr(state["args"], arg, getattr(state["args"], arg) + 1)
+        stated.append(getattr(state["args"], arg))
+
+    for path in iteration_folder(root).glob("mp_rank_*/model_optim_rng.pt"):
+        edit_file(path, change)
+    assert f"args.{arg}: is {stated[0]}, {problem}" in damages(root)
+
+
+def test_a_setting_of_a_group_that_is_nan(tmp_path: Path) -> None:
+    root = copy_of(LAYER_WISE_DIST, tmp_path)
+
+    def change(state: dict) -> None:
+        optimizers = state["optimizer"].values()
+        next(iter(optimizers))["optimizer"]["param_groups"][0]["lr"] = float("nan")
+
+    edit_file(iteration_folder(root) / "common.pt", change)
+    assert any(text.endswith("param_groups/0/lr: is NaN") for text in damages(root))

@@ -71,6 +71,23 @@ def test_a_value_above_the_range_of_the_type_is_refused(
     assert not (tmp_path / "a").exists()
 
 
+def test_a_second_moment_that_would_become_0_is_refused(
+    aware: Path, copied, tmp_path: Path
+) -> None:
+    root = copied(aware / "whole_masters_fully_reshardable_dp2/ckpt")
+    state = state_in(root)
+    for moment in ("exp_avg", "exp_avg_sq"):
+        state[f"{STATE}{moment}.{OUTPUT}"][0, 0] = 1e-12
+    saved_again(root, lambda kept: kept.update(state))
+    for moment in ("exp_avg=float16", "exp_avg_sq=bfloat16"):
+        succeed("ckpt-convert", root, tmp_path / moment, "--to", "torch_dist", "--state-dtype",
+                moment)
+    line = refuse(UNSUPPORTED, "ckpt-convert", root, tmp_path / "a", "--to", "torch_dist",
+                  "--state-dtype", "exp_avg_sq=float16")
+    assert "which float16 rounds to 0" in line
+    assert not (tmp_path / "a").exists()
+
+
 @pytest.mark.parametrize(("asked", "text"), (
     ("exp_avg", "NAME=TYPE"), ("exp_avg=float33", "NAME=TYPE"), ("=float32", "NAME=TYPE"),
     ("momentum_buffer=float32", "no parameter has a state of this name"),

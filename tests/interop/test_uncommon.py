@@ -154,7 +154,7 @@ def test_checkpoint_of_april_in_the_layout_of_august_2026(fixtures: Path, tmp_pa
     line = refuse(
         UNSUPPORTED, "ckpt-convert", april, tmp_path / "b", "--to", "torch", "--layout", "2026-08"
     )
-    assert "August 2026" in line
+    assert "from 0.18 on writes no `torch` checkpoints of LayerWise" in line
 
 
 def test_common_state_in_both_places_is_refused(fixtures: Path, tmp_path: Path) -> None:

@@ -325,6 +325,15 @@ def test_a_common_state_of_another_iteration_is_a_loss(copied, tmp_path: Path) -
     assert any("iteration 3" in item["what"] for item in outcome.json()["not_carried"])
 
 
+def test_a_common_state_of_another_model_is_refused(copied, tmp_path: Path) -> None:
+    root = copied(GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt")
+    without_common(root)
+    line = refuse(MALFORMED, "ckpt-convert", root, tmp_path / "a", "--to", "torch", "--repair",
+                  "common-state", "--like", GOLDEN / "gpt1l_tiny_torch_dist_dp2", "--accept-loss")
+    assert "needs an iteration of the same run" in line
+    assert not (tmp_path / "a").exists()
+
+
 @needs_sets
 def test_zero1_takes_a_common_state_too(sets: Path, copied, tmp_path: Path) -> None:
     name = "par_do_adam_fully_reshardable_tp2dp2"

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <sstream>
 
 #include <ckpt/error.h>
 
@@ -33,6 +34,15 @@ float value_of(DType dtype, const std::byte* stored) {
                                : widened(dtype, bits);
 }
 
+// A second moment that has become 0 would divide the next update by epsilon alone.
+[[noreturn]] void refuse_vanishing(const std::string& key, float value, DType to) {
+  std::ostringstream text;
+  text << "holds " << value << ", which " << ckpt::name(to)
+       << " rounds to 0: the next update of that element would be huge";
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = key}, text.str(),
+                    "bfloat16 holds numbers as small as float32 does");
+}
+
 [[noreturn]] void refuse(const std::string& key, float value, DType to) {
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = key},
                     "holds " + std::to_string(value) + ", which is not a value of type " +
@@ -42,7 +52,7 @@ float value_of(DType dtype, const std::byte* stored) {
                                          "state out of --state-dtype");
 }
 
-uint16_t bits_of(float value, DType to, const std::string& key) {
+uint16_t bits_of(float value, DType to, const std::string& key, bool may_vanish) {
   if (to == DType::Int16) {
     if (!is_remainder(value)) refuse(key, value, to);
     return static_cast<uint16_t>(static_cast<int16_t>(value));
@@ -50,6 +60,8 @@ uint16_t bits_of(float value, DType to, const std::string& key) {
   const uint16_t bits = to == DType::BFloat16 ? round_to_bfloat16(value) : round_to_float16(value);
   const uint16_t infinity = to == DType::BFloat16 ? 0x7F80 : 0x7C00;
   if ((bits & 0x7FFF) == infinity && std::isfinite(value)) refuse(key, value, to);
+  const bool vanishes = (bits & 0x7FFF) == 0 && std::isnormal(value);
+  if (vanishes && !may_vanish) refuse_vanishing(key, value, to);
   return bits;
 }
 
@@ -63,14 +75,14 @@ bool can_cast(DType from, DType to) {
 
 bool is_widening(DType to) { return to == DType::Float32; }
 
-ckpt::TensorEntry CastPayloads::cast(const ckpt::TensorEntry& tensor, DType to) {
+ckpt::TensorEntry CastPayloads::cast(const ckpt::TensorEntry& tensor, DType to, bool may_vanish) {
   const uint64_t from_bytes = ckpt::bytes_per_element(tensor.dtype);
   const uint64_t to_bytes = ckpt::bytes_per_element(to);
   ckpt::TensorEntry result = tensor;
   result.dtype = to;
   for (ckpt::Chunk& chunk : result.chunks) {
     const auto file = static_cast<uint32_t>(first_file_ + regions_.size());
-    regions_.push_back({chunk.region, tensor.dtype, to, tensor.key});
+    regions_.push_back({chunk.region, tensor.dtype, to, tensor.key, may_vanish});
     chunk.region = {.file = file,
                     .bytes = {0, chunk.region.bytes.count_bytes / from_bytes * to_bytes}};
     chunk.payload_offset_bytes = chunk.payload_offset_bytes / from_bytes * to_bytes;
@@ -120,7 +132,7 @@ void CastPayloads::read_bytes(const ckpt::StorageRegion& located, uint64_t offse
       if (cast.to == DType::Float32) {
         std::memcpy(&made[i * to_bytes], &value, sizeof value);
       } else {
-        const uint16_t bits = bits_of(value, cast.to, cast.key);
+        const uint16_t bits = bits_of(value, cast.to, cast.key, cast.may_vanish);
         std::memcpy(&made[i * to_bytes], &bits, sizeof bits);
       }
     }

@@ -24,8 +24,9 @@ class CastPayloads final : public ckpt::PayloadSource {
   CastPayloads(const ckpt::PayloadSource& source, uint32_t first_file)
       : source_(source), first_file_(first_file) {}
 
-  // The tensor in another type. Not while others read.
-  ckpt::TensorEntry cast(const ckpt::TensorEntry& tensor, ckpt::DType to);
+  // The tensor in another type. Reading throws Unsupported where a number is too large for it, or
+  // becomes 0 and must not. Not while others read.
+  ckpt::TensorEntry cast(const ckpt::TensorEntry& tensor, ckpt::DType to, bool may_vanish);
 
   ckpt::LocatedRegion locate(const ckpt::StorageRegion& region) const override;
   void read_bytes(const ckpt::StorageRegion& located, uint64_t offset_bytes,
@@ -39,6 +40,7 @@ class CastPayloads final : public ckpt::PayloadSource {
     ckpt::StorageRegion stored;
     ckpt::DType from, to;
     std::string key;
+    bool may_vanish;
   };
   const CastRegion& cast_region(uint32_t file) const { return regions_[file - first_file_]; }
   ckpt::LocatedRegion located_storage(uint32_t file) const;

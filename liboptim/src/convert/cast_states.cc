@@ -8,6 +8,7 @@
 #include <ckpt/error.h>
 
 #include "convert/cast_payloads.h"
+#include "model/state_names.h"
 #include "state/remainders.h"
 
 namespace optim {
@@ -121,7 +122,8 @@ CastStates cast_states(const TrainingState& state, const CastSource& from_source
       if (type == nullptr) continue;
       const DType from = one.value->dtype;
       checked.check(*one.value);
-      one.value = std::make_shared<ckpt::TensorEntry>(cast->cast(*one.value, type->dtype));
+      one.value = std::make_shared<ckpt::TensorEntry>(
+          cast->cast(*one.value, type->dtype, !is_second_moment_name(one.name)));
       if (one.name == kRemainderState) continue;
       add_once(is_widening(type->dtype) ? made.widened : made.rounded,
                one.name + ": " + text(from) + " to " + text(type->dtype));

@@ -8,6 +8,7 @@
 
 #include "repair/bucket_shift.h"
 #include "repair/common_of_other.h"
+#include "verify/args_check.h"
 #include "verify/model_folder.h"
 #include "verify/rank_folder_check.h"
 
@@ -30,6 +31,13 @@ void accept_other_iteration(const ckpt::Checkpoint& source, const RepairOptions&
   }
   state.not_carried.push_back({"schedule, step counts and iteration " + own,
                                "in no file: those of iteration " + stated + " are in their place"});
+}
+
+void refuse_other_model(const RepairOptions& options, const TrainingState& state) {
+  const auto found = contradicted_arg(state);
+  if (!found) return;
+  throw Error(ErrorCode::Corrupt, {.file = options.like.string(), .key = "args." + found->name},
+              found->problem, "--like needs an iteration of the same run");
 }
 
 // Where options ask for it.
@@ -94,6 +102,7 @@ RepairedState read_repaired(const ckpt::Checkpoint& source, const ConvertOptions
                 "leave out --resume, --finish and --rank");
   }
   if (std::ranges::any_of(opened, is_mended)) {
+    refuse_other_model(options.repair, repaired.state);
     accept_other_iteration(source, options.repair, repaired.state);
   }
   return repaired;

@@ -54,6 +54,7 @@ class GroupCheck {
       const Value group = found.groups[i];
       if (!group.is(Kind::Dict)) continue;
       ++report_.group_count;
+      check_settings(found, i);
       const auto identity = group_identity(group);
       // Megatron's optimizers have one count, on all ranks; others may have one for each group.
       FirstSteps own;
@@ -122,6 +123,16 @@ class GroupCheck {
     if (!is_empty_group(stated.group)) return;
     stated = own;
     document = found.document;
+  }
+
+  void check_settings(const FoundOptimizer& found, size_t group) {
+    const Value settings = found.groups[group];
+    for (size_t i = 0; i < settings.item_count(); ++i) {
+      const auto [key, value] = settings.item(i);
+      if (!key.is(Kind::Str) || !value.is(Kind::Float) || !std::isnan(value.as_float())) continue;
+      find(found, place_of(group) + escaped_step(key.text()), "is NaN",
+           "the next step would make every parameter of the group NaN");
+    }
   }
 
   // The steps that torch's AdamW keeps for each parameter, and fused optimizers in the group.

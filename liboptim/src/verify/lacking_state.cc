@@ -29,14 +29,16 @@ void find(VerifyReport& report, ckpt::Where where, std::string problem, std::str
 
 // --- the common state, which lies in the store since August 2026 ---
 
+bool has_states(const ckpt::Checkpoint& checkpoint) {
+  return std::ranges::any_of(checkpoint.catalog().tensors, [](const ckpt::TensorEntry& tensor) {
+    return kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
+  });
+}
+
 // Where metadata.json names a format of common.pt, its absence is a finding of the files.
 void find_lacking_common_state(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
   const std::string backend(kMegatronFolders.backend_file);
-  const bool has_state =
-      std::ranges::any_of(checkpoint.catalog().tensors, [](const ckpt::TensorEntry& tensor) {
-        return kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
-      });
-  if (!has_state ||
+  if (!has_states(checkpoint) ||
       checkpoint.source().kind_of_entry(checkpoint.folder() / backend) != ckpt::EntryKind::File) {
     return;
   }
@@ -46,6 +48,46 @@ void find_lacking_common_state(const ckpt::Checkpoint& checkpoint, VerifyReport&
   find(report, {.file = checkpoint.shown_name(".metadata"), .key = "common_state"},
        "the common state is missing: args, step counts and parameter groups",
        "copy the iteration again; without it Megatron cannot load the optimizer's state");
+}
+
+void find_lacking_last_file(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+  const std::string backend(kMegatronFolders.backend_file);
+  if (checkpoint.source().has(checkpoint.folder() / backend)) return;
+  find(report, {.file = checkpoint.shown_name(backend), .key = {}},
+       "is missing, and Megatron writes it last",
+       "the save was not completed, or the file was lost; Megatron loads no folder without it");
+}
+
+// Of a common state that Megatron-LM's training wrote: NeMo's has no checkpoint_version.
+std::vector<std::string> lacking_keys(const ckpt::Value& root, bool has_state) {
+  std::vector<std::string> lacking;
+  if (!root.is(Kind::Dict) || (!root.find("checkpoint_version") && !root.find("args"))) return {};
+  for (const char* key : {"args", "checkpoint_version", "iteration"}) {
+    if (!root.find(key)) lacking.emplace_back(key);
+  }
+  if (has_state && !root.find("opt_param_scheduler")) lacking.emplace_back("opt_param_scheduler");
+  return lacking;
+}
+
+void find_lacking_keys(const ckpt::Checkpoint& checkpoint, bool has_state, VerifyReport& report) {
+  const auto report_of = [&](const std::string& file, const ckpt::Value& root) {
+    for (const std::string& key : lacking_keys(root, has_state)) {
+      find(report, {.file = checkpoint.shown_name(file), .key = "/" + key},
+           "is missing, and Megatron writes it into every checkpoint",
+           "the file was changed; training would go on with other settings, or not at all");
+    }
+  };
+  if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
+    if (const auto common = read_common_state(checkpoint)) {
+      report_of(common->file, common->document->tree.root());
+    }
+    return;
+  }
+  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
+    if (const ckpt::Document* const document = checkpoint.document(file.path)) {
+      report_of(file.path, document->tree.root());
+    }
+  }
 }
 
 // --- random states ---
@@ -161,7 +203,9 @@ void find_lacking(const ckpt::Checkpoint& checkpoint, const TrainingState* view,
                   VerifyReport& report) {
   if (!is_megatron(checkpoint)) return;
   try {
+    find_lacking_keys(checkpoint, has_states(checkpoint), report);
     if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
+      find_lacking_last_file(checkpoint, report);
       find_lacking_common_state(checkpoint, report);
       find_lacking_shards(checkpoint, report);
     } else {

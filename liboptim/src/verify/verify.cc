@@ -12,6 +12,7 @@
 #include <ckpt/error.h>
 
 #include "state/left_out.h"
+#include "verify/args_check.h"
 #include "verify/distributed_check.h"
 #include "verify/group_check.h"
 #include "verify/iteration_check.h"
@@ -189,7 +190,10 @@ VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& opt
   }
   check_groups(checkpoint, report);
   check_proof(checkpoint, states.view(), options, report);
-  if (states.view()) check_distributed_optimizers(*states.view(), checkpoint, report);
+  if (states.view()) {
+    check_args(*states.view(), report);
+    check_distributed_optimizers(*states.view(), checkpoint, report);
+  }
   find_lacking(checkpoint, states.view(), report);
   if (options.share.rank != 0) drop_what_the_first_says(report);
   ckpt::VerifyOptions with_watch = options;
