@@ -89,10 +89,14 @@ void print_steps(const optim::ReplayReport& report, Console& console) {
   table.print(console);
 }
 
+constexpr size_t kSpreadRowsPerLine = 3;  // so that lines fit 60 columns
+
 std::string spread_text(const optim::Spread& spread) {
   std::string text;
+  size_t count = 0;
   for (const optim::Spread::Row& row : spread.ulps) {
-    text += text.empty() ? "" : ", ";
+    if (count != 0) text += count % kSpreadRowsPerLine == 0 ? ",\n  " : ", ";
+    ++count;
     text += std::to_string(row.elements);
     if (!is_number(row.ulp_max)) {
       text += " not comparable";
