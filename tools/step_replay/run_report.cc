@@ -95,7 +95,7 @@ std::string spread_text(const optim::Spread& spread) {
   std::string text;
   size_t count = 0;
   for (const optim::Spread::Row& row : spread.ulps) {
-    if (count != 0) text += count % kSpreadRowsPerLine == 0 ? ",\n  " : ", ";
+    if (count != 0) text += count % kSpreadRowsPerLine == 0 ? "\nelements: " : ", ";
     ++count;
     text += std::to_string(row.elements);
     if (!is_number(row.ulp_max)) {
