@@ -1,6 +1,7 @@
-# shardwise_unity(TARGET): compiles the sources of each folder together (docs/decisions/0172), which
-# takes a third of the time. Large folders make several groups; a source's group depends on its
-# name alone, so that a new file moves no other one. SHARDWISE_UNITY=OFF compiles each file alone.
+# shardwise_unity(TARGET): compiles the sources of each folder together (docs/decisions/0172), so
+# that what they include is compiled once. Large folders make several groups; a source's group
+# depends on its name alone: a new file moves another one only where it makes one more group.
+# SHARDWISE_UNITY=OFF compiles each file alone.
 #
 # What an anonymous namespace names must be unique in the folder. Sources with options of their own
 # are compiled alone.

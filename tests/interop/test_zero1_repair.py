@@ -326,11 +326,15 @@ def test_a_common_state_of_another_iteration_is_a_loss(copied, tmp_path: Path) -
 
 
 def test_a_common_state_of_another_model_is_refused(copied, tmp_path: Path) -> None:
-    root = copied(GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt")
+    source = GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt"
+    other = copied(source)
+    edit_file(common_file(other), lambda tree: setattr(tree["args"], "hidden_size", 32))
+    root = tmp_path / "root"
+    shutil.copytree(source, root)
     without_common(root)
     line = refuse(MALFORMED, "ckpt-convert", root, tmp_path / "a", "--to", "torch", "--repair",
-                  "common-state", "--like", GOLDEN / "gpt1l_tiny_torch_dist_dp2", "--accept-loss")
-    assert "needs an iteration of the same run" in line
+                  "common-state", "--like", other, "--accept-loss")
+    assert "args.hidden_size" in line and "is 32, but embedding.word_embeddings.weight" in line
     assert not (tmp_path / "a").exists()
 
 

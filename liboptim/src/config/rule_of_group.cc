@@ -41,7 +41,7 @@ double number_of_override(std::string_view field, const OverrideValue& value) {
   if (const auto* real = std::get_if<double>(&value)) return *real;
   if (const auto* whole = std::get_if<int64_t>(&value)) return static_cast<double>(*whole);
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {},
-                    "an override of " + std::string(field) + " is not a number_of_override");
+                    "an override of " + std::string(field) + " is not a number");
 }
 
 void set_era(RuleConfig& rule, EmergingOptimizers era) {

@@ -30,13 +30,14 @@ std::optional<Fault> fault_of(const fs::path& folder, const ckpt::Limits& limits
     options.quick = true;
     options.limits = limits;
     const VerifyReport report = verify(folder, options);
+    // First: what a save that did not end lacks otherwise is no damage.
+    if (report.format == ckpt::Format::TorchDist && !fs::exists(folder / kLastFile)) {
+      return Fault{std::string(kLastFile) + ", which is written last, is missing"};
+    }
     for (const ckpt::Finding& finding : report.findings.findings) {
       if (finding.severity == ckpt::Severity::Damage) {
         return Fault{place_of(finding.where) + finding.problem, true};
       }
-    }
-    if (report.format == ckpt::Format::TorchDist && !fs::exists(folder / kLastFile)) {
-      return Fault{std::string(kLastFile) + ", which is written last, is missing"};
     }
     return std::nullopt;
   } catch (const ckpt::Error& error) {

@@ -36,9 +36,10 @@ bool has_states(const ckpt::Checkpoint& checkpoint) {
 }
 
 // Where metadata.json names a format of common.pt, its absence is a finding of the files.
-void find_lacking_common_state(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+void find_lacking_common_state(const ckpt::Checkpoint& checkpoint, bool has_state,
+                               VerifyReport& report) {
   const std::string backend(kMegatronFolders.backend_file);
-  if (!has_states(checkpoint) ||
+  if (!has_state ||
       checkpoint.source().kind_of_entry(checkpoint.folder() / backend) != ckpt::EntryKind::File) {
     return;
   }
@@ -203,10 +204,11 @@ void find_lacking(const ckpt::Checkpoint& checkpoint, const TrainingState* view,
                   VerifyReport& report) {
   if (!is_megatron(checkpoint)) return;
   try {
-    find_lacking_keys(checkpoint, has_states(checkpoint), report);
+    const bool has_state = has_states(checkpoint);
+    find_lacking_keys(checkpoint, has_state, report);
     if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
       find_lacking_last_file(checkpoint, report);
-      find_lacking_common_state(checkpoint, report);
+      find_lacking_common_state(checkpoint, has_state, report);
       find_lacking_shards(checkpoint, report);
     } else {
       find_lacking_rng_of_files(checkpoint, report);

@@ -3,6 +3,8 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "support/errors.h"
+
 // The configuration's coefficients on their way to the rules.
 BOOST_AUTO_TEST_SUITE(rule_of_group)
 
@@ -91,6 +93,13 @@ BOOST_AUTO_TEST_CASE(a_split_reaches_muon_only_where_the_configuration_wants_it)
 BOOST_AUTO_TEST_CASE(an_eps_of_the_group_goes_before_the_configurations) {
   const optim::ParamGroup group = {.others = {{"eps", 0.5}}, .updated_by = "adam"};
   BOOST_TEST(optim::rule_of_group(group, {}, std::nullopt).get_if<optim::AdamRule>()->eps == 0.5);
+}
+
+BOOST_AUTO_TEST_CASE(an_override_that_is_not_a_number_is_refused_by_name) {
+  const optim::ParamGroup group = {.others = {{"eps", std::string("small")}}, .updated_by = "adam"};
+  const auto error = test::error_of([&] { optim::rule_of_group(group, {}, std::nullopt); });
+  BOOST_REQUIRE(error);
+  BOOST_TEST(error->problem() == "an override of eps is not a number");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -67,7 +67,7 @@ Difference compare_elements(const at::Tensor& ours, const at::Tensor& expected, 
 
 // --- How far apart, in representable values ---
 
-constexpr int kUlpRows = 35;  // 0, 1, 2, 4, ..., 2^32, and what is no distance
+constexpr int kUlpRows = 35;  // 0, 1, 2, 4, ..., 2^32, and pairs that have no distance
 
 // Bits of floats as whole numbers of the same order.
 template <class Element>
