@@ -91,7 +91,7 @@ def test_a_key_of_the_common_state(key: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arg", "problem"), (
-    ("num_layers", "but the model has parameters of 2 decoder layers"),
+    ("num_layers", "but the model has 2 decoder layers"),
     ("hidden_size", "but embedding.word_embeddings.weight has 16 columns"),
     ("padded_vocab_size", "but embedding.word_embeddings.weight has 64 rows"),
 ))

@@ -81,6 +81,11 @@ std::optional<NumberInName> expert_in(std::string_view name) {
   return number ? number : grouped_expert(name);
 }
 
+std::optional<NumberInName> decoder_layer_in(std::string_view name) {
+  constexpr std::string_view kLayers = "decoder.layers.";
+  return name.starts_with(kLayers) ? number_behind(name, kLayers) : std::nullopt;
+}
+
 ExpertRange experts_on(uint32_t expert_count, uint32_t ep, uint32_t ep_count) {
   if (ep_count == 0 || expert_count % ep_count != 0) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}},

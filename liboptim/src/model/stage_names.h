@@ -43,5 +43,7 @@ struct NumberInName {
 };
 // The number of the expert in a name, if it is one's: on the rank or in the model, as the name is.
 std::optional<NumberInName> expert_in(std::string_view name);
+// The number of the decoder layer that a name is in.
+std::optional<NumberInName> decoder_layer_in(std::string_view name);
 
 }  // namespace optim

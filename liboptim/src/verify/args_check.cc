@@ -1,9 +1,11 @@
 #include "verify/args_check.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <set>
 #include <string_view>
+#include <tuple>
 
 #include "model/stage_names.h"
 
@@ -11,7 +13,6 @@ namespace optim {
 namespace {
 
 constexpr std::string_view kEmbedding = "embedding.word_embeddings.weight";
-constexpr std::string_view kDecoderLayers = "decoder.layers.";
 
 std::optional<uint64_t> arg(const TrainingState& state, std::string_view name) {
   const auto value = state.args().find(name);
@@ -40,46 +41,48 @@ std::optional<ContradictedArg> of_embedding(const TrainingState& state) {
   return std::nullopt;
 }
 
-// The numbers of decoder layers and of experts that names have.
-struct Numbers {
-  std::set<std::string> layers;
-  std::set<uint32_t> experts;
-};
-
-Numbers numbers_in(const TrainingState& state) {
-  Numbers numbers;
-  for (const TrainedParam& param : state.params) {
-    const std::string& name = param.info.name;
-    if (name.starts_with(kDecoderLayers)) {
-      const size_t begin = kDecoderLayers.size();
-      numbers.layers.insert(name.substr(begin, name.find('.', begin) - begin));
-    }
-    if (const auto expert = expert_in(name)) numbers.experts.insert(expert->number);
-  }
-  return numbers;
+// Layers without parameters are left out of a model's names, but hardly the last one, unless args
+// describe each layer by itself.
+bool may_lack_layers(const TrainingState& state) {
+  return std::ranges::any_of(
+      std::array{"heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"},
+      [&](const char* name) {
+        const auto value = state.args().find(name);
+        return value && value->is(ckpt::Kind::Str);
+      });
 }
 
-std::optional<ContradictedArg> of_numbers(const TrainingState& state) {
-  const Numbers numbers = numbers_in(state);
-  const uint64_t layers = state.grid.pipeline.num_layers, experts = state.facts.expert_count;
-  if (!numbers.layers.empty() && layers != 0 && numbers.layers.size() != layers) {
-    return contradiction(
-        "num_layers", layers,
-        "the model has parameters of " + std::to_string(numbers.layers.size()) + " decoder layers");
+std::optional<ContradictedArg> of_layers(const TrainingState& state) {
+  std::optional<uint32_t> last;
+  for (const TrainedParam& param : state.params) {
+    if (const auto layer = decoder_layer_in(param.info.name))
+      last = std::max(last.value_or(0), layer->number);
   }
-  if (!numbers.experts.empty() && experts != 0 && numbers.experts.size() != experts) {
-    return contradiction(
-        "num_experts", experts,
-        "the model has parameters of " + std::to_string(numbers.experts.size()) + " experts");
+  const uint64_t stated = state.grid.pipeline.num_layers;
+  if (!last || stated == 0) return std::nullopt;
+  const uint64_t found = uint64_t{*last} + 1;
+  if (found == stated || (found < stated && may_lack_layers(state))) return std::nullopt;
+  return contradiction("num_layers", stated,
+                       "the model has " + std::to_string(found) + " decoder layers");
+}
+
+std::optional<ContradictedArg> of_experts(const TrainingState& state) {
+  std::set<uint32_t> experts;
+  for (const TrainedParam& param : state.params) {
+    if (const auto expert = expert_in(param.info.name)) experts.insert(expert->number);
   }
-  return std::nullopt;
+  const uint64_t stated = state.facts.expert_count;
+  if (experts.empty() || stated == 0 || experts.size() == stated) return std::nullopt;
+  return contradiction("num_experts", stated,
+                       "the model has " + std::to_string(experts.size()) + " experts");
 }
 
 }  // namespace
 
 std::optional<ContradictedArg> contradicted_arg(const TrainingState& state) {
   if (auto of_shape = of_embedding(state)) return of_shape;
-  return of_numbers(state);
+  if (auto of_names = of_layers(state)) return of_names;
+  return of_experts(state);
 }
 
 void check_args(const TrainingState& state, VerifyReport& report) {

@@ -129,7 +129,8 @@ class GroupCheck {
     const Value settings = found.groups[group];
     for (size_t i = 0; i < settings.item_count(); ++i) {
       const auto [key, value] = settings.item(i);
-      if (!key.is(Kind::Str) || !value.is(Kind::Float) || !std::isnan(value.as_float())) continue;
+      const bool is_nan = value.is(Kind::Float) && std::isnan(value.as_float());
+      if (!is_nan || !key.is(Kind::Str) || key.text() == "step") continue;  // a step is a count
       find(found, place_of(group) + escaped_step(key.text()), "is NaN",
            "the next step would make every parameter of the group NaN");
     }
