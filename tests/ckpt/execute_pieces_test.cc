@@ -137,7 +137,7 @@ BOOST_AUTO_TEST_CASE(pieces_written_apart_give_the_bytes_of_a_whole_run) {
 BOOST_AUTO_TEST_CASE(pieces_inside_of_records_give_the_bytes_of_a_whole_run) {
   Random random(32);
   size_t parts = 0;  // of records
-  const size_t rounds = kIsSanitized ? 10 : 60;
+  const size_t rounds = kIsSanitized ? 4 : 60;
   for (size_t round = 0; round < rounds; ++round) {
     MemoryPayloads payloads;
     const Target target = segmented_target(random, payloads);
@@ -154,7 +154,7 @@ BOOST_AUTO_TEST_CASE(pieces_inside_of_records_give_the_bytes_of_a_whole_run) {
 // The pieces of a process are written in one call, and most of a record may be its own.
 BOOST_AUTO_TEST_CASE(every_second_piece_at_once_gives_the_bytes_of_a_whole_run) {
   Random random(33);
-  for (int round = 0; round < (kIsSanitized ? 5 : 30); ++round) {
+  for (int round = 0; round < (kIsSanitized ? 3 : 30); ++round) {
     MemoryPayloads payloads;
     const Target target = segmented_target(random, payloads);
     const Plan plan = ckpt::make_plan(target);

@@ -14,6 +14,7 @@ from reading import iteration_folder
 LAYER_WISE = GOLDEN / "lw_muon_bf16_torch_dp2/ckpt"
 LAYER_WISE_DIST = GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt"
 RANKS = GOLDEN / "runs/te_grouped_fp8_torch_ep2tp2dp2/ckpt"
+DEEP_DIST = GOLDEN / "runs/te_deep_torch_dist_ep2pp2dp2/ckpt"
 RANKS_DIST = GOLDEN / "runs/te_grouped_fp8_torch_dist_ep2tp2dp2/ckpt"
 
 
@@ -117,3 +118,61 @@ def test_a_setting_of_a_group_that_is_nan(tmp_path: Path) -> None:
 
     edit_file(iteration_folder(root) / "common.pt", change)
     assert any(text.endswith("param_groups/0/lr: is NaN") for text in damages(root))
+
+
+SOUND = sorted([*GOLDEN.glob("*/ckpt"), *GOLDEN.glob("runs/*/ckpt")])
+
+
+@pytest.mark.parametrize("root", SOUND, ids=[root.parent.name for root in SOUND])
+def test_sound_checkpoints_lack_nothing(root: Path) -> None:
+    assert verify(root)[0] == 0
+
+
+# Layers that are not alike have keys of their own.
+LOST_OF_ONE_LAYER = (
+    ("decoder.layers.2.self_attention.linear_proj.weight", "layer 0 has it"),
+    ("decoder.layers.1.mlp.shared_experts.linear_fc2.weight", "layer 2 has it"),
+    ("decoder.layers.0.mlp.linear_fc2.weight",
+     "layer 0 has decoder.layers.0.mlp.linear_fc1.weight"),
+    ("decoder.layers.1.mlp.router.weight", "layer 2 has it"),
+)
+# Of a store, which stacks layers, all layers lose it.
+LOST_OF_STORES = (
+    ("self_attention.linear_proj.weight", "has decoder.layers.0.self_attention.linear_qkv.weight"),
+    ("self_attention.linear_qkv.weight", "has decoder.layers.0.self_attention.linear_proj.weight"),
+    ("mlp.linear_fc1.weight", "has decoder.layers.0.mlp.linear_fc2.weight"),
+    ("mlp.linear_fc2.bias", "has decoder.layers.0.mlp.linear_fc1.bias"),
+    ("input_layernorm.weight", "has decoder.layers.0.self_attention.linear_qkv.weight"),
+    ("pre_mlp_layernorm.bias", "has decoder.layers.0.pre_mlp_layernorm.weight"),
+)
+LOST_AROUND_LAYERS = (
+    ("decoder.final_layernorm.weight", "the layers have norms"),
+    ("embedding.word_embeddings.weight", "a GPT model has it"),
+    ("embedding.position_embeddings.weight", "args say that it is learned"),
+    ("output_layer.weight", "args say that it is not the embeddings' weight"),
+)
+STORED_AS = {"input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight",
+             "pre_mlp_layernorm.bias": "mlp.linear_fc1.layer_norm_bias"}
+
+
+@pytest.mark.parametrize(("lost", "problem"), LOST_OF_ONE_LAYER)
+def test_a_parameter_of_one_layer_with_its_states(lost: str, problem: str, tmp_path: Path) -> None:
+    root = copy_of(DEEP_DIST, tmp_path)
+    without_keys(root, lambda key: key == lost or key.endswith(f".{lost}"))
+    assert f"{lost}: is missing from the model: {problem}" in damages(root)
+
+
+@pytest.mark.parametrize(("lost", "problem"), LOST_OF_STORES)
+def test_a_parameter_of_layers_with_its_states(lost: str, problem: str, tmp_path: Path) -> None:
+    root = copy_of(LAYER_WISE_DIST, tmp_path)
+    without_keys(root, lambda key: key.endswith(f"decoder.layers.{STORED_AS.get(lost, lost)}"))
+    assert (f"decoder.layers.0.{lost}: is missing from the model: layer 0 {problem}"
+            in damages(root))
+
+
+@pytest.mark.parametrize(("lost", "problem"), LOST_AROUND_LAYERS)
+def test_a_parameter_around_layers_with_its_states(lost: str, problem: str,
+                                                   tmp_path: Path) -> None:
+    root = copy_of(LAYER_WISE_DIST, tmp_path)
+    without_keys(root, lambda key: key == lost or key.endswith(f".{lost}"))
+    assert f"{lost}: is missing from the model: {problem}" in damages(root)

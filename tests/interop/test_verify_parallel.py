@@ -10,14 +10,18 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import safe_open
 
+from damage import edit_file
 from programs import BIN, FIXTURES, run, verify
+from reading import iteration_folder
 
 PACKED = FIXTURES / "parallel"
 pytestmark = pytest.mark.skipif(
@@ -118,3 +122,17 @@ def test_the_page_counts_the_parameters_that_megatron_had(sets: Path, name: str)
     document = json.loads(run("ckpt-inspect", sets / name / "ckpt", "--json").stdout)
     assert document["parameters"] == expected > 0
     assert document["status"]["health"] == "complete"
+
+
+@pytest.mark.parametrize(("field", "value"),
+                         (("scale", torch.tensor([8.0])), ("growth_tracker", 3)))
+def test_a_loss_scale_that_ranks_do_not_share(field: str, value: object, sets: Path,
+                                              tmp_path: Path):
+    root = shutil.copytree(sets / "par_do_adam_fp16_torch_tp2dp2/ckpt", tmp_path / "ckpt",
+                           copy_function=shutil.copyfile)
+    edit_file(iteration_folder(root) / "mp_rank_01/model_optim_rng.pt",
+              lambda state: state["optimizer"]["grad_scaler"].update({field: value}))
+    code, document = verify(root)
+    assert code == 1
+    assert any(finding["key"] == f"/optimizer/grad_scaler/{field}" and
+               "differs from that of" in finding["problem"] for finding in document["findings"])

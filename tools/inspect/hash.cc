@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <fstream>
 #include <ostream>
+#include <set>
 #include <sstream>
 
 #include <ckpt/error.h>
@@ -219,8 +220,14 @@ void print_as_text(Console& console, const Comparison& comparison) {
   if (result.compared_count == 0 && comparison.share.world_size == 1) {
     console.out() << "the digest of the whole, all that was recorded\n";
   } else {
-    console.out() << result.different.size() << " of " << result.compared_count
-                  << " recorded hashes differ\n";
+    const auto is_new = [](const auto& each) {
+      return each.second == optim::RecordDifference::New;
+    };
+    const auto new_count = static_cast<size_t>(std::ranges::count_if(result.different, is_new));
+    console.out() << result.different.size() - new_count << " of " << result.compared_count
+                  << " recorded hashes differ";
+    if (new_count != 0) console.out() << ", " << new_count << " are not in the record";
+    console.out() << '\n';
   }
 }
 
@@ -234,8 +241,29 @@ void refuse_other_selection(const optim::HashRecord& recorded, const HashOptions
                     is_of_all ? "leave --include and --exclude out" : "repeat these options");
 }
 
-int compare(const HashOptions& options, const ckpt::Hashes& hashes, ckpt::Share share,
-            Console& console) {
+std::set<std::string> names_in(const optim::HashRecord& record) {
+  std::set<std::string> names;
+  for (const auto& [name, hash] : record.entries) names.insert(name);
+  return names;
+}
+
+// Whether it has the names that this checkpoint has with --logical where they were asked for
+// without it, or the other way round.
+bool has_other_names(const optim::HashRecord& recorded, const ckpt::Checkpoint& checkpoint,
+                     const HashOptions& options) {
+  if (recorded.entries.empty() || !options.filter.is_everything()) return false;
+  try {
+    const ckpt::Hashes other = list_hashed(options.logical ? native_inventory(checkpoint)
+                                                           : optim::logical_inventory(checkpoint));
+    return names_in(optim::record_of(other)) == names_in(recorded);
+  } catch (const ckpt::Error&) {
+    return false;
+  }
+}
+
+int compare(const HashOptions& options, const ckpt::Checkpoint& checkpoint,
+            const ckpt::Hashes& hashes, Console& console) {
+  const ckpt::Share share = options.share.share();
   optim::HashRecord recorded = read_record(options.record);
   require_whole(recorded, options.record);
   refuse_other_selection(recorded, options);
@@ -252,6 +280,11 @@ int compare(const HashOptions& options, const ckpt::Hashes& hashes, ckpt::Share 
   } else if (!console.options().quiet) {
     print_as_text(console, comparison);
   }
+  if (!comparison.result.is_equal && names_in(found) != names_in(recorded) &&
+      has_other_names(recorded, checkpoint, options)) {
+    console.warn(options.logical ? "the record was made without --logical: leave it out here, too"
+                                 : "the record was made with --logical: give it here, too");
+  }
   return comparison.result.is_equal ? 0 : 1;
 }
 
@@ -259,7 +292,7 @@ int run(const HashOptions& options, Console& console) {
   const ckpt::Share share = checked_share(options, console.options().quiet);
   const ckpt::Checkpoint checkpoint = options.source.open();
   const ckpt::Hashes hashes = hash_or_finish(options, checkpoint, share, console);
-  if (!options.record.empty()) return compare(options, hashes, share, console);
+  if (!options.record.empty()) return compare(options, checkpoint, hashes, console);
   if (console.options().json) {
     print_hashes_as_json(console, hashes, checkpoint.catalog().format, options);
   } else {

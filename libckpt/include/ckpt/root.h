@@ -19,8 +19,9 @@ struct IterationFolder {
   std::filesystem::path path;
 };
 
-// The iteration folders in a root, the newest first, whether they are complete or not; links only
-// where limits allow them. Throws NotFound, IoFailure.
+// The iteration folders in a root that a program of the convention finds (iter_0000012, not
+// iter_12), the newest first, whether they are complete or not; links only where limits allow them.
+// Throws NotFound, IoFailure.
 CKPT_EXPORT std::vector<IterationFolder> list_iterations(const std::filesystem::path& root,
                                                          const FolderConvention& convention,
                                                          const Limits& limits = {});

@@ -70,7 +70,7 @@ class ElementComparer {
  public:
   ElementComparer(DType dtype, Tolerance tolerance, bool is_of_changes)
       : dtype_(dtype), tolerance_(tolerance), is_of_changes_(is_of_changes) {
-    if (is_of_changes && !is_complex(dtype)) found_.products.emplace();
+    if (is_of_changes && !is_complex(dtype)) found_.products = ValueDifference::Products{};
   }
 
   void compare(std::span<const std::byte> a, std::span<const std::byte> b);

@@ -167,7 +167,8 @@ std::vector<IterationFolder> iterations_in(const Folder& source, const fs::path&
   std::vector<IterationFolder> folders;
   for (const std::string& name : source.list(root)) {
     const auto iteration = iteration_of(root / name, convention);
-    const bool is_folder = iteration && source.kind_of(root / name) == EntryKind::Folder;
+    const bool is_folder = iteration && name == iteration_folder(*iteration, convention) &&
+                           source.kind_of(root / name) == EntryKind::Folder;
     if (is_folder && (limits.follow_links || leads_inside(source, root, name)))
       folders.push_back({*iteration, root / name});
   }

@@ -76,7 +76,7 @@ class SliceParser {
   void take(std::string_view item) {
     const std::vector<std::string_view> parts = split(item, ':');
     if (parts.size() > 3) refuse("has more than start:stop:step in '" + escaped(item) + "'");
-    if (parts.size() == 1) return take_index(number(item));
+    if (parts.size() == 1) return take_index(item);
     const auto size = this->size();
     const auto bound = [&](std::string_view text, int64_t otherwise) {
       if (text.empty()) return otherwise;
@@ -92,10 +92,11 @@ class SliceParser {
                            static_cast<uint64_t>(count), false});
   }
 
-  void take_index(int64_t index) {
+  void take_index(std::string_view item) {
     const auto size = this->size();
+    const int64_t index = number(item);
     if (index < -size || index >= size) {
-      refuse("has the index " + std::to_string(index) + " out of range in dimension " +
+      refuse("has the index " + std::string(item) + " out of range in dimension " +
              std::to_string(slice_.dims.size()));
     }
     const int64_t start = index < 0 ? index + size : index;

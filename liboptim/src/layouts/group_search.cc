@@ -21,6 +21,7 @@ struct Step {
   Value value;
   std::string pointer;
   size_t depth;
+  std::optional<Value> scaler = {};  // grad_scaler, which lies beside it
 };
 
 // Keys below which optimizers are: of a chain the numbers, as a list's places or a dict's keys; at
@@ -38,10 +39,12 @@ void push_children(const Step& step, std::vector<Step>& open) {
       open.push_back({value[i], step.pointer + "/" + std::to_string(i), step.depth + 1});
     }
   } else if (value.is(Kind::Dict) && value.item_count() <= kChildrenMax) {
+    const auto scaler = value.find("grad_scaler");
     for (size_t i = 0; i < value.item_count(); ++i) {
       const auto [key, child] = value.item(i);
       if (!may_hold_optimizers(key, step.depth)) continue;
-      open.push_back({child, step.pointer + escaped_step(ckpt::key_text(key)), step.depth + 1});
+      open.push_back(
+          {child, step.pointer + escaped_step(ckpt::key_text(key)), step.depth + 1, scaler});
     }
   }
   std::reverse(open.begin() + static_cast<ptrdiff_t>(first), open.end());
@@ -65,7 +68,7 @@ void search(const ckpt::Document& document, const std::string& file,
     if (step.value.is(Kind::Dict)) {
       const auto groups = step.value.find("param_groups");
       if (groups && groups->is(Kind::List)) {
-        found.push_back({file, {}, step.pointer, step.value, *groups});
+        found.push_back({file, {}, step.pointer, step.value, *groups, step.scaler});
         continue;
       }
     }

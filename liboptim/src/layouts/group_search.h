@@ -18,6 +18,7 @@ struct FoundOptimizer {
   std::string pointer;    // to the dict
   ckpt::Value optimizer;  // the dict
   ckpt::Value groups;     // its list `param_groups`
+  std::optional<ckpt::Value> scaler;  // the dict `grad_scaler` beside the dict
   std::shared_ptr<const ckpt::Document> document = nullptr;  // of an object: what keeps it alive
 
   std::optional<ckpt::Value> state() const { return optimizer.find("state"); }

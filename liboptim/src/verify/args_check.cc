@@ -41,17 +41,6 @@ std::optional<ContradictedArg> of_embedding(const TrainingState& state) {
   return std::nullopt;
 }
 
-// Layers without parameters are left out of a model's names, but hardly the last one, unless args
-// describe each layer by itself.
-bool may_lack_layers(const TrainingState& state) {
-  return std::ranges::any_of(
-      std::array{"heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"},
-      [&](const char* name) {
-        const auto value = state.args().find(name);
-        return value && value->is(ckpt::Kind::Str);
-      });
-}
-
 std::optional<ContradictedArg> of_layers(const TrainingState& state) {
   std::optional<uint32_t> last;
   for (const TrainedParam& param : state.params) {
@@ -61,7 +50,8 @@ std::optional<ContradictedArg> of_layers(const TrainingState& state) {
   const uint64_t stated = state.grid.pipeline.num_layers;
   if (!last || stated == 0) return std::nullopt;
   const uint64_t found = uint64_t{*last} + 1;
-  if (found == stated || (found < stated && may_lack_layers(state))) return std::nullopt;
+  // Layers without parameters are left out of a model's names, but hardly the last one.
+  if (found == stated || (found < stated && layers_are_described(state))) return std::nullopt;
   return contradiction("num_layers", stated,
                        "the model has " + std::to_string(found) + " decoder layers");
 }
@@ -78,6 +68,15 @@ std::optional<ContradictedArg> of_experts(const TrainingState& state) {
 }
 
 }  // namespace
+
+bool layers_are_described(const TrainingState& state) {
+  return std::ranges::any_of(
+      std::array{"heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"},
+      [&](const char* name) {
+        const auto value = state.args().find(name);
+        return value && value->is(ckpt::Kind::Str);
+      });
+}
 
 std::optional<ContradictedArg> contradicted_arg(const TrainingState& state) {
   if (auto of_shape = of_embedding(state)) return of_shape;

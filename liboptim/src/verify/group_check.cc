@@ -4,6 +4,7 @@
 #include <iomanip>
 #include <map>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 #include <ckpt/error.h>
@@ -48,6 +49,7 @@ class GroupCheck {
   void run(const FoundOptimizer& found) {
     const uint32_t number = optimizers_[found.file + found.object]++;
     check_common_step(found);
+    compare_scalers(found, number);
     std::map<std::string, size_t> identities;
     std::map<std::string, uint32_t> counts;  // of groups with one identity
     for (size_t i = 0; i < found.groups.size(); ++i) {
@@ -123,6 +125,25 @@ class GroupCheck {
     if (!is_empty_group(stated.group)) return;
     stated = own;
     document = found.document;
+  }
+
+  // Loss scale and its counters, of which all ranks have the same: they step or skip together.
+  void compare_scalers(const FoundOptimizer& found, uint32_t optimizer) {
+    const auto scope = scope_of(found);
+    if (!found.scaler || !found.scaler->is(Kind::Dict) || !scope) return;
+    const std::string parent = found.pointer.substr(0, found.pointer.rfind('/'));
+    for (size_t i = 0; i < found.scaler->item_count(); ++i) {
+      const auto [key, value] = found.scaler->item(i);
+      const std::string name = ckpt::key_text(key);
+      const std::string pointer = parent + "/grad_scaler" + escaped_step(name);
+      const auto text = step_text(found, value, pointer);
+      if (!text) continue;
+      const auto [first, is_first] = scalers_.try_emplace(
+          {*scope, optimizer, name}, *text, found.file.empty() ? found.object : found.file);
+      if (is_first || first->second.first == *text) continue;
+      find_at(found, pointer, "differs from that of " + rank_name(first->second.second),
+              kMixedFilesHint);
+    }
   }
 
   void check_settings(const FoundOptimizer& found, size_t group) {
@@ -204,11 +225,16 @@ class GroupCheck {
 
   void find(const FoundOptimizer& found, const std::string& place, std::string problem,
             std::string hint) {
+    find_at(found, found.pointer + place, std::move(problem), std::move(hint));
+  }
+
+  void find_at(const FoundOptimizer& found, const std::string& pointer, std::string problem,
+               std::string hint) {
     std::string file = checkpoint_.shown_name(found.file);
     if (found.file.empty()) file = found.object.empty() ? checkpoint_.file_name(0) : "";
     report_.findings.findings.push_back({ckpt::CheckKind::Meaning,
                                          ckpt::Severity::Damage,
-                                         {file, std::nullopt, found.object + found.pointer + place},
+                                         {file, std::nullopt, found.object + pointer},
                                          std::move(problem),
                                          std::move(hint)});
   }
@@ -217,6 +243,9 @@ class GroupCheck {
   VerifyReport& report_;
   std::map<std::string, uint32_t> optimizers_;  // found in a file
   std::map<uint32_t, FirstSteps> steps_;        // of each optimizer of the chain
+  // [scope, optimizer, field] what the first rank states, and where
+  std::map<std::tuple<std::string, uint32_t, std::string>, std::pair<std::string, std::string>>
+      scalers_;
   // With the document that keeps it alive.
   std::map<OneGroup, std::pair<StatedGroup, std::shared_ptr<const ckpt::Document>>> stated_;
 };

@@ -17,6 +17,7 @@
 #include "verify/group_check.h"
 #include "verify/iteration_check.h"
 #include "verify/lacking_state.h"
+#include "verify/layer_check.h"
 #include "verify/overwritten_state.h"
 #include "verify/proof_check.h"
 #include "verify/rank_folder_check.h"
@@ -192,6 +193,7 @@ VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& opt
   check_proof(checkpoint, states.view(), options, report);
   if (states.view()) {
     check_args(*states.view(), report);
+    check_layers(*states.view(), report);
     check_distributed_optimizers(*states.view(), checkpoint, report);
   }
   find_lacking(checkpoint, states.view(), report);

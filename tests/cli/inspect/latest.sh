@@ -4,6 +4,7 @@ chmod -R u+w ckpt
 cp -r "$GOLDEN/lw_muon_bf16_torch_dist_dp2/ckpt/iter_0000003" ckpt/iter_0000200
 chmod -R u+w ckpt
 mkdir ckpt/iter_0000300
+cp -r ckpt/iter_0000003 ckpt/iter_400  # Megatron looks for iter_0000400
 rm ckpt/iter_0000200/metadata.json
 rm ckpt/iter_0000100/mp_rank_00/layer_wise_optimizer_1.pt
 echo 300 > ckpt/latest_checkpointed_iteration.txt

@@ -75,7 +75,7 @@ struct TwoRanks {
   }
 };
 
-std::vector<at::Tensor> copies_of(LayerWiseDistributedOptimizer& optimizer) {
+std::vector<at::Tensor> weights_and_masters_of(LayerWiseDistributedOptimizer& optimizer) {
   std::vector<at::Tensor> all;
   for (const Param& param : optimizer.all_params()) all.push_back(param.param.clone());
   for (const OptimizedParam* const param : optimizer.get_parameters()) {
@@ -84,7 +84,7 @@ std::vector<at::Tensor> copies_of(LayerWiseDistributedOptimizer& optimizer) {
   return all;
 }
 
-int64_t updates_done(LayerWiseDistributedOptimizer& optimizer) {
+int64_t latest_step_of(LayerWiseDistributedOptimizer& optimizer) {
   int64_t most = 0;
   for (const OptimizedParam* const param : optimizer.get_parameters()) {
     most = std::max(most, param->step);
@@ -140,7 +140,7 @@ BOOST_DATA_TEST_CASE(a_step_that_one_rank_cannot_make_changes_nothing_on_any,
   std::vector<std::string> problems(2);
   ranks.run([&](size_t rank) {
     LayerWiseDistributedOptimizer& optimizer = *ranks.optimizers[rank];
-    before[rank] = copies_of(optimizer);
+    before[rank] = weights_and_masters_of(optimizer);
     if (rank == 1) FaultyStep::fault = sample.fault;
     problems[rank] = problem_of([&] {
       const StepResult result = optimizer.step();
@@ -151,13 +151,14 @@ BOOST_DATA_TEST_CASE(a_step_that_one_rank_cannot_make_changes_nothing_on_any,
   BOOST_TEST(contains(problems[0], "another process could not make this step"), problems[0]);
   BOOST_TEST(contains(problems[1], "out of memory"), problems[1]);
   for (size_t rank = 0; rank < 2; ++rank) {
-    BOOST_TEST(std::ranges::equal(copies_of(*ranks.optimizers[rank]), before[rank], same_bits));
+    BOOST_TEST(std::ranges::equal(weights_and_masters_of(*ranks.optimizers[rank]), before[rank],
+                                  same_bits));
   }
   ranks.run([&](size_t rank) { ranks.optimizers[rank]->step(); });
   expected.run([&](size_t rank) { expected.optimizers[rank]->step(); });
   for (size_t rank = 0; rank < 2; ++rank) {
-    BOOST_TEST(std::ranges::equal(copies_of(*ranks.optimizers[rank]),
-                                  copies_of(*expected.optimizers[rank]), same_bits));
+    BOOST_TEST(std::ranges::equal(weights_and_masters_of(*ranks.optimizers[rank]),
+                                  weights_and_masters_of(*expected.optimizers[rank]), same_bits));
   }
 }
 
@@ -178,7 +179,7 @@ BOOST_AUTO_TEST_CASE(counts_of_steps_that_were_not_made_are_taken_back_before_th
   BOOST_TEST(first[1] == "");  // it knows
   for (size_t rank = 0; rank < 2; ++rank) {
     BOOST_TEST(second[rank] == "");
-    BOOST_TEST(updates_done(*ranks.optimizers[rank]) == 1);
+    BOOST_TEST(latest_step_of(*ranks.optimizers[rank]) == 1);
   }
 }
 

@@ -3,13 +3,13 @@
 #include "layouts/parts/flat_tensor.h"
 
 #include <boost/test/unit_test.hpp>
-#include <chrono>
 #include <map>
 #include <random>
 
 #include "layouts/parts/tensor_parts.h"
 #include "sharding/split.h"
 #include "support/errors.h"
+#include "support/sanitizer.h"
 
 using ckpt::Chunk;
 using ckpt::Extents;
@@ -120,16 +120,14 @@ BOOST_AUTO_TEST_CASE(pieces_of_tensor_parallel_ranks_join_to_one_tensor) {
   BOOST_TEST(elements == 24u);
 }
 
-BOOST_AUTO_TEST_CASE(a_million_pieces_are_named_in_seconds) {
-  constexpr size_t kParams = 100'000;
-  const TensorEntry buffer = buffer_of(std::vector<uint64_t>(1'000'000, 7));
-  const auto begin = std::chrono::steady_clock::now();
+// Not more than linear: a search of all pieces for each parameter would run into the time limit.
+BOOST_AUTO_TEST_CASE(a_million_pieces_are_each_named_once) {
+  constexpr size_t kParams = test::kIsSanitized ? 10'000 : 100'000;
+  const TensorEntry buffer = buffer_of(std::vector<uint64_t>(10 * kParams, 7));
   const FlatTensor flat(buffer);
   size_t chunks = 0;
   for (size_t i = 0; i < kParams; ++i) chunks += flat.slice(i * 70, {10, 7}).chunks.size();
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  BOOST_TEST(chunks == 1'000'000u);
-  BOOST_TEST(took.count() < 5);
+  BOOST_TEST(chunks == 10 * kParams);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
