@@ -58,21 +58,22 @@ struct ProcessorsRoots {
   }
 };
 
-// All bits set in the elements that has_usual_root().
-[[gnu::always_inline]] inline __m256i usual_elements(__m256 x) {
-  const __m256i bits = _mm256_castps_si256(x);
-  const __m256i begin = _mm256_set1_epi32(static_cast<int>(kUsualRootsBegin));
-  const __m256i last = _mm256_set1_epi32(static_cast<int>(kUsualRootsEnd - kUsualRootsBegin - 1));
-  const __m256i distance = _mm256_sub_epi32(bits, begin);
-  const __m256i is_within = _mm256_cmpeq_epi32(_mm256_min_epu32(distance, last), distance);
-  return _mm256_or_si256(is_within, _mm256_cmpeq_epi32(bits, _mm256_setzero_si256()));
-}
-
+// has_usual_root() of all elements.
 [[gnu::always_inline]] inline bool are_usual(const __m256 (&x)[kVectors]) {
-  __m256i usual = _mm256_set1_epi32(-1);
+  __m256i least = _mm256_set1_epi32(-1), most = _mm256_setzero_si256();  // without signs
 #pragma GCC unroll 4
-  for (const __m256& lanes : x) usual = _mm256_and_si256(usual, usual_elements(lanes));
-  return _mm256_testc_si256(usual, _mm256_set1_epi32(-1)) != 0;
+  for (const __m256& lanes : x) {
+    const __m256i bits = _mm256_castps_si256(lanes);
+    const __m256i before = _mm256_sub_epi32(bits, _mm256_set1_epi32(1));  // of zero: the largest
+    least = _mm256_min_epu32(least, before);
+    most = _mm256_max_epu32(most, bits);
+  }
+  const __m256i begin = _mm256_set1_epi32(static_cast<int>(kUsualRootsBegin - 1));
+  const __m256i last = _mm256_set1_epi32(static_cast<int>(kUsualRootsEnd - 1));
+  const __m256i is_within =
+      _mm256_and_si256(_mm256_cmpeq_epi32(_mm256_max_epu32(least, begin), least),
+                       _mm256_cmpeq_epi32(_mm256_min_epu32(most, last), most));
+  return _mm256_testc_si256(is_within, _mm256_set1_epi32(-1)) != 0;
 }
 
 [[gnu::noinline, gnu::cold]] void library_roots(__m256 (&x)[kVectors]) {
@@ -123,11 +124,23 @@ template <bool kL2, class Roots, class Sequence>
           .exp_avg_sq = span.exp_avg_sq + begin};
 }
 
+// What memory delivers, in elements, meanwhile. May ask behind the tensors' end: nothing happens.
+[[gnu::always_inline]] inline void prefetch(const AdamSpan& span, int64_t begin) {
+  constexpr int64_t kAhead = 512, kCacheLine = 16;
+  for (int64_t i = begin + kAhead; i < begin + kAhead + kTogether; i += kCacheLine) {
+    __builtin_prefetch(span.param + i);
+    __builtin_prefetch(span.grad + i);
+    __builtin_prefetch(span.exp_avg + i);
+    __builtin_prefetch(span.exp_avg_sq + i);
+  }
+}
+
 template <bool kL2, bool kRounds, class Roots, class Sequence>
 int64_t update_together(const AdamSpan span, const Sequence sequence) {
   bool is_usual = true;
   int64_t begin = 0;
   for (; is_usual && begin + kTogether <= span.count; begin += kTogether) {
+    prefetch(span, begin);
     is_usual = step_together<kL2, Roots>(span_at(span, begin), sequence);
     if (kRounds) {
       for (int64_t i = begin; i < begin + kTogether; ++i) {

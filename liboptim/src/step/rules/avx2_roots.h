@@ -1,7 +1,7 @@
 // Square roots as MKL's vsSqrt takes them with AVX2. It neither divides nor uses the processor's
 // root: it takes an estimate y of 1 / sqrt(x) and makes Newton steps. Which steps is seen from its
 // results (docs/decisions/0055 and 0126); the estimate, which only the processor defines, comes
-// from the processor here, too. An estimate for zero would be infinite, and is left out.
+// from the processor here, too. That of zero would be infinite; another one gives zero, too.
 #pragma once
 
 #ifdef __x86_64__
@@ -16,11 +16,9 @@ struct RootEstimates {
   __m256 r[kCount], h[kCount];  // x y and y / 2
 
   [[gnu::target("avx2"), gnu::always_inline]] explicit RootEstimates(const __m256 (&x)[kCount]) {
-    const __m256 zero = _mm256_setzero_ps(), half = _mm256_set1_ps(0.5F);
+    const __m256 least = _mm256_set1_ps(0x1p-110F), half = _mm256_set1_ps(0.5F);
 #pragma GCC unroll 8
-    for (int j = 0; j < kCount; ++j) {
-      h[j] = _mm256_and_ps(_mm256_rsqrt_ps(x[j]), _mm256_cmp_ps(x[j], zero, _CMP_NEQ_OQ));
-    }
+    for (int j = 0; j < kCount; ++j) h[j] = _mm256_rsqrt_ps(_mm256_max_ps(x[j], least));
 #pragma GCC unroll 8
     for (int j = 0; j < kCount; ++j) {
       r[j] = _mm256_mul_ps(x[j], h[j]);
