@@ -59,16 +59,6 @@ std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.nam
 const Case kCases[] = {
     {"adamw", [](OptimizerConfig& c) { c.optimizer = "adam"; }, at::kBFloat16, 1e-5},
     {"adamw, fp32", [](OptimizerConfig& c) { c.optimizer = "adam"; }, at::kFloat, 1e-5},
-    {"fused adam", [](OptimizerConfig& c) { c.optimizer = "adam"; }, at::kBFloat16, 1e-5,
-     AdamArithmetic::FusedAdam},
-    {"transformer engine", [](OptimizerConfig& c) { c.optimizer = "adam"; }, at::kBFloat16, 0,
-     AdamArithmetic::TransformerEngine},
-    {"transformer engine, l2",
-     [](OptimizerConfig& c) {
-       c.optimizer = "adam";
-       c.decoupled_weight_decay = false;
-     },
-     at::kFloat, 0, AdamArithmetic::TransformerEngine},
     {"adamw, fp8 and fp16 states",
      [](OptimizerConfig& c) {
        c.optimizer = "adam";
@@ -108,6 +98,16 @@ const Case kCases[] = {
        c.muon_scalar_optimizer = "lion";
      },
      at::kBFloat16, 1e-4},
+    {"fused adam", [](OptimizerConfig& c) { c.optimizer = "adam"; }, at::kBFloat16, 1e-5,
+     AdamArithmetic::FusedAdam},
+    {"transformer engine", [](OptimizerConfig& c) { c.optimizer = "adam"; }, at::kBFloat16, 0,
+     AdamArithmetic::TransformerEngine},
+    {"transformer engine, l2",
+     [](OptimizerConfig& c) {
+       c.optimizer = "adam";
+       c.decoupled_weight_decay = false;
+     },
+     at::kFloat, 0, AdamArithmetic::TransformerEngine},
 };
 
 std::unique_ptr<ChainedOptimizer> make_optimizer(const Case& c) {
