@@ -3,10 +3,15 @@
 usage: bench_optim.py [--program build/bin/optim_bench] [--mparams N] [--threads T] [--repeat R]
 
 Prints one JSON object: for each comparison the median seconds of each contestant, and the ratio to
-ours turn by turn: median, lowest, highest (above 1: ours is faster).
+ours turn by turn: median, lowest, highest (above 1: ours is faster). Of AdamW and of the whole step
+all arithmetics take their turns in one run, in another order each time, with ratios of quarters,
+too: on a busy machine the median of many turns says most. --processor-time counts what a process
+used instead of the time on the clock.
 """
 import argparse
 import json
+import pathlib
+import random
 import statistics
 import subprocess
 import time
@@ -14,6 +19,7 @@ import time
 import torch
 
 TENSORS = 25
+ARITHMETICS = ["torch", "fused_adam", "transformer_engine", "fused"]
 LEARNING_RATE = 1e-3
 
 
@@ -29,7 +35,7 @@ class Ours:
     def __call__(self):
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+        return [float(text) for text in self.process.stdout.readline().split()]
 
     def close(self):
         self.process.stdin.close()
@@ -40,10 +46,26 @@ def timed(run):
     run()
 
     def turn():
-        begin = time.perf_counter()
+        begin = now()
         run()
-        return time.perf_counter() - begin
+        return since(begin)
     return turn
+
+
+def now():
+    return time.perf_counter(), time.process_time()
+
+
+def since(begin):
+    """Seconds on the clock, and of the processor."""
+    return [end - start for start, end in zip(begin, now(), strict=True)]
+
+
+def processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "unknown"
 
 
 def tensors(count, scale):
@@ -69,14 +91,14 @@ def torch_whole_step(count):
 
     def turn():
         torch._foreach_mul_(grads, 1.5)
-        begin = time.perf_counter()
+        begin = now()
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))).item()
         coefficient = 1.0 / (norm + 1e-6)
         if coefficient < 1:
             torch._foreach_mul_(grads, coefficient)
         optimizer.step()
         torch._foreach_copy_(model, [m.detach() for m in masters])
-        return time.perf_counter() - begin
+        return since(begin)
     turn()
     return turn
 
@@ -87,26 +109,41 @@ def torch_muon(size, dtype):
     return timed(torch.optim.Muon([param], lr=LEARNING_RATE).step)
 
 
-def turns(contestants, repeat):
+def turns(contestants, options, repeat):
     times = {name: [] for name in contestants}
     for _ in range(repeat):
-        for name, turn in contestants.items():
-            times[name].append(turn())
+        order = list(contestants.items())
+        random.shuffle(order)
+        for name, turn in order:
+            times[name].append(turn()[1 if options.processor_time else 0])
     return times
 
 
 def ratios(theirs, ours):
-    of_turns = [their / our for their, our in zip(theirs, ours, strict=True)]
+    """Median, lowest, highest; first and third quarter."""
+    of_turns = sorted(their / our for their, our in zip(theirs, ours, strict=True))
+    quarters = statistics.quantiles(of_turns, n=4)
     return [round(value, 3) for value in
-            (statistics.median(of_turns), min(of_turns), max(of_turns))]
+            (statistics.median(of_turns), of_turns[0], of_turns[-1], quarters[0], quarters[2])]
 
 
 def compare(options, kind, size, theirs, repeat):
     ours = Ours(options.program, kind, size, options.threads)
-    times = turns({"ours": ours, **theirs}, repeat)
+    times = turns({"ours": ours, **theirs}, options, repeat)
     ours.close()
     return {**{name: round(statistics.median(values), 5) for name, values in times.items()},
             **{f"{name}/ours": ratios(times[name], times["ours"]) for name in theirs}}
+
+
+def compare_arithmetics(options, kind, size, theirs):
+    ours = {name: Ours(options.program, f"{kind}:{name}", size, options.threads)
+            for name in options.arithmetics}
+    times = turns({**ours, **theirs}, options, options.repeat)
+    for process in ours.values():
+        process.close()
+    return {**{name: round(statistics.median(values), 5) for name, values in times.items()},
+            **{f"{their}/{our}": ratios(times[their], times[our])
+               for our in ours for their in theirs}}
 
 
 def main():
@@ -116,19 +153,23 @@ def main():
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--only", choices=["adam", "step", "muon", "ownership"])
+    parser.add_argument("--arithmetics", nargs="+", choices=ARITHMETICS, default=ARITHMETICS)
+    parser.add_argument("--processor-time", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     count = options.mparams * 1_000_000
     chosen = {options.only} if options.only else {"adam", "step", "muon", "ownership"}
-    result = {"threads": options.threads, "elements": count, "torch": torch.__version__}
+    result = {"processor": processor(), "threads": options.threads, "elements": count,
+              "torch": torch.__version__,
+              "seconds": "of the processor" if options.processor_time else "on the clock"}
     if "adam" in chosen:
         copy = Ours(options.program, "copy", count, options.threads)
-        result["adamw"] = compare(options, "adam", count, {
-            "torch_fused": torch_fused_adamw(count), "copy_of_the_same_mix": copy}, options.repeat)
+        result["adamw"] = compare_arithmetics(options, "adam", count, {
+            "torch_fused": torch_fused_adamw(count), "copy_of_the_same_mix": copy})
         copy.close()
     if "step" in chosen:
-        result["whole_step"] = compare(options, "step", count,
-                                       {"torch_sequence": torch_whole_step(count)}, options.repeat)
+        result["whole_step"] = compare_arithmetics(options, "step", count,
+                                                   {"torch_sequence": torch_whole_step(count)})
     for size in (2048, 4096) if "muon" in chosen else ():
         result[f"newton_schulz_{size}"] = compare(options, "muon", size, {
             "torch_muon_bf16": torch_muon(size, torch.bfloat16),

@@ -1,11 +1,13 @@
 // One contestant of scripts/bench_optim.py: optim_bench KIND SIZE THREADS prepares itself, prints
-// "ready", and for each line that it reads runs once and prints the seconds that it took.
+// "ready", and for each line that it reads runs once and prints the seconds that it took, on the
+// clock and of the processor.
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <optim/layer_wise_optimizer.h>
 
 #include <chrono>
+#include <ctime>
 #include <functional>
 #include <iostream>
 #include <string>
@@ -22,8 +24,9 @@ at::Tensor filled(const std::vector<int64_t>& shape, double scale) {
 }
 
 // AdamW on fp32 parameters, gradients and states of SIZE elements in all.
-std::function<void()> adam(int64_t size) {
-  const std::shared_ptr<optim::UpdateRule> rule = optim::make_rule(optim::AdamRule{});
+std::function<void()> adam(int64_t size, optim::AdamArithmetic arithmetic) {
+  const std::shared_ptr<optim::UpdateRule> rule =
+      optim::make_rule(optim::AdamRule{.arithmetic = arithmetic});
   auto info = std::make_shared<optim::ParamInfo>();
   auto states = std::make_shared<std::vector<optim::ParamState>>(kTensors);
   std::vector<optim::UpdateItem> items;
@@ -39,7 +42,7 @@ std::function<void()> adam(int64_t size) {
 }
 
 // The whole step of bf16 parameters: norm, clipping, AdamW, rounding.
-std::function<void()> whole_step(int64_t size) {
+std::function<void()> whole_step(int64_t size, optim::AdamArithmetic arithmetic) {
   std::vector<optim::Param> params;
   for (int64_t i = 0; i < kTensors; ++i) {
     optim::Param param;
@@ -53,7 +56,7 @@ std::function<void()> whole_step(int64_t size) {
   config.bf16 = true;
   config.lr = 1e-3;
   const std::shared_ptr<optim::Optimizer> optimizer =
-      optim::get_megatron_optimizer(config, std::move(params));
+      optim::get_megatron_optimizer(config, std::move(params), {.adam_arithmetic = arithmetic});
   return [optimizer] { optimizer->step(); };
 }
 
@@ -87,9 +90,20 @@ std::function<void()> ownership(int64_t size) {
   };
 }
 
+// Of "adam:NAME" and "step:NAME"; torch's without a name.
+optim::AdamArithmetic arithmetic_of(const std::string& kind) {
+  using enum optim::AdamArithmetic;
+  const std::string name = kind.size() > 5 ? kind.substr(5) : "torch";
+  if (name == "torch") return Torch;
+  if (name == "fused_adam") return FusedAdam;
+  if (name == "transformer_engine") return TransformerEngine;
+  if (name == "fused") return Fused;
+  throw std::invalid_argument("unknown arithmetic " + name);
+}
+
 std::function<void()> make(const std::string& kind, int64_t size) {
-  if (kind == "adam") return adam(size);
-  if (kind == "step") return whole_step(size);
+  if (kind.starts_with("adam")) return adam(size, arithmetic_of(kind));
+  if (kind.starts_with("step")) return whole_step(size, arithmetic_of(kind));
   if (kind == "muon") return muon(size);
   if (kind == "copy") return copy(size);
   if (kind == "ownership") return ownership(size);
@@ -100,7 +114,8 @@ std::function<void()> make(const std::string& kind, int64_t size) {
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::cerr << "usage: optim_bench adam|step|muon|copy|ownership SIZE THREADS\n";
+    std::cerr << "usage: optim_bench adam[:ARITHMETIC]|step[:ARITHMETIC]|muon|copy|ownership SIZE "
+                 "THREADS\n";
     return 2;
   }
   at::set_num_threads(std::stoi(argv[3]));
@@ -110,8 +125,11 @@ int main(int argc, char** argv) {
   std::cout << "ready" << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
     const auto begin = std::chrono::steady_clock::now();
+    const std::clock_t used = std::clock();
     run();
+    const std::clock_t used_behind = std::clock();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    std::cout << seconds.count() << std::endl;
+    std::cout << seconds.count() << ' ' << static_cast<double>(used_behind - used) / CLOCKS_PER_SEC
+              << std::endl;
   }
 }

@@ -14,7 +14,7 @@ namespace kernels {
 
 enum class RuleKind : uint8_t {
   Adam,       // torch.optim.Adam and AdamW
-  FusedAdam,  // TransformerEngine's and Apex's FusedAdam
+  FusedAdam,  // TransformerEngine's and Apex's FusedAdam; they have float betas
   Sgd,
   Lion,
   Muon,  // its momentum and its last step; between them lies Newton-Schulz
@@ -158,7 +158,7 @@ struct FusedAdamFormula {
     m = fmaf(s.weight1, grad, m * s.beta1);
     v = fmaf(s.weight2 * grad, grad, v * s.beta2);
     const float update = m / s.correction1 / (sqrtf(v / s.correction2) + s.eps);
-    e.param = fmaf(s.minus_lr, update + s.added_decay * e.param, e.param);
+    e.param = fmaf(s.minus_lr, fmaf(s.added_decay, e.param, update), e.param);
   }
 };
 

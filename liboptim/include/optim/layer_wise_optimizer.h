@@ -104,15 +104,15 @@ struct MegatronOptimizerOptions {
   ProcessGroupCollection groups = {};
   std::optional<QkvSplit> qkv_split = {};  // of the model; needed by Muon with muon_split_qkv
   EmergingOptimizers era = EmergingOptimizers::V0_3;  // of SOAP and adaptive Muon
+  AdamArithmetic adam_arithmetic = AdamArithmetic::Torch;
   LayerWiseOptions layer_wise = {};
 };
 
 // The reference's factory: groups the parameters, makes the rules, shards, wraps.
 // `params` in model order; the same on every process of dp_cp. Where `groups.world` is set, group
 // keys are gathered over it, so that all its ranks have the same groups in the same order, some of
-// them empty; collective then. Throws Error(InvalidArgument) with
-// muon_split_qkv where Muon is to split a weight and `qkv_split` is absent or does not fit its
-// rows.
+// them empty; collective then. Throws Error(InvalidArgument) with muon_split_qkv where Muon is to
+// split a weight and `qkv_split` is absent or does not fit its rows.
 OPTIM_EXPORT std::unique_ptr<LayerWiseDistributedOptimizer> get_megatron_optimizer(
     const OptimizerConfig& config, std::vector<Param> params,
     const MegatronOptimizerOptions& options = {});

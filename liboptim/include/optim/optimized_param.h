@@ -64,7 +64,8 @@ struct GroupingOptions {
   ConfigOverrides overrides = {};
   std::optional<QkvSplit> qkv_split = {};
   EmergingOptimizers era = EmergingOptimizers::V0_3;  // see rule_of_group()
-  std::vector<GroupKey> keys_of_all_ranks = {};       // see get_param_groups()
+  AdamArithmetic adam_arithmetic = AdamArithmetic::Torch;
+  std::vector<GroupKey> keys_of_all_ranks = {};  // see get_param_groups()
 };
 
 // Groups with rules, without masters or state, in the order of get_param_groups().

@@ -24,10 +24,12 @@ enum class WeightDecayMethod : uint8_t {
   Palm,         // p -= lr^2 wd p
 };
 
-// Two ways of rounding the same formula.
+// Ways of rounding the same formula, by whose results they are (docs/optimizer.md, section 2).
 enum class AdamArithmetic : uint8_t {
-  Torch,      // torch.optim.Adam and AdamW, single tensor, on the CPU
-  FusedAdam,  // TransformerEngine's and Apex's FusedAdam: decay and update are added up first
+  Torch,      // torch.optim.Adam and AdamW, single tensor, on the CPU: the same bits
+  FusedAdam,  // FusedAdam's sequence in torch's operations: decay and update are added up first
+  TransformerEngine,  // the same with the scalars of TransformerEngine and Apex: betas are fp32
+  Fused,              // torch.optim.Adam and AdamW with fused=True, on the CPU: the same bits
 };
 
 // Releases of emerging_optimizers that compute adaptive Muon and SOAP differently.
@@ -38,7 +40,7 @@ struct AdamRule {
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   bool decoupled_weight_decay = true;  // AdamW; false: L2
-  bool bias_correction = true;         // FusedAdam only; torch always corrects
+  bool bias_correction = true;         // FusedAdam and TransformerEngine; torch always corrects
   AdamArithmetic arithmetic = AdamArithmetic::Torch;
 };
 

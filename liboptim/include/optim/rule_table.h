@@ -45,6 +45,7 @@ struct GroupField {
     WeightDecay,
     Step,  // updates done; left out of an empty group
     False,
+    True,
     Zero,
     None
   };

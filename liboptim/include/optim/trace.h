@@ -19,6 +19,8 @@ namespace optim {
 // counts steps in a tensor, step{k}.step.PARAM (a number in `scalars` where SOAP does). `scalars`
 // and counts may be left out. Of steps in the middle of a run `first_step` is how many updates
 // there were before, `rates` has [lr, weight_decay] of each step, and the file start.STATE.PARAM.
+// config of Adam may have `arithmetic`: "torch" (the default) or "fused" of torch.optim's classes,
+// "fused_adam" (the default) or "transformer_engine" of FusedAdam.
 // Any other field or tensor is refused, and so is a value of another JSON type: nothing is
 // converted.
 

@@ -22,15 +22,24 @@ std::vector<Setting> adam_settings(AdamRule& rule) {
           {"arithmetic", choice(rule.arithmetic)}};
 }
 
+StepCount adam_steps(const RuleConfig& config) {
+  switch (config.get_if<AdamRule>()->arithmetic) {
+    case AdamArithmetic::FusedAdam:
+    case AdamArithmetic::TransformerEngine: return StepCount::PerGroup;
+    default: return StepCount::Tensor;
+  }
+}
+
 // torch.optim's defaults of options that have no effect here are written as torch has them.
 std::vector<GroupField> adam_fields(const RuleConfig& config) {
-  if (config.get_if<AdamRule>()->arithmetic == AdamArithmetic::FusedAdam) {
+  if (adam_steps(config) == StepCount::PerGroup) {
     return {{"bias_correction"},
             {"betas"},
             {"eps"},
             {"weight_decay", Content::WeightDecay},
             {"step", Content::Step}};
   }
+  const bool is_fused = config.get_if<AdamRule>()->arithmetic == AdamArithmetic::Fused;
   return {{"betas"},
           {"eps"},
           {"weight_decay", Content::WeightDecay},
@@ -39,18 +48,13 @@ std::vector<GroupField> adam_fields(const RuleConfig& config) {
           {"foreach", Content::None},
           {"capturable", Content::False},
           {"differentiable", Content::False},
-          {"fused", Content::None},
+          {"fused", is_fused ? Content::True : Content::None},
           {"decoupled_weight_decay"}};
 }
 
 std::vector<StateSpec> adam_states(const RuleConfig&, ParamShape shape) {
   return {moment("exp_avg", Kind::FirstMoment, shape),
           moment("exp_avg_sq", Kind::SecondMoment, shape)};
-}
-
-StepCount adam_steps(const RuleConfig& config) {
-  const bool is_torch = config.get_if<AdamRule>()->arithmetic == AdamArithmetic::Torch;
-  return is_torch ? StepCount::Tensor : StepCount::PerGroup;
 }
 
 std::vector<Setting> sgd_settings(SgdRule& rule) {

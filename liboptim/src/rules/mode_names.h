@@ -24,7 +24,8 @@ inline constexpr std::array<std::string_view, 4> kDecayMethods = {"decoupled", "
 inline constexpr std::array<std::string_view, 2> kEras = {"0.2", "0.3"};
 inline constexpr std::array<std::string_view, 4> kSchedules = {"constant", "linear", "cosine",
                                                                "steps"};
-inline constexpr std::array<std::string_view, 2> kAdamArithmetics = {"torch", "fused_adam"};
+inline constexpr std::array<std::string_view, 4> kAdamArithmetics = {"torch", "fused_adam",
+                                                                     "transformer_engine", "fused"};
 
 constexpr const auto& names_of(MuonScaleMode) { return kScaleModes; }
 constexpr const auto& names_of(MatmulPrecision) { return kPrecisions; }

@@ -51,6 +51,7 @@ struct Case {
   std::function<void(OptimizerConfig&)> configure;
   at::ScalarType type;
   double tolerance;  // of each master's change, relative Frobenius; 0: the same bits
+  AdamArithmetic arithmetic = AdamArithmetic::Torch;
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
 
@@ -97,6 +98,16 @@ const Case kCases[] = {
        c.muon_scalar_optimizer = "lion";
      },
      at::kBFloat16, 1e-4},
+    {"fused adam", [](OptimizerConfig& c) { c.optimizer = "adam"; }, at::kBFloat16, 1e-5,
+     AdamArithmetic::FusedAdam},
+    {"transformer engine", [](OptimizerConfig& c) { c.optimizer = "adam"; }, at::kBFloat16, 0,
+     AdamArithmetic::TransformerEngine},
+    {"transformer engine, l2",
+     [](OptimizerConfig& c) {
+       c.optimizer = "adam";
+       c.decoupled_weight_decay = false;
+     },
+     at::kFloat, 0, AdamArithmetic::TransformerEngine},
 };
 
 std::unique_ptr<ChainedOptimizer> make_optimizer(const Case& c) {
@@ -109,9 +120,10 @@ std::unique_ptr<ChainedOptimizer> make_optimizer(const Case& c) {
   config.params_dtype = config.bf16 ? ckpt::DType::BFloat16 : ckpt::DType::Float32;
   c.configure(config);
   std::vector<std::unique_ptr<Optimizer>> chain;
-  for (auto& groups : make_optimizer_groups(
-           make_params(c.type), config,
-           {.overrides = get_standard_config_overrides(config), .qkv_split = QkvSplit{4, 2, 2}})) {
+  for (auto& groups : make_optimizer_groups(make_params(c.type), config,
+                                            {.overrides = get_standard_config_overrides(config),
+                                            .qkv_split = QkvSplit{4, 2, 2},
+                                            .adam_arithmetic = c.arithmetic})) {
     if (config.bf16) {
       chain.push_back(
           std::make_unique<Float16OptimizerWithFloat16Params>(std::move(groups), config));

@@ -165,6 +165,19 @@ BOOST_AUTO_TEST_CASE(a_schedule_is_made_of_arguments_that_are_given) {
   BOOST_TEST(rate({{"lr_warmup_iters", "5"}, {"lr", "0.02"}}) == 0.02 * 3 / 5, near);
 }
 
+BOOST_AUTO_TEST_CASE(an_arithmetic_of_adam_is_given_by_its_name) {
+  const Workplace work;
+  optim::ReplayOptions options = one_step();
+  options.expect = stepped(work, {});
+  options.tolerance = optim::Tolerance{0, 0};
+  options.overrides = {{"adam_arithmetic", "\"torch\""}};
+  BOOST_TEST(!optim::replay(options).divergence.has_value());
+  for (const char* const name : {"\"fused_adam\"", "\"transformer_engine\"", "\"fused\""}) {
+    options.overrides = {{"adam_arithmetic", name}};
+    BOOST_TEST(optim::replay(options).divergence.has_value(), name);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(arguments_that_decide_no_step_are_refused) {
   struct Case {
     const char *argument, *value, *key;

@@ -146,7 +146,9 @@ BOOST_AUTO_TEST_CASE(a_grad_scale_and_a_rounded_copy_are_what_they_say) {
   const optim::ParamInfo info = {.name = "p"};
   for (const optim::RuleConfig& config : std::vector<optim::RuleConfig>{
            optim::AdamRule{}, optim::AdamRule{.decoupled_weight_decay = false},
-           optim::AdamRule{.arithmetic = optim::AdamArithmetic::FusedAdam}, optim::SgdRule{},
+           optim::AdamRule{.arithmetic = optim::AdamArithmetic::FusedAdam},
+           optim::AdamRule{.arithmetic = optim::AdamArithmetic::TransformerEngine},
+           optim::AdamRule{.arithmetic = optim::AdamArithmetic::Fused}, optim::SgdRule{},
            optim::LionRule{}, muon}) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       const at::Tensor grad = random_tensor({150, 130}, 2).to(type);

@@ -76,7 +76,7 @@ void expect_all_pass(const std::vector<fs::path>& traces, optim::EmergingOptimiz
 
 BOOST_AUTO_TEST_CASE(recorded_steps_are_reproduced) {
   const std::vector<fs::path> traces = replayable(kSteps);
-  BOOST_TEST(traces.size() == 30U);
+  BOOST_TEST(traces.size() == 32U);
   expect_all_pass(traces, optim::EmergingOptimizers::V0_3);
   const std::vector<fs::path> older = replayable(kSteps / "emerging_0.2");
   BOOST_TEST(older.size() == 5U);
@@ -105,6 +105,15 @@ BOOST_AUTO_TEST_CASE(moments_of_adam_are_equal_bit_for_bit) {
   }
 }
 
+// torch's fused kernel takes the processor's square root: all bits are the recorded ones.
+BOOST_AUTO_TEST_CASE(steps_of_torchs_fused_kernel_are_equal_bit_for_bit) {
+  for (const char* const name : {"adamw_fused_b2_0.999", "adam_fused_coupled_b2_0.95"}) {
+    const optim::TraceReport report = optim::check_trace(kSteps / (std::string(name) + ".json"),
+                                                         {.tolerance = optim::Tolerance{0, 0}});
+    BOOST_TEST(report.passed, report.worst.tensor);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_wrong_coefficient_is_noticed) {
   const ChangedTrace changed;
   struct Row {
@@ -114,6 +123,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_coefficient_is_noticed) {
       {"adamw_decoupled_b2_0.95", "   0.95", "   0.951"},
       {"adamw_decoupled_b2_0.999", "\"eps\": 1e-08", "\"eps\": 2e-08"},
       {"adam_coupled_b2_0.95", "torch.optim.Adam", "torch.optim.AdamW"},
+      {"adamw_fused_b2_0.999", "   0.9,", "   0.901,"},
       {"muon_quintic_ns7", "\"num_ns_steps\": 7", "\"num_ns_steps\": 6"},
       {"muon_cans_ns5", "\"coefficient_type\": \"cans\"", "\"coefficient_type\": \"aol\""},
       {"muon_shape_scaling_plain", "\"shape_scaling\"", "\"unit_rms_norm\""},

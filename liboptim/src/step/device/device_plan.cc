@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "step/rules/fp32_betas.h"
 #include "step/tensors/param_storage.h"
 
 namespace optim {
@@ -62,10 +63,14 @@ struct GroupMaker {
     return rule != nullptr;
   }
 
-  void operator()(const AdamRule& rule) {
+  // Kernels take correctly rounded roots and have no tails: Torch and Fused are one there.
+  void operator()(const AdamRule& given) {
+    const bool has_fp32_betas = given.arithmetic == AdamArithmetic::TransformerEngine;
+    const AdamRule rule = has_fp32_betas ? with_fp32_betas(given) : given;
     kernels::GroupSettings& settings = made.settings;
-    settings.rule = rule.arithmetic == AdamArithmetic::Torch ? kernels::RuleKind::Adam
-                                                             : kernels::RuleKind::FusedAdam;
+    settings.rule = has_fp32_betas || rule.arithmetic == AdamArithmetic::FusedAdam
+                        ? kernels::RuleKind::FusedAdam
+                        : kernels::RuleKind::Adam;
     settings.beta1 = rule.beta1;
     settings.beta2 = rule.beta2;
     settings.eps = rule.eps;

@@ -32,7 +32,8 @@ GroupingOptions grouping_options(const OptimizerConfig& config, std::span<const 
   GroupingOptions grouping = {
       .overrides = options.overrides ? *options.overrides : get_standard_config_overrides(config),
       .qkv_split = options.qkv_split,
-      .era = options.era};
+      .era = options.era,
+      .adam_arithmetic = options.adam_arithmetic};
   if (!options.groups.world) return grouping;
   std::vector<ParamInfo> infos;
   for (const Param& param : params) infos.push_back(param.info);

@@ -177,6 +177,9 @@ std::vector<std::vector<OptimizerGroup>> make_optimizer_groups(std::vector<Param
     made.lr = group.max_lr.value_or(config.lr.value_or(0));
     made.weight_decay = config.weight_decay * group.wd_mult;
     made.rule_config = rule_of_group(group, config, options.qkv_split, options.era);
+    if (auto* const adam = made.rule_config.get_if<AdamRule>()) {
+      adam->arithmetic = options.adam_arithmetic;
+    }
     made.rule = make_rule(made.rule_config);
     for (const GroupedParam& grouped : group.params) {
       Param& param = params[grouped.index];

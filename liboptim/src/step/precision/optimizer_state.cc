@@ -60,6 +60,7 @@ void put_rule_fields(StateDict& fields, const OptimizerGroup& group) {
         if (!group.params.empty()) put(fields, name, group.params.front().step);
         break;
       case GroupField::Content::False: put(fields, name, false); break;
+      case GroupField::Content::True: put(fields, name, true); break;
       case GroupField::Content::Zero: put(fields, name, int64_t{0}); break;
       case GroupField::Content::None: put(fields, name, StateValue()); break;
     }

@@ -143,8 +143,12 @@ void restore_setting(const Setting& setting, RuleConfig& config, const Value& fi
 // A DistributedOptimizer counts torch's steps in its groups, too, which have torch's settings.
 void restore_arithmetic(const GroupSource& source, RuleConfig& config) {
   auto* const adam = config.get_if<AdamRule>();
-  if (adam == nullptr || source.step_layout != StepLayout::PerGroup) return;
-  if (!source.fields.find("foreach")) adam->arithmetic = AdamArithmetic::FusedAdam;
+  if (adam == nullptr) return;
+  if (source.step_layout == StepLayout::PerGroup && !source.fields.find("foreach")) {
+    adam->arithmetic = AdamArithmetic::FusedAdam;
+  } else if (is_true(source.fields, "fused")) {
+    adam->arithmetic = AdamArithmetic::Fused;
+  }
 }
 
 void override_arithmetic(const GroupSource& source, RuleConfig& config) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/config_fields.h"
+#include "rules/mode_names.h"
 #include "step/replay/group_settings.h"
 #include "step/replay/json_file.h"
 
@@ -199,9 +200,8 @@ std::optional<EmergingOptimizers> Overrides::era() const {
 std::optional<AdamArithmetic> Overrides::adam_arithmetic() const {
   const std::string text = text_of(kArithmetic);
   if (text.empty()) return std::nullopt;
-  if (text == "torch") return AdamArithmetic::Torch;
-  if (text == "fused_adam") return AdamArithmetic::FusedAdam;
-  refuse(kArithmetic, "expected \"torch\" or \"fused_adam\"");
+  if (const auto arithmetic = mode_named<AdamArithmetic>(text)) return arithmetic;
+  refuse(kArithmetic, "expected \"torch\", \"fused_adam\", \"transformer_engine\" or \"fused\"");
 }
 
 void Overrides::apply_to_args(TrainingState& state) const {

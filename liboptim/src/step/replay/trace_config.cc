@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "rules/mode_names.h"
 #include "step/replay/trace_settings.h"
 
 namespace optim {
@@ -19,14 +20,17 @@ using nlohmann::json;
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = std::string(rule)}, problem);
 }
 
+// `arithmetic` stands there where it is not the class's usual one.
 json of_adam(const AdamRule& rule) {
   json config = {{"betas", {rule.beta1, rule.beta2}}, {"eps", rule.eps}};
-  if (rule.arithmetic == AdamArithmetic::Torch) {
+  const bool is_torch =
+      rule.arithmetic == AdamArithmetic::Torch || rule.arithmetic == AdamArithmetic::Fused;
+  if (rule.arithmetic != (is_torch ? AdamArithmetic::Torch : AdamArithmetic::FusedAdam)) {
+    config["arithmetic"] = kAdamArithmetics[static_cast<size_t>(rule.arithmetic)];
+  }
+  if (is_torch) {
     config["class"] = rule.decoupled_weight_decay ? "torch.optim.AdamW" : "torch.optim.Adam";
     return config;
-  }
-  if (rule.arithmetic != AdamArithmetic::FusedAdam) {
-    refuse(AdamRule::kName, "steps of this arithmetic are not recorded");
   }
   config["class"] = "FusedAdam";
   config["adam_w_mode"] = rule.decoupled_weight_decay;

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "rules/mode_names.h"
 #include "step/replay/json_fields.h"
 #include "step/replay/json_file.h"
 #include "step/replay/trace_settings.h"
@@ -44,6 +45,17 @@ Enum enumerator(const JsonFields& fields, const std::string& field,
   fields.refuse_unsupported(field, "'" + ckpt::escaped(text) + "' is not supported");
 }
 
+// `usual` where the trace does not say, else that or `other`.
+AdamArithmetic adam_arithmetic(const JsonFields& config, AdamArithmetic usual,
+                               AdamArithmetic other) {
+  if (!config.has("arithmetic")) return usual;
+  const auto name_of = [](AdamArithmetic one) {
+    return kAdamArithmetics[static_cast<size_t>(one)];
+  };
+  return config.one_of("arithmetic", {name_of(usual), name_of(other)}) == name_of(usual) ? usual
+                                                                                         : other;
+}
+
 AdamRule adam_rule(const JsonFields& config, bool decoupled) {
   AdamRule rule;
   const auto betas = config.averagings("betas", 2);
@@ -58,7 +70,8 @@ AdamRule adam_rule(const JsonFields& config, bool decoupled) {
 AdamRule fused_adam_rule(const JsonFields& config) {
   AdamRule rule = adam_rule(config, config.flag("adam_w_mode"));
   rule.bias_correction = config.flag("bias_correction");
-  rule.arithmetic = AdamArithmetic::FusedAdam;
+  rule.arithmetic =
+      adam_arithmetic(config, AdamArithmetic::FusedAdam, AdamArithmetic::TransformerEngine);
   return rule;
 }
 
@@ -114,7 +127,9 @@ MuonRule torch_muon_rule(const JsonFields& config) {
 RuleConfig read_rule(const JsonFields& config, EmergingOptimizers era) {
   const auto kind = config.text("class");
   if (kind == "torch.optim.AdamW" || kind == "torch.optim.Adam") {
-    return adam_rule(config, kind == "torch.optim.AdamW");
+    AdamRule rule = adam_rule(config, kind == "torch.optim.AdamW");
+    rule.arithmetic = adam_arithmetic(config, AdamArithmetic::Torch, AdamArithmetic::Fused);
+    return rule;
   }
   if (kind == "FusedAdam") return fused_adam_rule(config);
   if (kind == "torch.optim.SGD") return SgdRule{config.averaging("momentum")};

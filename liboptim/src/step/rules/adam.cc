@@ -1,101 +1,177 @@
+// Adam and AdamW on the CPU, in each AdamArithmetic.
 #include "step/rules/makers.h"
-
-#include <ATen/ops/add.h>
-#include <ATen/ops/div.h>
-#include <ATen/ops/mul.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "step/rules/adam_avx2.h"
 #include "step/rules/adam_kernel.h"
 #include "step/rules/chunks.h"
 #include "step/rules/effective_grad.h"
+#include "step/rules/fp32_betas.h"
 
 namespace optim {
 namespace {
 
-struct Chunk {
+template <class Scalars>
+struct AdamChunk {
   const UpdateItem* item = nullptr;
-  AdamScalars scalars;
+  Scalars scalars;
   int64_t begin = 0;
 };
 
-// Its results are torch.optim's bit for bit on the same machine: fused multiply-adds where ATen
-// fuses, and the bits of ATen's square root, which rounds as the processor and MKL please
-// (docs/decisions/0021).
+bool rounds_in_loop(const UpdateTarget& target) {
+  return target.rounded.defined() && target.rounded.scalar_type() == at::kBFloat16;
+}
+
+AdamSpan span_of(const UpdateTarget& target, int64_t begin, at::Tensor& converted_grad) {
+  AdamSpan span;
+  span.count = std::min(kChunk, target.param.numel() - begin);
+  const auto at_chunk = [&](const at::Tensor& tensor) {
+    return tensor.mutable_data_ptr<float>() + begin;
+  };
+  if (target.grad.scalar_type() == at::kFloat) {
+    span.grad = target.grad.const_data_ptr<float>() + begin;
+  } else {
+    converted_grad = chunk_of(target.grad, begin, span.count).to(at::kFloat);
+    span.grad = converted_grad.const_data_ptr<float>();
+  }
+  span.param = at_chunk(target.param);
+  span.exp_avg = at_chunk(target.state->at("exp_avg"));
+  span.exp_avg_sq = at_chunk(target.state->at("exp_avg_sq"));
+  if (rounds_in_loop(target)) {
+    span.rounded = static_cast<uint16_t*>(target.rounded.mutable_data_ptr()) + begin;
+  }
+  return span;
+}
+
+// update(span, scalars, scratch) for all chunks of all items, in parallel; `scratch` is of a
+// chunk's size, and defined.
+template <class MakeScalars, class Update>
+void update_spans(std::span<const UpdateItem> items, MakeScalars&& make_scalars, Update&& update) {
+  using Scalars = decltype(make_scalars(StepContext()));
+  std::vector<AdamChunk<Scalars>> chunks;
+  for (const UpdateItem& item : items) {
+    const Scalars scalars = make_scalars(item.context);
+    const int64_t count = item.target.param.numel();
+    for (int64_t begin = 0; begin < count; begin += kChunk) {
+      chunks.push_back({&item, scalars, begin});
+    }
+  }
+  at::parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t first, int64_t last) {
+    const at::NoGradGuard no_grad;
+    const SingleThread single_thread;
+    std::vector<float> scratch(kChunk);
+    for (int64_t i = first; i < last; ++i) {
+      const AdamChunk<Scalars>& chunk = chunks[static_cast<size_t>(i)];
+      at::Tensor converted_grad;
+      update(span_of(chunk.item->target, chunk.begin, converted_grad), chunk.scalars,
+             scratch.data());
+    }
+  });
+  for (const UpdateItem& item : items) {
+    if (!rounds_in_loop(item.target)) write_rounded(item.target);
+  }
+}
+
+// `fast` says how many elements it updated from the first on. Where it stops for unusual square
+// roots there will be more of them: a call for many at once costs the least.
+template <class Fast, class Slow>
+void update_parts(const AdamSpan& span, Fast&& fast, Slow&& slow) {
+  constexpr int64_t kSlowAtATime = 1024;
+  for (int64_t begin = 0; begin < span.count;) {
+    begin += fast(part_of(span, begin, span.count - begin));
+    const int64_t count = std::min(kSlowAtATime, span.count - begin);
+    if (count > 0) slow(part_of(span, begin, count));
+    begin += count;
+  }
+}
+
+constexpr SquareRoots kProcessorsRoots = {RootSequence::Processor, nullptr, 0, false};
+
+SquareRoots roots_for(std::span<const UpdateItem> items) {
+  int64_t elements = 0;
+  for (const UpdateItem& item : items) elements += item.target.param.numel();
+  return square_roots_for(elements);
+}
+
+// The results of Torch and Fused are torch.optim's bit for bit on the same machine, those of
+// FusedAdam the bits of ATen's operations one by one: fused multiply-adds where ATen fuses, and the
+// bits of its square root, which rounds as the processor and MKL please (docs/decisions/0055).
+// TransformerEngine and Fused take the processor's root.
 class Adam final : public UpdateRule {
  public:
   explicit Adam(const AdamRule& config) : UpdateRule(config), config_(config) {}
 
   void update_all(std::span<const UpdateItem> items) const override {
     for (const UpdateItem& item : items) init_state(item.target.param, *item.target.state);
-    if (config_.arithmetic == AdamArithmetic::Torch) {
-      update_as_torch(items);
-    } else {
-      for (const UpdateItem& item : items) {
-        update_chunks(item, [this](const UpdateItem& chunk) { update_as_fused(chunk); });
-      }
+    switch (config_.arithmetic) {
+      case AdamArithmetic::Torch: return update_as_torch(items);
+      case AdamArithmetic::FusedAdam: return update_as_fused_adam(items);
+      case AdamArithmetic::TransformerEngine: return update_as_transformer_engine(items);
+      case AdamArithmetic::Fused: return update_as_torch_fused(items);
     }
   }
 
  private:
   void update_as_torch(std::span<const UpdateItem> items) const {
-    std::vector<Chunk> chunks;
-    int64_t elements = 0;
-    for (const UpdateItem& item : items) {
-      const AdamScalars scalars = make_scalars(item.context);
-      const int64_t count = item.target.param.numel();
-      for (int64_t begin = 0; begin < count; begin += kChunk) {
-        chunks.push_back({&item, scalars, begin});
-      }
-      elements += count;
-    }
-    const SquareRoots roots = square_roots_for(elements);
-    at::parallel_for(0, static_cast<int64_t>(chunks.size()), 1, [&](int64_t first, int64_t last) {
-      const at::NoGradGuard no_grad;
-      const SingleThread single_thread;
-      std::vector<float> scratch(kChunk);
-      for (int64_t i = first; i < last; ++i) {
-        at::Tensor converted_grad;
-        AdamSpan span = span_of(chunks[static_cast<size_t>(i)], converted_grad);
-        span.scratch = scratch.data();
-        adam_update(span, roots);
-      }
-    });
-    for (const UpdateItem& item : items) {
-      if (!rounds_in_loop(item.target)) write_rounded(item.target);
-    }
+    const SquareRoots roots = roots_for(items);
+    update_spans(
+        items, [this](const StepContext& context) { return torch_scalars(context); },
+        [&](const AdamSpan& span, const AdamScalars& s, float* scratch) {
+          if (!has_avx2_loop(roots)) return adam_update(span, s, {roots, scratch});
+          update_parts(
+              span, [&](const AdamSpan& part) { return adam_update_avx2(part, s, roots); },
+              [&](const AdamSpan& part) {
+                adam_update(part, s, {kLibraryRoots, scratch});
+              });
+        });
   }
 
-  static bool rounds_in_loop(const UpdateTarget& target) {
-    return target.rounded.defined() && target.rounded.scalar_type() == at::kBFloat16;
+  // Chunks and ranges of parameters begin and end between vectors (RangeItems), so that only what
+  // ends a parameter has a tail.
+  void update_as_torch_fused(std::span<const UpdateItem> items) const {
+    static_assert(kChunk % kTorchFusedVector == 0);
+    update_spans(
+        items, [this](const StepContext& context) { return torch_scalars(context); },
+        [](const AdamSpan& span, const AdamScalars& s, float*) {
+          const int64_t body = span.count - span.count % kTorchFusedVector;
+          const int64_t done =
+              has_avx2_loop(kProcessorsRoots) ? adam_update_avx2(span, s, kProcessorsRoots) : 0;
+          torch_fused_update(part_of(span, done, body - done), s);
+          torch_fused_tail(part_of(span, body, span.count - body), s);
+        });
   }
 
-  static AdamSpan span_of(const Chunk& chunk, at::Tensor& converted_grad) {
-    const UpdateTarget& target = chunk.item->target;
-    AdamSpan span = {.count = std::min(kChunk, target.param.numel() - chunk.begin),
-                     .scalars = chunk.scalars};
-    const auto at_chunk = [&](const at::Tensor& tensor) {
-      return tensor.mutable_data_ptr<float>() + chunk.begin;
-    };
-    if (target.grad.scalar_type() == at::kFloat) {
-      span.grad = target.grad.const_data_ptr<float>() + chunk.begin;
-    } else {
-      converted_grad = chunk_of(target.grad, chunk.begin, span.count).to(at::kFloat);
-      span.grad = converted_grad.const_data_ptr<float>();
-    }
-    span.param = at_chunk(target.param);
-    span.exp_avg = at_chunk(target.state->at("exp_avg"));
-    span.exp_avg_sq = at_chunk(target.state->at("exp_avg_sq"));
-    if (rounds_in_loop(target)) {
-      span.rounded = static_cast<uint16_t*>(target.rounded.mutable_data_ptr()) + chunk.begin;
-    }
-    return span;
+  void update_as_fused_adam(std::span<const UpdateItem> items) const {
+    const SquareRoots roots = roots_for(items);
+    update_spans(
+        items, [this](const StepContext& context) { return fused_adam_scalars(config_, context); },
+        [&](const AdamSpan& span, const FusedAdamScalars& s, float* scratch) {
+          if (!has_avx2_loop(roots)) return fused_adam_update(span, s, {roots, scratch});
+          update_parts(
+              span, [&](const AdamSpan& part) { return fused_adam_update_avx2(part, s, roots); },
+              [&](const AdamSpan& part) {
+                fused_adam_update(part, s, {kLibraryRoots, scratch});
+              });
+        });
   }
 
-  AdamScalars make_scalars(const StepContext& context) const {
-    const auto [correction1, correction2] = bias_corrections(context.step);
+  void update_as_transformer_engine(std::span<const UpdateItem> items) const {
+    const AdamRule rule = with_fp32_betas(config_);
+    update_spans(
+        items, [&](const StepContext& context) { return fused_adam_scalars(rule, context); },
+        [](const AdamSpan& span, const FusedAdamScalars& s, float*) {
+          const int64_t done = has_avx2_loop(kProcessorsRoots)
+                                   ? fused_adam_update_avx2(span, s, kProcessorsRoots)
+                                   : 0;
+          transformer_engine_update(part_of(span, done, span.count - done), s);
+        });
+  }
+
+  AdamScalars torch_scalars(const StepContext& context) const {
+    const auto [correction1, correction2] = bias_corrections(config_, context.step);
     AdamScalars scalars;
     scalars.grad_scale = static_cast<float>(context.grad_scale);
     if (context.weight_decay != 0 && config_.decoupled_weight_decay) {
@@ -112,35 +188,30 @@ class Adam final : public UpdateRule {
     return scalars;
   }
 
-  // update = (m / c1) / (sqrt(v / c2) + eps) + wd p; p -= lr update
-  void update_as_fused(const UpdateItem& item) const {
-    const StepContext& context = item.context;
-    at::Tensor param = item.target.param;
-    at::Tensor grad = effective_grad(item);
-    if (context.weight_decay != 0 && !config_.decoupled_weight_decay) {
-      grad = at::add(grad, param, context.weight_decay);
-    }
-    at::Tensor& exp_avg = item.target.state->at("exp_avg");
-    at::Tensor& exp_avg_sq = item.target.state->at("exp_avg_sq");
-    exp_avg.mul_(config_.beta1).add_(grad, 1 - config_.beta1);
-    exp_avg_sq.mul_(config_.beta2).addcmul_(grad, grad, 1 - config_.beta2);
-    const auto [correction1, correction2] = bias_corrections(context.step);
-    const at::Tensor denominator = at::div(exp_avg_sq, correction2).sqrt_().add_(config_.eps);
-    at::Tensor update = at::div(exp_avg, correction1).div_(denominator);
-    if (context.weight_decay != 0 && config_.decoupled_weight_decay) {
-      update.add_(at::mul(param, context.weight_decay));
-    }
-    param.add_(update, -context.lr);
-    write_rounded(item.target);
+  static FusedAdamScalars fused_adam_scalars(const AdamRule& rule, const StepContext& context) {
+    const auto [correction1, correction2] = bias_corrections(rule, context.step);
+    FusedAdamScalars scalars;
+    scalars.grad_scale = static_cast<float>(context.grad_scale);
+    const auto weight_decay = static_cast<float>(context.weight_decay);
+    (rule.decoupled_weight_decay ? scalars.added_decay : scalars.l2) = weight_decay;
+    scalars.beta1 = static_cast<float>(rule.beta1);
+    scalars.weight1 = static_cast<float>(1 - rule.beta1);
+    scalars.correction1 = static_cast<float>(correction1);
+    scalars.beta2 = static_cast<float>(rule.beta2);
+    scalars.weight2 = static_cast<float>(1 - rule.beta2);
+    scalars.correction2 = static_cast<float>(correction2);
+    scalars.eps = static_cast<float>(rule.eps);
+    scalars.minus_lr = static_cast<float>(-context.lr);
+    return scalars;
   }
 
   struct Corrections {
     double first = 1, second = 1;
   };
-  Corrections bias_corrections(int64_t step) const {
-    if (!config_.bias_correction) return {};
+  static Corrections bias_corrections(const AdamRule& rule, int64_t step) {
+    if (!rule.bias_correction) return {};
     const auto exponent = static_cast<double>(step);
-    return {1 - std::pow(config_.beta1, exponent), 1 - std::pow(config_.beta2, exponent)};
+    return {1 - std::pow(rule.beta1, exponent), 1 - std::pow(rule.beta2, exponent)};
   }
 
   AdamRule config_;

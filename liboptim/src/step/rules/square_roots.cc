@@ -52,10 +52,10 @@ bool gives_torchs_bits(TakeRoots take) {
 }
 
 SquareRoots best_square_roots() {
-  for (const TakeRoots take : own_roots()) {
-    if (gives_torchs_bits(take)) return {take, kRootsAtATime, true};
+  for (const OwnRoots& own : own_roots()) {
+    if (gives_torchs_bits(own.take)) return {own.sequence, own.take, kRootsAtATime, true};
   }
-  return {torch_square_roots, 0, false};
+  return kLibraryRoots;
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ void torch_square_roots(float* values, int64_t count) {
 SquareRoots square_roots_for(int64_t elements) {
   constexpr int64_t kWorthComparing = int64_t{1} << 22;
   static std::atomic<bool> compared = false;
-  if (!compared && elements < kWorthComparing) return {torch_square_roots, 0, false};
+  if (!compared && elements < kWorthComparing) return kLibraryRoots;
   static const SquareRoots best = best_square_roots();
   compared = true;
   return best;

@@ -7,8 +7,19 @@ namespace optim {
 // Replaces `count` numbers by their square roots.
 using TakeRoots = void (*)(float* values, int64_t count);
 
+// What is computed, so that a loop of its own can do it without a call.
+enum class RootSequence : uint8_t {
+  Library,      // by LibTorch's call
+  Estimate14,   // by_rsqrt14() of own_roots.cc
+  FusedNewton,  // fused_newton_roots(), newton_roots() of avx2_roots.h
+  Newton,
+  Rounded,    // correctly rounded, as the processor's own
+  Processor,  // the same of any number, whatever at::sqrt makes of it
+};
+
 // Square roots with the bits of at::sqrt in this process, and how they are best taken.
 struct SquareRoots {
+  RootSequence sequence;
   TakeRoots take;
   int64_t block;    // elements per call that are best; 0: all there are
   bool only_usual;  // of numbers that has_usual_root() and of a multiple of 16 of them
@@ -18,6 +29,8 @@ inline constexpr int64_t kRootsAtATime = 64;
 
 // LibTorch's own: a call, during which nothing else can be computed.
 void torch_square_roots(float* values, int64_t count);
+
+inline constexpr SquareRoots kLibraryRoots = {RootSequence::Library, torch_square_roots, 0, false};
 
 // Where steps of ours give the same bits on this processor, these, else LibTorch's. Found out once
 // in a process, by comparing 2^24 roots; updates of few elements do without it until then.
