@@ -8,13 +8,15 @@
 #include <memory>
 
 #include "step/device/device_plan.h"
+#include "step/device/offload_stepper.h"
 
 namespace optim {
 
 // The steps of one optimizer on the device that holds its parameters. Everything is queued on the
 // caller's current stream: nothing waits for the device, and tables are built only when a tensor
 // other than a gradient was replaced. With optimizer_cuda_graph the work is recorded once and
-// replayed. Gradients are not kept: like every tensor that is used on a stream, one that was
+// replayed. Parameters that are offloaded the CPU updates, and for those the host waits: for their
+// gradients, not for the device's own updates. Gradients are not kept: like every tensor that is used on a stream, one that was
 // allocated on another stream is told so by its owner (record_stream).
 class DeviceStepper {
  public:
@@ -39,6 +41,7 @@ class DeviceStepper {
   at::Tensor stats_of_failure();
 
   void queue_update(uint32_t part = 0);
+  bool waits() const { return offload_.has_work(); }  // that step's updates for the device
 
   // Of the last step, when the device has done it. Waits.
   kernels::StepControl read_control() const;
@@ -54,11 +57,14 @@ class DeviceStepper {
   void check_types(const std::vector<OptimizerGroup*>& groups) const;
   void use(DevicePlan plan);
   void rebuild(DevicePlan plan);
+  void queue_part(uint32_t part);
 
   const OptimizerConfig& config_;
   at::Device device_;
   const kernels::DeviceApi& api_;
   DevicePlan plan_;
+  OffloadStepper offload_;
+  UpdateParts parts_;  // of the step, as queue_stats() was given them
   std::unique_ptr<kernels::DeviceStep> step_;
   at::Tensor memory_;
   at::Tensor failure_stats_;  // made before anything can fail
