@@ -203,8 +203,7 @@ void require_plain_precision(const OptimizerConfig& c) {
           ErrorCode::InvalidArgument);
 }
 
-// What exists in the reference and not here. A field that only tunes something refused here
-// (pin_cpu_grads, soap_shampoo_beta, ...) needs no row of its own.
+// What exists in the reference and not here.
 void require_supported(const OptimizerConfig& c) {
   enforce({{c.fp8_recipe.has_value(), "fp8_recipe", "fp8 parameters are not implemented"},
            {c.reuse_grad_buf_for_mxfp8_param_ag, "reuse_grad_buf_for_mxfp8_param_ag",
@@ -244,7 +243,9 @@ void OptimizerConfig::validate(ReferenceRules) const {
        {is_emerging_rule(optimizer) && use_layer_wise_distributed_optimizer && !bf16, "bf16",
         "the reference's layer-wise optimizer runs with bf16 only"},
        {optimizer_cpu_offload && !decoupled_weight_decay, "optimizer_cpu_offload",
-        "the reference needs decoupled_weight_decay for it"}},
+        "the reference needs decoupled_weight_decay for it"},
+       {optimizer_cpu_offload && use_layer_wise_distributed_optimizer, "optimizer_cpu_offload",
+        "the reference's layer-wise optimizer has none"}},
       ErrorCode::Unsupported);
 }
 

@@ -160,6 +160,23 @@ BOOST_FIXTURE_TEST_CASE(ranks_that_offload_give_the_bits_of_one_that_does_not, O
   }
 }
 
+// The reference's factory overwrites what it chooses by it (tests/interop/test_offload.py).
+BOOST_AUTO_TEST_CASE(use_torch_optimizer_for_cpu_offload_changes_no_bit) {
+  for (const OffloadRule& rule : offload_rules()) {
+    std::vector<OffloadOutcome> found;
+    for (const bool uses_torch : {false, true}) {
+      OffloadRule changed = rule;
+      changed.configure = [&](optim::OptimizerConfig& config) {
+        rule.configure(config);
+        config.use_torch_optimizer_for_cpu_offload = uses_torch;
+      };
+      const LayerWisePtr optimizer = make_offloading(changed, Types::Mixed, &kHalf);
+      found.push_back(run_steps(*optimizer, 0, kSteps));
+    }
+    expect_same_steps(found[1], found[0]);
+  }
+}
+
 // What the caller does to the model's tensors between steps counts, as without offload.
 BOOST_AUTO_TEST_CASE(changed_parameters_are_stepped_from_their_new_values) {
   std::vector<OffloadOutcome> found;
