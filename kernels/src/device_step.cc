@@ -9,7 +9,6 @@
 #include "call_status.h"
 #include "device_problem.h"
 #include "graph.h"
-#include "host_copies.h"
 #include "step_tables.h"
 
 namespace kernels {
@@ -336,8 +335,8 @@ std::unique_ptr<DeviceStep> make_step(StepPlan plan, DeviceStatus& status) {
 }  // namespace
 
 const DeviceApi& device_api() {
-  static const DeviceApi api = {device_problem, status_text, make_step,
-                                make_host_copies, pin_host, unpin_host};
+  static const DeviceApi api = {device_problem,   status_text, make_step,
+                                make_host_copies, pin_host,    unpin_host};
   return api;
 }
 

@@ -1,5 +1,5 @@
 // Copies between the GPU and the host beside a step, in streams of their own or in the caller's.
-#include "host_copies.h"
+#include <kernels/host_copies.h>
 
 #include <vector>
 
@@ -72,9 +72,7 @@ class CudaCopies final : public HostCopies {
   DeviceStatus to_host(void* host, const void* device, uint64_t bytes) override {
     const cudaStream_t stream = overlaps_ ? down_.get() : caller_;
     return Status()
-        .then([&] {
-          return cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream);
-        })
+        .then([&] { return cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream); })
         .then([&] { return last_down_.record(stream); })
         .get();
   }
@@ -92,9 +90,7 @@ class CudaCopies final : public HostCopies {
   DeviceStatus to_device(void* device, const void* host, uint64_t bytes) override {
     const cudaStream_t stream = overlaps_ ? up_.get() : caller_;
     return Status()
-        .then([&] {
-          return cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream);
-        })
+        .then([&] { return cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream); })
         .then([&] { return last_up_.record(stream); })
         .get();
   }

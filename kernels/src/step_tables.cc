@@ -64,7 +64,11 @@ struct TableKey {
   uint32_t part;
 };
 TableKey table_key(const StepPlan& plan, const StepParam& param) {
-  if (param.stats_only) return {{.grad = param.types.grad}, RuleKind::Sgd, kNoPart};
+  if (param.stats_only) {
+    TensorTypes types = {};
+    types.grad = param.types.grad;
+    return {types, RuleKind::Sgd, kNoPart};
+  }
   const RuleKind rule = plan.groups[param.slot.group].settings.rule;
   return {param.types, rule, rule == RuleKind::Muon ? 0 : param.part};
 }

@@ -259,9 +259,8 @@ cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned /*flags*/) {
 }
 
 cudaError_t cudaHostUnregister(void* memory) {
-  return runtime_call("cudaHostUnregister", nullptr, [&] {
-    return forget_alive(memory) ? cudaSuccess : cudaErrorInvalidValue;
-  });
+  return runtime_call("cudaHostUnregister", nullptr,
+                      [&] { return forget_alive(memory) ? cudaSuccess : cudaErrorInvalidValue; });
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t count, cudaStream_t stream) {

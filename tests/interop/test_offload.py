@@ -36,7 +36,8 @@ def test_nothing_is_offloaded_without_a_gpu() -> None:
 
 def test_use_torch_optimizer_for_cpu_offload_changes_nothing() -> None:
     """docs/errata.md: the factory overwrites in the next lines what the field has chosen."""
-    source = inspect.getsource(core_optimizer._get_megatron_optimizer_based_on_param_groups)  # noqa: SLF001
+    factory = core_optimizer._get_megatron_optimizer_based_on_param_groups  # noqa: SLF001
+    source = inspect.getsource(factory)
     branch = source[source.index("if config.use_torch_optimizer_for_cpu_offload:"):]
     branch = branch[:branch.index("HybridDeviceOptimizer(")]
     assert branch.count("gpu_optimizer_cls = ") == 3

@@ -257,9 +257,7 @@ BOOST_AUTO_TEST_CASE(what_the_reference_refuses_and_we_can_do_is_accepted) {
            [](auto& c) { c.optimizer = "muon", c.fp16 = true; },
            [](auto& c) { c.optimizer = "muon", c.use_layer_wise_distributed_optimizer = true; },
            [](auto& c) { c.optimizer_cpu_offload = true, c.decoupled_weight_decay = false; },
-           [](auto& c) {
-             c.optimizer_cpu_offload = c.use_layer_wise_distributed_optimizer = true;
-           },
+           [](auto& c) { c.optimizer_cpu_offload = c.use_layer_wise_distributed_optimizer = true; },
            [](auto& c) {
              c.optimizer = "muon";
              c.bf16 = c.use_precision_aware_optimizer = true;
@@ -282,9 +280,8 @@ BOOST_AUTO_TEST_CASE(reference_rules_refuse_what_the_reference_refuses) {
        [](auto& c) { c.optimizer = "muon", c.use_layer_wise_distributed_optimizer = true; }},
       {"optimizer_cpu_offload",
        [](auto& c) { c.optimizer_cpu_offload = true, c.decoupled_weight_decay = false; }},
-      {"optimizer_cpu_offload", [](auto& c) {
-         c.optimizer_cpu_offload = c.use_layer_wise_distributed_optimizer = true;
-       }}};
+      {"optimizer_cpu_offload",
+       [](auto& c) { c.optimizer_cpu_offload = c.use_layer_wise_distributed_optimizer = true; }}};
   for (const auto& [field, change] : rows) {
     expect_error(ErrorCode::Unsupported, field,
                  [&] { changed(change).validate(optim::ReferenceRules{}); });

@@ -101,10 +101,8 @@ struct DeviceApi {
   const char* (*status_text)(DeviceStatus status);
   // Null and a status where the plan makes no sense or cuBLASLt has no algorithm for a shape.
   std::unique_ptr<DeviceStep> (*make_step)(StepPlan plan, DeviceStatus& status);
-  // For parameters that the CPU updates: copies, which overlap with what the caller's stream does
-  // or take their turn there; null and a status where CUDA has no streams to give.
+  // As in host_copies.h.
   std::unique_ptr<HostCopies> (*make_host_copies)(bool overlaps, DeviceStatus& status);
-  // Page-locks whole pages of host memory, and undoes it. Copies of other memory are slower.
   DeviceStatus (*pin_host)(void* memory, uint64_t bytes);
   DeviceStatus (*unpin_host)(void* memory);
 };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 namespace kernels {
 
@@ -27,5 +28,12 @@ class HostCopies {
   // What `stream` is given from here on finds the copies to the device done.
   virtual DeviceStatus join(DeviceStream stream) = 0;
 };
+
+// Null and a status where CUDA has no streams to give.
+std::unique_ptr<HostCopies> make_host_copies(bool overlaps, DeviceStatus& status);
+
+// Page-locks whole pages of host memory, which copies at full speed, and undoes it.
+DeviceStatus pin_host(void* memory, uint64_t bytes);
+DeviceStatus unpin_host(void* memory);
 
 }  // namespace kernels

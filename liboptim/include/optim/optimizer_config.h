@@ -85,19 +85,13 @@ struct OPTIM_LAYOUT_EXPORT OptimizerConfig {
   bool overlap_param_gather = false;                  // gather parameters behind other work
   bool overlap_param_gather_with_optimizer_step = false;
 
-  // --- Offload to the CPU: a part of the parameters that lie on a GPU has its masters and states
-  // there and is updated there, which changes no bit (docs/optimizer.md, section 9). Parameters on
-  // the CPU are stepped as without. As in the reference, masters and moments are fp32 then,
-  // whatever a precision-aware optimizer is told.
-  bool optimizer_cpu_offload = false;
-  // Of the elements that adam, sgd and lion update, 0 to 1: of each optimizer of the chain on this
-  // rank the first parameters, until that many elements are reached. Matrices of other rules stay.
-  double optimizer_offload_fraction = 0.0;
+  // --- Offload to the CPU of what lies on a GPU. Changes no bit: docs/optimizer.md, section 9
+  bool optimizer_cpu_offload = false;  // masters and moments are fp32 then, as in the reference
+  double optimizer_offload_fraction =
+      0.0;  // of the elements that adam, sgd and lion update, 0 to 1
   bool use_torch_optimizer_for_cpu_offload = false;  // no effect, as in the reference
-  // Each parameter is updated while later gradients and earlier parameters travel, on streams of
-  // their own; false: all of them once all gradients have arrived, on the caller's.
-  bool overlap_cpu_optimizer_d2h_h2d = false;
-  bool pin_cpu_grads = true, pin_cpu_params = true;  // page-lock what travels: copies are faster
+  bool overlap_cpu_optimizer_d2h_h2d = false;        // update parameters while others travel
+  bool pin_cpu_grads = true, pin_cpu_params = true;  // page-lock what travels
 
   // --- Miscellaneous
   double clip_grad = 1.0;              // largest global L2 norm of the gradient; 0: no clipping

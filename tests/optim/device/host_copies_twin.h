@@ -26,7 +26,7 @@ class CopiesTwin final : public kernels::HostCopies {
   // Of the calling thread: the call with this number, counted from 0, fails and does nothing.
   static inline thread_local int64_t fault = -1;
   static inline thread_local int64_t calls = 0;
-  static inline thread_local std::vector<std::string> log;  // of this thread's calls, while it lasts
+  static inline thread_local std::vector<std::string> log;  // of this thread's calls
   static inline std::atomic<int> pinned = 0;                // pieces of memory
 
   static bool fails(std::string name) {

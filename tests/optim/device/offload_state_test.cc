@@ -102,8 +102,7 @@ BOOST_AUTO_TEST_CASE(a_distributed_optimizer_on_the_cpu_steps_as_without) {
     setup.config.use_distributed_optimizer = true;
     const auto optimizer = make_distributed(setup, {});
     for (int64_t step = 0; step < 2; ++step) {
-      optimizer->bind_grads(
-          [&](const optim::ParamInfo& info) { return gradient_of(info, step); });
+      optimizer->bind_grads([&](const optim::ParamInfo& info) { return gradient_of(info, step); });
       BOOST_TEST(optimizer->step().update_successful);
     }
     std::vector<at::Tensor>& tensors = found.emplace_back();

@@ -16,8 +16,9 @@ namespace optim {
 // caller's current stream: nothing waits for the device, and tables are built only when a tensor
 // other than a gradient was replaced. With optimizer_cuda_graph the work is recorded once and
 // replayed. Parameters that are offloaded the CPU updates, and for those the host waits: for their
-// gradients, not for the device's own updates. Gradients are not kept: like every tensor that is used on a stream, one that was
-// allocated on another stream is told so by its owner (record_stream).
+// gradients, not for the device's own updates. Gradients are not kept: like every tensor that is
+// used on a stream, one that was allocated on another stream is told so by its owner
+// (record_stream).
 class DeviceStepper {
  public:
   // All parameters lie on `device`. The configuration and the api stay the caller's.

@@ -31,8 +31,8 @@ HostBlock::HostBlock(uint64_t bytes, const kernels::DeviceApi* pins_with)
   begin_ = memory + (kPage - place % kPage) % kPage;
   if (pins_with == nullptr) return;
   if (const kernels::DeviceStatus status = pins_with->pin_host(begin_, bytes_)) {
-    fail(std::to_string(bytes_) + " bytes of host memory cannot be page-locked: " +
-             pins_with->status_text(status),
+    fail(std::to_string(bytes_) +
+             " bytes of host memory cannot be page-locked: " + pins_with->status_text(status),
          "pin_cpu_grads and pin_cpu_params can be false");
   }
   pinned_by_ = pins_with;

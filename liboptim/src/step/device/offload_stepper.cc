@@ -30,8 +30,7 @@ uint64_t room_for(const at::Tensor& tensor) {
 float* checked_on_host(const OptimizedParam& param, const at::Tensor& tensor) {
   if (tensor.sizes() != param.model.param.sizes() || !tensor.is_contiguous() ||
       !tensor.device().is_cpu() || tensor.scalar_type() != at::kFloat) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
-                      {.file = {}, .key = param.model.info.name},
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = param.model.info.name},
                       "expected a contiguous fp32 master and states of the parameter's shape on "
                       "the CPU, which updates it");
   }
@@ -216,9 +215,9 @@ void OffloadStepper::send(Item& item) {
   ++item.param->step;
   const at::Tensor& param = item.param->model.param;
   if (param.numel() == 0) return;
-  check_device(copies_->to_device(param.mutable_data_ptr(), params_.at(item.param_offset),
-                                  bytes_of(param)),
-               api_, "parameters cannot be copied to the device");
+  check_device(
+      copies_->to_device(param.mutable_data_ptr(), params_.at(item.param_offset), bytes_of(param)),
+      api_, "parameters cannot be copied to the device");
 }
 
 }  // namespace optim

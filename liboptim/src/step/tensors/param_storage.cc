@@ -33,8 +33,8 @@ void create_zero_states(const UpdateRule& rule, OptimizedParam& param,
   for (const std::string_view state_name : rule.state_names()) {
     const std::string name(state_name);
     if (param.state.contains(name) || param.packed_state.contains(name)) continue;
-    const at::Tensor zeros = at::zeros(param.model.param.sizes(),
-                                       at::TensorOptions(at::kFloat).device(home_of(param)));
+    const at::Tensor zeros =
+        at::zeros(param.model.param.sizes(), at::TensorOptions(at::kFloat).device(home_of(param)));
     store_state(param, name, zeros, precision);
   }
 }
