@@ -188,26 +188,38 @@ BOOST_AUTO_TEST_CASE(a_recorded_step_offloads_as_well) {
   expect_same_steps(run_steps(*optimizer, 0, kSteps), run_steps(*plain, 0, kSteps));
 }
 
-// Another rank says that it cannot make the step: here nothing changes, and it is told.
-BOOST_AUTO_TEST_CASE(a_failure_of_another_process_reaches_offloaded_parameters) {
+// Another rank says that it cannot make the step: nothing changes here, whose results say so, and
+// what asks for the state, once.
+BOOST_DATA_TEST_CASE(a_failure_of_another_process_reaches_offloaded_parameters,
+                     data::make({0.5, 1.0})) {
   const auto groups = optim::make_in_process_groups(2, {.network_interface = "lo"});
   std::vector<LayerWisePtr> ranks(2);
-  std::vector<std::vector<at::Tensor>> before(2), after(2);
-  optim::OptimizerConfig config = offload_config(kAdam, Types::BF16, &kHalfOverlapping);
+  std::vector<std::vector<at::Tensor>> before(2);
+  const Offload offload = {sample, true};
+  optim::OptimizerConfig config = offload_config(kAdam, Types::BF16, &offload);
   config.loss_scale = std::nullopt;
+  std::string of_state;
   const std::array<std::string, 2> errors = run_both([&](size_t rank) {
     ranks[rank] = make_optimizer(small_model(1, 3), {2, 2}, groups[rank], config);
-    optim::StepInside::of(*ranks[rank]).device_api = &optim::faulty_api();
-    bind_step(*ranks[rank], 0, -1);
-    before[rank] = copies_of(*ranks[rank]);
+    optim::LayerWiseDistributedOptimizer& optimizer = *ranks[rank];
+    optim::StepInside::of(optimizer).device_api = &optim::faulty_api();
+    bind_step(optimizer, 0, -1);
+    before[rank] = copies_of(optimizer);
     optim::FaultyStep::fault = rank == 0 ? optim::Fault::Stats : optim::Fault::None;
-    ranks[rank]->step();
+    const optim::StepResult result = optimizer.step();
+    try {
+      optimizer.state_dict();
+    } catch (const ckpt::Error& error) {
+      of_state = error.what();
+    }
+    optimizer.state_dict();
+    result.grad_norm->get();
   });
-  for (size_t rank = 0; rank < 2; ++rank) after[rank] = copies_of(*ranks[rank]);
   BOOST_TEST(errors[0].find("out of memory") != std::string::npos, errors[0]);
   BOOST_TEST(errors[1].find("another process could not") != std::string::npos, errors[1]);
+  BOOST_TEST(of_state.find("1 of the last steps") != std::string::npos, of_state);
   for (size_t rank = 0; rank < 2; ++rank) {
-    BOOST_TEST(std::ranges::equal(before[rank], after[rank], same_bits));
+    BOOST_TEST(std::ranges::equal(before[rank], copies_of(*ranks[rank]), same_bits));
   }
 }
 

@@ -162,7 +162,8 @@ std::function<kernels::StepControl()> DeviceStepper::deferred_control() const {
 kernels::StepControl DeviceStepper::read_control() const { return deferred_control()(); }
 
 int64_t DeviceStepper::settle_counts() {
-  if (!step_ || plan_.groups.empty()) return 0;
+  const int64_t lost = offload_.take_lost_steps();
+  if (!step_ || plan_.groups.empty()) return lost;
   const auto bytes = static_cast<int64_t>(plan_.groups.size() * sizeof(kernels::GroupSettings));
   const at::Tensor host = at::from_blob(const_cast<kernels::GroupSettings*>(step_->groups()),
                                         {bytes}, at::TensorOptions(at::kByte).device(device_))
@@ -174,7 +175,7 @@ int64_t DeviceStepper::settle_counts() {
     const bool is_ours = plan_.params[i]->step == plan_.plan.groups[group].settings.step;
     if (is_ours) plan_.params[i]->step = groups[group].step;  // else it was loaded since
   }
-  int64_t most = 0;
+  int64_t most = lost;
   for (size_t i = 0; i < plan_.groups.size(); ++i) {
     int64_t& counted = plan_.plan.groups[i].settings.step;
     most = std::max(most, counted - groups[i].step);

@@ -42,7 +42,6 @@ class DeviceStepper {
   at::Tensor stats_of_failure();
 
   void queue_update(uint32_t part = 0);
-  bool waits() const { return offload_.has_work(); }  // that step's updates for the device
 
   // Of the last step, when the device has done it. Waits.
   kernels::StepControl read_control() const;

@@ -148,9 +148,12 @@ void OffloadStepper::queue_copies(const kernels::StepControl* control) {
 }
 
 const kernels::StepControl& OffloadStepper::control() {
-  if (!has_control_) check_device(copies_->wait(kControlMark), api_, "gradients did not arrive");
+  const auto& decided = *reinterpret_cast<const kernels::StepControl*>(grads_.at(0));
+  if (has_control_) return decided;
+  check_device(copies_->wait(kControlMark), api_, "gradients did not arrive");
   has_control_ = true;
-  return *reinterpret_cast<const kernels::StepControl*>(grads_.at(0));
+  if (decided.failed != 0 && decided.check_finite == 0) ++lost_steps_;
+  return decided;
 }
 
 void OffloadStepper::abandon() {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <kernels/device_step.h>
@@ -39,6 +40,9 @@ class OffloadStepper {
   void update(std::span<const uint32_t> ids);
   void update_rest();
   void abandon();  // ends what is on its way, after a failure
+  // Steps since the last call that another process kept this one from making, though they seemed to
+  // be made: those without loss scaling.
+  int64_t take_lost_steps() { return std::exchange(lost_steps_, 0); }
 
  private:
   struct Item {
@@ -63,6 +67,7 @@ class OffloadStepper {
   std::unique_ptr<kernels::HostCopies> copies_;
   std::vector<Item> items_;  // in the order of groups
   bool has_control_ = false;
+  int64_t lost_steps_ = 0;
 };
 
 }  // namespace optim

@@ -137,7 +137,7 @@ class StepInside::Turn {
   StepResult outcome() {
     const auto control = stepper_.deferred_control();
     StepResult result;
-    if (scales_ || stepper_.waits()) {
+    if (scales_) {
       const bool found_inf = made_control(control).skip != 0;
       optimizer_.update_loss_scale(found_inf);
       if (found_inf) return result;
