@@ -206,6 +206,46 @@ BOOST_AUTO_TEST_CASE(they_have_their_statistics_and_nothing_else_is_touched) {
   }
 }
 
+// As a step with offloaded parameters is queued: the control decides before anything is updated,
+// what the CPU needs leaves then, and the device's own updates are queued before the host waits.
+BOOST_AUTO_TEST_CASE(a_step_decides_then_sends_then_updates) {
+  fake_cuda::set_executes(false);
+  Model model;
+  plans::add_adam(model);
+  model.plan.part_count = 2;
+  for (kernels::StepParam& param : model.plan.params) param.part = 1;
+  model.plan.params[0].stats_only = true;
+  FakeStep made(model.plan);
+  const auto copies = make_copies(true);
+  float control = 0, grad = 0, param = 0, on_device = 0;
+  kernels::DeviceStep& step = made.step();
+  fake_cuda::reset();
+  BOOST_TEST(step.queue_stats(nullptr) == 0);
+  BOOST_TEST(step.queue_update(0, nullptr) == 0);
+  copies->follow(nullptr);
+  copies->to_host(&control, &on_device, sizeof control);
+  copies->to_host(&grad, &on_device, sizeof grad);
+  copies->mark(0);
+  BOOST_TEST(step.queue_update(1, nullptr) == 0);
+  copies->wait(0);
+  copies->to_device(&on_device, &param, sizeof param);
+  copies->join(nullptr);
+  const Names expected = {"cudaMemsetAsync",
+                          "chunk_stats",
+                          "tensor_stats",
+                          "chunk_stats",
+                          "tensor_stats",
+                          "finish_kernel",
+                          "cudaMemcpyAsync to host",
+                          "cudaMemcpyAsync to host",
+                          "update_kernel",
+                          "cudaMemcpyAsync"};
+  BOOST_TEST(names_of(fake_cuda::work()) == expected, boost::test_tools::per_element());
+  for (const std::string& name : names_of(fake_cuda::calls())) {
+    BOOST_TEST(name != "cudaStreamSynchronize");
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_plan_of_them_alone_needs_no_groups) {
   auto model = half_counted();
   std::erase_if(model->plan.params, [](const auto& param) { return !param.stats_only; });
