@@ -335,7 +335,8 @@ std::unique_ptr<DeviceStep> make_step(StepPlan plan, DeviceStatus& status) {
 }  // namespace
 
 const DeviceApi& device_api() {
-  static const DeviceApi api = {device_problem, status_text, make_step};
+  static const DeviceApi api = {device_problem,   status_text, make_step,
+                                make_host_copies, pin_host,    unpin_host};
   return api;
 }
 

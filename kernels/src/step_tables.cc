@@ -42,6 +42,37 @@ bool has_memory(const StepParam& param) {
          (param.types.main != ElementType::SplitF32 || slot.remainder != nullptr);
 }
 
+bool has_grad(const StepParam& param) {
+  using enum ElementType;
+  return is_one_of(param.types.grad, {F32, BF16, F16}) &&
+         (param.slot.count == 0 || param.slot.grad != nullptr);
+}
+
+// The row of a table that takes statistics of a gradient, and no more.
+TensorSlot counted_slot(const TensorSlot& slot) {
+  TensorSlot counted = {};
+  counted.grad = slot.grad;
+  counted.count = slot.count;
+  counted.stats_index = slot.stats_index;
+  return counted;
+}
+
+// Which table a parameter belongs to.
+struct TableKey {
+  TensorTypes types;
+  RuleKind rule;
+  uint32_t part;
+};
+TableKey table_key(const StepPlan& plan, const StepParam& param) {
+  if (param.stats_only) {
+    TensorTypes types = {};
+    types.grad = param.types.grad;
+    return {types, RuleKind::Sgd, kNoPart};
+  }
+  const RuleKind rule = plan.groups[param.slot.group].settings.rule;
+  return {param.types, rule, rule == RuleKind::Muon ? 0 : param.part};
+}
+
 MuonTypes muon_types(const StepParam& param, const MuonSettings& muon) {
   return {param.types.grad, param.types.main, param.types.state[0], param.types.model, muon.type};
 }
@@ -127,9 +158,11 @@ uint64_t MuonBatch::square_bytes() const {
 bool makes_sense(const StepPlan& plan) {
   return std::all_of(plan.params.begin(), plan.params.end(), [&](const StepParam& param) {
     const TensorSlot& slot = param.slot;
-    if (slot.count < 0 || slot.group >= plan.groups.size()) return false;
-    if (param.part >= plan.part_count || !has_memory(param)) return false;
+    if (slot.count < 0) return false;
     if (slot.stats_index != kNoStats && slot.stats_index >= plan.stats_count) return false;
+    if (param.stats_only) return has_grad(param);
+    if (slot.group >= plan.groups.size()) return false;
+    if (param.part >= plan.part_count || !has_memory(param)) return false;
     const StepGroup& group = plan.groups[slot.group];
     return group.settings.rule == RuleKind::Muon ? muon_makes_sense(param, group.muon)
                                                  : can_update(param.types, group.settings.rule);
@@ -140,20 +173,19 @@ std::vector<ParamTable> make_param_tables(const StepPlan& plan) {
   std::vector<ParamTable> tables;
   for (size_t i = 0; i < plan.params.size(); ++i) {
     const StepParam& param = plan.params[i];
-    const RuleKind rule = plan.groups[param.slot.group].settings.rule;
-    const uint32_t part = rule == RuleKind::Muon ? 0 : param.part;
+    const TableKey key = table_key(plan, param);
     auto table = std::find_if(tables.begin(), tables.end(), [&](const ParamTable& t) {
-      return t.rule == rule && t.part == part && same(t.types, param.types);
+      return t.rule == key.rule && t.part == key.part && same(t.types, key.types);
     });
     if (table == tables.end()) {
       table = tables.emplace(tables.end());
-      table->types = param.types;
-      table->rule = rule;
-      table->part = part;
+      table->types = key.types;
+      table->rule = key.rule;
+      table->part = key.part;
     }
     table->params.push_back(i);
-    table->slots.push_back(param.slot);
-    table->slots.back().is_aligned = is_aligned(param.slot) ? 1 : 0;
+    table->slots.push_back(param.stats_only ? counted_slot(param.slot) : param.slot);
+    table->slots.back().is_aligned = is_aligned(table->slots.back()) ? 1 : 0;
   }
   for (ParamTable& table : tables) {
     int64_t chunk_count = 0;
@@ -185,6 +217,7 @@ std::vector<MuonBatch> make_muon_batches(const StepPlan& plan) {
   std::vector<MuonBatch> batches;
   for (size_t i = 0; i < plan.params.size(); ++i) {
     const StepParam& param = plan.params[i];
+    if (param.stats_only) continue;
     const StepGroup& group = plan.groups[param.slot.group];
     if (group.settings.rule != RuleKind::Muon) continue;
     for (const MuonMatrix& matrix : matrices_of(param, group.muon)) {

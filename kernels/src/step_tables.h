@@ -13,12 +13,15 @@
 
 namespace kernels {
 
+// Of tables that no part of the update updates.
+constexpr uint32_t kNoPart = UINT32_MAX;
+
 // Parameters of equal types and rule: one launch updates all of them. Muon's are here for their
 // statistics only.
 struct ParamTable {
   TensorTypes types;
   RuleKind rule;
-  uint32_t part;  // of the update; 0 for Muon's
+  uint32_t part;  // of the update; 0 for Muon's, kNoPart where only statistics are taken
   std::vector<TensorSlot> slots;
   std::vector<size_t> params;  // of the plan, one per slot
   std::vector<Chunk> chunks;

@@ -15,6 +15,9 @@ struct CUstream_st {
   std::optional<std::vector<Call>> captured;  // while it captures
   bool is_invalid = false;                    // something that cannot be captured was tried
 };
+struct CUevent_st {
+  bool is_recorded = false;
+};
 struct CUgraph_st {
   std::vector<Call> nodes;
 };
@@ -203,9 +206,61 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t count, cudaMemcpyKind /*kind*/,
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t count, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  return memory_call("cudaMemcpyAsync", stream, [=] { std::memcpy(to, from, count); });
+  const bool is_to_host = kind == cudaMemcpyDeviceToHost;
+  return memory_call(is_to_host ? "cudaMemcpyAsync to host" : "cudaMemcpyAsync", stream,
+                     [=] { std::memcpy(to, from, count); });
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
+  return runtime_call("cudaEventCreateWithFlags", nullptr, [&] {
+    *event = make<CUevent_st>();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return runtime_call("cudaEventRecord", stream, [&] {
+    if (!is_alive(event) || !can_take(stream)) return cudaErrorInvalidResourceHandle;
+    event->is_recorded = true;
+    return cudaSuccess;
+  });
+}
+
+// The real one takes an event that was never recorded for one that has passed: an order lost.
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
+  return runtime_call("cudaStreamWaitEvent", stream, [&] {
+    const bool is_known = is_alive(event) && can_take(stream);
+    return is_known && event->is_recorded ? cudaSuccess : cudaErrorInvalidResourceHandle;
+  });
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return runtime_call("cudaEventSynchronize", nullptr, [&] {
+    const bool is_known = is_alive(event) && event->is_recorded;
+    return is_known ? cudaSuccess : cudaErrorInvalidResourceHandle;
+  });
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  note_call("cudaEventDestroy");
+  return keep(destroy(event) ? cudaSuccess : cudaErrorInvalidResourceHandle);
+}
+
+cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned /*flags*/) {
+  return runtime_call("cudaHostRegister", nullptr, [&] {
+    constexpr uintptr_t kPage = 4096;
+    const bool is_whole = reinterpret_cast<uintptr_t>(memory) % kPage == 0 && bytes % kPage == 0;
+    if (!is_whole || is_alive(memory)) return cudaErrorInvalidValue;
+    remember_alive(memory);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaHostUnregister(void* memory) {
+  return runtime_call("cudaHostUnregister", nullptr,
+                      [&] { return forget_alive(memory) ? cudaSuccess : cudaErrorInvalidValue; });
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t count, cudaStream_t stream) {

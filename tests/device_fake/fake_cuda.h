@@ -43,7 +43,7 @@ void fail_at(uint64_t call, cudaError_t error = cudaErrorMemoryAllocation);
 bool has_failed();
 // As if another part of the program had made a call that failed.
 void leave_error(cudaError_t error);
-// Streams, graphs and handles that were made and not destroyed.
+// Streams, events, graphs and handles that were made and not destroyed, and memory that is pinned.
 int alive();
 
 void set_multiprocessors(int count);

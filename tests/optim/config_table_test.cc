@@ -105,7 +105,7 @@ std::vector<Row> algorithms() {
 }
 
 std::vector<Row> running() {
-  const auto offload = [](OptimizerConfig& c) { c.optimizer_cpu_offload = true; };
+  const std::string offload_bits = "fraction_overlap_and_pinning_change_no_bit";
   return {
       {"use_distributed_optimizer", "`DistributedOptimizer` updates ranges: adam, sgd, lion; CPU",
        "ranges_have_the_bits_of_whole_parameters"},
@@ -118,14 +118,16 @@ std::vector<Row> running() {
       {"overlap_param_gather_with_optimizer_step",
        "the first model chunk travels while the others are updated; same bits",
        "overlap_of_gathers_changes_nothing"},
-      {"optimizer_cpu_offload", "", "", offload},
-      {"optimizer_offload_fraction", "", "", offload},
-      {"use_torch_optimizer_for_cpu_offload", "", "",
-       [](auto& c) { c.use_torch_optimizer_for_cpu_offload = true; }},
-      {"overlap_cpu_optimizer_d2h_h2d", "", "",
-       [](auto& c) { c.overlap_cpu_optimizer_d2h_h2d = true; }},
-      {"pin_cpu_grads", "", "", offload},
-      {"pin_cpu_params", "", "", offload},
+      {"optimizer_cpu_offload",
+       "part of what lies on a GPU is updated on the CPU (section 9); no effect on the CPU",
+       offload_bits},
+      {"optimizer_offload_fraction", "of the elements; same bits", offload_bits},
+      {"use_torch_optimizer_for_cpu_offload", "no effect, as in the reference",
+       "use_torch_optimizer_for_cpu_offload_changes_no_bit"},
+      {"overlap_cpu_optimizer_d2h_h2d", "parameters are updated while others travel; same bits",
+       offload_bits},
+      {"pin_cpu_grads", "page-locked memory for gradients on the CPU", offload_bits},
+      {"pin_cpu_params", "the same for parameters that travel back", offload_bits},
       {"clip_grad", "largest norm; 0: no clipping",
        "norms_zeros_and_clipped_gradients_are_the_recorded_ones"},
       {"log_num_zeros_in_grad", "step() counts zeros", "timers_hear_of_every_section_of_a_step"},

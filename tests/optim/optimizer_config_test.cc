@@ -245,10 +245,6 @@ BOOST_AUTO_TEST_CASE(what_this_version_cannot_do_is_refused_with_the_field) {
        [](auto& c) { c.reuse_grad_buf_for_mxfp8_param_ag = true; }},
       {"use_distributed_optimizer",
        [](auto& c) { c.optimizer = "muon", c.use_distributed_optimizer = true; }},
-      {"optimizer_cpu_offload", [](auto& c) { c.optimizer_cpu_offload = true; }},
-      {"use_torch_optimizer_for_cpu_offload",
-       [](auto& c) { c.use_torch_optimizer_for_cpu_offload = true; }},
-      {"overlap_cpu_optimizer_d2h_h2d", [](auto& c) { c.overlap_cpu_optimizer_d2h_h2d = true; }},
   };
   for (const auto& [field, change] : rows) {
     expect_error(ErrorCode::Unsupported, field, [&] { changed(change).validate(); });
@@ -260,6 +256,8 @@ BOOST_AUTO_TEST_CASE(what_the_reference_refuses_and_we_can_do_is_accepted) {
            [](auto& c) { c.optimizer = "lion"; },
            [](auto& c) { c.optimizer = "muon", c.fp16 = true; },
            [](auto& c) { c.optimizer = "muon", c.use_layer_wise_distributed_optimizer = true; },
+           [](auto& c) { c.optimizer_cpu_offload = true, c.decoupled_weight_decay = false; },
+           [](auto& c) { c.optimizer_cpu_offload = c.use_layer_wise_distributed_optimizer = true; },
            [](auto& c) {
              c.optimizer = "muon";
              c.bf16 = c.use_precision_aware_optimizer = true;
@@ -281,7 +279,9 @@ BOOST_AUTO_TEST_CASE(reference_rules_refuse_what_the_reference_refuses) {
       {"bf16",
        [](auto& c) { c.optimizer = "muon", c.use_layer_wise_distributed_optimizer = true; }},
       {"optimizer_cpu_offload",
-       [](auto& c) { c.optimizer_cpu_offload = true, c.decoupled_weight_decay = false; }}};
+       [](auto& c) { c.optimizer_cpu_offload = true, c.decoupled_weight_decay = false; }},
+      {"optimizer_cpu_offload",
+       [](auto& c) { c.optimizer_cpu_offload = c.use_layer_wise_distributed_optimizer = true; }}};
   for (const auto& [field, change] : rows) {
     expect_error(ErrorCode::Unsupported, field,
                  [&] { changed(change).validate(optim::ReferenceRules{}); });
@@ -296,7 +296,14 @@ BOOST_AUTO_TEST_CASE(reference_rules_accept_what_only_the_reference_can_do) {
            [](auto& c) { c.optimizer = "sgd"; }, [](auto& c) { c.fp16 = true; },
            [](auto& c) { c.optimizer = "muon", c.muon_scalar_optimizer = "lion"; },
            [](auto& c) { c.optimizer = "soap"; },
-           [](auto& c) { c.use_distributed_optimizer = c.use_precision_aware_optimizer = true; }}) {
+           [](auto& c) { c.use_distributed_optimizer = c.use_precision_aware_optimizer = true; },
+           [](auto& c) {
+             c.use_distributed_optimizer = c.use_precision_aware_optimizer = true;
+             c.optimizer_cpu_offload = c.overlap_cpu_optimizer_d2h_h2d = true;
+             c.use_torch_optimizer_for_cpu_offload = true;
+             c.optimizer_offload_fraction = 1;
+           },
+           [](auto& c) { c.optimizer = "sgd", c.optimizer_cpu_offload = true; }}) {
     changed(change).validate(optim::ReferenceRules{});
   }
 }

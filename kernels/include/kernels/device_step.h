@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <kernels/element_type.h>
+#include <kernels/host_copies.h>
 #include <kernels/rules.h>
 #include <kernels/step_control.h>
 #include <kernels/tensor_table.h>
@@ -40,6 +41,9 @@ struct StepParam {
   int64_t rows = 0, columns = 0;  // Muon: of the weight, row-major
   uint32_t qkv_rows[3] = {};      // Muon: rows of query, key and value per group; zeros: no split
   uint32_t part = 0;              // of the update; below StepPlan::part_count
+  // Its gradient counts in the statistics, and nothing else is done with it: of the slot, the
+  // gradient, the count and the stats_index matter, of the types the gradient's.
+  bool stats_only = false;
 };
 
 struct StepPlan {
@@ -59,11 +63,6 @@ struct ControlSettings {
   float max_norm = 0;  // 0: no clipping
   bool check_finite = false;
 };
-
-// 0, or a cudaError_t.
-using DeviceStatus = int;
-// A cudaStream_t; null: the default stream.
-using DeviceStream = void*;
 
 // A step is set_rates(), set_control(), set_grads() where gradients lie elsewhere than before,
 // queue_stats(), then, where several processes share the norm, the sum of stats() over them, then
@@ -102,6 +101,10 @@ struct DeviceApi {
   const char* (*status_text)(DeviceStatus status);
   // Null and a status where the plan makes no sense or cuBLASLt has no algorithm for a shape.
   std::unique_ptr<DeviceStep> (*make_step)(StepPlan plan, DeviceStatus& status);
+  // As in host_copies.h.
+  std::unique_ptr<HostCopies> (*make_host_copies)(bool overlaps, DeviceStatus& status);
+  DeviceStatus (*pin_host)(void* memory, uint64_t bytes);
+  DeviceStatus (*unpin_host)(void* memory);
 };
 const DeviceApi& device_api();
 

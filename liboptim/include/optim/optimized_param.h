@@ -37,6 +37,8 @@ struct OptimizedParam {
   ParamState state;
   int64_t step = 0;           // updates done
   bool is_duplicate = false;  // the first tensor-parallel rank counts its gradient, this one not
+  // optimizer_cpu_offload: it lies on a GPU, its master and states on the CPU, which updates it.
+  bool is_offloaded = false;
   std::shared_ptr<const MatrixSplit> split;  // of a matrix whose ranks update it together; or null
   // Where ranks update ranges of elements: of which parameter these are some, 1-D, and from where.
   int64_t first_element = 0;

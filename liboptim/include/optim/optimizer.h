@@ -47,7 +47,8 @@ class OPTIM_EXPORT Optimizer {
   // Without loss scaling an infinite or NaN gradient, and no gradient at all, throw
   // Error(InvalidArgument) before anything moved.
   // Where the parameters lie on a GPU, everything is queued on the current stream and the host does
-  // not wait, but for the loss scale where there is one; gradients are not checked without one; of
+  // not wait, but for the loss scale where there is one and for the gradients of parameters that
+  // are offloaded; gradients are not checked without one; of
   // the calls above only bind_grads() works. Throws Error(Unsupported) where CUDA cannot be used
   // and for types that the kernels do not know, Error(IoFailure) where the device said no, both
   // before anything moved.

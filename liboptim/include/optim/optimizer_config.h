@@ -85,12 +85,12 @@ struct OPTIM_LAYOUT_EXPORT OptimizerConfig {
   bool overlap_param_gather = false;                  // gather parameters behind other work
   bool overlap_param_gather_with_optimizer_step = false;
 
-  // --- Offload of state and compute to the CPU
-  bool optimizer_cpu_offload = false;
-  double optimizer_offload_fraction = 0.0;  // of the elements, 0 to 1
-  bool use_torch_optimizer_for_cpu_offload = false;
-  bool overlap_cpu_optimizer_d2h_h2d = false;
-  bool pin_cpu_grads = true, pin_cpu_params = true;  // page-locked host memory
+  // --- Offload to the CPU of what lies on a GPU. Changes no bit: docs/optimizer.md, section 9
+  bool optimizer_cpu_offload = false;  // masters and moments are fp32 then, as in the reference
+  double optimizer_offload_fraction = 0.0;  // 0 to 1: of the elements of adam, sgd and lion
+  bool use_torch_optimizer_for_cpu_offload = false;  // no effect, as in the reference
+  bool overlap_cpu_optimizer_d2h_h2d = false;        // update parameters while others travel
+  bool pin_cpu_grads = true, pin_cpu_params = true;  // page-lock what travels
 
   // --- Miscellaneous
   double clip_grad = 1.0;              // largest global L2 norm of the gradient; 0: no clipping

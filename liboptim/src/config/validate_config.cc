@@ -203,18 +203,13 @@ void require_plain_precision(const OptimizerConfig& c) {
           ErrorCode::InvalidArgument);
 }
 
-// What exists in the reference and not here. A field that only tunes something refused here
-// (pin_cpu_grads, soap_shampoo_beta, ...) needs no row of its own.
+// What exists in the reference and not here.
 void require_supported(const OptimizerConfig& c) {
-  constexpr std::string_view kOffload = "CPU offload is not implemented";
   enforce({{c.fp8_recipe.has_value(), "fp8_recipe", "fp8 parameters are not implemented"},
            {c.reuse_grad_buf_for_mxfp8_param_ag, "reuse_grad_buf_for_mxfp8_param_ag",
             "fp8 parameters are not implemented"},
            {c.use_distributed_optimizer && !is_by_element(c.optimizer), "use_distributed_optimizer",
-            "ranges of elements can be updated by adam, sgd and lion only"},
-           {c.optimizer_cpu_offload, "optimizer_cpu_offload", kOffload},
-           {c.use_torch_optimizer_for_cpu_offload, "use_torch_optimizer_for_cpu_offload", kOffload},
-           {c.overlap_cpu_optimizer_d2h_h2d, "overlap_cpu_optimizer_d2h_h2d", kOffload}},
+            "ranges of elements can be updated by adam, sgd and lion only"}},
           ErrorCode::Unsupported);
 }
 
@@ -248,7 +243,9 @@ void OptimizerConfig::validate(ReferenceRules) const {
        {is_emerging_rule(optimizer) && use_layer_wise_distributed_optimizer && !bf16, "bf16",
         "the reference's layer-wise optimizer runs with bf16 only"},
        {optimizer_cpu_offload && !decoupled_weight_decay, "optimizer_cpu_offload",
-        "the reference needs decoupled_weight_decay for it"}},
+        "the reference needs decoupled_weight_decay for it"},
+       {optimizer_cpu_offload && use_layer_wise_distributed_optimizer, "optimizer_cpu_offload",
+        "the reference's layer-wise optimizer has none"}},
       ErrorCode::Unsupported);
 }
 

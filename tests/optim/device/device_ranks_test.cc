@@ -38,7 +38,10 @@ std::unique_ptr<kernels::DeviceStep> make_logged_step(kernels::StepPlan plan,
 const kernels::DeviceApi& logged_api() {
   static const kernels::DeviceApi api = {[]() -> const char* { return nullptr; },
                                          [](kernels::DeviceStatus) { return "out of memory"; },
-                                         make_logged_step};
+                                         make_logged_step,
+                                         make_copies_twin,
+                                         pin_twin,
+                                         unpin_twin};
   return api;
 }
 

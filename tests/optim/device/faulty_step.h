@@ -72,7 +72,10 @@ inline std::unique_ptr<kernels::DeviceStep> make_faulty_step(kernels::StepPlan p
 inline const kernels::DeviceApi& faulty_api() {
   static const kernels::DeviceApi api = {[]() -> const char* { return nullptr; },
                                          [](kernels::DeviceStatus) { return "out of memory"; },
-                                         make_faulty_step};
+                                         make_faulty_step,
+                                         make_copies_twin,
+                                         pin_twin,
+                                         unpin_twin};
   return api;
 }
 

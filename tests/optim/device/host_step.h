@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "host_copies_twin.h"
 #include "kernels/muon_twin.h"
 #include "kernels/stats_twin.h"
 #include "kernels/update_twin.h"
@@ -144,7 +145,10 @@ inline std::unique_ptr<kernels::DeviceStep> make_host_step(kernels::StepPlan pla
 inline const kernels::DeviceApi& host_api() {
   static const kernels::DeviceApi api = {[]() -> const char* { return nullptr; },
                                          [](kernels::DeviceStatus) { return "refused"; },
-                                         make_host_step};
+                                         make_host_step,
+                                         make_copies_twin,
+                                         pin_twin,
+                                         unpin_twin};
   return api;
 }
 

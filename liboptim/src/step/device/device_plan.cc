@@ -23,7 +23,7 @@ using kernels::ElementType;
                     problem);
 }
 
-ElementType element_type(const OptimizedParam& param, const at::Tensor& tensor) {
+ElementType type_in_kernels(const OptimizedParam& param, const at::Tensor& tensor) {
   if (!tensor.defined()) return ElementType::None;
   switch (tensor.scalar_type()) {
     case at::kFloat: return ElementType::F32;
@@ -127,19 +127,31 @@ class ParamPlan {
       : param_(param), device_(device), plan_(plan) {}
 
   kernels::StepParam make(const OptimizerGroup& group) {
-    made_.slot.grad = checked_memory(param_.model.main_grad);
-    made_.types.grad = element_type(param_, param_.model.main_grad);
-    made_.slot.count = param_.model.param.numel();
-    const ParamAttributes& attributes = param_.model.info.attributes;
-    const bool counts = !attributes.shared && !param_.is_duplicate;
-    made_.slot.stats_index = counts ? param_.id : kernels::kNoStats;
+    add_grad();
     add_main();
     add_states(*group.rule);
     if (const auto* muon = group.rule_config.get_if<MuonRule>()) add_shape(*muon);
     return made_;
   }
 
+  // One that the CPU updates.
+  kernels::StepParam make_counted() {
+    checked_memory(param_.model.param);
+    add_grad();
+    made_.stats_only = true;
+    return made_;
+  }
+
  private:
+  void add_grad() {
+    made_.slot.grad = checked_memory(param_.model.main_grad);
+    made_.types.grad = type_in_kernels(param_, param_.model.main_grad);
+    made_.slot.count = param_.model.param.numel();
+    const ParamAttributes& attributes = param_.model.info.attributes;
+    const bool counts = !attributes.shared && !param_.is_duplicate;
+    made_.slot.stats_index = counts ? param_.id : kernels::kNoStats;
+  }
+
   // The gradient's is read by what is queued only, and its stream keeps it that long.
   void* place(const at::Tensor& tensor) {
     void* const memory = checked_memory(tensor);
@@ -170,11 +182,11 @@ class ParamPlan {
     const bool is_packed = param_.packed_master.data.defined();
     const at::Tensor& main = is_packed ? param_.packed_master.data : param_.main_param;
     made_.slot.main = place(main);
-    made_.types.main = element_type(param_, main);
+    made_.types.main = type_in_kernels(param_, main);
     if (is_packed) made_.slot.scale[0] = paired_scale(param_.packed_master, plan_);
     if (!has_master(param_)) return;
     made_.slot.model = place(model);
-    made_.types.model = element_type(param_, model);
+    made_.types.model = type_in_kernels(param_, model);
   }
 
   void add_states(const UpdateRule& rule) {
@@ -185,7 +197,7 @@ class ParamPlan {
       const bool is_packed = packed != param_.packed_state.end();
       const at::Tensor& tensor = is_packed ? packed->second.data : param_.state.at(name);
       made_.slot.state[index] = place(tensor);
-      made_.types.state[index] = element_type(param_, tensor);
+      made_.types.state[index] = type_in_kernels(param_, tensor);
       if (is_packed) made_.slot.scale[1 + index] = paired_scale(packed->second, plan_);
       ++index;
     }
@@ -210,17 +222,6 @@ class ParamPlan {
   DevicePlan& plan_;
   kernels::StepParam made_ = {};
 };
-
-void create_states(const OptimizerGroup& group, OptimizedParam& param,
-                   const StatePrecision& precision) {
-  for (const std::string_view state_name : group.rule->state_names()) {
-    const std::string name(state_name);
-    if (param.state.contains(name) || param.packed_state.contains(name)) continue;
-    const at::Tensor zeros =
-        at::zeros(param.model.param.sizes(), param.model.param.options().dtype(at::kFloat));
-    store_state(param, name, zeros, precision);
-  }
-}
 
 // The plan's group of this optimizer group and number of updates done.
 uint32_t group_index(DevicePlan& plan, const OptimizerGroup& group, int64_t updates_done) {
@@ -249,7 +250,7 @@ auto param_key(const kernels::StepParam& param) {
   return std::tuple(std::array{s.main, s.remainder, s.state[0], s.state[1], s.model},
                     std::to_array(s.scale), s.count, s.group, s.stats_index, param.part,
                     std::array{t.grad, t.main, t.state[0], t.state[1], t.model}, param.rows,
-                    param.columns, std::to_array(param.qkv_rows));
+                    param.columns, std::to_array(param.qkv_rows), param.stats_only);
 }
 
 bool same_coefficients(const kernels::StepGroup& one, const kernels::StepGroup& other) {
@@ -260,6 +261,10 @@ bool same_coefficients(const kernels::StepGroup& one, const kernels::StepGroup& 
 }
 
 }  // namespace
+
+kernels::ElementType device_type(const OptimizedParam& param, const at::Tensor& tensor) {
+  return type_in_kernels(param, tensor);
+}
 
 kernels::StepGroup device_group(const OptimizerGroup& group, int64_t updates_done) {
   GroupMaker maker;
@@ -305,13 +310,17 @@ DevicePlan make_device_plan(const std::vector<OptimizerGroup*>& groups,
   for (OptimizerGroup* const group : groups) {
     for (OptimizedParam& param : group->params) {
       if (!param.model.main_grad.defined()) continue;
-      create_states(*group, param, precision);
+      plan.params.push_back(&param);
+      if (param.is_offloaded) {
+        plan.plan.params.push_back(ParamPlan(param, options.device, plan).make_counted());
+        continue;
+      }
+      create_zero_states(*group->rule, param, precision);
       kernels::StepParam made = ParamPlan(param, options.device, plan).make(*group);
       made.slot.group = group_index(plan, *group, param.step);
       const auto part = part_of_id.find(param.id);
       made.part = part == part_of_id.end() ? plan.plan.part_count - 1 : part->second;
       plan.plan.params.push_back(made);
-      plan.params.push_back(&param);
     }
   }
   return plan;

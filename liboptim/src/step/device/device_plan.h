@@ -36,11 +36,16 @@ struct PlanOptions {
   const UpdateParts& parts;
 };
 
-// Creates absent states, in the precision asked for. Parameters whose updates are counted
+// Creates absent states, in the precision asked for; of parameters that are offloaded only the
+// gradient takes part. Parameters whose updates are counted
 // differently become groups of their own. Throws Error(Unsupported), with the parameter's name, for
 // what the kernels cannot do, Error(InvalidArgument) for tensors that do not fit each other.
 DevicePlan make_device_plan(const std::vector<OptimizerGroup*>& groups,
                             const StatePrecision& precision, const PlanOptions& options);
+
+// None for a tensor that is not there. Throws Error(Unsupported), with the parameter's name, for
+// types that the kernels do not know.
+kernels::ElementType device_type(const OptimizedParam& param, const at::Tensor& tensor);
 
 // A group's rule as the kernels take it. Rates and counts are filled in.
 kernels::StepGroup device_group(const OptimizerGroup& group, int64_t updates_done);

@@ -18,9 +18,21 @@
 
 namespace optim {
 
+namespace {
+
+// The parts of an update whose first decides what the step does, and updates nothing.
+UpdateParts behind_control(const UpdateParts& parts) {
+  UpdateParts all = {{}};
+  all.insert(all.end(), parts.begin(), parts.end());
+  if (parts.empty()) all.emplace_back();
+  return all;
+}
+
+}  // namespace
+
 DeviceStepper::DeviceStepper(const OptimizerConfig& config, const at::Device& device,
                              const kernels::DeviceApi& api)
-    : config_(config), device_(device), api_(api) {}
+    : config_(config), device_(device), api_(api), offload_(config, device, api) {}
 
 void DeviceStepper::rebuild(DevicePlan plan) {
   kernels::DeviceStatus status = 0;
@@ -58,8 +70,11 @@ void DeviceStepper::queue_stats(const std::vector<OptimizerGroup*>& groups, uint
     failure_stats_ = at::zeros({stats_count, 2}, at::TensorOptions(at::kDouble).device(device_));
   }
   check_types(groups);
+  parts_ = parts;
+  offload_.prepare(groups);
+  const UpdateParts all_parts = offload_.has_work() ? behind_control(parts) : parts;
   const auto make_plan = [&] {
-    return make_device_plan(groups, state_precision(config_), {device_, stats_count, parts});
+    return make_device_plan(groups, state_precision(config_), {device_, stats_count, all_parts});
   };
   DevicePlan plan = make_plan();
   if (step_ && plan_.is_equal(plan)) {
@@ -95,9 +110,33 @@ at::Tensor DeviceStepper::stats_of_failure() {
 }
 
 void DeviceStepper::queue_update(uint32_t part) {
-  const kernels::DeviceStatus status = step_->queue_update(part, current_stream(device_));
-  if (status != 0) step_.reset();  // a part may be queued: the device may have counted the step
-  check_device(status, api_, "the update cannot be queued");
+  try {
+    queue_part(part);
+  } catch (...) {
+    step_.reset();  // a part may be queued: the device may have counted the step
+    offload_.abandon();
+    throw;
+  }
+}
+
+// With offloaded parameters the device's part 0 is the control alone, so that copies to the host
+// run while it updates its own.
+void DeviceStepper::queue_part(uint32_t part) {
+  const auto queue = [this](uint32_t number) {
+    check_device(step_->queue_update(number, current_stream(device_)), api_,
+                 "the update cannot be queued");
+  };
+  if (!offload_.has_work()) return queue(part);
+  if (part == 0) {
+    queue(0);
+    offload_.queue_copies(step_->control());
+  }
+  queue(part + 1);
+  if (part + 1 < parts_.size()) {
+    offload_.update(parts_[part]);
+  } else {
+    offload_.update_rest();
+  }
 }
 
 std::function<kernels::StepControl()> DeviceStepper::deferred_control() const {
@@ -123,18 +162,20 @@ std::function<kernels::StepControl()> DeviceStepper::deferred_control() const {
 kernels::StepControl DeviceStepper::read_control() const { return deferred_control()(); }
 
 int64_t DeviceStepper::settle_counts() {
-  if (!step_ || plan_.groups.empty()) return 0;
+  const int64_t lost = offload_.take_lost_steps();
+  if (!step_ || plan_.groups.empty()) return lost;
   const auto bytes = static_cast<int64_t>(plan_.groups.size() * sizeof(kernels::GroupSettings));
   const at::Tensor host = at::from_blob(const_cast<kernels::GroupSettings*>(step_->groups()),
                                         {bytes}, at::TensorOptions(at::kByte).device(device_))
                               .cpu();
   const auto* const groups = static_cast<const kernels::GroupSettings*>(host.const_data_ptr());
   for (size_t i = 0; i < plan_.params.size(); ++i) {
+    if (plan_.params[i]->is_offloaded) continue;  // counted when it was updated
     const uint32_t group = plan_.plan.params[i].slot.group;
     const bool is_ours = plan_.params[i]->step == plan_.plan.groups[group].settings.step;
     if (is_ours) plan_.params[i]->step = groups[group].step;  // else it was loaded since
   }
-  int64_t most = 0;
+  int64_t most = lost;
   for (size_t i = 0; i < plan_.groups.size(); ++i) {
     int64_t& counted = plan_.plan.groups[i].settings.step;
     most = std::max(most, counted - groups[i].step);
@@ -144,7 +185,9 @@ int64_t DeviceStepper::settle_counts() {
 }
 
 void DeviceStepper::count_step() {
-  for (OptimizedParam* const param : plan_.params) ++param->step;
+  for (OptimizedParam* const param : plan_.params) {
+    if (!param->is_offloaded) ++param->step;
+  }
   for (kernels::StepGroup& group : plan_.plan.groups) ++group.settings.step;
 }
 

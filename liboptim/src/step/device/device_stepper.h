@@ -8,14 +8,17 @@
 #include <memory>
 
 #include "step/device/device_plan.h"
+#include "step/device/offload_stepper.h"
 
 namespace optim {
 
 // The steps of one optimizer on the device that holds its parameters. Everything is queued on the
 // caller's current stream: nothing waits for the device, and tables are built only when a tensor
 // other than a gradient was replaced. With optimizer_cuda_graph the work is recorded once and
-// replayed. Gradients are not kept: like every tensor that is used on a stream, one that was
-// allocated on another stream is told so by its owner (record_stream).
+// replayed. Parameters that are offloaded the CPU updates, and for those the host waits: for their
+// gradients, not for the device's own updates. Gradients are not kept: like every tensor that is
+// used on a stream, one that was allocated on another stream is told so by its owner
+// (record_stream).
 class DeviceStepper {
  public:
   // All parameters lie on `device`. The configuration and the api stay the caller's.
@@ -54,11 +57,14 @@ class DeviceStepper {
   void check_types(const std::vector<OptimizerGroup*>& groups) const;
   void use(DevicePlan plan);
   void rebuild(DevicePlan plan);
+  void queue_part(uint32_t part);
 
   const OptimizerConfig& config_;
   at::Device device_;
   const kernels::DeviceApi& api_;
   DevicePlan plan_;
+  OffloadStepper offload_;
+  UpdateParts parts_;  // of the step, as queue_stats() was given them
   std::unique_ptr<kernels::DeviceStep> step_;
   at::Tensor memory_;
   at::Tensor failure_stats_;  // made before anything can fail

@@ -16,6 +16,7 @@
 #include "step/device/device_ops.h"
 #include "step/device/device_stepper.h"
 #include "step/optimizer/inside.h"
+#include "step/optimizer/offload_choice.h"
 #include "step/optimizer/timed_section.h"
 
 namespace optim {
@@ -192,6 +193,9 @@ StepResult StepInside::step_on_device() {
   if (!device_stepper_) {
     const kernels::DeviceApi& api = device_api != nullptr ? *device_api : optim::device_api(where);
     device_stepper_ = std::make_unique<DeviceStepper>(optimizer_.config(), where, api);
+    if (where.is_cpu()) {
+      choose_offloaded(optimizer_.param_groups(), optimizer_.config(), /*cpu_stands_for_gpu=*/true);
+    }
   }
   return translate_c10d_errors("a step on the device",
                                [&] { return Turn(optimizer_, *peers, *device_stepper_).take(); });

@@ -1,6 +1,7 @@
 #include <optim/mixed_precision.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 #include <ckpt/error.h>
 #include <optim/rule_table.h>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "step/loops/grad_stats_kernels.h"
+#include "step/optimizer/offload_choice.h"
 #include "step/optimizer/timed_section.h"
 #include "step/optimizer/update_params.h"
 #include "step/tensors/param_storage.h"
@@ -102,6 +104,7 @@ GroupOptimizer::GroupOptimizer(std::vector<OptimizerGroup> groups, OptimizerConf
     for (const OptimizedParam& param : group.params) check_param(param);
     check_qkv_split(group, this->config());
   }
+  choose_offloaded(GroupOptimizer::param_groups(), this->config());
 }
 
 GroupOptimizer::~GroupOptimizer() = default;
@@ -155,7 +158,10 @@ void GroupOptimizer::init_state() {
   for (OptimizerGroup& group : groups_) {
     for (OptimizedParam& param : group.params) {
       unpack_param(param);
-      group.rule->init_state(param.main_param, param.state);
+      const bool is_here = param.main_param.device() == home_of(param);
+      const at::Tensor like =
+          is_here ? param.main_param : at::empty(param.model.param.sizes(), at::kFloat);
+      group.rule->init_state(like, param.state);
       pack_param(param, precision_);
     }
   }
@@ -166,7 +172,7 @@ void GroupOptimizer::set_master(OptimizedParam& param, const at::Tensor& value) 
   if (value.sizes() != param.model.param.sizes()) {
     refuse(param.model.info, "the master has a different shape from the parameter");
   }
-  store_master(param, value.to(param.model.param.device(), at::kFloat), precision_);
+  store_master(param, value.to(home_of(param), at::kFloat), precision_);
 }
 
 void GroupOptimizer::set_state(OptimizedParam& param, const std::string& name,
@@ -175,7 +181,7 @@ void GroupOptimizer::set_state(OptimizedParam& param, const std::string& name,
   if (value.sizes() != at::IntArrayRef(shape_of_state(groups_, param, name))) {
     refuse(param.model.info, "the state has a different shape from what its rule keeps");
   }
-  store_state(param, name, value.to(param.model.param.device(), at::kFloat), precision_);
+  store_state(param, name, value.to(home_of(param), at::kFloat), precision_);
 }
 
 std::vector<OptimizerGroup> GroupOptimizer::release_groups() { return std::exchange(groups_, {}); }
@@ -199,7 +205,7 @@ Float16OptimizerWithFloat16Params::Float16OptimizerWithFloat16Params(
   for (OptimizedParam* const param : get_parameters()) {
     const at::Tensor& model = param->model.param;
     // The caller's own tensor, so that it stays so when the tensor gets other storage.
-    param->main_param = is_fp32(model) ? model : model.detach().to(at::kFloat);
+    param->main_param = is_fp32(model) ? model : model.detach().to(home_of(*param), at::kFloat);
     pack_param(*param, precision_);
   }
 }

@@ -100,7 +100,8 @@ at::ScalarType StatePrecision::of_state(std::string_view state_name) const {
 
 StatePrecision state_precision(const OptimizerConfig& config) {
   StatePrecision precision;
-  if (!config.use_precision_aware_optimizer) return precision;
+  // The reference's optimizer that offloads keeps fp32, whatever it is told.
+  if (!config.use_precision_aware_optimizer || config.optimizer_cpu_offload) return precision;
   precision.main_param = state_type(config.main_params_dtype);
   precision.first_moment = state_type(config.exp_avg_dtype);
   precision.second_moment = state_type(config.exp_avg_sq_dtype);

@@ -1,6 +1,7 @@
 #include "step/tensors/param_storage.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <ckpt/error.h>
 #include <optim/checkpoint_bridge.h>
@@ -22,6 +23,21 @@ bool keeps_packed_master(const OptimizedParam& param, const StatePrecision& prec
 }  // namespace
 
 bool has_master(const OptimizedParam& param) { return !is_fp32(param.model.param); }
+
+at::Device home_of(const OptimizedParam& param) {
+  return param.is_offloaded ? at::Device(at::kCPU) : param.model.param.device();
+}
+
+void create_zero_states(const UpdateRule& rule, OptimizedParam& param,
+                        const StatePrecision& precision) {
+  for (const std::string_view state_name : rule.state_names()) {
+    const std::string name(state_name);
+    if (param.state.contains(name) || param.packed_state.contains(name)) continue;
+    const at::Tensor zeros =
+        at::zeros(param.model.param.sizes(), at::TensorOptions(at::kFloat).device(home_of(param)));
+    store_state(param, name, zeros, precision);
+  }
+}
 
 void check_grad_type(const OptimizedParam& param, const OptimizerConfig& config) {
   if (!config.use_precision_aware_optimizer) return;

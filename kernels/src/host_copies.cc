@@ -1,0 +1,126 @@
+// Copies between the GPU and the host beside a step, in streams of their own or in the caller's.
+#include <kernels/host_copies.h>
+
+#include <vector>
+
+#include "call_status.h"
+#include "graph.h"
+
+namespace kernels {
+namespace {
+
+// A place in a stream that others can wait for.
+class Event {
+ public:
+  Event() = default;
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event() {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+
+  bool is_recorded() const { return is_recorded_; }
+  cudaError_t record(cudaStream_t stream) {
+    return Status()
+        .then([&] {
+          if (event_ != nullptr) return cudaSuccess;
+          return cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync);
+        })
+        .then([&] {
+          const cudaError_t error = cudaEventRecord(event_, stream);
+          is_recorded_ = is_recorded_ || error == cudaSuccess;
+          return error;
+        })
+        .get();
+  }
+  cudaError_t hold(cudaStream_t stream) const {
+    return reported(cudaStreamWaitEvent(stream, event_, 0));
+  }
+  cudaError_t wait() const { return reported(cudaEventSynchronize(event_)); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+  bool is_recorded_ = false;
+};
+
+class CudaCopies final : public HostCopies {
+ public:
+  explicit CudaCopies(bool overlaps) : overlaps_(overlaps) {}
+  CudaCopies(const CudaCopies&) = delete;
+  CudaCopies& operator=(const CudaCopies&) = delete;
+  ~CudaCopies() override {
+    for (const Event* const last : {&last_down_, &last_up_}) {
+      if (last->is_recorded()) (void)last->wait();
+    }
+  }
+
+  cudaError_t prepare() {
+    if (!overlaps_) return cudaSuccess;
+    return Status().then([&] { return down_.make(); }).then([&] { return up_.make(); }).get();
+  }
+
+  DeviceStatus follow(DeviceStream stream) override {
+    caller_ = static_cast<cudaStream_t>(stream);
+    if (!overlaps_) return cudaSuccess;
+    return Status()
+        .then([&] { return followed_.record(caller_); })
+        .then([&] { return followed_.hold(down_.get()); })
+        .then([&] { return followed_.hold(up_.get()); })
+        .get();
+  }
+
+  DeviceStatus to_host(void* host, const void* device, uint64_t bytes) override {
+    const cudaStream_t stream = overlaps_ ? down_.get() : caller_;
+    return Status()
+        .then([&] { return cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream); })
+        .then([&] { return last_down_.record(stream); })
+        .get();
+  }
+
+  DeviceStatus mark(uint32_t number) override {
+    while (marks_.size() <= number) marks_.push_back(std::make_unique<Event>());
+    return marks_[number]->record(overlaps_ ? down_.get() : caller_);
+  }
+
+  DeviceStatus wait(uint32_t number) override {
+    if (number >= marks_.size() || !marks_[number]->is_recorded()) return cudaErrorInvalidValue;
+    return marks_[number]->wait();
+  }
+
+  DeviceStatus to_device(void* device, const void* host, uint64_t bytes) override {
+    const cudaStream_t stream = overlaps_ ? up_.get() : caller_;
+    return Status()
+        .then([&] { return cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream); })
+        .then([&] { return last_up_.record(stream); })
+        .get();
+  }
+
+  DeviceStatus join(DeviceStream stream) override {
+    if (!overlaps_ || !last_up_.is_recorded()) return cudaSuccess;
+    return last_up_.hold(static_cast<cudaStream_t>(stream));
+  }
+
+ private:
+  const bool overlaps_;
+  cudaStream_t caller_ = nullptr;
+  Stream down_, up_;
+  Event followed_, last_down_, last_up_;
+  std::vector<std::unique_ptr<Event>> marks_;
+};
+
+}  // namespace
+
+std::unique_ptr<HostCopies> make_host_copies(bool overlaps, DeviceStatus& status) {
+  auto copies = std::make_unique<CudaCopies>(overlaps);
+  status = copies->prepare();
+  if (status != cudaSuccess) return nullptr;
+  return copies;
+}
+
+DeviceStatus pin_host(void* memory, uint64_t bytes) {
+  return reported(cudaHostRegister(memory, bytes, cudaHostRegisterDefault));
+}
+
+DeviceStatus unpin_host(void* memory) { return reported(cudaHostUnregister(memory)); }
+
+}  // namespace kernels
