@@ -45,7 +45,7 @@ Tensors make_tensors(size_t count, ElementType grad_type) {
   return made;
 }
 
-struct Case {
+struct UpdateCase {
   RuleKind rule;
   ElementType grad, model;
   size_t count;
@@ -54,7 +54,7 @@ struct Case {
 
 constexpr float kInverseScale = 0.37F, kClip = 0.81F;
 
-Tensors by_loops(const Case& c, bool has_states) {
+Tensors by_loops(const UpdateCase& c, bool has_states) {
   Tensors t = make_tensors(c.count, c.grad);
   optim::ElementSpan span;
   span.rule = c.rule;
@@ -74,7 +74,7 @@ Tensors by_loops(const Case& c, bool has_states) {
   return t;
 }
 
-Tensors by_twin(const Case& c, bool has_states) {
+Tensors by_twin(const UpdateCase& c, bool has_states) {
   Tensors t = make_tensors(c.count, c.grad);
   const bool has_second = c.rule == RuleKind::Adam || c.rule == RuleKind::FusedAdam;
   kernels::TensorTypes types = {};
@@ -133,7 +133,7 @@ BOOST_AUTO_TEST_CASE(loops_have_the_bits_of_the_twins) {
       for (const ElementType grad : {F32, BF16, F16}) {
         for (const ElementType model : {None, BF16, F16}) {
           for (const size_t count : {size_t{0}, size_t{1}, size_t{37}, size_t{5000}}) {
-            const Case c = {rule, grad, model, count, scalars_of(rule, decay)};
+            const UpdateCase c = {rule, grad, model, count, scalars_of(rule, decay)};
             const Tensors ours = by_loops(c, true), expected = by_twin(c, true);
             BOOST_TEST_CONTEXT("rule " << static_cast<int>(rule) << ", grad "
                                        << static_cast<int>(grad) << ", model "
@@ -151,8 +151,8 @@ BOOST_AUTO_TEST_CASE(loops_have_the_bits_of_the_twins) {
 }
 
 BOOST_AUTO_TEST_CASE(a_rule_without_states_needs_no_memory_for_them) {
-  const Case c = {RuleKind::Sgd, ElementType::BF16, ElementType::BF16, 3000,
-                  scalars_of(RuleKind::Sgd, kernels::Decay::L2)};
+  const UpdateCase c = {RuleKind::Sgd, ElementType::BF16, ElementType::BF16, 3000,
+                        scalars_of(RuleKind::Sgd, kernels::Decay::L2)};
   const Tensors ours = by_loops(c, false), expected = by_twin(c, false);
   BOOST_TEST(same_values(ours.main, expected.main));
   BOOST_TEST(same_values(ours.model, expected.model));

@@ -62,7 +62,7 @@ void choose(std::vector<optim::OptimizerGroup>& groups, double fraction, bool on
   optim::choose_offloaded(pointers, config, on_device);
 }
 
-std::vector<at::Tensor> copies_of(optim::LayerWiseDistributedOptimizer& optimizer) {
+std::vector<at::Tensor> bits_of_state(optim::LayerWiseDistributedOptimizer& optimizer) {
   std::vector<at::Tensor> all;
   for (const optim::OptimizedParam* const param : optimizer.get_parameters()) {
     all.push_back(param->model.param.clone());
@@ -204,7 +204,7 @@ BOOST_DATA_TEST_CASE(a_failure_of_another_process_reaches_offloaded_parameters,
     optim::LayerWiseDistributedOptimizer& optimizer = *ranks[rank];
     optim::StepInside::of(optimizer).device_api = &optim::faulty_api();
     bind_step(optimizer, 0, -1);
-    before[rank] = copies_of(optimizer);
+    before[rank] = bits_of_state(optimizer);
     optim::FaultyStep::fault = rank == 0 ? optim::Fault::Stats : optim::Fault::None;
     const optim::StepResult result = optimizer.step();
     try {
@@ -219,7 +219,7 @@ BOOST_DATA_TEST_CASE(a_failure_of_another_process_reaches_offloaded_parameters,
   BOOST_TEST(errors[1].find("another process could not") != std::string::npos, errors[1]);
   BOOST_TEST(of_state.find("1 of the last steps") != std::string::npos, of_state);
   for (size_t rank = 0; rank < 2; ++rank) {
-    BOOST_TEST(std::ranges::equal(before[rank], copies_of(*ranks[rank]), same_bits));
+    BOOST_TEST(std::ranges::equal(before[rank], bits_of_state(*ranks[rank]), same_bits));
   }
 }
 
@@ -284,7 +284,7 @@ BOOST_AUTO_TEST_CASE(a_copy_that_fails_is_reported_and_the_next_step_is_whole) {
     for (bool fails = true; fails; ++failures) {
       const LayerWisePtr optimizer = make_offloading(kAdam, Types::Mixed, &offload);
       bind_step(*optimizer, 0, -1);
-      const std::vector<at::Tensor> before = copies_of(*optimizer);
+      const std::vector<at::Tensor> before = bits_of_state(*optimizer);
       CopiesTwin::forget_calls(failures);
       try {
         optimizer->step();
@@ -296,7 +296,7 @@ BOOST_AUTO_TEST_CASE(a_copy_that_fails_is_reported_and_the_next_step_is_whole) {
       const bool has_begun = std::ranges::count(CopiesTwin::log, "wait") > 0;
       CopiesTwin::forget_calls();
       if (fails && !has_begun) {
-        BOOST_TEST(std::ranges::equal(copies_of(*optimizer), before, same_bits));
+        BOOST_TEST(std::ranges::equal(bits_of_state(*optimizer), before, same_bits));
       }
       bind_step(*optimizer, 1, -1);
       BOOST_TEST(optimizer->step().update_successful);
@@ -313,11 +313,11 @@ BOOST_AUTO_TEST_CASE(a_device_that_says_no_leaves_offloaded_parameters_untouched
     const LayerWisePtr optimizer =
         make_offloading(kAdam, Types::Mixed, &kHalfOverlapping, &optim::faulty_api());
     bind_step(*optimizer, 0, -1);
-    const std::vector<at::Tensor> before = copies_of(*optimizer);
+    const std::vector<at::Tensor> before = bits_of_state(*optimizer);
     optim::FaultyStep::fault = fault;
     BOOST_CHECK_THROW(optimizer->step(), ckpt::Error);
     optim::FaultyStep::fault = Fault::None;
-    BOOST_TEST(std::ranges::equal(copies_of(*optimizer), before, same_bits));
+    BOOST_TEST(std::ranges::equal(bits_of_state(*optimizer), before, same_bits));
     BOOST_TEST(optimizer->step().update_successful);
   }
 }
