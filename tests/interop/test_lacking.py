@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,20 @@ def test_a_parameter_around_layers_with_its_states(lost: str, problem: str,
     root = copy_of(LAYER_WISE_DIST, tmp_path)
     without_keys(root, lambda key: key == lost or key.endswith(f".{lost}"))
     assert f"{lost}: is missing from the model: {problem}" in damages(root)
+
+
+def test_nothing_is_missed_around_the_layers_of_another_model(tmp_path: Path) -> None:
+    root = copy_of(LAYER_WISE_DIST, tmp_path)
+
+    def renamed(key: str) -> str:
+        return key.replace("decoder.final_layernorm.", "decoder.final_norm.")  # as Mamba has it
+
+    def change(metadata) -> None:
+        entries = metadata.state_dict_metadata
+        metadata.state_dict_metadata = {renamed(key): entries[key] for key in entries}
+        metadata.storage_data = {replace(index, fqn=renamed(index.fqn)): place
+                                 for index, place in metadata.storage_data.items()}
+
+    edit_metadata(change)(root)
+    assert not any("is missing from the model" in finding["problem"]
+                   for finding in verify(root)[1]["findings"])

@@ -233,14 +233,24 @@ bool has_learned_positions(const TrainingState& state) {
   return kind && kind->is(ckpt::Kind::Str) && kind->text() == "learned_absolute";
 }
 
-// Of what stands around the layers of a GPT model.
+// A GPT model of Megatron's own modules: of others nothing is known around the layers (Mamba has
+// decoder.final_norm, a reward model another head).
+bool is_gpt(const Model& model) {
+  const auto is_known = [](std::string_view name) {
+    constexpr std::string_view kAround[] = {kWordEmbeddings, kPositions, kNorm,
+                                            kNormBias,       kOutput,    "output_layer.bias"};
+    return split_layer(name) || split_mtp_layer(name) ||
+           std::ranges::find(kAround, name) != std::end(kAround);
+  };
+  const bool has_end = model.names.contains(kWordEmbeddings) || model.names.contains(kNorm) ||
+                       model.names.contains(kOutput);
+  return has_end && !model.layers.empty() && model.foreign_layers.empty() &&
+         std::ranges::all_of(model.names, is_known);
+}
+
+// Of what stands around its layers.
 std::optional<LostParam> lost_around_layers(const TrainingState& state, const Model& model) {
-  const auto has = [&](std::string_view name) { return model.names.contains(name); };
-  const bool has_encoder = std::ranges::any_of(
-      model.names, [](std::string_view name) { return name.starts_with("encoder."); });
-  const bool has_layers = !model.layers.empty() && state.grid.pipeline.num_layers != 0;
-  if (has_encoder || !has_layers || !(has(kWordEmbeddings) || has(kNorm) || has(kOutput)))
-    return std::nullopt;
+  if (!is_gpt(model) || state.grid.pipeline.num_layers == 0) return std::nullopt;
   const bool has_norms = std::ranges::any_of(model.layers, [](const auto& layer) {
     return layer.second.contains("input_layernorm.weight") ||
            layer.second.contains("self_attention.linear_qkv.layer_norm_weight");
@@ -251,7 +261,7 @@ std::optional<LostParam> lost_around_layers(const TrainingState& state, const Mo
         std::tuple(kOutput, is_true(state, "untie_embeddings_and_output_weights"),
                    "args say that it is not the embeddings' weight"),
         std::tuple(kPositions, has_learned_positions(state), "args say that it is learned")}) {
-    if (is_expected && !has(name)) return LostParam{std::string(name), reason};
+    if (is_expected && !model.names.contains(name)) return LostParam{std::string(name), reason};
   }
   return std::nullopt;
 }
