@@ -70,16 +70,12 @@ class CudaCopies final : public HostCopies {
   }
 
   DeviceStatus to_host(void* host, const void* device, uint64_t bytes) override {
-    const cudaStream_t stream = overlaps_ ? down_.get() : caller_;
-    return Status()
-        .then([&] { return cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream); })
-        .then([&] { return last_down_.record(stream); })
-        .get();
+    return copy({host, device, bytes, cudaMemcpyDeviceToHost}, down_, last_down_);
   }
 
   DeviceStatus mark(uint32_t number) override {
     while (marks_.size() <= number) marks_.push_back(std::make_unique<Event>());
-    return marks_[number]->record(overlaps_ ? down_.get() : caller_);
+    return marks_[number]->record(stream_of(down_));
   }
 
   DeviceStatus wait(uint32_t number) override {
@@ -88,11 +84,7 @@ class CudaCopies final : public HostCopies {
   }
 
   DeviceStatus to_device(void* device, const void* host, uint64_t bytes) override {
-    const cudaStream_t stream = overlaps_ ? up_.get() : caller_;
-    return Status()
-        .then([&] { return cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream); })
-        .then([&] { return last_up_.record(stream); })
-        .get();
+    return copy({device, host, bytes, cudaMemcpyHostToDevice}, up_, last_up_);
   }
 
   DeviceStatus join(DeviceStream stream) override {
@@ -101,6 +93,21 @@ class CudaCopies final : public HostCopies {
   }
 
  private:
+  struct Copy {
+    void* to;
+    const void* from;
+    uint64_t bytes;
+    cudaMemcpyKind kind;
+  };
+  cudaError_t copy(const Copy& copy, const Stream& own, Event& last) {
+    const cudaStream_t stream = stream_of(own);
+    return Status()
+        .then([&] { return cudaMemcpyAsync(copy.to, copy.from, copy.bytes, copy.kind, stream); })
+        .then([&] { return last.record(stream); })
+        .get();
+  }
+  cudaStream_t stream_of(const Stream& own) const { return overlaps_ ? own.get() : caller_; }
+
   const bool overlaps_;
   cudaStream_t caller_ = nullptr;
   Stream down_, up_;

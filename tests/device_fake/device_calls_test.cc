@@ -11,16 +11,9 @@ namespace {
 
 using fake_cuda::names_of;
 using plans::FakeStep;
+using plans::Fresh;
 using plans::Model;
 using Names = std::vector<std::string>;
-
-struct Fresh {
-  Fresh() {
-    fake_cuda::reset();
-    fake_cuda::set_executes(false);
-    fake_cuda::set_multiprocessors(132);
-  }
-};
 
 std::set<std::string> kinds_of_calls() {
   std::set<std::string> kinds;

@@ -9,17 +9,9 @@
 
 namespace {
 
+using plans::Executing;
 using plans::FakeStep;
 using plans::Model;
-
-struct Executing {
-  Executing() {
-    fake_cuda::reset();
-    fake_cuda::set_multiprocessors(2);
-    fake_cuda::set_executes(true);
-  }
-  ~Executing() { fake_cuda::set_executes(false); }
-};
 
 void take(optim::HostStep& step, const std::vector<kernels::GroupRates>& rates,
           const kernels::ControlSettings& settings, uint32_t part_count) {

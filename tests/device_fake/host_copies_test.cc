@@ -11,17 +11,11 @@
 namespace {
 
 using fake_cuda::names_of;
+using plans::Executing;
 using plans::FakeStep;
+using plans::Fresh;
 using plans::Model;
 using Names = std::vector<std::string>;
-
-struct Fresh {
-  Fresh() {
-    fake_cuda::reset();
-    fake_cuda::set_executes(false);
-    fake_cuda::set_multiprocessors(132);
-  }
-};
 
 std::unique_ptr<kernels::HostCopies> make_copies(bool overlaps) {
   kernels::DeviceStatus status = 0;
@@ -164,15 +158,6 @@ std::unique_ptr<Model> half_counted() {
   }
   return model;
 }
-
-struct Executing {
-  Executing() {
-    fake_cuda::reset();
-    fake_cuda::set_multiprocessors(2);
-    fake_cuda::set_executes(true);
-  }
-  ~Executing() { fake_cuda::set_executes(false); }
-};
 
 }  // namespace
 

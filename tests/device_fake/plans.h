@@ -21,6 +21,25 @@ namespace plans {
 using kernels::ElementType;
 using kernels::RuleKind;
 
+// A fixture: the fake as a GPU of 132 multiprocessors that only remembers calls.
+struct Fresh {
+  Fresh() {
+    fake_cuda::reset();
+    fake_cuda::set_executes(false);
+    fake_cuda::set_multiprocessors(132);
+  }
+};
+
+// A fixture: one that runs the kernels' twins.
+struct Executing {
+  Executing() {
+    fake_cuda::reset();
+    fake_cuda::set_multiprocessors(2);
+    fake_cuda::set_executes(true);
+  }
+  ~Executing() { fake_cuda::set_executes(false); }
+};
+
 // All tensors of a plan, with the same values in every object that is made in the same way.
 class Model {
  public:

@@ -205,9 +205,10 @@ void require_plain_precision(const OptimizerConfig& c) {
 
 // What exists in the reference and not here.
 void require_supported(const OptimizerConfig& c) {
-  enforce({{c.fp8_recipe.has_value(), "fp8_recipe", "fp8 parameters are not implemented"},
+  enforce({{c.fp8_recipe.has_value(), "fp8_recipe",
+            "fp8 parameters need TransformerEngine's types on a GPU"},
            {c.reuse_grad_buf_for_mxfp8_param_ag, "reuse_grad_buf_for_mxfp8_param_ag",
-            "fp8 parameters are not implemented"},
+            "fp8 parameters need TransformerEngine's types on a GPU"},
            {c.use_distributed_optimizer && !is_by_element(c.optimizer), "use_distributed_optimizer",
             "ranges of elements can be updated by adam, sgd and lion only"}},
           ErrorCode::Unsupported);

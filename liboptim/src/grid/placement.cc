@@ -6,6 +6,7 @@
 
 #include <ckpt/error.h>
 
+#include "model/stage_names.h"
 #include "sharding/split.h"
 
 namespace optim {
@@ -13,8 +14,6 @@ namespace {
 
 using ckpt::Error;
 using ckpt::ErrorCode;
-
-constexpr std::string_view kWordEmbeddings = "embedding.word_embeddings.weight";
 
 bool contains(const LayerRange& range, uint32_t layer) {
   return layer >= range.first && layer - range.first < range.count;

@@ -8,13 +8,7 @@
 namespace optim {
 namespace {
 
-constexpr std::string_view kExpert = "{expert}";
-
 constexpr std::string_view kMtpTransformerLayer = "transformer_layer.";  // in torch_dist
-
-std::string in_layer_name(uint32_t layer, std::string_view rest) {
-  return std::string(kLayersPrefix) + std::to_string(layer) + "." + std::string(rest);
-}
 
 ModelRules::KeyFlavor flavor_of(const KeyRules& rules) {
   return {rules.layer_norm_renamed, rules.experts_grouped};
@@ -23,7 +17,7 @@ ModelRules::KeyFlavor flavor_of(const KeyRules& rules) {
 // The local transformer implementation has separate layer norms, which its sharded state dict files
 // under the names that TransformerEngine's fused modules have.
 std::string_view key_in_layer(const NameInLayer& name, const KeyRules& rules) {
-  const auto found = rules.table->find(in_layer_name(name.layer, name.rest));
+  const auto found = rules.table->find(join_layer(name.layer, name.rest));
   if (!found) return name.rest;
   const ModelRule& rule = *found->rule;
   if (rules.layer_norm_renamed && !rule.local_key.empty()) return rule.local_key;
@@ -33,10 +27,7 @@ std::string_view key_in_layer(const NameInLayer& name, const KeyRules& rules) {
 std::string name_in_layer(std::string_view key, const ShardedName& sharded, const KeyRules& rules) {
   const ModelRule* const rule = rules.table->find_by_key(key, flavor_of(rules));
   if (rule == nullptr) return std::string(key);
-  std::string name = rule->name;
-  const size_t expert = name.find(kExpert);
-  if (expert == name.npos || !sharded.expert) return name;
-  return name.replace(expert, kExpert.size(), std::to_string(*sharded.expert));
+  return sharded.expert ? with_expert(rule->name, *sharded.expert) : rule->name;
 }
 
 // "mtp.layers.0.mtp_model_layer.": what is before the rest of a name in its own layer; torch_dist
@@ -80,7 +71,7 @@ ShardedName sharded_name(std::string_view name, const KeyRules& rules) {
   if (is_stacked) sharded.layer = in_layer->layer;
   sharded.key = in_mtp       ? in_mtp->before_in_store + std::string(key)
                 : is_stacked ? std::string(kLayersPrefix) + std::string(key)
-                             : in_layer_name(in_layer->layer, key);
+                             : join_layer(in_layer->layer, key);
   return sharded;
 }
 
@@ -88,10 +79,10 @@ std::string state_dict_name(const ShardedName& sharded, const KeyRules& rules) {
   const auto key = key_behind_layers(sharded.key);
   if (!key) return sharded.key;
   const std::string name = name_in_layer(*key, sharded, rules);
-  if (sharded.layer) return in_layer_name(*sharded.layer, name);
+  if (sharded.layer) return join_layer(*sharded.layer, name);
   if (const auto in_mtp = mtp_model_layer(sharded.key)) return in_mtp->before_in_model + name;
   const auto in_layer = split_layer(sharded.key);
-  return in_layer ? in_layer_name(in_layer->layer, name) : sharded.key;
+  return in_layer ? join_layer(in_layer->layer, name) : sharded.key;
 }
 
 StackedAxes stacked_axes(std::string_view key, const KeyRules& rules) {

@@ -248,6 +248,17 @@ std::optional<RuledName> ModelRules::find(std::string_view name) const {
   return std::nullopt;
 }
 
+std::string with_expert(std::string_view rule_name, uint32_t expert) {
+  std::string name(rule_name);
+  const size_t place = name.find(kExpertMark);
+  if (place == name.npos) return name;
+  return name.replace(place, kExpertMark.size(), std::to_string(expert));
+}
+
+std::string join_layer(uint32_t layer, std::string_view rest) {
+  return std::string(kLayersPrefix) + std::to_string(layer) + "." + std::string(rest);
+}
+
 std::optional<NameInLayer> split_layer(std::string_view name) {
   return split_number(name, kLayersPrefix);
 }

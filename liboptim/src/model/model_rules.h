@@ -50,6 +50,9 @@ struct ModelPlace {
 bool is_of_experts(const ModelRule& rule);
 bool is_of_grouped_experts(const ModelRule& rule);
 
+// A row's name with an expert's number in the place of {expert}, if it has one.
+std::string with_expert(std::string_view rule_name, uint32_t expert);
+
 struct RuledName {
   const ModelRule* rule = nullptr;
   ModelPlace place;
@@ -62,6 +65,7 @@ struct NameInLayer {
 };
 inline constexpr std::string_view kLayersPrefix = "decoder.layers.";
 std::optional<NameInLayer> split_layer(std::string_view name);
+std::string join_layer(uint32_t layer, std::string_view rest);  // its inverse
 
 // "mtp.layers.0.mtp_model_layer.mlp.router.weight" -> layer 0, "mtp_model_layer.mlp.router.weight".
 inline constexpr std::string_view kMtpLayersPrefix = "mtp.layers.";

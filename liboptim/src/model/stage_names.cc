@@ -7,9 +7,6 @@
 namespace optim {
 namespace {
 
-constexpr std::string_view kWordEmbeddings = "embedding.word_embeddings.weight";
-constexpr std::string_view kOutputLayer = "output_layer.weight";
-
 std::optional<NumberInName> number_at(std::string_view name, size_t begin) {
   uint32_t number = 0;
   const auto [end, error] = std::from_chars(name.data() + begin, name.data() + name.size(), number);

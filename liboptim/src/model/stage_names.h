@@ -18,6 +18,9 @@
 // embedding.word_embeddings.weight in the model.
 namespace optim {
 
+inline constexpr std::string_view kWordEmbeddings = "embedding.word_embeddings.weight";
+inline constexpr std::string_view kOutputLayer = "output_layer.weight";
+
 struct ExpertRange {
   uint32_t first = 0, count = 0;  // of the model's experts, on one expert parallel rank
 };

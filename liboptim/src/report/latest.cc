@@ -30,7 +30,7 @@ std::optional<Fault> fault_of(const fs::path& folder, const ckpt::Limits& limits
     options.quick = true;
     options.limits = limits;
     const VerifyReport report = verify(folder, options);
-    // First: what a save that did not end lacks otherwise is no damage.
+    // Checked first: whatever else an unfinished save lacks is not damage.
     if (report.format == ckpt::Format::TorchDist && !fs::exists(folder / kLastFile)) {
       return Fault{std::string(kLastFile) + ", which is written last, is missing"};
     }

@@ -12,8 +12,6 @@
 namespace optim {
 namespace {
 
-constexpr std::string_view kEmbedding = "embedding.word_embeddings.weight";
-
 std::optional<uint64_t> arg(const TrainingState& state, std::string_view name) {
   const auto value = state.args().find(name);
   const bool is_size = value && value->is(ckpt::Kind::Int) && value->as_int() > 0;
@@ -26,7 +24,7 @@ ContradictedArg contradiction(std::string_view name, uint64_t stated, std::strin
 
 std::optional<ContradictedArg> of_embedding(const TrainingState& state) {
   const auto found = std::ranges::find_if(state.params, [](const TrainedParam& param) {
-    return param.info.name == kEmbedding && param.weight && param.weight->shape.size() == 2;
+    return param.info.name == kWordEmbeddings && param.weight && param.weight->shape.size() == 2;
   });
   if (found == state.params.end()) return std::nullopt;
   const ckpt::Extents& shape = found->weight->shape;
@@ -36,7 +34,7 @@ std::optional<ContradictedArg> of_embedding(const TrainingState& state) {
     const uint64_t has = shape[static_cast<size_t>(axis)];
     if (!stated || *stated == has) continue;
     return contradiction(name, *stated,
-                         std::string(kEmbedding) + " has " + std::to_string(has) + what);
+                         std::string(kWordEmbeddings) + " has " + std::to_string(has) + what);
   }
   return std::nullopt;
 }

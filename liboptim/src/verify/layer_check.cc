@@ -7,8 +7,10 @@
 #include <set>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "args/run_grid.h"
 #include "model/model_rules.h"
 #include "model/stage_names.h"
 #include "verify/args_check.h"
@@ -16,71 +18,92 @@
 namespace optim {
 namespace {
 
-// What a layer computes one after the other. A layer may lack one of them as a whole.
-enum class Block : uint8_t { Attention, Mlp, Expert };
+// By the rules' names.
+using Names = std::set<std::string_view>;
 
+// A layer without its experts, or one expert.
 struct Instance {
-  uint32_t layer = 0, expert = 0;
+  uint32_t layer = 0;
+  std::optional<uint32_t> expert;
   auto operator<=>(const Instance&) const = default;
 };
+using Instances = std::map<Instance, Names>;
 
-// Of one instance, by the rules' names.
-struct Members {
-  std::set<std::string_view> rules;
-  bool has_module = false;  // more than the norm before it
+struct Model {
+  std::set<std::string_view> names;
+  Instances instances;
+  std::set<uint32_t> foreign_layers;  // with parameters that no rule knows
 };
 
-using Instances = std::map<Instance, Members>;
-
-std::string_view module_of(Block block) {
-  return block == Block::Attention ? "self_attention." : "mlp.";
-}
-
-Block block_of(const ModelRule& rule, bool is_of_expert) {
-  if (is_of_expert) return Block::Expert;
-  const bool is_attention =
-      rule.name.starts_with("self_attention.") || rule.name.starts_with("input_layernorm.");
-  return is_attention ? Block::Attention : Block::Mlp;
-}
-
-std::map<Block, Instances> blocks_of(const TrainingState& state) {
-  std::map<Block, Instances> blocks;
+Model model_of(const TrainingState& state) {
+  Model model;
   for (const TrainedParam& param : state.params) {
-    const auto known = ModelRules::built_in().find(param.info.name);
-    if (!known || !split_layer(param.info.name) || known->rule->buffer) continue;
-    const auto expert = expert_in(param.info.name);
-    const Block block = block_of(*known->rule, expert.has_value());
-    Members& members = blocks[block][{known->place.layer, expert ? expert->number : 0}];
-    members.rules.insert(known->rule->name);
-    members.has_module |= known->rule->name.starts_with(module_of(block));
+    const std::string_view name = param.info.name;
+    model.names.insert(name);
+    const auto in_layer = split_layer(name);
+    if (!in_layer) continue;
+    const auto known = ModelRules::built_in().find(name);
+    if (!known) {
+      model.foreign_layers.insert(in_layer->layer);
+    } else if (!known->rule->buffer) {
+      const auto expert = expert_in(name);
+      const auto number = expert ? std::optional(expert->number) : std::nullopt;
+      model.instances[{in_layer->layer, number}].insert(known->rule->name);
+    }
   }
-  return blocks;
+  return model;
 }
 
 std::string name_of(std::string_view rule, const Instance& instance) {
-  std::string name = std::string(kLayersPrefix) + std::to_string(instance.layer) + '.';
-  const size_t number = rule.find("{expert}");
-  if (number == std::string_view::npos) return name.append(rule);
-  constexpr size_t kLength = std::string_view("{expert}").size();
-  return name.append(rule.substr(0, number))
-      .append(std::to_string(instance.expert))
-      .append(rule.substr(number + kLength));
+  return join_layer(instance.layer, with_expert(rule, instance.expert.value_or(0)));
 }
 
-std::optional<LostParam> lost_of(Block block, const Instances& instances) {
-  for (const auto& [instance, members] : instances) {
-    if (!members.has_module) continue;
-    for (const auto& [other, has] : instances) {
-      const bool is_part = has.rules.size() > members.rules.size() &&
-                           std::ranges::includes(has.rules, members.rules);
-      if (!is_part) continue;
-      const auto lost = std::ranges::find_if(
-          has.rules, [&](std::string_view rule) { return !members.rules.contains(rule); });
-      const std::string layer = "layer " + std::to_string(other.layer);
-      return LostParam{name_of(*lost, instance),
-                       block == Block::Expert
-                           ? "expert " + std::to_string(other.expert) + " of " + layer + " has it"
-                           : layer + " has it"};
+std::string text_of(const Instance& instance) {
+  const std::string layer = "layer " + std::to_string(instance.layer);
+  return instance.expert ? "expert " + std::to_string(*instance.expert) + " of " + layer : layer;
+}
+
+// What a layer computes one after the other; it may lack one of them as a whole.
+enum class Block : uint8_t { Attention, Mlp, Expert };
+
+bool is_in(Block block, std::string_view rule) {
+  const bool is_attention =
+      rule.starts_with("self_attention.") || rule.starts_with("input_layernorm.");
+  return block == Block::Expert || (block == Block::Attention) == is_attention;
+}
+
+// More than the norm before it.
+bool is_of_module(Block block, std::string_view rule) {
+  return rule.starts_with(block == Block::Attention ? "self_attention." : "mlp.");
+}
+
+Instances instances_with(Block block, const Model& model) {
+  Instances found;
+  for (const auto& [instance, names] : model.instances) {
+    if (instance.expert.has_value() != (block == Block::Expert)) continue;
+    Names own;
+    for (const std::string_view rule : names) {
+      if (is_in(block, rule)) own.insert(rule);
+    }
+    const auto is_own = [&](std::string_view rule) { return is_of_module(block, rule); };
+    if (std::ranges::any_of(own, is_own)) found.emplace(instance, std::move(own));
+  }
+  return found;
+}
+
+// Instances are many, different sets of names few.
+std::optional<LostParam> lost_among(const Instances& instances) {
+  std::map<Names, Instance> known;
+  std::vector<std::pair<Instance, const Names*>> kinds;  // each with the first that has it
+  for (const auto& [instance, names] : instances) {
+    if (known.try_emplace(names, instance).second) kinds.emplace_back(instance, &names);
+  }
+  for (const auto& [instance, names] : kinds) {
+    for (const auto& [other, has] : kinds) {
+      if (has->size() <= names->size() || !std::ranges::includes(*has, *names)) continue;
+      const auto lost =
+          std::ranges::find_if(*has, [&](std::string_view rule) { return !names->contains(rule); });
+      return LostParam{name_of(*lost, instance), text_of(other) + " has it"};
     }
   }
   return std::nullopt;
@@ -152,8 +175,7 @@ const std::vector<Companions>& norm_biases() {
 }
 
 std::optional<LostParam> lost_companion(const std::vector<Companions>& rows,
-                                        const Instance& instance,
-                                        const std::set<std::string_view>& names) {
+                                        const Instance& instance, const Names& names) {
   const auto is_there = [&](std::string_view name) { return names.contains(name); };
   for (const Companions& row : rows) {
     const bool lacks =
@@ -166,38 +188,12 @@ std::optional<LostParam> lost_companion(const std::vector<Companions>& rows,
   return std::nullopt;
 }
 
-constexpr std::string_view kWordEmbeddings = "embedding.word_embeddings.weight";
 constexpr std::string_view kPositions = "embedding.position_embeddings.weight";
 constexpr std::string_view kNorm = "decoder.final_layernorm.weight";
 constexpr std::string_view kNormBias = "decoder.final_layernorm.bias";
-constexpr std::string_view kOutput = "output_layer.weight";
-
-struct Model {
-  std::set<std::string_view> names;
-  std::map<Instance, std::set<std::string_view>> layers;  // and experts; the rules' names
-  std::set<uint32_t> foreign_layers;                      // with parameters that no rule knows
-};
-
-Model model_of(const TrainingState& state) {
-  Model model;
-  for (const TrainedParam& param : state.params) {
-    const std::string_view name = param.info.name;
-    model.names.insert(name);
-    const auto in_layer = split_layer(name);
-    if (!in_layer) continue;
-    const auto known = ModelRules::built_in().find(name);
-    if (!known) {
-      model.foreign_layers.insert(in_layer->layer);
-      continue;
-    }
-    const auto expert = expert_in(name);
-    model.layers[{in_layer->layer, expert ? expert->number : 0}].insert(known->rule->name);
-  }
-  return model;
-}
 
 std::optional<LostParam> lost_in_layers(const Model& model) {
-  for (const auto& [instance, names] : model.layers) {
+  for (const auto& [instance, names] : model.instances) {
     if (model.foreign_layers.contains(instance.layer)) continue;
     if (auto lost = lost_companion(companions(), instance, names)) return lost;
     if (!model.names.contains(kNorm)) continue;
@@ -209,23 +205,15 @@ std::optional<LostParam> lost_in_layers(const Model& model) {
 }
 
 std::optional<LostParam> lost_router(const Model& model) {
-  for (const auto& [instance, names] : model.layers) {
-    const bool has_expert = std::ranges::any_of(names, [](std::string_view name) {
-      return name.find("{expert}") != std::string_view::npos;
-    });
-    if (!has_expert || model.foreign_layers.contains(instance.layer)) continue;
-    const auto layer = model.layers.find({instance.layer, 0});
-    constexpr std::string_view kRouter = "mlp.router.weight";
-    if (layer != model.layers.end() && layer->second.contains(kRouter)) continue;
+  constexpr std::string_view kRouter = "mlp.router.weight";
+  for (const auto& [instance, names] : model.instances) {
+    if (!instance.expert || model.foreign_layers.contains(instance.layer)) continue;
+    const auto layer = model.instances.find({instance.layer, std::nullopt});
+    if (layer != model.instances.end() && layer->second.contains(kRouter)) continue;
     return LostParam{name_of(kRouter, instance),
                      "layer " + std::to_string(instance.layer) + " has experts"};
   }
   return std::nullopt;
-}
-
-bool is_true(const TrainingState& state, std::string_view arg) {
-  const auto value = state.args().find(arg);
-  return value && value->is(ckpt::Kind::Bool) && value->as_bool();
 }
 
 bool has_learned_positions(const TrainingState& state) {
@@ -237,28 +225,28 @@ bool has_learned_positions(const TrainingState& state) {
 // decoder.final_norm, a reward model another head).
 bool is_gpt(const Model& model) {
   const auto is_known = [](std::string_view name) {
-    constexpr std::string_view kAround[] = {kWordEmbeddings, kPositions, kNorm,
-                                            kNormBias,       kOutput,    "output_layer.bias"};
+    constexpr std::string_view kAround[] = {kWordEmbeddings, kPositions,   kNorm,
+                                            kNormBias,       kOutputLayer, "output_layer.bias"};
     return split_layer(name) || split_mtp_layer(name) ||
            std::ranges::find(kAround, name) != std::end(kAround);
   };
   const bool has_end = model.names.contains(kWordEmbeddings) || model.names.contains(kNorm) ||
-                       model.names.contains(kOutput);
-  return has_end && !model.layers.empty() && model.foreign_layers.empty() &&
+                       model.names.contains(kOutputLayer);
+  return has_end && !model.instances.empty() && model.foreign_layers.empty() &&
          std::ranges::all_of(model.names, is_known);
 }
 
 // Of what stands around its layers.
 std::optional<LostParam> lost_around_layers(const TrainingState& state, const Model& model) {
   if (!is_gpt(model) || state.grid.pipeline.num_layers == 0) return std::nullopt;
-  const bool has_norms = std::ranges::any_of(model.layers, [](const auto& layer) {
-    return layer.second.contains("input_layernorm.weight") ||
-           layer.second.contains("self_attention.linear_qkv.layer_norm_weight");
+  const bool has_norms = std::ranges::any_of(model.instances, [](const auto& instance) {
+    return instance.second.contains("input_layernorm.weight") ||
+           instance.second.contains("self_attention.linear_qkv.layer_norm_weight");
   });
   for (const auto& [name, is_expected, reason] :
        {std::tuple(kWordEmbeddings, true, "a GPT model has it"),
         std::tuple(kNorm, has_norms, "the layers have norms"),
-        std::tuple(kOutput, is_true(state, "untie_embeddings_and_output_weights"),
+        std::tuple(kOutputLayer, is_true(state.args(), "untie_embeddings_and_output_weights"),
                    "args say that it is not the embeddings' weight"),
         std::tuple(kPositions, has_learned_positions(state), "args say that it is learned")}) {
     if (is_expected && !model.names.contains(name)) return LostParam{std::string(name), reason};
@@ -270,10 +258,10 @@ std::optional<LostParam> lost_around_layers(const TrainingState& state, const Mo
 
 std::optional<LostParam> lost_param(const TrainingState& state) {
   if (layers_are_described(state)) return std::nullopt;
-  for (const auto& [block, instances] : blocks_of(state)) {
-    if (auto lost = lost_of(block, instances)) return lost;
-  }
   const Model model = model_of(state);
+  for (const Block block : {Block::Attention, Block::Mlp, Block::Expert}) {
+    if (auto lost = lost_among(instances_with(block, model))) return lost;
+  }
   if (auto lost = lost_in_layers(model)) return lost;
   if (auto lost = lost_router(model)) return lost;
   return lost_around_layers(state, model);

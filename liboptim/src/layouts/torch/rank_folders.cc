@@ -8,6 +8,7 @@
 
 #include <optim/param_key.h>
 
+#include "model/stage_names.h"
 #include "model/tensor_names.h"
 
 namespace optim {
@@ -156,7 +157,7 @@ class Joiner {
 
   // The last pipeline stage has a copy of word embeddings that are the output layer, too.
   bool is_tied_copy(const Part& part) const {
-    return part.name == "output_layer.weight" && has_tied_embeddings();
+    return part.name == kOutputLayer && has_tied_embeddings();
   }
   bool has_tied_embeddings() const { return args_.is_false("untie_embeddings_and_output_weights"); }
 

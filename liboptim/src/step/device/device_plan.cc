@@ -23,7 +23,9 @@ using kernels::ElementType;
                     problem);
 }
 
-ElementType type_in_kernels(const OptimizedParam& param, const at::Tensor& tensor) {
+}  // namespace
+
+kernels::ElementType device_type(const OptimizedParam& param, const at::Tensor& tensor) {
   if (!tensor.defined()) return ElementType::None;
   switch (tensor.scalar_type()) {
     case at::kFloat: return ElementType::F32;
@@ -34,6 +36,8 @@ ElementType type_in_kernels(const OptimizedParam& param, const at::Tensor& tenso
   }
   refuse(param, std::string("the kernels do not know ") + c10::toString(tensor.scalar_type()));
 }
+
+namespace {
 
 kernels::Decay decay_of(WeightDecayMethod method) {
   switch (method) {
@@ -145,7 +149,7 @@ class ParamPlan {
  private:
   void add_grad() {
     made_.slot.grad = checked_memory(param_.model.main_grad);
-    made_.types.grad = type_in_kernels(param_, param_.model.main_grad);
+    made_.types.grad = device_type(param_, param_.model.main_grad);
     made_.slot.count = param_.model.param.numel();
     const ParamAttributes& attributes = param_.model.info.attributes;
     const bool counts = !attributes.shared && !param_.is_duplicate;
@@ -182,11 +186,11 @@ class ParamPlan {
     const bool is_packed = param_.packed_master.data.defined();
     const at::Tensor& main = is_packed ? param_.packed_master.data : param_.main_param;
     made_.slot.main = place(main);
-    made_.types.main = type_in_kernels(param_, main);
+    made_.types.main = device_type(param_, main);
     if (is_packed) made_.slot.scale[0] = paired_scale(param_.packed_master, plan_);
     if (!has_master(param_)) return;
     made_.slot.model = place(model);
-    made_.types.model = type_in_kernels(param_, model);
+    made_.types.model = device_type(param_, model);
   }
 
   void add_states(const UpdateRule& rule) {
@@ -197,7 +201,7 @@ class ParamPlan {
       const bool is_packed = packed != param_.packed_state.end();
       const at::Tensor& tensor = is_packed ? packed->second.data : param_.state.at(name);
       made_.slot.state[index] = place(tensor);
-      made_.types.state[index] = type_in_kernels(param_, tensor);
+      made_.types.state[index] = device_type(param_, tensor);
       if (is_packed) made_.slot.scale[1 + index] = paired_scale(packed->second, plan_);
       ++index;
     }
@@ -261,10 +265,6 @@ bool same_coefficients(const kernels::StepGroup& one, const kernels::StepGroup& 
 }
 
 }  // namespace
-
-kernels::ElementType device_type(const OptimizedParam& param, const at::Tensor& tensor) {
-  return type_in_kernels(param, tensor);
-}
 
 kernels::StepGroup device_group(const OptimizerGroup& group, int64_t updates_done) {
   GroupMaker maker;

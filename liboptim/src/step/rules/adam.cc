@@ -96,6 +96,21 @@ SquareRoots roots_for(std::span<const UpdateItem> items) {
   return square_roots_for(elements);
 }
 
+// With the bits of ATen's square root: `kFast` where the processor has its loop, and `kSlow` for
+// the elements that this leaves.
+template <auto kFast, auto kSlow, class MakeScalars>
+void update_with_library_roots(std::span<const UpdateItem> items, MakeScalars&& make_scalars) {
+  const SquareRoots roots = roots_for(items);
+  update_spans(items, make_scalars, [&](const AdamSpan& span, const auto& s, float* scratch) {
+    if (!has_avx2_loop(roots)) return kSlow(span, s, {roots, scratch});
+    update_parts(
+        span, [&](const AdamSpan& part) { return kFast(part, s, roots); },
+        [&](const AdamSpan& part) {
+          kSlow(part, s, {kLibraryRoots, scratch});
+        });
+  });
+}
+
 // The results of Torch and Fused are torch.optim's bit for bit on the same machine, those of
 // FusedAdam the bits of ATen's operations one by one: fused multiply-adds where ATen fuses, and the
 // bits of its square root, which rounds as the processor and MKL please (docs/decisions/0055).
@@ -116,17 +131,8 @@ class Adam final : public UpdateRule {
 
  private:
   void update_as_torch(std::span<const UpdateItem> items) const {
-    const SquareRoots roots = roots_for(items);
-    update_spans(
-        items, [this](const StepContext& context) { return torch_scalars(context); },
-        [&](const AdamSpan& span, const AdamScalars& s, float* scratch) {
-          if (!has_avx2_loop(roots)) return adam_update(span, s, {roots, scratch});
-          update_parts(
-              span, [&](const AdamSpan& part) { return adam_update_avx2(part, s, roots); },
-              [&](const AdamSpan& part) {
-                adam_update(part, s, {kLibraryRoots, scratch});
-              });
-        });
+    update_with_library_roots<adam_update_avx2, adam_update>(
+        items, [this](const StepContext& context) { return torch_scalars(context); });
   }
 
   // Chunks and ranges of parameters begin and end between vectors (RangeItems), so that only what
@@ -145,17 +151,8 @@ class Adam final : public UpdateRule {
   }
 
   void update_as_fused_adam(std::span<const UpdateItem> items) const {
-    const SquareRoots roots = roots_for(items);
-    update_spans(
-        items, [this](const StepContext& context) { return fused_adam_scalars(config_, context); },
-        [&](const AdamSpan& span, const FusedAdamScalars& s, float* scratch) {
-          if (!has_avx2_loop(roots)) return fused_adam_update(span, s, {roots, scratch});
-          update_parts(
-              span, [&](const AdamSpan& part) { return fused_adam_update_avx2(part, s, roots); },
-              [&](const AdamSpan& part) {
-                fused_adam_update(part, s, {kLibraryRoots, scratch});
-              });
-        });
+    update_with_library_roots<fused_adam_update_avx2, fused_adam_update>(
+        items, [this](const StepContext& context) { return fused_adam_scalars(config_, context); });
   }
 
   void update_as_transformer_engine(std::span<const UpdateItem> items) const {
