@@ -20,6 +20,8 @@ import torch
 
 TENSORS = 25
 ARITHMETICS = ["torch", "fused_adam", "transformer_engine", "fused"]
+PARTS = ["adam", "step", "muon", "adaptive_muon", "soap", "ownership"]
+MOMENTS = ["adamuon", "normuon", "namo"]
 LEARNING_RATE = 1e-3
 
 
@@ -109,6 +111,28 @@ def torch_muon(size, dtype):
     return timed(torch.optim.Muon([param], lr=LEARNING_RATE).step)
 
 
+def torch_soap_refresh(size):
+    """What a power iteration with LAPACK's QR costs a matrix: emerging_optimizers' refresh, without
+    what it checks around it."""
+    def factor():
+        grads = torch.randn(size, size)
+        return grads @ grads.T / size
+
+    factors = [factor(), factor()]
+    bases = [torch.linalg.qr(torch.randn(size, size)).Q for _ in factors]
+    exp_avg, exp_avg_sq = torch.randn(size, size) * 1e-3, torch.rand(size, size) * 1e-6
+
+    def turn():
+        nonlocal exp_avg, exp_avg_sq
+        whole = bases[0] @ exp_avg @ bases[1].T
+        for dim, (matrix, basis) in enumerate(zip(factors, list(bases), strict=True)):
+            order = ((basis.T @ matrix) * basis.T).sum(1).argsort(descending=True)
+            exp_avg_sq = exp_avg_sq.index_select(dim, order)
+            bases[dim] = torch.linalg.qr(matrix @ basis[:, order]).Q
+        exp_avg = bases[0].T @ whole @ bases[1]
+    return timed(turn)
+
+
 def turns(contestants, options, repeat):
     times = {name: [] for name in contestants}
     for _ in range(repeat):
@@ -127,8 +151,8 @@ def ratios(theirs, ours):
             (statistics.median(of_turns), of_turns[0], of_turns[-1], quarters[0], quarters[2])]
 
 
-def compare(options, kind, size, theirs, repeat):
-    ours = Ours(options.program, kind, size, options.threads)
+def compare(options, kind, size, theirs, repeat, threads=None):
+    ours = Ours(options.program, kind, size, threads or options.threads)
     times = turns({"ours": ours, **theirs}, options, repeat)
     ours.close()
     return {**{name: round(statistics.median(values), 5) for name, values in times.items()},
@@ -152,13 +176,13 @@ def main():
     parser.add_argument("--mparams", type=int, default=100)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--only", choices=["adam", "step", "muon", "ownership"])
+    parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--arithmetics", nargs="+", choices=ARITHMETICS, default=ARITHMETICS)
     parser.add_argument("--processor-time", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     count = options.mparams * 1_000_000
-    chosen = {options.only} if options.only else {"adam", "step", "muon", "ownership"}
+    chosen = {options.only} if options.only else set(PARTS)
     result = {"processor": processor(), "threads": options.threads, "elements": count,
               "torch": torch.__version__,
               "seconds": "of the processor" if options.processor_time else "on the clock"}
@@ -174,6 +198,16 @@ def main():
         result[f"newton_schulz_{size}"] = compare(options, "muon", size, {
             "torch_muon_bf16": torch_muon(size, torch.bfloat16),
             "torch_muon_fp32": torch_muon(size, torch.float32)}, max(3, options.repeat // 2))
+    if "adaptive_muon" in chosen:
+        moments = {f"adaptive_muon:{name}": Ours(options.program, f"adaptive_muon:{name}", 2048,
+                                                 options.threads) for name in MOMENTS}
+        result["adaptive_muon_2048"] = compare(options, "muon", 2048, moments, options.repeat)
+    if "soap" in chosen:  # a matrix is one thread's work
+        torch.set_num_threads(1)
+        result["soap_refresh_2048"] = compare(options, "soap_refresh", 2048,
+                                              {"torch_lapack": torch_soap_refresh(2048)},
+                                              options.repeat, threads=1)
+        torch.set_num_threads(options.threads)
     if "ownership" in chosen:
         result["ownership_100000"] = compare(options, "ownership", 100_000, {}, options.repeat)
     print(json.dumps(result, indent=1))

@@ -4,6 +4,9 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/linalg_qr.h>
+#include <ATen/ops/mm.h>
 #include <optim/layer_wise_optimizer.h>
 
 #include <chrono>
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "bench/same_mix_copy.h"
+#include "step/rules/soap_basis.h"
 
 namespace {
 
@@ -60,15 +64,29 @@ std::function<void()> whole_step(int64_t size, optim::AdamArithmetic arithmetic)
   return [optimizer] { optimizer->step(); };
 }
 
-// Muon's update of one SIZE x SIZE matrix.
-std::function<void()> muon(int64_t size) {
-  const std::shared_ptr<optim::UpdateRule> rule = optim::make_rule(optim::MuonRule{
-      .nesterov = true, .newton_schulz = {.coefficients = optim::NsCoefficients::Simple}});
+const optim::MuonRule kMuon = {.nesterov = true,
+                               .newton_schulz = {.coefficients = optim::NsCoefficients::Simple}};
+
+// The update of one SIZE x SIZE matrix.
+std::function<void()> update_of_matrix(int64_t size, const optim::RuleConfig& config) {
+  const std::shared_ptr<optim::UpdateRule> rule = optim::make_rule(config);
   auto info = std::make_shared<optim::ParamInfo>();
   auto state = std::make_shared<optim::ParamState>();
   const optim::UpdateTarget target = {info.get(), filled({size, size}, 0.02),
                                       filled({size, size}, 1e-3), state.get()};
   return [rule, info, state, target] { rule->update(target, {.lr = 1e-3, .weight_decay = 0.1}); };
+}
+
+// Both bases of a SIZE x SIZE matrix by one power iteration with QR, and the moments in them.
+std::function<void()> soap_refresh(int64_t size) {
+  const auto side = [&] {
+    const at::Tensor grads = filled({size, size}, 1);
+    return optim::SoapSide{at::mm(grads, grads.t()).div_(static_cast<double>(size)),
+                           std::get<0>(at::linalg_qr(filled({size, size}, 1)))};
+  };
+  const auto state = std::make_shared<optim::SoapRefresh>(optim::SoapRefresh{
+      {side(), side()}, filled({size, size}, 1e-3), filled({size, size}, 1e-3).square_()});
+  return [state] { *state = optim::refreshed(*state, optim::SoapRule{}, /*use_eigh=*/false); };
 }
 
 std::function<void()> copy(int64_t size) {
@@ -101,10 +119,25 @@ optim::AdamArithmetic arithmetic_of(const std::string& kind) {
   throw std::invalid_argument("unknown arithmetic " + name);
 }
 
+// Of "adaptive_muon:NAME".
+optim::Moment2Method moment2_of(const std::string& kind) {
+  using enum optim::Moment2Method;
+  const std::string name = kind.substr(kind.find(':') + 1);
+  if (name == "adamuon") return AdaMuon;
+  if (name == "normuon") return NorMuon;
+  if (name == "namo") return Namo;
+  throw std::invalid_argument("unknown second moment " + name);
+}
+
 std::function<void()> make(const std::string& kind, int64_t size) {
   if (kind.starts_with("adam")) return adam(size, arithmetic_of(kind));
   if (kind.starts_with("step")) return whole_step(size, arithmetic_of(kind));
-  if (kind == "muon") return muon(size);
+  if (kind == "muon") return update_of_matrix(size, kMuon);
+  if (kind.starts_with("adaptive_muon:")) {
+    return update_of_matrix(
+        size, optim::AdaptiveMuonRule{.muon = kMuon, .moment2_method = moment2_of(kind)});
+  }
+  if (kind == "soap_refresh") return soap_refresh(size);
   if (kind == "copy") return copy(size);
   if (kind == "ownership") return ownership(size);
   throw std::invalid_argument("unknown kind " + kind);
@@ -114,8 +147,10 @@ std::function<void()> make(const std::string& kind, int64_t size) {
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::cerr << "usage: optim_bench adam[:ARITHMETIC]|step[:ARITHMETIC]|muon|copy|ownership SIZE "
-                 "THREADS\n";
+    std::cerr
+        << "usage: optim_bench KIND SIZE THREADS\n"
+           "  KIND: adam[:ARITHMETIC] step[:ARITHMETIC] muon adaptive_muon:MOMENT soap_refresh "
+           "copy ownership\n";
     return 2;
   }
   at::set_num_threads(std::stoi(argv[3]));

@@ -50,9 +50,11 @@ class WindowSorter {
   }
 
   FileLine line_of(uint32_t file) const {
-    const auto records = std::ranges::equal_range(plan_.records, file, {}, &RecordPlan::file);
-    const auto first = static_cast<size_t>(records.begin() - plan_.records.begin());
-    return {file, first, first + records.size(), windows_.count_before(file, 0),
+    const auto first_of = [this](uint32_t number) {
+      const auto found = std::ranges::lower_bound(plan_.records, number, {}, &RecordPlan::file);
+      return static_cast<size_t>(found - plan_.records.begin());
+    };
+    return {file, first_of(file), first_of(file + 1), windows_.count_before(file, 0),
             windows_.count_before(file + 1, 0)};
   }
 

@@ -39,6 +39,11 @@ bool reads(const RuleDescription& rule, std::string_view field) {
   });
 }
 
+bool any_rule_reads(std::string_view field) {
+  return std::ranges::any_of(rule_table(),
+                             [field](const RuleDescription* rule) { return reads(*rule, field); });
+}
+
 std::optional<double> as_number(const OverrideValue& value) {
   return std::visit(
       [](const auto& v) -> std::optional<double> {
@@ -133,9 +138,7 @@ void check_fields(const ParamGroupOverride& override) {
                                                       "optimizer_cpu_offload"};
   for (const auto& [field, value] : override) {
     if (std::ranges::find(kRead, field) != kRead.end()) continue;
-    const bool is_read = std::ranges::any_of(
-        rule_table(), [&](const RuleDescription* rule) { return reads(*rule, field); });
-    if (!is_read) refuse_group(field, "an override sets it, but nothing reads it");
+    if (!any_rule_reads(field)) refuse_group(field, "an override sets it, but nothing reads it");
   }
 }
 
@@ -221,10 +224,8 @@ void apply(ParamGroup& group, const std::string& field, const OverrideValue& val
 // What only some rules read, another rule's group would drop.
 void check_others(const ParamGroup& group) {
   for (const auto& [field, value] : group.others) {
-    const bool is_of_a_rule = std::ranges::any_of(
-        rule_table(), [&](const RuleDescription* rule) { return reads(*rule, field); });
     const RuleDescription* const own = find_rule(group.updated_by);
-    if (!is_of_a_rule || (own != nullptr && reads(*own, field))) continue;
+    if (!any_rule_reads(field) || (own != nullptr && reads(*own, field))) continue;
     refuse_group(field, "an override sets it for parameters that '" + group.updated_by +
                             "' updates, which does not read it");
   }

@@ -22,6 +22,7 @@
 #include "convert/cast_states.h"
 #include "convert/check_result.h"
 #include "convert/cut_rows.h"
+#include "convert/given_rules.h"
 #include "convert/links.h"
 #include "convert/merged_optimizers.h"
 #include "convert/repaired_source.h"
@@ -201,10 +202,16 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   }
   RepairedState repaired = read_repaired(source, options, job.repairs);
   const TrainingState& view = repaired.state;
+  if (options.rules) refuse_contradicted(view, source);
   job.repaired = std::move(repaired.payloads);
   job.repairs = std::move(repaired.repairs);
   NamedConversion made =
       as_safetensors ? to_safetensors(view, job, options) : to_megatron(view, job, options);
+  if (options.rules) {
+    for (std::string& line : other_splits(*options.rules)) {
+      made.target.warnings.push_back(std::move(line));
+    }
+  }
   ConvertReport report = write_named(view, job, std::move(made.target), options);
   report.repairs = job.repairs;
   report.cast_states = std::move(made.cast_states);

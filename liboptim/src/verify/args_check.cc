@@ -7,6 +7,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "model/model_rules.h"
 #include "model/stage_names.h"
 
 namespace optim {
@@ -35,6 +36,43 @@ std::optional<ContradictedArg> of_embedding(const TrainingState& state) {
     if (!stated || *stated == has) continue;
     return contradiction(name, *stated,
                          std::string(kWordEmbeddings) + " has " + std::to_string(has) + what);
+  }
+  return std::nullopt;
+}
+
+// Which axis of a layer's matrix is as wide as the model.
+struct ModelWidth {
+  std::string_view name;  // a rule's
+  size_t axis;
+};
+
+constexpr std::array kModelWidths = {
+    ModelWidth{"self_attention.linear_proj.weight", 0},
+    ModelWidth{"self_attention.linear_qkv.weight", 1},
+    ModelWidth{"self_attention.linear_q_proj.weight", 1},
+    ModelWidth{"self_attention.linear_q_down_proj.weight", 1},
+    ModelWidth{"self_attention.linear_kv_down_proj.weight", 1},
+    ModelWidth{"mlp.linear_fc1.weight", 1},
+    ModelWidth{"mlp.linear_fc2.weight", 0},
+    ModelWidth{"mlp.router.weight", 1},
+    ModelWidth{"mlp.shared_experts.linear_fc1.weight", 1},
+    ModelWidth{"mlp.shared_experts.linear_fc2.weight", 0},
+};
+
+// Tensor-parallel parts that were put together along the wrong axis are as wide as their number.
+std::optional<ContradictedArg> of_matrices(const TrainingState& state) {
+  const auto stated = arg(state, "hidden_size");
+  if (!stated) return std::nullopt;
+  for (const TrainedParam& param : state.params) {
+    const auto in_layer = split_layer(param.info.name);
+    if (!in_layer || !param.weight || param.weight->shape.size() != 2) continue;
+    const auto width = std::ranges::find(kModelWidths, in_layer->rest, &ModelWidth::name);
+    if (width == kModelWidths.end()) continue;
+    const uint64_t has = param.weight->shape[width->axis];
+    if (has == *stated) continue;
+    return contradiction("hidden_size", *stated,
+                         param.info.name + " has " + std::to_string(has) +
+                             (width->axis == 0 ? " rows" : " columns"));
   }
   return std::nullopt;
 }
@@ -78,6 +116,7 @@ bool layers_are_described(const TrainingState& state) {
 
 std::optional<ContradictedArg> contradicted_arg(const TrainingState& state) {
   if (auto of_shape = of_embedding(state)) return of_shape;
+  if (auto of_shape = of_matrices(state)) return of_shape;
   if (auto of_names = of_layers(state)) return of_names;
   return of_experts(state);
 }

@@ -17,8 +17,9 @@ struct ContradictedArg {
 // Whether args describe each layer by itself, so that layers need not be alike.
 bool layers_are_described(const TrainingState& state);
 
-// hidden_size and padded_vocab_size against the word embeddings, num_layers and num_experts against
-// the names of parameters. nullopt: they agree, or the model has nothing to compare with.
+// hidden_size and padded_vocab_size against the word embeddings, hidden_size against the matrices
+// of layers, num_layers and num_experts against the names of parameters. nullopt: they agree, or
+// the model has nothing to compare with.
 std::optional<ContradictedArg> contradicted_arg(const TrainingState& state);
 
 // The same as a finding.

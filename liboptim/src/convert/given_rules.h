@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <optim/training_state.h>
+
+#include "model/model_rules.h"
+
+// Rows of --model-rules: a wrong split cuts weight, master and states alike, so that no proof of
+// one by the other can find it.
+namespace optim {
+
+// Where rows say another split than the built-in ones of the same part and name: what the user is
+// told of each.
+std::vector<std::string> other_splits(const ModelRules& rules);
+
+// Throws Error(Corrupt) where what was put together by the rows contradicts the run's arguments.
+void refuse_contradicted(const TrainingState& state, const ckpt::Checkpoint& source);
+
+}  // namespace optim
