@@ -24,17 +24,12 @@ CKPT_INLINED Word word_at(const std::byte* bytes, size_t index) {
   return word;
 }
 
-CKPT_INLINED void widen_float32(const std::byte* bytes, size_t count, Values& values) {
-  for (size_t i = 0; i < count; ++i) {
-    values[i] = static_cast<double>(std::bit_cast<float>(word_at<uint32_t>(bytes, i)));
-  }
+CKPT_INLINED float float32_at(const std::byte* bytes, size_t index) {
+  return std::bit_cast<float>(word_at<uint32_t>(bytes, index));
 }
 
-CKPT_INLINED void widen_bfloat16(const std::byte* bytes, size_t count, Values& values) {
-  for (size_t i = 0; i < count; ++i) {
-    const uint32_t wide = static_cast<uint32_t>(word_at<uint16_t>(bytes, i)) << 16;
-    values[i] = static_cast<double>(std::bit_cast<float>(wide));
-  }
+CKPT_INLINED float bfloat16_at(const std::byte* bytes, size_t index) {
+  return std::bit_cast<float>(static_cast<uint32_t>(word_at<uint16_t>(bytes, index)) << 16);
 }
 
 // Scaling by 2^112 makes the exponents of float16, moved in place, those of float32, and subnormal
@@ -86,68 +81,95 @@ CKPT_INLINED Number total(const Lanes<Number>& lanes) {
   return sum;
 }
 
-// Of values that are all finite; where one is not, the sum is not.
-CKPT_INLINED BlockFacts describe(const double* values, size_t count) {
-  if (count == 0) return {};
-  Lanes<double> sums = {}, squares = {}, lowest, highest;
-  Lanes<uint64_t> zeros = {};
-  lowest.fill(values[0]);
-  highest.fill(values[0]);
-  const auto look = [&](size_t lane, double value) {
-    sums[lane] += value;
+// Lanes of what is summed and compared side by side. Number: float32 where elements are no wider.
+template <class Number>
+struct LanesOfFacts {
+  Lanes<double> sums = {}, squares = {};
+  Lanes<Number> lowest, highest;
+  Lanes<uint32_t> zeros = {};
+
+  explicit LanesOfFacts(Number first) {
+    lowest.fill(first);
+    highest.fill(first);
+  }
+  CKPT_INLINED void add(size_t lane, Number value) {
+    const auto wide = static_cast<double>(value);
+    sums[lane] += wide;
+    squares[lane] += wide * wide;
     lowest[lane] = value < lowest[lane] ? value : lowest[lane];
     highest[lane] = value > highest[lane] ? value : highest[lane];
     zeros[lane] += value == 0 ? 1 : 0;
+  }
+};
+
+// Of values that are all finite; where one is not, the sum is not. `squares`: of the values.
+template <class Number, class ValueAt>
+CKPT_INLINED BlockFacts describe_once(const ValueAt& value_at, size_t count) {
+  LanesOfFacts<Number> lanes(value_at(0));
+  const size_t even = count / kLanes * kLanes;
+  for (size_t i = 0; i < even; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) lanes.add(lane, value_at(i + lane));
+  }
+  for (size_t i = even; i < count; ++i) lanes.add(i - even, value_at(i));
+  return {.finite_count = count,
+          .zero_count = total(lanes.zeros),
+          .sum = total(lanes.sums),
+          .squares = total(lanes.squares),
+          .min = *std::ranges::min_element(lanes.lowest),
+          .max = *std::ranges::max_element(lanes.highest)};
+}
+
+template <class ValueAt>
+CKPT_INLINED double squares_around(double mean, const ValueAt& value_at, size_t count) {
+  Lanes<double> squares = {};
+  const auto add = [&](size_t lane, double value) {
+    squares[lane] += (value - mean) * (value - mean);
   };
   const size_t even = count / kLanes * kLanes;
   for (size_t i = 0; i < even; i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) look(lane, values[i + lane]);
+    for (size_t lane = 0; lane < kLanes; ++lane) add(lane, value_at(i + lane));
   }
-  for (size_t i = even; i < count; ++i) look(i - even, values[i]);
-  const double sum = total(sums);
-  const double mean = sum / static_cast<double>(count);
-  for (size_t i = 0; i < even; i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      const double gap = values[i + lane] - mean;
-      squares[lane] += gap * gap;
-    }
-  }
-  for (size_t i = even; i < count; ++i)
-    squares[i - even] += (values[i] - mean) * (values[i] - mean);
-  return {.finite_count = count,
-          .zero_count = total(zeros),
-          .sum = sum,
-          .squares = total(squares),
-          .min = *std::ranges::min_element(lowest),
-          .max = *std::ranges::max_element(highest)};
+  for (size_t i = even; i < count; ++i) add(i - even, value_at(i));
+  return total(squares);
+}
+
+// The squares of the deviations from the mean are those of the values less those of the mean, in
+// one pass; where that difference would lose more than eight bits, they take a second one.
+template <class Number, class ValueAt>
+CKPT_INLINED BlockFacts describe(const ValueAt& value_at, size_t count) {
+  if (count == 0) return {};
+  constexpr double kLossMax = 256;
+  BlockFacts facts = describe_once<Number>(value_at, count);
+  const double mean = facts.sum / static_cast<double>(count);
+  const double of_mean = facts.sum * mean;
+  const double squares = facts.squares - of_mean;
+  const bool is_near_zero = of_mean <= kLossMax * squares;
+  facts.squares = is_near_zero ? squares : squares_around(mean, value_at, count);
+  return facts;
 }
 
 CKPT_WIDE_VECTORS
-BlockFacts describe_float32(std::span<const std::byte> elements, Values& values,
-                            ExponentCounts::Tables* tables) {
+BlockFacts describe_float32(std::span<const std::byte> elements, ExponentCounts::Tables* tables) {
   const size_t count = elements.size() / sizeof(uint32_t);
-  widen_float32(elements.data(), count, values);
   if (tables != nullptr) count_words<uint32_t>(elements.data(), count, *tables);
-  return describe(values.data(), count);
+  return describe<float>([&](size_t i) { return float32_at(elements.data(), i); }, count);
 }
 
 CKPT_WIDE_VECTORS
-BlockFacts describe_bfloat16(std::span<const std::byte> elements, Values& values,
-                             ExponentCounts::Tables* tables) {
+BlockFacts describe_bfloat16(std::span<const std::byte> elements, ExponentCounts::Tables* tables) {
   const size_t count = elements.size() / sizeof(uint16_t);
-  widen_bfloat16(elements.data(), count, values);
   if (tables != nullptr) count_words<uint16_t>(elements.data(), count, *tables);
-  return describe(values.data(), count);
+  return describe<float>([&](size_t i) { return bfloat16_at(elements.data(), i); }, count);
 }
 
 CKPT_WIDE_VECTORS
-BlockFacts describe_values(Values& values, size_t count) { return describe(values.data(), count); }
+BlockFacts describe_values(const Values& values, size_t count) {
+  return describe<double>([&](size_t i) { return values[i]; }, count);
+}
 
 CKPT_WIDE_VECTORS
-BlockFacts describe_float16(std::span<const std::byte> elements, Values& values) {
-  const size_t count = elements.size() / sizeof(uint16_t);
-  widen_float16(elements.data(), count, values);
-  return describe(values.data(), count);
+void widen_float16s(std::span<const std::byte> elements, Values& values) {
+  widen_float16(elements.data(), elements.size() / sizeof(uint16_t), values);
 }
 
 template <class Element>
@@ -176,15 +198,13 @@ void widen_others(DType dtype, const std::byte* bytes, size_t count, Values& val
 BlockFacts describe_others(DType dtype, std::span<const std::byte> elements, Values& values,
                            ExponentCounts::Tables* tables) {
   const size_t count = elements.size() / bytes_per_element(dtype);
-  BlockFacts facts;
   if (dtype == DType::Float16) {
-    facts = describe_float16(elements, values);
+    widen_float16s(elements, values);
   } else {
     widen_others(dtype, elements.data(), count, values);
-    facts = describe_values(values, count);
   }
   if (tables != nullptr) count_values(values, count, *tables);
-  return facts;
+  return describe_values(values, count);
 }
 
 // Those that are not finite are taken out, and counted.
@@ -243,13 +263,17 @@ BlockFacts describe_block(DType dtype, std::span<const std::byte> elements,
   const uint64_t tiny_before = tiny_count();
   ExponentCounts::Tables* const tables = exponents != nullptr ? &exponents->tables() : nullptr;
   BlockFacts facts;
+  bool has_values = false;
   switch (dtype) {
-    case DType::Float32: facts = describe_float32(elements, values, tables); break;
-    case DType::BFloat16: facts = describe_bfloat16(elements, values, tables); break;
-    default: facts = describe_others(dtype, elements, values, tables);
+    case DType::Float32: facts = describe_float32(elements, tables); break;
+    case DType::BFloat16: facts = describe_bfloat16(elements, tables); break;
+    default: facts = describe_others(dtype, elements, values, tables); has_values = true;
   }
-  if (!std::isfinite(facts.sum)) facts = describe_finite(values, count);
-  if (tiny_count() != tiny_before) {
+  const bool is_finite = std::isfinite(facts.sum), has_tiny = tiny_count() != tiny_before;
+  if (is_finite && !has_tiny) return facts;
+  if (!has_values) widen_others(dtype, elements.data(), count, values);
+  if (!is_finite) facts = describe_finite(values, count);
+  if (has_tiny) {
     facts.negative_zero_count = count_negative_zeros(std::span(values).first(facts.finite_count));
   }
   return facts;
