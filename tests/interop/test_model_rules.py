@@ -1,5 +1,5 @@
-"""Rows of --model-rules that disagree with Megatron's own modules: what contradicts the arguments of
-the run is refused, what nothing can prove is told."""
+"""Rows of --model-rules that disagree with Megatron's own modules: what contradicts the arguments
+of the run is refused, what nothing can prove is told."""
 
 from __future__ import annotations
 

@@ -233,6 +233,24 @@ class ReportPage(unittest.TestCase):
         self.assertEqual(self.texts(".row .leaf"), ["1.w"])
         self.assertEqual(self.texts(".row .up")[:2], ["0.5", "1"])
 
+    def test_the_parameters_of_a_module_are_compared_as_one_vector(self):
+        """Its optimizer's state, of another size by far, does not hide them."""
+        state = "optimizer.state.exp_avg.layers.1.w"
+        before = [("layers.1.w", [1.0, 1.0]), ("layers.1.b", [2.0]), (state, [1e6, -1e6])]
+        after = [("layers.1.w", [2.0, 1.0]), ("layers.1.b", [2.5]), (state, [1e6, 1e6])]
+        paths = [pathlib.Path(folder.name) / f"module_{side}.safetensors" for side in "ab"]
+        write_safetensors(paths[0], before)
+        write_safetensors(paths[1], after)
+        a, b = [1.0, 1.0, 2.0], [2.0, 1.0, 2.5]
+        cosine = sum(x * y for x, y in zip(a, b)) / math.hypot(*a) / math.hypot(*b)
+        modules = document_of(*paths)["comparison"]["modules"]
+        self.assertEqual([module["module"] for module in modules], ["layers.1"])
+        self.assertAlmostEqual(modules[0]["one_minus_cosine"], 1 - cosine, delta=1e-6)
+        ratio = math.hypot(*b) / math.hypot(*a)
+        self.assertAlmostEqual(modules[0]["norm_ratio"], ratio, delta=1e-4)
+        self.open(*paths)
+        self.assertIn(f"{ratio:.4g}", self.texts("#changes td.num"))
+
     def test_iterations_are_told_with_what_is_wrong_with_them(self):
         root = pathlib.Path(folder.name) / "root"
         shutil.copytree(LAYER_WISE, root)

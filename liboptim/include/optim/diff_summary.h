@@ -22,6 +22,8 @@ struct ModuleDifference {
   // Over all elements that differ and are finite.
   double max_abs = 0, max_rel = 0;
   std::optional<double> max_ulp_distance;
+  // Of its parameters that differ, without states, where DiffOptions::changes took them.
+  std::optional<ckpt::ValueDifference::Products> products = {};
   std::string worst;  // ckpt::qualified_key() of the tensor or object that differs most
 };
 

@@ -36,9 +36,9 @@ class Shifting {
       }
     }
     if (shifted_.displaced.empty()) return std::nullopt;
-    std::ranges::sort(shifted_.displaced);
-    const auto repeated = std::ranges::unique(shifted_.displaced);
-    shifted_.displaced.erase(repeated.begin(), repeated.end());
+    std::vector<uint32_t>& displaced = shifted_.displaced;
+    std::ranges::sort(displaced);
+    displaced.erase(std::unique(displaced.begin(), displaced.end()), displaced.end());
     find_lost();
     for (const WindowedBuffer& buffer : windows_.buffers()) add(buffer);
     for (const uint32_t param : shifted_.displaced) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <ckpt/printed.h>
+#include <optim/key_kind.h>
 
 #include "report/module_of_key.h"
 
@@ -32,6 +33,9 @@ ModuleDifference alone(const ckpt::TensorDifference& tensor) {
   difference.max_abs = tensor.value->max_abs;
   difference.max_rel = tensor.value->max_rel;
   difference.max_ulp_distance = tensor.value->max_ulp_distance;
+  if (kind_of_key(tensor.file, tensor.key) == KeyKind::Model) {
+    difference.products = tensor.value->products;
+  }
   return difference;
 }
 
@@ -41,6 +45,13 @@ ModuleDifference alone(const ckpt::ObjectDifference& object) {
   difference.worst = ckpt::qualified_key(object.file, object.key);
   difference.structural_count = object.kind == DifferenceKind::Value ? 0 : 1;
   return difference;
+}
+
+using Products = ckpt::ValueDifference::Products;
+
+std::optional<Products> sum_of(const std::optional<Products>& x, const std::optional<Products>& y) {
+  if (!x || !y) return x ? x : y;
+  return Products{x->a_b + y->a_b, x->a_a + y->a_a, x->b_b + y->b_b};
 }
 
 class Modules {
@@ -67,6 +78,7 @@ class Modules {
     module.max_abs = std::max(module.max_abs, added.max_abs);
     module.max_rel = std::max(module.max_rel, added.max_rel);
     module.max_ulp_distance = std::max(module.max_ulp_distance, added.max_ulp_distance);
+    module.products = sum_of(module.products, added.products);
   }
 
   DiffSummary finish() {

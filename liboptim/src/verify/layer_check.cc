@@ -101,8 +101,8 @@ std::optional<LostParam> lost_among(const Instances& instances) {
   for (const auto& [instance, names] : kinds) {
     for (const auto& [other, has] : kinds) {
       if (has->size() <= names->size() || !std::ranges::includes(*has, *names)) continue;
-      const auto lost =
-          std::ranges::find_if(*has, [&](std::string_view rule) { return !names->contains(rule); });
+      const auto lost = std::ranges::find_if(
+          *has, [&own = *names](std::string_view rule) { return !own.contains(rule); });
       return LostParam{name_of(*lost, instance), text_of(other) + " has it"};
     }
   }

@@ -15,21 +15,26 @@ using Json = nlohmann::json;
 
 constexpr size_t kOthersMax = 1000, kObjectsMax = 1000, kModulesMax = 2000;
 
-// Of a tensor of which both sides have elements.
+// 1 - cosine is what can be seen of two checkpoints of one run.
 struct Change {
-  std::optional<double> cosine, norm_ratio;
+  std::optional<double> one_minus_cosine, norm_ratio;
 };
 
-Change change_of(const ckpt::ValueDifference& value) {
+Change change_of(const std::optional<ckpt::ValueDifference::Products>& products) {
   Change change;
-  if (!value.products) return change;
-  const auto& [a_b, a_a, b_b] = *value.products;
-  if (a_a > 0 && b_b > 0) change.cosine = a_b / (std::sqrt(a_a) * std::sqrt(b_b));
+  if (!products) return change;
+  const auto& [a_b, a_a, b_b] = *products;
+  if (a_a > 0 && b_b > 0) {
+    change.one_minus_cosine = std::max(0.0, 1 - a_b / (std::sqrt(a_a) * std::sqrt(b_b)));
+  }
   if (a_a > 0) change.norm_ratio = std::sqrt(b_b / a_a);
   return change;
 }
 
-// 1 - cosine is what can be seen of two checkpoints of one run.
+Json rounded_or_null(const std::optional<double>& number) {
+  return number ? Json(rounded(*number)) : Json();
+}
+
 Json rows_json(const ComparedPage& page) {
   const optim::Comparison& comparison = page.comparison;
   std::vector<uint64_t> rows, different, outside, nonfinite;
@@ -37,14 +42,14 @@ Json rows_json(const ComparedPage& page) {
   for (size_t i = 0; i < comparison.rows.size(); ++i) {
     const auto& value = comparison.differences.tensors[i].value;
     if (!comparison.rows[i] || !value) continue;
-    const Change change = change_of(*value);
+    const Change change = change_of(value->products);
     rows.push_back(*comparison.rows[i]);
     different.push_back(value->different_count);
     outside.push_back(value->outside_count);
     nonfinite.push_back(value->nonfinite_count);
     max_abs.push_back(value->max_abs);
     max_rel.push_back(value->max_rel);
-    turn.push_back(change.cosine ? std::optional(std::max(0.0, 1 - *change.cosine)) : std::nullopt);
+    turn.push_back(change.one_minus_cosine);
     norm_ratio.push_back(change.norm_ratio);
   }
   const ColumnForm form = form_of(page.row_count);
@@ -103,6 +108,7 @@ Json modules_json(const optim::DiffSummary& summary) {
   Json list = Json::array();
   for (const optim::ModuleDifference& module : summary.modules) {
     if (list.size() == kModulesMax) break;
+    const Change change = change_of(module.products);
     list.push_back({{"module", json_text(module.module)},
                     {"compared", module.compared_count},
                     {"different", module.different_count},
@@ -110,6 +116,8 @@ Json modules_json(const optim::DiffSummary& summary) {
                     {"nonfinite", module.nonfinite_count},
                     {"max_abs", rounded(module.max_abs)},
                     {"max_rel", rounded(module.max_rel)},
+                    {"one_minus_cosine", rounded_or_null(change.one_minus_cosine)},
+                    {"norm_ratio", rounded_or_null(change.norm_ratio)},
                     {"worst", json_text(module.worst)}});
   }
   return list;

@@ -1156,6 +1156,8 @@ function moduleRows() {
       element('td', {class: 'num', text: module.different + ' of ' + module.compared}),
       element('td', {class: 'num', text: numberText(module.max_abs)}),
       element('td', {class: 'num', text: numberText(module.max_rel)}),
+      element('td', {class: 'num', text: module.one_minus_cosine === null ? '–' : numberText(module.one_minus_cosine)}),
+      element('td', {class: 'num', text: module.norm_ratio === null ? '–' : numberText(module.norm_ratio)}),
       element('td', {class: 'meterCell'}, element('div', {class: 'meter'}, element('i', {style: {width: module.max_rel > 0 ? Math.max(2, 100 * Math.log1p(1e3 * module.max_rel / most) / Math.log1p(1e3)).toFixed(1) + '%' : '0'}}))),
       element('td', {}, isBad ? element('span', {class: 'tag bad', text: module.nonfinite ? 'NaN or Inf' : 'missing or type'}) : '')));
   }
@@ -1171,7 +1173,7 @@ function drawChanges() {
   const parts = comparison.warnings.map(text => element('p', {class: 'muted', text: shown(text)}));
   if (comparison.modules.length) {
     parts.push(element('h3', {text: 'By module, the worst first'}), element('div', {class: 'scroll box', tabindex: '0', role: 'region', 'aria-label': 'Changes by module'},
-      element('table', {}, element('thead', {}, element('tr', {}, ...['Module', 'Differ', 'Max abs', 'Max rel', '', ''].map((title, i) => element('th', {scope: 'col', class: i > 0 && i < 4 ? 'num' : '', text: title})))), moduleRows())));
+      element('table', {}, element('thead', {}, element('tr', {}, ...['Module', 'Differ', 'Max abs', 'Max rel', '1 − cos', 'Norm ×', '', ''].map((title, i) => element('th', {scope: 'col', class: i > 0 && i < 6 ? 'num' : '', text: title})))), moduleRows())));
   }
   if (comparison.others.count) {
     const body = element('tbody', {});
