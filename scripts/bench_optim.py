@@ -199,9 +199,9 @@ def main():
             "torch_muon_bf16": torch_muon(size, torch.bfloat16),
             "torch_muon_fp32": torch_muon(size, torch.float32)}, max(3, options.repeat // 2))
     if "adaptive_muon" in chosen:
-        moments = {f"adaptive_muon:{name}": Ours(options.program, f"adaptive_muon:{name}", 2048,
+        moments = {f"adaptive_muon:{name}": Ours(options.program, f"adaptive_muon:{name}", 1024,
                                                  options.threads) for name in MOMENTS}
-        result["adaptive_muon_2048"] = compare(options, "muon", 2048, moments, options.repeat)
+        result["adaptive_muon_1024"] = compare(options, "muon", 1024, moments, options.repeat)
     if "soap" in chosen:  # a matrix is one thread's work
         torch.set_num_threads(1)
         result["soap_refresh_2048"] = compare(options, "soap_refresh", 2048,

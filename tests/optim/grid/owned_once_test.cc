@@ -2,7 +2,6 @@
 // with SHARDWISE_LONG_TESTS.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
-#include <cstdlib>
 #include <map>
 #include <set>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "grid/rank_files.h"
 #include "support/errors.h"
 #include "support/generated_model.h"
+#include "support/sanitizer.h"
 
 using test::flip;
 using test::ModelShape;
@@ -21,7 +21,10 @@ using test::Picker;
 
 namespace {
 
-int case_count() { return std::getenv("SHARDWISE_LONG_TESTS") ? 100'000 : 3'000; }
+int case_count() {
+  if (test::kIsSanitized) return 1'000;
+  return test::is_long() ? 100'000 : 3'000;
+}
 
 std::vector<optim::HeldEntry> joined(const optim::OwnedGroups& groups) {
   std::vector<optim::HeldEntry> all;

@@ -2,11 +2,11 @@
 // keeps every byte: experts, MTP layers, tied embeddings, padded vocabularies, gated units.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
-#include <cstdlib>
 
 #include "grid/rank_files.h"
 #include "support/errors.h"
 #include "support/filed_state.h"
+#include "support/sanitizer.h"
 #include "support/temporary_folder.h"
 
 using test::GeneratedState;
@@ -17,7 +17,10 @@ using test::TemporaryFolder;
 
 namespace {
 
-int case_count() { return std::getenv("SHARDWISE_LONG_TESTS") ? 300 : 30; }
+int case_count() {
+  if (test::kIsSanitized) return 8;
+  return test::is_long() ? 300 : 30;
+}
 
 std::string text_of(const optim::RunGrid& grid) {
   const optim::ParallelSizes& s = grid.sizes;

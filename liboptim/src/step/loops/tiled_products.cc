@@ -62,12 +62,29 @@ void for_each_tile(const std::vector<Tile>& tiles, Compute&& compute) {
   });
 }
 
+// Without these LibTorch multiplies bf16 matrices element by element
+// (mkldnn_bf16_device_check of ATen/native/mkldnn/Utils.h).
+bool has_fast_bf16() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+  return has;
+#else
+  return true;
+#endif
+}
+
 // beta C + alpha A B; C may be undefined. MKL groups long fp32 sums in its own ways: they are cut
-// before that. bf16 sums are not, each piece would round.
+// before that. bf16 sums are not, each piece would round: they are in fp32 inside, and rounded
+// once, by LibTorch or here.
 constexpr int64_t kInner = 256;
 
 at::Tensor tile_product(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
                         ProductScales scales) {
+  if (a.scalar_type() == at::kBFloat16 && !has_fast_bf16()) {
+    const auto wide = [](const at::Tensor& x) { return x.defined() ? x.to(at::kFloat) : x; };
+    return tile_product(wide(c), wide(a), wide(b), scales).to(at::kBFloat16);
+  }
   const int64_t inner = a.size(1);
   const int64_t step = a.scalar_type() == at::kFloat ? kInner : inner;
   at::Tensor sum = c;
