@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <ckpt/glob.h>
 #include <optim/rule_table.h>
 
 // The rules are those of Megatron-Core's _get_param_groups and get_megatron_optimizer (April 2026).
@@ -160,13 +161,31 @@ bool is_for_scalar_optimizer(const ParamInfo& param) {
          param.shape.size() != 2;
 }
 
+// An override whose globs are read once, not for each parameter.
+struct Selector {
+  explicit Selector(const ConfigOverrides::value_type& entry)
+      : globs(entry.first.name.begin(), entry.first.name.end()),
+        rest(entry.first),
+        override(entry.second) {
+    rest.name.clear();
+  }
+  bool matches(const ParamInfo& param) const {
+    return std::ranges::any_of(globs, [&](const auto& g) { return g.matches(param.name); }) ||
+           rest.matches(param, param.name);
+  }
+  std::vector<ckpt::Glob> globs;
+  ParamKey rest;
+  const ParamGroupOverride& override;
+};
+using Selectors = std::vector<Selector>;
+
 // All overrides that match, merged.
-GroupKey key_of(const ParamInfo& param, const ConfigOverrides& overrides) {
+GroupKey key_of(const ParamInfo& param, const Selectors& overrides) {
   GroupKey key{.is_expert_parallel = !param.attributes.allreduce};
-  for (const auto& [param_key, override] : overrides) {
-    if (!param_key.matches(param, param.name)) continue;
+  for (const Selector& selector : overrides) {
+    if (!selector.matches(param)) continue;
     if (!key.overrides) key.overrides.emplace();
-    for (const auto& [field, value] : override) {
+    for (const auto& [field, value] : selector.override) {
       const auto [at, is_new] = key.overrides->emplace(field, value);
       if (is_new || same_value(at->second, value)) continue;
       refuse_group(param.name, "conflicting overrides of '" + field + "': " + text(at->second) +
@@ -177,8 +196,7 @@ GroupKey key_of(const ParamInfo& param, const ConfigOverrides& overrides) {
 }
 
 // The caller's overrides and the optimizer that the configuration implies; the caller's wins.
-GroupKey key_of(const ParamInfo& param, const OptimizerConfig& config,
-                const ConfigOverrides& overrides) {
+GroupKey key_of(const ParamInfo& param, const OptimizerConfig& config, const Selectors& overrides) {
   GroupKey key = key_of(param, overrides);
   if (is_emerging(config.optimizer) && is_for_scalar_optimizer(param)) {
     if (!key.overrides) key.overrides.emplace();
@@ -270,6 +288,7 @@ struct Keyed {
 Keyed sort_by_key(std::span<const ParamInfo> params, const OptimizerConfig& config,
                   const ConfigOverrides& overrides) {
   check_overrides(config, overrides);
+  const Selectors selectors(overrides.begin(), overrides.end());
   Keyed keyed;
   for (size_t index = 0; index < params.size(); ++index) {
     if (!params[index].requires_grad) continue;
@@ -277,7 +296,7 @@ Keyed sort_by_key(std::span<const ParamInfo> params, const OptimizerConfig& conf
     const ParamAttributes tags = megatron_attributes(param.info.name, param.info.shape.size());
     param.info.attributes.expert_tp |= tags.expert_tp;
     param.info.attributes.is_qkv |= tags.is_qkv;
-    const size_t at = find_or_add(keyed.keys, key_of(param.info, config, overrides));
+    const size_t at = find_or_add(keyed.keys, key_of(param.info, config, selectors));
     keyed.params.resize(keyed.keys.size());
     keyed.params[at].push_back(std::move(param));
   }

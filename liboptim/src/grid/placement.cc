@@ -61,6 +61,10 @@ Placement::Placement(const TrainingState& state, const RunGrid& grid, uint64_t v
 
 void Placement::place_entries() {
   experts_.resize(state_.params.size());
+  has_vocabulary_.resize(state_.params.size());
+  for (size_t i = 0; vocabulary_rows_ != 0 && i < state_.params.size(); ++i) {
+    has_vocabulary_[i] = is_vocabulary(state_, state_.params[i].info.name);
+  }
   for (uint32_t i = 0; i < state_.model.size(); ++i) {
     const ModelEntry& entry = state_.model[i];
     const auto expert = expert_in(entry.name);
@@ -174,9 +178,7 @@ uint32_t Placement::tensor_rank(uint32_t param, const RankCoordinates& rank) con
 ckpt::Extents Placement::shape_of(uint32_t param) const {
   const TrainedParam& of = state_.params[param];
   ckpt::Extents shape = of.weight->shape;
-  if (vocabulary_rows_ != 0 && !shape.empty() && is_vocabulary(state_, of.info.name)) {
-    shape[0] = vocabulary_rows_;
-  }
+  if (has_vocabulary_[param] && !shape.empty()) shape[0] = vocabulary_rows_;
   return shape;
 }
 

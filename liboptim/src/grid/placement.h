@@ -78,6 +78,7 @@ class Placement {
   std::vector<uint32_t> unknown_;                            // entries
   std::vector<std::vector<uint32_t>> entries_;               // [chunk] in order of registration
   std::vector<std::optional<uint32_t>> experts_;             // [param] the expert's number
+  std::vector<bool> has_vocabulary_;                         // [param] rows that this grid changes
   std::vector<std::optional<uint32_t>> experts_of_entries_;  // [entry]
 };
 

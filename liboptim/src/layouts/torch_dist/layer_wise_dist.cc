@@ -1,8 +1,8 @@
 // Reads the training state of a torch_dist folder: keys name the parameters, stacked over layers
 // and experts; the common state lies in common.pt or in the store.
 #include <algorithm>
-#include <map>
 #include <set>
+#include <unordered_map>
 
 #include <optim/rule_table.h>
 
@@ -165,13 +165,13 @@ class LayerWiseReader {
     const StackedAxes axes = stacked_axes(key, rules_);
     if (axes.count() == 0) return add(tensor, state, {key});
     require_axes(tensor, axes);
-    const std::vector<TensorEntry> parts = unstack(tensor, axes);
+    std::vector<TensorEntry> parts = unstack(tensor, axes);
+    ShardedName sharded{key};
     const uint32_t experts = axes.expert ? rules_.expert_count : 1;
     for (uint32_t i = 0; i < parts.size(); ++i) {
-      ShardedName sharded{key};
       if (axes.layer) sharded.layer = i / experts;
       if (axes.expert) sharded.expert = i % experts;
-      add(parts[i], state, sharded);
+      add(std::move(parts[i]), state, sharded);
     }
   }
 
@@ -276,10 +276,15 @@ class LayerWiseReader {
   // Every parameter of the model has a master and state, and they belong to no other. A loss cannot
   // look like a frozen parameter: .metadata would leave bytes of a file unclaimed.
   void check_pairs() const {
-    for (const auto& [name, found] : found_) {
-      if (found.weight) continue;
-      const TensorRef& orphan = found.master ? found.master : found.states.front().value;
-      corrupt(orphan->key, "does not belong to any parameter of the model");
+    const decltype(found_)::value_type* orphan = nullptr;  // the first in the order of names
+    for (const auto& named : found_) {
+      if (named.second.weight || (orphan != nullptr && orphan->first < named.first)) continue;
+      orphan = &named;
+    }
+    if (orphan != nullptr) {
+      const Found& found = orphan->second;
+      const TensorRef& tensor = found.master ? found.master : found.states.front().value;
+      corrupt(tensor->key, "does not belong to any parameter of the model");
     }
     for (const ModelEntry& entry : view_.model) {
       if (entry.what != ModelEntry::What::Param) continue;
@@ -302,7 +307,7 @@ class LayerWiseReader {
     for (ModelEntry& entry : view_.model) {
       if (entry.what != ModelEntry::What::Param) continue;
       Found& found = found_.at(entry.name);
-      TrainedParam param = make_param(*found.weight, entry.name);
+      TrainedParam param = make_param(found.weight);
       param.info.requires_grad =
           !is_buffer(view_, entry.name) && !options_.frozen.contains(entry.name);
       if (found.master) {
@@ -382,7 +387,7 @@ class LayerWiseReader {
   TrainingState view_;
   CommonBuilder common_;
   KeyRules rules_;
-  std::map<std::string, Found> found_;  // by the parameter's name
+  std::unordered_map<std::string, Found> found_;  // by the parameter's name
 };
 
 }  // namespace
