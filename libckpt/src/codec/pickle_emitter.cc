@@ -57,7 +57,14 @@ void Emitter::put_int(int64_t value) {
     put(Op::BinInt);
     put_u32(static_cast<uint32_t>(value));
   } else {
-    put_big_int(std::to_string(value));
+    uint8_t bytes = 8;  // as few as hold it with its sign
+    for (int64_t above = 0; bytes > 1; --bytes) {
+      above = value >> (8 * bytes - 9);
+      if (above != 0 && above != -1) break;
+    }
+    put(Op::Long1);
+    put_byte(bytes);
+    for (uint8_t i = 0; i < bytes; ++i) put_byte(static_cast<uint8_t>(value >> (8 * i)));
   }
 }
 
