@@ -85,7 +85,7 @@ OPTIM_LAYOUT_EXPORT void validate_overrides(const OptimizerConfig& config,
                                             const ConfigOverrides& overrides, ReferenceRules);
 
 // With get_standard_config_overrides(config).
-OPTIM_LAYOUT_EXPORT std::vector<ParamGroup> get_param_groups(std::span<const ParamInfo> params,
+OPTIM_LAYOUT_EXPORT std::vector<ParamGroup> get_param_groups(std::vector<ParamInfo> params,
                                                              const OptimizerConfig& config);
 
 // The keys of this rank's groups in the order in which the parameters show them.

@@ -105,7 +105,7 @@ std::vector<ParamGroup> groups_of(const Value& args, uint32_t expert_parallel,
     if (table.find(param.info.name)) continue;
     take_optimizer_from_states(param, find_rule(config.optimizer), infos.back());
   }
-  return get_param_groups(infos, config);
+  return get_param_groups(std::move(infos), config);
 }
 
 std::vector<ParamGroup> groups_in_brief(const TrainingState& state) {

@@ -93,8 +93,8 @@ TensorRef FlatStates::join_state(uint32_t index, const std::string& state) const
   if (pieces_[index].size() == 1 && tensor_ranks == 1) {
     const Stored& piece = pieces_[index].front();
     const FlatTensor& flat = piece.tensors->at(state);
-    return std::make_shared<const TensorEntry>(
-        TensorEntry{{}, key, flat.entry().dtype, shape, flat.chunks_of(piece.begin, shape)});
+    return {joined_, &joined_->emplace_back(TensorEntry{
+                         {}, key, flat.entry().dtype, shape, flat.chunks_of(piece.begin, shape)})};
   }
   std::deque<TensorEntry> slices;
   TensorParts parts;

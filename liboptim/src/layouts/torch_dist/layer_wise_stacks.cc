@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include <ckpt/error.h>
@@ -42,7 +43,8 @@ class StackCheck {
       if (sharded.layer || sharded.expert) add("", {entry.name, sharded, nullptr});
     }
     for (const TrainedParam& param : source_.params) add_param(param);
-    for (const auto& [key, stack] : stacks_) check_is_whole(key, stack);
+    const std::map<std::string, Stack> in_order(stacks_.begin(), stacks_.end());
+    for (const auto& [key, stack] : in_order) check_is_whole(key, stack);
   }
 
  private:
@@ -104,7 +106,7 @@ class StackCheck {
       refuse(prefix + name, "belongs to an expert beyond args.num_experts = " +
                                 std::to_string(rules_.expert_count));
     }
-    Stack& stack = stacks_[prefix + sharded.key];
+    Stack& stack = stacks_[key_.assign(prefix).append(sharded.key)];
     if (stack.parts_seen++ == 0) {
       stack.parts_expected = (sharded.layer ? rules_.layer_count : uint64_t{1}) *
                              (sharded.expert ? rules_.expert_count : uint64_t{1});
@@ -139,7 +141,8 @@ class StackCheck {
   const TrainingState& source_;
   KeyRules rules_;
   std::map<uint32_t, const TrainedParam*> first_of_optimizer_;
-  std::map<std::string, Stack> stacks_;
+  std::unordered_map<std::string, Stack> stacks_;
+  std::string key_;  // of the one that was looked up last
 };
 
 }  // namespace
