@@ -105,18 +105,13 @@ class MetadataWriter {
 
   void begin_instance(Emitter::Text& of) {
     put(of);
-    put(Op::EmptyTuple);
-    put(Op::NewObj);
-    put(Op::EmptyDict);
+    out_.put({Op::EmptyTuple, Op::NewObj, Op::EmptyDict});
   }
   void begin_fields(Emitter::Text& of) {
-    begin_instance(of);
-    put(Op::Mark);
+    put(of);
+    out_.put({Op::EmptyTuple, Op::NewObj, Op::EmptyDict, Op::Mark});
   }
-  void end_fields() {
-    put(Op::SetItems);
-    put(Op::Build);
-  }
+  void end_fields() { out_.put({Op::SetItems, Op::Build}); }
 
   // Around each of `count` elements or items.
   void begin_one(size_t i) {
@@ -136,8 +131,7 @@ class MetadataWriter {
     if (extents.size() > 3) put(Op::Mark);
     for (const uint64_t extent : extents) out_.put_int(static_cast<int64_t>(extent));
     if (!extents.empty()) close_tuple(extents.size());
-    put(Op::Tuple1);
-    put(Op::Reduce);
+    out_.put({Op::Tuple1, Op::Reduce});
   }
 
   // --- Metadata ---

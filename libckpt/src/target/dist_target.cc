@@ -74,7 +74,7 @@ std::vector<TargetFile> take_files(DistSpec& spec, const std::vector<std::string
 std::vector<TargetFile> make_torch_dist_files(DistSpec spec) {
   DistPlaces places = places_of(spec);
   std::string metadata = write_dist_metadata(spec, places);
-  places.chunks = {};
+  places.chunks = std::vector<ByteRange>();
   std::vector<TargetFile> files = take_files(spec, places.paths);
   files.push_back({".metadata", {}, std::move(metadata)});
   return files;

@@ -18,7 +18,9 @@ using ckpt::Value;
 }  // namespace
 
 std::string state_key(std::string_view state, std::string_view name) {
-  return std::string(kStatePrefix) + std::string(state) + "." + std::string(name);
+  std::string key;
+  key.reserve(kStatePrefix.size() + state.size() + 1 + name.size());
+  return key.append(kStatePrefix).append(state).append(1, '.').append(name);
 }
 
 std::string rank_item_name(uint32_t optimizer, bool is_inner, std::string_view key) {

@@ -45,7 +45,7 @@ FlatTensor::FlatTensor(const TensorEntry& tensor) : tensor_(&tensor) {
                         " dimensions, but a flat buffer has one");
   }
   for (const Chunk& chunk : tensor.chunks) chunks_.push_back(&chunk);
-  std::ranges::sort(chunks_, {}, begin_of);
+  if (!std::ranges::is_sorted(chunks_, {}, begin_of)) std::ranges::sort(chunks_, {}, begin_of);
 }
 
 TensorEntry FlatTensor::slice(uint64_t begin, const ckpt::Extents& shape) const {

@@ -77,7 +77,7 @@ class LayerWiseReader {
           group_params(args, view_.grid.sizes.expert_parallel, view_.params);
       read_common_optimizers({source_, state_, flat_.optimizers()}, groups, common_, view_);
       check_chain();
-      found_ = {};  // of 10^6 parameters as much as their flat buffers take
+      found_ = std::vector<Found>();  // of 10^6 parameters as much as their flat buffers take
       read_flat_buckets(flat_, {source_, state_, groups, common_, view_});
       require_states(groups);
       take_remainders(args, source_, view_);

@@ -56,6 +56,8 @@ class DistWriter {
     }
     add_rng_states();
     std::optional<ckpt::TargetFile> common = write_common_state();
+    job_.deals.reset();  // files take as much
+    job_.groups = {};
     auto& files = job_.target.files;
     files = ckpt::make_torch_dist_files(std::move(spec_));
     if (common) files.insert(files.end() - 1, std::move(*common));

@@ -49,7 +49,7 @@ void order_model(const KeyRules& rules, TrainingState& view) {
     placed.emplace_back(place, std::move(entry));
   }
   std::ranges::stable_sort(placed, {}, &Placed::first);
-  view.model = {};
+  view.model = std::vector<ModelEntry>();  // as long as it is, no longer
   view.model.reserve(placed.size());
   for (Placed& entry : placed) view.model.push_back(std::move(entry.second));
 }
