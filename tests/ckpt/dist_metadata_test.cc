@@ -1,5 +1,7 @@
 #include "format/torch_dist/dist_metadata.h"
 
+#include <algorithm>
+
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
@@ -12,33 +14,47 @@
 #include "support/memory_payloads.h"
 
 namespace data = boost::unit_test::data;
-using ckpt::DistChunk;
 using ckpt::DType;
 using ckpt::ErrorCode;
 
 namespace {
 
-DistChunk chunk(std::string key, ckpt::Extents shape, ckpt::Box box, uint32_t rank = 0) {
-  return {std::move(key), DType::Float32, std::move(shape), std::move(box), {}, rank};
+// A chunk with the tensor that it is of.
+struct NamedChunk {
+  ckpt::DistTensor tensor;
+  ckpt::Box box;
+  uint32_t rank = 0;
+};
+NamedChunk chunk(std::string key, ckpt::Extents shape, ckpt::Box box, uint32_t rank = 0) {
+  return {{std::move(key), DType::Float32, std::move(shape)}, std::move(box), rank};
+}
+void add(ckpt::DistSpec& spec, const NamedChunk& chunk) {
+  auto tensor = std::ranges::find(spec.tensors, chunk.tensor.key, &ckpt::DistTensor::key);
+  if (tensor == spec.tensors.end()) tensor = spec.tensors.insert(tensor, chunk.tensor);
+  const auto index = static_cast<uint32_t>(tensor - spec.tensors.begin());
+  spec.chunks.push_back({index, chunk.rank, chunk.box, {}});
+}
+ckpt::DistSpec spec_of(const std::vector<NamedChunk>& chunks, uint32_t rank_count = 1) {
+  ckpt::DistSpec spec;
+  spec.rank_count = rank_count;
+  for (const NamedChunk& chunk : chunks) add(spec, chunk);
+  return spec;
 }
 
 // .metadata as make_torch_dist_files() writes it, read back.
-ckpt::ValueTree metadata_of(std::vector<DistChunk> chunks, uint32_t rank_count = 1) {
-  ckpt::DistSpec spec;
-  spec.chunks = std::move(chunks);
-  spec.rank_count = rank_count;
-  const std::string bytes = ckpt::make_torch_dist_files(spec).back().bytes;
+ckpt::ValueTree metadata_of(const std::vector<NamedChunk>& chunks, uint32_t rank_count = 1) {
+  const std::string bytes = ckpt::make_torch_dist_files(spec_of(chunks, rank_count)).back().bytes;
   ckpt::ByteReader reader(test::bytes_of(bytes));
   return ckpt::pickle::read(reader);
 }
 
-ckpt::DistMetadata read(std::vector<DistChunk> chunks, uint32_t rank_count = 1) {
-  return ckpt::interpret_dist_metadata(metadata_of(std::move(chunks), rank_count));
+ckpt::DistMetadata read(const std::vector<NamedChunk>& chunks, uint32_t rank_count = 1) {
+  return ckpt::interpret_dist_metadata(metadata_of(chunks, rank_count));
 }
 
 struct BadChunks {
   const char* name;
-  std::vector<DistChunk> chunks;
+  std::vector<NamedChunk> chunks;
   friend std::ostream& operator<<(std::ostream& out, const BadChunks& c) { return out << c.name; }
 };
 const BadChunks kBadChunks[] = {
@@ -139,10 +155,10 @@ ckpt::DistSpec many_kinds(uint64_t tensors, uint64_t chunks_of_a_tensor) {
       ckpt::Extents shape(dims, 2);
       shape[0] = chunks_of_a_tensor * 2;
       const std::string key = t == 1 ? "offset" : "tensor" + std::to_string(t);
-      spec.chunks.push_back(chunk(key, shape, box, static_cast<uint32_t>((c + t) % 6)));
+      add(spec, chunk(key, shape, box, static_cast<uint32_t>((c + t) % 6)));
     }
   }
-  spec.chunks.push_back(chunk("scalar", {}, {{}, {}}, 6));
+  add(spec, chunk("scalar", {}, {{}, {}}, 6));
   return spec;
 }
 
@@ -166,17 +182,15 @@ BOOST_AUTO_TEST_CASE(metadata_with_the_paths_of_a_state_dict_is_what_a_tree_is_w
                    paths.sequence(ckpt::Kind::Tuple, steps));
   }
   for (int i = 0; i < 1500; ++i) {
-    spec.chunks.push_back(chunk("t" + std::to_string(i), {4}, {{0}, {4}}));
-    spec.chunks.back().requires_grad = i % 2 == 0;
+    add(spec, chunk("t" + std::to_string(i), {4}, {{0}, {4}}));
+    spec.tensors.back().requires_grad = i % 2 == 0;
   }
   const std::string bytes = ckpt::make_torch_dist_files(spec).back().bytes;
   BOOST_TEST((written_from_a_tree(bytes) == bytes));
 }
 
 BOOST_AUTO_TEST_CASE(the_same_checkpoint_gets_the_same_metadata) {
-  const std::vector<DistChunk> chunks = {chunk("a", {4}, {{0}, {4}})};
-  ckpt::DistSpec spec;
-  spec.chunks = chunks;
+  const ckpt::DistSpec spec = spec_of({chunk("a", {4}, {{0}, {4}})});
   BOOST_TEST(ckpt::make_torch_dist_files(spec).back().bytes ==
              ckpt::make_torch_dist_files(spec).back().bytes);
 }

@@ -66,9 +66,10 @@ ckpt::DistSpec small_spec() {
   auto object = std::make_shared<ValueTree>();
   object->set_root(object->list({object->integer(7)}));
   spec.objects.push_back({"common", object, {}, 1});
-  spec.chunks = {{"a", DType::BFloat16, {5, 3, 2, 2}, {{0, 0, 0, 0}, {3, 3, 2, 2}}, {}, 0},
-                 {"a", DType::BFloat16, {5, 3, 2, 2}, {{3, 0, 0, 0}, {2, 3, 2, 2}}, {}, 1},
-                 {"b", DType::Int64, {}, {{}, {}}, {}, 1}};
+  spec.tensors = {{"a", DType::BFloat16, {5, 3, 2, 2}}, {"b", DType::Int64, {}}};
+  spec.chunks = {{0, 0, {{0, 0, 0, 0}, {3, 3, 2, 2}}, {}},
+                 {0, 1, {{3, 0, 0, 0}, {2, 3, 2, 2}}, {}},
+                 {1, 1, {{}, {}}, {}}};
   return spec;
 }
 
@@ -77,14 +78,10 @@ ckpt::DistSpec small_spec() {
 ckpt::DistSpec regular_spec() {
   ckpt::DistSpec spec;
   spec.rank_count = 2;
-  for (const char* key : {"a", "b", "c"}) {
-    for (uint64_t row = 0; row < 8; ++row) {
-      spec.chunks.push_back({key,
-                             ckpt::DType::Float32,
-                             {2400, 300},
-                             {{row * 300, 0}, {300, 300}},
-                             {},
-                             static_cast<uint32_t>(row % 2)});
+  for (uint32_t tensor = 0; tensor < 3; ++tensor) {
+    spec.tensors.push_back({std::string(1, "abc"[tensor]), ckpt::DType::Float32, {2400, 300}});
+    for (uint32_t row = 0; row < 8; ++row) {
+      spec.chunks.push_back({tensor, row % 2, {{row * 300, 0}, {300, 300}}, {}});
     }
   }
   return spec;
@@ -96,8 +93,9 @@ std::string regular_metadata() { return ckpt::make_torch_dist_files(regular_spec
 std::string large_metadata(bool with_overlap) {
   ckpt::DistSpec spec;
   const uint64_t count = 20'000;
+  spec.tensors = {{"a", ckpt::DType::UInt8, {count, 2}}};
   for (uint64_t row = 0; row < count; ++row) {
-    spec.chunks.push_back({"a", ckpt::DType::UInt8, {count, 2}, {{row, 0}, {1, 2}}, {}, 0});
+    spec.chunks.push_back({0, 0, {{row, 0}, {1, 2}}, {}});
   }
   ValueTree tree = value_tree_of(ckpt::make_torch_dist_files(spec).back().bytes);
   if (with_overlap) {
@@ -254,9 +252,10 @@ BOOST_AUTO_TEST_CASE(limits_are_left_to_the_general_reader) {
 BOOST_AUTO_TEST_CASE(places_may_come_in_any_order) {
   ckpt::DistSpec spec;
   const uint64_t count = 20'000;
+  spec.tensors = {{"a", ckpt::DType::UInt8, {count, 2}}};
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t row = i * 7919 % count;
-    spec.chunks.push_back({"a", ckpt::DType::UInt8, {count, 2}, {{row, 0}, {1, 2}}, {}, 0});
+    spec.chunks.push_back({0, 0, {{row, 0}, {1, 2}}, {}});
   }
   ValueTree tree = value_tree_of(ckpt::make_torch_dist_files(spec).back().bytes);
   const ckpt::Value places = tree.root().state()->at("storage_data");

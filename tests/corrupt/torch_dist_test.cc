@@ -226,10 +226,10 @@ BOOST_DATA_TEST_CASE(D7_many_chunks_of_one_tensor_are_checked, data::xrange(std:
   const bool is_long = std::getenv("SHARDWISE_LONG_TESTS") != nullptr;
   const ckpt::Extents& grid = is_long ? kLongGrids[i] : kGrids[i];
   ckpt::DistSpec spec;
+  spec.tensors = {{"k", ckpt::DType::UInt8, {2 * grid[0], 2 * grid[1]}}};
   for (uint64_t r = 0; r < grid[0]; ++r) {
     for (uint64_t c = 0; c < grid[1]; ++c) {
-      spec.chunks.push_back(
-          {"k", ckpt::DType::UInt8, {2 * grid[0], 2 * grid[1]}, {{2 * r, 2 * c}, {2, 2}}, {}, 0});
+      spec.chunks.push_back({0, 0, {{2 * r, 2 * c}, {2, 2}}, {}});
     }
   }
   const auto read = [&] {

@@ -56,15 +56,11 @@ struct StoredSet {
     };
     for (const ckpt::TensorEntry& tensor : catalog.tensors) {
       if (!tensor.file.empty()) continue;
+      const auto index = static_cast<uint32_t>(spec.tensors.size());
+      spec.tensors.push_back({tensor.key, tensor.dtype, tensor.shape});
       for (const ckpt::Chunk& chunk : tensor.chunks) {
-        spec.chunks.push_back({tensor.key,
-                               tensor.dtype,
-                               tensor.shape,
-                               chunk.box,
-                               {},
-                               0,
-                               false,
-                               place_of(chunk.region)});
+        spec.chunks.push_back(
+            {index, 0, chunk.box, {}, std::make_shared<ckpt::DistPlace>(place_of(chunk.region))});
       }
     }
     for (const ckpt::ObjectEntry& object : catalog.objects) {
@@ -90,21 +86,33 @@ struct StoredSet {
 StoredSet flattened_set() {
   StoredSet set("do_adam_bf16_torch_dist_fully_reshardable_dp2");
   const std::string stored = "optimizer.state.param.";
+  const auto grid_of = [](const ckpt::DistTensor& tensor) -> size_t {
+    return tensor.key.find(".layers.") == std::string::npos ? 0 : 1;
+  };
   for (DistChunk& chunk : set.spec.chunks) {
-    if (!chunk.key.starts_with("optimizer.state.")) continue;
-    if (chunk.key.starts_with(stored)) {
-      chunk.key = "optimizer.state.fp32_param." + chunk.key.substr(stored.size());
-    }
-    const size_t grid = chunk.key.find(".layers.") == std::string::npos ? 0 : 1;
-    const ckpt::Extents shape = chunk.global_shape;
+    const ckpt::DistTensor& tensor = set.spec.tensors[chunk.tensor];
+    if (!tensor.key.starts_with("optimizer.state.")) continue;
     const uint64_t elements = ckpt::element_count(chunk.box.sizes);
-    for (size_t axis = grid; axis < shape.size(); ++axis) {
-      chunk.global_shape[axis] = chunk.box.sizes[axis] = 1;
+    for (size_t axis = grid_of(tensor); axis < tensor.shape.size(); ++axis) {
+      chunk.box.sizes[axis] = 1;
       chunk.box.offsets[axis] = 0;
     }
-    chunk.global_shape.push_back(elements);
     chunk.box.offsets.push_back(0);
     chunk.box.sizes.push_back(elements);
+  }
+  for (ckpt::DistTensor& tensor : set.spec.tensors) {
+    if (!tensor.key.starts_with("optimizer.state.")) continue;
+    if (tensor.key.starts_with(stored)) {
+      tensor.key = "optimizer.state.fp32_param." + tensor.key.substr(stored.size());
+    }
+    const ckpt::Extents shape = std::exchange(tensor.shape, {});
+    tensor.shape.assign(shape.begin(), shape.begin() + static_cast<ptrdiff_t>(grid_of(tensor)));
+    tensor.shape.resize(shape.size(), 1);
+    const auto is_its = [&](const DistChunk& chunk) {
+      return &set.spec.tensors[chunk.tensor] == &tensor;
+    };
+    const DistChunk& first = *std::ranges::find_if(set.spec.chunks, is_its);
+    tensor.shape.push_back(first.box.sizes.back());
   }
   set.common.replace_text("fully_reshardable", "fully_sharded_model_space");
   return set;
@@ -147,7 +155,7 @@ class Liar {
     const size_t index = input_.number() % spec_.chunks.size();
     DistChunk& chunk = spec_.chunks[index];
     switch (what % 16) {
-      case 0: return resize(chunk.key);
+      case 0: return lie(spec_.tensors[chunk.tensor].shape);
       case 1: return lie(chunk.box.offsets);
       case 2: return lie(chunk.box.sizes);
       case 3: return void(spec_.chunks.erase(spec_.chunks.begin() + static_cast<ptrdiff_t>(index)));
@@ -156,10 +164,10 @@ class Liar {
         lie(other.box.offsets);
         return spec_.chunks.push_back(std::move(other));
       }
-      case 5: return rename(chunk.key);
-      case 6: return cast(chunk.key);
-      case 7: chunk.place->bytes.offset_bytes = input_.lie(chunk.place->bytes.offset_bytes); return;
-      case 8: chunk.place->bytes.count_bytes = input_.lie(chunk.place->bytes.count_bytes); return;
+      case 5: return rename(spec_.tensors[chunk.tensor].key);
+      case 6: return cast(spec_.tensors[chunk.tensor].dtype);
+      case 7: return move(chunk, &ckpt::ByteRange::offset_bytes);
+      case 8: return move(chunk, &ckpt::ByteRange::count_bytes);
       default: return split(index);
     }
   }
@@ -170,28 +178,21 @@ class Liar {
     extent = input_.lie(extent);
   }
 
-  // Of all chunks of a tensor, which state it.
-  void resize(const std::string key) {
-    std::optional<ckpt::Extents> shape;
-    for (DistChunk& chunk : spec_.chunks) {
-      if (chunk.key != key) continue;
-      if (!shape) lie(shape.emplace(chunk.global_shape));
-      chunk.global_shape = *shape;
-    }
+  void move(DistChunk& chunk, uint64_t ckpt::ByteRange::*number) {
+    ckpt::DistPlace place = *chunk.place;
+    place.bytes.*number = input_.lie(place.bytes.*number);
+    chunk.place = std::make_shared<ckpt::DistPlace>(std::move(place));
   }
 
-  void cast(const std::string key) {
+  void cast(ckpt::DType& dtype) {
     constexpr ckpt::DType kTypes[] = {ckpt::DType::Int16, ckpt::DType::BFloat16,
                                       ckpt::DType::Float32, ckpt::DType::UInt8,
                                       ckpt::DType::Float64};
-    const ckpt::DType dtype = kTypes[input_.byte() % std::size(kTypes)];
-    for (DistChunk& chunk : spec_.chunks) {
-      if (chunk.key == key) chunk.dtype = dtype;
-    }
+    dtype = kTypes[input_.byte() % std::size(kTypes)];
   }
 
   // A number or a word of the key.
-  void rename(const std::string key) {
+  void rename(std::string& key) {
     std::string other = key;
     const size_t at = input_.number() % other.size();
     const uint8_t how = input_.byte();
@@ -206,9 +207,7 @@ class Liar {
     } else {
       other.erase(at, how / 4 % 8 + 1);
     }
-    for (DistChunk& chunk : spec_.chunks) {
-      if (chunk.key == key) chunk.key = other;
-    }
+    key = other;
   }
 
   void split(size_t index) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,15 +19,18 @@ struct DistPlace {
   ByteRange bytes;
 };
 
-struct DistChunk {
+struct DistTensor {
   std::string key;
   DType dtype = DType::Float32;
-  Extents global_shape;
-  Box box;                                        // of the stored tensor
-  RecordSource source;                            // no segments: zeros
-  uint32_t rank = 0;                              // writes it to __{rank}_0.distcp
-  bool requires_grad = false;                     // what .metadata says of the tensor
-  std::optional<DistPlace> place = std::nullopt;  // instead of source and rank
+  Extents shape;
+  bool requires_grad = false;  // what .metadata says of it
+};
+struct DistChunk {
+  uint32_t tensor = 0;                               // index into DistSpec::tensors
+  uint32_t rank = 0;                                 // writes it to __{rank}_0.distcp
+  Box box;                                           // of the stored tensor
+  RecordSource source;                               // no segments: zeros
+  std::shared_ptr<const DistPlace> place = nullptr;  // instead of source and rank
 };
 struct DistObject {
   std::string key;
@@ -37,13 +41,14 @@ struct DistObject {
 };
 struct DistSpec {
   std::vector<DistObject> objects;
-  std::vector<DistChunk>
-      chunks;  // in the order of their files; metadata lists keys in order of first use
+  std::vector<DistTensor> tensors;  // as metadata lists them; of each there are chunks
+  std::deque<DistChunk> chunks;     // in the order of their files; without one piece of memory
   uint32_t rank_count = 1;
   bool chunk_index = false;               // plain DCP numbers the chunks of a tensor
   std::optional<ValueTree> planner_data;  // plain DCP: {key: (step, ...)}, all strings or ints
 };
-// The .distcp files and .metadata (last). The caller adds what a convention wants beside them.
-CKPT_EXPORT std::vector<TargetFile> make_torch_dist_files(const DistSpec& spec);
+// The .distcp files and .metadata (last). The caller adds what a convention wants beside them. What
+// is moved into it is let go of piece by piece: of 10^6 chunks there are not two descriptions.
+CKPT_EXPORT std::vector<TargetFile> make_torch_dist_files(DistSpec spec);
 
 }  // namespace ckpt

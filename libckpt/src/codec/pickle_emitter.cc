@@ -47,18 +47,15 @@ uint32_t Emitter::remember() {
 void Emitter::get(uint32_t memo_index) { put_number(Op::BinGet, Op::LongBinGet, memo_index); }
 
 void Emitter::put_int(int64_t value) {
-  if (value >= 0 && value < 256) {
-    put(Op::BinInt1);
-    put_byte(static_cast<uint8_t>(value));
-  } else if (value >= 0 && value < 65536) {
-    put(Op::BinInt2);
-    put_little_endian<2>(static_cast<uint64_t>(value));
-  } else if (value >= INT32_MIN && value <= INT32_MAX) {
-    put(Op::BinInt);
-    put_u32(static_cast<uint32_t>(value));
-  } else {
-    put_big_int(std::to_string(value));
-  }
+  const auto bits = static_cast<uint64_t>(value);
+  if (value >= 0 && value < 256) return put_little_endian(Op::BinInt1, bits, 1);
+  if (value >= 0 && value < 65536) return put_little_endian(Op::BinInt2, bits, 2);
+  if (value >= INT32_MIN && value <= INT32_MAX) return put_little_endian(Op::BinInt, bits, 4);
+  uint64_t bytes = 8;  // as few as hold it with its sign
+  const auto sign_behind = [&] { return value >> (8 * bytes - 9); };
+  while (sign_behind() == 0 || sign_behind() == -1) --bytes;
+  put_little_endian(Op::Long1, bytes, 1);
+  for (uint64_t i = 0; i < bytes; ++i) put_byte(static_cast<uint8_t>(bits >> (8 * i)));
 }
 
 void Emitter::put_big_int(std::string_view decimal) {
@@ -77,8 +74,7 @@ void Emitter::put_unicode(std::string_view text) {
   if (protocol_ >= 4) {
     put_number(Op::ShortBinUnicode, Op::BinUnicode, text.size());
   } else {
-    put(Op::BinUnicode);
-    put_u32(text.size());
+    put_little_endian(Op::BinUnicode, text.size(), 4);
   }
   put_raw(text);
 }

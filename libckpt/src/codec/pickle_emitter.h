@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -51,6 +52,9 @@ class Emitter {
   void get(uint32_t memo_index);
 
   void put(Op op) { put_byte(static_cast<uint8_t>(op)); }
+  void put(std::initializer_list<Op> ops) {
+    put_raw({reinterpret_cast<const char*>(ops.begin()), ops.size()});
+  }
   void put_int(int64_t value);
   void put_big_int(std::string_view decimal);
   void put_float(double value);
@@ -66,15 +70,15 @@ class Emitter {
   void put_raw(std::string_view bytes) {
     is_counting_ ? void(count_bytes_ += bytes.size()) : void(out_ += bytes);
   }
-  template <size_t kBytes>
-  void put_little_endian(uint64_t value) {
-    for (size_t i = 0; i < kBytes; ++i) put_byte(static_cast<uint8_t>(value >> (8 * i)));
+  // An opcode and so many bytes of a number, the lowest first.
+  void put_little_endian(Op op, uint64_t value, size_t count_bytes) {
+    char bytes[1 + sizeof(value)] = {static_cast<char>(op)};
+    for (size_t i = 0; i < sizeof(value); ++i) bytes[1 + i] = static_cast<char>(value >> (8 * i));
+    put_raw({bytes, 1 + count_bytes});
   }
-  void put_u32(uint64_t value) { put_little_endian<4>(value); }
   // An index or a length: of one byte, or of four.
   void put_number(Op small, Op large, uint64_t number) {
-    put(number < 256 ? small : large);
-    number < 256 ? put_byte(static_cast<uint8_t>(number)) : put_u32(number);
+    number < 256 ? put_little_endian(small, number, 1) : put_little_endian(large, number, 4);
   }
   void put_unicode(std::string_view text);
   void put_encoded(std::string_view content, bool as_bytearray);

@@ -11,30 +11,31 @@ namespace {
 
 using Characters = std::u32string;
 
-// Bytes of the UTF-8 sequence that starts with `lead`; 0 if none does.
+// Bytes of the UTF-8 sequence that starts with `lead`, which is not ASCII; 0 if none does.
 size_t sequence_bytes(uint8_t lead) {
-  if (lead < 0x80) return 1;
   if (lead < 0xC2 || lead > 0xF4) return 0;
   return lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
 }
 
-// Code points of UTF-8. A byte that is not UTF-8 becomes a unit of its own (Python's
-// surrogateescape), so that every name can be matched.
+// The code point of UTF-8 at `at`, which goes behind it. A byte that is not UTF-8 becomes a unit of
+// its own (Python's surrogateescape), so that every name can be matched.
+char32_t take_character(std::string_view text, size_t& at) {
+  const auto lead = static_cast<uint8_t>(text[at]);
+  if (lead < 0x80) return ++at, lead;
+  const size_t bytes = sequence_bytes(lead);
+  char32_t point = lead & (0xFF >> (bytes + 1));
+  size_t taken = 1;
+  while (taken < bytes && at + taken < text.size() && (text[at + taken] & 0xC0) == 0x80) {
+    point = (point << 6) | (static_cast<uint8_t>(text[at + taken++]) & 0x3F);
+  }
+  const bool whole = bytes != 0 && taken == bytes;
+  at += whole ? bytes : 1;
+  return whole ? point : 0xDC00 + lead;
+}
+
 Characters decode(std::string_view text) {
   Characters characters;
-  characters.reserve(text.size());
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<uint8_t>(text[i]);
-    const size_t bytes = sequence_bytes(lead);
-    char32_t point = bytes <= 1 ? lead : lead & (0xFF >> (bytes + 1));
-    size_t taken = 1;
-    while (taken < bytes && i + taken < text.size() && (text[i + taken] & 0xC0) == 0x80) {
-      point = (point << 6) | (static_cast<uint8_t>(text[i + taken++]) & 0x3F);
-    }
-    const bool whole = bytes != 0 && taken == bytes;
-    characters.push_back(whole ? point : 0xDC00 + lead);
-    i += whole ? bytes : 1;
-  }
+  for (size_t i = 0; i < text.size();) characters.push_back(take_character(text, i));
   return characters;
 }
 
@@ -124,17 +125,23 @@ Glob::Glob(std::string_view glob) : tokens_(tokenize(decode(glob))) {}
 
 // Greedy: only the last '*' is ever extended, since any match of the tokens before it will do.
 bool Glob::matches(std::string_view text) const {
-  const Characters characters = decode(text);
+  if (!tokens_.empty() && tokens_.back().kind == Token::Kind::Literal) {  // "*.bias": most end here
+    const char32_t last = tokens_.back().character;
+    if (last < 0x80 && !text.ends_with(static_cast<char>(last))) return false;
+  }
   size_t token = 0, at = 0;
   std::optional<std::pair<size_t, size_t>> last_run;  // token after it, where it ends for now
-  while (at < characters.size()) {
+  while (at < text.size()) {
+    size_t next = at;
+    const char32_t character = take_character(text, next);
     if (token < tokens_.size() && tokens_[token].kind == Token::Kind::AnyRun) {
       last_run = {++token, at};
-    } else if (token < tokens_.size() && accepts(tokens_[token], characters[at])) {
-      ++token, ++at;
+    } else if (token < tokens_.size() && accepts(tokens_[token], character)) {
+      ++token, at = next;
     } else if (last_run) {
       token = last_run->first;
-      at = ++last_run->second;
+      take_character(text, last_run->second);
+      at = last_run->second;
     } else {
       return false;
     }

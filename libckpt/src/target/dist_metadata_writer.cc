@@ -44,22 +44,11 @@ class MetadataWriter {
   MetadataWriter(const DistSpec& spec, const DistPlaces& places)
       : spec_(spec), places_(places), offsets_(spec.chunks.size()) {
     for (const DistObject& object : spec.objects) add_entry(object.key, nullptr);
-    std::map<std::string_view, uint32_t> tensors;
+    for (const DistTensor& tensor : spec.tensors) add_entry(tensor.key, &tensor);
     for (uint32_t i = 0; i < spec.chunks.size(); ++i) {
-      const DistChunk& chunk = spec.chunks[i];
-      const bool is_as_before = i > 0 && chunk.key == spec.chunks[i - 1].key;
-      if (!is_as_before) {
-        const auto entry = static_cast<uint32_t>(entries_.size());
-        const auto [found, added] = tensors.try_emplace(chunk.key, entry);
-        if (added) add_entry(chunk.key, &chunk);
-        entries_of_chunks_.push_back(found->second);
-      } else {
-        entries_of_chunks_.push_back(entries_of_chunks_.back());
-      }
-      entries_[entries_of_chunks_.back()].chunks.push_back(i);
+      entry_of(spec.chunks[i]).chunks.push_back(i);
     }
-    for (const DistPlace& place : places.objects) paths_.push_back(&out_.text(place.path));
-    for (const DistPlace& place : places.chunks) paths_.push_back(&out_.text(place.path));
+    for (const std::string& path : places.paths) paths_.push_back(&out_.text(path));
     save_id_ = content_id();
   }
 
@@ -74,29 +63,37 @@ class MetadataWriter {
   // What state_dict_metadata has under a key.
   struct Entry {
     Emitter::Text* key;
-    const DistChunk* first;  // null: an object
+    const DistTensor* tensor;  // null: an object
     std::vector<uint32_t> chunks;
     int64_t placed = 0;
   };
 
-  void add_entry(const std::string& key, const DistChunk* first) {
+  void add_entry(const std::string& key, const DistTensor* tensor) {
     entries_by_key_.emplace(key, entries_.size());
-    entries_.push_back({&out_.text(key), first, {}});
+    entries_.push_back({&out_.text(key), tensor, {}});
+  }
+  Entry& entry_of(const DistChunk& chunk) { return entries_[spec_.objects.size() + chunk.tensor]; }
+
+  // Of an object or a chunk.
+  Emitter::Text& path_of(const auto& stored) {
+    return stored.place ? out_.text(stored.place->path) : *paths_[stored.rank];
   }
 
-  std::string content_id() const {
+  std::string content_id() {
     ContentId id;
-    const auto add_place = [&id](const DistPlace& place) {
-      id.add(place.path + "@" + std::to_string(place.bytes.offset_bytes));
+    const auto add_place = [&](const auto& stored, const ByteRange& bytes) {
+      id.add(std::get<2>(path_of(stored).first));
+      id.add("@");
+      id.add(std::to_string(bytes.offset_bytes));
     };
     for (size_t i = 0; i < spec_.objects.size(); ++i) {
-      add_place(places_.objects[i]);
+      add_place(spec_.objects[i], places_.objects[i]);
       id.add(spec_.objects[i].key);
     }
     for (size_t i = 0; i < spec_.chunks.size(); ++i) {
-      const DistChunk& chunk = spec_.chunks[i];
-      if (entries_[entries_of_chunks_[i]].first == &chunk) id.add(chunk.key);
-      add_place(places_.chunks[i]);
+      const Entry& entry = entry_of(spec_.chunks[i]);
+      if (entry.chunks.front() == i) id.add(entry.tensor->key);
+      add_place(spec_.chunks[i], places_.chunks[i]);
     }
     return id.uuid();
   }
@@ -108,18 +105,13 @@ class MetadataWriter {
 
   void begin_instance(Emitter::Text& of) {
     put(of);
-    put(Op::EmptyTuple);
-    put(Op::NewObj);
-    put(Op::EmptyDict);
+    out_.put({Op::EmptyTuple, Op::NewObj, Op::EmptyDict});
   }
   void begin_fields(Emitter::Text& of) {
-    begin_instance(of);
-    put(Op::Mark);
+    put(of);
+    out_.put({Op::EmptyTuple, Op::NewObj, Op::EmptyDict, Op::Mark});
   }
-  void end_fields() {
-    put(Op::SetItems);
-    put(Op::Build);
-  }
+  void end_fields() { out_.put({Op::SetItems, Op::Build}); }
 
   // Around each of `count` elements or items.
   void begin_one(size_t i) {
@@ -139,8 +131,7 @@ class MetadataWriter {
     if (extents.size() > 3) put(Op::Mark);
     for (const uint64_t extent : extents) out_.put_int(static_cast<int64_t>(extent));
     if (!extents.empty()) close_tuple(extents.size());
-    put(Op::Tuple1);
-    put(Op::Reduce);
+    out_.put({Op::Tuple1, Op::Reduce});
   }
 
   // --- Metadata ---
@@ -181,15 +172,15 @@ class MetadataWriter {
 
   void put_entry(const Entry& entry) {
     put(*entry.key);
-    if (entry.first == nullptr) {
+    if (entry.tensor == nullptr) {
       begin_instance(bytes_class_);
       return put(Op::Build);
     }
     begin_fields(tensor_class_);
     put(out_.text("properties"));
-    put_properties(*entry.first);
+    put_properties(*entry.tensor);
     put(out_.text("size"));
-    put_size(entry.first->global_shape);
+    put_size(entry.tensor->shape);
     put(out_.text("chunks"));
     put(Op::EmptyList);
     for (size_t i = 0; i < entry.chunks.size(); ++i) {
@@ -212,17 +203,17 @@ class MetadataWriter {
   }
 
   // (dtype, layout, requires_grad, memory_format, pin_memory)
-  void put_properties(const DistChunk& chunk) {
+  void put_properties(const DistTensor& tensor) {
     put(out_.global(kMetadataModule, "TensorProperties"));
     put(Op::EmptyTuple);
     put(Op::NewObj);
     put(Op::Mark);
-    put(out_.global("torch", name(chunk.dtype)));
+    put(out_.global("torch", name(tensor.dtype)));
     put_call(layout_, [&] {
       put(out_.global("torch.serialization", "_get_layout"));
       put(out_.text("torch.strided"));
     });
-    put(chunk.requires_grad ? Op::NewTrue : Op::NewFalse);
+    put(tensor.requires_grad ? Op::NewTrue : Op::NewFalse);
     put_call(memory_format_, [&] {
       put(out_.global(kMetadataModule, "_MEM_FORMAT_ENCODING"));
       out_.put_int(0);
@@ -239,7 +230,7 @@ class MetadataWriter {
     put_both();
     put(Op::Tuple1);
     put(Op::Reduce);
-    if (entries_.size() - spec_.objects.size() > 1) memo_index = out_.remember();
+    if (spec_.tensors.size() > 1) memo_index = out_.remember();
   }
 
   void put_planner_data() {
@@ -267,8 +258,13 @@ class MetadataWriter {
     put(Op::EmptyDict);
     for (size_t i = 0; i < count; ++i) {
       begin_one(i);
-      i < objects ? put_index_of_object(i) : put_index_of_chunk(i - objects);
-      put_place(i < objects ? places_.objects[i] : places_.chunks[i - objects], *paths_[i]);
+      if (i < objects) {
+        put_index_of_object(i);
+        put_place(places_.objects[i], path_of(spec_.objects[i]));
+      } else {
+        put_index_of_chunk(i - objects);
+        put_place(places_.chunks[i - objects], path_of(spec_.chunks[i - objects]));
+      }
       end_one(i, count, Op::SetItems);
     }
   }
@@ -284,7 +280,7 @@ class MetadataWriter {
   }
 
   void put_index_of_chunk(size_t chunk) {
-    Entry& entry = entries_[entries_of_chunks_[chunk]];
+    Entry& entry = entry_of(spec_.chunks[chunk]);
     begin_fields(index_class_);
     put(fqn_name_);
     put(*entry.key);
@@ -295,14 +291,14 @@ class MetadataWriter {
     end_fields();
   }
 
-  void put_place(const DistPlace& place, Emitter::Text& path) {
+  void put_place(const ByteRange& bytes, Emitter::Text& path) {
     begin_fields(place_class_);
     put(path_name_);
     put(path);
     put(offset_name_);
-    out_.put_int(static_cast<int64_t>(place.bytes.offset_bytes));
+    out_.put_int(static_cast<int64_t>(bytes.offset_bytes));
     put(length_name_);
-    out_.put_int(static_cast<int64_t>(place.bytes.count_bytes));
+    out_.put_int(static_cast<int64_t>(bytes.count_bytes));
     end_fields();
   }
 
@@ -320,13 +316,13 @@ class MetadataWriter {
   }
 
   const DistSpec& spec_;
-  const DistPlaces places_;
+  const DistPlaces& places_;
   Emitter out_{kMetadataProtocol};
-  std::vector<Entry> entries_;  // objects, then tensors in the order of first use
+  std::vector<Entry> entries_;  // objects, then tensors
   std::map<std::string_view, size_t> entries_by_key_;
-  std::vector<uint32_t> entries_of_chunks_, offsets_;  // [chunk] offsets: their place in the memo
-  std::vector<Emitter::Text*> paths_;                  // [object, then chunk]
-  std::optional<uint32_t> layout_, memory_format_;     // places in the memo
+  std::vector<uint32_t> offsets_;                   // [chunk] their place in the memo
+  std::vector<Emitter::Text*> paths_;               // [rank]
+  std::optional<uint32_t> layout_, memory_format_;  // places in the memo
   std::string save_id_;
   // What is put for each chunk.
   Emitter::Text &size_class_ = out_.global("torch", "Size"),

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <span>
 #include <string>
+#include <vector>
 
 #include <ckpt/torch_dist_target.h>
 
@@ -9,7 +9,8 @@ namespace ckpt {
 
 // Where everything of a DistSpec lies, in its order.
 struct DistPlaces {
-  std::span<const DistPlace> objects, chunks;
+  std::vector<std::string> paths;  // [rank] of what has no place of its own
+  std::vector<ByteRange> objects, chunks;
 };
 
 // The pickle that .metadata is: opcode by opcode, since a tree of values would take a kilobyte and

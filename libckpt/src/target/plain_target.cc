@@ -75,7 +75,11 @@ class DistWriter {
         add_object(entry);
       }
     }
-    return {Format::TorchDist, make_torch_dist_files(spec_), std::move(state_.not_carried), 0, {}};
+    return {Format::TorchDist,
+            make_torch_dist_files(std::move(spec_)),
+            std::move(state_.not_carried),
+            0,
+            {}};
   }
 
  private:
@@ -103,8 +107,9 @@ class DistWriter {
     shared_.note(entry);
     note_besides(entry, "DCP", state_.not_carried);
     const TensorEntry& tensor = *entry.tensor;
-    spec_.chunks.push_back({entry.key, tensor.dtype, tensor.shape, whole(tensor.shape),
-                            whole_of(entry), 0, entry.requires_grad});
+    const auto index = static_cast<uint32_t>(spec_.tensors.size());
+    spec_.tensors.push_back({entry.key, tensor.dtype, tensor.shape, entry.requires_grad});
+    spec_.chunks.push_back({index, 0, whole(tensor.shape), whole_of(entry)});
   }
 
   void add_object(const PlainEntry& entry) {

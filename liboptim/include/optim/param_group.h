@@ -87,6 +87,9 @@ OPTIM_LAYOUT_EXPORT void validate_overrides(const OptimizerConfig& config,
 // With get_standard_config_overrides(config).
 OPTIM_LAYOUT_EXPORT std::vector<ParamGroup> get_param_groups(std::span<const ParamInfo> params,
                                                              const OptimizerConfig& config);
+// The same of infos that go into their groups.
+OPTIM_LAYOUT_EXPORT std::vector<ParamGroup> get_param_groups(std::vector<ParamInfo> params,
+                                                             const OptimizerConfig& config);
 
 // The keys of this rank's groups in the order in which the parameters show them.
 OPTIM_LAYOUT_EXPORT std::vector<GroupKey> get_group_keys(std::span<const ParamInfo> params,

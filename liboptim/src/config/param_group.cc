@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <ckpt/error.h>
+#include <ckpt/glob.h>
 #include <optim/rule_table.h>
 
 // The rules are those of Megatron-Core's _get_param_groups and get_megatron_optimizer (April 2026).
@@ -163,13 +164,31 @@ bool is_for_scalar_optimizer(const ParamInfo& param) {
          param.shape.size() != 2;
 }
 
+// An override whose globs are read once, not for each parameter.
+struct Selector {
+  explicit Selector(const ConfigOverrides::value_type& entry)
+      : globs(entry.first.name.begin(), entry.first.name.end()),
+        rest(entry.first),
+        override(entry.second) {
+    rest.name.clear();
+  }
+  bool matches(const ParamInfo& param) const {
+    return std::ranges::any_of(globs, [&](const auto& g) { return g.matches(param.name); }) ||
+           rest.matches(param, param.name);
+  }
+  std::vector<ckpt::Glob> globs;
+  ParamKey rest;
+  const ParamGroupOverride& override;
+};
+using Selectors = std::vector<Selector>;
+
 // All overrides that match, merged.
-GroupKey key_of(const ParamInfo& param, const ConfigOverrides& overrides) {
+GroupKey key_of(const ParamInfo& param, const Selectors& overrides) {
   GroupKey key{.is_expert_parallel = !param.attributes.allreduce};
-  for (const auto& [param_key, override] : overrides) {
-    if (!param_key.matches(param, param.name)) continue;
+  for (const Selector& selector : overrides) {
+    if (!selector.matches(param)) continue;
     if (!key.overrides) key.overrides.emplace();
-    for (const auto& [field, value] : override) {
+    for (const auto& [field, value] : selector.override) {
       const auto [at, is_new] = key.overrides->emplace(field, value);
       if (is_new || same_value(at->second, value)) continue;
       refuse_group(param.name, "conflicting overrides of '" + field + "': " + text(at->second) +
@@ -180,8 +199,7 @@ GroupKey key_of(const ParamInfo& param, const ConfigOverrides& overrides) {
 }
 
 // The caller's overrides and the optimizer that the configuration implies; the caller's wins.
-GroupKey key_of(const ParamInfo& param, const OptimizerConfig& config,
-                const ConfigOverrides& overrides) {
+GroupKey key_of(const ParamInfo& param, const OptimizerConfig& config, const Selectors& overrides) {
   GroupKey key = key_of(param, overrides);
   if (is_emerging(config.optimizer) && is_for_scalar_optimizer(param)) {
     if (!key.overrides) key.overrides.emplace();
@@ -268,19 +286,26 @@ struct Keyed {
   std::vector<std::vector<GroupedParam>> params = {};  // [key]
 };
 
-Keyed sort_by_key(std::span<const ParamInfo> params, const OptimizerConfig& config,
+Keyed sort_by_key(std::vector<ParamInfo> params, const OptimizerConfig& config,
                   const ConfigOverrides& overrides) {
   check_overrides(config, overrides);
+  const Selectors selectors(overrides.begin(), overrides.end());
   Keyed keyed;
-  for (size_t index = 0; index < params.size(); ++index) {
-    if (!params[index].requires_grad) continue;
-    GroupedParam param{index, params[index]};
-    const ParamAttributes tags = megatron_attributes(param.info.name, param.info.shape.size());
-    param.info.attributes.expert_tp |= tags.expert_tp;
-    param.info.attributes.is_qkv |= tags.is_qkv;
-    const size_t at = find_or_add(keyed.keys, key_of(param.info, config, overrides));
-    keyed.params.resize(keyed.keys.size());
-    keyed.params[at].push_back(std::move(param));
+  std::vector<size_t> places(params.size()), counts;  // [parameter] and [key]
+  for (size_t i = 0; i < params.size(); ++i) {
+    ParamInfo& param = params[i];
+    if (!param.requires_grad) continue;
+    const ParamAttributes tags = megatron_attributes(param.name, param.shape.size());
+    param.attributes.expert_tp |= tags.expert_tp;
+    param.attributes.is_qkv |= tags.is_qkv;
+    places[i] = find_or_add(keyed.keys, key_of(param, config, selectors));
+    counts.resize(keyed.keys.size());
+    ++counts[places[i]];
+  }
+  for (const size_t count : counts) keyed.params.emplace_back().reserve(count);
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!params[i].requires_grad) continue;
+    keyed.params[places[i]].push_back({i, std::move(params[i])});
   }
   return keyed;
 }
@@ -306,38 +331,6 @@ bool same_value(const OverrideValue& a, const OverrideValue& b) {
   return x ? *x == *y : std::get<std::string>(a) == std::get<std::string>(b);
 }
 
-void set_override(ConfigOverrides& overrides, ParamKey key, ParamGroupOverride value) {
-  const auto at = std::ranges::find(overrides, key, &ConfigOverrides::value_type::first);
-  if (at != overrides.end())
-    at->second = std::move(value);
-  else
-    overrides.emplace_back(std::move(key), std::move(value));
-}
-
-ConfigOverrides get_standard_config_overrides(const OptimizerConfig& config) {
-  ConfigOverrides overrides;
-  if (config.apply_wd_to_qk_layernorm) {
-    ParamWithNamePredicate not_decayed{
-        "s1_not_qkln", [](const ParamInfo& param, std::string_view name) {
-          const auto has = [name](std::string_view part) { return name.find(part) != name.npos; };
-          return (param.shape.size() == 1 || name.ends_with(".bias")) && !has("q_layernorm.") &&
-                 !has("k_layernorm.");
-        }};
-    set_override(overrides, {.with_name_predicate = {std::move(not_decayed)}}, {{"wd_mult", 0.0}});
-  } else {
-    ParamPredicate is_vector{"param_len_1",
-                             [](const ParamInfo& param) { return param.shape.size() == 1; }};
-    set_override(overrides, {.name = {"*.bias"}, .predicate = {std::move(is_vector)}},
-                 {{"wd_mult", 0.0}});
-  }
-  if (config.decoupled_lr) {
-    ParamGroupOverride decoupled{{"max_lr", *config.decoupled_lr}};
-    if (config.decoupled_min_lr) decoupled.emplace("min_lr", *config.decoupled_min_lr);
-    set_override(overrides, {.attr = {"is_embedding_or_output_parameter"}}, std::move(decoupled));
-  }
-  return overrides;
-}
-
 void validate_overrides(const OptimizerConfig& config, const ConfigOverrides& overrides,
                         ReferenceRules) {
   check_overrides(config, overrides);
@@ -358,14 +351,12 @@ std::vector<ParamGroup> get_param_groups(std::span<const ParamInfo> params,
 std::vector<GroupKey> get_group_keys(std::span<const ParamInfo> params,
                                      const OptimizerConfig& config,
                                      const ConfigOverrides& overrides) {
-  return sort_by_key(params, config, overrides).keys;
+  return sort_by_key({params.begin(), params.end()}, config, overrides).keys;
 }
 
-std::vector<ParamGroup> get_param_groups(std::span<const ParamInfo> params,
-                                         const OptimizerConfig& config,
-                                         const ConfigOverrides& overrides,
-                                         std::span<const GroupKey> keys_of_all_ranks) {
-  Keyed keyed = with_keys_first(keys_of_all_ranks, sort_by_key(params, config, overrides));
+namespace {
+
+std::vector<ParamGroup> groups_of(Keyed keyed, const OptimizerConfig& config) {
   std::vector<size_t> order(keyed.keys.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(
@@ -379,9 +370,25 @@ std::vector<ParamGroup> get_param_groups(std::span<const ParamInfo> params,
   return groups;
 }
 
+}  // namespace
+
+std::vector<ParamGroup> get_param_groups(std::span<const ParamInfo> params,
+                                         const OptimizerConfig& config,
+                                         const ConfigOverrides& overrides,
+                                         std::span<const GroupKey> keys_of_all_ranks) {
+  Keyed own = sort_by_key({params.begin(), params.end()}, config, overrides);
+  return groups_of(with_keys_first(keys_of_all_ranks, std::move(own)), config);
+}
+
 std::vector<ParamGroup> get_param_groups(std::span<const ParamInfo> params,
                                          const OptimizerConfig& config) {
-  return get_param_groups(params, config, get_standard_config_overrides(config));
+  return get_param_groups(std::vector<ParamInfo>(params.begin(), params.end()), config);
+}
+
+std::vector<ParamGroup> get_param_groups(std::vector<ParamInfo> params,
+                                         const OptimizerConfig& config) {
+  return groups_of(sort_by_key(std::move(params), config, get_standard_config_overrides(config)),
+                   config);
 }
 
 }  // namespace optim

@@ -53,7 +53,7 @@ class Judge {
   }
 
   bool has_muon() const {
-    const auto groups = groups_of(args_, source_.grid.sizes.expert_parallel, source_.params);
+    const auto groups = groups_in_brief(source_);
     return std::ranges::any_of(groups, [](const ParamGroup& group) {
       return group.updated_by.find("muon") != group.updated_by.npos;
     });

@@ -158,7 +158,7 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
     spec.linked = &job.source;
   }
   if (options.on_grids) options.on_grids(view.grid, made.grid, view.facts.expert_count > 0);
-  made.target = make_filed_target({view, made.state(), form}, spec);
+  made.target = make_filed_target({view, made.state(), form, made.grid}, spec);
   tell_cut_rows(view, job.payloads(), made.rows, made.target);
   list_files_beside(job.source, made.target);
   made.states = count_states(view, made.rows);

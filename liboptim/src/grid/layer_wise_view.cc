@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include <optim/checkpoint_args.h>
 #include <optim/rule_table.h>
@@ -17,7 +18,9 @@ using ckpt::Value;
 }  // namespace
 
 std::string state_key(std::string_view state, std::string_view name) {
-  return std::string(kStatePrefix) + std::string(state) + "." + std::string(name);
+  std::string key;
+  key.reserve(kStatePrefix.size() + state.size() + 1 + name.size());
+  return key.append(kStatePrefix).append(state).append(1, '.').append(name);
 }
 
 std::string rank_item_name(uint32_t optimizer, bool is_inner, std::string_view key) {
@@ -62,13 +65,13 @@ TensorRef with_key(ckpt::TensorEntry tensor, std::string key) {
   return std::make_shared<const ckpt::TensorEntry>(std::move(tensor));
 }
 
-TrainedParam make_param(const ckpt::TensorEntry& tensor, std::string name) {
+TrainedParam make_param(TensorRef weight) {
   TrainedParam param;
-  param.weight = with_key(tensor, name);
-  param.info.attributes = megatron_attributes(name, tensor.shape.size());
-  param.info.name = std::move(name);
-  param.info.shape.assign(tensor.shape.begin(), tensor.shape.end());
-  param.info.dtype = tensor.dtype;
+  param.info.attributes = megatron_attributes(weight->key, weight->shape.size());
+  param.info.name = weight->key;
+  param.info.shape.assign(weight->shape.begin(), weight->shape.end());
+  param.info.dtype = weight->dtype;
+  param.weight = std::move(weight);
   return param;
 }
 
@@ -96,6 +99,7 @@ std::vector<ParamGroup> groups_of(const Value& args, uint32_t expert_parallel,
   const ModelRules& table = ModelRules::built_in();
   const OptimizerConfig config = config_from_args(args);
   std::vector<ParamInfo> infos;
+  infos.reserve(params.size());
   for (const TrainedParam& param : params) {
     infos.push_back(param.info);
     const bool is_expert = expert_in(param.info.name).has_value();
@@ -103,7 +107,17 @@ std::vector<ParamGroup> groups_of(const Value& args, uint32_t expert_parallel,
     if (table.find(param.info.name)) continue;
     take_optimizer_from_states(param, find_rule(config.optimizer), infos.back());
   }
-  return get_param_groups(infos, config);
+  return get_param_groups(std::move(infos), config);
+}
+
+std::vector<ParamGroup> groups_in_brief(const TrainingState& state) {
+  std::set<std::pair<uint32_t, uint32_t>> seen;
+  std::vector<TrainedParam> first;
+  for (const TrainedParam& param : state.params) {
+    if (!param.info.requires_grad) continue;
+    if (seen.emplace(param.optimizer, param.group).second) first.push_back(param);
+  }
+  return groups_of(state.args(), state.grid.sizes.expert_parallel, first);
 }
 
 std::vector<ParamGroup> group_params(const Value& args, uint32_t expert_parallel,

@@ -41,14 +41,16 @@ KeyRules key_rules(const TrainingState& view);
 // A tensor of the source under its key in a training state.
 TensorRef with_key(ckpt::TensorEntry tensor, std::string key);
 
-// A model's tensor as a parameter, with the attributes that Megatron gives that name.
-TrainedParam make_param(const ckpt::TensorEntry& tensor, std::string name);
+// A model's tensor, under its name, as a parameter with the attributes that Megatron gives it.
+TrainedParam make_param(TensorRef weight);
 
 // The groups that Megatron makes of these parameters. With more than one expert parallel rank those
 // of experts have groups of their own.
 std::vector<ParamGroup> groups_of(const ckpt::Value& args, uint32_t expert_parallel,
                                   const std::vector<TrainedParam>& params);
-// The same; sets optimizer and group of each.
+// Of a state whose parameters know theirs: the same, each with the first of its parameters alone.
+std::vector<ParamGroup> groups_in_brief(const TrainingState& state);
+// The same as groups_of(); sets optimizer and group of each.
 std::vector<ParamGroup> group_params(const ckpt::Value& args, uint32_t expert_parallel,
                                      std::vector<TrainedParam>& params);
 

@@ -61,17 +61,22 @@ Placement::Placement(const TrainingState& state, const RunGrid& grid, uint64_t v
 
 void Placement::place_entries() {
   experts_.resize(state_.params.size());
+  has_vocabulary_.resize(state_.params.size());
+  for (size_t i = 0; vocabulary_rows_ != 0 && i < state_.params.size(); ++i) {
+    has_vocabulary_[i] = is_vocabulary(state_, state_.params[i].info.name);
+  }
   for (uint32_t i = 0; i < state_.model.size(); ++i) {
     const ModelEntry& entry = state_.model[i];
     const auto expert = expert_in(entry.name);
     experts_of_entries_.push_back(expert ? std::optional(expert->number) : std::nullopt);
     if (entry.what == ModelEntry::What::Param) experts_[entry.param] = experts_of_entries_.back();
-    places_.push_back(chunks_of_name(entry.name));
-    if (places_.back().empty()) {  // somewhere: torch_dist does not say where
-      places_.back().push_back(0);
+    add_chunks_of(entry.name);
+    if (places_.size() == starts_.back()) {  // somewhere: torch_dist does not say where
+      places_.push_back(0);
       unknown_.push_back(i);
     }
-    for (const uint32_t chunk : places_.back()) entries_[chunk].push_back(i);
+    starts_.push_back(static_cast<uint32_t>(places_.size()));
+    for (const uint32_t chunk : chunks_of_entry(i)) entries_[chunk].push_back(i);
   }
   // The copy of tied embeddings in the last stage is its output layer, which comes last.
   for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
@@ -85,16 +90,15 @@ void Placement::place_entries() {
   }
 }
 
-std::vector<uint32_t> Placement::chunks_of_name(const std::string& name) const {
+void Placement::add_chunks_of(const std::string& name) {
   const auto layer = split_layer(name);
   const auto mtp = split_mtp_layer(name);
   const uint32_t last_layer = grid_.pipeline.num_layers - 1;
-  std::vector<uint32_t> chunks;
   if (name == kWordEmbeddings) {
     for (const size_t chunk : chunks_with_word_embeddings(chunks_, state_.facts.output_is_tied)) {
-      chunks.push_back(static_cast<uint32_t>(chunk));
+      places_.push_back(static_cast<uint32_t>(chunk));
     }
-    return chunks;
+    return;
   }
   for (uint32_t i = 0; i < chunks_.size(); ++i) {
     const ModelChunk& chunk = chunks_[i];
@@ -105,14 +109,13 @@ std::vector<uint32_t> Placement::chunks_of_name(const std::string& name) const {
                          : is_of_output(name)     ? chunk.has_output
                          : is_behind_layers(name) ? contains(chunk.layers, last_layer)
                                                   : chunks_.size() == 1;
-    if (is_here) chunks.push_back(i);
+    if (is_here) places_.push_back(i);
   }
-  if (chunks.empty() && (layer || mtp)) {
+  if (places_.size() == starts_.back() && (layer || mtp)) {
     throw Error(
         ErrorCode::Corrupt, {.file = {}, .key = name},
         "belongs to a layer beyond args.num_layers = " + std::to_string(grid_.pipeline.num_layers));
   }
-  return chunks;
 }
 
 void Placement::require_known_stages() const {
@@ -148,11 +151,11 @@ std::string Placement::name_on_rank(const HeldEntry& held, uint32_t stage,
 }
 
 uint32_t Placement::stage_of_entry(uint32_t entry) const {
-  return chunks_[places_[entry][0]].stage;
+  return chunks_[chunks_of_entry(entry)[0]].stage;
 }
 
 bool Placement::is_first_copy(const HeldEntry& held, uint32_t stage) const {
-  return places_[held.entry][0] == chunk_index(grid_.pipeline, held.chunk, stage);
+  return chunks_of_entry(held.entry)[0] == chunk_index(grid_.pipeline, held.chunk, stage);
 }
 
 uint32_t Placement::expert_rank(uint32_t param) const {
@@ -174,9 +177,7 @@ uint32_t Placement::tensor_rank(uint32_t param, const RankCoordinates& rank) con
 ckpt::Extents Placement::shape_of(uint32_t param) const {
   const TrainedParam& of = state_.params[param];
   ckpt::Extents shape = of.weight->shape;
-  if (vocabulary_rows_ != 0 && !shape.empty() && is_vocabulary(state_, of.info.name)) {
-    shape[0] = vocabulary_rows_;
-  }
+  if (has_vocabulary_[param] && !shape.empty()) shape[0] = vocabulary_rows_;
   return shape;
 }
 

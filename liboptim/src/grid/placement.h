@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,9 @@ class Placement {
   uint32_t tensor_ranks(uint32_t param) const;
   uint32_t tensor_rank(uint32_t param, const RankCoordinates& rank) const;
   // Those that hold a copy, the one whose copy torch_dist stores first.
-  const std::vector<uint32_t>& chunks_of_entry(uint32_t entry) const { return places_[entry]; }
+  std::span<const uint32_t> chunks_of_entry(uint32_t entry) const {
+    return std::span(places_).subspan(starts_[entry], starts_[entry + 1] - starts_[entry]);
+  }
   // The stage whose copy of an entry torch_dist stores.
   uint32_t stage_of_entry(uint32_t entry) const;
   // Whether what this stage holds is that copy.
@@ -67,17 +70,18 @@ class Placement {
 
  private:
   void place_entries();
-  std::vector<uint32_t> chunks_of_name(const std::string& name) const;
+  void add_chunks_of(const std::string& name);
   Split split_of_param(uint32_t param) const;
 
   const TrainingState& state_;
   RunGrid grid_;
   uint64_t vocabulary_rows_;
   std::vector<ModelChunk> chunks_;
-  std::vector<std::vector<uint32_t>> places_;                // [entry] chunks
-  std::vector<uint32_t> unknown_;                            // entries
-  std::vector<std::vector<uint32_t>> entries_;               // [chunk] in order of registration
+  std::vector<uint32_t> places_, starts_ = {0};  // chunks of all entries; [entry] where its own are
+  std::vector<uint32_t> unknown_;                // entries
+  std::vector<std::vector<uint32_t>> entries_;   // [chunk] in order of registration
   std::vector<std::optional<uint32_t>> experts_;             // [param] the expert's number
+  std::vector<bool> has_vocabulary_;                         // [param] rows that this grid changes
   std::vector<std::optional<uint32_t>> experts_of_entries_;  // [entry]
 };
 

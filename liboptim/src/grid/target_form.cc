@@ -40,10 +40,6 @@ const ParamGroup* first_without_adam(const std::vector<ParamGroup>& groups) {
   return found == groups.end() ? nullptr : &*found;
 }
 
-std::vector<ParamGroup> groups_as_they_are(const TrainingState& state) {
-  return groups_of(state.args(), state.grid.sizes.expert_parallel, state.params);
-}
-
 // Of a source that is filed by a DistributedOptimizer.
 OptimizerSharding nearest(OptimizerSharding source, Format container) {
   if (container == Format::Torch) return OptimizerSharding::FlatFile;
@@ -284,7 +280,7 @@ TargetForm target_form(const TrainingState& source, Format container, const Form
   const bool has_half = has_halves(form.era) && is_dist;
   if (has_half) form.is_half_bucketed = !is_from_zero1 && has_bucketed(source);
   if (change.sharding) {
-    const auto groups = groups_as_they_are(source);
+    const auto groups = groups_in_brief(source);
     const ParamGroup* const other = first_without_adam(groups);
     if (other != nullptr && has_half && has_form(container, *change.sharding) &&
         *change.sharding != OptimizerSharding::LayerWise) {

@@ -63,11 +63,11 @@ ckpt::Target make_layer_wise_target(const TrainingState& source, const LayerWise
   const TargetForm form = target_form(source, spec.format, spec.form);
   const RunGrid grid = target_grid(source, spec.sizes);
   const auto filed = filed_as(source, form, spec.form.buckets, grid.sizes.expert_parallel);
-  return make_filed_target({source, filed ? *filed : source, form}, spec);
+  return make_filed_target({source, filed ? *filed : source, form, grid}, spec);
 }
 
 ckpt::Target make_filed_target(const FiledSource& filed, const LayerWiseTargetSpec& spec) {
-  const auto& [original, source, form] = filed;
+  const auto& [original, source, form, grid] = filed;
   if (has_remainders(original) && !is_zero1(form.sharding)) {
     throw Error(ErrorCode::Unsupported, {},
                 "masters that are stored as 16-bit remainders belong to a DistributedOptimizer, "
@@ -82,7 +82,7 @@ ckpt::Target make_filed_target(const FiledSource& filed, const LayerWiseTargetSp
   }
   const LayoutRow* const row = layout_to_write(spec.format, form.era, form.sharding);
   if (row == nullptr) refuse_row(form.sharding);
-  TargetJob job{source, spec, form, target_grid(original, spec.sizes)};
+  TargetJob job{source, spec, form, grid};
   const bool has_experts_apart =
       source.facts.expert_count > 0 && job.grid.sizes.expert_parallel > 1 && !source.chain.empty();
   if (form.sharding == OptimizerSharding::None && has_experts_apart) {

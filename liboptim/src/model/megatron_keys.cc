@@ -17,7 +17,7 @@ ModelRules::KeyFlavor flavor_of(const KeyRules& rules) {
 // The local transformer implementation has separate layer norms, which its sharded state dict files
 // under the names that TransformerEngine's fused modules have.
 std::string_view key_in_layer(const NameInLayer& name, const KeyRules& rules) {
-  const auto found = rules.table->find(join_layer(name.layer, name.rest));
+  const auto found = rules.table->find_in_layer(name);
   if (!found) return name.rest;
   const ModelRule& rule = *found->rule;
   if (rules.layer_norm_renamed && !rule.local_key.empty()) return rule.local_key;
@@ -70,7 +70,7 @@ ShardedName sharded_name(std::string_view name, const KeyRules& rules) {
   const bool is_stacked = rules.layers_stacked && !in_mtp;
   if (is_stacked) sharded.layer = in_layer->layer;
   sharded.key = in_mtp       ? in_mtp->before_in_store + std::string(key)
-                : is_stacked ? std::string(kLayersPrefix) + std::string(key)
+                : is_stacked ? std::string(kLayersPrefix).append(key)
                              : join_layer(in_layer->layer, key);
   return sharded;
 }

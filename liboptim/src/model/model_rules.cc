@@ -1,7 +1,9 @@
 #include "model/model_rules.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -102,10 +104,6 @@ ModelRule read_row(const json& row, size_t number, std::string_view source) {
   return rule;
 }
 
-std::string lookup_key(ModelPart part, std::string_view name) {
-  return std::to_string(static_cast<int>(part)) + std::string(name);
-}
-
 // What the rules of one expert have in common, where each expert's tensors follow one another.
 std::string_view expert_prefix(const ModelRule& rule) {
   const size_t found = rule.name.find(kExpertMark);
@@ -133,7 +131,7 @@ ModelRules::ModelRules(std::vector<ModelRule> rows) : rows_(std::move(rows)) {
     const std::string_view prefix = expert_prefix(rows_[row]);
     const bool joins = row > 0 && !prefix.empty() && prefix == expert_prefix(rows_[row - 1]);
     block_.push_back(joins ? block : ++block);
-    row_of_.emplace(lookup_key(rows_[row].part, rows_[row].name), row);
+    rows_by_name_.emplace(rows_[row].name, row);
     for (const std::string& key : {rows_[row].key, rows_[row].local_key}) {
       if (!key.empty()) rows_by_key_.emplace(key, row);
     }
@@ -157,10 +155,10 @@ ModelRules ModelRules::parse(std::string_view text, std::string_view source) {
   if (rules == document.end() || !rules->is_array()) refuse("'rules' is not a list");
   if (document.size() != 2) refuse("has other keys than 'schema_version' and 'rules'");
   std::vector<ModelRule> rows;
-  std::set<std::string> seen;
+  std::set<std::pair<ModelPart, std::string>> seen;
   for (const json& row : *rules) {
     rows.push_back(read_row(row, rows.size(), source));
-    if (seen.insert(lookup_key(rows.back().part, rows.back().name)).second) continue;
+    if (seen.emplace(rows.back().part, rows.back().name).second) continue;
     refuse("has two rows named '" + rows.back().name + "'");
   }
   return ModelRules(std::move(rows));
@@ -169,11 +167,11 @@ ModelRules ModelRules::parse(std::string_view text, std::string_view source) {
 ModelRules ModelRules::with(const ModelRules& more) const {
   std::vector<ModelRule> rows = rows_;
   for (const ModelRule& row : more.rows_) {
-    const auto found = row_of_.find(lookup_key(row.part, row.name));
-    if (found == row_of_.end()) {
+    const uint32_t* const known = row_named(row.part, row.name);
+    if (known == nullptr) {
       rows.push_back(row);
     } else {
-      rows[found->second] = row;
+      rows[*known] = row;
     }
   }
   return ModelRules(std::move(rows));
@@ -188,7 +186,7 @@ bool is_of_experts(const ModelRule& rule) {
 }
 
 const ModelRule* ModelRules::find_by_key(std::string_view key, KeyFlavor flavor) const {
-  const auto [begin, end] = rows_by_key_.equal_range(std::string(key));
+  const auto [begin, end] = rows_by_key_.equal_range(key);
   for (auto row = begin; row != end; ++row) {
     const ModelRule& rule = rows_[row->second];
     if (rule.key != key && !flavor.local) continue;
@@ -199,18 +197,23 @@ const ModelRule* ModelRules::find_by_key(std::string_view key, KeyFlavor flavor)
 }
 
 const uint32_t* ModelRules::row_named(ModelPart part, std::string_view pattern) const {
-  const auto found = row_of_.find(lookup_key(part, pattern));
-  return found == row_of_.end() ? nullptr : &found->second;
+  const auto [begin, end] = rows_by_name_.equal_range(pattern);
+  const auto found =
+      std::find_if(begin, end, [&](const auto& row) { return rows_[row.second].part == part; });
+  return found == end ? nullptr : &found->second;
 }
 
 std::optional<RuledName> ModelRules::find_in_layer(const NameInLayer& name) const {
   ModelPlace place = {.part = static_cast<uint32_t>(ModelPart::Layer), .layer = name.layer};
-  std::string pattern(name.rest);
+  const uint32_t* row = nullptr;
   if (const auto expert = expert_in(name.rest)) {
     place.expert = expert->number;
+    std::string pattern(name.rest);
     pattern.replace(expert->begin, expert->end - expert->begin, kExpertMark);
+    row = row_named(ModelPart::Layer, pattern);
+  } else {
+    row = row_named(ModelPart::Layer, name.rest);
   }
-  const uint32_t* const row = row_named(ModelPart::Layer, pattern);
   if (row == nullptr) return std::nullopt;
   place.block = block_[*row];
   place.row = *row;
@@ -256,7 +259,10 @@ std::string with_expert(std::string_view rule_name, uint32_t expert) {
 }
 
 std::string join_layer(uint32_t layer, std::string_view rest) {
-  return std::string(kLayersPrefix) + std::to_string(layer) + "." + std::string(rest);
+  std::string name;
+  name.reserve(kLayersPrefix.size() + std::numeric_limits<uint32_t>::digits10 + 2 + rest.size());
+  name.append(kLayersPrefix);
+  return name.append(std::to_string(layer)).append(1, '.').append(rest);
 }
 
 std::optional<NameInLayer> split_layer(std::string_view name) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -85,6 +86,7 @@ class ModelRules {
 
   // Of a name as in the model's state dict; nullopt where no row knows it.
   std::optional<RuledName> find(std::string_view name) const;
+  std::optional<RuledName> find_in_layer(const NameInLayer& name) const;
   // The row that a sharded state dict calls by this key of a layer; `local`: local_key counts, too,
   // `grouped`: of rows for experts the one that numbers weights (TEGroupedMLP). Null: none, so that
   // the key is the name.
@@ -97,13 +99,16 @@ class ModelRules {
  private:
   explicit ModelRules(std::vector<ModelRule> rows);
   const uint32_t* row_named(ModelPart part, std::string_view pattern) const;
-  std::optional<RuledName> find_in_layer(const NameInLayer& name) const;
   std::optional<RuledName> find_in_mtp(const NameInLayer& name) const;
 
+  // Looked up for each of 10^6 names: without a text of its own for each.
+  struct Hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+  using RowsByText = std::unordered_multimap<std::string, uint32_t, Hash, std::equal_to<>>;
   std::vector<ModelRule> rows_;
-  std::vector<uint32_t> block_;                       // [row] rows of one expert share one
-  std::unordered_map<std::string, uint32_t> row_of_;  // by part and name
-  std::unordered_multimap<std::string, uint32_t> rows_by_key_;
+  std::vector<uint32_t> block_;  // [row] rows of one expert share one
+  RowsByText rows_by_name_, rows_by_key_;
 };
 
 // nullopt: replicated. Throws Error(InvalidArgument) where the shape has no such dimension or no

@@ -74,6 +74,7 @@ std::optional<std::string> shifted(std::string name, const RankPart& part, bool 
 }  // namespace
 
 std::optional<NumberInName> expert_in(std::string_view name) {
+  if (name.find(".experts.") == name.npos) return std::nullopt;
   const auto number = number_behind(name, ".experts.local_experts.");
   return number ? number : grouped_expert(name);
 }

@@ -89,6 +89,13 @@ TensorRef FlatStates::join_state(uint32_t index, const std::string& state) const
   const ckpt::Extents shape = placement.shape_on_rank(index);
   const std::string key =
       state_key(state == kDistributedMaster ? kMasterState : state, param.info.name);
+  const uint32_t tensor_ranks = placement.tensor_ranks(index);
+  if (pieces_[index].size() == 1 && tensor_ranks == 1) {
+    const Stored& piece = pieces_[index].front();
+    const FlatTensor& flat = piece.tensors->at(state);
+    return {joined_, &joined_->emplace_back(TensorEntry{
+                         {}, key, flat.entry().dtype, shape, flat.chunks_of(piece.begin, shape)})};
+  }
   std::deque<TensorEntry> slices;
   TensorParts parts;
   for (const Stored& piece : pieces_[index]) {
@@ -99,7 +106,6 @@ TensorRef FlatStates::join_state(uint32_t index, const std::string& state) const
     }
     parts.add(key, piece.tensor_rank, slices.emplace_back(found->second.slice(piece.begin, shape)));
   }
-  const uint32_t tensor_ranks = placement.tensor_ranks(index);
   parts.compare_copies(source_, key, tensor_ranks == 1);
   return parts.join(key, {param.sharing, tensor_ranks});
 }

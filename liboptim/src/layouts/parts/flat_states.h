@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -50,6 +52,9 @@ class FlatStates {
   const FlatBuffers& buffers_;
   TrainingState& view_;
   std::vector<std::vector<Stored>> pieces_;  // [param]
+  // Of 10^6 ranges, which the training state keeps or lets go of together.
+  std::shared_ptr<std::deque<ckpt::TensorEntry>> joined_ =
+      std::make_shared<std::deque<ckpt::TensorEntry>>();
 };
 
 }  // namespace optim

@@ -45,16 +45,20 @@ FlatTensor::FlatTensor(const TensorEntry& tensor) : tensor_(&tensor) {
                         " dimensions, but a flat buffer has one");
   }
   for (const Chunk& chunk : tensor.chunks) chunks_.push_back(&chunk);
-  std::ranges::sort(chunks_, {}, begin_of);
+  if (!std::ranges::is_sorted(chunks_, {}, begin_of)) std::ranges::sort(chunks_, {}, begin_of);
 }
 
 TensorEntry FlatTensor::slice(uint64_t begin, const ckpt::Extents& shape) const {
+  return {tensor_->file, tensor_->key, tensor_->dtype, shape, chunks_of(begin, shape)};
+}
+
+std::vector<Chunk> FlatTensor::chunks_of(uint64_t begin, const ckpt::Extents& shape) const {
   const uint64_t count = ckpt::element_count(shape);
   if (begin > element_count() || count > element_count() - begin) {
     corrupt(*tensor_, "has " + std::to_string(element_count()) + " elements, but a parameter of " +
                           std::to_string(count) + " starts at " + std::to_string(begin));
   }
-  TensorEntry part{tensor_->file, tensor_->key, tensor_->dtype, shape, {}};
+  std::vector<Chunk> chunks;
   const ckpt::Box whole = ckpt::whole(shape);
   uint64_t next = begin;  // the first element that has no place yet
   auto at = std::ranges::upper_bound(chunks_, begin, {}, begin_of);
@@ -65,7 +69,7 @@ TensorEntry FlatTensor::slice(uint64_t begin, const ckpt::Extents& shape) const 
     uint64_t first = next - begin_of(*at);
     for (ckpt::Box& box : ckpt::boxes_of_flat_range(whole, next - begin, end - next)) {
       const uint64_t elements = ckpt::element_count(box.sizes);
-      part.chunks.push_back(as_box(**at, first, std::move(box), tensor_->dtype));
+      chunks.push_back(as_box(**at, first, std::move(box), tensor_->dtype));
       first += elements;
     }
     next = end;
@@ -73,7 +77,7 @@ TensorEntry FlatTensor::slice(uint64_t begin, const ckpt::Extents& shape) const 
   if (next != begin + count) {
     corrupt(*tensor_, "its element " + std::to_string(next) + " is in no chunk");
   }
-  return part;
+  return chunks;
 }
 
 }  // namespace optim

@@ -35,6 +35,20 @@ std::vector<FlatState> states_of(const TrainedParam& param) {
   return states;
 }
 
+// The same as states_of() gives, and no others.
+bool has_states(const TrainedParam& param, const std::vector<FlatState>& states) {
+  size_t next = 0;
+  const auto is_next = [&](std::string_view name, ckpt::DType dtype) {
+    return next < states.size() && states[next].name == name && states[next++].dtype == dtype;
+  };
+  const TensorRef& filed = filed_as_master(param);
+  if (filed && !is_next(kDistributedMaster, filed->dtype)) return false;
+  for (const auto& [name, value] : param.states) {
+    if (name != kRemainderState && !is_next(name, value->dtype)) return false;
+  }
+  return next == states.size();
+}
+
 }  // namespace
 
 TargetBuffers::TargetBuffers(const TargetJob& job)
@@ -74,11 +88,7 @@ std::vector<FlatState> states_in(const TrainingState& source, const FlatBuffer& 
   std::vector<FlatState> states = states_of(first);
   for (const HeldEntry& held : buffer.held) {
     const TrainedParam& param = param_of(source, held);
-    const bool has_same =
-        std::ranges::equal(states_of(param), states, [](const FlatState& a, const FlatState& b) {
-          return a.name == b.name && a.dtype == b.dtype;
-        });
-    if (!has_same) {
+    if (!has_states(param, states)) {
       refuse(param.info.name, "has other optimizer states, or of other types, than '" +
                                   ckpt::escaped(first.info.name) +
                                   "', which would lie in one flat buffer with it");

@@ -52,6 +52,7 @@ struct FiledSource {
   const TrainingState& original;
   const TrainingState& filed;
   const TargetForm& form;
+  const RunGrid& grid;  // of the target
 };
 // What make_layer_wise_target() makes, of a source that is filed already.
 ckpt::Target make_filed_target(const FiledSource& source, const LayerWiseTargetSpec& spec);

@@ -107,6 +107,7 @@ std::vector<Attribute> master_attributes(const TrainedParam& param) {
 
 std::vector<ckpt::NotCarried> lost_attributes(const TrainingState& view) {
   std::vector<ckpt::NotCarried> lost;
+  if (view.attributes.empty()) return lost;
   const auto params = params_by_master(view);
   for (const auto& [key, node] : view.attributes) {
     const auto param = params.find(key);

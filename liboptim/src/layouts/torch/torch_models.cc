@@ -128,7 +128,7 @@ void TorchModels::add_entry(const LocalEntry& local, const std::string& name) {
     entry.what = ModelEntry::What::ExtraState;
   } else {
     entry.param = static_cast<uint32_t>(view_.params.size());
-    view_.params.push_back(make_param(source_.tensor_at(local.place), name));
+    view_.params.push_back(make_param(with_key(source_.tensor_at(local.place), name)));
   }
   view_.model.push_back(std::move(entry));
 }

@@ -19,6 +19,20 @@ struct FlatBucketChunks::Bucket {
   std::vector<size_t> held;              // of the buffer, in the order of the bucket
 };
 
+namespace {
+
+// Of a record of so many elements; one segment that is all of a box needs no list.
+ckpt::RecordSource source_of(std::vector<ckpt::Segment> segments, uint64_t elements) {
+  if (segments.size() != 1) return segments;
+  const ckpt::Segment& one = segments[0];
+  const bool is_all =
+      one.element_count == elements && elements == ckpt::element_count(one.source.box.sizes);
+  if (is_all) return one.source;
+  return segments;
+}
+
+}  // namespace
+
 void FlatBucketChunks::run(const std::function<void(const BucketedCopy& copy)>& on_copy) {
   const bool is_chained = job_.source.chain.size() > 1;
   for (const WorldRank& rank : job_.ranks) {
@@ -78,6 +92,8 @@ void FlatBucketChunks::add_buffer(const BucketedCopy& copy, uint32_t number,
 }
 
 void FlatBucketChunks::add_state(const Bucket& bucket, const FlatState& state) {
+  spec_.tensors.push_back(
+      {bucket.prefix + state.name, state.dtype, {bucket.layout.unpadded_count}});
   for (uint32_t i = 0; i < bucket.sharing.size(); ++i) add_part(bucket, state, i);
 }
 
@@ -93,12 +109,10 @@ void FlatBucketChunks::add_part(const Bucket& bucket, const FlatState& state,
   uint64_t next = own.begin;  // the first element that has no chunk yet
   const auto add = [&](uint64_t end, ckpt::RecordSource source) {
     if (end <= next) return;
-    spec_.chunks.push_back({bucket.prefix + state.name,
-                            state.dtype,
-                            {bucket.layout.unpadded_count},
+    spec_.chunks.push_back({static_cast<uint32_t>(spec_.tensors.size() - 1),
+                            bucket.sharing[rank_number],
                             {{next - bucket_begin}, {end - next}},
-                            std::move(source),
-                            bucket.sharing[rank_number]});
+                            std::move(source)});
     next = end;
   };
   for (const size_t i : bucket.held) {
@@ -107,8 +121,10 @@ void FlatBucketChunks::add_part(const Bucket& bucket, const FlatState& state,
     if (begin >= end) continue;
     add(begin, std::vector<ckpt::Segment>());
     const uint32_t param = job_.source.model[bucket.buffer.held[i].entry].param;
-    add(end, segments_of({job_, param, bucket.at}, state_of(job_.source.params[param], state.name),
-                         {begin - place.begin, end - place.begin}, 0));
+    add(end, source_of(segments_of({job_, param, bucket.at},
+                                   state_of(job_.source.params[param], state.name),
+                                   {begin - place.begin, end - place.begin}, 0),
+                       end - begin));
   }
   add(own_end, std::vector<ckpt::Segment>());
 }

@@ -1,8 +1,8 @@
 // Reads the training state of a torch_dist folder: keys name the parameters, stacked over layers
 // and experts; the common state lies in common.pt or in the store.
 #include <algorithm>
-#include <map>
 #include <set>
+#include <unordered_map>
 
 #include <optim/rule_table.h>
 
@@ -17,6 +17,7 @@
 #include "layouts/torch_dist/common_optimizers.h"
 #include "layouts/torch_dist/flat_buckets.h"
 #include "layouts/torch_dist/flattened_ranges.h"
+#include "layouts/torch_dist/model_order.h"
 #include "layouts/torch_dist/readers.h"
 #include "layouts/torch_dist/stacked_layers.h"
 #include "layouts/torch_dist/store_errors.h"
@@ -68,7 +69,7 @@ class LayerWiseReader {
     read_tensors();
     read_store_objects({source_, rules_}, common_, view_);
     if (!model_only_) check_pairs();
-    order_model();
+    order_model(rules_, view_);
     read_params();
     carry_common();
     if (!model_only_) {
@@ -76,7 +77,7 @@ class LayerWiseReader {
           group_params(args, view_.grid.sizes.expert_parallel, view_.params);
       read_common_optimizers({source_, state_, flat_.optimizers()}, groups, common_, view_);
       check_chain();
-      found_.clear();  // of 10^6 parameters as much as their flat buffers take
+      found_ = std::vector<Found>();  // of 10^6 parameters as much as their flat buffers take
       read_flat_buckets(flat_, {source_, state_, groups, common_, view_});
       require_states(groups);
       take_remainders(args, source_, view_);
@@ -165,13 +166,13 @@ class LayerWiseReader {
     const StackedAxes axes = stacked_axes(key, rules_);
     if (axes.count() == 0) return add(tensor, state, {key});
     require_axes(tensor, axes);
-    const std::vector<TensorEntry> parts = unstack(tensor, axes);
+    std::vector<TensorEntry> parts = unstack(tensor, axes);
+    ShardedName sharded{key};
     const uint32_t experts = axes.expert ? rules_.expert_count : 1;
     for (uint32_t i = 0; i < parts.size(); ++i) {
-      ShardedName sharded{key};
       if (axes.layer) sharded.layer = i / experts;
       if (axes.expert) sharded.expert = i % experts;
-      add(parts[i], state, sharded);
+      add(std::move(parts[i]), state, sharded);
     }
   }
 
@@ -188,11 +189,13 @@ class LayerWiseReader {
   void add(TensorEntry tensor, const StateName& called, const ShardedName& sharded) {
     const std::string name = state_dict_name(sharded, rules_);
     const std::string& state = called.state;
-    Found& found = found_[name];
+    const auto [known, added] = place_of_.try_emplace(name, static_cast<uint32_t>(found_.size()));
+    if (added) found_.emplace_back();
+    Found& found = found_[known->second];
     if (called.optimizer) note_optimizer(tensor.key, *called.optimizer, found);
     if (state.empty()) {
       if (found.weight) corrupt(tensor.key, "holds '" + ckpt::escaped(name) + "' once more");
-      view_.model.push_back({ModelEntry::What::Param, name, 0, std::nullopt});
+      view_.model.push_back({ModelEntry::What::Param, name, known->second, std::nullopt});
       found.weight = with_key(std::move(tensor), name);
     } else if (state != kMasterState) {
       if (std::ranges::find(found.states, state, &StateTensor::name) != found.states.end()) {
@@ -218,8 +221,9 @@ class LayerWiseReader {
 
   // What keys say of the chain is what the model's parameters make of it.
   void check_chain() {
-    for (const TrainedParam& param : view_.params) {
-      const Found& found = found_.at(param.info.name);
+    for (size_t i = 0; i < view_.params.size(); ++i) {
+      const TrainedParam& param = view_.params[i];
+      const Found& found = found_[i];
       if (found.has_distributed_master) view_.chain[param.optimizer].is_distributed = true;
       if (!found.optimizer || *found.optimizer == param.optimizer) continue;
       corrupt(found.key, "is of optimizer " + std::to_string(*found.optimizer) +
@@ -229,61 +233,21 @@ class LayerWiseReader {
 
   // --- the model in its order ---
 
-  void order_model() {
-    add_unsharded();
-    using Placed = std::pair<ModelPlace, ModelEntry>;
-    std::vector<Placed> placed;
-    for (ModelEntry& entry : view_.model) {
-      const ModelPlace place = position_of(entry.name);
-      placed.emplace_back(place, std::move(entry));
-    }
-    std::ranges::stable_sort(placed, {}, &Placed::first);
-    view_.model.clear();
-    for (Placed& entry : placed) view_.model.push_back(std::move(entry.second));
-  }
-
-  // What Megatron leaves out of sharded state dicts, where it is None; the model's own have it: the
-  // output layer's, with tied embeddings, too, and of TransformerEngine each attention's.
-  void add_unsharded() {
-    const auto add = [this](std::string name) {
-      view_.model.push_back({ModelEntry::What::ExtraState, std::move(name), 0, std::nullopt});
-    };
-    add(std::string(kOutputExtraState));
-    if (view_.facts.layer_norm_renamed) return;
-    const PipelineSplit& layers = view_.grid.pipeline;
-    for (const ModelRule& rule : rules_.table->rows()) {
-      if (!rule.unsharded || rule.part != ModelPart::Layer) continue;
-      for (uint32_t i = 0; i < layers.num_layers; ++i) {
-        add(std::string(kLayersPrefix) + std::to_string(i) + "." + rule.name);
-      }
-      for (uint32_t i = 0; i < layers.mtp_num_layers; ++i) {
-        add(std::string(kMtpLayersPrefix) + std::to_string(i) + "." + std::string(kMtpModelLayer) +
-            rule.name);
-      }
-    }
-  }
-
-  // Names without a rule come behind those of their layer, or at the end.
-  ModelPlace position_of(const std::string& name) {
-    const ModelRules& table = *rules_.table;
-    if (const auto found = table.find(name)) return found->place;
-    if (view_.unknown_order.empty()) view_.unknown_order = name;
-    const auto layer = split_layer(name);
-    if (!layer) return {.part = name.starts_with("embedding.") ? 0u : ~0u, .block = ~0u};
-    return {.part = static_cast<uint32_t>(ModelPart::Layer), .layer = layer->layer, .block = ~0u};
-  }
-
   // Every parameter of the model has a master and state, and they belong to no other. A loss cannot
   // look like a frozen parameter: .metadata would leave bytes of a file unclaimed.
   void check_pairs() const {
-    for (const auto& [name, found] : found_) {
-      if (found.weight) continue;
-      const TensorRef& orphan = found.master ? found.master : found.states.front().value;
-      corrupt(orphan->key, "does not belong to any parameter of the model");
+    const std::string* orphan = nullptr;  // the first in the order of names
+    for (const auto& [name, place] : place_of_) {
+      if (!found_[place].weight && (orphan == nullptr || name < *orphan)) orphan = &name;
+    }
+    if (orphan != nullptr) {
+      const Found& found = found_[place_of_.at(*orphan)];
+      corrupt((found.master ? found.master : found.states.front().value)->key,
+              "does not belong to any parameter of the model");
     }
     for (const ModelEntry& entry : view_.model) {
       if (entry.what != ModelEntry::What::Param) continue;
-      const Found& found = found_.at(entry.name);
+      const Found& found = found_[entry.param];
       const bool has_master = found.master != nullptr, has_states = !found.states.empty();
       if (!has_master && !has_states && !flat_.copies().empty()) continue;  // may come from those
       if (!has_master && !has_states && is_buffer(view_, entry.name)) continue;
@@ -298,11 +262,13 @@ class LayerWiseReader {
   }
 
   void read_params() {
+    std::vector<Found> in_order;  // of the parameters
+    in_order.reserve(found_.size());
     view_.params.reserve(view_.model.size());
     for (ModelEntry& entry : view_.model) {
       if (entry.what != ModelEntry::What::Param) continue;
-      Found& found = found_.at(entry.name);
-      TrainedParam param = make_param(*found.weight, entry.name);
+      Found& found = in_order.emplace_back(std::move(found_[entry.param]));
+      TrainedParam param = make_param(found.weight);
       param.info.requires_grad =
           !is_buffer(view_, entry.name) && !options_.frozen.contains(entry.name);
       if (found.master) {
@@ -327,6 +293,8 @@ class LayerWiseReader {
       entry.param = static_cast<uint32_t>(view_.params.size());
       view_.params.push_back(std::move(param));
     }
+    found_ = std::move(in_order);
+    place_of_.clear();
   }
 
   static void check_state_shape(std::string_view name, const TensorEntry& state,
@@ -382,7 +350,8 @@ class LayerWiseReader {
   TrainingState view_;
   CommonBuilder common_;
   KeyRules rules_;
-  std::map<std::string, Found> found_;  // by the parameter's name
+  std::vector<Found> found_;  // as names are met; of the parameters, when these are read
+  std::unordered_map<std::string, uint32_t> place_of_;  // of a parameter's name, in found_
 };
 
 }  // namespace

@@ -1,8 +1,10 @@
 // What torch_dist asks of a model: keys that are stacked over layers and experts are one tensor
 // each.
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include <ckpt/error.h>
@@ -36,10 +38,13 @@ class StackCheck {
   void run() {
     for (const ModelEntry& entry : source_.model) {
       if (entry.name == kOutputExtraState) continue;
-      if (entry.what == ModelEntry::What::ExtraState) add("", entry.name, nullptr);
+      if (entry.what != ModelEntry::What::ExtraState) continue;
+      const ShardedName sharded = sharded_name(entry.name, rules_);
+      if (sharded.layer || sharded.expert) add("", {entry.name, sharded, nullptr});
     }
     for (const TrainedParam& param : source_.params) add_param(param);
-    for (const auto& [key, stack] : stacks_) check_is_whole(key, stack);
+    const std::map<std::string, Stack> in_order(stacks_.begin(), stacks_.end());
+    for (const auto& [key, stack] : in_order) check_is_whole(key, stack);
   }
 
  private:
@@ -47,12 +52,21 @@ class StackCheck {
     const auto [known, added] = param.info.requires_grad
                                     ? first_of_optimizer_.emplace(param.optimizer, &param)
                                     : std::pair(first_of_optimizer_.end(), true);
-    if (!added && names(*known->second) != names(param)) refuse_states(param, *known->second);
-    add("", param.info.name, param.weight.get());
-    if (param.master) add(state_key(kMasterState, ""), param.info.name, param.master.get());
-    for (const auto& [state, value] : param.states) {
-      add(state_key(state, ""), param.info.name, value.get());
+    if (!added && !have_same_names(*known->second, param)) refuse_states(param, *known->second);
+    const ShardedName sharded = sharded_name(param.info.name, rules_);
+    if (!sharded.layer && !sharded.expert) return;
+    add("", {param.info.name, sharded, param.weight.get()});
+    if (param.master) {
+      add(state_key(kMasterState, ""), {param.info.name, sharded, param.master.get()});
     }
+    for (const auto& [state, value] : param.states) {
+      add(state_key(state, ""), {param.info.name, sharded, value.get()});
+    }
+  }
+
+  static bool have_same_names(const TrainedParam& a, const TrainedParam& b) {
+    return std::ranges::equal(a.states, b.states, {}, &StateTensor::name, &StateTensor::name) ||
+           names(a) == names(b);
   }
 
   static std::set<std::string> names(const TrainedParam& param) {
@@ -75,9 +89,15 @@ class StackCheck {
     return text.empty() ? "none" : text;
   }
 
-  void add(const std::string& prefix, const std::string& name, const TensorEntry* tensor) {
-    const ShardedName sharded = sharded_name(name, rules_);
-    if (!sharded.layer && !sharded.expert) return;
+  // One layer's or expert's part of a stack.
+  struct Part {
+    const std::string& name;
+    const ShardedName& sharded;
+    const TensorEntry* tensor;  // null: an object
+  };
+
+  void add(const std::string& prefix, const Part& part) {
+    const auto& [name, sharded, tensor] = part;
     if (sharded.layer && *sharded.layer >= rules_.layer_count) {
       refuse(prefix + name,
              "belongs to a layer beyond args.num_layers = " + std::to_string(rules_.layer_count));
@@ -86,28 +106,28 @@ class StackCheck {
       refuse(prefix + name, "belongs to an expert beyond args.num_experts = " +
                                 std::to_string(rules_.expert_count));
     }
-    Stack& stack = stacks_[prefix + sharded.key];
+    Stack& stack = stacks_[key_.assign(prefix).append(sharded.key)];
     if (stack.parts_seen++ == 0) {
       stack.parts_expected = (sharded.layer ? rules_.layer_count : uint64_t{1}) *
                              (sharded.expert ? rules_.expert_count : uint64_t{1});
       stack.first_name = prefix + name;
       stack.first = tensor;
     } else if (tensor != nullptr) {
-      check_is_alike(stack, prefix + name, *tensor);
+      check_is_alike(stack, prefix, part);
     }
   }
 
-  static void check_is_alike(const Stack& stack, const std::string& key,
-                             const TensorEntry& tensor) {
+  static void check_is_alike(const Stack& stack, const std::string& prefix, const Part& part) {
+    const TensorEntry& tensor = *part.tensor;
     if (tensor.dtype != stack.first->dtype) {
-      refuse(key, "is " + std::string(ckpt::name(tensor.dtype)) + ", but '" +
-                      ckpt::escaped(stack.first_name) + "' is " +
-                      std::string(ckpt::name(stack.first->dtype)) +
-                      "; torch_dist stacks both into one tensor");
+      refuse(prefix + part.name, "is " + std::string(ckpt::name(tensor.dtype)) + ", but '" +
+                                     ckpt::escaped(stack.first_name) + "' is " +
+                                     std::string(ckpt::name(stack.first->dtype)) +
+                                     "; torch_dist stacks both into one tensor");
     }
     if (tensor.shape != stack.first->shape) {
-      refuse(key, "has a different shape from '" + ckpt::escaped(stack.first_name) +
-                      "'; torch_dist stacks both into one tensor");
+      refuse(prefix + part.name, "has a different shape from '" + ckpt::escaped(stack.first_name) +
+                                     "'; torch_dist stacks both into one tensor");
     }
   }
 
@@ -121,7 +141,8 @@ class StackCheck {
   const TrainingState& source_;
   KeyRules rules_;
   std::map<uint32_t, const TrainedParam*> first_of_optimizer_;
-  std::map<std::string, Stack> stacks_;
+  std::unordered_map<std::string, Stack> stacks_;
+  std::string key_;  // of the one that was looked up last
 };
 
 }  // namespace

@@ -56,8 +56,10 @@ class DistWriter {
     }
     add_rng_states();
     std::optional<ckpt::TargetFile> common = write_common_state();
+    job_.deals.reset();  // files take as much
+    job_.groups = {};
     auto& files = job_.target.files;
-    files = ckpt::make_torch_dist_files(spec_);
+    files = ckpt::make_torch_dist_files(std::move(spec_));
     if (common) files.insert(files.end() - 1, std::move(*common));
     files.push_back({"metadata.json",
                      {},

@@ -31,11 +31,14 @@ void add_linked_entries(const ckpt::Checkpoint& source, ckpt::DistSpec& spec) {
   }
   for (const ckpt::TensorEntry& tensor : source.catalog().tensors) {
     if (!tensor.file.empty()) continue;  // of common.pt
+    const auto index = static_cast<uint32_t>(spec.tensors.size());
+    spec.tensors.push_back({tensor.key, tensor.dtype, tensor.shape, tensor.requires_grad});
     for (const ckpt::Chunk& chunk : tensor.chunks) {
-      ckpt::DistChunk entry{tensor.key, tensor.dtype, tensor.shape, chunk.box, {}};
-      entry.requires_grad = tensor.requires_grad;
-      entry.place = place_of(source, chunk.region);
-      spec.chunks.push_back(std::move(entry));
+      spec.chunks.push_back({index,
+                             0,
+                             chunk.box,
+                             {},
+                             std::make_shared<ckpt::DistPlace>(place_of(source, chunk.region))});
     }
   }
 }

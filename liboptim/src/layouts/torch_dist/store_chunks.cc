@@ -5,6 +5,7 @@
 #include <functional>
 #include <numeric>
 #include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "state/remainders.h"
@@ -25,7 +26,6 @@ class ChunkWriter {
         spec_(spec) {}
 
   void run() {
-    spec_.chunks.reserve(count_chunks());
     add_model_chunks();
     if (job_.form.sharding == OptimizerSharding::FullyReshardable) add_named_states();
     add_optimizer_chunks();
@@ -37,19 +37,9 @@ class ChunkWriter {
   struct Stored {
     std::string prefix;  // of the key
     uint32_t param;
+    const ShardedName& name;
     const TensorRef& tensor;
   };
-
-  // But for rows of padding, which are chunks of their own.
-  size_t count_chunks() const {
-    size_t count = 0;
-    for (uint32_t i = 0; i < source_.params.size(); ++i) {
-      const TrainedParam& param = source_.params[i];
-      const size_t parts = placement_.tensor_ranks(i) * placement_.blocks(i, 0).size();
-      count += parts * (1 + param.states.size() + (param.master ? 1 : 0));
-    }
-    return count;
-  }
 
   bool has_shape_of_param(const Stored& stored) const {
     return stored.tensor->shape == source_.params[stored.param].weight->shape;
@@ -72,24 +62,39 @@ class ChunkWriter {
   }
 
   void add_chunks(const Stored& stored, uint32_t tensor_rank, uint32_t writer) {
-    const ShardedName sharded = sharded_name(source_.params[stored.param].info.name, rules_);
-    const bool is_of_shape = has_shape_of_param(stored);
-    ckpt::Extents shape = is_of_shape ? placement_.shape_of(stored.param) : stored.tensor->shape;
-    for (const ckpt::Box& block : blocks(stored, tensor_rank)) {
+    const std::vector<ckpt::Box> held = blocks(stored, tensor_rank);
+    if (held.empty()) return;
+    const uint32_t index = tensor_of(stored);
+    const ShardedName& name = stored.name;
+    for (const ckpt::Box& block : held) {
       for (auto& [box, tensor] : filled(block, stored.tensor)) {
         ckpt::Box whole = box;
         ckpt::RecordSource source = std::vector<ckpt::Segment>();  // zeros
         if (tensor) source = ckpt::TensorSource{std::move(tensor), std::move(whole)};
-        DistChunk chunk{stored.prefix + sharded.key,
-                        stored.tensor->dtype,
-                        shape,
-                        std::move(box),
-                        std::move(source),
-                        writer};
-        stack(chunk, sharded);
-        spec_.chunks.push_back(std::move(chunk));
+        prepend(box.offsets, name, name.layer.value_or(0), name.expert.value_or(0));
+        prepend(box.sizes, name, 1, 1);
+        spec_.chunks.push_back({index, writer, std::move(box), std::move(source)});
       }
     }
+  }
+
+  // The stacked tensor that it is part of.
+  uint32_t tensor_of(const Stored& stored) {
+    const auto next = static_cast<uint32_t>(spec_.tensors.size());
+    const auto [found, added] = tensors_.try_emplace(stored.prefix + stored.name.key, next);
+    if (!added) return found->second;
+    const bool is_of_shape = has_shape_of_param(stored);
+    ckpt::Extents shape = is_of_shape ? placement_.shape_of(stored.param) : stored.tensor->shape;
+    prepend(shape, stored.name, rules_.layer_count, rules_.expert_count);
+    spec_.tensors.push_back({found->first, stored.tensor->dtype, std::move(shape)});
+    return next;
+  }
+
+  // What lies in front of a tensor's own dimensions.
+  static void prepend(ckpt::Extents& extents, const ShardedName& name, uint32_t layer,
+                      uint32_t expert) {
+    if (name.expert) extents.insert(extents.begin(), expert);
+    if (name.layer) extents.insert(extents.begin(), layer);
   }
 
   // A block, cut where the source's rows end: what is behind them is padding, zeros.
@@ -111,21 +116,11 @@ class ChunkWriter {
     return parts;
   }
 
-  void stack(DistChunk& chunk, const ShardedName& sharded) const {
-    const auto prepend = [&](uint32_t index, uint32_t count) {
-      chunk.global_shape.insert(chunk.global_shape.begin(), count);
-      chunk.box.offsets.insert(chunk.box.offsets.begin(), index);
-      chunk.box.sizes.insert(chunk.box.sizes.begin(), 1);
-    };
-    if (sharded.expert) prepend(*sharded.expert, rules_.expert_count);
-    if (sharded.layer) prepend(*sharded.layer, rules_.layer_count);
-  }
-
   // Each chunk may be written by any of the ranks that hold it: by the first, until
   // balance_shared_chunks().
   void add_model_chunks() {
     for_each_part([this](uint32_t param, uint32_t part, uint32_t holder) {
-      add_chunks({"", param, source_.params[param].weight}, part, holder);
+      add_chunks({"", param, name_of(param), source_.params[param].weight}, part, holder);
     });
   }
 
@@ -175,18 +170,23 @@ class ChunkWriter {
     if (written_.emplace(param, part).second) add_param_states(param, part, rank.rank);
   }
 
+  ShardedName name_of(uint32_t param) const {
+    return sharded_name(source_.params[param].info.name, rules_);
+  }
+
   void add_param_states(uint32_t index, uint32_t tensor_rank, uint32_t writer) {
     const TrainedParam& param = source_.params[index];
+    const ShardedName name = name_of(index);
     const std::string prefix = prefix_of(param.optimizer);
     for (const auto& [state, value] : param.states) {
       if (state == kRemainderState) continue;
-      add_chunks({prefix + state_key(state, ""), index, value}, tensor_rank, writer);
+      add_chunks({prefix + state_key(state, ""), index, name, value}, tensor_rank, writer);
     }
     const TensorRef& filed = filed_as_master(param);
     if (!filed) return;
     const bool is_distributed = source_.chain[param.optimizer].is_distributed;
     const std::string_view master = is_distributed ? kDistributedMaster : kMasterState;
-    add_chunks({prefix + state_key(master, ""), index, filed}, tensor_rank, writer);
+    add_chunks({prefix + state_key(master, ""), index, name, filed}, tensor_rank, writer);
   }
 
   // Beside flat buckets, which no parameter's name tells apart, all optimizers are numbered.
@@ -195,8 +195,9 @@ class ChunkWriter {
     return "chained_" + std::to_string(optimizer) + ".";
   }
 
-  static uint64_t chunk_bytes(const DistChunk& chunk) {
-    return ckpt::element_count(chunk.box.sizes) * ckpt::bytes_per_element(chunk.dtype);
+  uint64_t chunk_bytes(const DistChunk& chunk) const {
+    const ckpt::DType dtype = spec_.tensors[chunk.tensor].dtype;
+    return ckpt::element_count(chunk.box.sizes) * ckpt::bytes_per_element(dtype);
   }
 
   // The largest chunks first, each to the one of its holders that has least.
@@ -223,6 +224,7 @@ class ChunkWriter {
   KeyRules rules_;
   const HoldingRanks& writers_;
   ckpt::DistSpec& spec_;
+  std::unordered_map<std::string, uint32_t> tensors_;  // of spec_, by key
   std::vector<const std::vector<uint32_t>*> holders_;  // [chunk that several ranks hold]
   std::set<std::pair<uint32_t, uint32_t>> written_;    // [parameter, part] of optimizer state
 };
