@@ -89,7 +89,6 @@ MuonMatrix matrix_of(const StepParam& param, const MuonSettings& muon, int64_t r
   m.scale = static_cast<float>(muon.scale(rows, param.columns));
   m.extra_scale = static_cast<float>(muon.extra_scale);
   m.group = param.slot.group;
-  m.is_aligned = is_aligned(m) ? 1 : 0;
   return m;
 }
 
@@ -99,6 +98,7 @@ std::vector<MuonMatrix> matrices_of(const StepParam& param, const MuonSettings& 
   if (group_rows == 0) {
     MuonMatrix whole = matrix_of(param, muon, param.rows);
     whole.part_rows = whole.group_rows = static_cast<uint32_t>(param.rows);
+    whole.is_aligned = is_aligned(whole) ? 1 : 0;
     return {whole};
   }
   std::vector<MuonMatrix> parts;
@@ -109,6 +109,7 @@ std::vector<MuonMatrix> matrices_of(const StepParam& param, const MuonSettings& 
     part.part_rows = part_rows;
     part.group_rows = group_rows;
     part.first_row = first_row;
+    part.is_aligned = is_aligned(part) ? 1 : 0;
     first_row += part_rows;
     parts.push_back(part);
   }

@@ -46,13 +46,14 @@ struct MuonTwin {
 
   TensorStats momentum_chunk(const MuonMatrix& m, int64_t begin) const {
     std::vector<ElementSums> threads(kStatsThreads, ElementSums{0, 0});
+    const int64_t vector = muon_vector(types.grad, types.momentum);
     for (int64_t i = begin; i < std::min(begin + kChunkElements, count_of(m)); ++i) {
       MuonElement e = element(m, i);
       e.momentum = muon_momentum(factors.scalars, e.momentum, muon_grad(factors, e));
       const uint32_t bits = encode(types.momentum, e.momentum);
       e.momentum = decode(types.momentum, bits);
       store_bits(m.momentum, place_in_weight(m, i), types.momentum, bits);
-      add_element(threads[static_cast<size_t>((i - begin) / 4 % kStatsThreads)],
+      add_element(threads[static_cast<size_t>((i - begin) / vector % kStatsThreads)],
                   direction_of(factors, e));
     }
     return add_over_block(threads);
