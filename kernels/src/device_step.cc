@@ -66,12 +66,11 @@ class CudaStep final : public DeviceStep {
     const cudaError_t error = persistent_blocks(&block_count_);
     if (error != cudaSuccess || batches_.empty()) return reported(error);
     if (cublasLtCreate(&blas_) != CUBLAS_STATUS_SUCCESS) return cudaErrorInitializationError;
-    int multiprocessors = 0;
+    DeviceRates rates;
     Status status;
-    status.then([&] { return multiprocessor_count(&multiprocessors); });
+    status.then([&] { return device_rates(&rates); });
     for (MuonBatch& batch : batches_) {
-      status.then([&] {
-        batch.shape.symmetric_block = symmetric_block_for(batch.shape, multiprocessors);
+      status.then([&] { return choose_blocks(blas_, rates, batch.shape); }).then([&] {
         return batch.newton_schulz.prepare(blas_, batch.shape);
       });
     }

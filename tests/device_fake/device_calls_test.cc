@@ -179,26 +179,31 @@ BOOST_AUTO_TEST_CASE(highest_is_pedantic_and_high_is_tf32) {
     model.plan.groups[0].muon.tf32 = row.tf32;
     fake_cuda::reset();
     const FakeStep step(model.plan);
-    BOOST_TEST(fake_cuda::products().size() == 9U);
+    BOOST_TEST(fake_cuda::products().size() == 15U);  // two more of a batch, for their tiles
     for (const fake_cuda::Product& product : fake_cuda::products()) {
       BOOST_TEST(product.compute == row.compute);
     }
   }
 }
 
-BOOST_AUTO_TEST_CASE(products_are_cut_as_the_device_is_large) {
+BOOST_AUTO_TEST_CASE(products_are_cut_as_the_device_is_large_and_its_tiles_are) {
   Model model;
   const uint32_t group = model.add_group(plans::RuleKind::Muon, plans::kBF16);
   model.add(group, 1024, 1024, plans::kMomentum);
-  std::vector<size_t> products;
-  for (const int multiprocessors : {132, 4}) {
+  const auto asked_with = [&](int multiprocessors, int tile) {
     fake_cuda::reset();
     fake_cuda::set_multiprocessors(multiprocessors);
+    fake_cuda::set_tile(tile);
     const FakeStep step(model.plan);
-    products.push_back(fake_cuda::products().size());
-  }
-  BOOST_TEST(products[0] == 3U);  // whole: gram, polynomial, update
-  BOOST_TEST(products[1] > 3U);
+    return fake_cuda::products().size();
+  };
+  const size_t whole = 2 + 3;  // tiles; gram, polynomial, update
+  BOOST_TEST(asked_with(132, CUBLASLT_MATMUL_TILE_128x256) == whole);
+  BOOST_TEST(asked_with(4, CUBLASLT_MATMUL_TILE_128x256) == whole + 2 * 2);
+  BOOST_TEST(asked_with(6, CUBLASLT_MATMUL_TILE_128x256) == whole);
+  BOOST_TEST(asked_with(6, CUBLASLT_MATMUL_TILE_64x64) == whole + 2 * 2);
+  BOOST_TEST(asked_with(6, CUBLASLT_MATMUL_TILE_UNDEFINED) == whole);  // the usual tile
+  fake_cuda::set_tile(CUBLASLT_MATMUL_TILE_128x256);
 }
 
 BOOST_AUTO_TEST_CASE(tensors_without_memory_or_scales_are_refused) {

@@ -195,6 +195,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       case cudaDevAttrMultiProcessorCount: *value = multiprocessors; break;
       case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
       case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
+      case cudaDevAttrClockRate: *value = 1830000; break;
+      case cudaDevAttrMemoryClockRate: *value = 2619000; break;
+      case cudaDevAttrGlobalMemoryBusWidth: *value = 5120; break;
     }
     return cudaSuccess;
   });

@@ -328,7 +328,7 @@ BOOST_AUTO_TEST_CASE(newton_schulz_of_any_shape_equals_the_twin) {
     for (const auto& [rows, columns] :
          {std::pair{1, 1}, {1, 5}, {5, 1}, {7, 20}, {20, 7}, {34, 40}, {40, 34}, {64, 64}}) {
       for (const int64_t block : {0, 32}) {
-        const NewtonSchulzShape shape = {rows, columns, 2, type, false, block};
+        const NewtonSchulzShape shape = {rows, columns, 2, type, false, block, block};
         BOOST_TEST(products_of({shape, steps}, random) > 0, rows << " x " << columns);
       }
     }
@@ -340,12 +340,14 @@ BOOST_AUTO_TEST_CASE(cubic_steps_take_two_products) {
   std::mt19937 random(6);
   const std::vector<NewtonSchulzCoefficients> cubic = {{3, -2, 0}}, quintic = {{3, -2, 1}};
   for (const ElementType type : {kF32, kBF16}) {
-    const NewtonSchulzShape whole = {40, 70, 1, type, false, 0},
-                            parts = {40, 70, 1, type, false, 32};
+    const NewtonSchulzShape whole = {40, 70, 1, type, false, 0, 0},
+                            parts = {40, 70, 1, type, false, 32, 32},
+                            gram = {40, 70, 1, type, false, 32, 0};
     BOOST_TEST(products_of({whole, cubic}, random) == 2);
     BOOST_TEST(products_of({whole, quintic}, random) == 3);
     BOOST_TEST(products_of({parts, cubic}, random) == 3 + 1);
     BOOST_TEST(products_of({parts, quintic}, random) == 3 + 3 + 1);
+    BOOST_TEST(products_of({gram, quintic}, random) == 3 + 1 + 1);
   }
 }
 

@@ -136,10 +136,10 @@ MUTANTS = (
      "newton_schulz.cc", MUON, "buffers_of_update(current, step)", "current"),
     ("products: iterates do not take turns", False, "newton_schulz.cc", "newton_schulz.cc", MUON,
      "    std::swap(current.iterate, current.next);\n", ""),
-    ("products: promise more alignment than offsets have", False, "newton_schulz.cc",
-     "newton_schulz.cc", MUON, " | offset * bytes | 256", " | 256"),
-    ("products: blocks are not mirrored", False, "newton_schulz.cc", "newton_schulz.cc", MUON,
-     "|| blocks.size() == 1) return", "|| !blocks.empty()) return"),
+    ("products: promise more alignment than offsets have", False, "lt_matmul.cc",
+     "lt_matmul.cc", MUON, " | offset * bytes | 256", " | 256"),
+    ("products: blocks are not mirrored", False, "symmetric_product.cc", "symmetric_product.cc",
+     MUON, "return mirror_blocks(mirror, stream) == cudaSuccess", "return mirror.block > 0"),
 )
 
 
