@@ -9,6 +9,7 @@
 #include "call_status.h"
 #include "device_problem.h"
 #include "graph.h"
+#include "side_stream.h"
 #include "step_tables.h"
 
 namespace kernels {
@@ -68,6 +69,7 @@ class CudaStep final : public DeviceStep {
     if (cublasLtCreate(&blas_) != CUBLAS_STATUS_SUCCESS) return cudaErrorInitializationError;
     DeviceRates rates;
     Status status;
+    if (has_side_lane()) status.then([&] { return side_.make(); });
     status.then([&] { return device_rates(&rates); });
     for (MuonBatch& batch : batches_) {
       status.then([&] { return choose_blocks(blas_, rates, batch.shape); }).then([&] {
@@ -182,39 +184,54 @@ class CudaStep final : public DeviceStep {
       table.chunks_place = memory_.reserve_for(table.chunks);
       table.partials_place = memory_.reserve(table.chunks.size() * sizeof(TensorStats));
     }
-    uint64_t iterate_bytes = 0, square_bytes = 0;
     for (MuonBatch& batch : batches_) {
       batch.matrices_place = memory_.reserve_for(batch.matrices);
       batch.chunks_place = memory_.reserve_for(batch.chunks);
       batch.partials_place = memory_.reserve(batch.chunks.size() * sizeof(double));
       batch.divisors_place = memory_.reserve(batch.matrices.size() * sizeof(float));
+    }
+    for (uint32_t lane = 0; lane < kLanes; ++lane) reserve_scratch(lane);
+  }
+
+  void reserve_scratch(uint32_t lane) {
+    uint64_t iterate_bytes = 0, square_bytes = 0;
+    for (const MuonBatch& batch : batches_) {
+      if (batch.lane != lane) continue;
       iterate_bytes = std::max(iterate_bytes, batch.iterate_bytes());
       square_bytes = std::max(square_bytes, batch.square_bytes());
     }
-    if (batches_.empty()) return;
-    iterate_place_ = memory_.reserve(iterate_bytes);
-    next_place_ = memory_.reserve(iterate_bytes);
-    gram_place_ = memory_.reserve(square_bytes);
-    polynomial_place_ = memory_.reserve(square_bytes);
-    workspace_place_ = memory_.reserve(kNewtonSchulzWorkspaceBytes);
+    if (iterate_bytes == 0) return;
+    Scratch& scratch = scratch_[lane];
+    scratch.iterate = memory_.reserve(iterate_bytes);
+    scratch.next = memory_.reserve(iterate_bytes);
+    scratch.gram = memory_.reserve(square_bytes);
+    scratch.polynomial = memory_.reserve(square_bytes);
+    scratch.workspace = memory_.reserve(kNewtonSchulzWorkspaceBytes);
   }
 
-  NewtonSchulzBuffers buffers() const {
-    return {memory_.at<void>(iterate_place_), memory_.at<void>(next_place_),
-            memory_.at<void>(gram_place_), memory_.at<void>(polynomial_place_),
-            memory_.at<void>(workspace_place_)};
+  NewtonSchulzBuffers buffers(uint32_t lane) const {
+    const Scratch& scratch = scratch_[lane];
+    return {memory_.at<void>(scratch.iterate), memory_.at<void>(scratch.next),
+            memory_.at<void>(scratch.gram), memory_.at<void>(scratch.polynomial),
+            memory_.at<void>(scratch.workspace)};
   }
 
-  // All batches take turns in the same buffers.
+  bool has_side_lane() const {
+    return std::any_of(batches_.begin(), batches_.end(),
+                       [](const MuonBatch& batch) { return batch.lane != 0; });
+  }
+
+  // All batches of a lane take turns in the same buffers.
   void place_iterates() {
     for (MuonBatch& batch : batches_) {
+      const NewtonSchulzBuffers lane = buffers(batch.lane);
       const int64_t bytes = batch.shape.rows * batch.shape.columns * bytes_of(batch.shape.type);
       const int steps = static_cast<int>(batch.settings->coefficients.size());
-      const char* const result = static_cast<const char*>(newton_schulz_result(buffers(), steps));
+      const char* const result = static_cast<const char*>(newton_schulz_result(lane, steps));
       for (size_t i = 0; i < batch.matrices.size(); ++i) {
         const int64_t offset = static_cast<int64_t>(i) * bytes;
         MuonMatrix& matrix = batch.matrices[i];
-        matrix.iterate = static_cast<char*>(buffers().iterate) + offset;
+        matrix.iterate = static_cast<char*>(lane.iterate) + offset;
         matrix.update = result + offset;
         matrix.is_aligned = is_aligned(matrix) ? 1 : 0;
       }
@@ -226,7 +243,7 @@ class CudaStep final : public DeviceStep {
 
   // A step that changes nothing, since a process seems to have failed. CUDA loads a kernel when it
   // is first launched, cuBLASLt its own, too, and in a capture that may fail.
-  cudaError_t launch_idle_step(cudaStream_t stream) const {
+  cudaError_t launch_idle_step(cudaStream_t stream) {
     Status status;
     status.then([&] { return launch_stats(stream); }).then([&] {
       return cudaMemsetAsync(stats(), 0xFF, sizeof(TensorStats), stream);  // NaN
@@ -251,18 +268,45 @@ class CudaStep final : public DeviceStep {
     return status.get();
   }
 
-  cudaError_t launch_update(uint32_t part, cudaStream_t stream) const {
-    auto* const scalars = memory_.at<RuleScalars>(scalars_place_);
+  // Batches of the side lane run beside the tables and the other batches.
+  cudaError_t launch_update(uint32_t part, cudaStream_t stream) {
+    const bool forks = std::any_of(batches_.begin(), batches_.end(), [&](const MuonBatch& batch) {
+      return batch.part == part && batch.lane != 0;
+    });
+    const auto on_stream = [&](cudaStream_t s) {
+      return Status()
+          .then([&] { return launch_tables(part, s); })
+          .then([&] { return launch_batches(part, 0, s); })
+          .get();
+    };
     Status status;
     if (part == 0) status.then([&] { return launch_control(stream); });
+    if (!forks) return status.then([&] { return on_stream(stream); }).get();
+    return status
+        .then([&] {
+          return side_.run(
+              stream, [&](cudaStream_t side) { return launch_batches(part, 1, side); }, on_stream);
+        })
+        .get();
+  }
+
+  cudaError_t launch_tables(uint32_t part, cudaStream_t stream) const {
+    auto* const scalars = memory_.at<RuleScalars>(scalars_place_);
+    Status status;
     for (const ParamTable& table : tables_) {
       if (table.rule == RuleKind::Muon || table.part != part) continue;
       const UpdateRequest request = {table.on_device(memory_), table.rule, scalars, control(),
                                      block_count_};
       status.then([&] { return multi_tensor_update(request, stream); });
     }
+    return status.get();
+  }
+
+  cudaError_t launch_batches(uint32_t part, uint32_t lane, cudaStream_t stream) const {
+    Status status;
     for (const MuonBatch& batch : batches_) {
-      if (batch.part == part) status.then([&] { return launch_muon(batch, stream); });
+      if (batch.part != part || batch.lane != lane) continue;
+      status.then([&] { return launch_muon(batch, stream); });
     }
     return status.get();
   }
@@ -291,7 +335,7 @@ class CudaStep final : public DeviceStep {
     return Status()
         .then([&] { return muon_prepare(request, stream); })
         .then([&] {
-          return batch.newton_schulz.run(buffers(), coefficients.data(),
+          return batch.newton_schulz.run(buffers(batch.lane), coefficients.data(),
                                          static_cast<int>(coefficients.size()), stream);
         })
         .then([&] { return muon_finish(request, stream); })
@@ -303,8 +347,10 @@ class CudaStep final : public DeviceStep {
   std::vector<MuonBatch> batches_;
   DeviceMemory memory_;
   DeviceMemory::Place groups_place_ = 0, scalars_place_ = 0, control_place_ = 0, stats_place_ = 0;
-  DeviceMemory::Place iterate_place_ = 0, next_place_ = 0, gram_place_ = 0, polynomial_place_ = 0,
-                      workspace_place_ = 0;
+  struct Scratch {
+    DeviceMemory::Place iterate = 0, next = 0, gram = 0, polynomial = 0, workspace = 0;
+  } scratch_[kLanes];
+  SideStream side_;
   int block_count_ = 0;
   cublasLtHandle_t blas_ = nullptr;
   Graph stats_graph_;

@@ -58,12 +58,12 @@ cudaError_t NewtonSchulz::prepare(cublasLtHandle_t handle, const NewtonSchulzSha
   const cublasStatus_t status =
       BlasStatus()
           .then([&] {
-            return make_symmetric_product(handle, shape, products.gram, shape.gram_block,
+            return make_symmetric_product(handle, {shape, products.gram, shape.gram_block},
                                           made->gram);
           })
           .then([&] {
-            return make_symmetric_product(handle, shape, products.polynomial,
-                                          shape.polynomial_block, made->polynomial);
+            return make_symmetric_product(
+                handle, {shape, products.polynomial, shape.polynomial_block}, made->polynomial);
           })
           .then([&] { return made->update.prepare(handle, shape, products.update); })
           .get();

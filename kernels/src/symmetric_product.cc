@@ -63,9 +63,9 @@ class ProductInBlocks final : public SymmetricProduct {
 
 }  // namespace
 
-cublasStatus_t make_symmetric_product(cublasLtHandle_t handle, const NewtonSchulzShape& shape,
-                                      const NsProduct& whole, int64_t block,
+cublasStatus_t make_symmetric_product(cublasLtHandle_t handle, const SymmetricRequest& request,
                                       std::unique_ptr<SymmetricProduct>& product) {
+  const auto& [shape, whole, block] = request;
   if (block == 0 || block >= whole.m) {
     auto made = std::make_unique<WholeProduct>();
     const cublasStatus_t status = made->prepare(handle, shape, whole);

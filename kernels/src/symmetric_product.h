@@ -17,10 +17,16 @@ class SymmetricProduct {
                                cudaStream_t stream) const = 0;
 };
 
-// The whole of it by cuBLASLt where `block` is 0; else the blocks on and below the diagonal, and
-// their mirror (symmetric_plan.h says which).
-cublasStatus_t make_symmetric_product(cublasLtHandle_t handle, const NewtonSchulzShape& shape,
-                                      const NsProduct& whole, int64_t block,
+// Of which batch, which product, and the edge of its blocks; 0: whole.
+struct SymmetricRequest {
+  const NewtonSchulzShape& shape;
+  const NsProduct& whole;
+  int64_t block;
+};
+
+// The whole of it by cuBLASLt, or the blocks on and below the diagonal and their mirror
+// (symmetric_plan.h says which).
+cublasStatus_t make_symmetric_product(cublasLtHandle_t handle, const SymmetricRequest& request,
                                       std::unique_ptr<SymmetricProduct>& product);
 
 }  // namespace kernels

@@ -18,6 +18,8 @@ SAME(cudaErrorNotSupported, 801);
 SAME(cudaErrorSystemNotReady, 802);
 SAME(cudaErrorStreamCaptureUnsupported, 900);
 SAME(cudaErrorStreamCaptureInvalidated, 901);
+SAME(cudaErrorStreamCaptureUnjoined, 904);
+SAME(cudaErrorStreamCaptureIsolation, 905);
 SAME(cudaErrorUnknown, 999);
 SAME(cudaMemcpyHostToDevice, 1);
 SAME(cudaMemcpyDeviceToHost, 2);
