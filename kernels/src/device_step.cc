@@ -9,6 +9,7 @@
 #include "call_status.h"
 #include "device_problem.h"
 #include "graph.h"
+#include "moved_grads.h"
 #include "side_stream.h"
 #include "step_tables.h"
 
@@ -27,27 +28,6 @@ DeviceStatus check_not_captured(cudaStream_t stream) {
   if (error != cudaSuccess) return error;
   return status == cudaStreamCaptureStatusNone ? DeviceStatus{cudaSuccess} : kWouldBeFrozen;
 }
-
-// Gradients that lie elsewhere than before.
-struct MovedGrads {
-  const std::vector<const void*>& grads;  // one per parameter of the plan
-  cudaStream_t stream;
-
-  // Writes all of a table's where one has changed; `params`: of the plan, one per entry.
-  template <class Entry>
-  cudaError_t write(std::vector<Entry>& entries, const std::vector<size_t>& params,
-                    Entry* on_device) const {
-    std::vector<const void*> moved;
-    bool has_changed = false;
-    for (size_t i = 0; i < entries.size(); ++i) {
-      moved.push_back(grads[params[i]]);
-      has_changed = has_changed || moved[i] != entries[i].grad;
-    }
-    if (!has_changed) return cudaSuccess;
-    for (size_t i = 0; i < entries.size(); ++i) entries[i].grad = moved[i];
-    return set_grads(on_device, moved.data(), static_cast<uint32_t>(moved.size()), stream);
-  }
-};
 
 class CudaStep final : public DeviceStep {
  public:
@@ -136,6 +116,20 @@ class CudaStep final : public DeviceStep {
       });
     }
     return status.get();
+  }
+
+  DeviceStatus read_from(const DeviceSources& sources) override {
+    if (stats_graph_.is_recorded()) return cudaErrorInvalidValue;
+    sources_ = sources;
+    return cudaSuccess;
+  }
+
+  DeviceStatus warm_up() override {
+    Stream stream;
+    return Status()
+        .then([&] { return stream.make(); })
+        .then([&] { return launch_idle_step(stream.get()); })
+        .get();
   }
 
   DeviceStatus queue_stats(DeviceStream stream) override {
@@ -257,6 +251,12 @@ class CudaStep final : public DeviceStep {
   // From zero: the caller may have added what other processes counted.
   cudaError_t launch_stats(cudaStream_t stream) const {
     Status status;
+    if (sources_.rates != nullptr || sources_.loss_scale != nullptr) {
+      const SourcesRequest request = {sources_, memory_.at<GroupSettings>(groups_place_),
+                                      memory_.at<StepControl>(control_place_),
+                                      static_cast<uint32_t>(plan_.groups.size())};
+      status.then([&] { return read_sources(request, stream); });
+    }
     status.then(
         [&] { return cudaMemsetAsync(stats(), 0, stats_count() * sizeof(TensorStats), stream); });
     for (const ParamTable& table : tables_) {
@@ -343,6 +343,7 @@ class CudaStep final : public DeviceStep {
   }
 
   StepPlan plan_;
+  DeviceSources sources_;
   std::vector<ParamTable> tables_;
   std::vector<MuonBatch> batches_;
   DeviceMemory memory_;
