@@ -9,6 +9,8 @@
 #include "call_status.h"
 #include "device_problem.h"
 #include "graph.h"
+#include "moved_grads.h"
+#include "side_stream.h"
 #include "step_tables.h"
 
 namespace kernels {
@@ -26,27 +28,6 @@ DeviceStatus check_not_captured(cudaStream_t stream) {
   if (error != cudaSuccess) return error;
   return status == cudaStreamCaptureStatusNone ? DeviceStatus{cudaSuccess} : kWouldBeFrozen;
 }
-
-// Gradients that lie elsewhere than before.
-struct MovedGrads {
-  const std::vector<const void*>& grads;  // one per parameter of the plan
-  cudaStream_t stream;
-
-  // Writes all of a table's where one has changed; `params`: of the plan, one per entry.
-  template <class Entry>
-  cudaError_t write(std::vector<Entry>& entries, const std::vector<size_t>& params,
-                    Entry* on_device) const {
-    std::vector<const void*> moved;
-    bool has_changed = false;
-    for (size_t i = 0; i < entries.size(); ++i) {
-      moved.push_back(grads[params[i]]);
-      has_changed = has_changed || moved[i] != entries[i].grad;
-    }
-    if (!has_changed) return cudaSuccess;
-    for (size_t i = 0; i < entries.size(); ++i) entries[i].grad = moved[i];
-    return set_grads(on_device, moved.data(), static_cast<uint32_t>(moved.size()), stream);
-  }
-};
 
 class CudaStep final : public DeviceStep {
  public:
@@ -66,12 +47,12 @@ class CudaStep final : public DeviceStep {
     const cudaError_t error = persistent_blocks(&block_count_);
     if (error != cudaSuccess || batches_.empty()) return reported(error);
     if (cublasLtCreate(&blas_) != CUBLAS_STATUS_SUCCESS) return cudaErrorInitializationError;
-    int multiprocessors = 0;
+    DeviceRates rates;
     Status status;
-    status.then([&] { return multiprocessor_count(&multiprocessors); });
+    if (has_side_lane()) status.then([&] { return side_.make(); });
+    status.then([&] { return device_rates(&rates); });
     for (MuonBatch& batch : batches_) {
-      status.then([&] {
-        batch.shape.symmetric_block = symmetric_block_for(batch.shape, multiprocessors);
+      status.then([&] { return choose_blocks(blas_, rates, batch.shape); }).then([&] {
         return batch.newton_schulz.prepare(blas_, batch.shape);
       });
     }
@@ -137,6 +118,20 @@ class CudaStep final : public DeviceStep {
     return status.get();
   }
 
+  DeviceStatus read_from(const DeviceSources& sources) override {
+    if (stats_graph_.is_recorded()) return cudaErrorInvalidValue;
+    sources_ = sources;
+    return cudaSuccess;
+  }
+
+  DeviceStatus warm_up() override {
+    Stream stream;
+    return Status()
+        .then([&] { return stream.make(); })
+        .then([&] { return launch_idle_step(stream.get()); })
+        .get();
+  }
+
   DeviceStatus queue_stats(DeviceStream stream) override {
     const cudaStream_t s = cuda_stream(stream);
     return stats_graph_.is_recorded() ? stats_graph_.launch(s) : launch_stats(s);
@@ -183,39 +178,54 @@ class CudaStep final : public DeviceStep {
       table.chunks_place = memory_.reserve_for(table.chunks);
       table.partials_place = memory_.reserve(table.chunks.size() * sizeof(TensorStats));
     }
-    uint64_t iterate_bytes = 0, square_bytes = 0;
     for (MuonBatch& batch : batches_) {
       batch.matrices_place = memory_.reserve_for(batch.matrices);
       batch.chunks_place = memory_.reserve_for(batch.chunks);
       batch.partials_place = memory_.reserve(batch.chunks.size() * sizeof(double));
       batch.divisors_place = memory_.reserve(batch.matrices.size() * sizeof(float));
+    }
+    for (uint32_t lane = 0; lane < kLanes; ++lane) reserve_scratch(lane);
+  }
+
+  void reserve_scratch(uint32_t lane) {
+    uint64_t iterate_bytes = 0, square_bytes = 0;
+    for (const MuonBatch& batch : batches_) {
+      if (batch.lane != lane) continue;
       iterate_bytes = std::max(iterate_bytes, batch.iterate_bytes());
       square_bytes = std::max(square_bytes, batch.square_bytes());
     }
-    if (batches_.empty()) return;
-    iterate_place_ = memory_.reserve(iterate_bytes);
-    next_place_ = memory_.reserve(iterate_bytes);
-    gram_place_ = memory_.reserve(square_bytes);
-    polynomial_place_ = memory_.reserve(square_bytes);
-    workspace_place_ = memory_.reserve(kNewtonSchulzWorkspaceBytes);
+    if (iterate_bytes == 0) return;
+    Scratch& scratch = scratch_[lane];
+    scratch.iterate = memory_.reserve(iterate_bytes);
+    scratch.next = memory_.reserve(iterate_bytes);
+    scratch.gram = memory_.reserve(square_bytes);
+    scratch.polynomial = memory_.reserve(square_bytes);
+    scratch.workspace = memory_.reserve(kNewtonSchulzWorkspaceBytes);
   }
 
-  NewtonSchulzBuffers buffers() const {
-    return {memory_.at<void>(iterate_place_), memory_.at<void>(next_place_),
-            memory_.at<void>(gram_place_), memory_.at<void>(polynomial_place_),
-            memory_.at<void>(workspace_place_)};
+  NewtonSchulzBuffers buffers(uint32_t lane) const {
+    const Scratch& scratch = scratch_[lane];
+    return {memory_.at<void>(scratch.iterate), memory_.at<void>(scratch.next),
+            memory_.at<void>(scratch.gram), memory_.at<void>(scratch.polynomial),
+            memory_.at<void>(scratch.workspace)};
   }
 
-  // All batches take turns in the same buffers.
+  bool has_side_lane() const {
+    return std::any_of(batches_.begin(), batches_.end(),
+                       [](const MuonBatch& batch) { return batch.lane != 0; });
+  }
+
+  // All batches of a lane take turns in the same buffers.
   void place_iterates() {
     for (MuonBatch& batch : batches_) {
+      const NewtonSchulzBuffers lane = buffers(batch.lane);
       const int64_t bytes = batch.shape.rows * batch.shape.columns * bytes_of(batch.shape.type);
       const int steps = static_cast<int>(batch.settings->coefficients.size());
-      const char* const result = static_cast<const char*>(newton_schulz_result(buffers(), steps));
+      const char* const result = static_cast<const char*>(newton_schulz_result(lane, steps));
       for (size_t i = 0; i < batch.matrices.size(); ++i) {
         const int64_t offset = static_cast<int64_t>(i) * bytes;
         MuonMatrix& matrix = batch.matrices[i];
-        matrix.iterate = static_cast<char*>(buffers().iterate) + offset;
+        matrix.iterate = static_cast<char*>(lane.iterate) + offset;
         matrix.update = result + offset;
         matrix.is_aligned = is_aligned(matrix) ? 1 : 0;
       }
@@ -227,7 +237,7 @@ class CudaStep final : public DeviceStep {
 
   // A step that changes nothing, since a process seems to have failed. CUDA loads a kernel when it
   // is first launched, cuBLASLt its own, too, and in a capture that may fail.
-  cudaError_t launch_idle_step(cudaStream_t stream) const {
+  cudaError_t launch_idle_step(cudaStream_t stream) {
     Status status;
     status.then([&] { return launch_stats(stream); }).then([&] {
       return cudaMemsetAsync(stats(), 0xFF, sizeof(TensorStats), stream);  // NaN
@@ -241,6 +251,12 @@ class CudaStep final : public DeviceStep {
   // From zero: the caller may have added what other processes counted.
   cudaError_t launch_stats(cudaStream_t stream) const {
     Status status;
+    if (sources_.rates != nullptr || sources_.loss_scale != nullptr) {
+      const SourcesRequest request = {sources_, memory_.at<GroupSettings>(groups_place_),
+                                      memory_.at<StepControl>(control_place_),
+                                      static_cast<uint32_t>(plan_.groups.size())};
+      status.then([&] { return read_sources(request, stream); });
+    }
     status.then(
         [&] { return cudaMemsetAsync(stats(), 0, stats_count() * sizeof(TensorStats), stream); });
     for (const ParamTable& table : tables_) {
@@ -252,18 +268,45 @@ class CudaStep final : public DeviceStep {
     return status.get();
   }
 
-  cudaError_t launch_update(uint32_t part, cudaStream_t stream) const {
-    auto* const scalars = memory_.at<RuleScalars>(scalars_place_);
+  // Batches of the side lane run beside the tables and the other batches.
+  cudaError_t launch_update(uint32_t part, cudaStream_t stream) {
+    const bool forks = std::any_of(batches_.begin(), batches_.end(), [&](const MuonBatch& batch) {
+      return batch.part == part && batch.lane != 0;
+    });
+    const auto on_stream = [&](cudaStream_t s) {
+      return Status()
+          .then([&] { return launch_tables(part, s); })
+          .then([&] { return launch_batches(part, 0, s); })
+          .get();
+    };
     Status status;
     if (part == 0) status.then([&] { return launch_control(stream); });
+    if (!forks) return status.then([&] { return on_stream(stream); }).get();
+    return status
+        .then([&] {
+          return side_.run(
+              stream, [&](cudaStream_t side) { return launch_batches(part, 1, side); }, on_stream);
+        })
+        .get();
+  }
+
+  cudaError_t launch_tables(uint32_t part, cudaStream_t stream) const {
+    auto* const scalars = memory_.at<RuleScalars>(scalars_place_);
+    Status status;
     for (const ParamTable& table : tables_) {
       if (table.rule == RuleKind::Muon || table.part != part) continue;
       const UpdateRequest request = {table.on_device(memory_), table.rule, scalars, control(),
                                      block_count_};
       status.then([&] { return multi_tensor_update(request, stream); });
     }
+    return status.get();
+  }
+
+  cudaError_t launch_batches(uint32_t part, uint32_t lane, cudaStream_t stream) const {
+    Status status;
     for (const MuonBatch& batch : batches_) {
-      if (batch.part == part) status.then([&] { return launch_muon(batch, stream); });
+      if (batch.part != part || batch.lane != lane) continue;
+      status.then([&] { return launch_muon(batch, stream); });
     }
     return status.get();
   }
@@ -292,7 +335,7 @@ class CudaStep final : public DeviceStep {
     return Status()
         .then([&] { return muon_prepare(request, stream); })
         .then([&] {
-          return batch.newton_schulz.run(buffers(), coefficients.data(),
+          return batch.newton_schulz.run(buffers(batch.lane), coefficients.data(),
                                          static_cast<int>(coefficients.size()), stream);
         })
         .then([&] { return muon_finish(request, stream); })
@@ -300,12 +343,15 @@ class CudaStep final : public DeviceStep {
   }
 
   StepPlan plan_;
+  DeviceSources sources_;
   std::vector<ParamTable> tables_;
   std::vector<MuonBatch> batches_;
   DeviceMemory memory_;
   DeviceMemory::Place groups_place_ = 0, scalars_place_ = 0, control_place_ = 0, stats_place_ = 0;
-  DeviceMemory::Place iterate_place_ = 0, next_place_ = 0, gram_place_ = 0, polynomial_place_ = 0,
-                      workspace_place_ = 0;
+  struct Scratch {
+    DeviceMemory::Place iterate = 0, next = 0, gram = 0, polynomial = 0, workspace = 0;
+  } scratch_[kLanes];
+  SideStream side_;
   int block_count_ = 0;
   cublasLtHandle_t blas_ = nullptr;
   Graph stats_graph_;

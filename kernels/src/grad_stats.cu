@@ -1,64 +1,61 @@
 #include <kernels/grad_stats.h>
 
 #include "launch.cuh"
-#include "packed.cuh"
 #include "stats_sums.cuh"
+#include "traversal.cuh"
+#include "values.cuh"
+#include "with_types.h"
 
 namespace kernels {
 namespace {
 
-constexpr int kVectorsInFlight = 4;
+static_assert(kStatsThreads == kChunkThreads);
 
 // One thread's elements of a chunk, in order.
 template <ElementType kGrad>
-__device__ TensorStats thread_stats(const TensorSlot& slot, int64_t begin, float inverse_scale) {
-  constexpr int N = stats_vector(kGrad);
-  constexpr int kBytes = bytes_of(kGrad);
-  constexpr int64_t kStride = int64_t{N} * kStatsThreads;
-  const int64_t end = begin + kChunkElements < slot.count ? begin + kChunkElements : slot.count;
-  const int64_t vector_end = slot.is_aligned ? begin + (end - begin) / N * N : begin;
-  ElementSums sums = {0, 0};
-  int64_t first = begin + int64_t{N} * threadIdx.x;
-  while (first + (kVectorsInFlight - 1) * kStride < vector_end) {
-    Packed<N> vectors[kVectorsInFlight];
-#pragma unroll
-    for (int v = 0; v < kVectorsInFlight; ++v) {
-      vectors[v].load(slot.grad, first + v * kStride, kBytes);
-    }
-#pragma unroll
-    for (int v = 0; v < kVectorsInFlight; ++v) {
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        add_element(sums, decode(kGrad, vectors[v].get(i, kBytes)) * inverse_scale);
-      }
-    }
-    first += kVectorsInFlight * kStride;
+struct StatsWork {
+  static constexpr int kVector = stats_vector(kGrad), kUnroll = 4;
+  static constexpr bool kKeepsOrder = true;
+  template <int N>
+  using Vector = Packed<N>;
+
+  const void* grad;
+  float inverse_scale;
+  ElementSums sums;
+
+  template <int N>
+  __device__ __forceinline__ void load(Packed<N>& v, int first) const {
+    v.load(grad, first, bytes_of(kGrad));
   }
-  for (; first < end; first += kStride) {
-    const int64_t last = first + N < end ? first + N : end;
-    for (int64_t i = first; i < last; ++i) {
-      add_element(sums, decode(kGrad, load_one(slot.grad, i, kBytes)) * inverse_scale);
-    }
+  template <int N>
+  __device__ __forceinline__ void use(const Packed<N>& v, int) {
+    Values<N> values;
+    decode(kGrad, v, values);
+#pragma unroll
+    for (int i = 0; i < N; ++i) add_element(sums, values.at[i] * inverse_scale);
   }
-  return stats_of(sums);
-}
+};
 
 template <ElementType kGrad>
-__global__ void __launch_bounds__(kStatsThreads) chunk_stats(const GradStatsRequest request) {
+__global__ void __launch_bounds__(kChunkThreads, kBlocksPerSm)
+    chunk_stats(const GradStatsRequest request) {
   const float inverse_scale = request.control->inverse_loss_scale;
-  for (uint32_t c = blockIdx.x; c < request.table.chunk_count; c += gridDim.x) {
-    const Chunk chunk = request.table.chunks[c];
-    const TensorSlot slot = request.table.slots[chunk.slot];
-    if (slot.stats_index == kNoStats) continue;
-    const TensorStats mine = thread_stats<kGrad>(slot, chunk.index * kChunkElements, inverse_scale);
-    const TensorStats total = add_over_block<kStatsThreads / 32>(mine);
+  const TensorTable& table = request.table;
+  for_chunks(table.chunks, table.chunk_count, [&](uint32_t c, const Chunk& chunk) {
+    const TensorSlot& slot = table.slots[chunk.slot];
+    if (slot.stats_index == kNoStats) return;
+    const Piece piece = piece_of(chunk, slot.count, slot.is_aligned != 0);
+    StatsWork<kGrad> work = {
+        behind(slot.grad, piece.begin, bytes_of(kGrad)), inverse_scale, {0, 0}};
+    for_elements(piece, work);
+    const TensorStats total = add_over_block<kChunkThreads / 32>(stats_of(work.sums));
     if (threadIdx.x == 0) request.partials[c] = total;
-  }
+  });
 }
 
 // A warp per tensor.
-__global__ void __launch_bounds__(kStatsThreads) tensor_stats(const GradStatsRequest request) {
-  const uint32_t warp = (blockIdx.x * kStatsThreads + threadIdx.x) / 32;
+__global__ void __launch_bounds__(kChunkThreads) tensor_stats(const GradStatsRequest request) {
+  const uint32_t warp = (blockIdx.x * kChunkThreads + threadIdx.x) / 32;
   if (warp >= request.table.slot_count) return;
   const TensorSlot& slot = request.table.slots[warp];
   if (slot.stats_index == kNoStats) return;
@@ -72,36 +69,28 @@ __global__ void __launch_bounds__(kStatsThreads) tensor_stats(const GradStatsReq
   if (threadIdx.x % 32 == 0) request.tensors[slot.stats_index] = stats;
 }
 
-using StatsKernel = void (*)(GradStatsRequest);
-
-StatsKernel chunk_stats_of(ElementType grad) {
-  switch (grad) {
-    case ElementType::F32: return chunk_stats<ElementType::F32>;
-    case ElementType::BF16: return chunk_stats<ElementType::BF16>;
-    case ElementType::F16: return chunk_stats<ElementType::F16>;
-    default: return nullptr;
-  }
-}
+using GradTypes = AnyOf<ElementType::F32, ElementType::BF16, ElementType::F16>;
 
 }  // namespace
 
 cudaError_t grad_stats(const GradStatsRequest& request, cudaStream_t stream) {
   const TensorTable& table = request.table;
-  const auto by_chunk = chunk_stats_of(table.types.grad);
-  if (request.block_count < 1 || by_chunk == nullptr) return cudaErrorInvalidValue;
-  if (table.slot_count == 0) return cudaSuccess;
-  const auto chunks = static_cast<int64_t>(table.chunk_count);
-  const auto blocks =
-      static_cast<unsigned>(chunks < request.block_count ? chunks : request.block_count);
-  constexpr unsigned kPerBlock = kStatsThreads / 32;
-  const unsigned tensor_blocks = (table.slot_count + kPerBlock - 1) / kPerBlock;
+  if (request.block_count < 1) return cudaErrorInvalidValue;
+  constexpr unsigned kPerBlock = kChunkThreads / 32;
+  const LaunchShape per_tensor = {(table.slot_count + kPerBlock - 1) / kPerBlock, kChunkThreads,
+                                  stream};
   return launch_in_order(
       [&] {
-        if (blocks == 0) return cudaSuccess;
-        return launch({blocks, kStatsThreads, stream}, by_chunk, request);
+        return with_types(GradTypes(), table.types.grad, [&](auto grad) {
+          if (table.chunk_count == 0) return cudaSuccess;
+          const unsigned blocks = blocks_for(table.chunk_count, request.block_count);
+          return launch({blocks, kChunkThreads, stream}, chunk_stats<decltype(grad)::kValue>,
+                        request);
+        });
       },
       [&] {
-        return launch({tensor_blocks, kStatsThreads, stream}, tensor_stats, request);
+        if (table.slot_count == 0) return cudaSuccess;
+        return launch(per_tensor, tensor_stats, request);
       });
 }
 

@@ -9,40 +9,6 @@
 namespace kernels {
 namespace {
 
-// A place in a stream that others can wait for.
-class Event {
- public:
-  Event() = default;
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  ~Event() {
-    if (event_ != nullptr) cudaEventDestroy(event_);
-  }
-
-  bool is_recorded() const { return is_recorded_; }
-  cudaError_t record(cudaStream_t stream) {
-    return Status()
-        .then([&] {
-          if (event_ != nullptr) return cudaSuccess;
-          return cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync);
-        })
-        .then([&] {
-          const cudaError_t error = cudaEventRecord(event_, stream);
-          is_recorded_ = is_recorded_ || error == cudaSuccess;
-          return error;
-        })
-        .get();
-  }
-  cudaError_t hold(cudaStream_t stream) const {
-    return reported(cudaStreamWaitEvent(stream, event_, 0));
-  }
-  cudaError_t wait() const { return reported(cudaEventSynchronize(event_)); }
-
- private:
-  cudaEvent_t event_ = nullptr;
-  bool is_recorded_ = false;
-};
-
 class CudaCopies final : public HostCopies {
  public:
   explicit CudaCopies(bool overlaps) : overlaps_(overlaps) {}

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+
 #include <cuda_runtime.h>
 
 namespace kernels {
@@ -21,6 +23,12 @@ cudaError_t launch(const LaunchShape& shape, void (*kernel)(Parameters...),
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
   if (error != cudaSuccess) cudaGetLastError();
   return error;
+}
+
+// Blocks of a kernel that goes through so many chunks, a block at least one.
+inline unsigned blocks_for(uint32_t chunk_count, int block_count) {
+  const auto most = static_cast<unsigned>(block_count);
+  return chunk_count < most ? chunk_count : most;
 }
 
 // The first error of a row of launches.

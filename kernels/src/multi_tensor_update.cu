@@ -36,11 +36,6 @@ __global__ void keep_scales(const TensorTable table, const StepControl* control)
   }
 }
 
-unsigned blocks_for(const TensorTable& table, int block_count) {
-  const auto chunks = static_cast<int64_t>(table.chunk_count);
-  return static_cast<unsigned>(chunks < block_count ? chunks : block_count);
-}
-
 bool is_model_type(ElementType type) {
   return type == ElementType::None || type == ElementType::BF16 || type == ElementType::F16;
 }
@@ -72,7 +67,8 @@ cudaError_t multi_tensor_update(const UpdateRequest& request, cudaStream_t strea
   }
   if (table.chunk_count == 0) return cudaSuccess;
   const RuleLaunches& launches = *launches_of(request.rule);
-  const LaunchShape shape = {blocks_for(table, request.block_count), kUpdateThreads, stream};
+  const LaunchShape shape = {blocks_for(table.chunk_count, request.block_count), kChunkThreads,
+                             stream};
   if (!has_scaled(table.types)) return launches.update(request, shape);
   const LaunchShape per_slot = {(table.slot_count + kScaleThreads - 1) / kScaleThreads,
                                 kScaleThreads, stream};
@@ -96,7 +92,7 @@ cudaError_t multiprocessor_count(int* count) {
 cudaError_t persistent_blocks(int* block_count) {
   int processors = 0;
   const cudaError_t error = multiprocessor_count(&processors);
-  if (error == cudaSuccess) *block_count = processors * kUpdateBlocksPerSm;
+  if (error == cudaSuccess) *block_count = processors * kBlocksPerSm;
   return error;
 }
 

@@ -1,189 +1,144 @@
 #include <kernels/muon.h>
 
 #include "launch.cuh"
-#include "packed.cuh"
 #include "stats_sums.cuh"
+#include "traversal.cuh"
+#include "values.cuh"
+#include "with_types.h"
 
 namespace kernels {
 namespace {
 
-constexpr int kThreads = kStatsThreads;
-constexpr int kVector = 4;
+static_assert(kStatsThreads == kChunkThreads);
+
+template <ElementType... kTypes>
+constexpr int kVectorOf = ((bytes_of(kTypes) == 4) || ...) ? 4 : 8;
 
 // What a block knows about the chunk that it works on.
-struct Work {
+struct MuonChunk {
   MuonMatrix matrix;
   MuonFactors factors;
-  int64_t begin, end;
-};
+  Piece piece;
+  uint32_t row, column;  // of a part of a weight: where the chunk begins
 
-__device__ Work work_on(const MuonRequest& r, const Chunk& chunk) {
-  Work work;
-  work.matrix = r.matrices[chunk.slot];
-  const uint32_t group = work.matrix.group;
-  work.factors = {r.scalars[group], r.control->inverse_loss_scale, r.control->clip,
-                  r.groups[group].nesterov};
-  work.begin = chunk.index * kChunkElements;
-  const int64_t count = count_of(work.matrix);
-  work.end = work.begin + kChunkElements < count ? work.begin + kChunkElements : count;
-  return work;
-}
-
-// Up to kVector neighbours: of a row where the matrix is aligned, else single elements.
-struct Neighbours {
-  int64_t first;  // in the matrix
-  int64_t place;  // of the first in the weight
-  int count;
-};
-
-// Calls visit(neighbours) for all elements of the chunk that this thread works on. Threads take the
-// same elements whether or not the matrix is aligned, so that sums do not depend on it.
-template <class Visit>
-__device__ void for_neighbours(const Work& work, Visit&& visit) {
-  for (int64_t first = work.begin + kVector * threadIdx.x; first < work.end;
-       first += kVector * kThreads) {
-    if (work.matrix.is_aligned && first + kVector <= work.end) {
-      visit(Neighbours{first, place_in_weight(work.matrix, first), kVector});
-      continue;
-    }
-    const int64_t last = first + kVector < work.end ? first + kVector : work.end;
-    for (int64_t i = first; i < last; ++i) {
-      visit(Neighbours{i, place_in_weight(work.matrix, i), 1});
-    }
+  // Where element `first` of the chunk lies in the weight; place_in_weight() in 32 bits, since a
+  // chunk is small.
+  __device__ __forceinline__ int64_t place(int first) const {
+    if (matrix.part_rows == matrix.group_rows) return piece.begin + first;
+    const auto columns = static_cast<uint32_t>(matrix.columns);
+    const uint32_t behind_row = column + static_cast<uint32_t>(first);
+    const uint32_t rows = behind_row / columns;
+    const uint32_t in_matrix = row + rows;
+    const uint32_t group = in_matrix / matrix.part_rows;
+    const int64_t in_weight = int64_t{group} * matrix.group_rows + matrix.first_row +
+                              (in_matrix - group * matrix.part_rows);
+    return in_weight * columns + (behind_row - rows * columns);
   }
+};
+
+__device__ __forceinline__ MuonChunk chunk_of(const MuonRequest& r, const Chunk& chunk) {
+  MuonChunk c;
+  c.matrix = r.matrices[chunk.slot];
+  const uint32_t group = c.matrix.group;
+  c.factors = {r.scalars[group], r.control->inverse_loss_scale, r.control->clip,
+               r.groups[group].nesterov};
+  c.piece = piece_of(chunk, count_of(c.matrix), c.matrix.is_aligned != 0);
+  c.row = static_cast<uint32_t>(c.piece.begin / c.matrix.columns);
+  c.column = static_cast<uint32_t>(c.piece.begin % c.matrix.columns);
+  return c;
 }
 
-// Neighbouring elements of one array: kVector of them, or one.
-struct Run {
+// Gradients, momentum, and the parameters where decay adds them to gradients.
+template <int N>
+struct DirectionVector {
+  Packed<N> grad, momentum;
+  StoredParam<N> param;
   int64_t place;
-  int count;
 };
 
-// The values of some neighbours in fp32; zeros behind the last.
-struct Values {
-  float at[kVector];
-};
+// What Newton-Schulz begins with is computed from: of these types; the parameter's is looked at
+// when the program runs, since hardly any decay needs it.
+template <ElementType kGrad, ElementType kMomentum>
+struct DirectionWork {
+  static constexpr bool kKeepsOrder = true;
+  template <int N>
+  using Vector = DirectionVector<N>;
 
-__device__ Values load(ElementType type, const void* array, int64_t place, int count) {
-  Values values = {};
-  if (count == 1) {
-    values.at[0] = decode(type, load_one(array, place, bytes_of(type)));
-  } else if (type == ElementType::F32) {
-    const float4 v =
-        __ldcs(reinterpret_cast<const float4*>(static_cast<const float*>(array) + place));
-    values = {v.x, v.y, v.z, v.w};
-  } else {
-    const uint2 v =
-        __ldcs(reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(array) + place));
-    values = {decode(type, v.x & 0xFFFFU), decode(type, v.x >> 16), decode(type, v.y & 0xFFFFU),
-              decode(type, v.y >> 16)};
+  const MuonChunk& chunk;
+  ElementType main;
+
+  // Without Nesterov the direction is the momentum, and no gradient is needed for it.
+  template <int N>
+  __device__ __forceinline__ void load_all(DirectionVector<N>& v, int first, bool has_grad) const {
+    const MuonMatrix& m = chunk.matrix;
+    v.place = chunk.place(first);
+    v.momentum.load(m.momentum, v.place, bytes_of(kMomentum));
+    if (!has_grad) return;
+    v.grad.load(m.grad, v.place, bytes_of(kGrad));
+    if (chunk.factors.scalars.l2 != 0) v.param.load(main, m.main, m.remainder, v.place);
   }
-  return values;
-}
 
-__device__ void store_halves(void* array, int64_t place, int count,
-                             const uint32_t (&bits)[kVector]) {
-  uint16_t* const to = static_cast<uint16_t*>(array) + place;
-  if (count == 1) {
-    *to = static_cast<uint16_t>(bits[0]);
-  } else {
-    __stcs(reinterpret_cast<uint2*>(to),
-           make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16));
-  }
-}
-
-__device__ void store(ElementType type, void* array, Run run, const Values& values) {
-  const int64_t place = run.place;
-  const int count = run.count;
-  if (type == ElementType::F32) {
-    float* const to = static_cast<float*>(array) + place;
-    if (count == 1) {
-      *to = values.at[0];
-    } else {
-      __stcs(reinterpret_cast<float4*>(to),
-             make_float4(values.at[0], values.at[1], values.at[2], values.at[3]));
+  template <int N>
+  struct Elements {
+    Values<N> grad, param, momentum;
+    __device__ __forceinline__ MuonElement get(int i) const {
+      return {grad.at[i], param.at[i], momentum.at[i]};
     }
-    return;
-  }
-  uint32_t bits[kVector];
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) bits[i] = encode(type, values.at[i]);
-  store_halves(array, place, count, bits);
-}
-
-__device__ Values load_param(const MuonRequest& r, const MuonMatrix& m, const Neighbours& n) {
-  if (r.types.main != ElementType::SplitF32) return load(r.types.main, m.main, n.place, n.count);
-  Values values = {};
-  if (n.count == 1) {
-    values.at[0] = join({load_one(m.main, n.place, 2), load_one(m.remainder, n.place, 2)});
-    return values;
-  }
-  const uint2 upper =
-      __ldcs(reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(m.main) + n.place));
-  const uint2 lower =
-      __ldcs(reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(m.remainder) + n.place));
-  return {join({upper.x & 0xFFFFU, lower.x & 0xFFFFU}), join({upper.x >> 16, lower.x >> 16}),
-          join({upper.y & 0xFFFFU, lower.y & 0xFFFFU}), join({upper.y >> 16, lower.y >> 16})};
-}
-
-__device__ void store_param(const MuonRequest& r, const MuonMatrix& m, const Neighbours& n,
-                            const Values& values) {
-  if (r.types.main == ElementType::SplitF32) {
-    uint32_t upper[kVector], lower[kVector];
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      const SplitFloat parts = split(values.at[i]);
-      upper[i] = parts.upper;
-      lower[i] = parts.lower;
-    }
-    store_halves(m.main, n.place, n.count, upper);
-    store_halves(m.remainder, n.place, n.count, lower);
-  } else {
-    store(r.types.main, m.main, {n.place, n.count}, values);
-  }
-  if (r.types.model != ElementType::None && m.model != nullptr) {
-    store(r.types.model, m.model, {n.place, n.count}, values);
-  }
-}
-
-// Gradients, and the parameters where decay adds them to gradients.
-struct GradValues {
-  Values grad = {}, param = {};
-
-  __device__ void load_from(const MuonRequest& r, const Work& work, const Neighbours& n) {
-    grad = load(r.types.grad, work.matrix.grad, n.place, n.count);
-    if (work.factors.scalars.l2 != 0) param = load_param(r, work.matrix, n);
+  };
+  template <int N>
+  __device__ __forceinline__ Elements<N> decoded(const DirectionVector<N>& v, bool has_grad) const {
+    Elements<N> e = {};
+    decode(kMomentum, v.momentum, e.momentum);
+    if (!has_grad) return e;
+    decode(kGrad, v.grad, e.grad);
+    if (chunk.factors.scalars.l2 != 0) v.param.get(main, e.param);
+    return e;
   }
 };
 
-__global__ void __launch_bounds__(kThreads) momentum_kernel(const MuonRequest r) {
+template <ElementType kGrad, ElementType kMomentum>
+struct MomentumWork : DirectionWork<kGrad, kMomentum> {
+  static constexpr int kVector = muon_vector(kGrad, kMomentum), kUnroll = kVector == 4 ? 2 : 1;
+
+  ElementSums squares;
+
+  template <int N>
+  __device__ __forceinline__ void load(DirectionVector<N>& v, int first) const {
+    this->load_all(v, first, true);
+  }
+  template <int N>
+  __device__ __forceinline__ void use(DirectionVector<N>& v, int) {
+    const MuonFactors& factors = this->chunk.factors;
+    auto values = this->decoded(v, true);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const MuonElement e = values.get(i);
+      values.momentum.at[i] = muon_momentum(factors.scalars, e.momentum, muon_grad(factors, e));
+    }
+    encode(kMomentum, values.momentum, v.momentum);
+    v.momentum.store(this->chunk.matrix.momentum, v.place, bytes_of(kMomentum));
+    decode(kMomentum, v.momentum, values.momentum);
+#pragma unroll
+    for (int i = 0; i < N; ++i) add_element(squares, direction_of(factors, values.get(i)));
+  }
+};
+
+template <ElementType kGrad, ElementType kMomentum>
+__global__ void __launch_bounds__(kChunkThreads, kBlocksPerSm)
+    momentum_kernel(const MuonRequest r) {
   if (r.control->skip != 0) return;
-  const ElementType type = r.types.momentum;
-  for (uint32_t c = blockIdx.x; c < r.chunk_count; c += gridDim.x) {
-    const Work work = work_on(r, r.chunks[c]);
-    ElementSums squares = {0, 0};
-    for_neighbours(work, [&](const Neighbours& n) {
-      GradValues values;
-      values.load_from(r, work, n);
-      Values momentum = load(type, work.matrix.momentum, n.place, n.count);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        MuonElement e = {values.grad.at[i], values.param.at[i], momentum.at[i]};
-        e.momentum = muon_momentum(work.factors.scalars, e.momentum, muon_grad(work.factors, e));
-        e.momentum = decode(type, encode(type, e.momentum));
-        momentum.at[i] = e.momentum;
-        add_element(squares, direction_of(work.factors, e));
-      }
-      store(type, work.matrix.momentum, {n.place, n.count}, momentum);
-    });
-    const TensorStats total = add_over_block<kThreads / 32>(stats_of(squares));
+  for_chunks(r.chunks, r.chunk_count, [&](uint32_t c, const Chunk& place) {
+    const MuonChunk chunk = chunk_of(r, place);
+    MomentumWork<kGrad, kMomentum> work = {{chunk, r.types.main}, {0, 0}};
+    for_elements(chunk.piece, work);
+    const TensorStats total = add_over_block<kChunkThreads / 32>(stats_of(work.squares));
     if (threadIdx.x == 0) r.partials[c] = total.square_sum;
-  }
+  });
 }
 
 // A warp per matrix.
-__global__ void __launch_bounds__(kThreads) divisor_kernel(const MuonRequest r) {
-  const uint32_t m = (blockIdx.x * kThreads + threadIdx.x) / 32;
+__global__ void __launch_bounds__(kChunkThreads) divisor_kernel(const MuonRequest r) {
+  const uint32_t m = (blockIdx.x * kChunkThreads + threadIdx.x) / 32;
   if (m >= r.matrix_count || r.control->skip != 0) return;
   const int64_t count = count_of(r.matrices[m]);
   const auto chunk_count = static_cast<uint32_t>((count + kChunkElements - 1) / kChunkElements);
@@ -197,40 +152,124 @@ __global__ void __launch_bounds__(kThreads) divisor_kernel(const MuonRequest r) 
   }
 }
 
-__global__ void __launch_bounds__(kThreads) normalize_kernel(const MuonRequest r) {
-  if (r.control->skip != 0) return;
-  for (uint32_t c = blockIdx.x; c < r.chunk_count; c += gridDim.x) {
-    const Chunk chunk = r.chunks[c];
-    const Work work = work_on(r, chunk);
-    const float divisor = r.divisors[chunk.slot];
-    for_neighbours(work, [&](const Neighbours& n) {
-      GradValues values;
-      if (work.factors.nesterov) values.load_from(r, work, n);
-      Values iterate = load(r.types.momentum, work.matrix.momentum, n.place, n.count);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        const MuonElement e = {values.grad.at[i], values.param.at[i], iterate.at[i]};
-        iterate.at[i] = direction_of(work.factors, e) / divisor;
-      }
-      store(r.types.iterate, work.matrix.iterate, {n.first, n.count}, iterate);
-    });
+template <ElementType kGrad, ElementType kMomentum, ElementType kIterate>
+struct NormalizeWork : DirectionWork<kGrad, kMomentum> {
+  static constexpr int kVector = kVectorOf<kGrad, kMomentum, kIterate>;
+  static constexpr int kUnroll = kVector == 4 ? 2 : 1;
+
+  float divisor;
+
+  template <int N>
+  __device__ __forceinline__ void load(DirectionVector<N>& v, int first) const {
+    this->load_all(v, first, this->chunk.factors.nesterov);
   }
+  template <int N>
+  __device__ __forceinline__ void use(DirectionVector<N>& v, int first) const {
+    const MuonFactors& factors = this->chunk.factors;
+    const auto values = this->decoded(v, factors.nesterov);
+    Values<N> iterate;
+#pragma unroll
+    for (int i = 0; i < N; ++i) iterate.at[i] = direction_of(factors, values.get(i)) / divisor;
+    Packed<N> stored;
+    encode(kIterate, iterate, stored);
+    stored.store(this->chunk.matrix.iterate, this->chunk.piece.begin + first, bytes_of(kIterate));
+  }
+};
+
+template <ElementType kGrad, ElementType kMomentum, ElementType kIterate>
+__global__ void __launch_bounds__(kChunkThreads, kBlocksPerSm)
+    normalize_kernel(const MuonRequest r) {
+  if (r.control->skip != 0) return;
+  for_chunks(r.chunks, r.chunk_count, [&](uint32_t, const Chunk& place) {
+    const MuonChunk chunk = chunk_of(r, place);
+    NormalizeWork<kGrad, kMomentum, kIterate> work = {{chunk, r.types.main},
+                                                      r.divisors[place.slot]};
+    for_elements(chunk.piece, work);
+  });
 }
 
-__global__ void __launch_bounds__(kThreads) apply_kernel(const MuonRequest r) {
-  if (r.control->skip != 0) return;
-  for (uint32_t c = blockIdx.x; c < r.chunk_count; c += gridDim.x) {
-    const Work work = work_on(r, r.chunks[c]);
-    for_neighbours(work, [&](const Neighbours& n) {
-      Values params = load_param(r, work.matrix, n);
-      const Values update = load(r.types.iterate, work.matrix.update, n.first, n.count);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        params.at[i] = next_param(work.factors, work.matrix, params.at[i], update.at[i]);
-      }
-      store_param(r, work.matrix, n, params);
-    });
+template <int N>
+struct ApplyVector {
+  StoredParam<N> param;
+  Packed<N> update;
+  int64_t place;
+};
+
+template <ElementType kMain, ElementType kIterate>
+struct ApplyWork {
+  static constexpr int kVector = kVectorOf<kMain, kIterate>, kUnroll = kVector == 4 ? 2 : 1;
+  static constexpr bool kKeepsOrder = false;
+  template <int N>
+  using Vector = ApplyVector<N>;
+
+  const MuonChunk& chunk;
+  ElementType model;
+
+  template <int N>
+  __device__ __forceinline__ void load(ApplyVector<N>& v, int first) const {
+    const MuonMatrix& m = chunk.matrix;
+    v.place = chunk.place(first);
+    v.param.load(kMain, m.main, m.remainder, v.place);
+    v.update.load(m.update, chunk.piece.begin + first, bytes_of(kIterate));
   }
+  template <int N>
+  __device__ __forceinline__ void use(ApplyVector<N>& v, int) const {
+    const MuonMatrix& m = chunk.matrix;
+    Values<N> params, update;
+    v.param.get(kMain, params);
+    decode(kIterate, v.update, update);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      params.at[i] = next_param(chunk.factors, m, params.at[i], update.at[i]);
+    }
+    v.param.put(kMain, params);
+    v.param.store(kMain, m.main, m.remainder, v.place);
+    store_model(model, params, m.model, v.place);
+  }
+};
+
+template <ElementType kMain, ElementType kIterate>
+__global__ void __launch_bounds__(kChunkThreads, kBlocksPerSm) apply_kernel(const MuonRequest r) {
+  if (r.control->skip != 0) return;
+  for_chunks(r.chunks, r.chunk_count, [&](uint32_t, const Chunk& place) {
+    const MuonChunk chunk = chunk_of(r, place);
+    ApplyWork<kMain, kIterate> work = {chunk, r.types.model};
+    for_elements(chunk.piece, work);
+  });
+}
+
+using Grads = AnyOf<ElementType::F32, ElementType::BF16, ElementType::F16>;
+using Mains = AnyOf<ElementType::F32, ElementType::SplitF32>;
+using Momenta = AnyOf<ElementType::F32, ElementType::BF16>;
+using Iterates = AnyOf<ElementType::F32, ElementType::BF16>;
+
+cudaError_t launch_momentum(const MuonRequest& r, const LaunchShape& shape) {
+  return with_types(Grads(), r.types.grad, [&](auto grad) {
+    return with_types(Momenta(), r.types.momentum, [&](auto momentum) {
+      return launch(shape, momentum_kernel<decltype(grad)::kValue, decltype(momentum)::kValue>, r);
+    });
+  });
+}
+
+cudaError_t launch_normalize(const MuonRequest& r, const LaunchShape& shape) {
+  return with_types(Grads(), r.types.grad, [&](auto grad) {
+    return with_types(Momenta(), r.types.momentum, [&](auto momentum) {
+      return with_types(Iterates(), r.types.iterate, [&](auto iterate) {
+        return launch(shape,
+                      normalize_kernel<decltype(grad)::kValue, decltype(momentum)::kValue,
+                                       decltype(iterate)::kValue>,
+                      r);
+      });
+    });
+  });
+}
+
+cudaError_t launch_apply(const MuonRequest& r, const LaunchShape& shape) {
+  return with_types(Mains(), r.types.main, [&](auto main) {
+    return with_types(Iterates(), r.types.iterate, [&](auto iterate) {
+      return launch(shape, apply_kernel<decltype(main)::kValue, decltype(iterate)::kValue>, r);
+    });
+  });
 }
 
 bool can_step(const MuonRequest& r) {
@@ -246,29 +285,26 @@ bool can_step(const MuonRequest& r) {
          (is(t.model, ElementType::BF16, ElementType::F16) || t.model == ElementType::None);
 }
 
-unsigned blocks_for(const MuonRequest& r) {
-  const auto chunks = static_cast<int64_t>(r.chunk_count);
-  return static_cast<unsigned>(chunks < r.block_count ? chunks : r.block_count);
-}
-
 }  // namespace
 
 cudaError_t muon_prepare(const MuonRequest& request, cudaStream_t stream) {
   if (!can_step(request)) return cudaErrorInvalidValue;
   if (request.chunk_count == 0) return cudaSuccess;
-  constexpr unsigned kPerBlock = kThreads / 32;
-  const LaunchShape per_chunk = {blocks_for(request), kThreads, stream};
-  const LaunchShape per_matrix = {(request.matrix_count + kPerBlock - 1) / kPerBlock, kThreads,
+  constexpr unsigned kPerBlock = kChunkThreads / 32;
+  const LaunchShape per_chunk = {blocks_for(request.chunk_count, request.block_count),
+                                 kChunkThreads, stream};
+  const LaunchShape per_matrix = {(request.matrix_count + kPerBlock - 1) / kPerBlock, kChunkThreads,
                                   stream};
-  return launch_in_order([&] { return launch(per_chunk, momentum_kernel, request); },
+  return launch_in_order([&] { return launch_momentum(request, per_chunk); },
                          [&] { return launch(per_matrix, divisor_kernel, request); },
-                         [&] { return launch(per_chunk, normalize_kernel, request); });
+                         [&] { return launch_normalize(request, per_chunk); });
 }
 
 cudaError_t muon_finish(const MuonRequest& request, cudaStream_t stream) {
   if (!can_step(request)) return cudaErrorInvalidValue;
   if (request.chunk_count == 0) return cudaSuccess;
-  return launch({blocks_for(request), kThreads, stream}, apply_kernel, request);
+  return launch_apply(
+      request, {blocks_for(request.chunk_count, request.block_count), kChunkThreads, stream});
 }
 
 }  // namespace kernels

@@ -1,5 +1,7 @@
 #include <kernels/newton_schulz_products.h>
 
+#include <algorithm>
+
 namespace kernels {
 
 // To BLAS, the row-major rows x columns matrix X is the column-major columns x rows matrix X^T.
@@ -11,36 +13,36 @@ NsProducts newton_schulz_products(const NewtonSchulzShape& shape) {
   const int64_t square = edge * edge;
   const int64_t whole = rows * columns;
   NsProducts products = {};
-  const NsProduct gram = {.a = NsOperand::Iterate,
-                          .b = NsOperand::Iterate,
-                          .c = NsOperand::Gram,
-                          .d = NsOperand::Gram,
-                          .transpose_a = !is_tall,
-                          .transpose_b = is_tall,
-                          .m = edge,
-                          .n = edge,
-                          .k = is_tall ? rows : columns,
-                          .a_leading = columns,
-                          .b_leading = columns,
-                          .d_leading = edge,
-                          .a_stride = whole,
-                          .b_stride = whole,
-                          .d_stride = square};
-  const NsProduct polynomial = {.a = NsOperand::Gram,
-                                .b = NsOperand::Gram,
-                                .c = NsOperand::Gram,
-                                .d = NsOperand::Polynomial,
-                                .transpose_a = false,
-                                .transpose_b = false,
-                                .m = edge,
-                                .n = edge,
-                                .k = edge,
-                                .a_leading = edge,
-                                .b_leading = edge,
-                                .d_leading = edge,
-                                .a_stride = square,
-                                .b_stride = square,
-                                .d_stride = square};
+  products.gram = {.a = NsOperand::Iterate,
+                   .b = NsOperand::Iterate,
+                   .c = NsOperand::Gram,
+                   .d = NsOperand::Gram,
+                   .transpose_a = !is_tall,
+                   .transpose_b = is_tall,
+                   .m = edge,
+                   .n = edge,
+                   .k = is_tall ? rows : columns,
+                   .a_leading = columns,
+                   .b_leading = columns,
+                   .d_leading = edge,
+                   .a_stride = whole,
+                   .b_stride = whole,
+                   .d_stride = square};
+  products.polynomial = {.a = NsOperand::Gram,
+                         .b = NsOperand::Gram,
+                         .c = NsOperand::Gram,
+                         .d = NsOperand::Polynomial,
+                         .transpose_a = false,
+                         .transpose_b = false,
+                         .m = edge,
+                         .n = edge,
+                         .k = edge,
+                         .a_leading = edge,
+                         .b_leading = edge,
+                         .d_leading = edge,
+                         .a_stride = square,
+                         .b_stride = square,
+                         .d_stride = square};
   products.update = {.a = is_tall ? NsOperand::Polynomial : NsOperand::Iterate,
                      .b = is_tall ? NsOperand::Iterate : NsOperand::Polynomial,
                      .c = NsOperand::Iterate,
@@ -56,10 +58,26 @@ NsProducts newton_schulz_products(const NewtonSchulzShape& shape) {
                      .a_stride = is_tall ? square : whole,
                      .b_stride = is_tall ? whole : square,
                      .d_stride = whole};
-  const int64_t block = shape.symmetric_block > 0 ? shape.symmetric_block : edge;
-  products.gram = blocks_of(gram, block);
-  products.polynomial = blocks_of(polynomial, block);
   return products;
+}
+
+std::vector<NsProduct> blocks_of(const NsProduct& whole, int64_t block) {
+  if (block == 0) return {whole};
+  const int64_t a_step = whole.transpose_a ? whole.a_leading : 1;  // to the next row of op(a)
+  const int64_t b_step = whole.transpose_b ? 1 : whole.b_leading;  // to the next column of op(b)
+  std::vector<NsProduct> blocks;
+  for (int64_t column = 0; column < whole.n; column += block) {
+    for (int64_t row = column; row < whole.m; row += block) {
+      NsProduct part = whole;
+      part.m = std::min(block, whole.m - row);
+      part.n = std::min(block, whole.n - column);
+      part.a_offset += row * a_step;
+      part.b_offset += column * b_step;
+      part.d_offset += row + column * whole.d_leading;
+      blocks.push_back(part);
+    }
+  }
+  return blocks;
 }
 
 }  // namespace kernels

@@ -11,21 +11,14 @@ template <int N>
 struct Packed {
   uint32_t words[N];
 
+  // Of elements of four or two bytes.
   __device__ __forceinline__ uint32_t get(int i, int bytes) const {
-    if (bytes == 4) return words[i];
-    if (bytes == 2) return words[i / 2] >> (i % 2 * 16) & 0xFFFFU;
-    return words[i / 4] >> (i % 4 * 8) & 0xFFU;
+    return bytes == 4 ? words[i] : words[i / 2] >> (i % 2 * 16) & 0xFFFFU;
   }
 
-  // Elements are put in order, 0 first: a word is cleared by its first element.
-  __device__ __forceinline__ void put(int i, int bytes, uint32_t bits) {
-    if (bytes == 4) {
-      words[i] = bits;
-    } else if (bytes == 2) {
-      words[i / 2] = i % 2 == 0 ? bits : words[i / 2] | bits << 16;
-    } else {
-      words[i / 4] = i % 4 == 0 ? bits : words[i / 4] | bits << (i % 4 * 8);
-    }
+  // Elements of two bytes are put in order, 0 first: a word is cleared by its first element.
+  __device__ __forceinline__ void put_half(int i, uint32_t bits) {
+    words[i / 2] = i % 2 == 0 ? bits : words[i / 2] | bits << 16;
   }
 
   // Elements first .. first + N - 1 of an array; first is a multiple of N, the array of 16 bytes.
@@ -69,21 +62,24 @@ struct Packed {
   }
 };
 
-// One element, wherever it lies.
-__device__ __forceinline__ uint32_t load_one(const void* array, int64_t i, int bytes) {
-  if (bytes == 4) return static_cast<const uint32_t*>(array)[i];
-  if (bytes == 2) return static_cast<const uint16_t*>(array)[i];
-  return static_cast<const uint8_t*>(array)[i];
-}
+// A single element, wherever it lies.
+template <>
+struct Packed<1> {
+  uint32_t words[1];
 
-__device__ __forceinline__ void store_one(void* array, int64_t i, int bytes, uint32_t bits) {
-  if (bytes == 4) {
-    static_cast<uint32_t*>(array)[i] = bits;
-  } else if (bytes == 2) {
-    static_cast<uint16_t*>(array)[i] = static_cast<uint16_t>(bits);
-  } else {
-    static_cast<uint8_t*>(array)[i] = static_cast<uint8_t>(bits);
+  __device__ __forceinline__ uint32_t get(int, int) const { return words[0]; }
+  __device__ __forceinline__ void put_half(int, uint32_t bits) { words[0] = bits; }
+  __device__ __forceinline__ void load(const void* array, int64_t i, int bytes) {
+    words[0] = bytes == 4   ? static_cast<const uint32_t*>(array)[i]
+               : bytes == 2 ? static_cast<const uint16_t*>(array)[i]
+               : bytes == 1 ? static_cast<const uint8_t*>(array)[i]
+                            : 0;
   }
-}
+  __device__ __forceinline__ void store(void* array, int64_t i, int bytes) const {
+    if (bytes == 4) static_cast<uint32_t*>(array)[i] = words[0];
+    if (bytes == 2) static_cast<uint16_t*>(array)[i] = static_cast<uint16_t>(words[0]);
+    if (bytes == 1) static_cast<uint8_t*>(array)[i] = static_cast<uint8_t>(words[0]);
+  }
+};
 
 }  // namespace kernels

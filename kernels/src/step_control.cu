@@ -42,6 +42,18 @@ __global__ void control_kernel(StepControl* control, const ControlSettings setti
   control->check_finite = settings.check_finite ? 1 : 0;
 }
 
+__global__ void __launch_bounds__(kControlThreads) sources_kernel(const SourcesRequest request) {
+  const DeviceSources& from = request.sources;
+  if (threadIdx.x == 0 && from.loss_scale != nullptr) {
+    request.control->inverse_loss_scale = inverse_of_loss_scale(*from.loss_scale);
+  }
+  if (from.rates == nullptr) return;
+  for (uint32_t g = threadIdx.x; g < request.group_count; g += kControlThreads) {
+    request.groups[g].lr = from.rates[g].lr;
+    request.groups[g].weight_decay = from.rates[g].weight_decay;
+  }
+}
+
 }  // namespace
 
 cudaError_t set_rates(GroupSettings* groups, const GroupRates* rates, uint32_t group_count,
@@ -61,6 +73,10 @@ cudaError_t set_rates(GroupSettings* groups, const GroupRates* rates, uint32_t g
 cudaError_t set_control(StepControl* control, const ControlSettings& settings,
                         cudaStream_t stream) {
   return launch({1, 1, stream}, control_kernel, control, settings);
+}
+
+cudaError_t read_sources(const SourcesRequest& request, cudaStream_t stream) {
+  return launch({1, kControlThreads, stream}, sources_kernel, request);
 }
 
 cudaError_t finish_step_control(const StepControlRequest& request, cudaStream_t stream) {

@@ -1,6 +1,8 @@
 #include "step_tables.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <tuple>
 
 namespace kernels {
@@ -89,7 +91,6 @@ MuonMatrix matrix_of(const StepParam& param, const MuonSettings& muon, int64_t r
   m.scale = static_cast<float>(muon.scale(rows, param.columns));
   m.extra_scale = static_cast<float>(muon.extra_scale);
   m.group = param.slot.group;
-  m.is_aligned = is_aligned(m) ? 1 : 0;
   return m;
 }
 
@@ -99,6 +100,7 @@ std::vector<MuonMatrix> matrices_of(const StepParam& param, const MuonSettings& 
   if (group_rows == 0) {
     MuonMatrix whole = matrix_of(param, muon, param.rows);
     whole.part_rows = whole.group_rows = static_cast<uint32_t>(param.rows);
+    whole.is_aligned = is_aligned(whole) ? 1 : 0;
     return {whole};
   }
   std::vector<MuonMatrix> parts;
@@ -109,6 +111,7 @@ std::vector<MuonMatrix> matrices_of(const StepParam& param, const MuonSettings& 
     part.part_rows = part_rows;
     part.group_rows = group_rows;
     part.first_row = first_row;
+    part.is_aligned = is_aligned(part) ? 1 : 0;
     first_row += part_rows;
     parts.push_back(part);
   }
@@ -123,14 +126,24 @@ struct NewMatrix {
   uint32_t part;
 };
 
-// The shape's numbers in one batch buffer decide what fits together.
+bool same_products(const MuonSettings& a, const MuonSettings& b) {
+  const auto same = [](const NewtonSchulzCoefficients& x, const NewtonSchulzCoefficients& y) {
+    return x.a == y.a && x.b == y.b && x.c == y.c;
+  };
+  return a.type == b.type && a.tf32 == b.tf32 &&
+         std::equal(a.coefficients.begin(), a.coefficients.end(), b.coefficients.begin(),
+                    b.coefficients.end(), same);
+}
+
+// What is done to the numbers of one batch buffer decides what fits together: scales, momenta and
+// rates are each matrix's and its group's.
 bool fits_with(const MuonBatch& batch, const NewMatrix& added) {
   const auto key = [](const MuonTypes& t) {
     return std::make_tuple(t.grad, t.main, t.momentum, t.model, t.iterate);
   };
   return key(batch.types) == key(added.types) && batch.shape.rows == added.matrix.rows &&
-         batch.shape.columns == added.matrix.columns && batch.settings == &added.settings &&
-         batch.part == added.part;
+         batch.shape.columns == added.matrix.columns &&
+         same_products(*batch.settings, added.settings) && batch.part == added.part;
 }
 
 bool has_room(const MuonBatch& batch, uint64_t scratch_bytes_max) {
@@ -211,6 +224,22 @@ MuonBatch batch_for(const NewMatrix& added) {
   return batch;
 }
 
+double work_of(const MuonBatch& batch) {
+  const auto rows = static_cast<double>(batch.shape.rows);
+  const auto columns = static_cast<double>(batch.shape.columns);
+  return rows * columns * std::min(rows, columns) * static_cast<double>(batch.shape.batch);
+}
+
+void deal_to_lanes(std::vector<MuonBatch>& batches) {
+  std::map<uint32_t, std::array<double, kLanes>> work;  // by part
+  for (MuonBatch& batch : batches) {
+    auto& [main, side] = work[batch.part];
+    const bool is_small = 2 * (batch.iterate_bytes() + batch.square_bytes()) <= kSideScratchMost;
+    batch.lane = is_small && side < main ? 1 : 0;
+    (batch.lane == 1 ? side : main) += work_of(batch);
+  }
+}
+
 }  // namespace
 
 std::vector<MuonBatch> make_muon_batches(const StepPlan& plan) {
@@ -237,6 +266,7 @@ std::vector<MuonBatch> make_muon_batches(const StepPlan& plan) {
     fill_chunks(batch.matrices.data(), static_cast<uint32_t>(batch.matrices.size()),
                 batch.chunks.data());
   }
+  deal_to_lanes(batches);
   return batches;
 }
 

@@ -30,12 +30,14 @@ struct ParamTable {
   TensorTable on_device(const DeviceMemory& memory) const;
 };
 
-// Matrices of one shape that are orthogonalised together.
+// Matrices of one shape that are orthogonalised together, whatever groups they are of: their
+// products have the same type and coefficients.
 struct MuonBatch {
   MuonTypes types;
   NewtonSchulzShape shape;
   const MuonSettings* settings;
   uint32_t part;
+  uint32_t lane;  // 0: queued on the step's stream, 1: beside it
   std::vector<MuonMatrix> matrices;
   std::vector<size_t> params;  // of the plan, one per matrix
   std::vector<Chunk> chunks;
@@ -46,14 +48,20 @@ struct MuonBatch {
   uint64_t square_bytes() const;
 };
 
+// Batches in different lanes have scratch memory of their own; the second lane's is at most that of
+// a batch of kSideScratchMost.
+constexpr uint32_t kLanes = 2;
+constexpr uint64_t kSideScratchMost = uint64_t{256} << 20;
+
 // Whether every parameter can be updated as its group and types say, and has the memory for it.
 bool makes_sense(const StepPlan& plan);
 
 std::vector<ParamTable> make_param_tables(const StepPlan& plan);
 
-// Batches in the order of their first matrix; none takes more scratch than the plan allows, but for
-// a single matrix that needs more. Pointers to settings lead into `plan`. Products are not in
-// blocks yet: that is for the device to say.
+// Batches in the order of their first matrix, dealt to lanes by their multiplications, each part by
+// itself: small ones, which leave a device idle, run beside others. None takes more scratch than
+// the plan allows, but for a single matrix that needs more. Pointers to settings lead into `plan`.
+// Products are not in blocks yet: that is for the device to say.
 std::vector<MuonBatch> make_muon_batches(const StepPlan& plan);
 
 }  // namespace kernels

@@ -2,6 +2,6 @@
 
 namespace kernels {
 
-const RuleLaunches kAdamLaunches = {&AdamUpdates<AdamFormula>::launch, &launch_absmax<AdamFormula>};
+const RuleLaunches kAdamLaunches = kLaunches<AdamFormula, AdamTypes>;
 
 }  // namespace kernels

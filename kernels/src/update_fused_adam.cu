@@ -2,7 +2,6 @@
 
 namespace kernels {
 
-const RuleLaunches kFusedAdamLaunches = {&AdamUpdates<FusedAdamFormula>::launch,
-                                         &launch_absmax<FusedAdamFormula>};
+const RuleLaunches kFusedAdamLaunches = kLaunches<FusedAdamFormula, AdamTypes>;
 
 }  // namespace kernels

@@ -4,96 +4,33 @@
 #include <kernels/update_element.h>
 
 #include "launch.cuh"
-#include "packed.cuh"
+#include "traversal.cuh"
+#include "values.cuh"
+#include "with_types.h"
 
 namespace kernels {
 
-constexpr int kUpdateThreads = 256;
-constexpr int kUpdateBlocksPerSm = 4;  // at most 64 registers a thread
-
-// N elements of every tensor of a slot.
-template <class Types, int N>
+// N elements of what a slot's update reads.
+template <int N>
 struct StoredVector {
-  Packed<N> grad, main, remainder, state[2], model;
-
-  __device__ __forceinline__ void load(const Types& types, const TensorSlot& slot, int64_t first) {
-    grad.load(slot.grad, first, bytes_of(types.grad()));
-    main.load(slot.main, first, bytes_of(types.main()));
-    if (types.main() == ElementType::SplitF32) remainder.load(slot.remainder, first, 2);
-#pragma unroll
-    for (int s = 0; s < 2; ++s) {
-      state[s].load(slot.state[s], first, bytes_of(types.state(s)));
-    }
-  }
-
-  __device__ __forceinline__ StoredElement get(const Types& types, int i) const {
-    StoredElement e = {};
-    e.grad = grad.get(i, bytes_of(types.grad()));
-    e.main = main.get(i, bytes_of(types.main()));
-    if (types.main() == ElementType::SplitF32) e.remainder = remainder.get(i, 2);
-#pragma unroll
-    for (int s = 0; s < 2; ++s) {
-      if (types.state(s) != ElementType::None) {
-        e.state[s] = state[s].get(i, bytes_of(types.state(s)));
-      }
-    }
-    return e;
-  }
-
-  __device__ __forceinline__ void put(const Types& types, int i, const StoredElement& e) {
-    main.put(i, bytes_of(types.main()), e.main);
-    if (types.main() == ElementType::SplitF32) remainder.put(i, 2, e.remainder);
-#pragma unroll
-    for (int s = 0; s < 2; ++s) {
-      if (types.state(s) != ElementType::None) {
-        state[s].put(i, bytes_of(types.state(s)), e.state[s]);
-      }
-    }
-    if (types.model() != ElementType::None) model.put(i, 2, e.model);
-  }
-
-  __device__ __forceinline__ void store(const Types& types, const TensorSlot& slot,
-                                        int64_t first) const {
-    main.store(slot.main, first, bytes_of(types.main()));
-    if (types.main() == ElementType::SplitF32) remainder.store(slot.remainder, first, 2);
-#pragma unroll
-    for (int s = 0; s < 2; ++s) {
-      state[s].store(slot.state[s], first, bytes_of(types.state(s)));
-    }
-    if (types.model() != ElementType::None && slot.model != nullptr) {
-      model.store(slot.model, first, 2);
-    }
-  }
+  Packed<N> grad, state[2];
+  StoredParam<N> param;
 };
 
-template <class Types>
-__device__ StoredElement load_element(const Types& types, const TensorSlot& slot, int64_t i) {
-  StoredElement e = {};
-  e.grad = load_one(slot.grad, i, bytes_of(types.grad()));
-  e.main = load_one(slot.main, i, bytes_of(types.main()));
-  if (types.main() == ElementType::SplitF32) e.remainder = load_one(slot.remainder, i, 2);
-  for (int s = 0; s < 2; ++s) {
-    if (types.state(s) != ElementType::None) {
-      e.state[s] = load_one(slot.state[s], i, bytes_of(types.state(s)));
-    }
-  }
-  return e;
-}
+// The same in fp32.
+template <int N>
+struct ElementVector {
+  Values<N> grad, param, state[2];
 
-template <class Types>
-__device__ void store_element(const Types& types, const TensorSlot& slot, int64_t i,
-                              const StoredElement& e) {
-  store_one(slot.main, i, bytes_of(types.main()), e.main);
-  if (types.main() == ElementType::SplitF32) store_one(slot.remainder, i, 2, e.remainder);
-  for (int s = 0; s < 2; ++s) {
-    if (types.state(s) != ElementType::None) {
-      store_one(slot.state[s], i, bytes_of(types.state(s)), e.state[s]);
-    }
+  __device__ __forceinline__ Element get(int i) const {
+    return {param.at[i], grad.at[i], {state[0].at[i], state[1].at[i]}};
   }
-  if (types.model() != ElementType::None && slot.model != nullptr) {
-    store_one(slot.model, i, 2, e.model);
+  __device__ __forceinline__ void put(int i, const Element& e) {
+    param.at[i] = e.param;
+    state[0].at[i] = e.state[0];
+    state[1].at[i] = e.state[1];
   }
-}
+};
 
 __device__ inline TensorFactors factors_of(const TensorTypes& types, const TensorSlot& slot,
                                            const StepControl& control) {
@@ -108,120 +45,223 @@ __device__ inline TensorFactors factors_of(const TensorTypes& types, const Tenso
   return factors;
 }
 
-struct UpdateValues {
-  TensorFactors factors;
-  RuleScalars scalars;
+// What a kernel was started with, and the chunk that a block has come to.
+struct ChunkOfTable {
+  const TensorTable& table;
+  const RuleScalars* scalars;
+  const Chunk& chunk;
+  Piece piece;
 };
 
-// What a block does with one chunk: vectors where all tensors are aligned, then single elements.
-template <class Formula, class Types>
-__device__ void update_chunk(const Types& types, const TensorSlot& slot, const UpdateValues& values,
-                             int64_t begin) {
-  const auto& [factors, scalars] = values;
-  constexpr int N = Types::kVector;
-  constexpr int kUnroll = Types::kUnroll;
-  constexpr int64_t kStride = int64_t{N} * kUpdateThreads;
-  const int64_t end = begin + kChunkElements < slot.count ? begin + kChunkElements : slot.count;
-  const int64_t vector_end = slot.is_aligned ? begin + (end - begin) / N * N : begin;
-  StoredVector<Types, N> vectors[kUnroll];
-  for (int64_t first = begin + int64_t{N} * threadIdx.x; first < vector_end;
-       first += kUnroll * kStride) {
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (first + u * kStride < vector_end) vectors[u].load(types, slot, first + u * kStride);
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (first + u * kStride >= vector_end) break;
-      StoredVector<Types, N> updated;
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        StoredElement e = vectors[u].get(types, i);
-        update_element<Formula>(types, factors, scalars, e);
-        updated.put(types, i, e);
-      }
-      updated.store(types, slot, first + u * kStride);
-    }
-  }
-  for (int64_t i = vector_end + threadIdx.x; i < end; i += kUpdateThreads) {
-    StoredElement e = load_element(types, slot, i);
-    update_element<Formula>(types, factors, scalars, e);
-    store_element(types, slot, i, e);
-  }
+__device__ __forceinline__ ChunkOfTable chunk_of(const TensorTable& table,
+                                                 const RuleScalars* scalars, const Chunk& chunk) {
+  const TensorSlot& slot = table.slots[chunk.slot];
+  return {table, scalars, chunk, piece_of(chunk, slot.count, slot.is_aligned != 0)};
 }
 
-// Persistent: block b takes chunks b, b + gridDim.x, ...
+// The tensors of a chunk and its group's scalars. Of types that are compiled in they stay in
+// registers, with pointers to the chunk's first elements.
+template <class Types>
+struct ChunkTensors {
+  TensorSlot slot;
+  RuleScalars group;
+
+  __device__ __forceinline__ ChunkTensors(const ChunkOfTable& c, const Types& types)
+      : slot(c.table.slots[c.chunk.slot]), group(c.scalars[slot.group]) {
+    const int64_t begin = c.piece.begin;
+    slot.grad = behind(slot.grad, begin, bytes_of(types.grad()));
+    slot.main = behind(slot.main, begin, bytes_of(types.main()));
+    slot.remainder = behind(slot.remainder, begin, 2);
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+      slot.state[s] = behind(slot.state[s], begin, bytes_of(types.state(s)));
+    }
+    slot.model = behind(slot.model, begin, 2);
+  }
+  __device__ __forceinline__ const TensorSlot& slot_for(int) const { return slot; }
+  __device__ __forceinline__ int64_t place(int first) const { return first; }
+  // Branches on a group's decay are not taken out of loops, which would be there once for each.
+  __device__ __forceinline__ RuleScalars scalars_for(int first) const {
+    RuleScalars same = group;
+    same.l2 = opaque(group.l2, first);
+    same.shrink = opaque(group.shrink, first);
+    return same;
+  }
+};
+
+// Types at run time need the registers: these are read anew for every vector.
+template <>
+struct ChunkTensors<AnyTypes> {
+  const ChunkOfTable& c;
+
+  __device__ __forceinline__ ChunkTensors(const ChunkOfTable& of, const AnyTypes&) : c(of) {}
+  __device__ __forceinline__ const TensorSlot& slot_for(int first) const {
+    return c.table.slots[opaque(c.chunk.slot, first)];
+  }
+  __device__ __forceinline__ int64_t place(int first) const { return c.piece.begin + first; }
+  __device__ __forceinline__ RuleScalars scalars_for(int first) const {
+    return c.scalars[slot_for(first).group];
+  }
+};
+
+// What a block does with the elements of one chunk: updates them.
 template <class Formula, class Types>
-__global__ void __launch_bounds__(kUpdateThreads, kUpdateBlocksPerSm)
+struct UpdateWork {
+  static constexpr int kVector = Types::kVector, kUnroll = Types::kUnroll;
+  static constexpr bool kKeepsOrder = false;
+  template <int N>
+  using Vector = StoredVector<N>;
+
+  const Types& types;
+  const ChunkTensors<Types>& tensors;
+  const TensorFactors& factors;
+
+  template <int N>
+  __device__ __forceinline__ void load(StoredVector<N>& v, int first) const {
+    const TensorSlot& slot = tensors.slot_for(first);
+    const int64_t place = tensors.place(first);
+    v.grad.load(slot.grad, place, bytes_of(types.grad()));
+    v.param.load(types.main(), slot.main, slot.remainder, place);
+#pragma unroll
+    for (int s = 0; s < 2; ++s) v.state[s].load(slot.state[s], place, bytes_of(types.state(s)));
+  }
+
+  template <int N>
+  __device__ __forceinline__ void use(StoredVector<N>& v, int first) const {
+    ElementVector<N> values = {};
+    decode(types.grad(), v.grad, values.grad);
+    v.param.get(types.main(), values.param);
+#pragma unroll
+    for (int s = 0; s < 2; ++s) decode(types.state(s), v.state[s], values.state[s]);
+    const RuleScalars group = tensors.scalars_for(first);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      Element e = values.get(i);
+      update_values<Formula>(types, factors, group, e);
+      values.put(i, e);
+    }
+    store(v, values, first);
+  }
+
+  template <int N>
+  __device__ __forceinline__ void store(StoredVector<N>& v, ElementVector<N>& values,
+                                        int first) const {
+    const TensorSlot& slot = tensors.slot_for(first);
+    const int64_t place = tensors.place(first);
+    store_model(types.model(), values.param, slot.model, place);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      Element e = values.get(i);
+      remove_factors(types, factors, e);
+      values.put(i, e);
+    }
+    v.param.put(types.main(), values.param);
+    v.param.store(types.main(), slot.main, slot.remainder, place);
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+      encode(types.state(s), values.state[s], v.state[s]);
+      v.state[s].store(slot.state[s], place, bytes_of(types.state(s)));
+    }
+  }
+};
+
+template <class Formula, class Types>
+__global__ void __launch_bounds__(kChunkThreads, kBlocksPerSm)
     update_kernel(const TensorTable table, const RuleScalars* scalars, const StepControl* control) {
   if (control->skip != 0) return;
   const Types types = {table.types};
-  for (uint32_t c = blockIdx.x; c < table.chunk_count; c += gridDim.x) {
-    const Chunk chunk = table.chunks[c];
-    const TensorSlot slot = table.slots[chunk.slot];
-    const UpdateValues values = {factors_of(table.types, slot, *control), scalars[slot.group]};
-    update_chunk<Formula>(types, slot, values, chunk.index * kChunkElements);
-  }
+  for_chunks(table.chunks, table.chunk_count, [&](uint32_t, const Chunk& chunk) {
+    const ChunkOfTable c = chunk_of(table, scalars, chunk);
+    const TensorFactors factors = factors_of(table.types, table.slots[chunk.slot], *control);
+    const ChunkTensors<Types> tensors(c, types);
+    UpdateWork<Formula, Types> work = {types, tensors, factors};
+    for_elements(c.piece, work);
+  });
 }
 
-// The first pass of scaled tables: the same update, of which only the largest new magnitudes are
-// kept. A maximum does not depend on the order, so this is deterministic.
-template <class Formula>
-__global__ void __launch_bounds__(kUpdateThreads)
+// Finds the largest new magnitudes of scaled tensors, and reads and computes nothing else: under
+// every rule a state's new value depends on the state and the gradient, and on the parameter only
+// where decay adds it to the gradient.
+template <class Formula, class Types>
+struct AbsmaxWork {
+  static constexpr int kVector = Types::kGradVector, kUnroll = Types::kGradUnroll;
+  static constexpr bool kKeepsOrder = false;
+  template <int N>
+  using Vector = StoredVector<N>;
+
+  const Types& types;
+  const ChunkTensors<Types>& tensors;
+  const TensorFactors& factors;
+  bool reads_param;
+  uint32_t absmax[3];  // bits, of main and states: those of NaN are the largest
+
+  __device__ __forceinline__ bool reads_state(int s) const {
+    return is_scaled(types.main()) || is_scaled(types.state(s));
+  }
+
+  template <int N>
+  __device__ __forceinline__ void load(StoredVector<N>& v, int first) const {
+    const TensorSlot& slot = tensors.slot_for(first);
+    const int64_t place = tensors.place(first);
+    v.grad.load(slot.grad, place, bytes_of(types.grad()));
+    if (reads_param) v.param.load(types.main(), slot.main, slot.remainder, place);
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+      if (reads_state(s)) v.state[s].load(slot.state[s], place, bytes_of(types.state(s)));
+    }
+  }
+
+  template <int N>
+  __device__ __forceinline__ void use(StoredVector<N>& v, int first) {
+    ElementVector<N> values = {};
+    decode(types.grad(), v.grad, values.grad);
+    if (reads_param) v.param.get(types.main(), values.param);
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+      if (reads_state(s)) decode(types.state(s), v.state[s], values.state[s]);
+    }
+    const RuleScalars group = tensors.scalars_for(first);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      Element e = values.get(i);
+      update_values<Formula>(types, factors, group, e);
+      keep(e);
+    }
+  }
+
+  __device__ __forceinline__ void keep(const Element& e) {
+    if (is_scaled(types.main())) absmax[0] = max(absmax[0], bits_of_float(fabsf(e.param)));
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+      if (!is_scaled(types.state(s))) continue;
+      absmax[1 + s] = max(absmax[1 + s], bits_of_float(fabsf(e.state[s])));
+    }
+  }
+};
+
+// The first pass of scaled tables. A maximum does not depend on the order, so this is
+// deterministic.
+template <class Formula, class Types>
+__global__ void __launch_bounds__(kChunkThreads, kBlocksPerSm)
     absmax_kernel(const TensorTable table, const RuleScalars* scalars, const StepControl* control) {
   if (control->skip != 0) return;
-  const AnyTypes types = {table.types};
-  for (uint32_t c = blockIdx.x; c < table.chunk_count; c += gridDim.x) {
-    const Chunk chunk = table.chunks[c];
-    const TensorSlot slot = table.slots[chunk.slot];
-    const RuleScalars group = scalars[slot.group];
-    TensorFactors factors = factors_of(table.types, slot, *control);
-    const int64_t begin = chunk.index * kChunkElements;
-    const int64_t end = begin + kChunkElements < slot.count ? begin + kChunkElements : slot.count;
-    uint32_t absmax[3] = {0, 0, 0};
-    const auto keep = [&](const StoredElement& stored) {
-      Element e = decode_element(types, factors, stored);
-      Formula::update(group, e);
-      const float values[] = {e.param, e.state[0], e.state[1]};
-      for (int i = 0; i < 3; ++i) absmax[i] = max(absmax[i], bits_of_float(fabsf(values[i])));
-    };
-    constexpr int N = AnyTypes::kVector;
-    const int64_t vector_end = slot.is_aligned ? begin + (end - begin) / N * N : begin;
-    for (int64_t i = begin + N * threadIdx.x; i < vector_end; i += N * kUpdateThreads) {
-      StoredVector<AnyTypes, N> vector;
-      vector.load(types, slot, i);
-#pragma unroll
-      for (int j = 0; j < N; ++j) keep(vector.get(types, j));
-    }
-    for (int64_t i = vector_end + threadIdx.x; i < end; i += kUpdateThreads) {
-      keep(load_element(types, slot, i));
-    }
+  const Types types = {table.types};
+  for_chunks(table.chunks, table.chunk_count, [&](uint32_t, const Chunk& chunk) {
+    const ChunkOfTable c = chunk_of(table, scalars, chunk);
+    const TensorSlot& slot = table.slots[chunk.slot];
+    const TensorFactors factors = factors_of(table.types, slot, *control);
+    const ChunkTensors<Types> tensors(c, types);
+    const bool reads_param = is_scaled(types.main()) || scalars[slot.group].l2 != 0;
+    AbsmaxWork<Formula, Types> work = {types, tensors, factors, reads_param, {0, 0, 0}};
+    for_elements(c.piece, work);
     for (int i = 0; i < 3; ++i) {
-      const uint32_t largest = __reduce_max_sync(0xFFFFFFFFU, absmax[i]);
-      if (slot.scale[i] != nullptr && threadIdx.x % 32 == 0) {
-        atomicMax(&slot.scale[i]->absmax_bits, largest);
-      }
+      StateScale* const scale = slot.scale[i];
+      if (scale == nullptr) continue;
+      const uint32_t largest = __reduce_max_sync(0xFFFFFFFFU, work.absmax[i]);
+      if (threadIdx.x % 32 == 0) atomicMax(&scale->absmax_bits, largest);
     }
-  }
+  });
 }
-
-template <class Formula, class... Fixed>
-struct Updates;  // the launches of one rule, for its compiled types and for any others
-
-template <class Formula>
-struct Updates<Formula> {
-  static cudaError_t launch(const UpdateRequest& r, const LaunchShape& shape) {
-    return kernels::launch(shape, update_kernel<Formula, AnyTypes>, r.table, r.scalars, r.control);
-  }
-};
-
-template <class Formula, class First, class... Rest>
-struct Updates<Formula, First, Rest...> {
-  static cudaError_t launch(const UpdateRequest& r, const LaunchShape& shape) {
-    if (!First::fits(r.table.types)) return Updates<Formula, Rest...>::launch(r, shape);
-    return kernels::launch(shape, update_kernel<Formula, First>, r.table, r.scalars, r.control);
-  }
-};
 
 // What each rule's file defines: its update and the pass before it.
 using Launch = cudaError_t (*)(const UpdateRequest&, const LaunchShape&);
@@ -230,9 +270,26 @@ struct RuleLaunches {
 };
 extern const RuleLaunches kAdamLaunches, kFusedAdamLaunches, kSgdLaunches, kLionLaunches;
 
-template <class Formula>
-cudaError_t launch_absmax(const UpdateRequest& r, const LaunchShape& shape) {
-  return launch(shape, absmax_kernel<Formula>, r.table, r.scalars, r.control);
+template <class Formula, class Sets>
+cudaError_t launch_update(const UpdateRequest& r, const LaunchShape& shape) {
+  return with_types(Sets(), r.table.types, [&](auto set) {
+    return launch(shape, update_kernel<Formula, decltype(set)>, r.table, r.scalars, r.control);
+  });
 }
+
+template <class Formula, class Sets>
+cudaError_t launch_absmax(const UpdateRequest& r, const LaunchShape& shape) {
+  return with_types(Sets(), r.table.types, [&](auto set) {
+    using Set = decltype(set);
+    if constexpr (Set::kMayBeScaled) {
+      return launch(shape, absmax_kernel<Formula, Set>, r.table, r.scalars, r.control);
+    } else {
+      return cudaErrorInvalidValue;
+    }
+  });
+}
+
+template <class Formula, class Sets>
+constexpr RuleLaunches kLaunches = {&launch_update<Formula, Sets>, &launch_absmax<Formula, Sets>};
 
 }  // namespace kernels

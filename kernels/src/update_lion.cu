@@ -2,7 +2,6 @@
 
 namespace kernels {
 
-const RuleLaunches kLionLaunches = {&OneStateUpdates<LionFormula>::launch,
-                                    &launch_absmax<LionFormula>};
+const RuleLaunches kLionLaunches = kLaunches<LionFormula, OneStateTypes>;
 
 }  // namespace kernels

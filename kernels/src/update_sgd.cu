@@ -2,7 +2,6 @@
 
 namespace kernels {
 
-const RuleLaunches kSgdLaunches = {&OneStateUpdates<SgdFormula>::launch,
-                                   &launch_absmax<SgdFormula>};
+const RuleLaunches kSgdLaunches = kLaunches<SgdFormula, OneStateTypes>;
 
 }  // namespace kernels

@@ -2,6 +2,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "device_problem.h"
@@ -60,6 +61,48 @@ BOOST_AUTO_TEST_CASE(matrices_of_one_shape_are_one_batch) {
   BOOST_TEST(names_of(fake_cuda::work()) == expected, boost::test_tools::per_element());
 }
 
+// Batches that are small run beside others, which wait for them; in a graph as branches of it.
+BOOST_AUTO_TEST_CASE(small_batches_run_beside_others) {
+  Model model;
+  plans::add_adam(model);
+  plans::add_muon(model, plans::kBF16);
+  FakeStep step(model.plan);
+  fake_cuda::reset();
+  step.take(model.rates(0.01));
+  BOOST_TEST(step.status == 0);
+  std::map<cudaStream_t, Names> by_stream;
+  std::vector<std::pair<std::string, bool>> order;  // of events; on the step's stream?
+  for (const fake_cuda::Call& call : fake_cuda::calls()) {
+    if (call.name == "apply_kernel" || call.name == "update_kernel") {
+      by_stream[call.stream].push_back(call.name);
+    }
+    if (call.name.starts_with("cudaEvent") || call.name == "cudaStreamWaitEvent") {
+      order.emplace_back(call.name, call.stream == nullptr);
+    }
+  }
+  BOOST_REQUIRE(by_stream.size() == 2U);
+  const Names on_stream = {"update_kernel", "apply_kernel"};
+  BOOST_TEST(by_stream[nullptr] == on_stream, boost::test_tools::per_element());
+  for (const auto& [stream, names] : by_stream) {
+    if (stream != nullptr) BOOST_TEST(names == Names(2, "apply_kernel"));
+  }
+  const std::vector<std::pair<std::string, bool>> wanted = {{"cudaEventRecord", true},
+                                                            {"cudaStreamWaitEvent", false},
+                                                            {"cudaEventRecord", false},
+                                                            {"cudaStreamWaitEvent", true}};
+  BOOST_TEST((order == wanted));
+}
+
+BOOST_AUTO_TEST_CASE(a_single_batch_forks_nothing) {
+  Model model;
+  const uint32_t group = model.add_group(plans::RuleKind::Muon);
+  for (int i = 0; i < 2; ++i) model.add(group, 12, 20, plans::kMomentum);
+  FakeStep step(model.plan);
+  fake_cuda::reset();
+  step.take(model.rates(0.01));
+  BOOST_TEST(std::ranges::count(names_of(fake_cuda::calls()), "cudaEventRecord") == 0);
+}
+
 BOOST_AUTO_TEST_CASE(a_queued_step_neither_waits_nor_allocates_nor_asks) {
   const auto model = plans::whole_model();
   for (const bool records : {false, true}) {
@@ -70,7 +113,8 @@ BOOST_AUTO_TEST_CASE(a_queued_step_neither_waits_nor_allocates_nor_asks) {
     step.take(model->rates(0.02), {.inverse_loss_scale = 0.5F}, model->moved_grads());
     BOOST_TEST(step.status == 0);
     const std::set<std::string> queued = {
-        "cudaStreamIsCapturing", "cudaMemsetAsync", "chunk_stats",    "tensor_stats",
+        "cudaStreamIsCapturing", "cudaMemsetAsync", "chunk_stats",
+        "tensor_stats",          "cudaEventRecord", "cudaStreamWaitEvent",
         "keep_scales",           "cublasLtMatmul",  "cudaGraphLaunch"};
     for (const std::string& kind : kinds_of_calls()) BOOST_TEST(queued.contains(kind), kind);
     if (records)
@@ -179,26 +223,31 @@ BOOST_AUTO_TEST_CASE(highest_is_pedantic_and_high_is_tf32) {
     model.plan.groups[0].muon.tf32 = row.tf32;
     fake_cuda::reset();
     const FakeStep step(model.plan);
-    BOOST_TEST(fake_cuda::products().size() == 9U);
+    BOOST_TEST(fake_cuda::products().size() == 15U);  // two more of a batch, for their tiles
     for (const fake_cuda::Product& product : fake_cuda::products()) {
       BOOST_TEST(product.compute == row.compute);
     }
   }
 }
 
-BOOST_AUTO_TEST_CASE(products_are_cut_as_the_device_is_large) {
+BOOST_AUTO_TEST_CASE(products_are_cut_as_the_device_is_large_and_its_tiles_are) {
   Model model;
   const uint32_t group = model.add_group(plans::RuleKind::Muon, plans::kBF16);
   model.add(group, 1024, 1024, plans::kMomentum);
-  std::vector<size_t> products;
-  for (const int multiprocessors : {132, 4}) {
+  const auto asked_with = [&](int multiprocessors, int tile) {
     fake_cuda::reset();
     fake_cuda::set_multiprocessors(multiprocessors);
+    fake_cuda::set_tile(tile);
     const FakeStep step(model.plan);
-    products.push_back(fake_cuda::products().size());
-  }
-  BOOST_TEST(products[0] == 3U);  // whole: gram, polynomial, update
-  BOOST_TEST(products[1] > 3U);
+    return fake_cuda::products().size();
+  };
+  const size_t whole = 2 + 3;  // tiles; gram, polynomial, update
+  BOOST_TEST(asked_with(132, CUBLASLT_MATMUL_TILE_128x256) == whole);
+  BOOST_TEST(asked_with(4, CUBLASLT_MATMUL_TILE_128x256) == whole + 2 * 2);
+  BOOST_TEST(asked_with(6, CUBLASLT_MATMUL_TILE_128x256) == whole);
+  BOOST_TEST(asked_with(6, CUBLASLT_MATMUL_TILE_64x64) == whole + 2 * 2);
+  BOOST_TEST(asked_with(6, CUBLASLT_MATMUL_TILE_UNDEFINED) == whole);  // the usual tile
+  fake_cuda::set_tile(CUBLASLT_MATMUL_TILE_128x256);
 }
 
 BOOST_AUTO_TEST_CASE(tensors_without_memory_or_scales_are_refused) {

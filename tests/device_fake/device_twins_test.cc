@@ -81,6 +81,69 @@ BOOST_AUTO_TEST_CASE(moved_gradients_are_read_where_they_lie_in_graphs_too) {
   }
 }
 
+// A trainer's graph of a whole iteration: gradients are written, the step is made. What it reads
+// of rates and scale lies on the device, and changes from replay to replay.
+BOOST_AUTO_TEST_CASE(a_trainers_graph_of_an_iteration_has_no_value_of_the_host_in_it) {
+  for (const uint32_t parts : {1U, 2U}) {
+    const auto model = plans::whole_model(), expected = plans::whole_model();
+    for (Model* const each : {model.get(), expected.get()}) {
+      each->plan.part_count = parts;
+      for (size_t i = 0; i < each->plan.params.size(); ++i) {
+        each->plan.params[i].part = static_cast<uint32_t>(i % parts);
+      }
+    }
+    FakeStep step(model->plan);
+    optim::HostStep twin(expected->plan);
+    std::vector<kernels::GroupRates> rates = model->rates(0.1);
+    float loss_scale = 1;
+    kernels::DeviceStep& device = step.step();
+    const kernels::ControlSettings settings = {.inverse_loss_scale = 77, .max_norm = 3};
+    for (kernels::DeviceStep* const each : {&device, static_cast<kernels::DeviceStep*>(&twin)}) {
+      BOOST_TEST(each->set_control(settings, nullptr) == 0);
+      BOOST_TEST(each->read_from({rates.data(), &loss_scale}) == 0);
+    }
+    BOOST_TEST(device.warm_up() == 0);
+    BOOST_TEST((model->contents() == expected->contents()));  // it changed nothing
+    cudaStream_t stream = nullptr;
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t iteration = nullptr;
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+    BOOST_TEST(device.queue_stats(stream) == 0);
+    for (uint32_t part = 0; part < parts; ++part) {
+      BOOST_TEST(device.queue_update(part, stream) == 0);
+    }
+    BOOST_TEST(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    BOOST_TEST(cudaGraphInstantiate(&iteration, graph, 0) == cudaSuccess);
+    BOOST_TEST(fake_cuda::loaded_in_captures().empty());
+    for (int i = 1; i <= 3; ++i) {
+      for (kernels::GroupRates& each : rates) each = {0.1 / i, 0.01 * i};
+      loss_scale = static_cast<float>(3 * i);
+      BOOST_TEST(cudaGraphLaunch(iteration, stream) == cudaSuccess);
+      twin.queue_stats(nullptr);
+      for (uint32_t part = 0; part < parts; ++part) twin.queue_update(part, nullptr);
+      BOOST_TEST(device.control()->grad_norm == twin.control()->grad_norm);
+      BOOST_TEST((model->contents() == expected->contents()));
+      BOOST_TEST(device.groups()[0].step == i);
+    }
+    cudaGraphExecDestroy(iteration);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(sources_are_named_before_a_step_is_recorded) {
+  const auto model = plans::whole_model();
+  FakeStep step(model->plan);
+  float loss_scale = 2;
+  BOOST_TEST(step.step().read_from({nullptr, &loss_scale}) == 0);
+  step.capture();
+  step.take(model->rates(0.01));
+  BOOST_TEST(step.step().control()->inverse_loss_scale == 0.5F);  // not what set_control() said
+  BOOST_TEST(step.step().groups()[0].lr == 0.01);
+  BOOST_TEST(step.step().read_from({}) != 0);
+}
+
 // A process that cannot take part says NaN zeros.
 BOOST_AUTO_TEST_CASE(a_failure_of_another_process_changes_nothing) {
   const auto model = plans::whole_model(), before = plans::whole_model();

@@ -12,6 +12,7 @@ struct cublasLtContext {};
 namespace {
 
 size_t cublas_version = CUBLAS_VERSION;
+uint32_t tile_id = CUBLASLT_MATMUL_TILE_128x256;
 std::vector<Product> asked;
 
 cublasStatus_t blas_status(cudaError_t fault) {
@@ -86,6 +87,7 @@ namespace fake_cuda {
 const std::vector<Product>& products() { return asked; }
 void forget_products() { asked.clear(); }
 void set_cublas_version(size_t version) { cublas_version = version; }
+void set_tile(int id) { tile_id = static_cast<uint32_t>(id); }
 
 }  // namespace fake_cuda
 
@@ -169,6 +171,19 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     *found = 1;
     return CUBLAS_STATUS_SUCCESS;
   });
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* /*algorithm*/,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t size, size_t* written) {
+  note_call("cublasLtMatmulAlgoConfigGetAttribute");
+  const uint32_t tile = tile_id;
+  if (attribute != CUBLASLT_ALGO_CONFIG_TILE_ID || size != sizeof tile) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  std::memcpy(value, &tile, size);
+  *written = size;
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,

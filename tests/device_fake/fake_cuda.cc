@@ -5,6 +5,7 @@
 #include "inside_fake.h"
 
 #include <cstring>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -14,9 +15,14 @@ using namespace fake_cuda;
 struct CUstream_st {
   std::optional<std::vector<Call>> captured;  // while it captures
   bool is_invalid = false;                    // something that cannot be captured was tried
+  cudaStream_t origin = nullptr;              // whose capture it was drawn into by an event
+  uint64_t given = 0;                         // pieces of work so far
+  std::map<cudaStream_t, uint64_t> joined;    // of a capture's branches: their work that is behind
 };
 struct CUevent_st {
   bool is_recorded = false;
+  cudaStream_t stream = nullptr, capture = nullptr;  // where it was recorded, and in whose capture
+  uint64_t given = 0;
 };
 struct CUgraph_st {
   std::vector<Call> nodes;
@@ -44,6 +50,12 @@ bool executes = false;
 cudaError_t last_error = cudaSuccess;
 int multiprocessors = 132;
 std::set<const void*> alive_things;
+
+// The stream whose capture takes what this one is given; null: none does.
+cudaStream_t capture_of(cudaStream_t stream) {
+  if (stream == nullptr || stream->captured) return stream;
+  return stream->origin;
+}
 
 void do_now(const Call& call) {
   state.work.push_back(call);
@@ -91,12 +103,14 @@ cudaError_t begin_call(const char* name, cudaStream_t stream) {
 void note_call(const char* name) { state.calls.push_back({.name = name}); }
 
 void give(Call call) {
-  const bool is_captured = call.stream != nullptr && call.stream->captured;
+  const cudaStream_t capture = capture_of(call.stream);
+  const bool is_captured = capture != nullptr;
+  if (call.stream != nullptr) call.stream->given += 1;
   if (call.is_kernel && state.loaded.insert(call.name).second && is_captured) {
     state.loaded_in_captures.push_back(call.name);
   }
   if (is_captured) {
-    call.stream->captured->push_back(std::move(call));
+    capture->captured->push_back(std::move(call));
   } else {
     do_now(call);
   }
@@ -195,6 +209,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       case cudaDevAttrMultiProcessorCount: *value = multiprocessors; break;
       case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
       case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
+      case cudaDevAttrClockRate: *value = 1830000; break;
+      case cudaDevAttrMemoryClockRate: *value = 2619000; break;
+      case cudaDevAttrGlobalMemoryBusWidth: *value = 5120; break;
     }
     return cudaSuccess;
   });
@@ -223,7 +240,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return runtime_call("cudaEventRecord", stream, [&] {
     if (!is_alive(event) || !can_take(stream)) return cudaErrorInvalidResourceHandle;
-    event->is_recorded = true;
+    *event = {true, stream, capture_of(stream), stream == nullptr ? 0 : stream->given};
     return cudaSuccess;
   });
 }
@@ -232,7 +249,17 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
   return runtime_call("cudaStreamWaitEvent", stream, [&] {
     const bool is_known = is_alive(event) && can_take(stream);
-    return is_known && event->is_recorded ? cudaSuccess : cudaErrorInvalidResourceHandle;
+    if (!is_known || !event->is_recorded) return cudaErrorInvalidResourceHandle;
+    const cudaStream_t capture = event->capture;
+    if (capture == nullptr) return cudaSuccess;
+    if (stream == nullptr || !capture->captured) return cudaErrorStreamCaptureIsolation;
+    if (capture_of(stream) == nullptr) {
+      stream->origin = capture;
+      capture->joined[stream] = UINT64_MAX;  // not yet
+    } else if (stream == capture && event->stream != capture) {
+      capture->joined[event->stream] = event->given;
+    }
+    return cudaSuccess;
   });
 }
 
@@ -304,6 +331,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     *graph = nullptr;
     if (!is_alive(stream) || !stream->captured) return cudaErrorInvalidResourceHandle;
     std::vector<Call> nodes = *std::exchange(stream->captured, std::nullopt);
+    bool are_joined = true;
+    for (const auto& [branch, given] : std::exchange(stream->joined, {})) {
+      are_joined = are_joined && branch->given == given;
+      branch->origin = nullptr;
+    }
+    if (!are_joined) return cudaErrorStreamCaptureUnjoined;
     if (stream->is_invalid) return cudaErrorStreamCaptureInvalidated;
     *graph = make<CUgraph_st>();
     (*graph)->nodes = std::move(nodes);

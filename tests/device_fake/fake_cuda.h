@@ -48,6 +48,7 @@ int alive();
 
 void set_multiprocessors(int count);
 void set_cublas_version(size_t version);
+void set_tile(int id);  // what cuBLASLt's algorithms say: a cublasLtMatmulTile_t
 // What algorithms were asked for, since reset().
 struct Product {
   cublasComputeType_t compute;

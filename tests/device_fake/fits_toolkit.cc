@@ -18,10 +18,15 @@ SAME(cudaErrorNotSupported, 801);
 SAME(cudaErrorSystemNotReady, 802);
 SAME(cudaErrorStreamCaptureUnsupported, 900);
 SAME(cudaErrorStreamCaptureInvalidated, 901);
+SAME(cudaErrorStreamCaptureUnjoined, 904);
+SAME(cudaErrorStreamCaptureIsolation, 905);
 SAME(cudaErrorUnknown, 999);
 SAME(cudaMemcpyHostToDevice, 1);
 SAME(cudaMemcpyDeviceToHost, 2);
 SAME(cudaDevAttrMultiProcessorCount, 16);
+SAME(cudaDevAttrClockRate, 13);
+SAME(cudaDevAttrMemoryClockRate, 36);
+SAME(cudaDevAttrGlobalMemoryBusWidth, 37);
 SAME(cudaDevAttrComputeCapabilityMajor, 75);
 SAME(cudaDevAttrComputeCapabilityMinor, 76);
 SAME(cudaStreamCaptureModeThreadLocal, 1);
@@ -47,6 +52,17 @@ SAME(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, 6);
 SAME(CUBLASLT_MATMUL_DESC_TRANSA, 3);
 SAME(CUBLASLT_MATMUL_DESC_TRANSB, 4);
 SAME(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 2);
+SAME(CUBLASLT_MATMUL_TILE_64x64, 15);
+SAME(CUBLASLT_MATMUL_TILE_64x128, 17);
+SAME(CUBLASLT_MATMUL_TILE_128x64, 18);
+SAME(CUBLASLT_MATMUL_TILE_64x256, 19);
+SAME(CUBLASLT_MATMUL_TILE_128x128, 20);
+SAME(CUBLASLT_MATMUL_TILE_256x64, 21);
+SAME(CUBLASLT_MATMUL_TILE_128x256, 23);
+SAME(CUBLASLT_MATMUL_TILE_256x128, 24);
+SAME(CUBLASLT_MATMUL_TILE_192x128, 31);
+SAME(CUBLASLT_MATMUL_TILE_128x192, 32);
+SAME(CUBLASLT_ALGO_CONFIG_TILE_ID, 1);
 SAME(sizeof(cublasLtMatrixLayoutOpaque_t), 64);
 SAME(sizeof(cublasLtMatmulDescOpaque_t), 256);
 SAME(sizeof(cublasLtMatmulAlgo_t), 64);
@@ -69,6 +85,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t count, cudaMemcpy
                             cudaStream_t stream);
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t operation, size_t size,
                                                cublasComputeType_t compute, cudaDataType_t scale);
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t size, size_t* written);
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
                               const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
                               const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,

@@ -84,9 +84,11 @@ StepGroup group_of(const CGroup& c) {
 NewtonSchulzShape shape_of(const int64_t* numbers, int type) {
   NewtonSchulzShape shape = {numbers[0], numbers[1], numbers[2], static_cast<ElementType>(type),
                              false};
-  int multiprocessors = 0;
-  if (multiprocessor_count(&multiprocessors) != cudaSuccess) multiprocessors = 132;  // the twins
-  shape.symmetric_block = numbers[3] < 0 ? symmetric_block_for(shape, multiprocessors) : numbers[3];
+  shape.gram_block = shape.polynomial_block = numbers[3];
+  if (numbers[3] >= 0) return shape;
+  DeviceRates rates;  // the twins: an H100's
+  if (device_rates(&rates) != cudaSuccess) rates = {};
+  choose_blocks(rates, {}, {}, shape);
   return shape;
 }
 

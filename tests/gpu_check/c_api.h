@@ -20,5 +20,5 @@ struct CGroup {
 
 kernels::StepGroup group_of(const CGroup& c);
 
-// rows, columns, batch, symmetric_block; -1: symmetric_block_for()
+// rows, columns, batch, blocks of symmetric products; -1: choose_blocks()
 kernels::NewtonSchulzShape shape_of(const int64_t* numbers, int type);

@@ -94,15 +94,15 @@ inline void run_product_checks(Report& report) {
     report.run("mirror of bf16, edge " + std::to_string(edge),
                [&] { return check_mirror(ElementType::BF16, edge, 64); });
   }
-  const NewtonSchulzShape shapes[] = {{160, 200, 2, ElementType::BF16, false, 64},
-                                      {200, 160, 2, ElementType::BF16, false, 64},
-                                      {160, 200, 1, ElementType::F32, false, 64},
-                                      {200, 160, 2, ElementType::F32, false, 32},
-                                      {160, 160, 3, ElementType::F32, false, 0}};
+  const NewtonSchulzShape shapes[] = {{160, 200, 2, ElementType::BF16, false, 64, 64},
+                                      {200, 160, 2, ElementType::BF16, false, 64, 64},
+                                      {160, 200, 1, ElementType::F32, false, 64, 64},
+                                      {200, 160, 2, ElementType::F32, false, 32, 32},
+                                      {160, 160, 3, ElementType::F32, false, 0, 0}};
   for (const NewtonSchulzShape& shape : shapes) {
     const double tolerance = shape.type == ElementType::BF16 ? 2e-2 : 1e-5;
     report.run("products of " + std::to_string(shape.rows) + " x " + std::to_string(shape.columns) +
-                   ", blocks of " + std::to_string(shape.symmetric_block),
+                   ", blocks of " + std::to_string(shape.gram_block),
                [&] { return check_products(shape, tolerance); });
   }
 }

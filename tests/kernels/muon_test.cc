@@ -134,7 +134,7 @@ BOOST_DATA_TEST_CASE(symmetric_products_in_blocks_equal_whole_ones,
   for (uint16_t& value : start) value = static_cast<uint16_t>(encode(kBF16, normal(random)));
   std::vector<std::vector<uint16_t>> results;
   for (const int64_t block : {0, 32, 64}) {
-    shape.symmetric_block = block;
+    shape.gram_block = shape.polynomial_block = block;
     std::vector<uint16_t> x = start, next(count), gram(70 * 70 * 2, 0x7FC0),
                           polynomial(70 * 70 * 2, 0x7FC0);  // NaN: all is written before it is read
     newton_schulz_twin(shape, {x.data(), next.data(), gram.data(), polynomial.data(), nullptr},
@@ -144,30 +144,6 @@ BOOST_DATA_TEST_CASE(symmetric_products_in_blocks_equal_whole_ones,
   BOOST_TEST((results[0] != start));
   BOOST_TEST((results[1] == results[0]));
   BOOST_TEST((results[2] == results[0]));
-}
-
-BOOST_AUTO_TEST_CASE(products_are_split_where_that_saves_waves) {
-  struct Row {
-    int64_t rows, columns, batch;
-    int multiprocessors;
-    int64_t block;
-  };
-  for (const Row& row : {Row{4096, 4096, 1, 132, 2048},
-                         {4096, 11008, 1, 132, 2048},
-                         {11008, 4096, 1, 132, 2048},
-                         {8192, 28672, 1, 132, 2048},
-                         {1024, 1024, 16, 132, 512},
-                         {512, 512, 64, 132, 256},
-                         {1024, 1024, 1, 132, 0},
-                         {4096, 4096, 1, 16, 1024},  // a small device has more waves to save
-                         {4096, 4096, 1, 108, 0},    // here three parts would take six for five
-                         {64, 64, 1, 132, 0},
-                         {1, 5, 1, 132, 0}}) {
-    const NewtonSchulzShape shape = {row.rows, row.columns, row.batch, kBF16, false};
-    BOOST_TEST(
-        symmetric_block_for(shape, row.multiprocessors) == row.block,
-        row.rows << " x " << row.columns << ", " << row.batch << " on " << row.multiprocessors);
-  }
 }
 
 BOOST_AUTO_TEST_CASE(parts_of_a_fused_weight_cover_it_once) {

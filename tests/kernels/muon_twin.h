@@ -46,13 +46,14 @@ struct MuonTwin {
 
   TensorStats momentum_chunk(const MuonMatrix& m, int64_t begin) const {
     std::vector<ElementSums> threads(kStatsThreads, ElementSums{0, 0});
+    const int64_t vector = muon_vector(types.grad, types.momentum);
     for (int64_t i = begin; i < std::min(begin + kChunkElements, count_of(m)); ++i) {
       MuonElement e = element(m, i);
       e.momentum = muon_momentum(factors.scalars, e.momentum, muon_grad(factors, e));
       const uint32_t bits = encode(types.momentum, e.momentum);
       e.momentum = decode(types.momentum, bits);
       store_bits(m.momentum, place_in_weight(m, i), types.momentum, bits);
-      add_element(threads[static_cast<size_t>((i - begin) / 4 % kStatsThreads)],
+      add_element(threads[static_cast<size_t>((i - begin) / vector % kStatsThreads)],
                   direction_of(factors, e));
     }
     return add_over_block(threads);
@@ -138,26 +139,31 @@ inline void mirror_twin(const MirrorRequest& r) {
   }
 }
 
-// Gram or polynomial: a symmetric product, in blocks where the shape says so.
-inline void symmetric_twin(const NewtonSchulzShape& shape, const std::vector<NsProduct>& blocks,
-                           const ProductTwin& twin, const NewtonSchulzBuffers& buffers) {
-  for (const NsProduct& block : blocks) twin.multiply(block, buffers, shape.batch);
-  if (blocks.size() == 1) return;
-  void* const result = blocks.front().d == NsOperand::Gram ? buffers.gram : buffers.polynomial;
-  const int64_t edge = blocks.front().d_leading;
-  mirror_twin({result, shape.type, edge, shape.batch, shape.symmetric_block});
-}
+// Gram or polynomial: a symmetric product, in blocks of this edge where it is not 0.
+struct SymmetricTwin {
+  const NewtonSchulzShape& shape;
+  const NewtonSchulzBuffers& buffers;
+
+  void multiply(const NsProduct& whole, int64_t block, NsScaling by) const {
+    const std::vector<NsProduct> blocks = blocks_of(whole, block);
+    const ProductTwin twin = {shape.type, by.alpha, by.beta};
+    for (const NsProduct& part : blocks) twin.multiply(part, buffers, shape.batch);
+    if (blocks.size() == 1) return;
+    void* const result = whole.d == NsOperand::Gram ? buffers.gram : buffers.polynomial;
+    mirror_twin({result, shape.type, whole.m, shape.batch, block});
+  }
+};
 
 // NewtonSchulz::run() on the CPU. The result lies in newton_schulz_result(buffers, steps).
 inline void newton_schulz_twin(const NewtonSchulzShape& shape, NewtonSchulzBuffers buffers,
                                const std::vector<NewtonSchulzCoefficients>& coefficients) {
   const NsProducts products = newton_schulz_products(shape);
   for (const NewtonSchulzCoefficients& k : coefficients) {
-    symmetric_twin(shape, products.gram, {shape.type, 1, 0}, buffers);
+    const SymmetricTwin symmetric = {shape, buffers};
+    symmetric.multiply(products.gram, shape.gram_block, {1, 0});
     const NsStep step = ns_step_of(k);
     if (step.has_polynomial) {
-      const NsScaling& p = step.polynomial;
-      symmetric_twin(shape, products.polynomial, {shape.type, p.alpha, p.beta}, buffers);
+      symmetric.multiply(products.polynomial, shape.polynomial_block, step.polynomial);
     }
     ProductTwin{shape.type, step.update.alpha, step.update.beta}.multiply(
         products.update, buffers_of_update(buffers, step), shape.batch);

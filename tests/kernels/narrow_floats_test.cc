@@ -67,4 +67,28 @@ BOOST_AUTO_TEST_CASE(every_rounding_is_the_toolkits) {
   }
 }
 
+// The kernels convert neighbours by one instruction.
+BOOST_AUTO_TEST_CASE(two_at_once_are_each_of_them) {
+  std::mt19937 random(2);
+  for (const Format& format : kFormats) {
+    const int bits = 8 * kernels::bytes_of(format.type);
+    for (int i = 0; i < 200000; ++i) {
+      const float first = kernels::float_of_bits(static_cast<uint32_t>(random()));
+      const float second = format.widen(static_cast<uint32_t>(random()) % patterns_of(format.type));
+      BOOST_REQUIRE_EQUAL(kernels::encode_two(format.type, first, second),
+                          kernels::encode(format.type, first) | kernels::encode(format.type, second)
+                                                                    << bits);
+    }
+  }
+  for (uint32_t both = 0; both < 0x10000; ++both) {
+    float values[2];
+    kernels::decode_two_e4m3(both, values[0], values[1]);
+    for (const int i : {0, 1}) {
+      const float wanted = kernels::decode(ElementType::F8E4M3, both >> 8 * i & 0xFF);
+      if (std::isnan(wanted) && std::isnan(values[i])) continue;
+      BOOST_REQUIRE_EQUAL(kernels::bits_of_float(values[i]), kernels::bits_of_float(wanted));
+    }
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()

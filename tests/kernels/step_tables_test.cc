@@ -74,6 +74,42 @@ BOOST_AUTO_TEST_CASE(equal_shapes_are_orthogonalised_together_as_far_as_memory_a
   BOOST_TEST(make_muon_batches(plan).size() == 6U);
 }
 
+BOOST_AUTO_TEST_CASE(groups_with_the_same_products_share_a_batch) {
+  StepPlan plan;
+  plan.groups = {group_of(RuleKind::Muon), group_of(RuleKind::Muon)};
+  plan.groups[1].settings.lr = 7;
+  plan.groups[1].settings.beta1 = 0.5;
+  plan.groups[1].muon.extra_scale = 3;
+  plan.params = {matrix(0, 8, 4), matrix(1, 8, 4), matrix(0, 8, 4)};
+  const std::vector<MuonBatch> batches = make_muon_batches(plan);
+  BOOST_REQUIRE_EQUAL(batches.size(), 1U);
+  BOOST_TEST(batches[0].matrices[1].group == 1U);
+  BOOST_TEST(batches[0].matrices[1].extra_scale == 3);
+  BOOST_TEST(batches[0].matrices[2].group == 0U);
+  plan.groups[1].muon.coefficients.push_back({1, 2, 3});
+  BOOST_TEST(make_muon_batches(plan).size() == 2U);
+  plan.groups[1].muon = plan.groups[0].muon;
+  plan.groups[1].muon.tf32 = true;
+  BOOST_TEST(make_muon_batches(plan).size() == 2U);
+}
+
+BOOST_AUTO_TEST_CASE(batches_are_dealt_to_two_lanes) {
+  StepPlan plan;
+  plan.groups = {group_of(RuleKind::Muon)};
+  plan.params = {matrix(0, 8, 8), matrix(0, 4, 4), matrix(0, 4, 8), matrix(0, 16384, 16384)};
+  const std::vector<MuonBatch> batches = make_muon_batches(plan);
+  BOOST_REQUIRE_EQUAL(batches.size(), 4U);
+  BOOST_TEST(batches[0].lane == 0U);
+  BOOST_TEST(batches[1].lane == 1U);
+  BOOST_TEST(batches[2].lane == 1U);
+  BOOST_TEST(batches[3].lane == 0U);  // too much scratch memory, and fills the device
+  plan.part_count = 2;
+  plan.params[1].part = plan.params[2].part = 1;
+  const std::vector<MuonBatch> parts = make_muon_batches(plan);
+  BOOST_TEST(parts[1].lane == 0U);
+  BOOST_TEST(parts[2].lane == 1U);
+}
+
 BOOST_AUTO_TEST_CASE(fused_weights_become_three_matrices_with_scales_of_their_own) {
   StepPlan plan;
   plan.groups = {group_of(RuleKind::Muon)};

@@ -128,9 +128,10 @@ Doubles doubles_of(const TensorTypes& types, const TensorSlot& slot, int64_t i) 
   for (int k = 0; k < 3; ++k) {
     if (is_scaled(scaled_type(types, k))) factors.scale[k] = slot.scale[k]->scale;
   }
-  const Element e = decode_element(AnyTypes{types}, factors, stored_element(types, slot, i));
-  return {e.param, static_cast<double>(e.grad) * kControl.inverse_loss_scale * kControl.clip,
-          e.state[0], e.state[1]};
+  Element e = decode_element(AnyTypes{types}, stored_element(types, slot, i));
+  const double grad = e.grad;
+  apply_factors(AnyTypes{types}, factors, e);
+  return {e.param, grad * kControl.inverse_loss_scale * kControl.clip, e.state[0], e.state[1]};
 }
 
 }  // namespace

@@ -63,8 +63,8 @@ void find_absmax(const TensorTypes& types, const TensorSlot& slot, const RuleSca
                  TensorFactors& factors) {
   uint32_t absmax[3] = {0, 0, 0};  // bits: those of NaN are the largest
   for (int64_t i = 0; i < slot.count; ++i) {
-    Element e = decode_element(AnyTypes{types}, factors, stored_element(types, slot, i));
-    Formula::update(scalars, e);
+    Element e = decode_element(AnyTypes{types}, stored_element(types, slot, i));
+    update_values<Formula>(AnyTypes{types}, factors, scalars, e);
     const float values[] = {e.param, e.state[0], e.state[1]};
     for (int k = 0; k < 3; ++k)
       absmax[k] = std::max(absmax[k], bits_of_float(std::fabs(values[k])));

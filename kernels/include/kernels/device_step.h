@@ -64,11 +64,21 @@ struct ControlSettings {
   bool check_finite = false;
 };
 
+// Where a step finds on the device what the host would say otherwise: device memory of the
+// caller's, read by each queue_stats() and each replay of it. Null: as set_rates() and
+// set_control() said. `rates`: one per group of the plan.
+struct DeviceSources {
+  const GroupRates* rates = nullptr;
+  const float* loss_scale = nullptr;  // gradients are divided by it
+};
+
 // A step is set_rates(), set_control(), set_grads() where gradients lie elsewhere than before,
 // queue_stats(), then, where several processes share the norm, the sum of stats() over them, then
 // queue_update() of every part, 0 first. All of these only queue work: nothing waits, nothing is
 // allocated. The set_ functions refuse a stream that is being captured: a replay would write the
-// values of that moment again. Not thread-safe.
+// values of that moment again. queue_stats() and queue_update() may be captured by the caller, as
+// a part of a whole iteration, once kernels are loaded (a step was made or warm_up() was called):
+// with read_from() such a graph has no value of the host's in it. Not thread-safe.
 class DeviceStep {
  public:
   virtual ~DeviceStep() = default;
@@ -82,10 +92,14 @@ class DeviceStep {
   // The gradients' device pointers, in the order of StepPlan::params; types stay. Queues nothing
   // where they are those of the last call. After a failure the step must be made anew.
   virtual DeviceStatus set_grads(const std::vector<const void*>& grads, DeviceStream stream) = 0;
+  // From the next queue_stats() on. Refused once capture() has recorded a step without it.
+  virtual DeviceStatus read_from(const DeviceSources& sources) = 0;
   virtual DeviceStatus queue_stats(DeviceStream stream) = 0;
   virtual DeviceStatus queue_update(uint32_t part, DeviceStream stream) = 0;
-  // Records both as CUDA graphs, which queue_stats() and queue_update() then replay. Makes a step
-  // that changes nothing first, so that all kernels are loaded. Waits.
+  // A step that changes nothing: CUDA and cuBLASLt load all kernels of the plan. Waits.
+  virtual DeviceStatus warm_up() = 0;
+  // Records both as CUDA graphs, which queue_stats() and queue_update() then replay, after
+  // warm_up(). Waits.
   virtual DeviceStatus capture() = 0;
   // Device memory; valid after bind().
   virtual TensorStats* stats() const = 0;  // stats_count of them, at least one

@@ -58,6 +58,31 @@ CKPT_HOST_DEVICE uint32_t encode(ElementType type, float value) {
   }
 }
 
+// Two neighbours at once, the first in the low bits: of a type of one or two bytes.
+CKPT_HOST_DEVICE uint32_t encode_two(ElementType type, float first, float second) {
+  switch (type) {
+    case ElementType::BF16: {
+      const __nv_bfloat162_raw both = __floats2bfloat162_rn(first, second);
+      return both.x | static_cast<uint32_t>(both.y) << 16;
+    }
+    case ElementType::F16: {
+      const __half2_raw both = __floats2half2_rn(first, second);
+      return both.x | static_cast<uint32_t>(both.y) << 16;
+    }
+    case ElementType::F8E4M3:
+      return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, __NV_E4M3);
+    default: return 0;
+  }
+}
+
+// F8E4M3, from the low 16 bits.
+CKPT_HOST_DEVICE void decode_two_e4m3(uint32_t bits, float& first, float& second) {
+  const __half2_raw halves =
+      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(bits), __NV_E4M3);
+  first = __half2float(__ushort_as_half(halves.x));
+  second = __half2float(__ushort_as_half(halves.y));
+}
+
 // The 16-bit remainder format of Apex's and TransformerEngine's FusedAdam: the bf16 half is the
 // upper half of the fp32 bits, plus one where the lower half, as int16, is negative. So the bf16
 // half is the fp32 value rounded (exact ties away from zero), and nothing is lost.

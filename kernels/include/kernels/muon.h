@@ -35,7 +35,7 @@ struct MuonMatrix {
   float scale, extra_scale;  // the update is multiplied by one, then by the other
   uint32_t group;            // index into the RuleScalars and the GroupSettings
   uint32_t first_chunk;
-  uint32_t is_aligned;  // 1: pointers are multiples of 16 bytes and columns one of 4
+  uint32_t is_aligned;  // 1: pointers are multiples of 16 bytes, a part's columns one of 8
 };
 
 CKPT_HOST_DEVICE constexpr int64_t count_of(const MuonMatrix& m) { return m.rows * m.columns; }
@@ -46,7 +46,8 @@ CKPT_HOST_DEVICE bool is_aligned(const MuonMatrix& m) {
       reinterpret_cast<uintptr_t>(m.remainder) | reinterpret_cast<uintptr_t>(m.momentum) |
       reinterpret_cast<uintptr_t>(m.model) | reinterpret_cast<uintptr_t>(m.iterate) |
       reinterpret_cast<uintptr_t>(m.update);
-  return pointers % 16 == 0 && m.columns % 4 == 0;
+  const bool is_part = m.part_rows != m.group_rows;
+  return pointers % 16 == 0 && (!is_part || m.columns % 8 == 0);
 }
 
 // Where element `i` of the matrix lies in the weight.
@@ -81,7 +82,8 @@ struct MuonRequest {
 };
 
 // Before Newton-Schulz: momentum, then direction / max(|direction|, 1e-7) into `iterate`. The norm
-// is summed in fp64 in a fixed order.
+// is summed in fp64 in a fixed order, as statistics are, muon_vector() neighbours a thread at a
+// time.
 cudaError_t muon_prepare(const MuonRequest& request, cudaStream_t stream);
 
 // After it: decay, p -= lr update scale extra_scale, and the model's rounded copy.
@@ -89,6 +91,10 @@ cudaError_t muon_finish(const MuonRequest& request, cudaStream_t stream);
 
 // Both queue on `stream`, allocate nothing, wait for nothing, and change nothing where
 // control->skip is set. cudaErrorInvalidValue for types that cannot be.
+
+CKPT_HOST_DEVICE constexpr int muon_vector(ElementType grad, ElementType momentum) {
+  return bytes_of(grad) == 4 || bytes_of(momentum) == 4 ? 4 : 8;
+}
 
 constexpr float kMuonNormMin = 1e-7F;  // a zero gradient stays zero
 

@@ -18,9 +18,9 @@ struct NewtonSchulzShape {
   int64_t rows, columns, batch;
   ElementType type;  // of X and all products: BF16 (precision medium) or F32 (high and highest)
   bool tf32;         // F32 products on TF32 tensor cores (precision high)
-  // Edge of the blocks in which the symmetric products A and B are computed; 0: in full. A multiple
+  // Edges of the blocks in which the symmetric products A and B are computed; 0: in full. Multiples
   // of kMirrorTile.
-  int64_t symmetric_block = 0;
+  int64_t gram_block = 0, polynomial_block = 0;
 };
 
 // The matrices of one step, each a batch.
@@ -38,15 +38,14 @@ struct NsProduct {
   int64_t a_offset = 0, b_offset = 0, d_offset = 0;
 };
 
-// A step: gram, polynomial, update. Pure; what the twin multiplies out, too. With symmetric_block
-// the first two are the blocks on and below the diagonal, and what lies above is mirrored.
+// A step's products, whole. Pure; what the twin multiplies out, too.
 struct NsProducts {
-  std::vector<NsProduct> gram, polynomial;
-  NsProduct update;
+  NsProduct gram, polynomial, update;
 };
 NsProducts newton_schulz_products(const NewtonSchulzShape& shape);
 
-// The blocks on and below the diagonal of a symmetric product d of m == n.
+// The blocks on and below the diagonal of a symmetric product d of m == n; what lies above is
+// mirrored. 0: the whole.
 std::vector<NsProduct> blocks_of(const NsProduct& whole, int64_t block);
 
 // alpha and beta of each product of a step; its gram has {1, 0}.
@@ -63,10 +62,6 @@ inline NsStep ns_step_of(const NewtonSchulzCoefficients& k) {
   if (k.c == 0) return {false, {0, 0}, {k.b, k.a}};
   return {true, {k.c, k.b}, {1, k.a}};
 }
-
-// The symmetric_block that costs fewest waves of 128 x 256 tiles on this many multiprocessors, or 0
-// where none saves an eighth of the whole product's: by counting; not measured.
-int64_t symmetric_block_for(const NewtonSchulzShape& shape, int multiprocessors);
 
 // Device memory of a batch. `iterate` and `next` hold batch * rows * columns elements, `gram` and
 // `polynomial` batch * min(rows, columns)^2; all begin at multiples of 256 bytes.

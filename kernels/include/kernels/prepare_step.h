@@ -32,4 +32,14 @@ cudaError_t set_rates(GroupSettings* groups, const GroupRates* rates, uint32_t g
                       cudaStream_t stream);
 cudaError_t set_control(StepControl* control, const ControlSettings& settings, cudaStream_t stream);
 
+// Writes what `sources` has, from device memory: the groups' rates, and the control's
+// inverse_loss_scale.
+struct SourcesRequest {
+  DeviceSources sources;
+  GroupSettings* groups;
+  StepControl* control;
+  uint32_t group_count;
+};
+cudaError_t read_sources(const SourcesRequest& request, cudaStream_t stream);
+
 }  // namespace kernels

@@ -111,7 +111,8 @@ CKPT_HOST_DEVICE RuleScalars make_scalars(const GroupSettings& settings) {
 
 // a + weight (b - a), as at::lerp rounds it.
 CKPT_HOST_DEVICE float lerp_of(float a, float b, float weight) {
-  return fabsf(weight) < 0.5F ? fmaf(weight, b - a, a) : fmaf(weight - 1, b - a, b);
+  const bool is_near_a = fabsf(weight) < 0.5F;  // no branch: the weight is a group's
+  return fmaf(is_near_a ? weight : weight - 1, b - a, is_near_a ? a : b);
 }
 
 // A parameter, its gradient and its states, in fp32.

@@ -23,6 +23,11 @@ struct StepControl {
   int64_t zero_count = 0;  // elements equal to zero
 };
 
+// As the host's GradScaler inverts it: in double, rounded once.
+CKPT_HOST_DEVICE float inverse_of_loss_scale(float scale) {
+  return static_cast<float>(1 / static_cast<double>(scale));
+}
+
 // What one tensor contributes. As doubles, so that one sum over processes carries all of them;
 // counts are exact up to 2^53. A process that cannot take part in a step gives NaN for a count of
 // zeros, which makes the sum NaN on all of them.

@@ -100,6 +100,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, Operation*, Layo
   return CUBLAS_STATUS_SUCCESS;
 }
 
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t*,
+                                                    cublasLtMatmulAlgoConfigAttributes_t, void*,
+                                                    size_t, size_t*) {
+  return CUBLAS_STATUS_NOT_SUPPORTED;  // the caller takes the usual tile
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, Operation* operation, const void* alpha,
                               const void* a, Layout* a_layout, const void* b, Layout* b_layout,
                               const void* beta, const void* c, Layout* c_layout, void* d,

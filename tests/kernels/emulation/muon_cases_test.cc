@@ -140,10 +140,10 @@ class MuonTable {
       std::copy_n(pair.iterate.data(), pair.iterate.size(), pair.expected_iterate.begin());
       fill_weight(pair.device, slot);
       pair.device.iterate = pair.iterate.data();
-      pair.device.is_aligned = slot.is_aligned && skew == 0 && m.columns % 4 == 0 ? 1 : 0;
       fill_weight(pair.twin, expected_.back().slot(stored_));
       pair.twin.iterate = pair.expected_iterate.data();
       pair.device.update = pair.twin.update = pair.update.data();
+      pair.device.is_aligned = is_aligned(pair.device) ? 1 : 0;
     }
   }
 
@@ -186,7 +186,7 @@ GroupSettings drawn_settings(std::mt19937& random) {
 
 MuonCase drawn_shape(const MuonTypes& types, std::mt19937& random) {
   MuonCase c = {types, 1 + below(32, random), 1 + below(48, random), {}, 1 + below(3, random)};
-  if (random() % 2 == 0) c.columns = (c.columns + 3) / 4 * 4;
+  if (random() % 2 == 0) c.columns = (c.columns + 7) / 8 * 8;
   if (random() % 3 == 0) {
     c.parts = {4, 1, 2};
     c.rows = 7 * (1 + below(4, random));
@@ -277,6 +277,7 @@ BOOST_AUTO_TEST_CASE(many_matrices_and_many_chunks_equal_the_twins) {
   for (const MuonCase& c : {MuonCase{types, 3, 8, {}, 20},
                             {types, 150, 220, {}, 2},
                             {types, 140, 301, {4, 1, 2}, 1},
+                            {types, 140, 304, {4, 1, 2}, 1},
                             {types, 760, 720, {}, 1}}) {
     MuonTable table(c, random);
     const std::string problem = table.problem_of(drawn_settings(random), random);
@@ -327,7 +328,7 @@ BOOST_AUTO_TEST_CASE(newton_schulz_of_any_shape_equals_the_twin) {
     for (const auto& [rows, columns] :
          {std::pair{1, 1}, {1, 5}, {5, 1}, {7, 20}, {20, 7}, {34, 40}, {40, 34}, {64, 64}}) {
       for (const int64_t block : {0, 32}) {
-        const NewtonSchulzShape shape = {rows, columns, 2, type, false, block};
+        const NewtonSchulzShape shape = {rows, columns, 2, type, false, block, block};
         BOOST_TEST(products_of({shape, steps}, random) > 0, rows << " x " << columns);
       }
     }
@@ -339,12 +340,14 @@ BOOST_AUTO_TEST_CASE(cubic_steps_take_two_products) {
   std::mt19937 random(6);
   const std::vector<NewtonSchulzCoefficients> cubic = {{3, -2, 0}}, quintic = {{3, -2, 1}};
   for (const ElementType type : {kF32, kBF16}) {
-    const NewtonSchulzShape whole = {40, 70, 1, type, false, 0},
-                            parts = {40, 70, 1, type, false, 32};
+    const NewtonSchulzShape whole = {40, 70, 1, type, false, 0, 0},
+                            parts = {40, 70, 1, type, false, 32, 32},
+                            gram = {40, 70, 1, type, false, 32, 0};
     BOOST_TEST(products_of({whole, cubic}, random) == 2);
     BOOST_TEST(products_of({whole, quintic}, random) == 3);
     BOOST_TEST(products_of({parts, cubic}, random) == 3 + 1);
     BOOST_TEST(products_of({parts, quintic}, random) == 3 + 3 + 1);
+    BOOST_TEST(products_of({gram, quintic}, random) == 3 + 1 + 1);
   }
 }
 

@@ -62,6 +62,7 @@ std::string problem_of(ElementType type, const std::vector<int64_t>& counts, std
   return "";
 }
 
+constexpr float kScale = 1024;
 constexpr ElementType kGradTypes[] = {ElementType::F32, ElementType::BF16, ElementType::F16};
 
 // A control by the kernel and by the twin, from random sums of this many tensors.
@@ -162,6 +163,27 @@ BOOST_AUTO_TEST_CASE(rates_and_scale_are_written_as_given) {
   BOOST_TEST(control.inverse_loss_scale == 0.25F);
   BOOST_TEST(control.max_norm == 3);
   BOOST_TEST(control.check_finite == 1U);
+}
+
+BOOST_AUTO_TEST_CASE(sources_on_the_device_are_read_where_they_are_named) {
+  for (const uint32_t count : {0U, 1U, 255U, 256U, 257U, 600U}) {
+    for (const bool has_rates : {false, true}) {
+      for (const float* const scale : {static_cast<const float*>(nullptr), &kScale}) {
+        std::vector<GroupSettings> groups(count);
+        std::vector<GroupRates> rates(count);
+        for (uint32_t i = 0; i < count; ++i) rates[i] = {1.0 + i, 0.5 * i};
+        StepControl control;
+        control.inverse_loss_scale = 7;
+        const DeviceSources sources = {has_rates ? rates.data() : nullptr, scale};
+        BOOST_TEST(read_sources({sources, groups.data(), &control, count}, nullptr) == cudaSuccess);
+        BOOST_TEST(control.inverse_loss_scale == (scale == nullptr ? 7 : 1 / kScale));
+        for (uint32_t i = 0; i < count; ++i) {
+          BOOST_TEST(groups[i].lr == (has_rates ? rates[i].lr : 0));
+          BOOST_TEST(groups[i].weight_decay == (has_rates ? rates[i].weight_decay : 0));
+        }
+      }
+    }
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -115,14 +115,18 @@ std::vector<TensorTypes> all_types(RuleKind rule) {
 }
 
 // Those with kernels of their own.
-const TensorTypes kCompiled[] = {
-    {kF32, kF32, {kF32, kF32}, kBF16},   {kBF16, kF32, {kF32, kF32}, kBF16},
-    {kF32, kSplit, {kF32, kF32}, kNone}, {kBF16, kSplit, {kF32, kF32}, kNone},
-    {kF32, kF32, {kBF16, kBF16}, kF16},  {kBF16, kSplit, {kBF16, kBF16}, kNone},
-    {kBF16, kF32, {kF16, kF16}, kBF16},  {kBF16, kF32, {kF8, kF8}, kBF16},
-    {kBF16, kSplit, {kF8, kF8}, kNone},  {kBF16, kBF16, {kBF16, kBF16}, kNone},
-    {kF32, kF32, {kF32, kNone}, kBF16},  {kBF16, kF32, {kF32, kNone}, kBF16},
-};
+std::vector<TensorTypes> compiled_types() {
+  std::vector<TensorTypes> all = {{kBF16, kBF16, {kBF16, kBF16}, kNone},
+                                  {kF32, kF32, {kF32, kNone}, kBF16},
+                                  {kBF16, kF32, {kF32, kNone}, kBF16}};
+  for (const ElementType state : {kF32, kBF16, kF16, kF8}) {
+    for (const ElementType grad : {kF32, kBF16}) {
+      all.push_back({grad, kF32, {state, state}, grad == kF32 ? kF16 : kBF16});
+      all.push_back({grad, kSplit, {state, state}, kNone});
+    }
+  }
+  return all;
+}
 
 void check_all_types(RuleKind rule) {
   std::mt19937 random(static_cast<unsigned>(rule) + 1);
@@ -156,7 +160,7 @@ BOOST_AUTO_TEST_CASE(lion_of_all_types_equals_its_twin) { check_all_types(RuleKi
 BOOST_AUTO_TEST_CASE(tails_of_any_length_are_updated_once) {
   std::mt19937 random(7);
   const int64_t step = std::getenv("SHARDWISE_LONG_TESTS") ? 1 : 173;
-  for (const TensorTypes& types : kCompiled) {
+  for (const TensorTypes& types : compiled_types()) {
     const RuleKind rule = types.state[1] == kNone ? RuleKind::Lion : RuleKind::Adam;
     for (int64_t count = random() % step; count < 4200; count += step) {
       const std::string problem = problem_of({types, rule, {count}, count % 2 == 0}, random);
@@ -167,7 +171,10 @@ BOOST_AUTO_TEST_CASE(tails_of_any_length_are_updated_once) {
 
 BOOST_AUTO_TEST_CASE(tensors_of_many_chunks_are_updated_once) {
   std::mt19937 random(8);
-  for (const TensorTypes& types : kCompiled) {
+  std::vector<TensorTypes> all = compiled_types();
+  all.push_back({kF16, kSplit, {kBF16, kNone}, kF16});  // at run time
+  all.push_back({kF16, kF16, {kF16, kF8}, kBF16});
+  for (const TensorTypes& types : all) {
     const RuleKind rule = types.state[1] == kNone ? RuleKind::Sgd : RuleKind::FusedAdam;
     for (const bool misaligned : {false, true}) {
       const std::string problem = problem_of(

@@ -44,7 +44,18 @@ class HostStep : public kernels::DeviceStep {
     control_.check_finite = settings.check_finite ? 1 : 0;
     return 0;
   }
+  kernels::DeviceStatus read_from(const kernels::DeviceSources& sources) override {
+    sources_ = sources;
+    return 0;
+  }
+  kernels::DeviceStatus warm_up() override { return 0; }
   kernels::DeviceStatus queue_stats(kernels::DeviceStream) override {
+    if (sources_.rates != nullptr) {
+      set_rates({sources_.rates, sources_.rates + groups_.size()}, nullptr);
+    }
+    if (sources_.loss_scale != nullptr) {
+      control_.inverse_loss_scale = kernels::inverse_of_loss_scale(*sources_.loss_scale);
+    }
     std::fill(stats_.begin(), stats_.end(), kernels::TensorStats{0, 0});
     for (const kernels::ParamTable& table : tables_) {
       for (const kernels::TensorSlot& slot : table.slots) {
@@ -127,6 +138,7 @@ class HostStep : public kernels::DeviceStep {
   }
 
   kernels::StepPlan plan_;
+  kernels::DeviceSources sources_;
   std::vector<kernels::ParamTable> tables_;
   std::vector<kernels::MuonBatch> batches_;
   std::vector<kernels::GroupSettings> groups_;

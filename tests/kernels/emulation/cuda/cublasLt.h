@@ -47,6 +47,21 @@ enum cublasLtReductionScheme_t {
   CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
 };
 
+enum cublasLtMatmulTile_t {
+  CUBLASLT_MATMUL_TILE_UNDEFINED = 0,
+  CUBLASLT_MATMUL_TILE_64x64 = 15,
+  CUBLASLT_MATMUL_TILE_64x128 = 17,
+  CUBLASLT_MATMUL_TILE_128x64 = 18,
+  CUBLASLT_MATMUL_TILE_64x256 = 19,
+  CUBLASLT_MATMUL_TILE_128x128 = 20,
+  CUBLASLT_MATMUL_TILE_256x64 = 21,
+  CUBLASLT_MATMUL_TILE_128x256 = 23,
+  CUBLASLT_MATMUL_TILE_256x128 = 24,
+  CUBLASLT_MATMUL_TILE_192x128 = 31,
+  CUBLASLT_MATMUL_TILE_128x192 = 32,
+};
+enum cublasLtMatmulAlgoConfigAttributes_t { CUBLASLT_ALGO_CONFIG_TILE_ID = 1 };
+
 using cublasLtHandle_t = struct cublasLtContext*;
 
 struct cublasLtMatrixLayoutOpaque_t {
@@ -92,6 +107,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, Operation
                                               Layout* a, Layout* b, Layout* c, Layout* d,
                                               Preference* preference, int most,
                                               cublasLtMatmulHeuristicResult_t* results, int* found);
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
+    const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
+    void* value, size_t size, size_t* written);
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, Operation* operation, const void* alpha,
                               const void* a, Layout* a_layout, const void* b, Layout* b_layout,
                               const void* beta, const void* c, Layout* c_layout, void* d,

@@ -15,3 +15,10 @@ inline float __half2float(__half value) { return emulation::float_of_half(value.
 inline __half __float2half_rn(float value) {
   return __ushort_as_half(static_cast<uint16_t>(emulation::half_of(value)));
 }
+
+struct __half2_raw {
+  uint16_t x, y;
+};
+inline __half2_raw __floats2half2_rn(float first, float second) {
+  return {__half_as_ushort(__float2half_rn(first)), __half_as_ushort(__float2half_rn(second))};
+}

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include <kernels/element_type.h>
+#include <kernels/newton_schulz_products.h>
+
+namespace kernels {
+
+// What the choice of a cut needs to know of a device.
+struct DeviceRates {
+  int multiprocessors = 132;
+  double cycles_per_second = 1.83e9;  // of a multiprocessor, at most
+  double bytes_per_second = 3.35e12;  // of its memory
+  int major = 9;                      // compute capability: multiplications a cycle
+  int minor = 0;
+};
+cudaError_t device_rates(DeviceRates* rates);  // of the current device
+
+// Rows and columns of a product that one block of threads computes.
+struct ProductTile {
+  int64_t rows = 128, columns = 256;  // cuBLASLt's for bf16 on an H100, mostly
+};
+
+// A batch of symmetric products of `edge` x `edge`, summed over k.
+struct SymmetricShape {
+  int64_t edge, k, batch;
+  ElementType type;  // BF16 or F32
+  bool tf32;
+  ProductTile tile;  // of cuBLASLt's algorithm for the whole product
+};
+
+struct SymmetricPlan {
+  int64_t block;         // edge of the blocks on and below the diagonal; 0: the whole product
+  double seconds;        // by the model, mirror included
+  double plain_seconds;  // of the whole product
+};
+
+// The cut that the model says is fastest, or none where no cut saves kCutGainLeast of the whole
+// product's time. Pure.
+//
+// The model: tiles are dealt to multiprocessors in waves, each of which takes the multiplications
+// of a tile and as long again as kTileExtra steps of k; not less than its operands take from
+// memory. Each launch costs kLaunchSeconds, the mirror a launch and its bytes. By counting and
+// published peaks; not measured.
+SymmetricPlan plan_symmetric(const DeviceRates& rates, const SymmetricShape& shape);
+
+// Of one product of rows x columns, in a batch; and of the mirror of blocks.
+double product_seconds(const DeviceRates& rates, const SymmetricShape& shape, int64_t rows,
+                       int64_t columns);
+double mirror_seconds(const DeviceRates& rates, const SymmetricShape& shape, int64_t block);
+
+constexpr double kLaunchSeconds = 2.5e-6;  // from the end of one to the work of the next
+constexpr double kPeakReached = 0.75;      // of the multiplications that a device could do
+constexpr double kTileExtra = 128;
+constexpr double kCutGainLeast = 0.05;
+
+// Fills gram_block and polynomial_block of a shape, whose products have these tiles.
+void choose_blocks(const DeviceRates& rates, ProductTile gram, ProductTile polynomial,
+                   NewtonSchulzShape& shape);
+
+}  // namespace kernels

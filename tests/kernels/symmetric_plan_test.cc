@@ -1,0 +1,144 @@
+// How symmetric products are cut: by a model, which is never asked to do what it says is slower.
+#include <kernels/symmetric_plan.h>
+
+#include <algorithm>
+#include <random>
+
+#include <boost/test/unit_test.hpp>
+
+namespace {
+
+using namespace kernels;
+
+constexpr ElementType kF32 = ElementType::F32, kBF16 = ElementType::BF16;
+
+struct Drawn {
+  DeviceRates rates;
+  SymmetricShape shape;
+};
+
+template <class Value>
+Value one_of(std::initializer_list<Value> values, std::mt19937& random) {
+  return values.begin()[random() % values.size()];
+}
+
+Drawn drawn(std::mt19937& random) {
+  DeviceRates rates;
+  rates.multiprocessors = 1 + static_cast<int>(random() % 256);
+  rates.cycles_per_second = 1e9 + 1e6 * static_cast<int>(random() % 2000);
+  rates.bytes_per_second = 1e11 * (1 + static_cast<int>(random() % 100));
+  rates.major = one_of({7, 8, 9, 10, 12}, random);
+  rates.minor = static_cast<int>(random() % 2) * 9;
+  const int64_t side = one_of<int64_t>({64, 128, 192, 256}, random);
+  SymmetricShape shape = {};
+  shape.edge = 1 + static_cast<int64_t>(random() % one_of<unsigned>({40, 3000, 20000}, random));
+  shape.k =
+      shape.edge + static_cast<int64_t>(random() % 2) * static_cast<int64_t>(random() % 60000);
+  shape.batch = 1 + static_cast<int64_t>(random() % one_of<unsigned>({1, 64}, random));
+  shape.type = one_of({kF32, kBF16}, random);
+  shape.tf32 = random() % 2 == 0;
+  shape.tile = {side, side == 256 ? 128 : one_of<int64_t>({64, 128, 256}, random)};
+  return {rates, shape};
+}
+
+// What a plan costs, from the products that it would be made of.
+double cost_of(const Drawn& d, int64_t block) {
+  NsProduct whole = {};
+  whole.m = whole.n = d.shape.edge;
+  whole.k = d.shape.k;
+  double seconds = block == 0 ? 0 : mirror_seconds(d.rates, d.shape, block);
+  for (const NsProduct& part : blocks_of(whole, block)) {
+    seconds += product_seconds(d.rates, d.shape, part.m, part.n);
+  }
+  return seconds;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(symmetric_plans)
+
+BOOST_AUTO_TEST_CASE(no_cut_is_chosen_that_the_model_says_is_slower) {
+  std::mt19937 random(1);
+  int cuts = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const Drawn d = drawn(random);
+    const SymmetricPlan plan = plan_symmetric(d.rates, d.shape);
+    const double plain = cost_of(d, 0);
+    BOOST_REQUIRE_CLOSE(plan.plain_seconds, plain, 1e-9);
+    BOOST_REQUIRE_CLOSE(plan.seconds, cost_of(d, plan.block), 1e-9);
+    if (plan.block == 0) {
+      BOOST_REQUIRE_EQUAL(plan.seconds, plain);
+      continue;
+    }
+    cuts += 1;
+    BOOST_REQUIRE_LE(plan.seconds, plain * (1 - kCutGainLeast));
+    BOOST_REQUIRE_EQUAL(plan.block % kMirrorTile, 0);
+    BOOST_REQUIRE_LT(plan.block, d.shape.edge);
+  }
+  BOOST_TEST(cuts > 1000);
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_is_the_best_of_equal_parts) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 5000; ++i) {
+    const Drawn d = drawn(random);
+    const SymmetricPlan plan = plan_symmetric(d.rates, d.shape);
+    const int64_t side = std::min(d.shape.tile.rows, d.shape.tile.columns);
+    for (int64_t parts = 2; parts <= 8; ++parts) {
+      const int64_t each = (d.shape.edge + parts - 1) / parts;
+      const int64_t block = (each + side - 1) / side * side;
+      if (block >= d.shape.edge) continue;
+      const double seconds = cost_of(d, block);
+      const bool is_worth_it = seconds <= plan.plain_seconds * (1 - kCutGainLeast);
+      BOOST_REQUIRE(!is_worth_it || seconds >= plan.seconds * (1 - 1e-12));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_mirror_copies_what_lies_below_the_diagonals_blocks) {
+  DeviceRates rates;
+  rates.bytes_per_second = 1;
+  for (const int64_t block : {32, 64, 96, 1024}) {
+    const SymmetricShape shape = {250, 250, 3, kBF16, false, {}};
+    double mirrored = 0;
+    for (int64_t row = 0; row < shape.edge; ++row) {
+      for (int64_t column = 0; column < shape.edge; ++column) {
+        mirrored += is_mirrored(row, column, block) ? 1 : 0;
+      }
+    }
+    BOOST_TEST(mirror_seconds(rates, shape, block) - kLaunchSeconds == 2.0 * 2 * 3 * mirrored,
+               boost::test_tools::tolerance(1e-9));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(usual_shapes_are_cut_where_that_saves_time) {
+  struct Row {
+    int64_t rows, columns, batch;
+    int multiprocessors;
+    int64_t gram, polynomial;
+  };
+  for (const Row& row : {Row{4096, 4096, 1, 132, 2048, 2048},
+                         {4096, 11008, 1, 132, 2048, 2048},
+                         {11008, 4096, 1, 132, 2048, 2048},
+                         {2048, 2048, 1, 132, 0, 0},  // waves would be saved, and launches lose it
+                         {1024, 1024, 16, 132, 0, 0},
+                         {512, 512, 64, 132, 0, 0},
+                         {1024, 1024, 1, 132, 0, 0},
+                         {1024, 16384, 16, 132, 512, 0},  // a long sum is worth launches
+                         {4096, 4096, 1, 108, 0, 0},
+                         {64, 64, 1, 132, 0, 0},
+                         {1, 5, 1, 132, 0, 0}}) {
+    NewtonSchulzShape shape = {row.rows, row.columns, row.batch, kBF16, false};
+    DeviceRates rates;
+    rates.multiprocessors = row.multiprocessors;
+    choose_blocks(rates, {}, {}, shape);
+    const auto name = [&] {
+      return std::to_string(row.rows) + " x " + std::to_string(row.columns) + ", " +
+             std::to_string(row.batch) + " on " + std::to_string(row.multiprocessors);
+    };
+    BOOST_TEST(shape.gram_block == row.gram, name());
+    BOOST_TEST(shape.polynomial_block == row.polynomial, name());
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
