@@ -74,16 +74,6 @@ cudaError_t as_cuda_error(cublasStatus_t status) {
   }
 }
 
-void* buffer_of(const NewtonSchulzBuffers& buffers, NsOperand operand) {
-  switch (operand) {
-    case NsOperand::Iterate: return buffers.iterate;
-    case NsOperand::Gram: return buffers.gram;
-    case NsOperand::Polynomial: return buffers.polynomial;
-    case NsOperand::Next: return buffers.next;
-  }
-  return nullptr;
-}
-
 cublasStatus_t LtMatmul::describe(const NewtonSchulzShape& shape) {
   const NsProduct& p = product_;
   const cublasComputeType_t compute = compute_type(shape);

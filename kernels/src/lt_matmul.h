@@ -50,6 +50,4 @@ class LtMatmul {
   cublasLtMatmulAlgo_t algorithm_ = {};
 };
 
-void* buffer_of(const NewtonSchulzBuffers& buffers, NsOperand operand);
-
 }  // namespace kernels

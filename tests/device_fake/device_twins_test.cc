@@ -35,12 +35,8 @@ BOOST_AUTO_TEST_CASE(steps_have_the_bits_of_the_twins_recorded_or_not) {
   for (const bool records : {false, true}) {
     for (const uint32_t parts : {1U, 3U}) {
       const auto model = plans::whole_model(), expected = plans::whole_model();
-      for (Model* const each : {model.get(), expected.get()}) {
-        each->plan.part_count = parts;
-        for (size_t i = 0; i < each->plan.params.size(); ++i) {
-          each->plan.params[i].part = static_cast<uint32_t>(i % parts);
-        }
-      }
+      plans::deal_to_parts(*model, parts);
+      plans::deal_to_parts(*expected, parts);
       FakeStep step(model->plan);
       if (records) step.capture();
       BOOST_TEST((model->contents() == expected->contents()));  // recording changed nothing
@@ -86,12 +82,8 @@ BOOST_AUTO_TEST_CASE(moved_gradients_are_read_where_they_lie_in_graphs_too) {
 BOOST_AUTO_TEST_CASE(a_trainers_graph_of_an_iteration_has_no_value_of_the_host_in_it) {
   for (const uint32_t parts : {1U, 2U}) {
     const auto model = plans::whole_model(), expected = plans::whole_model();
-    for (Model* const each : {model.get(), expected.get()}) {
-      each->plan.part_count = parts;
-      for (size_t i = 0; i < each->plan.params.size(); ++i) {
-        each->plan.params[i].part = static_cast<uint32_t>(i % parts);
-      }
-    }
+    plans::deal_to_parts(*model, parts);
+    plans::deal_to_parts(*expected, parts);
     FakeStep step(model->plan);
     optim::HostStep twin(expected->plan);
     std::vector<kernels::GroupRates> rates = model->rates(0.1);

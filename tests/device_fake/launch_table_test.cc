@@ -47,10 +47,7 @@ int64_t count(const std::vector<fake_cuda::Call>& calls, const std::vector<std::
 std::string line_of(const Row& row) {
   Model model;
   row.fill(model);
-  model.plan.part_count = row.parts;
-  for (size_t i = 0; i < model.plan.params.size(); ++i) {
-    model.plan.params[i].part = static_cast<uint32_t>(i % row.parts);
-  }
+  plans::deal_to_parts(model, row.parts);
   plans::FakeStep step(model.plan);
   if (row.records) step.capture();
   step.take(model.rates(0.01));

@@ -169,6 +169,14 @@ inline std::unique_ptr<Model> whole_model() {
   return model;
 }
 
+// Deals the parameters to so many parts in turn.
+inline void deal_to_parts(Model& model, uint32_t parts) {
+  model.plan.part_count = parts;
+  for (size_t i = 0; i < model.plan.params.size(); ++i) {
+    model.plan.params[i].part = static_cast<uint32_t>(i % parts);
+  }
+}
+
 // A step on the fake with its device memory.
 class FakeStep {
  public:

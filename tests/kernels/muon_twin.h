@@ -97,20 +97,10 @@ struct ProductTwin {
     int64_t row, column;
   };
 
-  static void* buffer(const NewtonSchulzBuffers& buffers, NsOperand operand) {
-    switch (operand) {
-      case NsOperand::Iterate: return buffers.iterate;
-      case NsOperand::Gram: return buffers.gram;
-      case NsOperand::Polynomial: return buffers.polynomial;
-      case NsOperand::Next: return buffers.next;
-    }
-    return nullptr;
-  }
-
   void element(const NsProduct& p, const NewtonSchulzBuffers& buffers, int64_t matrix,
                Place at) const {
     const auto value = [&](NsOperand operand, int64_t index) {
-      return decode(type, stored_bits(buffer(buffers, operand), index, type));
+      return decode(type, stored_bits(buffer_of(buffers, operand), index, type));
     };
     float sum = 0;
     for (int64_t k = 0; k < p.k; ++k) {
@@ -121,7 +111,7 @@ struct ProductTwin {
     }
     const int64_t d = p.d_offset + matrix * p.d_stride + at.row + at.column * p.d_leading;
     const float added = beta == 0 ? 0 : beta * value(p.c, d);
-    store_bits(buffer(buffers, p.d), d, type, encode(type, alpha * sum + added));
+    store_bits(buffer_of(buffers, p.d), d, type, encode(type, alpha * sum + added));
   }
 };
 

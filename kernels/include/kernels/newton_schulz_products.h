@@ -74,6 +74,16 @@ struct NewtonSchulzBuffers {
 };
 constexpr uint64_t kNewtonSchulzWorkspaceBytes = uint64_t{32} << 20;
 
+inline void* buffer_of(const NewtonSchulzBuffers& buffers, NsOperand operand) {
+  switch (operand) {
+    case NsOperand::Iterate: return buffers.iterate;
+    case NsOperand::Gram: return buffers.gram;
+    case NsOperand::Polynomial: return buffers.polynomial;
+    case NsOperand::Next: return buffers.next;
+  }
+  return nullptr;
+}
+
 // The buffers that a step's update takes its operands from.
 inline NewtonSchulzBuffers buffers_of_update(NewtonSchulzBuffers buffers, const NsStep& step) {
   if (!step.has_polynomial) buffers.polynomial = buffers.gram;

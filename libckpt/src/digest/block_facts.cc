@@ -81,7 +81,18 @@ CKPT_INLINED Number total(const Lanes<Number>& lanes) {
   return sum;
 }
 
-// Lanes of what is summed and compared side by side. Number: float32 where elements are no wider.
+// visit(lane, i) for each of so many elements, kLanes of them side by side.
+template <class Visit>
+CKPT_INLINED void for_lanes(size_t count, const Visit& visit) {
+  const size_t even = count / kLanes * kLanes;
+  for (size_t i = 0; i < even; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) visit(lane, i + lane);
+  }
+  for (size_t i = even; i < count; ++i) visit(i - even, i);
+}
+
+// Sums and extremes of kLanes elements side by side. Number is float where every element is one,
+// since twice as many are compared at once; else double.
 template <class Number>
 struct LanesOfFacts {
   Lanes<double> sums = {}, squares = {};
@@ -106,11 +117,7 @@ struct LanesOfFacts {
 template <class Number, class ValueAt>
 CKPT_INLINED BlockFacts describe_once(const ValueAt& value_at, size_t count) {
   LanesOfFacts<Number> lanes(value_at(0));
-  const size_t even = count / kLanes * kLanes;
-  for (size_t i = 0; i < even; i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) lanes.add(lane, value_at(i + lane));
-  }
-  for (size_t i = even; i < count; ++i) lanes.add(i - even, value_at(i));
+  for_lanes(count, [&](size_t lane, size_t i) { lanes.add(lane, value_at(i)); });
   return {.finite_count = count,
           .zero_count = total(lanes.zeros),
           .sum = total(lanes.sums),
@@ -122,14 +129,10 @@ CKPT_INLINED BlockFacts describe_once(const ValueAt& value_at, size_t count) {
 template <class ValueAt>
 CKPT_INLINED double squares_around(double mean, const ValueAt& value_at, size_t count) {
   Lanes<double> squares = {};
-  const auto add = [&](size_t lane, double value) {
-    squares[lane] += (value - mean) * (value - mean);
-  };
-  const size_t even = count / kLanes * kLanes;
-  for (size_t i = 0; i < even; i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) add(lane, value_at(i + lane));
-  }
-  for (size_t i = even; i < count; ++i) add(i - even, value_at(i));
+  for_lanes(count, [&](size_t lane, size_t i) {
+    const double gap = value_at(i) - mean;
+    squares[lane] += gap * gap;
+  });
   return total(squares);
 }
 

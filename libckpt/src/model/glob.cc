@@ -21,7 +21,10 @@ size_t sequence_bytes(uint8_t lead) {
 // its own (Python's surrogateescape), so that every name can be matched.
 char32_t take_character(std::string_view text, size_t& at) {
   const auto lead = static_cast<uint8_t>(text[at]);
-  if (lead < 0x80) return ++at, lead;
+  if (lead < 0x80) {
+    ++at;
+    return lead;
+  }
   const size_t bytes = sequence_bytes(lead);
   char32_t point = lead & (0xFF >> (bytes + 1));
   size_t taken = 1;

@@ -29,7 +29,8 @@ constexpr std::array<std::pair<std::string_view, ModelPart>, 5> kParts = {
      {"output", ModelPart::Output}}};
 // In a layer of multi-token prediction its own layer comes before the last norm.
 constexpr uint32_t kMtpModelBlock = 1u << 20, kMtpFinalBlock = 1u << 21;
-constexpr std::array<std::pair<std::string_view, SplitKind>, 5> kSplits = {
+using SplitWord = std::pair<std::string_view, SplitKind>;
+constexpr std::array<SplitWord, 5> kSplits = {
     {{"", SplitKind::Replicated},  // where the field is absent
      {"replicated", SplitKind::Replicated},
      {"rows", SplitKind::Rows},
@@ -175,6 +176,10 @@ ModelRules ModelRules::with(const ModelRules& more) const {
     }
   }
   return ModelRules(std::move(rows));
+}
+
+std::string_view name(SplitKind split) {
+  return std::ranges::find(kSplits.rbegin(), kSplits.rend(), split, &SplitWord::second)->first;
 }
 
 bool is_of_grouped_experts(const ModelRule& rule) {

@@ -23,6 +23,7 @@ enum class ModelPart : uint8_t { Embedding, Layer, Final, Mtp, Output };
 // How tensor parallel ranks share a tensor. GatedRows: two halves where the model has gated linear
 // units, else rows.
 enum class SplitKind : uint8_t { Replicated, Rows, Columns, GatedRows };
+std::string_view name(SplitKind split);  // "replicated", ...: as a file of rules has it
 
 struct ModelRule {
   ModelPart part = ModelPart::Layer;
@@ -94,11 +95,12 @@ class ModelRules {
     bool local = false, grouped = false;
   };
   const ModelRule* find_by_key(std::string_view key, KeyFlavor flavor) const;
+  // The index of the row of this part and name; null: none.
+  const uint32_t* row_named(ModelPart part, std::string_view pattern) const;
   const std::vector<ModelRule>& rows() const { return rows_; }
 
  private:
   explicit ModelRules(std::vector<ModelRule> rows);
-  const uint32_t* row_named(ModelPart part, std::string_view pattern) const;
   std::optional<RuledName> find_in_mtp(const NameInLayer& name) const;
 
   // Looked up for each of 10^6 names: without a text of its own for each.

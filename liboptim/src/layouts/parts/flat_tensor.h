@@ -19,6 +19,7 @@ class FlatTensor {
   // that is stored is at most 2 * dims - 1 chunks. Reads nothing. Throws Corrupt where elements are
   // beyond the buffer or in none of its chunks.
   ckpt::TensorEntry slice(uint64_t begin, const ckpt::Extents& shape) const;
+  // That slice's chunks alone.
   std::vector<ckpt::Chunk> chunks_of(uint64_t begin, const ckpt::Extents& shape) const;
 
  private:

@@ -24,29 +24,32 @@ const TrainedParam& param_of(const TrainingState& source, const HeldEntry& held)
   return source.params[source.model[held.entry].param];
 }
 
+// visit(name, dtype) for each state of a parameter that flat buffers have.
+void for_each_state(const TrainedParam& param, const auto& visit) {
+  if (const TensorRef& filed = filed_as_master(param)) visit(kDistributedMaster, filed->dtype);
+  for (const auto& [name, value] : param.states) {
+    if (name != kRemainderState) visit(std::string_view(name), value->dtype);
+  }
+}
+
 std::vector<FlatState> states_of(const TrainedParam& param) {
   std::vector<FlatState> states;
-  if (const TensorRef& filed = filed_as_master(param)) {
-    states.push_back({std::string(kDistributedMaster), filed->dtype});
-  }
-  for (const auto& [name, value] : param.states) {
-    if (name != kRemainderState) states.push_back({name, value->dtype});
-  }
+  for_each_state(param, [&](std::string_view name, ckpt::DType dtype) {
+    states.push_back({std::string(name), dtype});
+  });
   return states;
 }
 
-// The same as states_of() gives, and no others.
+// Whether states_of() gives these: of 10^6 parameters without making a list for each.
 bool has_states(const TrainedParam& param, const std::vector<FlatState>& states) {
-  size_t next = 0;
-  const auto is_next = [&](std::string_view name, ckpt::DType dtype) {
-    return next < states.size() && states[next].name == name && states[next++].dtype == dtype;
-  };
-  const TensorRef& filed = filed_as_master(param);
-  if (filed && !is_next(kDistributedMaster, filed->dtype)) return false;
-  for (const auto& [name, value] : param.states) {
-    if (name != kRemainderState && !is_next(name, value->dtype)) return false;
-  }
-  return next == states.size();
+  size_t count = 0;
+  bool are_same = true;
+  for_each_state(param, [&](std::string_view name, ckpt::DType dtype) {
+    are_same = are_same && count < states.size() && states[count].name == name &&
+               states[count].dtype == dtype;
+    ++count;
+  });
+  return are_same && count == states.size();
 }
 
 }  // namespace

@@ -10,57 +10,9 @@
 
 #include <cuda_runtime_api.h>
 
-enum cublasStatus_t {
-  CUBLAS_STATUS_SUCCESS = 0,
-  CUBLAS_STATUS_NOT_INITIALIZED = 1,
-  CUBLAS_STATUS_ALLOC_FAILED = 3,
-  CUBLAS_STATUS_INVALID_VALUE = 7,
-  CUBLAS_STATUS_ARCH_MISMATCH = 8,
-  CUBLAS_STATUS_EXECUTION_FAILED = 13,
-  CUBLAS_STATUS_NOT_SUPPORTED = 15,
-};
-enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
-enum cublasComputeType_t {
-  CUBLAS_COMPUTE_32F = 68,
-  CUBLAS_COMPUTE_32F_PEDANTIC = 69,
-  CUBLAS_COMPUTE_32F_FAST_TF32 = 77,
-};
-enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
-enum cublasLtMatrixLayoutAttribute_t {
-  CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,
-  CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6,
-};
-enum cublasLtMatmulDescAttributes_t {
-  CUBLASLT_MATMUL_DESC_TRANSA = 3,
-  CUBLASLT_MATMUL_DESC_TRANSB = 4,
-};
-enum cublasLtMatmulPreferenceAttributes_t {
-  CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
-  CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,
-  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,
-  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
-  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
-  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
-};
-enum cublasLtReductionScheme_t {
-  CUBLASLT_REDUCTION_SCHEME_NONE = 0,
-  CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
-};
+#include "cublas_lt_enums.h"
 
-enum cublasLtMatmulTile_t {
-  CUBLASLT_MATMUL_TILE_UNDEFINED = 0,
-  CUBLASLT_MATMUL_TILE_64x64 = 15,
-  CUBLASLT_MATMUL_TILE_64x128 = 17,
-  CUBLASLT_MATMUL_TILE_128x64 = 18,
-  CUBLASLT_MATMUL_TILE_64x256 = 19,
-  CUBLASLT_MATMUL_TILE_128x128 = 20,
-  CUBLASLT_MATMUL_TILE_256x64 = 21,
-  CUBLASLT_MATMUL_TILE_128x256 = 23,
-  CUBLASLT_MATMUL_TILE_256x128 = 24,
-  CUBLASLT_MATMUL_TILE_192x128 = 31,
-  CUBLASLT_MATMUL_TILE_128x192 = 32,
-};
-enum cublasLtMatmulAlgoConfigAttributes_t { CUBLASLT_ALGO_CONFIG_TILE_ID = 1 };
+enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
 
 using cublasLtHandle_t = struct cublasLtContext*;
 
@@ -107,9 +59,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, Operation
                                               Layout* a, Layout* b, Layout* c, Layout* d,
                                               Preference* preference, int most,
                                               cublasLtMatmulHeuristicResult_t* results, int* found);
-cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(
-    const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute,
-    void* value, size_t size, size_t* written);
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algorithm,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute,
+                                                    void* value, size_t size, size_t* written);
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, Operation* operation, const void* alpha,
                               const void* a, Layout* a_layout, const void* b, Layout* b_layout,
                               const void* beta, const void* c, Layout* c_layout, void* d,
