@@ -6,10 +6,10 @@
 
 namespace kernels {
 
-// d = alpha op(a) op(b) + beta c of which d is known to be symmetric, c is, too, and nothing of d
-// but its blocks of threads decides how much of it is computed. Queues on a stream, allocates
-// nothing, waits for nothing, can be captured. A kernel of our own that writes each tile to both
-// places is one more of these.
+// d = alpha op(a) op(b) + beta c where c and d are symmetric: how much of d is computed, and how
+// the rest is filled in, is up to the implementation. Queues on a stream, allocates nothing, waits
+// for nothing, can be captured. A kernel of our own that writes each tile to both places would be
+// one more of these.
 class SymmetricProduct {
  public:
   virtual ~SymmetricProduct() = default;

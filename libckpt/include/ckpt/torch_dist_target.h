@@ -41,14 +41,14 @@ struct DistObject {
 };
 struct DistSpec {
   std::vector<DistObject> objects;
-  std::vector<DistTensor> tensors;  // as metadata lists them; of each there are chunks
-  std::deque<DistChunk> chunks;     // in the order of their files; without one piece of memory
+  std::vector<DistTensor> tensors;  // in metadata's order; each has a key of its own and chunks
+  std::deque<DistChunk> chunks;     // in the order of their files
   uint32_t rank_count = 1;
   bool chunk_index = false;               // plain DCP numbers the chunks of a tensor
   std::optional<ValueTree> planner_data;  // plain DCP: {key: (step, ...)}, all strings or ints
 };
-// The .distcp files and .metadata (last). The caller adds what a convention wants beside them. What
-// is moved into it is let go of piece by piece: of 10^6 chunks there are not two descriptions.
+// The .distcp files and .metadata (last). The caller adds what a convention wants beside them.
+// Chunks of a spec that is moved here are freed one by one, so that 10^6 are not described twice.
 CKPT_EXPORT std::vector<TargetFile> make_torch_dist_files(DistSpec spec);
 
 }  // namespace ckpt

@@ -87,7 +87,7 @@ OPTIM_LAYOUT_EXPORT void validate_overrides(const OptimizerConfig& config,
 // With get_standard_config_overrides(config).
 OPTIM_LAYOUT_EXPORT std::vector<ParamGroup> get_param_groups(std::span<const ParamInfo> params,
                                                              const OptimizerConfig& config);
-// The same of infos that go into their groups.
+// The same, for infos that are moved into their groups.
 OPTIM_LAYOUT_EXPORT std::vector<ParamGroup> get_param_groups(std::vector<ParamInfo> params,
                                                              const OptimizerConfig& config);
 
