@@ -242,6 +242,16 @@ BOOST_AUTO_TEST_CASE(a_large_file_is_read_in_windows_and_its_overlaps_are_found)
   BOOST_TEST(error->where().key == "a");
 }
 
+// Behind the first 16,384 places, which another thread takes while these are read.
+BOOST_AUTO_TEST_CASE(a_late_place_of_nothing_is_left_to_the_general_reader) {
+  for (const size_t late : {size_t{100}, size_t{16'383}, size_t{16'384}, size_t{19'999}}) {
+    ValueTree tree = value_tree_of(large_metadata(false));
+    const ckpt::Value places = tree.root().state()->at("storage_data");
+    tree.put(places.item(late).first.state()->id(), "fqn", tree.str("nothing"));
+    BOOST_TEST(!ckpt::stream_dist_metadata(test::MemoryFile(pickle_of(tree)), {}).has_value());
+  }
+}
+
 BOOST_AUTO_TEST_CASE(limits_are_left_to_the_general_reader) {
   const test::MemoryFile file(small_metadata());
   BOOST_TEST(!ckpt::stream_dist_metadata(file, {.pickle_nodes_max = 20}).has_value());

@@ -122,11 +122,13 @@ bool DistAssembler::make_storable(DistItem& item) {
 
 bool DistAssembler::append(DistItem& list, std::span<const DistItem> elements) {
   if (!list.is(Tag::List)) return false;
-  if (list.number == 0) list.id = static_cast<uint32_t>(chunks_.size());
-  if (list.id + list.number != chunks_.size()) return false;
+  std::vector<DistEntries::Box>& boxes = collector_.next_entries().boxes;
+  if (list.number == 0) list.id = static_cast<uint32_t>(boxes.size());
+  if (list.id + list.number != boxes.size()) return false;
   for (const DistItem& element : elements) {
     if (!element.is(Tag::Chunk)) return false;
-    chunks_.push_back({element.id, static_cast<uint32_t>(element.number)});
+    boxes.push_back(
+        {&values_.extents[element.id], &values_.extents[static_cast<uint32_t>(element.number)]});
   }
   list.number += elements.size();
   return true;
@@ -171,17 +173,19 @@ bool DistAssembler::add_entries(DistItem& dict, std::span<const DistItem> keys_a
   }
   const bool are_named = named == unnamed_.size();
   unnamed_.clear();
-  return are_named;
+  return are_named && collector_.end_entries();
 }
 
 bool DistAssembler::add_entry(const DistItem& key, const DistItem& value) {
   if (!key.is(Tag::Text)) return false;
   keys_.push_back(key.id);
-  const std::string& name = values_.texts[key.id];
-  if (is_instance_of(value, DistClass::Bytes)) return collector_.add_object(key.id, name);
-  if (!value.is(Tag::Tensor) || value.id >= unnamed_.size()) return false;
-  unnamed_[value.id].key = name;
-  return collector_.add_tensor(key.id, std::move(unnamed_[value.id]));
+  const bool is_tensor = value.is(Tag::Tensor) && value.id < unnamed_.size();
+  if (!is_tensor && !is_instance_of(value, DistClass::Bytes)) return false;
+  DistEntries::Entry& entry = collector_.next_entries().entries.emplace_back();
+  if (is_tensor) entry = unnamed_[value.id];
+  entry.key = key.id;
+  entry.name = &values_.texts[key.id];
+  return true;
 }
 
 bool DistAssembler::add_places(DistItem& dict, std::span<const DistItem> keys_and_values) {
@@ -323,17 +327,14 @@ bool DistAssembler::build_properties(DistItem& object, const DistItem& state) {
 bool DistAssembler::build_tensor(DistItem& object, const Fields& fields) {
   const auto& [properties, size, list, a] = fields;
   if (!properties.is(Tag::Properties) || !size.is(Tag::Size) || !list.is(Tag::List)) return false;
-  if (list.id + list.number != chunks_.size()) return false;
-  const auto chunks = std::span(chunks_).subspan(list.id);
-  TensorEntry tensor{{}, {}, static_cast<DType>(properties.number), values_.extents[size.id], {}};
-  tensor.requires_grad = properties.id == 1;
-  tensor.chunks.reserve(chunks.size());
-  for (const ChunkBox& box : chunks) {
-    tensor.chunks.push_back({{values_.extents[box.offsets], values_.extents[box.sizes]}, {}});
-  }
+  if (list.number != 0 && list.id + list.number != collector_.next_entries().boxes.size())
+    return false;
   object = {Tag::Tensor, static_cast<uint32_t>(unnamed_.size())};
-  unnamed_.push_back(std::move(tensor));
-  chunks_.resize(list.id);
+  DistEntries::Entry& tensor = unnamed_.emplace_back();
+  tensor.shape = &values_.extents[size.id];
+  tensor.dtype = static_cast<DType>(properties.number);
+  tensor.requires_grad = properties.id == 1;
+  tensor.box_count = list.number;
   return true;
 }
 
@@ -372,7 +373,7 @@ std::optional<NodeId> DistAssembler::keys() {
 
 std::optional<DistMetadata> DistAssembler::finish(const DistItem& root) {
   if (!root_ || !root.is(Tag::Node) || root.id != *root_) return std::nullopt;
-  if (!unnamed_.empty() || !collector_.is_complete()) return std::nullopt;
+  if (!unnamed_.empty() || !collector_.finish()) return std::nullopt;
   values_.tree.set_root(*root_);
   return DistMetadata{std::move(files_), collector_.take_tensors(), collector_.take_objects(),
                       std::move(values_.tree), collector_.region_ends()};

@@ -61,19 +61,14 @@ class DistAssembler {
   bool build_tensor(DistItem& object, const Fields& fields);
   bool build_metadata(DistItem& object, const DistItem& state);
 
-  struct ChunkBox {
-    uint32_t offsets, sizes;  // of InternedExtents
-  };
-
   DistValues values_;
   DistCollector collector_;
   uint32_t empty_tuple_ = 0;
-  std::vector<DistItem> pairs_;       // keys and values of Dict items
-  std::vector<ChunkBox> chunks_;      // of List items
-  std::vector<ByteRange> ranges_;     // of Info items
-  std::vector<uint64_t> numbers_;     // of a tuple
-  std::vector<TensorEntry> unnamed_;  // Tensor items that no entry has named yet
-  std::vector<uint32_t> keys_;        // of entries, in their order
+  std::vector<DistItem> pairs_;              // keys and values of Dict items
+  std::vector<ByteRange> ranges_;            // of Info items
+  std::vector<uint64_t> numbers_;            // of a tuple
+  std::vector<DistEntries::Entry> unnamed_;  // Tensor items that no entry has named yet
+  std::vector<uint32_t> keys_;               // of entries, in their order
   std::vector<std::string> files_;
   std::vector<uint32_t> file_of_path_;  // [path] + 1; 0: not met
   bool has_places_ = false;

@@ -8,8 +8,43 @@
 
 namespace ckpt {
 
-bool DistCollector::add_tensor(uint32_t key, TensorEntry tensor) {
-  if (!add_known(key, {What::Tensor, static_cast<uint32_t>(tensors_.size())})) return false;
+bool DistCollector::end_entries() {
+  if (!collecting_.finish()) return false;
+  std::swap(next_entries_, entries_);
+  next_entries_.clear();
+  if (entries_.boxes.size() < kBehindMin) return collect_entries();
+  return collecting_.start([this] { return collect_entries(); });
+}
+
+bool DistCollector::collect_places() {
+  if (!collecting_.finish()) return false;
+  std::swap(next_places_, places_);
+  next_places_.clear();
+  return collecting_.start([this] { return put_all(places_); });
+}
+
+bool DistCollector::finish() {
+  return collecting_.finish() && put_all(next_places_) && unplaced_ == 0;
+}
+
+bool DistCollector::collect_entries() {
+  auto boxes = std::span<const DistEntries::Box>(entries_.boxes);
+  for (const DistEntries::Entry& entry : entries_.entries) {
+    if (entry.box_count > boxes.size()) return false;
+    const auto own = boxes.first(entry.box_count);
+    boxes = boxes.subspan(entry.box_count);
+    if (entry.shape == nullptr ? !add_object(entry) : !add_tensor(entry, own)) return false;
+  }
+  return boxes.empty();
+}
+
+bool DistCollector::add_tensor(const DistEntries::Entry& entry,
+                               std::span<const DistEntries::Box> boxes) {
+  if (!add_known(entry.key, {What::Tensor, static_cast<uint32_t>(tensors_.size())})) return false;
+  TensorEntry tensor{{}, *entry.name, entry.dtype, *entry.shape, {}};
+  tensor.requires_grad = entry.requires_grad;
+  tensor.chunks.reserve(boxes.size());
+  for (const auto& [offsets, sizes] : boxes) tensor.chunks.push_back({{*offsets, *sizes}, {}});
   check_chunks(tensor);
   next_chunk_.push_back(0);
   unplaced_ += tensor.chunks.size();
@@ -17,9 +52,9 @@ bool DistCollector::add_tensor(uint32_t key, TensorEntry tensor) {
   return true;
 }
 
-bool DistCollector::add_object(uint32_t key, const std::string& name) {
-  if (!add_known(key, {What::Object, static_cast<uint32_t>(objects_.size())})) return false;
-  objects_.push_back({{}, name, std::nullopt});
+bool DistCollector::add_object(const DistEntries::Entry& entry) {
+  if (!add_known(entry.key, {What::Object, static_cast<uint32_t>(objects_.size())})) return false;
+  objects_.push_back({{}, *entry.name, std::nullopt});
   ++unplaced_;
   return true;
 }
@@ -31,7 +66,11 @@ bool DistCollector::add_known(uint32_t key, Known entry) {
   return true;
 }
 
-bool DistCollector::add_place(const Place& place) {
+bool DistCollector::put_all(const std::vector<Place>& places) {
+  return std::ranges::all_of(places, [this](const Place& place) { return put(place); });
+}
+
+bool DistCollector::put(const Place& place) {
   return place.offsets == nullptr ? place_object(place) : place_chunk(place);
 }
 
