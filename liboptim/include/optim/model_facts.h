@@ -45,17 +45,17 @@ struct PipelineSplit {
   bool operator==(const PipelineSplit&) const = default;
 };
 
-// What the arguments of a run say of its model.
+// What the arguments of a run say of its model; whether it is gated, its matrices say first.
 struct ModelFacts {
   uint32_t expert_count = 0;        // 0: no experts
   uint32_t attention_heads = 0;     // 0: not known
-  bool gated_linear_unit = false;   // SwiGLU: linear_fc1 is two halves, gate and up
+  bool gated_linear_unit = false;   // SwiGLU, GeGLU: linear_fc1 is two halves, gate and up
   bool layer_norm_renamed = false;  // transformer_impl 'local': see docs/formats/torch_dist.md
   bool experts_grouped = false;     // TEGroupedMLP: experts.linear_fc1.weight3
   bool layers_stacked = true;       // torch_dist has one tensor for all layers
   // content_metadata of torch_dist: one tensor for each layer, and gate and up apart.
   bool singleton_local_shards = false;
-  bool output_is_tied = false;      // the output layer is the word embeddings
+  bool output_is_tied = false;              // the output layer is the word embeddings
   std::optional<uint64_t> vocabulary = {};  // true rows of embedding and output layer
   uint64_t vocabulary_divisor = 1;          // make_vocab_size_divisible_by
 };

@@ -41,7 +41,7 @@ class ArgsReader {
     ModelFacts facts;
     facts.expert_count = count("num_experts").value_or(0);
     facts.attention_heads = count("num_attention_heads").value_or(0);
-    facts.gated_linear_unit = is_true(args_, "swiglu");
+    facts.gated_linear_unit = stated_gating(args_).has_value();
     facts.layer_norm_renamed = has_local_layers();
     facts.experts_grouped = is_true(args_, "moe_grouped_gemm") && !facts.layer_norm_renamed;
     facts.layers_stacked = has_layers_alike();
@@ -172,6 +172,13 @@ class ArgsReader {
 bool is_true(const Value& args, std::string_view name) {
   const auto value = args.find(name);
   return value && value->is(Kind::Bool) && value->as_bool();
+}
+
+std::optional<std::string_view> stated_gating(const Value& args) {
+  for (const std::string_view flag : {"swiglu", "quick_geglu", "gated_linear_unit"}) {
+    if (is_true(args, flag)) return flag;
+  }
+  return std::nullopt;
 }
 
 SizeChange sizes_of(const ckpt::Checkpoint& checkpoint) {

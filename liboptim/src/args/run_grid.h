@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,5 +23,9 @@ SizeChange sizes_of(const ckpt::Checkpoint& checkpoint);
 
 // True for an attribute that is there and True.
 bool is_true(const ckpt::Value& args, std::string_view name);
+
+// The flag that says that linear units are gated, of those that Megatron-LM's
+// core_transformer_config_from_args asks (April 2026); nullopt: none does.
+std::optional<std::string_view> stated_gating(const ckpt::Value& args);
 
 }  // namespace optim

@@ -202,7 +202,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   }
   RepairedState repaired = read_repaired(source, options, job.repairs);
   const TrainingState& view = repaired.state;
-  if (options.rules) refuse_contradicted(view, source);
+  refuse_contradicted(view, source, options.rules != nullptr);
   job.repaired = std::move(repaired.payloads);
   job.repairs = std::move(repaired.repairs);
   NamedConversion made =

@@ -19,12 +19,15 @@ std::vector<std::string> other_splits(const ModelRules& rules) {
   return told;
 }
 
-void refuse_contradicted(const TrainingState& state, const ckpt::Checkpoint& source) {
-  const auto found = contradicted_arg(state);
+void refuse_contradicted(const TrainingState& state, const ckpt::Checkpoint& source,
+                         bool has_rules) {
+  const auto found = has_rules ? contradicted_arg(state) : contradicted_count(state);
   if (!found) return;
   throw ckpt::Error(ckpt::ErrorCode::Corrupt,
                     {.file = source.shown_path(), .key = "args." + found->name}, found->problem,
-                    "a row of --model-rules may have the wrong 'split'");
+                    has_rules ? "a row of --model-rules may have the wrong 'split'"
+                              : "names and places of parameters follow from it; ckpt-inspect "
+                                "verify SOURCE says more");
 }
 
 }  // namespace optim

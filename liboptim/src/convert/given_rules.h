@@ -16,7 +16,10 @@ namespace optim {
 // told of each.
 std::vector<std::string> other_splits(const ModelRules& rules);
 
-// Throws Error(Corrupt) where what was put together by the rows contradicts the run's arguments.
-void refuse_contradicted(const TrainingState& state, const ckpt::Checkpoint& source);
+// Throws Error(Corrupt) where the run's arguments say another number of layers or experts than the
+// model has, so that its parts would get wrong names; with rows of --model-rules, also where what
+// they put together contradicts any argument.
+void refuse_contradicted(const TrainingState& state, const ckpt::Checkpoint& source,
+                         bool has_rules);
 
 }  // namespace optim

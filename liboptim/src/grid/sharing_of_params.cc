@@ -44,6 +44,12 @@ std::optional<TensorSharing> by_attributes(const Value& attributes, const Extent
   return TensorSharing{true, one_section(axis, shape[axis])};
 }
 
+// TransformerEngine's experts state the same dimension for all their tensors; the offset that a
+// learnable softmax has for each head (--softmax-type learnable) states none.
+bool states_wrongly(const std::string& name) {
+  return expert_in(name) || name.ends_with(".core_attention.softmax_offset");
+}
+
 // Offsets and sizes of chunks along one dimension, where these are blocks of one size.
 std::optional<uint64_t> block_count(const ckpt::TensorEntry& tensor, size_t dim) {
   std::set<uint64_t> offsets;
@@ -69,9 +75,7 @@ TensorSharing sharing_of(const TrainingState& view, const TrainedParam& param,
     const auto known = by_attributes(common.value(stated->second), on_rank);
     const bool agrees = known && rule.is_known && known->is_split() == rule.is_split() &&
                         (!rule.is_split() || rule.split->dim == known->split->dim);
-    // TransformerEngine's experts state the same dimension for all their tensors.
-    const bool is_ruled_expert = rule.is_known && expert_in(name);
-    if (known && !agrees && !is_ruled_expert) rule = *known;
+    if (known && !agrees && !(rule.is_known && states_wrongly(name))) rule = *known;
   }
   if (!rule.is_known && tensor_ranks > 1) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = name},

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "args/run_grid.h"
 #include "model/model_rules.h"
 #include "model/stage_names.h"
 
@@ -77,6 +78,17 @@ std::optional<ContradictedArg> of_matrices(const TrainingState& state) {
   return std::nullopt;
 }
 
+// Reading goes by the matrices; who takes the arguments at their word builds another model.
+std::optional<ContradictedArg> of_gating(const TrainingState& state) {
+  const auto stated = stated_gating(state.args());
+  if (stated.has_value() == state.facts.gated_linear_unit) return std::nullopt;
+  return ContradictedArg{std::string(stated.value_or("swiglu")),
+                         stated
+                             ? "is True, but linear_fc1 has one row for each column of linear_fc2"
+                             : "is not set, but linear_fc1 has two rows for each column of "
+                               "linear_fc2, as a gated linear unit"};
+}
+
 std::optional<ContradictedArg> of_layers(const TrainingState& state) {
   std::optional<uint32_t> last;
   for (const TrainedParam& param : state.params) {
@@ -117,6 +129,11 @@ bool layers_are_described(const TrainingState& state) {
 std::optional<ContradictedArg> contradicted_arg(const TrainingState& state) {
   if (auto of_shape = of_embedding(state)) return of_shape;
   if (auto of_shape = of_matrices(state)) return of_shape;
+  if (auto of_units = of_gating(state)) return of_units;
+  return contradicted_count(state);
+}
+
+std::optional<ContradictedArg> contradicted_count(const TrainingState& state) {
   if (auto of_names = of_layers(state)) return of_names;
   return of_experts(state);
 }

@@ -18,9 +18,13 @@ struct ContradictedArg {
 bool layers_are_described(const TrainingState& state);
 
 // hidden_size and padded_vocab_size against the word embeddings, hidden_size against the matrices
-// of layers, num_layers and num_experts against the names of parameters. nullopt: they agree, or
-// the model has nothing to compare with.
+// of layers, swiglu against those of the MLP, and contradicted_count(). nullopt: they agree, or the
+// model has nothing to compare with.
 std::optional<ContradictedArg> contradicted_arg(const TrainingState& state);
+
+// num_layers and num_experts against the names of parameters, of which the ranks' own get their
+// numbers by these arguments.
+std::optional<ContradictedArg> contradicted_count(const TrainingState& state);
 
 // The same as a finding.
 void check_args(const TrainingState& state, VerifyReport& report);

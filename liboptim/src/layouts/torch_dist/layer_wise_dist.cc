@@ -8,6 +8,7 @@
 
 #include "args/common_state.h"
 #include "args/run_grid.h"
+#include "grid/gating.h"
 #include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "grid/sharing_of_params.h"
@@ -261,7 +262,17 @@ class LayerWiseReader {
     }
   }
 
+  void ask_for_gating() {
+    GatingByShapes shapes;
+    for (const ModelEntry& entry : view_.model) {
+      if (entry.what != ModelEntry::What::Param) continue;
+      shapes.add(entry.name, found_[entry.param].weight->shape);
+    }
+    if (const auto is_gated = shapes.is_gated()) view_.facts.gated_linear_unit = *is_gated;
+  }
+
   void read_params() {
+    ask_for_gating();
     std::vector<Found> in_order;  // of the parameters
     in_order.reserve(found_.size());
     view_.params.reserve(view_.model.size());

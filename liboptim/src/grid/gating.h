@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include <ckpt/extents.h>
+
+namespace optim {
+
+// Whether a model has gated linear units (SwiGLU and its like), whose linear_fc1 is two halves,
+// gate and up: its matrices are asked before args. Of a gated unit linear_fc1 has two rows for each
+// column of linear_fc2, else one; on a tensor-parallel rank, too. Megatron has one setting for all
+// layers, dense ones, experts and shared experts.
+class GatingByShapes {
+ public:
+  // A parameter, as the state dict names it. Others than those two are passed over.
+  void add(const std::string& name, const ckpt::Extents& shape);
+  // nullopt: no layer tells. Throws Unsupported where layers differ.
+  std::optional<bool> is_gated() const;
+
+ private:
+  struct Pair {
+    uint64_t first_rows = 0, second_columns = 0;
+  };
+  std::unordered_map<std::string, Pair> pairs_;  // by the name of linear_fc1
+};
+
+}  // namespace optim
