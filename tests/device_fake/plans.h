@@ -54,6 +54,7 @@ class Model {
     settings.beta1 = 0.9;
     settings.beta2 = 0.95;
     settings.eps = 1e-8;
+    settings.rates_index = static_cast<uint32_t>(plan.groups.size());
     group.muon.type = products;
     group.muon.coefficients.assign(2, {3.4445F, -4.775F, 2.0315F});
     group.muon.scale = [](int64_t rows, int64_t columns) {

@@ -66,7 +66,8 @@ struct ControlSettings {
 
 // Where a step finds on the device what the host would say otherwise: device memory of the
 // caller's, read by each queue_stats() and each replay of it. Null: as set_rates() and
-// set_control() said. `rates`: one per group of the plan.
+// set_control() said. `rates`: as many as GroupSettings::rates_index of the plan say; groups may
+// share.
 struct DeviceSources {
   const GroupRates* rates = nullptr;
   const float* loss_scale = nullptr;  // gradients are divided by it

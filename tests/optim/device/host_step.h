@@ -50,8 +50,10 @@ class HostStep : public kernels::DeviceStep {
   }
   kernels::DeviceStatus warm_up() override { return 0; }
   kernels::DeviceStatus queue_stats(kernels::DeviceStream) override {
-    if (sources_.rates != nullptr) {
-      set_rates({sources_.rates, sources_.rates + groups_.size()}, nullptr);
+    for (kernels::GroupSettings& group : groups_) {
+      if (sources_.rates == nullptr) break;
+      group.lr = sources_.rates[group.rates_index].lr;
+      group.weight_decay = sources_.rates[group.rates_index].weight_decay;
     }
     if (sources_.loss_scale != nullptr) {
       control_.inverse_loss_scale = kernels::inverse_of_loss_scale(*sources_.loss_scale);

@@ -1,6 +1,7 @@
 #include <optim/optimizer.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 
 #include <ckpt/error.h>
@@ -161,6 +162,27 @@ StepResult Optimizer::step() {
   const TimedSection timed(*this, "optimizer-inner-step");
   result.update_successful = step_with_ready_grads();
   return result;
+}
+
+void Optimizer::prepare_queued_steps(const QueuedStepSources& sources) {
+  inside_->prepare_queued_steps(sources);
+}
+
+QueuedStep Optimizer::queue_step() { return inside_->queue_step(); }
+
+void Optimizer::note_queued_step(bool skipped) { update_loss_scale(skipped); }
+
+void Optimizer::end_queued_steps() { inside_->end_queued_steps(); }
+
+at::Tensor Optimizer::group_rates() {
+  const std::vector<OptimizerGroup*> groups = param_groups();
+  const at::Tensor rates = at::empty({static_cast<int64_t>(groups.size()), 2}, at::kDouble);
+  auto* next = rates.mutable_data_ptr<double>();
+  for (const OptimizerGroup* const group : groups) {
+    *next++ = group->lr;
+    *next++ = group->weight_decay;
+  }
+  return rates;
 }
 
 std::vector<std::vector<OptimizerGroup>> make_optimizer_groups(std::vector<Param> params,
