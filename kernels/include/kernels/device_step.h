@@ -25,6 +25,8 @@ struct MuonSettings {
   std::vector<NewtonSchulzCoefficients> coefficients;  // one per Newton-Schulz step
   ElementType type = ElementType::BF16;                // of the products: BF16 or F32
   bool tf32 = false;                                   // F32 products on TF32 tensor cores
+  // Newton-Schulz on the Gram matrix where a matrix is twice as long as wide; F16 in BF16's place.
+  bool on_gram = false;
   std::function<double(int64_t rows, int64_t columns)> scale;
   double extra_scale = 1;
 };

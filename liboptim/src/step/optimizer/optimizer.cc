@@ -5,6 +5,7 @@
 #include <ATen/ops/mul.h>
 
 #include <ckpt/error.h>
+#include <optim/emerging_rules.h>
 #include <optim/grad_stats.h>
 #include <optim/rule_table.h>
 #include <algorithm>
@@ -201,6 +202,12 @@ std::vector<std::vector<OptimizerGroup>> make_optimizer_groups(std::vector<Param
     made.rule_config = rule_of_group(group, config, options.qkv_split, options.era);
     if (auto* const adam = made.rule_config.get_if<AdamRule>()) {
       adam->arithmetic = options.adam_arithmetic;
+    }
+    if (auto* const muon = made.rule_config.get_if<MuonRule>()) {
+      muon->newton_schulz.iteration = options.newton_schulz_iteration;
+    }
+    if (auto* const adaptive = made.rule_config.get_if<AdaptiveMuonRule>()) {
+      adaptive->muon.newton_schulz.iteration = options.newton_schulz_iteration;
     }
     made.rule = make_rule(made.rule_config);
     for (const GroupedParam& grouped : group.params) {
