@@ -20,7 +20,7 @@ import torch
 
 TENSORS = 25
 ARITHMETICS = ["torch", "fused_adam", "transformer_engine", "fused"]
-PARTS = ["adam", "step", "muon", "adaptive_muon", "soap", "ownership"]
+PARTS = ["adam", "step", "muon", "gram", "adaptive_muon", "soap", "ownership"]
 MOMENTS = ["adamuon", "normuon", "namo"]
 LEARNING_RATE = 1e-3
 
@@ -198,6 +198,11 @@ def main():
         result[f"newton_schulz_{size}"] = compare(options, "muon", size, {
             "torch_muon_bf16": torch_muon(size, torch.bfloat16),
             "torch_muon_fp32": torch_muon(size, torch.float32)}, max(3, options.repeat // 2))
+    for size, aspect in ((1024, 2), (1024, 4), (512, 8)) if "gram" in chosen else ():
+        gram = Ours(options.program, f"gram:{aspect}", size, options.threads)
+        result[f"gram_{size}x{aspect * size}"] = compare(
+            options, f"newton_schulz:{aspect}", size, {"gram": gram}, options.repeat)
+        gram.close()
     if "adaptive_muon" in chosen:
         moments = {f"adaptive_muon:{name}": Ours(options.program, f"adaptive_muon:{name}", 1024,
                                                  options.threads) for name in MOMENTS}

@@ -188,11 +188,12 @@ class CudaStep final : public DeviceStep {
   }
 
   void reserve_scratch(uint32_t lane) {
-    uint64_t iterate_bytes = 0, square_bytes = 0;
+    uint64_t iterate_bytes = 0, square_bytes = 0, gram_bytes = 0;
     for (const MuonBatch& batch : batches_) {
       if (batch.lane != lane) continue;
       iterate_bytes = std::max(iterate_bytes, batch.iterate_bytes());
       square_bytes = std::max(square_bytes, batch.square_bytes());
+      if (batch.shape.on_gram) gram_bytes = std::max(gram_bytes, batch.square_bytes());
     }
     if (iterate_bytes == 0) return;
     Scratch& scratch = scratch_[lane];
@@ -201,13 +202,16 @@ class CudaStep final : public DeviceStep {
     scratch.gram = memory_.reserve(square_bytes);
     scratch.polynomial = memory_.reserve(square_bytes);
     scratch.workspace = memory_.reserve(kNewtonSchulzWorkspaceBytes);
+    scratch.factor = memory_.reserve(gram_bytes);
+    scratch.spare = memory_.reserve(gram_bytes);
   }
 
   NewtonSchulzBuffers buffers(uint32_t lane) const {
     const Scratch& scratch = scratch_[lane];
-    return {memory_.at<void>(scratch.iterate), memory_.at<void>(scratch.next),
-            memory_.at<void>(scratch.gram), memory_.at<void>(scratch.polynomial),
-            memory_.at<void>(scratch.workspace)};
+    return {memory_.at<void>(scratch.iterate),   memory_.at<void>(scratch.next),
+            memory_.at<void>(scratch.gram),      memory_.at<void>(scratch.polynomial),
+            memory_.at<void>(scratch.workspace), memory_.at<void>(scratch.factor),
+            memory_.at<void>(scratch.spare)};
   }
 
   bool has_side_lane() const {
@@ -220,8 +224,8 @@ class CudaStep final : public DeviceStep {
     for (MuonBatch& batch : batches_) {
       const NewtonSchulzBuffers lane = buffers(batch.lane);
       const int64_t bytes = batch.shape.rows * batch.shape.columns * bytes_of(batch.shape.type);
-      const int steps = static_cast<int>(batch.settings->coefficients.size());
-      const char* const result = static_cast<const char*>(newton_schulz_result(lane, steps));
+      const char* const result =
+          static_cast<const char*>(newton_schulz_result(lane, batch.multiplications()));
       for (size_t i = 0; i < batch.matrices.size(); ++i) {
         const int64_t offset = static_cast<int64_t>(i) * bytes;
         MuonMatrix& matrix = batch.matrices[i];
@@ -349,7 +353,8 @@ class CudaStep final : public DeviceStep {
   DeviceMemory memory_;
   DeviceMemory::Place groups_place_ = 0, scalars_place_ = 0, control_place_ = 0, stats_place_ = 0;
   struct Scratch {
-    DeviceMemory::Place iterate = 0, next = 0, gram = 0, polynomial = 0, workspace = 0;
+    DeviceMemory::Place iterate = 0, next = 0, gram = 0, polynomial = 0, workspace = 0, factor = 0,
+                        spare = 0;
   } scratch_[kLanes];
   SideStream side_;
   int block_count_ = 0;

@@ -4,7 +4,11 @@ namespace kernels {
 namespace {
 
 cudaDataType_t data_type(ElementType type) {
-  return type == ElementType::BF16 ? CUDA_R_16BF : CUDA_R_32F;
+  switch (type) {
+    case ElementType::BF16: return CUDA_R_16BF;
+    case ElementType::F16: return CUDA_R_16F;
+    default: return CUDA_R_32F;
+  }
 }
 
 // `highest` is pedantic: environment variables that let cuBLAS compute fp32 by TF32 or by several

@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kChunkThreads, kBlocksPerSm) apply_kernel(cons
 using Grads = AnyOf<ElementType::F32, ElementType::BF16, ElementType::F16>;
 using Mains = AnyOf<ElementType::F32, ElementType::SplitF32>;
 using Momenta = AnyOf<ElementType::F32, ElementType::BF16>;
-using Iterates = AnyOf<ElementType::F32, ElementType::BF16>;
+using Iterates = AnyOf<ElementType::F32, ElementType::BF16, ElementType::F16>;
 
 cudaError_t launch_momentum(const MuonRequest& r, const LaunchShape& shape) {
   return with_types(Grads(), r.types.grad, [&](auto grad) {
@@ -281,7 +281,7 @@ bool can_step(const MuonRequest& r) {
          (is(t.grad, ElementType::F32, ElementType::BF16) || t.grad == ElementType::F16) &&
          is(t.main, ElementType::F32, ElementType::SplitF32) &&
          is(t.momentum, ElementType::F32, ElementType::BF16) &&
-         is(t.iterate, ElementType::F32, ElementType::BF16) &&
+         (is(t.iterate, ElementType::F32, ElementType::BF16) || t.iterate == ElementType::F16) &&
          (is(t.model, ElementType::BF16, ElementType::F16) || t.model == ElementType::None);
 }
 

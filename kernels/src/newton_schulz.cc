@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "gram_newton_schulz.h"
 #include "lt_matmul.h"
 #include "symmetric_product.h"
 
@@ -13,7 +14,9 @@ bool is_block(int64_t block) { return block >= 0 && block % kMirrorTile == 0; }
 bool can_run(const NewtonSchulzShape& shape) {
   return shape.rows > 0 && shape.columns > 0 && shape.batch > 0 && shape.batch <= INT32_MAX &&
          is_block(shape.gram_block) && is_block(shape.polynomial_block) &&
-         (shape.type == ElementType::BF16 || shape.type == ElementType::F32);
+         (shape.type == (shape.on_gram ? ElementType::F16 : ElementType::BF16) ||
+          shape.type == ElementType::F32) &&
+         (!shape.on_gram || has_gram_shape(shape.rows, shape.columns));
 }
 
 // The whole product's tile.
@@ -30,6 +33,7 @@ cublasStatus_t ask_tile(cublasLtHandle_t handle, const NewtonSchulzShape& shape,
 struct NewtonSchulz::Products {
   std::unique_ptr<SymmetricProduct> gram, polynomial;
   LtMatmul update;
+  std::unique_ptr<GramNewtonSchulz> on_gram;  // instead of all these
 };
 
 NewtonSchulz::NewtonSchulz() = default;
@@ -53,8 +57,14 @@ cudaError_t choose_blocks(cublasLtHandle_t handle, const DeviceRates& rates,
 
 cudaError_t NewtonSchulz::prepare(cublasLtHandle_t handle, const NewtonSchulzShape& shape) {
   if (!can_run(shape)) return cudaErrorInvalidValue;
-  const NsProducts products = newton_schulz_products(shape);
   auto made = std::make_unique<Products>();
+  if (shape.on_gram) {
+    made->on_gram = std::make_unique<GramNewtonSchulz>();
+    const cublasStatus_t status = made->on_gram->prepare(handle, shape);
+    if (status == CUBLAS_STATUS_SUCCESS) products_ = std::move(made);
+    return as_cuda_error(status);
+  }
+  const NsProducts products = newton_schulz_products(shape);
   const cublasStatus_t status =
       BlasStatus()
           .then([&] {
@@ -75,6 +85,7 @@ cudaError_t NewtonSchulz::run(const NewtonSchulzBuffers& buffers,
                               const NewtonSchulzCoefficients* coefficients, int steps,
                               cudaStream_t stream) const {
   if (products_ == nullptr || steps < 0) return cudaErrorInvalidValue;
+  if (products_->on_gram) return products_->on_gram->run(buffers, coefficients, steps, stream);
   NewtonSchulzBuffers current = buffers;
   BlasStatus status;
   for (int i = 0; i < steps; ++i) {

@@ -4,6 +4,25 @@
 
 namespace kernels {
 
+namespace {
+
+// d = p b + c, of squares as large as this one.
+NsProduct of_polynomial(NsProduct square, NsOperand b, NsOperand c, NsOperand d) {
+  square.a = NsOperand::Polynomial;
+  square.b = b;
+  square.c = c;
+  square.d = d;
+  return square;
+}
+
+void add_gram_products(NsProducts& p) {
+  p.half = of_polynomial(p.polynomial, NsOperand::Gram, NsOperand::Gram, NsOperand::Spare);
+  p.next_gram = of_polynomial(p.polynomial, NsOperand::Spare, NsOperand::Spare, NsOperand::Gram);
+  p.factor = of_polynomial(p.polynomial, NsOperand::Factor, NsOperand::Spare, NsOperand::Spare);
+}
+
+}  // namespace
+
 // To BLAS, the row-major rows x columns matrix X is the column-major columns x rows matrix X^T.
 NsProducts newton_schulz_products(const NewtonSchulzShape& shape) {
   const int64_t rows = shape.rows;
@@ -43,8 +62,10 @@ NsProducts newton_schulz_products(const NewtonSchulzShape& shape) {
                          .a_stride = square,
                          .b_stride = square,
                          .d_stride = square};
-  products.update = {.a = is_tall ? NsOperand::Polynomial : NsOperand::Iterate,
-                     .b = is_tall ? NsOperand::Iterate : NsOperand::Polynomial,
+  add_gram_products(products);
+  const NsOperand applied = shape.on_gram ? NsOperand::Factor : NsOperand::Polynomial;
+  products.update = {.a = is_tall ? applied : NsOperand::Iterate,
+                     .b = is_tall ? NsOperand::Iterate : applied,
                      .c = NsOperand::Iterate,
                      .d = NsOperand::Next,
                      .transpose_a = false,
@@ -59,6 +80,17 @@ NsProducts newton_schulz_products(const NewtonSchulzShape& shape) {
                      .b_stride = is_tall ? whole : square,
                      .d_stride = whole};
   return products;
+}
+
+std::vector<int> gram_passes(int steps) {
+  constexpr int kStepsMost = 3;
+  const int count = (steps + kStepsMost - 1) / kStepsMost;
+  std::vector<int> passes;
+  for (int left = count; left > 0; --left) {
+    passes.push_back((steps + left - 1) / left);
+    steps -= passes.back();
+  }
+  return passes;
 }
 
 std::vector<NsProduct> blocks_of(const NsProduct& whole, int64_t block) {

@@ -49,8 +49,10 @@ __global__ void __launch_bounds__(kControlThreads) sources_kernel(const SourcesR
   }
   if (from.rates == nullptr) return;
   for (uint32_t g = threadIdx.x; g < request.group_count; g += kControlThreads) {
-    request.groups[g].lr = from.rates[g].lr;
-    request.groups[g].weight_decay = from.rates[g].weight_decay;
+    GroupSettings& group = request.groups[g];
+    const GroupRates rates = from.rates[group.rates_index];
+    group.lr = rates.lr;
+    group.weight_decay = rates.weight_decay;
   }
 }
 

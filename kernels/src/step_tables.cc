@@ -75,8 +75,15 @@ TableKey table_key(const StepPlan& plan, const StepParam& param) {
   return {param.types, rule, rule == RuleKind::Muon ? 0 : param.part};
 }
 
-MuonTypes muon_types(const StepParam& param, const MuonSettings& muon) {
-  return {param.types.grad, param.types.main, param.types.state[0], param.types.model, muon.type};
+// Whether Newton-Schulz of this matrix works on its Gram matrix.
+bool is_on_gram(const MuonMatrix& matrix, const MuonSettings& muon) {
+  return muon.on_gram && has_gram_shape(matrix.rows, matrix.columns);
+}
+
+MuonTypes muon_types(const StepParam& param, const MuonSettings& muon, const MuonMatrix& matrix) {
+  const bool is_half = muon.type == ElementType::BF16 && is_on_gram(matrix, muon);
+  return {param.types.grad, param.types.main, param.types.state[0], param.types.model,
+          is_half ? ElementType::F16 : muon.type};
 }
 
 MuonMatrix matrix_of(const StepParam& param, const MuonSettings& muon, int64_t rows) {
@@ -130,7 +137,7 @@ bool same_products(const MuonSettings& a, const MuonSettings& b) {
   const auto same = [](const NewtonSchulzCoefficients& x, const NewtonSchulzCoefficients& y) {
     return x.a == y.a && x.b == y.b && x.c == y.c;
   };
-  return a.type == b.type && a.tf32 == b.tf32 &&
+  return a.type == b.type && a.tf32 == b.tf32 && a.on_gram == b.on_gram &&
          std::equal(a.coefficients.begin(), a.coefficients.end(), b.coefficients.begin(),
                     b.coefficients.end(), same);
 }
@@ -148,7 +155,7 @@ bool fits_with(const MuonBatch& batch, const NewMatrix& added) {
 
 bool has_room(const MuonBatch& batch, uint64_t scratch_bytes_max) {
   const auto count = static_cast<uint64_t>(batch.shape.batch);
-  const uint64_t bytes_each = 2 * (batch.iterate_bytes() + batch.square_bytes()) / count;
+  const uint64_t bytes_each = batch.scratch_bytes() / count;
   return bytes_each <= scratch_bytes_max / (count + 1);
 }
 
@@ -166,6 +173,10 @@ uint64_t MuonBatch::iterate_bytes() const {
 uint64_t MuonBatch::square_bytes() const {
   const int64_t edge = std::min(shape.rows, shape.columns);
   return static_cast<uint64_t>(edge * edge * shape.batch * bytes_of(shape.type));
+}
+
+uint64_t MuonBatch::scratch_bytes() const {
+  return 2 * iterate_bytes() + (shape.on_gram ? 4 : 2) * square_bytes();
 }
 
 bool makes_sense(const StepPlan& plan) {
@@ -218,7 +229,8 @@ MuonBatch batch_for(const NewMatrix& added) {
                  .columns = added.matrix.columns,
                  .batch = 0,
                  .type = added.types.iterate,
-                 .tf32 = added.settings.tf32};
+                 .tf32 = added.settings.tf32,
+                 .on_gram = is_on_gram(added.matrix, added.settings)};
   batch.settings = &added.settings;
   batch.part = added.part;
   return batch;
@@ -234,7 +246,7 @@ void deal_to_lanes(std::vector<MuonBatch>& batches) {
   std::map<uint32_t, std::array<double, kLanes>> work;  // by part
   for (MuonBatch& batch : batches) {
     auto& [main, side] = work[batch.part];
-    const bool is_small = 2 * (batch.iterate_bytes() + batch.square_bytes()) <= kSideScratchMost;
+    const bool is_small = batch.scratch_bytes() <= kSideScratchMost;
     batch.lane = is_small && side < main ? 1 : 0;
     (batch.lane == 1 ? side : main) += work_of(batch);
   }
@@ -250,7 +262,8 @@ std::vector<MuonBatch> make_muon_batches(const StepPlan& plan) {
     const StepGroup& group = plan.groups[param.slot.group];
     if (group.settings.rule != RuleKind::Muon) continue;
     for (const MuonMatrix& matrix : matrices_of(param, group.muon)) {
-      const NewMatrix added = {matrix, muon_types(param, group.muon), group.muon, param.part};
+      const NewMatrix added = {matrix, muon_types(param, group.muon, matrix), group.muon,
+                               param.part};
       auto batch = std::find_if(batches.begin(), batches.end(), [&](const MuonBatch& b) {
         return fits_with(b, added) && has_room(b, plan.scratch_bytes_max);
       });

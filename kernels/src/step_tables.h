@@ -45,7 +45,11 @@ struct MuonBatch {
   DeviceMemory::Place matrices_place = 0, chunks_place = 0, partials_place = 0, divisors_place = 0;
 
   uint64_t iterate_bytes() const;  // of one of its two buffers
-  uint64_t square_bytes() const;
+  uint64_t square_bytes() const;   // of one of its two buffers; of four with on_gram
+  uint64_t scratch_bytes() const;  // of all of these
+  int multiplications() const {
+    return multiplications_of(shape, static_cast<int>(settings->coefficients.size()));
+  }
 };
 
 // Batches in different lanes have scratch memory of their own; the second lane's is at most that of

@@ -8,6 +8,7 @@
 #include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/mm.h>
 #include <optim/layer_wise_optimizer.h>
+#include <optim/newton_schulz.h>
 
 #include <chrono>
 #include <ctime>
@@ -129,6 +130,15 @@ optim::Moment2Method moment2_of(const std::string& kind) {
   throw std::invalid_argument("unknown second moment " + name);
 }
 
+// Newton-Schulz of SIZE rows, by "newton_schulz:ASPECT" or "gram:ASPECT".
+std::function<void()> orthogonalisation(const std::string& kind, int64_t size) {
+  const int64_t aspect = std::stoll(kind.substr(kind.find(':') + 1));
+  const at::Tensor matrix = filled({size, aspect * size}, 1);
+  optim::NewtonSchulzOptions options = kMuon.newton_schulz;
+  if (kind.starts_with("gram")) options.iteration = optim::NewtonSchulzIteration::Gram;
+  return [matrix, options] { optim::newton_schulz(matrix, options); };
+}
+
 std::function<void()> make(const std::string& kind, int64_t size) {
   if (kind.starts_with("adam")) return adam(size, arithmetic_of(kind));
   if (kind.starts_with("step")) return whole_step(size, arithmetic_of(kind));
@@ -136,6 +146,9 @@ std::function<void()> make(const std::string& kind, int64_t size) {
   if (kind.starts_with("adaptive_muon:")) {
     return update_of_matrix(
         size, optim::AdaptiveMuonRule{.muon = kMuon, .moment2_method = moment2_of(kind)});
+  }
+  if (kind.starts_with("newton_schulz:") || kind.starts_with("gram:")) {
+    return orthogonalisation(kind, size);
   }
   if (kind == "soap_refresh") return soap_refresh(size);
   if (kind == "copy") return copy(size);
@@ -147,10 +160,9 @@ std::function<void()> make(const std::string& kind, int64_t size) {
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    std::cerr
-        << "usage: optim_bench KIND SIZE THREADS\n"
-           "  KIND: adam[:ARITHMETIC] step[:ARITHMETIC] muon adaptive_muon:MOMENT soap_refresh "
-           "copy ownership\n";
+    std::cerr << "usage: optim_bench KIND SIZE THREADS\n"
+                 "  KIND: adam[:ARITHMETIC] step[:ARITHMETIC] muon adaptive_muon:MOMENT "
+                 "newton_schulz:ASPECT gram:ASPECT soap_refresh copy ownership\n";
     return 2;
   }
   at::set_num_threads(std::stoi(argv[3]));

@@ -55,6 +55,27 @@ BOOST_AUTO_TEST_CASE(steps_have_the_bits_of_the_twins_recorded_or_not) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(steps_on_gram_matrices_have_the_bits_of_the_twins) {
+  for (const plans::ElementType products : {plans::kF32, plans::kBF16}) {
+    for (const bool records : {false, true}) {
+      Model model, expected;
+      for (Model* const each : {&model, &expected}) {
+        plans::add_muon(*each, products);
+        plans::add_gram(*each, products);
+      }
+      FakeStep step(model.plan);
+      if (records) step.capture();
+      optim::HostStep twin(expected.plan);
+      for (const kernels::ControlSettings& settings : kSettings) {
+        step.take(model.rates(0.01), settings);
+        take(twin, expected.rates(0.01), settings, 1);
+        BOOST_TEST((model.contents() == expected.contents()));
+      }
+      BOOST_TEST(step.status == 0);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(moved_gradients_are_read_where_they_lie_in_graphs_too) {
   const auto model = plans::whole_model(), expected = plans::whole_model();
   FakeStep step(model->plan);

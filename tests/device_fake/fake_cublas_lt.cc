@@ -39,6 +39,14 @@ cublasStatus_t cleared(void* description, size_t size, size_t wanted) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
+kernels::ElementType element_type(uint64_t type) {
+  switch (type) {
+    case CUDA_R_16BF: return kernels::ElementType::BF16;
+    case CUDA_R_16F: return kernels::ElementType::F16;
+    default: return kernels::ElementType::F32;
+  }
+}
+
 // A product by its descriptions, in the order of the twins.
 struct ProductOf {
   cublasLtMatmulDescOpaque_t operation;
@@ -73,8 +81,7 @@ struct ProductOf {
         .d_stride = stride(d_layout)};
     const kernels::NewtonSchulzBuffers buffers = {const_cast<void*>(a), d, const_cast<void*>(b),
                                                   const_cast<void*>(c), nullptr};
-    const auto type =
-        d_layout.data[0] == CUDA_R_16BF ? kernels::ElementType::BF16 : kernels::ElementType::F32;
+    const kernels::ElementType type = element_type(d_layout.data[0]);
     const auto batch = static_cast<int64_t>(d_layout.data[CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT]);
     kernels::ProductTwin{type, alpha, beta}.multiply(product, buffers, batch);
   }

@@ -36,6 +36,7 @@ SAME(cudaEventBlockingSync, 1);
 SAME(cudaEventDisableTiming, 2);
 SAME(cudaHostRegisterDefault, 0);
 SAME(CUDA_R_32F, 0);
+SAME(CUDA_R_16F, 2);
 SAME(CUDA_R_16BF, 14);
 SAME(CUBLAS_STATUS_NOT_INITIALIZED, 1);
 SAME(CUBLAS_STATUS_ALLOC_FAILED, 3);

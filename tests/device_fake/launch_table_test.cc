@@ -36,6 +36,8 @@ const Row kRows[] = {
     {"all of these", add_whole},
     {"the same, `optimizer_cuda_graph`", add_whole, 1, true},
     {"the same, in four parts (`overlap_param_gather`)", add_whole, 4},
+    {"Muon on Gram matrices: two weights of a shape, its transpose, a shorter and a fused one",
+     [](Model& model) { plans::add_gram(model, plans::kBF16); }},
 };
 
 int64_t count(const std::vector<fake_cuda::Call>& calls, const std::vector<std::string>& names) {

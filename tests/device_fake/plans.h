@@ -11,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fake_cuda.h"
@@ -54,6 +55,7 @@ class Model {
     settings.beta1 = 0.9;
     settings.beta2 = 0.95;
     settings.eps = 1e-8;
+    settings.rates_index = static_cast<uint32_t>(plan.groups.size());
     group.muon.type = products;
     group.muon.coefficients.assign(2, {3.4445F, -4.775F, 2.0315F});
     group.muon.scale = [](int64_t rows, int64_t columns) {
@@ -157,6 +159,22 @@ inline void add_muon(Model& model, ElementType products) {
   const uint32_t group = model.add_group(RuleKind::Muon, products);
   for (int i = 0; i < 3; ++i) model.add(group, 12, 20, kMomentum);
   model.add(group, 24, 10, kMomentum);
+  model.plan.params.back().qkv_rows[0] = 4;
+  model.plan.params.back().qkv_rows[1] = model.plan.params.back().qkv_rows[2] = 2;
+}
+
+// Long matrices, iterated on their Gram matrices, and one that is not long enough; parts of a fused
+// one that are.
+inline void add_gram(Model& model, ElementType products) {
+  const uint32_t group = model.add_group(RuleKind::Muon, products);
+  kernels::MuonSettings& muon = model.plan.groups[group].muon;
+  muon.on_gram = true;
+  muon.coefficients.resize(4, {2, -1.5F, 0.5F});
+  muon.coefficients.push_back({2.5F, -1.5F, 0});
+  for (const auto& [rows, columns] : {std::pair{12, 30}, {12, 30}, {30, 12}, {12, 20}}) {
+    model.add(group, rows, columns, kMomentum);
+  }
+  model.add(group, 24, 26, kMomentum);
   model.plan.params.back().qkv_rows[0] = 4;
   model.plan.params.back().qkv_rows[1] = model.plan.params.back().qkv_rows[2] = 2;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu_check/check_callers_graph.h"
 #include "gpu_check/check_products.h"
 #include "gpu_check/device_tensors.h"
 #include "kernels/muon_twin.h"
@@ -89,7 +90,8 @@ const Sizes kSizes[] = {
     {"chunks and tails", {16384, 16387, 5, 0, 100001}, 0},
     {"one element", {1}, 0},
     {"not aligned to 16 bytes", {4099, 20000}, 4},
-    {"many small tensors", std::vector<int64_t>(300, 77), 0},
+    // More chunks than any device has blocks (528 on an H100): every loop takes a second turn.
+    {"many small tensors", std::vector<int64_t>(1300, 77), 0},
 };
 
 StepPlan plan_of(const GroupSettings& settings) {
@@ -198,6 +200,7 @@ struct MuonCase {
   bool nesterov;
   Decay decay;
   double tolerance;  // of the parameters' change, relative Frobenius; products sum in other orders
+  bool on_gram = false;
 };
 
 const MuonCase kMuonCases[] = {
@@ -206,6 +209,10 @@ const MuonCase kMuonCases[] = {
     {"square fp32", 96, 96, {}, 2, kF32, true, Decay::L2, 1e-4},
     {"odd sizes fp32", 37, 53, {}, 3, kF32, false, Decay::Independent, 1e-4},
     {"fused qkv fp32", 96, 48, {8, 2, 2}, 2, kF32, true, Decay::Decoupled, 1e-4},
+    {"above 256, bf16", 300, 520, {}, 1, kBF16, true, Decay::Decoupled, 3e-2},
+    {"on Gram matrices, bf16", 64, 256, {}, 3, kBF16, true, Decay::Decoupled, 1e-2, true},
+    {"on Gram matrices, tall, odd sizes, fp32", 151, 37, {}, 2, kF32, true, Decay::L2, 1e-3, true},
+    {"on the Gram matrix, above 256, bf16", 264, 600, {}, 1, kBF16, true, Decay::Palm, 1e-2, true},
 };
 
 MuonSettings muon_of(const MuonCase& c) {
@@ -216,6 +223,7 @@ MuonSettings muon_of(const MuonCase& c) {
                        {2.8769F, -3.1427F, 1.2046F},
                        {2.8366F, -3.0525F, 1.2012F}};
   muon.type = c.iterate;
+  muon.on_gram = c.on_gram;
   muon.scale = [](int64_t rows, int64_t columns) {
     return std::sqrt(static_cast<double>(std::max(rows, columns)));
   };
@@ -242,16 +250,18 @@ void muon_twin(const MuonCase& c, const MuonTwin& twin, const TensorSlot& slot,
     first_row += m.part_rows;
     m.scale = static_cast<float>(settings.scale(m.rows, m.columns));
     m.extra_scale = static_cast<float>(settings.extra_scale);
-    std::vector<float> iterate(static_cast<size_t>(count_of(m))), next(iterate), gram(iterate),
-        polynomial(iterate);
-    gram.resize(iterate.size() * 2);
-    polynomial.resize(gram.size());
-    const NewtonSchulzBuffers buffers = {iterate.data(), next.data(), gram.data(),
-                                         polynomial.data(), nullptr};
+    std::vector<float> iterate(static_cast<size_t>(count_of(m))), next(iterate),
+        gram(2 * iterate.size()), polynomial(gram), factor(gram), spare(gram);
+    const NewtonSchulzBuffers buffers = {iterate.data(),    next.data(), gram.data(),
+                                         polynomial.data(), nullptr,     factor.data(),
+                                         spare.data()};
+    const NewtonSchulzShape shape = {m.rows, m.columns, 1, twin.types.iterate,
+                                     false,  0,         0, c.on_gram};
+    const auto steps = static_cast<int>(settings.coefficients.size());
     m.iterate = buffers.iterate;
-    m.update = newton_schulz_result(buffers, static_cast<int>(settings.coefficients.size()));
+    m.update = newton_schulz_result(buffers, multiplications_of(shape, steps));
     twin.prepare(m);
-    newton_schulz_twin({m.rows, m.columns, 1, c.iterate, false}, buffers, settings.coefficients);
+    newton_schulz_twin(shape, buffers, settings.coefficients);
     twin.finish(m);
   }
 }
@@ -298,7 +308,8 @@ std::string check_muon(const MuonCase& c) {
   step.run();
   for (size_t i = 0; i < start.size(); ++i) {
     SlotMemory expected = start[i];
-    const MuonTwin twin = {{types.grad, types.main, kF32, types.model, c.iterate},
+    const ElementType iterate = c.on_gram && c.iterate == kBF16 ? kF16 : c.iterate;
+    const MuonTwin twin = {{types.grad, types.main, kF32, types.model, iterate},
                            {make_scalars(settings), 1, 1, c.nesterov}};
     muon_twin(c, twin, expected.slot(types), plan.groups[0].muon);
     const std::string problem = compare_change(device[i].read(), expected, start[i], c.tolerance);
@@ -349,6 +360,7 @@ void run_all(Report& report, Extent extent) {
     }
   }
   report.run("graph replay with changing rates and scale", check_graph);
+  run_callers_graph_checks(report);
   report.run("skipped step", check_skipped);
   for (const MuonCase& c : kMuonCases) {
     report.run(std::string("muon: ") + c.name, [&] { return check_muon(c); });

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <kernels/combine.h>
 #include <kernels/muon.h>
 #include <kernels/newton_schulz_products.h>
 
@@ -7,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/stats_twin.h"
@@ -139,14 +141,66 @@ struct SymmetricTwin {
     const ProductTwin twin = {shape.type, by.alpha, by.beta};
     for (const NsProduct& part : blocks) twin.multiply(part, buffers, shape.batch);
     if (blocks.size() == 1) return;
-    void* const result = whole.d == NsOperand::Gram ? buffers.gram : buffers.polynomial;
-    mirror_twin({result, shape.type, whole.m, shape.batch, block});
+    mirror_twin({buffer_of(buffers, whole.d), shape.type, whole.m, shape.batch, block});
   }
 };
 
-// NewtonSchulz::run() on the CPU. The result lies in newton_schulz_result(buffers, steps).
+// combine() on the CPU.
+inline void combine_twin(const CombineRequest& r) {
+  const auto value = [&](const void* from, int64_t i) {
+    return decode(r.type, stored_bits(from, i, r.type));
+  };
+  for (int64_t i = 0; i < r.count; ++i) {
+    store_bits(r.sum, i, r.type, encode(r.type, r.p * value(r.x, i) + r.q * value(r.y, i)));
+  }
+}
+
+// One pass of GramNewtonSchulz: the first factor is its own buffer, as it is the polynomial.
+inline void gram_pass_twin(const NewtonSchulzShape& shape, NewtonSchulzBuffers buffers,
+                           std::span<const NewtonSchulzCoefficients> steps) {
+  const NsProducts products = newton_schulz_products(shape);
+  const int64_t edge = std::min(shape.rows, shape.columns);
+  const int64_t count = edge * edge * shape.batch, block = shape.polynomial_block;
+  SymmetricTwin{shape, buffers}.multiply(products.gram, shape.gram_block, {1, 0});
+  double identity = 1;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const auto [a, b, c] = steps[i];
+    if (c == 0) {
+      combine_twin({buffers.polynomial, buffers.gram, buffers.gram, b, 0, shape.type, count});
+    } else {
+      SymmetricTwin{shape, buffers}.multiply(products.polynomial, block, {c, b});
+    }
+    if (i > 0) {
+      combine_twin({buffers.spare, buffers.factor, buffers.polynomial, a,
+                    static_cast<float>(identity), shape.type, count});
+      SymmetricTwin{shape, buffers}.multiply(products.factor, block, {1, 1});
+      std::swap(buffers.factor, buffers.spare);
+    }
+    identity *= a;
+    if (i + 1 < steps.size()) {
+      SymmetricTwin{shape, buffers}.multiply(products.half, block, {1, a});
+      SymmetricTwin{shape, buffers}.multiply(products.next_gram, block, {1, a});
+    }
+    if (i == 0) std::swap(buffers.factor, buffers.polynomial);
+  }
+  ProductTwin{shape.type, 1, static_cast<float>(identity)}.multiply(products.update, buffers,
+                                                                    shape.batch);
+}
+
+inline void gram_newton_schulz_twin(const NewtonSchulzShape& shape, NewtonSchulzBuffers buffers,
+                                    const std::vector<NewtonSchulzCoefficients>& coefficients) {
+  std::span<const NewtonSchulzCoefficients> left = coefficients;
+  for (const int length : gram_passes(static_cast<int>(left.size()))) {
+    gram_pass_twin(shape, buffers, left.first(static_cast<size_t>(length)));
+    left = left.subspan(static_cast<size_t>(length));
+    std::swap(buffers.iterate, buffers.next);
+  }
+}
+
+// NewtonSchulz::run() on the CPU. The result lies in newton_schulz_result().
 inline void newton_schulz_twin(const NewtonSchulzShape& shape, NewtonSchulzBuffers buffers,
                                const std::vector<NewtonSchulzCoefficients>& coefficients) {
+  if (shape.on_gram) return gram_newton_schulz_twin(shape, buffers, coefficients);
   const NsProducts products = newton_schulz_products(shape);
   for (const NewtonSchulzCoefficients& k : coefficients) {
     const SymmetricTwin symmetric = {shape, buffers};

@@ -25,6 +25,8 @@ struct MuonSettings {
   std::vector<NewtonSchulzCoefficients> coefficients;  // one per Newton-Schulz step
   ElementType type = ElementType::BF16;                // of the products: BF16 or F32
   bool tf32 = false;                                   // F32 products on TF32 tensor cores
+  // Newton-Schulz on the Gram matrix where a matrix is twice as long as wide; F16 in BF16's place.
+  bool on_gram = false;
   std::function<double(int64_t rows, int64_t columns)> scale;
   double extra_scale = 1;
 };
@@ -66,7 +68,8 @@ struct ControlSettings {
 
 // Where a step finds on the device what the host would say otherwise: device memory of the
 // caller's, read by each queue_stats() and each replay of it. Null: as set_rates() and
-// set_control() said. `rates`: one per group of the plan.
+// set_control() said. `rates`: as many as GroupSettings::rates_index of the plan say; groups may
+// share.
 struct DeviceSources {
   const GroupRates* rates = nullptr;
   const float* loss_scale = nullptr;  // gradients are divided by it

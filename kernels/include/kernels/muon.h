@@ -15,7 +15,7 @@ struct MuonTypes {
   ElementType main;      // F32 or SplitF32
   ElementType momentum;  // F32 or BF16
   ElementType model;     // BF16, F16 or None
-  ElementType iterate;   // what Newton-Schulz computes in: BF16 or F32
+  ElementType iterate;   // what Newton-Schulz computes in: BF16, F16 or F32
 };
 
 // One matrix that Newton-Schulz orthogonalises: a weight, or the query, key or value rows of a

@@ -41,6 +41,7 @@ struct GroupSettings {
   Decay decay;           // Adam, FusedAdam: Decoupled or L2; SGD: L2
   bool bias_correction;  // FusedAdam only
   bool nesterov;         // Muon only
+  uint32_t rates_index;  // where a step reads rates on the device: which of them (DeviceSources)
 };
 
 // What the elements of a group need in one step: computed in double, rounded once.

@@ -91,8 +91,7 @@ class OPTIM_EXPORT LayerWiseDistributedOptimizer : public ChainedOptimizer {
   void load_state_dict_from_file(const std::filesystem::path& file);
 
  private:
-  std::vector<std::unique_ptr<Optimizer>> shard_params(
-      std::vector<std::unique_ptr<Optimizer>> optimizers);
+  std::vector<std::unique_ptr<Optimizer>> shard_params(std::vector<std::unique_ptr<Optimizer>> all);
   void deal_out(std::vector<std::vector<OptimizerGroup>>& groups_by_optimizer);
   std::vector<std::unique_ptr<ParamGather>> make_gathers();  // of all parameters, once
 
@@ -105,6 +104,7 @@ struct MegatronOptimizerOptions {
   std::optional<QkvSplit> qkv_split = {};  // of the model; needed by Muon with muon_split_qkv
   EmergingOptimizers era = EmergingOptimizers::V0_3;  // of SOAP and adaptive Muon
   AdamArithmetic adam_arithmetic = AdamArithmetic::Torch;
+  NewtonSchulzIteration newton_schulz_iteration = NewtonSchulzIteration::Standard;  // of Muons
   LayerWiseOptions layer_wise = {};
 };
 

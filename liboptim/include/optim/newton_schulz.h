@@ -21,6 +21,11 @@ OPTIM_EXPORT NewtonSchulzStep newton_schulz_step(NsCoefficients type, int64_t in
 // coefficients that do not fit.
 OPTIM_EXPORT std::vector<NewtonSchulzStep> newton_schulz_steps(const NewtonSchulzOptions& options);
 
+// Whether a matrix of this shape is iterated on its Gram matrix: the larger side is at least twice
+// the smaller one, and the options ask for it.
+OPTIM_EXPORT bool iterates_on_gram(const NewtonSchulzOptions& options, int64_t rows,
+                                   int64_t columns);
+
 // Pushes the singular values of a matrix towards 1 (Muon's orthogonalisation, as
 // emerging_optimizers 0.3 computes it): divides by the Frobenius norm, iterates on the wide
 // orientation, gives back fp32 of the same shape.

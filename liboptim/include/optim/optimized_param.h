@@ -67,6 +67,7 @@ struct GroupingOptions {
   std::optional<QkvSplit> qkv_split = {};
   EmergingOptimizers era = EmergingOptimizers::V0_3;  // see rule_of_group()
   AdamArithmetic adam_arithmetic = AdamArithmetic::Torch;
+  NewtonSchulzIteration newton_schulz_iteration = NewtonSchulzIteration::Standard;  // of Muons
   std::vector<GroupKey> keys_of_all_ranks = {};  // see get_param_groups()
 };
 

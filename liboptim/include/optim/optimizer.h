@@ -9,6 +9,7 @@
 
 #include <optim/export.h>
 #include <optim/optimized_param.h>
+#include <optim/queued_step.h>
 #include <optim/state_dict.h>
 #include <optim/step_result.h>
 
@@ -54,6 +55,17 @@ class OPTIM_EXPORT Optimizer {
   // before anything moved.
   virtual StepResult step();
   virtual void reload_model_params() = 0;  // masters from the model's tensors
+
+  // Steps that a trainer records in a CUDA graph of its own: what the four do, need and refuse is
+  // in queued_step.h. With several processes collective, but for end_queued_steps().
+  void prepare_queued_steps(const QueuedStepSources& sources);
+  QueuedStep queue_step();
+  void end_queued_steps();
+  // Moves dynamic loss scaling as step() would have done after a queued step; get_loss_scale() is
+  // then what belongs into QueuedStepSources::loss_scale.
+  void note_queued_step(bool skipped);
+  // lr and weight_decay of each group now: float64 on the CPU, as QueuedStepSources::rates has it.
+  at::Tensor group_rates();
 
   virtual double get_loss_scale() const { return 1.0; }
   at::Tensor scale_loss(const at::Tensor& loss) const;

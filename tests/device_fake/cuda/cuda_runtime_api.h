@@ -72,7 +72,7 @@ struct cudaLaunchConfig_t {
   cudaStream_t stream = nullptr;
 };
 
-enum cudaDataType { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
+enum cudaDataType { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
 using cudaDataType_t = cudaDataType;
 
 extern "C" {

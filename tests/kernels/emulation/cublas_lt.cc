@@ -10,7 +10,11 @@ namespace {
 int product_count = 0;
 
 kernels::ElementType element_type(const Layout& layout) {
-  return layout.type == CUDA_R_16BF ? kernels::ElementType::BF16 : kernels::ElementType::F32;
+  switch (layout.type) {
+    case CUDA_R_16BF: return kernels::ElementType::BF16;
+    case CUDA_R_16F: return kernels::ElementType::F16;
+    default: return kernels::ElementType::F32;
+  }
 }
 
 // One operand, as op() turns it.

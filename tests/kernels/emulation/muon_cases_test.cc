@@ -1,7 +1,7 @@
-// Muon's element-wise kernels, the mirror and the queue of Newton-Schulz products, compiled for the
-// CPU, against their twins: bit for bit.
+// Muon's element-wise kernels and the mirror, compiled for the CPU, against their twins: bit for
+// bit.
 #include <kernels/muon.h>
-#include <kernels/newton_schulz.h>
+#include <kernels/symmetric.h>
 
 #include <cstdlib>
 #include <vector>
@@ -26,15 +26,6 @@ struct MuonCase {
   std::vector<uint32_t> parts;  // rows of each part of a group; empty: no split
   int weights;
 };
-
-std::vector<unsigned char> random_elements(ElementType type, int64_t count, std::mt19937& random) {
-  std::normal_distribution<float> normal(0, 0.1F);
-  std::vector<unsigned char> elements(static_cast<size_t>(count * bytes_of(type)));
-  for (int64_t i = 0; i < count; ++i) {
-    store_bits(elements.data(), i, type, encode(type, normal(random)));
-  }
-  return elements;
-}
 
 // A matrix on the device, and by the twin.
 struct MatrixPair {
@@ -200,7 +191,7 @@ std::vector<MuonTypes> all_types() {
     for (const ElementType main : {kF32, kSplit}) {
       for (const ElementType momentum : {kF32, kBF16}) {
         for (const ElementType model : {kNone, kBF16, kF16}) {
-          for (const ElementType iterate : {kBF16, kF32}) {
+          for (const ElementType iterate : {kBF16, kF32, kF16}) {
             all.push_back({grad, main, momentum, model, iterate});
           }
         }
@@ -208,51 +199,6 @@ std::vector<MuonTypes> all_types() {
     }
   }
   return all;
-}
-
-struct Products {
-  NewtonSchulzShape shape;
-  std::vector<NewtonSchulzCoefficients> coefficients;
-};
-
-// Memory of a batch as the device asks for it: at multiples of 256 bytes.
-struct Batch {
-  explicit Batch(size_t bytes) : memory(bytes + 256) {}
-  unsigned char* data() {
-    return memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256);
-  }
-  std::vector<unsigned char> memory;
-};
-
-// How many products the queue takes; 0 where its result differs from the twin's.
-int products_of(const Products& p, std::mt19937& random) {
-  const NewtonSchulzShape& s = p.shape;
-  const int64_t edge = std::min(s.rows, s.columns);
-  const std::vector<unsigned char> start =
-      random_elements(s.type, s.rows * s.columns * s.batch, random);
-  const auto square = static_cast<size_t>(edge * edge * s.batch * bytes_of(s.type));
-  std::vector<const void*> results;
-  Batch x(start.size()), next(start.size()), gram(square), polynomial(square), workspace(1);
-  Batch twin_x(start.size()), twin_next(start.size()), twin_gram(square), twin_polynomial(square);
-  std::copy(start.begin(), start.end(), x.data());
-  std::copy(start.begin(), start.end(), twin_x.data());
-  const NewtonSchulzBuffers buffers = {x.data(), next.data(), gram.data(), polynomial.data(),
-                                       workspace.data()};
-  const NewtonSchulzBuffers twin = {twin_x.data(), twin_next.data(), twin_gram.data(),
-                                    twin_polynomial.data(), nullptr};
-  const auto steps = static_cast<int>(p.coefficients.size());
-  const int before = emulation::products_done();
-  draw_order(random);
-  NewtonSchulz plan;
-  const auto handle = reinterpret_cast<cublasLtHandle_t>(&plan);
-  if (plan.prepare(handle, s) != cudaSuccess) return 0;
-  if (plan.run(buffers, p.coefficients.data(), steps, nullptr) != cudaSuccess) return 0;
-  newton_schulz_twin(s, twin, p.coefficients);
-  const auto count = s.rows * s.columns * s.batch;
-  const bool are_same =
-      same_elements(s.type, static_cast<unsigned char*>(newton_schulz_result(buffers, steps)),
-                    static_cast<unsigned char*>(newton_schulz_result(twin, steps)), count);
-  return are_same ? emulation::products_done() - before : 0;
 }
 
 }  // namespace
@@ -317,37 +263,6 @@ BOOST_AUTO_TEST_CASE(mirrors_of_more_matrices_than_a_grid_takes_at_once_equal_th
     emulation::set_order(order, 1);
     BOOST_TEST(mirror_blocks({found.data(), kF16, 33, kBatch, 32}, nullptr) == cudaSuccess);
     BOOST_TEST(std::equal(expected.begin(), expected.end(), found.data()));
-  }
-}
-
-BOOST_AUTO_TEST_CASE(newton_schulz_of_any_shape_equals_the_twin) {
-  std::mt19937 random(5);
-  const std::vector<NewtonSchulzCoefficients> steps = {
-      {4.0848F, -6.8946F, 2.9270F}, {3.3656576F, -3.3420992F, 0}, {2.8366F, -3.0525F, 1.2012F}};
-  for (const ElementType type : {kF32, kBF16}) {
-    for (const auto& [rows, columns] :
-         {std::pair{1, 1}, {1, 5}, {5, 1}, {7, 20}, {20, 7}, {34, 40}, {40, 34}, {64, 64}}) {
-      for (const int64_t block : {0, 32}) {
-        const NewtonSchulzShape shape = {rows, columns, 2, type, false, block, block};
-        BOOST_TEST(products_of({shape, steps}, random) > 0, rows << " x " << columns);
-      }
-    }
-  }
-}
-
-// A cubic step squares nothing: two products, of which the first is in blocks.
-BOOST_AUTO_TEST_CASE(cubic_steps_take_two_products) {
-  std::mt19937 random(6);
-  const std::vector<NewtonSchulzCoefficients> cubic = {{3, -2, 0}}, quintic = {{3, -2, 1}};
-  for (const ElementType type : {kF32, kBF16}) {
-    const NewtonSchulzShape whole = {40, 70, 1, type, false, 0, 0},
-                            parts = {40, 70, 1, type, false, 32, 32},
-                            gram = {40, 70, 1, type, false, 32, 0};
-    BOOST_TEST(products_of({whole, cubic}, random) == 2);
-    BOOST_TEST(products_of({whole, quintic}, random) == 3);
-    BOOST_TEST(products_of({parts, cubic}, random) == 3 + 1);
-    BOOST_TEST(products_of({parts, quintic}, random) == 3 + 3 + 1);
-    BOOST_TEST(products_of({gram, quintic}, random) == 3 + 1 + 1);
   }
 }
 

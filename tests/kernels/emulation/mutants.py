@@ -145,6 +145,17 @@ MUTANTS = (
      "lt_matmul.cc", MUON, " | offset * bytes | 256", " | 256"),
     ("products: blocks are not mirrored", False, "symmetric_product.cc", "symmetric_product.cc",
      MUON, "return mirror_blocks(mirror, stream) == cudaSuccess", "return mirror.block > 0"),
+    ("sums: the last elements are lost", False, "combine.cu", "combine.cu", MUON,
+     "  if (element < r.count) combine_some", "  if (element < vectors) combine_some"),
+    ("gram: steps of a pass begin with the first one's multiple", False, "gram_newton_schulz.cc",
+     "gram_newton_schulz.cc", MUON, "      identity_ *= k.a;\n", ""),
+    ("gram: the first factor is overwritten", False, "gram_newton_schulz.cc",
+     "gram_newton_schulz.cc", MUON,
+     "      if (i == 0) std::swap(at_.factor, at_.polynomial);  // it is the first factor\n", ""),
+    ("gram: factors do not take turns", False, "gram_newton_schulz.cc", "gram_newton_schulz.cc",
+     MUON, "    std::swap(at_.factor, at_.spare);\n", ""),
+    ("gram: passes begin with the same coefficients", False, "gram_newton_schulz.cc",
+     "gram_newton_schulz.cc", MUON, "    coefficients += length;\n", ""),
 )
 
 

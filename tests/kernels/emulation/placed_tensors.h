@@ -42,6 +42,16 @@ class PlacedTensor {
   std::unique_ptr<unsigned char[]> memory_;
 };
 
+inline std::vector<unsigned char> random_elements(ElementType type, int64_t count,
+                                                  std::mt19937& random) {
+  std::normal_distribution<float> normal(0, 0.1F);
+  std::vector<unsigned char> elements(static_cast<size_t>(count * bytes_of(type)));
+  for (int64_t i = 0; i < count; ++i) {
+    store_bits(elements.data(), i, type, encode(type, normal(random)));
+  }
+  return elements;
+}
+
 // Equal bits, or both NaN: which NaN an operation gives is the processor's choice.
 inline bool same_elements(ElementType type, const unsigned char* a, const unsigned char* b,
                           int64_t count) {

@@ -172,14 +172,17 @@ BOOST_AUTO_TEST_CASE(sources_on_the_device_are_read_where_they_are_named) {
         std::vector<GroupSettings> groups(count);
         std::vector<GroupRates> rates(count);
         for (uint32_t i = 0; i < count; ++i) rates[i] = {1.0 + i, 0.5 * i};
+        for (uint32_t i = 0; i < count; ++i) groups[i].rates_index = count - 1 - i;
         StepControl control;
         control.inverse_loss_scale = 7;
         const DeviceSources sources = {has_rates ? rates.data() : nullptr, scale};
         BOOST_TEST(read_sources({sources, groups.data(), &control, count}, nullptr) == cudaSuccess);
         BOOST_TEST(control.inverse_loss_scale == (scale == nullptr ? 7 : 1 / kScale));
         for (uint32_t i = 0; i < count; ++i) {
-          BOOST_TEST(groups[i].lr == (has_rates ? rates[i].lr : 0));
-          BOOST_TEST(groups[i].weight_decay == (has_rates ? rates[i].weight_decay : 0));
+          const GroupRates found = {groups[i].lr, groups[i].weight_decay};
+          const GroupRates wanted = has_rates ? rates[count - 1 - i] : GroupRates{};
+          BOOST_TEST(found.lr == wanted.lr);
+          BOOST_TEST(found.weight_decay == wanted.weight_decay);
         }
       }
     }

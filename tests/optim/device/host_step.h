@@ -50,8 +50,10 @@ class HostStep : public kernels::DeviceStep {
   }
   kernels::DeviceStatus warm_up() override { return 0; }
   kernels::DeviceStatus queue_stats(kernels::DeviceStream) override {
-    if (sources_.rates != nullptr) {
-      set_rates({sources_.rates, sources_.rates + groups_.size()}, nullptr);
+    for (kernels::GroupSettings& group : groups_) {
+      if (sources_.rates == nullptr) break;
+      group.lr = sources_.rates[group.rates_index].lr;
+      group.weight_decay = sources_.rates[group.rates_index].weight_decay;
     }
     if (sources_.loss_scale != nullptr) {
       control_.inverse_loss_scale = kernels::inverse_of_loss_scale(*sources_.loss_scale);
@@ -121,19 +123,22 @@ class HostStep : public kernels::DeviceStep {
   void update_matrix(const kernels::MuonBatch& batch, kernels::MuonMatrix matrix) const {
     const auto count = static_cast<size_t>(kernels::count_of(matrix));
     const auto edge = static_cast<size_t>(std::min(matrix.rows, matrix.columns));
-    std::vector<float> iterate(count), next(count), gram(edge * edge), polynomial(edge * edge);
-    const kernels::NewtonSchulzBuffers buffers = {iterate.data(), next.data(), gram.data(),
-                                                  polynomial.data(), nullptr};
+    std::vector<float> iterate(count), next(count), gram(edge * edge), polynomial(gram),
+        factor(gram), spare(gram);
+    const kernels::NewtonSchulzBuffers buffers = {iterate.data(),    next.data(), gram.data(),
+                                                  polynomial.data(), nullptr,     factor.data(),
+                                                  spare.data()};
     const auto& coefficients = batch.settings->coefficients;
     matrix.iterate = buffers.iterate;
-    matrix.update = kernels::newton_schulz_result(buffers, static_cast<int>(coefficients.size()));
+    matrix.update = kernels::newton_schulz_result(buffers, batch.multiplications());
     const kernels::GroupSettings& group = groups_[matrix.group];
     const kernels::MuonTwin twin = {
         batch.types,
         {kernels::make_scalars(group), control_.inverse_loss_scale, control_.clip, group.nesterov}};
     twin.prepare(matrix);
-    kernels::newton_schulz_twin({matrix.rows, matrix.columns, 1, batch.types.iterate, false},
-                                buffers, coefficients);
+    kernels::NewtonSchulzShape shape = batch.shape;  // in blocks of 0: in full
+    shape.batch = 1;
+    kernels::newton_schulz_twin(shape, buffers, coefficients);
     twin.finish(matrix);
   }
 

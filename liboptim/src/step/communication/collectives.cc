@@ -70,14 +70,14 @@ void Collectives::check_usable() const {
       "an earlier collective operation failed, so ranks no longer agree: " + *failure_);
 }
 
+bool Collectives::takes(at::DeviceType type) const {
+  return !devices_ || std::ranges::find(*devices_, type) != devices_->end();
+}
+
 // The tensor itself, or where its device has no backend a copy on the CPU, else on the current GPU.
 at::Tensor Collectives::travelling(const at::Tensor& tensor) const {
-  if (!devices_) return tensor;
-  const auto has = [&](at::DeviceType type) {
-    return std::ranges::find(*devices_, type) != devices_->end();
-  };
-  if (has(tensor.device().type())) return tensor;
-  const at::Device device = has(at::kCPU) || devices_->empty() ? at::kCPU : devices_->front();
+  if (takes(tensor.device().type())) return tensor;
+  const at::Device device = takes(at::kCPU) || devices_->empty() ? at::kCPU : devices_->front();
   return tensor.to(device, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
 }
 

@@ -46,6 +46,9 @@ class Collectives {
   // A failure of one is a failure of both: for groups of one optimizer.
   void share_failures_with(const Collectives& other) { failure_ = other.failure_; }
 
+  // Whether tensors of such a device travel as they are, without a copy and without waiting.
+  bool takes(at::DeviceType type) const;
+
   int rank() const { return rank_.rank; }
   int size() const { return rank_.size; }
 

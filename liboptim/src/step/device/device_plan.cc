@@ -104,6 +104,7 @@ struct GroupMaker {
     const MatmulPrecision precision = rule.newton_schulz.precision;
     made.muon.type = precision == MatmulPrecision::Medium ? ElementType::BF16 : ElementType::F32;
     made.muon.tf32 = precision == MatmulPrecision::High;
+    made.muon.on_gram = rule.newton_schulz.iteration == NewtonSchulzIteration::Gram;
     made.muon.extra_scale = rule.extra_scale_factor;
     made.muon.scale = [mode = rule.scale_mode](int64_t rows, int64_t columns) {
       return muon_scale(mode, rows, columns);
@@ -227,13 +228,15 @@ class ParamPlan {
   kernels::StepParam made_ = {};
 };
 
-// The plan's group of this optimizer group and number of updates done.
-uint32_t group_index(DevicePlan& plan, const OptimizerGroup& group, int64_t updates_done) {
+// The plan's group of the optimizer group at `place` and number of updates done.
+uint32_t group_index(DevicePlan& plan, const OptimizerGroup& group, uint32_t place,
+                     int64_t updates_done) {
   for (uint32_t i = 0; i < plan.groups.size(); ++i) {
     if (plan.groups[i] == &group && plan.plan.groups[i].settings.step == updates_done) return i;
   }
   plan.groups.push_back(&group);
   plan.plan.groups.push_back(device_group(group, updates_done));
+  plan.plan.groups.back().settings.rates_index = place;
   const auto* const muon = group.rule_config.get_if<MuonRule>();
   plan.scale_modes.push_back(muon != nullptr ? muon->scale_mode : MuonScaleMode{});
   return static_cast<uint32_t>(plan.groups.size() - 1);
@@ -283,7 +286,8 @@ bool DevicePlan::is_equal(const DevicePlan& other) const {
   const auto rule = [](const kernels::StepGroup& group) {
     const kernels::GroupSettings& s = group.settings;
     return std::tuple(s.rule, s.beta1, s.beta2, s.eps, s.step, s.decay, s.bias_correction,
-                      s.nesterov, group.muon.type, group.muon.tf32, group.muon.extra_scale);
+                      s.nesterov, group.muon.type, group.muon.tf32, group.muon.on_gram,
+                      group.muon.extra_scale);
   };
   return params == other.params && groups == other.groups && scale_modes == other.scale_modes &&
          plan.stats_count == other.plan.stats_count && plan.part_count == other.plan.part_count &&
@@ -298,6 +302,13 @@ std::vector<const void*> DevicePlan::grads() const {
   return pointers;
 }
 
+const OptimizedParam* DevicePlan::moved_grad(const DevicePlan& other) const {
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (plan.params[i].slot.grad != other.plan.params[i].slot.grad) return params[i];
+  }
+  return nullptr;
+}
+
 DevicePlan make_device_plan(const std::vector<OptimizerGroup*>& groups,
                             const StatePrecision& precision, const PlanOptions& options) {
   DevicePlan plan;
@@ -307,7 +318,8 @@ DevicePlan make_device_plan(const std::vector<OptimizerGroup*>& groups,
   for (OptimizerGroup* const group : groups) {
     if (!group->params.empty()) device_group(*group, 0);  // refuses rules without kernels
   }
-  for (OptimizerGroup* const group : groups) {
+  for (uint32_t place = 0; place < groups.size(); ++place) {
+    OptimizerGroup* const group = groups[place];
     for (OptimizedParam& param : group->params) {
       if (!param.model.main_grad.defined()) continue;
       plan.params.push_back(&param);
@@ -317,7 +329,7 @@ DevicePlan make_device_plan(const std::vector<OptimizerGroup*>& groups,
       }
       create_zero_states(*group->rule, param, precision);
       kernels::StepParam made = ParamPlan(param, options.device, plan).make(*group);
-      made.slot.group = group_index(plan, *group, param.step);
+      made.slot.group = group_index(plan, *group, place, param.step);
       const auto part = part_of_id.find(param.id);
       made.part = part == part_of_id.end() ? plan.plan.part_count - 1 : part->second;
       plan.plan.params.push_back(made);

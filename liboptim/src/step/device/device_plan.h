@@ -25,6 +25,8 @@ struct DevicePlan {
   // exchanged under the same handle.
   bool is_equal(const DevicePlan& other) const;
   std::vector<const void*> grads() const;  // in the order of `params`
+  // The first parameter whose gradient lies elsewhere in a plan that is_equal(); null: none.
+  const OptimizedParam* moved_grad(const DevicePlan& other) const;
 };
 
 using UpdateParts = std::vector<std::vector<uint32_t>>;

@@ -41,7 +41,7 @@ void DeviceStepper::rebuild(DevicePlan plan) {
   at::Tensor memory = device_memory(step->device_bytes(), device_);
   check_device(step->bind(memory.mutable_data_ptr(), current_stream(device_)), api_,
                "the step's tables cannot be written");
-  if (config_.optimizer_cuda_graph) {
+  if (config_.optimizer_cuda_graph && !is_prepared()) {
     check_device(step->capture(), api_, "the step cannot be recorded");
   }
   step_ = std::move(step);
@@ -64,26 +64,18 @@ void DeviceStepper::use(DevicePlan plan) {
   check_device(status, api_, "gradients cannot be bound");
 }
 
-void DeviceStepper::queue_stats(const std::vector<OptimizerGroup*>& groups, uint32_t stats_count,
-                                const Scaling& scaling, const UpdateParts& parts) {
-  if (!failure_stats_.defined() || failure_stats_.size(0) != stats_count) {
-    failure_stats_ = at::zeros({stats_count, 2}, at::TensorOptions(at::kDouble).device(device_));
-  }
-  check_types(groups);
-  parts_ = parts;
-  offload_.prepare(groups);
-  const UpdateParts all_parts = offload_.has_work() ? behind_control(parts) : parts;
-  const auto make_plan = [&] {
-    return make_device_plan(groups, state_precision(config_), {device_, stats_count, all_parts});
-  };
-  DevicePlan plan = make_plan();
-  if (step_ && plan_.is_equal(plan)) {
-    use(std::move(plan));
-  } else if (settle_counts() == 0) {
-    rebuild(std::move(plan));
-  } else {
-    rebuild(make_plan());
-  }
+DevicePlan DeviceStepper::make_plan(const std::vector<OptimizerGroup*>& groups,
+                                    uint32_t stats_count) const {
+  const UpdateParts all_parts = offload_.has_work() ? behind_control(parts_) : parts_;
+  return make_device_plan(groups, state_precision(config_), {device_, stats_count, all_parts});
+}
+
+void DeviceStepper::make_failure_stats(uint32_t stats_count) {
+  if (failure_stats_.defined() && failure_stats_.size(0) == stats_count) return;
+  failure_stats_ = at::zeros({stats_count, 2}, at::TensorOptions(at::kDouble).device(device_));
+}
+
+void DeviceStepper::set_host_values(const Scaling& scaling) {
   std::vector<kernels::GroupRates> rates;
   for (const OptimizerGroup* const group : plan_.groups) {
     rates.push_back({group->lr, group->weight_decay});
@@ -93,7 +85,24 @@ void DeviceStepper::queue_stats(const std::vector<OptimizerGroup*>& groups, uint
   const kernels::ControlSettings settings = {
       scaling.inverse_loss_scale, static_cast<float>(config_.clip_grad), scaling.check_finite};
   check_device(step_->set_control(settings, stream), api_, "settings cannot be written");
-  check_device(step_->queue_stats(stream), api_, "statistics cannot be queued");
+}
+
+void DeviceStepper::queue_stats(const std::vector<OptimizerGroup*>& groups, uint32_t stats_count,
+                                const Scaling& scaling, const UpdateParts& parts) {
+  make_failure_stats(stats_count);
+  check_types(groups);
+  parts_ = parts;
+  offload_.prepare(groups);
+  DevicePlan plan = make_plan(groups, stats_count);
+  if (step_ && plan_.is_equal(plan)) {
+    use(std::move(plan));
+  } else if (settle_counts() == 0) {
+    rebuild(std::move(plan));
+  } else {
+    rebuild(make_plan(groups, stats_count));
+  }
+  set_host_values(scaling);
+  check_device(step_->queue_stats(current_stream(device_)), api_, "statistics cannot be queued");
 }
 
 at::Tensor DeviceStepper::stats() const {
@@ -113,7 +122,12 @@ void DeviceStepper::queue_update(uint32_t part) {
   try {
     queue_part(part);
   } catch (...) {
-    step_.reset();  // a part may be queued: the device may have counted the step
+    // A part may be queued: the device may have counted the step.
+    if (is_prepared()) {
+      must_prepare_again_ = true;  // a graph of the caller's may still read the tables
+    } else {
+      step_.reset();
+    }
     offload_.abandon();
     throw;
   }

@@ -4,6 +4,7 @@
 
 #include <kernels/device_step.h>
 #include <optim/optimizer.h>
+#include <optim/queued_step.h>
 #include <functional>
 #include <memory>
 
@@ -43,6 +44,23 @@ class DeviceStepper {
 
   void queue_update(uint32_t part = 0);
 
+  // Steps as work alone (optim/queued_step.h): plans and loads all that queue_prepared() queues in
+  // the place of queue_stats(), then waits. `sources` fit; `scaling` is for what they do not have.
+  // Throws Error(Unsupported) where parameters are offloaded.
+  struct Preparation {
+    uint32_t stats_count = 0;
+    UpdateParts parts = {};
+    Scaling scaling = {};
+    QueuedStepSources sources = {};
+  };
+  void prepare(const std::vector<OptimizerGroup*>& groups, const Preparation& preparation);
+  bool is_prepared() const { return sources_.rates.defined(); }
+  // Throws Error(InvalidArgument), with the parameter's name where it is one's, before anything is
+  // queued, where something is not as it was prepared.
+  void queue_prepared(const std::vector<OptimizerGroup*>& groups);
+  QueuedStep queued_results() const;
+  void end_prepared();  // the device's counts are the parameters' then. Waits.
+
   // Of the last step, when the device has done it. Waits.
   kernels::StepControl read_control() const;
   // The same, of the step whose results this is called for now, whatever is queued later.
@@ -55,6 +73,9 @@ class DeviceStepper {
 
  private:
   void check_types(const std::vector<OptimizerGroup*>& groups) const;
+  DevicePlan make_plan(const std::vector<OptimizerGroup*>& groups, uint32_t stats_count) const;
+  void make_failure_stats(uint32_t stats_count);
+  void set_host_values(const Scaling& scaling);
   void use(DevicePlan plan);
   void rebuild(DevicePlan plan);
   void queue_part(uint32_t part);
@@ -67,6 +88,8 @@ class DeviceStepper {
   UpdateParts parts_;  // of the step, as queue_stats() was given them
   std::unique_ptr<kernels::DeviceStep> step_;
   at::Tensor memory_;
+  QueuedStepSources sources_;  // while steps are prepared
+  bool must_prepare_again_ = false;
   at::Tensor failure_stats_;  // made before anything can fail
 };
 

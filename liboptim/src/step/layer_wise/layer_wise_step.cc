@@ -69,6 +69,23 @@ class LayerWisePeers final : public Peers {
     sharding_.stats.all_reduce_sum(stats);  // each has one addend that is not 0: exact
   }
 
+  void check_can_queue() override {
+    if (!are_there()) return;
+    const LayerWiseSharding& s = sharding_;
+    const at::DeviceType type = device().type();
+    if (!s.dense.takes(type) || !s.experts.takes(type) || !s.stats.takes(type)) {
+      throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "dp_cp"},
+                        "process groups without a backend for the device go through the host, so "
+                        "that a step cannot be queued");
+    }
+    if (s.buffers.empty()) {
+      throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
+                        {.file = {}, .key = "adopt_param_buffers"},
+                        "gathering would allocate memory in a queued step; adopt_param_buffers() "
+                        "comes first");
+    }
+  }
+
   std::vector<std::vector<uint32_t>> update_parts() override {
     rounds_.reset();
     if (!optimizer_.config().overlap_param_gather) return {};

@@ -33,7 +33,8 @@ GroupingOptions grouping_options(const OptimizerConfig& config, std::span<const 
       .overrides = options.overrides ? *options.overrides : get_standard_config_overrides(config),
       .qkv_split = options.qkv_split,
       .era = options.era,
-      .adam_arithmetic = options.adam_arithmetic};
+      .adam_arithmetic = options.adam_arithmetic,
+      .newton_schulz_iteration = options.newton_schulz_iteration};
   if (!options.groups.world) return grouping;
   std::vector<ParamInfo> infos;
   for (const Param& param : params) infos.push_back(param.info);

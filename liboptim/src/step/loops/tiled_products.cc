@@ -75,15 +75,16 @@ bool has_fast_bf16() {
 }
 
 // beta C + alpha A B; C may be undefined. MKL groups long fp32 sums in its own ways: they are cut
-// before that. bf16 sums are not, each piece would round: they are in fp32 inside, and rounded
-// once, by LibTorch or here.
+// before that. Sums of two-byte elements are not, each piece would round: they are in fp32 inside,
+// and rounded once, by LibTorch or here.
 constexpr int64_t kInner = 256;
 
 at::Tensor tile_product(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
                         ProductScales scales) {
-  if (a.scalar_type() == at::kBFloat16 && !has_fast_bf16()) {
+  const at::ScalarType type = a.scalar_type();
+  if (type == at::kHalf || (type == at::kBFloat16 && !has_fast_bf16())) {
     const auto wide = [](const at::Tensor& x) { return x.defined() ? x.to(at::kFloat) : x; };
-    return tile_product(wide(c), wide(a), wide(b), scales).to(at::kBFloat16);
+    return tile_product(wide(c), wide(a), wide(b), scales).to(type);
   }
   const int64_t inner = a.size(1);
   const int64_t step = a.scalar_type() == at::kFloat ? kInner : inner;
@@ -122,11 +123,16 @@ at::Tensor gram_matrix(const at::Tensor& x) {
 }
 
 at::Tensor add_square(const at::Tensor& symmetric, ProductScales scales) {
-  const at::Tensor sum = at::empty_like(symmetric);
-  for_each_tile(lower_tiles(symmetric.size(0)), [&](const Tile& tile) {
-    const at::Tensor left = symmetric.narrow(0, tile.row, tile.rows);
-    const at::Tensor right = symmetric.narrow(0, tile.column, tile.columns).t();
-    write_symmetric(sum, tile, tile_product(tile.of(symmetric), left, right, scales));
+  return add_symmetric(symmetric, symmetric, symmetric, scales);
+}
+
+at::Tensor add_symmetric(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
+                         ProductScales scales) {
+  const at::Tensor sum = at::empty_like(a);
+  for_each_tile(lower_tiles(a.size(0)), [&](const Tile& tile) {
+    const at::Tensor left = a.narrow(0, tile.row, tile.rows);
+    const at::Tensor right = b.narrow(0, tile.column, tile.columns).t();
+    write_symmetric(sum, tile, tile_product(tile.of(c), left, right, scales));
   });
   return sum;
 }

@@ -78,6 +78,7 @@ StateValue ChainedOptimizer::state_dict() {
 }
 
 std::function<void()> ChainedOptimizer::prepare_load(const StateValue& state_dict) {
+  StepInside::of(*this).refuse_while_queued();
   StepInside::of(*this).settle_counts();
   if (chained_optimizers_.size() == 1) return chained_optimizers_[0]->prepare_load(state_dict);
   const std::vector<const StateValue*> found = entries(state_dict);

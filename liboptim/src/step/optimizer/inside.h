@@ -40,6 +40,8 @@ class Peers {
   virtual void send_part(size_t /*part*/) {}
   virtual void finish_sending() {}
   virtual void gather_params() {}
+  // Throws Error where what this says of other processes cannot be queued for the device alone.
+  virtual void check_can_queue() {}
 
  protected:
   Optimizer& optimizer_;
@@ -58,6 +60,14 @@ class StepInside {
   // Parameters are everywhere then. Where one of several processes cannot make the step, it throws,
   // and none makes it: the others hear of it from their results and from settle_counts().
   StepResult step_on_device();
+
+  // Optimizer's, of the same names.
+  void prepare_queued_steps(const QueuedStepSources& sources);
+  QueuedStep queue_step();
+  void end_queued_steps();
+  void refuse_while_queued()
+      const;  // Error(InvalidArgument) between the first and the last of them
+
   // Before counts of steps are saved or replaced. Throws Error(IoFailure), once, where steps were
   // counted that another process kept this one from making; the counts are right then.
   void settle_counts();
@@ -69,6 +79,10 @@ class StepInside {
 
  private:
   class Turn;
+
+  DeviceStepper& stepper();  // made when it is first asked for
+  void check_can_step();     // throws what step_on_device() throws before anything is queued
+  void prepare_here(const QueuedStepSources& sources);
 
   Optimizer& optimizer_;
   std::unique_ptr<DeviceStepper> device_stepper_;  // from the first step on a device on

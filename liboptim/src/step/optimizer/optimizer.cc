@@ -1,9 +1,11 @@
 #include <optim/optimizer.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mul.h>
 
 #include <ckpt/error.h>
+#include <optim/emerging_rules.h>
 #include <optim/grad_stats.h>
 #include <optim/rule_table.h>
 #include <algorithm>
@@ -163,6 +165,27 @@ StepResult Optimizer::step() {
   return result;
 }
 
+void Optimizer::prepare_queued_steps(const QueuedStepSources& sources) {
+  inside_->prepare_queued_steps(sources);
+}
+
+QueuedStep Optimizer::queue_step() { return inside_->queue_step(); }
+
+void Optimizer::note_queued_step(bool skipped) { update_loss_scale(skipped); }
+
+void Optimizer::end_queued_steps() { inside_->end_queued_steps(); }
+
+at::Tensor Optimizer::group_rates() {
+  const std::vector<OptimizerGroup*> groups = param_groups();
+  const at::Tensor rates = at::empty({static_cast<int64_t>(groups.size()), 2}, at::kDouble);
+  auto* next = rates.mutable_data_ptr<double>();
+  for (const OptimizerGroup* const group : groups) {
+    *next++ = group->lr;
+    *next++ = group->weight_decay;
+  }
+  return rates;
+}
+
 std::vector<std::vector<OptimizerGroup>> make_optimizer_groups(std::vector<Param> params,
                                                                const OptimizerConfig& config,
                                                                const GroupingOptions& options) {
@@ -179,6 +202,12 @@ std::vector<std::vector<OptimizerGroup>> make_optimizer_groups(std::vector<Param
     made.rule_config = rule_of_group(group, config, options.qkv_split, options.era);
     if (auto* const adam = made.rule_config.get_if<AdamRule>()) {
       adam->arithmetic = options.adam_arithmetic;
+    }
+    if (auto* const muon = made.rule_config.get_if<MuonRule>()) {
+      muon->newton_schulz.iteration = options.newton_schulz_iteration;
+    }
+    if (auto* const adaptive = made.rule_config.get_if<AdaptiveMuonRule>()) {
+      adaptive->muon.newton_schulz.iteration = options.newton_schulz_iteration;
     }
     made.rule = make_rule(made.rule_config);
     for (const GroupedParam& grouped : group.params) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "step/optimizer/inside.h"
 #include "step/precision/optimizer_state.h"
 #include "step/tensors/state_fields.h"
 
@@ -127,6 +128,7 @@ StateValue masters_as_list(const StateValue& saved) {
 }  // namespace
 
 StateValue GroupOptimizer::state_dict() {
+  StepInside::of(*this).settle_counts();
   if (!has_masters()) return inner_state_dict(groups_);
   StateDict dict;
   put(dict, "optimizer", inner_state_dict(groups_));
@@ -138,6 +140,7 @@ StateValue GroupOptimizer::state_dict() {
 }
 
 std::function<void()> GroupOptimizer::prepare_load(const StateValue& state_dict) {
+  StepInside::of(*this).refuse_while_queued();
   const StateDict& dict = as_dict(state_dict, "state_dict");
   StateLoad load;
   if (has_masters()) {
@@ -153,6 +156,7 @@ std::function<void()> GroupOptimizer::prepare_load(const StateValue& state_dict)
 
 StateValue GroupOptimizer::sharded_state_dict(const StateDict& model_sharded_state_dict,
                                               bool is_loading) {
+  StepInside::of(*this).settle_counts();
   if (is_loading) init_state();
   std::vector<TensorHandle> model_params;
   for (const OptimizedParam* const param : get_parameters()) {

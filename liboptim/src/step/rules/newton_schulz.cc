@@ -131,18 +131,31 @@ at::Tensor newton_schulz(const at::Tensor& input, const NewtonSchulzOptions& opt
   check_newton_schulz(input, options);
   const bool is_tall = input.size(0) > input.size(1);
   const at::Tensor x = (is_tall ? input.t() : input).contiguous();
-  const at::Tensor result = iterate(x, sum_of_squares(x), options, [](at::Tensor gram) {
-    return gram;  // of the whole matrix
-  });
+  const at::Tensor result = iterate(x,
+                                    {.columns = x.size(1),
+                                     .square_sum = sum_of_squares(x),
+                                     .gram = [](at::Tensor gram) { return gram; }},
+                                    options);
   return is_tall ? result.t().contiguous() : result;
 }
 
-at::Tensor iterate(const at::Tensor& wide, double square_sum, const NewtonSchulzOptions& options,
-                   const std::function<at::Tensor(at::Tensor)>& whole_gram) {
-  at::Tensor x = normalized(wide, square_sum);
-  if (options.precision == MatmulPrecision::Medium) x = x.to(at::kBFloat16);
-  for (const NewtonSchulzStep& step : newton_schulz_steps(options)) {
-    const at::Tensor gram = whole_gram(gram_matrix(x));
+bool iterates_on_gram(const NewtonSchulzOptions& options, int64_t rows, int64_t columns) {
+  const auto [smaller, larger] = std::minmax(rows, columns);
+  return options.iteration == NewtonSchulzIteration::Gram && larger / 2 >= smaller;
+}
+
+at::Tensor iterate(const at::Tensor& wide, const WholeMatrix& whole,
+                   const NewtonSchulzOptions& options) {
+  at::Tensor x = normalized(wide, whole.square_sum);
+  const bool is_medium = options.precision == MatmulPrecision::Medium;
+  const std::vector<NewtonSchulzStep> steps = newton_schulz_steps(options);
+  if (whole.columns >= wide.size(0) && iterates_on_gram(options, wide.size(0), whole.columns)) {
+    if (is_medium) x = x.to(at::kHalf);
+    return iterate_on_gram(std::move(x), whole, steps).to(at::kFloat);
+  }
+  if (is_medium) x = x.to(at::kBFloat16);
+  for (const NewtonSchulzStep& step : steps) {
+    const at::Tensor gram = whole.gram(gram_matrix(x));
     // Without a quadratic product the scaled Gram matrix is applied as it is.
     const at::Tensor polynomial = step.c == 0 ? gram : add_square(gram, {step.b, step.c});
     x = add_product(polynomial, x, {step.a, step.c == 0 ? step.b : 1.0});

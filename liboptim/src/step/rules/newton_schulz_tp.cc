@@ -80,8 +80,11 @@ at::Tensor distributed(const at::Tensor& part, const NewtonSchulzOptions& option
   const at::Tensor squares =
       sum_over_ranks(at::full({1}, sum_of_squares(x), at::kDouble), ranks, count);
   const at::Tensor result =
-      iterate(x, *squares.const_data_ptr<double>(), options,
-              [&](const at::Tensor& gram) { return sum_over_ranks(gram, ranks, count); });
+      iterate(x,
+              {.columns = split.whole_extent(),
+               .square_sum = *squares.const_data_ptr<double>(),
+               .gram = [&](const at::Tensor& gram) { return sum_over_ranks(gram, ranks, count); }},
+              options);
   return transposes ? result.t().contiguous() : result;
 }
 

@@ -12,7 +12,7 @@
 
 #include "cublas_lt_enums.h"
 
-enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
+enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
 
 using cublasLtHandle_t = struct cublasLtContext*;
 
