@@ -6,10 +6,9 @@
 namespace kernels {
 namespace {
 
-constexpr int64_t kAlignment = 16;              // bytes, of addresses and strides
-constexpr int64_t kLengthMost = INT32_MAX / 2;  // places of a tile are of 32 bits
-constexpr unsigned kDriverVersion = 12000;      // that first had the function
-constexpr cuuint32_t kBox = 64;                 // elements of bf16: 128 bytes, the swizzle's width
+constexpr int64_t kAlignment = 16;          // bytes, of addresses and strides
+constexpr unsigned kDriverVersion = 12000;  // that first had the function
+constexpr cuuint32_t kBox = 64;             // elements of bf16: 128 bytes, the swizzle's width
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
@@ -26,13 +25,6 @@ cudaError_t find_encode(Encode* encode) {
 }
 
 }  // namespace
-
-bool is_mirrored_size(int64_t edge, int64_t depth, int64_t batch) {
-  const auto is_length = [](int64_t length) {
-    return length > 0 && length <= kLengthMost && length % 8 == 0;
-  };
-  return is_length(edge) && is_length(depth) && batch > 0 && batch <= kLengthMost;
-}
 
 cudaError_t map_factor(const MirroredFactor& factor, CUtensorMap* map) {
   const auto address = reinterpret_cast<uintptr_t>(factor.memory);

@@ -130,7 +130,7 @@ bool same_products(const MuonSettings& a, const MuonSettings& b) {
   const auto same = [](const NewtonSchulzCoefficients& x, const NewtonSchulzCoefficients& y) {
     return x.a == y.a && x.b == y.b && x.c == y.c;
   };
-  return a.type == b.type && a.tf32 == b.tf32 &&
+  return a.type == b.type && a.tf32 == b.tf32 && a.mirrored_products == b.mirrored_products &&
          std::equal(a.coefficients.begin(), a.coefficients.end(), b.coefficients.begin(),
                     b.coefficients.end(), same);
 }
@@ -218,7 +218,8 @@ MuonBatch batch_for(const NewMatrix& added) {
                  .columns = added.matrix.columns,
                  .batch = 0,
                  .type = added.types.iterate,
-                 .tf32 = added.settings.tf32};
+                 .tf32 = added.settings.tf32,
+                 .allows_mirrored = added.settings.mirrored_products};
   batch.settings = &added.settings;
   batch.part = added.part;
   return batch;

@@ -25,6 +25,8 @@ struct MuonSettings {
   std::vector<NewtonSchulzCoefficients> coefficients;  // one per Newton-Schulz step
   ElementType type = ElementType::BF16;                // of the products: BF16 or F32
   bool tf32 = false;                                   // F32 products on TF32 tensor cores
+  // Symmetric BF16 products by mirrored_product.h where the model says that it is faster.
+  bool mirrored_products = false;
   std::function<double(int64_t rows, int64_t columns)> scale;
   double extra_scale = 1;
 };

@@ -34,9 +34,6 @@ struct MirroredFactor {
   int64_t edge, depth, batch;
 };
 
-// Whether the kernel takes such sizes.
-bool is_mirrored_size(int64_t edge, int64_t depth, int64_t batch);
-
 // What the kernel needs to know to load F: a function of the driver that needs no device, found
 // when the program runs. cudaErrorInvalidValue for sizes or addresses that cannot be;
 // cudaErrorNotSupported where the driver does not have it.

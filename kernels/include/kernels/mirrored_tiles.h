@@ -12,6 +12,14 @@ namespace kernels {
 
 constexpr int kMirroredTile = 128;
 
+// Whether the kernel takes such sizes: vectors of 16 bytes, and places of 32 bits.
+inline bool is_mirrored_size(int64_t edge, int64_t depth, int64_t batch) {
+  constexpr int64_t kMost = INT32_MAX / 2;
+  const bool has_vectors = edge % 8 == 0 && depth % 8 == 0;
+  const bool is_some = edge > 0 && depth > 0 && batch > 0;
+  return has_vectors && is_some && edge <= kMost && depth <= kMost && batch <= kMost;
+}
+
 // Alone: a turn is one tile, and a block's two warpgroups take turns. Pairs: a turn is two tiles
 // with one shared panel, a tile for each warpgroup, so that three panels are loaded for two tiles.
 enum class TileDeal : uint8_t { Alone, Pairs };

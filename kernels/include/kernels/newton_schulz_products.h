@@ -9,6 +9,10 @@
 
 namespace kernels {
 
+// Who computes a symmetric product: cuBLASLt, or the kernel of mirrored_product.h, with one of its
+// two deals of tiles.
+enum class SymmetricBy : uint8_t { CublasLt, TilesAlone, TilesInPairs };
+
 // Newton-Schulz orthogonalisation of a batch of matrices of one shape, row-major, one behind the
 // other: per step A = X X^T, B = b A + c A A, X = a X + B X; tall matrices multiply from the other
 // side (A = X^T X, X = a X + X B), so that nothing is ever transposed. Rounding points are the
@@ -21,6 +25,9 @@ struct NewtonSchulzShape {
   // Edges of the blocks in which the symmetric products A and B are computed; 0: in full. Multiples
   // of kMirrorTile.
   int64_t gram_block = 0, polynomial_block = 0;
+  // May they be computed by another than cuBLASLt, and by whom they are; blocks are cuBLASLt's.
+  bool allows_mirrored = false;
+  SymmetricBy gram_by = SymmetricBy::CublasLt, polynomial_by = SymmetricBy::CublasLt;
 };
 
 // The matrices of one step, each a batch.
