@@ -95,14 +95,6 @@ struct Sums {
   float at[kSumsPerThread];
 };
 
-// An operand in shared memory with a swizzle of 128 bytes. Rows contiguous: `stride` bytes between
-// groups of eight rows, `leading` is not used. Columns contiguous: `leading` bytes between groups
-// of 64 rows, `stride` between groups of eight columns.
-__device__ __forceinline__ uint64_t operand(uint32_t address, uint32_t leading, uint32_t stride) {
-  const auto field = [](uint32_t bytes) { return uint64_t{(bytes & 0x3FFFFU) >> 4}; };
-  return field(address) | field(leading) << 16 | field(stride) << 32 | uint64_t{1} << 62;
-}
-
 // Before the first product, and wherever sums were read or written otherwise.
 __device__ __forceinline__ void products_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -129,9 +121,9 @@ __device__ __forceinline__ void use_sums(Sums& sums) {
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
 
-// Queues sums (+)= a b^T. Thread t of the warpgroup has rows t / 32 * 16 + t % 32 / 4 and the
-// eighth one below, and columns 8 j + t % 4 * 2 and the next: sums 4 j, 4 j + 1, and 4 j + 2,
-// 4 j + 3. kColumns: columns of the operands are contiguous, not rows.
+// Queues sums (+)= a b^T; operands are matrix descriptors. Thread t of the warpgroup has rows t /
+// 32 * 16 + t % 32 / 4 and the eighth one below, and columns 8 j + t % 4 * 2 and the next: sums 4
+// j, 4 j + 1, and 4 j + 2, 4 j + 3. kColumns: columns of the operands are contiguous, not rows.
 template <bool kColumns>
 __device__ __forceinline__ void multiply(Sums& sums, uint64_t a, uint64_t b, bool accumulates) {
   float(&d)[kSumsPerThread] = sums.at;

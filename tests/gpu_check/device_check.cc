@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu_check/check_mirrored.h"
 #include "gpu_check/check_products.h"
 #include "gpu_check/device_tensors.h"
 #include "kernels/muon_twin.h"
@@ -354,6 +355,7 @@ void run_all(Report& report, Extent extent) {
     report.run(std::string("muon: ") + c.name, [&] { return check_muon(c); });
   }
   run_product_checks(report);
+  run_mirrored_checks(report, extent == Extent::Quick);
   if (extent == Extent::All) report.run("the same bits in every run", check_determinism);
 }
 

@@ -22,6 +22,10 @@ struct NewtonSchulzOptions {
   // Highest and High: fp32 products. Medium: one cast to bf16, then bf16 products that accumulate
   // in fp32 and round once each, the scaled addend included.
   MatmulPrecision precision = MatmulPrecision::Medium;
+  // On a GPU of compute capability 9.0, Medium: symmetric products by a kernel of our own where a
+  // model of time prefers it to cuBLASLt. Off, since that kernel has not run on a device yet
+  // (docs/optimizer.md, section 9). No effect elsewhere.
+  bool mirrored_products = false;
 };
 
 }  // namespace optim

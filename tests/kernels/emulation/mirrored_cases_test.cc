@@ -191,6 +191,33 @@ BOOST_AUTO_TEST_CASE(products_of_whole_numbers_are_exact) {
   expect({200, 328, 2, FactorOrder::Columns, TileDeal::Pairs, 1, 2, 3}, 4, random);
 }
 
+// Each element has one sum, which both places get: an addend that is not symmetric shows where
+// they would have two.
+BOOST_AUTO_TEST_CASE(results_are_symmetric_bit_by_bit_whatever_the_addend_is) {
+  std::mt19937 random(4);
+  for (const TileDeal deal : {TileDeal::Alone, TileDeal::Pairs}) {
+    constexpr int64_t kEdge = 392, kDepth = 64;
+    const PlacedTensor factor = placed(drawn_elements(kEdge * kDepth, 0, random));
+    const PlacedTensor addend = placed(drawn_elements(kEdge * kEdge, 0, random));
+    const PlacedTensor result = placed(Elements(kEdge * kEdge, 0x7FC1));
+    MirroredProduct product = {{}, addend.data(), result.data(), kEdge, kDepth, 1, 1, 1};
+    const MirroredLaunch launch = {FactorOrder::Rows, deal, 2};
+    BOOST_TEST(map_factor({factor.data(), FactorOrder::Rows, kEdge, kDepth, 1}, &product.factor) ==
+               cudaSuccess);
+    BOOST_TEST(prepare_mirrored(launch) == cudaSuccess);
+    draw_order(random);
+    BOOST_TEST(mirrored_product(product, launch, nullptr) == cudaSuccess);
+    Elements found(kEdge * kEdge);
+    std::memcpy(found.data(), result.data(), result.size());
+    int different = 0;
+    for (int64_t i = 0; i < kEdge * kEdge; ++i) {
+      const int64_t other = i % kEdge * kEdge + i / kEdge;
+      different += found[static_cast<size_t>(i)] != found[static_cast<size_t>(other)] ? 1 : 0;
+    }
+    BOOST_TEST(different == 0);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(every_tile_has_one_turn) {
   for (const TileDeal deal : {TileDeal::Alone, TileDeal::Pairs}) {
     for (int panels = 1; panels <= 40; ++panels) {

@@ -230,15 +230,6 @@ void load_tile(const TileLoad& load) {
   model().loads.push_back(load);
 }
 
-uint64_t operand(uint32_t address, uint32_t leading, uint32_t stride) {
-  if (address % 16 != 0 || leading % 16 != 0 || stride % 16 != 0) {
-    fail_in_thread("an operand is not aligned");
-  }
-  const auto encoded = [](uint32_t bytes) { return static_cast<uint64_t>((bytes & 0x3FFFF) >> 4); };
-  constexpr uint64_t kSwizzle128 = 1;
-  return kSwizzle128 << 62 | encoded(stride) << 32 | encoded(leading) << 16 | encoded(address);
-}
-
 // In units of 16 bytes (T elements of bf16 are 8) PTX has for the swizzle of 128 bytes: rows
 // contiguous ((8,m),(T,2)):((8T,SBO),(1,T)), columns contiguous
 // ((T,8,m),(8,k)):((1,T,LBO),(8T,SBO)).

@@ -45,7 +45,6 @@ struct Product {
   uint64_t a, b;
   bool has_columns, accumulates;
 };
-uint64_t operand(uint32_t address, uint32_t leading, uint32_t stride);
 void products_fence();
 void multiply(const Product& product);
 void products_commit();

@@ -40,9 +40,6 @@ inline void load_tile(uint32_t to, const CUtensorMap* map, uint32_t barrier, Til
   emulation::load_tile({to, map, barrier, from});
 }
 
-inline uint64_t operand(uint32_t address, uint32_t leading, uint32_t stride) {
-  return emulation::operand(address, leading, stride);
-}
 inline void products_fence() { emulation::products_fence(); }
 inline void products_commit() { emulation::products_commit(); }
 template <int kPending>
