@@ -195,4 +195,31 @@ BOOST_AUTO_TEST_CASE(usual_shapes_are_cut_where_that_saves_time) {
   }
 }
 
+// What a step would take of our own kernel on an H100, by the model, if it were allowed to.
+BOOST_AUTO_TEST_CASE(usual_shapes_go_to_our_own_kernel_where_it_is_allowed) {
+  struct Row {
+    int64_t rows, columns, batch;
+    SymmetricBy gram, polynomial;
+  };
+  constexpr auto kBlas = SymmetricBy::CublasLt, kAlone = SymmetricBy::TilesAlone,
+                 kPairs = SymmetricBy::TilesInPairs;
+  for (const Row& row : {Row{4096, 4096, 1, kPairs, kPairs},
+                         {4096, 11008, 1, kPairs, kPairs},
+                         {11008, 4096, 1, kPairs, kPairs},
+                         {8192, 28672, 1, kBlas, kPairs},  // blocks are less bound by the cache
+                         {2048, 2048, 1, kBlas, kBlas},    // 68 turns leave half a device idle
+                         {1024, 1024, 16, kPairs, kPairs},
+                         {512, 512, 64, kPairs, kPairs},
+                         {1024, 1024, 1, kAlone, kAlone},
+                         {1020, 1024, 1, kBlas, kBlas}}) {
+    NewtonSchulzShape shape = {row.rows, row.columns, row.batch, kBF16, false};
+    shape.allows_mirrored = true;
+    choose_blocks({}, {}, {}, shape);
+    const std::string name = std::to_string(row.rows) + " x " + std::to_string(row.columns);
+    BOOST_TEST((shape.gram_by == row.gram), name);
+    BOOST_TEST((shape.polynomial_by == row.polynomial), name);
+    BOOST_TEST((shape.gram_by == kBlas || shape.gram_block == 0), name);
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()

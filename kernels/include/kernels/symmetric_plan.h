@@ -64,7 +64,7 @@ constexpr double kLaunchSeconds = 2.5e-6;  // from the end of one to the work of
 constexpr double kPeakReached = 0.75;      // of the multiplications that a device could do
 constexpr double kTileExtra = 128;
 constexpr double kCutGainLeast = 0.05;
-constexpr double kCacheBytesPerCycle = 27;  // of a multiprocessor, when all of them load
+constexpr double kCacheBytesPerCycle = 27;  // of a multiprocessor, when all load: a guess
 
 // Fills gram_block, polynomial_block, gram_by and polynomial_by of a shape, whose products have
 // these tiles.
