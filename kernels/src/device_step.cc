@@ -65,6 +65,9 @@ class CudaStep final : public DeviceStep {
     memory_.bind(device_memory);
     place_iterates();
     Status status;
+    for (MuonBatch& batch : batches_) {
+      status.then([&] { return batch.newton_schulz.bind(buffers(batch.lane)); });
+    }
     std::vector<GroupSettings> settings;
     for (const StepGroup& group : plan_.groups) settings.push_back(group.settings);
     const cudaStream_t s = cuda_stream(stream);

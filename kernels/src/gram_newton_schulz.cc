@@ -16,7 +16,9 @@ cublasStatus_t GramNewtonSchulz::prepare(cublasLtHandle_t handle, const NewtonSc
   BlasStatus status;
   const auto make = [&](const NsProduct& whole, int64_t block,
                         std::unique_ptr<SymmetricProduct>& product) {
-    status.then([&] { return make_symmetric_product(handle, {shape, whole, block}, product); });
+    status.then([&] {
+      return make_symmetric_product(handle, {shape, whole, block, SymmetricBy::CublasLt}, product);
+    });
   };
   make(products.gram, shape.gram_block, gram_);
   make(products.polynomial, square, polynomial_);

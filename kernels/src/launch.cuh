@@ -9,6 +9,7 @@ namespace kernels {
 struct LaunchShape {
   dim3 blocks, threads;
   cudaStream_t stream;
+  size_t shared_bytes = 0;  // beside what the kernel declares
 };
 
 // Queues a kernel. What comes back is this launch's own error: one that somebody left behind is not
@@ -19,6 +20,7 @@ cudaError_t launch(const LaunchShape& shape, void (*kernel)(Parameters...),
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.blocks;
   config.blockDim = shape.threads;
+  config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = shape.stream;
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
   if (error != cudaSuccess) cudaGetLastError();

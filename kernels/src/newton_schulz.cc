@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "call_status.h"
 #include "gram_newton_schulz.h"
 #include "lt_matmul.h"
 #include "symmetric_product.h"
@@ -68,17 +69,27 @@ cudaError_t NewtonSchulz::prepare(cublasLtHandle_t handle, const NewtonSchulzSha
   const cublasStatus_t status =
       BlasStatus()
           .then([&] {
-            return make_symmetric_product(handle, {shape, products.gram, shape.gram_block},
-                                          made->gram);
+            return make_symmetric_product(
+                handle, {shape, products.gram, shape.gram_block, shape.gram_by}, made->gram);
           })
           .then([&] {
             return make_symmetric_product(
-                handle, {shape, products.polynomial, shape.polynomial_block}, made->polynomial);
+                handle, {shape, products.polynomial, shape.polynomial_block, shape.polynomial_by},
+                made->polynomial);
           })
           .then([&] { return made->update.prepare(handle, shape, products.update); })
           .get();
   if (status == CUBLAS_STATUS_SUCCESS) products_ = std::move(made);
   return as_cuda_error(status);
+}
+
+cudaError_t NewtonSchulz::bind(const NewtonSchulzBuffers& buffers) {
+  if (products_ == nullptr) return cudaErrorInvalidValue;
+  if (products_->on_gram) return cudaSuccess;  // all of them are cuBLASLt's
+  return Status()
+      .then([&] { return products_->gram->bind(buffers); })
+      .then([&] { return products_->polynomial->bind(buffers); })
+      .get();
 }
 
 cudaError_t NewtonSchulz::run(const NewtonSchulzBuffers& buffers,

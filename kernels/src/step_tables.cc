@@ -138,6 +138,7 @@ bool same_products(const MuonSettings& a, const MuonSettings& b) {
     return x.a == y.a && x.b == y.b && x.c == y.c;
   };
   return a.type == b.type && a.tf32 == b.tf32 && a.on_gram == b.on_gram &&
+         a.mirrored_products == b.mirrored_products &&
          std::equal(a.coefficients.begin(), a.coefficients.end(), b.coefficients.begin(),
                     b.coefficients.end(), same);
 }
@@ -230,7 +231,8 @@ MuonBatch batch_for(const NewMatrix& added) {
                  .batch = 0,
                  .type = added.types.iterate,
                  .tf32 = added.settings.tf32,
-                 .on_gram = is_on_gram(added.matrix, added.settings)};
+                 .on_gram = is_on_gram(added.matrix, added.settings),
+                 .allows_mirrored = added.settings.mirrored_products};
   batch.settings = &added.settings;
   batch.part = added.part;
   return batch;

@@ -22,6 +22,10 @@ double fmas_per_cycle(const DeviceRates& rates, const SymmetricShape& shape) {
   return shape.type == ElementType::F32 ? bf16 / 2 : bf16;
 }
 
+SymmetricBy by_tiles(TileDeal deal) {
+  return deal == TileDeal::Pairs ? SymmetricBy::TilesInPairs : SymmetricBy::TilesAlone;
+}
+
 // All blocks of a cut, and their mirror.
 double cut_seconds(const DeviceRates& rates, const SymmetricShape& shape, int64_t block) {
   double seconds = mirror_seconds(rates, shape, block);
@@ -61,17 +65,47 @@ double mirror_seconds(const DeviceRates& rates, const SymmetricShape& shape, int
   return kLaunchSeconds + bytes / rates.bytes_per_second;
 }
 
+bool can_be_mirrored(const DeviceRates& rates, const SymmetricShape& shape) {
+  return rates.major == 9 && rates.minor == 0 && shape.type == ElementType::BF16 &&
+         is_mirrored_size(shape.edge, shape.k, shape.batch);
+}
+
+double mirrored_seconds(const DeviceRates& rates, const SymmetricShape& shape, TileDeal deal) {
+  const bool has_pairs = deal == TileDeal::Pairs;
+  const double tiles = has_pairs ? 2 : 1, panels = has_pairs ? 3 : 2;  // of a turn
+  const int64_t turns = TileTurns(shape.edge, deal).of_matrix() * shape.batch;
+  const auto waves = static_cast<double>(divided_up(turns, rates.multiprocessors));
+  const auto k = static_cast<double>(shape.k);
+  const double multiplying = tiles * kMirroredTile * kMirroredTile * (k + kTileExtra) /
+                             (fmas_per_cycle(rates, shape) * kPeakReached);
+  const double loading = panels * kMirroredTile * k * bytes_of(shape.type) / kCacheBytesPerCycle;
+  const auto elements =
+      static_cast<double>((shape.edge * shape.k + shape.edge * shape.edge) * shape.batch);
+  const double memory = elements * bytes_of(shape.type) / rates.bytes_per_second;
+  return kLaunchSeconds +
+         std::max(waves * std::max(multiplying, loading) / rates.cycles_per_second, memory);
+}
+
 SymmetricPlan plan_symmetric(const DeviceRates& rates, const SymmetricShape& shape) {
   const double plain = product_seconds(rates, shape, shape.edge, shape.edge);
   SymmetricPlan best = {0, plain, plain};
+  const auto is_better = [&](double seconds) {
+    return seconds <= plain * (1 - kCutGainLeast) && seconds < best.seconds;
+  };
   const int64_t unit = rounded_up(std::min(shape.tile.rows, shape.tile.columns), kMirrorTile);
   for (int64_t parts = 2; parts <= kPartsMost; ++parts) {
     const int64_t block = rounded_up(divided_up(shape.edge, parts), unit);
     if (block >= shape.edge) continue;
     const double seconds = cut_seconds(rates, shape, block);
-    if (seconds > plain * (1 - kCutGainLeast) || seconds >= best.seconds) continue;
+    if (!is_better(seconds)) continue;
     best.block = block;
     best.seconds = seconds;
+  }
+  if (!shape.allows_mirrored || !can_be_mirrored(rates, shape)) return best;
+  for (const TileDeal deal : {TileDeal::Alone, TileDeal::Pairs}) {
+    const double seconds = mirrored_seconds(rates, shape, deal);
+    if (!is_better(seconds)) continue;
+    best = {0, seconds, plain, by_tiles(deal)};
   }
   return best;
 }
@@ -80,12 +114,17 @@ void choose_blocks(const DeviceRates& rates, ProductTile gram, ProductTile polyn
                    NewtonSchulzShape& shape) {
   const int64_t edge = std::min(shape.rows, shape.columns);
   const int64_t k = std::max(shape.rows, shape.columns);
-  const SymmetricShape squares = {edge, edge, shape.batch, shape.type, shape.tf32, polynomial};
+  const SymmetricShape squares = {edge,       edge,       shape.batch,          shape.type,
+                                  shape.tf32, polynomial, shape.allows_mirrored};
   SymmetricShape grams = squares;
   grams.k = k;
   grams.tile = gram;
-  shape.gram_block = plan_symmetric(rates, grams).block;
-  shape.polynomial_block = plan_symmetric(rates, squares).block;
+  const SymmetricPlan of_gram = plan_symmetric(rates, grams);
+  const SymmetricPlan of_polynomial = plan_symmetric(rates, squares);
+  shape.gram_block = of_gram.block;
+  shape.gram_by = of_gram.by;
+  shape.polynomial_block = of_polynomial.block;
+  shape.polynomial_by = of_polynomial.by;
 }
 
 }  // namespace kernels

@@ -146,9 +146,10 @@ cudaError_t launch(const cudaLaunchConfig_t& config, Launch made) {
   const std::string name = name_of_kernel(made.kernel);
   const dim3 grid = config.gridDim, threads = config.blockDim;
   const uint64_t count = uint64_t{threads.x} * threads.y * threads.z;
-  const bool can_be = grid.x > 0 && grid.y > 0 && grid.z > 0 && grid.y <= 65535 &&
-                      grid.z <= 65535 && count > 0 && count <= 1024 &&
-                      made.arguments.size() <= kArgumentBytesMost && can_take(config.stream);
+  const bool can_be = config.dynamicSmemBytes <= shared_bytes_most(made.kernel) && grid.x > 0 &&
+                      grid.y > 0 && grid.z > 0 && grid.y <= 65535 && grid.z <= 65535 && count > 0 &&
+                      count <= 1024 && made.arguments.size() <= kArgumentBytesMost &&
+                      can_take(config.stream);
   return runtime_call(name.c_str(), config.stream, [&] {
     if (!can_be) return cudaErrorInvalidValue;
     give({.name = name,

@@ -1,6 +1,7 @@
 // Compiled against cuda/, and against the toolkit's own headers where there is one: names that
 // have the same values, and functions that take the same arguments, in both.
 #include <cublasLt.h>
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #define SAME(name, value) static_assert(static_cast<long>(name) == (value), #name)
@@ -35,6 +36,20 @@ SAME(cudaStreamNonBlocking, 1);
 SAME(cudaEventBlockingSync, 1);
 SAME(cudaEventDisableTiming, 2);
 SAME(cudaHostRegisterDefault, 0);
+SAME(cudaFuncAttributeMaxDynamicSharedMemorySize, 8);
+SAME(cudaDriverEntryPointSuccess, 0);
+SAME(cudaDriverEntryPointSymbolNotFound, 1);
+SAME(cudaEnableDefault, 0);
+SAME(CUDA_SUCCESS, 0);
+SAME(CUDA_ERROR_INVALID_VALUE, 1);
+SAME(CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 9);
+SAME(CU_TENSOR_MAP_INTERLEAVE_NONE, 0);
+SAME(CU_TENSOR_MAP_SWIZZLE_NONE, 0);
+SAME(CU_TENSOR_MAP_SWIZZLE_128B, 3);
+SAME(CU_TENSOR_MAP_L2_PROMOTION_L2_256B, 3);
+SAME(CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE, 0);
+SAME(sizeof(CUtensorMap), 128);
+SAME(alignof(CUtensorMap), 128);
 SAME(CUDA_R_32F, 0);
 SAME(CUDA_R_16F, 2);
 SAME(CUDA_R_16BF, 14);
@@ -81,6 +96,15 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaHostRegister(void* memory, size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void* memory);
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value);
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult* found);
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
+                                void* memory, const cuuint64_t* lengths, const cuuint64_t* strides,
+                                const cuuint32_t* box, const cuuint32_t* steps,
+                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t count, cudaStream_t stream);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t count, cudaMemcpyKind kind,
                             cudaStream_t stream);

@@ -10,6 +10,7 @@ cudaError_t begin_call(const char* name, cudaStream_t stream = nullptr);
 void note_call(const char* name);  // that cannot
 void give(Call call);              // work for a stream, or for the graph that it captures
 bool can_take(cudaStream_t stream);
+size_t shared_bytes_most(const void* kernel);  // of a launch
 
 void remember_alive(const void* thing);
 bool forget_alive(const void* thing);

@@ -187,6 +187,17 @@ inline std::unique_ptr<Model> whole_model() {
   return model;
 }
 
+// Whose symmetric products a kernel of our own may compute; of one shape it cannot.
+inline std::unique_ptr<Model> mirrored_model() {
+  auto model = std::make_unique<Model>();
+  const uint32_t group = model->add_group(RuleKind::Muon, kBF16);
+  model->plan.groups[group].muon.mirrored_products = true;
+  for (int i = 0; i < 2; ++i) model->add(group, 136, 72, kMomentum);
+  model->add(group, 72, 136, kMomentum);
+  model->add(group, 12, 20, kMomentum);
+  return model;
+}
+
 // Deals the parameters to so many parts in turn.
 inline void deal_to_parts(Model& model, uint32_t parts) {
   model.plan.part_count = parts;

@@ -7,7 +7,6 @@ does in seconds, and the times mean nothing.
 usage: bench.py LIBRARY PART JSON      parts: see PARTS; writes its rows to the file JSON, each as
                                        soon as it is known, beside those of other parts
 """
-import json
 import random
 import statistics
 import sys
@@ -18,10 +17,11 @@ from pathlib import Path
 import kernels
 import torch
 from kernels import (ADAM, BF16, BYTES, F8, F16, F32, LION, NO_STATS, NONE, SPLIT, Library,
-                     NewtonSchulz, Step, Tensors, make_group, pointer, stream)
+                     TILES_ALONE, TILES_IN_PAIRS, NewtonSchulz, Step, Tensors, make_group,
+                     pointer, stream)
+from measuring import REPEATS, WARMUPS, Rows, sized, times_ms
 from yardsticks import torch_adam, torch_batched_newton_schulz, torch_newton_schulz
 
-REPEATS, WARMUPS = 25, 5
 FLAT = 512 << 20  # elements of the large flat parameter
 PEAK_BYTES_PER_S = 4.8e12  # of an H200, by its data sheet
 
@@ -35,80 +35,8 @@ MODES = {
 }
 
 
-def sized(number, on_cpu_divided_by):
-    """A size, or in a dry run what a CPU can do."""
-    return number if kernels.where == "cuda" else number // on_cpu_divided_by
-
-
 def flat():
     return sized(FLAT, 1 << 17)
-
-
-def times_ms(work, before=lambda: None):
-    """Device times of single calls, in milliseconds; `before` runs before each, not timed."""
-    if kernels.where == "cpu":
-        before()
-        begin = time.perf_counter()
-        work()
-        return [1e3 * (time.perf_counter() - begin)]
-    for _ in range(WARMUPS):
-        before()
-        work()
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-              for _ in range(REPEATS)]
-    for begin, end in events:
-        before()
-        begin.record()
-        work()
-        end.record()
-    torch.cuda.synchronize()
-    return [begin.elapsed_time(end) for begin, end in events]
-
-
-class Rows:
-    """Results: one row per measurement, in the file as soon as it is known."""
-
-    def __init__(self, file, part):
-        self.file, self.part, self.rows = file, part, []
-
-    def save(self):
-        results = json.loads(self.file.read_text()) if self.file.exists() else {}
-        results["device"] = torch.cuda.get_device_name() if kernels.where == "cuda" else "dry run"
-        results["torch"] = torch.__version__
-        results.setdefault("parts", {})[self.part] = self.rows
-        self.file.write_text(json.dumps(results, indent=2) + "\n")
-
-    def add(self, name, ours, yardstick=None, goal=None, **more):
-        """`ours`, `yardstick`: lists of milliseconds. The ratio is yardstick / ours."""
-        if kernels.where == "cpu":
-            self.rows.append({"name": name, "dry_run": True})
-            self.save()
-            print("tried:", name, flush=True)
-            return
-        row = {"name": name, "ms": statistics.median(ours), "min_ms": min(ours),
-               "max_ms": max(ours), **more}
-        if yardstick is not None:
-            row["yardstick_ms"] = statistics.median(yardstick)
-            row["ratio"] = row["yardstick_ms"] / row["ms"]
-            row["goal"] = goal
-        self.rows.append(row)
-        self.save()
-        print(format_row(row), flush=True)
-
-
-def format_row(row):
-    text = f"{row['name']:<66} {row['ms']:>10.4f} ms"
-    if "gb_per_s" in row:
-        text += f" {row['gb_per_s']:>7.0f} GB/s"
-    if "of_peak" in row:
-        text += f" ({row['of_peak']:.3f} of an H200's 4.8 TB/s, goal {row['of_peak_goal']})"
-    if "tflop_per_s" in row:
-        text += f" {row['tflop_per_s']:>7.0f} TFLOP/s"
-    if "ratio" in row:
-        text += f"  yardstick {row['yardstick_ms']:.4f} ms, ratio {row['ratio']:.3f}"
-    if row.get("goal"):
-        text += f", goal {row['goal']}: {'met' if row['ratio'] >= row['goal'] else 'MISSED'}"
-    return text
 
 
 def free_memory():
@@ -319,6 +247,7 @@ def newton_schulz(library, rows):
         rows.add(f"{name}, against bmm", ours,
                  times_ms(lambda: torch_batched_newton_schulz(x)), 1.15)
         in_full(library, rows, name, (edge, edge, batch), ours)
+        by_tiles(library, rows, name, (edge, edge, batch), ours)
     for shape in ((4096, 4096), (4096, 11008), (8192, 28672), (11008, 4096)):
         name = f"Newton-Schulz, {shape[0]} x {shape[1]}"
         shape = [sized(length, 256) for length in shape]
@@ -330,6 +259,7 @@ def newton_schulz(library, rows):
         rows.add(f"{name}, against compiled torch", ours, compiled_times(x[0]), None,
                  tflop_per_s=flop / statistics.median(ours) / 1e9)
         in_full(library, rows, name, (*shape, 1), ours)
+        by_tiles(library, rows, name, (*shape, 1), ours)
         del ns, x
         free_memory()
 
@@ -340,6 +270,26 @@ def in_full(library, rows, name, shape, in_blocks):
     x = random_batch(ns)
     rows.add(f"{name}, as a step does it, against products in full", in_blocks,
              times_ms(ns.run, lambda: ns.iterate.copy_(x)), None)
+
+
+def by_tiles(library, rows, name, shape, as_a_step):
+    """Our own kernel for symmetric products, which a step does not take unless it is told to: the
+    whole iteration against what a step does, and one product against cuBLASLt's whole one."""
+    whole = NewtonSchulz(library, *shape, block=0)
+    random_batch(whole)
+    whole_gram = times_ms(whole.gram)
+    del whole
+    for block, deal in ((TILES_ALONE, "tiles alone"), (TILES_IN_PAIRS, "tiles in pairs")):
+        try:
+            ns = NewtonSchulz(library, *shape, block=block)
+        except RuntimeError as error:  # not Hopper
+            print(f"{name}, {deal}: {error}", flush=True)
+            return
+        x = random_batch(ns)
+        rows.add(f"{name}, {deal}, against as a step does it",
+                 times_ms(ns.run, lambda: ns.iterate.copy_(x)), as_a_step)
+        rows.add(f"{name}, gram alone, {deal}, against cuBLASLt in full", times_ms(ns.gram),
+                 whole_gram)
 
 
 def cpu_times_ms(step, behind=lambda: None):

@@ -84,6 +84,11 @@ StepGroup group_of(const CGroup& c) {
 NewtonSchulzShape shape_of(const int64_t* numbers, int type) {
   NewtonSchulzShape shape = {numbers[0], numbers[1], numbers[2], static_cast<ElementType>(type),
                              false};
+  if (numbers[3] < -1) {
+    shape.gram_by = shape.polynomial_by =
+        numbers[3] == -2 ? SymmetricBy::TilesAlone : SymmetricBy::TilesInPairs;
+    return shape;
+  }
   shape.gram_block = shape.polynomial_block = numbers[3];
   if (numbers[3] >= 0) return shape;
   DeviceRates rates;  // the twins: an H100's

@@ -20,5 +20,6 @@ struct CGroup {
 
 kernels::StepGroup group_of(const CGroup& c);
 
-// rows, columns, batch, blocks of symmetric products; -1: choose_blocks()
+// rows, columns, batch, blocks of symmetric products; -1: choose_blocks(); our own kernel: -2 with
+// tiles alone, -3 in pairs
 kernels::NewtonSchulzShape shape_of(const int64_t* numbers, int type);

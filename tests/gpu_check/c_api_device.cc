@@ -3,6 +3,7 @@
 
 #include "bandwidth.cuh"
 #include "gpu_check/c_api.h"
+#include "symmetric_product.h"
 
 namespace {
 
@@ -10,12 +11,35 @@ using namespace kernels;
 
 struct NsSession {
   NewtonSchulz newton_schulz;
+  std::unique_ptr<SymmetricProduct> gram;
   NewtonSchulzShape shape;
+  void* bound = nullptr;  // the iterate of the buffers that were bound
   cublasLtHandle_t blas = nullptr;
   ~NsSession() {
     if (blas != nullptr) cublasLtDestroy(blas);
   }
+
+  cudaError_t prepare() {
+    if (cublasLtCreate(&blas) != CUBLAS_STATUS_SUCCESS) return cudaErrorInitializationError;
+    const NsProducts products = newton_schulz_products(shape);
+    const cublasStatus_t status =
+        make_symmetric_product(blas, {shape, products.gram, shape.gram_block, shape.gram_by}, gram);
+    return status == CUBLAS_STATUS_SUCCESS ? newton_schulz.prepare(blas, shape)
+                                           : as_cuda_error(status);
+  }
+  // Once for the same memory.
+  cudaError_t bind(const NewtonSchulzBuffers& buffers) {
+    if (bound == buffers.iterate) return cudaSuccess;
+    cudaError_t error = newton_schulz.bind(buffers);
+    if (error == cudaSuccess) error = gram->bind(buffers);
+    if (error == cudaSuccess) bound = buffers.iterate;
+    return error;
+  }
 };
+
+NewtonSchulzBuffers buffers_of(void** buffers) {
+  return {buffers[0], buffers[1], buffers[2], buffers[3], buffers[4]};
+}
 
 }  // namespace
 
@@ -24,9 +48,7 @@ CKPT_C_API const char* sw_device() { return "cuda"; }
 CKPT_C_API NsSession* sw_ns_new(const int64_t* shape, int type, int* status) {
   auto session = std::make_unique<NsSession>();
   session->shape = shape_of(shape, type);
-  *status = cublasLtCreate(&session->blas) == CUBLAS_STATUS_SUCCESS
-                ? session->newton_schulz.prepare(session->blas, session->shape)
-                : cudaErrorInitializationError;
+  *status = session->prepare();
   return session.release();
 }
 CKPT_C_API void sw_ns_free(NsSession* session) { delete session; }
@@ -35,9 +57,16 @@ CKPT_C_API uint64_t sw_ns_workspace_bytes() { return kNewtonSchulzWorkspaceBytes
 CKPT_C_API int sw_ns_run(NsSession* session, void** buffers, const CGroup* group, void* stream) {
   const StepGroup settings = group_of(*group);
   const auto& coefficients = settings.muon.coefficients;
-  return session->newton_schulz.run({buffers[0], buffers[1], buffers[2], buffers[3], buffers[4]},
-                                    coefficients.data(), static_cast<int>(coefficients.size()),
+  if (const cudaError_t error = session->bind(buffers_of(buffers))) return error;
+  return session->newton_schulz.run(buffers_of(buffers), coefficients.data(),
+                                    static_cast<int>(coefficients.size()),
                                     static_cast<cudaStream_t>(stream));
+}
+// The first symmetric product of an iteration.
+CKPT_C_API int sw_ns_gram(NsSession* session, void** buffers, void* stream) {
+  if (const cudaError_t error = session->bind(buffers_of(buffers))) return error;
+  return as_cuda_error(
+      session->gram->queue({1, 0}, buffers_of(buffers), static_cast<cudaStream_t>(stream)));
 }
 
 // bytes: grad, main, remainder, state 0, state 1, model; streams in the same order.

@@ -28,6 +28,13 @@ CKPT_C_API int sw_ns_run(NewtonSchulzShape* shape, void** buffers, const CGroup*
   return 0;
 }
 
+CKPT_C_API int sw_ns_gram(NewtonSchulzShape* shape, void** buffers, void*) {
+  const NewtonSchulzBuffers all = {buffers[0], buffers[1], buffers[2], buffers[3], buffers[4]};
+  SymmetricTwin{*shape, all}.multiply(newton_schulz_products(*shape).gram, shape->gram_block,
+                                      {1, 0});
+  return 0;
+}
+
 // These have no arithmetic to try.
 CKPT_C_API int sw_move_mix(const int32_t*, void**, int64_t, void*) { return 0; }
 CKPT_C_API int sw_read_only(const void*, int64_t, void*, void*) { return 0; }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gpu_check/check_callers_graph.h"
+#include "gpu_check/check_mirrored.h"
 #include "gpu_check/check_products.h"
 #include "gpu_check/device_tensors.h"
 #include "kernels/muon_twin.h"
@@ -340,11 +341,10 @@ std::string check_determinism() {
       param.columns = c.columns;
       plan.params.push_back(param);
     }
-    const BoundStep step(plan);
-    step.run();
+    BoundStep(plan).run();
     results.push_back(device.back().read());
-    const std::string problem = difference(results.back(), results.front());
-    if (!problem.empty()) return problem;
+    if (auto problem = difference(results.back(), results.front()); !problem.empty())
+      return problem;
   }
   return "";
 }
@@ -366,6 +366,7 @@ void run_all(Report& report, Extent extent) {
     report.run(std::string("muon: ") + c.name, [&] { return check_muon(c); });
   }
   run_product_checks(report);
+  run_mirrored_checks(report, extent == Extent::Quick);
   if (extent == Extent::All) report.run("the same bits in every run", check_determinism);
 }
 
@@ -378,9 +379,9 @@ int run_checks(Extent extent) {
     void* memory = nullptr;
     const cudaError_t error = cudaMalloc(&memory, 1);
     cudaFree(memory);
-    if (error != cudaSuccess)
-      std::cout << "no memory to be had: " << cudaGetErrorString(error) << "\n";
-    return error == cudaSuccess ? 0 : 1;
+    if (error == cudaSuccess) return 0;
+    std::cout << "no memory to be had: " << cudaGetErrorString(error) << "\n";
+    return 1;
   }
   Report report;
   run_all(report, extent);
@@ -393,8 +394,7 @@ int run_checks(Extent extent) {
 
 int main(int argc, char** argv) {
   using gpu_check::Extent;
-  const std::string argument = argc > 1 ? argv[1] : "";
-  return gpu_check::run_checks(argument == "--device-only" ? Extent::DeviceOnly
-                               : argument == "--quick"     ? Extent::Quick
-                                                           : Extent::All);
+  const std::string option = argc > 1 ? argv[1] : "";
+  if (option == "--device-only") return gpu_check::run_checks(Extent::DeviceOnly);
+  return gpu_check::run_checks(option == "--quick" ? Extent::Quick : Extent::All);
 }

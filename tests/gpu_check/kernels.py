@@ -16,6 +16,7 @@ DTYPES = {F32: torch.float32, BF16: torch.bfloat16, F16: torch.float16, F8: torc
 QUINTIC = [(4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037),
            (2.8769, -3.1427, 1.2046), (2.8366, -3.0525, 1.2012)]
 NO_STATS = 0xFFFFFFFF
+TILES_ALONE, TILES_IN_PAIRS = -2, -3
 where = "cuda"  # or "cpu": what the library says
 
 
@@ -61,6 +62,7 @@ SIGNATURES = {
     "sw_ns_free": (None, [c_void_p]),
     "sw_ns_workspace_bytes": (c_uint64, []),
     "sw_ns_run": (c_int, [c_void_p, c_void_p * 5, POINTER(Group), c_void_p]),
+    "sw_ns_gram": (c_int, [c_void_p, c_void_p * 5, c_void_p]),
     "sw_move_mix": (c_int, [c_int32 * 6, c_void_p * 6, c_int64, c_void_p]),
     "sw_read_only": (c_int, [c_void_p, c_int64, c_void_p, c_void_p]),
     "sw_copy": (c_int, [c_void_p * 2, c_int64, c_void_p]),
@@ -194,7 +196,7 @@ class Step:
 
 class NewtonSchulz:
     """A batch of bf16 matrices of one shape. block: edge of the blocks of symmetric products, 0: in
-    full, -1: what a step would take."""
+    full, -1: what a step would take, TILES_ALONE and TILES_IN_PAIRS: by our own kernel."""
 
     def __init__(self, library, rows, columns, batch, block=-1):
         self.library = library
@@ -215,10 +217,16 @@ class NewtonSchulz:
     def __del__(self):
         self.library.functions.sw_ns_free(self.session)
 
+    def buffers(self):
+        return (c_void_p * 5)(self.iterate.data_ptr(), self.next.data_ptr(),
+                              *[square.data_ptr() for square in self.squares],
+                              self.workspace.data_ptr())
+
     def run(self):
         """From self.iterate; five steps leave the result in self.next."""
-        buffers = (c_void_p * 5)(self.iterate.data_ptr(), self.next.data_ptr(),
-                                 *[square.data_ptr() for square in self.squares],
-                                 self.workspace.data_ptr())
-        self.library.call("sw_ns_run", self.session, buffers, byref(self.group), stream())
+        self.library.call("sw_ns_run", self.session, self.buffers(), byref(self.group), stream())
         return self.next
+
+    def gram(self):
+        """The first symmetric product alone."""
+        self.library.call("sw_ns_gram", self.session, self.buffers(), stream())

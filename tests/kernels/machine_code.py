@@ -4,6 +4,7 @@ of stack (what was spilled), loads and stores of 128 bits, fp64 operations, all 
 those that a thread executes for each element: the longest way through a turn of the loop that loads
 most, without calls (which are those of divisions and roots that need more than the usual steps).
 A turn's elements, the column before, are the sources' vectors and unrolling, written by hand.
+Kernels that multiply by warpgroups have two columns more: such products, and loads of tiles.
 
 usage: machine_code.py CUOBJDUMP MODULE TABLE [--update]
 Exit codes: 0 all within the table's bounds, 1 something is not, 77 no cuobjdump.
@@ -16,8 +17,10 @@ from collections import Counter
 
 ARCHITECTURE = "sm_90a"
 REGISTERS_MOST = 64  # so that four blocks of 256 threads fit on a multiprocessor
+WARPGROUP_REGISTERS_MOST = 168  # one block of 384 threads
 COLUMNS = ("registers", "stack", "loads128", "stores128", "fp64", "all", "turn", "each")
-AT_LEAST = ("loads128", "stores128")  # others: at most
+WARPGROUP_COLUMNS = ("products", "tiles")
+AT_LEAST = ("loads128", "stores128", *WARPGROUP_COLUMNS)  # others: at most
 WITH_TENTH = ("all", "each")  # a tenth to spare
 INSTRUCTION = re.compile(
     r"\s+/\*([0-9a-f]{4,5})\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)([^;]*);")
@@ -34,10 +37,13 @@ def short_names(symbols):
     names = subprocess.run(["c++filt"], input="\n".join(symbols), check=True, capture_output=True,
                            text=True).stdout.splitlines()
     types = {"0": "none", "1": "f32", "2": "bf16", "3": "f16", "4": "e4m3", "5": "split"}
+    others = {"(FactorOrder)0": "rows", "(FactorOrder)1": "columns", "(TileDeal)0": "alone",
+              "(TileDeal)1": "pairs"}
     short = []
     for name in names:
         name = re.sub(r"\(anonymous namespace\)::|kernels::|^void ", "", name)
         name = re.sub(r"\(ElementType\)(\d)", lambda match: types[match.group(1)], name)
+        name = re.sub(r"\((?:FactorOrder|TileDeal)\)\d", lambda match: others[match.group()], name)
         name = re.sub(r"(unsigned) (int|short)", r"\1_\2", name)
         short.append(name.split("(")[0].replace(" ", "").replace(",", "/"))
     return dict(zip(symbols, short))
@@ -115,6 +121,8 @@ def measure(cuobjdump, module):
             counts["loads128"] += name.startswith("LDG") and ".128" in name
             counts["stores128"] += name.startswith("STG") and ".128" in name
             counts["fp64"] += name.startswith(FP64)
+            counts["products"] += name.startswith("HGMMA")
+            counts["tiles"] += name.startswith("UTMALDG")
     for symbol, counts in kernels.items():
         if loop := codes[symbol].hot_loop():
             counts["loop"] = codes[symbol].longest_way(*loop)
@@ -139,21 +147,22 @@ def read_table(path):
                 head.append(line)
                 continue
             name, *numbers = line.split()
-            rows[name] = Counter(dict(zip(COLUMNS, map(int, numbers))))
+            rows[name] = Counter(dict(zip(COLUMNS + WARPGROUP_COLUMNS, map(int, numbers))))
     return rows, head
 
 
 def faults_of(name, found, bound):
     """What is wrong with one kernel."""
     faults = []
-    for column in COLUMNS:
+    for column in COLUMNS + WARPGROUP_COLUMNS:
         limit = bound[column] * 11 // 10 if column in WITH_TENTH else bound[column]
         if column in AT_LEAST and found[column] < limit:
             faults.append(f"{name}: {column} {found[column]}, at least {limit} expected")
         if column not in AT_LEAST and found[column] > limit:
             faults.append(f"{name}: {column} {found[column]}, at most {limit} expected")
-    if found["registers"] > REGISTERS_MOST:
-        faults.append(f"{name}: {found['registers']} registers, at most {REGISTERS_MOST}")
+    most = WARPGROUP_REGISTERS_MOST if found["products"] else REGISTERS_MOST
+    if found["registers"] > most:
+        faults.append(f"{name}: {found['registers']} registers, at most {most}")
     return faults
 
 
@@ -170,7 +179,8 @@ def main():
         with open(table, "w", encoding="utf-8") as file:
             file.writelines(head)
             for name in sorted(found):
-                numbers = " ".join(f"{found[name][column]:5}" for column in COLUMNS)
+                columns = COLUMNS + (WARPGROUP_COLUMNS if found[name]["products"] else ())
+                numbers = " ".join(f"{found[name][column]:5}" for column in columns)
                 file.write(f"{name:{width}} {numbers}\n")
         return 0
     faults = [f"{name}: not in the table" for name in found if name not in rows]

@@ -27,6 +27,8 @@ struct MuonSettings {
   bool tf32 = false;                                   // F32 products on TF32 tensor cores
   // Newton-Schulz on the Gram matrix where a matrix is twice as long as wide; F16 in BF16's place.
   bool on_gram = false;
+  // Symmetric BF16 products by mirrored_product.h where the model says that it is faster.
+  bool mirrored_products = false;
   std::function<double(int64_t rows, int64_t columns)> scale;
   double extra_scale = 1;
 };

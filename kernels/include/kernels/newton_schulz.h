@@ -10,8 +10,8 @@
 
 namespace kernels {
 
-// Fills gram_block and polynomial_block by plan_symmetric(), with the tiles that cuBLASLt's
-// algorithms for the whole products have. Errors as prepare().
+// Fills gram_block, polynomial_block and by whom they are computed by plan_symmetric(), with the
+// tiles that cuBLASLt's algorithms for the whole products have. Errors as prepare().
 cudaError_t choose_blocks(cublasLtHandle_t handle, const DeviceRates& rates,
                           NewtonSchulzShape& shape);
 
@@ -28,6 +28,10 @@ class NewtonSchulz {
   // cudaErrorInvalidValue for sizes below 1 or a type that cannot be; cudaErrorNotSupported where
   // cuBLASLt has no algorithm for the shape.
   cudaError_t prepare(cublasLtHandle_t handle, const NewtonSchulzShape& shape);
+  // The buffers of all runs that follow: what a kernel must be told of their addresses is made
+  // here. Needed where the shape says that another than cuBLASLt computes symmetric products.
+  cudaError_t bind(const NewtonSchulzBuffers& buffers);
+  // cudaErrorInvalidValue for others than those that were bound, where they must be.
   cudaError_t run(const NewtonSchulzBuffers& buffers, const NewtonSchulzCoefficients* coefficients,
                   int steps, cudaStream_t stream) const;
 

@@ -9,6 +9,10 @@
 
 namespace kernels {
 
+// Who computes a symmetric product: cuBLASLt, or the kernel of mirrored_product.h, with one of its
+// two deals of tiles.
+enum class SymmetricBy : uint8_t { CublasLt, TilesAlone, TilesInPairs };
+
 // Newton-Schulz orthogonalisation of a batch of matrices of one shape, row-major, one behind the
 // other: per step A = X X^T, B = b A + c A A, X = a X + B X; tall matrices multiply from the other
 // side (A = X^T X, X = a X + X B), so that nothing is ever transposed. Rounding points are the
@@ -26,6 +30,9 @@ struct NewtonSchulzShape {
   // of kMirrorTile.
   int64_t gram_block = 0, polynomial_block = 0;
   bool on_gram = false;
+  // May they be computed by another than cuBLASLt, and by whom they are; blocks are cuBLASLt's.
+  bool allows_mirrored = false;
+  SymmetricBy gram_by = SymmetricBy::CublasLt, polynomial_by = SymmetricBy::CublasLt;
 };
 
 inline bool has_gram_shape(int64_t rows, int64_t columns) {

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <kernels/element_type.h>
+#include <kernels/mirrored_tiles.h>
 #include <kernels/newton_schulz_products.h>
 
 namespace kernels {
@@ -30,16 +31,19 @@ struct SymmetricShape {
   ElementType type;  // BF16 or F32
   bool tf32;
   ProductTile tile;  // of cuBLASLt's algorithm for the whole product
+  bool allows_mirrored = false;
 };
 
 struct SymmetricPlan {
   int64_t block;         // edge of the blocks on and below the diagonal; 0: the whole product
   double seconds;        // by the model, mirror included
   double plain_seconds;  // of the whole product
+  SymmetricBy by = SymmetricBy::CublasLt;
 };
 
 // The cut that the model says is fastest, or none where no cut saves kCutGainLeast of the whole
-// product's time. Pure.
+// product's time. The kernel of mirrored_product.h is one of those to choose from, where it is
+// allowed and can be: bf16 on compute capability 9.0, sizes of multiples of 8. Pure.
 //
 // The model: tiles are dealt to multiprocessors in waves, each of which takes the multiplications
 // of a tile and as long again as kTileExtra steps of k; not less than its operands take from
@@ -51,13 +55,19 @@ SymmetricPlan plan_symmetric(const DeviceRates& rates, const SymmetricShape& sha
 double product_seconds(const DeviceRates& rates, const SymmetricShape& shape, int64_t rows,
                        int64_t columns);
 double mirror_seconds(const DeviceRates& rates, const SymmetricShape& shape, int64_t block);
+// Of the whole product by mirrored_product(): waves of turns, not faster than their panels come
+// from the cache that all multiprocessors share.
+double mirrored_seconds(const DeviceRates& rates, const SymmetricShape& shape, TileDeal deal);
+bool can_be_mirrored(const DeviceRates& rates, const SymmetricShape& shape);
 
 constexpr double kLaunchSeconds = 2.5e-6;  // from the end of one to the work of the next
 constexpr double kPeakReached = 0.75;      // of the multiplications that a device could do
 constexpr double kTileExtra = 128;
 constexpr double kCutGainLeast = 0.05;
+constexpr double kCacheBytesPerCycle = 27;  // of a multiprocessor, when all load: a guess
 
-// Fills gram_block and polynomial_block of a shape, whose products have these tiles.
+// Fills gram_block, polynomial_block, gram_by and polynomial_by of a shape, whose products have
+// these tiles.
 void choose_blocks(const DeviceRates& rates, ProductTile gram, ProductTile polynomial,
                    NewtonSchulzShape& shape);
 

@@ -34,6 +34,10 @@ struct NewtonSchulzOptions {
   // in fp32 and round once each, the scaled addend included.
   MatmulPrecision precision = MatmulPrecision::Medium;
   NewtonSchulzIteration iteration = NewtonSchulzIteration::Standard;
+  // On a GPU of compute capability 9.0, Medium: symmetric products by a kernel of our own where a
+  // model of time prefers it to cuBLASLt. Off, since that kernel has not run on a device yet
+  // (docs/optimizer.md, section 9). No effect elsewhere.
+  bool mirrored_products = false;
 };
 
 }  // namespace optim

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kernels/emulation/device_words.h"
+#include "kernels/emulation/sm90_model.h"
 
 #define CUDART_VERSION 13000
 
@@ -65,6 +66,12 @@ using cudaGraphExec_t = struct CUgraphExec_st*;
 struct cudaFuncAttributes {
   size_t sharedSizeBytes;
 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaDriverEntryPointQueryResult {
+  cudaDriverEntryPointSuccess = 0,
+  cudaDriverEntryPointSymbolNotFound = 1,
+};
+constexpr unsigned long long cudaEnableDefault = 0;
 
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -84,6 +91,10 @@ cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function);
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value);
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult* found);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t count, cudaMemcpyKind kind,
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t count, cudaStream_t stream);
@@ -135,7 +146,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   fake_cuda::Launch made = {.kernel = reinterpret_cast<const void*>(kernel)};
   std::apply([&](const auto&... each) { (fake_cuda::append_bytes(made.arguments, each), ...); },
              values);
-  made.run = [blocks = config->gridDim, threads = config->blockDim, kernel, values] {
+  made.run = [blocks = config->gridDim, threads = config->blockDim, kernel, values,
+              shared = config->dynamicSmemBytes] {
+    emulation::set_shared_bytes(shared);
     emulation::run_grid({blocks.x, blocks.y, blocks.z}, {threads.x, threads.y, threads.z},
                         [&] { std::apply(kernel, values); });
   };
@@ -145,4 +158,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 template <class Kernel>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel* kernel) {
   return cudaFuncGetAttributes(attributes, reinterpret_cast<const void*>(kernel));
+}
+template <class Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute attribute, int value) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
 }

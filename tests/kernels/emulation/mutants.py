@@ -16,11 +16,79 @@ from pathlib import Path
 UPDATE, MUON, STATS = "updates_on_the_cpu", "muon_on_the_cpu", "statistics_on_the_cpu"
 LION = f"{UPDATE}/lion*:{UPDATE}/tails*:{UPDATE}/tensors*"
 SCALED = f"{UPDATE}/many*:{UPDATE}/sgd*"
+TILES = f"{MUON}/products_by*:{MUON}/tiles*"
 TRAVERSAL = "traversal.cuh"
 TAIL = "for (; first < piece.count; first += kRun * kChunkThreads) {"
 TAIL_VECTORS = "piece.is_aligned ? piece.count / N * N : 0;"
 CHUNKS = "for (uint32_t c = blockIdx.x; c < count; c += gridDim.x) visit"
 ONE_CHUNK = "if (const uint32_t c = blockIdx.x; c < count) visit"
+
+# Of mirrored_product.cu and half_tile.cuh: name, is it one of the handful, text, what replaces it
+HOPPER = (
+    ("products do not wait for their stage", True,
+     "    sm90::barrier_wait(stage.barrier(places.full), stage.parity);\n", ""),
+    ("loads do not wait until a stage is read", True,
+     "      sm90::barrier_wait(stage.barrier(places.empty), stage.parity ^ 1);\n", ""),
+    ("a stage is free while products read it", True, "    sm90::products_wait<1>();\n", ""),
+    ("the stage of this step is free, not that before", False,
+     "    if (step > 0) arrive(before);\n    before = stage.barrier(places.empty);",
+     "    before = stage.barrier(places.empty);\n    if (step > 0) arrive(before);"),
+    ("one warp says for all that a stage is read", False,
+     "kReaders = kOwn * kWarps;", "kReaders = kOwn;"),
+    ("one warpgroup says for both that a stage is read", False,
+     "kReaders = kOwn * kWarps;", "kReaders = kWarps;"),
+    ("sums are not waited for", False, "  sm90::products_wait<0>();\n", ""),
+    ("no fence before products", False, "  sm90::products_fence();\n", ""),
+    ("no fence behind barriers", False, "    sm90::barrier_init_fence();\n", ""),
+    ("barriers are used before they are there", False, "  }\n  __syncthreads();\n", "  }\n"),
+    ("warpgroups do not take turns", True,
+     "    sm90::barrier_wait(places.turns + walk.group * kBarrierBytes, walk.turn_parity);\n", ""),
+    ("warpgroups wait for their own turn", False,
+     "arrive(places.turns + (walk.group ^ 1) * kBarrierBytes)",
+     "arrive(places.turns + walk.group * kBarrierBytes)"),
+    ("a ring's second turn is its first", False,
+     "      number = 0;\n      parity ^= 1;", "      number = 0;"),
+    ("stages that are passed over do not turn the ring", False,
+     "    parity ^= static_cast<uint32_t>(turns) & 1U;\n", ""),
+    ("the other's stages are not passed over", False,
+     "    if (kAlone) walk.stage.pass_over(walk.steps);  // the other warpgroup's\n", ""),
+    ("half of the bytes are expected", False,
+     "barrier_arrive_expect(full, R::kStageBytes)", "barrier_arrive_expect(full, kPanelBytes)"),
+    ("both warpgroups multiply the first panel", False, "from + panel,", "from,"),
+    ("a step through rows is one through columns", False,
+     "kColumns ? kStepDepth * 128 : kStepDepth * 2", "kStepDepth * 2"),
+    ("64 rows lie as close as eight lines", False,
+     "uint64_t{kPieceBytes >> 4} << 16", "uint64_t{kAtom >> 4} << 16"),
+    ("eight lines lie as far as 64 rows", False,
+     "uint64_t{kAtom >> 4} << 32", "uint64_t{kPieceBytes >> 4} << 32"),
+    ("operands are not swizzled", False, "uint64_t{1} << 62;", "uint64_t{0} << 62;"),
+    ("the first product adds to what was there", False, "accumulates || i > 0", "true"),
+    ("later products forget the first", False, "accumulates || i > 0", "accumulates"),
+    ("tail of the sum is lost", False, "(p.depth + kDepth - 1) / kDepth", "p.depth / kDepth"),
+    ("stages do not begin where the swizzle repeats", False,
+     "(first + kAtom - 1) / kAtom * kAtom", "first"),
+    ("shared memory is too small", False, "    kAtom + kRingBytes +", "    kRingBytes +"),
+    ("all matrices are the first", False, "turn.matrix * p.edge * p.edge", "0 * p.edge"),
+    ("second turn of a block is dropped", False, "number < count; number += stride",
+     "number < count; number += count"),
+)
+HALF_TILE = (
+    ("what is staged is read before it is there", False,
+     "  stage_sums(h, sums);\n  sync_warpgroup();", "  stage_sums(h, sums);"),
+    ("what is staged is overwritten before it is read", False,
+     "  sync_warpgroup();  // what is staged is read\n", ""),
+    ("the addend is used before it is there", False,
+     "    stage_addend(h);\n    sync_warpgroup();", "    stage_addend(h);"),
+    ("warpgroups wait for each other at one barrier", False,
+     "sm90::sync_threads<2, kWarpgroup>", "sm90::sync_threads<1, kWarpgroup>"),
+    ("rows are not stored", False, "  store_rows(h);\n", ""),
+    ("columns are not stored", False, "  store_columns(h);\n", ""),
+    ("rows below the diagonal are stored, too", False, "h.is_diagonal ? at - column : 0", "0"),
+    ("columns above the diagonal are stored, too", False,
+     "h.is_diagonal ? column - h.row - first : kVector", "kVector"),
+    ("rows go past the edge", False, "    if (at >= h.edge) break;\n", ""),
+    ("columns go past the edge", False, "    if (column >= h.edge) break;\n", ""),
+)
 
 # name, is it one of the handful, file, source that is compiled, tests, text, what replaces it
 MUTANTS = (
@@ -156,7 +224,15 @@ MUTANTS = (
      MUON, "    std::swap(at_.factor, at_.spare);\n", ""),
     ("gram: passes begin with the same coefficients", False, "gram_newton_schulz.cc",
      "gram_newton_schulz.cc", MUON, "    coefficients += length;\n", ""),
-)
+    ("products: tiles know one iterate", False, "symmetric_product.cc", "symmetric_product.cc",
+     TILES, "for (const NewtonSchulzBuffers& each : {buffers, swapped})",
+     "for (const NewtonSchulzBuffers& each : {buffers, buffers})"),
+    ("products: tiles take columns for rows", False, "symmetric_product.cc",
+     "symmetric_product.cc", TILES, "? FactorOrder::Columns : FactorOrder::Rows",
+     "? FactorOrder::Rows : FactorOrder::Rows"),
+) + tuple((f"tiles: {name}", is_one, file, "mirrored_product.cu", "mirrored_on*", text, replacement)
+          for file, faults in (("mirrored_product.cu", HOPPER), ("half_tile.cuh", HALF_TILE))
+          for name, is_one, text, replacement in faults)
 
 
 def planted(sources, mutant, folder):
@@ -178,7 +254,7 @@ def run(mutant, options, folder):
     copy = planted(root / "kernels/src", mutant, folder)
     compiled, program = folder / "mutant.o", folder / "mutant"
     subprocess.run(
-        [options.compiler, "-std=c++20", "-O1", "-w", "-ffp-contract=off", "-isystem",
+        [options.compiler, "-std=c++20", "-O1", "-w", "-Wno-psabi", "-ffp-contract=off", "-isystem",
          str(root / "tests/kernels/emulation/cuda"), f"-I{root}/tests",
          f"-I{root}/kernels/include", "-x", "c++", "-c", str(copy / source), "-o", str(compiled)],
         check=True)

@@ -64,7 +64,7 @@ int products_of(const Products& p, std::mt19937& random) {
   draw_order(random);
   NewtonSchulz plan;
   const auto handle = reinterpret_cast<cublasLtHandle_t>(&plan);
-  if (plan.prepare(handle, s) != cudaSuccess) return 0;
+  if (plan.prepare(handle, s) != cudaSuccess || plan.bind(buffers) != cudaSuccess) return 0;
   if (plan.run(buffers, p.coefficients.data(), steps, nullptr) != cudaSuccess) return 0;
   newton_schulz_twin(s, twin, p.coefficients);
   const auto count = s.rows * s.columns * s.batch;
@@ -168,6 +168,47 @@ BOOST_AUTO_TEST_CASE(steps_on_a_gram_matrix_take_these_products) {
   BOOST_TEST(refused({10, 20, 1, kBF16, false, 0, 0, true}));
   BOOST_TEST(refused({10, 19, 1, kF16, false, 0, 0, true}));
   BOOST_TEST(refused({10, 20, 1, kF16, false, 0, 0, false}));
+}
+
+// Rows and columns of X contiguous; the iterate in each of its two buffers.
+BOOST_AUTO_TEST_CASE(products_by_tiles_equal_the_twin) {
+  std::mt19937 random(7);
+  const std::vector<NewtonSchulzCoefficients> steps = {
+      {4.0848F, -6.8946F, 2.9270F}, {3, -2, 0}, {2.8366F, -3.0525F, 1.2012F}};
+  for (const SymmetricBy by : {SymmetricBy::TilesAlone, SymmetricBy::TilesInPairs}) {
+    for (const auto& [rows, columns] : {std::pair{136, 200}, {144, 48}, {64, 64}}) {
+      NewtonSchulzShape shape = {rows, columns, 2, kBF16, false};
+      shape.gram_by = shape.polynomial_by = by;
+      BOOST_TEST(products_of({shape, steps}, random) == 3, rows << " x " << columns);
+      shape.polynomial_by = SymmetricBy::CublasLt;
+      BOOST_TEST(products_of({shape, steps}, random) == 3 + 2, rows << " x " << columns);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(tiles_take_only_what_was_bound) {
+  NewtonSchulzShape shape = {64, 64, 1, kBF16, false};
+  shape.gram_by = SymmetricBy::TilesAlone;
+  Batch memory(5 * 8192);
+  const auto at = [&](int i) { return memory.data() + i * 8192; };
+  const NewtonSchulzBuffers buffers = {at(0), at(1), at(2), at(3), at(4)};
+  const NewtonSchulzCoefficients step = {1, 1, 1};
+  NewtonSchulz plan;
+  const auto handle = reinterpret_cast<cublasLtHandle_t>(&plan);
+  BOOST_TEST(plan.bind(buffers) == cudaErrorInvalidValue);  // nothing was prepared
+  BOOST_TEST(plan.prepare(handle, shape) == cudaSuccess);
+  BOOST_TEST(plan.run(buffers, &step, 1, nullptr) == cudaErrorInvalidValue);
+  BOOST_TEST(plan.bind(buffers) == cudaSuccess);
+  BOOST_TEST(plan.run(buffers, &step, 1, nullptr) == cudaSuccess);
+  NewtonSchulzBuffers moved = buffers;
+  moved.iterate = buffers.workspace;
+  BOOST_TEST(plan.run(moved, &step, 1, nullptr) == cudaErrorInvalidValue);
+  for (const ElementType type : {kF32, kBF16}) {
+    NewtonSchulzShape refused = {60, 64, 1, type, false};
+    if (type == kF32) refused.rows = 64;
+    refused.gram_by = SymmetricBy::TilesInPairs;
+    BOOST_TEST(plan.prepare(handle, refused) == cudaErrorNotSupported);
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

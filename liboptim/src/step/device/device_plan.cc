@@ -105,6 +105,7 @@ struct GroupMaker {
     made.muon.type = precision == MatmulPrecision::Medium ? ElementType::BF16 : ElementType::F32;
     made.muon.tf32 = precision == MatmulPrecision::High;
     made.muon.on_gram = rule.newton_schulz.iteration == NewtonSchulzIteration::Gram;
+    made.muon.mirrored_products = rule.newton_schulz.mirrored_products;
     made.muon.extra_scale = rule.extra_scale_factor;
     made.muon.scale = [mode = rule.scale_mode](int64_t rows, int64_t columns) {
       return muon_scale(mode, rows, columns);
@@ -287,7 +288,7 @@ bool DevicePlan::is_equal(const DevicePlan& other) const {
     const kernels::GroupSettings& s = group.settings;
     return std::tuple(s.rule, s.beta1, s.beta2, s.eps, s.step, s.decay, s.bias_correction,
                       s.nesterov, group.muon.type, group.muon.tf32, group.muon.on_gram,
-                      group.muon.extra_scale);
+                      group.muon.extra_scale, group.muon.mirrored_products);
   };
   return params == other.params && groups == other.groups && scale_modes == other.scale_modes &&
          plan.stats_count == other.plan.stats_count && plan.part_count == other.plan.part_count &&
