@@ -23,20 +23,6 @@ constexpr ElementType kNone = ElementType::None, kF32 = ElementType::F32, kBF16 
                       kF16 = ElementType::F16, kF8 = ElementType::F8E4M3,
                       kSplit = ElementType::SplitF32;
 
-GroupSettings settings_of(RuleKind rule, Decay decay) {
-  GroupSettings settings = {};
-  settings.lr = 1e-2;
-  settings.weight_decay = 0.1;
-  settings.beta1 = 0.9;
-  settings.beta2 = 0.95;
-  settings.eps = 1e-8;
-  settings.step = 2;
-  settings.rule = rule;
-  settings.decay = decay;
-  settings.bias_correction = true;
-  return settings;
-}
-
 struct UpdateCase {
   const char* name;
   RuleKind rule;
@@ -94,12 +80,6 @@ const Sizes kSizes[] = {
     // More chunks than any device has blocks (528 on an H100): every loop takes a second turn.
     {"many small tensors", std::vector<int64_t>(1300, 77), 0},
 };
-
-StepPlan plan_of(const GroupSettings& settings) {
-  StepPlan plan;
-  plan.groups.push_back({.settings = settings, .muon = {}});
-  return plan;
-}
 
 // Two steps on the device and by the twins, clipped by the norm.
 std::string check_update(const UpdateCase& c, const Sizes& sizes) {
@@ -285,8 +265,12 @@ std::string compare_change(const SlotMemory& found, const SlotMemory& expected,
   return "parameters differ by " + std::to_string(relative) + " of their change";
 }
 
-std::string check_muon(const MuonCase& c) {
-  const TensorTypes types = {kBF16, kF32, {kF32, kNone}, kBF16};
+// Of gradients, masters, momentum and the model's copy.
+const TensorTypes kMuonTypes[] = {{kBF16, kF32, {kF32, kNone}, kBF16},
+                                  {kF16, kF32, {kF32, kNone}, kF16},
+                                  {kF32, kF32, {kBF16, kNone}, kNone}};
+
+std::string check_muon(const MuonCase& c, const TensorTypes& types) {
   GroupSettings settings = settings_of(RuleKind::Muon, c.decay);
   settings.nesterov = c.nesterov;
   StepPlan plan = plan_of(settings);
@@ -310,7 +294,7 @@ std::string check_muon(const MuonCase& c) {
   for (size_t i = 0; i < start.size(); ++i) {
     SlotMemory expected = start[i];
     const ElementType iterate = c.on_gram && c.iterate == kBF16 ? kF16 : c.iterate;
-    const MuonTwin twin = {{types.grad, types.main, kF32, types.model, iterate},
+    const MuonTwin twin = {{types.grad, types.main, types.state[0], types.model, iterate},
                            {make_scalars(settings), 1, 1, c.nesterov}};
     muon_twin(c, twin, expected.slot(types), plan.groups[0].muon);
     const std::string problem = compare_change(device[i].read(), expected, start[i], c.tolerance);
@@ -363,7 +347,12 @@ void run_all(Report& report, Extent extent) {
   run_callers_graph_checks(report);
   report.run("skipped step", check_skipped);
   for (const MuonCase& c : kMuonCases) {
-    report.run(std::string("muon: ") + c.name, [&] { return check_muon(c); });
+    for (const TensorTypes& types : kMuonTypes) {
+      const char* const grads = types.grad == kBF16 ? "bf16" : types.grad == kF16 ? "fp16" : "fp32";
+      report.run(std::string("muon: ") + c.name + ", " + grads + " gradients",
+                 [&] { return check_muon(c, types); });
+      if (extent == Extent::Quick) break;
+    }
   }
   run_product_checks(report);
   run_mirrored_checks(report, extent == Extent::Quick);

@@ -127,4 +127,24 @@ class BoundStep {
   DevicePointer memory_;
 };
 
+inline kernels::GroupSettings settings_of(kernels::RuleKind rule, kernels::Decay decay) {
+  kernels::GroupSettings settings = {};
+  settings.lr = 1e-2;
+  settings.weight_decay = 0.1;
+  settings.beta1 = 0.9;
+  settings.beta2 = 0.95;
+  settings.eps = 1e-8;
+  settings.step = 2;
+  settings.rule = rule;
+  settings.decay = decay;
+  settings.bias_correction = true;
+  return settings;
+}
+
+inline kernels::StepPlan plan_of(const kernels::GroupSettings& settings) {
+  kernels::StepPlan plan;
+  plan.groups.push_back({.settings = settings, .muon = {}});
+  return plan;
+}
+
 }  // namespace gpu_check
