@@ -28,10 +28,14 @@ GEGLU = {"swiglu": False, "quick_geglu": True}
 def with_args(source: Path, tmp_path: Path, **values: object) -> Path:
     """The set, with other arguments in every file that has them."""
     folder = Path(shutil.copytree(source, tmp_path / "set", copy_function=shutil.copyfile))
-    iteration = iteration_folder(folder / "ckpt")
-    for path in [*iteration.glob("common.pt"), *iteration.glob("mp_rank_*/model_optim_rng.pt")]:
+    for path in files_of_args(folder / "ckpt"):
         edit_file(path, lambda tree: vars(tree["args"]).update(values))
     return folder
+
+
+def files_of_args(root: Path) -> list[Path]:
+    iteration = iteration_folder(root)
+    return [*iteration.glob("common.pt"), *iteration.glob("mp_rank_*/model_optim_rng.pt")]
 
 
 @pytest.mark.parametrize("name", GATED)
@@ -150,9 +154,7 @@ def test_no_argument_alone_changes_what_is_read_unless_verify_says_so(
 
 
 def silent_lies(root: Path) -> list[str]:
-    iteration = iteration_folder(root)
-    documents = {path: load(path) for path in [*iteration.glob("common.pt"),
-                                               *iteration.glob("mp_rank_*/model_optim_rng.pt")]}
+    documents = {path: load(path) for path in files_of_args(root)}
     documents = {path: tree for path, tree in documents.items() if "args" in tree}
     told, found = tensors_of(root), []
     names = vars(next(iter(documents.values()))["args"]) if documents else ()

@@ -36,4 +36,10 @@ std::optional<bool> GatingByShapes::is_gated() const {
   return gated != nullptr;
 }
 
+void ask_for_gating(TrainingState& view) {
+  GatingByShapes shapes;
+  for (const TrainedParam& param : view.params) shapes.add(param.info.name, param.weight->shape);
+  if (const auto is_gated = shapes.is_gated()) view.facts.gated_linear_unit = *is_gated;
+}
+
 }  // namespace optim

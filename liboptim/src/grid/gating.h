@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include <ckpt/extents.h>
+#include <optim/training_state.h>
 
 namespace optim {
 
@@ -27,5 +28,8 @@ class GatingByShapes {
   };
   std::unordered_map<std::string, Pair> pairs_;  // by the name of linear_fc1
 };
+
+// Corrects what args say of it by the weights that `view` has: of the model, or one rank's parts.
+void ask_for_gating(TrainingState& view);
 
 }  // namespace optim

@@ -34,21 +34,19 @@ struct DistEntries {
   }
 };
 
-// Of storage_data.
-struct DistChunkPlace {
-  uint32_t key;
-  uint32_t file;           // index into DistMetadata::files
-  const Extents* offsets;  // of the chunk; null: of an object
-  ByteRange bytes;
-};
-
 // Puts a catalog together. A function returns false where something is not as real writers have
 // it: read_dist_metadata() then decides what it is. Its functions are for one thread; where there
 // is much, another puts it together while the caller reads on, so that a function may answer for
 // what was added before.
 class DistCollector {
  public:
-  using Place = DistChunkPlace;
+  // Of storage_data.
+  struct Place {
+    uint32_t key;
+    uint32_t file;           // index into DistMetadata::files
+    const Extents* offsets;  // of the chunk; null: of an object
+    ByteRange bytes;
+  };
 
   // To be added to, then collected by end_entries(): all before the places. Throws Corrupt where a
   // tensor's chunks do not tile it. False also where a box is nobody's.

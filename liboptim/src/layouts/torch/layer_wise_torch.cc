@@ -127,7 +127,7 @@ class Reader {
   }
 
   void join_weights() {
-    ask_for_gating();
+    ask_for_gating(view_);
     for (TrainedParam& param : view_.params) {
       const uint32_t ranks = ranks_of_tensor(param);
       param.sharing = sharing_of(view_, param, ranks, common_.tree());
@@ -135,12 +135,6 @@ class Reader {
       const auto& shape = param.weight->shape;
       param.info.shape.assign(shape.begin(), shape.end());
     }
-  }
-
-  void ask_for_gating() {
-    GatingByShapes shapes;
-    for (const TrainedParam& param : view_.params) shapes.add(param.info.name, param.weight->shape);
-    if (const auto is_gated = shapes.is_gated()) view_.facts.gated_linear_unit = *is_gated;
   }
 
   uint32_t ranks_of_tensor(const TrainedParam& param) const {

@@ -262,17 +262,7 @@ class LayerWiseReader {
     }
   }
 
-  void ask_for_gating() {
-    GatingByShapes shapes;
-    for (const ModelEntry& entry : view_.model) {
-      if (entry.what != ModelEntry::What::Param) continue;
-      shapes.add(entry.name, found_[entry.param].weight->shape);
-    }
-    if (const auto is_gated = shapes.is_gated()) view_.facts.gated_linear_unit = *is_gated;
-  }
-
   void read_params() {
-    ask_for_gating();
     std::vector<Found> in_order;  // of the parameters
     in_order.reserve(found_.size());
     view_.params.reserve(view_.model.size());
@@ -299,13 +289,16 @@ class LayerWiseReader {
                       "optimizer state of type " + std::string(name(state.value->dtype)));
         }
       }
-      const bool is_expert = expert_in(entry.name).has_value();
-      param.sharing = sharing_of_chunks(view_, param, tensor_ranks(view_.grid.sizes, is_expert));
       entry.param = static_cast<uint32_t>(view_.params.size());
       view_.params.push_back(std::move(param));
     }
     found_ = std::move(in_order);
     place_of_.clear();
+    ask_for_gating(view_);
+    for (TrainedParam& param : view_.params) {
+      const bool is_expert = expert_in(param.info.name).has_value();
+      param.sharing = sharing_of_chunks(view_, param, tensor_ranks(view_.grid.sizes, is_expert));
+    }
   }
 
   static void check_state_shape(std::string_view name, const TensorEntry& state,

@@ -15,7 +15,7 @@ class RangePeers final : public Peers {
 
   bool agree_on_overflow(bool found_inf) override {
     const OptimizerConfig& config = optimizer_.config();
-    return config.fp16 || config.loss_scale ? any(found_inf) : found_inf;
+    return scales_loss(config) ? any(found_inf) : found_inf;
   }
 
   bool any(bool mine) override { return largest(mine ? 1 : 0) != 0; }

@@ -83,11 +83,12 @@ StepResult StepInside::step_on_device() {
 
 void StepInside::settle_counts() {
   if (!device_stepper_) return;
-  if (device_stepper_->is_prepared()) {
+  if (is_queueing()) {
     const OnDevice on_device(peers->device());
     device_stepper_->settle_counts();
+    return;
   }
-  if (!peers->are_there() || device_stepper_->is_prepared()) return;
+  if (!peers->are_there()) return;
   if (const int64_t steps = device_stepper_->settle_counts()) {
     throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = {}, .key = "device"},
                       std::to_string(steps) +

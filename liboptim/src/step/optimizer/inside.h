@@ -14,6 +14,11 @@ namespace optim {
 
 class DeviceStepper;
 
+// Whether losses are scaled, so that a step looks for infinities and may be skipped.
+inline bool scales_loss(const OptimizerConfig& config) {
+  return config.fp16 || config.loss_scale.has_value();
+}
+
 // The other processes that step the same model. As it is here there are none.
 class Peers {
  public:
@@ -65,8 +70,8 @@ class StepInside {
   void prepare_queued_steps(const QueuedStepSources& sources);
   QueuedStep queue_step();
   void end_queued_steps();
-  void refuse_while_queued()
-      const;  // Error(InvalidArgument) between the first and the last of them
+  // Throws Error(InvalidArgument) between the first and the last of them.
+  void refuse_while_queued() const;
 
   // Before counts of steps are saved or replaced. Throws Error(IoFailure), once, where steps were
   // counted that another process kept this one from making; the counts are right then.
@@ -80,6 +85,7 @@ class StepInside {
  private:
   class Turn;
 
+  bool is_queueing() const;  // from prepare_queued_steps() to end_queued_steps()
   DeviceStepper& stepper();  // made when it is first asked for
   void check_can_step();     // throws what step_on_device() throws before anything is queued
   void prepare_here(const QueuedStepSources& sources);

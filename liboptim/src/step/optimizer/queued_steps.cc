@@ -14,10 +14,6 @@ namespace {
   throw ckpt::Error(code, {.file = {}, .key = key}, problem);
 }
 
-bool has_scale(const OptimizerConfig& config) {
-  return config.fp16 || config.loss_scale.has_value();
-}
-
 void check_config(const OptimizerConfig& config) {
   if (config.optimizer_cuda_graph) {
     refuse_as(ckpt::ErrorCode::Unsupported, "optimizer_cuda_graph",
@@ -59,7 +55,7 @@ void check_sources(const QueuedStepSources& sources, const at::Device& device,
     }
     return;
   }
-  if (!has_scale(config)) {
+  if (!scales_loss(config)) {
     refuse_as(kInvalid, "loss_scale", "the configuration does not scale the loss");
   }
   check_tensor("loss_scale", sources.loss_scale, at::TensorOptions(at::kFloat).device(device));
@@ -68,8 +64,12 @@ void check_sources(const QueuedStepSources& sources, const at::Device& device,
 
 }  // namespace
 
+bool StepInside::is_queueing() const {
+  return device_stepper_ != nullptr && device_stepper_->is_prepared();
+}
+
 void StepInside::refuse_while_queued() const {
-  if (!device_stepper_ || !device_stepper_->is_prepared()) return;
+  if (!is_queueing()) return;
   refuse_as(ckpt::ErrorCode::InvalidArgument, "prepare_queued_steps",
             "steps are queued now; end_queued_steps() comes first");
 }
@@ -84,10 +84,9 @@ void StepInside::prepare_here(const QueuedStepSources& sources) {
   check_can_step();
   check_sources(sources, peers->device(), optimizer_);
   peers->check_can_queue();
-  const auto inverse_scale = static_cast<float>(1 / optimizer_.get_loss_scale());
   stepper().prepare(optimizer_.param_groups(), {.stats_count = peers->stats_count(),
                                                 .parts = peers->update_parts(),
-                                                .scaling = {inverse_scale, has_scale(config)},
+                                                .scaling = scaling_of(optimizer_),
                                                 .sources = sources});
 }
 
@@ -113,7 +112,7 @@ void StepInside::prepare_queued_steps(const QueuedStepSources& sources) {
 }
 
 QueuedStep StepInside::queue_step() {
-  if (!device_stepper_ || !device_stepper_->is_prepared()) {
+  if (!is_queueing()) {
     refuse_as(ckpt::ErrorCode::InvalidArgument, "prepare_queued_steps",
               "prepare_queued_steps() comes first");
   }
@@ -123,7 +122,7 @@ QueuedStep StepInside::queue_step() {
 }
 
 void StepInside::end_queued_steps() {
-  if (!device_stepper_ || !device_stepper_->is_prepared()) return;
+  if (!is_queueing()) return;
   const OnDevice on_device(peers->device());
   device_stepper_->end_prepared();
 }

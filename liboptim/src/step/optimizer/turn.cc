@@ -21,25 +21,26 @@ kernels::StepControl made_control(const std::function<kernels::StepControl()>& c
                     "another process could not make this step, so that nothing was changed");
 }
 
-bool scales(const OptimizerConfig& config) { return config.fp16 || config.loss_scale.has_value(); }
-
 }  // namespace
+
+DeviceStepper::Scaling scaling_of(Optimizer& optimizer) {
+  return {static_cast<float>(1 / optimizer.get_loss_scale()), scales_loss(optimizer.config())};
+}
 
 StepInside::Turn::Turn(Optimizer& optimizer, Peers& peers, DeviceStepper& stepper)
     : optimizer_(optimizer),
       peers_(peers),
       stepper_(stepper),
       failure_(peers.are_there()),
-      scales_(scales(optimizer.config())) {}
+      scales_(scales_loss(optimizer.config())) {}
 
 StepResult StepInside::Turn::take() {
   StepResult result;
   {
     const TimedSection timed(optimizer_, "optimizer-inner-step");
-    const auto inverse_scale = static_cast<float>(1 / optimizer_.get_loss_scale());
+    const DeviceStepper::Scaling scaling = scaling_of(optimizer_);
     queue_all([&] {
-      stepper_.queue_stats(optimizer_.param_groups(), peers_.stats_count(),
-                           {inverse_scale, scales_}, parts_);
+      stepper_.queue_stats(optimizer_.param_groups(), peers_.stats_count(), scaling, parts_);
     });
     if (!failure_.is_there()) result = outcome();
   }

@@ -24,6 +24,9 @@ class OnDevice {
   c10::OptionalDeviceGuard guard_;
 };
 
+// How a step scales: by the host's loss scale of now.
+DeviceStepper::Scaling scaling_of(Optimizer& optimizer);
+
 // What this process could not do while others count on it: they get their answers first.
 class TurnFailure {
  public:
