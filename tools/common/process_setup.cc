@@ -11,6 +11,12 @@
 #include <cstdlib>
 #include <new>
 
+// What jemalloc reads, where a program has it: one arena, since few threads allocate at once and
+// several keep more free pages (docs/decisions/0186).
+extern "C" {
+const char* malloc_conf = "narenas:1";
+}
+
 namespace tools {
 namespace {
 

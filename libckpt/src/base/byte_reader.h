@@ -10,13 +10,13 @@ namespace ckpt {
 
 // A bounds-checked cursor over bytes that came from a file. It knows which file and where in it, so
 // that every failure is Error{Corrupt, {file, offset of the offending byte}}. The bytes must
-// outlive the reader and all that it returns. Multi-byte numbers are little-endian unless the name
-// says otherwise.
+// outlive the reader and all that it returns, the file's name the reader. Multi-byte numbers are
+// little-endian unless the name says otherwise.
 class ByteReader {
  public:
-  explicit ByteReader(std::span<const std::byte> bytes, std::string file = {},
+  explicit ByteReader(std::span<const std::byte> bytes, std::string_view file = {},
                       uint64_t base_offset_bytes = 0)
-      : bytes_(bytes), file_(std::move(file)), base_offset_bytes_(base_offset_bytes) {}
+      : bytes_(bytes), file_(file), base_offset_bytes_(base_offset_bytes) {}
 
   size_t position() const { return position_; }        // from the start of the span
   size_t size_bytes() const { return bytes_.size(); }  // of the span
@@ -29,7 +29,7 @@ class ByteReader {
   }
   bool ran_out() const { return ran_out_; }  // more bytes were wanted than there are
   uint64_t file_offset_bytes() const { return base_offset_bytes_ + position_; }
-  const std::string& file() const { return file_; }
+  std::string_view file() const { return file_; }
 
   uint8_t u8() { return unsigned_le<uint8_t>(); }
   uint16_t u16() { return unsigned_le<uint16_t>(); }
@@ -86,7 +86,7 @@ class ByteReader {
   }
 
   std::span<const std::byte> bytes_;
-  std::string file_;
+  std::string_view file_;
   uint64_t base_offset_bytes_;
   size_t position_ = 0;
   mutable bool ran_out_ = false;

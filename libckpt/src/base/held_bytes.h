@@ -5,8 +5,8 @@
 
 #include <ckpt/catalog.h>
 
-#include "base/checked_math.h"
 #include <ckpt/random_access.h>
+#include "base/checked_math.h"
 
 namespace ckpt {
 
@@ -22,7 +22,7 @@ class HeldBytes final : public RandomAccess {
   void read_at(uint64_t offset_bytes, std::span<std::byte> out) const override {
     const auto held = held_at({offset_bytes, out.size()});
     if (!held) return file_.read_at(offset_bytes, out);
-    std::ranges::copy(*held, out.begin());
+    std::copy(held->begin(), held->end(), out.begin());  // std::ranges' goes byte by byte
   }
   std::optional<std::span<const std::byte>> held_at(ByteRange bytes) const {
     const bool is_held = bytes.offset_bytes >= offset_bytes_ &&

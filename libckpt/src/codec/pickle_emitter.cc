@@ -1,6 +1,7 @@
 // Opcodes of protocols 2 and 4, and the memo.
 #include "codec/pickle_emitter.h"
 
+#include <algorithm>
 #include <bit>
 
 #include <ckpt/error.h>
@@ -12,16 +13,35 @@ namespace ckpt::pickle {
 namespace {
 
 constexpr uint32_t kMemoIndexMax = ~uint32_t{0};
-constexpr uint64_t kRememberBytesMax = 5;
+constexpr char kMostRemembered[5] = {};  // an opcode and an index
+constexpr uint64_t kStartBytes = 2;
+constexpr size_t kBlockBytes = 4 << 10;
 
 }  // namespace
 
 void Emitter::start() {
+  const uint64_t counted_bytes = count_bytes_ + count_in_block();
   is_counting_ = false;
   memo_count_ = 0;
-  out_.reserve(count_bytes_);
+  block_.resize(counted_bytes + kStartBytes);
+  next_ = block_.data();
+  end_ = next_ + block_.size();
   put(Op::Proto);
   put_byte(static_cast<uint8_t>(protocol_));
+}
+
+std::string Emitter::take() {
+  block_.resize(count_in_block());
+  return std::move(block_);
+}
+
+void Emitter::make_room(size_t count_bytes) {
+  const uint64_t kept_bytes = is_counting_ ? 0 : count_in_block();
+  if (is_counting_) count_bytes_ += count_in_block();
+  const size_t needed_bytes = std::max(kept_bytes + count_bytes, kBlockBytes);
+  if (block_.size() < needed_bytes) block_.resize(is_counting_ ? needed_bytes : 2 * needed_bytes);
+  next_ = block_.data() + kept_bytes;
+  end_ = block_.data() + block_.size();
 }
 
 void Emitter::put_text(Text& text) {
@@ -30,7 +50,7 @@ void Emitter::put_text(Text& text) {
   if (memo_index) return get(*memo_index);
   const auto& [kind, module, name] = text.first;
   kind == Kind::Str ? put_unicode(name) : put_global(module, name);
-  if (is_counting_) return void(count_bytes_ += kRememberBytesMax);
+  if (is_counting_) return put_raw({kMostRemembered, sizeof(kMostRemembered)});
   if (uses >= 2) memo_index = remember();
 }
 
@@ -48,13 +68,13 @@ void Emitter::get(uint32_t memo_index) { put_number(Op::BinGet, Op::LongBinGet, 
 
 void Emitter::put_int(int64_t value) {
   const auto bits = static_cast<uint64_t>(value);
-  if (value >= 0 && value < 256) return put_little_endian(Op::BinInt1, bits, 1);
-  if (value >= 0 && value < 65536) return put_little_endian(Op::BinInt2, bits, 2);
-  if (value >= INT32_MIN && value <= INT32_MAX) return put_little_endian(Op::BinInt, bits, 4);
+  if (value >= 0 && value < 256) return put_little_endian<1>(Op::BinInt1, bits);
+  if (value >= 0 && value < 65536) return put_little_endian<2>(Op::BinInt2, bits);
+  if (value >= INT32_MIN && value <= INT32_MAX) return put_little_endian<4>(Op::BinInt, bits);
   uint64_t bytes = 8;  // as few as hold it with its sign
   const auto sign_behind = [&] { return value >> (8 * bytes - 9); };
   while (sign_behind() == 0 || sign_behind() == -1) --bytes;
-  put_little_endian(Op::Long1, bytes, 1);
+  put_little_endian<1>(Op::Long1, bytes);
   for (uint64_t i = 0; i < bytes; ++i) put_byte(static_cast<uint8_t>(bits >> (8 * i)));
 }
 
@@ -74,7 +94,7 @@ void Emitter::put_unicode(std::string_view text) {
   if (protocol_ >= 4) {
     put_number(Op::ShortBinUnicode, Op::BinUnicode, text.size());
   } else {
-    put_little_endian(Op::BinUnicode, text.size(), 4);
+    put_little_endian<4>(Op::BinUnicode, text.size());
   }
   put_raw(text);
 }

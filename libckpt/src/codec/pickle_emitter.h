@@ -1,8 +1,8 @@
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -38,7 +38,7 @@ class Emitter {
   int protocol() const { return protocol_; }
   // From now on what is put is written.
   void start();
-  std::string take() { return std::move(out_); }
+  std::string take();
 
   Text& text(std::string_view content) { return text_of({Kind::Str, {}, content}); }
   Text& global(std::string_view module, std::string_view name) {
@@ -51,9 +51,9 @@ class Emitter {
   uint32_t remember();
   void get(uint32_t memo_index);
 
-  void put(Op op) { put_byte(static_cast<uint8_t>(op)); }
-  void put(std::initializer_list<Op> ops) {
-    put_raw({reinterpret_cast<const char*>(ops.begin()), ops.size()});
+  void put(std::same_as<Op> auto... ops) {
+    char* at = room(sizeof...(ops));
+    ((*at++ = static_cast<char>(ops)), ...);
   }
   void put_int(int64_t value);
   void put_big_int(std::string_view decimal);
@@ -64,29 +64,36 @@ class Emitter {
  private:
   Text& text_of(TextKey key) { return *texts_.try_emplace(key).first; }
 
-  void put_byte(uint8_t byte) {
-    is_counting_ ? void(++count_bytes_) : out_.push_back(static_cast<char>(byte));
+  // Where the next bytes go, so many.
+  char* room(size_t count_bytes) {
+    if (static_cast<size_t>(end_ - next_) < count_bytes) make_room(count_bytes);
+    return std::exchange(next_, next_ + count_bytes);
   }
-  void put_raw(std::string_view bytes) {
-    is_counting_ ? void(count_bytes_ += bytes.size()) : void(out_ += bytes);
-  }
-  // An opcode and so many bytes of a number, the lowest first.
-  void put_little_endian(Op op, uint64_t value, size_t count_bytes) {
-    char bytes[1 + sizeof(value)] = {static_cast<char>(op)};
-    for (size_t i = 0; i < sizeof(value); ++i) bytes[1 + i] = static_cast<char>(value >> (8 * i));
-    put_raw({bytes, 1 + count_bytes});
+  void make_room(size_t count_bytes);
+  uint64_t count_in_block() const { return static_cast<uint64_t>(next_ - block_.data()); }
+
+  void put_byte(uint8_t byte) { *room(1) = static_cast<char>(byte); }
+  void put_raw(std::string_view bytes) { bytes.copy(room(bytes.size()), bytes.size()); }
+  // An opcode and the lowest `kBytes` bytes of a number, the lowest first.
+  template <size_t kBytes>
+  void put_little_endian(Op op, uint64_t value) {
+    char* const bytes = room(1 + kBytes);
+    bytes[0] = static_cast<char>(op);
+    for (size_t i = 0; i < kBytes; ++i) bytes[1 + i] = static_cast<char>(value >> (8 * i));
   }
   // An index or a length: of one byte, or of four.
   void put_number(Op small, Op large, uint64_t number) {
-    number < 256 ? put_little_endian(small, number, 1) : put_little_endian(large, number, 4);
+    number < 256 ? put_little_endian<1>(small, number) : put_little_endian<4>(large, number);
   }
   void put_unicode(std::string_view text);
   void put_encoded(std::string_view content, bool as_bytearray);
 
   int protocol_;
   bool is_counting_ = true;
-  uint64_t count_bytes_ = 0;  // what was put before start() takes at most that
-  std::string out_;
+  // While it counts, a block that is filled again and again; then what will be returned.
+  std::string block_;
+  char *next_ = block_.data(), *end_ = next_;
+  uint64_t count_bytes_ = 0;  // of what was counted in earlier blocks
   std::map<TextKey, TextUse> texts_;
   uint32_t memo_count_ = 0;
 };

@@ -11,7 +11,7 @@ const ArchiveLayout& ArchiveLayouts::of(const TargetArchive& archive) {
   const auto* const bare = std::get_if<BareTensor>(&archive.content);
   if (bare == nullptr || archive.records.size() != 1) return of_tree(archive);
   if (of_bare_tensors_.size() >= kShapesMax) of_bare_tensors_.clear();
-  const BareKey key{archive.name, bare->dtype, bare->shape, archive.records[0].count_bytes};
+  const BareKey key{archive.records[0].count_bytes, bare->dtype, bare->shape, archive.name};
   const auto found = of_bare_tensors_.find(key);
   if (found != of_bare_tensors_.end()) return found->second;
   return of_bare_tensors_.emplace(key, archive_layout(archive)).first->second;

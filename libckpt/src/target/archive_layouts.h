@@ -19,7 +19,7 @@ class ArchiveLayouts {
  private:
   const ArchiveLayout& of_tree(const TargetArchive& archive);
 
-  using BareKey = std::tuple<std::string, DType, Extents, uint64_t>;
+  using BareKey = std::tuple<uint64_t, DType, Extents, std::string>;  // sizes differ most
   std::map<BareKey, ArchiveLayout> of_bare_tensors_;
   ArchiveLayout other_;
   const ValueTree* tree_of_other_ =

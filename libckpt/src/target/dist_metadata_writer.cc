@@ -105,13 +105,13 @@ class MetadataWriter {
 
   void begin_instance(Emitter::Text& of) {
     put(of);
-    out_.put({Op::EmptyTuple, Op::NewObj, Op::EmptyDict});
+    out_.put(Op::EmptyTuple, Op::NewObj, Op::EmptyDict);
   }
   void begin_fields(Emitter::Text& of) {
     put(of);
-    out_.put({Op::EmptyTuple, Op::NewObj, Op::EmptyDict, Op::Mark});
+    out_.put(Op::EmptyTuple, Op::NewObj, Op::EmptyDict, Op::Mark);
   }
-  void end_fields() { out_.put({Op::SetItems, Op::Build}); }
+  void end_fields() { out_.put(Op::SetItems, Op::Build); }
 
   // Around each of `count` elements or items.
   void begin_one(size_t i) {
@@ -131,7 +131,7 @@ class MetadataWriter {
     if (extents.size() > 3) put(Op::Mark);
     for (const uint64_t extent : extents) out_.put_int(static_cast<int64_t>(extent));
     if (!extents.empty()) close_tuple(extents.size());
-    out_.put({Op::Tuple1, Op::Reduce});
+    out_.put(Op::Tuple1, Op::Reduce);
   }
 
   // --- Metadata ---

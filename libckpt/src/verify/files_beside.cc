@@ -158,12 +158,10 @@ std::vector<NotCarried> files_not_carried(const Checkpoint& checkpoint) {
     if (file.is_in_root && file.kind == BesideKind::Unknown) continue;
     files.push_back({std::move(file.shown), std::move(file.what)});
   }
-  const bool has_rank_folders =
-      checkpoint.catalog().format == Format::Torch && checkpoint.convention() != nullptr;
-  for (const FileEntry& file : checkpoint.catalog().files) {
+  if (checkpoint.catalog().format != Format::Torch) return files;
+  for (const FileEntry& file : checkpoint.catalog().files) {  // of rank folders
     std::string what = companion_of(fs::path(file.path).filename(), checkpoint.convention());
-    if (!has_rank_folders || what.empty()) continue;
-    files.push_back({checkpoint.shown_name(file.path), std::move(what)});
+    if (!what.empty()) files.push_back({checkpoint.shown_name(file.path), std::move(what)});
   }
   return files;
 }

@@ -14,18 +14,29 @@ std::optional<NumberInName> number_at(std::string_view name, size_t begin) {
   return NumberInName{begin, static_cast<size_t>(end - name.data()), number};
 }
 
-// The number behind `before`, up to the next dot.
-std::optional<NumberInName> number_behind(std::string_view name, std::string_view before) {
-  const size_t found = name.find(before);
+// The number behind `before`, up to the next dot; nothing in front of `begin` is looked at.
+std::optional<NumberInName> number_behind(std::string_view name, std::string_view before,
+                                          size_t begin = 0) {
+  const size_t found = name.find(before, begin);
   if (found == name.npos) return std::nullopt;
   const auto number = number_at(name, found + before.size());
   if (!number || number->end == name.size() || name[number->end] != '.') return std::nullopt;
   return number;
 }
 
+// Where ".experts." is. Names of 10^6 parameters are asked, which have many dots, and hardly an x.
+size_t find_experts(std::string_view name) {
+  constexpr std::string_view kExperts = ".experts.";
+  constexpr size_t kPlaceOfX = kExperts.find('x');
+  for (size_t x = name.find('x', kPlaceOfX); x != name.npos; x = name.find('x', x + 1)) {
+    if (name.substr(x - kPlaceOfX).starts_with(kExperts)) return x - kPlaceOfX;
+  }
+  return name.npos;
+}
+
 // ".experts.linear_fc1.weight12": at the end of the name.
-std::optional<NumberInName> grouped_expert(std::string_view name) {
-  if (name.find(".experts.linear_fc") == name.npos) return std::nullopt;
+std::optional<NumberInName> grouped_expert(std::string_view name, size_t begin) {
+  if (name.find(".experts.linear_fc", begin) == name.npos) return std::nullopt;
   for (const std::string_view kind : {".weight", ".bias"}) {
     const size_t found = name.rfind(kind);
     if (found == name.npos) continue;
@@ -74,9 +85,10 @@ std::optional<std::string> shifted(std::string name, const RankPart& part, bool 
 }  // namespace
 
 std::optional<NumberInName> expert_in(std::string_view name) {
-  if (name.find(".experts.") == name.npos) return std::nullopt;
-  const auto number = number_behind(name, ".experts.local_experts.");
-  return number ? number : grouped_expert(name);
+  const size_t begin = find_experts(name);
+  if (begin == name.npos) return std::nullopt;
+  const auto number = number_behind(name, ".experts.local_experts.", begin);
+  return number ? number : grouped_expert(name, begin);
 }
 
 std::optional<NumberInName> decoder_layer_in(std::string_view name) {

@@ -67,8 +67,7 @@ class LayerWiseReader {
     read_args(args, state_.file, view_);
     read_stacking();
     rules_ = key_rules(view_);
-    read_tensors();
-    read_store_objects({source_, rules_}, common_, view_);
+    read_names();
     if (!model_only_) check_pairs();
     order_model(rules_, view_);
     read_params();
@@ -128,6 +127,12 @@ class LayerWiseReader {
     const auto content = document_.tree.root().find("content_metadata");
     view_.facts.singleton_local_shards =
         content && content->is(Kind::Dict) && is_true(*content, "singleton_local_shards");
+  }
+
+  void read_names() {
+    ExtraStatesAhead extra_states(source_);
+    read_tensors();
+    read_store_objects({source_, rules_, extra_states}, common_, view_);
   }
 
   void read_tensors() {

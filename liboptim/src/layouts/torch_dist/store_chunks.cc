@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
-#include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "state/remainders.h"
@@ -15,6 +15,12 @@ namespace {
 
 using ckpt::DistChunk;
 
+constexpr uint32_t kNoTensor = ~uint32_t{0};
+
+size_t most_tensor_ranks(const ParallelSizes& sizes) {
+  return std::max(tensor_ranks(sizes, false), tensor_ranks(sizes, true));
+}
+
 class ChunkWriter {
  public:
   ChunkWriter(const TargetJob& job, const HoldingRanks& ranks, ckpt::DistSpec& spec)
@@ -23,7 +29,14 @@ class ChunkWriter {
         placement_(*job.placement),
         rules_(key_rules(job.source)),
         writers_(ranks),
-        spec_(spec) {}
+        spec_(spec),
+        parts_max_(most_tensor_ranks(job.grid.sizes)),
+        written_(parts_max_ * source_.params.size()) {
+    names_.reserve(source_.params.size());
+    for (const TrainedParam& param : source_.params) {
+      names_.push_back(sharded_name(param.info.name, rules_));
+    }
+  }
 
   void run() {
     add_model_chunks();
@@ -33,11 +46,14 @@ class ChunkWriter {
   }
 
  private:
+  // Of a parameter's key: the tensors under it, behind each prefix.
+  using TensorsOfKey = std::vector<uint32_t>;
+
   // Of a tensor of a parameter: its weight, its master or a state of it.
   struct Stored {
-    std::string prefix;  // of the key
+    uint32_t prefix;  // of the key, in prefixes_
     uint32_t param;
-    const ShardedName& name;
+    TensorsOfKey& of_key;
     const TensorRef& tensor;
   };
 
@@ -65,7 +81,7 @@ class ChunkWriter {
     const std::vector<ckpt::Box> held = blocks(stored, tensor_rank);
     if (held.empty()) return;
     const uint32_t index = tensor_of(stored);
-    const ShardedName& name = stored.name;
+    const ShardedName& name = names_[stored.param];
     for (const ckpt::Box& block : held) {
       for (auto& [box, tensor] : filled(block, stored.tensor)) {
         ckpt::Box whole = box;
@@ -80,14 +96,24 @@ class ChunkWriter {
 
   // The stacked tensor that it is part of.
   uint32_t tensor_of(const Stored& stored) {
-    const auto next = static_cast<uint32_t>(spec_.tensors.size());
-    const auto [found, added] = tensors_.try_emplace(stored.prefix + stored.name.key, next);
-    if (!added) return found->second;
+    TensorsOfKey& known = stored.of_key;
+    if (known.size() <= stored.prefix) known.resize(stored.prefix + 1, kNoTensor);
+    if (known[stored.prefix] != kNoTensor) return known[stored.prefix];
+    const ShardedName& name = names_[stored.param];
     const bool is_of_shape = has_shape_of_param(stored);
     ckpt::Extents shape = is_of_shape ? placement_.shape_of(stored.param) : stored.tensor->shape;
-    prepend(shape, stored.name, rules_.layer_count, rules_.expert_count);
-    spec_.tensors.push_back({found->first, stored.tensor->dtype, std::move(shape)});
-    return next;
+    prepend(shape, name, rules_.layer_count, rules_.expert_count);
+    known[stored.prefix] = static_cast<uint32_t>(spec_.tensors.size());
+    spec_.tensors.push_back(
+        {prefixes_[stored.prefix] + name.key, stored.tensor->dtype, std::move(shape)});
+    return known[stored.prefix];
+  }
+
+  uint32_t prefix_of(uint32_t optimizer, std::string_view state) {
+    std::string prefix = prefix_of(optimizer) + state_key(state, "");
+    const auto index = std::ranges::find(prefixes_, prefix) - prefixes_.begin();
+    if (std::cmp_equal(index, prefixes_.size())) prefixes_.push_back(std::move(prefix));
+    return static_cast<uint32_t>(index);
   }
 
   // What lies in front of a tensor's own dimensions.
@@ -120,7 +146,8 @@ class ChunkWriter {
   // balance_shared_chunks().
   void add_model_chunks() {
     for_each_part([this](uint32_t param, uint32_t part, uint32_t holder) {
-      add_chunks({"", param, name_of(param), source_.params[param].weight}, part, holder);
+      add_chunks({0, param, tensors_[names_[param].key], source_.params[param].weight}, part,
+                 holder);
     });
   }
 
@@ -167,26 +194,25 @@ class ChunkWriter {
     const uint32_t part = placement_.tensor_rank(param, rank.at);
     // Experts of one expert parallel rank are dealt as dense parameters are, over ranks of which
     // several may hold the same part.
-    if (written_.emplace(param, part).second) add_param_states(param, part, rank.rank);
-  }
-
-  ShardedName name_of(uint32_t param) const {
-    return sharded_name(source_.params[param].info.name, rules_);
+    auto is_written = written_[param * parts_max_ + part];
+    if (is_written) return;
+    is_written = true;
+    add_param_states(param, part, rank.rank);
   }
 
   void add_param_states(uint32_t index, uint32_t tensor_rank, uint32_t writer) {
     const TrainedParam& param = source_.params[index];
-    const ShardedName name = name_of(index);
-    const std::string prefix = prefix_of(param.optimizer);
+    TensorsOfKey& of_key = tensors_[names_[index].key];
+    const auto add = [&](std::string_view state, const TensorRef& value) {
+      add_chunks({prefix_of(param.optimizer, state), index, of_key, value}, tensor_rank, writer);
+    };
     for (const auto& [state, value] : param.states) {
-      if (state == kRemainderState) continue;
-      add_chunks({prefix + state_key(state, ""), index, name, value}, tensor_rank, writer);
+      if (state != kRemainderState) add(state, value);
     }
     const TensorRef& filed = filed_as_master(param);
     if (!filed) return;
     const bool is_distributed = source_.chain[param.optimizer].is_distributed;
-    const std::string_view master = is_distributed ? kDistributedMaster : kMasterState;
-    add_chunks({prefix + state_key(master, ""), index, name, filed}, tensor_rank, writer);
+    add(is_distributed ? kDistributedMaster : kMasterState, filed);
   }
 
   // Beside flat buckets, which no parameter's name tells apart, all optimizers are numbered.
@@ -224,9 +250,12 @@ class ChunkWriter {
   KeyRules rules_;
   const HoldingRanks& writers_;
   ckpt::DistSpec& spec_;
-  std::unordered_map<std::string, uint32_t> tensors_;  // of spec_, by key
-  std::vector<const std::vector<uint32_t>*> holders_;  // [chunk that several ranks hold]
-  std::set<std::pair<uint32_t, uint32_t>> written_;    // [parameter, part] of optimizer state
+  std::vector<ShardedName> names_;                         // [parameter]
+  std::vector<std::string> prefixes_ = {""};               // of keys; the first is the model's
+  std::unordered_map<std::string, TensorsOfKey> tensors_;  // of spec_, by key without prefix
+  std::vector<const std::vector<uint32_t>*> holders_;      // [chunk that several ranks hold]
+  size_t parts_max_;
+  std::vector<bool> written_;  // [parameter, part] of optimizer state
 };
 
 }  // namespace

@@ -26,18 +26,24 @@ using store_errors::unsupported;
 class ObjectReader {
  public:
   ObjectReader(const StoreObjects& from, CommonBuilder& common, TrainingState& view)
-      : source_(from.source), rules_(from.rules), common_(common), view_(view) {}
+      : source_(from.source),
+        rules_(from.rules),
+        extra_states_(from.extra_states),
+        common_(common),
+        view_(view) {}
 
   void run() {
-    check_object_shards(source_.catalog().objects, rules_);
-    for (const ckpt::ObjectEntry& object : source_.catalog().objects) {
+    const std::vector<ckpt::ObjectEntry>& objects = source_.catalog().objects;
+    check_object_shards(objects, rules_);
+    for (size_t i = 0; i < objects.size(); ++i) {
+      const ckpt::ObjectEntry& object = objects[i];
       if (!object.file.empty() || object.key == kCommonStateKey || is_flat_object(object)) continue;
       const auto shard = parse_object_key(object.key);
       if (!shard) unsupported(object.key, "this object is unknown");
       if (shard->key == kRngKey) {
         read_rng(object, *shard);
       } else if (is_extra_state(shard->key)) {
-        read_extra_state(object, *shard);
+        read_extra_state(i, *shard);
       } else if (shard->key.starts_with("rerun_state_machine")) {
         view_.rank_objects.emplace_back(
             object.key, std::make_shared<const Document>(source_.read_object(object)));
@@ -84,14 +90,13 @@ class ObjectReader {
     return sharded;
   }
 
-  void read_extra_state(const ckpt::ObjectEntry& object, const ObjectShard& shard) {
+  void read_extra_state(size_t object, const ObjectShard& shard) {
+    const std::string& key = source_.catalog().objects[object].key;
     const auto sharded = sharded_object(shard);
-    if (!sharded) {
-      corrupt(object.key, "is not one of the layers and experts that args describe");
-    }
+    if (!sharded) corrupt(key, "is not one of the layers and experts that args describe");
     const std::string name = state_dict_name(*sharded, rules_);
-    auto document = std::make_shared<Document>(source_.read_object(object));
-    document->tree.set_root(only_object(*document, object.key).id());
+    auto document = std::make_shared<Document>(extra_states_.take(object));
+    document->tree.set_root(only_object(*document, key).id());
     if (is_state_of_experts(name)) return add_expert_state(name, *sharded, std::move(document));
     ModelEntry entry{ModelEntry::What::ExtraState, name, 0, std::nullopt};
     if (!document->tree.root().is_none()) {
@@ -129,11 +134,49 @@ class ObjectReader {
 
   const ckpt::Checkpoint& source_;
   const KeyRules& rules_;
+  ExtraStatesAhead& extra_states_;
   CommonBuilder& common_;
   TrainingState& view_;
 };
 
+bool is_of_module(const ckpt::ObjectEntry& object) {
+  if (!object.file.empty() || is_flat_object(object)) return false;
+  const auto shard = parse_object_key(object.key);
+  return shard && is_extra_state(shard->key);
+}
+
 }  // namespace
+
+ExtraStatesAhead::ExtraStatesAhead(const ckpt::Checkpoint& source)
+    : source_(source), objects_(source.catalog().objects.size()) {
+  // Deferred where no thread can be had: then all is left.
+  reading_ =
+      std::async(std::launch::async | std::launch::deferred, [this] { read_what_is_left(); });
+}
+
+void ExtraStatesAhead::read_what_is_left() {
+  for (size_t i = next_++; i < objects_.size(); i = next_++) {
+    const ckpt::ObjectEntry& object = source_.catalog().objects[i];
+    if (!is_of_module(object)) continue;
+    try {
+      objects_[i].document = source_.read_object(object);
+    } catch (...) {
+      objects_[i].error = std::current_exception();
+    }
+  }
+}
+
+Document ExtraStatesAhead::take(size_t object) {
+  if (reading_.valid()) {
+    read_what_is_left();
+    reading_.get();
+  }
+  ReadObject& read = objects_.at(object);
+  if (read.error) std::rethrow_exception(read.error);
+  Document document = std::move(read.document.value());
+  read.document.reset();
+  return document;
+}
 
 Value only_object(const Document& document, const std::string& key) {
   const Value root = document.tree.root();

@@ -1,5 +1,12 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <future>
+#include <optional>
+#include <vector>
+
 #include <ckpt/checkpoint.h>
 #include <optim/training_state.h>
 
@@ -10,9 +17,36 @@
 // (rng_state/shard_PP.TP_COUNTS), and counters of ranks (rerun_state_machine...).
 namespace optim {
 
+// Reads what modules keep beside their parameters on another thread, while its user names tensors:
+// a model of many experts has an object for each of their layers. Its own functions are for one
+// thread; each of both reads the objects that it took from `next_`. `source` must outlive it.
+class ExtraStatesAhead {
+ public:
+  explicit ExtraStatesAhead(const ckpt::Checkpoint& source);
+  ~ExtraStatesAhead() { next_ = objects_.size(); }
+  ExtraStatesAhead(const ExtraStatesAhead&) = delete;
+  ExtraStatesAhead& operator=(const ExtraStatesAhead&) = delete;
+
+  // Of that object of the catalog, once. Waits for all; throws what reading this one threw.
+  ckpt::Document take(size_t object);
+
+ private:
+  struct ReadObject {
+    std::optional<ckpt::Document> document;  // nullopt: not of a module, or could not be read
+    std::exception_ptr error;
+  };
+  void read_what_is_left();
+
+  const ckpt::Checkpoint& source_;
+  std::vector<ReadObject> objects_;  // of the catalog
+  std::atomic<size_t> next_ = 0;     // the first that nobody reads
+  std::future<void> reading_;        // the last member: its destructor waits
+};
+
 struct StoreObjects {
   const ckpt::Checkpoint& source;
   const KeyRules& rules;
+  ExtraStatesAhead& extra_states;
 };
 // Into model, extra states, random states and rank objects of `view`. Throws Unsupported for an
 // object that is not known, Corrupt for one that does not fit the grid and the model.
