@@ -44,7 +44,8 @@ void ByteReader::seek(size_t position) {
 }
 
 void ByteReader::fail_at(size_t position, std::string problem) const {
-  throw Error(ErrorCode::Corrupt, {std::string(file_), base_offset_bytes_ + position}, std::move(problem));
+  throw Error(ErrorCode::Corrupt, {std::string(file_), base_offset_bytes_ + position},
+              std::move(problem));
 }
 
 void ByteReader::fail_short(uint64_t count) const {

@@ -29,7 +29,7 @@ class ByteReader {
   }
   bool ran_out() const { return ran_out_; }  // more bytes were wanted than there are
   uint64_t file_offset_bytes() const { return base_offset_bytes_ + position_; }
-  std::string_view file() const { return file_; }
+  std::string file() const { return std::string(file_); }
 
   uint8_t u8() { return unsigned_le<uint8_t>(); }
   uint16_t u16() { return unsigned_le<uint16_t>(); }
@@ -54,6 +54,11 @@ class ByteReader {
     return result;
   }
   std::string_view text(uint64_t count);
+  // A reader of the next `count` bytes.
+  ByteReader part(uint64_t count) {
+    const uint64_t offset_bytes = file_offset_bytes();
+    return ByteReader(bytes(count), file_, offset_bytes);
+  }
   // Up to the next '\n', which is consumed but not returned. Fails where no '\n' follows.
   std::string_view line();
   // A length of `count` items of at least `item_bytes` each that must fit into what is left: the

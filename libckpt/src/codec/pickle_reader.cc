@@ -282,8 +282,7 @@ class Machine {
   }
 
   [[noreturn]] void unsupported(const std::string& what) const {
-    throw Error(ErrorCode::Unsupported,
-                {std::string(reader_.file()), reader_.file_offset_bytes() - 1, {}},
+    throw Error(ErrorCode::Unsupported, {reader_.file(), reader_.file_offset_bytes() - 1, {}},
                 "the pickle refers to " + what);
   }
 
@@ -315,7 +314,7 @@ class Machine {
     try {
       return make_object(tree_, call);
     } catch (Error& error) {
-      throw error.within({std::string(reader_.file()), reader_.file_offset_bytes() - 1, {}});
+      throw error.within({reader_.file(), reader_.file_offset_bytes() - 1, {}});
     }
   }
 
@@ -391,8 +390,7 @@ class Machine {
 
 ValueTree read(ByteReader& reader, const Limits& limits) {
   if (reader.left_bytes() > limits.pickle_bytes_max) {
-    throw Error(ErrorCode::Unsupported,
-                {std::string(reader.file()), reader.file_offset_bytes(), {}},
+    throw Error(ErrorCode::Unsupported, {reader.file(), reader.file_offset_bytes(), {}},
                 "a pickle of " + std::to_string(reader.left_bytes()) + " bytes, the limit is " +
                     std::to_string(limits.pickle_bytes_max));
   }

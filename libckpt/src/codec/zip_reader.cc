@@ -192,9 +192,7 @@ Entry read_entry(ByteReader& reader, const Window& window) {
   reader.skip(6);  // attributes
   entry.header_offset_bytes = reader.u32();
   entry.name = reader.text(name_bytes);
-  const uint64_t extra_offset_bytes = reader.file_offset_bytes();
-  read_extra(ByteReader(reader.bytes(extra_bytes), reader.file(), extra_offset_bytes), entry,
-             compressed_bytes);
+  read_extra(reader.part(extra_bytes), entry, compressed_bytes);
   reader.skip(comment_bytes);
 
   if (entry.flags & kFlagsEncrypted) {

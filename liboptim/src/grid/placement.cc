@@ -29,7 +29,9 @@ const ModelRules& rules_of(const TrainingState& state) {
 }
 
 bool is_vocabulary(const TrainingState& state, const std::string& name) {
-  const auto found = rules_of(state).find(name);
+  const ModelRules& rules = rules_of(state);
+  if (!rules.layers_have_vocabulary() && split_layer(name)) return false;
+  const auto found = rules.find(name);
   return found && found->rule->vocabulary;
 }
 

@@ -133,6 +133,7 @@ ModelRules::ModelRules(std::vector<ModelRule> rows) : rows_(std::move(rows)) {
     const bool joins = row > 0 && !prefix.empty() && prefix == expert_prefix(rows_[row - 1]);
     block_.push_back(joins ? block : ++block);
     rows_by_name_.emplace(rows_[row].name, row);
+    layers_have_vocabulary_ |= rows_[row].part == ModelPart::Layer && rows_[row].vocabulary;
     for (const std::string& key : {rows_[row].key, rows_[row].local_key}) {
       if (!key.empty()) rows_by_key_.emplace(key, row);
     }

@@ -98,6 +98,7 @@ class ModelRules {
   // The index of the row of this part and name; null: none.
   const uint32_t* row_named(ModelPart part, std::string_view pattern) const;
   const std::vector<ModelRule>& rows() const { return rows_; }
+  bool layers_have_vocabulary() const { return layers_have_vocabulary_; }  // a row of one has
 
  private:
   explicit ModelRules(std::vector<ModelRule> rows);
@@ -111,6 +112,7 @@ class ModelRules {
   std::vector<ModelRule> rows_;
   std::vector<uint32_t> block_;  // [row] rows of one expert share one
   RowsByText rows_by_name_, rows_by_key_;
+  bool layers_have_vocabulary_ = false;
 };
 
 // nullopt: replicated. Throws Error(InvalidArgument) where the shape has no such dimension or no

@@ -40,8 +40,7 @@ void check_header(ByteReader& reader, const Limits& limits) {
   }
   const ValueTree version = pickle::read(reader, limits);
   if (!version.root().is(Kind::Int) || version.root().as_int() != kVersion) {
-    throw Error(ErrorCode::Unsupported,
-                {std::string(reader.file()), reader.file_offset_bytes(), {}},
+    throw Error(ErrorCode::Unsupported, {reader.file(), reader.file_offset_bytes(), {}},
                 "a legacy torch.save file with a protocol other than 1001");
   }
   const ValueTree system = pickle::read(reader, limits);
@@ -51,8 +50,7 @@ void check_header(ByteReader& reader, const Limits& limits) {
     reader.fail("the file does not state its byte order");
   }
   if (!little_endian->as_bool()) {
-    throw Error(ErrorCode::Unsupported,
-                {std::string(reader.file()), reader.file_offset_bytes(), {}},
+    throw Error(ErrorCode::Unsupported, {reader.file(), reader.file_offset_bytes(), {}},
                 "the file is not little-endian");
   }
 }

@@ -40,6 +40,7 @@ void FlatStates::join() {
 
 void FlatStates::join(uint32_t index) {
   TrainedParam& param = view_.params[index];
+  const ckpt::Extents shape = buffers_.placement().shape_on_rank(index);
   const FlatTensors& first = *pieces_[index].front().tensors;
   for (const Stored& piece : pieces_[index]) {
     for (const auto& [state, tensor] : *piece.tensors) {
@@ -60,7 +61,7 @@ void FlatStates::join(uint32_t index) {
              (is_master ? "the masters are not float32, but " : "optimizer state of type ") +
                  std::string(ckpt::name(dtype)));
     }
-    TensorRef joined = join_state(index, state);
+    TensorRef joined = join_state(index, state, shape);
     if (is_master) {
       param.master = std::move(joined);
     } else {
@@ -83,18 +84,19 @@ void FlatStates::require_states(const TrainedParam& param, const TensorEntry& st
   require(!moment, moment.value_or(""));
 }
 
-TensorRef FlatStates::join_state(uint32_t index, const std::string& state) const {
+TensorRef FlatStates::join_state(uint32_t index, const std::string& state,
+                                 const ckpt::Extents& shape) const {
   const TrainedParam& param = view_.params[index];
   const Placement& placement = buffers_.placement();
-  const ckpt::Extents shape = placement.shape_on_rank(index);
-  const std::string key =
-      state_key(state == kDistributedMaster ? kMasterState : state, param.info.name);
+  std::string key = state_key(state == kDistributedMaster ? kMasterState : state, param.info.name);
   const uint32_t tensor_ranks = placement.tensor_ranks(index);
   if (pieces_[index].size() == 1 && tensor_ranks == 1) {
     const Stored& piece = pieces_[index].front();
     const FlatTensor& flat = piece.tensors->at(state);
-    return {joined_, &joined_->emplace_back(TensorEntry{
-                         {}, key, flat.entry().dtype, shape, flat.chunks_of(piece.begin, shape)})};
+    return {
+        joined_,
+        &joined_->emplace_back(TensorEntry{
+            {}, std::move(key), flat.entry().dtype, shape, flat.chunks_of(piece.begin, shape)})};
   }
   std::deque<TensorEntry> slices;
   TensorParts parts;

@@ -46,7 +46,8 @@ class FlatStates {
   };
   void join(uint32_t param);
   void require_states(const TrainedParam& param, const ckpt::TensorEntry& stored) const;
-  TensorRef join_state(uint32_t param, const std::string& state) const;
+  // `shape`: of the parameter, on a tensor parallel rank.
+  TensorRef join_state(uint32_t param, const std::string& state, const ckpt::Extents& shape) const;
 
   const ckpt::Checkpoint& source_;
   const FlatBuffers& buffers_;

@@ -6,6 +6,7 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include <ckpt/error.h>
 
@@ -26,6 +27,7 @@ constexpr const char* kHint =
 
 // What lies under one stacked key, of all layers.
 struct Stack {
+  std::string prefix;                  // of the key, before the one that weight and states share
   std::string first_name;              // of the first layer that was met
   const TensorEntry* first = nullptr;  // null: an object
   uint64_t parts_seen = 0, parts_expected = 0;
@@ -40,11 +42,16 @@ class StackCheck {
       if (entry.name == kOutputExtraState) continue;
       if (entry.what != ModelEntry::What::ExtraState) continue;
       const ShardedName sharded = sharded_name(entry.name, rules_);
-      if (sharded.layer || sharded.expert) add("", {entry.name, sharded, nullptr});
+      if (sharded.layer || sharded.expert) {
+        add("", stacks_[sharded.key], {entry.name, sharded, nullptr});
+      }
     }
     for (const TrainedParam& param : source_.params) add_param(param);
-    const std::map<std::string, Stack> in_order(stacks_.begin(), stacks_.end());
-    for (const auto& [key, stack] : in_order) check_is_whole(key, stack);
+    std::map<std::string, const Stack*> in_order;
+    for (const auto& [key, stacks] : stacks_) {
+      for (const Stack& stack : stacks) in_order.emplace(stack.prefix + key, &stack);
+    }
+    for (const auto& [key, stack] : in_order) check_is_whole(key, *stack);
   }
 
  private:
@@ -55,12 +62,13 @@ class StackCheck {
     if (!added && !have_same_names(*known->second, param)) refuse_states(param, *known->second);
     const ShardedName sharded = sharded_name(param.info.name, rules_);
     if (!sharded.layer && !sharded.expert) return;
-    add("", {param.info.name, sharded, param.weight.get()});
+    std::vector<Stack>& stacks = stacks_[sharded.key];
+    add("", stacks, {param.info.name, sharded, param.weight.get()});
     if (param.master) {
-      add(state_key(kMasterState, ""), {param.info.name, sharded, param.master.get()});
+      add(state_key(kMasterState, ""), stacks, {param.info.name, sharded, param.master.get()});
     }
     for (const auto& [state, value] : param.states) {
-      add(state_key(state, ""), {param.info.name, sharded, value.get()});
+      add(state_key(state, ""), stacks, {param.info.name, sharded, value.get()});
     }
   }
 
@@ -96,7 +104,7 @@ class StackCheck {
     const TensorEntry* tensor;  // null: an object
   };
 
-  void add(const std::string& prefix, const Part& part) {
+  void add(const std::string& prefix, std::vector<Stack>& stacks, const Part& part) {
     const auto& [name, sharded, tensor] = part;
     if (sharded.layer && *sharded.layer >= rules_.layer_count) {
       refuse(prefix + name,
@@ -106,7 +114,12 @@ class StackCheck {
       refuse(prefix + name, "belongs to an expert beyond args.num_experts = " +
                                 std::to_string(rules_.expert_count));
     }
-    Stack& stack = stacks_[key_.assign(prefix).append(sharded.key)];
+    auto found = std::ranges::find(stacks, prefix, &Stack::prefix);
+    if (found == stacks.end()) {
+      found = stacks.emplace(found);
+      found->prefix = prefix;
+    }
+    Stack& stack = *found;
     if (stack.parts_seen++ == 0) {
       stack.parts_expected = (sharded.layer ? rules_.layer_count : uint64_t{1}) *
                              (sharded.expert ? rules_.expert_count : uint64_t{1});
@@ -141,8 +154,7 @@ class StackCheck {
   const TrainingState& source_;
   KeyRules rules_;
   std::map<uint32_t, const TrainedParam*> first_of_optimizer_;
-  std::unordered_map<std::string, Stack> stacks_;
-  std::string key_;  // of the one that was looked up last
+  std::unordered_map<std::string, std::vector<Stack>> stacks_;  // by key, without prefix
 };
 
 }  // namespace
