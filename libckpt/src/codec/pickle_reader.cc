@@ -43,7 +43,7 @@ class Machine {
   void step(Op op) {
     if (!step_scalar(op) && !step_text(op) && !step_container(op) && !step_object(op) &&
         !step_memo(op)) {
-      fail("unknown pickle opcode 0x" + hex(static_cast<uint32_t>(op)).substr(6));
+      fail("unknown pickle opcode 0x" + hex(static_cast<uint8_t>(op)));
     }
   }
 

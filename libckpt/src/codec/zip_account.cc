@@ -63,8 +63,8 @@ class Walk {
 };
 
 // Fields of {id, size, content}. A ZIP64 field holds sizes that were compared; whatever else there
-// is pads. `has_zip64`: whether one was there.
-void pass_extra(Walk& walk, uint64_t count_bytes, bool* has_zip64 = nullptr) {
+// is pads.
+void pass_extra(Walk& walk, uint64_t count_bytes) {
   const uint64_t end = walk.position() + count_bytes;
   while (walk.position() < end) {
     if (end - walk.position() < 4) walk.fail("a zip header's extra field is cut short");
@@ -74,25 +74,18 @@ void pass_extra(Walk& walk, uint64_t count_bytes, bool* has_zip64 = nullptr) {
     if (size > end - walk.position() - 4)
       walk.fail("a zip header's extra field is longer than the header says");
     const bool is_zip64 = id == kZip64Extra;
-    if (is_zip64 && has_zip64 != nullptr) *has_zip64 = true;
     walk.pass(2, is_zip64 ? Repeated : Padding);
     walk.pass(2, Repeated);
     walk.pass(size, is_zip64 ? Repeated : Padding);
   }
 }
 
-struct LocalHeader {
-  bool has_descriptor = false;
-  bool has_zip64 = false;
-};
-
 // 4.3.7: signature, version, flags, method, time, date, CRC-32, two sizes, two lengths, name,
-// extra.
-LocalHeader pass_local_header(Walk& walk) {
+// extra. True where the flags promise a descriptor.
+bool pass_local_header(Walk& walk) {
   ByteReader header = walk.look(kLocalHeaderBytes);
-  LocalHeader result;
   header.skip(6);
-  result.has_descriptor = header.u16() & kFlagDescriptor;
+  const bool has_descriptor = header.u16() & kFlagDescriptor;
   header.skip(6);
   const uint32_t crc = header.u32();
   const uint32_t compressed_bytes = header.u32();
@@ -102,15 +95,15 @@ LocalHeader pass_local_header(Walk& walk) {
   // With a descriptor all three stand here or none; a reader need not care.
   const bool is_half_said =
       (compressed_bytes == 0) != (count_bytes == 0) || (crc != 0 && compressed_bytes == 0);
-  if (result.has_descriptor && is_half_said)
+  if (has_descriptor && is_half_said)
     walk.fail("a local zip header gives only some of sizes and CRC-32, expected all or none");
   walk.pass(4, Repeated);
   walk.pass(2, Padding);  // version needed
   walk.pass(4, Repeated);
   walk.pass(4, Padding);  // time and date
   walk.pass(16 + name_bytes, Repeated);
-  pass_extra(walk, extra_bytes, &result.has_zip64);
-  return result;
+  pass_extra(walk, extra_bytes);
+  return has_descriptor;
 }
 
 // Signature, CRC-32, two sizes of 4 or 8 bytes: compared with the directory by read_directory(). An
@@ -170,14 +163,14 @@ void pass_members(Walk& walk, std::span<const Member> members, uint64_t director
     const uint64_t next = k + 1 < order.size() ? members[order[k + 1]].header_offset_bytes
                                                : walk.start_bytes() + directory_offset_bytes;
     walk.pass_until(member.header_offset_bytes - walk.start_bytes(), Unclaimed);
-    const LocalHeader header = pass_local_header(walk);
+    const bool has_descriptor = pass_local_header(walk);
     if (walk.start_bytes() + walk.position() != member.data.offset_bytes) {
       walk.fail("a zip member's data does not follow its header");
     }
     walk.pass(member.data.count_bytes, member.crc32 ? Checksummed : Unprotected, order[k]);
-    if (!header.has_descriptor) continue;
-    const uint64_t gap_bytes = next - walk.start_bytes() - walk.position();
-    pass_descriptor(walk, member, gap_bytes);
+    if (has_descriptor) {
+      pass_descriptor(walk, member, next - walk.start_bytes() - walk.position());
+    }
   }
   walk.pass_until(directory_offset_bytes, Unclaimed);
 }

@@ -6,7 +6,6 @@
 
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
-#include "base/text.h"
 #include "codec/zip.h"
 #include "codec/zip_format.h"
 

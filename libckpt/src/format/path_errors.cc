@@ -7,9 +7,10 @@
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
-
 #include <ckpt/nearest.h>
+
 #include "base/byte_reader.h"
+#include "base/text.h"
 #include "format/foreign/foreign.h"
 #include "format/format.h"
 #include "format/torch/torch_save.h"
@@ -24,8 +25,7 @@ constexpr size_t kEntriesMax = 10'000;  // looked at for a hint
 constexpr const char* kMetadataName = ".metadata";
 
 [[noreturn]] void not_found(const fs::path& path, std::string problem, std::string hint = {}) {
-  throw Error(ErrorCode::NotFound, {.file = path.string(), .key = {}}, std::move(problem),
-              std::move(hint));
+  throw Error(ErrorCode::NotFound, {path.string()}, std::move(problem), std::move(hint));
 }
 
 std::string shown(const fs::path& path) { return escaped(path.string()); }
@@ -100,9 +100,7 @@ bool is_torch_save_file(const Folder& source, const fs::path& path) {
   try {
     const auto file =
         source.open(folder_of(path), {path.filename().string(), {}, Links::MayLeadOut});
-    std::string head(std::min<uint64_t>(file->size_bytes(), 64), '\0');
-    file->read_at(0, std::as_writable_bytes(std::span(head)));
-    return is_torch_save(head);
+    return is_torch_save(head_of(*file, 64));
   } catch (const Error&) {
     return false;
   }
@@ -257,7 +255,7 @@ void refuse_part(const Folder& source, const fs::path& path, string_view head,
   if (part == nullptr) return;
   const fs::path folder = folder_of(path);
   const bool is_whole = holds_readable_checkpoint(source, folder, convention);
-  throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
+  throw Error(ErrorCode::Unsupported, {path.string()},
               "is " + std::string(part->name) + "; expected the folder that holds it",
               is_whole ? "open " + shown(folder)
                        : "its folder, " + shown(folder) +
@@ -266,18 +264,16 @@ void refuse_part(const Folder& source, const fs::path& path, string_view head,
 
 void refuse_file(const fs::path& path, const RandomAccess& file) {
   if (const Foreign* const foreign = foreign_file(file)) refuse_foreign(*foreign, path);
-  const Where where{.file = path.string(), .key = {}};
+  const Where where{path.string()};
   if (file.size_bytes() == 0) {
     throw Error(ErrorCode::Corrupt, where, "is empty; expected a torch.save or safetensors file",
                 "an interrupted copy, download or save leaves such a file: get it again");
   }
-  std::string head(std::min<uint64_t>(file.size_bytes(), 16), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(head)));
-  if (is_cut_safetensors(head)) {
+  if (is_cut_safetensors(head_of(file, 16))) {
     throw Error(ErrorCode::Corrupt, where, "is a safetensors file that ends inside its header",
                 "an interrupted copy or download leaves such a file: get it again");
   }
-  throw Error(ErrorCode::Corrupt, {.file = path.string(), .offset_bytes = 0, .key = {}},
+  throw Error(ErrorCode::Corrupt, {path.string(), 0},
               "neither a torch.save archive nor a safetensors file");
 }
 

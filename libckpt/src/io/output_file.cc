@@ -36,12 +36,8 @@ OutputFile::OutputFile(const std::filesystem::path& path, uint64_t count_bytes, 
       size_bytes_(count_bytes),
       is_long_(is_written_in_blocks(count_bytes, use)),
       is_too_long_(use == Use::Closed) {
-  if (is_long_) write_past_the_cache();
-}
-
-// O_DIRECT is set after the creation: open() would leave a file behind where it is refused.
-void OutputFile::write_past_the_cache() {
-  is_direct_ = system_calls().set_flags(descriptor_.get(), O_DIRECT) == 0;
+  // O_DIRECT is set after the creation: open() would leave a file behind where it is refused.
+  if (is_long_) is_direct_ = system_calls().set_flags(descriptor_.get(), O_DIRECT) == 0;
 }
 
 void OutputFile::write_through_the_cache() {

@@ -5,7 +5,6 @@
 
 #include <ckpt/error.h>
 #include <ckpt/plain_target.h>
-#include <ckpt/target.h>
 
 namespace ckpt {
 namespace {

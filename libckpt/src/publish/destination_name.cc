@@ -9,7 +9,6 @@
 #include "publish/destination_name.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 
 #include <ckpt/error.h>
@@ -37,7 +36,7 @@ constexpr Suffix kSuffixes[] = {
 
 [[noreturn]] void refuse(const fs::path& destination, const std::string& found,
                          const std::string& written, std::string hint) {
-  throw Error(ErrorCode::InvalidArgument, {.file = destination.string(), .key = {}},
+  throw Error(ErrorCode::InvalidArgument, {destination.string()},
               "is the name of " + found + "; " + written + " would be written there",
               std::move(hint));
 }
@@ -67,7 +66,7 @@ bool is_single_file(const Target& target) {
 
 void refuse_address_as_destination(const fs::path& destination) {
   if (const Foreign* const address = foreign_address(destination.string())) {
-    throw Error(ErrorCode::Unsupported, {.file = destination.string(), .key = {}},
+    throw Error(ErrorCode::Unsupported, {destination.string()},
                 "is " + std::string(address->name) + "; expected a path on this machine",
                 "write it on this machine first, then copy it there");
   }

@@ -13,7 +13,6 @@
 #include "codec/sha256.h"
 #include "codec/zstd_compressor.h"
 #include "io/worker_pool.h"
-#include "publish/compress_entries.h"
 #include "publish/store_files.h"
 #include "work/work_meter.h"
 

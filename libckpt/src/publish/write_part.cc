@@ -1,9 +1,9 @@
-#include "publish/write_part.h"
-
+// One process's share of what a conversion writes.
 #include <map>
 #include <utility>
 
 #include "io/directory.h"
+#include "publish/piece_writer.h"
 #include "write/check_sources.h"
 #include "write/read_back.h"
 

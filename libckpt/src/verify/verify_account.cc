@@ -109,19 +109,15 @@ void VerifyAccount::require_checksums() {
     if (file.labelled_bytes[kUnprotected] == 0 || files_[i].role == FileRole::Tracker) continue;
     find({CheckKind::Content,
           Severity::Damage,
-          {.file = file.path, .key = {}},
+          {file.path},
           std::to_string(file.labelled_bytes[kUnprotected]) + " of " +
               std::to_string(file.count_bytes) + " bytes have no checksum"});
   }
 }
 
-void VerifyAccount::keep_own_accounts() {
-  std::erase_if(result_.files, [](const FileAccount& file) { return file.pieces.empty(); });
-}
-
 Findings VerifyAccount::finish() {
   if (options_.require_checksums) require_checksums();
-  keep_own_accounts();
+  std::erase_if(result_.files, [](const FileAccount& file) { return file.pieces.empty(); });
   result_.sort();
   return std::move(result_);
 }

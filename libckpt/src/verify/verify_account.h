@@ -39,7 +39,6 @@ class VerifyAccount {
 
  private:
   void require_checksums();
-  void keep_own_accounts();
 
   std::vector<VerifiedFile> files_;
   const VerifyOptions& options_;

@@ -65,13 +65,9 @@ std::optional<WrittenPiece> OutputFiles::write(const Window& window,
     progress.record_crcs[record - piece.first_record] ^= record_crc;
   }
   if (--progress.windows_left != 0) return std::nullopt;
-  close(piece, slot);
-  return WrittenPiece{piece, progress.crc, std::move(progress.record_crcs)};
-}
-
-void OutputFiles::close(const Piece& piece, Slot& slot) {
   if (piece.bytes.end_bytes() == plan_.files[piece.file].count_bytes) slot.file->finish();
   if (--slot.pieces_left == 0) slot.file.reset();
+  return WrittenPiece{piece, progress.crc, std::move(progress.record_crcs)};
 }
 
 }  // namespace ckpt

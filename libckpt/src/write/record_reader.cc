@@ -69,7 +69,8 @@ std::span<const CopyOp> copies_of(const RecordPlan& plan, size_t segment) {
 uint32_t RecordReader::read(const TargetRecord& record, const RecordPlan& plan,
                             uint64_t offset_bytes, std::span<std::byte> out) {
   if (const auto* bytes = std::get_if<std::string>(&record.source)) {
-    return read_text(*bytes, offset_bytes, out);
+    std::memcpy(out.data(), bytes->data() + offset_bytes, out.size());
+    return crc32(out);
   }
   if (const auto* tensor = std::get_if<TensorSource>(&record.source)) {
     return read_tensor(*tensor, plan, offset_bytes, out);
@@ -83,12 +84,6 @@ uint32_t RecordReader::read(const TargetRecord& record, const RecordPlan& plan,
 SharedBlocks* RecordReader::blocks_of(const RecordPlan& plan) const {
   const bool is_shared = buffers_.shared_reads.group_of(plan) != SharedReads::kAlone;
   return is_shared ? &buffers_.shared_blocks : nullptr;
-}
-
-uint32_t RecordReader::read_text(const std::string& bytes, uint64_t offset_bytes,
-                                 std::span<std::byte> out) {
-  std::memcpy(out.data(), bytes.data() + offset_bytes, out.size());
-  return crc32(out);
 }
 
 uint32_t RecordReader::read_storage(const TargetRecord& record, uint64_t offset_bytes,

@@ -5,9 +5,11 @@
 namespace ckpt {
 namespace {
 
-void add_attributes(const Value& value, const TensorView& tensor, const std::string& pointer,
-                    std::vector<RootObject>& objects) {
-  for (const TensorAttribute& attribute : attributes_of(value.tree(), tensor)) {
+void add_value(const Value& value, const std::string& pointer, Kind key_kind,
+               std::vector<RootObject>& objects) {
+  const auto tensor = as_tensor(value);
+  if (!tensor) return objects.push_back({pointer, value.id(), key_kind});
+  for (const TensorAttribute& attribute : attributes_of(value.tree(), *tensor)) {
     objects.push_back({pointer + pointer_step("@" + attribute.name), attribute.value.id()});
   }
 }
@@ -18,21 +20,12 @@ std::vector<RootObject> root_objects(const Document& document) {
   const Value root = document.tree.root();
   std::vector<RootObject> objects;
   if (!root.is(Kind::Dict)) {
-    if (const auto tensor = as_tensor(root)) {
-      add_attributes(root, *tensor, "", objects);
-    } else {
-      objects.push_back({"", root.id()});
-    }
+    add_value(root, "", Kind::Str, objects);
     return objects;
   }
   for (size_t i = 0; i < root.item_count(); ++i) {
     const auto [key, value] = root.item(i);
-    const std::string pointer = pointer_step(key_text(key));
-    if (const auto tensor = as_tensor(value)) {
-      add_attributes(value, *tensor, pointer, objects);
-    } else {
-      objects.push_back({pointer, value.id(), key.kind()});
-    }
+    add_value(value, pointer_step(key_text(key)), key.kind(), objects);
   }
   return objects;
 }

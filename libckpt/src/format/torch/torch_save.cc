@@ -23,8 +23,7 @@ constexpr uint64_t kRecordBytesMax = 64;           // 40 digits of serialization
 constexpr uint64_t kVersionMax = 10;               // kMaxSupportedFileFormatVersion of PyTorch 2.11
 
 const zip::Member* find_member(const std::vector<zip::Member>& members, std::string_view name) {
-  const auto found = std::find_if(members.begin(), members.end(),
-                                  [&](const zip::Member& m) { return m.name == name; });
+  const auto found = std::ranges::find(members, name, &zip::Member::name);
   return found == members.end() ? nullptr : &*found;
 }
 
@@ -144,7 +143,7 @@ void check_records(const RandomAccess& file, const std::string& prefix,
 void refuse_torch_script(const RandomAccess& file, const std::string& prefix,
                          const std::vector<zip::Member>& members) {
   if (find_member(members, prefix + "constants.pkl")) {
-    throw Error(ErrorCode::Unsupported, {.file = file.file_name(), .key = {}},
+    throw Error(ErrorCode::Unsupported, {file.file_name()},
                 "a TorchScript archive, which holds code, is not read");
   }
 }
@@ -190,8 +189,7 @@ Document read_torch_save(const RandomAccess& stored, uint32_t file_index, ByteRa
         {member.name.substr(storage_prefix.size()),
          {.file = file_index, .crc32 = member.crc32, .bytes = member.data}});
   }
-  std::sort(document.storages.begin(), document.storages.end(),
-            [](const StorageRecord& a, const StorageRecord& b) { return a.key < b.key; });
+  std::ranges::sort(document.storages, {}, &StorageRecord::key);
   return document;
 }
 

@@ -214,6 +214,12 @@ bool is_rebuilding(const Value& callable) {
          (callable.module() == "torch._utils" && callable.name().starts_with("_rebuild_tensor"));
 }
 
+NodeId add_extents(ValueTree& tree, const Extents& extents) {
+  std::vector<NodeId> numbers;
+  for (const uint64_t n : extents) numbers.push_back(tree.integer(static_cast<int64_t>(n)));
+  return tree.sequence(Kind::Tuple, numbers);
+}
+
 }  // namespace
 
 std::optional<TensorView> as_tensor(const Value& value) {
@@ -242,10 +248,8 @@ std::optional<TensorView> as_tensor(const Value& value) {
 }
 
 NodeId add_size(ValueTree& tree, const Extents& sizes) {
-  std::vector<NodeId> numbers;
-  for (const uint64_t size : sizes) numbers.push_back(tree.integer(static_cast<int64_t>(size)));
-  return tree.object(Construction::Reduce, tree.global("torch", "Size"),
-                     tree.tuple({tree.sequence(Kind::Tuple, numbers)}));
+  const NodeId numbers = add_extents(tree, sizes);
+  return tree.object(Construction::Reduce, tree.global("torch", "Size"), tree.tuple({numbers}));
 }
 
 NodeId add_ordered_dict(ValueTree& tree) {
@@ -254,11 +258,6 @@ NodeId add_ordered_dict(ValueTree& tree) {
 
 NodeId add_tensor(ValueTree& tree, DType dtype, const Extents& shape,
                   std::string_view storage_key) {
-  const auto numbers = [&](const Extents& extents) {
-    std::vector<NodeId> ids;
-    for (const uint64_t n : extents) ids.push_back(tree.integer(static_cast<int64_t>(n)));
-    return tree.sequence(Kind::Tuple, ids);
-  };
   const std::string_view storage_class = storage_class_name(dtype);
   const bool typed = !storage_class.empty();
   const uint64_t count = element_count(shape) * (typed ? 1 : bytes_per_element(dtype));
@@ -269,8 +268,8 @@ NodeId add_tensor(ValueTree& tree, DType dtype, const Extents& shape,
                                      tree.str("cpu"), tree.integer(static_cast<int64_t>(count))}));
   std::vector<NodeId> args = {storage,
                               tree.integer(0),
-                              numbers(shape),
-                              numbers(row_major_strides(shape)),
+                              add_extents(tree, shape),
+                              add_extents(tree, row_major_strides(shape)),
                               tree.boolean(false),
                               add_ordered_dict(tree)};
   if (!typed) args.push_back(tree.global("torch", name(dtype)));
