@@ -40,8 +40,8 @@ class ByteReader {
   // The next `count` bytes, as they are.
   std::span<const std::byte> bytes(uint64_t count) {
     require(count);
-    const auto result = bytes_.subspan(position_, static_cast<size_t>(count));
-    position_ += static_cast<size_t>(count);
+    const auto result = bytes_.subspan(position_, count);
+    position_ += count;
     return result;
   }
   std::string_view text(uint64_t count);

@@ -1,5 +1,7 @@
 #include "codec/pickle_reader.h"
 
+#include <algorithm>
+
 #include <ckpt/error.h>
 
 #include "base/text.h"
@@ -78,10 +80,7 @@ class Machine {
   Kind kind_of(NodeId id) const { return tree_.value(id).kind(); }
 
   void require_kind(NodeId id, std::initializer_list<Kind> kinds, const char* what) const {
-    for (const Kind kind : kinds) {
-      if (kind_of(id) == kind) return;
-    }
-    fail(what);
+    if (std::ranges::find(kinds, kind_of(id)) == kinds.end()) fail(what);
   }
 
   // --- numbers ---

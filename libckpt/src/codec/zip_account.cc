@@ -40,7 +40,7 @@ class Walk {
   // The next bytes, without passing them; the reader must not outlive the next call.
   ByteReader look(uint64_t count_bytes) {
     if (count_bytes > archive_.count_bytes - position_) fail("the zip archive ends early");
-    buffer_.resize(static_cast<size_t>(count_bytes));
+    buffer_.resize(count_bytes);
     file_.read_at(archive_.offset_bytes + position_, buffer_);
     return ByteReader(buffer_, file_.file_name(), archive_.offset_bytes + position_);
   }

@@ -1,10 +1,10 @@
-#include "compare/compare_tensors.h"
-
+// Tensors, element by element.
 #include <algorithm>
 #include <cmath>
 
 #include <ckpt/error.h>
 
+#include "compare/compare.h"
 #include "model/element.h"
 #include "read/payload_reader.h"
 #include "work/slab_workers.h"
@@ -155,40 +155,29 @@ void read(BoxReader& reader, const TensorEntry& tensor, std::span<std::byte> out
   }
 }
 
-std::optional<ValueDifference> compare(const TensorPair& pair, const SourcePair& sources,
-                                       ElementComparer comparer,
-                                       const std::function<std::span<std::byte>(uint64_t)>& step) {
-  BoxReader a(pair.a, whole(pair.a.shape), sources.a), b(pair.b, whole(pair.b.shape), sources.b);
-  for (uint64_t left = count_bytes(pair.a); left != 0;) {
-    const auto buffers = step(left);
-    const auto a_bytes = buffers.first(buffers.size() / 2);
-    const auto b_bytes = buffers.last(buffers.size() / 2);
-    read(a, pair.a, a_bytes);
-    read(b, pair.b, b_bytes);
-    comparer.compare(a_bytes, b_bytes);
-    left -= a_bytes.size();
-  }
-  if (!comparer.found_difference()) return std::nullopt;
-  return comparer.result(pair.a.shape);
-}
-
 }  // namespace
 
 std::vector<std::optional<ValueDifference>> compare_tensors(const std::vector<TensorPair>& pairs,
-                                                            const SourcePair& sources,
+                                                            const PayloadSource& source_a,
+                                                            const PayloadSource& source_b,
                                                             const DiffOptions& options) {
   uint64_t total_bytes = 0;
   for (const TensorPair& pair : pairs) total_bytes += 2 * count_bytes(pair.a);
   WorkMeter meter(options.execution, total_bytes);
   std::vector<std::optional<ValueDifference>> differences(pairs.size());
   run_with_slabs(pairs.size(), options.execution, [&](size_t i, std::span<std::byte> slab) {
-    const auto step = [&](uint64_t left_bytes) {
-      const auto buffers = slab.first(2 * std::min<uint64_t>(left_bytes, slab.size() / 2));
-      meter.advance(buffers.size());
-      return buffers;
-    };
-    const ElementComparer comparer(pairs[i].a.dtype, {options.atol, options.rtol}, options.changes);
-    differences[i] = compare(pairs[i], sources, comparer, step);
+    const TensorPair& pair = pairs[i];
+    BoxReader a(pair.a, whole(pair.a.shape), source_a), b(pair.b, whole(pair.b.shape), source_b);
+    ElementComparer comparer(pair.a.dtype, {options.atol, options.rtol}, options.changes);
+    while (a.left_bytes() != 0) {
+      const uint64_t count = std::min<uint64_t>(a.left_bytes(), slab.size() / 2);
+      const auto a_bytes = slab.first(count), b_bytes = slab.subspan(count, count);
+      meter.advance(2 * count);
+      read(a, pair.a, a_bytes);
+      read(b, pair.b, b_bytes);
+      comparer.compare(a_bytes, b_bytes);
+    }
+    if (comparer.found_difference()) differences[i] = comparer.result(pair.a.shape);
   });
   return differences;
 }

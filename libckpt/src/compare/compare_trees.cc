@@ -1,11 +1,11 @@
-#include "compare/compare_trees.h"
-
+// Values, place by place.
 #include <algorithm>
 #include <unordered_set>
 
 #include <ckpt/document.h>
 
 #include "base/text_map.h"
+#include "compare/compare.h"
 #include "format/values/json_pointer.h"
 
 namespace ckpt {

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "compare/compare_tensors.h"
-#include "compare/compare_trees.h"
+#include "compare/compare.h"
 #include "digest/object_digests.h"
 
 namespace ckpt {
@@ -73,7 +72,7 @@ std::vector<TensorDifference> diff_tensors(const std::vector<Pair<TensorEntry>>&
     if (!difference_in_type(pair)) comparable.push_back({*pair.a, *pair.b});
   }
   std::vector<std::optional<ValueDifference>> values(comparable.size());
-  if (!options.keys_only) values = compare_tensors(comparable, {a.source, b.source}, options);
+  if (!options.keys_only) values = compare_tensors(comparable, a.source, b.source, options);
 
   std::vector<TensorDifference> differences;
   auto value = values.begin();

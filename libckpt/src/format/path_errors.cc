@@ -171,20 +171,21 @@ std::string expected_entries(const FolderConvention* convention) {
 
 // --- files that belong to a folder ---------------------------------------------------------------
 
-constexpr Foreign kDistPart = {"a part of a torch_dist (DCP) checkpoint", {}};
-constexpr Foreign kTracker = {"the tracker of a checkpoint root", {}};
+constexpr string_view kDistPart = "a part of a torch_dist (DCP) checkpoint";
 
-const Foreign* part_kind(const fs::path& path, string_view head,
-                         const FolderConvention* convention) {
+// What a file is a part of; empty where it is none.
+string_view part_kind(const fs::path& path, string_view head, const FolderConvention* convention) {
   const std::string name = path.filename().string();
-  if (convention != nullptr && name == convention->tracker) return &kTracker;
-  if (name == kMetadataName || (name.starts_with("__") && name.ends_with(kMetadataName))) {
-    return &kDistPart;
+  if (convention != nullptr && name == convention->tracker) {
+    return "the tracker of a checkpoint root";
   }
-  if (name.ends_with(".distcp")) return &kDistPart;
+  if (name == kMetadataName || (name.starts_with("__") && name.ends_with(kMetadataName))) {
+    return kDistPart;
+  }
+  if (name.ends_with(".distcp")) return kDistPart;
   const bool is_backend = convention != nullptr && name == convention->backend_file &&
                           head.find(convention->backend_key) != head.npos;
-  return is_backend ? &kDistPart : nullptr;
+  return is_backend ? kDistPart : string_view();
 }
 
 // A u64 header length, which reaches beyond the file's end, then JSON.
@@ -197,7 +198,7 @@ bool is_cut_safetensors(string_view head) {
 }  // namespace
 
 void refuse_missing(const Folder& source, const fs::path& path) {
-  if (const Foreign* const address = foreign_address(path.string())) refuse_address(*address, path);
+  refuse_address(path);
   not_found(path, "no such file or folder", hint_of_missing(source, path));
 }
 
@@ -251,12 +252,12 @@ void refuse_iteration(const Folder& source, const fs::path& root, int64_t iterat
 
 void refuse_part(const Folder& source, const fs::path& path, string_view head,
                  const FolderConvention* convention) {
-  const Foreign* const part = part_kind(path, head, convention);
-  if (part == nullptr) return;
+  const string_view part = part_kind(path, head, convention);
+  if (part.empty()) return;
   const fs::path folder = folder_of(path);
   const bool is_whole = holds_readable_checkpoint(source, folder, convention);
   throw Error(ErrorCode::Unsupported, {path.string()},
-              "is " + std::string(part->name) + "; expected the folder that holds it",
+              "is " + std::string(part) + "; expected the folder that holds it",
               is_whole ? "open " + shown(folder)
                        : "its folder, " + shown(folder) +
                              ", is needed whole, with .metadata and every .distcp");

@@ -50,7 +50,7 @@ void OutputFile::write_through_the_cache() {
 void OutputFile::write_at(uint64_t offset_bytes, std::span<const std::byte> blocks) {
   if (offset_bytes + blocks.size() > size_bytes_) {
     is_too_long_ = is_too_long_ || is_long_;
-    if (!is_long_) blocks = blocks.first(static_cast<size_t>(size_bytes_ - offset_bytes));
+    if (!is_long_) blocks = blocks.first(size_bytes_ - offset_bytes);
   }
   while (!blocks.empty()) {
     const bool was_direct = is_direct_;

@@ -13,8 +13,6 @@
 
 #include <ckpt/error.h>
 
-#include "format/foreign/foreign.h"
-
 namespace ckpt {
 namespace {
 
@@ -62,14 +60,6 @@ std::string what_is_written(const Target& target) {
 
 bool is_single_file(const Target& target) {
   return target.files.size() == 1 && target.files[0].path.empty();
-}
-
-void refuse_address_as_destination(const fs::path& destination) {
-  if (const Foreign* const address = foreign_address(destination.string())) {
-    throw Error(ErrorCode::Unsupported, {destination.string()},
-                "is " + std::string(address->name) + "; expected a path on this machine",
-                "write it on this machine first, then copy it there");
-  }
 }
 
 void check_destination_name(const Target& target, const fs::path& destination) {

@@ -21,8 +21,6 @@ struct StoreFile {
 };
 using StoreFiles = std::map<std::string, StoreFile>;  // by name in the folder
 
-uint64_t bytes_of(const StoreFiles& files);
-
 // Compresses each entry of the .distcp files of a DCP folder that execute() has just written, as
 // PyTorch's ZStandard extension does, and writes its .metadata anew. How long a compressed entry is
 // shows only when it is made, so offsets are given in the order of the entries, one file at a time.

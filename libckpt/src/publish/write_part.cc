@@ -4,8 +4,8 @@
 
 #include "io/directory.h"
 #include "publish/piece_writer.h"
-#include "write/check_sources.h"
 #include "write/read_back.h"
+#include "write/source_checker.h"
 
 namespace ckpt {
 namespace {

@@ -234,8 +234,7 @@ void BoxReader::read_overlap(const Overlap& overlap, const Box& box, std::byte* 
   const auto [start_bytes, target_offset_bytes, dims] = strided_read(part, overlap.part, box);
   out += target_offset_bytes;
   if (options_.shared != nullptr) {
-    const WatchedSource watched{source_, options_.after_read};
-    const SharedCopy shared{watched, storage, part.start_bytes, element_bytes_,
+    const SharedCopy shared{watched_, storage, part.start_bytes, element_bytes_,
                             strided_read(part, copy.overlap, box_)};
     if (read_shared_rows(*options_.shared, shared, {start_bytes, 0, dims}, out)) return;
   }
@@ -250,11 +249,11 @@ void BoxReader::read_overlap(const Overlap& overlap, const Box& box, std::byte* 
 
 void BoxReader::read_runs(const StorageRegion& storage, uint64_t start_bytes,
                           std::span<const StridedDim> dims, std::byte* out) {
-  const auto run_bytes = static_cast<size_t>(dims.back().size * element_bytes_);
+  const uint64_t run_bytes = dims.back().size * element_bytes_;
   StridedWalk walk(dims.first(dims.size() - 1));
   do {
-    read_storage(storage, start_bytes + walk.source_offset() * element_bytes_,
-                 {out + walk.target_offset() * element_bytes_, run_bytes});
+    read_in_slices(watched_, storage, start_bytes + walk.source_offset() * element_bytes_,
+                   {out + walk.target_offset() * element_bytes_, run_bytes});
   } while (walk.next());
 }
 
@@ -273,16 +272,11 @@ void BoxReader::read_strided(const StorageRegion& storage, uint64_t start_bytes,
       block[0].size = std::min(step, whole.size - i);
       const uint64_t source_offset = walk.source_offset() + i * whole.source_stride;
       const uint64_t target_offset = walk.target_offset() + i * whole.target_stride;
-      const auto bytes = buffer.first(static_cast<size_t>(source_span(block) * element_bytes_));
-      read_storage(storage, start_bytes + source_offset * element_bytes_, bytes);
+      const auto bytes = buffer.first(source_span(block) * element_bytes_);
+      read_in_slices(watched_, storage, start_bytes + source_offset * element_bytes_, bytes);
       copy_strided(block, element_bytes_, {bytes.data(), out + target_offset * element_bytes_});
     }
   } while (walk.next());
-}
-
-void BoxReader::read_storage(const StorageRegion& storage, uint64_t offset_bytes,
-                             std::span<std::byte> out) const {
-  read_in_slices({source_, options_.after_read}, storage, offset_bytes, out);
 }
 
 void read_in_slices(const WatchedSource& source, const StorageRegion& located,

@@ -101,13 +101,12 @@ class BoxReader {
                     std::span<const StridedDim> dims, std::byte* out);
   void read_runs(const StorageRegion& storage, uint64_t start_bytes,
                  std::span<const StridedDim> dims, std::byte* out);
-  void read_storage(const StorageRegion& storage, uint64_t offset_bytes,
-                    std::span<std::byte> out) const;
 
   const TensorEntry& tensor_;
   Box box_;
   const PayloadSource& source_;
   BoxReaderOptions options_;
+  WatchedSource watched_{source_, options_.after_read};
   uint64_t element_bytes_;
   uint64_t count_bytes_;
   uint64_t position_bytes_ = 0;

@@ -91,15 +91,15 @@ void VerifyAccount::find(const Error& error, CheckKind check) {
   find({check, Severity::Damage, error.where(), error.problem(), error.hint()});
 }
 
-void VerifyAccount::count(uint64_t checksums, uint64_t read_bytes) {
+void VerifyAccount::count_checksum(bool is_right) {
   const std::scoped_lock lock(mutex_);
-  result_.compared_checksums += checksums;
-  result_.read_bytes += read_bytes;
+  ++result_.compared_checksums;
+  if (!is_right) ++result_.failed_checksums;
 }
 
-void VerifyAccount::count_failed_checksum() {
+void VerifyAccount::count_read(uint64_t bytes) {
   const std::scoped_lock lock(mutex_);
-  ++result_.failed_checksums;
+  result_.read_bytes += bytes;
 }
 
 void VerifyAccount::require_checksums() {

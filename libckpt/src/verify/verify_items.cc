@@ -78,12 +78,11 @@ class ItemChecker {
   void check_inflated_member(const VerifiedItem& item, const zip::Member& member,
                              const ZstdStream& stream) {
     VerifiedPayload payload = payload_of(item, member);
-    std::vector<std::byte> buffer(
-        static_cast<size_t>(std::min(kInflatedPieceBytes, member.data.count_bytes)));
+    std::vector<std::byte> buffer(std::min(kInflatedPieceBytes, member.data.count_bytes));
     uint32_t crc = 0;
     for (uint64_t offset = 0; offset < member.data.count_bytes; offset += buffer.size()) {
-      const auto piece = std::span(buffer).first(
-          static_cast<size_t>(std::min<uint64_t>(buffer.size(), member.data.count_bytes - offset)));
+      const uint64_t left_bytes = member.data.count_bytes - offset;
+      const auto piece = std::span(buffer).first(std::min<uint64_t>(buffer.size(), left_bytes));
       stream.read_at(member.data.offset_bytes + offset, piece);
       payloads_.watch(payload, offset, piece);
       crc = crc32(piece, crc);
@@ -127,7 +126,7 @@ class ItemChecker {
     if (const auto held = file.held_at(member.data)) return payloads_.check(payload, *held);
     if (member.data.count_bytes > kSmallMemberBytes) return payloads_.add(std::move(payload));
     std::array<std::byte, kSmallMemberBytes> buffer;
-    const auto bytes = std::span(buffer).first(static_cast<size_t>(member.data.count_bytes));
+    const auto bytes = std::span(buffer).first(member.data.count_bytes);
     file.read_at(member.data.offset_bytes, bytes);
     payloads_.check(payload, bytes);
     payloads_.passed(bytes.size());
@@ -310,8 +309,7 @@ void check_items(const Checkpoint& checkpoint, std::span<const VerifiedItem> ite
     const uint64_t held_bytes_max = std::min<uint64_t>(kBatchBytes, slab.size());
     const bool is_held = !account.options().quick && batch.bytes.count_bytes <= held_bytes_max &&
                          batch.bytes.end_bytes() <= file->size_bytes();
-    const auto held =
-        is_held ? slab.first(static_cast<size_t>(batch.bytes.count_bytes)) : std::span<std::byte>();
+    const auto held = is_held ? slab.first(batch.bytes.count_bytes) : std::span<std::byte>();
     file->read_at(batch.bytes.offset_bytes, held);
     payloads.passed(held.size());
     const HeldBytes bytes(*file, batch.bytes.offset_bytes, held);

@@ -41,7 +41,7 @@ bool PayloadVerifier::is_selected(const VerifiedPayload& payload) const {
 }
 
 void PayloadVerifier::passed(uint64_t bytes) {
-  account_.count(0, bytes);
+  account_.count_read(bytes);
   meter_.advance(bytes);
 }
 
@@ -148,9 +148,8 @@ void PayloadVerifier::read(const OpenedFile& file, const Run& run, std::span<std
 }
 
 void PayloadVerifier::compare_hash(const VerifiedFile& file, const Sha256& actual) {
-  account_.count(1, 0);
+  account_.count_checksum(actual == *file.manifest_hash);
   if (actual == *file.manifest_hash) return;
-  account_.count_failed_checksum();
   account_.find(
       {CheckKind::Content,
        Severity::Damage,
@@ -182,14 +181,13 @@ void PayloadVerifier::watch(const VerifiedPayload& payload, uint64_t offset_byte
 
 void PayloadVerifier::compare(const VerifiedPayload& payload, uint32_t actual) {
   if (!is_selected(payload)) return;
-  account_.count(1, 0);
+  account_.count_checksum(actual == *payload.crc32);
   if (actual == *payload.crc32) return;
   const VerifiedFile& file = account_.files()[payload.file];
   std::string key = payload.key;
   if (key.empty() && file.index) {
     key = key_of_storage(checkpoint_.catalog(), *file.index, payload.bytes.offset_bytes);
   }
-  account_.count_failed_checksum();
   account_.find({CheckKind::Content,
                  Severity::Damage,
                  {file.shown, payload.bytes.offset_bytes, std::move(key)},

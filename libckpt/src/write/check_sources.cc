@@ -1,5 +1,4 @@
-#include "write/check_sources.h"
-
+// The storages that finished pieces were taken from.
 #include <ckpt/error.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 
 #include "io/worker_pool.h"
 #include "read/payload_reader.h"
+#include "write/source_checker.h"
 
 namespace ckpt {
 

@@ -52,7 +52,7 @@ std::optional<WrittenPiece> OutputFiles::write(const Window& window,
                                                const WindowSums& sums) {
   const Piece& piece = windows_.pieces()[window.piece];
   // Behind one that closes something others may have written.
-  if (piece.closes) blocks = blocks.first(static_cast<size_t>(window.bytes.count_bytes));
+  if (piece.closes) blocks = blocks.first(window.bytes.count_bytes);
   open(piece)->write_at(window.bytes.offset_bytes, blocks);
   Slot& slot = slots_.at(piece.file);
   const std::scoped_lock lock(slot.mutex);

@@ -5,9 +5,7 @@
 #include "base/checked_math.h"
 #include "codec/crc32.h"
 #include "io/directory.h"
-#include "io/worker_pool.h"
-#include "read/payload_reader.h"
-#include "work/memory_budget.h"
+#include "work/slab_workers.h"
 #include "work/work_meter.h"
 #include "write/output_files.h"
 
@@ -32,11 +30,8 @@ class ReadBack {
   std::vector<bool> run() {
     cut();
     WorkMeter meter(options_.execute, total_bytes_, "reading back");
-    const auto [threads, buffer_bytes] = make_reading_budget(options_.execute);
-    std::vector<ScratchBuffer> buffers(threads);
-    for (ScratchBuffer& buffer : buffers) buffer = ScratchBuffer(buffer_bytes);
-    run_jobs(segments_.size(), threads, [&](size_t job, unsigned worker) {
-      read(segments_[job], buffers[worker].bytes(), meter);
+    run_with_slabs(segments_.size(), options_.execute, [&](size_t job, std::span<std::byte> slab) {
+      read(segments_[job], slab, meter);
     });
     compare();
     return std::move(is_right_);

@@ -123,9 +123,8 @@ uint32_t RecordReader::read_segments(const std::vector<Segment>& segments, const
     };
     BoxReader reader(tensor, segment.source.box, source_,
                      {copies_of(plan, s), nullptr, &buffers_.scratch, note, blocks_of(plan)});
-    reader.read_at(
-        segment.first_element * element_bytes + (begin - segment.offset_bytes),
-        out.subspan(static_cast<size_t>(begin - offset_bytes), static_cast<size_t>(end - begin)));
+    reader.read_at(segment.first_element * element_bytes + (begin - segment.offset_bytes),
+                   out.subspan(begin - offset_bytes, end - begin));
   }
   return crc32(out);
 }

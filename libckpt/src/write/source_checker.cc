@@ -71,8 +71,7 @@ std::optional<uint32_t> SourceChecker::note(const StorageRegion& located, uint64
   uint32_t last = 0, sum = 0;
   uint64_t count_bytes = 0;
   for (const ByteRange& range : fresh) {
-    const auto part = bytes.subspan(static_cast<size_t>(range.offset_bytes - offset_bytes),
-                                    static_cast<size_t>(range.count_bytes));
+    const auto part = bytes.subspan(range.offset_bytes - offset_bytes, range.count_bytes);
     if (on_read_) on_read_(located, range.offset_bytes, part);
     last = crc32(part);
     sum ^= crc32_before(last, located.bytes.count_bytes - range.end_bytes());

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include <ckpt/error.h>
+
 #include "base/text.h"
 #include "codec/zip.h"
 #include "format/torch/torch_save.h"
@@ -177,10 +179,12 @@ void refuse_foreign(const Foreign& foreign, const std::filesystem::path& named) 
               filled_in(foreign.advice, path));
 }
 
-void refuse_address(const Foreign& foreign, const std::filesystem::path& path) {
+void refuse_address(const std::filesystem::path& path, std::string hint) {
+  const Foreign* const address = foreign_address(path.string());
+  if (address == nullptr) return;
   throw Error(ErrorCode::Unsupported, {path.string()},
-              "is " + std::string(foreign.name) + "; expected a path on this machine",
-              filled_in(foreign.advice, path));
+              "is " + std::string(address->name) + "; expected a path on this machine",
+              hint.empty() ? filled_in(address->advice, path) : std::move(hint));
 }
 
 }  // namespace ckpt

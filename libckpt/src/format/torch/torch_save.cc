@@ -156,7 +156,7 @@ std::vector<std::byte> small_archive(const RandomAccess& file, ByteRange archive
       !fits(archive.offset_bytes, archive.count_bytes, file.size_bytes())) {
     return bytes;
   }
-  bytes.resize(static_cast<size_t>(archive.count_bytes));
+  bytes.resize(archive.count_bytes);
   file.read_at(archive.offset_bytes, bytes);
   return bytes;
 }
