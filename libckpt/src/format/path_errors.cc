@@ -42,24 +42,25 @@ fs::path around(const Folder& source, const fs::path& folder) {
   return is_named ? folder_of(path) : source.resolved(folder).parent_path();
 }
 
-// A hint must not fail where the error that it belongs to is known.
-std::vector<std::string> entries_of(const Folder& source, const fs::path& folder) {
+// A hint must not fail where the error that it belongs to is known: what cannot be found is empty.
+template <class Find>
+auto if_readable(Find find) -> decltype(find()) {
   try {
-    std::vector<std::string> names = source.list(folder);
-    if (names.size() > kEntriesMax) names.resize(kEntriesMax);
-    return names;
+    return find();
   } catch (const Error&) {
     return {};
   }
 }
 
+std::vector<std::string> entries_of(const Folder& source, const fs::path& folder) {
+  std::vector<std::string> names = if_readable([&] { return source.list(folder); });
+  if (names.size() > kEntriesMax) names.resize(kEntriesMax);
+  return names;
+}
+
 bool holds_readable_checkpoint(const Folder& source, const fs::path& folder,
                                const FolderConvention* convention) {
-  try {
-    return holds_checkpoint(source, folder, convention);
-  } catch (const Error&) {
-    return false;
-  }
+  return if_readable([&] { return holds_checkpoint(source, folder, convention); });
 }
 
 // --- nothing is there ----------------------------------------------------------------------------
@@ -84,12 +85,8 @@ std::optional<fs::path> nearest_path(const Folder& source, const fs::path& path)
 }
 
 std::string hint_of_missing(const Folder& source, const fs::path& path) {
-  try {
-    const auto meant = nearest_path(source, path);
-    return meant ? "did you mean " + shown(*meant) + "?" : "";
-  } catch (const Error&) {
-    return {};
-  }
+  const auto meant = if_readable([&] { return nearest_path(source, path); });
+  return meant ? "did you mean " + shown(*meant) + "?" : "";
 }
 
 // --- folders -------------------------------------------------------------------------------------
@@ -97,13 +94,11 @@ std::string hint_of_missing(const Folder& source, const fs::path& path) {
 bool is_torch_save_file(const Folder& source, const fs::path& path) {
   static const std::set<std::string> kSuffixes = {".pt", ".pth", ".bin", ".ckpt"};
   if (!kSuffixes.contains(path.extension().string())) return false;
-  try {
+  return if_readable([&] {
     const auto file =
         source.open(folder_of(path), {path.filename().string(), {}, Links::MayLeadOut});
     return is_torch_save(head_of(*file, 64));
-  } catch (const Error&) {
-    return false;
-  }
+  });
 }
 
 std::optional<int64_t> iteration_at(const fs::path& folder, const FolderConvention* convention) {

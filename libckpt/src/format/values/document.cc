@@ -96,10 +96,9 @@ std::string elements_text(const Value& value, int depth) {
 
 // frozenset([...]) of protocols below 4.
 std::optional<Value> frozenset_elements(const Value& value) {
-  if (!pickle::is_builtin(value.callable(), "frozenset") || value.args().size() != 1 ||
-      !value.args()[0].is(Kind::List))
-    return std::nullopt;
-  return value.args()[0];
+  const Value args = value.args();
+  const bool is_call = pickle::is_builtin(value.callable(), "frozenset") && args.size() == 1;
+  return is_call && args[0].is(Kind::List) ? std::optional(args[0]) : std::nullopt;
 }
 
 std::string frozenset_text(const Value& elements, int depth) {
