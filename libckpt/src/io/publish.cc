@@ -20,14 +20,13 @@ constexpr const char* kAttributeName = "user.shardwise.job";
 constexpr size_t kAttributeBytesMax = 64 << 10;        // Linux's own limit
 constexpr uint64_t kTextBytesMax = uint64_t{1} << 30;  // a line for each of millions of files
 
-// renameat2() flags that the file system or the kernel does not know.
+// What the file system or the kernel does not know: flags of renameat2(), locks.
 bool is_not_supported(int error_number) {
   return error_number == EINVAL || error_number == ENOSYS || error_number == EOPNOTSUPP;
 }
 
 bool has_no_locks(int error_number) {
-  return error_number == ENOLCK || error_number == ENOSYS || error_number == EOPNOTSUPP ||
-         error_number == EINVAL;
+  return error_number == ENOLCK || is_not_supported(error_number);
 }
 
 int rename_with(const fs::path& source, const fs::path& target, unsigned flags) {

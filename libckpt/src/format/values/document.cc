@@ -72,12 +72,11 @@ std::optional<std::string> latin1_bytes(const Value& value) {
     return std::nullopt;
   }
   std::string bytes;
-  const std::string_view utf8 = text.text();
-  for (size_t i = 0; i < utf8.size(); ++i) {
-    const auto lead = static_cast<unsigned char>(utf8[i]);
-    const bool is_pair = lead == 0xC2 || lead == 0xC3;  // of U+0080 to U+00FF
-    if (lead >= 0x80 && (!is_pair || i + 1 == utf8.size())) return std::nullopt;
-    bytes += is_pair ? static_cast<char>(((lead & 3) << 6) | (utf8[++i] & 0x3F)) : utf8[i];
+  for (std::string_view utf8 = text.text(); !utf8.empty();) {
+    const Utf8Char next = first_utf8_char(utf8);
+    if (next.count_bytes == 0 || next.code_point > 0xFF) return std::nullopt;
+    bytes += static_cast<char>(next.code_point);
+    utf8.remove_prefix(next.count_bytes);
   }
   return bytes;
 }
