@@ -16,21 +16,21 @@ using enum ByteLabel;
 // Goes through an archive from its first to its last byte; every step says what it passes.
 class Walk {
  public:
-  Walk(const RandomAccess& file, ByteRange archive) : file_(file), archive_(archive) {}
+  Walk(const RandomAccess& file, ByteRange archive)
+      : file_(file), position_(archive.offset_bytes), end_(archive.end_bytes()) {}
 
-  uint64_t position() const { return position_; }  // from the start of the archive
+  uint64_t position() const { return position_; }  // in the file
 
   void pass(uint64_t count_bytes, ByteLabel label, size_t member = kNoMember) {
     if (count_bytes == 0 && member == kNoMember) return;
-    const uint64_t start = archive_.offset_bytes + position_;
-    position_ += count_bytes;
     const bool grows = !ranges_.empty() && member == kNoMember &&
                        ranges_.back().member == kNoMember && ranges_.back().label == label;
     if (grows) {
       ranges_.back().bytes.count_bytes += count_bytes;
     } else {
-      ranges_.push_back({{start, count_bytes}, label, member});
+      ranges_.push_back({{position_, count_bytes}, label, member});
     }
+    position_ += count_bytes;
   }
   void pass_until(uint64_t offset_bytes, ByteLabel label) {
     if (offset_bytes < position_) fail("two parts of the zip archive overlap");
@@ -39,25 +39,22 @@ class Walk {
 
   // The next bytes, without passing them; the reader must not outlive the next call.
   ByteReader look(uint64_t count_bytes) {
-    if (count_bytes > archive_.count_bytes - position_) fail("the zip archive ends early");
+    if (count_bytes > left_bytes()) fail("the zip archive ends early");
     buffer_.resize(count_bytes);
-    file_.read_at(archive_.offset_bytes + position_, buffer_);
-    return ByteReader(buffer_, file_.file_name(), archive_.offset_bytes + position_);
+    file_.read_at(position_, buffer_);
+    return ByteReader(buffer_, file_.file_name(), position_);
   }
 
   [[noreturn]] void fail(std::string problem) const {
-    throw Error(ErrorCode::Corrupt, {file_.file_name(), archive_.offset_bytes + position_},
-                std::move(problem));
+    throw Error(ErrorCode::Corrupt, {file_.file_name(), position_}, std::move(problem));
   }
 
-  uint64_t left_bytes() const { return archive_.count_bytes - position_; }
-  uint64_t start_bytes() const { return archive_.offset_bytes; }
+  uint64_t left_bytes() const { return end_ - position_; }
   std::vector<AccountedRange> take() { return std::move(ranges_); }
 
  private:
   const RandomAccess& file_;
-  ByteRange archive_;
-  uint64_t position_ = 0;
+  uint64_t position_, end_;  // in the file
   std::vector<std::byte> buffer_;
   std::vector<AccountedRange> ranges_;
 };
@@ -160,17 +157,15 @@ void pass_members(Walk& walk, std::span<const Member> members, uint64_t director
   std::ranges::sort(order, {}, [&](size_t i) { return members[i].header_offset_bytes; });
   for (size_t k = 0; k < order.size(); ++k) {
     const Member& member = members[order[k]];
-    const uint64_t next = k + 1 < order.size() ? members[order[k + 1]].header_offset_bytes
-                                               : walk.start_bytes() + directory_offset_bytes;
-    walk.pass_until(member.header_offset_bytes - walk.start_bytes(), Unclaimed);
+    const uint64_t next =
+        k + 1 < order.size() ? members[order[k + 1]].header_offset_bytes : directory_offset_bytes;
+    walk.pass_until(member.header_offset_bytes, Unclaimed);
     const bool has_descriptor = pass_local_header(walk);
-    if (walk.start_bytes() + walk.position() != member.data.offset_bytes) {
+    if (walk.position() != member.data.offset_bytes) {
       walk.fail("a zip member's data does not follow its header");
     }
     walk.pass(member.data.count_bytes, member.crc32 ? Checksummed : Unprotected, order[k]);
-    if (has_descriptor) {
-      pass_descriptor(walk, member, next - walk.start_bytes() - walk.position());
-    }
+    if (has_descriptor) pass_descriptor(walk, member, next - walk.position());
   }
   walk.pass_until(directory_offset_bytes, Unclaimed);
 }
@@ -180,8 +175,7 @@ void pass_members(Walk& walk, std::span<const Member> members, uint64_t director
 std::vector<AccountedRange> account_archive(const RandomAccess& file, ByteRange archive,
                                             std::span<const Member> members) {
   Walk walk(file, archive);
-  const uint64_t directory = directory_offset_bytes(file, archive) - archive.offset_bytes;
-  pass_members(walk, members, directory);
+  pass_members(walk, members, directory_offset_bytes(file, archive));
   for (size_t i = 0; i < members.size(); ++i) pass_entry(walk);
   if (walk.left_bytes() > kEndBytes) pass_zip64_end(walk);
   if (walk.left_bytes() != kEndBytes)

@@ -59,9 +59,8 @@ size_t first_behind(const std::vector<Segment>& segments, uint64_t offset_bytes)
 }
 
 std::span<const CopyOp> copies_of(const RecordPlan& plan, size_t segment) {
-  const auto number = static_cast<uint32_t>(segment);
-  return {std::ranges::lower_bound(plan.copies, number, {}, &CopyOp::segment),
-          std::ranges::upper_bound(plan.copies, number, {}, &CopyOp::segment)};
+  return std::ranges::equal_range(plan.copies, static_cast<uint32_t>(segment), {},
+                                  &CopyOp::segment);
 }
 
 }  // namespace

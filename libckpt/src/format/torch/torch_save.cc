@@ -12,6 +12,7 @@
 #include "codec/crc32.h"
 #include "codec/pickle_reader.h"
 #include "codec/zip.h"
+#include "format/values/json_pointer.h"
 #include "format/values/torch_types.h"
 
 namespace ckpt {
@@ -170,6 +171,15 @@ ValueTree read_pickle(const RandomAccess& file, const zip::Member& member, const
   return tree;
 }
 
+void add_value(const Value& value, const std::string& pointer, Kind key_kind,
+               std::vector<RootObject>& objects) {
+  const auto tensor = as_tensor(value);
+  if (!tensor) return objects.push_back({pointer, value.id(), key_kind});
+  for (const TensorAttribute& attribute : attributes_of(value.tree(), *tensor)) {
+    objects.push_back({pointer + pointer_step("@" + attribute.name), attribute.value.id()});
+  }
+}
+
 }  // namespace
 
 Document read_torch_save(const RandomAccess& stored, uint32_t file_index, ByteRange archive,
@@ -215,6 +225,20 @@ TensorEntry make_tensor_entry(const Document& document, const TensorAt& tensor,
   }
   return {std::string(file), tensor.pointer,     view.dtype,
           view.shape,        {std::move(chunk)}, tensor.key_kind};
+}
+
+std::vector<RootObject> root_objects(const Document& document) {
+  const Value root = document.tree.root();
+  std::vector<RootObject> objects;
+  if (!root.is(Kind::Dict)) {
+    add_value(root, "", Kind::Str, objects);
+    return objects;
+  }
+  for (size_t i = 0; i < root.item_count(); ++i) {
+    const auto [key, value] = root.item(i);
+    add_value(value, pointer_step(key_text(key)), key.kind(), objects);
+  }
+  return objects;
 }
 
 }  // namespace ckpt
