@@ -209,11 +209,8 @@ class Machine {
   }
 
   void pop_value_or_mark() {
-    if (!marks_.empty() && stack_.size() == marks_.back()) {
-      marks_.pop_back();
-    } else {
-      pop();
-    }
+    if (marks_.empty() || stack_.size() != marks_.back()) return void(pop());
+    marks_.pop_back();
   }
 
   template <size_t kCount>
