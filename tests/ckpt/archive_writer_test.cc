@@ -10,6 +10,7 @@
 #include "support/errors.h"
 #include "support/golden.h"
 #include "support/memory_payloads.h"
+#include "support/zip_directory.h"
 
 using ckpt::ArchiveImage;
 using ckpt::TargetArchive;
@@ -63,7 +64,7 @@ std::string written(const Parts& parts) {
     crcs.push_back(ckpt::crc32(test::bytes_of(data)));
     file += image.layout().local_header(m) + data + image.layout().descriptor(m, crcs[m]);
   }
-  return file + image.layout().directory(crcs);
+  return file + test::directory_of(image.layout(), crcs);
 }
 
 TargetArchive bare(ckpt::DType dtype, ckpt::Extents shape, std::string data) {

@@ -16,12 +16,11 @@ BOOST_AUTO_TEST_SUITE(byte_reader)
 BOOST_AUTO_TEST_CASE(numbers_are_little_endian_unless_named_otherwise) {
   const std::string content("\x01\x02\x03\x04\x05\x06\x07\x08\xff\xff\xff\xfe\xff\xff\xff", 15);
   ByteReader reader(bytes_of(content));
-  BOOST_TEST(reader.peek_u8() == 1);
   BOOST_TEST(reader.u8() == 1);
   BOOST_TEST(reader.u16() == 0x0302);
   BOOST_TEST(reader.u32() == 0x07060504u);
-  BOOST_TEST(reader.i8() == 8);
-  BOOST_TEST(reader.i8() == -1);
+  BOOST_TEST(reader.u8() == 8);
+  BOOST_TEST(reader.u8() == 0xff);
   BOOST_TEST(reader.u16() == 0xffff);
   BOOST_TEST(reader.i32() == -2);
   BOOST_TEST(reader.at_end());
@@ -29,11 +28,10 @@ BOOST_AUTO_TEST_CASE(numbers_are_little_endian_unless_named_otherwise) {
   BOOST_TEST(reader.u64() == 0x0807060504030201u);
 }
 
-BOOST_AUTO_TEST_CASE(doubles_come_in_both_byte_orders) {
-  const std::string content("\x3f\xf8\0\0\0\0\0\0\0\0\0\0\0\0\xf8\x3f", 16);
+BOOST_AUTO_TEST_CASE(doubles_are_big_endian) {
+  const std::string content("\x3f\xf8\0\0\0\0\0\0", 8);
   ByteReader reader(bytes_of(content));
   BOOST_TEST(reader.f64_be() == 1.5);
-  BOOST_TEST(reader.f64_le() == 1.5);
 }
 
 BOOST_AUTO_TEST_CASE(a_line_ends_at_the_line_feed_and_consumes_it) {
@@ -57,7 +55,6 @@ BOOST_AUTO_TEST_CASE(reading_past_the_end_names_file_and_offset_and_moves_nothin
   BOOST_TEST((error->code() == ErrorCode::Corrupt));
   BOOST_TEST(error->what() == "x.pt @1003: ends early: expected 4 more bytes, found 2");
   BOOST_TEST(reader.text(2) == "de");
-  BOOST_TEST(error_of([&] { reader.peek_u8(); }).has_value());
   BOOST_TEST(error_of([&] { reader.bytes(~uint64_t{0}); }).has_value());
   BOOST_TEST(error_of([&] { reader.seek(6); }).has_value());
 }

@@ -11,7 +11,6 @@
 #include "io/worker_pool.h"
 #include "read/shared_blocks.h"
 #include "support/targets.h"
-#include "write/window_order.h"
 
 using ckpt::Box;
 using ckpt::Plan;

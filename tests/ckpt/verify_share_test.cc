@@ -1,4 +1,4 @@
-#include "verify/verify_share.h"
+#include "verify/verify_files.h"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>

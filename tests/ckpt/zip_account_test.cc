@@ -5,6 +5,7 @@
 #include "codec/crc32.h"
 #include "support/errors.h"
 #include "support/golden.h"
+#include "support/zip_directory.h"
 
 using ckpt::ByteLabel;
 using ckpt::ByteRange;
@@ -48,7 +49,7 @@ std::string archive_of(const std::string& name, const std::string& data) {
   layout.add(name, data.size());
   const uint32_t crc = ckpt::crc32(std::as_bytes(std::span(data)));
   return layout.local_header(0) + data + layout.descriptor(0, crc) +
-         layout.directory(std::span(&crc, 1));
+         test::directory_of(layout, std::span(&crc, 1));
 }
 
 void expect_corrupt(const std::string& archive, const std::string& problem) {
@@ -101,7 +102,7 @@ BOOST_AUTO_TEST_CASE(says_that_bytes_between_members_belong_to_nothing) {
   layout.add("a", 4);
   const uint32_t crc = ckpt::crc32(std::as_bytes(std::span("data", 4)));
   const std::string gap(40, '!');
-  std::string end = layout.directory(std::span(&crc, 1));
+  std::string end = test::directory_of(layout, std::span(&crc, 1));
   const std::string body = layout.local_header(0) + "data" + layout.descriptor(0, crc);
   // The directory starts later: in the ZIP64 end record (offset 48) and its locator (offset 8).
   const size_t zip64_end = end.find("PK\x06\x06"), locator = end.find("PK\x06\x07");

@@ -9,6 +9,7 @@
 #include "support/errors.h"
 #include "support/golden.h"
 #include "support/memory_payloads.h"
+#include "support/zip_directory.h"
 
 using ckpt::ByteRange;
 using ckpt::ErrorCode;
@@ -39,7 +40,7 @@ Archive make_archive(const std::vector<Content>& members, std::vector<uint32_t> 
     if (crcs.size() == i) crcs.push_back(ckpt::crc32(bytes_of(data)));
     archive.bytes += archive.layout.local_header(i) + data + archive.layout.descriptor(i, crcs[i]);
   }
-  archive.bytes += archive.layout.directory(crcs);
+  archive.bytes += test::directory_of(archive.layout, crcs);
   return archive;
 }
 
@@ -189,9 +190,9 @@ BOOST_AUTO_TEST_CASE(beyond_4_gib_the_layout_is_that_of_pytorch) {
   BOOST_TEST(hex_of(layout.descriptor(6, 0xad5809f9)) ==
              "504b0708f90958ad07000000000000000700000000000000");
   BOOST_TEST(layout.descriptor(7, 0).empty());
-  const std::string directory = layout.directory(
-      std::vector<uint32_t>{0x0d83a157, 0x83dcefb7, 0xe971773f, 0x19e33d85, 0x515ad3cc, 0x6b87b1ec,
-                            0xad5809f9, 0, 0x55679ed1, 0x319fba07});
+  const std::string directory = test::directory_of(
+      layout, std::vector<uint32_t>{0x0d83a157, 0x83dcefb7, 0xe971773f, 0x19e33d85, 0x515ad3cc,
+                                    0x6b87b1ec, 0xad5809f9, 0, 0x55679ed1, 0x319fba07});
   BOOST_TEST(directory.size() == 671 + 98);
   BOOST_TEST(
       test::contains(hex_of(directory),
@@ -225,7 +226,7 @@ BOOST_AUTO_TEST_CASE(archives_beyond_4_gib_are_read) {
     file.put(place.header_offset_bytes, layout.local_header(i));
     file.put(place.data_offset_bytes + place.count_bytes, layout.descriptor(i, crcs[i]));
   }
-  file.put(layout.directory_offset_bytes(), layout.directory(crcs));
+  file.put(layout.directory_offset_bytes(), test::directory_of(layout, crcs));
   const auto members = ckpt::zip::read_directory(file, {0, file.size_bytes()});
   BOOST_REQUIRE(members.size() == 3);
   BOOST_TEST(members[1].data.count_bytes == large);

@@ -11,6 +11,7 @@
 #include "codec/crc32.h"
 #include "codec/zip.h"
 #include "support/memory_payloads.h"
+#include "support/zip_directory.h"
 #include "target/archive_writer.h"
 
 namespace fuzz {
@@ -110,7 +111,7 @@ class Archive {
       bytes.resize(image.place(member).data_offset_bytes);
       bytes += content + image.layout().descriptor(member, crcs.back());
     }
-    return bytes + image.layout().directory(crcs);
+    return bytes + test::directory_of(image.layout(), crcs);
   }
 
  private:

@@ -8,8 +8,6 @@
 
 namespace ckpt {
 
-double ByteReader::f64_le() { return std::bit_cast<double>(u64()); }
-
 double ByteReader::f64_be() { return std::bit_cast<double>(__builtin_bswap64(u64())); }
 
 std::string_view ByteReader::text(uint64_t count) {

@@ -18,8 +18,7 @@ class ByteReader {
                       uint64_t base_offset_bytes = 0)
       : bytes_(bytes), file_(file), base_offset_bytes_(base_offset_bytes) {}
 
-  size_t position() const { return position_; }        // from the start of the span
-  size_t size_bytes() const { return bytes_.size(); }  // of the span
+  size_t position() const { return position_; }  // from the start of the span
   size_t left_bytes() const { return bytes_.size() - position_; }
   bool at_end() const { return position_ == bytes_.size(); }
   // Whether so many bytes are left.
@@ -35,22 +34,14 @@ class ByteReader {
   uint16_t u16() { return unsigned_le<uint16_t>(); }
   uint32_t u32() { return unsigned_le<uint32_t>(); }
   uint64_t u64() { return unsigned_le<uint64_t>(); }
-  int8_t i8() { return static_cast<int8_t>(u8()); }
   int32_t i32() { return static_cast<int32_t>(u32()); }
-  int64_t i64() { return static_cast<int64_t>(u64()); }
-  double f64_le();
   double f64_be();
-
-  uint8_t peek_u8() const {
-    require(1);
-    return static_cast<uint8_t>(bytes_[position_]);
-  }
 
   // The next `count` bytes, as they are.
   std::span<const std::byte> bytes(uint64_t count) {
     require(count);
-    const auto result = bytes_.subspan(position_, static_cast<size_t>(count));
-    position_ += static_cast<size_t>(count);
+    const auto result = bytes_.subspan(position_, count);
+    position_ += count;
     return result;
   }
   std::string_view text(uint64_t count);

@@ -26,16 +26,10 @@ bool is_unprintable(uint32_t c) {
                              [c](const Range& r) { return c >= r.first && c <= r.last; });
 }
 
-void append_hex_byte(std::string& out, uint32_t byte) {
-  static constexpr std::string_view kDigits = "0123456789abcdef";
-  out += "\\x";
-  out += kDigits[byte >> 4 & 15];
-  out += kDigits[byte & 15];
-}
-
 void append_code_point(std::string& out, uint32_t c) {
-  if (c < 0x100) return append_hex_byte(out, c);
-  out += c < 0x10000 ? "\\u" + hex(c).substr(4) : "\\U" + hex(c);
+  const int digits = c < 0x100 ? 2 : c < 0x10000 ? 4 : 8;
+  out += digits == 2 ? "\\x" : digits == 4 ? "\\u" : "\\U";
+  append_hex(out, c, digits);
 }
 
 // `reserved`: printable characters that get a backslash.
@@ -45,7 +39,7 @@ std::string escape(std::string_view text, std::string_view reserved) {
   while (!text.empty()) {
     const Utf8Char next = first_utf8_char(text);
     if (next.count_bytes == 0) {
-      append_hex_byte(out, static_cast<uint8_t>(text[0]));
+      append_code_point(out, static_cast<uint8_t>(text[0]));
     } else if (is_unprintable(next.code_point)) {
       append_code_point(out, next.code_point);
     } else {

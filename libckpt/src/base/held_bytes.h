@@ -4,8 +4,8 @@
 #include <optional>
 
 #include <ckpt/catalog.h>
-
 #include <ckpt/random_access.h>
+
 #include "base/checked_math.h"
 
 namespace ckpt {
@@ -28,8 +28,7 @@ class HeldBytes final : public RandomAccess {
     const bool is_held = bytes.offset_bytes >= offset_bytes_ &&
                          fits(bytes.offset_bytes - offset_bytes_, bytes.count_bytes, bytes_.size());
     if (!is_held) return std::nullopt;
-    return bytes_.subspan(static_cast<size_t>(bytes.offset_bytes - offset_bytes_),
-                          static_cast<size_t>(bytes.count_bytes));
+    return bytes_.subspan(bytes.offset_bytes - offset_bytes_, bytes.count_bytes);
   }
 
  private:

@@ -1,16 +1,11 @@
 #include "base/text.h"
 
+#include <algorithm>
+#include <span>
+
 namespace ckpt {
 
 namespace {
-
-std::string hex_digits(uint64_t value, int count) {
-  static constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text(static_cast<size_t>(count), '0');
-  for (int i = count - 1; i >= 0; --i, value >>= 4)
-    text[static_cast<size_t>(i)] = kDigits[value & 15];
-  return text;
-}
 
 // Lead byte -> length and the bits that it carries (Unicode 15, table 3-6).
 Utf8Char lead(uint8_t byte) {
@@ -23,8 +18,9 @@ Utf8Char lead(uint8_t byte) {
 
 }  // namespace
 
-std::string hex(uint32_t value) { return hex_digits(value, 8); }
-std::string hex(uint64_t value) { return hex_digits(value, 16); }
+void append_hex(std::string& text, uint64_t number, int count_digits) {
+  for (int i = count_digits; i-- > 0;) text += "0123456789abcdef"[number >> (4 * i) & 15];
+}
 
 Utf8Char first_utf8_char(std::string_view text) {
   static constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800,
@@ -49,6 +45,12 @@ bool is_utf8(std::string_view text) {
     text.remove_prefix(next.count_bytes);
   }
   return true;
+}
+
+std::string head_of(const RandomAccess& file, uint64_t count_bytes_max) {
+  std::string head(std::min(file.size_bytes(), count_bytes_max), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(head)));
+  return head;
 }
 
 }  // namespace ckpt

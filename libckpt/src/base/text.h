@@ -1,10 +1,13 @@
 #pragma once
 
 #include <charconv>
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include <ckpt/random_access.h>
 
 namespace ckpt {
 
@@ -14,9 +17,15 @@ void append_little_endian(std::string& text, Number number) {
   for (size_t i = 0; i < sizeof(number); ++i) text += static_cast<char>(number >> (8 * i));
 }
 
-// Lower-case hexadecimal with leading zeros, as checksums are printed.
-std::string hex(uint32_t value);
-std::string hex(uint64_t value);
+// So many lower-case hexadecimal digits of a number, leading zeros included.
+void append_hex(std::string& text, uint64_t number, int count_digits);
+// All of them, as checksums are printed.
+template <std::unsigned_integral Number>
+std::string hex(Number number) {
+  std::string text;
+  append_hex(text, number, 2 * sizeof(number));
+  return text;
+}
 
 // The number that a whole text is; of integers in another base than ten, where that is given.
 template <class Number, class... Base>
@@ -37,5 +46,8 @@ struct Utf8Char {
   unsigned count_bytes = 0;
 };
 Utf8Char first_utf8_char(std::string_view text);
+
+// The first bytes of a file: all of them, where there are no more.
+std::string head_of(const RandomAccess& file, uint64_t count_bytes_max);
 
 }  // namespace ckpt

@@ -100,10 +100,7 @@ void merge(const ValueTree& tree, std::vector<NodeId>& items) {
 
 void ValueTree::merge_equal_keys() {
   for (NodeId id = 0; id < node_count(); ++id) {
-    const Value value = this->value(id);
-    if (value.is(Kind::Dict) || pickle::is_mapping_object(value)) {
-      merge(*this, nodes_->items_to_change(id));
-    }
+    if (pickle::as_mapping(value(id))) merge(*this, nodes_->items_to_change(id));
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <ckpt/error.h>
 
+#include "base/text.h"
 #include "codec/strict_json.h"
 
 namespace ckpt {
@@ -36,17 +37,15 @@ std::optional<Sha256> parse_digest(std::string_view text) {
 
 JsonTree parse(const RandomAccess& file, const Limits& limits) {
   if (file.size_bytes() > limits.manifest_bytes_max) {
-    throw Error(ErrorCode::Unsupported, {.file = file.file_name(), .key = {}},
+    throw Error(ErrorCode::Unsupported, {file.file_name()},
                 std::to_string(file.size_bytes()) + " bytes, the limit is " +
                     std::to_string(limits.manifest_bytes_max));
   }
-  std::string text(file.size_bytes(), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(text)));
   // Python keeps the last of equal keys, and the others are lost.
-  JsonTree document =
-      parse_strict_json(text, {kDepthMax, [&](const std::string& key, const std::string& problem) {
-                                 corrupt(file, key, problem);
-                               }});
+  JsonTree document = parse_strict_json(
+      head_of(file, limits.manifest_bytes_max),
+      {kDepthMax,
+       [&](const std::string& key, const std::string& problem) { corrupt(file, key, problem); }});
   if (!document->is_object()) corrupt(file, {}, "is not a JSON object");
   return document;
 }

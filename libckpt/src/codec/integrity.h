@@ -6,7 +6,6 @@
 
 #include <ckpt/hash.h>
 #include <ckpt/limits.h>
-
 #include <ckpt/random_access.h>
 
 namespace ckpt {

@@ -1,5 +1,7 @@
 #include "codec/pickle_reader.h"
 
+#include <algorithm>
+
 #include <ckpt/error.h>
 
 #include "base/text.h"
@@ -43,7 +45,7 @@ class Machine {
   void step(Op op) {
     if (!step_scalar(op) && !step_text(op) && !step_container(op) && !step_object(op) &&
         !step_memo(op)) {
-      fail("unknown pickle opcode 0x" + hex(static_cast<uint32_t>(op)).substr(6));
+      fail("unknown pickle opcode 0x" + hex(static_cast<uint8_t>(op)));
     }
   }
 
@@ -78,10 +80,7 @@ class Machine {
   Kind kind_of(NodeId id) const { return tree_.value(id).kind(); }
 
   void require_kind(NodeId id, std::initializer_list<Kind> kinds, const char* what) const {
-    for (const Kind kind : kinds) {
-      if (kind_of(id) == kind) return;
-    }
-    fail(what);
+    if (std::ranges::find(kinds, kind_of(id)) == kinds.end()) fail(what);
   }
 
   // --- numbers ---
@@ -210,11 +209,8 @@ class Machine {
   }
 
   void pop_value_or_mark() {
-    if (!marks_.empty() && stack_.size() == marks_.back()) {
-      marks_.pop_back();
-    } else {
-      pop();
-    }
+    if (marks_.empty() || stack_.size() != marks_.back()) return void(pop());
+    marks_.pop_back();
   }
 
   template <size_t kCount>

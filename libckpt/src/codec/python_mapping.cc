@@ -5,7 +5,6 @@
 #include <ckpt/error.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,10 +22,7 @@ std::optional<MappingClass> mapping_class(const Value& callable) {
   if (callable.is_global("collections", "OrderedDict")) return MappingClass::OrderedDict;
   if (callable.is_global("collections", "defaultdict")) return MappingClass::DefaultDict;
   if (callable.is_global("collections", "Counter")) return MappingClass::Counter;
-  if (callable.is_global("builtins", "dict") || callable.is_global("__builtin__", "dict")) {
-    return MappingClass::Dict;
-  }
-  return std::nullopt;
+  return is_builtin(callable, "dict") ? std::optional(MappingClass::Dict) : std::nullopt;
 }
 
 using Pairs = std::vector<std::pair<NodeId, NodeId>>;
@@ -45,20 +41,12 @@ std::string class_name(const Value& callable) {
       "load the state dict and torch.save it again: that writes it as Python's own pickle does");
 }
 
-// The mapping that holds the pairs of `value`; nullopt where it is none that we know.
-std::optional<Value> pairs_of(const Value& value) {
-  if (value.is(Kind::Dict)) return value;
-  if (!value.is(Kind::Object)) return std::nullopt;
-  if (!is_mapping_object(value)) return std::nullopt;
-  return value.tree().value(holder_of_items(value));
-}
-
 bool is_sequence(const Value& value) { return value.is(Kind::List) || value.is(Kind::Tuple); }
 
 // The argument of dict(argument): a mapping, or a sequence of pairs.
 Pairs argument_pairs(const Value& callable, const Value& argument) {
   Pairs pairs;
-  if (const auto mapping = pairs_of(argument)) {
+  if (const auto mapping = as_mapping(argument)) {
     for (size_t i = 0; i < mapping->item_count(); ++i) {
       const auto [key, value] = mapping->item(i);
       pairs.emplace_back(key.id(), value.id());
@@ -86,7 +74,7 @@ NodeId with_items(ValueTree& tree, NodeId mapping, const Pairs& pairs) {
 
 // A sequence would be counted, not taken as pairs.
 NodeId call_counter(ValueTree& tree, const Value& callable, const Value& argument) {
-  if (!pairs_of(argument)) unsupported(callable, "is called with something other than a mapping");
+  if (!as_mapping(argument)) unsupported(callable, "is called with something other than a mapping");
   const Pairs pairs = argument_pairs(callable, argument);
   const NodeId callable_id = callable.id();
   const NodeId counts = with_items(tree, tree.dict(), pairs);
@@ -153,8 +141,18 @@ NodeId make_object(ValueTree& tree, const Call& call) {
   return tree.object(call.construction, call.callable, call.args, call.kwargs);
 }
 
+bool is_builtin(const Value& callable, std::string_view name) {
+  return callable.is_global("builtins", name) || callable.is_global("__builtin__", name);
+}
+
 bool is_mapping_object(const Value& value) {
   return value.is(Kind::Object) && mapping_class(value.callable()).has_value();
+}
+
+std::optional<Value> as_mapping(const Value& value) {
+  if (value.is(Kind::Dict)) return value;
+  if (!is_mapping_object(value)) return std::nullopt;
+  return value.tree().value(holder_of_items(value));
 }
 
 NodeId holder_of_items(const Value& value) {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <optional>
+#include <string_view>
+
 #include <ckpt/value_tree.h>
 
 namespace ckpt::pickle {
@@ -16,8 +19,14 @@ struct Call {
 // Python cannot make, Error(Unsupported) for one whose pairs are not known without running code.
 NodeId make_object(ValueTree& tree, const Call& call);
 
+// A class or function that Python has without an import; Python 2 had another module for them.
+bool is_builtin(const Value& callable, std::string_view name);
+
 // An OrderedDict, a defaultdict or a Counter.
 bool is_mapping_object(const Value& value);
+
+// The pairs of what Python calls a Mapping: dict and the subclasses of its standard library.
+std::optional<Value> as_mapping(const Value& value);
 
 // Where a pair goes that the pickle sets on `value`: the dict inside a Counter, else itself.
 NodeId holder_of_items(const Value& value);

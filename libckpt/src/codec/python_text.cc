@@ -58,24 +58,11 @@ bool is_python_str(std::string_view text) {
 }
 
 void append_utf8(std::string& text, uint32_t code_point) {
-  const auto tail = [&](unsigned shift) {
-    text += static_cast<char>(0x80 | (code_point >> shift & 0x3F));
-  };
-  if (code_point < 0x80) {
-    text += static_cast<char>(code_point);
-  } else if (code_point < 0x800) {
-    text += static_cast<char>(0xC0 | code_point >> 6);
-    tail(0);
-  } else if (code_point < 0x10000) {
-    text += static_cast<char>(0xE0 | code_point >> 12);
-    tail(6);
-    tail(0);
-  } else {
-    text += static_cast<char>(0xF0 | code_point >> 18);
-    tail(12);
-    tail(6);
-    tail(0);
-  }
+  if (code_point < 0x80) return text.push_back(static_cast<char>(code_point));
+  constexpr uint32_t kLeads[] = {0, 0xC0, 0xE0, 0xF0};  // by the number of bytes behind them
+  unsigned behind = code_point < 0x800 ? 1 : code_point < 0x10000 ? 2 : 3;
+  text += static_cast<char>(kLeads[behind] | code_point >> 6 * behind);
+  while (behind-- > 0) text += static_cast<char>(0x80 | (code_point >> 6 * behind & 0x3F));
 }
 
 std::optional<std::string> unquoted(std::string_view literal) {

@@ -1,12 +1,11 @@
 #include "codec/sha256.h"
 
-#include <string>
-
-#include "base/text.h"
-
 #include <openssl/evp.h>
 
 #include <new>
+#include <string>
+
+#include "base/text.h"
 
 namespace ckpt {
 namespace {
@@ -59,12 +58,8 @@ Sha256 Sha256Stream::finish() {
 }
 
 std::string hex(const Sha256& digest) {
-  constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
-  for (const uint8_t byte : digest.bytes) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
+  for (const uint8_t byte : digest.bytes) append_hex(text, byte, 2);
   return text;
 }
 

@@ -127,37 +127,6 @@ struct ValueTree::Nodes {
     }
     return pairs.size();
   }
-
-  template <class Visit>
-  void for_each_child(NodeId id, Visit visit) const {
-    const Node& node = nodes[id];
-    switch (node.kind) {
-      case Kind::Tuple:
-      case Kind::FrozenSet:
-      case Kind::List:
-      case Kind::Set:
-        for (NodeId child : elements(id)) visit(child);
-        break;
-      case Kind::Dict:
-        for (NodeId child : items(id)) visit(child);
-        break;
-      case Kind::Global:
-        visit(static_cast<NodeId>(node.bits >> 32));
-        visit(static_cast<NodeId>(node.bits));
-        break;
-      case Kind::PersistentId: visit(node.extra); break;
-      case Kind::Object: {
-        const ObjectParts& parts = objects[node.extra];
-        for (NodeId child : {parts.callable, parts.args, parts.kwargs, parts.state}) {
-          if (child != kNoNode) visit(child);
-        }
-        for (NodeId child : parts.elements) visit(child);
-        for (NodeId child : parts.items) visit(child);
-        break;
-      }
-      default: break;
-    }
-  }
 };
 
 }  // namespace ckpt

@@ -4,6 +4,7 @@
 #include <bit>
 #include <unordered_map>
 
+#include "codec/value_children.h"
 #include "codec/value_nodes.h"
 
 namespace ckpt {
@@ -127,16 +128,19 @@ void ValueTree::set_persistent_id(NodeId persistent_id, NodeId id) {
 NodeId ValueTree::copy(Value value) {
   const Nodes& source = *value.tree().nodes_;
   std::unordered_map<NodeId, NodeId> copies;
-  std::vector<NodeId> order{value.id()};
+  std::vector<NodeId> order;
   const auto base = static_cast<NodeId>(nodes_->nodes.size());
-  copies.emplace(value.id(), base);
-  for (size_t i = 0; i < order.size();
-       ++i) {  // breadth first; the i-th found becomes node base + i
-    source.for_each_child(order[i], [&](NodeId child) {
-      if (copies.emplace(child, base + static_cast<NodeId>(order.size())).second) {
-        order.push_back(child);
-      }
-    });
+  const auto find = [&](NodeId id) {  // breadth first; the i-th found becomes node base + i
+    if (copies.emplace(id, base + static_cast<NodeId>(order.size())).second) order.push_back(id);
+  };
+  find(value.id());
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto& [kind, extra, bits] = source[order[i]];
+    if (kind == Kind::Global) {
+      find(static_cast<NodeId>(bits >> 32));
+      find(static_cast<NodeId>(bits));
+    }
+    for_each_child(value.tree().value(order[i]), [&](const Value& child) { find(child.id()); });
   }
   const auto mapped = [&](std::span<const NodeId> ids) {
     std::vector<NodeId> out(ids.begin(), ids.end());
@@ -156,11 +160,10 @@ NodeId ValueTree::copy(Value value) {
       case Kind::List:
       case Kind::Set:
       case Kind::Dict: nodes_->add_list(node.kind, mapped(source.lists[node.extra])); break;
-      case Kind::Global: {
-        const uint64_t module_id = mapped_one(static_cast<NodeId>(node.bits >> 32));
-        nodes_->add(Kind::Global, 0, module_id << 32 | mapped_one(static_cast<NodeId>(node.bits)));
+      case Kind::Global:
+        global(mapped_one(static_cast<NodeId>(node.bits >> 32)),
+               mapped_one(static_cast<NodeId>(node.bits)));
         break;
-      }
       case Kind::Object: {
         const Nodes::ObjectParts& from = source.objects[node.extra];
         nodes_->add_object({from.construction, mapped_one(from.callable), mapped_one(from.args),
@@ -168,7 +171,7 @@ NodeId ValueTree::copy(Value value) {
                             mapped(from.items)});
         break;
       }
-      case Kind::PersistentId: nodes_->add(Kind::PersistentId, mapped_one(node.extra), 0); break;
+      case Kind::PersistentId: persistent_id(mapped_one(node.extra)); break;
       default: nodes_->add(node.kind, 0, node.bits);
     }
   }

@@ -1,15 +1,12 @@
 #pragma once
 
-#include <ckpt/catalog.h>
-#include <ckpt/limits.h>
-
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include <ckpt/catalog.h>
+#include <ckpt/limits.h>
 #include <ckpt/random_access.h>
 
 // Zip archives as PyTorch writes them: members are stored, never compressed; sizes and checksums
@@ -69,9 +66,8 @@ class Layout {
   std::string local_header(size_t member) const;
   std::string descriptor(size_t member, uint32_t crc) const;  // empty for an empty member
   uint64_t descriptor_bytes(size_t member) const;
-  std::string directory(std::span<const uint32_t> crcs) const;  // with the end records
 
-  // The directory in its parts: a header for each member, then the end records.
+  // The directory: a header for each member, then the end records.
   uint64_t central_header_bytes(size_t member) const;
   std::string central_header(size_t member, uint32_t crc) const;
   std::string end_records() const;

@@ -16,21 +16,21 @@ using enum ByteLabel;
 // Goes through an archive from its first to its last byte; every step says what it passes.
 class Walk {
  public:
-  Walk(const RandomAccess& file, ByteRange archive) : file_(file), archive_(archive) {}
+  Walk(const RandomAccess& file, ByteRange archive)
+      : file_(file), position_(archive.offset_bytes), end_(archive.end_bytes()) {}
 
-  uint64_t position() const { return position_; }  // from the start of the archive
+  uint64_t position() const { return position_; }  // in the file
 
   void pass(uint64_t count_bytes, ByteLabel label, size_t member = kNoMember) {
     if (count_bytes == 0 && member == kNoMember) return;
-    const uint64_t start = archive_.offset_bytes + position_;
-    position_ += count_bytes;
     const bool grows = !ranges_.empty() && member == kNoMember &&
                        ranges_.back().member == kNoMember && ranges_.back().label == label;
     if (grows) {
       ranges_.back().bytes.count_bytes += count_bytes;
     } else {
-      ranges_.push_back({{start, count_bytes}, label, member});
+      ranges_.push_back({{position_, count_bytes}, label, member});
     }
+    position_ += count_bytes;
   }
   void pass_until(uint64_t offset_bytes, ByteLabel label) {
     if (offset_bytes < position_) fail("two parts of the zip archive overlap");
@@ -39,32 +39,29 @@ class Walk {
 
   // The next bytes, without passing them; the reader must not outlive the next call.
   ByteReader look(uint64_t count_bytes) {
-    if (count_bytes > archive_.count_bytes - position_) fail("the zip archive ends early");
-    buffer_.resize(static_cast<size_t>(count_bytes));
-    file_.read_at(archive_.offset_bytes + position_, buffer_);
-    return ByteReader(buffer_, file_.file_name(), archive_.offset_bytes + position_);
+    if (count_bytes > left_bytes()) fail("the zip archive ends early");
+    buffer_.resize(count_bytes);
+    file_.read_at(position_, buffer_);
+    return ByteReader(buffer_, file_.file_name(), position_);
   }
 
   [[noreturn]] void fail(std::string problem) const {
-    throw Error(ErrorCode::Corrupt, {file_.file_name(), archive_.offset_bytes + position_},
-                std::move(problem));
+    throw Error(ErrorCode::Corrupt, {file_.file_name(), position_}, std::move(problem));
   }
 
-  uint64_t left_bytes() const { return archive_.count_bytes - position_; }
-  uint64_t start_bytes() const { return archive_.offset_bytes; }
+  uint64_t left_bytes() const { return end_ - position_; }
   std::vector<AccountedRange> take() { return std::move(ranges_); }
 
  private:
   const RandomAccess& file_;
-  ByteRange archive_;
-  uint64_t position_ = 0;
+  uint64_t position_, end_;  // in the file
   std::vector<std::byte> buffer_;
   std::vector<AccountedRange> ranges_;
 };
 
 // Fields of {id, size, content}. A ZIP64 field holds sizes that were compared; whatever else there
-// is pads. `has_zip64`: whether one was there.
-void pass_extra(Walk& walk, uint64_t count_bytes, bool* has_zip64 = nullptr) {
+// is pads.
+void pass_extra(Walk& walk, uint64_t count_bytes) {
   const uint64_t end = walk.position() + count_bytes;
   while (walk.position() < end) {
     if (end - walk.position() < 4) walk.fail("a zip header's extra field is cut short");
@@ -74,25 +71,18 @@ void pass_extra(Walk& walk, uint64_t count_bytes, bool* has_zip64 = nullptr) {
     if (size > end - walk.position() - 4)
       walk.fail("a zip header's extra field is longer than the header says");
     const bool is_zip64 = id == kZip64Extra;
-    if (is_zip64 && has_zip64 != nullptr) *has_zip64 = true;
     walk.pass(2, is_zip64 ? Repeated : Padding);
     walk.pass(2, Repeated);
     walk.pass(size, is_zip64 ? Repeated : Padding);
   }
 }
 
-struct LocalHeader {
-  bool has_descriptor = false;
-  bool has_zip64 = false;
-};
-
 // 4.3.7: signature, version, flags, method, time, date, CRC-32, two sizes, two lengths, name,
-// extra.
-LocalHeader pass_local_header(Walk& walk) {
+// extra. True where the flags promise a descriptor.
+bool pass_local_header(Walk& walk) {
   ByteReader header = walk.look(kLocalHeaderBytes);
-  LocalHeader result;
   header.skip(6);
-  result.has_descriptor = header.u16() & kFlagDescriptor;
+  const bool has_descriptor = header.u16() & kFlagDescriptor;
   header.skip(6);
   const uint32_t crc = header.u32();
   const uint32_t compressed_bytes = header.u32();
@@ -102,15 +92,15 @@ LocalHeader pass_local_header(Walk& walk) {
   // With a descriptor all three stand here or none; a reader need not care.
   const bool is_half_said =
       (compressed_bytes == 0) != (count_bytes == 0) || (crc != 0 && compressed_bytes == 0);
-  if (result.has_descriptor && is_half_said)
+  if (has_descriptor && is_half_said)
     walk.fail("a local zip header gives only some of sizes and CRC-32, expected all or none");
   walk.pass(4, Repeated);
   walk.pass(2, Padding);  // version needed
   walk.pass(4, Repeated);
   walk.pass(4, Padding);  // time and date
   walk.pass(16 + name_bytes, Repeated);
-  pass_extra(walk, extra_bytes, &result.has_zip64);
-  return result;
+  pass_extra(walk, extra_bytes);
+  return has_descriptor;
 }
 
 // Signature, CRC-32, two sizes of 4 or 8 bytes: compared with the directory by read_directory(). An
@@ -167,17 +157,15 @@ void pass_members(Walk& walk, std::span<const Member> members, uint64_t director
   std::ranges::sort(order, {}, [&](size_t i) { return members[i].header_offset_bytes; });
   for (size_t k = 0; k < order.size(); ++k) {
     const Member& member = members[order[k]];
-    const uint64_t next = k + 1 < order.size() ? members[order[k + 1]].header_offset_bytes
-                                               : walk.start_bytes() + directory_offset_bytes;
-    walk.pass_until(member.header_offset_bytes - walk.start_bytes(), Unclaimed);
-    const LocalHeader header = pass_local_header(walk);
-    if (walk.start_bytes() + walk.position() != member.data.offset_bytes) {
+    const uint64_t next =
+        k + 1 < order.size() ? members[order[k + 1]].header_offset_bytes : directory_offset_bytes;
+    walk.pass_until(member.header_offset_bytes, Unclaimed);
+    const bool has_descriptor = pass_local_header(walk);
+    if (walk.position() != member.data.offset_bytes) {
       walk.fail("a zip member's data does not follow its header");
     }
     walk.pass(member.data.count_bytes, member.crc32 ? Checksummed : Unprotected, order[k]);
-    if (!header.has_descriptor) continue;
-    const uint64_t gap_bytes = next - walk.start_bytes() - walk.position();
-    pass_descriptor(walk, member, gap_bytes);
+    if (has_descriptor) pass_descriptor(walk, member, next - walk.position());
   }
   walk.pass_until(directory_offset_bytes, Unclaimed);
 }
@@ -187,8 +175,7 @@ void pass_members(Walk& walk, std::span<const Member> members, uint64_t director
 std::vector<AccountedRange> account_archive(const RandomAccess& file, ByteRange archive,
                                             std::span<const Member> members) {
   Walk walk(file, archive);
-  const uint64_t directory = directory_offset_bytes(file, archive) - archive.offset_bytes;
-  pass_members(walk, members, directory);
+  pass_members(walk, members, directory_offset_bytes(file, archive));
   for (size_t i = 0; i < members.size(); ++i) pass_entry(walk);
   if (walk.left_bytes() > kEndBytes) pass_zip64_end(walk);
   if (walk.left_bytes() != kEndBytes)

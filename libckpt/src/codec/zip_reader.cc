@@ -6,7 +6,6 @@
 
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
-#include "base/text.h"
 #include "codec/zip.h"
 #include "codec/zip_format.h"
 
@@ -44,9 +43,9 @@ class Window {
     const bool held = offset_bytes >= held_.offset_bytes &&
                       fits(offset_bytes - held_.offset_bytes, count_bytes, held_.count_bytes);
     if (!held) load(offset_bytes, count_bytes, ahead_bytes);
-    const auto start = static_cast<size_t>(offset_bytes - held_.offset_bytes);
-    return ByteReader(std::span(buffer_).subspan(start, static_cast<size_t>(count_bytes)),
-                      file_.file_name(), archive_.offset_bytes + offset_bytes);
+    const uint64_t start = offset_bytes - held_.offset_bytes;
+    return ByteReader(std::span(buffer_).subspan(start, count_bytes), file_.file_name(),
+                      archive_.offset_bytes + offset_bytes);
   }
 
   [[noreturn]] void fail(uint64_t offset_bytes, std::string problem,
@@ -61,7 +60,7 @@ class Window {
   void load(uint64_t offset_bytes, uint64_t count_bytes, uint64_t ahead_bytes) {
     const uint64_t left_bytes = archive_.count_bytes - offset_bytes;
     held_ = {};
-    buffer_.resize(static_cast<size_t>(std::min(left_bytes, count_bytes + ahead_bytes)));
+    buffer_.resize(std::min(left_bytes, count_bytes + ahead_bytes));
     file_.read_at(archive_.offset_bytes + offset_bytes, buffer_);
     held_ = {offset_bytes, buffer_.size()};
   }
@@ -210,8 +209,7 @@ Entry read_entry(ByteReader& reader, const Window& window) {
 std::vector<Entry> read_entries(ByteReader reader, const Window& window,
                                 const Directory& directory) {
   std::vector<Entry> entries;
-  entries.reserve(
-      static_cast<size_t>(reader.count_of(directory.member_count, kCentralHeaderBytes)));
+  entries.reserve(reader.count_of(directory.member_count, kCentralHeaderBytes));
   std::set<std::string_view> names;  // ordered: see base/text_map.h
   for (uint64_t i = 0; i < directory.member_count; ++i) {
     entries.push_back(read_entry(reader, window));

@@ -58,50 +58,6 @@ uint32_t clipped(uint64_t value) {
   return static_cast<uint32_t>(std::min<uint64_t>(value, kSeeZip64));
 }
 
-void put_central_header(std::string& out, const Place& place, uint32_t crc) {
-  put(out, kCentralHeader);
-  put(out, uint32_t{0});  // versions made by and needed
-  put(out, flags(place));
-  put(out, uint16_t{0});  // stored
-  put(out, uint32_t{0});  // no time, no date
-  put(out, crc);
-  put(out, clipped(place.count_bytes));
-  put(out, clipped(place.count_bytes));
-  put(out, static_cast<uint16_t>(place.name.size()));
-  put(out, static_cast<uint16_t>(zip64_extra_bytes(place)));
-  put(out, uint16_t{0});  // no comment
-  put(out, uint16_t{0});  // disk
-  put(out, uint16_t{0});  // internal attributes
-  put(out, uint32_t{0});  // external attributes
-  put(out, clipped(place.header_offset_bytes));
-  out += place.name;
-  put_zip64_extra(out, place, place.count_bytes);
-}
-
-void put_end_records(std::string& out, uint64_t member_count, ByteRange directory) {
-  put(out, kZip64End);
-  put(out, kZip64EndBytes - 12);
-  put(out, uint16_t{0x031E});  // made by version 3.0 on Unix
-  put(out, uint16_t{0x002D});  // needs 4.5: ZIP64
-  put(out, uint64_t{0});       // disk numbers
-  put(out, member_count);
-  put(out, member_count);
-  put(out, directory.count_bytes);
-  put(out, directory.offset_bytes);
-  put(out, kZip64EndLocator);
-  put(out, uint32_t{0});
-  put(out, directory.end_bytes());
-  put(out, uint32_t{1});  // disks
-  put(out, kEnd);
-  put(out, uint32_t{0});  // disk numbers
-  const auto count = static_cast<uint16_t>(std::min<uint64_t>(member_count, kSeeZip64Count));
-  put(out, count);
-  put(out, count);
-  put(out, clipped(directory.count_bytes));
-  put(out, clipped(directory.offset_bytes));
-  put(out, uint16_t{0});  // no comment
-}
-
 }  // namespace
 
 void Layout::add(std::string name, uint64_t count_bytes) {
@@ -141,7 +97,7 @@ std::string Layout::local_header(size_t member) const {
   const uint64_t extra_bytes = header_bytes - kLocalHeaderBytes - place.name.size();
   const uint64_t padding_bytes = extra_bytes - zip64_extra_bytes(place) - 4;
   std::string out;
-  out.reserve(static_cast<size_t>(header_bytes));
+  out.reserve(header_bytes);
   put(out, kLocalHeader);
   put(out, uint16_t{0});  // version needed
   put(out, flags(place));
@@ -155,7 +111,7 @@ std::string Layout::local_header(size_t member) const {
   put_zip64_extra(out, place, 0);
   put(out, kPaddingExtra);
   put(out, static_cast<uint16_t>(padding_bytes));
-  out.append(static_cast<size_t>(padding_bytes), 'Z');
+  out.append(padding_bytes, 'Z');
   return out;
 }
 
@@ -180,14 +136,6 @@ uint64_t Layout::descriptor_bytes(size_t member) const {
   return frame_ == Frame::None ? 0 : zip::descriptor_bytes(places_[member]);
 }
 
-std::string Layout::directory(std::span<const uint32_t> crcs) const {
-  std::string out;
-  if (frame_ == Frame::None) return out;
-  out.reserve(static_cast<size_t>(count_bytes() - directory_offset_bytes_));
-  for (size_t i = 0; i < places_.size(); ++i) put_central_header(out, places_[i], crcs[i]);
-  return out + end_records();
-}
-
 uint64_t Layout::central_header_bytes(size_t member) const {
   if (frame_ == Frame::None) return 0;
   const Place& place = places_[member];
@@ -195,15 +143,54 @@ uint64_t Layout::central_header_bytes(size_t member) const {
 }
 
 std::string Layout::central_header(size_t member, uint32_t crc) const {
+  if (frame_ == Frame::None) return {};
+  const Place& place = places_[member];
   std::string out;
-  if (frame_ == Frame::Zip) put_central_header(out, places_[member], crc);
+  put(out, kCentralHeader);
+  put(out, uint32_t{0});  // versions made by and needed
+  put(out, flags(place));
+  put(out, uint16_t{0});  // stored
+  put(out, uint32_t{0});  // no time, no date
+  put(out, crc);
+  put(out, clipped(place.count_bytes));
+  put(out, clipped(place.count_bytes));
+  put(out, static_cast<uint16_t>(place.name.size()));
+  put(out, static_cast<uint16_t>(zip64_extra_bytes(place)));
+  put(out, uint16_t{0});  // no comment
+  put(out, uint16_t{0});  // disk
+  put(out, uint16_t{0});  // internal attributes
+  put(out, uint32_t{0});  // external attributes
+  put(out, clipped(place.header_offset_bytes));
+  out += place.name;
+  put_zip64_extra(out, place, place.count_bytes);
   return out;
 }
 
 std::string Layout::end_records() const {
+  if (frame_ == Frame::None) return {};
+  const uint64_t member_count = places_.size();
   std::string out;
-  if (frame_ == Frame::None) return out;
-  put_end_records(out, places_.size(), {directory_offset_bytes_, directory_count_bytes_});
+  put(out, kZip64End);
+  put(out, kZip64EndBytes - 12);
+  put(out, uint16_t{0x031E});  // made by version 3.0 on Unix
+  put(out, uint16_t{0x002D});  // needs 4.5: ZIP64
+  put(out, uint64_t{0});       // disk numbers
+  put(out, member_count);
+  put(out, member_count);
+  put(out, directory_count_bytes_);
+  put(out, directory_offset_bytes_);
+  put(out, kZip64EndLocator);
+  put(out, uint32_t{0});
+  put(out, directory_offset_bytes_ + directory_count_bytes_);
+  put(out, uint32_t{1});  // disks
+  put(out, kEnd);
+  put(out, uint32_t{0});  // disk numbers
+  const auto count = static_cast<uint16_t>(std::min<uint64_t>(member_count, kSeeZip64Count));
+  put(out, count);
+  put(out, count);
+  put(out, clipped(directory_count_bytes_));
+  put(out, clipped(directory_offset_bytes_));
+  put(out, uint16_t{0});  // no comment
   return out;
 }
 

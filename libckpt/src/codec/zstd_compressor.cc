@@ -33,8 +33,6 @@ ZstdCompressor::ZstdCompressor(int level, unsigned threads)
   ZSTD_CCtx_setParameter(context_.get(), ZSTD_c_nbWorkers, workers);
 }
 
-ZstdCompressor::~ZstdCompressor() = default;
-
 void ZstdCompressor::start(uint64_t content_count_bytes) {
   checked(ZSTD_CCtx_reset(context_.get(), ZSTD_reset_session_only));
   checked(ZSTD_CCtx_setPledgedSrcSize(context_.get(), content_count_bytes));

@@ -17,8 +17,6 @@ class ZstdCompressor {
   static constexpr int kLevelMin = 1, kLevelMax = 19;  // higher ones need 128 MiB to inflate
 
   ZstdCompressor(int level, unsigned threads);
-  ZstdCompressor(ZstdCompressor&&) noexcept = default;
-  ~ZstdCompressor();
 
   using Sink = std::function<void(std::span<const std::byte>)>;
   void start(uint64_t content_count_bytes);

@@ -59,7 +59,7 @@ class ZstdStream::Decoder {
   uint64_t left_bytes() const { return frames_.count_bytes - read_bytes_; }
 
   bool refill() {
-    const auto count = static_cast<size_t>(std::min<uint64_t>(input_bytes_.size(), left_bytes()));
+    const uint64_t count = std::min<uint64_t>(input_bytes_.size(), left_bytes());
     if (count == 0) return false;
     file_.read_at(frames_.offset_bytes + read_bytes_, std::span(input_bytes_).first(count));
     read_bytes_ += count;
@@ -120,7 +120,7 @@ const ZstdStream::Block& ZstdStream::block(uint64_t number) const {
     decoder_ = std::make_unique<Decoder>(file_, frames_);
   }
   while (blocks_.empty() || blocks_.back().number < number) next_block();
-  return blocks_[static_cast<size_t>(number - blocks_.front().number)];
+  return blocks_[number - blocks_.front().number];
 }
 
 void ZstdStream::read_at(uint64_t offset_bytes, std::span<std::byte> out) const {
@@ -131,8 +131,8 @@ void ZstdStream::read_at(uint64_t offset_bytes, std::span<std::byte> out) const 
   const std::scoped_lock lock(mutex_);
   while (!out.empty()) {
     const uint64_t number = offset_bytes / kBlockBytes;
-    const auto skip = static_cast<size_t>(offset_bytes % kBlockBytes);
-    const auto bytes = std::span<const std::byte>(block(number).bytes).subspan(skip);
+    const std::span<const std::byte> whole_block = block(number).bytes;
+    const auto bytes = whole_block.subspan(offset_bytes % kBlockBytes);
     const size_t count = std::min(bytes.size(), out.size());
     std::memcpy(out.data(), bytes.data(), count);
     out = out.subspan(count);

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <ckpt/catalog.h>
-
 #include <ckpt/random_access.h>
 
 namespace ckpt {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/text.h"
+#include "base/text_map.h"
 #include "format/values/nesting.h"
 #include "target/plain_state.h"
 
@@ -47,27 +48,16 @@ std::optional<Value> value_at(Value value, const std::vector<PathStep>& path) {
   return value;
 }
 
-// Pointers to values, and to all that they lie in.
-struct Places {
-  std::set<std::string, std::less<>> at, around;
-
-  void add(const std::string& pointer) {
-    at.insert(pointer);
-    for (size_t slash = pointer.find('/', 1); slash != pointer.npos;
-         slash = pointer.find('/', slash + 1)) {
-      around.insert(pointer.substr(0, slash));
-    }
+// Whether a pointer leads to one of some places, into one, or to what one lies in.
+bool touches(const std::string& pointer, const TextSet& places) {
+  const auto below = places.lower_bound(pointer + '/');
+  if (below != places.end() && below->starts_with(pointer + '/')) return true;
+  for (size_t end = 0; end != pointer.npos;) {
+    end = pointer.find('/', end + 1);
+    if (places.contains(std::string_view(pointer).substr(0, end))) return true;
   }
-
-  // At a place, below one, or around one.
-  bool touch(std::string_view pointer) const {
-    for (size_t slash = pointer.find('/', 1); slash != pointer.npos;
-         slash = pointer.find('/', slash + 1)) {
-      if (at.contains(pointer.substr(0, slash))) return true;
-    }
-    return at.contains(pointer) || around.contains(pointer);
-  }
-};
+  return false;
+}
 
 // In a torch.save file a mapping that was an object of its own is entered, and a list that was
 // entered may be an object: objects are taken from where they must be.
@@ -78,18 +68,18 @@ void fold_objects(const PlainState& wanted, const Checkpoint& result, PlainState
   for (const PlainEntry& entry : found.entries) {
     if (!entry.tensor) found_keys.insert(entry.key);
   }
-  Places places;
+  TextSet places;
   std::vector<PlainEntry> folded;
   for (const PlainEntry& entry : wanted.entries) {
     if (entry.tensor || found_keys.contains(entry.key)) continue;
     const auto value = value_at(document->tree.root(), entry.path);
     if (!value) continue;
-    places.add(pointer_of(entry));
+    places.insert(pointer_of(entry));
     folded.push_back({entry.key, entry.path, nullptr, false, document, value->id()});
   }
   if (folded.empty()) return;
   std::erase_if(found.entries,
-                [&](const PlainEntry& entry) { return places.touch(pointer_of(entry)); });
+                [&](const PlainEntry& entry) { return touches(pointer_of(entry), places); });
   found.entries.insert(found.entries.end(), folded.begin(), folded.end());
 }
 

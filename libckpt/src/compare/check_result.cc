@@ -13,7 +13,7 @@
 #include "base/byte_reader.h"
 #include "codec/pickle_reader.h"
 #include "codec/pickle_writer.h"
-#include "read/stated_checksum.h"
+#include "read/payload_reader.h"
 #include "target/archive_writer.h"
 
 namespace ckpt {

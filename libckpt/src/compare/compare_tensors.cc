@@ -1,11 +1,10 @@
-#include "compare/compare_tensors.h"
-
+// Tensors, element by element.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include <ckpt/error.h>
 
+#include "compare/compare.h"
 #include "model/element.h"
 #include "read/payload_reader.h"
 #include "work/slab_workers.h"
@@ -73,18 +72,72 @@ class ElementComparer {
     if (is_of_changes && !is_complex(dtype)) found_.products = ValueDifference::Products{};
   }
 
-  void compare(std::span<const std::byte> a, std::span<const std::byte> b);
+  void compare(std::span<const std::byte> a, std::span<const std::byte> b) {
+    if (!std::equal(a.begin(), a.end(), b.begin(), b.end())) {
+      visit_element(dtype_, [&](auto element) { compare_as<decltype(element)>(a, b); });
+    }
+    if (found_.products) add_products(dtype_, a, b, *found_.products);
+    position_ += a.size() / bytes_per_element(dtype_);
+  }
+
   bool found_difference() const { return found_.different_count != 0; }
-  ValueDifference result(const Extents& shape) const;
+
+  ValueDifference result(const Extents& shape) const {
+    ValueDifference difference = found_;
+    difference.element_count = element_count(shape);
+    if (found_difference()) difference.first_index = index_of(first_index_, shape);
+    return difference;
+  }
 
  private:
   template <class Element>
-  void compare_as(std::span<const std::byte> a, std::span<const std::byte> b);
-  template <class Element>
-  bool is_within_tolerance(typename Element::Bits a, typename Element::Bits b) const;
+  bool is_within_tolerance(typename Element::Bits a, typename Element::Bits b) const {
+    if (tolerance_.is_none()) return false;
+    const double b_value = Element::value(b);
+    if (!std::isfinite(Element::value(a)) || !std::isfinite(b_value)) return false;
+    return distance<Element>(a, b) <= tolerance_.atol + tolerance_.rtol * std::fabs(b_value);
+  }
+
   // False where a or b is not finite.
   template <class Element>
-  bool measure(typename Element::Bits a, typename Element::Bits b);
+  bool measure(typename Element::Bits a, typename Element::Bits b) {
+    const double b_value = Element::value(b);
+    if (!std::isfinite(Element::value(a)) || !std::isfinite(b_value)) return false;
+    const double gap = distance<Element>(a, b);
+    found_.max_abs = std::max(found_.max_abs, gap);
+    if (b_value != 0) found_.max_rel = std::max(found_.max_rel, gap / std::fabs(b_value));
+    if constexpr (Element::kIsFloat) {
+      found_.max_ulp_distance =
+          std::max(found_.max_ulp_distance.value_or(0), ulp_distance<Element>(a, b));
+    }
+    return true;
+  }
+
+  template <class Element>
+  void compare_as(std::span<const std::byte> a, std::span<const std::byte> b) {
+    const uint64_t element_bytes = bytes_per_element(dtype_);
+    for (uint64_t at = 0; at < a.size(); at += element_bytes) {
+      bool differs = false, is_finite = true, is_outside = false;
+      for (uint64_t part = at; part < at + element_bytes; part += sizeof(typename Element::Bits)) {
+        const auto a_bits = load_bits<Element>(a.data() + part);
+        const auto b_bits = load_bits<Element>(b.data() + part);
+        if (a_bits == b_bits) continue;
+        const bool is_near = is_within_tolerance<Element>(a_bits, b_bits);
+        if (is_near && !is_of_changes_) continue;
+        is_outside = is_outside || !is_near;
+        is_finite = measure<Element>(a_bits, b_bits) && is_finite;
+        differs = true;
+      }
+      if (!differs) continue;
+      if (!is_finite) ++found_.nonfinite_count;
+      if (is_outside && is_of_changes_) ++found_.outside_count;
+      if (found_.different_count++ == 0) {
+        first_index_ = position_ + at / element_bytes;
+        found_.first_a = element_text(dtype_, a.data() + at);
+        found_.first_b = element_text(dtype_, b.data() + at);
+      }
+    }
+  }
 
   DType dtype_;
   Tolerance tolerance_;
@@ -94,122 +147,37 @@ class ElementComparer {
   ValueDifference found_;
 };
 
-void ElementComparer::compare(std::span<const std::byte> a, std::span<const std::byte> b) {
-  if (!std::equal(a.begin(), a.end(), b.begin(), b.end())) {
-    visit_element(dtype_, [&](auto element) { compare_as<decltype(element)>(a, b); });
+void read(BoxReader& reader, const TensorEntry& tensor, std::span<std::byte> out) {
+  try {
+    reader.read(out);
+  } catch (Error& error) {
+    throw error.within({.file = tensor.file, .key = tensor.key});
   }
-  if (found_.products) add_products(dtype_, a, b, *found_.products);
-  position_ += a.size() / bytes_per_element(dtype_);
-}
-
-template <class Element>
-bool ElementComparer::is_within_tolerance(typename Element::Bits a,
-                                          typename Element::Bits b) const {
-  if (tolerance_.is_none()) return false;
-  const double b_value = Element::value(b);
-  if (!std::isfinite(Element::value(a)) || !std::isfinite(b_value)) return false;
-  return distance<Element>(a, b) <= tolerance_.atol + tolerance_.rtol * std::fabs(b_value);
-}
-
-template <class Element>
-bool ElementComparer::measure(typename Element::Bits a, typename Element::Bits b) {
-  const double b_value = Element::value(b);
-  if (!std::isfinite(Element::value(a)) || !std::isfinite(b_value)) return false;
-  const double gap = distance<Element>(a, b);
-  found_.max_abs = std::max(found_.max_abs, gap);
-  if (b_value != 0) found_.max_rel = std::max(found_.max_rel, gap / std::fabs(b_value));
-  if constexpr (Element::kIsFloat) {
-    found_.max_ulp_distance =
-        std::max(found_.max_ulp_distance.value_or(0), ulp_distance<Element>(a, b));
-  }
-  return true;
-}
-
-template <class Element>
-void ElementComparer::compare_as(std::span<const std::byte> a, std::span<const std::byte> b) {
-  const uint64_t element_bytes = bytes_per_element(dtype_);
-  for (uint64_t at = 0; at < a.size(); at += element_bytes) {
-    bool differs = false, is_finite = true, is_outside = false;
-    for (uint64_t part = at; part < at + element_bytes; part += sizeof(typename Element::Bits)) {
-      const auto a_bits = load_bits<Element>(a.data() + part);
-      const auto b_bits = load_bits<Element>(b.data() + part);
-      if (a_bits == b_bits) continue;
-      const bool is_near = is_within_tolerance<Element>(a_bits, b_bits);
-      if (is_near && !is_of_changes_) continue;
-      is_outside = is_outside || !is_near;
-      is_finite = measure<Element>(a_bits, b_bits) && is_finite;
-      differs = true;
-    }
-    if (!differs) continue;
-    if (!is_finite) ++found_.nonfinite_count;
-    if (is_outside && is_of_changes_) ++found_.outside_count;
-    if (found_.different_count++ == 0) {
-      first_index_ = position_ + at / element_bytes;
-      found_.first_a = element_text(dtype_, a.data() + at);
-      found_.first_b = element_text(dtype_, b.data() + at);
-    }
-  }
-}
-
-ValueDifference ElementComparer::result(const Extents& shape) const {
-  ValueDifference difference = found_;
-  difference.element_count = element_count(shape);
-  if (found_difference()) difference.first_index = index_of(first_index_, shape);
-  return difference;
-}
-
-// One side's elements in row-major order.
-class Side {
- public:
-  Side(const TensorEntry& tensor, const PayloadSource& source)
-      : tensor_(tensor), reader_(tensor, whole(tensor.shape), source) {}
-  void read(std::span<std::byte> out) {
-    try {
-      reader_.read(out);
-    } catch (Error& error) {
-      throw error.within({.file = tensor_.file, .key = tensor_.key});
-    }
-  }
-
- private:
-  const TensorEntry& tensor_;
-  BoxReader reader_;
-};
-
-std::optional<ValueDifference> compare(const TensorPair& pair, const SourcePair& sources,
-                                       ElementComparer comparer,
-                                       const std::function<std::span<std::byte>(uint64_t)>& step) {
-  Side a(pair.a, sources.a), b(pair.b, sources.b);
-  for (uint64_t left = count_bytes(pair.a); left != 0;) {
-    const auto buffers = step(left);
-    const auto a_bytes = buffers.first(buffers.size() / 2);
-    const auto b_bytes = buffers.last(buffers.size() / 2);
-    a.read(a_bytes);
-    b.read(b_bytes);
-    comparer.compare(a_bytes, b_bytes);
-    left -= a_bytes.size();
-  }
-  if (!comparer.found_difference()) return std::nullopt;
-  return comparer.result(pair.a.shape);
 }
 
 }  // namespace
 
 std::vector<std::optional<ValueDifference>> compare_tensors(const std::vector<TensorPair>& pairs,
-                                                            const SourcePair& sources,
+                                                            const PayloadSource& source_a,
+                                                            const PayloadSource& source_b,
                                                             const DiffOptions& options) {
   uint64_t total_bytes = 0;
   for (const TensorPair& pair : pairs) total_bytes += 2 * count_bytes(pair.a);
   WorkMeter meter(options.execution, total_bytes);
   std::vector<std::optional<ValueDifference>> differences(pairs.size());
   run_with_slabs(pairs.size(), options.execution, [&](size_t i, std::span<std::byte> slab) {
-    const auto step = [&](uint64_t left_bytes) {
-      const auto buffers = slab.first(2 * std::min<uint64_t>(left_bytes, slab.size() / 2));
-      meter.advance(buffers.size());
-      return buffers;
-    };
-    const ElementComparer comparer(pairs[i].a.dtype, {options.atol, options.rtol}, options.changes);
-    differences[i] = compare(pairs[i], sources, comparer, step);
+    const TensorPair& pair = pairs[i];
+    BoxReader a(pair.a, whole(pair.a.shape), source_a), b(pair.b, whole(pair.b.shape), source_b);
+    ElementComparer comparer(pair.a.dtype, {options.atol, options.rtol}, options.changes);
+    while (a.left_bytes() != 0) {
+      const uint64_t count = std::min<uint64_t>(a.left_bytes(), slab.size() / 2);
+      const auto a_bytes = slab.first(count), b_bytes = slab.subspan(count, count);
+      meter.advance(2 * count);
+      read(a, pair.a, a_bytes);
+      read(b, pair.b, b_bytes);
+      comparer.compare(a_bytes, b_bytes);
+    }
+    if (comparer.found_difference()) differences[i] = comparer.result(pair.a.shape);
   });
   return differences;
 }

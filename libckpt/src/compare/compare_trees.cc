@@ -1,11 +1,11 @@
-#include "compare/compare_trees.h"
-
+// Values, place by place.
 #include <algorithm>
 #include <unordered_set>
 
 #include <ckpt/document.h>
 
 #include "base/text_map.h"
+#include "compare/compare.h"
 #include "format/values/json_pointer.h"
 
 namespace ckpt {
@@ -20,19 +20,19 @@ struct Place {
 
 class TreeComparison {
  public:
-  TreeComparison(const CanonicalEncoder& a, const CanonicalEncoder& b, size_t details_max)
-      : a_encoder_(a), b_encoder_(b), details_max_(details_max) {}
+  TreeComparison(const CanonicalEncoder& a, const CanonicalEncoder& b, size_t details_max,
+                 std::vector<PlaceDifference>& details)
+      : a_encoder_(a), b_encoder_(b), details_max_(details_max), details_(details) {}
 
-  void run(const Value& a, const Value& b) {
+  uint64_t run(const Value& a, const Value& b) {
     open_.push_back({{}, a, b});
     while (!open_.empty()) {
       const Place place = std::move(open_.back());
       open_.pop_back();
       visit(place);
     }
+    return count_;
   }
-  uint64_t count() const { return count_; }
-  std::vector<PlaceDifference> take_details() { return std::move(details_); }
 
  private:
   void visit(const Place& place) {
@@ -130,10 +130,10 @@ class TreeComparison {
   const CanonicalEncoder& a_encoder_;
   const CanonicalEncoder& b_encoder_;
   size_t details_max_;
+  std::vector<PlaceDifference>& details_;
   std::vector<Place> open_;
   PointerPath pointer_;
   std::unordered_set<uint64_t> visited_;
-  std::vector<PlaceDifference> details_;
   uint64_t count_ = 0;
 };
 
@@ -141,10 +141,7 @@ class TreeComparison {
 
 uint64_t compare_trees(const EncodedValue& a, const EncodedValue& b, size_t details_max,
                        std::vector<PlaceDifference>& details) {
-  TreeComparison comparison(a.encoder, b.encoder, details_max);
-  comparison.run(a.value, b.value);
-  details = comparison.take_details();
-  return comparison.count();
+  return TreeComparison(a.encoder, b.encoder, details_max, details).run(a.value, b.value);
 }
 
 }  // namespace ckpt

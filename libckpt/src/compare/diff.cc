@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "compare/compare_tensors.h"
-#include "compare/compare_trees.h"
+#include "compare/compare.h"
 #include "digest/object_digests.h"
 
 namespace ckpt {
@@ -27,8 +26,8 @@ template <class Entry>
 std::vector<const Entry*> sorted_by_name(const std::vector<Entry>& entries) {
   std::vector<const Entry*> sorted;
   for (const Entry& entry : entries) sorted.push_back(&entry);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Entry* x, const Entry* y) {
-    return precedes(x, y) || (!precedes(y, x) && x->key_kind < y->key_kind);
+  std::ranges::stable_sort(sorted, {}, [](const Entry* entry) {
+    return std::tie(entry->file, entry->key, entry->key_kind);
   });
   return sorted;
 }
@@ -73,7 +72,7 @@ std::vector<TensorDifference> diff_tensors(const std::vector<Pair<TensorEntry>>&
     if (!difference_in_type(pair)) comparable.push_back({*pair.a, *pair.b});
   }
   std::vector<std::optional<ValueDifference>> values(comparable.size());
-  if (!options.keys_only) values = compare_tensors(comparable, {a.source, b.source}, options);
+  if (!options.keys_only) values = compare_tensors(comparable, a.source, b.source, options);
 
   std::vector<TensorDifference> differences;
   auto value = values.begin();
@@ -87,12 +86,16 @@ std::vector<TensorDifference> diff_tensors(const std::vector<Pair<TensorEntry>>&
   return differences;
 }
 
+ObjectDifference difference_of(const Pair<ObjectTree>& pair, DifferenceKind kind) {
+  return {kind, pair.any().file, pair.any().key, pair.a, pair.b, 0, {}};
+}
+
 std::vector<ObjectDifference> diff_names(const std::vector<Pair<ObjectTree>>& pairs) {
   std::vector<ObjectDifference> differences;
   for (const auto& pair : pairs) {
-    const auto kind = difference_in_name(pair);
-    if (!kind) continue;
-    differences.push_back({*kind, pair.any().file, pair.any().key, pair.a, pair.b, 0, {}});
+    if (const auto kind = difference_in_name(pair)) {
+      differences.push_back(difference_of(pair, *kind));
+    }
   }
   return differences;
 }
@@ -110,20 +113,12 @@ std::vector<ObjectDifference> diff_objects(const std::vector<Pair<ObjectTree>>& 
   for (const auto& pair : pairs) {
     const auto kind = difference_in_name(pair);
     if (!kind && a_digests.digest(*pair.a) == b_digests.digest(*pair.b)) continue;
-    ObjectDifference difference{kind.value_or(DifferenceKind::Value),
-                                pair.any().file,
-                                pair.any().key,
-                                pair.a,
-                                pair.b,
-                                0,
-                                {}};
-    if (!kind) {
-      difference.place_count = compare_trees(
-          {pair.a->document->tree.value(pair.a->root), a_digests.encoder(*pair.a->document)},
-          {pair.b->document->tree.value(pair.b->root), b_digests.encoder(*pair.b->document)},
-          options.details_max, difference.details);
-    }
-    differences.push_back(std::move(difference));
+    differences.push_back(difference_of(pair, kind.value_or(DifferenceKind::Value)));
+    if (kind) continue;
+    differences.back().place_count = compare_trees(
+        {pair.a->document->tree.value(pair.a->root), a_digests.encoder(*pair.a->document)},
+        {pair.b->document->tree.value(pair.b->root), b_digests.encoder(*pair.b->document)},
+        options.details_max, differences.back().details);
   }
   return differences;
 }

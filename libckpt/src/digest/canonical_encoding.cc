@@ -55,11 +55,10 @@ std::vector<NodeId> children_of(const Value& value) {
   return children;
 }
 
-// Builds the content of one container; `encoding` gives that of a child.
-template <class Encoding>
+// Builds the content of one container; `encoder` gives the encoding of a child.
 class Content {
  public:
-  explicit Content(Encoding encoding) : encoding_(std::move(encoding)) {}
+  explicit Content(const CanonicalEncoder& encoder) : encoder_(encoder) {}
 
   std::string of(const Value& value, const std::function<Sha256(NodeId)>& payload_digest) {
     switch (value.kind()) {
@@ -81,13 +80,13 @@ class Content {
   void put_elements(char tag, const Value& value) {
     out_ += tag;
     put_number(out_, value.size());
-    for (size_t i = 0; i < value.size(); ++i) out_ += encoding_(value[i].id());
+    for (size_t i = 0; i < value.size(); ++i) out_ += encoding_of(value[i].id());
   }
 
   void put_sorted_elements(char tag, const Value& value) {
     std::vector<std::string> encodings;
-    for (size_t i = 0; i < value.size(); ++i) encodings.push_back(encoding_(value[i].id()));
-    std::sort(encodings.begin(), encodings.end());
+    for (size_t i = 0; i < value.size(); ++i) encodings.push_back(encoding_of(value[i].id()));
+    std::ranges::sort(encodings);
     out_ += tag;
     put_number(out_, encodings.size());
     for (const std::string& encoding : encodings) out_ += encoding;
@@ -98,30 +97,28 @@ class Content {
     std::vector<std::pair<std::string, NodeId>> items;
     for (size_t i = 0; i < value.item_count(); ++i) {
       const auto [key, item] = value.item(i);
-      items.emplace_back(encoding_(key.id()), item.id());
+      items.emplace_back(encoding_of(key.id()), item.id());
     }
-    std::stable_sort(items.begin(), items.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::ranges::stable_sort(items, {}, &std::pair<std::string, NodeId>::first);
     out_ += 'd';
     put_number(out_, items.size());
-    for (const auto& [key, item] : items) out_ += key + encoding_(item);
+    for (const auto& [key, item] : items) out_ += key + encoding_of(item);
   }
 
   void put_optional(const std::optional<Value>& value) {
     out_ += value ? '1' : '0';
-    if (value) out_ += encoding_(value->id());
+    if (value) out_ += encoding_of(value->id());
   }
 
   void put_object(const Value& value) {
     out_ += 'o';
-    out_ += encoding_(value.callable().id()) + encoding_(value.args().id());
+    out_ += encoding_of(value.callable().id()) + encoding_of(value.args().id());
     put_optional(value.kwargs());
     put_elements('l', value);
     put_number(out_, value.item_count());
-    for (size_t i = 0; i < value.item_count();
-         ++i) {  // in order: an OrderedDict's order means something
+    for (size_t i = 0; i < value.item_count(); ++i) {  // an OrderedDict's order means something
       const auto [key, item] = value.item(i);
-      out_ += encoding_(key.id()) + encoding_(item.id());
+      out_ += encoding_of(key.id()) + encoding_of(item.id());
     }
     put_optional(value.state());
   }
@@ -134,30 +131,36 @@ class Content {
     put_digest(out_, payload);
     out_ += tensor.requires_grad ? 'T' : 'F';
     out_ += tensor.attributes ? '1' : '0';
-    if (tensor.attributes) out_ += encoding_(*tensor.attributes);
-    if (tensor.subclass) out_ += encoding_(*tensor.subclass);
+    if (tensor.attributes) out_ += encoding_of(*tensor.attributes);
+    if (tensor.subclass) out_ += encoding_of(*tensor.subclass);
   }
 
-  Encoding encoding_;
+  std::string encoding_of(NodeId id) const { return encoder_.encoding(id); }
+
+  const CanonicalEncoder& encoder_;
   std::string out_;
 };
+
+std::string tagged(std::string tag, std::string_view text) {
+  put_text(tag, text);
+  return tag;
+}
 
 std::string leaf_encoding(const Value& value, const std::function<Sha256(NodeId)>& payload_digest) {
   std::string out;
   switch (value.kind()) {
     case Kind::None: return "N";
     case Kind::Bool: return value.as_bool() ? "T" : "F";
-    case Kind::Int:
-      out = "I";
-      put_text(out, std::to_string(value.as_int()));
-      return out;
+    case Kind::Int: return tagged("I", std::to_string(value.as_int()));
+    case Kind::BigInt: return tagged("I", value.text());
+    case Kind::Str: return tagged("S", value.text());
+    case Kind::Bytes: return tagged("B", value.text());
     case Kind::Float:
       out = "D";
       put_number(out, std::bit_cast<uint64_t>(value.as_float()));
       return out;
     case Kind::Global:
-      out = "G";
-      put_text(out, value.module());
+      out = tagged("G", value.module());
       put_text(out, value.name());
       return out;
     case Kind::PersistentId: {
@@ -167,13 +170,7 @@ std::string leaf_encoding(const Value& value, const std::function<Sha256(NodeId)
       put_digest(out, payload_digest(value.id()));
       return out;
     }
-    default:  // BigInt, Str, Bytes, ByteArray
-      out = value.is(Kind::BigInt)  ? "I"
-            : value.is(Kind::Str)   ? "S"
-            : value.is(Kind::Bytes) ? "B"
-                                    : "A";
-      put_text(out, value.text());
-      return out;
+    default: return tagged("A", value.text());  // ByteArray
   }
 }
 
@@ -223,8 +220,7 @@ void CanonicalEncoder::enter(NodeId id) {
 }
 
 void CanonicalEncoder::finish(NodeId id) {
-  Content content([this](NodeId child) { return encoding(child); });
-  stream_.update(content.of(tree_.value(id), payload_digest_));
+  stream_.update(Content(*this).of(tree_.value(id), payload_digest_));
   digests_.push_back(stream_.finish());
   finished_.push_back(id);
   mark_[id] = static_cast<uint32_t>(digests_.size());

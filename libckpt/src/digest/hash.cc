@@ -18,9 +18,8 @@ TensorHash name_and_type(const TensorEntry& tensor) {
 // Equal names keep the order in which they are stored.
 template <class Hash>
 void sort_by_name(std::vector<Hash>& hashes) {
-  std::stable_sort(hashes.begin(), hashes.end(), [](const Hash& a, const Hash& b) {
-    return std::tie(a.file, a.key) < std::tie(b.file, b.key);
-  });
+  std::ranges::stable_sort(hashes, {},
+                           [](const Hash& hash) { return std::tie(hash.file, hash.key); });
 }
 
 // The tensors inside an object, with the digests that are known.

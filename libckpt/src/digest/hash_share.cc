@@ -29,12 +29,12 @@ class EntrySets {
     return join(of_document_[&document], entry);
   }
 
-  size_t set_of(size_t entry) const {
-    while (parents_[entry] != entry) entry = parents_[entry];
+  size_t set_of(size_t entry) {
+    while (parents_[entry] != entry) entry = parents_[entry] = parents_[parents_[entry]];
     return entry;
   }
   // The entry that a payload's set was joined by first; every payload is some entry's.
-  size_t set_of_payload(size_t payload) const { return set_of(*first_with_[payload]); }
+  size_t set_of_payload(size_t payload) { return set_of(*first_with_[payload]); }
 
  private:
   using Name = std::pair<bool, std::pair<std::string_view, std::string_view>>;
@@ -44,13 +44,9 @@ class EntrySets {
       first = entry;
       return true;
     }
-    const size_t a = root_of(*first), b = root_of(entry);
+    const size_t a = set_of(*first), b = set_of(entry);
     parents_[std::max(a, b)] = std::min(a, b);
     return false;
-  }
-  size_t root_of(size_t entry) {
-    while (parents_[entry] != entry) entry = parents_[entry] = parents_[parents_[entry]];
-    return entry;
   }
 
   std::vector<size_t> parents_;
@@ -83,7 +79,7 @@ EntrySets join_entries(const HashPlan& plan) {
 
 HashShare make_hash_share(const HashPlan& plan, Share share) {
   check_share(share);
-  const EntrySets sets = join_entries(plan);
+  EntrySets sets = join_entries(plan);
   const PayloadHasher& hasher = plan.hasher;
   const size_t tensor_count = plan.inventory.tensors.size();
   std::vector<uint64_t> set_bytes(tensor_count + plan.inventory.objects.size(), 0);

@@ -3,8 +3,23 @@
 #include <ckpt/error.h>
 
 #include "format/torch/torch_save.h"
+#include "format/values/torch_types.h"
 
 namespace ckpt {
+namespace {
+
+// The bytes of a storage that is no tensor's, as a tensor of uint8.
+TensorEntry entry_of_storage(const Document& document, const Value& persistent_id) {
+  const StorageId id = as_storage_id(persistent_id);
+  const StorageRecord* storage = document.find_storage(id.key);
+  if (storage == nullptr) {
+    throw Error(ErrorCode::Corrupt, {}, "storage " + escaped(id.key) + " is not in the archive");
+  }
+  const Extents shape = {storage->region.bytes.count_bytes};
+  return {"", "", DType::UInt8, shape, {{whole(shape), storage->region}}};
+}
+
+}  // namespace
 
 ObjectDigests::ObjectDigests(const std::vector<ObjectTree>& objects, PayloadHasher& hasher)
     : hasher_(hasher) {

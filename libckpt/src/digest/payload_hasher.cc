@@ -5,7 +5,6 @@
 #include <ckpt/error.h>
 
 #include "codec/sha256.h"
-#include "format/values/torch_types.h"
 #include "read/passing_source.h"
 #include "read/payload_reader.h"
 #include "work/slab_workers.h"
@@ -68,9 +67,8 @@ void PayloadHasher::run(const PayloadSource& source, const ExecuteOptions& optio
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (wanted.empty() || wanted[i]) order.push_back(i);
   }
-  std::stable_sort(order.begin(), order.end(), [this](size_t a, size_t b) {
-    return count_bytes(tensors_[a]) > count_bytes(tensors_[b]);
-  });
+  std::ranges::stable_sort(order, std::ranges::greater(),
+                           [this](size_t number) { return payload_bytes(number); });
   uint64_t total_bytes = 0;
   for (const size_t number : order) total_bytes += payload_bytes(number);
   WorkMeter meter(options, total_bytes);
@@ -84,16 +82,6 @@ void PayloadHasher::run(const PayloadSource& source, const ExecuteOptions& optio
       throw error.within({.file = tensor.file, .key = tensor.key});
     }
   });
-}
-
-TensorEntry entry_of_storage(const Document& document, const Value& persistent_id) {
-  const StorageId id = as_storage_id(persistent_id);
-  const StorageRecord* storage = document.find_storage(id.key);
-  if (storage == nullptr) {
-    throw Error(ErrorCode::Corrupt, {}, "storage " + escaped(id.key) + " is not in the archive");
-  }
-  const Extents shape = {storage->region.bytes.count_bytes};
-  return {"", "", DType::UInt8, shape, {{whole(shape), storage->region}}};
 }
 
 }  // namespace ckpt

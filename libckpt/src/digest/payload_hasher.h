@@ -1,9 +1,7 @@
 #pragma once
 
-#include <string>
 #include <vector>
 
-#include <ckpt/document.h>
 #include <ckpt/execute.h>
 #include <ckpt/hash.h>
 
@@ -29,8 +27,5 @@ class PayloadHasher {
   std::vector<Sha256> digests_;
   TextMap<size_t> known_;  // by identity of the payload
 };
-
-// The bytes of a storage that is no tensor's, as a tensor of uint8.
-TensorEntry entry_of_storage(const Document& document, const Value& persistent_id);
 
 }  // namespace ckpt

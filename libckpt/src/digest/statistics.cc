@@ -55,6 +55,76 @@ class ExponentRange {
   std::vector<uint64_t> counts_;
 };
 
+// A part of a tensor; of several the sums are added up.
+struct Job {
+  size_t tensor = 0;
+  ByteRange bytes;
+};
+
+std::vector<Job> make_jobs(std::span<const TensorEntry> tensors) {
+  std::vector<Job> jobs;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    ByteRange left{0, count_bytes(tensors[i])};
+    do {  // an empty tensor has statistics, too
+      const uint64_t count = std::min(left.count_bytes, kJobBytes);
+      jobs.push_back({i, {left.offset_bytes, count}});
+      left = {left.offset_bytes + count, left.count_bytes - count};
+    } while (left.count_bytes != 0);
+  }
+  return jobs;
+}
+
+StatisticsSum sum_of(const TensorEntry& tensor, const ByteRange& bytes, const PayloadSource& source,
+                     std::span<std::byte> slab) {
+  StatisticsSum sum(tensor.dtype);
+  BoxReader reader(tensor, whole(tensor.shape), source);
+  reader.seek(bytes.offset_bytes);
+  for (uint64_t left = bytes.count_bytes; left != 0;) {
+    const auto piece = slab.first(std::min<uint64_t>(left, slab.size()));
+    reader.read(piece);
+    sum.add(piece);
+    left -= piece.size();
+  }
+  return sum;
+}
+
+std::vector<std::string> read_first_values(const TensorEntry& tensor, const PayloadSource& source,
+                                           size_t count_max) {
+  const uint64_t element_bytes = bytes_per_element(tensor.dtype);
+  const uint64_t count = std::min<uint64_t>(count_max, element_count(tensor.shape));
+  std::vector<std::byte> bytes(count * element_bytes);
+  BoxReader reader(tensor, whole(tensor.shape), source);
+  reader.read(bytes);
+  std::vector<std::string> values;
+  for (uint64_t i = 0; i < count; ++i) {
+    values.push_back(element_text(tensor.dtype, bytes.data() + i * element_bytes));
+  }
+  return values;
+}
+
+// The sums of tensors of which parts are still to come.
+class OpenSums {
+ public:
+  explicit OpenSums(std::span<const Job> jobs, size_t tensor_count) : left_(tensor_count) {
+    for (const Job& job : jobs) ++left_[job.tensor];
+  }
+  // The sum of all parts, with the last.
+  std::optional<StatisticsSum> add(size_t tensor, StatisticsSum part) {
+    const std::scoped_lock lock(mutex_);
+    const auto [open, is_first] = sums_.try_emplace(tensor, std::move(part));
+    if (!is_first) open->second.add(part);
+    if (--left_[tensor] != 0) return std::nullopt;
+    StatisticsSum sum = std::move(open->second);
+    sums_.erase(open);
+    return sum;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<size_t> left_;
+  std::map<size_t, StatisticsSum> sums_;
+};
+
 }  // namespace
 
 // The mean is the sum by the count. The deviations from it are those within the blocks, and those
@@ -190,80 +260,6 @@ Statistics StatisticsSum::result() const {
   std::ranges::copy(state.positive.bins(false), std::back_inserter(result.histogram));
   return result;
 }
-
-namespace {
-
-// A part of a tensor; of several the sums are added up.
-struct Job {
-  size_t tensor = 0;
-  ByteRange bytes;
-};
-
-std::vector<Job> make_jobs(std::span<const TensorEntry> tensors) {
-  std::vector<Job> jobs;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    ByteRange left{0, count_bytes(tensors[i])};
-    do {  // an empty tensor has statistics, too
-      const uint64_t count = std::min(left.count_bytes, kJobBytes);
-      jobs.push_back({i, {left.offset_bytes, count}});
-      left = {left.offset_bytes + count, left.count_bytes - count};
-    } while (left.count_bytes != 0);
-  }
-  return jobs;
-}
-
-StatisticsSum sum_of(const TensorEntry& tensor, const ByteRange& bytes, const PayloadSource& source,
-                     std::span<std::byte> slab) {
-  StatisticsSum sum(tensor.dtype);
-  BoxReader reader(tensor, whole(tensor.shape), source);
-  reader.seek(bytes.offset_bytes);
-  for (uint64_t left = bytes.count_bytes; left != 0;) {
-    const auto piece = slab.first(std::min<uint64_t>(left, slab.size()));
-    reader.read(piece);
-    sum.add(piece);
-    left -= piece.size();
-  }
-  return sum;
-}
-
-std::vector<std::string> read_first_values(const TensorEntry& tensor, const PayloadSource& source,
-                                           size_t count_max) {
-  const uint64_t element_bytes = bytes_per_element(tensor.dtype);
-  const uint64_t count = std::min<uint64_t>(count_max, element_count(tensor.shape));
-  std::vector<std::byte> bytes(count * element_bytes);
-  BoxReader reader(tensor, whole(tensor.shape), source);
-  reader.read(bytes);
-  std::vector<std::string> values;
-  for (uint64_t i = 0; i < count; ++i) {
-    values.push_back(element_text(tensor.dtype, bytes.data() + i * element_bytes));
-  }
-  return values;
-}
-
-// The sums of tensors of which parts are still to come.
-class OpenSums {
- public:
-  explicit OpenSums(std::span<const Job> jobs, size_t tensor_count) : left_(tensor_count) {
-    for (const Job& job : jobs) ++left_[job.tensor];
-  }
-  // The sum of all parts, with the last.
-  std::optional<StatisticsSum> add(size_t tensor, StatisticsSum part) {
-    const std::scoped_lock lock(mutex_);
-    const auto [open, is_first] = sums_.try_emplace(tensor, std::move(part));
-    if (!is_first) open->second.add(part);
-    if (--left_[tensor] != 0) return std::nullopt;
-    StatisticsSum sum = std::move(open->second);
-    sums_.erase(open);
-    return sum;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<size_t> left_;
-  std::map<size_t, StatisticsSum> sums_;
-};
-
-}  // namespace
 
 Statistics make_statistics(const TensorEntry& tensor, const PayloadSource& source,
                            size_t first_values_max) {

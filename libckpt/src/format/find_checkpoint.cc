@@ -32,7 +32,7 @@ std::string tracked_folder(const fs::path& root, const OpenOptions& options) {
   const std::string tracker(convention.tracker);
   const auto file =
       options.source->open(root, {tracker, tracker, links_if(options.limits.follow_links)});
-  const auto iteration = tracked_iteration(tracked_text(*file), convention);
+  const auto iteration = tracked_iteration(head_of(*file, kTrackerBytesMax + 1), convention);
   return iteration ? iteration_folder(*iteration, convention) : std::string(convention.unnumbered);
 }
 
@@ -69,7 +69,7 @@ Location find_below(const fs::path& root, const std::string& name, const OpenOpt
 Location find_tracked(const fs::path& root, const OpenOptions& options) {
   const std::string name = tracked_folder(root, options);
   if (options.source->kind_of(root / name) != EntryKind::Folder) {
-    throw Error(ErrorCode::NotFound, {.file = (root / name).string(), .key = {}},
+    throw Error(ErrorCode::NotFound, {(root / name).string()},
                 "the folder that " + std::string(options.convention->tracker) + " names is missing",
                 hint_of_iterations(*options.source, root, *options.convention));
   }
@@ -79,7 +79,7 @@ Location find_tracked(const fs::path& root, const OpenOptions& options) {
 // In a root, or in that iteration's own folder.
 Location find_iteration(const fs::path& path, const OpenOptions& options) {
   if (options.convention == nullptr) {
-    throw Error(ErrorCode::InvalidArgument, {.file = path.string(), .key = {}},
+    throw Error(ErrorCode::InvalidArgument, {path.string()},
                 "iterations are found with a convention; expected OpenOptions::convention");
   }
   const int64_t iteration = *options.iteration;
@@ -105,8 +105,7 @@ Location find_in_file(const fs::path& path, const OpenOptions& options) {
   location.convention = options.convention;
   location.folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   const auto file = options.source->open(location.folder, {name, name, Links::MayLeadOut});
-  std::string head(std::min<uint64_t>(file->size_bytes(), kHeadBytes), '\0');
-  file->read_at(0, std::as_writable_bytes(std::span(head)));
+  const std::string head = head_of(*file, kHeadBytes);
   refuse_part(*options.source, path, head, options.convention);
   location.only_file = name;
   location.named_file = true;
@@ -146,13 +145,12 @@ Location find_checkpoint(const fs::path& path, const OpenOptions& options) {
   const EntryKind kind = options.source->kind_of(path);
   if (kind == EntryKind::Absent) refuse_missing(*options.source, path);
   if (kind != EntryKind::Folder && options.iteration) {
-    throw Error(ErrorCode::InvalidArgument, {.file = path.string(), .key = {}},
+    throw Error(ErrorCode::InvalidArgument, {path.string()},
                 "is not a folder; --iteration chooses one iteration of a checkpoint root",
                 "leave out --iteration");
   }
   if (kind != EntryKind::Folder && kind != EntryKind::File) {
-    throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
-                "neither a file nor a folder");
+    throw Error(ErrorCode::Unsupported, {path.string()}, "neither a file nor a folder");
   }
   Location location =
       kind == EntryKind::Folder ? find_in_directory(path, options) : find_in_file(path, options);

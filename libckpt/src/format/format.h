@@ -33,8 +33,7 @@ const FormatRow& row_of(Format format);
 // What the text of a tracker names: an iteration, or none for the folder without a number. Throws
 // Corrupt, with what was found and why it is neither.
 std::optional<int64_t> tracked_iteration(std::string_view text, const FolderConvention& convention);
-// As much as tells whether it names something.
-std::string tracked_text(const RandomAccess& tracker);
+inline constexpr uint64_t kTrackerBytesMax = 64;
 // iter_0000003 -> 3, and back.
 std::optional<int64_t> iteration_named(std::string_view folder_name,
                                        const FolderConvention& convention);

@@ -7,9 +7,10 @@
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
-
 #include <ckpt/nearest.h>
+
 #include "base/byte_reader.h"
+#include "base/text.h"
 #include "format/foreign/foreign.h"
 #include "format/format.h"
 #include "format/torch/torch_save.h"
@@ -24,8 +25,7 @@ constexpr size_t kEntriesMax = 10'000;  // looked at for a hint
 constexpr const char* kMetadataName = ".metadata";
 
 [[noreturn]] void not_found(const fs::path& path, std::string problem, std::string hint = {}) {
-  throw Error(ErrorCode::NotFound, {.file = path.string(), .key = {}}, std::move(problem),
-              std::move(hint));
+  throw Error(ErrorCode::NotFound, {path.string()}, std::move(problem), std::move(hint));
 }
 
 std::string shown(const fs::path& path) { return escaped(path.string()); }
@@ -42,24 +42,25 @@ fs::path around(const Folder& source, const fs::path& folder) {
   return is_named ? folder_of(path) : source.resolved(folder).parent_path();
 }
 
-// A hint must not fail where the error that it belongs to is known.
-std::vector<std::string> entries_of(const Folder& source, const fs::path& folder) {
+// A hint must not fail where the error that it belongs to is known: what cannot be found is empty.
+template <class Find>
+auto if_readable(Find find) -> decltype(find()) {
   try {
-    std::vector<std::string> names = source.list(folder);
-    if (names.size() > kEntriesMax) names.resize(kEntriesMax);
-    return names;
+    return find();
   } catch (const Error&) {
     return {};
   }
 }
 
+std::vector<std::string> entries_of(const Folder& source, const fs::path& folder) {
+  std::vector<std::string> names = if_readable([&] { return source.list(folder); });
+  if (names.size() > kEntriesMax) names.resize(kEntriesMax);
+  return names;
+}
+
 bool holds_readable_checkpoint(const Folder& source, const fs::path& folder,
                                const FolderConvention* convention) {
-  try {
-    return holds_checkpoint(source, folder, convention);
-  } catch (const Error&) {
-    return false;
-  }
+  return if_readable([&] { return holds_checkpoint(source, folder, convention); });
 }
 
 // --- nothing is there ----------------------------------------------------------------------------
@@ -84,12 +85,8 @@ std::optional<fs::path> nearest_path(const Folder& source, const fs::path& path)
 }
 
 std::string hint_of_missing(const Folder& source, const fs::path& path) {
-  try {
-    const auto meant = nearest_path(source, path);
-    return meant ? "did you mean " + shown(*meant) + "?" : "";
-  } catch (const Error&) {
-    return {};
-  }
+  const auto meant = if_readable([&] { return nearest_path(source, path); });
+  return meant ? "did you mean " + shown(*meant) + "?" : "";
 }
 
 // --- folders -------------------------------------------------------------------------------------
@@ -97,15 +94,11 @@ std::string hint_of_missing(const Folder& source, const fs::path& path) {
 bool is_torch_save_file(const Folder& source, const fs::path& path) {
   static const std::set<std::string> kSuffixes = {".pt", ".pth", ".bin", ".ckpt"};
   if (!kSuffixes.contains(path.extension().string())) return false;
-  try {
+  return if_readable([&] {
     const auto file =
         source.open(folder_of(path), {path.filename().string(), {}, Links::MayLeadOut});
-    std::string head(std::min<uint64_t>(file->size_bytes(), 64), '\0');
-    file->read_at(0, std::as_writable_bytes(std::span(head)));
-    return is_torch_save(head);
-  } catch (const Error&) {
-    return false;
-  }
+    return is_torch_save(head_of(*file, 64));
+  });
 }
 
 std::optional<int64_t> iteration_at(const fs::path& folder, const FolderConvention* convention) {
@@ -173,20 +166,21 @@ std::string expected_entries(const FolderConvention* convention) {
 
 // --- files that belong to a folder ---------------------------------------------------------------
 
-constexpr Foreign kDistPart = {"a part of a torch_dist (DCP) checkpoint", {}};
-constexpr Foreign kTracker = {"the tracker of a checkpoint root", {}};
+constexpr string_view kDistPart = "a part of a torch_dist (DCP) checkpoint";
 
-const Foreign* part_kind(const fs::path& path, string_view head,
-                         const FolderConvention* convention) {
+// What a file is a part of; empty where it is none.
+string_view part_kind(const fs::path& path, string_view head, const FolderConvention* convention) {
   const std::string name = path.filename().string();
-  if (convention != nullptr && name == convention->tracker) return &kTracker;
-  if (name == kMetadataName || (name.starts_with("__") && name.ends_with(kMetadataName))) {
-    return &kDistPart;
+  if (convention != nullptr && name == convention->tracker) {
+    return "the tracker of a checkpoint root";
   }
-  if (name.ends_with(".distcp")) return &kDistPart;
+  if (name == kMetadataName || (name.starts_with("__") && name.ends_with(kMetadataName))) {
+    return kDistPart;
+  }
+  if (name.ends_with(".distcp")) return kDistPart;
   const bool is_backend = convention != nullptr && name == convention->backend_file &&
                           head.find(convention->backend_key) != head.npos;
-  return is_backend ? &kDistPart : nullptr;
+  return is_backend ? kDistPart : string_view();
 }
 
 // A u64 header length, which reaches beyond the file's end, then JSON.
@@ -199,7 +193,7 @@ bool is_cut_safetensors(string_view head) {
 }  // namespace
 
 void refuse_missing(const Folder& source, const fs::path& path) {
-  if (const Foreign* const address = foreign_address(path.string())) refuse_address(*address, path);
+  refuse_address(path);
   not_found(path, "no such file or folder", hint_of_missing(source, path));
 }
 
@@ -253,12 +247,12 @@ void refuse_iteration(const Folder& source, const fs::path& root, int64_t iterat
 
 void refuse_part(const Folder& source, const fs::path& path, string_view head,
                  const FolderConvention* convention) {
-  const Foreign* const part = part_kind(path, head, convention);
-  if (part == nullptr) return;
+  const string_view part = part_kind(path, head, convention);
+  if (part.empty()) return;
   const fs::path folder = folder_of(path);
   const bool is_whole = holds_readable_checkpoint(source, folder, convention);
-  throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
-              "is " + std::string(part->name) + "; expected the folder that holds it",
+  throw Error(ErrorCode::Unsupported, {path.string()},
+              "is " + std::string(part) + "; expected the folder that holds it",
               is_whole ? "open " + shown(folder)
                        : "its folder, " + shown(folder) +
                              ", is needed whole, with .metadata and every .distcp");
@@ -266,18 +260,16 @@ void refuse_part(const Folder& source, const fs::path& path, string_view head,
 
 void refuse_file(const fs::path& path, const RandomAccess& file) {
   if (const Foreign* const foreign = foreign_file(file)) refuse_foreign(*foreign, path);
-  const Where where{.file = path.string(), .key = {}};
+  const Where where{path.string()};
   if (file.size_bytes() == 0) {
     throw Error(ErrorCode::Corrupt, where, "is empty; expected a torch.save or safetensors file",
                 "an interrupted copy, download or save leaves such a file: get it again");
   }
-  std::string head(std::min<uint64_t>(file.size_bytes(), 16), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(head)));
-  if (is_cut_safetensors(head)) {
+  if (is_cut_safetensors(head_of(file, 16))) {
     throw Error(ErrorCode::Corrupt, where, "is a safetensors file that ends inside its header",
                 "an interrupted copy or download leaves such a file: get it again");
   }
-  throw Error(ErrorCode::Corrupt, {.file = path.string(), .offset_bytes = 0, .key = {}},
+  throw Error(ErrorCode::Corrupt, {path.string(), 0},
               "neither a torch.save archive nor a safetensors file");
 }
 

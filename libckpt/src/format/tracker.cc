@@ -11,7 +11,6 @@ namespace ckpt {
 namespace {
 
 constexpr std::string_view kDigits = "0123456789";
-constexpr uint64_t kTrackerBytesMax = 64;
 
 std::string why_no_number(std::string_view text) {
   if (text.empty()) return "it is empty";
@@ -47,12 +46,6 @@ std::optional<int64_t> tracked_iteration(std::string_view text,
   const auto iteration = number_in<int64_t>(word);
   if (!iteration || word.front() == '-') refuse(word, why_no_number(word), convention);
   return iteration;
-}
-
-std::string tracked_text(const RandomAccess& tracker) {
-  std::string text(std::min(tracker.size_bytes(), kTrackerBytesMax + 1), '\0');
-  tracker.read_at(0, std::as_writable_bytes(std::span(text)));
-  return text;
 }
 
 std::optional<int64_t> latest_iteration(const std::filesystem::path& root,

@@ -123,7 +123,6 @@ void Directory::sync() const { ckpt::sync(descriptor_, path_); }
 Folder::Entry entry_at(const fs::path& path) { return entry(look(path, &SystemCalls::lstat)); }
 Folder::Entry entry_behind(const fs::path& path) { return entry(look(path, &SystemCalls::stat)); }
 EntryKind kind_of_entry(const fs::path& path) { return entry_at(path).kind; }
-EntryKind kind_behind(const fs::path& path) { return entry_behind(path).kind; }
 
 std::optional<FileState> state_of_entry(const fs::path& path) {
   const Folder::Entry found = entry_at(path);
@@ -159,7 +158,7 @@ bool make_folder(const fs::path& path) {
 
 void make_folders(const fs::path& path) {
   std::vector<fs::path> missing;
-  for (fs::path above = path; kind_behind(above) == EntryKind::Absent;) {
+  for (fs::path above = path; entry_behind(above).kind == EntryKind::Absent;) {
     missing.push_back(above);
     if (!above.has_relative_path() || above.parent_path().empty()) break;
     above = above.parent_path();

@@ -27,7 +27,6 @@ class Directory {
  public:
   static Directory open(const std::filesystem::path& path);  // throws NotFound, IoFailure
 
-  const std::filesystem::path& path() const { return path_; }
   // `shown` is what errors call it; default: `relative`.
   File open_file(const std::string& relative, std::string shown = {},
                  Links links = Links::StayInside) const;
@@ -52,7 +51,6 @@ EntryKind kind_of_entry(const std::filesystem::path& path);     // a link is a l
 inline bool is_there(const std::filesystem::path& path) {
   return kind_of_entry(path) != EntryKind::Absent;
 }
-EntryKind kind_behind(const std::filesystem::path& path);  // never Link
 
 bool are_same(const std::filesystem::path& a,
               const std::filesystem::path& b);  // one file or folder

@@ -39,6 +39,16 @@ void reserve(int fd, const std::string& name, uint64_t count_bytes) {
   }
 }
 
+FileDescriptor open_with(const std::filesystem::path& path, int flags, std::string_view doing,
+                         uint64_t reserved_bytes) {
+  flags |= O_RDWR | O_CLOEXEC | O_NOFOLLOW;
+  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), flags, 0666); });
+  if (fd < 0) throw_errno(path.string(), doing, errno);
+  FileDescriptor descriptor(fd);
+  reserve(fd, path.string(), reserved_bytes);
+  return descriptor;
+}
+
 }  // namespace
 
 void throw_errno(const std::string& file, std::string_view doing, int error_number) {
@@ -69,31 +79,16 @@ DescriptorReserve::DescriptorReserve() {
   }
 }
 
-namespace {
-
-FileDescriptor open_with(const std::filesystem::path& path, int flags, std::string_view doing) {
-  flags |= O_RDWR | O_CLOEXEC | O_NOFOLLOW;
-  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), flags, 0666); });
-  if (fd < 0) throw_errno(path.string(), doing, errno);
-  return FileDescriptor(fd);
-}
-
-}  // namespace
-
 FileDescriptor create_file(const std::filesystem::path& path, uint64_t count_bytes) {
-  FileDescriptor descriptor = open_with(path, O_CREAT | O_EXCL, "create");
-  reserve(descriptor.get(), path.string(), count_bytes);
-  return descriptor;
+  return open_with(path, O_CREAT | O_EXCL, "create", count_bytes);
 }
 
 FileDescriptor create_or_open_file(const std::filesystem::path& path, uint64_t count_bytes) {
-  FileDescriptor descriptor = open_with(path, O_CREAT, "create");
-  reserve(descriptor.get(), path.string(), count_bytes);
-  return descriptor;
+  return open_with(path, O_CREAT, "create", count_bytes);
 }
 
 FileDescriptor open_to_write(const std::filesystem::path& path) {
-  return open_with(path, 0, "open for writing");
+  return open_with(path, 0, "open for writing", 0);
 }
 
 FileState file_state(const struct stat& status) {

@@ -10,8 +10,6 @@
 #include <vector>
 
 #include <ckpt/error.h>
-#include <ckpt/file_state.h>
-
 #include <ckpt/random_access.h>
 
 namespace ckpt {
@@ -56,7 +54,7 @@ FileDescriptor open_to_write(const std::filesystem::path& path);  // throws NotF
 FileState file_state(const struct stat& status);
 
 // A regular file. Reads and writes go to stated places, so that threads can share it.
-class File final : public RandomAccess {
+class File : public OpenedFile {
  public:
   // `name` is what errors call it; default: the path. Throws NotFound, IoFailure; anything that is
   // no regular file (a folder, a pipe, a device) is refused as IoFailure.
@@ -67,7 +65,7 @@ class File final : public RandomAccess {
   File(FileDescriptor descriptor, std::string name);
 
   uint64_t size_bytes() const override { return state_.count_bytes; }
-  const FileState& state() const { return state_; }  // when it was opened
+  const FileState& state() const override { return state_; }
   const std::string& file_name() const override { return name_; }
   void read_at(uint64_t offset_bytes, std::span<std::byte> out) const override;
 

@@ -26,25 +26,18 @@ class PassingFiles {
   std::map<fs::path, DropBehind> files_;
 };
 
-class LocalFile final : public OpenedFile {
+class LocalFile final : public File {
  public:
   LocalFile(File file, fs::path path, std::shared_ptr<PassingFiles> passing)
-      : file_(std::move(file)), path_(std::move(path)), passing_(std::move(passing)) {}
+      : File(std::move(file)), path_(std::move(path)), passing_(std::move(passing)) {}
 
-  uint64_t size_bytes() const override { return file_.size_bytes(); }
-  const FileState& state() const override { return file_.state(); }
-  const std::string& file_name() const override { return file_.file_name(); }
-  void read_at(uint64_t offset_bytes, std::span<std::byte> out) const override {
-    file_.read_at(offset_bytes, out);
-  }
   void read_once(uint64_t offset_bytes, std::span<std::byte> out) const override {
-    DropBehind& drop_behind = passing_->of(path_, file_);  // looks before the first byte is read
-    file_.read_at(offset_bytes, out);
-    drop_behind.passed(file_, offset_bytes, out.size());
+    DropBehind& drop_behind = passing_->of(path_, *this);  // looks before the first byte is read
+    read_at(offset_bytes, out);
+    drop_behind.passed(*this, offset_bytes, out.size());
   }
 
  private:
-  File file_;
   fs::path path_;
   std::shared_ptr<PassingFiles> passing_;
 };

@@ -36,12 +36,8 @@ OutputFile::OutputFile(const std::filesystem::path& path, uint64_t count_bytes, 
       size_bytes_(count_bytes),
       is_long_(is_written_in_blocks(count_bytes, use)),
       is_too_long_(use == Use::Closed) {
-  if (is_long_) write_past_the_cache();
-}
-
-// O_DIRECT is set after the creation: open() would leave a file behind where it is refused.
-void OutputFile::write_past_the_cache() {
-  is_direct_ = system_calls().set_flags(descriptor_.get(), O_DIRECT) == 0;
+  // O_DIRECT is set after the creation: open() would leave a file behind where it is refused.
+  if (is_long_) is_direct_ = system_calls().set_flags(descriptor_.get(), O_DIRECT) == 0;
 }
 
 void OutputFile::write_through_the_cache() {
@@ -54,7 +50,7 @@ void OutputFile::write_through_the_cache() {
 void OutputFile::write_at(uint64_t offset_bytes, std::span<const std::byte> blocks) {
   if (offset_bytes + blocks.size() > size_bytes_) {
     is_too_long_ = is_too_long_ || is_long_;
-    if (!is_long_) blocks = blocks.first(static_cast<size_t>(size_bytes_ - offset_bytes));
+    if (!is_long_) blocks = blocks.first(size_bytes_ - offset_bytes);
   }
   while (!blocks.empty()) {
     const bool was_direct = is_direct_;

@@ -33,13 +33,12 @@ class OutputFile {
   void finish();
 
  private:
-  void write_past_the_cache();
   void write_through_the_cache();
 
   FileDescriptor descriptor_;
   std::string name_;
   uint64_t size_bytes_;
-  bool is_long_;                          // written in whole blocks
+  bool is_long_;  // written in whole blocks
   std::atomic<bool> is_too_long_ = false;
   std::atomic<bool> is_direct_ = false;
 };

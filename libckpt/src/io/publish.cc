@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/text.h"
 #include "io/directory.h"
 #include "io/system_calls.h"
 
@@ -19,38 +20,19 @@ constexpr const char* kAttributeName = "user.shardwise.job";
 constexpr size_t kAttributeBytesMax = 64 << 10;        // Linux's own limit
 constexpr uint64_t kTextBytesMax = uint64_t{1} << 30;  // a line for each of millions of files
 
-// renameat2() flags that the file system or the kernel does not know.
+// What the file system or the kernel does not know: flags of renameat2(), locks.
 bool is_not_supported(int error_number) {
   return error_number == EINVAL || error_number == ENOSYS || error_number == EOPNOTSUPP;
 }
 
 bool has_no_locks(int error_number) {
-  return error_number == ENOLCK || error_number == ENOSYS || error_number == EOPNOTSUPP ||
-         error_number == EINVAL;
+  return error_number == ENOLCK || is_not_supported(error_number);
 }
 
 int rename_with(const fs::path& source, const fs::path& target, unsigned flags) {
   return uninterrupted(
       [&] { return system_calls().renameat2(source.c_str(), target.c_str(), flags); });
 }
-
-}  // namespace
-
-void rename_to_free_name(const fs::path& source, const fs::path& target) {
-  if (rename_with(source, target, RENAME_NOREPLACE) == 0) return;
-  if (!is_not_supported(errno)) throw_errno(target.string(), "publish", errno);
-  // A file system without the flag: between this look and the rename somebody else may come.
-  if (kind_of_entry(target) != EntryKind::Absent) throw_errno(target.string(), "publish", EEXIST);
-  replace_name(source, target);
-}
-
-void replace_name(const fs::path& source, const fs::path& target) {
-  const int result =
-      uninterrupted([&] { return system_calls().rename(source.c_str(), target.c_str()); });
-  if (result != 0) throw_errno(target.string(), "publish", errno);
-}
-
-namespace {
 
 bool share_blocks(const fs::path& source, const fs::path& target) {
   SystemCalls& calls = system_calls();
@@ -67,7 +49,26 @@ bool share_blocks(const fs::path& source, const fs::path& target) {
   return false;
 }
 
+// Where a text is made. Hidden: a kill may leave it beside files that are not ours.
+fs::path unfinished(const fs::path& path) {
+  return path.parent_path() / ("." + path.filename().string() + ".new");
+}
+
 }  // namespace
+
+void rename_to_free_name(const fs::path& source, const fs::path& target) {
+  if (rename_with(source, target, RENAME_NOREPLACE) == 0) return;
+  if (!is_not_supported(errno)) throw_errno(target.string(), "publish", errno);
+  // A file system without the flag: between this look and the rename somebody else may come.
+  if (is_there(target)) throw_errno(target.string(), "publish", EEXIST);
+  replace_name(source, target);
+}
+
+void replace_name(const fs::path& source, const fs::path& target) {
+  const int result =
+      uninterrupted([&] { return system_calls().rename(source.c_str(), target.c_str()); });
+  if (result != 0) throw_errno(target.string(), "publish", errno);
+}
 
 void link_file(const fs::path& source, const fs::path& target) {
   const fs::path file = resolved(source);
@@ -87,15 +88,6 @@ bool exchange_names(const fs::path& a, const fs::path& b) {
   return false;
 }
 
-namespace {
-
-// Where a text is made. Hidden: a kill may leave it beside files that are not ours.
-fs::path unfinished(const fs::path& path) {
-  return path.parent_path() / ("." + path.filename().string() + ".new");
-}
-
-}  // namespace
-
 void replace_text(const fs::path& path, std::string_view text) {
   const fs::path fresh = unfinished(path);
   remove_tree(fresh);
@@ -112,7 +104,7 @@ void replace_text(const fs::path& path, std::string_view text) {
 
 bool remove_unfinished_text(const fs::path& path) {
   const fs::path left = unfinished(path);
-  if (kind_of_entry(left) == EntryKind::Absent) return false;
+  if (!is_there(left)) return false;
   remove_tree(left);
   return true;
 }
@@ -126,13 +118,10 @@ std::optional<std::string> text_of(const fs::path& path) {
     if (error.code() != ErrorCode::NotFound) throw;
     return std::nullopt;  // another process has removed it since
   }
-  const File& file = *opened;
-  if (file.size_bytes() > kTextBytesMax) {
+  if (opened->size_bytes() > kTextBytesMax) {
     throw Error(ErrorCode::Corrupt, {path.string()}, "is longer than such a file can be");
   }
-  std::string text(static_cast<size_t>(file.size_bytes()), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(text)));
-  return text;
+  return head_of(*opened, kTextBytesMax);
 }
 
 bool attach_text(const fs::path& path, std::string_view text) {

@@ -1,7 +1,6 @@
 #include "model/element.h"
 
 #include <charconv>
-#include <type_traits>
 
 #include <ckpt/error.h>
 #include <ckpt/slice.h>

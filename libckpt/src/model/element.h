@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -58,10 +59,7 @@ struct IeeeElement {
 // The upper half of a float32.
 struct BFloat16Element : IeeeElement<uint16_t, 8> {
   static double value(uint16_t bits) {
-    const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-    float number;
-    std::memcpy(&number, &wide, sizeof number);
-    return static_cast<double>(number);
+    return static_cast<double>(std::bit_cast<float>(uint32_t{bits} << 16));
   }
 };
 
@@ -94,11 +92,7 @@ template <class Float, class Unsigned>
 struct NativeFloatElement {
   using Bits = Unsigned;
   static constexpr bool kIsFloat = true;
-  static double value(Bits bits) {
-    Float number;
-    std::memcpy(&number, &bits, sizeof number);
-    return static_cast<double>(number);
-  }
+  static double value(Bits bits) { return static_cast<double>(std::bit_cast<Float>(bits)); }
   static int64_t order(Bits bits) {
     const auto magnitude = static_cast<int64_t>(bits & (~Unsigned{0} >> 1));
     return (bits >> (8 * sizeof(Unsigned) - 1)) != 0 ? -magnitude : magnitude;
@@ -108,8 +102,7 @@ struct NativeFloatElement {
 template <class Element>
 typename Element::Bits load_bits(const std::byte* at) {
   typename Element::Bits bits;
-  std::memcpy(&bits, at,
-              sizeof bits);  // payloads are little-endian, as are the machines we build for
+  std::memcpy(&bits, at, sizeof bits);  // payloads and the machines we build for: little-endian
   return bits;
 }
 

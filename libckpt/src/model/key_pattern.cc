@@ -5,7 +5,6 @@
 
 #include <ckpt/error.h>
 #include <ckpt/plain_target.h>
-#include <ckpt/target.h>
 
 namespace ckpt {
 namespace {
@@ -54,10 +53,7 @@ bool ends_at_step(std::string_view key, std::string_view front, size_t end) {
 std::string unescaped_step(std::string_view step) {
   std::string text;
   for (size_t at = 0; at < step.size(); ++at) {
-    const bool is_separator_here = is_separator(step[at]);
-    const char plain = step[at];
-    const char folded = folded_character(step, at);
-    text += is_separator_here ? plain : folded;
+    text += is_separator(step[at]) ? step[at] : folded_character(step, at);
   }
   return text;
 }

@@ -1,10 +1,8 @@
-#include "publish/compress_entries.h"
-
+// Entries of .distcp files as zstd frames.
 #include <algorithm>
 #include <vector>
 
 #include <ckpt/catalog.h>
-#include <ckpt/error.h>
 #include <ckpt/value_tree.h>
 
 #include "codec/crc32.h"
@@ -14,6 +12,7 @@
 #include "io/directory.h"
 #include "io/publish.h"
 #include "io/worker_pool.h"
+#include "publish/store_files.h"
 #include "work/work_meter.h"
 
 namespace ckpt {

@@ -9,12 +9,9 @@
 #include "publish/destination_name.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 
 #include <ckpt/error.h>
-
-#include "format/foreign/foreign.h"
 
 namespace ckpt {
 namespace {
@@ -37,7 +34,7 @@ constexpr Suffix kSuffixes[] = {
 
 [[noreturn]] void refuse(const fs::path& destination, const std::string& found,
                          const std::string& written, std::string hint) {
-  throw Error(ErrorCode::InvalidArgument, {.file = destination.string(), .key = {}},
+  throw Error(ErrorCode::InvalidArgument, {destination.string()},
               "is the name of " + found + "; " + written + " would be written there",
               std::move(hint));
 }
@@ -63,14 +60,6 @@ std::string what_is_written(const Target& target) {
 
 bool is_single_file(const Target& target) {
   return target.files.size() == 1 && target.files[0].path.empty();
-}
-
-void refuse_address_as_destination(const fs::path& destination) {
-  if (const Foreign* const address = foreign_address(destination.string())) {
-    throw Error(ErrorCode::Unsupported, {.file = destination.string(), .key = {}},
-                "is " + std::string(address->name) + "; expected a path on this machine",
-                "write it on this machine first, then copy it there");
-  }
 }
 
 void check_destination_name(const Target& target, const fs::path& destination) {

@@ -9,9 +9,6 @@ namespace ckpt {
 // Whether the target is a single file, whatever its name.
 bool is_single_file(const Target& target);
 
-// Throws Unsupported for an address (s3://...).
-void refuse_address_as_destination(const std::filesystem::path& destination);
-
 // Throws InvalidArgument where the name of a destination says something else than what would be
 // written there: a folder called x.pt, a torch.save file called x.safetensors.
 void check_destination_name(const Target& target, const std::filesystem::path& destination);

@@ -13,7 +13,6 @@
 #include "codec/sha256.h"
 #include "codec/zstd_compressor.h"
 #include "io/worker_pool.h"
-#include "publish/compress_entries.h"
 #include "publish/store_files.h"
 #include "work/work_meter.h"
 
@@ -73,9 +72,13 @@ Sha256 hash_of(StoreFileReader file, WorkMeter& meter) {
 void write_integrity(const std::filesystem::path& folder, const ExecuteOptions& options,
                      StoreFiles& files) {
   std::vector<const StoreFiles::value_type*> jobs;
-  for (const auto& file : files) jobs.push_back(&file);
+  uint64_t total_bytes = 0;
+  for (const auto& file : files) {
+    jobs.push_back(&file);
+    total_bytes += file.second.count_bytes;
+  }
   std::vector<Sha256> hashes(jobs.size());
-  WorkMeter meter(options, bytes_of(files), "hashing");
+  WorkMeter meter(options, total_bytes, "hashing");
   run_jobs(jobs.size(), thread_count(options.threads), [&](size_t number, unsigned) {
     const auto& [name, file] = *jobs[number];
     hashes[number] = hash_of({folder / name, file}, meter);

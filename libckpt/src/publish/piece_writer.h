@@ -47,4 +47,15 @@ class PieceWriter {
   std::vector<uint32_t> record_crcs_;  // of all records, where the job needs them
 };
 
+// Writes the share of options.share.rank, and its part record: what an earlier attempt has left
+// finished and sound is kept. Throws what execute() and PieceWriter::verify() throw, AlreadyExists
+// where what other parts have written is lost, Corrupt where the source has changed meanwhile.
+void write_part(const WriteAttempt& attempt, PieceWriter& writer);
+
+// Completes a staging folder in which all payload lies, and puts it in the destination's place:
+// files that nobody planned go, links and what is last come, and are synced. `recorded`: what the
+// parts say was written. Throws IoFailure, and changes no destination, where it is not there.
+void publish_parts(const WriteAttempt& attempt, PieceWriter& writer,
+                   const std::vector<FinishedPiece>& recorded);
+
 }  // namespace ckpt

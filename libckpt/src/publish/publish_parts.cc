@@ -1,5 +1,4 @@
-#include "publish/publish_parts.h"
-
+// The last steps of a conversion, by the process that publishes.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -10,6 +9,7 @@
 #include "io/directory.h"
 #include "io/publish.h"
 #include "publish/finish_store.h"
+#include "publish/piece_writer.h"
 
 namespace ckpt {
 namespace {

@@ -5,12 +5,6 @@
 
 namespace ckpt {
 
-uint64_t bytes_of(const StoreFiles& files) {
-  uint64_t sum_bytes = 0;
-  for (const auto& [name, file] : files) sum_bytes += file.count_bytes;
-  return sum_bytes;
-}
-
 StoreFile write_store_file(const std::filesystem::path& path, std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
   File::create(path, bytes.size()).write_at(0, bytes);

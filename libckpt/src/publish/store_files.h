@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 
+#include <ckpt/execute.h>
+
 #include "io/file.h"
 
 namespace ckpt {
@@ -19,7 +21,13 @@ struct StoreFile {
 };
 using StoreFiles = std::map<std::string, StoreFile>;  // by name in the folder
 
-uint64_t bytes_of(const StoreFiles& files);
+// Compresses each entry of the .distcp files of a DCP folder that execute() has just written, as
+// PyTorch's ZStandard extension does, and writes its .metadata anew. How long a compressed entry is
+// shows only when it is made, so offsets are given in the order of the entries, one file at a time.
+// Needs room for one file more. `level`: ZstdCompressor::kLevelMin to kLevelMax. `files`: what was
+// written; then, what lies there now. Throws IoFailure where the device gives back something else.
+void compress_entries(const std::filesystem::path& folder, int level, const ExecuteOptions& options,
+                      StoreFiles& files);
 
 // Makes a file with this content.
 StoreFile write_store_file(const std::filesystem::path& path, std::string_view text);

@@ -1,11 +1,11 @@
-#include "publish/write_part.h"
-
+// One process's share of what a conversion writes.
 #include <map>
 #include <utility>
 
 #include "io/directory.h"
-#include "write/check_sources.h"
+#include "publish/piece_writer.h"
 #include "write/read_back.h"
+#include "write/source_checker.h"
 
 namespace ckpt {
 namespace {

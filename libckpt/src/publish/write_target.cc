@@ -6,12 +6,12 @@
 #include <chrono>
 #include <thread>
 
+#include "format/foreign/foreign.h"
 #include "io/directory.h"
 #include "io/publish.h"
 #include "publish/destination_name.h"
 #include "publish/finish_store.h"
-#include "publish/publish_parts.h"
-#include "publish/write_part.h"
+#include "publish/piece_writer.h"
 #include "staging/staging_place.h"
 #include "work/deal_by_bytes.h"
 #include "write/output_files.h"
@@ -49,7 +49,7 @@ void check_request(const ConvertOptions& options, const ConversionSource& source
 
 void check_destination(const fs::path& destination, const Target& target,
                        const ConversionSource& source) {
-  refuse_address_as_destination(destination);
+  refuse_address(destination, "write it on this machine first, then copy it there");
   if (kind_of_entry(destination) == EntryKind::Other) {
     throw Error(ErrorCode::InvalidArgument, {destination.string()},
                 "is neither a file nor a folder, and is never replaced");

@@ -6,8 +6,6 @@
 
 #include <ckpt/error.h>
 
-#include "base/text.h"
-#include "codec/crc32.h"
 #include "format/foreign/foreign.h"
 #include "format/format.h"
 #include "format/torch/torch_save.h"
@@ -45,26 +43,23 @@ void refuse_foreign_file(const Location& location, const Error& error) {
   if (foreign != nullptr) refuse_foreign(*foreign, path);
 }
 
-// An archive of one tensor is this much longer than its payload, at most.
-constexpr uint64_t kArchiveFrameBytesMax = uint64_t{1} << 20;
-
 // Which chunk a .distcp entry holds, by its place: what .metadata says of it. Built when the first
 // is asked for, since a listing asks for none. The catalog must outlive it. Safe to ask from many
 // threads.
 class ExpectedEntries {
  public:
   struct Entry {
-    const TensorEntry* tensor;
-    const Chunk* chunk;
+    const TensorEntry* tensor = nullptr;
+    const Chunk* chunk = nullptr;
   };
   explicit ExpectedEntries(const Catalog& catalog) : catalog_(catalog) {}
 
-  // nullptr: no chunk starts there
-  const Entry* find(const StorageRegion& region) const {
+  // Empty where no chunk starts there.
+  Entry find(const StorageRegion& region) const {
     std::call_once(built_, [this] { build(); });
     const auto found = std::ranges::lower_bound(entries_, place_of(region), {}, place_of_entry);
     const bool is_there = found != entries_.end() && place_of_entry(*found) == place_of(region);
-    return is_there ? &*found : nullptr;
+    return is_there ? *found : Entry();
   }
 
  private:
@@ -108,7 +103,7 @@ struct Checkpoint::State {
       const std::string name = shown_name(entry.path);
       files[index] = open_source(location, entry.path, name, limits);
       if (files[index]->state() != location.opened->state_of(entry.path)) {
-        throw Error(ErrorCode::Corrupt, {.file = name, .key = {}}, "changed while it was read",
+        throw Error(ErrorCode::Corrupt, {name}, "changed while it was read",
                     "wait until the process that writes it has finished");
       }
     }
@@ -122,15 +117,6 @@ struct Checkpoint::State {
     std::ranges::sort(names);
     names.erase(std::unique(names.begin(), names.end()), names.end());
     return names;
-  }
-
-  // The tensor in an entry must be the one that .metadata promises.
-  void check_entry(const StorageRegion& region, const TensorView& view) const {
-    const ExpectedEntries::Entry* found = expected.find(region);
-    if (found == nullptr) return;
-    const auto& [tensor, chunk] = *found;
-    ckpt::check_entry(view, *tensor, *chunk,
-                      {file_path(region.file), region.bytes.offset_bytes, tensor->key});
   }
 
   bool follows_convention() const {
@@ -150,31 +136,27 @@ struct Checkpoint::State {
     return shown_name(contents.catalog.files[inflated->real_file(index)].path);
   }
 
-  // The archive of an entry; `tensor_bytes`: what .metadata says that it holds, of a tensor.
-  Document read_entry(const StorageRegion& region, std::optional<uint64_t> tensor_bytes) const {
+  // The archive of an entry; `what`: what .metadata says that it holds, of a tensor.
+  Document read_entry(const StorageRegion& region, const ExpectedEntries::Entry& what) const {
     if (region.wrapping != Wrapping::ZstdTorchSave) {
       return read_torch_save(file(region.file), region.file, region.bytes, limits);
     }
-    const uint64_t bytes_max =
-        tensor_bytes ? *tensor_bytes + kArchiveFrameBytesMax : limits.inflated_object_bytes_max;
-    const uint32_t number = inflated->add(region, bytes_max);
+    const uint32_t number =
+        inflated->add(region, inflated_bytes_max(what.tensor, what.chunk, limits));
     const auto stream = inflated->stream(number);
     return read_torch_save(*stream, number, {0, stream->size_bytes()}, limits);
   }
 
-  std::optional<uint64_t> expected_bytes(const StorageRegion& region) const {
-    const ExpectedEntries::Entry* found = expected.find(region);
-    if (found == nullptr) return std::nullopt;
-    const auto& [tensor, chunk] = *found;
-    return element_count(chunk->box.sizes) * bytes_per_element(tensor->dtype);
-  }
-
   LocatedRegion unwrap(const StorageRegion& region) const {
-    const Document document = read_entry(region, expected_bytes(region));
+    const ExpectedEntries::Entry what = expected.find(region);
+    const Document document = read_entry(region, what);
     const auto view = as_tensor(document.tree.root());
-    const Where where{file_path(region.file), region.bytes.offset_bytes, {}};
+    Where where{file_path(region.file), region.bytes.offset_bytes, {}};
     if (!view) throw Error(ErrorCode::Corrupt, where, "the entry does not hold a tensor");
-    check_entry(region, *view);
+    if (what.tensor != nullptr) {  // it must be the one that .metadata promises
+      where.key = what.tensor->key;
+      check_entry(*view, *what.tensor, *what.chunk, where);
+    }
     const TensorEntry entry = make_tensor_entry(document, {"", 0, *view}, file_path(region.file));
     LocatedRegion storage{entry.chunks[0].region};
     if (entry.chunks[0].view) {
@@ -231,7 +213,7 @@ std::vector<SourceFile> Checkpoint::files_as_opened() const {
   for (const std::string& name : state_->file_names()) {
     const auto state = state_->location.opened->state_of(name);
     if (!state) {
-      throw Error(ErrorCode::NotFound, {.file = shown_name(name), .key = {}}, "is missing");
+      throw Error(ErrorCode::NotFound, {shown_name(name)}, "is missing");
     }
     files.push_back({folder() / name, *state});
   }
@@ -276,7 +258,7 @@ Document Checkpoint::read_object(const ObjectEntry& object) const {
                 "the object is part of a file's value tree");
   }
   try {
-    return state_->read_entry(*object.region, std::nullopt);
+    return state_->read_entry(*object.region, {});
   } catch (Error& error) {
     throw error.within({.file = {}, .key = object.key});
   }

@@ -15,23 +15,22 @@ class ObjectFinder {
  public:
   explicit ObjectFinder(const Document& document) {
     const Value root = document.tree.root();  // of a file that is listed as one object
-    if (root.is(Kind::Dict)) objects_[""].push_back({"", root.id()});
-    for (RootObject& object : root_objects(document)) {
-      objects_[object.pointer].push_back(std::move(object));
+    if (root.is(Kind::Dict)) objects_.emplace("", RootObject{"", root.id()});
+    for (const RootObject& object : root_objects(document)) {
+      objects_.emplace(object.pointer, object);
     }
   }
 
-  const RootObject& take(const ObjectEntry& object) {
-    const auto found = objects_.find(object.key);
-    if (found == objects_.end() || taken_[object.key] == found->second.size()) {
+  RootObject take(const ObjectEntry& object) {
+    const auto first = objects_.extract(object.key);
+    if (first.empty()) {
       throw Error(ErrorCode::NotFound, {object.file, std::nullopt, object.key}, "no such object");
     }
-    return found->second[taken_[object.key]++];
+    return first.mapped();
   }
 
  private:
-  std::map<std::string, std::vector<RootObject>> objects_;
-  std::map<std::string, size_t> taken_;
+  std::multimap<std::string, RootObject> objects_;  // those that were not taken
 };
 
 // A document of the checkpoint, not owned: it lives as long as the checkpoint.
@@ -58,7 +57,7 @@ Inventory native_inventory(const Checkpoint& checkpoint) {
     if (document == nullptr) {
       throw Error(ErrorCode::NotFound, {object.file, std::nullopt, object.key}, "no such file");
     }
-    const RootObject& found = finders.try_emplace(document, *document).first->second.take(object);
+    const RootObject found = finders.try_emplace(document, *document).first->second.take(object);
     inventory.objects.push_back(
         {object.file, object.key, borrow(*document), found.node, false, found.key_kind});
   }

@@ -101,14 +101,12 @@ class BoxReader {
                     std::span<const StridedDim> dims, std::byte* out);
   void read_runs(const StorageRegion& storage, uint64_t start_bytes,
                  std::span<const StridedDim> dims, std::byte* out);
-  void read_storage(const StorageRegion& storage, uint64_t offset_bytes,
-                    std::span<std::byte> out) const;
-  std::span<std::byte> scratch();
 
   const TensorEntry& tensor_;
   Box box_;
   const PayloadSource& source_;
   BoxReaderOptions options_;
+  WatchedSource watched_{source_, options_.after_read};
   uint64_t element_bytes_;
   uint64_t count_bytes_;
   uint64_t position_bytes_ = 0;
@@ -127,8 +125,11 @@ std::optional<uint32_t> stated_crc(const StorageRegion& located);
                                      const PayloadSource& source);
 
 // Streams a located storage and compares its CRC-32 with the archive's, if that states one.
-// `buffer`: memory to stream through; default: 1 MiB of its own.
-void check_storage_crc(const StorageRegion& located, const PayloadSource& source,
-                       std::span<std::byte> buffer = {});
+void check_storage_crc(const StorageRegion& located, const PayloadSource& source);
+
+// The CRC-32 of a tensor's row-major bytes as the checksums that its files state for their storages
+// give it: nothing is read but where the storages are. None where a storage has no checksum, holds
+// more than its chunk, or a chunk is no contiguous run of the tensor.
+std::optional<uint32_t> stated_checksum(const TensorEntry& tensor, const PayloadSource& source);
 
 }  // namespace ckpt

@@ -185,7 +185,7 @@ Inventory plain_inventory(const Checkpoint& checkpoint) {
   const Document* document =
       catalog.files.size() == 1 ? checkpoint.document(catalog.files[0].path) : nullptr;
   if (document == nullptr) {
-    throw Error(ErrorCode::Unsupported, {.file = checkpoint.shown_path(), .key = {}},
+    throw Error(ErrorCode::Unsupported, {checkpoint.shown_path()},
                 "the files of this " + std::string(checkpoint.convention()->framework) +
                     " checkpoint have no names in common with other formats",
                 "ckpt-inspect hash without --logical compares it under stored names");

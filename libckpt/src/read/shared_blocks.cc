@@ -4,21 +4,6 @@
 
 namespace ckpt {
 
-// Keeps a slot from being taken for another block.
-class SharedBlocks::User {
- public:
-  User(SharedBlocks& blocks, Slot& slot) : blocks_(blocks), slot_(slot) {}
-  User(const User&) = delete;
-  ~User() {
-    const std::scoped_lock lock(blocks_.mutex_);
-    --slot_.users;
-  }
-
- private:
-  SharedBlocks& blocks_;
-  Slot& slot_;
-};
-
 // The block's slot, or one that nobody uses, made new or taken from the block that was wanted
 // longest ago; end() where there is none.
 std::list<SharedBlocks::Slot>::iterator SharedBlocks::take(uint32_t file, ByteRange bytes) {
@@ -43,8 +28,7 @@ void SharedBlocks::load(Slot& slot, const WatchedSource& source, const StorageRe
     changed_.notify_all();
   };
   try {
-    read_in_slices(source, located, part.offset_bytes,
-                   slot.memory.bytes().first(static_cast<size_t>(part.count_bytes)));
+    read_in_slices(source, located, part.offset_bytes, slot.memory.bytes().first(part.count_bytes));
   } catch (...) {
     finish({});  // who waits for it tries it again, and fails by itself
     throw;
@@ -59,8 +43,12 @@ bool SharedBlocks::with_block(const WatchedSource& source, const StorageRegion& 
   std::unique_lock lock(mutex_);
   const auto slot = take(located.file, bytes);
   if (slot == slots_.end()) return false;
-  ++slot->users;
-  const User user(*this, *slot);
+  ++slot->users;  // keeps the slot from being taken for another block
+  const auto leave = [this](Slot* used) {
+    const std::scoped_lock again(mutex_);
+    --used->users;
+  };
+  const std::unique_ptr<Slot, decltype(leave)> user(&*slot, leave);
   changed_.wait(lock, [&] { return !slot->is_loading; });
   const bool is_there = slot->file == located.file && slot->bytes == bytes;
   if (!is_there) {
@@ -70,7 +58,7 @@ bool SharedBlocks::with_block(const WatchedSource& source, const StorageRegion& 
   }
   lock.unlock();
   if (!is_there) load(*slot, source, located, part);
-  use(slot->memory.bytes().first(static_cast<size_t>(part.count_bytes)));
+  use(slot->memory.bytes().first(part.count_bytes));
   return true;
 }
 

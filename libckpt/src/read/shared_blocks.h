@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <span>
 
@@ -41,7 +42,6 @@ class SharedBlocks {
     unsigned users = 0;
     ScratchBuffer memory;
   };
-  class User;
 
   std::list<Slot>::iterator take(uint32_t file, ByteRange bytes);
   void load(Slot& slot, const WatchedSource& source, const StorageRegion& located, ByteRange part);

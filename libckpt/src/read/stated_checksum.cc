@@ -1,9 +1,9 @@
-#include "read/stated_checksum.h"
-
+// The checksum of a tensor out of those of its storages.
 #include <algorithm>
 #include <vector>
 
 #include "codec/crc32.h"
+#include "read/payload_reader.h"
 
 namespace ckpt {
 namespace {

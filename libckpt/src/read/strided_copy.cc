@@ -17,7 +17,7 @@ void copy_elements(const StridedDim& dim, StridedEnds at) {
 
 void copy_row(const StridedDim& dim, uint64_t element_bytes, StridedEnds at) {
   if (dim.source_stride == 1 && dim.target_stride == 1) {
-    std::memcpy(at.target, at.source, static_cast<size_t>(dim.size * element_bytes));
+    std::memcpy(at.target, at.source, dim.size * element_bytes);
     return;
   }
   switch (element_bytes) {

@@ -33,7 +33,7 @@ std::string short_name(const std::string& name) {
 
 // Without links, also where the last name is not there.
 fs::path resolved_place(const fs::path& path) {
-  if (kind_behind(path) != EntryKind::Absent) return resolved(path);
+  if (entry_behind(path).kind != EntryKind::Absent) return resolved(path);
   return resolved(path.parent_path()) / path.filename();
 }
 
@@ -74,7 +74,7 @@ void StagingPlace::refuse_overlap(const fs::path& source) const {
 }
 
 void StagingPlace::refuse_files(const std::vector<fs::path>& files) const {
-  if (kind_behind(destination) == EntryKind::Absent) return;
+  if (entry_behind(destination).kind == EntryKind::Absent) return;
   const fs::path to = resolved(destination);
   for (const fs::path& file : files) {
     if (!is_in(resolved(file), to) && !are_same(destination, file)) continue;

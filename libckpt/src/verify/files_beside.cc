@@ -8,6 +8,7 @@
 #include <ckpt/error.h>
 #include <ckpt/glob.h>
 
+#include "base/text.h"
 #include "verify/verify_files.h"
 
 namespace ckpt {
@@ -48,7 +49,7 @@ class Lister {
   }
 
   std::vector<FileBeside> run() {
-    if (owns_folder()) {
+    if (owns_folder(checkpoint_)) {
       list_folder("");
       if (catalog_.format == Format::Torch) list_rank_folders();
     }
@@ -58,12 +59,6 @@ class Lister {
   }
 
  private:
-  // A single file shares its folder with whatever else is there.
-  bool owns_folder() const {
-    if (catalog_.format == Format::TorchDist) return true;
-    return catalog_.format == Format::Torch && checkpoint_.convention() != nullptr;
-  }
-
   void list_folder(const std::string& prefix) {
     for (const std::string& name : source_.list(checkpoint_.folder() / prefix)) {
       const std::string path = prefix + name;
@@ -173,9 +168,7 @@ std::string text_beside(const Checkpoint& checkpoint, const std::string& file_na
   const auto file = open_verified(checkpoint, {file_name, checkpoint.shown_name(file_name),
                                                is_in_root ? FileRole::Tracker : FileRole::Plain});
   if (file->size_bytes() > checkpoint.limits().small_file_bytes_max) return {};
-  std::string text(file->size_bytes(), '\0');
-  file->read_at(0, std::as_writable_bytes(std::span(text)));
-  return text;
+  return head_of(*file, file->size_bytes());
 }
 
 }  // namespace ckpt

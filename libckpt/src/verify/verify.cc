@@ -4,7 +4,6 @@
 #include "verify/verify_files.h"
 #include "verify/verify_items.h"
 #include "verify/verify_payload.h"
-#include "verify/verify_share.h"
 
 namespace ckpt {
 namespace {

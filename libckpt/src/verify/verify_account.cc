@@ -91,15 +91,15 @@ void VerifyAccount::find(const Error& error, CheckKind check) {
   find({check, Severity::Damage, error.where(), error.problem(), error.hint()});
 }
 
-void VerifyAccount::count(uint64_t checksums, uint64_t read_bytes) {
+void VerifyAccount::count_checksum(bool is_right) {
   const std::scoped_lock lock(mutex_);
-  result_.compared_checksums += checksums;
-  result_.read_bytes += read_bytes;
+  ++result_.compared_checksums;
+  if (!is_right) ++result_.failed_checksums;
 }
 
-void VerifyAccount::count_failed_checksum() {
+void VerifyAccount::count_read(uint64_t bytes) {
   const std::scoped_lock lock(mutex_);
-  ++result_.failed_checksums;
+  result_.read_bytes += bytes;
 }
 
 void VerifyAccount::require_checksums() {
@@ -109,19 +109,15 @@ void VerifyAccount::require_checksums() {
     if (file.labelled_bytes[kUnprotected] == 0 || files_[i].role == FileRole::Tracker) continue;
     find({CheckKind::Content,
           Severity::Damage,
-          {.file = file.path, .key = {}},
+          {file.path},
           std::to_string(file.labelled_bytes[kUnprotected]) + " of " +
               std::to_string(file.count_bytes) + " bytes have no checksum"});
   }
 }
 
-void VerifyAccount::keep_own_accounts() {
-  std::erase_if(result_.files, [](const FileAccount& file) { return file.pieces.empty(); });
-}
-
 Findings VerifyAccount::finish() {
   if (options_.require_checksums) require_checksums();
-  keep_own_accounts();
+  std::erase_if(result_.files, [](const FileAccount& file) { return file.pieces.empty(); });
   result_.sort();
   return std::move(result_);
 }

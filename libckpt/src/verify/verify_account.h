@@ -32,14 +32,13 @@ class VerifyAccount {
   void find_if_own(Finding finding);
   // An error about a part of the checkpoint becomes a finding; one of the system is thrown on.
   void find(const Error& error, CheckKind check);
-  void count(uint64_t checksums, uint64_t read_bytes);
-  void count_failed_checksum();
+  void count_checksum(bool is_right);
+  void count_read(uint64_t bytes);
 
   Findings finish();
 
  private:
   void require_checksums();
-  void keep_own_accounts();
 
   std::vector<VerifiedFile> files_;
   const VerifyOptions& options_;

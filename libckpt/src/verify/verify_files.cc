@@ -6,20 +6,15 @@
 
 #include <ckpt/files_beside.h>
 
+#include "base/text.h"
 #include "codec/integrity.h"
 #include "io/directory.h"
+#include "model/check_catalog.h"
 
 namespace ckpt {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool starts_as_zip(const RandomAccess& file) {
-  std::array<std::byte, 4> head = {};
-  if (file.size_bytes() < head.size()) return false;
-  file.read_at(0, head);
-  return head == std::array{std::byte{'P'}, std::byte{'K'}, std::byte{3}, std::byte{4}};
-}
 
 class FileLister {
  public:
@@ -39,17 +34,9 @@ class FileLister {
  private:
   // .metadata may place archives in files of any name.
   void find_entries() {
-    for (const TensorEntry& tensor : catalog_.tensors) {
-      if (!tensor.file.empty()) continue;
-      for (const Chunk& chunk : tensor.chunks) add_entry(chunk.region);
-    }
-    for (const ObjectEntry& object : catalog_.objects) {
-      if (object.region) add_entry(*object.region);
-    }
-  }
-
-  void add_entry(const StorageRegion& region) {
-    if (region.wrapping != Wrapping::None) with_entries_[region.file] = true;
+    for_each_region(catalog_, [this](const StorageRegion& region, const std::string&) {
+      if (region.wrapping != Wrapping::None) with_entries_[region.file] = true;
+    });
   }
 
   void add_known(uint32_t index) {
@@ -61,9 +48,8 @@ class FileLister {
     } else if (path.ends_with(".json")) {  // the index of several safetensors files
       role = FileRole::Plain;
     } else if (catalog_.format != Format::Safetensors && !path.ends_with(".safetensors")) {
-      role = starts_as_zip(*open_verified(checkpoint_, {path, checkpoint_.shown_name(path)}))
-                 ? FileRole::Archive
-                 : FileRole::Plain;
+      const auto file = open_verified(checkpoint_, {path, checkpoint_.shown_name(path)});
+      role = head_of(*file, 4) == "PK\x03\x04" ? FileRole::Archive : FileRole::Plain;
     }
     known_.insert(path);
     files_.push_back({path, checkpoint_.shown_name(path), role, index});
@@ -71,10 +57,11 @@ class FileLister {
 
   void add_missing(const std::string& path) {
     known_.insert(path);
-    findings_.push_back({CheckKind::Structure,
-                         Severity::Damage,
-                         {.file = checkpoint_.shown_name(path), .key = {}},
-                         "is missing"});
+    find(Severity::Damage, checkpoint_.shown_name(path), "is missing");
+  }
+
+  void find(Severity severity, const std::string& shown, std::string problem) {
+    findings_.push_back({CheckKind::Structure, severity, {shown}, std::move(problem)});
   }
 
   void check_common_state() {
@@ -82,17 +69,12 @@ class FileLister {
     if (known_.contains(name)) return;
     const std::string text = text_beside(checkpoint_, backend);
     if (text.find('"' + std::string(convention_->common_key) + '"') == text.npos) return;
-    findings_.push_back({CheckKind::Structure,
-                         Severity::Damage,
-                         {.file = checkpoint_.shown_name(name), .key = {}},
-                         "is missing, although " + backend + " names its format"});
+    find(Severity::Damage, checkpoint_.shown_name(name),
+         "is missing, although " + backend + " names its format");
   }
 
   void add_plain_files() {
-    const bool is_folder =
-        catalog_.format == Format::TorchDist ||
-        (catalog_.format == Format::Torch && checkpoint_.convention() != nullptr);
-    if (!is_folder) return;
+    if (!owns_folder(checkpoint_)) return;
     for (const std::string& name : source_.list(checkpoint_.folder())) {
       if (known_.contains(name) || !is_about_files(name, convention_)) continue;
       if (source_.kind_of_entry(checkpoint_.folder() / name) == EntryKind::Folder) continue;
@@ -105,10 +87,8 @@ class FileLister {
   void add_beside(const FileBeside& file) {
     const bool is_left_over = file.kind == BesideKind::LeftOver;
     const bool is_companion = file.kind == BesideKind::Companion && !file.is_in_root;
-    findings_.push_back({CheckKind::Structure,
-                         is_left_over ? Severity::Damage : Severity::Note,
-                         {.file = file.shown, .key = {}},
-                         file.what + (is_companion ? "; not checked" : "")});
+    find(is_left_over ? Severity::Damage : Severity::Note, file.shown,
+         file.what + (is_companion ? "; not checked" : ""));
     if (is_left_over) findings_.back().hint = "left over from another save: remove it";
     if (file.is_in_root || file.is_folder) return;
     if (source_.kind_of_entry(checkpoint_.folder() / file.path) != EntryKind::File) return;
@@ -194,6 +174,12 @@ std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<F
   }
   std::ranges::sort(files, {}, &VerifiedFile::shown);
   return files;
+}
+
+bool owns_folder(const Checkpoint& checkpoint) {
+  const Format format = checkpoint.catalog().format;
+  return format == Format::TorchDist ||
+         (format == Format::Torch && checkpoint.convention() != nullptr);
 }
 
 bool is_about_files(const std::string& name, const FolderConvention* convention) {

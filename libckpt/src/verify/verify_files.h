@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <ckpt/hash.h>
+#include <ckpt/plan.h>
 #include <ckpt/verify.h>
 
 namespace ckpt {
@@ -36,6 +37,14 @@ struct VerifiedFile {
 // as Stray, with a finding: damage where a writer of checkpoints left it, else a note. The manifest
 // has said which hash each file has, if there is one that can be read.
 std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<Finding>& findings);
+
+// Gives this share its pieces of the files: all shares together have each byte once, and of a file
+// without bytes the empty piece. Pure. Throws InvalidArgument for a share that is none.
+void deal_files(std::vector<VerifiedFile>& files, const Catalog& catalog, const Share& share);
+
+// Whether all of the folder is the checkpoint's. A single file shares it with whatever else is
+// there.
+bool owns_folder(const Checkpoint& checkpoint);
 
 // Names of files that say what is where, and hold no state themselves; read as a whole.
 bool is_about_files(const std::string& name, const FolderConvention* convention);

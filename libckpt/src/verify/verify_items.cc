@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 
 #include <ckpt/error.h>
 
@@ -20,8 +19,6 @@ namespace {
 
 constexpr uint64_t kBatchBytes = uint64_t{1} << 20;
 constexpr uint64_t kInflatedPieceBytes = uint64_t{1} << 20;
-// What an archive of one tensor is longer than its payload, at most.
-constexpr uint64_t kArchiveFrameBytesMax = uint64_t{1} << 20;
 constexpr size_t kSmallMemberBytes = size_t{64} << 10;  // read where its archive is looked at
 
 const std::string* key_of(const VerifiedItem& item) {
@@ -57,7 +54,8 @@ class ItemChecker {
   // A compressed entry. Its bytes are protected by what they inflate to.
   void check_inflated(const VerifiedItem& item, const RandomAccess& file) {
     try {
-      const ZstdStream stream(file, item.bytes, inflated_bytes_max(item));
+      const ZstdStream stream(file, item.bytes,
+                              inflated_bytes_max(item.tensor, item.chunk, checkpoint_.limits()));
       const ByteRange all{0, stream.size_bytes()};
       const auto members = zip::read_directory(stream, all, checkpoint_.limits());
       bool has_checksums = true;
@@ -77,21 +75,14 @@ class ItemChecker {
   }
 
  private:
-  uint64_t inflated_bytes_max(const VerifiedItem& item) const {
-    if (item.tensor == nullptr) return checkpoint_.limits().inflated_object_bytes_max;
-    return element_count(item.chunk->box.sizes) * bytes_per_element(item.tensor->dtype) +
-           kArchiveFrameBytesMax;
-  }
-
   void check_inflated_member(const VerifiedItem& item, const zip::Member& member,
                              const ZstdStream& stream) {
     VerifiedPayload payload = payload_of(item, member);
-    std::vector<std::byte> buffer(
-        static_cast<size_t>(std::min(kInflatedPieceBytes, member.data.count_bytes)));
+    std::vector<std::byte> buffer(std::min(kInflatedPieceBytes, member.data.count_bytes));
     uint32_t crc = 0;
     for (uint64_t offset = 0; offset < member.data.count_bytes; offset += buffer.size()) {
-      const auto piece = std::span(buffer).first(
-          static_cast<size_t>(std::min<uint64_t>(buffer.size(), member.data.count_bytes - offset)));
+      const uint64_t left_bytes = member.data.count_bytes - offset;
+      const auto piece = std::span(buffer).first(std::min<uint64_t>(buffer.size(), left_bytes));
       stream.read_at(member.data.offset_bytes + offset, piece);
       payloads_.watch(payload, offset, piece);
       crc = crc32(piece, crc);
@@ -135,7 +126,7 @@ class ItemChecker {
     if (const auto held = file.held_at(member.data)) return payloads_.check(payload, *held);
     if (member.data.count_bytes > kSmallMemberBytes) return payloads_.add(std::move(payload));
     std::array<std::byte, kSmallMemberBytes> buffer;
-    const auto bytes = std::span(buffer).first(static_cast<size_t>(member.data.count_bytes));
+    const auto bytes = std::span(buffer).first(member.data.count_bytes);
     file.read_at(member.data.offset_bytes, bytes);
     payloads_.check(payload, bytes);
     payloads_.passed(bytes.size());
@@ -275,17 +266,13 @@ class ItemLister {
     }
     account_.label(file, hole, ByteLabel::Unclaimed);
     // Ranks that save alone store replicas, of which one is read.
-    const bool has_replicas = !checkpoint_has_metadata();
+    const auto metadata = std::ranges::find(account_.files(), ".metadata", &VerifiedFile::path);
+    const bool has_replicas = metadata == account_.files().end();
     account_.find_if_own({CheckKind::Structure,
                           has_replicas ? Severity::Note : Severity::Damage,
                           {account_.files()[file].shown, hole.offset_bytes, {}},
                           std::to_string(hole.count_bytes) +
                               " bytes that .metadata assigns to no tensor or object"});
-  }
-
-  bool checkpoint_has_metadata() const {
-    return std::ranges::any_of(account_.files(),
-                               [](const VerifiedFile& file) { return file.path == ".metadata"; });
   }
 
   // In front of the tensors of a file that DCP wrote as safetensors.
@@ -322,8 +309,7 @@ void check_items(const Checkpoint& checkpoint, std::span<const VerifiedItem> ite
     const uint64_t held_bytes_max = std::min<uint64_t>(kBatchBytes, slab.size());
     const bool is_held = !account.options().quick && batch.bytes.count_bytes <= held_bytes_max &&
                          batch.bytes.end_bytes() <= file->size_bytes();
-    const auto held =
-        is_held ? slab.first(static_cast<size_t>(batch.bytes.count_bytes)) : std::span<std::byte>();
+    const auto held = is_held ? slab.first(batch.bytes.count_bytes) : std::span<std::byte>();
     file->read_at(batch.bytes.offset_bytes, held);
     payloads.passed(held.size());
     const HeldBytes bytes(*file, batch.bytes.offset_bytes, held);

@@ -1,7 +1,6 @@
 #include "verify/verify_payload.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/text.h"
 #include "codec/crc32.h"
@@ -42,7 +41,7 @@ bool PayloadVerifier::is_selected(const VerifiedPayload& payload) const {
 }
 
 void PayloadVerifier::passed(uint64_t bytes) {
-  account_.count(0, bytes);
+  account_.count_read(bytes);
   meter_.advance(bytes);
 }
 
@@ -56,7 +55,7 @@ void PayloadVerifier::run() {
   std::ranges::sort(payloads_, {}, [](const VerifiedPayload& payload) {
     return std::pair(payload.file, payload.bytes.offset_bytes);
   });
-  parts_.resize(payloads_.size());
+  sums_.resize(payloads_.size());
   const std::vector<Job> jobs = make_jobs();
   run_with_slabs(jobs.size(), account_.options().execution,
                  [&](size_t job, std::span<std::byte> slab) { run_job(jobs[job], slab); });
@@ -75,18 +74,15 @@ uint64_t PayloadVerifier::job_bytes() const {
 std::vector<PayloadVerifier::Job> PayloadVerifier::make_jobs() {
   const uint64_t most_bytes = job_bytes();
   std::vector<Job> jobs;
-  std::vector<size_t> order(payloads_.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  size_t next = 0;
+  size_t end = 0;
   for (size_t file = 0; file < account_.files().size(); ++file) {
-    const size_t first = next;
-    while (next < order.size() && payloads_[next].file == file) ++next;
-    const std::span<const size_t> own = std::span(order).subspan(first, next - first);
+    const size_t first = end;
+    while (end < payloads_.size() && payloads_[end].file == file) ++end;
     if (account_.files()[file].own.empty()) continue;
     if (account_.files()[file].manifest_hash) {
-      jobs.push_back(whole_file(file, own));
+      jobs.push_back(whole_file(file, first, end));
     } else {
-      for (const size_t payload : own) add_to(jobs, payload, most_bytes);
+      for (size_t payload = first; payload < end; ++payload) add_to(jobs, payload, most_bytes);
     }
   }
   return jobs;
@@ -109,15 +105,14 @@ void PayloadVerifier::add_to(std::vector<Job>& jobs, size_t payload, uint64_t jo
   }
 }
 
-PayloadVerifier::Job PayloadVerifier::whole_file(size_t file,
-                                                 std::span<const size_t> payloads) const {
+PayloadVerifier::Job PayloadVerifier::whole_file(size_t file, size_t first, size_t end) const {
   Job job{file, true, {}};
   uint64_t position = 0;
   const auto pass_until = [&](uint64_t offset) {
     if (offset > position) job.runs.push_back({std::nullopt, {position, offset - position}});
     position = std::max(position, offset);
   };
-  for (const size_t payload : payloads) {
+  for (size_t payload = first; payload < end; ++payload) {
     const ByteRange& bytes = payloads_[payload].bytes;
     pass_until(bytes.offset_bytes);
     job.runs.push_back({payload, bytes});
@@ -153,13 +148,12 @@ void PayloadVerifier::read(const OpenedFile& file, const Run& run, std::span<std
 }
 
 void PayloadVerifier::compare_hash(const VerifiedFile& file, const Sha256& actual) {
-  account_.count(1, 0);
+  account_.count_checksum(actual == *file.manifest_hash);
   if (actual == *file.manifest_hash) return;
-  account_.count_failed_checksum();
   account_.find(
       {CheckKind::Content,
        Severity::Damage,
-       {.file = file.shown, .key = {}},
+       {file.shown},
        "SHA-256 is " + hex(actual) + ", " + kIntegrityName + " says " + hex(*file.manifest_hash),
        {},
        true});
@@ -167,12 +161,14 @@ void PayloadVerifier::compare_hash(const VerifiedFile& file, const Sha256& actua
 
 void PayloadVerifier::take(size_t payload, uint64_t offset_bytes,
                            std::span<const std::byte> bytes) {
-  const uint64_t offset_in_payload = offset_bytes - payloads_[payload].bytes.offset_bytes;
-  watch(payloads_[payload], offset_in_payload, bytes);
+  const ByteRange& all = payloads_[payload].bytes;
+  watch(payloads_[payload], offset_bytes - all.offset_bytes, bytes);
   if (!payloads_[payload].crc32) return;
-  const Part part{offset_in_payload, bytes.size(), crc32(bytes)};
+  const uint64_t after_bytes = all.end_bytes() - offset_bytes - bytes.size();
+  const uint32_t crc = crc32_before(crc32(bytes), after_bytes);
   const std::scoped_lock lock(mutex_);
-  parts_[payload].push_back(part);
+  sums_[payload].crc ^= crc;
+  sums_[payload].count_bytes += bytes.size();
 }
 
 void PayloadVerifier::watch(const VerifiedPayload& payload, uint64_t offset_bytes,
@@ -185,14 +181,13 @@ void PayloadVerifier::watch(const VerifiedPayload& payload, uint64_t offset_byte
 
 void PayloadVerifier::compare(const VerifiedPayload& payload, uint32_t actual) {
   if (!is_selected(payload)) return;
-  account_.count(1, 0);
+  account_.count_checksum(actual == *payload.crc32);
   if (actual == *payload.crc32) return;
   const VerifiedFile& file = account_.files()[payload.file];
   std::string key = payload.key;
   if (key.empty() && file.index) {
     key = key_of_storage(checkpoint_.catalog(), *file.index, payload.bytes.offset_bytes);
   }
-  account_.count_failed_checksum();
   account_.find({CheckKind::Content,
                  Severity::Damage,
                  {file.shown, payload.bytes.offset_bytes, std::move(key)},
@@ -201,17 +196,9 @@ void PayloadVerifier::compare(const VerifiedPayload& payload, uint32_t actual) {
 
 void PayloadVerifier::compare_all() {
   for (size_t i = 0; i < payloads_.size(); ++i) {
-    std::vector<Part>& parts = parts_[i];
-    if (!payloads_[i].crc32) continue;
-    std::ranges::sort(parts, {}, &Part::offset_bytes);
-    uint32_t crc = 0;
-    uint64_t read_bytes = 0;
-    for (const Part& part : parts) {
-      crc = crc32_of_both(crc, part.crc, part.count_bytes);
-      read_bytes += part.count_bytes;
-    }
     // Less where reading failed, which is a finding of its own.
-    if (read_bytes == payloads_[i].bytes.count_bytes) compare(payloads_[i], crc);
+    const bool is_whole = sums_[i].count_bytes == payloads_[i].bytes.count_bytes;
+    if (payloads_[i].crc32 && is_whole) compare(payloads_[i], sums_[i].crc);
   }
 }
 

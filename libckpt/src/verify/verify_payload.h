@@ -1,6 +1,5 @@
 #pragma once
 
-#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -49,9 +48,9 @@ class PayloadVerifier {
   void run();
 
  private:
-  struct Part {  // of a payload that is read in parts
-    uint64_t offset_bytes, count_bytes;
-    uint32_t crc;
+  struct Sum {  // of what was read of a payload, each part moved to its place
+    uint64_t count_bytes = 0;
+    uint32_t crc = 0;
   };
   struct Run {  // consecutive bytes of one payload, or of none: then they are only hashed
     std::optional<size_t> payload;
@@ -67,7 +66,8 @@ class PayloadVerifier {
   std::vector<Job> make_jobs();
   uint64_t job_bytes() const;
   void add_to(std::vector<Job>& jobs, size_t payload, uint64_t job_bytes) const;
-  Job whole_file(size_t file, std::span<const size_t> payloads) const;
+  // With its payloads, first to end.
+  Job whole_file(size_t file, size_t first, size_t end) const;
   void run_job(const Job& job, std::span<std::byte> slab);
   void read(const OpenedFile& file, const Run& run, std::span<std::byte> slice, Sha256Stream* hash);
   void compare_hash(const VerifiedFile& file, const Sha256& actual);
@@ -80,7 +80,7 @@ class PayloadVerifier {
   SelectedRegions selected_;
   std::mutex mutex_;
   std::vector<VerifiedPayload> payloads_;
-  std::vector<std::vector<Part>> parts_;  // of each
+  std::vector<Sum> sums_;  // of each
 };
 
 }  // namespace ckpt

@@ -1,7 +1,9 @@
-#include "verify/verify_share.h"
+// Which process looks at which pieces of the files.
 
 #include <algorithm>
 
+#include "model/check_catalog.h"
+#include "verify/verify_files.h"
 #include "work/deal_by_bytes.h"
 
 namespace ckpt {
@@ -10,14 +12,9 @@ namespace {
 // Where files may be cut: in front of each storage, or entry, that the catalog knows of them.
 std::vector<std::vector<uint64_t>> starts_by_file(const Catalog& catalog) {
   std::vector<std::vector<uint64_t>> starts(catalog.files.size());
-  for (const TensorEntry& tensor : catalog.tensors) {
-    for (const Chunk& chunk : tensor.chunks) {
-      starts[chunk.region.file].push_back(chunk.region.bytes.offset_bytes);
-    }
-  }
-  for (const ObjectEntry& object : catalog.objects) {
-    if (object.region) starts[object.region->file].push_back(object.region->bytes.offset_bytes);
-  }
+  for_each_region(catalog, [&](const StorageRegion& region, const std::string&) {
+    starts[region.file].push_back(region.bytes.offset_bytes);
+  });
   for (std::vector<uint64_t>& of_file : starts) std::ranges::sort(of_file);
   return starts;
 }

@@ -88,9 +88,7 @@ std::span<const RecordPlan> OpenArchives::records_of(uint32_t file, uint32_t arc
   const auto archive_of = [](const RecordPlan& record) {
     return std::pair(record.file, record.archive);
   };
-  const std::pair wanted(file, archive);
-  return {std::ranges::lower_bound(plan_.records, wanted, {}, archive_of),
-          std::ranges::upper_bound(plan_.records, wanted, {}, archive_of)};
+  return std::ranges::equal_range(plan_.records, std::pair(file, archive), {}, archive_of);
 }
 
 std::shared_ptr<ArchiveState> OpenArchives::make(const Window& window, uint32_t archive) {

@@ -20,7 +20,6 @@
 #include "write/source_checker.h"
 #include "write/window_composer.h"
 #include "write/window_map.h"
-#include "write/window_order.h"
 
 namespace ckpt {
 
@@ -33,6 +32,12 @@ struct Worker {
 
 std::vector<Piece> chosen_pieces(const Plan& plan, const ExecuteOptions& options) {
   return options.pieces.empty() ? whole_files(plan) : options.pieces;
+}
+
+uint64_t bytes_of(const std::vector<Piece>& pieces) {
+  uint64_t sum_bytes = 0;
+  for (const Piece& piece : pieces) sum_bytes += piece.bytes.count_bytes;
+  return sum_bytes;
 }
 
 uint64_t file_count(const std::vector<Piece>& pieces) {
@@ -60,8 +65,8 @@ class Execution {
         archives_(target, plan, windows_, options.record_crcs),
         meter_(options, bytes_of(windows_.pieces())) {
     for (unsigned i = 0; i < budget_.threads; ++i) {
-      const auto bytes = static_cast<size_t>(budget_.window_bytes);
-      workers_.push_back({ScratchBuffer(bytes), ScratchBuffer(bytes)});
+      workers_.push_back(
+          {ScratchBuffer(budget_.window_bytes), ScratchBuffer(budget_.window_bytes)});
     }
   }
 
@@ -86,7 +91,7 @@ class Execution {
  private:
   void write_window(size_t number, Worker& worker, OutputFiles& files) {
     const Window window = windows_.window(order_[number]);
-    const auto count_bytes = static_cast<size_t>(window.bytes.count_bytes);
+    const uint64_t count_bytes = window.bytes.count_bytes;
     const std::span<std::byte> blocks =
         worker.window.bytes().first(align_up(count_bytes, OutputFile::kBlockBytes));
     const ReadBuffers buffers{worker.scratch, shared_reads_, shared_blocks_};

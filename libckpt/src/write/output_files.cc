@@ -52,7 +52,7 @@ std::optional<WrittenPiece> OutputFiles::write(const Window& window,
                                                const WindowSums& sums) {
   const Piece& piece = windows_.pieces()[window.piece];
   // Behind one that closes something others may have written.
-  if (piece.closes) blocks = blocks.first(static_cast<size_t>(window.bytes.count_bytes));
+  if (piece.closes) blocks = blocks.first(window.bytes.count_bytes);
   open(piece)->write_at(window.bytes.offset_bytes, blocks);
   Slot& slot = slots_.at(piece.file);
   const std::scoped_lock lock(slot.mutex);
@@ -65,13 +65,9 @@ std::optional<WrittenPiece> OutputFiles::write(const Window& window,
     progress.record_crcs[record - piece.first_record] ^= record_crc;
   }
   if (--progress.windows_left != 0) return std::nullopt;
-  close(piece, slot);
-  return WrittenPiece{piece, progress.crc, std::move(progress.record_crcs)};
-}
-
-void OutputFiles::close(const Piece& piece, Slot& slot) {
   if (piece.bytes.end_bytes() == plan_.files[piece.file].count_bytes) slot.file->finish();
   if (--slot.pieces_left == 0) slot.file.reset();
+  return WrittenPiece{piece, progress.crc, std::move(progress.record_crcs)};
 }
 
 }  // namespace ckpt

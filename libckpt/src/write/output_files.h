@@ -48,7 +48,6 @@ class OutputFiles {
   };
   std::shared_ptr<OutputFile> open(const Piece& piece);
   OutputFile::Use use_of(const Piece& piece) const;
-  void close(const Piece& piece, Slot& slot);
 
   std::filesystem::path folder_;
   const Plan& plan_;

@@ -5,9 +5,7 @@
 #include "base/checked_math.h"
 #include "codec/crc32.h"
 #include "io/directory.h"
-#include "io/worker_pool.h"
-#include "read/payload_reader.h"
-#include "work/memory_budget.h"
+#include "work/slab_workers.h"
 #include "work/work_meter.h"
 #include "write/output_files.h"
 
@@ -15,9 +13,9 @@ namespace ckpt {
 
 namespace {
 
-constexpr uint64_t kSegmentBytes = 64 << 20;  // one job
+constexpr uint64_t kPartBytes = 64 << 20;  // one job
 
-struct Segment {
+struct PiecePart {
   size_t piece;
   ByteRange bytes;  // of the file
   uint32_t crc = 0;
@@ -32,12 +30,8 @@ class ReadBack {
   std::vector<bool> run() {
     cut();
     WorkMeter meter(options_.execute, total_bytes_, "reading back");
-    const auto [threads, buffer_bytes] = make_reading_budget(options_.execute);
-    std::vector<ScratchBuffer> buffers(threads);
-    for (ScratchBuffer& buffer : buffers) buffer = ScratchBuffer(buffer_bytes);
-    run_jobs(segments_.size(), threads, [&](size_t job, unsigned worker) {
-      read(segments_[job], buffers[worker].bytes(), meter);
-    });
+    run_with_slabs(parts_.size(), options_.execute,
+                   [&](size_t job, std::span<std::byte> slab) { read(parts_[job], slab, meter); });
     compare();
     return std::move(is_right_);
   }
@@ -54,21 +48,21 @@ class ReadBack {
       is_right_[p] = state && fits(bytes.offset_bytes, bytes.count_bytes, state->count_bytes);
       if (!is_right_[p]) continue;
       total_bytes_ += bytes.count_bytes;
-      for (uint64_t at = bytes.offset_bytes; at < bytes.end_bytes(); at += kSegmentBytes) {
-        segments_.push_back({p, {at, std::min(kSegmentBytes, bytes.end_bytes() - at)}});
+      for (uint64_t at = bytes.offset_bytes; at < bytes.end_bytes(); at += kPartBytes) {
+        parts_.push_back({p, {at, std::min(kPartBytes, bytes.end_bytes() - at)}});
       }
     }
   }
 
-  void read(Segment& segment, std::span<std::byte> buffer, WorkMeter& meter) {
-    const File file = File::open(path_of(pieces_[segment.piece]));
-    if (options_.cold) file.drop_cached(segment.bytes.offset_bytes, segment.bytes.count_bytes);
-    ByteRange left = segment.bytes;
+  void read(PiecePart& part, std::span<std::byte> buffer, WorkMeter& meter) {
+    const File file = File::open(path_of(pieces_[part.piece]));
+    if (options_.cold) file.drop_cached(part.bytes.offset_bytes, part.bytes.count_bytes);
+    ByteRange left = part.bytes;
     while (left.count_bytes != 0) {
       meter.stop_if_requested();
       const auto out = buffer.first(std::min<uint64_t>(buffer.size(), left.count_bytes));
       file.read_at(left.offset_bytes, out);
-      segment.crc = crc32(out, segment.crc);
+      part.crc = crc32(out, part.crc);
       left = {left.offset_bytes + out.size(), left.count_bytes - out.size()};
       meter.advance(out.size());
     }
@@ -76,9 +70,9 @@ class ReadBack {
 
   void compare() {
     std::vector<uint32_t> crcs(pieces_.size());
-    for (const Segment& segment : segments_) {  // in the order of each piece
-      uint32_t& crc = crcs[segment.piece];
-      crc = crc32_of_both(crc, segment.crc, segment.bytes.count_bytes);
+    for (const PiecePart& part : parts_) {  // in the order of each piece
+      uint32_t& crc = crcs[part.piece];
+      crc = crc32_of_both(crc, part.crc, part.bytes.count_bytes);
     }
     for (size_t p = 0; p < pieces_.size(); ++p) {
       if (crcs[p] != pieces_[p].crc32) is_right_[p] = false;
@@ -89,7 +83,7 @@ class ReadBack {
   std::span<const FinishedPiece> pieces_;
   const ReadBackOptions& options_;
   std::vector<bool> is_right_;
-  std::vector<Segment> segments_;
+  std::vector<PiecePart> parts_;
   uint64_t total_bytes_ = 0;
 };
 

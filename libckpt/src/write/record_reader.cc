@@ -59,9 +59,8 @@ size_t first_behind(const std::vector<Segment>& segments, uint64_t offset_bytes)
 }
 
 std::span<const CopyOp> copies_of(const RecordPlan& plan, size_t segment) {
-  const auto number = static_cast<uint32_t>(segment);
-  return {std::ranges::lower_bound(plan.copies, number, {}, &CopyOp::segment),
-          std::ranges::upper_bound(plan.copies, number, {}, &CopyOp::segment)};
+  return std::ranges::equal_range(plan.copies, static_cast<uint32_t>(segment), {},
+                                  &CopyOp::segment);
 }
 
 }  // namespace
@@ -69,7 +68,8 @@ std::span<const CopyOp> copies_of(const RecordPlan& plan, size_t segment) {
 uint32_t RecordReader::read(const TargetRecord& record, const RecordPlan& plan,
                             uint64_t offset_bytes, std::span<std::byte> out) {
   if (const auto* bytes = std::get_if<std::string>(&record.source)) {
-    return read_text(*bytes, offset_bytes, out);
+    std::memcpy(out.data(), bytes->data() + offset_bytes, out.size());
+    return crc32(out);
   }
   if (const auto* tensor = std::get_if<TensorSource>(&record.source)) {
     return read_tensor(*tensor, plan, offset_bytes, out);
@@ -83,12 +83,6 @@ uint32_t RecordReader::read(const TargetRecord& record, const RecordPlan& plan,
 SharedBlocks* RecordReader::blocks_of(const RecordPlan& plan) const {
   const bool is_shared = buffers_.shared_reads.group_of(plan) != SharedReads::kAlone;
   return is_shared ? &buffers_.shared_blocks : nullptr;
-}
-
-uint32_t RecordReader::read_text(const std::string& bytes, uint64_t offset_bytes,
-                                 std::span<std::byte> out) {
-  std::memcpy(out.data(), bytes.data() + offset_bytes, out.size());
-  return crc32(out);
 }
 
 uint32_t RecordReader::read_storage(const TargetRecord& record, uint64_t offset_bytes,
@@ -128,9 +122,8 @@ uint32_t RecordReader::read_segments(const std::vector<Segment>& segments, const
     };
     BoxReader reader(tensor, segment.source.box, source_,
                      {copies_of(plan, s), nullptr, &buffers_.scratch, note, blocks_of(plan)});
-    reader.read_at(
-        segment.first_element * element_bytes + (begin - segment.offset_bytes),
-        out.subspan(static_cast<size_t>(begin - offset_bytes), static_cast<size_t>(end - begin)));
+    reader.read_at(segment.first_element * element_bytes + (begin - segment.offset_bytes),
+                   out.subspan(begin - offset_bytes, end - begin));
   }
   return crc32(out);
 }

@@ -35,7 +35,6 @@ class RecordReader {
                 std::span<std::byte> out);
 
  private:
-  uint32_t read_text(const std::string& bytes, uint64_t offset_bytes, std::span<std::byte> out);
   uint32_t read_storage(const TargetRecord& record, uint64_t offset_bytes,
                         std::span<std::byte> out);
   SharedBlocks* blocks_of(const RecordPlan& plan) const;

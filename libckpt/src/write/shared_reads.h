@@ -8,6 +8,8 @@
 #include <ckpt/plan.h>
 #include <ckpt/target.h>
 
+#include "write/window_map.h"
+
 namespace ckpt {
 
 // Which records read the same rows of the source: columns of them, or copies of one another.
@@ -33,5 +35,10 @@ struct SharedReads {
 // share they share in several groups. Pure.
 SharedReads find_shared_reads(const Target& target, const Plan& plan,
                               std::span<const Piece> pieces);
+
+// In which order windows are composed, by index into the map: those of a file in their own, so that
+// what is waited for has begun; those of files that share reads side by side. Pure.
+std::vector<uint32_t> order_windows(const Target& target, const Plan& plan,
+                                    const SharedReads& shared, const WindowMap& windows);
 
 }  // namespace ckpt

@@ -1,11 +1,13 @@
 #include "write/source_checker.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 
 #include <ckpt/error.h>
 
 #include "codec/crc32.h"
+#include "io/worker_pool.h"
 #include "read/payload_reader.h"
 
 namespace ckpt {
@@ -71,8 +73,7 @@ std::optional<uint32_t> SourceChecker::note(const StorageRegion& located, uint64
   uint32_t last = 0, sum = 0;
   uint64_t count_bytes = 0;
   for (const ByteRange& range : fresh) {
-    const auto part = bytes.subspan(static_cast<size_t>(range.offset_bytes - offset_bytes),
-                                    static_cast<size_t>(range.count_bytes));
+    const auto part = bytes.subspan(range.offset_bytes - offset_bytes, range.count_bytes);
     if (on_read_) on_read_(located, range.offset_bytes, part);
     last = crc32(part);
     sum ^= crc32_before(last, located.bytes.count_bytes - range.end_bytes());
@@ -119,6 +120,44 @@ void SourceChecker::complete(size_t index, std::span<std::byte> buffer) {
   } catch (Error& error) {
     throw error.within({.file = {}, .key = std::string(storage.key)});
   }
+}
+
+void check_sources(const Target& target, const Plan& plan, std::span<const Piece> pieces,
+                   const Checkpoint& source, const ExecuteOptions& options) {
+  std::set<const TensorEntry*> tensors;  // chunks of one are disjoint, so that none is read twice
+  std::vector<StorageRegion> storages;
+  for (const Piece& piece : pieces) {
+    for (size_t r = piece.first_record; r < piece.end_record; ++r) {
+      const auto& [file, archive, number, offset_bytes, copies] = plan.records[r];
+      const TargetRecord& record = target.files[file].archives[archive].records[number];
+      if (const auto* tensor = std::get_if<TensorSource>(&record.source)) {
+        tensors.insert(tensor->tensor.get());
+      } else if (const auto* storage = std::get_if<StorageSource>(&record.source)) {
+        storages.push_back(storage->region);
+      } else if (const auto* segments = std::get_if<std::vector<Segment>>(&record.source)) {
+        for (const Segment& segment : *segments) {
+          const uint64_t start = offset_bytes + segment.offset_bytes;
+          if (piece.own.offset_bytes <= start && start < piece.own.end_bytes()) {
+            tensors.insert(segment.source.tensor.get());
+          }
+        }
+      }
+    }
+  }
+  for (const TensorEntry* tensor : tensors) {
+    for (const Chunk& chunk : tensor->chunks) storages.push_back(chunk.region);
+  }
+  // Many tensors may lie in one storage.
+  const auto place = [](const StorageRegion& region) {
+    return std::tuple(region.file, region.bytes.offset_bytes, region.bytes.count_bytes);
+  };
+  std::ranges::sort(storages, {}, place);
+  const auto are_same = [&](const auto& a, const auto& b) { return place(a) == place(b); };
+  storages.erase(std::unique(storages.begin(), storages.end(), are_same), storages.end());
+  run_jobs(storages.size(), thread_count(options.threads), [&](size_t job, unsigned) {
+    if (options.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
+    check_storage_crc(source.locate(storages[job]), source);
+  });
 }
 
 }  // namespace ckpt

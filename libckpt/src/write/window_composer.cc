@@ -17,15 +17,12 @@ WindowBytes::Part WindowBytes::part_of(ByteRange item) const {
   const uint64_t start = std::max(item.offset_bytes, range_.offset_bytes);
   const uint64_t end = std::min(item.end_bytes(), range_.end_bytes());
   if (start >= end) return {};
-  return {start - item.offset_bytes,
-          memory_.subspan(static_cast<size_t>(start - range_.offset_bytes),
-                          static_cast<size_t>(end - start))};
+  return {start - item.offset_bytes, memory_.subspan(start - range_.offset_bytes, end - start)};
 }
 
 void WindowBytes::put(uint64_t offset_bytes, std::string_view text) const {
   const Part part = part_of({offset_bytes, text.size()});
-  const std::string_view shown =
-      text.substr(static_cast<size_t>(part.offset_bytes), part.memory.size());
+  const std::string_view shown = text.substr(part.offset_bytes, part.memory.size());
   std::ranges::copy(std::as_bytes(std::span(shown)), part.memory.begin());
 }
 
@@ -132,7 +129,7 @@ void WindowComposer::put_record(const Archive& archive, size_t member, WindowByt
   const uint64_t own_end_bytes = piece().closes ? 0 : piece().own.end_bytes();
   const uint64_t own_bytes =
       std::min(std::max(own_end_bytes, part_offset_bytes) - part_offset_bytes, part.memory.size());
-  const auto own = part.memory.first(static_cast<size_t>(own_bytes));
+  const auto own = part.memory.first(own_bytes);
   if (!own.empty()) put_own(archive, member, {part.offset_bytes, own});
   const auto rest = part.memory.subspan(own.size());
   if (!rest.empty()) foreign_.read(archive.records[r], plan, part.offset_bytes + own_bytes, rest);
@@ -175,7 +172,7 @@ void WindowComposer::sum_up_head(const Archive& archive) {
     const uint64_t end = std::min(plan.offset_bytes + record.count_bytes, end_bytes);
     if (start >= end) continue;
     const ByteRange part = {start - plan.offset_bytes, end - start};
-    std::vector<std::byte> head(static_cast<size_t>(part.count_bytes));
+    std::vector<std::byte> head(part.count_bytes);
     const uint32_t crc = reader_.read(record, plan, part.offset_bytes, head);
     archive.state.add(ArchiveImage::member_of(r), part, crc);
     add_sum(plan, part, crc);
@@ -189,7 +186,7 @@ void WindowComposer::sum_up_tail() {
        r > piece().first_record && records[r - 1].offset_bytes >= piece().bytes.end_bytes(); --r) {
     const TargetRecord& record = record_of(records[r - 1]);
     if (record.count_bytes == 0) continue;
-    std::vector<std::byte> tail(static_cast<size_t>(record.count_bytes));
+    std::vector<std::byte> tail(record.count_bytes);
     const uint32_t crc = reader_.read(record, records[r - 1], 0, tail);
     add_sum(records[r - 1], {0, record.count_bytes}, crc);
   }

@@ -5,12 +5,6 @@
 
 namespace ckpt {
 
-uint64_t bytes_of(const std::vector<Piece>& pieces) {
-  uint64_t sum_bytes = 0;
-  for (const Piece& piece : pieces) sum_bytes += piece.bytes.count_bytes;
-  return sum_bytes;
-}
-
 WindowMap::WindowMap(std::vector<Piece> pieces, uint64_t window_bytes)
     : pieces_(std::move(pieces)), window_bytes_(window_bytes), first_window_{0} {
   first_window_.reserve(pieces_.size() + 1);

@@ -15,8 +15,6 @@ struct Window {
   ByteRange bytes;  // in the file
 };
 
-uint64_t bytes_of(const std::vector<Piece>& pieces);
-
 // Pieces of a plan's files, one after the other, cut at multiples of the windows' length. An empty
 // piece has one empty window. What the files hold does not depend on the cuts. Immutable.
 class WindowMap {

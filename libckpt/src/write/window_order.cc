@@ -1,7 +1,8 @@
-#include "write/window_order.h"
-
+// Windows of files that share reads, side by side.
 #include <algorithm>
 #include <utility>
+
+#include "write/shared_reads.h"
 
 namespace ckpt {
 

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include <ckpt/error.h>
+
+#include "base/text.h"
 #include "codec/zip.h"
 #include "format/torch/torch_save.h"
 
@@ -26,8 +29,7 @@ constexpr Signature kSignatures[] = {
     {"GGUF",
      {"a GGUF file (llama.cpp)",
       "open the checkpoint that it was made from; gguf-dump, of the Python package gguf, lists "
-      "what "
-      "a GGUF file holds"}},
+      "what a GGUF file holds"}},
     {"\x93NUMPY",
      {"a NumPy array (.npy)",
       "load it with numpy.load and write it with safetensors.numpy.save_file: that file is read"}},
@@ -118,12 +120,6 @@ bool is_onnx(string_view head) {
 // The footer of LevelDB's table format, which TensorFlow's tensor bundles use.
 bool is_table(string_view tail) { return tail == "\x57\xFB\x80\x8B\x24\x75\x47\xDB"; }
 
-std::string head_of(const RandomAccess& file) {
-  std::string head(std::min<uint64_t>(file.size_bytes(), kHeadBytes), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(head)));
-  return head;
-}
-
 std::string filled_in(string_view advice, const std::filesystem::path& path) {
   const auto folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   std::string text(advice);
@@ -154,11 +150,13 @@ const Foreign* foreign_content(string_view head, string_view tail) {
   return stand_in(head);
 }
 
-const Foreign* foreign_stand_in(const RandomAccess& file) { return stand_in(head_of(file)); }
+const Foreign* foreign_stand_in(const RandomAccess& file) {
+  return stand_in(head_of(file, kHeadBytes));
+}
 
 const Foreign* foreign_file(const RandomAccess& file) {
   constexpr uint64_t kTailBytes = 8, kMembersMax = 10'000;
-  const std::string head = head_of(file);
+  const std::string head = head_of(file, kHeadBytes);
   if (is_legacy_torch_save(head)) return nullptr;
   if (is_tar(head)) return &foreign_tar(tar_member_names(file));
   if (head.starts_with("PK\x03\x04")) {
@@ -175,16 +173,18 @@ const Foreign* foreign_file(const RandomAccess& file) {
 
 void refuse_foreign(const Foreign& foreign, const std::filesystem::path& named) {
   const std::filesystem::path path = named.lexically_normal();  // "file", not "./file"
-  throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
+  throw Error(ErrorCode::Unsupported, {path.string()},
               "is " + std::string(foreign.name) +
                   "; expected a torch.save or safetensors file, or a checkpoint folder",
               filled_in(foreign.advice, path));
 }
 
-void refuse_address(const Foreign& foreign, const std::filesystem::path& path) {
-  throw Error(ErrorCode::Unsupported, {.file = path.string(), .key = {}},
-              "is " + std::string(foreign.name) + "; expected a path on this machine",
-              filled_in(foreign.advice, path));
+void refuse_address(const std::filesystem::path& path, std::string hint) {
+  const Foreign* const address = foreign_address(path.string());
+  if (address == nullptr) return;
+  throw Error(ErrorCode::Unsupported, {path.string()},
+              "is " + std::string(address->name) + "; expected a path on this machine",
+              hint.empty() ? filled_in(address->advice, path) : std::move(hint));
 }
 
 }  // namespace ckpt

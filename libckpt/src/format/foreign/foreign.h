@@ -6,8 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include <ckpt/error.h>
-
 #include <ckpt/random_access.h>
 
 namespace ckpt {
@@ -47,6 +45,7 @@ const Foreign* foreign_file(const RandomAccess& file);
 
 // Throws Unsupported. `path` as the user named it.
 [[noreturn]] void refuse_foreign(const Foreign& foreign, const std::filesystem::path& path);
-[[noreturn]] void refuse_address(const Foreign& foreign, const std::filesystem::path& path);
+// The same where the path is an address. `hint`: what to do; default: what copies it here.
+void refuse_address(const std::filesystem::path& path, std::string hint = {});
 
 }  // namespace ckpt

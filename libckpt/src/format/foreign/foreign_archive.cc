@@ -32,8 +32,7 @@ constexpr ForeignKind kArchiveKinds[] = {
     {is_code,
      {"a TorchScript archive, which holds code",
       "torch.save(torch.jit.load('{path}').state_dict(), 'NEW.pt') writes its tensors: that file "
-      "is "
-      "read"}},
+      "is read"}},
     {is_exported,
      {"a torch.export archive (.pt2), which holds a program",
       "torch.save(torch.export.load('{path}').state_dict, 'NEW.pt') writes its tensors: that file "

@@ -40,8 +40,7 @@ constexpr ForeignKind kFolderKinds[] = {
     {is_tensorflow,
      {"a TensorFlow checkpoint or SavedModel",
       "load it with tf.train.load_checkpoint and write its arrays with "
-      "safetensors.numpy.save_file: "
-      "that file is read"}},
+      "safetensors.numpy.save_file: that file is read"}},
     {is_zarr,
      {"a Zarr store",
       "a Megatron checkpoint in this format is loaded with the Megatron-Core that wrote it, and "

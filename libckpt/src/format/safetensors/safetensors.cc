@@ -13,6 +13,7 @@
 
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
+#include "base/text.h"
 #include "codec/strict_json.h"
 #include "format/foreign/foreign.h"
 #include "format/safetensors/safetensors.h"
@@ -46,8 +47,7 @@ void read_single(const Location& location, const Limits& limits, Contents& conte
   contents.header_metadata = std::move(header.metadata);
 }
 
-// --- several files with an index
-// ---------------------------------------------------------------------
+// --- several files with an index -----------------------------------------------------------------
 
 constexpr std::string_view kIndexSuffix = ".index.json";
 constexpr Foreign kOtherJson = {
@@ -76,12 +76,11 @@ JsonTree read_index(const Location& location, const Limits& limits, Contents& co
             "the index has " + std::to_string(file->size_bytes()) + " bytes, the limit is " +
                 std::to_string(limits.safetensors_header_bytes_max));
   }
-  std::string text(file->size_bytes(), '\0');
-  file->read_at(0, std::as_writable_bytes(std::span(text)));
   JsonTree tree =
-      parse_strict_json(text, {kDepthMax, [&](const std::string& key, const std::string& problem) {
-                                 corrupt(name, key, problem + " in the index");
-                               }});
+      parse_strict_json(head_of(*file, limits.safetensors_header_bytes_max),
+                        {kDepthMax, [&](const std::string& key, const std::string& problem) {
+                           corrupt(name, key, problem + " in the index");
+                         }});
   const json& index = *tree;
   if (!name.ends_with(kIndexSuffix) && !(index.is_object() && index.contains("weight_map"))) {
     refuse_foreign(kOtherJson, location.folder / name);
@@ -124,15 +123,14 @@ void read_indexed(const Location& location, const Limits& limits, Contents& cont
   }
 }
 
-// --- a part of every tensor in each file
-// -------------------------------------------------------------
+// --- a part of every tensor in each file ---------------------------------------------------------
 
 // Where the parts that a file holds lie in their tensors.
 std::map<std::string, Extents> saved_offsets(const SafetensorsHeader& header,
                                              const std::string& file) {
   const auto info = header.metadata.find(std::string(kShardingInfo));
   if (info == header.metadata.end()) {
-    throw Error(ErrorCode::Unsupported, {.file = file, .key = {}},
+    throw Error(ErrorCode::Unsupported, {file},
                 "one of several safetensors files in a folder without an index",
                 "name one of the files, or the *.safetensors.index.json");
   }

@@ -117,9 +117,8 @@ class HeaderReader {
     const auto found = entry.find("dtype");
     if (found == entry.end() || !found->is_string()) corrupt(key, "has no dtype");
     const auto text = found->get<std::string>();
-    for (const DTypeName& row : kDTypeNames) {
-      if (row.name == text) return row.dtype;
-    }
+    const auto row = std::ranges::find(kDTypeNames, text, &DTypeName::name);
+    if (row != std::end(kDTypeNames)) return row->dtype;
     throw Error(ErrorCode::Unsupported, {file_.file_name(), blob_.offset_bytes, key},
                 "dtype '" + escaped(text) + "' is not read");
   }
@@ -179,10 +178,8 @@ class HeaderReader {
 }  // namespace
 
 std::optional<std::string_view> safetensors_dtype_name(DType dtype) {
-  for (const DTypeName& row : kDTypeNames) {
-    if (row.dtype == dtype) return row.name;
-  }
-  return std::nullopt;
+  const auto row = std::ranges::find(kDTypeNames, dtype, &DTypeName::dtype);
+  return row == std::end(kDTypeNames) ? std::nullopt : std::optional(row->name);
 }
 
 int safetensors_dtype_rank(DType dtype) {

@@ -8,7 +8,6 @@
 
 #include <ckpt/catalog.h>
 #include <ckpt/limits.h>
-
 #include <ckpt/random_access.h>
 
 namespace ckpt {

@@ -172,8 +172,7 @@ Document read_legacy_torch_save(const RandomAccess& file, uint32_t file_index,
     throw Error(ErrorCode::Corrupt, where,
                 std::to_string(reader.left_bytes()) + " bytes follow the last storage");
   }
-  std::sort(records.begin(), records.end(),
-            [](const StorageRecord& a, const StorageRecord& b) { return a.key < b.key; });
+  std::ranges::sort(records, {}, &StorageRecord::key);
   return {std::move(pickles.tree), std::move(records)};
 }
 

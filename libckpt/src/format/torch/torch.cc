@@ -4,6 +4,7 @@
 
 #include <ckpt/error.h>
 
+#include "base/text.h"
 #include "format/torch/torch.h"
 #include "format/torch/torch_save.h"
 #include "format/values/json_pointer.h"
@@ -24,14 +25,12 @@ std::vector<std::string> torch_files(const Location& location) {
       if (fs::path(file).extension() == ".pt") names.push_back(folder + "/" + file);
     }
   }
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   return names;
 }
 
 Document read_document(const RandomAccess& file, uint32_t index, const Limits& limits) {
-  std::string head(std::min<uint64_t>(file.size_bytes(), 64), '\0');
-  file.read_at(0, std::as_writable_bytes(std::span(head)));
-  if (is_legacy_torch_save(head)) return read_legacy_torch_save(file, index, limits);
+  if (is_legacy_torch_save(head_of(file, 64))) return read_legacy_torch_save(file, index, limits);
   return read_torch_save(file, index, {0, file.size_bytes()}, limits);
 }
 
@@ -57,7 +56,7 @@ const Document& add_torch_save_file(const TorchSaveFile& what, const Limits& lim
       contents.catalog.tensors.push_back(make_tensor_entry(document, tensor, what.shown));
     }
   } catch (Error& error) {
-    throw error.within({.file = what.name, .key = {}});
+    throw error.within({what.name});
   }
   return contents.documents.emplace(what.name, std::move(document)).first->second;
 }

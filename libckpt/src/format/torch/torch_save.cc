@@ -12,6 +12,7 @@
 #include "codec/crc32.h"
 #include "codec/pickle_reader.h"
 #include "codec/zip.h"
+#include "format/values/json_pointer.h"
 #include "format/values/torch_types.h"
 
 namespace ckpt {
@@ -23,8 +24,7 @@ constexpr uint64_t kRecordBytesMax = 64;           // 40 digits of serialization
 constexpr uint64_t kVersionMax = 10;               // kMaxSupportedFileFormatVersion of PyTorch 2.11
 
 const zip::Member* find_member(const std::vector<zip::Member>& members, std::string_view name) {
-  const auto found = std::find_if(members.begin(), members.end(),
-                                  [&](const zip::Member& m) { return m.name == name; });
+  const auto found = std::ranges::find(members, name, &zip::Member::name);
   return found == members.end() ? nullptr : &*found;
 }
 
@@ -144,7 +144,7 @@ void check_records(const RandomAccess& file, const std::string& prefix,
 void refuse_torch_script(const RandomAccess& file, const std::string& prefix,
                          const std::vector<zip::Member>& members) {
   if (find_member(members, prefix + "constants.pkl")) {
-    throw Error(ErrorCode::Unsupported, {.file = file.file_name(), .key = {}},
+    throw Error(ErrorCode::Unsupported, {file.file_name()},
                 "a TorchScript archive, which holds code, is not read");
   }
 }
@@ -157,7 +157,7 @@ std::vector<std::byte> small_archive(const RandomAccess& file, ByteRange archive
       !fits(archive.offset_bytes, archive.count_bytes, file.size_bytes())) {
     return bytes;
   }
-  bytes.resize(static_cast<size_t>(archive.count_bytes));
+  bytes.resize(archive.count_bytes);
   file.read_at(archive.offset_bytes, bytes);
   return bytes;
 }
@@ -169,6 +169,15 @@ ValueTree read_pickle(const RandomAccess& file, const zip::Member& member, const
   if (!reader.at_end()) reader.fail("bytes follow the pickle's end");
   refuse_storages_of_two_types(tree, {file.file_name(), member.data.offset_bytes, {}});
   return tree;
+}
+
+void add_value(const Value& value, const std::string& pointer, Kind key_kind,
+               std::vector<RootObject>& objects) {
+  const auto tensor = as_tensor(value);
+  if (!tensor) return objects.push_back({pointer, value.id(), key_kind});
+  for (const TensorAttribute& attribute : attributes_of(value.tree(), *tensor)) {
+    objects.push_back({pointer + pointer_step("@" + attribute.name), attribute.value.id()});
+  }
 }
 
 }  // namespace
@@ -190,8 +199,7 @@ Document read_torch_save(const RandomAccess& stored, uint32_t file_index, ByteRa
         {member.name.substr(storage_prefix.size()),
          {.file = file_index, .crc32 = member.crc32, .bytes = member.data}});
   }
-  std::sort(document.storages.begin(), document.storages.end(),
-            [](const StorageRecord& a, const StorageRecord& b) { return a.key < b.key; });
+  std::ranges::sort(document.storages, {}, &StorageRecord::key);
   return document;
 }
 
@@ -217,6 +225,20 @@ TensorEntry make_tensor_entry(const Document& document, const TensorAt& tensor,
   }
   return {std::string(file), tensor.pointer,     view.dtype,
           view.shape,        {std::move(chunk)}, tensor.key_kind};
+}
+
+std::vector<RootObject> root_objects(const Document& document) {
+  const Value root = document.tree.root();
+  std::vector<RootObject> objects;
+  if (!root.is(Kind::Dict)) {
+    add_value(root, "", Kind::Str, objects);
+    return objects;
+  }
+  for (size_t i = 0; i < root.item_count(); ++i) {
+    const auto [key, value] = root.item(i);
+    add_value(value, pointer_step(key_text(key)), key.kind(), objects);
+  }
+  return objects;
 }
 
 }  // namespace ckpt

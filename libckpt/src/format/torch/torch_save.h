@@ -7,7 +7,6 @@
 #include <ckpt/catalog.h>
 #include <ckpt/document.h>
 #include <ckpt/limits.h>
-
 #include <ckpt/random_access.h>
 
 namespace ckpt {

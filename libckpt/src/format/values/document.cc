@@ -7,6 +7,7 @@
 
 #include <ckpt/error.h>
 
+#include "base/text.h"
 #include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
 #include "format/values/torch_types.h"
@@ -24,9 +25,8 @@ std::string float_text(double value) {
   char buffer[32];
   const double magnitude = std::fabs(value);
   const bool scientific = magnitude != 0 && (magnitude < 1e-4 || magnitude >= 1e16);
-  const auto [end, error] =
-      scientific ? std::to_chars(buffer, std::end(buffer), value, std::chars_format::scientific)
-                 : std::to_chars(buffer, std::end(buffer), value, std::chars_format::fixed);
+  const auto form = scientific ? std::chars_format::scientific : std::chars_format::fixed;
+  const auto [end, error] = std::to_chars(buffer, std::end(buffer), value, form);
   std::string text(buffer, end);
   if (!scientific && text.find('.') == text.npos) text += ".0";
   return text;
@@ -52,8 +52,8 @@ std::string bytes_text(std::string_view bytes) {
     } else if (c == '\n' || c == '\r' || c == '\t') {
       text += {'\\', c == '\n' ? 'n' : c == '\r' ? 'r' : 't'};
     } else if (byte < 0x20 || byte > 0x7E) {
-      constexpr char kDigits[] = "0123456789abcdef";
-      text += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+      text += "\\x";
+      append_hex(text, byte, 2);
     } else {
       text += c;
     }
@@ -63,9 +63,7 @@ std::string bytes_text(std::string_view bytes) {
 
 // Bytes as protocol 2 has them: _codecs.encode(text, 'latin1') or bytes(); nullopt for other calls.
 std::optional<std::string> latin1_bytes(const Value& value) {
-  const bool is_bytes = value.callable().is_global("__builtin__", "bytes") ||
-                        value.callable().is_global("builtins", "bytes");
-  if (is_bytes && value.args().size() == 0) return "";
+  if (pickle::is_builtin(value.callable(), "bytes") && value.args().size() == 0) return "";
   if (!value.callable().is_global("_codecs", "encode") || value.args().size() != 2) {
     return std::nullopt;
   }
@@ -74,12 +72,11 @@ std::optional<std::string> latin1_bytes(const Value& value) {
     return std::nullopt;
   }
   std::string bytes;
-  const std::string_view utf8 = text.text();
-  for (size_t i = 0; i < utf8.size(); ++i) {
-    const auto lead = static_cast<unsigned char>(utf8[i]);
-    const bool is_pair = lead == 0xC2 || lead == 0xC3;  // of U+0080 to U+00FF
-    if (lead >= 0x80 && (!is_pair || i + 1 == utf8.size())) return std::nullopt;
-    bytes += is_pair ? static_cast<char>(((lead & 3) << 6) | (utf8[++i] & 0x3F)) : utf8[i];
+  for (std::string_view utf8 = text.text(); !utf8.empty();) {
+    const Utf8Char next = first_utf8_char(utf8);
+    if (next.count_bytes == 0 || next.code_point > 0xFF) return std::nullopt;
+    bytes += static_cast<char>(next.code_point);
+    utf8.remove_prefix(next.count_bytes);
   }
   return bytes;
 }
@@ -98,10 +95,9 @@ std::string elements_text(const Value& value, int depth) {
 
 // frozenset([...]) of protocols below 4.
 std::optional<Value> frozenset_elements(const Value& value) {
-  const bool is_call = value.callable().is_global("builtins", "frozenset") ||
-                       value.callable().is_global("__builtin__", "frozenset");
-  if (!is_call || value.args().size() != 1 || !value.args()[0].is(Kind::List)) return std::nullopt;
-  return value.args()[0];
+  const Value args = value.args();
+  const bool is_call = pickle::is_builtin(value.callable(), "frozenset") && args.size() == 1;
+  return is_call && args[0].is(Kind::List) ? std::optional(args[0]) : std::nullopt;
 }
 
 std::string frozenset_text(const Value& elements, int depth) {
@@ -248,9 +244,7 @@ class TensorSearch {
 }  // namespace
 
 const StorageRecord* Document::find_storage(std::string_view key) const {
-  const auto found = std::lower_bound(
-      storages.begin(), storages.end(), key,
-      [](const StorageRecord& record, std::string_view k) { return record.key < k; });
+  const auto found = std::ranges::lower_bound(storages, key, {}, &StorageRecord::key);
   return found != storages.end() && found->key == key ? &*found : nullptr;
 }
 

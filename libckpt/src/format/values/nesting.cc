@@ -2,15 +2,7 @@
 
 #include <vector>
 
-#include "codec/python_mapping.h"
-
 namespace ckpt {
-
-std::optional<Value> as_mapping(const Value& value) {
-  if (value.is(Kind::Dict)) return value;
-  if (!pickle::is_mapping_object(value)) return std::nullopt;
-  return value.tree().value(pickle::holder_of_items(value));
-}
 
 bool Nesting::holds_leaf(const Value& list) const {
   for (size_t i = 0; i < list.size(); ++i) {

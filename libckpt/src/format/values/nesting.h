@@ -5,10 +5,11 @@
 
 #include <ckpt/document.h>
 
+#include "codec/python_mapping.h"
+
 namespace ckpt {
 
-// The pairs of what Python calls a Mapping: dict and the subclasses of its standard library.
-std::optional<Value> as_mapping(const Value& value);
+using pickle::as_mapping;
 
 // Which values torch.distributed.checkpoint enters when it flattens a state dict: mappings always,
 // lists where they hold a tensor, a mapping, or a list that is entered; tuples never. For one tree.

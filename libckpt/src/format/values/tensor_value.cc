@@ -214,6 +214,31 @@ bool is_rebuilding(const Value& callable) {
          (callable.module() == "torch._utils" && callable.name().starts_with("_rebuild_tensor"));
 }
 
+NodeId add_extents(ValueTree& tree, const Extents& extents) {
+  std::vector<NodeId> numbers;
+  for (const uint64_t n : extents) numbers.push_back(tree.integer(static_cast<int64_t>(n)));
+  return tree.sequence(Kind::Tuple, numbers);
+}
+
+void add_items(const Value& items, std::vector<TensorAttribute>& attributes) {
+  for (size_t i = 0; i < items.item_count(); ++i) {
+    const auto [key, value] = items.item(i);
+    attributes.push_back({key_text(key), value});
+  }
+}
+
+// A dict, or a pair of them: that of the instance and that of its slots (torch._utils
+// _set_obj_state). A class with __setstate__ may be given anything.
+void add_state(const Value& state, std::vector<TensorAttribute>& attributes) {
+  if (state.is_none()) return;
+  if (state.is(Kind::Dict)) return add_items(state, attributes);
+  const auto is_part = [](const Value& part) { return part.is_none() || part.is(Kind::Dict); };
+  const bool is_pair =
+      state.is(Kind::Tuple) && state.size() == 2 && is_part(state[0]) && is_part(state[1]);
+  if (!is_pair) return attributes.push_back({"__setstate__", state});
+  for (size_t i = 0; i < 2; ++i) add_state(state[i], attributes);
+}
+
 }  // namespace
 
 std::optional<TensorView> as_tensor(const Value& value) {
@@ -241,11 +266,19 @@ std::optional<TensorView> as_tensor(const Value& value) {
   return view;
 }
 
+std::vector<TensorAttribute> attributes_of(const ValueTree& tree, const TensorView& tensor) {
+  std::vector<TensorAttribute> attributes;
+  if (tensor.attributes) add_state(tree.value(*tensor.attributes), attributes);
+  if (tensor.subclass) attributes.push_back({"__class__", tree.value(*tensor.subclass)});
+  if (tensor.requires_grad) {
+    attributes.push_back({"requires_grad", tree.value(tensor.requires_grad_node)});
+  }
+  return attributes;
+}
+
 NodeId add_size(ValueTree& tree, const Extents& sizes) {
-  std::vector<NodeId> numbers;
-  for (const uint64_t size : sizes) numbers.push_back(tree.integer(static_cast<int64_t>(size)));
-  return tree.object(Construction::Reduce, tree.global("torch", "Size"),
-                     tree.tuple({tree.sequence(Kind::Tuple, numbers)}));
+  const NodeId numbers = add_extents(tree, sizes);
+  return tree.object(Construction::Reduce, tree.global("torch", "Size"), tree.tuple({numbers}));
 }
 
 NodeId add_ordered_dict(ValueTree& tree) {
@@ -254,11 +287,6 @@ NodeId add_ordered_dict(ValueTree& tree) {
 
 NodeId add_tensor(ValueTree& tree, DType dtype, const Extents& shape,
                   std::string_view storage_key) {
-  const auto numbers = [&](const Extents& extents) {
-    std::vector<NodeId> ids;
-    for (const uint64_t n : extents) ids.push_back(tree.integer(static_cast<int64_t>(n)));
-    return tree.sequence(Kind::Tuple, ids);
-  };
   const std::string_view storage_class = storage_class_name(dtype);
   const bool typed = !storage_class.empty();
   const uint64_t count = element_count(shape) * (typed ? 1 : bytes_per_element(dtype));
@@ -269,8 +297,8 @@ NodeId add_tensor(ValueTree& tree, DType dtype, const Extents& shape,
                                      tree.str("cpu"), tree.integer(static_cast<int64_t>(count))}));
   std::vector<NodeId> args = {storage,
                               tree.integer(0),
-                              numbers(shape),
-                              numbers(row_major_strides(shape)),
+                              add_extents(tree, shape),
+                              add_extents(tree, row_major_strides(shape)),
                               tree.boolean(false),
                               add_ordered_dict(tree)};
   if (!typed) args.push_back(tree.global("torch", name(dtype)));

@@ -1,5 +1,6 @@
 #include "format/values/torch_types.h"
 
+#include <algorithm>
 #include <map>
 
 namespace ckpt {
@@ -41,17 +42,8 @@ bool is_untyped(const Value& type) {
 }  // namespace
 
 std::string_view storage_class_name(DType dtype) {
-  for (const auto& entry : kStorageClasses) {
-    if (entry.dtype == dtype) return entry.name;
-  }
-  return {};
-}
-
-std::optional<DType> dtype_of_storage_class(std::string_view class_name) {
-  for (const auto& entry : kStorageClasses) {
-    if (entry.name == class_name) return entry.dtype;
-  }
-  return std::nullopt;
+  const auto row = std::ranges::find(kStorageClasses, dtype, &StorageClass::dtype);
+  return row == std::end(kStorageClasses) ? std::string_view() : row->name;
 }
 
 std::optional<DType> as_dtype(const Value& value) {
@@ -72,11 +64,12 @@ StorageId as_storage_id(const Value& persistent_id) {
   }
   StorageId storage{id[2].text(), std::nullopt, static_cast<uint64_t>(id[4].as_int())};
   if (is_untyped(id[1])) return storage;
-  storage.dtype = dtype_of_storage_class(id[1].name());
-  if (id[1].module() != "torch" || !storage.dtype) {
+  const auto row = std::ranges::find(kStorageClasses, id[1].name(), &StorageClass::name);
+  if (id[1].module() != "torch" || row == std::end(kStorageClasses)) {
     throw Error(ErrorCode::Unsupported, {},
                 "storage class " + escaped(id[1].module()) + "." + escaped(id[1].name()));
   }
+  storage.dtype = row->dtype;
   return storage;
 }
 

@@ -12,7 +12,6 @@ namespace ckpt {
 // torch's typed storage class of an element type: BFloat16 -> "BFloat16Storage"; empty for those
 // that have none and are stored as torch.storage.UntypedStorage (float8, uint16/32/64, complex32).
 std::string_view storage_class_name(DType dtype);
-std::optional<DType> dtype_of_storage_class(std::string_view class_name);
 
 // torch.bfloat16 and the like, as a pickle states it.
 std::optional<DType> as_dtype(const Value& value);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <ckpt/diff.h>
@@ -8,6 +9,17 @@
 #include "digest/canonical_encoding.h"
 
 namespace ckpt {
+
+struct TensorPair {  // of one dtype and shape
+  const TensorEntry& a;
+  const TensorEntry& b;
+};
+
+// By index of `pairs`; nullopt where the elements are equal. Two slabs of memory per thread.
+std::vector<std::optional<ValueDifference>> compare_tensors(const std::vector<TensorPair>& pairs,
+                                                            const PayloadSource& source_a,
+                                                            const PayloadSource& source_b,
+                                                            const DiffOptions& options);
 
 struct EncodedValue {
   Value value;
