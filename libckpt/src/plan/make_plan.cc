@@ -92,6 +92,9 @@ class Planner {
   explicit Planner(const Target& target) : target_(target) {}
 
   Plan plan() {
+    size_t count = 0;
+    for (const TargetFile& file : target_.files) count += file.archives.size();
+    plan_.records.reserve(count);  // most archives have one
     for (uint32_t f = 0; f < target_.files.size(); ++f) add_file(f);
     return std::move(plan_);
   }

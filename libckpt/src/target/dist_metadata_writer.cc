@@ -69,7 +69,7 @@ class MetadataWriter {
   };
 
   void add_entry(const std::string& key, const DistTensor* tensor) {
-    entries_by_key_.emplace(key, entries_.size());
+    if (spec_.planner_data) entries_by_key_.emplace(key, entries_.size());
     entries_.push_back({&out_.text(key), tensor, {}});
   }
   Entry& entry_of(const DistChunk& chunk) { return entries_[spec_.objects.size() + chunk.tensor]; }
@@ -318,11 +318,11 @@ class MetadataWriter {
   const DistSpec& spec_;
   const DistPlaces& places_;
   Emitter out_{kMetadataProtocol};
-  std::vector<Entry> entries_;  // objects, then tensors
-  std::map<std::string_view, size_t> entries_by_key_;
-  std::vector<uint32_t> offsets_;                   // [chunk] their place in the memo
-  std::vector<Emitter::Text*> paths_;               // [rank]
-  std::optional<uint32_t> layout_, memory_format_;  // places in the memo
+  std::vector<Entry> entries_;                         // objects, then tensors
+  std::map<std::string_view, size_t> entries_by_key_;  // where planner_data orders them
+  std::vector<uint32_t> offsets_;                      // [chunk] their place in the memo
+  std::vector<Emitter::Text*> paths_;                  // [rank]
+  std::optional<uint32_t> layout_, memory_format_;     // places in the memo
   std::string save_id_;
   // What is put for each chunk.
   Emitter::Text &size_class_ = out_.global("torch", "Size"),

@@ -53,6 +53,7 @@ std::optional<ReadPlace> place_of(const TargetRecord& record) {
 std::vector<SharedRead> find_reads(const Target& target, const Plan& plan,
                                    std::span<const Piece> pieces) {
   std::vector<SharedRead> reads;
+  reads.reserve(plan.records.size());
   for (const Piece& piece : pieces) {
     for (size_t r = piece.first_record; r < piece.end_record; ++r) {
       const RecordPlan& record = plan.records[r];

@@ -55,20 +55,29 @@ std::string object_key(const ObjectShard& shard) {
 }
 
 void check_object_shards(std::span<const ckpt::ObjectEntry> objects, const KeyRules& rules) {
-  std::map<std::string, std::set<std::vector<uint32_t>>> found;
-  std::map<std::string, uint64_t> counts;
+  struct Shards {
+    std::set<std::vector<uint32_t>> found;
+    uint64_t count = 0;  // 0: the key is not stacked
+  };
+  std::map<std::string, Shards> by_key;
+  auto last = by_key.end();  // shards of one key follow one another
   for (const ckpt::ObjectEntry& object : objects) {
     const auto shard = parse_object_key(object.key);
-    if (!shard || !object.file.empty() || stacked_axes(shard->key, rules).count() == 0) continue;
-    found[shard->key].insert(shard->indices);
-    uint64_t& count = counts[shard->key] = 1;
-    for (const uint32_t one : shard->counts) count *= one;
+    if (!shard || !object.file.empty()) continue;
+    if (last == by_key.end() || last->first != shard->key) {
+      last = by_key.try_emplace(shard->key).first;
+      if (stacked_axes(shard->key, rules).count() == 0) continue;
+      last->second.count = 1;
+      for (const uint32_t one : shard->counts) last->second.count *= one;
+    }
+    std::set<std::vector<uint32_t>>& found = last->second.found;
+    if (last->second.count > 0) found.insert(found.end(), shard->indices);
   }
-  for (const auto& [key, parts] : found) {
-    if (parts.size() >= counts[key]) continue;
+  for (const auto& [key, shards] : by_key) {
+    if (shards.found.size() >= shards.count) continue;
     throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = ".metadata", .key = key},
-                      "holds " + std::to_string(parts.size()) + " of " +
-                          std::to_string(counts[key]) + " layers and experts");
+                      "holds " + std::to_string(shards.found.size()) + " of " +
+                          std::to_string(shards.count) + " layers and experts");
   }
 }
 
