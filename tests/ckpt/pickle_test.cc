@@ -63,6 +63,20 @@ BOOST_AUTO_TEST_CASE(sharing_and_cycles_survive) {
   BOOST_TEST(object.state()->at("self").id() == object.id());
 }
 
+BOOST_AUTO_TEST_CASE(texts_of_any_length_are_written_once_and_referred_to) {
+  for (const size_t length : {255, 256, 4095, 4096, 4097, 100'000}) {
+    const std::string text(length, 'a'), bytes(length, '\0');
+    ValueTree tree;
+    tree.set_root(tree.list({tree.str(text), tree.bytes(bytes), tree.str(text), tree.str(text)}));
+    const std::string written = ckpt::pickle::write(tree, 4);
+    BOOST_TEST(written.size() > 2 * length);
+    BOOST_TEST(written.size() < 2 * length + 40);
+    const ValueTree again = read_tree(written);
+    BOOST_TEST(again.root()[1].text() == bytes);
+    BOOST_TEST(again.root()[3].text() == text);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(numbers_survive) {
   const ValueTree tree = read_tree(ckpt::pickle::write(everything(), 2));
   const auto numbers = tree.root().at("numbers");

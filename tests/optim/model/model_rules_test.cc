@@ -3,6 +3,8 @@
 #include <ckpt/error.h>
 #include <boost/test/unit_test.hpp>
 
+#include "grid/placement.h"
+#include "model/stage_names.h"
 #include "optim/sharding/recorded_ranks.h"
 #include "sharding/split.h"
 
@@ -68,6 +70,43 @@ BOOST_AUTO_TEST_CASE(names_are_found_by_layer_and_expert) {
         "decoder.layers.1.embedding.word_embeddings.weight", "decoder.layers.1.mlp.gate"}) {
     BOOST_TEST(!rules.find(unknown).has_value(), unknown);
   }
+}
+
+BOOST_AUTO_TEST_CASE(an_expert_is_the_number_behind_experts_whatever_else_has_an_x) {
+  const std::pair<const char*, std::optional<uint32_t>> names[] = {
+      {"decoder.layers.3.mlp.experts.local_experts.12.linear_fc1.weight", 12},
+      {"decoder.layers.3.mlp.experts.linear_fc2.weight7", 7},
+      {"decoder.layers.3.max.extra.experts.local_experts.0.linear_fc1.bias", 0},
+      {"x.experts.linear_fc1.bias3", 3},
+      {".experts.linear_fc1.weight3", 3},
+      {"experts.linear_fc1.weight3", std::nullopt},
+      {"decoder.layers.3.mlp.shared_experts.linear_fc1.weight", std::nullopt},
+      {"decoder.layers.3.mlp.experts.linear_fc1._extra_state", std::nullopt},
+      {"decoder.layers.3.mlp.experts", std::nullopt},
+      {"decoder.layers.3.mlp.linear_fc1.weight", std::nullopt},
+      {"xx", std::nullopt},
+      {"", std::nullopt}};
+  for (const auto& [name, number] : names) {
+    const auto expert = optim::expert_in(name);
+    BOOST_TEST(expert.has_value() == number.has_value(), name);
+    if (!expert || !number) continue;
+    BOOST_TEST(expert->number == *number, name);
+    BOOST_TEST(std::string_view(name).substr(expert->begin, expert->end - expert->begin) ==
+               std::to_string(*number));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_layer_has_a_vocabulary_where_a_row_of_a_file_says_so) {
+  optim::TrainingState state;
+  BOOST_TEST(optim::is_vocabulary(state, "embedding.word_embeddings.weight"));
+  BOOST_TEST(!optim::is_vocabulary(state, "decoder.layers.0.mlp.table.weight"));
+  state.rules = std::make_shared<const ModelRules>(ModelRules::built_in().with(
+      ModelRules::parse(R"({"schema_version": 1, "rules": [{"part": "layer",
+          "name": "mlp.table.weight", "split": "rows", "vocabulary": true}]})",
+                        "mine.json")));
+  BOOST_TEST(optim::is_vocabulary(state, "embedding.word_embeddings.weight"));
+  BOOST_TEST(optim::is_vocabulary(state, "decoder.layers.0.mlp.table.weight"));
+  BOOST_TEST(!optim::is_vocabulary(state, "decoder.layers.0.mlp.linear_fc1.weight"));
 }
 
 BOOST_AUTO_TEST_CASE(rows_of_a_file_replace_and_follow_the_built_in_ones) {
