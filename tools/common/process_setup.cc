@@ -12,10 +12,9 @@
 #include <new>
 
 // What jemalloc reads, where a program has it: one arena, since few threads allocate at once and
-// several keep more free pages; and free addresses go back, which `ulimit -v` counts
-// (docs/decisions/0186).
+// several keep more free pages (docs/decisions/0186).
 extern "C" {
-const char* malloc_conf = "narenas:1,retain:false";
+const char* malloc_conf = "narenas:1";
 }
 
 namespace tools {
