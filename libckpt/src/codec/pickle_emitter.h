@@ -34,6 +34,8 @@ class Emitter {
   using Text = std::pair<const TextKey, TextUse>;
 
   explicit Emitter(int protocol) : protocol_(protocol) {}
+  Emitter(const Emitter&) = delete;  // pointers lead into its own block
+  Emitter& operator=(const Emitter&) = delete;
 
   int protocol() const { return protocol_; }
   // From now on what is put is written.

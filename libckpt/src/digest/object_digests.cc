@@ -8,7 +8,7 @@
 namespace ckpt {
 namespace {
 
-// The bytes of a storage that is no tensor's, as a tensor of uint8.
+// The bytes of a storage that belongs to no tensor, as a tensor of uint8.
 TensorEntry entry_of_storage(const Document& document, const Value& persistent_id) {
   const StorageId id = as_storage_id(persistent_id);
   const StorageRecord* storage = document.find_storage(id.key);

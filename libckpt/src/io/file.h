@@ -56,8 +56,8 @@ FileState file_state(const struct stat& status);
 // A regular file. Reads and writes go to stated places, so that threads can share it.
 class File : public OpenedFile {
  public:
-  // `name` is what errors call it; default: the path. Throws NotFound, IoFailure; anything that is
-  // no regular file (a folder, a pipe, a device) is refused as IoFailure.
+  // `name` is what errors call it; default: the path. Throws NotFound, IoFailure; anything but
+  // a regular file (a folder, a pipe, a device) is refused as IoFailure.
   static File open(const std::filesystem::path& path, std::string name = {});
   // As create_file().
   static File create(const std::filesystem::path& path, uint64_t count_bytes);

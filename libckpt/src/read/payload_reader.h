@@ -129,7 +129,7 @@ void check_storage_crc(const StorageRegion& located, const PayloadSource& source
 
 // The CRC-32 of a tensor's row-major bytes as the checksums that its files state for their storages
 // give it: nothing is read but where the storages are. None where a storage has no checksum, holds
-// more than its chunk, or a chunk is no contiguous run of the tensor.
+// more than its chunk, or a chunk is not one contiguous run of the tensor.
 std::optional<uint32_t> stated_checksum(const TensorEntry& tensor, const PayloadSource& source);
 
 }  // namespace ckpt

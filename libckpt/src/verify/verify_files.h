@@ -39,7 +39,7 @@ struct VerifiedFile {
 std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<Finding>& findings);
 
 // Gives this share its pieces of the files: all shares together have each byte once, and of a file
-// without bytes the empty piece. Pure. Throws InvalidArgument for a share that is none.
+// without bytes the empty piece. Pure. Throws InvalidArgument for a share that is not valid.
 void deal_files(std::vector<VerifiedFile>& files, const Catalog& catalog, const Share& share);
 
 // Whether all of the folder is the checkpoint's. A single file shares it with whatever else is

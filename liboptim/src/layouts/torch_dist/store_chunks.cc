@@ -109,8 +109,7 @@ class ChunkWriter {
     return known[stored.prefix];
   }
 
-  uint32_t prefix_of(uint32_t optimizer, std::string_view state) {
-    std::string prefix = prefix_of(optimizer) + state_key(state, "");
+  uint32_t index_of_prefix(std::string prefix) {
     const auto index = std::ranges::find(prefixes_, prefix) - prefixes_.begin();
     if (std::cmp_equal(index, prefixes_.size())) prefixes_.push_back(std::move(prefix));
     return static_cast<uint32_t>(index);
@@ -203,8 +202,10 @@ class ChunkWriter {
   void add_param_states(uint32_t index, uint32_t tensor_rank, uint32_t writer) {
     const TrainedParam& param = source_.params[index];
     TensorsOfKey& of_key = tensors_[names_[index].key];
+    const std::string chain_prefix = prefix_of(param.optimizer);
     const auto add = [&](std::string_view state, const TensorRef& value) {
-      add_chunks({prefix_of(param.optimizer, state), index, of_key, value}, tensor_rank, writer);
+      const uint32_t prefix = index_of_prefix(chain_prefix + state_key(state, ""));
+      add_chunks({prefix, index, of_key, value}, tensor_rank, writer);
     };
     for (const auto& [state, value] : param.states) {
       if (state != kRemainderState) add(state, value);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "args/common_state.h"
 #include "layouts/torch_dist/flat_buckets.h"
@@ -173,9 +174,7 @@ Document ExtraStatesAhead::take(size_t object) {
   }
   ReadObject& read = objects_.at(object);
   if (read.error) std::rethrow_exception(read.error);
-  Document document = std::move(read.document.value());
-  read.document.reset();
-  return document;
+  return std::exchange(read.document, std::nullopt).value();
 }
 
 Value only_object(const Document& document, const std::string& key) {
