@@ -4,8 +4,10 @@
 usage: bench_flat_buffers.py [--work DIR] [--programs DIR] [--repeat N] [--segments N] [--size SIZE]
                              [--only segments|verify|convert]
 
-Segments: a model of so many parameters that a third of --segments each has a range in the buffer of
-masters and of both moments; each range is a chunk. The files are sparse: nothing reads payload.
+Segments: so many ranges of parameters in the buffers of masters and of both moments, each a chunk:
+of experts at ETP8 EP2, whose parameters have eight ranges in each, and of a model of eight times as
+many parameters on one rank. The files are sparse: nothing reads payload. "planned" is `reshard
+--dry-run` to another data-parallel size, up to the first byte of payload, which is refused.
 Verify: --size (as bench_checkpoint.py has it; 2g) of both layouts, read from a warm page cache, in
 turn. Convert: from dp_reshardable at DP4 to fully_reshardable at TP2 DP2 and back, as
 bench_sizes.py measures. Seconds are the median and minimum of --repeat runs; memory is ru_maxrss.
@@ -28,6 +30,8 @@ PREFIX = "optimizer.distributed.dp_group_idx_0."
 BUCKET = PREFIX + "gbuf_idx_0.dtype_(torch.bfloat16, torch.float32).bucket_idx_0."
 STATES = ("param", "exp_avg", "exp_avg_sq")
 HIDDEN = 64
+EXPERTS = 256
+EXPERT_TENSOR_PARALLEL = 8
 # Of a layer, in the order in which the model registers them; all sizes are multiples of 64, so that
 # nothing lies between the parameters of a buffer.
 LAYER = {
@@ -148,24 +152,109 @@ def add_settings(store, unpadded):
     store.add_object(PREFIX + "per_bucket_numel_unpadded/shard_0_1", [{dtypes: [unpadded]}])
 
 
+def write_experts(root, segments, programs):
+    """By our own reshard, of a small fully_reshardable model, so that Megatron's layout of buffers
+    is not here once more; all of its payload is then left out."""
+    layers = segments // (len(STATES) * EXPERT_TENSOR_PARALLEL * EXPERTS * 2)
+    whole, split = root.with_name("whole"), root.with_name("split")
+    write_whole_experts(whole, layers)
+    sizes = ["--tp", "1", "--ep", "2", "--etp", str(EXPERT_TENSOR_PARALLEL), "--dp", "16"]
+    subprocess.run([programs / "reshard", whole, split, *sizes,
+                    "--optimizer-sharding", "dp_reshardable"], check=True,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    write_sparse(split, root)
+    shutil.rmtree(whole)
+    shutil.rmtree(split)
+
+
+def write_whole_experts(root, layers):
+    import torch
+    from torch.distributed import checkpoint as dcp
+
+    sys.path.insert(0, str(ROOT / "tests/interop"))
+    from reading import DcpFolder
+
+    golden = GOLDEN.parents[2] / "do_adam_bf16_torch_dist_fully_reshardable_dp2/ckpt" / GOLDEN.name
+    folder, hidden, ffn, rows = root / GOLDEN.name, 8, 64, 64
+    folder.mkdir(parents=True)
+    (root / "latest_checkpointed_iteration.txt").write_text("3")
+    shutil.copyfile(golden / "metadata.json", folder / "metadata.json")
+    common = torch.load(golden / "common.pt", weights_only=False)
+    vars(common["args"]).update(
+        num_layers=layers, encoder_num_layers=layers, hidden_size=hidden, ffn_hidden_size=ffn,
+        kv_channels=hidden // 2, padded_vocab_size=rows, vocab_size=rows,
+        max_position_embeddings=rows, num_experts=EXPERTS, moe_ffn_hidden_size=ffn,
+        moe_layer_freq=1, expert_tensor_parallel_size=1, data_parallel_size=1, world_size=1)
+    torch.save(common, folder / "common.pt")
+    shapes = {"embedding.word_embeddings.weight": (rows, hidden),
+              "embedding.position_embeddings.weight": (rows, hidden)}
+    for name, shape in LAYER.items():
+        if not name.startswith(("mlp.linear_fc1.weight", "mlp.linear_fc1.bias", "mlp.linear_fc2")):
+            shape = tuple(size // HIDDEN * hidden for size in shape)
+            shapes[f"decoder.layers.{name}"] = (layers, *shape)
+    mlp = "decoder.layers.mlp."
+    shapes |= {f"{mlp}router.weight": (layers, EXPERTS, hidden),
+               f"{mlp}experts.experts.linear_fc1.weight": (layers, EXPERTS, ffn, hidden),
+               f"{mlp}experts.experts.linear_fc2.weight": (layers, EXPERTS, hidden, ffn),
+               "decoder.final_layernorm.weight": (hidden,),
+               "decoder.final_layernorm.bias": (hidden,), "output_layer.weight": (rows, hidden)}
+    stored = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}
+    for name, shape in shapes.items():
+        for state in STATES:
+            stored[f"optimizer.state.{state}.{name}"] = torch.zeros(shape)
+    rng = "rng_state/shard_0.0_1.1"
+    stored[rng] = DcpFolder(golden).object(rng)
+    dcp.save(stored, storage_writer=dcp.FileSystemWriter(folder, thread_count=1), no_dist=True,
+             planner=dcp.DefaultSavePlanner(flatten_state_dict=False))
+
+
+def write_sparse(source, root):
+    """What a plan reads of a checkpoint: all but the bytes of tensors."""
+    folder, own = root / GOLDEN.name, source / GOLDEN.name
+    folder.mkdir(parents=True)
+    shutil.copy(source / "latest_checkpointed_iteration.txt", root)
+    for path in own.iterdir():
+        if path.suffix != ".distcp":
+            shutil.copy(path, folder)
+            continue
+        with open(folder / path.name, "wb") as file:
+            file.truncate(path.stat().st_size)
+    metadata = pickle.loads((own / ".metadata").read_bytes())
+    ranges = 0
+    for index, place in metadata.storage_data.items():
+        if hasattr(metadata.state_dict_metadata[index.fqn], "chunks"):
+            ranges += ".gbuf_idx_" in index.fqn
+            continue
+        with open(own / place.relative_path, "rb") as file:
+            file.seek(place.offset)
+            content = file.read(place.length)
+        with open(folder / place.relative_path, "r+b") as file:
+            file.seek(place.offset)
+            file.write(content)
+    print(f"{ranges:,} segments of experts at ETP{EXPERT_TENSOR_PARALLEL}")
+
+
 def cells(results):
     return (f"{median(results):.2f} s | {min(result['seconds'] for result in results):.2f} s | "
             f"{max(result['peak_bytes'] for result in results) / 1e6:.0f} MB")
 
 
 def measure_segments(options, work):
-    root = work / "segments"
-    subprocess.run([sys.executable, __file__, "--generate-segments", str(root),
-                    str(options.segments)], check=True)
-    inspect = options.programs / "ckpt-inspect"
-    contestants = [Contestant("summary", [inspect, root, "--json"]),
-                   Contestant("ls", [inspect, "ls", root, "--json"]),
-                   Contestant("groups", [inspect, "groups", root, "--json"])]
-    print("\ncommand | median | minimum | peak memory\n--- | --- | --- | ---")
-    for contestant in contestants:
-        print(f"{contestant.name} | {cells([run(contestant) for _ in range(options.repeat)])}",
-              flush=True)
-    shutil.rmtree(root)
+    root, inspect = work / "segments", options.programs / "ckpt-inspect"
+    for model, data_parallel in (("experts", 32), ("segments", 4)):
+        subprocess.run([sys.executable, __file__, f"--generate-{model}", str(root),
+                        str(options.segments), "--programs", str(options.programs)], check=True)
+        plan = [options.programs / "reshard", root, work / "none", "--dp", str(data_parallel),
+                "--dry-run"]
+        contestants = [Contestant("planned", ["sh", "-c", '"$@"; test $? = 3', "plan", *plan]),
+                       Contestant("summary", [inspect, root, "--json"]),
+                       Contestant("ls", [inspect, "ls", root, "--json"]),
+                       Contestant("groups", [inspect, "groups", root, "--json"])]
+        print("\ncommand | median | minimum | peak memory\n--- | --- | --- | ---")
+        for contestant in contestants:
+            print(f"{contestant.name} | {cells([run(contestant) for _ in range(options.repeat)])}",
+                  flush=True)
+        shutil.rmtree(root)
 
 
 def write_flat(folder, size):
@@ -241,11 +330,14 @@ def main():
     parser.add_argument("--only", choices=("segments", "verify", "convert"))
     parser.add_argument("--settle", type=float, default=1)
     parser.add_argument("--touch", type=int, default=0, help=argparse.SUPPRESS)
-    for kind in ("segments", "flat", "layer-wise"):
+    for kind in ("segments", "experts", "flat", "layer-wise"):
         parser.add_argument(f"--generate-{kind}", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.generate_segments:
         write_segments(Path(options.generate_segments[0]), int(options.generate_segments[1]))
+    elif options.generate_experts:
+        write_experts(Path(options.generate_experts[0]), int(options.generate_experts[1]),
+                      options.programs)
     elif options.generate_flat:
         write_flat(Path(options.generate_flat[0]), options.generate_flat[1])
     elif options.generate_layer_wise:

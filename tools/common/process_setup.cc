@@ -12,9 +12,9 @@
 #include <new>
 
 // What jemalloc reads, where a program has it: one arena, since few threads allocate at once and
-// several keep more free pages (docs/decisions/0186).
+// several keep more free pages; what is free for a second goes back (docs/decisions/0186).
 extern "C" {
-const char* malloc_conf = "narenas:1";
+const char* malloc_conf = "narenas:1,dirty_decay_ms:1000";
 }
 
 namespace tools {

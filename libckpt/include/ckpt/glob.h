@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -26,6 +28,7 @@ class CKPT_EXPORT Glob {
 
  private:
   std::vector<Token> tokens_;
+  std::optional<std::string> suffix_;  // all that matters of "*.bias"
 };
 
 }  // namespace ckpt

@@ -79,10 +79,45 @@ bool follow_each_other(const std::vector<Chunk>& chunks, size_t dim) {
   return true;
 }
 
+// How many boxes of these sizes a shape has room for, along each dimension; nullopt: in all more
+// than `max`, or they leave a rest.
+std::optional<Extents> grid_of(const Extents& shape, const Extents& sizes, uint64_t max) {
+  Extents counts;
+  uint64_t cells = 1;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (sizes[d] == 0 || shape[d] < sizes[d] || shape[d] % sizes[d] != 0) return std::nullopt;
+    counts.push_back(shape[d] / sizes[d]);
+    if (counts[d] > max / cells) return std::nullopt;
+    cells *= counts[d];
+  }
+  return counts;
+}
+
+// Equal boxes at multiples of their sizes, no two in one place: what ranks, layers and experts make
+// of a tensor that they share evenly.
+bool are_cells_of_grid(const TensorEntry& tensor) {
+  const Extents& sizes = tensor.chunks.front().box.sizes;
+  const auto counts = grid_of(tensor.shape, sizes, tensor.chunks.size());
+  if (!counts) return false;
+  std::vector<bool> taken(element_count(*counts));
+  for (const Chunk& chunk : tensor.chunks) {
+    if (chunk.box.sizes != sizes) return false;
+    uint64_t cell = 0;
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      if (chunk.box.offsets[d] % sizes[d] != 0) return false;
+      cell = cell * (*counts)[d] + chunk.box.offsets[d] / sizes[d];
+    }
+    if (taken[cell]) return false;
+    taken[cell] = true;
+  }
+  return true;
+}
+
 void check_disjoint(const TensorEntry& tensor) {
   for (size_t d = 0; d < tensor.shape.size(); ++d) {
     if (follow_each_other(tensor.chunks, d)) return;
   }
+  if (!tensor.chunks.empty() && are_cells_of_grid(tensor)) return;
   const OverlapIndex index(tensor.chunks);
   for (const Chunk& chunk : tensor.chunks) {
     const auto found = index.find(chunk.box);

@@ -3,9 +3,6 @@
 //   glob := ( '*' | '?' | '[' ['!'] [']'] character* ']' | character )*
 #include <ckpt/glob.h>
 
-#include <optional>
-#include <string>
-
 namespace ckpt {
 namespace {
 
@@ -122,16 +119,26 @@ std::vector<Token> tokenize(const Characters& glob) {
   return tokens;
 }
 
+// What a text must end with, where '*' and ASCII is all there is. UTF-8 has ASCII only as itself.
+std::optional<std::string> suffix_of(const std::vector<Token>& tokens) {
+  std::string suffix;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const bool is_run = tokens[i].kind == Token::Kind::AnyRun;
+    const bool is_ascii = tokens[i].kind == Token::Kind::Literal && tokens[i].character < 0x80;
+    if (i == 0 ? !is_run : !is_ascii) return std::nullopt;
+    if (is_ascii) suffix += static_cast<char>(tokens[i].character);
+  }
+  if (tokens.empty()) return std::nullopt;
+  return suffix;
+}
+
 }  // namespace
 
-Glob::Glob(std::string_view glob) : tokens_(tokenize(decode(glob))) {}
+Glob::Glob(std::string_view glob) : tokens_(tokenize(decode(glob))), suffix_(suffix_of(tokens_)) {}
 
 // Greedy: only the last '*' is ever extended, since any match of the tokens before it will do.
 bool Glob::matches(std::string_view text) const {
-  if (!tokens_.empty() && tokens_.back().kind == Token::Kind::Literal) {  // "*.bias": most end here
-    const char32_t last = tokens_.back().character;
-    if (last < 0x80 && !text.ends_with(static_cast<char>(last))) return false;
-  }
+  if (suffix_) return text.ends_with(*suffix_);
   size_t token = 0, at = 0;
   std::optional<std::pair<size_t, size_t>> last_run;  // token after it, where it ends for now
   while (at < text.size()) {

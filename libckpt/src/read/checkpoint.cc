@@ -57,32 +57,42 @@ class ExpectedEntries {
   // Empty where no chunk starts there.
   Entry find(const StorageRegion& region) const {
     std::call_once(built_, [this] { build(); });
-    const auto found = std::ranges::lower_bound(entries_, place_of(region), {}, place_of_entry);
-    const bool is_there = found != entries_.end() && place_of_entry(*found) == place_of(region);
+    if (region.file >= of_file_.size()) return {};
+    const std::vector<Entry>& entries = of_file_[region.file];
+    const auto found = std::ranges::lower_bound(entries, region.bytes.offset_bytes, {}, offset_of);
+    const bool is_there = found != entries.end() && offset_of(*found) == region.bytes.offset_bytes;
     return is_there ? *found : Entry();
   }
 
  private:
-  static std::pair<uint32_t, uint64_t> place_of(const StorageRegion& region) {
-    return {region.file, region.bytes.offset_bytes};
-  }
-  static std::pair<uint32_t, uint64_t> place_of_entry(const Entry& entry) {
-    return place_of(entry.chunk->region);
+  static uint64_t offset_of(const Entry& entry) { return entry.chunk->region.bytes.offset_bytes; }
+
+  // Calls visit(tensor, chunk) for each that is an entry of its file.
+  void for_each_entry(const auto& visit) const {
+    for (const TensorEntry& tensor : catalog_.tensors) {
+      for (const Chunk& chunk : tensor.chunks) {
+        if (chunk.region.wrapping != Wrapping::None) visit(tensor, chunk);
+      }
+    }
   }
 
   void build() const {
-    for (const TensorEntry& tensor : catalog_.tensors) {
-      for (const Chunk& chunk : tensor.chunks) {
-        if (chunk.region.wrapping != Wrapping::None) entries_.push_back({&tensor, &chunk});
-      }
+    std::vector<size_t> counts(catalog_.files.size());
+    for_each_entry([&](const TensorEntry&, const Chunk& chunk) { ++counts[chunk.region.file]; });
+    of_file_.resize(counts.size());
+    for (size_t file = 0; file < counts.size(); ++file) of_file_[file].reserve(counts[file]);
+    for_each_entry([&](const TensorEntry& tensor, const Chunk& chunk) {
+      of_file_[chunk.region.file].push_back({&tensor, &chunk});
+    });
+    for (std::vector<Entry>& entries : of_file_) {  // most writers leave them in order
+      if (std::ranges::is_sorted(entries, {}, offset_of)) continue;
+      std::ranges::sort(entries, {}, offset_of);
     }
-    if (std::ranges::is_sorted(entries_, {}, place_of_entry)) return;  // as most writers leave them
-    std::ranges::sort(entries_, {}, place_of_entry);
   }
 
   const Catalog& catalog_;
   mutable std::once_flag built_;
-  mutable std::vector<Entry> entries_;  // sorted by file and offset
+  mutable std::vector<std::vector<Entry>> of_file_;  // sorted by offset
 };
 
 }  // namespace

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <map>
 #include <type_traits>
 #include <utility>
 
 #include <ckpt/error.h>
-#include <ckpt/glob.h>
 #include <optim/rule_table.h>
+
+#include "config/key_traits.h"
 
 // The rules are those of Megatron-Core's _get_param_groups and get_megatron_optimizer (April 2026).
 // tests/golden/optim_layout/groups.json has the real function's answers.
@@ -157,38 +159,13 @@ void check_overrides(const OptimizerConfig& config, const ConfigOverrides& overr
   }
 }
 
-// What an emerging optimizer leaves to the scalar one, which updates matrices only. The reference
-// hard-codes adam; we read muon_scalar_optimizer, as documented.
-bool is_for_scalar_optimizer(const ParamInfo& param) {
-  return param.attributes.is_embedding_or_output_parameter || !param.attributes.use_muon ||
-         param.shape.size() != 2;
-}
-
-// An override whose globs are read once, not for each parameter.
-struct Selector {
-  explicit Selector(const ConfigOverrides::value_type& entry)
-      : globs(entry.first.name.begin(), entry.first.name.end()),
-        rest(entry.first),
-        override(entry.second) {
-    rest.name.clear();
-  }
-  bool matches(const ParamInfo& param) const {
-    return std::ranges::any_of(globs, [&](const auto& g) { return g.matches(param.name); }) ||
-           rest.matches(param, param.name);
-  }
-  std::vector<ckpt::Glob> globs;
-  ParamKey rest;
-  const ParamGroupOverride& override;
-};
-using Selectors = std::vector<Selector>;
-
 // All overrides that match, merged.
-GroupKey key_of(const ParamInfo& param, const Selectors& overrides) {
-  GroupKey key{.is_expert_parallel = !param.attributes.allreduce};
-  for (const Selector& selector : overrides) {
-    if (!selector.matches(param)) continue;
+GroupKey key_of(const ParamInfo& param, const KeyTraits& traits, const Selectors& overrides) {
+  GroupKey key{.is_expert_parallel = traits.is_expert_parallel};
+  for (size_t i = 0; i < overrides.size(); ++i) {
+    if (!traits.matched[i]) continue;
     if (!key.overrides) key.overrides.emplace();
-    for (const auto& [field, value] : selector.override) {
+    for (const auto& [field, value] : overrides[i].override) {
       const auto [at, is_new] = key.overrides->emplace(field, value);
       if (is_new || same_value(at->second, value)) continue;
       refuse_group(param.name, "conflicting overrides of '" + field + "': " + text(at->second) +
@@ -199,9 +176,10 @@ GroupKey key_of(const ParamInfo& param, const Selectors& overrides) {
 }
 
 // The caller's overrides and the optimizer that the configuration implies; the caller's wins.
-GroupKey key_of(const ParamInfo& param, const OptimizerConfig& config, const Selectors& overrides) {
-  GroupKey key = key_of(param, overrides);
-  if (is_emerging(config.optimizer) && is_for_scalar_optimizer(param)) {
+GroupKey key_of(const ParamInfo& param, const KeyTraits& traits, const OptimizerConfig& config,
+                const Selectors& overrides) {
+  GroupKey key = key_of(param, traits, overrides);
+  if (is_emerging(config.optimizer) && traits.is_scalar) {
     if (!key.overrides) key.overrides.emplace();
     key.overrides->emplace("optimizer", config.muon_scalar_optimizer);
   }
@@ -209,7 +187,7 @@ GroupKey key_of(const ParamInfo& param, const OptimizerConfig& config, const Sel
   if (key.overrides && key.overrides->contains("optimizer")) {
     rule = std::get<std::string>(key.overrides->at("optimizer"));
   }
-  if (needs_matrix(rule) && param.shape.size() != 2) {
+  if (needs_matrix(rule) && !traits.is_matrix) {
     refuse_group(param.name, "is not a matrix; '" + rule + "' updates matrices only");
   }
   return key;
@@ -291,6 +269,7 @@ Keyed sort_by_key(std::vector<ParamInfo> params, const OptimizerConfig& config,
   check_overrides(config, overrides);
   const Selectors selectors(overrides.begin(), overrides.end());
   Keyed keyed;
+  std::map<KeyTraits, size_t> place_of;               // of a key
   std::vector<size_t> places(params.size()), counts;  // [parameter] and [key]
   for (size_t i = 0; i < params.size(); ++i) {
     ParamInfo& param = params[i];
@@ -298,8 +277,14 @@ Keyed sort_by_key(std::vector<ParamInfo> params, const OptimizerConfig& config,
     const ParamAttributes tags = megatron_attributes(param.name, param.shape.size());
     param.attributes.expert_tp |= tags.expert_tp;
     param.attributes.is_qkv |= tags.is_qkv;
-    places[i] = find_or_add(keyed.keys, key_of(param, config, selectors));
-    counts.resize(keyed.keys.size());
+    const KeyTraits traits = traits_of(param, selectors);
+    auto known = place_of.find(traits);
+    if (known == place_of.end()) {
+      const GroupKey key = key_of(param, traits, config, selectors);
+      known = place_of.emplace(traits, find_or_add(keyed.keys, key)).first;
+      counts.resize(keyed.keys.size());
+    }
+    places[i] = known->second;
     ++counts[places[i]];
   }
   for (const size_t count : counts) keyed.params.emplace_back().reserve(count);

@@ -161,7 +161,7 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   made.target = make_filed_target({view, made.state(), form, made.grid}, spec);
   tell_cut_rows(view, job.payloads(), made.rows, made.target);
   list_files_beside(job.source, made.target);
-  made.states = count_states(view, made.rows);
+  made.states = made.rows == 0 ? made.source_states : count_states(view, made.rows);
   if (!view.chain.empty()) {
     made.continuation =
         continuation_of(view, {made.grid, form.sharding, has_distributed(made.state()),

@@ -38,18 +38,22 @@ RankDeals::Stage RankDeals::deal_stage(uint32_t stage, uint32_t expert_rank) con
     ParamGroup here{.is_expert_parallel = groups_[group].is_expert_parallel};
     here.updated_by = groups_[group].updated_by;
     here.optimizer_index = groups_[group].optimizer_index;
+    here.params.reserve(held_of_group[group].size());
     for (const uint32_t index : held_of_group[group]) {
       const uint32_t param = state_.model[dealt.held[index].entry].param;
-      const ckpt::Extents shape = placement_.shape_on_rank(param);
-      here.params.push_back({index, {.shape = {shape.begin(), shape.end()}}});
+      here.params.push_back({index, {}});
+      if (is_dealt()) {
+        const ckpt::Extents shape = placement_.shape_on_rank(param);
+        here.params.back().info.shape.assign(shape.begin(), shape.end());
+      }
       dealt.held_of_id.push_back(index);
     }
     local.push_back(std::move(here));
   }
-  const ParallelSizes& sizes = placement_.grid().sizes;
-  const uint32_t dp_cp = policy_.is_sharded ? sizes.dp_cp() : 1;
   // The reference deals nothing where dense parameters have one rank.
-  const SharingSizes sharing{dp_cp, dp_cp == 1 ? 1 : sizes.expt_dp()};
+  const ParallelSizes& sizes = placement_.grid().sizes;
+  const SharingSizes sharing =
+      is_dealt() ? SharingSizes{sizes.dp_cp(), sizes.expt_dp()} : SharingSizes{1, 1};
   dealt.ownership = shard_params_over(local, sharing, policy_.ownership);
   return dealt;
 }

@@ -30,6 +30,7 @@ PassingProof::PassingProof(const TrainingState& view, const ckpt::Checkpoint& so
   for (size_t i = 0; i < view.params.size(); ++i) {
     if (is_summed(view.params[i])) watch(i);
   }
+  for (auto& [key, storage] : storages_) put_in_order(storage);
 }
 
 // Chunks that are views with strides are left to prove_rest().
@@ -68,6 +69,15 @@ void PassingProof::add_storage(const ckpt::Chunk& chunk, Watched& watched) {
   storage.watched.push_back(&watched);
 }
 
+void PassingProof::put_in_order(Storage& storage) {
+  std::ranges::stable_sort(storage.watched, {}, &Watched::begin_bytes);
+  uint64_t reach_bytes = 0;
+  for (const Watched* const watched : storage.watched) {
+    reach_bytes = std::max(reach_bytes, watched->begin_bytes + watched->count_bytes);
+    storage.reach_bytes.push_back(reach_bytes);
+  }
+}
+
 // A located payload lies within the region that the catalog has.
 const PassingProof::Storage* PassingProof::storage_at(const ckpt::StorageRegion& located) const {
   auto found = storages_.upper_bound({located.file, located.bytes.offset_bytes});
@@ -83,11 +93,14 @@ void PassingProof::note(const ckpt::StorageRegion& located, uint64_t offset_byte
   const Storage* const storage = storage_at(located);
   if (storage == nullptr) return;
   const uint64_t end = offset_bytes + bytes.size();
-  for (Watched* const watched : storage->watched) {
-    const uint64_t begin = std::max(offset_bytes, watched->begin_bytes);
-    const uint64_t stop = std::min(end, watched->begin_bytes + watched->count_bytes);
+  const auto reaching = std::ranges::upper_bound(storage->reach_bytes, offset_bytes);
+  for (auto at = storage->watched.begin() + (reaching - storage->reach_bytes.begin());
+       at != storage->watched.end() && (*at)->begin_bytes < end; ++at) {
+    Watched& watched = **at;
+    const uint64_t begin = std::max(offset_bytes, watched.begin_bytes);
+    const uint64_t stop = std::min(end, watched.begin_bytes + watched.count_bytes);
     if (begin >= stop) continue;
-    note_part(*watched, begin - watched->begin_bytes,
+    note_part(watched, begin - watched.begin_bytes,
               bytes.subspan(begin - offset_bytes, stop - begin));
   }
 }

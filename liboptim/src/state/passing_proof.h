@@ -63,15 +63,18 @@ class PassingProof {
     std::array<std::byte, sizeof(float) * kWeightsPerPair> bytes;
     uint64_t count_bytes = 0;
   };
-  // The storages of a file, by where their regions in the catalog start.
+  // The storages of a file, by where their regions in the catalog start. One may hold 10^5 chunks:
+  // a flat buffer, or all layers of a key.
   struct Storage {
     uint64_t end_bytes = 0;
-    std::vector<Watched*> watched;
+    std::vector<Watched*> watched;      // by where they begin
+    std::vector<uint64_t> reach_bytes;  // [watched] where the last of those up to it ends
   };
   using StorageKey = std::pair<uint32_t, uint64_t>;  // file, offset
 
   void watch(size_t param);
   void add_storage(const ckpt::Chunk& chunk, Watched& watched);
+  static void put_in_order(Storage& storage);
   const Storage* storage_at(const ckpt::StorageRegion& located) const;
   void note_part(Watched& watched, uint64_t offset_bytes, std::span<const std::byte> bytes);
   // A part that starts at a whole pair of words, and ends at one or at the chunk's end.

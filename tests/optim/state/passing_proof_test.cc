@@ -97,6 +97,45 @@ BOOST_AUTO_TEST_CASE(parts_may_be_cut_anywhere_and_what_has_not_passed_is_not_pr
   BOOST_TEST(optim::prove_rest(view, source, {}, &proof).empty());
 }
 
+// As of a flat buffer, or of all layers of a key: the last parameter comes first, and the second
+// has the bytes of the third.
+BOOST_AUTO_TEST_CASE(chunks_of_one_storage_are_found_wherever_they_lie) {
+  const auto source = sample();
+  auto view = optim::name_layer_wise(source);
+  view.params[1] = view.params[2];
+  const auto bytes_of = [&](const ckpt::TensorEntry& tensor) {
+    std::vector<std::byte> bytes(ckpt::count_bytes(tensor));
+    source.read(tensor, ckpt::whole(tensor.shape), bytes);
+    return bytes;
+  };
+  std::vector<std::byte> storage;
+  std::vector<ckpt::TensorEntry> weights;
+  for (const auto& param : view.params) weights.push_back(*param.weight);
+  for (size_t i = weights.size(); i-- > 0;) {
+    const std::vector<std::byte> bytes = bytes_of(weights[i]);
+    if (i != 1) storage.insert(storage.end(), bytes.begin(), bytes.end());
+    weights[i].chunks[0].payload_offset_bytes = storage.size() - bytes.size();
+  }
+  const ckpt::StorageRegion region{.file = 9, .bytes = {100, storage.size()}};
+  for (size_t i = 0; i < weights.size(); ++i) {
+    weights[i].chunks[0].region = region;
+    view.params[i].weight = std::make_shared<ckpt::TensorEntry>(weights[i]);
+  }
+  PassingProof proof(view, source);
+  constexpr size_t kPartBytes = 777;
+  for (size_t at = 0; at < storage.size(); at += kPartBytes) {
+    const size_t count = std::min(kPartBytes, storage.size() - at);
+    proof.note(region, at, std::span(storage).subspan(at, count));
+  }
+  for (size_t i = 0; i < view.params.size(); ++i) {
+    BOOST_TEST(!proof.proven(i).has_value());
+    if (i == 1) continue;  // which has the master of the next
+    const auto& master = *view.params[i].master;
+    proof.note(master.chunks[0].region, 0, bytes_of(master));
+  }
+  for (size_t i = 0; i < view.params.size(); ++i) BOOST_TEST(proof.proven(i).has_value());
+}
+
 BOOST_AUTO_TEST_CASE(a_wrong_master_stops_the_copying_and_the_first_one_is_told) {
   const auto source = sample();
   auto view = optim::name_layer_wise(source);

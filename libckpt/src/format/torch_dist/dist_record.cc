@@ -13,12 +13,8 @@ namespace {
 using pickle::Op;
 using Tag = DistItem::Tag;
 
-// EMPTY_TUPLE, NEWOBJ, MEMOIZE, EMPTY_DICT, MEMOIZE, MARK: an object begins.
-constexpr std::string_view kBegin = ")\x81\x94}\x94(";
 // SETITEMS, BUILD: it ends. It never ends in zeros that were put behind the end of a file.
 constexpr std::string_view kEnd = "ub";
-// MEMOIZE, TUPLE1, MEMOIZE, REDUCE, MEMOIZE: behind the tuple of a torch.Size.
-constexpr std::string_view kSizeEnd = "\x94\x85\x94R\x94";
 
 // What lies at a place of a pickle, of which enough bytes were looked at before.
 
@@ -32,9 +28,10 @@ Number number_at(const std::byte* at) {  // pickles are little-endian, and so ar
   return number;
 }
 
-// LONG1: what Python writes from 2^31 on.
+// LONG1: what Python writes from 2^31 on, in no more bytes than the number needs.
 const std::byte* read_long(const std::byte* at, int64_t& value) {
   const size_t count_bytes = byte_at(at + 1);
+  if (count_bytes > sizeof(value)) return nullptr;
   const auto small = pickle::small_integer({at + 2, count_bytes});
   if (!small) return nullptr;
   value = *small;
@@ -71,6 +68,15 @@ const std::byte* read_short_text(const std::byte* at, std::string_view& text) {
 
 bool are_at(const std::byte* at, std::string_view bytes) {
   return std::memcmp(at, bytes.data(), bytes.size()) == 0;
+}
+
+// Behind an opcode and, if there is one, the MEMOIZE of what it makes: Python's pickler memoizes
+// all objects, others only what they recall. nullptr: it is another opcode, or `at` was nullptr.
+const std::byte* behind_made(const std::byte* at, Op op, uint8_t& memoized_count) {
+  if (at == nullptr || op_at(at) != op) return nullptr;
+  const bool is_memoized = op_at(at + 1) == Op::Memoize;
+  memoized_count += is_memoized;
+  return at + 1 + is_memoized;
 }
 
 }  // namespace
@@ -138,7 +144,7 @@ const std::byte* DistRecordReader::match(Shape& shape, const std::byte* at) {
 }
 
 DistRecordReader::Outcome DistRecordReader::build(DistClass known, Shape& shape, DistItem& object) {
-  memo_.skip(2);
+  memo_.skip(shape.memoized_count);
   made_ = shape.made;
   for (size_t i = 0; i < shape.count; ++i) {
     const Field& field = shape.fields[i];
@@ -158,7 +164,7 @@ bool DistRecordReader::take_value(const Field& field, const Value& value, DistIt
   } else if (field.hole == Hole::Numbers) {
     id = values.extents.intern(std::span(value.numbers).first(field.count));
     item.tag = Tag::Size;
-    memo_.skip(2);
+    memo_.skip(field.memoized_count);
   } else {
     item.tag = field.hole == Hole::None ? Tag::None : Tag::Int;
     item.number = value.numbers[0];
@@ -166,7 +172,7 @@ bool DistRecordReader::take_value(const Field& field, const Value& value, DistIt
   }
   if (!id || !KeptMemo::can_hold(*id)) return false;
   item.id = *id;
-  memo_.keep(item);
+  if (field.is_memoized) memo_.keep(item);
   return true;
 }
 
@@ -183,22 +189,27 @@ bool DistRecordReader::Literal::set(const std::byte* from, const std::byte* to) 
 // The shape of an object that opcodes are going to read; false where another might not be read
 // like it.
 bool DistRecordReader::learn(DistClass known, const std::byte* at, Shape& shape) {
-  if (!are_at(at, kBegin)) return false;
   const std::byte* literal = at;
   uint32_t seen = 0;
   shape.made = 3;  // the empty tuple, the object and its dict
-  for (at += kBegin.size(); !are_at(at, kEnd);) {
+  if (op_at(at) != Op::EmptyTuple) return false;
+  at = behind_made(at + 1, Op::NewObj, shape.memoized_count);
+  at = behind_made(at, Op::EmptyDict, shape.memoized_count);
+  if (at == nullptr || op_at(at) != Op::Mark) return false;
+  for (++at; !are_at(at, kEnd);) {
     if (shape.count == kFieldsMax) return false;
     Field& field = shape.fields[shape.count++];
     at = learn_name(known, at, field);
     if (at == nullptr || (seen >> field.place & 1) != 0) return false;
     seen |= 1u << field.place;
     const std::byte* numbers = behind_size_class(at);
+    const bool is_marked = numbers != nullptr && op_at(numbers) == Op::Mark;
+    if (is_marked) ++numbers;
     if (!field.before.set(literal, numbers == nullptr ? at : numbers)) return false;
-    literal = numbers == nullptr ? learn_simple(at, field) : learn_numbers(numbers, field);
-    if (literal == nullptr) return false;
-    at = numbers == nullptr ? literal : literal + 1 + kSizeEnd.size();
     const bool is_size = numbers != nullptr;  // which is a tuple, a tuple around it and an object
+    literal = is_size ? learn_numbers(numbers, field) : learn_simple(at, field);
+    at = is_size ? behind_size(literal, is_marked, field) : literal;
+    if (at == nullptr) return false;
     shape.made += is_size ? field.count + 3u : field.hole == Hole::Recalled ? 0 : 1;
   }
   return shape.count > 0 && shape.end.set(literal, at + kEnd.size());
@@ -225,7 +236,7 @@ const std::byte* DistRecordReader::behind_size_class(const std::byte* at) {
   return is_size ? end : nullptr;
 }
 
-// The arguments of torch.Size, which is called behind them.
+// The arguments of torch.Size: returns where they end.
 const std::byte* DistRecordReader::learn_numbers(const std::byte* at, Field& field) {
   int64_t number = 0;
   field.hole = Hole::Numbers;
@@ -234,8 +245,19 @@ const std::byte* DistRecordReader::learn_numbers(const std::byte* at, Field& fie
     if (field.count++ == kNumbersMax) return nullptr;
     at = end;
   }
-  const auto tuple = static_cast<Op>(static_cast<uint8_t>(Op::Tuple1) + field.count - 1);
-  return field.count > 0 && op_at(at) == tuple && are_at(at + 1, kSizeEnd) ? at : nullptr;
+  return field.count > 0 ? at : nullptr;
+}
+
+// They become a tuple, of more than three from a mark on; it is the only argument of torch.Size.
+const std::byte* DistRecordReader::behind_size(const std::byte* at, bool is_marked, Field& field) {
+  constexpr std::array<Op, 4> kTuples = {Op::EmptyTuple, Op::Tuple1, Op::Tuple2, Op::Tuple3};
+  if (!is_marked && field.count >= kTuples.size()) return nullptr;
+  at = behind_made(at, is_marked ? Op::Tuple : kTuples[field.count], field.memoized_count);
+  at = behind_made(at, Op::Tuple1, field.memoized_count);
+  uint8_t memoized_count = 0;
+  at = behind_made(at, Op::Reduce, memoized_count);
+  field.is_memoized = memoized_count > 0;
+  return at;
 }
 
 const std::byte* DistRecordReader::learn_simple(const std::byte* at, Field& field) {

@@ -32,10 +32,10 @@ class DistRecordReader {
 
  private:
   static constexpr size_t kFieldsMax = std::tuple_size_v<DistAssembler::Fields>;
-  static constexpr size_t kNumbersMax = 3;
+  static constexpr size_t kNumbersMax = 6;   // chunks of experts have four
   static constexpr size_t kLiteralMax = 24;  // the end of a torch.Size, and two names
   static constexpr size_t kObjectBytesMax = kFieldsMax * (kLiteralMax + 2 + 255 + 1) + kLiteralMax;
-  static constexpr size_t kShapesMax = 4;  // of a class: tensors differ in their dimensions
+  static constexpr size_t kShapesMax = 6;  // of a class: tensors differ in their dimensions
 
   enum class Hole : uint8_t {
     None,
@@ -57,13 +57,16 @@ class DistRecordReader {
   struct Field {
     Literal before;
     Hole hole = Hole::None;
-    uint8_t count = 1;  // of numbers
-    uint8_t place = 0;  // in DistAssembler::Fields
+    uint8_t count = 1;           // of numbers
+    uint8_t place = 0;           // in DistAssembler::Fields
+    uint8_t memoized_count = 0;  // of the tuples that became a torch.Size
+    bool is_memoized = true;     // the torch.Size, or text
   };
   // How an object is written.
   struct Shape {
     std::array<Field, kFieldsMax> fields{};
-    size_t count = 0;  // of fields; 0: not known
+    size_t count = 0;            // of fields; 0: not known
+    uint8_t memoized_count = 0;  // of the object and its dict
     Literal end;
     uint64_t made = 0;
     DistAssembler::Fields values{};  // of the object that was read last
@@ -76,6 +79,7 @@ class DistRecordReader {
   const std::byte* learn_name(DistClass known, const std::byte* at, Field& field);
   const std::byte* behind_size_class(const std::byte* at);
   static const std::byte* learn_numbers(const std::byte* at, Field& field);
+  static const std::byte* behind_size(const std::byte* at, bool is_marked, Field& field);
   static const std::byte* learn_simple(const std::byte* at, Field& field);
   bool take_value(const Field& field, const Value& value, DistItem& item);
 

@@ -67,6 +67,10 @@ std::vector<Chunk> FlatTensor::chunks_of(uint64_t begin, const ckpt::Extents& sh
     const uint64_t end = std::min(end_of(*at), begin + count);
     if (end <= next) continue;
     uint64_t first = next - begin_of(*at);
+    if (end - next == count) {  // nearly always
+      chunks.push_back(as_box(**at, first, whole, tensor_->dtype));
+      return chunks;
+    }
     for (ckpt::Box& box : ckpt::boxes_of_flat_range(whole, next - begin, end - next)) {
       const uint64_t elements = ckpt::element_count(box.sizes);
       chunks.push_back(as_box(**at, first, std::move(box), tensor_->dtype));

@@ -113,7 +113,8 @@ TensorRef TensorParts::join(const std::string& key, const Shared& shared) const 
   const uint32_t ranks = shared.sharing.is_split() ? shared.tensor_ranks : 1;
   if (ranks == 1) return std::make_shared<const TensorEntry>(std::move(whole));
   const Split& split = *shared.sharing.split;
-  whole.chunks.clear();
+  whole.chunks = std::vector<Chunk>();
+  whole.chunks.reserve(parts.size());
   whole.shape[split.dim] *= ranks;
   std::vector<const TensorEntry*> of_rank(ranks);
   for (const Part& part : parts) {

@@ -110,13 +110,17 @@ const TensorRef& state_of(const TrainedParam& param, std::string_view name) {
   return std::ranges::find(param.states, name, &StateTensor::name)->value;
 }
 
-std::vector<ckpt::Segment> segments_of(const PartOfParam& part, const TensorRef& tensor,
+std::vector<ckpt::Box> boxes_on_rank(const TargetJob& job, uint32_t param,
+                                     const RankCoordinates& at) {
+  return job.placement->boxes(param, job.placement->tensor_rank(param, at));
+}
+
+std::vector<ckpt::Segment> segments_of(std::span<const ckpt::Box> boxes, const TensorRef& tensor,
                                        ElementRange range, uint64_t offset_bytes) {
-  const Placement& placement = *part.job.placement;
   const uint64_t element_bytes = ckpt::bytes_per_element(tensor->dtype);
   std::vector<ckpt::Segment> segments;
   uint64_t box_begin = 0;  // in the rank's part
-  for (ckpt::Box box : placement.boxes(part.param, placement.tensor_rank(part.param, part.at))) {
+  for (ckpt::Box box : boxes) {
     const uint64_t box_end = box_begin + ckpt::element_count(box.sizes);
     const uint64_t begin = std::max(range.begin, box_begin);
     uint64_t end = std::min(range.end, box_end);

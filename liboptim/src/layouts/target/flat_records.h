@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,15 +42,12 @@ struct FlatState {
 std::vector<FlatState> states_in(const TrainingState& source, const FlatBuffer& buffer);
 const TensorRef& state_of(const TrainedParam& param, std::string_view name);
 
-// Elements of the part of a parameter that a rank of the target has, flattened.
-struct PartOfParam {
-  const TargetJob& job;
-  uint32_t param = 0;
-  const RankCoordinates& at;
-};
-// `range` of them, of one of its tensors, at an offset in a record. Rows of padding, which the
-// source does not have, are left as gaps.
-std::vector<ckpt::Segment> segments_of(const PartOfParam& part, const TensorRef& tensor,
+// What a rank of the target has of a parameter, one behind the other.
+std::vector<ckpt::Box> boxes_on_rank(const TargetJob& job, uint32_t param,
+                                     const RankCoordinates& at);
+// `range` of their elements, of one of the parameter's tensors, at an offset in a record. Rows of
+// padding, which the source does not have, are left as gaps.
+std::vector<ckpt::Segment> segments_of(std::span<const ckpt::Box> boxes, const TensorRef& tensor,
                                        ElementRange range, uint64_t offset_bytes);
 
 }  // namespace optim

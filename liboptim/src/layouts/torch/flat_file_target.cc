@@ -121,9 +121,9 @@ class Writer {
       const FlatPlace& place = buffer.layout.places[i];
       const uint64_t begin_bytes =
           buffer.layout.compact_begin(i) * ckpt::bytes_per_element(state.dtype);
-      auto segments =
-          segments_of({job_, param, rank.at}, state_of(job_.source.params[param], state.name),
-                      {0, place.range.end - place.range.begin}, begin_bytes);
+      auto segments = segments_of(boxes_on_rank(job_, param, rank.at),
+                                  state_of(job_.source.params[param], state.name),
+                                  {0, place.range.end - place.range.begin}, begin_bytes);
       std::ranges::move(segments, std::back_inserter(all));
     }
     return all;

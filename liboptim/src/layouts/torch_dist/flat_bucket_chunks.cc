@@ -11,12 +11,15 @@ using ckpt::NodeId;
 
 // One bucket of a buffer, on its way into chunks.
 struct FlatBucketChunks::Bucket {
-  const FlatBuffer& buffer;
   const FlatBucket& layout;
   std::string prefix;                    // of its keys, up to the state
-  const RankCoordinates& at;             // of the first of the ranks that share it
   const std::vector<uint32_t>& sharing;  // ranks that own a part each
-  std::vector<size_t> held;              // of the buffer, in the order of the bucket
+  struct Held {
+    uint32_t param = 0;
+    ElementRange range;  // in the buffer
+    std::vector<ckpt::Box> boxes;
+  };
+  std::vector<Held> held;  // in the order of the bucket
 };
 
 namespace {
@@ -75,18 +78,17 @@ void FlatBucketChunks::add_buffer(const BucketedCopy& copy, uint32_t number,
   const auto& sharing = target_.buffers().has_experts(copy.optimizer)
                             ? ranks_.of_expert(at.etp, at.ep, at.pp)
                             : ranks_.of_dense(at.tp, at.pp);
-  std::vector<std::vector<size_t>> held(buffer.layout.buckets.size());
+  std::vector<std::vector<Bucket::Held>> held(buffer.layout.buckets.size());
   for (size_t i = buffer.held.size(); i-- > 0;) {  // the last registered comes first
-    held[buffer.layout.places[i].bucket].push_back(i);
+    const FlatPlace& place = buffer.layout.places[i];
+    const uint32_t param = job_.source.model[buffer.held[i].entry].param;
+    held[place.bucket].push_back({param, place.range, boxes_on_rank(job_, param, at)});
   }
   for (uint32_t i = 0; i < held.size(); ++i) {
-    const Bucket bucket{buffer,
-                        buffer.layout.buckets[i],
+    const Bucket bucket{buffer.layout.buckets[i],
                         copy.prefix + "gbuf_idx_" + std::to_string(number) + ".dtype_" +
                             target_.types_text(buffer) + ".bucket_idx_" + std::to_string(i) + ".",
-                        at,
-                        sharing,
-                        std::move(held[i])};
+                        sharing, std::move(held[i])};
     for (const FlatState& state : states) add_state(bucket, state);
   }
 }
@@ -115,14 +117,11 @@ void FlatBucketChunks::add_part(const Bucket& bucket, const FlatState& state,
                             std::move(source)});
     next = end;
   };
-  for (const size_t i : bucket.held) {
-    const ElementRange& place = bucket.buffer.layout.places[i].range;
+  for (const auto& [param, place, boxes] : bucket.held) {
     const uint64_t begin = std::max(place.begin, own.begin), end = std::min(place.end, own_end);
     if (begin >= end) continue;
     add(begin, std::vector<ckpt::Segment>());
-    const uint32_t param = job_.source.model[bucket.buffer.held[i].entry].param;
-    add(end, source_of(segments_of({job_, param, bucket.at},
-                                   state_of(job_.source.params[param], state.name),
+    add(end, source_of(segments_of(boxes, state_of(job_.source.params[param], state.name),
                                    {begin - place.begin, end - place.begin}, 0),
                        end - begin));
   }

@@ -27,6 +27,7 @@ constexpr const char* kHint =
 
 // What lies under one stacked key, of all layers.
 struct Stack {
+  std::string state;                   // empty: the weight, or an object
   std::string prefix;                  // of the key, before the one that weight and states share
   std::string first_name;              // of the first layer that was met
   const TensorEntry* first = nullptr;  // null: an object
@@ -64,11 +65,9 @@ class StackCheck {
     if (!sharded.layer && !sharded.expert) return;
     std::vector<Stack>& stacks = stacks_[sharded.key];
     add("", stacks, {param.info.name, sharded, param.weight.get()});
-    if (param.master) {
-      add(state_key(kMasterState, ""), stacks, {param.info.name, sharded, param.master.get()});
-    }
+    if (param.master) add(kMasterState, stacks, {param.info.name, sharded, param.master.get()});
     for (const auto& [state, value] : param.states) {
-      add(state_key(state, ""), stacks, {param.info.name, sharded, value.get()});
+      add(state, stacks, {param.info.name, sharded, value.get()});
     }
   }
 
@@ -104,43 +103,45 @@ class StackCheck {
     const TensorEntry* tensor;  // null: an object
   };
 
-  void add(const std::string& prefix, std::vector<Stack>& stacks, const Part& part) {
+  void add(std::string_view state, std::vector<Stack>& stacks, const Part& part) {
     const auto& [name, sharded, tensor] = part;
+    auto found = std::ranges::find(stacks, state, &Stack::state);
+    if (found == stacks.end()) {
+      found = stacks.emplace(found);
+      found->state = state;
+      if (!state.empty()) found->prefix = state_key(state, "");
+    }
+    Stack& stack = *found;
     if (sharded.layer && *sharded.layer >= rules_.layer_count) {
-      refuse(prefix + name,
+      refuse(stack.prefix + name,
              "belongs to a layer beyond args.num_layers = " + std::to_string(rules_.layer_count));
     }
     if (sharded.expert && *sharded.expert >= rules_.expert_count) {
-      refuse(prefix + name, "belongs to an expert beyond args.num_experts = " +
-                                std::to_string(rules_.expert_count));
+      refuse(stack.prefix + name, "belongs to an expert beyond args.num_experts = " +
+                                      std::to_string(rules_.expert_count));
     }
-    auto found = std::ranges::find(stacks, prefix, &Stack::prefix);
-    if (found == stacks.end()) {
-      found = stacks.emplace(found);
-      found->prefix = prefix;
-    }
-    Stack& stack = *found;
     if (stack.parts_seen++ == 0) {
       stack.parts_expected = (sharded.layer ? rules_.layer_count : uint64_t{1}) *
                              (sharded.expert ? rules_.expert_count : uint64_t{1});
-      stack.first_name = prefix + name;
+      stack.first_name = stack.prefix + name;
       stack.first = tensor;
     } else if (tensor != nullptr) {
-      check_is_alike(stack, prefix, part);
+      check_is_alike(stack, part);
     }
   }
 
-  static void check_is_alike(const Stack& stack, const std::string& prefix, const Part& part) {
+  static void check_is_alike(const Stack& stack, const Part& part) {
     const TensorEntry& tensor = *part.tensor;
     if (tensor.dtype != stack.first->dtype) {
-      refuse(prefix + part.name, "is " + std::string(ckpt::name(tensor.dtype)) + ", but '" +
-                                     ckpt::escaped(stack.first_name) + "' is " +
-                                     std::string(ckpt::name(stack.first->dtype)) +
-                                     "; torch_dist stacks both into one tensor");
+      refuse(stack.prefix + part.name, "is " + std::string(ckpt::name(tensor.dtype)) + ", but '" +
+                                           ckpt::escaped(stack.first_name) + "' is " +
+                                           std::string(ckpt::name(stack.first->dtype)) +
+                                           "; torch_dist stacks both into one tensor");
     }
     if (tensor.shape != stack.first->shape) {
-      refuse(prefix + part.name, "has a different shape from '" + ckpt::escaped(stack.first_name) +
-                                     "'; torch_dist stacks both into one tensor");
+      refuse(stack.prefix + part.name, "has a different shape from '" +
+                                           ckpt::escaped(stack.first_name) +
+                                           "'; torch_dist stacks both into one tensor");
     }
   }
 
