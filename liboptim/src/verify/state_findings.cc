@@ -152,7 +152,11 @@ void StateCheck::look_for_zero_moments() {
   struct Seen {
     const TensorEntry* first = nullptr;
     const ckpt::Chunk* chunk = nullptr;
+    const ckpt::Chunk* last = nullptr;  // whose storage was looked at: a flat buffer has 10^5
     bool may_be_zero = true;
+  };
+  const auto share_storage = [](const ckpt::Chunk& a, const ckpt::Chunk& b) {
+    return a.region.file == b.region.file && a.region.bytes == b.region.bytes;
   };
   std::map<std::pair<uint32_t, std::string>, Seen> kinds;
   for (const TrainedParam& param : view_->params) {
@@ -161,6 +165,8 @@ void StateCheck::look_for_zero_moments() {
       Seen& seen = kinds[{param.optimizer, state.name}];
       for (const ckpt::Chunk& chunk : state.value->chunks) {
         if (!seen.may_be_zero) break;
+        if (seen.last != nullptr && share_storage(*seen.last, chunk)) continue;
+        seen.last = &chunk;
         const auto numbers = watch_.numbers_in(chunk.region);
         seen.may_be_zero = !numbers.empty() && std::ranges::all_of(numbers, [&](size_t number) {
           return watch_.is_seen(number) && watch_[number].is_zero;
