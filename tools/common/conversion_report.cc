@@ -2,6 +2,7 @@
 #include "common/conversion_report.h"
 
 #include <algorithm>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -32,7 +33,9 @@ json ambiguous_json(const std::vector<optim::AmbiguousParam>& params) {
   for (const auto& param : params) {
     json others = json::array();
     for (const std::string& name : param.also_fits) others.push_back(json_text(name));
-    list.push_back({{"key", json_text(param.name)}, {"also_fits", others}});
+    list.push_back({{"key", json_text(param.name)},
+                    {"also_fits", others},
+                    {"also_fits_count", param.also_fits_count}});
   }
   return list;
 }
@@ -281,6 +284,19 @@ void print_loss_group(Console& console, const std::string& title, const LossGrou
   console.print_text(text + (count > kShown ? ", ...; -v lists all)" : ")") + reason);
 }
 
+void print_ambiguous(Console& console, const std::vector<optim::AmbiguousParam>& params) {
+  constexpr size_t kShown = 20;
+  const size_t count = console.options().verbose ? params.size() : std::min(params.size(), kShown);
+  for (const optim::AmbiguousParam& param : std::span(params).first(count)) {
+    console.print_text("not proven by content: " + ckpt::escaped(param.name) +
+                       ": its master rounds to the weight of " + ckpt::escaped(param.also_fits[0]) +
+                       (param.also_fits_count > 1 ? " and others" : "") + ", too");
+  }
+  if (count == params.size()) return;
+  console.print_text("not proven by content: " +
+                     count_text(params.size() - count, "more parameter") + "; -v lists all");
+}
+
 void print_losses(Console& console, const optim::ConvertReport& report) {
   if (const uint64_t count = report.left_out_count) {
     console.print_text("left out by --include/--exclude: " + count_text(count, "key"));
@@ -291,11 +307,7 @@ void print_losses(Console& console, const optim::ConvertReport& report) {
   for (const LossGroup& group : group_losses(report.not_carried, true)) {
     print_loss_group(console, "changed: ", group);
   }
-  for (const auto& param : report.ambiguous) {
-    console.print_text("not proven by content: " + ckpt::escaped(param.name) +
-                       ": its master rounds to the weight of " + ckpt::escaped(param.also_fits[0]) +
-                       (param.also_fits.size() > 1 ? " and others" : "") + ", too");
-  }
+  print_ambiguous(console, report.ambiguous);
 }
 
 void print_report(Console& console, const ConversionOptions& options,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <stop_token>
 #include <string>
@@ -16,7 +17,8 @@ namespace optim {
 // alone.
 struct AmbiguousParam {
   std::string name;
-  std::vector<std::string> also_fits;
+  std::vector<std::string> also_fits;  // the first eight of them, in the model's order
+  uint64_t also_fits_count = 0;        // all: 10^4 experts may be alike
 };
 
 struct ProofOptions {
@@ -33,8 +35,8 @@ struct ProofOptions {
 
 // Proves by content that each master belongs to its name: rounded to the weight's type it equals
 // the weight bit for bit. Streams all masters and weights once. Throws Corrupt with file and key.
-OPTIM_LAYOUT_EXPORT std::vector<AmbiguousParam> prove_assignment(
-    const TrainingState& checkpoint, const ckpt::Checkpoint& source,
-    const ProofOptions& options = {});
+OPTIM_LAYOUT_EXPORT std::vector<AmbiguousParam> prove_assignment(const TrainingState& checkpoint,
+                                                                 const ckpt::Checkpoint& source,
+                                                                 const ProofOptions& options = {});
 
 }  // namespace optim

@@ -28,6 +28,7 @@ using ckpt::TensorEntry;
 constexpr size_t kProvenPieceElements = size_t{1} << 16;  // which a core's own cache holds
 constexpr unsigned kThreadsMax = 8;
 constexpr size_t kBlockElements = 32;
+constexpr size_t kAlsoFitsMax = 8;  // named of those that are alike
 
 // A fixed number of elements without a branch, which the compiler turns into vector instructions.
 bool block_rounds_to_bfloat16(const float* masters, const uint16_t* weights) {
@@ -223,18 +224,21 @@ class Proof {
   // Parameters that some other one equals, in the order of the model.
   std::vector<AmbiguousParam> ambiguous() const {
     if (!are_names_computed(view_)) return {};
-    std::map<std::pair<std::vector<int64_t>, uint64_t>, std::vector<std::string>> alike;
+    std::map<std::pair<std::vector<int64_t>, uint64_t>, std::vector<size_t>> alike;
     for (size_t i = 0; i < fingerprints_.size(); ++i) {
-      const ParamInfo& info = params_[i]->info;
-      alike[{info.shape, fingerprints_[i]}].push_back(info.name);
+      alike[{params_[i]->info.shape, fingerprints_[i]}].push_back(i);
     }
     std::vector<AmbiguousParam> result;
     for (size_t i = 0; i < fingerprints_.size(); ++i) {
-      const ParamInfo& info = params_[i]->info;
-      const auto& names = alike.at({info.shape, fingerprints_[i]});
-      if (names.size() < 2) continue;
-      result.push_back({info.name, names});
-      std::erase(result.back().also_fits, info.name);
+      const std::vector<size_t>& all = alike.at({params_[i]->info.shape, fingerprints_[i]});
+      if (all.size() < 2) continue;
+      AmbiguousParam& param = result.emplace_back();
+      param.name = params_[i]->info.name;
+      param.also_fits_count = all.size() - 1;
+      for (const size_t other : all) {
+        if (param.also_fits.size() == kAlsoFitsMax) break;
+        if (other != i) param.also_fits.push_back(params_[other]->info.name);
+      }
     }
     return result;
   }

@@ -136,6 +136,24 @@ BOOST_AUTO_TEST_CASE(chunks_of_one_storage_are_found_wherever_they_lie) {
   for (size_t i = 0; i < view.params.size(); ++i) BOOST_TEST(proof.proven(i).has_value());
 }
 
+// As biases of 10^4 experts are before the first step: a list of all others for each was 10^8
+// names.
+BOOST_AUTO_TEST_CASE(of_many_parameters_that_are_alike_the_first_eight_are_named) {
+  const auto source = sample();
+  auto view = optim::name_layer_wise(source);
+  view.params.assign(12, view.params[0]);
+  for (size_t i = 0; i < view.params.size(); ++i) view.params[i].info.name = std::to_string(i);
+  const auto ambiguous = optim::prove_assignment(view, source);
+  BOOST_TEST_REQUIRE(ambiguous.size() == 12u);
+  for (const optim::AmbiguousParam& param : ambiguous) {
+    BOOST_TEST(param.also_fits_count == 11u);
+    BOOST_TEST(param.also_fits.size() == 8u);
+    BOOST_TEST(std::ranges::count(param.also_fits, param.name) == 0);
+  }
+  const std::vector<std::string> first = {"1", "2", "3", "4", "5", "6", "7", "8"};
+  BOOST_TEST(ambiguous[0].also_fits == first, boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(a_wrong_master_stops_the_copying_and_the_first_one_is_told) {
   const auto source = sample();
   auto view = optim::name_layer_wise(source);
