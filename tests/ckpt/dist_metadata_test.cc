@@ -1,6 +1,7 @@
 #include "format/torch_dist/dist_metadata.h"
 
 #include <algorithm>
+#include <random>
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
@@ -10,6 +11,7 @@
 
 #include "codec/pickle_reader.h"
 #include "codec/pickle_writer.h"
+#include "model/check_catalog.h"
 #include "support/errors.h"
 #include "support/memory_payloads.h"
 
@@ -89,6 +91,95 @@ BOOST_DATA_TEST_CASE(chunks_that_do_not_tile_their_tensor_are_refused, data::mak
   BOOST_REQUIRE(error);
   BOOST_TEST((error->code() == ErrorCode::Corrupt));
   BOOST_TEST(error->where().key == "k");
+}
+
+// --- chunks of a tensor ---
+
+namespace {
+
+// A tensor cut into boxes of these sizes, which divide its shape.
+ckpt::TensorEntry grid(const ckpt::Extents& shape, const ckpt::Extents& sizes) {
+  ckpt::TensorEntry tensor;
+  tensor.key = "k";
+  tensor.shape = shape;
+  ckpt::Extents offsets(shape.size(), 0);
+  while (true) {
+    tensor.chunks.push_back({{offsets, sizes}, {}});
+    size_t d = shape.size();
+    while (d-- > 0) {
+      offsets[d] += sizes[d];
+      if (offsets[d] < shape[d]) break;
+      offsets[d] = 0;
+    }
+    if (d > shape.size()) return tensor;
+  }
+}
+
+bool is_refused(const ckpt::TensorEntry& tensor) {
+  const auto error = test::error_of([&] { ckpt::check_chunks(tensor); });
+  BOOST_TEST((!error || error->code() == ckpt::ErrorCode::Corrupt));
+  return error.has_value();
+}
+
+bool have_common_elements(const ckpt::TensorEntry& tensor) {
+  for (size_t a = 0; a < tensor.chunks.size(); ++a) {
+    for (size_t b = a + 1; b < tensor.chunks.size(); ++b) {
+      if (ckpt::intersect(tensor.chunks[a].box, tensor.chunks[b].box)) return true;
+    }
+  }
+  return false;
+}
+
+struct Cut {
+  ckpt::Extents shape, sizes;
+};
+const Cut kCuts[] = {{{8}, {2}},
+                     {{6, 4}, {2, 2}},
+                     {{6, 4}, {6, 1}},
+                     {{4, 6, 3}, {1, 2, 3}},
+                     {{3, 4, 4, 6}, {1, 1, 2, 6}},
+                     {{}, {}}};
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(cells_of_a_grid_tile_a_tensor_in_any_order) {
+  std::mt19937 random(1);
+  for (const Cut& cut : kCuts) {
+    ckpt::TensorEntry tensor = grid(cut.shape, cut.sizes);
+    for (int i = 0; i < 5; ++i) {
+      BOOST_TEST(!is_refused(tensor));
+      std::ranges::shuffle(tensor.chunks, random);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_cell_that_is_there_twice_in_place_of_another_is_an_overlap) {
+  std::mt19937 random(2);
+  for (const Cut& cut : kCuts) {
+    ckpt::TensorEntry tensor = grid(cut.shape, cut.sizes);
+    if (tensor.chunks.size() == 1) continue;
+    std::ranges::shuffle(tensor.chunks, random);
+    tensor.chunks.back().box = tensor.chunks.front().box;
+    BOOST_TEST(is_refused(tensor));
+  }
+}
+
+// As many elements as the tensor has: what is said of it must be what comparing all pairs says.
+BOOST_AUTO_TEST_CASE(moved_cells_are_refused_where_they_meet_others) {
+  std::mt19937 random(3);
+  size_t met = 0;
+  for (int i = 0; i < 500; ++i) {
+    const Cut& cut = kCuts[random() % 5];
+    ckpt::TensorEntry tensor = grid(cut.shape, cut.sizes);
+    std::ranges::shuffle(tensor.chunks, random);
+    ckpt::Box& moved = tensor.chunks[random() % tensor.chunks.size()].box;
+    const size_t d = random() % cut.shape.size();
+    moved.offsets[d] = random() % (cut.shape[d] - moved.sizes[d] + 1);
+    BOOST_TEST(is_refused(tensor) == have_common_elements(tensor));
+    met += have_common_elements(tensor);
+  }
+  BOOST_TEST(met > 100u);
+  BOOST_TEST(met < 500u);
 }
 
 // storage_data is a Dict of objects; its first place gets another path.

@@ -12,7 +12,8 @@ void check_shape(const Extents& shape);
 void check_bytes(const Extents& shape, DType dtype);
 
 // Throws Corrupt, with the key, unless the shape is valid and the tensor's chunks lie inside it, do
-// not overlap and cover it. Linear for chunks in order, n log n for other grids.
+// not overlap and cover it. Linear for chunks in order and for equal cells of a grid, n log n for
+// others.
 void check_chunks(const TensorEntry& tensor);
 
 // Throws Corrupt, with the key, unless every region lies inside its file and no two share a byte.
