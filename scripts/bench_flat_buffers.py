@@ -99,16 +99,23 @@ class Store:
             file.truncate(self.end)
 
 
+def begin_iteration(root, golden):
+    """The iteration's folder, and the common state of a golden one to be changed."""
+    import torch
+
+    folder = root / GOLDEN.name
+    folder.mkdir(parents=True)
+    (root / "latest_checkpointed_iteration.txt").write_text("3")
+    shutil.copyfile(golden / "metadata.json", folder / "metadata.json")
+    return folder, torch.load(golden / "common.pt", weights_only=False)
+
+
 def write_segments(root, segments):
     """In a process of its own: Python keeps what it has allocated."""
     import torch
 
     layers = (segments // 3 - len(BEFORE) - len(BEHIND)) // len(LAYER)
-    folder = root / GOLDEN.name
-    folder.mkdir(parents=True)
-    (root / "latest_checkpointed_iteration.txt").write_text("3")
-    shutil.copyfile(GOLDEN / "metadata.json", folder / "metadata.json")
-    common = torch.load(GOLDEN / "common.pt", weights_only=False)
+    folder, common = begin_iteration(root, GOLDEN)
     vars(common["args"]).update(
         num_layers=layers, encoder_num_layers=layers, hidden_size=HIDDEN, ffn_hidden_size=HIDDEN,
         kv_channels=HIDDEN // 2, padded_vocab_size=HIDDEN, vocab_size=HIDDEN,
@@ -175,11 +182,8 @@ def write_whole_experts(root, layers):
     from reading import DcpFolder
 
     golden = GOLDEN.parents[2] / "do_adam_bf16_torch_dist_fully_reshardable_dp2/ckpt" / GOLDEN.name
-    folder, hidden, ffn, rows = root / GOLDEN.name, 8, 64, 64
-    folder.mkdir(parents=True)
-    (root / "latest_checkpointed_iteration.txt").write_text("3")
-    shutil.copyfile(golden / "metadata.json", folder / "metadata.json")
-    common = torch.load(golden / "common.pt", weights_only=False)
+    folder, common = begin_iteration(root, golden)
+    hidden, ffn, rows = 8, 64, 64
     vars(common["args"]).update(
         num_layers=layers, encoder_num_layers=layers, hidden_size=hidden, ffn_hidden_size=ffn,
         kv_channels=hidden // 2, padded_vocab_size=rows, vocab_size=rows,
