@@ -28,10 +28,12 @@ constexpr const char* kHint =
 // What lies under one stacked key, of all layers.
 struct Stack {
   std::string state;                   // empty: the weight, or an object
-  std::string prefix;                  // of the key, before the one that weight and states share
   std::string first_name;              // of the first layer that was met
   const TensorEntry* first = nullptr;  // null: an object
   uint64_t parts_seen = 0, parts_expected = 0;
+
+  // Of its key, before what weight and states share.
+  std::string prefix() const { return state.empty() ? "" : state_key(state, ""); }
 };
 
 class StackCheck {
@@ -50,7 +52,7 @@ class StackCheck {
     for (const TrainedParam& param : source_.params) add_param(param);
     std::map<std::string, const Stack*> in_order;
     for (const auto& [key, stacks] : stacks_) {
-      for (const Stack& stack : stacks) in_order.emplace(stack.prefix + key, &stack);
+      for (const Stack& stack : stacks) in_order.emplace(stack.prefix() + key, &stack);
     }
     for (const auto& [key, stack] : in_order) check_is_whole(key, *stack);
   }
@@ -109,21 +111,20 @@ class StackCheck {
     if (found == stacks.end()) {
       found = stacks.emplace(found);
       found->state = state;
-      if (!state.empty()) found->prefix = state_key(state, "");
     }
     Stack& stack = *found;
     if (sharded.layer && *sharded.layer >= rules_.layer_count) {
-      refuse(stack.prefix + name,
+      refuse(stack.prefix() + name,
              "belongs to a layer beyond args.num_layers = " + std::to_string(rules_.layer_count));
     }
     if (sharded.expert && *sharded.expert >= rules_.expert_count) {
-      refuse(stack.prefix + name, "belongs to an expert beyond args.num_experts = " +
-                                      std::to_string(rules_.expert_count));
+      refuse(stack.prefix() + name, "belongs to an expert beyond args.num_experts = " +
+                                        std::to_string(rules_.expert_count));
     }
     if (stack.parts_seen++ == 0) {
       stack.parts_expected = (sharded.layer ? rules_.layer_count : uint64_t{1}) *
                              (sharded.expert ? rules_.expert_count : uint64_t{1});
-      stack.first_name = stack.prefix + name;
+      stack.first_name = stack.prefix() + name;
       stack.first = tensor;
     } else if (tensor != nullptr) {
       check_is_alike(stack, part);
@@ -133,15 +134,15 @@ class StackCheck {
   static void check_is_alike(const Stack& stack, const Part& part) {
     const TensorEntry& tensor = *part.tensor;
     if (tensor.dtype != stack.first->dtype) {
-      refuse(stack.prefix + part.name, "is " + std::string(ckpt::name(tensor.dtype)) + ", but '" +
-                                           ckpt::escaped(stack.first_name) + "' is " +
-                                           std::string(ckpt::name(stack.first->dtype)) +
-                                           "; torch_dist stacks both into one tensor");
+      refuse(stack.prefix() + part.name, "is " + std::string(ckpt::name(tensor.dtype)) + ", but '" +
+                                             ckpt::escaped(stack.first_name) + "' is " +
+                                             std::string(ckpt::name(stack.first->dtype)) +
+                                             "; torch_dist stacks both into one tensor");
     }
     if (tensor.shape != stack.first->shape) {
-      refuse(stack.prefix + part.name, "has a different shape from '" +
-                                           ckpt::escaped(stack.first_name) +
-                                           "'; torch_dist stacks both into one tensor");
+      refuse(stack.prefix() + part.name, "has a different shape from '" +
+                                             ckpt::escaped(stack.first_name) +
+                                             "'; torch_dist stacks both into one tensor");
     }
   }
 
