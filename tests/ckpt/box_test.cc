@@ -113,6 +113,7 @@ BOOST_AUTO_TEST_CASE(a_flat_range_is_at_most_two_boxes_a_dimension_and_keeps_the
     for (const Box& part : boxes) {
       const auto at = positions(outer, part);
       BOOST_REQUIRE(at.back() - at.front() + 1 == at.size());  // contiguous
+      BOOST_REQUIRE(ckpt::first_of_run(outer, part) == at.front());
       seen.insert(seen.end(), at.begin(), at.end());
     }
     std::vector<uint64_t> expected(count);
@@ -121,6 +122,26 @@ BOOST_AUTO_TEST_CASE(a_flat_range_is_at_most_two_boxes_a_dimension_and_keeps_the
     BOOST_REQUIRE(boxes.size() <= std::max<size_t>(1, 2 * shape.size() - (shape.empty() ? 0 : 1)));
   }
   BOOST_TEST(ckpt::boxes_of_flat_range(ckpt::whole({0, 3}), 0, 0).empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_part_is_a_run_where_its_positions_follow_each_other) {
+  std::mt19937 random(3);
+  size_t runs = 0;
+  for (int round = 0; round < 2000; ++round) {
+    Extents shape(random() % 5);
+    for (uint64_t& size : shape) size = 1 + random() % 4;
+    const Box outer = random_box(random, shape);
+    Box part = random_box(random, outer.sizes);
+    for (size_t d = 0; d < shape.size(); ++d) part.offsets[d] += outer.offsets[d];
+    const auto at = positions(outer, part);
+    const bool is_run = at.back() - at.front() + 1 == at.size();
+    runs += is_run;
+    const auto first = ckpt::first_of_run(outer, part);
+    BOOST_REQUIRE(first.has_value() == is_run);
+    if (first) BOOST_REQUIRE(*first == at.front());
+  }
+  BOOST_TEST(runs > 0u);
+  BOOST_TEST(runs < 2000u);
 }
 
 BOOST_AUTO_TEST_CASE(the_index_finds_what_testing_every_box_finds) {

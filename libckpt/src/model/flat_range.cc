@@ -38,4 +38,17 @@ std::vector<Box> boxes_of_flat_range(const Box& box, uint64_t first, uint64_t co
   return boxes;
 }
 
+// One index of leading dimensions, a range of the next, all of those behind.
+std::optional<uint64_t> first_of_run(const Box& box, const Box& part) {
+  const Extents strides = row_major_strides(box.sizes);
+  uint64_t first = 0;
+  bool must_be_whole = false;
+  for (size_t d = 0; d < box.sizes.size(); ++d) {
+    if (must_be_whole && part.sizes[d] != box.sizes[d]) return std::nullopt;
+    must_be_whole = must_be_whole || part.sizes[d] != 1;
+    first += (part.offsets[d] - box.offsets[d]) * strides[d];
+  }
+  return first;
+}
+
 }  // namespace ckpt

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <vector>
 
+#include <ckpt/flat_range.h>
+
 #include "codec/crc32.h"
 #include "read/payload_reader.h"
 
@@ -14,26 +16,14 @@ struct Run {
   const Chunk* chunk = nullptr;
 };
 
-// One index of leading dimensions, a range of the next, all of those behind.
-std::optional<Run> run_of(const TensorEntry& tensor, const Chunk& chunk) {
-  const Extents strides = row_major_strides(tensor.shape);
-  Run run{0, element_count(chunk.box.sizes), &chunk};
-  bool must_be_whole = false;
-  for (size_t d = 0; d < tensor.shape.size(); ++d) {
-    if (must_be_whole && chunk.box.sizes[d] != tensor.shape[d]) return std::nullopt;
-    must_be_whole = must_be_whole || chunk.box.sizes[d] != 1;
-    run.first += chunk.box.offsets[d] * strides[d];
-  }
-  return run;
-}
-
 // Empty where a chunk is not a run, or runs do not follow each other to the end.
 std::vector<Run> runs_of(const TensorEntry& tensor) {
+  const Box all = whole(tensor.shape);
   std::vector<Run> runs;
   for (const Chunk& chunk : tensor.chunks) {
-    const auto run = run_of(tensor, chunk);
-    if (!run) return {};
-    runs.push_back(*run);
+    const auto first = first_of_run(all, chunk.box);
+    if (!first) return {};
+    runs.push_back({*first, element_count(chunk.box.sizes), &chunk});
   }
   std::ranges::sort(runs, {}, &Run::first);
   uint64_t end = 0;

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "state/chunk_pairs.h"
-
 namespace optim {
 namespace {
 
@@ -19,8 +17,8 @@ bool is_summed(const TrainedParam& param) {
          param.weight->shape == param.master->shape;
 }
 
-uint64_t bytes_of(const ckpt::Chunk& chunk, DType dtype) {
-  return ckpt::element_count(chunk.box.sizes) * ckpt::bytes_per_element(dtype);
+bool is_plain(const RunOfBox& run) {
+  return !run.chunk->view && run.chunk->region.wrapping != ckpt::Wrapping::ZstdTorchSave;
 }
 
 }  // namespace
@@ -36,44 +34,41 @@ PassingProof::PassingProof(const TrainingState& view, const ckpt::Checkpoint& so
 // Chunks that are views with strides are left to prove_rest().
 void PassingProof::watch(size_t param) {
   const TrainedParam& of = view_.params[param];
-  const auto chunks = chunk_pairs(of);
-  const bool is_plain = chunks && std::ranges::all_of(*chunks, [](const ChunkPair& pair) {
-                          return !pair.weight->view && !pair.master->view &&
-                                 pair.weight->region.wrapping != ckpt::Wrapping::ZstdTorchSave &&
-                                 pair.master->region.wrapping != ckpt::Wrapping::ZstdTorchSave;
-                        });
-  if (!is_plain) return;
-  for (const ChunkPair& chunk : *chunks) {
-    Pair& pair = pairs_.emplace_back();
-    pair.param = param;
-    for (const bool is_master : {false, true}) {
-      Watched& watched = is_master ? pair.master : pair.weight;
-      const ckpt::Chunk& own = is_master ? *chunk.master : *chunk.weight;
-      const DType dtype = is_master ? DType::Float32 : of.weight->dtype;
-      watched.pair = &pair;
-      watched.is_master = is_master;
-      watched.weights = of.weight->dtype;
-      watched.element_bytes = ckpt::bytes_per_element(dtype);
-      watched.begin_bytes = own.payload_offset_bytes;
-      watched.count_bytes = bytes_of(own, dtype);
-      add_storage(own, watched);
-    }
-    of_param_[param].push_back(&pair);
+  const auto boxes = compared_boxes(of);
+  const bool are_plain = boxes && std::ranges::all_of(*boxes, [](const ComparedBox& box) {
+                           return std::ranges::all_of(box.weights, is_plain) &&
+                                  std::ranges::all_of(box.masters, is_plain);
+                         });
+  if (!are_plain) return;
+  for (const ComparedBox& box : *boxes) {
+    Compared& compared = compared_.emplace_back();
+    compared.param = param;
+    compared.weight.compared = compared.master.compared = &compared;
+    compared.master.is_master = true;
+    add_side(compared.weight, of.weight->dtype, box.weights);
+    add_side(compared.master, DType::Float32, box.masters);
+    of_param_[param].push_back(&compared);
   }
 }
 
-void PassingProof::add_storage(const ckpt::Chunk& chunk, Watched& watched) {
-  const ckpt::StorageRegion& region = chunk.region;
-  Storage& storage = storages_[{region.file, region.bytes.offset_bytes}];
-  storage.end_bytes = region.bytes.end_bytes();
-  storage.watched.push_back(&watched);
+void PassingProof::add_side(Side& side, DType dtype, const std::vector<RunOfBox>& runs) {
+  side.element_bytes = ckpt::bytes_per_element(dtype);
+  for (const RunOfBox& run : runs) {
+    const ckpt::StorageRegion& region = run.chunk->region;
+    const uint64_t count_bytes = ckpt::element_count(run.chunk->box.sizes) * side.element_bytes;
+    Storage& storage = storages_[{region.file, region.bytes.offset_bytes}];
+    storage.end_bytes = region.bytes.end_bytes();
+    storage.watched.push_back(
+        {&side, run.chunk->payload_offset_bytes, count_bytes, run.first * side.element_bytes});
+    side.count_bytes += count_bytes;
+  }
 }
 
 void PassingProof::put_in_order(Storage& storage) {
   std::ranges::stable_sort(storage.watched, {}, &Watched::begin_bytes);
   uint64_t reach_bytes = 0;
-  for (const Watched* const watched : storage.watched) {
-    reach_bytes = std::max(reach_bytes, watched->begin_bytes + watched->count_bytes);
+  for (const Watched& watched : storage.watched) {
+    reach_bytes = std::max(reach_bytes, watched.begin_bytes + watched.count_bytes);
     storage.reach_bytes.push_back(reach_bytes);
   }
 }
@@ -95,68 +90,67 @@ void PassingProof::note(const ckpt::StorageRegion& located, uint64_t offset_byte
   const uint64_t end = offset_bytes + bytes.size();
   const auto reaching = std::ranges::upper_bound(storage->reach_bytes, offset_bytes);
   for (auto at = storage->watched.begin() + (reaching - storage->reach_bytes.begin());
-       at != storage->watched.end() && (*at)->begin_bytes < end; ++at) {
-    Watched& watched = **at;
-    const uint64_t begin = std::max(offset_bytes, watched.begin_bytes);
-    const uint64_t stop = std::min(end, watched.begin_bytes + watched.count_bytes);
+       at != storage->watched.end() && at->begin_bytes < end; ++at) {
+    const uint64_t begin = std::max(offset_bytes, at->begin_bytes);
+    const uint64_t stop = std::min(end, at->begin_bytes + at->count_bytes);
     if (begin >= stop) continue;
-    note_part(watched, begin - watched.begin_bytes,
+    note_part(*at->side, at->side_bytes + (begin - at->begin_bytes),
               bytes.subspan(begin - offset_bytes, stop - begin));
   }
 }
 
-void PassingProof::note_part(Watched& watched, uint64_t offset_bytes,
-                             std::span<const std::byte> bytes) {
-  const uint64_t pair_bytes = watched.pair_bytes(), end = offset_bytes + bytes.size();
+void PassingProof::note_part(Side& side, uint64_t offset_bytes, std::span<const std::byte> bytes) {
+  const uint64_t pair_bytes = side.pair_bytes(), end = offset_bytes + bytes.size();
   const uint64_t whole = std::min(end, (offset_bytes + pair_bytes - 1) / pair_bytes * pair_bytes);
   const uint64_t last =
-      end == watched.count_bytes ? end : std::max(whole, end / pair_bytes * pair_bytes);
-  keep(watched, offset_bytes, bytes.first(whole - offset_bytes));
-  add(watched, whole, bytes.subspan(whole - offset_bytes, last - whole));
-  keep(watched, last, bytes.subspan(last - offset_bytes));
-  const Pair& pair = *watched.pair;
-  if (!pair.has_passed() || pair.is_equal()) return;
-  refuse_master(source_, view_.params[pair.param]);
+      end == side.count_bytes ? end : std::max(whole, end / pair_bytes * pair_bytes);
+  keep(side, offset_bytes, bytes.first(whole - offset_bytes));
+  add(side, whole, bytes.subspan(whole - offset_bytes, last - whole));
+  keep(side, last, bytes.subspan(last - offset_bytes));
+  const Compared& compared = *side.compared;
+  if (!compared.has_passed() || compared.is_equal()) return;
+  refuse_master(source_, view_.params[compared.param]);
 }
 
-void PassingProof::add(Watched& watched, uint64_t offset_bytes, std::span<const std::byte> part) {
-  const uint64_t first = offset_bytes / watched.element_bytes;
-  watched.sum += watched.is_master ? sum_of_masters(part, first, watched.weights)
-                                   : sum_of_weights(part, first, watched.weights);
-  watched.summed_bytes += part.size();  // after the sum: who sees all bytes summed sees their sum
+void PassingProof::add(Side& side, uint64_t offset_bytes, std::span<const std::byte> part) const {
+  const DType weights = view_.params[side.compared->param].weight->dtype;
+  const uint64_t first = offset_bytes / side.element_bytes;
+  side.sum +=
+      side.is_master ? sum_of_masters(part, first, weights) : sum_of_weights(part, first, weights);
+  side.summed_bytes += part.size();  // after the sum: who sees all bytes summed sees their sum
 }
 
-void PassingProof::keep(Watched& watched, uint64_t offset_bytes, std::span<const std::byte> part) {
+void PassingProof::keep(Side& side, uint64_t offset_bytes, std::span<const std::byte> part) {
   if (part.empty()) return;
-  const uint64_t pair = offset_bytes / watched.pair_bytes(), start = pair * watched.pair_bytes();
-  const uint64_t whole_bytes = std::min(watched.pair_bytes(), watched.count_bytes - start);
+  const uint64_t pair = offset_bytes / side.pair_bytes(), start = pair * side.pair_bytes();
+  const uint64_t whole_bytes = std::min(side.pair_bytes(), side.count_bytes - start);
   const std::scoped_lock lock(mutex_);
-  const auto kept = pieces_.try_emplace({&watched, pair}).first;
+  const auto kept = pieces_.try_emplace({&side, pair}).first;
   Piece& piece = kept->second;
   std::ranges::copy(part, piece.bytes.begin() + static_cast<ptrdiff_t>(offset_bytes - start));
   piece.count_bytes += part.size();
   if (piece.count_bytes < whole_bytes) return;
-  add(watched, start, std::span(piece.bytes).first(whole_bytes));
+  add(side, start, std::span(piece.bytes).first(whole_bytes));
   pieces_.erase(kept);
 }
 
 std::optional<uint64_t> PassingProof::proven(size_t param) const {
-  const std::vector<Pair*>& pairs = of_param_[param];
-  if (pairs.empty()) return std::nullopt;
+  const size_t boxes = of_param_[param].size();
+  if (boxes == 0) return std::nullopt;
   uint64_t sum = 0;
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    const auto of_pair = proven_pair(param, i);
-    if (!of_pair) return std::nullopt;
-    sum = pairs.size() == 1 ? *of_pair : joined_sum(sum, *of_pair);
+  for (size_t i = 0; i < boxes; ++i) {
+    const auto of_box = proven_box(param, i);
+    if (!of_box) return std::nullopt;
+    sum = boxes == 1 ? *of_box : joined_sum(sum, *of_box);
   }
   return sum;
 }
 
-std::optional<uint64_t> PassingProof::proven_pair(size_t param, size_t pair) const {
-  if (pair >= of_param_[param].size()) return std::nullopt;
-  const Pair& of = *of_param_[param][pair];
-  if (!of.has_passed() || !of.is_equal()) return std::nullopt;
-  return of.weight.sum.load();
+std::optional<uint64_t> PassingProof::proven_box(size_t param, size_t box) const {
+  if (box >= of_param_[param].size()) return std::nullopt;
+  const Compared& compared = *of_param_[param][box];
+  if (!compared.has_passed() || !compared.is_equal()) return std::nullopt;
+  return compared.weight.sum.load();
 }
 
 }  // namespace optim

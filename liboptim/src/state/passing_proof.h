@@ -14,14 +14,16 @@
 #include <ckpt/execute.h>
 #include <optim/prove_assignment.h>
 
+#include "state/compared_boxes.h"
 #include "state/weight_sum.h"
 
 namespace optim {
 
 // Proves which parameter a master belongs to with the bytes that are copied anyway: of all that
 // pass by, in parts that are cut anywhere, masters are rounded and summed as their weights are
-// (weight_sum.h), chunk by chunk. What does not pass is left to prove_rest(). Safe to use from many
-// threads: one mutex guards what has passed of pairs that were cut; sums are atomic.
+// (weight_sum.h), box by box (compared_boxes.h). What does not pass is left to prove_rest(). Safe
+// to use from many threads: one mutex guards what has passed of pairs that were cut; sums are
+// atomic.
 class PassingProof {
  public:
   // Both must outlive it.
@@ -34,29 +36,34 @@ class PassingProof {
   // The weight's sum, where all of it and of its master has passed by and agrees. For after the
   // copying. `param`: index into the view's.
   std::optional<uint64_t> proven(size_t param) const;
-  // The same of one of its chunk_pairs(), where only some have passed, as of a vocabulary of which
-  // a whole chunk is padding.
-  std::optional<uint64_t> proven_pair(size_t param, size_t pair) const;
+  // The same of one of its compared_boxes(), where only some have passed, as of a vocabulary of
+  // which a whole chunk is padding.
+  std::optional<uint64_t> proven_box(size_t param, size_t box) const;
 
  private:
-  struct Pair;
-  // A chunk of a weight or of a master, within the payload of the storage that holds it.
-  struct Watched {
-    Pair* pair = nullptr;
+  struct Compared;
+  // What a box has of the weight, or of the master.
+  struct Side {
+    const Compared* compared = nullptr;
     bool is_master = false;
-    ckpt::DType weights = ckpt::DType::BFloat16;
-    uint64_t begin_bytes = 0, count_bytes = 0, element_bytes = 0;
+    uint64_t count_bytes = 0, element_bytes = 0;
     std::atomic<uint64_t> sum = 0;
     std::atomic<uint64_t> summed_bytes = 0;
 
     uint64_t pair_bytes() const { return element_bytes * kWeightsPerPair; }
     bool has_passed() const { return summed_bytes == count_bytes; }
   };
-  struct Pair {
+  struct Compared {
     size_t param = 0;
-    Watched weight, master;
+    Side weight, master;
     bool has_passed() const { return weight.has_passed() && master.has_passed(); }
     bool is_equal() const { return weight.sum == master.sum; }
+  };
+  // A chunk, within the payload of the storage that holds it.
+  struct Watched {
+    Side* side = nullptr;
+    uint64_t begin_bytes = 0, count_bytes = 0;
+    uint64_t side_bytes = 0;  // where it starts in the box
   };
   // What has passed of a pair of words that was cut.
   struct Piece {
@@ -67,28 +74,28 @@ class PassingProof {
   // a flat buffer, or all layers of a key.
   struct Storage {
     uint64_t end_bytes = 0;
-    std::vector<Watched*> watched;      // by where they begin
+    std::vector<Watched> watched;       // by where they begin
     std::vector<uint64_t> reach_bytes;  // [watched] where the last of those up to it ends
   };
   using StorageKey = std::pair<uint32_t, uint64_t>;  // file, offset
 
   void watch(size_t param);
-  void add_storage(const ckpt::Chunk& chunk, Watched& watched);
+  void add_side(Side& side, ckpt::DType dtype, const std::vector<RunOfBox>& runs);
   static void put_in_order(Storage& storage);
   const Storage* storage_at(const ckpt::StorageRegion& located) const;
-  void note_part(Watched& watched, uint64_t offset_bytes, std::span<const std::byte> bytes);
-  // A part that starts at a whole pair of words, and ends at one or at the chunk's end.
-  static void add(Watched& watched, uint64_t offset_bytes, std::span<const std::byte> part);
+  void note_part(Side& side, uint64_t offset_bytes, std::span<const std::byte> bytes);
+  // A part that starts at a whole pair of words, and ends at one or at the side's end.
+  void add(Side& side, uint64_t offset_bytes, std::span<const std::byte> part) const;
   // A part of one pair.
-  void keep(Watched& watched, uint64_t offset_bytes, std::span<const std::byte> part);
+  void keep(Side& side, uint64_t offset_bytes, std::span<const std::byte> part);
 
   const TrainingState& view_;
   const ckpt::Checkpoint& source_;
-  std::deque<Pair> pairs_;
-  std::vector<std::vector<Pair*>> of_param_;  // empty: not watched
+  std::deque<Compared> compared_;
+  std::vector<std::vector<Compared*>> of_param_;  // empty: not watched
   std::map<StorageKey, Storage> storages_;
   std::mutex mutex_;
-  std::map<std::pair<const Watched*, uint64_t>, Piece> pieces_;  // [chunk, pair]
+  std::map<std::pair<const Side*, uint64_t>, Piece> pieces_;  // [side, pair]
 };
 
 // Whether names of masters were computed, by a deal or the order of a flat buffer, rather than

@@ -13,7 +13,7 @@
 #include <ckpt/tensor_stream.h>
 #include <optim/prove_assignment.h>
 
-#include "state/chunk_pairs.h"
+#include "state/compared_boxes.h"
 #include "state/passing_proof.h"
 #include "state/rounding.h"
 #include "state/weight_sum.h"
@@ -149,33 +149,37 @@ class Proof {
 
   // Compares rounded master and weight piece by piece; returns the weight's sum.
   uint64_t prove(const TrainedParam& param, Buffers& buffers) {
-    const auto pairs = chunk_pairs(param);
-    if (!pairs || pairs->size() == 1) {
+    const auto boxes = compared_boxes(param);
+    if (!boxes || boxes->size() == 1) {
       return prove_tensors(param, {*param.weight, *param.master}, buffers);
     }
     uint64_t sum = 0;
-    for (size_t i = 0; i < pairs->size(); ++i) {
-      sum = joined_sum(sum, prove_pair(param, i, (*pairs)[i], buffers));
+    for (size_t i = 0; i < boxes->size(); ++i) {
+      sum = joined_sum(sum, prove_box(param, i, (*boxes)[i], buffers));
     }
     return sum;
   }
 
-  uint64_t prove_pair(const TrainedParam& param, size_t index, const ChunkPair& pair,
-                      Buffers& buffers) {
-    const auto passed = passed_ ? passed_->proven_pair(index_in_view(param), index) : std::nullopt;
+  uint64_t prove_box(const TrainedParam& param, size_t index, const ComparedBox& compared,
+                     Buffers& buffers) {
+    const auto passed = passed_ ? passed_->proven_box(index_in_view(param), index) : std::nullopt;
     if (passed) {
-      advance(ckpt::element_count(pair.weight->box.sizes));
+      advance(ckpt::element_count(compared.box.sizes));
       return *passed;
     }
-    const auto weight = alone(*param.weight, *pair.weight);
-    const auto master = alone(*param.master, *pair.master);
+    const auto weight = alone(*param.weight, compared.box, compared.weights);
+    const auto master = alone(*param.master, compared.box, compared.masters);
     return prove_tensors(param, {weight, master}, buffers);
   }
 
-  // A chunk as a tensor of its own.
-  static TensorEntry alone(const TensorEntry& tensor, const ckpt::Chunk& chunk) {
-    TensorEntry part{tensor.file, tensor.key, tensor.dtype, chunk.box.sizes, {chunk}};
-    part.chunks[0].box = ckpt::whole(chunk.box.sizes);
+  // A box as a tensor of its own.
+  static TensorEntry alone(const TensorEntry& tensor, const ckpt::Box& box,
+                           const std::vector<RunOfBox>& runs) {
+    TensorEntry part{tensor.file, tensor.key, tensor.dtype, box.sizes, {}};
+    for (const RunOfBox& run : runs) {
+      ckpt::Extents& offsets = part.chunks.emplace_back(*run.chunk).box.offsets;
+      for (size_t d = 0; d < offsets.size(); ++d) offsets[d] -= box.offsets[d];
+    }
     return part;
   }
 

@@ -96,11 +96,38 @@ BOOST_AUTO_TEST_CASE(weights_and_masters_whose_chunks_are_partly_padding_are_pro
     if (proof.proven(i)) continue;
     ++in_part;
     BOOST_TEST(optim::is_vocabulary(state, state.params[i].info.name));
-    BOOST_TEST(proof.proven_pair(i, 0).has_value());
-    BOOST_TEST(!proof.proven_pair(i, state.params[i].weight->chunks.size() - 1).has_value());
+    BOOST_TEST(proof.proven_box(i, 0).has_value());
+    BOOST_TEST(!proof.proven_box(i, state.params[i].weight->chunks.size() - 1).has_value());
   }
   BOOST_TEST(in_part == 2u);  // embedding and output layer
   BOOST_TEST(optim::prove_rest(state, source, {}, &proof).empty());
+}
+
+// Of a flat buffer, where ranks end within a parameter.
+BOOST_AUTO_TEST_CASE(masters_of_which_two_ranks_have_ranges_are_proven_as_they_pass) {
+  const auto source = optim::open_checkpoint(std::filesystem::path(SHARDWISE_GOLDEN_DIR) /
+                                             "do_adam_bf16_torch_dist_dp_reshardable_dp2/ckpt");
+  const TemporaryFolder folder;
+  const ckpt::Checkpoint shared_by_three =
+      test::file_state(optim::name_layer_wise(source), source,
+                       spec_of(ckpt::Format::TorchDist, 1, 1, 3), folder / "source");
+  const optim::TrainingState state = optim::name_layer_wise(shared_by_three);
+  optim::PassingProof proof(state, shared_by_three);
+  ckpt::ExecuteOptions options;
+  options.memory_bytes_max = 0;
+  options.on_read = [&proof](const auto& located, uint64_t offset_bytes, auto bytes) {
+    proof.note(located, offset_bytes, bytes);
+  };
+  optim::LayerWiseTargetSpec spec = spec_of(ckpt::Format::TorchDist, 2, 1, 2);
+  spec.form.sharding = optim::OptimizerSharding::FullyReshardable;
+  test::file_state(state, shared_by_three, spec, folder / "made", options);
+  size_t shared = 0;
+  for (size_t i = 0; i < state.params.size(); ++i) {
+    const optim::TrainedParam& param = state.params[i];
+    shared += param.master->chunks.size() > param.weight->chunks.size() ? 1 : 0;
+    BOOST_TEST(proof.proven(i).has_value(), param.info.name);
+  }
+  BOOST_TEST(shared >= 1u);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

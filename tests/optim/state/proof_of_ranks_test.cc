@@ -4,7 +4,7 @@
 
 #include <optim/prove_assignment.h>
 
-#include "state/chunk_pairs.h"
+#include "state/compared_boxes.h"
 #include "state/passing_proof.h"
 #include "support/errors.h"
 #include "support/filed_state.h"
@@ -43,49 +43,89 @@ struct Ranks {
   optim::TrainingState state;
 };
 
+struct CutCase {
+  ckpt::Extents shape;
+  std::vector<ckpt::Box> weights, masters;
+};
+
+optim::TrainedParam param_of(const CutCase& cut) {
+  const auto tensor_of = [&](const std::vector<ckpt::Box>& boxes) {
+    ckpt::TensorEntry tensor;
+    tensor.shape = cut.shape;
+    for (const ckpt::Box& box : boxes) tensor.chunks.push_back({box, {}, 0});
+    return std::make_shared<const ckpt::TensorEntry>(std::move(tensor));
+  };
+  optim::TrainedParam param;
+  param.weight = tensor_of(cut.weights);
+  param.master = tensor_of(cut.masters);
+  return param;
+}
+
+std::vector<uint64_t> firsts_of(const std::vector<optim::RunOfBox>& runs) {
+  std::vector<uint64_t> firsts;
+  for (const optim::RunOfBox& run : runs) firsts.push_back(run.first);
+  return firsts;
+}
+
 constexpr ckpt::Format kFormats[] = {ckpt::Format::Torch, ckpt::Format::TorchDist};
 
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(proof_of_ranks)
 
-BOOST_AUTO_TEST_CASE(each_chunk_of_a_weight_is_paired_with_the_same_of_its_master) {
+BOOST_AUTO_TEST_CASE(each_chunk_of_a_weight_is_compared_with_the_same_of_its_master) {
   for (const ckpt::Format format : kFormats) {
     const Ranks ranks(format);
     size_t of_several = 0;
     for (const optim::TrainedParam& param : ranks.state.params) {
-      const auto pairs = optim::chunk_pairs(param);
-      BOOST_REQUIRE_MESSAGE(pairs, param.info.name);
+      const auto boxes = optim::compared_boxes(param);
+      BOOST_REQUIRE_MESSAGE(boxes, param.info.name);
       uint64_t elements = 0;
-      for (const optim::ChunkPair& pair : *pairs) {
-        BOOST_TEST((pair.weight->box == pair.master->box), param.info.name);
-        elements += ckpt::element_count(pair.weight->box.sizes);
+      for (const optim::ComparedBox& compared : *boxes) {
+        BOOST_TEST_REQUIRE(compared.weights.size() == 1u, param.info.name);
+        BOOST_TEST_REQUIRE(compared.masters.size() == 1u, param.info.name);
+        BOOST_TEST((compared.weights[0].chunk->box == compared.masters[0].chunk->box));
+        elements += ckpt::element_count(compared.box.sizes);
       }
       BOOST_TEST(elements == ckpt::element_count(param.weight->shape), param.info.name);
-      of_several += pairs->size() > 1 ? 1 : 0;
+      of_several += boxes->size() > 1 ? 1 : 0;
     }
     BOOST_TEST(of_several > 10u);
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_weight_and_a_master_that_are_cut_otherwise_are_no_pairs) {
-  const auto cut_at = [](uint64_t column) {
-    ckpt::TensorEntry tensor;
-    tensor.shape = {2, 8};
-    tensor.chunks.push_back({{{0, column}, {2, 8 - column}}, {}, 0});
-    tensor.chunks.push_back({{{0, 0}, {2, column}}, {}, 0});
-    return std::make_shared<const ckpt::TensorEntry>(std::move(tensor));
-  };
-  ckpt::TensorEntry overlapping = *cut_at(4);
-  overlapping.chunks[0].box.offsets = {0, 2};
-  optim::TrainedParam param;
-  param.weight = cut_at(4);
-  param.master = cut_at(4);
-  BOOST_TEST(optim::chunk_pairs(param).has_value());
-  param.master = cut_at(3);
-  BOOST_TEST(!optim::chunk_pairs(param).has_value());
-  param.master = std::make_shared<const ckpt::TensorEntry>(std::move(overlapping));
-  BOOST_TEST(!optim::chunk_pairs(param).has_value());
+BOOST_AUTO_TEST_CASE(chunks_that_are_cut_otherwise_are_compared_as_the_box_they_make_up) {
+  // Rows of a gated weight, of which two ranks have ranges; columns of two ranks, whose parts two
+  // others share; in both, what is cut alike stays by itself.
+  const CutCase rows = {
+      {6, 4},
+      {{{0, 0}, {2, 4}}, {{2, 0}, {2, 4}}, {{4, 0}, {2, 4}}},
+      {{{0, 0}, {1, 4}}, {{1, 0}, {1, 3}}, {{1, 3}, {1, 1}}, {{2, 0}, {2, 4}}, {{4, 0}, {2, 4}}}};
+  const CutCase columns = {{4, 4},
+                           {{{0, 0}, {4, 2}}, {{0, 2}, {4, 2}}},
+                           {{{0, 0}, {4, 2}}, {{0, 2}, {1, 2}}, {{1, 2}, {3, 2}}}};
+  const auto of_rows = *optim::compared_boxes(param_of(rows));
+  BOOST_TEST_REQUIRE(of_rows.size() == 3u);
+  BOOST_TEST((of_rows[0].box == ckpt::Box{{0, 0}, {2, 4}}));
+  BOOST_TEST(firsts_of(of_rows[0].masters) == (std::vector<uint64_t>{0, 4, 7}),
+             boost::test_tools::per_element());
+  BOOST_TEST(of_rows[2].masters.size() == 1u);
+  const auto of_columns = *optim::compared_boxes(param_of(columns));
+  BOOST_TEST_REQUIRE(of_columns.size() == 2u);
+  BOOST_TEST((of_columns[1].box == ckpt::Box{{0, 2}, {4, 2}}));
+  BOOST_TEST(firsts_of(of_columns[1].masters) == (std::vector<uint64_t>{0, 2}),
+             boost::test_tools::per_element());
+  const CutCase across = {{4, 4}, rows.weights, columns.weights};
+  BOOST_TEST(!optim::compared_boxes(param_of(across)));
+}
+
+BOOST_AUTO_TEST_CASE(chunks_that_overlap_or_leave_a_gap_are_not_compared) {
+  const std::vector<ckpt::Box> halves = {{{0, 0}, {2, 4}}, {{2, 0}, {2, 4}}};
+  for (const std::vector<ckpt::Box>& wrong : std::vector<std::vector<ckpt::Box>>{
+           {{{0, 0}, {3, 4}}, {{2, 0}, {2, 4}}}, {{{0, 0}, {1, 4}}, {{2, 0}, {2, 4}}}, {}}) {
+    BOOST_TEST(!optim::compared_boxes(param_of({{4, 4}, halves, wrong})));
+    BOOST_TEST(!optim::compared_boxes(param_of({{4, 4}, wrong, halves})));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(parts_of_ranks_are_proven_while_they_go_to_other_sizes) {
