@@ -12,6 +12,7 @@
 
 #include "codec/pickle_reader.h"
 #include "codec/pickle_writer.h"
+#include "format/torch_dist/interned.h"
 #include "io/file.h"
 #include "support/errors.h"
 #include "support/golden.h"
@@ -356,6 +357,24 @@ BOOST_AUTO_TEST_CASE(ends_of_files_are_known_where_regions_follow_each_other) {
   for (const ckpt::ObjectEntry& object : streamed->objects) extend(*object.region);
   BOOST_TEST(!ends.empty());
   BOOST_TEST(streamed->region_ends == ends, boost::test_tools::per_element());
+}
+
+// What a guess by the row finds is what the search finds, where rows come again, in part, in
+// another order or with values between them.
+BOOST_AUTO_TEST_CASE(values_of_rows_have_the_numbers_that_a_search_gives_them) {
+  ckpt::InternedExtents searched, guessed;
+  for (const uint64_t step : {1, 1, 3, 7, 1, 2}) {
+    uint32_t before = 0;
+    for (uint64_t i = 0; i < 5000; ++i) {
+      const ckpt::Extents value = {i * step % 4001, i % 3};
+      const std::span<const uint64_t> numbers(value.data(), value.size());
+      const auto id = guessed.intern_behind(before, numbers);
+      BOOST_REQUIRE(id == searched.intern(numbers));
+      BOOST_REQUIRE(guessed[*id] == value);
+      before = *id;
+    }
+  }
+  BOOST_TEST(guessed.size() == searched.size());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

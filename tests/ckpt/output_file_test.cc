@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 
+#include <ckpt/run_jobs.h>
+
 #include "io/system_calls.h"
-#include "io/worker_pool.h"
 #include "read/payload_reader.h"
 #include "support/errors.h"
 #include "support/random_tensors.h"

@@ -8,7 +8,8 @@
 #include <map>
 #include <set>
 
-#include "io/worker_pool.h"
+#include <ckpt/run_jobs.h>
+
 #include "read/shared_blocks.h"
 #include "support/targets.h"
 

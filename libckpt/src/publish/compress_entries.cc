@@ -3,6 +3,7 @@
 #include <vector>
 
 #include <ckpt/catalog.h>
+#include <ckpt/run_jobs.h>
 #include <ckpt/value_tree.h>
 
 #include "codec/crc32.h"
@@ -11,7 +12,6 @@
 #include "codec/zstd_compressor.h"
 #include "io/directory.h"
 #include "io/publish.h"
-#include "io/worker_pool.h"
 #include "publish/store_files.h"
 #include "work/work_meter.h"
 

@@ -7,12 +7,12 @@
 
 #include <ckpt/error.h>
 #include <ckpt/hash.h>
+#include <ckpt/run_jobs.h>
 
 #include "codec/crc32.h"
 #include "codec/integrity.h"
 #include "codec/sha256.h"
 #include "codec/zstd_compressor.h"
-#include "io/worker_pool.h"
 #include "publish/store_files.h"
 #include "work/work_meter.h"
 

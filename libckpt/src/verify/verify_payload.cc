@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
+#include <ckpt/run_jobs.h>
+
 #include "base/text.h"
 #include "codec/crc32.h"
 #include "codec/integrity.h"
-#include "io/worker_pool.h"
 #include "work/slab_workers.h"
 
 namespace ckpt {

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include <ckpt/error.h>
+#include <ckpt/run_jobs.h>
 
 #include "io/process_memory.h"
-#include "io/worker_pool.h"
 
 namespace ckpt {
 

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "io/worker_pool.h"
+#include <ckpt/run_jobs.h>
+
 #include "work/memory_budget.h"
 
 namespace ckpt {

@@ -1,5 +1,6 @@
 #include <ckpt/error.h>
 #include <ckpt/execute.h>
+#include <ckpt/run_jobs.h>
 
 #include <algorithm>
 #include <optional>
@@ -8,7 +9,6 @@
 
 #include "base/checked_math.h"
 #include "io/directory.h"
-#include "io/worker_pool.h"
 #include "read/passing_source.h"
 #include "work/memory_budget.h"
 #include "work/work_meter.h"

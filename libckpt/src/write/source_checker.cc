@@ -5,9 +5,9 @@
 #include <tuple>
 
 #include <ckpt/error.h>
+#include <ckpt/run_jobs.h>
 
 #include "codec/crc32.h"
-#include "io/worker_pool.h"
 #include "read/payload_reader.h"
 
 namespace ckpt {

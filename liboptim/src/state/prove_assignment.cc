@@ -1,15 +1,13 @@
 // bf16(fp32 master) equals the model's weight, bit for bit (any NaN equals any): what Megatron's
 // optimizer leaves behind after every step. It proves which parameter a numbered master belongs to.
 #include <algorithm>
-#include <atomic>
 #include <bit>
-#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 #include <ckpt/error.h>
+#include <ckpt/run_jobs.h>
 #include <ckpt/tensor_stream.h>
 #include <optim/prove_assignment.h>
 
@@ -85,12 +83,12 @@ class Proof {
   }
 
   std::vector<AmbiguousParam> run(unsigned threads) {
-    {
-      std::vector<std::jthread> others;
-      for (unsigned i = 1; i < threads; ++i) others.emplace_back([this] { work(); });
-      work();
-    }
-    if (error_) std::rethrow_exception(error_);
+    std::vector<std::optional<Buffers>> buffers(threads);
+    ckpt::run_jobs(params_.size(), threads, [&](size_t param, unsigned worker) {
+      const auto passed = passed_sum(param);
+      if (!passed && !buffers[worker]) buffers[worker].emplace();
+      fingerprints_[param] = passed ? *passed : prove(*params_[param], *buffers[worker]);
+    });
     return ambiguous();
   }
 
@@ -99,28 +97,6 @@ class Proof {
     std::vector<float> masters = std::vector<float>(kProvenPieceElements);
     std::vector<uint16_t> weights = std::vector<uint16_t>(kProvenPieceElements);
   };
-
-  void work() {
-    std::optional<Buffers> buffers;
-    for (size_t param = next_++; param < params_.size(); param = next_++) {
-      try {
-        const auto passed = passed_sum(param);
-        if (!passed && !buffers) buffers.emplace();
-        fingerprints_[param] = passed ? *passed : prove(*params_[param], *buffers);
-      } catch (...) {
-        fail(param, std::current_exception());
-      }
-    }
-  }
-
-  // All parameters before a failed one were started: the first failure is always the one reported.
-  void fail(size_t param, std::exception_ptr error) {
-    const std::scoped_lock lock(mutex_);
-    next_ = params_.size();
-    if (error_ && param > failed_param_) return;
-    failed_param_ = param;
-    error_ = std::move(error);
-  }
 
   // Of a parameter that was proven while it passed.
   std::optional<uint64_t> passed_sum(size_t param) const {
@@ -254,11 +230,8 @@ class Proof {
   const ProofOptions& options_;
   std::vector<const TrainedParam*> params_;
   std::vector<uint64_t> fingerprints_;  // by parameter
-  std::atomic<size_t> next_ = 0;
-  std::mutex mutex_;
+  std::mutex mutex_;                    // guards progress_
   ckpt::Progress progress_{.step = "proving"};
-  size_t failed_param_ = 0;
-  std::exception_ptr error_;
 };
 
 }  // namespace
@@ -287,9 +260,8 @@ void refuse_master(const ckpt::Checkpoint& source, const TrainedParam& param) {
 
 std::vector<AmbiguousParam> prove_rest(const TrainingState& view, const ckpt::Checkpoint& source,
                                        const ProofOptions& options, const PassingProof* passed) {
-  const unsigned wanted =
-      options.threads != 0 ? options.threads : std::thread::hardware_concurrency();
-  return Proof(view, source, options, passed).run(std::clamp(wanted, 1u, kThreadsMax));
+  const unsigned threads = std::min(ckpt::thread_count(options.threads), kThreadsMax);
+  return Proof(view, source, options, passed).run(threads);
 }
 
 std::vector<AmbiguousParam> prove_assignment(const TrainingState& checkpoint,

@@ -45,6 +45,17 @@ class Interned {
     return intern(value, [](View) { return true; });
   }
 
+  // Of a value that came behind the one called `before`: rows of values come again, as chunks of
+  // every state of a model, and are found where they were without a search.
+  std::optional<uint32_t> intern_behind(uint32_t before, View value) {
+    if (before < next_.size() && are_equal(values_[next_[before]], value)) return next_[before];
+    const std::optional<uint32_t> id = intern(value);
+    if (!id) return id;
+    if (before >= next_.size()) next_.resize(values_.size());
+    if (before < next_.size()) next_[before] = *id;
+    return id;
+  }
+
   const Value& operator[](uint32_t id) const { return values_[id]; }
   size_t size() const { return values_.size(); }
 
@@ -82,6 +93,7 @@ class Interned {
 
   std::deque<Value> values_;
   std::vector<Slot> slots_;
+  std::vector<uint32_t> next_;  // [id] what came behind it last
 };
 
 using InternedTexts = Interned<std::string, std::string_view>;

@@ -1,8 +1,10 @@
-#include "io/worker_pool.h"
+// Threads that take jobs one by one.
+#include <ckpt/run_jobs.h>
 
 #include <algorithm>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -68,8 +70,7 @@ void run_jobs(size_t job_count, unsigned threads, const Job& run) {
       for (unsigned worker = 1; worker < workers; ++worker) {
         others.emplace_back([&queue, worker] { queue.work(worker); });
       }
-    } catch (...) {  // those that have started take nothing more
-      queue.fail(job_count, std::current_exception());
+    } catch (const std::system_error&) {  // those that have started do all
     }
     queue.work(0);
   }

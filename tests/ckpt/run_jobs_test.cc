@@ -1,4 +1,4 @@
-#include "io/worker_pool.h"
+#include <ckpt/run_jobs.h>
 
 #include <atomic>
 #include <boost/test/unit_test.hpp>
@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-BOOST_AUTO_TEST_SUITE(worker_pool)
+BOOST_AUTO_TEST_SUITE(run_jobs)
 
 BOOST_AUTO_TEST_CASE(every_job_runs_once_and_workers_are_numbered) {
   for (const unsigned threads : {1u, 2u, 7u, 100u}) {
