@@ -30,17 +30,16 @@ class Extents {
     for (; first != last; ++first) push_back(static_cast<uint64_t>(*first));
   }
   Extents(const Extents& other) : count_(other.count_) {
-    if (other.is_on_heap()) {
-      heap_ = new uint64_t[other.capacity_];
-      capacity_ = other.capacity_;
-      std::copy(other.begin(), other.end(), heap_);
-    } else {
-      std::copy(other.inline_, other.inline_ + kInlineMax, inline_);
-    }
+    std::copy(other.inline_, other.inline_ + kInlineMax, inline_);
+    if (!other.is_on_heap()) return;
+    capacity_ = other.capacity_;
+    heap_ = new uint64_t[capacity_];
+    std::copy(other.begin(), other.end(), heap_);
   }
-  Extents(Extents&& other) noexcept : Extents() { swap(other); }
+  Extents(Extents&& other) noexcept { take(other); }
   Extents& operator=(Extents other) noexcept {
-    swap(other);
+    if (is_on_heap()) delete[] heap_;
+    take(other);
     return *this;
   }
   ~Extents() {
@@ -83,12 +82,6 @@ class Extents {
     return begin() + index;
   }
 
-  void swap(Extents& other) noexcept {
-    std::swap(inline_, other.inline_);  // the heap pointer, too
-    std::swap(count_, other.count_);
-    std::swap(capacity_, other.capacity_);
-  }
-
   friend bool operator==(const Extents& a, const Extents& b) {
     return std::equal(a.begin(), a.end(), b.begin(), b.end());
   }
@@ -100,6 +93,13 @@ class Extents {
   static constexpr uint32_t kInlineMax = 3;
 
   bool is_on_heap() const { return capacity_ > kInlineMax; }
+
+  // Of what lies on the heap, the pointer.
+  void take(Extents& other) noexcept {
+    std::copy(other.inline_, other.inline_ + kInlineMax, inline_);
+    count_ = std::exchange(other.count_, 0);
+    capacity_ = std::exchange(other.capacity_, kInlineMax);
+  }
 
   void grow(size_t capacity) {
     auto* numbers = new uint64_t[capacity];

@@ -15,7 +15,7 @@ namespace {
 constexpr uint32_t kMemoIndexMax = ~uint32_t{0};
 constexpr char kMostRemembered[5] = {};  // an opcode and an index
 constexpr uint64_t kStartBytes = 2;
-constexpr size_t kBlockBytes = 4 << 10;
+constexpr size_t kBlockBytes = 4 << 10, kWrittenBytes = 64 << 10;
 
 }  // namespace
 
@@ -23,9 +23,9 @@ void Emitter::start() {
   const uint64_t counted_bytes = count_bytes_ + count_in_block();
   is_counting_ = false;
   memo_count_ = 0;
-  block_.resize(counted_bytes + kStartBytes);
-  next_ = block_.data();
-  end_ = next_ + block_.size();
+  block_.clear();
+  block_.reserve(counted_bytes + kStartBytes);
+  next_ = end_ = block_.data();
   put(Op::Proto);
   put_byte(static_cast<uint8_t>(protocol_));
 }
@@ -35,11 +35,14 @@ std::string Emitter::take() {
   return std::move(block_);
 }
 
+// What was counted is more than there will be, so that memory is touched as it is written.
 void Emitter::make_room(size_t count_bytes) {
   const uint64_t kept_bytes = is_counting_ ? 0 : count_in_block();
   if (is_counting_) count_bytes_ += count_in_block();
-  const size_t needed_bytes = std::max(kept_bytes + count_bytes, kBlockBytes);
-  if (block_.size() < needed_bytes) block_.resize(is_counting_ ? needed_bytes : 2 * needed_bytes);
+  const uint64_t needed_bytes = kept_bytes + count_bytes;
+  const uint64_t wanted_bytes =
+      is_counting_ ? kBlockBytes : std::min(kept_bytes + kWrittenBytes, block_.capacity());
+  block_.resize(std::max({block_.size(), needed_bytes, wanted_bytes}));
   next_ = block_.data() + kept_bytes;
   end_ = block_.data() + block_.size();
 }

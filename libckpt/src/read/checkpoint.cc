@@ -44,8 +44,8 @@ void refuse_foreign_file(const Location& location, const Error& error) {
 }
 
 // Which chunk a .distcp entry holds, by its place: what .metadata says of it. Built when the first
-// is asked for, since a listing asks for none. The catalog must outlive it. Safe to ask from many
-// threads.
+// is asked for, since a listing asks for none, and put in order file by file. The catalog must
+// outlive it. Safe to ask from many threads.
 class ExpectedEntries {
  public:
   struct Entry {
@@ -58,13 +58,18 @@ class ExpectedEntries {
   Entry find(const StorageRegion& region) const {
     std::call_once(built_, [this] { build(); });
     if (region.file >= of_file_.size()) return {};
-    const std::vector<Entry>& entries = of_file_[region.file];
+    const std::vector<Entry>& entries = in_order(of_file_[region.file]);
     const auto found = std::ranges::lower_bound(entries, region.bytes.offset_bytes, {}, offset_of);
     const bool is_there = found != entries.end() && offset_of(*found) == region.bytes.offset_bytes;
     return is_there ? *found : Entry();
   }
 
  private:
+  struct OfFile {
+    std::vector<Entry> entries;  // by offset, once they are sorted
+    std::once_flag sorted;
+  };
+
   static uint64_t offset_of(const Entry& entry) { return entry.chunk->region.bytes.offset_bytes; }
 
   // Calls visit(tensor, chunk) for each that is an entry of its file.
@@ -78,21 +83,26 @@ class ExpectedEntries {
 
   void build() const {
     std::vector<size_t> counts(catalog_.files.size());
+    of_file_ = std::vector<OfFile>(counts.size());
     for_each_entry([&](const TensorEntry&, const Chunk& chunk) { ++counts[chunk.region.file]; });
-    of_file_.resize(counts.size());
-    for (size_t file = 0; file < counts.size(); ++file) of_file_[file].reserve(counts[file]);
+    for (size_t file = 0; file < counts.size(); ++file)
+      of_file_[file].entries.reserve(counts[file]);
     for_each_entry([&](const TensorEntry& tensor, const Chunk& chunk) {
-      of_file_[chunk.region.file].push_back({&tensor, &chunk});
+      of_file_[chunk.region.file].entries.push_back({&tensor, &chunk});
     });
-    for (std::vector<Entry>& entries : of_file_) {  // most writers leave them in order
-      if (std::ranges::is_sorted(entries, {}, offset_of)) continue;
-      std::ranges::sort(entries, {}, offset_of);
-    }
+  }
+
+  static const std::vector<Entry>& in_order(OfFile& file) {
+    std::call_once(file.sorted, [&file] {  // most writers leave them in order
+      if (std::ranges::is_sorted(file.entries, {}, offset_of)) return;
+      std::ranges::sort(file.entries, {}, offset_of);
+    });
+    return file.entries;
   }
 
   const Catalog& catalog_;
   mutable std::once_flag built_;
-  mutable std::vector<std::vector<Entry>> of_file_;  // sorted by offset
+  mutable std::vector<OfFile> of_file_;
 };
 
 }  // namespace

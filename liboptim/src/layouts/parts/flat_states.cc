@@ -5,7 +5,6 @@
 #include <deque>
 
 #include <ckpt/error.h>
-#include <ckpt/run_jobs.h>
 
 #include "grid/layer_wise_view.h"
 #include "layouts/parts/tensor_parts.h"
@@ -21,9 +20,6 @@ using ckpt::TensorEntry;
   throw Error(code, {tensor.file, std::nullopt, tensor.key}, std::move(problem));
 }
 
-constexpr size_t kParamsPerJob = 2048;  // which take some milliseconds
-constexpr unsigned kThreadsMax = 8;
-
 // Named after its state and its parameter, nothing else has a state's name.
 bool is_state_name(const std::string& state) {
   return !state.empty() && state.find('.') == state.npos && state != kMasterState;
@@ -37,18 +33,14 @@ void FlatStates::add(uint32_t param, const Piece& piece) {
 }
 
 void FlatStates::join() {
-  const size_t jobs = (pieces_.size() + kParamsPerJob - 1) / kParamsPerJob;
-  ckpt::run_jobs(jobs, std::min(ckpt::thread_count(0), kThreadsMax), [&](size_t job, unsigned) {
-    const auto joined = std::make_shared<Joined>();
-    const size_t end = std::min(pieces_.size(), (job + 1) * kParamsPerJob);
-    for (size_t param = job * kParamsPerJob; param < end; ++param) {
-      if (!pieces_[param].empty()) join(static_cast<uint32_t>(param), joined);
-    }
-  });
+  for (uint32_t param = 0; param < pieces_.size(); ++param) {
+    if (!pieces_[param].empty()) join(param);
+  }
 }
 
-void FlatStates::join(uint32_t index, const std::shared_ptr<Joined>& joined) {
+void FlatStates::join(uint32_t index) {
   TrainedParam& param = view_.params[index];
+  const ckpt::Extents shape = buffers_.placement().shape_on_rank(index);
   const FlatTensors& first = *pieces_[index].front().tensors;
   for (const Stored& piece : pieces_[index]) {
     for (const auto& [state, tensor] : *piece.tensors) {
@@ -69,11 +61,11 @@ void FlatStates::join(uint32_t index, const std::shared_ptr<Joined>& joined) {
              (is_master ? "the masters are not float32, but " : "optimizer state of type ") +
                  std::string(ckpt::name(dtype)));
     }
-    TensorRef value = join_state(index, state, joined);
+    TensorRef joined = join_state(index, state, shape);
     if (is_master) {
-      param.master = std::move(value);
+      param.master = std::move(joined);
     } else {
-      param.states.push_back({state, std::move(value)});
+      param.states.push_back({state, std::move(joined)});
     }
   }
   require_states(param, first.begin()->second.entry());
@@ -93,18 +85,17 @@ void FlatStates::require_states(const TrainedParam& param, const TensorEntry& st
 }
 
 TensorRef FlatStates::join_state(uint32_t index, const std::string& state,
-                                 const std::shared_ptr<Joined>& joined) const {
+                                 const ckpt::Extents& shape) const {
   const TrainedParam& param = view_.params[index];
   const Placement& placement = buffers_.placement();
   std::string key = state_key(state == kDistributedMaster ? kMasterState : state, param.info.name);
-  const ckpt::Extents shape = placement.shape_on_rank(index);
   const uint32_t tensor_ranks = placement.tensor_ranks(index);
   if (pieces_[index].size() == 1 && tensor_ranks == 1) {
     const Stored& piece = pieces_[index].front();
     const FlatTensor& flat = piece.tensors->at(state);
     return {
-        joined,
-        &joined->emplace_back(TensorEntry{
+        joined_,
+        &joined_->emplace_back(TensorEntry{
             {}, std::move(key), flat.entry().dtype, shape, flat.chunks_of(piece.begin, shape)})};
   }
   std::deque<TensorEntry> slices;

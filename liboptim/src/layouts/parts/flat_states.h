@@ -44,18 +44,18 @@ class FlatStates {
     const FlatTensors* tensors;
     uint64_t begin;
   };
-  // Of parameters that the training state keeps or lets go of together: of 10^6 ranges, each is
-  // not an allocation of its own.
-  using Joined = std::deque<ckpt::TensorEntry>;
-  void join(uint32_t param, const std::shared_ptr<Joined>& joined);
+  void join(uint32_t param);
   void require_states(const TrainedParam& param, const ckpt::TensorEntry& stored) const;
-  TensorRef join_state(uint32_t param, const std::string& state,
-                       const std::shared_ptr<Joined>& joined) const;
+  // `shape`: of the parameter, on a tensor parallel rank.
+  TensorRef join_state(uint32_t param, const std::string& state, const ckpt::Extents& shape) const;
 
   const ckpt::Checkpoint& source_;
   const FlatBuffers& buffers_;
   TrainingState& view_;
   std::vector<std::vector<Stored>> pieces_;  // [param]
+  // Of 10^6 ranges, which the training state keeps or lets go of together.
+  std::shared_ptr<std::deque<ckpt::TensorEntry>> joined_ =
+      std::make_shared<std::deque<ckpt::TensorEntry>>();
 };
 
 }  // namespace optim
