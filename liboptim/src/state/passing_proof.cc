@@ -28,7 +28,7 @@ PassingProof::PassingProof(const TrainingState& view, const ckpt::Checkpoint& so
   for (size_t i = 0; i < view.params.size(); ++i) {
     if (is_summed(view.params[i])) watch(i);
   }
-  for (auto& [key, storage] : storages_) put_in_order(storage);
+  for (auto& [key, storage] : storages_) storage.watched.put_in_order();
 }
 
 // Chunks that are views with strides are left to prove_rest().
@@ -58,18 +58,9 @@ void PassingProof::add_side(Side& side, DType dtype, const std::vector<RunOfBox>
     const uint64_t count_bytes = ckpt::element_count(run.chunk->box.sizes) * side.element_bytes;
     Storage& storage = storages_[{region.file, region.bytes.offset_bytes}];
     storage.end_bytes = region.bytes.end_bytes();
-    storage.watched.push_back(
-        {&side, run.chunk->payload_offset_bytes, count_bytes, run.first * side.element_bytes});
+    storage.watched.add({run.chunk->payload_offset_bytes, count_bytes,
+                         PartOfSide{&side, run.first * side.element_bytes}});
     side.count_bytes += count_bytes;
-  }
-}
-
-void PassingProof::put_in_order(Storage& storage) {
-  std::ranges::stable_sort(storage.watched, {}, &Watched::begin_bytes);
-  uint64_t reach_bytes = 0;
-  for (const Watched& watched : storage.watched) {
-    reach_bytes = std::max(reach_bytes, watched.begin_bytes + watched.count_bytes);
-    storage.reach_bytes.push_back(reach_bytes);
   }
 }
 
@@ -87,16 +78,12 @@ void PassingProof::note(const ckpt::StorageRegion& located, uint64_t offset_byte
                         std::span<const std::byte> bytes) {
   const Storage* const storage = storage_at(located);
   if (storage == nullptr) return;
-  const uint64_t end = offset_bytes + bytes.size();
-  const auto reaching = std::ranges::upper_bound(storage->reach_bytes, offset_bytes);
-  for (auto at = storage->watched.begin() + (reaching - storage->reach_bytes.begin());
-       at != storage->watched.end() && at->begin_bytes < end; ++at) {
-    const uint64_t begin = std::max(offset_bytes, at->begin_bytes);
-    const uint64_t stop = std::min(end, at->begin_bytes + at->count_bytes);
-    if (begin >= stop) continue;
-    note_part(*at->side, at->side_bytes + (begin - at->begin_bytes),
-              bytes.subspan(begin - offset_bytes, stop - begin));
-  }
+  storage->watched.for_parts(
+      offset_bytes, offset_bytes + bytes.size(),
+      [&](const auto& range, uint64_t begin_bytes, uint64_t end_bytes) {
+        note_part(*range.of.side, range.of.offset_bytes + (begin_bytes - range.begin_bytes),
+                  bytes.subspan(begin_bytes - offset_bytes, end_bytes - begin_bytes));
+      });
 }
 
 void PassingProof::note_part(Side& side, uint64_t offset_bytes, std::span<const std::byte> bytes) {

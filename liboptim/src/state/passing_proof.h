@@ -15,6 +15,7 @@
 #include <optim/prove_assignment.h>
 
 #include "state/compared_boxes.h"
+#include "state/watched_ranges.h"
 #include "state/weight_sum.h"
 
 namespace optim {
@@ -59,29 +60,25 @@ class PassingProof {
     bool has_passed() const { return weight.has_passed() && master.has_passed(); }
     bool is_equal() const { return weight.sum == master.sum; }
   };
-  // A chunk, within the payload of the storage that holds it.
-  struct Watched {
+  // To which a chunk belongs, and where it starts in it.
+  struct PartOfSide {
     Side* side = nullptr;
-    uint64_t begin_bytes = 0, count_bytes = 0;
-    uint64_t side_bytes = 0;  // where it starts in the box
+    uint64_t offset_bytes = 0;
   };
   // What has passed of a pair of words that was cut.
   struct Piece {
     std::array<std::byte, sizeof(float) * kWeightsPerPair> bytes;
     uint64_t count_bytes = 0;
   };
-  // The storages of a file, by where their regions in the catalog start. One may hold 10^5 chunks:
-  // a flat buffer, or all layers of a key.
+  // The storages of a file, by where their regions in the catalog start.
   struct Storage {
     uint64_t end_bytes = 0;
-    std::vector<Watched> watched;       // by where they begin
-    std::vector<uint64_t> reach_bytes;  // [watched] where the last of those up to it ends
+    WatchedRanges<PartOfSide> watched;
   };
   using StorageKey = std::pair<uint32_t, uint64_t>;  // file, offset
 
   void watch(size_t param);
   void add_side(Side& side, ckpt::DType dtype, const std::vector<RunOfBox>& runs);
-  static void put_in_order(Storage& storage);
   const Storage* storage_at(const ckpt::StorageRegion& located) const;
   void note_part(Side& side, uint64_t offset_bytes, std::span<const std::byte> bytes);
   // A part that starts at a whole pair of words, and ends at one or at the side's end.

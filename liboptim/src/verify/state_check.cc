@@ -73,6 +73,7 @@ StateCheck::StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report)
   note_remainders();
   add_states();
   add_pairs();
+  watch_.put_in_order();
 }
 
 void StateCheck::name_parameters() {
@@ -315,12 +316,11 @@ bool StateCheck::cut_alike(const TensorEntry& master, const TensorEntry& weight,
       if (!box) continue;
       const ckpt::Chunk& of_weight = cut_.emplace_back(part_of(other, *box, weight.dtype));
       const ckpt::Chunk& of_master = cut_.emplace_back(part_of(chunk, *box, DType::Float32));
-      const auto weight_number = watch_.add(of_weight, weight.dtype, Wanted::Finite, weight.dtype);
-      const auto master_number =
-          watch_.add(of_master, DType::Float32, Wanted::Finite, weight.dtype);
-      if (!weight_number || !master_number) return false;
+      const auto in_weight = watch_.add(of_weight, weight.dtype, Wanted::Finite, weight.dtype);
+      const auto in_master = watch_.add(of_master, DType::Float32, Wanted::Finite, weight.dtype);
+      if (!in_weight || !in_master) return false;
       pairs.push_back(
-          {&master, &weight, &of_master, &of_weight, std::pair(*master_number, *weight_number)});
+          {&master, &weight, &of_master, &of_weight, std::pair(*in_master, *in_weight)});
       elements += ckpt::element_count(box->sizes);
     }
   }

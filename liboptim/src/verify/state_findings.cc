@@ -167,10 +167,7 @@ void StateCheck::look_for_zero_moments() {
         if (!seen.may_be_zero) break;
         if (seen.last != nullptr && share_storage(*seen.last, chunk)) continue;
         seen.last = &chunk;
-        const auto numbers = watch_.numbers_in(chunk.region);
-        seen.may_be_zero = !numbers.empty() && std::ranges::all_of(numbers, [&](size_t number) {
-          return watch_.is_seen(number) && watch_[number].is_zero;
-        });
+        seen.may_be_zero = watch_.is_zero(chunk.region);
         if (seen.first == nullptr) seen.first = state.value.get(), seen.chunk = &chunk;
       }
     }

@@ -14,9 +14,15 @@ bool is_all_zero(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-std::span<const size_t> StateWatch::numbers_in(const ckpt::StorageRegion& region) const {
-  const auto found = numbers_.find({region.file, region.bytes.offset_bytes});
-  return found == numbers_.end() ? std::span<const size_t>() : found->second;
+bool StateWatch::is_zero(const ckpt::StorageRegion& region) const {
+  const auto found = ranges_.find({region.file, region.bytes.offset_bytes});
+  return found != ranges_.end() && std::ranges::all_of(found->second.all(), [&](const auto& range) {
+           return is_seen(range.of) && watched_[range.of].is_zero;
+         });
+}
+
+void StateWatch::put_in_order() {
+  for (auto& [place, ranges] : ranges_) ranges.put_in_order();
 }
 
 std::optional<size_t> StateWatch::add(const ckpt::Chunk& chunk, ckpt::DType dtype, Wanted wanted,
@@ -33,7 +39,7 @@ std::optional<size_t> StateWatch::add(const ckpt::Chunk& chunk, ckpt::DType dtyp
   const Range range{begin_bytes, count_bytes, dtype};
   const auto [known, is_new] = known_.try_emplace({place, range}, watched_.size());
   if (is_new) {
-    numbers_[place].push_back(known->second);
+    ranges_[place].add({begin_bytes, count_bytes, known->second});
     watched_.push_back({.dtype = dtype, .begin_bytes = begin_bytes, .count_bytes = count_bytes});
   }
   Watched& watched = watched_[known->second];
@@ -52,19 +58,21 @@ void StateWatch::see(const ckpt::StoragePiece& piece) {
 }
 
 void StateWatch::see_at(const Place& place, const ckpt::StoragePiece& piece) {
-  const auto found = numbers_.find(place);
-  if (found == numbers_.end()) return;
-  for (const size_t number : found->second) see(watched_[number], piece);
+  const auto found = ranges_.find(place);
+  if (found == ranges_.end()) return;
+  const uint64_t piece_end = piece.offset_bytes + piece.bytes.size();
+  const auto see_part = [&](const auto& range, uint64_t begin, uint64_t end) {
+    const bool fits = range.begin_bytes + range.count_bytes <= piece.storage.count_bytes;
+    const auto part = piece.bytes.subspan(begin - piece.offset_bytes, end - begin);
+    if (fits) see(watched_[range.of], begin, part);
+  };
+  found->second.for_parts(piece.offset_bytes, piece_end, see_part);
 }
 
 // Pieces of a storage are cut at whole pairs of words.
-void StateWatch::see(Watched& watched, const ckpt::StoragePiece& piece) {
-  const uint64_t end_bytes = watched.begin_bytes + watched.count_bytes;
-  const uint64_t begin = std::max(piece.offset_bytes, watched.begin_bytes);
-  const uint64_t end = std::min(piece.offset_bytes + piece.bytes.size(), end_bytes);
-  if (piece.storage.count_bytes < end_bytes || begin >= end) return;
-  const auto bytes = piece.bytes.subspan(begin - piece.offset_bytes, end - begin);
-  const uint64_t first = (begin - watched.begin_bytes) / ckpt::bytes_per_element(watched.dtype);
+void StateWatch::see(Watched& watched, uint64_t begin_bytes, std::span<const std::byte> bytes) {
+  const uint64_t first =
+      (begin_bytes - watched.begin_bytes) / ckpt::bytes_per_element(watched.dtype);
   const ValueScan values = scan(watched.dtype, bytes, watched.wanted);
   uint64_t sum = 0;
   if (watched.summed_as) {

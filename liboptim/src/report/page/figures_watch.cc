@@ -39,14 +39,7 @@ TensorFigures figures_of(const ckpt::Statistics& statistics) {
 FiguresWatch::FiguresWatch(std::span<const TensorRef> tensors)
     : tensors_(tensors), left_bytes_(tensors.size()), figures_(tensors.size()) {
   for (size_t i = 0; i < tensors.size(); ++i) add(i);
-  for (auto& [place, ranges] : ranges_) {
-    std::ranges::stable_sort(ranges.sorted, {}, &Range::begin_bytes);
-    uint64_t furthest = 0;
-    for (const Range& range : ranges.sorted) {
-      furthest = std::max(furthest, range.end_bytes);
-      ranges.furthest_ends.push_back(furthest);
-    }
-  }
+  for (auto& [place, ranges] : ranges_) ranges.put_in_order();
 }
 
 // A tensor is watched where each of its chunks is a run of whole elements.
@@ -64,8 +57,7 @@ void FiguresWatch::add(size_t number) {
   for (const ckpt::Chunk& chunk : tensor.chunks) {
     const uint64_t count_bytes = ckpt::element_count(chunk.box.sizes) * element_bytes;
     const Place place{chunk.region.file, chunk.region.bytes.offset_bytes};
-    const uint64_t begin = chunk.payload_offset_bytes;
-    ranges_[place].sorted.push_back({begin, begin + count_bytes, number});
+    ranges_[place].add({chunk.payload_offset_bytes, count_bytes, number});
   }
 }
 
@@ -80,25 +72,18 @@ void FiguresWatch::see(const ckpt::StoragePiece& piece) {
 void FiguresWatch::see_at(const Place& place, const ckpt::StoragePiece& piece) {
   const auto found = ranges_.find(place);
   if (found == ranges_.end()) return;
-  const auto& [sorted, furthest_ends] = found->second;
-  const uint64_t begin = piece.offset_bytes, end = begin + piece.bytes.size();
-  // No range before the first whose furthest end lies behind the piece's begin reaches it.
-  const auto first = std::ranges::upper_bound(furthest_ends, begin) - furthest_ends.begin();
-  for (auto i = static_cast<size_t>(first); i < sorted.size(); ++i) {
-    if (sorted[i].begin_bytes >= end) return;
-    see(sorted[i], piece);
-  }
+  found->second.for_parts(
+      piece.offset_bytes, piece.offset_bytes + piece.bytes.size(),
+      [&](const auto& range, uint64_t begin, uint64_t end) { see(range.of, begin, end, piece); });
 }
 
-void FiguresWatch::see(const Range& range, const ckpt::StoragePiece& piece) {
-  const uint64_t begin = std::max(piece.offset_bytes, range.begin_bytes);
-  const uint64_t end = std::min(piece.offset_bytes + piece.bytes.size(), range.end_bytes);
-  if (begin >= end) return;
-  const ckpt::TensorEntry& tensor = *tensors_[range.tensor];
+// `begin`, `end`: in the storage.
+void FiguresWatch::see(size_t number, uint64_t begin, uint64_t end,
+                       const ckpt::StoragePiece& piece) {
+  const ckpt::TensorEntry& tensor = *tensors_[number];
   const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
   if (begin % element_bytes != 0 || (end - begin) % element_bytes != 0) return;  // a cut storage
-  merge(range.tensor,
-        sum_of(tensor, piece.bytes.subspan(begin - piece.offset_bytes, end - begin), begin),
+  merge(number, sum_of(tensor, piece.bytes.subspan(begin - piece.offset_bytes, end - begin), begin),
         end - begin);
 }
 

@@ -14,6 +14,8 @@
 #include <optim/report_page.h>
 #include <optim/training_state.h>
 
+#include "state/watched_ranges.h"
+
 namespace optim {
 
 TensorFigures figures_of(const ckpt::Statistics& statistics);
@@ -32,18 +34,11 @@ class FiguresWatch {
 
  private:
   using Place = std::pair<uint32_t, uint64_t>;  // file, start of the region
-  struct Range {                                // of a storage
-    uint64_t begin_bytes = 0, end_bytes = 0;
-    size_t tensor = 0;
-  };
-  struct Ranges {
-    std::vector<Range> sorted;            // by begin_bytes
-    std::vector<uint64_t> furthest_ends;  // of each and all before it
-  };
+  using Ranges = WatchedRanges<size_t>;         // of tensors
 
   void add(size_t tensor);
   void see_at(const Place& place, const ckpt::StoragePiece& piece);
-  void see(const Range& range, const ckpt::StoragePiece& piece);
+  void see(size_t number, uint64_t begin, uint64_t end, const ckpt::StoragePiece& piece);
   void merge(size_t tensor, ckpt::StatisticsSum sum, uint64_t count_bytes);
 
   std::span<const TensorRef> tensors_;
