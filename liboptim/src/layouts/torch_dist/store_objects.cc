@@ -140,6 +140,8 @@ class ObjectReader {
   TrainingState& view_;
 };
 
+constexpr size_t kObjectsReadAheadMin = 256;
+
 bool is_of_module(const ckpt::ObjectEntry& object) {
   if (!object.file.empty() || is_flat_object(object)) return false;
   const auto shard = parse_object_key(object.key);
@@ -150,9 +152,10 @@ bool is_of_module(const ckpt::ObjectEntry& object) {
 
 ExtraStatesAhead::ExtraStatesAhead(const ckpt::Checkpoint& source)
     : source_(source), objects_(source.catalog().objects.size()) {
-  // Deferred where no thread can be had: then all is left.
-  reading_ =
-      std::async(std::launch::async | std::launch::deferred, [this] { read_what_is_left(); });
+  // Deferred where no thread can be had, or is worth it: then all is left.
+  const bool has_many = objects_.size() >= kObjectsReadAheadMin;
+  const auto policy = has_many ? std::launch::async | std::launch::deferred : std::launch::deferred;
+  reading_ = std::async(policy, [this] { read_what_is_left(); });
 }
 
 void ExtraStatesAhead::read_what_is_left() {

@@ -18,8 +18,9 @@
 namespace optim {
 
 // Reads what modules keep beside their parameters on another thread, while its user names tensors:
-// a model of many experts has an object for each of their layers. Its own functions are for one
-// thread; each of both reads the objects that it took from `next_`. `source` must outlive it.
+// a model of many experts has an object for each of their layers. Few are read when they are asked
+// for, in one order. Its own functions are for one thread; each of both reads the objects that it
+// took from `next_`. `source` must outlive it.
 class ExtraStatesAhead {
  public:
   explicit ExtraStatesAhead(const ckpt::Checkpoint& source);
