@@ -13,7 +13,7 @@ namespace {
 using ckpt::Box;
 using ckpt::Chunk;
 
-constexpr size_t kComparisonsMax = size_t{1} << 22;  // of two boxes; about 0.1 s
+constexpr size_t kComparisonsMax = size_t{1} << 20;  // of two boxes, as verify has it
 
 std::vector<const Chunk*> in_order(const ckpt::TensorEntry& tensor) {
   std::vector<const Chunk*> chunks;
@@ -54,7 +54,7 @@ std::vector<size_t> sets_of(const std::vector<const Chunk*>& weights,
   return firsts;
 }
 
-// False where a chunk is no run, or they do not make up all of the box.
+// False where a chunk is not a run of the box, or they are not all of it.
 bool find_runs(const Box& box, std::vector<RunOfBox>& runs) {
   uint64_t elements = 0;
   for (RunOfBox& run : runs) {

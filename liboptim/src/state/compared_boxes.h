@@ -22,8 +22,8 @@ struct ComparedBox {
   std::vector<RunOfBox> weights, masters;  // each without a gap
 };
 
-// Disjoint, in their order. nullopt where some chunk is no run of the box it is in. `param` has a
-// master.
+// Disjoint, in their order. nullopt where some chunk is not a run of the box it is in. `param` has
+// a master.
 std::optional<std::vector<ComparedBox>> compared_boxes(const TrainedParam& param);
 
 // One number for the sums of several boxes, whose order counts.

@@ -44,7 +44,6 @@ void PassingProof::watch(size_t param) {
     Compared& compared = compared_.emplace_back();
     compared.param = param;
     compared.weight.compared = compared.master.compared = &compared;
-    compared.master.is_master = true;
     add_side(compared.weight, of.weight->dtype, box.weights);
     add_side(compared.master, DType::Float32, box.masters);
     of_param_[param].push_back(&compared);
@@ -101,9 +100,10 @@ void PassingProof::note_part(Side& side, uint64_t offset_bytes, std::span<const 
 
 void PassingProof::add(Side& side, uint64_t offset_bytes, std::span<const std::byte> part) const {
   const DType weights = view_.params[side.compared->param].weight->dtype;
+  const bool is_master = &side == &side.compared->master;
   const uint64_t first = offset_bytes / side.element_bytes;
   side.sum +=
-      side.is_master ? sum_of_masters(part, first, weights) : sum_of_weights(part, first, weights);
+      is_master ? sum_of_masters(part, first, weights) : sum_of_weights(part, first, weights);
   side.summed_bytes += part.size();  // after the sum: who sees all bytes summed sees their sum
 }
 

@@ -46,7 +46,6 @@ class PassingProof {
   // What a box has of the weight, or of the master.
   struct Side {
     const Compared* compared = nullptr;
-    bool is_master = false;
     uint64_t count_bytes = 0, element_bytes = 0;
     std::atomic<uint64_t> sum = 0;
     std::atomic<uint64_t> summed_bytes = 0;

@@ -279,28 +279,30 @@ void StateCheck::add_pair(const TensorEntry& master, const TensorEntry& weight) 
 std::vector<StateCheck::Pair> StateCheck::watch_pairs(const TensorEntry& master,
                                                       const TensorEntry& weight) {
   std::vector<Pair> pairs;
-  std::map<std::vector<uint64_t>, const ckpt::Chunk*> weights;
-  for (const ckpt::Chunk& chunk : weight.chunks) {
-    weights.emplace(std::vector<uint64_t>(chunk.box.offsets.begin(), chunk.box.offsets.end()),
-                    &chunk);
-  }
+  std::map<ckpt::Extents, const ckpt::Chunk*> weights;
+  for (const ckpt::Chunk& chunk : weight.chunks) weights.emplace(chunk.box.offsets, &chunk);
   for (const ckpt::Chunk& chunk : master.chunks) {
-    const auto found =
-        weights.find(std::vector<uint64_t>(chunk.box.offsets.begin(), chunk.box.offsets.end()));
+    const auto found = weights.find(chunk.box.offsets);
     if (found == weights.end() || !(found->second->box == chunk.box)) {
       pairs.clear();
       if (!cut_alike(master, weight, pairs)) pairs.clear();
       return pairs;
     }
-    const auto weight_number =
-        watch_.add(*found->second, weight.dtype, Wanted::Finite, weight.dtype);
-    const auto master_number = watch_.add(chunk, DType::Float32, Wanted::Finite, weight.dtype);
-    if (!weight_number || !master_number) return {};
-    pairs.push_back(
-        {&master, &weight, &chunk, found->second, std::pair(*master_number, *weight_number)});
+    if (!watch({&master, &weight, &chunk, found->second, {}}, pairs)) return {};
   }
   if (pairs.size() != weight.chunks.size()) pairs.clear();
   return pairs;
+}
+
+// False where one of its chunks is not a run of bytes.
+bool StateCheck::watch(Pair pair, std::vector<Pair>& pairs) {
+  const DType dtype = pair.weight->dtype;
+  const auto weight = watch_.add(*pair.weight_chunk, dtype, Wanted::Finite, dtype);
+  const auto master = watch_.add(*pair.master_chunk, DType::Float32, Wanted::Finite, dtype);
+  if (!weight || !master) return false;
+  pair.numbers = {*master, *weight};
+  pairs.push_back(pair);
+  return true;
 }
 
 // Both in the boxes that they have in common, as ranges of flat buffers end within rows. False
@@ -316,11 +318,7 @@ bool StateCheck::cut_alike(const TensorEntry& master, const TensorEntry& weight,
       if (!box) continue;
       const ckpt::Chunk& of_weight = cut_.emplace_back(part_of(other, *box, weight.dtype));
       const ckpt::Chunk& of_master = cut_.emplace_back(part_of(chunk, *box, DType::Float32));
-      const auto in_weight = watch_.add(of_weight, weight.dtype, Wanted::Finite, weight.dtype);
-      const auto in_master = watch_.add(of_master, DType::Float32, Wanted::Finite, weight.dtype);
-      if (!in_weight || !in_master) return false;
-      pairs.push_back(
-          {&master, &weight, &of_master, &of_weight, std::pair(*in_master, *in_weight)});
+      if (!watch({&master, &weight, &of_master, &of_weight, {}}, pairs)) return false;
       elements += ckpt::element_count(box->sizes);
     }
   }

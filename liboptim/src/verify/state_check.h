@@ -57,6 +57,7 @@ class StateCheck {
   void add_pairs_of_view();
   void add_pair(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
   std::vector<Pair> watch_pairs(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight);
+  bool watch(Pair pair, std::vector<Pair>& pairs);
   bool cut_alike(const ckpt::TensorEntry& master, const ckpt::TensorEntry& weight,
                  std::vector<Pair>& pairs);
   bool are_all_named() const;

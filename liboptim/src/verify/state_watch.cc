@@ -15,14 +15,10 @@ bool is_all_zero(std::span<const std::byte> bytes) {
 }  // namespace
 
 bool StateWatch::is_zero(const ckpt::StorageRegion& region) const {
-  const auto found = ranges_.find({region.file, region.bytes.offset_bytes});
-  return found != ranges_.end() && std::ranges::all_of(found->second.all(), [&](const auto& range) {
+  const WatchedRanges<size_t>* const found = ranges_.find(region);
+  return found != nullptr && std::ranges::all_of(found->all(), [&](const auto& range) {
            return is_seen(range.of) && watched_[range.of].is_zero;
          });
-}
-
-void StateWatch::put_in_order() {
-  for (auto& [place, ranges] : ranges_) ranges.put_in_order();
 }
 
 std::optional<size_t> StateWatch::add(const ckpt::Chunk& chunk, ckpt::DType dtype, Wanted wanted,
@@ -39,7 +35,7 @@ std::optional<size_t> StateWatch::add(const ckpt::Chunk& chunk, ckpt::DType dtyp
   const Range range{begin_bytes, count_bytes, dtype};
   const auto [known, is_new] = known_.try_emplace({place, range}, watched_.size());
   if (is_new) {
-    ranges_[place].add({begin_bytes, count_bytes, known->second});
+    ranges_.add(chunk, count_bytes, known->second);
     watched_.push_back({.dtype = dtype, .begin_bytes = begin_bytes, .count_bytes = count_bytes});
   }
   Watched& watched = watched_[known->second];
@@ -50,23 +46,10 @@ std::optional<size_t> StateWatch::add(const ckpt::Chunk& chunk, ckpt::DType dtyp
 }
 
 void StateWatch::see(const ckpt::StoragePiece& piece) {
-  see_at({piece.file, piece.region.offset_bytes}, piece);
-  // In an object, which holds several, a storage is watched by its own place.
-  if (piece.storage.offset_bytes != piece.region.offset_bytes) {
-    see_at({piece.file, piece.storage.offset_bytes}, piece);
-  }
-}
-
-void StateWatch::see_at(const Place& place, const ckpt::StoragePiece& piece) {
-  const auto found = ranges_.find(place);
-  if (found == ranges_.end()) return;
-  const uint64_t piece_end = piece.offset_bytes + piece.bytes.size();
-  const auto see_part = [&](const auto& range, uint64_t begin, uint64_t end) {
+  ranges_.for_parts(piece, [&](const auto& range, uint64_t begin_bytes, auto bytes) {
     const bool fits = range.begin_bytes + range.count_bytes <= piece.storage.count_bytes;
-    const auto part = piece.bytes.subspan(begin - piece.offset_bytes, end - begin);
-    if (fits) see(watched_[range.of], begin, part);
-  };
-  found->second.for_parts(piece.offset_bytes, piece_end, see_part);
+    if (fits) see(watched_[range.of], begin_bytes, bytes);
+  });
 }
 
 // Pieces of a storage are cut at whole pairs of words.

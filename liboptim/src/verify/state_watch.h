@@ -11,7 +11,7 @@
 #include <ckpt/verify.h>
 
 #include "state/value_scan.h"
-#include "state/watched_ranges.h"
+#include "state/watched_storages.h"
 
 namespace optim {
 
@@ -38,8 +38,8 @@ class StateWatch {
   // for both reasons.
   std::optional<size_t> add(const ckpt::Chunk& chunk, ckpt::DType dtype, Wanted wanted,
                             SummedAs summed_as = std::nullopt);
-  void put_in_order();                        // after the last was added
-  void see(const ckpt::StoragePiece& piece);  // thread-safe from then on
+  void put_in_order() { ranges_.put_in_order(); }  // after the last was added
+  void see(const ckpt::StoragePiece& piece);       // thread-safe from then on
 
   // Whether something was added for a storage, and all of it was seen and is 0.
   bool is_zero(const ckpt::StorageRegion& region) const;
@@ -52,13 +52,12 @@ class StateWatch {
 
  private:
   using Place = std::pair<uint32_t, uint64_t>;  // file, start of the region
-  void see_at(const Place& place, const ckpt::StoragePiece& piece);
   void see(Watched& watched, uint64_t begin_bytes, std::span<const std::byte> bytes);
 
   // The start of a range, its length, its type: what is watched once.
   using Range = std::tuple<uint64_t, uint64_t, ckpt::DType>;
 
-  std::map<Place, WatchedRanges<size_t>> ranges_;  // of numbers
+  WatchedStorages ranges_;
   std::map<std::pair<Place, Range>, size_t> known_;
   std::vector<Watched> watched_;
   std::mutex mutex_;

@@ -8,6 +8,7 @@
 #include "state/passing_proof.h"
 #include "support/filed_state.h"
 #include "support/temporary_folder.h"
+#include "support/watched_by.h"
 
 using test::GeneratedState;
 using test::ModelShape;
@@ -113,14 +114,9 @@ BOOST_AUTO_TEST_CASE(masters_of_which_two_ranks_have_ranges_are_proven_as_they_p
                        spec_of(ckpt::Format::TorchDist, 1, 1, 3), folder / "source");
   const optim::TrainingState state = optim::name_layer_wise(shared_by_three);
   optim::PassingProof proof(state, shared_by_three);
-  ckpt::ExecuteOptions options;
-  options.memory_bytes_max = 0;
-  options.on_read = [&proof](const auto& located, uint64_t offset_bytes, auto bytes) {
-    proof.note(located, offset_bytes, bytes);
-  };
   optim::LayerWiseTargetSpec spec = spec_of(ckpt::Format::TorchDist, 2, 1, 2);
   spec.form.sharding = optim::OptimizerSharding::FullyReshardable;
-  test::file_state(state, shared_by_three, spec, folder / "made", options);
+  test::file_state(state, shared_by_three, spec, folder / "made", test::watched_by(proof));
   size_t shared = 0;
   for (size_t i = 0; i < state.params.size(); ++i) {
     const optim::TrainedParam& param = state.params[i];

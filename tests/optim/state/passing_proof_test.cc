@@ -13,6 +13,7 @@
 #include "support/errors.h"
 #include "support/swapped_masters.h"
 #include "support/temporary_folder.h"
+#include "support/watched_by.h"
 
 using optim::PassingProof;
 using test::TemporaryFolder;
@@ -29,16 +30,6 @@ void write(const ckpt::Target& target, const ckpt::Checkpoint& source,
   ckpt::Staging staging = ckpt::Staging::create(path);
   ckpt::execute(target, ckpt::make_plan(target), source, staging, options);
   staging.commit();
-}
-
-ckpt::ExecuteOptions watched_by(PassingProof& proof, unsigned threads) {
-  ckpt::ExecuteOptions options;
-  options.threads = threads;
-  options.memory_bytes_max = 0;  // the least: many windows
-  options.on_read = [&proof](const auto& located, uint64_t offset_bytes, auto bytes) {
-    proof.note(located, offset_bytes, bytes);
-  };
-  return options;
 }
 
 }  // namespace
@@ -58,7 +49,7 @@ BOOST_AUTO_TEST_CASE(all_masters_are_proven_while_they_are_copied) {
       spec.format = format;
       spec.sizes.data_parallel = data_parallel;
       write(optim::make_layer_wise_target(view, spec), source, folder / "out",
-            watched_by(proof, threads));
+            test::watched_by(proof, threads));
       for (size_t i = 0; i < view.params.size(); ++i) {
         const auto& weight = *view.params[i].weight;
         std::vector<std::byte> bytes(ckpt::count_bytes(weight));
@@ -164,8 +155,8 @@ BOOST_AUTO_TEST_CASE(a_wrong_master_stops_the_copying_and_the_first_one_is_told)
     const TemporaryFolder folder;
     PassingProof proof(view, source);
     const auto target = optim::make_layer_wise_target(view, {});
-    const auto stopped =
-        test::error_of([&] { write(target, source, folder / "out", watched_by(proof, threads)); });
+    const auto stopped = test::error_of(
+        [&] { write(target, source, folder / "out", test::watched_by(proof, threads)); });
     BOOST_REQUIRE(stopped);
     BOOST_TEST(stopped->where().key.starts_with("optimizer.state.fp32_param."));
     BOOST_TEST(stopped->problem().starts_with("the master does not round to the model's weight"));

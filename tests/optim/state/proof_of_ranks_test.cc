@@ -9,6 +9,7 @@
 #include "support/errors.h"
 #include "support/filed_state.h"
 #include "support/temporary_folder.h"
+#include "support/watched_by.h"
 
 using optim::PassingProof;
 using test::contains;
@@ -17,16 +18,6 @@ using test::TemporaryFolder;
 namespace {
 
 constexpr test::ModelShape kShape = {.layers = 4, .is_gated = true};
-
-ckpt::ExecuteOptions with_proof(PassingProof& proof, unsigned threads) {
-  ckpt::ExecuteOptions options;
-  options.threads = threads;
-  options.memory_bytes_max = 0;
-  options.on_read = [&proof](const auto& located, uint64_t offset_bytes, auto bytes) {
-    proof.note(located, offset_bytes, bytes);
-  };
-  return options;
-}
 
 // Of tensor and pipeline parallel ranks, in either format.
 struct Ranks {
@@ -119,6 +110,17 @@ BOOST_AUTO_TEST_CASE(chunks_that_are_cut_otherwise_are_compared_as_the_box_they_
   BOOST_TEST(!optim::compared_boxes(param_of(across)));
 }
 
+BOOST_AUTO_TEST_CASE(columns_that_are_cut_in_different_places_are_not_compared) {
+  const auto cut_at = [](uint64_t column) {
+    return std::vector<ckpt::Box>{{{0, column}, {2, 8 - column}}, {{0, 0}, {2, column}}};
+  };
+  std::vector<ckpt::Box> overlapping = cut_at(4);
+  overlapping[0].offsets = {0, 2};
+  BOOST_TEST(optim::compared_boxes(param_of({{2, 8}, cut_at(4), cut_at(4)})).has_value());
+  BOOST_TEST(!optim::compared_boxes(param_of({{2, 8}, cut_at(4), cut_at(3)})));
+  BOOST_TEST(!optim::compared_boxes(param_of({{2, 8}, cut_at(4), overlapping})));
+}
+
 BOOST_AUTO_TEST_CASE(chunks_that_overlap_or_leave_a_gap_are_not_compared) {
   const std::vector<ckpt::Box> halves = {{{0, 0}, {2, 4}}, {{2, 0}, {2, 4}}};
   for (const std::vector<ckpt::Box>& wrong : std::vector<std::vector<ckpt::Box>>{
@@ -134,7 +136,7 @@ BOOST_AUTO_TEST_CASE(parts_of_ranks_are_proven_while_they_go_to_other_sizes) {
       const Ranks ranks(format);
       PassingProof proof(ranks.state, ranks.source);
       test::file_state(ranks.state, ranks.source, test::spec_of(format, tensor, 1, 3),
-                       ranks.folder / "out", with_proof(proof, 4));
+                       ranks.folder / "out", test::watched_by(proof, 4));
       for (size_t i = 0; i < ranks.state.params.size(); ++i) {
         BOOST_TEST(proof.proven(i).has_value(), ranks.state.params[i].info.name);
       }
@@ -157,7 +159,7 @@ BOOST_AUTO_TEST_CASE(masters_of_swapped_layers_stop_the_copying_by_name) {
       PassingProof proof(ranks.state, ranks.source);
       const auto stopped = test::error_of([&] {
         test::file_state(ranks.state, ranks.source, test::spec_of(format, 1), ranks.folder / "out",
-                         with_proof(proof, 1));
+                         test::watched_by(proof, 1));
       });
       BOOST_REQUIRE_MESSAGE(stopped, one);
       BOOST_TEST((stopped->code() == ckpt::ErrorCode::Corrupt));
@@ -185,7 +187,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_chunk_of_one_rank_is_found) {
     PassingProof proof(ranks.state, ranks.source);
     const auto stopped = test::error_of([&] {
       test::file_state(ranks.state, ranks.source, test::spec_of(format, 1), ranks.folder / "out",
-                       with_proof(proof, 1));
+                       test::watched_by(proof, 1));
     });
     BOOST_REQUIRE(stopped);
     BOOST_TEST(contains(stopped->where().key, param.info.name), stopped->what());

@@ -162,6 +162,7 @@ bool DistRecordReader::take_value(const Field& field, const Value& value, DistIt
     id = values.texts.intern(value.text, pickle::is_python_str);
     item.tag = Tag::Text;
   } else if (field.hole == Hole::Numbers) {
+    // `item` still has the field's value in the object before.
     id = values.extents.intern_behind(item.id, std::span(value.numbers).first(field.count));
     item.tag = Tag::Size;
     memo_.skip(field.memoized_count);

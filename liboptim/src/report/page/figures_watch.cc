@@ -39,7 +39,7 @@ TensorFigures figures_of(const ckpt::Statistics& statistics) {
 FiguresWatch::FiguresWatch(std::span<const TensorRef> tensors)
     : tensors_(tensors), left_bytes_(tensors.size()), figures_(tensors.size()) {
   for (size_t i = 0; i < tensors.size(); ++i) add(i);
-  for (auto& [place, ranges] : ranges_) ranges.put_in_order();
+  ranges_.put_in_order();
 }
 
 // A tensor is watched where each of its chunks is a run of whole elements.
@@ -56,35 +56,23 @@ void FiguresWatch::add(size_t number) {
   if (left_bytes_[number] == 0 || !std::ranges::all_of(tensor.chunks, is_run)) return;
   for (const ckpt::Chunk& chunk : tensor.chunks) {
     const uint64_t count_bytes = ckpt::element_count(chunk.box.sizes) * element_bytes;
-    const Place place{chunk.region.file, chunk.region.bytes.offset_bytes};
-    ranges_[place].add({chunk.payload_offset_bytes, count_bytes, number});
+    ranges_.add(chunk, count_bytes, number);
   }
 }
 
 void FiguresWatch::see(const ckpt::StoragePiece& piece) {
-  see_at({piece.file, piece.region.offset_bytes}, piece);
-  // In an object, which holds several, a storage is watched by its own place.
-  if (piece.storage.offset_bytes != piece.region.offset_bytes) {
-    see_at({piece.file, piece.storage.offset_bytes}, piece);
-  }
+  ranges_.for_parts(piece, [&](const auto& range, uint64_t begin_bytes, auto bytes) {
+    see(range.of, begin_bytes, bytes);
+  });
 }
 
-void FiguresWatch::see_at(const Place& place, const ckpt::StoragePiece& piece) {
-  const auto found = ranges_.find(place);
-  if (found == ranges_.end()) return;
-  found->second.for_parts(
-      piece.offset_bytes, piece.offset_bytes + piece.bytes.size(),
-      [&](const auto& range, uint64_t begin, uint64_t end) { see(range.of, begin, end, piece); });
-}
-
-// `begin`, `end`: in the storage.
-void FiguresWatch::see(size_t number, uint64_t begin, uint64_t end,
-                       const ckpt::StoragePiece& piece) {
+// `begin_bytes`: of the bytes, in the storage.
+void FiguresWatch::see(size_t number, uint64_t begin_bytes, std::span<const std::byte> bytes) {
   const ckpt::TensorEntry& tensor = *tensors_[number];
   const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
-  if (begin % element_bytes != 0 || (end - begin) % element_bytes != 0) return;  // a cut storage
-  merge(number, sum_of(tensor, piece.bytes.subspan(begin - piece.offset_bytes, end - begin), begin),
-        end - begin);
+  if (begin_bytes % element_bytes != 0 || bytes.size() % element_bytes != 0)
+    return;  // a cut storage
+  merge(number, sum_of(tensor, bytes, begin_bytes), bytes.size());
 }
 
 void FiguresWatch::merge(size_t tensor, StatisticsSum sum, uint64_t count_bytes) {

@@ -14,7 +14,7 @@
 #include <optim/report_page.h>
 #include <optim/training_state.h>
 
-#include "state/watched_ranges.h"
+#include "state/watched_storages.h"
 
 namespace optim {
 
@@ -28,21 +28,17 @@ class FiguresWatch {
 
   void see(const ckpt::StoragePiece& piece);  // thread-safe
 
-  // Of tensors all bytes of which came by; the others, whose chunks are no runs of bytes, or whose
+  // Of tensors all bytes of which came by; the others, whose chunks are not runs of bytes, or whose
   // storages could not be read, have to be looked at otherwise.
   std::vector<std::optional<TensorFigures>> take() { return std::move(figures_); }
 
  private:
-  using Place = std::pair<uint32_t, uint64_t>;  // file, start of the region
-  using Ranges = WatchedRanges<size_t>;         // of tensors
-
   void add(size_t tensor);
-  void see_at(const Place& place, const ckpt::StoragePiece& piece);
-  void see(size_t number, uint64_t begin, uint64_t end, const ckpt::StoragePiece& piece);
+  void see(size_t tensor, uint64_t begin_bytes, std::span<const std::byte> bytes);
   void merge(size_t tensor, ckpt::StatisticsSum sum, uint64_t count_bytes);
 
   std::span<const TensorRef> tensors_;
-  std::map<Place, Ranges> ranges_;
+  WatchedStorages ranges_;
   static constexpr size_t kLocks = 64;
   struct Open {  // tensors of which some bytes came by
     std::mutex mutex;
