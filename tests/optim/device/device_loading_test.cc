@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <filesystem>
 
-BOOST_AUTO_TEST_SUITE(device_loading)
+#include "on_gpu.h"
 
-BOOST_AUTO_TEST_CASE(slabs_of_any_size_give_the_whole_tensor) {
+namespace {
+
+void expect_whole_tensors_on(const at::Device& device) {
   const std::filesystem::path sample =
       std::filesystem::path(SHARDWISE_GOLDEN_DIR) / "lw_muon_bf16_torch_dist_dp2" / "ckpt";
   const ckpt::Checkpoint checkpoint = optim::open_checkpoint(sample);
@@ -20,12 +22,23 @@ BOOST_AUTO_TEST_CASE(slabs_of_any_size_give_the_whole_tensor) {
   for (const ckpt::TensorEntry& entry : checkpoint.catalog().tensors) {
     const at::Tensor expected = optim::load_tensor(checkpoint, entry);
     for (const int64_t slab_bytes : {int64_t{1}, int64_t{1000}, int64_t{1} << 24}) {
-      const at::Tensor found = optim::load_in_slabs(checkpoint, entry, {at::kCPU, slab_bytes});
-      BOOST_TEST(at::equal(found, expected), entry.key << " by " << slab_bytes);
+      const at::Tensor found = optim::load_in_slabs(checkpoint, entry, {device, slab_bytes});
+      BOOST_TEST(at::equal(found.cpu(), expected), entry.key << " by " << slab_bytes);
     }
     ++tensors;
   }
   BOOST_TEST(tensors > 0);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(device_loading)
+
+BOOST_AUTO_TEST_CASE(slabs_of_any_size_give_the_whole_tensor) { expect_whole_tensors_on(at::kCPU); }
+
+BOOST_AUTO_TEST_CASE(slabs_reach_a_gpu_through_page_locked_buffers) {
+  if (lacks_gpu()) return;
+  expect_whole_tensors_on(optim::use_cuda());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

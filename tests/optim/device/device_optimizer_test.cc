@@ -1,13 +1,15 @@
 // Whole optimizers, whose steps run on a device: here by the kernels' CPU twins.
-#include <iostream>
 #include <limits>
 #include <ranges>
 #include <string>
 #include <variant>
 
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 #include <optim/process_groups.h>
 
 #include "faulty_step.h"
+#include "on_gpu.h"
 #include "optim/expect_error.h"
 #include "optim/step/layer_wise_runs.h"
 #include "step/device/device_ops.h"
@@ -218,20 +220,11 @@ BOOST_AUTO_TEST_CASE(a_step_without_any_gradient_is_refused) {
 // Everything above by twins; here by kernels, where there is a GPU.
 BOOST_FIXTURE_TEST_CASE(a_gpu_steps_nearly_as_the_cpu_and_elementwise_rules_alike_for_any_ranks,
                         OneThread) {
-  if (const char* const problem = optim::cuda_problem()) {
-    std::cout << "SKIP: needs a GPU: " << problem << "\n";
-    return;
-  }
-  Run run = run_of_layers(1);
-  run.device = optim::use_cuda();
+  if (lacks_gpu()) return;
+  Run run = run_on_gpu(), run_on_cpu = run_of_layers(1);
   run.config.muon_fp32_matmul_prec = optim::MatmulPrecision::Highest;
-  const Outcome on_cpu =
-      run_layout({}, {.make_model = run.make_model, .config = run.config}).front();
-  run.make_model = [&, on_host = run.make_model] {
-    std::vector<optim::Param> params = on_host();
-    for (optim::Param& param : params) param.param = param.param.to(run.device);
-    return params;
-  };
+  run_on_cpu.config = run.config;
+  const Outcome on_cpu = run_layout({}, run_on_cpu).front();
   const Outcome expected = run_layout({}, run).front();
   run.config.optimizer_cuda_graph = true;
   for (const Layout& layout : {Layout{1, 1}, {1, 1}, {2, 2}, {3, 3}, {1, 2}}) {
@@ -258,6 +251,18 @@ BOOST_AUTO_TEST_CASE(nccl_groups_say_why_they_cannot_be) {
     BOOST_TEST(error.problem().find('\n') == std::string::npos);
     BOOST_TEST(error.problem().find("undefined symbol") == std::string::npos);
   }
+}
+
+// With one process: that the module finds NCCL, and that its group takes what lies on a GPU.
+BOOST_FIXTURE_TEST_CASE(a_group_over_nccl_adds_what_lies_on_the_gpu, OneThread) {
+  if (lacks_gpu()) return;
+  const Run run = run_on_gpu();
+  optim::ProcessGroupCollection groups;
+  groups.dp_cp = groups.expt_dp = optim::join_nccl_group({}, {0, 1});
+  std::vector<at::Tensor> ones = {at::ones({5}).to(run.device)};
+  groups.dp_cp->allreduce(ones)->wait();
+  BOOST_TEST(at::equal(ones[0].cpu(), at::ones({5})));
+  expect_same(run_process({}, groups, run), run_process({}, {}, run));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -4,13 +4,12 @@
 #include <boost/test/data/test_case.hpp>
 
 #include <fstream>
-#include <iostream>
 #include <sstream>
 
 #include "faulty_step.h"
 #include "offload_runs.h"
+#include "on_gpu.h"
 #include "optim/expect_error.h"
-#include "step/device/device_ops.h"
 #include "step/optimizer/offload_choice.h"
 
 namespace {
@@ -324,18 +323,9 @@ BOOST_AUTO_TEST_CASE(a_device_that_says_no_leaves_offloaded_parameters_untouched
 
 // Kernels against the CPU's loops, where there is a GPU.
 BOOST_FIXTURE_TEST_CASE(a_gpu_and_the_cpu_give_the_bits_of_the_gpu_alone, OneThread) {
-  if (const char* const problem = optim::cuda_problem()) {
-    std::cout << "SKIP: needs a GPU: " << problem << "\n";
-    return;
-  }
-  Run run = run_of_layers(1);
-  run.device = optim::use_cuda();
+  if (lacks_gpu()) return;
+  Run run = run_on_gpu();
   run.config.optimizer = "adam";
-  run.make_model = [&, on_host = run.make_model] {
-    std::vector<optim::Param> params = on_host();
-    for (optim::Param& param : params) param.param = param.param.to(run.device);
-    return params;
-  };
   const Outcome expected = run_layout({}, run).front();
   run.config.optimizer_cpu_offload = true;
   for (const double fraction : {0.3, 1.0}) {

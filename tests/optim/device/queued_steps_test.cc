@@ -10,6 +10,7 @@
 #include <ATen/ops/ones.h>
 
 #include "faulty_step.h"
+#include "on_gpu.h"
 #include "optim/expect_error.h"
 #include "optim/step/layer_wise_runs.h"
 #include "recording_group.h"
@@ -262,6 +263,29 @@ BOOST_AUTO_TEST_CASE(a_step_that_one_rank_cannot_queue_changes_nothing_on_any) {
       BOOST_TEST(param->step == 0);
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_gpu_makes_queued_steps_as_step_makes_them) {
+  if (lacks_gpu()) return;
+  const Run run = run_on_gpu();
+  std::vector<std::vector<at::Tensor>> found;
+  for (const bool queues : {false, true}) {
+    const QueuedPtr optimizer = ::make_optimizer(run.make_model(), {}, {}, run.config);
+    optimizer->bind_grads(
+        [&](const ParamInfo& info) { return gradient_of(info, 0).to(run.device); });
+    if (queues) optimizer->prepare_queued_steps({optimizer->group_rates().to(run.device)});
+    for (int step = 0; step < 3; ++step) {
+      if (queues) {
+        optimizer->queue_step();
+      } else {
+        optimizer->step();
+      }
+    }
+    if (queues) optimizer->end_queued_steps();
+    auto& weights = found.emplace_back();
+    for (const Param& param : optimizer->all_params()) weights.push_back(param.param.cpu());
+  }
+  BOOST_TEST(std::ranges::equal(found[0], found[1], same_bits));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
