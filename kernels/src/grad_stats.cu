@@ -53,20 +53,33 @@ __global__ void __launch_bounds__(kChunkThreads, kBlocksPerSm)
   });
 }
 
-// A warp per tensor.
-__global__ void __launch_bounds__(kChunkThreads) tensor_stats(const GradStatsRequest request) {
-  const uint32_t warp = (blockIdx.x * kChunkThreads + threadIdx.x) / 32;
-  if (warp >= request.table.slot_count) return;
-  const TensorSlot& slot = request.table.slots[warp];
-  if (slot.stats_index == kNoStats) return;
-  const auto chunk_count =
-      static_cast<uint32_t>((slot.count + kChunkElements - 1) / kChunkElements);
+// The partials of a slot that thread `first` of `threads` adds.
+__device__ __forceinline__ TensorStats add_partials(const GradStatsRequest& request,
+                                                    const TensorSlot& slot, uint32_t first,
+                                                    uint32_t threads) {
+  const auto chunk_count = static_cast<uint32_t>(chunks_of(slot.count));
   TensorStats stats = {0, 0};
-  for (uint32_t c = threadIdx.x % 32; c < chunk_count; c += 32) {
+  for (uint32_t c = first; c < chunk_count; c += threads) {
     add_stats(stats, request.partials[slot.first_chunk + c]);
   }
-  stats = add_in_tree(stats);
-  if (threadIdx.x % 32 == 0) request.tensors[slot.stats_index] = stats;
+  return stats;
+}
+
+// A warp per tensor; for each of a block's tensors that has many chunks, the whole block.
+__global__ void __launch_bounds__(kChunkThreads) tensor_stats(const GradStatsRequest request) {
+  constexpr uint32_t kWarps = kChunkThreads / 32;
+  const TensorTable& table = request.table;
+  const uint32_t first = blockIdx.x * kWarps;
+  for (uint32_t t = first; t < first + kWarps && t < table.slot_count; ++t) {
+    const TensorSlot& slot = table.slots[t];
+    if (slot.stats_index == kNoStats) continue;
+    const bool is_long = has_many_chunks(chunks_of(slot.count));
+    if (!is_long && threadIdx.x / 32 != t - first) continue;
+    const uint32_t thread = is_long ? threadIdx.x : threadIdx.x % 32;
+    const TensorStats own = add_partials(request, slot, thread, is_long ? kChunkThreads : 32);
+    const TensorStats total = is_long ? add_over_block<kWarps>(own) : add_in_tree(own);
+    if (thread == 0) request.tensors[slot.stats_index] = total;
+  }
 }
 
 using GradTypes = AnyOf<ElementType::F32, ElementType::BF16, ElementType::F16>;

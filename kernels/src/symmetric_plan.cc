@@ -22,20 +22,13 @@ double fmas_per_cycle(const DeviceRates& rates, const SymmetricShape& shape) {
   return shape.type == ElementType::F32 ? bf16 / 2 : bf16;
 }
 
-SymmetricBy by_tiles(TileDeal deal) {
-  return deal == TileDeal::Pairs ? SymmetricBy::TilesInPairs : SymmetricBy::TilesAlone;
+double panel_bytes_per_cycle(const DeviceRates& rates, const SymmetricShape& shape) {
+  if (shape.edge * shape.k * bytes_of(shape.type) <= rates.cache_bytes) return kCachedBytesPerCycle;
+  return shape.k <= kDeepTurn ? kUncachedBytesPerCycle : kDeepBytesPerCycle;
 }
 
-// All blocks of a cut, and their mirror.
-double cut_seconds(const DeviceRates& rates, const SymmetricShape& shape, int64_t block) {
-  double seconds = mirror_seconds(rates, shape, block);
-  for (int64_t column = 0; column < shape.edge; column += block) {
-    for (int64_t row = column; row < shape.edge; row += block) {
-      seconds += product_seconds(rates, shape, std::min(block, shape.edge - row),
-                                 std::min(block, shape.edge - column));
-    }
-  }
-  return seconds;
+SymmetricBy by_tiles(TileDeal deal) {
+  return deal == TileDeal::Pairs ? SymmetricBy::TilesInPairs : SymmetricBy::TilesAlone;
 }
 
 }  // namespace
@@ -65,6 +58,17 @@ double mirror_seconds(const DeviceRates& rates, const SymmetricShape& shape, int
   return kLaunchSeconds + bytes / rates.bytes_per_second;
 }
 
+double cut_seconds(const DeviceRates& rates, const SymmetricShape& shape, int64_t block) {
+  double seconds = mirror_seconds(rates, shape, block);
+  for (int64_t column = 0; column < shape.edge; column += block) {
+    for (int64_t row = column; row < shape.edge; row += block) {
+      seconds += product_seconds(rates, shape, std::min(block, shape.edge - row),
+                                 std::min(block, shape.edge - column));
+    }
+  }
+  return seconds;
+}
+
 bool can_be_mirrored(const DeviceRates& rates, const SymmetricShape& shape) {
   return rates.major == 9 && rates.minor == 0 && shape.type == ElementType::BF16 &&
          is_mirrored_size(shape.edge, shape.k, shape.batch);
@@ -73,16 +77,18 @@ bool can_be_mirrored(const DeviceRates& rates, const SymmetricShape& shape) {
 double mirrored_seconds(const DeviceRates& rates, const SymmetricShape& shape, TileDeal deal) {
   const bool has_pairs = deal == TileDeal::Pairs;
   const double tiles = has_pairs ? 2 : 1, panels = has_pairs ? 3 : 2;  // of a turn
+  const double extra = has_pairs ? kPairsExtra : kAloneExtra;
   const int64_t turns = TileTurns(shape.edge, deal).of_matrix() * shape.batch;
   const auto waves = static_cast<double>(divided_up(turns, rates.multiprocessors));
   const auto k = static_cast<double>(shape.k);
-  const double multiplying = tiles * kMirroredTile * kMirroredTile * (k + kTileExtra) /
+  const double multiplying = tiles * kMirroredTile * kMirroredTile * (k + extra) /
                              (fmas_per_cycle(rates, shape) * kPeakReached);
-  const double loading = panels * kMirroredTile * k * bytes_of(shape.type) / kCacheBytesPerCycle;
+  const double loading =
+      panels * kMirroredTile * k * bytes_of(shape.type) / panel_bytes_per_cycle(rates, shape);
   const auto elements =
       static_cast<double>((shape.edge * shape.k + shape.edge * shape.edge) * shape.batch);
   const double memory = elements * bytes_of(shape.type) / rates.bytes_per_second;
-  return kLaunchSeconds +
+  return kLaunchSeconds + kMirroredStartSeconds +
          std::max(waves * std::max(multiplying, loading) / rates.cycles_per_second, memory);
 }
 

@@ -49,6 +49,7 @@ State state;
 bool executes = false;
 cudaError_t last_error = cudaSuccess;
 int multiprocessors = 132;
+int memory_kilohertz = 2619000;
 std::set<const void*> alive_things;
 
 // The stream whose capture takes what this one is given; null: none does.
@@ -123,6 +124,7 @@ bool has_failed() { return state.has_failed; }
 int alive() { return static_cast<int>(alive_things.size()); }
 void set_executes(bool does) { executes = does; }
 void set_multiprocessors(int count) { multiprocessors = count; }
+void set_memory_kilohertz(int kilohertz) { memory_kilohertz = kilohertz; }
 void leave_error(cudaError_t error) { last_error = error; }
 
 std::vector<std::string> names_of(const std::vector<Call>& calls) {
@@ -211,7 +213,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
       case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
       case cudaDevAttrClockRate: *value = 1830000; break;
-      case cudaDevAttrMemoryClockRate: *value = 2619000; break;
+      case cudaDevAttrMemoryClockRate: *value = memory_kilohertz; break;
+      case cudaDevAttrL2CacheSize: *value = 50 << 20; break;
       case cudaDevAttrGlobalMemoryBusWidth: *value = 5120; break;
     }
     return cudaSuccess;

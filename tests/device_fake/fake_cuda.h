@@ -47,6 +47,7 @@ void leave_error(cudaError_t error);
 int alive();
 
 void set_multiprocessors(int count);
+void set_memory_kilohertz(int kilohertz);
 void set_cublas_version(size_t version);
 void set_tile(int id);  // what cuBLASLt's algorithms say: a cublasLtMatmulTile_t
 // What algorithms were asked for, since reset().

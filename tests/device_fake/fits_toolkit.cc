@@ -27,6 +27,7 @@ SAME(cudaMemcpyDeviceToHost, 2);
 SAME(cudaDevAttrMultiProcessorCount, 16);
 SAME(cudaDevAttrClockRate, 13);
 SAME(cudaDevAttrMemoryClockRate, 36);
+SAME(cudaDevAttrL2CacheSize, 38);
 SAME(cudaDevAttrGlobalMemoryBusWidth, 37);
 SAME(cudaDevAttrComputeCapabilityMajor, 75);
 SAME(cudaDevAttrComputeCapabilityMinor, 76);

@@ -21,6 +21,7 @@ int64_t count(const std::vector<fake_cuda::Call>& calls, const std::string& name
 BOOST_AUTO_TEST_SUITE(mirrored_steps)
 
 BOOST_FIXTURE_TEST_CASE(steps_have_the_bits_of_the_twins_recorded_or_not, plans::Executing) {
+  const plans::SlowMemory slow;
   for (const bool records : {false, true}) {
     const auto model = plans::mirrored_model(), expected = plans::mirrored_model();
     FakeStep step(model->plan);
@@ -44,6 +45,7 @@ BOOST_FIXTURE_TEST_CASE(steps_have_the_bits_of_the_twins_recorded_or_not, plans:
 }
 
 BOOST_FIXTURE_TEST_CASE(maps_are_made_when_memory_is_bound_and_never_in_a_step, plans::Fresh) {
+  const plans::SlowMemory slow;
   const auto model = plans::mirrored_model();
   FakeStep step(model->plan);
   BOOST_TEST(step.status == 0);
@@ -60,6 +62,7 @@ BOOST_FIXTURE_TEST_CASE(maps_are_made_when_memory_is_bound_and_never_in_a_step, 
 }
 
 BOOST_FIXTURE_TEST_CASE(without_the_setting_cublaslt_computes_all, plans::Fresh) {
+  const plans::SlowMemory slow;
   const auto model = plans::mirrored_model();
   model->plan.groups[0].muon.mirrored_products = false;
   FakeStep step(model->plan);
@@ -71,6 +74,7 @@ BOOST_FIXTURE_TEST_CASE(without_the_setting_cublaslt_computes_all, plans::Fresh)
 
 // What one group allows, another's matrices are not given to.
 BOOST_FIXTURE_TEST_CASE(groups_that_differ_in_the_setting_are_batches_of_their_own, plans::Fresh) {
+  const plans::SlowMemory slow;
   plans::Model model;
   for (const bool allowed : {false, true}) {
     const uint32_t group = model.add_group(plans::RuleKind::Muon, plans::kBF16);

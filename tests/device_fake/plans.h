@@ -41,6 +41,13 @@ struct Executing {
   ~Executing() { fake_cuda::set_executes(false); }
 };
 
+// Beside one of these: memory so slow that the kernel that reads least is the fastest by the model,
+// which of small matrices is our own.
+struct SlowMemory {
+  SlowMemory() { fake_cuda::set_memory_kilohertz(1); }
+  ~SlowMemory() { fake_cuda::set_memory_kilohertz(2619000); }
+};
+
 // All tensors of a plan, with the same values in every object that is made in the same way.
 class Model {
  public:

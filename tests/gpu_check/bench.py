@@ -10,20 +10,18 @@ usage: bench.py LIBRARY PART JSON      parts: see PARTS; writes its rows to the 
 import random
 import statistics
 import sys
-import time
 from ctypes import c_int32, c_void_p
 from pathlib import Path
 
 import kernels
 import torch
-from kernels import (ADAM, BF16, BYTES, F8, F16, F32, LION, NO_STATS, NONE, SPLIT, Library,
-                     TILES_ALONE, TILES_IN_PAIRS, NewtonSchulz, Step, Tensors, make_group,
-                     pointer, stream)
-from measuring import REPEATS, WARMUPS, Rows, sized, times_ms
-from yardsticks import torch_adam, torch_batched_newton_schulz, torch_newton_schulz
+from kernels import (ADAM, BF16, BYTES, F8, F16, F32, LION, MUON, NO_STATS, NONE, SPLIT, Library,
+                     Step, Tensors, make_group, pointer, stream)
+from measuring import REPEATS, WARMUPS, Rows, free_memory, sized, times_ms
+from products import newton_schulz, symmetric_model
+from yardsticks import torch_adam, torch_muon
 
 FLAT = 512 << 20  # elements of the large flat parameter
-PEAK_BYTES_PER_S = 4.8e12  # of an H200, by its data sheet
 
 MODES = {
     "fp32 gradients and states, bf16 parameter": (F32, F32, (F32, F32), BF16),
@@ -35,13 +33,23 @@ MODES = {
 }
 
 
+# Rows and columns of their matrices.
+MUON_MODELS = {
+    "24 layers of width 1024": [(3072, 1024), (1024, 1024), (4096, 1024), (1024, 4096)] * 24,
+    "4 layers of width 4096": [(12288, 4096), (4096, 4096), (22016, 4096), (4096, 11008)] * 4,
+}
+
+
 def flat():
     return sized(FLAT, 1 << 17)
 
 
-def free_memory():
-    if kernels.where == "cuda":
-        torch.cuda.empty_cache()
+def peak_gb_per_s():
+    """Of this GPU's memory, as it says itself: both edges of the clock, all lanes of the bus."""
+    if kernels.where == "cpu":
+        return 1
+    device = torch.cuda.get_device_properties()
+    return 2 * device.memory_clock_rate * device.memory_bus_width // 8 / 1e6
 
 
 def rate(bytes_moved, times):
@@ -113,7 +121,7 @@ def adam(library, rows):
         moved = tensors.bytes_moved()
         yardstick = times_ms(mix_of(library, tensors))
         rows.add(f"AdamW, {name}", ours, yardstick, 0.95, gb_per_s=rate(moved, ours),
-                 of_peak=rate(moved, ours) * 1e9 / PEAK_BYTES_PER_S, of_peak_goal=0.84)
+                 of_peak=rate(moved, ours) / peak_gb_per_s(), of_peak_goal=0.84)
         del tensors, step
         free_memory()
     tensor_lists(library, rows)
@@ -215,81 +223,24 @@ def grad_statistics(library, rows):
         free_memory()
 
 
-def random_batch(ns):
-    values = torch.randn_like(ns.iterate, dtype=torch.float32)
-    values /= values.flatten(1).norm(dim=1)[:, None, None]
-    ns.iterate.copy_(values)
-    return ns.iterate.clone()
+def muon(library, rows):
+    """Norm, clipping, Muon, cast to the model's bf16: whole steps, as a trainer waits for them."""
+    for name, shapes in MUON_MODELS.items():
+        shapes = [(sized(r, 64), sized(c, 64)) for r, c in shapes]
+        many = [Tensors(r * c, BF16, F32, (F32, NONE), BF16) for r, c in shapes]
+        params = [tensors.param(0, i, *shapes[i]) for i, tensors in enumerate(many)]
+        step = Step(library, [make_group(MUON, beta1=0.95, nesterov=1)], params)
+        step.set_control(1.0, 1.0)
 
+        def ours():
+            step.stats()
+            step.update()
 
-def compiled_times(x):
-    """Of compiled torch, or None where torch cannot compile here."""
-    if kernels.where == "cpu":
-        return times_ms(lambda: torch_newton_schulz(x))
-    try:
-        compiled = torch.compile(torch_newton_schulz, dynamic=False)
-        return times_ms(lambda: compiled(x))
-    except Exception as error:  # no Triton, no host compiler: the other rows are worth having
-        print(f"torch.compile does not work here: {error!r}", flush=True)
-        return None
-
-
-def newton_schulz(library, rows):
-    for edge, batch in ((512, 64), (768, 32), (1024, 16)):
-        name = f"Newton-Schulz, {batch} of {edge} x {edge}"
-        edge, batch = sized(edge, 64), sized(batch, 8)
-        ns = NewtonSchulz(library, edge, edge, batch)
-        x = random_batch(ns)
-        ours = times_ms(ns.run, lambda: ns.iterate.copy_(x))
-        single = list(x.unbind())
-        rows.add(f"{name}, against a loop", ours,
-                 times_ms(lambda: [torch_newton_schulz(matrix) for matrix in single]), 3.0)
-        rows.add(f"{name}, against bmm", ours,
-                 times_ms(lambda: torch_batched_newton_schulz(x)), 1.15)
-        in_full(library, rows, name, (edge, edge, batch), ours)
-        by_tiles(library, rows, name, (edge, edge, batch), ours)
-    for shape in ((4096, 4096), (4096, 11008), (8192, 28672), (11008, 4096)):
-        name = f"Newton-Schulz, {shape[0]} x {shape[1]}"
-        shape = [sized(length, 256) for length in shape]
-        ns = NewtonSchulz(library, *shape, 1)
-        x = random_batch(ns)
-        ours = times_ms(ns.run, lambda: ns.iterate.copy_(x))
-        edge, length = min(shape), max(shape)
-        flop = 5 * (4 * edge * edge * length + 2 * edge**3)
-        rows.add(f"{name}, against compiled torch", ours, compiled_times(x[0]), None,
-                 tflop_per_s=flop / statistics.median(ours) / 1e9)
-        in_full(library, rows, name, (*shape, 1), ours)
-        by_tiles(library, rows, name, (*shape, 1), ours)
-        del ns, x
+        theirs = torch_muon(many, shapes)
+        rows.add(f"Muon step of {name}, against torch's Muon", times_ms(ours, ahead_ms=0),
+                 times_ms(theirs, ahead_ms=0), 1.15)
+        del step, theirs, many
         free_memory()
-
-
-def in_full(library, rows, name, shape, in_blocks):
-    """The same without blocks: whether computing half of each symmetric product pays."""
-    ns = NewtonSchulz(library, *shape, block=0)
-    x = random_batch(ns)
-    rows.add(f"{name}, as a step does it, against products in full", in_blocks,
-             times_ms(ns.run, lambda: ns.iterate.copy_(x)), None)
-
-
-def by_tiles(library, rows, name, shape, as_a_step):
-    """Our own kernel for symmetric products, which a step does not take unless it is told to: the
-    whole iteration against what a step does, and one product against cuBLASLt's whole one."""
-    whole = NewtonSchulz(library, *shape, block=0)
-    random_batch(whole)
-    whole_gram = times_ms(whole.gram)
-    del whole
-    for block, deal in ((TILES_ALONE, "tiles alone"), (TILES_IN_PAIRS, "tiles in pairs")):
-        try:
-            ns = NewtonSchulz(library, *shape, block=block)
-        except RuntimeError as error:  # not Hopper
-            print(f"{name}, {deal}: {error}", flush=True)
-            return
-        x = random_batch(ns)
-        rows.add(f"{name}, {deal}, against as a step does it",
-                 times_ms(ns.run, lambda: ns.iterate.copy_(x)), as_a_step)
-        rows.add(f"{name}, gram alone, {deal}, against cuBLASLt in full", times_ms(ns.gram),
-                 whole_gram)
 
 
 def cpu_times_ms(step, behind=lambda: None):
@@ -298,12 +249,7 @@ def cpu_times_ms(step, behind=lambda: None):
     for _ in range(REPEATS + WARMUPS):
         synchronize()
         behind()
-        begin = time.perf_counter()
-        step.set_rates(1e-3, 0.1)
-        step.set_control(1.0, 1.0)
-        step.stats()
-        step.update()
-        times.append(1e3 * (time.perf_counter() - begin))
+        times.append(step.queue_ms())
     synchronize()
     return times[WARMUPS:]
 
@@ -322,16 +268,16 @@ def graph(library, rows):
     launched = cpu_times_ms(step)
     step.capture()
     replayed = cpu_times_ms(step)
-    rows.add("CPU time of a launched step, ctypes included", launched)
-    rows.add("CPU time of a replayed step, ctypes included; goal 0.050 ms", replayed,
-             cpu_goal_ms=0.050)
+    rows.add("CPU time of a launched step", launched)
+    rows.add("CPU time of a replayed step; goal 0.050 ms", replayed, cpu_goal_ms=0.050)
     if kernels.where == "cuda":  # a step that waited would take as long as the device is busy
         busy = cpu_times_ms(step, lambda: torch.cuda._sleep(100_000_000))
         rows.add("CPU time of a replayed step behind 0.05 s of other work", busy)
 
 
 PARTS = {"bandwidth": bandwidth, "adam": adam, "against_torch": against_torch,
-         "grad_statistics": grad_statistics, "newton_schulz": newton_schulz, "graph": graph}
+         "grad_statistics": grad_statistics, "newton_schulz": newton_schulz, "muon": muon,
+         "symmetric_model": symmetric_model, "graph": graph}
 
 
 def main():

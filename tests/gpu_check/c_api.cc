@@ -1,5 +1,6 @@
 // The kernels as C functions, for ctypes: bench.py and golden.py call them on tensors of torch.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -73,6 +74,7 @@ StepGroup group_of(const CGroup& c) {
   }
   group.muon.type = static_cast<ElementType>(c.ns_type);
   group.muon.tf32 = c.tf32 != 0;
+  group.muon.mirrored_products = true;
   group.muon.extra_scale = c.extra_scale;
   const int32_t mode = c.scale_mode;
   group.muon.scale = [mode](int64_t rows, int64_t columns) {
@@ -84,6 +86,7 @@ StepGroup group_of(const CGroup& c) {
 NewtonSchulzShape shape_of(const int64_t* numbers, int type) {
   NewtonSchulzShape shape = {numbers[0], numbers[1], numbers[2], static_cast<ElementType>(type),
                              false};
+  shape.allows_mirrored = true;
   if (numbers[3] < -1) {
     shape.gram_by = shape.polynomial_by =
         numbers[3] == -2 ? SymmetricBy::TilesAlone : SymmetricBy::TilesInPairs;
@@ -91,10 +94,28 @@ NewtonSchulzShape shape_of(const int64_t* numbers, int type) {
   }
   shape.gram_block = shape.polynomial_block = numbers[3];
   if (numbers[3] >= 0) return shape;
-  DeviceRates rates;  // the twins: an H100's
-  if (device_rates(&rates) != cudaSuccess) rates = {};
-  choose_blocks(rates, {}, {}, shape);
+  choose_blocks({}, {}, {}, shape);  // an H100's; on a device its own
   return shape;
+}
+
+SymmetricShape gram_of(const NewtonSchulzShape& shape) {
+  return {std::min(shape.rows, shape.columns),
+          std::max(shape.rows, shape.columns),
+          shape.batch,
+          shape.type,
+          shape.tf32,
+          {},
+          true};
+}
+
+void model_of(const DeviceRates& rates, const SymmetricShape& gram, int64_t block,
+              double* numbers) {
+  numbers[0] = product_seconds(rates, gram, gram.edge, gram.edge);
+  numbers[1] = block == 0 ? numbers[0] : cut_seconds(rates, gram, block);
+  numbers[2] = mirrored_seconds(rates, gram, TileDeal::Alone);
+  numbers[3] = mirrored_seconds(rates, gram, TileDeal::Pairs);
+  numbers[4] = static_cast<double>(gram.tile.rows);
+  numbers[5] = static_cast<double>(gram.tile.columns);
 }
 
 CKPT_C_API const char* sw_problem() { return device_api().problem(); }
@@ -135,5 +156,16 @@ CKPT_C_API int sw_stats(Session* session, void* stream) {
 }
 CKPT_C_API int sw_update(Session* session, void* stream) {
   return session->step->queue_update(0, stream);
+}
+// Host seconds of a step's four calls; < 0: one of them failed.
+CKPT_C_API double sw_queue_seconds(Session* session, void* stream) {
+  const std::vector<GroupRates> rates(session->plan.groups.size(), {1e-3, 0.1});
+  const auto begin = std::chrono::steady_clock::now();
+  const bool is_queued = session->step->set_rates(rates, stream) == 0 &&
+                         session->step->set_control({1, 1, false}, stream) == 0 &&
+                         session->step->queue_stats(stream) == 0 &&
+                         session->step->queue_update(0, stream) == 0;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  return is_queued ? took.count() : -1;
 }
 CKPT_C_API int sw_capture(Session* session) { return session->step->capture(); }

@@ -19,8 +19,15 @@ struct NsSession {
     if (blas != nullptr) cublasLtDestroy(blas);
   }
 
-  cudaError_t prepare() {
+  // `chooses`: how symmetric products are computed, as a step does.
+  cudaError_t prepare(bool chooses) {
     if (cublasLtCreate(&blas) != CUBLAS_STATUS_SUCCESS) return cudaErrorInitializationError;
+    if (chooses) {
+      DeviceRates rates;
+      cudaError_t error = device_rates(&rates);
+      if (error == cudaSuccess) error = choose_blocks(blas, rates, shape);
+      if (error != cudaSuccess) return error;
+    }
     const NsProducts products = newton_schulz_products(shape);
     const cublasStatus_t status =
         make_symmetric_product(blas, {shape, products.gram, shape.gram_block, shape.gram_by}, gram);
@@ -48,7 +55,7 @@ CKPT_C_API const char* sw_device() { return "cuda"; }
 CKPT_C_API NsSession* sw_ns_new(const int64_t* shape, int type, int* status) {
   auto session = std::make_unique<NsSession>();
   session->shape = shape_of(shape, type);
-  *status = session->prepare();
+  *status = session->prepare(shape[3] == -1);
   return session.release();
 }
 CKPT_C_API void sw_ns_free(NsSession* session) { delete session; }
@@ -67,6 +74,18 @@ CKPT_C_API int sw_ns_gram(NsSession* session, void** buffers, void* stream) {
   if (const cudaError_t error = session->bind(buffers_of(buffers))) return error;
   return as_cuda_error(
       session->gram->queue({1, 0}, buffers_of(buffers), static_cast<cudaStream_t>(stream)));
+}
+CKPT_C_API int sw_ns_model(NsSession* session, int64_t block, double* numbers) {
+  SymmetricShape gram = gram_of(session->shape);
+  LtMatmul whole;
+  const cublasStatus_t status =
+      whole.prepare(session->blas, session->shape, newton_schulz_products(session->shape).gram);
+  if (status != CUBLAS_STATUS_SUCCESS) return as_cuda_error(status);
+  gram.tile = whole.tile();
+  DeviceRates rates;
+  const cudaError_t error = device_rates(&rates);
+  if (error == cudaSuccess) model_of(rates, gram, block, numbers);
+  return error;
 }
 
 // bytes: grad, main, remainder, state 0, state 1, model; streams in the same order.

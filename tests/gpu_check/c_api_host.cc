@@ -34,6 +34,10 @@ CKPT_C_API int sw_ns_gram(NewtonSchulzShape* shape, void** buffers, void*) {
                                       {1, 0});
   return 0;
 }
+CKPT_C_API int sw_ns_model(NewtonSchulzShape* shape, int64_t block, double* numbers) {
+  model_of({}, gram_of(*shape), block, numbers);
+  return 0;
+}
 
 // These have no arithmetic to try.
 CKPT_C_API int sw_move_mix(const int32_t*, void**, int64_t, void*) { return 0; }

@@ -205,6 +205,7 @@ MuonSettings muon_of(const MuonCase& c) {
                        {2.8366F, -3.0525F, 1.2012F}};
   muon.type = c.iterate;
   muon.on_gram = c.on_gram;
+  muon.mirrored_products = true;
   muon.scale = [](int64_t rows, int64_t columns) {
     return std::sqrt(static_cast<double>(std::max(rows, columns)));
   };
@@ -303,7 +304,7 @@ std::string check_muon(const MuonCase& c, const TensorTypes& types) {
   return "";
 }
 
-// The same step twice gives the same bits, products in blocks included.
+// The same step twice gives the same bits, products by tiles included.
 std::string check_determinism() {
   const MuonCase c = {"", 1024, 1024, {}, 16, kBF16, true, Decay::Decoupled, 0};
   const TensorTypes types = {kBF16, kF32, {kF32, kNone}, kBF16};

@@ -101,7 +101,8 @@ inline std::string difference(const kernels::SlotMemory& found,
   return "";
 }
 
-// A step over some parameters, in device memory of its own.
+// A step over some parameters, in device memory of its own, all of which is NaN at first: what is
+// read before it was written shows in the results.
 class BoundStep {
  public:
   explicit BoundStep(kernels::StepPlan plan) {
@@ -109,6 +110,7 @@ class BoundStep {
     step_ = kernels::device_api().make_step(std::move(plan), status);
     require(status, "make_step");
     memory_ = allocate(step_->device_bytes());
+    require(cudaMemset(memory_.get(), 0xFF, step_->device_bytes()), "NaN in the step's memory");
     require(step_->bind(memory_.get(), nullptr), "bind");
   }
   kernels::DeviceStep* operator->() const { return step_.get(); }

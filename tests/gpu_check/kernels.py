@@ -57,12 +57,14 @@ SIGNATURES = {
     "sw_set_control": (c_int, [c_void_p, c_float, c_float, c_void_p]),
     "sw_stats": (c_int, [c_void_p, c_void_p]),
     "sw_update": (c_int, [c_void_p, c_void_p]),
+    "sw_queue_seconds": (c_double, [c_void_p, c_void_p]),
     "sw_capture": (c_int, [c_void_p]),
     "sw_ns_new": (c_void_p, [c_int64 * 4, c_int, POINTER(c_int)]),
     "sw_ns_free": (None, [c_void_p]),
     "sw_ns_workspace_bytes": (c_uint64, []),
     "sw_ns_run": (c_int, [c_void_p, c_void_p * 5, POINTER(Group), c_void_p]),
     "sw_ns_gram": (c_int, [c_void_p, c_void_p * 5, c_void_p]),
+    "sw_ns_model": (c_int, [c_void_p, c_int64, c_double * 6]),
     "sw_move_mix": (c_int, [c_int32 * 6, c_void_p * 6, c_int64, c_void_p]),
     "sw_read_only": (c_int, [c_void_p, c_int64, c_void_p, c_void_p]),
     "sw_copy": (c_int, [c_void_p * 2, c_int64, c_void_p]),
@@ -190,6 +192,13 @@ class Step:
     def update(self):
         self.library.call("sw_update", self.session, stream())
 
+    def queue_ms(self):
+        """Queues a whole step; the milliseconds that this takes the host."""
+        seconds = self.library.functions.sw_queue_seconds(self.session, stream())
+        if seconds < 0:
+            raise RuntimeError("a step could not be queued")
+        return 1e3 * seconds
+
     def capture(self):
         self.library.call("sw_capture", self.session)
 
@@ -226,6 +235,13 @@ class NewtonSchulz:
         """From self.iterate; five steps leave the result in self.next."""
         self.library.call("sw_ns_run", self.session, self.buffers(), byref(self.group), stream())
         return self.next
+
+    def model(self, block):
+        """By plan_symmetric()'s model, milliseconds of the first symmetric product: whole, in
+        blocks of this edge, by tiles alone, by tiles in pairs; and cuBLASLt's tile."""
+        numbers = (c_double * 6)()
+        self.library.call("sw_ns_model", self.session, block, numbers)
+        return [1e3 * seconds for seconds in numbers[:4]], [int(side) for side in numbers[4:]]
 
     def gram(self):
         """The first symmetric product alone."""

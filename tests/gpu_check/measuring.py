@@ -7,6 +7,7 @@ import kernels
 import torch
 
 REPEATS, WARMUPS = 25, 5
+CYCLES_PER_MS = 2_000_000  # of the device, about
 
 
 def sized(number, on_cpu_divided_by):
@@ -14,8 +15,15 @@ def sized(number, on_cpu_divided_by):
     return number if kernels.where == "cuda" else number // on_cpu_divided_by
 
 
-def times_ms(work, before=lambda: None):
-    """Device times of single calls, in milliseconds; `before` runs before each, not timed."""
+def free_memory():
+    if kernels.where == "cuda":
+        torch.cuda.empty_cache()
+
+
+def times_ms(work, before=lambda: None, ahead_ms=0.2):
+    """Device times of single calls, in milliseconds; `before` runs before each, not timed. The host
+    queues a call while the device still waits for `ahead_ms`, so that short work is not timed by
+    its launches; 0 where they are what a user waits for."""
     if kernels.where == "cpu":
         before()
         begin = time.perf_counter()
@@ -28,6 +36,8 @@ def times_ms(work, before=lambda: None):
               for _ in range(REPEATS)]
     for begin, end in events:
         before()
+        if ahead_ms > 0:
+            torch.cuda._sleep(int(ahead_ms * CYCLES_PER_MS))
         begin.record()
         work()
         end.record()
@@ -71,9 +81,11 @@ def format_row(row):
     if "gb_per_s" in row:
         text += f" {row['gb_per_s']:>7.0f} GB/s"
     if "of_peak" in row:
-        text += f" ({row['of_peak']:.3f} of an H200's 4.8 TB/s, goal {row['of_peak_goal']})"
+        text += f" ({row['of_peak']:.3f} of the memory's peak, goal {row['of_peak_goal']})"
     if "tflop_per_s" in row:
         text += f" {row['tflop_per_s']:>7.0f} TFLOP/s"
+    if "model_ms" in row:
+        text += f", by the model {row['model_ms']:.4f} ms"
     if "ratio" in row:
         text += f"  yardstick {row['yardstick_ms']:.4f} ms, ratio {row['ratio']:.3f}"
     if row.get("goal"):

@@ -28,7 +28,8 @@ class Report {
     }
     (problem.empty() ? passed_ : failed_) += 1;
     std::cout << (problem.empty() ? "ok    " : "FAIL  ") << name
-              << (problem.empty() ? "" : ": " + problem) << "\n";
+              << (problem.empty() ? "" : ": " + problem) << "\n"
+              << std::flush;  // who is stopped in the middle has said how far it came
   }
   int failed() const { return failed_; }
   int passed() const { return passed_; }

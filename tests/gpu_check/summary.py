@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-FINDINGS = ("check", "golden", "memcheck", "racecheck", "initcheck")
+FINDINGS = ("check", "golden", "memcheck", "synccheck", "initcheck", "racecheck")
 
 
 def outcomes_of(folder):

@@ -26,3 +26,20 @@ def torch_batched_newton_schulz(x):
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, polynomial, x, beta=a)
     return x
+
+
+def torch_muon(many, shapes):
+    """A step of torch.optim.Muon on fp32 parameters, clipped by the norm, and their bf16 copies."""
+    params = [torch.nn.Parameter(tensors.main.view(shape).clone())
+              for tensors, shape in zip(many, shapes)]
+    copies = [tensors.model.view(shape) for tensors, shape in zip(many, shapes)]
+    optimizer = torch.optim.Muon(params, lr=1e-3, weight_decay=0.1, momentum=0.95)
+
+    def step():
+        for param, tensors in zip(params, many):
+            param.grad = tensors.grad.view(param.shape).float()
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+        optimizer.step()
+        torch._foreach_copy_(copies, [param.detach() for param in params])
+
+    return step

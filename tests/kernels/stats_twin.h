@@ -51,12 +51,12 @@ inline TensorStats chunk_twin(const TensorSlot& slot, ElementType type, int64_t 
 }
 
 inline TensorStats stats_twin(const TensorSlot& slot, ElementType type, float inverse_scale) {
-  std::array<TensorStats, 32> lanes = {};
+  std::vector<TensorStats> threads(has_many_chunks(chunks_of(slot.count)) ? kStatsThreads : 32);
   for (int64_t c = 0; c < chunks_of(slot.count); ++c) {
-    add_stats(lanes[static_cast<size_t>(c % 32)],
+    add_stats(threads[static_cast<size_t>(c) % threads.size()],
               chunk_twin(slot, type, c * kChunkElements, inverse_scale));
   }
-  return add_in_tree(lanes);
+  return add_over_block(threads);
 }
 
 inline void control_twin(StepControl& control, const std::vector<TensorStats>& tensors) {

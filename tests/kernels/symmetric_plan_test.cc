@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <random>
+#include <string>
 
 #include <boost/test/unit_test.hpp>
 
@@ -62,6 +63,42 @@ TileDeal deal_of(SymmetricBy by) {
   return by == SymmetricBy::TilesInPairs ? TileDeal::Pairs : TileDeal::Alone;
 }
 
+// Microseconds of a symmetric product on an H100 (SXM, 80 GB), with the tile that cuBLASLt took,
+// and of blocks the fastest cut: scripts/gpu_check --part symmetric_model, 2026-11-26.
+struct Measured {
+  SymmetricShape shape;
+  double whole;
+  int64_t block;
+  double in_blocks, alone, in_pairs;
+};
+const Measured kMeasured[] = {
+    {{256, 256, 64, kBF16, false, {128, 128}, true}, 7.1, 128, 22.6, 12.5, 12.9},
+    {{512, 512, 8, kBF16, false, {128, 128}, true}, 6.5, 256, 18.8, 11.2, 14.3},
+    {{512, 512, 64, kBF16, false, {256, 128}, true}, 32.9, 256, 69.3, 34.9, 42.7},
+    {{512, 2048, 16, kBF16, false, {256, 128}, true}, 26.1, 256, 46.4, 33.0, 31.2},
+    {{768, 768, 32, kBF16, false, {128, 256}, true}, 45.9, 384, 83.2, 46.4, 49.9},
+    {{1024, 1024, 1, kBF16, false, {128, 64}, true}, 7.1, 512, 19.2, 13.3, 18.6},
+    {{1024, 1024, 4, kBF16, false, {256, 128}, true}, 14.5, 512, 29.5, 18.8, 18.7},
+    {{1024, 1024, 16, kBF16, false, {256, 128}, true}, 50.8, 512, 79.1, 45.6, 54.3},
+    {{1024, 4096, 4, kBF16, false, {256, 128}, true}, 45.3, 512, 66.2, 50.2, 48.0},
+    {{1536, 1536, 8, kBF16, false, {128, 256}, true}, 79.4, 768, 100.1, 58.0, 69.4},
+    {{2048, 2048, 1, kBF16, false, {256, 128}, true}, 24.3, 1024, 39.3, 28.6, 28.5},
+    {{2048, 2048, 4, kBF16, false, {256, 128}, true}, 90.7, 1024, 105.1, 69.3, 85.4},
+    {{2048, 8192, 1, kBF16, false, {256, 128}, true}, 85.0, 1024, 105.9, 91.7, 85.4},
+    {{3072, 3072, 1, kBF16, false, {128, 256}, true}, 74.7, 1536, 105.7, 62.1, 76.0},
+    {{4096, 4096, 1, kBF16, false, {256, 128}, true}, 171.5, 2048, 163.4, 110.7, 101.6},
+    {{4096, 4096, 4, kBF16, false, {128, 256}, true}, 698.9, 1024, 591.0, 473.2, 397.5},
+    {{4096, 11008, 1, kBF16, false, {256, 128}, true}, 452.1, 2048, 370.8, 368.9, 265.0},
+    {{5120, 5120, 1, kBF16, false, {128, 256}, true}, 335.6, 2560, 312.7, 245.6, 239.1},
+    {{6144, 6144, 1, kBF16, false, {128, 256}, true}, 571.4, 2048, 464.7, 406.7, 364.4},
+    {{8192, 8192, 1, kBF16, false, {128, 256}, true}, 1458.7, 2048, 1101.9, 1075.1, 779.4},
+    {{8192, 28672, 1, kBF16, false, {128, 256}, true}, 5276.7, 2048, 3232.4, 5312.9, 4024.3}};
+
+std::string name_of(const SymmetricShape& shape) {
+  return std::to_string(shape.batch) + " of " + std::to_string(shape.edge) + " x " +
+         std::to_string(shape.k);
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(symmetric_plans)
@@ -93,7 +130,7 @@ BOOST_AUTO_TEST_CASE(no_cut_is_chosen_that_the_model_says_is_slower) {
     BOOST_REQUIRE_LT(plan.block, d.shape.edge);
   }
   BOOST_TEST(cuts > 1000);
-  BOOST_TEST(mirrored > 100);
+  BOOST_TEST(mirrored > 50);
 }
 
 BOOST_AUTO_TEST_CASE(a_plan_is_the_best_of_equal_parts) {
@@ -195,31 +232,25 @@ BOOST_AUTO_TEST_CASE(usual_shapes_are_cut_where_that_saves_time) {
   }
 }
 
-// What a step would take of our own kernel on an H100, by the model, if it were allowed to.
-BOOST_AUTO_TEST_CASE(usual_shapes_go_to_our_own_kernel_where_it_is_allowed) {
-  struct Row {
-    int64_t rows, columns, batch;
-    SymmetricBy gram, polynomial;
-  };
-  constexpr auto kBlas = SymmetricBy::CublasLt, kAlone = SymmetricBy::TilesAlone,
-                 kPairs = SymmetricBy::TilesInPairs;
-  for (const Row& row : {Row{4096, 4096, 1, kPairs, kPairs},
-                         {4096, 11008, 1, kPairs, kPairs},
-                         {11008, 4096, 1, kPairs, kPairs},
-                         {8192, 28672, 1, kBlas, kPairs},  // blocks are less bound by the cache
-                         {2048, 2048, 1, kBlas, kBlas},    // 68 turns leave half a device idle
-                         {1024, 1024, 16, kPairs, kPairs},
-                         {512, 512, 64, kPairs, kPairs},
-                         {1024, 1024, 1, kAlone, kAlone},
-                         {1020, 1024, 1, kBlas, kBlas}}) {
-    NewtonSchulzShape shape = {row.rows, row.columns, row.batch, kBF16, false};
-    shape.allows_mirrored = true;
-    choose_blocks({}, {}, {}, shape);
-    const std::string name = std::to_string(row.rows) + " x " + std::to_string(row.columns);
-    BOOST_TEST((shape.gram_by == row.gram), name);
-    BOOST_TEST((shape.polynomial_by == row.polynomial), name);
-    BOOST_TEST((shape.gram_by == kBlas || shape.gram_block == 0), name);
+BOOST_AUTO_TEST_CASE(plans_are_within_three_hundredths_of_the_fastest_that_an_h100_measured) {
+  for (const Measured& m : kMeasured) {
+    const SymmetricPlan plan = plan_symmetric({}, m.shape);
+    BOOST_TEST((plan.block == 0 || plan.block == m.block), name_of(m.shape));
+    const double taken = plan.by == SymmetricBy::TilesAlone     ? m.alone
+                         : plan.by == SymmetricBy::TilesInPairs ? m.in_pairs
+                         : plan.block == 0                      ? m.whole
+                                                                : m.in_blocks;
+    const double fastest = std::min({m.whole, m.in_blocks, m.alone, m.in_pairs});
+    BOOST_TEST(taken <= 1.03 * fastest, name_of(m.shape));
   }
+}
+
+BOOST_AUTO_TEST_CASE(sizes_that_our_own_kernel_does_not_take_are_cublaslts) {
+  NewtonSchulzShape shape = {4100, 4096, 1, kBF16, false};
+  shape.allows_mirrored = true;
+  choose_blocks({}, {}, {}, shape);
+  BOOST_TEST((shape.gram_by == SymmetricBy::CublasLt));
+  BOOST_TEST((shape.polynomial_by == SymmetricBy::TilesInPairs));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -26,8 +26,10 @@ cudaError_t grad_stats(const GradStatsRequest& request, cudaStream_t stream);
 // The order of the sums, which a twin follows. A chunk's elements are dealt to kStatsThreads
 // threads, vectors of stats_vector() at a time; each adds its own in order; add_in_tree() joins 32
 // threads, then the eight warps are added in order. A tensor's chunks are dealt to 32 threads,
-// joined by add_in_tree().
+// joined by add_in_tree(); those of a tensor that has_many_chunks() to kStatsThreads, joined as
+// those of a chunk.
 constexpr int kStatsThreads = 256;
+CKPT_HOST_DEVICE constexpr bool has_many_chunks(int64_t chunk_count) { return chunk_count > 128; }
 CKPT_HOST_DEVICE constexpr int stats_vector(ElementType grad) { return 16 / bytes_of(grad); }
 
 // One thread's elements. fp64 is slow on many GPUs: one operation an element, and one that widens.

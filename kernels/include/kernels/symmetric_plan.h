@@ -13,9 +13,10 @@ namespace kernels {
 // What the choice of a cut needs to know of a device.
 struct DeviceRates {
   int multiprocessors = 132;
-  double cycles_per_second = 1.83e9;  // of a multiprocessor, at most
-  double bytes_per_second = 3.35e12;  // of its memory
-  int major = 9;                      // compute capability: multiplications a cycle
+  double cycles_per_second = 1.83e9;        // of a multiprocessor, at most
+  double bytes_per_second = 3.35e12;        // of its memory
+  int64_t cache_bytes = int64_t{50} << 20;  // that all multiprocessors share
+  int major = 9;                            // compute capability: multiplications a cycle
   int minor = 0;
 };
 cudaError_t device_rates(DeviceRates* rates);  // of the current device
@@ -47,24 +48,32 @@ struct SymmetricPlan {
 //
 // The model: tiles are dealt to multiprocessors in waves, each of which takes the multiplications
 // of a tile and as long again as kTileExtra steps of k; not less than its operands take from
-// memory. Each launch costs kLaunchSeconds, the mirror a launch and its bytes. By counting and
-// published peaks; not measured.
+// memory. Each launch costs kLaunchSeconds, the mirror a launch and its bytes. The constants fit
+// what an H100 took (docs/measurements/optimizer_steps.md).
 SymmetricPlan plan_symmetric(const DeviceRates& rates, const SymmetricShape& shape);
 
 // Of one product of rows x columns, in a batch; and of the mirror of blocks.
 double product_seconds(const DeviceRates& rates, const SymmetricShape& shape, int64_t rows,
                        int64_t columns);
 double mirror_seconds(const DeviceRates& rates, const SymmetricShape& shape, int64_t block);
+// Of all blocks of a cut, one after the other, and their mirror.
+double cut_seconds(const DeviceRates& rates, const SymmetricShape& shape, int64_t block);
 // Of the whole product by mirrored_product(): waves of turns, not faster than their panels come
-// from the cache that all multiprocessors share.
+// from the cache that all multiprocessors share; where the factor does not lie in it, slower, and
+// slower still where a turn is so deep that blocks drift apart and each loads from memory.
 double mirrored_seconds(const DeviceRates& rates, const SymmetricShape& shape, TileDeal deal);
 bool can_be_mirrored(const DeviceRates& rates, const SymmetricShape& shape);
 
-constexpr double kLaunchSeconds = 2.5e-6;  // from the end of one to the work of the next
-constexpr double kPeakReached = 0.75;      // of the multiplications that a device could do
+constexpr double kLaunchSeconds = 3e-6;  // from the end of one to the work of the next
+constexpr double kPeakReached = 0.8;     // of the multiplications that a device could do
 constexpr double kTileExtra = 128;
 constexpr double kCutGainLeast = 0.05;
-constexpr double kCacheBytesPerCycle = 27;  // of a multiprocessor, when all load: a guess
+// Of mirrored_product(): until the first products, what a turn takes beside its products (pairs do
+// not multiply while they store), and bytes of panels a cycle and multiprocessor.
+constexpr double kMirroredStartSeconds = 4e-6;
+constexpr double kAloneExtra = 512, kPairsExtra = 768;
+constexpr double kCachedBytesPerCycle = 43, kUncachedBytesPerCycle = 33, kDeepBytesPerCycle = 22;
+constexpr int64_t kDeepTurn = 16384;
 
 // Fills gram_block, polynomial_block, gram_by and polynomial_by of a shape, whose products have
 // these tiles.

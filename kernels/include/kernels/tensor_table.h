@@ -50,7 +50,9 @@ CKPT_HOST_DEVICE bool is_aligned(const TensorSlot& slot) {
   return all % 16 == 0;
 }
 
-inline int64_t chunks_of(int64_t count) { return (count + kChunkElements - 1) / kChunkElements; }
+CKPT_HOST_DEVICE constexpr int64_t chunks_of(int64_t count) {
+  return (count + kChunkElements - 1) / kChunkElements;
+}
 
 // Writes the chunks of `slots` in order and says in each slot where its own begin; `chunks` has
 // room for the sum of chunks_of(count).

@@ -35,9 +35,9 @@ struct NewtonSchulzOptions {
   MatmulPrecision precision = MatmulPrecision::Medium;
   NewtonSchulzIteration iteration = NewtonSchulzIteration::Standard;
   // On a GPU of compute capability 9.0, Medium: symmetric products by a kernel of our own where a
-  // model of time prefers it to cuBLASLt. Off, since that kernel has not run on a device yet
-  // (docs/optimizer.md, section 9). No effect elsewhere.
-  bool mirrored_products = false;
+  // model of time prefers it to cuBLASLt (docs/optimizer.md, section 9); false: never. No effect
+  // elsewhere.
+  bool mirrored_products = true;
 };
 
 }  // namespace optim

@@ -127,12 +127,16 @@ BOOST_AUTO_TEST_CASE(sums_of_any_sizes_equal_the_twins) {
   }
 }
 
-// More chunks than a warp has lanes.
+// More chunks than a warp has lanes, and as many as a block adds.
 BOOST_AUTO_TEST_CASE(sums_of_many_chunks_equal_the_twins) {
   std::mt19937 random(2);
   for (const ElementType type : kGradTypes) {
     BOOST_TEST(problem_of(type, {35 * kChunkElements + 1, 3}, random) == "");
   }
+  constexpr int64_t kMany = 128 * kChunkElements;
+  static_assert(!has_many_chunks(chunks_of(kMany)) && has_many_chunks(chunks_of(kMany + 1)));
+  const std::vector<int64_t> counts = {3, kMany, kMany + 1, 70000, 3 * kMany, 5};
+  BOOST_TEST(problem_of(ElementType::BF16, counts, random) == "");
 }
 
 BOOST_AUTO_TEST_CASE(the_control_equals_the_twins) {
