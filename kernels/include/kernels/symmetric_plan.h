@@ -13,7 +13,7 @@ namespace kernels {
 // What the choice of a cut needs to know of a device.
 struct DeviceRates {
   int multiprocessors = 132;
-  double cycles_per_second = 1.83e9;        // of a multiprocessor, at most
+  double cycles_per_second = 1.98e9;        // of a multiprocessor, at most
   double bytes_per_second = 3.35e12;        // of its memory
   int64_t cache_bytes = int64_t{50} << 20;  // that all multiprocessors share
   int major = 9;                            // compute capability: multiplications a cycle
