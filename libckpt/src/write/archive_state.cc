@@ -5,6 +5,7 @@
 #include <ckpt/error.h>
 
 #include "codec/crc32.h"
+#include "write/equal_run.h"
 
 namespace ckpt {
 
@@ -88,7 +89,7 @@ std::span<const RecordPlan> OpenArchives::records_of(uint32_t file, uint32_t arc
   const auto archive_of = [](const RecordPlan& record) {
     return std::pair(record.file, record.archive);
   };
-  return std::ranges::equal_range(plan_.records, std::pair(file, archive), {}, archive_of);
+  return equal_run(plan_.records, std::pair(file, archive), archive_of);
 }
 
 std::shared_ptr<ArchiveState> OpenArchives::make(const Window& window, uint32_t archive) {

@@ -9,6 +9,7 @@
 #include <ckpt/error.h>
 
 #include "codec/crc32.h"
+#include "write/equal_run.h"
 
 namespace ckpt {
 namespace {
@@ -59,8 +60,7 @@ size_t first_behind(const std::vector<Segment>& segments, uint64_t offset_bytes)
 }
 
 std::span<const CopyOp> copies_of(const RecordPlan& plan, size_t segment) {
-  return std::ranges::equal_range(plan.copies, static_cast<uint32_t>(segment), {},
-                                  &CopyOp::segment);
+  return equal_run(plan.copies, static_cast<uint32_t>(segment), &CopyOp::segment);
 }
 
 }  // namespace
