@@ -27,7 +27,6 @@ kernels::NewtonSchulzShape shape_of(const int64_t* numbers, int type);
 
 // What plan_symmetric()'s model says of the gram: seconds of the whole product, of blocks (0:
 // none), of tiles alone and in pairs; then the tile's rows and columns.
-constexpr int kModelNumbers = 6;
 void model_of(const kernels::DeviceRates& rates, const kernels::SymmetricShape& gram, int64_t block,
               double* numbers);
 kernels::SymmetricShape gram_of(const kernels::NewtonSchulzShape& shape);

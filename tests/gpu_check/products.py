@@ -15,6 +15,9 @@ SYMMETRIC = ((256, 256, 64), (512, 512, 8), (512, 512, 64), (512, 2048, 16), (76
              (4096, 4096, 4), (4096, 11008, 1), (5120, 5120, 1), (6144, 6144, 1), (8192, 8192, 1),
              (8192, 28672, 1))
 
+# Where NewtonSchulz.model() has them, and their names; other blocks are the second there.
+WAYS = {0: (0, "whole"), TILES_ALONE: (2, "alone"), TILES_IN_PAIRS: (3, "in pairs")}
+
 
 def random_batch(ns):
     values = torch.randn_like(ns.iterate, dtype=torch.float32)
@@ -110,8 +113,7 @@ def symmetric_model(library, rows):
                 continue
             random_batch(ns)
             modelled, tile = ns.model(max(block, 0))
-            at = {TILES_ALONE: 2, TILES_IN_PAIRS: 3, 0: 0}.get(block, 1)
-            name = {TILES_ALONE: "alone", TILES_IN_PAIRS: "in pairs", 0: "whole"}.get(block, block)
+            at, name = WAYS.get(block, (1, block))
             times = times_ms(lambda: [ns.gram() for _ in range(calls)], ahead_ms=0.03 * calls)
             rows.add(f"gram of {batch} x {edge} x {depth}, {name}", [t / calls for t in times],
                      model_ms=modelled[at], tile=tile, shape=[edge, depth, batch], block=block)

@@ -106,7 +106,7 @@ BOOST_AUTO_TEST_SUITE(symmetric_plans)
 BOOST_AUTO_TEST_CASE(no_cut_is_chosen_that_the_model_says_is_slower) {
   std::mt19937 random(1);
   int cuts = 0, mirrored = 0;
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 30000; ++i) {
     const Drawn d = drawn(random);
     const SymmetricPlan plan = plan_symmetric(d.rates, d.shape);
     const double plain = cost_of(d, 0);
@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_CASE(no_cut_is_chosen_that_the_model_says_is_slower) {
     BOOST_REQUIRE_LT(plan.block, d.shape.edge);
   }
   BOOST_TEST(cuts > 1000);
-  BOOST_TEST(mirrored > 50);
+  BOOST_TEST(mirrored > 100);
 }
 
 BOOST_AUTO_TEST_CASE(a_plan_is_the_best_of_equal_parts) {
@@ -245,12 +245,31 @@ BOOST_AUTO_TEST_CASE(plans_are_within_three_hundredths_of_the_fastest_that_an_h1
   }
 }
 
-BOOST_AUTO_TEST_CASE(sizes_that_our_own_kernel_does_not_take_are_cublaslts) {
-  NewtonSchulzShape shape = {4100, 4096, 1, kBF16, false};
-  shape.allows_mirrored = true;
-  choose_blocks({}, {}, {}, shape);
-  BOOST_TEST((shape.gram_by == SymmetricBy::CublasLt));
-  BOOST_TEST((shape.polynomial_by == SymmetricBy::TilesInPairs));
+// What a step takes of our own kernel on an H100, by the model.
+BOOST_AUTO_TEST_CASE(usual_shapes_go_to_our_own_kernel_where_it_is_allowed) {
+  struct Row {
+    int64_t rows, columns, batch;
+    SymmetricBy gram, polynomial;
+  };
+  constexpr auto kBlas = SymmetricBy::CublasLt, kAlone = SymmetricBy::TilesAlone,
+                 kPairs = SymmetricBy::TilesInPairs;
+  for (const Row& row : {Row{4096, 4096, 1, kPairs, kPairs},
+                         {4096, 11008, 1, kPairs, kPairs},
+                         {11008, 4096, 1, kPairs, kPairs},
+                         {8192, 28672, 1, kBlas, kPairs},  // blocks are less bound by the cache
+                         {2048, 2048, 1, kBlas, kBlas},    // 68 turns leave half a device idle
+                         {1024, 1024, 16, kAlone, kAlone},
+                         {512, 512, 64, kBlas, kBlas},
+                         {1024, 1024, 1, kBlas, kBlas},
+                         {1020, 1024, 1, kBlas, kBlas}}) {
+    NewtonSchulzShape shape = {row.rows, row.columns, row.batch, kBF16, false};
+    shape.allows_mirrored = true;
+    choose_blocks({}, {}, {}, shape);
+    const std::string name = std::to_string(row.rows) + " x " + std::to_string(row.columns);
+    BOOST_TEST((shape.gram_by == row.gram), name);
+    BOOST_TEST((shape.polynomial_by == row.polynomial), name);
+    BOOST_TEST((shape.gram_by == kBlas || shape.gram_block == 0), name);
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()
