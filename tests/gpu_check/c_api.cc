@@ -144,10 +144,6 @@ CKPT_C_API int sw_make(Session* session, uint64_t* bytes) {
 CKPT_C_API int sw_bind(Session* session, void* memory, void* stream) {
   return session->step->bind(memory, stream);
 }
-CKPT_C_API int sw_set_rates(Session* session, double lr, double weight_decay, void* stream) {
-  return session->step->set_rates(
-      std::vector<GroupRates>(session->plan.groups.size(), {lr, weight_decay}), stream);
-}
 CKPT_C_API int sw_set_control(Session* session, float inverse_scale, float max_norm, void* stream) {
   return session->step->set_control({inverse_scale, max_norm, false}, stream);
 }

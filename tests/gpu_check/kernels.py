@@ -53,7 +53,6 @@ SIGNATURES = {
     "sw_add_param": (None, [c_void_p, POINTER(Param)]),
     "sw_make": (c_int, [c_void_p, POINTER(c_uint64)]),
     "sw_bind": (c_int, [c_void_p, c_void_p, c_void_p]),
-    "sw_set_rates": (c_int, [c_void_p, c_double, c_double, c_void_p]),
     "sw_set_control": (c_int, [c_void_p, c_float, c_float, c_void_p]),
     "sw_stats": (c_int, [c_void_p, c_void_p]),
     "sw_update": (c_int, [c_void_p, c_void_p]),
@@ -179,9 +178,6 @@ class Step:
 
     def __del__(self):
         self.library.functions.sw_free(self.session)
-
-    def set_rates(self, lr, weight_decay):
-        self.library.call("sw_set_rates", self.session, lr, weight_decay, stream())
 
     def set_control(self, inverse_scale=1.0, max_norm=0.0):
         self.library.call("sw_set_control", self.session, inverse_scale, max_norm, stream())
