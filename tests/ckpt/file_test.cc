@@ -1,8 +1,14 @@
 #include "io/file.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
 
 #include <boost/test/unit_test.hpp>
+
+#include <ckpt/named_file.h>
 
 #include "io/directory.h"
 #include "support/errors.h"
@@ -92,6 +98,45 @@ BOOST_AUTO_TEST_CASE(a_folder_opens_files_below_it_and_nothing_else) {
   const auto absent = error_of([&] { folder.open_file("deep/g"); });
   BOOST_REQUIRE(absent);
   BOOST_TEST((absent->code() == ErrorCode::NotFound));
+}
+
+BOOST_AUTO_TEST_CASE(a_named_file_is_read_whole_and_nothing_else_is_waited_for) {
+  const TemporaryFolder temporary;
+  test::write_file(temporary / "f", "0123456789");
+  BOOST_TEST(ckpt::read_named_file(temporary / "f", 10) == "0123456789");
+  BOOST_REQUIRE(mkfifo((temporary / "pipe").c_str(), 0600) == 0);
+  const struct {
+    fs::path path;
+    ErrorCode code;
+    std::string_view problem;
+  } rows[] = {
+      {temporary / "f", ErrorCode::Unsupported, "is longer than 9 bytes"},
+      {temporary / "no", ErrorCode::NotFound, "cannot open"},
+      {temporary / "pipe", ErrorCode::IoFailure, "is a pipe that nobody writes to"},
+      {temporary.path(), ErrorCode::IoFailure, "is not a regular file"},
+      {"/dev/zero", ErrorCode::IoFailure, "is not a regular file"},
+  };
+  for (const auto& row : rows) {
+    const auto error = error_of([&] { ckpt::read_named_file(row.path, 9); });
+    BOOST_TEST_REQUIRE(error.has_value(), row.path);
+    BOOST_TEST((error->code() == row.code), error->what());
+    BOOST_TEST(error->problem().starts_with(row.problem), error->what());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_pipe_is_read_to_its_end_where_somebody_writes) {
+  for (const std::string text : {"", "a record"}) {
+    int ends[2];
+    BOOST_REQUIRE(pipe(ends) == 0);
+    std::thread writer([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      BOOST_TEST(write(ends[1], text.data(), text.size()) >= 0);
+      close(ends[1]);
+    });
+    BOOST_TEST(ckpt::read_named_file("/dev/fd/" + std::to_string(ends[0]), 100) == text);
+    writer.join();
+    close(ends[0]);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_folder_lists_its_entries_sorted_and_again) {

@@ -53,6 +53,9 @@ class FaultyCalls final : public ckpt::SystemCalls {
     if (failed) errno = fault_.error_number;
     return failed ? -1 : result;
   }
+  ssize_t read(int file, void* out, size_t count_bytes) override {
+    return fails("read") ? -1 : SystemCalls::read(file, out, moved_bytes(count_bytes));
+  }
   ssize_t pread(int file, void* out, size_t count_bytes, off_t offset_bytes) override {
     if (fails("pread")) return -1;
     return SystemCalls::pread(file, out, moved_bytes(count_bytes), offset_bytes);

@@ -1,12 +1,13 @@
 // ckpt-inspect hash: SHA-256 of every tensor and object, and one digest of the whole.
 #include <algorithm>
-#include <fstream>
+#include <optional>
 #include <ostream>
 #include <set>
-#include <sstream>
+#include <utility>
 
 #include <ckpt/error.h>
 #include <ckpt/hash.h>
+#include <ckpt/named_file.h>
 #include <common/json.h>
 #include <common/key_filter.h>
 #include <common/progress.h>
@@ -141,40 +142,63 @@ void print_hashes(Console& console, const ckpt::Hashes& hashes, const HashOption
 }
 
 // Refuses before anything is read what a share cannot answer.
-ckpt::Share checked_share(const HashOptions& options, bool quiet) {
+void check_share(const HashOptions& options, bool quiet) {
   const ckpt::Share share = options.share.share();
-  if (share.world_size == 1) return share;
+  if (share.world_size == 1) return;
   if (!options.outputs.empty()) usage("--finish puts together the outputs of all shares");
   if (quiet && options.record.empty()) {
     usage("--quiet prints the digest of the whole alone, which no share knows");
   }
-  return share;
 }
 
-optim::HashRecord read_record(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = path, .key = {}}, "cannot be read");
+// An output of an earlier run.
+struct RecordFile {
+  std::string path, text;
+};
+
+RecordFile read_record(const std::string& path) {
+  constexpr uint64_t kBytesMax = uint64_t{256} << 20;  // 10^6 rows
+  return {path, ckpt::read_named_file(path, kBytesMax)};
+}
+
+// What the user names beside the checkpoint, read and refused before anything else is.
+struct Records {
+  std::vector<RecordFile> outputs;
+  std::optional<RecordFile> check;
+};
+
+Records read_records(const HashOptions& options) {
+  Records records;
+  for (const std::string& path : options.outputs) records.outputs.push_back(read_record(path));
+  if (!options.record.empty()) records.check = read_record(options.record);
+  return records;
+}
+
+void check_records(const Records& records, const ckpt::Hashes& listed) {
+  for (const RecordFile& output : records.outputs) {
+    optim::check_hash_record(output.text, listed, output.path);
   }
-  std::ostringstream text;
-  text << in.rdbuf();
-  return optim::parse_hash_record(text.view());
+  if (records.check) optim::check_hash_record(records.check->text, listed, records.check->path);
 }
 
 ckpt::Hashes hash_or_finish(const HashOptions& options, const ckpt::Checkpoint& checkpoint,
-                            ckpt::Share share, Console& console) {
+                            const Records& records, Console& console) {
+  const ckpt::Share share = options.share.share();
   ProgressLine line(console, "hashing");
   line.leave_terminal_if(options.share.distributed && share.rank != 0);
   ckpt::Inventory inventory =
       options.logical ? optim::logical_inventory(checkpoint) : native_inventory(checkpoint);
   if (options.logical && names_places(inventory)) console.warn(optim::kHasPlaces);
   select({&inventory}, options.filter, console);
-  if (options.outputs.empty()) {
+  ckpt::Hashes hashes = list_hashed(inventory);
+  check_records(records, hashes);
+  if (records.outputs.empty()) {
     return hash(inventory, checkpoint, make_execute_options(console, line), share);
   }
-  ckpt::Hashes hashes = list_hashed(inventory);
   std::vector<optim::HashRecord> shares;
-  for (const std::string& path : options.outputs) shares.push_back(read_record(path));
+  for (const RecordFile& output : records.outputs) {
+    shares.push_back(optim::parse_hash_record(output.text));
+  }
   optim::fill(hashes, std::move(shares));
   return hashes;
 }
@@ -227,6 +251,7 @@ void print_as_text(Console& console, const Comparison& comparison) {
     console.out() << result.different.size() - new_count << " of " << result.compared_count
                   << " recorded hashes differ";
     if (new_count != 0) console.out() << ", " << new_count << " are not in the record";
+    if (result.different.empty() && !result.is_equal) console.out() << ", but the digest does";
     console.out() << '\n';
   }
 }
@@ -261,17 +286,27 @@ bool has_other_names(const optim::HashRecord& recorded, const ckpt::Checkpoint& 
   }
 }
 
-int compare(const HashOptions& options, const ckpt::Checkpoint& checkpoint,
-            const ckpt::Hashes& hashes, Console& console) {
-  const ckpt::Share share = options.share.share();
-  optim::HashRecord recorded = read_record(options.record);
+struct Compared {
+  const ckpt::Hashes& hashes;
+  optim::HashRecord recorded;
+};
+
+// The record of --check, if it can be compared with at all.
+optim::HashRecord recorded_of(const RecordFile& file, const HashOptions& options) {
+  optim::HashRecord recorded = optim::parse_hash_record(file.text);
   require_whole(recorded, options.record);
   refuse_other_selection(recorded, options);
-  if (share.world_size != 1) {
-    if (recorded.entries.empty())
-      usage("the record is a digest of the whole, which no share knows");
-    recorded = optim::part_of(recorded, hashes, share);
-  }
+  if (options.share.share().world_size != 1 && recorded.entries.empty())
+    usage("the record is a digest of the whole, which no share knows");
+  return recorded;
+}
+
+int compare(const HashOptions& options, const ckpt::Checkpoint& checkpoint, Compared compared,
+            Console& console) {
+  const ckpt::Share share = options.share.share();
+  optim::HashRecord& recorded = compared.recorded;
+  const ckpt::Hashes& hashes = compared.hashes;
+  if (share.world_size != 1) recorded = optim::part_of(recorded, hashes, share);
   optim::HashRecord found = optim::record_of(hashes);
   found.selection = options.filter.text();
   const Comparison comparison{found, recorded, share, compare_records(found, recorded, share)};
@@ -289,10 +324,13 @@ int compare(const HashOptions& options, const ckpt::Checkpoint& checkpoint,
 }
 
 int run(const HashOptions& options, Console& console) {
-  const ckpt::Share share = checked_share(options, console.options().quiet);
+  check_share(options, console.options().quiet);
+  const Records records = read_records(options);
+  optim::HashRecord recorded;
+  if (records.check) recorded = recorded_of(*records.check, options);
   const ckpt::Checkpoint checkpoint = options.source.open();
-  const ckpt::Hashes hashes = hash_or_finish(options, checkpoint, share, console);
-  if (!options.record.empty()) return compare(options, checkpoint, hashes, console);
+  const ckpt::Hashes hashes = hash_or_finish(options, checkpoint, records, console);
+  if (records.check) return compare(options, checkpoint, {hashes, std::move(recorded)}, console);
   if (console.options().json) {
     print_hashes_as_json(console, hashes, checkpoint.catalog().format, options);
   } else {

@@ -38,6 +38,9 @@ int SystemCalls::openat2(int folder, const char* path, const open_how& how) {
 int SystemCalls::close(int file) { return ::close(file); }
 int SystemCalls::set_flags(int file, int flags) { return ::fcntl(file, F_SETFL, flags); }
 
+ssize_t SystemCalls::read(int file, void* out, size_t count_bytes) {
+  return ::read(file, out, count_bytes);
+}
 ssize_t SystemCalls::pread(int file, void* out, size_t count_bytes, off_t offset_bytes) {
   return ::pread(file, out, count_bytes, offset_bytes);
 }

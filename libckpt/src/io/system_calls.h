@@ -26,6 +26,7 @@ class SystemCalls {
   virtual int close(int file);
   virtual int set_flags(int file, int flags);  // fcntl(F_SETFL)
 
+  virtual ssize_t read(int file, void* out, size_t count_bytes);
   virtual ssize_t pread(int file, void* out, size_t count_bytes, off_t offset_bytes);
   virtual ssize_t pwrite(int file, const void* bytes, size_t count_bytes, off_t offset_bytes);
   virtual int fallocate(int file, int mode, off_t offset_bytes, off_t count_bytes);

@@ -46,6 +46,12 @@ OPTIM_LAYOUT_EXPORT HashRecord parse_hash_record(std::string_view text);
 // Throws Corrupt where a record has no digest, as that of a share, or of what is no output.
 OPTIM_LAYOUT_EXPORT void require_whole(const HashRecord& record, const std::string& path);
 
+// Throws Corrupt, with the line or the JSON pointer, where an output contradicts itself: a row that
+// is malformed or there twice, a second digest, rows that do not give the digest. `listed`: what
+// the checkpoint has. Rows of other names that may mean several things prove nothing.
+OPTIM_LAYOUT_EXPORT void check_hash_record(std::string_view text, const ckpt::Hashes& listed,
+                                           const std::string& path);
+
 // Takes the hashes from the outputs of all shares. Throws Corrupt where they are not those of these
 // entries.
 OPTIM_LAYOUT_EXPORT void fill(ckpt::Hashes& hashes, std::vector<HashRecord> shares);
@@ -58,8 +64,8 @@ struct RecordComparison {
   uint64_t compared_count = 0;                        // recorded entries
   bool is_equal = false;
 };
-// A whole is equal where its digest is, a share where nothing differs. A record of the digest alone
-// can only say whether all is equal.
+// Equal is that of which no entry differs, and of a whole neither the digest. A record of the
+// digest alone can only say whether all is equal.
 OPTIM_LAYOUT_EXPORT RecordComparison compare_records(const HashRecord& found,
                                                      const HashRecord& recorded, ckpt::Share share);
 

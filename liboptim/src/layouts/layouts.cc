@@ -2,13 +2,12 @@
 #include "layouts/layouts.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <ckpt/error.h>
+#include <ckpt/named_file.h>
 #include <optim/key_kind.h>
 
 #include "args/checkpoint_kind.h"
@@ -240,12 +239,8 @@ TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint, const ReadOpti
 }
 
 std::shared_ptr<const ModelRules> read_model_rules(const std::filesystem::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) {
-    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = path.string(), .key = {}},
-                      "cannot be opened; expected a file of model rules");
-  }
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  constexpr uint64_t kBytesMax = uint64_t{16} << 20;
+  const std::string text = ckpt::read_named_file(path, kBytesMax);
   const ModelRules rules = ModelRules::parse(text, path.string());
   return std::make_shared<const ModelRules>(ModelRules::built_in().with(rules));
 }

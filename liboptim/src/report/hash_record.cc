@@ -9,6 +9,7 @@
 #include <ckpt/printed.h>
 
 #include "report/entry_text.h"
+#include "report/hash_rows.h"
 
 namespace optim {
 namespace {
@@ -16,16 +17,6 @@ namespace {
 [[noreturn]] void refuse(const std::string& what, std::string problem, std::string hint) {
   throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = what, .key = {}}, std::move(problem),
                     std::move(hint));
-}
-
-// Zero where the text is none.
-ckpt::Sha256 sha256_in(std::string_view hex) {
-  ckpt::Sha256 hash;
-  for (size_t i = 0; i < hash.bytes.size() && 2 * i + 2 <= hex.size(); ++i) {
-    const char* const digits = hex.data() + 2 * i;
-    std::from_chars(digits, digits + 2, hash.bytes[i], 16);
-  }
-  return hash;
 }
 
 HashLine line_of(const ckpt::TensorHash& tensor, const std::string& owner) {
@@ -77,6 +68,15 @@ std::map<std::string, RecordDifference> differences(const HashRecord& found,
 
 }  // namespace
 
+ckpt::Sha256 sha256_of(std::string_view hex) {
+  ckpt::Sha256 hash;
+  for (size_t i = 0; i < hash.bytes.size() && 2 * i + 2 <= hex.size(); ++i) {
+    const char* const digits = hex.data() + 2 * i;
+    std::from_chars(digits, digits + 2, hash.bytes[i], 16);
+  }
+  return hash;
+}
+
 std::vector<HashLine> lines_of(const ckpt::Hashes& hashes) {
   std::vector<HashLine> lines;
   for_each_line(hashes, [&](HashLine line, const auto&) { lines.push_back(std::move(line)); });
@@ -119,7 +119,7 @@ void fill(ckpt::Hashes& hashes, std::vector<HashRecord> shares) {
     if (found == record.entries.end() || found->first != line.name) {
       refuse(line.name, "is in none of the outputs", "the outputs of all shares are needed");
     }
-    hashed.sha256 = sha256_in(found->second);
+    hashed.sha256 = sha256_of(found->second);
     if (entry_of(line, hashed.sha256) != found->second) {
       refuse(line.name, "is something else in the outputs", "outputs of another checkpoint?");
     }
@@ -145,7 +145,8 @@ RecordComparison compare_records(const HashRecord& found, const HashRecord& reco
   comparison.compared_count = recorded.entries.size();
   const bool says_entries = !is_whole || !recorded.entries.empty();
   if (says_entries) comparison.different = differences(found, recorded);
-  comparison.is_equal = is_whole ? found.digest == recorded.digest : comparison.different.empty();
+  const bool is_digest_equal = !is_whole || found.digest == recorded.digest;
+  comparison.is_equal = is_digest_equal && comparison.different.empty();
   return comparison;
 }
 

@@ -173,6 +173,56 @@ BOOST_AUTO_TEST_CASE(differences_are_changed_missing_and_new) {
   BOOST_TEST((result.different == expected));
 }
 
+BOOST_AUTO_TEST_CASE(rows_decide_beside_the_digest) {
+  optim::HashRecord found = entries({{"w", "1"}, {"x", "2"}}), recorded = entries({{"w", "1"}});
+  found.digest = recorded.digest = "a";
+  BOOST_TEST(!optim::compare_records(found, recorded, kWhole).is_equal);
+  recorded.entries.emplace("x", "2");
+  BOOST_TEST(optim::compare_records(found, recorded, kWhole).is_equal);
+  recorded.digest = "b";
+  BOOST_TEST(!optim::compare_records(found, recorded, kWhole).is_equal);
+}
+
+BOOST_AUTO_TEST_CASE(a_record_that_contradicts_itself_is_refused) {
+  const ckpt::Hashes hashes = some_hashes();
+  const std::string text = text_of(hashes);
+  optim::check_hash_record(text, hashes, "f");
+  const auto line = [&](size_t number) {
+    size_t begin = 0;
+    for (size_t i = 1; i < number; ++i) begin = text.find('\n', begin) + 1;
+    return text.substr(begin, text.find('\n', begin) + 1 - begin);
+  };
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string other = text;
+    return other.replace(other.find(from), from.size(), to);
+  };
+  const std::pair<std::string, std::string> rows[] = {
+      {text + text, "line 10: a second digest"},
+      {replaced(line(2), ""), "line 4: the digest is"},
+      {replaced(line(2), line(2) + line(2)), "line 3: the row of 'a.pt:w' is there twice"},
+      {replaced(line(4), line(4) + line(4)), "line 5: the row of 'state /0' is there twice"},
+      {replaced("bfloat16", "int8"), "line 5: the digest is"},
+      {replaced("bfloat16", "bfloat17"), "line 2: 'bfloat17' is not a type"},
+      {replaced("[2, 16]", "[16, 2]"), "line 5: the digest is"},
+      {replaced("[2, 16]", "[2,16]"), "line 2: '[2,16]' is not the shape"},
+      {replaced(":w", ":v"), "line 5: the digest is"},
+  };
+  for (const auto& [record, problem] : rows) {
+    check_error([&] { optim::check_hash_record(record, hashes, "f"); }, problem);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(names_that_may_mean_several_things_contradict_nothing) {
+  ckpt::Hashes other = some_hashes();
+  other.tensors[0].file = "other.pt";  // or a key without a file
+  other.digest = digest_of(other);
+  optim::check_hash_record(text_of(other), some_hashes(), "f");
+  ckpt::Hashes alike = some_hashes();  // FILE:KEY, and a key that is written alike
+  alike.tensors.insert(alike.tensors.begin(), {"", "a.pt:w", ckpt::DType::Int8, {}, hash_of(4)});
+  alike.digest = digest_of(alike);
+  optim::check_hash_record(text_of(alike), alike, "f");
+}
+
 BOOST_AUTO_TEST_CASE(a_digest_alone_says_only_whether_all_is_equal) {
   optim::HashRecord found = entries({{"w", "1"}}), recorded;
   found.digest = recorded.digest = "a";

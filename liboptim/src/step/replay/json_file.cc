@@ -1,8 +1,7 @@
 #include "step/replay/json_file.h"
 
 #include <ckpt/error.h>
-#include <fstream>
-#include <iterator>
+#include <ckpt/named_file.h>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::uintmax_t kFileBytesMax = std::uintmax_t{1} << 20;
+constexpr uint64_t kFileBytesMax = uint64_t{1} << 20;
 
 // JSON allows a key twice in one object; which of the values counts, each reader says otherwise.
 class DuplicateKeys {
@@ -37,19 +36,7 @@ class DuplicateKeys {
 
 json read_json_file(const std::filesystem::path& path) {
   const std::string file = path.string();
-  std::error_code error;
-  const std::uintmax_t count_bytes = std::filesystem::file_size(path, error);
-  if (error) {
-    const bool is_missing = error == std::errc::no_such_file_or_directory;
-    throw ckpt::Error(is_missing ? ckpt::ErrorCode::NotFound : ckpt::ErrorCode::IoFailure,
-                      {.file = file}, error.message());
-  }
-  if (count_bytes > kFileBytesMax) {
-    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = file}, "JSON of more than 1 MiB");
-  }
-  std::ifstream stream(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  if (!stream) throw ckpt::Error(ckpt::ErrorCode::IoFailure, {.file = file}, "cannot be read");
+  const std::string text = ckpt::read_named_file(path, kFileBytesMax);
   DuplicateKeys duplicates;
   json value = json::parse(
       text, [&](int, json::parse_event_t event, json& parsed) { return duplicates(event, parsed); },
