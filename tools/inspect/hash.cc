@@ -21,6 +21,7 @@
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
+#include "inspect/part_text.h"
 #include "inspect/selection.h"
 
 namespace tools::inspect {
@@ -331,6 +332,7 @@ int run(const HashOptions& options, Console& console) {
   const ckpt::Checkpoint checkpoint = options.source.open();
   const ckpt::Hashes hashes = hash_or_finish(options, checkpoint, records, console);
   if (records.check) return compare(options, checkpoint, {hashes, std::move(recorded)}, console);
+  note_parts(console, checkpoint);
   if (console.options().json) {
     print_hashes_as_json(console, hashes, checkpoint.catalog().format, options);
   } else {

@@ -11,6 +11,8 @@
 #include <common/text.h>
 #include <optim/key_kind.h>
 
+#include "inspect/part_text.h"
+
 namespace tools::inspect {
 namespace {
 
@@ -21,7 +23,22 @@ std::string where_text(const std::vector<const FileName*>& files) {
   return text;
 }
 
-void add_json_row(JsonStream& json, const optim::CatalogRow& row, FileNames& names) {
+void add_json_shape(JsonStream& json, const ckpt::Extents& shape) {
+  json.begin_array();
+  for (const uint64_t size : shape) json.number(size);
+  json.end_array();
+}
+
+void add_json_part(JsonStream& json, const ckpt::TensorPart& part) {
+  json.begin_object();
+  if (part.shape) add_json_shape(json.key("shape"), *part.shape);
+  json.key("text").text(part.words);
+  json.key("whole").quoted(part.is_whole ? "true" : "false");
+  json.end_object();
+}
+
+void add_json_row(JsonStream& json, const optim::CatalogRow& row, const ckpt::TensorPart* part,
+                  FileNames& names) {
   json.begin_object();
   if (row.count_bytes) json.key("bytes").number(*row.count_bytes);
   if (row.tensor != nullptr) {
@@ -34,9 +51,8 @@ void add_json_row(JsonStream& json, const optim::CatalogRow& row, FileNames& nam
   json.key("key").text(row.key());
   if (row.tensor != nullptr) {
     json.key("kind").text(name(optim::kind_of_key(row.file(), row.key())));
-    json.key("shape").begin_array();
-    for (const uint64_t size : row.tensor->shape) json.number(size);
-    json.end_array();
+    if (part != nullptr) add_json_part(json.key("part_of"), *part);
+    add_json_shape(json.key("shape"), row.tensor->shape);
   }
   json.end_object();
 }
@@ -117,7 +133,7 @@ void print_rows(Console& console, const Rows& listed) {
     const bool is_tensor = row.tensor != nullptr;
     table.add_row({{key_text(row.key()), Paint::Bold},
                    {is_tensor ? std::string(name(row.tensor->dtype)) : "object", Paint::Cyan},
-                   {is_tensor ? shape_text(row.tensor->shape) : "-"},
+                   {is_tensor ? shape_text_of(row.tensor->shape, listed.part_of(row)) : "-"},
                    {row.count_bytes ? size_text(*row.count_bytes) : "-"},
                    {is_tensor ? std::to_string(row.tensor->chunks.size()) : "-"},
                    {where_text(names.of(row)), Paint::Dim}});
@@ -130,7 +146,8 @@ void add_json_rows(JsonStream& json, const Rows& listed, bool tensors) {
   json.begin_array();
   for (size_t i = 0; i < std::min(listed.limit, listed.rows.size()); ++i) {
     const optim::CatalogRow& row = listed.rows[i];
-    if ((row.tensor != nullptr) == tensors) add_json_row(json, row, names);
+    if ((row.tensor != nullptr) != tensors) continue;
+    add_json_row(json, row, listed.part_of(row), names);
   }
   json.end_array();
 }

@@ -8,6 +8,7 @@
 #include <ckpt/checkpoint.h>
 #include <common/console.h>
 #include <common/json_stream.h>
+#include <optim/contents.h>
 #include <optim/listing.h>
 
 namespace tools::inspect {
@@ -46,6 +47,11 @@ struct Rows {
   const ckpt::Catalog& catalog;
   const std::vector<optim::CatalogRow>& rows;
   size_t limit = SIZE_MAX;
+  const optim::RankParts* parts = nullptr;  // null: of none
+
+  const ckpt::TensorPart* part_of(const optim::CatalogRow& row) const {
+    return parts == nullptr ? nullptr : parts->find(row.key());
+  }
 };
 // Adds `missing_files` to a document, where there are any.
 void add_missing_files(nlohmann::json& document, const ckpt::Catalog& catalog);

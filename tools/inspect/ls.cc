@@ -9,6 +9,7 @@
 
 #include "inspect/commands.h"
 #include "inspect/listing.h"
+#include "inspect/part_text.h"
 #include "inspect/selection.h"
 
 namespace tools::inspect {
@@ -43,10 +44,8 @@ uint64_t tensor_count(const std::vector<optim::CatalogRow>& rows) {
   return count;
 }
 
-void print_json_rows(Console& console, std::vector<optim::CatalogRow>& rows,
-                     const LsOptions& options, const ckpt::Catalog& catalog) {
-  if (options.sort == RowOrder::Stored) sort_rows(rows, RowOrder::Key);
-  const Rows listed{catalog, rows, options.limit};
+void print_json_rows(Console& console, const Rows& listed) {
+  const auto& [catalog, rows, limit, parts] = listed;
   JsonStream json(console.out());
   json.begin_object();
   json.key("format").text(name(catalog.format));
@@ -75,18 +74,22 @@ int run(const LsOptions& options, Console& console) {
   std::vector<optim::CatalogRow> rows =
       optim::list_rows(checkpoint.catalog(), options.filter.selection());
   sort_rows(rows, options.sort);
+  const optim::RankParts parts(checkpoint);
+  const Rows listed{checkpoint.catalog(), rows, options.limit, &parts};
   if (console.options().json) {
-    print_json_rows(console, rows, options, checkpoint.catalog());
+    if (options.sort == RowOrder::Stored) sort_rows(rows, RowOrder::Key);
+    print_json_rows(console, listed);
     return 0;
   }
   warn_of_unmatched(options.filter, checkpoint.catalog(), console);
-  print_rows(console, {checkpoint.catalog(), rows, options.limit});
+  print_rows(console, listed);
   if (console.options().quiet) return 0;
   std::string total = count_text(tensor_count(rows), "tensor") + ", " +
                       count_text(rows.size() - tensor_count(rows), "object") + ", " +
                       size_text(total_bytes(rows));
   if (rows.size() > options.limit) total += ", " + std::to_string(options.limit) + " shown";
   console.out() << console.paint(Paint::Dim, total) << '\n';
+  print_parts(console, checkpoint, parts);
   return 0;
 }
 

@@ -19,6 +19,7 @@ using optim::LogicalTensor;
 constexpr size_t kLabelWidth = 11;
 constexpr size_t kTypesShown = 3;
 constexpr size_t kRanksShown = 4;
+constexpr size_t kPartsShown = 2;
 
 // --- format ---
 
@@ -90,8 +91,9 @@ Fact types_fact(const optim::Summary& summary) {
 Fact size_fact(const optim::Summary& summary) {
   Fact fact{"size", {}};
   if (summary.parameter_count.value_or(0) != 0) {
+    const std::string of = summary.parts.empty() ? "," : " in this shard,";
     fact.pieces.push_back(amount_text(*summary.parameter_count) +
-                          (*summary.parameter_count == 1 ? " parameter," : " parameters,"));
+                          (*summary.parameter_count == 1 ? " parameter" : " parameters") + of);
   } else if (!summary.contents.uncounted_reason.empty()) {
     fact.pieces.push_back("parameters not counted (" + summary.contents.uncounted_reason + "),");
   }
@@ -182,15 +184,34 @@ Fact progress_fact(const optim::Summary& summary) {
   return fact;
 }
 
-std::string more_text(uint64_t count, const char* what) {
-  return count < 2 ? "" : " (and " + std::to_string(count - 1) + " more " + what + ")";
-}
-
 std::vector<std::string> words_of(const std::string& text) {
   std::vector<std::string> words;
   std::istringstream stream(text);
   for (std::string word; stream >> word;) words.push_back(std::move(word));
   return words;
+}
+
+Fact set_fact(const optim::Summary& summary) {
+  if (!summary.file_of_set) return {};
+  return {"file", words_of(text_of(*summary.file_of_set))};
+}
+
+Fact parts_fact(const optim::Summary& summary) {
+  Fact fact{"parts", {}};
+  const std::vector<std::string> lines = summary.parts.lines();
+  for (size_t i = 0; i < std::min(kPartsShown, lines.size()); ++i) {
+    std::ranges::move(words_of(lines[i] + (i + 1 < lines.size() ? ";" : "")),
+                      std::back_inserter(fact.pieces));
+  }
+  if (lines.size() > kPartsShown) {
+    const std::string rest = std::to_string(lines.size() - kPartsShown);
+    fact.pieces.push_back("and " + rest + " more kinds: ckpt-inspect ls");
+  }
+  return fact;
+}
+
+std::string more_text(uint64_t count, const char* what) {
+  return count < 2 ? "" : " (and " + std::to_string(count - 1) + " more " + what + ")";
 }
 
 // A sentence that may be broken at any blank, then `last`.
@@ -270,8 +291,12 @@ std::vector<Fact> facts_of(const Page& page) {
                              ranks_fact(summary),
                              optimizer_fact(summary),
                              progress_fact(summary),
+                             set_fact(summary),
+                             parts_fact(summary),
                              status_fact(summary.status)};
   if (facts[4].pieces.empty()) facts[5].label = "optimizer";
+  const bool is_complete = summary.status.health == optim::Health::Complete;
+  if (summary.file_of_set && is_complete) facts.back().pieces.front().insert(0, "this file is ");
   std::erase_if(facts, [](const Fact& fact) { return fact.pieces.empty(); });
   return facts;
 }

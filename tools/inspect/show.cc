@@ -8,11 +8,13 @@
 #include <common/key_filter.h>
 #include <common/option_values.h>
 #include <common/source_options.h>
+#include <common/text.h>
 #include <optim/subjects.h>
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"
 #include "inspect/listing.h"
+#include "inspect/part_text.h"
 #include "inspect/show_tensor.h"
 #include "inspect/value_text.h"
 
@@ -79,13 +81,22 @@ struct Shown {
   const Subject& subject;
   const ckpt::Checkpoint& checkpoint;
   const TensorWishes& wishes;
+  const optim::RankParts& parts;
   const ckpt::Statistics* statistics = nullptr;  // of a tensor; null: not made yet
+
+  const ckpt::TensorPart* part() const {
+    return subject.is_logical ? nullptr : parts.find(subject.key);
+  }
 };
 
 void print_subject(Console& console, const Shown& shown) {
-  const auto& [subject, checkpoint, wishes, statistics] = shown;
+  const auto& [subject, checkpoint, wishes, parts, statistics] = shown;
   console.print_text(
       console.paint(Paint::Bold, key_text(subject.key) + ckpt::escaped(subject.slice_text)));
+  if (const ckpt::TensorPart* part = shown.part()) {
+    const std::string whole = part->shape ? ", " + shape_text(*part->shape) + " in all" : "";
+    console.print_text("  " + part->words + whole);
+  }
   if (subject.tensor != nullptr) {
     return print_tensor(console, ShownTensor(subject, checkpoint), wishes);
   }
@@ -96,8 +107,9 @@ void print_subject(Console& console, const Shown& shown) {
 }
 
 nlohmann::json subject_to_json(const Shown& shown) {
-  const auto& [subject, checkpoint, wishes, statistics] = shown;
+  const auto& [subject, checkpoint, wishes, parts, statistics] = shown;
   nlohmann::json json = {{"key", json_text(subject.key)}};
+  if (const ckpt::TensorPart* part = shown.part()) json["part_of"] = to_json(*part);
   if (subject.slice) json["slice"] = json_text(subject.slice_text);
   if (subject.is_logical) json["names"] = "canonical";
   if (!subject.file.empty()) json["file"] = json_text(subject.file);
@@ -142,12 +154,14 @@ void print_document(Console& console, const ShowOptions& options,
   if (!options.wishes.values_max) statistics = make_statistics(subjects, checkpoint, console);
   nlohmann::json document = json_document();
   document["entries"] = nlohmann::json::array();
+  const optim::RankParts parts(checkpoint);
   size_t next = 0;
   for (const Subject& subject : subjects) {
     const bool has_statistics = subject.tensor != nullptr && !options.wishes.values_max;
     const ckpt::Statistics* const known = has_statistics ? &statistics[next++] : nullptr;
     if (subject.tensor == nullptr && options.wishes.statistics_only) continue;
-    document["entries"].push_back(subject_to_json({subject, checkpoint, options.wishes, known}));
+    document["entries"].push_back(
+        subject_to_json({subject, checkpoint, options.wishes, parts, known}));
   }
   print_json(console, document);
 }
@@ -165,8 +179,9 @@ int run(const ShowOptions& options, Console& console) {
   } else if (options.wishes.statistics_only) {
     print_table(console, subjects, checkpoint);
   } else {
+    const optim::RankParts parts(checkpoint);
     for (const Subject& subject : subjects) {
-      print_subject(console, {subject, checkpoint, options.wishes});
+      print_subject(console, {subject, checkpoint, options.wishes, parts});
     }
   }
   return 0;

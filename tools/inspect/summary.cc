@@ -12,6 +12,7 @@
 #include "inspect/commands.h"
 #include "inspect/listing.h"
 #include "inspect/page_text.h"
+#include "inspect/part_text.h"
 #include "inspect/summary_json.h"
 #include "inspect/value_text.h"
 
@@ -106,13 +107,15 @@ void print_modules(Console& console, const optim::ModuleTable& modules, size_t l
   table.print(console);
 }
 
-void print_largest(Console& console, const std::vector<optim::LogicalTensor>& tensors) {
-  const auto largest = optim::largest_tensors(tensors, kLargestShown);
+void print_largest(Console& console, const optim::Summary& summary) {
+  const auto largest = optim::largest_tensors(summary.contents.tensors, kLargestShown);
   if (largest.empty()) return;
   Table table({{"LARGEST", Align::Left, true}, {"SHAPE"}, {"TYPE"}, {"BYTES"}});
   for (const optim::LogicalTensor* tensor : largest) {
+    const ckpt::TensorPart* const part =
+        tensor->value ? summary.parts.find(tensor->value->key) : nullptr;
     table.add_row({{key_text(tensor->name)},
-                   {shape_text(tensor->shape)},
+                   {shape_text_of(tensor->shape, part)},
                    {std::string(ckpt::name(tensor->dtype)), Paint::Cyan},
                    {size_text(tensor->count_bytes)}});
   }
@@ -164,7 +167,7 @@ void print_details(Console& console, const Page& page) {
   print_files(console, catalog);
   const std::vector<optim::CatalogRow> rows = optim::list_rows(catalog);
   console.out() << '\n';
-  print_rows(console, {catalog, rows});
+  print_rows(console, {catalog, rows, SIZE_MAX, &page.summary.parts});
   const auto& args = page.summary.run.args;
   if (args) print_args(console, *args);
 }
@@ -180,7 +183,7 @@ int run(const SummaryOptions& options, Console& console) {
   const bool is_verbose = console.options().verbose;
   const size_t fact_lines = print_facts(console, page);
   print_modules(console, summary.modules, is_verbose ? SIZE_MAX : modules_shown(fact_lines));
-  print_largest(console, summary.contents.tensors);
+  print_largest(console, summary);
   if (is_verbose) print_details(console, page);
   console.out() << '\n';
   print_next(console, summary, options.source.path);

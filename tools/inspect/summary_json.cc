@@ -3,6 +3,7 @@
 #include <ckpt/error.h>
 #include <common/json.h>
 
+#include "inspect/part_text.h"
 #include "inspect/value_text.h"
 
 namespace tools::inspect {
@@ -115,6 +116,8 @@ void print_summary_as_json(Console& console, const Page& page) {
   document["file_bytes"] = summary.files.count_bytes;
   document["kinds"] = totals_json(summary.kinds);
   document["dtypes"] = totals_json(summary.dtypes);
+  if (summary.file_of_set) document["file_of_set"] = to_json(*summary.file_of_set);
+  for (const std::string& line : summary.parts.lines()) document["parts"].push_back(line);
   document["modules"] = modules_json(summary.modules);
   document["unnamed_optimizer_bytes"] = summary.modules.unnamed_optimizer_bytes;
   document["largest"] = largest_json(summary.contents.tensors);

@@ -16,6 +16,7 @@
 #include "inspect/commands.h"
 #include "inspect/listing.h"
 #include "inspect/page_text.h"
+#include "inspect/part_text.h"
 
 namespace tools::inspect {
 namespace {
@@ -37,7 +38,7 @@ struct TreeOptions {
   }
 };
 
-std::string what_text(const optim::KeyBranch& branch) {
+std::string what_text(const optim::KeyBranch& branch, const optim::RankParts& parts) {
   if (branch.row == nullptr || !branch.children.empty()) {
     std::string text = count_text(branch.tensor_count, "tensor");
     if (branch.object_count != 0) text += ", " + count_text(branch.object_count, "object");
@@ -45,7 +46,8 @@ std::string what_text(const optim::KeyBranch& branch) {
   }
   const ckpt::TensorEntry* tensor = branch.row->tensor;
   if (tensor == nullptr) return "object";
-  return std::string(name(tensor->dtype)) + " " + shape_text(tensor->shape);
+  return std::string(name(tensor->dtype)) + " " +
+         shape_text_of(tensor->shape, parts.find(tensor->key));
 }
 
 // Of all bytes, to a tenth of a percent.
@@ -60,8 +62,9 @@ std::string percent_text(uint64_t bytes, uint64_t all_bytes) {
 // A row for each branch; with its share of `all_bytes`, where these are given.
 class TreeRows {
  public:
-  TreeRows(Table& table, size_t depth_max, std::optional<uint64_t> all_bytes)
-      : table_(table), depth_max_(depth_max), all_bytes_(all_bytes) {}
+  TreeRows(Table& table, const optim::RankParts& parts, size_t depth_max,
+           std::optional<uint64_t> all_bytes)
+      : table_(table), parts_(parts), depth_max_(depth_max), all_bytes_(all_bytes) {}
 
   // optim::kKeyDepthMax bounds the recursion.
   void add(const optim::KeyBranch& branch, size_t depth = 0) {
@@ -83,16 +86,18 @@ class TreeRows {
       cells.push_back({percent_text(bytes, *all_bytes_)});
       cells.push_back({bar(bytes, *all_bytes_), Paint::Cyan});
     }
-    cells.push_back({what_text(branch), is_leaf ? Paint::Cyan : Paint::Dim});
+    cells.push_back({what_text(branch, parts_), is_leaf ? Paint::Cyan : Paint::Dim});
     table_.add_row(std::move(cells));
   }
 
   Table& table_;
+  const optim::RankParts& parts_;
   size_t depth_max_;
   std::optional<uint64_t> all_bytes_;
 };
 
-void print_tree(Console& console, const TreeOptions& options, const optim::KeyBranch& root) {
+void print_tree(Console& console, const TreeOptions& options, const optim::KeyBranch& root,
+                const optim::RankParts& parts) {
   const bool has_shares = options.sort == TreeSort::Size;
   std::vector<Column> columns = {{.title = "KEY", .can_shorten = true}, {"BYTES", Align::Right}};
   if (has_shares) {
@@ -101,23 +106,25 @@ void print_tree(Console& console, const TreeOptions& options, const optim::KeyBr
   }
   columns.push_back({.title = "", .drop_order = has_shares ? 1 : 0});
   Table table(std::move(columns));
-  TreeRows(table, options.depth, has_shares ? std::optional(root.count_bytes) : std::nullopt)
+  TreeRows(table, parts, options.depth, has_shares ? std::optional(root.count_bytes) : std::nullopt)
       .add(root);
   table.print(console);
 }
 
-nlohmann::json branch_json(const optim::KeyBranch& branch, size_t depth_left) {
+nlohmann::json branch_json(const optim::KeyBranch& branch, const optim::RankParts& parts,
+                           size_t depth_left) {
   nlohmann::json json = {{"tensors", branch.tensor_count},
                          {"objects", branch.object_count},
                          {"bytes", branch.count_bytes}};
   if (branch.row != nullptr && branch.row->tensor != nullptr) {
     json["dtype"] = name(branch.row->tensor->dtype);
     json["shape"] = branch.row->tensor->shape;
+    if (const auto* part = parts.find(branch.row->tensor->key)) json["part_of"] = to_json(*part);
   }
   if (branch.children.empty() || depth_left == 0) return json;
   json["children"] = nlohmann::json::array();
   for (const auto& child : branch.children) {
-    nlohmann::json node = branch_json(*child, depth_left - 1);
+    nlohmann::json node = branch_json(*child, parts, depth_left - 1);
     node["name"] = json_text(child->name);
     json["children"].push_back(std::move(node));
   }
@@ -129,15 +136,17 @@ int run(const TreeOptions& options, Console& console) {
   const auto rows = optim::list_rows(checkpoint.catalog(), options.filter.selection());
   optim::KeyBranch root = optim::make_key_tree(rows);
   if (options.sort == TreeSort::Size) sort_by_size(root);
+  const optim::RankParts parts(checkpoint);
   if (console.options().json) {
     nlohmann::json document = json_document();
     document["format"] = name(checkpoint.catalog().format);
     add_missing_files(document, checkpoint.catalog());
-    document["tree"] = branch_json(root, options.depth);
+    document["tree"] = branch_json(root, parts, options.depth);
     print_json(console, document);
     return 0;
   }
-  print_tree(console, options, root);
+  print_tree(console, options, root, parts);
+  print_parts(console, checkpoint, parts);
   return 0;
 }
 

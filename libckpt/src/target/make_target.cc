@@ -5,6 +5,7 @@
 #include "format/safetensors/safetensors_header.h"
 #include "target/conservation.h"
 #include "target/plain_target.h"
+#include "target/refusals.h"
 
 namespace ckpt {
 namespace {
@@ -56,10 +57,14 @@ Target make_target(const Checkpoint& source, const TargetSpec& spec) {
   }
   PlainState state = read_plain_state(source, row->called);
   const uint64_t left_out_count = apply(spec.keys, state);
+  if (source.catalog().format != spec.format) refuse_parts(state, source, row->called);
+  // Of a file of empty mappings DCP holds nothing, as PyTorch does.
+  const bool holds_values = !std::ranges::all_of(state.entries, &PlainEntry::is_empty_mapping);
   const Holdings held = holdings_of(state), listed = listed_holdings(state, row->is_listed);
   Target target = row->make(std::move(state), spec);
   target.left_out_count = left_out_count;
   check_conserved(held, carried_by(target, held), listed);
+  if (holds_values) refuse_empty(target, row->called);
   return target;
 }
 

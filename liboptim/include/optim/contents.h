@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <ckpt/checkpoint.h>
+#include <ckpt/tensor_parts.h>
 #include <optim/key_kind.h>
 #include <optim/layout_export.h>
 #include <optim/training_state.h>
@@ -63,5 +65,40 @@ OPTIM_LAYOUT_EXPORT std::string optimizer_sharding(const ckpt::Checkpoint& check
 
 // Files that .metadata or the arguments of the run name and that are not there, sorted.
 OPTIM_LAYOUT_EXPORT std::vector<std::string> missing_files(const ckpt::Checkpoint& checkpoint);
+
+// --- what a file that was opened alone has a part of ---
+
+// Tensors of a torch.save file that are one rank's part of larger ones, by the keys of ls.
+class OPTIM_LAYOUT_EXPORT RankParts {
+ public:
+  RankParts() = default;  // of nothing
+  explicit RankParts(const ckpt::Checkpoint& checkpoint);
+  bool empty() const { return parts_.empty(); }
+  const std::vector<ckpt::TensorPart>& parts() const { return parts_; }
+  // Of a key of the catalog, or of a DTensor or ShardedTensor itself; null: no part.
+  const ckpt::TensorPart* find(std::string_view key) const;
+  // "11 tensors: DTensor, Shard(0) on mesh ('fsdp',) of size 4: this file holds part 1 of 4", each
+  // kind once.
+  std::vector<std::string> lines() const;
+
+ private:
+  std::vector<ckpt::TensorPart> parts_;
+  std::map<std::string, size_t, std::less<>> by_key_;
+};
+
+// A file that its name makes one of several: model_world_size_4_rank_0.pt,
+// model-00001-of-00002.safetensors, DeepSpeed's and Megatron's files of ranks.
+struct FileOfSet {
+  std::string framework;             // "DeepSpeed", "Megatron"; empty where the name has numbers
+  uint64_t number = 0;               // of this one, from 1; 0: the set has no numbers
+  std::optional<uint64_t> count;     // of the set, where a name says it
+  std::vector<std::string> present;  // the others that lie beside it, sorted
+  std::vector<std::string> missing;  // that the count calls for
+};
+// nullopt where more than one file was opened, or its name is no such one.
+OPTIM_LAYOUT_EXPORT std::optional<FileOfSet> file_of_set(const ckpt::Checkpoint& checkpoint);
+// "shard 1 of 4, one of 4 files; the others are beside it", "one rank's file of a DeepSpeed
+// checkpoint".
+OPTIM_LAYOUT_EXPORT std::string text_of(const FileOfSet& file);
 
 }  // namespace optim

@@ -54,6 +54,9 @@ struct Summary {
   Total files;                           // that belong to it, as verify counts them
   std::optional<uint64_t> writer_count;  // ranks that wrote files of a torch_dist folder
 
+  RankParts parts;                       // tensors of which the file holds one rank's part
+  std::optional<FileOfSet> file_of_set;  // that the file is one of
+
   Contents contents;  // each tensor once
   std::optional<uint64_t> parameter_count;
   ModuleTable modules;

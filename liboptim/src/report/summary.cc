@@ -189,6 +189,8 @@ Summary summarize(const ckpt::Checkpoint& checkpoint) {
   summary.sharding = optimizer_sharding(checkpoint);
   summary.dcp_version = dcp_version(checkpoint);
   add_totals(checkpoint.catalog(), summary);
+  summary.parts = RankParts(checkpoint);
+  summary.file_of_set = file_of_set(checkpoint);
   const auto groups_problem = add_groups(checkpoint, summary);
   summary.contents = list_contents(checkpoint, summary.groups.view.get());
   if (summary.contents.uncounted_reason.empty()) {

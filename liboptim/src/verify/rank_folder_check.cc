@@ -215,8 +215,12 @@ class RankFolderCheck {
   RunLayout layout_;
 };
 
+// Not one rank's file that was opened alone: of it the others are not missing.
 bool has_rank_folders(const ckpt::Checkpoint& checkpoint) {
-  return checkpoint.catalog().format == ckpt::Format::Torch && is_megatron(checkpoint);
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  const bool is_file =
+      catalog.files.size() == 1 && catalog.files[0].path.find('/') == std::string::npos;
+  return catalog.format == ckpt::Format::Torch && is_megatron(checkpoint) && !is_file;
 }
 
 }  // namespace

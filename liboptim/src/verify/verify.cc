@@ -1,3 +1,4 @@
+#include <optim/contents.h>
 #include <optim/megatron_folders.h>
 #include <optim/verify.h>
 
@@ -151,6 +152,21 @@ VerifyReport report_of(const ckpt::Checkpoint& checkpoint) {
   return report;
 }
 
+// Of a file that was opened alone and is, or holds, a part of more.
+void say_what_is_a_part(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+  for (std::string& line : RankParts(checkpoint).lines()) {
+    const std::string& file = checkpoint.catalog().files.front().path;
+    report.findings.findings.push_back({ckpt::CheckKind::Structure,
+                                        ckpt::Severity::Note,
+                                        {.file = checkpoint.shown_name(file), .key = {}},
+                                        std::move(line)});
+  }
+  const auto file = file_of_set(checkpoint);
+  if (!file) return;
+  const std::string other = file->count == 2 ? "the other file" : "the other files";
+  report.not_checked.push_back({other + " of its set", "this is " + text_of(*file)});
+}
+
 // What was found of the meaning joins what was found of the bytes.
 void join_findings(VerifyReport& report, ckpt::Findings findings) {
   std::vector<ckpt::Finding>& meaning = report.findings.findings;
@@ -189,6 +205,7 @@ VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& opt
       report.findings.findings.push_back(std::move(finding));
     }
   }
+  say_what_is_a_part(checkpoint, report);
   check_groups(checkpoint, report);
   check_proof(checkpoint, states.view(), options, report);
   if (states.view()) {

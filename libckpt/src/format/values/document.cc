@@ -11,6 +11,7 @@
 #include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
 #include "format/values/torch_types.h"
+#include "format/values/wrapped_tensors.h"
 
 namespace ckpt {
 namespace {
@@ -141,7 +142,7 @@ class TensorSearch {
   explicit TensorSearch(const Value& root)
       : root_(root), visits_left_(16 * root.tree().node_count() + (1U << 20)) {}
 
-  std::vector<TensorAt> run() {
+  FoundTensors run() {
     open_.push_back({root_.id(), {}, false});
     while (!open_.empty()) {
       const Step step = std::move(open_.back());
@@ -172,8 +173,11 @@ class TensorSearch {
                   "values are shared so often that listing them does not end");
     }
     if (auto view = tensor_at(value)) {
-      found_.push_back({pointer_.whole(), step.id, std::move(*view), step.key_kind});
+      found_.tensors.push_back({pointer_.whole(), step.id, std::move(*view), step.key_kind});
       return;
+    }
+    if (as_wrapped(value)) {
+      found_.wrapped.push_back({pointer_.whole(), step.id, found_.tensors.size()});
     }
     if (!ancestors_.insert(step.id).second) return;
     open_.push_back({step.id, {}, true});
@@ -207,14 +211,24 @@ class TensorSearch {
     std::reverse(open_.begin() + static_cast<ptrdiff_t>(first), open_.end());
   }
 
-  // The state is a dictionary, or a pair of them: that of the instance and that of its slots.
+  // The state is a dictionary, or a pair of them: that of the instance and that of its slots; a
+  // class with __setstate__ may be given anything.
   void open_attributes(const Value& value) {
     const auto state = state_of(value);
     if (!state) return;
     if (state->is(Kind::Dict)) return open_items(*state, "@");
-    for (size_t i = 0; state->is(Kind::Tuple) && i < state->size(); ++i) {
-      if ((*state)[i].is(Kind::Dict)) open_items((*state)[i], "@");
+    if (is_pair_of_dicts(*state)) {
+      for (size_t i = 0; i < state->size(); ++i) {
+        if ((*state)[i].is(Kind::Dict)) open_items((*state)[i], "@");
+      }
+    } else if (holds_values(state->kind())) {
+      open_.push_back({state->id(), pointer_.child("@__setstate__"), false});
     }
+  }
+
+  static bool is_pair_of_dicts(const Value& state) {
+    const auto is_part = [](const Value& part) { return part.is_none() || part.is(Kind::Dict); };
+    return state.is(Kind::Tuple) && state.size() == 2 && is_part(state[0]) && is_part(state[1]);
   }
 
   // What BUILD gave an object, or _rebuild_from_type_v2(function, type, args, state).
@@ -238,7 +252,7 @@ class TensorSearch {
   std::vector<Step> open_;
   PointerPath pointer_;
   std::unordered_set<NodeId> ancestors_;
-  std::vector<TensorAt> found_;
+  FoundTensors found_;
 };
 
 }  // namespace
@@ -254,6 +268,8 @@ std::vector<TensorAt> tensors_in(const Document& document) {
   return tensors_in(document.tree.root());
 }
 
-std::vector<TensorAt> tensors_in(const Value& root) { return TensorSearch(root).run(); }
+std::vector<TensorAt> tensors_in(const Value& root) { return find_tensors(root).tensors; }
+
+FoundTensors find_tensors(const Value& root) { return TensorSearch(root).run(); }
 
 }  // namespace ckpt

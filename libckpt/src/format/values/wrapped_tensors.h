@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/document.h>
+
+namespace ckpt {
+
+// A tensor subclass that wraps other tensors, as torch.save writes it:
+// _rebuild_from_type_v2(_rebuild_wrapper_subclass, class, arguments, state).
+struct WrappedTensor {
+  Value type;   // a Global
+  Value args;   // (class, dtype, size, strides, ...)
+  Value state;  // what the class's __getstate__ gave, or (its __dict__, its slots)
+};
+std::optional<WrappedTensor> as_wrapped(const Value& value);
+
+// Where the search for tensors met one: `first_tensor` is the index of the first tensor in it.
+struct WrappedAt {
+  std::string pointer;
+  NodeId node = kNoNode;
+  size_t first_tensor = 0;
+};
+struct FoundTensors {
+  std::vector<TensorAt> tensors;
+  std::vector<WrappedAt> wrapped;
+};
+FoundTensors find_tensors(const Value& root);  // both in the order of the file
+
+// An attribute in a state that is a dict, or a tuple of dicts and None.
+std::optional<Value> attribute_in(const Value& state, std::string_view name);
+
+}  // namespace ckpt
