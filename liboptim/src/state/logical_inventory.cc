@@ -181,12 +181,45 @@ std::string place_of(const RankRng& rng) {
          std::to_string(rng.expert);
 }
 
-void add_rng_states(const TrainingState& checkpoint, ckpt::Inventory& inventory) {
-  auto common = std::make_shared<ckpt::Document>(checkpoint.common);
+bool is_of_stage(const RankRng& a, const RankRng& b) {
+  return a.tensor == b.tensor && a.pipeline == b.pipeline;
+}
+
+// What the rank at this place starts from, of its expert parallel ranks the first one's where the
+// container stores one for all; null: nothing is stored for it.
+const RankRng* rng_at(const TrainingState& checkpoint, const RankRng& place) {
+  const RankRng* of_all = nullptr;
+  uint32_t count = 0;
   for (const RankRng& rng : checkpoint.rng_states) {
+    if (!is_of_stage(rng, place)) continue;
+    if (rng.expert == place.expert) return &rng;
+    of_all = &rng;
+    ++count;
+  }
+  return count == 1 ? of_all : nullptr;
+}
+
+// Places for which either of them has a random state.
+std::vector<RankRng> rng_places(const TrainingState& a, const TrainingState& b) {
+  std::vector<RankRng> places = a.rng_states;
+  for (const RankRng& rng : b.rng_states) {
+    const bool is_known = std::ranges::any_of(a.rng_states, [&](const RankRng& other) {
+      return is_of_stage(rng, other) && rng.expert == other.expert;
+    });
+    if (!is_known) places.push_back(rng);
+  }
+  return places;
+}
+
+void add_rng_states(const TrainingState& checkpoint, const std::vector<RankRng>& places,
+                    ckpt::Inventory& inventory) {
+  auto common = std::make_shared<ckpt::Document>(checkpoint.common);
+  for (const RankRng& place : places) {
+    const RankRng* const rng = rng_at(checkpoint, place);
+    if (rng == nullptr) continue;
     std::string key = "rng_state";
-    if (checkpoint.rng_states.size() > 1) key += " of " + place_of(rng);
-    inventory.objects.push_back({"", std::move(key), common, rng.value, false});
+    if (places.size() > 1) key += " of " + place_of(place);
+    inventory.objects.push_back({"", std::move(key), common, rng->value, false});
   }
 }
 
@@ -283,8 +316,9 @@ std::pair<ckpt::Inventory, ckpt::Inventory> logical_inventories(const TrainingSt
                                                                 const TrainingState& b) {
   std::pair<ckpt::Inventory, ckpt::Inventory> both = {logical_inventory(a), logical_inventory(b)};
   if (a.grid.sizes == b.grid.sizes) {
-    add_rng_states(a, both.first);
-    add_rng_states(b, both.second);
+    const std::vector<RankRng> places = rng_places(a, b);
+    add_rng_states(a, places, both.first);
+    add_rng_states(b, places, both.second);
   }
   return both;
 }
