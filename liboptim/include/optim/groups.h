@@ -57,7 +57,10 @@ struct GroupReport {
 // parameters by name with group and owner; others the groups that are stored (torch.save files of
 // any training loop, PyTorch's FSDP and DCP), with the step count of their parameters, and in
 // torch_dist which rank wrote which state. Values point into the checkpoint, `view` or `documents`.
-// Throws NotFound where no groups are stored.
+// A model that was saved alone has a view, but no groups.
+OPTIM_LAYOUT_EXPORT GroupReport find_groups(const ckpt::Checkpoint& checkpoint);
+
+// The same. Throws NotFound where neither groups nor optimizer state are stored.
 OPTIM_LAYOUT_EXPORT GroupReport describe_groups(const ckpt::Checkpoint& checkpoint);
 
 }  // namespace optim

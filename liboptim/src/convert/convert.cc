@@ -190,7 +190,6 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   const ckpt::Checkpoint& source = job.source;
   const bool as_safetensors = options.base.format == ckpt::Format::Safetensors;
   if (as_safetensors) require_form_of_optimizer(options, "a safetensors file");
-  if (options.model_only) require_form_of_optimizer(options, "a model without its optimizer");
   if (as_safetensors && options.into) {
     throw Error(ErrorCode::InvalidArgument, {},
                 "safetensors cannot be added to a checkpoint root as an iteration");
@@ -202,6 +201,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   }
   RepairedState repaired = read_repaired(source, options, job.repairs);
   const TrainingState& view = repaired.state;
+  if (view.chain.empty()) require_layout_alone(options);
   refuse_contradicted(view, source, options.rules != nullptr);
   job.repaired = std::move(repaired.payloads);
   job.repairs = std::move(repaired.repairs);

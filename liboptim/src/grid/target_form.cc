@@ -237,6 +237,15 @@ bool is_filed_so(const TrainingState& source, const TargetForm& form, const Buck
          has_its_chain;
 }
 
+// What eras and shardings file differently is optimizer state, but for where torch_dist has its
+// common state.
+TargetForm form_of_model_alone(TargetForm form) {
+  const bool is_one_form =
+      form.container == Format::Torch && form.sharding != OptimizerSharding::LayerWise;
+  if (is_one_form || form.era == StoreLayout::Core018) form.era = StoreLayout::April2026;
+  return form;
+}
+
 }  // namespace
 
 bool is_zero1(OptimizerSharding sharding) {
@@ -267,14 +276,9 @@ std::string_view name(OptimizerSharding sharding) {
 TargetForm target_form(const TrainingState& source, Format container, const FormChange& change) {
   TargetForm form{container, source.sharding, StoreLayout::April2026};
   const bool is_dist = container == Format::TorchDist;
-  // A model alone is filed as in April 2026.
-  const bool keeps_era = is_dist && !source.chain.empty();
-  form.era = change.layout.value_or(keeps_era ? source.era : StoreLayout::April2026);
+  form.era = change.layout.value_or(is_dist ? source.era : StoreLayout::April2026);
   form.is_for_april = change.layout == StoreLayout::April2026;
-  if (source.chain.empty()) {
-    if (form.era == StoreLayout::Core018) form.era = StoreLayout::April2026;
-    return form;
-  }
+  if (source.chain.empty()) return form_of_model_alone(std::move(form));
   const bool is_from_zero1 = is_zero1(source.sharding);
   if (is_from_zero1) form.sharding = nearest(source.sharding, container);
   const bool has_half = has_halves(form.era) && is_dist;

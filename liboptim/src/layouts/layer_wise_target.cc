@@ -27,14 +27,23 @@ void make_root(ckpt::Target& target, const std::string& folder_name) {
   target.files.push_back({std::string(kMegatronFolders.tracker), {}, tracker_text(folder_name)});
 }
 
-// No row of the table writes the container in that layout.
-[[noreturn]] void refuse_row(OptimizerSharding sharding) {
-  throw Error(
-      ErrorCode::Unsupported, {},
-      sharding == OptimizerSharding::LayerWise
-          ? "Megatron-Core from 0.18 on writes no `torch` checkpoints of LayerWise optimizers"
-          : "the layout of August 2026 of optimizers that are not sharded is not known",
-      "leave out --target-megatron, or write torch_dist");
+// Megatron, or we, write no such files.
+const LayoutRow& row_to_write(const TrainingState& source, const TargetForm& form) {
+  const LayoutRow* const row = layout_to_write(form.container, form.era, form.sharding);
+  const bool is_layer_wise = form.sharding == OptimizerSharding::LayerWise;
+  if (row == nullptr && is_layer_wise) {
+    throw Error(ErrorCode::Unsupported, {},
+                "Megatron-Core from 0.18 on writes no `torch` checkpoints of LayerWise optimizers",
+                "leave out --target-megatron, or write torch_dist");
+  }
+  const bool is_of_model_alone =
+      form.sharding == OptimizerSharding::None && form.era == StoreLayout::August2026;
+  if (row == nullptr || (is_of_model_alone && !source.chain.empty())) {
+    throw Error(ErrorCode::Unsupported, {},
+                "the layout of August 2026 of optimizers that are not sharded is not known",
+                "leave out --target-megatron; --model-only writes the model in that layout");
+  }
+  return *row;
 }
 
 // What is written as asked, though not every Megatron runs with it.
@@ -80,8 +89,7 @@ ckpt::Target make_filed_target(const FiledSource& filed, const LayerWiseTargetSp
                 "`torch` checkpoints know only ping-pong ownership: Megatron replays its own deal",
                 "leave out --ownership, or write torch_dist");
   }
-  const LayoutRow* const row = layout_to_write(spec.format, form.era, form.sharding);
-  if (row == nullptr) refuse_row(form.sharding);
+  const LayoutRow& row = row_to_write(source, form);
   TargetJob job{source, spec, form, grid};
   const bool has_experts_apart =
       source.facts.expert_count > 0 && job.grid.sizes.expert_parallel > 1 && !source.chain.empty();
@@ -101,7 +109,7 @@ ckpt::Target make_filed_target(const FiledSource& filed, const LayerWiseTargetSp
   job.target.not_carried = source.not_carried;
   note_what_changes(job);
   warn_of_form(original, job);
-  row->write(job);
+  row.write(job);
   if (spec.as_root) make_root(job.target, source.folder_name);
   return std::move(job.target);
 }

@@ -120,13 +120,32 @@ bool holds_model_alone(const StatedLayout& stated) {
   });
 }
 
+// Whether --model-only leaves something out.
+bool holds_optimizer(const ckpt::Checkpoint& checkpoint) {
+  if (checkpoint.catalog().format != Format::Torch) {
+    return !holds_model_alone(StatedLayout(checkpoint));
+  }
+  if (has_rank_files(checkpoint) || has_flat_files(checkpoint)) return true;
+  const ckpt::Document* const document = checkpoint.document(RunArgs(checkpoint).file());
+  return document != nullptr && document->tree.root().find("optimizer");
+}
+
+// A run with a LayerWise optimizer files its model in the same way; its rows recognize that.
+bool is_model_alone_dist(const StatedLayout& stated, StoreLayout era) {
+  return (is_dist(stated, era, StatedSharding::None) ||
+          is_dist(stated, era, StatedSharding::DistributedOptimizer)) &&
+         holds_model_alone(stated);
+}
+
+bool is_model_alone_of_august(const StatedLayout& stated) {
+  return is_model_alone_dist(stated, StoreLayout::August2026);
+}
+
 // Masters beside 16-bit weights: fp32 training has none, and is not read.
 bool is_unsharded_dist(const StatedLayout& stated) {
   constexpr StoreLayout era = StoreLayout::April2026;
-  const bool is_alone = (is_dist(stated, era, StatedSharding::None) ||
-                         is_dist(stated, era, StatedSharding::DistributedOptimizer)) &&
-                        holds_model_alone(stated);
-  if (is_alone || !is_dist(stated, era, StatedSharding::None)) return is_alone;
+  if (is_model_alone_dist(stated, era)) return true;
+  if (!is_dist(stated, era, StatedSharding::None)) return false;
   const std::vector<ckpt::TensorEntry>& tensors = stated.checkpoint.catalog().tensors;
   return std::ranges::any_of(tensors, [](const ckpt::TensorEntry& tensor) {
     return tensor.key.starts_with(state_key(kMasterState, ""));
@@ -141,6 +160,9 @@ bool is_flat_torch(const StatedLayout& stated) {
   return args.are_there() && sharding_of(*args.args()) == StatedSharding::DistributedOptimizer;
 }
 
+// A rank file, of one chunk of the model or of several.
+bool holds_model(const Value& root) { return root.find("model") || root.find("model0"); }
+
 bool is_unsharded_torch(const StatedLayout& of) {
   const ckpt::Checkpoint& checkpoint = of.checkpoint;
   if (checkpoint.catalog().format != Format::Torch) return false;
@@ -150,7 +172,7 @@ bool is_unsharded_torch(const StatedLayout& of) {
   const auto stated = args_of(document->tree.root());
   if (!stated || sharding_of(*stated) == StatedSharding::LayerWise) return false;
   const auto optimizer = document->tree.root().find("optimizer");
-  if (!optimizer) return document->tree.root().find("model") && !has_flat_files(checkpoint);
+  if (!optimizer) return holds_model(document->tree.root()) && !has_flat_files(checkpoint);
   return sharding_of(*stated) == StatedSharding::None && optimizer->is(ckpt::Kind::Dict) &&
          optimizer->find("fp32_from_fp16_params");
 }
@@ -171,6 +193,8 @@ constexpr LayoutRow kLayouts[] = {
      is_unsharded_torch, name_unsharded_torch, add_torch_files},
     {"not sharded, torch_dist", Format::TorchDist, OptimizerSharding::None, StoreLayout::April2026,
      is_unsharded_dist, name_layer_wise_dist, add_torch_dist_files},
+    {"a model alone, torch_dist of August 2026", Format::TorchDist, OptimizerSharding::None,
+     StoreLayout::August2026, is_model_alone_of_august, name_layer_wise_dist, add_torch_dist_files},
     {"fully_reshardable, torch_dist of April 2026", Format::TorchDist,
      OptimizerSharding::FullyReshardable, StoreLayout::April2026, is_fully_reshardable_of_april,
      name_layer_wise_dist, add_torch_dist_files},
@@ -217,16 +241,20 @@ bool is_layer_wise(const ckpt::Checkpoint& checkpoint) { return layout_of(checkp
 // What no row recognizes, the first reader of its container refuses in more detail.
 TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
   const LayoutRow* row = layout_of(checkpoint);
+  if (row == nullptr && !is_megatron(checkpoint)) {
+    refuse_kind(checkpoint, "a training checkpoint of Megatron");
+  }
   if (row == nullptr) row = layout_to_write(checkpoint.catalog().format, StoreLayout::April2026);
   try {
     if (row != nullptr) {
       TrainingState state = row->read(checkpoint, options);
+      // Without optimizer state there is nothing that a rank would own a part of.
+      const bool is_model = state.chain.empty();
       state.sharding = row->sharding;
+      if (is_model && is_zero1(state.sharding)) state.sharding = OptimizerSharding::None;
       state.era = row->era;
-      if (options.model_only) {
-        // Without its state there is nothing that a rank would own a part of.
-        if (is_zero1(state.sharding)) state.sharding = OptimizerSharding::None;
-        state.not_carried.push_back({"the optimizer's state", "--model-only leaves it out"});
+      if (options.model_only && holds_optimizer(checkpoint)) {
+        state.not_carried.push_back({"the optimizer state", "--model-only leaves it out"});
       }
       return state;
     }
@@ -235,7 +263,7 @@ TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint, const ReadOpti
     if (error.code() == ckpt::ErrorCode::Unsupported) error.hinted(what_works_on(checkpoint));
     throw;
   }
-  refuse_kind(checkpoint, "a LayerWise checkpoint of Megatron");
+  refuse_kind(checkpoint, "a training checkpoint of Megatron");
 }
 
 std::shared_ptr<const ModelRules> read_model_rules(const std::filesystem::path& path) {

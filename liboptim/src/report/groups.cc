@@ -45,10 +45,11 @@ class NamedGroups {
   void run(TrainingState named) {
     auto view = std::make_shared<TrainingState>(std::move(named));
     view_ = view.get();
+    report_.view = view;
+    if (view->chain.empty()) return;  // a model alone
     groups_ = group_params(view_->args(), view_->grid.sizes.expert_parallel, view->params);
     add_groups();
     add_params();
-    report_.view = std::move(view);
   }
 
  private:
@@ -330,7 +331,7 @@ void add_writers(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
 
 }  // namespace
 
-GroupReport describe_groups(const ckpt::Checkpoint& checkpoint) {
+GroupReport find_groups(const ckpt::Checkpoint& checkpoint) {
   GroupReport report;
   try {
     if (is_layer_wise(checkpoint)) {
@@ -348,12 +349,15 @@ GroupReport describe_groups(const ckpt::Checkpoint& checkpoint) {
     add_flat_groups(checkpoint, report);
     add_writers(checkpoint, report);
   }
-  if (report.groups.empty() && report.params.empty()) {
-    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = checkpoint.shown_path(), .key = {}},
-                      "has no parameter groups and no optimizer state");
-  }
   std::ranges::stable_sort(report.params, {}, &OwnedParam::rank);
   return report;
+}
+
+GroupReport describe_groups(const ckpt::Checkpoint& checkpoint) {
+  GroupReport report = find_groups(checkpoint);
+  if (!report.groups.empty() || !report.params.empty()) return report;
+  throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = checkpoint.shown_path(), .key = {}},
+                    "has no parameter groups and no optimizer state");
 }
 
 }  // namespace optim

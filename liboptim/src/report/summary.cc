@@ -88,14 +88,13 @@ void add_totals(const ckpt::Catalog& catalog, Summary& summary) {
 // Why the groups could not be read, where that is not how the checkpoint is meant to be.
 std::optional<std::string> add_groups(const ckpt::Checkpoint& checkpoint, Summary& summary) {
   try {
-    summary.groups = describe_groups(checkpoint);
+    summary.groups = find_groups(checkpoint);
     summary.optimizers = describe_optimizers(summary.groups.groups, summary.run);
     summary.step = step_of_groups(summary.groups.groups);
     return std::nullopt;
   } catch (const ckpt::Error& error) {
-    const bool is_none = error.code() == ErrorCode::NotFound && error.where().key.empty();
     if (error.code() == ErrorCode::IoFailure) throw;
-    if (is_none || error.code() == ErrorCode::Unsupported) return std::nullopt;
+    if (error.code() == ErrorCode::Unsupported) return std::nullopt;
     return error.what();
   }
 }

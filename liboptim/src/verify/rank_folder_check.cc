@@ -111,8 +111,8 @@ class RankFolderCheck {
 
   std::set<std::string> expected_files() const {
     std::set<std::string> files;
-    const bool has_state =
-        !args_.is_true("no_save_optim") && checkpoint_.folder().filename() != "release";
+    const bool has_state = !args_.is_true("no_save_optim") &&
+                           checkpoint_.folder().filename() != "release" && holds_optimizer();
     for (uint64_t rank = 0; rank < layout_.world_size(); ++rank) {
       const std::string folder = layout_.folder_of(rank);
       files.insert(folder + std::string(kModelName));
@@ -124,6 +124,17 @@ class RankFolderCheck {
       }
     }
     return files;
+  }
+
+  // A model file repeats the settings of its optimizers, unless the model was saved alone.
+  bool holds_optimizer() const {
+    const auto& files = checkpoint_.catalog().files;
+    return std::ranges::any_of(files, [this](const ckpt::FileEntry& file) {
+      if (!file.path.ends_with(kModelName)) return file.path.starts_with("mp_rank_");
+      const ckpt::Document* const document = checkpoint_.document(file.path);
+      const bool is_dict = document != nullptr && document->tree.root().is(ckpt::Kind::Dict);
+      return is_dict && document->tree.root().find("optimizer");
+    });
   }
 
   std::set<std::string_view> known_files() const {

@@ -43,9 +43,9 @@ at::Tensor Expectation::tensor(const std::string& kind, const std::string& name,
 }
 
 bool Expectation::has_steps() const {
-  return view_ || std::ranges::any_of(recording_.catalog().tensors, [](const auto& tensor) {
-           return tensor.key.starts_with("step.");
-         });
+  if (view_) return !view_->chain.empty();
+  return std::ranges::any_of(recording_.catalog().tensors,
+                             [](const auto& tensor) { return tensor.key.starts_with("step."); });
 }
 
 double Expectation::step(const std::string& piece) const {

@@ -16,6 +16,7 @@
 #include "step/loops/grad_stats_kernels.h"
 #include "step/loops/single_thread.h"
 #include "step/replay/explain.h"
+#include "step/replay/group_settings.h"
 #include "step/replay/loss_scale.h"
 #include "step/replay/observer.h"
 #include "step/replay/outcome.h"
@@ -253,6 +254,15 @@ class Replay {
   ReplayReport report_;
 };
 
+// Settings and groups of a step are those of the optimizer, with --from-init, too.
+void refuse_model_alone(const TrainingState& view, const ckpt::Checkpoint& checkpoint) {
+  if (!view.chain.empty()) return;
+  throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = checkpoint.shown_path(), .key = {}},
+                    "holds a model without its optimizer; expected parameter groups and optimizer "
+                    "state",
+                    kWorksOnUnreplayed);
+}
+
 }  // namespace
 
 ReplayReport replay_observed(const ReplayOptions& given, ReplayObserver* observer) {
@@ -262,6 +272,7 @@ ReplayReport replay_observed(const ReplayOptions& given, ReplayObserver* observe
       open_checkpoint(given.checkpoint, {given.iteration, given.limits});
   const Overrides overrides(given.overrides);
   TrainingState view = restored(given, [&] { return name_layer_wise(checkpoint); });
+  refuse_model_alone(view, checkpoint);
   overrides.apply_to_args(view);
   const ReplaySource source{checkpoint, view, overrides, restored(given, [&] {
                               return Cuts(view, config_from_args(view.args()));
