@@ -96,11 +96,12 @@ void add_places(Table& facts, const ShownTensor& shown) {
 
 void add_statistics(Table& facts, const ckpt::Statistics& statistics) {
   if (const auto& moments = statistics.moments) {
-    facts.add_row({{"min"}, {number_text(moments->min)}});
-    facts.add_row({{"max"}, {number_text(moments->max)}});
-    facts.add_row({{"mean"}, {number_text(moments->mean)}});
-    facts.add_row({{"std"}, {number_text(moments->std)}});
-    facts.add_row({{"norm"}, {number_text(moments->norm)}});
+    const auto [min, max] = ends_text(statistics, number_text);
+    facts.add_row({{"min"}, {min}});
+    facts.add_row({{"max"}, {max}});
+    facts.add_row({{"mean"}, {moment_text(moments->mean, number_text)}});
+    facts.add_row({{"std"}, {moment_text(moments->std, number_text)}});
+    facts.add_row({{"norm"}, {moment_text(moments->norm, number_text)}});
   }
   facts.add_row({{"zeros"}, {std::to_string(statistics.zero_count)}});
   facts.add_row({{"NaN"}, {std::to_string(statistics.nan_count)}});
@@ -115,7 +116,7 @@ void add_statistics(nlohmann::json& json, const ckpt::Statistics& statistics) {
                {"first_values", statistics.first_values}});
   const auto& moments = statistics.moments;
   if (!moments) return;
-  json.update({{"min", moments->min}, {"max", moments->max}});
+  json.update({{"min", end_json(statistics, true)}, {"max", end_json(statistics, false)}});
   // Of elements near the end of a double's range they are none.
   for (const auto& [name, value] :
        {std::pair{"mean", moments->mean}, {"norm", moments->norm}, {"std", moments->std}}) {

@@ -95,7 +95,32 @@ size_t bar_width(const Console& console, const std::vector<HistogramRow>& rows) 
   return std::clamp(width - std::min(width, used), kBarWidthMin, kBarWidthMax);
 }
 
+std::string integer_text(const ckpt::Statistics::Integers& of, uint64_t bits) {
+  return of.is_signed ? std::to_string(static_cast<int64_t>(bits)) : std::to_string(bits);
+}
+
 }  // namespace
+
+std::pair<std::string, std::string> ends_text(const ckpt::Statistics& statistics, NumberText text) {
+  if (const auto& of = statistics.integers) {
+    return {integer_text(*of, of->min), integer_text(*of, of->max)};
+  }
+  if (!statistics.moments) return {"-", "-"};
+  return {text(statistics.moments->min), text(statistics.moments->max)};
+}
+
+std::string moment_text(double value, NumberText text) {
+  return std::isnan(value) ? "-" : std::isinf(value) ? "overflows" : text(value);
+}
+
+nlohmann::json end_json(const ckpt::Statistics& statistics, bool is_min) {
+  if (const auto& of = statistics.integers) {
+    const uint64_t bits = is_min ? of->min : of->max;
+    return of->is_signed ? nlohmann::json(static_cast<int64_t>(bits)) : nlohmann::json(bits);
+  }
+  const double value = is_min ? statistics.moments->min : statistics.moments->max;
+  return std::isinf(value) ? nlohmann::json(value < 0 ? "-inf" : "inf") : nlohmann::json(value);
+}
 
 void print_statistics(Console& console, std::span<const NamedStatistics> rows) {
   Table table({{.title = "KEY", .can_shorten = true},
@@ -111,14 +136,17 @@ void print_statistics(Console& console, std::span<const NamedStatistics> rows) {
                {"Inf", Align::Right}});
   for (const auto& [key, type, shape, statistics] : rows) {
     const auto& moments = statistics.moments;
-    const auto number = [&](double value) { return moments ? short_number_text(value) : "-"; };
+    const auto number = [&](double value) {
+      return moments ? moment_text(value, short_number_text) : "-";
+    };
     const auto of = moments.value_or(ckpt::Statistics::Moments());
+    const auto [min, max] = ends_text(statistics, short_number_text);
     const bool has_bad = statistics.nan_count + statistics.inf_count > 0;
     table.add_row({{key, has_bad ? Paint::Red : Paint::Bold},
                    {type, Paint::Cyan},
                    {shape},
-                   {number(of.min)},
-                   {number(of.max)},
+                   {min},
+                   {max},
                    {number(of.mean)},
                    {number(of.std)},
                    {number(of.norm)},

@@ -25,20 +25,27 @@ struct HistogramBin {
   bool operator==(const HistogramBin&) const = default;
 };
 
-// What the elements of a tensor are like. The moments and the histogram are over finite elements;
-// no moments where there is none, and neither for complex tensors.
+// What the elements of a tensor are like. Infinities count in min and max, NaN does not. Mean, std,
+// norm and histogram are over finite elements, and NaN where there is none. No moments where all
+// elements are NaN, and neither for complex tensors.
 struct Statistics {
   struct Moments {
-    double min = 0, max = 0, mean = 0;
+    double min = 0, max = 0;
+    double mean = 0;  // infinite where the sum is more than a double holds
     double std = 0;   // of the population: divided by the count, not by the count minus one
-    double norm = 0;  // L2: the square root of the sum of squares; infinite as std is where float64
-                      // squares do not fit in a double
+    double norm = 0;  // L2: the square root of the sum of squares; infinite as mean
+  };
+  // The exact ends of int64 and uint64, which a double rounds.
+  struct Integers {
+    bool is_signed = true;
+    uint64_t min = 0, max = 0;  // the bits
   };
   uint64_t element_count = 0;
   uint64_t zero_count = 0;  // both signs
   uint64_t nan_count = 0;   // complex: either part
   uint64_t inf_count = 0;
   std::optional<Moments> moments;
+  std::optional<Integers> integers;
   std::vector<HistogramBin> histogram;    // from the lowest to the highest; without zeros
   std::vector<std::string> first_values;  // row-major, as text
 };

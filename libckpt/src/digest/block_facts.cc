@@ -175,6 +175,77 @@ void widen_float16s(std::span<const std::byte> elements, Values& values) {
   widen_float16(elements.data(), elements.size() / sizeof(uint16_t), values);
 }
 
+struct WideSum {
+  double high = 0, low = 0;
+  CKPT_INLINED void add(double term) {
+    const double sum = high + term;
+    const double added = sum - high;
+    low += (high - (sum - added)) + (term - added);
+    high = sum;
+  }
+};
+
+// With what rounding takes away from each addition: 1e16 + 1 - 1e16 is 1.
+CKPT_WIDE_VECTORS
+WideSum wide_sum(const Values& values, size_t count) {
+  Lanes<double> highs = {}, lows = {};
+  for_lanes(count, [&](size_t lane, size_t i) {
+    const double sum = highs[lane] + values[i];
+    const double added = sum - highs[lane];
+    lows[lane] += (highs[lane] - (sum - added)) + (values[i] - added);
+    highs[lane] = sum;
+  });
+  WideSum sum;
+  for (size_t lane = 0; lane < kLanes; ++lane) sum.add(highs[lane]);
+  for (size_t lane = 0; lane < kLanes; ++lane) sum.add(lows[lane]);
+  WideSum result{sum.high, 0};
+  result.add(sum.low);
+  return result;
+}
+
+CKPT_WIDE_VECTORS
+double squares_around_mean(const Values& values, size_t count, double mean) {
+  return squares_around(
+      mean, [&](size_t i) { return values[i]; }, count);
+}
+
+// Of finite float64 elements, the squares of which may leave the range of a double: scaled then.
+void widen_sums(Values& values, size_t count, BlockFacts& facts) {
+  constexpr double kLarge = 0x1p480, kSmall = 0x1p-480;
+  const double most = std::max(std::fabs(facts.min), std::fabs(facts.max));
+  const bool is_extreme = most >= kLarge || (most < kSmall && most != 0);
+  if (is_extreme) {
+    facts.scale = std::ilogb(most) / 32;
+    for (size_t i = 0; i < count; ++i) values[i] = std::ldexp(values[i], -32 * facts.scale);
+  }
+  const WideSum sum = wide_sum(values, count);
+  facts.sum = sum.high;
+  facts.sum_low = sum.low;
+  if (is_extreme) {
+    facts.squares = squares_around_mean(values, count, sum.high / static_cast<double>(count));
+  }
+}
+
+// Of 64-bit integers, which a double does not hold.
+template <class Integer>
+void widen_sums(std::span<const std::byte> elements, BlockFacts& facts) {
+  Integer lowest = word_at<Integer>(elements.data(), 0), highest = lowest;
+  int64_t upper = 0, lower = 0;  // sums of halves
+  for (size_t i = 0; i < elements.size() / sizeof(Integer); ++i) {
+    const auto value = word_at<Integer>(elements.data(), i);
+    lowest = std::min(lowest, value);
+    highest = std::max(highest, value);
+    upper += static_cast<int64_t>(value >> 32);
+    lower += static_cast<int64_t>(value & 0xFFFFFFFF);
+  }
+  WideSum sum{static_cast<double>(upper) * 0x1p32, 0};
+  sum.add(static_cast<double>(lower));
+  facts.sum = sum.high;
+  facts.sum_low = sum.low;
+  facts.min_bits = static_cast<uint64_t>(lowest);
+  facts.max_bits = static_cast<uint64_t>(highest);
+}
+
 template <class Element>
 std::array<double, 256> values_of_bytes() {
   std::array<double, 256> values = {};
@@ -214,11 +285,13 @@ BlockFacts describe_others(DType dtype, std::span<const std::byte> elements, Val
 BlockFacts describe_finite(Values& values, size_t count) {
   size_t finite = 0;
   uint64_t nan_count = 0, inf_count = 0;
+  bool has_minus_inf = false, has_plus_inf = false;
   for (size_t i = 0; i < count; ++i) {
     if (std::isnan(values[i])) {
       ++nan_count;
     } else if (std::isinf(values[i])) {
       ++inf_count;
+      (values[i] < 0 ? has_minus_inf : has_plus_inf) = true;
     } else {
       values[finite++] = values[i];
     }
@@ -226,6 +299,8 @@ BlockFacts describe_finite(Values& values, size_t count) {
   BlockFacts facts = describe_values(values, finite);
   facts.nan_count = nan_count;
   facts.inf_count = inf_count;
+  facts.has_minus_inf = has_minus_inf;
+  facts.has_plus_inf = has_plus_inf;
   return facts;
 }
 
@@ -251,6 +326,18 @@ BlockFacts count_complex(DType dtype, std::span<const std::byte> elements) {
   return facts;
 }
 
+// Of types of 64 bits.
+void widen_sums(DType dtype, std::span<const std::byte> elements, Values& values,
+                BlockFacts& facts) {
+  if (facts.finite_count == 0) return;
+  switch (dtype) {
+    case DType::Float64: return widen_sums(values, facts.finite_count, facts);
+    case DType::Int64: return widen_sums<int64_t>(elements, facts);
+    case DType::UInt64: return widen_sums<uint64_t>(elements, facts);
+    default: return;
+  }
+}
+
 }  // namespace
 
 size_t exponent_bin(double value) { return bin_of(value); }
@@ -273,12 +360,16 @@ BlockFacts describe_block(DType dtype, std::span<const std::byte> elements,
     default: facts = describe_others(dtype, elements, values, tables); has_values = true;
   }
   const bool is_finite = std::isfinite(facts.sum), has_tiny = tiny_count() != tiny_before;
-  if (is_finite && !has_tiny) return facts;
+  if (is_finite && !has_tiny) {
+    widen_sums(dtype, elements, values, facts);
+    return facts;
+  }
   if (!has_values) widen_others(dtype, elements.data(), count, values);
   if (!is_finite) facts = describe_finite(values, count);
   if (has_tiny) {
     facts.negative_zero_count = count_negative_zeros(std::span(values).first(facts.finite_count));
   }
+  widen_sums(dtype, elements, values, facts);
   return facts;
 }
 

@@ -14,9 +14,14 @@ namespace ckpt {
 struct BlockFacts {
   uint64_t finite_count = 0, zero_count = 0, nan_count = 0, inf_count = 0;
   uint64_t negative_zero_count = 0;  // of the zeros
-  double sum = 0;
-  double squares = 0;  // of the deviations from the block's own mean
-  double min = 0, max = 0;
+  double sum = 0, sum_low = 0;  // of types of 64 bits, what rounding took away from the sum, too
+  double squares = 0;           // of the deviations from the block's own mean
+  double min = 0, max = 0;      // of the finite elements
+  bool has_minus_inf = false, has_plus_inf = false;
+  // Where squares of elements leave the range of a double: sums are to be multiplied by
+  // 2^(32 * scale), squares by the square of that.
+  int scale = 0;
+  uint64_t min_bits = 0, max_bits = 0;  // of int64 and uint64
 };
 
 // Counts by sign and exponent: the upper nine bits of a float32. Four tables, so that elements of

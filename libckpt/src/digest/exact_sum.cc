@@ -30,7 +30,7 @@ int64_t& ExactSum::digit(int place) {
   return digits_[index];
 }
 
-void ExactSum::add(double term) {
+void ExactSum::add(double term, int digits) {
   const auto bits = std::bit_cast<uint64_t>(term);
   const int exponent = static_cast<int>(bits >> kMantissaBits & 0x7FF);
   uint64_t mantissa = bits & ((uint64_t{1} << kMantissaBits) - 1);
@@ -42,7 +42,7 @@ void ExactSum::add(double term) {
   if (mantissa == 0) return;
   // The lowest bit of the mantissa counts 2^(exponent - 1075), of subnormal numbers 2^-1074.
   const int lowest = std::max(exponent, 1) - 1075 + kBias;
-  const int place = lowest / kDigitBits, shift = lowest % kDigitBits;
+  const int place = lowest / kDigitBits + digits, shift = lowest % kDigitBits;
   const auto low = (mantissa & kDigitMask) << shift;
   const auto high = (mantissa >> kDigitBits) << shift;
   const int64_t sign = std::signbit(term) ? -1 : 1;
@@ -52,13 +52,13 @@ void ExactSum::add(double term) {
   digit(place + 2) += sign * static_cast<int64_t>(high >> kDigitBits);
 }
 
-void ExactSum::add_quotient_of_square(double factor, double divisor) {
+void ExactSum::add_quotient_of_square(double factor, double divisor, int digits) {
   const double square = factor * factor;
   const double quotient = square / divisor;
-  add(quotient);
+  add(quotient, digits);
   if (!std::isfinite(quotient)) return;
   const double rest = std::fma(-quotient, divisor, square) + std::fma(factor, factor, -square);
-  add(rest / divisor);
+  add(rest / divisor, digits);
 }
 
 void ExactSum::add(const ExactSum& other) {
@@ -76,7 +76,7 @@ void ExactSum::subtract(const ExactSum& other) {
 }
 
 // Carries first: digits of 32 bits below a highest one that has the sign.
-ExactSum::Parts ExactSum::parts() const {
+ExactSum::Parts ExactSum::parts(int shift) const {
   if (not_finite_ != 0) return {not_finite_, 0};  // of infinity and NaN, NaN too
   std::vector<int64_t> digits = digits_;
   digits.resize(digits.size() + 2);
@@ -88,12 +88,12 @@ ExactSum::Parts ExactSum::parts() const {
   if (digits.back() < 0) {  // the negative of the sum, negated: its digits fall off from the top
     ExactSum negative;
     negative.subtract(*this);
-    const Parts parts = negative.parts();
+    const Parts parts = negative.parts(shift);
     return {-parts.high, -parts.low};
   }
   Parts parts;
   for (size_t i = digits.size(); i-- != 0;) {  // two-sum of each digit, from the highest
-    const int power = kDigitBits * (first_ + static_cast<int>(i)) - kBias;
+    const int power = kDigitBits * (first_ + static_cast<int>(i) - shift) - kBias;
     const double term = std::ldexp(static_cast<double>(digits[i]), power);
     const double sum = parts.high + term;
     if (std::isinf(sum)) return {sum, 0};  // more than a double holds
@@ -102,6 +102,19 @@ ExactSum::Parts ExactSum::parts() const {
   }
   const double sum = parts.high + parts.low;
   return {sum, parts.low - (sum - parts.high)};
+}
+
+int ExactSum::magnitude() const {
+  for (size_t i = digits_.size(); i-- != 0;) {
+    if (digits_[i] != 0) return first_ + static_cast<int>(i) - kBias / kDigitBits;
+  }
+  return 0;
+}
+
+double ExactSum::root_of_share(double count) const {
+  const int even = magnitude() / 2 * 2;
+  const double share = parts(even).high / count;
+  return share > 0 ? std::ldexp(std::sqrt(share), kDigitBits * even / 2) : 0;
 }
 
 }  // namespace ckpt

@@ -9,16 +9,22 @@ namespace ckpt {
 // So it does not depend on their order. 2^29 terms at most.
 class ExactSum {
  public:
-  void add(double term);
-  // factor^2 / divisor, with an error of 2^-105 of it.
-  void add_quotient_of_square(double factor, double divisor);
+  // term * 2^(32 * digits).
+  void add(double term, int digits = 0);
+  // factor^2 / divisor * 2^(32 * digits), with an error of 2^-105 of it.
+  void add_quotient_of_square(double factor, double divisor, int digits = 0);
   void add(const ExactSum& other);
   void subtract(const ExactSum& other);
   double value() const { return parts().high; }  // rounded
   struct Parts {
     double high = 0, low = 0;  // the sum, rounded; what the rounding took away, rounded
   };
-  Parts parts() const;
+  // Of the sum by 2^(32 * digits).
+  Parts parts(int digits = 0) const;
+  // By which power of 2^32 to divide the sum so that it is neither large nor small.
+  int magnitude() const;
+  // The square root of the sum by a count, which no square overflows; 0 where it is negative.
+  double root_of_share(double count) const;
 
  private:
   int64_t& digit(int place);

@@ -135,6 +135,7 @@ struct StatisticsSum::State {
   unsigned histogram_every;
   uint64_t element_count = 0, finite_count = 0, zero_count = 0, nan_count = 0, inf_count = 0;
   double min = INFINITY, max = -INFINITY;
+  std::optional<Statistics::Integers> integers = {};
   ExactSum sum = {}, squares_in_blocks = {}, squares_of_blocks = {};
   ExponentRange positive = {}, negative = {};
 
@@ -142,13 +143,33 @@ struct StatisticsSum::State {
     zero_count += facts.zero_count;
     nan_count += facts.nan_count;
     inf_count += facts.inf_count;
+    if (facts.has_minus_inf) min = -INFINITY;
+    if (facts.has_plus_inf) max = INFINITY;
     if (facts.finite_count == 0) return;
     finite_count += facts.finite_count;
     min = std::min(min, facts.min);
     max = std::max(max, facts.max);
-    sum.add(facts.sum);
-    squares_in_blocks.add(facts.squares);
-    squares_of_blocks.add_quotient_of_square(facts.sum, static_cast<double>(facts.finite_count));
+    if (dtype == DType::Int64 || dtype == DType::UInt64) {
+      add_ends({dtype == DType::Int64, facts.min_bits, facts.max_bits});
+    }
+    add_sums(facts);
+  }
+  void add_sums(const BlockFacts& facts) {
+    const auto count = static_cast<double>(facts.finite_count);
+    sum.add(facts.sum, facts.scale);
+    squares_in_blocks.add(facts.squares, 2 * facts.scale);
+    squares_of_blocks.add_quotient_of_square(facts.sum, count, 2 * facts.scale);
+    if (facts.sum_low == 0) return;
+    sum.add(facts.sum_low, facts.scale);
+    squares_of_blocks.add(2 * facts.sum * facts.sum_low / count, 2 * facts.scale);
+  }
+  void add_ends(const Statistics::Integers& ends) {
+    const auto is_less = [&](uint64_t a, uint64_t b) {
+      return ends.is_signed ? static_cast<int64_t>(a) < static_cast<int64_t>(b) : a < b;
+    };
+    if (!integers) integers = ends;
+    integers->min = std::min(integers->min, ends.min, is_less);
+    integers->max = std::max(integers->max, ends.max, is_less);
   }
   // `zeros`: of the elements that were counted; they are in the first bins.
   struct Zeros {
@@ -170,26 +191,44 @@ struct StatisticsSum::State {
       if (value != 0) (value < 0 ? negative : positive).add(exponent_bin(std::fabs(value)), 1);
     }
   }
-  // Squares of float64 elements may be too large for a double.
-  static double root_or_infinity(double square) {
-    return std::isfinite(square) ? std::sqrt(square) : INFINITY;
+  // sum^2 / count, with the sum's own rounding error.
+  ExactSum square_of_sum(double count) const {
+    constexpr double kLarge = 0x1p480, kSmall = 0x1p-480;
+    const double size = std::fabs(sum.value());
+    const int scale = size < kLarge && (size > kSmall || size == 0) ? 0 : sum.magnitude();
+    const ExactSum::Parts parts = sum.parts(scale);
+    ExactSum square;
+    square.add_quotient_of_square(parts.high, count, 2 * scale);
+    square.add(2 * parts.high * parts.low / count, 2 * scale);
+    return square;
   }
   std::optional<Statistics::Moments> moments() const {
-    if (finite_count == 0) return std::nullopt;
-    const double count = static_cast<double>(finite_count);
-    ExactSum square_of_sum;  // by the count, with the sum's own rounding error
-    const ExactSum::Parts parts = sum.parts();
-    square_of_sum.add_quotient_of_square(parts.high, count);
-    square_of_sum.add(2 * parts.high * parts.low / count);
+    if (is_complex(dtype) || (finite_count == 0 && inf_count == 0)) return std::nullopt;
+    if (finite_count == 0) return Statistics::Moments{min, max, NAN, NAN, NAN};
+    const auto count = static_cast<double>(finite_count);
+    const ExactSum of_mean = square_of_sum(count);
     ExactSum between = squares_of_blocks;
-    between.subtract(square_of_sum);
+    between.subtract(of_mean);
+    Statistics::Moments moments{.min = min + 0.0,  // not minus zero, whatever came first
+                                .max = max + 0.0,
+                                .mean = sum.value() / count};
     const double deviations = squares_in_blocks.value() + std::max(between.value(), 0.0);
-    const double mean = parts.high / count;
-    return Statistics::Moments{.min = min + 0.0,  // not minus zero, whatever came first
-                               .max = max + 0.0,
-                               .mean = mean,
-                               .std = root_or_infinity(deviations / count),
-                               .norm = root_or_infinity(deviations + square_of_sum.value())};
+    const double squares = deviations + of_mean.value();
+    constexpr double kSmall = 0x1p-900;
+    if (std::isfinite(squares) && (squares > kSmall || squares_are_zero(of_mean))) {
+      moments.std = std::sqrt(deviations / count);
+      moments.norm = std::sqrt(squares);
+      return moments;
+    }
+    ExactSum all = squares_in_blocks;  // beyond the range of a double, but for their roots
+    if (between.parts(between.magnitude()).high > 0) all.add(between);
+    moments.std = all.root_of_share(count);
+    all.add(of_mean);
+    moments.norm = all.root_of_share(1);
+    return moments;
+  }
+  bool squares_are_zero(const ExactSum& of_mean) const {
+    return min == 0 && max == 0 && of_mean.value() == 0;
   }
 };
 
@@ -240,6 +279,7 @@ void StatisticsSum::add(const StatisticsSum& other) {
   state.inf_count += added.inf_count;
   state.min = std::min(state.min, added.min);
   state.max = std::max(state.max, added.max);
+  if (added.integers) state.add_ends(*added.integers);
   state.sum.add(added.sum);
   state.squares_in_blocks.add(added.squares_in_blocks);
   state.squares_of_blocks.add(added.squares_of_blocks);
@@ -255,6 +295,7 @@ Statistics StatisticsSum::result() const {
   result.nan_count = state.nan_count;
   result.inf_count = state.inf_count;
   result.moments = state.moments();
+  result.integers = state.integers;
   const std::vector<HistogramBin> negative = state.negative.bins(true);
   result.histogram.assign(negative.rbegin(), negative.rend());
   std::ranges::copy(state.positive.bins(false), std::back_inserter(result.histogram));

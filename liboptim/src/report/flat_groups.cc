@@ -188,7 +188,7 @@ std::optional<double> scalar_of(const ckpt::TensorEntry& tensor,
                                 const ckpt::Checkpoint& checkpoint) {
   if (ckpt::element_count(tensor.shape) != 1) return std::nullopt;
   const auto moments = ckpt::make_statistics(tensor, checkpoint, 0).moments;
-  return moments ? std::optional(moments->min) : std::nullopt;
+  return moments && std::isfinite(moments->min) ? std::optional(moments->min) : std::nullopt;
 }
 
 std::optional<std::pair<ckpt::Value, std::shared_ptr<const ckpt::Document>>> StepCounts::setting()

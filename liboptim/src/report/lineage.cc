@@ -86,7 +86,8 @@ void take_statistics(Seen& seen, const ckpt::Statistics& statistics) {
   seen.element_count = statistics.element_count;
   seen.zero_count = statistics.zero_count;
   seen.nonfinite_count = statistics.nan_count + statistics.inf_count;
-  if (statistics.moments) seen.moments = *statistics.moments;
+  const bool has_finite = statistics.moments && !std::isnan(statistics.moments->norm);
+  if (has_finite) seen.moments = *statistics.moments;
 }
 
 void read_statistics(Snapshot& snapshot, const ckpt::ExecuteOptions& execution) {

@@ -16,6 +16,7 @@ std::optional<double> root_mean_square(const ReportedTensor& tensor) {
   if (!tensor.figures || !tensor.figures->moments) return std::nullopt;
   const TensorFigures& figures = *tensor.figures;
   const uint64_t finite = figures.element_count - figures.nan_count - figures.inf_count;
+  if (finite == 0) return std::nullopt;
   return figures.moments->norm / std::sqrt(static_cast<double>(finite));
 }
 
