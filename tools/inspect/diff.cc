@@ -135,7 +135,8 @@ void add_object(Table& table, const ckpt::ObjectDifference& object) {
   for (const ckpt::PlaceDifference& place : object.details) {
     table.add_row({kind_cell(object.kind),
                    {object_name + " " + ckpt::escaped(place.pointer), Paint::Bold},
-                   {place_text(place.a) + " | " + place_text(place.b)}});
+                   {place_text(place.a) + " | " + place_text(place.b) +
+                    (place.may_be_one ? " (one by value, one by name: may be one member)" : "")}});
   }
   if (object.place_count > object.details.size()) {
     table.add_row(

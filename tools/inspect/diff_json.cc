@@ -73,6 +73,7 @@ nlohmann::json to_json(const ckpt::ObjectDifference& object) {
   json["details"] = nlohmann::json::array();
   for (const ckpt::PlaceDifference& place : object.details) {
     nlohmann::json detail = {{"pointer", json_text(place.pointer)}};
+    if (place.may_be_one) detail["may_be_one"] = true;
     if (place.a) detail["a"] = json_text(value_text(*place.a, SIZE_MAX));
     if (place.b) detail["b"] = json_text(value_text(*place.b, SIZE_MAX));
     json["details"].push_back(std::move(detail));

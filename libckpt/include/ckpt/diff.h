@@ -28,20 +28,20 @@ struct DiffOptions {
 struct ValueDifference {
   uint64_t element_count = 0;
   uint64_t different_count = 0;
-  double max_abs = 0;             // max |a - b|
-  double max_rel = 0;             // max |a - b| / |b|, over b != 0
+  double max_abs = 0;  // max |a - b|
+  double max_rel = 0;  // max |a - b| / |b|, over b != 0
   // Representable values from a to b, at most; none for integers. Not what step-replay calls
   // max_ulp, whose unit is the one of a tensor's largest value.
   std::optional<double> max_ulp_distance;
-  uint64_t nonfinite_count = 0;   // differing elements of which one is NaN or infinite
+  uint64_t nonfinite_count = 0;  // differing elements of which one is NaN or infinite
   // With DiffOptions::changes. Over elements of which both sides are finite.
   struct Products {
     double a_b = 0, a_a = 0, b_b = 0;  // sums of a * b, a * a, b * b
   };
   std::optional<Products> products;
-  uint64_t outside_count = 0;     // differing elements outside of the tolerance
-  Extents first_index;            // of the first differing element
-  std::string first_a, first_b;   // its values, as text
+  uint64_t outside_count = 0;    // differing elements outside of the tolerance
+  Extents first_index;           // of the first differing element
+  std::string first_a, first_b;  // its values, as text
 };
 
 // Key: the names are equal as text, but one is another type's (1 and "1").
@@ -61,6 +61,8 @@ struct TensorDifference {
 struct PlaceDifference {
   std::string pointer;
   std::optional<Value> a, b;
+  // One is C(VALUE), the other C.NAME: they may be one member of an enum, which no file says.
+  bool may_be_one = false;
 };
 
 struct ObjectDifference {

@@ -6,6 +6,7 @@
 
 #include "base/text_map.h"
 #include "compare/compare.h"
+#include "format/values/enum_member.h"
 #include "format/values/json_pointer.h"
 
 namespace ckpt {
@@ -45,7 +46,9 @@ class TreeComparison {
       if (open_children(place)) return;
     }
     ++count_;
-    if (details_.size() < details_max_) details_.push_back({pointer_.whole(), place.a, place.b});
+    if (details_.size() >= details_max_) return;
+    const bool may_be_one = place.a && place.b && may_be_one_member(*place.a, *place.b);
+    details_.push_back({pointer_.whole(), place.a, place.b, may_be_one});
   }
 
   bool is_equal(const Value& a, const Value& b) const {

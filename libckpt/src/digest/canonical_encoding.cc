@@ -13,6 +13,7 @@
 
 #include "base/text.h"
 #include "codec/value_children.h"
+#include "format/values/enum_member.h"
 #include "format/values/torch_types.h"
 
 namespace ckpt {
@@ -31,14 +32,14 @@ void put_digest(std::string& out, const Sha256& digest) {
   out.append(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size());
 }
 
-bool is_container(Kind kind) {
-  switch (kind) {
+bool is_container(const Value& value) {
+  switch (value.kind()) {
     case Kind::List:
     case Kind::Tuple:
     case Kind::Dict:
     case Kind::Set:
-    case Kind::FrozenSet:
-    case Kind::Object: return true;
+    case Kind::FrozenSet: return true;
+    case Kind::Object: return !signal_number(value);
     default: return false;
   }
 }
@@ -146,8 +147,30 @@ std::string tagged(std::string tag, std::string_view text) {
   return tag;
 }
 
+std::string encoding_by_digest(const std::string& content) {
+  Sha256Stream stream;
+  stream.update(content);
+  std::string out = "H";
+  put_digest(out, stream.finish());
+  return out;
+}
+
+// However it is pickled: as the object signal.Signals(number).
+std::string signal_encoding(int64_t number) {
+  std::string args = "t", content = "oG";
+  put_number(args, 1);
+  args += tagged("I", std::to_string(number));
+  put_text(content, "signal");
+  put_text(content, "Signals");
+  content += encoding_by_digest(args) + "0l";
+  put_number(content, 0);  // elements
+  put_number(content, 0);  // pairs
+  return encoding_by_digest(content + "0");
+}
+
 std::string leaf_encoding(const Value& value, const std::function<Sha256(NodeId)>& payload_digest) {
   std::string out;
+  if (const auto number = signal_number(value)) return signal_encoding(*number);
   switch (value.kind()) {
     case Kind::None: return "N";
     case Kind::Bool: return value.as_bool() ? "T" : "F";
@@ -214,7 +237,7 @@ void CanonicalEncoder::enter(NodeId id) {
     return;
   }
   const Value value = tree_.value(id);
-  if (!is_container(value.kind())) return;
+  if (!is_container(value)) return;
   mark_[id] = kOpenMark | static_cast<uint32_t>(open_.size());
   open_.push_back({id, children_of(value)});
 }
@@ -229,7 +252,7 @@ void CanonicalEncoder::finish(NodeId id) {
 
 std::string CanonicalEncoder::encoding(NodeId id) const {
   const Value value = tree_.value(id);
-  if (!is_container(value.kind())) return leaf_encoding(value, payload_digest_);
+  if (!is_container(value)) return leaf_encoding(value, payload_digest_);
   std::string out;
   if ((mark_[id] & kOpenMark) != 0) {
     out = "R";
@@ -255,7 +278,7 @@ std::vector<NodeId> PayloadSearch::unseen_below(NodeId root) {
     const Value value = tree_.value(id);
     const bool is_tensor = value.is(Kind::Object) && as_tensor(value);
     if (is_tensor || value.is(Kind::PersistentId)) found.push_back(id);
-    if (!is_container(value.kind())) continue;
+    if (!is_container(value)) continue;
     const std::vector<NodeId> children = children_of(value);
     open.insert(open.end(), children.begin(), children.end());
   }
