@@ -24,6 +24,20 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes()
 
 
+def exact(value: object) -> object:
+    """Equal where types, keys, their order and the elements of tensors are."""
+    if isinstance(value, torch.Tensor):
+        return "tensor", str(value.dtype), tuple(value.shape), bytes_of(value), value.requires_grad
+    if isinstance(value, dict):
+        attributes = exact(vars(value)) if hasattr(value, "__dict__") else None
+        factory = getattr(value, "default_factory", None)
+        items = [(exact(key), exact(item)) for key, item in value.items()]
+        return type(value).__name__, factory, attributes, items
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, [exact(item) for item in value]
+    return type(value).__name__, repr(value)
+
+
 def sha256_of(tensor: torch.Tensor) -> str:
     return hashlib.sha256(bytes_of(tensor)).hexdigest()
 
@@ -141,3 +155,12 @@ def tensors_in(value: object, path: str = "") -> Iterator[tuple[str, torch.Tenso
     if not isinstance(value, (torch.Tensor, type)):
         for name, item in attributes(value).items():
             yield from tensors_in(item, f"{path}/@{escaped(name)}")
+
+
+def with_text_as_keys(tree: object) -> object:
+    """What PyTorch makes of a folder that we wrote; ours has the types of keys, too."""
+    if isinstance(tree, dict):
+        return {str(key): with_text_as_keys(value) for key, value in tree.items()}
+    if type(tree) is list:
+        return [with_text_as_keys(value) for value in tree]
+    return tree

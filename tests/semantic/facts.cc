@@ -218,7 +218,7 @@ Facts facts_of(const ckpt::Checkpoint& checkpoint, const ckpt::Document& documen
 Facts facts_of_store(const ckpt::Checkpoint& checkpoint) {
   ckpt::ExecuteOptions options;
   options.threads = 1;
-  const ckpt::Inventory inventory = plain_inventory(checkpoint);
+  const ckpt::Inventory inventory = plain_inventory(checkpoint, ckpt::KeyTypes::AsText);
   const ckpt::Hashes hashes = hash(inventory, checkpoint, options);
   Facts facts;
   for (const ckpt::TensorHash& tensor : hashes.tensors) {

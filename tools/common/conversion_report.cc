@@ -52,14 +52,16 @@ const char* outcome_name(ckpt::Outcome outcome) {
 
 // What is known of every published result (docs/decisions, 67 and 79).
 struct Proven {
-  bool content;  // opened again: names, types, shapes and objects are the source's
+  bool content;  // opened again: names, types, shapes and objects are those of what was carried
   bool values;   // and the values of tensors, read back
   bool masters;  // each float32 master rounds to the weight of its parameter
+  bool whole;    // all of the source was carried, and nothing in another form
 };
 
 Proven proven_by(const optim::ConvertReport& report) {
   const bool is_published = report.outcome == ckpt::Outcome::Published;
-  return {is_published, is_published && report.verified_bytes != 0, report.masters_proven};
+  return {is_published, is_published && report.verified_bytes != 0, report.masters_proven,
+          report.not_carried.empty() && report.left_out_count == 0 && report.cast_states.empty()};
 }
 
 // Of each state: the elements in the source and in the result.
@@ -122,8 +124,10 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
                            {"objects", report.carried->object_count}};
   }
   const Proven proven = proven_by(report);
-  document["proven"] = {
-      {"content", proven.content}, {"values", proven.values}, {"masters", proven.masters}};
+  document["proven"] = {{"content", proven.content},
+                        {"values", proven.values},
+                        {"masters", proven.masters},
+                        {"equal_to_source", proven.values && proven.whole}};
   if (!report.repairs.empty()) document["repairs"] = repairs_json(report.repairs);
   document["left_out"] = {{"keys", report.left_out_count}};
   document["not_carried"] = losses_json(report.not_carried);
@@ -240,7 +244,9 @@ void print_proven(Console& console, const optim::ConvertReport& report) {
   if (!report.cast_states.empty()) source += ", in the types of --state-dtype";
   if (proven.values) {
     console.print_text("proven: read back " + size_text(report.verified_bytes) +
-                       ": as written, passes verify, equal to " + source);
+                       ": as written, passes verify, " +
+                       (proven.whole ? "equal to " + source
+                                     : "with all values that were carried as in " + source));
   } else if (proven.content) {
     console.print_text(
         "proven: opened again; what was carried has the names, types, shapes and objects of " +
@@ -323,10 +329,7 @@ void print_report(Console& console, const ConversionOptions& options,
                        size_text(report.plan.payload_bytes) + " of data");
   }
   print_losses(console, report);
-  const auto is_lost = [](const ckpt::NotCarried& lost) { return !lost.is_changed; };
-  if (std::ranges::none_of(report.not_carried, is_lost)) {
-    console.print_text("not carried: nothing");
-  }
+  if (report.not_carried.empty()) console.print_text("not carried: nothing");
   print_proven(console, report);
   print_conservation(console, report);
   print_continuation(console, report);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,10 +35,16 @@ CKPT_EXPORT Inventory native_inventory(const Checkpoint& checkpoint);
 
 // Plain state dicts under their places: JSON pointers to where a tensor or object is in the nested
 // state dict. DCP's planner_data gives them, a key of safetensors is one step, and a torch.save
-// file is entered as DCP would flatten it, without what DCP has no place for: empty mappings,
-// attributes of tensors, the types of keys. Throws Unsupported for checkpoints that are no plain
-// state dict.
-CKPT_EXPORT Inventory plain_inventory(const Checkpoint& checkpoint);
+// file is entered as DCP would flatten it, without what DCP has no place for: empty mappings and
+// attributes of tensors. Throws Unsupported for checkpoints that are no plain state dict.
+// Kept: a key that is a string and reads like one of another type is in quotes ('0'), so that it is
+// not that one, 0. AsText: as it reads, for checkpoints that have no types of keys.
+enum class KeyTypes : uint8_t { Kept, AsText };
+CKPT_EXPORT Inventory plain_inventory(const Checkpoint& checkpoint,
+                                      KeyTypes types = KeyTypes::Kept);
+// Whether a plain state dict has the types of its keys. DCP folders have only those that Shardwise
+// wrote down in them, safetensors none.
+CKPT_EXPORT bool has_typed_keys(const Checkpoint& checkpoint);
 
 // Turns the places of plain_inventory() into names that every format has: their steps, joined by
 // '.', as DCP and ckpt::convert() name them. Returns false, with all places as they were, where two

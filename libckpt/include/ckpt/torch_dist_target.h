@@ -46,6 +46,7 @@ struct DistSpec {
   uint32_t rank_count = 1;
   bool chunk_index = false;               // plain DCP numbers the chunks of a tensor
   std::optional<ValueTree> planner_data;  // plain DCP: {key: (step, ...)}, all strings or ints
+  std::string typed_paths;                // a pickle: TypedPaths::kAttribute; empty: none
 };
 // The .distcp files and .metadata (last). The caller adds what a convention wants beside them.
 // Chunks of a spec that is moved here are freed one by one, so that 10^6 are not described twice.

@@ -8,8 +8,10 @@
 
 #include "base/text.h"
 #include "base/text_map.h"
+#include "compare/nesting_check.h"
 #include "format/values/nesting.h"
-#include "target/plain_state.h"
+#include "format/values/typed_key.h"
+#include "target/plain_target.h"
 
 namespace ckpt {
 namespace {
@@ -31,20 +33,26 @@ Inventory inventory_of(const PlainState& state) {
   return inventory;
 }
 
-// What lies at the end of a path; nullopt where nothing does.
-std::optional<Value> value_at(Value value, const std::vector<PathStep>& path) {
-  for (const PathStep& step : path) {
-    const auto mapping = as_mapping(value);
-    if (mapping) {
-      const auto next = mapping->find(step.text);
-      if (!next) return std::nullopt;
-      value = *next;
-    } else {
-      const auto index = number_in<size_t>(step.text);
-      if (!value.is(Kind::List) || !index || *index >= value.size()) return std::nullopt;
-      value = value[*index];
+// What a step leads to; nullopt where nothing does.
+std::optional<Value> child_at(const Value& value, const PathStep& step) {
+  if (const auto mapping = as_mapping(value)) {
+    if (!step.key) return mapping->find(step.text);
+    const std::string text = typed_key_text(*step.key);
+    for (size_t i = 0; i < mapping->item_count(); ++i) {
+      const auto [key, child] = mapping->item(i);
+      if (!key.is(Kind::Str) && typed_key_text(key) == text) return child;
     }
+    return std::nullopt;
   }
+  const auto index = number_in<size_t>(step.text);
+  if (!value.is(Kind::List) || !index || *index >= value.size()) return std::nullopt;
+  return value[*index];
+}
+
+// What lies at the end of a path; nullopt where nothing does.
+std::optional<Value> value_at(const Value& root, const std::vector<PathStep>& path) {
+  std::optional<Value> value = root;
+  for (size_t i = 0; value && i < path.size(); ++i) value = child_at(*value, path[i]);
   return value;
 }
 
@@ -61,7 +69,8 @@ bool touches(const std::string& pointer, const TextSet& places) {
 
 // In a torch.save file a mapping that was an object of its own is entered, and a list that was
 // entered may be an object: objects are taken from where they must be.
-void fold_objects(const PlainState& wanted, const Checkpoint& result, PlainState& found) {
+// Returns whether it took any.
+bool fold_objects(const PlainState& wanted, const Checkpoint& result, PlainState& found) {
   const std::shared_ptr<const Document> document(
       std::shared_ptr<const Document>(), result.document(result.catalog().files.at(0).path));
   std::set<std::string> found_keys;
@@ -77,10 +86,11 @@ void fold_objects(const PlainState& wanted, const Checkpoint& result, PlainState
     places.insert(pointer_of(entry));
     folded.push_back({entry.key, entry.path, nullptr, false, document, value->id()});
   }
-  if (folded.empty()) return;
+  if (folded.empty()) return false;
   std::erase_if(found.entries,
                 [&](const PlainEntry& entry) { return touches(pointer_of(entry), places); });
   found.entries.insert(found.entries.end(), folded.begin(), folded.end());
+  return true;
 }
 
 // Elements of lists that have no entry are None where lists are whole again.
@@ -96,14 +106,18 @@ void leave_out_holes(const Inventory& wanted, Inventory& found) {
 
 Carried check_plain_result(const Checkpoint& source, const TargetSpec& spec,
                            const std::filesystem::path& written, const ResultCheck& check) {
-  PlainState state = read_plain_state(source, "");
+  const PlainTargetWords words = target_row_of(spec.format).words();
+  PlainState state = read_plain_state(source, words);
   apply(spec.keys, state);
   const Checkpoint result = open_result(written, {std::nullopt, source.limits()});
-  PlainState result_state = read_plain_state(result, "");
-  if (spec.format == Format::Torch) fold_objects(state, result, result_state);
-  const Inventory wanted = inventory_of(state);
+  PlainState result_state = read_plain_state(result, words);
+  if (words.keeps_keys && !fold_objects(state, result, result_state)) {
+    require_same_order(state, result_state);
+  }
+  Inventory wanted = inventory_of(state);
   Inventory found = inventory_of(result_state);
   leave_out_holes(wanted, found);
+  add_nesting({state, wanted}, {result_state, found}, spec.format);
   require_same_content({wanted, source}, {found, result}, check);
   return count_carried(result);
 }

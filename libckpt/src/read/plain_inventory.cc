@@ -10,19 +10,21 @@
 #include "format/values/flat_name.h"
 #include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
+#include "format/values/typed_key.h"
 
 namespace ckpt {
 namespace {
 
 class FileWalk {
  public:
-  FileWalk(const Checkpoint& checkpoint, const Document& document)
+  FileWalk(const Checkpoint& checkpoint, const Document& document, KeyTypes types)
       : catalog_(checkpoint.catalog()),
+        types_(types),
         document_(std::shared_ptr<const Document>(), &document),
         visits_left_(16 * document.tree.node_count() + (1U << 20)) {}
 
   Inventory run() {
-    open_.push_back({document_->tree.root(), {}});
+    open_.push_back({document_->tree.root(), {}, {}});
     while (!open_.empty()) {
       const Step step = std::move(open_.back());
       open_.pop_back();
@@ -35,10 +37,12 @@ class FileWalk {
   struct Step {
     Value value;
     PointerPath::Step place;
+    PointerPath::Step name;  // the same with types of keys
   };
 
   void visit(const Step& step) {
     pointer_.enter(step.place);
+    name_.enter(step.name);
     if (visits_left_-- == 0) {
       throw Error(ErrorCode::Unsupported, {.file = {}, .key = pointer_.shortened()},
                   "values are shared so often that listing them does not end",
@@ -48,21 +52,25 @@ class FileWalk {
       open_items(*mapping);
     } else if (step.value.is(Kind::List) && nesting_.is_entered(step.value)) {
       for (size_t i = step.value.size(); i-- > 0;) {
-        open_.push_back({step.value[i], pointer_.child(i)});
+        open_.push_back({step.value[i], pointer_.child(i), name_.child(i)});
       }
     } else if (as_tensor(step.value)) {
       inventory_.tensors.push_back(next_tensor(pointer_.whole()));
       inventory_.tensors.back().file.clear();
+      inventory_.tensors.back().key = name_.whole();
       inventory_.tensors.back().key_kind = Kind::Str;
     } else {
-      inventory_.objects.push_back({"", pointer_.whole(), document_, step.value.id(), false});
+      inventory_.objects.push_back({"", name_.whole(), document_, step.value.id(), false});
     }
   }
 
   void open_items(const Value& mapping) {
     for (size_t i = mapping.item_count(); i-- > 0;) {
       const auto [key, value] = mapping.item(i);
-      open_.push_back({value, pointer_.child(key_text(key))});
+      const std::string text = key_text(key);
+      const bool is_typed = types_ == KeyTypes::Kept;
+      open_.push_back(
+          {value, pointer_.child(text), name_.child(is_typed ? typed_key_text(key) : text)});
     }
   }
 
@@ -78,11 +86,12 @@ class FileWalk {
   }
 
   const Catalog& catalog_;
+  KeyTypes types_;
   std::shared_ptr<const Document> document_;
   uint64_t visits_left_;
   size_t next_tensor_ = 0;
   std::vector<Step> open_;
-  PointerPath pointer_;
+  PointerPath pointer_, name_;
   Nesting nesting_;
   Inventory inventory_;
 };
@@ -95,14 +104,18 @@ std::optional<Value> planner_data_of(const Checkpoint& checkpoint) {
   return fields && fields->is(Kind::Dict) ? fields->find("planner_data") : std::nullopt;
 }
 
-std::string pointer_of(const Value& planner_data, const std::string& key) {
+// `typed`: null where the types of keys are not asked for.
+std::string pointer_of(const Value& planner_data, const std::string& key, const TypedPaths* typed) {
   const auto path = planner_data.find(key);
   if (!path || !path->is(Kind::Tuple)) {
     throw Error(ErrorCode::Corrupt, {".metadata", std::nullopt, key},
                 "planner_data has no path for it");
   }
+  const auto typed_path = typed != nullptr ? typed->find(key, *path) : std::nullopt;
   std::string pointer;
-  for (size_t i = 0; i < path->size(); ++i) pointer += pointer_step(key_text((*path)[i]));
+  for (size_t i = 0; i < path->size(); ++i) {
+    pointer += pointer_step(typed_path ? typed_key_text((*typed_path)[i]) : key_text((*path)[i]));
+  }
   return pointer;
 }
 
@@ -112,7 +125,7 @@ bool has_flat_keys(const Checkpoint& checkpoint, const std::optional<Value>& pla
   return !planner_data || !planner_data->is(Kind::Dict) || planner_data->item_count() == 0;
 }
 
-Inventory dist_inventory(const Checkpoint& checkpoint) {
+Inventory dist_inventory(const Checkpoint& checkpoint, KeyTypes types) {
   const auto planner_data = planner_data_of(checkpoint);
   const bool is_flat = has_flat_keys(checkpoint, planner_data);
   if (!is_flat && (!planner_data || !planner_data->is(Kind::Dict))) {
@@ -120,8 +133,10 @@ Inventory dist_inventory(const Checkpoint& checkpoint) {
                 "holds no planner_data, with which names are compared across formats",
                 "ckpt-inspect hash without --logical compares it under stored names");
   }
+  std::optional<TypedPaths> typed;
+  if (!is_flat && types == KeyTypes::Kept) typed.emplace(*checkpoint.dist_metadata());
   const auto place_of = [&](const std::string& key) {
-    return is_flat ? pointer_step(key) : pointer_of(*planner_data, key);
+    return is_flat ? pointer_step(key) : pointer_of(*planner_data, key, typed ? &*typed : nullptr);
   };
   Inventory inventory = native_inventory(checkpoint);
   for (TensorEntry& tensor : inventory.tensors) tensor.key = place_of(tensor.key);
@@ -175,10 +190,19 @@ bool join_places(Inventory& inventory) {
   return true;
 }
 
-Inventory plain_inventory(const Checkpoint& checkpoint) {
+bool has_typed_keys(const Checkpoint& checkpoint) {
+  switch (row_of(checkpoint.catalog().format).keys) {
+    case KeyStyle::Planned: return !TypedPaths(*checkpoint.dist_metadata()).empty();
+    case KeyStyle::Flat: return false;
+    case KeyStyle::Places: break;
+  }
+  return true;
+}
+
+Inventory plain_inventory(const Checkpoint& checkpoint, KeyTypes types) {
   const Catalog& catalog = checkpoint.catalog();
   switch (row_of(catalog.format).keys) {
-    case KeyStyle::Planned: return dist_inventory(checkpoint);
+    case KeyStyle::Planned: return dist_inventory(checkpoint, types);
     case KeyStyle::Flat: return flat_inventory(checkpoint);
     case KeyStyle::Places: break;
   }
@@ -190,7 +214,7 @@ Inventory plain_inventory(const Checkpoint& checkpoint) {
                     " checkpoint have no names in common with other formats",
                 "ckpt-inspect hash without --logical compares it under stored names");
   }
-  return FileWalk(checkpoint, *document).run();
+  return FileWalk(checkpoint, *document, types).run();
 }
 
 }  // namespace ckpt

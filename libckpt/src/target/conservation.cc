@@ -3,6 +3,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "target/mapping_types.h"
+
 namespace ckpt {
 namespace {
 
@@ -67,6 +69,15 @@ Holdings holdings_of(const Target& target) {
 Holdings holdings_of(const PlainState& state) {
   Holdings sum;
   for (const PlainEntry& entry : state.entries) sum += holdings_of(entry);
+  return sum;
+}
+
+Holdings holdings_of_mappings(const PlainState& state) {
+  Holdings sum;
+  for (const auto& [place, mapping] : MappingTypes(state.entries).objects()) {
+    const auto attributes = mapping.state();
+    if (attributes && attributes->is(Kind::Dict)) sum += holdings_in(*attributes);
+  }
   return sum;
 }
 

@@ -27,6 +27,8 @@ Holdings holdings_of(const Target& target);
 
 // Of the entries, with the tensors inside objects; and of those that are listed.
 Holdings holdings_of(const PlainState& state);
+// Of the attributes of the mappings around entries.
+Holdings holdings_of_mappings(const PlainState& state);
 Holdings listed_holdings(const PlainState& state, bool (*is_listed)(const PlainEntry&));
 
 // std::logic_error, a fault of ours, where `carried` and `listed` are not together what is `held`.

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "codec/pickle_emitter.h"
+#include "format/values/typed_key.h"
 
 namespace ckpt {
 namespace {
@@ -151,6 +152,10 @@ class MetadataWriter {
     put_storage_meta();
     put(out_.text("version"));
     put(out_.text("1.0.0"));
+    if (!spec_.typed_paths.empty()) {
+      put(out_.text(TypedPaths::kAttribute));
+      out_.put_bytes(spec_.typed_paths, false);
+    }
     end_fields();
     put(Op::Stop);
   }

@@ -1,7 +1,6 @@
 #include "target/plain_state.h"
 
 #include <algorithm>
-#include <iterator>
 #include <stdexcept>
 
 #include <ckpt/error.h>
@@ -11,18 +10,13 @@
 #include "format/values/flat_name.h"
 #include "format/values/json_pointer.h"
 #include "format/values/nesting.h"
+#include "format/values/typed_key.h"
 
 namespace ckpt {
 namespace {
 
 constexpr const char* kWhatWorks = "ckpt-inspect ls, show, tree, hash, diff and verify work on it";
 constexpr size_t kDepthMax = 1000;  // nesting of a state dict; Python's own recursion limit
-
-std::string joined(const std::vector<PathStep>& path) {
-  FlatName name;
-  for (const PathStep& step : path) name.enter(step.text);
-  return name.take();
-}
 
 // A part of the checkpoint, not owned: it lives as long as the checkpoint.
 template <typename Part>
@@ -35,7 +29,7 @@ std::shared_ptr<const Part> borrow(const Part& part) {
 
 class Flattener {
  public:
-  Flattener(const Checkpoint& source, std::string_view target)
+  Flattener(const Checkpoint& source, PlainTargetWords target)
       : source_(source),
         target_(target),
         file_(source.catalog().files.at(0).path),
@@ -47,29 +41,33 @@ class Flattener {
       throw Error(ErrorCode::Unsupported, {.file = file_, .key = {}},
                   "holds no state dict; expected a dict at its root", kWhatWorks);
     }
-    enter_mapping(*as_mapping(root), "");
+    state_.keys = borrow(document_);
+    enter_mapping(root, "");
     note_what_mappings_lose(root, "");
     check_all_are_met();
     return std::move(state_);
   }
 
  private:
-  void enter_mapping(const Value& mapping, const std::string& pointer) {
+  void enter_mapping(const Value& holder, const std::string& pointer) {
+    const Value mapping = *as_mapping(holder);
     TextSet texts;
     for (size_t i = 0; i < mapping.item_count(); ++i) {
       const auto [key, value] = mapping.item(i);
       const std::string text = key_text(key);
       if (!texts.insert(text).second) {
         throw Error(ErrorCode::Unsupported, {.file = file_, .key = pointer + pointer_step(text)},
-                    "two keys of one mapping are this as text; as strings they would be one",
+                    target_.keeps_keys
+                        ? "two keys of one mapping are this as text, which names neither"
+                        : "two keys of one mapping are this as text; as strings they would be one",
                     kWhatWorks);
       }
-      if (!key.is(Kind::Str)) {
-        path_.push_back({text, false});
-        note("key " + pointer + pointer_step(text), "becomes a string in ");
-        path_.pop_back();
-      }
-      enter(value, {text, false}, pointer + pointer_step(text));
+      PathStep step{.text = text, .holder = holder};
+      if (!key.is(Kind::Str)) step.key = key;
+      path_.push_back(step);
+      if (step.key) note("key " + pointer + pointer_step(text), "becomes a string in ");
+      path_.pop_back();
+      enter(value, std::move(step), pointer + pointer_step(text));
     }
   }
 
@@ -94,7 +92,7 @@ class Flattener {
     }
     path_.push_back(std::move(step));
     if (const auto mapping = as_mapping(value)) {
-      enter_inner(value, *mapping, pointer);
+      enter_inner(value, mapping->item_count() == 0, pointer);
     } else if (value.is(Kind::List) && nesting_.is_entered(value)) {
       for (size_t i = 0; i < value.size(); ++i) {
         enter(value[i], {std::to_string(i), true}, pointer + "/" + std::to_string(i));
@@ -112,14 +110,14 @@ class Flattener {
   }
 
   // An empty mapping has no entries that would say where it is: it is one itself.
-  void enter_inner(const Value& value, const Value& mapping, const std::string& pointer) {
-    if (mapping.item_count() == 0) {
+  void enter_inner(const Value& value, bool is_empty, const std::string& pointer) {
+    if (is_empty) {
       set_value(add(), value);
       state_.entries.back().is_empty_mapping = true;
       return;
     }
     note_what_mappings_lose(value, pointer);
-    enter_mapping(mapping, pointer);
+    enter_mapping(value, pointer);
   }
 
   void set_value(PlainEntry& entry, const Value& value) {
@@ -156,6 +154,7 @@ class Flattener {
   PlainEntry& add() {
     places_.insert(pointer_of_path());
     state_.entries.push_back({joined(path_), path_, nullptr, false, nullptr, 0});
+    state_.entries.back().has_typed_path = true;
     if (!keys_.insert(state_.entries.back().key).second) {
       throw Error(ErrorCode::Unsupported, {.file = file_, .key = state_.entries.back().key},
                   "two values have this key once their paths are joined by '.'", kWhatWorks);
@@ -183,13 +182,14 @@ class Flattener {
 
   // `more`: what is lost, beside what is only changed.
   void note(std::string what, std::string reason, const std::string& more = {}) {
+    if (target_.keeps_keys) return;
+    reason.append(target_.called).append(more);
     state_.mapping_losses.push_back(
-        {pointer_of_path(),
-         {std::move(what), std::move(reason) + target_ + more, std::nullopt, more.empty()}});
+        {pointer_of_path(), {std::move(what), std::move(reason), std::nullopt, more.empty()}});
   }
 
   const Checkpoint& source_;
-  std::string target_;
+  PlainTargetWords target_;
   const std::string& file_;
   const Document& document_;
   std::vector<PathStep> path_;
@@ -207,19 +207,25 @@ class Flattener {
   throw Error(ErrorCode::Corrupt, {.file = ".metadata", .key = key}, std::move(problem));
 }
 
-std::vector<PathStep> path_of(const std::string& key, const Value& path) {
+// The steps of planner_data, with the types that typed paths give them.
+void set_path(const Value& path, const TypedPaths& typed_paths, PlainEntry& entry) {
+  const std::string& key = entry.key;
   if (!path.is(Kind::Tuple) || path.size() == 0)
     corrupt(key, "its path in planner_data is not a tuple of at least one step");
-  std::vector<PathStep> steps;
   for (size_t i = 0; i < path.size(); ++i) {
-    steps.push_back({key_text(path[i]), path[i].is(Kind::Int)});
+    entry.path.push_back({key_text(path[i]), path[i].is(Kind::Int)});
     if (!path[i].is(Kind::Int) && !path[i].is(Kind::Str)) {
       corrupt(key, "a step of its path in planner_data is neither a number nor a string");
     }
   }
-  if (joined(steps) != key)
-    corrupt(key, "its path in planner_data spells another key, " + joined(steps));
-  return steps;
+  if (joined(entry.path) != key)
+    corrupt(key, "its path in planner_data spells another key, " + joined(entry.path));
+  const auto typed = typed_paths.find(key, path);
+  entry.has_typed_path = typed.has_value();
+  for (size_t i = 0; typed && i < path.size(); ++i) {
+    const Value step = (*typed)[i];
+    if (!entry.path[i].is_index && !step.is(Kind::Str)) entry.path[i].key = step;
+  }
 }
 
 PlainState read_dist_state(const Checkpoint& source) {
@@ -238,15 +244,20 @@ PlainState read_dist_state(const Checkpoint& source) {
                 "same keys of all ranks",
                 kWhatWorks);
   }
+  const TypedPaths typed_paths(*source.dist_metadata());
   PlainState state;
+  state.keys = typed_paths.document();
   for (size_t i = 0; i < keys.item_count(); ++i) {
     PlainEntry entry;
     entry.key = keys.item(i).first.text();
     const auto path = paths.find(entry.key);
     if (path == paths.end() && !paths.empty())
       corrupt(entry.key, "planner_data has no path for it");
-    entry.path =
-        path == paths.end() ? std::vector<PathStep>{{entry.key}} : path_of(entry.key, path->second);
+    if (path == paths.end()) {
+      entry.path = {{entry.key}};
+    } else {
+      set_path(path->second, typed_paths, entry);
+    }
     if (const TensorEntry* tensor = source.catalog().find_tensor(entry.key)) {
       entry.tensor = borrow(*tensor);
       entry.requires_grad = tensor->requires_grad;
@@ -269,49 +280,13 @@ PlainState read_flat_state(const Checkpoint& source) {
   return state;
 }
 
-// Takes `count` leading characters of the joined path away. Where that ends inside a step, the rest
-// of the step stays one, without a separator in front.
-std::vector<PathStep> without_front(const std::vector<PathStep>& path, size_t count) {
-  std::vector<PathStep> rest;
-  for (const PathStep& step : path) {
-    if (count == 0) {
-      rest.push_back(step);
-    } else if (count < step.text.size()) {
-      const bool at_separator = step.text[count] == '.' || step.text[count] == '/';
-      const std::string left = step.text.substr(count + (at_separator ? 1 : 0));
-      if (!left.empty()) rest.push_back({left, false});
-      count = 0;
-    } else {
-      count -= std::min(count, step.text.size() + 1);  // with the dot behind it
-    }
-  }
-  return rest;
-}
-
-// A flat key stays one.
-void rename(const KeyRename& rename, const std::string& renamed, PlainEntry& entry) {
-  if (entry.path.size() == 1) {
-    entry.key = renamed;
-    entry.path = {{renamed}};
-    return;
-  }
-  std::vector<PathStep> path;
-  for (const std::string& step : rename.to()) path.push_back({step});
-  for (PathStep& step : without_front(entry.path, *rename.front_bytes(entry.key))) {
-    path.push_back(std::move(step));
-  }
-  entry.key = joined(path);
-  entry.path = std::move(path);
-}
-
-void rename(const KeyRules& rules, PlainEntry& entry) {
-  for (const KeyRename& rule : rules.renames) {
-    const auto renamed = rule.renamed(entry.key);
-    if (renamed && *renamed != entry.key) return rename(rule, *renamed, entry);
-  }
-}
-
 }  // namespace
+
+std::string joined(const std::vector<PathStep>& path) {
+  FlatName name;
+  for (const PathStep& step : path) name.enter(step.text);
+  return name.take();
+}
 
 std::string pointer_of(const PlainEntry& entry) {
   std::string pointer;
@@ -319,61 +294,18 @@ std::string pointer_of(const PlainEntry& entry) {
   return pointer;
 }
 
-PlainState read_plain_state(const Checkpoint& source, std::string_view target) {
+std::string typed_step(const PathStep& step) {
+  const char tag = step.is_index ? '#' : step.key ? ':' : '\'';
+  return tag + (step.key ? typed_key_text(*step.key) : step.text);
+}
+
+PlainState read_plain_state(const Checkpoint& source, PlainTargetWords target) {
   switch (row_of(source.catalog().format).keys) {
     case KeyStyle::Planned: return read_dist_state(source);
     case KeyStyle::Flat: return read_flat_state(source);
     case KeyStyle::Places: break;
   }
   return Flattener(source, target).run();
-}
-
-namespace {
-
-// The pointers of the mappings and lists around entries, and their own.
-TextSet places_around(const std::vector<PlainEntry>& entries) {
-  TextSet places;
-  for (const PlainEntry& entry : entries) {
-    std::string pointer;
-    for (const PathStep& step : entry.path) {
-      pointer += pointer_step(step.text);
-      places.insert(pointer);
-    }
-  }
-  return places;
-}
-
-void list_mapping_losses(const KeyRules& rules, PlainState& state) {
-  const bool takes_all = rules.selection.is_everything();
-  const TextSet kept = takes_all ? TextSet() : places_around(state.entries);
-  std::vector<NotCarried> listed;
-  for (MappingLoss& loss : state.mapping_losses) {
-    const bool is_kept = takes_all || loss.place.empty() || kept.contains(loss.place);
-    if (is_kept) listed.push_back(std::move(loss.lost));
-  }
-  state.mapping_losses.clear();
-  std::ranges::move(state.not_carried, std::back_inserter(listed));
-  state.not_carried = std::move(listed);
-}
-
-}  // namespace
-
-uint64_t apply(KeyRules rules, PlainState& state) {
-  std::vector<KeyName> names;
-  for (const PlainEntry& entry : state.entries) names.push_back({{}, entry.key});
-  rules.resolve(names);
-  std::erase_if(state.entries, [&](const PlainEntry& entry) { return !rules.accepts(entry.key); });
-  list_mapping_losses(rules, state);
-  TextSet keys;
-  for (PlainEntry& entry : state.entries) {
-    rename(rules, entry);
-    if (keys.insert(entry.key).second && !entry.key.empty()) continue;
-    if (rules.renames.empty()) continue;
-    throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = entry.key},
-                entry.key.empty() ? "--rename leaves a key without a name"
-                                  : "--rename gives this name to two keys");
-  }
-  return rules.left_out_count();
 }
 
 }  // namespace ckpt

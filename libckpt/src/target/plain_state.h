@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,9 @@ namespace ckpt {
 struct PathStep {
   std::string text;
   bool is_index = false;  // of a list; else a key of a mapping
+  // Where the source says so, in the document PlainState::keys.
+  std::optional<Value> key = {};     // the key, where it is no string
+  std::optional<Value> holder = {};  // the mapping that the key is one of
 };
 
 struct PlainEntry {
@@ -32,10 +36,15 @@ struct PlainEntry {
   // attribute y"; empty if it is no more than they.
   std::string besides = {};
   bool is_empty_mapping = false;  // an object that torch.distributed.checkpoint flattens to nothing
+  bool has_typed_path = false;    // what is no PathStep::key is known to be a string
 };
 
 // RFC 6901, from the root of the state dict.
 std::string pointer_of(const PlainEntry& entry);
+// The steps as torch.distributed.checkpoint joins them.
+std::string joined(const std::vector<PathStep>& path);
+// Two steps that are not equal have two texts: 0 and "0".
+std::string typed_step(const PathStep& step);
 
 // What a mapping loses that becomes flattened keys: nothing, where no key of it is carried.
 struct MappingLoss {
@@ -48,12 +57,19 @@ struct PlainState {
   std::vector<MappingLoss> mapping_losses;  // apply() makes them not_carried
   std::vector<NotCarried> not_carried;
   std::map<std::string, std::string> header_metadata;  // of safetensors
+  std::shared_ptr<const Document> keys = {};
+  std::shared_ptr<ValueTree> renamed_keys = {};  // those that apply() made
 };
 
-// `target`: what a flattened state dict becomes, for the list of what is not carried. Entries point
-// into the checkpoint, which must outlive them. Throws Unsupported where the file holds no state
-// dict, or two values have one key.
-PlainState read_plain_state(const Checkpoint& source, std::string_view target);
+// What a flattened state dict becomes, for the list of what is not carried.
+struct PlainTargetWords {
+  std::string_view called;
+  bool keeps_keys = false;  // and mappings: with their types
+};
+
+// Entries point into the checkpoint, which must outlive them. Throws Unsupported where the file
+// holds no state dict, or two values have one key.
+PlainState read_plain_state(const Checkpoint& source, PlainTargetWords target);
 
 // Throws Unsupported where entries cannot be put back in the places that their paths name: one in
 // another's place, or below it, or a list where another path says mapping.

@@ -16,7 +16,12 @@ struct TargetRow {
   std::string_view called;  // in the list of what is not carried
   Target (*make)(PlainState, const TargetSpec&);
   bool (*is_listed)(const PlainEntry&);  // there, and left out for it
+  bool keeps_keys = false;               // and mappings: PlainTargetWords::keeps_keys
+
+  PlainTargetWords words() const { return {called, keeps_keys}; }
 };
+// That of a format. Throws Unsupported where it is not written.
+const TargetRow& target_row_of(Format format);
 // A test adds one.
 std::vector<TargetRow>& target_rows();
 

@@ -1,5 +1,6 @@
 #include <optim/names_in_common.h>
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -48,6 +49,28 @@ ckpt::Inventory stored(const ckpt::Checkpoint& checkpoint) {
   return of_side(opened_path(checkpoint), [&] { return native_inventory(checkpoint); });
 }
 
+// Whether two inventories list the same names.
+bool has_same_names(const ckpt::Inventory& a, const ckpt::Inventory& b) {
+  const auto same = [](const auto& x, const auto& y) { return x.key == y.key; };
+  return std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(), same) &&
+         std::equal(a.objects.begin(), a.objects.end(), b.objects.begin(), b.objects.end(), same);
+}
+
+// Where one of two plain state dicts has all keys as text, so has the other, and that is said.
+void compare_keys_as_text(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, NamedPair& pair) {
+  if (is_layer_wise(a) || is_layer_wise(b)) return;
+  const bool a_is_typed = has_typed_keys(a);
+  if (a_is_typed == has_typed_keys(b)) return;
+  const ckpt::Checkpoint &typed = a_is_typed ? a : b, &other = a_is_typed ? b : a;
+  ckpt::Inventory& inventory = a_is_typed ? pair.a : pair.b;
+  ckpt::Inventory as_text = plain_inventory(typed, ckpt::KeyTypes::AsText);
+  join_places(as_text);
+  if (has_same_names(as_text, inventory)) return;
+  inventory = std::move(as_text);
+  pair.warnings.push_back(opened_path(other).string() +
+                          ": has all keys of mappings as text; their types are not compared");
+}
+
 // Both sides by their places, unless names tell the entries of each side apart.
 NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
   if (is_layer_wise(a) && is_layer_wise(b)) {
@@ -59,11 +82,16 @@ NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
     return pair;
   }
   NamedPair pair{canonical(a), canonical(b), "canonical", {}, {}, {}};
+  compare_keys_as_text(a, b, pair);
   const bool a_has_places = names_places(pair.a), b_has_places = names_places(pair.b);
   if (a_has_places == b_has_places) return pair;
   pair.warnings.push_back(opened_path(a_has_places ? a : b).string() + ": " + kHasPlaces);
   const ckpt::Checkpoint& other = a_has_places ? b : a;
-  if (!is_layer_wise(other)) (a_has_places ? pair.b : pair.a) = plain_inventory(other);
+  if (!is_layer_wise(other)) {
+    const bool both_typed = has_typed_keys(a) && has_typed_keys(b);
+    (a_has_places ? pair.b : pair.a) =
+        plain_inventory(other, both_typed ? ckpt::KeyTypes::Kept : ckpt::KeyTypes::AsText);
+  }
   return pair;
 }
 
