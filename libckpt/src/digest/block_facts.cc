@@ -177,30 +177,29 @@ void widen_float16s(std::span<const std::byte> elements, Values& values) {
 
 struct WideSum {
   double high = 0, low = 0;
-  CKPT_INLINED void add(double term) {
-    const double sum = high + term;
-    const double added = sum - high;
-    low += (high - (sum - added)) + (term - added);
-    high = sum;
-  }
 };
 
 // With what rounding takes away from each addition: 1e16 + 1 - 1e16 is 1.
+CKPT_INLINED void add_two(double& high, double& low, double term) {
+  const double sum = high + term;
+  const double added = sum - high;
+  low += (high - (sum - added)) + (term - added);
+  high = sum;
+}
+
 CKPT_WIDE_VECTORS
 WideSum wide_sum(const Values& values, size_t count) {
   Lanes<double> highs = {}, lows = {};
-  for_lanes(count, [&](size_t lane, size_t i) {
-    const double sum = highs[lane] + values[i];
-    const double added = sum - highs[lane];
-    lows[lane] += (highs[lane] - (sum - added)) + (values[i] - added);
-    highs[lane] = sum;
-  });
-  WideSum sum;
-  for (size_t lane = 0; lane < kLanes; ++lane) sum.add(highs[lane]);
-  for (size_t lane = 0; lane < kLanes; ++lane) sum.add(lows[lane]);
-  WideSum result{sum.high, 0};
-  result.add(sum.low);
-  return result;
+  for_lanes(count, [&](size_t lane, size_t i) { add_two(highs[lane], lows[lane], values[i]); });
+  for (size_t width = kLanes / 2; width != 0; width /= 2) {
+    for (size_t lane = 0; lane < width; ++lane) {
+      add_two(highs[lane], lows[lane], highs[lane + width]);
+      lows[lane] += lows[lane + width];
+    }
+  }
+  WideSum sum{highs[0], 0};
+  add_two(sum.high, sum.low, lows[0]);
+  return sum;
 }
 
 CKPT_WIDE_VECTORS
@@ -226,24 +225,39 @@ void widen_sums(Values& values, size_t count, BlockFacts& facts) {
   }
 }
 
-// Of 64-bit integers, which a double does not hold.
-template <class Integer>
-void widen_sums(std::span<const std::byte> elements, BlockFacts& facts) {
-  Integer lowest = word_at<Integer>(elements.data(), 0), highest = lowest;
-  int64_t upper = 0, lower = 0;  // sums of halves
-  for (size_t i = 0; i < elements.size() / sizeof(Integer); ++i) {
-    const auto value = word_at<Integer>(elements.data(), i);
-    lowest = std::min(lowest, value);
-    highest = std::max(highest, value);
-    upper += static_cast<int64_t>(value >> 32);
-    lower += static_cast<int64_t>(value & 0xFFFFFFFF);
+struct IntegerFacts {
+  int64_t lowest = 0, highest = 0;
+  uint64_t upper = 0, lower = 0;  // sums of the halves of the elements, from -2^63 on
+};
+
+// `flip`: the bits that make an element a signed number.
+CKPT_WIDE_VECTORS
+IntegerFacts describe_integers(const std::byte* elements, size_t count, uint64_t flip) {
+  constexpr uint64_t kSign = uint64_t{1} << 63;
+  IntegerFacts facts;
+  facts.lowest = facts.highest = static_cast<int64_t>(word_at<uint64_t>(elements, 0) ^ flip);
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t bits = word_at<uint64_t>(elements, i) ^ flip;
+    const auto value = static_cast<int64_t>(bits);
+    facts.lowest = value < facts.lowest ? value : facts.lowest;
+    facts.highest = value > facts.highest ? value : facts.highest;
+    facts.upper += (bits ^ kSign) >> 32;
+    facts.lower += bits & 0xFFFFFFFF;
   }
-  WideSum sum{static_cast<double>(upper) * 0x1p32, 0};
-  sum.add(static_cast<double>(lower));
-  facts.sum = sum.high;
-  facts.sum_low = sum.low;
-  facts.min_bits = static_cast<uint64_t>(lowest);
-  facts.max_bits = static_cast<uint64_t>(highest);
+  return facts;
+}
+
+// Of 64-bit integers, which a double does not hold.
+void widen_integers(std::span<const std::byte> elements, bool is_signed, BlockFacts& facts) {
+  const uint64_t flip = is_signed ? 0 : uint64_t{1} << 63;
+  const size_t count = elements.size() / sizeof(uint64_t);
+  const IntegerFacts found = describe_integers(elements.data(), count, flip);
+  const auto bias = static_cast<int64_t>(is_signed ? count << 31 : 0);
+  facts.sum = static_cast<double>(static_cast<int64_t>(found.upper) - bias) * 0x1p32;
+  facts.sum_low = 0;
+  add_two(facts.sum, facts.sum_low, static_cast<double>(found.lower));
+  facts.min_bits = static_cast<uint64_t>(found.lowest) ^ flip;
+  facts.max_bits = static_cast<uint64_t>(found.highest) ^ flip;
 }
 
 template <class Element>
@@ -332,8 +346,8 @@ void widen_sums(DType dtype, std::span<const std::byte> elements, Values& values
   if (facts.finite_count == 0) return;
   switch (dtype) {
     case DType::Float64: return widen_sums(values, facts.finite_count, facts);
-    case DType::Int64: return widen_sums<int64_t>(elements, facts);
-    case DType::UInt64: return widen_sums<uint64_t>(elements, facts);
+    case DType::Int64: return widen_integers(elements, true, facts);
+    case DType::UInt64: return widen_integers(elements, false, facts);
     default: return;
   }
 }
