@@ -44,6 +44,10 @@ struct VerifyOptions {
     app.add_flag("--quick", verify.quick, "Check the structure only; read no tensors");
     app.add_flag("--require-checksums", verify.require_checksums,
                  "Treat bytes without a checksum as damage (but not the tracker file)");
+    app.add_option("--allow-nonfinite", verify.allow_nonfinite,
+                   "Accept NaN and infinities in tensors whose keys match")
+        ->allow_extra_args(false)
+        ->option_text("GLOB ...");
     filter.declare(app);
     share.declare(app);
     share.declare_piece_size(app);
@@ -146,6 +150,11 @@ std::vector<std::string> passed_checks(const optim::VerifyReport& report) {
     checks.push_back(
         passed_text(report.sound_state_count, report.state_count, "state tensor", "finite"));
   }
+  if (report.tensor_count != 0) {
+    const bool has_states = report.state_count != 0 || report.master_count != 0;
+    checks.push_back(passed_text(report.sound_tensor_count, report.tensor_count,
+                                 has_states ? "other tensor" : "tensor", "finite"));
+  }
   if (report.group_count != 0) {
     checks.push_back(count_text(report.group_count, "parameter group") + " checked");
   }
@@ -209,6 +218,10 @@ void print_report(Console& console, const optim::VerifyReport& report,
       findings.damaged() ? console.paint(Paint::Red, "damaged") : console.paint(Paint::Green, "OK");
   verdict += ": " + scope_text(findings, options.share) + ", " + size_text(total_bytes(findings));
   if (findings.damaged()) verdict += ", " + count_text(damage_count(findings), "problem");
+  if (report.allowed_value_count != 0) {
+    verdict += "; allowed: " + count_text(report.allowed_value_count, "NaN or infinite value") +
+               " in " + count_text(report.allowed_tensor_count, "tensor");
+  }
   console.print_text(verdict + left_out_text("not checked", report.not_checked) +
                      left_out_text("not proven", report.not_proven));
 }

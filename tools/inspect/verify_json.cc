@@ -26,16 +26,20 @@ nlohmann::json to_json(const std::vector<optim::NotChecked>& list) {
 }
 
 nlohmann::json counts_json(const optim::VerifyReport& report) {
-  return {{"checked",
+  return {{"allowed_nonfinite",
+           {{"tensors", report.allowed_tensor_count}, {"values", report.allowed_value_count}}},
+          {"checked",
            {{"checksums", report.findings.compared_checksums},
             {"masters", report.master_count},
             {"states", report.state_count},
+            {"tensors", report.tensor_count},
             {"groups", report.group_count},
             {"promised_states", report.promised_state_count}}},
           {"passed",
            {{"checksums", report.findings.compared_checksums - report.findings.failed_checksums},
             {"masters", report.matching_master_count},
             {"states", report.sound_state_count},
+            {"tensors", report.sound_tensor_count},
             {"promised_states", report.kept_state_count},
             {"promised_digest", report.has_promised_digest}}}};
 }

@@ -222,8 +222,8 @@ class ItemLister {
         for (const ByteRange& piece : what.own) {
           const uint64_t start = std::max<uint64_t>(piece.offset_bytes, 8);
           account_.label(file, ByteRange{start, piece.end_bytes() - start}, ByteLabel::Unprotected);
-          items_.push_back({file, piece, Wrapping::None});
         }
+        list_blob(file);
         break;
       case FileRole::Manifest: account_.label(file, all, ByteLabel::Repeated); break;
       case FileRole::Plain:
@@ -233,6 +233,31 @@ class ItemLister {
         break;
       case FileRole::Stray: account_.label(file, all, ByteLabel::Unclaimed); break;
     }
+  }
+
+  // The tensors of a safetensors file, and what lies between them.
+  void list_blob(size_t file) {
+    auto& tensors = by_file_[*account_.files()[file].index];
+    std::ranges::stable_sort(tensors, {},
+                             [](const VerifiedItem& item) { return item.bytes.offset_bytes; });
+    for (const ByteRange& piece : account_.files()[file].own) {
+      uint64_t position = piece.offset_bytes;
+      const auto pass_until = [&](uint64_t end) {
+        if (end > position) items_.push_back({file, {position, end - position}, Wrapping::None});
+        position = std::max(position, end);
+      };
+      for (VerifiedItem& item : tensors) {
+        const ByteRange& bytes = item.bytes;
+        if (bytes.offset_bytes < position || bytes.end_bytes() > piece.end_bytes()) continue;
+        if (bytes.count_bytes == 0) continue;
+        pass_until(bytes.offset_bytes);
+        item.file = file;
+        items_.push_back(item);
+        position = bytes.end_bytes();
+      }
+      pass_until(piece.end_bytes());
+    }
+    tensors = {};
   }
 
   void list_entries(size_t file) {
@@ -319,7 +344,9 @@ void check_items(const Checkpoint& checkpoint, std::span<const VerifiedItem> ite
       } else if (account.options().quick) {
         continue;
       } else if (item.wrapping == Wrapping::None) {
-        payloads.add({item.file, item.bytes});
+        VerifiedPayload payload{item.file, item.bytes};
+        if (item.tensor != nullptr) payload.region = item.bytes;
+        payloads.add(std::move(payload));
       } else {
         checker.check_inflated(item, bytes);
       }

@@ -17,8 +17,8 @@
 #include "report/logical_names.h"
 #include "report/loss_scale.h"
 #include "report/module_of_key.h"
-#include "report/repeated_elements.h"
 #include "state/remainders.h"
+#include "state/repeated_elements.h"
 #include "verify/iteration_check.h"
 
 namespace optim {

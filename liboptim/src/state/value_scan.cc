@@ -75,6 +75,58 @@ class WordScan {
   Word exponent_;
 };
 
+// Types of one byte: with the bits of `mask` alone, those above `finite` are NaN, but for one that
+// is infinite. Minus zero is the NaN of float8_e4m3fnuz and float8_e5m2fnuz.
+struct ByteType {
+  uint8_t mask, finite, infinite;
+};
+
+ByteType byte_type(ckpt::DType dtype) {
+  constexpr uint8_t kNone = 0xFF;  // no value with a mask of 0x7F
+  switch (dtype) {
+    case ckpt::DType::Float8E4M3FN: return {0x7F, 0x7E, kNone};
+    case ckpt::DType::Float8E5M2: return {0x7F, 0x7B, 0x7C};
+    case ckpt::DType::Float8E8M0FNU: return {0xFF, 0xFE, 0x00};
+    default: return {0xFF, 0x80, kNone};
+  }
+}
+
+OPTIM_WIDE_VECTORS
+ValueScan scan_bytes(ckpt::DType dtype, std::span<const std::byte> bytes) {
+  const ByteType type = byte_type(dtype);
+  const bool is_unsigned_zero = type.finite == 0x80;
+  const auto is_found = [=](std::byte byte) {
+    const auto bits = static_cast<uint8_t>(std::to_integer<uint8_t>(byte) & type.mask);
+    return is_unsigned_zero ? bits == 0x80 : bits > type.finite;
+  };
+  uint8_t found = 0;  // gathered, as mostly there is none
+  for (const std::byte byte : bytes) found = static_cast<uint8_t>(found | (is_found(byte) ? 1 : 0));
+  ValueScan result;
+  for (size_t i = 0; found != 0 && i < bytes.size(); ++i) {
+    if (!is_found(bytes[i])) continue;
+    const auto bits = static_cast<uint8_t>(std::to_integer<uint8_t>(bytes[i]) & type.mask);
+    Unwanted& unwanted = bits == type.infinite ? result.infinite : result.nan;
+    if (unwanted.count++ == 0) unwanted.first = i;
+  }
+  return result;
+}
+
+// Of two numbers each: an element with a NaN in it is NaN, else one with an infinity infinite.
+ValueScan scan_complex(ckpt::DType part, std::span<const std::byte> bytes) {
+  const ValueScan parts = scan(part, bytes, Wanted::Finite);
+  ValueScan result;
+  if (parts.nan.count == 0 && parts.infinite.count == 0) return result;
+  const size_t element_bytes = 2 * ckpt::bytes_per_element(part);
+  for (size_t i = 0; i < bytes.size() / element_bytes; ++i) {
+    const ValueScan one =
+        scan(part, bytes.subspan(i * element_bytes, element_bytes), Wanted::Finite);
+    Unwanted& unwanted = one.nan.count != 0 ? result.nan : result.infinite;
+    const bool is_finite = one.nan.count == 0 && one.infinite.count == 0;
+    if (!is_finite && unwanted.count++ == 0) unwanted.first = i;
+  }
+  return result;
+}
+
 // One by one: such checkpoints are few.
 ValueScan scan_remainders(std::span<const std::byte> bytes) {
   ValueScan result;
@@ -90,6 +142,7 @@ OPTIM_WIDE_VECTORS
 ValueScan scan_words(ckpt::DType dtype, std::span<const std::byte> bytes, Wanted wanted) {
   switch (dtype) {
     case ckpt::DType::Float32: return WordScan<uint32_t>(bytes, 0x7F800000).run(wanted);
+    case ckpt::DType::Float64: return WordScan<uint64_t>(bytes, 0x7FF0000000000000).run(wanted);
     case ckpt::DType::BFloat16: return WordScan<uint16_t>(bytes, 0x7F80).run(wanted);
     case ckpt::DType::Float16: return WordScan<uint16_t>(bytes, 0x7C00).run(wanted);
     default: return {};
@@ -113,13 +166,32 @@ void ValueScan::add(const ValueScan& part, uint64_t offset) {
 }
 
 bool is_scanned(ckpt::DType dtype) {
-  return dtype == ckpt::DType::Float32 || dtype == ckpt::DType::BFloat16 ||
-         dtype == ckpt::DType::Float16;
+  using enum ckpt::DType;
+  switch (dtype) {
+    case UInt8:
+    case Int8:
+    case Int16:
+    case Int32:
+    case Int64:
+    case UInt16:
+    case UInt32:
+    case UInt64:
+    case Bool: return false;
+    default: return true;
+  }
 }
 
 ValueScan scan(ckpt::DType dtype, std::span<const std::byte> bytes, Wanted wanted) {
   if (wanted == Wanted::Remainder) return scan_remainders(bytes);
-  return scan_words(dtype, bytes, wanted);
+  if (wanted == Wanted::Anything) return {};
+  switch (dtype) {
+    case ckpt::DType::Complex32: return scan_complex(ckpt::DType::Float16, bytes);
+    case ckpt::DType::Complex64: return scan_complex(ckpt::DType::Float32, bytes);
+    case ckpt::DType::Complex128: return scan_complex(ckpt::DType::Float64, bytes);
+    default: break;
+  }
+  return ckpt::bytes_per_element(dtype) == 1 ? scan_bytes(dtype, bytes)
+                                             : scan_words(dtype, bytes, wanted);
 }
 
 }  // namespace optim

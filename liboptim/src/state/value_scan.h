@@ -8,7 +8,8 @@
 
 namespace optim {
 
-// True for the types that scan() reads: float32, bfloat16, float16.
+// True for the types that scan() reads: all of floating point, complex ones among them. Which are
+// negative it says of float64, float32, bfloat16 and float16 alone.
 bool is_scanned(ckpt::DType dtype);
 
 // Each includes the former; Remainder, of float32 alone, is an integer of 16 bits.

@@ -17,6 +17,7 @@
 #include "layouts/torch/readers.h"
 #include "model/state_names.h"
 #include "state/remainders.h"
+#include "state/repeated_elements.h"
 #include "state/rounding.h"
 #include "verify/other_roundings.h"
 #include "verify/rank_folder_check.h"
@@ -31,8 +32,6 @@ using ckpt::ErrorCode;
 using ckpt::Severity;
 using ckpt::TensorEntry;
 
-constexpr size_t kPieceElements = size_t{1} << 18;
-constexpr uint64_t kPieceBytes = kPieceElements * sizeof(float);
 constexpr const char* kWithoutMaster = "no fp32 master; frozen parameters have none";
 
 bool is_half(DType dtype) { return dtype == DType::BFloat16 || dtype == DType::Float16; }
@@ -64,15 +63,18 @@ bool is_state_object(const ckpt::ObjectEntry& object) {
 
 }  // namespace
 
-StateCheck::StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report)
+StateCheck::StateCheck(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options,
+                       VerifyReport& report)
     : checkpoint_(checkpoint),
       report_(report),
+      nonfinite_(checkpoint, options.allow_nonfinite, report),
       other_rounding_(why_weights_may_differ(checkpoint)) {
   name_parameters();
   note_flat_state();
   note_remainders();
   add_states();
   add_pairs();
+  list_others();
   watch_.put_in_order();
 }
 
@@ -156,7 +158,9 @@ bool StateCheck::is_named_buffer(const TensorEntry& tensor) const {
 void StateCheck::add_states() {
   uint64_t other_count = 0;
   for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
-    if (is_state(tensor) && !is_named_buffer(tensor) && !add_state(tensor)) ++other_count;
+    if (!is_state(tensor) || is_named_buffer(tensor) || add_state(tensor)) continue;
+    const bool is_listed = is_scanned(tensor.dtype) && !repeats_much(tensor);
+    is_listed ? list(tensor, {}) : void(++other_count);
   }
   for (const TrainedParam* const param : flat_params_) {
     if (param->master && !add_state(*param->master)) ++other_count;
@@ -167,17 +171,20 @@ void StateCheck::add_states() {
   add_not_looked_at(other_count);
 }
 
-// False where a chunk of it cannot be looked at.
+// False where a chunk of it cannot be looked at while it passes by.
 bool StateCheck::add_state(const TensorEntry& tensor) {
   bool is_watched = true;
+  const size_t before = scanned_.size();
   Wanted wanted = is_second_moment(tensor) ? Wanted::FiniteAndNotNegative : Wanted::Finite;
   if (is_remainder(tensor)) wanted = Wanted::Remainder;
   if (wanted == Wanted::Remainder && tensor.dtype == DType::Int16) return true;  // all are allowed
   for (const ckpt::Chunk& chunk : tensor.chunks) {
     const auto number = watch_.add(chunk, tensor.dtype, wanted);
-    if (number) scanned_.push_back({&tensor, &chunk, *number});
+    if (number) scanned_.push_back({&tensor, &chunk, number, true});
     is_watched = is_watched && number;
   }
+  if (!is_watched)
+    scanned_.erase(scanned_.begin() + static_cast<ptrdiff_t>(before), scanned_.end());
   return is_watched;
 }
 
@@ -199,7 +206,7 @@ void StateCheck::add_not_looked_at(uint64_t other_count) {
   }
   if (other_count != 0) {
     report_.not_checked.push_back({counted(other_count, "tensor") + " of optimizer state",
-                                   "not float32, bfloat16 or float16 in row-major order"});
+                                   "not a type of floating point, or not a run of bytes"});
   }
 }
 
@@ -333,12 +340,12 @@ void StateCheck::finish(const std::vector<ckpt::FileAccount>& files,
     const auto file = by_name.find(checkpoint_.file_name(i));
     own_.push_back(file != by_name.end() ? *file->second : ckpt::FileAccount());
   }
-  for (const Scanned& scanned : scanned_) {
-    if (is_own(*scanned.chunk)) look_at(scanned);
-  }
   const auto is_selected = [&](const ckpt::Chunk& chunk) {
     return selected.contains(chunk.region.file, chunk.region.bytes);
   };
+  for (const Scanned& scanned : scanned_) {
+    if (is_own(*scanned.chunk) && is_selected(*scanned.chunk)) look_at(scanned);
+  }
   for (const Pair& pair : pairs_) {
     if (!is_selected(*pair.master_chunk) || !is_selected(*pair.weight_chunk)) continue;
     if (is_own(*pair.master_chunk)) compare(pair);
@@ -352,13 +359,6 @@ bool StateCheck::is_own(const ckpt::Chunk& chunk) const {
   return own_[chunk.region.file].owns(chunk.region.bytes.offset_bytes);
 }
 
-void StateCheck::look_at(const Scanned& scanned) {
-  const bool is_sound = look_at_values(*scanned.tensor, *scanned.chunk, scanned.number);
-  if (!watch_.is_seen(scanned.number)) return;
-  ++report_.state_count;
-  report_.sound_state_count += is_sound ? 1 : 0;
-}
-
 void StateCheck::compare(const Pair& pair) {
   if (pair.numbers) {
     if (!is_own(*pair.weight_chunk)) see_weight(pair);
@@ -366,7 +366,6 @@ void StateCheck::compare(const Pair& pair) {
     // What kept them from being read is a finding.
     if (!watch_.is_seen(master) || !watch_.is_seen(weight)) return;
     ++report_.master_count;
-    look_at_values(*pair.weight, *pair.weight_chunk, weight);
     if (watch_[master].weight_sum == watch_[weight].weight_sum) {
       ++report_.matching_master_count;
       return;
@@ -375,24 +374,6 @@ void StateCheck::compare(const Pair& pair) {
     ++report_.master_count;
   }
   refuse(pair);
-}
-
-// Reads a weight that another process looks at.
-void StateCheck::see_weight(const Pair& pair) {
-  if (watch_.is_seen(pair.numbers->second)) return;
-  const ckpt::StorageRegion& region = pair.weight_chunk->region;
-  try {
-    const ckpt::StorageRegion located = checkpoint_.locate(region);
-    std::vector<std::byte> buffer(std::min(kPieceBytes, located.bytes.count_bytes));
-    for (uint64_t offset = 0; offset < located.bytes.count_bytes; offset += buffer.size()) {
-      const auto piece = std::span(buffer).first(
-          std::min<uint64_t>(buffer.size(), located.bytes.count_bytes - offset));
-      checkpoint_.read_bytes(located, offset, piece);
-      watch_.see({region.file, region.bytes, located.bytes, offset, piece});
-    }
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::IoFailure) throw;  // else a finding of the weight's file
-  }
 }
 
 }  // namespace optim

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include <optim/verify.h>
 
 #include "state/left_out.h"
+#include "verify/nonfinite.h"
 #include "verify/state_watch.h"
 
 namespace optim {
@@ -20,7 +23,8 @@ namespace optim {
 // storages; then finish() says what was seen.
 class StateCheck {
  public:
-  StateCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report);
+  StateCheck(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options,
+             VerifyReport& report);
 
   void see(const ckpt::StoragePiece& piece) { watch_.see(piece); }
   // Null where it is not known which parameter is which.
@@ -29,11 +33,14 @@ class StateCheck {
   void finish(const std::vector<ckpt::FileAccount>& files, const ckpt::SelectedRegions& selected);
 
  private:
-  // A chunk of a tensor.
+  // A chunk of a tensor whose values are looked at.
   struct Scanned {
     const ckpt::TensorEntry* tensor;
     const ckpt::Chunk* chunk;
-    size_t number;  // in the watch
+    std::optional<size_t> number;  // in the watch; none where it is no run of bytes
+    bool is_state;                 // of an optimizer
+    // Of a chunk of a weight that has a master: the weight, as it is named.
+    const ckpt::TensorEntry* weight = nullptr;
   };
   // A chunk of a master and the weight's of the same box, as the watch numbers them. None where
   // they are cut differently: such tensors are read once more, as a whole.
@@ -52,6 +59,11 @@ class StateCheck {
   void add_states();
   bool add_state(const ckpt::TensorEntry& tensor);
   void add_not_looked_at(uint64_t other_count);
+  // By file, place of the storage, place in it.
+  using Weights = std::map<std::tuple<uint32_t, uint64_t, uint64_t>, const ckpt::TensorEntry*>;
+  void list(const ckpt::TensorEntry& tensor, const Weights& weights);
+  void list_others();
+  std::optional<ValueScan> read_values(const Scanned& scanned) const;
   void add_pairs();
   void add_named_pairs();
   void add_pairs_of_view();
@@ -68,7 +80,7 @@ class StateCheck {
   void look_for_bucket_shift();
   void note_displaced_remainders();
   // True where the values are what they may be.
-  bool look_at_values(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk, size_t number);
+  bool look_at_values(const Scanned& scanned, const ValueScan& values);
   // Whether a checksum says so: what is wrong with the values is then no finding of its own.
   bool has_wrong_checksum(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk) const;
   void compare(const Pair& pair);
@@ -79,6 +91,7 @@ class StateCheck {
 
   const ckpt::Checkpoint& checkpoint_;
   VerifyReport& report_;
+  NonfiniteValues nonfinite_;
   StateWatch watch_;
   std::optional<TrainingState> view_;                     // where parameters have names
   std::set<std::pair<uint32_t, uint64_t>> flat_regions_;  // of buffers that the view takes apart

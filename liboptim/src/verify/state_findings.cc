@@ -55,18 +55,11 @@ Mismatch count_mismatches(const TensorEntry& master, const TensorEntry& weight,
   return result;
 }
 
-// A chunk as a tensor of its own.
-TensorEntry chunk_alone(const TensorEntry& tensor, ckpt::Chunk chunk) {
-  chunk.box = ckpt::whole(chunk.box.sizes);
-  const ckpt::Extents shape = chunk.box.sizes;
-  return {tensor.file, tensor.key, tensor.dtype, shape, {std::move(chunk)}};
-}
-
 }  // namespace
 
-bool StateCheck::look_at_values(const TensorEntry& tensor, const ckpt::Chunk& chunk,
-                                size_t number) {
-  const ValueScan& values = watch_[number].values;
+bool StateCheck::look_at_values(const Scanned& scanned, const ValueScan& values) {
+  const TensorEntry& tensor = *scanned.tensor;
+  const ckpt::Chunk& chunk = *scanned.chunk;
   const bool may_be_negative = !is_second_moment(tensor);
   const bool is_sound = values.nan.count == 0 && values.infinite.count == 0 &&
                         values.not_remainder.count == 0 &&
@@ -74,21 +67,20 @@ bool StateCheck::look_at_values(const TensorEntry& tensor, const ckpt::Chunk& ch
   if (is_sound) return true;
   if (has_wrong_checksum(tensor, chunk)) return false;
   const auto find_if_any = [&](const Unwanted& unwanted, std::string_view what) {
-    if (unwanted.count == 0) return;
-    const bool is_one = unwanted.count == 1;
-    find(tensor, chunk,
-         std::to_string(unwanted.count) + (is_one ? " value is " : " values are ") +
-             std::string(what) + (is_one ? ", at index " : ", the first at index ") +
-             std::to_string(unwanted.first));
+    if (unwanted.count != 0) find(tensor, chunk, text_of(unwanted, what));
+    return unwanted.count == 0;
   };
-  find_if_any(values.not_remainder, "no integer of 16 bits, as the remainders of masters are");
-  find_if_any(values.nan, "NaN");
-  find_if_any(values.infinite, "infinite");
+  const ckpt::Where place =
+      place_of(checkpoint_, scanned.weight != nullptr ? *scanned.weight : tensor, chunk);
+  bool may_pass =
+      find_if_any(values.not_remainder, "no integer of 16 bits, as the remainders of masters are");
+  may_pass = nonfinite_.tell(tensor, place, values) && may_pass;
   const bool are_finite = values.nan.count == 0 && values.infinite.count == 0;
   if (are_finite && !may_be_negative) {
-    find_if_any(values.negative, "negative, which a second moment cannot be");
+    may_pass =
+        find_if_any(values.negative, "negative, which a second moment cannot be") && may_pass;
   }
-  return false;
+  return may_pass;
 }
 
 bool StateCheck::has_wrong_checksum(const TensorEntry& tensor, const ckpt::Chunk& chunk) const {
@@ -225,15 +217,9 @@ void StateCheck::note_displaced_remainders() {
 // Several tensors may lie in one storage: each is told at its own place.
 void StateCheck::find(const TensorEntry& tensor, const ckpt::Chunk& chunk, std::string problem,
                       std::string hint) {
-  const bool is_bare = chunk.region.wrapping == ckpt::Wrapping::None && !chunk.view;
-  const uint64_t offset_bytes =
-      chunk.region.bytes.offset_bytes + (is_bare ? chunk.payload_offset_bytes : 0);
-  report_.findings.findings.push_back(
-      {CheckKind::Meaning,
-       Severity::Damage,
-       {checkpoint_.file_name(chunk.region.file), offset_bytes, tensor.key},
-       std::move(problem),
-       std::move(hint)});
+  report_.findings.findings.push_back({CheckKind::Meaning, Severity::Damage,
+                                       place_of(checkpoint_, tensor, chunk), std::move(problem),
+                                       std::move(hint)});
 }
 
 }  // namespace optim

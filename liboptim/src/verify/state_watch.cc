@@ -29,6 +29,7 @@ std::optional<size_t> StateWatch::add(const ckpt::Chunk& chunk, ckpt::DType dtyp
   const bool is_inside = chunk.region.wrapping != ckpt::Wrapping::None ||
                          begin_bytes + count_bytes <= chunk.region.bytes.count_bytes;
   if (chunk.view || !is_inside || !is_scanned(dtype)) return std::nullopt;
+  if (begin_bytes % ckpt::bytes_per_element(dtype) != 0) return std::nullopt;
   const uint64_t pair_bytes = kWeightsPerPair * ckpt::bytes_per_element(dtype);
   if (summed_as && begin_bytes % pair_bytes != 0) return std::nullopt;
   const Place place{chunk.region.file, chunk.region.bytes.offset_bytes};

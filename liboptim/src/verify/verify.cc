@@ -192,7 +192,7 @@ VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& opt
   if (options.quick && options.files_only) return verify_files(checkpoint, options);
   VerifyReport report = report_of(checkpoint);
   const ckpt::KeySelection selection = resolved(checkpoint, options.selection, report);
-  StateCheck states(checkpoint, report);
+  StateCheck states(checkpoint, options, report);
   if (may_be_overwritten(checkpoint)) {
     add(find_lost_params(checkpoint.folder(), {.iteration = {}, .limits = checkpoint.limits()}),
         report);

@@ -1,5 +1,6 @@
 #include "state/value_scan.h"
 
+#include <algorithm>
 #include <bit>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
@@ -60,6 +61,50 @@ BOOST_AUTO_TEST_CASE(each_of_the_16_bit_patterns_alone_and_all_together_are_what
       BOOST_REQUIRE(are_equal(found.negative, right.negative));
     }
   }
+}
+
+// Against tables of what PyTorch reads in each byte.
+BOOST_AUTO_TEST_CASE(each_byte_of_the_8_bit_types_is_what_its_bits_mean) {
+  const struct {
+    DType dtype;
+    std::vector<uint8_t> nan, infinite;
+  } types[] = {{DType::Float8E4M3FN, {0x7F, 0xFF}, {}},
+               {DType::Float8E5M2, {0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF}, {0x7C, 0xFC}},
+               {DType::Float8E4M3FNUZ, {0x80}, {}},
+               {DType::Float8E5M2FNUZ, {0x80}, {}},
+               {DType::Float8E8M0FNU, {0xFF}, {}}};
+  std::vector<uint8_t> all(256);
+  std::iota(all.begin(), all.end(), uint8_t{0});
+  for (const auto& type : types) {
+    const auto found = scan(type.dtype, bytes_of(all), Wanted::Finite);
+    BOOST_TEST(found.nan.count == type.nan.size(), name(type.dtype));
+    BOOST_TEST(found.nan.first == type.nan.front(), name(type.dtype));
+    BOOST_TEST(found.infinite.count == type.infinite.size(), name(type.dtype));
+    for (const uint8_t byte : all) {
+      const std::vector<uint8_t> alone{byte};
+      const auto one = scan(type.dtype, bytes_of(alone), Wanted::Finite);
+      BOOST_REQUIRE(one.nan.count == static_cast<size_t>(std::ranges::count(type.nan, byte)));
+      BOOST_REQUIRE(one.infinite.count ==
+                    static_cast<size_t>(std::ranges::count(type.infinite, byte)));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_complex_element_is_nan_where_a_part_is_and_else_infinite) {
+  const double nan = std::nan(""), inf = INFINITY;
+  const std::vector<double> parts = {1, 2, nan, 1, 1, inf, inf, nan, -inf, 0, 0, nan};
+  const std::vector<float> floats(parts.begin(), parts.end());
+  for (const auto& found : {scan(DType::Complex128, bytes_of(parts), Wanted::Finite),
+                            scan(DType::Complex64, bytes_of(floats), Wanted::Finite)}) {
+    BOOST_TEST(found.nan.count == 3u);
+    BOOST_TEST(found.nan.first == 1u);
+    BOOST_TEST(found.infinite.count == 2u);
+    BOOST_TEST(found.infinite.first == 2u);
+  }
+  const auto real = scan(DType::Float64, bytes_of(parts), Wanted::FiniteAndNotNegative);
+  BOOST_TEST(real.nan.count == 3u);
+  BOOST_TEST(real.infinite.count == 3u);
+  BOOST_TEST(real.negative.count == 1u);
 }
 
 BOOST_AUTO_TEST_CASE(one_float32_among_good_ones_is_found_wherever_it_stands) {

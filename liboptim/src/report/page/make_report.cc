@@ -18,7 +18,7 @@
 #include "report/page/rows.h"
 #include "report/page/sampling.h"
 #include "report/page/updates.h"
-#include "report/repeated_elements.h"
+#include "state/repeated_elements.h"
 
 namespace optim {
 namespace {

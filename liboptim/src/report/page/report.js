@@ -318,6 +318,7 @@ function checksText() {
   if (checked.checksums) texts.push(passedText(passed.checksums, checked.checksums, 'checksum right', 'checksums right'));
   if (checked.masters) texts.push(passedText(passed.masters, checked.masters, 'master rounds to its weight', 'masters round to their weights'));
   if (checked.states) texts.push(passedText(passed.states, checked.states, 'part of optimizer state finite', 'parts of optimizer state finite'));
+  if (checked.tensors) texts.push(passedText(passed.tensors, checked.tensors, 'other tensor finite', 'other tensors finite'));
   if (checked.promised_states) texts.push(passedText(passed.promised_states, checked.promised_states, 'promised count kept', 'promised counts kept'));
   if (!texts.length) texts.push(data.verify.bytes.unprotected ? 'the files carry no checksums' : 'structure is as it must be');
   const text = texts.join(', ');
@@ -326,9 +327,9 @@ function checksText() {
 function drawVerdict() {
   const verify = data.verify;
   const damages = verify.findings.filter(finding => finding.severity === 'damage').length;
-  const state = !verify.sound ? 'damaged' : verify.quick || verify.not_checked.length ? 'unproven' : 'sound';
+  const state = !verify.sound ? 'damaged' : verify.quick ? 'unproven' : 'sound';
   const titles = {damaged: 'Damaged: ' + counted(damages, 'problem'),
-                  sound: 'Sound', unproven: verify.quick ? 'No damage found in a quick check' : 'No damage found'};
+                  sound: verify.not_checked.length ? 'No damage found' : 'Sound', unproven: 'No damage found in a quick check'};
   const signs = {sound: 'M6 13.5l5 5L20 8.5', damaged: 'M8 8l10 10M18 8L8 18', unproven: 'M13 7v8M13 18.5v.5'};
   const card = element('section', {class: 'card', id: 'verdict', 'aria-label': 'Verdict'});
   const sign = drawing('svg', {viewBox: '0 0 26 26', width: 30, height: 30, 'aria-hidden': 'true', fill: 'none',
