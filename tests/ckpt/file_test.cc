@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(only_regular_files_are_opened) {
   BOOST_TEST(error_of([&] { File::open(temporary.path()); }).has_value());
   BOOST_REQUIRE(mkfifo((temporary / "pipe").c_str(), 0600) == 0);
   BOOST_TEST(error_of([&] { File::open(temporary / "pipe"); }).has_value());  // does not wait
-  BOOST_TEST(error_of([&] { File::open("/dev/zero"); }).has_value());
+  BOOST_TEST(error_of([&] { File::open(std::filesystem::path("/dev/zero")); }).has_value());
 }
 
 BOOST_AUTO_TEST_CASE(a_folder_opens_files_below_it_and_nothing_else) {

@@ -48,7 +48,7 @@ BOOST_AUTO_TEST_CASE(a_record_holds_what_was_added_and_whether_it_is_complete) {
                          {"line\nend \\ x5c \\x", {65536, 0}, 0, {7}},
                          {"", {1, 7}, 1, {0, 0xffffffff, 3}}};
   BOOST_TEST(!ckpt::read_part_record(folder / "part-0"));
-  ckpt::PartRecordWriter writer(folder / "part-0", kJob, {pieces[0]});
+  ckpt::PartRecordWriter writer(folder.path(), "part-0", kJob, {pieces[0]});
   writer.add(pieces[1]);
   writer.add(pieces[2]);
   const auto open = ckpt::read_part_record(folder / "part-0");
@@ -63,7 +63,7 @@ BOOST_AUTO_TEST_CASE(a_record_holds_what_was_added_and_whether_it_is_complete) {
 BOOST_AUTO_TEST_CASE(a_record_that_ends_anywhere_is_read_up_to_there) {
   const TemporaryFolder folder;
   {
-    ckpt::PartRecordWriter writer(folder / "whole", kJob, {});
+    ckpt::PartRecordWriter writer(folder.path(), "whole", kJob, {});
     for (uint32_t i = 0; i < 3; ++i) writer.add(numbered(i));
     writer.complete();
   }
@@ -80,6 +80,23 @@ BOOST_AUTO_TEST_CASE(a_record_that_ends_anywhere_is_read_up_to_there) {
     for (uint32_t i = 0; i < record->pieces.size(); ++i) {
       BOOST_TEST((record->pieces[i] == numbered(i)));
     }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_record_of_a_staging_folder_is_read_as_it_was_written) {
+  const std::vector<std::string> files = {"", "a/b", "line\nend \\ \"quoted\"", "\nfiles ["};
+  for (const std::string& job :
+       {kJob.text(), std::string("a job"), std::string(), std::string("x\n")}) {
+    for (const auto& listed : {files, std::vector<std::string>()}) {
+      const auto read = ckpt::StagingRecord::parse(ckpt::StagingRecord{job, listed}.text());
+      BOOST_REQUIRE(read);
+      BOOST_TEST(read->job == job);
+      BOOST_TEST((read->files == listed));
+    }
+  }
+  BOOST_TEST(ckpt::StagingRecord::parse(kJob.text())->job == kJob.text());  // of older versions
+  for (const std::string text : {"", "mine", "a job\nfiles []\n"}) {
+    BOOST_TEST(!ckpt::StagingRecord::parse(text), text);
   }
 }
 

@@ -195,6 +195,8 @@ BOOST_AUTO_TEST_CASE(what_a_killed_process_left_is_removed) {
 
 BOOST_AUTO_TEST_CASE(a_replaced_folder_is_put_back_if_the_process_ended_between_two_renames) {
   const TemporaryFolder temporary;
+  write_file(temporary / ".out.shardwise-partial/job", "shardwise staging\n");
+  write_file(temporary / ".out.shardwise-partial/publishing", "1");
   write_file(temporary / ".out.shardwise-partial/replaced/f", "old");
   write_file(temporary / ".out.shardwise-partial/content/f", "new");
   const auto error = create_error(temporary / "out");
@@ -241,6 +243,8 @@ BOOST_AUTO_TEST_CASE(cleaning_removes_what_is_left_but_not_from_under_a_process)
 
 BOOST_AUTO_TEST_CASE(what_a_destination_was_is_never_removed_where_both_are_there) {
   const TemporaryFolder temporary;
+  write_file(temporary / ".out.shardwise-partial/job", "shardwise staging\n");
+  write_file(temporary / ".out.shardwise-partial/publishing", "1");
   write_file(temporary / ".out.shardwise-partial/replaced/f", "old");
   write_file(temporary / "out/f", "somebody else's");
   const auto error = create_error(temporary / "out", {.force = true});

@@ -1,5 +1,7 @@
 #include "support/power_loss.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -33,23 +35,30 @@ PowerLoss::Inode PowerLoss::add_node(bool is_folder) {
   return last_inode_;
 }
 
-PowerLoss::Name PowerLoss::name_of(const char* path) const {
-  const fs::path relative = fs::path(path).lexically_relative(root_);
-  if (relative.empty() || *relative.begin() == "..") return {};
-  if (relative == ".") return {kRoot, "."};
-  Name name{kRoot, ""};
-  for (const fs::path& part : relative) {
-    if (!name.name.empty()) name.folder = inode_of(name);
-    name.name = part.string();
+PowerLoss::Entry PowerLoss::entry_of(int folder, const char* path) const {
+  fs::path relative = path;
+  Entry entry{kRoot, ""};
+  if (folder == AT_FDCWD) {
+    relative = relative.lexically_relative(root_);
+    if (relative.empty() || *relative.begin() == "..") return {};
+  } else {
+    const auto opened = open_.find(folder);
+    if (opened == open_.end()) return {};
+    entry.folder = opened->second;
   }
-  return name;
+  if (relative == ".") return {entry.folder, "."};
+  for (const fs::path& part : relative) {
+    if (!entry.name.empty()) entry.folder = inode_of(entry);
+    entry.name = part.string();
+  }
+  return entry;
 }
 
-PowerLoss::Inode PowerLoss::inode_of(const Name& name) const {
-  if (name.name == ".") return name.folder;
-  const auto folder = nodes_.find(name.folder);
+PowerLoss::Inode PowerLoss::inode_of(const Entry& entry) const {
+  if (entry.name == ".") return entry.folder;
+  const auto folder = nodes_.find(entry.folder);
   if (folder == nodes_.end()) return kNone;
-  const auto found = folder->second.names.find(name.name);
+  const auto found = folder->second.names.find(entry.name);
   return found == folder->second.names.end() ? kNone : found->second;
 }
 
@@ -58,7 +67,7 @@ void PowerLoss::note(Change change) {
   changes_.push_back(std::move(change));
 }
 
-void PowerLoss::set_names(std::vector<std::pair<Name, Inode>> names) {
+void PowerLoss::set_names(std::vector<std::pair<Entry, Inode>> names) {
   std::erase_if(names, [](const auto& entry) { return entry.first.folder == kNone; });
   if (!names.empty()) note({.kind = Change::Kind::SetNames, .names = std::move(names)});
 }
@@ -129,21 +138,21 @@ void PowerLoss::translate_inodes(const Paths& paths) const {
     const auto noted = known_as_.find(read_file(path));
     if (noted == known_as_.end() || !paths.contains(noted->second)) continue;
     struct stat status = {};
-    SystemCalls().lstat(paths.at(noted->second).c_str(), status);
+    SystemCalls().fstatat(AT_FDCWD, paths.at(noted->second).c_str(), status, AT_SYMLINK_NOFOLLOW);
     write_file(path, std::to_string(status.st_ino));
   }
 }
 
-int PowerLoss::open(const char* path, int flags, mode_t mode) {
-  const Name name = name_of(path);
-  const bool is_new = name.folder != kNone && inode_of(name) == kNone;
-  const int file = SystemCalls::open(path, flags, mode);
-  if (file < 0 || name.folder == kNone) return file;
+int PowerLoss::openat(int folder, const char* path, int flags, mode_t mode) {
+  const Entry entry = entry_of(folder, path);
+  const bool is_new = entry.folder != kNone && inode_of(entry) == kNone;
+  const int file = SystemCalls::openat(folder, path, flags, mode);
+  if (file < 0 || entry.folder == kNone) return file;
   if (is_new) {
-    set_names({{name, add_node(false)}});
-    remember(path);
+    set_names({{entry, add_node(false)}});
+    remember(folder, path);
   }
-  open_[file] = inode_of(name);
+  open_[file] = inode_of(entry);
   return file;
 }
 
@@ -189,58 +198,45 @@ int PowerLoss::fsync(int file) {
   return 0;
 }
 
-int PowerLoss::mkdir(const char* path, mode_t mode) {
-  const int result = SystemCalls::mkdir(path, mode);
-  const Name name = name_of(path);
-  if (result != 0 || name.folder == kNone) return result;
-  set_names({{name, add_node(true)}});
-  remember(path);
+int PowerLoss::mkdirat(int folder, const char* path, mode_t mode) {
+  const int result = SystemCalls::mkdirat(folder, path, mode);
+  const Entry entry = entry_of(folder, path);
+  if (result != 0 || entry.folder == kNone) return result;
+  set_names({{entry, add_node(true)}});
+  remember(folder, path);
   return result;
 }
 
-void PowerLoss::remember(const char* path) {
+void PowerLoss::remember(int folder, const char* path) {
   struct stat status = {};
-  SystemCalls::lstat(path, status);
-  known_as_[std::to_string(status.st_ino)] = inode_of(name_of(path));
+  SystemCalls::fstatat(folder, path, status, AT_SYMLINK_NOFOLLOW);
+  known_as_[std::to_string(status.st_ino)] = inode_of(entry_of(folder, path));
 }
 
-int PowerLoss::rmdir(const char* path) {
-  const int result = SystemCalls::rmdir(path);
-  if (result == 0) set_names({{name_of(path), kNone}});
+int PowerLoss::unlinkat(int folder, const char* path, int flags) {
+  const int result = SystemCalls::unlinkat(folder, path, flags);
+  if (result == 0) set_names({{entry_of(folder, path), kNone}});
   return result;
 }
 
-int PowerLoss::unlink(const char* path) {
-  const int result = SystemCalls::unlink(path);
-  if (result == 0) set_names({{name_of(path), kNone}});
+int PowerLoss::linkat(const char* source, int folder, const char* target) {
+  const int result = SystemCalls::linkat(source, folder, target);
+  if (result == 0) set_names({{entry_of(folder, target), inode_of(entry_of(AT_FDCWD, source))}});
   return result;
 }
 
-int PowerLoss::link(const char* source, const char* target) {
-  const int result = SystemCalls::link(source, target);
-  if (result == 0) set_names({{name_of(target), inode_of(name_of(source))}});
-  return result;
-}
-
-void PowerLoss::note_rename(const char* source, const char* target, bool exchanges) {
-  const Name from = name_of(source), to = name_of(target);
-  const Inode moved = inode_of(from), other = inode_of(to);
-  set_names({{from, exchanges ? other : kNone}, {to, moved}});
-}
-
-int PowerLoss::rename(const char* source, const char* target) {
-  const int result = SystemCalls::rename(source, target);
-  if (result == 0) note_rename(source, target, false);
-  return result;
-}
-
-int PowerLoss::renameat2(const char* source, const char* target, unsigned flags) {
-  if (!has_exchange && (flags & RENAME_EXCHANGE) != 0) {
+int PowerLoss::renameat2(SystemCalls::Name source, SystemCalls::Name target, unsigned flags) {
+  const bool exchanges = (flags & RENAME_EXCHANGE) != 0;
+  if (!has_exchange && exchanges) {
     errno = EINVAL;
     return -1;
   }
   const int result = SystemCalls::renameat2(source, target, flags);
-  if (result == 0) note_rename(source, target, (flags & RENAME_EXCHANGE) != 0);
+  if (result != 0) return result;
+  const Entry from = entry_of(source.folder, source.path);
+  const Entry to = entry_of(target.folder, target.path);
+  const Inode moved = inode_of(from), other = inode_of(to);
+  set_names({{from, exchanges ? other : kNone}, {to, moved}});
   return result;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fcntl.h>
+
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -38,11 +40,8 @@ class FaultyCalls final : public ckpt::SystemCalls {
   }
   bool has_struck() const { return has_struck_; }
 
-  int open(const char* path, int flags, mode_t mode) override {
-    return fails("open") ? -1 : SystemCalls::open(path, flags, mode);
-  }
-  int openat(int folder, const char* path, int flags) override {
-    return fails("openat") ? -1 : SystemCalls::openat(folder, path, flags);
+  int openat(int folder, const char* path, int flags, mode_t mode) override {
+    return fails("open") ? -1 : SystemCalls::openat(folder, path, flags, mode);
   }
   int openat2(int folder, const char* path, const open_how& how) override {
     return fails("openat2") ? -1 : SystemCalls::openat2(folder, path, how);
@@ -88,11 +87,8 @@ class FaultyCalls final : public ckpt::SystemCalls {
   int fstat(int file, struct stat& status) override {
     return fails("fstat") ? -1 : SystemCalls::fstat(file, status);
   }
-  int stat(const char* path, struct stat& status) override {
-    return fails("stat") ? -1 : SystemCalls::stat(path, status);
-  }
-  int lstat(const char* path, struct stat& status) override {
-    return fails("lstat") ? -1 : SystemCalls::lstat(path, status);
+  int fstatat(int folder, const char* path, struct stat& status, int flags) override {
+    return fails("stat") ? -1 : SystemCalls::fstatat(folder, path, status, flags);
   }
   int statvfs(const char* path, struct statvfs& status) override {
     return fails("statvfs") ? -1 : SystemCalls::statvfs(path, status);
@@ -103,27 +99,26 @@ class FaultyCalls final : public ckpt::SystemCalls {
   int list(int folder, std::vector<std::string>& names) override {
     return fails("list") ? -1 : SystemCalls::list(folder, names);
   }
-  int mkdir(const char* path, mode_t mode) override {
-    return fails("mkdir") ? -1 : SystemCalls::mkdir(path, mode);
+  int mkdirat(int folder, const char* path, mode_t mode) override {
+    return fails("mkdir") ? -1 : SystemCalls::mkdirat(folder, path, mode);
   }
-  int rmdir(const char* path) override { return fails("rmdir") ? -1 : SystemCalls::rmdir(path); }
-  int unlink(const char* path) override { return fails("unlink") ? -1 : SystemCalls::unlink(path); }
-  int link(const char* source, const char* target) override {
-    return fails("link") ? -1 : SystemCalls::link(source, target);
+  int unlinkat(int folder, const char* path, int flags) override {
+    const bool is_folder = (flags & AT_REMOVEDIR) != 0;
+    return fails(is_folder ? "rmdir" : "unlink") ? -1 : SystemCalls::unlinkat(folder, path, flags);
   }
-  int rename(const char* source, const char* target) override {
-    return fails("rename") ? -1 : SystemCalls::rename(source, target);
+  int linkat(const char* source, int folder, const char* target) override {
+    return fails("link") ? -1 : SystemCalls::linkat(source, folder, target);
   }
-  int renameat2(const char* source, const char* target, unsigned flags) override {
-    if (fails("renameat2")) return -1;
+  int renameat2(Name source, Name target, unsigned flags) override {
+    if (fails(flags == 0 ? "rename" : "renameat2")) return -1;
     if (!has_exchange && (flags & RENAME_EXCHANGE) != 0) {
       errno = EINVAL;
       return -1;
     }
     return SystemCalls::renameat2(source, target, flags);
   }
-  int setxattr(const char* path, const char* name, const std::string& value) override {
-    return fails("setxattr") ? -1 : SystemCalls::setxattr(path, name, value);
+  int fsetxattr(int file, const char* name, const std::string& value) override {
+    return fails("setxattr") ? -1 : SystemCalls::fsetxattr(file, name, value);
   }
   ssize_t getxattr(const char* path, const char* name, std::string& value) override {
     return fails("getxattr") ? -1 : SystemCalls::getxattr(path, name, value);

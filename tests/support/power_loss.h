@@ -31,33 +31,31 @@ class PowerLoss final : public ckpt::SystemCalls {
   void write_image(uint64_t moment, const Survives& survives,
                    const std::filesystem::path& image) const;
 
-  int open(const char* path, int flags, mode_t mode) override;
+  int openat(int folder, const char* path, int flags, mode_t mode) override;
   int close(int file) override;
   ssize_t pwrite(int file, const void* bytes, size_t count_bytes, off_t offset_bytes) override;
   int fallocate(int file, int mode, off_t offset_bytes, off_t count_bytes) override;
   int ftruncate(int file, off_t count_bytes) override;
   int fsync(int file) override;
-  int mkdir(const char* path, mode_t mode) override;
-  int rmdir(const char* path) override;
-  int unlink(const char* path) override;
-  int link(const char* source, const char* target) override;
-  int rename(const char* source, const char* target) override;
-  int renameat2(const char* source, const char* target, unsigned flags) override;
+  int mkdirat(int folder, const char* path, mode_t mode) override;
+  int unlinkat(int folder, const char* path, int flags) override;
+  int linkat(const char* source, int folder, const char* target) override;
+  int renameat2(SystemCalls::Name source, SystemCalls::Name target, unsigned flags) override;
 
  private:
   using Inode = uint64_t;
   static constexpr Inode kNone = 0, kRoot = 1;
-  struct Name {  // an entry of a folder
+  struct Entry {  // of a folder
     Inode folder = kNone;
     std::string name;
   };
   struct Change {
     enum class Kind : uint8_t { SetNames, Write, Resize, Sync };
     Kind kind = Kind::Sync;
-    Inode inode = kNone;                             // of the file or folder, but for SetNames
-    std::vector<std::pair<Name, Inode>> names = {};  // what they stand for then; kNone: nothing
-    uint64_t offset_bytes = 0;                       // Write; the new size of Resize
-    std::string bytes = {};                          // Write
+    Inode inode = kNone;                              // of the file or folder, but for SetNames
+    std::vector<std::pair<Entry, Inode>> names = {};  // what they stand for then; kNone: nothing
+    uint64_t offset_bytes = 0;                        // Write; the new size of Resize
+    std::string bytes = {};                           // Write
   };
   struct Node {
     bool is_folder = false;
@@ -67,13 +65,13 @@ class PowerLoss final : public ckpt::SystemCalls {
   using Nodes = std::map<Inode, Node>;
 
   void load(Inode folder, const std::filesystem::path& path);
-  Name name_of(const char* path) const;  // folder kNone where the path lies elsewhere
-  Inode inode_of(const Name& name) const;
+  // Folder kNone where the path lies elsewhere.
+  Entry entry_of(int folder, const char* path) const;
+  Inode inode_of(const Entry& entry) const;
   Inode add_node(bool is_folder);
-  void remember(const char* path);  // which inode of the system it is
+  void remember(int folder, const char* path);  // which inode of the system it is
   void note(Change change);
-  void set_names(std::vector<std::pair<Name, Inode>> names);
-  void note_rename(const char* source, const char* target, bool exchanges);
+  void set_names(std::vector<std::pair<Entry, Inode>> names);
   bool is_certain(uint64_t change, uint64_t moment) const;
   static void apply(const Change& change, Nodes& nodes);
   using Paths = std::map<Inode, std::filesystem::path>;  // of an image

@@ -4,10 +4,13 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <ckpt/target.h>
 
 namespace ckpt {
+
+class Place;
 
 // Which part of the work is this process's.
 struct Share {
@@ -31,16 +34,22 @@ struct StagingOptions {
   // With a world_size above 1 several processes fill one staging folder; it stays until one of them
   // commits.
   Share share = {};
+  // Paths below folder() of all files that any attempt may make there ("" for the file itself): the
+  // rest is somebody else's, and is neither removed nor published. Empty: everything is ours.
+  std::vector<std::string> files = {};
 };
 
 // A destination in the making: a folder (or file) beside it on the same file system,
 // ".NAME.shardwise-partial". commit() syncs and renames it into place; without commit() the
 // destructor removes it, but for what StagingOptions keeps. A destination is absent, the old one,
-// or complete, whenever the process or the machine stops; see docs/durability.md.
+// or complete, whenever the process or the machine stops; see docs/durability.md. What stands where
+// that folder or its files go and is not of this program (a link, a folder, a file) is never
+// followed, written to or removed: AlreadyExists names it (docs/security.md).
 class CKPT_EXPORT Staging {
  public:
   // Throws AlreadyExists (the destination; what an interrupted attempt at a job left; another
-  // process at work), InvalidArgument (destination in source or around it), IoFailure.
+  // process at work; what is not ours), InvalidArgument (destination in source or around it),
+  // IoFailure.
   static Staging create(const std::filesystem::path& destination, StagingOptions options = {});
   // To commit what the processes of a job left: throws NotFound where nothing is.
   static Staging attach(const std::filesystem::path& destination, StagingOptions options);
@@ -55,8 +64,10 @@ class CKPT_EXPORT Staging {
   ~Staging();
 
   const std::filesystem::path& folder() const;  // write here (the file itself, for a single file)
-  // For what a job notes down beside folder(): names that start with "part-".
-  const std::filesystem::path& notes() const;
+  // folder(), and what it lies in, where a job notes down what it does: held open, for libckpt's
+  // own writers. Names of notes start with "part-".
+  const Place& place() const;
+  const Place& notes() const;
 
   // Of several processes: what is written is, so that this process may be started again.
   void leave_part();

@@ -30,6 +30,9 @@ struct ConversionSource {
   std::vector<LinkedFile> links = {};  // published with the target's files, in this order
   // Called, if set, when this process has written its payload; if it throws, nothing is published.
   std::function<void()> before_publishing = {};
+  // Called, if set, by the process that publishes, when all payload is written: what only one
+  // process finds out, in the target's files without archives. Their lengths must stay as they are.
+  std::function<void(Target& target)> complete = {};
   // Called, if set, by the process that publishes, with the complete target where it was written;
   // if it throws, nothing is published. Counts what it has opened.
   std::function<Carried(const std::filesystem::path& written)> check_result = {};

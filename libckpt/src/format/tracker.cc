@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "format/format.h"
+#include "io/directory.h"
 #include "io/publish.h"
 
 namespace ckpt {
@@ -48,29 +49,52 @@ std::optional<int64_t> tracked_iteration(std::string_view text,
   return iteration;
 }
 
+namespace {
+
+// It would be replaced by a file, and what it leads to would go on naming another iteration.
+void refuse_other_than_file(const Place& tracker) {
+  const EntryKind kind = kind_of_entry(tracker);
+  if (kind == EntryKind::Absent || kind == EntryKind::File) return;
+  throw Error(ErrorCode::AlreadyExists, {tracker.path().string()},
+              std::string("is ") + (kind == EntryKind::Link ? "a symbolic link" : "no file") +
+                  "; a tracker is replaced by a file, and what stands there would be lost",
+              "make it a file, or remove it");
+}
+
+std::optional<int64_t> latest_in(const Place& root, const FolderConvention& convention) {
+  const std::string name(convention.tracker);
+  refuse_other_than_file(root / name);
+  check_unfinished_text(root, name);
+  const auto text = text_of(root / name);
+  return text ? tracked_iteration(*text, convention) : std::nullopt;
+}
+
+}  // namespace
+
 std::optional<int64_t> latest_iteration(const std::filesystem::path& root,
                                         const FolderConvention& convention) {
-  const auto text = text_of(root / convention.tracker);
-  return text ? tracked_iteration(*text, convention) : std::nullopt;
+  return latest_in(Place::held(root), convention);
 }
 
 void set_latest(const std::filesystem::path& root, const std::string& folder_name,
                 const FolderConvention& convention) {
+  const Place held = Place::held(root);
+  const auto latest = latest_in(held, convention);
   std::string text = folder_name;
   if (folder_name != convention.unnumbered) {
     const auto iteration = iteration_named(folder_name, convention);
     if (!iteration) {
       throw Error(ErrorCode::InvalidArgument, {folder_name}, "is not the folder of an iteration");
     }
-    const auto latest = latest_iteration(root, convention);
     if (latest && *latest > *iteration) return;
     text = std::to_string(*iteration);
   }
-  replace_text(root / convention.tracker, text);
+  replace_text(held, std::string(convention.tracker), text);
 }
 
 bool clean_latest(const std::filesystem::path& root, const FolderConvention& convention) {
-  return remove_unfinished_text(root / convention.tracker);
+  if (!is_there(root)) return false;
+  return remove_unfinished_text(Place::held(root), std::string(convention.tracker));
 }
 
 }  // namespace ckpt

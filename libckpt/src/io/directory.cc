@@ -24,15 +24,25 @@ EntryKind kind(const struct stat& status) {
 }
 
 using Status = struct stat;
-using Look = int (SystemCalls::*)(const char*, Status&);  // stat or lstat
 
-std::optional<Status> look(const fs::path& path, Look call) {
-  Status status = {};
-  if (uninterrupted([&] { return (system_calls().*call)(path.c_str(), status); }) == 0) {
-    return status;
+std::optional<NameAt> name_at(const Place& place) {
+  try {
+    return NameAt(place);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::NotFound) throw;
+    return std::nullopt;  // a folder on the way is not there
   }
+}
+
+// `flags`: as of fstatat().
+std::optional<Status> look(const Place& place, int flags) {
+  const auto at = name_at(place);
+  if (!at) return std::nullopt;
+  Status status = {};
+  const auto call = [&] { return system_calls().fstatat(at->folder(), at->path(), status, flags); };
+  if (uninterrupted(call) == 0) return status;
   if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
-  throw_errno(path.string(), "read the file's size and type", errno);
+  throw_errno(place.path().string(), "read the file's size and type", errno);
 }
 
 Folder::Entry entry(const std::optional<Status>& status) {
@@ -45,8 +55,16 @@ void sync(const FileDescriptor& descriptor, const fs::path& path) {
   if (result != 0 && errno != EINVAL) throw_errno(path.string(), "flush to the device", errno);
 }
 
-void check_removed(const fs::path& path, int result) {
-  if (result != 0 && errno != ENOENT) throw_errno(path.string(), "remove", errno);
+// 0, or what errno says; also 0 where nothing is.
+int unlinked(const Place& place, int flags) {
+  const auto at = name_at(place);
+  if (!at) return 0;
+  const auto call = [&] { return system_calls().unlinkat(at->folder(), at->path(), flags); };
+  return uninterrupted(call) == 0 || errno == ENOENT ? 0 : errno;
+}
+
+void remove_name(const Place& place, int flags) {
+  if (const int error = unlinked(place, flags)) throw_errno(place.path().string(), "remove", error);
 }
 
 }  // namespace
@@ -62,11 +80,13 @@ bool is_safe_relative(std::string_view path) {
 Directory::Directory(FileDescriptor descriptor, fs::path path)
     : descriptor_(std::move(descriptor)), path_(std::move(path)) {}
 
-Directory Directory::open(const fs::path& path) {
-  constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
-  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), kFlags, 0); });
-  if (fd < 0) throw_errno(path.string(), "open the folder", errno);
-  return Directory(FileDescriptor(fd), path);
+Directory Directory::open(const Place& place) {
+  const NameAt at(place);
+  const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | at.no_follow();
+  const int fd =
+      uninterrupted([&] { return system_calls().openat(at.folder(), at.path(), flags, 0); });
+  if (fd < 0) throw_errno(place.path().string(), "open the folder", errno);
+  return Directory(FileDescriptor(fd), place.path());
 }
 
 // Throws unless something opens.
@@ -88,8 +108,8 @@ FileDescriptor Directory::open_below(const std::string& relative, const std::str
   // then not followed at all.
   if (fd < 0 && (errno == ENOSYS || errno == EPERM)) {
     const int all_flags = flags | O_CLOEXEC | (stays ? O_NOFOLLOW : 0);
-    fd =
-        uninterrupted([&] { return calls.openat(descriptor_.get(), relative.c_str(), all_flags); });
+    fd = uninterrupted(
+        [&] { return calls.openat(descriptor_.get(), relative.c_str(), all_flags, 0); });
   }
   if (fd >= 0) return FileDescriptor(fd);
   if (errno != EXDEV && errno != ELOOP) throw_errno(shown, "open", errno);
@@ -120,17 +140,17 @@ std::vector<std::string> Directory::list() const {
 
 void Directory::sync() const { ckpt::sync(descriptor_, path_); }
 
-Folder::Entry entry_at(const fs::path& path) { return entry(look(path, &SystemCalls::lstat)); }
-Folder::Entry entry_behind(const fs::path& path) { return entry(look(path, &SystemCalls::stat)); }
-EntryKind kind_of_entry(const fs::path& path) { return entry_at(path).kind; }
+Folder::Entry entry_at(const Place& place) { return entry(look(place, AT_SYMLINK_NOFOLLOW)); }
+Folder::Entry entry_behind(const fs::path& path) { return entry(look(path, 0)); }
+EntryKind kind_of_entry(const Place& place) { return entry_at(place).kind; }
 
-std::optional<FileState> state_of_entry(const fs::path& path) {
-  const Folder::Entry found = entry_at(path);
+std::optional<FileState> state_of_entry(const Place& place) {
+  const Folder::Entry found = entry_at(place);
   return found.kind == EntryKind::Absent ? std::nullopt : std::optional(found.state);
 }
 
 bool are_same(const fs::path& a, const fs::path& b) {
-  const auto status_a = look(a, &SystemCalls::stat), status_b = look(b, &SystemCalls::stat);
+  const auto status_a = look(a, 0), status_b = look(b, 0);
   return status_a && status_b && status_a->st_dev == status_b->st_dev &&
          status_a->st_ino == status_b->st_ino;
 }
@@ -150,26 +170,23 @@ fs::path resolved(const fs::path& path) {
   return text;
 }
 
-bool make_folder(const fs::path& path) {
-  if (uninterrupted([&] { return system_calls().mkdir(path.c_str(), 0777); }) == 0) return true;
-  if (errno != EEXIST) throw_errno(path.string(), "create", errno);
+bool make_folder(const Place& place) {
+  const NameAt at(place);
+  const auto call = [&] { return system_calls().mkdirat(at.folder(), at.path(), 0777); };
+  if (uninterrupted(call) == 0) return true;
+  if (errno != EEXIST) throw_errno(place.path().string(), "create", errno);
   return false;
 }
 
-void make_folders(const fs::path& path) {
-  std::vector<fs::path> missing;
-  for (fs::path above = path; entry_behind(above).kind == EntryKind::Absent;) {
-    missing.push_back(above);
-    if (!above.has_relative_path() || above.parent_path().empty()) break;
-    above = above.parent_path();
-  }
-  for (auto folder = missing.rbegin(); folder != missing.rend(); ++folder) make_folder(*folder);
+void make_folders(const Place& folder, const fs::path& below) {
+  fs::path made;
+  for (const fs::path& part : below) make_folder(folder / (made /= part));
 }
 
-FolderTree walk(const fs::path& folder) {
+FolderTree walk(const Place& folder) {
   FolderTree tree{{folder}, {}};
   for (size_t i = 0; i < tree.folders.size(); ++i) {
-    const fs::path parent = tree.folders[i];
+    const Place parent = tree.folders[i];
     for (const std::string& name : Directory::open(parent).list()) {
       const bool is_folder = kind_of_entry(parent / name) == EntryKind::Folder;
       (is_folder ? tree.folders : tree.files).push_back(parent / name);
@@ -178,38 +195,43 @@ FolderTree walk(const fs::path& folder) {
   return tree;
 }
 
-void remove_tree(const fs::path& path) {
-  const EntryKind kind = kind_of_entry(path);
-  if (kind == EntryKind::Absent) return;
-  SystemCalls& calls = system_calls();
-  const FolderTree tree = kind == EntryKind::Folder ? walk(path) : FolderTree{{}, {path}};
-  for (const fs::path& file : tree.files) {
-    check_removed(file, uninterrupted([&] { return calls.unlink(file.c_str()); }));
-  }
+void remove(const FolderTree& tree) {
+  for (const Place& file : tree.files) remove_name(file, 0);
   for (auto folder = tree.folders.rbegin(); folder != tree.folders.rend(); ++folder) {
-    check_removed(*folder, uninterrupted([&] { return calls.rmdir(folder->c_str()); }));
+    remove_name(*folder, AT_REMOVEDIR);
   }
 }
 
-void remove_folder_if_empty(const fs::path& path) {
-  const int result = uninterrupted([&] { return system_calls().rmdir(path.c_str()); });
-  if (result != 0 && errno != ENOTEMPTY && errno != EEXIST) check_removed(path, result);
+void remove_tree(const Place& place) {
+  const EntryKind kind = kind_of_entry(place);
+  if (kind == EntryKind::Absent) return;
+  remove(kind == EntryKind::Folder ? walk(place) : FolderTree{{}, {place}});
 }
 
-void sync_file(const fs::path& path) {
+void remove_file(const Place& place) { remove_name(place, 0); }
+
+void remove_folder_if_empty(const Place& place) {
+  const int error = unlinked(place, AT_REMOVEDIR);
+  if (error == 0 || error == ENOTEMPTY || error == EEXIST) return;
+  throw_errno(place.path().string(), "remove", error);
+}
+
+void sync_file(const Place& place) {
+  const NameAt at(place);
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), kFlags, 0); });
-  if (fd < 0) throw_errno(path.string(), "open", errno);
-  sync(FileDescriptor(fd), path);
+  const int fd =
+      uninterrupted([&] { return system_calls().openat(at.folder(), at.path(), kFlags, 0); });
+  if (fd < 0) throw_errno(place.path().string(), "open", errno);
+  sync(FileDescriptor(fd), place.path());
 }
 
-void sync_tree(const fs::path& path) {
-  if (kind_of_entry(path) != EntryKind::Folder) return sync_file(path);
-  const FolderTree tree = walk(path);
-  for (const fs::path& file : tree.files) {
+void sync_tree(const Place& place) {
+  if (kind_of_entry(place) != EntryKind::Folder) return sync_file(place);
+  const FolderTree tree = walk(place);
+  for (const Place& file : tree.files) {
     if (kind_of_entry(file) == EntryKind::File) sync_file(file);
   }
-  for (const fs::path& folder : tree.folders) Directory::open(folder).sync();
+  for (const Place& folder : tree.folders) Directory::open(folder).sync();
 }
 
 }  // namespace ckpt

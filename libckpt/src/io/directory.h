@@ -25,7 +25,7 @@ inline Links links_if(bool may_lead_out) {
 // and so is a link, unless it may.
 class Directory {
  public:
-  static Directory open(const std::filesystem::path& path);  // throws NotFound, IoFailure
+  static Directory open(const Place& place);  // throws NotFound, IoFailure
 
   // `shown` is what errors call it; default: `relative`.
   File open_file(const std::string& relative, std::string shown = {},
@@ -44,13 +44,11 @@ class Directory {
   std::filesystem::path path_;
 };
 
-// What is at a path. Functions below throw Error as throw_errno() does.
-Folder::Entry entry_at(const std::filesystem::path& path);      // a link is a link
+// What is at a place. Functions below throw Error as throw_errno() does, and as NameAt.
+Folder::Entry entry_at(const Place& place);                     // a link is a link
 Folder::Entry entry_behind(const std::filesystem::path& path);  // never Link
-EntryKind kind_of_entry(const std::filesystem::path& path);     // a link is a link
-inline bool is_there(const std::filesystem::path& path) {
-  return kind_of_entry(path) != EntryKind::Absent;
-}
+EntryKind kind_of_entry(const Place& place);                    // a link is a link
+inline bool is_there(const Place& place) { return kind_of_entry(place) != EntryKind::Absent; }
 
 bool are_same(const std::filesystem::path& a,
               const std::filesystem::path& b);  // one file or folder
@@ -62,25 +60,28 @@ std::optional<uint64_t> free_bytes(const std::filesystem::path& path);
 // Absolute, without links and "..".
 std::filesystem::path resolved(const std::filesystem::path& path);
 
-bool make_folder(const std::filesystem::path& path);   // false if it was there
-void make_folders(const std::filesystem::path& path);  // those above it, too
+bool make_folder(const Place& place);  // false if it was there
+// And those between it and `folder`.
+void make_folders(const Place& folder, const std::filesystem::path& below);
 
 // Removes what is there, if anything is, with everything below it. Links are not followed.
-void remove_tree(const std::filesystem::path& path);
+void remove_tree(const Place& place);
+void remove_file(const Place& place);  // or link; whether it is there or not
 // Leaves a folder that something is in.
-void remove_folder_if_empty(const std::filesystem::path& path);
+void remove_folder_if_empty(const Place& place);
 
 // Everything below a folder, which comes first itself; folders before what they hold. Links are not
 // followed.
 struct FolderTree {
-  std::vector<std::filesystem::path> folders, files;
+  std::vector<Place> folders, files;
 };
-FolderTree walk(const std::filesystem::path& folder);
+FolderTree walk(const Place& folder);
+void remove(const FolderTree& tree);
 
 // Write to the device: a file, or a folder with everything below it. Links are not followed.
-void sync_file(const std::filesystem::path& path);
-void sync_tree(const std::filesystem::path& path);
+void sync_file(const Place& place);
+void sync_tree(const Place& place);
 
-std::optional<FileState> state_of_entry(const std::filesystem::path& path);  // a link is a link
+std::optional<FileState> state_of_entry(const Place& place);  // a link is a link
 
 }  // namespace ckpt

@@ -39,13 +39,38 @@ void reserve(int fd, const std::string& name, uint64_t count_bytes) {
   }
 }
 
-FileDescriptor open_with(const std::filesystem::path& path, int flags, std::string_view doing,
+struct stat status_of(int fd, const std::string& name) {
+  struct stat status = {};
+  if (uninterrupted([&] { return system_calls().fstat(fd, status); }) != 0) {
+    throw_errno(name, "read the file's size and type", errno);
+  }
+  return status;
+}
+
+// Whoever writes into a file that was there must not write into somebody else's.
+void refuse_shared_file(int fd, const std::filesystem::path& path) {
+  const struct stat status = status_of(fd, path.string());
+  if (!S_ISREG(status.st_mode)) refuse_foreign(path, "is not a regular file");
+  if (status.st_nlink > 1) refuse_foreign(path, "is a file that has another name, too");
+}
+
+// What is there is refused where it cannot be opened as a file of ours.
+[[noreturn]] void throw_not_opened(const std::filesystem::path& path, std::string_view doing) {
+  if (errno == ELOOP) refuse_foreign(path, "is a symbolic link where a file of ours is expected");
+  if (errno == EISDIR) refuse_foreign(path, "is a folder where a file of ours is expected");
+  throw_errno(path.string(), doing, errno);
+}
+
+FileDescriptor open_with(const Place& place, int flags, std::string_view doing,
                          uint64_t reserved_bytes) {
-  flags |= O_RDWR | O_CLOEXEC | O_NOFOLLOW;
-  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), flags, 0666); });
-  if (fd < 0) throw_errno(path.string(), doing, errno);
+  flags |= O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+  const NameAt at(place);
+  const int fd =
+      uninterrupted([&] { return system_calls().openat(at.folder(), at.path(), flags, 0666); });
+  if (fd < 0) throw_not_opened(place.path(), doing);
   FileDescriptor descriptor(fd);
-  reserve(fd, path.string(), reserved_bytes);
+  if ((flags & O_EXCL) == 0) refuse_shared_file(fd, place.path());
+  reserve(fd, place.path().string(), reserved_bytes);
   return descriptor;
 }
 
@@ -70,25 +95,26 @@ FileDescriptor::~FileDescriptor() {
 }
 
 DescriptorReserve::DescriptorReserve() {
-  constexpr size_t kCount = 2;  // to remove a tree: a folder, and the same to list it
+  constexpr size_t kCount = 3;  // to remove a tree: a folder, one in it, and that one to list it
   constexpr const char* kAlwaysThere = "/";
   while (kept_.size() < kCount) {
-    kept_.emplace_back(uninterrupted(
-        [] { return system_calls().open(kAlwaysThere, O_PATH | O_DIRECTORY | O_CLOEXEC, 0); }));
+    kept_.emplace_back(uninterrupted([] {
+      return system_calls().openat(AT_FDCWD, kAlwaysThere, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+    }));
     if (!kept_.back().is_open()) throw_errno({}, "keep a file descriptor in reserve", errno);
   }
 }
 
-FileDescriptor create_file(const std::filesystem::path& path, uint64_t count_bytes) {
-  return open_with(path, O_CREAT | O_EXCL, "create", count_bytes);
+FileDescriptor create_file(const Place& place, uint64_t count_bytes) {
+  return open_with(place, O_CREAT | O_EXCL, "create", count_bytes);
 }
 
-FileDescriptor create_or_open_file(const std::filesystem::path& path, uint64_t count_bytes) {
-  return open_with(path, O_CREAT, "create", count_bytes);
+FileDescriptor create_or_open_file(const Place& place, uint64_t count_bytes) {
+  return open_with(place, O_CREAT, "create", count_bytes);
 }
 
-FileDescriptor open_to_write(const std::filesystem::path& path) {
-  return open_with(path, 0, "open for writing", 0);
+FileDescriptor open_to_write(const Place& place) {
+  return open_with(place, 0, "open for writing", 0);
 }
 
 FileState file_state(const struct stat& status) {
@@ -99,26 +125,26 @@ FileState file_state(const struct stat& status) {
 
 File::File(FileDescriptor descriptor, std::string name)
     : descriptor_(std::move(descriptor)), name_(std::move(name)) {
-  struct stat status = {};
-  const int result = uninterrupted([&] { return system_calls().fstat(descriptor_.get(), status); });
-  if (result != 0) throw_errno(name_, "read the file's size and type", errno);
+  const struct stat status = status_of(descriptor_.get(), name_);
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorCode::IoFailure, {name_}, "is not a regular file");
   }
   state_ = file_state(status);
 }
 
-File File::open(const std::filesystem::path& path, std::string name) {
-  if (name.empty()) name = path.string();
+File File::open(const Place& place, std::string name) {
+  if (name.empty()) name = place.path().string();
+  const NameAt at(place);
   // O_NONBLOCK: a pipe must not make us wait for its writer.
-  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-  const int fd = uninterrupted([&] { return system_calls().open(path.c_str(), kFlags, 0); });
+  const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | at.no_follow();
+  const int fd =
+      uninterrupted([&] { return system_calls().openat(at.folder(), at.path(), flags, 0); });
   if (fd < 0) throw_errno(name, "open", errno);
   return File(FileDescriptor(fd), std::move(name));
 }
 
-File File::create(const std::filesystem::path& path, uint64_t count_bytes) {
-  return File(create_file(path, count_bytes), path.string());
+File File::create(const Place& place, uint64_t count_bytes) {
+  return File(create_file(place, count_bytes), place.path().string());
 }
 
 void File::read_at(uint64_t offset_bytes, std::span<std::byte> out) const {

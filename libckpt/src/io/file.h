@@ -12,6 +12,8 @@
 #include <ckpt/error.h>
 #include <ckpt/random_access.h>
 
+#include "io/place.h"
+
 namespace ckpt {
 
 // Throws Error for the errno of a failed system call: NotFound for ENOENT and ENOTDIR,
@@ -46,10 +48,11 @@ class DescriptorReserve {
 
 // Creates a file and reserves room for so many bytes, so that ENOSPC comes now rather than in the
 // middle; the file has that length. Throws AlreadyExists, IoFailure.
-FileDescriptor create_file(const std::filesystem::path& path, uint64_t count_bytes);
-// The same for a file that another process may have created already, which stays as it is.
-FileDescriptor create_or_open_file(const std::filesystem::path& path, uint64_t count_bytes);
-FileDescriptor open_to_write(const std::filesystem::path& path);  // throws NotFound, IoFailure
+FileDescriptor create_file(const Place& place, uint64_t count_bytes);
+// The same for a file that another process may have created already, which stays as it is. Throws
+// AlreadyExists also for what is there and is no regular file, or has a second name.
+FileDescriptor create_or_open_file(const Place& place, uint64_t count_bytes);
+FileDescriptor open_to_write(const Place& place);  // the same; throws NotFound where nothing is
 
 FileState file_state(const struct stat& status);
 
@@ -58,9 +61,9 @@ class File : public OpenedFile {
  public:
   // `name` is what errors call it; default: the path. Throws NotFound, IoFailure; anything but
   // a regular file (a folder, a pipe, a device) is refused as IoFailure.
-  static File open(const std::filesystem::path& path, std::string name = {});
+  static File open(const Place& place, std::string name = {});
   // As create_file().
-  static File create(const std::filesystem::path& path, uint64_t count_bytes);
+  static File create(const Place& place, uint64_t count_bytes);
   // Takes over a descriptor that was opened for reading.
   File(FileDescriptor descriptor, std::string name);
 

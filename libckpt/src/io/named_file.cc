@@ -57,7 +57,8 @@ std::string read_named_file(const std::filesystem::path& path, uint64_t bytes_ma
   // O_NONBLOCK: a pipe must not make us wait for its writer.
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   SystemCalls& calls = system_calls();
-  FileDescriptor descriptor(uninterrupted([&] { return calls.open(path.c_str(), kFlags, 0); }));
+  FileDescriptor descriptor(
+      uninterrupted([&] { return calls.openat(AT_FDCWD, path.c_str(), kFlags, 0); }));
   if (!descriptor.is_open()) throw_errno(name, "open", errno);
   struct stat status = {};
   if (uninterrupted([&] { return calls.fstat(descriptor.get(), status); }) != 0) {

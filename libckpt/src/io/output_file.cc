@@ -20,19 +20,19 @@ bool is_written_in_blocks(uint64_t size_bytes, Use use) {
   return size_bytes >= kDirectBytesMin && use != Use::Closed;
 }
 
-FileDescriptor open_output(const std::filesystem::path& path, uint64_t size_bytes, Use use) {
-  if (use == Use::Closed) return open_to_write(path);
+FileDescriptor open_output(const Place& place, uint64_t size_bytes, Use use) {
+  if (use == Use::Closed) return open_to_write(place);
   // Who makes it longer than it is would do that behind the back of who has cut it.
-  if (use == Use::Shared) return create_or_open_file(path, size_bytes);
+  if (use == Use::Shared) return create_or_open_file(place, size_bytes);
   const bool is_long = is_written_in_blocks(size_bytes, use);
-  return create_file(path, is_long ? align_up(size_bytes, OutputFile::kBlockBytes) : size_bytes);
+  return create_file(place, is_long ? align_up(size_bytes, OutputFile::kBlockBytes) : size_bytes);
 }
 
 }  // namespace
 
-OutputFile::OutputFile(const std::filesystem::path& path, uint64_t count_bytes, Use use)
-    : descriptor_(open_output(path, count_bytes, use)),
-      name_(path.string()),
+OutputFile::OutputFile(const Place& place, uint64_t count_bytes, Use use)
+    : descriptor_(open_output(place, count_bytes, use)),
+      name_(place.path().string()),
       size_bytes_(count_bytes),
       is_long_(is_written_in_blocks(count_bytes, use)),
       is_too_long_(use == Use::Closed) {

@@ -24,7 +24,7 @@ class OutputFile {
     Closed,  // what others have written gets its end
   };
   // The file has `count_bytes` from the beginning. Throws AlreadyExists, IoFailure.
-  OutputFile(const std::filesystem::path& path, uint64_t count_bytes, Use use = Use::Whole);
+  OutputFile(const Place& place, uint64_t count_bytes, Use use = Use::Whole);
 
   // `offset_bytes` and the address of `blocks` are multiples of kBlockBytes, and so is the length:
   // the last block is filled up with anything. Not so the offset in a file that is Closed.

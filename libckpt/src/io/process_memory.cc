@@ -13,7 +13,8 @@ namespace ckpt {
 
 // proc(5): the second number in /proc/self/statm is the resident set, in pages.
 uint64_t resident_bytes() {
-  const FileDescriptor file(system_calls().open("/proc/self/statm", O_RDONLY | O_CLOEXEC, 0));
+  const FileDescriptor file(
+      system_calls().openat(AT_FDCWD, "/proc/self/statm", O_RDONLY | O_CLOEXEC, 0));
   if (!file.is_open()) return 0;
   char buffer[256];
   const ssize_t count = system_calls().pread(file.get(), buffer, sizeof(buffer), 0);

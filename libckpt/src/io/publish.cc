@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 
@@ -19,6 +20,8 @@ namespace fs = std::filesystem;
 constexpr const char* kAttributeName = "user.shardwise.job";
 constexpr size_t kAttributeBytesMax = 64 << 10;        // Linux's own limit
 constexpr uint64_t kTextBytesMax = uint64_t{1} << 30;  // a line for each of millions of files
+constexpr std::string_view kReleaseWord = "release";
+constexpr const char* kNoLock = "is not an empty file, as locks of this program are";
 
 // What the file system or the kernel does not know: flags of renameat2(), locks.
 bool is_not_supported(int error_number) {
@@ -29,103 +32,143 @@ bool has_no_locks(int error_number) {
   return error_number == ENOLCK || is_not_supported(error_number);
 }
 
-int rename_with(const fs::path& source, const fs::path& target, unsigned flags) {
-  return uninterrupted(
-      [&] { return system_calls().renameat2(source.c_str(), target.c_str(), flags); });
+int rename_with(const Place& source, const Place& target, unsigned flags) {
+  const NameAt from(source), to(target);
+  return uninterrupted([&] { return system_calls().renameat2(from.name(), to.name(), flags); });
 }
 
-bool share_blocks(const fs::path& source, const fs::path& target) {
+bool share_blocks(const fs::path& source, const Place& target) {
   SystemCalls& calls = system_calls();
-  const auto open = [&](const fs::path& path, int flags) {
-    return FileDescriptor(
-        uninterrupted([&] { return calls.open(path.c_str(), flags | O_CLOEXEC, 0666); }));
+  const auto open = [&](const Place& place, int flags) {
+    const NameAt at(place);
+    return FileDescriptor(uninterrupted(
+        [&] { return calls.openat(at.folder(), at.path(), flags | O_CLOEXEC, 0666); }));
   };
   const FileDescriptor from = open(source, O_RDONLY);
   if (!from.is_open()) throw_errno(source.string(), "open", errno);
   const FileDescriptor to = open(target, O_WRONLY | O_CREAT | O_EXCL);
-  if (!to.is_open()) throw_errno(target.string(), "create", errno);
+  if (!to.is_open()) throw_errno(target.path().string(), "create", errno);
   if (uninterrupted([&] { return calls.clone(to.get(), from.get()); }) == 0) return true;
-  remove_tree(target);
+  remove_file(target);
   return false;
 }
 
 // Where a text is made. Hidden: a kill may leave it beside files that are not ours.
-fs::path unfinished(const fs::path& path) {
-  return path.parent_path() / ("." + path.filename().string() + ".new");
+Place unfinished(const Place& folder, const std::string& name) {
+  return folder / ("." + name + ".new");
+}
+
+// While another error is on its way.
+void try_to_remove(const Place& file) {
+  try {
+    remove_file(file);
+  } catch (const std::exception&) {
+  }
 }
 
 }  // namespace
 
-void rename_to_free_name(const fs::path& source, const fs::path& target) {
+bool is_text_of_ours(const Place& place) {
+  constexpr size_t kNumberBytesMax = 20;
+  const EntryKind kind = kind_of_entry(place);
+  if (kind != EntryKind::File) return kind == EntryKind::Absent;
+  std::optional<File> file;
+  try {
+    file.emplace(File::open(place));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::NotFound) throw;
+    return true;  // another process has removed it since
+  }
+  const std::string head = head_of(*file, kNumberBytesMax);
+  const std::string_view start = std::string_view(head).substr(0, head.find('\0'));
+  if (kTextMark.starts_with(start.substr(0, kTextMark.size()))) return true;
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const bool is_word = kReleaseWord.starts_with(start) || std::ranges::all_of(start, is_digit);
+  return file->size_bytes() <= kNumberBytesMax && is_word;
+}
+
+void rename_to_free_name(const Place& source, const Place& target) {
   if (rename_with(source, target, RENAME_NOREPLACE) == 0) return;
-  if (!is_not_supported(errno)) throw_errno(target.string(), "publish", errno);
+  if (!is_not_supported(errno)) throw_errno(target.path().string(), "publish", errno);
   // A file system without the flag: between this look and the rename somebody else may come.
-  if (is_there(target)) throw_errno(target.string(), "publish", EEXIST);
+  if (is_there(target)) throw_errno(target.path().string(), "publish", EEXIST);
   replace_name(source, target);
 }
 
-void replace_name(const fs::path& source, const fs::path& target) {
-  const int result =
-      uninterrupted([&] { return system_calls().rename(source.c_str(), target.c_str()); });
-  if (result != 0) throw_errno(target.string(), "publish", errno);
+void replace_name(const Place& source, const Place& target) {
+  if (rename_with(source, target, 0) != 0) throw_errno(target.path().string(), "publish", errno);
 }
 
-void link_file(const fs::path& source, const fs::path& target) {
+void link_file(const fs::path& source, const Place& target) {
   const fs::path file = resolved(source);
   if (share_blocks(file, target)) return sync_file(target);
-  if (uninterrupted([&] { return system_calls().link(file.c_str(), target.c_str()); }) == 0) return;
+  const NameAt at(target);
+  const auto call = [&] { return system_calls().linkat(file.c_str(), at.folder(), at.path()); };
+  if (uninterrupted(call) == 0) return;
   if (errno == EXDEV) {
-    throw Error(ErrorCode::IoFailure, {target.string()},
+    throw Error(ErrorCode::IoFailure, {target.path().string()},
                 "is on a different file system from the source, so nothing can be linked",
                 "without --link, the files are copied");
   }
-  throw_errno(target.string(), "link", errno);
+  throw_errno(target.path().string(), "link", errno);
 }
 
-bool exchange_names(const fs::path& a, const fs::path& b) {
+bool exchange_names(const Place& a, const Place& b) {
   if (rename_with(a, b, RENAME_EXCHANGE) == 0) return true;
-  if (!is_not_supported(errno)) throw_errno(b.string(), "publish", errno);
+  if (!is_not_supported(errno)) throw_errno(b.path().string(), "publish", errno);
   return false;
 }
 
-void replace_text(const fs::path& path, std::string_view text) {
-  const fs::path fresh = unfinished(path);
-  remove_tree(fresh);
+void replace_text(const Place& folder, const std::string& name, std::string_view text) {
+  const Place fresh = unfinished(folder, name);
+  remove_unfinished_text(folder, name);
   try {
     File::create(fresh, text.size()).write_at(0, std::as_bytes(std::span(text)));
     sync_file(fresh);
-    replace_name(fresh, path);
-  } catch (...) {
-    system_calls().unlink(fresh.c_str());  // if that fails, too, the first error is told
+    replace_name(fresh, folder / name);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::AlreadyExists) try_to_remove(fresh);
     throw;
   }
-  Directory::open(path.parent_path()).sync();
+  Directory::open(folder).sync();
 }
 
-bool remove_unfinished_text(const fs::path& path) {
-  const fs::path left = unfinished(path);
+void check_unfinished_text(const Place& folder, const std::string& name) {
+  const Place left = unfinished(folder, name);
+  if (!is_there(left) || is_text_of_ours(left)) return;
+  refuse_foreign(left.path(), "is not what an interrupted run of this program leaves");
+}
+
+bool remove_unfinished_text(const Place& folder, const std::string& name) {
+  const Place left = unfinished(folder, name);
   if (!is_there(left)) return false;
-  remove_tree(left);
+  check_unfinished_text(folder, name);
+  remove_file(left);
   return true;
 }
 
-std::optional<std::string> text_of(const fs::path& path) {
-  if (kind_of_entry(path) != EntryKind::File) return std::nullopt;
+std::optional<std::string> text_of(const Place& place) {
+  if (kind_of_entry(place) != EntryKind::File) return std::nullopt;
   std::optional<File> opened;
   try {
-    opened.emplace(File::open(path));
+    opened.emplace(File::open(place));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::NotFound) throw;
     return std::nullopt;  // another process has removed it since
   }
   if (opened->size_bytes() > kTextBytesMax) {
-    throw Error(ErrorCode::Corrupt, {path.string()}, "is longer than such a file can be");
+    throw Error(ErrorCode::Corrupt, {place.path().string()}, "is longer than such a file can be");
   }
   return head_of(*opened, kTextBytesMax);
 }
 
-bool attach_text(const fs::path& path, std::string_view text) {
-  return system_calls().setxattr(path.c_str(), kAttributeName, std::string(text)) == 0;
+bool attach_text(const Place& place, std::string_view text) {
+  const NameAt at(place);
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  const FileDescriptor opened(
+      uninterrupted([&] { return system_calls().openat(at.folder(), at.path(), kFlags, 0); }));
+  return opened.is_open() &&
+         system_calls().fsetxattr(opened.get(), kAttributeName, std::string(text)) == 0;
 }
 
 std::string attached_text(const fs::path& path) {
@@ -135,33 +178,55 @@ std::string attached_text(const fs::path& path) {
   return text;
 }
 
-std::optional<LockFile> LockFile::try_lock(const fs::path& path) {
+namespace {
+
+// What the open file and the name in the folder are; they may have parted.
+struct LockStatus {
+  struct stat held = {}, named = {};
+  bool is_named = false;
+};
+
+LockStatus lock_status(int fd, const NameAt& at, const std::string& shown) {
   SystemCalls& calls = system_calls();
-  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
+  LockStatus status;
+  if (uninterrupted([&] { return calls.fstat(fd, status.held); }) != 0) {
+    throw_errno(shown, "lock", errno);
+  }
+  status.is_named =
+      uninterrupted([&] {
+        return calls.fstatat(at.folder(), at.path(), status.named, AT_SYMLINK_NOFOLLOW);
+      }) == 0;
+  if (!status.is_named && errno != ENOENT) throw_errno(shown, "lock", errno);
+  return status;
+}
+
+}  // namespace
+
+std::optional<LockFile> LockFile::try_lock(const Place& place) {
+  SystemCalls& calls = system_calls();
+  const std::string shown = place.path().string();
+  const NameAt at(place);
+  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   const auto open = [&](int flags) {
-    return uninterrupted([&] { return calls.open(path.c_str(), flags, 0666); });
+    return uninterrupted([&] { return calls.openat(at.folder(), at.path(), flags, 0666); });
   };
   int fd = open(kFlags | O_EXCL);
   const bool is_new = fd >= 0;
   if (!is_new && errno == EEXIST) fd = open(kFlags);
-  if (fd < 0) throw_errno(path.string(), "create", errno);
+  if (fd < 0 && (errno == ELOOP || errno == EISDIR)) refuse_foreign(shown, kNoLock);
+  if (fd < 0) throw_errno(shown, "create", errno);
   FileDescriptor descriptor(fd);
   const bool has_lock = uninterrupted([&] { return calls.flock(fd, LOCK_EX | LOCK_NB); }) == 0;
   if (!has_lock) {
     if (errno == EWOULDBLOCK) return std::nullopt;
-    if (!has_no_locks(errno)) throw_errno(path.string(), "lock", errno);
+    if (!has_no_locks(errno)) throw_errno(shown, "lock", errno);
     // Then only who makes the file holds it, and a left-over one must be removed by hand.
     if (!is_new) return std::nullopt;
   }
   // Its last holder may have removed the file between our open() and our flock(): then the lock is
   // on a file without a name, which excludes nobody.
-  struct stat held = {};
-  struct stat named = {};
-  if (uninterrupted([&] { return calls.fstat(fd, held); }) != 0) {
-    throw_errno(path.string(), "lock", errno);
-  }
-  const bool is_named = uninterrupted([&] { return calls.lstat(path.c_str(), named); }) == 0;
-  if (!is_named && errno != ENOENT) throw_errno(path.string(), "lock", errno);
+  const auto [held, named, is_named] = lock_status(fd, at, shown);
+  if (!S_ISREG(held.st_mode) || held.st_size != 0) refuse_foreign(shown, kNoLock);
   if (!is_named || held.st_ino != named.st_ino || held.st_dev != named.st_dev) return std::nullopt;
   return LockFile(std::move(descriptor), has_lock);
 }

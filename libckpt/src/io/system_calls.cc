@@ -26,11 +26,8 @@ std::atomic<SystemCalls*> installed = nullptr;
 
 }  // namespace
 
-int SystemCalls::open(const char* path, int flags, mode_t mode) {
-  return ::open(path, flags, mode);
-}
-int SystemCalls::openat(int folder, const char* path, int flags) {
-  return ::openat(folder, path, flags);
+int SystemCalls::openat(int folder, const char* path, int flags, mode_t mode) {
+  return ::openat(folder, path, flags, mode);
 }
 int SystemCalls::openat2(int folder, const char* path, const open_how& how) {
   return static_cast<int>(::syscall(SYS_openat2, folder, path, &how, sizeof(how)));
@@ -69,8 +66,9 @@ int SystemCalls::is_cached(int file, off_t offset_bytes) {
 int SystemCalls::clone(int target, int source) { return ::ioctl(target, FICLONE, source); }
 
 int SystemCalls::fstat(int file, struct stat& status) { return ::fstat(file, &status); }
-int SystemCalls::stat(const char* path, struct stat& status) { return ::stat(path, &status); }
-int SystemCalls::lstat(const char* path, struct stat& status) { return ::lstat(path, &status); }
+int SystemCalls::fstatat(int folder, const char* path, struct stat& status, int flags) {
+  return ::fstatat(folder, path, &status, flags);
+}
 int SystemCalls::statvfs(const char* path, struct statvfs& status) {
   return ::statvfs(path, &status);
 }
@@ -101,18 +99,22 @@ int SystemCalls::list(int folder, std::vector<std::string>& names) {
   return errno == 0 ? 0 : -1;
 }
 
-int SystemCalls::mkdir(const char* path, mode_t mode) { return ::mkdir(path, mode); }
-int SystemCalls::rmdir(const char* path) { return ::rmdir(path); }
-int SystemCalls::unlink(const char* path) { return ::unlink(path); }
-int SystemCalls::link(const char* source, const char* target) { return ::link(source, target); }
-int SystemCalls::rename(const char* source, const char* target) { return ::rename(source, target); }
-int SystemCalls::renameat2(const char* source, const char* target, unsigned flags) {
-  return ::renameat2(AT_FDCWD, source, AT_FDCWD, target, flags);
+int SystemCalls::mkdirat(int folder, const char* path, mode_t mode) {
+  return ::mkdirat(folder, path, mode);
+}
+int SystemCalls::unlinkat(int folder, const char* path, int flags) {
+  return ::unlinkat(folder, path, flags);
+}
+int SystemCalls::linkat(const char* source, int folder, const char* target) {
+  return ::linkat(AT_FDCWD, source, folder, target, 0);
+}
+int SystemCalls::renameat2(Name source, Name target, unsigned flags) {
+  return ::renameat2(source.folder, source.path, target.folder, target.path, flags);
 }
 int SystemCalls::flock(int file, int operation) { return ::flock(file, operation); }
 
-int SystemCalls::setxattr(const char* path, const char* name, const std::string& value) {
-  return ::setxattr(path, name, value.data(), value.size(), 0);
+int SystemCalls::fsetxattr(int file, const char* name, const std::string& value) {
+  return ::fsetxattr(file, name, value.data(), value.size(), 0);
 }
 ssize_t SystemCalls::getxattr(const char* path, const char* name, std::string& value) {
   return ::getxattr(path, name, value.data(), value.size());

@@ -20,8 +20,8 @@ class SystemCalls {
  public:
   virtual ~SystemCalls() = default;
 
-  virtual int open(const char* path, int flags, mode_t mode);
-  virtual int openat(int folder, const char* path, int flags);
+  // `folder`: an open one that `path` is taken from, or AT_FDCWD.
+  virtual int openat(int folder, const char* path, int flags, mode_t mode);
   virtual int openat2(int folder, const char* path, const open_how& how);
   virtual int close(int file);
   virtual int set_flags(int file, int flags);  // fcntl(F_SETFL)
@@ -38,21 +38,22 @@ class SystemCalls {
   virtual int clone(int target, int source);  // ioctl(FICLONE): shares the source's blocks
 
   virtual int fstat(int file, struct stat& status);
-  virtual int stat(const char* path, struct stat& status);
-  virtual int lstat(const char* path, struct stat& status);
+  virtual int fstatat(int folder, const char* path, struct stat& status, int flags);
   virtual int statvfs(const char* path, struct statvfs& status);
   virtual int realpath(const char* path, std::string& resolved);
   // All of readdir(), without "." and "..". Leaves `folder` open.
   virtual int list(int folder, std::vector<std::string>& names);
 
-  virtual int mkdir(const char* path, mode_t mode);
-  virtual int rmdir(const char* path);
-  virtual int unlink(const char* path);
-  virtual int link(const char* source, const char* target);
-  virtual int rename(const char* source, const char* target);
-  virtual int renameat2(const char* source, const char* target, unsigned flags);
+  virtual int mkdirat(int folder, const char* path, mode_t mode);
+  virtual int unlinkat(int folder, const char* path, int flags);  // AT_REMOVEDIR: rmdir()
+  virtual int linkat(const char* source, int folder, const char* target);
+  struct Name {
+    int folder;
+    const char* path;
+  };
+  virtual int renameat2(Name source, Name target, unsigned flags);
   virtual int flock(int file, int operation);
-  virtual int setxattr(const char* path, const char* name, const std::string& value);
+  virtual int fsetxattr(int file, const char* name, const std::string& value);
   virtual ssize_t getxattr(const char* path, const char* name, std::string& value);  // in its size
 };
 

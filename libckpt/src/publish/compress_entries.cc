@@ -18,11 +18,8 @@
 namespace ckpt {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr const char* kMetadataName = ".metadata";
 constexpr const char* kDescriptor = "stream.zstd/1";
-constexpr const char* kNewSuffix = ".zstd-partial";
 constexpr size_t kBlockBytes = size_t{1} << 20;
 constexpr int kMetadataProtocol = 4;
 
@@ -39,7 +36,7 @@ struct FileJob {
   StoreFile& file;
 };
 
-ValueTree read_metadata(const fs::path& folder, const StoreFile& written) {
+ValueTree read_metadata(const Place& folder, const StoreFile& written) {
   StoreFileReader file(folder / kMetadataName, written);
   std::vector<std::byte> bytes(file.left_bytes());
   file.read(bytes);
@@ -66,12 +63,12 @@ EntriesByFile entries_of(const ValueTree& metadata) {
 // Writes a compressed file beside one of a folder and puts it in its place.
 class FileCompressor {
  public:
-  FileCompressor(const fs::path& path, const StoreFile& written, ZstdCompressor compressor,
+  FileCompressor(const Place& folder, const FileJob& job, ZstdCompressor compressor,
                  WorkMeter& meter)
-      : path_(path),
-        new_path_(path.string() + kNewSuffix),
-        source_(path, written),
-        target_(File::create(new_path_, 0)),
+      : place_(folder / job.name),
+        new_place_(folder / (job.name + kCompressedSuffix)),
+        source_(place_, job.file),
+        target_(File::create(new_place_, 0)),
         compressor_(std::move(compressor)),
         meter_(meter),
         block_(kBlockBytes) {}
@@ -92,8 +89,8 @@ class FileCompressor {
   StoreFile finish() {
     skip_to(source_.position_bytes() + source_.left_bytes());
     source_.check();
-    remove_tree(path_);
-    rename_to_free_name(new_path_, path_);
+    remove_file(place_);
+    rename_to_free_name(new_place_, place_);
     return made_;
   }
 
@@ -116,7 +113,7 @@ class FileCompressor {
     made_ = {made_.count_bytes + bytes.size(), crc32(bytes, made_.crc32)};
   }
 
-  fs::path path_, new_path_;
+  Place place_, new_place_;
   StoreFileReader source_;
   File target_;
   ZstdCompressor compressor_;
@@ -133,7 +130,7 @@ void set_place(ValueTree& tree, NodeId fields, ByteRange bytes) {
 
 }  // namespace
 
-void compress_entries(const fs::path& folder, int level, const ExecuteOptions& options,
+void compress_entries(const Place& folder, int level, const ExecuteOptions& options,
                       StoreFiles& files) {
   ValueTree metadata = read_metadata(folder, files.at(kMetadataName));
   EntriesByFile entries = entries_of(metadata);
@@ -148,14 +145,14 @@ void compress_entries(const fs::path& folder, int level, const ExecuteOptions& o
   const auto at_once = static_cast<unsigned>(std::clamp<size_t>(jobs.size(), 1, threads));
   run_jobs(jobs.size(), at_once, [&](size_t number, unsigned) {
     FileJob& job = jobs[number];
-    FileCompressor file(folder / job.name, job.file, {level, threads / at_once}, meter);
+    FileCompressor file(folder, job, {level, threads / at_once}, meter);
     for (Entry& entry : job.entries) entry.bytes = file.add(entry.bytes);
     job.file = file.finish();
   });
   for (const FileJob& job : jobs) {
     for (const Entry& entry : job.entries) set_place(metadata, entry.fields, entry.bytes);
   }
-  remove_tree(folder / kMetadataName);
+  remove_file(folder / kMetadataName);
   files[kMetadataName] =
       write_store_file(folder / kMetadataName, pickle::write(metadata, kMetadataProtocol));
 }

@@ -69,8 +69,7 @@ Sha256 hash_of(StoreFileReader file, WorkMeter& meter) {
 
 // integrity.json: the SHA-256 of each of these files, to which it is added. Throws IoFailure where
 // one is not what was written.
-void write_integrity(const std::filesystem::path& folder, const ExecuteOptions& options,
-                     StoreFiles& files) {
+void write_integrity(const Place& folder, const ExecuteOptions& options, StoreFiles& files) {
   std::vector<const StoreFiles::value_type*> jobs;
   uint64_t total_bytes = 0;
   for (const auto& file : files) {
@@ -104,8 +103,19 @@ void check_store_options(const Target& target, const ConvertOptions& options) {
   }
 }
 
-std::vector<FinishedPiece> finish_store(const std::filesystem::path& staging,
-                                        const ConvertOptions& options,
+std::vector<std::string> files_of_output(const Plan& plan, const ConversionSource& source,
+                                         const ConvertOptions& options) {
+  std::vector<std::string> files;
+  for (const PlannedFile& file : plan.files) {
+    files.push_back(file.path);
+    if (options.zstd_level) files.push_back(file.path + kCompressedSuffix);
+  }
+  if (options.integrity) files.push_back((store_of(plan) / kIntegrityName).string());
+  for (const LinkedFile& link : source.links) files.push_back(link.path);
+  return files;
+}
+
+std::vector<FinishedPiece> finish_store(const Place& staging, const ConvertOptions& options,
                                         std::vector<FinishedPiece> written, Plan& plan) {
   if (!options.zstd_level && !options.integrity) return {};
   const std::filesystem::path store = store_of(plan);

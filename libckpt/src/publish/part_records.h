@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
+#include <string>
 #include <vector>
 
 #include "staging/job_record.h"
@@ -12,10 +12,13 @@ namespace ckpt {
 class PartRecords {
  public:
   // `notes`: Staging::notes().
-  PartRecords(std::filesystem::path notes, const JobIdentity& job)
-      : notes_(std::move(notes)), job_(job) {}
+  PartRecords(Place notes, const JobIdentity& job) : notes_(std::move(notes)), job_(job) {}
 
-  std::filesystem::path path_of(uint32_t rank) const;
+  // Of this process, in place of what an earlier attempt has left; `finished`: carried over from
+  // it.
+  PartRecordWriter writer(uint32_t rank, const std::vector<FinishedPiece>& finished) const {
+    return {notes_, name_of(rank), job_, finished};
+  }
 
   // What this process has finished in an earlier attempt at the same job.
   std::vector<FinishedPiece> finished_by(uint32_t rank) const;
@@ -29,12 +32,14 @@ class PartRecords {
 
   // Throws AlreadyExists where a record speaks of one of these files, which several processes write
   // and which are not there: what was written of it is lost, and nobody would notice once the file
-  // is there again. `content`: Staging::folder().
-  void refuse_lost(const std::vector<std::string>& absent,
-                   const std::filesystem::path& content) const;
+  // is there again. `content`: Staging::place().
+  void refuse_lost(const std::vector<std::string>& absent, const Place& content) const;
 
  private:
-  std::filesystem::path notes_;
+  static std::string name_of(uint32_t rank) { return "part-" + std::to_string(rank); }
+  Place place_of(uint32_t rank) const { return notes_ / name_of(rank); }
+
+  Place notes_;
   const JobIdentity& job_;
 };
 

@@ -37,7 +37,7 @@ std::vector<FinishedPiece> PieceWriter::write(std::vector<Piece> pieces, Execute
   options.on_piece = [&](const WrittenPiece& written) {
     FinishedPiece piece{job_.name_of(written.piece), written.piece.bytes, written.crc32};
     if (!record_crcs_.empty()) piece.record_crcs = written.record_crcs;
-    sync_file(job_.path_of(attempt_.staging.folder(), written.piece));
+    sync_file(job_.path_of(attempt_.staging.place(), written.piece));
     if (record != nullptr) record->add(piece);
     const std::scoped_lock lock(mutex);
     finished.push_back(std::move(piece));
@@ -53,7 +53,7 @@ std::vector<FinishedPiece> PieceWriter::write(std::vector<Piece> pieces, Execute
 void PieceWriter::verify(const std::vector<FinishedPiece>& written) {
   if (!attempt_.options.verify) return;
   const auto is_right =
-      are_as_written(attempt_.staging.folder(), written, {true, attempt_.options.execute});
+      are_as_written(attempt_.staging.place(), written, {true, attempt_.options.execute});
   for (size_t i = 0; i < written.size(); ++i) {
     attempt_.report.verified_bytes += written[i].bytes.count_bytes;
     if (!is_right[i]) throw_not_as_written(written[i].path);

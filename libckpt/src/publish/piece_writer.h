@@ -6,6 +6,7 @@
 #include <ckpt/convert.h>
 #include <ckpt/write_target.h>
 
+#include "publish/finish_store.h"
 #include "publish/part_records.h"
 #include "publish/write_job.h"
 
@@ -14,6 +15,7 @@ namespace ckpt {
 // A job that one process is at; `report` counts what it does.
 struct WriteAttempt {
   const WriteJob& job;
+  Target& target;  // the job's
   const ConversionSource& source;
   const std::optional<SourceFingerprint>& fingerprint;  // of the source, as WriteJob had it
   const ConvertOptions& options;
@@ -21,6 +23,7 @@ struct WriteAttempt {
   ConvertReport& report;
 
   PartRecords records() const { return {staging.notes(), job.identity()}; }
+  std::vector<std::string> files() const { return files_of_output(report.plan, source, options); }
 };
 
 // Writes pieces into the staging folder and syncs each; those that state checksums of records last.

@@ -5,9 +5,9 @@
 
 namespace ckpt {
 
-StoreFile write_store_file(const std::filesystem::path& path, std::string_view text) {
+StoreFile write_store_file(const Place& place, std::string_view text) {
   const auto bytes = std::as_bytes(std::span(text));
-  File::create(path, bytes.size()).write_at(0, bytes);
+  File::create(place, bytes.size()).write_at(0, bytes);
   return {bytes.size(), crc32(bytes)};
 }
 

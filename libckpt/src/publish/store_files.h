@@ -21,22 +21,25 @@ struct StoreFile {
 };
 using StoreFiles = std::map<std::string, StoreFile>;  // by name in the folder
 
+// What a compressed file is called until it takes the place of the other.
+constexpr const char* kCompressedSuffix = ".zstd-partial";
+
 // Compresses each entry of the .distcp files of a DCP folder that execute() has just written, as
 // PyTorch's ZStandard extension does, and writes its .metadata anew. How long a compressed entry is
 // shows only when it is made, so offsets are given in the order of the entries, one file at a time.
 // Needs room for one file more. `level`: ZstdCompressor::kLevelMin to kLevelMax. `files`: what was
 // written; then, what lies there now. Throws IoFailure where the device gives back something else.
-void compress_entries(const std::filesystem::path& folder, int level, const ExecuteOptions& options,
+void compress_entries(const Place& folder, int level, const ExecuteOptions& options,
                       StoreFiles& files);
 
 // Makes a file with this content.
-StoreFile write_store_file(const std::filesystem::path& path, std::string_view text);
+StoreFile write_store_file(const Place& place, std::string_view text);
 
 // Reads a file that was written from its start to its end.
 class StoreFileReader {
  public:
-  StoreFileReader(const std::filesystem::path& path, const StoreFile& written)
-      : path_(path), written_(written), file_(File::open(path)) {}
+  StoreFileReader(const Place& place, const StoreFile& written)
+      : path_(place.path()), written_(written), file_(File::open(place)) {}
 
   uint64_t left_bytes() const { return written_.count_bytes - position_bytes_; }
   uint64_t position_bytes() const { return position_bytes_; }

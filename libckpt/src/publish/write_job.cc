@@ -56,20 +56,19 @@ bool WriteJob::is_whole(const Piece& piece) const {
   return piece.bytes.count_bytes == plan_.files[piece.file].count_bytes;
 }
 
-std::filesystem::path WriteJob::path_of(const std::filesystem::path& folder,
-                                        const Piece& piece) const {
+Place WriteJob::path_of(const Place& folder, const Piece& piece) const {
   return output_path(folder, name_of(piece));
 }
 
-bool WriteJob::is_there(const std::filesystem::path& folder, const Piece& piece,
+bool WriteJob::is_there(const Place& folder, const Piece& piece,
                         const FinishedPiece& recorded) const {
-  const auto state = state_of_entry(path_of(folder, piece));
+  const auto [kind, state] = entry_at(path_of(folder, piece));
   const uint64_t file_bytes = plan_.files[piece.file].count_bytes;
-  if (recorded.bytes != piece.bytes || !state) return false;
-  if (is_whole(piece)) return state->count_bytes == file_bytes;
+  if (recorded.bytes != piece.bytes || kind != EntryKind::File) return false;
+  if (is_whole(piece)) return state.count_bytes == file_bytes;
   // While others write it, its last block may be filled up.
-  return state->count_bytes >= piece.bytes.end_bytes() &&
-         state->count_bytes < file_bytes + Piece::kBlockBytes;
+  return state.count_bytes >= piece.bytes.end_bytes() &&
+         state.count_bytes < file_bytes + Piece::kBlockBytes;
 }
 
 }  // namespace ckpt

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,10 +35,9 @@ class WriteJob {
 
   const std::string& name_of(const Piece& piece) const { return plan_.files[piece.file].path; }
   bool is_whole(const Piece& piece) const;  // all of its file
-  std::filesystem::path path_of(const std::filesystem::path& folder, const Piece& piece) const;
+  Place path_of(const Place& folder, const Piece& piece) const;
   // The piece that was recorded, in a file of the right length.
-  bool is_there(const std::filesystem::path& folder, const Piece& piece,
-                const FinishedPiece& recorded) const;
+  bool is_there(const Place& folder, const Piece& piece, const FinishedPiece& recorded) const;
 
  private:
   const Target& target_;

@@ -17,14 +17,14 @@ class Part {
   Part(const WriteAttempt& attempt, PieceWriter& writer)
       : attempt_(attempt),
         job_(attempt.job),
-        folder_(attempt.staging.folder()),
+        folder_(attempt.staging.place()),
         rank_(attempt.options.share.rank),
         writer_(writer) {}
 
   void write() {
     refuse_lost_files();
     keep_finished();
-    PartRecordWriter record(attempt_.records().path_of(rank_), job_.identity(), kept_);
+    PartRecordWriter record = attempt_.records().writer(rank_, kept_);
     std::vector<FinishedPiece> written = writer_.write_payload(std::move(missing_), record);
     written.insert(written.end(), kept_.begin(), kept_.end());
     if (attempt_.fingerprint) attempt_.fingerprint->check_unchanged();
@@ -78,17 +78,19 @@ class Part {
     return sound;
   }
 
-  // Of a file that others write, too, nothing but what is in the way.
+  // Of a file that others write, too, nothing.
   void remove_remains_of(const Piece& piece) const {
-    const std::filesystem::path path = job_.path_of(folder_, piece);
-    const EntryKind kind = kind_of_entry(path);
-    const bool is_in_the_way = kind != EntryKind::File && kind != EntryKind::Absent;
-    if (job_.is_whole(piece) || is_in_the_way) remove_tree(path);
+    const Place place = job_.path_of(folder_, piece);
+    const EntryKind kind = kind_of_entry(place);
+    if (kind != EntryKind::File && kind != EntryKind::Absent) {
+      refuse_foreign(place.path(), "is not a file, where one of the output goes");
+    }
+    if (job_.is_whole(piece)) remove_file(place);
   }
 
   const WriteAttempt& attempt_;
   const WriteJob& job_;
-  const std::filesystem::path folder_;
+  const Place folder_;
   const uint32_t rank_;
   PieceWriter& writer_;
   std::vector<FinishedPiece> kept_;

@@ -12,7 +12,7 @@
 #include "publish/destination_name.h"
 #include "publish/finish_store.h"
 #include "publish/piece_writer.h"
-#include "staging/staging_place.h"
+#include "staging/staging_holder.h"
 #include "work/deal_by_bytes.h"
 #include "write/output_files.h"
 
@@ -74,7 +74,7 @@ bool leads(Staging& staging, const PartRecords& records, const std::stop_token& 
 
 class TargetWriter {
  public:
-  TargetWriter(const Target& target, const ConversionSource& source, const ConvertOptions& options,
+  TargetWriter(Target& target, const ConversionSource& source, const ConvertOptions& options,
                ConvertReport& report)
       : target_(target), source_(source), options_(options), report_(report) {
     if (source.checkpoint != nullptr) fingerprint_.emplace(*source.checkpoint);
@@ -99,8 +99,8 @@ class TargetWriter {
     const StagingPlace place(destination);
     options.share.world_size = process_count_of(place);
     const WriteJob job(target_, plan(), fingerprint_, options);
-    place.tidy();
-    const bool is_left = kind_of_entry(place.job) != EntryKind::Absent;
+    StagingHolder::tidy(place);
+    const bool is_left = !StagingHolder::left_job(place).empty();
     if (!is_left && !options_.force && is_published(destination, job)) {
       report_.outcome = Outcome::AlreadyPublished;
       return;
@@ -109,7 +109,7 @@ class TargetWriter {
     const WriteAttempt attempt = attempt_at(job, staging);
     const PartRecords::Parts parts = attempt.records().whole_parts();
     if (parts.missing != 0) {
-      throw Error(ErrorCode::NotFound, {staging.notes().string()},
+      throw Error(ErrorCode::NotFound, {staging.notes().path().string()},
                   "the parts of " + std::to_string(parts.missing) + " of " +
                       std::to_string(job.identity().processes) + " processes are missing");
     }
@@ -121,14 +121,14 @@ class TargetWriter {
  private:
   const Plan& plan() const { return report_.plan; }
 
-  WriteAttempt attempt_at(const WriteJob& job, Staging& staging) const {
-    return {job, source_, fingerprint_, options_, staging, report_};
+  WriteAttempt attempt_at(const WriteJob& job, Staging& staging) {
+    return {job, target_, source_, fingerprint_, options_, staging, report_};
   }
 
   // As many as have left parts, or have published, whatever --world-size says.
   uint32_t process_count_of(const StagingPlace& place) const {
-    const auto left = text_of(place.job);
-    const auto job = JobIdentity::parse(left ? *left : attached_text(place.destination));
+    const std::string left = StagingHolder::left_job(place);
+    const auto job = JobIdentity::parse(left.empty() ? attached_text(place.path()) : left);
     return job && job->processes <= kWorldSizeMax ? job->processes : options_.share.world_size;
   }
 
@@ -165,13 +165,14 @@ class TargetWriter {
     options.single_file = is_single_file(target_);
     options.source = source_.path.string();
     if (comes_from_files(source_)) options.job = job.identity().text();
+    options.files = files_of_output(plan(), source_, options_);
     options.resume = options_.resume;
     options.share = options_.share;
     options.share.world_size = job.identity().processes;
     return options;
   }
 
-  const Target& target_;
+  Target& target_;
   const ConversionSource& source_;
   const ConvertOptions& options_;
   ConvertReport& report_;
@@ -190,7 +191,7 @@ void add_warnings_of_dry_run(const fs::path& destination, const ConvertOptions& 
     warnings.emplace_back("the destination exists: nothing would be written without --force");
   }
   // A run that is continued finds a part of its bytes there.
-  const fs::path folder = StagingPlace(destination).destination.parent_path();
+  const fs::path folder = StagingPlace(destination).path().parent_path();
   const auto room_bytes = options.resume ? std::nullopt : free_bytes(folder);
   if (room_bytes && report.plan.total_bytes > *room_bytes) {
     warnings.push_back(std::to_string(report.plan.total_bytes) + " bytes are needed, " +

@@ -18,7 +18,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kLineDepth = 2;  // the fields, and the list in them
+constexpr size_t kLineDepth = 2;                               // the fields, and the list in them
+constexpr std::string_view kOtherJob = "shardwise staging\n";  // in front of other texts
+constexpr std::string_view kFiles = "\nfiles [";
 
 // The text before `end`, which is taken off `rest` with it; nullopt where there is no end.
 std::optional<std::string_view> take_until(std::string_view& rest, char end) {
@@ -41,10 +43,18 @@ std::string checksum_of(std::string_view text) {
   return hex(crc32(std::as_bytes(std::span(text))));
 }
 
+std::string quoted(const std::string& text) {
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+[[noreturn]] void refuse_line(const std::string&, const std::string& problem) {
+  throw Error(ErrorCode::Corrupt, {}, "a line of a record " + problem);
+}
+
 // [path, offset, count, crc, [crc of each record, ...]]. Not as a JSON array of nlohmann's: where
 // there is no memory, destroying that ends the process (codec/strict_json.h).
 std::string line_of(const FinishedPiece& piece) {
-  std::string text = "[" + json(piece.path).dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string text = "[" + quoted(piece.path);
   for (const uint64_t number :
        {piece.bytes.offset_bytes, piece.bytes.count_bytes, uint64_t{piece.crc32}}) {
     text += "," + std::to_string(number);
@@ -60,10 +70,7 @@ std::string line_of(const FinishedPiece& piece) {
 std::optional<FinishedPiece> parse_piece(std::string_view value) {
   const auto checksum = take_until(value, ' ');
   if (!checksum || *checksum != checksum_of(value)) return std::nullopt;
-  const auto refuse = [](const std::string&, const std::string& problem) {
-    throw Error(ErrorCode::Corrupt, {}, "a line of a part record " + problem);
-  };
-  const JsonTree fields = parse_strict_json(std::string(value), {kLineDepth, refuse});
+  const JsonTree fields = parse_strict_json(std::string(value), {kLineDepth, refuse_line});
   try {
     using Fields = std::tuple<std::string, uint64_t, uint64_t, uint32_t, std::vector<uint32_t>>;
     auto [path, offset_bytes, count_bytes, crc, record_crcs] = fields->get<Fields>();
@@ -101,8 +108,36 @@ std::string JobIdentity::difference(const JobIdentity& other) const {
   return "";
 }
 
-std::optional<PartRecord> read_part_record(const std::filesystem::path& path) {
-  const auto text = text_of(path);
+// [PATH, ...] after the job, in a line of its own.
+std::string StagingRecord::text() const {
+  const bool is_marked = job.starts_with(kTextMark);
+  std::string made = (is_marked ? "" : std::string(kOtherJob)) + job + std::string(kFiles);
+  for (const std::string& file : files) {
+    made += (made.back() == '[' ? "" : ",") + quoted(file);
+  }
+  return made + "]\n";
+}
+
+std::optional<StagingRecord> StagingRecord::parse(const std::string& text) {
+  if (!text.starts_with(kTextMark)) return std::nullopt;
+  StagingRecord record{text, {}};
+  const size_t end = text.rfind(kFiles);
+  if (end != text.npos) {
+    record.job.resize(end);
+    const JsonTree files =
+        parse_strict_json(text.substr(end + kFiles.size() - 1), {kLineDepth, refuse_line});
+    try {
+      record.files = files->get<std::vector<std::string>>();
+    } catch (const json::exception&) {
+      return std::nullopt;
+    }
+  }
+  if (record.job.starts_with(kOtherJob)) record.job.erase(0, kOtherJob.size());
+  return record;
+}
+
+std::optional<PartRecord> read_part_record(const Place& place) {
+  const auto text = text_of(place);
   if (!text) return std::nullopt;
   const auto job = JobIdentity::parse(*text);
   if (!job) return std::nullopt;
@@ -116,18 +151,18 @@ std::optional<PartRecord> read_part_record(const std::filesystem::path& path) {
   return record;
 }
 
-PartRecordWriter::PartRecordWriter(const std::filesystem::path& path, const JobIdentity& job,
+PartRecordWriter::PartRecordWriter(const Place& folder, const std::string& name,
+                                   const JobIdentity& job,
                                    const std::vector<FinishedPiece>& finished)
-    : path_(path), piece_count_(finished.size()) {
+    : folder_(folder), place_(folder / name), piece_count_(finished.size()) {
   std::string text = job.text();
   for (const FinishedPiece& piece : finished) text += line_of(piece);
   // In one step: what was carried over is never lost.
-  std::filesystem::path fresh = path;
-  fresh += ".new";
-  remove_tree(fresh);
+  const Place fresh = folder / (name + ".new");
+  remove_file(fresh);
   file_.emplace(File::create(fresh, 0));
   append(text);
-  replace_name(fresh, path);
+  replace_name(fresh, place_);
 }
 
 void PartRecordWriter::append(const std::string& line) {
@@ -144,8 +179,8 @@ void PartRecordWriter::add(const FinishedPiece& finished) {
 
 void PartRecordWriter::complete() {
   append("complete " + std::to_string(piece_count_) + "\n");
-  sync_file(path_);
-  Directory::open(path_.parent_path()).sync();
+  sync_file(place_);
+  Directory::open(folder_).sync();
 }
 
 }  // namespace ckpt

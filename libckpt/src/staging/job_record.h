@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -29,6 +28,15 @@ struct JobIdentity {
   std::string difference(const JobIdentity& other) const;
 };
 
+// What a staging folder is for: without one that parse() takes, its content is not ours.
+struct StagingRecord {
+  std::string job;                 // StagingOptions::job
+  std::vector<std::string> files;  // StagingOptions::files
+
+  std::string text() const;
+  static std::optional<StagingRecord> parse(const std::string& text);
+};
+
 // A Piece that is written.
 struct FinishedPiece {
   std::string path;  // as in Plan::files
@@ -53,13 +61,13 @@ struct PartRecord {
   bool is_complete = false;
 };
 // Lines that a killed process left half written are left out; nullopt where there is no record.
-std::optional<PartRecord> read_part_record(const std::filesystem::path& path);
+std::optional<PartRecord> read_part_record(const Place& place);
 
 // Writes one. add() is safe to use from many threads.
 class PartRecordWriter {
  public:
   // Replaces the record that is there; `finished`: what was carried over from it.
-  PartRecordWriter(const std::filesystem::path& path, const JobIdentity& job,
+  PartRecordWriter(const Place& folder, const std::string& name, const JobIdentity& job,
                    const std::vector<FinishedPiece>& finished);
 
   void add(const FinishedPiece& finished);
@@ -68,7 +76,7 @@ class PartRecordWriter {
  private:
   void append(const std::string& line);
 
-  std::filesystem::path path_;
+  Place folder_, place_;
   std::mutex mutex_;
   std::optional<File> file_;
   uint64_t end_bytes_ = 0;

@@ -10,7 +10,7 @@
 #include "io/directory.h"
 #include "io/publish.h"
 #include "staging/job_record.h"
-#include "staging/staging_place.h"
+#include "staging/staging_holder.h"
 
 namespace ckpt {
 
@@ -28,24 +28,14 @@ constexpr std::chrono::milliseconds kRecoveryPoll(20);
               "if no process is, remove that folder");
 }
 
-LockFile lock_or_refuse(const fs::path& lock) {
+LockFile lock_or_refuse(const Place& lock) {
   auto held = LockFile::try_lock(lock);
-  if (!held) throw_busy(lock.parent_path());
+  if (!held) throw_busy(lock.path().parent_path());
   return std::move(*held);
 }
 
-// False if it was there.
-bool make_holder(const fs::path& holder) {
-  const bool is_new = make_folder(holder);
-  if (kind_of_entry(holder) != EntryKind::Folder) {
-    throw Error(ErrorCode::AlreadyExists, {holder.string()},
-                "stands where the staging folder would be made");
-  }
-  return is_new;
-}
-
 // Pieces that interrupted processes have finished.
-size_t count_finished(const fs::path& holder) {
+size_t count_finished(const Place& holder) {
   size_t count = 0;
   for (const std::string& name : Directory::open(holder).list()) {
     const bool is_record = name.starts_with("part-") && name.find('.') == name.npos;
@@ -55,31 +45,41 @@ size_t count_finished(const fs::path& holder) {
   return count;
 }
 
-std::string who_continues(const StagingPlace& place) {
-  const auto job = JobIdentity::parse(text_of(place.job).value_or(""));
+std::string who_continues(const std::string& left) {
+  const auto job = JobIdentity::parse(left);
   if (!job || job->processes == 1) return "--resume continues";
   return "its " + std::to_string(job->processes) + " processes continue";
 }
 
+StagingRecord record_of(const StagingOptions& options) { return {options.job, options.files}; }
+
 // Of several processes the first one says what is written.
-void agree_on_job(const StagingPlace& place, const StagingOptions& options) {
-  if (is_there(place.job)) return;
-  const fs::path proposal = place.holder / ("job-" + std::to_string(options.share.rank));
-  replace_text(proposal, options.job);
+void propose_job(const StagingHolder& holder, const StagingOptions& options) {
+  const Place job = holder.folder / "job";
+  if (is_there(job)) return;
+  const std::string proposal = "job-" + std::to_string(options.share.rank);
+  replace_text(holder.folder, proposal, record_of(options).text());
   try {
-    rename_to_free_name(proposal, place.job);
+    rename_to_free_name(holder.folder / proposal, job);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::AlreadyExists) throw;
-    remove_tree(proposal);
+    remove_file(holder.folder / proposal);
   }
 }
 
-void refuse_other_job(const StagingPlace& place, const std::string& wanted) {
-  const std::string found = text_of(place.job).value_or("");
+// No content is to outlive a loss of power without the record of what it is.
+void agree_on_job(const StagingHolder& holder, const StagingOptions& options) {
+  propose_job(holder, options);
+  Directory::open(holder.folder).sync();
+}
+
+void refuse_other_job(const StagingHolder& holder, const std::string& wanted) {
+  const auto record = holder.record();
+  const std::string found = record ? record->job : "";
   if (found == wanted) return;
   const auto other = JobIdentity::parse(found), mine = JobIdentity::parse(wanted);
   const std::string difference = other && mine ? other->difference(*mine) : "for another job";
-  throw Error(ErrorCode::AlreadyExists, {place.holder.string()},
+  throw Error(ErrorCode::AlreadyExists, {holder.folder.path().string()},
               "the unfinished output was made " + difference + ", so it cannot be continued",
               "--clean removes it");
 }
@@ -99,17 +99,18 @@ struct Staging::State {
   }
 
   void clean_up() {
+    if (!holder) return;
     const bool keeps = options.resume || is_shared();
-    if (lock && owns_work && (is_committed || !keeps)) place.remove_work();
-    if (lock) return place.remove_if_empty();
-    if (made_holder) remove_folder_if_empty(place.holder);
+    if (lock && owns_work && (is_committed || !keeps)) holder->remove_work();
+    if (lock) return holder->remove_if_empty();
+    if (made_holder) holder->remove_unlocked();
   }
 
   bool is_shared() const { return options.share.world_size > 1; }
 
   void refuse_existing() const {
-    if (options.force || !is_there(place.destination)) return;
-    throw Error(ErrorCode::AlreadyExists, {place.shown}, "the destination exists",
+    if (options.force || !is_there(place.destination())) return;
+    throw Error(ErrorCode::AlreadyExists, {place.shown()}, "the destination exists",
                 "--force replaces it");
   }
 
@@ -119,31 +120,45 @@ struct Staging::State {
       recover_publication();
       refuse_published();
     }
-    if (!is_there(place.holder)) refuse_existing();
-    made_holder = make_holder(place.holder);
+    if (!is_there(place.holder())) refuse_existing();
+    auto [made, is_new] = StagingHolder::make(place);
+    holder.emplace(std::move(made));
+    made_holder = is_new;
     if (is_shared()) {
-      part_lock = lock_or_refuse(place.part_lock(options.share.rank));
+      part_lock = lock_or_refuse(holder->part_lock(options.share.rank));
       made_holder = false;
       refuse_published();
-      agree_on_job(place, options);
-      refuse_other_job(place, options.job);
+      agree_on_job(*holder, options);
+      refuse_other_job(*holder, options.job);
     } else {
-      lock = lock_or_refuse(place.lock);
+      lock = lock_or_refuse(holder->lock);
       made_holder = false;
-      place.recover();
+      holder->recover();
       refuse_existing();
       take_over();
       owns_work = true;
-      if (!options.job.empty()) replace_text(place.job, options.job);
+      replace_text(holder->folder, "job", record_of(options).text());
     }
-    if (!options.single_file) make_folder(place.content);
+    make_output();
+  }
+
+  void make_output() {
+    const bool may_be_there = is_shared() || options.resume;
+    if (!options.single_file && !make_folder(holder->content) && !may_be_there) {
+      refuse_foreign(holder->content.path(), "has come meanwhile");
+    }
+    hold_output();
+  }
+
+  void hold_output() {
+    output = options.single_file ? holder->content : Place::held(holder->content);
   }
 
   // Of several processes: the others have published, if they have, and this one leaves nothing.
   void refuse_published() {
-    if (options.force || !is_there(place.destination)) return;
+    if (options.force || !is_there(place.destination())) return;
     part_lock.reset();
-    place.tidy();
+    StagingHolder::tidy(place);
     refuse_existing();
   }
 
@@ -151,13 +166,15 @@ struct Staging::State {
   // do anything, one of them sees what came of that. Parts of what is published are gone then.
   void recover_publication() const {
     const auto give_up = std::chrono::steady_clock::now() + kRecoveryTimeMax;
-    while (is_there(place.publishing)) {
-      if (const auto leader = place.try_lock()) {
-        place.recover();
-        remove_tree(place.lock);  // where the system has no locks, nobody else could remove it
-        return place.remove_if_empty();
+    while (true) {
+      const auto left = StagingHolder::open(place);
+      if (!left || !is_there(left->publishing)) return;
+      if (const auto leader = left->try_lock()) {
+        left->recover();
+        remove_file(left->lock);  // where the system has no locks, nobody else could remove it
+        return left->remove_if_empty();
       }
-      if (std::chrono::steady_clock::now() > give_up) throw_busy(place.holder);
+      if (std::chrono::steady_clock::now() > give_up) throw_busy(place.holder_path());
       std::this_thread::sleep_for(kRecoveryPoll);
     }
   }
@@ -165,7 +182,7 @@ struct Staging::State {
   // All of them, or none.
   bool try_lock_parts() {
     for (uint32_t rank = 0; rank < options.share.world_size; ++rank) {
-      auto held = LockFile::try_lock(place.part_lock(rank));
+      auto held = LockFile::try_lock(holder->part_lock(rank));
       if (!held) {
         part_locks.clear();
         return false;
@@ -177,44 +194,53 @@ struct Staging::State {
 
   // What an attempt left that ended without its destructors.
   void take_over() const {
-    if (!is_there(place.job)) return place.remove_work();
-    if (options.resume && !options.job.empty()) return refuse_other_job(place, options.job);
-    throw Error(ErrorCode::AlreadyExists, {place.holder.string()},
+    const auto record = holder->record();
+    if (!record || record->job.empty()) return holder->remove_work();
+    if (options.resume && !options.job.empty()) return refuse_other_job(*holder, options.job);
+    throw Error(ErrorCode::AlreadyExists, {holder->folder.path().string()},
                 "left by an interrupted run; finished parts: " +
-                    std::to_string(count_finished(place.holder)),
-                who_continues(place) + " it, --clean removes it");
+                    std::to_string(count_finished(holder->folder)),
+                who_continues(record->job) + " it, --clean removes it");
+  }
+
+  // What is renamed into place is what was written, and nothing that took its name since.
+  void refuse_other_than_written(const Place& named) const {
+    const auto found = state_of_entry(named);
+    if (found && found->inode == written_inode) return;
+    refuse_foreign(named.path(), "has taken the place of what was written");
   }
 
   void publish() {
-    const bool replaces = options.force && is_there(place.destination);
+    written_inode = state_of_entry(output).value().inode;
+    refuse_other_than_written(holder->content);
+    const bool replaces = options.force && is_there(holder->destination);
     if (replaces || is_shared() || is_attached) {
-      replace_text(place.publishing, std::to_string(state_of_entry(place.content).value().inode));
-      Directory::open(place.holder).sync();
+      replace_text(holder->folder, "publishing", std::to_string(written_inode));
     }
     if (!replaces) return publish_new();
-    if (!exchange_names(place.content, place.destination)) return publish_in_two_steps();
+    if (!exchange_names(holder->content, holder->destination)) return publish_in_two_steps();
     // `content` is now what the destination was; the destructor removes it.
-    undo_unless_synced([&] { exchange_names(place.content, place.destination); });
+    undo_unless_synced([&] { exchange_names(holder->content, holder->destination); });
   }
 
   void publish_new() {
-    rename_to_free_name(place.content, place.destination);
-    undo_unless_synced([&] { rename_to_free_name(place.destination, place.content); });
+    rename_to_free_name(holder->content, holder->destination);
+    undo_unless_synced([&] { rename_to_free_name(holder->destination, holder->content); });
   }
 
   void publish_in_two_steps() {
     // The holder outlives a loss of power before it takes in what must not be lost.
-    Directory::open(place.destination.parent_path()).sync();
-    rename_to_free_name(place.destination, place.replaced);
-    const auto put_back = [&] { rename_to_free_name(place.replaced, place.destination); };
+    Directory::open(holder->parent).sync();
+    rename_to_free_name(holder->destination, holder->replaced);
+    const auto put_back = [&] { rename_to_free_name(holder->replaced, holder->destination); };
     try {
-      rename_to_free_name(place.content, place.destination);
+      rename_to_free_name(holder->content, holder->destination);
     } catch (...) {
       put_back();
       throw;
     }
     undo_unless_synced([&] {
-      rename_to_free_name(place.destination, place.content);
+      rename_to_free_name(holder->destination, holder->content);
       put_back();
     });
   }
@@ -223,7 +249,8 @@ struct Staging::State {
   template <typename Undo>
   void undo_unless_synced(Undo undo) {
     try {
-      Directory::open(place.destination.parent_path()).sync();
+      refuse_other_than_written(holder->destination);
+      Directory::open(holder->parent).sync();
     } catch (...) {
       owns_work = false;  // should undo() fail, too, the next run sees what happened
       undo();
@@ -234,6 +261,9 @@ struct Staging::State {
 
   StagingPlace place;
   StagingOptions options;
+  std::optional<StagingHolder> holder;
+  Place output{std::filesystem::path()};
+  uint64_t written_inode = 0;
   DescriptorReserve reserve;          // for clean_up()
   std::optional<LockFile> lock;       // the right to commit and to clean up
   std::optional<LockFile> part_lock;  // of one process of several
@@ -257,50 +287,60 @@ Staging Staging::create(const fs::path& destination, StagingOptions options) {
 Staging Staging::attach(const fs::path& destination, StagingOptions options) {
   auto state = std::make_unique<State>(destination, std::move(options));
   const StagingPlace& place = state->place;
-  const auto refuse_nothing = [&] {
-    if (is_there(place.job)) return;
-    throw Error(ErrorCode::NotFound, {place.holder.string()}, "no process has left any parts here");
+  const auto left_holder = [&] {
+    auto holder = StagingHolder::open(place);
+    const auto record = holder ? holder->record() : std::nullopt;
+    if (record && !record->job.empty()) return std::move(*holder);
+    throw Error(ErrorCode::NotFound, {place.holder_path().string()},
+                "no process has left any parts here");
   };
-  refuse_nothing();
+  const StagingHolder found = left_holder();
   state->options.resume = true;  // nothing is lost if it cannot be committed
   state->refuse_existing();
-  state->lock = lock_or_refuse(place.lock);
-  place.recover();
-  refuse_nothing();  // it was published
-  refuse_other_job(place, state->options.job);
-  if (state->lock->is_of_the_system() && !state->try_lock_parts()) throw_busy(place.holder);
+  state->holder = found;
+  state->lock = lock_or_refuse(found.lock);
+  found.recover();
+  left_holder();  // else it was published
+  refuse_other_job(found, state->options.job);
+  if (state->lock->is_of_the_system() && !state->try_lock_parts()) {
+    throw_busy(place.holder_path());
+  }
+  state->hold_output();
   state->owns_work = true;
   state->is_attached = true;
   return Staging(std::move(state));
 }
 
 bool Staging::is_published(const fs::path& destination, const std::string& job) {
-  return !job.empty() && attached_text(StagingPlace(destination).destination) == job;
+  return !job.empty() && attached_text(StagingPlace(destination).path()) == job;
 }
 
 bool Staging::clean(const fs::path& destination) {
   const StagingPlace place(destination);
-  if (!is_there(place.holder)) return false;
-  const std::vector<LockFile> locks = place.try_lock_all();
-  if (locks.empty()) throw_busy(place.holder);
-  place.recover();
-  place.remove_work();
-  place.remove_if_empty();
+  const auto holder = StagingHolder::open(place);
+  if (!holder) return false;
+  const std::vector<LockFile> locks = holder->try_lock_all();
+  if (locks.empty()) throw_busy(place.holder_path());
+  holder->recover();
+  holder->remove_work();
+  holder->remove_if_empty();
   return true;
 }
 
-const fs::path& Staging::folder() const { return state_->place.content; }
-const fs::path& Staging::notes() const { return state_->place.holder; }
+const fs::path& Staging::folder() const { return state_->output.path(); }
+const Place& Staging::place() const { return state_->output; }
+const Place& Staging::notes() const { return state_->holder->folder; }
 
 void Staging::leave_part() { state_->part_lock.reset(); }
 
 Staging::Lead Staging::try_lead() {
   if (state_->lock) return Lead::Yes;
-  std::optional<LockFile> lock = state_->place.try_lock();
+  const StagingHolder& holder = *state_->holder;
+  std::optional<LockFile> lock = holder.try_lock();
   if (!lock) return Lead::No;
-  state_->place.recover();
-  if (!is_there(state_->place.job)) {  // another one has committed meanwhile
-    state_->place.remove_if_empty();
+  holder.recover();
+  if (!is_there(holder.folder / "job")) {  // another one has committed meanwhile
+    holder.remove_if_empty();
     return Lead::No;
   }
   if (lock->is_of_the_system() && !state_->try_lock_parts()) return Lead::PartsAreAtWork;
@@ -311,11 +351,11 @@ Staging::Lead Staging::try_lead() {
 
 void Staging::commit() {
   if (state_->is_committed) {
-    throw Error(ErrorCode::InvalidArgument, {state_->place.shown}, "was already committed");
+    throw Error(ErrorCode::InvalidArgument, {state_->place.shown()}, "was already committed");
   }
   // For who is started again when all is done; without it they say that it exists.
-  if (!state_->options.job.empty()) attach_text(state_->place.content, state_->options.job);
-  sync_tree(state_->place.content);
+  if (!state_->options.job.empty()) attach_text(state_->output, state_->options.job);
+  sync_tree(state_->output);
   state_->publish();
   state_->is_committed = true;
 }

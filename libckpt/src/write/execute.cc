@@ -70,7 +70,7 @@ class Execution {
     }
   }
 
-  ExecuteStats run(const std::filesystem::path& folder) {
+  ExecuteStats run(const Place& folder) {
     OutputFiles files(folder, plan_, windows_);
     run_jobs(windows_.count(), budget_.threads, [&](size_t number, unsigned worker) {
       try {
@@ -138,8 +138,7 @@ void check_request(const Target& target, const Plan& plan, const ExecuteOptions&
 }
 
 // Whoever makes a file that several processes write reserves room for all of it.
-uint64_t bytes_to_reserve(const Plan& plan, const std::vector<Piece>& pieces,
-                          const std::filesystem::path& folder) {
+uint64_t bytes_to_reserve(const Plan& plan, const std::vector<Piece>& pieces, const Place& folder) {
   uint64_t sum_bytes = 0;
   std::optional<uint32_t> file_before;
   for (const Piece& piece : pieces) {
@@ -174,8 +173,8 @@ ExecuteStats execute(const Target& target, const Plan& plan, const PayloadSource
                      Staging& staging, const ExecuteOptions& options) {
   check_request(target, plan, options);
   std::vector<Piece> pieces = chosen_pieces(plan, options);
-  check_room(bytes_to_reserve(plan, pieces, staging.folder()), staging.folder().parent_path());
-  return Execution(target, plan, std::move(pieces), source, options).run(staging.folder());
+  check_room(bytes_to_reserve(plan, pieces, staging.place()), staging.folder().parent_path());
+  return Execution(target, plan, std::move(pieces), source, options).run(staging.place());
 }
 
 }  // namespace ckpt

@@ -9,11 +9,11 @@ namespace fs = std::filesystem;
 
 static_assert(Piece::kBlockBytes % OutputFile::kBlockBytes == 0);
 
-fs::path output_path(const fs::path& folder, const std::string& path) {
+Place output_path(const Place& folder, const std::string& path) {
   return path.empty() ? folder : folder / path;
 }
 
-OutputFiles::OutputFiles(fs::path folder, const Plan& plan, const WindowMap& windows)
+OutputFiles::OutputFiles(Place folder, const Plan& plan, const WindowMap& windows)
     : folder_(std::move(folder)),
       plan_(plan),
       windows_(windows),
@@ -39,10 +39,10 @@ std::shared_ptr<OutputFile> OutputFiles::open(const Piece& piece) {
   Slot& slot = slots_.at(piece.file);
   const std::scoped_lock lock(slot.mutex);
   if (!slot.file) {
-    const fs::path path = output_path(folder_, plan_.files[piece.file].path);
-    make_folders(path.parent_path());
+    const auto& [path, count_bytes, archive_offsets] = plan_.files[piece.file];
+    make_folders(folder_, fs::path(path).parent_path());
     slot.file =
-        std::make_shared<OutputFile>(path, plan_.files[piece.file].count_bytes, use_of(piece));
+        std::make_shared<OutputFile>(output_path(folder_, path), count_bytes, use_of(piece));
   }
   return slot.file;
 }

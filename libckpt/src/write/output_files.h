@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -20,7 +19,7 @@ namespace ckpt {
 
 // Where a file of the plan lies: `folder` is the staging's, or the file itself where the only one
 // has no path.
-std::filesystem::path output_path(const std::filesystem::path& folder, const std::string& path);
+Place output_path(const Place& folder, const std::string& path);
 
 // The files of a target: each is opened when its first window is written and closed after its
 // last, so that few are open at a time however many there are. Safe to use from many threads.
@@ -28,7 +27,7 @@ class OutputFiles {
  public:
   // `folder`: of the staging, or the file itself for a plan of one file without a path. Throws
   // InvalidArgument for a path that leads out of the folder.
-  OutputFiles(std::filesystem::path folder, const Plan& plan, const WindowMap& windows);
+  OutputFiles(Place folder, const Plan& plan, const WindowMap& windows);
 
   // `blocks`: the window, filled up to whole blocks; `sums`: of the window alone. Returns the piece
   // if that was its last window.
@@ -49,7 +48,7 @@ class OutputFiles {
   std::shared_ptr<OutputFile> open(const Piece& piece);
   OutputFile::Use use_of(const Piece& piece) const;
 
-  std::filesystem::path folder_;
+  Place folder_;
   const Plan& plan_;
   const WindowMap& windows_;
   std::unordered_map<uint32_t, Slot> slots_;  // by index of the file

@@ -23,7 +23,7 @@ struct PiecePart {
 
 class ReadBack {
  public:
-  ReadBack(const std::filesystem::path& folder, std::span<const FinishedPiece> pieces,
+  ReadBack(const Place& folder, std::span<const FinishedPiece> pieces,
            const ReadBackOptions& options)
       : folder_(folder), pieces_(pieces), options_(options), is_right_(pieces.size()) {}
 
@@ -37,15 +37,14 @@ class ReadBack {
   }
 
  private:
-  std::filesystem::path path_of(const FinishedPiece& piece) const {
-    return output_path(folder_, piece.path);
-  }
+  Place path_of(const FinishedPiece& piece) const { return output_path(folder_, piece.path); }
 
   void cut() {
     for (size_t p = 0; p < pieces_.size(); ++p) {
       const ByteRange bytes = pieces_[p].bytes;
-      const auto state = state_of_entry(path_of(pieces_[p]));
-      is_right_[p] = state && fits(bytes.offset_bytes, bytes.count_bytes, state->count_bytes);
+      const auto [kind, state] = entry_at(path_of(pieces_[p]));
+      is_right_[p] =
+          kind == EntryKind::File && fits(bytes.offset_bytes, bytes.count_bytes, state.count_bytes);
       if (!is_right_[p]) continue;
       total_bytes_ += bytes.count_bytes;
       for (uint64_t at = bytes.offset_bytes; at < bytes.end_bytes(); at += kPartBytes) {
@@ -79,7 +78,7 @@ class ReadBack {
     }
   }
 
-  const std::filesystem::path& folder_;
+  const Place& folder_;
   std::span<const FinishedPiece> pieces_;
   const ReadBackOptions& options_;
   std::vector<bool> is_right_;
@@ -89,8 +88,7 @@ class ReadBack {
 
 }  // namespace
 
-std::vector<bool> are_as_written(const std::filesystem::path& folder,
-                                 std::span<const FinishedPiece> pieces,
+std::vector<bool> are_as_written(const Place& folder, std::span<const FinishedPiece> pieces,
                                  const ReadBackOptions& options) {
   return ReadBack(folder, pieces, options).run();
 }

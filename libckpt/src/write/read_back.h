@@ -19,8 +19,7 @@ struct ReadBackOptions {
 // Reads pieces of files of a staging folder (or of the file itself, where the path of the only one
 // is empty) and says which of them are, by their checksum, what was written. One that is not there
 // is not.
-std::vector<bool> are_as_written(const std::filesystem::path& folder,
-                                 std::span<const FinishedPiece> pieces,
+std::vector<bool> are_as_written(const Place& folder, std::span<const FinishedPiece> pieces,
                                  const ReadBackOptions& options);
 
 [[noreturn]] void throw_not_as_written(const std::filesystem::path& path);

@@ -51,11 +51,11 @@ ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& o
   }
   tell_other_iterations(job.source, target, options.base.strict);
   ConvertReport report;
-  static_cast<ckpt::ConvertReport&>(report) =
-      ckpt::write_target(std::move(target),
-                         {job.payloads(), job.source_path, &job.source, job.links,
-                          job.before_publishing, job.check_result, job.repaired != nullptr},
-                         place, options.base);
+  static_cast<ckpt::ConvertReport&>(report) = ckpt::write_target(
+      std::move(target),
+      {job.payloads(), job.source_path, &job.source, job.links, job.before_publishing, job.complete,
+       job.check_result, job.repaired != nullptr},
+      place, options.base);
   report.source_format = job.source.catalog().format;
   // Who published may have ended before this.
   const bool is_in_place = report.outcome == ckpt::Outcome::Published ||

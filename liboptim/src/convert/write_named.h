@@ -28,6 +28,7 @@ struct Job {
   std::shared_ptr<const ckpt::PayloadSource> cast_from = {};  // what that reads, if it casts
   Links links = {};
   std::function<void()> before_publishing = {};
+  std::function<void(ckpt::Target&)> complete = {};
   CheckWritten check_result = {};
 
   const ckpt::PayloadSource& payloads() const { return repaired ? *repaired : source; }

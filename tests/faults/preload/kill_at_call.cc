@@ -3,6 +3,7 @@
 // renamed.
 #include <dlfcn.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -26,13 +27,8 @@ Function* real(Function*, const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
-bool ends_with(const char* text, const char* end) {
-  const size_t size = std::strlen(text), end_size = std::strlen(end);
-  return size >= end_size && std::strcmp(text + size - end_size, end) == 0;
-}
-
 int noted(int result, const char* source) {
-  is_published = is_published || (result == 0 && ends_with(source, "/content"));
+  is_published = is_published || (result == 0 && std::strcmp(source, "content") == 0);
   return result;
 }
 
@@ -41,29 +37,20 @@ int noted(int result, const char* source) {
 #pragma GCC visibility push(default)
 extern "C" {
 
-int unlink(const char* path) noexcept {
+int unlinkat(int folder, const char* path, int flags) noexcept {
   count_call();
-  return real(&unlink, "unlink")(path);
+  return real(&unlinkat, "unlinkat")(folder, path, flags);
 }
 
-int rmdir(const char* path) noexcept {
+int mkdirat(int folder, const char* path, mode_t mode) noexcept {
   count_call();
-  return real(&rmdir, "rmdir")(path);
+  return real(&mkdirat, "mkdirat")(folder, path, mode);
 }
 
-int mkdir(const char* path, mode_t mode) noexcept {
+int linkat(int source_folder, const char* source, int folder, const char* target,
+           int flags) noexcept {
   count_call();
-  return real(&mkdir, "mkdir")(path, mode);
-}
-
-int link(const char* source, const char* target) noexcept {
-  count_call();
-  return real(&link, "link")(source, target);
-}
-
-int rename(const char* source, const char* target) noexcept {
-  count_call();
-  return noted(real(&rename, "rename")(source, target), source);
+  return real(&linkat, "linkat")(source_folder, source, folder, target, flags);
 }
 
 int renameat2(int source_folder, const char* source, int target_folder, const char* target,

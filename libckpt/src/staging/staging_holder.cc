@@ -1,0 +1,238 @@
+#include "staging/staging_holder.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include <ckpt/error.h>
+
+#include "io/directory.h"
+#include "staging/tree_of_ours.h"
+
+namespace ckpt {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kAttempts = 100;  // others may remove the folder that was just made
+constexpr const char* kJob = "job";
+
+enum class Entry : uint8_t { Lock, Text, Content, Replaced, Foreign };
+
+// "part-12" without "part-".
+bool is_numbered(std::string_view name, std::string_view start) {
+  if (!name.starts_with(start) || name.size() == start.size()) return false;
+  return name.find_first_not_of("0123456789", start.size()) == name.npos;
+}
+
+std::string_view without_end(std::string_view name, std::string_view end) {
+  return name.ends_with(end) ? name.substr(0, name.size() - end.size()) : std::string_view();
+}
+
+bool is_job_or_note(std::string_view name) {
+  return name == kJob || name == "publishing" || is_numbered(name, "job-");
+}
+
+Entry entry_named(std::string_view name) {
+  if (name == "lock" || is_numbered(without_end(name, ".lock"), "part-")) return Entry::Lock;
+  if (name == "content") return Entry::Content;
+  if (name == "replaced") return Entry::Replaced;
+  const bool is_part =
+      is_numbered(name, "part-") || is_numbered(without_end(name, ".new"), "part-");
+  const bool is_new = name.starts_with('.') && is_job_or_note(without_end(name.substr(1), ".new"));
+  return is_part || is_new || is_job_or_note(name) ? Entry::Text : Entry::Foreign;
+}
+
+}  // namespace
+
+StagingHolder::StagingHolder(const StagingPlace& place, Place held)
+    : parent(place.parent()),
+      destination(place.destination()),
+      folder(held),
+      lock(held / "lock"),
+      content(held / "content"),
+      publishing(held / "publishing"),
+      replaced(held / "replaced"),
+      name_(place.holder()) {}
+
+std::optional<StagingHolder> StagingHolder::open(const StagingPlace& place) {
+  try {
+    const EntryKind kind = kind_of_entry(place.holder());
+    if (kind == EntryKind::Absent) return std::nullopt;
+    if (kind != EntryKind::Folder) {
+      refuse_foreign(place.holder_path(), kind == EntryKind::Link
+                                              ? "is a symbolic link in place of the staging folder"
+                                              : "is not a folder, in place of the staging folder");
+    }
+    StagingHolder holder(place, Place::held(place.holder()));
+    holder.refuse_foreign_entries();
+    return holder;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::NotFound) throw;
+    return std::nullopt;
+  }
+}
+
+std::pair<StagingHolder, bool> StagingHolder::make(const StagingPlace& place) {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const bool is_new = make_folder(place.holder());
+    if (auto opened = open(place)) return {std::move(*opened), is_new};
+  }
+  throw Error(ErrorCode::IoFailure, {place.holder_path().string()},
+              "is removed again and again while it is made");
+}
+
+void StagingHolder::tidy(const StagingPlace& place) {
+  const auto holder = open(place);
+  if (!holder) return;
+  const std::vector<LockFile> locks = holder->try_lock_all();
+  if (locks.empty()) return;
+  holder->recover();
+  holder->remove_if_empty();
+  // Where the system has no locks, nobody else could remove it.
+  if (!locks.front().is_of_the_system()) remove_file(holder->lock);
+}
+
+std::string StagingHolder::left_job(const StagingPlace& place) {
+  const auto holder = open(place);
+  const auto record = holder ? holder->record() : std::nullopt;
+  return record ? record->job : "";
+}
+
+Place StagingHolder::part_lock(uint32_t rank) const {
+  return folder / ("part-" + std::to_string(rank) + ".lock");
+}
+
+std::optional<StagingRecord> StagingHolder::record() const {
+  const auto text = text_of(folder / kJob);
+  return text ? StagingRecord::parse(*text) : std::nullopt;
+}
+
+std::optional<LockFile> StagingHolder::try_lock() const {
+  try {
+    return LockFile::try_lock(lock);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::NotFound) return std::nullopt;
+    throw;
+  }
+}
+
+std::vector<LockFile> StagingHolder::try_lock_all() const {
+  auto leader = try_lock();
+  if (!leader) return {};
+  std::vector<LockFile> locks;
+  locks.push_back(std::move(*leader));
+  for (const std::string& name : Directory::open(folder).list()) {
+    if (name == "lock" || entry_named(name) != Entry::Lock) continue;
+    auto part = LockFile::try_lock(folder / name);
+    if (!part) return {};
+    locks.push_back(std::move(*part));
+  }
+  return locks;
+}
+
+bool StagingHolder::is_published() const {
+  const auto inode = text_of(publishing);
+  const auto now = inode ? state_of_entry(destination) : std::nullopt;
+  return now && std::to_string(now->inode) == *inode;
+}
+
+// Empty: it is ours.
+std::string StagingHolder::foreign_reason(const std::string& name) const {
+  const EntryKind kind = kind_of_entry(folder / name);
+  const bool is_output = kind == EntryKind::File || kind == EntryKind::Folder;
+  switch (entry_named(name)) {
+    case Entry::Lock: {
+      const auto state = state_of_entry(folder / name);
+      return kind == EntryKind::File && state && state->count_bytes == 0
+                 ? ""
+                 : "is not an empty file, as locks of this program are";
+    }
+    case Entry::Text:
+      return is_text_of_ours(folder / name) ? "" : "is not a record of this program";
+    case Entry::Content:
+      // What a destination was may be anything.
+      if (!is_output && !is_published()) return "is neither a file nor a folder";
+      return record() ? "" : "lies in a folder without the record of a job";
+    case Entry::Replaced:
+      return is_there(publishing) && record() ? "" : "lies in a folder without a note about it";
+    case Entry::Foreign: break;
+  }
+  return "lies in a staging folder";
+}
+
+void StagingHolder::refuse_foreign_entries() const {
+  std::vector<std::string> names = Directory::open(folder).list();
+  // Records first: the rest is judged by them.
+  std::ranges::stable_partition(
+      names, [](const auto& name) { return name != "content" && name != "replaced"; });
+  for (const std::string& name : names) {
+    const std::string reason = foreign_reason(name);
+    // Another process may have removed it meanwhile, and then the record of it.
+    if (reason.empty() || !is_there(folder / name)) continue;
+    refuse_foreign((folder / name).path(), reason);
+  }
+}
+
+void StagingHolder::recover() const {
+  refuse_foreign_entries();
+  if (is_published()) return remove_work();
+  if (is_there(replaced)) {
+    if (is_there(destination)) {
+      throw Error(ErrorCode::AlreadyExists, {replaced.path().string()},
+                  "is the old destination, set aside by an interrupted run that was replacing it",
+                  "move or remove it");
+    }
+    rename_to_free_name(replaced, destination);
+    Directory::open(parent).sync();
+  }
+  remove_file(publishing);
+  if (!is_there(content)) remove_work();  // it was published, or had not begun
+}
+
+void StagingHolder::remove_content() const {
+  const EntryKind kind = kind_of_entry(content);
+  if (kind == EntryKind::Absent) return;
+  if (is_published()) return remove_tree(content);  // what the destination was
+  const auto left = record();
+  if (!left) refuse_foreign(content.path(), "lies in a folder without the record of a job");
+  remove(tree_of_ours(content, left->files));
+}
+
+void StagingHolder::remove_work() const {
+  refuse_foreign_entries();
+  remove_content();
+  if (is_there(replaced)) {
+    if (!is_published()) refuse_foreign(replaced.path(), "is what the destination was");
+    remove_tree(replaced);
+  }
+  for (const std::string& name : Directory::open(folder).list()) {
+    const Entry entry = entry_named(name);
+    const bool is_ours = entry == Entry::Text || entry == Entry::Lock;
+    if (is_ours && name != "lock" && name != kJob && name != "publishing") {
+      remove_file(folder / name);
+    }
+  }
+  // Nothing is to come back without the note of what it is.
+  for (const Place& note : {folder / kJob, publishing}) {
+    if (!is_there(note)) continue;
+    Directory::open(folder).sync();
+    remove_file(note);
+  }
+}
+
+void StagingHolder::remove_if_empty() const {
+  const auto names = Directory::open(folder).list();
+  const bool is_empty = std::ranges::all_of(names, [](const auto& name) { return name == "lock"; });
+  if (!is_empty) return;
+  remove_file(lock);
+  remove_unlocked();  // a process that has come meanwhile does that in its turn
+}
+
+void StagingHolder::remove_unlocked() const {
+  const auto mine = state_of_entry(folder), named = state_of_entry(name_);
+  if (!mine || !named || mine->inode != named->inode) return;
+  remove_folder_if_empty(name_);
+}
+
+}  // namespace ckpt

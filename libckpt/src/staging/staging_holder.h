@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/publish.h"
+#include "staging/job_record.h"
+#include "staging/staging_place.h"
+
+namespace ckpt {
+
+// The folder in which a destination NAME is made, held open:
+//   lock         held by the process that writes, or that commits
+//   job          what is written (StagingRecord): there before `content`, and gone after it
+//   content      becomes NAME
+//   part-R       what process R has finished
+//   part-R.lock  held by process R of several
+//   publishing   the inode of `content`, while it becomes NAME, where NAME is being replaced or
+//                others may come back
+//   replaced     what NAME was before, where two names cannot be swapped
+// and what is renamed to one of these when it is whole. Anything else is not ours: whoever opens
+// the folder is told its name (AlreadyExists), and nothing is changed.
+class StagingHolder {
+ public:
+  // None where nothing is there.
+  static std::optional<StagingHolder> open(const StagingPlace& place);
+  // Makes it where it is not there; second: it was not.
+  static std::pair<StagingHolder, bool> make(const StagingPlace& place);
+  // Removes what a run left that was killed between publishing and tidying up, and nothing that
+  // could be continued. Does nothing where a process is at work.
+  static void tidy(const StagingPlace& place);
+  // The job that can be continued; empty where there is none.
+  static std::string left_job(const StagingPlace& place);
+
+  Place parent, destination, folder, lock, content, publishing, replaced;
+  Place part_lock(uint32_t rank) const;
+  std::optional<StagingRecord> record() const;
+
+  // The lock; none where another process holds it, or where the folder has just gone.
+  std::optional<LockFile> try_lock() const;
+  // It and those of all parts, which keep every other process out; none where one is at work, or
+  // where nothing is left.
+  std::vector<LockFile> try_lock_all() const;
+  // Undoes or completes what ended while it replaced the destination.
+  void recover() const;
+  // Removes all but `lock`; in an order in which recover() can always tell what happened. Of
+  // `content` only what the record names.
+  void remove_work() const;
+  // Removes the folder if nothing but `lock`, which the caller holds, is in it.
+  void remove_if_empty() const;
+  void remove_unlocked() const;  // if nothing is in it
+
+ private:
+  StagingHolder(const StagingPlace& place, Place held);
+  bool is_published() const;
+  void refuse_foreign_entries() const;
+  std::string foreign_reason(const std::string& name) const;
+  void remove_content() const;
+
+  Place name_;  // in the folder that it is in
+};
+
+}  // namespace ckpt
