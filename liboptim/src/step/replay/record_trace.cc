@@ -2,6 +2,7 @@
 #include <optim/trace.h>
 
 #include <ckpt/error.h>
+#include <ckpt/staging.h>
 #include <optim/rule_table.h>
 #include <array>
 #include <fstream>
@@ -144,28 +145,6 @@ class Recorder final : public ReplayObserver {
   std::vector<std::unique_ptr<GroupTrace>> traces_;
 };
 
-// A folder beside the one that is wanted; gone unless it takes that one's name.
-class PartialFolder {
- public:
-  explicit PartialFolder(const fs::path& wanted)
-      : wanted_(wanted), folder_(wanted.string() + ".part") {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-  ~PartialFolder() {
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-  PartialFolder(const PartialFolder&) = delete;
-  PartialFolder& operator=(const PartialFolder&) = delete;
-
-  const fs::path& folder() const { return folder_; }
-  void publish() { fs::rename(folder_, wanted_); }
-
- private:
-  fs::path wanted_, folder_;
-};
-
 void check(const ReplayOptions& options, const fs::path& folder) {
   const auto refuse = [](ckpt::ErrorCode code, const std::string& problem) {
     throw ckpt::Error(code, {}, problem);
@@ -187,8 +166,9 @@ void check(const ReplayOptions& options, const fs::path& folder) {
 std::vector<fs::path> record_traces(const ReplayOptions& options, const fs::path& folder) {
   check(options, folder);
   try {
-    PartialFolder partial(folder);
-    Recorder recorder(partial.folder());
+    fs::create_directories(fs::absolute(folder / "").parent_path().parent_path());
+    ckpt::Staging staging = ckpt::Staging::create(folder);
+    Recorder recorder(staging.folder());
     const ReplayReport report = replay_observed(options, &recorder);
     for (const ReplayedStep& step : report.steps) {
       if (!step.was_skipped) continue;
@@ -196,7 +176,7 @@ std::vector<fs::path> record_traces(const ReplayOptions& options, const fs::path
                         "a step was skipped for an overflow, and traces have none that are");
     }
     std::vector<fs::path> written = recorder.names();
-    partial.publish();
+    staging.commit();
     for (fs::path& file : written) file = folder / file;
     return written;
   } catch (const fs::filesystem_error& error) {
