@@ -41,6 +41,9 @@ namespace {
 using ckpt::Error;
 using ckpt::ErrorCode;
 
+// Of a digest's length.
+const std::string kDigestToCome(64, '0');
+
 // Files of the source that the target has no place for.
 void list_files_beside(const ckpt::Checkpoint& source, ckpt::Target& target) {
   for (ckpt::NotCarried& file : ckpt::files_not_carried(source)) {
@@ -62,31 +65,44 @@ struct NamedConversion {
   const TrainingState& state() const { return filed ? *filed : view; }
 };
 
-// `hash --logical` of the result: computed under --verify, which reads everything anyway; else as
-// the source's own proof has it, which then is checked with the result. Empty: not known.
-std::string digest_of_result(const NamedConversion& made, const Job& job,
+// `hash --logical` of the result, as the source's own proof has it, which is checked with the
+// result. Empty: not known.
+std::string digest_of_source(const NamedConversion& made, const Job& job,
                              const ConvertOptions& options) {
-  const ckpt::ConvertOptions& base = options.base;
-  if (base.verify && base.share.world_size == 1 && !base.finish && !base.dry_run) {
-    return hex(
-        ckpt::hash(logical_inventory(made.state()), job.payloads(), named_steps(base, "hashing"))
-            .digest);
-  }
   if (options.model_only || made.filed || std::ranges::any_of(job.repairs, is_mended)) return {};
   const auto promise = promise_of(job.source);
   return promise ? promise->logical_digest : "";
 }
 
+// Computed by the process that publishes, which under --verify reads everything anyway.
+void find_digest(Proof proof, Job& job, const NamedConversion& made,
+                 const ConvertOptions& options) {
+  job.complete = [proof = std::move(proof), filed = made.filed, &view = made.view,
+                  &payloads = job.payloads(), &base = options.base](ckpt::Target& target) mutable {
+    const ckpt::Inventory inventory = logical_inventory(filed ? *filed : view);
+    proof.logical_digest =
+        hex(ckpt::hash(inventory, payloads, named_steps(base, "hashing")).digest);
+    for (ckpt::TargetFile& file : target.files) {
+      if (file.path == kMegatronFolders.proof_file) file.bytes = text_of(proof);
+    }
+  };
+}
+
 // Beside the iteration, in the root that is written; else in the folder.
-void add_proof(const Job& job, const ConvertOptions& options, NamedConversion& made) {
+void add_proof(Job& job, const ConvertOptions& options, NamedConversion& made) {
   const TrainingState& view = made.view;
   Proof proof;
   proof.source = {view.format, view.grid, made.source_states};
   proof.target = {made.spec.format, made.grid, made.states};
   proof.not_carried = made.target.not_carried;
   proof.masters_proven = may_be_proven(view, job);
-  if (keeps_digest(proof)) proof.logical_digest = digest_of_result(made, job, options);
   if (made.spec.as_root) proof.folder = view.folder_name;
+  if (keeps_digest(proof) && options.base.verify) {
+    find_digest(proof, job, made, options);
+    proof.logical_digest = kDigestToCome;
+  } else if (keeps_digest(proof)) {
+    proof.logical_digest = digest_of_source(made, job, options);
+  }
   made.target.files.push_back({std::string(kMegatronFolders.proof_file), {}, text_of(proof)});
 }
 
