@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 
 from golden.cases import UNCOMMON_CASES, Case
 from programs import GOLDEN, hash_of, logical_digest, refuse, run, succeed
@@ -236,3 +242,63 @@ def test_forms_without_checksums_are_sound_and_said_to_be_unprotected(
     assert succeed("ckpt-inspect", "verify", fixtures / name)
     outcome = run("ckpt-inspect", "verify", fixtures / name, "--require-checksums")
     assert outcome.code == 1, outcome
+
+
+# --- sizes and offsets of .metadata ---
+
+
+def of_chunks(kind: type) -> Callable[[Metadata], None]:
+    def change(metadata: Metadata) -> None:
+        for tensor in metadata.state_dict_metadata.values():
+            tensor.chunks = [ChunkStorageMetadata(kind(chunk.offsets), kind(chunk.sizes))
+                             for chunk in tensor.chunks]
+
+    return change
+
+
+def of_tensors(kind: type) -> Callable[[Metadata], None]:
+    def change(metadata: Metadata) -> None:
+        for tensor in metadata.state_dict_metadata.values():
+            tensor.size = kind(tensor.size)
+
+    return change
+
+
+def of_places(kind: type) -> Callable[[Metadata], None]:
+    def change(metadata: Metadata) -> None:
+        for index in metadata.storage_data:
+            object.__setattr__(index, "offset", kind(index.offset))
+
+    return change
+
+
+# What is changed, and whether torch and we read it: the same for both.
+SIZES = [(of_chunks, tuple, True), (of_chunks, list, True), (of_chunks, str, False),
+         (of_tensors, tuple, True), (of_tensors, list, False),
+         (of_places, tuple, True), (of_places, list, False)]
+
+
+@pytest.mark.parametrize(("where", "kind", "is_read"), SIZES)
+def test_sizes_in_metadata_are_read_where_torch_reads_them(
+    where: Callable, kind: type, is_read: bool, tmp_path: Path
+) -> None:
+    """Megatron-FSDP writes plain tuples for torch.Size."""
+    state = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.tensor(3.0)}
+    folder = tmp_path / "ckpt"
+    dcp.save(state, checkpoint_id=str(folder), no_dist=True)
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    expected = hash_of(folder)
+    where(kind)(metadata)
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    loaded = {key: torch.zeros_like(tensor) for key, tensor in state.items()}
+    try:
+        dcp.load(loaded, checkpoint_id=str(folder), no_dist=True)
+    except CheckpointException:
+        assert not is_read
+    else:
+        assert is_read and all(torch.equal(loaded[key], state[key]) for key in state)
+    if is_read:
+        assert hash_of(folder) == expected
+        succeed("ckpt-inspect", "verify", folder)
+    else:
+        assert "a size or offset" in refuse(3, "ckpt-inspect", "hash", folder)

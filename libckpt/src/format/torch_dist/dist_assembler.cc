@@ -44,6 +44,9 @@ bool is_count(const DistItem& item) {
 
 bool is_number_or_none(const DistItem& item) { return item.is(Tag::Int) || item.is(Tag::None); }
 
+// A plain tuple counts, too: Megatron-FSDP writes it.
+bool is_size(const DistItem& item) { return item.is(Tag::Size) || item.is(Tag::Numbers); }
+
 bool is_instance_of(const DistItem& item, DistClass what) {
   return item.is(Tag::Instance) && item.id == static_cast<uint32_t>(what);
 }
@@ -290,14 +293,14 @@ bool DistAssembler::build_from(DistItem& object, const Fields& fields) {
 
 bool DistAssembler::build_chunk(DistItem& object, const Fields& fields) {
   const auto& [offsets, sizes, a, b] = fields;
-  if (!offsets.is(Tag::Size) || !sizes.is(Tag::Size)) return false;
+  if (!is_size(offsets) || !is_size(sizes)) return false;
   object = {Tag::Chunk, offsets.id, sizes.id};
   return true;
 }
 
 bool DistAssembler::build_index(DistItem& object, const Fields& fields) {
   const auto& [fqn, offset, index, a] = fields;
-  const bool has_offset = offset.is(Tag::Size);
+  const bool has_offset = is_size(offset);
   if (!fqn.is(Tag::Text) || !is_number_or_none(index)) return false;
   if (!has_offset && !offset.is(Tag::None)) return false;
   object = {Tag::Index, fqn.id, has_offset ? uint64_t{offset.id} + 1 : 0};
@@ -326,7 +329,7 @@ bool DistAssembler::build_properties(DistItem& object, const DistItem& state) {
 
 bool DistAssembler::build_tensor(DistItem& object, const Fields& fields) {
   const auto& [properties, size, list, a] = fields;
-  if (!properties.is(Tag::Properties) || !size.is(Tag::Size) || !list.is(Tag::List)) return false;
+  if (!properties.is(Tag::Properties) || !is_size(size) || !list.is(Tag::List)) return false;
   if (list.number != 0 && list.id + list.number != collector_.next_entries().boxes.size())
     return false;
   object = {Tag::Tensor, static_cast<uint32_t>(unnamed_.size())};

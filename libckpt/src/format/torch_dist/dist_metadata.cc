@@ -47,19 +47,33 @@ uint64_t as_count(const Value& value, std::string_view key, const char* what) {
   return static_cast<uint64_t>(value.as_int());
 }
 
-// torch.Size((...)).
-Extents as_size(const Value& value, std::string_view key) {
-  if (!value.is(Kind::Object) || !value.callable().is_global("torch", "Size") ||
-      value.args().size() != 1 || !value.args()[0].is(Kind::Tuple) ||
-      value.args()[0].size() > Limits().dims_max) {
-    corrupt(key, "a size or offset is not a torch.Size of at most 64 numbers");
+bool is_torch_size(const Value& value) {
+  return value.is(Kind::Object) && value.callable().is_global("torch", "Size") &&
+         value.args().size() == 1 && value.args()[0].is(Kind::Tuple);
+}
+
+Extents as_counts(const Value& numbers, std::string_view key) {
+  if (numbers.size() > Limits().dims_max) {
+    corrupt(key, "a size or offset is of more than 64 numbers");
   }
-  const Value numbers = value.args()[0];
   Extents extents;
   for (size_t i = 0; i < numbers.size(); ++i) {
     extents.push_back(as_count(numbers[i], key, "a size or offset"));
   }
   return extents;
+}
+
+// torch.Size((...)), or a plain tuple, as Megatron-FSDP writes it: torch takes both.
+Extents as_size(const Value& value, std::string_view key) {
+  const Value numbers = is_torch_size(value) ? value.args()[0] : value;
+  if (!numbers.is(Kind::Tuple))
+    corrupt(key, "a size or offset is neither a torch.Size nor a tuple");
+  return as_counts(numbers, key);
+}
+
+// Of a chunk, of which torch takes a list, too.
+Extents as_chunk_size(const Value& value, std::string_view key) {
+  return value.is(Kind::List) ? as_counts(value, key) : as_size(value, key);
 }
 
 // torch.serialization._get_layout('torch.strided').
@@ -202,7 +216,7 @@ class Interpreter {
     const Value chunks = fields.at("chunks");
     for (size_t i = 0; i < chunks.size(); ++i) {
       const Value chunk = fields_of(chunks[i], "ChunkStorageMetadata", key);
-      Box box{as_size(chunk.at("offsets"), key), as_size(chunk.at("sizes"), key)};
+      Box box{as_chunk_size(chunk.at("offsets"), key), as_chunk_size(chunk.at("sizes"), key)};
       const StorageRegion region = take_place(key, &box.offsets);
       tensor.chunks.push_back({std::move(box), region});
     }
