@@ -8,20 +8,43 @@ namespace {
 
 constexpr std::string_view kFirst = ".linear_fc1.weight", kSecond = ".linear_fc2.weight";
 
+// "vision_model.decoder.layers.0.mlp.linear_fc1.weight": "vision_model."; of what is in no layer,
+// as a projector's: all that is before linear_fc1.
+std::string_view submodel_of(std::string_view first) {
+  const size_t layers = first.find("layers.");
+  if (layers == 0 || (layers != first.npos && first[layers - 1] == '.')) {
+    const std::string_view before = first.substr(0, layers == 0 ? 0 : layers - 1);
+    return before.substr(0, before.rfind('.') + 1);
+  }
+  return first.substr(0, first.find(kFirst));
+}
+
 }  // namespace
 
 void GatingByShapes::add(const std::string& name, const ckpt::Extents& shape) {
-  if (shape.size() != 2) return;
+  if (shape.size() < 2) return;
+  const auto pair_of = [this](const std::string& first) -> Pair& {
+    return submodels_[std::string(submodel_of(first))][first];
+  };
   if (name.find(kFirst) != name.npos) {
-    pairs_[name].first_rows = shape[0];
+    pair_of(name).first_rows = shape[shape.size() - 2];
   } else if (const size_t at = name.find(kSecond); at != name.npos) {
-    pairs_[std::string(name).replace(at, kSecond.size(), kFirst)].second_columns = shape[1];
+    pair_of(std::string(name).replace(at, kSecond.size(), kFirst)).second_columns = shape.back();
   }
 }
 
+const GatingByShapes::Pairs* GatingByShapes::of_language_model() const {
+  for (const char* name : {"", "language_model."}) {
+    if (const auto found = submodels_.find(name); found != submodels_.end()) return &found->second;
+  }
+  return submodels_.size() == 1 ? &submodels_.begin()->second : nullptr;
+}
+
 std::optional<bool> GatingByShapes::is_gated() const {
+  const Pairs* const pairs = of_language_model();
+  if (pairs == nullptr) return std::nullopt;
   const std::string *gated = nullptr, *plain = nullptr;  // the first of each, by name
-  for (const auto& [name, pair] : pairs_) {
+  for (const auto& [name, pair] : *pairs) {
     const auto& [rows, columns] = pair;
     if (rows == 0 || columns == 0 || (rows != columns && rows != 2 * columns)) continue;
     const std::string*& first = rows == columns ? plain : gated;

@@ -63,4 +63,31 @@ BOOST_AUTO_TEST_CASE(layers_that_differ_are_refused_by_name) {
   BOOST_TEST(test::contains(error->problem(), matrix(kMlp[1], '1')));
 }
 
+// A LLaVA-like model: args speak of its language model alone.
+BOOST_AUTO_TEST_CASE(each_submodel_has_a_setting_of_its_own) {
+  GatingByShapes shapes;
+  add(shapes, "language_model.decoder.layers.0.mlp.linear_fcN.weight", 128, 64);
+  add(shapes, "vision_model.decoder.layers.0.mlp.linear_fcN.weight", 64, 64);
+  add(shapes, "vision_projection.encoder.linear_fcN.weight", 64, 64);
+  BOOST_TEST(shapes.is_gated().value());
+}
+
+BOOST_AUTO_TEST_CASE(of_several_submodels_none_of_which_is_known_nothing_is_told) {
+  GatingByShapes shapes;
+  add(shapes, "first.decoder.layers.0.mlp.linear_fcN.weight", 128, 64);
+  add(shapes, "second.decoder.layers.0.mlp.linear_fcN.weight", 64, 64);
+  BOOST_TEST(!shapes.is_gated().has_value());
+}
+
+BOOST_AUTO_TEST_CASE(matrices_stacked_over_layers_and_experts_tell_the_same) {
+  for (const uint64_t rows : {32u, 64u}) {
+    GatingByShapes shapes;
+    shapes.add("language_model.decoder.layers.mlp.experts.experts.linear_fc2.weight",
+               {2, 4, 16, 32});
+    shapes.add("language_model.decoder.layers.mlp.experts.experts.linear_fc1.weight",
+               {2, 4, rows, 16});
+    BOOST_TEST(shapes.is_gated().value() == (rows == 64));
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
