@@ -14,6 +14,7 @@ from reading import iteration_folder
 
 LAYER_WISE = GOLDEN / "lw_muon_bf16_torch_dp2/ckpt"
 LAYER_WISE_DIST = GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt"
+RESHARDABLE = GOLDEN / "do_adam_bf16_torch_dist_fully_reshardable_dp2/ckpt"
 RANKS = GOLDEN / "runs/te_grouped_fp8_torch_ep2tp2dp2/ckpt"
 DEEP_DIST = GOLDEN / "runs/te_deep_torch_dist_ep2pp2dp2/ckpt"
 RANKS_DIST = GOLDEN / "runs/te_grouped_fp8_torch_dist_ep2tp2dp2/ckpt"
@@ -90,6 +91,31 @@ def test_a_key_of_the_common_state(key: str, tmp_path: Path) -> None:
     root = copy_of(LAYER_WISE_DIST, tmp_path)
     edit_file(iteration_folder(root) / "common.pt", lambda state: state.pop(key))
     assert any(text.startswith(f"/{key}: is missing") for text in damages(root))
+
+
+# What Megatron Bridge writes beside a checkpoint instead of args.
+BRIDGE = "_target_: megatron.bridge.training.config.ConfigContainer\nmodel: {}\n"
+
+
+@pytest.mark.parametrize(("config", "lost", "found"), (
+    (None, ("args",), ["/args"]),
+    ("model: {}\n", ("args",), ["/args"]),
+    (BRIDGE, ("args",), []),
+    (BRIDGE, ("args", "iteration"), ["/iteration"]),
+    (BRIDGE, ("args", "opt_param_scheduler"), ["/opt_param_scheduler"]),
+))
+def test_of_megatron_bridge_args_are_no_loss(
+    config: str | None, lost: tuple[str, ...], found: list[str], tmp_path: Path
+) -> None:
+    root = copy_of(RESHARDABLE, tmp_path)
+    edit_file(iteration_folder(root) / "common.pt", lambda state: [state.pop(key) for key in lost])
+    if config:
+        (iteration_folder(root) / "run_config.yaml").write_text(config)
+    code, document = verify(root)
+    keys = [finding["key"] for finding in document["findings"] if finding["severity"] == "damage"]
+    assert (keys, code) == (found, 1 if found else 0)
+    assert bool(config == BRIDGE) == any(
+        left["what"] == "args against the model" for left in document["not_checked"])
 
 
 @pytest.mark.parametrize(("arg", "problem"), (

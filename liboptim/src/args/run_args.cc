@@ -1,6 +1,7 @@
 #include "args/run_args.h"
 
 #include <ckpt/error.h>
+#include <ckpt/files_beside.h>
 
 namespace optim {
 
@@ -55,6 +56,15 @@ uint32_t RunArgs::size(std::string_view name) const {
   const bool is_size =
       value && value->is(Kind::Int) && value->as_int() >= 1 && value->as_int() <= INT32_MAX;
   return is_size ? static_cast<uint32_t>(value->as_int()) : 1;
+}
+
+std::string bridge_config(const ckpt::Checkpoint& checkpoint) {
+  return ckpt::text_beside(checkpoint, "run_config.yaml");
+}
+
+bool is_of_bridge(const ckpt::Checkpoint& checkpoint) {
+  return !RunArgs(checkpoint).are_there() &&
+         bridge_config(checkpoint).find("megatron.bridge.") != std::string::npos;
 }
 
 }  // namespace optim

@@ -35,4 +35,10 @@ class RunArgs {
   std::optional<ckpt::Value> args_;
 };
 
+// What Megatron Bridge writes beside a checkpoint, run_config.yaml; empty where there is none.
+std::string bridge_config(const ckpt::Checkpoint& checkpoint);
+
+// Whether Megatron Bridge wrote it: it has a configuration of Bridge's instead of args.
+bool is_of_bridge(const ckpt::Checkpoint& checkpoint);
+
 }  // namespace optim

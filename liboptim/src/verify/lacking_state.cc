@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ckpt/error.h>
@@ -13,6 +14,7 @@
 #include <optim/megatron_folders.h>
 
 #include "args/common_state.h"
+#include "args/run_args.h"
 #include "grid/layer_wise_view.h"
 #include "model/megatron_keys.h"
 #include "verify/distributed_check.h"
@@ -59,20 +61,28 @@ void find_lacking_last_file(const ckpt::Checkpoint& checkpoint, VerifyReport& re
        "the save was not completed, or the file was lost; Megatron loads no folder without it");
 }
 
-// Of a common state that Megatron-LM's training wrote: NeMo's has no checkpoint_version.
-std::vector<std::string> lacking_keys(const ckpt::Value& root, bool has_state) {
+// Of a common state that Megatron-LM's training wrote, or Megatron Bridge's, which has no args:
+// NeMo's has no checkpoint_version.
+std::vector<std::string> lacking_keys(const ckpt::Value& root, bool has_state, bool is_of_bridge) {
   std::vector<std::string> lacking;
   if (!root.is(Kind::Dict) || (!root.find("checkpoint_version") && !root.find("args"))) return {};
   for (const char* key : {"args", "checkpoint_version", "iteration"}) {
-    if (!root.find(key)) lacking.emplace_back(key);
+    const bool is_written = !is_of_bridge || std::string_view(key) != "args";
+    if (is_written && !root.find(key)) lacking.emplace_back(key);
   }
   if (has_state && !root.find("opt_param_scheduler")) lacking.emplace_back("opt_param_scheduler");
   return lacking;
 }
 
 void find_lacking_keys(const ckpt::Checkpoint& checkpoint, bool has_state, VerifyReport& report) {
+  const bool is_bridge = is_of_bridge(checkpoint);
+  if (is_bridge) {
+    report.not_checked.push_back({"args against the model",
+                                  "Megatron Bridge writes no args, and run_config.yaml is not "
+                                  "compared with the model"});
+  }
   const auto report_of = [&](const std::string& file, const ckpt::Value& root) {
-    for (const std::string& key : lacking_keys(root, has_state)) {
+    for (const std::string& key : lacking_keys(root, has_state, is_bridge)) {
       find(report, {.file = checkpoint.shown_name(file), .key = "/" + key},
            "is missing, and Megatron writes it into every checkpoint",
            "the file was changed; training would go on with other settings, or not at all");
@@ -176,8 +186,7 @@ bool has_stepped(const TrainingState& view, uint32_t optimizer) {
 
 void find_lacking_moments(const TrainingState& view, VerifyReport& report) {
   std::map<std::pair<uint32_t, std::string>, Stepped> stepped;  // by optimizer and rule
-  for (const ParamGroup& group :
-       groups_of(view.args(), view.grid.sizes.expert_parallel, view.params)) {
+  for (const ParamGroup& group : groups_of(view.args(), view.grid.sizes, view.params)) {
     for (const GroupedParam& grouped : group.params) {
       const TrainedParam& param = view.params.at(grouped.index);
       if (!param.master && param.states.empty()) continue;  // frozen

@@ -3,8 +3,6 @@
 #include <string_view>
 #include <utility>
 
-#include <ckpt/files_beside.h>
-
 #include "args/run_args.h"
 
 namespace optim {
@@ -37,8 +35,7 @@ bool has_true(std::string_view yaml, std::string_view name) {
 
 std::optional<std::string> why_weights_may_differ(const ckpt::Checkpoint& checkpoint) {
   const RunArgs args(checkpoint);
-  const std::string config =
-      args.are_there() ? std::string() : ckpt::text_beside(checkpoint, "run_config.yaml");
+  const std::string config = args.are_there() ? std::string() : bridge_config(checkpoint);
   for (const auto& [name, reason] : kSettings) {
     if (args.is_true(name) || has_true(config, name)) {
       return std::string(reason) + " (" + std::string(name) + ")";
