@@ -68,7 +68,7 @@ class GeneratedState {
     state_.extra_states.clear();
     state_.attributes.clear();
     state_.not_carried.clear();
-    optim::group_params(state_.args(), 1, state_.params);
+    optim::group_params(state_.args(), optim::ParallelSizes{}, state_.params);
     for (optim::TrainedParam& param : state_.params) add_values(random, param);
   }
 

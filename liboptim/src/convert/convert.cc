@@ -165,7 +165,7 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   spec.as_root = job.source.was_root() && !options.into;
   spec.form = options.form;
   const TargetForm form = target_form(view, spec.format, spec.form);
-  made.filed = filed_as(view, form, spec.form.buckets, made.grid.sizes.expert_parallel);
+  made.filed = filed_as(view, form, spec.form.buckets, made.grid.sizes);
   if (made.filed && !view.chain.empty()) require_equal_in_merged(view, *made.filed, job.source);
   const CastStates cast = file_in_types(made, form, job, options);
   made.rows = target_vocabulary(view, made.grid, spec.sizes);

@@ -94,16 +94,24 @@ static void take_optimizer_from_states(const TrainedParam& param, const RuleDesc
   info.shape.resize(2, 1);  // stacked over something that is not known
 }
 
-std::vector<ParamGroup> groups_of(const Value& args, uint32_t expert_parallel,
+// The argument that tells is of that time: nothing else names a release.
+bool are_experts_apart(const Value& args, const ParallelSizes& sizes) {
+  if (sizes.expert_parallel > 1) return true;
+  return sizes.expert_tensor_parallel != sizes.tensor_parallel &&
+         args.find("expert_gtp_weight_remat_size");
+}
+
+std::vector<ParamGroup> groups_of(const Value& args, const ParallelSizes& sizes,
                                   const std::vector<TrainedParam>& params) {
   const ModelRules& table = ModelRules::built_in();
   const OptimizerConfig config = config_from_args(args);
+  const bool are_apart = are_experts_apart(args, sizes);
   std::vector<ParamInfo> infos;
   infos.reserve(params.size());
   for (const TrainedParam& param : params) {
     infos.push_back(param.info);
     const bool is_expert = expert_in(param.info.name).has_value();
-    infos.back().attributes.allreduce = !is_expert || expert_parallel == 1;
+    infos.back().attributes.allreduce = !is_expert || !are_apart;
     if (table.find(param.info.name)) continue;
     take_optimizer_from_states(param, find_rule(config.optimizer), infos.back());
   }
@@ -117,12 +125,12 @@ std::vector<ParamGroup> groups_in_brief(const TrainingState& state) {
     if (!param.info.requires_grad) continue;
     if (seen.emplace(param.optimizer, param.group).second) first.push_back(param);
   }
-  return groups_of(state.args(), state.grid.sizes.expert_parallel, first);
+  return groups_of(state.args(), state.grid.sizes, first);
 }
 
-std::vector<ParamGroup> group_params(const Value& args, uint32_t expert_parallel,
+std::vector<ParamGroup> group_params(const Value& args, const ParallelSizes& sizes,
                                      std::vector<TrainedParam>& params) {
-  std::vector<ParamGroup> groups = groups_of(args, expert_parallel, params);
+  std::vector<ParamGroup> groups = groups_of(args, sizes, params);
   uint32_t group = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
     group = i > 0 && groups[i].optimizer_index == groups[i - 1].optimizer_index ? group + 1 : 0;

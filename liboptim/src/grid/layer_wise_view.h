@@ -44,14 +44,18 @@ TensorRef with_key(ckpt::TensorEntry tensor, std::string key);
 // A model's tensor, under its name, as a parameter with the attributes that Megatron gives it.
 TrainedParam make_param(TensorRef weight);
 
-// The groups that Megatron makes of these parameters. With more than one expert parallel rank those
-// of experts have groups of their own.
-std::vector<ParamGroup> groups_of(const ckpt::Value& args, uint32_t expert_parallel,
+// Whether experts have groups, and sharded state optimizers, of their own: with more than one
+// expert parallel rank; since Megatron's change 5916 (July 2026, core 0.19) also where their tensor
+// parallelism is another one, as their data-parallel ranks are others then.
+bool are_experts_apart(const ckpt::Value& args, const ParallelSizes& sizes);
+
+// The groups that Megatron makes of these parameters.
+std::vector<ParamGroup> groups_of(const ckpt::Value& args, const ParallelSizes& sizes,
                                   const std::vector<TrainedParam>& params);
 // Of a state whose parameters know theirs: the same, each with the first of its parameters alone.
 std::vector<ParamGroup> groups_in_brief(const TrainingState& state);
 // The same as groups_of(); sets optimizer and group of each.
-std::vector<ParamGroup> group_params(const ckpt::Value& args, uint32_t expert_parallel,
+std::vector<ParamGroup> group_params(const ckpt::Value& args, const ParallelSizes& sizes,
                                      std::vector<TrainedParam>& params);
 
 // Throws Corrupt where parameters of one optimizer have different kinds of state.

@@ -75,13 +75,13 @@ class Filing {
  public:
   Filing(const TrainingState& source, const TargetForm& form) : source_(source), form_(form) {}
 
-  TrainingState run(const BucketChange& buckets, uint32_t expert_parallel) {
+  TrainingState run(const BucketChange& buckets, const ParallelSizes& sizes) {
     set_args(buckets);
     if (form_.is_for_april) drop_later_args(state_);
     state_.sharding = form_.sharding;
     state_.era = form_.era;
     if (is_zero1(form_.sharding) || form_.sharding != source_.sharding) {
-      chain_anew(expert_parallel);
+      chain_anew(sizes);
       lose_rank_items();
     }
     for (ChainedOptimizerState& optimizer : state_.chain) file(optimizer);
@@ -142,9 +142,9 @@ class Filing {
   // --- the chain ---
 
   // Args now say which optimizers there are; each has what those of its parameters had.
-  void chain_anew(uint32_t expert_parallel) {
+  void chain_anew(const ParallelSizes& sizes) {
     if (source_.chain.empty()) return;
-    const TargetGroups groups = target_groups(state_, expert_parallel);
+    const TargetGroups groups = target_groups(state_, sizes);
     std::vector<ChainedOptimizerState> chain;
     std::vector<const ChainedOptimizerState*> first;
     for (size_t i = 0; i < groups.groups.size(); ++i) {
@@ -164,7 +164,7 @@ class Filing {
       chain[optimizer].groups.push_back(group);
     }
     state_.chain = std::move(chain);
-    group_params(state_.args(), expert_parallel, state_.params);
+    group_params(state_.args(), sizes, state_.params);
   }
 
   static ChainedOptimizerState as_first(const ChainedOptimizerState& of) {
@@ -226,11 +226,13 @@ class Filing {
 
 // Where the chain, its groups or args would not be those of the source.
 bool is_filed_so(const TrainingState& source, const TargetForm& form, const BucketChange& buckets,
-                 uint32_t expert_parallel) {
+                 const ParallelSizes& sizes) {
   if (form.is_for_april && has_later_args(source)) return false;
   if (source.chain.empty()) return true;
-  const bool has_its_chain =
-      !is_zero1(form.sharding) || expert_parallel == source.grid.sizes.expert_parallel;
+  const bool is_same_chain = sizes.expert_parallel == source.grid.sizes.expert_parallel &&
+                             are_experts_apart(source.args(), sizes) ==
+                                 are_experts_apart(source.args(), source.grid.sizes);
+  const bool has_its_chain = !is_zero1(form.sharding) || is_same_chain;
   return form.sharding == source.sharding && form.era == source.era && buckets.empty() &&
          form.is_half_bucketed ==
              (form.sharding == OptimizerSharding::LayerWise && has_bucketed(source)) &&
@@ -317,7 +319,7 @@ TargetForm target_form(const TrainingState& source, Format container, const Form
 
 std::shared_ptr<const TrainingState> filed_as(const TrainingState& source, const TargetForm& form,
                                               const BucketChange& buckets,
-                                              uint32_t expert_parallel) {
+                                              const ParallelSizes& sizes) {
   const bool has_buckets = is_zero1(form.sharding) ||
                            (form.sharding == OptimizerSharding::LayerWise && has_halves(form.era));
   if (!buckets.empty() && !has_buckets) {
@@ -326,8 +328,8 @@ std::shared_ptr<const TrainingState> filed_as(const TrainingState& source, const
                 "which " +
                     std::string(name(form.sharding)) + " does not have");
   }
-  if (is_filed_so(source, form, buckets, expert_parallel)) return nullptr;
-  return std::make_shared<const TrainingState>(Filing(source, form).run(buckets, expert_parallel));
+  if (is_filed_so(source, form, buckets, sizes)) return nullptr;
+  return std::make_shared<const TrainingState>(Filing(source, form).run(buckets, sizes));
 }
 
 }  // namespace optim

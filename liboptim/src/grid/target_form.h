@@ -33,11 +33,11 @@ std::string_view name(OptimizerSharding sharding);
 TargetForm target_form(const TrainingState& source, ckpt::Format container,
                        const FormChange& change);
 
-// The source as the form files it, with `expert_parallel` ranks; null where that is how it is.
+// The source as the form files it at these sizes; null where that is how it is.
 // Throws Unsupported where optimizers that become one differ, InvalidArgument for buckets of a form
 // that has none.
 std::shared_ptr<const TrainingState> filed_as(const TrainingState& source, const TargetForm& form,
                                               const BucketChange& buckets,
-                                              uint32_t expert_parallel);
+                                              const ParallelSizes& sizes);
 
 }  // namespace optim

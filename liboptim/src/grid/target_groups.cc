@@ -63,10 +63,10 @@ std::vector<uint32_t> TargetGroups::of_optimizer(uint32_t index) const {
   return found;
 }
 
-TargetGroups target_groups(const TrainingState& source, uint32_t expert_parallel) {
+TargetGroups target_groups(const TrainingState& source, const ParallelSizes& sizes) {
   TargetGroups target;
   if (source.chain.empty()) return target;
-  target.groups = groups_of(source.args(), expert_parallel, source.params);
+  target.groups = groups_of(source.args(), sizes, source.params);
   for (const ParamGroup& group : target.groups) {
     target.stated.push_back(stated_group(source, group));
     target.optimizer.push_back(group.optimizer_index);

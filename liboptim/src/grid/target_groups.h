@@ -6,8 +6,8 @@
 #include <optim/param_group.h>
 #include <optim/training_state.h>
 
-// The parameter groups of a target: with more than one expert parallel rank experts have groups of
-// their own, so that a changed size splits groups or joins them.
+// The parameter groups of a target: where are_experts_apart(), experts have groups of their own, so
+// that a changed size splits groups or joins them.
 namespace optim {
 
 struct TargetGroups {
@@ -20,7 +20,7 @@ struct TargetGroups {
 };
 
 // Pure. Throws Unsupported, by the setting, where groups that become one differ in it.
-TargetGroups target_groups(const TrainingState& source, uint32_t expert_parallel);
+TargetGroups target_groups(const TrainingState& source, const ParallelSizes& sizes);
 
 // The settings of a group, as a dict of the archive's.
 ckpt::NodeId carry_group(const TrainingState& source, const TargetGroups& groups, uint32_t group,

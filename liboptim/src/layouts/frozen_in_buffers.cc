@@ -15,6 +15,7 @@
 #include "layouts/layouts.h"
 #include "layouts/parts/flat_tensor.h"
 #include "layouts/torch_dist/flat_buckets.h"
+#include "model/state_names.h"
 #include "state/rounding.h"
 
 namespace optim {
@@ -32,7 +33,7 @@ class Search {
         sharding_(sharding),
         view_(name_layer_wise(source, {.model_only = true})),
         placement_(view_, view_.grid),
-        groups_(group_params(view_.args(), view_.grid.sizes.expert_parallel, view_.params)),
+        groups_(group_params(view_.args(), view_.grid.sizes, view_.params)),
         arguments_(flat_arguments(view_.args(), "args")),
         buffers_(view_, placement_, groups_, arguments_) {
     if (sharding == OptimizerSharding::DpReshardable) buckets_.emplace(source.catalog());
@@ -165,6 +166,12 @@ bool are_of_16_bits(const TrainingState& view) {
 }
 
 }  // namespace
+
+bool has_flat_buffers(const ckpt::Checkpoint& checkpoint) {
+  return std::ranges::any_of(checkpoint.catalog().tensors, [](const TensorEntry& tensor) {
+    return is_flat_buffer(tensor) || is_coalesced_buffer(tensor);
+  });
+}
 
 std::optional<std::set<std::string>> find_frozen_in_buffers(const ckpt::Checkpoint& checkpoint) {
   const LayoutRow* const row = layout_of(checkpoint);

@@ -8,6 +8,9 @@
 
 namespace optim {
 
+// Whether any of its tensors is a flat buffer of a DistributedOptimizer.
+bool has_flat_buffers(const ckpt::Checkpoint& checkpoint);
+
 // The parameters that have no place in the flat buffers of distrib_optim.pt or dp_reshardable, as
 // frozen ones: in the order of a buffer, those to whose weights what lies in their places does not
 // round. nullopt where there are none or that does not say; whether the buffers then hold all

@@ -1,11 +1,13 @@
 // A target of a training state: which row of the table writes it, in which grid.
 #include <algorithm>
+#include <tuple>
 
 #include <ckpt/error.h>
 #include <optim/megatron_folders.h>
 
 #include "layouts/layouts.h"
 #include "layouts/target/layer_wise_target.h"
+#include "model/stage_names.h"
 #include "state/remainders.h"
 
 namespace optim {
@@ -28,7 +30,7 @@ void make_root(ckpt::Target& target, const std::string& folder_name) {
 }
 
 // Megatron, or we, write no such files.
-const LayoutRow& row_to_write(const TrainingState& source, const TargetForm& form) {
+const LayoutRow& row_to_write(const TargetForm& form) {
   const LayoutRow* const row = layout_to_write(form.container, form.era, form.sharding);
   const bool is_layer_wise = form.sharding == OptimizerSharding::LayerWise;
   if (row == nullptr && is_layer_wise) {
@@ -36,11 +38,9 @@ const LayoutRow& row_to_write(const TrainingState& source, const TargetForm& for
                 "Megatron-Core from 0.18 on writes no `torch` checkpoints of LayerWise optimizers",
                 "leave out --target-megatron, or write torch_dist");
   }
-  const bool is_of_model_alone =
-      form.sharding == OptimizerSharding::None && form.era == StoreLayout::August2026;
-  if (row == nullptr || (is_of_model_alone && !source.chain.empty())) {
+  if (row == nullptr) {
     throw Error(ErrorCode::Unsupported, {},
-                "the layout of August 2026 of optimizers that are not sharded is not known",
+                "the `torch` layout of August 2026 of optimizers that are not sharded is not known",
                 "leave out --target-megatron; --model-only writes the model in that layout");
   }
   return *row;
@@ -66,12 +66,29 @@ void warn_of_form(const TrainingState& original, TargetJob& job) {
       "with --no-use-layer-wise-param-layout and a checkpoint of --target-megatron 2026-04");
 }
 
+// Of layers that are not known by name it is not known how they are cut and dealt.
+void require_known_stacks(const TrainingState& source, const RunGrid& grid) {
+  const auto cut_by = [](const ParallelSizes& sizes) {
+    return std::tuple(sizes.tensor_parallel, sizes.pipeline_parallel,
+                      sizes.virtual_pipeline_parallel, sizes.expert_parallel,
+                      sizes.expert_tensor_parallel);
+  };
+  if (cut_by(grid.sizes) == cut_by(source.grid.sizes)) return;
+  for (const TrainedParam& param : source.params) {
+    if (!is_of_unknown_stack(param.info.name)) continue;
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = param.info.name},
+                "is stacked over layers that the model rules do not know (an encoder, a vision "
+                "model), so only data and context parallel sizes can change",
+                "--dp and --cp; Megatron itself loads torch_dist at any size");
+  }
+}
+
 }  // namespace
 
 ckpt::Target make_layer_wise_target(const TrainingState& source, const LayerWiseTargetSpec& spec) {
   const TargetForm form = target_form(source, spec.format, spec.form);
   const RunGrid grid = target_grid(source, spec.sizes);
-  const auto filed = filed_as(source, form, spec.form.buckets, grid.sizes.expert_parallel);
+  const auto filed = filed_as(source, form, spec.form.buckets, grid.sizes);
   return make_filed_target({source, filed ? *filed : source, form, grid}, spec);
 }
 
@@ -89,10 +106,12 @@ ckpt::Target make_filed_target(const FiledSource& filed, const LayerWiseTargetSp
                 "`torch` checkpoints know only ping-pong ownership: Megatron replays its own deal",
                 "leave out --ownership, or write torch_dist");
   }
-  const LayoutRow& row = row_to_write(source, form);
+  const LayoutRow& row = row_to_write(form);
+  require_known_stacks(source, grid);
   TargetJob job{source, spec, form, grid};
-  const bool has_experts_apart =
-      source.facts.expert_count > 0 && job.grid.sizes.expert_parallel > 1 && !source.chain.empty();
+  const bool has_experts_apart = source.facts.expert_count > 0 &&
+                                 are_experts_apart(source.args(), job.grid.sizes) &&
+                                 !source.chain.empty();
   if (form.sharding == OptimizerSharding::None && has_experts_apart) {
     throw Error(ErrorCode::Unsupported, {},
                 "experts of more than one expert-parallel rank have an optimizer of their own "
@@ -102,7 +121,7 @@ ckpt::Target make_filed_target(const FiledSource& filed, const LayerWiseTargetSp
   job.vocabulary_rows = target_vocabulary(source, job.grid, spec.sizes);
   job.ranks = ranks_of(job.grid);
   job.placement.emplace(source, job.grid, job.vocabulary_rows);
-  job.groups = target_groups(source, job.grid.sizes.expert_parallel);
+  job.groups = target_groups(source, job.grid.sizes);
   job.deals.emplace(source, *job.placement, job.groups.groups,
                     RankDeals::Policy{job.is_layer_wise(), spec.ownership});
   job.target.format = spec.format;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "args/run_grid.h"
 #include "grid/layer_wise_view.h"
 #include "grid/target_form.h"
+#include "layouts/frozen_in_buffers.h"
 #include "layouts/target/layer_wise_target.h"
 #include "layouts/torch/readers.h"
 #include "layouts/torch_dist/readers.h"
@@ -137,19 +139,24 @@ bool is_model_alone_dist(const StatedLayout& stated, StoreLayout era) {
          holds_model_alone(stated);
 }
 
-bool is_model_alone_of_august(const StatedLayout& stated) {
-  return is_model_alone_dist(stated, StoreLayout::August2026);
-}
-
-// Masters beside 16-bit weights: fp32 training has none, and is not read.
-bool is_unsharded_dist(const StatedLayout& stated) {
-  constexpr StoreLayout era = StoreLayout::April2026;
-  if (is_model_alone_dist(stated, era)) return true;
-  if (!is_dist(stated, era, StatedSharding::None)) return false;
+bool has_masters(const StatedLayout& stated) {
   const std::vector<ckpt::TensorEntry>& tensors = stated.checkpoint.catalog().tensors;
   return std::ranges::any_of(tensors, [](const ckpt::TensorEntry& tensor) {
     return tensor.key.starts_with(state_key(kMasterState, ""));
   });
+}
+
+// Masters beside 16-bit weights: fp32 training has none, and is not read.
+bool is_unsharded_dist(const StatedLayout& stated, StoreLayout era) {
+  return is_model_alone_dist(stated, era) ||
+         (is_dist(stated, era, StatedSharding::None) && has_masters(stated));
+}
+
+bool is_unsharded_dist_of_april(const StatedLayout& stated) {
+  return is_unsharded_dist(stated, StoreLayout::April2026);
+}
+bool is_unsharded_dist_of_august(const StatedLayout& stated) {
+  return is_unsharded_dist(stated, StoreLayout::August2026);
 }
 
 bool is_flat_torch(const StatedLayout& stated) {
@@ -191,10 +198,12 @@ constexpr LayoutRow kLayouts[] = {
      add_torch_dist_files},
     {"not sharded, torch", Format::Torch, OptimizerSharding::None, StoreLayout::April2026,
      is_unsharded_torch, name_unsharded_torch, add_torch_files},
-    {"not sharded, torch_dist", Format::TorchDist, OptimizerSharding::None, StoreLayout::April2026,
-     is_unsharded_dist, name_layer_wise_dist, add_torch_dist_files},
-    {"a model alone, torch_dist of August 2026", Format::TorchDist, OptimizerSharding::None,
-     StoreLayout::August2026, is_model_alone_of_august, name_layer_wise_dist, add_torch_dist_files},
+    {"not sharded, torch_dist of April 2026", Format::TorchDist, OptimizerSharding::None,
+     StoreLayout::April2026, is_unsharded_dist_of_april, name_layer_wise_dist,
+     add_torch_dist_files},
+    {"not sharded, torch_dist of August 2026", Format::TorchDist, OptimizerSharding::None,
+     StoreLayout::August2026, is_unsharded_dist_of_august, name_layer_wise_dist,
+     add_torch_dist_files},
     {"fully_reshardable, torch_dist of April 2026", Format::TorchDist,
      OptimizerSharding::FullyReshardable, StoreLayout::April2026, is_fully_reshardable_of_april,
      name_layer_wise_dist, add_torch_dist_files},
@@ -238,6 +247,37 @@ const LayoutRow* layout_to_write(Format container, StoreLayout era, OptimizerSha
 
 bool is_layer_wise(const ckpt::Checkpoint& checkpoint) { return layout_of(checkpoint) != nullptr; }
 
+namespace {
+
+// The parameters that have no place in flat buffers, where the buffers hold all others.
+std::optional<std::set<std::string>> proven_frozen(const ckpt::Checkpoint& checkpoint,
+                                                   const LayoutRow& row) {
+  try {
+    auto frozen = find_frozen_in_buffers(checkpoint);
+    if (frozen) row.read(checkpoint, {.frozen = *frozen});
+    return frozen;
+  } catch (const ckpt::Error&) {
+    return std::nullopt;  // something else is wrong
+  }
+}
+
+TrainingState read_row(const ckpt::Checkpoint& checkpoint, const LayoutRow& row,
+                       const ReadOptions& options) {
+  try {
+    return row.read(checkpoint, options);
+  } catch (const ckpt::Error& error) {
+    const bool may_be_frozen =
+        error.code() == ckpt::ErrorCode::Corrupt && !options.model_only && options.frozen.empty();
+    const auto frozen = may_be_frozen ? proven_frozen(checkpoint, row) : std::nullopt;
+    if (!frozen) throw;
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = *frozen->begin()},
+                      "has no place in the flat buffers of the optimizer, as a frozen parameter (" +
+                          std::to_string(frozen->size()) + " have none), which is not supported");
+  }
+}
+
+}  // namespace
+
 // What no row recognizes, the first reader of its container refuses in more detail.
 TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
   const LayoutRow* row = layout_of(checkpoint);
@@ -247,7 +287,7 @@ TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint, const ReadOpti
   if (row == nullptr) row = layout_to_write(checkpoint.catalog().format, StoreLayout::April2026);
   try {
     if (row != nullptr) {
-      TrainingState state = row->read(checkpoint, options);
+      TrainingState state = read_row(checkpoint, *row, options);
       // Without optimizer state there is nothing that a rank would own a part of.
       const bool is_model = state.chain.empty();
       state.sharding = row->sharding;

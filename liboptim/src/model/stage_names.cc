@@ -96,6 +96,16 @@ std::optional<NumberInName> decoder_layer_in(std::string_view name) {
   return name.starts_with(kLayers) ? number_behind(name, kLayers) : std::nullopt;
 }
 
+bool is_of_unknown_stack(std::string_view name) {
+  constexpr std::string_view kLayers = "layers.";
+  for (size_t at = name.find(kLayers); at != name.npos; at = name.find(kLayers, at + 1)) {
+    const size_t behind = at + kLayers.size();
+    const bool is_list = at == 0 || name[at - 1] == '.';
+    if (is_list && behind < name.size() && !number_at(name, behind)) return true;
+  }
+  return false;
+}
+
 ExpertRange experts_on(uint32_t expert_count, uint32_t ep, uint32_t ep_count) {
   if (ep_count == 0 || expert_count % ep_count != 0) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}},

@@ -10,7 +10,7 @@ BucketWindows::BucketWindows(const TrainingState& state)
     : state_(state),
       placement_(state, state.grid),
       params_(state.params),
-      groups_(group_params(state.args(), state.grid.sizes.expert_parallel, params_)),
+      groups_(group_params(state.args(), state.grid.sizes, params_)),
       arguments_(flat_arguments(state.args(), "args")),
       buffers_(state, placement_, groups_, arguments_) {
   const ParallelSizes& sizes = state.grid.sizes;

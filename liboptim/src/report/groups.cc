@@ -47,7 +47,7 @@ class NamedGroups {
     view_ = view.get();
     report_.view = view;
     if (view->chain.empty()) return;  // a model alone
-    groups_ = group_params(view_->args(), view_->grid.sizes.expert_parallel, view->params);
+    groups_ = group_params(view_->args(), view_->grid.sizes, view->params);
     add_groups();
     add_params();
   }

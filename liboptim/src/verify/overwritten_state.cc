@@ -51,7 +51,7 @@ class LostParams {
       if (is_buffer(state_, param.info.name)) param.info.requires_grad = false;
     }
     const std::vector<ParamGroup> groups =
-        group_params(state_.args(), state_.grid.sizes.expert_parallel, state_.params);
+        group_params(state_.args(), state_.grid.sizes, state_.params);
     const Placement placement(state_, state_.grid);
     const RankDeals deals(state_, placement, groups, {});
     std::map<std::string, std::vector<Writer>> files;

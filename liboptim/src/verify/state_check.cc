@@ -84,7 +84,9 @@ void StateCheck::name_parameters() {
     view_ = name_layer_wise(checkpoint_);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::IoFailure) throw;
-    if (error.code() == ErrorCode::Unsupported) {
+    const bool is_refused = error.code() == ErrorCode::Unsupported;
+    if (is_refused && has_flat_buffers(checkpoint_) && name_without_frozen()) return;
+    if (is_refused) {
       report_.not_checked.push_back({kOwners, error.what()});
       check_rank_folders(checkpoint_, report_);
     } else if (!name_without_frozen()) {

@@ -8,6 +8,7 @@
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
+#include "model/stage_names.h"
 #include "model/state_names.h"
 #include "repair/bucket_shift.h"
 #include "state/left_out.h"
@@ -53,6 +54,14 @@ Mismatch count_mismatches(const TensorEntry& master, const TensorEntry& weight,
     position += count;
   }
   return result;
+}
+
+// Of an optimizer of the chain.
+bool has_experts_alone(const TrainingState& view, uint32_t optimizer) {
+  return std::ranges::all_of(view.params, [&](const TrainedParam& param) {
+    return param.optimizer != optimizer || param.states.empty() ||
+           expert_in(param.info.name).has_value();
+  });
 }
 
 }  // namespace
@@ -164,9 +173,21 @@ void StateCheck::look_for_zero_moments() {
       }
     }
   }
+  const auto is_zero = [](const auto& kind) {
+    return kind.second.first != nullptr && kind.second.may_be_zero;
+  };
   for (const auto& [kind, seen] : kinds) {
     const auto step = step_of(*view_, kind.first);
-    if (seen.first == nullptr || !seen.may_be_zero || !step || *step <= 0) continue;
+    if (!is_zero(std::pair(kind, seen)) || !step || *step <= 0) continue;
+    const bool are_all_zero = std::ranges::all_of(kinds, [&](const auto& other) {
+      return other.first.first != kind.first || is_zero(other);
+    });
+    if (are_all_zero && has_experts_alone(*view_, kind.first)) {
+      report_.not_proven.push_back(
+          {"'" + kind.second + "' of the experts' optimizer",
+           "each is 0: no token has reached an expert, or the moments were lost"});
+      continue;
+    }
     find(*seen.first, *seen.chunk,
          "every '" + kind.second + "' of this optimizer is 0, but it has taken " +
              std::to_string(static_cast<int64_t>(*step)) + " steps",

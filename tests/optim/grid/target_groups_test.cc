@@ -15,19 +15,30 @@ namespace {
 
 constexpr test::ModelShape kMoe = {.layers = 2, .experts = 4};
 
+optim::ParallelSizes with_experts_on(uint32_t expert_parallel) {
+  optim::ParallelSizes sizes;
+  sizes.data_parallel = expert_parallel;
+  sizes.expert_parallel = expert_parallel;
+  return sizes;
+}
+
+optim::TargetGroups groups_at(const optim::TrainingState& state, uint32_t expert_parallel) {
+  return optim::target_groups(state, with_experts_on(expert_parallel));
+}
+
 // The state of a model with experts, whose groups are those of `expert_parallel` ranks.
 class Grouped {
  public:
   explicit Grouped(uint32_t expert_parallel) : random_(1), generated_(random_, kMoe) {
     optim::TrainingState& state = generated_.state();
-    const optim::TargetGroups groups = optim::target_groups(state, expert_parallel);
+    const optim::TargetGroups groups = groups_at(state, expert_parallel);
     std::vector<std::vector<NodeId>> stated(state.chain.size());
     for (size_t i = 0; i < groups.groups.size(); ++i) {
       const NodeId copy = tree().copy(ckpt::ValueTree(tree()).value(groups.stated[i]));
       tree().put(copy, "is_expert_parallel", tree().boolean(groups.groups[i].is_expert_parallel));
       stated[groups.optimizer[i]].push_back(copy);
     }
-    optim::group_params(state.args(), expert_parallel, state.params);
+    optim::group_params(state.args(), with_experts_on(expert_parallel), state.params);
     for (size_t i = 0; i < stated.size(); ++i) state.chain[i].groups = stated[i];
   }
 
@@ -59,8 +70,8 @@ BOOST_AUTO_TEST_SUITE(target_groups)
 
 BOOST_AUTO_TEST_CASE(more_expert_ranks_give_experts_groups_of_their_own_with_the_same_settings) {
   Grouped one(1);
-  const auto before = optim::target_groups(one.state(), 1);
-  const auto after = optim::target_groups(one.state(), 2);
+  const auto before = groups_at(one.state(), 1);
+  const auto after = groups_at(one.state(), 2);
   BOOST_TEST(before.groups.size() == 3u);
   BOOST_REQUIRE_EQUAL(after.groups.size(), 4u);
   size_t params = 0;
@@ -83,7 +94,7 @@ BOOST_AUTO_TEST_CASE(more_expert_ranks_give_experts_groups_of_their_own_with_the
 
 BOOST_AUTO_TEST_CASE(one_expert_rank_joins_the_groups_of_experts_with_the_others) {
   Grouped two(2);
-  const auto after = optim::target_groups(two.state(), 1);
+  const auto after = groups_at(two.state(), 1);
   BOOST_REQUIRE_EQUAL(after.groups.size(), 3u);
   BOOST_TEST(has_experts(after.groups[0]));
   for (uint32_t i = 0; i < after.groups.size(); ++i) {
@@ -103,12 +114,12 @@ BOOST_AUTO_TEST_CASE(groups_that_would_be_one_but_differ_are_refused_by_the_sett
     if (std::string_view(setting) == "of_my_own") {
       two.tree().put(two.group(0, 0).id(), setting, two.tree().real(0.25));
     }
-    const auto error = test::error_of([&] { optim::target_groups(two.state(), 1); });
+    const auto error = test::error_of([&] { groups_at(two.state(), 1); });
     BOOST_REQUIRE_MESSAGE(error, setting);
     BOOST_TEST((error->code() == ckpt::ErrorCode::Unsupported));
     BOOST_TEST(contains(error->problem(), "'" + std::string(setting) + "'"), error->what());
     BOOST_TEST(!error->where().key.empty());
-    BOOST_TEST(!test::error_of([&] { optim::target_groups(two.state(), 4); }));
+    BOOST_TEST(!test::error_of([&] { groups_at(two.state(), 4); }));
   }
 }
 
@@ -116,7 +127,7 @@ BOOST_AUTO_TEST_CASE(a_setting_that_only_one_of_two_groups_has_is_refused) {
   for (const uint32_t which : {0u, 1u}) {
     Grouped two(2);
     two.tree().put(two.group(0, which).id(), "of_my_own", two.tree().boolean(true));
-    const auto error = test::error_of([&] { optim::target_groups(two.state(), 1); });
+    const auto error = test::error_of([&] { groups_at(two.state(), 1); });
     BOOST_REQUIRE(error);
     BOOST_TEST(contains(error->problem(), "'of_my_own'"), error->what());
   }
@@ -125,7 +136,7 @@ BOOST_AUTO_TEST_CASE(a_setting_that_only_one_of_two_groups_has_is_refused) {
 BOOST_AUTO_TEST_CASE(a_state_without_an_optimizer_has_no_groups) {
   Grouped one(1);
   one.state().chain.clear();
-  BOOST_TEST(optim::target_groups(one.state(), 2).groups.empty());
+  BOOST_TEST(groups_at(one.state(), 2).groups.empty());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -43,13 +43,21 @@ class Carrier {
   }
 
  private:
+  // Whether a rank writes this file in some release, so that it may have been the last one.
+  bool may_have_written(int64_t stated, const WorldRank& rank) const {
+    const bool is_rank = stated >= 0 && static_cast<uint64_t>(stated) < source_.ranks.size();
+    if (!is_rank) return false;
+    const WorldRank& writer = source_.ranks[static_cast<size_t>(stated)];
+    return writer.folder == rank.folder && may_write_model(writer.at);
+  }
+
   // The rank that wrote a file, as its args state it.
   void require_rank(const WorldRank& rank) const {
     const Value root = document_of(rank).tree.root();
     const auto args = root.find("args");
     const auto attributes = args && args->is(Kind::Object) ? args->state() : std::nullopt;
     const auto stated = attributes ? attributes->find("rank") : std::nullopt;
-    if (!stated || !stated->is(Kind::Int) || stated->as_int() == rank.rank) return;
+    if (!stated || !stated->is(Kind::Int) || may_have_written(stated->as_int(), rank)) return;
     (Place{rank.model_file(), ""} / "args" / "@rank")
         .corrupt("is " + std::to_string(stated->as_int()) + ", but rank " +
                      std::to_string(rank.rank) + " writes this file",

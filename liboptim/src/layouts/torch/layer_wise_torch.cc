@@ -62,9 +62,12 @@ class Reader {
  private:
   void require_files() const {
     const bool has_optimizer_files = is_sharded_ && !options_.model_only;
-    const std::string loss = loss_in_rank_files(source_.ranks, has_optimizer_files);
+    const std::string loss = loss_in_rank_files(source_.ranks, {has_optimizer_files});
     if (!loss.empty()) refuse_overwritten(loss);
     for (const WorldRank& rank : source_.ranks) {
+      if (rank.writes_since_core_019 && !source_.checkpoint.document(rank.model_file())) {
+        refuse_overwritten("no rank writes " + rank.model_file());
+      }
       if (rank.writes_model) source_.document(rank.model_file());
       if (has_optimizer_files) source_.document(rank.optimizer_file());
     }
@@ -86,8 +89,7 @@ class Reader {
         param.info.requires_grad = false;
       }
     }
-    std::vector<ParamGroup> groups =
-        group_params(args, view_.grid.sizes.expert_parallel, view_.params);
+    std::vector<ParamGroup> groups = group_params(args, view_.grid.sizes, view_.params);
     view_.chain.resize(groups.empty() ? 0 : groups.back().optimizer_index + 1);
     return groups;
   }

@@ -73,8 +73,7 @@ class LayerWiseReader {
     read_params();
     carry_common();
     if (!model_only_) {
-      const std::vector<ParamGroup> groups =
-          group_params(args, view_.grid.sizes.expert_parallel, view_.params);
+      const std::vector<ParamGroup> groups = group_params(args, view_.grid.sizes, view_.params);
       read_common_optimizers({source_, state_, flat_.optimizers()}, groups, common_, view_);
       check_chain();
       found_ = std::vector<Found>();  // of 10^6 parameters as much as their flat buffers take

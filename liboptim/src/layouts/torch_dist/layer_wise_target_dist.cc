@@ -90,8 +90,7 @@ class DistWriter {
     for (uint32_t i = 0; i < source_.model.size(); ++i) {
       const ModelEntry& entry = source_.model[i];
       if (entry.what != ModelEntry::What::ExtraState) continue;
-      const auto found = rules_.table->find(entry.name);
-      if (found && found->rule->unsharded) {
+      if (is_left_out(entry.name)) {
         if (entry.object && holds_bytes(*source_.extra_states[*entry.object])) {
           job_.lose(entry.name, "Megatron does not save this object in torch_dist");
         }
@@ -109,6 +108,15 @@ class DistWriter {
         add_extra_state(entry, own, placement_.stage_of_entry(i));
       }
     }
+  }
+
+  // An attention's object is stored beside its own parameter alone (--softmax-type learnable).
+  bool is_left_out(const std::string& name) const {
+    const auto found = rules_.table->find(name);
+    if (!found || !found->rule->unsharded) return false;
+    const std::string offset = name.substr(0, name.size() - kExtraState.size()) + "softmax_offset";
+    return std::ranges::none_of(
+        source_.params, [&](const TrainedParam& param) { return param.info.name == offset; });
   }
 
   // Null: None is stored.
@@ -145,6 +153,7 @@ class DistWriter {
   }
 
   std::string extra_state_key(const ShardedName& sharded) const {
+    if (parse_object_key(sharded.key)) return sharded.key;  // of layers without rules
     ObjectShard shard{sharded.key, {}, {}};
     const auto add = [&](uint32_t index, uint32_t count) {
       shard.indices.push_back(index);
@@ -232,7 +241,9 @@ class DistWriter {
 
   NodeId content_metadata(ValueTree& tree) const {
     const NodeId content = tree.dict();
-    if (is_zero1(job_.form.sharding) || has_halves(job_.form.era)) {
+    const bool has_half =
+        job_.form.sharding == OptimizerSharding::LayerWise && has_halves(job_.form.era);
+    if (is_zero1(job_.form.sharding) || has_half) {
       const std::string_view type = sharding_type(is_bucketed_);
       tree.put(content, "distrib_optim_sharding_type", tree.str(type));
       if (!is_bucketed_) {

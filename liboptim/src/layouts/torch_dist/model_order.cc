@@ -2,6 +2,7 @@
 #include "layouts/torch_dist/model_order.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,9 +11,15 @@ namespace optim {
 namespace {
 
 // What Megatron leaves out of sharded state dicts, where it is None; the model's own have it: the
-// output layer's, with tied embeddings, too, and of TransformerEngine each attention's.
+// output layer's, with tied embeddings, too, and of TransformerEngine each attention's, which is
+// stored where the attention has a parameter (--softmax-type learnable).
 void add_unsharded(const KeyRules& rules, TrainingState& view) {
+  std::set<std::string> stored;
+  for (const ModelEntry& entry : view.model) {
+    if (entry.what == ModelEntry::What::ExtraState) stored.insert(entry.name);
+  }
   const auto add = [&](std::string name) {
+    if (stored.contains(name)) return;
     view.model.push_back({ModelEntry::What::ExtraState, std::move(name), 0, std::nullopt});
   };
   add(std::string(kOutputExtraState));

@@ -91,11 +91,18 @@ class ObjectReader {
     return sharded;
   }
 
+  // Of layers that the rules do not know, as an encoder's: only the key tells one from the other.
+  static bool is_of_unknown_stack(const ShardedName& sharded, const ObjectShard& shard) {
+    return !sharded.layer && !sharded.expert &&
+           std::ranges::any_of(shard.counts, [](uint32_t count) { return count != 1; });
+  }
+
   void read_extra_state(size_t object, const ObjectShard& shard) {
     const std::string& key = source_.catalog().objects[object].key;
     const auto sharded = sharded_object(shard);
     if (!sharded) corrupt(key, "is not one of the layers and experts that args describe");
-    const std::string name = state_dict_name(*sharded, rules_);
+    const std::string name =
+        is_of_unknown_stack(*sharded, shard) ? key : state_dict_name(*sharded, rules_);
     auto document = std::make_shared<Document>(extra_states_.take(object));
     document->tree.set_root(only_object(*document, key).id());
     if (is_state_of_experts(name)) return add_expert_state(name, *sharded, std::move(document));

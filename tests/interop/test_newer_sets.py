@@ -1,0 +1,152 @@
+"""Checkpoints of core 0.19, Megatron Bridge and Megatron-FSDP: what is no damage is not called so,
+and what can be read and resharded is. ../shared/fixtures/newer and worlds; skipped without them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from parallel_sets import canonical_name, expect_none, recorded_state, state_differences
+from programs import BIN, FIXTURES, refuse, run, succeed, verify
+from reading import iteration_folder
+
+PACKED = [FIXTURES / name / "sets.tar.zst" for name in ("newer", "worlds")]
+pytestmark = pytest.mark.skipif(
+    not BIN.is_dir() or not all(path.is_file() for path in PACKED), reason="no newer sets")
+
+DAMAGED, UNSUPPORTED = 1, 4
+OSS_DIST, OSS_TORCH = "v019.oss.zero1.full.dp2", "v019.oss.zero1.torch.tp2etp1dp2"
+BERT, VLM = "v019.bert.zero1.full.tp2dp2", "v019.vlm.zero1.full.tp2dp2"
+FROZEN, FSDP = "v019.frozen.zero1.torch.dp2", "v019.mfsdp.dp1"
+ADAM_DP2, ADAM_TP2 = "v019.gpt.adam.dist.dp2", "v0192.gpt.adam.dist.tp2"
+BRIDGE = "v0192.gpt.zero1.full.tp2dp2.bridge"
+FAULT = "v0192.n19.zero1.full.tp2dp2.fault"
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("newer")
+    for archive in PACKED:
+        plain = subprocess.run(["zstd", "-dcq", "--long=27", archive], check=True,
+                               capture_output=True).stdout
+        subprocess.run(["tar", "-C", folder, "-xf", "-"], input=plain, check=True)
+    return folder
+
+
+def test_verify_finds_the_set_with_a_fault_and_no_other(newer: Path) -> None:
+    sets = [path for path in sorted(newer.iterdir()) if (path / "ckpt").is_dir()]
+    assert len(sets) > 20
+    found = [path.name for path in sets if verify(path / "ckpt")[0] != 0]
+    assert found == [FAULT]
+
+
+@pytest.mark.parametrize("name", ["bridge_llama", "bridge_qwen3_moe", f"{BRIDGE}/ckpt"])
+def test_a_folder_of_bridge_has_no_args_to_miss(name: str, newer: Path, tmp_path: Path) -> None:
+    code, document = verify(newer / name)
+    assert code == 0
+    assert "args against the model" in [left["what"] for left in document["not_checked"]]
+    root = Path(shutil.copytree(newer / name, tmp_path / "ckpt"))
+    (iteration_folder(root) / "run_config.yaml").write_text("model: {}\n")
+    code, document = verify(root)
+    assert code == DAMAGED
+    assert any(finding.get("key") == "/args" for finding in document["findings"])
+
+
+@pytest.mark.parametrize("name", [OSS_DIST, OSS_TORCH, ADAM_DP2, ADAM_TP2])
+def test_the_logical_state_is_the_live_one(name: str, newer: Path, tmp_path: Path) -> None:
+    made = tmp_path / "state.safetensors"
+    succeed("ckpt-convert", newer / name / "ckpt", made, "--to", "safetensors")
+    expect_none(state_differences(load_file(made), recorded_state(newer / name)))
+
+
+# Source, sizes.
+RESHARDS = [
+    (OSS_DIST, "--dp 1"),
+    (OSS_DIST, "--dp 3"),
+    (OSS_DIST, "--tp 2 --etp 1 --dp 2"),
+    (OSS_DIST, "--pp 2 --dp 2"),
+    (OSS_DIST, "--ep 2 --dp 2"),
+    (OSS_DIST, "--tp 2 --ep 2 --etp 1 --dp 2"),
+    (OSS_DIST, "--tp 2 --etp 1 --dp 2 --to torch"),
+    (OSS_TORCH, "--tp 1 --dp 1"),
+    (OSS_TORCH, "--dp 1"),
+    (OSS_TORCH, "--tp 1 --pp 2 --dp 2"),
+    (OSS_TORCH, "--tp 1 --ep 2 --dp 2"),
+    (OSS_TORCH, "--ep 2 --etp 1 --dp 2"),
+    (OSS_TORCH, "--dp 2 --to torch_dist"),
+    (ADAM_DP2, "--dp 1"),
+    (ADAM_DP2, "--tp 2 --dp 2"),
+    (ADAM_DP2, "--pp 2 --to torch"),
+    (ADAM_TP2, "--tp 1"),
+    (ADAM_TP2, "--tp 4 --dp 2"),
+    (BERT, "--dp 1"),
+    (BERT, "--dp 4"),
+    (VLM, "--dp 1"),
+    (VLM, "--dp 4"),
+]
+
+
+def logical(root: Path) -> dict[str, str]:
+    document = succeed("ckpt-inspect", "hash", root, "--logical", "--json").json()
+    return {tensor["key"]: tensor["sha256"] for tensor in document["tensors"]}
+
+
+@pytest.mark.parametrize(("name", "sizes"), RESHARDS, ids=lambda value: value.replace(" ", ""))
+def test_reshards_keep_every_tensor(name: str, sizes: str, newer: Path, tmp_path: Path) -> None:
+    source, made = newer / name / "ckpt", tmp_path / "made"
+    options = sizes.split()
+    program = "ckpt-convert" if "--to" in options else "reshard"
+    succeed(program, source, made, *options, "--verify")
+    assert verify(made)[0] == 0
+    assert logical(made) == logical(source)
+
+
+# Source, sizes, what is said.
+REFUSED = [
+    (OSS_DIST, "--tp 2", 2, "the experts have biases"),
+    (OSS_DIST, "--tp 2 --etp 1 --dp 2 --to torch --target-megatron 2026-04", UNSUPPORTED,
+     "no rank writes mp_rank_01/model_optim_rng.pt"),
+    (BERT, "--tp 1", UNSUPPORTED, "layers that the model rules do not know"),
+    (BERT, "--pp 2 --dp 1", UNSUPPORTED, "layers that the model rules do not know"),
+    (VLM, "--tp 1", UNSUPPORTED, "layers that the model rules do not know"),
+    (VLM, "--tp 1 --pp 2", UNSUPPORTED, "layers that the model rules do not know"),
+    (FROZEN, "--dp 1", UNSUPPORTED, "as a frozen parameter"),
+    (FROZEN, "--tp 2", UNSUPPORTED, "as a frozen parameter"),
+    (FSDP, "--dp 2", UNSUPPORTED, "is a plain torch_dist checkpoint"),
+    (BRIDGE, "--dp 1", UNSUPPORTED, "without training arguments"),
+]
+
+
+@pytest.mark.parametrize(("name", "sizes", "code", "said"), REFUSED)
+def test_what_is_not_known_is_refused_by_name(
+    name: str, sizes: str, code: int, said: str, newer: Path, tmp_path: Path
+) -> None:
+    options = sizes.split()
+    program = "ckpt-convert" if "--to" in options else "reshard"
+    assert said in refuse(code, program, newer / name / "ckpt", tmp_path / "made", *options)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("file", ["model_optim_rng.pt", "distrib_optim.pt"])
+def test_a_rank_folder_of_019_that_lost_a_file_is_damaged(
+    file: str, newer: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(newer / OSS_TORCH / "ckpt", tmp_path / "ckpt"))
+    (iteration_folder(root) / "mp_rank_01" / file).unlink()
+    assert verify(root)[0] == DAMAGED
+    assert run("reshard", root, tmp_path / "made", "--dp", "1").code in (3, 5)
+
+
+def test_plain_tuples_of_megatron_fsdp_are_read_as_torch_reads_them(newer: Path) -> None:
+    folder = newer / FSDP
+    recorded = load_file(folder / "expected/state.safetensors")
+    document = succeed("ckpt-inspect", "ls", folder / "ckpt", "--json").json()
+    stored = {tensor["key"]: tensor["shape"] for tensor in document["tensors"]}
+    for name, tensor in recorded.items():
+        key = canonical_name(name)
+        if not key.startswith("optimizer.") and f"model.module.{key}" in stored:
+            assert stored[f"model.module.{key}"] == list(tensor.shape)
