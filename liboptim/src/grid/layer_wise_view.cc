@@ -94,11 +94,13 @@ static void take_optimizer_from_states(const TrainedParam& param, const RuleDesc
   info.shape.resize(2, 1);  // stacked over something that is not known
 }
 
-// The argument that tells is of that time: nothing else names a release.
+bool is_since_core_019(const Value& args) {
+  return args.find("expert_gtp_weight_remat_size").has_value();
+}
+
 bool are_experts_apart(const Value& args, const ParallelSizes& sizes) {
-  if (sizes.expert_parallel > 1) return true;
-  return sizes.expert_tensor_parallel != sizes.tensor_parallel &&
-         args.find("expert_gtp_weight_remat_size");
+  const bool is_cut_otherwise = sizes.expert_tensor_parallel != sizes.tensor_parallel;
+  return sizes.expert_parallel > 1 || (is_cut_otherwise && is_since_core_019(args));
 }
 
 std::vector<ParamGroup> groups_of(const Value& args, const ParallelSizes& sizes,

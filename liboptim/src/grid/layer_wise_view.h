@@ -44,6 +44,10 @@ TensorRef with_key(ckpt::TensorEntry tensor, std::string key);
 // A model's tensor, under its name, as a parameter with the attributes that Megatron gives it.
 TrainedParam make_param(TensorRef weight);
 
+// Whether args are of core 0.19 or later, by an argument of that time: nothing else names a
+// release.
+bool is_since_core_019(const ckpt::Value& args);
+
 // Whether experts have groups, and sharded state optimizers, of their own: with more than one
 // expert parallel rank; since Megatron's change 5916 (July 2026, core 0.19) also where their tensor
 // parallelism is another one, as their data-parallel ranks are others then.

@@ -274,7 +274,8 @@ ckpt::TargetFile optimizer_file(const TargetJob& job, const WorldRank& rank) {
 
 // Which Megatron could not store, or nobody can invent.
 void check_storable(const TargetJob& job) {
-  const bool is_before_core_019 = job.is_layer_wise() || job.form.is_for_april;
+  const bool is_before_core_019 =
+      job.is_layer_wise() || job.form.is_for_april || !is_since_core_019(job.source.args());
   const std::string loss = loss_in_rank_files(job.ranks, {job.is_layer_wise(), is_before_core_019});
   if (!loss.empty()) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {},
