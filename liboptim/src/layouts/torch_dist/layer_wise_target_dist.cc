@@ -241,8 +241,9 @@ class DistWriter {
 
   NodeId content_metadata(ValueTree& tree) const {
     const NodeId content = tree.dict();
-    const bool has_half =
-        job_.form.sharding == OptimizerSharding::LayerWise && has_halves(job_.form.era);
+    const bool is_unsharded =
+        job_.form.sharding == OptimizerSharding::None && !source_.chain.empty();
+    const bool has_half = has_halves(job_.form.era) && !is_unsharded;
     if (is_zero1(job_.form.sharding) || has_half) {
       const std::string_view type = sharding_type(is_bucketed_);
       tree.put(content, "distrib_optim_sharding_type", tree.str(type));
