@@ -304,8 +304,8 @@ size_t end(const Layout& layout) { return layout.count_bytes() - 22; }
 
 const std::vector<Damage> kDamages = {
     {"nothing left", [](auto& a, auto&) { a.clear(); }, "too short"},
-    {"cut in half", [](auto& a, auto&) { a.resize(a.size() / 2); }, "no zip end record"},
-    {"last byte missing", [](auto& a, auto&) { a.pop_back(); }, "no zip end record"},
+    {"cut in half", [](auto& a, auto&) { a.resize(a.size() / 2); }, "truncated after"},
+    {"last byte missing", [](auto& a, auto&) { a.pop_back(); }, "truncated after"},
     {"a byte behind the end", [](auto& a, auto&) { a += 'x'; }, "no zip end record"},
     {"first byte missing", [](auto& a, auto&) { a.erase(0, 1); }, "is not where"},
     {"comment", [](auto& a, auto& l) { a[end(l) + 20] = 1; }, "comment"},

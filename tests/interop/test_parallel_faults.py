@@ -18,7 +18,6 @@ from parallel_pairs import Sizes
 from parallel_sets import (
     DAMAGED,
     MALFORMED,
-    NOT_FOUND,
     SOUND,
     UNSUPPORTED,
     needs_sets,
@@ -134,7 +133,7 @@ def test_a_file_that_is_missing_is_named(
     code, document = verify(root)
     assert code == DAMAGED
     assert any(lost in line and problem in line for line in damage_of(document))
-    line = refuse_reshard(NOT_FOUND, root, tmp_path / "made", *Sizes().options)
+    line = refuse_reshard(MALFORMED, root, tmp_path / "made", *Sizes().options)
     assert lost in line and problem in line
 
 

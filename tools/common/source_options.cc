@@ -4,14 +4,39 @@
 #include <filesystem>
 #include <system_error>
 
+#include <set>
+
 #include <ckpt/error.h>
+#include <ckpt/files_beside.h>
 #include <common/console.h>
 #include <common/option_values.h>
 #include <common/text.h>
+#include <optim/contents.h>
 #include <optim/megatron_folders.h>
 
 namespace tools {
 namespace {
+
+// What is listed then is what .metadata, an index, or the other files say.
+void warn_of_lacking_files(const ckpt::Checkpoint& checkpoint, Console& console) {
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  const bool is_dist = catalog.format == ckpt::Format::TorchDist;
+  std::string lines;
+  size_t count = 0;
+  std::set<std::string> named;
+  const auto add = [&](const std::string& path, const std::string& lack) {
+    if (!named.insert(path).second) return;
+    lines += (++count == 1 ? "" : ", ") + ckpt::escaped(path) + " " + lack;
+  };
+  for (const ckpt::FileEntry* file : lacking_files(catalog)) add(file->path, file->lack);
+  for (const std::string& path : optim::missing_files(checkpoint)) {
+    if (path != optim::kMegatronFolders.backend_file) add(path, "is missing");
+  }
+  if (count == 0) return;
+  console.warn("incomplete: " + lines +
+               (is_dist ? "; listed is what .metadata says"
+                        : "; tensors that are in such files alone are not listed"));
+}
 
 // common.pt opens as the file that it is; whoever named it may have wanted the checkpoint.
 void warn_of_common_state(const std::string& named, Console& console) {
@@ -41,24 +66,50 @@ void SourceOptions::declare(CLI::App& app, const std::string& name) {
 }
 
 ckpt::Checkpoint SourceOptions::open() const {
-  return optim::open_checkpoint(path, {.iteration = iteration, .limits = limits});
+  ckpt::Checkpoint checkpoint =
+      optim::open_checkpoint(path, {.iteration = iteration, .limits = limits});
+  refuse_missing_files(checkpoint);
+  return checkpoint;
+}
+
+void refuse_missing_files(const ckpt::Checkpoint& checkpoint) {
+  std::vector<std::string> missing = optim::missing_files(checkpoint);
+  std::erase(missing, optim::kMegatronFolders.backend_file);  // nothing is read from it
+  if (missing.empty()) return;
+  std::string problem = "this file of the checkpoint is missing";
+  for (size_t i = 1; i < missing.size(); ++i) {
+    problem += (i == 1 ? "; so is " : ", ") + ckpt::escaped(missing[i]);
+  }
+  throw ckpt::Error(ckpt::ErrorCode::Corrupt, {checkpoint.shown_name(missing[0])}, problem,
+                    "the checkpoint is incomplete: copy what is missing again")
+      .mark_incomplete();
+}
+
+void note_files_beside(const ckpt::Checkpoint& checkpoint, Console& console) {
+  constexpr size_t kNamed = 6;
+  if (optim::is_megatron(checkpoint)) return;
+  const std::vector<ckpt::FileBeside> beside = files_beside(checkpoint);
+  if (beside.empty()) return;
+  std::string names;
+  for (size_t i = 0; i < std::min(beside.size(), kNamed); ++i) {
+    names +=
+        (i == 0 ? "" : ", ") + ckpt::escaped(beside[i].shown) + (beside[i].is_folder ? "/" : "");
+  }
+  if (beside.size() > kNamed) names += ", and " + count_text(beside.size() - kNamed, "more file");
+  console.note("not read of " + ckpt::escaped(checkpoint.folder().string()) + ": " + names);
 }
 
 ckpt::Checkpoint SourceOptions::open_quietly() const {
   SourceOptions listing = *this;
   listing.limits.allow_missing_data = true;
-  return listing.open();
+  return optim::open_checkpoint(path, {.iteration = iteration, .limits = listing.limits});
 }
 
 ckpt::Checkpoint SourceOptions::open_to_list(Console& console) const {
   ckpt::Checkpoint checkpoint = open_quietly();
   warn_of_common_state(path, console);
-  const std::vector<std::string> missing = missing_files(checkpoint.catalog());
-  if (!missing.empty()) {
-    console.warn(count_text(missing.size(), "data file") +
-                 (missing.size() == 1 ? " is missing, " : " are missing, first ") +
-                 ckpt::escaped(missing.front()) + ": listed is what .metadata says");
-  }
+  warn_of_lacking_files(checkpoint, console);
+  note_files_beside(checkpoint, console);
   return checkpoint;
 }
 

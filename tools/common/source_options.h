@@ -29,6 +29,11 @@ struct SourceOptions {
   ckpt::Checkpoint open_quietly() const;
 };
 
+// Throws Corrupt where the args of a folder of ranks, or metadata.json, say that files are missing.
+void refuse_missing_files(const ckpt::Checkpoint& checkpoint);
+// Names what a plain checkpoint's folder holds beside it, which a command does not read.
+void note_files_beside(const ckpt::Checkpoint& checkpoint, Console& console);
+
 // The paths of the files that .metadata names and that are missing, sorted.
 std::vector<std::string> missing_files(const ckpt::Catalog& catalog);
 

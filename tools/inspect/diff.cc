@@ -295,10 +295,22 @@ ckpt::Differences compare_left_out(const DiffOptions& options, optim::NamedPair&
   return ckpt::diff({named.left_out_a, a}, {named.left_out_b, b});
 }
 
+// What is missing of a side, and what is not compared.
+void check_side(const ckpt::Checkpoint& checkpoint, const std::string& path, Console& console) {
+  try {
+    refuse_missing_files(checkpoint);
+  } catch (ckpt::Error& error) {
+    throw error.below(path);
+  }
+  note_files_beside(checkpoint, console);
+}
+
 int run(const DiffOptions& options, Console& console) {
   std::optional<ProgressLine> line(std::in_place, console, "comparing");
   const ckpt::Checkpoint a = optim::open_side(options.a, options.limits);
   const ckpt::Checkpoint b = optim::open_side(options.b, options.limits);
+  check_side(a, options.a, console);
+  check_side(b, options.b, console);
   optim::NamedPair named = optim::names_in_common(a, b);
   for (const std::string& warning : named.warnings) console.warn(warning);
   const ckpt::Differences left_out = compare_left_out(options, named, a, b);

@@ -330,6 +330,7 @@ int run(const HashOptions& options, Console& console) {
   optim::HashRecord recorded;
   if (records.check) recorded = recorded_of(*records.check, options);
   const ckpt::Checkpoint checkpoint = options.source.open();
+  note_files_beside(checkpoint, console);
   const ckpt::Hashes hashes = hash_or_finish(options, checkpoint, records, console);
   if (records.check) return compare(options, checkpoint, {hashes, std::move(recorded)}, console);
   note_parts(console, checkpoint);

@@ -221,6 +221,24 @@ Fact sentence(const std::string& text, const std::string& last) {
   return fact;
 }
 
+// What else lies in the folder: the largest by name.
+Fact beside_fact(const std::vector<ckpt::FileBeside>& beside) {
+  constexpr size_t kShown = 4;
+  std::vector<const ckpt::FileBeside*> files;
+  for (const ckpt::FileBeside& file : beside) files.push_back(&file);
+  std::ranges::stable_sort(files, std::ranges::greater(), &ckpt::FileBeside::count_bytes);
+  Fact fact{"beside", {}};
+  for (size_t i = 0; i < std::min(files.size(), kShown); ++i) {
+    const std::string size = files[i]->is_folder ? "" : " " + size_text(files[i]->count_bytes);
+    fact.pieces.push_back(ckpt::escaped(files[i]->path) + (files[i]->is_folder ? "/" : size) +
+                          (i + 1 < files.size() ? "," : ""));
+  }
+  if (files.size() > kShown) {
+    fact.pieces.push_back("and " + count_text(files.size() - kShown, "more file"));
+  }
+  return fact;
+}
+
 Fact status_fact(const optim::Status& status) {
   const std::string verify = "ckpt-inspect verify";
   switch (status.health) {
@@ -232,10 +250,7 @@ Fact status_fact(const optim::Status& status) {
       return sentence(
           "every file is there, but the state does not fit the parameters: " + status.problem + ";",
           "see " + verify);
-    case optim::Health::Incomplete:
-      return {"status",
-              {"incomplete: " + ckpt::escaped(status.missing.front()) + " is missing" +
-               more_text(status.missing.size(), "files")}};
+    case optim::Health::Incomplete: return incomplete_fact(status.incomplete);
     case optim::Health::Damaged:
       return sentence(
           "damaged: " + status.problem + more_text(status.problem_count, "findings") + ";",
@@ -245,6 +260,19 @@ Fact status_fact(const optim::Status& status) {
 }
 
 }  // namespace
+
+Fact incomplete_fact(const std::vector<std::string>& incomplete) {
+  constexpr size_t kShown = 8;
+  std::string text = "incomplete: ";
+  for (size_t i = 0; i < std::min(incomplete.size(), kShown); ++i) {
+    text += (i == 0 ? "" : ", ") + incomplete[i];
+  }
+  if (incomplete.size() > kShown) {
+    text +=
+        " (and " + std::to_string(incomplete.size() - kShown) + " more files: ckpt-inspect verify)";
+  }
+  return {"status", words_of(text)};
+}
 
 std::string format_words(const Page& page) {
   const Format format = page.checkpoint.catalog().format;
@@ -293,6 +321,7 @@ std::vector<Fact> facts_of(const Page& page) {
                              progress_fact(summary),
                              set_fact(summary),
                              parts_fact(summary),
+                             beside_fact(summary.beside),
                              status_fact(summary.status)};
   if (facts[4].pieces.empty()) facts[5].label = "optimizer";
   const bool is_complete = summary.status.health == optim::Health::Complete;

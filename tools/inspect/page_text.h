@@ -28,6 +28,9 @@ struct Fact {
 // In the order of the page; what has nothing to say is left out.
 std::vector<Fact> facts_of(const Page& page);
 
+// "incomplete: FILE is missing, ...", as the status.
+Fact incomplete_fact(const std::vector<std::string>& incomplete);
+
 // "Muon 9 parameters, lr 0.00815, wd 0.1"; of all but the first without the word.
 std::string optimizer_text(const optim::OptimizerFacts& facts, bool is_first);
 

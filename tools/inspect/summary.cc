@@ -1,4 +1,6 @@
 // ckpt-inspect PATH: one page about a checkpoint.
+#include <filesystem>
+#include <optional>
 #include <ostream>
 #include <span>
 
@@ -172,8 +174,29 @@ void print_details(Console& console, const Page& page) {
   if (args) print_args(console, *args);
 }
 
+// A folder that cannot be opened because of a file that is missing or ends early.
+void print_incomplete(Console& console, const std::string& path, const ckpt::Error& error) {
+  if (console.options().json) return print_incomplete_as_json(console, path, error.what());
+  console.out() << console.paint(Paint::Bold, ckpt::escaped(path)) << '\n';
+  const Fact fact = incomplete_fact({error.what()});
+  for (const std::string& line : fact_lines(fact, page_width(console))) {
+    console.out() << console.paint(Paint::Red, console.screen().shown(line)) << '\n';
+  }
+  if (!error.hint().empty()) console.note(error.hint());
+}
+
 int run(const SummaryOptions& options, Console& console) {
-  const ckpt::Checkpoint checkpoint = options.source.open_quietly();
+  std::optional<ckpt::Checkpoint> opened;
+  try {
+    opened = options.source.open_quietly();
+  } catch (const ckpt::Error& error) {
+    std::error_code unknown;
+    const bool is_folder = std::filesystem::is_directory(options.source.path, unknown);
+    if (!error.is_incomplete() || !is_folder) throw;
+    print_incomplete(console, options.source.path, error);
+    return 0;
+  }
+  const ckpt::Checkpoint& checkpoint = *opened;
   const optim::Summary summary = optim::summarize(checkpoint);
   const Page page{checkpoint, summary, checkpoint.was_root() && !options.source.iteration};
   if (console.options().json) {

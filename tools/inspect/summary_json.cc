@@ -80,6 +80,16 @@ nlohmann::json optimizer_json(const optim::Summary& summary) {
 nlohmann::json status_json(const optim::Status& status) {
   nlohmann::json json = {{"health", name(status.health)}, {"findings", status.problem_count}};
   if (!status.problem.empty()) json["problem"] = json_text(status.problem);
+  for (const std::string& line : status.incomplete) json["incomplete"].push_back(json_text(line));
+  return json;
+}
+
+nlohmann::json beside_json(const std::vector<ckpt::FileBeside>& beside) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const ckpt::FileBeside& file : beside) {
+    json.push_back({{"path", json_text(file.path)}, {"what", json_text(file.what)}});
+    if (!file.is_folder) json.back()["bytes"] = file.count_bytes;
+  }
   return json;
 }
 
@@ -92,6 +102,30 @@ nlohmann::json files_json(const ckpt::Catalog& catalog) {
 }
 
 }  // namespace
+
+void print_incomplete_as_json(Console& console, const std::string& path,
+                              const std::string& problem) {
+  const nlohmann::json none = nlohmann::json::object();
+  nlohmann::json document = json_document(2);
+  document["path"] = json_text(path);
+  document["format_text"] = "a checkpoint that cannot be opened";
+  for (const char* field :
+       {"tensor_bytes", "file_count", "file_bytes", "unnamed_optimizer_bytes"}) {
+    document[field] = 0;
+  }
+  for (const char* field : {"writers", "parallel", "kinds", "dtypes"}) document[field] = none;
+  for (const char* field : {"modules", "largest", "files"}) {
+    document[field] = nlohmann::json::array();
+  }
+  document["optimizer"] = optimizer_json({});
+  optim::Status status;
+  status.health = optim::Health::Incomplete;
+  status.problem = problem;
+  status.problem_count = 1;
+  status.incomplete = {problem};
+  document["status"] = status_json(status);
+  print_json(console, document);
+}
 
 void print_summary_as_json(Console& console, const Page& page) {
   const ckpt::Catalog& catalog = page.checkpoint.catalog();
@@ -124,6 +158,7 @@ void print_summary_as_json(Console& console, const Page& page) {
   document["optimizer"] = optimizer_json(summary);
   document["status"] = status_json(summary.status);
   document["files"] = files_json(catalog);
+  if (!summary.beside.empty()) document["beside"] = beside_json(summary.beside);
   for (const std::string& path : summary.status.missing) {
     document["missing_files"].push_back(json_text(path));
   }

@@ -122,6 +122,22 @@ void print_unprotected(Console& console, const ckpt::Findings& findings) {
   table.print(console);
 }
 
+// What lies beside a plain checkpoint, and how it was read.
+void print_beside(Console& console, const ckpt::Findings& findings) {
+  Table table({{.title = "BESIDE", .can_shorten = true}, {"", Align::Right}, {}});
+  bool is_any = false;
+  for (const ckpt::FileAccount& file : findings.files) {
+    if (file.beside.empty()) continue;
+    is_any = true;
+    table.add_row({{ckpt::escaped(file.path), Paint::Bold},
+                   {size_text(file.file_bytes)},
+                   {file.beside, Paint::Dim}});
+  }
+  if (!is_any) return;
+  console.out() << '\n';
+  table.print(console);
+}
+
 void print_left_out(Console& console, const char* how, const std::vector<optim::NotChecked>& list) {
   for (const auto& [what, reason] : list) {
     console.print_text(console.paint(Paint::Yellow, how) + ": " + what + ": " + reason);
@@ -213,6 +229,7 @@ void print_report(Console& console, const optim::VerifyReport& report,
   if (!findings.findings.empty()) console.out() << '\n';
   if (!findings.files.empty()) print_bytes(console, findings, options.quick);
   if (findings.labelled_bytes(ByteLabel::Unprotected) != 0) print_unprotected(console, findings);
+  print_beside(console, findings);
   print_checks(console, report);
   std::string verdict =
       findings.damaged() ? console.paint(Paint::Red, "damaged") : console.paint(Paint::Green, "OK");
@@ -239,12 +256,14 @@ nlohmann::json file_json(const ckpt::FileAccount& file) {
   for (const ByteLabel label : kLabels) {
     labels[std::string(name(label))] = file.labelled_bytes[static_cast<size_t>(label)];
   }
-  return {{"path", json_text(file.path)},
-          {"bytes", file.count_bytes},
-          {"file_bytes", file.file_bytes},
-          {"pieces", pieces_json(file)},
-          {"labels", labels},
-          {"in_manifest", file.has_manifest_hash}};
+  nlohmann::json json = {{"path", json_text(file.path)},
+                         {"bytes", file.count_bytes},
+                         {"file_bytes", file.file_bytes},
+                         {"pieces", pieces_json(file)},
+                         {"labels", labels},
+                         {"in_manifest", file.has_manifest_hash}};
+  if (!file.beside.empty()) json["beside"] = file.beside;
+  return json;
 }
 
 void print_report_as_json(Console& console, const optim::VerifyReport& report,

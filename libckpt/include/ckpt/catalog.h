@@ -82,8 +82,11 @@ struct ObjectEntry {
 
 struct FileEntry {
   std::string path;          // relative to the opened folder
-  uint64_t count_bytes = 0;  // of a missing one: up to the end of what .metadata says is in it
+  uint64_t count_bytes = 0;  // of an incomplete one: up to the end of what is said to be in it
   bool is_missing = false;   // only under Limits::allow_missing_data; reading from it is NotFound
+  // What is not there of it: "is missing", "truncated: 10 of 20 bytes; copy it again". Empty where
+  // all of it is, as far as metadata tells; else only under Limits::allow_missing_data.
+  std::string lack = {};
 };
 
 // What a checkpoint holds: a value, no open files behind it. Order is that of the files.
@@ -101,6 +104,9 @@ struct CKPT_EXPORT Catalog {
  private:
   std::vector<uint32_t> tensors_by_name_, objects_by_name_;  // by file, then key
 };
+
+// The files that lack something, by path.
+CKPT_EXPORT std::vector<const FileEntry*> lacking_files(const Catalog& catalog);
 
 inline uint64_t count_bytes(const TensorEntry& tensor) {
   return element_count(tensor.shape) * bytes_per_element(tensor.dtype);

@@ -57,6 +57,7 @@ class CKPT_EXPORT Checkpoint final : public PayloadSource {
   // one that the path named.
   bool may_lead_out(const std::string& file) const;
   bool was_root() const;  // opened through a tracker: a writer makes a root again
+  bool was_file() const;  // the path was that of a file, not of a folder
   const Limits& limits() const;
   // Of OpenOptions, where the checkpoint follows it: rank folders, or a torch_dist folder with a
   // common_file or backend_file, or of an iteration without the paths that PyTorch's own writer

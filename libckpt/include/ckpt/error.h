@@ -47,6 +47,10 @@ class CKPT_EXPORT Error : public std::exception {
   // Puts `folder` before the name of the file, where there is one and the folder is not there yet.
   Error& below(const std::string& folder);
 
+  // Whether a part of a checkpoint is missing, or ends early: an incomplete copy leaves it so.
+  bool is_incomplete() const noexcept { return is_incomplete_; }
+  Error& mark_incomplete();
+
  private:
   void compose();
 
@@ -55,6 +59,7 @@ class CKPT_EXPORT Error : public std::exception {
   std::string problem_;
   std::string hint_;
   std::string line_;
+  bool is_incomplete_ = false;
 };
 
 // A name from a file, fit for a terminal: control characters and bytes that are not UTF-8 become

@@ -22,10 +22,13 @@ struct FileBeside {
   BesideKind kind = BesideKind::Unknown;
   std::string what;  // "the data loader's state of one data-parallel rank"
   bool is_folder = false, is_in_root = false;
+  uint64_t count_bytes = 0;  // of a file beside a plain checkpoint
 };
 
-// Sorted by `shown`. Empty for a single file: it shares its folder with whatever else is there.
-// Other iterations of a root, its tracker, and what is read to check the files are not listed.
+// Sorted by `shown`. Empty where the path was a single file: it shares its folder with whatever
+// else is there. Other iterations of a root, its tracker, and what is read to check the files are
+// not listed. Of a checkpoint without a convention files in subfolders are listed too, up to a
+// bound that is said; not those of folders that hold checkpoints themselves, or are hidden.
 CKPT_EXPORT std::vector<FileBeside> files_beside(const Checkpoint& checkpoint);
 
 // What a conversion of the checkpoint leaves behind: the files beside, but for unknown ones in the

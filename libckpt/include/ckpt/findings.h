@@ -23,6 +23,8 @@ enum class ByteLabel : uint8_t {
 inline constexpr size_t kByteLabelCount = 5;
 CKPT_EXPORT std::string_view name(ByteLabel label);  // "checksummed", ...
 
+inline constexpr std::string_view kNotChecked = "not checked";
+
 enum class Severity : uint8_t { Note, Damage };
 enum class CheckKind : uint8_t {
   Structure,  // files, archives, metadata: what is where
@@ -37,7 +39,8 @@ struct Finding {
   Where where;
   std::string problem;
   std::string hint = {};
-  bool is_file_hash = false;  // of a whole file: other findings in the file explain it
+  bool is_file_hash = false;   // of a whole file: other findings in the file explain it
+  bool is_incomplete = false;  // a file is missing, or ends early
 };
 
 struct FileAccount {
@@ -47,6 +50,9 @@ struct FileAccount {
   uint64_t file_bytes = 0;
   std::array<uint64_t, kByteLabelCount> labelled_bytes = {};  // by ByteLabel, of the pieces
   bool has_manifest_hash = false;                             // integrity.json lists it
+  // Of a file beside a plain checkpoint: what it was read as ("torch.save", "JSON"), or
+  // kNotChecked; empty for the checkpoint's own.
+  std::string beside = {};
 
   // Whether a piece has what starts here. What starts at the end, or is said to lie behind it,
   // belongs to the last piece of the file.

@@ -19,8 +19,9 @@ struct Limits {
   // Whether links in a checkpoint's folder may lead out of it. A file that was named itself is read
   // wherever it lies.
   bool follow_links = false;
-  // Whether files that .metadata names may be missing (FileEntry::is_missing): to look at what a
-  // checkpoint holds, not at its values.
+  // Whether files that .metadata, an index or a folder of ranks names may be missing or end early
+  // (FileEntry::lack): to look at what a checkpoint holds, not at its values. Tensors that only a
+  // lacking file describes are not listed.
   bool allow_missing_data = false;
 };
 

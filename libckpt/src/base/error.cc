@@ -84,6 +84,11 @@ Error& Error::below(const std::string& folder) {
   return *this;
 }
 
+Error& Error::mark_incomplete() {
+  is_incomplete_ = true;
+  return *this;
+}
+
 void Error::compose() {
   std::string place = escaped(where_.file);
   if (where_.offset_bytes)

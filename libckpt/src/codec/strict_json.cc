@@ -39,9 +39,12 @@ class Builder final : public nlohmann::json_sax<json> {
   bool number_float(double value, const std::string&) override { return add(value); }
   bool string(std::string& value) override { return add(std::move(value)); }
   bool binary(json::binary_t&) override { return false; }  // JSON has none
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    failed_at_ = position;
     return false;
   }
+  size_t failed_at() const { return failed_at_; }  // counted from 1; the end comes behind the text
 
  private:
   bool add(json value) {
@@ -66,6 +69,7 @@ class Builder final : public nlohmann::json_sax<json> {
   }
 
   const StrictJson& strict_;
+  size_t failed_at_ = 0;
   JsonTree tree_;
   std::vector<json*> open_;  // objects and arrays; what is in them stays until they are closed
   json* member_ = nullptr;   // of the innermost one, an object: where its next value goes
@@ -77,8 +81,9 @@ JsonTree::~JsonTree() { take_apart(root_); }
 
 JsonTree parse_strict_json(const std::string& text, const StrictJson& strict) {
   Builder builder(strict);
-  if (!json::sax_parse(text, &builder)) return JsonTree(json(json::value_t::discarded));
-  return builder.take();
+  if (json::sax_parse(text, &builder)) return builder.take();
+  if (builder.failed_at() > text.size()) return JsonTree::cut();
+  return JsonTree(json(json::value_t::discarded));
 }
 
 }  // namespace ckpt

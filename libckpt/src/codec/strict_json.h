@@ -14,12 +14,20 @@ class JsonTree {
  public:
   JsonTree() = default;
   explicit JsonTree(nlohmann::json root) : root_(std::move(root)) {}
-  JsonTree(JsonTree&& other) noexcept : root_(std::move(other.root_)) {}
+  JsonTree(JsonTree&& other) noexcept : root_(std::move(other.root_)), is_cut_(other.is_cut_) {}
   JsonTree& operator=(JsonTree other) noexcept {
     root_.swap(other.root_);
+    is_cut_ = other.is_cut_;
     return *this;
   }
   ~JsonTree();
+
+  static JsonTree cut() {
+    JsonTree tree{nlohmann::json(nlohmann::json::value_t::discarded)};
+    tree.is_cut_ = true;
+    return tree;
+  }
+  bool is_cut() const { return is_cut_; }  // discarded, because the text ends early
 
   nlohmann::json& operator*() { return root_; }
   const nlohmann::json& operator*() const { return root_; }
@@ -27,6 +35,7 @@ class JsonTree {
 
  private:
   nlohmann::json root_;
+  bool is_cut_ = false;
 };
 
 struct StrictJson {

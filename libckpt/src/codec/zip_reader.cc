@@ -6,8 +6,10 @@
 
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
+#include "base/truncated.h"
 #include "codec/zip.h"
 #include "codec/zip_format.h"
+#include "codec/zip_window.h"
 
 namespace ckpt::zip {
 
@@ -27,48 +29,6 @@ struct Entry {
 struct Directory {
   ByteRange bytes;  // within the archive
   uint64_t member_count = 0;
-};
-
-// Reads through one buffer, so that end records and the headers of small members, which lie close
-// together, cost few system calls.
-class Window {
- public:
-  Window(const RandomAccess& file, ByteRange archive) : file_(file), archive_(archive) {}
-
-  // `count_bytes` bytes of the archive; `ahead_bytes` more are read where there are as many.
-  ByteReader at(uint64_t offset_bytes, uint64_t count_bytes, uint64_t ahead_bytes = 0) {
-    if (!fits(offset_bytes, count_bytes, archive_.count_bytes)) {
-      fail(std::min(offset_bytes, archive_.count_bytes), "the zip archive ends early");
-    }
-    const bool held = offset_bytes >= held_.offset_bytes &&
-                      fits(offset_bytes - held_.offset_bytes, count_bytes, held_.count_bytes);
-    if (!held) load(offset_bytes, count_bytes, ahead_bytes);
-    const uint64_t start = offset_bytes - held_.offset_bytes;
-    return ByteReader(std::span(buffer_).subspan(start, count_bytes), file_.file_name(),
-                      archive_.offset_bytes + offset_bytes);
-  }
-
-  [[noreturn]] void fail(uint64_t offset_bytes, std::string problem,
-                         ErrorCode code = ErrorCode::Corrupt) const {
-    throw Error(code, {file_.file_name(), archive_.offset_bytes + offset_bytes},
-                std::move(problem));
-  }
-
-  const ByteRange& archive() const { return archive_; }
-
- private:
-  void load(uint64_t offset_bytes, uint64_t count_bytes, uint64_t ahead_bytes) {
-    const uint64_t left_bytes = archive_.count_bytes - offset_bytes;
-    held_ = {};
-    buffer_.resize(std::min(left_bytes, count_bytes + ahead_bytes));
-    file_.read_at(archive_.offset_bytes + offset_bytes, buffer_);
-    held_ = {offset_bytes, buffer_.size()};
-  }
-
-  const RandomAccess& file_;
-  ByteRange archive_;
-  ByteRange held_;  // within the archive
-  std::vector<std::byte> buffer_;
 };
 
 constexpr uint64_t kSmallArchiveBytes = 64 << 10;  // read at once
@@ -111,17 +71,43 @@ void agree(const Window& window, uint64_t offset_bytes, uint64_t truth, T stated
   }
 }
 
+// Where an end record without a comment starts, if one lies in the last bytes of the archive.
+std::optional<uint64_t> find_end(Window& window) {
+  constexpr uint64_t kSearchedBytes = 64 << 10;
+  const uint64_t count_bytes = window.archive().count_bytes;
+  const uint64_t start = count_bytes - std::min(count_bytes, kSearchedBytes);
+  ByteReader reader = window.at(start, count_bytes - start);
+  const std::string_view tail = reader.text(count_bytes - start);
+  const size_t found = tail.rfind("PK\5\6");
+  if (found == tail.npos || tail.size() - found < kEndBytes) return std::nullopt;
+  return start + found;
+}
+
+// An archive that fills its file and has a beginning, but no end, was cut off.
+[[noreturn]] void fail_without_end(Window& window) {
+  const ByteRange archive = window.archive();
+  const auto end = find_end(window);
+  const bool has_start = archive.count_bytes >= 4 && window.at(0, 4).u32() == kLocalHeader;
+  if (has_start && !end && archive.offset_bytes == 0 && window.fills_file()) {
+    throw truncated({window.file_name(), archive.count_bytes}, archive.count_bytes);
+  }
+  if (archive.count_bytes < kEndBytes) window.fail(0, "too short to be a zip archive");
+  std::string problem = "no zip end record at the end of the archive";
+  if (end)
+    problem += ": " + std::to_string(archive.count_bytes - *end - kEndBytes) + " bytes follow it";
+  window.fail(archive.count_bytes - kEndBytes, std::move(problem));
+}
+
 // The last bytes of an archive that nothing follows: PyTorch writes no comment.
 Directory read_end(Window& window) {
   const uint64_t count_bytes = window.archive().count_bytes;
-  if (count_bytes < kEndBytes) window.fail(0, "too short to be a zip archive");
+  if (count_bytes < kEndBytes) fail_without_end(window);
   const uint64_t tail_bytes =
       std::min(count_bytes, count_bytes <= kSmallArchiveBytes ? kSmallArchiveBytes : kTailBytes);
   window.at(count_bytes - tail_bytes, tail_bytes);
   const uint64_t end_offset_bytes = count_bytes - kEndBytes;
   ByteReader end = window.at(end_offset_bytes, kEndBytes);
-  if (end.u32() != kEnd)
-    window.fail(end_offset_bytes, "no zip end record at the end of the archive");
+  if (end.u32() != kEnd) fail_without_end(window);
   if (end.u32() != 0) window.fail(end_offset_bytes, "the zip archive spans several disks");
   const uint16_t member_count_here = end.u16();
   const uint16_t member_count = end.u16();

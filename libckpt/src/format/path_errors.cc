@@ -11,6 +11,7 @@
 
 #include "base/byte_reader.h"
 #include "base/text.h"
+#include "base/truncated.h"
 #include "format/foreign/foreign.h"
 #include "format/format.h"
 #include "format/torch/torch_save.h"
@@ -205,9 +206,11 @@ void refuse_folder(const Folder& source, const fs::path& folder,
   if (std::ranges::any_of(entries, [convention](const std::string& name) {
         return is_dist_part(name, convention);
       })) {
-    not_found(folder, "holds parts of a torch_dist (DCP) checkpoint, but no .metadata",
-              "the save was interrupted, or whoever copied it left out names that begin with a "
-              "dot: copy the folder, not FOLDER/*");
+    throw Error(ErrorCode::Corrupt, {folder.string()},
+                "holds parts of a torch_dist (DCP) checkpoint, but .metadata is missing",
+                "the save was interrupted, or whoever copied it left out names that begin with a "
+                "dot: copy the folder, not FOLDER/*")
+        .mark_incomplete();
   }
   not_found(folder, "holds no checkpoint: " + expected_entries(convention),
             hint_of_folder(source, folder, convention));
@@ -266,8 +269,11 @@ void refuse_file(const fs::path& path, const RandomAccess& file) {
                 "an interrupted copy, download or save leaves such a file: get it again");
   }
   if (is_cut_safetensors(head_of(file, 16))) {
-    throw Error(ErrorCode::Corrupt, where, "is a safetensors file that ends inside its header",
-                "an interrupted copy or download leaves such a file: get it again");
+    throw Error(
+        ErrorCode::Corrupt, where,
+        "is a safetensors file that ends inside its header: " + truncated_text(file.size_bytes()),
+        "an interrupted copy or download leaves such a file")
+        .mark_incomplete();
   }
   throw Error(ErrorCode::Corrupt, {path.string(), 0},
               "neither a torch.save archive nor a safetensors file");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ckpt/catalog.h>
+#include <ckpt/error.h>
 
 namespace ckpt {
 
@@ -19,6 +20,10 @@ void check_chunks(const TensorEntry& tensor);
 // Throws Corrupt, with the key, unless every region lies inside its file and no two share a byte.
 // (Chunks of torch.save files may: tied tensors. Call it for torch_dist and safetensors only.)
 void check_regions(const Catalog& catalog);
+
+// Throws Corrupt, with all of them, where files lack something. `where`: in the first of
+// lacking_files(); default: the file.
+void refuse_incomplete(const Catalog& catalog, Where where = {});
 
 // Calls visit(region, key) for every region that the catalog names.
 template <class Visit>

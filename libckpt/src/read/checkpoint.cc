@@ -251,6 +251,7 @@ std::string Checkpoint::shown_path() const {
 }
 
 bool Checkpoint::was_root() const { return state_->location.was_root; }
+bool Checkpoint::was_file() const { return state_->location.named_file; }
 const Limits& Checkpoint::limits() const { return state_->limits; }
 
 const FolderConvention* Checkpoint::convention() const {

@@ -9,12 +9,17 @@
 #include <ckpt/glob.h>
 
 #include "base/text.h"
+#include "format/format.h"
+#include "verify/known_beside.h"
 #include "verify/verify_files.h"
 
 namespace ckpt {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr size_t kDepthMax = 8;
+constexpr size_t kFilesMax = 10'000;  // that are listed beside a plain checkpoint
 
 // Empty for names that are not known.
 std::string companion_of(const std::string& name, const FolderConvention* convention) {
@@ -49,7 +54,9 @@ class Lister {
   }
 
   std::vector<FileBeside> run() {
-    if (owns_folder(checkpoint_)) {
+    if (is_plain_folder(checkpoint_)) {
+      list_tree("", 0);
+    } else if (owns_folder(checkpoint_)) {
       list_folder("");
       if (catalog_.format == Format::Torch) list_rank_folders();
     }
@@ -70,6 +77,51 @@ class Lister {
       if (is_rank && (catalog_.format == Format::Torch || list_data_loaders(path))) continue;
       add(path, name, is_folder);
     }
+  }
+
+  // Of a plain checkpoint: what lies in its folder, and in those below it.
+  void list_tree(const std::string& prefix, size_t depth) {
+    for (const std::string& name : source_.list(checkpoint_.folder() / prefix)) {
+      const std::string path = prefix + name;
+      if (found_.size() > kFilesMax) return;
+      if (found_.size() == kFilesMax) {
+        found_.push_back(
+            {prefix, checkpoint_.shown_name(prefix.empty() ? "." : prefix), BesideKind::Unknown,
+             "more than " + std::to_string(kFilesMax) + " files: the rest is not listed", true});
+        return;
+      }
+      const bool is_folder =
+          source_.kind_of_entry(checkpoint_.folder() / path) == EntryKind::Folder;
+      if (is_folder) {
+        list_subfolder(path, name, depth);
+      } else if (!known_.contains(path) && !is_about_files(path, convention_)) {
+        add(path, name, false);
+        describe_plain(path, name);
+      }
+    }
+  }
+
+  void list_subfolder(const std::string& path, const std::string& name, size_t depth) {
+    const char* const reason = left_over_reason(path, catalog_, convention_);
+    const char* what = nullptr;
+    if (name.starts_with('.')) what = "a hidden folder";
+    if (what == nullptr && holds_checkpoint(source_, checkpoint_.folder() / path, convention_)) {
+      what = "a checkpoint of its own";
+    }
+    if (what == nullptr && depth == kDepthMax) what = "a folder more than eight levels down";
+    if (what == nullptr && reason == nullptr) return list_tree(path + "/", depth + 1);
+    add(path, name, true);
+    if (reason == nullptr) found_.back().what = what;
+  }
+
+  void describe_plain(const std::string& path, const std::string& name) {
+    FileBeside& file = found_.back();
+    const Folder::Entry entry = source_.stat(checkpoint_.folder() / path);
+    if (entry.kind == EntryKind::File) file.count_bytes = entry.state.count_bytes;
+    const std::string_view what = known_beside(name);
+    if (what.empty() || file.kind != BesideKind::Unknown) return;
+    file.kind = BesideKind::Companion;
+    file.what = what;
   }
 
   void list_rank_folders() {

@@ -51,7 +51,8 @@ VerifyAccount::VerifyAccount(std::vector<VerifiedFile> files, const VerifyOption
                              file.own_bytes(),
                              file.count_bytes,
                              {},
-                             file.manifest_hash.has_value()});
+                             file.manifest_hash.has_value(),
+                             file.beside});
   }
 }
 
@@ -88,7 +89,8 @@ void VerifyAccount::find_if_own(Finding finding) {
 
 void VerifyAccount::find(const Error& error, CheckKind check) {
   if (error.code() == ErrorCode::IoFailure) throw error;
-  find({check, Severity::Damage, error.where(), error.problem(), error.hint()});
+  find({check, Severity::Damage, error.where(), error.problem(), error.hint(), false,
+        error.is_incomplete()});
 }
 
 void VerifyAccount::count_checksum(bool is_right) {

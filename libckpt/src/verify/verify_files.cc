@@ -10,6 +10,7 @@
 #include "codec/integrity.h"
 #include "io/directory.h"
 #include "model/check_catalog.h"
+#include "verify/beside_check.h"
 
 namespace ckpt {
 namespace {
@@ -41,7 +42,7 @@ class FileLister {
 
   void add_known(uint32_t index) {
     const std::string& path = catalog_.files[index].path;
-    if (catalog_.files[index].is_missing) return add_missing(path);
+    if (!catalog_.files[index].lack.empty()) return add_lacking(catalog_.files[index]);
     FileRole role = FileRole::Safetensors;
     if (with_entries_[index] || path.ends_with(".distcp")) {
       role = FileRole::Entries;
@@ -55,9 +56,12 @@ class FileLister {
     files_.push_back({path, checkpoint_.shown_name(path), role, index});
   }
 
-  void add_missing(const std::string& path) {
-    known_.insert(path);
-    find(Severity::Damage, checkpoint_.shown_name(path), "is missing");
+  void add_lacking(const FileEntry& file) {
+    const std::string shown = checkpoint_.shown_name(file.path);
+    known_.insert(file.path);
+    find(Severity::Damage, shown, file.lack);
+    findings_.back().is_incomplete = true;
+    if (!file.is_missing) files_.push_back({file.path, shown, FileRole::Cut});
   }
 
   void find(Severity severity, const std::string& shown, std::string problem) {
@@ -71,6 +75,7 @@ class FileLister {
     if (text.find('"' + std::string(convention_->common_key) + '"') == text.npos) return;
     find(Severity::Damage, checkpoint_.shown_name(name),
          "is missing, although " + backend + " names its format");
+    findings_.back().is_incomplete = true;
   }
 
   void add_plain_files() {
@@ -85,6 +90,9 @@ class FileLister {
   // Only files are accounted for: links may lead anywhere. What lies in the root belongs to no
   // iteration.
   void add_beside(const FileBeside& file) {
+    if (is_plain_folder(checkpoint_) && file.kind != BesideKind::LeftOver) {
+      return add_checked_beside(file);
+    }
     const bool is_left_over = file.kind == BesideKind::LeftOver;
     const bool is_companion = file.kind == BesideKind::Companion && !file.is_in_root;
     find(is_left_over ? Severity::Damage : Severity::Note, file.shown,
@@ -93,6 +101,19 @@ class FileLister {
     if (file.is_in_root || file.is_folder) return;
     if (source_.kind_of_entry(checkpoint_.folder() / file.path) != EntryKind::File) return;
     files_.push_back({file.path, file.shown, FileRole::Stray});
+  }
+
+  void add_checked_beside(const FileBeside& file) {
+    VerifiedFile verified{file.path, file.shown, FileRole::Beside};
+    verified.beside = kNotChecked;
+    if (file.is_folder || !can_open_beside(checkpoint_, file)) {
+      return find(Severity::Note, file.shown, file.what + "; not checked");
+    }
+    BesideCheck check = check_beside(checkpoint_, file);
+    verified.role = check.role;
+    verified.beside = check.read_as;
+    if (check.finding) findings_.push_back(std::move(*check.finding));
+    files_.push_back(std::move(verified));
   }
 
   void add_tracker() {
@@ -176,10 +197,10 @@ std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<F
   return files;
 }
 
-bool owns_folder(const Checkpoint& checkpoint) {
-  const Format format = checkpoint.catalog().format;
-  return format == Format::TorchDist ||
-         (format == Format::Torch && checkpoint.convention() != nullptr);
+bool owns_folder(const Checkpoint& checkpoint) { return !checkpoint.was_file(); }
+
+bool is_plain_folder(const Checkpoint& checkpoint) {
+  return owns_folder(checkpoint) && checkpoint.convention() == nullptr;
 }
 
 bool is_about_files(const std::string& name, const FolderConvention* convention) {

@@ -19,6 +19,8 @@ enum class FileRole : uint8_t {
   Manifest,     // integrity.json, where it can be read: what it says is compared with the files
   Tracker,      // names the iteration, in the root; holds nothing of it
   Stray,        // nothing names it
+  Beside,       // the same, beside a plain checkpoint: read, with what structure it has checked
+  Cut,          // one of the checkpoint's, which ends early: a finding says so
 };
 
 struct VerifiedFile {
@@ -29,6 +31,7 @@ struct VerifiedFile {
   uint64_t count_bytes = 0;
   std::optional<Sha256> manifest_hash = std::nullopt;
   std::vector<ByteRange> own = {};  // pieces, in order, that this share looks at
+  std::string beside = {};          // FileAccount::beside
 
   uint64_t own_bytes() const;
 };
@@ -42,9 +45,12 @@ std::vector<VerifiedFile> list_files(const Checkpoint& checkpoint, std::vector<F
 // without bytes the empty piece. Pure. Throws InvalidArgument for a share that is not valid.
 void deal_files(std::vector<VerifiedFile>& files, const Catalog& catalog, const Share& share);
 
-// Whether all of the folder is the checkpoint's. A single file shares it with whatever else is
-// there.
+// Whether all of the folder is the checkpoint's. A file that was named shares it with whatever else
+// is there.
 bool owns_folder(const Checkpoint& checkpoint);
+
+// Whether what lies beside is read and checked: no convention says what else belongs there.
+bool is_plain_folder(const Checkpoint& checkpoint);
 
 // Names of files that say what is where, and hold no state themselves; read as a whole.
 bool is_about_files(const std::string& name, const FolderConvention* convention);

@@ -227,10 +227,12 @@ class ItemLister {
         break;
       case FileRole::Manifest: account_.label(file, all, ByteLabel::Repeated); break;
       case FileRole::Plain:
+      case FileRole::Beside:
       case FileRole::Tracker:
         account_.label(file, all, ByteLabel::Unprotected);
         items_.push_back({file, all, Wrapping::None});
         break;
+      case FileRole::Cut: account_.label(file, all, ByteLabel::Unprotected); break;
       case FileRole::Stray: account_.label(file, all, ByteLabel::Unclaimed); break;
     }
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <ckpt/checkpoint.h>
+#include <ckpt/files_beside.h>
 #include <optim/contents.h>
 #include <optim/groups.h>
 #include <optim/layout_export.h>
@@ -28,15 +29,16 @@ enum class Health : uint8_t {
   Complete,      // a quick check finds nothing
   FilesPresent,  // every file is there; very many chunks, of which none was looked at
   Unsure,        // every file is there, and the state does not fit its parameters
-  Incomplete,    // files are missing
+  Incomplete,    // files are missing, or end early
   Damaged,       // the quick check finds damage
 };
 OPTIM_LAYOUT_EXPORT std::string_view name(Health health);  // "complete", "files_present", ...
 
 struct Status {
   Health health = Health::Complete;
-  std::vector<std::string> missing;  // files
-  std::string problem;               // the first other one, with its place
+  std::vector<std::string> missing;     // files
+  std::vector<std::string> incomplete;  // what is missing or ends early: "FILE is missing", ...
+  std::string problem;                  // the first other one, with its place
   uint64_t problem_count = 0;
 };
 
@@ -52,6 +54,7 @@ struct Summary {
   std::map<std::string, Total> kinds;    // as stored: name(KeyKind), "objects"
   std::map<std::string, Total> dtypes;   // as stored
   Total files;                           // that belong to it, as verify counts them
+  std::vector<ckpt::FileBeside> beside;  // a plain checkpoint, in its folder
   std::optional<uint64_t> writer_count;  // ranks that wrote files of a torch_dist folder
 
   RankParts parts;                       // tensors of which the file holds one rank's part

@@ -7,6 +7,8 @@
 #include <set>
 #include <tuple>
 
+#include <ckpt/files_beside.h>
+
 #include "args/common_state.h"
 #include "args/run_args.h"
 #include "grid/layer_wise_view.h"
@@ -276,6 +278,19 @@ std::string optimizer_sharding(const ckpt::Checkpoint& checkpoint) {
   return sharding_in_common_state(checkpoint);
 }
 
+namespace {
+
+// metadata.json names the form of a common state that is not there.
+bool lacks_common_state(const ckpt::Checkpoint& checkpoint) {
+  const std::string name(kMegatronFolders.common_file);
+  if (checkpoint.source().has(checkpoint.folder() / name)) return false;
+  const std::string text =
+      ckpt::text_beside(checkpoint, std::string(kMegatronFolders.backend_file));
+  return text.find('"' + std::string(kMegatronFolders.common_key) + '"') != text.npos;
+}
+
+}  // namespace
+
 std::vector<std::string> missing_files(const ckpt::Checkpoint& checkpoint) {
   std::vector<std::string> missing = missing_rank_files(checkpoint);
   for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
@@ -285,6 +300,9 @@ std::vector<std::string> missing_files(const ckpt::Checkpoint& checkpoint) {
   if (is_dist && is_megatron(checkpoint) &&
       !checkpoint.source().has(checkpoint.folder() / kWrittenLast)) {
     missing.emplace_back(kWrittenLast);
+  }
+  if (is_dist && is_megatron(checkpoint) && lacks_common_state(checkpoint)) {
+    missing.emplace_back(kMegatronFolders.common_file);
   }
   std::ranges::sort(missing);
   return missing;

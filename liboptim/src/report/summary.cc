@@ -141,12 +141,35 @@ void add_problem(Status& status, const std::string& problem) {
 }
 
 void take_findings(const ckpt::Findings& findings, Summary& summary) {
-  for (const ckpt::FileAccount& file : findings.files) add(file.file_bytes, summary.files);
+  for (const ckpt::FileAccount& file : findings.files) {
+    if (file.beside.empty()) add(file.file_bytes, summary.files);
+  }
   for (const ckpt::Finding& finding : findings.findings) {
     if (finding.severity != ckpt::Severity::Damage) continue;
     add_problem(summary.status,
                 ckpt::Error(ErrorCode::Corrupt, finding.where, finding.problem).what());
   }
+}
+
+// All that is missing or ends early, first what the checkpoint itself is made of.
+std::vector<std::string> incomplete_files(const ckpt::Checkpoint& checkpoint,
+                                          const std::vector<std::string>& missing,
+                                          const ckpt::Findings& findings) {
+  std::vector<std::string> lines;
+  std::set<std::string> named;
+  for (const ckpt::FileEntry* file : lacking_files(checkpoint.catalog())) {
+    named.insert(checkpoint.shown_name(file->path));
+    lines.push_back(ckpt::escaped(file->path) + (file->is_missing ? " " : ": ") + file->lack);
+  }
+  for (const std::string& path : missing) {
+    if (!named.insert(checkpoint.shown_name(path)).second) continue;
+    lines.push_back(ckpt::escaped(path) + " is missing");
+  }
+  for (const ckpt::Finding& finding : findings.findings) {
+    if (!finding.is_incomplete || !named.insert(finding.where.file).second) continue;
+    lines.push_back(ckpt::escaped(finding.where.file) + ": " + finding.problem);
+  }
+  return lines;
 }
 
 // `groups_problem`: what add_groups() returned.
@@ -159,8 +182,10 @@ void add_status(const ckpt::Checkpoint& checkpoint,
   options.quick = true;
   // Where the groups do not fit a quick check may have to read values to tell why.
   options.files_only = !status.missing.empty() || is_large || groups_problem.has_value();
-  take_findings(verify(checkpoint, options).findings, summary);
-  if (!status.missing.empty()) {
+  const VerifyReport report = verify(checkpoint, options);
+  take_findings(report.findings, summary);
+  status.incomplete = incomplete_files(checkpoint, status.missing, report.findings);
+  if (!status.incomplete.empty()) {
     status.health = Health::Incomplete;
   } else if (status.problem_count != 0) {
     status.health = Health::Damaged;
@@ -198,6 +223,7 @@ Summary summarize(const ckpt::Checkpoint& checkpoint) {
   summary.modules = make_module_table(summary.contents.tensors);
   summary.states = states_of(summary.contents);
   if (!summary.step) summary.step = read_step(checkpoint);
+  if (!is_megatron(checkpoint)) summary.beside = files_beside(checkpoint);
   add_status(checkpoint, groups_problem, summary);
   return summary;
 }

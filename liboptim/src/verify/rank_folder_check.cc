@@ -82,7 +82,7 @@ class RankFolderCheck {
 
   std::vector<std::string> missing_files() const {
     std::vector<std::string> missing;
-    if (!is_layout_known()) return missing;
+    if (!is_layout_known()) return folders_without_model();
     const std::set<std::string_view> known = known_files();
     for (const std::string& file : expected_files()) {
       if (!known.contains(file)) missing.push_back(file);
@@ -92,6 +92,7 @@ class RankFolderCheck {
 
   void run() {
     if (!is_layout_known()) {
+      for (const std::string& file : folders_without_model()) find_missing(file);
       report_.not_checked.push_back(
           {kRankFiles, "the checkpoint's args do not say how the ranks were numbered"});
       return;
@@ -108,6 +109,26 @@ class RankFolderCheck {
   }
 
   // --- files ---
+
+  // Where a rank's optimizer is there, and its model is not: whatever the args say.
+  std::vector<std::string> folders_without_model() const {
+    const std::set<std::string_view> known = known_files();
+    std::set<std::string> missing;
+    for (const std::string_view file : known) {
+      const size_t slash = file.find('/');
+      if (slash == file.npos) continue;
+      const std::string_view name = file.substr(slash + 1);
+      const std::string model = std::string(file.substr(0, slash + 1)) + std::string(kModelName);
+      const bool is_optimizer = name.starts_with(kRankFileStart) || name == "distrib_optim.pt";
+      if (is_optimizer && !known.contains(model)) missing.insert(model);
+    }
+    return {missing.begin(), missing.end()};
+  }
+
+  void find_missing(const std::string& file) {
+    find(file, "this file of the checkpoint is missing", {});
+    report_.findings.findings.back().is_incomplete = true;
+  }
 
   std::set<std::string> expected_files() const {
     std::set<std::string> files;
@@ -147,7 +168,8 @@ class RankFolderCheck {
     const std::set<std::string> expected = expected_files();
     const std::set<std::string_view> known = known_files();
     for (const std::string& file : expected) {
-      if (!known.contains(file)) find(file, "this file of the checkpoint is missing", {});
+      if (known.contains(file)) continue;
+      find_missing(file);
     }
     for (const std::string_view file : known) {
       const std::string_view name = file.substr(std::min(file.rfind('/') + 1, file.size()));

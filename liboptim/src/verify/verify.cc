@@ -33,7 +33,9 @@ namespace fs = std::filesystem;
 // not there does not.
 ckpt::Checkpoint open(const fs::path& path, const VerifyOptions& options) {
   try {
-    return open_checkpoint(path, {.iteration = options.iteration, .limits = options.limits});
+    ckpt::Limits limits = options.limits;
+    limits.allow_missing_data = true;  // what is missing is found, and the rest is checked
+    return open_checkpoint(path, {.iteration = options.iteration, .limits = limits});
   } catch (const ckpt::Error& error) {
     const bool is_inside = error.code() == ckpt::ErrorCode::NotFound && fs::exists(path) &&
                            !error.where().file.empty() && error.where().file.front() != '/' &&
@@ -117,9 +119,20 @@ bool is_damage_of_tensor(const ckpt::Error& error) {
          !error.where().key.empty() && !error.where().offset_bytes;
 }
 
+// A file that the folder needs to be opened is missing, or ends early.
+bool is_incomplete_folder(const fs::path& path, const ckpt::Error& error) {
+  std::error_code unknown;
+  return error.is_incomplete() && fs::is_directory(path, unknown);
+}
+
 ckpt::Finding found_at_opening(const ckpt::Error& error) {
-  return {ckpt::CheckKind::Structure, ckpt::Severity::Damage, error.where(), error.problem(),
-          error.hint()};
+  return {ckpt::CheckKind::Structure,
+          ckpt::Severity::Damage,
+          error.where(),
+          error.problem(),
+          error.hint(),
+          false,
+          error.is_incomplete()};
 }
 
 void add(std::vector<ckpt::Finding> findings, VerifyReport& report) {
@@ -167,14 +180,63 @@ void say_what_is_a_part(const ckpt::Checkpoint& checkpoint, VerifyReport& report
   report.not_checked.push_back({other + " of its set", "this is " + text_of(*file)});
 }
 
+// Files beside a plain checkpoint that nothing here reads.
+void add_unread_files(const ckpt::Findings& findings, VerifyReport& report) {
+  std::string names;
+  for (const ckpt::FileAccount& file : findings.files) {
+    if (file.beside != ckpt::kNotChecked) continue;
+    names += (names.empty() ? "" : ", ") + ckpt::escaped(file.path);
+  }
+  if (!names.empty()) report.not_checked.push_back({names, "beside the checkpoint, and not read"});
+}
+
 // What was found of the meaning joins what was found of the bytes.
 void join_findings(VerifyReport& report, ckpt::Findings findings) {
   std::vector<ckpt::Finding>& meaning = report.findings.findings;
   findings.findings.insert(findings.findings.end(), meaning.begin(), meaning.end());
+  add_unread_files(findings, report);
   findings.sort();
   drop_repeated(findings.findings);
   drop_explained_hashes(findings.findings);
   report.findings = std::move(findings);
+}
+
+// Files that two ranks wrote at once end early, too. What is said of them says why.
+void find_overwritten_files(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+  const fs::path& folder = checkpoint.folder();
+  bool is_any = false;
+  for (const ckpt::FileEntry* file : lacking_files(checkpoint.catalog())) {
+    if (file->is_missing) continue;
+    const ckpt::Error error(ckpt::ErrorCode::Corrupt, {file->path}, file->lack);
+    auto overwritten = find_overwritten(folder, error, checkpoint.limits());
+    if (!overwritten) continue;
+    is_any = true;
+    overwritten->where.file = checkpoint.shown_name(file->path);
+    overwritten->is_incomplete = true;
+    report.findings.findings.push_back(std::move(*overwritten));
+  }
+  if (is_any)
+    add(find_lost_params(folder, {.iteration = {}, .limits = checkpoint.limits()}), report);
+}
+
+// Of what is there, files, archives and checksums: what the state means takes all of it.
+VerifyReport verify_incomplete(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
+  VerifyReport report = report_of(checkpoint);
+  ckpt::VerifyOptions checks = options;
+  checks.selection = resolved(checkpoint, options.selection, report);
+  check_rank_folders(checkpoint, report);
+  find_overwritten_files(checkpoint, report);
+  report.not_checked.push_back({"what the values mean", "files are missing or truncated"});
+  std::set<std::string> explained;
+  for (const ckpt::Finding& finding : report.findings.findings)
+    explained.insert(finding.where.file);
+  if (options.share.rank != 0) drop_what_the_first_says(report);
+  ckpt::Findings findings = ckpt::verify(checkpoint, checks);
+  std::erase_if(findings.findings, [&](const ckpt::Finding& finding) {
+    return finding.is_incomplete && explained.contains(finding.where.file);
+  });
+  join_findings(report, std::move(findings));
+  return report;
 }
 
 VerifyReport verify_files(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
@@ -190,6 +252,7 @@ VerifyReport verify_files(const ckpt::Checkpoint& checkpoint, const VerifyOption
 
 VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
   if (options.quick && options.files_only) return verify_files(checkpoint, options);
+  if (!lacking_files(checkpoint.catalog()).empty()) return verify_incomplete(checkpoint, options);
   VerifyReport report = report_of(checkpoint);
   const ckpt::KeySelection selection = resolved(checkpoint, options.selection, report);
   StateCheck states(checkpoint, options, report);
@@ -234,7 +297,7 @@ VerifyReport verify(const fs::path& path, const VerifyOptions& options) {
     checkpoint = open(path, options);
   } catch (const ckpt::Error& error) {
     auto overwritten = find_overwritten(path, error, options.limits);
-    if (!overwritten && is_damage_of_tensor(error)) {
+    if (!overwritten && (is_damage_of_tensor(error) || is_incomplete_folder(path, error))) {
       return report_alone(found_at_opening(error), options);
     }
     if (!overwritten) throw;

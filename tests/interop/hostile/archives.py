@@ -143,7 +143,7 @@ def view_rows():
 
 def zip_rows():
     for name, content, code, *says in (
-        ("Z1 no end record", SOUND[:-1], CORRUPT, "no zip end record"),
+        ("Z1 no end record", SOUND[:-1], CORRUPT, "truncated after", "copy it again"),
         ("Z1 a comment that hides another archive", commented(), CORRUPT, "does not end where"),
         ("Z1 a script in front", b"#!/bin/sh\n" + SOUND, CORRUPT, "@0"),
         ("Z1 a byte behind", SOUND + b"x", CORRUPT, "no zip end record"),
@@ -227,4 +227,5 @@ def rows():
     yield Row("Z9 a terabyte of nothing in the middle", sparse, CORRUPT, ("@",))
     for share in range(1, 20):
         cut = SOUND[: len(SOUND) * share // 20]
-        yield Row(f"Z9 cut at {share * 5} %", file_of(cut), CORRUPT, ("file.pt @",))
+        yield Row(f"Z9 cut at {share * 5} %", file_of(cut), CORRUPT,
+                  ("file.pt @", f"truncated after {len(cut)} bytes; copy it again"))

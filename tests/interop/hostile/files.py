@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from hostile.folders import plain
-from hostile.row import CORRUPT, NOT_FOUND, OK, UNSUPPORTED, Row, file_of, saved
+from hostile.row import CORRUPT, OK, UNSUPPORTED, Row, file_of, saved
 
 NAME = "model.safetensors"
 IO_FAILURE = 5
@@ -136,7 +136,8 @@ def both_in_two(folder: Path) -> Path:
 
 def index_rows():
     for name, make, code, *says in (
-        ("S5 a file that is not there", indexed(x="c.safetensors"), NOT_FOUND, "c.safetensors"),
+        ("S5 a file that is not there", indexed(x="c.safetensors"), CORRUPT, "c.safetensors",
+         "is missing"),
         ("S5 a path", indexed(a="../a.safetensors"), CORRUPT, "plain file name"),
         ("S5 a tensor in the wrong file", indexed(a="b.safetensors"), CORRUPT, "'a'"),
         ("S5 a tensor in two files", both_in_two, CORRUPT, "'a'"),

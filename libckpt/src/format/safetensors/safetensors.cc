@@ -14,6 +14,7 @@
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
 #include "base/text.h"
+#include "base/truncated.h"
 #include "codec/strict_json.h"
 #include "format/foreign/foreign.h"
 #include "format/safetensors/safetensors.h"
@@ -41,10 +42,38 @@ SafetensorsHeader add_file(const Location& location, const std::string& name, co
   return read_safetensors_header(*file, index, {0, file->size_bytes()}, limits);
 }
 
+Limits with_missing_data(Limits limits, bool allowed) {
+  limits.allow_missing_data = allowed;
+  return limits;
+}
+
+// nullopt where it ends inside of its header; FileEntry::lack has what it lacks.
+std::optional<SafetensorsHeader> add_part(const Location& location, const std::string& name,
+                                          const Limits& limits, Contents& contents) {
+  const size_t index = contents.catalog.files.size();
+  try {
+    SafetensorsHeader header = add_file(location, name, with_missing_data(limits, true), contents);
+    FileEntry& file = contents.catalog.files[index];
+    if (header.end_bytes > file.count_bytes) {
+      file.lack = truncated_text(file.count_bytes, header.end_bytes);
+      file.count_bytes = header.end_bytes;
+    }
+    return header;
+  } catch (const Error& error) {
+    if (!error.is_incomplete()) throw;
+    contents.catalog.files[index].lack = error.problem();
+    return std::nullopt;
+  }
+}
+
 void read_single(const Location& location, const Limits& limits, Contents& contents) {
-  SafetensorsHeader header = add_file(location, *location.only_file, limits, contents);
-  contents.catalog.tensors = std::move(header.tensors);
-  contents.header_metadata = std::move(header.metadata);
+  const std::string& name = *location.only_file;
+  auto header = location.named_file
+                    ? add_file(location, name, with_missing_data(limits, false), contents)
+                    : add_part(location, name, limits, contents);
+  if (!header) return;
+  contents.catalog.tensors = std::move(header->tensors);
+  contents.header_metadata = std::move(header->metadata);
 }
 
 // --- several files with an index -----------------------------------------------------------------
@@ -82,6 +111,7 @@ JsonTree read_index(const Location& location, const Limits& limits, Contents& co
                            corrupt(name, key, problem + " in the index");
                          }});
   const json& index = *tree;
+  if (tree.is_cut()) throw truncated({name}, file->size_bytes());
   if (!name.ends_with(kIndexSuffix) && !(index.is_object() && index.contains("weight_map"))) {
     refuse_foreign(kOtherJson, location.folder / name);
   }
@@ -105,21 +135,51 @@ std::map<std::string, std::set<std::string>> files_of(const json& index, const s
   return files;
 }
 
+// What the index says that the tensors of all files have, less what is there.
+std::string missing_bytes(const json& index, const Catalog& catalog) {
+  const auto metadata = index.find("metadata");
+  const bool has_size = metadata != index.end() && metadata->is_object() &&
+                        metadata->contains("total_size") &&
+                        (*metadata)["total_size"].is_number_unsigned();
+  if (!has_size) return {};
+  const uint64_t total_bytes = (*metadata)["total_size"].get<uint64_t>();
+  uint64_t listed_bytes = 0;
+  for (const TensorEntry& tensor : catalog.tensors) listed_bytes += count_bytes(tensor);
+  if (listed_bytes > total_bytes) return {};
+  return "; of the " + std::to_string(total_bytes) + " bytes of tensors that the index counts, " +
+         std::to_string(total_bytes - listed_bytes) + " are in files that are not here";
+}
+
+void add_indexed(SafetensorsHeader header, const std::string& file, std::set<std::string>& keys,
+                 Contents& contents) {
+  for (TensorEntry& tensor : header.tensors) {
+    if (keys.erase(tensor.key) == 0) {
+      corrupt(file, tensor.key, "is in this file, but the index does not say so");
+    }
+    contents.catalog.tensors.push_back(std::move(tensor));
+  }
+  if (!keys.empty()) corrupt(file, *keys.begin(), "is not in this file, but the index says so");
+  contents.header_metadata.merge(header.metadata);
+}
+
 void read_indexed(const Location& location, const Limits& limits, Contents& contents) {
   const std::string& name = *location.only_file;
   contents.metadata_files.push_back(name);
   const JsonTree index = read_index(location, limits, contents);
   refuse_torch_index(*index, location.folder / name);
+  std::optional<size_t> last_missing;
   for (auto& [file, keys] : files_of(*index, name)) {
-    SafetensorsHeader header = add_file(location, file, limits, contents);
-    for (TensorEntry& tensor : header.tensors) {
-      if (keys.erase(tensor.key) == 0) {
-        corrupt(file, tensor.key, "is in this file, but the index does not say so");
-      }
-      contents.catalog.tensors.push_back(std::move(tensor));
+    if (location.source->has(location.folder / file)) {
+      auto header = add_part(location, file, limits, contents);
+      if (header) add_indexed(std::move(*header), file, keys, contents);
+      continue;
     }
-    if (!keys.empty()) corrupt(file, *keys.begin(), "is not in this file, but the index says so");
-    contents.header_metadata.merge(header.metadata);
+    last_missing = contents.catalog.files.size();
+    contents.catalog.files.push_back(
+        {file, 0, true, "is missing, with " + std::to_string(keys.size()) + " tensors"});
+  }
+  if (last_missing) {
+    contents.catalog.files[*last_missing].lack += missing_bytes(*index, contents.catalog);
   }
 }
 
@@ -177,11 +237,21 @@ class Assembler {
   }
 
   std::vector<TensorEntry> finish() {
-    for (const TensorEntry& tensor : tensors_) check_chunks(tensor);
+    for (const TensorEntry& tensor : tensors_) check_part_count(tensor);
     return std::move(tensors_);
   }
 
  private:
+  // Which file is missing the others do not say.
+  static void check_part_count(const TensorEntry& tensor) {
+    try {
+      check_chunks(tensor);
+    } catch (Error& error) {
+      error.hinted("one of the files of the folder may be missing");
+      throw;
+    }
+  }
+
   std::vector<TensorEntry> tensors_;
   std::map<std::string, size_t> places_;
 };
@@ -190,9 +260,10 @@ void read_parts(const Location& location, const Limits& limits, Contents& conten
   Assembler assembler;
   for (const std::string& name : location.source->list(location.folder)) {
     if (!name.ends_with(kSafetensorsSuffix)) continue;
-    SafetensorsHeader header = add_file(location, name, limits, contents);
-    const auto offsets = saved_offsets(header, name);
-    for (TensorEntry& tensor : header.tensors) {
+    auto header = add_part(location, name, limits, contents);
+    if (!header) continue;
+    const auto offsets = saved_offsets(*header, name);
+    for (TensorEntry& tensor : header->tensors) {
       const auto found = offsets.find(tensor.key);
       if (found == offsets.end()) {
         corrupt(name, tensor.key, std::string(kShardingInfo) + " does not list it");
@@ -200,7 +271,42 @@ void read_parts(const Location& location, const Limits& limits, Contents& conten
       assembler.add(std::move(tensor), found->second, name);
     }
   }
+  if (!limits.allow_missing_data) refuse_incomplete(contents.catalog);
   contents.catalog.tensors = assembler.finish();
+}
+
+// model-00002-of-00026.safetensors: the index, with the number of files that it names.
+std::optional<std::pair<std::string, uint64_t>> index_of(std::string_view name) {
+  if (!name.ends_with(kSafetensorsSuffix)) return std::nullopt;
+  name.remove_suffix(kSafetensorsSuffix.size());
+  const size_t of = name.rfind("-of-");
+  const size_t dash = of == name.npos || of == 0 ? name.npos : name.rfind('-', of - 1);
+  if (dash == name.npos) return std::nullopt;
+  const auto count = number_in<uint64_t>(name.substr(of + 4));
+  if (!number_in<uint64_t>(name.substr(dash + 1, of - dash - 1)) || !count) return std::nullopt;
+  return std::pair(std::string(name.substr(0, dash)) + std::string(kSafetensorsIndexSuffix),
+                   *count);
+}
+
+// A folder that holds files of a set, and not the index that names them all.
+void refuse_missing_index(const Location& location) {
+  std::map<std::string, std::pair<uint64_t, uint64_t>> sets;  // by index: files here, files named
+  for (const std::string& name : location.source->list(location.folder)) {
+    if (name.ends_with(kSafetensorsIndexSuffix)) return;
+    const auto index = index_of(name);
+    if (!index || index->second < 2) continue;
+    auto& [here, named] = sets[index->first];
+    ++here;
+    named = std::max(named, index->second);
+  }
+  if (sets.empty()) return;
+  const auto& [name, counts] = *sets.begin();
+  throw Error(ErrorCode::Corrupt, {name},
+              "is missing; " + std::to_string(counts.first) + " of the " +
+                  std::to_string(counts.second) + " files that it names are here",
+              "the checkpoint is incomplete: copy what is missing again; a file that is named "
+              "itself opens alone")
+      .mark_incomplete();
 }
 
 // A u64 header length, then JSON.
@@ -239,6 +345,7 @@ bool find_safetensors_file(const FileHead& file, Location& location) {
 Contents read_safetensors_contents(const Location& location, const Limits& limits) {
   Contents contents;
   contents.catalog.format = Format::Safetensors;
+  if (!location.is_index && !location.named_file) refuse_missing_index(location);
   if (!location.only_file) {
     read_parts(location, limits, contents);
   } else if (location.is_index) {
@@ -246,6 +353,7 @@ Contents read_safetensors_contents(const Location& location, const Limits& limit
   } else {
     read_single(location, limits, contents);
   }
+  if (!limits.allow_missing_data) refuse_incomplete(contents.catalog);
   contents.catalog.index();
   return contents;
 }

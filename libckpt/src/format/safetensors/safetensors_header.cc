@@ -8,6 +8,7 @@
 
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
+#include "base/truncated.h"
 #include "codec/strict_json.h"
 #include "model/check_catalog.h"
 
@@ -17,7 +18,8 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
-constexpr size_t kHeaderDepthMax = 3;  // the header, an entry, its shape
+constexpr size_t kHeaderDepthMax = 3;                  // the header, an entry, its shape
+constexpr uint64_t kDataBytesMax = uint64_t{1} << 62;  // no file is longer
 
 struct DTypeName {
   std::string_view name;
@@ -65,7 +67,7 @@ class HeaderReader {
       const ByteRange bytes = tensor.chunks[0].region.bytes;
       return std::pair(bytes.offset_bytes, bytes.end_bytes());
     });
-    check_tiling(header.tensors);
+    header.end_bytes = check_tiling(header.tensors);
     return header;
   }
 
@@ -77,13 +79,23 @@ class HeaderReader {
 
   void read_json() {
     std::byte length[kLengthBytes];
-    if (blob_.count_bytes < kLengthBytes) corrupt({}, "too short to hold the length of the header");
+    if (blob_.count_bytes < kLengthBytes) {
+      throw Error(
+          ErrorCode::Corrupt, {file_.file_name(), blob_.offset_bytes},
+          "too short to hold the length of the header: " + truncated_text(file_.size_bytes()))
+          .mark_incomplete();
+    }
     file_.read_at(blob_.offset_bytes, length);
     const uint64_t header_bytes = ByteReader(length).u64();
-    if (header_bytes > limits_.safetensors_header_bytes_max ||
-        header_bytes > blob_.count_bytes - kLengthBytes) {
-      corrupt({}, "the header's length, " + std::to_string(header_bytes) +
-                      " bytes, exceeds the file or the limit");
+    if (header_bytes > limits_.safetensors_header_bytes_max) {
+      corrupt({},
+              "the header's length, " + std::to_string(header_bytes) + " bytes, exceeds the limit");
+    }
+    if (header_bytes > blob_.count_bytes - kLengthBytes) {
+      throw Error(ErrorCode::Corrupt, {file_.file_name(), blob_.offset_bytes},
+                  "the header's length, " + std::to_string(header_bytes) +
+                      " bytes, exceeds the file: " + truncated_text(file_.size_bytes()))
+          .mark_incomplete();
     }
     std::string text(header_bytes, '\0');
     file_.read_at(blob_.offset_bytes + kLengthBytes, std::as_writable_bytes(std::span(text)));
@@ -138,8 +150,7 @@ class HeaderReader {
     check_shape_of(tensor);
     const uint64_t begin = count(entry["data_offsets"][0], key);
     const uint64_t end = count(entry["data_offsets"][1], key);
-    const uint64_t data_bytes = blob_.end_bytes() - data_offset_bytes_;
-    if (begin > end || end > data_bytes || !bytes || *bytes != end - begin) {
+    if (begin > end || end > kDataBytesMax || !bytes || *bytes != end - begin) {
       corrupt(key, "bytes " + std::to_string(begin) + " to " + std::to_string(end) +
                        " do not match its shape, or lie outside the file");
     }
@@ -156,7 +167,8 @@ class HeaderReader {
     }
   }
 
-  void check_tiling(const std::vector<TensorEntry>& tensors) const {
+  // Where the last one ends.
+  uint64_t check_tiling(const std::vector<TensorEntry>& tensors) const {
     uint64_t expected = data_offset_bytes_;
     for (const TensorEntry& tensor : tensors) {
       const ByteRange bytes = tensor.chunks[0].region.bytes;
@@ -164,7 +176,18 @@ class HeaderReader {
         corrupt(tensor.key, "leaves a gap, or overlaps another tensor");
       expected = bytes.end_bytes();
     }
-    if (expected != blob_.end_bytes()) corrupt({}, "bytes follow the last tensor");
+    if (expected < blob_.end_bytes()) corrupt({}, "bytes follow the last tensor");
+    if (expected > blob_.end_bytes() && !limits_.allow_missing_data) refuse_cut(tensors, expected);
+    return expected;
+  }
+
+  // Says of which tensors' bytes the file holds none, or not all.
+  [[noreturn]] void refuse_cut(const std::vector<TensorEntry>& tensors, uint64_t expected) const {
+    const auto first = std::ranges::find_if(tensors, [&](const TensorEntry& tensor) {
+      return tensor.chunks[0].region.bytes.end_bytes() > blob_.end_bytes();
+    });
+    throw truncated({file_.file_name(), blob_.offset_bytes, first->key}, file_.size_bytes(),
+                    expected);
   }
 
   const RandomAccess& file_;

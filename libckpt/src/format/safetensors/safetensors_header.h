@@ -24,6 +24,7 @@ std::optional<std::string> safetensors_refusal(std::string_view key, DType dtype
 struct SafetensorsHeader {
   std::vector<TensorEntry> tensors;             // one chunk each, in the order of their bytes
   std::map<std::string, std::string> metadata;  // __metadata__
+  uint64_t end_bytes = 0;                       // in the file: where the last tensor ends
 };
 
 // A safetensors file, or one inside another file:
@@ -33,9 +34,9 @@ struct SafetensorsHeader {
 //           "__metadata__": {"TEXT": "TEXT", ...}}, then spaces
 //   bytes  the tensors without holes; offsets count from the end of the header
 //
-// Reads the header that starts with `blob`; the tensors must fill the rest of it. Regions are
-// places in the file. Throws Corrupt with the key; Unsupported for element types that torch has not
-// or that are smaller than a byte.
+// Reads the header that starts with `blob`; the tensors must fill the rest of it, or, under
+// Limits::allow_missing_data, may reach beyond it. Regions are places in the file. Throws Corrupt
+// with the key; Unsupported for element types that torch has not or that are smaller than a byte.
 SafetensorsHeader read_safetensors_header(const RandomAccess& file, uint32_t file_index,
                                           ByteRange blob, const Limits& limits);
 

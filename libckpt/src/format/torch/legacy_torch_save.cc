@@ -14,6 +14,7 @@
 
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
+#include "base/truncated.h"
 #include "codec/pickle_reader.h"
 #include "format/torch/torch_save.h"
 #include "format/values/torch_types.h"
@@ -80,9 +81,10 @@ Pickles read_pickles(const RandomAccess& file, const Limits& limits) {
     bytes.resize(count);
     file.read_at(known, std::span(bytes).subspan(known));
     if (auto pickles = parse(bytes, file.file_name(), limits)) return std::move(*pickles);
+    if (count == file.size_bytes()) throw truncated({file.file_name(), count}, count);
     if (count == bytes_max) {
       throw Error(ErrorCode::Corrupt, {file.file_name(), count, {}},
-                  "the file ends before its pickles do");
+                  "its pickles are longer than the limit, " + std::to_string(count) + " bytes");
     }
     count = std::min(count * 4, bytes_max);
   }
@@ -104,14 +106,31 @@ std::map<std::string_view, StorageId> storages_of(const ValueTree& tree) {
   return storages;
 }
 
+// How long the file is with all of these storages behind its pickles; nullopt: beyond 64 bits.
+std::optional<uint64_t> whole_bytes(uint64_t pickles_bytes,
+                                    const std::map<std::string_view, StorageId>& storages) {
+  std::optional<uint64_t> whole = pickles_bytes;
+  for (const auto& [key, storage] : storages) {
+    const uint64_t element_bytes = storage.dtype ? bytes_per_element(*storage.dtype) : 1;
+    const auto bytes = checked_mul(storage.count, element_bytes);
+    whole = whole && bytes ? checked_add(*whole, *bytes) : std::nullopt;
+    whole = whole ? checked_add(*whole, sizeof(uint64_t)) : std::nullopt;
+  }
+  return whole;
+}
+
 class StorageReader {
  public:
-  StorageReader(const RandomAccess& file, uint32_t file_index, uint64_t offset_bytes)
-      : file_(file), file_index_(file_index), offset_bytes_(offset_bytes) {}
+  StorageReader(const RandomAccess& file, uint32_t file_index, uint64_t offset_bytes,
+                std::optional<uint64_t> whole_bytes)
+      : file_(file),
+        file_index_(file_index),
+        offset_bytes_(offset_bytes),
+        whole_bytes_(whole_bytes) {}
 
   StorageRecord read(const StorageId& storage) {
     std::byte count_bytes[8];
-    if (left_bytes() < sizeof count_bytes) fail(storage, "the file ends before its size");
+    if (left_bytes() < sizeof count_bytes) fail_truncated();
     file_.read_at(offset_bytes_, count_bytes);
     const uint64_t count = ByteReader(count_bytes).u64();
     if (count != storage.count) {
@@ -119,9 +138,8 @@ class StorageReader {
                         std::to_string(storage.count));
     }
     const auto bytes = checked_mul(count, storage.dtype ? bytes_per_element(*storage.dtype) : 1);
-    if (!bytes || *bytes > left_bytes() - sizeof count_bytes) {
-      fail(storage, "the file ends before its " + std::to_string(count) + " elements");
-    }
+    if (!bytes) fail(storage, "its " + std::to_string(count) + " elements are too many");
+    if (*bytes > left_bytes() - sizeof count_bytes) fail_truncated();
     const uint64_t start_bytes = offset_bytes_ + sizeof count_bytes;
     offset_bytes_ = start_bytes + *bytes;
     return {std::string(storage.key), {.file = file_index_, .bytes = {start_bytes, *bytes}}};
@@ -135,9 +153,14 @@ class StorageReader {
                 "storage '" + escaped(storage.key) + "': " + std::move(problem));
   }
 
+  [[noreturn]] void fail_truncated() const {
+    throw truncated({file_.file_name(), offset_bytes_, {}}, file_.size_bytes(), whole_bytes_);
+  }
+
   const RandomAccess& file_;
   uint32_t file_index_;
   uint64_t offset_bytes_;
+  std::optional<uint64_t> whole_bytes_;
 };
 
 }  // namespace
@@ -159,7 +182,8 @@ Document read_legacy_torch_save(const RandomAccess& file, uint32_t file_index,
   refuse_storages_of_two_types(pickles.tree, where);
   auto storages = storages_of(pickles.tree);
   std::vector<StorageRecord> records;
-  StorageReader reader(file, file_index, pickles.end_bytes);
+  StorageReader reader(file, file_index, pickles.end_bytes,
+                       whole_bytes(pickles.end_bytes, storages));
   for (size_t i = 0; i < keys.size(); ++i) {
     const auto known = keys[i].is(Kind::Str) ? storages.find(keys[i].text()) : storages.end();
     if (known == storages.end()) {

@@ -8,6 +8,7 @@
 #include "format/torch/torch.h"
 #include "format/torch/torch_save.h"
 #include "format/values/json_pointer.h"
+#include "model/check_catalog.h"
 
 namespace ckpt {
 namespace {
@@ -37,8 +38,10 @@ Document read_document(const RandomAccess& file, uint32_t index, const Limits& l
 void read_file(const Location& location, const std::string& name, const Limits& limits,
                Contents& contents) {
   const std::string shown = location.only_file ? "" : name;
-  const Document& document = add_torch_save_file({location, name, shown}, limits, contents);
-  for (RootObject& object : root_objects(document)) {
+  const TorchSaveFile file{location, name, shown};
+  if (!location.only_file && !try_torch_save_file(file, limits, contents)) return;
+  if (location.only_file) add_torch_save_file(file, limits, contents);
+  for (RootObject& object : root_objects(contents.documents.at(name))) {
     contents.catalog.objects.push_back({shown, std::move(object.pointer), std::nullopt});
   }
 }
@@ -61,6 +64,18 @@ const Document& add_torch_save_file(const TorchSaveFile& what, const Limits& lim
   return contents.documents.emplace(what.name, std::move(document)).first->second;
 }
 
+bool try_torch_save_file(const TorchSaveFile& what, const Limits& limits, Contents& contents) {
+  const size_t index = contents.catalog.files.size();
+  try {
+    add_torch_save_file(what, limits, contents);
+    return true;
+  } catch (const Error& error) {
+    if (!error.is_incomplete()) throw;
+    contents.catalog.files[index].lack = error.problem();
+    return false;
+  }
+}
+
 bool is_torch_folder(const Folder& source, Location& location) {
   const FolderConvention* const convention = location.convention;
   if (convention == nullptr) return false;
@@ -80,6 +95,7 @@ Contents read_torch_contents(const Location& location, const Limits& limits) {
   for (const std::string& name : torch_files(location)) {
     read_file(location, name, limits, contents);
   }
+  if (!limits.allow_missing_data) refuse_incomplete(contents.catalog);
   contents.catalog.index();
   return contents;
 }

@@ -19,6 +19,9 @@ struct TorchSaveFile {
 const Document& add_torch_save_file(const TorchSaveFile& what, const Limits& limits,
                                     Contents& contents);
 
+// The same of one that may end early: false where it does, which the catalog's file then says.
+bool try_torch_save_file(const TorchSaveFile& what, const Limits& limits, Contents& contents);
+
 // Folders of ranks, as a FolderConvention calls them; a torch.save file.
 bool is_torch_folder(const Folder& source, Location& location);
 bool is_torch_file(const FileHead& file, Location& location);

@@ -87,7 +87,7 @@ bool resolve_safetensors_blobs(const Location& location, const Limits& limits, C
   const auto starts = common_starts(catalog);
   std::vector<std::optional<Blob>> blobs(starts.size());
   for (uint32_t f = 0; f < starts.size(); ++f) {
-    if (!starts[f] || catalog.files[f].is_missing) continue;
+    if (!starts[f] || !catalog.files[f].lack.empty()) continue;
     const std::string& path = catalog.files[f].path;
     const auto file = open_source(location, path, path, limits);
     if (is_blob(*file, *starts[f])) blobs[f] = read_blob(*file, f, *starts[f], limits);

@@ -10,8 +10,9 @@
 #include <algorithm>
 
 #include "base/byte_reader.h"
-#include "codec/pickle_reader.h"
+#include "base/truncated.h"
 #include "codec/strict_json.h"
+#include "codec/whole_pickle.h"
 #include "format/torch/torch.h"
 #include "format/torch_dist/dist_metadata.h"
 #include "format/torch_dist/dist_parts.h"
@@ -44,7 +45,7 @@ std::vector<std::byte> read_whole(const RandomAccess& file, uint64_t bytes_max) 
 ValueTree read_tree(const RandomAccess& file, const Limits& limits) {
   const auto bytes = read_whole(file, limits.pickle_bytes_max);
   ByteReader reader(bytes, file.file_name());
-  ValueTree tree = pickle::read(reader, limits);
+  ValueTree tree = read_whole_pickle(reader, limits);
   if (!reader.at_end()) reader.fail("bytes follow the pickle's end");
   return tree;
 }
@@ -57,25 +58,49 @@ DistMetadata read_metadata(const Location& location, const Limits& limits) {
   return interpret_dist_metadata(read_tree(*file, limits));
 }
 
-// What .metadata names. The size of a missing one is set later.
+// What .metadata names.
 FileEntry find_data_file(const Location& location, const std::string& name, const Limits& limits) {
-  if (limits.allow_missing_data && !is_there(location, name)) return {name, 0, true};
+  if (!is_there(location, name)) return {name, 0, true};
   return {name, open_source(location, name, name, limits)->size_bytes()};
 }
 
-void set_size_of_missing_files(Catalog& catalog) {
-  for_each_region(catalog, [&](const StorageRegion& region, const std::string&) {
-    FileEntry& file = catalog.files[region.file];
-    if (file.is_missing) file.count_bytes = std::max(file.count_bytes, region.bytes.end_bytes());
+// The first tensor or object that lies behind the end of a file.
+Where first_behind(const Catalog& catalog, uint32_t file, uint64_t found_bytes) {
+  Where where{catalog.files[file].path};
+  for_each_region(catalog, [&](const StorageRegion& region, const std::string& key) {
+    const uint64_t start_bytes = region.bytes.offset_bytes;
+    const bool is_behind = region.file == file && region.bytes.end_bytes() > found_bytes;
+    if (!is_behind || (where.offset_bytes && *where.offset_bytes <= start_bytes)) return;
+    where.offset_bytes = start_bytes;
+    where.key = key;
   });
+  return where;
 }
 
-// All regions lie inside their files, and no two share a byte: known without a look at each.
-bool are_regions_sound(const DistMetadata& metadata, const std::vector<FileEntry>& files) {
-  const auto ends_inside = [](uint64_t end_bytes, const FileEntry& file) {
-    return end_bytes <= file.count_bytes;
-  };
-  return std::ranges::equal(metadata.region_ends, files, ends_inside);
+// Where .metadata says that the last region of each file ends.
+std::vector<uint64_t> region_ends(const DistMetadata& metadata, const Catalog& catalog) {
+  if (metadata.region_ends.size() == catalog.files.size()) return metadata.region_ends;
+  std::vector<uint64_t> ends(catalog.files.size());
+  for_each_region(catalog, [&](const StorageRegion& region, const std::string&) {
+    ends[region.file] = std::max(ends[region.file], region.bytes.end_bytes());
+  });
+  return ends;
+}
+
+// Files that are missing, or end before the last region in them does.
+void find_lacking_files(const std::vector<uint64_t>& ends, const Limits& limits, Catalog& catalog) {
+  Where first;
+  for (uint32_t f = 0; f < catalog.files.size(); ++f) {
+    FileEntry& file = catalog.files[f];
+    const uint64_t found_bytes = file.count_bytes;
+    if (!file.is_missing && found_bytes >= ends[f]) continue;
+    file.count_bytes = ends[f];
+    file.lack = file.is_missing ? "is missing (" + std::to_string(ends[f]) + " bytes)"
+                                : truncated_text(found_bytes, ends[f]);
+    const bool is_first = first.file.empty() || file.path < first.file;
+    if (is_first && !limits.allow_missing_data) first = first_behind(catalog, f, found_bytes);
+  }
+  if (!limits.allow_missing_data) refuse_incomplete(catalog, std::move(first));
 }
 
 void check_backend(const Location& location, const Limits& limits) {
@@ -90,6 +115,7 @@ void check_backend(const Location& location, const Limits& limits) {
                throw Error(ErrorCode::Corrupt, where, "'" + escaped(key) + "' " + problem);
              }});
   const nlohmann::json& json = *tree;
+  if (tree.is_cut()) throw truncated(where, bytes.size());
   if (!json.is_object() || !json.contains(field) || !json[field].is_string()) {
     throw Error(ErrorCode::Corrupt, where, "expected the name of the sharded backend");
   }
@@ -104,7 +130,7 @@ void check_backend(const Location& location, const Limits& limits) {
 void read_common(const Location& location, const Limits& limits, Contents& contents) {
   const std::string name(location.convention->common_file);
   if (!is_there(location, name)) return;
-  add_torch_save_file({location, name, name}, limits, contents);
+  if (!try_torch_save_file({location, name, name}, limits, contents)) return;
   contents.catalog.objects.push_back({name, "", std::nullopt});
 }
 
@@ -157,14 +183,13 @@ Contents read_torch_dist_contents(const Location& location, const Limits& limits
   contents.catalog.tensors = std::move(metadata.tensors);
   contents.catalog.objects = std::move(metadata.objects);
   contents.dist_metadata = std::move(metadata.rest);
-  if (std::ranges::any_of(contents.catalog.files, &FileEntry::is_missing)) {
-    set_size_of_missing_files(contents.catalog);
-  }
+  const bool is_streamed = metadata.region_ends.size() == contents.catalog.files.size();
+  find_lacking_files(region_ends(metadata, contents.catalog), limits, contents.catalog);
+  // Read in one pass, no two regions share a byte; and all lie inside of their files now.
   const bool have_moved = resolve_safetensors_blobs(location, limits, contents.catalog);
-  if (have_moved || !are_regions_sound(metadata, contents.catalog.files)) {
-    check_regions(contents.catalog);
-  }
+  if (have_moved || !is_streamed) check_regions(contents.catalog);
   if (convention != nullptr) read_common(location, limits, contents);
+  if (!limits.allow_missing_data) refuse_incomplete(contents.catalog);
   contents.catalog.index();
   return contents;
 }

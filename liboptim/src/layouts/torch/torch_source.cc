@@ -13,8 +13,9 @@ using ckpt::ErrorCode;
 
 const ckpt::Document& TorchSource::document(const std::string& file) const {
   if (const ckpt::Document* found = checkpoint.document(file)) return *found;
-  throw Error(ErrorCode::NotFound, {.file = file, .key = {}},
-              "this file of the checkpoint is missing");
+  throw Error(ErrorCode::Corrupt, {.file = file, .key = {}},
+              "this file of the checkpoint is missing")
+      .mark_incomplete();
 }
 
 const ckpt::TensorEntry& TorchSource::tensor_at(const Place& place) const {
@@ -30,8 +31,9 @@ std::string first_model_file(const ckpt::Checkpoint& checkpoint) {
     if (first.empty() || file.path < first) first = file.path;
   }
   if (!first.empty()) return first;
-  throw Error(ErrorCode::NotFound, {.file = "mp_rank_00/model_optim_rng.pt", .key = {}},
-              "this file of the checkpoint is missing");
+  throw Error(ErrorCode::Corrupt, {.file = "mp_rank_00/model_optim_rng.pt", .key = {}},
+              "this file of the checkpoint is missing")
+      .mark_incomplete();
 }
 
 void refuse_left_over_files(const TorchSource& source, bool is_layer_wise) {
