@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from comparing import bytes_of
 from parallel_pairs import FAMILIES, Set, Sizes, all_sets, sizes
@@ -136,3 +138,20 @@ def step_and_write(source: str, family: str, sets: Path, made: Path):
     steps = json.loads((sets / family / "family.json").read_text())["steps"]
     return run("step-replay", "run", sets / source / "ckpt", "--grads",
                sets / family / "grads.safetensors", "--first", steps, "--steps", 1, "-o", made)
+
+
+def test_a_moment_that_is_nan_is_named(sets: Path, tmp_path: Path) -> None:
+    source = sets / "par_lw_muon_torch_dp4"
+    expected = load_file(source / "expected/next_state.safetensors")
+    name = next(key for key in expected if key.startswith("exp_avg_sq."))
+    expected[name] = expected[name].clone()
+    expected[name].view(-1)[1] = torch.nan
+    save_file(expected, tmp_path / "expected.safetensors")
+    folder = sets / "family_gpt"
+    outcome = run(
+        "step-replay", "run", source / "ckpt", "--grads", folder / "grads.safetensors", "--first",
+        json.loads((folder / "family.json").read_text())["steps"], "--steps", 1, "--expect",
+        tmp_path / "expected.safetensors",
+    )
+    said = f"exp_avg_sq of '{name.removeprefix('exp_avg_sq.')}' holds NaN or infinity in what is"
+    assert outcome.code == DAMAGED and said in outcome.stdout, outcome

@@ -3,11 +3,15 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include <optim/rule_table.h>
+
+#include "step/loops/grad_stats_kernels.h"
 #include "step/replay/loss_scale.h"
 
 namespace optim {
@@ -70,12 +74,73 @@ class Explanation {
     return findings;
   }
 
+  // The first tensor, in model order, with NaN or infinity: comparisons and fits tell nothing of
+  // what comes of it. Empty: there is none.
+  std::string find_not_finite(Collectives& collectives) const {
+    const auto count = static_cast<int64_t>(optimizer_.all_params().size());
+    at::Tensor table = at::zeros({count}, at::kDouble);
+    auto* const places = table.mutable_data_ptr<double>();
+    for (const OptimizedParam* const param : optimizer_.get_parameters()) {
+      places[param->id] = static_cast<double>(not_finite_of(*param));
+    }
+    collectives.all_reduce_sum(table);
+    const auto* const found =
+        std::find_if(places, places + count, [](double place) { return place != 0; });
+    if (found == places + count) return {};
+    const auto id = static_cast<size_t>(found - places);
+    const auto place = static_cast<size_t>(*found) - 1;
+    return kinds_of(id).at(place / 2) + " of '" + optimizer_.all_params()[id].info.name +
+           "' holds NaN or infinity " +
+           (place % 2 == 0 ? "before the step" : "in what is expected") +
+           ": no part of the step can be told from it";
+  }
+
  private:
+  // What a parameter has, the master last.
+  std::vector<std::string> kinds_of(size_t id) const {
+    const OptimizerGroup& group = *optimizer_.param_groups()[optimizer_.ownership().group_of[id]];
+    const ParamInfo& info = optimizer_.all_params()[id].info;
+    std::vector<std::string> kinds;
+    for (const StateSpec& state : states_of(group.rule_config, info.shape)) {
+      kinds.emplace_back(state.name);
+    }
+    kinds.emplace_back("fp32_param");
+    return kinds;
+  }
+
+  static bool is_finite(const at::Tensor& tensor) {
+    return std::isfinite(sum_of_squares(tensor.contiguous()));
+  }
+
+  // 0: none; else one more than twice the place in kinds_of(), and 1 for what is expected.
+  size_t not_finite_of(const OptimizedParam& param) const {
+    const ParamInfo& info = param.model.info;
+    const SavedParam before = saved(info);
+    const std::vector<std::string> kinds = kinds_of(static_cast<size_t>(param.id));
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      const bool is_master = i + 1 == kinds.size();
+      const auto own = before.state.find(kinds[i]);
+      if (!is_master && own == before.state.end()) continue;
+      const at::Tensor& start = is_master ? before.master : own->second;
+      if (!is_finite(start)) return 1 + 2 * i;
+      const std::string kind = is_master && !has_master(param) ? "model" : kinds[i];
+      const at::Tensor& like = is_master ? before.master : start;
+      if (!is_finite(expected_.state.tensor(kind, info.name, like).to(at::kFloat))) {
+        return 2 + 2 * i;
+      }
+    }
+    return 0;
+  }
+
+  SavedParam saved(const ParamInfo& info) const {
+    const Gradients* const init = expected_.options.from_init ? &last_.gradients : nullptr;
+    return load_saved(last_.source, init, info);
+  }
+
   PartFinding find_of(const OptimizedParam& param) const {
     const ParamInfo& info = param.model.info;
     const uint32_t group = optimizer_.ownership().group_of[param.id];
-    const Gradients* const init = expected_.options.from_init ? &last_.gradients : nullptr;
-    SavedParam before = load_saved(last_.source, init, info);
+    SavedParam before = saved(info);
     const StepInputs inputs{.info = info,
                             .group = *optimizer_.param_groups()[group],
                             .lr = last_.rates[group].lr,
@@ -145,7 +210,10 @@ Divergence explain(const Comparison& comparison, const Expected& expected, const
     found.why_no_parts = "the step was skipped, since gradients overflow";
     return found;
   }
-  auto findings = Explanation(expected, last).find(collectives);
+  const Explanation explanation(expected, last);
+  found.why_no_parts = explanation.find_not_finite(collectives);
+  if (!found.why_no_parts.empty()) return found;
+  auto findings = explanation.find(collectives);
   found.is_rounding = leave_out_rounding(findings);
   found.parts = summarize(findings, {.max_norm = last.optimizer.config().clip_grad,
                                      .norm = last.norm,
