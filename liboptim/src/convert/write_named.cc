@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 #include <ckpt/error.h>
 #include <ckpt/root.h>
@@ -11,6 +12,7 @@
 #include <optim/megatron_folders.h>
 
 #include "convert/repaired_source.h"
+#include "convert/second_moments.h"
 #include "convert/unproven.h"
 #include "grid/target_form.h"
 #include "state/passing_proof.h"
@@ -84,16 +86,19 @@ ConvertReport write_proven(const TrainingState& view, Job job, ckpt::Target targ
   const auto prove = [&] {
     ambiguous = prove_rest(view, job.source, proof, passed ? &*passed : nullptr);
   };
-  job.before_publishing = [&] {
+  job.before_publishing = [&, check = std::move(job.before_publishing)] {
     prove();
+    if (check) check();
     if (options.base.strict) refuse_ambiguity(ambiguous, view);
   };
   // A plan of torch_dist reads no payload: names are in the files.
   if (options.base.dry_run && are_names_computed(view)) job.before_publishing();
   ConvertOptions watched = options;
-  watched.base.execute.on_read =
-      [&passed](const ckpt::StorageRegion& located, uint64_t offset_bytes,
-                std::span<const std::byte> bytes) { passed->note(located, offset_bytes, bytes); };
+  watched.base.execute.on_read = [&](const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                                     std::span<const std::byte> bytes) {
+    passed->note(located, offset_bytes, bytes);
+    if (options.base.execute.on_read) options.base.execute.on_read(located, offset_bytes, bytes);
+  };
   try {
     ConvertReport report = write(job, std::move(target), watched);
     report.ambiguous = std::move(ambiguous);
@@ -131,10 +136,9 @@ ConvertReport write_unproven(const TrainingState& view, Job job, ckpt::Target ta
   return write(job, std::move(target), options);
 }
 
-}  // namespace
-
-ConvertReport write_named(const TrainingState& view, Job job, ckpt::Target target,
-                          const ConvertOptions& options) {
+// What passes is looked at on its way; nothing that was found wrong is published.
+ConvertReport write_looked_at(const TrainingState& view, Job job, ckpt::Target target,
+                              const ConvertOptions& options) {
   if (!may_be_proven(view, job)) {
     return why_not_proven(view, job.source) ? write_unproven(view, job, std::move(target), options)
                                             : write(job, std::move(target), options);
@@ -146,6 +150,22 @@ ConvertReport write_named(const TrainingState& view, Job job, ckpt::Target targe
     throw Error(error.code(), error.where(), error.problem(),
                 "--repair lists what could be mended, as of Megatron's issue 5077");
   }
+}
+
+}  // namespace
+
+ConvertReport write_named(const TrainingState& view, Job job, ckpt::Target target,
+                          const ConvertOptions& options) {
+  if (options.base.dry_run || view.chain.empty()) {
+    return write_looked_at(view, std::move(job), std::move(target), options);
+  }
+  SecondMoments moments(view);
+  job.before_publishing = [&] { moments.refuse_negative(job.source); };
+  ConvertOptions watched = options;
+  watched.base.execute.on_read =
+      [&moments](const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                 std::span<const std::byte> bytes) { moments.note(located, offset_bytes, bytes); };
+  return write_looked_at(view, job, std::move(target), watched);
 }
 
 }  // namespace optim

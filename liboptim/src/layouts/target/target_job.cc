@@ -1,5 +1,7 @@
 // What the writers of both formats ask of a job, and what a change of sizes loses.
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include <ckpt/error.h>
 
@@ -33,8 +35,39 @@ void note_expert_rng(TargetJob& job) {
        "torch_dist stores one for each pipeline stage and tensor-parallel rank"});
 }
 
+// How many places of the source's grid there are, and how many without one.
+struct MissingRng {
+  size_t count = 0, of = 0;
+};
+MissingRng missing_rng(const TrainingState& source) {
+  const bool has_experts = source.format == ckpt::Format::Torch;
+  std::set<std::tuple<uint32_t, uint32_t, uint32_t>> places;
+  for (const WorldRank& rank : ranks_of(source.grid)) {
+    if (rank.writes_model) places.emplace(rank.at.tp, rank.at.pp, has_experts ? rank.at.ep : 0);
+  }
+  const size_t count = places.size();
+  for (const RankRng& rng : source.rng_states) places.erase({rng.tensor, rng.pipeline, rng.expert});
+  return {places.size(), count};
+}
+
+// A rank without one would draw the random numbers of the first rank.
+void require_rng(TargetJob& job) {
+  const MissingRng missing = missing_rng(job.source);
+  if (missing.count == 0) return;
+  const std::string which =
+      std::to_string(missing.count) + " of " + std::to_string(missing.of) + " random states";
+  if (job.spec.rng != RngPolicy::Keep || has_linked_rng(job)) {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = {}, .key = "rng_state"},
+                      which + " are missing",
+                      "--rng keep gives their ranks that of the first rank; with other tensor- or "
+                      "pipeline-parallel sizes all are seeded anew");
+  }
+  job.change("rng_state", which + " are missing: their ranks get that of the first rank");
+}
+
 void note_rng(TargetJob& job) {
-  if (job.source.rng_states.empty() || has_linked_rng(job)) return;
+  if (job.source.rng_states.empty()) return;
+  if (has_linked_rng(job)) return require_rng(job);
   const Value first = job.source.common.tree.value(job.source.rng_states[0].value);
   const bool data_size_changes =
       job.grid.sizes.data_parallel != job.source.grid.sizes.data_parallel;
@@ -42,6 +75,7 @@ void note_rng(TargetJob& job) {
     job.lose("rng_state", "it has one state for each of the old " + std::to_string(first.size()) +
                               " data-parallel ranks (data_parallel_random_init)");
   } else if (!job.reseeds()) {
+    require_rng(job);
     if (job.spec.format == ckpt::Format::TorchDist) note_expert_rng(job);
   } else if (job.spec.rng == RngPolicy::Drop) {
     job.lose("rng_state", "the new ranks have other places in the model; --rng drop leaves it out");
