@@ -141,6 +141,9 @@ json report_json(const ConversionOptions& options, const optim::ConvertReport& r
     document["source_grid"] = grid_json(report.source_grid);
     document["target_grid"] = grid_json(report.target_grid);
     document["ambiguous"] = ambiguous_json(report.ambiguous);
+    for (const std::string& line : report.not_proven) {
+      document["not_proven"].push_back(json_text(line));
+    }
     if (!report.states.empty()) document["conservation"] = conservation_json(report);
     if (report.continuation) document["continuation"] = continuation_json(*report.continuation);
   }
@@ -213,6 +216,7 @@ std::string counts_text(const optim::ConvertReport& report, bool of_experts) {
 }
 
 void print_conservation(Console& console, const optim::ConvertReport& report) {
+  if (!report.not_proven.empty()) return;  // which is said among the losses
   const std::string others = counts_text(report, false), experts = counts_text(report, true);
   if (!others.empty()) console.print_text("proven: every element is there once: " + others);
   if (!experts.empty()) console.print_text("proven: of experts, too: " + experts);
@@ -314,6 +318,9 @@ void print_losses(Console& console, const optim::ConvertReport& report) {
     print_loss_group(console, "changed: ", group);
   }
   print_ambiguous(console, report.ambiguous);
+  for (const std::string& line : report.not_proven) {
+    console.print_text("not proven: " + line);
+  }
 }
 
 void print_report(Console& console, const ConversionOptions& options,

@@ -26,4 +26,8 @@ OPTIM_LAYOUT_EXPORT std::vector<StateCount> count_states(const TrainingState& st
 OPTIM_LAYOUT_EXPORT std::vector<StateCount> count_states(const TrainingState& state,
                                                          uint64_t vocabulary_rows);
 
+// "of optimizer 1 weight 96, fp32_param 96, exp_avg 96, exp_avg_sq 64": an optimizer of which
+// masters and states do not have the elements of the weights that it trains. Pure.
+OPTIM_LAYOUT_EXPORT std::vector<std::string> uneven_counts(const TrainingState& state);
+
 }  // namespace optim

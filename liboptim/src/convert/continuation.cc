@@ -6,6 +6,7 @@
 #include "args/run_grid.h"
 #include "grid/layer_wise_view.h"
 #include "grid/target_form.h"
+#include "grid/whole_states.h"
 
 namespace optim {
 namespace {
@@ -20,6 +21,9 @@ class Judge {
 
   Continuation run() {
     judge_random_numbers();
+    if (!find_uncounted(source_).empty()) {
+      found_.reasons.push_back("there is no step count: " + std::string(kUncounted));
+    }
     if (has_muon() && changes_tensor_ranks()) judge_muon();
     if (!found_.reasons.empty()) {
       found_.next_step = NextStep::Different;

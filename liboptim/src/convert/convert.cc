@@ -221,6 +221,12 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   refuse_contradicted(view, source, options.rules != nullptr);
   job.repaired = std::move(repaired.payloads);
   job.repairs = std::move(repaired.repairs);
+  std::vector<std::string> not_proven = states_not_proven(view);
+  if (options.base.strict && !not_proven.empty()) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "the optimizer's state is not proven: " + not_proven[0],
+                "without --strict it is carried as it is, and listed");
+  }
   NamedConversion made =
       as_safetensors ? to_safetensors(view, job, options) : to_megatron(view, job, options);
   if (options.rules) {
@@ -230,6 +236,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   }
   ConvertReport report = write_named(view, job, std::move(made.target), options);
   report.repairs = job.repairs;
+  report.not_proven = std::move(not_proven);
   report.cast_states = std::move(made.cast_states);
   report.linked_bytes = count_bytes(job.links);
   report.layer_wise = true;

@@ -1,7 +1,10 @@
 #include "convert/unproven.h"
 
 #include <ckpt/error.h>
+#include <optim/conservation.h>
 
+#include "grid/whole_states.h"
+#include "state/left_out.h"
 #include "state/near_masters.h"
 #include "state/passing_proof.h"
 #include "state/remainders.h"
@@ -21,6 +24,21 @@ std::optional<std::string> why_not_proven(const TrainingState& view,
   if (view.chain.empty()) return std::nullopt;
   if (has_remainders(view)) return kWhyRemaindersProveNothing;
   return why_weights_may_differ(source);
+}
+
+std::vector<std::string> states_not_proven(const TrainingState& view) {
+  LeftOut unexplained("parameter");
+  for (const uint32_t i : find_stateless(view).unexplained) {
+    unexplained.add(view.params[i].info.name, why_unexplained(view, view.params[i]));
+  }
+  std::vector<NotProven> found;
+  unexplained.put_into(found);
+  std::vector<std::string> lines;
+  for (const NotProven& each : found) lines.push_back(each.what + ": " + each.reason);
+  for (const std::string& counts : uneven_counts(view)) {
+    lines.push_back("that every element is there: " + counts);
+  }
+  return lines;
 }
 
 void check_unproven(const TrainingState& view, const ckpt::Checkpoint& source,

@@ -3,6 +3,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include <ckpt/checkpoint.h>
 #include <optim/training_state.h>
@@ -17,6 +18,10 @@ std::string naming_of(const TrainingState& view);
 // than rounded masters. nullopt where it can be.
 std::optional<std::string> why_not_proven(const TrainingState& view,
                                           const ckpt::Checkpoint& source);
+
+// What of the optimizer's state may be right or lost: parameters without any although steps were
+// taken, and counts of states that do not add up. For users; empty: nothing.
+std::vector<std::string> states_not_proven(const TrainingState& view);
 
 // What can be told of such masters all the same. Throws Corrupt for what cannot be right, and
 // Unsupported for state that may be displaced; Error(IoFailure, "cancelled") when asked to stop.

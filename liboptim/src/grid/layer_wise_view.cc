@@ -144,44 +144,12 @@ std::vector<ParamGroup> group_params(const Value& args, const ParallelSizes& siz
   return groups;
 }
 
-void require_same_states(const TrainingState& view) {
-  std::map<uint32_t, const TrainedParam*> first;
-  for (const TrainedParam& param : view.params) {
-    if (!param.info.requires_grad) continue;
-    const auto [known, added] = first.emplace(param.optimizer, &param);
-    const TrainedParam& other = *known->second;
-    if (added || std::ranges::equal(other.states, param.states, {}, &StateTensor::name,
-                                    &StateTensor::name)) {
-      continue;
-    }
-    throw ckpt::Error(
-        ckpt::ErrorCode::Corrupt, {.file = {}, .key = param.info.name},
-        "has different optimizer states from '" + ckpt::escaped(other.info.name) + "'");
-  }
-}
-
 std::optional<std::string_view> missing_moment(const TrainedParam& param) {
   for (const std::string_view moment : {"exp_avg", "exp_avg_sq"}) {
     const auto found = std::ranges::find(param.states, moment, &StateTensor::name);
     if (found == param.states.end()) return moment;
   }
   return std::nullopt;
-}
-
-void require_moments(const TrainingState& view, const std::vector<ParamGroup>& groups,
-                     bool are_all_distributed) {
-  for (const ParamGroup& group : groups) {
-    if (group.updated_by != "adam") continue;
-    if (!are_all_distributed && !view.chain.at(group.optimizer_index).is_distributed) continue;
-    for (const GroupedParam& grouped : group.params) {
-      const TrainedParam& param = view.params.at(grouped.index);
-      const auto moment = missing_moment(param);
-      if (!moment) continue;
-      throw ckpt::Error(ckpt::ErrorCode::Corrupt,
-                        {.file = {}, .key = state_key(*moment, param.info.name)},
-                        "is missing, which the optimizer keeps");
-    }
-  }
 }
 
 ckpt::Document CommonBuilder::finish() { return builder_.finish_document(root_); }

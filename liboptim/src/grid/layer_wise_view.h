@@ -62,15 +62,8 @@ std::vector<ParamGroup> groups_in_brief(const TrainingState& state);
 std::vector<ParamGroup> group_params(const ckpt::Value& args, const ParallelSizes& sizes,
                                      std::vector<TrainedParam>& params);
 
-// Throws Corrupt where parameters of one optimizer have different kinds of state.
-void require_same_states(const TrainingState& view);
-
 // Of a parameter that Adam updates: the first of exp_avg and exp_avg_sq that it lacks.
 std::optional<std::string_view> missing_moment(const TrainedParam& param);
-// Throws Corrupt where a parameter lacks one that Adam updates in a DistributedOptimizer: one of
-// those that are marked in the chain, or any.
-void require_moments(const TrainingState& view, const std::vector<ParamGroup>& groups,
-                     bool are_all_distributed);
 
 // Collects `common`: values are carried from several documents into one.
 class CommonBuilder {

@@ -17,6 +17,7 @@
 #include "args/run_grid.h"
 #include "grid/layer_wise_view.h"
 #include "grid/target_form.h"
+#include "grid/whole_states.h"
 #include "layouts/frozen_in_buffers.h"
 #include "layouts/target/layer_wise_target.h"
 #include "layouts/torch/readers.h"
@@ -288,6 +289,7 @@ TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint, const ReadOpti
   try {
     if (row != nullptr) {
       TrainingState state = read_row(checkpoint, *row, options);
+      require_whole_states(state, checkpoint);
       // Without optimizer state there is nothing that a rank would own a part of.
       const bool is_model = state.chain.empty();
       state.sharding = row->sharding;

@@ -3,14 +3,20 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include <ckpt/error.h>
+#include <ckpt/tensor_stream.h>
 
 #include "args/common_state.h"
 #include "grid/stated_groups.h"
 #include "grid/target_form.h"
+#include "grid/whole_states.h"
+#include "model/state_names.h"
 #include "repair/group_order.h"
-#include "verify/step_number.h"
 
 namespace optim {
 namespace {
@@ -87,34 +93,67 @@ class DistributedCheck {
   bool content_is_described_ = false;  // as since 0.14
 };
 
-// A parameter's group, and whether moments average over steps.
-struct Grouped {
-  std::set<uint32_t> groups;  // with parameters
-  bool has_moments = false;
-};
-Grouped groups_of(const TrainingState& view, uint32_t optimizer) {
-  Grouped found;
+// Those with parameters.
+std::set<uint32_t> groups_of(const TrainingState& view, uint32_t optimizer) {
+  std::set<uint32_t> groups;
   for (const TrainedParam& param : view.params) {
-    if (!param.info.requires_grad || param.optimizer != optimizer) continue;
-    found.groups.insert(param.group);
-    found.has_moments |=
-        std::ranges::find(param.states, "exp_avg", &StateTensor::name) != param.states.end();
+    if (param.info.requires_grad && param.optimizer == optimizer) groups.insert(param.group);
   }
-  return found;
+  return groups;
+}
+
+constexpr size_t kPieceBytes = size_t{1} << 16;
+
+// Reads until the first that is not 0. What cannot be read is told elsewhere.
+bool has_value(const ckpt::TensorEntry& tensor, const ckpt::Checkpoint& source) try {
+  std::vector<std::byte> buffer(kPieceBytes);
+  ckpt::TensorStream stream(tensor, source);
+  while (stream.left_bytes() > 0) {
+    const auto piece =
+        std::span(buffer).first(std::min<uint64_t>(buffer.size(), stream.left_bytes()));
+    stream.read(piece);
+    if (std::ranges::any_of(piece, [](std::byte byte) { return byte != std::byte{0}; }))
+      return true;
+  }
+  return false;
+} catch (const ckpt::Error& error) {
+  if (error.code() == ckpt::ErrorCode::IoFailure) throw;
+  return true;
+}
+
+// Megatron files moments of 0 before the first step, which a run in fp16 may skip for a while.
+bool has_averages(const TrainingState& view, uint32_t optimizer, const ckpt::Checkpoint& source) {
+  return std::ranges::any_of(view.params, [&](const TrainedParam& param) {
+    return param.optimizer == optimizer &&
+           std::ranges::any_of(param.states, [&](const StateTensor& state) {
+             return is_moment_name(state.name) && has_value(*state.value, source);
+           });
+  });
+}
+
+void check_step_counts(const TrainingState& view, const ckpt::Checkpoint& source,
+                       VerifyReport& report) {
+  for (const uint32_t optimizer : find_uncounted(view)) {
+    const std::string name = "optimizer " + std::to_string(optimizer);
+    if (!has_averages(view, optimizer, source)) {
+      report.not_proven.push_back(
+          {"the step count of " + name, "there is none, and all of its moments are 0"});
+      continue;
+    }
+    report.findings.findings.push_back(
+        {ckpt::CheckKind::Meaning,
+         ckpt::Severity::Damage,
+         {.file = {}, .key = "optimizer." + std::to_string(optimizer) + "/step"},
+         "no group and no parameter has a step count, and the optimizer has moments",
+         kUncounted});
+  }
 }
 
 // The steps that groups state: where one does, all do, and none contradicts what parameters count.
 void check_group_steps(const TrainingState& view, uint32_t optimizer, VerifyReport& report) {
   const ChainedOptimizerState& of = view.chain[optimizer];
-  const Grouped grouped = groups_of(view, optimizer);
-  const std::string name = "optimizer " + std::to_string(optimizer);
-  if (of.step_layout == StepLayout::None && grouped.has_moments) {
-    report.not_proven.push_back({"the step count of " + name,
-                                 "there is none, and Adam's first steps differ from later ones"});
-    return;
-  }
   const auto counted = step_of(view, optimizer);
-  for (const uint32_t group : grouped.groups) {
+  for (const uint32_t group : groups_of(view, optimizer)) {
     if (group >= of.groups.size()) continue;
     const Value settings = view.common.tree.value(of.groups[group]);
     const auto step = number_in(settings, "step");
@@ -152,19 +191,10 @@ void check_group_order(const TrainingState& view, VerifyReport& report) {
 
 bool is_in_flat_buffers(const TrainingState& view) { return is_zero1(view.sharding); }
 
-std::optional<double> step_of(const TrainingState& view, uint32_t optimizer) {
-  const ChainedOptimizerState& of = view.chain.at(optimizer);
-  if (of.step_layout == StepLayout::PerParamNumber) return static_cast<double>(of.step_number);
-  if (of.step_layout == StepLayout::PerParam) return step_number(of.step_dtype, of.step_bytes);
-  for (const ckpt::NodeId group : of.groups) {
-    if (const auto step = number_in(view.common.tree.value(group), "step")) return step;
-  }
-  return std::nullopt;
-}
-
 void check_distributed_optimizers(const TrainingState& view, const ckpt::Checkpoint& checkpoint,
                                   VerifyReport& report) {
   check_group_order(view, report);
+  check_step_counts(view, checkpoint, report);
   for (uint32_t i = 0; i < view.chain.size(); ++i) {
     if (view.chain[i].is_distributed) check_group_steps(view, i, report);
   }

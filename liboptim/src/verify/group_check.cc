@@ -13,7 +13,7 @@
 #include "layouts/group_search.h"
 #include "state/group_compare.h"
 #include "state/value_compare.h"
-#include "verify/step_number.h"
+#include "grid/step_number.h"
 
 namespace optim {
 namespace {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,8 +15,9 @@
 #include "args/common_state.h"
 #include "args/run_args.h"
 #include "grid/layer_wise_view.h"
+#include "grid/whole_states.h"
 #include "model/megatron_keys.h"
-#include "verify/distributed_check.h"
+#include "state/left_out.h"
 
 namespace optim {
 namespace {
@@ -162,49 +162,56 @@ void find_lacking_rng_of_files(const ckpt::Checkpoint& checkpoint, VerifyReport&
 
 // --- moments ---
 
-// What an optimizer keeps of every parameter that it has stepped, in every configuration of it.
-std::vector<std::string> kept_by(const std::string& rule) {
-  if (rule == "adam") return {"exp_avg", "exp_avg_sq"};
-  if (rule == "muon" || rule == "adaptive_muon") return {"momentum_buffer"};
-  if (rule == "soap") return {"exp_avg", "exp_avg_sq"};
-  if (rule == "lion") return {"exp_avg"};
-  return {};
-}
-
-struct Stepped {
-  std::string first;            // of its parameters
-  std::set<std::string> found;  // states of any of them
+// What no parameter of an optimizer has.
+struct LackedByAll {
+  std::string first, rule;  // of its parameters
 };
 
-// Muon counts no steps; all optimizers of a chain take theirs together.
-bool has_stepped(const TrainingState& view, uint32_t optimizer) {
-  std::optional<double> step;
-  if (optimizer < view.chain.size()) step = step_of(view, optimizer);
-  for (uint32_t i = 0; !step && i < view.chain.size(); ++i) step = step_of(view, i);
-  return step.value_or(0) > 0;
+// Optimizers without any state, although steps were taken.
+std::map<uint32_t, LackedByAll> find_stateless_optimizers(const TrainingState& view,
+                                                          const StatelessParams& stateless) {
+  std::map<uint32_t, LackedByAll> found;
+  for (const uint32_t i : stateless.unexplained) {
+    const TrainedParam& param = view.params[i];
+    if (has_stepped(view, param.optimizer) != Stepped::Yes) continue;
+    found.try_emplace(param.optimizer, param.info.name);
+  }
+  for (const TrainedParam& param : view.params) {
+    if (!param.states.empty()) found.erase(param.optimizer);
+  }
+  if (found.empty()) return found;
+  for (const ParamGroup& group : groups_of(view.args(), view.grid.sizes, view.params)) {
+    const auto lacking = found.find(group.optimizer_index);
+    if (lacking != found.end()) lacking->second.rule = group.updated_by;
+  }
+  return found;
 }
 
 void find_lacking_moments(const TrainingState& view, VerifyReport& report) {
-  std::map<std::pair<uint32_t, std::string>, Stepped> stepped;  // by optimizer and rule
-  for (const ParamGroup& group : groups_of(view.args(), view.grid.sizes, view.params)) {
-    for (const GroupedParam& grouped : group.params) {
-      const TrainedParam& param = view.params.at(grouped.index);
-      if (!param.master && param.states.empty()) continue;  // frozen
-      Stepped& of = stepped[{param.optimizer, group.updated_by}];
-      if (of.first.empty()) of.first = param.info.name;
-      for (const StateTensor& state : param.states) of.found.insert(state.name);
-    }
-  }
-  for (const auto& [key, of] : stepped) {
-    const auto& [optimizer, rule] = key;
-    if (!has_stepped(view, optimizer)) continue;
-    for (const std::string& state : kept_by(rule)) {
-      if (of.found.contains(state)) continue;
-      find(report, {.file = {}, .key = state_key(state, of.first)},
-           "no parameter of this optimizer has it, and " + rule + " keeps it of each",
+  const StatelessParams stateless = find_stateless(view);
+  const auto of_all = find_stateless_optimizers(view, stateless);
+  for (const auto& [optimizer, lacking] : of_all) {
+    for (const std::string_view state : states_kept_by(lacking.rule)) {
+      find(report, {.file = {}, .key = state_key(state, lacking.first)},
+           "no parameter of this optimizer has it, and " + lacking.rule + " keeps it of each",
            "the moments were lost; training would go on as from a fresh optimizer");
     }
   }
+  LeftOut unexplained("parameter");
+  for (const uint32_t i : stateless.unexplained) {
+    const TrainedParam& param = view.params[i];
+    if (of_all.contains(param.optimizer)) continue;
+    unexplained.add(param.info.name, why_unexplained(view, param));
+  }
+  unexplained.put_into(report.not_proven);
+  if (stateless.never_stepped.empty()) return;
+  report.findings.findings.push_back(
+      {ckpt::CheckKind::Meaning,
+       ckpt::Severity::Note,
+       {.file = {}, .key = view.params[stateless.never_stepped[0]].info.name},
+       counted(stateless.never_stepped.size(), "parameter") +
+           ", this one among them, without optimizer state",
+       "their optimizer has taken no step"});
 }
 
 }  // namespace

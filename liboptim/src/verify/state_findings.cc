@@ -8,6 +8,7 @@
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
+#include "grid/whole_states.h"
 #include "model/stage_names.h"
 #include "model/state_names.h"
 #include "repair/bucket_shift.h"

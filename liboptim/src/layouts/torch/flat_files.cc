@@ -68,7 +68,6 @@ void FlatFiles::read(const std::vector<ParamGroup>& groups) {
 }
 }  // namespace optim
 states_.join();
-require_same_states(into_.view);
 for (ChainedOptimizerState& optimizer : into_.view.chain) optimizer.is_distributed = true;
 read_groups(groups);
 }

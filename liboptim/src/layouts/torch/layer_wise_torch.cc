@@ -3,6 +3,7 @@
 // model. Those files number their parameters; names come from replaying Megatron's deal. The state
 // of a DistributedOptimizer lies in flat buffers; names come from the order of the buffer.
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include <ckpt/error.h>
@@ -14,6 +15,7 @@
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/sharing_of_params.h"
+#include "grid/whole_states.h"
 #include "layouts/parts/precision_aware.h"
 #include "layouts/parts/tensor_parts.h"
 #include "layouts/torch/common_of_ranks.h"
@@ -56,6 +58,7 @@ class Reader {
     if (!options_.model_only && is_flat) read_flat_files(args, file);
     if (!is_flat) join_states();
     finish_view(view_, common_, source_.checkpoint);
+    refuse_absent();
     return std::move(view_);
   }
 
@@ -113,6 +116,15 @@ class Reader {
       read_rank(rank, optimizers);
     }
     optimizers.finish();
+    absent_ = optimizers.absent();
+  }
+
+  // An optimizer has no state of any parameter before its first step.
+  void refuse_absent() const {
+    if (!absent_) return;
+    const TrainedParam& param = view_.params[absent_->param];
+    if (has_stepped(view_, param.optimizer) == Stepped::Never) return;
+    absent_->place.corrupt("has no state of '" + ckpt::escaped(param.info.name) + "'");
   }
 
   void read_rank(const WorldRank& rank, TorchOptimizers& optimizers) const {
@@ -175,6 +187,7 @@ class Reader {
   TrainingState view_;
   CommonBuilder common_;
   TensorParts parts_;
+  std::optional<TorchOptimizers::Absent> absent_;
 };
 
 }  // namespace

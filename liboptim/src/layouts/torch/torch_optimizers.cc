@@ -75,16 +75,16 @@ void TorchOptimizers::read_optimizer(const RankState& state, uint32_t optimizer,
       const Place place = inner_place / "state" / local_index;
       const auto own =
           states.is(Kind::Dict) ? states.find(static_cast<int64_t>(local_index)) : std::nullopt;
-      if (!own || !own->is(Kind::Dict)) {
-        place.corrupt("has no state of '" + ckpt::escaped(into_.view.params[param].info.name) +
-                      "'");
+      if (own && own->is(Kind::Dict)) {
+        read_states(at(state, *own, place), param, place);
+      } else if (!absent_) {
+        absent_ = Absent{place, param};
       }
-      read_states(at(state, *own, place), param, place);
     }
     groups_.add({optimizer, g},
                 {groups[g], state.document, group_place, rank_name(group_place.file)});
   }
-  if (states.item_count() != local_index) {
+  if (states.item_count() != local_index && !absent_) {
     (inner_place / "state")
         .corrupt("holds the state of " + std::to_string(states.item_count()) +
                  " parameters, but the groups have " + std::to_string(local_index));
@@ -151,14 +151,22 @@ void TorchOptimizers::read_states(const RankState& state, uint32_t param, const 
   }
   std::erase(names, "step");
   std::vector<StateTensor>& known = into_.view.params[param].states;
-  if (known.empty()) {
+  if (read_.insert(param).second) {
     for (const std::string& name : names) known.push_back({name, nullptr});
   }
-  if (!std::ranges::equal(known, names, {}, &StateTensor::name)) {
-    place.corrupt("holds other states than other ranks hold of '" +
-                      ckpt::escaped(into_.view.params[param].info.name) + "'",
-                  kMixedFilesHint);
+  if (std::ranges::equal(known, names, {}, &StateTensor::name)) return;
+  std::string difference;
+  for (const StateTensor& state : known) {
+    const bool is_there = std::ranges::find(names, state.name) != names.end();
+    if (!is_there) difference = ": '" + ckpt::escaped(state.name) + "' is missing";
   }
+  for (const std::string& name : names) {
+    const bool is_known = std::ranges::find(known, name, &StateTensor::name) != known.end();
+    if (!is_known) difference = ": there '" + ckpt::escaped(name) + "' is missing";
+  }
+  place.corrupt("holds other states than other ranks hold of '" +
+                    ckpt::escaped(into_.view.params[param].info.name) + "'" + difference,
+                kMixedFilesHint);
 }
 
 void TorchOptimizers::read_state(const RankState& state, uint32_t param, const std::string& name,

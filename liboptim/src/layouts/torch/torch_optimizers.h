@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,6 +42,13 @@ class TorchOptimizers {
   // When all ranks have been read: step counts, and what is not every rank's.
   void finish();
 
+  // The first parameter of which an optimizer has no state, not even an empty one.
+  struct Absent {
+    Place place;
+    uint32_t param;
+  };
+  const std::optional<Absent>& absent() const { return absent_; }
+
  private:
   using Groups = std::vector<std::vector<HeldEntry>>;
   void read_optimizer(const RankState& state, uint32_t optimizer, const Groups& owned);
@@ -59,6 +69,8 @@ class TorchOptimizers {
   RankItems rank_items_;
   StepCounter steps_;
   RankGroups groups_;
+  std::set<uint32_t> read_;  // parameters whose states were read, of any rank
+  std::optional<Absent> absent_;
 };
 
 }  // namespace optim

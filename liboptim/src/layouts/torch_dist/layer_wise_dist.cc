@@ -78,7 +78,7 @@ class LayerWiseReader {
       check_chain();
       found_ = std::vector<Found>();  // of 10^6 parameters as much as their flat buffers take
       read_flat_buckets(flat_, {source_, state_, groups, common_, view_});
-      require_states(groups);
+      require_masters();
       take_remainders(args, source_, view_);
     }
     finish_view(view_, common_, source_);
@@ -339,13 +339,11 @@ class LayerWiseReader {
     }
   }
 
-  void require_states(const std::vector<ParamGroup>& groups) const {
+  void require_masters() const {
     for (const TrainedParam& param : view_.params) {
       const bool lacks = param.info.requires_grad && !param.master;
       if (lacks) corrupt(state_key(kMasterState, param.info.name), "is missing");
     }
-    require_same_states(view_);
-    require_moments(view_, groups, form_ == StateForm::FlattenedRanges);
   }
 
   const ckpt::Checkpoint& source_;
