@@ -10,6 +10,7 @@
 #include <ckpt/error.h>
 #include <ckpt/named_file.h>
 #include <optim/key_kind.h>
+#include <optim/megatron_folders.h>
 
 #include "args/checkpoint_kind.h"
 #include "args/common_state.h"
