@@ -69,15 +69,15 @@ NodeId object_with_everything(ValueTree& tree) {
   return object;
 }
 
-struct Row {
+struct EncodingRow {
   const char* what;
   Build build;
   const char* sha256;
 };
-std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.what; }
+std::ostream& operator<<(std::ostream& out, const EncodingRow& row) { return out << row.what; }
 
 // Made by a second program, written from docs/formats/canonical_encoding.md.
-const Row kVectors[] = {
+const EncodingRow kVectors[] = {
     {"None", [](ValueTree& t) { return t.none(); },
      "8ce86a6ae65d3692e7305e2c58ac62eebd97d3d943e093f577da25c36988246b"},
     {"True", [](ValueTree& t) { return t.boolean(true); },

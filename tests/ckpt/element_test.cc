@@ -10,17 +10,17 @@ using ckpt::DType;
 
 namespace {
 
-struct Row {
+struct ElementRow {
   DType dtype;
   uint64_t bits;
   const char* text;
 };
-std::ostream& operator<<(std::ostream& out, const Row& row) {
+std::ostream& operator<<(std::ostream& out, const ElementRow& row) {
   return out << name(row.dtype) << " 0x" << std::hex << row.bits;
 }
 
 // What torch 2.11 shows for these bits (tensor.view(dtype).item()), digits shortened to the type.
-const Row kRows[] = {
+const ElementRow kRows[] = {
     {DType::Float32, 0x3DCCCCCD, "0.1"},
     {DType::Float64, 0x3FB999999999999A, "0.1"},
     {DType::Float16, 0x3C00, "1"},

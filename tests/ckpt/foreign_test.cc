@@ -21,15 +21,15 @@ using test::TemporaryFolder;
 
 namespace {
 
-struct Row {
+struct ForeignRow {
   std::string content;  // or a name
   std::string called;   // a part of it; empty: nothing foreign
 };
-std::ostream& operator<<(std::ostream& out, const Row& row) {
+std::ostream& operator<<(std::ostream& out, const ForeignRow& row) {
   return out << (row.called.empty() ? "nothing foreign" : row.called);
 }
 
-const Row kFiles[] = {
+const ForeignRow kFiles[] = {
     {"GGUF\3\0\0\0"s, "GGUF"},
     {"\x93NUMPY\1\0"s, "NumPy array"},
     {"\x89HDF\r\n\x1a\n"s, "HDF5"},
@@ -105,7 +105,7 @@ const Members kFolders[] = {
     {{"README.md", "iter_0000003"}, ""},
 };
 
-const Row kAddresses[] = {
+const ForeignRow kAddresses[] = {
     {"s3://bucket/ckpt", "S3"},
     {"gs://bucket/ckpt", "Google"},
     {"hf://org/model", "Hugging Face"},

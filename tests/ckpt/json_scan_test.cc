@@ -11,14 +11,14 @@ using ckpt::JsonFault;
 
 namespace {
 
-struct Case {
+struct ScanCase {
   const char* text;
   JsonFault fault;
   uint64_t offset_bytes;
 };
-std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.text; }
+std::ostream& operator<<(std::ostream& out, const ScanCase& c) { return out << c.text; }
 
-constexpr Case kCases[] = {
+constexpr ScanCase kCases[] = {
     {R"({"a": [1, -2.5e+3, NaN, -Infinity, true, null], "b": {}})", JsonFault::None, 56},
     {"\xEF\xBB\xBF[]\n", JsonFault::None, 6},
     {R"("a\"b")", JsonFault::None, 6},

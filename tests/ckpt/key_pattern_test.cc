@@ -20,14 +20,14 @@ namespace {
 
 using ckpt::KeyMatch;
 
-struct Row {
+struct PatternRow {
   const char* why;
   std::string typed, file, key;
   KeyMatch match;
 };
-std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.why; }
+std::ostream& operator<<(std::ostream& out, const PatternRow& row) { return out << row.why; }
 
-const Row kRows[] = {
+const PatternRow kRows[] = {
     {"as it is stored", "model.0.weight", "", "model.0.weight", KeyMatch::Exact},
     {"a pointer typed with dots", "state_dict.0.weight", "", "/state_dict/0.weight",
      KeyMatch::Spelling},

@@ -41,13 +41,13 @@ std::string pairs_of(const std::string& body) {
   return text;
 }
 
-struct Row {
+struct MappingRow {
   const char* name;
   std::string body, expected;
 };
-std::ostream& operator<<(std::ostream& out, const Row& row) { return out << row.name; }
+std::ostream& operator<<(std::ostream& out, const MappingRow& row) { return out << row.name; }
 
-const Row kMade[] = {
+const MappingRow kMade[] = {
     {"dict of pairs", kDict + "(](" + kPair + "etR", "1:2"},
     {"dict of a dict", kDict + "(" + kOne + "tR" + kItem, "1:2 3:4"},
     {"dict made new", kDict + ")\x81" + kItem, "3:4"},
@@ -76,7 +76,7 @@ const Row kMade[] = {
      "}G\x7f\xf8\0\0\0\0\0\0q\x01K\x05sG\x7f\xf8\0\0\0\0\0\0K\x06sh\x01K\x07s"s, "nan:7 nan:6"},
 };
 
-const Row kRefused[] = {
+const MappingRow kRefused[] = {
     {"three in a pair", kDict + "((K\x01K\x02K\x03ttR", "dict is called with a sequence"},
     {"two arguments", kOrdered + "(" + kOne + kOne + "tR", "too many arguments"},
     {"no factory", kDefault + "(" + kOne + "tR", "neither a callable nor None"},

@@ -15,7 +15,7 @@ namespace {
 
 using ckpt::TensorEntry;
 
-constexpr size_t kPieceBytes = size_t{1} << 20;
+constexpr size_t kBlockBytes = size_t{1} << 20;
 
 Wanted wanted_of(const TensorEntry& tensor) {
   return is_state(tensor) && is_second_moment(tensor) ? Wanted::FiniteAndNotNegative
@@ -66,7 +66,7 @@ std::optional<ValueScan> StateCheck::read_values(const Scanned& scanned) const {
   ValueScan values;
   try {
     ckpt::TensorStream stream(chunk_alone(*scanned.tensor, *scanned.chunk), checkpoint_);
-    std::vector<std::byte> buffer(std::min<uint64_t>(kPieceBytes, stream.left_bytes()));
+    std::vector<std::byte> buffer(std::min<uint64_t>(kBlockBytes, stream.left_bytes()));
     for (uint64_t first = 0; stream.left_bytes() > 0; first += buffer.size() / element_bytes) {
       const auto piece = std::span(buffer).first(std::min(buffer.size(), stream.left_bytes()));
       stream.read(piece);
@@ -95,7 +95,7 @@ void StateCheck::see_weight(const Pair& pair) {
   const ckpt::StorageRegion& region = pair.weight_chunk->region;
   try {
     const ckpt::StorageRegion located = checkpoint_.locate(region);
-    std::vector<std::byte> buffer(std::min(kPieceBytes, located.bytes.count_bytes));
+    std::vector<std::byte> buffer(std::min(kBlockBytes, located.bytes.count_bytes));
     for (uint64_t offset = 0; offset < located.bytes.count_bytes; offset += buffer.size()) {
       const auto piece = std::span(buffer).first(
           std::min<uint64_t>(buffer.size(), located.bytes.count_bytes - offset));

@@ -156,9 +156,9 @@ void TorchOptimizers::read_states(const RankState& state, uint32_t param, const 
   }
   if (std::ranges::equal(known, names, {}, &StateTensor::name)) return;
   std::string difference;
-  for (const StateTensor& state : known) {
-    const bool is_there = std::ranges::find(names, state.name) != names.end();
-    if (!is_there) difference = ": '" + ckpt::escaped(state.name) + "' is missing";
+  for (const StateTensor& kept : known) {
+    const bool is_there = std::ranges::find(names, kept.name) != names.end();
+    if (!is_there) difference = ": '" + ckpt::escaped(kept.name) + "' is missing";
   }
   for (const std::string& name : names) {
     const bool is_known = std::ranges::find(known, name, &StateTensor::name) != known.end();
