@@ -128,7 +128,8 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_missing_in_memory_is_not_looked_for_on_the_d
   folder.erase(lost);
   const auto error = test::error_of([&] { open_in(folder, path.filename()); });
   BOOST_REQUIRE(error);
-  BOOST_TEST((error->code() == ckpt::ErrorCode::NotFound));
+  BOOST_TEST((error->code() == ckpt::ErrorCode::Corrupt));
+  BOOST_TEST(test::contains(error->problem(), "is missing"));
 }
 
 BOOST_AUTO_TEST_CASE(a_checkpoint_in_memory_is_converted_to_the_disk) {

@@ -76,7 +76,12 @@ std::optional<StagingHolder> StagingHolder::open(const StagingPlace& place) {
 std::pair<StagingHolder, bool> StagingHolder::make(const StagingPlace& place) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const bool is_new = make_folder(place.holder());
-    if (auto opened = open(place)) return {std::move(*opened), is_new};
+    try {
+      if (auto opened = open(place)) return {std::move(*opened), is_new};
+    } catch (const Error&) {
+      if (is_new) remove_folder_if_empty(place.holder());
+      throw;
+    }
   }
   throw Error(ErrorCode::IoFailure, {place.holder_path().string()},
               "is removed again and again while it is made");

@@ -46,7 +46,7 @@ optim::SizeChange next_sizes(Picker& random, const optim::TrainingState& state,
     }
     optim::RunGrid grid;
     if (test::error_of([&] { grid = optim::target_grid(state, change); })) continue;
-    const optim::RankFilesOf files{is_layer_wise, is_layer_wise};
+    const optim::RankFilesOf files{.is_layer_wise = is_layer_wise, .is_before_core_019 = true};
     const bool loses = !optim::loss_in_rank_files(optim::ranks_of(grid), files).empty();
     if (format == ckpt::Format::Torch && loses) continue;
     return change;

@@ -18,6 +18,10 @@ class Source {
     set("optimizer", tree().str(optimizer));
     set("swiglu", tree().boolean(is_gated));
     set("muon_tp_mode", tree().str("duplicated"));
+    for (optim::ChainedOptimizerState& one : generated_.state().chain) {
+      one.step_layout = optim::StepLayout::PerParamNumber;
+      one.step_number = 3;
+    }
     generated_.state().grid.sizes = {};
     generated_.state().grid.pipeline.pipeline_parallel = 1;
     result_ = {generated_.state().grid, generated_.state().sharding};

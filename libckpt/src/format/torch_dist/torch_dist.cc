@@ -60,8 +60,12 @@ DistMetadata read_metadata(const Location& location, const Limits& limits) {
 
 // What .metadata names.
 FileEntry find_data_file(const Location& location, const std::string& name, const Limits& limits) {
-  if (!is_there(location, name)) return {name, 0, true};
-  return {name, open_source(location, name, name, limits)->size_bytes()};
+  try {
+    return {name, open_source(location, name, name, limits)->size_bytes()};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::NotFound) throw;
+    return {name, 0, true};
+  }
 }
 
 // The first tensor or object that lies behind the end of a file.
