@@ -106,7 +106,8 @@ def test_places_that_share_a_name_are_compared_as_places(name: str, tmp_path: Pa
     """No flat file equals one of these: it could only hold one of two, or other names."""
     torch.save(SHARED_NAMES[name], tmp_path / "shared.pt")
     outcome = run("ckpt-inspect", "hash", tmp_path / "shared.pt", "--logical")
-    assert "warning: its places have no names in other formats" in outcome.stderr, outcome
+    if name != "number and text":  # 1 and '1': the text is quoted
+        assert "warning: its places have no names in other formats" in outcome.stderr, outcome
     others = [{"a.b": ONE}, {"a.b": TWO}, {"1": ONE}, {"1": TWO}, {"/a/b": ONE, "/a.b": TWO}]
     for number, state in enumerate([*others, {"/b": ONE, "/a": TWO, "c.d": ONE}]):
         other = tmp_path / f"{number}.safetensors"
@@ -158,10 +159,18 @@ def test_random_state_dicts_are_equal_exactly_where_their_tensors_are(tmp_path: 
         if len(set(names)) == len(names):
             flat = tmp_path / f"{number}.safetensors"
             save_file({name: torch.tensor(value) for name, value in pairs}, flat)
-            assert (logical_digest(flat) == digest) == (is_named or is_flat(state)), state
+            is_equal = (is_named or is_flat(state)) and not has_text_like_a_number(state)
+            assert (logical_digest(flat) == digest) == is_equal, state
             code = run("ckpt-inspect", "diff", tmp_path / "state.pt", flat).code
             assert code == (EQUAL if is_named or is_flat(state) else DIFFERENT), state
     assert len(digests) > 40
+
+
+def has_text_like_a_number(state: object) -> bool:
+    """Which is quoted where a file says the types of keys; a flat file has texts alone."""
+    if not isinstance(state, dict):
+        return isinstance(state, list) and any(map(has_text_like_a_number, state))
+    return "0" in state or any(map(has_text_like_a_number, state.values()))
 
 
 def is_flat(state: dict) -> bool:

@@ -295,7 +295,7 @@ def backend(content: str) -> Make:
 def folder_rows():
     for name, make, code, *says in (
         ("D5 a zstd bomb", zstd_bomb, CORRUPT, "__0_0.distcp @", "'a'", "decompresses to more"),
-        ("D7 a hundred thousand keys in one place", many_keys, CORRUPT, "shares bytes"),
+        ("D7 a hundred thousand keys in one place", many_keys, CORRUPT, "truncated"),
         ("D8 ranks that saved alone and disagree", ranks_that_disagree, CORRUPT, "__1.metadata",
          "'a'"),
         ("D8 a common state in two places", megatron(DIST, two_common_states), CORRUPT,

@@ -176,7 +176,8 @@ void read_indexed(const Location& location, const Limits& limits, Contents& cont
     }
     last_missing = contents.catalog.files.size();
     contents.catalog.files.push_back(
-        {file, 0, true, "is missing, with " + std::to_string(keys.size()) + " tensors"});
+        {file, 0, true, "is missing, with " + std::to_string(keys.size()) +
+             (keys.size() == 1 ? " tensor" : " tensors")});
   }
   if (last_missing) {
     contents.catalog.files[*last_missing].lack += missing_bytes(*index, contents.catalog);
