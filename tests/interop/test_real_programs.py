@@ -142,7 +142,6 @@ def test_a_program_resumes_from_its_own_checkpoint(saved: Saved) -> None:
     saved.check_resumes(saved.folder)
 
 
-@pytest.mark.xfail(reason="keys that are numbers become strings", strict=False)
 @pytest.mark.parametrize("way", ["torch", "torch_dist", "renamed"])
 def test_a_program_resumes_from_what_was_converted_and_back(
     way: str, saved: Saved, tmp_path: Path
