@@ -35,6 +35,7 @@ KINDS = {
     "state_dict": ("state_dict_cases", "source.pt"),
     "opcode": ("opcode_cases", "source.pt"),
     "dcp": ("dcp_cases", "source"),
+    "folder": ("folder_cases", "source"),
     "megatron": ("megatron_cases", "source"),
 }
 SEED_STEP = 1_000_003

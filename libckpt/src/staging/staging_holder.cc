@@ -78,7 +78,7 @@ std::pair<StagingHolder, bool> StagingHolder::make(const StagingPlace& place) {
     const bool is_new = make_folder(place.holder());
     try {
       if (auto opened = open(place)) return {std::move(*opened), is_new};
-    } catch (const Error&) {
+    } catch (...) {
       if (is_new) remove_folder_if_empty(place.holder());
       throw;
     }

@@ -201,6 +201,39 @@ void join_findings(VerifyReport& report, ckpt::Findings findings) {
   report.findings = std::move(findings);
 }
 
+// Values in files beside a plain checkpoint, which verify() has opened for their structure alone.
+// Of several processes the one that has such a file looks at all of it.
+void look_at_values_beside(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options,
+                           VerifyReport& report) {
+  VerifyOptions alone;
+  alone.execution = options.execution;
+  alone.allow_nonfinite = options.allow_nonfinite;
+  std::vector<ckpt::Finding> found;
+  for (const ckpt::FileAccount& file : report.findings.files) {
+    const bool has_tensors = file.beside.starts_with("torch.save") || file.beside == "safetensors";
+    if (!has_tensors) continue;
+    try {
+      ckpt::OpenOptions opening;
+      opening.limits = checkpoint.limits();
+      VerifyReport values =
+          verify(open_checkpoint(checkpoint.folder() / file.path, opening), alone);
+      report.tensor_count += values.tensor_count + values.state_count;
+      report.sound_tensor_count += values.sound_tensor_count + values.sound_state_count;
+      report.allowed_value_count += values.allowed_value_count;
+      report.allowed_tensor_count += values.allowed_tensor_count;
+      for (ckpt::Finding& finding : values.findings.findings) {
+        if (finding.check != ckpt::CheckKind::Meaning) continue;
+        finding.where.file = file.path;
+        found.push_back(std::move(finding));
+      }
+    } catch (const ckpt::Error& error) {
+      if (error.code() == ckpt::ErrorCode::IoFailure) throw;  // else its structure says why
+    }
+  }
+  add(std::move(found), report);
+  report.findings.sort();
+}
+
 // Files that two ranks wrote at once end early, too. What is said of them says why.
 void find_overwritten_files(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
   const fs::path& folder = checkpoint.folder();
@@ -288,6 +321,9 @@ VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& opt
   const ckpt::SelectedRegions selected(checkpoint.catalog(), selection);
   if (!options.quick) states.finish(findings.files, selected);
   join_findings(report, std::move(findings));
+  if (!options.quick && selection.is_everything()) {
+    look_at_values_beside(checkpoint, options, report);
+  }
   return report;
 }
 

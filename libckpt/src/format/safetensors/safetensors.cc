@@ -175,9 +175,9 @@ void read_indexed(const Location& location, const Limits& limits, Contents& cont
       continue;
     }
     last_missing = contents.catalog.files.size();
-    contents.catalog.files.push_back(
-        {file, 0, true, "is missing, with " + std::to_string(keys.size()) +
-             (keys.size() == 1 ? " tensor" : " tensors")});
+    contents.catalog.files.push_back({file, 0, true,
+                                      "is missing, with " + std::to_string(keys.size()) +
+                                          (keys.size() == 1 ? " tensor" : " tensors")});
   }
   if (last_missing) {
     contents.catalog.files[*last_missing].lack += missing_bytes(*index, contents.catalog);
@@ -276,9 +276,10 @@ void read_parts(const Location& location, const Limits& limits, Contents& conten
   contents.catalog.tensors = assembler.finish();
 }
 
-// model-00002-of-00026.safetensors: the index, with the number of files that it names.
+// model-00002-of-00026.safetensors: the index, with the number of files that it names. A rank's
+// file says itself which part of the whole it holds.
 std::optional<std::pair<std::string, uint64_t>> index_of(std::string_view name) {
-  if (!name.ends_with(kSafetensorsSuffix)) return std::nullopt;
+  if (!name.ends_with(kSafetensorsSuffix) || name.starts_with("shard-")) return std::nullopt;
   name.remove_suffix(kSafetensorsSuffix.size());
   const size_t of = name.rfind("-of-");
   const size_t dash = of == name.npos || of == 0 ? name.npos : name.rfind('-', of - 1);
