@@ -128,13 +128,16 @@ BOOST_AUTO_TEST_CASE(a_pipe_is_read_to_its_end_where_somebody_writes) {
   for (const std::string text : {"", "a record"}) {
     int ends[2];
     BOOST_REQUIRE(pipe(ends) == 0);
-    std::thread writer([&] {
+    ssize_t written_bytes = -1;
+    std::jthread writer([&] {  // Boost.Test is not to be called from two threads.
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      BOOST_TEST(write(ends[1], text.data(), text.size()) >= 0);
+      written_bytes = write(ends[1], text.data(), text.size());
       close(ends[1]);
     });
-    BOOST_TEST(ckpt::read_named_file("/dev/fd/" + std::to_string(ends[0]), 100) == text);
+    const std::string read = ckpt::read_named_file("/dev/fd/" + std::to_string(ends[0]), 100);
     writer.join();
+    BOOST_TEST(read == text);
+    BOOST_TEST(written_bytes == ssize(text));
     close(ends[0]);
   }
 }
