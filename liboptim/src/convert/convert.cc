@@ -19,6 +19,7 @@
 #include "args/checkpoint_kind.h"
 #include "args/common_state.h"
 #include "args/run_grid.h"
+#include "convert/argument_check.h"
 #include "convert/cast_states.h"
 #include "convert/check_result.h"
 #include "convert/cut_rows.h"
@@ -226,6 +227,9 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "the optimizer's state is not proven: " + not_proven[0],
                 "without --strict it is carried as it is, and listed");
+  }
+  for (std::string& line : check_arguments(view, source, options)) {
+    not_proven.push_back(std::move(line));
   }
   NamedConversion made =
       as_safetensors ? to_safetensors(view, job, options) : to_megatron(view, job, options);

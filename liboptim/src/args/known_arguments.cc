@@ -1,0 +1,116 @@
+#include "args/known_arguments.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+#include <ckpt/error.h>
+
+namespace optim {
+
+extern const std::string_view kKnownArguments;  // the columns of arguments.tsv that programs use
+
+namespace {
+
+using ckpt::Kind;
+using ckpt::Value;
+
+std::string_view until(char end, std::string_view& text) {
+  const size_t found = text.find(end);
+  const std::string_view head = text.substr(0, found);
+  text.remove_prefix(found == text.npos ? text.size() : found + 1);
+  return head;
+}
+
+ArgumentClass class_named(std::string_view name) {
+  constexpr std::array kNames = {std::pair("layout", ArgumentClass::Layout),
+                                 std::pair("step", ArgumentClass::Step),
+                                 std::pair("harmless", ArgumentClass::Harmless)};
+  for (const auto& [known, kind] : kNames) {
+    if (name == known) return kind;
+  }
+  return ArgumentClass::Refused;
+}
+
+std::vector<KnownArgument> parse_table() {
+  std::vector<KnownArgument> rows;
+  for (std::string_view rest = kKnownArguments; !rest.empty();) {
+    std::string_view line = until('\n', rest);
+    if (line.empty() || line.starts_with('#')) continue;
+    KnownArgument row;
+    row.name = until('\t', line);
+    row.kind = class_named(until('\t', line));
+    row.safe = until('\t', line);
+    row.outcome = until('\t', line);
+    rows.push_back(row);
+  }
+  std::ranges::sort(rows, {}, &KnownArgument::name);
+  return rows;
+}
+
+constexpr std::string_view kOfProviders = "*";
+
+bool is_of_args(std::string_view name) {
+  const auto& rows = known_arguments();
+  const auto row = std::ranges::lower_bound(rows, name, {}, &KnownArgument::name);
+  return row != rows.end() && row->name == name && row->safe != kOfProviders;
+}
+
+// As Python writes it, as far as a value can be safe.
+std::string text_of(const Value& value) {
+  switch (value.kind()) {
+    case Kind::None: return "None";
+    case Kind::Bool: return value.as_bool() ? "True" : "False";
+    case Kind::Int: return std::to_string(value.as_int());
+    case Kind::Float: return value.as_float() == 0 ? "0" : std::to_string(value.as_float());
+    case Kind::Str: return "'" + ckpt::escaped(value.text()) + "'";
+    case Kind::List: return value.size() == 0 ? "[]" : "a list";
+    default: return "an object";
+  }
+}
+
+bool is_among(std::string_view list, std::string_view value) {
+  while (!list.empty()) {
+    std::string_view one = until(',', list);
+    while (one.starts_with(' ')) one.remove_prefix(1);
+    if (one == value) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+const std::vector<KnownArgument>& known_arguments() {
+  static const std::vector<KnownArgument> rows = parse_table();
+  return rows;
+}
+
+std::vector<std::string> unknown_arguments(const Value& args) {
+  std::vector<std::string> names;
+  if (!args.is(Kind::Dict)) return names;
+  for (size_t i = 0; i < args.item_count(); ++i) {
+    const Value name = args.item(i).first;
+    const bool is_known = name.is(Kind::Str) && is_of_args(name.text());
+    if (!is_known) names.push_back(name.is(Kind::Str) ? ckpt::escaped(name.text()) : "not a text");
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::vector<RefusedArgument> refused_arguments(const Value& args) {
+  std::vector<RefusedArgument> found;
+  for (const KnownArgument& row : known_arguments()) {
+    const bool is_refused = row.kind == ArgumentClass::Refused && row.safe != kOfProviders;
+    const auto value = is_refused ? args.find(row.name) : std::nullopt;
+    if (!value) continue;
+    const std::string text = text_of(*value);
+    if (is_among(row.safe, text)) continue;
+    found.push_back({std::string(row.name),
+                     "is " + text + ", and how parameters are laid out then is not known",
+                     std::string(row.outcome)});
+  }
+  return found;
+}
+
+}  // namespace optim
