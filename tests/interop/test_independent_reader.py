@@ -1,0 +1,103 @@
+"""A second reader, written from docs/formats alone, gives the logical digest of what we reshard.
+
+Results of every family at sizes that it was not written in, as `torch` folders (LayerWise,
+distrib_optim.pt) and dp_reshardable. SHARDWISE_LONG_TESTS: all of them, else a sample, whose first
+rows need no checkpoint outside of the repository.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import independent_reader
+from independent_digest import digest
+from parallel_pairs import Sizes, sizes
+from parallel_sets import IS_LONG, PACKED
+from programs import BIN, GOLDEN, logical_digest, succeed
+
+pytestmark = pytest.mark.skipif(not BIN.is_dir(), reason=f"{BIN} is not there")
+
+FLAT, BUFFERS, LAYER_WISE = "flat_file", "dp_reshardable", "layer_wise"
+DENSE = (
+    sizes(dp=3), sizes(dp=5), sizes(tp=2, dp=1), sizes(tp=2, dp=3), sizes(pp=2, dp=2),
+    sizes(pp=4, dp=1), sizes(pp=2, vpp=2, dp=2), sizes(tp=2, pp=2, dp=2),
+    sizes(tp=2, pp=2, vpp=2, dp=1), sizes(cp=2, dp=2),
+)  # fmt: skip
+EXPERTS = (
+    sizes(dp=3), sizes(ep=2, dp=2), sizes(ep=4, dp=4), sizes(ep=2, tp=2, dp=2),
+    sizes(ep=2, tp=2, etp=1, dp=2), sizes(ep=4, tp=2, etp=1, dp=2), sizes(ep=2, pp=2, dp=2),
+    sizes(ep=2, tp=2, etp=1, pp=2, dp=2), sizes(tp=2, pp=2, dp=2),
+)  # fmt: skip
+WITH_BIASES = tuple(each for each in EXPERTS if each.etp == 1)  # ETP cannot share these
+FAMILIES = {
+    "par_do_adam_fully_reshardable_dp2": DENSE,
+    "par_do_adam_llama_fully_reshardable_tp2dp2": DENSE,
+    "par_do_adam_tied_fully_reshardable_pp2dp2": DENSE[2:9],
+    "par_do_adam_moe_fully_reshardable_ep2dp2": WITH_BIASES,
+    "par_do_adam_moef_fully_reshardable_ep2pp2dp2": EXPERTS,
+    "par_do_adam_fp16_fully_reshardable_dp2": DENSE[1:4],
+    "par_do_adam_vpad_fully_reshardable_dp1": DENSE[1:4],
+    "par_lw_muon_torch_dist_dp4": DENSE[:9],
+    "par_lw_muon_llama_torch_dist_tp2dp2": DENSE[:9],
+    "par_lw_muon_tied_torch_dist_pp2dp2": DENSE[2:9],
+    "par_lw_muon_moe_torch_dist_ep2dp2": WITH_BIASES,
+    "par_lw_muon_moef_torch_dist_ep2pp2dp2": EXPERTS,
+    "par_lw_muon_vpad_torch_dist_dp1": DENSE[1:4],
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    source: str
+    sizes: Sizes
+    form: str
+
+    def __str__(self) -> str:
+        return f"{self.source}-{self.sizes.tag}-{self.form}"
+
+
+def jobs_of_sets() -> list[Job]:
+    found = []
+    for source, wanted in FAMILIES.items():
+        forms = (LAYER_WISE,) if "_lw_" in source else (FLAT, BUFFERS)
+        found += [Job(source, each, form) for form in forms for each in wanted]
+    return found
+
+
+IN_THE_REPOSITORY = (
+    Job("lw_muon_bf16_torch_dp4", sizes(dp=3), LAYER_WISE),
+    Job("lw_muon_bf16_torch_dp2", sizes(tp=2, pp=2, dp=2), LAYER_WISE),
+    Job("do_adam_bf16_torch_dp2", sizes(pp=2, dp=3), FLAT),
+    Job("do_adam_bf16_torch_dist_dp_reshardable_dp2", sizes(tp=2, dp=2), BUFFERS),
+)
+SAMPLE = (
+    Job("par_do_adam_tied_fully_reshardable_pp2dp2", sizes(pp=2, vpp=2, dp=2), BUFFERS),
+    Job("par_do_adam_moef_fully_reshardable_ep2pp2dp2", sizes(ep=4, tp=2, etp=1, dp=2), FLAT),
+    Job("par_do_adam_moe_fully_reshardable_ep2dp2", sizes(ep=2, pp=2, dp=2), BUFFERS),
+    Job("par_lw_muon_moef_torch_dist_ep2pp2dp2", sizes(ep=2, tp=2, dp=2), LAYER_WISE),
+)
+
+
+def check(source: Path, job: Job, made: Path) -> None:
+    """The result's digest, by both readers; the source's, where no row of padding came or went."""
+    form = ("--to", "torch_dist" if job.form == BUFFERS else "torch")
+    outcome = succeed("ckpt-convert", source, made, *form, "--optimizer-sharding", job.form,
+                      *job.sizes.options)  # fmt: skip
+    theirs = digest(*independent_reader.read(made))
+    assert theirs == logical_digest(made)
+    if "rows of padding" not in outcome.text:
+        assert theirs == logical_digest(source)
+
+
+@pytest.mark.parametrize("job", IN_THE_REPOSITORY, ids=str)
+def test_a_second_reader_agrees_on_results_of_recorded_runs(job: Job, tmp_path: Path) -> None:
+    check(GOLDEN / job.source / "ckpt", job, tmp_path / "made")
+
+
+@pytest.mark.skipif(not PACKED.is_dir(), reason=f"{PACKED} is not there")
+@pytest.mark.parametrize("job", jobs_of_sets() if IS_LONG else SAMPLE, ids=str)
+def test_a_second_reader_agrees_on_results_of_sets(job: Job, sets: Path, tmp_path: Path) -> None:
+    check(sets / job.source / "ckpt", job, tmp_path / "made")
