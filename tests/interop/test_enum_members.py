@@ -44,6 +44,9 @@ SPELLINGS = [
     (signal.SIGINT, ByName(signal.Signals, "SIGINT"), "equal"),
     (ByValue(signal.Signals, 15), signal.SIGINT, "different"),
     (signal.SIGTERM, signal.SIGINT, "different"),
+    (ByValue(signal.Signals, 15), ByValue(signal.Signals, 2), "different"),
+    (ByValue(signal.Signals, 10), ByValue(signal.Signals, 2), "different"),
+    (ByValue(signal.Signals, 10), ByValue(signal.Signals, 12), "different"),
     (ByValue(signal.Signals, 10), signal.SIGUSR1, "may"),  # 30 on macOS
     (ByValue(http.HTTPStatus, 200), ByName(http.HTTPStatus, "OK"), "may"),
     (ByValue(http.HTTPStatus, 200), ByValue(http.HTTPStatus, 404), "different"),

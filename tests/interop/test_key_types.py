@@ -3,10 +3,13 @@ what it gives of the source."""
 
 from __future__ import annotations
 
+import datetime
 import http
 import pickle
 import signal
+import uuid
 from collections import Counter, OrderedDict, defaultdict
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -104,6 +107,9 @@ PAIRS = [
     (0, "0"), (1, True), (1, 1.0), (None, "None"), (0.5, "0.5"), (b"k", "b'k'"), ((1,), "(1,)"),
     ((1,), ("1",)), (torch.float32, "torch.float32"), (frozenset({1}), "frozenset({1})"),
     ("0", "'0'"), (http.HTTPStatus.OK, http.HTTPStatus.FOUND), (float("nan"), "nan"),
+    (datetime.date(2026, 1, 1), datetime.date(2026, 1, 2)), (Fraction(1, 2), Fraction(1, 3)),
+    (uuid.UUID(int=1), uuid.UUID(int=2)), (range(2), range(3)),
+    (range(2), "<builtins.range(0, 2, 1)>"),
 ]  # fmt: skip
 
 
@@ -115,14 +121,36 @@ def test_keys_of_two_types_are_two_states(pair: tuple, nested: bool, tmp_path: P
         torch.save({"s": {key: {"m": torch.ones(2)}}} if nested else {key: torch.ones(2)}, path)
     first, second = (hash_of(path, "--logical")["digest"] for path in paths)
     assert first != second
-    # At the root, objects have the names of their classes.
-    if nested or not isinstance(pair[0], http.HTTPStatus):
-        assert run("ckpt-inspect", "diff", *paths).code == 1
+    assert run("ckpt-inspect", "diff", *paths).code == 1
     for path in paths:
         succeed("ckpt-convert", path, path.with_suffix(""), "--to", "torch_dist")
         assert run("ckpt-inspect", "diff", path, path.with_suffix("")).code == 0
     first, second = (hash_of(path.with_suffix(""), "--logical")["digest"] for path in paths)
     assert first != second
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keys_stay_above_a_list_that_loses_an_empty_mapping(name: str, tmp_path: Path) -> None:
+    key = KEYS[name]
+    source, folder, back = tmp_path / "source.pt", tmp_path / "dcp", tmp_path / "back.pt"
+    torch.save({"a": {key: [0, {}]}}, source)
+    said = succeed("ckpt-convert", source, folder, "--to", "torch_dist").stdout
+    assert "an empty mapping, which DCP does not store" in said
+    succeed("ckpt-convert", folder, back, "--to", "torch", "--verify")
+    torch.save({"a": {key: [0]}}, source)
+    assert exact(load(back)) == exact(load(source))
+
+
+def test_keys_beside_one_that_no_folder_holds_keep_their_types(tmp_path: Path) -> None:
+    """A tensor is none that .metadata holds; the others of its path stay numbers."""
+    source, folder, back = tmp_path / "source.pt", tmp_path / "dcp", tmp_path / "back.pt"
+    torch.save({"state": {1: {torch.ones(2): 3, "m": 4}}}, source)
+    said = succeed("ckpt-convert", source, folder, "--to", "torch_dist", "--verify").stdout
+    assert "becomes a string in DCP" in said
+    succeed("ckpt-convert", folder, back, "--to", "torch", "--verify")
+    state = load(back)["state"]
+    assert [type(key) for key in (*state, *state[1])] == [int, str, str]
+    assert list(state[1].values()) == [3, 4]
 
 
 def test_a_folder_that_pytorch_wrote_has_keys_as_text(tmp_path: Path) -> None:

@@ -33,14 +33,18 @@ Inventory inventory_of(const PlainState& state) {
   return inventory;
 }
 
-// What a step leads to; nullopt where nothing does.
-std::optional<Value> child_at(const Value& value, const PathStep& step) {
+// What a step leads to; nullopt where nothing does. The step gets the key and the mapping that are
+// there.
+std::optional<Value> child_at(const Value& value, PathStep& step) {
   if (const auto mapping = as_mapping(value)) {
+    step.holder = value;
     if (!step.key) return mapping->find(step.text);
     const std::string text = typed_key_text(*step.key);
     for (size_t i = 0; i < mapping->item_count(); ++i) {
       const auto [key, child] = mapping->item(i);
-      if (!key.is(Kind::Str) && typed_key_text(key) == text) return child;
+      if (key.is(Kind::Str) || typed_key_text(key) != text) continue;
+      step.key = key;
+      return child;
     }
     return std::nullopt;
   }
@@ -50,7 +54,7 @@ std::optional<Value> child_at(const Value& value, const PathStep& step) {
 }
 
 // What lies at the end of a path; nullopt where nothing does.
-std::optional<Value> value_at(const Value& root, const std::vector<PathStep>& path) {
+std::optional<Value> value_at(const Value& root, std::vector<PathStep>& path) {
   std::optional<Value> value = root;
   for (size_t i = 0; value && i < path.size(); ++i) value = child_at(*value, path[i]);
   return value;
@@ -81,10 +85,11 @@ bool fold_objects(const PlainState& wanted, const Checkpoint& result, PlainState
   std::vector<PlainEntry> folded;
   for (const PlainEntry& entry : wanted.entries) {
     if (entry.tensor || found_keys.contains(entry.key)) continue;
-    const auto value = value_at(document->tree.root(), entry.path);
+    std::vector<PathStep> path = entry.path;
+    const auto value = value_at(document->tree.root(), path);
     if (!value) continue;
     places.insert(pointer_of(entry));
-    folded.push_back({entry.key, entry.path, nullptr, false, document, value->id()});
+    folded.push_back({entry.key, std::move(path), nullptr, false, document, value->id()});
   }
   if (folded.empty()) return false;
   std::erase_if(found.entries,

@@ -112,7 +112,7 @@ class TreeComparison {
   // Objects of one class, built from equal arguments: their elements, items and attributes differ.
   bool open_object(const Place& place) {
     const Value &a = *place.a, &b = *place.b;
-    if (as_tensor(a) || as_tensor(b)) return false;
+    if (as_tensor(a) || as_tensor(b) || signal_number(a) || signal_number(b)) return false;
     if (!is_equal(a.callable(), b.callable()) || !is_equal(a.args(), b.args())) return false;
     if (!open_state(place)) return false;
     open_elements(place);

@@ -18,20 +18,15 @@ namespace {
 
 constexpr const char* kNesting = "nesting";  // no file: sets these objects apart from entries
 
-// Whether a DCP folder holds the types of an entry's keys.
-bool has_path_of_types(const PlainEntry& entry) {
-  return !entry.is_empty_mapping && std::ranges::all_of(entry.path, [](const PathStep& step) {
-    return !step.key || TypedPaths::can_hold(*step.key);
-  });
-}
-
 class NestingObjects {
  public:
   explicit NestingObjects(const NestedState& of) : state_(of.state), inventory_(of.inventory) {}
 
-  void add_keys(const PlainEntry& entry) {
+  // Down to the first that a DCP folder cannot hold, where `all` are not wanted.
+  void add_keys(const PlainEntry& entry, bool all) {
     std::string place;
     for (const PathStep& step : entry.path) {
+      if (!all && step.key && !TypedPaths::can_hold(*step.key)) return;
       MappingTypes::enter(place, step);
       if (step.key && seen_.insert(place).second) add("the key " + place, *step.key);
     }
@@ -87,7 +82,7 @@ void add_nesting(const NestedState& source, const NestedState& result, Format fo
   for (const NestedState* side : {&source, &result}) {
     NestingObjects nesting(*side);
     for (const PlainEntry& entry : side->state.entries) {
-      if (keeps_keys || has_path_of_types(entry)) nesting.add_keys(entry);
+      if (keeps_keys || !entry.is_empty_mapping) nesting.add_keys(entry, keeps_keys);
     }
     if (keeps_keys) nesting.add_mappings();
   }

@@ -259,7 +259,7 @@ std::string CanonicalEncoder::encoding(NodeId id) const {
     put_number(out, open_.size() - 1 - (mark_[id] & ~kOpenMark));
   } else {
     out = "H";
-    put_digest(out, digests_[mark_[id] - 1]);
+    put_digest(out, digests_.at(mark_[id] - 1));
   }
   return out;
 }

@@ -88,16 +88,14 @@ class DistWriter {
   }
 
   void add_typed_path(const PlainEntry& entry) {
-    const auto can_hold = [](const PathStep& step) {
-      return !step.key || TypedPaths::can_hold(*step.key);
-    };
-    if (!std::ranges::all_of(entry.path, can_hold)) return;
     ValueTree& tree = typed_paths_;
     std::vector<NodeId> steps;
+    bool is_held = true;  // nor is what lies below a key that cannot be held
     for (const PathStep& step : entry.path) {
-      steps.push_back(step.key        ? tree.copy(*step.key)
-                      : step.is_index ? tree.integer(std::stoll(step.text))
-                                      : tree.str(step.text));
+      is_held = is_held && (!step.key || TypedPaths::can_hold(*step.key));
+      steps.push_back(step.key && is_held ? tree.copy(*step.key)
+                      : step.is_index     ? tree.integer(std::stoll(step.text))
+                                          : tree.str(step.text));
     }
     tree.set_item(tree.root().id(), tree.str(entry.key), tree.sequence(Kind::Tuple, steps));
   }

@@ -290,6 +290,9 @@ std::optional<std::pair<std::string, uint64_t>> index_of(std::string_view name) 
                    *count);
 }
 
+// What Transformers and Accelerate call the model; other files without an index lie beside it.
+constexpr std::string_view kModelFile = "model.safetensors";
+
 // A folder that holds files of a set, and not the index that names them all.
 void refuse_missing_index(const Location& location) {
   std::map<std::string, std::pair<uint64_t, uint64_t>> sets;  // by index: files here, files named
@@ -332,6 +335,8 @@ bool find_safetensors_folder(const Folder& source, Location& location) {
     location.only_file = indices[0];
   } else if (files.size() == 1) {
     location.only_file = files[0];
+  } else if (std::ranges::find(files, kModelFile) != files.end()) {
+    location.only_file = kModelFile;
   }
   return location.is_index || !files.empty();
 }

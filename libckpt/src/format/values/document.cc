@@ -107,6 +107,28 @@ std::string frozenset_text(const Value& elements, int depth) {
   return "frozenset({" + elements_text(elements, depth) + "})";
 }
 
+// In the order of the pickle.
+std::string dict_text(const Value& value, int depth) {
+  std::string text;
+  for (size_t i = 0; i < value.item_count(); ++i) {
+    if (text.size() > kTupleTextBytesMax) return "{" + text + ", ...}";
+    const auto [key, item] = value.item(i);
+    text += (i ? ", " : "") + text_of(key, depth + 1) + ": " + text_of(item, depth + 1);
+  }
+  return "{" + text + "}";
+}
+
+// Its arguments and its state tell it from others of the class.
+std::string object_text(const Value& value, int depth) {
+  std::string text =
+      "<" + std::string(value.callable().module()) + "." + std::string(value.callable().name());
+  if (depth < kKeyDepthMax) {
+    text += text_of(value.args(), depth + 1);
+    if (const auto state = value.state()) text += " " + text_of(*state, depth + 1);
+  }
+  return text + ">";
+}
+
 std::string text_of(const Value& value, int depth) {
   switch (value.kind()) {
     case Kind::None: return "None";
@@ -127,10 +149,10 @@ std::string text_of(const Value& value, int depth) {
       if (const auto bytes = latin1_bytes(value)) return bytes_text(*bytes);
       if (const auto elements = frozenset_elements(value)) return frozenset_text(*elements, depth);
       if (value.callable().is(Kind::Global)) {
-        return "<" + std::string(value.callable().module()) + "." +
-               std::string(value.callable().name()) + ">";
+        return object_text(value, depth);
       }
-      [[fallthrough]];
+      return "<key>";
+    case Kind::Dict: return depth == 0 || depth == kKeyDepthMax ? "<key>" : dict_text(value, depth);
     default: return "<key>";
   }
 }

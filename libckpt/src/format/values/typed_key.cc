@@ -39,13 +39,17 @@ bool is_dtype_text(std::string_view text) {
   return text.starts_with(kModule) && dtype_named(text.substr(kModule.size())).has_value();
 }
 
+bool is_object_text(std::string_view text) {
+  return text == "<key>" || (is_enclosed(text, "<", ">") && text.find('(') != text.npos);
+}
+
 bool reads_as_other_type(std::string_view text) {
   if (text.empty()) return false;
   switch (text[0]) {
     case '\'':
     case '"': return true;  // in quotes already
     case '(': return is_enclosed(text, "(", ")");
-    case '<': return is_enclosed(text, "<class '", "'>") || text == "<key>";
+    case '<': return is_enclosed(text, "<class '", "'>") || is_object_text(text);
     case 'b': return is_enclosed(text, "b'", "'") || is_enclosed(text, "b\"", "\"");
     case 'f': return is_enclosed(text, "frozenset(", ")");
     case 't': return is_dtype_text(text);
@@ -62,11 +66,6 @@ std::string quoted(std::string_view text) {
     out += c;
   }
   return out + "'";
-}
-
-// Of an object: its arguments tell it from others of the class.
-bool names_its_class_alone(const Value& key, std::string_view text) {
-  return key.is(Kind::Object) && text.starts_with('<') && key.callable().is(Kind::Global);
 }
 
 [[noreturn]] void corrupt(std::string_view key, const std::string& problem) {
@@ -87,9 +86,7 @@ std::string typed_text(std::string_view text) {
 
 std::string typed_key_text(const Value& key) {
   if (key.is(Kind::Str)) return typed_text(key.text());
-  std::string text = key_text(key);
-  if (names_its_class_alone(key, text)) text.insert(text.size() - 1, key_text(key.args()));
-  return text;
+  return key_text(key);
 }
 
 TypedPaths::TypedPaths(const ValueTree& dist_metadata) {
