@@ -6,10 +6,12 @@ arguments of all sets, else some: those that rows call layouts or refuse, and a 
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from importlib.util import find_spec
@@ -82,6 +84,31 @@ def test_rows_have_classes_evidence_and_outcomes() -> None:
         assert place.match(row.evidence), row
         assert bool(row.outcome) == (row.kind in ("layout", "refused")), row
         assert bool(row.safe) == (row.kind == "refused"), row
+
+
+def test_models_that_are_built_differ_as_their_rows_say(tmp_path: Path) -> None:
+    """With SHARDWISE_LONG_TESTS all fields, else some; of the Megatron-Core that is installed."""
+    if find_spec("megatron") is None:
+        pytest.skip("no Megatron")
+    built = [name for name, row in ROWS.items() if re.match("built: [a-l]*e", row.evidence)]
+    assert len(built) > 100
+    fields = [] if IS_LONG else ["qk_layernorm", *random.sample(built, 5)]
+    results = tmp_path / "results.json"
+    command = (sys.executable, REPOSITORY / "tests/real/build_arguments.py", results, *fields)
+    subprocess.run(command, check=True, timeout=600)
+    found = json.loads(results.read_text())
+    assert found["dense.control"][0]["differs"] == ["forward", "reshard", "shapes"]
+    for key, outcomes in found.items():
+        name = key.split(".")[1]
+        for outcome in outcomes if name in built else ():
+            differs = set() if outcome["problem"] else set(outcome["differs"])
+            assert may_differ(ROWS[name], differs), (key, outcome, ROWS[name])
+
+
+def may_differ(row: Row, differs: set[str]) -> bool:
+    if row.kind in ("layout", "refused"):
+        return True
+    return differs <= ({"forward"} if row.kind == "step" else set())
 
 
 class Copy:
@@ -217,11 +244,11 @@ def of_sample(names: list[str], seed: int) -> list[str]:
     picked = random.Random(seed)
     telling = [name for name in names if ROWS[name].kind in ("layout", "refused")]
     others = [name for name in names if name not in telling]
-    return picked.sample(telling, 8) + picked.sample(others, 4)
+    return picked.sample(telling, 6) + picked.sample(others, 2)
 
 
 @needs_sets
-@pytest.mark.parametrize("name", SWARM if IS_LONG else list(SWARM)[:6])
+@pytest.mark.parametrize("name", SWARM if IS_LONG else list(SWARM)[:4])
 def test_an_argument_changed_alone_changes_nothing_in_silence(
     name: str, sets: Path, tmp_path: Path
 ) -> None:
