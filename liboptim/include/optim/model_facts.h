@@ -45,11 +45,18 @@ struct PipelineSplit {
   bool operator==(const PipelineSplit&) const = default;
 };
 
+// Blocks in which rows of gate and up alternate in linear_fc1 of a gated linear unit.
+struct GluBlocks {
+  uint32_t rows = 0;     // of each; 0: all of gate come before all of up
+  bool are_read = true;  // by the modules that the arguments ask for
+};
+
 // What the arguments of a run say of its model; whether it is gated, its matrices say first.
 struct ModelFacts {
-  uint32_t expert_count = 0;        // 0: no experts
-  uint32_t attention_heads = 0;     // 0: not known
-  bool gated_linear_unit = false;   // SwiGLU, GeGLU: linear_fc1 is two halves, gate and up
+  uint32_t expert_count = 0;       // 0: no experts
+  uint32_t attention_heads = 0;    // 0: not known
+  bool gated_linear_unit = false;  // SwiGLU, GeGLU: linear_fc1 is two halves, gate and up
+  GluBlocks glu_of_experts = {}, glu_of_shared_experts = {}, glu_of_dense_layers = {};
   bool layer_norm_renamed = false;  // transformer_impl 'local': see docs/formats/torch_dist.md
   bool experts_grouped = false;     // TEGroupedMLP: experts.linear_fc1.weight3
   bool layers_stacked = true;       // torch_dist has one tensor for all layers

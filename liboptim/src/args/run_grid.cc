@@ -42,6 +42,7 @@ class ArgsReader {
     facts.expert_count = count("num_experts").value_or(0);
     facts.attention_heads = count("num_attention_heads").value_or(0);
     facts.gated_linear_unit = stated_gating(args_).has_value();
+    set_glu_blocks(facts);
     facts.layer_norm_renamed = has_local_layers();
     facts.experts_grouped = is_true(args_, "moe_grouped_gemm") && !facts.layer_norm_renamed;
     facts.layers_stacked = has_layers_alike();
@@ -102,6 +103,17 @@ class ArgsReader {
     if (sizes.expert_parallel > 1 && !count("num_experts")) {
       corrupt("expert_model_parallel_size",
               "is " + std::to_string(sizes.expert_parallel) + ", but the model has no experts");
+    }
+  }
+
+  // Of Megatron-Core since 0.18; the dense layers' kernel knows blocks of 32 alone.
+  void set_glu_blocks(ModelFacts& facts) const {
+    facts.glu_of_experts.rows = count("moe_mlp_glu_interleave_size").value_or(0);
+    facts.glu_of_shared_experts = {count("moe_shared_expert_glu_interleave_size").value_or(0),
+                                   is_true(args_, "use_grouped_gemm_for_shared_expert")};
+    if (is_true(args_, "use_grouped_gemm_for_dense_mlp") &&
+        is_true(args_, "use_transformer_engine_op_fuser")) {
+      facts.glu_of_dense_layers = {32, false};
     }
   }
 

@@ -30,6 +30,7 @@
 #include "convert/unproven.h"
 #include "convert/unused_options.h"
 #include "convert/write_named.h"
+#include "grid/glu_rows.h"
 #include "grid/target_form.h"
 #include "layouts/target/layer_wise_target.h"
 #include "proof/proof_file.h"
@@ -172,6 +173,7 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   made.rows = target_vocabulary(view, made.grid, spec.sizes);
   if (job.link) {
     require_linkable(job.source, view, spec, made.rows);
+    require_rows_in_place(job.source, view, made.grid);
     spec.linked = &job.source;
   }
   if (options.on_grids) options.on_grids(view.grid, made.grid, view.facts.expert_count > 0);
@@ -233,6 +235,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
   }
   NamedConversion made =
       as_safetensors ? to_safetensors(view, job, options) : to_megatron(view, job, options);
+  std::ranges::move(blocks_in_words(view), std::back_inserter(made.target.warnings));
   if (options.rules) {
     for (std::string& line : other_splits(*options.rules)) {
       made.target.warnings.push_back(std::move(line));

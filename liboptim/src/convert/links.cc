@@ -9,6 +9,7 @@
 #include <ckpt/error.h>
 #include <optim/megatron_folders.h>
 
+#include "grid/glu_rows.h"
 #include "grid/target_form.h"
 
 namespace optim {
@@ -47,6 +48,15 @@ void require_linkable(const ckpt::Checkpoint& source, const TrainingState& view,
                 "cannot be linked: the padding of the vocabulary changes with these sizes",
                 "leave out --link, so that files are copied");
   }
+}
+
+void require_rows_in_place(const ckpt::Checkpoint& source, const TrainingState& view,
+                           const RunGrid& grid) {
+  if (!cuts_blocks_anew(view, grid)) return;
+  throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+              "cannot be linked: rows of gate and up alternate in blocks, whose order in the "
+              "files is of the number of tensor-parallel ranks",
+              "leave out --link, so that files are copied");
 }
 
 bool has_same_stages(const RunGrid& a, const RunGrid& b) {

@@ -16,6 +16,11 @@ using Links = std::vector<ckpt::LinkedFile>;
 void require_linkable(const ckpt::Checkpoint& source, const TrainingState& view,
                       const LayerWiseTargetSpec& spec, uint64_t vocabulary_rows);
 
+// Throws Unsupported where ranks of this grid have rows of gate and up in other places of the
+// files.
+void require_rows_in_place(const ckpt::Checkpoint& source, const TrainingState& view,
+                           const RunGrid& grid);
+
 // Random states belong to pipeline stages and tensor parallel ranks.
 bool has_same_stages(const RunGrid& a, const RunGrid& b);
 

@@ -6,6 +6,7 @@
 
 #include <ckpt/error.h>
 
+#include "grid/glu_rows.h"
 #include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "model/megatron_keys.h"
@@ -20,7 +21,8 @@ using ckpt::Kind;
 using ckpt::Value;
 
 TensorSharing by_rule(const TrainingState& view, const std::string& name, const Extents& shape) {
-  return sharing_by_rule(name, shape, rules_of(view), view.facts.gated_linear_unit);
+  const bool has_halves = view.facts.gated_linear_unit && !is_in_blocks(view, name);
+  return sharing_by_rule(name, shape, rules_of(view), has_halves);
 }
 
 // Of a whole tensor whose parts are cut like this on each of so many ranks.
@@ -90,7 +92,8 @@ TensorSharing sharing_of_chunks(const TrainingState& view, const TrainedParam& p
                                 uint32_t tensor_ranks) {
   const ckpt::TensorEntry& weight = *param.weight;
   const TensorSharing rule = by_rule(view, param.info.name, weight.shape);
-  if (tensor_ranks == 1 || weight.chunks.empty()) return rule;
+  const bool tells_nothing = weight.chunks.empty() || is_in_blocks(view, param.info.name);
+  if (tensor_ranks == 1 || tells_nothing) return rule;
   std::optional<TensorSharing> seen = TensorSharing{true};
   for (size_t dim = 0; dim < weight.shape.size(); ++dim) {
     const auto blocks = block_count(weight, dim);

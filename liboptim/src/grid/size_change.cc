@@ -5,6 +5,7 @@
 
 #include <ckpt/error.h>
 
+#include "grid/glu_rows.h"
 #include "grid/placement.h"
 #include "model/stage_names.h"
 #include "sharding/pipeline_layout.h"
@@ -249,6 +250,7 @@ RunGrid target_grid(const TrainingState& source, const SizeChange& change) {
   check_stages(grid, source.grid, change);
   check_model(source, grid);
   check_splits(source, grid, target_vocabulary(source, grid, change));
+  require_cuts_between_blocks(source, grid);
   grid.optimizer_instances = 1;  // further ones are copies
   return grid;
 }

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "args/run_grid.h"
+#include "grid/glu_rows.h"
 #include "model/model_rules.h"
 #include "model/stage_names.h"
 
@@ -89,6 +90,12 @@ std::optional<ContradictedArg> of_gating(const TrainingState& state) {
                                "linear_fc2, as a gated linear unit"};
 }
 
+std::optional<ContradictedArg> of_glu_blocks(const TrainingState& state) {
+  const auto found = find_uneven_blocks(state);
+  if (!found) return std::nullopt;
+  return contradiction(found->argument, found->block, found->problem);
+}
+
 std::optional<ContradictedArg> of_layers(const TrainingState& state) {
   std::optional<uint32_t> last;
   for (const TrainedParam& param : state.params) {
@@ -130,6 +137,7 @@ std::optional<ContradictedArg> contradicted_arg(const TrainingState& state) {
   if (auto of_shape = of_embedding(state)) return of_shape;
   if (auto of_shape = of_matrices(state)) return of_shape;
   if (auto of_units = of_gating(state)) return of_units;
+  if (auto of_blocks = of_glu_blocks(state)) return of_blocks;
   return contradicted_count(state);
 }
 

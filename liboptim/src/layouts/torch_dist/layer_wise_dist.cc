@@ -9,6 +9,7 @@
 #include "args/common_state.h"
 #include "args/run_grid.h"
 #include "grid/gating.h"
+#include "grid/glu_rows.h"
 #include "grid/layer_wise_view.h"
 #include "grid/placement.h"
 #include "grid/sharing_of_params.h"
@@ -20,6 +21,7 @@
 #include "layouts/torch_dist/flattened_ranges.h"
 #include "layouts/torch_dist/model_order.h"
 #include "layouts/torch_dist/readers.h"
+#include "layouts/torch_dist/rows_in_store.h"
 #include "layouts/torch_dist/stacked_layers.h"
 #include "layouts/torch_dist/store_errors.h"
 #include "layouts/torch_dist/store_objects.h"
@@ -301,7 +303,18 @@ class LayerWiseReader {
     ask_for_gating(view_);
     for (TrainedParam& param : view_.params) {
       const bool is_expert = expert_in(param.info.name).has_value();
-      param.sharing = sharing_of_chunks(view_, param, tensor_ranks(view_.grid.sizes, is_expert));
+      const uint32_t ranks = tensor_ranks(view_.grid.sizes, is_expert);
+      param.sharing = sharing_of_chunks(view_, param, ranks);
+      if (is_in_blocks(view_, param.info.name)) order_rows(ranks, param);
+    }
+  }
+
+  static void order_rows(uint32_t ranks, TrainedParam& param) {
+    const ckpt::Extents shape = param.weight->shape;
+    param.weight = rows_of_ranks(param.weight, ranks);
+    if (param.master) param.master = rows_of_ranks(param.master, ranks);
+    for (StateTensor& state : param.states) {
+      if (state.value->shape == shape) state.value = rows_of_ranks(state.value, ranks);
     }
   }
 

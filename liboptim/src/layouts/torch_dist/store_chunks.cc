@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "grid/glu_rows.h"
+#include "layouts/torch_dist/rows_in_store.h"
 #include "state/remainders.h"
 
 namespace optim {
@@ -77,14 +79,30 @@ class ChunkWriter {
     return boxes;
   }
 
+  // Of them those that the store has in other places.
+  std::vector<ckpt::Box> places(const Stored& stored, uint32_t tensor_rank,
+                                std::vector<ckpt::Box>& held) const {
+    const TrainedParam& param = source_.params[stored.param];
+    if (!has_shape_of_param(stored) || !param.sharing.is_split() ||
+        !is_in_blocks(source_, param.info.name)) {
+      return held;
+    }
+    const TensorRank rank{tensor_rank, placement_.tensor_ranks(stored.param)};
+    StoredBoxes boxes = stored_boxes(placement_.shape_of(stored.param), rank);
+    held = std::move(boxes.of_ranks);
+    return std::move(boxes.in_store);
+  }
+
   void add_chunks(const Stored& stored, uint32_t tensor_rank, uint32_t writer) {
-    const std::vector<ckpt::Box> held = blocks(stored, tensor_rank);
+    std::vector<ckpt::Box> held = blocks(stored, tensor_rank);
     if (held.empty()) return;
+    const std::vector<ckpt::Box> stored_at = places(stored, tensor_rank, held);
     const uint32_t index = tensor_of(stored);
     const ShardedName& name = names_[stored.param];
-    for (const ckpt::Box& block : held) {
-      for (auto& [box, tensor] : filled(block, stored.tensor)) {
+    for (size_t i = 0; i < held.size(); ++i) {
+      for (auto& [box, tensor] : filled(held[i], stored.tensor)) {
         ckpt::Box whole = box;
+        if (!box.offsets.empty()) box.offsets[0] += stored_at[i].offsets[0] - held[i].offsets[0];
         ckpt::RecordSource source = std::vector<ckpt::Segment>();  // zeros
         if (tensor) source = ckpt::TensorSource{std::move(tensor), std::move(whole)};
         prepend(box.offsets, name, name.layer.value_or(0), name.expert.value_or(0));
