@@ -26,7 +26,8 @@ SHARED = "moe_shared_expert_glu_interleave_size"
 READ_SHARED = {"use_grouped_gemm_for_shared_expert": True}
 GROUPED = {"torch": GOLDEN / "runs/te_grouped_fp8_torch_ep2tp2dp2/ckpt",
            "torch_dist": GOLDEN / "runs/te_grouped_fp8_torch_dist_ep2tp2dp2/ckpt",
-           "deep": GOLDEN / "runs/te_deep_torch_pp2/ckpt"}
+           "deep": GOLDEN / "runs/te_deep_torch_pp2/ckpt",
+           "dense": GOLDEN / "runs/core018_dp_reshardable_dp1/ckpt"}
 IN_FOLDER = re.compile(r"mp_rank_(\d\d)(?:_(\d{3}))?(?:_(\d{3}))?$")
 IN_LAYER = re.compile(
     r"decoder\.layers\.(\d+)\.mlp\.(?:(shared_experts)\.(linear_fc[12])\.weight$|"
@@ -244,6 +245,8 @@ def refused(root: Path, tmp_path: Path, *sizes: str) -> str:
     ("deep", {SHARED: 4}, TWO, "--tp 2: args.moe_shared_expert_glu_interleave_size is set, but "
      "Megatron-Core reads it with use_grouped_gemm_for_shared_expert alone"),
     ("torch", {SHARED: 8, **READ_SHARED}, "--tp 1 --dp 4", "16 rows on 2 ranks"),
+    ("dense", {"use_grouped_gemm_for_dense_mlp": True, "use_transformer_engine_op_fuser": True},
+     "--tp 2", "--tp 2: args.use_grouped_gemm_for_dense_mlp is set, but its kernel takes gate"),
 ))
 def test_what_would_cut_within_a_pair_is_refused(
     source: str, values: dict, sizes: str, text: str, tmp_path: Path
