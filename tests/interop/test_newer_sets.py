@@ -21,6 +21,8 @@ pytestmark = pytest.mark.skipif(
 DAMAGED, UNSUPPORTED = 1, 4
 OSS_DIST, OSS_TORCH = "v019.oss.zero1.full.dp2", "v019.oss.zero1.torch.tp2etp1dp2"
 BERT, VLM = "v019.bert.zero1.full.tp2dp2", "v019.vlm.zero1.full.tp2dp2"
+HYBRID, T5 = "v019.hyb.zero1.full.dp2", "v019.t5.zero1.full.dp2"
+HYBRID_TORCH, DELTA_TORCH = "v019.hyb.zero1.torch.tp2dp2", "v019.q3n.zero1.torch.tp2dp2"
 FROZEN, FSDP = "v019.frozen.zero1.torch.dp2", "v019.mfsdp.dp1"
 ADAM_DP2, ADAM_TP2 = "v019.gpt.adam.dist.dp2", "v0192.gpt.adam.dist.tp2"
 BRIDGE = "v0192.gpt.zero1.full.tp2dp2.bridge"
@@ -116,6 +118,16 @@ REFUSED = [
     (VLM, "--tp 1 --pp 2", UNSUPPORTED, "layers that the model rules do not know"),
     (FROZEN, "--dp 1", UNSUPPORTED, "as a frozen parameter"),
     (FROZEN, "--tp 2", UNSUPPORTED, "as a frozen parameter"),
+    (FROZEN, "--to torch_dist", UNSUPPORTED, "as a frozen parameter"),
+    (T5, "--dp 1", UNSUPPORTED, "'lm_head.output_layer.bias': has neither master nor optimizer"),
+    (T5, "--tp 2 --model-only", UNSUPPORTED, "layers that the model rules do not know"),
+    (T5, "--to torch", UNSUPPORTED, "as a frozen parameter"),
+    (BERT, "--to torch", UNSUPPORTED, "which `torch` needs"),
+    (VLM, "--to torch", UNSUPPORTED, "which `torch` needs"),
+    *((name, sizes, UNSUPPORTED, "hybrid and heterogeneous models are not supported")
+      for name in (HYBRID, HYBRID_TORCH) for sizes in ("--dp 1", "--tp 2 --dp 1", "--dp 1 --pp 2",
+                                                       "--dp 1 --model-only")),
+    (DELTA_TORCH, "--dp 1", UNSUPPORTED, "not known how tensor-parallel ranks share it"),
     (FSDP, "--dp 2", UNSUPPORTED, "is a plain torch_dist checkpoint"),
     (BRIDGE, "--dp 1", UNSUPPORTED, "without training arguments"),
 ]
@@ -129,6 +141,25 @@ def test_what_is_not_known_is_refused_by_name(
     program = "ckpt-convert" if "--to" in options else "reshard"
     assert said in refuse(code, program, newer / name / "ckpt", tmp_path / "made", *options)
     assert not (tmp_path / "made").exists()
+
+
+WITH_FROZEN = [(FROZEN, "--dp 1"), (FROZEN, "--tp 2"), (T5, "--dp 4")]
+
+
+@pytest.mark.parametrize(("name", "sizes"), WITH_FROZEN)
+def test_weights_of_frozen_parameters_are_carried_alone(
+    name: str, sizes: str, newer: Path, tmp_path: Path
+) -> None:
+    source, made = newer / name / "ckpt", tmp_path / "made"
+    outcome = run("reshard", source, made, *sizes.split())
+    assert outcome.code == UNSUPPORTED and "--model-only carries all weights" in outcome.stderr
+    succeed("reshard", source, made, *sizes.split(), "--model-only", "--verify")
+    for root, file in ((source, "source"), (made, "made")):
+        succeed("ckpt-convert", root, tmp_path / f"{file}.safetensors", "--to", "safetensors",
+                "--model-only")
+    mine, theirs = (load_file(tmp_path / f"{file}.safetensors") for file in ("made", "source"))
+    expect_none(state_differences(mine, theirs))
+    assert len(theirs) > 20
 
 
 @pytest.mark.parametrize("file", ["model_optim_rng.pt", "distrib_optim.pt"])

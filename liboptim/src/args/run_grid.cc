@@ -64,7 +64,7 @@ class ArgsReader {
           "hybrid_override_pattern", "hybrid_layer_pattern"}) {
       const auto value = args_.find(name);
       if (value && !value->is_none()) {
-        unsupported(name, "is set; models of this kind are not supported");
+        unsupported(name, "is set; hybrid and heterogeneous models are not supported");
       }
     }
     if (is_true(args_, kLayerWiseArg) && is_true(args_, "use_distributed_optimizer")) {

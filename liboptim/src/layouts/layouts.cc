@@ -274,7 +274,8 @@ TrainingState read_row(const ckpt::Checkpoint& checkpoint, const LayoutRow& row,
     if (!frozen) throw;
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = *frozen->begin()},
                       "has no place in the flat buffers of the optimizer, as a frozen parameter (" +
-                          std::to_string(frozen->size()) + " have none), which is not supported");
+                          std::to_string(frozen->size()) + " have none), which is not supported",
+                      "--model-only carries all weights, without the optimizer's state");
   }
 }
 

@@ -261,7 +261,8 @@ class LayerWiseReader {
       if (!has_master && !has_states) {
         unsupported(entry.name,
                     "has neither master nor optimizer state, as a frozen parameter, which is not "
-                    "supported");
+                    "supported",
+                    "--model-only carries all weights, without the optimizer's state");
       }
       if (!has_master) corrupt(state_key(kMasterState, entry.name), "is missing");
       if (!has_states) corrupt(entry.name, "has no optimizer state");

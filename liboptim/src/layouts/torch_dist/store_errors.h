@@ -12,9 +12,10 @@ namespace optim::store_errors {
   throw ckpt::Error(ckpt::ErrorCode::Corrupt, {".metadata", std::nullopt, key}, std::move(problem));
 }
 
-[[noreturn]] inline void unsupported(const std::string& key, std::string problem) {
+[[noreturn]] inline void unsupported(const std::string& key, std::string problem,
+                                     std::string hint = {}) {
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {".metadata", std::nullopt, key},
-                    std::move(problem));
+                    std::move(problem), std::move(hint));
 }
 
 }  // namespace optim::store_errors
