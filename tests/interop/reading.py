@@ -23,8 +23,16 @@ with contextlib.suppress(ImportError):  # the classes that Megatron's pickles na
     import megatron.core.rerun_state_machine
     import megatron.core.transformer.enums
 
+    class NamedMembers(type):
+        """Members of an enumeration, which pickles call by name or by value."""
+
+        def __getattr__(cls, name: str) -> object:
+            if name.startswith("_") or name == "value":
+                raise AttributeError(name)
+            return cls(name)
+
     @dataclasses.dataclass(frozen=True)
-    class OfLaterMegatron:
+    class OfLaterMegatron(metaclass=NamedMembers):
         """What pickles of August 2026 name, and the released package does not have."""
 
         value: object

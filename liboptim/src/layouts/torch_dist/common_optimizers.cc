@@ -38,6 +38,7 @@ class OptimizerReader {
   void run(const std::vector<ParamGroup>& groups) {
     const auto optimizer = document_.tree.root().find("optimizer");
     if (!optimizer || !optimizer->is(Kind::Dict)) state_.corrupt("/optimizer", "is missing");
+    require_stated_form(*optimizer);
     const size_t count = groups.empty() ? 0 : groups.back().optimizer_index + 1;
     view_.chain.resize(count);
     const bool chained = optimizer->find(int64_t{0}).has_value();
@@ -66,6 +67,34 @@ class OptimizerReader {
   }
 
  private:
+  // Megatron looks for the keys of the form that is stated here.
+  void require_stated_form(const Value& optimizer) const {
+    const std::string form = stated_sharding(document_.tree.root());
+    if (!form.empty()) {
+      require_form(form, !flat_.empty(), "/content_metadata/distrib_optim_sharding_type");
+    }
+    const bool chained = optimizer.find(int64_t{0}).has_value();
+    for (uint32_t i = 0; i < (chained ? optimizer.item_count() : 1); ++i) {
+      const auto one = chained ? optimizer.find(int64_t{i}) : optimizer;
+      const auto stated = one && one->is(Kind::Dict) ? one->find(kShardingType) : std::nullopt;
+      if (!stated) continue;
+      const std::string pointer =
+          "/optimizer/" + (chained ? std::to_string(i) + "/" : "") + std::string(kShardingType);
+      if (!stated->is(Kind::Str)) state_.corrupt(pointer, "is not a string");
+      if (form.empty()) require_form(stated->text(), flat_.contains(i), pointer);
+      if (form.empty() || stated->text() == form) continue;
+      state_.corrupt(pointer, "is '" + ckpt::escaped(stated->text()) + "', but '" +
+                                  ckpt::escaped(form) + "' is stated, too");
+    }
+  }
+
+  void require_form(std::string_view form, bool is_flat, const std::string& pointer) const {
+    const bool says_flat = form == "dp_reshardable" || form == "dp_zero_gather_scatter";
+    if (says_flat == is_flat) return;
+    state_.corrupt(pointer, "is '" + ckpt::escaped(form) + "', but the optimizer's state is " +
+                                (is_flat ? "in flat buffers" : "not in flat buffers"));
+  }
+
   // Of the groups that the model's parameters make.
   void put_in_order(std::span<const ParamGroup> groups, std::vector<ckpt::NodeId>& nodes) {
     std::vector<Value> stated;
