@@ -278,8 +278,7 @@ def setting_of_all_groups(opened, choice):
 @mutator
 def wd_mult_of_one_group(opened, choice):
     if one := one_list(opened, choice):
-        group = choice.choice(one["param_groups"])
-        group["wd_mult"] = 1.0 - group["wd_mult"]
+        add(choice.choice(one["param_groups"]), "wd_mult", 1.0)
         return "wd_mult"
 
 
@@ -357,6 +356,9 @@ def unpadded_numel_of_a_bucket(opened, choice):
     return per_bucket(opened, choice, "per_bucket_numel_unpadded", 64)
 
 
+FORMS = ("fully_reshardable", "dp_reshardable", "dp_zero_gather_scatter")
+
+
 @mutator
 def sharding_type(opened, choice):
     """What says how the optimizer's state is filed says something else."""
@@ -370,8 +372,8 @@ def sharding_type(opened, choice):
     if not found:
         return None
     holder, key = choice.choice(found)
-    holder[key] = {"dp_reshardable": "fully_reshardable"}.get(holder[key], "dp_reshardable")
-    return key
+    holder[key] = choice.choice([form for form in FORMS if form != holder[key]])
+    return f"{key} {holder[key]}"
 
 
 @mutator

@@ -36,8 +36,8 @@ SETS = ("par_lw_muon_moe_torch_ep2tp2dp2", "par_do_adam_tied_torch_pp2vpp2dp2",
         "par_do_adam_moe_dp_reshardable_ep2dp2", "par_adam_fp16_torch_tp2dp2",
         "par_head_lw_muon_buckets_torch_dist_tp2dp2")
 # Damaged already, refused by everything, or not one of Megatron's checkpoints.
-NOT_SUBJECTS = ("fault5077", "par_lw_muon_torch_cp2dp2", "family_", ".fault", "plain_", "dcp_w2", "fsdp",
-                ".bridge", "huggingface", "safetensors", "golden_", "torch_save")
+NOT_SUBJECTS = ("fault5077", "par_lw_muon_torch_cp2dp2", "family_", ".fault", "plain_", "dcp_w2",
+                "fsdp", ".bridge", "huggingface", "safetensors", "golden_", "torch_save")
 
 
 def check(root: Path, place: int, work: Path) -> None:
@@ -88,6 +88,7 @@ def test_a_changed_fact_of_any_set_is_found_or_carried(sets: Path, tmp_path: Pat
 
 FORMS = (
     ("do_adam_bf16_torch_dist_dp_reshardable_dp2", "fully_reshardable", "in flat buffers"),
+    ("do_adam_bf16_torch_dist_dp_reshardable_dp2", "dp_zero_gather_scatter", "in flat buffers"),
     ("do_adam_bf16_torch_dist_fully_reshardable_dp2", "dp_reshardable", "not in flat buffers"),
 )
 

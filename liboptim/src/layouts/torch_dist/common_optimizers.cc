@@ -10,6 +10,7 @@
 #include "grid/placement.h"
 #include "grid/stated_groups.h"
 #include "layouts/target/tensor_attributes.h"
+#include "model/state_names.h"
 
 namespace optim {
 namespace {
@@ -89,10 +90,13 @@ class OptimizerReader {
   }
 
   void require_form(std::string_view form, bool is_flat, const std::string& pointer) const {
+    const bool has_tensors = std::ranges::any_of(source_.catalog().tensors, is_flat_buffer);
+    const std::string flat_form = has_tensors ? "dp_reshardable" : "dp_zero_gather_scatter";
     const bool says_flat = form == "dp_reshardable" || form == "dp_zero_gather_scatter";
-    if (says_flat == is_flat) return;
-    state_.corrupt(pointer, "is '" + ckpt::escaped(form) + "', but the optimizer's state is " +
-                                (is_flat ? "in flat buffers" : "not in flat buffers"));
+    if (is_flat ? form == flat_form : !says_flat) return;
+    state_.corrupt(pointer,
+                   "is '" + ckpt::escaped(form) + "', but the optimizer's state is " +
+                       (is_flat ? "in flat buffers, as of " + flat_form : "not in flat buffers"));
   }
 
   // Of the groups that the model's parameters make.
