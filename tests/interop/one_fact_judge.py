@@ -93,7 +93,7 @@ class Subject:
         for name, outcome in made.items():
             if outcome.code == SOUND:
                 faults += self.carried(mutant, name, outcome)
-            elif outcome.code not in (MALFORMED, UNSUPPORTED):
+            elif outcome.code not in (USAGE, MALFORMED, UNSUPPORTED):  # 2: sizes that args forbid
                 faults.append(f"{name}: exit {outcome.code}: {outcome.stderr[:200]}")
             elif outcome.code == MALFORMED and verified.code == SOUND:
                 faults.append(f"{name}: verify does not see {outcome.stderr[:300]}")
