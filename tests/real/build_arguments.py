@@ -1,28 +1,30 @@
 #!/usr/bin/env python3
 """Builds tiny real models with one field of the configuration changed, tells what of it differs.
 
-    build_arguments.py RESULTS.json [FIELD...]
+    build_arguments.py RESULTS.json [--engine] [FIELD...]
 
 Two Gloo processes on the CPU with the Megatron-Core that Python finds (PYTHONPATH: another tree).
 Each family (dense, experts, latent attention) is built at TP 1 and at TP 2, as it is and with each
 field at other values. The weights of TP 1 are cut for TP 2 as Megatron's sharded_state_dict says.
-RESULTS maps FAMILY.FIELD
-to a list of {value, differs, problem}; differs has some of:
+RESULTS maps FAMILY.FIELD to a list of {value, differs, problem}; differs has some of:
 
     keys, shapes, chunks   of sharded_state_dict against the unchanged model
     forward                the output of the same weights
     reshard                the output at TP 2 against TP 1: rows mean something else than they did
 
-`control` is a model whose rows do, so that the last one must be found.
+`control` is a model whose rows do, so that the last one must be found. With --engine the modules
+are TransformerEngine's, of which a stand-in has the parameters alone: there is no forward pass.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.machinery
 import json
 import sys
 import tempfile
+import types
 import typing
 import warnings
 import zlib
@@ -31,9 +33,29 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 warnings.filterwarnings("ignore")
 
-from golden.run import devices  # noqa: E402
+from golden.run import devices, te_modules  # noqa: E402
+
+ENGINE = "--engine" in sys.argv
+
+
+def replace_module(path: str, function: str) -> None:
+    """One that only GPUs have: its function cannot be called."""
+    for end in range(1, path.count(".") + 2):
+        name = ".".join(path.split(".")[:end])
+        module = sys.modules.setdefault(name, types.ModuleType(name))
+        module.__path__ = []
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    setattr(sys.modules[path], function, replace_module)
+
 
 devices.replace_devices()
+if ENGINE:
+    te_modules.install()
+    for module, name in (("fla.modules.l2norm", "l2norm"),
+                         ("fla.modules.convolution", "causal_conv1d"),
+                         ("fla.ops.gated_delta_rule", "chunk_gated_delta_rule"),
+                         ("fla.ops.kda", "chunk_kda"), ("causal_conv1d", "causal_conv1d_fn")):
+        replace_module(module, name)
 typing.override = getattr(typing, "override", lambda method: method)  # before Python 3.12
 
 import torch  # noqa: E402
@@ -42,6 +64,9 @@ import torch.nn.functional as F  # noqa: E402
 from megatron.core import parallel_state  # noqa: E402
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, apply_factories  # noqa: E402
 from megatron.core.dist_checkpointing.dict_utils import nested_values  # noqa: E402
+from megatron.core.models.gpt.experimental_attention_variant_module_specs import (  # noqa: E402
+    get_transformer_block_with_experimental_attention_variant_spec,
+)
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec  # noqa: E402
 from megatron.core.models.gpt.gpt_model import GPTModel  # noqa: E402
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed  # noqa: E402
@@ -55,9 +80,9 @@ from megatron.core.transformer.transformer_config import (  # noqa: E402
 
 from golden.run.launch import in_ranks  # noqa: E402
 
-# Of TransformerEngine, which is not there.
-moe_utils.te_general_gemm = None
-multi_latent_attention.HAVE_TE = False
+if not ENGINE:
+    moe_utils.te_general_gemm = None
+    multi_latent_attention.HAVE_TE = False
 
 VOCABULARY, LENGTH = 64, 16
 BASE = {
@@ -66,13 +91,20 @@ BASE = {
     "hidden_dropout": 0.0, "attention_dropout": 0.0, "bias_activation_fusion": False,
     "use_cpu_initialization": True,
 }
-EXPERTS = {"num_moe_experts": 4, "moe_router_topk": 2, "moe_ffn_hidden_size": 24,
-           "moe_shared_expert_intermediate_size": 32, "add_bias_linear": False}
+EXPERTS = {"num_moe_experts": 4, "moe_grouped_gemm": ENGINE, "moe_router_topk": 2,
+           "moe_ffn_hidden_size": 24, "moe_shared_expert_intermediate_size": 32,
+           "add_bias_linear": False}
 LATENT = {"multi_latent_attention": True, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_head_dim": 8,
           "qk_pos_emb_head_dim": 4, "v_head_dim": 8, "num_query_groups": 8, "rope_type": "rope",
           "add_bias_linear": False, "qk_layernorm": True, "kv_channels": 8}
+LINEAR = {"experimental_attention_variant": "gated_delta_net", "linear_attention_freq": 2,
+          "linear_conv_kernel_dim": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+          "linear_num_key_heads": 4, "linear_num_value_heads": 8, "add_bias_linear": False,
+          "normalization": "RMSNorm"}
 FAMILIES = {"dense": (TransformerConfig, {}), "experts": (TransformerConfig, EXPERTS),
             "latent": (MLATransformerConfig, LATENT)}
+if ENGINE:
+    FAMILIES["linear"] = (TransformerConfig, LINEAR)
 # Where a type does not tell a value that can be built.
 VALUES = {"activation_func": [F.gelu], "normalization": ["RMSNorm"], "kv_channels": [8],
           "num_query_groups": [2, 8], "num_attention_heads": [4], "hidden_size": [64],
@@ -80,7 +112,8 @@ VALUES = {"activation_func": [F.gelu], "normalization": ["RMSNorm"], "kv_channel
           "mtp_num_layers": [1], "window_size": [[4, 0]], "no_rope_freq": [[1, 0]],
           "num_moe_experts": [8], "recompute_granularity": ["selective"], "init_method": [],
           "moe_router_score_function": ["sigmoid"],
-          "moe_router_load_balancing_type": ["none", "seq_aux_loss"], "layernorm_epsilon": [0.1],
+          "moe_router_load_balancing_type": ["none", "quantile_balancing"],
+          "layernorm_epsilon": [0.1],
           "moe_token_dispatcher_type": ["alltoall"], "moe_router_dtype": ["fp32"],
           "moe_expert_capacity_factor": [1.0], "moe_latent_size": [16], "rope_type": ["yarn"],
           "softmax_scale": [0.5], "params_dtype": [], "activation_func_clamp_value": [0.05],
@@ -145,8 +178,10 @@ class LatentAttention(DotProductAttention):
 
 
 def layers_of(config: TransformerConfig) -> object:
-    spec = get_gpt_decoder_block_spec(config, False)
-    if config.multi_latent_attention:
+    if config.experimental_attention_variant:
+        return get_transformer_block_with_experimental_attention_variant_spec(config)
+    spec = get_gpt_decoder_block_spec(config, ENGINE)
+    if config.multi_latent_attention and not ENGINE:
         for layer in spec.layer_specs:
             layer.submodules.self_attention.submodules.core_attention = LatentAttention
     return spec
@@ -241,6 +276,8 @@ class Trial:
         model = build(self.family, self.beside | (own if self.name else {}), tensor)
         shards = shards_of(model)
         self.chunks += (chunks_of(shards),)
+        if ENGINE:
+            return
         if tensor == 1:
             fill(model)
             self.whole, self.output = gather(shards), forward(model)
@@ -259,7 +296,7 @@ class Trial:
                     self.differs.add("shapes")
                 elif mine[key] != other[key]:
                     self.differs.add("chunks")
-        if not close(self.output, base.output):
+        if not ENGINE and not close(self.output, base.output):
             self.differs.add("forward")
 
 
@@ -272,9 +309,9 @@ def trials(wanted: list[str]) -> list[Trial]:
     for family, (kind, extra) in FAMILIES.items():
         made += [Trial(family, "", None, beside) for beside in ({}, *COMPANIONS.values())]
         made.append(Trial(family, "control", None, {}))
-        types = typing.get_type_hints(kind)
+        kinds = typing.get_type_hints(kind)
         before = vars(kind(**(BASE | extra)))
-        values = {field.name: other_values(field, types[field.name], before[field.name])
+        values = {field.name: other_values(field, kinds[field.name], before[field.name])
                   for field in dataclasses.fields(kind) if field.init and field.name not in GRID}
         for name, others in (values | MODEL_VALUES).items():
             if wanted and name not in wanted:
@@ -319,8 +356,9 @@ def compared(made: list[Trial]) -> dict[str, list]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
+    parser.add_argument("--engine", action="store_true", help="modules of TransformerEngine")
     parser.add_argument("fields", nargs="*")
-    chosen = parser.parse_args()
+    chosen = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as logs:
         failed = in_ranks(2, lambda rank: run_all(rank, chosen.fields, chosen.results), Path(logs),
                           timeout_s=1500)
