@@ -71,7 +71,9 @@ def name_keys(value: object, seen: set[int]) -> None:
 
 def stored_name(key: object) -> object:
     if isinstance(key, torch.Tensor):
-        return NamedKey("<torch._utils._rebuild_tensor_v2>")
+        view = (key.storage_offset(), tuple(key.shape), key.stride(), key.requires_grad)
+        arguments = ", ".join(["<key>", *map(repr, view), "<collections.OrderedDict()>"])
+        return NamedKey(f"<torch._utils._rebuild_tensor_v2({arguments})>")
     if isinstance(key, torch.serialization.StorageType):  # the restricted unpickler's own
         storage = _dtype_to_storage_type_map()[key.dtype]
         return NamedKey(f"<class 'torch.{storage}'>")
