@@ -91,7 +91,7 @@ class TargetWriter {
     staging->leave_part();
     if (!leads(*staging, attempt.records(), options_.execute.stop)) return;
     const PartRecords::Parts parts = attempt.records().whole_parts();  // nobody changes them now
-    if (parts.missing == 0) publish_parts(attempt, writer, parts.pieces);
+    if (parts.missing == 0) publish(attempt, writer, parts.pieces, destination);
   }
 
   void finish(const fs::path& destination) {
@@ -115,7 +115,7 @@ class TargetWriter {
     }
     if (source_.before_publishing) source_.before_publishing();
     PieceWriter writer(attempt);
-    publish_parts(attempt, writer, parts.pieces);
+    publish(attempt, writer, parts.pieces, destination);
   }
 
  private:
@@ -123,6 +123,19 @@ class TargetWriter {
 
   WriteAttempt attempt_at(const WriteJob& job, Staging& staging) {
     return {job, target_, source_, fingerprint_, options_, staging, report_};
+  }
+
+  // What is wrong with a single file is told by the name that it was to have.
+  static void publish(const WriteAttempt& attempt, PieceWriter& writer,
+                      const std::vector<FinishedPiece>& parts, const fs::path& destination) {
+    try {
+      publish_parts(attempt, writer, parts);
+    } catch (const Error& error) {
+      const Where& where = error.where();
+      if (where.file != attempt.staging.folder().filename()) throw;
+      throw Error(error.code(), {destination.filename().string(), where.offset_bytes, where.key},
+                  error.problem(), error.hint());
+    }
   }
 
   // As many as have left parts, or have published, whatever --world-size says.

@@ -202,7 +202,7 @@ void join_findings(VerifyReport& report, ckpt::Findings findings) {
 }
 
 // Values in files beside a plain checkpoint, which verify() has opened for their structure alone.
-// Of several processes the one that has such a file looks at all of it.
+// Of several processes the one that has its first byte looks at all of it.
 void look_at_values_beside(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options,
                            VerifyReport& report) {
   VerifyOptions alone;
@@ -211,7 +211,7 @@ void look_at_values_beside(const ckpt::Checkpoint& checkpoint, const VerifyOptio
   std::vector<ckpt::Finding> found;
   for (const ckpt::FileAccount& file : report.findings.files) {
     const bool has_tensors = file.beside.starts_with("torch.save") || file.beside == "safetensors";
-    if (!has_tensors) continue;
+    if (!has_tensors || !file.owns(0)) continue;
     try {
       ckpt::OpenOptions opening;
       opening.limits = checkpoint.limits();
