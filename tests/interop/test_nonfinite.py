@@ -31,11 +31,12 @@ TYPES = {
 }
 VALUES = ("NaN", "inf", "-inf")
 PLACES = ("model", "optimizer", "other")
-CONTAINERS = ("torch", "dcp", "safetensors")
+CONTAINERS = ("torch", "dcp", "dcp_objects", "safetensors")
 COUNT = 9  # elements, of which two are not finite
 WITHOUT = {  # what a container cannot hold
     "safetensors": {torch.complex128, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz},
     "dcp": set(),
+    "dcp_objects": set(),
     "torch": set(),
 }
 
@@ -66,8 +67,12 @@ def save(folder: Path, container: str, tensors: dict[str, torch.Tensor]) -> Path
     }
     if container == "torch":
         torch.save(state, path)
-    elif container == "dcp":
-        state["optimizer"]["state"] = {"w": state["optimizer"]["state"][0]}
+    elif container.startswith("dcp"):
+        if container == "dcp_objects":  # a tuple is not flattened, but pickled
+            tensors = {place: (tensor,) for place, tensor in tensors.items()}
+            state["model"]["w"] = tensors["model"]
+            state["callbacks"]["best_score"] = tensors["other"]
+        state["optimizer"]["state"] = {"w": {"exp_avg": tensors["optimizer"]}}
         dcp.save(state, checkpoint_id=path, no_dist=True)
     else:
         keys = {"model": "model.w", "optimizer": "optimizer.state.w.exp_avg",

@@ -4,7 +4,6 @@
 
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
-
 #include "model/state_names.h"
 #include "state/left_out.h"
 #include "state/repeated_elements.h"

@@ -91,14 +91,17 @@ std::string text_of(const Unwanted& unwanted, std::string_view what) {
 }
 
 NonfiniteValues::NonfiniteValues(const ckpt::Checkpoint& checkpoint,
-                                 const std::vector<std::string>& allowed, VerifyReport& report)
+                                 const std::vector<std::string>& allowed,
+                                 const std::deque<TensorEntry>& more, VerifyReport& report)
     : checkpoint_(checkpoint),
       report_(report),
-      trained_(checkpoint.catalog()),
+      trained_(checkpoint.catalog(), more),
       may_allow_(!allowed.empty()),
       allowed_(allowed, {}) {
   if (!may_allow_) return;
-  allowed_.resolve(names_in(checkpoint.catalog()));
+  std::vector<ckpt::KeyName> names = names_in(checkpoint.catalog());
+  for (const TensorEntry& tensor : more) names.push_back({tensor.file, tensor.key});
+  allowed_.resolve(names);
   for (const std::string& glob : allowed_.unmatched()) {
     report_.findings.findings.push_back(
         {CheckKind::Meaning,

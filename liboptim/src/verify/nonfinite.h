@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <set>
 #include <string>
 #include <utility>
@@ -17,9 +18,9 @@ namespace optim {
 // are allowed or a mask; a note elsewhere.
 class NonfiniteValues {
  public:
-  // `allowed`: globs over keys, as --include takes them.
+  // `allowed`: globs over keys, as --include takes them; `more`: tensors that are in no catalog.
   NonfiniteValues(const ckpt::Checkpoint& checkpoint, const std::vector<std::string>& allowed,
-                  VerifyReport& report);
+                  const std::deque<ckpt::TensorEntry>& more, VerifyReport& report);
 
   // Of values of a tensor, which are at `place`. False where that is damage.
   bool tell(const ckpt::TensorEntry& tensor, const ckpt::Where& place, const ValueScan& values);

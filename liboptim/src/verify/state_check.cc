@@ -67,7 +67,8 @@ StateCheck::StateCheck(const ckpt::Checkpoint& checkpoint, const VerifyOptions& 
                        VerifyReport& report)
     : checkpoint_(checkpoint),
       report_(report),
-      nonfinite_(checkpoint, options.allow_nonfinite, report),
+      in_objects_(tensors_in_objects(checkpoint)),
+      nonfinite_(checkpoint, options.allow_nonfinite, in_objects_, report),
       other_rounding_(why_weights_may_differ(checkpoint)) {
   name_parameters();
   note_flat_state();
@@ -75,6 +76,7 @@ StateCheck::StateCheck(const ckpt::Checkpoint& checkpoint, const VerifyOptions& 
   add_states();
   add_pairs();
   list_others();
+  for (const TensorEntry& tensor : in_objects_) list(tensor, {});
   watch_.put_in_order();
 }
 

@@ -91,6 +91,7 @@ class StateCheck {
 
   const ckpt::Checkpoint& checkpoint_;
   VerifyReport& report_;
+  std::deque<ckpt::TensorEntry> in_objects_;  // tensors that no catalog lists
   NonfiniteValues nonfinite_;
   StateWatch watch_;
   std::optional<TrainingState> view_;                     // where parameters have names

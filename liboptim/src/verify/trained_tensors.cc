@@ -2,11 +2,18 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <ckpt/document.h>
+#include <ckpt/error.h>
 #include <optim/key_kind.h>
+#include <optim/megatron_folders.h>
+
+#include "state/object_tensors.h"
+#include "state/value_scan.h"
 
 namespace optim {
 namespace {
@@ -55,14 +62,17 @@ FirstStep first_step(std::string_view key) {
 
 }  // namespace
 
-TrainedTensors::TrainedTensors(const ckpt::Catalog& catalog) {
-  for (const ckpt::TensorEntry& tensor : catalog.tensors) {
-    const FirstStep first = first_step(tensor.key);
-    const bool is_optimizers = kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
-    has_optimizer_ = has_optimizer_ || is_optimizers;
-    has_loop_ =
-        has_loop_ || is_optimizers || (!first.is_last && is_one_of(first.text, kModelSteps));
-  }
+TrainedTensors::TrainedTensors(const ckpt::Catalog& catalog,
+                               const std::deque<ckpt::TensorEntry>& more) {
+  for (const ckpt::TensorEntry& tensor : catalog.tensors) see(tensor);
+  for (const ckpt::TensorEntry& tensor : more) see(tensor);
+}
+
+void TrainedTensors::see(const ckpt::TensorEntry& tensor) {
+  const FirstStep first = first_step(tensor.key);
+  const bool is_optimizers = kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
+  has_optimizer_ = has_optimizer_ || is_optimizers;
+  has_loop_ = has_loop_ || is_optimizers || (!first.is_last && is_one_of(first.text, kModelSteps));
 }
 
 bool TrainedTensors::contains(const ckpt::TensorEntry& tensor) const {
@@ -82,6 +92,23 @@ bool TrainedTensors::contains(const ckpt::TensorEntry& tensor) const {
            !has_any(first.text, kOtherValues);
   }
   return has_any(first.text, kModelWords) || !has_any(first.text, kOthers);
+}
+
+std::deque<ckpt::TensorEntry> tensors_in_objects(const ckpt::Checkpoint& checkpoint) {
+  std::deque<ckpt::TensorEntry> found;
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  if (catalog.format != ckpt::Format::TorchDist || is_megatron(checkpoint)) return found;
+  for (const ckpt::ObjectEntry& object : catalog.objects) {
+    try {
+      const ckpt::Document document = checkpoint.read_object(object);
+      auto tensors = tensors_of_object(document, document.tree.root(), object.key);
+      std::ranges::copy_if(tensors, std::back_inserter(found),
+                           [](const auto& tensor) { return is_scanned(tensor.dtype); });
+    } catch (const ckpt::Error& error) {
+      if (error.code() == ckpt::ErrorCode::IoFailure) throw;  // else its structure says why
+    }
+  }
+  return found;
 }
 
 }  // namespace optim

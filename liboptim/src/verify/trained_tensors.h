@@ -1,6 +1,9 @@
 #pragma once
 
+#include <deque>
+
 #include <ckpt/catalog.h>
+#include <ckpt/checkpoint.h>
 
 namespace optim {
 
@@ -9,12 +12,19 @@ namespace optim {
 // place says that they are something else.
 class TrainedTensors {
  public:
-  explicit TrainedTensors(const ckpt::Catalog& catalog);
+  // `more`: tensors that are in no catalog.
+  TrainedTensors(const ckpt::Catalog& catalog, const std::deque<ckpt::TensorEntry>& more);
   bool contains(const ckpt::TensorEntry& tensor) const;
 
  private:
+  void see(const ckpt::TensorEntry& tensor);
+
   bool has_loop_ = false;       // some mapping of the file is named as a model or an optimizer is
   bool has_optimizer_ = false;  // the same of an optimizer
 };
+
+// Tensors of floating point in objects of a DCP folder, which torch.save files have in their
+// catalogs. None of Megatron's, whose objects hold random states and bytes.
+std::deque<ckpt::TensorEntry> tensors_in_objects(const ckpt::Checkpoint& checkpoint);
 
 }  // namespace optim
