@@ -224,6 +224,27 @@ def test_flat_buffers_and_named_states_of_zero1(
         root = made
 
 
+@needs_sets
+@pytest.mark.skipif(not IS_LONG, reason="half a minute")
+@pytest.mark.parametrize("form", ("flat_file", "dp_reshardable", "fully_reshardable"))
+def test_grouped_experts_of_zero1(form: str, sets: Path, tmp_path: Path) -> None:
+    """torch_dist has the same keys of both kinds of experts; norms get the names of other layers,
+    which verify would say."""
+    root = with_args(sets / "par_do_adam_moef_fully_reshardable_dp1/ckpt", tmp_path / "source",
+                     moe_grouped_gemm=True, transformer_impl="transformer_engine", **READ_SHARED,
+                     **{EXPERTS: 4, SHARED: 4})
+    to = "torch" if form == "flat_file" else "torch_dist"
+    for sizes in (ONE, TWO, "--dp 2 --tp 2 --etp 2", "--dp 2 --tp 2 --ep 2 --etp 2"):
+        made = tmp_path / sizes.replace(" ", "")
+        succeed("ckpt-convert", root, made, *sizes.split(), "--to", to,
+                "--optimizer-sharding", form)
+        expect_same_model(made, root)
+        mine, theirs = state_of(made, tmp_path, "o"), state_of(root, tmp_path, "t")
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+        root = made
+
+
 def test_other_sizes_do_not_touch_the_rows(tmp_path: Path) -> None:
     """Where only --dp, --pp or --ep change, even what could not be cut is carried."""
     root = with_args(GROUPED["torch"], tmp_path / "source", **{EXPERTS: 4, SHARED: 4})
