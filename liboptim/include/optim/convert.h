@@ -49,7 +49,8 @@ struct ConvertReport : ckpt::ConvertReport {
   std::vector<StateCount> source_states, states;  // layer-wise only
   std::vector<AmbiguousParam> ambiguous;          // layer-wise only
   std::optional<Continuation> continuation;       // of Megatron's formats, with an optimizer
-  // Of the optimizer's state, carried as it is: what may be right or lost, for users.
+  // Of the optimizer's state, carried as it is: what may be right or lost; of the arguments, which
+  // ones are not known. For users.
   std::vector<std::string> not_proven;
   // Every 16-bit weight of the result is its fp32 master, rounded.
   bool masters_proven = false;
@@ -68,8 +69,9 @@ OPTIM_LAYOUT_EXPORT std::filesystem::path place_in_root(const std::filesystem::p
 
 // The one call that ckpt-convert makes: Megatron LayerWise checkpoints here, plain state dicts
 // through ckpt::make_target. The destination is absent or complete, the source never touched.
-// Throws what the functions above throw; Unsupported under options.base.strict where something is
-// not carried, a parameter is ambiguous or state is not proven; AlreadyExists.
+// Throws what the functions above throw; Unsupported for an argument whose layout is not understood
+// (docs/arguments.md), and under options.base.strict where something is not carried, a parameter is
+// ambiguous, state is not proven or an argument is not known; AlreadyExists.
 OPTIM_LAYOUT_EXPORT ConvertReport convert(const std::filesystem::path& source,
                                           const std::filesystem::path& destination,
                                           const ConvertOptions& options);
