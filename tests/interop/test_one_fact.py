@@ -35,9 +35,10 @@ GOLDENS = ("lw_muon_bf16_torch_dp2", "lw_muon_bf16_torch_dist_dp2", "do_adam_bf1
 SETS = ("par_lw_muon_moe_torch_ep2tp2dp2", "par_do_adam_tied_torch_pp2vpp2dp2",
         "par_do_adam_moe_dp_reshardable_ep2dp2", "par_adam_fp16_torch_tp2dp2",
         "par_head_lw_muon_buckets_torch_dist_tp2dp2")
-# Damaged already, refused by everything, or not one of Megatron's checkpoints.
+# Damaged already, not one of Megatron's checkpoints, or with metadata of torch 2.15, which PyTorch
+# 2.11 cannot read.
 NOT_SUBJECTS = ("fault5077", "par_lw_muon_torch_cp2dp2", "family_", ".fault", "plain_", "dcp_w2",
-                "fsdp", ".bridge", "huggingface", "safetensors", "golden_", "torch_save")
+                "fsdp", "v0192.gpt", "v0192.n19.muon", "huggingface", "safetensors", "golden_", "torch_save")
 
 
 def check(root: Path, place: int, work: Path) -> None:
