@@ -38,7 +38,8 @@ SETS = ("par_lw_muon_moe_torch_ep2tp2dp2", "par_do_adam_tied_torch_pp2vpp2dp2",
 # Damaged already, not one of Megatron's checkpoints, or with metadata of torch 2.15, which PyTorch
 # 2.11 cannot read.
 NOT_SUBJECTS = ("fault5077", "par_lw_muon_torch_cp2dp2", "family_", ".fault", "plain_", "dcp_w2",
-                "fsdp", "v0192.gpt", "v0192.n19.muon", "huggingface", "safetensors", "golden_", "torch_save")
+                "fsdp", "v0192.gpt", "v0192.n19.muon", "huggingface", "safetensors", "golden_",
+                "torch_save")
 
 
 def check(root: Path, place: int, work: Path) -> None:
