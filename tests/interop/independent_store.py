@@ -38,6 +38,8 @@ def read_store(folder: Path) -> State:
         size = metadata.state_dict_metadata[index.fqn].size
         whole = stored.setdefault(index.fqn, torch.zeros(size, dtype=part.dtype))
         whole[tuple(slice(o, o + n) for o, n in zip(index.offset, part.shape, strict=True))] = part
+    if not any("gbuf_idx_" in key for key in stored):
+        raise NotImplementedError("a store without flat buffers")
     state, params = State(load(folder / "common.pt")), {}
     for key, tensor in stored.items():
         if isinstance(tensor, torch.Tensor) and ".distributed." not in key:

@@ -67,6 +67,8 @@ def name_keys(value: object, seen: set[int]) -> None:
                 value[key] = item
     for item in value.values() if isinstance(value, dict) else value:
         name_keys(item, seen)
+    for attribute in getattr(value, "__dict__", {}).values():
+        name_keys(attribute, seen)
 
 
 def stored_name(key: object) -> object:
