@@ -11,6 +11,7 @@ SHARDWISE_LONG_TESTS: all mutators on all sets, else some of them on each of twe
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 
 from damage import edit_file
 from one_fact import MUTATORS
+from opened_checkpoint import opened
 from one_fact_judge import DAMAGED, MALFORMED, Subject
 from parallel_sets import IS_LONG, PACKED
 from programs import BIN, FIXTURES, GOLDEN, damage_of, refuse, verify
@@ -106,5 +108,19 @@ def test_a_form_that_keys_contradict_is_named(
         distrib_optim_sharding_type=stated))  # fmt: skip
     code, document = verify(root)
     said = f"is '{stated}', but the optimizer's state is {found}"
+    assert code == DAMAGED and any(said in line for line in damage_of(document)), document
+    assert said in refuse(MALFORMED, "reshard", root, tmp_path / "made", "--dp", 3)
+
+
+@pytest.mark.parametrize("name", ("lw_muon_bf16_torch_dp2", "lw_muon_bf16_torch_dist_dp2",
+                                  "do_adam_bf16_torch_dp2"))  # fmt: skip
+def test_a_group_that_says_experts_of_a_dense_model_is_named(name: str, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    shutil.copytree(GOLDEN / name / "ckpt", root, copy_function=shutil.copyfile)
+    checkpoint = opened(root)
+    assert MUTATORS["all_groups_of_experts"](checkpoint, random.Random(SEED))
+    checkpoint.save()
+    said = "its parameter group says is_expert_parallel, but it is no expert"
+    code, document = verify(root)
     assert code == DAMAGED and any(said in line for line in damage_of(document)), document
     assert said in refuse(MALFORMED, "reshard", root, tmp_path / "made", "--dp", 3)

@@ -160,6 +160,8 @@ def convert_there_and_back(session: Session, choice: random.Random, source: Sour
 
 def check_back(session: Session, back: Made | None, source: dict, there: Made) -> None:
     """Everything of every file is where it was."""
+    if back is None and lacks_an_order(session):
+        return
     if back is None:
         session.report("what we wrote goes the way back", session.ended[-1] + "\n" + session.case)
         return
@@ -336,6 +338,12 @@ def refuses_a_master(session: Session) -> bool:
     """torch_dist names everything, so that it carries weights and masters that do not belong
     together; in `torch` their equality is the only name. verify finds both."""
     return session.last.json()["error"].get("key", "").startswith("optimizer.state.fp32_param.")
+
+
+def lacks_an_order(session: Session) -> bool:
+    """`torch` has the order of modules, which nobody knows of one that no Megatron has."""
+    problem = session.last.json()["error"]["problem"]
+    return problem.startswith("it is not known at which place the model registers it")
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,25 @@ std::vector<uint32_t> TargetGroups::of_optimizer(uint32_t index) const {
   return found;
 }
 
+const TrainedParam* dense_among_experts(const TrainingState& source) {
+  for (const TrainedParam& param : source.params) {
+    const bool has_group = param.info.requires_grad && param.optimizer < source.chain.size() &&
+                           param.group < source.chain[param.optimizer].groups.size();
+    if (!has_group || !param.info.attributes.allreduce) continue;
+    const NodeId group = source.chain[param.optimizer].groups[param.group];
+    const auto flag = source.common.tree.value(group).find(kIsExpert);
+    if (flag && flag->is(ckpt::Kind::Bool) && flag->as_bool()) return &param;
+  }
+  return nullptr;
+}
+
 TargetGroups target_groups(const TrainingState& source, const ParallelSizes& sizes) {
   TargetGroups target;
   if (source.chain.empty()) return target;
+  if (const TrainedParam* const dense = dense_among_experts(source)) {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = {}, .key = dense->info.name},
+                      std::string(kDenseAmongExperts));
+  }
   target.groups = groups_of(source.args(), sizes, source.params);
   for (const ParamGroup& group : target.groups) {
     target.stated.push_back(stated_group(source, group));

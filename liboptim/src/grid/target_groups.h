@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include <ckpt/archive_builder.h>
@@ -10,6 +11,9 @@
 // that a changed size splits groups or joins them.
 namespace optim {
 
+inline constexpr std::string_view kDenseAmongExperts =
+    "its parameter group says is_expert_parallel, but it is no expert";
+
 struct TargetGroups {
   std::vector<ParamGroup> groups;    // counted over all optimizers, with their parameters
   std::vector<ckpt::NodeId> stated;  // [group] the source's group whose settings it takes
@@ -19,7 +23,11 @@ struct TargetGroups {
   std::vector<uint32_t> of_optimizer(uint32_t index) const;
 };
 
-// Pure. Throws Unsupported, by the setting, where groups that become one differ in it.
+// A parameter that is no expert and whose group says is_expert_parallel; null where there is none.
+const TrainedParam* dense_among_experts(const TrainingState& source);
+
+// Pure. Throws Unsupported, by the setting, where groups that become one differ in it; Corrupt
+// where dense_among_experts().
 TargetGroups target_groups(const TrainingState& source, const ParallelSizes& sizes);
 
 // The settings of a group, as a dict of the archive's.

@@ -12,6 +12,7 @@
 
 #include <ckpt/error.h>
 
+#include "grid/target_groups.h"
 #include "state/left_out.h"
 #include "verify/args_check.h"
 #include "verify/distributed_check.h"
@@ -190,6 +191,15 @@ void add_unread_files(const ckpt::Findings& findings, VerifyReport& report) {
   if (!names.empty()) report.not_checked.push_back({names, "beside the checkpoint, and not read"});
 }
 
+void check_groups_of(const TrainingState& state, VerifyReport& report) {
+  const TrainedParam* const dense = dense_among_experts(state);
+  if (dense == nullptr) return;
+  report.findings.findings.push_back({ckpt::CheckKind::Meaning,
+                                      ckpt::Severity::Damage,
+                                      {.file = {}, .key = dense->info.name},
+                                      std::string(kDenseAmongExperts)});
+}
+
 // What was found of the meaning joins what was found of the bytes.
 void join_findings(VerifyReport& report, ckpt::Findings findings) {
   std::vector<ckpt::Finding>& meaning = report.findings.findings;
@@ -307,6 +317,7 @@ VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& opt
   if (states.view()) {
     check_args(*states.view(), report);
     check_layers(*states.view(), report);
+    check_groups_of(*states.view(), report);
     check_distributed_optimizers(*states.view(), checkpoint, report);
   }
   find_lacking(checkpoint, states.view(), report);
