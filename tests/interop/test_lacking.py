@@ -175,8 +175,10 @@ LOST_OF_STORES = (
 LOST_AROUND_LAYERS = (
     ("decoder.final_layernorm.weight", "the layers have norms"),
     ("embedding.word_embeddings.weight", "a GPT model has it"),
-    ("embedding.position_embeddings.weight", "args say that it is learned"),
-    ("output_layer.weight", "args say that it is not the embeddings' weight"),
+    ("embedding.position_embeddings.weight",
+     "args.position_embedding_type says that it is learned"),
+    ("output_layer.weight", "args.untie_embeddings_and_output_weights says that it is not the "
+     "embeddings' weight"),
 )
 STORED_AS = {"input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight",
              "pre_mlp_layernorm.bias": "mlp.linear_fc1.layer_norm_bias"}

@@ -53,8 +53,9 @@ struct GluBlocks {
 
 // What the arguments of a run say of its model; whether it is gated, its matrices say first.
 struct ModelFacts {
-  uint32_t expert_count = 0;       // 0: no experts
-  uint32_t attention_heads = 0;    // 0: not known
+  uint32_t expert_count = 0;                  // 0: no experts
+  uint32_t attention_heads = 0;               // 0: not known
+  std::optional<uint32_t> query_groups = {};  // fewer than heads (group_query_attention)
   bool gated_linear_unit = false;  // SwiGLU, GeGLU: linear_fc1 is two halves, gate and up
   GluBlocks glu_of_experts = {}, glu_of_shared_experts = {}, glu_of_dense_layers = {};
   bool layer_norm_renamed = false;  // transformer_impl 'local': see docs/formats/torch_dist.md
@@ -63,7 +64,8 @@ struct ModelFacts {
   // content_metadata of torch_dist: one tensor for each layer, and gate and up apart.
   bool singleton_local_shards = false;
   bool output_is_tied = false;              // the output layer is the word embeddings
-  std::optional<uint64_t> vocabulary = {};  // true rows of embedding and output layer
+  std::optional<uint64_t> vocabulary = {};  // vocab_size: true rows of embedding and output layer
+  bool has_end_token = false;               // and one more, which NullTokenizer adds
   uint64_t vocabulary_divisor = 1;          // make_vocab_size_divisible_by
 };
 

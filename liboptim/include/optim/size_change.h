@@ -32,7 +32,8 @@ OPTIM_LAYOUT_EXPORT RunGrid target_grid(const TrainingState& source, const SizeC
 // Rows of embedding and output layer in a grid: the true vocabulary, padded to a multiple of
 // make_vocab_size_divisible_by x the tensor parallel size. Where the true size is not known, the
 // stored one, which the tensor parallel size must divide. 0: the model has no vocabulary.
-// Throws Error(InvalidArgument) with the option (--vocab-size).
+// Throws Error(InvalidArgument) with the option (--vocab-size), and Error(Corrupt) where rows would
+// come or go by an args.vocab_size that the stored rows contradict (grid/vocabulary.h).
 OPTIM_LAYOUT_EXPORT uint64_t target_vocabulary(const TrainingState& source, const RunGrid& grid,
                                                const SizeChange& change);
 

@@ -48,7 +48,11 @@ class ArgsReader {
     facts.layers_stacked = has_layers_alike();
     const auto untied = args_.find("untie_embeddings_and_output_weights");
     facts.output_is_tied = untied && untied->is(Kind::Bool) && !untied->as_bool();
+    if (is_true(args_, "group_query_attention")) facts.query_groups = count("num_query_groups");
     if (const auto rows = count("vocab_size")) facts.vocabulary = *rows;
+    const auto tokenizer = args_.find("tokenizer_type");
+    facts.has_end_token =
+        tokenizer && tokenizer->is(Kind::Str) && tokenizer->text() == "NullTokenizer";
     facts.vocabulary_divisor = size("make_vocab_size_divisible_by");
     return facts;
   }
@@ -102,7 +106,8 @@ class ArgsReader {
     }
     if (sizes.expert_parallel > 1 && !count("num_experts")) {
       corrupt("expert_model_parallel_size",
-              "is " + std::to_string(sizes.expert_parallel) + ", but the model has no experts");
+              "is " + std::to_string(sizes.expert_parallel) +
+                  ", but the model has no experts by args.num_experts");
     }
   }
 

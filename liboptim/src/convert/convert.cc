@@ -22,6 +22,7 @@
 #include "convert/argument_check.h"
 #include "convert/cast_states.h"
 #include "convert/check_result.h"
+#include "convert/corrected_vocabulary.h"
 #include "convert/cut_rows.h"
 #include "convert/given_rules.h"
 #include "convert/links.h"
@@ -71,7 +72,8 @@ struct NamedConversion {
 // result. Empty: not known.
 std::string digest_of_source(const NamedConversion& made, const Job& job,
                              const ConvertOptions& options) {
-  if (options.model_only || made.filed || std::ranges::any_of(job.repairs, is_mended)) return {};
+  const bool is_other = options.model_only || made.filed || options.sizes.vocabulary;
+  if (is_other || std::ranges::any_of(job.repairs, is_mended)) return {};
   const auto promise = promise_of(job.source);
   return promise ? promise->logical_digest : "";
 }
@@ -219,6 +221,7 @@ ConvertReport convert_named(Job job, const ConvertOptions& options) {
                 "--to safetensors can select and rename keys");
   }
   RepairedState repaired = read_repaired(source, options, job.repairs);
+  correct_vocabulary(options.sizes, repaired.state);
   const TrainingState& view = repaired.state;
   if (view.chain.empty()) require_layout_alone(options);
   refuse_contradicted(view, source, options.rules != nullptr);

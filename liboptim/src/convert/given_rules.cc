@@ -21,7 +21,8 @@ std::vector<std::string> other_splits(const ModelRules& rules) {
 
 void refuse_contradicted(const TrainingState& state, const ckpt::Checkpoint& source,
                          bool has_rules) {
-  const auto found = has_rules ? contradicted_arg(state) : contradicted_count(state);
+  using Decides = ContradictedArg::Decides;
+  const auto found = contradicted_arg(state, has_rules ? Decides::Shapes : Decides::Cut);
   if (!found) return;
   throw ckpt::Error(ckpt::ErrorCode::Corrupt,
                     {.file = source.shown_path(), .key = "args." + found->name}, found->problem,

@@ -34,7 +34,7 @@ void accept_other_iteration(const ckpt::Checkpoint& source, const RepairOptions&
 }
 
 void refuse_other_model(const RepairOptions& options, const TrainingState& state) {
-  const auto found = contradicted_arg(state);
+  const auto found = contradicted_arg(state, ContradictedArg::Decides::Modules);
   if (!found) return;
   throw Error(ErrorCode::Corrupt, {.file = options.like.string(), .key = "args." + found->name},
               found->problem, "--like needs an iteration of the same run");

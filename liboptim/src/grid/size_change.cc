@@ -9,7 +9,6 @@
 #include "grid/placement.h"
 #include "model/stage_names.h"
 #include "sharding/pipeline_layout.h"
-#include "sharding/split.h"
 #include "sharding/stages.h"
 
 namespace optim {
@@ -197,44 +196,12 @@ void check_splits(const TrainingState& source, const RunGrid& grid, uint64_t voc
   }
 }
 
-uint64_t stored_vocabulary(const TrainingState& source) {
-  for (const TrainedParam& param : source.params) {
-    if (!is_vocabulary(source, param.info.name) || param.weight->shape.empty()) continue;
-    return param.weight->shape[0];
-  }
-  return 0;
-}
-
 }  // namespace
 
 bool SizeChange::empty() const {
   return !data_parallel && !tensor_parallel && !pipeline_parallel && !virtual_pipeline_parallel &&
          !context_parallel && !expert_parallel && !expert_tensor_parallel && !world_size &&
          !pipeline_layout && !first_stage_layers && !last_stage_layers && !vocabulary;
-}
-
-uint64_t target_vocabulary(const TrainingState& source, const RunGrid& grid,
-                           const SizeChange& change) {
-  const uint64_t stored = stored_vocabulary(source);
-  if (stored == 0) return 0;
-  const uint32_t tensor = grid.sizes.tensor_parallel;
-  const bool is_as_before = tensor == source.grid.sizes.tensor_parallel && !change.vocabulary;
-  if (is_as_before) return stored;
-  const auto rows = change.vocabulary ? change.vocabulary : source.facts.vocabulary;
-  if (change.vocabulary && source.facts.vocabulary && *rows < *source.facts.vocabulary) {
-    refuse("--vocab-size " + std::to_string(*rows) + " is below args.vocab_size, " +
-           std::to_string(*source.facts.vocabulary) + ": rows below it are not padding");
-  }
-  if (rows && *rows <= stored)
-    return padded_vocabulary(*rows, source.facts.vocabulary_divisor, tensor);
-  if (rows && change.vocabulary) {
-    refuse("--vocab-size " + std::to_string(*rows) + " is above the " + std::to_string(stored) +
-           " rows that are stored");
-  }
-  if (stored % tensor == 0) return stored;
-  refuse("the " + std::to_string(stored) + " rows of the vocabulary are not a multiple of --tp " +
-             std::to_string(tensor) + ", and args do not say how many of them are padding",
-         "--vocab-size gives the true size");
 }
 
 RunGrid target_grid(const TrainingState& source, const SizeChange& change) {

@@ -108,7 +108,7 @@ bool is_of_unknown_stack(std::string_view name) {
 
 ExpertRange experts_on(uint32_t expert_count, uint32_t ep, uint32_t ep_count) {
   if (ep_count == 0 || expert_count % ep_count != 0) {
-    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}},
+    throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}, .key = "args.num_experts"},
                       std::to_string(expert_count) + " experts cannot be divided evenly over " +
                           std::to_string(ep_count) + " expert parallel ranks");
   }

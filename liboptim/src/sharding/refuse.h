@@ -3,6 +3,7 @@
 #include <ckpt/error.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace optim {
@@ -10,6 +11,13 @@ namespace optim {
 // Throws ckpt::Error (InvalidArgument), which names no file: the caller has read none.
 [[noreturn]] inline void refuse(std::string problem) {
   throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}}, std::move(problem));
+}
+
+// The same of sizes that an argument of the run makes: "num_layers". Options may ask for the other
+// one, so that who knows these says it in their words.
+[[noreturn]] inline void refuse_arg_of_run(std::string_view name, std::string problem) {
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument,
+                    {.file = {}, .key = "args." + std::string(name)}, std::move(problem));
 }
 
 }  // namespace optim

@@ -32,8 +32,8 @@ void check_sizes(const PipelineSplit& split) {
 uint32_t divided(uint64_t layers, uint32_t parts, std::string_view layers_are,
                  std::string_view parts_are) {
   if (layers % parts == 0) return static_cast<uint32_t>(layers / parts);
-  refuse(counted(layers, layers_are) + " cannot be divided evenly over " +
-         counted(parts, parts_are));
+  refuse_arg_of_run("num_layers", counted(layers, layers_are) + " cannot be divided evenly over " +
+                                      counted(parts, parts_are));
 }
 
 // Layers of each stage, where first and last ones are given: the rest evenly over the others.

@@ -5,41 +5,124 @@
 #include <cstdint>
 #include <set>
 #include <string_view>
-#include <tuple>
+#include <utility>
+
+#include <ckpt/error.h>
+#include <optim/layer_wise_checkpoint.h>
 
 #include "args/run_grid.h"
 #include "grid/glu_rows.h"
+#include "grid/vocabulary.h"
 #include "model/model_rules.h"
 #include "model/stage_names.h"
+#include "verify/attention_args.h"
+#include "verify/known_layers.h"
+#include "verify/module_args.h"
+#include "verify/stated_args.h"
 
 namespace optim {
 namespace {
 
-std::optional<uint64_t> arg(const TrainingState& state, std::string_view name) {
-  const auto value = state.args().find(name);
-  const bool is_size = value && value->is(ckpt::Kind::Int) && value->as_int() > 0;
-  return is_size ? std::optional(static_cast<uint64_t>(value->as_int())) : std::nullopt;
+using Decides = ContradictedArg::Decides;
+
+ContradictedArg contradiction(std::string_view name, uint64_t stated, std::string_view but,
+                              Decides decides = Decides::Cut) {
+  return {std::string(name), "is " + std::to_string(stated) + ", but " + std::string(but), decides};
 }
 
-ContradictedArg contradiction(std::string_view name, uint64_t stated, std::string_view but) {
-  return {std::string(name), "is " + std::to_string(stated) + ", but " + std::string(but)};
-}
-
-std::optional<ContradictedArg> of_embedding(const TrainingState& state) {
-  const auto found = std::ranges::find_if(state.params, [](const TrainedParam& param) {
-    return param.info.name == kWordEmbeddings && param.weight && param.weight->shape.size() == 2;
+const ckpt::Extents* matrix(const TrainingState& state, std::string_view name) {
+  const auto found = std::ranges::find_if(state.params, [&](const TrainedParam& param) {
+    return param.info.name == name && param.weight && param.weight->shape.size() == 2;
   });
-  if (found == state.params.end()) return std::nullopt;
-  const ckpt::Extents& shape = found->weight->shape;
-  for (const auto& [name, axis, what] :
-       {std::tuple("padded_vocab_size", 0, " rows"), std::tuple("hidden_size", 1, " columns")}) {
-    const auto stated = arg(state, name);
-    const uint64_t has = shape[static_cast<size_t>(axis)];
-    if (!stated || *stated == has) continue;
-    return contradiction(name, *stated,
-                         std::string(kWordEmbeddings) + " has " + std::to_string(has) + what);
+  return found != state.params.end() ? &found->weight->shape : nullptr;
+}
+
+constexpr std::string_view kPositionEmbeddings = "embedding.position_embeddings.weight";
+
+struct EmbeddingSize {
+  std::string_view arg, tensor;
+  size_t axis;
+};
+constexpr std::array kEmbeddingSizes = {
+    EmbeddingSize{"padded_vocab_size", kWordEmbeddings, 0},
+    EmbeddingSize{"hidden_size", kWordEmbeddings, 1},
+    EmbeddingSize{"max_position_embeddings", kPositionEmbeddings, 0},
+};
+
+std::optional<ContradictedArg> of_embedding(const EmbeddingSize& row, const TrainingState& state,
+                                            const StatedArgs& args) {
+  const ckpt::Extents* const shape = matrix(state, row.tensor);
+  const auto stated = args.size(row.arg);
+  if (shape == nullptr || !stated || *stated == (*shape)[row.axis]) return std::nullopt;
+  return contradiction(row.arg, *stated,
+                       std::string(row.tensor) + " has " + std::to_string((*shape)[row.axis]) +
+                           (row.axis == 0 ? " rows" : " columns"),
+                       Decides::Shapes);
+}
+
+std::optional<ContradictedArg> of_positions(const TrainingState& state, const StatedArgs& args) {
+  const auto kind = args.word("position_embedding_type");
+  if (!kind || *kind == "learned_absolute" || matrix(state, kPositionEmbeddings) == nullptr) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  return ContradictedArg{"position_embedding_type",
+                         "is " + args.text("position_embedding_type") + ", but " +
+                             std::string(kPositionEmbeddings) + " is there"};
+}
+
+std::optional<ContradictedArg> of_vocabulary(const TrainingState& state) {
+  auto problem = contradicted_vocabulary(state);
+  if (!problem) return std::nullopt;
+  return ContradictedArg{"vocab_size", std::move(*problem)};  // target_vocabulary() asks, too
+}
+
+// torch_dist stores an output layer of its own alone.
+std::optional<ContradictedArg> of_output(const TrainingState& state) {
+  if (!state.facts.output_is_tied || matrix(state, kOutputLayer) == nullptr) return std::nullopt;
+  return ContradictedArg{"untie_embeddings_and_output_weights",
+                         "is False, but " + std::string(kOutputLayer) + " is there", Decides::Cut};
+}
+
+// What the names in rank files tell, which a store has without: kinds of layers and of experts.
+void add_of_rank_files(const std::vector<KnownLayer>& layers, const TrainingState& state,
+                       std::vector<ContradictedArg>& found) {
+  if (state.format != ckpt::Format::Torch) return;
+  const StatedArgs args(state.args());
+  for (const KnownLayer& layer : layers) {
+    const std::string fused = "self_attention.linear_qkv.layer_norm_weight";
+    const std::string own = "input_layernorm.weight";
+    const std::string& wrong = state.facts.layer_norm_renamed ? fused : own;
+    if (layer.has(kLinearQkv) && layer.has(wrong)) {
+      found.push_back(
+          {"transformer_impl",
+           "is " + args.text("transformer_impl") + ", but " + layer.name_of(wrong) + " is there",
+           Decides::Cut});
+    }
+    if (layer.expert == nullptr) continue;
+    const bool is_grouped = layer.expert->info.name.find(".local_experts.") == std::string::npos;
+    if (is_grouped == state.facts.experts_grouped) continue;
+    found.push_back({"moe_grouped_gemm",
+                     "is " + args.text("moe_grouped_gemm") + " with args.transformer_impl " +
+                         args.text("transformer_impl") + ", but " + layer.expert->info.name +
+                         " is there",
+                     Decides::Cut});
+  }
+}
+
+// Layers of multi-token prediction; one may stand for several.
+std::optional<ContradictedArg> of_mtp(const TrainingState& state, const StatedArgs& args) {
+  const auto is_stated = args.is_number("mtp_num_layers");
+  if (!is_stated || args.is_set("mtp_use_repeated_layer")) return std::nullopt;
+  std::set<uint32_t> layers;
+  for (const TrainedParam& param : state.params) {
+    if (const auto in_mtp = split_mtp_layer(param.info.name)) layers.insert(in_mtp->layer);
+  }
+  const uint64_t stated = args.size("mtp_num_layers").value_or(0);
+  if (stated == layers.size()) return std::nullopt;
+  return ContradictedArg{"mtp_num_layers",
+                         "is " + args.text("mtp_num_layers") + ", but the model has " +
+                             std::to_string(layers.size()) + " layers of multi-token prediction",
+                         Decides::Cut};
 }
 
 // Which axis of a layer's matrix is as wide as the model.
@@ -62,8 +145,8 @@ constexpr std::array kModelWidths = {
 };
 
 // Tensor-parallel parts that were put together along the wrong axis are as wide as their number.
-std::optional<ContradictedArg> of_matrices(const TrainingState& state) {
-  const auto stated = arg(state, "hidden_size");
+std::optional<ContradictedArg> of_matrices(const TrainingState& state, const StatedArgs& args) {
+  const auto stated = args.size("hidden_size");
   if (!stated) return std::nullopt;
   for (const TrainedParam& param : state.params) {
     const auto in_layer = split_layer(param.info.name);
@@ -72,9 +155,10 @@ std::optional<ContradictedArg> of_matrices(const TrainingState& state) {
     if (width == kModelWidths.end()) continue;
     const uint64_t has = param.weight->shape[width->axis];
     if (has == *stated) continue;
-    return contradiction("hidden_size", *stated,
-                         param.info.name + " has " + std::to_string(has) +
-                             (width->axis == 0 ? " rows" : " columns"));
+    return contradiction(
+        "hidden_size", *stated,
+        param.info.name + " has " + std::to_string(has) + (width->axis == 0 ? " rows" : " columns"),
+        Decides::Shapes);
   }
   return std::nullopt;
 }
@@ -87,13 +171,14 @@ std::optional<ContradictedArg> of_gating(const TrainingState& state) {
                          stated
                              ? "is True, but linear_fc1 has one row for each column of linear_fc2"
                              : "is not set, but linear_fc1 has two rows for each column of "
-                               "linear_fc2, as a gated linear unit"};
+                               "linear_fc2, as a gated linear unit",
+                         Decides::Shapes};
 }
 
 std::optional<ContradictedArg> of_glu_blocks(const TrainingState& state) {
   const auto found = find_uneven_blocks(state);
   if (!found) return std::nullopt;
-  return contradiction(found->argument, found->block, found->problem);
+  return contradiction(found->argument, found->block, found->problem, Decides::Shapes);
 }
 
 std::optional<ContradictedArg> of_layers(const TrainingState& state) {
@@ -133,28 +218,60 @@ bool layers_are_described(const TrainingState& state) {
       });
 }
 
-std::optional<ContradictedArg> contradicted_arg(const TrainingState& state) {
-  if (auto of_shape = of_embedding(state)) return of_shape;
-  if (auto of_shape = of_matrices(state)) return of_shape;
-  if (auto of_units = of_gating(state)) return of_units;
-  if (auto of_blocks = of_glu_blocks(state)) return of_blocks;
-  return contradicted_count(state);
+std::vector<ContradictedArg> contradicted_args(const TrainingState& state) {
+  const StatedArgs args(state.args());
+  std::vector<ContradictedArg> found;
+  const auto add = [&](std::optional<ContradictedArg> wrong) {
+    if (!wrong) return;
+    const bool is_known = std::ranges::any_of(
+        found, [&](const ContradictedArg& known) { return known.name == wrong->name; });
+    if (!is_known) found.push_back(std::move(*wrong));
+  };
+  for (const EmbeddingSize& row : kEmbeddingSizes) add(of_embedding(row, state, args));
+  add(of_matrices(state, args));
+  add(of_gating(state));
+  add(of_glu_blocks(state));
+  add(of_layers(state));
+  add(of_experts(state));
+  add(of_vocabulary(state));
+  add(of_positions(state, args));
+  add(of_output(state));
+  add(of_mtp(state, args));
+  if (layers_are_described(state)) return found;
+  const std::vector<KnownLayer> layers = known_layers(state);
+  std::vector<ContradictedArg> of_files;
+  add_of_rank_files(layers, state, of_files);
+  for (ContradictedArg& wrong : of_files) add(std::move(wrong));
+  for (ContradictedArg& wrong : contradicted_attention(layers, args)) add(std::move(wrong));
+  for (ContradictedArg& wrong : contradicted_modules(layers, args)) add(std::move(wrong));
+  return found;
 }
 
-std::optional<ContradictedArg> contradicted_count(const TrainingState& state) {
-  if (auto of_names = of_layers(state)) return of_names;
-  return of_experts(state);
+std::optional<ContradictedArg> contradicted_arg(const TrainingState& state, Decides least) {
+  std::vector<ContradictedArg> all = contradicted_args(state);
+  const auto found = std::ranges::find_if(
+      all, [&](const ContradictedArg& wrong) { return wrong.decides >= least; });
+  return found != all.end() ? std::optional(std::move(*found)) : std::nullopt;
+}
+
+void check_args(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+  if (!is_layer_wise(checkpoint)) return;
+  try {
+    check_args(name_layer_wise(checkpoint, {.model_only = true}), report);
+  } catch (const ckpt::Error& error) {
+    if (error.code() == ckpt::ErrorCode::IoFailure) throw;  // else a finding of who reads it all
+  }
 }
 
 void check_args(const TrainingState& state, VerifyReport& report) {
-  const auto found = contradicted_arg(state);
-  if (!found) return;
-  report.findings.findings.push_back(
-      {ckpt::CheckKind::Meaning,
-       ckpt::Severity::Damage,
-       {.file = {}, .key = "args." + found->name},
-       found->problem,
-       "the arguments may be those of a different run, or parameters are missing"});
+  for (const ContradictedArg& found : contradicted_args(state)) {
+    report.findings.findings.push_back(
+        {ckpt::CheckKind::Meaning,
+         ckpt::Severity::Damage,
+         {.file = {}, .key = "args." + found.name},
+         found.problem,
+         "the arguments may be those of a different run, or parameters are missing"});
+  }
 }
 
 }  // namespace optim

@@ -1,32 +1,29 @@
 #pragma once
 
 #include <optional>
-#include <string>
+#include <vector>
 
 #include <optim/training_state.h>
 #include <optim/verify.h>
 
-namespace optim {
+#include "verify/contradicted_arg.h"
 
-// An argument of the run that the tensors of its model contradict.
-struct ContradictedArg {
-  std::string name;     // num_layers
-  std::string problem;  // "is 4, but the model has 3 decoder layers"
-};
+namespace optim {
 
 // Whether args describe each layer by itself, so that layers need not be alike.
 bool layers_are_described(const TrainingState& state);
 
-// hidden_size and padded_vocab_size against the word embeddings, hidden_size against the matrices
-// of layers, swiglu against those of the MLP, and contradicted_count(). nullopt: they agree, or the
-// model has nothing to compare with.
-std::optional<ContradictedArg> contradicted_arg(const TrainingState& state);
+// Arguments that the tensors of the model contradict, each once: sizes, numbers of layers and
+// experts, the vocabulary, what modules layers have. docs/verify.md lists them, and those of which
+// no tensor tells anything. Empty: they agree, or the model has nothing to compare with.
+std::vector<ContradictedArg> contradicted_args(const TrainingState& state);
 
-// num_layers and num_experts against the names of parameters, of which the ranks' own get their
-// numbers by these arguments.
-std::optional<ContradictedArg> contradicted_count(const TrainingState& state);
+// The first of them that decides so much, or more; nullopt: none does.
+std::optional<ContradictedArg> contradicted_arg(const TrainingState& state,
+                                                ContradictedArg::Decides least);
 
-// The same as a finding.
+// The same as findings: of the model alone, where its optimizer cannot be read.
+void check_args(const ckpt::Checkpoint& checkpoint, VerifyReport& report);
 void check_args(const TrainingState& state, VerifyReport& report);
 
 }  // namespace optim

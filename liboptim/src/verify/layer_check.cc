@@ -246,9 +246,11 @@ std::optional<LostParam> lost_around_layers(const TrainingState& state, const Mo
   for (const auto& [name, is_expected, reason] :
        {std::tuple(kWordEmbeddings, true, "a GPT model has it"),
         std::tuple(kNorm, has_norms, "the layers have norms"),
-        std::tuple(kOutputLayer, is_true(state.args(), "untie_embeddings_and_output_weights"),
-                   "args say that it is not the embeddings' weight"),
-        std::tuple(kPositions, has_learned_positions(state), "args say that it is learned")}) {
+        std::tuple(
+            kOutputLayer, is_true(state.args(), "untie_embeddings_and_output_weights"),
+            "args.untie_embeddings_and_output_weights says that it is not the embeddings' weight"),
+        std::tuple(kPositions, has_learned_positions(state),
+                   "args.position_embedding_type says that it is learned")}) {
     if (is_expected && !model.names.contains(name)) return LostParam{std::string(name), reason};
   }
   return std::nullopt;

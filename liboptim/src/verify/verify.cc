@@ -319,6 +319,8 @@ VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& opt
     check_layers(*states.view(), report);
     check_groups_of(*states.view(), report);
     check_distributed_optimizers(*states.view(), checkpoint, report);
+  } else {
+    check_args(checkpoint, report);
   }
   find_lacking(checkpoint, states.view(), report);
   if (options.share.rank != 0) drop_what_the_first_says(report);

@@ -3,6 +3,7 @@
 
 #include <optim/size_change.h>
 
+#include "grid/vocabulary.h"
 #include "support/errors.h"
 #include "support/generated_model.h"
 
@@ -38,7 +39,43 @@ BOOST_AUTO_TEST_CASE(padding_follows_the_divisor_and_the_tensor_parallel_size) {
   BOOST_TEST(rows_at(state, 2) == 24u);
   BOOST_TEST(rows_at(state, 4) == 32u);
   BOOST_TEST(rows_at(state_of(21, 4, 128), 1) == 128u);  // as it was, at the same size
-  BOOST_TEST(rows_at(state_of(21, 4, 128), 2) == 24u);
+}
+
+BOOST_AUTO_TEST_CASE(padding_of_a_multiple_or_more_is_no_padding) {
+  const auto state = state_of(21, 4, 128);
+  for (const uint32_t tensor : {2u, 4u}) {
+    const auto error = test::error_of([&] { rows_at(state, tensor); });
+    BOOST_REQUIRE(error);
+    BOOST_TEST((error->code() == ckpt::ErrorCode::Corrupt));
+    BOOST_TEST(error->where().key == "args.vocab_size");
+    BOOST_TEST(contains(error->problem(), "is 21, but embedding.word_embeddings.weight has 128"));
+    BOOST_TEST(contains(error->problem(), "at TP 1 keeps below 4"));
+    BOOST_TEST(contains(error->hint(), "--vocab-size"));
+  }
+  BOOST_TEST(rows_at(state, 2, 21) == 24u);
+  BOOST_TEST(rows_at(state, 2, 126) == 128u);
+}
+
+BOOST_AUTO_TEST_CASE(rows_may_be_those_of_a_larger_size_that_the_model_can_have) {
+  auto state = state_of(21, 4, 32);  // 24 at TP 1 and 2, 32 at TP 4
+  state.facts.attention_heads = 4;
+  BOOST_TEST(!optim::contradicted_vocabulary(state));
+  BOOST_TEST(rows_at(state, 2) == 24u);
+  state.facts.query_groups = 2;
+  BOOST_TEST(optim::contradicted_vocabulary(state).has_value());
+  state.facts.query_groups = 4;
+  BOOST_TEST(!optim::contradicted_vocabulary(state));
+  state.facts.attention_heads = 1;
+  BOOST_TEST(optim::contradicted_vocabulary(state).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(a_null_tokenizer_has_one_token_more) {
+  auto state = state_of(24, 4, 28);
+  state.facts.has_end_token = true;
+  state.grid.sizes.tensor_parallel = 2;  // of which 4 rows are less than a multiple
+  BOOST_TEST(rows_at(state, 1) == 28u);
+  state.facts.has_end_token = false;
+  BOOST_TEST(rows_at(state, 1) == 24u);
 }
 
 BOOST_AUTO_TEST_CASE(no_true_row_is_cut_at_any_size) {

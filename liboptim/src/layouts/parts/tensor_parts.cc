@@ -4,6 +4,7 @@
 #include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
+#include "model/stage_names.h"
 #include "sharding/split.h"
 
 namespace optim {
@@ -144,7 +145,10 @@ void TensorParts::compare_copies(const ckpt::Checkpoint& source, const std::stri
     corrupt_part(*part.tensor, "differs from '" + ckpt::escaped(first->second->key) + "' in " +
                                    first->second->file +
                                    ", of which it should be a copy: both are '" +
-                                   ckpt::escaped(key) + "'");
+                                   ckpt::escaped(key) + "'" +
+                                   (part.tensor->key.ends_with(kOutputLayer) && key != kOutputLayer
+                                        ? " by args.untie_embeddings_and_output_weights"
+                                        : ""));
   }
 }
 

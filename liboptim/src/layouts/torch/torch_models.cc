@@ -98,6 +98,12 @@ void TorchModels::add_metadata(const ModelChunk& chunk) {
       common_.carry(*model->state(), document);
 }
 
+std::string counts_of(const TrainingState& view) {
+  std::string text = "args.num_layers " + std::to_string(view.grid.pipeline.num_layers);
+  const uint32_t experts = view.facts.expert_count;
+  return text + " and args.num_experts " + (experts == 0 ? "None" : std::to_string(experts));
+}
+
 // The entries of a chunk; of a layer's experts those of all expert parallel ranks, rank by rank.
 void TorchModels::add_chunk(const ModelChunk& chunk) {
   const uint32_t expert_ranks = view_.grid.sizes.expert_parallel;
@@ -111,8 +117,15 @@ void TorchModels::add_chunk(const ModelChunk& chunk) {
       for (size_t i = begin; i < end; ++i) {
         const auto name = name_in_model(of_rank[i].name, part_of(chunk, ep));
         if (!name) {
-          of_rank[i].place.corrupt("is of a layer or expert that this rank does not have",
-                                   kMixedFilesHint);
+          of_rank[i].place.corrupt(
+              "is of a layer or expert that this rank does not have by " + counts_of(view_),
+              kMixedFilesHint);
+        }
+        if (of_rank[i].name == kOutputLayer && view_.facts.output_is_tied &&
+            view_.grid.sizes.pipeline_parallel == 1) {
+          of_rank[i].place.corrupt(
+              "is beside the embeddings, although args.untie_embeddings_and_output_weights is "
+              "False");
         }
         add_entry(of_rank[i], *name);
       }
