@@ -276,15 +276,6 @@ def setting_of_all_groups(opened, choice):
 
 
 @mutator
-def all_groups_of_experts(opened, choice):
-    changed = [group for _, one in opened.optimizers() for group in one["param_groups"]
-               if group.get("is_expert_parallel") is False]
-    for group in changed:
-        group["is_expert_parallel"] = True
-    return "is_expert_parallel" if changed else None
-
-
-@mutator
 def wd_mult_of_one_group(opened, choice):
     if one := one_list(opened, choice):
         add(choice.choice(one["param_groups"]), "wd_mult", 1.0)

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from damage import edit_file
-from one_fact import MUTATORS
-from opened_checkpoint import opened
+from one_fact import MUTATORS, mutator
 from one_fact_judge import DAMAGED, MALFORMED, Subject
+from opened_checkpoint import opened
 from parallel_sets import IS_LONG, PACKED
 from programs import BIN, FIXTURES, GOLDEN, damage_of, refuse, verify
 from reading import iteration_folder
@@ -42,6 +42,15 @@ SETS = ("par_lw_muon_moe_torch_ep2tp2dp2", "par_do_adam_tied_torch_pp2vpp2dp2",
 NOT_SUBJECTS = ("fault5077", "par_lw_muon_torch_cp2dp2", "family_", ".fault", "plain_", "dcp_w2",
                 "fsdp", "v0192.gpt", "v0192.n19.muon", "huggingface", "safetensors", "golden_",
                 "torch_save")
+
+
+@mutator
+def all_groups_of_experts(checkpoint, _):
+    changed = [group for _, one in checkpoint.optimizers() for group in one["param_groups"]
+               if group.get("is_expert_parallel") is False]
+    for group in changed:
+        group["is_expert_parallel"] = True
+    return "is_expert_parallel" if changed else None
 
 
 def check(root: Path, place: int, work: Path) -> None:
@@ -120,7 +129,7 @@ def test_a_group_that_says_experts_of_a_dense_model_is_named(name: str, tmp_path
     checkpoint = opened(root)
     assert MUTATORS["all_groups_of_experts"](checkpoint, random.Random(SEED))
     checkpoint.save()
-    said = "its parameter group says is_expert_parallel, but it is no expert"
+    said = "its parameter group says is_expert_parallel, but it is not an expert"
     code, document = verify(root)
     assert code == DAMAGED and any(said in line for line in damage_of(document)), document
     assert said in refuse(MALFORMED, "reshard", root, tmp_path / "made", "--dp", 3)

@@ -12,7 +12,7 @@
 namespace optim {
 
 inline constexpr std::string_view kDenseAmongExperts =
-    "its parameter group says is_expert_parallel, but it is no expert";
+    "its parameter group says is_expert_parallel, but it is not an expert";
 
 struct TargetGroups {
   std::vector<ParamGroup> groups;    // counted over all optimizers, with their parameters
@@ -23,7 +23,8 @@ struct TargetGroups {
   std::vector<uint32_t> of_optimizer(uint32_t index) const;
 };
 
-// A parameter that is no expert and whose group says is_expert_parallel; null where there is none.
+// A parameter that is not an expert, and whose group says is_expert_parallel; null where there is
+// none.
 const TrainedParam* dense_among_experts(const TrainingState& source);
 
 // Pure. Throws Unsupported, by the setting, where groups that become one differ in it; Corrupt

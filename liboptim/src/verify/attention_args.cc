@@ -81,7 +81,8 @@ std::optional<ContradictedArg> of_qkv(const KnownLayer& layer, const Attention& 
     const uint64_t width = norm->second->front();
     if (width != found.columns) found.channels = width;  // else over all heads
   }
-  const bool has_channels = !found.channels || *found.channels == stated.channels;
+  const uint64_t channels = found.channels.value_or(stated.channels);
+  const bool has_channels = channels == stated.channels;
   const bool fits = stated.columns() == found.columns && stated.rows(found.columns) == found.rows;
   if (fits && has_channels && stated.heads % stated.groups == 0) return std::nullopt;
   if (fits && has_channels) {
@@ -95,7 +96,7 @@ std::optional<ContradictedArg> of_qkv(const KnownLayer& layer, const Attention& 
   std::string problem = text_of(stated, found, layer);
   if (fits) {
     problem = "is " + std::to_string(stated.channels) + ", but " + layer.name_of(kQueryNorm) +
-              " has " + std::to_string(*found.channels) + " elements";
+              " has " + std::to_string(channels) + " elements";
   } else if (name == "group_query_attention" || name == "attention_output_gate") {
     const bool is_on = name == "attention_output_gate" && stated.has_gate;
     problem = std::string(is_on ? "is True" : "is not set") + ": " + problem;
