@@ -47,7 +47,7 @@ SPELLINGS = [
     (ByValue(signal.Signals, 15), ByValue(signal.Signals, 2), "different"),
     (ByValue(signal.Signals, 10), ByValue(signal.Signals, 2), "different"),
     (ByValue(signal.Signals, 10), ByValue(signal.Signals, 12), "different"),
-    (ByValue(signal.Signals, 10), signal.SIGUSR1, "may"),  # 30 on macOS
+    (ByValue(signal.Signals, 10), ByName(signal.Signals, "SIGUSR1"), "may"),  # 30 on macOS
     (ByValue(http.HTTPStatus, 200), ByName(http.HTTPStatus, "OK"), "may"),
     (ByValue(http.HTTPStatus, 200), ByValue(http.HTTPStatus, 404), "different"),
     (ByName(http.HTTPStatus, "OK"), ByName(http.HTTPStatus, "FOUND"), "different"),

@@ -154,8 +154,9 @@ def test_a_file_that_a_rank_of_the_layout_writes_must_be_there(
     gone.unlink()
     code, document = verify(folder.parent)
     assert code == DAMAGED
-    (said,) = damage_of(document)
-    assert said.startswith(f"iter_0000003/{gone.relative_to(folder)} ") and "is missing" in said
+    # Two whole models are no halves of one, which their args contradict.
+    (line,) = [each for each in damage_of(document) if not each.startswith(" args.")]
+    assert line.startswith(f"iter_0000003/{gone.relative_to(folder)} ") and "is missing" in line
 
 
 def test_a_folder_that_a_rank_of_the_layout_writes_must_be_there(copied) -> None:

@@ -57,6 +57,7 @@ def flatten(state: dict) -> None:
 
 def say_flattened(common: dict) -> None:
     common["content_metadata"]["distrib_optim_sharding_type"] = "fully_sharded_model_space"
+    common["optimizer"]["param_state_sharding_type"] = "fully_sharded_model_space"
 
 
 def flattened(root: Path, change: Change = lambda state: None) -> Path:

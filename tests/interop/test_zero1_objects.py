@@ -161,7 +161,7 @@ FAULTS = (
     Fault("another copy", BUCKETS, rename(lambda key: key.replace("idx_0.p", "idx_7.p")),
           r"optimizer\.distributed\.dp_group_idx_\d.*(missing|not of a model-parallel rank)"),
     Fault("beside a bucket", BUCKETS, edit_metadata(beside_a_bucket),
-          r"has buckets beside an object"),
+          r"but the optimizer's state is in flat buffers"),
     Fault("args of other buckets", BUCKETS,
           edit_args(overlap_grad_reduce=True, ddp_bucket_size=16), r"numel_unpadded.*is 9856"),
 )

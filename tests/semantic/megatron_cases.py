@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import random
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -35,8 +36,9 @@ DIST_BASE = "lw_muon_bf16_torch_dist_dp2"
 WHOLE_FILES = {MODEL_FILE, "common"}
 NamesByPlace = dict[str, set[str]]  # parameters, by the JSON pointer of a master
 PARTITION_ATTRIBUTES = {"tensor_model_parallel", "partition_dim", "partition_stride", "is_qkv"}
-# How the folder is laid out.
+# How the folder is laid out; the size of pipelines, again (docs/resharding.md).
 WRITTEN_ANEW = {
+    "/args/@transformer_pipeline_model_parallel_size",
     "/content_metadata/singleton_local_shards", "/content_metadata/chained_optim_avoid_prefix",
 }  # fmt: skip
 # Always None; torch_dist has no place for it (docs/formats/torch_dist.md).
@@ -262,9 +264,10 @@ def tensors_of(value: object) -> dict[Content, set[str]]:
 
 
 def unstacked(store: dict[str, object]) -> dict[str, object]:
-    """One tensor for each layer."""
+    """One tensor for each layer, where keys have no numbers of layers."""
+    stacked = re.compile(r"decoder\.layers\.\D")
     return {
-        key: list(value) if "decoder.layers." in key and isinstance(value, torch.Tensor) else value
+        key: list(value) if stacked.search(key) and isinstance(value, torch.Tensor) else value
         for key, value in store.items()
     }
 

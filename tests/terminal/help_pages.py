@@ -7,6 +7,7 @@ usage: help_pages.py BIN
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -54,7 +55,9 @@ def example_faults(example):
 
 def lay_out_examples(folder):
     """Names that the examples use and `lay_out` does not."""
+    (folder / "ckpt").unlink()  # --link wants one file system
     twin = GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt"
+    shutil.copytree(twin, folder / "ckpt", copy_function=shutil.copyfile)
     for name in ("ckpt_a", "ckpt_b", "old", "new"):
         os.symlink(twin, folder / name)
     run = GOLDEN / "lw_muon_bf16_torch_dp2/expected"

@@ -67,7 +67,7 @@ const TrainedParam* dense_among_experts(const TrainingState& source) {
   for (const TrainedParam& param : source.params) {
     const bool has_group = param.info.requires_grad && param.optimizer < source.chain.size() &&
                            param.group < source.chain[param.optimizer].groups.size();
-    if (!has_group || !param.info.attributes.allreduce) continue;
+    if (!has_group || param.info.name.find(".experts.") != std::string::npos) continue;
     const NodeId group = source.chain[param.optimizer].groups[param.group];
     const auto flag = source.common.tree.value(group).find(kIsExpert);
     if (flag && flag->is(ckpt::Kind::Bool) && flag->as_bool()) return &param;

@@ -50,6 +50,17 @@ bool is_of_larger_size(const TrainingState& state, uint64_t stored) {
   return false;
 }
 
+// The embedding and the output layer have one vocabulary.
+void refuse_other_rows(const TrainingState& state, const TrainedParam& first) {
+  for (const TrainedParam& param : state.params) {
+    if (!is_vocabulary(state, param.info.name) || param.weight->shape.empty()) continue;
+    if (param.weight->shape[0] == first.weight->shape[0]) continue;
+    throw Error(ErrorCode::Corrupt, {.file = {}, .key = param.info.name},
+                "has " + std::to_string(param.weight->shape[0]) + " rows, but " + first.info.name +
+                    " has " + std::to_string(first.weight->shape[0]));
+  }
+}
+
 // Rows that come or go by such an argument may be those of tokens.
 void refuse_vocabulary(const TrainingState& source) {
   auto problem = contradicted_vocabulary(source);
@@ -80,6 +91,7 @@ uint64_t target_vocabulary(const TrainingState& source, const RunGrid& grid,
                            const SizeChange& change) {
   const TrainedParam* const param = stored_vocabulary(source);
   if (param == nullptr) return 0;
+  refuse_other_rows(source, *param);
   const uint64_t stored = param->weight->shape[0];
   const uint32_t tensor = grid.sizes.tensor_parallel;
   const bool is_as_before = tensor == source.grid.sizes.tensor_parallel && !change.vocabulary;

@@ -92,6 +92,25 @@ BOOST_AUTO_TEST_CASE(no_true_row_is_cut_at_any_size) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(embedding_and_output_layer_have_one_number_of_rows) {
+  auto state = state_of(21, 4, 24);
+  bool is_found = false;
+  for (optim::TrainedParam& param : state.params) {
+    if (param.info.name != "output_layer.weight") continue;
+    ckpt::TensorEntry other = *param.weight;
+    other.shape[0] = 20;
+    param.weight = std::make_shared<ckpt::TensorEntry>(std::move(other));
+    is_found = true;
+  }
+  BOOST_TEST_REQUIRE(is_found);
+  for (const uint32_t tensor : {1U, 2U}) {
+    const auto error = test::error_of([&] { rows_at(state, tensor); });
+    BOOST_TEST_REQUIRE(error.has_value());
+    BOOST_TEST((error->code() == ckpt::ErrorCode::Corrupt));
+    BOOST_TEST(contains(error->what(), "has 20 rows, but embedding.word_embeddings.weight has 24"));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_size_that_is_given_counts_and_must_be_stored) {
   const auto state = state_of(21, 4, 24);
   BOOST_TEST(rows_at(with_unknown_size(state), 1, 10) == 12u);
