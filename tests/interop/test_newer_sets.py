@@ -51,6 +51,7 @@ def test_a_folder_of_bridge_has_no_args_to_miss(name: str, newer: Path, tmp_path
     code, document = verify(newer / name)
     assert code == 0
     assert "args against the model" in [left["what"] for left in document["not_checked"]]
+    refuse(4, "reshard", newer / name, tmp_path / "made", "--dp", 3)
     root = Path(shutil.copytree(newer / name, tmp_path / "ckpt"))
     (iteration_folder(root) / "run_config.yaml").write_text("model: {}\n")
     code, document = verify(root)
