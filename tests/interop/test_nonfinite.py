@@ -243,3 +243,14 @@ def test_healthy_reports_are_sound(tmp_path):
         page = report_verdict(tmp_path / name)
         assert page["sound"] and not page["quick"], name
         assert not page["findings"], (name, page["findings"])
+
+
+def test_objects_of_a_compressed_folder(tmp_path):
+    """Which is no file of its own: each process looks at its own objects."""
+    torch.save({"a": (torch.full((4096,), NAN), 1), "b": (torch.ones(4096),)}, tmp_path / "a.pt")
+    made = tmp_path / "dcp"
+    succeed("ckpt-convert", tmp_path / "a.pt", made, "--to", "torch_dist", "--zstd", 1)
+    code, document = verify(made)
+    assert code == 1 and [each["key"] for each in document["findings"]] == ["a/0"], document
+    shares = [verify(made, "--rank", rank, "--world-size", 2)[1] for rank in (0, 1)]
+    assert sorted(itertools.chain(*map(damage_of, shares))) == damage_of(document)

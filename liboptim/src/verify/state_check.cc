@@ -68,7 +68,7 @@ StateCheck::StateCheck(const ckpt::Checkpoint& checkpoint, const VerifyOptions& 
     : checkpoint_(checkpoint),
       report_(report),
       in_objects_(tensors_in_objects(checkpoint)),
-      nonfinite_(checkpoint, options.allow_nonfinite, in_objects_, report),
+      nonfinite_(checkpoint, options.allow_nonfinite, in_objects_.tensors, report),
       other_rounding_(why_weights_may_differ(checkpoint)) {
   name_parameters();
   note_flat_state();
@@ -76,7 +76,7 @@ StateCheck::StateCheck(const ckpt::Checkpoint& checkpoint, const VerifyOptions& 
   add_states();
   add_pairs();
   list_others();
-  for (const TensorEntry& tensor : in_objects_) list(tensor, {});
+  for (const TensorEntry& tensor : in_objects_.tensors) list(tensor, {});
   watch_.put_in_order();
 }
 
@@ -345,7 +345,8 @@ void StateCheck::finish(const std::vector<ckpt::FileAccount>& files,
     own_.push_back(file != by_name.end() ? *file->second : ckpt::FileAccount());
   }
   const auto is_selected = [&](const ckpt::Chunk& chunk) {
-    return selected.contains(chunk.region.file, chunk.region.bytes);
+    const ckpt::StorageRegion& stored = stored_region(chunk);
+    return selected.contains(stored.file, stored.bytes);
   };
   for (const Scanned& scanned : scanned_) {
     if (is_own(*scanned.chunk) && is_selected(*scanned.chunk)) look_at(scanned);
@@ -360,7 +361,13 @@ void StateCheck::finish(const std::vector<ckpt::FileAccount>& files,
 }
 
 bool StateCheck::is_own(const ckpt::Chunk& chunk) const {
-  return own_[chunk.region.file].owns(chunk.region.bytes.offset_bytes);
+  const ckpt::StorageRegion& stored = stored_region(chunk);
+  return own_.at(stored.file).owns(stored.bytes.offset_bytes);
+}
+
+const ckpt::StorageRegion& StateCheck::stored_region(const ckpt::Chunk& chunk) const {
+  const auto compressed = in_objects_.compressed.find(chunk.region.file);
+  return compressed == in_objects_.compressed.end() ? chunk.region : compressed->second;
 }
 
 void StateCheck::compare(const Pair& pair) {

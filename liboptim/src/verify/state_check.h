@@ -75,6 +75,7 @@ class StateCheck {
   bool are_all_named() const;
   void add_not_checked();
   bool is_own(const ckpt::Chunk& chunk) const;
+  const ckpt::StorageRegion& stored_region(const ckpt::Chunk& chunk) const;
   void look_at(const Scanned& scanned);
   void look_for_zero_moments();
   void look_for_bucket_shift();
@@ -91,7 +92,7 @@ class StateCheck {
 
   const ckpt::Checkpoint& checkpoint_;
   VerifyReport& report_;
-  std::deque<ckpt::TensorEntry> in_objects_;  // tensors that no catalog lists
+  ObjectTensors in_objects_;
   NonfiniteValues nonfinite_;
   StateWatch watch_;
   std::optional<TrainingState> view_;                     // where parameters have names

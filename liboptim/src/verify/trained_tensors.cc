@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ckpt/document.h>
@@ -94,16 +94,21 @@ bool TrainedTensors::contains(const ckpt::TensorEntry& tensor) const {
   return has_any(first.text, kModelWords) || !has_any(first.text, kOthers);
 }
 
-std::deque<ckpt::TensorEntry> tensors_in_objects(const ckpt::Checkpoint& checkpoint) {
-  std::deque<ckpt::TensorEntry> found;
+ObjectTensors tensors_in_objects(const ckpt::Checkpoint& checkpoint) {
+  ObjectTensors found;
   const ckpt::Catalog& catalog = checkpoint.catalog();
   if (catalog.format != ckpt::Format::TorchDist || is_megatron(checkpoint)) return found;
   for (const ckpt::ObjectEntry& object : catalog.objects) {
     try {
       const ckpt::Document document = checkpoint.read_object(object);
-      auto tensors = tensors_of_object(document, document.tree.root(), object.key);
-      std::ranges::copy_if(tensors, std::back_inserter(found),
-                           [](const auto& tensor) { return is_scanned(tensor.dtype); });
+      for (auto& tensor : tensors_of_object(document, document.tree.root(), object.key)) {
+        if (!is_scanned(tensor.dtype)) continue;
+        for (const ckpt::Chunk& chunk : tensor.chunks) {
+          if (chunk.region.file < catalog.files.size()) continue;
+          found.compressed.emplace(chunk.region.file, *object.region);
+        }
+        found.tensors.push_back(std::move(tensor));
+      }
     } catch (const ckpt::Error& error) {
       if (error.code() == ckpt::ErrorCode::IoFailure) throw;  // else its structure says why
     }

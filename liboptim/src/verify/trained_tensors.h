@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <deque>
+#include <map>
 
 #include <ckpt/catalog.h>
 #include <ckpt/checkpoint.h>
@@ -23,8 +25,14 @@ class TrainedTensors {
   bool has_optimizer_ = false;  // the same of an optimizer
 };
 
+struct ObjectTensors {
+  std::deque<ckpt::TensorEntry> tensors;
+  // Of compressed objects: where they are stored, by the number that their chunks have for a file.
+  std::map<uint32_t, ckpt::StorageRegion> compressed;
+};
+
 // Tensors of floating point in objects of a DCP folder, which torch.save files have in their
 // catalogs. None of Megatron's, whose objects hold random states and bytes.
-std::deque<ckpt::TensorEntry> tensors_in_objects(const ckpt::Checkpoint& checkpoint);
+ObjectTensors tensors_in_objects(const ckpt::Checkpoint& checkpoint);
 
 }  // namespace optim
