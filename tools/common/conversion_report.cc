@@ -218,10 +218,9 @@ std::string counts_text(const optim::ConvertReport& report, bool of_experts) {
 void print_conservation(Console& console, const optim::ConvertReport& report) {
   if (!report.not_proven.empty()) return;  // which is said among the losses
   const std::string others = counts_text(report, false), experts = counts_text(report, true);
-  const bool is_cut = std::ranges::any_of(report.states, [&](const optim::StateCount& to) {
-    const auto i = static_cast<size_t>(&to - report.states.data());
-    return to.element_count < report.source_states[i].element_count;
-  });
+  const bool is_cut =
+      !std::ranges::equal(report.states, report.source_states, std::ranges::greater_equal(),
+                          &optim::StateCount::element_count, &optim::StateCount::element_count);
   const std::string which = is_cut ? "every element but those left out" : "every element";
   if (!others.empty()) console.print_text("proven: " + which + " is there once: " + others);
   if (!experts.empty()) console.print_text("proven: of experts, too: " + experts);

@@ -126,16 +126,24 @@ class TargetWriter {
   }
 
   // What is wrong with a single file is told by the name that it was to have.
-  static void publish(const WriteAttempt& attempt, PieceWriter& writer,
-                      const std::vector<FinishedPiece>& parts, const fs::path& destination) {
+  void publish(const WriteAttempt& attempt, PieceWriter& writer,
+               const std::vector<FinishedPiece>& parts, const fs::path& destination) const {
     try {
       publish_parts(attempt, writer, parts);
     } catch (const Error& error) {
       const Where& where = error.where();
-      if (where.file != attempt.staging.folder().filename()) throw;
+      if (where.file != attempt.staging.folder().filename() || is_of_source(where.file)) throw;
       throw Error(error.code(), {destination.filename().string(), where.offset_bytes, where.key},
                   error.problem(), error.hint());
     }
+  }
+
+  bool is_of_source(const std::string& shown) const {
+    const Checkpoint* const source = source_.checkpoint;
+    return source != nullptr &&
+           std::ranges::any_of(source->catalog().files, [&](const FileEntry& file) {
+             return source->shown_name(file.path) == shown;
+           });
   }
 
   // As many as have left parts, or have published, whatever --world-size says.

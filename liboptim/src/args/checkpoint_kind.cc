@@ -76,14 +76,6 @@ std::string what_works_on(const ckpt::Checkpoint& checkpoint) {
   return commands_for(checkpoint) + " work on " + kind_of_checkpoint(checkpoint);
 }
 
-void refuse_lost_common(const ckpt::Checkpoint& checkpoint) {
-  throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = checkpoint.shown_path(), .key = {}},
-                    "common.pt is missing, and the store has no common state",
-                    "copy it again; reshard --repair common-state --like OTHER takes it from "
-                    "another iteration")
-      .mark_incomplete();
-}
-
 void refuse_kind(const ckpt::Checkpoint& checkpoint, std::string_view expected) {
   const auto files = checkpoint.files();
   const bool is_file = !is_megatron(checkpoint) && files.size() == 1;

@@ -14,9 +14,6 @@ std::string kind_of_checkpoint(const ckpt::Checkpoint& checkpoint);
 // What still works on a checkpoint that is refused: for hints.
 std::string what_works_on(const ckpt::Checkpoint& checkpoint);
 
-// Of a torch_dist checkpoint of Megatron that has lost its common state. Throws Corrupt.
-[[noreturn]] void refuse_lost_common(const ckpt::Checkpoint& checkpoint);
-
 // Throws Unsupported for a checkpoint that is not LayerWise, by its kind; `expected` as in
 // "expected a LayerWise checkpoint".
 [[noreturn]] void refuse_kind(const ckpt::Checkpoint& checkpoint, std::string_view expected);

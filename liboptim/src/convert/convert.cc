@@ -271,8 +271,7 @@ ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) 
 
 // What it would lose is not known.
 [[noreturn]] void refuse_other_megatron(const ckpt::Checkpoint& source) {
-  const bool is_dist = source.catalog().format == ckpt::Format::TorchDist;
-  if (is_dist && !read_common_state(source)) refuse_lost_common(source);
+  if (source.catalog().format == ckpt::Format::TorchDist) require_common_state(source);
   refuse_kind(source, "a LayerWise checkpoint, or a plain state dict, to convert it");
 }
 
@@ -331,9 +330,8 @@ ConvertReport convert(const std::filesystem::path& source, const std::filesystem
 ConvertReport reshard(const std::filesystem::path& source, const std::filesystem::path& destination,
                       const ReshardOptions& options) {
   const auto [opened, repairs] = open_source(source, options);
-  if (is_megatron(opened) && opened.catalog().format == ckpt::Format::TorchDist &&
-      !read_common_state(opened)) {
-    refuse_lost_common(opened);
+  if (is_megatron(opened) && opened.catalog().format == ckpt::Format::TorchDist) {
+    require_common_state(opened);
   }
   if (!is_layer_wise(opened)) refuse_kind(opened, "a LayerWise checkpoint, to reshard it");
   if (options.sizes.empty()) {

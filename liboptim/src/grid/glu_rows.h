@@ -37,7 +37,7 @@ bool cuts_blocks_anew(const TrainingState& source, const RunGrid& grid);
 // What is said of a checkpoint with such rows, one line for each argument.
 std::vector<std::string> blocks_in_words(const TrainingState& state);
 
-// The first parameter whose rows on each rank are no multiple of two blocks.
+// The first parameter whose rows on each rank are not a multiple of two blocks.
 struct UnevenBlocks {
   std::string argument;
   uint32_t block = 0;

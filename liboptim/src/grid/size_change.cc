@@ -9,6 +9,7 @@
 #include "grid/placement.h"
 #include "model/stage_names.h"
 #include "sharding/pipeline_layout.h"
+#include "sharding/refuse.h"
 #include "sharding/stages.h"
 
 namespace optim {
@@ -16,10 +17,6 @@ namespace {
 
 using ckpt::Error;
 using ckpt::ErrorCode;
-
-[[noreturn]] void refuse(std::string problem, std::string hint = {}) {
-  throw Error(ErrorCode::InvalidArgument, {.file = {}}, std::move(problem), std::move(hint));
-}
 
 uint32_t given(const std::optional<uint32_t>& size, uint32_t otherwise, const char* option) {
   if (size && *size == 0) refuse(std::string(option) + " is 0; it must be at least 1");

@@ -9,6 +9,7 @@
 #include <optim/size_change.h>
 
 #include "grid/placement.h"
+#include "sharding/refuse.h"
 #include "sharding/split.h"
 
 namespace optim {
@@ -16,10 +17,6 @@ namespace {
 
 using ckpt::Error;
 using ckpt::ErrorCode;
-
-[[noreturn]] void refuse_rows(std::string problem, std::string hint = {}) {
-  throw Error(ErrorCode::InvalidArgument, {.file = {}}, std::move(problem), std::move(hint));
-}
 
 constexpr uint64_t kTensorParallelMax = 4096;
 
@@ -98,9 +95,8 @@ uint64_t target_vocabulary(const TrainingState& source, const RunGrid& grid,
   if (is_as_before) return stored;
   const ModelFacts& facts = source.facts;
   if (change.vocabulary && facts.vocabulary && *change.vocabulary < *facts.vocabulary) {
-    refuse_rows("--vocab-size " + std::to_string(*change.vocabulary) +
-                " is below args.vocab_size, " + std::to_string(*facts.vocabulary) +
-                ": rows below it are not padding");
+    refuse("--vocab-size " + std::to_string(*change.vocabulary) + " is below args.vocab_size, " +
+           std::to_string(*facts.vocabulary) + ": rows below it are not padding");
   }
   const auto rows = change.vocabulary ? change.vocabulary : facts.vocabulary;
   if (rows && *rows <= stored) {
@@ -110,14 +106,13 @@ uint64_t target_vocabulary(const TrainingState& source, const RunGrid& grid,
     return padded;
   }
   if (rows && change.vocabulary) {
-    refuse_rows("--vocab-size " + std::to_string(*rows) + " is above the " +
-                std::to_string(stored) + " rows that are stored");
+    refuse("--vocab-size " + std::to_string(*rows) + " is above the " + std::to_string(stored) +
+           " rows that are stored");
   }
   if (stored % tensor == 0) return stored;
-  refuse_rows("the " + std::to_string(stored) +
-                  " rows of the vocabulary are not a multiple of --tp " + std::to_string(tensor) +
-                  ", and args do not say how many of them are padding",
-              "--vocab-size gives the true size");
+  refuse("the " + std::to_string(stored) + " rows of the vocabulary are not a multiple of --tp " +
+             std::to_string(tensor) + ", and args do not say how many of them are padding",
+         "--vocab-size gives the true size");
 }
 
 }  // namespace optim

@@ -1,4 +1,4 @@
-// How the functions of this room refuse sizes and shapes that cannot be.
+// How functions refuse sizes and shapes that cannot be.
 #pragma once
 #include <ckpt/error.h>
 
@@ -9,8 +9,9 @@
 namespace optim {
 
 // Throws ckpt::Error (InvalidArgument), which names no file: the caller has read none.
-[[noreturn]] inline void refuse(std::string problem) {
-  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}}, std::move(problem));
+[[noreturn]] inline void refuse(std::string problem, std::string hint = {}) {
+  throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {.file = {}}, std::move(problem),
+                    std::move(hint));
 }
 
 // The same of sizes that an argument of the run makes: "num_layers". Options may ask for the other

@@ -84,10 +84,10 @@ std::optional<ContradictedArg> of_output(const TrainingState& state) {
 }
 
 // What the names in rank files tell, which a store has without: kinds of layers and of experts.
-void add_of_rank_files(const std::vector<KnownLayer>& layers, const TrainingState& state,
-                       std::vector<ContradictedArg>& found) {
-  if (state.format != ckpt::Format::Torch) return;
-  const StatedArgs args(state.args());
+std::vector<ContradictedArg> of_rank_files(const std::vector<KnownLayer>& layers,
+                                           const TrainingState& state, const StatedArgs& args) {
+  std::vector<ContradictedArg> found;
+  if (state.format != ckpt::Format::Torch) return found;
   for (const KnownLayer& layer : layers) {
     const std::string fused = "self_attention.linear_qkv.layer_norm_weight";
     const std::string own = "input_layernorm.weight";
@@ -107,6 +107,7 @@ void add_of_rank_files(const std::vector<KnownLayer>& layers, const TrainingStat
                          " is there",
                      Decides::Cut});
   }
+  return found;
 }
 
 // Layers of multi-token prediction; one may stand for several.
@@ -220,31 +221,23 @@ bool layers_are_described(const TrainingState& state) {
 
 std::vector<ContradictedArg> contradicted_args(const TrainingState& state) {
   const StatedArgs args(state.args());
-  std::vector<ContradictedArg> found;
-  const auto add = [&](std::optional<ContradictedArg> wrong) {
-    if (!wrong) return;
-    const bool is_known = std::ranges::any_of(
-        found, [&](const ContradictedArg& known) { return known.name == wrong->name; });
-    if (!is_known) found.push_back(std::move(*wrong));
-  };
-  for (const EmbeddingSize& row : kEmbeddingSizes) add(of_embedding(row, state, args));
-  add(of_matrices(state, args));
-  add(of_gating(state));
-  add(of_glu_blocks(state));
-  add(of_layers(state));
-  add(of_experts(state));
-  add(of_vocabulary(state));
-  add(of_positions(state, args));
-  add(of_output(state));
-  add(of_mtp(state, args));
-  if (layers_are_described(state)) return found;
+  ContradictedArgs found;
+  for (const EmbeddingSize& row : kEmbeddingSizes) found.add(of_embedding(row, state, args));
+  found.add(of_matrices(state, args));
+  found.add(of_gating(state));
+  found.add(of_glu_blocks(state));
+  found.add(of_layers(state));
+  found.add(of_experts(state));
+  found.add(of_vocabulary(state));
+  found.add(of_positions(state, args));
+  found.add(of_output(state));
+  found.add(of_mtp(state, args));
+  if (layers_are_described(state)) return found.take();
   const std::vector<KnownLayer> layers = known_layers(state);
-  std::vector<ContradictedArg> of_files;
-  add_of_rank_files(layers, state, of_files);
-  for (ContradictedArg& wrong : of_files) add(std::move(wrong));
-  for (ContradictedArg& wrong : contradicted_attention(layers, args)) add(std::move(wrong));
-  for (ContradictedArg& wrong : contradicted_modules(layers, args)) add(std::move(wrong));
-  return found;
+  found.add(of_rank_files(layers, state, args));
+  found.add(contradicted_attention(layers, args));
+  found.add(contradicted_modules(layers, args));
+  return found.take();
 }
 
 std::optional<ContradictedArg> contradicted_arg(const TrainingState& state, Decides least) {

@@ -207,20 +207,6 @@ std::optional<ContradictedArg> of_hybrid(const KnownLayer& layer, const StatedAr
                                                 "hybrid model has in layers of their own"};
 }
 
-class Collector {
- public:
-  void add(std::optional<ContradictedArg> wrong) {
-    if (!wrong) return;
-    const bool is_known = std::ranges::any_of(
-        found_, [&](const ContradictedArg& known) { return known.name == wrong->name; });
-    if (!is_known) found_.push_back(std::move(*wrong));
-  }
-  std::vector<ContradictedArg> take() { return std::move(found_); }
-
- private:
-  std::vector<ContradictedArg> found_;
-};
-
 // A number of experts that a model without any has: a layer of it may still be dense.
 std::optional<ContradictedArg> of_dense_model(const std::vector<KnownLayer>& layers,
                                               const StatedArgs& args) {
@@ -244,7 +230,7 @@ std::optional<ContradictedArg> of_dense_model(const std::vector<KnownLayer>& lay
 
 std::vector<ContradictedArg> contradicted_modules(const std::vector<KnownLayer>& layers,
                                                   const StatedArgs& args) {
-  Collector found;
+  ContradictedArgs found;
   auto dense = of_dense_model(layers, args);
   const bool is_dense = dense.has_value();
   found.add(std::move(dense));

@@ -61,13 +61,18 @@ bool is_state_object(const ckpt::ObjectEntry& object) {
   return object.key.find(".param_state/shard_") != std::string::npos;
 }
 
+// A quick look reads none, but globs may name tensors that are in objects.
+bool reads_values(const VerifyOptions& options) {
+  return !options.quick || !options.allow_nonfinite.empty();
+}
+
 }  // namespace
 
 StateCheck::StateCheck(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options,
                        VerifyReport& report)
     : checkpoint_(checkpoint),
       report_(report),
-      in_objects_(tensors_in_objects(checkpoint)),
+      in_objects_(reads_values(options) ? tensors_in_objects(checkpoint) : ObjectTensors()),
       nonfinite_(checkpoint, options.allow_nonfinite, in_objects_.tensors, report),
       other_rounding_(why_weights_may_differ(checkpoint)) {
   name_parameters();

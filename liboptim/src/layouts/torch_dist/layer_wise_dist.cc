@@ -57,7 +57,7 @@ class LayerWiseReader {
         form_(form),
         model_only_(options.model_only),
         options_(options),
-        state_(common_state(source)),
+        state_(require_common_state(source)),
         document_(*state_.document),
         flat_(source.catalog()) {}
 
@@ -88,12 +88,6 @@ class LayerWiseReader {
   }
 
  private:
-  static CommonState common_state(const ckpt::Checkpoint& source) {
-    if (auto state = read_common_state(source)) return std::move(*state);
-    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
-                "neither common.pt nor a common state in the store");
-  }
-
   bool has_states() const {
     return std::ranges::any_of(source_.catalog().tensors, [](const TensorEntry& tensor) {
       return tensor.file.empty() &&
