@@ -23,7 +23,10 @@ def answered(block, place):
     lines = []
     for line in block.splitlines():
         if line.startswith("$ "):
-            lines += [line, *place.run(line[2:]).lines]
+            printed = place.run(line[2:])
+            lines += [line, *printed.lines]
+            if printed.exit_code < 0 or printed.exit_code > 128:
+                lines.append(f"ended by a signal: exit code {printed.exit_code}")
     return "".join(f"{line}\n" for line in lines)
 
 

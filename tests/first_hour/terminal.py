@@ -7,12 +7,16 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import termios
 import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "terminal"))
+from pty_screen import parts_printed
 
 ROWS_AND_COLUMNS = struct.pack("HHHH", 24, 80, 0, 0)
-TIMEOUT_SECONDS = 120
 STARTED = ".out.shardwise-partial/content"  # what a run that writes `out` has begun to fill
 MEMORY = re.compile(r"about [0-9.]+ [KMGT]i?B of memory")  # differs from machine to machine
 
@@ -28,18 +32,6 @@ def without_capabilities(command):
     if os.geteuid() != 0:
         return command
     return ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *command]
-
-
-def read_all(terminal):
-    text = b""
-    while True:
-        try:
-            part = os.read(terminal, 65536)
-        except OSError:  # EIO: nobody can write to it any more
-            part = b""
-        if not part:
-            return text
-        text += part
 
 
 def shown(text, folder):
@@ -67,11 +59,10 @@ class Place:
             command = ["bash", "-c", command_line]
             process = start(without_capabilities(command) if as_user else command, self, output,
                             errors)
-            os.close(output)
             while_running(process)
-            text = read_all(terminal)
+            text = b"".join(parts_printed(terminal, process))
+            os.close(output)
             os.close(terminal)
-            process.wait(TIMEOUT_SECONDS)
             errors.seek(0)
             lines = shown(text, self.folder) + shown(errors.read(), self.folder)
         return Printed(lines, process.returncode)

@@ -3,10 +3,12 @@ import fcntl
 import os
 import pty
 import re
+import select
 import struct
 import subprocess
 import termios
 
+POLL_SECONDS = 0.01
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -47,6 +49,23 @@ class Screen:
         return "\n".join(self.lines)
 
 
+def parts_printed(parent, process):
+    """What `process` prints on a terminal, until it ends. Our end of its side has to stay open.
+
+    Linux may answer EIO to who waits while the last writer writes and closes (n_tty_read asks for
+    input first, and then whether the other side is closed): the last lines would be lost.
+    """
+    os.set_blocking(parent, False)
+    has_ended = False
+    while not has_ended:
+        has_ended = process.poll() is not None
+        try:
+            while part := os.read(parent, 1 << 16):
+                yield part
+        except BlockingIOError:
+            select.select([parent], [], [], POLL_SECONDS)
+
+
 def run_on_terminal(command, width, environment=None, on_output=None):
     """(what was printed on stdout and stderr, both the terminal; exit code)
 
@@ -59,18 +78,12 @@ def run_on_terminal(command, width, environment=None, on_output=None):
     process = subprocess.Popen(
         command, stdin=child, stdout=child, stderr=child,
         env={name: value for name, value in surroundings.items() if value is not None})
-    os.close(child)
     printed = b""
-    while True:
-        try:
-            part = os.read(parent, 1 << 16)
-        except OSError:  # the program has closed the terminal
-            break
-        if not part:
-            break
+    for part in parts_printed(parent, process):
         printed += part
         if on_output:
             on_output(process, printed.decode("utf-8", "replace"))
+    os.close(child)
     os.close(parent)
     code = process.wait(timeout=120)
     return printed.decode("utf-8").replace("\r\n", "\n"), code
