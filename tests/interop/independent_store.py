@@ -1,5 +1,5 @@
-"""dp_reshardable for independent_reader.py: a store whose keys name the model's tensors, stacked
-over layers and experts, and whose flat buffers name no parameters.
+"""dp_reshardable, a third form, by what independent_reader.py knows of flat buffers: a store whose
+keys name the tensors of the model, stacked over layers and experts; buffers name no parameters.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pathlib import Path
 
 import torch
 
-from independent_digest import load
-from independent_reader import OUTPUT, WORDS, State, is_expert
+from independent_reader import OUTPUT, WORDS, State, load, read_flat
 
 # In the order in which GPTModel's local modules register them.
 ORDER = """word_embeddings position_embeddings input_layernorm linear_proj linear_qkv
@@ -25,8 +24,7 @@ NORMS = {
 }
 
 
-def read_store(folder: Path) -> State:
-    """dp_reshardable: a store whose flat buffers name no parameters."""
+def stored_in(folder: Path) -> dict:
     metadata, stored = pickle.loads((folder / ".metadata").read_bytes()), {}
     for index, place in metadata.storage_data.items():
         with open(folder / place.relative_path, "rb") as file:
@@ -38,20 +36,7 @@ def read_store(folder: Path) -> State:
         size = metadata.state_dict_metadata[index.fqn].size
         whole = stored.setdefault(index.fqn, torch.zeros(size, dtype=part.dtype))
         whole[tuple(slice(o, o + n) for o, n in zip(index.offset, part.shape, strict=True))] = part
-    if not any("gbuf_idx_" in key for key in stored):
-        raise NotImplementedError("a store without flat buffers")
-    state, params = State(load(folder / "common.pt")), {}
-    for key, tensor in stored.items():
-        if isinstance(tensor, torch.Tensor) and ".distributed." not in key:
-            params |= unstacked(key, tensor)
-    if state.shares_words:
-        params[OUTPUT] = params[WORDS]
-    for apart in (False, True)[: 1 + (state.ep > 1)]:
-        for k in range(state.pp * (state.ep * state.etp if apart else state.tp)):
-            prefix = f"chained_{int(apart)}." if state.ep > 1 else ""
-            prefix += f"optimizer.distributed.dp_group_idx_{k}."
-            read_group(state, params, stored, (apart, k, prefix))
-    return state
+    return stored
 
 
 def unstacked(key: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -73,30 +58,70 @@ def registered(name: str) -> tuple:
     return layer, place, numbers[1:], "fc2" in name, name.endswith("bias")
 
 
-def read_group(state: State, params: dict, stored: dict, which: tuple) -> None:
-    (apart, k, prefix), count = which, state.args["num_layers"] // (state.pp * state.vpp)
-    each, chunks = (state.ep * state.etp if apart else state.tp), defaultdict(list)
-    rank, stage, ep = k % (state.etp if apart else state.tp), k // each, k % each // state.etp
+def part_of(state: State, name: str, whole: torch.Tensor, rank: int) -> torch.Tensor:
+    if (axis := state.axis(name)) is None:
+        return whole
+    halves = whole.chunk(2 if "linear_fc1" in name and state.args["swiglu"] else 1, axis)
+    return torch.cat([half.chunk(state.ranks(name), axis)[rank] for half in halves], axis)
+
+
+def chunks_of(state: State, params: dict, is_apart: bool, at: tuple[int, int, int]) -> list:
+    """The model's chunks on a rank: its parts of what the optimizer has, the rest whole."""
+    stage, ep, rank = at
+    chunks, last = defaultdict(list), state.args["num_layers"] // state.layers_of_chunk - 1
     for name in sorted(params, key=registered):
         layer, _, numbers, *_ = registered(name)
-        part = max(0, min(layer // count, state.pp * state.vpp - 1))
-        is_mine = state.ep == 1 or is_expert(name) == apart
-        if apart and is_mine:
-            is_mine = numbers[0] // (state.args["num_experts"] // state.ep) == ep
-        if part % state.pp == stage and is_mine:
-            chunks[part // state.pp].append((name, state.part(name, params[name], rank)))
-            state.put("", name, rank, chunks[part // state.pp][-1][1])
+        chunk, its_stage = divmod(max(0, min(layer // state.layers_of_chunk, last)), state.pp)
+        is_its, tensor = state.is_apart(name) == is_apart, params[name]
+        if its_stage != stage:
+            continue
+        if is_its and is_apart and numbers[0] * state.ep // state.args["num_experts"] != ep:
+            continue
+        name = state.shared.get(name, name)
+        if is_its:
+            tensor = part_of(state, name, tensor, rank)
+            state.put("", name, rank, tensor)
+        chunks[chunk].append((name, tensor))
+    return [chunk for _, chunk in sorted(chunks.items())]
+
+
+def read_group(state: State, chunks: list, stored: dict, which: tuple) -> None:
+    """Of one data-parallel group: its settings, and its buffers as distrib_optim.pt has them."""
+    is_apart, rank, prefix = which
     optimizer = {
         key[len(prefix) :].partition("/")[0]: value[0]
         for key, value in stored.items()
         if key.startswith(prefix) and "/shard_" in key and "per_bucket_numel" not in key
     }
-    for gbuf, (chunk, mine) in enumerate(sorted(chunks.items())):
-        state.put_groups(optimizer, mine)
-        buckets = defaultdict(dict)
-        for key, tensor in stored.items():
-            if key.startswith(f"{prefix}gbuf_idx_{gbuf}."):
-                _, bucket, name = re.fullmatch(r"(.*bucket_idx_)(\d+)\.(\w+)", key).groups()
-                buckets[name][int(bucket)] = tensor
-        flat = {n: torch.cat([b[i] for i in range(len(b))]) for n, b in buckets.items()}
-        state.put_flat(mine, (stage, chunk), rank, flat)
+    buckets = defaultdict(lambda: defaultdict(dict))
+    for key, tensor in stored.items():
+        found = re.fullmatch(re.escape(prefix) + r"gbuf_idx_(\d+)\..*bucket_idx_(\d+)\.(\w+)", key)
+        if found:
+            buckets[int(found[1])][found[3]][int(found[2])] = tensor
+    buffers = {}
+    for number, states in sorted(buckets.items()):
+        flat = {name: torch.cat([one for _, one in sorted(parts.items())])
+                for name, parts in states.items()}  # fmt: skip
+        buffers[number] = {"": {**flat, "numel_unpadded": flat["param"].numel()}}
+    read_flat(state, [(int(is_apart), optimizer, buffers)], chunks, rank)
+
+
+def read(root: Path) -> tuple[dict[str, torch.Tensor], dict]:
+    iteration = int((root / "latest_checkpointed_iteration.txt").read_text())
+    folder = root / f"iter_{iteration:07d}"
+    state, stored, params = State(load(folder / "common.pt")), stored_in(folder), {}
+    for key, tensor in stored.items():
+        if isinstance(tensor, torch.Tensor) and ".distributed." not in key:
+            params |= unstacked(key, tensor)
+    params |= {OUTPUT: params[WORDS]} if state.shared else {}
+    for is_apart in (False, True)[: 1 + (state.ep > 1)]:
+        ranks = state.etp if is_apart else state.tp
+        each = state.ep * state.etp if is_apart else state.tp
+        for number in range(state.pp * each):
+            rank = number % ranks
+            at = number // each, number % each // ranks, rank
+            prefix = f"chained_{int(is_apart)}." if state.ep > 1 else ""
+            prefix += f"optimizer.distributed.dp_group_idx_{number}."
+            chunks = chunks_of(state, params, is_apart, at)
+            read_group(state, chunks, stored, (is_apart, rank, prefix))
+    return state.logical()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import independent_reader
-from independent_digest import digest
+import independent_store
 from one_fact import MUTATORS
 from opened_checkpoint import opened
 from programs import Outcome, run
@@ -121,7 +121,9 @@ class Subject:
 
 def digest_of(root: Path) -> str | None:
     """None: a form that it does not know, or does not take."""
+    is_store = (iteration_folder(root) / ".metadata").exists()
+    reader = independent_store if is_store else independent_reader
     try:
-        return digest(*independent_reader.read(root))
+        return independent_reader.digest(*reader.read(root))
     except Exception:  # it stops where something is wrong in a way of its own
         return None
