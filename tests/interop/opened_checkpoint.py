@@ -51,7 +51,7 @@ class Opened:
         for name, tree in self.trees.items():
             torch.save(tree, iteration_folder(self.root) / name)
         if self.entries:
-            edit_entries(lambda index, value: self.entries[index])(self.root)
+            edit_entries(lambda index, value: self.entries.get(index, value))(self.root)
         if self.gone:
             path = iteration_folder(self.root) / ".metadata"
             metadata = pickle.loads(path.read_bytes())
@@ -66,8 +66,12 @@ class Opened:
         return [*self.trees.items(), *objects]
 
     def commons(self) -> list[dict]:
-        found = [tree[0] if isinstance(tree, list) and tree else tree for _, tree in self.places()]
-        return [tree for tree in found if isinstance(tree, dict) and "args" in tree]
+        return [common for _, tree in self.places() if (common := common_of(tree))]
+
+    def keep_commons(self) -> None:
+        """Lets go of all but common states, so that save() leaves the rest alone."""
+        self.trees = {name: tree for name, tree in self.trees.items() if common_of(tree)}
+        self.entries = {index: value for index, value in self.entries.items() if common_of(value)}
 
     def optimizers(self) -> list[tuple[str, dict]]:
         """Each dict that has groups, once, with the place where it stands."""
@@ -105,6 +109,11 @@ def opened(root: Path) -> Opened:
                 content = io.BytesIO(file.read(place.length))
             made.entries[index] = torch.load(content, weights_only=False)
     return made
+
+
+def common_of(tree: object) -> dict | None:
+    found = tree[0] if isinstance(tree, list) and tree else tree
+    return found if isinstance(found, dict) and "args" in found else None
 
 
 def with_groups(tree: object) -> Iterator[dict]:

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import torch
 
+from opened_checkpoint import opened
 from parallel_sets import IS_LONG, needs_sets
 from programs import BIN, GOLDEN, REPOSITORY, Outcome, refusal_of, run, succeed
-from reading import iteration_folder, load
 
 sys.path.insert(0, str(REPOSITORY / "tests/real"))
 from list_arguments import arguments  # noqa: E402  (a folder beside this one)
@@ -116,19 +115,19 @@ class Copy:
 
     def __init__(self, source: Path, folder: Path):
         self.root = Path(shutil.copytree(source, folder, copy_function=shutil.copyfile))
-        iteration = iteration_folder(self.root)
-        paths = [*iteration.glob("common.pt"), *iteration.glob("mp_rank_*/model_optim_rng.pt")]
-        trees = {path: load(path) for path in paths}
-        self.documents = {path: tree for path, tree in trees.items() if "args" in tree}
-        self.args = dict(vars(next(iter(self.documents.values()))["args"]))
+        self.opened = opened(self.root)
+        self.commons = self.opened.commons()
+        self.opened.keep_commons()
+        self.args = dict(vars(self.commons[0]["args"]))
 
     def changed(self, **values: object) -> Copy:
-        for path, tree in self.documents.items():
-            before = dict(vars(tree["args"]))
-            vars(tree["args"]).update(values)
-            torch.save(tree, path)
-            vars(tree["args"]).clear()
-            vars(tree["args"]).update(before)
+        before = [dict(vars(common["args"])) for common in self.commons]
+        for common in self.commons:
+            vars(common["args"]).update(values)
+        self.opened.save()
+        for common, args in zip(self.commons, before, strict=True):
+            vars(common["args"]).clear()
+            vars(common["args"]).update(args)
         return self
 
 
@@ -202,6 +201,7 @@ SWARM = {
     "par_do_adam_llama_fully_reshardable_tp2": ("--tp", "1"),
     "par_lw_muon_llama_torch_tp2dp2": ("--tp", "1"),
     "par_do_adam_moe_torch_ep2dp2": ("--ep", "1"),
+    "par_head_do_adam_dp_reshardable_tp2dp2": ("--tp", "1"),
     "par_lw_muon_tied_torch_pp2vpp2dp2": ("--pp", "1"),
     "par_do_adam_dp_reshardable_tp2pp2dp2": ("--pp", "1", "--tp", "1"),
     "par_lw_muon_moef_torch_dist_ep2dp2": ("--ep", "1"),
@@ -212,7 +212,6 @@ SWARM = {
     "par_do_adam_moef_fully_reshardable_ep2tp2dp2": ("--ep", "1", "--tp", "1"),
     "par_do_adam_vpad_torch_tp2dp2": ("--tp", "1"),
     "par_head_lw_muon_torch_dist_tp2dp2": ("--tp", "1"),
-    "par_head_do_adam_dp_reshardable_tp2dp2": ("--tp", "1"),
     "par_v012_do_adam_torch_tp2dp2": ("--tp", "1"),
 }
 # What only args say, and say with right: how modules are called, what is tied, what is padding,
