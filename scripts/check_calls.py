@@ -16,7 +16,7 @@ from pathlib import Path
 
 import check_house
 
-LIBRARIES = ("libckpt", "liboptim", "tools")
+LIBRARIES = ("libckpt", "liboptim", "libtraining", "libreplay", "tools")
 DEFINED = set("TDRBGS")  # strong symbols; weak ones (inline functions) have no one place
 
 

@@ -15,7 +15,8 @@ import cpp_outline
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_PUBLIC_HEADER_LINES = 120
-PUBLIC_HEADERS = ("libckpt/include/", "liboptim/include/")
+PUBLIC_HEADERS = ("libckpt/include/", "liboptim/include/", "libtraining/include/",
+                  "libreplay/include/")
 MAX_KERNEL_LINES = 80  # a __global__ function
 MAX_COLUMNS = 100
 MAX_PARAMETERS = 4
@@ -23,10 +24,10 @@ MAX_ROOM_FILES = 45
 LARGE_ROOMS = ("layout", "step", "tests")  # without rows for their folders so far
 
 ROOMS_FILE = "docs/ARCHITECTURE.md"
-FOLDERS = ("libckpt", "liboptim", "kernels", "tools", "tests", "scripts", "docs", "examples",
-           ".ci")
+FOLDERS = ("libckpt", "liboptim", "libtraining", "libreplay", "kernels", "tools", "tests",
+           "scripts", "docs", "examples", ".ci")
 CPP = (".cc", ".h", ".cu", ".cuh")
-LIBRARIES = ("libckpt/", "liboptim/", "kernels/")
+LIBRARIES = ("libckpt/", "liboptim/", "libtraining/", "libreplay/", "kernels/")
 TOP_LEVEL = {
     *FOLDERS, "CMakeLists.txt", "CMakePresets.json", "README.md", "CHANGELOG.md",
     "CONTRIBUTING.md", "SECURITY.md", "LICENSE",
@@ -51,7 +52,7 @@ LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")  # of Markdown, to a file
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|farm|root|home)/\w")
 
 # Phrases that a native speaker stumbles over, and what to write instead.
-MESSAGES = ("libckpt/", "liboptim/", "tools/")
+MESSAGES = ("libckpt/", "liboptim/", "libtraining/", "libreplay/", "tools/")
 PHRASES = [(re.compile(pattern), instead) for pattern, instead in (
     (r"(?<!there )\b(?:is|are|was|were) no (?!longer\b|more than\b)", "is not a"),
     (r"\b(?:is|are) none of\b", "is not one of"),
@@ -143,8 +144,9 @@ def expand_braces(folders):
 def included_file(house, includer, path):
     """The file of this tree that an include names, or None for one from outside."""
     folder = Path(includer).parent.as_posix()
-    places = [folder, "libckpt/include", "libckpt/src", "liboptim/include", "liboptim/src",
-              "kernels/include", "tools", "tests"]
+    places = [folder, *(f"{library}/{part}" for library in ("libckpt", "liboptim", "libtraining",
+                                                            "libreplay")
+                        for part in ("include", "src")), "kernels/include", "tools", "tests"]
     for place in places:
         if f"{place}/{path}" in house.outlines:
             return f"{place}/{path}"
@@ -158,7 +160,9 @@ def word_for(house, includer, path):
         room = house.room_of(inside)
         return room[0] if room else f"the folder of {inside}"
     if path.endswith("export.h"):  # generated
-        return {"ckpt/export.h": "api", "optim/export.h": "step-api"}.get(path, "optim-api")
+        return {"ckpt/export.h": "api", "optim/export.h": "step-api",
+                "training/export.h": "training-api",
+                "replay/export.h": "replay-api"}.get(path, "optim-api")
     for pattern, name in THIRD_PARTY:
         if pattern.match(path):
             return name

@@ -30,12 +30,16 @@ endfunction()
 
 shardwise_install_library(ckpt "" "Readers and writers of training checkpoints")
 shardwise_install_library(optim_layout shardwise-ckpt
-  "Grouping, ownership and names of distributed optimizer state, without LibTorch")
-install(DIRECTORY libckpt/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  "Grouping and ownership of distributed optimizer state, without LibTorch")
+shardwise_install_library(training shardwise-optim_layout
+  "What a training run would go on with, out of any checkpoint")
+install(DIRECTORY libckpt/include/ libtraining/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES "${PROJECT_BINARY_DIR}/libckpt/include/ckpt/export.h"
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ckpt)
 install(FILES ${optim_layout_headers} "${PROJECT_BINARY_DIR}/liboptim/include/optim/layout_export.h"
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/optim)
+install(FILES "${PROJECT_BINARY_DIR}/libtraining/include/training/export.h"
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/training)
 
 if(SHARDWISE_TORCH)
   shardwise_install_library(optim shardwise-optim_layout
@@ -44,8 +48,14 @@ if(SHARDWISE_TORCH)
     "-L\${torch}/lib -Wl,-rpath,\${torch}/lib -ltorch_cpu -lc10")
   install(FILES ${optim_headers} "${PROJECT_BINARY_DIR}/liboptim/include/optim/export.h"
           DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/optim)
+  shardwise_install_library(replay "shardwise-optim shardwise-training"
+    "Recorded steps of a training run again, and what differs")
+  install(DIRECTORY libreplay/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(FILES "${PROJECT_BINARY_DIR}/libreplay/include/replay/export.h"
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/replay)
   install(FILES scripts/cmake/FindTorchWheel.cmake DESTINATION ${package_dir})
   shardwise_find_torch(optim "$ORIGIN")
+  shardwise_find_torch(replay "$ORIGIN")
   shardwise_find_torch(step-replay "$ORIGIN/${programs_to_libraries}")
 endif()
 

@@ -153,7 +153,7 @@ def expected_faults():
 
 def input_faults():
     """What is wrong with files that the programs read and the repository holds."""
-    rules = pathlib.Path(__file__).parents[2] / "liboptim/src/model/model_rules.json"
+    rules = pathlib.Path(__file__).parents[2] / "libtraining/src/model/model_rules.json"
     schema = json.loads((SCHEMAS / "input/model_rules.json").read_text())
     return [f"{rules.name}: {fault}" for fault in faults(json.loads(rules.read_text()), schema, "")]
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include <optim/convert.h>
+#include <training/convert.h>
 
 #include "io/system_calls.h"
 #include "support/golden.h"

@@ -1,9 +1,9 @@
 // Flat buffers of a DistributedOptimizer: the input is a list of lies about a sound checkpoint, in
 // bucket sizes, offsets, keys, per_bucket_numel, arguments, index maps and fragments. It is read,
 // named and verified: one error, or a state whose tensors are covered once.
-#include <optim/layer_wise_checkpoint.h>
-#include <optim/megatron_folders.h>
-#include <optim/verify.h>
+#include <training/layer_wise_checkpoint.h>
+#include <training/megatron_folders.h>
+#include <training/verify.h>
 
 #include <algorithm>
 #include <optional>

@@ -6,8 +6,8 @@ import re
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-INVENTORY = ROOT / "liboptim/src/state/logical_inventory.cc"
-TARGET_ARGS = ROOT / "liboptim/src/layouts/target/target_args.cc"
+INVENTORY = ROOT / "libtraining/src/state/logical_inventory.cc"
+TARGET_ARGS = ROOT / "libtraining/src/layouts/target/target_args.cc"
 
 
 def read(path):

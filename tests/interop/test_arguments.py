@@ -27,7 +27,7 @@ from programs import BIN, GOLDEN, REPOSITORY, Outcome, refusal_of, run, succeed
 sys.path.insert(0, str(REPOSITORY / "tests/real"))
 from list_arguments import arguments  # noqa: E402  (a folder beside this one)
 
-TABLE = REPOSITORY / "liboptim/src/args/arguments.tsv"
+TABLE = REPOSITORY / "libtraining/src/args/arguments.tsv"
 # docs/arguments.md says which trees.
 COUNTS = {"a": 581, "b": 637, "c": 645, "d": 703, "e": 770, "f": 822, "g": 886, "h": 931, "i": 823,
           "j": 983, "k": 263, "l": 391}

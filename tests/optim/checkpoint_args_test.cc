@@ -8,7 +8,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <ckpt/checkpoint.h>
-#include <optim/megatron_folders.h>
+#include <training/megatron_folders.h>
 
 #include "optim/expect_error.h"
 

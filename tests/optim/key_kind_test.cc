@@ -1,4 +1,4 @@
-#include <optim/key_kind.h>
+#include <training/key_kind.h>
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>

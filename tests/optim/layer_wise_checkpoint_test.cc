@@ -1,6 +1,6 @@
-#include <optim/layer_wise_checkpoint.h>
-#include <optim/megatron_folders.h>
-#include <optim/prove_assignment.h>
+#include <training/layer_wise_checkpoint.h>
+#include <training/megatron_folders.h>
+#include <training/prove_assignment.h>
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>

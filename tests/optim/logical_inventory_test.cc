@@ -1,12 +1,12 @@
-#include <optim/layer_wise_checkpoint.h>
-#include <optim/logical_inventory.h>
+#include <training/layer_wise_checkpoint.h>
+#include <training/logical_inventory.h>
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 
 #include <ckpt/hash.h>
-#include <optim/megatron_folders.h>
+#include <training/megatron_folders.h>
 
 namespace {
 

@@ -11,8 +11,8 @@
 #include <ckpt/execute.h>
 #include <ckpt/plan.h>
 #include <ckpt/staging.h>
-#include <optim/convert.h>
-#include <optim/verify.h>
+#include <training/convert.h>
+#include <training/verify.h>
 
 #include "support/sanitizer.h"
 #include "support/temporary_folder.h"

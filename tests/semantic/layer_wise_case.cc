@@ -4,9 +4,9 @@
 #include <ckpt/error.h>
 #include <ckpt/hash.h>
 #include <ckpt/write_target.h>
-#include <optim/convert.h>
-#include <optim/logical_inventory.h>
-#include <optim/megatron_folders.h>
+#include <training/convert.h>
+#include <training/logical_inventory.h>
+#include <training/megatron_folders.h>
 
 #include <set>
 

@@ -8,8 +8,8 @@
 #include <ckpt/execute.h>
 #include <ckpt/plan.h>
 #include <ckpt/staging.h>
-#include <optim/layer_wise_checkpoint.h>
-#include <optim/megatron_folders.h>
+#include <training/layer_wise_checkpoint.h>
+#include <training/megatron_folders.h>
 
 #include "support/generated_state.h"
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include <optim/size_change.h>
-#include <optim/training_state.h>
+#include <training/size_change.h>
+#include <training/training_state.h>
 
 #include "grid/placement.h"
 #include "model/megatron_keys.h"

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include <ckpt/checkpoint.h>
-#include <optim/layer_wise_checkpoint.h>
-#include <optim/megatron_folders.h>
+#include <training/layer_wise_checkpoint.h>
+#include <training/megatron_folders.h>
 
 #include "args/run_grid.h"
 #include "grid/layer_wise_view.h"

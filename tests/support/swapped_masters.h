@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include <optim/training_state.h>
+#include <training/training_state.h>
 
 namespace test {
 

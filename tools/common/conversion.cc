@@ -11,7 +11,7 @@
 #include <common/option_values.h>
 #include <common/progress.h>
 #include <common/repair_options.h>
-#include <optim/megatron_folders.h>
+#include <training/megatron_folders.h>
 #include <CLI/CLI.hpp>
 
 namespace tools {

@@ -9,7 +9,7 @@
 #include <common/form_options.h>
 #include <common/share_options.h>
 #include <common/size_options.h>
-#include <optim/convert.h>
+#include <training/convert.h>
 
 namespace CLI {
 class App;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <optim/optimizer_form.h>
+#include <training/optimizer_form.h>
 
 namespace CLI {
 class App;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include <common/json.h>
-#include <optim/repair.h>
+#include <training/repair.h>
 
 namespace CLI {
 class App;

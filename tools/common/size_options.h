@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-#include <optim/convert.h>
+#include <training/convert.h>
 
 namespace CLI {
 class App;

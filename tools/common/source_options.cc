@@ -11,8 +11,8 @@
 #include <common/console.h>
 #include <common/option_values.h>
 #include <common/text.h>
-#include <optim/contents.h>
-#include <optim/megatron_folders.h>
+#include <training/contents.h>
+#include <training/megatron_folders.h>
 
 namespace tools {
 namespace {

@@ -14,8 +14,8 @@
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <optim/diff_summary.h>
-#include <optim/names_in_common.h>
+#include <training/diff_summary.h>
+#include <training/names_in_common.h>
 
 #include "inspect/commands.h"
 #include "inspect/diff_json.h"

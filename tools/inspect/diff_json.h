@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include <ckpt/diff.h>
-#include <optim/diff_summary.h>
+#include <training/diff_summary.h>
 
 namespace tools::inspect {
 

@@ -2,7 +2,7 @@
 #include "inspect/group_json.h"
 
 #include <common/json.h>
-#include <optim/optimizer_facts.h>
+#include <training/optimizer_facts.h>
 
 #include "inspect/value_text.h"
 

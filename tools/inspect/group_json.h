@@ -1,7 +1,7 @@
 #pragma once
 
-#include <optim/groups.h>
-#include <optim/run_facts.h>
+#include <training/groups.h>
+#include <training/run_facts.h>
 #include <nlohmann/json.hpp>
 
 namespace tools::inspect {

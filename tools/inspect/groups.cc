@@ -8,8 +8,8 @@
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <optim/groups.h>
-#include <optim/optimizer_facts.h>
+#include <training/groups.h>
+#include <training/optimizer_facts.h>
 
 #include "inspect/commands.h"
 #include "inspect/group_json.h"

@@ -15,9 +15,9 @@
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <optim/hash_record.h>
-#include <optim/logical_inventory.h>
-#include <optim/names_in_common.h>
+#include <training/hash_record.h>
+#include <training/logical_inventory.h>
+#include <training/names_in_common.h>
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"

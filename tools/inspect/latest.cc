@@ -4,7 +4,7 @@
 #include <ckpt/error.h>
 #include <common/json.h>
 #include <common/option_values.h>
-#include <optim/latest.h>
+#include <training/latest.h>
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"

@@ -12,7 +12,7 @@
 #include <common/progress.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <optim/lineage.h>
+#include <training/lineage.h>
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <optim/lineage.h>
+#include <training/lineage.h>
 
 namespace tools::inspect {
 

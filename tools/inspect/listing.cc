@@ -9,7 +9,7 @@
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <optim/key_kind.h>
+#include <training/key_kind.h>
 
 #include "inspect/part_text.h"
 

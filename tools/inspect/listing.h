@@ -8,8 +8,8 @@
 #include <ckpt/checkpoint.h>
 #include <common/console.h>
 #include <common/json_stream.h>
-#include <optim/contents.h>
-#include <optim/listing.h>
+#include <training/contents.h>
+#include <training/listing.h>
 
 namespace tools::inspect {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <ckpt/checkpoint.h>
-#include <optim/summary.h>
+#include <training/summary.h>
 
 // The lines of the page about a checkpoint, as pure text.
 namespace tools::inspect {

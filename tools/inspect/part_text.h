@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include <common/console.h>
-#include <optim/contents.h>
+#include <training/contents.h>
 #include <nlohmann/json.hpp>
 
 // What listings say of tensors that are parts of larger ones.

@@ -1,7 +1,7 @@
 #include "inspect/selection.h"
 
 #include <ckpt/error.h>
-#include <optim/listing.h>
+#include <training/listing.h>
 
 namespace tools::inspect {
 namespace {

@@ -9,7 +9,7 @@
 #include <common/option_values.h>
 #include <common/source_options.h>
 #include <common/text.h>
-#include <optim/subjects.h>
+#include <training/subjects.h>
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"

@@ -11,7 +11,7 @@
 #include <common/progress.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <optim/value_at.h>
+#include <training/value_at.h>
 
 #include "inspect/statistics_text.h"
 #include "inspect/value_text.h"

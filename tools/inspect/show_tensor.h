@@ -10,7 +10,7 @@
 #include <ckpt/slice.h>
 #include <ckpt/statistics.h>
 #include <common/console.h>
-#include <optim/subjects.h>
+#include <training/subjects.h>
 
 #include "inspect/tensor_values.h"
 

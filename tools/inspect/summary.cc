@@ -8,7 +8,7 @@
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <optim/summary.h>
+#include <training/summary.h>
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"

@@ -11,7 +11,7 @@
 #include <common/source_options.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <optim/key_tree.h>
+#include <training/key_tree.h>
 
 #include "inspect/commands.h"
 #include "inspect/listing.h"

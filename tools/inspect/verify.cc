@@ -10,7 +10,7 @@
 #include <common/share_options.h>
 #include <common/table.h>
 #include <common/text.h>
-#include <optim/verify.h>
+#include <training/verify.h>
 
 #include "inspect/commands.h"
 #include "inspect/verify_json.h"

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include <optim/verify.h>
+#include <training/verify.h>
 #include <nlohmann/json.hpp>
 
 namespace tools::inspect {

@@ -2,7 +2,7 @@
 
 #include <common/console.h>
 #include <common/json.h>
-#include <optim/bisect.h>
+#include <replay/bisect.h>
 
 namespace tools::step_replay {
 

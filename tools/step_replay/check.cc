@@ -5,7 +5,7 @@
 #include <common/table.h>
 #include <common/text.h>
 #include <inspect/page/whole_file.h>
-#include <optim/trace.h>
+#include <replay/trace.h>
 #include <step_replay/commands.h>
 #include <step_replay/difference_json.h>
 #include <step_replay/era_option.h>

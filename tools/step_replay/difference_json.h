@@ -5,7 +5,7 @@
 #include <string>
 
 #include <common/json.h>
-#include <optim/comparison.h>
+#include <replay/comparison.h>
 
 namespace tools::step_replay {
 

@@ -4,7 +4,7 @@
 #include <ckpt/error.h>
 #include <common/json.h>
 #include <common/option_values.h>
-#include <optim/trace.h>
+#include <replay/trace.h>
 #include <step_replay/commands.h>
 #include <step_replay/era_option.h>
 

@@ -7,8 +7,8 @@
 #include <common/option_values.h>
 #include <common/progress.h>
 #include <inspect/page/whole_file.h>
-#include <optim/bisect.h>
-#include <optim/replay.h>
+#include <replay/bisect.h>
+#include <replay/replay.h>
 #include <step_replay/bisect_report.h>
 #include <step_replay/commands.h>
 #include <step_replay/era_option.h>

@@ -4,7 +4,7 @@
 
 #include <common/console.h>
 #include <common/json.h>
-#include <optim/replay.h>
+#include <replay/replay.h>
 #include <step_replay/junit.h>
 
 namespace tools::step_replay {

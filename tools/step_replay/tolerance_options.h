@@ -3,7 +3,7 @@
 #include <optional>
 
 #include <common/option_values.h>
-#include <optim/comparison.h>
+#include <replay/comparison.h>
 #include <CLI/CLI.hpp>
 
 namespace tools::step_replay {

@@ -1,7 +1,7 @@
 // Every allocation of reading, planning, verifying and writing fails once, or from there on for
 // good.
 #include <ckpt/error.h>
-#include <optim/verify.h>
+#include <training/verify.h>
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>

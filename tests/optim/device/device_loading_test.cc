@@ -4,7 +4,7 @@
 
 #include <ckpt/checkpoint.h>
 #include <optim/checkpoint_bridge.h>
-#include <optim/megatron_folders.h>
+#include <training/megatron_folders.h>
 #include <boost/test/unit_test.hpp>
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include <optim/size_change.h>
+#include <training/size_change.h>
 
 #include "grid/rank_deals.h"
 #include "grid/rank_files.h"

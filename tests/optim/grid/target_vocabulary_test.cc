@@ -1,7 +1,7 @@
 // Rows of the vocabulary at another tensor parallel size: padding may come and go, true rows never.
 #include <boost/test/unit_test.hpp>
 
-#include <optim/size_change.h>
+#include <training/size_change.h>
 
 #include "grid/vocabulary.h"
 #include "support/errors.h"

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <boost/test/unit_test.hpp>
 
-#include <optim/convert.h>
+#include <training/convert.h>
 
 #include "state/passing_proof.h"
 #include "support/filed_state.h"

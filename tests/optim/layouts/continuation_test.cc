@@ -1,7 +1,7 @@
 // What a report says of the next step.
 #include <boost/test/unit_test.hpp>
 
-#include <optim/continuation.h>
+#include <training/continuation.h>
 
 #include "support/generated_state.h"
 

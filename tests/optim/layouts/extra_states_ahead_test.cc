@@ -2,7 +2,7 @@
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 
-#include <optim/megatron_folders.h>
+#include <training/megatron_folders.h>
 
 #include "layouts/torch_dist/stacked_layers.h"
 #include "layouts/torch_dist/store_objects.h"

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "layouts/parts/tensor_parts.h"
-#include "sharding/split.h"
+#include "parallel/split.h"
 #include "support/errors.h"
 #include "support/sanitizer.h"
 

@@ -6,7 +6,7 @@
 #include <ckpt/execute.h>
 #include <ckpt/plan.h>
 #include <ckpt/staging.h>
-#include <optim/megatron_folders.h>
+#include <training/megatron_folders.h>
 
 #include "layouts/layouts.h"
 #include "support/temporary_folder.h"

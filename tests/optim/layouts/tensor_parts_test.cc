@@ -4,7 +4,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "sharding/split.h"
+#include "parallel/split.h"
 #include "support/errors.h"
 #include "support/filed_state.h"
 #include "support/temporary_folder.h"

@@ -6,7 +6,7 @@
 #include "grid/placement.h"
 #include "model/stage_names.h"
 #include "optim/sharding/recorded_ranks.h"
-#include "sharding/split.h"
+#include "parallel/split.h"
 
 // The table of model rules says of each parameter what the ranks of real runs held.
 BOOST_AUTO_TEST_SUITE(model_rules)

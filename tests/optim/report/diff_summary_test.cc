@@ -1,5 +1,5 @@
 // Differences by module, and the worst of them first.
-#include <optim/diff_summary.h>
+#include <training/diff_summary.h>
 
 #include <boost/test/unit_test.hpp>
 

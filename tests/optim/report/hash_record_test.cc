@@ -1,5 +1,5 @@
 // Recorded hashes: read back, put together from shares, compared.
-#include <optim/hash_record.h>
+#include <training/hash_record.h>
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,5 +1,5 @@
 // Keys as a tree, and rows in their orders.
-#include <optim/key_tree.h>
+#include <training/key_tree.h>
 
 #include <boost/test/unit_test.hpp>
 

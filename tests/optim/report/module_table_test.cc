@@ -1,5 +1,5 @@
 // The table of a model's modules, and its largest tensors.
-#include <optim/module_table.h>
+#include <training/module_table.h>
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>

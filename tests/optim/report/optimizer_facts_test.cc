@@ -1,5 +1,5 @@
 // Which update rule a stored parameter group is of, and what a rank has to do.
-#include <optim/optimizer_facts.h>
+#include <training/optimizer_facts.h>
 
 #include <boost/test/unit_test.hpp>
 

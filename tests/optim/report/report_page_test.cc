@@ -1,5 +1,5 @@
-#include <optim/megatron_folders.h>
-#include <optim/report_page.h>
+#include <training/megatron_folders.h>
+#include <training/report_page.h>
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>

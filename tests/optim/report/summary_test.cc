@@ -1,14 +1,14 @@
 // A checkpoint at a glance, what a typed key names in it, and names that two checkpoints share.
-#include <optim/summary.h>
+#include <training/summary.h>
 
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 
 #include <ckpt/error.h>
-#include <optim/megatron_folders.h>
-#include <optim/names_in_common.h>
-#include <optim/subjects.h>
-#include <optim/value_at.h>
+#include <training/megatron_folders.h>
+#include <training/names_in_common.h>
+#include <training/subjects.h>
+#include <training/value_at.h>
 
 #include "report/named_values.h"
 #include "support/errors.h"

@@ -5,10 +5,10 @@
 #include <ckpt/error.h>
 #include <boost/test/unit_test.hpp>
 
+#include "parallel/rank_grid.h"
+#include "parallel/split.h"
+#include "parallel/stages.h"
 #include "sharding/flat_layout.h"
-#include "sharding/rank_grid.h"
-#include "sharding/split.h"
-#include "sharding/stages.h"
 
 // What holds for any sizes. 25,000 random cases each, four times as many with SHARDWISE_LONG_TESTS.
 BOOST_AUTO_TEST_SUITE(sharding_properties)

@@ -12,9 +12,9 @@
 #include <nlohmann/json.hpp>
 
 #include "model/stage_names.h"
+#include "parallel/rank_grid.h"
+#include "parallel/stages.h"
 #include "sharding/flat_layout.h"
-#include "sharding/rank_grid.h"
-#include "sharding/stages.h"
 
 // What the ranks of real Megatron-Core runs held (tests/golden/parallel/distil.py); a folder with
 // more of them is taken from SHARDWISE_RECORDED_RANKS.

@@ -1,9 +1,9 @@
-#include "sharding/stages.h"
+#include "parallel/stages.h"
 
 #include <ckpt/error.h>
 #include <boost/test/unit_test.hpp>
 
-#include "sharding/pipeline_layout.h"
+#include "parallel/pipeline_layout.h"
 
 BOOST_AUTO_TEST_SUITE(stages)
 

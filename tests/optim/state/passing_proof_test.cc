@@ -5,8 +5,8 @@
 
 #include <ckpt/error.h>
 #include <ckpt/staging.h>
-#include <optim/convert.h>
-#include <optim/megatron_folders.h>
+#include <training/convert.h>
+#include <training/megatron_folders.h>
 
 #include "layouts/target/layer_wise_target.h"
 #include "state/weight_sum.h"

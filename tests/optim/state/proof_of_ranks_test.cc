@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 
-#include <optim/prove_assignment.h>
+#include <training/prove_assignment.h>
 
 #include "state/compared_boxes.h"
 #include "state/passing_proof.h"

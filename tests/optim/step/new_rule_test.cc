@@ -7,7 +7,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <optim/rule_table.h>
-#include <optim/trace.h>
+#include <replay/trace.h>
 #include <fstream>
 
 #include "optim/expect_error.h"

@@ -1,8 +1,8 @@
 // What a replay says of a recorded step that is another one.
-#include <optim/bisect.h>
-#include <optim/layer_wise_checkpoint.h>
-#include <optim/megatron_folders.h>
-#include <optim/replay.h>
+#include <replay/bisect.h>
+#include <replay/replay.h>
+#include <training/layer_wise_checkpoint.h>
+#include <training/megatron_folders.h>
 
 #include <algorithm>
 #include <map>

@@ -1,5 +1,5 @@
 // What a replay is given: understood as it is, or refused with the key.
-#include <optim/replay.h>
+#include <replay/replay.h>
 
 #include <algorithm>
 #include <fstream>

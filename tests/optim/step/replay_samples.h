@@ -5,7 +5,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include <optim/replay.h>
+#include <replay/replay.h>
 
 namespace fs = std::filesystem;
 

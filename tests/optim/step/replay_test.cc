@@ -1,4 +1,4 @@
-#include <optim/replay.h>
+#include <replay/replay.h>
 
 #include <cmath>
 #include <fstream>

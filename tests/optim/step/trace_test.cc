@@ -1,4 +1,4 @@
-#include <optim/trace.h>
+#include <replay/trace.h>
 
 #include <filesystem>
 #include <fstream>

@@ -8,9 +8,9 @@
 #include <common/progress.h>
 #include <common/source_options.h>
 #include <common/text.h>
-#include <optim/lineage.h>
-#include <optim/names_in_common.h>
-#include <optim/report_page.h>
+#include <training/lineage.h>
+#include <training/names_in_common.h>
+#include <training/report_page.h>
 #include <CLI/CLI.hpp>
 
 #include "inspect/commands.h"

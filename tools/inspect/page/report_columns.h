@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <optim/report_page.h>
+#include <training/report_page.h>
 #include <nlohmann/json.hpp>
 
 // Columns of the table of tensors in docs/schema/report.json: plain lists, or, of many tensors,

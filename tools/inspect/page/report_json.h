@@ -2,7 +2,7 @@
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/diff.h>
-#include <optim/report_page.h>
+#include <training/report_page.h>
 #include <nlohmann/json.hpp>
 
 #include "inspect/page_text.h"

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include <optim/export.h>
 #include <optim/process_groups.h>
 
 namespace optim {
@@ -35,7 +36,7 @@ auto translate_c10d_errors(const char* operation, Body&& body) {
 // backend (NCCL knows no CPU, in-process groups no GPU) are copied to one that it has, and back.
 // After a failure ranks no longer agree, so that the object refuses every further operation and
 // says why (IoFailure).
-class Collectives {
+class OPTIM_EXPORT Collectives {
  public:
   explicit Collectives(const ProcessGroupPtr& group);
   // Only tensors on `devices` travel as they are, by default all: for tests.

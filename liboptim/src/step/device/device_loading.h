@@ -5,6 +5,8 @@
 #include <ckpt/checkpoint.h>
 #include <cstdint>
 
+#include <optim/export.h>
+
 namespace optim {
 
 // Reads a tensor to `device`, so many bytes at a time, through two page-locked buffers: one is
@@ -15,7 +17,7 @@ struct SlabOptions {
   at::Device device;
   int64_t slab_bytes = int64_t{16} << 20;
 };
-at::Tensor load_in_slabs(const ckpt::Checkpoint& checkpoint, const ckpt::TensorEntry& entry,
-                         const SlabOptions& options);
+OPTIM_EXPORT at::Tensor load_in_slabs(const ckpt::Checkpoint& checkpoint,
+                                      const ckpt::TensorEntry& entry, const SlabOptions& options);
 
 }  // namespace optim

@@ -5,6 +5,8 @@
 #include <kernels/device_step.h>
 #include <string>
 
+#include <optim/export.h>
+
 namespace optim {
 
 // The kernels for tensors of `device`: those of the module liboptim_cuda.so beside this library,
@@ -17,7 +19,7 @@ const char* cuda_problem();
 
 // Makes CUDA tensors possible in a program that linked LibTorch's CPU part only, and returns the
 // current GPU. Throws Error(Unsupported) as device_api() does.
-at::Device use_cuda();
+OPTIM_EXPORT at::Device use_cuda();
 
 // The calling thread's current stream on `device`; null on the CPU.
 kernels::DeviceStream current_stream(const at::Device& device);

@@ -5,12 +5,14 @@
 #include <array>
 #include <cstdint>
 
+#include <optim/export.h>
+
 namespace optim {
 
 // Of contiguous fp32, bf16 or fp16 tensors on the CPU, else Error(InvalidArgument). Sums are fp64
 // in an order that depends on the number of elements only: blocks of 2^14 elements, 16 running sums
 // in each.
-double sum_of_squares(const at::Tensor& tensor);
+OPTIM_EXPORT double sum_of_squares(const at::Tensor& tensor);
 // A part of such a block of a larger tensor: what sum_of_squares() has before and after it.
 inline constexpr int64_t kStatsBlockElements = int64_t{1} << 14;
 struct BlockSums {

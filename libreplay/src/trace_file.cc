@@ -1,0 +1,389 @@
+#include "trace_file.h"
+
+#include <ckpt/error.h>
+#include <optim/checkpoint_bridge.h>
+#include <optim/update_modes.h>
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "json_fields.h"
+#include "json_file.h"
+#include "rules/mode_names.h"
+#include "trace_settings.h"
+
+namespace optim {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kReplayedTraces =
+    "step-replay check replays traces of SGD, Adam, AdamW, Lion, Muon, adaptive Muon and SOAP";
+
+JsonFields read_fields(const std::filesystem::path& path) {
+  const std::string file = path.string();
+  json object = read_json_file(path);
+  const bool is_trace = object.is_object() && object.contains("name") &&
+                        object.contains("config") && object.contains("params");
+  if (!is_trace) {
+    throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = file},
+                      "'" + path.filename().string() + "' is not a trace",
+                      "give the JSON file of one trace; its tensors lie beside it, in a "
+                      ".safetensors file of the same name");
+  }
+  return {file, std::move(object)};
+}
+
+// An enumerator by the reference's spelling of it.
+template <class Enum>
+Enum enumerator(const JsonFields& fields, const std::string& field,
+                std::initializer_list<Enum> all) {
+  const auto text = fields.text(field);
+  for (const Enum value : all) {
+    if (name(value) == text) return value;
+  }
+  fields.refuse_unsupported(field, "'" + ckpt::escaped(text) + "' is not supported");
+}
+
+// `usual` where the trace does not say, else that or `other`.
+AdamArithmetic adam_arithmetic(const JsonFields& config, AdamArithmetic usual,
+                               AdamArithmetic other) {
+  if (!config.has("arithmetic")) return usual;
+  const auto name_of = [](AdamArithmetic one) {
+    return kAdamArithmetics[static_cast<size_t>(one)];
+  };
+  return config.one_of("arithmetic", {name_of(usual), name_of(other)}) == name_of(usual) ? usual
+                                                                                         : other;
+}
+
+AdamRule adam_rule(const JsonFields& config, bool decoupled) {
+  AdamRule rule;
+  const auto betas = config.averagings("betas", 2);
+  rule.beta1 = betas[0];
+  rule.beta2 = betas[1];
+  rule.eps = config.at_least_zero("eps");
+  rule.decoupled_weight_decay = decoupled;
+  return rule;
+}
+
+// TransformerEngine's and Apex's, which decays and updates in one sum.
+AdamRule fused_adam_rule(const JsonFields& config) {
+  AdamRule rule = adam_rule(config, config.flag("adam_w_mode"));
+  rule.bias_correction = config.flag("bias_correction");
+  rule.arithmetic =
+      adam_arithmetic(config, AdamArithmetic::FusedAdam, AdamArithmetic::TransformerEngine);
+  return rule;
+}
+
+constexpr int64_t kSizeMax = int64_t{1} << 31;  // of a dimension, in elements
+
+// Rows of query, key and value; written as null where nothing is split.
+std::optional<QkvSplit> qkv_split(const JsonFields& config) {
+  const bool splits = config.flag("split_qkv");
+  if (!splits && config.any("qkv_split_shapes").is_null()) return std::nullopt;
+  const auto rows = config.wholes("qkv_split_shapes", 3, 1, kSizeMax);
+  return splits ? std::optional(QkvSplit{rows[0], rows[1], rows[2]}) : std::nullopt;
+}
+
+MuonRule muon_rule(const JsonFields& config) {
+  using enum NsCoefficients;
+  MuonRule rule;
+  rule.momentum = config.averaging("momentum");
+  rule.nesterov = config.flag("nesterov");
+  rule.weight_decay_method = config.flag("use_decoupled_weight_decay")
+                                 ? WeightDecayMethod::Decoupled
+                                 : WeightDecayMethod::L2;
+  rule.newton_schulz.steps = config.whole("num_ns_steps", 1, kNewtonSchulzStepsMax);
+  rule.newton_schulz.coefficients = enumerator(
+      config, "coefficient_type", {Simple, Quintic, PolarExpress, Cans, Aol, DeepseekV4});
+  rule.newton_schulz.precision =
+      enumerator(config, "fp32_matmul_prec",
+                 {MatmulPrecision::Highest, MatmulPrecision::High, MatmulPrecision::Medium});
+  rule.scale_mode = enumerator(
+      config, "scale_mode",
+      {MuonScaleMode::Spectral, MuonScaleMode::UnitRmsNorm, MuonScaleMode::ShapeScaling});
+  rule.extra_scale_factor = config.number("extra_scale_factor");
+  rule.qkv_split = qkv_split(config);
+  return rule;
+}
+
+// torch.optim.Muon: one polynomial for all steps, and a learning rate that depends on the shape.
+MuonRule torch_muon_rule(const JsonFields& config) {
+  MuonRule rule;
+  rule.momentum = config.averaging("momentum");
+  rule.nesterov = config.flag("nesterov");
+  rule.newton_schulz.steps = config.whole("ns_steps", 1, kNewtonSchulzStepsMax);
+  const auto row = config.numbers("ns_coefficients", 3);
+  rule.newton_schulz.coefficients = NsCoefficients::Custom;
+  rule.newton_schulz.custom = {{row[0], row[1], row[2]}};
+  if (config.one_of("adjust_lr_fn", {"original", "match_rms_adamw"}) == "original") {
+    rule.scale_mode = MuonScaleMode::ShapeScaling;
+  } else {
+    rule.extra_scale_factor = 0.2;
+  }
+  return rule;
+}
+
+RuleConfig read_rule(const JsonFields& config, EmergingOptimizers era) {
+  const auto kind = config.text("class");
+  if (kind == "torch.optim.AdamW" || kind == "torch.optim.Adam") {
+    AdamRule rule = adam_rule(config, kind == "torch.optim.AdamW");
+    rule.arithmetic = adam_arithmetic(config, AdamArithmetic::Torch, AdamArithmetic::Fused);
+    return rule;
+  }
+  if (kind == "FusedAdam") return fused_adam_rule(config);
+  if (kind == "torch.optim.SGD") return SgdRule{config.averaging("momentum")};
+  if (kind == "megatron TensorParallelMuon") return muon_rule(config);
+  if (kind == "torch.optim.Muon") return torch_muon_rule(config);
+  if (const RuleDescription* const row = row_of_trace(kind)) {
+    return rule_from_json(*row, config, era);
+  }
+  config.refuse_unsupported("class", "traces of '" + ckpt::escaped(kind) + "' cannot be replayed",
+                            kReplayedTraces);
+}
+
+void read_config(const JsonFields& config, EmergingOptimizers era, TraceHeader& header) {
+  header.rule = read_rule(config, era);
+  header.lr = config.at_least_zero("lr");
+  header.weight_decay = config.at_least_zero("weight_decay");
+  config.refuse_others();
+  const RuleDescription& row = rule_named(header.rule.name());
+  if (row.bound != nullptr) header.bound = row.bound(header.rule);
+}
+
+constexpr size_t kDimsMax = 8;
+
+bool is_shape(const json& value) {
+  return value.is_array() && value.size() <= kDimsMax &&
+         std::ranges::all_of(value, [](const json& size) {
+           return size.is_number_unsigned() && size.get<uint64_t>() > 0 &&
+                  size.get<uint64_t>() <= uint64_t{kSizeMax};
+         });
+}
+
+// Which parameters are fused qkv weights: names of some of `params`.
+void mark_qkv(const JsonFields& fields, std::vector<ParamInfo>& params) {
+  for (const std::string& name : fields.texts("qkv_params")) {
+    const auto found = std::ranges::find(params, name, &ParamInfo::name);
+    if (found == params.end()) fields.refuse("qkv_params", "names of parameters", name);
+    found->attributes.is_qkv = true;
+  }
+}
+
+std::vector<ParamInfo> read_params(const JsonFields& fields) {
+  std::vector<ParamInfo> params;
+  const JsonFields shapes = fields.object("params");
+  for (const auto& [name, shape] : shapes.raw().items()) {
+    if (!is_shape(shape)) {
+      fields.refuse("params", "sizes of at least 1 for '" + ckpt::escaped(name) + "'", shape);
+    }
+    ParamInfo info;
+    info.name = name;
+    info.shape = shape.get<std::vector<int64_t>>();
+    params.push_back(std::move(info));
+  }
+  if (params.empty()) fields.refuse("params", "at least one parameter", fields.any("params"));
+  mark_qkv(fields, params);
+  return params;
+}
+
+// What a trace that was recorded in the middle of a run says of its steps.
+void read_steps(const JsonFields& fields, TraceHeader& header) {
+  constexpr int64_t kStepMax = int64_t{1} << 40;
+  if (fields.has("first_step")) header.first_step = fields.whole("first_step", 0, kStepMax);
+  if (!fields.has("rates")) return;
+  const json& rates = fields.any("rates");
+  const auto is_rate = [](const json& rate) { return rate.is_number() && rate.get<double>() >= 0; };
+  const bool are_pairs =
+      rates.is_array() && std::ranges::all_of(rates, [&](const json& pair) {
+        return pair.is_array() && pair.size() == 2 && is_rate(pair[0]) && is_rate(pair[1]);
+      });
+  if (!are_pairs) fields.refuse("rates", "a list of [lr, weight_decay]", rates);
+  for (const json& pair : rates) {
+    header.rates.push_back({pair[0].get<double>(), pair[1].get<double>()});
+  }
+}
+
+// Some rules update matrices only, and split qkv weights by whole query groups.
+void check_shapes(const JsonFields& fields, const RuleConfig& rule,
+                  const std::vector<ParamInfo>& params) {
+  const QkvSplit* const split = qkv_split_of(rule);
+  for (const ParamInfo& param : params) {
+    const std::string name = "'" + ckpt::escaped(param.name) + "'";
+    if (rule_named(rule.name()).needs_matrix && param.shape.size() != 2) {
+      fields.refuse(
+          "params",
+          "two sizes for " + name + ": '" + std::string(rule.name()) + "' updates matrices only",
+          param.shape);
+    }
+    if (split == nullptr || !param.attributes.is_qkv) continue;
+    const int64_t group = split->query_rows + split->key_rows + split->value_rows;
+    if (param.shape[0] % group != 0) {
+      fields.refuse("params",
+                    "for " + name + " a multiple of the " + std::to_string(group) +
+                        " rows of qkv_split_shapes",
+                    param.shape);
+    }
+  }
+}
+
+// Counts of updates that a class keeps as numbers: "step{k}.step.PARAM".
+void check_scalars(const JsonFields& fields, const TraceHeader& header) {
+  if (!fields.has("scalars")) return;
+  const JsonFields scalars = fields.object("scalars");
+  if (scalars.raw().empty()) return;
+  if (step_count_of(header.rule) != StepCount::Number) {
+    fields.refuse_unsupported("scalars", "recorded scalars of this class are not compared",
+                              kReplayedTraces);
+  }
+  for (const auto& [key, value] : scalars.raw().items()) {
+    const auto step = parse_step_key("step", key);
+    constexpr std::string_view kStep = "step.";
+    const bool is_count = step && step->rest.starts_with(kStep) &&
+                          std::ranges::find(header.params, step->rest.substr(kStep.size()),
+                                            &ParamInfo::name) != header.params.end();
+    if (!is_count) {
+      fields.refuse_unsupported("scalars", "'" + ckpt::escaped(key) + "' is not known",
+                                kReplayedTraces);
+    }
+    const int64_t updates = step->step + 1;
+    if (value != updates) scalars.refuse(key, std::to_string(updates), value);
+  }
+}
+
+TensorForm form_of_state(const StateSpec& state) {
+  return {{state.shape.begin(), state.shape.end()}, {ckpt::DType::Float32}};
+}
+
+std::filesystem::path tensors_path(std::filesystem::path json_file) {
+  return json_file.replace_extension(".safetensors");
+}
+
+std::string step_key(int64_t step, std::string_view what, const std::string& name) {
+  return "step" + std::to_string(step) + "." + std::string(what) + "." + name;
+}
+
+}  // namespace
+
+TraceHeader read_trace_header(const std::filesystem::path& json_file, EmergingOptimizers era) {
+  const JsonFields fields = read_fields(json_file);
+  TraceHeader header;
+  header.name = fields.text("name");
+  read_config(fields.object("config"), era, header);
+  header.params = read_params(fields);
+  read_steps(fields, header);
+  check_shapes(fields, header.rule, header.params);
+  check_scalars(fields, header);
+  fields.refuse_others();
+  return header;
+}
+
+Trace::Trace(const std::filesystem::path& json_file, EmergingOptimizers era)
+    : header_(read_trace_header(json_file, era)),
+      recording_(tensors_path(json_file)),
+      step_count_(recording_.count_steps()) {
+  check_tensors();
+}
+
+void Trace::check_tensors() const {
+  if (step_count_ == 0) {
+    recording_.refuse("grad0." + header_.params.front().name,
+                      "is missing: a trace has at least one step");
+  }
+  if (!header_.rates.empty() && std::ssize(header_.rates) != step_count_) {
+    recording_.refuse("", "has " + std::to_string(step_count_) + " steps, but rates of " +
+                              std::to_string(header_.rates.size()));
+  }
+  make_rule(header_.rule);  // throws what settings cannot be made
+  std::set<std::string> known;
+  const auto require_of = [&](const std::string& key, const TensorForm& form) {
+    recording_.find(key, form);
+    known.insert(key);
+  };
+  const auto require = [&](const std::string& key, const ParamInfo& param) {
+    require_of(key, form_of(param, {ckpt::DType::Float32}));
+  };
+  for (const ParamInfo& param : header_.params) {
+    require("init." + param.name, param);
+    if (has_start(param)) {
+      for (const StateSpec& state : states_of(header_.rule, param.shape)) {
+        require_of("start." + std::string(state.name) + "." + param.name, form_of_state(state));
+      }
+    }
+    for (int64_t step = 0; step < step_count_; ++step) {
+      require("grad" + std::to_string(step) + "." + param.name, param);
+      require(step_key(step, "param", param.name), param);
+      for (const StateSpec& state : states_of(header_.rule, param.shape)) {
+        require_of(step_key(step, state.name, param.name), form_of_state(state));
+      }
+      if (is_step_recorded(step, param)) known.insert(step_key(step, "step", param.name));
+    }
+  }
+  for (const ckpt::TensorEntry& tensor : recording_.catalog().tensors) {
+    if (!known.contains(tensor.key)) {
+      recording_.refuse(tensor.key, "is neither a gradient nor a state of the trace's optimizer");
+    }
+  }
+}
+
+// torch counts its steps in a tensor; in a trace it may be left out.
+bool Trace::is_step_recorded(int64_t step, const ParamInfo& param) const {
+  const std::string key = step_key(step, "step", param.name);
+  const bool counts = step_count_of(header_.rule) == StepCount::Tensor;
+  if (!counts || !recording_.catalog().find_tensor(key)) return false;
+  const ckpt::TensorEntry& entry = recording_.find(key, {{}, {ckpt::DType::Float32}});
+  const double recorded = load_tensor(recording_.checkpoint(), entry).item<double>();
+  const int64_t updates = header_.first_step + step + 1;
+  if (recorded != static_cast<double>(updates)) {
+    recording_.refuse(
+        key, "expected " + std::to_string(updates) + ", found " + std::to_string(recorded));
+  }
+  return true;
+}
+
+// A rule with states that has updated before has some.
+bool Trace::has_start(const ParamInfo& param) const {
+  const std::vector<StateSpec> states = states_of(header_.rule, param.shape);
+  return std::ranges::any_of(states, [&](const StateSpec& state) {
+    const std::string key = "start." + std::string(state.name) + "." + param.name;
+    return header_.first_step > 0 || recording_.catalog().find_tensor(key) != nullptr;
+  });
+}
+
+TraceHeader::Rates Trace::rates(int64_t step) const {
+  if (header_.rates.empty()) return {header_.lr, header_.weight_decay};
+  return header_.rates[static_cast<size_t>(step)];
+}
+
+ParamState Trace::start(const ParamInfo& param) const {
+  ParamState states;
+  if (!has_start(param)) return states;
+  for (const StateSpec& state : states_of(header_.rule, param.shape)) {
+    const std::string name(state.name);
+    states[name] = read("start." + name + "." + param.name, form_of_state(state));
+  }
+  return states;
+}
+
+at::Tensor Trace::initial(const ParamInfo& param) const {
+  return read("init." + param.name, form_of(param, {ckpt::DType::Float32}));
+}
+
+at::Tensor Trace::grad(int64_t step, const ParamInfo& param) const {
+  return read("grad" + std::to_string(step) + "." + param.name,
+              form_of(param, {ckpt::DType::Float32}));
+}
+
+at::Tensor Trace::after(int64_t step, std::string_view what, const ParamInfo& param) const {
+  const std::string key = step_key(step, what, param.name);
+  for (const StateSpec& state : states_of(header_.rule, param.shape)) {
+    if (state.name == what) return read(key, form_of_state(state));
+  }
+  return read(key, form_of(param, {ckpt::DType::Float32}));
+}
+
+at::Tensor Trace::read(const std::string& key, const TensorForm& form) const {
+  return load_tensor(recording_.checkpoint(), recording_.find(key, form));
+}
+
+}  // namespace optim

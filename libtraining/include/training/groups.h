@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <optim/lpt_layout.h>
+#include <training/export.h>
+#include <training/training_state.h>
+
+namespace optim {
+
+// A parameter group as it is stored, without its parameters.
+struct StoredGroup {
+  std::string file;        // where it stands: a file or an object's key; empty for a single file
+  uint32_t optimizer = 0;  // place in the chain, or among the optimizers of the file
+  uint32_t group = 0;
+  std::vector<std::pair<std::string, ckpt::Value>> settings;  // in the order of the file
+  std::optional<uint64_t> param_count;                        // none where the file does not say
+  std::optional<uint64_t> element_count;                      // where parameters are named
+};
+
+// Optimizer state that a rank wrote.
+struct OwnedParam {
+  std::string name;
+  // Of the part that the rank owns; of a DistributedOptimizer, of the tensor that it has, of which
+  // it owns `elements`, row-major.
+  std::vector<uint64_t> shape;
+  std::optional<ElementRange> elements = {};
+  uint32_t rank = 0;
+  uint32_t optimizer = 0, group = 0;  // where parameters are named
+};
+
+struct RankLoad {
+  uint32_t rank = 0;
+  uint64_t param_count = 0;
+  uint64_t element_count = 0;
+  uint64_t state_bytes = 0;    // masters and states
+  std::optional<double> cost;  // of a step, see update_cost(); where parameters are named
+};
+
+struct GroupReport {
+  std::vector<StoredGroup> groups;
+  std::vector<OwnedParam> params;  // sorted by rank, then in the model's or the file's order
+  std::vector<RankLoad> ranks;
+  std::string unnamed_reason;  // why parameters have no groups; empty where they have
+
+  std::shared_ptr<const TrainingState> view;  // what `settings` may point into, and:
+  std::vector<std::shared_ptr<const ckpt::Document>> documents;
+};
+
+// Groups, their settings, and who owns what. Checkpoints that name_layer_wise() reads give
+// parameters by name with group and owner; others the groups that are stored (torch.save files of
+// any training loop, PyTorch's FSDP and DCP), with the step count of their parameters, and in
+// torch_dist which rank wrote which state. Values point into the checkpoint, `view` or `documents`.
+// A model that was saved alone has a view, but no groups.
+TRAINING_EXPORT GroupReport find_groups(const ckpt::Checkpoint& checkpoint);
+
+// The same. Throws NotFound where neither groups nor optimizer state are stored.
+TRAINING_EXPORT GroupReport describe_groups(const ckpt::Checkpoint& checkpoint);
+
+}  // namespace optim

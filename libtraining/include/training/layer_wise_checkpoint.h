@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/target.h>
+#include <optim/ownership.h>
+#include <training/export.h>
+#include <training/size_change.h>
+#include <training/training_state.h>
+
+// Megatron checkpoints that are read into one training state: of LayerWiseDistributedOptimizer, of
+// optimizers that no rank shares (Float16Optimizer), and of a DistributedOptimizer (ZeRO-1) whose
+// keys name the parameters, at any parallel size.
+namespace optim {
+
+// True where name_layer_wise() knows the layout: torch folders with layer_wise_optimizer_*.pt or
+// optimizer state beside the model, torch_dist folders whose args and common state say so.
+TRAINING_EXPORT bool is_layer_wise(const ckpt::Checkpoint& checkpoint);
+
+// The rows of a file of --model-rules (docs/schema/input/model_rules.json), with the built-in ones.
+// Throws Corrupt for what is not in the schema, NotFound and IoFailure as files are read.
+TRAINING_EXPORT std::shared_ptr<const ModelRules> read_model_rules(
+    const std::filesystem::path& path);
+
+// What a module keeps beside its parameters and no optimizer steps, as the built-in rules know it:
+// a router's expert_bias.
+TRAINING_EXPORT bool is_model_buffer(std::string_view name);
+
+struct ReadOptions {
+  std::shared_ptr<const ModelRules> rules = {};  // null: the built-in ones
+  bool model_only = false;                       // leave the optimizer out
+  // Parameters that no rank owns and no flat buffer holds: of `torch`, and of dp_reshardable.
+  std::set<std::string> frozen = {};
+};
+
+// Computes the canonical view. `torch` files hold no names: the ping-pong deal is replayed from the
+// model's order and must give each rank file's groups, counts and shapes. Throws Corrupt where
+// files are missing, left over or of different iterations, or where copies differ; Unsupported, by
+// name, for models whose layout is not known.
+TRAINING_EXPORT TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint,
+                                              const ReadOptions& options = {});
+
+// The random states of a result whose grid is another one than the source's.
+enum class RngPolicy : uint8_t {
+  Seed,  // as Megatron seeds a fresh start, from args.seed and the new ranks' places
+  Keep,  // rank 0's for all
+  Drop,
+};
+
+struct LayerWiseTargetSpec {
+  ckpt::Format format = ckpt::Format::Torch;
+  SizeChange sizes = {};
+  OwnershipPolicy ownership = OwnershipPolicy::PingPong;  // `torch` knows no other
+  bool as_root = true;  // with a folder for the iteration and a tracker
+  FormChange form = {};
+  RngPolicy rng = RngPolicy::Seed;
+  // Of torch_dist: the files of this source stay as they are, linked beside the target's, which has
+  // only what the sizes change. Must outlive the call; null: all is written.
+  const ckpt::Checkpoint* linked = nullptr;
+};
+
+// Pure. The files as Megatron writes them in the target's grid. Throws InvalidArgument as
+// target_grid() does; Unsupported for ownership other than ping-pong, and layouts other than April
+// 2026's, in `torch`, and for grids in which Megatron's ranks overwrite each other's files.
+TRAINING_EXPORT ckpt::Target make_layer_wise_target(const TrainingState& source,
+                                                    const LayerWiseTargetSpec& spec);
+
+}  // namespace optim

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/execute.h>
+#include <ckpt/limits.h>
+#include <ckpt/root.h>
+#include <training/export.h>
+#include <training/summary.h>
+
+// The iterations of a checkpoint root, and how its state went from one to the next.
+namespace optim {
+
+// L2 norms over the finite elements of a part of the model.
+struct StateNorms {
+  std::optional<double> weights = {};
+  std::map<std::string, double> states = {};  // by name: "exp_avg", "fp32_param", ...
+  uint64_t nonfinite_count = 0;               // NaN and infinite elements, of both
+};
+
+struct ModuleNorms {
+  std::string module;  // "decoder.layers.0", "embedding.word_embeddings"
+  StateNorms norms;
+};
+
+struct LineageRow {
+  ckpt::IterationFolder folder;
+  std::optional<Health> health = {};  // none: it could not be opened
+  bool is_complete = false;
+  bool is_renamed = false;   // its state is of another iteration, as verify() finds; not read
+  std::string problem = {};  // the first thing that is wrong with it; empty: nothing was found
+  std::optional<uint64_t> file_bytes = {};
+  std::optional<int64_t> step = {};
+  std::vector<double> learning_rates = {};  // of its groups, each once
+  std::optional<double> loss_scale = {};
+  std::optional<StateNorms> norms = {};   // of what is complete, where payload was to be read
+  std::vector<ModuleNorms> modules = {};  // in the order of the model
+};
+
+enum class LineageEventKind : uint8_t {
+  NotFinite,  // a tensor has NaN or infinite elements
+  Stopped,    // a master, or a weight without one, is as an iteration before, its moments are not 0
+  ZeroMoment,  // a moment is all zero after a step
+};
+TRAINING_EXPORT std::string_view name(LineageEventKind kind);  // "not_finite", ...
+
+// The first iteration at which something is true of a tensor, in those that were read.
+struct LineageEvent {
+  LineageEventKind kind = LineageEventKind::NotFinite;
+  int64_t iteration = 0;
+  std::string key = {};
+  std::optional<int64_t> since = {};  // Stopped: the iteration before
+  uint64_t count = 0;                 // NotFinite: of elements
+};
+
+struct Lineage {
+  std::vector<LineageRow> rows;             // the oldest first
+  std::vector<LineageEvent> events;         // by iteration and kind, in the order of the model
+  std::vector<std::string> elsewhere = {};  // folders without a row: links out of the root
+};
+
+struct LineageOptions {
+  bool quick = false;  // metadata alone: no norms, no events
+  ckpt::Limits limits;
+  ckpt::ExecuteOptions execution;
+};
+
+// What is wrong with an iteration is told in its row. Throws NotFound where there is no such
+// folder, or none of an iteration in it.
+TRAINING_EXPORT Lineage trace_lineage(const std::filesystem::path& root,
+                                      const LineageOptions& options = {});
+
+}  // namespace optim

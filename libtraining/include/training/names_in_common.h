@@ -1,0 +1,37 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <ckpt/inventory.h>
+#include <ckpt/limits.h>
+#include <training/export.h>
+
+namespace optim {
+
+// Of a state dict that is compared or hashed by its places (ckpt::join_places() fails).
+inline constexpr const char* kHasPlaces =
+    "its places have no names in other formats (joined by dots, two are one name, or one is empty "
+    "or begins with '/'); exact places are used";
+
+// Two checkpoints under names that both have.
+struct NamedPair {
+  ckpt::Inventory a, b;
+  const char* names = "stored";  // or "canonical"
+  std::vector<std::string> warnings;
+  // Of two training states, what their canonical names leave out: objects.
+  ckpt::Inventory left_out_a, left_out_b;
+};
+
+// Opens one of two checkpoints: an error names the checkpoint that it is about.
+TRAINING_EXPORT ckpt::Checkpoint open_side(const std::filesystem::path& path,
+                                           const ckpt::Limits& limits);
+
+// Canonical names where both are LayerWise checkpoints or the formats differ, else those by which
+// they are stored. Two checkpoints of one format whose canonical names are not known are compared
+// under their stored names, with a warning. Throws Unsupported for formats that cannot be brought
+// together.
+TRAINING_EXPORT NamedPair names_in_common(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b);
+
+}  // namespace optim

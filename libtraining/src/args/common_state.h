@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <ckpt/checkpoint.h>
+#include <training/optimizer_form.h>
+
+namespace optim {
+
+// The object that holds the common state since August 2026.
+inline constexpr std::string_view kCommonStateKey = "common_state/shard_0_1";
+
+// What a Megatron torch_dist folder does not shard: args, schedule, parameter groups. In common.pt,
+// or since August 2026 in the store, as an object that is a list of one dictionary.
+struct CommonState {
+  std::string file;                                // for errors: common.pt, .metadata
+  std::string key;                                 // for errors: the object
+  std::shared_ptr<const ckpt::Document> document;  // its root is the dictionary
+
+  // Throws Corrupt, of what lies at a pointer below its root.
+  [[noreturn]] void corrupt(const std::string& pointer, std::string problem) const;
+};
+
+// nullopt where there is none. Points into the checkpoint. Throws Corrupt where it is in both
+// places, or is no dictionary.
+std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint);
+// The same of a checkpoint that needs one: throws Corrupt where there is none.
+CommonState require_common_state(const ckpt::Checkpoint& checkpoint);
+
+// How a DistributedOptimizer, alone or in a chain, says that its state is filed:
+// "fully_reshardable", "dp_reshardable", ... Empty where nothing says so.
+std::string stated_sharding(const ckpt::Value& common_root);
+
+// Of a common.pt beside LayerWise state: Core018 where an optimizer of the chain says that it is a
+// DistributedOptimizer, else April2026.
+StoreLayout layout_of_common_file(const ckpt::Value& common_root);
+
+}  // namespace optim

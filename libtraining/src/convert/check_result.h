@@ -1,0 +1,44 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/convert.h>
+#include <ckpt/plain_target.h>
+#include <ckpt/write_target.h>
+#include <training/convert.h>
+
+namespace optim {
+
+// Hooks for ckpt::ConversionSource::check_result. What they refer to must outlive them.
+using CheckWritten = std::function<ckpt::Carried(const std::filesystem::path& written)>;
+
+// Of a plain state dict.
+CheckWritten plain_check(const ckpt::Checkpoint& source, ckpt::TargetSpec spec,
+                         std::vector<ckpt::NotCarried> not_carried,
+                         const ckpt::ConvertOptions& options);
+
+struct WrittenAs {
+  uint64_t vocabulary_rows;        // target_vocabulary() of its grid
+  std::vector<StateCount> states;  // that the result must have
+};
+
+// What a step of a conversion, which is neither reading nor writing its files, is told.
+ckpt::ExecuteOptions named_steps(const ckpt::ConvertOptions& options, std::string_view step);
+
+// Of what make_layer_wise_target() made of a view, which is filed in the target's form. `payloads`:
+// what the view's chunks lie in. Embeddings that the target pads otherwise are compared in the rows
+// that both have.
+CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSource& payloads,
+                              const WrittenAs& made, std::vector<ckpt::NotCarried> not_carried,
+                              const ckpt::ConvertOptions& options);
+
+// Of what make_layer_wise_safetensors(view, options.keys) made.
+CheckWritten layer_wise_safetensors_check(const TrainingState& view,
+                                          const ckpt::PayloadSource& payloads,
+                                          std::vector<ckpt::NotCarried> not_carried,
+                                          const ckpt::ConvertOptions& options);
+
+}  // namespace optim

@@ -1,0 +1,98 @@
+// Which changes a next step notices.
+#include <training/continuation.h>
+
+#include <algorithm>
+
+#include "args/run_grid.h"
+#include "grid/layer_wise_view.h"
+#include "grid/target_form.h"
+#include "grid/whole_states.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+using ckpt::Value;
+
+class Judge {
+ public:
+  Judge(const TrainingState& source, const ContinuedAs& result)
+      : source_(source), result_(result), args_(source.args()) {}
+
+  Continuation run() {
+    judge_random_numbers();
+    if (!find_uncounted(source_).empty()) {
+      found_.reasons.push_back("there is no step count: " + std::string(kUncounted));
+    }
+    if (has_muon() && changes_tensor_ranks()) judge_muon();
+    if (!found_.reasons.empty()) {
+      found_.next_step = NextStep::Different;
+    } else if (result_.grid != source_.grid || result_.has_other_buckets || norm_is_summed_anew()) {
+      found_.next_step = NextStep::OrderOfSums;
+    }
+    return std::move(found_);
+  }
+
+ private:
+  bool is_above_0(std::string_view name) const {
+    const auto value = args_.find(name);
+    if (!value) return false;
+    if (value->is(Kind::Float)) return value->as_float() > 0;
+    return value->is(Kind::Int) && value->as_int() > 0;
+  }
+
+  void judge_random_numbers() {
+    if (!result_.is_seeded_anew) return;
+    for (const std::string_view name :
+         {"hidden_dropout", "attention_dropout", "moe_input_jitter_eps"}) {
+      if (!is_above_0(name)) continue;
+      found_.reasons.push_back("random numbers are not those of the source, which " +
+                               std::string(name) + " uses");
+      return;
+    }
+  }
+
+  bool changes_tensor_ranks() const {
+    return result_.grid.sizes.tensor_parallel != source_.grid.sizes.tensor_parallel;
+  }
+
+  bool has_muon() const {
+    const auto groups = groups_in_brief(source_);
+    return std::ranges::any_of(groups, [](const ParamGroup& group) {
+      return group.updated_by.find("muon") != group.updated_by.npos;
+    });
+  }
+
+  void judge_muon() {
+    const auto mode = args_.find("muon_tp_mode");
+    if (mode && mode->is(Kind::Str) && mode->text() == "blockwise") {
+      found_.reasons.push_back(
+          "muon_tp_mode is blockwise: each tensor-parallel rank orthogonalises what it has");
+    } else if (is_true(args_, "swiglu")) {
+      found_.reasons.push_back(
+          "Muon takes the rows of gated matrices in the order of the tensor-parallel ranks");
+    } else if (is_true(args_, "multi_latent_attention")) {
+      found_.reasons.push_back(
+          "Muon takes the down-projections of all tensor-parallel ranks for one matrix");
+    }
+  }
+
+  // Over whole parameters, or over ranges of elements.
+  bool norm_is_summed_anew() const {
+    return result_.has_distributed != has_distributed(source_) ||
+           (!is_zero1(result_.sharding) && result_.sharding != source_.sharding);
+  }
+
+  const TrainingState& source_;
+  const ContinuedAs& result_;
+  Value args_;
+  Continuation found_;
+};
+
+}  // namespace
+
+Continuation continuation_of(const TrainingState& source, const ContinuedAs& result) {
+  return Judge(source, result).run();
+}
+
+}  // namespace optim

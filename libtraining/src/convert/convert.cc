@@ -1,0 +1,345 @@
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+
+#include <ckpt/convert.h>
+#include <ckpt/error.h>
+#include <ckpt/files_beside.h>
+#include <ckpt/hash.h>
+#include <ckpt/plain_target.h>
+#include <ckpt/root.h>
+#include <ckpt/write_target.h>
+#include <training/convert.h>
+#include <training/logical_inventory.h>
+#include <training/megatron_folders.h>
+
+#include "args/checkpoint_kind.h"
+#include "args/common_state.h"
+#include "args/run_grid.h"
+#include "convert/argument_check.h"
+#include "convert/cast_states.h"
+#include "convert/check_result.h"
+#include "convert/corrected_vocabulary.h"
+#include "convert/cut_rows.h"
+#include "convert/given_rules.h"
+#include "convert/links.h"
+#include "convert/merged_optimizers.h"
+#include "convert/repaired_source.h"
+#include "convert/unproven.h"
+#include "convert/unused_options.h"
+#include "convert/write_named.h"
+#include "grid/glu_rows.h"
+#include "grid/target_form.h"
+#include "layouts/target/layer_wise_target.h"
+#include "proof/proof_file.h"
+#include "state/passing_proof.h"
+#include "verify/iteration_check.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+
+// Of a digest's length.
+const std::string kDigestToCome(64, '0');
+
+// Files of the source that the target has no place for.
+void list_files_beside(const ckpt::Checkpoint& source, ckpt::Target& target) {
+  for (ckpt::NotCarried& file : ckpt::files_not_carried(source)) {
+    target.not_carried.push_back(std::move(file));
+  }
+}
+
+// A training state on its way to its destination.
+struct NamedConversion {
+  const TrainingState& view;
+  LayerWiseTargetSpec spec = {};                    // not of safetensors
+  std::optional<Continuation> continuation = {};    // of Megatron's formats, with an optimizer
+  std::shared_ptr<const TrainingState> filed = {};  // in the target's form; null: the view is
+  RunGrid grid = {};
+  std::vector<std::string> cast_states = {};
+  uint64_t rows = 0;  // of the vocabulary; 0: as they are
+  ckpt::Target target = {};
+  std::vector<StateCount> source_states = {}, states = {};  // of the source, of the target
+  const TrainingState& state() const { return filed ? *filed : view; }
+};
+
+// `hash --logical` of the result, as the source's own proof has it, which is checked with the
+// result. Empty: not known.
+std::string digest_of_source(const NamedConversion& made, const Job& job,
+                             const ConvertOptions& options) {
+  const bool is_other = options.model_only || made.filed || options.sizes.vocabulary;
+  if (is_other || std::ranges::any_of(job.repairs, is_mended)) return {};
+  const auto promise = promise_of(job.source);
+  return promise ? promise->logical_digest : "";
+}
+
+// Computed by the process that publishes, which under --verify reads everything anyway.
+void find_digest(Proof proof, Job& job, const NamedConversion& made,
+                 const ConvertOptions& options) {
+  job.complete = [proof = std::move(proof), filed = made.filed, &view = made.view,
+                  &payloads = job.payloads(), &base = options.base](ckpt::Target& target) mutable {
+    const ckpt::Inventory inventory = logical_inventory(filed ? *filed : view);
+    proof.logical_digest =
+        hex(ckpt::hash(inventory, payloads, named_steps(base, "hashing")).digest);
+    for (ckpt::TargetFile& file : target.files) {
+      if (file.path == kMegatronFolders.proof_file) file.bytes = text_of(proof);
+    }
+  };
+}
+
+// Beside the iteration, in the root that is written; else in the folder.
+void add_proof(Job& job, const ConvertOptions& options, NamedConversion& made) {
+  const TrainingState& view = made.view;
+  Proof proof;
+  proof.source = {view.format, view.grid, made.source_states};
+  proof.target = {made.spec.format, made.grid, made.states};
+  proof.not_carried = made.target.not_carried;
+  proof.masters_proven = may_be_proven(view, job);
+  if (made.spec.as_root) proof.folder = view.folder_name;
+  if (keeps_digest(proof) && options.base.verify) {
+    find_digest(proof, job, made, options);
+    proof.logical_digest = kDigestToCome;
+  } else if (keeps_digest(proof)) {
+    proof.logical_digest = digest_of_source(made, job, options);
+  }
+  made.target.files.push_back({std::string(kMegatronFolders.proof_file), {}, text_of(proof)});
+}
+
+NamedConversion to_safetensors(const TrainingState& view, Job& job, const ConvertOptions& options) {
+  NamedConversion made{.view = view, .grid = view.grid};
+  made.source_states = made.states = count_states(view);
+  if (options.on_grids) options.on_grids(view.grid, view.grid, view.facts.expert_count > 0);
+  made.target = make_layer_wise_safetensors(view, options.base.keys,
+                                            ckpt::is_safetensors_folder(job.destination));
+  list_files_beside(job.source, made.target);
+  job.check_result =
+      layer_wise_safetensors_check(view, job.payloads(), made.target.not_carried, options.base);
+  return made;
+}
+
+// Of states whose elements get another type, the work is done where they are read.
+void require_alone(const Job& job, const ckpt::ConvertOptions& base) {
+  const bool needs_files = base.resume || base.finish || base.share.world_size > 1;
+  if (!needs_files && !job.link) return;
+  throw Error(ErrorCode::Unsupported, {.file = job.source.shown_path(), .key = {}},
+              "optimizer states get another type, so that the work cannot be shared by processes, "
+              "resumed, or saved by links",
+              "leave out --resume, --finish, --rank and --link");
+}
+
+CastStates file_in_types(NamedConversion& made, const TargetForm& form, Job& job,
+                         const ConvertOptions& options) {
+  const auto types = types_of_target(made.state(), form, options.form.state_types);
+  if (!changes_any(made.state(), types)) return {};
+  require_alone(job, options.base);
+  CastStates cast =
+      cast_states(made.state(), {job.source, job.payloads(), options.base.execute.stop}, types);
+  made.filed = cast.state;
+  job.cast_from = std::exchange(job.repaired, cast.payloads);
+  return cast;
+}
+
+void tell_types(const CastStates& cast, NamedConversion& made) {
+  made.cast_states = cast.widened;
+  made.cast_states.insert(made.cast_states.end(), cast.rounded.begin(), cast.rounded.end());
+  for (const std::string& line : cast.widened) {
+    made.target.warnings.push_back("optimizer state " + line + ", every value is kept");
+  }
+  for (const std::string& line : cast.rounded) {
+    made.target.not_carried.push_back({"bits of optimizer state " + line, "rounded, as asked"});
+    if (!made.continuation) continue;
+    made.continuation->next_step = NextStep::Different;
+    made.continuation->reasons.push_back("optimizer state was rounded: " + line);
+  }
+}
+
+NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOptions& options) {
+  NamedConversion made{.view = view, .grid = target_grid(view, options.sizes)};
+  made.source_states = count_states(view);
+  LayerWiseTargetSpec& spec = made.spec;
+  spec.format = options.base.format.value_or(view.format);
+  spec.sizes = options.sizes;
+  spec.ownership = options.ownership;
+  spec.rng = options.rng;
+  spec.as_root = job.source.was_root() && !options.into;
+  spec.form = options.form;
+  const TargetForm form = target_form(view, spec.format, spec.form);
+  made.filed = filed_as(view, form, spec.form.buckets, made.grid.sizes);
+  if (made.filed && !view.chain.empty()) require_equal_in_merged(view, *made.filed, job.source);
+  const CastStates cast = file_in_types(made, form, job, options);
+  made.rows = target_vocabulary(view, made.grid, spec.sizes);
+  if (job.link) {
+    require_linkable(job.source, view, spec, made.rows);
+    require_rows_in_place(job.source, view, made.grid);
+    spec.linked = &job.source;
+  }
+  if (options.on_grids) options.on_grids(view.grid, made.grid, view.facts.expert_count > 0);
+  made.target = make_filed_target({view, made.state(), form, made.grid}, spec);
+  tell_cut_rows(view, job.payloads(), made.rows, made.target);
+  list_files_beside(job.source, made.target);
+  made.states = made.rows == 0 ? made.source_states : count_states(view, made.rows);
+  if (!view.chain.empty()) {
+    made.continuation =
+        continuation_of(view, {made.grid, form.sharding, has_distributed(made.state()),
+                               !spec.form.buckets.empty(), reseeds_rng(view, made.grid)});
+    for (const RepairFinding& repair : job.repairs) {
+      if (!is_mended(repair)) continue;
+      made.continuation->next_step = NextStep::Different;
+      made.continuation->reasons.push_back("the state was mended: " +
+                                           std::string(name(repair.kind)));
+    }
+  }
+  tell_types(cast, made);
+  const WrittenAs written{made.rows, made.states};
+  job.check_result = layer_wise_check(made.state(), job.payloads(), written,
+                                      made.target.not_carried, options.base);
+  if (job.link) {
+    job.links = link_what_stays(job.source, made.target, has_same_stages(view.grid, made.grid));
+  }
+  const bool is_promised =
+      !options.sizes.empty() || options.base.verify || std::ranges::any_of(job.repairs, is_mended);
+  if (is_promised) add_proof(job, options, made);
+  return made;
+}
+
+ConvertReport convert_named(Job job, const ConvertOptions& options) {
+  const ckpt::Checkpoint& source = job.source;
+  const bool as_safetensors = options.base.format == ckpt::Format::Safetensors;
+  if (as_safetensors) require_form_of_optimizer(options, "a safetensors file");
+  if (as_safetensors && options.into) {
+    throw Error(ErrorCode::InvalidArgument, {},
+                "safetensors cannot be added to a checkpoint root as an iteration");
+  }
+  if (!as_safetensors && !options.base.keys.empty()) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "a Megatron checkpoint is converted as a whole: its optimizer refers to all keys",
+                "--to safetensors can select and rename keys");
+  }
+  RepairedState repaired = read_repaired(source, options, job.repairs);
+  correct_vocabulary(options.sizes, repaired.state);
+  const TrainingState& view = repaired.state;
+  if (view.chain.empty()) require_layout_alone(options);
+  refuse_contradicted(view, source, options.rules != nullptr);
+  job.repaired = std::move(repaired.payloads);
+  job.repairs = std::move(repaired.repairs);
+  std::vector<std::string> not_proven = states_not_proven(view);
+  if (options.base.strict && !not_proven.empty()) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "the optimizer's state is not proven: " + not_proven[0],
+                "without --strict it is carried as it is, and listed");
+  }
+  for (std::string& line : check_arguments(view, source, options)) {
+    not_proven.push_back(std::move(line));
+  }
+  NamedConversion made =
+      as_safetensors ? to_safetensors(view, job, options) : to_megatron(view, job, options);
+  std::ranges::move(blocks_in_words(view), std::back_inserter(made.target.warnings));
+  if (options.rules) {
+    for (std::string& line : other_splits(*options.rules)) {
+      made.target.warnings.push_back(std::move(line));
+    }
+  }
+  ConvertReport report = write_named(view, job, std::move(made.target), options);
+  report.repairs = job.repairs;
+  report.not_proven = std::move(not_proven);
+  report.cast_states = std::move(made.cast_states);
+  report.linked_bytes = count_bytes(job.links);
+  report.layer_wise = true;
+  report.source_grid = view.grid;
+  report.target_grid = made.grid;
+  report.continuation = std::move(made.continuation);
+  if (report.outcome == ckpt::Outcome::Published && options.base.keys.empty()) {
+    report.source_states = std::move(made.source_states);
+    report.states = std::move(made.states);
+  }
+  return report;
+}
+
+ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) {
+  try {
+    return convert_named(job, options);
+  } catch (Error& error) {
+    if (error.code() == ErrorCode::Unsupported) error.hinted(what_works_on(job.source));
+    throw;
+  }
+}
+
+// What it would lose is not known.
+[[noreturn]] void refuse_other_megatron(const ckpt::Checkpoint& source) {
+  if (source.catalog().format == ckpt::Format::TorchDist) require_common_state(source);
+  refuse_kind(source, "a LayerWise checkpoint, or a plain state dict, to convert it");
+}
+
+ConvertReport convert_plain(Job job, const ConvertOptions& options) {
+  const ckpt::Checkpoint& source = job.source;
+  if (!options.repair.kinds.empty()) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "is a plain state dict; expected a checkpoint of Megatron for --repair");
+  }
+  if (!options.sizes.empty() || options.model_only) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "is a plain state dict; expected a checkpoint of Megatron for " +
+                    std::string(options.model_only ? "--model-only" : "a parallel size"),
+                options.model_only ? "--include and --exclude choose keys of plain state dicts"
+                                   : "leave out --dp and other sizes");
+  }
+  require_form_of_optimizer(options, "a plain state dict");
+  const ckpt::Format format = options.base.format.value_or(source.catalog().format);
+  const bool as_folder = ckpt::is_safetensors_folder(job.destination);
+  const ckpt::TargetSpec spec{format, as_folder, options.base.keys};
+  ckpt::Target target = ckpt::make_target(source, spec);
+  list_files_beside(source, target);
+  job.check_result = plain_check(source, spec, target.not_carried, options.base);
+  return write(job, std::move(target), options);
+}
+
+}  // namespace
+
+// The folder that was opened tells the iteration's name.
+std::filesystem::path place_in_root(const std::filesystem::path& root,
+                                    const ckpt::Checkpoint& source) {
+  if (!source.catalog().iteration) {
+    const auto files = source.files();
+    const auto& shown = files.size() == 1 ? files.front() : source.folder();
+    throw Error(ErrorCode::InvalidArgument, {.file = shown.string(), .key = {}},
+                "is not an iteration, so it cannot be added to a checkpoint root");
+  }
+  return root / std::filesystem::weakly_canonical(source.folder()).filename();
+}
+
+SizeChange sizes_of(const std::filesystem::path& checkpoint) {
+  return sizes_of(open_checkpoint(checkpoint));
+}
+
+ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
+                      const ConvertOptions& options) {
+  const auto [opened, repairs] = open_source(source, options);
+  const Job job{opened, source, destination, false, repairs};
+  if (!is_layer_wise(opened)) {
+    if (is_megatron(opened)) refuse_other_megatron(opened);
+    return convert_plain(job, options);
+  }
+  return convert_layer_wise(job, options);
+}
+
+ConvertReport reshard(const std::filesystem::path& source, const std::filesystem::path& destination,
+                      const ReshardOptions& options) {
+  const auto [opened, repairs] = open_source(source, options);
+  if (is_megatron(opened) && opened.catalog().format == ckpt::Format::TorchDist) {
+    require_common_state(opened);
+  }
+  if (!is_layer_wise(opened)) refuse_kind(opened, "a LayerWise checkpoint, to reshard it");
+  if (options.sizes.empty()) {
+    throw Error(ErrorCode::InvalidArgument, {},
+                "at least one size is needed: --dp, --tp, --pp, --vpp, --cp, --ep, --etp, "
+                "--world-size, a layout of the pipeline, or --sizes-from");
+  }
+  return convert_layer_wise({opened, source, destination, options.link, repairs}, options);
+}
+
+}  // namespace optim

@@ -1,0 +1,155 @@
+#include <training/layer_wise_update.h>
+
+#include <cstring>
+
+#include <ckpt/error.h>
+#include <ckpt/write_target.h>
+
+#include "convert/check_result.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+using ckpt::Kind;
+
+// The files of a checkpoint, and behind them one more for each tensor in memory.
+class UpdatedPayloads final : public ckpt::PayloadSource {
+ public:
+  explicit UpdatedPayloads(const ckpt::Checkpoint& files)
+      : files_(files), first_(static_cast<uint32_t>(files.catalog().files.size())) {}
+
+  ckpt::StorageRegion add(std::span<const std::byte> bytes) {
+    const auto file = first_ + static_cast<uint32_t>(memory_.size());
+    memory_.push_back(bytes);
+    return {.file = file, .bytes = {0, bytes.size()}};
+  }
+
+  ckpt::LocatedRegion locate(const ckpt::StorageRegion& region) const override {
+    return region.file < first_ ? files_.locate(region) : ckpt::LocatedRegion{region};
+  }
+  void read_bytes(const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                  std::span<std::byte> out) const override {
+    if (located.file < first_) return files_.read_bytes(located, offset_bytes, out);
+    const auto bytes = memory_[located.file - first_].subspan(offset_bytes, out.size());
+    std::memcpy(out.data(), bytes.data(), bytes.size());
+  }
+  void read_once(const ckpt::StorageRegion& located, uint64_t offset_bytes,
+                 std::span<std::byte> out) const override {
+    if (located.file < first_) return files_.read_once(located, offset_bytes, out);
+    read_bytes(located, offset_bytes, out);
+  }
+  std::string file_name(uint32_t file) const override {
+    return file < first_ ? files_.file_name(file) : "memory";
+  }
+
+ private:
+  const ckpt::Checkpoint& files_;
+  uint32_t first_;
+  std::vector<std::span<const std::byte>> memory_;
+};
+
+void replace_tensors(TrainingState& view, const LayerWiseUpdate& update,
+                     UpdatedPayloads& payloads) {
+  const auto replace = [&](TensorRef& tensor) {
+    const auto bytes = update.tensors.find(tensor->key);
+    if (bytes == update.tensors.end() || bytes->second.size() != ckpt::count_bytes(*tensor)) {
+      throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = tensor->key},
+                  "the update must have the " + std::to_string(ckpt::count_bytes(*tensor)) +
+                      " bytes of this tensor");
+    }
+    ckpt::TensorEntry replaced = *tensor;
+    replaced.chunks = {{ckpt::whole(tensor->shape), payloads.add(bytes->second)}};
+    tensor = std::make_shared<const ckpt::TensorEntry>(std::move(replaced));
+  };
+  for (TrainedParam& param : view.params) {
+    replace(param.weight);
+    if (param.master) replace(param.master);
+    for (StateTensor& state : param.states) replace(state.value);
+  }
+}
+
+std::string step_bytes(ckpt::DType dtype, int64_t step) {
+  const auto bytes_of = [](auto number) {
+    return std::string(reinterpret_cast<const char*>(&number), sizeof number);
+  };
+  switch (dtype) {
+    case ckpt::DType::Float32: return bytes_of(static_cast<float>(step));
+    case ckpt::DType::Float64: return bytes_of(static_cast<double>(step));
+    case ckpt::DType::Int32: return bytes_of(static_cast<int32_t>(step));
+    case ckpt::DType::Int64: return bytes_of(step);
+    default:
+      throw Error(ErrorCode::Unsupported, {},
+                  "unsupported type of a step count: " + std::string(ckpt::name(dtype)));
+  }
+}
+
+void set_numbers(ckpt::ValueTree& tree, ckpt::NodeId group,
+                 const std::map<std::string, double>& numbers) {
+  for (const auto& [key, number] : numbers) tree.put(group, key, tree.real(number));
+}
+
+void update_optimizers(TrainingState& view, const LayerWiseUpdate& update) {
+  ckpt::ValueTree& tree = view.common.tree;
+  for (size_t i = 0; i < view.chain.size() && i < update.optimizers.size(); ++i) {
+    ChainedOptimizerState& optimizer = view.chain[i];
+    const LayerWiseUpdate::Optimizer& values = update.optimizers[i];
+    if (optimizer.step_layout == StepLayout::PerParam) {
+      optimizer.step_bytes = step_bytes(optimizer.step_dtype, values.step);
+    }
+    if (optimizer.step_layout == StepLayout::PerParamNumber) optimizer.step_number = values.step;
+    for (size_t g = 0; g < optimizer.groups.size(); ++g) {
+      if (optimizer.step_layout == StepLayout::PerGroup) {
+        tree.put(optimizer.groups[g], "step", tree.integer(values.step));
+      }
+      if (g < values.groups.size()) set_numbers(tree, optimizer.groups[g], values.groups[g]);
+    }
+  }
+}
+
+void update_common(TrainingState& view, const LayerWiseUpdate& update) {
+  ckpt::ValueTree& tree = view.common.tree;
+  const ckpt::NodeId root = tree.root().id();
+  tree.put(root, "iteration", tree.integer(update.iteration));
+  const auto scheduler = tree.root().find("opt_param_scheduler");
+  if (scheduler && scheduler->is(Kind::Dict) && update.scheduler_num_steps) {
+    tree.put(scheduler->id(), "num_steps", tree.integer(*update.scheduler_num_steps));
+  }
+  const std::string digits = std::to_string(update.iteration);
+  view.folder_name = "iter_" + std::string(digits.size() < 7 ? 7 - digits.size() : 0, '0') + digits;
+}
+
+}  // namespace
+
+ConvertReport save_layer_wise(const TrainingState& base, const ckpt::Checkpoint& source,
+                              const LayerWiseUpdate& update,
+                              const std::filesystem::path& destination,
+                              const ConvertOptions& options) {
+  TrainingState view = base;
+  UpdatedPayloads payloads(source);
+  replace_tensors(view, update, payloads);
+  update_optimizers(view, update);
+  update_common(view, update);
+  LayerWiseTargetSpec spec;
+  spec.format = options.base.format.value_or(view.format);
+  spec.sizes = options.sizes;
+  spec.ownership = options.ownership;
+  spec.as_root = source.was_root();
+  ckpt::Target target = make_layer_wise_target(view, spec);
+  ckpt::ConversionSource from{payloads, source.folder()};
+  const RunGrid grid = target_grid(view, spec.sizes);
+  const uint64_t rows = target_vocabulary(view, grid, spec.sizes);
+  const WrittenAs made{rows, count_states(view, rows)};
+  from.check_result = layer_wise_check(view, payloads, made, target.not_carried, options.base);
+  ConvertReport report;
+  static_cast<ckpt::ConvertReport&>(report) =
+      ckpt::write_target(std::move(target), from, destination, options.base);
+  report.layer_wise = true;
+  report.source_format = view.format;
+  report.source_grid = view.grid;
+  report.target_grid = grid;
+  return report;
+}
+
+}  // namespace optim

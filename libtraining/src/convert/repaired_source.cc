@@ -1,0 +1,122 @@
+#include "convert/repaired_source.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <ckpt/error.h>
+#include <training/megatron_folders.h>
+
+#include "repair/bucket_shift.h"
+#include "repair/common_of_other.h"
+#include "verify/args_check.h"
+#include "verify/model_folder.h"
+#include "verify/rank_folder_check.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+
+// A common state of another iteration says where training goes on, and how far optimizers are.
+void accept_other_iteration(const ckpt::Checkpoint& source, const RepairOptions& options,
+                            TrainingState& state) {
+  const auto other = other_iteration(source);
+  if (!other) return;
+  const std::string stated = std::to_string(other->stated), own = std::to_string(other->of_folder);
+  if (!options.accept_loss) {
+    throw Error(ErrorCode::Corrupt, {.file = options.like.string(), .key = {}},
+                "its common state is of iteration " + stated + ", expected " + own,
+                "--accept-loss takes its step counts, schedule and iteration all the same");
+  }
+  state.not_carried.push_back({"schedule, step counts and iteration " + own,
+                               "in no file: those of iteration " + stated + " are in their place"});
+}
+
+void refuse_other_model(const RepairOptions& options, const TrainingState& state) {
+  const auto found = contradicted_arg(state, ContradictedArg::Decides::Modules);
+  if (!found) return;
+  throw Error(ErrorCode::Corrupt, {.file = options.like.string(), .key = "args." + found->name},
+              found->problem, "--like needs an iteration of the same run");
+}
+
+// Where options ask for it.
+std::optional<RepairFinding> replace_common_state(const std::filesystem::path& source,
+                                                  const RepairOptions& repair,
+                                                  ckpt::OpenOptions& opening) {
+  if (!repair.wants(RepairKind::CommonState)) {
+    if (repair.like.empty()) return std::nullopt;
+    throw Error(ErrorCode::InvalidArgument, {}, "--like needs --repair common-state");
+  }
+  RepairFinding finding{.kind = RepairKind::CommonState, .text = "the common state can be used"};
+  const auto fault = fault_of_common_state(source, {opening.iteration, opening.limits, {}});
+  if (!fault) return finding;
+  if (repair.like.empty()) {
+    throw Error(ErrorCode::InvalidArgument, {},
+                "--repair common-state needs --like OTHER: " + *fault);
+  }
+  opening.source = with_common_of(repair.like, opening.limits);
+  finding.verdict = RepairFinding::Verdict::Mendable;
+  finding.text = *fault + "; that of " + ckpt::escaped(repair.like.string()) + " is in its place";
+  return finding;
+}
+
+ckpt::Checkpoint open_or_explain(const std::filesystem::path& source, const ConvertOptions& options,
+                                 ckpt::OpenOptions opening) {
+  try {
+    return open_checkpoint(source, std::move(opening));
+  } catch (const Error& error) {
+    const auto overwritten = find_overwritten(source, error, options.base.limits);
+    if (!overwritten) throw;
+    throw Error(ErrorCode::Corrupt, overwritten->where, overwritten->problem,
+                "--model-only carries the weights, which are complete; " + overwritten->hint);
+  }
+}
+
+}  // namespace
+
+OpenedSource open_source(const std::filesystem::path& source, const ConvertOptions& options) {
+  ckpt::OpenOptions opening{.iteration = options.base.iteration, .limits = options.base.limits};
+  if (options.model_only) opening.source = model_folder();
+  std::vector<RepairFinding> repairs;
+  if (auto repair = replace_common_state(source, options.repair, opening)) {
+    repairs.push_back(std::move(*repair));
+  }
+  return {open_or_explain(source, options, std::move(opening)), std::move(repairs)};
+}
+
+RepairedState read_repaired(const ckpt::Checkpoint& source, const ConvertOptions& options,
+                            const std::vector<RepairFinding>& opened) {
+  const ReadOptions reading{.rules = options.rules, .model_only = options.model_only};
+  RepairedState repaired = repair_state(name_layer_wise(source, reading), source, options.repair);
+  repaired.repairs.insert(repaired.repairs.begin(), opened.begin(), opened.end());
+  if (options.link && !repaired.repairs.empty()) {
+    throw Error(ErrorCode::InvalidArgument, {}, "--repair cannot be combined with --link");
+  }
+  const ckpt::ConvertOptions& base = options.base;
+  const bool needs_files = base.resume || base.finish || base.share.world_size > 1;
+  if (repaired.payloads && needs_files) {
+    throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
+                "elements that are in no file are replaced, so that the work cannot be shared by "
+                "processes, nor resumed",
+                "leave out --resume, --finish and --rank");
+  }
+  if (std::ranges::any_of(opened, is_mended)) {
+    refuse_other_model(options.repair, repaired.state);
+    accept_other_iteration(source, options.repair, repaired.state);
+  }
+  return repaired;
+}
+
+bool may_be_displaced(const TrainingState& state, const std::vector<RepairFinding>& repairs) {
+  const bool was_looked_for = std::ranges::any_of(
+      repairs, [](const RepairFinding& repair) { return repair.kind == RepairKind::BucketShift; });
+  if (was_looked_for || state.sharding != OptimizerSharding::FullyReshardable) return false;
+  try {
+    return !first_displaced(state).empty();
+  } catch (const Error&) {
+    return false;  // how its buffers are cut is not known
+  }
+}
+
+}  // namespace optim

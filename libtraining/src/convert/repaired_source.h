@@ -1,0 +1,36 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <training/convert.h>
+
+#include "repair/repair_state.h"
+
+// What a conversion reads, mended as its options ask for.
+namespace optim {
+
+struct OpenedSource {
+  ckpt::Checkpoint checkpoint;
+  std::vector<RepairFinding> repairs;  // of the common state, where options ask for it
+};
+// A source whose common state cannot be used has that of another checkpoint. Throws as
+// open_checkpoint(); InvalidArgument where options ask by half; Corrupt, with what works, where
+// ranks overwrote each other's files.
+OpenedSource open_source(const std::filesystem::path& source, const ConvertOptions& options);
+
+// The training state. `opened`: what was mended when the source was opened, which is the first of
+// the repairs. Throws as name_layer_wise() and repair_state().
+RepairedState read_repaired(const ckpt::Checkpoint& source, const ConvertOptions& options,
+                            const std::vector<RepairFinding>& opened);
+
+// Of a state that is refused because masters do not round to their weights: whether a repair that
+// was not asked for may explain it.
+bool may_be_displaced(const TrainingState& state, const std::vector<RepairFinding>& repairs);
+
+inline bool is_mended(const RepairFinding& repair) {
+  return repair.verdict == RepairFinding::Verdict::Mendable;
+}
+
+}  // namespace optim

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <ckpt/target.h>
+#include <training/convert.h>
+#include <training/training_state.h>
+
+#include "convert/check_result.h"
+#include "convert/links.h"
+
+// A target that was decided, into its place.
+namespace optim {
+
+// Where a conversion comes from and goes to, as the caller named them; what is linked; and what
+// must not throw before anything is published.
+struct Job {
+  const ckpt::Checkpoint& source;
+  const std::filesystem::path& source_path;
+  const std::filesystem::path& destination;
+  bool link = false;  // what can stay as it is
+  std::vector<RepairFinding> repairs = {};
+  std::shared_ptr<const ckpt::PayloadSource> repaired = {};   // null: all comes from the source
+  std::shared_ptr<const ckpt::PayloadSource> cast_from = {};  // what that reads, if it casts
+  Links links = {};
+  std::function<void()> before_publishing = {};
+  std::function<void(ckpt::Target&)> complete = {};
+  CheckWritten check_result = {};
+
+  const ckpt::PayloadSource& payloads() const { return repaired ? *repaired : source; }
+};
+
+// Throws as ckpt::write_target(); under --strict Unsupported where iterations differ.
+ConvertReport write(const Job& job, ckpt::Target target, const ConvertOptions& options);
+
+// Masters are compared with weights as they pass: not where nothing passes; what numbers its
+// parameters must be proven.
+bool may_be_proven(const TrainingState& view, const Job& job);
+
+// As write(). Numbered masters are proven to belong to their names; Corrupt where one does not.
+ConvertReport write_named(const TrainingState& view, Job job, ckpt::Target target,
+                          const ConvertOptions& options);
+
+}  // namespace optim

@@ -1,0 +1,212 @@
+// Layers go to stages, experts to expert parallel ranks, blocks of rows and columns to tensor
+// parallel ranks.
+#include "grid/placement.h"
+
+#include <algorithm>
+
+#include <ckpt/error.h>
+
+#include "model/stage_names.h"
+#include "parallel/split.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+
+bool contains(const LayerRange& range, uint32_t layer) {
+  return layer >= range.first && layer - range.first < range.count;
+}
+
+bool is_of_output(std::string_view name) { return name.starts_with("output_layer."); }
+bool is_behind_layers(std::string_view name) { return name.starts_with("decoder.final_"); }
+
+}  // namespace
+
+const ModelRules& rules_of(const TrainingState& state) {
+  return state.rules ? *state.rules : ModelRules::built_in();
+}
+
+bool is_vocabulary(const TrainingState& state, const std::string& name) {
+  const ModelRules& rules = rules_of(state);
+  if (!rules.layers_have_vocabulary() && split_layer(name)) return false;
+  const auto found = rules.find(name);
+  return found && found->rule->vocabulary;
+}
+
+bool is_buffer(const TrainingState& state, const std::string& name) {
+  const auto found = rules_of(state).find(name);
+  return found && found->rule->buffer;
+}
+
+RankPart rank_part(const TrainingState& state, const RunGrid& grid, const ModelChunk& chunk,
+                   uint32_t expert_rank) {
+  RankPart part{.chunk = chunk, .output_is_tied = state.facts.output_is_tied};
+  if (state.facts.expert_count > 0) {
+    part.experts = experts_on(state.facts.expert_count, expert_rank, grid.sizes.expert_parallel);
+  }
+  return part;
+}
+
+Placement::Placement(const TrainingState& state, const RunGrid& grid, uint64_t vocabulary_rows)
+    : state_(state),
+      grid_(grid),
+      vocabulary_rows_(vocabulary_rows),
+      chunks_(model_chunks(grid.pipeline)),
+      entries_(chunks_.size()) {
+  if (state.facts.expert_count > 0) {
+    experts_on(state.facts.expert_count, 0, grid.sizes.expert_parallel);  // throws
+  }
+  place_entries();
+}
+
+void Placement::place_entries() {
+  experts_.resize(state_.params.size());
+  has_vocabulary_.resize(state_.params.size());
+  for (size_t i = 0; vocabulary_rows_ != 0 && i < state_.params.size(); ++i) {
+    has_vocabulary_[i] = is_vocabulary(state_, state_.params[i].info.name);
+  }
+  for (uint32_t i = 0; i < state_.model.size(); ++i) {
+    const ModelEntry& entry = state_.model[i];
+    const auto expert = expert_in(entry.name);
+    experts_of_entries_.push_back(expert ? std::optional(expert->number) : std::nullopt);
+    if (entry.what == ModelEntry::What::Param) experts_[entry.param] = experts_of_entries_.back();
+    add_chunks_of(entry.name);
+    if (places_.size() == starts_.back()) {  // somewhere: torch_dist does not say where
+      places_.push_back(0);
+      unknown_.push_back(i);
+    }
+    starts_.push_back(static_cast<uint32_t>(places_.size()));
+    for (const uint32_t chunk : chunks_of_entry(i)) entries_[chunk].push_back(i);
+  }
+  // The copy of tied embeddings in the last stage is its output layer, which comes last.
+  for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    const ModelChunk& here = chunks_[chunk];
+    if (!here.has_output || here.has_embedding || here.mtp_layers.count > 0) continue;
+    std::vector<uint32_t>& entries = entries_[chunk];
+    std::stable_partition(entries.begin(), entries.end(), [&](uint32_t entry) {
+      const std::string& name = state_.model[entry].name;
+      return name != kWordEmbeddings && !is_of_output(name);
+    });
+  }
+}
+
+void Placement::add_chunks_of(const std::string& name) {
+  const auto layer = split_layer(name);
+  const auto mtp = split_mtp_layer(name);
+  const uint32_t last_layer = grid_.pipeline.num_layers - 1;
+  if (name == kWordEmbeddings) {
+    for (const size_t chunk : chunks_with_word_embeddings(chunks_, state_.facts.output_is_tied)) {
+      places_.push_back(static_cast<uint32_t>(chunk));
+    }
+    return;
+  }
+  for (uint32_t i = 0; i < chunks_.size(); ++i) {
+    const ModelChunk& chunk = chunks_[i];
+    const bool is_here = layer ? contains(chunk.layers, layer->layer)
+                         : mtp ? contains(chunk.mtp_layers, mtp->layer)
+                         : name.starts_with("embedding.")
+                             ? chunk.has_embedding || chunk.mtp_layers.count > 0
+                         : is_of_output(name)     ? chunk.has_output
+                         : is_behind_layers(name) ? contains(chunk.layers, last_layer)
+                                                  : chunks_.size() == 1;
+    if (is_here) places_.push_back(i);
+  }
+  if (places_.size() == starts_.back() && (layer || mtp)) {
+    throw Error(
+        ErrorCode::Corrupt, {.file = {}, .key = name},
+        "belongs to a layer beyond args.num_layers = " + std::to_string(grid_.pipeline.num_layers));
+  }
+}
+
+void Placement::require_known_stages() const {
+  for (const uint32_t entry : unknown_) {
+    throw Error(ErrorCode::Unsupported, {.file = {}, .key = state_.model[entry].name},
+                "it is not known which pipeline stage has it",
+                "a row of --model-rules for it, or --pp 1");
+  }
+}
+
+std::vector<HeldEntry> Placement::held(uint32_t stage, uint32_t expert_rank) const {
+  const ExpertRange experts =
+      state_.facts.expert_count == 0
+          ? ExpertRange{}
+          : experts_on(state_.facts.expert_count, expert_rank, grid_.sizes.expert_parallel);
+  std::vector<HeldEntry> held;
+  for (uint32_t i = stage; i < chunks_.size(); i += grid_.pipeline.pipeline_parallel) {
+    for (const uint32_t entry : entries_[i]) {
+      const auto& expert = experts_of_entries_[entry];
+      if (expert && (*expert < experts.first || *expert - experts.first >= experts.count)) continue;
+      held.push_back({entry, chunks_[i].chunk});
+    }
+  }
+  return held;
+}
+
+std::string Placement::name_on_rank(const HeldEntry& held, uint32_t stage,
+                                    uint32_t expert_rank) const {
+  const ModelChunk& chunk = chunks_[chunk_index(grid_.pipeline, held.chunk, stage)];
+  const RankPart part = rank_part(state_, grid_, chunk, expert_rank);
+  const std::string& name = state_.model[held.entry].name;
+  return optim::name_on_rank(name, part).value_or(name);
+}
+
+uint32_t Placement::stage_of_entry(uint32_t entry) const {
+  return chunks_[chunks_of_entry(entry)[0]].stage;
+}
+
+bool Placement::is_first_copy(const HeldEntry& held, uint32_t stage) const {
+  return chunks_of_entry(held.entry)[0] == chunk_index(grid_.pipeline, held.chunk, stage);
+}
+
+uint32_t Placement::expert_rank(uint32_t param) const {
+  const auto& expert = experts_[param];
+  if (!expert) return 0;
+  return *expert / (state_.facts.expert_count / grid_.sizes.expert_parallel);
+}
+
+uint32_t Placement::tensor_ranks(uint32_t param) const {
+  if (!state_.params[param].sharing.is_split()) return 1;
+  return optim::tensor_ranks(grid_.sizes, is_expert(param));
+}
+
+uint32_t Placement::tensor_rank(uint32_t param, const RankCoordinates& rank) const {
+  if (tensor_ranks(param) == 1) return 0;
+  return rank.tensor_rank(is_expert(param));
+}
+
+ckpt::Extents Placement::shape_of(uint32_t param) const {
+  const TrainedParam& of = state_.params[param];
+  ckpt::Extents shape = of.weight->shape;
+  if (has_vocabulary_[param] && !shape.empty()) shape[0] = vocabulary_rows_;
+  return shape;
+}
+
+Split Placement::split_of_param(uint32_t param) const {
+  Split split = *state_.params[param].sharing.split;
+  const ckpt::Extents shape = shape_of(param);
+  if (split.sections.size() == 1) split.sections[0] = shape[split.dim];
+  return split;
+}
+
+std::vector<ckpt::Box> Placement::boxes(uint32_t param, uint32_t tensor_rank) const {
+  const uint32_t ranks = tensor_ranks(param);
+  const ckpt::Extents shape = shape_of(param);
+  if (ranks == 1) return {ckpt::whole(shape)};
+  return boxes_of(shape, split_of_param(param), {tensor_rank, ranks});
+}
+
+std::vector<ckpt::Box> Placement::blocks(uint32_t param, uint32_t tensor_rank) const {
+  const ckpt::Extents shape = shape_of(param);
+  if (!state_.params[param].sharing.is_split()) return {ckpt::whole(shape)};
+  return blocks_of(shape, split_of_param(param), {tensor_rank, tensor_ranks(param)});
+}
+
+ckpt::Extents Placement::shape_on_rank(uint32_t param) const {
+  const uint32_t ranks = tensor_ranks(param);
+  if (ranks == 1) return shape_of(param);
+  return optim::shape_on_rank(shape_of(param), split_of_param(param), ranks);
+}
+
+}  // namespace optim

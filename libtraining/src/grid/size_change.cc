@@ -1,0 +1,222 @@
+// From the sizes that a user gives to a grid.
+#include <training/size_change.h>
+
+#include <algorithm>
+
+#include <ckpt/error.h>
+
+#include "grid/glu_rows.h"
+#include "grid/placement.h"
+#include "model/stage_names.h"
+#include "parallel/pipeline_layout.h"
+#include "parallel/stages.h"
+#include "sharding/refuse.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Error;
+using ckpt::ErrorCode;
+
+uint32_t given(const std::optional<uint32_t>& size, uint32_t otherwise, const char* option) {
+  if (size && *size == 0) refuse(std::string(option) + " is 0; it must be at least 1");
+  return size.value_or(otherwise);
+}
+
+void set_data_parallel(const SizeChange& change, ParallelSizes& sizes) {
+  sizes.data_parallel = given(change.data_parallel, sizes.data_parallel, "--dp");
+  if (!change.world_size) return;
+  const uint32_t world = given(change.world_size, 0, "--world-size");
+  ParallelSizes one = sizes;
+  one.data_parallel = 1;
+  const uint64_t per_replica = one.world();
+  if (world % per_replica != 0) {
+    refuse("--world-size " + std::to_string(world) +
+           " is not a multiple of --tp x --pp x --cp = " + std::to_string(per_replica));
+  }
+  if (change.data_parallel && uint64_t{*change.data_parallel} * per_replica != world) {
+    refuse("--world-size " + std::to_string(world) + " and --dp " +
+               std::to_string(*change.data_parallel) + " contradict each other: " +
+               std::to_string(uint64_t{*change.data_parallel} * per_replica) + " ranks are needed",
+           "one of the two is enough");
+  }
+  sizes.data_parallel = static_cast<uint32_t>(world / per_replica);
+}
+
+ParallelSizes new_sizes(const ParallelSizes& old, const SizeChange& change) {
+  ParallelSizes sizes = old;
+  sizes.tensor_parallel = given(change.tensor_parallel, old.tensor_parallel, "--tp");
+  sizes.pipeline_parallel = given(change.pipeline_parallel, old.pipeline_parallel, "--pp");
+  sizes.context_parallel = given(change.context_parallel, old.context_parallel, "--cp");
+  sizes.expert_parallel = given(change.expert_parallel, old.expert_parallel, "--ep");
+  const bool follows = old.expert_tensor_parallel == old.tensor_parallel;
+  sizes.expert_tensor_parallel =
+      given(change.expert_tensor_parallel,
+            follows ? sizes.tensor_parallel : old.expert_tensor_parallel, "--etp");
+  const uint32_t chunks = sizes.pipeline_parallel == 1 ? 1 : old.virtual_pipeline_parallel;
+  sizes.virtual_pipeline_parallel = given(change.virtual_pipeline_parallel, chunks, "--vpp");
+  set_data_parallel(change, sizes);
+  return sizes;
+}
+
+bool is_uneven(const PipelineSplit& split) {
+  return split.num_layers_in_first_pipeline_stage || split.num_layers_in_last_pipeline_stage ||
+         !split.pipeline_model_parallel_layout.empty();
+}
+
+PipelineSplit new_pipeline(const PipelineSplit& old, const ParallelSizes& sizes,
+                           const SizeChange& change) {
+  PipelineSplit split = old;
+  split.pipeline_parallel = sizes.pipeline_parallel;
+  split.chunks_per_stage = sizes.virtual_pipeline_parallel;
+  const bool is_other = split.pipeline_parallel != old.pipeline_parallel ||
+                        split.chunks_per_stage != old.chunks_per_stage;
+  const bool is_given =
+      change.pipeline_layout || change.first_stage_layers || change.last_stage_layers;
+  if (is_other || is_given) {
+    split.num_layers_in_first_pipeline_stage = change.first_stage_layers;
+    split.num_layers_in_last_pipeline_stage = change.last_stage_layers;
+    split.pipeline_model_parallel_layout = change.pipeline_layout.value_or("");
+  }
+  if (split.pipeline_parallel == 1 && !is_given) {
+    split.account_for_embedding_in_pipeline_split = false;
+    split.account_for_loss_in_pipeline_split = false;
+  }
+  return split;
+}
+
+// A layout says how many chunks there are.
+void set_chunks_of_layout(const SizeChange& change, ParallelSizes& sizes) {
+  if (!change.pipeline_layout || change.virtual_pipeline_parallel) return;
+  const size_t stages = parse_pipeline_layout(*change.pipeline_layout).size();
+  if (stages % sizes.pipeline_parallel != 0) {
+    refuse("--pipeline-layout has " + std::to_string(stages) +
+           " stages, which is not a multiple of --pp " + std::to_string(sizes.pipeline_parallel));
+  }
+  sizes.virtual_pipeline_parallel = static_cast<uint32_t>(stages / sizes.pipeline_parallel);
+}
+
+// The options that a complaint about stages is about.
+std::string stages_options(const RunGrid& grid, const SizeChange& change) {
+  const ParallelSizes& sizes = grid.sizes;
+  std::string options = "--pp " + std::to_string(sizes.pipeline_parallel);
+  const auto add = [&](const char* name, const auto& value) {
+    if (value) options += " " + std::string(name) + " " + std::to_string(*value);
+  };
+  if (change.pipeline_layout) {
+    options += " --pipeline-layout '" + ckpt::escaped(*change.pipeline_layout) + "'";
+  } else if (sizes.virtual_pipeline_parallel > 1) {
+    options += " --vpp " + std::to_string(sizes.virtual_pipeline_parallel);
+  }
+  add("--first-stage-layers", change.first_stage_layers);
+  add("--last-stage-layers", change.last_stage_layers);
+  return options;
+}
+
+void check_stages(const RunGrid& grid, const RunGrid& old, const SizeChange& change) {
+  try {
+    model_chunks(grid.pipeline);
+  } catch (const Error& error) {
+    const bool was_uneven = is_uneven(old.pipeline) && !is_uneven(grid.pipeline);
+    refuse(stages_options(grid, change) + ": " + error.problem(),
+           was_uneven ? "the source's stages are uneven, which is not carried over: "
+                        "--pipeline-layout, --first-stage-layers or --last-stage-layers say how "
+                        "the new ones are"
+                      : "--pipeline-layout, --first-stage-layers and --last-stage-layers make "
+                        "uneven stages");
+  }
+}
+
+// What Megatron cannot train or save in such a grid.
+void check_model(const TrainingState& source, const RunGrid& grid) {
+  const ParallelSizes& sizes = grid.sizes;
+  const uint32_t heads = source.facts.attention_heads;
+  if (heads != 0 && heads % sizes.tensor_parallel != 0) {
+    refuse(std::to_string(heads) + " attention heads cannot be divided evenly over --tp " +
+           std::to_string(sizes.tensor_parallel));
+  }
+  const bool has_copies = source.facts.output_is_tied && grid.pipeline.mtp_num_layers > 0;
+  if (has_copies && sizes.pipeline_parallel > 1) {
+    refuse("--pp " + std::to_string(sizes.pipeline_parallel) +
+           ": Megatron cannot save models with tied embeddings and multi-token prediction on "
+           "more than one pipeline stage");
+  }
+}
+
+bool have_biases(const TrainingState& source) {
+  return std::ranges::any_of(source.params, [](const TrainedParam& param) {
+    return expert_in(param.info.name) && param.info.name.find(".bias") != std::string::npos;
+  });
+}
+
+void check_experts(const TrainingState& source, const ParallelSizes& sizes) {
+  const uint32_t experts = source.facts.expert_count;
+  if (sizes.expert_tensor_parallel > 1 && have_biases(source)) {
+    refuse("the experts have biases, which Megatron cannot share over --etp " +
+               std::to_string(sizes.expert_tensor_parallel),
+           "--etp 1");
+  }
+  if (experts == 0 && sizes.expert_parallel > 1) {
+    refuse("--ep " + std::to_string(sizes.expert_parallel) + ": the model has no experts");
+  }
+  if (experts != 0 && experts % sizes.expert_parallel != 0) {
+    refuse(std::to_string(experts) + " experts cannot be divided evenly over --ep " +
+           std::to_string(sizes.expert_parallel));
+  }
+  if (experts != 0 && sizes.expert_parallel == 1 &&
+      sizes.expert_tensor_parallel > sizes.tensor_parallel) {
+    refuse("--etp " + std::to_string(sizes.expert_tensor_parallel) + " is above --tp " +
+           std::to_string(sizes.tensor_parallel) +
+           ": with --ep 1 no rank would own some parts of the experts");
+  }
+  const uint64_t per_copy = uint64_t{sizes.expert_tensor_parallel} * sizes.expert_parallel;
+  const uint64_t stage = sizes.world() / sizes.pipeline_parallel;
+  if (stage % per_copy == 0) return;
+  refuse("--tp x --cp x --dp = " + std::to_string(stage) +
+             " ranks of a stage are not a multiple of --etp x --ep = " + std::to_string(per_copy),
+         experts == 0 ? "--etp follows --tp where it is not given" : "another --dp, --ep or --etp");
+}
+
+// Rows, columns and halves that the ranks share.
+void check_splits(const TrainingState& source, const RunGrid& grid, uint64_t vocabulary) {
+  const Placement placement(source, grid, vocabulary);
+  for (uint32_t i = 0; i < source.params.size(); ++i) {
+    try {
+      placement.shape_on_rank(i);
+    } catch (const Error& error) {
+      const bool is_expert = placement.is_expert(i);
+      throw Error(ErrorCode::InvalidArgument, {.file = {}, .key = source.params[i].info.name},
+                  (is_expert ? "--etp " + std::to_string(grid.sizes.expert_tensor_parallel)
+                             : "--tp " + std::to_string(grid.sizes.tensor_parallel)) +
+                      ": " + error.problem());
+    }
+  }
+}
+
+}  // namespace
+
+bool SizeChange::empty() const {
+  return !data_parallel && !tensor_parallel && !pipeline_parallel && !virtual_pipeline_parallel &&
+         !context_parallel && !expert_parallel && !expert_tensor_parallel && !world_size &&
+         !pipeline_layout && !first_stage_layers && !last_stage_layers && !vocabulary;
+}
+
+RunGrid target_grid(const TrainingState& source, const SizeChange& change) {
+  RunGrid grid = source.grid;
+  grid.sizes = new_sizes(source.grid.sizes, change);
+  set_chunks_of_layout(change, grid.sizes);
+  if (grid.sizes.virtual_pipeline_parallel > 1 && grid.sizes.pipeline_parallel == 1) {
+    refuse("--vpp " + std::to_string(grid.sizes.virtual_pipeline_parallel) +
+           " needs --pp above 1: it is the number of model chunks on each pipeline rank");
+  }
+  grid.pipeline = new_pipeline(source.grid.pipeline, grid.sizes, change);
+  check_experts(source, grid.sizes);
+  check_stages(grid, source.grid, change);
+  check_model(source, grid);
+  check_splits(source, grid, target_vocabulary(source, grid, change));
+  require_cuts_between_blocks(source, grid);
+  grid.optimizer_instances = 1;  // further ones are copies
+  return grid;
+}
+
+}  // namespace optim

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/archive_builder.h>
+#include <ckpt/plain_target.h>
+#include <training/layer_wise_checkpoint.h>
+
+#include "grid/layer_wise_view.h"
+#include "grid/placement.h"
+#include "grid/rank_deals.h"
+#include "grid/rank_files.h"
+#include "grid/target_form.h"
+#include "grid/target_groups.h"
+
+// What the writers of both formats share.
+namespace optim {
+
+// A training state on its way to a target: the source, where it goes, what is lost.
+struct TargetJob {
+  const TrainingState& source;  // as the target's form files it
+  const LayerWiseTargetSpec& spec;
+  TargetForm form;
+  RunGrid grid;  // of the target
+  uint64_t vocabulary_rows = 0;
+  std::vector<WorldRank> ranks = {};
+  std::optional<Placement> placement = {};
+  TargetGroups groups = {};
+  std::optional<RankDeals> deals = {};
+  ckpt::Target target = {};
+
+  bool is_layer_wise() const { return form.sharding == OptimizerSharding::LayerWise; }
+  bool size_changes() const { return grid != source.grid; }
+  bool reseeds() const;
+  bool format_changes() const { return spec.format != source.format; }
+  // A tensor or object as a whole.
+  void lose(const std::string& key, std::string reason) {
+    target.not_carried.push_back({key, std::move(reason), key});
+  }
+  // What is there in another form.
+  void change(const std::string& what, std::string reason) {
+    target.not_carried.push_back({what, std::move(reason), {}, true});
+  }
+};
+
+// A source, and the same as its target's form files it.
+struct FiledSource {
+  const TrainingState& original;
+  const TrainingState& filed;
+  const TargetForm& form;
+  const RunGrid& grid;  // of the target
+};
+// What make_layer_wise_target() makes, of a source that is filed already.
+ckpt::Target make_filed_target(const FiledSource& source, const LayerWiseTargetSpec& spec);
+
+// Whether the source has random states, but not for the ranks of a grid: these have other places in
+// the model, or each data-parallel rank has its own (data_parallel_random_init).
+bool reseeds_rng(const TrainingState& source, const RunGrid& grid);
+
+// The rules, resolved with all canonical names of a checkpoint. Throws NotFound where one that is
+// to be included or renamed is none of them.
+ckpt::KeyRules rules_for(const TrainingState& view, ckpt::KeyRules rules);
+// The name of a canonical key in safetensors; nullopt where the rules leave it out.
+std::optional<std::string> key_in_safetensors(const std::string& key, const ckpt::KeyRules& rules);
+
+// Whether files that are linked have the random states of the target's grid, from an earlier link.
+bool has_linked_rng(const TargetJob& job);
+
+// Lists what the target's grid changes or loses, and warns of what may surprise.
+void note_what_changes(TargetJob& job);
+
+// Whether the target has a file for each rank of the source.
+bool keeps_rank_items(const TargetJob& job);
+
+// Throws Unsupported, by name, where torch_dist has no place for a model that `torch` files hold:
+// keys are stacked over layers, so that every layer must have them, in one shape and type, and all
+// parameters of an optimizer the same states.
+void check_stackable(const TrainingState& source);
+
+// All of a tensor.
+ckpt::TensorSource tensor_source(const TensorRef& tensor);
+
+// What the common state of the target holds under `key`; nullopt where it is not carried, which is
+// noted. args get the target's sizes and format.
+std::optional<ckpt::NodeId> carry_common_item(TargetJob& job, std::string_view key,
+                                              const ckpt::Value& value,
+                                              ckpt::ArchiveBuilder& archive);
+
+// The `rng_state` of the ranks at one place; kNoNode: none, which was noted.
+ckpt::NodeId rng_state_of(const TargetJob& job, const RankCoordinates& at,
+                          ckpt::ArchiveBuilder& archive);
+
+// Both add the files in the iteration's folder, without prefix.
+void add_torch_files(TargetJob& job);
+void add_torch_dist_files(TargetJob& job);
+
+// All tensors under their canonical names that the rules accept; what is no tensor is listed as not
+// carried. Throws InvalidArgument where the rules leave nothing or give two tensors one key.
+ckpt::Target make_layer_wise_safetensors(const TrainingState& source, const ckpt::KeyRules& rules,
+                                         bool as_folder);
+
+}  // namespace optim

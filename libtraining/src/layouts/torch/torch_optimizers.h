@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <training/training_state.h>
+
+#include "grid/layer_wise_view.h"
+#include "grid/rank_deals.h"
+#include "layouts/parts/rank_groups.h"
+#include "layouts/parts/tensor_parts.h"
+#include "layouts/torch/placed_value.h"
+#include "layouts/torch/step_counter.h"
+#include "layouts/torch/torch_source.h"
+
+// Optimizer state in rank files: {optimizer: {state: {0: {...}}, param_groups: [...]},
+// fp32_from_fp16_params: [[...]]}, a list of such where optimizers are chained. Parameters are
+// numbered; which ones a rank owns follows from the deal, and every count and shape must agree.
+namespace optim {
+
+class TorchOptimizers {
+ public:
+  // `view`: its model is known. `parts` get masters and states under their canonical keys.
+  struct Into {
+    TrainingState& view;
+    CommonBuilder& common;
+    TensorParts& parts;
+  };
+  TorchOptimizers(const TorchSource& source, const RankDeals& deals, Into into);
+
+  // The state of one rank: a document's value, and where it lies.
+  struct RankState {
+    const WorldRank& rank;
+    const ckpt::Document& document;
+    ckpt::Value value;
+    Place place;
+  };
+  void read(const RankState& state);
+  // When all ranks have been read: step counts, and what is not every rank's.
+  void finish();
+
+  // The first parameter of which an optimizer has no state, not even an empty one.
+  struct Absent {
+    Place place;
+    uint32_t param;
+  };
+  const std::optional<Absent>& absent() const { return absent_; }
+
+ private:
+  using Groups = std::vector<std::vector<HeldEntry>>;
+  void read_optimizer(const RankState& state, uint32_t optimizer, const Groups& owned);
+  void read_master(const RankState& state, uint32_t param, const Place& place);
+  void read_states(const RankState& state, uint32_t param, const Place& place);
+  void read_state(const RankState& state, uint32_t param, const std::string& name,
+                  const Place& place);
+  void add_tensor(const RankState& state, uint32_t param, const std::string& name,
+                  const Place& place);
+  void check_shape(const ckpt::TensorEntry& tensor, uint32_t param, const Place& place) const;
+  void check_group_counts(const ckpt::Value& group, const ckpt::Value& masters, size_t expected,
+                          const Place& place) const;
+  uint32_t param_of(const HeldEntry& held) const { return into_.view.model[held.entry].param; }
+
+  const TorchSource& source_;
+  const RankDeals& deals_;
+  Into into_;
+  RankItems rank_items_;
+  StepCounter steps_;
+  RankGroups groups_;
+  std::set<uint32_t> read_;  // parameters whose states were read, of any rank
+  std::optional<Absent> absent_;
+};
+
+}  // namespace optim

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ckpt/checkpoint.h>
+#include <optim/param_group.h>
+#include <training/training_state.h>
+
+#include "args/common_state.h"
+#include "grid/layer_wise_view.h"
+#include "layouts/parts/flat_states.h"
+
+// The state of DistributedOptimizers in a torch_dist folder, form dp_reshardable: for each of the
+// ranks that hold a copy of the model, of number K, and of each optimizer of a chain
+//
+//   [chained_I.]optimizer.distributed.dp_group_idx_K.gbuf_idx_G.dtype_(T, U).bucket_idx_B.STATE
+//   [chained_I.]optimizer.distributed.dp_group_idx_K.{optimizer,per_bucket_numel,...}/shard_0_1
+//
+// A tensor is the bucket without the padding at its end; what lies between its parameters is memory
+// that nobody wrote. Up to 0.14 also form dp_zero_gather_scatter, without tensors: what the first
+// of the ranks that share a copy has gathered (gathered_buffers.h), and the groups,
+//
+//   [chained_I.]optimizer.distributed.dp_group_idx_K.{param_state,optimizer}/shard_0_1
+namespace optim {
+
+struct StoredBucket {
+  std::string dtypes;  // "(torch.bfloat16, torch.float32)"
+  FlatTensors tensors;
+};
+
+// Of an optimizer in one copy of the model.
+struct StoredCopy {
+  std::string prefix;  // of its keys, up to the number of the copy
+  std::map<std::pair<uint32_t, uint32_t>, StoredBucket> buckets;  // [gbuf_idx, bucket_idx]
+  std::map<std::string, const ckpt::ObjectEntry*, std::less<>> objects;
+};
+
+// All of a folder, by their keys. Points into the checkpoint.
+class FlatBuckets {
+ public:
+  // Throws Corrupt for a key that is not one of these, Unsupported for buffers of several types.
+  explicit FlatBuckets(const ckpt::Catalog& catalog);
+
+  using Place = std::pair<uint32_t, uint32_t>;  // optimizer of the chain, number of the copy
+  const std::map<Place, StoredCopy>& copies() const { return copies_; }
+  std::set<uint32_t> optimizers() const;  // that are filed so
+
+ private:
+  StoredCopy& copy_of(const std::string& key, std::string_view& rest);
+  void add(const ckpt::TensorEntry& tensor);
+  void add(const ckpt::ObjectEntry& object);
+
+  std::map<Place, StoredCopy> copies_;
+};
+
+// Whether an object belongs to such an optimizer.
+bool is_flat_object(const ckpt::ObjectEntry& object);
+
+struct FlatBucketsInto {
+  const ckpt::Checkpoint& source;
+  const CommonState& state;  // whose args say how buffers are cut
+  const std::vector<ParamGroup>& groups;
+  CommonBuilder& common;
+  TrainingState& view;  // its model and its splits are known, and its chain has its length
+};
+// Masters, states and groups of those optimizers, if there are any. Throws Corrupt where keys,
+// sizes or copies are not those of the layout that args give, Unsupported where the model's order
+// of parameters is not known.
+void read_flat_buckets(const FlatBuckets& buckets, const FlatBucketsInto& into);
+
+}  // namespace optim

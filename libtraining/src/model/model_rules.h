@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <ckpt/box.h>
+
+#include "parallel/split.h"
+
+// What Megatron-Core's code knows of its modules and no file says: how a parameter is called, where
+// it comes in the order of registration, how tensor parallelism splits it. A table
+// (model_rules.json, docs/schema/input/model_rules.json), to which a file can add rows.
+namespace optim {
+
+// In the order in which the model registers them. Final: behind the last layer. Mtp: of a layer of
+// multi-token prediction, whose mtp_model_layer has the rows of any layer.
+enum class ModelPart : uint8_t { Embedding, Layer, Final, Mtp, Output };
+// How tensor parallel ranks share a tensor. GatedRows: two halves where the model has gated linear
+// units, else rows.
+enum class SplitKind : uint8_t { Replicated, Rows, Columns, GatedRows };
+std::string_view name(SplitKind split);  // "replicated", ...: as a file of rules has it
+
+struct ModelRule {
+  ModelPart part = ModelPart::Layer;
+  // In a state dict; of a layer without "decoder.layers.N." ("mtp.layers.N."), with {expert} for an
+  // expert's number.
+  std::string name;
+  SplitKind split = SplitKind::Replicated;
+  bool vocabulary = false;  // rows are the vocabulary's, padded
+  bool buffer = false;      // no parameter: no optimizer steps it
+  bool unsharded = false;   // torch_dist leaves it out
+  // In a sharded state dict, where it differs: always, or with the local transformer implementation
+  // alone (transformer_impl).
+  std::string key = {};
+  std::string local_key = {};
+};
+
+// A place in the model's order of registration. The rules of one expert come together, expert after
+// expert.
+struct ModelPlace {
+  uint32_t part = 0, layer = 0, block = 0, expert = 0, row = 0;
+  auto operator<=>(const ModelPlace&) const = default;
+};
+
+// Whether torch_dist stacks what a row stands for over experts, and whether it is of a module that
+// holds all experts of a rank (TEGroupedMLP).
+bool is_of_experts(const ModelRule& rule);
+bool is_of_grouped_experts(const ModelRule& rule);
+
+// A row's name with an expert's number in the place of {expert}, if it has one.
+std::string with_expert(std::string_view rule_name, uint32_t expert);
+
+struct RuledName {
+  const ModelRule* rule = nullptr;
+  ModelPlace place;
+};
+
+// "decoder.layers.7.mlp.router.weight" -> layer 7, "mlp.router.weight".
+struct NameInLayer {
+  uint32_t layer;
+  std::string_view rest;
+};
+inline constexpr std::string_view kLayersPrefix = "decoder.layers.";
+std::optional<NameInLayer> split_layer(std::string_view name);
+std::string join_layer(uint32_t layer, std::string_view rest);  // its inverse
+
+// "mtp.layers.0.mtp_model_layer.mlp.router.weight" -> layer 0, "mtp_model_layer.mlp.router.weight".
+inline constexpr std::string_view kMtpLayersPrefix = "mtp.layers.";
+inline constexpr std::string_view kMtpModelLayer = "mtp_model_layer.";
+std::optional<NameInLayer> split_mtp_layer(std::string_view name);
+
+class ModelRules {
+ public:
+  // The table that the library holds.
+  static const ModelRules& built_in();
+  // Rows of a JSON text. Throws Error(Corrupt) with the row's number and the field for what is not
+  // in the schema, `source` as the file.
+  static ModelRules parse(std::string_view json, std::string_view source);
+  // These rows, with those of `more` in place of the ones that have the same part and name, or
+  // behind them.
+  ModelRules with(const ModelRules& more) const;
+
+  // Of a name as in the model's state dict; nullopt where no row knows it.
+  std::optional<RuledName> find(std::string_view name) const;
+  std::optional<RuledName> find_in_layer(const NameInLayer& name) const;
+  // The row that a sharded state dict calls by this key of a layer; `local`: local_key counts, too,
+  // `grouped`: of rows for experts the one that numbers weights (TEGroupedMLP). Null: none, so that
+  // the key is the name.
+  struct KeyFlavor {
+    bool local = false, grouped = false;
+  };
+  const ModelRule* find_by_key(std::string_view key, KeyFlavor flavor) const;
+  // The index of the row of this part and name; null: none.
+  const uint32_t* row_named(ModelPart part, std::string_view pattern) const;
+  const std::vector<ModelRule>& rows() const { return rows_; }
+  bool layers_have_vocabulary() const { return layers_have_vocabulary_; }  // a row of one has
+
+ private:
+  explicit ModelRules(std::vector<ModelRule> rows);
+  std::optional<RuledName> find_in_mtp(const NameInLayer& name) const;
+
+  // Looked up for each of 10^6 names: without a text of its own for each.
+  struct Hash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+  using RowsByText = std::unordered_multimap<std::string, uint32_t, Hash, std::equal_to<>>;
+  std::vector<ModelRule> rows_;
+  std::vector<uint32_t> block_;  // [row] rows of one expert share one
+  RowsByText rows_by_name_, rows_by_key_;
+  bool layers_have_vocabulary_ = false;
+};
+
+// nullopt: replicated. Throws Error(InvalidArgument) where the shape has no such dimension or no
+// two halves.
+std::optional<Split> split_of(const ModelRule& rule, const ckpt::Extents& shape, bool is_gated);
+
+}  // namespace optim

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <training/model_facts.h>
+
+// Which layers each model chunk of each pipeline stage has. Pure numbers.
+// Source: get_num_layers_to_build and get_transformer_layer_offset of megatron/core/transformer
+// (transformer_block.py, transformer_layer.py), mtp_on_this_rank of multi_token_prediction.py.
+namespace optim {
+
+struct LayerRange {
+  uint32_t first = 0, count = 0;
+  bool operator==(const LayerRange&) const = default;
+};
+
+struct ModelChunk {
+  uint32_t stage = 0, chunk = 0;
+  LayerRange layers = {};      // global numbers; a file numbers them from 0 in each chunk
+  LayerRange mtp_layers = {};  // the same
+  bool has_embedding = false;  // word and position embeddings
+  bool has_output = false;     // final layer norm and output layer
+  bool operator==(const ModelChunk&) const = default;
+};
+
+// In the order in which data passes them: chunk 0 of each stage, then chunk 1 of each stage, ...
+// Throws Error(InvalidArgument), naming the number and the argument, for sizes of 0, for more than
+// 2^20 chunks, for chunks without pipeline stages, and for layers that do not divide evenly or
+// that a layout's stages do not add up to.
+std::vector<ModelChunk> model_chunks(const PipelineSplit& split);
+// Where a chunk of a stage stands in that order.
+inline size_t chunk_index(const PipelineSplit& split, uint32_t chunk, uint32_t stage) {
+  return size_t{chunk} * split.pipeline_parallel + stage;
+}
+
+// Of the chunks, those which hold a copy of the word embeddings: the one with the embedding, where
+// the output layer is tied to it the one with the output, and the one with MTP layers. The first
+// is the one that torch_dist stores.
+std::vector<size_t> chunks_with_word_embeddings(const std::vector<ModelChunk>& chunks,
+                                                bool output_is_tied);
+
+}  // namespace optim

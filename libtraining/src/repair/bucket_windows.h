@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <training/training_state.h>
+
+#include "grid/flat_buffers.h"
+
+// What Megatron-Core 0.15 to 0.19 does to fully_reshardable state where gradients are in several
+// buckets (its issue 5077): it takes the padding at the ends of buckets out of a buffer, and then
+// cuts parameters where they were with it. Each parameter is stored as a window over the buffer
+// that begins behind its own values, by the padding of all buckets before its own. Pure.
+// Source: get_parameter_state_dp_zero and sharded_param_state_fully_reshardable of
+// megatron/core/optimizer/distrib_optimizer.py (April 2026).
+namespace optim {
+
+// A parameter of a buffer, as a rank has it.
+struct WindowedParam {
+  uint32_t param = 0;
+  ElementRange window;     // what was stored of it, of the buffer without padding
+  uint64_t shift = 0;      // by which its own values begin before that
+  bool is_stored = false;  // this rank's copy is the one in the files
+  ElementRange own() const { return {window.begin - shift, window.end - shift}; }
+};
+
+// Of an optimizer in one place of the model: a stage, a tensor parallel rank, of experts their
+// rank.
+struct WindowedBuffer {
+  RankCoordinates at;
+  uint32_t tensor_rank = 0;
+  uint64_t element_count = 0;         // of the buffer without padding: beyond it is nothing
+  std::vector<WindowedParam> params;  // by where they are in the buffer
+};
+
+class BucketWindows {
+ public:
+  // Throws as flat_arguments() and FlatBuffers do. `state` must outlive it.
+  explicit BucketWindows(const TrainingState& state);
+
+  // Those in which a stored parameter is displaced.
+  const std::vector<WindowedBuffer>& buffers() const { return displaced_; }
+  const FlatBuffers& layout() const { return buffers_; }
+  const Placement& placement() const { return placement_; }
+
+ private:
+  void add(uint32_t optimizer, const RankCoordinates& at, uint32_t tensor_rank);
+  WindowedParam windowed(const FlatBuffer& buffer, size_t i, const WindowedBuffer& of) const;
+
+  const TrainingState& state_;
+  Placement placement_;
+  std::vector<TrainedParam> params_;
+  std::vector<ParamGroup> groups_;
+  FlatArguments arguments_;
+  FlatBuffers buffers_;
+  std::vector<WindowedBuffer> displaced_;
+};
+
+// The parts of a displaced parameter's own range that no stored window of its buffer covers.
+std::vector<ElementRange> uncovered(const WindowedBuffer& buffer, const WindowedParam& param);
+
+}  // namespace optim

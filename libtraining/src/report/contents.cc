@@ -1,0 +1,311 @@
+#include <training/contents.h>
+#include <training/megatron_folders.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include <ckpt/files_beside.h>
+
+#include "args/common_state.h"
+#include "args/run_args.h"
+#include "grid/layer_wise_view.h"
+#include "layouts/layouts.h"
+#include "layouts/torch/rank_folders.h"
+#include "model/megatron_keys.h"
+#include "model/state_names.h"
+#include "model/tensor_names.h"
+#include "verify/rank_folder_check.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Format;
+using ckpt::Kind;
+using ckpt::TensorEntry;
+using ckpt::Value;
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kStacked = "decoder.layers.";
+// More than a model has layers: such a tensor stays one.
+constexpr uint64_t kLayersMax = 1 << 16;
+constexpr std::string_view kModelFile = "model_optim_rng.pt";
+// Megatron writes it after all else in a torch_dist folder.
+constexpr std::string_view kWrittenLast = kMegatronFolders.backend_file;
+constexpr std::string_view kStateObject = ".param_state/shard_";
+
+// --- of a LayerWise checkpoint, all of which is named ---
+
+// `state`: empty for the weight.
+LogicalTensor named_tensor(const TrainedParam& param, std::string_view state,
+                           const TensorRef& tensor) {
+  return {state.empty() ? KeyKind::Model : KeyKind::OptimizerState,
+          param.info.name,
+          std::string(state),
+          tensor->dtype,
+          tensor->shape,
+          ckpt::count_bytes(*tensor),
+          tensor};
+}
+
+void add_named(const TrainingState& view, Contents& contents) {
+  contents.tensors.reserve(tensors_of(view).size());
+  for (const TrainedParam& param : view.params) {
+    contents.tensors.push_back(named_tensor(param, {}, param.weight));
+    if (param.master) contents.tensors.push_back(named_tensor(param, kMasterState, param.master));
+    for (const auto& [state, value] : param.states) {
+      contents.tensors.push_back(named_tensor(param, state, value));
+    }
+  }
+}
+
+// --- of others ---
+
+// Where "decoder.layers." starts in a name of a tensor that is stacked over layers.
+std::optional<size_t> stack_in(const LogicalTensor& tensor) {
+  const size_t at = tensor.name.find(kStacked);
+  const bool is_step = at != tensor.name.npos && (at == 0 || tensor.name[at - 1] == '.');
+  if (!is_step || tensor.shape.empty() || tensor.shape[0] > kLayersMax) return std::nullopt;
+  return is_stacked_key(std::string_view(tensor.name).substr(at)) ? std::optional(at)
+                                                                  : std::nullopt;
+}
+
+void add_layers(const LogicalTensor& stacked, size_t at, Contents& contents) {
+  const uint64_t layers = stacked.shape[0];
+  const std::string before = stacked.name.substr(0, at + kStacked.size());
+  const std::string behind = stacked.name.substr(at + kStacked.size());
+  LogicalTensor layer = stacked;
+  layer.shape.assign(stacked.shape.begin() + 1, stacked.shape.end());
+  layer.count_bytes = layers == 0 ? 0 : stacked.count_bytes / layers;
+  for (uint64_t i = 0; i < layers; ++i) {
+    layer.name = before + std::to_string(i) + "." + behind;
+    layer.layer = i;
+    contents.tensors.push_back(layer);
+  }
+}
+
+// The first dimension taken off.
+TensorEntry layer_of(const TensorEntry& stacked, uint64_t layer) {
+  TensorEntry entry = stacked;
+  entry.shape = {stacked.shape.begin() + 1, stacked.shape.end()};
+  entry.chunks.clear();
+  for (const ckpt::Chunk& chunk : stacked.chunks) {
+    const ckpt::Box& box = chunk.box;
+    if (layer < box.offsets[0] || layer - box.offsets[0] >= box.sizes[0]) continue;
+    const uint64_t row = layer - box.offsets[0];
+    ckpt::Chunk part = chunk;
+    part.box = {{box.offsets.begin() + 1, box.offsets.end()},
+                {box.sizes.begin() + 1, box.sizes.end()}};
+    if (chunk.view) {
+      const ckpt::Extents& strides = chunk.view->strides;
+      part.view = std::make_shared<const ckpt::StridedView>(ckpt::StridedView{
+          chunk.view->offset + row * strides[0], {strides.begin() + 1, strides.end()}});
+    } else {
+      part.payload_offset_bytes +=
+          row * ckpt::element_count(part.box.sizes) * ckpt::bytes_per_element(stacked.dtype);
+    }
+    entry.chunks.push_back(std::move(part));
+  }
+  return entry;
+}
+
+// Weights that are the same bytes seen in the same way, as torch.save stores tied ones.
+class CopyFinder {
+ public:
+  bool is_copy(const TensorEntry& tensor) {
+    if (tensor.chunks.size() != 1 || ckpt::element_count(tensor.shape) == 0) return false;
+    const ckpt::Chunk& chunk = tensor.chunks[0];
+    const ckpt::StridedView view = chunk.view ? *chunk.view : ckpt::StridedView{};
+    return !seen_
+                .insert({chunk.region.file, chunk.region.bytes.offset_bytes,
+                         chunk.payload_offset_bytes, view.offset, as_vector(view.strides),
+                         as_vector(tensor.shape)})
+                .second;
+  }
+
+ private:
+  static std::vector<uint64_t> as_vector(const ckpt::Extents& extents) {
+    return {extents.begin(), extents.end()};
+  }
+  std::set<std::tuple<uint32_t, uint64_t, uint64_t, uint64_t, std::vector<uint64_t>,
+                      std::vector<uint64_t>>>
+      seen_;
+};
+
+// A rank's part of the optimizer, of which model_optim_rng.pt has a copy beside
+// layer_wise_optimizer_R.pt.
+bool is_repeated_state(const TensorEntry& tensor, bool has_rank_files) {
+  return has_rank_files && tensor.file.ends_with(kModelFile);
+}
+
+bool has_rank_files(const ckpt::Checkpoint& checkpoint) {
+  return std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
+    return file.path.find("/layer_wise_optimizer_") != file.path.npos;
+  });
+}
+
+bool has_rank_folders(const ckpt::Checkpoint& checkpoint) {
+  return checkpoint.catalog().format == Format::Torch && is_megatron(checkpoint) &&
+         std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
+           return file.path.find('/') != file.path.npos;
+         });
+}
+
+LogicalTensor stored_tensor(const TensorEntry& tensor, bool is_megatron) {
+  LogicalTensor logical{role_of(tensor),
+                        {},
+                        {},
+                        tensor.dtype,
+                        tensor.shape,
+                        ckpt::count_bytes(tensor),
+                        TensorRef(TensorRef(), &tensor)};
+  if (logical.role == KeyKind::OptimizerState) {
+    StateName state = state_name(tensor, is_megatron);
+    logical.name = std::move(state.param);
+    logical.state = std::move(state.state);
+  } else {
+    logical.name = weight_name(tensor);
+  }
+  return logical;
+}
+
+void add_stored(const ckpt::Checkpoint& checkpoint, Contents& contents) {
+  const bool joins_folders = has_rank_folders(checkpoint);
+  if (joins_folders) contents = join_rank_folders(checkpoint);
+  const bool rank_files = has_rank_files(checkpoint);
+  CopyFinder copies;
+  for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
+    LogicalTensor logical = stored_tensor(tensor, is_megatron(checkpoint));
+    const bool is_model = logical.role == KeyKind::Model;
+    if (is_model && (joins_folders || copies.is_copy(tensor))) continue;
+    if (logical.role == KeyKind::OptimizerState && is_repeated_state(tensor, rank_files)) continue;
+    const auto stack = is_megatron(checkpoint) ? stack_in(logical) : std::nullopt;
+    if (stack) {
+      add_layers(logical, *stack, contents);
+    } else {
+      contents.tensors.push_back(std::move(logical));
+    }
+  }
+  for (const ckpt::ObjectEntry& object : checkpoint.catalog().objects) {
+    if (!object.region || object.key.find(kStateObject) == object.key.npos) continue;
+    contents.tensors.push_back({KeyKind::OptimizerState,
+                                {},
+                                "param_state",
+                                ckpt::DType::UInt8,
+                                {object.region->bytes.count_bytes},
+                                object.region->bytes.count_bytes});
+  }
+}
+
+// An optimizer names parameters as its model does, whose name comes before them in the keys of the
+// weights: optim.state.fc.weight.exp_avg is of model.fc.weight.
+void match_state_to_weights(Contents& contents) {
+  std::set<std::string> weights, containers;
+  for (const LogicalTensor& tensor : contents.tensors) {
+    if (tensor.role != KeyKind::Model) continue;
+    weights.insert(tensor.name);
+    const size_t dot = tensor.name.find('.');
+    if (dot != tensor.name.npos) containers.insert(tensor.name.substr(0, dot + 1));
+  }
+  if (containers.size() > 16) return;
+  for (LogicalTensor& tensor : contents.tensors) {
+    const bool is_open = tensor.role == KeyKind::OptimizerState && !tensor.name.empty() &&
+                         !weights.contains(tensor.name);
+    if (!is_open) continue;
+    for (const std::string& container : containers) {
+      if (!weights.contains(container + tensor.name)) continue;
+      tensor.name.insert(0, container);
+      break;
+    }
+  }
+}
+
+// --- the form of optimizer state ---
+
+std::string sharding_in_common_state(const ckpt::Checkpoint& checkpoint) {
+  const auto common = read_common_state(checkpoint);
+  return common ? stated_sharding(common->document->tree.root()) : std::string();
+}
+
+}  // namespace
+
+std::string key_of(const LogicalTensor& tensor) {
+  if (tensor.role != KeyKind::OptimizerState) return tensor.name;
+  const bool is_named = !tensor.name.empty() && !tensor.state.empty();
+  return is_named ? state_key(tensor.state, tensor.name) : std::string();
+}
+
+TensorRef entry_of(const LogicalTensor& tensor) {
+  if (tensor.value == nullptr) return nullptr;
+  TensorEntry entry =
+      tensor.layer ? layer_of(*tensor.value, *tensor.layer) : TensorEntry(*tensor.value);
+  entry.file.clear();
+  entry.key = key_of(tensor);
+  return std::make_shared<const TensorEntry>(std::move(entry));
+}
+
+Contents list_contents(const ckpt::Checkpoint& checkpoint, const TrainingState* view) {
+  Contents contents;
+  if (view != nullptr) {
+    add_named(*view, contents);
+    return contents;
+  }
+  add_stored(checkpoint, contents);
+  match_state_to_weights(contents);
+  return contents;
+}
+
+std::string optimizer_sharding(const ckpt::Checkpoint& checkpoint) {
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  if (!is_megatron(checkpoint)) return {};
+  const bool has_state = std::ranges::any_of(catalog.tensors,
+                                             [](const TensorEntry& tensor) {
+                                               return role_of(tensor) == KeyKind::OptimizerState;
+                                             }) ||
+                         std::ranges::any_of(catalog.objects, [](const ckpt::ObjectEntry& object) {
+                           return object.key.find(kStateObject) != object.key.npos;
+                         });
+  if (!has_state) return {};
+  const LayoutRow* const row = layout_of(checkpoint);
+  if (row != nullptr && row->sharding == OptimizerSharding::LayerWise) return "layer_wise";
+  if (std::ranges::any_of(catalog.tensors, is_coalesced_buffer)) return "flat_file";
+  const RunArgs args(checkpoint);
+  if (!args.are_there()) return {};
+  if (!args.is_true("use_distributed_optimizer")) return "replicated";
+  return sharding_in_common_state(checkpoint);
+}
+
+namespace {
+
+// metadata.json names the form of a common state that is not there.
+bool lacks_common_state(const ckpt::Checkpoint& checkpoint) {
+  const std::string name(kMegatronFolders.common_file);
+  if (checkpoint.source().has(checkpoint.folder() / name)) return false;
+  const std::string text =
+      ckpt::text_beside(checkpoint, std::string(kMegatronFolders.backend_file));
+  return text.find('"' + std::string(kMegatronFolders.common_key) + '"') != text.npos;
+}
+
+}  // namespace
+
+std::vector<std::string> missing_files(const ckpt::Checkpoint& checkpoint) {
+  std::vector<std::string> missing = missing_rank_files(checkpoint);
+  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
+    if (file.is_missing) missing.push_back(file.path);
+  }
+  const bool is_dist = checkpoint.catalog().format == Format::TorchDist;
+  if (is_dist && is_megatron(checkpoint) &&
+      !checkpoint.source().has(checkpoint.folder() / kWrittenLast)) {
+    missing.emplace_back(kWrittenLast);
+  }
+  if (is_dist && is_megatron(checkpoint) && lacks_common_state(checkpoint)) {
+    missing.emplace_back(kMegatronFolders.common_file);
+  }
+  std::ranges::sort(missing);
+  return missing;
+}
+
+}  // namespace optim

@@ -1,0 +1,128 @@
+#include <training/diff_summary.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <ckpt/printed.h>
+#include <training/key_kind.h>
+
+#include "report/module_of_key.h"
+
+namespace optim {
+namespace {
+
+using ckpt::DifferenceKind;
+
+// More is worse.
+auto badness(const ModuleDifference& difference) {
+  return std::tuple(difference.structural_count, difference.nonfinite_count, difference.max_rel,
+                    difference.max_abs, difference.different_count);
+}
+
+ModuleDifference alone(const ckpt::TensorDifference& tensor) {
+  ModuleDifference difference;
+  difference.different_count = 1;
+  difference.worst = ckpt::qualified_key(tensor.file, tensor.key);
+  difference.structural_count = tensor.kind == DifferenceKind::Value ? 0 : 1;
+  if (!tensor.value) return difference;
+  difference.nonfinite_count = tensor.value->nonfinite_count;
+  difference.max_abs = tensor.value->max_abs;
+  difference.max_rel = tensor.value->max_rel;
+  difference.max_ulp_distance = tensor.value->max_ulp_distance;
+  if (kind_of_key(tensor.file, tensor.key) == KeyKind::Model) {
+    difference.products = tensor.value->products;
+  }
+  return difference;
+}
+
+ModuleDifference alone(const ckpt::ObjectDifference& object) {
+  ModuleDifference difference;
+  difference.different_count = 1;
+  difference.worst = ckpt::qualified_key(object.file, object.key);
+  difference.structural_count = object.kind == DifferenceKind::Value ? 0 : 1;
+  return difference;
+}
+
+using Products = ckpt::ValueDifference::Products;
+
+std::optional<Products> sum_of(const std::optional<Products>& x, const std::optional<Products>& y) {
+  if (!x || !y) return x ? x : y;
+  return Products{x->a_b + y->a_b, x->a_a + y->a_a, x->b_b + y->b_b};
+}
+
+class Modules {
+ public:
+  template <class Entry>
+  void count(const Entry& entry, bool has_elements) {
+    if (!seen_.emplace(entry.file, entry.key).second) return;
+    ModuleDifference& module = of(entry.key);
+    ++module.compared_count;
+    if (has_elements) ++module.value_count;
+  }
+
+  template <class Difference>
+  void add(const Difference& difference) {
+    const ModuleDifference added = alone(difference);
+    auto& [module, worst] = by_name_[module_of_key(difference.key)];
+    if (!worst || badness(added) > badness(*worst)) worst = added;
+    module.different_count += 1;
+    module.structural_count += added.structural_count;
+    if constexpr (std::is_same_v<Difference, ckpt::TensorDifference>) {
+      module.value_count -= std::min(module.value_count, added.structural_count);
+    }
+    module.nonfinite_count += added.nonfinite_count;
+    module.max_abs = std::max(module.max_abs, added.max_abs);
+    module.max_rel = std::max(module.max_rel, added.max_rel);
+    module.max_ulp_distance = std::max(module.max_ulp_distance, added.max_ulp_distance);
+    module.products = sum_of(module.products, added.products);
+  }
+
+  DiffSummary finish() {
+    DiffSummary summary{{}, by_name_.size()};
+    for (auto& [name, found] : by_name_) {
+      if (found.module.different_count == 0) continue;
+      found.module.module = name;
+      found.module.worst = found.worst->worst;
+      summary.modules.push_back(std::move(found.module));
+    }
+    std::ranges::stable_sort(summary.modules,
+                             [](const auto& x, const auto& y) { return badness(x) > badness(y); });
+    return summary;
+  }
+
+ private:
+  struct Found {
+    ModuleDifference module;
+    std::optional<ModuleDifference> worst;
+  };
+  ModuleDifference& of(const std::string& key) { return by_name_[module_of_key(key)].module; }
+
+  std::set<std::pair<std::string_view, std::string_view>> seen_;
+  std::map<std::string, Found> by_name_;
+};
+
+}  // namespace
+
+DiffSummary summarize(const Compared& compared) {
+  Modules modules;
+  for (const ckpt::Inventory* inventory : {&compared.a, &compared.b}) {
+    for (const ckpt::TensorEntry& tensor : inventory->tensors) {
+      modules.count(tensor, !compared.keys_only);
+    }
+    for (const ckpt::ObjectTree& object : inventory->objects) modules.count(object, false);
+  }
+  for (const auto& tensor : compared.differences.tensors) modules.add(tensor);
+  for (const auto& object : compared.differences.objects) modules.add(object);
+  return modules.finish();
+}
+
+void sort_worst_first(std::vector<ckpt::TensorDifference>& tensors) {
+  std::ranges::stable_sort(
+      tensors, [](const auto& x, const auto& y) { return badness(alone(x)) > badness(alone(y)); });
+}
+
+}  // namespace optim

@@ -1,0 +1,363 @@
+#include <training/groups.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <ckpt/error.h>
+#include <training/key_kind.h>
+
+#include "args/checkpoint_kind.h"
+#include "args/value_place.h"
+#include "grid/flat_shares.h"
+#include "grid/layer_wise_view.h"
+#include "grid/placement.h"
+#include "grid/rank_deals.h"
+#include "grid/rank_files.h"
+#include "grid/target_form.h"
+#include "layouts/group_search.h"
+#include "model/state_names.h"
+#include "report/flat_groups.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+using ckpt::TensorEntry;
+using ckpt::Value;
+
+std::vector<std::pair<std::string, Value>> settings_of(const Value& group) {
+  std::vector<std::pair<std::string, Value>> settings;
+  for (size_t i = 0; group.is(Kind::Dict) && i < group.item_count(); ++i) {
+    const auto [key, value] = group.item(i);
+    const std::string name = ckpt::key_text(key);
+    if (name != "params") settings.emplace_back(name, value);
+  }
+  return settings;
+}
+
+// Groups and owners of a checkpoint that names its parameters.
+class NamedGroups {
+ public:
+  NamedGroups(const ckpt::Checkpoint& checkpoint, GroupReport& report)
+      : checkpoint_(checkpoint), report_(report) {}
+
+  void run(TrainingState named) {
+    auto view = std::make_shared<TrainingState>(std::move(named));
+    view_ = view.get();
+    report_.view = view;
+    if (view->chain.empty()) return;  // a model alone
+    groups_ = group_params(view_->args(), view_->grid.sizes, view->params);
+    add_groups();
+    add_params();
+  }
+
+ private:
+  void add_groups() {
+    uint32_t group = 0;
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      const uint32_t optimizer = groups_[i].optimizer_index;
+      group = i > 0 && optimizer == groups_[i - 1].optimizer_index ? group + 1 : 0;
+      StoredGroup stored{{}, optimizer, group, {}, groups_[i].params.size(), 0};
+      for (const GroupedParam& param : groups_[i].params) {
+        stored.element_count = *stored.element_count + elements_of(param.info);
+      }
+      const auto& nodes = view_->chain.at(optimizer).groups;
+      if (group < nodes.size()) {
+        stored.settings = settings_of(view_->common.tree.value(nodes[group]));
+      }
+      report_.groups.push_back(std::move(stored));
+    }
+  }
+
+  static uint64_t elements_of(const ParamInfo& info) {
+    return ckpt::element_count({info.shape.begin(), info.shape.end()});
+  }
+
+  void add_params() {
+    const Placement placement(*view_, view_->grid);
+    for (const WorldRank& rank : ranks_of(view_->grid)) {
+      report_.ranks.push_back({rank.rank, 0, 0, 0, 0.0});
+    }
+    std::vector<ParamGroup> dealt;
+    for (const ParamGroup& group : groups_) {
+      if (!is_flat(group.optimizer_index)) dealt.push_back(group);
+    }
+    if (!dealt.empty()) add_dealt(placement, dealt);
+    if (dealt.size() != groups_.size()) add_flat_shares(placement);
+  }
+
+  // Whether ranks own ranges of elements of what an optimizer of the chain has.
+  bool is_flat(uint32_t optimizer) const {
+    return is_zero1(view_->sharding) || view_->chain[optimizer].is_distributed;
+  }
+
+  // Whoever wrote them.
+  void add_flat_shares(const Placement& placement) {
+    const FlatArguments arguments = flat_arguments(view_->args(), "args");
+    const FlatBuffers buffers(*view_, placement, groups_, arguments);
+    FlatShares shares(*view_, buffers);
+    for (const WorldRank& rank : ranks_of(view_->grid)) {
+      for (uint32_t optimizer = 0; optimizer < view_->chain.size(); ++optimizer) {
+        if (!is_flat(optimizer)) continue;
+        for (const FlatShare& share : shares.of(optimizer, rank.at)) {
+          add_owned({share.param, rank.rank, placement.shape_on_rank(share.param), share.range});
+        }
+      }
+    }
+  }
+
+  // What ranks own as Megatron deals these groups, or, where files were written by other owners,
+  // what their files hold.
+  void add_dealt(const Placement& placement, const std::vector<ParamGroup>& groups) {
+    for (const auto policy :
+         {OwnershipPolicy::PingPong, OwnershipPolicy::Balanced, OwnershipPolicy::Lpt}) {
+      const RankDeals deals(*view_, placement, groups,
+                            {view_->sharding == OptimizerSharding::LayerWise, policy});
+      if (!is_of_writers(deals)) continue;
+      for (const WorldRank& rank : ranks_of(view_->grid)) {
+        for (const auto& group : deals.owned(rank.at)) {
+          for (const HeldEntry& held : group) {
+            const uint32_t param = view_->model[held.entry].param;
+            add_owned({param, rank.rank, placement.shape_on_rank(param)});
+          }
+        }
+      }
+      return;
+    }
+    for (uint32_t param = 0; param < view_->params.size(); ++param) {
+      if (!is_flat(view_->params[param].optimizer)) add_writers_of(param, placement);
+    }
+  }
+
+  struct Owned {
+    uint32_t param, rank;
+    ckpt::Extents shape;  // of the part
+    std::optional<ElementRange> elements = {};
+  };
+
+  // Whether the files of torch_dist hold what these owners would have written; `torch` knows no
+  // other owners.
+  bool is_of_writers(const RankDeals& deals) const {
+    if (view_->format == ckpt::Format::Torch) return true;
+    std::set<std::pair<uint32_t, uint32_t>> owners;
+    for (const WorldRank& rank : ranks_of(view_->grid)) {
+      for (const auto& group : deals.owned(rank.at)) {
+        for (const HeldEntry& held : group) {
+          owners.emplace(view_->model[held.entry].param, rank.rank);
+        }
+      }
+    }
+    for (uint32_t i = 0; i < view_->params.size(); ++i) {
+      if (!view_->params[i].master || is_flat(view_->params[i].optimizer)) continue;
+      for (const ckpt::Chunk& chunk : view_->params[i].master->chunks) {
+        if (!owners.contains({i, writer_of_chunk(chunk)})) return false;
+      }
+    }
+    return true;
+  }
+
+  uint32_t writer_of_chunk(const ckpt::Chunk& chunk) const {
+    return writer_of(checkpoint_.catalog().files[chunk.region.file].path).value_or(0);
+  }
+
+  // Of a parameter that tensor parallel ranks have whole, the first one's copy is written: the
+  // others deal the same shapes, so that theirs has the same place among the ranks that share it.
+  void add_writers_of(uint32_t param, const Placement& placement) {
+    if (!view_->params[param].master) return;
+    std::set<uint32_t> writers;
+    for (const ckpt::Chunk& chunk : view_->params[param].master->chunks) {
+      writers.insert(writer_of_chunk(chunk));
+    }
+    const bool is_whole = placement.tensor_ranks(param) == 1;
+    const std::vector<WorldRank> ranks = ranks_of(view_->grid);
+    for (const WorldRank& rank : ranks) {
+      const bool is_owner = std::ranges::any_of(writers, [&](uint32_t writer) {
+        if (writer == rank.rank) return true;
+        return is_whole && writer < ranks.size() &&
+               differ_in_tensor_rank(ranks[writer].at, rank.at, placement.is_expert(param));
+      });
+      if (is_owner) add_owned({param, rank.rank, placement.shape_on_rank(param)});
+    }
+  }
+
+  static bool differ_in_tensor_rank(const RankCoordinates& a, const RankCoordinates& b,
+                                    bool is_expert) {
+    if (is_expert) return a.pp == b.pp && a.ep == b.ep && a.edp == b.edp && a.etp != b.etp;
+    return a.pp == b.pp && a.dp_cp == b.dp_cp && a.tp != b.tp;
+  }
+
+  void add_owned(const Owned& owned) {
+    const TrainedParam& param = view_->params[owned.param];
+    report_.params.push_back({param.info.name,
+                              {owned.shape.begin(), owned.shape.end()},
+                              owned.elements,
+                              owned.rank,
+                              param.optimizer,
+                              param.group});
+    if (owned.rank >= report_.ranks.size()) return;
+    RankLoad& load = report_.ranks[owned.rank];
+    const uint64_t part = ckpt::element_count(owned.shape);
+    const uint64_t elements = owned.elements ? owned.elements->end - owned.elements->begin : part;
+    const uint64_t whole = ckpt::element_count(param.weight->shape);
+    ++load.param_count;
+    load.element_count += elements;
+    const uint64_t bytes = state_bytes_of(param);
+    load.state_bytes += elements == whole ? bytes : bytes / std::max<uint64_t>(whole, 1) * elements;
+    ParamInfo info = param.info;
+    info.shape.assign(owned.shape.begin(), owned.shape.end());
+    const double share =
+        owned.elements ? static_cast<double>(elements) / static_cast<double>(part) : 1;
+    load.cost = *load.cost + update_cost(info, group_at(param)) * share;
+  }
+
+  const ParamGroup& group_at(const TrainedParam& param) const {
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      const StoredGroup& stored = report_.groups[i];
+      if (stored.optimizer == param.optimizer && stored.group == param.group) return groups_[i];
+    }
+    return groups_.front();
+  }
+
+  static uint64_t state_bytes_of(const TrainedParam& param) {
+    uint64_t bytes = param.master ? ckpt::count_bytes(*param.master) : 0;
+    for (const StateTensor& state : param.states) bytes += ckpt::count_bytes(*state.value);
+    return bytes;
+  }
+
+  const ckpt::Checkpoint& checkpoint_;
+  GroupReport& report_;
+  const TrainingState* view_ = nullptr;
+  std::vector<ParamGroup> groups_;  // as the model's parameters make them
+};
+
+// What `state` says of these parameters: numbers, or tensors of one element.
+StepCounts step_counts(const ckpt::Checkpoint& checkpoint, const FoundOptimizer& found,
+                       const Value& params) {
+  StepCounts steps;
+  const auto state = found.state();
+  std::map<std::string, Value> by_param;
+  for (size_t i = 0; state && state->is(Kind::Dict) && i < state->item_count(); ++i) {
+    const auto [key, of_param] = state->item(i);
+    by_param.emplace(ckpt::key_text(key), of_param);
+  }
+  for (size_t i = 0; i < params.size(); ++i) {
+    const bool is_name = params[i].is(Kind::Int) || params[i].is(Kind::Str);
+    const auto of_param = is_name ? by_param.find(ckpt::key_text(params[i])) : by_param.end();
+    const bool has_state = of_param != by_param.end() && of_param->second.is(Kind::Dict);
+    const auto step = has_state ? of_param->second.find("step") : std::nullopt;
+    if (!step) continue;
+    if (step->is(Kind::Int) || step->is(Kind::Float)) {
+      steps.add(step->as_float());
+      continue;
+    }
+    const TensorEntry* tensor = checkpoint.catalog().find_tensor(
+        found.pointer + "/state" + escaped_step(of_param->first) + "/step", found.file);
+    const auto count = tensor != nullptr ? scalar_of(*tensor, checkpoint) : std::nullopt;
+    if (count) steps.add(*count);
+  }
+  return steps;
+}
+
+void add_step(const StepCounts& steps, StoredGroup& group, GroupReport& report) {
+  const bool has_step = std::ranges::any_of(
+      group.settings, [](const auto& setting) { return setting.first == "step"; });
+  const auto step = steps.setting();
+  if (has_step || !step) return;
+  group.settings.emplace_back("step", step->first);
+  report.documents.push_back(step->second);
+}
+
+void add_stored_groups(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
+  std::map<std::string, uint32_t> optimizers;  // of each file
+  for (const FoundOptimizer& found : find_optimizers(checkpoint)) {
+    const std::string& place = found.object.empty() ? found.file : found.object;
+    const uint32_t optimizer = optimizers[place]++;
+    if (found.document) report.documents.push_back(found.document);
+    for (uint32_t i = 0; i < found.groups.size(); ++i) {
+      StoredGroup stored{place, optimizer, i, settings_of(found.groups[i]), {}, {}};
+      const auto params =
+          found.groups[i].is(Kind::Dict) ? found.groups[i].find("params") : std::nullopt;
+      if (params && params->is(Kind::List)) {
+        stored.param_count = params->size();
+        add_step(step_counts(checkpoint, found, *params), stored, report);
+      }
+      report.groups.push_back(std::move(stored));
+    }
+  }
+}
+
+// PyTorch's torch_dist folders: a setting is an object, a step count a tensor or an object.
+void add_flat_groups(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
+  FlatGroups flat = find_flat_groups(checkpoint);
+  std::map<std::string, uint32_t> counts;  // of each optimizer
+  for (FlatGroup& group : flat.groups) {
+    StoredGroup stored{group.optimizer,           0,  counts[group.optimizer]++,
+                       std::move(group.settings), {}, {}};
+    stored.param_count = group.params.size();
+    StepCounts steps;
+    for (const std::string& param : group.params) {
+      const TensorEntry* step = checkpoint.catalog().find_tensor(
+          (group.optimizer.empty() ? "" : group.optimizer + ".") + "state." + param + ".step");
+      const auto count = step != nullptr ? scalar_of(*step, checkpoint) : std::nullopt;
+      if (count) steps.add(*count);
+    }
+    add_step(steps, stored, report);
+    report.groups.push_back(std::move(stored));
+  }
+  report.documents.insert(report.documents.end(), flat.documents.begin(), flat.documents.end());
+}
+
+// Of torch_dist: each file's chunks of optimizer state belong to the rank that wrote it.
+void add_writers(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  std::map<uint32_t, RankLoad> loads;
+  for (const TensorEntry& tensor : catalog.tensors) {
+    if (kind_of_key(tensor.file, tensor.key) != KeyKind::OptimizerState) continue;
+    for (const ckpt::Chunk& chunk : tensor.chunks) {
+      const auto rank = writer_of(catalog.files[chunk.region.file].path);
+      if (!rank) continue;
+      const uint64_t elements = ckpt::element_count(chunk.box.sizes);
+      RankLoad& load = loads.try_emplace(*rank, RankLoad{*rank, 0, 0, 0, {}}).first->second;
+      ++load.param_count;
+      load.element_count += elements;
+      load.state_bytes += elements * ckpt::bytes_per_element(tensor.dtype);
+      report.params.push_back(
+          {tensor.key, {chunk.box.sizes.begin(), chunk.box.sizes.end()}, {}, *rank});
+    }
+  }
+  for (const auto& [rank, load] : loads) report.ranks.push_back(load);
+}
+
+}  // namespace
+
+GroupReport find_groups(const ckpt::Checkpoint& checkpoint) {
+  GroupReport report;
+  try {
+    if (is_layer_wise(checkpoint)) {
+      NamedGroups(checkpoint, report).run(name_layer_wise(checkpoint));
+    } else {
+      report.unnamed_reason = "this is " + kind_of_checkpoint(checkpoint);
+    }
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::Unsupported) throw;
+    report = {};
+    report.unnamed_reason = error.what();
+  }
+  if (!report.unnamed_reason.empty()) {
+    add_stored_groups(checkpoint, report);
+    add_flat_groups(checkpoint, report);
+    add_writers(checkpoint, report);
+  }
+  std::ranges::stable_sort(report.params, {}, &OwnedParam::rank);
+  return report;
+}
+
+GroupReport describe_groups(const ckpt::Checkpoint& checkpoint) {
+  GroupReport report = find_groups(checkpoint);
+  if (!report.groups.empty() || !report.params.empty()) return report;
+  throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = checkpoint.shown_path(), .key = {}},
+                    "has no parameter groups and no optimizer state");
+}
+
+}  // namespace optim

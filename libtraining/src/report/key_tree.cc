@@ -1,0 +1,107 @@
+#include <training/key_tree.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "model/tensor_names.h"
+#include "report/natural_order.h"
+
+namespace optim {
+namespace {
+
+// "/model/a~1b" -> model, a/b; "decoder.layers.weight" -> decoder, layers, weight; the file first.
+std::vector<std::string> steps_of(const CatalogRow& row) {
+  std::vector<std::string> steps;
+  if (!row.file().empty()) steps.push_back(row.file());
+  const std::string& key = row.key();
+  const bool is_pointer = key.starts_with('/');
+  const char separator = is_pointer ? '/' : '.';
+  // "rng_state/shard_0.0_1.1": a part of a sharded object is one step.
+  const size_t last = is_pointer ? key.npos : key.find("/shard_");
+  size_t start = is_pointer ? 1 : 0;
+  while (steps.size() + 1 < kKeyDepthMax) {
+    const size_t end = key.find(separator, start);
+    if (end >= last) break;
+    steps.push_back(key.substr(start, end - start));
+    start = end + 1;
+  }
+  steps.push_back(key.empty() ? "(root)" : key.substr(std::min(start, key.size())));
+  for (std::string& step : steps) {
+    if (!is_pointer) continue;
+    for (size_t at = 0; (at = step.find('~', at)) != step.npos; ++at) {
+      const char next = at + 1 < step.size() ? step[at + 1] : '\0';
+      if (next == '0' || next == '1') step.replace(at, 2, next == '0' ? "~" : "/");
+    }
+  }
+  return steps;
+}
+
+// Steps that are numbers, as those of layers, follow each other: a file may have them as 0, 1, 10,
+// 11, 2. The others keep their places. kKeyDepthMax bounds the recursion.
+void sort_numbers(KeyBranch& branch) {
+  std::vector<size_t> places;
+  for (size_t i = 0; i < branch.children.size(); ++i) {
+    if (is_number(branch.children[i]->name)) places.push_back(i);
+    sort_numbers(*branch.children[i]);
+  }
+  std::vector<std::unique_ptr<KeyBranch>> numbers;
+  for (const size_t place : places) numbers.push_back(std::move(branch.children[place]));
+  std::ranges::stable_sort(
+      numbers, [](const auto& a, const auto& b) { return natural_less(a->name, b->name); });
+  for (size_t i = 0; i < places.size(); ++i) branch.children[places[i]] = std::move(numbers[i]);
+}
+
+class KeyTreeBuilder {
+ public:
+  void add(const CatalogRow& row) {
+    KeyBranch* branch = &root_;
+    count(row, *branch);
+    for (const std::string& step : steps_of(row)) {
+      branch = &child(*branch, step);
+      count(row, *branch);
+    }
+    branch->row = &row;
+  }
+
+  KeyBranch finish() {
+    sort_numbers(root_);
+    return std::move(root_);
+  }
+
+ private:
+  KeyBranch& child(KeyBranch& branch, const std::string& step) {
+    KeyBranch*& known = by_step_[{&branch, step}];
+    if (known == nullptr) {
+      branch.children.push_back(std::make_unique<KeyBranch>());
+      known = branch.children.back().get();
+      known->name = step;
+    }
+    return *known;
+  }
+
+  static void count(const CatalogRow& row, KeyBranch& branch) {
+    ++(row.tensor != nullptr ? branch.tensor_count : branch.object_count);
+    branch.count_bytes += row.count_bytes.value_or(0);
+  }
+
+  KeyBranch root_;
+  std::map<std::pair<const KeyBranch*, std::string>, KeyBranch*> by_step_;
+};
+
+}  // namespace
+
+void sort_by_size(KeyBranch& branch) {
+  std::ranges::stable_sort(branch.children, [](const auto& a, const auto& b) {
+    return a->count_bytes > b->count_bytes;
+  });
+  for (const auto& child : branch.children) sort_by_size(*child);
+}
+
+KeyBranch make_key_tree(std::span<const CatalogRow> rows) {
+  KeyTreeBuilder builder;
+  for (const CatalogRow& row : rows) builder.add(row);
+  return builder.finish();
+}
+
+}  // namespace optim

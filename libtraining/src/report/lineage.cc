@@ -1,0 +1,305 @@
+// The iterations of a root, one after the other: of two neighbours both are open, so that what did
+// not move can be told by its bytes.
+#include <training/lineage.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include <ckpt/error.h>
+#include <ckpt/statistics.h>
+#include <ckpt/tensor_stream.h>
+#include <training/megatron_folders.h>
+
+#include "grid/layer_wise_view.h"
+#include "report/logical_names.h"
+#include "report/loss_scale.h"
+#include "report/module_of_key.h"
+#include "state/remainders.h"
+#include "state/repeated_elements.h"
+#include "verify/iteration_check.h"
+
+namespace optim {
+namespace {
+
+// Of tensors whose statistics are held at a time: each has a histogram.
+constexpr size_t kBatch = 4096;
+
+// A tensor of one iteration, and what its elements are like.
+struct Seen {
+  TensorRef entry;
+  std::string name;   // of the parameter
+  std::string state;  // empty: the weight
+  uint64_t element_count = 0, zero_count = 0, nonfinite_count = 0;
+  ckpt::Statistics::Moments moments = {};
+};
+
+bool is_like(const Seen& a, const Seen& b) {
+  const auto facts = [](const Seen& seen) {
+    const auto& of = seen.moments;
+    return std::tuple(seen.element_count, seen.zero_count, seen.nonfinite_count, of.min, of.max,
+                      of.mean, of.std);
+  };
+  return a.entry->dtype == b.entry->dtype && a.entry->shape == b.entry->shape &&
+         facts(a) == facts(b);
+}
+
+// What the low half of a master has that its weight lacks.
+bool is_remainder(const Seen& seen) { return seen.state == kRemainderState; }
+
+bool is_master(const Seen& seen) {
+  return seen.state == kMasterState || seen.state == kDistributedMaster || is_remainder(seen);
+}
+
+// A complete iteration whose payload was read.
+struct Snapshot {
+  std::shared_ptr<const ckpt::Checkpoint> checkpoint;
+  int64_t iteration = 0;
+  std::optional<int64_t> step;
+  std::vector<Seen> tensors = {};  // in the order of the model
+  std::map<std::string, size_t> by_key = {};
+
+  const Seen* find(const std::string& key) const {
+    const auto found = by_key.find(key);
+    return found == by_key.end() ? nullptr : &tensors[found->second];
+  }
+  void index() {
+    for (size_t i = 0; i < tensors.size(); ++i) by_key.emplace(tensors[i].entry->key, i);
+  }
+};
+
+std::vector<Seen> named_tensors(const ckpt::Checkpoint& checkpoint) {
+  const LogicalNames names(checkpoint);
+  std::vector<Seen> tensors;
+  for (const LogicalTensor& tensor : names.tensors()) {
+    TensorRef entry = entry_of(tensor);
+    if (entry == nullptr || repeats_much(*entry)) continue;
+    Seen seen{std::move(entry), tensor.name, tensor.state};
+    if (holds_parameters(seen.entry->dtype) || is_master(seen)) tensors.push_back(std::move(seen));
+  }
+  return tensors;
+}
+
+void take_statistics(Seen& seen, const ckpt::Statistics& statistics) {
+  seen.element_count = statistics.element_count;
+  seen.zero_count = statistics.zero_count;
+  seen.nonfinite_count = statistics.nan_count + statistics.inf_count;
+  const bool has_finite = statistics.moments && !std::isnan(statistics.moments->norm);
+  if (has_finite) seen.moments = *statistics.moments;
+}
+
+void read_statistics(Snapshot& snapshot, const ckpt::ExecuteOptions& execution) {
+  const std::span<Seen> all(snapshot.tensors);
+  for (size_t first = 0; first < all.size(); first += kBatch) {
+    const std::span<Seen> batch = all.subspan(first, std::min(kBatch, all.size() - first));
+    std::vector<ckpt::TensorEntry> entries;
+    for (const Seen& seen : batch) entries.push_back(*seen.entry);
+    const std::vector<ckpt::Statistics> statistics =
+        ckpt::make_statistics(entries, *snapshot.checkpoint, execution, 0);
+    for (size_t i = 0; i < batch.size(); ++i) take_statistics(batch[i], statistics[i]);
+  }
+}
+
+// --- norms ---
+
+void add(const Seen& seen, StateNorms& squares) {
+  const double square = seen.moments.norm * seen.moments.norm;
+  if (seen.state.empty()) {
+    squares.weights = squares.weights.value_or(0) + square;
+  } else {
+    squares.states[seen.state] += square;
+  }
+  squares.nonfinite_count += seen.nonfinite_count;
+}
+
+StateNorms rooted(StateNorms squares) {
+  if (squares.weights) squares.weights = std::sqrt(*squares.weights);
+  for (auto& [state, square] : squares.states) square = std::sqrt(square);
+  return squares;
+}
+
+void add_norms(const Snapshot& snapshot, LineageRow& row) {
+  StateNorms all;
+  std::map<std::string, size_t> places;
+  for (const Seen& seen : snapshot.tensors) {
+    if (is_remainder(seen)) continue;
+    const std::string module = module_of_key(seen.name);
+    const auto [place, is_new] = places.emplace(module, row.modules.size());
+    if (is_new) row.modules.push_back({module, {}});
+    add(seen, row.modules[place->second].norms);
+    add(seen, all);
+  }
+  for (ModuleNorms& module : row.modules) module.norms = rooted(module.norms);
+  row.norms = rooted(all);
+}
+
+// --- one iteration ---
+
+std::string problem_of(const Status& status) {
+  if (!status.missing.empty()) return ckpt::escaped(status.missing.front()) + " is missing";
+  return status.problem;
+}
+
+void add_summary(const ckpt::Checkpoint& checkpoint, LineageRow& row) {
+  const Summary summary = summarize(checkpoint);
+  row.health = summary.status.health;
+  row.problem = problem_of(summary.status);
+  row.is_complete = row.health == Health::Complete || row.health == Health::FilesPresent;
+  const std::vector<ckpt::Finding> others = find_other_iterations(checkpoint);
+  if (row.is_complete && !others.empty()) {
+    row.is_renamed = true;
+    row.is_complete = false;
+    row.problem = others.front().problem;
+  }
+  row.file_bytes = summary.files.count_bytes;
+  row.step = summary.step;
+  for (const OptimizerFacts& optimizer : summary.optimizers) {
+    for (const double rate : optimizer.learning_rates) {
+      const bool is_known = std::ranges::find(row.learning_rates, rate) != row.learning_rates.end();
+      if (!is_known) row.learning_rates.push_back(rate);
+    }
+  }
+  row.loss_scale = loss_scale_of(checkpoint);
+}
+
+class Tracer {
+ public:
+  explicit Tracer(const LineageOptions& options) : options_(options) {}
+
+  void add(const ckpt::IterationFolder& folder) {
+    ckpt::Limits limits = options_.limits;
+    limits.allow_missing_data = true;  // a row says what is missing
+    LineageRow& row = lineage_.rows.emplace_back(LineageRow{.folder = folder});
+    try {
+      auto checkpoint =
+          std::make_shared<const ckpt::Checkpoint>(open_checkpoint(folder.path, {{}, limits}));
+      add_summary(*checkpoint, row);
+      if (row.is_complete && !options_.quick) read(std::move(checkpoint), row);
+    } catch (const ckpt::Error& error) {
+      if (options_.execution.stop.stop_requested()) throw;
+      row.problem = error.what();
+      row.is_complete = false;
+      row.health.reset();
+    }
+  }
+
+  Lineage finish() { return std::move(lineage_); }
+
+ private:
+  void read(std::shared_ptr<const ckpt::Checkpoint> checkpoint, LineageRow& row) {
+    Snapshot now{std::move(checkpoint), row.folder.iteration, row.step};
+    now.tensors = named_tensors(*now.checkpoint);
+    read_statistics(now, options_.execution);
+    now.index();
+    add_norms(now, row);
+    find_nonfinite(now);
+    find_zero_moments(now);
+    find_stopped(now);
+    before_ = std::move(now);
+  }
+
+  void report(LineageEvent event) {
+    if (reported_.insert({event.kind, event.key}).second) lineage_.events.push_back(event);
+  }
+
+  void find_nonfinite(const Snapshot& now) {
+    for (const Seen& seen : now.tensors) {
+      if (seen.nonfinite_count == 0) continue;
+      report(
+          {LineageEventKind::NotFinite, now.iteration, seen.entry->key, {}, seen.nonfinite_count});
+    }
+  }
+
+  static bool is_zero(const Seen& seen) { return seen.zero_count == seen.element_count; }
+
+  void find_zero_moments(const Snapshot& now) {
+    if (now.step.value_or(0) == 0) return;
+    for (const Seen& seen : now.tensors) {
+      const bool is_moment = !seen.state.empty() && !is_master(seen) && seen.element_count > 0;
+      if (!is_moment || !is_zero(seen)) continue;
+      report({LineageEventKind::ZeroMoment, now.iteration, seen.entry->key});
+    }
+  }
+
+  // Parameters with a moment that is not zero: the optimizer has something to move them by.
+  static std::set<std::string> driven(const Snapshot& now) {
+    std::set<std::string> names;
+    for (const Seen& seen : now.tensors) {
+      const bool is_moment = !seen.state.empty() && !is_master(seen);
+      if (is_moment && !is_zero(seen)) names.insert(seen.name);
+    }
+    return names;
+  }
+
+  // A 16-bit weight may stand still while its master moves; a remainder
+  // of a master stands still with its weight.
+  static std::set<std::string> with_master(const Snapshot& now) {
+    std::set<std::string> names;
+    for (const Seen& seen : now.tensors) {
+      if (is_master(seen)) names.insert(seen.name);
+    }
+    return names;
+  }
+
+  void find_stopped(const Snapshot& now) {
+    if (!before_ || now.step == before_->step) return;  // saved twice
+    const std::set<std::string> moving = driven(now), mastered = with_master(now);
+    for (const Seen& seen : now.tensors) {
+      const bool is_watched =
+          is_master(seen) || (seen.state.empty() && !mastered.contains(seen.name));
+      if (!is_watched || !moving.contains(seen.name) || seen.element_count == 0) continue;
+      if (!stands_still(seen, now)) continue;
+      const Seen* const weight = now.find(seen.name);
+      if (is_remainder(seen) && (weight == nullptr || !stands_still(*weight, now))) continue;
+      report({LineageEventKind::Stopped, now.iteration, seen.entry->key, before_->iteration});
+    }
+  }
+
+  // Statistics tell most of what moved without reading it again.
+  bool stands_still(const Seen& seen, const Snapshot& now) const {
+    const Seen* const other = before_->find(seen.entry->key);
+    return other != nullptr && is_like(seen, *other) &&
+           ckpt::same_bytes(*seen.entry, *now.checkpoint, *other->entry, *before_->checkpoint);
+  }
+
+  const LineageOptions& options_;
+  Lineage lineage_;
+  std::optional<Snapshot> before_;
+  std::set<std::pair<LineageEventKind, std::string>> reported_;
+};
+
+}  // namespace
+
+std::string_view name(LineageEventKind kind) {
+  static constexpr std::string_view kNames[] = {"not_finite", "stopped", "zero_moment"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+Lineage trace_lineage(const std::filesystem::path& root, const LineageOptions& options) {
+  std::vector<ckpt::IterationFolder> folders =
+      ckpt::list_iterations(root, kMegatronFolders, options.limits);
+  std::vector<std::string> elsewhere;
+  if (!options.limits.follow_links) {
+    elsewhere = ckpt::iterations_elsewhere(root, kMegatronFolders);
+  }
+  if (folders.empty() && !elsewhere.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = root.string(), .key = {}},
+                      "its iteration folders are links that lead out of it",
+                      "--follow-links lists them");
+  }
+  if (folders.empty()) {
+    throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = root.string(), .key = {}},
+                      "has no iteration folders; expected folders such as iter_0000100",
+                      "give the folder that contains them; for one checkpoint: ckpt-inspect PATH");
+  }
+  std::ranges::reverse(folders);
+  Tracer tracer(options);
+  for (const ckpt::IterationFolder& folder : folders) tracer.add(folder);
+  Lineage lineage = tracer.finish();
+  lineage.elsewhere = std::move(elsewhere);
+  return lineage;
+}
+
+}  // namespace optim

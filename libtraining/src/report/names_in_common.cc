@@ -1,0 +1,122 @@
+#include <training/names_in_common.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include <ckpt/error.h>
+#include <training/layer_wise_checkpoint.h>
+#include <training/logical_inventory.h>
+#include <training/megatron_folders.h>
+
+namespace optim {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Files are named relative to their checkpoint, of which there are two here: puts `path` before
+// them.
+template <class Call>
+auto of_side(fs::path path, Call call) {
+  try {
+    return call();
+  } catch (const ckpt::Error& error) {
+    ckpt::Where where = error.where();
+    const fs::path file = where.file;
+    if (!path.has_filename()) path = path.parent_path();  // "ckpt/"
+    const bool is_whole = file.empty() || file == path.filename() || file == path;
+    const fs::path folder = fs::is_regular_file(path) ? path.parent_path() : path;
+    where.file = (is_whole ? path : folder / file).string();
+    throw ckpt::Error(error.code(), where, error.problem(), error.hint());
+  }
+}
+
+// What errors name files relative to.
+fs::path opened_path(const ckpt::Checkpoint& checkpoint) {
+  return checkpoint.was_root() ? checkpoint.folder().parent_path()
+                               : fs::path(checkpoint.shown_path());
+}
+
+ckpt::Inventory canonical(const ckpt::Checkpoint& checkpoint) {
+  return of_side(opened_path(checkpoint), [&] { return logical_inventory(checkpoint); });
+}
+
+TrainingState state_of(const ckpt::Checkpoint& checkpoint) {
+  return of_side(opened_path(checkpoint), [&] { return name_layer_wise(checkpoint); });
+}
+
+ckpt::Inventory stored(const ckpt::Checkpoint& checkpoint) {
+  return of_side(opened_path(checkpoint), [&] { return native_inventory(checkpoint); });
+}
+
+// Whether two inventories list the same names.
+bool has_same_names(const ckpt::Inventory& a, const ckpt::Inventory& b) {
+  const auto same = [](const auto& x, const auto& y) { return x.key == y.key; };
+  return std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(), same) &&
+         std::equal(a.objects.begin(), a.objects.end(), b.objects.begin(), b.objects.end(), same);
+}
+
+// Where one of two plain state dicts has all keys as text, so has the other, and that is said.
+void compare_keys_as_text(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, NamedPair& pair) {
+  if (is_layer_wise(a) || is_layer_wise(b)) return;
+  const bool a_is_typed = has_typed_keys(a);
+  if (a_is_typed == has_typed_keys(b)) return;
+  const ckpt::Checkpoint &typed = a_is_typed ? a : b, &other = a_is_typed ? b : a;
+  ckpt::Inventory& inventory = a_is_typed ? pair.a : pair.b;
+  ckpt::Inventory as_text = plain_inventory(typed, ckpt::KeyTypes::AsText);
+  join_places(as_text);
+  if (has_same_names(as_text, inventory)) return;
+  inventory = std::move(as_text);
+  pair.warnings.push_back(opened_path(other).string() +
+                          ": has all keys of mappings as text; their types are not compared");
+}
+
+// Both sides by their places, unless names tell the entries of each side apart.
+NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
+  if (is_layer_wise(a) && is_layer_wise(b)) {
+    const TrainingState state_a = state_of(a), state_b = state_of(b);
+    NamedPair pair;
+    pair.names = "canonical";
+    std::tie(pair.a, pair.b) = logical_inventories(state_a, state_b);
+    std::tie(pair.left_out_a, pair.left_out_b) = left_out_inventories(state_a, state_b);
+    return pair;
+  }
+  NamedPair pair{canonical(a), canonical(b), "canonical", {}, {}, {}};
+  compare_keys_as_text(a, b, pair);
+  const bool a_has_places = names_places(pair.a), b_has_places = names_places(pair.b);
+  if (a_has_places == b_has_places) return pair;
+  pair.warnings.push_back(opened_path(a_has_places ? a : b).string() + ": " + kHasPlaces);
+  const ckpt::Checkpoint& other = a_has_places ? b : a;
+  if (!is_layer_wise(other)) {
+    const bool both_typed = has_typed_keys(a) && has_typed_keys(b);
+    (a_has_places ? pair.b : pair.a) =
+        plain_inventory(other, both_typed ? ckpt::KeyTypes::Kept : ckpt::KeyTypes::AsText);
+  }
+  return pair;
+}
+
+NamedPair stored_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
+  return {stored(a), stored(b), "stored", {}, {}, {}};
+}
+
+}  // namespace
+
+ckpt::Checkpoint open_side(const fs::path& path, const ckpt::Limits& limits) {
+  return of_side(path, [&] { return open_checkpoint(path, {{}, limits}); });
+}
+
+NamedPair names_in_common(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
+  const bool is_one_format = a.catalog().format == b.catalog().format;
+  if (!is_one_format) return canonical_pair(a, b);
+  if (!is_layer_wise(a) || !is_layer_wise(b)) return stored_pair(a, b);
+  try {
+    return canonical_pair(a, b);
+  } catch (const ckpt::Error& error) {
+    if (error.code() != ckpt::ErrorCode::Unsupported) throw;
+    NamedPair pair = stored_pair(a, b);
+    pair.warnings.push_back(std::string("compared under stored names: ") + error.what());
+    return pair;
+  }
+}
+
+}  // namespace optim

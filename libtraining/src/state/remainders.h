@@ -1,0 +1,44 @@
+#pragma once
+
+#include <algorithm>
+#include <stop_token>
+#include <string_view>
+
+#include <ckpt/checkpoint.h>
+#include <training/training_state.h>
+
+// Masters of which only a remainder is stored, as TransformerEngine's FusedAdam keeps them under
+// store_param_remainders: the lower 16 bits of the fp32 master as a signed integer. The bits of the
+// bf16 weight, one less where the remainder is negative, are the upper ones. Such a remainder is a
+// state of its own, "param_remainder"; its parameter has no master. It makes a master with any
+// weight, and one that rounds to it: it proves no name.
+namespace optim {
+
+inline constexpr std::string_view kRemainderState = "param_remainder";
+inline constexpr const char* kWhyRemaindersProveNothing =
+    "their masters are stored as 16-bit remainders, which complete any weight: values do not prove "
+    "which parameter one belongs to";
+
+// An integer of 16 bits: forms that hold float32 alone have remainders as such numbers.
+bool is_remainder(float value);
+
+inline const StateTensor* remainder_of(const TrainedParam& param) {  // null: it has none
+  const auto found = std::ranges::find(param.states, kRemainderState, &StateTensor::name);
+  return found == param.states.end() ? nullptr : &*found;
+}
+// What a DistributedOptimizer calls "param"; null: it has neither.
+inline const TensorRef& filed_as_master(const TrainedParam& param) {
+  const StateTensor* const remainder = remainder_of(param);
+  return remainder != nullptr ? remainder->value : param.master;
+}
+inline bool has_remainders(const TrainingState& state) {
+  return std::ranges::any_of(state.params,
+                             [](const TrainedParam& param) { return remainder_of(param); });
+}
+
+// Reads the remainders that are stored as float32. Throws Corrupt, by key, for a value that is
+// none; Error(IoFailure, "cancelled") when asked to stop.
+void require_remainders(const TrainingState& state, const ckpt::Checkpoint& source,
+                        const std::stop_token& stop);
+
+}  // namespace optim

@@ -1,0 +1,270 @@
+#include "verify/args_check.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include <ckpt/error.h>
+#include <training/layer_wise_checkpoint.h>
+
+#include "args/run_grid.h"
+#include "grid/glu_rows.h"
+#include "grid/vocabulary.h"
+#include "model/model_rules.h"
+#include "model/stage_names.h"
+#include "verify/attention_args.h"
+#include "verify/known_layers.h"
+#include "verify/module_args.h"
+#include "verify/stated_args.h"
+
+namespace optim {
+namespace {
+
+using Decides = ContradictedArg::Decides;
+
+ContradictedArg contradiction(std::string_view name, uint64_t stated, std::string_view but,
+                              Decides decides = Decides::Cut) {
+  return {std::string(name), "is " + std::to_string(stated) + ", but " + std::string(but), decides};
+}
+
+const ckpt::Extents* matrix(const TrainingState& state, std::string_view name) {
+  const auto found = std::ranges::find_if(state.params, [&](const TrainedParam& param) {
+    return param.info.name == name && param.weight && param.weight->shape.size() == 2;
+  });
+  return found != state.params.end() ? &found->weight->shape : nullptr;
+}
+
+constexpr std::string_view kPositionEmbeddings = "embedding.position_embeddings.weight";
+
+struct EmbeddingSize {
+  std::string_view arg, tensor;
+  size_t axis;
+};
+constexpr std::array kEmbeddingSizes = {
+    EmbeddingSize{"padded_vocab_size", kWordEmbeddings, 0},
+    EmbeddingSize{"hidden_size", kWordEmbeddings, 1},
+    EmbeddingSize{"max_position_embeddings", kPositionEmbeddings, 0},
+};
+
+std::optional<ContradictedArg> of_embedding(const EmbeddingSize& row, const TrainingState& state,
+                                            const StatedArgs& args) {
+  const ckpt::Extents* const shape = matrix(state, row.tensor);
+  const auto stated = args.size(row.arg);
+  if (shape == nullptr || !stated || *stated == (*shape)[row.axis]) return std::nullopt;
+  return contradiction(row.arg, *stated,
+                       std::string(row.tensor) + " has " + std::to_string((*shape)[row.axis]) +
+                           (row.axis == 0 ? " rows" : " columns"),
+                       Decides::Shapes);
+}
+
+std::optional<ContradictedArg> of_positions(const TrainingState& state, const StatedArgs& args) {
+  const auto kind = args.word("position_embedding_type");
+  if (!kind || *kind == "learned_absolute" || matrix(state, kPositionEmbeddings) == nullptr) {
+    return std::nullopt;
+  }
+  return ContradictedArg{"position_embedding_type",
+                         "is " + args.text("position_embedding_type") + ", but " +
+                             std::string(kPositionEmbeddings) + " is there"};
+}
+
+std::optional<ContradictedArg> of_vocabulary(const TrainingState& state) {
+  auto problem = contradicted_vocabulary(state);
+  if (!problem) return std::nullopt;
+  return ContradictedArg{"vocab_size", std::move(*problem)};  // target_vocabulary() asks, too
+}
+
+// torch_dist stores an output layer of its own alone.
+std::optional<ContradictedArg> of_output(const TrainingState& state) {
+  if (!state.facts.output_is_tied || matrix(state, kOutputLayer) == nullptr) return std::nullopt;
+  return ContradictedArg{"untie_embeddings_and_output_weights",
+                         "is False, but " + std::string(kOutputLayer) + " is there", Decides::Cut};
+}
+
+// What the names in rank files tell, which a store has without: kinds of layers and of experts.
+std::vector<ContradictedArg> of_rank_files(const std::vector<KnownLayer>& layers,
+                                           const TrainingState& state, const StatedArgs& args) {
+  std::vector<ContradictedArg> found;
+  if (state.format != ckpt::Format::Torch) return found;
+  for (const KnownLayer& layer : layers) {
+    const std::string fused = "self_attention.linear_qkv.layer_norm_weight";
+    const std::string own = "input_layernorm.weight";
+    const std::string& wrong = state.facts.layer_norm_renamed ? fused : own;
+    if (layer.has(kLinearQkv) && layer.has(wrong)) {
+      found.push_back(
+          {"transformer_impl",
+           "is " + args.text("transformer_impl") + ", but " + layer.name_of(wrong) + " is there",
+           Decides::Cut});
+    }
+    if (layer.expert == nullptr) continue;
+    const bool is_grouped = layer.expert->info.name.find(".local_experts.") == std::string::npos;
+    if (is_grouped == state.facts.experts_grouped) continue;
+    found.push_back({"moe_grouped_gemm",
+                     "is " + args.text("moe_grouped_gemm") + " with args.transformer_impl " +
+                         args.text("transformer_impl") + ", but " + layer.expert->info.name +
+                         " is there",
+                     Decides::Cut});
+  }
+  return found;
+}
+
+// Layers of multi-token prediction; one may stand for several.
+std::optional<ContradictedArg> of_mtp(const TrainingState& state, const StatedArgs& args) {
+  const auto is_stated = args.is_number("mtp_num_layers");
+  if (!is_stated || args.is_set("mtp_use_repeated_layer")) return std::nullopt;
+  std::set<uint32_t> layers;
+  for (const TrainedParam& param : state.params) {
+    if (const auto in_mtp = split_mtp_layer(param.info.name)) layers.insert(in_mtp->layer);
+  }
+  const uint64_t stated = args.size("mtp_num_layers").value_or(0);
+  if (stated == layers.size()) return std::nullopt;
+  return ContradictedArg{"mtp_num_layers",
+                         "is " + args.text("mtp_num_layers") + ", but the model has " +
+                             std::to_string(layers.size()) + " layers of multi-token prediction",
+                         Decides::Cut};
+}
+
+// Which axis of a layer's matrix is as wide as the model.
+struct ModelWidth {
+  std::string_view name;  // a rule's
+  size_t axis;
+};
+
+constexpr std::array kModelWidths = {
+    ModelWidth{"self_attention.linear_proj.weight", 0},
+    ModelWidth{"self_attention.linear_qkv.weight", 1},
+    ModelWidth{"self_attention.linear_q_proj.weight", 1},
+    ModelWidth{"self_attention.linear_q_down_proj.weight", 1},
+    ModelWidth{"self_attention.linear_kv_down_proj.weight", 1},
+    ModelWidth{"mlp.linear_fc1.weight", 1},
+    ModelWidth{"mlp.linear_fc2.weight", 0},
+    ModelWidth{"mlp.router.weight", 1},
+    ModelWidth{"mlp.shared_experts.linear_fc1.weight", 1},
+    ModelWidth{"mlp.shared_experts.linear_fc2.weight", 0},
+};
+
+// Tensor-parallel parts that were put together along the wrong axis are as wide as their number.
+std::optional<ContradictedArg> of_matrices(const TrainingState& state, const StatedArgs& args) {
+  const auto stated = args.size("hidden_size");
+  if (!stated) return std::nullopt;
+  for (const TrainedParam& param : state.params) {
+    const auto in_layer = split_layer(param.info.name);
+    if (!in_layer || !param.weight || param.weight->shape.size() != 2) continue;
+    const auto width = std::ranges::find(kModelWidths, in_layer->rest, &ModelWidth::name);
+    if (width == kModelWidths.end()) continue;
+    const uint64_t has = param.weight->shape[width->axis];
+    if (has == *stated) continue;
+    return contradiction(
+        "hidden_size", *stated,
+        param.info.name + " has " + std::to_string(has) + (width->axis == 0 ? " rows" : " columns"),
+        Decides::Shapes);
+  }
+  return std::nullopt;
+}
+
+// Reading goes by the matrices; who takes the arguments at their word builds another model.
+std::optional<ContradictedArg> of_gating(const TrainingState& state) {
+  const auto stated = stated_gating(state.args());
+  if (stated.has_value() == state.facts.gated_linear_unit) return std::nullopt;
+  return ContradictedArg{std::string(stated.value_or("swiglu")),
+                         stated
+                             ? "is True, but linear_fc1 has one row for each column of linear_fc2"
+                             : "is not set, but linear_fc1 has two rows for each column of "
+                               "linear_fc2, as a gated linear unit",
+                         Decides::Shapes};
+}
+
+std::optional<ContradictedArg> of_glu_blocks(const TrainingState& state) {
+  const auto found = find_uneven_blocks(state);
+  if (!found) return std::nullopt;
+  return contradiction(found->argument, found->block, found->problem, Decides::Shapes);
+}
+
+std::optional<ContradictedArg> of_layers(const TrainingState& state) {
+  std::optional<uint32_t> last;
+  for (const TrainedParam& param : state.params) {
+    if (const auto layer = decoder_layer_in(param.info.name))
+      last = std::max(last.value_or(0), layer->number);
+  }
+  const uint64_t stated = state.grid.pipeline.num_layers;
+  if (!last || stated == 0) return std::nullopt;
+  const uint64_t found = uint64_t{*last} + 1;
+  // Layers without parameters are left out of a model's names, but hardly the last one.
+  if (found == stated || (found < stated && layers_are_described(state))) return std::nullopt;
+  return contradiction("num_layers", stated,
+                       "the model has " + std::to_string(found) + " decoder layers");
+}
+
+std::optional<ContradictedArg> of_experts(const TrainingState& state) {
+  std::set<uint32_t> experts;
+  for (const TrainedParam& param : state.params) {
+    if (const auto expert = expert_in(param.info.name)) experts.insert(expert->number);
+  }
+  const uint64_t stated = state.facts.expert_count;
+  if (experts.empty() || stated == 0 || experts.size() == stated) return std::nullopt;
+  return contradiction("num_experts", stated,
+                       "the model has " + std::to_string(experts.size()) + " experts");
+}
+
+}  // namespace
+
+bool layers_are_described(const TrainingState& state) {
+  return std::ranges::any_of(
+      std::array{"heterogeneous_layers_config_path", "heterogeneous_layers_config_encoded_json"},
+      [&](const char* name) {
+        const auto value = state.args().find(name);
+        return value && value->is(ckpt::Kind::Str);
+      });
+}
+
+std::vector<ContradictedArg> contradicted_args(const TrainingState& state) {
+  const StatedArgs args(state.args());
+  ContradictedArgs found;
+  for (const EmbeddingSize& row : kEmbeddingSizes) found.add(of_embedding(row, state, args));
+  found.add(of_matrices(state, args));
+  found.add(of_gating(state));
+  found.add(of_glu_blocks(state));
+  found.add(of_layers(state));
+  found.add(of_experts(state));
+  found.add(of_vocabulary(state));
+  found.add(of_positions(state, args));
+  found.add(of_output(state));
+  found.add(of_mtp(state, args));
+  if (layers_are_described(state)) return found.take();
+  const std::vector<KnownLayer> layers = known_layers(state);
+  found.add(of_rank_files(layers, state, args));
+  found.add(contradicted_attention(layers, args));
+  found.add(contradicted_modules(layers, args));
+  return found.take();
+}
+
+std::optional<ContradictedArg> contradicted_arg(const TrainingState& state, Decides least) {
+  std::vector<ContradictedArg> all = contradicted_args(state);
+  const auto found = std::ranges::find_if(
+      all, [&](const ContradictedArg& wrong) { return wrong.decides >= least; });
+  return found != all.end() ? std::optional(std::move(*found)) : std::nullopt;
+}
+
+void check_args(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+  if (!is_layer_wise(checkpoint)) return;
+  try {
+    check_args(name_layer_wise(checkpoint, {.model_only = true}), report);
+  } catch (const ckpt::Error& error) {
+    if (error.code() == ckpt::ErrorCode::IoFailure) throw;  // else a finding of who reads it all
+  }
+}
+
+void check_args(const TrainingState& state, VerifyReport& report) {
+  for (const ContradictedArg& found : contradicted_args(state)) {
+    report.findings.findings.push_back(
+        {ckpt::CheckKind::Meaning,
+         ckpt::Severity::Damage,
+         {.file = {}, .key = "args." + found.name},
+         found.problem,
+         "the arguments may be those of a different run, or parameters are missing"});
+  }
+}
+
+}  // namespace optim

@@ -1,0 +1,239 @@
+#include "verify/lacking_state.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ckpt/error.h>
+#include <ckpt/files_beside.h>
+#include <training/key_kind.h>
+#include <training/megatron_folders.h>
+
+#include "args/common_state.h"
+#include "args/run_args.h"
+#include "grid/layer_wise_view.h"
+#include "grid/whole_states.h"
+#include "model/megatron_keys.h"
+#include "state/left_out.h"
+
+namespace optim {
+namespace {
+
+using ckpt::Kind;
+
+void find(VerifyReport& report, ckpt::Where where, std::string problem, std::string hint) {
+  report.findings.findings.push_back({ckpt::CheckKind::Meaning, ckpt::Severity::Damage,
+                                      std::move(where), std::move(problem), std::move(hint)});
+}
+
+// --- the common state, which lies in the store since August 2026 ---
+
+bool has_states(const ckpt::Checkpoint& checkpoint) {
+  return std::ranges::any_of(checkpoint.catalog().tensors, [](const ckpt::TensorEntry& tensor) {
+    return kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
+  });
+}
+
+// Where metadata.json names a format of common.pt, its absence is a finding of the files.
+void find_lacking_common_state(const ckpt::Checkpoint& checkpoint, bool has_state,
+                               VerifyReport& report) {
+  const std::string backend(kMegatronFolders.backend_file);
+  if (!has_state ||
+      checkpoint.source().kind_of_entry(checkpoint.folder() / backend) != ckpt::EntryKind::File) {
+    return;
+  }
+  const std::string text = ckpt::text_beside(checkpoint, backend);
+  const bool names_common = text.find(kMegatronFolders.common_key) != text.npos;
+  if (names_common || read_common_state(checkpoint)) return;
+  find(report, {.file = checkpoint.shown_name(".metadata"), .key = "common_state"},
+       "the common state is missing: args, step counts and parameter groups",
+       "copy the iteration again; without it Megatron cannot load the optimizer's state");
+}
+
+void find_lacking_last_file(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+  const std::string backend(kMegatronFolders.backend_file);
+  if (checkpoint.source().has(checkpoint.folder() / backend)) return;
+  find(report, {.file = checkpoint.shown_name(backend), .key = {}},
+       "is missing, and Megatron writes it last",
+       "the save was not completed, or the file was lost; Megatron loads no folder without it");
+}
+
+// Of a common state that Megatron-LM's training wrote, or Megatron Bridge's, which has no args:
+// NeMo's has no checkpoint_version.
+std::vector<std::string> lacking_keys(const ckpt::Value& root, bool has_state, bool is_of_bridge) {
+  std::vector<std::string> lacking;
+  if (!root.is(Kind::Dict) || (!root.find("checkpoint_version") && !root.find("args"))) return {};
+  for (const char* key : {"args", "checkpoint_version", "iteration"}) {
+    const bool is_written = !is_of_bridge || std::string_view(key) != "args";
+    if (is_written && !root.find(key)) lacking.emplace_back(key);
+  }
+  if (has_state && !root.find("opt_param_scheduler")) lacking.emplace_back("opt_param_scheduler");
+  return lacking;
+}
+
+void find_lacking_keys(const ckpt::Checkpoint& checkpoint, bool has_state, VerifyReport& report) {
+  const bool is_bridge = is_of_bridge(checkpoint);
+  if (is_bridge) {
+    report.not_checked.push_back({"args against the model",
+                                  "Megatron Bridge writes no args, and run_config.yaml is not "
+                                  "compared with the model"});
+  }
+  const auto report_of = [&](const std::string& file, const ckpt::Value& root) {
+    for (const std::string& key : lacking_keys(root, has_state, is_bridge)) {
+      find(report, {.file = checkpoint.shown_name(file), .key = "/" + key},
+           "is missing, and Megatron writes it into every checkpoint",
+           "the file was changed; training would go on with other settings, or not at all");
+    }
+  };
+  if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
+    if (const auto common = read_common_state(checkpoint)) {
+      report_of(common->file, common->document->tree.root());
+    }
+    return;
+  }
+  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
+    if (const ckpt::Document* const document = checkpoint.document(file.path)) {
+      report_of(file.path, document->tree.root());
+    }
+  }
+}
+
+// --- random states ---
+
+// The product of the sizes in rng_state/shard_0.1_1.2: how many there are. nullopt: another key.
+std::optional<uint64_t> stated_shards(const std::string& key) {
+  constexpr std::string_view kPrefix = "rng_state/shard_";
+  if (!key.starts_with(kPrefix)) return std::nullopt;
+  const size_t sizes = key.find('_', kPrefix.size());
+  if (sizes == key.npos) return std::nullopt;
+  uint64_t count = 1;
+  for (size_t at = sizes + 1; at < key.size();) {
+    const size_t end = std::min(key.find('.', at), key.size());
+    const std::string digits = key.substr(at, end - at);
+    const bool is_size = !digits.empty() && digits.size() < 7 &&
+                         digits.find_first_not_of("0123456789") == std::string::npos;
+    if (!is_size) return std::nullopt;
+    count *= std::stoull(digits);
+    if (count > uint64_t{1} << 32) return std::nullopt;
+    at = end + 1;
+  }
+  return count;
+}
+
+void find_lacking_shards(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+  uint64_t stated = 0, found = 0;
+  for (const ckpt::ObjectEntry& object : checkpoint.catalog().objects) {
+    const auto count = stated_shards(object.key);
+    if (!count) continue;
+    stated = std::max(stated, *count);
+    ++found;
+  }
+  if (found >= stated) return;
+  find(report, {.file = checkpoint.shown_name(".metadata"), .key = "rng_state"},
+       std::to_string(stated - found) + " of " + std::to_string(stated) +
+           " random states are missing",
+       "ranks without one would draw the random numbers of another rank, or none");
+}
+
+void find_lacking_rng_of_files(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+  std::vector<std::string> without;
+  bool has_any = false;
+  for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
+    const ckpt::Document* const document = checkpoint.document(file.path);
+    if (document == nullptr || !document->tree.root().is(Kind::Dict)) continue;
+    const ckpt::Value root = document->tree.root();
+    if (!root.find("args")) continue;  // of the model's file of a rank
+    if (root.find("rng_state")) {
+      has_any = true;
+    } else {
+      without.push_back(file.path);
+    }
+  }
+  if (!has_any) return;  // --no-save-rng
+  for (const std::string& path : without) {
+    find(report, {.file = checkpoint.shown_name(path), .key = "/rng_state"},
+         "is missing, although other rank files have it",
+         "the rank would draw the random numbers of another one, or none");
+  }
+}
+
+// --- moments ---
+
+// What no parameter of an optimizer has.
+struct LackedByAll {
+  std::string first, rule;  // of its parameters
+};
+
+// Optimizers without any state, although steps were taken.
+std::map<uint32_t, LackedByAll> find_stateless_optimizers(const TrainingState& view,
+                                                          const StatelessParams& stateless) {
+  std::map<uint32_t, LackedByAll> found;
+  for (const uint32_t i : stateless.unexplained) {
+    const TrainedParam& param = view.params[i];
+    if (has_stepped(view, param.optimizer) != Stepped::Yes) continue;
+    found.try_emplace(param.optimizer, param.info.name);
+  }
+  for (const TrainedParam& param : view.params) {
+    if (!param.states.empty()) found.erase(param.optimizer);
+  }
+  if (found.empty()) return found;
+  for (const ParamGroup& group : groups_of(view.args(), view.grid.sizes, view.params)) {
+    const auto lacking = found.find(group.optimizer_index);
+    if (lacking != found.end()) lacking->second.rule = group.updated_by;
+  }
+  return found;
+}
+
+void find_lacking_moments(const TrainingState& view, VerifyReport& report) {
+  const StatelessParams stateless = find_stateless(view);
+  const auto of_all = find_stateless_optimizers(view, stateless);
+  for (const auto& [optimizer, lacking] : of_all) {
+    for (const std::string_view state : states_kept_by(lacking.rule)) {
+      find(report, {.file = {}, .key = state_key(state, lacking.first)},
+           "no parameter of this optimizer has it, and " + lacking.rule + " keeps it of each",
+           "the moments were lost; training would go on as from a fresh optimizer");
+    }
+  }
+  LeftOut unexplained("parameter");
+  for (const uint32_t i : stateless.unexplained) {
+    const TrainedParam& param = view.params[i];
+    if (of_all.contains(param.optimizer)) continue;
+    unexplained.add(param.info.name, why_unexplained(view, param));
+  }
+  unexplained.put_into(report.not_proven);
+  if (stateless.never_stepped.empty()) return;
+  report.findings.findings.push_back(
+      {ckpt::CheckKind::Meaning,
+       ckpt::Severity::Note,
+       {.file = {}, .key = view.params[stateless.never_stepped[0]].info.name},
+       counted(stateless.never_stepped.size(), "parameter") +
+           ", this one among them, without optimizer state",
+       "their optimizer has taken no step"});
+}
+
+}  // namespace
+
+void find_lacking(const ckpt::Checkpoint& checkpoint, const TrainingState* view,
+                  VerifyReport& report) {
+  if (!is_megatron(checkpoint)) return;
+  try {
+    const bool has_state = has_states(checkpoint);
+    find_lacking_keys(checkpoint, has_state, report);
+    if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
+      find_lacking_last_file(checkpoint, report);
+      find_lacking_common_state(checkpoint, has_state, report);
+      find_lacking_shards(checkpoint, report);
+    } else {
+      find_lacking_rng_of_files(checkpoint, report);
+    }
+    if (view != nullptr && !view->chain.empty()) find_lacking_moments(*view, report);
+  } catch (const ckpt::Error& error) {
+    if (error.code() == ckpt::ErrorCode::IoFailure)
+      throw;  // what is wrong with it is told elsewhere
+  }
+}
+
+}  // namespace optim

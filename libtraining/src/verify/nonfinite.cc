@@ -1,0 +1,157 @@
+#include "verify/nonfinite.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <ckpt/error.h>
+#include <ckpt/tensor_stream.h>
+#include <training/key_kind.h>
+
+namespace optim {
+namespace {
+
+using ckpt::CheckKind;
+using ckpt::DType;
+using ckpt::Severity;
+using ckpt::TensorEntry;
+
+constexpr size_t kStreamedBytes = size_t{1} << 20;
+
+// How many elements are zero, infinite of either sign, and none of these.
+struct Kinds {
+  uint64_t zeros = 0, above = 0, below = 0, others = 0;
+};
+
+template <class Word>
+void count_kinds(std::span<const std::byte> bytes, Word infinite, Kinds& kinds) {
+  constexpr Word kSign = static_cast<Word>(Word{1} << (8 * sizeof(Word) - 1));
+  for (size_t at = 0; at + sizeof(Word) <= bytes.size(); at += sizeof(Word)) {
+    Word word;
+    std::memcpy(&word, bytes.data() + at, sizeof word);
+    const auto magnitude = static_cast<Word>(word & ~kSign);
+    if (magnitude == 0) {
+      ++kinds.zeros;
+    } else if (magnitude == infinite) {
+      ++(word == magnitude ? kinds.above : kinds.below);
+    } else {
+      ++kinds.others;
+    }
+  }
+}
+
+Kinds kinds_of(const TensorEntry& tensor, const ckpt::Checkpoint& checkpoint) {
+  ckpt::TensorStream stream(tensor, checkpoint);
+  std::vector<std::byte> buffer(kStreamedBytes);
+  Kinds kinds;
+  while (stream.left_bytes() > 0 && kinds.others == 0) {
+    const auto piece = std::span(buffer).first(std::min(kStreamedBytes, stream.left_bytes()));
+    stream.read(piece);
+    switch (tensor.dtype) {
+      case DType::Float64: count_kinds<uint64_t>(piece, 0x7FF0000000000000, kinds); break;
+      case DType::Float32: count_kinds<uint32_t>(piece, 0x7F800000, kinds); break;
+      case DType::BFloat16: count_kinds<uint16_t>(piece, 0x7F80, kinds); break;
+      case DType::Float16: count_kinds<uint16_t>(piece, 0x7C00, kinds); break;
+      default: ++kinds.others;
+    }
+  }
+  return kinds;
+}
+
+bool is_named_mask(std::string_view key) {
+  const std::string_view last = key.substr(key.find_last_of("./") + 1);
+  return last.find("mask") != last.npos;
+}
+
+bool is_square(const ckpt::Extents& shape) {
+  const size_t dims = shape.size();
+  return dims >= 2 && shape[dims - 1] == shape[dims - 2] && shape[dims - 1] > 1;
+}
+
+}  // namespace
+
+ckpt::Where place_of(const ckpt::Checkpoint& checkpoint, const TensorEntry& tensor,
+                     const ckpt::Chunk& chunk) {
+  const bool is_bare = chunk.region.wrapping == ckpt::Wrapping::None && !chunk.view;
+  const uint64_t offset_bytes =
+      chunk.region.bytes.offset_bytes + (is_bare ? chunk.payload_offset_bytes : 0);
+  return {checkpoint.file_name(chunk.region.file), offset_bytes, tensor.key};
+}
+
+TensorEntry chunk_alone(const TensorEntry& tensor, ckpt::Chunk chunk) {
+  chunk.box = ckpt::whole(chunk.box.sizes);
+  const ckpt::Extents shape = chunk.box.sizes;
+  return {tensor.file, tensor.key, tensor.dtype, shape, {std::move(chunk)}};
+}
+
+std::string text_of(const Unwanted& unwanted, std::string_view what) {
+  const bool is_one = unwanted.count == 1;
+  return std::to_string(unwanted.count) + (is_one ? " value is " : " values are ") +
+         std::string(what) + (is_one ? ", at index " : ", the first at index ") +
+         std::to_string(unwanted.first);
+}
+
+NonfiniteValues::NonfiniteValues(const ckpt::Checkpoint& checkpoint,
+                                 const std::vector<std::string>& allowed,
+                                 const std::deque<TensorEntry>& more, VerifyReport& report)
+    : checkpoint_(checkpoint),
+      report_(report),
+      trained_(checkpoint.catalog(), more),
+      may_allow_(!allowed.empty()),
+      allowed_(allowed, {}) {
+  if (!may_allow_) return;
+  std::vector<ckpt::KeyName> names = names_in(checkpoint.catalog());
+  for (const TensorEntry& tensor : more) names.push_back({tensor.file, tensor.key});
+  allowed_.resolve(names);
+  for (const std::string& glob : allowed_.unmatched()) {
+    report_.findings.findings.push_back(
+        {CheckKind::Meaning,
+         Severity::Note,
+         {.file = checkpoint.shown_path(), .key = {}},
+         "no key matches '" + ckpt::escaped(glob) + "' of --allow-nonfinite"});
+  }
+}
+
+bool NonfiniteValues::tell(const TensorEntry& tensor, const ckpt::Where& place,
+                           const ValueScan& values) {
+  if (values.nan.count == 0 && values.infinite.count == 0) return true;
+  if (may_allow_ && allowed_.accepts(tensor.file, tensor.key)) {
+    report_.allowed_value_count += values.nan.count + values.infinite.count;
+    if (allowed_tensors_.emplace(tensor.file, tensor.key).second) ++report_.allowed_tensor_count;
+    return true;
+  }
+  ckpt::Finding finding{CheckKind::Meaning, Severity::Damage, place, {}, {}};
+  if (!trained_.contains(tensor)) {
+    finding.severity = Severity::Note;
+    finding.hint = "neither a model's nor an optimizer's tensor";
+  } else if (values.nan.count == 0 && is_mask(tensor)) {
+    finding.severity = Severity::Note;
+    finding.hint = "a mask: infinities of one sign, and zeros";
+  }
+  const auto add = [&](const Unwanted& unwanted, std::string_view what) {
+    if (unwanted.count == 0) return;
+    finding.problem = text_of(unwanted, what);
+    report_.findings.findings.push_back(finding);
+  };
+  add(values.nan, "NaN");
+  add(values.infinite, "infinite");
+  return finding.severity == Severity::Note;
+}
+
+// A buffer that no step changes: infinities of one sign beside zeros, called a mask, or as long as
+// wide with a quarter of them or more.
+bool NonfiniteValues::is_mask(const TensorEntry& tensor) const {
+  if (kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState) return false;
+  const bool is_named = is_named_mask(tensor.key);
+  if (!is_named && !is_square(tensor.shape)) return false;
+  try {
+    const Kinds kinds = kinds_of(tensor, checkpoint_);
+    const uint64_t infinite = kinds.above + kinds.below;
+    const bool is_of_one_sign = kinds.above == 0 || kinds.below == 0;
+    return kinds.others == 0 && is_of_one_sign && (is_named || infinite >= kinds.zeros / 3);
+  } catch (const ckpt::Error& error) {
+    if (error.code() == ckpt::ErrorCode::IoFailure) throw;
+    return false;  // what keeps it from being read is a finding
+  }
+}
+
+}  // namespace optim

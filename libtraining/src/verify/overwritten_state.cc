@@ -1,0 +1,139 @@
+// Which parameters lost their state when context-parallel ranks wrote to one file name.
+#include "verify/overwritten_state.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include <ckpt/error.h>
+#include <training/layer_wise_checkpoint.h>
+#include <training/megatron_folders.h>
+
+#include "args/run_args.h"
+#include "args/run_grid.h"
+#include "grid/layer_wise_view.h"
+#include "grid/placement.h"
+#include "grid/rank_deals.h"
+#include "grid/rank_files.h"
+#include "model/state_names.h"
+#include "verify/model_folder.h"
+
+namespace optim {
+namespace {
+
+constexpr const char* kWhatIsLeft = "--model-only carries the model's weights, which are complete";
+
+// What one of the ranks that share a file name wrote.
+struct Writer {
+  uint32_t context_rank = 0;
+  std::vector<std::string> params;
+  std::multiset<ckpt::Extents> shapes;  // of their masters on this rank
+};
+
+class LostParams {
+ public:
+  explicit LostParams(const ckpt::Checkpoint& model)
+      : model_(model), state_(name_layer_wise(model, {.model_only = true})) {}
+
+  std::vector<ckpt::Finding> run() {
+    for (const auto& [file, writers] : writers_of_files()) {
+      if (writers.size() > 1) compare(file, writers);
+    }
+    return std::move(findings_);
+  }
+
+ private:
+  std::map<std::string, std::vector<Writer>> writers_of_files() {
+    for (TrainedParam& param : state_.params) {
+      if (is_buffer(state_, param.info.name)) param.info.requires_grad = false;
+    }
+    const std::vector<ParamGroup> groups =
+        group_params(state_.args(), state_.grid.sizes, state_.params);
+    const Placement placement(state_, state_.grid);
+    const RankDeals deals(state_, placement, groups, {});
+    std::map<std::string, std::vector<Writer>> files;
+    for (const WorldRank& rank : ranks_of(state_.grid)) {
+      Writer writer{rank.at.cp, {}, {}};
+      for (const std::vector<HeldEntry>& group : deals.owned(rank.at)) {
+        for (const HeldEntry& held : group) {
+          const uint32_t param = state_.model[held.entry].param;
+          writer.params.push_back(state_.params[param].info.name);
+          writer.shapes.insert(placement.shape_on_rank(param));
+        }
+      }
+      files[rank.optimizer_file()].push_back(std::move(writer));
+    }
+    return files;
+  }
+
+  // Of the masters in a file; nullopt where it cannot be read.
+  std::optional<std::multiset<ckpt::Extents>> shapes_in(const std::string& file) const {
+    try {
+      const auto opened =
+          open_checkpoint(model_.folder() / file, {.iteration = {}, .limits = model_.limits()});
+      std::multiset<ckpt::Extents> shapes;
+      for (const ckpt::TensorEntry& tensor : opened.catalog().tensors) {
+        if (is_numbered_master(tensor)) shapes.insert(tensor.shape);
+      }
+      return shapes;
+    } catch (const ckpt::Error& error) {
+      if (error.code() == ckpt::ErrorCode::IoFailure) throw;
+      return std::nullopt;
+    }
+  }
+
+  void compare(const std::string& file, const std::vector<Writer>& writers) {
+    const auto found = shapes_in(file);
+    const Writer* left = nullptr;  // the one whose state is in the file
+    for (const Writer& writer : writers) {
+      if (!found || writer.shapes != *found) continue;
+      if (left != nullptr) return;  // another one would fit as well
+      left = &writer;
+    }
+    if (found && left == nullptr) return;  // of none of them
+    for (const Writer& writer : writers) {
+      if (&writer == left) continue;
+      const std::string rank = "context-parallel rank " + std::to_string(writer.context_rank);
+      const std::string how =
+          left == nullptr ? "in a file that several ranks wrote at once"
+                          : "which rank " + std::to_string(left->context_rank) + " overwrote";
+      for (const std::string& param : writer.params) {
+        findings_.push_back(
+            {ckpt::CheckKind::Meaning,
+             ckpt::Severity::Note,
+             {model_.shown_name(file), std::nullopt, param},
+             "its master and optimizer state are lost: " + rank + " saved them here, " + how,
+             findings_.empty() ? kWhatIsLeft : ""});
+      }
+    }
+  }
+
+  const ckpt::Checkpoint& model_;
+  TrainingState state_;
+  std::vector<ckpt::Finding> findings_;
+};
+
+}  // namespace
+
+bool may_be_overwritten(const ckpt::Checkpoint& checkpoint) {
+  if (checkpoint.catalog().format != ckpt::Format::Torch || !is_megatron(checkpoint)) return false;
+  const RunArgs args(checkpoint);
+  return args.is_true(kLayerWiseArg) && args.size("context_parallel_size") > 1;
+}
+
+std::vector<ckpt::Finding> find_lost_params(const std::filesystem::path& path,
+                                            ckpt::OpenOptions options) {
+  options.source = model_folder();
+  try {
+    const ckpt::Checkpoint model = open_checkpoint(path, std::move(options));
+    return LostParams(model).run();
+  } catch (const ckpt::Error& error) {
+    if (error.code() == ckpt::ErrorCode::IoFailure) throw;
+    return {};
+  }
+}
+
+}  // namespace optim

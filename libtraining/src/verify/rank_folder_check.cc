@@ -1,0 +1,289 @@
+// Megatron names the files of `torch` by rank (megatron/training/checkpointing.py):
+//   mp_rank_TT[_PPP][_EEE]/model_optim_rng.pt        of each tensor, pipeline and expert rank
+//   mp_rank_TT[_PPP][_EEE]/distrib_optim.pt          of a DistributedOptimizer
+//   mp_rank_TT[_PPP][_EEE]/layer_wise_optimizer_D.pt of each data-parallel rank D
+// D does not count context-parallel ranks: these write one file, and the last one's is left.
+#include <training/megatron_folders.h>
+
+#include "verify/rank_folder_check.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "args/run_args.h"
+#include "model/state_names.h"
+#include "state/left_out.h"
+
+namespace optim {
+namespace {
+
+using ckpt::CheckKind;
+using ckpt::DType;
+using ckpt::ErrorCode;
+using ckpt::Finding;
+using ckpt::Severity;
+using ckpt::TensorEntry;
+
+constexpr std::string_view kModelName = "model_optim_rng.pt";
+constexpr std::string_view kRankFileStart = "layer_wise_optimizer_";
+constexpr uint64_t kWorldSizeMax = uint64_t{1} << 20;
+constexpr const char* kOverwritten = "context-parallel ranks overwrote each other's file";
+
+std::string overwritten_hint(const RunArgs& args) {
+  return "the " + std::to_string(args.size("context_parallel_size")) +
+         " context-parallel ranks of a data-parallel rank write to one file name in format torch; "
+         "only the last one's state is left: save such runs as torch_dist";
+}
+
+bool is_layer_wise_run(const RunArgs& args) {
+  return args.is_true("use_layer_wise_distributed_optimizer");
+}
+
+std::string padded(uint32_t number, size_t digits) {
+  const std::string text = std::to_string(number);
+  return std::string(digits - std::min(digits, text.size()), '0') + text;
+}
+
+// Ranks are numbered tensor-parallel ones first, then context, data and pipeline; those of experts
+// expert-tensor first, then expert.
+struct RunLayout {
+  explicit RunLayout(const RunArgs& args)
+      : tensor(args.size("tensor_model_parallel_size")),
+        pipeline(args.size("pipeline_model_parallel_size")),
+        context(args.size("context_parallel_size")),
+        data(args.size("data_parallel_size")),
+        expert(args.size("expert_model_parallel_size")),
+        expert_tensor(args.size("expert_tensor_parallel_size")) {}
+
+  uint64_t stage_ranks() const { return uint64_t{tensor} * context * data; }
+  uint64_t world_size() const { return stage_ranks() * pipeline; }
+
+  std::string folder_of(uint64_t rank) const {
+    const uint64_t in_stage = rank % stage_ranks();
+    std::string name = "mp_rank_" + padded(static_cast<uint32_t>(in_stage % tensor), 2);
+    if (pipeline > 1) name += "_" + padded(static_cast<uint32_t>(rank / stage_ranks()), 3);
+    if (expert > 1) {
+      name += "_" + padded(static_cast<uint32_t>(in_stage / expert_tensor % expert), 3);
+    }
+    return name + "/";
+  }
+  uint64_t data_rank_of(uint64_t rank) const {
+    return rank % stage_ranks() / (uint64_t{tensor} * context);
+  }
+
+  uint32_t tensor, pipeline, context, data, expert, expert_tensor;
+};
+
+class RankFolderCheck {
+ public:
+  RankFolderCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report)
+      : checkpoint_(checkpoint), report_(report), args_(checkpoint), layout_(args_) {}
+
+  std::vector<std::string> missing_files() const {
+    std::vector<std::string> missing;
+    if (!is_layout_known()) return folders_without_model();
+    const std::set<std::string_view> known = known_files();
+    for (const std::string& file : expected_files()) {
+      if (!known.contains(file)) missing.push_back(file);
+    }
+    return missing;
+  }
+
+  void run() {
+    if (!is_layout_known()) {
+      for (const std::string& file : folders_without_model()) find_missing(file);
+      report_.not_checked.push_back(
+          {kRankFiles, "the checkpoint's args do not say how the ranks were numbered"});
+      return;
+    }
+    check_files();
+    if (is_layer_wise_run(args_)) check_masters();
+  }
+
+ private:
+  bool is_layout_known() const {
+    return args_.are_there() && !args_.is_true("use_tp_pp_dp_mapping") &&
+           layout_.world_size() == args_.size("world_size") &&
+           layout_.world_size() <= kWorldSizeMax;
+  }
+
+  // --- files ---
+
+  // Where a rank's optimizer is there, and its model is not: whatever the args say.
+  std::vector<std::string> folders_without_model() const {
+    const std::set<std::string_view> known = known_files();
+    std::set<std::string> missing;
+    for (const std::string_view file : known) {
+      const size_t slash = file.find('/');
+      if (slash == file.npos) continue;
+      const std::string_view name = file.substr(slash + 1);
+      const std::string model = std::string(file.substr(0, slash + 1)) + std::string(kModelName);
+      const bool is_optimizer = name.starts_with(kRankFileStart) || name == "distrib_optim.pt";
+      if (is_optimizer && !known.contains(model)) missing.insert(model);
+    }
+    return {missing.begin(), missing.end()};
+  }
+
+  void find_missing(const std::string& file) {
+    find(file, "this file of the checkpoint is missing", {});
+    report_.findings.findings.back().is_incomplete = true;
+  }
+
+  std::set<std::string> expected_files() const {
+    std::set<std::string> files;
+    const bool has_state = !args_.is_true("no_save_optim") &&
+                           checkpoint_.folder().filename() != "release" && holds_optimizer();
+    for (uint64_t rank = 0; rank < layout_.world_size(); ++rank) {
+      const std::string folder = layout_.folder_of(rank);
+      files.insert(folder + std::string(kModelName));
+      if (has_state && is_layer_wise_run(args_)) {
+        files.insert(folder + std::string(kRankFileStart) +
+                     std::to_string(layout_.data_rank_of(rank)) + ".pt");
+      } else if (has_state && args_.is_true("use_distributed_optimizer")) {
+        files.insert(folder + "distrib_optim.pt");
+      }
+    }
+    return files;
+  }
+
+  // A model file repeats the settings of its optimizers, unless the model was saved alone.
+  bool holds_optimizer() const {
+    const auto& files = checkpoint_.catalog().files;
+    return std::ranges::any_of(files, [this](const ckpt::FileEntry& file) {
+      if (!file.path.ends_with(kModelName)) return file.path.starts_with("mp_rank_");
+      const ckpt::Document* const document = checkpoint_.document(file.path);
+      const bool is_dict = document != nullptr && document->tree.root().is(ckpt::Kind::Dict);
+      return is_dict && document->tree.root().find("optimizer");
+    });
+  }
+
+  std::set<std::string_view> known_files() const {
+    std::set<std::string_view> known;
+    for (const ckpt::FileEntry& file : checkpoint_.catalog().files) known.insert(file.path);
+    return known;
+  }
+
+  void check_files() {
+    const std::set<std::string> expected = expected_files();
+    const std::set<std::string_view> known = known_files();
+    for (const std::string& file : expected) {
+      if (known.contains(file)) continue;
+      find_missing(file);
+    }
+    for (const std::string_view file : known) {
+      const std::string_view name = file.substr(std::min(file.rfind('/') + 1, file.size()));
+      const bool is_rank_file = name == kModelName || name.starts_with(kRankFileStart);
+      if (!is_rank_file || expected.contains(std::string(file))) continue;
+      find(std::string(file), "unexpected rank file: no rank of this layout writes it",
+           "it may be left over from a run with more ranks or another layout");
+    }
+  }
+
+  // --- masters ---
+
+  struct Counts {
+    uint64_t weights = 0, masters = 0;
+    std::string first_folder;  // of the expert ranks, which all hold what is not expert
+  };
+
+  // Expert ranks share what is not expert: its masters are dealt over all of their folders.
+  std::string family_of(std::string_view folder) const {
+    return std::string(layout_.expert > 1 ? folder.substr(0, folder.rfind('_')) : folder);
+  }
+
+  static bool is_weight(const TensorEntry& tensor) {
+    return tensor.file.ends_with(kModelName) && tensor.key.starts_with("/model") &&
+           (tensor.dtype == DType::BFloat16 || tensor.dtype == DType::Float16);
+  }
+
+  static bool is_master(const TensorEntry& tensor) {
+    return !tensor.file.ends_with(kModelName) && is_numbered_master(tensor);
+  }
+
+  std::map<std::string, Counts> count_masters() const {
+    std::map<std::string, Counts> families;
+    for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
+      const std::string folder = tensor.file.substr(0, tensor.file.find('/'));
+      Counts& counts = families[family_of(folder)];
+      if (counts.first_folder.empty() || folder < counts.first_folder) {
+        counts.first_folder = folder;
+      }
+    }
+    for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
+      const std::string folder = tensor.file.substr(0, tensor.file.find('/'));
+      Counts& counts = families[family_of(folder)];
+      const bool is_expert = tensor.key.find(".experts.") != std::string::npos;
+      counts.masters += is_master(tensor) ? 1 : 0;
+      counts.weights += is_weight(tensor) && (is_expert || folder == counts.first_folder) ? 1 : 0;
+    }
+    return families;
+  }
+
+  void check_masters() {
+    for (const auto& [family, counts] : count_masters()) {
+      if (counts.masters >= counts.weights) continue;
+      const std::string lack = "the rank files of " + family + " hold the masters of " +
+                               std::to_string(counts.masters) + " of " +
+                               std::to_string(counts.weights) + " weights";
+      if (layout_.context > 1) {
+        find(family, std::string(kOverwritten) + ": " + lack, overwritten_hint(args_));
+      } else {
+        report_.not_proven.push_back({lack, "frozen parameters have no masters"});
+      }
+    }
+  }
+
+  void find(const std::string& file, std::string problem, std::string hint) {
+    report_.findings.findings.push_back({CheckKind::Meaning,
+                                         Severity::Damage,
+                                         {.file = checkpoint_.shown_name(file), .key = {}},
+                                         std::move(problem),
+                                         std::move(hint)});
+  }
+
+  const ckpt::Checkpoint& checkpoint_;
+  VerifyReport& report_;
+  RunArgs args_;
+  RunLayout layout_;
+};
+
+// Not one rank's file that was opened alone: of it the others are not missing.
+bool has_rank_folders(const ckpt::Checkpoint& checkpoint) {
+  const ckpt::Catalog& catalog = checkpoint.catalog();
+  const bool is_file =
+      catalog.files.size() == 1 && catalog.files[0].path.find('/') == std::string::npos;
+  return catalog.format == ckpt::Format::Torch && is_megatron(checkpoint) && !is_file;
+}
+
+}  // namespace
+
+void check_rank_folders(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+  if (has_rank_folders(checkpoint)) RankFolderCheck(checkpoint, report).run();
+}
+
+std::vector<std::string> missing_rank_files(const ckpt::Checkpoint& checkpoint) {
+  if (!has_rank_folders(checkpoint)) return {};
+  VerifyReport unused;
+  return RankFolderCheck(checkpoint, unused).missing_files();
+}
+
+std::optional<Finding> find_overwritten(const std::filesystem::path& path, const ckpt::Error& error,
+                                        const ckpt::Limits& limits) {
+  const std::filesystem::path file = path / error.where().file;
+  const bool is_rank_file = file.filename().string().starts_with(kRankFileStart);
+  if (error.code() != ErrorCode::Corrupt || !is_rank_file) return std::nullopt;
+  try {
+    const auto model =
+        open_checkpoint(file.parent_path() / kModelName, {.iteration = {}, .limits = limits});
+    const RunArgs args(model);
+    if (!is_layer_wise_run(args) || args.size("context_parallel_size") < 2) return std::nullopt;
+    return Finding{CheckKind::Structure, Severity::Damage, error.where(),
+                   std::string(kOverwritten) + ": " + error.problem(), overwritten_hint(args)};
+  } catch (const ckpt::Error& unreadable) {
+    if (unreadable.code() == ErrorCode::IoFailure) throw;
+    return std::nullopt;  // nothing says how it came about
+  }
+}
+
+}  // namespace optim
