@@ -22,7 +22,7 @@ from damage import edit_file
 from one_fact import MUTATORS, mutator
 from one_fact_judge import DAMAGED, MALFORMED, Subject
 from opened_checkpoint import opened
-from parallel_sets import IS_LONG, PACKED
+from parallel_sets import ARCHIVES, IS_LONG, PACKED
 from programs import BIN, FIXTURES, GOLDEN, damage_of, refuse, verify
 from reading import iteration_folder
 
@@ -81,21 +81,30 @@ def subjects(folder: Path) -> list[Path]:
     return [path for path in roots if not any(part in str(path) for part in NOT_SUBJECTS)]
 
 
+def unpacked(archive: str, folder: Path) -> Path:
+    """Of the parallel sets, of the newer ones, or what is not packed."""
+    if archive == "newer":
+        packed = subprocess.run(["zstd", "-dcq", "--long=27", FIXTURES / "newer/sets.tar.zst"],
+                                check=True, capture_output=True).stdout  # fmt: skip
+        folder.mkdir()
+        subprocess.run(["tar", "-C", folder, "-xf", "-"], input=packed, check=True)
+    elif archive != "recorded":
+        subprocess.run([PACKED / "unpack", folder, archive], check=True)
+    return FIXTURES if archive == "recorded" else folder
+
+
 @pytest.mark.skipif(not IS_LONG or not PACKED.is_dir(), reason="a long test of sets of ../shared")
-def test_a_changed_fact_of_any_set_is_found_or_carried(sets: Path, tmp_path: Path) -> None:
-    newer = tmp_path / "newer"
-    newer.mkdir()
-    packed = subprocess.run(["zstd", "-dcq", "--long=27", FIXTURES / "newer/sets.tar.zst"],
-                            check=True, capture_output=True).stdout  # fmt: skip
-    subprocess.run(["tar", "-C", newer, "-xf", "-"], input=packed, check=True)
+@pytest.mark.parametrize("archive", (*ARCHIVES, "newer", "recorded"))
+def test_a_changed_fact_of_any_set_is_found_or_carried(archive: str, tmp_path: Path) -> None:
     failed = []
-    for place, root in enumerate([*subjects(sets), *subjects(newer), *subjects(FIXTURES)]):
+    for place, root in enumerate(subjects(unpacked(archive, tmp_path / archive))):
         work = tmp_path / f"{place:03d}"
         work.mkdir()
         try:
             check(root, place, work)
         except AssertionError as error:
             failed.append(f"{root}: {error}")
+        shutil.rmtree(work)
     assert failed == [], os.linesep.join(failed)
 
 
