@@ -17,7 +17,7 @@
 #include <training/summary.h>
 #include <training/verify.h>
 
-// A checkpoint on one page: what `ckpt-inspect report` shows, as data, and the page that shows it.
+// A checkpoint on one page: what `ckpt-inspect report` shows, as data.
 namespace optim {
 
 // How many elements have which magnitude, as a small picture: heights of bars, each of `step`
@@ -103,9 +103,5 @@ struct Comparison {
 TRAINING_EXPORT Comparison compare_with(const ckpt::Checkpoint& a, const ReportPage& page,
                                         const ckpt::Checkpoint& b,
                                         const ckpt::DiffOptions& options);
-
-// One HTML file that loads nothing, around a JSON document of docs/schema/report.json. No text in
-// the document can end the element in which it stands.
-TRAINING_EXPORT std::string report_html(std::string_view json);
 
 }  // namespace optim

@@ -16,6 +16,7 @@
 #include "inspect/commands.h"
 #include "inspect/elsewhere.h"
 #include "inspect/lineage_json.h"
+#include "inspect/page/html_page.h"
 #include "inspect/page/report_json.h"
 #include "inspect/page/whole_file.h"
 #include "inspect/page_text.h"
@@ -128,8 +129,7 @@ int run(const ReportOptions& options, Console& console) {
   }
   if (options.lineage) document["lineage"] = read_lineage(options, console);
   if (!options.output.empty()) {
-    write_whole_file(options.output, optim::report_html(printable_json(document.dump())),
-                     options.force);
+    write_whole_file(options.output, report_html(printable_json(document.dump())), options.force);
   }
   if (console.options().json) {
     print_json(console, document);

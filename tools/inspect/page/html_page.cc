@@ -1,7 +1,9 @@
 // The page around the data of a report.
-#include <training/report_page.h>
+#include "inspect/page/html_page.h"
 
-namespace optim {
+#include <utility>
+
+namespace tools::inspect {
 
 extern const std::string_view kReportHtml, kReportCss, kReportJs;  // report.html, .css, .js
 
@@ -50,4 +52,4 @@ std::string report_html(std::string_view json) {
   return page.append(rest);
 }
 
-}  // namespace optim
+}  // namespace tools::inspect
