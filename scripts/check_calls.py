@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Checks that no room calls what a higher room defines: the object files of a build say which
-function uses which, and the table in docs/ARCHITECTURE.md who may.
+function uses which, and the order in docs/ARCHITECTURE.md who may.
 
 usage: check_calls.py BUILD [ROOT]   prints FILE calls SYMBOL of FILE; exit 1 if anything is wrong;
 FILE is the folder where sources were compiled together
 
-What a header of libckpt/include declares may be defined in any room, so includes alone do not show
-such a call. Between libraries the linker knows the direction.
+What a public header declares may be defined in any room of its library, so includes alone do not
+show such a call.
 """
 import re
 import subprocess
@@ -62,10 +62,9 @@ def read_symbols(build, root):
 
 
 def is_allowed(house, caller, definer):
-    if caller.split("/")[0] != definer.split("/")[0]:
+    if house.place_of(caller) is None or house.place_of(definer) is None:
         return True
-    room, callee = house.room_of(caller), house.room_of(definer)
-    return not room or not callee or callee[0] in room[1] or "everything" in room[1]
+    return house.may_use(caller, definer)
 
 
 def readable(symbol):
@@ -82,8 +81,9 @@ def upward_calls(house, build):
             if not definers or any(is_allowed(house, caller, definer) for definer in definers):
                 continue
             definer = min(definers)
-            faults.append(f"{caller} calls {readable(symbol)} of {definer}: room "
-                          f"{house.room_of(caller)[0]} may not use {house.room_of(definer)[0]}")
+            faults.append(f"{caller} calls {readable(symbol)} of {definer}: "
+                          f"{check_house.folder_of(house, definer)} stands below "
+                          f"{check_house.folder_of(house, caller)} in the list")
     return faults, len(defined)
 
 

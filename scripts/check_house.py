@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the rules of the house: who may include whom (read from the table in
+"""Checks the rules of the house: who may include whom (read from the tables in
 docs/ARCHITECTURE.md), how long files, functions and lines may be, which words are banned, which
 phrases no message may contain, and that nothing lies unused.
 
@@ -20,8 +20,9 @@ PUBLIC_HEADERS = ("libckpt/include/", "liboptim/include/", "libtraining/include/
 MAX_KERNEL_LINES = 80  # a __global__ function
 MAX_COLUMNS = 100
 MAX_PARAMETERS = 4
-MAX_ROOM_FILES = 45
-LARGE_ROOMS = ("layout", "step", "tests")  # without rows for their folders so far
+MAX_FOLDER_FILES = 45
+MAX_ROOMS = 25
+MAX_ROOMS_FILE_LINES = 120  # two screens
 
 ROOMS_FILE = "docs/ARCHITECTURE.md"
 FOLDERS = ("libckpt", "liboptim", "libtraining", "libreplay", "kernels", "tools", "tests",
@@ -70,7 +71,7 @@ PHRASES = [(re.compile(pattern), instead) for pattern, instead in (
     (r"\bwhat holds\b|\bis whose\b", "name the thing"),
 )]
 
-# The words for third-party headers in the table's column `may include`.
+# The words for third-party headers in the table `from outside`.
 THIRD_PARTY = [
     (re.compile(r"(ATen|c10|torch)/"), "LibTorch"),
     (re.compile(r"gloo/"), "LibTorch"),
@@ -99,7 +100,7 @@ class House:
         )
         self.code = [name for name in self.files if name.endswith(CPP)]
         self.outlines = {name: cpp_outline.Outline(self.text(name)) for name in self.code}
-        self.rooms = self.read_rooms()
+        self.read_rooms()
 
     def text(self, name):
         return (self.root / name).read_text(encoding="utf-8", errors="replace")
@@ -107,28 +108,49 @@ class House:
     def fault(self, name, line, problem):
         self.faults.append(f"{name}:{line}: {problem}")
 
-    def read_rooms(self):
-        """The rows of the table: (room, path prefixes, what it may include)."""
-        rooms = []
+    def tables(self):
+        """The rows of the tables of ROOMS_FILE, by what stands over their first column."""
+        tables, rows = collections.defaultdict(list), None
         for line in self.text(ROOMS_FILE).splitlines():
-            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-            if not line.startswith("|") or len(cells) != 5 or cells[0] in ("room", "---"):
+            if not line.startswith("|"):
+                rows = None
                 continue
-            allowed = {word.strip() for word in cells[2].split(",")} | {cells[0]}
-            rooms.append((cells[0], expand_braces(cells[1]), allowed))
-        if not rooms:
-            self.fault(ROOMS_FILE, 1, "has no table of rooms")
-        return rooms
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if rows is None:
+                rows = tables[cells[0]]
+            elif not cells[0].startswith("---"):
+                rows.append(cells)
+        return tables
 
-    def room_of(self, name):
-        """The room whose path prefix is the longest that fits."""
-        best = ("", None)
-        for room, prefixes, allowed in self.rooms:
-            for prefix in prefixes:
-                fits = name == prefix or name.startswith(prefix.rstrip("/") + "/")
-                if fits and len(prefix) > len(best[0]):
-                    best = (prefix, (room, allowed))
-        return best[1]
+    def read_rooms(self):
+        """The order of the rooms' folders, exceptions to it, and who may include third parties."""
+        tables = self.tables()
+        self.rooms = [row[0] for row in tables["room"]]
+        self.order = [folder for row in tables["room"] for folder in expand_braces(row[1])]
+        self.exceptions = [(expand_braces(row[0]), expand_braces(row[1]))
+                           for row in tables["who"]]
+        self.outside = {row[0]: expand_braces(row[1]) for row in tables["from outside"]}
+        if not self.order:
+            self.fault(ROOMS_FILE, 1, "has no table of rooms")
+
+    def place_of(self, name):
+        """Where a file stands in the order: the index of the longest folder that it lies in."""
+        fitting = [i for i, folder in enumerate(self.order) if lies_in(name, [folder])]
+        return max(fitting, key=lambda i: len(self.order[i]), default=None)
+
+    def may_use(self, user, used):
+        """Whether what one file uses stands above it in the list, or is an exception."""
+        mine, other = self.place_of(user), self.place_of(used)
+        if mine is None or other is None:
+            return False
+        return other <= mine or self.is_exception(user, used)
+
+    def is_exception(self, user, used):
+        return any(lies_in(user, who) and lies_in(used, what) for who, what in self.exceptions)
+
+
+def lies_in(name, folders):
+    return any(name == folder or name.startswith(folder + "/") for folder in folders)
 
 
 def expand_braces(folders):
@@ -153,52 +175,83 @@ def included_file(house, includer, path):
     return None
 
 
-def word_for(house, includer, path):
-    """What the table calls an included header: a room or a third party; None for the standard."""
-    inside = included_file(house, includer, path)
-    if inside:
-        room = house.room_of(inside)
-        return room[0] if room else f"the folder of {inside}"
-    if path.endswith("export.h"):  # generated
-        return {"ckpt/export.h": "api", "optim/export.h": "step-api",
-                "training/export.h": "training-api",
-                "replay/export.h": "replay-api"}.get(path, "optim-api")
-    for pattern, name in THIRD_PARTY:
-        if pattern.match(path):
-            return name
+def third_party(path):
+    return next((name for pattern, name in THIRD_PARTY if pattern.match(path)), None)
+
+
+def needs_torch(house, name, known):
+    """Whether a header includes LibTorch, itself or through others of ours."""
+    if name not in known:
+        known[name] = False  # of a circle
+        paths = [path for _, path in house.outlines[name].includes]
+        known[name] = any(third_party(path) == "LibTorch" for path in paths) or any(
+            needs_torch(house, inside, known) for path in paths
+            if (inside := included_file(house, name, path)))
+    return known[name]
+
+
+def library_of(name):
+    return name.split("/")[0]
+
+
+def problem_of_include(house, name, path, known):
+    """Why a file may not include one of ours, or None."""
+    inside = included_file(house, name, path)
+    if house.place_of(inside) is None:
+        return f"{inside} lies in no room"
+    if not house.may_use(name, inside):
+        return f"{folder_of(house, inside)} stands below {folder_of(house, name)} in the list"
+    of_another = library_of(name) != library_of(inside)
+    if of_another and "/src/" in inside and not house.is_exception(name, inside):
+        return "it is not a public header of its library"
+    if needs_torch(house, inside, known) and not lies_in(name, house.outside.get("LibTorch", [])):
+        return "it needs LibTorch"
     return None
 
 
+def folder_of(house, name):
+    return house.order[house.place_of(name)]
+
+
 def check_includes(house):
-    for room, prefixes, _ in house.rooms:
-        for prefix in prefixes:
-            if not (house.root / prefix).exists():
-                house.fault(ROOMS_FILE, 1, f"room {room}: there is no {prefix}")
+    known = {}
     for name in house.code:
-        room = house.room_of(name)
-        if room is None:
+        if name.startswith("tests/"):
+            continue
+        is_example = name.startswith("examples/")
+        if house.place_of(name) is None and not is_example:
             house.fault(name, 1, f"lies in no room of {ROOMS_FILE}")
             continue
         for line, path in house.outlines[name].includes:
-            word = word_for(house, name, path)
-            if word and word not in room[1] and "everything" not in room[1]:
-                house.fault(name, line, f"room {room[0]} may not include {path} ({word})")
+            word = third_party(path)
+            if inside := included_file(house, name, path):
+                problem = problem_of_include(house, name, path, known) if not is_example else \
+                    None if "/include/" in inside else "it is not a public header"
+            else:
+                allowed = not word or lies_in(name, house.outside.get(word, []))
+                problem = None if allowed else word
+            if problem:
+                house.fault(name, line, f"may not include {path} ({problem})")
 
 
 def check_rooms(house):
-    """Rows go from the bottom up, and a room is small enough to be looked over."""
-    above = {room for room, _, _ in house.rooms}
-    for room, _, allowed in house.rooms:
-        for higher in sorted(allowed & above - {room}):
-            house.fault(ROOMS_FILE, 1, f"room {room} may include {higher}, a row below its own")
-        above.discard(room)
-    files = collections.Counter()
-    for name in house.code:
-        files.update([room[0]] if (room := house.room_of(name)) else [])
-    for room, count in files.items():
-        if count > MAX_ROOM_FILES and room not in LARGE_ROOMS:
-            house.fault(ROOMS_FILE, 1, f"room {room} has {count} files, at most {MAX_ROOM_FILES}: "
-                                       "give its folders rows of their own")
+    """The tables name what is there, and are short enough to be looked over."""
+    folders = house.order + sum(house.outside.values(), [])
+    for who, what in house.exceptions:
+        folders += who + what
+    for folder in sorted(set(folders)):
+        if not (house.root / folder).exists():
+            house.fault(ROOMS_FILE, 1, f"there is no {folder}")
+    if len(house.rooms) > MAX_ROOMS:
+        house.fault(ROOMS_FILE, 1, f"{len(house.rooms)} rooms, at most {MAX_ROOMS}")
+    line_count = len(house.text(ROOMS_FILE).splitlines())
+    if line_count > MAX_ROOMS_FILE_LINES:
+        house.fault(ROOMS_FILE, 1, f"{line_count} lines, at most {MAX_ROOMS_FILE_LINES}")
+    files = collections.Counter(house.place_of(name) for name in house.code)
+    for place, count in files.items():
+        if place is not None and count > MAX_FOLDER_FILES:
+            house.fault(ROOMS_FILE, 1, f"{house.order[place]} has {count} files, at most "
+                                       f"{MAX_FOLDER_FILES}: give its folders places of their own")
 
 
 def check_sizes(house):

@@ -8,14 +8,27 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 import check_house  # noqa: E402
 
-TABLE = """
-| room | folder | may include | owns | must never |
-|---|---|---|---|---|
-| api | libckpt/include/ckpt | api | words | include more |
-| plan | libckpt/src/plan | api | plans | read |
-| format | libckpt/src/format | api, zstd | formats | plan |
-| kernels | kernels | CUDA | pointers | allocate |
-| tools | tools | api | arguments | think |
+ORDER = """
+| room | folders, from the bottom up | owns |
+|---|---|---|
+| format | libckpt/include libckpt/src/{zip,format} | formats |
+| plan | libckpt/src/plan | plans |
+| kernels | kernels | pointers |
+| step | liboptim/include liboptim/src/step | steps |
+| layouts | libtraining/src/layouts | layouts |
+| tools | tools | arguments |
+"""
+TABLE = ORDER + """
+| who | may include | because |
+|---|---|---|
+| libtraining/src/layouts | liboptim/src/step/flat.h | it is laid out once |
+| libckpt/src/zip | libckpt/src/plan/cut.h | it was so |
+
+| from outside | may be included by |
+|---|---|
+| zstd | libckpt/src/format |
+| CUDA | kernels |
+| LibTorch | liboptim/include liboptim/src/step |
 """
 SOUND = {
     "docs/ARCHITECTURE.md": TABLE,
@@ -23,9 +36,19 @@ SOUND = {
     "libckpt/include/ckpt/box.h": "#pragma once\nnamespace ckpt { int area(int a, int b); }\n",
     "libckpt/src/plan/runs.h": "#pragma once\n",
     "libckpt/src/plan/runs.cc": '#include "plan/runs.h"\n#include <ckpt/box.h>\n',
+    "libckpt/src/plan/cut.h": "#pragma once\n",
     "libckpt/src/format/zip.cc": "#include <zstd.h>\n",
+    "libckpt/src/zip/entry.h": "#pragma once\n",
+    "libckpt/src/zip/archive.cc": '#include "plan/cut.h"\n#include "zip/entry.h"\n',
+    "liboptim/include/optim/step.h": "#pragma once\n#include <ATen/Tensor.h>\n",
+    "liboptim/src/step/flat.h": "#pragma once\n#include <ckpt/box.h>\n",
+    "liboptim/src/step/turn.h": "#pragma once\n#include <optim/step.h>\n",
+    "liboptim/src/step/turn.cc": '#include "step/turn.h"\n#include <ATen/Tensor.h>\n',
+    "libtraining/src/layouts/flat_file.cc": '#include "step/flat.h"\n',
     "kernels/src/adam.cu": "#include <cuda_runtime_api.h>\n",
     "tools/show.cc": '#include <ckpt/box.h>\nint main() { return ckpt::area(1, 2); }\n',
+    "tests/ckpt/x.cc": '#include "plan/runs.h"\n#include <zstd.h>\n',
+    "examples/ckpt/main.cc": '#include <ckpt/box.h>\n',
 }
 
 
@@ -36,12 +59,33 @@ def function_of(line_count, head="int big()"):
 # name of the fact: (file, its content, a part of the expected message)
 PLANTED = {
     "an include upwards": ("libckpt/src/format/x.cc", '#include "plan/runs.h"\n',
-                           "may not include plan/runs.h"),
+                           "include plan/runs.h (libckpt/src/plan stands below "
+                           "libckpt/src/format in the list)"),
+    "an include upwards within a room": (
+        "libckpt/src/zip/x.cc", '#include "format/x.h"\n',
+        "libckpt/src/format stands below libckpt/src/zip"),
+    "a public header that includes a source's": (
+        "libckpt/include/ckpt/x.h", '#pragma once\n#include "zip/entry.h"\n', "stands below"),
+    "an include upwards between libraries": (
+        "libckpt/src/plan/x.cc", "#include <optim/step.h>\n",
+        "liboptim/include stands below libckpt/src/plan"),
+    "an exception that is another file's": (
+        "libckpt/src/zip/x.cc", '#include "plan/runs.h"\n',
+        "libckpt/src/plan stands below libckpt/src/zip"),
+    "another library's inside": (
+        "libtraining/src/layouts/x.cc", '#include "zip/entry.h"\n', "not a public header"),
+    "LibTorch through a header": (
+        "libtraining/src/layouts/x.cc", "#include <optim/step.h>\n", "needs LibTorch"),
+    "a header of the tests": ("tools/x.cc", '#include "support/x.h"\n', "lies in no room"),
     "a third party in the wrong room": ("libckpt/src/plan/x.cc", "#include <zstd.h>\n", "(zstd)"),
-    "a row that may include one below it": (
-        "docs/ARCHITECTURE.md", TABLE.replace("| plan | libckpt/src/plan | api |",
-                                              "| plan | libckpt/src/plan | api, tools |"),
-        "room plan may include tools"),
+    "a third party in an example": ("examples/ckpt/x.cc", "#include <zstd.h>\n", "(zstd)"),
+    "an example that includes a source's": (
+        "examples/ckpt/x.cc", '#include "plan/runs.h"\n', "not a public header"),
+    "more rooms than one can look over": (
+        "docs/ARCHITECTURE.md", ORDER + "| x | tools/show.cc | x |\n" * 20 + TABLE[len(ORDER):],
+        "26 rooms, at most 25"),
+    "a page of more than two screens": (
+        "docs/ARCHITECTURE.md", TABLE + "\n" * 120, "lines, at most 120"),
     "a file in no room": ("libckpt/src/zoo/x.cc", "int x;\n", "lies in no room"),
     "a long file": ("tools/x.cc", "int x;\n" * 401, "401 lines"),
     "a long public header": ("libckpt/include/ckpt/x.h", "#pragma once\n" * 121, "at most 120"),
@@ -79,7 +123,19 @@ PLANTED = {
     "a script that nothing mentions": ("scripts/dance", "echo\n", "nothing mentions it"),
     "a stranger at the top level": ("notes.txt", "x\n", "top level"),
     "a row of the table without its folder": (
-        "docs/ARCHITECTURE.md", TABLE + "| x | nowhere | api | a | b |\n", "no nowhere"),
+        "docs/ARCHITECTURE.md", TABLE.replace("| tools | tools |", "| tools | nowhere tools |"),
+        "no nowhere"),
+    "an exception without its folder": (
+        "docs/ARCHITECTURE.md", TABLE.replace("plan/cut.h", "plan/cut.h libckpt/src/none"),
+        "no libckpt/src/none"),
+    "a third party's row without its folder": (
+        "docs/ARCHITECTURE.md", TABLE.replace("| CUDA | kernels |", "| CUDA | kernels gone |"),
+        "no gone"),
+}
+# Beside a planted file: what it includes.
+BESIDE = {
+    "an include upwards within a room": {"libckpt/src/format/x.h": "#pragma once\n"},
+    "a header of the tests": {"tests/support/x.h": "#pragma once\n"},
 }
 # What looks like a fault and is none.
 HARMLESS = {
@@ -120,16 +176,20 @@ class CheckHouse(unittest.TestCase):
     def test_each_planted_fault_is_found_alone(self):
         for fact, (name, content, expected) in PLANTED.items():
             with self.subTest(fact):
-                faults = faults_of({**SOUND, name: content})
+                faults = faults_of({**SOUND, **BESIDE.get(fact, {}), name: content})
                 self.assertEqual(len(faults), 1, faults)
                 self.assertIn(expected, faults[0])
                 self.assertTrue(faults[0].startswith(name + ":"), faults[0])
 
-    def test_a_room_of_too_many_files_is_named(self):
-        many = {f"tools/x{i}.cc": "int x;\n" for i in range(check_house.MAX_ROOM_FILES)}
+    def test_a_folder_of_too_many_files_is_named(self):
+        many = {f"tools/x{i}.cc": "int x;\n" for i in range(check_house.MAX_FOLDER_FILES)}
         faults = faults_of({**SOUND, **many})
         self.assertEqual(len(faults), 1, faults)
-        self.assertIn("room tools has 46 files", faults[0])
+        self.assertIn("tools has 46 files", faults[0])
+
+    def test_a_page_without_an_order_is_a_fault(self):
+        faults = faults_of({**SOUND, "docs/ARCHITECTURE.md": "# Architecture\n"})
+        self.assertIn("docs/ARCHITECTURE.md:1: has no table of rooms", faults)
 
     def test_what_only_looks_like_a_fault_passes(self):
         for fact, content in HARMLESS.items():
