@@ -1,5 +1,5 @@
 // Nothing is gained or lost on the way from a state dict to a target.
-#include "target/conservation.h"
+#include "targets/conservation.h"
 
 #include <boost/test/unit_test.hpp>
 
@@ -9,7 +9,7 @@
 
 #include <ckpt/archive_builder.h>
 
-#include "target/plain_target.h"
+#include "targets/plain_target.h"
 
 using ckpt::Format;
 using ckpt::Holdings;

@@ -15,7 +15,7 @@
 #include "support/errors.h"
 #include "support/golden.h"
 #include "support/temporary_folder.h"
-#include "target/plain_target.h"
+#include "targets/plain_target.h"
 
 namespace {
 

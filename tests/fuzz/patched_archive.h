@@ -12,7 +12,7 @@
 #include "codec/zip.h"
 #include "support/memory_payloads.h"
 #include "support/zip_directory.h"
-#include "target/archive_writer.h"
+#include "targets/archive_writer.h"
 
 namespace fuzz {
 

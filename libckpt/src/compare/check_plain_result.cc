@@ -11,7 +11,7 @@
 #include "compare/nesting_check.h"
 #include "format/values/nesting.h"
 #include "format/values/typed_key.h"
-#include "target/plain_target.h"
+#include "targets/plain_target.h"
 
 namespace ckpt {
 namespace {

@@ -14,7 +14,7 @@
 #include "codec/pickle_reader.h"
 #include "codec/pickle_writer.h"
 #include "read/payload_reader.h"
-#include "target/archive_writer.h"
+#include "targets/archive_writer.h"
 
 namespace ckpt {
 namespace {

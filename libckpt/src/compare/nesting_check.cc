@@ -10,8 +10,8 @@
 #include <ckpt/error.h>
 
 #include "format/values/typed_key.h"
-#include "target/mapping_types.h"
-#include "target/plain_target.h"
+#include "targets/mapping_types.h"
+#include "targets/plain_target.h"
 
 namespace ckpt {
 namespace {

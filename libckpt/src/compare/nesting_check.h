@@ -2,7 +2,7 @@
 
 #include <ckpt/inventory.h>
 
-#include "target/plain_state.h"
+#include "targets/plain_state.h"
 
 namespace ckpt {
 

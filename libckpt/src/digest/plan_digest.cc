@@ -1,7 +1,7 @@
 #include "digest/plan_digest.h"
 
 #include "codec/sha256.h"
-#include "target/archive_writer.h"
+#include "targets/archive_writer.h"
 
 namespace ckpt {
 

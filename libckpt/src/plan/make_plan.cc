@@ -6,7 +6,7 @@
 
 #include "base/checked_math.h"
 #include "model/overlap_index.h"
-#include "target/archive_layouts.h"
+#include "targets/archive_layouts.h"
 
 namespace ckpt {
 

@@ -14,7 +14,7 @@
 #include <ckpt/plan.h>
 #include <ckpt/target.h>
 
-#include "target/archive_writer.h"
+#include "targets/archive_writer.h"
 #include "write/window_map.h"
 
 namespace ckpt {

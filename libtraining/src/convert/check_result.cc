@@ -11,7 +11,7 @@
 #include <training/verify.h>
 
 #include "grid/placement.h"
-#include "layouts/target/layer_wise_target.h"
+#include "layouts/job/layer_wise_target.h"
 
 namespace optim {
 namespace {

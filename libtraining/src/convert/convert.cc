@@ -33,7 +33,7 @@
 #include "convert/write_named.h"
 #include "grid/glu_rows.h"
 #include "grid/target_form.h"
-#include "layouts/target/layer_wise_target.h"
+#include "layouts/job/layer_wise_target.h"
 #include "proof/proof_file.h"
 #include "state/passing_proof.h"
 #include "verify/iteration_check.h"

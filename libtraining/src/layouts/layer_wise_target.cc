@@ -5,8 +5,8 @@
 #include <ckpt/error.h>
 #include <training/megatron_folders.h>
 
+#include "layouts/job/layer_wise_target.h"
 #include "layouts/layouts.h"
-#include "layouts/target/layer_wise_target.h"
 #include "model/stage_names.h"
 #include "state/remainders.h"
 

@@ -5,8 +5,8 @@
 #include <ckpt/plain_target.h>
 #include <ckpt/safetensors_target.h>
 
-#include "layouts/target/layer_wise_target.h"
-#include "layouts/target/tensor_attributes.h"
+#include "layouts/job/layer_wise_target.h"
+#include "layouts/job/tensor_attributes.h"
 
 namespace optim {
 namespace {

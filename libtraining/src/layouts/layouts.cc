@@ -20,7 +20,7 @@
 #include "grid/target_form.h"
 #include "grid/whole_states.h"
 #include "layouts/frozen_in_buffers.h"
-#include "layouts/target/layer_wise_target.h"
+#include "layouts/job/layer_wise_target.h"
 #include "layouts/torch/readers.h"
 #include "layouts/torch_dist/readers.h"
 

@@ -4,13 +4,13 @@
 //   random.seed(S); p = random.getstate()[1]; zlib.crc32(struct.pack("<624I", *p[:624]))
 //   numpy.random.seed(S); n = numpy.random.get_state()[1]; zlib.crc32(n.astype("<u4").tobytes())
 //   torch.manual_seed(S); zlib.crc32(torch.get_rng_state().numpy().tobytes())
-#include "layouts/target/seeded_rng.h"
+#include "layouts/job/seeded_rng.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cstring>
 
 #include "codec/crc32.h"
-#include "layouts/target/mersenne_twister.h"
+#include "layouts/job/mersenne_twister.h"
 #include "support/errors.h"
 #include "support/generated_state.h"
 

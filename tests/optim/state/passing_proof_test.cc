@@ -8,7 +8,7 @@
 #include <training/convert.h>
 #include <training/megatron_folders.h>
 
-#include "layouts/target/layer_wise_target.h"
+#include "layouts/job/layer_wise_target.h"
 #include "state/weight_sum.h"
 #include "support/errors.h"
 #include "support/swapped_masters.h"

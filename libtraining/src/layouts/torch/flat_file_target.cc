@@ -6,7 +6,7 @@
 
 #include <ckpt/error.h>
 
-#include "layouts/target/flat_records.h"
+#include "layouts/job/flat_records.h"
 
 namespace optim {
 namespace {

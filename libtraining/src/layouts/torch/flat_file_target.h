@@ -4,7 +4,7 @@
 
 #include <ckpt/target.h>
 
-#include "layouts/target/layer_wise_target.h"
+#include "layouts/job/layer_wise_target.h"
 
 namespace optim {
 

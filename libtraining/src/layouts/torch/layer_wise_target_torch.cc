@@ -5,9 +5,9 @@
 #include <ckpt/error.h>
 
 #include "grid/rank_files.h"
-#include "layouts/target/layer_wise_target.h"
-#include "layouts/target/target_args.h"
-#include "layouts/target/tensor_attributes.h"
+#include "layouts/job/layer_wise_target.h"
+#include "layouts/job/target_args.h"
+#include "layouts/job/tensor_attributes.h"
 #include "layouts/torch/flat_file_target.h"
 #include "layouts/torch/rank_tensors.h"
 

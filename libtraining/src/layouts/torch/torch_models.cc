@@ -7,7 +7,7 @@
 #include <ckpt/error.h>
 
 #include "grid/placement.h"
-#include "layouts/target/tensor_attributes.h"
+#include "layouts/job/tensor_attributes.h"
 #include "model/stage_names.h"
 
 namespace optim {

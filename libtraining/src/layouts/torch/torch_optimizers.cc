@@ -5,7 +5,7 @@
 
 #include <ckpt/error.h>
 
-#include "layouts/target/tensor_attributes.h"
+#include "layouts/job/tensor_attributes.h"
 #include "state/group_compare.h"
 
 namespace optim {

@@ -9,7 +9,7 @@
 
 #include "grid/placement.h"
 #include "grid/stated_groups.h"
-#include "layouts/target/tensor_attributes.h"
+#include "layouts/job/tensor_attributes.h"
 #include "model/state_names.h"
 
 namespace optim {

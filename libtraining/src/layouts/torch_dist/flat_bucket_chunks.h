@@ -6,7 +6,7 @@
 
 #include <ckpt/torch_dist_target.h>
 
-#include "layouts/target/flat_records.h"
+#include "layouts/job/flat_records.h"
 #include "layouts/torch_dist/store_chunks.h"
 
 // Flat buckets as a torch_dist folder holds them (flat_buckets.h has the keys): chunks as ranks own

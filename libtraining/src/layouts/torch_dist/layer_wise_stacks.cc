@@ -10,7 +10,7 @@
 
 #include <ckpt/error.h>
 
-#include "layouts/target/layer_wise_target.h"
+#include "layouts/job/layer_wise_target.h"
 
 namespace optim {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "args/common_state.h"
 #include "args/run_grid.h"
-#include "layouts/target/layer_wise_target.h"
-#include "layouts/target/tensor_attributes.h"
+#include "layouts/job/layer_wise_target.h"
+#include "layouts/job/tensor_attributes.h"
 #include "layouts/torch_dist/flat_bucket_chunks.h"
 #include "layouts/torch_dist/linked_entries.h"
 #include "layouts/torch_dist/stacked_layers.h"

@@ -8,7 +8,7 @@
 
 #include <ckpt/torch_dist_target.h>
 
-#include "layouts/target/layer_wise_target.h"
+#include "layouts/job/layer_wise_target.h"
 
 // Tensors of a torch_dist folder: which chunks there are, and which rank writes each.
 namespace optim {

@@ -10,9 +10,9 @@
 #include "base/text.h"
 #include "base/text_map.h"
 #include "codec/python_mapping.h"
-#include "target/mapping_types.h"
-#include "target/plain_target.h"
-#include "target/shared_storages.h"
+#include "targets/mapping_types.h"
+#include "targets/plain_target.h"
+#include "targets/shared_storages.h"
 
 namespace ckpt {
 namespace {

@@ -1,12 +1,12 @@
 // Conversions whose result would look like a checkpoint and be none.
-#include "target/refusals.h"
+#include "targets/refusals.h"
 
 #include <map>
 
 #include <ckpt/error.h>
 #include <ckpt/tensor_parts.h>
 
-#include "target/conservation.h"
+#include "targets/conservation.h"
 
 namespace ckpt {
 namespace {

@@ -1,4 +1,4 @@
-#include "target/plain_state.h"
+#include "targets/plain_state.h"
 
 #include <algorithm>
 #include <stdexcept>

@@ -1,4 +1,4 @@
-#include "target/archive_layouts.h"
+#include "targets/archive_layouts.h"
 
 namespace ckpt {
 namespace {

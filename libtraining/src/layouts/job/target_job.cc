@@ -5,9 +5,9 @@
 
 #include <ckpt/error.h>
 
-#include "layouts/target/layer_wise_target.h"
-#include "layouts/target/seeded_rng.h"
-#include "layouts/target/target_args.h"
+#include "layouts/job/layer_wise_target.h"
+#include "layouts/job/seeded_rng.h"
+#include "layouts/job/target_args.h"
 
 namespace optim {
 namespace {

@@ -1,4 +1,4 @@
-#include "target/plain_target.h"
+#include "targets/plain_target.h"
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 
 #include "codec/pickle_writer.h"
 #include "format/values/typed_key.h"
-#include "target/shared_storages.h"
+#include "targets/shared_storages.h"
 
 namespace ckpt {
 namespace {

@@ -1,5 +1,5 @@
 // Generators as they are right after seeding, in the form that the source's states have.
-#include "layouts/target/seeded_rng.h"
+#include "layouts/job/seeded_rng.h"
 
 #include <cstring>
 #include <optional>
@@ -8,7 +8,7 @@
 #include <ckpt/error.h>
 
 #include "args/run_grid.h"
-#include "layouts/target/mersenne_twister.h"
+#include "layouts/job/mersenne_twister.h"
 
 namespace optim {
 namespace {

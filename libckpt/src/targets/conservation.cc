@@ -1,9 +1,9 @@
-#include "target/conservation.h"
+#include "targets/conservation.h"
 
 #include <stdexcept>
 #include <string>
 
-#include "target/mapping_types.h"
+#include "targets/mapping_types.h"
 
 namespace ckpt {
 namespace {

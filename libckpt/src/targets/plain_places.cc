@@ -2,7 +2,7 @@
 #include <ckpt/error.h>
 
 #include "base/text_map.h"
-#include "target/plain_state.h"
+#include "targets/plain_state.h"
 
 namespace ckpt {
 namespace {

@@ -3,8 +3,8 @@
 #include <ckpt/target.h>
 #include <ckpt/torch_dist_target.h>
 
-#include "target/archive_layouts.h"
-#include "target/dist_metadata_writer.h"
+#include "targets/archive_layouts.h"
+#include "targets/dist_metadata_writer.h"
 
 namespace ckpt {
 namespace {

@@ -3,9 +3,9 @@
 #include <ckpt/error.h>
 
 #include "format/safetensors/safetensors_header.h"
-#include "target/conservation.h"
-#include "target/plain_target.h"
-#include "target/refusals.h"
+#include "targets/conservation.h"
+#include "targets/plain_target.h"
+#include "targets/refusals.h"
 
 namespace ckpt {
 namespace {

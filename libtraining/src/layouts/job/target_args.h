@@ -2,7 +2,7 @@
 
 #include <ckpt/archive_builder.h>
 
-#include "layouts/target/layer_wise_target.h"
+#include "layouts/job/layer_wise_target.h"
 
 namespace optim {
 

@@ -4,7 +4,7 @@
 
 #include <ckpt/target.h>
 
-#include "target/plain_state.h"
+#include "targets/plain_state.h"
 
 namespace ckpt {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "grid/flat_buffers.h"
-#include "layouts/target/layer_wise_target.h"
+#include "layouts/job/layer_wise_target.h"
 
 // What a DistributedOptimizer's flat buffers hold, as parts of records. Pure.
 namespace optim {

@@ -1,6 +1,6 @@
 // args of a target. Source of what follows from what: validate_args of
 // megatron/training/arguments.py (April 2026).
-#include "layouts/target/target_args.h"
+#include "layouts/job/target_args.h"
 
 #include <optional>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "target/plain_state.h"
+#include "targets/plain_state.h"
 
 namespace ckpt {
 

@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "base/text_map.h"
 #include "format/values/json_pointer.h"
-#include "target/plain_state.h"
+#include "targets/plain_state.h"
 
 namespace ckpt {
 namespace {

@@ -1,5 +1,5 @@
 // From parameters to the records of flat buffers.
-#include "layouts/target/flat_records.h"
+#include "layouts/job/flat_records.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "target/mapping_types.h"
+#include "targets/mapping_types.h"
 
 #include <algorithm>
 

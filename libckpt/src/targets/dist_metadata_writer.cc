@@ -1,6 +1,6 @@
 // Metadata(state_dict_metadata, planner_data, storage_data, storage_meta, version) of
 // torch.distributed.checkpoint.metadata, as FileSystemWriter pickles it.
-#include "target/dist_metadata_writer.h"
+#include "targets/dist_metadata_writer.h"
 
 #include <map>
 #include <optional>

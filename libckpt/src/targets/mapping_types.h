@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/text_map.h"
-#include "target/plain_state.h"
+#include "targets/plain_state.h"
 
 namespace ckpt {
 

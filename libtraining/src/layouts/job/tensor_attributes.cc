@@ -1,5 +1,5 @@
 // Attributes of the tensors of torch files, from the pickle to what a target loses of them.
-#include "layouts/target/tensor_attributes.h"
+#include "layouts/job/tensor_attributes.h"
 
 #include <algorithm>
 #include <map>

@@ -1,6 +1,6 @@
 // content_metadata says how Megatron laid out the rest of the checkpoint; a conversion writes its
 // own.
-#include "layouts/target/common_losses.h"
+#include "layouts/job/common_losses.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "target/archive_writer.h"
+#include "targets/archive_writer.h"
 
 #include <ckpt/archive_layout.h>
 #include <ckpt/document.h>
