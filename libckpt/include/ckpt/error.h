@@ -28,7 +28,7 @@ struct Where {
   std::string key = {};
 };
 
-// The only exception that libckpt and liboptim throw on purpose. what() is one printable line:
+// The only exception that the libraries throw on purpose. what() is one printable line:
 // "FILE @OFFSET 'KEY': PROBLEM", names escaped.
 class CKPT_EXPORT Error : public std::exception {
  public:

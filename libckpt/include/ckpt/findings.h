@@ -29,7 +29,7 @@ enum class Severity : uint8_t { Note, Damage };
 enum class CheckKind : uint8_t {
   Structure,  // files, archives, metadata: what is where
   Content,    // checksums
-  Meaning,    // what state must be like; added by liboptim
+  Meaning,    // what state must be like; added by libtraining
 };
 CKPT_EXPORT std::string_view name(CheckKind check);  // "structure", ...
 

@@ -13,7 +13,7 @@ struct Companion {
 };
 
 // How a training framework lays out the folders around the formats, as data: libckpt knows none by
-// itself (liboptim has Megatron's). All fields are set, and outlive what is opened with them.
+// itself (libtraining has Megatron's). All fields are set, and outlive what is opened with them.
 struct FolderConvention {
   std::string_view framework;      // in errors: "Megatron"
   std::string_view commands_hint;  // what works on its checkpoints where a conversion does not
