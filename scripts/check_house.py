@@ -15,18 +15,18 @@ import cpp_outline
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_PUBLIC_HEADER_LINES = 120
-PUBLIC_HEADERS = ("libckpt/include/", "liboptim/include/", "libtraining/include/",
-                  "libreplay/include/")
+SPLIT_LIBRARIES = ("libckpt", "liboptim", "libtraining", "libreplay")
+PUBLIC_HEADERS = tuple(f"{library}/include/" for library in SPLIT_LIBRARIES)
 MAX_KERNEL_LINES = 80  # a __global__ function
 MAX_COLUMNS = 100
 MAX_PARAMETERS = 4
 MAX_FOLDER_FILES = 45
 MAX_ROOMS = 25
 MAX_ROOMS_FILE_LINES = 120  # two screens
+MAX_PART_OF_A_LIBRARY = 0.40  # of the lines of SPLIT_LIBRARIES
 
 ROOMS_FILE = "docs/ARCHITECTURE.md"
-FOLDERS = ("libckpt", "liboptim", "libtraining", "libreplay", "kernels", "tools", "tests",
-           "scripts", "docs", "examples", ".ci")
+FOLDERS = (*SPLIT_LIBRARIES, "kernels", "tools", "tests", "scripts", "docs", "examples", ".ci")
 CPP = (".cc", ".h", ".cu", ".cuh")
 LIBRARIES = ("libckpt/", "liboptim/", "libtraining/", "libreplay/", "kernels/")
 TOP_LEVEL = {
@@ -166,8 +166,7 @@ def expand_braces(folders):
 def included_file(house, includer, path):
     """The file of this tree that an include names, or None for one from outside."""
     folder = Path(includer).parent.as_posix()
-    places = [folder, *(f"{library}/{part}" for library in ("libckpt", "liboptim", "libtraining",
-                                                            "libreplay")
+    places = [folder, *(f"{library}/{part}" for library in SPLIT_LIBRARIES
                         for part in ("include", "src")), "kernels/include", "tools", "tests"]
     for place in places:
         if f"{place}/{path}" in house.outlines:
@@ -201,8 +200,8 @@ def problem_of_include(house, name, path, known):
         return f"{inside} lies in no room"
     if not house.may_use(name, inside):
         return f"{folder_of(house, inside)} stands below {folder_of(house, name)} in the list"
-    of_another = library_of(name) != library_of(inside)
-    if of_another and "/src/" in inside and not house.is_exception(name, inside):
+    is_inside_another = library_of(name) != library_of(inside) and "/src/" in inside
+    if is_inside_another and not house.is_exception(name, inside):
         return "it is not a public header of its library"
     if needs_torch(house, inside, known) and not lies_in(name, house.outside.get("LibTorch", [])):
         return "it needs LibTorch"
@@ -223,11 +222,11 @@ def check_includes(house):
             house.fault(name, 1, f"lies in no room of {ROOMS_FILE}")
             continue
         for line, path in house.outlines[name].includes:
-            word = third_party(path)
             if inside := included_file(house, name, path):
                 problem = problem_of_include(house, name, path, known) if not is_example else \
                     None if "/include/" in inside else "it is not a public header"
             else:
+                word = third_party(path)
                 allowed = not word or lies_in(name, house.outside.get(word, []))
                 problem = None if allowed else word
             if problem:
@@ -252,6 +251,19 @@ def check_rooms(house):
         if place is not None and count > MAX_FOLDER_FILES:
             house.fault(ROOMS_FILE, 1, f"{house.order[place]} has {count} files, at most "
                                        f"{MAX_FOLDER_FILES}: give its folders places of their own")
+
+
+def check_libraries(house):
+    """None of the libraries is most of them."""
+    lines = collections.Counter()
+    for name in house.files:
+        if library_of(name) in SPLIT_LIBRARIES and name.endswith((*CPP, ".html", ".js", ".css")):
+            lines[library_of(name)] += len(house.text(name).splitlines())
+    for library, count in lines.items():
+        part = count / lines.total()
+        if len(lines) == len(SPLIT_LIBRARIES) and part > MAX_PART_OF_A_LIBRARY:
+            house.fault(library, 1, f"has {part:.0%} of the lines of {', '.join(lines)}, at most "
+                                    f"{MAX_PART_OF_A_LIBRARY:.0%}")
 
 
 def check_sizes(house):
@@ -367,8 +379,8 @@ def check_links(house):
                     house.fault(name, number, f"links to {target}, which is not there")
 
 
-CHECKS = (check_includes, check_rooms, check_sizes, check_functions, check_words, check_phrases,
-          check_names, check_dead_files, check_links)
+CHECKS = (check_includes, check_rooms, check_libraries, check_sizes, check_functions, check_words,
+          check_phrases, check_names, check_dead_files, check_links)
 
 
 def main():

@@ -191,6 +191,14 @@ class CheckHouse(unittest.TestCase):
         faults = faults_of({**SOUND, "docs/ARCHITECTURE.md": "# Architecture\n"})
         self.assertIn("docs/ARCHITECTURE.md:1: has no table of rooms", faults)
 
+    def test_a_library_that_is_most_of_them_is_named(self):
+        for of_ckpt, expected in ((40, 0), (43, 1)):
+            tree = {f"{library}/src/x.cc": "int x;\n" * count for library, count in (
+                ("libckpt", of_ckpt), ("liboptim", 30), ("libtraining", 20), ("libreplay", 10))}
+            tree["docs/ARCHITECTURE.md"] = TABLE
+            faults = [fault for fault in faults_of(tree) if "of the lines of" in fault]
+            self.assertEqual(len(faults), expected, faults)
+
     def test_what_only_looks_like_a_fault_passes(self):
         for fact, content in HARMLESS.items():
             with self.subTest(fact):
