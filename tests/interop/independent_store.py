@@ -110,6 +110,8 @@ def read(root: Path) -> tuple[dict[str, torch.Tensor], dict]:
     iteration = int((root / "latest_checkpointed_iteration.txt").read_text())
     folder = root / f"iter_{iteration:07d}"
     state, stored, params = State(load(folder / "common.pt")), stored_in(folder), {}
+    if not any("gbuf_idx_" in key for key in stored):
+        raise NotImplementedError("a store without flat buffers")
     for key, tensor in stored.items():
         if isinstance(tensor, torch.Tensor) and ".distributed." not in key:
             params |= unstacked(key, tensor)

@@ -1,6 +1,5 @@
 """Mutators of one fact of a checkpoint: tensors exchanged, states gone, ranks of another
-iteration, arguments, counts. Each gives what it changed, or None where there is no such fact.
-"""
+iteration, arguments, counts. Each gives what it changed, or None where there is no such fact."""
 
 from __future__ import annotations
 
@@ -28,8 +27,10 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and torch.equal(one, other)
 
 
-def exchange(a: Slot, b: Slot) -> str:
+def exchange(a: Slot, b: Slot) -> str | None:
     one, other = a.tensor.detach().clone(), b.tensor.detach().clone()
+    if same(one, other):  # both moments of a parameter without gradients
+        return None
     for slot, value in ((a, other), (b, one)):
         held = slot.tensor
         if slot.kind == "fp32_param" and hasattr(held, "__dict__"):

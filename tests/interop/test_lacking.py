@@ -11,6 +11,7 @@ import pytest
 from damage import edit_file, edit_metadata
 from programs import GOLDEN, succeed, verify
 from reading import iteration_folder
+from test_zero1_objects import as_objects
 
 LAYER_WISE = GOLDEN / "lw_muon_bf16_torch_dp2/ckpt"
 LAYER_WISE_DIST = GOLDEN / "lw_muon_bf16_torch_dist_dp2/ckpt"
@@ -86,10 +87,31 @@ def test_the_common_state_of_a_store(tmp_path: Path) -> None:
     assert any("the common state is missing" in text for text in damages(root))
 
 
+STORES = {
+    "layer_wise": LAYER_WISE_DIST,
+    "fully_reshardable": RESHARDABLE,
+    "dp_reshardable": GOLDEN / "do_adam_bf16_torch_dist_dp_reshardable_dp2/ckpt",
+    "fully_sharded_model_space": GOLDEN / "v012_do_adam_fully_sharded_dp2/ckpt",
+    "dp_zero_gather_scatter": GOLDEN / "do_adam_bf16_torch_dist_dp_reshardable_dp2/ckpt",
+}
+
+
 @pytest.mark.parametrize("key", ("args", "iteration", "checkpoint_version", "opt_param_scheduler"))
-def test_a_key_of_the_common_state(key: str, tmp_path: Path) -> None:
-    root = copy_of(LAYER_WISE_DIST, tmp_path)
+@pytest.mark.parametrize("store", STORES)
+def test_a_key_of_the_common_state(store: str, key: str, tmp_path: Path) -> None:
+    root = copy_of(STORES[store], tmp_path)
+    if store == "dp_zero_gather_scatter":
+        as_objects(root)
     edit_file(iteration_folder(root) / "common.pt", lambda state: state.pop(key))
+    assert any(text.startswith(f"/{key}: is missing") for text in damages(root))
+
+
+@pytest.mark.parametrize("key", ("args", "iteration", "checkpoint_version", "opt_param_scheduler"))
+@pytest.mark.parametrize("name", ("lw_muon_bf16_torch_dp2", "do_adam_bf16_torch_dp2"))
+def test_a_key_of_a_rank_file(name: str, key: str, tmp_path: Path) -> None:
+    root = copy_of(GOLDEN / name / "ckpt", tmp_path)
+    for path in iteration_folder(root).glob("mp_rank_*/model_optim_rng.pt"):
+        edit_file(path, lambda state: state.pop(key))
     assert any(text.startswith(f"/{key}: is missing") for text in damages(root))
 
 

@@ -23,6 +23,7 @@
 #include "layouts/job/layer_wise_target.h"
 #include "layouts/torch/readers.h"
 #include "layouts/torch_dist/readers.h"
+#include "model/state_names.h"
 
 namespace optim {
 namespace {
@@ -118,10 +119,12 @@ bool is_gathered(const StatedLayout& stated) {
 // Neither groups nor a tensor of an optimizer: the model of a run, saved without.
 bool holds_model_alone(const StatedLayout& stated) {
   if (!stated.common || stated.common->document->tree.root().find("optimizer")) return false;
-  const std::vector<ckpt::TensorEntry>& tensors = stated.checkpoint.catalog().tensors;
-  return std::ranges::none_of(tensors, [](const ckpt::TensorEntry& tensor) {
+  const ckpt::Catalog& catalog = stated.checkpoint.catalog();
+  const auto is_of_state = [](const ckpt::TensorEntry& tensor) {
     return kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
-  });
+  };
+  return std::ranges::none_of(catalog.tensors, is_of_state) &&
+         std::ranges::none_of(catalog.objects, is_state_object);
 }
 
 // Whether --model-only leaves something out.

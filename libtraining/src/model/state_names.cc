@@ -62,6 +62,10 @@ bool is_coalesced_buffer(const ckpt::TensorEntry& tensor) {
   return tensor.file.ends_with("/distrib_optim.pt");
 }
 
+bool is_state_object(const ckpt::ObjectEntry& object) {
+  return object.region && object.key.find(".param_state/shard_") != object.key.npos;
+}
+
 bool is_optimizer_step(std::string_view step) {
   return step.find("optimizer") != step.npos || step == "optim" || step == "optims" ||
          step.starts_with("optim_") || step.ends_with("_optim");

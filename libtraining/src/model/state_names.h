@@ -18,6 +18,10 @@ bool is_flat_buffer(const ckpt::TensorEntry& tensor);
 // A buffer in distrib_optim.pt, whose gaps are zeros.
 bool is_coalesced_buffer(const ckpt::TensorEntry& tensor);
 
+// An object of a store that holds what distrib_optim.pt would: of Megatron-Core 0.12,
+// dp_zero_gather_scatter.
+bool is_state_object(const ckpt::ObjectEntry& object);
+
 // A mapping of a training loop that holds optimizers: "optimizer", "optimizer_state_dict",
 // "optimizer_states", "last_optimizer_state", "optimizerG", "optim", "d_optim".
 bool is_optimizer_step(std::string_view step);

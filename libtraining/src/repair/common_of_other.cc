@@ -9,6 +9,7 @@
 #include <training/megatron_folders.h>
 
 #include "args/common_state.h"
+#include "model/state_names.h"
 
 namespace optim {
 namespace {
@@ -52,9 +53,11 @@ class FolderWithCommon final : public ckpt::Folder {
 };
 
 bool has_states(const ckpt::Catalog& catalog) {
-  return std::ranges::any_of(catalog.tensors, [](const ckpt::TensorEntry& tensor) {
+  const auto is_of_state = [](const ckpt::TensorEntry& tensor) {
     return tensor.file.empty() && kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
-  });
+  };
+  return std::ranges::any_of(catalog.tensors, is_of_state) ||
+         std::ranges::any_of(catalog.objects, is_state_object);
 }
 
 std::optional<std::string> fault_of(const ckpt::Checkpoint& checkpoint) {

@@ -35,7 +35,6 @@ constexpr uint64_t kLayersMax = 1 << 16;
 constexpr std::string_view kModelFile = "model_optim_rng.pt";
 // Megatron writes it after all else in a torch_dist folder.
 constexpr std::string_view kWrittenLast = kMegatronFolders.backend_file;
-constexpr std::string_view kStateObject = ".param_state/shard_";
 
 // --- of a LayerWise checkpoint, all of which is named ---
 
@@ -190,7 +189,7 @@ void add_stored(const ckpt::Checkpoint& checkpoint, Contents& contents) {
     }
   }
   for (const ckpt::ObjectEntry& object : checkpoint.catalog().objects) {
-    if (!object.region || object.key.find(kStateObject) == object.key.npos) continue;
+    if (!is_state_object(object)) continue;
     contents.tensors.push_back({KeyKind::OptimizerState,
                                 {},
                                 "param_state",
@@ -265,9 +264,7 @@ std::string optimizer_sharding(const ckpt::Checkpoint& checkpoint) {
                                              [](const TensorEntry& tensor) {
                                                return role_of(tensor) == KeyKind::OptimizerState;
                                              }) ||
-                         std::ranges::any_of(catalog.objects, [](const ckpt::ObjectEntry& object) {
-                           return object.key.find(kStateObject) != object.key.npos;
-                         });
+                         std::ranges::any_of(catalog.objects, is_state_object);
   if (!has_state) return {};
   const LayoutRow* const row = layout_of(checkpoint);
   if (row != nullptr && row->sharding == OptimizerSharding::LayerWise) return "layer_wise";

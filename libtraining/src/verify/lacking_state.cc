@@ -17,6 +17,7 @@
 #include "grid/layer_wise_view.h"
 #include "grid/whole_states.h"
 #include "model/megatron_keys.h"
+#include "model/state_names.h"
 #include "state/left_out.h"
 
 namespace optim {
@@ -32,9 +33,11 @@ void find(VerifyReport& report, ckpt::Where where, std::string problem, std::str
 // --- the common state, which lies in the store since August 2026 ---
 
 bool has_states(const ckpt::Checkpoint& checkpoint) {
-  return std::ranges::any_of(checkpoint.catalog().tensors, [](const ckpt::TensorEntry& tensor) {
+  const auto is_of_state = [](const ckpt::TensorEntry& tensor) {
     return kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
-  });
+  };
+  return std::ranges::any_of(checkpoint.catalog().tensors, is_of_state) ||
+         std::ranges::any_of(checkpoint.catalog().objects, is_state_object);
 }
 
 // Where metadata.json names a format of common.pt, its absence is a finding of the files.

@@ -56,11 +56,6 @@ bool is_unnamed_master(const TensorEntry& tensor) {
   return is_numbered_master(tensor) || is_coalesced_buffer(tensor);
 }
 
-// Of Megatron-Core 0.12, dp_zero_gather_scatter: what distrib_optim.pt would hold.
-bool is_state_object(const ckpt::ObjectEntry& object) {
-  return object.key.find(".param_state/shard_") != std::string::npos;
-}
-
 // A quick look reads none, but globs may name tensors that are in objects.
 bool reads_values(const VerifyOptions& options) {
   return !options.quick || !options.allow_nonfinite.empty();
