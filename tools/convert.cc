@@ -23,9 +23,8 @@ struct ConvertOptions {
       formats.emplace_back(name(format), format);
     tools::add_choice(app, "--to", to, formats)
         ->description("Format of the destination (required, unless --repair lists)");
-    tools::add_choice<std::optional<optim::StoreLayout>>(
-        app, "--layout", common.form.form.layout,
-        {{"seed", optim::StoreLayout::April2026}, {"2026-08", optim::StoreLayout::August2026}})
+    tools::add_choice(app, "--layout", common.form.form.release,
+                      {{"seed", &optim::kApril2026}, {"2026-08", &optim::kAugust2026}})
         ->description("The same as --target-megatron; seed: April 2026")
         ->excludes("--target-megatron");
     app.add_flag("--integrity", integrity,

@@ -68,9 +68,9 @@ void refuse_unreplayed_gradients(const Gradients& gradients, const ReplayOptions
 // The masters of a `torch` checkpoint have no names of their own: content proves which they are.
 std::vector<std::string> prove_names(const ReplaySource& source, const ReplayOptions& options) {
   std::vector<std::string> warnings;
-  const bool is_flat = source.view.sharding == OptimizerSharding::DpReshardable ||
-                       source.view.sharding == OptimizerSharding::FlatFile;
-  const bool is_numbered = is_flat || source.view.format == ckpt::Format::Torch;
+  const Filing* const filing = source.view.filed.only();
+  const bool is_flat = filing != nullptr && filing->in_order;
+  const bool is_numbered = is_flat || source.view.filed.container == ckpt::Format::Torch;
   if (options.from_init || !is_numbered) return warnings;
   const std::string naming = is_flat ? "the order of the flat buffers" : "the ping-pong deal";
   for (const AmbiguousParam& param : prove_assignment(source.view, source.checkpoint)) {

@@ -53,7 +53,7 @@ constexpr std::string_view kGradScaler = "grad_scaler";
 // Said before the work, not after.
 void refuse_unwritten_output(const TrainingState& view, const ReplayOptions& options) {
   if (options.output.empty()) return;
-  if (view.sharding != OptimizerSharding::LayerWise && view.sharding != OptimizerSharding::None) {
+  if (view.filed.is_zero1()) {
     refuse(ckpt::ErrorCode::Unsupported, "param_state_sharding_type",
            "the state of a DistributedOptimizer (ZeRO-1) is read, but not written; without -o the "
            "steps are replayed");

@@ -92,7 +92,8 @@ class GeneratedState {
     set_flag("use_layer_wise_distributed_optimizer", false);
     set_arg("optimizer", tree().str("adam"));
     state_.chain.erase(state_.chain.begin());
-    state_.sharding = optim::OptimizerSharding::None;
+    state_.filed.is_layer_wise = false;
+    state_.filed.optimizers.assign(state_.chain.size(), &optim::kWhole);
   }
 
   void set_args(const ModelShape& of) {
@@ -148,8 +149,7 @@ class GeneratedState {
     param.weight = add(name, ckpt::DType::BFloat16, shape, weights);
     param.master =
         add(optim::state_key(optim::kMasterState, name), ckpt::DType::Float32, shape, masters);
-    const bool is_of_muon =
-        state_.sharding == optim::OptimizerSharding::LayerWise && param.optimizer == 0;
+    const bool is_of_muon = state_.filed.is_layer_wise && param.optimizer == 0;
     for (size_t i = 0; i < (is_of_muon ? 1u : 2u); ++i) {
       const char* const kinds[] = {"exp_avg", "exp_avg_sq"};
       const char* const kind = is_of_muon ? "momentum_buffer" : kinds[i];

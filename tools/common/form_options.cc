@@ -1,6 +1,8 @@
 // Options for the form of optimizer state, in Megatron's words.
 #include <common/form_options.h>
 
+#include <algorithm>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,15 +22,12 @@ std::string with_underscores(std::string text) {
   return text;
 }
 
-void add_sharding(CLI::App& app, optim::FormChange& form) {
-  using Sharding = optim::OptimizerSharding;
-  const std::vector<std::pair<std::string, Sharding>> forms = {
-      {"fully_reshardable", Sharding::FullyReshardable},
-      {"dp_reshardable", Sharding::DpReshardable},
-      {"flat_file", Sharding::FlatFile},
-      {"layer_wise", Sharding::LayerWise}};
-  CLI::Option* const option = add_choice<std::optional<Sharding>>(
-      app, "--optimizer-sharding", form.sharding, {forms.begin(), forms.end()});
+void add_sharding(CLI::App& app, optim::FilingChange& form) {
+  std::vector<std::pair<std::string, const optim::Filing*>> choices;
+  for (const optim::Filing* const filing : optim::filings()) {
+    if (filing->is_written && filing != &optim::kWhole) choices.emplace_back(filing->name, filing);
+  }
+  CLI::Option* const option = add_choice(app, "--optimizer-sharding", form.filing, choices);
   option->transform(CLI::Validator(
       [](std::string& text) {
         text = with_underscores(text);
@@ -44,21 +43,20 @@ void add_sharding(CLI::App& app, optim::FormChange& form) {
 }
 
 // 0.16 or 0.16.N
-bool is_release(const std::string& text, const std::string& release) {
+bool is_release(const std::string& text, std::string_view release) {
+  if (release.empty() || !text.starts_with(release)) return false;
   if (text == release) return true;
-  const std::string rest = text.starts_with(release + ".") ? text.substr(release.size() + 1) : "";
+  const std::string rest = text[release.size()] == '.' ? text.substr(release.size() + 1) : "";
   return !rest.empty() && rest.size() < 4 &&
          rest.find_first_not_of("0123456789") == std::string::npos;
 }
 
-// Which releases load which layout was tried: docs/compatibility.md.
-std::optional<optim::StoreLayout> layout_of(const std::string& text) {
-  if (text == "2026-04") return optim::StoreLayout::April2026;
-  if (text == "2026-08") return optim::StoreLayout::August2026;
-  if (is_release(text, "0.16") || is_release(text, "0.17")) return optim::StoreLayout::April2026;
-  if (is_release(text, "0.18")) return optim::StoreLayout::Core018;
-  if (is_release(text, "0.19")) return optim::StoreLayout::August2026;
-  return std::nullopt;
+const optim::Release* release_of(const std::string& text) {
+  const auto files_so = [&](const optim::Release* one) {
+    return text == one->name || is_release(text, one->cores[0]) || is_release(text, one->cores[1]);
+  };
+  const auto found = std::ranges::find_if(optim::releases(), files_so);
+  return found == optim::releases().end() ? nullptr : *found;
 }
 
 std::string refusal_of(const std::string& text) {
@@ -70,11 +68,14 @@ std::string refusal_of(const std::string& text) {
   return what + "is not 2026-04, 2026-08 or a release from 0.16 to 0.19 (docs/compatibility.md)";
 }
 
-void add_target_megatron(CLI::App& app, optim::FormChange& form) {
+void add_target_megatron(CLI::App& app, optim::FilingChange& form) {
   const CLI::Validator is_known(
-      [](std::string& text) { return layout_of(text) ? std::string() : refusal_of(text); }, "");
+      [](std::string& text) {
+        return release_of(text) != nullptr ? std::string() : refusal_of(text);
+      },
+      "");
   app.add_option_function<std::string>(
-         "--target-megatron", [&form](const std::string& text) { form.layout = layout_of(text); },
+         "--target-megatron", [&form](const std::string& text) { form.release = release_of(text); },
          "torch_dist: as Megatron of April or August 2026 lays it out, or a release of "
          "Megatron-Core")
       ->check(is_known)

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <training/optimizer_form.h>
+#include <training/filing.h>
 
 namespace CLI {
 class App;
@@ -11,7 +11,7 @@ namespace tools {
 // How the destination files the state of optimizers: options that ckpt-convert and reshard have in
 // common.
 struct FormOptions {
-  optim::FormChange form;
+  optim::FilingChange form;
 
   void declare(CLI::App& app);
 };

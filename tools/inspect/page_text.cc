@@ -29,12 +29,7 @@ std::string optimizer_words(const optim::Summary& summary, Format format) {
   if (summary.sharding == "replicated") return ", optimizer state not sharded";
   if (summary.sharding != "layer_wise") return ", DistributedOptimizer (ZeRO-1)";
   if (format != Format::TorchDist) return ", LayerWise optimizer";
-  switch (summary.run.layout) {
-    case optim::StoreLayout::April2026: return ", LayerWise optimizer, April 2026";
-    case optim::StoreLayout::Core018: return ", LayerWise optimizer, Megatron-Core 0.18";
-    case optim::StoreLayout::August2026: return ", LayerWise optimizer, August 2026";
-  }
-  return {};
+  return ", LayerWise optimizer, " + std::string(summary.run.release->title);
 }
 
 // --- types ---

@@ -22,9 +22,6 @@ enum class StepLayout : uint8_t {
 
 // What an optimizer of the chain keeps beside the states of its parameters.
 struct ChainedOptimizerState {
-  // A DistributedOptimizer beside LayerWise ones, as AdamW beside Muon since August 2026.
-  bool is_distributed = false;
-  bool is_bucketed = false;  // it is one, and its state lies in flat buckets (dp_reshardable)
   std::vector<ckpt::NodeId> groups;  // in `common`: dicts without `params`, with `step` if PerGroup
   StepLayout step_layout = StepLayout::None;
   ckpt::DType step_dtype = ckpt::DType::Float32;  // PerParam

@@ -26,8 +26,7 @@ struct Continuation {
 
 struct ContinuedAs {
   RunGrid grid;
-  OptimizerSharding sharding = OptimizerSharding::LayerWise;
-  bool has_distributed = false;    // an optimizer of the chain is a DistributedOptimizer
+  FiledAs filed = {};
   bool has_other_buckets = false;  // of flat buffers
   bool is_seeded_anew = false;     // the random states are not those of the source
 };

@@ -26,7 +26,7 @@ struct ConvertOptions {
   bool into = false;
   SizeChange sizes = {};  // of Megatron's checkpoints; what is not given is the source's
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;
-  FormChange form = {};
+  FilingChange form = {};
   RngPolicy rng = RngPolicy::Seed;
   std::shared_ptr<const ModelRules> rules = {};  // null: the built-in ones
   bool model_only = false;                       // leave the optimizer out

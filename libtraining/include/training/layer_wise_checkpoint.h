@@ -58,7 +58,7 @@ struct LayerWiseTargetSpec {
   SizeChange sizes = {};
   OwnershipPolicy ownership = OwnershipPolicy::PingPong;  // `torch` knows no other
   bool as_root = true;  // with a folder for the iteration and a tracker
-  FormChange form = {};
+  FilingChange form = {};
   RngPolicy rng = RngPolicy::Seed;
   // Of torch_dist: the files of this source stay as they are, linked beside the target's, which has
   // only what the sizes change. Must outlive the call; null: all is written.

@@ -15,8 +15,8 @@
 #include <optim/param_key.h>
 #include <training/chained_optimizer_state.h>
 #include <training/export.h>
+#include <training/filing.h>
 #include <training/model_facts.h>
-#include <training/optimizer_form.h>
 
 namespace optim {
 
@@ -59,7 +59,6 @@ struct ModelEntry {
 };
 
 struct TrainingState {
-  ckpt::Format format = ckpt::Format::Torch;  // of the source
   std::vector<ModelEntry> model;
   std::string unknown_order;  // the first entry of which it is not known where it is registered
   std::vector<TrainedParam> params;  // in model order
@@ -81,11 +80,10 @@ struct TrainingState {
   // Objects of torch_dist that belong to the ranks of one run, by key: rerun_state_machine_state.
   std::vector<std::pair<std::string, std::shared_ptr<const ckpt::Document>>> rank_objects;
 
-  RunGrid grid;                             // from args
-  ModelFacts facts;                         // from args
-  std::shared_ptr<const ModelRules> rules;  // null: the built-in ones
-  OptimizerSharding sharding = OptimizerSharding::LayerWise;
-  StoreLayout era = StoreLayout::April2026;   // of the Megatron that filed it
+  RunGrid grid;                               // from args
+  ModelFacts facts;                           // from args
+  std::shared_ptr<const ModelRules> rules;    // null: the built-in ones
+  FiledAs filed;                              // as the source is, whose container has the tensors
   std::string folder_name;                    // iter_0000003, release
   std::vector<ckpt::NotCarried> not_carried;  // by any target
 

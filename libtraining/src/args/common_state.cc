@@ -66,16 +66,16 @@ std::string stated_sharding(const ckpt::Value& common_root) {
   return text_at(optimizer, "param_state_sharding_type");
 }
 
-StoreLayout layout_of_common_file(const ckpt::Value& common_root) {
+const Release* release_of_common_file(const ckpt::Value& common_root) {
   const auto chain =
       common_root.is(Kind::Dict) ? common_root.find("optimizer") : std::optional<ckpt::Value>();
-  if (!chain || !chain->is(Kind::Dict)) return StoreLayout::April2026;
+  if (!chain || !chain->is(Kind::Dict)) return &kApril2026;
   for (size_t i = 0; i < chain->item_count(); ++i) {
     const ckpt::Value optimizer = chain->item(i).second;
     const bool is_dict = optimizer.is(Kind::Dict);
-    if (is_dict && optimizer.find("param_state_sharding_type")) return StoreLayout::Core018;
+    if (is_dict && optimizer.find("param_state_sharding_type")) return &kCore018;
   }
-  return StoreLayout::April2026;
+  return &kApril2026;
 }
 
 }  // namespace optim

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include <ckpt/checkpoint.h>
-#include <training/optimizer_form.h>
+#include <training/filing.h>
 
 namespace optim {
 
@@ -34,8 +34,8 @@ CommonState require_common_state(const ckpt::Checkpoint& checkpoint);
 // "fully_reshardable", "dp_reshardable", ... Empty where nothing says so.
 std::string stated_sharding(const ckpt::Value& common_root);
 
-// Of a common.pt beside LayerWise state: Core018 where an optimizer of the chain says that it is a
-// DistributedOptimizer, else April2026.
-StoreLayout layout_of_common_file(const ckpt::Value& common_root);
+// Of a common.pt beside LayerWise state: core 0.18 where an optimizer of the chain says that it is
+// a DistributedOptimizer, else April 2026.
+const Release* release_of_common_file(const ckpt::Value& common_root);
 
 }  // namespace optim

@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kOwnModules = "spec";
 
 bool is_laid_out_anew(const TrainingState& view, const ConvertOptions& options) {
-  if (options.base.format.value_or(view.format) != view.format) return true;
+  if (options.base.format.value_or(view.filed.container) != view.filed.container) return true;
   return !options.sizes.empty() && target_grid(view, options.sizes) != view.grid;
 }
 

@@ -91,7 +91,7 @@ void add_once(std::vector<std::string>& lines, std::string line) {
 
 }  // namespace
 
-std::vector<StateType> types_of_target(const TrainingState& state, const TargetForm& form,
+std::vector<StateType> types_of_target(const TrainingState& state, const FiledAs& target,
                                        const std::vector<StateType>& asked) {
   std::vector<StateType> types = asked;
   for (const StateType& one : asked) {
@@ -102,7 +102,7 @@ std::vector<StateType> types_of_target(const TrainingState& state, const TargetF
     require_cast(state, one);
   }
   // Megatron gathers them as float32 in all forms but this one.
-  const bool is_int16 = form.sharding == OptimizerSharding::DpReshardable;
+  const bool is_int16 = target.only() == &kBuckets;
   types.push_back({std::string(kRemainderState), is_int16 ? DType::Int16 : DType::Float32});
   return types;
 }

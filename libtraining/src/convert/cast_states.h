@@ -7,10 +7,7 @@
 
 #include <ckpt/checkpoint.h>
 #include <ckpt/payload_source.h>
-#include <training/optimizer_form.h>
 #include <training/training_state.h>
-
-#include "grid/target_form.h"
 
 // Optimizer states in other types than the source has them in: as options ask, and remainders of
 // masters as the target's form keeps them.
@@ -24,7 +21,7 @@ struct CastStates {
 
 // Which states get which type. Throws InvalidArgument for a state that no parameter has, masters,
 // and types that are not exchanged for each other. Pure.
-std::vector<StateType> types_of_target(const TrainingState& state, const TargetForm& form,
+std::vector<StateType> types_of_target(const TrainingState& state, const FiledAs& target,
                                        const std::vector<StateType>& asked);
 
 bool changes_any(const TrainingState& state, const std::vector<StateType>& types);

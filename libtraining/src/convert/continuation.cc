@@ -5,7 +5,6 @@
 
 #include "args/run_grid.h"
 #include "grid/layer_wise_view.h"
-#include "grid/target_form.h"
 #include "grid/whole_states.h"
 
 namespace optim {
@@ -79,8 +78,10 @@ class Judge {
 
   // Over whole parameters, or over ranges of elements.
   bool norm_is_summed_anew() const {
-    return result_.has_distributed != has_distributed(source_) ||
-           (!is_zero1(result_.sharding) && result_.sharding != source_.sharding);
+    const FiledAs &a = source_.filed, &b = result_.filed;
+    const bool was_by_elements = a.has_by_elements() && !a.has(kRanges);  // of which none was tried
+    const bool is_other_chain = a.is_zero1() || a.is_layer_wise != b.is_layer_wise;
+    return was_by_elements != b.has_by_elements() || (!b.is_zero1() && is_other_chain);
   }
 
   const TrainingState& source_;

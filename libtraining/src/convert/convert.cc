@@ -32,7 +32,7 @@
 #include "convert/unused_options.h"
 #include "convert/write_named.h"
 #include "grid/glu_rows.h"
-#include "grid/target_form.h"
+#include "grid/target_filings.h"
 #include "layouts/job/layer_wise_target.h"
 #include "proof/proof_file.h"
 #include "state/passing_proof.h"
@@ -96,7 +96,7 @@ void find_digest(Proof proof, Job& job, const NamedConversion& made,
 void add_proof(Job& job, const ConvertOptions& options, NamedConversion& made) {
   const TrainingState& view = made.view;
   Proof proof;
-  proof.source = {view.format, view.grid, made.source_states};
+  proof.source = {view.filed.container, view.grid, made.source_states};
   proof.target = {made.spec.format, made.grid, made.states};
   proof.not_carried = made.target.not_carried;
   proof.masters_proven = may_be_proven(view, job);
@@ -132,9 +132,9 @@ void require_alone(const Job& job, const ckpt::ConvertOptions& base) {
               "leave out --resume, --finish, --rank and --link");
 }
 
-CastStates file_in_types(NamedConversion& made, const TargetForm& form, Job& job,
+CastStates file_in_types(NamedConversion& made, const FiledAs& target, Job& job,
                          const ConvertOptions& options) {
-  const auto types = types_of_target(made.state(), form, options.form.state_types);
+  const auto types = types_of_target(made.state(), target, options.form.state_types);
   if (!changes_any(made.state(), types)) return {};
   require_alone(job, options.base);
   CastStates cast =
@@ -162,16 +162,16 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
   NamedConversion made{.view = view, .grid = target_grid(view, options.sizes)};
   made.source_states = count_states(view);
   LayerWiseTargetSpec& spec = made.spec;
-  spec.format = options.base.format.value_or(view.format);
+  spec.format = options.base.format.value_or(view.filed.container);
   spec.sizes = options.sizes;
   spec.ownership = options.ownership;
   spec.rng = options.rng;
   spec.as_root = job.source.was_root() && !options.into;
   spec.form = options.form;
-  const TargetForm form = target_form(view, spec.format, spec.form);
-  made.filed = filed_as(view, form, spec.form.buckets, made.grid.sizes);
+  const FiledAs target = choose_filings(view, spec.format, spec.form);
+  made.filed = filed_as(view, target, spec.form, made.grid.sizes);
   if (made.filed && !view.chain.empty()) require_equal_in_merged(view, *made.filed, job.source);
-  const CastStates cast = file_in_types(made, form, job, options);
+  const CastStates cast = file_in_types(made, target, job, options);
   made.rows = target_vocabulary(view, made.grid, spec.sizes);
   if (job.link) {
     require_linkable(job.source, view, spec, made.rows);
@@ -179,14 +179,14 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
     spec.linked = &job.source;
   }
   if (options.on_grids) options.on_grids(view.grid, made.grid, view.facts.expert_count > 0);
-  made.target = make_filed_target({view, made.state(), form, made.grid}, spec);
+  made.target = make_filed_target({view, made.state(), spec, target, made.grid});
   tell_cut_rows(view, job.payloads(), made.rows, made.target);
   list_files_beside(job.source, made.target);
   made.states = made.rows == 0 ? made.source_states : count_states(view, made.rows);
   if (!view.chain.empty()) {
-    made.continuation =
-        continuation_of(view, {made.grid, form.sharding, has_distributed(made.state()),
-                               !spec.form.buckets.empty(), reseeds_rng(view, made.grid)});
+    made.continuation = continuation_of(
+        view,
+        {made.grid, made.state().filed, !spec.form.buckets.empty(), reseeds_rng(view, made.grid)});
     for (const RepairFinding& repair : job.repairs) {
       if (!is_mended(repair)) continue;
       made.continuation->next_step = NextStep::Different;

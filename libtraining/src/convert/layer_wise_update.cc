@@ -132,7 +132,7 @@ ConvertReport save_layer_wise(const TrainingState& base, const ckpt::Checkpoint&
   update_optimizers(view, update);
   update_common(view, update);
   LayerWiseTargetSpec spec;
-  spec.format = options.base.format.value_or(view.format);
+  spec.format = options.base.format.value_or(view.filed.container);
   spec.sizes = options.sizes;
   spec.ownership = options.ownership;
   spec.as_root = source.was_root();
@@ -146,7 +146,7 @@ ConvertReport save_layer_wise(const TrainingState& base, const ckpt::Checkpoint&
   static_cast<ckpt::ConvertReport&>(report) =
       ckpt::write_target(std::move(target), from, destination, options.base);
   report.layer_wise = true;
-  report.source_format = view.format;
+  report.source_format = view.filed.container;
   report.source_grid = view.grid;
   report.target_grid = grid;
   return report;

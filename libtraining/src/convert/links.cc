@@ -10,7 +10,7 @@
 #include <training/megatron_folders.h>
 
 #include "grid/glu_rows.h"
-#include "grid/target_form.h"
+#include "grid/target_filings.h"
 
 namespace optim {
 namespace {
@@ -24,15 +24,15 @@ const std::string kCommonName(kMegatronFolders.common_file);
 
 void require_linkable(const ckpt::Checkpoint& source, const TrainingState& view,
                       const LayerWiseTargetSpec& spec, uint64_t vocabulary_rows) {
-  if (spec.format != ckpt::Format::TorchDist || view.format != ckpt::Format::TorchDist) {
+  if (spec.format != ckpt::Format::TorchDist || view.filed.container != ckpt::Format::TorchDist) {
     throw Error(ErrorCode::Unsupported, {},
                 "only torch_dist can be linked: in `torch`, files hold what their rank owns",
                 "leave out --link, so that files are copied");
   }
-  const TargetForm form = target_form(view, spec.format, spec.form);
-  const bool is_bucketed = has_bucketed(view) || form.is_half_bucketed ||
-                           form.sharding == OptimizerSharding::DpReshardable;
-  if (is_bucketed || form.sharding != view.sharding || form.era != view.era) {
+  const FiledAs target = choose_filings(view, spec.format, spec.form);
+  const bool is_bucketed =
+      target.has(kBuckets) || std::ranges::any_of(view.filed.optimizers, &Filing::in_order);
+  if (is_bucketed || target != view.filed) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 is_bucketed ? "cannot be linked: flat buckets are those of the old ranks"
                             : "cannot be linked: the form of the optimizer's state changes",

@@ -111,7 +111,7 @@ RepairedState read_repaired(const ckpt::Checkpoint& source, const ConvertOptions
 bool may_be_displaced(const TrainingState& state, const std::vector<RepairFinding>& repairs) {
   const bool was_looked_for = std::ranges::any_of(
       repairs, [](const RepairFinding& repair) { return repair.kind == RepairKind::BucketShift; });
-  if (was_looked_for || state.sharding != OptimizerSharding::FullyReshardable) return false;
+  if (was_looked_for || state.filed.only() != &kByName) return false;
   try {
     return !first_displaced(state).empty();
   } catch (const Error&) {

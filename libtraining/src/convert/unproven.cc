@@ -14,9 +14,7 @@
 namespace optim {
 
 std::string naming_of(const TrainingState& view) {
-  const bool is_dealt =
-      view.sharding == OptimizerSharding::LayerWise || view.sharding == OptimizerSharding::None;
-  return is_dealt ? "the ping-pong deal" : "the order of the flat buffers";
+  return view.filed.is_zero1() ? "the order of the flat buffers" : "the ping-pong deal";
 }
 
 std::optional<std::string> why_not_proven(const TrainingState& view,

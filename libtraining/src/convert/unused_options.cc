@@ -23,8 +23,8 @@ void require_form_of_optimizer(const ConvertOptions& options, const char* what) 
 }
 
 void require_layout_alone(const ConvertOptions& options) {
-  FormChange form = options.form;
-  form.layout.reset();
+  FilingChange form = options.form;
+  form.release = nullptr;
   if (!form.empty()) refuse("a model without its optimizer", "");
 }
 

@@ -14,7 +14,6 @@
 #include "convert/repaired_source.h"
 #include "convert/second_moments.h"
 #include "convert/unproven.h"
-#include "grid/target_form.h"
 #include "state/passing_proof.h"
 #include "verify/iteration_check.h"
 

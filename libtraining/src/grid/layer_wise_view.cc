@@ -163,7 +163,7 @@ void finish_view(TrainingState& view, CommonBuilder& common, const ckpt::Checkpo
     });
     if (in_group) optimizer.step_layout = StepLayout::PerGroup;
   }
-  view.format = source.catalog().format;
+  view.filed.container = source.catalog().format;
   view.folder_name = source.folder().filename().string();
 }
 

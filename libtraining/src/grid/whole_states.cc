@@ -102,8 +102,9 @@ class KeptStates {
   // one. Remainders are of 16-bit weights alone.
   bool is_of_all(const std::string& state, const TrainedParam& param) const {
     if (state == kRemainderState) return false;
-    const bool is_dict =
-        view_.format == ckpt::Format::Torch && !view_.chain.at(param.optimizer).is_distributed;
+    const FiledAs& filed = view_.filed;
+    const bool is_dict = filed.container == ckpt::Format::Torch &&
+                         !filed.optimizers.at(param.optimizer)->by_elements;
     const RuleDescription* const rule = is_dict ? find_rule(rule_of(param)) : nullptr;
     if (rule == nullptr) return !is_dict;
     constexpr int64_t kMatrix[] = {1, 1};

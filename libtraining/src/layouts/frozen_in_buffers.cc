@@ -28,15 +28,15 @@ constexpr uint64_t kComparedMax = 4096;  // elements of a parameter
 
 class Search {
  public:
-  Search(const ckpt::Checkpoint& source, OptimizerSharding sharding)
+  Search(const ckpt::Checkpoint& source, const Filing& filing)
       : source_(source),
-        sharding_(sharding),
+        filing_(filing),
         view_(name_layer_wise(source, {.model_only = true})),
         placement_(view_, view_.grid),
         groups_(group_params(view_.args(), view_.grid.sizes, view_.params)),
         arguments_(flat_arguments(view_.args(), "args")),
         buffers_(view_, placement_, groups_, arguments_) {
-    if (sharding == OptimizerSharding::DpReshardable) buckets_.emplace(source.catalog());
+    if (&filing == &kBuckets) buckets_.emplace(source.catalog());
   }
 
   std::set<std::string> run() {
@@ -108,7 +108,7 @@ class Search {
   std::optional<std::vector<float>> masters_at(const Place& place, const FlatBuffer& buffer,
                                                uint64_t count) const {
     const FlatPlace& own = buffer.layout.places[place.held];
-    const bool is_file = sharding_ == OptimizerSharding::FlatFile;
+    const bool is_file = &filing_ == &kFlatFile;
     const auto stored = is_file ? in_file(place) : in_buckets(place, own.bucket);
     const uint64_t begin = is_file
                                ? buffer.layout.compact_begin(place.held)
@@ -148,7 +148,7 @@ class Search {
   }
 
   const ckpt::Checkpoint& source_;
-  OptimizerSharding sharding_;
+  const Filing& filing_;
   TrainingState view_;
   Placement placement_;
   std::vector<ParamGroup> groups_;
@@ -174,13 +174,12 @@ bool has_flat_buffers(const ckpt::Checkpoint& checkpoint) {
 }
 
 std::optional<std::set<std::string>> find_frozen_in_buffers(const ckpt::Checkpoint& checkpoint) {
-  const LayoutRow* const row = layout_of(checkpoint);
-  const bool is_flat = row != nullptr && (row->sharding == OptimizerSharding::DpReshardable ||
-                                          row->sharding == OptimizerSharding::FlatFile);
+  const auto stated = stated_filing(checkpoint);
+  const bool is_flat = stated && stated->filing->in_order && stated->filing->is_written;
   if (!is_flat || !are_of_16_bits(name_layer_wise(checkpoint, {.model_only = true}))) {
     return std::nullopt;
   }
-  std::set<std::string> frozen = Search(checkpoint, row->sharding).run();
+  std::set<std::string> frozen = Search(checkpoint, *stated->filing).run();
   return frozen.empty() ? std::nullopt : std::optional(std::move(frozen));
 }
 

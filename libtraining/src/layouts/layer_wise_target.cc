@@ -1,4 +1,4 @@
-// A target of a training state: which row of the table writes it, in which grid.
+// A target of a training state: how it is filed, in which grid.
 #include <algorithm>
 #include <tuple>
 
@@ -6,7 +6,6 @@
 #include <training/megatron_folders.h>
 
 #include "layouts/job/layer_wise_target.h"
-#include "layouts/layouts.h"
 #include "model/stage_names.h"
 #include "state/remainders.h"
 
@@ -30,35 +29,31 @@ void make_root(ckpt::Target& target, const std::string& folder_name) {
 }
 
 // Megatron, or we, write no such files.
-const LayoutRow& row_to_write(const TargetForm& form) {
-  const LayoutRow* const row = layout_to_write(form.container, form.era, form.sharding);
-  const bool is_layer_wise = form.sharding == OptimizerSharding::LayerWise;
-  if (row == nullptr && is_layer_wise) {
+void require_written(const FiledAs& target) {
+  if (target.container == ckpt::Format::TorchDist) return;
+  if (target.container == ckpt::Format::Torch && target.release == &kApril2026) return;
+  if (target.is_layer_wise) {
     throw Error(ErrorCode::Unsupported, {},
                 "Megatron-Core from 0.18 on writes no `torch` checkpoints of LayerWise optimizers",
                 "leave out --target-megatron, or write torch_dist");
   }
-  if (row == nullptr) {
-    throw Error(ErrorCode::Unsupported, {},
-                "the `torch` layout of August 2026 of optimizers that are not sharded is not known",
-                "leave out --target-megatron; --model-only writes the model in that layout");
-  }
-  return *row;
+  throw Error(ErrorCode::Unsupported, {},
+              "the `torch` layout of August 2026 of optimizers that are not sharded is not known",
+              "leave out --target-megatron; --model-only writes the model in that layout");
 }
 
 // What is written as asked, though not every Megatron runs with it.
-void warn_of_form(const TrainingState& original, TargetJob& job) {
-  const bool is_dealt_anew =
-      job.is_layer_wise() && original.sharding != OptimizerSharding::LayerWise;
+void warn_of_form(TargetJob& job) {
+  const bool is_dealt_anew = job.filed.is_layer_wise && !job.original.filed.is_layer_wise;
   if (is_dealt_anew && !job.source.chain.empty()) {
     job.target.warnings.push_back(
         "no Megatron run has a LayerWise optimizer for Adam alone: torch_dist at EP 1 loads into a "
         "run without --use-distributed-optimizer");
   }
   const auto is_expert_of_half = [&](const ParamGroup& group) {
-    return group.is_expert_parallel && job.source.chain[group.optimizer_index].is_distributed;
+    return group.is_expert_parallel && job.filed.optimizers[group.optimizer_index]->by_elements;
   };
-  const bool has_experts = job.is_layer_wise() && has_halves(job.form.era) &&
+  const bool has_experts = job.filed.is_layer_wise && job.filed.release->distributes_adam &&
                            std::ranges::any_of(job.groups.groups, is_expert_of_half);
   if (!has_experts) return;
   job.target.warnings.push_back(
@@ -86,15 +81,17 @@ void require_known_stacks(const TrainingState& source, const RunGrid& grid) {
 }  // namespace
 
 ckpt::Target make_layer_wise_target(const TrainingState& source, const LayerWiseTargetSpec& spec) {
-  const TargetForm form = target_form(source, spec.format, spec.form);
+  const FiledAs target = choose_filings(source, spec.format, spec.form);
   const RunGrid grid = target_grid(source, spec.sizes);
-  const auto filed = filed_as(source, form, spec.form.buckets, grid.sizes);
-  return make_filed_target({source, filed ? *filed : source, form, grid}, spec);
+  const auto filed = filed_as(source, target, spec.form, grid.sizes);
+  return make_filed_target({source, filed ? *filed : source, spec, target, grid});
 }
 
-ckpt::Target make_filed_target(const FiledSource& filed, const LayerWiseTargetSpec& spec) {
-  const auto& [original, source, form, grid] = filed;
-  if (has_remainders(original) && !is_zero1(form.sharding)) {
+ckpt::Target make_filed_target(TargetJob job) {
+  const TrainingState& source = job.source;
+  const LayerWiseTargetSpec& spec = job.spec;
+  job.filed.optimizers = source.filed.optimizers;
+  if (has_remainders(source) && !job.filed.is_zero1()) {
     throw Error(ErrorCode::Unsupported, {},
                 "masters that are stored as 16-bit remainders belong to a DistributedOptimizer, "
                 "and have no place in other forms",
@@ -106,13 +103,12 @@ ckpt::Target make_filed_target(const FiledSource& filed, const LayerWiseTargetSp
                 "`torch` checkpoints know only ping-pong ownership: Megatron replays its own deal",
                 "leave out --ownership, or write torch_dist");
   }
-  const LayoutRow& row = row_to_write(form);
-  require_known_stacks(source, grid);
-  TargetJob job{source, spec, form, grid};
+  require_written(job.filed);
+  require_known_stacks(source, job.grid);
   const bool has_experts_apart = source.facts.expert_count > 0 &&
                                  are_experts_apart(source.args(), job.grid.sizes) &&
                                  !source.chain.empty();
-  if (form.sharding == OptimizerSharding::None && has_experts_apart) {
+  if (!job.filed.is_layer_wise && !job.filed.is_zero1() && has_experts_apart) {
     throw Error(ErrorCode::Unsupported, {},
                 "experts of more than one expert-parallel rank have an optimizer of their own "
                 "where no optimizer is sharded, which is not supported",
@@ -123,12 +119,12 @@ ckpt::Target make_filed_target(const FiledSource& filed, const LayerWiseTargetSp
   job.placement.emplace(source, job.grid, job.vocabulary_rows);
   job.groups = target_groups(source, job.grid.sizes);
   job.deals.emplace(source, *job.placement, job.groups.groups,
-                    RankDeals::Policy{job.is_layer_wise(), spec.ownership});
+                    RankDeals::Policy{job.filed.is_layer_wise, spec.ownership});
   job.target.format = spec.format;
   job.target.not_carried = source.not_carried;
   note_what_changes(job);
-  warn_of_form(original, job);
-  row.write(job);
+  warn_of_form(job);
+  (torch ? add_torch_files : add_torch_dist_files)(job);
   if (spec.as_root) make_root(job.target, source.folder_name);
   return std::move(job.target);
 }

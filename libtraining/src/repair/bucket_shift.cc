@@ -54,7 +54,7 @@ std::string first_displaced(const TrainingState& state) {
 std::optional<FoundShift> find_bucket_shift(const TrainingState& state,
                                             const ckpt::Checkpoint& source) {
   if (has_remainders(state)) return std::nullopt;  // which show no place
-  if (state.sharding != OptimizerSharding::FullyReshardable) return std::nullopt;
+  if (state.filed.only() != &kByName) return std::nullopt;
   auto shifted = shift_back(state, source);
   if (!shifted || !are_halves(state, shifted->displaced)) return std::nullopt;
   FoundShift found{{}, std::move(*shifted), nullptr};

@@ -266,8 +266,8 @@ std::string optimizer_sharding(const ckpt::Checkpoint& checkpoint) {
                                              }) ||
                          std::ranges::any_of(catalog.objects, is_state_object);
   if (!has_state) return {};
-  const LayoutRow* const row = layout_of(checkpoint);
-  if (row != nullptr && row->sharding == OptimizerSharding::LayerWise) return "layer_wise";
+  const auto stated = stated_filing(checkpoint);
+  if (stated && stated->filing == &kDealt) return "layer_wise";
   if (std::ranges::any_of(catalog.tensors, is_coalesced_buffer)) return "flat_file";
   const RunArgs args(checkpoint);
   if (!args.are_there()) return {};

@@ -14,7 +14,6 @@
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/rank_files.h"
-#include "grid/target_form.h"
 #include "layouts/group_search.h"
 #include "model/state_names.h"
 #include "report/flat_groups.h"
@@ -88,9 +87,7 @@ class NamedGroups {
   }
 
   // Whether ranks own ranges of elements of what an optimizer of the chain has.
-  bool is_flat(uint32_t optimizer) const {
-    return is_zero1(view_->sharding) || view_->chain[optimizer].is_distributed;
-  }
+  bool is_flat(uint32_t optimizer) const { return view_->filed.optimizers[optimizer]->by_elements; }
 
   // Whoever wrote them.
   void add_flat_shares(const Placement& placement) {
@@ -112,8 +109,7 @@ class NamedGroups {
   void add_dealt(const Placement& placement, const std::vector<ParamGroup>& groups) {
     for (const auto policy :
          {OwnershipPolicy::PingPong, OwnershipPolicy::Balanced, OwnershipPolicy::Lpt}) {
-      const RankDeals deals(*view_, placement, groups,
-                            {view_->sharding == OptimizerSharding::LayerWise, policy});
+      const RankDeals deals(*view_, placement, groups, {view_->filed.is_layer_wise, policy});
       if (!is_of_writers(deals)) continue;
       for (const WorldRank& rank : ranks_of(view_->grid)) {
         for (const auto& group : deals.owned(rank.at)) {
@@ -139,7 +135,7 @@ class NamedGroups {
   // Whether the files of torch_dist hold what these owners would have written; `torch` knows no
   // other owners.
   bool is_of_writers(const RankDeals& deals) const {
-    if (view_->format == ckpt::Format::Torch) return true;
+    if (view_->filed.container == ckpt::Format::Torch) return true;
     std::set<std::pair<uint32_t, uint32_t>> owners;
     for (const WorldRank& rank : ranks_of(view_->grid)) {
       for (const auto& group : deals.owned(rank.at)) {

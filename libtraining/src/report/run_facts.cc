@@ -56,7 +56,7 @@ RunFacts run_facts(const ckpt::Checkpoint& checkpoint) {
   if (!root) return facts;
   facts.args = args_of(*root);
   const bool has_file = checkpoint.document(kMegatronFolders.common_file) != nullptr;
-  facts.layout = has_file ? layout_of_common_file(*root) : StoreLayout::August2026;
+  facts.release = has_file ? release_of_common_file(*root) : &kAugust2026;
   add_version(*root, facts);
   if (!facts.args) return facts;
   for (const char* name : kSizes) {

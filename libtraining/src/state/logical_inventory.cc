@@ -126,7 +126,7 @@ bool are_equal(const ValueTree& tree, const Others& a, const Others& b) {
 // Whether an optimizer has the experts of the parameters that the one before it would have with one
 // expert parallel rank.
 bool is_continued(const ValueTree& tree, const TrainingState& state, size_t index) {
-  if (index == 0 || state.sharding == OptimizerSharding::LayerWise) return false;
+  if (index == 0 || state.filed.is_layer_wise) return false;
   const ChainedOptimizerState &dense = state.chain[index - 1], &experts = state.chain[index];
   return is_of_experts(tree, experts) && !is_of_experts(tree, dense) &&
          experts.step_layout == dense.step_layout && experts.step_bytes == dense.step_bytes &&

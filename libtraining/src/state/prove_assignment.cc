@@ -237,8 +237,8 @@ class Proof {
 }  // namespace
 
 bool are_names_computed(const TrainingState& view) {
-  return view.format == ckpt::Format::Torch || view.sharding == OptimizerSharding::DpReshardable ||
-         view.sharding == OptimizerSharding::DpZeroGatherScatter;
+  const Filing* const filing = view.filed.only();
+  return view.filed.container == ckpt::Format::Torch || (filing != nullptr && filing->in_order);
 }
 
 // Damage is told from a wrong name by the archives' checksums.

@@ -87,7 +87,7 @@ std::optional<ContradictedArg> of_output(const TrainingState& state) {
 std::vector<ContradictedArg> of_rank_files(const std::vector<KnownLayer>& layers,
                                            const TrainingState& state, const StatedArgs& args) {
   std::vector<ContradictedArg> found;
-  if (state.format != ckpt::Format::Torch) return found;
+  if (state.filed.container != ckpt::Format::Torch) return found;
   for (const KnownLayer& layer : layers) {
     const std::string fused = "self_attention.linear_qkv.layer_norm_weight";
     const std::string own = "input_layernorm.weight";

@@ -13,7 +13,6 @@
 
 #include "args/common_state.h"
 #include "grid/stated_groups.h"
-#include "grid/target_form.h"
 #include "grid/whole_states.h"
 #include "model/state_names.h"
 #include "repair/group_order.h"
@@ -37,7 +36,7 @@ class DistributedCheck {
 
   void run() {
     check_steps();
-    if (view_.sharding == OptimizerSharding::FlattenedRange && !content_is_described_) {
+    if (view_.filed.only() == &kRanges && !content_is_described_) {
       note_group_order();
     }
   }
@@ -189,16 +188,15 @@ void check_group_order(const TrainingState& view, VerifyReport& report) {
 
 }  // namespace
 
-bool is_in_flat_buffers(const TrainingState& view) { return is_zero1(view.sharding); }
-
 void check_distributed_optimizers(const TrainingState& view, const ckpt::Checkpoint& checkpoint,
                                   VerifyReport& report) {
   check_group_order(view, report);
   check_step_counts(view, checkpoint, report);
   for (uint32_t i = 0; i < view.chain.size(); ++i) {
-    if (view.chain[i].is_distributed) check_group_steps(view, i, report);
+    const Filing* const filing = view.filed.optimizers[i];
+    if (filing->by_elements && filing != &kRanges) check_group_steps(view, i, report);
   }
-  if (!is_in_flat_buffers(view) || view.format != ckpt::Format::TorchDist) return;
+  if (!view.filed.is_zero1() || view.filed.container != ckpt::Format::TorchDist) return;
   DistributedCheck(view, checkpoint, report).run();
 }
 

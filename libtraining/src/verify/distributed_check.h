@@ -6,9 +6,6 @@
 
 namespace optim {
 
-// Whether ranks own ranges of elements of flat buffers, whoever writes them.
-bool is_in_flat_buffers(const TrainingState& view);
-
 // What the optimizers of a chain must have: a step count where moments are averages over steps; of
 // a DistributedOptimizer in each group, and in common one; and what Megatron-Core up to 0.12 does
 // to its groups when it loads them. Adds to findings.

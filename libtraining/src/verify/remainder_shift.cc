@@ -103,7 +103,7 @@ class EndOfBuffers {
 }  // namespace
 
 std::string may_be_displaced(const TrainingState& state, const ckpt::Checkpoint& source) {
-  if (state.sharding != OptimizerSharding::FullyReshardable || !has_remainders(state)) return {};
+  if (state.filed.only() != &kByName || !has_remainders(state)) return {};
   const bool has_one_bucket =
       !is_true(state.args(), "overlap_grad_reduce") && state.grid.sizes.pipeline_parallel == 1;
   return has_one_bucket ? std::string() : EndOfBuffers(state, source).run();

@@ -122,7 +122,7 @@ bool StateCheck::name_without_frozen() {
 // Buffers whose ranges the view gives names: what lies between these is not looked at.
 void StateCheck::note_flat_state() {
   if (!view_) return;
-  const bool is_in_objects = view_->sharding == OptimizerSharding::DpZeroGatherScatter;
+  const bool is_in_objects = view_->filed.only() == &kGathered;
   for (const TensorEntry& tensor : checkpoint_.catalog().tensors) {
     if (!is_flat_buffer(tensor) && !is_coalesced_buffer(tensor)) continue;
     for (const ckpt::Chunk& chunk : tensor.chunks) flat_regions_.insert(region_of(chunk));
@@ -243,7 +243,7 @@ void StateCheck::add_pairs_of_view() {
 
 // Tensors of torch_dist, which are global; where state is flattened, as the view has them.
 void StateCheck::add_named_pairs() {
-  if (view_ && view_->sharding == OptimizerSharding::FlattenedRange) return add_pairs_of_view();
+  if (view_ && view_->filed.only() == &kRanges) return add_pairs_of_view();
   const ckpt::Catalog& catalog = checkpoint_.catalog();
   std::set<std::string> with_master;
   for (const TensorEntry& tensor : catalog.tensors) {

@@ -128,7 +128,7 @@ void StateCheck::refuse(const Pair& pair) {
   const auto owner = writer_of(checkpoint_.file_name(pair.master_chunk->region.file));
   const auto holder = writer_of(checkpoint_.file_name(pair.weight_chunk->region.file));
   std::string hint = "master and weight come from different iterations or parameters";
-  const bool is_owned_by_writer = !view_ || !is_in_flat_buffers(*view_);
+  const bool is_owned_by_writer = !view_ || !view_->filed.is_zero1();
   if (pair.master->key.starts_with("optimizer.state.param.")) {
     hint +=
         "; Megatron-Core 0.15 to 0.19 saves such state when gradients are in several buckets (its "
@@ -200,7 +200,7 @@ void StateCheck::look_for_zero_moments() {
 // which has seen the first of them.
 void StateCheck::look_for_bucket_shift() {
   if (view_) note_displaced_remainders();
-  if (mismatched_.empty() || !view_ || view_->sharding != OptimizerSharding::FullyReshardable) {
+  if (mismatched_.empty() || !view_ || view_->filed.only() != &kByName) {
     return;
   }
   try {

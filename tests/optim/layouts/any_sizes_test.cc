@@ -34,7 +34,7 @@ std::string text_of(const optim::RunGrid& grid) {
 // The next sizes that the model fits and the format can store.
 optim::SizeChange next_sizes(Picker& random, const optim::TrainingState& state,
                              const ModelShape& shape, ckpt::Format format) {
-  const bool is_layer_wise = state.sharding == optim::OptimizerSharding::LayerWise;
+  const bool is_layer_wise = state.filed.is_layer_wise;
   while (true) {
     optim::SizeChange change = test::random_sizes(random, shape, 24);
     // Megatron would give experts an optimizer of their own, which is not written.
@@ -90,7 +90,7 @@ void require_values(const ckpt::Checkpoint& checkpoint, const Expected& expected
 // How the optimizers are filed.
 struct Filing {
   bool is_sharded = true;
-  optim::FormChange in_dist = {}, in_torch = {};
+  optim::FilingChange in_dist = {}, in_torch = {};
 };
 
 // Through torch, torch_dist and torch.
@@ -146,8 +146,7 @@ BOOST_AUTO_TEST_CASE(a_state_survives_any_three_sizes_in_both_formats) {
 }
 
 BOOST_AUTO_TEST_CASE(a_state_survives_any_sizes_as_august_2026_files_it) {
-  require_random_ones_survive(2, case_count() / 3,
-                              {true, {.layout = optim::StoreLayout::August2026}});
+  require_random_ones_survive(2, case_count() / 3, {true, {.release = &optim::kAugust2026}});
 }
 
 BOOST_AUTO_TEST_CASE(a_state_of_optimizers_that_are_not_sharded_survives_any_sizes) {
@@ -158,16 +157,13 @@ BOOST_AUTO_TEST_CASE(a_state_of_a_distributed_optimizer_survives_any_sizes_in_fl
   const auto buckets = [](uint64_t element_count) {
     return optim::BucketChange{optim::BucketChange::Size::Given, element_count, false};
   };
-  const Filing filing = {false,
-                         {optim::OptimizerSharding::DpReshardable, {}, buckets(700)},
-                         {optim::OptimizerSharding::FlatFile, {}, buckets(1100)}};
+  const Filing filing = {
+      false, {&optim::kBuckets, {}, buckets(700)}, {&optim::kFlatFile, {}, buckets(1100)}};
   require_random_ones_survive(4, case_count() / 3, filing);
 }
 
 BOOST_AUTO_TEST_CASE(a_state_of_a_distributed_optimizer_survives_any_sizes_by_names) {
-  const Filing filing = {false,
-                         {optim::OptimizerSharding::FullyReshardable, {}, {}},
-                         {optim::OptimizerSharding::FlatFile, {}, {}}};
+  const Filing filing = {false, {&optim::kByName, {}, {}}, {&optim::kFlatFile, {}, {}}};
   require_random_ones_survive(5, case_count() / 3, filing);
 }
 

@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE(masters_of_which_two_ranks_have_ranges_are_proven_as_they_p
   const optim::TrainingState state = optim::name_layer_wise(shared_by_three);
   optim::PassingProof proof(state, shared_by_three);
   optim::LayerWiseTargetSpec spec = spec_of(ckpt::Format::TorchDist, 2, 1, 2);
-  spec.form.sharding = optim::OptimizerSharding::FullyReshardable;
+  spec.form.filing = &optim::kByName;
   test::file_state(state, shared_by_three, spec, folder / "made", test::watched_by(proof));
   size_t shared = 0;
   for (size_t i = 0; i < state.params.size(); ++i) {

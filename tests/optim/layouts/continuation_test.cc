@@ -24,7 +24,7 @@ class Source {
     }
     generated_.state().grid.sizes = {};
     generated_.state().grid.pipeline.pipeline_parallel = 1;
-    result_ = {generated_.state().grid, generated_.state().sharding};
+    result_ = {generated_.state().grid, generated_.state().filed};
   }
 
   ckpt::ValueTree& tree() { return generated_.state().common.tree; }
@@ -69,7 +69,8 @@ BOOST_AUTO_TEST_CASE(other_buckets_and_other_owners_sum_in_another_order) {
   Source source("adam", false);
   source.result().has_other_buckets = true;
   BOOST_TEST((source.continuation().next_step == NextStep::OrderOfSums));
-  source.result() = {source.result().grid, optim::OptimizerSharding::FlatFile, true};
+  source.result() = {source.result().grid,
+                     {.is_layer_wise = false, .optimizers = {&optim::kFlatFile}}};
   BOOST_TEST((source.continuation().next_step == NextStep::OrderOfSums));
 }
 

@@ -1,14 +1,14 @@
-// Every pair of rows of the table of layouts: what one files, another reads and files again, is the
-// same training state. A row that is added is tested with all others from then on.
-#include <algorithm>
+// Every pair of filings, in each container and as each release does it: what one files, another
+// reads and files again, is the same training state. One that is added is tested with all others.
 #include <boost/test/unit_test.hpp>
+#include <set>
 
+#include <ckpt/error.h>
 #include <ckpt/execute.h>
 #include <ckpt/plan.h>
 #include <ckpt/staging.h>
 #include <training/megatron_folders.h>
 
-#include "grid/target_form.h"
 #include "layouts/layouts.h"
 #include "support/sanitizer.h"
 #include "support/temporary_folder.h"
@@ -29,12 +29,49 @@ ckpt::Checkpoint sample(const char* name) {
   return optim::open_checkpoint(std::filesystem::path(SHARDWISE_GOLDEN_DIR) / name / "ckpt");
 }
 
-void file_as(const optim::LayoutRow& row, uint32_t data_parallel, const ckpt::Checkpoint& source,
+// A filing in a container, as a release does it.
+struct Row {
+  ckpt::Format container;
+  const optim::Filing* filing;
+  const optim::Release* release;
+  std::string name() const {
+    return std::string(filing->name) + ", " + std::string(ckpt::name(container)) + ", " +
+           std::string(release->title);
+  }
+};
+
+// All that are written. `torch` is one of April; without LayerWise ones 0.18 files as April does.
+std::vector<Row> rows() {
+  std::vector<Row> rows;
+  for (const auto container : {ckpt::Format::Torch, ckpt::Format::TorchDist}) {
+    for (const optim::Filing* const filing : optim::filings()) {
+      for (const optim::Release* const release : optim::releases()) {
+        const bool is_april = release == &optim::kApril2026;
+        const bool is_one = container == ckpt::Format::Torch ||
+                            (release == &optim::kCore018 && filing != &optim::kDealt);
+        if (filing->fits(container) && (is_april || !is_one)) {
+          rows.push_back({container, filing, release});
+        }
+      }
+    }
+  }
+  return rows;
+}
+
+void require_filed_as(const Row& row, const ckpt::Checkpoint& checkpoint) {
+  const auto stated = optim::stated_filing(checkpoint);
+  BOOST_TEST_REQUIRE(stated.has_value());
+  BOOST_TEST((checkpoint.catalog().format == row.container));
+  BOOST_TEST(stated->filing->name == row.filing->name);
+  BOOST_TEST(stated->release->name == row.release->name);
+}
+
+void file_as(const Row& row, uint32_t data_parallel, const ckpt::Checkpoint& source,
              const std::filesystem::path& path) {
   const auto target = optim::make_layer_wise_target(
       optim::name_layer_wise(source), {.format = row.container,
                                        .sizes = {.data_parallel = data_parallel},
-                                       .form = {.sharding = row.sharding, .layout = row.era}});
+                                       .form = {.filing = row.filing, .release = row.release}});
   ckpt::Staging staging = ckpt::Staging::create(path);
   ckpt::execute(target, ckpt::make_plan(target), source, staging);
   staging.commit();
@@ -64,20 +101,18 @@ void require_equal(const ckpt::Checkpoint& one, const ckpt::Checkpoint& other,
 
 // What is sharded by whole parameters, and what is not, have layouts of their own; Adam's state,
 // which a DistributedOptimizer keeps by elements, can be dealt by parameters, too.
-bool can_be_filed(const optim::LayoutRow& source, const optim::LayoutRow& row) {
-  if (row.sharding == source.sharding) return row.write != nullptr;
-  const bool is_dealt = row.sharding == optim::OptimizerSharding::LayerWise &&
-                        row.era == optim::StoreLayout::April2026;
-  return row.write != nullptr && optim::is_zero1(source.sharding) &&
-         (is_dealt || optim::is_zero1(row.sharding));
+bool can_be_filed(const optim::Filing& source, const Row& row) {
+  if (row.filing == &source) return true;
+  const bool is_dealt = row.filing == &optim::kDealt && row.release == &optim::kApril2026;
+  return source.by_elements && (is_dealt || row.filing->by_elements);
 }
 
-std::vector<optim::LayoutRow> rows_for(const ckpt::Checkpoint& source) {
-  std::vector<optim::LayoutRow> rows;
-  for (const optim::LayoutRow& row : optim::layouts()) {
-    if (can_be_filed(*optim::layout_of(source), row)) rows.push_back(row);
+std::vector<Row> rows_for(const ckpt::Checkpoint& source) {
+  std::vector<Row> found;
+  for (const Row& row : rows()) {
+    if (can_be_filed(*optim::stated_filing(source)->filing, row)) found.push_back(row);
   }
-  return rows;
+  return found;
 }
 
 }  // namespace
@@ -91,16 +126,16 @@ BOOST_AUTO_TEST_CASE(a_state_survives_any_two_layouts_one_after_the_other) {
     for (const auto& first : rows_for(source)) {
       for (const auto& second : rows_for(source)) {
         if (pairs++ % test::sample_step(1, 3) != 0) continue;
-        const std::string context = std::string(name) + ", as " + std::string(first.name) +
-                                    ", then as " + std::string(second.name);
+        const std::string context =
+            std::string(name) + ", as " + first.name() + ", then as " + second.name();
         BOOST_TEST_CONTEXT(context) {
           const TemporaryFolder folder;
           file_as(first, 3, source, folder / "first");
           const auto between = optim::open_checkpoint(folder / "first");
-          BOOST_TEST_REQUIRE(optim::layout_of(between)->name == first.name);
+          require_filed_as(first, between);
           file_as(second, 2, between, folder / "second");
           const auto result = optim::open_checkpoint(folder / "second");
-          BOOST_TEST_REQUIRE(optim::layout_of(result)->name == second.name);
+          require_filed_as(second, result);
           require_equal(source, result, context);
         }
       }
@@ -108,15 +143,23 @@ BOOST_AUTO_TEST_CASE(a_state_survives_any_two_layouts_one_after_the_other) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(rows_have_names_of_their_own_and_are_found_by_what_they_write) {
-  for (const auto& row : optim::layouts()) {
-    const auto same_name = [&](const auto& each) { return each.name == row.name; };
-    BOOST_TEST(std::ranges::count_if(optim::layouts(), same_name) == 1);
-    if (row.write == nullptr) continue;
-    BOOST_TEST(optim::layout_to_write(row.container, row.era, row.sharding) == &row);
+BOOST_AUTO_TEST_CASE(filings_and_releases_have_names_of_their_own) {
+  std::set<std::string_view> names;
+  for (const optim::Filing* const filing : optim::filings()) {
+    BOOST_TEST(names.insert(filing->name).second);
   }
-  BOOST_TEST(optim::layout_to_write(ckpt::Format::Torch, optim::StoreLayout::August2026) ==
-             nullptr);
+  for (const optim::Release* const release : optim::releases()) {
+    BOOST_TEST(names.insert(release->name).second);
+  }
+  BOOST_TEST(rows().size() == 12u);
+}
+
+BOOST_AUTO_TEST_CASE(rank_files_are_of_april) {
+  for (const char* name : {kSamples[0], kSamples[3]}) {
+    const Row row = {ckpt::Format::Torch, &optim::kDealt, &optim::kAugust2026};
+    const TemporaryFolder folder;
+    BOOST_CHECK_THROW(file_as(row, 2, sample(name), folder / "made"), ckpt::Error);
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -76,7 +76,7 @@ class Seeding {
     spec.sizes.tensor_parallel = 2;
     spec.sizes.pipeline_parallel = 2;
     const optim::TrainingState& state = generated_.state();
-    const optim::TargetJob job{state, spec, {}, optim::target_grid(state, spec.sizes)};
+    const optim::TargetJob job{state, state, spec, {}, optim::target_grid(state, spec.sizes)};
     archive_ = {};
     const ckpt::NodeId made = optim::seeded_rng(job, at, archive_);
     made_ = archive_.finish("rng", made);

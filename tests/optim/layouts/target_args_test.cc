@@ -66,7 +66,8 @@ class Args {
     optim::LayerWiseTargetSpec spec;
     spec.format = format;
     spec.sizes = change;
-    optim::TargetJob job{state, spec, {.container = format}, optim::target_grid(state, change)};
+    optim::TargetJob job{
+        state, state, spec, {.container = format}, optim::target_grid(state, change)};
     job.vocabulary_rows = optim::target_vocabulary(state, job.grid, change);
     ckpt::ArchiveBuilder archive;
     const NodeId made = optim::carry_args(job, state.common.tree.root().at("args"), archive);

@@ -14,7 +14,7 @@
 #include "grid/placement.h"
 #include "grid/rank_deals.h"
 #include "grid/rank_files.h"
-#include "grid/target_form.h"
+#include "grid/target_filings.h"
 #include "grid/target_groups.h"
 
 // What the writers of both formats share.
@@ -22,10 +22,11 @@ namespace optim {
 
 // A training state on its way to a target: the source, where it goes, what is lost.
 struct TargetJob {
-  const TrainingState& source;  // as the target's form files it
+  const TrainingState& original;
+  const TrainingState& source;  // the same, its chain as the target files it
   const LayerWiseTargetSpec& spec;
-  TargetForm form;
-  RunGrid grid;  // of the target
+  FiledAs filed;  // the target
+  RunGrid grid;   // of the target
   uint64_t vocabulary_rows = 0;
   std::vector<WorldRank> ranks = {};
   std::optional<Placement> placement = {};
@@ -33,10 +34,9 @@ struct TargetJob {
   std::optional<RankDeals> deals = {};
   ckpt::Target target = {};
 
-  bool is_layer_wise() const { return form.sharding == OptimizerSharding::LayerWise; }
   bool size_changes() const { return grid != source.grid; }
   bool reseeds() const;
-  bool format_changes() const { return spec.format != source.format; }
+  bool format_changes() const { return spec.format != source.filed.container; }
   // A tensor or object as a whole.
   void lose(const std::string& key, std::string reason) {
     target.not_carried.push_back({key, std::move(reason), key});
@@ -47,15 +47,8 @@ struct TargetJob {
   }
 };
 
-// A source, and the same as its target's form files it.
-struct FiledSource {
-  const TrainingState& original;
-  const TrainingState& filed;
-  const TargetForm& form;
-  const RunGrid& grid;  // of the target
-};
-// What make_layer_wise_target() makes, of a source that is filed already.
-ckpt::Target make_filed_target(const FiledSource& source, const LayerWiseTargetSpec& spec);
+// What make_layer_wise_target() makes, of a job whose source is filed already.
+ckpt::Target make_filed_target(TargetJob job);
 
 // Whether the source has random states, but not for the ranks of a grid: these have other places in
 // the model, or each data-parallel rank has its own (data_parallel_random_init).

@@ -40,7 +40,7 @@ struct MissingRng {
   size_t count = 0, of = 0;
 };
 MissingRng missing_rng(const TrainingState& source) {
-  const bool has_experts = source.format == ckpt::Format::Torch;
+  const bool has_experts = source.filed.container == ckpt::Format::Torch;
   std::set<std::tuple<uint32_t, uint32_t, uint32_t>> places;
   for (const WorldRank& rank : ranks_of(source.grid)) {
     if (rank.writes_model) places.emplace(rank.at.tp, rank.at.pp, has_experts ? rank.at.ep : 0);

@@ -68,7 +68,6 @@ void FlatFiles::read(const std::vector<ParamGroup>& groups) {
 }
 }  // namespace optim
 states_.join();
-for (ChainedOptimizerState& optimizer : into_.view.chain) optimizer.is_distributed = true;
 read_groups(groups);
 }
 

@@ -42,7 +42,7 @@ class OptimizerWriter {
   NodeId write_optimizer(uint32_t index) {
     const ChainedOptimizerState& optimizer = source_.chain[index];
     const std::vector<uint32_t> groups = job_.groups.of_optimizer(index);
-    const bool is_flat = optimizer.is_distributed;  // its state lies in distrib_optim.pt
+    const bool is_flat = job_.filed.optimizers[index] == &kFlatFile;  // in distrib_optim.pt
     const NodeId inner = tree_.dict();
     if (!is_flat) tree_.put(inner, "state", write_states(optimizer, groups));
     tree_.put(inner, "param_groups", is_flat ? write_flat_groups(groups) : write_groups(groups));
@@ -148,7 +148,7 @@ class OptimizerWriter {
   // A master of torch_dist gets the attributes that Megatron gives its name.
   NodeId write_master(uint32_t param) {
     const TensorRef& master = source_.params[param].master;
-    if (source_.format == ckpt::Format::Torch) {
+    if (source_.filed.container == ckpt::Format::Torch) {
       return tensors_.with_stated_attributes(param, master);
     }
     const NodeId tensor = tensors_.plain(param, master);
@@ -274,9 +274,10 @@ ckpt::TargetFile optimizer_file(const TargetJob& job, const WorldRank& rank) {
 
 // Which Megatron could not store, or nobody can invent.
 void check_storable(const TargetJob& job) {
-  const bool is_before_core_019 =
-      job.is_layer_wise() || job.form.is_for_april || !is_since_core_019(job.source.args());
-  const std::string loss = loss_in_rank_files(job.ranks, {job.is_layer_wise(), is_before_core_019});
+  const bool is_before_core_019 = job.filed.is_layer_wise || job.spec.form.release == &kApril2026 ||
+                                  !is_since_core_019(job.source.args());
+  const std::string loss =
+      loss_in_rank_files(job.ranks, {job.filed.is_layer_wise, is_before_core_019});
   if (!loss.empty()) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {},
                       "Megatron cannot store this grid in format torch: " + loss,
@@ -320,10 +321,10 @@ void add_torch_files(TargetJob& job) {
                "`torch` keeps one object of all experts of a rank");
     }
   }
-  if (job.is_layer_wise() && !job.source.chain.empty()) {
+  if (job.filed.has(kDealt)) {
     for (const WorldRank& rank : job.ranks) job.target.files.push_back(optimizer_file(job, rank));
   }
-  if (job.form.sharding == OptimizerSharding::FlatFile && !job.source.chain.empty()) {
+  if (job.filed.has(kFlatFile)) {
     for (ckpt::TargetFile& file : make_flat_files(job)) job.target.files.push_back(std::move(file));
   }
   for (const WorldRank& rank : job.ranks) {

@@ -36,11 +36,11 @@ using ckpt::Value;
 
 class Reader {
  public:
-  Reader(const ckpt::Checkpoint& checkpoint, const ReadOptions& options, OptimizerSharding sharding)
+  Reader(const ckpt::Checkpoint& checkpoint, const ReadOptions& options, const Filing& filing)
       : source_{checkpoint, {}},
         options_(options),
-        sharding_(sharding),
-        is_sharded_(sharding == OptimizerSharding::LayerWise) {}
+        filing_(filing),
+        is_sharded_(&filing == &kDealt) {}
 
   TrainingState run() {
     const std::string file = first_model_file(source_.checkpoint);
@@ -52,7 +52,7 @@ class Reader {
     require_files();
     carry_common(source_, common_, view_);
     TorchModels(source_, view_, common_).read(parts_);
-    const bool is_flat = sharding_ == OptimizerSharding::FlatFile;
+    const bool is_flat = &filing_ == &kFlatFile;
     if (!options_.model_only && !is_flat) read_optimizers(args);
     join_weights();
     if (!options_.model_only && is_flat) read_flat_files(args, file);
@@ -94,6 +94,7 @@ class Reader {
     }
     std::vector<ParamGroup> groups = group_params(args, view_.grid.sizes, view_.params);
     view_.chain.resize(groups.empty() ? 0 : groups.back().optimizer_index + 1);
+    view_.filed.optimizers.assign(view_.chain.size(), &filing_);
     return groups;
   }
 
@@ -182,7 +183,7 @@ class Reader {
 
   TorchSource source_;
   const ReadOptions& options_;
-  OptimizerSharding sharding_;
+  const Filing& filing_;
   bool is_sharded_;  // in files of each rank
   TrainingState view_;
   CommonBuilder common_;
@@ -211,31 +212,19 @@ bool is_model_alone(const ckpt::Checkpoint& checkpoint) {
   return document != nullptr && !document->tree.root().find("optimizer");
 }
 
-TrainingState name_layer_wise_torch(const ckpt::Checkpoint& checkpoint,
-                                    const ReadOptions& options) {
-  ReadOptions own = options;
-  own.model_only = options.model_only || is_model_alone(checkpoint);
-  return Reader(checkpoint, own, OptimizerSharding::LayerWise).run();
-}
-
 // Saved without an optimizer, a model file has none of its settings.
-static ReadOptions without_missing_optimizer(const ckpt::Checkpoint& checkpoint,
-                                             const ReadOptions& options) {
-  ReadOptions own = options;
+static bool lacks_optimizer(const ckpt::Checkpoint& checkpoint, const Filing& filing) {
+  if (&filing == &kDealt) return is_model_alone(checkpoint);
+  if (&filing == &kFlatFile && has_flat_files(checkpoint)) return false;
   const ckpt::Document* const first = checkpoint.document(first_model_file(checkpoint));
-  own.model_only = options.model_only || (first && !first->tree.root().find("optimizer"));
-  return own;
+  return first != nullptr && !first->tree.root().find("optimizer");
 }
 
-TrainingState name_unsharded_torch(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
-  return Reader(checkpoint, without_missing_optimizer(checkpoint, options), OptimizerSharding::None)
-      .run();
-}
-
-TrainingState name_flat_files(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
+TrainingState read_torch_folder(const ckpt::Checkpoint& checkpoint, const Filing& filing,
+                                const ReadOptions& options) {
   ReadOptions own = options;
-  if (!has_flat_files(checkpoint)) own = without_missing_optimizer(checkpoint, options);
-  return Reader(checkpoint, own, OptimizerSharding::FlatFile).run();
+  own.model_only = options.model_only || lacks_optimizer(checkpoint, filing);
+  return Reader(checkpoint, own, filing).run();
 }
 
 }  // namespace optim

@@ -2,14 +2,12 @@
 
 #include <training/layer_wise_checkpoint.h>
 
-// Readers of `torch` folders: rows of the table in layouts.cc.
+// Reads `torch` folders.
 namespace optim {
 
-// Of LayerWiseDistributedOptimizer, and of optimizers that no rank shares.
-TrainingState name_layer_wise_torch(const ckpt::Checkpoint& checkpoint, const ReadOptions& options);
-TrainingState name_unsharded_torch(const ckpt::Checkpoint& checkpoint, const ReadOptions& options);
-// Of DistributedOptimizers, whose state lies in flat buffers in distrib_optim.pt.
-TrainingState name_flat_files(const ckpt::Checkpoint& checkpoint, const ReadOptions& options);
+// `filing`: of all optimizers of the chain.
+TrainingState read_torch_folder(const ckpt::Checkpoint& checkpoint, const Filing& filing,
+                                const ReadOptions& options);
 
 // Whether ranks have files of a LayerWise optimizer of their own.
 bool has_rank_files(const ckpt::Checkpoint& checkpoint);

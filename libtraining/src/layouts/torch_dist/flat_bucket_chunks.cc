@@ -40,7 +40,7 @@ void FlatBucketChunks::run(const std::function<void(const BucketedCopy& copy)>& 
   const bool is_chained = job_.source.chain.size() > 1;
   for (const WorldRank& rank : job_.ranks) {
     for (uint32_t optimizer = 0; optimizer < job_.source.chain.size(); ++optimizer) {
-      if (!job_.source.chain[optimizer].is_bucketed) continue;
+      if (job_.filed.optimizers[optimizer] != &kBuckets) continue;
       if (!target_.buffers().writes(optimizer, rank.at)) continue;
       const uint32_t number = target_.buffers().copy_number(optimizer, rank.at);
       const BucketedCopy copy{

@@ -88,8 +88,8 @@ class BucketReader {
   // The first of the ranks that share a copy's buffers stands for all.
   void read_copy(const WorldRank& rank, uint32_t optimizer) {
     if (optimizer >= into_.view.chain.size()) return;  // an error of its own
-    into_.view.chain[optimizer].is_distributed = true;
-    into_.view.chain[optimizer].is_bucketed = true;
+    const Filing*& filed = into_.view.filed.optimizers[optimizer];
+    if (!filed->in_order) filed = &kBuckets;  // beside LayerWise ones
     if (!buffers_.writes(optimizer, rank.at)) return;
     const uint32_t number = buffers_.copy_number(optimizer, rank.at);
     const auto found = copies_.find({optimizer, number});

@@ -47,14 +47,11 @@ size_t state_place(const std::string& state) {
 using store_errors::corrupt;
 using store_errors::unsupported;
 
-// How the tensors of optimizer state lie in the folder.
-enum class StateForm : uint8_t { Whole, FlattenedRanges };
-
 class LayerWiseReader {
  public:
-  LayerWiseReader(const ckpt::Checkpoint& source, const ReadOptions& options, StateForm form)
+  LayerWiseReader(const ckpt::Checkpoint& source, const ReadOptions& options, const Filing& filing)
       : source_(source),
-        form_(form),
+        filing_(filing),
         model_only_(options.model_only),
         options_(options),
         state_(require_common_state(source)),
@@ -157,7 +154,7 @@ class LayerWiseReader {
     StateName name{std::string(state), chained.optimizer};
     if (state == kDistributedMaster) name = {std::string(kMasterState), chained.optimizer, true};
     const std::string key(rest.substr(dot + 1));
-    if (form_ == StateForm::Whole) return add_by_layer(tensor, name, key);
+    if (&filing_ != &kRanges) return add_by_layer(tensor, name, key);
     const TensorEntry* const weight = source_.catalog().find_tensor(key);
     if (weight == nullptr) corrupt(tensor.key, "does not belong to any parameter of the model");
     add_by_layer(unflatten(tensor, weight->shape), name, key);
@@ -222,10 +219,12 @@ class LayerWiseReader {
 
   // What keys say of the chain is what the model's parameters make of it.
   void check_chain() {
+    view_.filed.optimizers.assign(view_.chain.size(), &filing_);
     for (size_t i = 0; i < view_.params.size(); ++i) {
       const TrainedParam& param = view_.params[i];
       const Found& found = found_[i];
-      if (found.has_distributed_master) view_.chain[param.optimizer].is_distributed = true;
+      const bool is_beside = found.has_distributed_master && !filing_.by_elements;
+      if (is_beside) view_.filed.optimizers[param.optimizer] = &kByName;
       if (!found.optimizer || *found.optimizer == param.optimizer) continue;
       corrupt(found.key, "is of optimizer " + std::to_string(*found.optimizer) +
                              " of the chain; expected " + std::to_string(param.optimizer));
@@ -355,7 +354,7 @@ class LayerWiseReader {
   }
 
   const ckpt::Checkpoint& source_;
-  StateForm form_;
+  const Filing& filing_;
   bool model_only_;
   const ReadOptions& options_;
   CommonState state_;
@@ -370,13 +369,9 @@ class LayerWiseReader {
 
 }  // namespace
 
-TrainingState name_layer_wise_dist(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
-  return LayerWiseReader(checkpoint, options, StateForm::Whole).run();
-}
-
-TrainingState name_flattened_ranges(const ckpt::Checkpoint& checkpoint,
-                                    const ReadOptions& options) {
-  return LayerWiseReader(checkpoint, options, StateForm::FlattenedRanges).run();
+TrainingState read_store_folder(const ckpt::Checkpoint& checkpoint, const Filing& filing,
+                                const ReadOptions& options) {
+  return LayerWiseReader(checkpoint, options, filing).run();
 }
 
 }  // namespace optim

@@ -38,8 +38,7 @@ class DistWriter {
         source_(job.source),
         placement_(*job.placement),
         rules_(key_rules(job.source)),
-        writers_(job.ranks),
-        is_bucketed_(has_bucketed(source_)) {
+        writers_(job.ranks) {
     spec_.rank_count = static_cast<uint32_t>(job.ranks.size());
   }
 
@@ -63,7 +62,7 @@ class DistWriter {
     if (common) files.insert(files.end() - 1, std::move(*common));
     files.push_back({"metadata.json",
                      {},
-                     has_common_file(job_.form.era) ? kBackendJson : kBackendJsonOfAugust});
+                     job_.filed.release->has_common_file ? kBackendJson : kBackendJsonOfAugust});
   }
 
  private:
@@ -185,7 +184,7 @@ class DistWriter {
   // --- flat buckets ---
 
   void add_flat_buckets() {
-    if (!is_bucketed_) return;
+    if (!job_.filed.has(kBuckets)) return;
     FlatBucketChunks chunks(job_, writers_, spec_);
     chunks.run([&](const BucketedCopy& copy) { add_objects_of(copy, chunks); });
   }
@@ -233,7 +232,7 @@ class DistWriter {
     }
     add_optimizer();
     tree.put(root, "content_metadata", content_metadata(tree));
-    if (has_common_file(job_.form.era))
+    if (job_.filed.release->has_common_file)
       return ckpt::TargetFile{"common.pt", {archive.finish("common", root)}, {}};
     add_object(std::string(kCommonStateKey), archive, root);
     return std::nullopt;
@@ -241,13 +240,12 @@ class DistWriter {
 
   NodeId content_metadata(ValueTree& tree) const {
     const NodeId content = tree.dict();
-    const bool is_unsharded =
-        job_.form.sharding == OptimizerSharding::None && !source_.chain.empty();
-    const bool has_half = has_halves(job_.form.era) && !is_unsharded;
-    if (is_zero1(job_.form.sharding) || has_half) {
-      const std::string_view type = sharding_type(is_bucketed_);
-      tree.put(content, "distrib_optim_sharding_type", tree.str(type));
-      if (!is_bucketed_) {
+    const bool is_unsharded = job_.filed.only() == &kWhole;
+    const bool has_half = job_.filed.release->distributes_adam && !is_unsharded;
+    if (job_.filed.is_zero1() || has_half) {
+      const Filing& filing = job_.filed.has(kBuckets) ? kBuckets : kByName;
+      tree.put(content, "distrib_optim_sharding_type", tree.str(filing.name));
+      if (&filing == &kByName) {
         tree.put(
             content, "distrib_optim_fully_reshardable_mem_efficient",
             tree.boolean(is_true(source_.args(), "distrib_optim_fully_reshardable_mem_efficient")));
@@ -270,24 +268,20 @@ class DistWriter {
 
   NodeId write_optimizer(ArchiveBuilder& archive, uint32_t index) {
     const ChainedOptimizerState& optimizer = source_.chain[index];
+    const Filing& filing = *job_.filed.optimizers[index];
     ValueTree& tree = archive.tree();
     const auto carry = [&](NodeId node) {
       return archive.carry(source_.common.tree.value(node), source_.common);
     };
     const NodeId result = tree.dict();
-    if (!optimizer.is_bucketed) {
+    if (&filing != &kBuckets) {
       tree.put(result, "optimizer", write_wrapped(archive, index));
       for (const auto& [key, node] : optimizer.others) tree.put(result, key, carry(node));
     }
-    if (optimizer.is_distributed) {
-      tree.put(result, "param_state_sharding_type", tree.str(sharding_type(optimizer.is_bucketed)));
+    if (filing.by_elements) {
+      tree.put(result, "param_state_sharding_type", tree.str(filing.name));
     }
     return result;
-  }
-
-  static std::string_view sharding_type(bool is_bucketed) {
-    return name(is_bucketed ? OptimizerSharding::DpReshardable
-                            : OptimizerSharding::FullyReshardable);
   }
 
   // What the optimizer that steps keeps: its groups, and where it counts steps beside them.
@@ -295,7 +289,8 @@ class DistWriter {
     const ChainedOptimizerState& optimizer = source_.chain[index];
     ValueTree& tree = archive.tree();
     const NodeId inner = tree.dict(), groups = tree.list();
-    if (!optimizer.is_distributed) write_common_step(archive, optimizer, inner);
+    const bool is_counted_here = !job_.filed.optimizers[index]->by_elements;
+    if (is_counted_here) write_common_step(archive, optimizer, inner);
     for (const uint32_t group : job_.groups.of_optimizer(index)) {
       tree.append(groups, carry_group(source_, job_.groups, group, archive));
     }
@@ -327,7 +322,6 @@ class DistWriter {
   const Placement& placement_;
   KeyRules rules_;
   HoldingRanks writers_;
-  bool is_bucketed_;  // an optimizer of the chain
   ckpt::DistSpec spec_;
   std::shared_ptr<const ValueTree> list_of_none_ = make_list_of_none();  // one for 10^5 of objects
   std::optional<uint32_t> rng_writer_;  // one for all, where the others' files are linked

@@ -42,7 +42,7 @@ class ChunkWriter {
 
   void run() {
     add_model_chunks();
-    if (job_.form.sharding == OptimizerSharding::FullyReshardable) add_named_states();
+    if (job_.filed.only() == &kByName) add_named_states();
     add_optimizer_chunks();
     balance_shared_chunks();
   }
@@ -194,7 +194,7 @@ class ChunkWriter {
   // Of what each rank owns, the copies of other tensor parallel ranks, of tied embeddings and of
   // ranks that share without dealing are left out.
   void add_optimizer_chunks() {
-    if (is_zero1(job_.form.sharding)) return;
+    if (job_.filed.is_zero1()) return;
     for (const WorldRank& rank : job_.ranks) {
       for (const auto& group : job_.deals->owned(rank.at)) {
         for (const HeldEntry& held : group) add_owned(held, rank);
@@ -204,7 +204,7 @@ class ChunkWriter {
 
   void add_owned(const HeldEntry& held, const WorldRank& rank) {
     const uint32_t param = source_.model[held.entry].param;
-    if (source_.chain[source_.params[param].optimizer].is_bucketed) return;
+    if (job_.filed.optimizers[source_.params[param].optimizer] == &kBuckets) return;
     if (!placement_.is_first_copy(held, rank.at.pp)) return;
     const uint32_t tensor_rank = rank.at.tensor_rank(placement_.is_expert(param));
     if (placement_.tensor_ranks(param) == 1 && tensor_rank != 0) return;
@@ -230,13 +230,13 @@ class ChunkWriter {
     }
     const TensorRef& filed = filed_as_master(param);
     if (!filed) return;
-    const bool is_distributed = source_.chain[param.optimizer].is_distributed;
-    add(is_distributed ? kDistributedMaster : kMasterState, filed);
+    add(job_.filed.optimizers[param.optimizer]->by_elements ? kDistributedMaster : kMasterState,
+        filed);
   }
 
   // Beside flat buckets, which no parameter's name tells apart, all optimizers are numbered.
   std::string prefix_of(uint32_t optimizer) const {
-    if (!has_bucketed(source_) || source_.chain.size() == 1) return {};
+    if (!job_.filed.has(kBuckets) || source_.chain.size() == 1) return {};
     return "chained_" + std::to_string(optimizer) + ".";
   }
 
