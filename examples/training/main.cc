@@ -4,7 +4,7 @@
 
 #include <ckpt/error.h>
 #include <training/layer_wise_checkpoint.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 int main(int argc, char** argv) {

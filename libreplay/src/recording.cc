@@ -2,7 +2,7 @@
 
 #include <ckpt/error.h>
 #include <optim/rule_table.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 #include <algorithm>
 #include <array>
 #include <map>

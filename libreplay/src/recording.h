@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/limits.h>
 #include <optim/param_key.h>
+#include <training/opened_training.h>
 
 namespace optim {
 
@@ -40,11 +40,11 @@ class Recording {
  public:
   // Throws what Checkpoint::open throws.
   explicit Recording(std::filesystem::path path, const ckpt::Limits& limits = {});
-  Recording(std::filesystem::path path, ckpt::Checkpoint opened)
+  Recording(std::filesystem::path path, OpenedTraining opened)
       : path_(std::move(path)), checkpoint_(std::move(opened)) {}
 
   const std::filesystem::path& path() const { return path_; }
-  const ckpt::Checkpoint& checkpoint() const { return checkpoint_; }
+  const OpenedTraining& checkpoint() const { return checkpoint_; }
   const ckpt::Catalog& catalog() const { return checkpoint_.catalog(); }
 
   // Of how many steps there are keys grad{k}.NAME. Throws Corrupt unless they are 0, 1, 2, ...
@@ -62,7 +62,7 @@ class Recording {
 
  private:
   std::filesystem::path path_;
-  ckpt::Checkpoint checkpoint_;
+  OpenedTraining checkpoint_;
 };
 
 }  // namespace optim

@@ -1,6 +1,6 @@
 #include <optim/grad_stats.h>
 #include <replay/replay.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
@@ -255,7 +255,7 @@ class Replay {
 };
 
 // Settings and groups of a step are those of the optimizer, with --from-init, too.
-void refuse_model_alone(const TrainingState& view, const ckpt::Checkpoint& checkpoint) {
+void refuse_model_alone(const TrainingState& view, const OpenedTraining& checkpoint) {
   if (!view.chain.empty()) return;
   throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = checkpoint.shown_path(), .key = {}},
                     "holds a model without its optimizer; expected parameter groups and optimizer "
@@ -268,7 +268,7 @@ void refuse_model_alone(const TrainingState& view, const ckpt::Checkpoint& check
 ReplayReport replay_observed(const ReplayOptions& given, ReplayObserver* observer) {
   const SingleThread single_thread;
   const at::NoGradGuard no_grad;
-  const ckpt::Checkpoint checkpoint =
+  const OpenedTraining checkpoint =
       open_checkpoint(given.checkpoint, {given.iteration, given.limits});
   const Overrides overrides(given.overrides);
   TrainingState view = restored(given, [&] { return name_layer_wise(checkpoint); });

@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <memory>
 
-#include <ckpt/checkpoint.h>
 #include <optim/layer_wise_optimizer.h>
 #include <optim/optimizer_param_scheduler.h>
 #include <replay/replay.h>
 #include <training/layer_wise_checkpoint.h>
+#include <training/opened_training.h>
 #include <training/prove_assignment.h>
 
 #include "cuts.h"
@@ -18,7 +18,7 @@ namespace optim {
 
 // A LayerWise checkpoint, opened and understood.
 struct ReplaySource {
-  const ckpt::Checkpoint& checkpoint;
+  const OpenedTraining& checkpoint;
   const TrainingState& view;  // overrides are in its args
   Overrides overrides = {};
   Cuts cuts = {};  // names of the optimizer are those of its pieces

@@ -1,7 +1,7 @@
 // Bytes that are not what they should be: a source that changes, a device that forgets.
 #include <ckpt/error.h>
 #include <ckpt/write_target.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include <boost/test/unit_test.hpp>
 #include <span>

@@ -1,6 +1,6 @@
 // A process that could not look at its share never says that the share is sound.
 #include <ckpt/verify.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include <boost/test/unit_test.hpp>
 

@@ -2,7 +2,7 @@
 // bucket sizes, offsets, keys, per_bucket_numel, arguments, index maps and fragments. It is read,
 // named and verified: one error, or a state whose tensors are covered once.
 #include <training/layer_wise_checkpoint.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 #include <training/verify.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ std::filesystem::path golden(const std::string& set) {
 struct StoredSet {
   explicit StoredSet(const std::string& set)
       : files(test::MemoryFolder::copy_of(golden(set))), common(archive("common.pt")) {
-    const ckpt::Checkpoint checkpoint = optim::open_checkpoint(golden(set));
+    const optim::OpenedTraining checkpoint = optim::open_checkpoint(golden(set));
     const ckpt::Catalog& catalog = checkpoint.catalog();
     const auto place_of = [&](const ckpt::StorageRegion& region) {
       return ckpt::DistPlace{catalog.files[region.file].path, region.bytes};
@@ -276,7 +276,7 @@ void require_covered(const ckpt::TensorEntry& tensor) {
   if (elements != ckpt::element_count(tensor.shape)) __builtin_trap();
 }
 
-void read_some(const ckpt::Checkpoint& checkpoint, const optim::TrainingState& state) {
+void read_some(const optim::OpenedTraining& checkpoint, const optim::TrainingState& state) {
   for (const optim::TensorRef& tensor : optim::tensors_of(state)) {
     require_covered(*tensor);
     fuzz::succeeds([&] {
@@ -294,7 +294,7 @@ void read_some(const ckpt::Checkpoint& checkpoint, const optim::TrainingState& s
 
 void read_and_verify(test::MemoryFolder files) {
   const auto source = std::make_shared<const test::MemoryFolder>(std::move(files));
-  std::optional<ckpt::Checkpoint> checkpoint;
+  std::optional<optim::OpenedTraining> checkpoint;
   ckpt::OpenOptions opening;
   opening.source = source;
   const bool is_open = fuzz::succeeds([&] { checkpoint = optim::open_checkpoint(kTop, opening); });

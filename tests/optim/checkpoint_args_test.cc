@@ -8,7 +8,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <ckpt/checkpoint.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "optim/expect_error.h"
 

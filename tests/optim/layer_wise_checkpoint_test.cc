@@ -1,5 +1,5 @@
 #include <training/layer_wise_checkpoint.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 #include <training/prove_assignment.h>
 
 #include <boost/test/data/test_case.hpp>

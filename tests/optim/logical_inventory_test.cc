@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include <ckpt/hash.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 namespace {
 
@@ -15,7 +15,7 @@ std::filesystem::path golden_checkpoint(const std::string& name) {
 }
 
 std::string digest_of(const std::string& name) {
-  const ckpt::Checkpoint checkpoint = optim::open_checkpoint(golden_checkpoint(name));
+  const optim::OpenedTraining checkpoint = optim::open_checkpoint(golden_checkpoint(name));
   return hex(hash(optim::logical_inventory(checkpoint), checkpoint).digest);
 }
 

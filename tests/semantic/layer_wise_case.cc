@@ -6,7 +6,7 @@
 #include <ckpt/write_target.h>
 #include <training/convert.h>
 #include <training/logical_inventory.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include <set>
 
@@ -28,7 +28,7 @@ std::string rank_file(size_t rank) {
 }
 
 struct Base {
-  ckpt::Checkpoint checkpoint;
+  optim::OpenedTraining checkpoint;
   uint32_t ranks;
 };
 

@@ -9,18 +9,18 @@
 #include <ckpt/plan.h>
 #include <ckpt/staging.h>
 #include <training/layer_wise_checkpoint.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "support/generated_state.h"
 
 // Files of generated states, and states with tensors in each other's place.
 namespace test {
 
-inline ckpt::Checkpoint file_state(const optim::TrainingState& state,
-                                   const ckpt::PayloadSource& source,
-                                   const optim::LayerWiseTargetSpec& spec,
-                                   const std::filesystem::path& path,
-                                   const ckpt::ExecuteOptions& options = {}) {
+inline optim::OpenedTraining file_state(const optim::TrainingState& state,
+                                        const ckpt::PayloadSource& source,
+                                        const optim::LayerWiseTargetSpec& spec,
+                                        const std::filesystem::path& path,
+                                        const ckpt::ExecuteOptions& options = {}) {
   const ckpt::Target target = optim::make_layer_wise_target(state, spec);
   ckpt::Staging staging = ckpt::Staging::create(path);
   ckpt::execute(target, ckpt::make_plan(target), source, staging, options);

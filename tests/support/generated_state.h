@@ -6,9 +6,8 @@
 #include <string>
 #include <utility>
 
-#include <ckpt/checkpoint.h>
 #include <training/layer_wise_checkpoint.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "args/run_grid.h"
 #include "grid/layer_wise_view.h"
@@ -24,7 +23,7 @@ class WithMemory final : public ckpt::PayloadSource {
  public:
   explicit WithMemory(const std::filesystem::path& path) : base_(optim::open_checkpoint(path)) {}
 
-  const ckpt::Checkpoint& base() const { return base_; }
+  const optim::OpenedTraining& base() const { return base_; }
   ckpt::StorageRegion add_storage(std::string content) {
     ckpt::StorageRegion region = memory_.add_storage(std::move(content));
     region.file += kFirst;
@@ -48,7 +47,7 @@ class WithMemory final : public ckpt::PayloadSource {
   static constexpr uint32_t kFirst = 1'000'000;
   static bool is_base(const ckpt::StorageRegion& region) { return region.file < kFirst; }
 
-  ckpt::Checkpoint base_;
+  optim::OpenedTraining base_;
   MemoryPayloads memory_;
 };
 

@@ -28,7 +28,7 @@ struct CountOptions {
 };
 
 int count(const CountOptions& options, Console& console) {
-  const ckpt::Checkpoint checkpoint = options.source.open();
+  const optim::OpenedTraining checkpoint = options.source.open();
   uint64_t count = 0;
   for (const ckpt::TensorEntry& tensor : checkpoint.catalog().tensors) {
     if (options.dtype.empty() || name(tensor.dtype) == options.dtype) ++count;

@@ -12,6 +12,7 @@
 #include <common/progress.h>
 #include <common/repair_options.h>
 #include <training/megatron_folders.h>
+#include <training/opened_training.h>
 #include <CLI/CLI.hpp>
 
 namespace tools {

@@ -13,12 +13,13 @@
 #include <common/text.h>
 #include <training/contents.h>
 #include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 namespace tools {
 namespace {
 
 // What is listed then is what .metadata, an index, or the other files say.
-void warn_of_lacking_files(const ckpt::Checkpoint& checkpoint, Console& console) {
+void warn_of_lacking_files(const optim::OpenedTraining& checkpoint, Console& console) {
   const ckpt::Catalog& catalog = checkpoint.catalog();
   const bool is_dist = catalog.format == ckpt::Format::TorchDist;
   std::string lines;
@@ -65,14 +66,14 @@ void SourceOptions::declare(CLI::App& app, const std::string& name) {
   add_follow_links(app, limits);
 }
 
-ckpt::Checkpoint SourceOptions::open() const {
-  ckpt::Checkpoint checkpoint =
+optim::OpenedTraining SourceOptions::open() const {
+  optim::OpenedTraining checkpoint =
       optim::open_checkpoint(path, {.iteration = iteration, .limits = limits});
   refuse_missing_files(checkpoint);
   return checkpoint;
 }
 
-void refuse_missing_files(const ckpt::Checkpoint& checkpoint) {
+void refuse_missing_files(const optim::OpenedTraining& checkpoint) {
   std::vector<std::string> missing = optim::missing_files(checkpoint);
   std::erase(missing, optim::kMegatronFolders.backend_file);  // nothing is read from it
   if (missing.empty()) return;
@@ -85,7 +86,7 @@ void refuse_missing_files(const ckpt::Checkpoint& checkpoint) {
       .mark_incomplete();
 }
 
-void note_files_beside(const ckpt::Checkpoint& checkpoint, Console& console) {
+void note_files_beside(const optim::OpenedTraining& checkpoint, Console& console) {
   constexpr size_t kNamed = 6;
   if (optim::is_megatron(checkpoint)) return;
   const std::vector<ckpt::FileBeside> beside = files_beside(checkpoint);
@@ -99,14 +100,14 @@ void note_files_beside(const ckpt::Checkpoint& checkpoint, Console& console) {
   console.note("not read of " + ckpt::escaped(checkpoint.folder().string()) + ": " + names);
 }
 
-ckpt::Checkpoint SourceOptions::open_quietly() const {
+optim::OpenedTraining SourceOptions::open_quietly() const {
   SourceOptions listing = *this;
   listing.limits.allow_missing_data = true;
   return optim::open_checkpoint(path, {.iteration = iteration, .limits = listing.limits});
 }
 
-ckpt::Checkpoint SourceOptions::open_to_list(Console& console) const {
-  ckpt::Checkpoint checkpoint = open_quietly();
+optim::OpenedTraining SourceOptions::open_to_list(Console& console) const {
+  optim::OpenedTraining checkpoint = open_quietly();
   warn_of_common_state(path, console);
   warn_of_lacking_files(checkpoint, console);
   note_files_beside(checkpoint, console);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 
 namespace CLI {
 class App;
@@ -22,17 +22,17 @@ struct SourceOptions {
   ckpt::Limits limits;
 
   void declare(CLI::App& app, const std::string& name = "PATH");
-  ckpt::Checkpoint open() const;
+  optim::OpenedTraining open() const;
   // For what looks at no values: files that .metadata names may be missing, which is a warning.
-  ckpt::Checkpoint open_to_list(Console& console) const;
+  optim::OpenedTraining open_to_list(Console& console) const;
   // The same without the warning: for who tells what is missing.
-  ckpt::Checkpoint open_quietly() const;
+  optim::OpenedTraining open_quietly() const;
 };
 
 // Throws Corrupt where the args of a folder of ranks, or metadata.json, say that files are missing.
-void refuse_missing_files(const ckpt::Checkpoint& checkpoint);
+void refuse_missing_files(const optim::OpenedTraining& checkpoint);
 // Names what a plain checkpoint's folder holds beside it, which a command does not read.
-void note_files_beside(const ckpt::Checkpoint& checkpoint, Console& console);
+void note_files_beside(const optim::OpenedTraining& checkpoint, Console& console);
 
 // The paths of the files that .metadata names and that are missing, sorted.
 std::vector<std::string> missing_files(const ckpt::Catalog& catalog);

@@ -220,7 +220,7 @@ std::string print_summary(Console& console, const ckpt::Differences& differences
 }
 
 struct Sides {
-  const ckpt::Checkpoint &a, &b;
+  const optim::OpenedTraining &a, &b;
   const char* names;
   const ckpt::Differences& left_out;
 };
@@ -285,7 +285,7 @@ void print_as_text(Console& console, const DiffOptions& options, const optim::Co
 
 // Of the common state what canonical names leave out: counted under --common, else told.
 ckpt::Differences compare_left_out(const DiffOptions& options, optim::NamedPair& named,
-                                   const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
+                                   const optim::OpenedTraining& a, const optim::OpenedTraining& b) {
   if (options.common) {
     std::ranges::move(named.left_out_a.objects, std::back_inserter(named.a.objects));
     std::ranges::move(named.left_out_b.objects, std::back_inserter(named.b.objects));
@@ -296,7 +296,8 @@ ckpt::Differences compare_left_out(const DiffOptions& options, optim::NamedPair&
 }
 
 // What is missing of a side, and what is not compared.
-void check_side(const ckpt::Checkpoint& checkpoint, const std::string& path, Console& console) {
+void check_side(const optim::OpenedTraining& checkpoint, const std::string& path,
+                Console& console) {
   try {
     refuse_missing_files(checkpoint);
   } catch (ckpt::Error& error) {
@@ -307,8 +308,8 @@ void check_side(const ckpt::Checkpoint& checkpoint, const std::string& path, Con
 
 int run(const DiffOptions& options, Console& console) {
   std::optional<ProgressLine> line(std::in_place, console, "comparing");
-  const ckpt::Checkpoint a = optim::open_side(options.a, options.limits);
-  const ckpt::Checkpoint b = optim::open_side(options.b, options.limits);
+  const optim::OpenedTraining a = optim::open_side(options.a, options.limits);
+  const optim::OpenedTraining b = optim::open_side(options.b, options.limits);
   check_side(a, options.a, console);
   check_side(b, options.b, console);
   optim::NamedPair named = optim::names_in_common(a, b);

@@ -81,7 +81,7 @@ nlohmann::json to_json(const ckpt::ObjectDifference& object) {
   return json;
 }
 
-nlohmann::json to_json(const ckpt::Checkpoint& checkpoint) {
+nlohmann::json to_json(const optim::OpenedTraining& checkpoint) {
   return {{"path", json_text(checkpoint.shown_path())},
           {"format", name(checkpoint.catalog().format)}};
 }

@@ -6,13 +6,14 @@
 
 #include <ckpt/diff.h>
 #include <training/diff_summary.h>
+#include <training/opened_training.h>
 
 namespace tools::inspect {
 
 // The type of a mapping's key as Python calls it.
 std::string_view python_type(ckpt::Kind key);
 
-nlohmann::json to_json(const ckpt::Checkpoint& checkpoint);
+nlohmann::json to_json(const optim::OpenedTraining& checkpoint);
 nlohmann::json to_json(const ckpt::ObjectDifference& object);
 
 // A document with the verdict and the counts; below, what differs.

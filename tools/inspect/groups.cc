@@ -180,7 +180,7 @@ void print_report_as_json(Console& console, const optim::GroupReport& report,
 }
 
 int run(const GroupsOptions& options, Console& console) {
-  const ckpt::Checkpoint checkpoint = options.source.open();
+  const optim::OpenedTraining checkpoint = options.source.open();
   const optim::GroupReport report = optim::describe_groups(checkpoint);
   const optim::RunFacts run = optim::run_facts(checkpoint);
   if (console.options().json) {

@@ -182,7 +182,7 @@ void check_records(const Records& records, const ckpt::Hashes& listed) {
   if (records.check) optim::check_hash_record(records.check->text, listed, records.check->path);
 }
 
-ckpt::Hashes hash_or_finish(const HashOptions& options, const ckpt::Checkpoint& checkpoint,
+ckpt::Hashes hash_or_finish(const HashOptions& options, const optim::OpenedTraining& checkpoint,
                             const Records& records, Console& console) {
   const ckpt::Share share = options.share.share();
   ProgressLine line(console, "hashing");
@@ -275,7 +275,7 @@ std::set<std::string> names_in(const optim::HashRecord& record) {
 
 // Whether it has the names that this checkpoint has with --logical where they were asked for
 // without it, or the other way round.
-bool has_other_names(const optim::HashRecord& recorded, const ckpt::Checkpoint& checkpoint,
+bool has_other_names(const optim::HashRecord& recorded, const optim::OpenedTraining& checkpoint,
                      const HashOptions& options) {
   if (recorded.entries.empty() || !options.filter.is_everything()) return false;
   try {
@@ -302,7 +302,7 @@ optim::HashRecord recorded_of(const RecordFile& file, const HashOptions& options
   return recorded;
 }
 
-int compare(const HashOptions& options, const ckpt::Checkpoint& checkpoint, Compared compared,
+int compare(const HashOptions& options, const optim::OpenedTraining& checkpoint, Compared compared,
             Console& console) {
   const ckpt::Share share = options.share.share();
   optim::HashRecord& recorded = compared.recorded;
@@ -329,7 +329,7 @@ int run(const HashOptions& options, Console& console) {
   const Records records = read_records(options);
   optim::HashRecord recorded;
   if (records.check) recorded = recorded_of(*records.check, options);
-  const ckpt::Checkpoint checkpoint = options.source.open();
+  const optim::OpenedTraining checkpoint = options.source.open();
   note_files_beside(checkpoint, console);
   const ckpt::Hashes hashes = hash_or_finish(options, checkpoint, records, console);
   if (records.check) return compare(options, checkpoint, {hashes, std::move(recorded)}, console);

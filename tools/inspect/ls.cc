@@ -69,8 +69,8 @@ void print_json_rows(Console& console, const Rows& listed) {
 
 int run(const LsOptions& options, Console& console) {
   // Never taken apart: with 10^6 chunks that takes as long as printing them, and the process ends.
-  static const auto* opened = new ckpt::Checkpoint(options.source.open_to_list(console));
-  const ckpt::Checkpoint& checkpoint = *opened;
+  static const auto* opened = new optim::OpenedTraining(options.source.open_to_list(console));
+  const optim::OpenedTraining& checkpoint = *opened;
   std::vector<optim::CatalogRow> rows =
       optim::list_rows(checkpoint.catalog(), options.filter.selection());
   sort_rows(rows, options.sort);

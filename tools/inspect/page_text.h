@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 #include <training/summary.h>
 
 // The lines of the page about a checkpoint, as pure text.
 namespace tools::inspect {
 
 struct Page {
-  const ckpt::Checkpoint& checkpoint;
+  const optim::OpenedTraining& checkpoint;
   const optim::Summary& summary;
   bool is_of_tracker = false;  // which names the iteration
 };

@@ -8,7 +8,7 @@
 namespace tools::inspect {
 namespace {
 
-std::vector<std::string> lines_of(const ckpt::Checkpoint& checkpoint,
+std::vector<std::string> lines_of(const optim::OpenedTraining& checkpoint,
                                   const optim::RankParts& parts) {
   std::vector<std::string> lines = parts.lines();
   if (const auto file = optim::file_of_set(checkpoint)) {
@@ -43,13 +43,13 @@ nlohmann::json to_json(const optim::FileOfSet& file) {
   return json;
 }
 
-void print_parts(Console& console, const ckpt::Checkpoint& checkpoint,
+void print_parts(Console& console, const optim::OpenedTraining& checkpoint,
                  const optim::RankParts& parts) {
   if (console.options().quiet) return;
   for (const std::string& line : lines_of(checkpoint, parts)) console.print_text(line);
 }
 
-void note_parts(Console& console, const ckpt::Checkpoint& checkpoint) {
+void note_parts(Console& console, const optim::OpenedTraining& checkpoint) {
   for (const std::string& line : lines_of(checkpoint, optim::RankParts(checkpoint))) {
     console.note(line);
   }

@@ -18,9 +18,9 @@ nlohmann::json to_json(const ckpt::TensorPart& part);
 nlohmann::json to_json(const optim::FileOfSet& file);
 
 // What the file is one of and which kinds of parts there are, on stdout below a listing.
-void print_parts(Console& console, const ckpt::Checkpoint& checkpoint,
+void print_parts(Console& console, const optim::OpenedTraining& checkpoint,
                  const optim::RankParts& parts);
 // The same as notes on stderr, where stdout is a record.
-void note_parts(Console& console, const ckpt::Checkpoint& checkpoint);
+void note_parts(Console& console, const optim::OpenedTraining& checkpoint);
 
 }  // namespace tools::inspect

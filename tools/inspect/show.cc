@@ -71,7 +71,7 @@ struct ShowOptions {
 
 // The archive of an object must live as long as the value that is shown.
 template <class Use>
-void with_value(const Subject& subject, const ckpt::Checkpoint& checkpoint, Use use) {
+void with_value(const Subject& subject, const optim::OpenedTraining& checkpoint, Use use) {
   if (subject.object == nullptr) return use(*subject.value);
   const ckpt::Document document = checkpoint.read_object(*subject.object);
   use(document.tree.root());
@@ -79,7 +79,7 @@ void with_value(const Subject& subject, const ckpt::Checkpoint& checkpoint, Use 
 
 struct Shown {
   const Subject& subject;
-  const ckpt::Checkpoint& checkpoint;
+  const optim::OpenedTraining& checkpoint;
   const TensorWishes& wishes;
   const optim::RankParts& parts;
   const ckpt::Statistics* statistics = nullptr;  // of a tensor; null: not made yet
@@ -123,7 +123,8 @@ nlohmann::json subject_to_json(const Shown& shown) {
 }
 
 // What KEYs, --include and --exclude name. Throws NotFound where that is nothing.
-std::vector<Subject> find_selected(const ckpt::Checkpoint& checkpoint, const ShowOptions& options) {
+std::vector<Subject> find_selected(const optim::OpenedTraining& checkpoint,
+                                   const ShowOptions& options) {
   std::vector<Subject> subjects = optim::find_subjects(checkpoint, options.keys, options.names());
   if (options.filter.is_everything()) return subjects;
   keep_selected(subjects, options.filter.selection());
@@ -133,7 +134,7 @@ std::vector<Subject> find_selected(const ckpt::Checkpoint& checkpoint, const Sho
                     "ckpt-inspect ls lists the keys");
 }
 
-ckpt::Checkpoint open_source(const ShowOptions& options) {
+optim::OpenedTraining open_source(const ShowOptions& options) {
   try {
     return options.source.open();
   } catch (ckpt::Error& error) {
@@ -149,7 +150,7 @@ ckpt::Checkpoint open_source(const ShowOptions& options) {
 }
 
 void print_document(Console& console, const ShowOptions& options,
-                    const ckpt::Checkpoint& checkpoint, const std::vector<Subject>& subjects) {
+                    const optim::OpenedTraining& checkpoint, const std::vector<Subject>& subjects) {
   std::vector<ckpt::Statistics> statistics;
   if (!options.wishes.values_max) statistics = make_statistics(subjects, checkpoint, console);
   nlohmann::json document = json_document();
@@ -172,7 +173,7 @@ int run(const ShowOptions& options, Console& console) {
     throw ckpt::Error(ckpt::ErrorCode::InvalidArgument, {}, "a KEY or --include is required",
                       "ckpt-inspect ls lists the keys");
   }
-  const ckpt::Checkpoint checkpoint = open_source(options);
+  const optim::OpenedTraining checkpoint = open_source(options);
   const std::vector<Subject> subjects = find_selected(checkpoint, options);
   if (console.options().json) {
     print_document(console, options, checkpoint, subjects);

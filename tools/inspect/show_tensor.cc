@@ -23,7 +23,7 @@ using optim::Subject;
 
 // The tensor in its file's value tree; only torch.save files have one.
 std::optional<ckpt::Value> tensor_value(const Subject& subject,
-                                        const ckpt::Checkpoint& checkpoint) {
+                                        const optim::OpenedTraining& checkpoint) {
   const ckpt::Catalog& catalog = checkpoint.catalog();
   if (subject.is_logical) return std::nullopt;
   if (catalog.format != ckpt::Format::Torch) return std::nullopt;
@@ -33,7 +33,7 @@ std::optional<ckpt::Value> tensor_value(const Subject& subject,
 }
 
 std::vector<ckpt::TensorAttribute> tensor_attributes(const Subject& subject,
-                                                     const ckpt::Checkpoint& checkpoint) {
+                                                     const optim::OpenedTraining& checkpoint) {
   const auto value = tensor_value(subject, checkpoint);
   const auto tensor = value ? ckpt::as_tensor(*value) : std::nullopt;
   if (!tensor) return {};
@@ -148,7 +148,7 @@ void print_asked_values(Console& console, const ShownTensor& shown, uint64_t val
 
 }  // namespace
 
-ShownTensor::ShownTensor(const Subject& subject, const ckpt::Checkpoint& checkpoint)
+ShownTensor::ShownTensor(const Subject& subject, const optim::OpenedTraining& checkpoint)
     : subject_(subject), checkpoint_(checkpoint) {
   if (subject.slice) sliced_.emplace(*subject.tensor, *subject.slice, checkpoint);
 }
@@ -194,7 +194,7 @@ nlohmann::json tensor_to_json(const ShownTensor& shown, const TensorWishes& wish
 }
 
 std::vector<ckpt::Statistics> make_statistics(std::span<const Subject> subjects,
-                                              const ckpt::Checkpoint& checkpoint,
+                                              const optim::OpenedTraining& checkpoint,
                                               Console& console) {
   std::vector<ckpt::TensorEntry> whole;
   for (const Subject& subject : subjects) {
@@ -218,7 +218,7 @@ std::vector<ckpt::Statistics> make_statistics(std::span<const Subject> subjects,
 }
 
 void print_table(Console& console, std::span<const Subject> subjects,
-                 const ckpt::Checkpoint& checkpoint) {
+                 const optim::OpenedTraining& checkpoint) {
   const std::vector<ckpt::Statistics> statistics = make_statistics(subjects, checkpoint, console);
   std::vector<NamedStatistics> rows;
   for (const Subject& subject : subjects) {

@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/slice.h>
 #include <ckpt/statistics.h>
 #include <common/console.h>
+#include <training/opened_training.h>
 #include <training/subjects.h>
 
 #include "inspect/tensor_values.h"
@@ -26,17 +26,17 @@ struct TensorWishes {
 // The tensor of a subject, or its slice as a tensor of its own. Both arguments must outlive it.
 class ShownTensor {
  public:
-  ShownTensor(const optim::Subject& subject, const ckpt::Checkpoint& checkpoint);
+  ShownTensor(const optim::Subject& subject, const optim::OpenedTraining& checkpoint);
 
   TensorSource source() const;
   const ckpt::TensorEntry& whole() const { return *subject_.tensor; }
   bool is_slice() const { return sliced_.has_value(); }
   const optim::Subject& subject() const { return subject_; }
-  const ckpt::Checkpoint& checkpoint() const { return checkpoint_; }
+  const optim::OpenedTraining& checkpoint() const { return checkpoint_; }
 
  private:
   const optim::Subject& subject_;
-  const ckpt::Checkpoint& checkpoint_;
+  const optim::OpenedTraining& checkpoint_;
   std::optional<ckpt::SlicedTensor> sliced_;
 };
 
@@ -47,10 +47,11 @@ nlohmann::json tensor_to_json(const ShownTensor& shown, const TensorWishes& wish
 
 // Of each subject that is a tensor, in their order; by several threads.
 std::vector<ckpt::Statistics> make_statistics(std::span<const optim::Subject> subjects,
-                                              const ckpt::Checkpoint& checkpoint, Console& console);
+                                              const optim::OpenedTraining& checkpoint,
+                                              Console& console);
 
 // The statistics of all tensors among the subjects as one table.
 void print_table(Console& console, std::span<const optim::Subject> subjects,
-                 const ckpt::Checkpoint& checkpoint);
+                 const optim::OpenedTraining& checkpoint);
 
 }  // namespace tools::inspect

@@ -186,7 +186,7 @@ void print_incomplete(Console& console, const std::string& path, const ckpt::Err
 }
 
 int run(const SummaryOptions& options, Console& console) {
-  std::optional<ckpt::Checkpoint> opened;
+  std::optional<optim::OpenedTraining> opened;
   try {
     opened = options.source.open_quietly();
   } catch (const ckpt::Error& error) {
@@ -196,7 +196,7 @@ int run(const SummaryOptions& options, Console& console) {
     print_incomplete(console, options.source.path, error);
     return 0;
   }
-  const ckpt::Checkpoint& checkpoint = *opened;
+  const optim::OpenedTraining& checkpoint = *opened;
   const optim::Summary summary = optim::summarize(checkpoint);
   const Page page{checkpoint, summary, checkpoint.was_root() && !options.source.iteration};
   if (console.options().json) {

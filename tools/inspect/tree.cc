@@ -132,7 +132,7 @@ nlohmann::json branch_json(const optim::KeyBranch& branch, const optim::RankPart
 }
 
 int run(const TreeOptions& options, Console& console) {
-  const ckpt::Checkpoint checkpoint = options.source.open_to_list(console);
+  const optim::OpenedTraining checkpoint = options.source.open_to_list(console);
   const auto rows = optim::list_rows(checkpoint.catalog(), options.filter.selection());
   optim::KeyBranch root = optim::make_key_tree(rows);
   if (options.sort == TreeSort::Size) sort_by_size(root);

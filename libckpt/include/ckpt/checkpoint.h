@@ -38,7 +38,7 @@ struct OpenOptions {
 // safetensors file, told apart by content. Opening reads metadata only, executes nothing, and
 // follows no path out of the folder (links only where limits allow it). Immutable; safe to read
 // from many threads.
-class CKPT_EXPORT Checkpoint final : public PayloadSource {
+class CKPT_EXPORT Checkpoint : public PayloadSource {
  public:
   // Throws NotFound (no such path, no such iteration), Corrupt, Unsupported.
   static Checkpoint open(const std::filesystem::path& path, OpenOptions options = {});

@@ -8,6 +8,7 @@
 
 #include "format/foreign/foreign.h"
 #include "format/format.h"
+#include "format/location/kept_metadata.h"
 #include "format/torch/torch_save.h"
 #include "read/entry_check.h"
 #include "read/inflated_entries.h"
@@ -201,6 +202,7 @@ Checkpoint::~Checkpoint() = default;
 Checkpoint Checkpoint::open(const std::filesystem::path& path, OpenOptions options) {
   auto state = std::make_unique<State>();
   if (options.source == nullptr) options.source = local_folder();
+  options.source = keep_metadata(std::move(options.source), options.convention);
   state->location = find_checkpoint(path, options);
   state->limits = options.limits;
   const FormatRow& row = row_of(state->location.format);

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/tensor_parts.h>
 #include <training/export.h>
 #include <training/key_kind.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 namespace optim {
@@ -50,7 +50,7 @@ struct Contents {
 
 // Pure: reads no payload. `view`: name_layer_wise() of the checkpoint, which names all state; null
 // where there is none.
-TRAINING_EXPORT Contents list_contents(const ckpt::Checkpoint& checkpoint,
+TRAINING_EXPORT Contents list_contents(const OpenedTraining& checkpoint,
                                        const TrainingState* view = nullptr);
 
 // Whether elements of this type count as parameters: floating point and complex numbers. Buffers of
@@ -61,10 +61,10 @@ TRAINING_EXPORT bool holds_parameters(ckpt::DType dtype);
 // "fully_sharded_model_space", "dp_zero_gather_scatter", "flat_file" (distrib_optim.pt),
 // "replicated" (each data-parallel rank has all of it). Empty where the checkpoint has no optimizer
 // state, is not Megatron's or does not say.
-TRAINING_EXPORT std::string optimizer_sharding(const ckpt::Checkpoint& checkpoint);
+TRAINING_EXPORT std::string optimizer_sharding(const OpenedTraining& checkpoint);
 
 // Files that .metadata or the arguments of the run name and that are not there, sorted.
-TRAINING_EXPORT std::vector<std::string> missing_files(const ckpt::Checkpoint& checkpoint);
+TRAINING_EXPORT std::vector<std::string> missing_files(const OpenedTraining& checkpoint);
 
 // --- what a file that was opened alone has a part of ---
 
@@ -72,7 +72,7 @@ TRAINING_EXPORT std::vector<std::string> missing_files(const ckpt::Checkpoint& c
 class TRAINING_EXPORT RankParts {
  public:
   RankParts() = default;  // of nothing
-  explicit RankParts(const ckpt::Checkpoint& checkpoint);
+  explicit RankParts(const OpenedTraining& checkpoint);
   bool empty() const { return parts_.empty(); }
   const std::vector<ckpt::TensorPart>& parts() const { return parts_; }
   // Of a key of the catalog, or of a DTensor or ShardedTensor itself; null: no part.
@@ -96,7 +96,7 @@ struct FileOfSet {
   std::vector<std::string> missing;  // that the count calls for
 };
 // nullopt where more than one file was opened, or its name is no such one.
-TRAINING_EXPORT std::optional<FileOfSet> file_of_set(const ckpt::Checkpoint& checkpoint);
+TRAINING_EXPORT std::optional<FileOfSet> file_of_set(const OpenedTraining& checkpoint);
 // "shard 1 of 4, one of 4 files; the others are beside it", "one rank's file of a DeepSpeed
 // checkpoint".
 TRAINING_EXPORT std::string text_of(const FileOfSet& file);

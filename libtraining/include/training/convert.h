@@ -14,6 +14,7 @@
 #include <training/continuation.h>
 #include <training/export.h>
 #include <training/layer_wise_checkpoint.h>
+#include <training/opened_training.h>
 #include <training/prove_assignment.h>
 #include <training/repair.h>
 
@@ -65,7 +66,7 @@ TRAINING_EXPORT SizeChange sizes_of(const std::filesystem::path& checkpoint);
 // Where ConvertOptions::into puts a source: ROOT/iter_0000003. Throws InvalidArgument for a source
 // that is no iteration.
 TRAINING_EXPORT std::filesystem::path place_in_root(const std::filesystem::path& root,
-                                                    const ckpt::Checkpoint& source);
+                                                    const OpenedTraining& source);
 
 // The one call that ckpt-convert makes: Megatron LayerWise checkpoints here, plain state dicts
 // through ckpt::make_target. The destination is absent or complete, the source never touched.

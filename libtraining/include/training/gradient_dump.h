@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/limits.h>
 #include <training/export.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 // The gradients that Megatron saves with --save-wgrads-interval, a folder of each iteration with a
@@ -24,8 +24,8 @@ namespace optim {
 TRAINING_EXPORT bool is_gradient_file(const std::filesystem::path& file);
 
 // Opens the folder of an iteration; to Checkpoint::open a rank's file is a folder that holds it.
-TRAINING_EXPORT ckpt::Checkpoint open_gradient_dump(const std::filesystem::path& folder,
-                                                    const ckpt::Limits& limits);
+TRAINING_EXPORT OpenedTraining open_gradient_dump(const std::filesystem::path& folder,
+                                                  const ckpt::Limits& limits);
 
 // The gradients of the parameters of `state`, in their order, whole, by the rules that join the
 // parts of its weights; null: of one that requires none. `dump`: saved at the
@@ -33,6 +33,6 @@ TRAINING_EXPORT ckpt::Checkpoint open_gradient_dump(const std::filesystem::path&
 // rank's file that is missing; Corrupt, with file and key, for files of no rank, names that no
 // parameter of the rank has, parts and parameters that are missing, and copies that differ.
 TRAINING_EXPORT std::vector<TensorRef> join_gradient_dump(const TrainingState& state,
-                                                          const ckpt::Checkpoint& dump);
+                                                          const OpenedTraining& dump);
 
 }  // namespace optim

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <optim/lpt_layout.h>
 #include <training/export.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 namespace optim {
@@ -58,9 +58,9 @@ struct GroupReport {
 // any training loop, PyTorch's FSDP and DCP), with the step count of their parameters, and in
 // torch_dist which rank wrote which state. Values point into the checkpoint, `view` or `documents`.
 // A model that was saved alone has a view, but no groups.
-TRAINING_EXPORT GroupReport find_groups(const ckpt::Checkpoint& checkpoint);
+TRAINING_EXPORT GroupReport find_groups(const OpenedTraining& checkpoint);
 
 // The same. Throws NotFound where neither groups nor optimizer state are stored.
-TRAINING_EXPORT GroupReport describe_groups(const ckpt::Checkpoint& checkpoint);
+TRAINING_EXPORT GroupReport describe_groups(const OpenedTraining& checkpoint);
 
 }  // namespace optim

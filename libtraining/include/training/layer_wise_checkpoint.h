@@ -7,10 +7,10 @@
 #include <string>
 #include <string_view>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/target.h>
 #include <optim/ownership.h>
 #include <training/export.h>
+#include <training/opened_training.h>
 #include <training/size_change.h>
 #include <training/training_state.h>
 
@@ -21,7 +21,7 @@ namespace optim {
 
 // True where name_layer_wise() knows the layout: torch folders with layer_wise_optimizer_*.pt or
 // optimizer state beside the model, torch_dist folders whose args and common state say so.
-TRAINING_EXPORT bool is_layer_wise(const ckpt::Checkpoint& checkpoint);
+TRAINING_EXPORT bool is_layer_wise(const OpenedTraining& checkpoint);
 
 // The rows of a file of --model-rules (docs/schema/input/model_rules.json), with the built-in ones.
 // Throws Corrupt for what is not in the schema, NotFound and IoFailure as files are read.
@@ -43,7 +43,7 @@ struct ReadOptions {
 // model's order and must give each rank file's groups, counts and shapes. Throws Corrupt where
 // files are missing, left over or of different iterations, or where copies differ; Unsupported, by
 // name, for models whose layout is not known.
-TRAINING_EXPORT TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint,
+TRAINING_EXPORT TrainingState name_layer_wise(const OpenedTraining& checkpoint,
                                               const ReadOptions& options = {});
 
 // The random states of a result whose grid is another one than the source's.
@@ -62,7 +62,7 @@ struct LayerWiseTargetSpec {
   RngPolicy rng = RngPolicy::Seed;
   // Of torch_dist: the files of this source stay as they are, linked beside the target's, which has
   // only what the sizes change. Must outlive the call; null: all is written.
-  const ckpt::Checkpoint* linked = nullptr;
+  const OpenedTraining* linked = nullptr;
 };
 
 // Pure. The files as Megatron writes them in the target's grid. Throws InvalidArgument as

@@ -35,7 +35,7 @@ struct LayerWiseUpdate {
 // Writes `base` with these values as a new checkpoint of the same kind. Throws InvalidArgument
 // where a tensor is missing or has another size than the view says, and what convert() throws.
 TRAINING_EXPORT ConvertReport save_layer_wise(const TrainingState& base,
-                                              const ckpt::Checkpoint& source,
+                                              const OpenedTraining& source,
                                               const LayerWiseUpdate& update,
                                               const std::filesystem::path& destination,
                                               const ConvertOptions& options);

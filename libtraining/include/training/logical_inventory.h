@@ -4,6 +4,7 @@
 
 #include <ckpt/inventory.h>
 #include <training/export.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 namespace optim {
@@ -30,6 +31,6 @@ TRAINING_EXPORT std::pair<ckpt::Inventory, ckpt::Inventory> left_out_inventories
 // logical_inventory() of a checkpoint's state, or of what is no LayerWise checkpoint
 // ckpt::plain_inventory(), with joined names where ckpt::join_places() finds them. Throws what they
 // throw.
-TRAINING_EXPORT ckpt::Inventory logical_inventory(const ckpt::Checkpoint& checkpoint);
+TRAINING_EXPORT ckpt::Inventory logical_inventory(const OpenedTraining& checkpoint);
 
 }  // namespace optim

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <filesystem>
-
 #include <ckpt/checkpoint.h>
 #include <ckpt/folder_convention.h>
 #include <training/export.h>
@@ -46,10 +44,6 @@ inline constexpr ckpt::FolderConvention kMegatronFolders = {
     .proof_file = "shardwise-proof.json",
     .companions = kMegatronCompanions,
 };
-
-// Checkpoint::open() that knows Megatron's folders; options.convention does not count.
-TRAINING_EXPORT ckpt::Checkpoint open_checkpoint(const std::filesystem::path& path,
-                                                 ckpt::OpenOptions options = {});
 
 // Written by Megatron, as Checkpoint::convention() tells.
 TRAINING_EXPORT bool is_megatron(const ckpt::Checkpoint& checkpoint);

@@ -7,6 +7,7 @@
 #include <ckpt/inventory.h>
 #include <ckpt/limits.h>
 #include <training/export.h>
+#include <training/opened_training.h>
 
 namespace optim {
 
@@ -25,13 +26,13 @@ struct NamedPair {
 };
 
 // Opens one of two checkpoints: an error names the checkpoint that it is about.
-TRAINING_EXPORT ckpt::Checkpoint open_side(const std::filesystem::path& path,
-                                           const ckpt::Limits& limits);
+TRAINING_EXPORT OpenedTraining open_side(const std::filesystem::path& path,
+                                         const ckpt::Limits& limits);
 
 // Canonical names where both are LayerWise checkpoints or the formats differ, else those by which
 // they are stored. Two checkpoints of one format whose canonical names are not known are compared
 // under their stored names, with a warning. Throws Unsupported for formats that cannot be brought
 // together.
-TRAINING_EXPORT NamedPair names_in_common(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b);
+TRAINING_EXPORT NamedPair names_in_common(const OpenedTraining& a, const OpenedTraining& b);
 
 }  // namespace optim

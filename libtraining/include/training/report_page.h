@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/diff.h>
 #include <ckpt/execute.h>
 #include <ckpt/statistics.h>
@@ -14,6 +13,7 @@
 #include <training/diff_summary.h>
 #include <training/export.h>
 #include <training/names_in_common.h>
+#include <training/opened_training.h>
 #include <training/summary.h>
 #include <training/verify.h>
 
@@ -87,7 +87,7 @@ struct ReportPage {
 // updates are made of is read a second time, at most kUpdateElements of a parameter. With
 // `sample_bytes` no more of the tensors than that. Throws what verify() throws.
 inline constexpr uint64_t kUpdateElements = uint64_t{1} << 16;
-TRAINING_EXPORT ReportPage make_report(const ckpt::Checkpoint& checkpoint,
+TRAINING_EXPORT ReportPage make_report(const OpenedTraining& checkpoint,
                                        const ReportOptions& options);
 
 // What has changed from one checkpoint to another one, of its tensors and of the rest.
@@ -100,8 +100,7 @@ struct Comparison {
 };
 
 // Reads both. `options`: the tolerance, and how to execute.
-TRAINING_EXPORT Comparison compare_with(const ckpt::Checkpoint& a, const ReportPage& page,
-                                        const ckpt::Checkpoint& b,
-                                        const ckpt::DiffOptions& options);
+TRAINING_EXPORT Comparison compare_with(const OpenedTraining& a, const ReportPage& page,
+                                        const OpenedTraining& b, const ckpt::DiffOptions& options);
 
 }  // namespace optim

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <training/export.h>
 #include <training/filing.h>
+#include <training/opened_training.h>
 
 namespace optim {
 
@@ -26,6 +26,6 @@ struct RunFacts {
   std::optional<ckpt::Value> args;                 // a Dict
 };
 
-TRAINING_EXPORT RunFacts run_facts(const ckpt::Checkpoint& checkpoint);
+TRAINING_EXPORT RunFacts run_facts(const OpenedTraining& checkpoint);
 
 }  // namespace optim

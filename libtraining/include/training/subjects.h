@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/key_pattern.h>
 #include <ckpt/slice.h>
 #include <training/export.h>
+#include <training/opened_training.h>
 
 // What somebody names who types a key: docs/formats/keys.md.
 namespace optim {
@@ -43,7 +43,7 @@ enum class SubjectNames : uint8_t {
 // NAME and optimizer.state.STATE.NAME, each tensor once, joined from the parts of all ranks. Throws
 // NotFound, with the nearest key, for one that names nothing; InvalidArgument for a slice that does
 // not fit; where the training state cannot be read, and is asked for, what that throws.
-TRAINING_EXPORT std::vector<Subject> find_subjects(const ckpt::Checkpoint& checkpoint,
+TRAINING_EXPORT std::vector<Subject> find_subjects(const OpenedTraining& checkpoint,
                                                    std::span<const std::string> typed,
                                                    SubjectNames names = SubjectNames::Any);
 

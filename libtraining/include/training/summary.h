@@ -7,12 +7,12 @@
 #include <string_view>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/files_beside.h>
 #include <training/contents.h>
 #include <training/export.h>
 #include <training/groups.h>
 #include <training/module_table.h>
+#include <training/opened_training.h>
 #include <training/optimizer_facts.h>
 #include <training/run_facts.h>
 
@@ -74,6 +74,6 @@ struct Summary {
 
 // Reads metadata alone, but for one number: the step count where a tensor holds it. Throws
 // Error(IoFailure) where a file cannot be read; what is wrong with a checkpoint is its status.
-TRAINING_EXPORT Summary summarize(const ckpt::Checkpoint& checkpoint);
+TRAINING_EXPORT Summary summarize(const OpenedTraining& checkpoint);
 
 }  // namespace optim

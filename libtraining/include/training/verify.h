@@ -8,6 +8,7 @@
 
 #include <ckpt/verify.h>
 #include <training/export.h>
+#include <training/opened_training.h>
 
 namespace optim {
 
@@ -59,7 +60,6 @@ struct VerifyOptions : ckpt::VerifyOptions {
 TRAINING_EXPORT VerifyReport verify(const std::filesystem::path& path,
                                     const VerifyOptions& options);
 // The same for an opened checkpoint. options.iteration and options.limits do not count.
-TRAINING_EXPORT VerifyReport verify(const ckpt::Checkpoint& checkpoint,
-                                    const VerifyOptions& options);
+TRAINING_EXPORT VerifyReport verify(const OpenedTraining& checkpoint, const VerifyOptions& options);
 
 }  // namespace optim

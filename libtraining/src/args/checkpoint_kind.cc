@@ -57,26 +57,26 @@ std::string sizes_of(const RunArgs& args) {
   return text;
 }
 
-std::string commands_for(const ckpt::Checkpoint& checkpoint) {
+std::string commands_for(const OpenedTraining& checkpoint) {
   const std::string groups = is_megatron(checkpoint) ? "groups, " : "";
   return "ckpt-inspect ls, show, tree, " + groups + "hash, diff and verify";
 }
 
 }  // namespace
 
-std::string kind_of_checkpoint(const ckpt::Checkpoint& checkpoint) {
+std::string kind_of_checkpoint(const OpenedTraining& checkpoint) {
   if (!is_megatron(checkpoint)) {
     return "a plain " + std::string(name(checkpoint.catalog().format)) + " checkpoint";
   }
-  const RunArgs args(checkpoint);
+  const RunArgs& args = checkpoint.args();
   return optimizer_kind(checkpoint.catalog(), args) + sizes_of(args);
 }
 
-std::string what_works_on(const ckpt::Checkpoint& checkpoint) {
+std::string what_works_on(const OpenedTraining& checkpoint) {
   return commands_for(checkpoint) + " work on " + kind_of_checkpoint(checkpoint);
 }
 
-void refuse_kind(const ckpt::Checkpoint& checkpoint, std::string_view expected) {
+void refuse_kind(const OpenedTraining& checkpoint, std::string_view expected) {
   const auto files = checkpoint.files();
   const bool is_file = !is_megatron(checkpoint) && files.size() == 1;
   const auto& named = is_file ? files.front() : checkpoint.folder();

@@ -46,15 +46,6 @@ std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint)
   return CommonState{".metadata", std::string(kCommonStateKey), std::move(document)};
 }
 
-CommonState require_common_state(const ckpt::Checkpoint& checkpoint) {
-  if (auto state = read_common_state(checkpoint)) return std::move(*state);
-  throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = checkpoint.shown_path(), .key = {}},
-                    "common.pt is missing, and the store has no common state",
-                    "copy it again; reshard --repair common-state --like OTHER takes it from "
-                    "another iteration")
-      .mark_incomplete();
-}
-
 std::string stated_sharding(const ckpt::Value& common_root) {
   if (!common_root.is(Kind::Dict)) return {};
   std::string content =

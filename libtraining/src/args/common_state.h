@@ -24,11 +24,8 @@ struct CommonState {
   [[noreturn]] void corrupt(const std::string& pointer, std::string problem) const;
 };
 
-// nullopt where there is none. Points into the checkpoint. Throws Corrupt where it is in both
-// places, or is no dictionary.
+// As OpenedTraining::common_state(), which everybody else asks. Points into the checkpoint.
 std::optional<CommonState> read_common_state(const ckpt::Checkpoint& checkpoint);
-// The same of a checkpoint that needs one: throws Corrupt where there is none.
-CommonState require_common_state(const ckpt::Checkpoint& checkpoint);
 
 // How a DistributedOptimizer, alone or in a chain, says that its state is filed:
 // "fully_reshardable", "dp_reshardable", ... Empty where nothing says so.

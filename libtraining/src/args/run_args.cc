@@ -3,6 +3,8 @@
 #include <ckpt/error.h>
 #include <ckpt/files_beside.h>
 
+#include "args/common_state.h"
+
 namespace optim {
 
 using ckpt::Kind;
@@ -14,17 +16,18 @@ std::optional<Value> args_of(const Value& root) {
   return is_namespace && args->state()->is(Kind::Dict) ? args->state() : std::nullopt;
 }
 
-RunArgs::RunArgs(const ckpt::Checkpoint& checkpoint) {
+RunArgs::RunArgs(const OpenedTraining& checkpoint) {
   if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
+    const CommonState* common = nullptr;
     try {
-      common_ = read_common_state(checkpoint);
+      common = checkpoint.common_state();
     } catch (const ckpt::Error& error) {
       if (error.code() == ckpt::ErrorCode::IoFailure) throw;
       return;  // a finding of who reads it for what it holds
     }
-    if (!common_) return;
-    file_ = common_->file;
-    args_ = args_of(common_->document->tree.root());
+    if (common == nullptr) return;
+    file_ = common->file;
+    args_ = args_of(common->document->tree.root());
     return;
   }
   for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
@@ -58,12 +61,12 @@ uint32_t RunArgs::size(std::string_view name) const {
   return is_size ? static_cast<uint32_t>(value->as_int()) : 1;
 }
 
-std::string bridge_config(const ckpt::Checkpoint& checkpoint) {
+std::string bridge_config(const OpenedTraining& checkpoint) {
   return ckpt::text_beside(checkpoint, "run_config.yaml");
 }
 
-bool is_of_bridge(const ckpt::Checkpoint& checkpoint) {
-  return !RunArgs(checkpoint).are_there() &&
+bool is_of_bridge(const OpenedTraining& checkpoint) {
+  return !checkpoint.args().are_there() &&
          bridge_config(checkpoint).find("megatron.bridge.") != std::string::npos;
 }
 

@@ -5,9 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include <ckpt/checkpoint.h>
-
-#include "args/common_state.h"
+#include <ckpt/value.h>
+#include <training/opened_training.h>
 
 namespace optim {
 
@@ -15,10 +14,11 @@ namespace optim {
 std::optional<ckpt::Value> args_of(const ckpt::Value& root);
 
 // The training arguments that a Megatron checkpoint states, as far as they are there: of `torch`
-// the first model_optim_rng.pt's, of torch_dist the common state's. Points into the checkpoint.
+// the first model_optim_rng.pt's, of torch_dist the common state's. Points into the checkpoint;
+// everybody asks OpenedTraining for it.
 class RunArgs {
  public:
-  explicit RunArgs(const ckpt::Checkpoint& checkpoint);
+  explicit RunArgs(const OpenedTraining& checkpoint);
 
   bool are_there() const { return args_.has_value(); }
   const std::optional<ckpt::Value>& args() const { return args_; }
@@ -31,14 +31,13 @@ class RunArgs {
 
  private:
   std::string file_;
-  std::optional<CommonState> common_;  // what keeps args_ alive
   std::optional<ckpt::Value> args_;
 };
 
 // What Megatron Bridge writes beside a checkpoint, run_config.yaml; empty where there is none.
-std::string bridge_config(const ckpt::Checkpoint& checkpoint);
+std::string bridge_config(const OpenedTraining& checkpoint);
 
 // Whether Megatron Bridge wrote it: it has a configuration of Bridge's instead of args.
-bool is_of_bridge(const ckpt::Checkpoint& checkpoint);
+bool is_of_bridge(const OpenedTraining& checkpoint);
 
 }  // namespace optim

@@ -198,8 +198,8 @@ std::optional<std::string_view> stated_gating(const Value& args) {
   return std::nullopt;
 }
 
-SizeChange sizes_of(const ckpt::Checkpoint& checkpoint) {
-  const RunArgs known(checkpoint);
+SizeChange sizes_of(const OpenedTraining& checkpoint) {
+  const RunArgs& known = checkpoint.args();
   const auto stated = known.args();
   if (!stated) {
     throw Error(ErrorCode::Unsupported, {.file = checkpoint.shown_path(), .key = {}},

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/value.h>
+#include <training/opened_training.h>
 #include <training/size_change.h>
 #include <training/training_state.h>
 
@@ -19,7 +19,7 @@ inline constexpr std::string_view kLayerWiseArg = "use_layer_wise_distributed_op
 void read_args(const ckpt::Value& args, const std::string& file, TrainingState& view);
 
 // All sizes of a checkpoint, as its args state them. Throws Unsupported where it has none.
-SizeChange sizes_of(const ckpt::Checkpoint& checkpoint);
+SizeChange sizes_of(const OpenedTraining& checkpoint);
 
 // True for an attribute that is there and True.
 bool is_true(const ckpt::Value& args, std::string_view name);

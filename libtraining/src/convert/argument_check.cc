@@ -32,7 +32,7 @@ std::string text_of_unknown(const std::vector<std::string>& names) {
 
 }  // namespace
 
-std::vector<std::string> check_arguments(const TrainingState& view, const ckpt::Checkpoint& source,
+std::vector<std::string> check_arguments(const TrainingState& view, const OpenedTraining& source,
                                          const ConvertOptions& options) {
   if (!is_laid_out_anew(view, options)) return {};
   using ckpt::Error, ckpt::ErrorCode;

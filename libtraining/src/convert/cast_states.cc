@@ -55,7 +55,7 @@ const StateType* type_for(const std::vector<StateType>& types, const StateTensor
 // Checksums of storages, each once: many tensors may lie in one.
 class CheckedRegions {
  public:
-  CheckedRegions(const ckpt::Checkpoint& source, const std::stop_token& stop)
+  CheckedRegions(const OpenedTraining& source, const std::stop_token& stop)
       : source_(source), stop_(stop) {}
 
   void check(const ckpt::TensorEntry& tensor) {
@@ -69,7 +69,7 @@ class CheckedRegions {
   }
 
  private:
-  const ckpt::Checkpoint& source_;
+  const OpenedTraining& source_;
   const std::stop_token& stop_;
   std::set<std::tuple<uint32_t, uint64_t, uint64_t>> known_;  // file, offset, bytes
 };

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/payload_source.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 // Optimizer states in other types than the source has them in: as options ask, and remainders of
@@ -27,7 +27,7 @@ std::vector<StateType> types_of_target(const TrainingState& state, const FiledAs
 bool changes_any(const TrainingState& state, const std::vector<StateType>& types);
 
 struct CastSource {
-  const ckpt::Checkpoint& checkpoint;
+  const OpenedTraining& checkpoint;
   const ckpt::PayloadSource& payloads;  // where the bytes of the state come from
   const std::stop_token& stop;
 };

@@ -32,7 +32,7 @@ ckpt::ResultCheck content_check(const std::vector<ckpt::NotCarried>& not_carried
   return {not_carried, options.verify, named_steps(options, "comparing")};
 }
 
-TrainingState read_state(const ckpt::Checkpoint& written, const ReadOptions& options) {
+TrainingState read_state(const OpenedTraining& written, const ReadOptions& options) {
   try {
     return name_layer_wise(written, options);
   } catch (const ckpt::Error& error) {
@@ -97,8 +97,9 @@ ckpt::Inventory wanted_tensors(const TrainingState& view, const ckpt::KeyRules& 
   return inventory;
 }
 
-ckpt::Checkpoint open_written(const fs::path& written, const ckpt::ConvertOptions& options) {
-  return ckpt::open_result(written, {std::nullopt, options.limits, &kMegatronFolders});
+OpenedTraining open_written(const fs::path& written, const ckpt::ConvertOptions& options) {
+  return OpenedTraining(
+      ckpt::open_result(written, {std::nullopt, options.limits, &kMegatronFolders}));
 }
 
 }  // namespace
@@ -117,7 +118,7 @@ ckpt::ExecuteOptions named_steps(const ckpt::ConvertOptions& options, std::strin
   return execute;
 }
 
-CheckWritten plain_check(const ckpt::Checkpoint& source, ckpt::TargetSpec spec,
+CheckWritten plain_check(const OpenedTraining& source, ckpt::TargetSpec spec,
                          std::vector<ckpt::NotCarried> not_carried,
                          const ckpt::ConvertOptions& options) {
   return [&source, &options, spec = std::move(spec),
@@ -134,7 +135,7 @@ CheckWritten layer_wise_check(const TrainingState& view, const ckpt::PayloadSour
   return [&view, &payloads, &options, reading, made,
           not_carried = std::move(not_carried)](const fs::path& written) {
     refuse_damage(written, options);
-    const ckpt::Checkpoint result = open_written(written, options);
+    const OpenedTraining result = open_written(written, options);
     ckpt::Inventory wanted = logical_inventory(view);
     const TrainingState state = read_state(result, reading);
     require_counts(made.states, state);
@@ -153,7 +154,7 @@ CheckWritten layer_wise_safetensors_check(const TrainingState& view,
   return
       [&view, &payloads, &options, not_carried = std::move(not_carried)](const fs::path& written) {
         refuse_damage(written, options);
-        const ckpt::Checkpoint result = open_written(written, options);
+        const OpenedTraining result = open_written(written, options);
         const ckpt::Inventory wanted = wanted_tensors(view, options.keys);
         const ckpt::Inventory found{native_inventory(result).tensors, {}};
         ckpt::require_same_content({wanted, payloads}, {found, result},

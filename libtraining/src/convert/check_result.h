@@ -16,7 +16,7 @@ namespace optim {
 using CheckWritten = std::function<ckpt::Carried(const std::filesystem::path& written)>;
 
 // Of a plain state dict.
-CheckWritten plain_check(const ckpt::Checkpoint& source, ckpt::TargetSpec spec,
+CheckWritten plain_check(const OpenedTraining& source, ckpt::TargetSpec spec,
                          std::vector<ckpt::NotCarried> not_carried,
                          const ckpt::ConvertOptions& options);
 

@@ -15,6 +15,7 @@
 #include <training/convert.h>
 #include <training/logical_inventory.h>
 #include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "args/checkpoint_kind.h"
 #include "args/common_state.h"
@@ -48,7 +49,7 @@ using ckpt::ErrorCode;
 const std::string kDigestToCome(64, '0');
 
 // Files of the source that the target has no place for.
-void list_files_beside(const ckpt::Checkpoint& source, ckpt::Target& target) {
+void list_files_beside(const OpenedTraining& source, ckpt::Target& target) {
   for (ckpt::NotCarried& file : ckpt::files_not_carried(source)) {
     target.not_carried.push_back(std::move(file));
   }
@@ -208,7 +209,7 @@ NamedConversion to_megatron(const TrainingState& view, Job& job, const ConvertOp
 }
 
 ConvertReport convert_named(Job job, const ConvertOptions& options) {
-  const ckpt::Checkpoint& source = job.source;
+  const OpenedTraining& source = job.source;
   const bool as_safetensors = options.base.format == ckpt::Format::Safetensors;
   if (as_safetensors) require_form_of_optimizer(options, "a safetensors file");
   if (as_safetensors && options.into) {
@@ -270,13 +271,13 @@ ConvertReport convert_layer_wise(const Job& job, const ConvertOptions& options) 
 }
 
 // What it would lose is not known.
-[[noreturn]] void refuse_other_megatron(const ckpt::Checkpoint& source) {
-  if (source.catalog().format == ckpt::Format::TorchDist) require_common_state(source);
+[[noreturn]] void refuse_other_megatron(const OpenedTraining& source) {
+  if (source.catalog().format == ckpt::Format::TorchDist) source.require_common_state();
   refuse_kind(source, "a LayerWise checkpoint, or a plain state dict, to convert it");
 }
 
 ConvertReport convert_plain(Job job, const ConvertOptions& options) {
-  const ckpt::Checkpoint& source = job.source;
+  const OpenedTraining& source = job.source;
   if (!options.repair.kinds.empty()) {
     throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
                 "is a plain state dict; expected a checkpoint of Megatron for --repair");
@@ -302,7 +303,7 @@ ConvertReport convert_plain(Job job, const ConvertOptions& options) {
 
 // The folder that was opened tells the iteration's name.
 std::filesystem::path place_in_root(const std::filesystem::path& root,
-                                    const ckpt::Checkpoint& source) {
+                                    const OpenedTraining& source) {
   if (!source.catalog().iteration) {
     const auto files = source.files();
     const auto& shown = files.size() == 1 ? files.front() : source.folder();
@@ -331,7 +332,7 @@ ConvertReport reshard(const std::filesystem::path& source, const std::filesystem
                       const ReshardOptions& options) {
   const auto [opened, repairs] = open_source(source, options);
   if (is_megatron(opened) && opened.catalog().format == ckpt::Format::TorchDist) {
-    require_common_state(opened);
+    opened.require_common_state();
   }
   if (!is_layer_wise(opened)) refuse_kind(opened, "a LayerWise checkpoint, to reshard it");
   if (options.sizes.empty()) {

@@ -17,7 +17,7 @@ using ckpt::Kind;
 // The files of a checkpoint, and behind them one more for each tensor in memory.
 class UpdatedPayloads final : public ckpt::PayloadSource {
  public:
-  explicit UpdatedPayloads(const ckpt::Checkpoint& files)
+  explicit UpdatedPayloads(const OpenedTraining& files)
       : files_(files), first_(static_cast<uint32_t>(files.catalog().files.size())) {}
 
   ckpt::StorageRegion add(std::span<const std::byte> bytes) {
@@ -45,7 +45,7 @@ class UpdatedPayloads final : public ckpt::PayloadSource {
   }
 
  private:
-  const ckpt::Checkpoint& files_;
+  const OpenedTraining& files_;
   uint32_t first_;
   std::vector<std::span<const std::byte>> memory_;
 };
@@ -122,7 +122,7 @@ void update_common(TrainingState& view, const LayerWiseUpdate& update) {
 
 }  // namespace
 
-ConvertReport save_layer_wise(const TrainingState& base, const ckpt::Checkpoint& source,
+ConvertReport save_layer_wise(const TrainingState& base, const OpenedTraining& source,
                               const LayerWiseUpdate& update,
                               const std::filesystem::path& destination,
                               const ConvertOptions& options) {

@@ -22,7 +22,7 @@ const std::string kCommonName(kMegatronFolders.common_file);
 
 }  // namespace
 
-void require_linkable(const ckpt::Checkpoint& source, const TrainingState& view,
+void require_linkable(const OpenedTraining& source, const TrainingState& view,
                       const LayerWiseTargetSpec& spec, uint64_t vocabulary_rows) {
   if (spec.format != ckpt::Format::TorchDist || view.filed.container != ckpt::Format::TorchDist) {
     throw Error(ErrorCode::Unsupported, {},
@@ -50,7 +50,7 @@ void require_linkable(const ckpt::Checkpoint& source, const TrainingState& view,
   }
 }
 
-void require_rows_in_place(const ckpt::Checkpoint& source, const TrainingState& view,
+void require_rows_in_place(const OpenedTraining& source, const TrainingState& view,
                            const RunGrid& grid) {
   if (!cuts_blocks_anew(view, grid)) return;
   throw Error(ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},
@@ -64,7 +64,7 @@ bool has_same_stages(const RunGrid& a, const RunGrid& b) {
          a.sizes.pipeline_parallel == b.sizes.pipeline_parallel;
 }
 
-Links link_what_stays(const ckpt::Checkpoint& source, ckpt::Target& target, bool same_places) {
+Links link_what_stays(const OpenedTraining& source, ckpt::Target& target, bool same_places) {
   std::filesystem::path folder;  // of the iteration, in a root
   for (const ckpt::TargetFile& file : target.files) {
     if (file.path.ends_with(kCommonName)) folder = std::filesystem::path(file.path).parent_path();

@@ -19,7 +19,7 @@ using ckpt::TensorEntry;
 using Others = std::vector<std::pair<std::string, NodeId>>;
 
 void require_equal(const Others& a, const Others& b, const ckpt::Document& document,
-                   const ckpt::Checkpoint& source) {
+                   const OpenedTraining& source) {
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     const auto tensors_of = [&](const auto& item) {
       return tensors_of_object(document, document.tree.value(item.second), item.first);
@@ -40,7 +40,7 @@ void require_equal(const Others& a, const Others& b, const ckpt::Document& docum
 }  // namespace
 
 void require_equal_in_merged(const TrainingState& view, const TrainingState& filed,
-                             const ckpt::Checkpoint& source) {
+                             const OpenedTraining& source) {
   std::map<uint32_t, const ChainedOptimizerState*> first;  // by optimizer of `filed`
   const ChainedOptimizerState* compared = nullptr;
   for (size_t i = 0; i < view.params.size(); ++i) {

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include <ckpt/error.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "repair/bucket_shift.h"
 #include "repair/common_of_other.h"
@@ -19,7 +19,7 @@ using ckpt::Error;
 using ckpt::ErrorCode;
 
 // A common state of another iteration says where training goes on, and how far optimizers are.
-void accept_other_iteration(const ckpt::Checkpoint& source, const RepairOptions& options,
+void accept_other_iteration(const OpenedTraining& source, const RepairOptions& options,
                             TrainingState& state) {
   const auto other = other_iteration(source);
   if (!other) return;
@@ -61,8 +61,8 @@ std::optional<RepairFinding> replace_common_state(const std::filesystem::path& s
   return finding;
 }
 
-ckpt::Checkpoint open_or_explain(const std::filesystem::path& source, const ConvertOptions& options,
-                                 ckpt::OpenOptions opening) {
+OpenedTraining open_or_explain(const std::filesystem::path& source, const ConvertOptions& options,
+                               ckpt::OpenOptions opening) {
   try {
     return open_checkpoint(source, std::move(opening));
   } catch (const Error& error) {
@@ -85,7 +85,7 @@ OpenedSource open_source(const std::filesystem::path& source, const ConvertOptio
   return {open_or_explain(source, options, std::move(opening)), std::move(repairs)};
 }
 
-RepairedState read_repaired(const ckpt::Checkpoint& source, const ConvertOptions& options,
+RepairedState read_repaired(const OpenedTraining& source, const ConvertOptions& options,
                             const std::vector<RepairFinding>& opened) {
   const ReadOptions reading{.rules = options.rules, .model_only = options.model_only};
   RepairedState repaired = repair_state(name_layer_wise(source, reading), source, options.repair);

@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <training/convert.h>
+#include <training/opened_training.h>
 
 #include "repair/repair_state.h"
 
@@ -12,7 +12,7 @@
 namespace optim {
 
 struct OpenedSource {
-  ckpt::Checkpoint checkpoint;
+  OpenedTraining checkpoint;
   std::vector<RepairFinding> repairs;  // of the common state, where options ask for it
 };
 // A source whose common state cannot be used has that of another checkpoint. Throws as
@@ -22,7 +22,7 @@ OpenedSource open_source(const std::filesystem::path& source, const ConvertOptio
 
 // The training state. `opened`: what was mended when the source was opened, which is the first of
 // the repairs. Throws as name_layer_wise() and repair_state().
-RepairedState read_repaired(const ckpt::Checkpoint& source, const ConvertOptions& options,
+RepairedState read_repaired(const OpenedTraining& source, const ConvertOptions& options,
                             const std::vector<RepairFinding>& opened);
 
 // Of a state that is refused because masters do not round to their weights: whether a repair that

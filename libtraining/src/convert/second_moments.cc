@@ -63,7 +63,7 @@ void SecondMoments::note_part(const Watched& watched, uint64_t begin_bytes,
   count += values.negative.count;
 }
 
-void SecondMoments::refuse_negative(const ckpt::Checkpoint& source) const {
+void SecondMoments::refuse_negative(const OpenedTraining& source) const {
   if (negative_.empty()) return;
   const auto& [watched, count] = negative_.begin()->second;
   const std::string values = count == 1 ? " value is" : " values are";

@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 #include "state/watched_ranges.h"
@@ -26,7 +26,7 @@ class SecondMoments {
             std::span<const std::byte> bytes);
 
   // Throws Corrupt for what was seen, the first by its place in the files.
-  void refuse_negative(const ckpt::Checkpoint& source) const;
+  void refuse_negative(const OpenedTraining& source) const;
 
  private:
   // A chunk that is watched.

@@ -17,8 +17,7 @@ std::string naming_of(const TrainingState& view) {
   return view.filed.is_zero1() ? "the order of the flat buffers" : "the ping-pong deal";
 }
 
-std::optional<std::string> why_not_proven(const TrainingState& view,
-                                          const ckpt::Checkpoint& source) {
+std::optional<std::string> why_not_proven(const TrainingState& view, const OpenedTraining& source) {
   if (view.chain.empty()) return std::nullopt;
   if (has_remainders(view)) return kWhyRemaindersProveNothing;
   return why_weights_may_differ(source);
@@ -39,7 +38,7 @@ std::vector<std::string> states_not_proven(const TrainingState& view) {
   return lines;
 }
 
-void check_unproven(const TrainingState& view, const ckpt::Checkpoint& source,
+void check_unproven(const TrainingState& view, const OpenedTraining& source,
                     const std::stop_token& stop) {
   const std::string displaced = may_be_displaced(view, source);
   if (!displaced.empty()) {

@@ -32,7 +32,7 @@ void refuse_ambiguity(const std::vector<AmbiguousParam>& ambiguous, const Traini
 }
 
 // Carried as it is; nobody can say which of the two is right.
-void tell_other_iterations(const ckpt::Checkpoint& source, ckpt::Target& target, bool strict) {
+void tell_other_iterations(const OpenedTraining& source, ckpt::Target& target, bool strict) {
   for (const ckpt::Finding& finding : find_other_iterations(source)) {
     if (strict) throw Error(ErrorCode::Unsupported, finding.where, finding.problem, finding.hint);
     target.warnings.push_back(ckpt::escaped(finding.where.file) + ": " + finding.problem);

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/target.h>
 #include <training/convert.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 #include "convert/check_result.h"
@@ -19,7 +19,7 @@ namespace optim {
 // Where a conversion comes from and goes to, as the caller named them; what is linked; and what
 // must not throw before anything is published.
 struct Job {
-  const ckpt::Checkpoint& source;
+  const OpenedTraining& source;
   const std::filesystem::path& source_path;
   const std::filesystem::path& destination;
   bool link = false;  // what can stay as it is

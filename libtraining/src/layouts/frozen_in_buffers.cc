@@ -28,7 +28,7 @@ constexpr uint64_t kComparedMax = 4096;  // elements of a parameter
 
 class Search {
  public:
-  Search(const ckpt::Checkpoint& source, const Filing& filing)
+  Search(const OpenedTraining& source, const Filing& filing)
       : source_(source),
         filing_(filing),
         view_(name_layer_wise(source, {.model_only = true})),
@@ -147,7 +147,7 @@ class Search {
     return master == found->second.tensors.end() ? std::nullopt : std::optional(master->second);
   }
 
-  const ckpt::Checkpoint& source_;
+  const OpenedTraining& source_;
   const Filing& filing_;
   TrainingState view_;
   Placement placement_;
@@ -167,13 +167,13 @@ bool are_of_16_bits(const TrainingState& view) {
 
 }  // namespace
 
-bool has_flat_buffers(const ckpt::Checkpoint& checkpoint) {
+bool has_flat_buffers(const OpenedTraining& checkpoint) {
   return std::ranges::any_of(checkpoint.catalog().tensors, [](const TensorEntry& tensor) {
     return is_flat_buffer(tensor) || is_coalesced_buffer(tensor);
   });
 }
 
-std::optional<std::set<std::string>> find_frozen_in_buffers(const ckpt::Checkpoint& checkpoint) {
+std::optional<std::set<std::string>> find_frozen_in_buffers(const OpenedTraining& checkpoint) {
   const auto stated = stated_filing(checkpoint);
   const bool is_flat = stated && stated->filing->in_order && stated->filing->is_written;
   if (!is_flat || !are_of_16_bits(name_layer_wise(checkpoint, {.model_only = true}))) {

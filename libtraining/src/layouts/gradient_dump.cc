@@ -10,6 +10,7 @@
 
 #include <ckpt/error.h>
 #include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "args/value_place.h"
 #include "grid/layer_wise_view.h"
@@ -71,7 +72,7 @@ std::string stored_name(const std::string& file) { return file + "/" + kInside; 
 
 class DumpReader {
  public:
-  DumpReader(const TrainingState& state, const ckpt::Checkpoint& dump)
+  DumpReader(const TrainingState& state, const OpenedTraining& dump)
       : state_(state), dump_(dump), chunks_(model_chunks(state.grid.pipeline)) {
     for (const TrainedParam& param : state.params) names_.insert(param.info.name);
   }
@@ -154,7 +155,7 @@ class DumpReader {
   }
 
   const TrainingState& state_;
-  const ckpt::Checkpoint& dump_;
+  const OpenedTraining& dump_;
   std::vector<ModelChunk> chunks_;
   std::set<std::string> names_;
   std::deque<ckpt::TensorEntry> tensors_;
@@ -168,16 +169,14 @@ bool is_gradient_file(const std::filesystem::path& file) {
          file.filename().string().starts_with(kMegatronFolders.rank_folder_prefix);
 }
 
-ckpt::Checkpoint open_gradient_dump(const std::filesystem::path& folder,
-                                    const ckpt::Limits& limits) {
+OpenedTraining open_gradient_dump(const std::filesystem::path& folder, const ckpt::Limits& limits) {
   ckpt::OpenOptions options;
   options.limits = limits;
   options.source = std::make_shared<const DumpSource>();
   return open_checkpoint(folder, std::move(options));
 }
 
-std::vector<TensorRef> join_gradient_dump(const TrainingState& state,
-                                          const ckpt::Checkpoint& dump) {
+std::vector<TensorRef> join_gradient_dump(const TrainingState& state, const OpenedTraining& dump) {
   return DumpReader(state, dump).run();
 }
 

@@ -78,7 +78,7 @@ void search(const ckpt::Document& document, const std::string& file,
 
 }  // namespace
 
-std::vector<FoundOptimizer> find_optimizers(const ckpt::Checkpoint& checkpoint) {
+std::vector<FoundOptimizer> find_optimizers(const OpenedTraining& checkpoint) {
   std::vector<FoundOptimizer> found;
   const auto& files = checkpoint.catalog().files;
   for (const ckpt::FileEntry& file : files) {

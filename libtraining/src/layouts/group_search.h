@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/document.h>
+#include <training/opened_training.h>
 
 namespace optim {
 
@@ -26,7 +26,7 @@ struct FoundOptimizer {
 
 // All of them, in the order of files; then those in objects of a torch_dist folder (the common
 // state of Megatron since August 2026, and DistributedOptimizers). They point into the checkpoint.
-std::vector<FoundOptimizer> find_optimizers(const ckpt::Checkpoint& checkpoint);
+std::vector<FoundOptimizer> find_optimizers(const OpenedTraining& checkpoint);
 
 // The name by which a group's settings are to be told apart when Megatron loads it: wd_mult,
 // lr_mult, is_expert_parallel and is_decoupled_lr (also as pre_..., which NeMo writes). nullopt for

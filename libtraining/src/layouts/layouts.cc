@@ -37,7 +37,7 @@ bool is_zero1(const Value& args) {
 }
 
 // Neither groups nor a tensor of an optimizer: the model of a run, saved without.
-bool holds_model_alone(const ckpt::Checkpoint& checkpoint, const Value& common_root) {
+bool holds_model_alone(const OpenedTraining& checkpoint, const Value& common_root) {
   if (common_root.find("optimizer")) return false;
   const ckpt::Catalog& catalog = checkpoint.catalog();
   const auto is_of_state = [](const ckpt::TensorEntry& tensor) {
@@ -48,17 +48,17 @@ bool holds_model_alone(const ckpt::Checkpoint& checkpoint, const Value& common_r
 }
 
 // Whether --model-only leaves something out.
-bool holds_optimizer(const ckpt::Checkpoint& checkpoint) {
+bool holds_optimizer(const OpenedTraining& checkpoint) {
   if (checkpoint.catalog().format != Format::Torch) {
-    const auto common = read_common_state(checkpoint);
-    return !common || !holds_model_alone(checkpoint, common->document->tree.root());
+    const CommonState* const common = checkpoint.common_state();
+    return common == nullptr || !holds_model_alone(checkpoint, common->document->tree.root());
   }
   if (has_rank_files(checkpoint) || has_flat_files(checkpoint)) return true;
-  const ckpt::Document* const document = checkpoint.document(RunArgs(checkpoint).file());
+  const ckpt::Document* const document = checkpoint.document(checkpoint.args().file());
   return document != nullptr && document->tree.root().find("optimizer");
 }
 
-bool has_masters(const ckpt::Checkpoint& checkpoint) {
+bool has_masters(const OpenedTraining& checkpoint) {
   const std::vector<ckpt::TensorEntry>& tensors = checkpoint.catalog().tensors;
   return std::ranges::any_of(tensors, [](const ckpt::TensorEntry& tensor) {
     return tensor.key.starts_with(state_key(kMasterState, ""));
@@ -70,9 +70,9 @@ const Filing* filing_named(std::string_view name) {
   return found == filings().end() ? nullptr : *found;
 }
 
-std::optional<StatedFiling> stated_in_store(const ckpt::Checkpoint& checkpoint) {
-  const auto common = read_common_state(checkpoint);
-  if (!common) return std::nullopt;
+std::optional<StatedFiling> stated_in_store(const OpenedTraining& checkpoint) {
+  const CommonState* const common = checkpoint.common_state();
+  if (common == nullptr) return std::nullopt;
   const Value root = common->document->tree.root();
   const auto args = args_of(root);
   if (!args) return std::nullopt;
@@ -95,7 +95,7 @@ std::optional<StatedFiling> stated_in_store(const ckpt::Checkpoint& checkpoint) 
 // A rank file, of one chunk of the model or of several.
 bool holds_model(const Value& root) { return root.find("model") || root.find("model0"); }
 
-bool holds_whole_states(const ckpt::Checkpoint& checkpoint, const RunArgs& args) {
+bool holds_whole_states(const OpenedTraining& checkpoint, const RunArgs& args) {
   const ckpt::Document* const document = checkpoint.document(args.file());
   if (!args.are_there() || document == nullptr) return false;
   const Value root = document->tree.root();
@@ -107,8 +107,8 @@ bool holds_whole_states(const ckpt::Checkpoint& checkpoint, const RunArgs& args)
          optimizer->find("fp32_from_fp16_params");
 }
 
-std::optional<StatedFiling> stated_in_rank_files(const ckpt::Checkpoint& checkpoint) {
-  const RunArgs args(checkpoint);
+std::optional<StatedFiling> stated_in_rank_files(const OpenedTraining& checkpoint) {
+  const RunArgs& args = checkpoint.args();
   if (has_rank_files(checkpoint) || args.is_true(kLayerWiseArg)) {
     return StatedFiling{&kDealt, &kApril2026};
   }
@@ -119,7 +119,7 @@ std::optional<StatedFiling> stated_in_rank_files(const ckpt::Checkpoint& checkpo
 
 }  // namespace
 
-std::optional<StatedFiling> stated_filing(const ckpt::Checkpoint& checkpoint) {
+std::optional<StatedFiling> stated_filing(const OpenedTraining& checkpoint) {
   switch (checkpoint.catalog().format) {
     case Format::Torch: return stated_in_rank_files(checkpoint);
     case Format::TorchDist: return stated_in_store(checkpoint);
@@ -127,20 +127,20 @@ std::optional<StatedFiling> stated_filing(const ckpt::Checkpoint& checkpoint) {
   }
 }
 
-bool is_layer_wise(const ckpt::Checkpoint& checkpoint) {
+bool is_layer_wise(const OpenedTraining& checkpoint) {
   return stated_filing(checkpoint).has_value();
 }
 
 namespace {
 
-TrainingState read_filed(const ckpt::Checkpoint& checkpoint, const Filing& filing,
+TrainingState read_filed(const OpenedTraining& checkpoint, const Filing& filing,
                          const ReadOptions& options) {
   const bool is_torch = checkpoint.catalog().format == Format::Torch;
   return (is_torch ? read_torch_folder : read_store_folder)(checkpoint, filing, options);
 }
 
 // The parameters that have no place in flat buffers, where the buffers hold all others.
-std::optional<std::set<std::string>> proven_frozen(const ckpt::Checkpoint& checkpoint,
+std::optional<std::set<std::string>> proven_frozen(const OpenedTraining& checkpoint,
                                                    const Filing& filing) {
   try {
     auto frozen = find_frozen_in_buffers(checkpoint);
@@ -151,7 +151,7 @@ std::optional<std::set<std::string>> proven_frozen(const ckpt::Checkpoint& check
   }
 }
 
-TrainingState read_or_explain(const ckpt::Checkpoint& checkpoint, const Filing& filing,
+TrainingState read_or_explain(const OpenedTraining& checkpoint, const Filing& filing,
                               const ReadOptions& options) {
   try {
     return read_filed(checkpoint, filing, options);
@@ -170,7 +170,7 @@ TrainingState read_or_explain(const ckpt::Checkpoint& checkpoint, const Filing& 
 }  // namespace
 
 // What states no filing, the reader of its container refuses in more detail.
-TrainingState name_layer_wise(const ckpt::Checkpoint& checkpoint, const ReadOptions& options) {
+TrainingState name_layer_wise(const OpenedTraining& checkpoint, const ReadOptions& options) {
   const auto stated = stated_filing(checkpoint);
   const bool may_be_read = checkpoint.catalog().format != Format::Safetensors;
   if (!stated && (!may_be_read || !is_megatron(checkpoint))) {

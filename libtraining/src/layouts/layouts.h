@@ -13,6 +13,6 @@ struct StatedFiling {
   const Release* release;  // that files so
 };
 // nullopt where name_layer_wise() reads nothing that is filed so.
-std::optional<StatedFiling> stated_filing(const ckpt::Checkpoint& checkpoint);
+std::optional<StatedFiling> stated_filing(const OpenedTraining& checkpoint);
 
 }  // namespace optim

@@ -115,7 +115,7 @@ json parse(const std::string& text, const std::string& file) {
 }
 
 // In a root, which may have other iterations.
-bool is_of_another(const json& root, const ckpt::Checkpoint& checkpoint) {
+bool is_of_another(const json& root, const OpenedTraining& checkpoint) {
   const auto folder = root.find("folder");
   return folder != root.end() && folder->is_string() &&
          folder->get_ref<const std::string&>() != checkpoint.folder().filename().string();
@@ -168,7 +168,7 @@ std::string text_of(const Proof& proof) {
          "\n";
 }
 
-std::optional<Promise> promise_of(const ckpt::Checkpoint& checkpoint) {
+std::optional<Promise> promise_of(const OpenedTraining& checkpoint) {
   const std::string name(kMegatronFolders.proof_file);
   for (const std::string& place : {name, "../" + name}) {
     if (place != name && !checkpoint.was_root()) continue;

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/target.h>
 #include <training/conservation.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 // shardwise-proof.json (docs/formats/proof.md): what a conversion promises of the iteration beside
@@ -44,6 +44,6 @@ struct Promise {
 
 // The proof beside a checkpoint; none where there is none, or it is of another iteration. Throws
 // Corrupt for a text that text_of() does not write.
-std::optional<Promise> promise_of(const ckpt::Checkpoint& checkpoint);
+std::optional<Promise> promise_of(const OpenedTraining& checkpoint);
 
 }  // namespace optim

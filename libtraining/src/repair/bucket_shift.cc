@@ -52,7 +52,7 @@ std::string first_displaced(const TrainingState& state) {
 }
 
 std::optional<FoundShift> find_bucket_shift(const TrainingState& state,
-                                            const ckpt::Checkpoint& source) {
+                                            const OpenedTraining& source) {
   if (has_remainders(state)) return std::nullopt;  // which show no place
   if (state.filed.only() != &kByName) return std::nullopt;
   auto shifted = shift_back(state, source);

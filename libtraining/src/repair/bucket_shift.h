@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 #include "repair/repaired_payloads.h"
@@ -45,6 +45,6 @@ std::string first_displaced(const TrainingState& state);
 // Reads masters of displaced parameters as they are stored and where they would lie, and compares
 // them with the weights. nullopt as shift_back(), and of other layouts.
 std::optional<FoundShift> find_bucket_shift(const TrainingState& state,
-                                            const ckpt::Checkpoint& source);
+                                            const OpenedTraining& source);
 
 }  // namespace optim

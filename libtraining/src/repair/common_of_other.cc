@@ -7,6 +7,7 @@
 #include <ckpt/error.h>
 #include <training/key_kind.h>
 #include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "args/common_state.h"
 #include "model/state_names.h"
@@ -60,12 +61,12 @@ bool has_states(const ckpt::Catalog& catalog) {
          std::ranges::any_of(catalog.objects, is_state_object);
 }
 
-std::optional<std::string> fault_of(const ckpt::Checkpoint& checkpoint) {
+std::optional<std::string> fault_of(const OpenedTraining& checkpoint) {
   if (checkpoint.catalog().format != ckpt::Format::TorchDist || !is_megatron(checkpoint)) {
     return std::nullopt;
   }
-  const auto common = read_common_state(checkpoint);
-  if (!common) return std::string(kCommonFile) + " is missing";
+  const CommonState* const common = checkpoint.common_state();
+  if (common == nullptr) return std::string(kCommonFile) + " is missing";
   const ckpt::Value root = common->document->tree.root();
   if (!root.is(Kind::Dict)) return common->file + " is not a dict";
   if (!root.find("args")) return common->file + " has no 'args'";
@@ -79,7 +80,7 @@ std::optional<std::string> fault_of(const ckpt::Checkpoint& checkpoint) {
 
 std::shared_ptr<const ckpt::Folder> with_common_of(const fs::path& other,
                                                    const ckpt::Limits& limits) {
-  const ckpt::Checkpoint opened =
+  const OpenedTraining opened =
       open_checkpoint(other, {.iteration = std::nullopt, .limits = limits});
   if (opened.document(kCommonFile) == nullptr) {
     throw Error(ErrorCode::Unsupported, {.file = opened.shown_path(), .key = {}},
@@ -106,8 +107,8 @@ std::optional<std::string> fault_of_common_state(const fs::path& path,
   }
 }
 
-std::optional<OtherIteration> other_iteration(const ckpt::Checkpoint& checkpoint) {
-  const auto common = read_common_state(checkpoint);
+std::optional<OtherIteration> other_iteration(const OpenedTraining& checkpoint) {
+  const CommonState* const common = checkpoint.common_state();
   const auto named = checkpoint.catalog().iteration;
   const auto stated = common ? common->document->tree.root().find("iteration") : std::nullopt;
   if (!named || !stated || !stated->is(Kind::Int) || stated->as_int() == *named) {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/limits.h>
+#include <training/opened_training.h>
 #include <training/repair.h>
 
 namespace optim {
@@ -25,6 +25,6 @@ std::optional<std::string> fault_of_common_state(const std::filesystem::path& pa
 struct OtherIteration {
   int64_t stated = 0, of_folder = 0;
 };
-std::optional<OtherIteration> other_iteration(const ckpt::Checkpoint& checkpoint);
+std::optional<OtherIteration> other_iteration(const OpenedTraining& checkpoint);
 
 }  // namespace optim

@@ -95,7 +95,7 @@ void list_losses(const RepairFinding& finding, TrainingState& state) {
   }
 }
 
-RepairFinding mend_shift(RepairedState& repaired, const ckpt::Checkpoint& source,
+RepairFinding mend_shift(RepairedState& repaired, const OpenedTraining& source,
                          const RepairOptions& options) {
   auto found = find_bucket_shift(repaired.state, source);
   RepairFinding finding = describe(found);
@@ -125,7 +125,7 @@ void refuse_swapped_groups(const TrainingState& state) {
 
 }  // namespace
 
-RepairFinding find_shift(const TrainingState& state, const ckpt::Checkpoint& source) {
+RepairFinding find_shift(const TrainingState& state, const OpenedTraining& source) {
   return describe(find_bucket_shift(state, source));
 }
 
@@ -141,7 +141,7 @@ RepairFinding find_group_order(const TrainingState& state) {
   return finding;
 }
 
-RepairedState repair_state(TrainingState state, const ckpt::Checkpoint& source,
+RepairedState repair_state(TrainingState state, const OpenedTraining& source,
                            const RepairOptions& options) {
   RepairedState repaired{std::move(state), nullptr, {}};
   if (options.wants(RepairKind::BucketShift)) {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 #include <training/repair.h>
 #include <training/training_state.h>
 
@@ -18,12 +18,12 @@ struct RepairedState {
 
 // What is wrong with a state that was read, of kinds that are not of the common state. Reads
 // masters and weights of parameters that may be displaced, and changes nothing.
-RepairFinding find_shift(const TrainingState& state, const ckpt::Checkpoint& source);
+RepairFinding find_shift(const TrainingState& state, const OpenedTraining& source);
 RepairFinding find_group_order(const TrainingState& state);
 
 // Mends what options ask for. Throws Corrupt where that cannot be mended; for elements that are in
 // no file unless options accept it, and for groups of another order unless options ask for them.
-RepairedState repair_state(TrainingState state, const ckpt::Checkpoint& source,
+RepairedState repair_state(TrainingState state, const OpenedTraining& source,
                            const RepairOptions& options);
 
 }  // namespace optim

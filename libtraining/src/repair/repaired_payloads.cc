@@ -17,7 +17,7 @@ constexpr uint64_t kLostMax = uint64_t{1} << 26;  // elements
 
 }  // namespace
 
-RepairedPayloads::RepairedPayloads(const ckpt::Checkpoint& source, const ShiftedState& shifted)
+RepairedPayloads::RepairedPayloads(const OpenedTraining& source, const ShiftedState& shifted)
     : source_(source), filler_(filler_file(source)) {
   if (shifted.lost_count > kLostMax) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = source.shown_path(), .key = {}},

@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/payload_source.h>
+#include <training/opened_training.h>
 
 #include "repair/shifted_state.h"
 
@@ -15,7 +15,7 @@ class RepairedPayloads final : public ckpt::PayloadSource {
  public:
   // Reads the weights of lost elements. `source` must outlive it. Throws Unsupported where they are
   // too many to be kept.
-  RepairedPayloads(const ckpt::Checkpoint& source, const ShiftedState& shifted);
+  RepairedPayloads(const OpenedTraining& source, const ShiftedState& shifted);
 
   ckpt::LocatedRegion locate(const ckpt::StorageRegion& region) const override;
   void read_bytes(const ckpt::StorageRegion& located, uint64_t offset_bytes,
@@ -25,7 +25,7 @@ class RepairedPayloads final : public ckpt::PayloadSource {
   std::string file_name(uint32_t file) const override;
 
  private:
-  const ckpt::Checkpoint& source_;
+  const OpenedTraining& source_;
   uint32_t filler_;
   std::vector<float> masters_;
 };

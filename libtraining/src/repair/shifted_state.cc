@@ -22,7 +22,7 @@ using BufferTensors = std::map<std::string, TensorEntry>;
 
 class Shifting {
  public:
-  Shifting(const TrainingState& state, const ckpt::Checkpoint& source)
+  Shifting(const TrainingState& state, const OpenedTraining& source)
       : state_(state),
         filler_(filler_file(source)),
         windows_(state),
@@ -158,7 +158,7 @@ class Shifting {
 
 }  // namespace
 
-std::optional<ShiftedState> shift_back(const TrainingState& state, const ckpt::Checkpoint& source) {
+std::optional<ShiftedState> shift_back(const TrainingState& state, const OpenedTraining& source) {
   return Shifting(state, source).run();
 }
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 #include "repair/bucket_windows.h"
@@ -32,10 +32,10 @@ struct ShiftedState {
 
 // nullopt where no parameter would be displaced in this run's buckets, or where it is not known how
 // ranks share one. Reads nothing.
-std::optional<ShiftedState> shift_back(const TrainingState& state, const ckpt::Checkpoint& source);
+std::optional<ShiftedState> shift_back(const TrainingState& state, const OpenedTraining& source);
 
 // The file of the filler, by the number that no file of the checkpoint has.
-inline uint32_t filler_file(const ckpt::Checkpoint& source) {
+inline uint32_t filler_file(const OpenedTraining& source) {
   return static_cast<uint32_t>(source.catalog().files.size());
 }
 

@@ -140,13 +140,13 @@ bool is_repeated_state(const TensorEntry& tensor, bool has_rank_files) {
   return has_rank_files && tensor.file.ends_with(kModelFile);
 }
 
-bool has_rank_files(const ckpt::Checkpoint& checkpoint) {
+bool has_rank_files(const OpenedTraining& checkpoint) {
   return std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
     return file.path.find("/layer_wise_optimizer_") != file.path.npos;
   });
 }
 
-bool has_rank_folders(const ckpt::Checkpoint& checkpoint) {
+bool has_rank_folders(const OpenedTraining& checkpoint) {
   return checkpoint.catalog().format == Format::Torch && is_megatron(checkpoint) &&
          std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
            return file.path.find('/') != file.path.npos;
@@ -171,7 +171,7 @@ LogicalTensor stored_tensor(const TensorEntry& tensor, bool is_megatron) {
   return logical;
 }
 
-void add_stored(const ckpt::Checkpoint& checkpoint, Contents& contents) {
+void add_stored(const OpenedTraining& checkpoint, Contents& contents) {
   const bool joins_folders = has_rank_folders(checkpoint);
   if (joins_folders) contents = join_rank_folders(checkpoint);
   const bool rank_files = has_rank_files(checkpoint);
@@ -224,8 +224,8 @@ void match_state_to_weights(Contents& contents) {
 
 // --- the form of optimizer state ---
 
-std::string sharding_in_common_state(const ckpt::Checkpoint& checkpoint) {
-  const auto common = read_common_state(checkpoint);
+std::string sharding_in_common_state(const OpenedTraining& checkpoint) {
+  const CommonState* const common = checkpoint.common_state();
   return common ? stated_sharding(common->document->tree.root()) : std::string();
 }
 
@@ -246,7 +246,7 @@ TensorRef entry_of(const LogicalTensor& tensor) {
   return std::make_shared<const TensorEntry>(std::move(entry));
 }
 
-Contents list_contents(const ckpt::Checkpoint& checkpoint, const TrainingState* view) {
+Contents list_contents(const OpenedTraining& checkpoint, const TrainingState* view) {
   Contents contents;
   if (view != nullptr) {
     add_named(*view, contents);
@@ -257,7 +257,7 @@ Contents list_contents(const ckpt::Checkpoint& checkpoint, const TrainingState* 
   return contents;
 }
 
-std::string optimizer_sharding(const ckpt::Checkpoint& checkpoint) {
+std::string optimizer_sharding(const OpenedTraining& checkpoint) {
   const ckpt::Catalog& catalog = checkpoint.catalog();
   if (!is_megatron(checkpoint)) return {};
   const bool has_state = std::ranges::any_of(catalog.tensors,
@@ -269,7 +269,7 @@ std::string optimizer_sharding(const ckpt::Checkpoint& checkpoint) {
   const auto stated = stated_filing(checkpoint);
   if (stated && stated->filing == &kDealt) return "layer_wise";
   if (std::ranges::any_of(catalog.tensors, is_coalesced_buffer)) return "flat_file";
-  const RunArgs args(checkpoint);
+  const RunArgs& args = checkpoint.args();
   if (!args.are_there()) return {};
   if (!args.is_true("use_distributed_optimizer")) return "replicated";
   return sharding_in_common_state(checkpoint);
@@ -278,7 +278,7 @@ std::string optimizer_sharding(const ckpt::Checkpoint& checkpoint) {
 namespace {
 
 // metadata.json names the form of a common state that is not there.
-bool lacks_common_state(const ckpt::Checkpoint& checkpoint) {
+bool lacks_common_state(const OpenedTraining& checkpoint) {
   const std::string name(kMegatronFolders.common_file);
   if (checkpoint.source().has(checkpoint.folder() / name)) return false;
   const std::string text =
@@ -288,7 +288,7 @@ bool lacks_common_state(const ckpt::Checkpoint& checkpoint) {
 
 }  // namespace
 
-std::vector<std::string> missing_files(const ckpt::Checkpoint& checkpoint) {
+std::vector<std::string> missing_files(const OpenedTraining& checkpoint) {
   std::vector<std::string> missing = missing_rank_files(checkpoint);
   for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
     if (file.is_missing) missing.push_back(file.path);

@@ -76,7 +76,7 @@ bool are_numbered(const std::vector<FlatSetting>& settings) {
 
 class FlatGroupReader {
  public:
-  explicit FlatGroupReader(const ckpt::Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+  explicit FlatGroupReader(const OpenedTraining& checkpoint) : checkpoint_(checkpoint) {}
 
   FlatGroups run() {
     for (const auto& [optimizer, settings] : settings_in(checkpoint_.catalog())) {
@@ -173,19 +173,18 @@ class FlatGroupReader {
     return signature;
   }
 
-  const ckpt::Checkpoint& checkpoint_;
+  const OpenedTraining& checkpoint_;
   FlatGroups result_;
 };
 
 }  // namespace
 
-FlatGroups find_flat_groups(const ckpt::Checkpoint& checkpoint) {
+FlatGroups find_flat_groups(const OpenedTraining& checkpoint) {
   if (checkpoint.catalog().format != ckpt::Format::TorchDist) return {};
   return FlatGroupReader(checkpoint).run();
 }
 
-std::optional<double> scalar_of(const ckpt::TensorEntry& tensor,
-                                const ckpt::Checkpoint& checkpoint) {
+std::optional<double> scalar_of(const ckpt::TensorEntry& tensor, const OpenedTraining& checkpoint) {
   if (ckpt::element_count(tensor.shape) != 1) return std::nullopt;
   const auto moments = ckpt::make_statistics(tensor, checkpoint, 0).moments;
   return moments && std::isfinite(moments->min) ? std::optional(moments->min) : std::nullopt;

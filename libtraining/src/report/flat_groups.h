@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/document.h>
+#include <training/opened_training.h>
 
 // Parameter groups of PyTorch's torch_dist folders (FSDP, DCP), flattened into an object for each
 // setting: "optimizer.param_groups.0.lr", or with flatten_optimizer_state_dict one for each
@@ -16,7 +16,7 @@
 namespace optim {
 
 struct FlatGroup {
-  std::string optimizer;  // the key in front of "param_groups"
+  std::string optimizer;                                      // the key in front of "param_groups"
   std::vector<std::pair<std::string, ckpt::Value>> settings;  // without `params`
   std::vector<std::string> params;                            // their names, as far as stored
 };
@@ -27,7 +27,7 @@ struct FlatGroups {
 };
 
 // Of settings that each parameter has for itself, parameters with equal ones make a group.
-FlatGroups find_flat_groups(const ckpt::Checkpoint& checkpoint);
+FlatGroups find_flat_groups(const OpenedTraining& checkpoint);
 
 // The step counts of parameters, as a setting: the number that all have, or the least and the
 // greatest. nullopt where none is stored. The value lies in a document of its own.
@@ -41,7 +41,6 @@ class StepCounts {
 };
 
 // The value of a tensor of one element; nullopt for others.
-std::optional<double> scalar_of(const ckpt::TensorEntry& tensor,
-                                const ckpt::Checkpoint& checkpoint);
+std::optional<double> scalar_of(const ckpt::TensorEntry& tensor, const OpenedTraining& checkpoint);
 
 }  // namespace optim

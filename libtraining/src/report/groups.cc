@@ -38,7 +38,7 @@ std::vector<std::pair<std::string, Value>> settings_of(const Value& group) {
 // Groups and owners of a checkpoint that names its parameters.
 class NamedGroups {
  public:
-  NamedGroups(const ckpt::Checkpoint& checkpoint, GroupReport& report)
+  NamedGroups(const OpenedTraining& checkpoint, GroupReport& report)
       : checkpoint_(checkpoint), report_(report) {}
 
   void run(TrainingState named) {
@@ -221,14 +221,14 @@ class NamedGroups {
     return bytes;
   }
 
-  const ckpt::Checkpoint& checkpoint_;
+  const OpenedTraining& checkpoint_;
   GroupReport& report_;
   const TrainingState* view_ = nullptr;
   std::vector<ParamGroup> groups_;  // as the model's parameters make them
 };
 
 // What `state` says of these parameters: numbers, or tensors of one element.
-StepCounts step_counts(const ckpt::Checkpoint& checkpoint, const FoundOptimizer& found,
+StepCounts step_counts(const OpenedTraining& checkpoint, const FoundOptimizer& found,
                        const Value& params) {
   StepCounts steps;
   const auto state = found.state();
@@ -264,7 +264,7 @@ void add_step(const StepCounts& steps, StoredGroup& group, GroupReport& report) 
   report.documents.push_back(step->second);
 }
 
-void add_stored_groups(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
+void add_stored_groups(const OpenedTraining& checkpoint, GroupReport& report) {
   std::map<std::string, uint32_t> optimizers;  // of each file
   for (const FoundOptimizer& found : find_optimizers(checkpoint)) {
     const std::string& place = found.object.empty() ? found.file : found.object;
@@ -284,7 +284,7 @@ void add_stored_groups(const ckpt::Checkpoint& checkpoint, GroupReport& report) 
 }
 
 // PyTorch's torch_dist folders: a setting is an object, a step count a tensor or an object.
-void add_flat_groups(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
+void add_flat_groups(const OpenedTraining& checkpoint, GroupReport& report) {
   FlatGroups flat = find_flat_groups(checkpoint);
   std::map<std::string, uint32_t> counts;  // of each optimizer
   for (FlatGroup& group : flat.groups) {
@@ -305,7 +305,7 @@ void add_flat_groups(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
 }
 
 // Of torch_dist: each file's chunks of optimizer state belong to the rank that wrote it.
-void add_writers(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
+void add_writers(const OpenedTraining& checkpoint, GroupReport& report) {
   const ckpt::Catalog& catalog = checkpoint.catalog();
   std::map<uint32_t, RankLoad> loads;
   for (const TensorEntry& tensor : catalog.tensors) {
@@ -327,7 +327,7 @@ void add_writers(const ckpt::Checkpoint& checkpoint, GroupReport& report) {
 
 }  // namespace
 
-GroupReport find_groups(const ckpt::Checkpoint& checkpoint) {
+GroupReport find_groups(const OpenedTraining& checkpoint) {
   GroupReport report;
   try {
     if (is_layer_wise(checkpoint)) {
@@ -349,7 +349,7 @@ GroupReport find_groups(const ckpt::Checkpoint& checkpoint) {
   return report;
 }
 
-GroupReport describe_groups(const ckpt::Checkpoint& checkpoint) {
+GroupReport describe_groups(const OpenedTraining& checkpoint) {
   GroupReport report = find_groups(checkpoint);
   if (!report.groups.empty() || !report.params.empty()) return report;
   throw ckpt::Error(ckpt::ErrorCode::NotFound, {.file = checkpoint.shown_path(), .key = {}},

@@ -9,7 +9,7 @@
 
 namespace optim {
 
-ckpt::Inventory logical_inventory(const ckpt::Checkpoint& checkpoint) {
+ckpt::Inventory logical_inventory(const OpenedTraining& checkpoint) {
   if (is_layer_wise(checkpoint)) return logical_inventory(name_layer_wise(checkpoint));
   try {
     ckpt::Inventory inventory = ckpt::plain_inventory(checkpoint);

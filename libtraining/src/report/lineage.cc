@@ -12,6 +12,7 @@
 #include <ckpt/statistics.h>
 #include <ckpt/tensor_stream.h>
 #include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "grid/layer_wise_view.h"
 #include "report/logical_names.h"
@@ -55,7 +56,7 @@ bool is_master(const Seen& seen) {
 
 // A complete iteration whose payload was read.
 struct Snapshot {
-  std::shared_ptr<const ckpt::Checkpoint> checkpoint;
+  std::shared_ptr<const OpenedTraining> checkpoint;
   int64_t iteration = 0;
   std::optional<int64_t> step;
   std::vector<Seen> tensors = {};  // in the order of the model
@@ -70,7 +71,7 @@ struct Snapshot {
   }
 };
 
-std::vector<Seen> named_tensors(const ckpt::Checkpoint& checkpoint) {
+std::vector<Seen> named_tensors(const OpenedTraining& checkpoint) {
   const LogicalNames names(checkpoint);
   std::vector<Seen> tensors;
   for (const LogicalTensor& tensor : names.tensors()) {
@@ -142,7 +143,7 @@ std::string problem_of(const Status& status) {
   return status.problem;
 }
 
-void add_summary(const ckpt::Checkpoint& checkpoint, LineageRow& row) {
+void add_summary(const OpenedTraining& checkpoint, LineageRow& row) {
   const Summary summary = summarize(checkpoint);
   row.health = summary.status.health;
   row.problem = problem_of(summary.status);
@@ -174,7 +175,7 @@ class Tracer {
     LineageRow& row = lineage_.rows.emplace_back(LineageRow{.folder = folder});
     try {
       auto checkpoint =
-          std::make_shared<const ckpt::Checkpoint>(open_checkpoint(folder.path, {{}, limits}));
+          std::make_shared<const OpenedTraining>(open_checkpoint(folder.path, {{}, limits}));
       add_summary(*checkpoint, row);
       if (row.is_complete && !options_.quick) read(std::move(checkpoint), row);
     } catch (const ckpt::Error& error) {
@@ -188,7 +189,7 @@ class Tracer {
   Lineage finish() { return std::move(lineage_); }
 
  private:
-  void read(std::shared_ptr<const ckpt::Checkpoint> checkpoint, LineageRow& row) {
+  void read(std::shared_ptr<const OpenedTraining> checkpoint, LineageRow& row) {
     Snapshot now{std::move(checkpoint), row.folder.iteration, row.step};
     now.tensors = named_tensors(*now.checkpoint);
     read_statistics(now, options_.execution);

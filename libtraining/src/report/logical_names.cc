@@ -15,7 +15,7 @@ struct Named {
   bool is_state = false;
 };
 
-Named name_all(const ckpt::Checkpoint& checkpoint) {
+Named name_all(const OpenedTraining& checkpoint) {
   if (!is_layer_wise(checkpoint)) return {list_contents(checkpoint), std::nullopt, false};
   try {
     const TrainingState state = name_layer_wise(checkpoint);
@@ -28,7 +28,7 @@ Named name_all(const ckpt::Checkpoint& checkpoint) {
 
 }  // namespace
 
-LogicalNames::LogicalNames(const ckpt::Checkpoint& checkpoint) {
+LogicalNames::LogicalNames(const OpenedTraining& checkpoint) {
   Named named = name_all(checkpoint);
   problem_ = std::move(named.problem);
   is_state_ = named.is_state;

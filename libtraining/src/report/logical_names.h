@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/error.h>
 #include <ckpt/key_pattern.h>
 #include <training/contents.h>
+#include <training/opened_training.h>
 
 // The tensors of a checkpoint as the training run has them, by name.
 namespace optim {
@@ -16,7 +16,7 @@ namespace optim {
 class LogicalNames {
  public:
   // Where the training state cannot be read, with the names that the stored keys tell.
-  explicit LogicalNames(const ckpt::Checkpoint& checkpoint);
+  explicit LogicalNames(const OpenedTraining& checkpoint);
 
   // In the order of the model; without what no file names.
   const std::vector<LogicalTensor>& tensors() const { return contents_.tensors; }

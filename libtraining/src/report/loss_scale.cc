@@ -18,7 +18,7 @@ bool is_one_number(const ckpt::TensorEntry& tensor) {
 }
 
 // Of `torch` files, and of common.pt.
-std::optional<ckpt::TensorEntry> listed_scale(const ckpt::Checkpoint& checkpoint) {
+std::optional<ckpt::TensorEntry> listed_scale(const OpenedTraining& checkpoint) {
   const auto& tensors = checkpoint.catalog().tensors;
   const auto found = std::ranges::find_if(tensors, [](const ckpt::TensorEntry& tensor) {
     return tensor.key.ends_with("/grad_scaler/scale") && is_one_number(tensor);
@@ -27,8 +27,8 @@ std::optional<ckpt::TensorEntry> listed_scale(const ckpt::Checkpoint& checkpoint
 }
 
 // Of the common state that lies in the store.
-std::optional<ckpt::TensorEntry> stored_scale(const ckpt::Checkpoint& checkpoint) {
-  const auto common = read_common_state(checkpoint);
+std::optional<ckpt::TensorEntry> stored_scale(const OpenedTraining& checkpoint) {
+  const CommonState* const common = checkpoint.common_state();
   if (!common || common->key.empty()) return std::nullopt;
   const auto value = value_at(common->document->tree.root(), kScale);
   if (!value || !ckpt::as_tensor(*value)) return std::nullopt;
@@ -40,7 +40,7 @@ std::optional<ckpt::TensorEntry> stored_scale(const ckpt::Checkpoint& checkpoint
 
 }  // namespace
 
-std::optional<double> loss_scale_of(const ckpt::Checkpoint& checkpoint) {
+std::optional<double> loss_scale_of(const OpenedTraining& checkpoint) {
   try {
     auto tensor = listed_scale(checkpoint);
     if (!tensor) tensor = stored_scale(checkpoint);

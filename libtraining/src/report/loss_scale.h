@@ -2,11 +2,11 @@
 
 #include <optional>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 
 namespace optim {
 
 // The scale of Megatron's grad scaler, which fp16 training keeps beside its optimizer.
-std::optional<double> loss_scale_of(const ckpt::Checkpoint& checkpoint);
+std::optional<double> loss_scale_of(const OpenedTraining& checkpoint);
 
 }  // namespace optim

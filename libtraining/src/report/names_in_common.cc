@@ -7,7 +7,7 @@
 #include <ckpt/error.h>
 #include <training/layer_wise_checkpoint.h>
 #include <training/logical_inventory.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 namespace optim {
 namespace {
@@ -32,20 +32,20 @@ auto of_side(fs::path path, Call call) {
 }
 
 // What errors name files relative to.
-fs::path opened_path(const ckpt::Checkpoint& checkpoint) {
+fs::path opened_path(const OpenedTraining& checkpoint) {
   return checkpoint.was_root() ? checkpoint.folder().parent_path()
                                : fs::path(checkpoint.shown_path());
 }
 
-ckpt::Inventory canonical(const ckpt::Checkpoint& checkpoint) {
+ckpt::Inventory canonical(const OpenedTraining& checkpoint) {
   return of_side(opened_path(checkpoint), [&] { return logical_inventory(checkpoint); });
 }
 
-TrainingState state_of(const ckpt::Checkpoint& checkpoint) {
+TrainingState state_of(const OpenedTraining& checkpoint) {
   return of_side(opened_path(checkpoint), [&] { return name_layer_wise(checkpoint); });
 }
 
-ckpt::Inventory stored(const ckpt::Checkpoint& checkpoint) {
+ckpt::Inventory stored(const OpenedTraining& checkpoint) {
   return of_side(opened_path(checkpoint), [&] { return native_inventory(checkpoint); });
 }
 
@@ -57,11 +57,11 @@ bool has_same_names(const ckpt::Inventory& a, const ckpt::Inventory& b) {
 }
 
 // Where one of two plain state dicts has all keys as text, so has the other, and that is said.
-void compare_keys_as_text(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, NamedPair& pair) {
+void compare_keys_as_text(const OpenedTraining& a, const OpenedTraining& b, NamedPair& pair) {
   if (is_layer_wise(a) || is_layer_wise(b)) return;
   const bool a_is_typed = has_typed_keys(a);
   if (a_is_typed == has_typed_keys(b)) return;
-  const ckpt::Checkpoint &typed = a_is_typed ? a : b, &other = a_is_typed ? b : a;
+  const OpenedTraining &typed = a_is_typed ? a : b, &other = a_is_typed ? b : a;
   ckpt::Inventory& inventory = a_is_typed ? pair.a : pair.b;
   ckpt::Inventory as_text = plain_inventory(typed, ckpt::KeyTypes::AsText);
   join_places(as_text);
@@ -72,7 +72,7 @@ void compare_keys_as_text(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b, 
 }
 
 // Both sides by their places, unless names tell the entries of each side apart.
-NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
+NamedPair canonical_pair(const OpenedTraining& a, const OpenedTraining& b) {
   if (is_layer_wise(a) && is_layer_wise(b)) {
     const TrainingState state_a = state_of(a), state_b = state_of(b);
     NamedPair pair;
@@ -86,7 +86,7 @@ NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
   const bool a_has_places = names_places(pair.a), b_has_places = names_places(pair.b);
   if (a_has_places == b_has_places) return pair;
   pair.warnings.push_back(opened_path(a_has_places ? a : b).string() + ": " + kHasPlaces);
-  const ckpt::Checkpoint& other = a_has_places ? b : a;
+  const OpenedTraining& other = a_has_places ? b : a;
   if (!is_layer_wise(other)) {
     const bool both_typed = has_typed_keys(a) && has_typed_keys(b);
     (a_has_places ? pair.b : pair.a) =
@@ -95,17 +95,17 @@ NamedPair canonical_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
   return pair;
 }
 
-NamedPair stored_pair(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
+NamedPair stored_pair(const OpenedTraining& a, const OpenedTraining& b) {
   return {stored(a), stored(b), "stored", {}, {}, {}};
 }
 
 }  // namespace
 
-ckpt::Checkpoint open_side(const fs::path& path, const ckpt::Limits& limits) {
+OpenedTraining open_side(const fs::path& path, const ckpt::Limits& limits) {
   return of_side(path, [&] { return open_checkpoint(path, {{}, limits}); });
 }
 
-NamedPair names_in_common(const ckpt::Checkpoint& a, const ckpt::Checkpoint& b) {
+NamedPair names_in_common(const OpenedTraining& a, const OpenedTraining& b) {
   const bool is_one_format = a.catalog().format == b.catalog().format;
   if (!is_one_format) return canonical_pair(a, b);
   if (!is_layer_wise(a) || !is_layer_wise(b)) return stored_pair(a, b);

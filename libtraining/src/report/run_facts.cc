@@ -22,15 +22,15 @@ constexpr const char* kSizes[] = {"tensor_model_parallel_size",
                                   "world_size"};
 
 // The root of the file or object that has `args`.
-std::optional<Value> common_root(const ckpt::Checkpoint& checkpoint, RunFacts& facts) {
+std::optional<Value> common_root(const OpenedTraining& checkpoint, RunFacts& facts) {
   for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
     const ckpt::Document* document = checkpoint.document(file.path);
     if (document != nullptr && args_of(document->tree.root())) return document->tree.root();
   }
   if (checkpoint.catalog().format != ckpt::Format::TorchDist) return std::nullopt;
   try {
-    const auto common = read_common_state(checkpoint);
-    if (!common) return std::nullopt;
+    const CommonState* const common = checkpoint.common_state();
+    if (common == nullptr) return std::nullopt;
     facts.document = common->document;
     return common->document->tree.root();
   } catch (const ckpt::Error& error) {
@@ -50,7 +50,7 @@ void add_version(const Value& root, RunFacts& facts) {
 
 }  // namespace
 
-RunFacts run_facts(const ckpt::Checkpoint& checkpoint) {
+RunFacts run_facts(const OpenedTraining& checkpoint) {
   RunFacts facts;
   const auto root = common_root(checkpoint, facts);
   if (!root) return facts;

@@ -15,7 +15,7 @@ namespace optim {
 namespace {
 
 // Values inside torch.save files, deeper than the objects that the catalog lists.
-std::vector<Subject> find_values(const ckpt::Checkpoint& checkpoint, const std::string& typed,
+std::vector<Subject> find_values(const OpenedTraining& checkpoint, const std::string& typed,
                                  ckpt::KeyMatch match) {
   std::vector<Subject> found;
   const bool is_single = is_single_file(checkpoint.catalog());
@@ -48,7 +48,7 @@ std::vector<Subject> find_rows(const std::vector<CatalogRow>& rows, const ckpt::
 }
 
 // What a safetensors file says of itself, as a dict.
-Subject header_metadata(const ckpt::Checkpoint& checkpoint) {
+Subject header_metadata(const OpenedTraining& checkpoint) {
   auto tree = std::make_shared<ckpt::ValueTree>();
   const ckpt::NodeId root = tree->dict();
   for (const auto& [name, text] : checkpoint.header_metadata()) {
@@ -61,7 +61,7 @@ Subject header_metadata(const ckpt::Checkpoint& checkpoint) {
 }
 
 // Also values inside torch.save files may have been meant.
-[[noreturn]] void refuse_unknown_value(const ckpt::Checkpoint& checkpoint,
+[[noreturn]] void refuse_unknown_value(const OpenedTraining& checkpoint,
                                        std::vector<ckpt::KeyName> names, const std::string& typed) {
   const bool is_single = is_single_file(checkpoint.catalog());
   std::deque<std::vector<std::string>> pointers;  // what names point into
@@ -77,7 +77,7 @@ Subject header_metadata(const ckpt::Checkpoint& checkpoint) {
 
 class SubjectFinder {
  public:
-  SubjectFinder(const ckpt::Checkpoint& checkpoint, SubjectNames names)
+  SubjectFinder(const OpenedTraining& checkpoint, SubjectNames names)
       : checkpoint_(checkpoint), names_(names), rows_(list_rows(checkpoint.catalog())) {}
 
   std::vector<Subject> all() {
@@ -204,7 +204,7 @@ class SubjectFinder {
     refuse_unknown_value(checkpoint_, std::move(names), key);
   }
 
-  const ckpt::Checkpoint& checkpoint_;
+  const OpenedTraining& checkpoint_;
   SubjectNames names_;
   std::vector<CatalogRow> rows_;
   std::optional<LogicalNames> logical_;
@@ -212,7 +212,7 @@ class SubjectFinder {
 
 }  // namespace
 
-std::vector<Subject> find_subjects(const ckpt::Checkpoint& checkpoint,
+std::vector<Subject> find_subjects(const OpenedTraining& checkpoint,
                                    std::span<const std::string> typed, SubjectNames names) {
   SubjectFinder finder(checkpoint, names);
   if (typed.empty()) return finder.all();

@@ -22,7 +22,7 @@ constexpr size_t kChunksMax = 4096;
 
 // --- what it is ---
 
-std::string path_of(const ckpt::Checkpoint& checkpoint) {
+std::string path_of(const OpenedTraining& checkpoint) {
   const ckpt::Catalog& catalog = checkpoint.catalog();
   const std::string& first = catalog.files.at(0).path;
   const bool is_file =
@@ -31,7 +31,7 @@ std::string path_of(const ckpt::Checkpoint& checkpoint) {
   return (is_file ? checkpoint.folder() / first : checkpoint.folder()).string();
 }
 
-bool is_hugging_face(const ckpt::Checkpoint& checkpoint) {
+bool is_hugging_face(const OpenedTraining& checkpoint) {
   if (checkpoint.catalog().format != Format::Safetensors) return false;
   const auto format = checkpoint.header_metadata().find("format");
   const bool has_index = std::ranges::any_of(
@@ -40,13 +40,13 @@ bool is_hugging_face(const ckpt::Checkpoint& checkpoint) {
   return has_index || (format != checkpoint.header_metadata().end() && format->second == "pt");
 }
 
-std::string variant_of(const ckpt::Checkpoint& checkpoint) {
+std::string variant_of(const OpenedTraining& checkpoint) {
   if (is_megatron(checkpoint)) return "megatron";
   if (checkpoint.catalog().format == Format::TorchDist) return "dcp";
   return is_hugging_face(checkpoint) ? "hf" : "";
 }
 
-std::optional<ckpt::Value> dcp_version(const ckpt::Checkpoint& checkpoint) {
+std::optional<ckpt::Value> dcp_version(const OpenedTraining& checkpoint) {
   const ckpt::ValueTree* metadata = checkpoint.dist_metadata();
   return metadata != nullptr ? value_at(metadata->root(), "/@version") : std::nullopt;
 }
@@ -86,7 +86,7 @@ void add_totals(const ckpt::Catalog& catalog, Summary& summary) {
 // --- the optimizer ---
 
 // Why the groups could not be read, where that is not how the checkpoint is meant to be.
-std::optional<std::string> add_groups(const ckpt::Checkpoint& checkpoint, Summary& summary) {
+std::optional<std::string> add_groups(const OpenedTraining& checkpoint, Summary& summary) {
   try {
     summary.groups = find_groups(checkpoint);
     summary.optimizers = describe_optimizers(summary.groups.groups, summary.run);
@@ -106,7 +106,7 @@ bool is_step(const ckpt::TensorEntry& tensor) {
          ckpt::element_count(tensor.shape) == 1 && role_of(tensor) == KeyKind::OptimizerState;
 }
 
-std::optional<int64_t> read_step(const ckpt::Checkpoint& checkpoint) {
+std::optional<int64_t> read_step(const OpenedTraining& checkpoint) {
   const auto& tensors = checkpoint.catalog().tensors;
   const auto tensor = std::ranges::find_if(tensors, is_step);
   if (tensor == tensors.end()) return std::nullopt;
@@ -152,7 +152,7 @@ void take_findings(const ckpt::Findings& findings, Summary& summary) {
 }
 
 // All that is missing or ends early, first what the checkpoint itself is made of.
-std::vector<std::string> incomplete_files(const ckpt::Checkpoint& checkpoint,
+std::vector<std::string> incomplete_files(const OpenedTraining& checkpoint,
                                           const std::vector<std::string>& missing,
                                           const ckpt::Findings& findings) {
   std::vector<std::string> lines;
@@ -173,8 +173,8 @@ std::vector<std::string> incomplete_files(const ckpt::Checkpoint& checkpoint,
 }
 
 // `groups_problem`: what add_groups() returned.
-void add_status(const ckpt::Checkpoint& checkpoint,
-                const std::optional<std::string>& groups_problem, Summary& summary) {
+void add_status(const OpenedTraining& checkpoint, const std::optional<std::string>& groups_problem,
+                Summary& summary) {
   Status& status = summary.status;
   status.missing = missing_files(checkpoint);
   const bool is_large = chunk_count(checkpoint.catalog()) > kChunksMax;
@@ -205,7 +205,7 @@ std::string_view name(Health health) {
   return kNames[static_cast<size_t>(health)];
 }
 
-Summary summarize(const ckpt::Checkpoint& checkpoint) {
+Summary summarize(const OpenedTraining& checkpoint) {
   Summary summary;
   summary.path = path_of(checkpoint);
   summary.run = run_facts(checkpoint);

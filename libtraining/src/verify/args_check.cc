@@ -247,7 +247,7 @@ std::optional<ContradictedArg> contradicted_arg(const TrainingState& state, Deci
   return found != all.end() ? std::optional(std::move(*found)) : std::nullopt;
 }
 
-void check_args(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+void check_args(const OpenedTraining& checkpoint, VerifyReport& report) {
   if (!is_layer_wise(checkpoint)) return;
   try {
     check_args(name_layer_wise(checkpoint, {.model_only = true}), report);

@@ -23,7 +23,7 @@ std::optional<ContradictedArg> contradicted_arg(const TrainingState& state,
                                                 ContradictedArg::Decides least);
 
 // The same as findings: of the model alone, where its optimizer cannot be read.
-void check_args(const ckpt::Checkpoint& checkpoint, VerifyReport& report);
+void check_args(const OpenedTraining& checkpoint, VerifyReport& report);
 void check_args(const TrainingState& state, VerifyReport& report);
 
 }  // namespace optim

@@ -24,11 +24,11 @@ using ckpt::Value;
 
 class DistributedCheck {
  public:
-  DistributedCheck(const TrainingState& view, const ckpt::Checkpoint& checkpoint,
+  DistributedCheck(const TrainingState& view, const OpenedTraining& checkpoint,
                    VerifyReport& report)
       : view_(view), report_(report) {
-    const auto common = read_common_state(checkpoint);
-    if (!common) return;
+    const CommonState* const common = checkpoint.common_state();
+    if (common == nullptr) return;
     file_ = checkpoint.shown_name(common->file);
     key_ = common->key;
     content_is_described_ = common->document->tree.root().find("content_metadata").has_value();
@@ -104,7 +104,7 @@ std::set<uint32_t> groups_of(const TrainingState& view, uint32_t optimizer) {
 constexpr size_t kPieceBytes = size_t{1} << 16;
 
 // Reads until the first that is not 0. What cannot be read is told elsewhere.
-bool has_value(const ckpt::TensorEntry& tensor, const ckpt::Checkpoint& source) try {
+bool has_value(const ckpt::TensorEntry& tensor, const OpenedTraining& source) try {
   std::vector<std::byte> buffer(kPieceBytes);
   ckpt::TensorStream stream(tensor, source);
   while (stream.left_bytes() > 0) {
@@ -121,7 +121,7 @@ bool has_value(const ckpt::TensorEntry& tensor, const ckpt::Checkpoint& source) 
 }
 
 // Megatron files moments of 0 before the first step, which a run in fp16 may skip for a while.
-bool has_averages(const TrainingState& view, uint32_t optimizer, const ckpt::Checkpoint& source) {
+bool has_averages(const TrainingState& view, uint32_t optimizer, const OpenedTraining& source) {
   return std::ranges::any_of(view.params, [&](const TrainedParam& param) {
     return param.optimizer == optimizer &&
            std::ranges::any_of(param.states, [&](const StateTensor& state) {
@@ -130,7 +130,7 @@ bool has_averages(const TrainingState& view, uint32_t optimizer, const ckpt::Che
   });
 }
 
-void check_step_counts(const TrainingState& view, const ckpt::Checkpoint& source,
+void check_step_counts(const TrainingState& view, const OpenedTraining& source,
                        VerifyReport& report) {
   for (const uint32_t optimizer : find_uncounted(view)) {
     const std::string name = "optimizer " + std::to_string(optimizer);
@@ -188,7 +188,7 @@ void check_group_order(const TrainingState& view, VerifyReport& report) {
 
 }  // namespace
 
-void check_distributed_optimizers(const TrainingState& view, const ckpt::Checkpoint& checkpoint,
+void check_distributed_optimizers(const TrainingState& view, const OpenedTraining& checkpoint,
                                   VerifyReport& report) {
   check_group_order(view, report);
   check_step_counts(view, checkpoint, report);

@@ -10,10 +10,10 @@
 #include <ckpt/error.h>
 
 #include "args/value_place.h"
+#include "grid/step_number.h"
 #include "layouts/group_search.h"
 #include "state/group_compare.h"
 #include "state/value_compare.h"
-#include "grid/step_number.h"
 
 namespace optim {
 namespace {
@@ -43,7 +43,7 @@ std::string number_text(double number) {
 
 class GroupCheck {
  public:
-  GroupCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report)
+  GroupCheck(const OpenedTraining& checkpoint, VerifyReport& report)
       : checkpoint_(checkpoint), report_(report) {}
 
   void run(const FoundOptimizer& found) {
@@ -239,7 +239,7 @@ class GroupCheck {
                                          std::move(hint)});
   }
 
-  const ckpt::Checkpoint& checkpoint_;
+  const OpenedTraining& checkpoint_;
   VerifyReport& report_;
   std::map<std::string, uint32_t> optimizers_;  // found in a file
   std::map<uint32_t, FirstSteps> steps_;        // of each optimizer of the chain
@@ -252,7 +252,7 @@ class GroupCheck {
 
 }  // namespace
 
-void check_groups(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+void check_groups(const OpenedTraining& checkpoint, VerifyReport& report) {
   GroupCheck check(checkpoint, report);
   for (const FoundOptimizer& found : find_optimizers(checkpoint)) check.run(found);
 }

@@ -29,7 +29,7 @@ ckpt::Finding other_iteration(ckpt::Where where, int64_t saved, int64_t named) {
 
 }  // namespace
 
-std::vector<ckpt::Finding> find_other_iterations(const ckpt::Checkpoint& checkpoint) {
+std::vector<ckpt::Finding> find_other_iterations(const OpenedTraining& checkpoint) {
   std::vector<ckpt::Finding> findings;
   const auto named = checkpoint.catalog().iteration;
   if (!named || !is_megatron(checkpoint)) return findings;
@@ -40,8 +40,8 @@ std::vector<ckpt::Finding> find_other_iterations(const ckpt::Checkpoint& checkpo
     }
   };
   if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
-    const auto common = read_common_state(checkpoint);
-    if (!common) return findings;
+    const CommonState* const common = checkpoint.common_state();
+    if (common == nullptr) return findings;
     compare(common->document->tree.root(),
             {checkpoint.shown_name(common->file), std::nullopt, common->key + "/iteration"});
     return findings;

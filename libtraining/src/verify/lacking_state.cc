@@ -32,7 +32,7 @@ void find(VerifyReport& report, ckpt::Where where, std::string problem, std::str
 
 // --- the common state, which lies in the store since August 2026 ---
 
-bool has_states(const ckpt::Checkpoint& checkpoint) {
+bool has_states(const OpenedTraining& checkpoint) {
   const auto is_of_state = [](const ckpt::TensorEntry& tensor) {
     return kind_of_key(tensor.file, tensor.key) == KeyKind::OptimizerState;
   };
@@ -41,7 +41,7 @@ bool has_states(const ckpt::Checkpoint& checkpoint) {
 }
 
 // Where metadata.json names a format of common.pt, its absence is a finding of the files.
-void find_lacking_common_state(const ckpt::Checkpoint& checkpoint, bool has_state,
+void find_lacking_common_state(const OpenedTraining& checkpoint, bool has_state,
                                VerifyReport& report) {
   const std::string backend(kMegatronFolders.backend_file);
   if (!has_state ||
@@ -50,13 +50,13 @@ void find_lacking_common_state(const ckpt::Checkpoint& checkpoint, bool has_stat
   }
   const std::string text = ckpt::text_beside(checkpoint, backend);
   const bool names_common = text.find(kMegatronFolders.common_key) != text.npos;
-  if (names_common || read_common_state(checkpoint)) return;
+  if (names_common || checkpoint.common_state()) return;
   find(report, {.file = checkpoint.shown_name(".metadata"), .key = "common_state"},
        "the common state is missing: args, step counts and parameter groups",
        "copy the iteration again; without it Megatron cannot load the optimizer's state");
 }
 
-void find_lacking_last_file(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+void find_lacking_last_file(const OpenedTraining& checkpoint, VerifyReport& report) {
   const std::string backend(kMegatronFolders.backend_file);
   if (checkpoint.source().has(checkpoint.folder() / backend)) return;
   find(report, {.file = checkpoint.shown_name(backend), .key = {}},
@@ -77,7 +77,7 @@ std::vector<std::string> lacking_keys(const ckpt::Value& root, bool has_state, b
   return lacking;
 }
 
-void find_lacking_keys(const ckpt::Checkpoint& checkpoint, bool has_state, VerifyReport& report) {
+void find_lacking_keys(const OpenedTraining& checkpoint, bool has_state, VerifyReport& report) {
   const bool is_bridge = is_of_bridge(checkpoint);
   if (is_bridge) {
     report.not_checked.push_back({"args against the model",
@@ -92,7 +92,7 @@ void find_lacking_keys(const ckpt::Checkpoint& checkpoint, bool has_state, Verif
     }
   };
   if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
-    if (const auto common = read_common_state(checkpoint)) {
+    if (const CommonState* const common = checkpoint.common_state()) {
       report_of(common->file, common->document->tree.root());
     }
     return;
@@ -126,7 +126,7 @@ std::optional<uint64_t> stated_shards(const std::string& key) {
   return count;
 }
 
-void find_lacking_shards(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+void find_lacking_shards(const OpenedTraining& checkpoint, VerifyReport& report) {
   uint64_t stated = 0, found = 0;
   for (const ckpt::ObjectEntry& object : checkpoint.catalog().objects) {
     const auto count = stated_shards(object.key);
@@ -141,7 +141,7 @@ void find_lacking_shards(const ckpt::Checkpoint& checkpoint, VerifyReport& repor
        "ranks without one would draw the random numbers of another rank, or none");
 }
 
-void find_lacking_rng_of_files(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+void find_lacking_rng_of_files(const OpenedTraining& checkpoint, VerifyReport& report) {
   std::vector<std::string> without;
   bool has_any = false;
   for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
@@ -219,7 +219,7 @@ void find_lacking_moments(const TrainingState& view, VerifyReport& report) {
 
 }  // namespace
 
-void find_lacking(const ckpt::Checkpoint& checkpoint, const TrainingState* view,
+void find_lacking(const OpenedTraining& checkpoint, const TrainingState* view,
                   VerifyReport& report) {
   if (!is_megatron(checkpoint)) return;
   try {

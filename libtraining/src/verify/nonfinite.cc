@@ -39,7 +39,7 @@ void count_kinds(std::span<const std::byte> bytes, Word infinite, Kinds& kinds) 
   }
 }
 
-Kinds kinds_of(const TensorEntry& tensor, const ckpt::Checkpoint& checkpoint) {
+Kinds kinds_of(const TensorEntry& tensor, const OpenedTraining& checkpoint) {
   ckpt::TensorStream stream(tensor, checkpoint);
   std::vector<std::byte> buffer(kStreamedBytes);
   Kinds kinds;
@@ -69,7 +69,7 @@ bool is_square(const ckpt::Extents& shape) {
 
 }  // namespace
 
-ckpt::Where place_of(const ckpt::Checkpoint& checkpoint, const TensorEntry& tensor,
+ckpt::Where place_of(const OpenedTraining& checkpoint, const TensorEntry& tensor,
                      const ckpt::Chunk& chunk) {
   const bool is_bare = chunk.region.wrapping == ckpt::Wrapping::None && !chunk.view;
   const uint64_t offset_bytes =
@@ -90,7 +90,7 @@ std::string text_of(const Unwanted& unwanted, std::string_view what) {
          std::to_string(unwanted.first);
 }
 
-NonfiniteValues::NonfiniteValues(const ckpt::Checkpoint& checkpoint,
+NonfiniteValues::NonfiniteValues(const OpenedTraining& checkpoint,
                                  const std::vector<std::string>& allowed,
                                  const std::deque<TensorEntry>& more, VerifyReport& report)
     : checkpoint_(checkpoint),

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 #include <training/verify.h>
 
 #include "state/value_scan.h"
@@ -19,7 +19,7 @@ namespace optim {
 class NonfiniteValues {
  public:
   // `allowed`: globs over keys, as --include takes them; `more`: tensors that are in no catalog.
-  NonfiniteValues(const ckpt::Checkpoint& checkpoint, const std::vector<std::string>& allowed,
+  NonfiniteValues(const OpenedTraining& checkpoint, const std::vector<std::string>& allowed,
                   const std::deque<ckpt::TensorEntry>& more, VerifyReport& report);
 
   // Of values of a tensor, which are at `place`. False where that is damage.
@@ -28,7 +28,7 @@ class NonfiniteValues {
  private:
   bool is_mask(const ckpt::TensorEntry& tensor) const;
 
-  const ckpt::Checkpoint& checkpoint_;
+  const OpenedTraining& checkpoint_;
   VerifyReport& report_;
   TrainedTensors trained_;
   bool may_allow_;
@@ -37,7 +37,7 @@ class NonfiniteValues {
 };
 
 // Where a finding about a chunk is.
-ckpt::Where place_of(const ckpt::Checkpoint& checkpoint, const ckpt::TensorEntry& tensor,
+ckpt::Where place_of(const OpenedTraining& checkpoint, const ckpt::TensorEntry& tensor,
                      const ckpt::Chunk& chunk);
 // A chunk as a tensor of its own.
 ckpt::TensorEntry chunk_alone(const ckpt::TensorEntry& tensor, ckpt::Chunk chunk);

@@ -33,8 +33,8 @@ bool has_true(std::string_view yaml, std::string_view name) {
 
 }  // namespace
 
-std::optional<std::string> why_weights_may_differ(const ckpt::Checkpoint& checkpoint) {
-  const RunArgs args(checkpoint);
+std::optional<std::string> why_weights_may_differ(const OpenedTraining& checkpoint) {
+  const RunArgs& args = checkpoint.args();
   const std::string config = args.are_there() ? std::string() : bridge_config(checkpoint);
   for (const auto& [name, reason] : kSettings) {
     if (args.is_true(name) || has_true(config, name)) {

@@ -11,6 +11,7 @@
 #include <ckpt/error.h>
 #include <training/layer_wise_checkpoint.h>
 #include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "args/run_args.h"
 #include "args/run_grid.h"
@@ -35,7 +36,7 @@ struct Writer {
 
 class LostParams {
  public:
-  explicit LostParams(const ckpt::Checkpoint& model)
+  explicit LostParams(const OpenedTraining& model)
       : model_(model), state_(name_layer_wise(model, {.model_only = true})) {}
 
   std::vector<ckpt::Finding> run() {
@@ -111,16 +112,16 @@ class LostParams {
     }
   }
 
-  const ckpt::Checkpoint& model_;
+  const OpenedTraining& model_;
   TrainingState state_;
   std::vector<ckpt::Finding> findings_;
 };
 
 }  // namespace
 
-bool may_be_overwritten(const ckpt::Checkpoint& checkpoint) {
+bool may_be_overwritten(const OpenedTraining& checkpoint) {
   if (checkpoint.catalog().format != ckpt::Format::Torch || !is_megatron(checkpoint)) return false;
-  const RunArgs args(checkpoint);
+  const RunArgs& args = checkpoint.args();
   return args.is_true(kLayerWiseArg) && args.size("context_parallel_size") > 1;
 }
 
@@ -128,7 +129,7 @@ std::vector<ckpt::Finding> find_lost_params(const std::filesystem::path& path,
                                             ckpt::OpenOptions options) {
   options.source = model_folder();
   try {
-    const ckpt::Checkpoint model = open_checkpoint(path, std::move(options));
+    const OpenedTraining model = open_checkpoint(path, std::move(options));
     return LostParams(model).run();
   } catch (const ckpt::Error& error) {
     if (error.code() == ckpt::ErrorCode::IoFailure) throw;

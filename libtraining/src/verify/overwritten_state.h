@@ -15,6 +15,6 @@ std::vector<ckpt::Finding> find_lost_params(const std::filesystem::path& path,
                                             ckpt::OpenOptions options);
 
 // Whether context-parallel ranks share rank files, as args say.
-bool may_be_overwritten(const ckpt::Checkpoint& checkpoint);
+bool may_be_overwritten(const OpenedTraining& checkpoint);
 
 }  // namespace optim

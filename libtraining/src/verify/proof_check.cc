@@ -17,7 +17,7 @@ namespace {
 
 class ProofCheck {
  public:
-  ProofCheck(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options, VerifyReport& report)
+  ProofCheck(const OpenedTraining& checkpoint, const VerifyOptions& options, VerifyReport& report)
       : checkpoint_(checkpoint), options_(options), report_(report) {}
 
   void run(const TrainingState* state) {
@@ -80,7 +80,7 @@ class ProofCheck {
          "the folder is not as the conversion left it: something changed it afterwards"});
   }
 
-  const ckpt::Checkpoint& checkpoint_;
+  const OpenedTraining& checkpoint_;
   const VerifyOptions& options_;
   VerifyReport& report_;
   std::string file_;  // with the proof, as errors name it
@@ -88,7 +88,7 @@ class ProofCheck {
 
 }  // namespace
 
-void check_proof(const ckpt::Checkpoint& checkpoint, const TrainingState* state,
+void check_proof(const OpenedTraining& checkpoint, const TrainingState* state,
                  const VerifyOptions& options, VerifyReport& report) {
   if (!is_megatron(checkpoint) || options.share.rank != 0) return;
   try {

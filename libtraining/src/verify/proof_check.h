@@ -1,6 +1,6 @@
 #pragma once
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 #include <training/verify.h>
 
@@ -10,7 +10,7 @@ namespace optim {
 // and, unless only the structure is looked at, the logical hash of all. Nothing where there is
 // none.
 // `state`: of the checkpoint; null where its parameters are not known.
-void check_proof(const ckpt::Checkpoint& checkpoint, const TrainingState* state,
+void check_proof(const OpenedTraining& checkpoint, const TrainingState* state,
                  const VerifyOptions& options, VerifyReport& report);
 
 }  // namespace optim

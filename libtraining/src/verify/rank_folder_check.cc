@@ -4,6 +4,7 @@
 //   mp_rank_TT[_PPP][_EEE]/layer_wise_optimizer_D.pt of each data-parallel rank D
 // D does not count context-parallel ranks: these write one file, and the last one's is left.
 #include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "verify/rank_folder_check.h"
 
@@ -77,8 +78,8 @@ struct RunLayout {
 
 class RankFolderCheck {
  public:
-  RankFolderCheck(const ckpt::Checkpoint& checkpoint, VerifyReport& report)
-      : checkpoint_(checkpoint), report_(report), args_(checkpoint), layout_(args_) {}
+  RankFolderCheck(const OpenedTraining& checkpoint, VerifyReport& report)
+      : checkpoint_(checkpoint), report_(report), args_(checkpoint.args()), layout_(args_) {}
 
   std::vector<std::string> missing_files() const {
     std::vector<std::string> missing;
@@ -242,14 +243,14 @@ class RankFolderCheck {
                                          std::move(hint)});
   }
 
-  const ckpt::Checkpoint& checkpoint_;
+  const OpenedTraining& checkpoint_;
   VerifyReport& report_;
-  RunArgs args_;
+  const RunArgs& args_;
   RunLayout layout_;
 };
 
 // Not one rank's file that was opened alone: of it the others are not missing.
-bool has_rank_folders(const ckpt::Checkpoint& checkpoint) {
+bool has_rank_folders(const OpenedTraining& checkpoint) {
   const ckpt::Catalog& catalog = checkpoint.catalog();
   const bool is_file =
       catalog.files.size() == 1 && catalog.files[0].path.find('/') == std::string::npos;
@@ -258,11 +259,11 @@ bool has_rank_folders(const ckpt::Checkpoint& checkpoint) {
 
 }  // namespace
 
-void check_rank_folders(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+void check_rank_folders(const OpenedTraining& checkpoint, VerifyReport& report) {
   if (has_rank_folders(checkpoint)) RankFolderCheck(checkpoint, report).run();
 }
 
-std::vector<std::string> missing_rank_files(const ckpt::Checkpoint& checkpoint) {
+std::vector<std::string> missing_rank_files(const OpenedTraining& checkpoint) {
   if (!has_rank_folders(checkpoint)) return {};
   VerifyReport unused;
   return RankFolderCheck(checkpoint, unused).missing_files();
@@ -276,7 +277,7 @@ std::optional<Finding> find_overwritten(const std::filesystem::path& path, const
   try {
     const auto model =
         open_checkpoint(file.parent_path() / kModelName, {.iteration = {}, .limits = limits});
-    const RunArgs args(model);
+    const RunArgs& args = model.args();
     if (!is_layer_wise_run(args) || args.size("context_parallel_size") < 2) return std::nullopt;
     return Finding{CheckKind::Structure, Severity::Damage, error.where(),
                    std::string(kOverwritten) + ": " + error.problem(), overwritten_hint(args)};

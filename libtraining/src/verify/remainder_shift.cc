@@ -20,7 +20,7 @@ constexpr uint64_t kElementsMax = uint64_t{1} << 16;  // of a parameter's end th
 
 class EndOfBuffers {
  public:
-  EndOfBuffers(const TrainingState& state, const ckpt::Checkpoint& source)
+  EndOfBuffers(const TrainingState& state, const OpenedTraining& source)
       : state_(state),
         source_(source),
         placement_(state, state.grid),
@@ -92,7 +92,7 @@ class EndOfBuffers {
   }
 
   const TrainingState& state_;
-  const ckpt::Checkpoint& source_;
+  const OpenedTraining& source_;
   Placement placement_;
   std::vector<TrainedParam> params_;
   std::vector<ParamGroup> groups_;
@@ -102,7 +102,7 @@ class EndOfBuffers {
 
 }  // namespace
 
-std::string may_be_displaced(const TrainingState& state, const ckpt::Checkpoint& source) {
+std::string may_be_displaced(const TrainingState& state, const OpenedTraining& source) {
   if (state.filed.only() != &kByName || !has_remainders(state)) return {};
   const bool has_one_bucket =
       !is_true(state.args(), "overlap_grad_reduce") && state.grid.sizes.pipeline_parallel == 1;

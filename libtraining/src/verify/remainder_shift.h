@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 namespace optim {
@@ -11,7 +11,7 @@ namespace optim {
 // what it displaces in a buffer ends in as many zeros as it was moved by, master and moments alike.
 // The name of a parameter that ends so; empty where none does, and nothing can have been displaced.
 // Reads a few elements.
-std::string may_be_displaced(const TrainingState& state, const ckpt::Checkpoint& source);
+std::string may_be_displaced(const TrainingState& state, const OpenedTraining& source);
 
 // Of it, for people.
 std::string text_of_displaced(const std::string& param);

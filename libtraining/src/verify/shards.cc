@@ -25,7 +25,7 @@ std::string with_zeros(uint64_t number, size_t digits) {
   return std::string(digits - std::min(digits, text.size()), '0') + text;
 }
 
-std::filesystem::path folder_of(const ckpt::Checkpoint& checkpoint) {
+std::filesystem::path folder_of(const OpenedTraining& checkpoint) {
   return checkpoint.folder().empty() ? "." : checkpoint.folder();
 }
 
@@ -125,7 +125,7 @@ std::string list_text(const std::vector<std::string>& names) {
 
 }  // namespace
 
-RankParts::RankParts(const ckpt::Checkpoint& checkpoint) {
+RankParts::RankParts(const OpenedTraining& checkpoint) {
   const ckpt::Catalog& catalog = checkpoint.catalog();
   const bool is_file = catalog.format == ckpt::Format::Torch && catalog.files.size() == 1;
   const ckpt::Document* const document =
@@ -159,7 +159,7 @@ std::vector<std::string> RankParts::lines() const {
   return lines;
 }
 
-std::optional<FileOfSet> file_of_set(const ckpt::Checkpoint& checkpoint) {
+std::optional<FileOfSet> file_of_set(const OpenedTraining& checkpoint) {
   const ckpt::Catalog& catalog = checkpoint.catalog();
   if (catalog.files.size() != 1 || catalog.files[0].path.find('/') != std::string::npos) {
     return std::nullopt;

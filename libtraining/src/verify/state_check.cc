@@ -63,7 +63,7 @@ bool reads_values(const VerifyOptions& options) {
 
 }  // namespace
 
-StateCheck::StateCheck(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options,
+StateCheck::StateCheck(const OpenedTraining& checkpoint, const VerifyOptions& options,
                        VerifyReport& report)
     : checkpoint_(checkpoint),
       report_(report),

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 #include <training/verify.h>
 
@@ -23,8 +23,7 @@ namespace optim {
 // storages; then finish() says what was seen.
 class StateCheck {
  public:
-  StateCheck(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options,
-             VerifyReport& report);
+  StateCheck(const OpenedTraining& checkpoint, const VerifyOptions& options, VerifyReport& report);
 
   void see(const ckpt::StoragePiece& piece) { watch_.see(piece); }
   // Null where it is not known which parameter is which.
@@ -90,7 +89,7 @@ class StateCheck {
   void find(const ckpt::TensorEntry& tensor, const ckpt::Chunk& chunk, std::string problem,
             std::string hint = {});
 
-  const ckpt::Checkpoint& checkpoint_;
+  const OpenedTraining& checkpoint_;
   VerifyReport& report_;
   ObjectTensors in_objects_;
   NonfiniteValues nonfinite_;

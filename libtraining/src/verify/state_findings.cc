@@ -37,7 +37,7 @@ struct Mismatch {
 };
 
 Mismatch count_mismatches(const TensorEntry& master, const TensorEntry& weight,
-                          const ckpt::Checkpoint& source) {
+                          const OpenedTraining& source) {
   const auto rounds_to = weight.dtype == DType::BFloat16 ? rounds_to_bfloat16 : rounds_to_float16;
   std::vector<float> masters(kPieceElements);
   std::vector<uint16_t> weights(kPieceElements);

@@ -94,7 +94,7 @@ bool TrainedTensors::contains(const ckpt::TensorEntry& tensor) const {
   return has_any(first.text, kModelWords) || !has_any(first.text, kOthers);
 }
 
-ObjectTensors tensors_in_objects(const ckpt::Checkpoint& checkpoint) {
+ObjectTensors tensors_in_objects(const OpenedTraining& checkpoint) {
   ObjectTensors found;
   const ckpt::Catalog& catalog = checkpoint.catalog();
   if (catalog.format != ckpt::Format::TorchDist || is_megatron(checkpoint)) return found;

@@ -5,7 +5,7 @@
 #include <map>
 
 #include <ckpt/catalog.h>
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 
 namespace optim {
 
@@ -33,6 +33,6 @@ struct ObjectTensors {
 
 // Tensors of floating point in objects of a DCP folder, which torch.save files have in their
 // catalogs. None of Megatron's, whose objects hold random states and bytes.
-ObjectTensors tensors_in_objects(const ckpt::Checkpoint& checkpoint);
+ObjectTensors tensors_in_objects(const OpenedTraining& checkpoint);
 
 }  // namespace optim

@@ -1,5 +1,5 @@
 #include <training/contents.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 #include <training/verify.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 
 // A file that the checkpoint names and that is missing makes the checkpoint corrupt; a path that is
 // not there does not.
-ckpt::Checkpoint open(const fs::path& path, const VerifyOptions& options) {
+OpenedTraining open(const fs::path& path, const VerifyOptions& options) {
   try {
     ckpt::Limits limits = options.limits;
     limits.allow_missing_data = true;  // what is missing is found, and the rest is checked
@@ -141,7 +141,7 @@ void add(std::vector<ckpt::Finding> findings, VerifyReport& report) {
 }
 
 // Resolves what is to be looked at, and says what is not. Throws NotFound where that is nothing.
-ckpt::KeySelection resolved(const ckpt::Checkpoint& checkpoint, ckpt::KeySelection selection,
+ckpt::KeySelection resolved(const OpenedTraining& checkpoint, ckpt::KeySelection selection,
                             VerifyReport& report) {
   if (selection.is_everything()) return selection;
   const std::vector<ckpt::KeyName> names = names_in(checkpoint.catalog());
@@ -159,7 +159,7 @@ ckpt::KeySelection resolved(const ckpt::Checkpoint& checkpoint, ckpt::KeySelecti
   return selection;
 }
 
-VerifyReport report_of(const ckpt::Checkpoint& checkpoint) {
+VerifyReport report_of(const OpenedTraining& checkpoint) {
   VerifyReport report;
   report.format = checkpoint.catalog().format;
   report.iteration = checkpoint.catalog().iteration;
@@ -167,7 +167,7 @@ VerifyReport report_of(const ckpt::Checkpoint& checkpoint) {
 }
 
 // Of a file that was opened alone and is, or holds, a part of more.
-void say_what_is_a_part(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+void say_what_is_a_part(const OpenedTraining& checkpoint, VerifyReport& report) {
   for (std::string& line : RankParts(checkpoint).lines()) {
     const std::string& file = checkpoint.catalog().files.front().path;
     report.findings.findings.push_back({ckpt::CheckKind::Structure,
@@ -213,7 +213,7 @@ void join_findings(VerifyReport& report, ckpt::Findings findings) {
 
 // Values in files beside a plain checkpoint, which verify() has opened for their structure alone.
 // Of several processes the one that has its first byte looks at all of it.
-void look_at_values_beside(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options,
+void look_at_values_beside(const OpenedTraining& checkpoint, const VerifyOptions& options,
                            VerifyReport& report) {
   VerifyOptions alone;
   alone.execution = options.execution;
@@ -245,7 +245,7 @@ void look_at_values_beside(const ckpt::Checkpoint& checkpoint, const VerifyOptio
 }
 
 // Files that two ranks wrote at once end early, too. What is said of them says why.
-void find_overwritten_files(const ckpt::Checkpoint& checkpoint, VerifyReport& report) {
+void find_overwritten_files(const OpenedTraining& checkpoint, VerifyReport& report) {
   const fs::path& folder = checkpoint.folder();
   bool is_any = false;
   for (const ckpt::FileEntry* file : lacking_files(checkpoint.catalog())) {
@@ -263,7 +263,7 @@ void find_overwritten_files(const ckpt::Checkpoint& checkpoint, VerifyReport& re
 }
 
 // Of what is there, files, archives and checksums: what the state means takes all of it.
-VerifyReport verify_incomplete(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
+VerifyReport verify_incomplete(const OpenedTraining& checkpoint, const VerifyOptions& options) {
   VerifyReport report = report_of(checkpoint);
   ckpt::VerifyOptions checks = options;
   checks.selection = resolved(checkpoint, options.selection, report);
@@ -282,7 +282,7 @@ VerifyReport verify_incomplete(const ckpt::Checkpoint& checkpoint, const VerifyO
   return report;
 }
 
-VerifyReport verify_files(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
+VerifyReport verify_files(const OpenedTraining& checkpoint, const VerifyOptions& options) {
   VerifyReport report = report_of(checkpoint);
   check_rank_folders(checkpoint, report);
   report.not_checked.push_back({"archives, checksums and values", "only files were checked"});
@@ -293,7 +293,7 @@ VerifyReport verify_files(const ckpt::Checkpoint& checkpoint, const VerifyOption
 
 }  // namespace
 
-VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& options) {
+VerifyReport verify(const OpenedTraining& checkpoint, const VerifyOptions& options) {
   if (options.quick && options.files_only) return verify_files(checkpoint, options);
   if (!lacking_files(checkpoint.catalog()).empty()) return verify_incomplete(checkpoint, options);
   VerifyReport report = report_of(checkpoint);
@@ -341,7 +341,7 @@ VerifyReport verify(const ckpt::Checkpoint& checkpoint, const VerifyOptions& opt
 }
 
 VerifyReport verify(const fs::path& path, const VerifyOptions& options) {
-  std::optional<ckpt::Checkpoint> checkpoint;
+  std::optional<OpenedTraining> checkpoint;
   try {
     checkpoint = open(path, options);
   } catch (const ckpt::Error& error) {

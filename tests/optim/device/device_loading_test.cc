@@ -4,7 +4,7 @@
 
 #include <ckpt/checkpoint.h>
 #include <optim/checkpoint_bridge.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 #include <boost/test/unit_test.hpp>
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace {
 void expect_whole_tensors_on(const at::Device& device) {
   const std::filesystem::path sample =
       std::filesystem::path(SHARDWISE_GOLDEN_DIR) / "lw_muon_bf16_torch_dist_dp2" / "ckpt";
-  const ckpt::Checkpoint checkpoint = optim::open_checkpoint(sample);
+  const optim::OpenedTraining checkpoint = optim::open_checkpoint(sample);
   int tensors = 0;
   for (const ckpt::TensorEntry& entry : checkpoint.catalog().tensors) {
     const at::Tensor expected = optim::load_tensor(checkpoint, entry);

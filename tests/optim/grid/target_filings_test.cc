@@ -2,7 +2,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <training/layer_wise_checkpoint.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "grid/target_filings.h"
 #include "support/errors.h"

@@ -69,7 +69,7 @@ std::string expected_bytes(const optim::TrainingState& state, const optim::Train
   return bytes;
 }
 
-void require_values(const ckpt::Checkpoint& checkpoint, const Expected& expected) {
+void require_values(const optim::OpenedTraining& checkpoint, const Expected& expected) {
   const optim::TrainingState state = optim::name_layer_wise(checkpoint);
   size_t seen = 0;
   for (const optim::TrainedParam& param : state.params) {
@@ -100,7 +100,7 @@ void require_survives(Picker& random, const ModelShape& shape, const Filing& fil
   Expected expected{generated.values(), shape.vocabulary_rows, shape.vocabulary_rows};
   optim::TrainingState state = generated.state();
   const ckpt::PayloadSource* source = &generated.source();
-  std::optional<ckpt::Checkpoint> last;
+  std::optional<optim::OpenedTraining> last;
   std::string way;
   for (const char* step : {"1 torch", "2 torch_dist", "3 torch"}) {
     const bool is_dist = test::contains(step, "dist");

@@ -55,7 +55,7 @@ double read_amplification(ckpt::Format format, uint32_t tensor_before, uint32_t 
   Picker random(7);
   GeneratedState generated(random, wide_model());
   const TemporaryFolder folder;
-  const ckpt::Checkpoint source = test::file_state(
+  const optim::OpenedTraining source = test::file_state(
       generated.state(), generated.source(), spec_of(format, tensor_before, 2), folder / "source");
   const optim::TrainingState state = optim::name_layer_wise(source);
   const CountingSource counting(source);
@@ -82,7 +82,7 @@ BOOST_AUTO_TEST_CASE(weights_and_masters_whose_chunks_are_partly_padding_are_pro
   shape.vocabulary = 20;  // of 24 rows at one rank, 32 at eight, of which the last two pad
   GeneratedState generated(random, shape);
   const TemporaryFolder folder;
-  const ckpt::Checkpoint source =
+  const optim::OpenedTraining source =
       test::file_state(generated.state(), generated.source(), spec_of(ckpt::Format::TorchDist, 8),
                        folder / "source");
   const optim::TrainingState state = optim::name_layer_wise(source);
@@ -109,7 +109,7 @@ BOOST_AUTO_TEST_CASE(masters_of_which_two_ranks_have_ranges_are_proven_as_they_p
   const auto source = optim::open_checkpoint(std::filesystem::path(SHARDWISE_GOLDEN_DIR) /
                                              "do_adam_bf16_torch_dist_dp_reshardable_dp2/ckpt");
   const TemporaryFolder folder;
-  const ckpt::Checkpoint shared_by_three =
+  const optim::OpenedTraining shared_by_three =
       test::file_state(optim::name_layer_wise(source), source,
                        spec_of(ckpt::Format::TorchDist, 1, 1, 3), folder / "source");
   const optim::TrainingState state = optim::name_layer_wise(shared_by_three);

@@ -2,7 +2,7 @@
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "layouts/torch_dist/stacked_layers.h"
 #include "layouts/torch_dist/store_objects.h"
@@ -13,7 +13,7 @@
 
 namespace {
 
-ckpt::Checkpoint open(const std::filesystem::path& folder) {
+optim::OpenedTraining open(const std::filesystem::path& folder) {
   return optim::open_checkpoint(folder);
 }
 
@@ -31,7 +31,7 @@ std::vector<size_t> extra_states_of(const ckpt::Catalog& catalog) {
 BOOST_AUTO_TEST_SUITE(extra_states_ahead)
 
 BOOST_AUTO_TEST_CASE(each_object_is_what_the_checkpoint_reads) {
-  const ckpt::Checkpoint source = open(test::golden("lw_muon_bf16_torch_dist_dp2/ckpt"));
+  const optim::OpenedTraining source = open(test::golden("lw_muon_bf16_torch_dist_dp2/ckpt"));
   const auto objects = extra_states_of(source.catalog());
   BOOST_REQUIRE(objects.size() > 4);
   optim::ExtraStatesAhead ahead(source);
@@ -42,7 +42,7 @@ BOOST_AUTO_TEST_CASE(each_object_is_what_the_checkpoint_reads) {
 }
 
 BOOST_AUTO_TEST_CASE(who_wants_none_waits_for_none) {
-  const ckpt::Checkpoint source = open(test::golden("lw_muon_bf16_torch_dist_dp2/ckpt"));
+  const optim::OpenedTraining source = open(test::golden("lw_muon_bf16_torch_dist_dp2/ckpt"));
   for (int i = 0; i < 50; ++i) optim::ExtraStatesAhead ahead(source);
 }
 
@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_CASE(one_that_cannot_be_read_is_refused_when_it_is_taken) {
   const test::TemporaryFolder folder;
   std::filesystem::copy(test::golden("lw_muon_bf16_torch_dist_dp2/ckpt"), folder.path() / "copy",
                         std::filesystem::copy_options::recursive);
-  const ckpt::Checkpoint intact = open(folder.path() / "copy");
+  const optim::OpenedTraining intact = open(folder.path() / "copy");
   const auto objects = extra_states_of(intact.catalog());
   const ckpt::ObjectEntry& broken = intact.catalog().objects[objects[1]];
   {
@@ -59,7 +59,7 @@ BOOST_AUTO_TEST_CASE(one_that_cannot_be_read_is_refused_when_it_is_taken) {
     file.seekp(static_cast<std::streamoff>(broken.region->bytes.end_bytes() - 22));
     file.put('Q');  // of the end record's signature
   }
-  const ckpt::Checkpoint source = open(folder.path() / "copy");
+  const optim::OpenedTraining source = open(folder.path() / "copy");
   optim::ExtraStatesAhead ahead(source);
   BOOST_CHECK_NO_THROW(ahead.take(objects[0]));
   const auto error = test::error_of([&] { ahead.take(objects[1]); });

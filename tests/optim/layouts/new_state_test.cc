@@ -6,7 +6,7 @@
 #include <ckpt/execute.h>
 #include <ckpt/plan.h>
 #include <ckpt/staging.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "support/temporary_folder.h"
 
@@ -25,7 +25,7 @@ optim::TrainingState with_new_state(optim::TrainingState state) {
   return state;
 }
 
-std::vector<std::byte> bytes_of(const ckpt::Checkpoint& checkpoint,
+std::vector<std::byte> bytes_of(const optim::OpenedTraining& checkpoint,
                                 const optim::TensorRef& tensor) {
   std::vector<std::byte> bytes(ckpt::count_bytes(*tensor));
   checkpoint.read(*tensor, ckpt::whole(tensor->shape), bytes);
@@ -41,8 +41,8 @@ constexpr FiledIn kFiledIn[] = {{ckpt::Format::Torch, &optim::kApril2026},
                                 {ckpt::Format::TorchDist, &optim::kCore018},
                                 {ckpt::Format::TorchDist, &optim::kAugust2026}};
 
-void file_as(const FiledIn& row, const optim::TrainingState& state, const ckpt::Checkpoint& source,
-             const std::filesystem::path& path) {
+void file_as(const FiledIn& row, const optim::TrainingState& state,
+             const optim::OpenedTraining& source, const std::filesystem::path& path) {
   const auto target = optim::make_layer_wise_target(
       state, {.format = row.container, .form = {.release = row.release}});
   ckpt::Staging staging = ckpt::Staging::create(path);

@@ -7,7 +7,7 @@
 #include <ckpt/execute.h>
 #include <ckpt/plan.h>
 #include <ckpt/staging.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "layouts/layouts.h"
 #include "support/sanitizer.h"
@@ -25,7 +25,7 @@ constexpr const char* kSamples[] = {"lw_muon_bf16_torch_dp2",
                                     "do_adam_bf16_torch_dist_fully_reshardable_dp2",
                                     "v012_do_adam_fully_sharded_dp2"};
 
-ckpt::Checkpoint sample(const char* name) {
+optim::OpenedTraining sample(const char* name) {
   return optim::open_checkpoint(std::filesystem::path(SHARDWISE_GOLDEN_DIR) / name / "ckpt");
 }
 
@@ -58,7 +58,7 @@ std::vector<Row> rows() {
   return rows;
 }
 
-void require_filed_as(const Row& row, const ckpt::Checkpoint& checkpoint) {
+void require_filed_as(const Row& row, const optim::OpenedTraining& checkpoint) {
   const auto stated = optim::stated_filing(checkpoint);
   BOOST_TEST_REQUIRE(stated.has_value());
   BOOST_TEST((checkpoint.catalog().format == row.container));
@@ -66,7 +66,7 @@ void require_filed_as(const Row& row, const ckpt::Checkpoint& checkpoint) {
   BOOST_TEST(stated->release->name == row.release->name);
 }
 
-void file_as(const Row& row, uint32_t data_parallel, const ckpt::Checkpoint& source,
+void file_as(const Row& row, uint32_t data_parallel, const optim::OpenedTraining& source,
              const std::filesystem::path& path) {
   const auto target = optim::make_layer_wise_target(
       optim::name_layer_wise(source), {.format = row.container,
@@ -77,14 +77,14 @@ void file_as(const Row& row, uint32_t data_parallel, const ckpt::Checkpoint& sou
   staging.commit();
 }
 
-std::vector<std::byte> bytes_of(const ckpt::Checkpoint& checkpoint,
+std::vector<std::byte> bytes_of(const optim::OpenedTraining& checkpoint,
                                 const ckpt::TensorEntry& tensor) {
   std::vector<std::byte> bytes(ckpt::count_bytes(tensor));
   checkpoint.read(tensor, ckpt::whole(tensor.shape), bytes);
   return bytes;
 }
 
-void require_equal(const ckpt::Checkpoint& one, const ckpt::Checkpoint& other,
+void require_equal(const optim::OpenedTraining& one, const optim::OpenedTraining& other,
                    const std::string& context) {
   const auto left = optim::tensors_of(optim::name_layer_wise(one));
   const auto right = optim::tensors_of(optim::name_layer_wise(other));
@@ -107,7 +107,7 @@ bool can_be_filed(const optim::Filing& source, const Row& row) {
   return source.by_elements && (is_dealt || row.filing->by_elements);
 }
 
-std::vector<Row> rows_for(const ckpt::Checkpoint& source) {
+std::vector<Row> rows_for(const optim::OpenedTraining& source) {
   std::vector<Row> found;
   for (const Row& row : rows()) {
     if (can_be_filed(*optim::stated_filing(source)->filing, row)) found.push_back(row);

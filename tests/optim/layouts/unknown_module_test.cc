@@ -32,7 +32,9 @@ class Folder {
              const optim::LayerWiseTargetSpec& spec, const char* name) {
     test::file_state(state, source, spec, folder_ / name);
   }
-  ckpt::Checkpoint open(const char* name) const { return optim::open_checkpoint(folder_ / name); }
+  optim::OpenedTraining open(const char* name) const {
+    return optim::open_checkpoint(folder_ / name);
+  }
   optim::ReadOptions with_rules(const char* name = "columns.json") const {
     optim::ReadOptions options;
     options.rules = optim::read_model_rules(folder_ / name);

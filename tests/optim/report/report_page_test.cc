@@ -1,4 +1,4 @@
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 #include <training/report_page.h>
 
 #include <algorithm>
@@ -21,11 +21,11 @@ HistogramBars bars(std::vector<ckpt::HistogramBin> histogram, uint64_t zero_coun
   return optim::bars_of(statistics);
 }
 
-ckpt::Checkpoint open(const char* name) {
+optim::OpenedTraining open(const char* name) {
   return optim::open_checkpoint(std::filesystem::path(SHARDWISE_GOLDEN_DIR) / name);
 }
 
-optim::ReportPage report_of(const ckpt::Checkpoint& checkpoint,
+optim::ReportPage report_of(const optim::OpenedTraining& checkpoint,
                             std::optional<uint64_t> sample_bytes = {}) {
   optim::ReportOptions options;
   options.sample_bytes = sample_bytes;
@@ -94,7 +94,7 @@ BOOST_AUTO_TEST_CASE(boxes_of_a_sample_are_few_and_apart) {
 BOOST_AUTO_TEST_CASE(one_pass_gives_what_each_tensor_alone_gives) {
   for (const char* name : {"lw_muon_bf16_torch_dp2/ckpt", "lw_muon_bf16_torch_dist_dp2/ckpt",
                            "torch_save_zip/zip.pt"}) {
-    const ckpt::Checkpoint checkpoint = open(name);
+    const optim::OpenedTraining checkpoint = open(name);
     const optim::ReportPage page = report_of(checkpoint);
     const optim::ReportRows rows = list_rows(checkpoint, page.summary.groups.view.get());
     BOOST_TEST(page.looked_at_bytes == page.tensor_bytes);

@@ -5,8 +5,8 @@
 #include <fstream>
 
 #include <ckpt/error.h>
-#include <training/megatron_folders.h>
 #include <training/names_in_common.h>
+#include <training/opened_training.h>
 #include <training/subjects.h>
 #include <training/value_at.h>
 
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 fs::path golden(const char* name) { return fs::path(SHARDWISE_GOLDEN_DIR) / name; }
 
-ckpt::Checkpoint layer_wise(const char* name) {
+optim::OpenedTraining layer_wise(const char* name) {
   return optim::open_checkpoint(golden(name) / "ckpt");
 }
 
@@ -33,7 +33,7 @@ std::string keys_of(const std::vector<optim::Subject>& subjects) {
   return text;
 }
 
-std::string found(const ckpt::Checkpoint& checkpoint, std::vector<std::string> typed) {
+std::string found(const optim::OpenedTraining& checkpoint, std::vector<std::string> typed) {
   return keys_of(optim::find_subjects(checkpoint, typed));
 }
 
@@ -42,8 +42,8 @@ std::string found(const ckpt::Checkpoint& checkpoint, std::vector<std::string> t
 BOOST_AUTO_TEST_SUITE(summary)
 
 BOOST_AUTO_TEST_CASE(both_formats_of_a_run_have_the_same_model_and_optimizer) {
-  const ckpt::Checkpoint ranks = layer_wise("lw_muon_bf16_torch_dp2");
-  const ckpt::Checkpoint store = layer_wise("lw_muon_bf16_torch_dist_dp2");
+  const optim::OpenedTraining ranks = layer_wise("lw_muon_bf16_torch_dp2");
+  const optim::OpenedTraining store = layer_wise("lw_muon_bf16_torch_dist_dp2");
   const optim::Summary one = optim::summarize(ranks), other = optim::summarize(store);
   BOOST_TEST(one.variant == "megatron");
   BOOST_TEST(one.sharding == "layer_wise");
@@ -69,7 +69,7 @@ BOOST_AUTO_TEST_CASE(a_missing_file_makes_a_checkpoint_incomplete) {
            fs::copy_options::recursive);
   const std::string gone = "mp_rank_00/layer_wise_optimizer_1.pt";
   BOOST_REQUIRE(fs::remove(folder.path() / "ckpt" / "iter_0000003" / gone));
-  const ckpt::Checkpoint checkpoint = optim::open_checkpoint(folder.path() / "ckpt");
+  const optim::OpenedTraining checkpoint = optim::open_checkpoint(folder.path() / "ckpt");
   const optim::Status status = optim::summarize(checkpoint).status;
   BOOST_TEST((status.health == optim::Health::Incomplete));
   BOOST_TEST(name(status.health) == "incomplete");
@@ -78,7 +78,7 @@ BOOST_AUTO_TEST_CASE(a_missing_file_makes_a_checkpoint_incomplete) {
 }
 
 BOOST_AUTO_TEST_CASE(a_typed_key_names_rows_before_values_and_exact_keys_before_globs) {
-  const ckpt::Checkpoint checkpoint = layer_wise("lw_muon_bf16_torch_dist_dp2");
+  const optim::OpenedTraining checkpoint = layer_wise("lw_muon_bf16_torch_dist_dp2");
   BOOST_TEST(found(checkpoint, {"embedding.word_embeddings.weight"}) ==
              "embedding.word_embeddings.weight");
   BOOST_TEST(found(checkpoint, {"/embedding/word_embeddings/weight"}) ==
@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(a_typed_key_names_rows_before_values_and_exact_keys_before_
 }
 
 BOOST_AUTO_TEST_CASE(subjects_are_kept_by_selections) {
-  const ckpt::Checkpoint checkpoint = layer_wise("lw_muon_bf16_torch_dist_dp2");
+  const optim::OpenedTraining checkpoint = layer_wise("lw_muon_bf16_torch_dist_dp2");
   auto subjects = optim::find_subjects(checkpoint, {});
   optim::keep_selected(subjects, {{"embedding.*"}, {"*position*"}});
   BOOST_TEST(keys_of(subjects) == "embedding.word_embeddings.weight");
@@ -122,8 +122,8 @@ BOOST_AUTO_TEST_CASE(pointers_lead_through_items_elements_and_attributes) {
 }
 
 BOOST_AUTO_TEST_CASE(formats_are_brought_together_by_canonical_names) {
-  const ckpt::Checkpoint ranks = layer_wise("lw_muon_bf16_torch_dp2");
-  const ckpt::Checkpoint store = layer_wise("lw_muon_bf16_torch_dist_dp2");
+  const optim::OpenedTraining ranks = layer_wise("lw_muon_bf16_torch_dp2");
+  const optim::OpenedTraining store = layer_wise("lw_muon_bf16_torch_dist_dp2");
   const auto pair = optim::names_in_common(ranks, store);
   BOOST_TEST(std::string(pair.names) == "canonical");
   BOOST_TEST(pair.warnings.empty());

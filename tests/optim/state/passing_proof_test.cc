@@ -6,7 +6,7 @@
 #include <ckpt/error.h>
 #include <ckpt/staging.h>
 #include <training/convert.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include "layouts/job/layer_wise_target.h"
 #include "state/weight_sum.h"
@@ -20,12 +20,12 @@ using test::TemporaryFolder;
 
 namespace {
 
-ckpt::Checkpoint sample() {
+optim::OpenedTraining sample() {
   return optim::open_checkpoint(std::filesystem::path(SHARDWISE_GOLDEN_DIR) /
                                 "lw_muon_bf16_torch_dp2/ckpt");
 }
 
-void write(const ckpt::Target& target, const ckpt::Checkpoint& source,
+void write(const ckpt::Target& target, const optim::OpenedTraining& source,
            const std::filesystem::path& path, const ckpt::ExecuteOptions& options = {}) {
   ckpt::Staging staging = ckpt::Staging::create(path);
   ckpt::execute(target, ckpt::make_plan(target), source, staging, options);

@@ -30,7 +30,7 @@ struct Ranks {
   TemporaryFolder folder;
   test::Picker random{1};
   test::GeneratedState generated;
-  ckpt::Checkpoint source;
+  optim::OpenedTraining source;
   optim::TrainingState state;
 };
 

@@ -2,7 +2,7 @@
 #include <replay/bisect.h>
 #include <replay/replay.h>
 #include <training/layer_wise_checkpoint.h>
-#include <training/megatron_folders.h>
+#include <training/opened_training.h>
 
 #include <algorithm>
 #include <map>
@@ -100,7 +100,7 @@ BOOST_AUTO_TEST_CASE(a_weight_that_is_not_its_rounded_master_was_cast_otherwise)
   const Workplace work;
   optim::ReplayOptions options = one_step();
   options.expect = stepped(work, {});
-  const ckpt::Checkpoint checkpoint = optim::open_checkpoint(options.expect);
+  const optim::OpenedTraining checkpoint = optim::open_checkpoint(options.expect);
   NamedTensors state;
   const optim::TrainingState view = optim::name_layer_wise(checkpoint);
   for (const optim::TrainedParam& param : view.params) {

@@ -62,7 +62,7 @@ std::string verdict_text(const optim::ReportPage& report) {
          size_text(report.looked_at_bytes) + " of " + size_text(report.tensor_bytes) + " looked at";
 }
 
-optim::ReportPage read(const ReportOptions& options, const ckpt::Checkpoint& checkpoint,
+optim::ReportPage read(const ReportOptions& options, const optim::OpenedTraining& checkpoint,
                        Console& console) {
   ProgressLine line(console, "reading");
   optim::ReportOptions report;
@@ -71,10 +71,10 @@ optim::ReportPage read(const ReportOptions& options, const ckpt::Checkpoint& che
   return make_report(checkpoint, report);
 }
 
-nlohmann::json read_comparison(const ReportOptions& options, const ckpt::Checkpoint& a,
+nlohmann::json read_comparison(const ReportOptions& options, const optim::OpenedTraining& a,
                                const optim::ReportPage& report, Console& console) {
   ProgressLine line(console, "comparing");
-  const ckpt::Checkpoint b = optim::open_side(options.b, options.source.limits);
+  const optim::OpenedTraining b = optim::open_side(options.b, options.source.limits);
   ckpt::DiffOptions diff = options.diff;
   diff.execution = make_execute_options(console, line);
   const optim::Comparison comparison = compare_with(a, report, b, diff);
@@ -120,7 +120,7 @@ int run(const ReportOptions& options, Console& console) {
     if (!options.force) refuse_existing(options.output);
     refuse_other_than_page(options.output);
   }
-  const ckpt::Checkpoint checkpoint = options.source.open();
+  const optim::OpenedTraining checkpoint = options.source.open();
   const optim::ReportPage report = read(options, checkpoint, console);
   nlohmann::json document =
       report_to_json({checkpoint, report.summary, checkpoint.was_root()}, report);

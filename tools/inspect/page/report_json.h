@@ -1,7 +1,7 @@
 #pragma once
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/diff.h>
+#include <training/opened_training.h>
 #include <training/report_page.h>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +15,7 @@ nlohmann::json report_to_json(const Page& page, const optim::ReportPage& report)
 // What a document has as "comparison". `row_count`: of the report of A.
 struct ComparedPage {
   const optim::Comparison& comparison;
-  const ckpt::Checkpoint& b;
+  const optim::OpenedTraining& b;
   const ckpt::DiffOptions& options;
   size_t row_count = 0;
 };

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 #include "grid/flat_buffers.h"
@@ -22,7 +22,7 @@ using FlatTensors = std::map<std::string, FlatTensor>;
 
 class FlatStates {
  public:
-  FlatStates(const ckpt::Checkpoint& source, const FlatBuffers& buffers, TrainingState& view)
+  FlatStates(const OpenedTraining& source, const FlatBuffers& buffers, TrainingState& view)
       : source_(source), buffers_(buffers), view_(view), pieces_(view.params.size()) {}
 
   // Where a rank has a parameter's part.
@@ -49,7 +49,7 @@ class FlatStates {
   // `shape`: of the parameter, on a tensor parallel rank.
   TensorRef join_state(uint32_t param, const std::string& state, const ckpt::Extents& shape) const;
 
-  const ckpt::Checkpoint& source_;
+  const OpenedTraining& source_;
   const FlatBuffers& buffers_;
   TrainingState& view_;
   std::vector<std::vector<Stored>> pieces_;  // [param]

@@ -46,7 +46,7 @@ struct Sample {
 };
 
 // Counts 16-bit integers that do not round to their weights, as masters would.
-void look_at(const TrainedParam& param, const ckpt::Checkpoint& source, Sample& sample) {
+void look_at(const TrainedParam& param, const OpenedTraining& source, Sample& sample) {
   const auto count =
       static_cast<size_t>(std::min(kSampledElementsMax, ckpt::element_count(param.weight->shape)));
   std::vector<float> masters(count);
@@ -65,7 +65,7 @@ bool is_summed_as_bfloat16(const TrainedParam& param) {
          param.master->shape == param.weight->shape;
 }
 
-bool are_remainders_by_content(const Params& params, const ckpt::Checkpoint& source) {
+bool are_remainders_by_content(const Params& params, const OpenedTraining& source) {
   Sample sample;
   const size_t step = (params.size() + kSampledParamsMax - 1) / kSampledParamsMax;
   for (size_t i = 0; i < params.size(); i += step) {
@@ -107,7 +107,7 @@ void make_state(TrainedParam& param) {
 }
 
 // Of parameters that are kept in fp8 the masters are whole, of others they are remainders.
-void take_by_content(const Value& args, const ckpt::Checkpoint& source, const Params& params) {
+void take_by_content(const Value& args, const OpenedTraining& source, const Params& params) {
   if (!is_true(args, "fp8_param_gather")) {
     if (!are_remainders_by_content(params, source)) return;
     for (TrainedParam* const param : params) make_state(*param);
@@ -143,7 +143,7 @@ void require_scales(const Value& args) {
 
 }  // namespace
 
-void take_remainders(const Value& args, const ckpt::Checkpoint& source, TrainingState& view) {
+void take_remainders(const Value& args, const OpenedTraining& source, TrainingState& view) {
   const bool is_precision_aware = is_true(args, kSetting);
   if (is_precision_aware) require_scales(args);
   for (uint32_t optimizer = 0; optimizer < view.chain.size(); ++optimizer) {

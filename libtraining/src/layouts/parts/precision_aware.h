@@ -1,7 +1,7 @@
 #pragma once
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/value.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 // What Megatron's use_precision_aware_optimizer makes of the state of a DistributedOptimizer.
@@ -13,6 +13,6 @@ namespace optim {
 // where an optimizer has both types, Unsupported for weights that have no remainders and for
 // moments whose scales are not stored.
 // `view`: its masters were read, as whole tensors, and its parameters know their optimizers.
-void take_remainders(const ckpt::Value& args, const ckpt::Checkpoint& source, TrainingState& view);
+void take_remainders(const ckpt::Value& args, const OpenedTraining& source, TrainingState& view);
 
 }  // namespace optim

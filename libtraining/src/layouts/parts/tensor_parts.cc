@@ -85,7 +85,7 @@ Chunk part_of(const Chunk& whole, const ckpt::Box& box, ckpt::DType dtype) {
   return chunk;
 }
 
-bool are_equal(const TensorEntry& a, const TensorEntry& b, const ckpt::Checkpoint& source) {
+bool are_equal(const TensorEntry& a, const TensorEntry& b, const OpenedTraining& source) {
   return have_one_stated_checksum(a, b) || ckpt::same_bytes(a, source, b, source);
 }
 
@@ -136,7 +136,7 @@ TensorRef TensorParts::join(const std::string& key, const Shared& shared) const 
   return std::make_shared<const TensorEntry>(std::move(whole));
 }
 
-void TensorParts::compare_copies(const ckpt::Checkpoint& source, const std::string& key,
+void TensorParts::compare_copies(const OpenedTraining& source, const std::string& key,
                                  bool is_copied) const {
   std::map<uint32_t, const TensorEntry*> known;
   for (const Part& part : parts_.at(key)) {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 // Tensors of the whole model, joined from the parts that ranks hold.
@@ -32,7 +32,7 @@ class TensorParts {
 
   // Parts that must be equal, since ranks hold copies: of those, the ones whose bytes differ are
   // Corrupt, by both files. `is_copied`: whether each tensor parallel rank has all of the tensor.
-  void compare_copies(const ckpt::Checkpoint& source, const std::string& key, bool is_copied) const;
+  void compare_copies(const OpenedTraining& source, const std::string& key, bool is_copied) const;
 
  private:
   struct Part {
@@ -49,6 +49,6 @@ ckpt::Chunk part_of(const ckpt::Chunk& chunk, const ckpt::Box& box, ckpt::DType 
 // Whether two tensors of one shape and type hold the same bytes; read only where checksums do not
 // tell.
 bool are_equal(const ckpt::TensorEntry& a, const ckpt::TensorEntry& b,
-               const ckpt::Checkpoint& source);
+               const OpenedTraining& source);
 
 }  // namespace optim

@@ -28,7 +28,7 @@ struct WeightsAndMasters {
 };
 
 // nullopt where masters tell nothing of the weights: these are not of one 16-bit type.
-std::optional<WeightsAndMasters> list_tensors(const ckpt::Checkpoint& checkpoint) {
+std::optional<WeightsAndMasters> list_tensors(const OpenedTraining& checkpoint) {
   WeightsAndMasters found;
   for (const TensorEntry& tensor : checkpoint.catalog().tensors) {
     const bool is_of_model = tensor.file == kModelFile;
@@ -50,7 +50,7 @@ std::optional<WeightsAndMasters> list_tensors(const ckpt::Checkpoint& checkpoint
 }
 
 // Of a weight, or of what a master rounds to.
-uint64_t content_sum(const TensorEntry& tensor, DType weights, const ckpt::Checkpoint& source) {
+uint64_t content_sum(const TensorEntry& tensor, DType weights, const OpenedTraining& source) {
   const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
   std::vector<std::byte> buffer(kPieceElements * element_bytes);
   ckpt::TensorStream stream(tensor, source);
@@ -68,7 +68,7 @@ uint64_t content_sum(const TensorEntry& tensor, DType weights, const ckpt::Check
 
 }  // namespace
 
-bool may_have_frozen_params(const ckpt::Checkpoint& checkpoint) {
+bool may_have_frozen_params(const OpenedTraining& checkpoint) {
   const auto found = list_tensors(checkpoint);
   if (!found) return false;
   std::map<ckpt::Extents, int64_t> left;  // weights of a shape without a master
@@ -77,7 +77,7 @@ bool may_have_frozen_params(const ckpt::Checkpoint& checkpoint) {
   return std::ranges::all_of(left, [](const auto& shape) { return shape.second >= 0; });
 }
 
-std::optional<std::set<std::string>> find_frozen_params(const ckpt::Checkpoint& checkpoint) {
+std::optional<std::set<std::string>> find_frozen_params(const OpenedTraining& checkpoint) {
   const auto found = list_tensors(checkpoint);
   if (!found) return std::nullopt;
   const DType dtype = found->weights[0]->dtype;

@@ -36,7 +36,7 @@ using ckpt::Value;
 
 class Reader {
  public:
-  Reader(const ckpt::Checkpoint& checkpoint, const ReadOptions& options, const Filing& filing)
+  Reader(const OpenedTraining& checkpoint, const ReadOptions& options, const Filing& filing)
       : source_{checkpoint, {}},
         options_(options),
         filing_(filing),
@@ -193,34 +193,34 @@ class Reader {
 
 }  // namespace
 
-bool has_rank_files(const ckpt::Checkpoint& checkpoint) {
+bool has_rank_files(const OpenedTraining& checkpoint) {
   return std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
     return file.path.find("/layer_wise_optimizer_") != file.path.npos;
   });
 }
 
-bool has_flat_files(const ckpt::Checkpoint& checkpoint) {
+bool has_flat_files(const OpenedTraining& checkpoint) {
   return std::ranges::any_of(checkpoint.catalog().files, [](const ckpt::FileEntry& file) {
     return file.path.ends_with("/" + std::string(kFlatFileName));
   });
 }
 
-bool is_model_alone(const ckpt::Checkpoint& checkpoint) {
-  const RunArgs args(checkpoint);
+bool is_model_alone(const OpenedTraining& checkpoint) {
+  const RunArgs& args = checkpoint.args();
   if (has_rank_files(checkpoint) || !args.is_true(kLayerWiseArg)) return false;
   const ckpt::Document* const document = checkpoint.document(args.file());
   return document != nullptr && !document->tree.root().find("optimizer");
 }
 
 // Saved without an optimizer, a model file has none of its settings.
-static bool lacks_optimizer(const ckpt::Checkpoint& checkpoint, const Filing& filing) {
+static bool lacks_optimizer(const OpenedTraining& checkpoint, const Filing& filing) {
   if (&filing == &kDealt) return is_model_alone(checkpoint);
   if (&filing == &kFlatFile && has_flat_files(checkpoint)) return false;
   const ckpt::Document* const first = checkpoint.document(first_model_file(checkpoint));
   return first != nullptr && !first->tree.root().find("optimizer");
 }
 
-TrainingState read_torch_folder(const ckpt::Checkpoint& checkpoint, const Filing& filing,
+TrainingState read_torch_folder(const OpenedTraining& checkpoint, const Filing& filing,
                                 const ReadOptions& options) {
   ReadOptions own = options;
   own.model_only = options.model_only || lacks_optimizer(checkpoint, filing);

@@ -14,7 +14,7 @@ namespace {
 using ckpt::TensorEntry;
 
 // The catalog's entries of the tensors in a value that lies at `place`; null for one without.
-std::vector<const TensorEntry*> tensors_at(const ckpt::Checkpoint& source, const ckpt::Value& value,
+std::vector<const TensorEntry*> tensors_at(const OpenedTraining& source, const ckpt::Value& value,
                                            const Place& place) {
   std::vector<const TensorEntry*> found;
   for (const ckpt::TensorAt& tensor : ckpt::tensors_in(value)) {
@@ -25,7 +25,7 @@ std::vector<const TensorEntry*> tensors_at(const ckpt::Checkpoint& source, const
 
 }  // namespace
 
-bool are_equal_values(const ckpt::Checkpoint& source, const PlacedValue& a, const PlacedValue& b) {
+bool are_equal_values(const OpenedTraining& source, const PlacedValue& a, const PlacedValue& b) {
   if (first_difference(a.value, b.value)) return false;
   const auto tensors_a = tensors_at(source, a.value, a.place);
   const auto tensors_b = tensors_at(source, b.value, b.place);
@@ -34,7 +34,7 @@ bool are_equal_values(const ckpt::Checkpoint& source, const PlacedValue& a, cons
   });
 }
 
-RankItems::AreEqual equal_items_of(const ckpt::Checkpoint& source) {
+RankItems::AreEqual equal_items_of(const OpenedTraining& source) {
   return [&source](const RankItems::Stated& a, const RankItems::Stated& b) {
     return are_equal_values(source, {a.value, a.place}, {b.value, b.place});
   };

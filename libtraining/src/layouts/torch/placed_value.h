@@ -1,7 +1,7 @@
 #pragma once
 
-#include <ckpt/checkpoint.h>
 #include <ckpt/value.h>
+#include <training/opened_training.h>
 
 #include "args/value_place.h"
 #include "layouts/parts/rank_items.h"
@@ -14,9 +14,9 @@ struct PlacedValue {
   Place place;
 };
 // Whether both are the same, the bytes of tensors in them included.
-bool are_equal_values(const ckpt::Checkpoint& source, const PlacedValue& a, const PlacedValue& b);
+bool are_equal_values(const OpenedTraining& source, const PlacedValue& a, const PlacedValue& b);
 
 // The same for RankItems, of one checkpoint, which must outlive it.
-RankItems::AreEqual equal_items_of(const ckpt::Checkpoint& source);
+RankItems::AreEqual equal_items_of(const OpenedTraining& source);
 
 }  // namespace optim

@@ -75,8 +75,8 @@ std::optional<Part> part_of(const TensorEntry& tensor) {
 
 class Joiner {
  public:
-  explicit Joiner(const ckpt::Checkpoint& checkpoint)
-      : checkpoint_(checkpoint), args_(checkpoint) {}
+  explicit Joiner(const OpenedTraining& checkpoint)
+      : checkpoint_(checkpoint), args_(checkpoint.args()) {}
 
   Contents run() {
     if (!args_.are_there()) return as_stored("no arguments say how the ranks were numbered");
@@ -184,8 +184,8 @@ class Joiner {
     whole.count_bytes += ckpt::count_bytes(*part.tensor);
   }
 
-  const ckpt::Checkpoint& checkpoint_;
-  RunArgs args_;
+  const OpenedTraining& checkpoint_;
+  const RunArgs& args_;
   std::vector<Part> parts_;
   std::map<std::pair<std::string, Stage>, uint32_t> first_layer_;
   std::set<std::tuple<std::string, uint32_t, uint32_t>> seen_;  // name, expert rank, part
@@ -213,6 +213,6 @@ std::optional<FolderRank> folder_rank(std::string_view folder, const RunArgs& ar
   return FolderRank{numbers[0], has_pipeline ? numbers[1] : 0, has_expert ? numbers.back() : 0};
 }
 
-Contents join_rank_folders(const ckpt::Checkpoint& checkpoint) { return Joiner(checkpoint).run(); }
+Contents join_rank_folders(const OpenedTraining& checkpoint) { return Joiner(checkpoint).run(); }
 
 }  // namespace optim

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <training/contents.h>
+#include <training/opened_training.h>
 
 #include "args/run_args.h"
 
@@ -23,6 +23,6 @@ std::optional<FolderRank> folder_rank(std::string_view folder, const RunArgs& ar
 
 // The model's tensors, parts of tensor-parallel ranks joined and copies left out, layers numbered
 // over all pipeline stages.
-Contents join_rank_folders(const ckpt::Checkpoint& checkpoint);
+Contents join_rank_folders(const OpenedTraining& checkpoint);
 
 }  // namespace optim

@@ -13,7 +13,7 @@ constexpr std::string_view kRepeatedKey = "optimizer";
 
 }  // namespace
 
-void check_repeated_state(const ckpt::Checkpoint& source, const std::string& model_file,
+void check_repeated_state(const OpenedTraining& source, const std::string& model_file,
                           const std::string& rank_file) {
   const auto copy = source.document(model_file)->tree.root().find(kRepeatedKey);
   if (!copy) return;

@@ -18,7 +18,7 @@ bool counts_per_param(StepLayout layout) {
 }  // namespace
 
 // torch_dist has one count for all.
-void StepCounter::add(const ckpt::Checkpoint& source, const ckpt::TensorEntry& tensor,
+void StepCounter::add(const OpenedTraining& source, const ckpt::TensorEntry& tensor,
                       const Place& place, const Counted& counted) {
   if (!tensor.shape.empty()) place.corrupt("a step count is not a single number");
   params_.insert(counted.param);

@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <set>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
-#include "grid/layer_wise_view.h"
 #include "args/value_place.h"
+#include "grid/layer_wise_view.h"
 
 namespace optim {
 
@@ -21,7 +21,7 @@ class StepCounter {
   };
   // As torch's AdamW counts, in a 0-dim tensor, and as SOAP does. Throw Unsupported where the count
   // differs from that of the parameters before.
-  void add(const ckpt::Checkpoint& source, const ckpt::TensorEntry& tensor, const Place& place,
+  void add(const OpenedTraining& source, const ckpt::TensorEntry& tensor, const Place& place,
            const Counted& counted);
   void add(int64_t step, const Place& place, const Counted& counted);
 

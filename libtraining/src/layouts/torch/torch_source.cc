@@ -24,7 +24,7 @@ const ckpt::TensorEntry& TorchSource::tensor_at(const Place& place) const {
   return *tensor;
 }
 
-std::string first_model_file(const ckpt::Checkpoint& checkpoint) {
+std::string first_model_file(const OpenedTraining& checkpoint) {
   std::string first;
   for (const ckpt::FileEntry& file : checkpoint.catalog().files) {
     if (!file.path.starts_with("mp_rank_") || !file.path.ends_with(kModelFileName)) continue;

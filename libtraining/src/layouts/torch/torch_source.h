@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 
 #include "args/value_place.h"
 #include "grid/rank_files.h"
@@ -12,7 +12,7 @@
 namespace optim {
 
 struct TorchSource {
-  const ckpt::Checkpoint& checkpoint;
+  const OpenedTraining& checkpoint;
   std::vector<WorldRank> ranks;
 
   // Throws NotFound for a file that is missing.
@@ -22,7 +22,7 @@ struct TorchSource {
 };
 
 // The model file of the first rank, whose args tell the grid. Throws NotFound where there is none.
-std::string first_model_file(const ckpt::Checkpoint& checkpoint);
+std::string first_model_file(const OpenedTraining& checkpoint);
 
 // Throws Corrupt where a rank file is of no rank of the grid.
 void refuse_left_over_files(const TorchSource& source, bool is_layer_wise);

@@ -191,7 +191,7 @@ class OptimizerReader {
     source_.read(*tensor, ckpt::whole({}), std::as_writable_bytes(std::span(out.step_bytes)));
   }
 
-  const ckpt::Checkpoint& source_;
+  const OpenedTraining& source_;
   const std::set<uint32_t>& flat_;
   const CommonState& state_;
   const Document& document_;

@@ -4,8 +4,8 @@
 #include <set>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <optim/param_group.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 #include "args/common_state.h"
@@ -14,7 +14,7 @@
 namespace optim {
 
 struct CommonStateOf {
-  const ckpt::Checkpoint& source;
+  const OpenedTraining& source;
   const CommonState& state;
   std::set<uint32_t> flat = {};  // optimizers of which it says nothing but their form
 };

@@ -33,7 +33,7 @@ constexpr std::string_view kGroups = "optimizer", kSizes = "per_bucket_numel",
                            kUnpaddedSizes = "per_bucket_numel_unpadded", kState = "param_state";
 
 bool are_equal(const RankItems::Stated& a, const RankItems::Stated& b,
-               const ckpt::Checkpoint& source) {
+               const OpenedTraining& source) {
   if (first_difference(a.value, b.value)) return false;
   return std::ranges::equal(tensors_of_object(*a.document, a.value, a.place.pointer),
                             tensors_of_object(*b.document, b.value, b.place.pointer),

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
 #include <optim/param_group.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 #include "args/common_state.h"
@@ -63,7 +63,7 @@ class FlatBuckets {
 bool is_flat_object(const ckpt::ObjectEntry& object);
 
 struct FlatBucketsInto {
-  const ckpt::Checkpoint& source;
+  const OpenedTraining& source;
   const CommonState& state;  // whose args say how buffers are cut
   const std::vector<ParamGroup>& groups;
   CommonBuilder& common;

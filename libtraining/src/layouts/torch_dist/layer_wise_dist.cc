@@ -49,12 +49,12 @@ using store_errors::unsupported;
 
 class LayerWiseReader {
  public:
-  LayerWiseReader(const ckpt::Checkpoint& source, const ReadOptions& options, const Filing& filing)
+  LayerWiseReader(const OpenedTraining& source, const ReadOptions& options, const Filing& filing)
       : source_(source),
         filing_(filing),
         model_only_(options.model_only),
         options_(options),
-        state_(require_common_state(source)),
+        state_(source.require_common_state()),
         document_(*state_.document),
         flat_(source.catalog()) {}
 
@@ -353,7 +353,7 @@ class LayerWiseReader {
     }
   }
 
-  const ckpt::Checkpoint& source_;
+  const OpenedTraining& source_;
   const Filing& filing_;
   bool model_only_;
   const ReadOptions& options_;
@@ -369,7 +369,7 @@ class LayerWiseReader {
 
 }  // namespace
 
-TrainingState read_store_folder(const ckpt::Checkpoint& checkpoint, const Filing& filing,
+TrainingState read_store_folder(const OpenedTraining& checkpoint, const Filing& filing,
                                 const ReadOptions& options) {
   return LayerWiseReader(checkpoint, options, filing).run();
 }

@@ -43,7 +43,7 @@ class DistWriter {
   }
 
   void run() {
-    if (const ckpt::Checkpoint* const linked = job_.spec.linked) {
+    if (const OpenedTraining* const linked = job_.spec.linked) {
       add_linked_entries(*linked, spec_);
       rng_writer_ = unused_rank(*linked);
       spec_.rank_count = *rng_writer_ + 1;

@@ -10,7 +10,7 @@
 namespace optim {
 namespace {
 
-ckpt::DistPlace place_of(const ckpt::Checkpoint& source, const ckpt::StorageRegion& region) {
+ckpt::DistPlace place_of(const OpenedTraining& source, const ckpt::StorageRegion& region) {
   const std::string& path = source.catalog().files[region.file].path;
   if (region.wrapping == ckpt::Wrapping::ZstdTorchSave) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = path, .key = {}},
@@ -22,7 +22,7 @@ ckpt::DistPlace place_of(const ckpt::Checkpoint& source, const ckpt::StorageRegi
 
 }  // namespace
 
-void add_linked_entries(const ckpt::Checkpoint& source, ckpt::DistSpec& spec) {
+void add_linked_entries(const OpenedTraining& source, ckpt::DistSpec& spec) {
   for (const ckpt::ObjectEntry& object : source.catalog().objects) {
     if (!object.file.empty() || !object.region) continue;
     ckpt::DistObject entry{.key = object.key, .tree = nullptr, .records = {}};
@@ -43,7 +43,7 @@ void add_linked_entries(const ckpt::Checkpoint& source, ckpt::DistSpec& spec) {
   }
 }
 
-uint32_t unused_rank(const ckpt::Checkpoint& source) {
+uint32_t unused_rank(const OpenedTraining& source) {
   uint32_t rank = 0;
   for (const ckpt::FileEntry& file : source.catalog().files) {
     const auto writer = writer_of(file.path);

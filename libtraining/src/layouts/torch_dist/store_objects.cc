@@ -140,7 +140,7 @@ class ObjectReader {
     }
   }
 
-  const ckpt::Checkpoint& source_;
+  const OpenedTraining& source_;
   const KeyRules& rules_;
   ExtraStatesAhead& extra_states_;
   CommonBuilder& common_;
@@ -157,7 +157,7 @@ bool is_of_module(const ckpt::ObjectEntry& object) {
 
 }  // namespace
 
-ExtraStatesAhead::ExtraStatesAhead(const ckpt::Checkpoint& source)
+ExtraStatesAhead::ExtraStatesAhead(const OpenedTraining& source)
     : source_(source), objects_(source.catalog().objects.size()) {
   // Deferred where no thread can be had, or is worth it: then all is left.
   const bool has_many = objects_.size() >= kObjectsReadAheadMin;

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 #include <training/training_state.h>
 
 #include "grid/layer_wise_view.h"
@@ -23,7 +23,7 @@ namespace optim {
 // took from `next_`. `source` must outlive it.
 class ExtraStatesAhead {
  public:
-  explicit ExtraStatesAhead(const ckpt::Checkpoint& source);
+  explicit ExtraStatesAhead(const OpenedTraining& source);
   ~ExtraStatesAhead() { next_ = objects_.size(); }
   ExtraStatesAhead(const ExtraStatesAhead&) = delete;
   ExtraStatesAhead& operator=(const ExtraStatesAhead&) = delete;
@@ -38,14 +38,14 @@ class ExtraStatesAhead {
   };
   void read_what_is_left();
 
-  const ckpt::Checkpoint& source_;
+  const OpenedTraining& source_;
   std::vector<ReadObject> objects_;  // of the catalog
   std::atomic<size_t> next_ = 0;     // the first that nobody reads
   std::future<void> reading_;        // the last member: its destructor waits
 };
 
 struct StoreObjects {
-  const ckpt::Checkpoint& source;
+  const OpenedTraining& source;
   const KeyRules& rules;
   ExtraStatesAhead& extra_states;
 };

@@ -34,8 +34,8 @@ class RowFinder {
 
 }  // namespace
 
-Comparison compare_with(const ckpt::Checkpoint& a, const ReportPage& page,
-                        const ckpt::Checkpoint& b, const ckpt::DiffOptions& options) {
+Comparison compare_with(const OpenedTraining& a, const ReportPage& page, const OpenedTraining& b,
+                        const ckpt::DiffOptions& options) {
   Comparison comparison{names_in_common(a, b), {}, {}, {}};
   ckpt::DiffOptions changes = options;
   changes.changes = true;

@@ -27,7 +27,7 @@ using Figures = std::vector<std::optional<TensorFigures>>;
 
 // Of tensors that verify() did not pass by as runs of bytes. One that cannot be read has none,
 // which is verify's to tell.
-void read_others(const ckpt::Checkpoint& checkpoint, const ReportRows& rows,
+void read_others(const OpenedTraining& checkpoint, const ReportRows& rows,
                  const ckpt::ExecuteOptions& options, Figures& figures) {
   for (size_t i = 0; i < figures.size(); ++i) {
     if (figures[i] || repeats_much(*rows.entries[i])) continue;
@@ -42,7 +42,7 @@ void read_others(const ckpt::Checkpoint& checkpoint, const ReportRows& rows,
   }
 }
 
-Figures read_all(const ckpt::Checkpoint& checkpoint, const ReportRows& rows,
+Figures read_all(const OpenedTraining& checkpoint, const ReportRows& rows,
                  const ReportOptions& options, ReportPage& page) {
   FiguresWatch watch(rows.entries);
   VerifyOptions verify_options;
@@ -55,7 +55,7 @@ Figures read_all(const ckpt::Checkpoint& checkpoint, const ReportRows& rows,
 }
 
 // Boxes of `bytes_max` together.
-TensorFigures read_sample(const ckpt::Checkpoint& checkpoint, const ckpt::TensorEntry& tensor,
+TensorFigures read_sample(const OpenedTraining& checkpoint, const ckpt::TensorEntry& tensor,
                           uint64_t bytes_max, ckpt::ExecuteOptions execution) {
   ckpt::StatisticsSum sum(tensor.dtype);
   const uint64_t element_bytes = ckpt::bytes_per_element(tensor.dtype);
@@ -75,7 +75,7 @@ TensorFigures read_sample(const ckpt::Checkpoint& checkpoint, const ckpt::Tensor
   return figures_of(sum.result());
 }
 
-Figures read_samples(const ckpt::Checkpoint& checkpoint, const ReportRows& rows,
+Figures read_samples(const OpenedTraining& checkpoint, const ReportRows& rows,
                      const ReportOptions& options, ReportPage& page) {
   VerifyOptions verify_options;
   verify_options.quick = true;
@@ -98,7 +98,7 @@ Figures read_samples(const ckpt::Checkpoint& checkpoint, const ReportRows& rows,
   return figures;
 }
 
-void add_ranks(const ckpt::Checkpoint& checkpoint, ReportPage& page) {
+void add_ranks(const OpenedTraining& checkpoint, ReportPage& page) {
   RunGrid grid;
   if (page.summary.groups.view) {
     grid = page.summary.groups.view->grid;
@@ -128,7 +128,7 @@ void add_ranks(const ckpt::Checkpoint& checkpoint, ReportPage& page) {
   }
 }
 
-std::string proof_text(const ckpt::Checkpoint& checkpoint) {
+std::string proof_text(const OpenedTraining& checkpoint) {
   constexpr size_t kBytesMax = size_t{1} << 18;
   const std::string name(kMegatronFolders.proof_file);
   try {
@@ -144,7 +144,7 @@ std::string proof_text(const ckpt::Checkpoint& checkpoint) {
 
 }  // namespace
 
-ReportPage make_report(const ckpt::Checkpoint& checkpoint, const ReportOptions& options) {
+ReportPage make_report(const OpenedTraining& checkpoint, const ReportOptions& options) {
   ReportPage page;
   page.summary = summarize(checkpoint);
   ReportRows rows = list_rows(checkpoint, page.summary.groups.view.get());

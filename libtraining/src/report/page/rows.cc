@@ -107,7 +107,7 @@ void match_state_to_weights(ReportRows& rows) {
 
 }  // namespace
 
-ReportRows list_rows(const ckpt::Checkpoint& checkpoint, const TrainingState* view) {
+ReportRows list_rows(const OpenedTraining& checkpoint, const TrainingState* view) {
   ReportRows rows;
   if (view != nullptr) {
     NamedRows named(rows);

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include <ckpt/checkpoint.h>
+#include <training/opened_training.h>
 #include <training/report_page.h>
 #include <training/training_state.h>
 
@@ -15,6 +15,6 @@ struct ReportRows {
 };
 
 // Each once as the training run has it where `view` names them, else as they are stored.
-ReportRows list_rows(const ckpt::Checkpoint& checkpoint, const TrainingState* view);
+ReportRows list_rows(const OpenedTraining& checkpoint, const TrainingState* view);
 
 }  // namespace optim

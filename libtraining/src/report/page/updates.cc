@@ -66,8 +66,8 @@ bool is_read_as_numbers(ckpt::DType dtype) {
 }
 
 // Elements of a box of a float32 or bfloat16 tensor.
-std::vector<double> read_numbers(const ckpt::Checkpoint& checkpoint,
-                                 const ckpt::TensorEntry& tensor, const ckpt::Box& box) {
+std::vector<double> read_numbers(const OpenedTraining& checkpoint, const ckpt::TensorEntry& tensor,
+                                 const ckpt::Box& box) {
   const uint64_t count = ckpt::element_count(box.sizes);
   std::vector<std::byte> bytes(count * ckpt::bytes_per_element(tensor.dtype));
   checkpoint.read(tensor, box, bytes);
@@ -111,7 +111,7 @@ std::vector<Param> params_of(const ReportRows& rows) {
 
 class UpdateReader {
  public:
-  UpdateReader(const ckpt::Checkpoint& checkpoint, const Summary& summary, const ReportRows& rows)
+  UpdateReader(const OpenedTraining& checkpoint, const Summary& summary, const ReportRows& rows)
       : checkpoint_(checkpoint), rows_(rows) {
     for (const StoredGroup& group : summary.groups.groups) {
       rules_.emplace(std::pair(group.optimizer, group.group), rule_of_group(group, summary));
@@ -235,14 +235,14 @@ class UpdateReader {
     }
   }
 
-  const ckpt::Checkpoint& checkpoint_;
+  const OpenedTraining& checkpoint_;
   const ReportRows& rows_;
   std::map<std::pair<uint32_t, uint32_t>, Rule> rules_;
 };
 
 }  // namespace
 
-std::vector<UpdateNorm> list_updates(const ckpt::Checkpoint& checkpoint, const Summary& summary,
+std::vector<UpdateNorm> list_updates(const OpenedTraining& checkpoint, const Summary& summary,
                                      const ReportRows& rows) {
   const UpdateReader reader(checkpoint, summary, rows);
   std::vector<UpdateNorm> updates;

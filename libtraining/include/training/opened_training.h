@@ -1,0 +1,40 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include <ckpt/checkpoint.h>
+#include <training/export.h>
+
+namespace optim {
+
+struct CommonState;
+class RunArgs;
+
+// An opened checkpoint, and what it says of the run that wrote it: read once, when it is first
+// asked for, by any of many threads. What cannot be read throws each time.
+class TRAINING_EXPORT OpenedTraining final : public ckpt::Checkpoint {
+ public:
+  explicit OpenedTraining(ckpt::Checkpoint checkpoint);
+  OpenedTraining(OpenedTraining&&) noexcept;
+  OpenedTraining& operator=(OpenedTraining&&) noexcept;
+  ~OpenedTraining() override;
+
+  // What a Megatron torch_dist folder does not shard; null where there is none. Throws Corrupt
+  // where it is stored twice, or is no dictionary.
+  const CommonState* common_state() const;
+  // The same of a checkpoint that needs one: throws Corrupt where there is none.
+  const CommonState& require_common_state() const;
+  // The training arguments, as far as they are there.
+  const RunArgs& args() const;
+
+ private:
+  struct Known;
+  std::unique_ptr<Known> known_;
+};
+
+// Checkpoint::open() that knows Megatron's folders; options.convention does not count.
+TRAINING_EXPORT OpenedTraining open_checkpoint(const std::filesystem::path& path,
+                                               ckpt::OpenOptions options = {});
+
+}  // namespace optim

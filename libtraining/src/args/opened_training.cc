@@ -1,0 +1,67 @@
+// What a checkpoint says of the run that wrote it, read once.
+#include <training/opened_training.h>
+
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include <ckpt/error.h>
+#include <training/megatron_folders.h>
+
+#include "args/common_state.h"
+#include "args/run_args.h"
+
+namespace optim {
+namespace {
+
+// A value that the first who asks for it reads; who asks after a failure reads again.
+template <class Value>
+class ReadOnce {
+ public:
+  const Value& get(auto read) {
+    std::call_once(is_read_, [&] { value_.emplace(read()); });
+    return *value_;
+  }
+
+ private:
+  std::once_flag is_read_;
+  std::optional<Value> value_;
+};
+
+}  // namespace
+
+struct OpenedTraining::Known {
+  ReadOnce<std::optional<CommonState>> common_state;
+  ReadOnce<RunArgs> args;
+};
+
+OpenedTraining::OpenedTraining(ckpt::Checkpoint checkpoint)
+    : Checkpoint(std::move(checkpoint)), known_(std::make_unique<Known>()) {}
+OpenedTraining::OpenedTraining(OpenedTraining&&) noexcept = default;
+OpenedTraining& OpenedTraining::operator=(OpenedTraining&&) noexcept = default;
+OpenedTraining::~OpenedTraining() = default;
+
+const CommonState* OpenedTraining::common_state() const {
+  const auto& state = known_->common_state.get([this] { return read_common_state(*this); });
+  return state ? &*state : nullptr;
+}
+
+const CommonState& OpenedTraining::require_common_state() const {
+  if (const CommonState* const state = common_state()) return *state;
+  throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = shown_path(), .key = {}},
+                    "common.pt is missing, and the store has no common state",
+                    "copy it again; reshard --repair common-state --like OTHER takes it from "
+                    "another iteration")
+      .mark_incomplete();
+}
+
+const RunArgs& OpenedTraining::args() const {
+  return known_->args.get([this] { return RunArgs(*this); });
+}
+
+OpenedTraining open_checkpoint(const std::filesystem::path& path, ckpt::OpenOptions options) {
+  options.convention = &kMegatronFolders;
+  return OpenedTraining(ckpt::Checkpoint::open(path, options));
+}
+
+}  // namespace optim
