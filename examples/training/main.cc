@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    const ckpt::Checkpoint checkpoint = optim::open_checkpoint(argv[1]);
+    const optim::OpenedTraining checkpoint = optim::open_checkpoint(argv[1]);
     const optim::TrainingState state = optim::name_layer_wise(checkpoint);
     for (const optim::TrainedParam& param : state.params) {
       std::printf("%s:", param.info.name.c_str());
