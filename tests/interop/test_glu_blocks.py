@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from damage import edit_file
 from parallel_sets import IS_LONG, needs_sets
@@ -307,3 +307,34 @@ def test_verify_knows_the_size(source: str, values: dict, code: int, tmp_path: P
         argument = next(iter(values))
         assert any(f"args.{argument} is {values[argument]}, but" in found and "rows on each rank" in
                    found for found in damage_of(outcome.json()))
+
+
+# --- what an optimizer does with such rows ---
+
+def gradients_for(root: Path, folder: Path) -> Path:
+    """One step of gradients for the parameters of a checkpoint."""
+    succeed("ckpt-convert", root, folder / "plain", "--to", "safetensors")
+    masters = "optimizer.state.fp32_param."
+    generator = torch.Generator().manual_seed(5)
+    grads = {name.replace(masters, "grad0."): torch.randn(tensor.shape, generator=generator)
+             for path in (folder / "plain").rglob("*.safetensors")
+             for name, tensor in load_file(path).items() if name.startswith(masters)}
+    assert grads
+    save_file(grads, folder / "grads.safetensors")
+    return folder / "grads.safetensors"
+
+
+def test_a_step_is_the_same_whatever_the_rows_mean(tmp_path: Path) -> None:
+    root = GROUPED["torch_dist"]
+    blocks = with_args(root, tmp_path / "blocks", **{EXPERTS: 4})
+    grads = gradients_for(root, tmp_path)
+    states = []
+    for source in (root, blocks):
+        out = tmp_path / f"after-{source.name}"
+        succeed("step-replay", "run", source, "--grads", grads, "--output", out)
+        assert hash_of(source) != hash_of(out)
+        states.append(out)
+    compared = run("ckpt-inspect", "diff", *states, "--json").json()
+    assert compared["tensors"]["compared"] > 100
+    assert compared["tensors"]["different"] == []
+    assert [entry["key"] for entry in compared["objects"]["different"]] == ["args"]
