@@ -11,6 +11,27 @@
 
 namespace {
 
+// A file of which is counted how often it is passed over once.
+class CountedFile final : public ckpt::OpenedFile {
+ public:
+  CountedFile(std::unique_ptr<ckpt::OpenedFile> base, int& passed)
+      : base_(std::move(base)), passed_(passed) {}
+  uint64_t size_bytes() const override { return base_->size_bytes(); }
+  void read_at(uint64_t offset_bytes, std::span<std::byte> out) const override {
+    base_->read_at(offset_bytes, out);
+  }
+  void read_once(uint64_t offset_bytes, std::span<std::byte> out) const override {
+    ++passed_;
+    base_->read_once(offset_bytes, out);
+  }
+  const std::string& file_name() const override { return base_->file_name(); }
+  const ckpt::FileState& state() const override { return base_->state(); }
+
+ private:
+  std::unique_ptr<ckpt::OpenedFile> base_;
+  int& passed_;
+};
+
 class CountedFolder final : public ckpt::Folder {
  public:
   explicit CountedFolder(test::MemoryFolder base) : base_(std::move(base)) {}
@@ -21,11 +42,12 @@ class CountedFolder final : public ckpt::Folder {
   std::unique_ptr<ckpt::OpenedFile> open(const std::filesystem::path& folder,
                                          const Name& name) const override {
     ++opened[name.path];
-    return base_.open(folder, name);
+    return std::make_unique<CountedFile>(base_.open(folder, name), passed);
   }
   void check_inside(const std::filesystem::path&, const std::string&) const override {}
 
   mutable std::map<std::string, int> opened;
+  mutable int passed = 0;
 
  private:
   test::MemoryFolder base_;
@@ -86,6 +108,20 @@ BOOST_AUTO_TEST_CASE(what_lies_behind_the_end_is_refused_as_the_file_does) {
   std::byte bytes[4];
   BOOST_CHECK_THROW(file->read_at(file->size_bytes() - 1, bytes), ckpt::Error);
   BOOST_CHECK_THROW(file->read_at(UINT64_MAX, bytes), ckpt::Error);
+}
+
+// What is too large to stay in memory leaves the page cache, as files that are not kept do.
+BOOST_AUTO_TEST_CASE(a_large_file_is_passed_over_once_and_a_small_one_stays) {
+  test::MemoryFolder files;
+  files.put(".metadata", std::string((4 << 20) + 1, 'm'));
+  files.put("common.pt", "small");
+  const auto counted = std::make_shared<CountedFolder>(std::move(files));
+  const auto folder = ckpt::keep_metadata(counted, &test::kConvention);
+  std::byte byte;
+  folder->open("", {"common.pt"})->read_once(0, std::span(&byte, 1));
+  BOOST_TEST(counted->passed == 0);
+  folder->open("", {".metadata"})->read_once(0, std::span(&byte, 1));
+  BOOST_TEST(counted->passed == 1);
 }
 
 BOOST_AUTO_TEST_CASE(threads_read_the_same_bytes) {

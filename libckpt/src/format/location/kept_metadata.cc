@@ -19,10 +19,11 @@ class KeptBytes {
   explicit KeptBytes(std::unique_ptr<OpenedFile> file) : file_(std::move(file)) {}
 
   const OpenedFile& file() const { return *file_; }
+  bool stays() const { return file_->size_bytes() <= kBytesMax; }
   void read_at(uint64_t offset_bytes, std::span<std::byte> out) const {
     const uint64_t size_bytes = file_->size_bytes();
     const bool is_inside = offset_bytes <= size_bytes && out.size() <= size_bytes - offset_bytes;
-    if (size_bytes > kBytesMax || !is_inside) return file_->read_at(offset_bytes, out);
+    if (!stays() || !is_inside) return file_->read_at(offset_bytes, out);
     std::call_once(is_read_, [&] {
       std::vector<std::byte> bytes(size_bytes);
       file_->read_at(0, bytes);
@@ -46,6 +47,10 @@ class KeptFile final : public OpenedFile {
   uint64_t size_bytes() const override { return kept_->file().size_bytes(); }
   void read_at(uint64_t offset_bytes, std::span<std::byte> out) const override {
     kept_->read_at(offset_bytes, out);
+  }
+  void read_once(uint64_t offset_bytes, std::span<std::byte> out) const override {
+    if (kept_->stays()) return read_at(offset_bytes, out);
+    kept_->file().read_once(offset_bytes, out);
   }
   const std::string& file_name() const override { return shown_; }
   const FileState& state() const override { return kept_->file().state(); }
