@@ -57,7 +57,8 @@ def row(case, programs):
         lines = [re.sub(r"\d+", "N", line) for line in lines]
     cell = [code(line) for line in lines[:LINES_SHOWN]]
     if len(lines) > LINES_SHOWN:
-        cell.append(f"... and {len(lines) - LINES_SHOWN} more lines")
+        more = len(lines) - LINES_SHOWN
+        cell.append(f"... and {more} more line{'s' if more > 1 else ''}")
     command = code(case.command) + (", then Ctrl-C" if case.ctrl_c else "")
     return f"| {case.title} | {command} | {'<br>'.join(cell)} | {printed.exit_code} |"
 

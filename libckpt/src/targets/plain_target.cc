@@ -82,7 +82,7 @@ class DistWriter {
     }
   }
 
-  // A key that is no string, or a string that reads like one that is none.
+  // A key that is not a string, or a string that reads like such a key.
   static bool is_not_as_it_reads(const PathStep& step) {
     return !step.is_index && (step.key || typed_text(step.text) != step.text);
   }
