@@ -12,7 +12,7 @@ from pathlib import Path
 
 import cpp_outline
 
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 450
 MAX_FUNCTION_LINES = 60
 MAX_PUBLIC_HEADER_LINES = 120
 SPLIT_LIBRARIES = ("libckpt", "liboptim", "libtraining", "libreplay")
