@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ckpt/verify.h>
@@ -37,6 +38,13 @@ struct VerifyReport {
   std::vector<NotChecked> not_checked;  // what nothing was looked at for, and why
   // What was looked at, and may be right or not: what it must be cannot be told from the files.
   std::vector<NotProven> not_proven;
+
+  // Adds what was found of the meaning.
+  void find(ckpt::Where where, std::string problem, std::string hint = {},
+            ckpt::Severity severity = ckpt::Severity::Damage) {
+    findings.findings.push_back({ckpt::CheckKind::Meaning, severity, std::move(where),
+                                 std::move(problem), std::move(hint)});
+  }
 };
 
 struct VerifyOptions : ckpt::VerifyOptions {

@@ -37,7 +37,7 @@
 #include "layouts/job/layer_wise_target.h"
 #include "proof/proof_file.h"
 #include "state/passing_proof.h"
-#include "verify/iteration_check.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <ckpt/error.h>
 
-#include "verify/args_check.h"
+#include "verify/checks.h"
 
 namespace optim {
 std::vector<std::string> other_splits(const ModelRules& rules) {

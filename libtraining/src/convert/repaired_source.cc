@@ -8,9 +8,7 @@
 
 #include "repair/bucket_shift.h"
 #include "repair/common_of_other.h"
-#include "verify/args_check.h"
-#include "verify/model_folder.h"
-#include "verify/rank_folder_check.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {

@@ -8,8 +8,7 @@
 #include "state/near_masters.h"
 #include "state/passing_proof.h"
 #include "state/remainders.h"
-#include "verify/other_roundings.h"
-#include "verify/remainder_shift.h"
+#include "verify/checks.h"
 
 namespace optim {
 

@@ -15,7 +15,7 @@
 #include "convert/second_moments.h"
 #include "convert/unproven.h"
 #include "state/passing_proof.h"
-#include "verify/iteration_check.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {

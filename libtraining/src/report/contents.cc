@@ -17,7 +17,7 @@
 #include "model/megatron_keys.h"
 #include "model/state_names.h"
 #include "model/tensor_names.h"
-#include "verify/rank_folder_check.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {

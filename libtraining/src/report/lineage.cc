@@ -20,7 +20,7 @@
 #include "report/module_of_key.h"
 #include "state/remainders.h"
 #include "state/repeated_elements.h"
-#include "verify/iteration_check.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {

@@ -1,13 +1,8 @@
-#include "verify/args_check.h"
-
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <set>
-#include <string_view>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <training/layer_wise_checkpoint.h>
 
 #include "args/run_grid.h"
@@ -15,20 +10,13 @@
 #include "grid/vocabulary.h"
 #include "model/model_rules.h"
 #include "model/stage_names.h"
-#include "verify/attention_args.h"
-#include "verify/known_layers.h"
-#include "verify/module_args.h"
-#include "verify/stated_args.h"
+#include "verify/checks.h"
+#include "verify/model_args.h"
 
 namespace optim {
 namespace {
 
 using Decides = ContradictedArg::Decides;
-
-ContradictedArg contradiction(std::string_view name, uint64_t stated, std::string_view but,
-                              Decides decides = Decides::Cut) {
-  return {std::string(name), "is " + std::to_string(stated) + ", but " + std::string(but), decides};
-}
 
 const ckpt::Extents* matrix(const TrainingState& state, std::string_view name) {
   const auto found = std::ranges::find_if(state.params, [&](const TrainedParam& param) {
@@ -54,10 +42,8 @@ std::optional<ContradictedArg> of_embedding(const EmbeddingSize& row, const Trai
   const ckpt::Extents* const shape = matrix(state, row.tensor);
   const auto stated = args.size(row.arg);
   if (shape == nullptr || !stated || *stated == (*shape)[row.axis]) return std::nullopt;
-  return contradiction(row.arg, *stated,
-                       std::string(row.tensor) + " has " + std::to_string((*shape)[row.axis]) +
-                           (row.axis == 0 ? " rows" : " columns"),
-                       Decides::Shapes);
+  return contradicted(row.arg, args.text(row.arg),
+                      has_size(row.tensor, (*shape)[row.axis], row.axis), Decides::Shapes);
 }
 
 std::optional<ContradictedArg> of_positions(const TrainingState& state, const StatedArgs& args) {
@@ -65,9 +51,8 @@ std::optional<ContradictedArg> of_positions(const TrainingState& state, const St
   if (!kind || *kind == "learned_absolute" || matrix(state, kPositionEmbeddings) == nullptr) {
     return std::nullopt;
   }
-  return ContradictedArg{"position_embedding_type",
-                         "is " + args.text("position_embedding_type") + ", but " +
-                             std::string(kPositionEmbeddings) + " is there"};
+  return contradicted("position_embedding_type", args.text("position_embedding_type"),
+                      std::string(kPositionEmbeddings) + " is there", Decides::Modules);
 }
 
 std::optional<ContradictedArg> of_vocabulary(const TrainingState& state) {
@@ -79,8 +64,8 @@ std::optional<ContradictedArg> of_vocabulary(const TrainingState& state) {
 // torch_dist stores an output layer of its own alone.
 std::optional<ContradictedArg> of_output(const TrainingState& state) {
   if (!state.facts.output_is_tied || matrix(state, kOutputLayer) == nullptr) return std::nullopt;
-  return ContradictedArg{"untie_embeddings_and_output_weights",
-                         "is False, but " + std::string(kOutputLayer) + " is there", Decides::Cut};
+  return contradicted("untie_embeddings_and_output_weights", "False",
+                      std::string(kOutputLayer) + " is there");
 }
 
 // What the names in rank files tell, which a store has without: kinds of layers and of experts.
@@ -93,19 +78,16 @@ std::vector<ContradictedArg> of_rank_files(const std::vector<KnownLayer>& layers
     const std::string own = "input_layernorm.weight";
     const std::string& wrong = state.facts.layer_norm_renamed ? fused : own;
     if (layer.has(kLinearQkv) && layer.has(wrong)) {
-      found.push_back(
-          {"transformer_impl",
-           "is " + args.text("transformer_impl") + ", but " + layer.name_of(wrong) + " is there",
-           Decides::Cut});
+      found.push_back(contradicted("transformer_impl", args.text("transformer_impl"),
+                                   layer.name_of(wrong) + " is there"));
     }
     if (layer.expert == nullptr) continue;
     const bool is_grouped = layer.expert->info.name.find(".local_experts.") == std::string::npos;
     if (is_grouped == state.facts.experts_grouped) continue;
-    found.push_back({"moe_grouped_gemm",
-                     "is " + args.text("moe_grouped_gemm") + " with args.transformer_impl " +
-                         args.text("transformer_impl") + ", but " + layer.expert->info.name +
-                         " is there",
-                     Decides::Cut});
+    found.push_back(contradicted("moe_grouped_gemm",
+                                 args.text("moe_grouped_gemm") + " with args.transformer_impl " +
+                                     args.text("transformer_impl"),
+                                 layer.expert->info.name + " is there"));
   }
   return found;
 }
@@ -120,10 +102,9 @@ std::optional<ContradictedArg> of_mtp(const TrainingState& state, const StatedAr
   }
   const uint64_t stated = args.size("mtp_num_layers").value_or(0);
   if (stated == layers.size()) return std::nullopt;
-  return ContradictedArg{"mtp_num_layers",
-                         "is " + args.text("mtp_num_layers") + ", but the model has " +
-                             std::to_string(layers.size()) + " layers of multi-token prediction",
-                         Decides::Cut};
+  return contradicted(
+      "mtp_num_layers", args.text("mtp_num_layers"),
+      "the model has " + std::to_string(layers.size()) + " layers of multi-token prediction");
 }
 
 // Which axis of a layer's matrix is as wide as the model.
@@ -156,10 +137,8 @@ std::optional<ContradictedArg> of_matrices(const TrainingState& state, const Sta
     if (width == kModelWidths.end()) continue;
     const uint64_t has = param.weight->shape[width->axis];
     if (has == *stated) continue;
-    return contradiction(
-        "hidden_size", *stated,
-        param.info.name + " has " + std::to_string(has) + (width->axis == 0 ? " rows" : " columns"),
-        Decides::Shapes);
+    return contradicted("hidden_size", args.text("hidden_size"),
+                        has_size(param.info.name, has, width->axis), Decides::Shapes);
   }
   return std::nullopt;
 }
@@ -179,7 +158,8 @@ std::optional<ContradictedArg> of_gating(const TrainingState& state) {
 std::optional<ContradictedArg> of_glu_blocks(const TrainingState& state) {
   const auto found = find_uneven_blocks(state);
   if (!found) return std::nullopt;
-  return contradiction(found->argument, found->block, found->problem, Decides::Shapes);
+  return contradicted(found->argument, std::to_string(found->block), std::string(found->problem),
+                      Decides::Shapes);
 }
 
 std::optional<ContradictedArg> of_layers(const TrainingState& state) {
@@ -193,8 +173,8 @@ std::optional<ContradictedArg> of_layers(const TrainingState& state) {
   const uint64_t found = uint64_t{*last} + 1;
   // Layers without parameters are left out of a model's names, but hardly the last one.
   if (found == stated || (found < stated && layers_are_described(state))) return std::nullopt;
-  return contradiction("num_layers", stated,
-                       "the model has " + std::to_string(found) + " decoder layers");
+  return contradicted("num_layers", std::to_string(stated),
+                      "the model has " + std::to_string(found) + " decoder layers");
 }
 
 std::optional<ContradictedArg> of_experts(const TrainingState& state) {
@@ -204,8 +184,8 @@ std::optional<ContradictedArg> of_experts(const TrainingState& state) {
   }
   const uint64_t stated = state.facts.expert_count;
   if (experts.empty() || stated == 0 || experts.size() == stated) return std::nullopt;
-  return contradiction("num_experts", stated,
-                       "the model has " + std::to_string(experts.size()) + " experts");
+  return contradicted("num_experts", std::to_string(stated),
+                      "the model has " + std::to_string(experts.size()) + " experts");
 }
 
 }  // namespace
@@ -258,12 +238,8 @@ void check_args(const OpenedTraining& checkpoint, VerifyReport& report) {
 
 void check_args(const TrainingState& state, VerifyReport& report) {
   for (const ContradictedArg& found : contradicted_args(state)) {
-    report.findings.findings.push_back(
-        {ckpt::CheckKind::Meaning,
-         ckpt::Severity::Damage,
-         {.file = {}, .key = "args." + found.name},
-         found.problem,
-         "the arguments may be those of a different run, or parameters are missing"});
+    report.find({.file = {}, .key = "args." + found.name}, found.problem,
+                "the arguments may be those of a different run, or parameters are missing");
   }
 }
 

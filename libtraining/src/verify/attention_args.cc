@@ -1,10 +1,7 @@
-#include "verify/attention_args.h"
-
 #include <algorithm>
-#include <optional>
-#include <string>
-#include <string_view>
 #include <utility>
+
+#include "verify/model_args.h"
 
 namespace optim {
 namespace {
@@ -145,11 +142,8 @@ std::optional<ContradictedArg> of_latent(const LatentSize& row, const KnownLayer
     sum += ", with args." + std::string(row.second) + " " + std::to_string(*second);
   }
   if (row.is_per_head) sum += ", for each of args.num_attention_heads " + std::to_string(*heads);
-  return ContradictedArg{std::string(row.first),
-                         "is " + std::to_string(*first) + sum + ", but " + layer.name_of(row.rule) +
-                             " has " + std::to_string(found) +
-                             (row.axis == 0 ? " rows" : " columns"),
-                         ContradictedArg::Decides::Cut};
+  return contradicted(row.first, std::to_string(*first) + sum,
+                      has_size(layer.name_of(row.rule), found, row.axis));
 }
 
 }  // namespace

@@ -1,14 +1,8 @@
-#include "verify/distributed_check.h"
-
 #include <algorithm>
-#include <optional>
 #include <set>
 #include <span>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include <ckpt/error.h>
 #include <ckpt/tensor_stream.h>
 
 #include "args/common_state.h"
@@ -16,6 +10,7 @@
 #include "grid/whole_states.h"
 #include "model/state_names.h"
 #include "repair/group_order.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {
@@ -51,9 +46,9 @@ class DistributedCheck {
         if (!first) first = step;
         continue;
       }
-      find(ckpt::Severity::Damage, "/optimizer/" + std::to_string(i) + "/optimizer/param_groups/0",
-           "has a different step count from the optimizers before it",
-           "the state may come from different iterations");
+      report_.find(at("/optimizer/" + std::to_string(i) + "/optimizer/param_groups/0"),
+                   "has a different step count from the optimizers before it",
+                   "the state may come from different iterations");
     }
   }
 
@@ -67,24 +62,18 @@ class DistributedCheck {
         decays.insert(number_in(view_.common.tree.value(group), "weight_decay").value_or(0));
       }
       if (decays.size() < 2) continue;
-      return find(
-          ckpt::Severity::Note, "/optimizer",
+      return report_.find(
+          at("/optimizer"),
           "Megatron-Core up to 0.12 loads these groups by their place, which is another one "
           "on pipeline stages above 0: behind a restart these decay norms and biases "
           "instead of weights",
           "groups are matched here by wd_mult, lr_mult, is_expert_parallel and "
-          "is_decoupled_lr");
+          "is_decoupled_lr",
+          ckpt::Severity::Note);
     }
   }
 
-  void find(ckpt::Severity severity, const std::string& place, std::string problem,
-            std::string hint) {
-    report_.findings.findings.push_back({ckpt::CheckKind::Meaning,
-                                         severity,
-                                         {file_, std::nullopt, key_ + place},
-                                         std::move(problem),
-                                         std::move(hint)});
-  }
+  ckpt::Where at(const std::string& place) const { return {file_, std::nullopt, key_ + place}; }
 
   const TrainingState& view_;
   VerifyReport& report_;
@@ -139,13 +128,16 @@ void check_step_counts(const TrainingState& view, const OpenedTraining& source,
           {"the step count of " + name, "there is none, and all of its moments are 0"});
       continue;
     }
-    report.findings.findings.push_back(
-        {ckpt::CheckKind::Meaning,
-         ckpt::Severity::Damage,
-         {.file = {}, .key = "optimizer." + std::to_string(optimizer) + "/step"},
-         "no group and no parameter has a step count, and the optimizer has moments",
-         kUncounted});
+    report.find({.file = {}, .key = "optimizer." + std::to_string(optimizer) + "/step"},
+                "no group and no parameter has a step count, and the optimizer has moments",
+                kUncounted);
   }
+}
+
+ckpt::Where setting_of_group(size_t optimizer, size_t group, const std::string& name) {
+  return {.file = {},
+          .key = "optimizer." + std::to_string(optimizer) + "/param_groups/" +
+                 std::to_string(group) + "/" + name};
 }
 
 // The steps that groups state: where one does, all do, and none contradicts what parameters count.
@@ -159,30 +151,21 @@ void check_group_steps(const TrainingState& view, uint32_t optimizer, VerifyRepo
     const bool must_have = of.step_layout == StepLayout::PerGroup || settings.find("step");
     if (!must_have || (step && (of.step_layout == StepLayout::PerGroup || step == counted)))
       continue;
-    report.findings.findings.push_back(
-        {ckpt::CheckKind::Meaning,
-         ckpt::Severity::Damage,
-         {.file = {},
-          .key = "optimizer." + std::to_string(optimizer) + "/param_groups/" +
-                 std::to_string(group) + "/step"},
-         !settings.find("step") ? "is missing, although another group of the optimizer has it"
-         : !step                ? "is not a number"
-                                : "is not the step count of the group's parameters"});
+    report.find(setting_of_group(optimizer, group, "step"),
+                !settings.find("step")
+                    ? "is missing, although another group of the optimizer has it"
+                : !step ? "is not a number"
+                        : "is not the step count of the group's parameters");
   }
 }
 
 // Of every kind of optimizer: what is left of a load that took groups by their place.
 void check_group_order(const TrainingState& view, VerifyReport& report) {
   for (const SwappedGroups& groups : find_swapped_groups(view)) {
-    report.findings.findings.push_back(
-        {ckpt::CheckKind::Meaning,
-         ckpt::Severity::Damage,
-         {.file = {},
-          .key = "optimizer." + std::to_string(groups.optimizer) + "/param_groups/" +
-                 std::to_string(groups.without_decay) + "/weight_decay"},
-         kSwappedGroups,
-         "Megatron-Core up to 0.12 loads groups by their place, which is another one on pipeline "
-         "stages above 0; ckpt-convert --repair group-order gives each its own"});
+    report.find(setting_of_group(groups.optimizer, groups.without_decay, "weight_decay"),
+                kSwappedGroups,
+                "Megatron-Core up to 0.12 loads groups by their place, which is another one on "
+                "pipeline stages above 0; ckpt-convert --repair group-order gives each its own");
   }
 }
 

@@ -1,5 +1,3 @@
-#include "verify/group_check.h"
-
 #include <cmath>
 #include <iomanip>
 #include <map>
@@ -7,13 +5,12 @@
 #include <tuple>
 #include <utility>
 
-#include <ckpt/error.h>
-
 #include "args/value_place.h"
 #include "grid/step_number.h"
 #include "layouts/group_search.h"
 #include "state/group_compare.h"
 #include "state/value_compare.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {
@@ -232,11 +229,7 @@ class GroupCheck {
                std::string hint) {
     std::string file = checkpoint_.shown_name(found.file);
     if (found.file.empty()) file = found.object.empty() ? checkpoint_.file_name(0) : "";
-    report_.findings.findings.push_back({ckpt::CheckKind::Meaning,
-                                         ckpt::Severity::Damage,
-                                         {file, std::nullopt, found.object + pointer},
-                                         std::move(problem),
-                                         std::move(hint)});
+    report_.find({file, std::nullopt, found.object + pointer}, std::move(problem), std::move(hint));
   }
 
   const OpenedTraining& checkpoint_;

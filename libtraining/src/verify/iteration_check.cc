@@ -1,11 +1,8 @@
 // The iteration that a checkpoint's state was saved at, against the one that its folder names.
-#include "verify/iteration_check.h"
-
-#include <optional>
-
 #include <training/megatron_folders.h>
 
 #include "args/common_state.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {

@@ -1,13 +1,6 @@
-#include "verify/lacking_state.h"
-
 #include <algorithm>
 #include <map>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
 
-#include <ckpt/error.h>
 #include <ckpt/files_beside.h>
 #include <training/key_kind.h>
 #include <training/megatron_folders.h>
@@ -19,16 +12,12 @@
 #include "model/megatron_keys.h"
 #include "model/state_names.h"
 #include "state/left_out.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {
 
 using ckpt::Kind;
-
-void find(VerifyReport& report, ckpt::Where where, std::string problem, std::string hint) {
-  report.findings.findings.push_back({ckpt::CheckKind::Meaning, ckpt::Severity::Damage,
-                                      std::move(where), std::move(problem), std::move(hint)});
-}
 
 // --- the common state, which lies in the store since August 2026 ---
 
@@ -51,17 +40,18 @@ void find_lacking_common_state(const OpenedTraining& checkpoint, bool has_state,
   const std::string text = ckpt::text_beside(checkpoint, backend);
   const bool names_common = text.find(kMegatronFolders.common_key) != text.npos;
   if (names_common || checkpoint.common_state()) return;
-  find(report, {.file = checkpoint.shown_name(".metadata"), .key = "common_state"},
-       "the common state is missing: args, step counts and parameter groups",
-       "copy the iteration again; without it Megatron cannot load the optimizer's state");
+  report.find({.file = checkpoint.shown_name(".metadata"), .key = "common_state"},
+              "the common state is missing: args, step counts and parameter groups",
+              "copy the iteration again; without it Megatron cannot load the optimizer's state");
 }
 
 void find_lacking_last_file(const OpenedTraining& checkpoint, VerifyReport& report) {
   const std::string backend(kMegatronFolders.backend_file);
   if (checkpoint.source().has(checkpoint.folder() / backend)) return;
-  find(report, {.file = checkpoint.shown_name(backend), .key = {}},
-       "is missing, and Megatron writes it last",
-       "the save was not completed, or the file was lost; Megatron loads no folder without it");
+  report.find(
+      {.file = checkpoint.shown_name(backend), .key = {}},
+      "is missing, and Megatron writes it last",
+      "the save was not completed, or the file was lost; Megatron loads no folder without it");
 }
 
 // Of a common state that Megatron-LM's training wrote, or Megatron Bridge's, which has no args:
@@ -86,9 +76,9 @@ void find_lacking_keys(const OpenedTraining& checkpoint, bool has_state, VerifyR
   }
   const auto report_of = [&](const std::string& file, const ckpt::Value& root) {
     for (const std::string& key : lacking_keys(root, has_state, is_bridge)) {
-      find(report, {.file = checkpoint.shown_name(file), .key = "/" + key},
-           "is missing, and Megatron writes it into every checkpoint",
-           "the file was changed; training would go on with other settings, or not at all");
+      report.find({.file = checkpoint.shown_name(file), .key = "/" + key},
+                  "is missing, and Megatron writes it into every checkpoint",
+                  "the file was changed; training would go on with other settings, or not at all");
     }
   };
   if (checkpoint.catalog().format == ckpt::Format::TorchDist) {
@@ -135,10 +125,10 @@ void find_lacking_shards(const OpenedTraining& checkpoint, VerifyReport& report)
     ++found;
   }
   if (found >= stated) return;
-  find(report, {.file = checkpoint.shown_name(".metadata"), .key = "rng_state"},
-       std::to_string(stated - found) + " of " + std::to_string(stated) +
-           " random states are missing",
-       "ranks without one would draw the random numbers of another rank, or none");
+  report.find({.file = checkpoint.shown_name(".metadata"), .key = "rng_state"},
+              std::to_string(stated - found) + " of " + std::to_string(stated) +
+                  " random states are missing",
+              "ranks without one would draw the random numbers of another rank, or none");
 }
 
 void find_lacking_rng_of_files(const OpenedTraining& checkpoint, VerifyReport& report) {
@@ -157,9 +147,9 @@ void find_lacking_rng_of_files(const OpenedTraining& checkpoint, VerifyReport& r
   }
   if (!has_any) return;  // --no-save-rng
   for (const std::string& path : without) {
-    find(report, {.file = checkpoint.shown_name(path), .key = "/rng_state"},
-         "is missing, although other rank files have it",
-         "the rank would draw the random numbers of another one, or none");
+    report.find({.file = checkpoint.shown_name(path), .key = "/rng_state"},
+                "is missing, although other rank files have it",
+                "the rank would draw the random numbers of another one, or none");
   }
 }
 
@@ -195,9 +185,10 @@ void find_lacking_moments(const TrainingState& view, VerifyReport& report) {
   const auto of_all = find_stateless_optimizers(view, stateless);
   for (const auto& [optimizer, lacking] : of_all) {
     for (const std::string_view state : states_kept_by(lacking.rule)) {
-      find(report, {.file = {}, .key = state_key(state, lacking.first)},
-           "no parameter of this optimizer has it, and " + lacking.rule + " keeps it of each",
-           "the moments were lost; training would go on as from a fresh optimizer");
+      report.find(
+          {.file = {}, .key = state_key(state, lacking.first)},
+          "no parameter of this optimizer has it, and " + lacking.rule + " keeps it of each",
+          "the moments were lost; training would go on as from a fresh optimizer");
     }
   }
   LeftOut unexplained("parameter");
@@ -208,13 +199,10 @@ void find_lacking_moments(const TrainingState& view, VerifyReport& report) {
   }
   unexplained.put_into(report.not_proven);
   if (stateless.never_stepped.empty()) return;
-  report.findings.findings.push_back(
-      {ckpt::CheckKind::Meaning,
-       ckpt::Severity::Note,
-       {.file = {}, .key = view.params[stateless.never_stepped[0]].info.name},
-       counted(stateless.never_stepped.size(), "parameter") +
-           ", this one among them, without optimizer state",
-       "their optimizer has taken no step"});
+  report.find({.file = {}, .key = view.params[stateless.never_stepped[0]].info.name},
+              counted(stateless.never_stepped.size(), "parameter") +
+                  ", this one among them, without optimizer state",
+              "their optimizer has taken no step", ckpt::Severity::Note);
 }
 
 }  // namespace

@@ -1,22 +1,25 @@
 // Parameters that are gone from a model and its optimizer alike: nothing refers to them any more,
 // but layers of one kind have the same ones.
-#include "verify/layer_check.h"
-
 #include <algorithm>
 #include <map>
 #include <set>
 #include <string_view>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "args/run_grid.h"
 #include "model/model_rules.h"
 #include "model/stage_names.h"
-#include "verify/args_check.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {
+
+// A parameter that the rest of a model says it should have.
+struct LostParam {
+  std::string name;    // decoder.layers.1.self_attention.linear_proj.weight
+  std::string reason;  // "layer 0 has it"
+};
 
 // By the rules' names.
 using Names = std::set<std::string_view>;
@@ -256,8 +259,6 @@ std::optional<LostParam> lost_around_layers(const TrainingState& state, const Mo
   return std::nullopt;
 }
 
-}  // namespace
-
 std::optional<LostParam> lost_param(const TrainingState& state) {
   if (layers_are_described(state)) return std::nullopt;
   const Model model = model_of(state);
@@ -269,14 +270,13 @@ std::optional<LostParam> lost_param(const TrainingState& state) {
   return lost_around_layers(state, model);
 }
 
+}  // namespace
+
 void check_layers(const TrainingState& state, VerifyReport& report) {
   const auto lost = lost_param(state);
   if (!lost) return;
-  report.findings.findings.push_back({ckpt::CheckKind::Meaning,
-                                      ckpt::Severity::Damage,
-                                      {.file = {}, .key = lost->name},
-                                      "is missing from the model: " + lost->reason,
-                                      "the checkpoint was written without it, or lost it"});
+  report.find({.file = {}, .key = lost->name}, "is missing from the model: " + lost->reason,
+              "the checkpoint was written without it, or lost it");
 }
 
 }  // namespace optim

@@ -1,179 +1,138 @@
-#include "verify/module_args.h"
-
 #include <algorithm>
-#include <initializer_list>
-#include <optional>
-#include <string>
-#include <string_view>
+#include <array>
 #include <utility>
+
+#include "verify/model_args.h"
 
 namespace optim {
 namespace {
 
-using Weights = std::initializer_list<std::string_view>;
+using Decides = ContradictedArg::Decides;
 
 constexpr std::string_view kSharedFirst = "mlp.shared_experts.linear_fc1.weight";
 
-std::optional<bool> has_biases(const StatedArgs& args) { return args.flag("add_bias_linear"); }
+// Whether args say that layers have what an argument decides.
+using Stated = std::optional<bool> (*)(const StatedArgs& args, std::string_view name);
 
-std::optional<bool> has_qkv_bias(const StatedArgs& args) {
+std::optional<bool> by_flag(const StatedArgs& args, std::string_view name) {
+  return args.flag(name);
+}
+
+std::optional<bool> by_number(const StatedArgs& args, std::string_view name) {
+  return args.is_number(name);
+}
+
+// None is a model without experts, whose layers have no router.
+std::optional<bool> by_none(const StatedArgs& args, std::string_view name) {
+  return args.is_number(name) == false ? std::optional(false) : std::nullopt;
+}
+
+std::optional<bool> has_qkv_bias(const StatedArgs& args, std::string_view name) {
   // With add_bias_linear linear_qkv has one, whatever this argument says.
-  if (args.flag("add_bias_linear").value_or(true)) return std::nullopt;
-  return args.flag("add_qkv_bias");
+  return args.flag("add_bias_linear").value_or(true) ? std::nullopt : args.flag(name);
 }
 
-std::optional<bool> has_query_norm(const StatedArgs& args) {
-  if (args.is_set("qk_l2_norm")) return std::nullopt;  // which has no weights
-  return args.flag("qk_layernorm");
+std::optional<bool> has_query_norm(const StatedArgs& args, std::string_view name) {
+  return args.is_set("qk_l2_norm") ? std::nullopt : args.flag(name);  // which has no weights
 }
 
-std::optional<bool> has_norm_bias(const StatedArgs& args) {
-  const auto kind = args.word("normalization");
+std::optional<bool> has_norm_bias(const StatedArgs& args, std::string_view name) {
+  const auto kind = args.word(name);
   if (kind == "LayerNorm") return true;
   return kind == "RMSNorm" ? std::optional(false) : std::nullopt;
 }
 
-std::optional<bool> has_learned_offset(const StatedArgs& args) {
-  const auto kind = args.word("softmax_type");
+std::optional<bool> has_learned_offset(const StatedArgs& args, std::string_view name) {
+  const auto kind = args.word(name);
   return kind ? std::optional(*kind == "learnable") : std::nullopt;
 }
 
-std::optional<bool> is_latent(const StatedArgs& args) {
-  return args.flag("multi_latent_attention");
-}
-std::optional<bool> has_low_rank_queries(const StatedArgs& args) {
-  return args.is_number("q_lora_rank");
-}
-std::optional<bool> has_shared(const StatedArgs& args) {
-  return args.is_number("moe_shared_expert_intermediate_size");
-}
-std::optional<bool> has_expert_bias(const StatedArgs& args) {
-  return args.flag("moe_router_enable_expert_bias");
-}
-std::optional<bool> has_shared_gate(const StatedArgs& args) {
-  return args.flag("moe_shared_expert_gate");
-}
-// None is a model without experts, whose layers have no router.
-std::optional<bool> has_router(const StatedArgs& args) {
-  return args.is_number("num_experts") == false ? std::optional(false) : std::nullopt;
-}
-
-// A layer with one of `beside` has one of `tensors` where args say so, and else none of them.
+// A layer with one of `beside` has `tensor` where args say so, and else does not.
 struct Presence {
   std::string_view arg;
-  Weights beside, tensors;
-  std::optional<bool> (*stated)(const StatedArgs&);
-  ContradictedArg::Decides decides = ContradictedArg::Decides::Modules;
+  std::array<std::string_view, 2> beside;
+  std::string_view tensor;
+  Stated stated;
+  Decides decides = Decides::Modules;
 };
 
-const std::initializer_list<Presence>& presences() {
-  static const std::initializer_list<Presence> rows = {
-      {"multi_latent_attention",
-       {kLinearQkv, kLatentKvUp},
-       {kLatentKvUp},
-       is_latent,
-       ContradictedArg::Decides::Cut},
-      {"num_experts",
-       {kRouterWeight, kMlpFirst},
-       {kRouterWeight},
-       has_router,
-       ContradictedArg::Decides::Cut},
-      {"add_bias_linear", {kLinearProj}, {"self_attention.linear_proj.bias"}, has_biases},
-      {"add_bias_linear", {kMlpFirst}, {"mlp.linear_fc1.bias"}, has_biases},
-      {"add_qkv_bias", {kLinearQkv}, {"self_attention.linear_qkv.bias"}, has_qkv_bias},
-      {"qk_layernorm", {kLinearQkv}, {"self_attention.q_layernorm.weight"}, has_query_norm},
-      {"qk_layernorm",
-       {kLatentKvUp},
-       {"self_attention.linear_kv_up_proj.layer_norm_weight"},
-       has_query_norm},
-      {"normalization", {"input_layernorm.weight"}, {"input_layernorm.bias"}, has_norm_bias},
-      {"normalization",
-       {"self_attention.linear_qkv.layer_norm_weight"},
-       {"self_attention.linear_qkv.layer_norm_bias"},
-       has_norm_bias},
-      {"normalization", {"pre_mlp_layernorm.weight"}, {"pre_mlp_layernorm.bias"}, has_norm_bias},
-      {"normalization",
-       {"mlp.linear_fc1.layer_norm_weight"},
-       {"mlp.linear_fc1.layer_norm_bias"},
-       has_norm_bias},
-      {"softmax_type",
-       {kLinearQkv},
-       {"self_attention.core_attention.softmax_offset"},
-       has_learned_offset},
-      {"q_lora_rank",
-       {kLatentKvUp},
-       {"self_attention.linear_q_down_proj.weight"},
-       has_low_rank_queries},
-      {"moe_shared_expert_intermediate_size", {kRouterWeight}, {kSharedFirst}, has_shared},
-      {"moe_router_enable_expert_bias",
-       {kRouterWeight},
-       {"mlp.router.expert_bias"},
-       has_expert_bias},
-      {"moe_shared_expert_gate",
-       {kSharedFirst},
-       {"mlp.shared_experts.gate_weight"},
-       has_shared_gate},
-  };
-  return rows;
-}
+constexpr std::string_view kFusedNorm = "self_attention.linear_qkv.layer_norm_weight";
+constexpr Presence kPresences[] = {
+    {"multi_latent_attention", {kLinearQkv, kLatentKvUp}, kLatentKvUp, by_flag, Decides::Cut},
+    {"num_experts", {kRouterWeight, kMlpFirst}, kRouterWeight, by_none, Decides::Cut},
+    {"add_bias_linear", {kLinearProj}, "self_attention.linear_proj.bias", by_flag},
+    {"add_bias_linear", {kMlpFirst}, "mlp.linear_fc1.bias", by_flag},
+    {"add_qkv_bias", {kLinearQkv}, "self_attention.linear_qkv.bias", has_qkv_bias},
+    {"qk_layernorm", {kLinearQkv}, "self_attention.q_layernorm.weight", has_query_norm},
+    {"qk_layernorm",
+     {kLatentKvUp},
+     "self_attention.linear_kv_up_proj.layer_norm_weight",
+     has_query_norm},
+    {"normalization", {"input_layernorm.weight"}, "input_layernorm.bias", has_norm_bias},
+    {"normalization", {kFusedNorm}, "self_attention.linear_qkv.layer_norm_bias", has_norm_bias},
+    {"normalization", {"pre_mlp_layernorm.weight"}, "pre_mlp_layernorm.bias", has_norm_bias},
+    {"normalization",
+     {"mlp.linear_fc1.layer_norm_weight"},
+     "mlp.linear_fc1.layer_norm_bias",
+     has_norm_bias},
+    {"softmax_type",
+     {kLinearQkv},
+     "self_attention.core_attention.softmax_offset",
+     has_learned_offset},
+    {"q_lora_rank", {kLatentKvUp}, "self_attention.linear_q_down_proj.weight", by_number},
+    {"moe_shared_expert_intermediate_size", {kRouterWeight}, kSharedFirst, by_number},
+    {"moe_router_enable_expert_bias", {kRouterWeight}, "mlp.router.expert_bias", by_flag},
+    {"moe_shared_expert_gate", {kSharedFirst}, "mlp.shared_experts.gate_weight", by_flag},
+};
 
 std::optional<ContradictedArg> of_presence(const Presence& row, const KnownLayer& layer,
                                            const StatedArgs& args) {
-  const auto is_there = [&](std::string_view name) { return layer.has(name); };
-  const auto stated = row.stated(args);
-  if (!stated || std::ranges::none_of(row.beside, is_there)) return std::nullopt;
-  const auto* const found = std::ranges::find_if(row.tensors, is_there);
-  if (*stated == (found != row.tensors.end())) return std::nullopt;
-  const std::string_view tensor = *stated ? *row.tensors.begin() : *found;
-  const auto* const beside = std::ranges::find_if(row.beside, is_there);
-  return ContradictedArg{std::string(row.arg),
-                         "is " + args.text(row.arg) + ", but " + layer.name_of(tensor) +
-                             (*stated ? " is not beside " + layer.name_of(*beside) : " is there"),
-                         row.decides};
+  const auto stated = row.stated(args, row.arg);
+  const auto beside =
+      std::ranges::find_if(row.beside, [&](std::string_view name) { return layer.has(name); });
+  if (!stated || beside == row.beside.end() || *stated == layer.has(row.tensor)) {
+    return std::nullopt;
+  }
+  return contradicted(row.arg, args.text(row.arg),
+                      layer.name_of(row.tensor) +
+                          (*stated ? " is not beside " + layer.name_of(*beside) : " is there"),
+                      row.decides);
 }
 
 struct Width {
   std::string_view rule;
   size_t axis;
   std::string_view arg;
-  ContradictedArg::Decides decides = ContradictedArg::Decides::Shapes;
+  Decides decides = Decides::Shapes;
 };
 
 constexpr Width kWidths[] = {
     {"mlp.linear_fc2.weight", 1, "ffn_hidden_size"},
     {"mlp.shared_experts.linear_fc2.weight", 1, "moe_shared_expert_intermediate_size"},
-    {kRouterWeight, 0, "num_experts", ContradictedArg::Decides::Cut},
+    {kRouterWeight, 0, "num_experts", Decides::Cut},
 };
-
-std::optional<ContradictedArg> unequal(std::string_view arg, const StatedArgs& args,
-                                       const std::string& name, uint64_t found) {
-  const auto stated = args.size(arg);
-  if (!stated || found == 0 || *stated == found) return std::nullopt;
-  return ContradictedArg{
-      std::string(arg),
-      "is " + std::to_string(*stated) + ", but " + name + " has " + std::to_string(found),
-      ContradictedArg::Decides::Shapes};
-}
 
 std::optional<ContradictedArg> of_width(const Width& row, const KnownLayer& layer,
                                         const StatedArgs& args) {
-  auto wrong = unequal(row.arg, args, layer.name_of(row.rule), layer.size(row.rule, row.axis));
-  if (!wrong) return std::nullopt;
-  wrong->problem += row.axis == 0 ? " rows" : " columns";
-  wrong->decides = row.decides;
-  return wrong;
+  const auto stated = args.size(row.arg);
+  const uint64_t found = layer.size(row.rule, row.axis);
+  if (!stated || found == 0 || *stated == found) return std::nullopt;
+  return contradicted(row.arg, args.text(row.arg),
+                      has_size(layer.name_of(row.rule), found, row.axis), row.decides);
 }
 
 // Without a size of their own experts are as wide as an MLP.
 std::optional<ContradictedArg> of_expert(const KnownLayer& layer, const StatedArgs& args) {
   if (layer.expert == nullptr || layer.expert->weight->shape.size() != 2) return std::nullopt;
   const bool is_own = args.size("moe_ffn_hidden_size").has_value();
-  auto wrong = unequal(is_own ? "moe_ffn_hidden_size" : "ffn_hidden_size", args,
-                       layer.expert->info.name, layer.expert->weight->shape[1]);
-  if (!wrong) return std::nullopt;
-  wrong->problem += " columns";
-  if (!is_own) wrong->problem += ", and args.moe_ffn_hidden_size is not set";
-  return wrong;
+  const char* const arg = is_own ? "moe_ffn_hidden_size" : "ffn_hidden_size";
+  const uint64_t found = layer.expert->weight->shape[1];
+  const auto stated = args.size(arg);
+  if (!stated || found == 0 || *stated == found) return std::nullopt;
+  return contradicted(arg, args.text(arg),
+                      has_size(layer.expert->info.name, found, 1) +
+                          (is_own ? "" : ", and args.moe_ffn_hidden_size is not set"),
+                      Decides::Shapes);
 }
 
 // Layer by layer, as get_gpt_decoder_block_spec has it.
@@ -196,15 +155,17 @@ std::optional<ContradictedArg> of_frequency(const KnownLayer& layer, const State
                              (*stated ? " experts, but " + layer.name_of(kMlpFirst)
                                       : ", but " + layer.name_of(kRouterWeight)) +
                              " is there",
-                         ContradictedArg::Decides::Cut};
+                         Decides::Cut};
 }
 
 std::optional<ContradictedArg> of_hybrid(const KnownLayer& layer, const StatedArgs& args) {
   const bool is_both = layer.has(kLinearProj) && (layer.has(kMlpFirst) || layer.has(kRouterWeight));
   if (!is_both || !args.is_set("is_hybrid_model")) return std::nullopt;
-  return ContradictedArg{"is_hybrid_model", "is True, but " + layer.prefix +
-                                                "* has attention and an MLP, which a "
-                                                "hybrid model has in layers of their own"};
+  return contradicted("is_hybrid_model", "True",
+                      layer.prefix +
+                          "* has attention and an MLP, which a hybrid model has in "
+                          "layers of their own",
+                      Decides::Modules);
 }
 
 // A number of experts that a model without any has: a layer of it may still be dense.
@@ -221,9 +182,7 @@ std::optional<ContradictedArg> of_dense_model(const std::vector<KnownLayer>& lay
   const bool is_dense =
       std::ranges::none_of(layers, has_experts) && std::ranges::any_of(layers, should_have);
   if (!stated || !is_dense) return std::nullopt;
-  return ContradictedArg{"num_experts",
-                         "is " + std::to_string(*stated) + ", but the model has no experts",
-                         ContradictedArg::Decides::Cut};
+  return contradicted("num_experts", args.text("num_experts"), "the model has no experts");
 }
 
 }  // namespace
@@ -235,7 +194,7 @@ std::vector<ContradictedArg> contradicted_modules(const std::vector<KnownLayer>&
   const bool is_dense = dense.has_value();
   found.add(std::move(dense));
   for (const KnownLayer& layer : layers) {
-    for (const Presence& row : presences()) found.add(of_presence(row, layer, args));
+    for (const Presence& row : kPresences) found.add(of_presence(row, layer, args));
     for (const Width& row : kWidths) found.add(of_width(row, layer, args));
     found.add(of_expert(layer, args));
     if (!is_dense) found.add(of_frequency(layer, args));

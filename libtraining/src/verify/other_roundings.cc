@@ -1,9 +1,8 @@
-#include "verify/other_roundings.h"
-
 #include <string_view>
 #include <utility>
 
 #include "args/run_args.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {

@@ -1,17 +1,11 @@
 // Which parameters lost their state when context-parallel ranks wrote to one file name.
-#include "verify/overwritten_state.h"
-
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
-#include <string>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <training/layer_wise_checkpoint.h>
 #include <training/megatron_folders.h>
-#include <training/opened_training.h>
 
 #include "args/run_args.h"
 #include "args/run_grid.h"
@@ -20,7 +14,7 @@
 #include "grid/rank_deals.h"
 #include "grid/rank_files.h"
 #include "model/state_names.h"
-#include "verify/model_folder.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {
@@ -117,7 +111,38 @@ class LostParams {
   std::vector<ckpt::Finding> findings_;
 };
 
+// Hides the rank files of optimizers.
+class ModelFolder final : public ckpt::Folder {
+ public:
+  std::vector<std::string> list(const std::filesystem::path& folder) const override {
+    std::vector<std::string> names = disk_->list(folder);
+    std::erase_if(names, [](const std::string& name) {
+      return name.starts_with("layer_wise_optimizer_") || name == "distrib_optim.pt";
+    });
+    return names;
+  }
+  Entry stat(const std::filesystem::path& path) const override { return disk_->stat(path); }
+  Entry stat_entry(const std::filesystem::path& path) const override {
+    return disk_->stat_entry(path);
+  }
+  std::unique_ptr<ckpt::OpenedFile> open(const std::filesystem::path& folder,
+                                         const Name& name) const override {
+    return disk_->open(folder, name);
+  }
+  void check_inside(const std::filesystem::path& folder, const std::string& name) const override {
+    disk_->check_inside(folder, name);
+  }
+  std::filesystem::path resolved(const std::filesystem::path& path) const override {
+    return disk_->resolved(path);
+  }
+
+ private:
+  std::shared_ptr<const ckpt::Folder> disk_ = ckpt::local_folder();
+};
+
 }  // namespace
+
+std::shared_ptr<const ckpt::Folder> model_folder() { return std::make_shared<ModelFolder>(); }
 
 bool may_be_overwritten(const OpenedTraining& checkpoint) {
   if (checkpoint.catalog().format != ckpt::Format::Torch || !is_megatron(checkpoint)) return false;

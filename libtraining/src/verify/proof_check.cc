@@ -1,16 +1,13 @@
 // The promise of the conversion that wrote a folder, against what is in the folder now.
-#include "verify/proof_check.h"
-
 #include <algorithm>
-#include <string>
 #include <utility>
 
-#include <ckpt/error.h>
 #include <ckpt/hash.h>
 #include <training/logical_inventory.h>
 #include <training/megatron_folders.h>
 
 #include "proof/proof_file.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {
@@ -72,12 +69,8 @@ class ProofCheck {
   }
 
   void find(std::string key, std::string problem) {
-    report_.findings.findings.push_back(
-        {ckpt::CheckKind::Meaning,
-         ckpt::Severity::Damage,
-         {file_, std::nullopt, std::move(key)},
-         std::move(problem),
-         "the folder is not as the conversion left it: something changed it afterwards"});
+    report_.find({file_, std::nullopt, std::move(key)}, std::move(problem),
+                 "the folder is not as the conversion left it: something changed it afterwards");
   }
 
   const OpenedTraining& checkpoint_;
@@ -95,8 +88,7 @@ void check_proof(const OpenedTraining& checkpoint, const TrainingState* state,
     ProofCheck(checkpoint, options, report).run(state);
   } catch (const ckpt::Error& error) {
     if (error.code() != ckpt::ErrorCode::Corrupt) throw;
-    report.findings.findings.push_back({ckpt::CheckKind::Meaning, ckpt::Severity::Damage,
-                                        error.where(), error.problem(), error.hint()});
+    report.find(error.where(), error.problem(), error.hint());
   }
 }
 

@@ -4,9 +4,6 @@
 //   mp_rank_TT[_PPP][_EEE]/layer_wise_optimizer_D.pt of each data-parallel rank D
 // D does not count context-parallel ranks: these write one file, and the last one's is left.
 #include <training/megatron_folders.h>
-#include <training/opened_training.h>
-
-#include "verify/rank_folder_check.h"
 
 #include <algorithm>
 #include <map>
@@ -15,6 +12,7 @@
 #include "args/run_args.h"
 #include "model/state_names.h"
 #include "state/left_out.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {
@@ -236,11 +234,8 @@ class RankFolderCheck {
   }
 
   void find(const std::string& file, std::string problem, std::string hint) {
-    report_.findings.findings.push_back({CheckKind::Meaning,
-                                         Severity::Damage,
-                                         {.file = checkpoint_.shown_name(file), .key = {}},
-                                         std::move(problem),
-                                         std::move(hint)});
+    report_.find({.file = checkpoint_.shown_name(file), .key = {}}, std::move(problem),
+                 std::move(hint));
   }
 
   const OpenedTraining& checkpoint_;

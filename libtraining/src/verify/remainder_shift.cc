@@ -1,8 +1,5 @@
 // Looks at the end of every flat buffer of a fully_reshardable checkpoint.
-#include "verify/remainder_shift.h"
-
 #include <algorithm>
-#include <vector>
 
 #include <ckpt/flat_range.h>
 
@@ -12,6 +9,7 @@
 #include "grid/placement.h"
 #include "grid/rank_files.h"
 #include "state/remainders.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {

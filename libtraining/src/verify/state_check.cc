@@ -19,17 +19,14 @@
 #include "state/remainders.h"
 #include "state/repeated_elements.h"
 #include "state/rounding.h"
-#include "verify/other_roundings.h"
-#include "verify/rank_folder_check.h"
+#include "verify/checks.h"
 
 namespace optim {
 namespace {
 
-using ckpt::CheckKind;
 using ckpt::DType;
 using ckpt::Error;
 using ckpt::ErrorCode;
-using ckpt::Severity;
 using ckpt::TensorEntry;
 
 constexpr const char* kWithoutMaster = "no fp32 master; frozen parameters have none";
@@ -92,8 +89,7 @@ void StateCheck::name_parameters() {
       report_.not_checked.push_back({kOwners, error.what()});
       check_rank_folders(checkpoint_, report_);
     } else if (!name_without_frozen()) {
-      report_.findings.findings.push_back(
-          {CheckKind::Meaning, Severity::Damage, error.where(), error.problem(), error.hint()});
+      report_.find(error.where(), error.problem(), error.hint());
     }
   }
 }

@@ -14,18 +14,15 @@
 #include "repair/bucket_shift.h"
 #include "state/left_out.h"
 #include "state/rounding.h"
-#include "verify/distributed_check.h"
-#include "verify/remainder_shift.h"
+#include "verify/checks.h"
 #include "verify/state_check.h"
 
 namespace optim {
 namespace {
 
-using ckpt::CheckKind;
 using ckpt::DType;
 using ckpt::Error;
 using ckpt::ErrorCode;
-using ckpt::Severity;
 using ckpt::TensorEntry;
 
 constexpr size_t kPieceElements = size_t{1} << 18;
@@ -239,9 +236,7 @@ void StateCheck::note_displaced_remainders() {
 // Several tensors may lie in one storage: each is told at its own place.
 void StateCheck::find(const TensorEntry& tensor, const ckpt::Chunk& chunk, std::string problem,
                       std::string hint) {
-  report_.findings.findings.push_back({CheckKind::Meaning, Severity::Damage,
-                                       place_of(checkpoint_, tensor, chunk), std::move(problem),
-                                       std::move(hint)});
+  report_.find(place_of(checkpoint_, tensor, chunk), std::move(problem), std::move(hint));
 }
 
 }  // namespace optim

@@ -1,28 +1,14 @@
 #include <training/contents.h>
-#include <training/opened_training.h>
-#include <training/verify.h>
 
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <optional>
 #include <set>
-#include <string>
 #include <tuple>
-
-#include <ckpt/error.h>
 
 #include "grid/target_groups.h"
 #include "state/left_out.h"
-#include "verify/args_check.h"
-#include "verify/distributed_check.h"
-#include "verify/group_check.h"
-#include "verify/iteration_check.h"
-#include "verify/lacking_state.h"
-#include "verify/layer_check.h"
-#include "verify/overwritten_state.h"
-#include "verify/proof_check.h"
-#include "verify/rank_folder_check.h"
+#include "verify/checks.h"
 #include "verify/state_check.h"
 
 namespace optim {
@@ -194,10 +180,7 @@ void add_unread_files(const ckpt::Findings& findings, VerifyReport& report) {
 void check_groups_of(const TrainingState& state, VerifyReport& report) {
   const TrainedParam* const dense = dense_among_experts(state);
   if (dense == nullptr) return;
-  report.findings.findings.push_back({ckpt::CheckKind::Meaning,
-                                      ckpt::Severity::Damage,
-                                      {.file = {}, .key = dense->info.name},
-                                      std::string(kDenseAmongExperts)});
+  report.find({.file = {}, .key = dense->info.name}, std::string(kDenseAmongExperts));
 }
 
 // What was found of the meaning joins what was found of the bytes.
@@ -307,9 +290,7 @@ VerifyReport verify(const OpenedTraining& checkpoint, const VerifyOptions& optio
     std::erase_if(report.not_checked, is_about_values);
     report.not_checked.push_back({"checksums and values", "a quick check reads no tensor data"});
   } else {  // a quick look asks whether a checkpoint is complete, which it may be all the same
-    for (ckpt::Finding& finding : find_other_iterations(checkpoint)) {
-      report.findings.findings.push_back(std::move(finding));
-    }
+    add(find_other_iterations(checkpoint), report);
   }
   say_what_is_a_part(checkpoint, report);
   check_groups(checkpoint, report);

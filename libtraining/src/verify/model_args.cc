@@ -1,5 +1,6 @@
-#include "verify/known_layers.h"
+#include "verify/model_args.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -8,6 +9,8 @@
 
 namespace optim {
 namespace {
+
+using ckpt::Kind;
 
 struct LayerPlace {
   bool is_decoder = false;
@@ -37,6 +40,56 @@ void add_to(const TrainedParam& param, const ModelRule& rule, KnownLayer& layer)
 }
 
 }  // namespace
+
+std::optional<uint64_t> StatedArgs::size(std::string_view name) const {
+  const auto value = find(name);
+  const bool is_size = value && value->is(Kind::Int) && value->as_int() > 0;
+  return is_size ? std::optional(static_cast<uint64_t>(value->as_int())) : std::nullopt;
+}
+
+std::optional<bool> StatedArgs::flag(std::string_view name) const {
+  const auto value = find(name);
+  return value && value->is(Kind::Bool) ? std::optional(value->as_bool()) : std::nullopt;
+}
+
+std::optional<std::string_view> StatedArgs::word(std::string_view name) const {
+  const auto value = find(name);
+  return value && value->is(Kind::Str) ? std::optional(value->text()) : std::nullopt;
+}
+
+std::optional<bool> StatedArgs::is_number(std::string_view name) const {
+  const auto value = find(name);
+  if (!value || (!value->is(Kind::Int) && !value->is_none())) return std::nullopt;
+  return value->is(Kind::Int);
+}
+
+std::string StatedArgs::text(std::string_view name) const {
+  const auto value = find(name);
+  if (!value) return "not set";
+  switch (value->kind()) {
+    case Kind::Int: return std::to_string(value->as_int());
+    case Kind::Bool: return value->as_bool() ? "True" : "not set";
+    case Kind::Str: return "'" + ckpt::escaped(value->text()) + "'";
+    case Kind::None: return "not set";
+    default: return "another value";
+  }
+}
+
+ContradictedArg contradicted(std::string_view name, const std::string& stated,
+                             const std::string& but, ContradictedArg::Decides decides) {
+  return {std::string(name), "is " + stated + ", but " + but, decides};
+}
+
+std::string has_size(std::string_view tensor, uint64_t count, size_t axis) {
+  return std::string(tensor) + " has " + std::to_string(count) + (axis == 0 ? " rows" : " columns");
+}
+
+void ContradictedArgs::add(std::optional<ContradictedArg> wrong) {
+  if (!wrong) return;
+  const bool is_known =
+      std::ranges::find(found_, wrong->name, &ContradictedArg::name) != found_.end();
+  if (!is_known) found_.push_back(std::move(*wrong));
+}
 
 uint64_t KnownLayer::size(std::string_view name, size_t axis) const {
   const auto found = tensors.find(name);

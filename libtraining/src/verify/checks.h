@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ckpt/error.h>
+#include <ckpt/folder.h>
+#include <ckpt/verify.h>
+#include <training/opened_training.h>
+#include <training/training_state.h>
+#include <training/verify.h>
+
+// The checks of what a checkpoint's state must be like, one subject each. Those that take a report
+// add to its findings.
+namespace optim {
+
+// --- the model against args: args_check.cc, layer_check.cc ---
+
+// An argument of the run that the tensors of its model contradict.
+struct ContradictedArg {
+  // What goes wrong where the argument is followed. Shapes: what a tensor is like, which a wrong
+  // way of joining its parts contradicts, too. Cut: names of parameters, or where they are cut.
+  enum class Decides : uint8_t { Modules, Shapes, Cut };
+
+  std::string name;     // num_layers
+  std::string problem;  // "is 4, but the model has 3 decoder layers"
+  Decides decides = Decides::Modules;
+};
+
+// Whether args describe each layer by itself, so that layers need not be alike.
+bool layers_are_described(const TrainingState& state);
+
+// Arguments that the tensors of the model contradict, each once: sizes, numbers of layers and
+// experts, the vocabulary, what modules layers have. docs/verify.md lists them, and those of which
+// no tensor tells anything. Empty: they agree, or the model has nothing to compare with.
+std::vector<ContradictedArg> contradicted_args(const TrainingState& state);
+
+// The first of them that decides so much, or more; nullopt: none does.
+std::optional<ContradictedArg> contradicted_arg(const TrainingState& state,
+                                                ContradictedArg::Decides least);
+
+// The same as findings: of the model alone, where its optimizer cannot be read.
+void check_args(const OpenedTraining& checkpoint, VerifyReport& report);
+void check_args(const TrainingState& state, VerifyReport& report);
+
+// A parameter that the rest of a model says it should have: one of Megatron's modules (the built-in
+// model rules) that a layer or an expert lacks although it has nothing that others of its kind
+// lack, or although it has what comes with it (linear_proj with linear_qkv, norms where the model
+// has any); embeddings, final norm and output layer of a GPT model. Nothing is said of modules that
+// the rules do not know, of a layer without attention or MLP, and of a model whose args describe
+// each layer by itself.
+void check_layers(const TrainingState& state, VerifyReport& report);
+
+// --- optimizers: group_check.cc, distributed_check.cc ---
+
+// One step count per parameter group, no two groups that Megatron takes for each other when it
+// loads them, and no setting that ranks have otherwise or lack. Adds to group_count, too.
+void check_groups(const OpenedTraining& checkpoint, VerifyReport& report);
+
+// What the optimizers of a chain must have: a step count where moments are averages over steps; of
+// a DistributedOptimizer in each group, and in common one; and what Megatron-Core up to 0.12 does
+// to its groups when it loads them.
+void check_distributed_optimizers(const TrainingState& view, const OpenedTraining& checkpoint,
+                                  VerifyReport& report);
+
+// --- what is not there: lacking_state.cc, rank_folder_check.cc, overwritten_state.cc ---
+
+// What other parts of a Megatron checkpoint show that it had, and that is not in it: the common
+// state of a torch_dist folder, the random states of some ranks, a moment of every parameter that
+// an optimizer has stepped. `view` may be null.
+void find_lacking(const OpenedTraining& checkpoint, const TrainingState* view,
+                  VerifyReport& report);
+
+// Of a `torch` iteration folder whose names are not known: whether the files are there that the
+// ranks of its layout write, and whether the rank files of a LayerWise optimizer hold a master for
+// each weight. Adds to not_checked and not_proven, too.
+void check_rank_folders(const OpenedTraining& checkpoint, VerifyReport& report);
+
+// The files that the ranks of a `torch` iteration folder write and that are not there, sorted. None
+// where it is not known how the ranks were numbered.
+std::vector<std::string> missing_rank_files(const OpenedTraining& checkpoint);
+
+// A rank file that cannot be read, where context-parallel ranks have written it at once. nullopt
+// where it was not that. `path` was opened.
+std::optional<ckpt::Finding> find_overwritten(const std::filesystem::path& path,
+                                              const ckpt::Error& error, const ckpt::Limits& limits);
+
+// Of LayerWise rank files that context-parallel ranks wrote to one name: a note for each parameter
+// whose master and state are lost, beside the damage that this is. Which rank's are left is told by
+// the shapes in the file, where it can be read. Empty where the files do not tell who owned what.
+// `path`: a root, or an iteration's folder.
+std::vector<ckpt::Finding> find_lost_params(const std::filesystem::path& path,
+                                            ckpt::OpenOptions options);
+
+// Whether context-parallel ranks share rank files, as args say.
+bool may_be_overwritten(const OpenedTraining& checkpoint);
+
+// The local disk without rank files of optimizers: what is left out need not be readable.
+std::shared_ptr<const ckpt::Folder> model_folder();
+
+// --- what was promised: iteration_check.cc, proof_check.cc ---
+
+// Files of a Megatron checkpoint whose state is of another iteration than the folder's name says:
+// training continues from the state's.
+std::vector<ckpt::Finding> find_other_iterations(const OpenedTraining& checkpoint);
+
+// What shardwise-proof.json promises of the folder in which it lies: the elements of each state,
+// and, unless only the structure is looked at, the logical hash of all. Nothing where there is
+// none. `state`: of the checkpoint; null where its parameters are not known.
+void check_proof(const OpenedTraining& checkpoint, const TrainingState* state,
+                 const VerifyOptions& options, VerifyReport& report);
+
+// --- masters that prove nothing: other_roundings.cc, remainder_shift.cc ---
+
+// Why the weights of this run may be something else than their masters rounded to 16 bits: they
+// were kept in fp8, or the optimizer kept masters in another form. nullopt where nothing says so.
+std::optional<std::string> why_weights_may_differ(const OpenedTraining& checkpoint);
+
+// Megatron's issue 5077 (repair/bucket_shift.h) where masters are remainders, which prove no place:
+// what it displaces in a buffer ends in as many zeros as it was moved by, master and moments alike.
+// The name of a parameter that ends so; empty where none does, and nothing can have been displaced.
+// Reads a few elements.
+std::string may_be_displaced(const TrainingState& state, const OpenedTraining& source);
+std::string text_of_displaced(const std::string& param);  // for people
+
+}  // namespace optim
