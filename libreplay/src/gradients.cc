@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "json_fields.h"
-#include "json_file.h"
 #include "step/loops/grad_stats_kernels.h"
 
 namespace optim {

@@ -1,8 +1,6 @@
 #include "group_settings.h"
 
-#include <ckpt/error.h>
 #include <optim/checkpoint_args.h>
-#include <optim/rule_table.h>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,12 +12,6 @@ namespace {
 using ckpt::Kind;
 using ckpt::Value;
 
-[[noreturn]] void refuse(ckpt::ErrorCode code, const std::string& key, const std::string& problem) {
-  const bool is_unsupported = code == ckpt::ErrorCode::Unsupported;
-  throw ckpt::Error(code, {.file = {}, .key = key}, problem,
-                    is_unsupported ? kWorksOnUnreplayed : "");
-}
-
 // Absent and None are false, as in Python.
 bool is_true(const Value& dict, const std::string& key) {
   const auto value = dict.find(key);
@@ -27,7 +19,7 @@ bool is_true(const Value& dict, const std::string& key) {
   const bool is_flag = value->is(Kind::Bool) ||
                        (value->is(Kind::Int) && (value->as_int() == 0 || value->as_int() == 1));
   if (!is_flag)
-    refuse(ckpt::ErrorCode::Corrupt, key, "expected True or False, found another value");
+    refuse_checkpoint(ckpt::ErrorCode::Corrupt, key, "expected True or False, found another value");
   return value->as_int() == 1;
 }
 
@@ -38,8 +30,8 @@ bool is_finite_number(const Value& value) {
 double at_least_zero(const Value& dict, const std::string& key) {
   const double value = number_field(dict, key);
   if (value >= 0) return value;
-  refuse(ckpt::ErrorCode::Corrupt, key,
-         "expected a number of at least 0, found " + std::to_string(value));
+  refuse_checkpoint(ckpt::ErrorCode::Corrupt, key,
+                    "expected a number of at least 0, found " + std::to_string(value));
 }
 
 std::optional<double> optional_rate(const Value& dict, const std::string& key) {
@@ -51,7 +43,8 @@ std::optional<double> optional_rate(const Value& dict, const std::string& key) {
 // A coefficient of a running average.
 double averaging(const Value& value, const std::string& key) {
   const bool fits = is_finite_number(value) && value.as_float() >= 0 && value.as_float() < 1;
-  if (!fits) refuse(ckpt::ErrorCode::Corrupt, key, "expected a number of at least 0 and below 1");
+  if (!fits)
+    refuse_checkpoint(ckpt::ErrorCode::Corrupt, key, "expected a number of at least 0 and below 1");
   return value.as_float();
 }
 
@@ -76,7 +69,7 @@ void read_overrides(const Value& fields, ParamGroup& group) {
   for (size_t i = 0; i < fields.item_count(); ++i) {
     const auto [key, value] = fields.item(i);
     if (!key.is(Kind::Str))
-      refuse(ckpt::ErrorCode::Corrupt, "param_groups", "has a key that is not a string");
+      refuse_checkpoint(ckpt::ErrorCode::Corrupt, "param_groups", "has a key that is not a string");
     const std::string name(key.text());
     if (std::ranges::find(kKnown, name) != kKnown.end() || is_rule_field(name)) continue;
     if (name == "bias_correction") continue;  // FusedAdam's, where the arithmetic is torch's
@@ -86,8 +79,8 @@ void read_overrides(const Value& fields, ParamGroup& group) {
       case Kind::Float: group.others[name] = value.as_float(); break;
       case Kind::Str: group.others[name] = std::string(value.text()); break;
       default:
-        refuse(ckpt::ErrorCode::Unsupported, name,
-               "a parameter group has this setting, which is not supported");
+        refuse_checkpoint(ckpt::ErrorCode::Unsupported, name,
+                          "a parameter group has this setting, which is not supported");
     }
   }
 }
@@ -122,18 +115,14 @@ void restore_setting(const Setting& setting, RuleConfig& config, const Value& fi
   }
   auto* const* const place = std::get_if<double*>(&setting.place);
   if (place == nullptr) return;
-  Value value = fields.at(field);
+  const Value value = fields.at(field);
   if (setting.field != setting.name) {  // a list that several settings share
-    std::vector<std::string_view> names;
-    for (const Setting& other : settings_of(config)) {
-      if (other.field == setting.field) names.push_back(other.name);
+    const auto [index, count] = place_in_list(setting, settings_of(config));
+    if (value.size() != count) {
+      refuse_checkpoint(ckpt::ErrorCode::Corrupt, field,
+                        count == 2 ? "are not two numbers" : "has another number of values");
     }
-    if (value.size() != names.size()) {
-      refuse(ckpt::ErrorCode::Corrupt, field,
-             names.size() == 2 ? "are not two numbers" : "has another number of values");
-    }
-    value = value[static_cast<size_t>(std::ranges::find(names, setting.name) - names.begin())];
-    **place = averaging(value, field);
+    **place = averaging(value[index], field);
     return;
   }
   const bool is_average = setting.range == SettingRange::Averaging;
@@ -162,12 +151,13 @@ RuleConfig restore_rule(const GroupSource& source, RuleConfig config) {
     const auto value = source.fields.find(option);
     const bool is_number = value && (value->is(Kind::Float) || value->is(Kind::Int));
     if (is_number ? value->as_float() != 0 : is_true(source.fields, option)) {
-      refuse(ckpt::ErrorCode::Unsupported, option, "the optimizer's option is set");
+      refuse_checkpoint(ckpt::ErrorCode::Unsupported, option, "the optimizer's option is set");
     }
   }
   for (const std::string_view option : rule_named(config.name()).unsupported_options) {
     if (is_true(source.fields, std::string(option))) {
-      refuse(ckpt::ErrorCode::Unsupported, std::string(option), "the optimizer's option is set");
+      refuse_checkpoint(ckpt::ErrorCode::Unsupported, std::string(option),
+                        "the optimizer's option is set");
     }
   }
   restore_arithmetic(source, config);
@@ -185,10 +175,27 @@ RuleConfig restore_rule(const GroupSource& source, RuleConfig config) {
 
 }  // namespace
 
+void refuse_checkpoint(ckpt::ErrorCode code, const std::string& key, const std::string& problem) {
+  const bool is_unsupported = code == ckpt::ErrorCode::Unsupported;
+  throw ckpt::Error(code, {.file = {}, .key = key}, problem,
+                    is_unsupported ? kWorksOnUnreplayed : "");
+}
+
+PlaceInList place_in_list(const Setting& setting, const std::vector<Setting>& settings) {
+  PlaceInList place;
+  for (const Setting& other : settings) {
+    if (other.field != setting.field) continue;
+    if (other.name == setting.name) place.index = place.count;
+    ++place.count;
+  }
+  return place;
+}
+
 double number_field(const Value& dict, const std::string& key) {
   const Value value = dict.at(key);
   if (!is_finite_number(value)) {
-    refuse(ckpt::ErrorCode::Corrupt, key, "expected a finite number, found another value");
+    refuse_checkpoint(ckpt::ErrorCode::Corrupt, key,
+                      "expected a finite number, found another value");
   }
   return value.as_float();
 }
@@ -196,7 +203,8 @@ double number_field(const Value& dict, const std::string& key) {
 int64_t whole_field(const Value& dict, const std::string& key) {
   const Value value = dict.at(key);
   if (!value.is(Kind::Int)) {
-    refuse(ckpt::ErrorCode::Corrupt, key, "expected a whole number, found another value");
+    refuse_checkpoint(ckpt::ErrorCode::Corrupt, key,
+                      "expected a whole number, found another value");
   }
   return value.as_int();
 }

@@ -1,7 +1,12 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
+#include <ckpt/error.h>
 #include <ckpt/value.h>
 #include <optim/optimizer.h>
+#include <optim/rule_table.h>
 #include <training/training_state.h>
 
 #include "overrides.h"
@@ -11,6 +16,9 @@ namespace optim {
 // The hint for a checkpoint that is read, but not replayed.
 inline constexpr const char* kWorksOnUnreplayed =
     "ckpt-inspect, ckpt-convert and reshard work on this checkpoint";
+// With that hint where `code` is Unsupported.
+[[noreturn]] void refuse_checkpoint(ckpt::ErrorCode code, const std::string& key,
+                                    const std::string& problem);
 
 // A group of a checkpoint as it steps, without parameters: its fields, and what `config` (from the
 // args) says where groups say nothing. Throws Corrupt, Unsupported with the field.
@@ -23,6 +31,12 @@ struct GroupSource {
 };
 OptimizerGroup restore_group(const GroupSource& source, const OptimizerConfig& config,
                              const ckpt::Value& args);
+
+// Of settings that a field of groups holds as a list: which of them this is.
+struct PlaceInList {
+  size_t index = 0, count = 0;
+};
+PlaceInList place_in_list(const Setting& setting, const std::vector<Setting>& settings);
 
 // A number of a Dict. Throws Corrupt with the key when it is absent or no number.
 double number_field(const ckpt::Value& dict, const std::string& key);

@@ -1,14 +1,36 @@
 #include "json_fields.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
+#include <optional>
 #include <utility>
+
+#include <ckpt/named_file.h>
 
 namespace optim {
 namespace {
 
 using nlohmann::json;
+
+constexpr uint64_t kFileBytesMax = uint64_t{1} << 20;
+
+// JSON allows a key twice in one object; which of the values counts, each reader says otherwise.
+class DuplicateKeys {
+ public:
+  bool operator()(json::parse_event_t event, const json& parsed) {
+    if (event == json::parse_event_t::object_start) objects_.emplace_back();
+    if (event == json::parse_event_t::object_end) objects_.pop_back();
+    if (event != json::parse_event_t::key) return true;
+    const auto [key, is_new] = objects_.back().insert(parsed.get<std::string>());
+    if (!is_new && !found_) found_ = *key;
+    return true;
+  }
+  const std::optional<std::string>& found() const { return found_; }
+
+ private:
+  std::vector<std::set<std::string>> objects_;  // those that are open, the outermost first
+  std::optional<std::string> found_;
+};
 
 std::string range_text(int64_t least, int64_t most) {
   if (most == std::numeric_limits<int64_t>::max()) {
@@ -24,13 +46,42 @@ bool is_whole(const json& value, int64_t least, int64_t most) {
   return value.get<int64_t>() >= least && value.get<int64_t>() <= most;
 }
 
-bool is_averaging(const json& value) {
-  return value.is_number() && value.get<double>() >= 0 && value.get<double>() < 1;
-}
+bool is_at_least_zero(const json& value) { return value.is_number() && value.get<double>() >= 0; }
+
+bool is_averaging(const json& value) { return is_at_least_zero(value) && value.get<double>() < 1; }
 
 constexpr const char* kAveraging = "a number of at least 0 and below 1";
 
+// Of a list of `count`, each of which fits.
+template <class Fits>
+auto list_of(size_t count, Fits fits) {
+  return [=](const json& value) {
+    return value.is_array() && value.size() == count && std::ranges::all_of(value, fits);
+  };
+}
+
+std::string list_text(size_t count, const std::string& of_each) {
+  return "a list of " + std::to_string(count) + of_each;
+}
+
 }  // namespace
+
+json read_json_file(const std::filesystem::path& path) {
+  const std::string file = path.string();
+  const std::string text = ckpt::read_named_file(path, kFileBytesMax);
+  DuplicateKeys duplicates;
+  json value = json::parse(
+      text, [&](int, json::parse_event_t event, json& parsed) { return duplicates(event, parsed); },
+      /*allow_exceptions=*/false);
+  if (value.is_discarded()) {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file}, "malformed JSON");
+  }
+  if (duplicates.found()) {
+    throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file, .key = *duplicates.found()},
+                      "appears twice in one object");
+  }
+  return value;
+}
 
 std::string found_text(const json& value) {
   constexpr size_t kLengthMax = 60;
@@ -51,92 +102,64 @@ const json& JsonFields::any(const std::string& field) const {
   throw ckpt::Error(ckpt::ErrorCode::Corrupt, {.file = file_, .key = field}, "is missing");
 }
 
+template <class Read, class Fits>
+Read JsonFields::read(const std::string& field, const std::string& expected, Fits fits) const {
+  const json& value = any(field);
+  if (!fits(value)) refuse(field, expected, value);
+  return value.get<Read>();
+}
+
 std::string JsonFields::text(const std::string& field) const {
-  const json& value = any(field);
-  if (!value.is_string()) refuse(field, "a string", value);
-  return value.get<std::string>();
-}
-
-const json& JsonFields::list(const std::string& field, const std::string& expected) const {
-  const json& value = any(field);
-  if (!value.is_array()) refuse(field, expected, value);
-  return value;
-}
-
-const json& JsonFields::list(const std::string& field, size_t count,
-                             const std::string& expected) const {
-  const json& value = list(field, expected);
-  if (value.size() != count) refuse(field, expected, value);
-  return value;
+  return read<std::string>(field, "a string", [](const json& v) { return v.is_string(); });
 }
 
 std::vector<std::string> JsonFields::texts(const std::string& field) const {
-  const char* const expected = "a list of strings";
-  const json& value = list(field, expected);
-  if (!std::ranges::all_of(value, &json::is_string)) refuse(field, expected, value);
-  return value.get<std::vector<std::string>>();
+  return read<std::vector<std::string>>(field, "a list of strings", [](const json& value) {
+    return value.is_array() && std::ranges::all_of(value, &json::is_string);
+  });
 }
 
 bool JsonFields::flag(const std::string& field) const {
-  const json& value = any(field);
-  if (!value.is_boolean()) refuse(field, "true or false", value);
-  return value.get<bool>();
+  return read<bool>(field, "true or false", [](const json& v) { return v.is_boolean(); });
 }
 
 int64_t JsonFields::whole(const std::string& field, int64_t least, int64_t most) const {
-  const json& value = any(field);
-  if (!is_whole(value, least, most)) refuse(field, range_text(least, most), value);
-  return value.get<int64_t>();
+  return read<int64_t>(field, range_text(least, most),
+                       [=](const json& value) { return is_whole(value, least, most); });
 }
 
 std::vector<int64_t> JsonFields::wholes(const std::string& field, size_t count, int64_t least,
                                         int64_t most) const {
-  const std::string expected =
-      "a list of " + std::to_string(count) + ", each " + range_text(least, most);
-  const json& value = list(field, count, expected);
-  const auto fits = [&](const json& element) { return is_whole(element, least, most); };
-  if (!std::ranges::all_of(value, fits)) refuse(field, expected, value);
-  return value.get<std::vector<int64_t>>();
+  const auto fits = [=](const json& value) { return is_whole(value, least, most); };
+  return read<std::vector<int64_t>>(field, list_text(count, ", each " + range_text(least, most)),
+                                    list_of(count, fits));
 }
 
 double JsonFields::number(const std::string& field) const {
-  const json& value = any(field);
-  if (!value.is_number()) refuse(field, "a number", value);
-  return value.get<double>();
+  return read<double>(field, "a number", [](const json& value) { return value.is_number(); });
 }
 
 double JsonFields::at_least_zero(const std::string& field) const {
-  const json& value = any(field);
-  const bool fits = value.is_number() && value.get<double>() >= 0;
-  if (!fits) refuse(field, "a number of at least 0", value);
-  return value.get<double>();
+  return read<double>(field, "a number of at least 0", is_at_least_zero);
 }
 
 double JsonFields::averaging(const std::string& field) const {
-  const json& value = any(field);
-  if (!is_averaging(value)) refuse(field, kAveraging, value);
-  return value.get<double>();
+  return read<double>(field, kAveraging, is_averaging);
 }
 
 std::vector<double> JsonFields::numbers(const std::string& field, size_t count) const {
-  const std::string expected = "a list of " + std::to_string(count) + " numbers";
-  const json& value = list(field, count, expected);
-  if (!std::ranges::all_of(value, &json::is_number)) refuse(field, expected, value);
-  return value.get<std::vector<double>>();
+  return read<std::vector<double>>(
+      field, list_text(count, " numbers"),
+      list_of(count, [](const json& value) { return value.is_number(); }));
 }
 
 std::vector<double> JsonFields::averagings(const std::string& field, size_t count) const {
-  const std::string expected =
-      "a list of " + std::to_string(count) + ", each " + std::string(kAveraging);
-  const json& value = list(field, count, expected);
-  if (!std::ranges::all_of(value, is_averaging)) refuse(field, expected, value);
-  return value.get<std::vector<double>>();
+  return read<std::vector<double>>(field, list_text(count, std::string(", each ") + kAveraging),
+                                   list_of(count, is_averaging));
 }
 
 JsonFields JsonFields::object(const std::string& field) const {
-  const json& value = any(field);
-  if (!value.is_object()) refuse(field, "an object", value);
-  return {file_, value};
+  return {file_, read<json>(field, "an object", [](const json& v) { return v.is_object(); })};
 }
 
 std::string JsonFields::one_of(const std::string& field,

@@ -2,9 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -13,6 +13,10 @@
 #include <ckpt/error.h>
 
 namespace optim {
+
+// A small JSON file. Throws NotFound, IoFailure; Unsupported for more than 1 MiB; Corrupt, also for
+// an object with a key twice.
+nlohmann::json read_json_file(const std::filesystem::path& path);
 
 // A value for a message, on one line, cut where it is long.
 std::string found_text(const nlohmann::json& value);
@@ -53,9 +57,8 @@ class JsonFields {
                                        const std::string& hint = {}) const;
 
  private:
-  const nlohmann::json& list(const std::string& field, const std::string& expected) const;
-  const nlohmann::json& list(const std::string& field, size_t count,
-                             const std::string& expected) const;
+  template <class Read, class Fits>
+  Read read(const std::string& field, const std::string& expected, Fits fits) const;
 
   std::string file_;
   nlohmann::json object_;

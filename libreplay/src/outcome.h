@@ -1,18 +1,56 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <optim/layer_wise_optimizer.h>
+#include <optim/optimizer_param_scheduler.h>
 #include <replay/replay.h>
+#include <training/layer_wise_checkpoint.h>
 
-#include "expectation.h"
+#include "cuts.h"
+#include "recording.h"
+#include "restored_optimizer.h"
 #include "step/communication/collectives.h"
 
 namespace optim {
+
+// What a replay should end in: another checkpoint, or safetensors with KIND.NAME.
+class Expectation {
+ public:
+  // Throws what Checkpoint::open and name_layer_wise throw; Unsupported for other files.
+  // `cuts`: of the parameters that are compared; must outlive it.
+  Expectation(const std::filesystem::path& path, const ckpt::Limits& limits, const Cuts& cuts);
+
+  const Cuts& cuts() const { return cuts_; }
+
+  // Of a parameter: "model", "fp32_param", a state's name. Throws Corrupt when it is absent or has
+  // another shape or type than `ours`.
+  at::Tensor tensor(const std::string& kind, const std::string& name, const at::Tensor& ours) const;
+
+  // Whether counts of updates can be compared: a safetensors file may leave out all of them.
+  bool has_steps() const;
+  double step(const std::string& name) const;  // throws Corrupt when it is absent
+
+  // Throws Corrupt for tensors that no key of `known` ("KIND.NAME") names; gradients may be there.
+  void check_nothing_else(const std::set<std::string>& known) const;
+
+ private:
+  std::vector<std::pair<std::string, std::string>> contents() const;
+  std::string key_of(const std::string& kind, const std::string& name) const;
+
+  const Cuts& cuts_;
+  Recording recording_;
+  std::optional<TrainingState> view_;  // nullopt: safetensors
+  bool has_masters_ = false;           // master.NAME instead of fp32_param.NAME
+  ckpt::Catalog tensors_;              // of the view
+};
 
 // One tensor of the final state that can be compared or saved; the same list on every process.
 struct StateItem {
@@ -54,5 +92,17 @@ struct Comparison {
 // Compares every item on its owner; the result is the same on every process. Collective.
 Comparison compare_state(LayerWiseDistributedOptimizer& optimizer, const Expected& expected,
                          Collectives& collectives);
+
+struct ReplayResult {
+  LayerWiseDistributedOptimizer& optimizer;
+  const OptimizerParamScheduler& scheduler;
+  int64_t iteration = 0;
+};
+
+// Writes options.output: the checkpoint that was read, with the state after the steps. Process 0
+// writes, the others send it what they own. Collective; where process 0 fails, all fail. What was
+// not carried is known to process 0.
+std::vector<ckpt::NotCarried> save_result(const ReplaySource& source, const ReplayResult& result,
+                                          const ReplayOptions& options, Collectives& collectives);
 
 }  // namespace optim

@@ -9,7 +9,7 @@
 
 #include "config/config_fields.h"
 #include "group_settings.h"
-#include "json_file.h"
+#include "json_fields.h"
 #include "rules/mode_names.h"
 
 namespace optim {

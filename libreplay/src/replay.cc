@@ -18,7 +18,6 @@
 #include "observer.h"
 #include "outcome.h"
 #include "restored_optimizer.h"
-#include "saved_result.h"
 #include "state/remainders.h"
 #include "step/loops/grad_stats_kernels.h"
 #include "step/loops/single_thread.h"

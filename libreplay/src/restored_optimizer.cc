@@ -2,10 +2,8 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <ckpt/error.h>
 #include <optim/checkpoint_args.h>
 #include <optim/checkpoint_bridge.h>
-#include <optim/rule_table.h>
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -22,12 +20,6 @@ namespace {
 using ckpt::Kind;
 using ckpt::Value;
 
-[[noreturn]] void refuse(ckpt::ErrorCode code, const std::string& key, const std::string& problem) {
-  const bool is_unsupported = code == ckpt::ErrorCode::Unsupported;
-  throw ckpt::Error(code, {.file = {}, .key = key}, problem,
-                    is_unsupported ? kWorksOnUnreplayed : "");
-}
-
 at::Tensor load(const ReplaySource& source, const TensorRef& tensor, const at::Device& device) {
   if (device.is_cpu()) return load_tensor(source.checkpoint, *tensor);
   return load_in_slabs(source.checkpoint, *tensor, {device});
@@ -41,9 +33,9 @@ void check_qkv_rows(const ParamInfo& info, const RuleConfig& rule) {
   const int64_t group_rows = split.query_rows + split.key_rows + split.value_rows;
   const int64_t rows = info.shape.empty() ? 0 : info.shape.front();
   if (rows > 0 && rows % group_rows == 0) return;
-  refuse(ckpt::ErrorCode::Corrupt, info.name,
-         "expected a multiple of the " + std::to_string(group_rows) +
-             " rows of a query group (from args), found " + std::to_string(rows));
+  refuse_checkpoint(ckpt::ErrorCode::Corrupt, info.name,
+                    "expected a multiple of the " + std::to_string(group_rows) +
+                        " rows of a query group (from args), found " + std::to_string(rows));
 }
 
 // Recorded gradients are those behind the loss scale, so that a step does not need it. What becomes
@@ -54,16 +46,18 @@ constexpr std::string_view kGradScaler = "grad_scaler";
 void refuse_unwritten_output(const TrainingState& view, const ReplayOptions& options) {
   if (options.output.empty()) return;
   if (view.filed.is_zero1()) {
-    refuse(ckpt::ErrorCode::Unsupported, "param_state_sharding_type",
-           "the state of a DistributedOptimizer (ZeRO-1) is read, but not written; without -o the "
-           "steps are replayed");
+    refuse_checkpoint(
+        ckpt::ErrorCode::Unsupported, "param_state_sharding_type",
+        "the state of a DistributedOptimizer (ZeRO-1) is read, but not written; without -o the "
+        "steps are replayed");
   }
   for (const ChainedOptimizerState& optimizer : view.chain) {
     for (const auto& [key, node] : optimizer.others) {
       if (key != kGradScaler) continue;
-      refuse(ckpt::ErrorCode::Unsupported, key,
-             "the loss scale behind the steps is not computed, so the result cannot be written; "
-             "without -o the steps are replayed");
+      refuse_checkpoint(
+          ckpt::ErrorCode::Unsupported, key,
+          "the loss scale behind the steps is not computed, so the result cannot be written; "
+          "without -o the steps are replayed");
     }
   }
 }
@@ -72,8 +66,8 @@ void refuse_other_state(const ChainedOptimizerState& optimizer) {
   for (const auto* others : {&optimizer.others, &optimizer.inner_others}) {
     for (const auto& [key, node] : *others) {
       if (key == kGradScaler) continue;
-      refuse(ckpt::ErrorCode::Unsupported, key,
-             "the optimizer has this state, which cannot be replayed");
+      refuse_checkpoint(ckpt::ErrorCode::Unsupported, key,
+                        "the optimizer has this state, which cannot be replayed");
     }
   }
 }
@@ -83,8 +77,8 @@ at::Tensor load_state(const ReplaySource& source, const TensorRef& tensor,
                       const at::Device& device) {
   const at::Tensor state = load(source, tensor, device);
   if (state.scalar_type() != at::kFloat) {
-    refuse(ckpt::ErrorCode::Unsupported, tensor->key,
-           "is not float32: optimizer state of other types cannot be replayed");
+    refuse_checkpoint(ckpt::ErrorCode::Unsupported, tensor->key,
+                      "is not float32: optimizer state of other types cannot be replayed");
   }
   return state;
 }
@@ -97,8 +91,8 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
   const at::Device device = replay_device(options);
   const TrainingState& view = source.view;
   for (const RankItem& item : view.rank_items) {
-    refuse(ckpt::ErrorCode::Unsupported, item.name,
-           "is kept by individual ranks and cannot be replayed");
+    refuse_checkpoint(ckpt::ErrorCode::Unsupported, item.name,
+                      "is kept by individual ranks and cannot be replayed");
   }
   std::vector<std::vector<OptimizerGroup>> chain;
   for (size_t o = 0; o < view.chain.size(); ++o) {
@@ -131,7 +125,7 @@ std::vector<std::vector<OptimizerGroup>> restore_groups(const ReplaySource& sour
 int64_t whole_step(double step) {
   constexpr double kStepMax = 1e15;  // exact in every type that can hold it
   if (!(step >= 0 && step <= kStepMax && step == std::floor(step))) {
-    refuse(ckpt::ErrorCode::Corrupt, "step", "is not a valid step count");
+    refuse_checkpoint(ckpt::ErrorCode::Corrupt, "step", "is not a valid step count");
   }
   return static_cast<int64_t>(step);
 }
@@ -140,7 +134,7 @@ int64_t whole_step(double step) {
 int64_t shared_step(const ChainedOptimizerState& optimizer) {
   const auto as = [&]<class T>(T value) {
     if (optimizer.step_bytes.size() != sizeof value) {
-      refuse(ckpt::ErrorCode::Corrupt, "step", "has the wrong size");
+      refuse_checkpoint(ckpt::ErrorCode::Corrupt, "step", "has the wrong size");
     }
     std::memcpy(&value, optimizer.step_bytes.data(), sizeof value);
     return static_cast<double>(value);
@@ -151,7 +145,7 @@ int64_t shared_step(const ChainedOptimizerState& optimizer) {
     case ckpt::DType::Float64: step = as(double{}); break;
     case ckpt::DType::Int32: step = as(int32_t{}); break;
     case ckpt::DType::Int64: step = as(int64_t{}); break;
-    default: refuse(ckpt::ErrorCode::Unsupported, "step", "has an unusual type");
+    default: refuse_checkpoint(ckpt::ErrorCode::Unsupported, "step", "has an unusual type");
   }
   return whole_step(step);
 }
@@ -183,8 +177,8 @@ OptimizerConfig config_of_pieces(const Value& args) {
     config.validate();
   } catch (const ckpt::Error& error) {
     const bool is_invalid = error.code() == ckpt::ErrorCode::InvalidArgument;
-    refuse(is_invalid ? ckpt::ErrorCode::Corrupt : error.code(), "args." + error.where().key,
-           error.problem());
+    refuse_checkpoint(is_invalid ? ckpt::ErrorCode::Corrupt : error.code(),
+                      "args." + error.where().key, error.problem());
   }
   return config;
 }
@@ -194,7 +188,7 @@ OptimizerConfig config_of_pieces(const Value& args) {
 at::Device replay_device(const ReplayOptions& options) {
   if (options.device == "cpu") return at::kCPU;
   if (options.device != "cuda") {
-    refuse(ckpt::ErrorCode::InvalidArgument, "device", "is neither cpu nor cuda");
+    refuse_checkpoint(ckpt::ErrorCode::InvalidArgument, "device", "is neither cpu nor cuda");
   }
   if (options.recorded_grad_norm) {
     throw ckpt::Error(ckpt::ErrorCode::Unsupported, {.file = {}, .key = "grad_norm"},
@@ -257,8 +251,8 @@ std::unique_ptr<LayerWiseDistributedOptimizer> restore_optimizer(
   config.log_num_zeros_in_grad = true;
   if (config.fp16 || config.loss_scale) config.loss_scale = 1.0;  // gradients come unscaled
   if (config.use_precision_aware_optimizer) {
-    refuse(ckpt::ErrorCode::Unsupported, "args.use_precision_aware_optimizer",
-           "masters and states in lower precision cannot be replayed");
+    refuse_checkpoint(ckpt::ErrorCode::Unsupported, "args.use_precision_aware_optimizer",
+                      "masters and states in lower precision cannot be replayed");
   }
   refuse_unwritten_output(source.view, options);
   std::vector<std::unique_ptr<Optimizer>> optimizers;
@@ -279,8 +273,8 @@ RestoredSchedule restore_schedule(const ReplaySource& source, bool from_init) {
   const Value args = source.view.args();
   const auto rampup = args.find("rampup_batch_size");
   if (rampup && !rampup->is_none()) {
-    refuse(ckpt::ErrorCode::Unsupported, "args.rampup_batch_size",
-           "a growing batch size is not handled");
+    refuse_checkpoint(ckpt::ErrorCode::Unsupported, "args.rampup_batch_size",
+                      "a growing batch size is not handled");
   }
   const Value saved = source.view.common.tree.root().at("opt_param_scheduler");
   RestoredSchedule schedule;
@@ -296,7 +290,7 @@ RestoredSchedule restore_schedule(const ReplaySource& source, bool from_init) {
   settings.wd_incr_style = saved.at("wd_incr_style").text();
   schedule.increment = whole_field(args, "global_batch_size");
   if (schedule.increment < 1) {
-    refuse(ckpt::ErrorCode::Corrupt, "args.global_batch_size", "is not positive");
+    refuse_checkpoint(ckpt::ErrorCode::Corrupt, "args.global_batch_size", "is not positive");
   }
   source.overrides.apply_to_schedule(args, schedule.increment, settings);
   // What only the arguments say.
@@ -310,7 +304,8 @@ RestoredSchedule restore_schedule(const ReplaySource& source, bool from_init) {
   }
   if (!from_init) schedule.num_steps = whole_field(saved, "num_steps");
   if (schedule.num_steps < 0) {
-    refuse(ckpt::ErrorCode::Corrupt, "num_steps", "expected at least 0, found a negative number");
+    refuse_checkpoint(ckpt::ErrorCode::Corrupt, "num_steps",
+                      "expected at least 0, found a negative number");
   }
   return schedule;
 }

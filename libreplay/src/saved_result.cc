@@ -1,12 +1,8 @@
-#include "saved_result.h"
-
 #include <ATen/ops/empty.h>
 
-#include <ckpt/error.h>
 #include <optim/checkpoint_bridge.h>
 #include <training/layer_wise_update.h>
 #include <span>
-#include <utility>
 
 #include "outcome.h"
 

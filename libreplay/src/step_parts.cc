@@ -1,7 +1,7 @@
 // What a recorded step did, told from its inputs and its outcome by least squares: the factor of
 // its gradients, the share of decay, the learning rate. What no such number explains is another
 // formula, or other inputs.
-#include "step_parts.h"
+#include "explain.h"
 
 #include <ATen/ops/dot.h>
 #include <ATen/ops/sub.h>

@@ -2,23 +2,16 @@
 
 #include <ckpt/error.h>
 #include <optim/checkpoint_bridge.h>
-#include <optim/update_modes.h>
 #include <algorithm>
 #include <set>
 #include <utility>
 
-#include "json_fields.h"
-#include "json_file.h"
-#include "rules/mode_names.h"
-#include "trace_settings.h"
+#include "trace_rule.h"
 
 namespace optim {
 namespace {
 
 using nlohmann::json;
-
-constexpr const char* kReplayedTraces =
-    "step-replay check replays traces of SGD, Adam, AdamW, Lion, Muon, adaptive Muon and SOAP";
 
 JsonFields read_fields(const std::filesystem::path& path) {
   const std::string file = path.string();
@@ -34,116 +27,10 @@ JsonFields read_fields(const std::filesystem::path& path) {
   return {file, std::move(object)};
 }
 
-// An enumerator by the reference's spelling of it.
-template <class Enum>
-Enum enumerator(const JsonFields& fields, const std::string& field,
-                std::initializer_list<Enum> all) {
-  const auto text = fields.text(field);
-  for (const Enum value : all) {
-    if (name(value) == text) return value;
-  }
-  fields.refuse_unsupported(field, "'" + ckpt::escaped(text) + "' is not supported");
-}
-
-// `usual` where the trace does not say, else that or `other`.
-AdamArithmetic adam_arithmetic(const JsonFields& config, AdamArithmetic usual,
-                               AdamArithmetic other) {
-  if (!config.has("arithmetic")) return usual;
-  const auto name_of = [](AdamArithmetic one) {
-    return kAdamArithmetics[static_cast<size_t>(one)];
-  };
-  return config.one_of("arithmetic", {name_of(usual), name_of(other)}) == name_of(usual) ? usual
-                                                                                         : other;
-}
-
-AdamRule adam_rule(const JsonFields& config, bool decoupled) {
-  AdamRule rule;
-  const auto betas = config.averagings("betas", 2);
-  rule.beta1 = betas[0];
-  rule.beta2 = betas[1];
-  rule.eps = config.at_least_zero("eps");
-  rule.decoupled_weight_decay = decoupled;
-  return rule;
-}
-
-// TransformerEngine's and Apex's, which decays and updates in one sum.
-AdamRule fused_adam_rule(const JsonFields& config) {
-  AdamRule rule = adam_rule(config, config.flag("adam_w_mode"));
-  rule.bias_correction = config.flag("bias_correction");
-  rule.arithmetic =
-      adam_arithmetic(config, AdamArithmetic::FusedAdam, AdamArithmetic::TransformerEngine);
-  return rule;
-}
-
 constexpr int64_t kSizeMax = int64_t{1} << 31;  // of a dimension, in elements
 
-// Rows of query, key and value; written as null where nothing is split.
-std::optional<QkvSplit> qkv_split(const JsonFields& config) {
-  const bool splits = config.flag("split_qkv");
-  if (!splits && config.any("qkv_split_shapes").is_null()) return std::nullopt;
-  const auto rows = config.wholes("qkv_split_shapes", 3, 1, kSizeMax);
-  return splits ? std::optional(QkvSplit{rows[0], rows[1], rows[2]}) : std::nullopt;
-}
-
-MuonRule muon_rule(const JsonFields& config) {
-  using enum NsCoefficients;
-  MuonRule rule;
-  rule.momentum = config.averaging("momentum");
-  rule.nesterov = config.flag("nesterov");
-  rule.weight_decay_method = config.flag("use_decoupled_weight_decay")
-                                 ? WeightDecayMethod::Decoupled
-                                 : WeightDecayMethod::L2;
-  rule.newton_schulz.steps = config.whole("num_ns_steps", 1, kNewtonSchulzStepsMax);
-  rule.newton_schulz.coefficients = enumerator(
-      config, "coefficient_type", {Simple, Quintic, PolarExpress, Cans, Aol, DeepseekV4});
-  rule.newton_schulz.precision =
-      enumerator(config, "fp32_matmul_prec",
-                 {MatmulPrecision::Highest, MatmulPrecision::High, MatmulPrecision::Medium});
-  rule.scale_mode = enumerator(
-      config, "scale_mode",
-      {MuonScaleMode::Spectral, MuonScaleMode::UnitRmsNorm, MuonScaleMode::ShapeScaling});
-  rule.extra_scale_factor = config.number("extra_scale_factor");
-  rule.qkv_split = qkv_split(config);
-  return rule;
-}
-
-// torch.optim.Muon: one polynomial for all steps, and a learning rate that depends on the shape.
-MuonRule torch_muon_rule(const JsonFields& config) {
-  MuonRule rule;
-  rule.momentum = config.averaging("momentum");
-  rule.nesterov = config.flag("nesterov");
-  rule.newton_schulz.steps = config.whole("ns_steps", 1, kNewtonSchulzStepsMax);
-  const auto row = config.numbers("ns_coefficients", 3);
-  rule.newton_schulz.coefficients = NsCoefficients::Custom;
-  rule.newton_schulz.custom = {{row[0], row[1], row[2]}};
-  if (config.one_of("adjust_lr_fn", {"original", "match_rms_adamw"}) == "original") {
-    rule.scale_mode = MuonScaleMode::ShapeScaling;
-  } else {
-    rule.extra_scale_factor = 0.2;
-  }
-  return rule;
-}
-
-RuleConfig read_rule(const JsonFields& config, EmergingOptimizers era) {
-  const auto kind = config.text("class");
-  if (kind == "torch.optim.AdamW" || kind == "torch.optim.Adam") {
-    AdamRule rule = adam_rule(config, kind == "torch.optim.AdamW");
-    rule.arithmetic = adam_arithmetic(config, AdamArithmetic::Torch, AdamArithmetic::Fused);
-    return rule;
-  }
-  if (kind == "FusedAdam") return fused_adam_rule(config);
-  if (kind == "torch.optim.SGD") return SgdRule{config.averaging("momentum")};
-  if (kind == "megatron TensorParallelMuon") return muon_rule(config);
-  if (kind == "torch.optim.Muon") return torch_muon_rule(config);
-  if (const RuleDescription* const row = row_of_trace(kind)) {
-    return rule_from_json(*row, config, era);
-  }
-  config.refuse_unsupported("class", "traces of '" + ckpt::escaped(kind) + "' cannot be replayed",
-                            kReplayedTraces);
-}
-
 void read_config(const JsonFields& config, EmergingOptimizers era, TraceHeader& header) {
-  header.rule = read_rule(config, era);
+  header.rule = rule_of_trace(config, era);
   header.lr = config.at_least_zero("lr");
   header.weight_decay = config.at_least_zero("weight_decay");
   config.refuse_others();
