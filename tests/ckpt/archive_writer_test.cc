@@ -6,7 +6,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "codec/crc32.h"
-#include "codec/pickle_reader.h"
+#include "codec/pickle.h"
 #include "support/errors.h"
 #include "support/golden.h"
 #include "support/memory_payloads.h"

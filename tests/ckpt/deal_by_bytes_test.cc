@@ -1,4 +1,4 @@
-#include "work/deal_by_bytes.h"
+#include "work/workers.h"
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>

@@ -9,8 +9,7 @@
 #include <ckpt/target.h>
 #include <ckpt/torch_dist_target.h>
 
-#include "codec/pickle_reader.h"
-#include "codec/pickle_writer.h"
+#include "codec/pickle.h"
 #include "model/check_catalog.h"
 #include "support/errors.h"
 #include "support/memory_payloads.h"

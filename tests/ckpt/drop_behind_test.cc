@@ -1,4 +1,4 @@
-#include "io/drop_behind.h"
+#include "io/file.h"
 
 #include <fcntl.h>
 
@@ -121,9 +121,7 @@ BOOST_FIXTURE_TEST_CASE(a_file_that_has_grown_is_dropped_as_far_as_it_was_known,
   BOOST_TEST((cache.dropped_mib == kAllOf80MiB));
 }
 
-BOOST_AUTO_TEST_CASE(a_small_file_stays) {
-  BOOST_TEST(dropped_of(31 * kMiB, 0).empty());
-}
+BOOST_AUTO_TEST_CASE(a_small_file_stays) { BOOST_TEST(dropped_of(31 * kMiB, 0).empty()); }
 
 BOOST_AUTO_TEST_CASE(the_system_says_whether_a_page_is_in_memory) {
   const test::TemporaryFolder folder;

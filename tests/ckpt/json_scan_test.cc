@@ -4,7 +4,7 @@
 #include <ostream>
 #include <string>
 
-#include "codec/json_scan.h"
+#include "codec/strict_json.h"
 
 namespace data = boost::unit_test::data;
 using ckpt::JsonFault;

@@ -5,7 +5,7 @@
 
 #include <ckpt/error.h>
 
-#include "format/location/kept_metadata.h"
+#include "format/location/location.h"
 #include "support/convention.h"
 #include "support/memory_folder.h"
 

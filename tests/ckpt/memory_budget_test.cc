@@ -1,4 +1,4 @@
-#include "work/memory_budget.h"
+#include "work/workers.h"
 
 #include <boost/test/unit_test.hpp>
 

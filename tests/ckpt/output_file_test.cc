@@ -1,4 +1,4 @@
-#include "io/output_file.h"
+#include "io/file.h"
 
 #include <fcntl.h>
 

@@ -3,9 +3,8 @@
 
 #include <ckpt/document.h>
 
-#include "codec/big_integer.h"
-#include "codec/pickle_reader.h"
-#include "codec/pickle_writer.h"
+#include "codec/pickle.h"
+#include "codec/python_text.h"
 #include "support/errors.h"
 #include "support/memory_payloads.h"
 

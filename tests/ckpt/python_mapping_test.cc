@@ -4,7 +4,7 @@
 
 #include <ckpt/document.h>
 
-#include "codec/pickle_reader.h"
+#include "codec/pickle.h"
 #include "format/values/nesting.h"
 #include "support/errors.h"
 #include "support/memory_payloads.h"

@@ -1,7 +1,7 @@
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 
-#include "codec/pickle_reader.h"
+#include "codec/pickle.h"
 #include "support/errors.h"
 #include "support/memory_payloads.h"
 

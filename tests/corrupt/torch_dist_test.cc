@@ -12,8 +12,7 @@
 #include <ckpt/target.h>
 #include <ckpt/torch_dist_target.h>
 
-#include "codec/pickle_reader.h"
-#include "codec/pickle_writer.h"
+#include "codec/pickle.h"
 #include "format/torch_dist/dist_metadata.h"
 #include "support/convention.h"
 #include "support/errors.h"

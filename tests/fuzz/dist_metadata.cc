@@ -1,7 +1,7 @@
 // DCP's .metadata: the streaming reader accepts nothing that the general one refuses.
 #include "format/torch_dist/dist_metadata.h"
 
-#include "codec/pickle_reader.h"
+#include "codec/pickle.h"
 #include "format/torch_dist/dist_stream.h"
 #include "fuzz/fuzz.h"
 #include "support/memory_payloads.h"

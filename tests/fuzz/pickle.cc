@@ -1,6 +1,5 @@
 // The pickle reader; what it reads is written and read again, to the same bytes.
-#include "codec/pickle_reader.h"
-#include "codec/pickle_writer.h"
+#include "codec/pickle.h"
 #include "fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

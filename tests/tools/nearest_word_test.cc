@@ -1,5 +1,5 @@
 // What is proposed for a mistyped word.
-#include "common/nearest_word.h"
+#include "common/text.h"
 
 #include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>

@@ -1,10 +1,10 @@
 #include "base/byte_reader.h"
 
-#include <ckpt/error.h>
-
 #include <bit>
 #include <cstring>
 #include <utility>
+
+#include <ckpt/error.h>
 
 namespace ckpt {
 
@@ -50,6 +50,18 @@ void ByteReader::fail_short(uint64_t count) const {
   ran_out_ = true;
   fail("ends early: expected " + std::to_string(count) + " more bytes, found " +
        std::to_string(left_bytes()));
+}
+
+std::string truncated_text(uint64_t found_bytes, std::optional<uint64_t> expected_bytes) {
+  const std::string found = std::to_string(found_bytes);
+  if (!expected_bytes) return "truncated after " + found + " bytes; copy it again";
+  return "truncated: " + found + " of " + std::to_string(*expected_bytes) + " bytes; copy it again";
+}
+
+Error truncated(Where where, uint64_t found_bytes, std::optional<uint64_t> expected_bytes) {
+  Error error(ErrorCode::Corrupt, std::move(where), truncated_text(found_bytes, expected_bytes));
+  error.mark_incomplete();
+  return error;
 }
 
 }  // namespace ckpt

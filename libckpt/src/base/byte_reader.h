@@ -2,9 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include <ckpt/error.h>
 
 namespace ckpt {
 
@@ -87,5 +90,12 @@ class ByteReader {
   size_t position_ = 0;
   mutable bool ran_out_ = false;
 };
+
+// What is said of a file that ends after `found_bytes`; `expected_bytes`: how long it was, where
+// that is known.
+std::string truncated_text(uint64_t found_bytes, std::optional<uint64_t> expected_bytes = {});
+
+// The same as an error, Corrupt and incomplete.
+Error truncated(Where where, uint64_t found_bytes, std::optional<uint64_t> expected_bytes = {});
 
 }  // namespace ckpt

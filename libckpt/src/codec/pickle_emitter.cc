@@ -6,7 +6,6 @@
 
 #include <ckpt/error.h>
 
-#include "codec/big_integer.h"
 #include "codec/python_text.h"
 
 namespace ckpt::pickle {

@@ -1,18 +1,48 @@
-#include "codec/pickle_reader.h"
+#include "codec/pickle.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <vector>
 
 #include <ckpt/error.h>
+#include <ckpt/value.h>
 
 #include "base/text.h"
-#include "codec/big_integer.h"
-#include "codec/pickle_memo.h"
 #include "codec/pickle_opcodes.h"
 #include "codec/python_mapping.h"
 #include "codec/python_text.h"
 
 namespace ckpt::pickle {
 namespace {
+
+// What PUT stored, by index. Indices come in order from every real writer; one that jumps costs a
+// map entry, not memory up to it.
+class Memo {
+ public:
+  uint64_t size() const { return dense_.size() + sparse_.size(); }
+
+  void store(uint64_t index, NodeId id) {
+    if (index < dense_.size()) {
+      dense_[index] = id;
+    } else if (index == dense_.size() && sparse_.empty()) {
+      dense_.push_back(id);
+    } else {
+      sparse_[index] = id;
+    }
+  }
+
+  std::optional<NodeId> find(uint64_t index) const {
+    if (index < dense_.size()) return dense_[index];
+    const auto found = sparse_.find(index);
+    return found == sparse_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
+  std::vector<NodeId> dense_;
+  std::unordered_map<uint64_t, NodeId> sparse_;
+};
 
 constexpr int kProtocolMax = 5;
 

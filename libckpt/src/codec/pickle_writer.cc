@@ -1,4 +1,4 @@
-#include "codec/pickle_writer.h"
+#include "codec/pickle.h"
 
 #include <vector>
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -48,5 +50,14 @@ struct StrictJson {
 // equal keys without a word, and its parser with a callback, which would see them, takes time in
 // the square of an object's members.
 JsonTree parse_strict_json(const std::string& text, const StrictJson& strict);
+
+enum class JsonFault : uint8_t { None, Cut, Malformed };
+
+// Whether a text is JSON as Python writes it, with NaN and Infinity; what it says is not kept.
+struct JsonScan {
+  JsonFault fault = JsonFault::None;
+  uint64_t offset_bytes = 0;  // of the fault
+};
+JsonScan scan_json(std::string_view text);
 
 }  // namespace ckpt

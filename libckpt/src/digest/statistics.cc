@@ -13,8 +13,7 @@
 #include "model/element.h"
 #include "read/passing_source.h"
 #include "read/payload_reader.h"
-#include "work/slab_workers.h"
-#include "work/work_meter.h"
+#include "work/workers.h"
 
 namespace ckpt {
 namespace {

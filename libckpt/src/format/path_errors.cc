@@ -11,7 +11,6 @@
 
 #include "base/byte_reader.h"
 #include "base/text.h"
-#include "base/truncated.h"
 #include "format/foreign/foreign.h"
 #include "format/format.h"
 #include "format/torch/torch_save.h"

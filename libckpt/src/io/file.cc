@@ -1,16 +1,16 @@
 #include "io/file.h"
 
-#include <fcntl.h>
-
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
+
+#include <fcntl.h>
 
 #include "base/checked_math.h"
 #include "io/system_calls.h"
 
 namespace ckpt {
-
 namespace {
 
 ErrorCode code_of(int error_number) {
@@ -72,6 +72,38 @@ FileDescriptor open_with(const Place& place, int flags, std::string_view doing,
   if ((flags & O_EXCL) == 0) refuse_shared_file(fd, place.path());
   reserve(fd, place.path().string(), reserved_bytes);
   return descriptor;
+}
+
+constexpr uint64_t kDirectBytesMin = 1 << 20;       // shorter files cost less in the page cache
+constexpr size_t kWriteBytesMax = size_t{1} << 30;  // Linux: at most 0x7FFFF000
+
+using Use = OutputFile::Use;
+
+bool is_written_in_blocks(uint64_t size_bytes, Use use) {
+  return size_bytes >= kDirectBytesMin && use != Use::Closed;
+}
+
+FileDescriptor open_output(const Place& place, uint64_t size_bytes, Use use) {
+  if (use == Use::Closed) return open_to_write(place);
+  // Who makes it longer than it is would do that behind the back of who has cut it.
+  if (use == Use::Shared) return create_or_open_file(place, size_bytes);
+  const bool is_long = is_written_in_blocks(size_bytes, use);
+  return create_file(place, is_long ? align_up(size_bytes, OutputFile::kBlockBytes) : size_bytes);
+}
+
+// Larger than what the kernel reads ahead, so that few of its folios lie across a border.
+constexpr uint64_t kExtentBytes = uint64_t{32} << 20;
+constexpr uint64_t kProbes = 64;
+
+// What lies between payloads need not be read at all. More than that would be read again.
+uint64_t most_of(uint64_t count_bytes) { return count_bytes - count_bytes / 128; }
+
+bool is_hardly_cached(const File& file) {
+  uint64_t cached = 0;
+  for (uint64_t probe = 0; probe < kProbes; ++probe) {
+    if (file.is_cached(file.size_bytes() / kProbes * probe)) ++cached;
+  }
+  return cached <= kProbes / 8;
 }
 
 }  // namespace
@@ -185,6 +217,78 @@ bool File::is_cached(uint64_t offset_bytes) const {
 void File::drop_cached(uint64_t offset_bytes, uint64_t count_bytes) const {
   (void)system_calls().posix_fadvise(descriptor_.get(), static_cast<off_t>(offset_bytes),
                                      static_cast<off_t>(count_bytes), POSIX_FADV_DONTNEED);
+}
+
+OutputFile::OutputFile(const Place& place, uint64_t count_bytes, Use use)
+    : descriptor_(open_output(place, count_bytes, use)),
+      name_(place.path().string()),
+      size_bytes_(count_bytes),
+      is_long_(is_written_in_blocks(count_bytes, use)),
+      is_too_long_(use == Use::Closed) {
+  // O_DIRECT is set after the creation: open() would leave a file behind where it is refused.
+  if (is_long_) is_direct_ = system_calls().set_flags(descriptor_.get(), O_DIRECT) == 0;
+}
+
+void OutputFile::write_through_the_cache() {
+  if (system_calls().set_flags(descriptor_.get(), 0) != 0) {
+    throw_errno(name_, "turn off direct I/O", errno);
+  }
+  is_direct_ = false;
+}
+
+void OutputFile::write_at(uint64_t offset_bytes, std::span<const std::byte> blocks) {
+  if (offset_bytes + blocks.size() > size_bytes_) {
+    is_too_long_ = is_too_long_ || is_long_;
+    if (!is_long_) blocks = blocks.first(size_bytes_ - offset_bytes);
+  }
+  while (!blocks.empty()) {
+    const bool was_direct = is_direct_;
+    const ssize_t count = system_calls().pwrite(descriptor_.get(), blocks.data(),
+                                                std::min(blocks.size(), kWriteBytesMax),
+                                                static_cast<off_t>(offset_bytes));
+    if (count < 0 && errno == EINTR) continue;
+    // Larger blocks are wanted than ours, or an earlier write ended within one.
+    if (count < 0 && errno == EINVAL && was_direct) {
+      write_through_the_cache();
+      continue;
+    }
+    if (count < 0) throw_errno(name_, "write", errno);
+    if (count == 0) throw Error(ErrorCode::IoFailure, {name_, offset_bytes}, "wrote 0 bytes");
+    offset_bytes += static_cast<uint64_t>(count);
+    blocks = blocks.subspan(static_cast<size_t>(count));
+  }
+}
+
+void OutputFile::finish() {
+  if (!is_too_long_) return;
+  const auto size = static_cast<off_t>(size_bytes_);
+  if (uninterrupted([&] { return system_calls().ftruncate(descriptor_.get(), size); }) != 0) {
+    throw_errno(name_, "set the file size", errno);
+  }
+}
+
+DropBehind::DropBehind(const File& file) : size_bytes_(file.size_bytes()) {
+  if (file.size_bytes() < kExtentBytes || !is_hardly_cached(file)) return;
+  file.drop_cached(0, size_bytes_);
+  passed_bytes_ =
+      std::vector<std::atomic<uint64_t>>((file.size_bytes() + kExtentBytes - 1) / kExtentBytes);
+}
+
+void DropBehind::passed(const File& file, uint64_t offset_bytes, uint64_t count_bytes) {
+  if (passed_bytes_.empty()) return;
+  const uint64_t end_bytes = std::min(offset_bytes + count_bytes, size_bytes_);
+  while (offset_bytes < end_bytes) {
+    const uint64_t extent = offset_bytes / kExtentBytes;
+    const uint64_t start_bytes = extent * kExtentBytes;
+    const uint64_t extent_bytes = std::min(kExtentBytes, size_bytes_ - start_bytes);
+    const uint64_t part_bytes = std::min(end_bytes, start_bytes + kExtentBytes) - offset_bytes;
+    const uint64_t before_bytes = passed_bytes_[extent].fetch_add(part_bytes);
+    const uint64_t most_bytes = most_of(extent_bytes);
+    if (before_bytes < most_bytes && before_bytes + part_bytes >= most_bytes) {
+      file.drop_cached(start_bytes, extent_bytes);
+    }
+    offset_bytes += part_bytes;
+  }
 }
 
 }  // namespace ckpt

@@ -1,13 +1,14 @@
 #pragma once
 
-#include <sys/stat.h>
-
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
+
+#include <sys/stat.h>
 
 #include <ckpt/error.h>
 #include <ckpt/random_access.h>
@@ -82,6 +83,56 @@ class File : public OpenedFile {
   FileDescriptor descriptor_;
   std::string name_;
   FileState state_;
+};
+
+// A new file that is written in long blocks past the page cache (O_DIRECT), which takes half the
+// time and leaves nothing to be flushed (docs/performance.md). Short files, and all files where the
+// file system refuses that, go through the page cache. Safe to write from many threads.
+class OutputFile {
+ public:
+  static constexpr uint64_t kBlockBytes = 4096;  // every device's block size divides it
+
+  enum class Use : uint8_t {
+    Whole,   // a new file
+    Shared,  // several processes write it: made by the first
+    Closed,  // what others have written gets its end
+  };
+  // The file has `count_bytes` from the beginning. Throws AlreadyExists, IoFailure.
+  OutputFile(const Place& place, uint64_t count_bytes, Use use = Use::Whole);
+
+  // `offset_bytes` and the address of `blocks` are multiples of kBlockBytes, and so is the length:
+  // the last block is filled up with anything. Not so the offset in a file that is Closed.
+  void write_at(uint64_t offset_bytes, std::span<const std::byte> blocks);
+  // Cuts off what fills up the file's last block. To be called once, after all writes.
+  void finish();
+
+ private:
+  void write_through_the_cache();
+
+  FileDescriptor descriptor_;
+  std::string name_;
+  uint64_t size_bytes_;
+  bool is_long_;  // written in whole blocks
+  std::atomic<bool> is_too_long_ = false;
+  std::atomic<bool> is_direct_ = false;
+};
+
+// For who reads a file once, in whatever order: nearly all of what was not
+// in the system's page cache before is not in it afterwards, and pushes nothing else out of it
+// (docs/decisions/0074). A file that was there stays; single pages of one leave, before it is read,
+// since each cuts what the system reads ahead. Only hints: reading is right without them.
+class DropBehind {
+ public:
+  // Looks whether the file is in the page cache: before it is read.
+  explicit DropBehind(const File& file);
+
+  // Takes note of bytes that were read. An extent of the file leaves the page cache when most of it
+  // has passed, once. Thread-safe. `file`: the same, maybe opened again, maybe longer by now.
+  void passed(const File& file, uint64_t offset_bytes, uint64_t count_bytes);
+
+ private:
+  uint64_t size_bytes_;
+  std::vector<std::atomic<uint64_t>> passed_bytes_;  // of each extent; none: nothing is dropped
 };
 
 }  // namespace ckpt

@@ -1,12 +1,20 @@
 // The local disk as a source of checkpoints: paths are opened below their folders, so that no link
 // leads out; what is read once leaves the page cache (decision 0074).
-#include <ckpt/folder.h>
-
+#include <cerrno>
 #include <map>
 #include <mutex>
+#include <span>
+#include <utility>
+
+#include <fcntl.h>
+
+#include <ckpt/error.h>
+#include <ckpt/folder.h>
+#include <ckpt/named_file.h>
 
 #include "io/directory.h"
-#include "io/drop_behind.h"
+#include "io/file.h"
+#include "io/system_calls.h"
 
 namespace ckpt {
 namespace {
@@ -62,8 +70,60 @@ class LocalFolder final : public Folder {
   std::shared_ptr<PassingFiles> passing_ = std::make_shared<PassingFiles>();
 };
 
+constexpr size_t kPieceBytes = size_t{64} << 10;
+
+[[noreturn]] void refuse_long(const std::string& name, uint64_t bytes_max) {
+  throw Error(ErrorCode::Unsupported, {name},
+              "is longer than " + std::to_string(bytes_max) + " bytes, which such a file is not");
+}
+
+// A pipe that was opened without waiting: nobody writes to one that is at its end at once. Then
+// this waits for the writer.
+std::string read_pipe(const FileDescriptor& pipe, const std::string& name, uint64_t bytes_max) {
+  SystemCalls& calls = system_calls();
+  std::string text, piece(kPieceBytes, '\0');
+  const auto read = [&] {
+    return uninterrupted([&] { return calls.read(pipe.get(), piece.data(), piece.size()); });
+  };
+  ssize_t count = read();
+  if (count == 0) throw Error(ErrorCode::IoFailure, {name}, "is a pipe that nobody writes to");
+  if (count < 0 && errno != EAGAIN) throw_errno(name, "read", errno);
+  if (calls.set_flags(pipe.get(), 0) != 0) throw_errno(name, "wait for the pipe", errno);
+  if (count < 0) count = read();
+  for (; count > 0; count = read()) {
+    text.append(piece, 0, static_cast<size_t>(count));
+    if (text.size() > bytes_max) refuse_long(name, bytes_max);
+  }
+  if (count < 0) throw_errno(name, "read", errno);
+  return text;
+}
+
+std::string read_regular(FileDescriptor descriptor, const std::string& name, uint64_t bytes_max) {
+  const File file(std::move(descriptor), name);
+  if (file.size_bytes() > bytes_max) refuse_long(name, bytes_max);
+  std::string text(file.size_bytes(), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
 }  // namespace
 
 std::shared_ptr<const Folder> local_folder() { return std::make_shared<const LocalFolder>(); }
+
+std::string read_named_file(const std::filesystem::path& path, uint64_t bytes_max) {
+  const std::string name = path.string();
+  // O_NONBLOCK: a pipe must not make us wait for its writer.
+  constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  SystemCalls& calls = system_calls();
+  FileDescriptor descriptor(
+      uninterrupted([&] { return calls.openat(AT_FDCWD, path.c_str(), kFlags, 0); }));
+  if (!descriptor.is_open()) throw_errno(name, "open", errno);
+  struct stat status = {};
+  if (uninterrupted([&] { return calls.fstat(descriptor.get(), status); }) != 0) {
+    throw_errno(name, "read the file's size and type", errno);
+  }
+  return S_ISFIFO(status.st_mode) ? read_pipe(descriptor, name, bytes_max)
+                                  : read_regular(std::move(descriptor), name, bytes_max);
+}
 
 }  // namespace ckpt

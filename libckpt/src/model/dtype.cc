@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstddef>
 
-namespace ckpt {
+#include <ckpt/error.h>
+#include <ckpt/slice.h>
 
+#include "model/element.h"
+
+namespace ckpt {
 namespace {
 
 struct Row {
@@ -48,6 +53,26 @@ static_assert(rows_follow_the_enumeration());
 
 const Row& row(DType dtype) { return kRows[static_cast<size_t>(dtype)]; }
 
+template <class Number>
+std::string shortest(Number number) {
+  char buffer[40];
+  const auto result = std::to_chars(buffer, std::end(buffer), number);
+  return std::string(buffer, result.ptr);
+}
+
+template <class Element>
+std::string number_text(const std::byte* at) {
+  const auto bits = load_bits<Element>(at);
+  if constexpr (!Element::kIsFloat) {
+    return std::to_string(bits);
+  } else {
+    const double value = Element::value(bits);
+    if (std::isnan(value)) return "nan";
+    // A float's shortest digits are those of the narrower type: 0.1, not 0.10000000149011612.
+    return sizeof(bits) <= 4 ? shortest(static_cast<float>(value)) : shortest(value);
+  }
+}
+
 }  // namespace
 
 std::string_view name(DType dtype) { return row(dtype).name; }
@@ -58,6 +83,24 @@ std::optional<DType> dtype_named(std::string_view torch_name) {
   const auto found = std::ranges::find(kRows, torch_name, &Row::name);
   if (found == kRows.end()) return std::nullopt;
   return found->dtype;
+}
+
+std::string element_text(DType dtype, const std::byte* at) {
+  if (dtype == DType::Bool) return *at == std::byte{0} ? "False" : "True";
+  return visit_element(dtype, [&](auto element) {
+    using Element = decltype(element);
+    const std::string first = number_text<Element>(at);
+    if (!is_complex(dtype)) return first;
+    const std::string second = number_text<Element>(at + sizeof(typename Element::Bits));
+    return "(" + first + (second.starts_with('-') ? "" : "+") + second + "j)";
+  });
+}
+
+std::string element_text(DType dtype, std::span<const std::byte> element) {
+  if (element.size() != bytes_per_element(dtype)) {
+    throw Error(ErrorCode::InvalidArgument, {}, "an element has another count of bytes");
+  }
+  return element_text(dtype, element.data());
 }
 
 }  // namespace ckpt

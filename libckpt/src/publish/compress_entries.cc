@@ -7,13 +7,12 @@
 #include <ckpt/value_tree.h>
 
 #include "codec/crc32.h"
-#include "codec/pickle_reader.h"
-#include "codec/pickle_writer.h"
-#include "codec/zstd_compressor.h"
+#include "codec/pickle.h"
+#include "codec/zstd_stream.h"
 #include "io/directory.h"
 #include "io/publish.h"
-#include "publish/store_files.h"
-#include "work/work_meter.h"
+#include "publish/finish_store.h"
+#include "work/workers.h"
 
 namespace ckpt {
 namespace {

@@ -12,9 +12,9 @@
 #include "codec/crc32.h"
 #include "codec/integrity.h"
 #include "codec/sha256.h"
-#include "codec/zstd_compressor.h"
-#include "publish/store_files.h"
-#include "work/work_meter.h"
+#include "codec/zstd_stream.h"
+#include "work/workers.h"
+#include "write/read_back.h"
 
 namespace ckpt {
 namespace {
@@ -88,6 +88,22 @@ void write_integrity(const Place& folder, const ExecuteOptions& options, StoreFi
 }
 
 }  // namespace
+
+StoreFile write_store_file(const Place& place, std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  File::create(place, bytes.size()).write_at(0, bytes);
+  return {bytes.size(), crc32(bytes)};
+}
+
+void StoreFileReader::read(std::span<std::byte> next) {
+  file_.read_at(position_bytes_, next);
+  position_bytes_ += next.size();
+  crc32_ = crc32(next, crc32_);
+}
+
+void StoreFileReader::check() const {
+  if (crc32_ != written_.crc32) throw_not_as_written(path_);
+}
 
 void check_store_options(const Target& target, const ConvertOptions& options) {
   if (target.format != Format::TorchDist && (options.zstd_level || options.integrity)) {

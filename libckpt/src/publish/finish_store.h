@@ -1,13 +1,62 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
+#include <ckpt/execute.h>
 #include <ckpt/write_target.h>
 
+#include "io/file.h"
 #include "staging/job_record.h"
 
 namespace ckpt {
+
+// A file of a DCP folder in the staging, as it was written.
+struct StoreFile {
+  uint64_t count_bytes = 0;
+  uint32_t crc32 = 0;
+  bool operator==(const StoreFile&) const = default;
+};
+using StoreFiles = std::map<std::string, StoreFile>;  // by name in the folder
+
+// What a compressed file is called until it takes the place of the other.
+constexpr const char* kCompressedSuffix = ".zstd-partial";
+
+// Compresses each entry of the .distcp files of a DCP folder that execute() has just written, as
+// PyTorch's ZStandard extension does, and writes its .metadata anew. How long a compressed entry is
+// shows only when it is made, so offsets are given in the order of the entries, one file at a time.
+// Needs room for one file more. `level`: ZstdCompressor::kLevelMin to kLevelMax. `files`: what was
+// written; then, what lies there now. Throws IoFailure where the device gives back something else.
+void compress_entries(const Place& folder, int level, const ExecuteOptions& options,
+                      StoreFiles& files);
+
+// Makes a file with this content.
+StoreFile write_store_file(const Place& place, std::string_view text);
+
+// Reads a file that was written from its start to its end.
+class StoreFileReader {
+ public:
+  StoreFileReader(const Place& place, const StoreFile& written)
+      : path_(place.path()), written_(written), file_(File::open(place)) {}
+
+  uint64_t left_bytes() const { return written_.count_bytes - position_bytes_; }
+  uint64_t position_bytes() const { return position_bytes_; }
+  void read(std::span<std::byte> next);
+  // After the last byte: throws IoFailure where what was read is not what was written.
+  void check() const;
+
+ private:
+  std::filesystem::path path_;
+  StoreFile written_;
+  File file_;
+  uint64_t position_bytes_ = 0;
+  uint32_t crc32_ = 0;
+};
 
 // Throws InvalidArgument where options ask for something that the target's format cannot hold.
 void check_store_options(const Target& target, const ConvertOptions& options);

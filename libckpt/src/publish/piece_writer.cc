@@ -1,13 +1,161 @@
 #include "publish/piece_writer.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 
+#include <ckpt/error.h>
+
 #include "io/directory.h"
+#include "io/publish.h"
+#include "publish/finish_store.h"
+#include "staging/staging_holder.h"
 #include "write/read_back.h"
+#include "write/source_checker.h"
 
 namespace ckpt {
+namespace {
+
+using PiecePlace = std::pair<std::string, uint64_t>;  // path, offset
+
+// One process's share of what a conversion writes.
+class Part {
+ public:
+  Part(const WriteAttempt& attempt, PieceWriter& writer)
+      : attempt_(attempt),
+        job_(attempt.job),
+        folder_(attempt.staging.place()),
+        rank_(attempt.options.share.rank),
+        writer_(writer) {}
+
+  void write() {
+    refuse_lost_files();
+    keep_finished();
+    PartRecordWriter record = attempt_.records().writer(rank_, kept_);
+    std::vector<FinishedPiece> written = writer_.write_payload(std::move(missing_), record);
+    written.insert(written.end(), kept_.begin(), kept_.end());
+    if (attempt_.fingerprint) attempt_.fingerprint->check_unchanged();
+    // What is compressed is read again, and compared, by who publishes.
+    if (!attempt_.options.zstd_level) writer_.verify(written);
+    if (attempt_.source.before_publishing) attempt_.source.before_publishing();
+    record.complete();
+  }
+
+ private:
+  void refuse_lost_files() const {
+    std::vector<std::string> absent;
+    for (const Piece& piece : job_.payload()) {
+      const bool is_listed = !absent.empty() && absent.back() == job_.name_of(piece);
+      if (job_.is_whole(piece) || is_listed) continue;
+      const bool is_there = kind_of_entry(job_.path_of(folder_, piece)) == EntryKind::File;
+      if (!is_there) absent.push_back(job_.name_of(piece));
+    }
+    attempt_.records().refuse_lost(absent, folder_);
+  }
+
+  void keep_finished() {
+    std::map<PiecePlace, FinishedPiece> sound = read_finished();
+    std::vector<Piece> kept_pieces;
+    for (const Piece& piece : job_.payload_of(rank_)) {
+      const auto found = sound.find({job_.name_of(piece), piece.bytes.offset_bytes});
+      if (found != sound.end() && job_.is_there(folder_, piece, found->second)) {
+        attempt_.report.kept_bytes += piece.bytes.count_bytes;
+        kept_.push_back(std::move(found->second));
+        kept_pieces.push_back(piece);
+      } else {
+        remove_remains_of(piece);
+        missing_.push_back(piece);
+      }
+    }
+    if (kept_.empty()) return;
+    check_sources(job_.target(), job_.plan(), kept_pieces, *attempt_.source.checkpoint,
+                  attempt_.options.execute);
+  }
+
+  // What an earlier attempt has noted, where it is as it was written.
+  std::map<PiecePlace, FinishedPiece> read_finished() const {
+    std::map<PiecePlace, FinishedPiece> sound;
+    if (!attempt_.options.resume && job_.identity().processes == 1) return sound;
+    std::vector<FinishedPiece> noted = attempt_.records().finished_by(rank_);
+    const auto is_sound = are_as_written(folder_, noted, {false, attempt_.options.execute});
+    for (size_t i = 0; i < noted.size(); ++i) {
+      PiecePlace place(noted[i].path, noted[i].bytes.offset_bytes);
+      if (is_sound[i]) sound[std::move(place)] = std::move(noted[i]);
+    }
+    return sound;
+  }
+
+  // Of a file that others write, too, nothing.
+  void remove_remains_of(const Piece& piece) const {
+    const Place place = job_.path_of(folder_, piece);
+    const EntryKind kind = kind_of_entry(place);
+    if (kind != EntryKind::File && kind != EntryKind::Absent) {
+      refuse_foreign(place.path(), "is not a file, where one of the output goes");
+    }
+    if (job_.is_whole(piece)) remove_file(place);
+  }
+
+  const WriteAttempt& attempt_;
+  const WriteJob& job_;
+  const Place folder_;
+  const uint32_t rank_;
+  PieceWriter& writer_;
+  std::vector<FinishedPiece> kept_;
+  std::vector<Piece> missing_;
+};
+
+namespace fs = std::filesystem;
+
+// Every piece is recorded, and there; takes down the checksums of its records. Returns them in
+// their order.
+std::vector<FinishedPiece> take_payload(const WriteAttempt& attempt, PieceWriter& writer,
+                                        const std::vector<FinishedPiece>& recorded) {
+  const Place& folder = attempt.staging.place();
+  std::map<std::pair<std::string, uint64_t>, const FinishedPiece*> by_place;
+  for (const FinishedPiece& piece : recorded) {
+    by_place[{piece.path, piece.bytes.offset_bytes}] = &piece;
+  }
+  std::vector<FinishedPiece> payload;
+  for (const Piece& piece : attempt.job.payload()) {
+    const auto found = by_place.find({attempt.job.name_of(piece), piece.bytes.offset_bytes});
+    if (found == by_place.end() || !attempt.job.is_there(folder, piece, *found->second) ||
+        !writer.add_record_crcs(piece, found->second->record_crcs)) {
+      throw Error(ErrorCode::IoFailure, {attempt.job.path_of(folder, piece).path().string()},
+                  "differs from what the part records say was written");
+    }
+    payload.push_back(*found->second);
+  }
+  return payload;
+}
+
+// Nothing is published that is not planned: what an earlier attempt at publishing has left is
+// removed, and what is not ours is refused.
+void remove_strangers(const WriteAttempt& attempt) {
+  const Place& folder = attempt.staging.place();
+  if (kind_of_entry(folder) != EntryKind::Folder) return;
+  std::set<fs::path> planned{folder.path()};
+  for (const Piece& piece : attempt.job.payload()) {
+    for (fs::path path = attempt.job.path_of(folder, piece).path(); planned.insert(path).second;) {
+      path = path.parent_path();
+    }
+  }
+  FolderTree tree = tree_of_ours(folder, attempt.files());
+  for (auto* places : {&tree.folders, &tree.files}) {
+    std::erase_if(*places, [&](const Place& place) { return planned.contains(place.path()); });
+  }
+  remove(tree);
+}
+
+void add_links(const WriteAttempt& attempt) {
+  for (const LinkedFile& link : attempt.source.links) {
+    make_folders(attempt.staging.place(), fs::path(link.path).parent_path());
+    link_file(link.source, attempt.staging.place() / link.path);
+  }
+}
+
+}  // namespace
 
 PieceWriter::PieceWriter(const WriteAttempt& attempt)
     : attempt_(attempt),
@@ -65,6 +213,69 @@ bool PieceWriter::add_record_crcs(const Piece& piece, const std::vector<uint32_t
   if (crcs.size() != piece.end_record - piece.first_record) return false;
   for (size_t i = 0; i < crcs.size(); ++i) record_crcs_[piece.first_record + i] ^= crcs[i];
   return true;
+}
+
+std::vector<FinishedPiece> PartRecords::finished_by(uint32_t rank) const {
+  auto record = read_part_record(place_of(rank));
+  if (!record || record->job != job_.text()) return {};
+  return std::move(record->pieces);
+}
+
+PartRecords::Parts PartRecords::whole_parts() const {
+  Parts parts;
+  for (uint32_t rank = 0; rank < job_.processes; ++rank) {
+    auto record = read_part_record(place_of(rank));
+    if (record && record->job != job_.text()) {
+      throw Error(ErrorCode::AlreadyExists, {place_of(rank).path().string()},
+                  "belongs to another job");
+    }
+    if (record && record->is_complete) {
+      std::ranges::move(record->pieces, std::back_inserter(parts.pieces));
+    } else {
+      ++parts.missing;
+    }
+  }
+  return parts;
+}
+
+void PartRecords::refuse_lost(const std::vector<std::string>& absent, const Place& content) const {
+  if (absent.empty()) return;
+  for (uint32_t rank = 0; rank < job_.processes; ++rank) {
+    for (const FinishedPiece& piece : finished_by(rank)) {
+      if (std::ranges::find(absent, piece.path) == absent.end()) continue;
+      // Looked at again: it may have come since.
+      if (kind_of_entry(output_path(content, piece.path)) == EntryKind::File) continue;
+      throw Error(ErrorCode::AlreadyExists, {notes_.path().string()},
+                  "what other processes wrote of " +
+                      (piece.path.empty() ? "the file" : "'" + escaped(piece.path) + "'") +
+                      " is gone",
+                  "--clean removes the rest");
+    }
+  }
+}
+
+void write_part(const WriteAttempt& attempt, PieceWriter& writer) { Part(attempt, writer).write(); }
+
+void publish_parts(const WriteAttempt& attempt, PieceWriter& writer,
+                   const std::vector<FinishedPiece>& recorded) {
+  std::vector<FinishedPiece> written = take_payload(attempt, writer, recorded);
+  remove_strangers(attempt);
+  add_links(attempt);
+  if (attempt.source.complete) attempt.source.complete(attempt.target);
+  std::vector<FinishedPiece> last = writer.write_last();
+  written.insert(written.end(), last.begin(), last.end());
+  std::vector<FinishedPiece> changed = finish_store(attempt.staging.place(), attempt.options,
+                                                    std::move(written), attempt.report.plan);
+  std::erase_if(last, [&](const FinishedPiece& piece) {
+    return std::ranges::find(changed, piece.path, &FinishedPiece::path) != changed.end();
+  });
+  writer.verify(last);
+  writer.verify(changed);
+  const auto& check_result = attempt.source.check_result;
+  if (check_result) attempt.report.carried = check_result(attempt.staging.folder());
+  if (attempt.fingerprint) attempt.fingerprint->check_unchanged();
+  attempt.staging.commit();
+  attempt.report.outcome = Outcome::Published;
 }
 
 }  // namespace ckpt

@@ -1,26 +1,103 @@
-#include <ckpt/convert.h>
-#include <ckpt/error.h>
-#include <ckpt/write_target.h>
-
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <string>
 #include <thread>
+
+#include <ckpt/convert.h>
+#include <ckpt/error.h>
+#include <ckpt/files_beside.h>
+#include <ckpt/plain_target.h>
+#include <ckpt/target.h>
+#include <ckpt/verify.h>
+#include <ckpt/write_target.h>
 
 #include "format/foreign/foreign.h"
 #include "io/directory.h"
 #include "io/publish.h"
-#include "publish/destination_name.h"
 #include "publish/finish_store.h"
 #include "publish/piece_writer.h"
 #include "staging/staging_holder.h"
-#include "work/deal_by_bytes.h"
-#include "write/output_files.h"
+#include "work/workers.h"
+#include "write/read_back.h"
 
 namespace ckpt {
-
-namespace fs = std::filesystem;
-
 namespace {
+
+struct Suffix {
+  const char* text;
+  const char* of;  // what such a name is given to
+  bool may_be_torch_file;
+};
+constexpr Suffix kSuffixes[] = {
+    {".pt", "a torch.save file", true},
+    {".pth", "a torch.save file", true},
+    {".bin", "a torch.save file", true},
+    {".safetensors", "a safetensors file", false},
+    {".json", "a JSON file", false},
+    {".distcp", "a part of a torch_dist (DCP) checkpoint", false},
+};
+
+[[noreturn]] void refuse(const fs::path& destination, const std::string& found,
+                         const std::string& written, std::string hint) {
+  throw Error(ErrorCode::InvalidArgument, {destination.string()},
+              "is the name of " + found + "; " + written + " would be written there",
+              std::move(hint));
+}
+
+bool is_suffix(const std::string& text) {
+  return text == ".index" ||
+         std::ranges::find(kSuffixes, text, &Suffix::text) != std::end(kSuffixes);
+}
+
+// out/model of out/model.safetensors.index.json.
+fs::path without_suffixes(fs::path path) {
+  while (is_suffix(path.extension().string())) path.replace_extension();
+  return path;
+}
+
+// Whether the target is a single file, whatever its name.
+bool is_single_file(const Target& target) {
+  return target.files.size() == 1 && target.files[0].path.empty();
+}
+
+std::string what_is_written(const Target& target) {
+  const std::string format(name(target.format));
+  if (!is_single_file(target)) return "a folder (" + format + ")";
+  return target.format == Format::Torch ? "a torch.save file" : "a " + format + " file";
+}
+
+// Throws InvalidArgument where the name of a destination promises something else than what would be
+// written there:
+//
+//   written                  refused names
+//   a torch.save file        FOLDER/, .safetensors, .json, .distcp
+//   a .safetensors file      FOLDER/
+//   a folder of any format   .pt, .pth, .bin, .safetensors, .json, .distcp
+//
+// Folders called .ckpt are common: PyTorch Lightning writes them.
+void check_destination_name(const Target& target, const fs::path& destination) {
+  const bool is_file = is_single_file(target);
+  const std::string written = what_is_written(target);
+  if (is_file && !destination.has_filename()) {
+    refuse(destination, "a folder", written,
+           "name the file: " +
+               escaped((destination /
+                        (target.format == Format::Torch ? "model.pt" : "model.safetensors"))
+                           .string()));
+  }
+  const std::string suffix = destination.extension().string();
+  const auto found = std::ranges::find(kSuffixes, suffix, &Suffix::text);
+  if (found == std::end(kSuffixes)) return;
+  const fs::path stem = without_suffixes(destination);
+  if (!is_file) {
+    refuse(destination, found->of, written, "give a folder's name: " + escaped(stem.string()));
+  }
+  if (target.format == Format::Torch && !found->may_be_torch_file) {
+    refuse(destination, found->of, written,
+           "name it " + escaped(stem.string()) + ".pt, or choose another --to");
+  }
+}
 
 constexpr std::chrono::milliseconds kPoll(20);
 
@@ -223,6 +300,8 @@ void add_warnings_of_dry_run(const fs::path& destination, const ConvertOptions& 
 
 }  // namespace
 
+namespace fs = std::filesystem;
+
 ConvertReport write_target(Target target, const ConversionSource& source,
                            const fs::path& destination, const ConvertOptions& options) {
   check_request(options, source);
@@ -242,6 +321,34 @@ ConvertReport write_target(Target target, const ConversionSource& source,
   report.left_out_count = target.left_out_count;
   report.warnings = std::move(target.warnings);
   if (options.dry_run) add_warnings_of_dry_run(destination, options, report);
+  return report;
+}
+
+bool is_safetensors_folder(const std::filesystem::path& destination) {
+  return destination.extension() != ".safetensors";
+}
+
+ConvertReport convert(const std::filesystem::path& source, const std::filesystem::path& destination,
+                      const ConvertOptions& options) {
+  const Checkpoint opened =
+      Checkpoint::open(source, {options.iteration, options.limits, options.convention});
+  const Format format = options.format.value_or(opened.catalog().format);
+  const TargetSpec spec{format, is_safetensors_folder(destination), options.keys};
+  Target target = make_target(opened, spec);
+  for (NotCarried& file : files_not_carried(opened)) target.not_carried.push_back(std::move(file));
+  ConversionSource from{opened, source, &opened};
+  const std::vector<NotCarried> not_carried = target.not_carried;
+  from.check_result = [&](const std::filesystem::path& written) {
+    if (options.verify) {
+      VerifyOptions checks;
+      checks.execution = options.execute;
+      refuse_damage(verify(open_result(written, {std::nullopt, opened.limits()}), checks));
+    }
+    return check_plain_result(opened, spec, written,
+                              {not_carried, options.verify, options.execute});
+  };
+  ConvertReport report = write_target(std::move(target), from, destination, options);
+  report.source_format = opened.catalog().format;
   return report;
 }
 

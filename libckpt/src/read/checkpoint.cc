@@ -8,9 +8,8 @@
 
 #include "format/foreign/foreign.h"
 #include "format/format.h"
-#include "format/location/kept_metadata.h"
+#include "format/location/location.h"
 #include "format/torch/torch_save.h"
-#include "read/entry_check.h"
 #include "read/inflated_entries.h"
 #include "read/payload_reader.h"
 

@@ -9,6 +9,9 @@
 #include <vector>
 
 #include <ckpt/catalog.h>
+#include <ckpt/document.h>
+#include <ckpt/error.h>
+#include <ckpt/limits.h>
 
 #include "codec/zstd_stream.h"
 
@@ -50,5 +53,14 @@ class InflatedEntries {
   std::map<std::pair<uint32_t, uint64_t>, uint32_t> numbers_;  // by file and offset
   mutable std::list<Open> open_;                               // the one used last is first
 };
+
+// Where an entry of a .distcp file is compressed, the most bytes that its archive may inflate to.
+// `chunk`: what .metadata says that it holds of the tensor; an object where there is none.
+uint64_t inflated_bytes_max(const TensorEntry* tensor, const Chunk* chunk, const Limits& limits);
+
+// The tensor in an entry of a .distcp file must be the one that .metadata promises: throws Corrupt
+// at `where`.
+void check_entry(const TensorView& view, const TensorEntry& tensor, const Chunk& chunk,
+                 const Where& where);
 
 }  // namespace ckpt

@@ -46,7 +46,13 @@ void read_in_slices(const WatchedSource& source, const StorageRegion& located,
                     uint64_t offset_bytes, std::span<std::byte> out);
 
 class SharedBlocks;
-struct StridedRead;
+
+// What is read of a storage, and where in the target it goes, in bytes.
+struct StridedRead {
+  uint64_t start_bytes = 0;  // in the storage
+  uint64_t target_offset_bytes = 0;
+  std::vector<StridedDim> dims;
+};
 
 struct BoxReaderOptions {
   // What make_plan() found; default: looked up among all chunks of the tensor.

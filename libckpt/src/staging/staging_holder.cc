@@ -1,18 +1,44 @@
 #include "staging/staging_holder.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 
 #include <ckpt/error.h>
 
+#include "base/text.h"
+#include "codec/crc32.h"
 #include "io/directory.h"
-#include "staging/tree_of_ours.h"
 
 namespace ckpt {
-
-namespace fs = std::filesystem;
-
 namespace {
+
+constexpr size_t kNameBytesMax = 200;  // of 255, so that there is room for what we add
+
+fs::path checked_destination(const fs::path& destination) {
+  fs::path absolute = fs::absolute(destination);
+  if (!absolute.has_filename()) absolute = absolute.parent_path();  // "DST/"
+  if (!absolute.has_filename() || absolute.filename() == "." || absolute.filename() == "..") {
+    throw Error(ErrorCode::InvalidArgument, {destination.string()}, "is not a valid destination");
+  }
+  return absolute;
+}
+
+// NAME, or the start of a long one with a checksum of all of it.
+std::string short_name(const std::string& name) {
+  if (name.size() <= kNameBytesMax) return name;
+  return name.substr(0, kNameBytesMax) + "-" + hex(crc32(std::as_bytes(std::span(name))));
+}
+
+// Without links, also where the last name is not there.
+fs::path resolved_place(const fs::path& path) {
+  if (entry_behind(path).kind != EntryKind::Absent) return resolved(path);
+  return resolved(path.parent_path()) / path.filename();
+}
+
+bool is_in(const fs::path& inner, const fs::path& outer) {
+  return std::ranges::mismatch(outer, inner).in1 == outer.end();
+}
 
 constexpr int kAttempts = 100;  // others may remove the folder that was just made
 constexpr const char* kJob = "job";
@@ -44,6 +70,67 @@ Entry entry_named(std::string_view name) {
 }
 
 }  // namespace
+
+namespace fs = std::filesystem;
+
+FolderTree tree_of_ours(const Place& content, const std::vector<std::string>& files) {
+  FolderTree tree{{}, {content}};
+  if (kind_of_entry(content) == EntryKind::Folder) tree = walk(content);
+  if (files.empty()) return tree;
+  std::set<fs::path> ours;
+  for (const std::string& file : files) {
+    fs::path path = file.empty() ? content.path() : content.path() / file;
+    while (ours.insert(path).second && path != content.path()) path = path.parent_path();
+  }
+  const auto check = [&](const Place& place, EntryKind wanted) {
+    const EntryKind kind = kind_of_entry(place);
+    if (kind == EntryKind::Absent || (kind == wanted && ours.contains(place.path()))) return;
+    refuse_foreign(place.path(), "is not one of the files that this output is made of");
+  };
+  for (const Place& folder : tree.folders) check(folder, EntryKind::Folder);
+  for (const Place& file : tree.files) check(file, EntryKind::File);
+  return tree;
+}
+
+namespace fs = std::filesystem;
+
+StagingPlace::StagingPlace(const fs::path& given)
+    : shown_(given.string()), path_(checked_destination(given)) {
+  const std::string name = short_name(path_.filename().string());
+  holder_path_ = path_.parent_path() / ("." + name + ".shardwise-partial");
+}
+
+const Place& StagingPlace::parent() const {
+  if (!parent_) parent_ = Place::held(path_.parent_path());
+  return *parent_;
+}
+
+void StagingPlace::refuse_overlap(const fs::path& source) const {
+  if (source.empty()) return;
+  const fs::path to = resolved_place(path_);
+  const fs::path from = resolved(source);
+  if (are_same(path_, source)) {
+    throw Error(ErrorCode::InvalidArgument, {shown_}, "the destination is the source");
+  }
+  if (is_in(to, from)) {
+    throw Error(ErrorCode::InvalidArgument, {shown_}, "the destination lies inside the source");
+  }
+  if (is_in(from, to)) {
+    throw Error(ErrorCode::InvalidArgument, {shown_}, "the destination contains the source");
+  }
+}
+
+void StagingPlace::refuse_files(const std::vector<fs::path>& files) const {
+  if (entry_behind(path_).kind == EntryKind::Absent) return;
+  const fs::path to = resolved(path_);
+  for (const fs::path& file : files) {
+    if (!is_in(resolved(file), to) && !are_same(path_, file)) continue;
+    throw Error(ErrorCode::InvalidArgument, {shown_},
+                "the destination is or contains a file of the source: " + escaped(file.string()));
+  }
+}
+
+namespace fs = std::filesystem;
 
 StagingHolder::StagingHolder(const StagingPlace& place, Place held)
     : parent(place.parent()),

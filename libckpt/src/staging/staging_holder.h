@@ -1,16 +1,50 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "io/directory.h"
+#include "io/place.h"
 #include "io/publish.h"
 #include "staging/job_record.h"
-#include "staging/staging_place.h"
 
 namespace ckpt {
+
+// A file or folder that is made in a staging folder, with everything below it. `files`: as
+// StagingOptions has them. Throws AlreadyExists where something else is there.
+FolderTree tree_of_ours(const Place& content, const std::vector<std::string>& files);
+
+// A destination NAME, and .NAME.shardwise-partial beside it, where it is made (staging_holder.h).
+class StagingPlace {
+ public:
+  // Opens nothing. Throws InvalidArgument for what names nothing.
+  explicit StagingPlace(const std::filesystem::path& destination);
+
+  // As the caller wrote it, for errors; absolute; and the folder beside it.
+  const std::string& shown() const { return shown_; }
+  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& holder_path() const { return holder_path_; }
+
+  // The folder of both, held open from the first call on. Throws NotFound, IoFailure.
+  const Place& parent() const;
+  Place destination() const { return parent() / path_.filename(); }
+  Place holder() const { return parent() / holder_path_.filename(); }
+
+  // Throws InvalidArgument where the destination is in `source`, around it, or it.
+  void refuse_overlap(const std::filesystem::path& source) const;
+  // The same where the destination is one of a source's files, or holds one: they may be several of
+  // a folder, and some may lie elsewhere, behind links.
+  void refuse_files(const std::vector<std::filesystem::path>& files) const;
+
+ private:
+  std::string shown_;
+  std::filesystem::path path_, holder_path_;
+  mutable std::optional<Place> parent_;
+};
 
 // The folder in which a destination NAME is made, held open:
 //   lock         held by the process that writes, or that commits

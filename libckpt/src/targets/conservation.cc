@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "targets/mapping_types.h"
+#include "targets/plain_state.h"
 
 namespace ckpt {
 namespace {

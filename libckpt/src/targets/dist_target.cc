@@ -1,13 +1,362 @@
 // Writes what dist_metadata.cc reads: the archives of each rank's .distcp file and .metadata.
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <ckpt/target.h>
 #include <ckpt/torch_dist_target.h>
 
-#include "targets/archive_layouts.h"
-#include "targets/dist_metadata_writer.h"
+#include "base/text.h"
+#include "codec/pickle_emitter.h"
+#include "format/values/typed_key.h"
+#include "targets/archive_writer.h"
 
 namespace ckpt {
 namespace {
+
+// Where everything of a DistSpec lies, in its order.
+struct DistPlaces {
+  std::vector<std::string> paths;  // [rank] of what has no place of its own
+  std::vector<ByteRange> objects, chunks;
+};
+
+using pickle::Emitter;
+using pickle::Op;
+
+constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
+constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
+constexpr int kMetadataProtocol = 4;  // pickle.dump's default, which FileSystemWriter uses
+
+// 128 bits of FNV-1a over what is stored where: the same checkpoint gets the same id in every run.
+class ContentId {
+ public:
+  void add(std::string_view text) {
+    for (const char c : text) {
+      low_ = (low_ ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+      high_ = (high_ ^ static_cast<uint8_t>(c)) * 0x100000001b3 + low_;
+    }
+  }
+  std::string uuid() const {
+    const std::string digits = hex(high_) + hex(low_);
+    return digits.substr(0, 8) + "-" + digits.substr(8, 4) + "-" + digits.substr(12, 4) + "-" +
+           digits.substr(16, 4) + "-" + digits.substr(20, 12);
+  }
+
+ private:
+  uint64_t low_ = 0xcbf29ce484222325, high_ = 0x84222325cbf29ce4;
+};
+
+// Metadata(state_dict_metadata, planner_data, storage_data, storage_meta, version) of
+// torch.distributed.checkpoint.metadata, as FileSystemWriter pickles it.
+class MetadataWriter {
+ public:
+  MetadataWriter(const DistSpec& spec, const DistPlaces& places)
+      : spec_(spec), places_(places), offsets_(spec.chunks.size()) {
+    for (const DistObject& object : spec.objects) add_entry(object.key, nullptr);
+    for (const DistTensor& tensor : spec.tensors) add_entry(tensor.key, &tensor);
+    for (uint32_t i = 0; i < spec.chunks.size(); ++i) {
+      entry_of(spec.chunks[i]).chunks.push_back(i);
+    }
+    for (const std::string& path : places.paths) paths_.push_back(&out_.text(path));
+    save_id_ = content_id();
+  }
+
+  std::string run() {
+    put_metadata();
+    out_.start();
+    put_metadata();
+    return out_.take();
+  }
+
+ private:
+  // What state_dict_metadata has under a key.
+  struct Entry {
+    Emitter::Text* key;
+    const DistTensor* tensor;  // null: an object
+    std::vector<uint32_t> chunks;
+    int64_t placed = 0;
+  };
+
+  void add_entry(const std::string& key, const DistTensor* tensor) {
+    if (spec_.planner_data) entries_by_key_.emplace(key, entries_.size());
+    entries_.push_back({&out_.text(key), tensor, {}});
+  }
+  Entry& entry_of(const DistChunk& chunk) { return entries_[spec_.objects.size() + chunk.tensor]; }
+
+  // Of an object or a chunk.
+  Emitter::Text& path_of(const auto& stored) {
+    return stored.place ? out_.text(stored.place->path) : *paths_[stored.rank];
+  }
+
+  std::string content_id() {
+    ContentId id;
+    const auto add_place = [&](const auto& stored, const ByteRange& bytes) {
+      id.add(std::get<2>(path_of(stored).first));
+      id.add("@");
+      id.add(std::to_string(bytes.offset_bytes));
+    };
+    for (size_t i = 0; i < spec_.objects.size(); ++i) {
+      add_place(spec_.objects[i], places_.objects[i]);
+      id.add(spec_.objects[i].key);
+    }
+    for (size_t i = 0; i < spec_.chunks.size(); ++i) {
+      const Entry& entry = entry_of(spec_.chunks[i]);
+      if (entry.chunks.front() == i) id.add(entry.tensor->key);
+      add_place(spec_.chunks[i], places_.chunks[i]);
+    }
+    return id.uuid();
+  }
+
+  // --- opcodes that come together ---
+
+  void put(Op op) { out_.put(op); }
+  void put(Emitter::Text& text) { out_.put_text(text); }
+
+  void begin_instance(Emitter::Text& of) {
+    put(of);
+    out_.put(Op::EmptyTuple, Op::NewObj, Op::EmptyDict);
+  }
+  void begin_fields(Emitter::Text& of) {
+    put(of);
+    out_.put(Op::EmptyTuple, Op::NewObj, Op::EmptyDict, Op::Mark);
+  }
+  void end_fields() { out_.put(Op::SetItems, Op::Build); }
+
+  // Around each of `count` elements or items.
+  void begin_one(size_t i) {
+    if (i % pickle::kBatchItems == 0) put(Op::Mark);
+  }
+  void end_one(size_t i, size_t count, Op closing) {
+    if (i + 1 == count || (i + 1) % pickle::kBatchItems == 0) put(closing);
+  }
+
+  void close_tuple(size_t size) {
+    put(size > 3 ? Op::Tuple : size == 3 ? Op::Tuple3 : size == 2 ? Op::Tuple2 : Op::Tuple1);
+  }
+
+  void put_size(const Extents& extents) {
+    put(size_class_);
+    if (extents.empty()) put(Op::EmptyTuple);
+    if (extents.size() > 3) put(Op::Mark);
+    for (const uint64_t extent : extents) out_.put_int(static_cast<int64_t>(extent));
+    if (!extents.empty()) close_tuple(extents.size());
+    out_.put(Op::Tuple1, Op::Reduce);
+  }
+
+  // --- Metadata ---
+
+  void put_metadata() {
+    layout_.reset();
+    memory_format_.reset();
+    for (Entry& entry : entries_) entry.placed = 0;
+    begin_fields(out_.global(kMetadataModule, "Metadata"));
+    put(out_.text("state_dict_metadata"));
+    put_state_dict();
+    put(out_.text("planner_data"));
+    spec_.planner_data ? put_planner_data() : put(Op::None);
+    put(out_.text("storage_data"));
+    put_storage_data();
+    put(out_.text("storage_meta"));
+    put_storage_meta();
+    put(out_.text("version"));
+    put(out_.text("1.0.0"));
+    if (!spec_.typed_paths.empty()) {
+      put(out_.text(TypedPaths::kAttribute));
+      out_.put_bytes(spec_.typed_paths, false);
+    }
+    end_fields();
+    put(Op::Stop);
+  }
+
+  // In the order of the nested state dict where that is known, else as the entries came.
+  void put_state_dict() {
+    const auto paths =
+        spec_.planner_data ? std::optional(spec_.planner_data->root()) : std::nullopt;
+    const size_t count = paths ? paths->item_count() : entries_.size();
+    put(Op::EmptyDict);
+    for (size_t i = 0; i < count; ++i) {
+      begin_one(i);
+      put_entry(paths ? entry_of(paths->item(i).first) : entries_[i]);
+      end_one(i, count, Op::SetItems);
+    }
+  }
+
+  const Entry& entry_of(const Value& key) const { return entries_[entries_by_key_.at(key.text())]; }
+
+  void put_entry(const Entry& entry) {
+    put(*entry.key);
+    if (entry.tensor == nullptr) {
+      begin_instance(bytes_class_);
+      return put(Op::Build);
+    }
+    begin_fields(tensor_class_);
+    put(out_.text("properties"));
+    put_properties(*entry.tensor);
+    put(out_.text("size"));
+    put_size(entry.tensor->shape);
+    put(out_.text("chunks"));
+    put(Op::EmptyList);
+    for (size_t i = 0; i < entry.chunks.size(); ++i) {
+      begin_one(i);
+      put_chunk(entry.chunks[i]);
+      end_one(i, entry.chunks.size(), Op::Appends);
+    }
+    end_fields();
+  }
+
+  void put_chunk(uint32_t chunk) {
+    const Box& box = spec_.chunks[chunk].box;
+    begin_fields(chunk_class_);
+    put(offsets_name_);
+    put_size(box.offsets);
+    offsets_[chunk] = out_.remember();
+    put(sizes_name_);
+    put_size(box.sizes);
+    end_fields();
+  }
+
+  // (dtype, layout, requires_grad, memory_format, pin_memory)
+  void put_properties(const DistTensor& tensor) {
+    put(out_.global(kMetadataModule, "TensorProperties"));
+    put(Op::EmptyTuple);
+    put(Op::NewObj);
+    put(Op::Mark);
+    put(out_.global("torch", name(tensor.dtype)));
+    put_call(layout_, [&] {
+      put(out_.global("torch.serialization", "_get_layout"));
+      put(out_.text("torch.strided"));
+    });
+    put(tensor.requires_grad ? Op::NewTrue : Op::NewFalse);
+    put_call(memory_format_, [&] {
+      put(out_.global(kMetadataModule, "_MEM_FORMAT_ENCODING"));
+      out_.put_int(0);
+    });
+    put(Op::NewFalse);
+    put(Op::Tuple);
+    put(Op::Build);
+  }
+
+  // A call with one argument, that all tensors share.
+  template <class PutBoth>
+  void put_call(std::optional<uint32_t>& memo_index, PutBoth put_both) {
+    if (memo_index) return out_.get(*memo_index);
+    put_both();
+    put(Op::Tuple1);
+    put(Op::Reduce);
+    if (spec_.tensors.size() > 1) memo_index = out_.remember();
+  }
+
+  void put_planner_data() {
+    const Value paths = spec_.planner_data->root();
+    put(Op::EmptyDict);
+    for (size_t i = 0; i < paths.item_count(); ++i) {
+      begin_one(i);
+      put(out_.text(paths.item(i).first.text()));
+      put_path(paths.item(i).second);
+      end_one(i, paths.item_count(), Op::SetItems);
+    }
+  }
+
+  void put_path(const Value& steps) {
+    if (steps.size() == 0) return put(Op::EmptyTuple);
+    if (steps.size() > 3) put(Op::Mark);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      steps[i].is(Kind::Int) ? out_.put_int(steps[i].as_int()) : put(out_.text(steps[i].text()));
+    }
+    close_tuple(steps.size());
+  }
+
+  void put_storage_data() {
+    const size_t objects = spec_.objects.size(), count = objects + spec_.chunks.size();
+    put(Op::EmptyDict);
+    for (size_t i = 0; i < count; ++i) {
+      begin_one(i);
+      if (i < objects) {
+        put_index_of_object(i);
+        put_place(places_.objects[i], path_of(spec_.objects[i]));
+      } else {
+        put_index_of_chunk(i - objects);
+        put_place(places_.chunks[i - objects], path_of(spec_.chunks[i - objects]));
+      }
+      end_one(i, count, Op::SetItems);
+    }
+  }
+
+  // torch leaves `offset` out of the instance where it has its default, None.
+  void put_index_of_object(size_t object) {
+    begin_fields(index_class_);
+    put(fqn_name_);
+    put(*entries_[object].key);
+    put(index_name_);
+    put(Op::None);
+    end_fields();
+  }
+
+  void put_index_of_chunk(size_t chunk) {
+    Entry& entry = entry_of(spec_.chunks[chunk]);
+    begin_fields(index_class_);
+    put(fqn_name_);
+    put(*entry.key);
+    put(offset_name_);
+    out_.get(offsets_[chunk]);
+    put(index_name_);
+    spec_.chunk_index ? out_.put_int(entry.placed++) : put(Op::None);
+    end_fields();
+  }
+
+  void put_place(const ByteRange& bytes, Emitter::Text& path) {
+    begin_fields(place_class_);
+    put(path_name_);
+    put(path);
+    put(offset_name_);
+    out_.put_int(static_cast<int64_t>(bytes.offset_bytes));
+    put(length_name_);
+    out_.put_int(static_cast<int64_t>(bytes.count_bytes));
+    end_fields();
+  }
+
+  void put_storage_meta() {
+    begin_fields(out_.global(kMetadataModule, "StorageMeta"));
+    put(out_.text("checkpoint_id"));
+    put(Op::None);
+    put(out_.text("save_id"));
+    put(out_.text(save_id_));
+    put(out_.text("load_id"));
+    put(Op::None);
+    put(out_.text("modules"));
+    put(Op::EmptyList);
+    end_fields();
+  }
+
+  const DistSpec& spec_;
+  const DistPlaces& places_;
+  Emitter out_{kMetadataProtocol};
+  std::vector<Entry> entries_;                         // objects, then tensors
+  std::map<std::string_view, size_t> entries_by_key_;  // where planner_data orders them
+  std::vector<uint32_t> offsets_;                      // [chunk] their place in the memo
+  std::vector<Emitter::Text*> paths_;                  // [rank]
+  std::optional<uint32_t> layout_, memory_format_;     // places in the memo
+  std::string save_id_;
+  // What is put for each chunk.
+  Emitter::Text &size_class_ = out_.global("torch", "Size"),
+                &bytes_class_ = out_.global(kMetadataModule, "BytesStorageMetadata"),
+                &tensor_class_ = out_.global(kMetadataModule, "TensorStorageMetadata"),
+                &chunk_class_ = out_.global(kMetadataModule, "ChunkStorageMetadata"),
+                &index_class_ = out_.global(kMetadataModule, "MetadataIndex"),
+                &place_class_ = out_.global(kFilesystemModule, "_StorageInfo"),
+                &offsets_name_ = out_.text("offsets"), &sizes_name_ = out_.text("sizes"),
+                &fqn_name_ = out_.text("fqn"), &offset_name_ = out_.text("offset"),
+                &index_name_ = out_.text("index"), &path_name_ = out_.text("relative_path"),
+                &length_name_ = out_.text("length");
+};
+
+// The pickle that .metadata is: opcode by opcode, since a tree of values would take a kilobyte and
+// more for each chunk.
+std::string write_dist_metadata(const DistSpec& spec, const DistPlaces& places) {
+  return MetadataWriter(spec, places).run();
+}
 
 uint64_t bytes_of(const DistSpec& spec, const DistChunk& chunk) {
   return element_count(chunk.box.sizes) * bytes_per_element(spec.tensors[chunk.tensor].dtype);

@@ -11,6 +11,8 @@
 #include <ckpt/plain_target.h>
 #include <ckpt/target.h>
 
+#include "base/text_map.h"
+
 namespace ckpt {
 
 // A plain state dict, flattened as torch.distributed.checkpoint flattens (flatten_state_dict):
@@ -79,5 +81,30 @@ void check_places(const PlainState& state);
 // many it left out. Throws InvalidArgument where nothing is left, or two entries get one key;
 // NotFound where a rule names a key that is not there.
 uint64_t apply(KeyRules rules, PlainState& state);
+
+// Which class and attributes each mapping around entries has: those of the mapping that its entries
+// come from. Entries of several, which --rename brings together, give a dict.
+class MappingTypes {
+ public:
+  explicit MappingTypes(const std::vector<PlainEntry>& entries);
+
+  // The mapping in the source; nullopt: a dict, as far as anybody knows.
+  std::optional<Value> at(const std::string& place) const;
+  // What mappings lose that are brought together.
+  const std::vector<NotCarried>& losses() const { return losses_; }
+  // Those of a class of their own, by place.
+  TextMap<Value> objects() const;
+
+  // Appends a step to a place, which starts as "".
+  static void enter(std::string& place, const PathStep& step);
+
+ private:
+  void add(const std::string& place, const std::string& pointer, const Value& holder);
+  void lose(const std::string& pointer, const Value& mapping);
+
+  TextMap<Value> types_;
+  TextSet mixed_;
+  std::vector<NotCarried> losses_;
+};
 
 }  // namespace ckpt

@@ -6,7 +6,7 @@
 #include <ckpt/safetensors_target.h>
 #include <ckpt/torch_dist_target.h>
 
-#include "codec/pickle_writer.h"
+#include "codec/pickle.h"
 #include "format/values/typed_key.h"
 #include "targets/shared_storages.h"
 

@@ -10,7 +10,7 @@
 #include "base/text.h"
 #include "base/text_map.h"
 #include "codec/python_mapping.h"
-#include "targets/mapping_types.h"
+#include "targets/plain_state.h"
 #include "targets/plain_target.h"
 #include "targets/shared_storages.h"
 

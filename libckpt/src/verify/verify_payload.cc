@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "codec/crc32.h"
 #include "codec/integrity.h"
-#include "work/slab_workers.h"
+#include "work/workers.h"
 
 namespace ckpt {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "codec/sha256.h"
 #include "verify/verify_account.h"
-#include "work/work_meter.h"
+#include "work/workers.h"
 
 namespace ckpt {
 

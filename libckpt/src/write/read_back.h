@@ -1,14 +1,61 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include <ckpt/execute.h>
+#include <ckpt/plan.h>
 
+#include "io/file.h"
 #include "staging/job_record.h"
+#include "write/window_composer.h"
+#include "write/window_map.h"
 
 namespace ckpt {
+
+// Where a file of the plan lies: `folder` is the staging's, or the file itself where the only one
+// has no path.
+Place output_path(const Place& folder, const std::string& path);
+
+// The files of a target: each is opened when its first window is written and closed after its
+// last, so that few are open at a time however many there are. Safe to use from many threads.
+class OutputFiles {
+ public:
+  // `folder`: of the staging, or the file itself for a plan of one file without a path. Throws
+  // InvalidArgument for a path that leads out of the folder.
+  OutputFiles(Place folder, const Plan& plan, const WindowMap& windows);
+
+  // `blocks`: the window, filled up to whole blocks; `sums`: of the window alone. Returns the piece
+  // if that was its last window.
+  std::optional<WrittenPiece> write(const Window& window, std::span<const std::byte> blocks,
+                                    const WindowSums& sums);
+
+ private:
+  struct Slot {
+    std::mutex mutex;  // also of its pieces' progress
+    std::shared_ptr<OutputFile> file;
+    size_t pieces_left = 0;
+  };
+  struct Progress {
+    size_t windows_left = 0;
+    uint32_t crc = 0;  // of what was written so far
+    std::vector<uint32_t> record_crcs = {};
+  };
+  std::shared_ptr<OutputFile> open(const Piece& piece);
+  OutputFile::Use use_of(const Piece& piece) const;
+
+  Place folder_;
+  const Plan& plan_;
+  const WindowMap& windows_;
+  std::unordered_map<uint32_t, Slot> slots_;  // by index of the file
+  std::vector<Progress> progress_;            // by piece
+};
 
 struct ReadBackOptions {
   bool cold =

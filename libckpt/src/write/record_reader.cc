@@ -14,6 +14,8 @@
 namespace ckpt {
 namespace {
 
+constexpr size_t kCopiesMin = 1024;  // fewer are indexed in the time that some kilobytes take
+
 // The checksum of a buffer, for which that of what comes into it as it is read serves.
 class FilledBuffer {
  public:
@@ -64,6 +66,16 @@ std::span<const CopyOp> copies_of(const RecordPlan& plan, size_t segment) {
 }
 
 }  // namespace
+
+std::shared_ptr<const OverlapIndex> ChunkIndices::index_of(const RecordPlan& record) {
+  if (record.copies.size() < kCopiesMin) return nullptr;
+  const std::scoped_lock lock(mutex_);
+  const auto known = std::ranges::find(recent_, &record, &Entry::first);
+  if (known != recent_.end()) return known->second;
+  if (recent_.size() >= kept_max_) recent_.pop_front();
+  recent_.emplace_back(&record, std::make_shared<OverlapIndex>(std::span(record.copies)));
+  return recent_.back().second;
+}
 
 uint32_t RecordReader::read(const TargetRecord& record, const RecordPlan& plan,
                             uint64_t offset_bytes, std::span<std::byte> out) {

@@ -69,4 +69,10 @@ bool may_lead_out(const Location& location, const std::string& name, const Limit
 std::unique_ptr<OpenedFile> open_source(const Location& location, const std::string& name,
                                         const std::string& shown, const Limits& limits);
 
+// `source`, whose metadata files are opened once, at their first open(): small ones are read once,
+// too. These are .metadata and what `convention`, if any, says of a root and of a torch_dist
+// folder.
+std::shared_ptr<const Folder> keep_metadata(std::shared_ptr<const Folder> source,
+                                            const FolderConvention* convention);
+
 }  // namespace ckpt

@@ -14,7 +14,6 @@
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
 #include "base/text.h"
-#include "base/truncated.h"
 #include "codec/strict_json.h"
 #include "format/foreign/foreign.h"
 #include "format/safetensors/safetensors.h"

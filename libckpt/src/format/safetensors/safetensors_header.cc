@@ -8,7 +8,6 @@
 
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
-#include "base/truncated.h"
 #include "codec/strict_json.h"
 #include "model/check_catalog.h"
 

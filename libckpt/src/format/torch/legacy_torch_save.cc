@@ -14,8 +14,7 @@
 
 #include "base/byte_reader.h"
 #include "base/checked_math.h"
-#include "base/truncated.h"
-#include "codec/pickle_reader.h"
+#include "codec/pickle.h"
 #include "format/torch/torch_save.h"
 #include "format/values/torch_types.h"
 

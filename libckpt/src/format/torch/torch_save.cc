@@ -10,7 +10,7 @@
 #include "base/held_bytes.h"
 #include "base/text.h"
 #include "codec/crc32.h"
-#include "codec/pickle_reader.h"
+#include "codec/pickle.h"
 #include "codec/zip.h"
 #include "format/values/json_pointer.h"
 #include "format/values/torch_types.h"

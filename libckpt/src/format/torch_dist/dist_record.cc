@@ -3,7 +3,6 @@
 #include <cstring>
 #include <span>
 
-#include "codec/big_integer.h"
 #include "codec/pickle_opcodes.h"
 #include "codec/python_text.h"
 

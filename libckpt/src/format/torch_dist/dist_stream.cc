@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "base/forward_reader.h"
-#include "codec/big_integer.h"
 #include "codec/pickle_opcodes.h"
 #include "codec/python_text.h"
 #include "format/torch_dist/dist_assembler.h"

@@ -5,26 +5,207 @@
 //   __R_I.distcp     torch.save archives, back to back, one per chunk or object
 //   common_file      torch.save of the state that is not sharded
 //   backend_file     {backend_key: "torch_dist", ...}
-#include <ckpt/error.h>
+#include "format/torch_dist/torch_dist.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ckpt/error.h>
 
 #include "base/byte_reader.h"
-#include "base/truncated.h"
+#include "base/text_map.h"
+#include "codec/pickle.h"
 #include "codec/strict_json.h"
-#include "codec/whole_pickle.h"
+#include "format/location/location.h"
+#include "format/safetensors/safetensors_header.h"
 #include "format/torch/torch.h"
 #include "format/torch_dist/dist_metadata.h"
-#include "format/torch_dist/dist_parts.h"
-#include "format/torch_dist/dist_safetensors.h"
 #include "format/torch_dist/dist_stream.h"
-#include "format/torch_dist/torch_dist.h"
 #include "model/check_catalog.h"
 
 namespace ckpt {
 namespace {
 
 constexpr const char* kMetadataName = ".metadata";
+
+// __R.metadata, which ranks write that save without talking to each other (use_collectives=False).
+std::string rank_metadata_name(uint32_t rank) {
+  return "__" + std::to_string(rank) + kMetadataName;
+}
+
+// Puts together what the ranks say, in their order. A chunk that several ranks stored is a replica:
+// the first one is kept. An object that an earlier rank has, too, may be another: it is listed as
+// one of the file __R.metadata.
+class DistMetadataParts {
+ public:
+  // Throws Corrupt, with `name` and the key, where ranks disagree about a tensor.
+  void add(DistMetadata part, const std::string& name);
+  // Throws Corrupt where chunks leave a hole, as they do when the file of a rank is missing.
+  DistMetadata finish();
+
+ private:
+  void add_tensor(TensorEntry tensor, const std::string& name);
+
+  DistMetadata whole_;
+  TextMap<size_t> tensors_;
+  TextMap<uint32_t> files_;
+  TextSet objects_, chunks_;
+};
+
+std::string identity(size_t tensor, const Box& box) {
+  std::string text = std::to_string(tensor);
+  for (const uint64_t offset : box.offsets) text += ',' + std::to_string(offset);
+  for (const uint64_t size : box.sizes) text += ':' + std::to_string(size);
+  return text;
+}
+
+void DistMetadataParts::add(DistMetadata part, const std::string& name) {
+  if (whole_.files.empty()) whole_.rest = std::move(part.rest);
+  std::vector<uint32_t> files;
+  for (std::string& file : part.files) {
+    const auto next = static_cast<uint32_t>(whole_.files.size());
+    const auto [place, added] = files_.emplace(file, next);
+    if (added) whole_.files.push_back(std::move(file));
+    files.push_back(place->second);
+  }
+  for (TensorEntry& tensor : part.tensors) {
+    for (Chunk& chunk : tensor.chunks) chunk.region.file = files[chunk.region.file];
+    add_tensor(std::move(tensor), name);
+  }
+  for (ObjectEntry& object : part.objects) {
+    object.region->file = files[object.region->file];
+    if (!objects_.insert(object.key).second) object.file = name;
+    whole_.objects.push_back(std::move(object));
+  }
+}
+
+void DistMetadataParts::add_tensor(TensorEntry tensor, const std::string& name) {
+  const auto [place, added] = tensors_.emplace(tensor.key, whole_.tensors.size());
+  if (added) whole_.tensors.push_back({{}, tensor.key, tensor.dtype, tensor.shape, {}});
+  TensorEntry& known = whole_.tensors[place->second];
+  if (known.dtype != tensor.dtype || known.shape != tensor.shape) {
+    throw Error(ErrorCode::Corrupt, {name, std::nullopt, tensor.key},
+                "has a different element type or shape in the metadata of an earlier rank");
+  }
+  for (Chunk& chunk : tensor.chunks) {
+    const bool is_new = chunks_.insert(identity(place->second, chunk.box)).second;
+    if (is_new) known.chunks.push_back(std::move(chunk));
+  }
+}
+
+DistMetadata DistMetadataParts::finish() {
+  for (const TensorEntry& tensor : whole_.tensors) {
+    try {
+      check_chunks(tensor);
+    } catch (Error& error) {
+      throw error.within({.file = rank_metadata_name(0), .key = tensor.key});
+    }
+  }
+  return std::move(whole_);
+}
+
+constexpr size_t kHeadBytes = 9;  // the header's length and its first byte
+
+// Where the tensors of a file start, if they all start in one place, as in a blob.
+std::vector<std::optional<uint64_t>> common_starts(const Catalog& catalog) {
+  std::vector<std::optional<uint64_t>> starts(catalog.files.size());
+  std::vector<bool> differ(catalog.files.size());
+  size_t may_be_common = starts.size();
+  const auto note_difference = [&](uint32_t file) {
+    if (!differ[file]) --may_be_common;
+    differ[file] = true;
+  };
+  for (const TensorEntry& tensor : catalog.tensors) {
+    if (may_be_common == 0) break;
+    for (const Chunk& chunk : tensor.chunks) {
+      const StorageRegion& region = chunk.region;
+      auto& start = starts[region.file];
+      if (start && *start != region.bytes.offset_bytes) note_difference(region.file);
+      if (region.wrapping != Wrapping::TorchSave) note_difference(region.file);
+      start = region.bytes.offset_bytes;
+    }
+  }
+  for (size_t file = 0; file < starts.size(); ++file) {
+    if (differ[file]) starts[file].reset();
+  }
+  return starts;
+}
+
+// Where JSON starts in a blob, an archive has its compression method, 0.
+bool is_blob(const RandomAccess& file, uint64_t start_bytes) {
+  if (start_bytes >= file.size_bytes() || file.size_bytes() - start_bytes < kHeadBytes) {
+    return false;
+  }
+  std::byte head[kHeadBytes];
+  file.read_at(start_bytes, head);
+  return head[kHeadBytes - 1] == std::byte{'{'};
+}
+
+using Blob = TextMap<TensorEntry>;
+
+Blob read_blob(const RandomAccess& file, uint32_t file_index, uint64_t start_bytes,
+               const Limits& limits) {
+  Blob blob;
+  const ByteRange bytes{start_bytes, file.size_bytes() - start_bytes};
+  for (TensorEntry& part : read_safetensors_header(file, file_index, bytes, limits).tensors) {
+    std::string key = part.key;
+    blob.emplace(std::move(key), std::move(part));
+  }
+  return blob;
+}
+
+void resolve(const TensorEntry& tensor, Blob& blob, const std::string& file, Chunk& chunk) {
+  const Where where{file, chunk.region.bytes.offset_bytes, tensor.key};
+  const auto found = blob.find(tensor.key);
+  if (found == blob.end()) {
+    throw Error(ErrorCode::Corrupt, where, "is not in the file's safetensors blob");
+  }
+  const TensorEntry& part = found->second;
+  const ByteRange bytes = part.chunks[0].region.bytes;
+  if (part.dtype != tensor.dtype || part.shape != chunk.box.sizes ||
+      bytes.count_bytes != chunk.region.bytes.count_bytes) {
+    throw Error(ErrorCode::Corrupt, where,
+                "the file's safetensors blob and .metadata disagree on the element type or shape "
+                "of this key");
+  }
+  chunk.region.bytes = bytes;
+  chunk.region.wrapping = Wrapping::None;
+  blob.erase(found);
+}
+
+// DCP folders written with SerializationFormat.SAFETENSORS: the tensors of each file lie in one
+// safetensors blob behind the objects. .metadata gives the blob's start as every tensor's offset,
+// and the tensor's bytes as its length. Replaces such places by the true ones. Throws Corrupt where
+// a blob does not hold what .metadata says. Returns whether there was a place to replace.
+bool resolve_safetensors_blobs(const Location& location, const Limits& limits, Catalog& catalog) {
+  const auto starts = common_starts(catalog);
+  std::vector<std::optional<Blob>> blobs(starts.size());
+  for (uint32_t f = 0; f < starts.size(); ++f) {
+    if (!starts[f] || !catalog.files[f].lack.empty()) continue;
+    const std::string& path = catalog.files[f].path;
+    const auto file = open_source(location, path, path, limits);
+    if (is_blob(*file, *starts[f])) blobs[f] = read_blob(*file, f, *starts[f], limits);
+  }
+  const auto is_there = [](const std::optional<Blob>& blob) { return blob.has_value(); };
+  if (std::ranges::none_of(blobs, is_there)) return false;
+  for (TensorEntry& tensor : catalog.tensors) {
+    for (Chunk& chunk : tensor.chunks) {
+      auto& blob = blobs[chunk.region.file];
+      if (blob) resolve(tensor, *blob, catalog.files[chunk.region.file].path, chunk);
+    }
+  }
+  for (uint32_t f = 0; f < blobs.size(); ++f) {
+    if (!blobs[f] || blobs[f]->empty()) continue;
+    throw Error(ErrorCode::Corrupt, {catalog.files[f].path, *starts[f], blobs[f]->begin()->first},
+                "is in the safetensors blob but not in .metadata");
+  }
+  return true;
+}
+
 constexpr size_t kBackendDepthMax = 16;
 
 bool is_there(const Location& location, std::string_view name) {
@@ -153,10 +334,6 @@ DistMetadata read_parts(const Location& location, const Limits& limits) {
 }
 
 }  // namespace
-
-std::string rank_metadata_name(uint32_t rank) {
-  return "__" + std::to_string(rank) + kMetadataName;
-}
 
 bool is_torch_dist_folder(const Folder& source, Location& location) {
   return source.has(location.folder / kMetadataName) ||

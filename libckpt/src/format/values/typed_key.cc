@@ -9,7 +9,7 @@
 #include <ckpt/error.h>
 
 #include "base/byte_reader.h"
-#include "codec/pickle_reader.h"
+#include "codec/pickle.h"
 #include "codec/value_children.h"
 
 namespace ckpt {

@@ -1,6 +1,10 @@
-#include "work/memory_budget.h"
+#include "work/workers.h"
 
 #include <algorithm>
+#include <numeric>
+#include <queue>
+#include <string>
+#include <vector>
 
 #include <ckpt/error.h>
 #include <ckpt/run_jobs.h>
@@ -8,7 +12,6 @@
 #include "io/process_memory.h"
 
 namespace ckpt {
-
 namespace {
 
 constexpr uint64_t kWindowBytesMax = 4 << 20;  // longer ones make nothing faster
@@ -42,7 +45,59 @@ uint64_t bytes_to_share(uint64_t bytes, uint64_t window_bytes, size_t readers) {
   return readers == 1 ? 0 : std::min(2 * window_bytes * readers, bytes / 2);
 }
 
+constexpr uint64_t kSlabUnitBytes = 4096;
+constexpr uint64_t kSlabBytesMax = uint64_t{4} << 20;  // more makes no read faster
+
+ReadingBudget make_slab_budget(const ExecuteOptions& options) {
+  if (options.process_bytes_max != 0) return make_reading_budget(options);
+  const unsigned threads = thread_count(options.threads);
+  const uint64_t share = options.memory_bytes_max / threads / kSlabUnitBytes * kSlabUnitBytes;
+  return {threads, std::clamp(share, kSlabUnitBytes, kSlabBytesMax)};
+}
+
 }  // namespace
+
+std::vector<uint32_t> deal_by_bytes(std::span<const uint64_t> piece_bytes, uint32_t process_count) {
+  std::vector<uint32_t> by_size(piece_bytes.size());
+  std::iota(by_size.begin(), by_size.end(), 0u);
+  std::ranges::stable_sort(by_size, std::ranges::greater(),
+                           [&](uint32_t piece) { return piece_bytes[piece]; });
+  struct Process {
+    uint64_t count_bytes;
+    uint32_t rank;
+    auto operator<=>(const Process&) const = default;
+  };
+  std::priority_queue<Process, std::vector<Process>, std::greater<>> least;
+  for (uint32_t rank = 0; rank < process_count; ++rank) least.push({0, rank});
+  std::vector<uint32_t> owner(piece_bytes.size());
+  for (const uint32_t piece : by_size) {
+    Process process = least.top();
+    least.pop();
+    owner[piece] = process.rank;
+    process.count_bytes += piece_bytes[piece];
+    least.push(process);
+  }
+  return owner;
+}
+
+void check_share(const Share& share) {
+  if (share.rank < share.world_size && share.world_size <= kWorldSizeMax) return;
+  throw Error(ErrorCode::InvalidArgument, {},
+              "rank " + std::to_string(share.rank) + " is not below the number of processes, " +
+                  std::to_string(share.world_size));
+}
+
+void WorkMeter::stop_if_requested() const {
+  if (options_.stop.stop_requested()) throw Error(ErrorCode::IoFailure, {}, "cancelled");
+}
+
+void WorkMeter::advance(uint64_t bytes) {
+  stop_if_requested();
+  const std::scoped_lock lock(mutex_);
+  progress_.done_bytes += bytes;
+  progress_.total_bytes = std::max(progress_.total_bytes, progress_.done_bytes);
+  if (options_.on_progress) options_.on_progress(progress_);
+}
 
 uint64_t bookkeeping_bytes(const Plan& plan, const std::vector<Piece>& pieces) {
   constexpr uint64_t kBytesPerCopy = 256;  // measured, rounded up
@@ -89,6 +144,16 @@ uint64_t expected_peak_bytes(const MemoryBudget& budget, uint64_t bookkeeping_by
   const uint64_t held_bytes = resident_bytes();
   if (held_bytes == 0) return 0;
   return held_bytes + bookkeeping_bytes + budget.count_bytes() + budget.threads * kThreadBytes;
+}
+
+void run_with_slabs(size_t job_count, const ExecuteOptions& options,
+                    const std::function<void(size_t job, std::span<std::byte> slab)>& work) {
+  const auto [threads, bytes] = make_slab_budget(options);
+  std::vector<std::vector<std::byte>> slabs(threads);
+  run_jobs(job_count, threads, [&, bytes = bytes](size_t job, unsigned worker) {
+    slabs[worker].resize(bytes);  // once per thread, and only by threads that get a job
+    work(job, slabs[worker]);
+  });
 }
 
 }  // namespace ckpt
